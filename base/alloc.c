@@ -1,0 +1,52 @@
+/*
+ * alloc.c - the one door to the heap.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/alloc.h"
+
+#include <stdlib.h>
+
+#include "base/invar_banned.h"
+
+/* Not aligned_alloc: that wants a rounded size, which hides overruns from a sanitizer. */
+static void *standard_alloc(size_t bytes, void *payload)
+{
+    void *block;
+
+    (void)payload;
+    return posix_memalign(&block, INVAR_ALIGN, bytes) == 0 ? block : NULL;
+}
+
+static void standard_free(void *block, void *payload)
+{
+    (void)payload;
+    free(block);
+}
+
+static const invar_allocator standard = {standard_alloc, standard_free, NULL};
+static invar_allocator current = {standard_alloc, standard_free, NULL};
+
+void invar_allocator_set(const invar_allocator *allocator)
+{
+    current = allocator ? *allocator : standard;
+}
+
+invar_status invar_alloc(void **out, size_t count, size_t size, const char *what)
+{
+    *out = NULL;
+    if (size != 0 && count > PTRDIFF_MAX / size)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: %zu items of %zu bytes do not fit in memory", what,
+                          count, size);
+    // one byte keeps an empty request valid: the C library may answer NULL to 0
+    *out = current.alloc(count * size > 0 ? count * size : 1, current.payload);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes", what, count * size);
+    return INVAR_OK;
+}
+
+void invar_free(void *block)
+{
+    if (block)
+        current.free(block, current.payload);
+}

@@ -1,0 +1,41 @@
+/*
+ * alloc.h - the one door to the heap.
+ *
+ * All of Invar allocates here, so that tests can replace the allocator and fail the n-th call.
+ * Blocks are aligned to INVAR_ALIGN bytes; their content is undefined.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_ALLOC_H
+#define INVAR_BASE_ALLOC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_ALIGN 256
+
+typedef struct invar_allocator {
+    void *(*alloc)(size_t bytes, void *payload); /* NULL on failure */
+    void (*free)(void *block, void *payload);
+    void *payload;
+} invar_allocator;
+
+/* Replaces the allocator; NULL restores the standard one. Not while blocks are alive elsewhere. */
+void invar_allocator_set(const invar_allocator *allocator);
+
+/* *out = count * size bytes. Refuses overflow. A request for 0 bytes yields a valid block. */
+invar_status invar_alloc(void **out, size_t count, size_t size, const char *what) INVAR_MUST_USE;
+
+/* NULL is allowed. */
+void invar_free(void *block);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,80 @@
+/*
+ * arena.h - memory that is planned, then reserved in one allocation, then sealed.
+ *
+ * While planning, every part of the program reports what it will keep (items) and the most that it
+ * needs at one time for a moment (scratch). `reserve` then allocates once. Where an item lies is a
+ * pure function of the plan, and the hash of the plan says so in the ledger. Scratch is a stack:
+ * push, use, rewind to a mark. `seal` ends the set-up.
+ *
+ * The debug twin has the same plan, limits and errors, but gives every item and every push its own
+ * block, so that a sanitizer sees an access out of bounds or after a rewind. It fills blocks with
+ * 0xFF, which is NaN in every float format: a value read before it was written changes bits.
+ *
+ * An arena belongs to one thread. Calls in the wrong order fail with INVAR_E_STATE.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_ARENA_H
+#define INVAR_BASE_ARENA_H
+
+#include <stddef.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_arena invar_arena;
+
+/* `name` and, below, `what` appear in messages; both are copied, up to 47 bytes. */
+invar_status invar_arena_new(invar_arena **out, const char *name) INVAR_MUST_USE;
+invar_status invar_arena_new_debug(invar_arena **out, const char *name) INVAR_MUST_USE;
+
+/* Frees everything the arena handed out. NULL is allowed. */
+void invar_arena_free(invar_arena *arena);
+
+/* Plans one item; *item_out is its number, counted from 0. Only before `reserve`. */
+invar_status invar_arena_plan(int *item_out, invar_arena *arena, size_t bytes,
+                              const char *what) INVAR_MUST_USE;
+
+/*
+ * Raises the ceiling of the scratch to at least `bytes`: the most that will be pushed at one time,
+ * each push rounded up to a multiple of INVAR_ALIGN. Only before `reserve`.
+ */
+invar_status invar_arena_plan_scratch(invar_arena *arena, size_t bytes) INVAR_MUST_USE;
+
+/* Allocates what was planned and ends the planning. After a failure it may be called again. */
+invar_status invar_arena_reserve(invar_arena *arena) INVAR_MUST_USE;
+
+/* Ends the set-up, once. Refused while scratch is pushed: it would be missing in every step. */
+invar_status invar_arena_seal(invar_arena *arena) INVAR_MUST_USE;
+
+/*
+ * The item's memory, aligned to INVAR_ALIGN, borrowed until the arena is freed; its content is
+ * undefined at first. NULL, with the error record set, before `reserve` and for a number that no
+ * plan returned.
+ */
+void *invar_arena_item(const invar_arena *arena, int item);
+
+/* *out = scratch, aligned to INVAR_ALIGN, borrowed until a rewind below it. After `reserve`. */
+invar_status invar_arena_push(void **out, invar_arena *arena, size_t bytes,
+                              const char *what) INVAR_MUST_USE;
+
+/* The height of the scratch stack now, for a later rewind. */
+size_t invar_arena_mark(const invar_arena *arena);
+
+/* Gives back all that was pushed since `mark` was taken. */
+invar_status invar_arena_rewind(invar_arena *arena, size_t mark) INVAR_MUST_USE;
+
+/* What `reserve` allocates for the plan so far: items and scratch, with padding. */
+size_t invar_arena_bytes(const invar_arena *arena);
+
+/* The digest of the plan so far: every item's size, offset and `what` in order, and the ceiling. */
+void invar_arena_plan_hash(invar_digest *out, const invar_arena *arena);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,355 @@
+/*
+ * hash.c - digests of bytes, of tensors (the tree hash) and of histories (the chain).
+ *
+ * The only file that includes xxhash.h. The library is compiled in, not linked: a distribution's
+ * shared object is built for the oldest processor of its architecture (Debian 12 on aarch64: a
+ * third slower).
+ *
+ * Leaves are hashed in parallel, in place, each by one thread; the levels above them, a thousandth
+ * of the work, by the caller. No digest depends on which thread made it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/hash.h"
+
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#if !defined(__BYTE_ORDER__) || __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "canonical bytes are little-endian; this host would have to swap every element"
+#endif
+
+_Static_assert(sizeof(invar_digest) == sizeof(XXH128_canonical_t), "digest is the canonical form");
+_Static_assert(sizeof(invar_hasher) >= sizeof(XXH3_state_t), "hasher is too small");
+_Static_assert(alignof(invar_hasher) >= alignof(XXH3_state_t), "hasher is not aligned");
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+void invar_digest_format(char out[INVAR_DIGEST_HEX_SIZE], const invar_digest *digest)
+{
+    static const char digits[] = "0123456789abcdef";
+
+    for (int i = 0; i < 16; i++) {
+        out[2 * i] = digits[digest->bytes[i] >> 4];
+        out[2 * i + 1] = digits[digest->bytes[i] & 15];
+    }
+    out[32] = '\0';
+}
+
+static int hex_value(char c)
+{
+    if (c >= '0' && c <= '9')
+        return c - '0';
+    if (c >= 'a' && c <= 'f')
+        return c - 'a' + 10;
+    if (c >= 'A' && c <= 'F')
+        return c - 'A' + 10;
+    return -1;
+}
+
+invar_status invar_digest_parse(invar_digest *out, const char *hex)
+{
+    invar_digest digest;
+
+    // each digit is looked at only after the one before it: a short text is not read past its end
+    for (int i = 0; i < 16; i++) {
+        int high = hex_value(hex[2 * i]);
+        int low = high < 0 ? -1 : hex_value(hex[2 * i + 1]);
+        if (low < 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "digest: not 32 hexadecimal digits: %.40s", hex);
+        digest.bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    if (hex[32] != '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "digest: more than 32 hexadecimal digits: %.40s",
+                          hex);
+    *out = digest;
+    return INVAR_OK;
+}
+
+bool invar_digest_equal(const invar_digest *a, const invar_digest *b)
+{
+    return memcmp(a->bytes, b->bytes, sizeof a->bytes) == 0;
+}
+
+void invar_digest_chain(invar_digest *chain, const invar_digest *root)
+{
+    invar_digest both[2] = {*chain, *root};
+
+    invar_hash_bytes(chain, both, sizeof both);
+}
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+
+static void canonical(invar_digest *out, XXH128_hash_t hash)
+{
+    XXH128_canonical_t bytes;
+
+    XXH128_canonicalFromHash(&bytes, hash);
+    memcpy(out->bytes, bytes.digest, sizeof out->bytes);
+}
+
+void invar_hash_bytes(invar_digest *out, const void *data, size_t bytes)
+{
+    canonical(out, XXH3_128bits(data, bytes));
+}
+
+void invar_hasher_init(invar_hasher *hasher)
+{
+    (void)XXH3_128bits_reset((XXH3_state_t *)(void *)hasher->state); // fails on NULL only
+}
+
+void invar_hasher_update(invar_hasher *hasher, const void *data, size_t bytes)
+{
+    if (bytes > 0)
+        (void)XXH3_128bits_update((XXH3_state_t *)(void *)hasher->state, data, bytes);
+}
+
+void invar_hasher_final(invar_digest *out, const invar_hasher *hasher)
+{
+    canonical(out, XXH3_128bits_digest((const XXH3_state_t *)(const void *)hasher->state));
+}
+
+/* ---- the tree hash --------------------------------------------------------------------------- */
+
+/* Leaves of one task: enough to hide its cost, few enough that a small tensor has many tasks. */
+#define TASK_LEAVES 16
+
+typedef struct tree {
+    const invar_tree_input *in;
+    uint64_t bytes;
+    int64_t n_leaves;
+    int64_t *first_leaf; /* (n_shards): number of the shard's first leaf */
+    invar_digest *leaves;
+} tree;
+
+static uint64_t shard_bytes(const invar_tree_shard *shard)
+{
+    return (uint64_t)shard->rows * shard->row_bytes;
+}
+
+static int64_t shard_leaves(const invar_tree_shard *shard)
+{
+    uint64_t bytes = shard_bytes(shard);
+
+    return (int64_t)(bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0));
+}
+
+/* Checks one shard; afterwards no product of its fields overflows. */
+static invar_status check_shard(const invar_tree_shard *shard, int64_t number)
+{
+    size_t steps;
+
+    if (shard->rows < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "tree hash: shard %lld has %lld rows",
+                          (long long)number, (long long)shard->rows);
+    if (shard->rows == 0 || shard->row_bytes == 0)
+        return INVAR_OK;
+    if (!shard->data)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "tree hash: shard %lld has no data",
+                          (long long)number);
+    if (shard->row_stride_bytes < shard->row_bytes)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "tree hash: shard %lld: a stride of %zu bytes for rows of %zu bytes",
+                          (long long)number, shard->row_stride_bytes, shard->row_bytes);
+    steps = (size_t)(shard->rows - 1);
+    if (shard->row_bytes > PTRDIFF_MAX ||
+        steps > (PTRDIFF_MAX - shard->row_bytes) / shard->row_stride_bytes)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "tree hash: shard %lld is larger than memory",
+                          (long long)number);
+    return INVAR_OK;
+}
+
+/* Checks the input and sums up `bytes` and `n_leaves`; allocates nothing. */
+static invar_status measure(tree *t, const invar_tree_input *in)
+{
+    memset(t, 0, sizeof *t);
+    t->in = in;
+    if (in->n_shards < 0 || (in->n_shards > 0 && !in->shards))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "tree hash: %lld shards at %s",
+                          (long long)in->n_shards, in->shards ? "an address" : "NULL");
+    for (int64_t i = 0; i < in->n_shards; i++) {
+        INVAR_TRY(check_shard(&in->shards[i], i));
+        if (shard_bytes(&in->shards[i]) > INT64_MAX - t->bytes)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "tree hash: more than 2^63 bytes up to shard %lld", (long long)i);
+        t->bytes += shard_bytes(&in->shards[i]);
+        t->n_leaves += shard_leaves(&in->shards[i]);
+    }
+    return INVAR_OK;
+}
+
+static void hash_leaf(invar_digest *out, const invar_tree_shard *shard, int64_t leaf)
+{
+    const char *data = shard->data;
+    uint64_t begin = (uint64_t)leaf * INVAR_TREE_LEAF_BYTES;
+    uint64_t left = shard_bytes(shard) - begin;
+    uint64_t row = begin / shard->row_bytes;
+    size_t column = (size_t)(begin % shard->row_bytes);
+    XXH3_state_t state;
+
+    if (left > INVAR_TREE_LEAF_BYTES)
+        left = INVAR_TREE_LEAF_BYTES;
+    data += row * shard->row_stride_bytes + column;
+    if (shard->row_stride_bytes == shard->row_bytes || left <= shard->row_bytes - column) {
+        invar_hash_bytes(out, data, (size_t)left);
+        return;
+    }
+    (void)XXH3_128bits_reset(&state);
+    while (left > 0) {
+        size_t piece = shard->row_bytes - column;
+        if (piece > left)
+            piece = (size_t)left;
+        (void)XXH3_128bits_update(&state, data, piece);
+        left -= piece;
+        if (left > 0) // else the next row may lie past the end of the data
+            data += shard->row_stride_bytes - column;
+        column = 0;
+    }
+    canonical(out, XXH3_128bits_digest(&state));
+}
+
+/* The shard that holds this leaf: the last one that starts at or before it and is not empty. */
+static int64_t find_shard(const tree *t, int64_t leaf)
+{
+    int64_t low = 0, high = t->in->n_shards; // first_leaf[low] <= leaf < first_leaf[high]
+
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (t->first_leaf[middle] <= leaf)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static invar_status hash_leaves(void *payload, int64_t task, int worker)
+{
+    const tree *t = payload;
+    int64_t leaf = task * TASK_LEAVES;
+    int64_t end = t->n_leaves - leaf > TASK_LEAVES ? leaf + TASK_LEAVES : t->n_leaves;
+
+    (void)worker;
+    while (leaf < end) {
+        int64_t shard = find_shard(t, leaf);
+        hash_leaf(&t->leaves[leaf], &t->in->shards[shard], leaf - t->first_leaf[shard]);
+        leaf++;
+    }
+    return INVAR_OK;
+}
+
+/* Fills t->leaves; t->first_leaf is room for one number a shard. */
+static invar_status hash_all_leaves(tree *t, invar_pool *pool)
+{
+    int64_t tasks = t->n_leaves / TASK_LEAVES + (t->n_leaves % TASK_LEAVES != 0);
+    int64_t leaf = 0;
+
+    for (int64_t i = 0; i < t->in->n_shards; i++) {
+        t->first_leaf[i] = leaf;
+        leaf += shard_leaves(&t->in->shards[i]);
+    }
+    return invar_pool_run(pool, tasks, hash_leaves, t);
+}
+
+/* Folds the digests level by level, in place: a parent lands on or before its first child. */
+static void fold(invar_digest *top, invar_digest *nodes, int64_t count)
+{
+    if (count == 0) {
+        invar_hash_bytes(top, NULL, 0);
+        return;
+    }
+    while (count > 1) {
+        int64_t parents = 0;
+        for (int64_t i = 0; i < count; i += INVAR_TREE_FANOUT) {
+            int64_t children = count - i < INVAR_TREE_FANOUT ? count - i : INVAR_TREE_FANOUT;
+            invar_hash_bytes(&nodes[parents++], &nodes[i], (size_t)children * sizeof *nodes);
+        }
+        count = parents;
+    }
+    *top = nodes[0];
+}
+
+static void root(invar_digest *out, const tree *t)
+{
+    struct {
+        uint64_t bytes;
+        uint64_t n_shards;
+        invar_digest top;
+    } head = {t->bytes, (uint64_t)t->in->n_shards, {{0}}};
+
+    fold(&head.top, t->leaves, t->n_leaves);
+    invar_hash_bytes(out, &head, sizeof head);
+}
+
+static size_t leaves_bytes(const tree *t)
+{
+    return (size_t)t->n_leaves * sizeof *t->leaves;
+}
+
+invar_status invar_tree_scratch(size_t *out, const invar_tree_input *in)
+{
+    tree t;
+
+    INVAR_TRY(measure(&t, in));
+    *out = leaves_bytes(&t) + (size_t)in->n_shards * sizeof *t.first_leaf;
+    return INVAR_OK;
+}
+
+invar_status invar_tree_hash_with(invar_digest *out, invar_pool *pool, const invar_tree_input *in,
+                                  void *scratch)
+{
+    tree t;
+
+    INVAR_TRY(measure(&t, in));
+    t.leaves = scratch;
+    t.first_leaf = (int64_t *)(void *)((char *)scratch + leaves_bytes(&t));
+    INVAR_TRY(hash_all_leaves(&t, pool));
+    root(out, &t);
+    return INVAR_OK;
+}
+
+invar_status invar_tree_hash(invar_digest *out, invar_pool *pool, const invar_tree_input *in)
+{
+    void *scratch;
+    size_t bytes;
+    invar_status status;
+
+    INVAR_TRY(invar_tree_scratch(&bytes, in));
+    INVAR_TRY(invar_alloc(&scratch, 1, bytes, "tree hash"));
+    status = invar_tree_hash_with(out, pool, in, scratch);
+    invar_free(scratch);
+    return status;
+}
+
+invar_status invar_tree_leaf_count(int64_t *out, const invar_tree_input *in)
+{
+    tree t;
+
+    INVAR_TRY(measure(&t, in));
+    *out = t.n_leaves;
+    return INVAR_OK;
+}
+
+invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *pool,
+                               const invar_tree_input *in)
+{
+    tree t;
+    invar_status status;
+
+    INVAR_TRY(measure(&t, in));
+    if (count != t.n_leaves)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "tree hash: room for %lld digests; there are %lld",
+                          (long long)count, (long long)t.n_leaves);
+    t.leaves = out;
+    INVAR_TRY(invar_alloc((void **)&t.first_leaf, (size_t)in->n_shards, sizeof *t.first_leaf,
+                          "tree hash"));
+    status = hash_all_leaves(&t, pool);
+    invar_free(t.first_leaf);
+    return status;
+}

@@ -1,0 +1,210 @@
+/*
+ * pool.c - a thread pool whose partition never affects bits.
+ *
+ * One mutex, two condition variables and an atomic task counter. Workers sleep between jobs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/pool.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+typedef struct job {
+    invar_pool_task run;
+    void *payload;
+    int64_t tasks;
+    _Atomic int64_t next; /* first task that nobody has taken */
+} job;
+
+struct invar_pool {
+    int threads;
+    int started; /* worker threads that exist (threads - 1 once the pool is complete) */
+    pthread_t *handles;
+    pthread_mutex_t lock;
+    pthread_cond_t wake; /* a job arrived, or the pool closes */
+    pthread_cond_t done; /* the last worker left the job */
+    uint64_t generation; /* counts jobs, so that a worker takes part in each once */
+    int busy;            /* workers still in the current job */
+    bool closing;
+    job current;
+    int64_t failed_task; /* lowest failed task of the current job, -1: none */
+    invar_error failure;
+};
+
+typedef struct worker_start {
+    invar_pool *pool;
+    int index;
+} worker_start;
+
+static void note_failure(invar_pool *pool, int64_t task)
+{
+    invar_error error;
+
+    invar_error_take(&error);
+    pthread_mutex_lock(&pool->lock);
+    if (pool->failed_task < 0 || task < pool->failed_task) {
+        pool->failed_task = task;
+        pool->failure = error;
+    }
+    pthread_mutex_unlock(&pool->lock);
+}
+
+static void work(invar_pool *pool, int worker)
+{
+    job *j = &pool->current;
+
+    for (;;) {
+        int64_t task = atomic_fetch_add_explicit(&j->next, 1, memory_order_relaxed);
+        if (task >= j->tasks)
+            return;
+        if (j->run(j->payload, task, worker) != INVAR_OK)
+            note_failure(pool, task);
+    }
+}
+
+static void *worker_main(void *payload)
+{
+    worker_start start = *(worker_start *)payload;
+    invar_pool *pool = start.pool;
+    uint64_t seen = 0;
+
+    invar_free(payload);
+    pthread_mutex_lock(&pool->lock);
+    for (;;) {
+        while (!pool->closing && pool->generation == seen)
+            pthread_cond_wait(&pool->wake, &pool->lock);
+        if (pool->closing)
+            break;
+        seen = pool->generation;
+        pthread_mutex_unlock(&pool->lock);
+        work(pool, start.index);
+        pthread_mutex_lock(&pool->lock);
+        if (--pool->busy == 0)
+            pthread_cond_signal(&pool->done);
+    }
+    pthread_mutex_unlock(&pool->lock);
+    return NULL;
+}
+
+static invar_status start_worker(invar_pool *pool, int index)
+{
+    worker_start *start;
+    int rc;
+
+    INVAR_TRY(invar_alloc((void **)&start, 1, sizeof *start, "thread pool"));
+    start->pool = pool;
+    start->index = index;
+    rc = pthread_create(&pool->handles[index - 1], NULL, worker_main, start);
+    if (rc != 0) {
+        invar_free(start);
+        return INVAR_FAIL(INVAR_E_IO, rc, "thread pool: thread %d did not start: %s", index,
+                          strerror(rc));
+    }
+    pool->started++;
+    return INVAR_OK;
+}
+
+invar_status invar_pool_new(invar_pool **out, int threads)
+{
+    invar_pool *pool;
+    invar_status status;
+
+    *out = NULL;
+    if (threads < 1 || threads > INVAR_POOL_MAX_THREADS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "thread pool: %d threads; expected 1 to %d", threads,
+                          INVAR_POOL_MAX_THREADS);
+    INVAR_TRY(invar_alloc((void **)&pool, 1, sizeof *pool, "thread pool"));
+    memset(pool, 0, sizeof *pool);
+    pool->threads = threads;
+    status =
+        invar_alloc((void **)&pool->handles, (size_t)threads, sizeof(pthread_t), "thread pool");
+    if (status != INVAR_OK) {
+        invar_free(pool);
+        return status;
+    }
+    pthread_mutex_init(&pool->lock, NULL);
+    pthread_cond_init(&pool->wake, NULL);
+    pthread_cond_init(&pool->done, NULL);
+    for (int i = 1; i < threads && status == INVAR_OK; i++)
+        status = start_worker(pool, i);
+    if (status != INVAR_OK) {
+        invar_pool_free(pool);
+        return status;
+    }
+    *out = pool;
+    return INVAR_OK;
+}
+
+void invar_pool_free(invar_pool *pool)
+{
+    if (!pool)
+        return;
+    pthread_mutex_lock(&pool->lock);
+    pool->closing = true;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+    for (int i = 0; i < pool->started; i++)
+        pthread_join(pool->handles[i], NULL);
+    pthread_cond_destroy(&pool->done);
+    pthread_cond_destroy(&pool->wake);
+    pthread_mutex_destroy(&pool->lock);
+    invar_free(pool->handles);
+    invar_free(pool);
+}
+
+int invar_pool_threads(const invar_pool *pool)
+{
+    return pool ? pool->threads : 1;
+}
+
+static invar_status run_alone(int64_t tasks, invar_pool_task run, void *payload)
+{
+    invar_error first;
+    bool failed = false;
+
+    for (int64_t task = 0; task < tasks; task++) {
+        if (run(payload, task, 0) != INVAR_OK && !failed) {
+            invar_error_take(&first);
+            failed = true;
+        }
+    }
+    if (!failed)
+        return INVAR_OK;
+    invar_error_put(&first);
+    return first.status;
+}
+
+invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run, void *payload)
+{
+    if (!pool || pool->threads == 1 || tasks <= 1)
+        return run_alone(tasks, run, payload);
+
+    pthread_mutex_lock(&pool->lock);
+    pool->current.run = run;
+    pool->current.payload = payload;
+    pool->current.tasks = tasks;
+    atomic_store_explicit(&pool->current.next, 0, memory_order_relaxed);
+    pool->failed_task = -1;
+    pool->busy = pool->threads - 1;
+    pool->generation++;
+    pthread_cond_broadcast(&pool->wake);
+    pthread_mutex_unlock(&pool->lock);
+
+    work(pool, 0);
+
+    pthread_mutex_lock(&pool->lock);
+    while (pool->busy > 0)
+        pthread_cond_wait(&pool->done, &pool->lock);
+    pthread_mutex_unlock(&pool->lock);
+    if (pool->failed_task < 0)
+        return INVAR_OK;
+    invar_error_put(&pool->failure);
+    return pool->failure.status;
+}

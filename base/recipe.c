@@ -1,0 +1,540 @@
+/*
+ * recipe.c - recipes: strict INI files, read against a schema of typed keys.
+ *
+ * There is no tree of raw text: a line is checked against the schema as it is read, so that an
+ * error can name its place and memory is bounded by the schema and the limits, whatever the file.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/recipe.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/recipe_value.h"
+
+#include "base/invar_banned.h"
+
+#define FILE_SIZE 84   /* a file's name in messages, cut on the left */
+#define ORIGIN_SIZE 96 /* "file:line" or a flag */
+#define WHERE_SIZE (ORIGIN_SIZE + INVAR_RECIPE_MAX_NAME + 3)
+#define HINT_SIZE (INVAR_RECIPE_MAX_NAME + sizeof "; did you mean ''?")
+
+typedef struct slot {
+    invar_recipe_value value;
+    invar_recipe_source source;
+    int line; /* FILE: for the message about a second one */
+    char origin[ORIGIN_SIZE];
+} slot;
+
+struct invar_recipe {
+    const invar_recipe_schema *schema;
+    slot *slots;        /* (schema->count) */
+    int *section_lines; /* (schema->count): at a section's first key, where it began; 0: nowhere */
+    bool parsed;
+    bool flagged;
+    char file[FILE_SIZE];
+};
+
+/* A piece of the file. Not NUL-terminated. */
+typedef struct span {
+    const char *at;
+    size_t length;
+} span;
+
+typedef struct reader {
+    invar_recipe *recipe;
+    int line;
+    int section; /* index of the current section's first key, -1: none yet */
+} reader;
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static bool is_name(span s)
+{
+    for (size_t i = 0; i < s.length; i++) {
+        char c = s.at[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              c == '-' || c == '_'))
+            return false;
+    }
+    return s.length > 0 && s.length <= INVAR_RECIPE_MAX_NAME;
+}
+
+static bool equals(span s, const char *text)
+{
+    return strlen(text) == s.length && memcmp(text, s.at, s.length) == 0;
+}
+
+static span span_of(const char *text)
+{
+    return (span){text, strlen(text)};
+}
+
+static int find_key(const invar_recipe_schema *schema, span name)
+{
+    for (int i = 0; i < schema->count; i++) {
+        if (equals(name, schema->keys[i].name))
+            return i;
+    }
+    return -1;
+}
+
+/* The index of the section's first key. */
+static int find_section(const invar_recipe_schema *schema, span name)
+{
+    for (int i = 0; i < schema->count; i++) {
+        if (equals(name, schema->keys[i].section))
+            return i;
+    }
+    return -1;
+}
+
+int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
+{
+    return find_key(schema, span_of(name));
+}
+
+/* Levenshtein distance of two names. */
+static size_t distance(span a, const char *b)
+{
+    size_t row[INVAR_RECIPE_MAX_NAME + 1], columns = strlen(b);
+
+    for (size_t j = 0; j <= columns; j++)
+        row[j] = j;
+    for (size_t i = 0; i < a.length; i++) {
+        size_t diagonal = row[0];
+        row[0] = i + 1;
+        for (size_t j = 0; j < columns; j++) {
+            size_t best = diagonal + (a.at[i] != b[j]);
+            if (row[j] + 1 < best)
+                best = row[j] + 1;
+            if (row[j + 1] + 1 < best)
+                best = row[j + 1] + 1;
+            diagonal = row[j + 1];
+            row[j + 1] = best;
+        }
+    }
+    return row[columns];
+}
+
+/* "; did you mean 'x'?", or nothing when no name is near. */
+static void suggest(char out[HINT_SIZE], const invar_recipe_schema *schema, span name,
+                    bool sections)
+{
+    size_t best = 2 + name.length / 4; // farther off, a guess would mislead
+    const char *nearest = NULL;
+
+    for (int i = 0; i < schema->count; i++) {
+        const char *known = sections ? schema->keys[i].section : schema->keys[i].name;
+        size_t d = distance(name, known);
+        if (d < best) {
+            best = d;
+            nearest = known;
+        }
+    }
+    out[0] = '\0';
+    if (nearest)
+        snprintf(out, HINT_SIZE, "; did you mean '%s'?", nearest);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Replaces a value. A failure leaves the old one. */
+static invar_status assign(invar_recipe *recipe, int key, span text, invar_recipe_source source,
+                           const char *origin, const char *where)
+{
+    slot *s = &recipe->slots[key];
+    invar_recipe_value value;
+
+    INVAR_TRY(
+        invar_recipe_value_parse(&value, &recipe->schema->keys[key], text.at, text.length, where));
+    invar_free(s->value.text);
+    s->value = value;
+    s->source = source;
+    snprintf(s->origin, sizeof s->origin, "%s", origin);
+    return INVAR_OK;
+}
+
+/* A schema is data of the program, yet a mistake in it must not surface as a wrong value. */
+static invar_status check_schema_key(const invar_recipe_schema *schema, int index)
+{
+    const invar_recipe_key *key = &schema->keys[index];
+    int section = find_section(schema, span_of(key->section));
+
+    if (!is_name(span_of(key->name)) || !is_name(span_of(key->section)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' in [%s] is not a valid name",
+                          key->name, key->section);
+    if (find_key(schema, span_of(key->name)) != index)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: two keys '%s'", key->name);
+    if (section != index && strcmp(schema->keys[index - 1].section, key->section) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' stands apart from [%s]",
+                          key->name, key->section);
+    if (!key->doc || (key->type == INVAR_RECIPE_TYPE_ENUM && !key->choices))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' lacks its doc or its choices",
+                          key->name);
+    return INVAR_OK;
+}
+
+static invar_status fill_defaults(invar_recipe *recipe)
+{
+    for (int i = 0; i < recipe->schema->count; i++) {
+        const invar_recipe_key *key = &recipe->schema->keys[i];
+        char where[WHERE_SIZE];
+
+        INVAR_TRY(check_schema_key(recipe->schema, i));
+        snprintf(where, sizeof where, "recipe schema: %s", key->name);
+        if (key->fallback)
+            INVAR_TRY(assign(recipe, i, span_of(key->fallback), INVAR_RECIPE_SOURCE_DEFAULT,
+                             "default", where));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_recipe_new(invar_recipe **out, const invar_recipe_schema *schema)
+{
+    size_t count = (size_t)schema->count;
+    invar_recipe *recipe;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&recipe, 1, sizeof *recipe, "recipe"));
+    memset(recipe, 0, sizeof *recipe);
+    recipe->schema = schema;
+    status = invar_alloc((void **)&recipe->slots, count, sizeof *recipe->slots, "recipe");
+    if (status != INVAR_OK)
+        goto done;
+    memset(recipe->slots, 0, count * sizeof *recipe->slots);
+    status = invar_alloc((void **)&recipe->section_lines, count, sizeof *recipe->section_lines,
+                         "recipe");
+    if (status != INVAR_OK)
+        goto done;
+    memset(recipe->section_lines, 0, count * sizeof *recipe->section_lines);
+    status = fill_defaults(recipe);
+done:
+    if (status != INVAR_OK) {
+        invar_recipe_free(recipe);
+        return status;
+    }
+    *out = recipe;
+    return INVAR_OK;
+}
+
+void invar_recipe_free(invar_recipe *recipe)
+{
+    if (!recipe)
+        return;
+    for (int i = 0; recipe->slots && i < recipe->schema->count; i++)
+        invar_free(recipe->slots[i].value.text);
+    invar_free(recipe->slots);
+    invar_free(recipe->section_lines);
+    invar_free(recipe);
+}
+
+/* ---- the file -------------------------------------------------------------------------------- */
+
+static span trim(span s)
+{
+    while (s.length > 0 && s.at[0] == ' ') {
+        s.at++;
+        s.length--;
+    }
+    while (s.length > 0 && s.at[s.length - 1] == ' ')
+        s.length--;
+    return s;
+}
+
+/* Fails with the place, the complaint and an excerpt of the text that it is about. */
+static invar_status refuse(const reader *r, const char *complaint, span text)
+{
+    char quote[INVAR_RECIPE_QUOTE_SIZE];
+
+    invar_recipe_quote(quote, sizeof quote, text.at, text.length);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s: '%s'", r->recipe->file, r->line, complaint,
+                      quote);
+}
+
+static invar_status read_section(reader *r, span line)
+{
+    invar_recipe *recipe = r->recipe;
+    span name = trim(line);
+    char hint[HINT_SIZE];
+
+    if (name.at[name.length - 1] != ']')
+        return refuse(r, "a section is [name], with nothing after it", line);
+    name.at++;
+    name.length -= 2;
+    if (!is_name(name))
+        return refuse(r, "a section's name is made of letters, digits, - and _", line);
+    r->section = find_section(recipe->schema, name);
+    if (r->section < 0) {
+        suggest(hint, recipe->schema, name, true);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown section [%.*s]%s", recipe->file,
+                          r->line, (int)name.length, name.at, hint);
+    }
+    if (recipe->section_lines[r->section] != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: section [%.*s] is already in line %d",
+                          recipe->file, r->line, (int)name.length, name.at,
+                          recipe->section_lines[r->section]);
+    recipe->section_lines[r->section] = r->line;
+    return INVAR_OK;
+}
+
+/* The key of this name in the current section. */
+static invar_status locate_key(int *out, const reader *r, span name)
+{
+    const invar_recipe *recipe = r->recipe;
+    const invar_recipe_key *keys = recipe->schema->keys;
+    char hint[HINT_SIZE];
+    int key = find_key(recipe->schema, name);
+
+    if (r->section < 0)
+        return refuse(r, "a key needs a [section] before it", name);
+    if (key >= 0 && strcmp(keys[key].section, keys[r->section].section) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' belongs to [%s], not to [%s]",
+                          recipe->file, r->line, keys[key].name, keys[key].section,
+                          keys[r->section].section);
+    if (key < 0) {
+        suggest(hint, recipe->schema, name, false);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown key '%.*s'%s", recipe->file, r->line,
+                          (int)name.length, name.at, hint);
+    }
+    if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FILE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' is already in line %d", recipe->file,
+                          r->line, keys[key].name, recipe->slots[key].line);
+    *out = key;
+    return INVAR_OK;
+}
+
+static invar_status read_key(reader *r, span line)
+{
+    invar_recipe *recipe = r->recipe;
+    const char *sign = memchr(line.at, '=', line.length);
+    char origin[ORIGIN_SIZE], where[WHERE_SIZE];
+    span name, value;
+    int key = -1;
+
+    if (!sign)
+        return refuse(r, "neither [section] nor key = value nor # comment", line);
+    name = trim((span){line.at, (size_t)(sign - line.at)});
+    value = trim((span){sign + 1, line.length - (size_t)(sign + 1 - line.at)});
+    if (name.length == 0)
+        return refuse(r, "no key before the =", line);
+    if (!is_name(name))
+        return refuse(r, "a key is made of letters, digits, - and _, at most 63", name);
+    INVAR_TRY(locate_key(&key, r, name));
+    snprintf(origin, sizeof origin, "%s:%d", recipe->file, r->line);
+    snprintf(where, sizeof where, "%s: %s", origin, recipe->schema->keys[key].name);
+    INVAR_TRY(assign(recipe, key, value, INVAR_RECIPE_SOURCE_FILE, origin, where));
+    recipe->slots[key].line = r->line;
+    return INVAR_OK;
+}
+
+static invar_status check_comment(const reader *r, span line)
+{
+    for (size_t i = 0, step; i < line.length; i += step) {
+        step = invar_recipe_char(line.at + i, line.length - i);
+        if (step == 0)
+            return refuse(r, "the comment has a control character or is not UTF-8", line);
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_line(reader *r, span line)
+{
+    if (line.length > INVAR_RECIPE_MAX_LINE)
+        return refuse(r, "the line is longer than 65536 bytes", line);
+    if (trim(line).length == 0)
+        return INVAR_OK;
+    switch (line.at[0]) {
+    case '#':
+    case ';': return check_comment(r, line);
+    case ' ':
+    case '\t': return refuse(r, "the line is indented; start in the first column", line);
+    case '[': return read_section(r, line);
+    default: return read_key(r, line);
+    }
+}
+
+/* Keeps the end of a long path, which tells more, and makes it fit for a message. */
+static void set_file(invar_recipe *recipe, const char *path)
+{
+    size_t length = strlen(path), most = FILE_SIZE - 8;
+    size_t cut = length > most ? length - most : 0;
+
+    if (cut)
+        memcpy(recipe->file, "...", 3);
+    invar_recipe_quote(recipe->file + (cut ? 3 : 0), FILE_SIZE - 3, path + cut, length - cut);
+}
+
+invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
+                                size_t bytes)
+{
+    reader r = {recipe, 0, -1};
+    const char *end = text + bytes;
+
+    if (recipe->parsed || recipe->flagged)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "recipe: the file comes once, before all flags");
+    recipe->parsed = true;
+    set_file(recipe, file);
+    if (bytes > INVAR_RECIPE_MAX_BYTES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:1: the file is larger than %d bytes",
+                          recipe->file, INVAR_RECIPE_MAX_BYTES);
+    if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s:1: the file begins with a byte order mark; save it without",
+                          recipe->file);
+    while (text < end) {
+        const char *newline = memchr(text, '\n', (size_t)(end - text));
+        span line = {text, (size_t)((newline ? newline : end) - text)};
+
+        r.line++;
+        text = newline ? newline + 1 : end;
+        if (newline && line.length > 0 && line.at[line.length - 1] == '\r')
+            line.length--;
+        INVAR_TRY(read_line(&r, line));
+    }
+    return INVAR_OK;
+}
+
+/* Up to one byte more than a recipe may have, so that a longer file is noticed. */
+static invar_status load(char *text, size_t *bytes_out, const char *path, const char *file)
+{
+    FILE *stream = fopen(path, "rb");
+    invar_status status = INVAR_OK;
+
+    if (!stream)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be opened: %s", file, strerror(errno));
+    *bytes_out = fread(text, 1, INVAR_RECIPE_MAX_BYTES + 1, stream);
+    if (ferror(stream))
+        status = INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be read: %s", file, strerror(errno));
+    fclose(stream);
+    return status;
+}
+
+invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
+{
+    char *text;
+    size_t bytes;
+    invar_status status;
+
+    set_file(recipe, path);
+    INVAR_TRY(invar_alloc((void **)&text, INVAR_RECIPE_MAX_BYTES + 1, 1, recipe->file));
+    status = load(text, &bytes, path, recipe->file);
+    if (status == INVAR_OK)
+        status = invar_recipe_parse(recipe, path, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* ---- flags and results ----------------------------------------------------------------------- */
+
+invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char *value,
+                              const char *origin)
+{
+    char hint[HINT_SIZE] = "", quote[INVAR_RECIPE_QUOTE_SIZE];
+    char place[ORIGIN_SIZE];
+    int key = invar_recipe_find(recipe->schema, name);
+
+    invar_recipe_quote(place, sizeof place, origin, strlen(origin));
+    if (key < 0) {
+        if (is_name(span_of(name)))
+            suggest(hint, recipe->schema, span_of(name), false);
+        invar_recipe_quote(quote, sizeof quote, name, strlen(name));
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote, hint);
+    }
+    if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FLAG)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the key '%s' is already set by %s", place, name,
+                          recipe->slots[key].origin);
+    INVAR_TRY(assign(recipe, key, span_of(value), INVAR_RECIPE_SOURCE_FLAG, place, place));
+    recipe->flagged = true;
+    return INVAR_OK;
+}
+
+invar_status invar_recipe_check(const invar_recipe *recipe)
+{
+    for (int i = 0; i < recipe->schema->count; i++) {
+        const invar_recipe_key *key = &recipe->schema->keys[i];
+        if (!recipe->slots[i].value.text)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: key '%s' in [%s] is missing (%s)",
+                              recipe->parsed ? recipe->file : "recipe", key->name, key->section,
+                              key->doc);
+    }
+    return INVAR_OK;
+}
+
+static const invar_recipe_value *get(const invar_recipe *recipe, int key, invar_recipe_type type)
+{
+    INVAR_CHECK(key >= 0 && key < recipe->schema->count);
+    INVAR_CHECK(recipe->schema->keys[key].type == type);
+    INVAR_CHECK(recipe->slots[key].source != INVAR_RECIPE_SOURCE_NONE);
+    return &recipe->slots[key].value;
+}
+
+bool invar_recipe_bool(const invar_recipe *recipe, int key)
+{
+    return get(recipe, key, INVAR_RECIPE_TYPE_BOOL)->integer != 0;
+}
+
+int64_t invar_recipe_int(const invar_recipe *recipe, int key)
+{
+    return get(recipe, key, INVAR_RECIPE_TYPE_INT)->integer;
+}
+
+double invar_recipe_float(const invar_recipe *recipe, int key)
+{
+    return get(recipe, key, INVAR_RECIPE_TYPE_FLOAT)->real;
+}
+
+const char *invar_recipe_string(const invar_recipe *recipe, int key)
+{
+    return get(recipe, key, INVAR_RECIPE_TYPE_STRING)->text;
+}
+
+int invar_recipe_enum(const invar_recipe *recipe, int key)
+{
+    return (int)get(recipe, key, INVAR_RECIPE_TYPE_ENUM)->integer;
+}
+
+void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe, int key)
+{
+    INVAR_CHECK(key >= 0 && key < recipe->schema->count);
+    out->key = &recipe->schema->keys[key];
+    out->source = recipe->slots[key].source;
+    out->origin = recipe->slots[key].origin;
+    out->text = recipe->slots[key].value.text;
+}
+
+/* Writes the canonical text, or only counts its bytes when `out` is NULL. */
+static size_t write_canonical(char *out, size_t size, const invar_recipe *recipe)
+{
+    const char *section = "";
+    size_t used = 0;
+
+    for (int i = 0; i < recipe->schema->count; i++) {
+        const invar_recipe_key *key = &recipe->schema->keys[i];
+        const char *text = recipe->slots[i].value.text;
+
+        if (key->effect != INVAR_RECIPE_EFFECT_SEMANTIC || !text)
+            continue;
+        if (strcmp(section, key->section) != 0)
+            used += (size_t)snprintf(out ? out + used : NULL, out ? size - used : 0, "[%s]\n",
+                                     key->section);
+        used += (size_t)snprintf(out ? out + used : NULL, out ? size - used : 0, "%s = %s\n",
+                                 key->name, text);
+        section = key->section;
+    }
+    return used;
+}
+
+invar_status invar_recipe_canonical(char **out, size_t *bytes_out, const invar_recipe *recipe)
+{
+    size_t bytes = write_canonical(NULL, 0, recipe);
+
+    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "recipe"));
+    (*out)[0] = '\0'; // when no key is semantic
+    *bytes_out = write_canonical(*out, bytes + 1, recipe);
+    return INVAR_OK;
+}

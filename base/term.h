@@ -1,0 +1,43 @@
+/*
+ * term.h - what a stream's terminal can do.
+ *
+ * Nothing here is kept: every call asks the stream and the environment again.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_TERM_H
+#define INVAR_BASE_TERM_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* True when the stream is a terminal on which a line can be overwritten (not TERM=dumb). */
+bool invar_term_live(FILE *stream);
+
+/* True when colours are wanted: a live terminal, and NO_COLOR (no-color.org) unset or empty. */
+bool invar_term_colour(FILE *stream);
+
+/* Columns of the stream's terminal; 80 when unknown. */
+int invar_term_width(FILE *stream);
+
+typedef enum invar_term_style {
+    INVAR_TERM_STYLE_PLAIN, /* ends every other style */
+    INVAR_TERM_STYLE_BOLD,
+    INVAR_TERM_STYLE_DIM,
+    INVAR_TERM_STYLE_RED,
+    INVAR_TERM_STYLE_GREEN,
+    INVAR_TERM_STYLE_YELLOW,
+    INVAR_TERM_STYLE_CYAN
+} invar_term_style;
+
+/* The escape sequence that switches to a style, "" when `colour` is false. A constant. */
+const char *invar_term_escape(bool colour, invar_term_style style);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

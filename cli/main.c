@@ -1,0 +1,77 @@
+/*
+ * main.c - the program: finds the verb and runs it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/verb.h"
+
+#include "base/invar_banned.h"
+
+static const invar_verb *const verbs[] = {&invar_verb_selfcheck, &invar_verb_bench};
+enum { VERBS = sizeof verbs / sizeof *verbs };
+
+static const invar_verb *find(const char *name)
+{
+    for (int i = 0; i < VERBS; i++)
+        if (strcmp(verbs[i]->name, name) == 0)
+            return verbs[i];
+    return NULL;
+}
+
+static void print_help(FILE *out)
+{
+    fprintf(out,
+            "invar - LLM post-training whose bits do not change\n\nusage: invar VERB [--option "
+            "value ...]\n\n");
+    for (int i = 0; i < VERBS; i++)
+        fprintf(out, "  %-12s %s\n", verbs[i]->name, verbs[i]->summary);
+    fprintf(out, "  %-12s %s\n  %-12s %s\n", "help VERB", "what a verb does and its options",
+            "version", "the version of this program");
+}
+
+static int unknown(const char *name)
+{
+    fprintf(stderr, "invar: no verb '%s'; 'invar help' lists them\n", name);
+    return INVAR_EXIT_USAGE;
+}
+
+static int help(int argc, char **argv)
+{
+    const invar_verb *verb;
+
+    if (argc == 0) {
+        print_help(stdout);
+        return INVAR_EXIT_OK;
+    }
+    verb = find(argv[0]);
+    if (!verb)
+        return unknown(argv[0]);
+    printf("invar %s - %s\n\n", verb->name, verb->summary);
+    verb->help();
+    return INVAR_EXIT_OK;
+}
+
+int main(int argc, char **argv)
+{
+    const invar_verb *verb;
+
+    if (argc < 2) {
+        print_help(stderr);
+        return INVAR_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0)
+        return help(argc - 2, argv + 2);
+    if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0) {
+        puts("invar " INVAR_VERSION);
+        return INVAR_EXIT_OK;
+    }
+    verb = find(argv[1]);
+    if (!verb)
+        return unknown(argv[1]);
+    if (argc == 3 && strcmp(argv[2], "--help") == 0)
+        return help(1, argv + 1);
+    return verb->run(argc - 2, argv + 2);
+}

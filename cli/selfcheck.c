@@ -1,0 +1,236 @@
+/*
+ * selfcheck.c - invar selfcheck: every op's bits on this machine against the recorded ones.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/term.h"
+#include "cli/verb.h"
+#include "kernels-deterministic/selfcheck.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    int64_t threads;
+    bool portable;
+    bool json;
+    bool record;
+} settings;
+
+typedef struct configuration {
+    invar_dtype storage;
+    invar_numerics numerics;
+} configuration;
+
+/* f32 operands use fmaf under every numerics: f32 with sm90 would repeat the first one. */
+static const configuration configurations[] = {
+    {INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
+    {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
+    {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90},
+};
+enum { CONFIGURATIONS = sizeof configurations / sizeof *configurations };
+
+typedef enum verdict { VERDICT_NONE, VERDICT_OK, VERDICT_MISSING, VERDICT_DIFFERENT } verdict;
+
+/* What one op yielded under one configuration: the worst verdict, a digest of its digests. */
+typedef struct cell {
+    verdict verdict;
+    invar_digest digest;
+} cell;
+
+typedef struct report {
+    const settings *settings;
+    configuration now;
+    int index; /* of the configuration */
+    cell cells[INVAR_OP_COUNT][CONFIGURATIONS];
+    int values;
+    int different;
+    int missing;
+} report;
+
+/* A golden line: storage numerics op revision digest name. The name is the rest of the line. */
+static void golden_key(char *out, size_t size, const configuration *c, invar_op op)
+{
+    snprintf(out, size, "%s %s %s %d ", invar_dtype_name(c->storage),
+             invar_numerics_name(c->numerics), invar_op_name(op), invar_op_revision(op));
+}
+
+static verdict compare(const configuration *c, invar_op op, const char *what, const char *hex)
+{
+    char key[96];
+    size_t length;
+
+    golden_key(key, sizeof key, c, op);
+    length = strlen(key);
+    for (const char *const *line = invar_selfcheck_golden; *line; line++) {
+        const char *digest = *line + length;
+        if (strncmp(*line, key, length) == 0 && strlen(digest) > 33 &&
+            strcmp(digest + 33, what) == 0)
+            return strncmp(digest, hex, 32) == 0 ? VERDICT_OK : VERDICT_DIFFERENT;
+    }
+    return VERDICT_MISSING;
+}
+
+static const char *verdict_name(verdict v)
+{
+    static const char *const names[] = {"none", "ok", "missing", "different"};
+
+    return names[v];
+}
+
+static invar_status take_result(void *payload, invar_op op, const char *what,
+                                const invar_digest *digest)
+{
+    report *r = payload;
+    cell *at = &r->cells[op][r->index];
+    char hex[INVAR_DIGEST_HEX_SIZE], key[96];
+    verdict v;
+
+    invar_digest_format(hex, digest);
+    v = compare(&r->now, op, what, hex);
+    if (v > at->verdict)
+        at->verdict = v;
+    invar_digest_chain(&at->digest, digest);
+    r->different += v == VERDICT_DIFFERENT;
+    r->missing += v == VERDICT_MISSING;
+    if (r->settings->record) {
+        golden_key(key, sizeof key, &r->now, op);
+        printf("%s%s %s\n", key, hex, what);
+    } else if (r->settings->json) {
+        printf(
+            "%s\n    {\"storage\": \"%s\", \"numerics\": \"%s\", \"op\": \"%s\", \"revision\": %d, "
+            "\"value\": \"%s\", \"digest\": \"%s\", \"verdict\": \"%s\"}",
+            r->values ? "," : "", invar_dtype_name(r->now.storage),
+            invar_numerics_name(r->now.numerics), invar_op_name(op), invar_op_revision(op), what,
+            hex, verdict_name(v));
+    } else if (v == VERDICT_DIFFERENT || v == VERDICT_MISSING) {
+        fprintf(stderr, "invar: %s %s: %s %s: %s %s\n", invar_dtype_name(r->now.storage),
+                invar_numerics_name(r->now.numerics), invar_op_name(op), what, hex,
+                v == VERDICT_MISSING ? "has no recorded value at this revision"
+                                     : "differs from the recorded value");
+    }
+    r->values++;
+    return INVAR_OK;
+}
+
+static invar_status run_configuration(report *r)
+{
+    const settings *s = r->settings;
+    invar_device dev = {.backend = invar_backend_cpu(),
+                        .numerics = r->now.numerics,
+                        .cpu_path = s->portable ? INVAR_CPU_PATH_PORTABLE : INVAR_CPU_PATH_SIMD};
+    invar_status status;
+
+    INVAR_TRY(invar_pool_new(&dev.pool, (int)s->threads));
+    status = invar_arena_new(&dev.scratch, "selfcheck");
+    if (status == INVAR_OK)
+        status = invar_arena_plan_scratch(dev.scratch, invar_selfcheck_scratch((int)s->threads));
+    if (status == INVAR_OK)
+        status = invar_arena_reserve(dev.scratch);
+    if (status == INVAR_OK)
+        status = invar_selfcheck_run(&dev, r->now.storage, take_result, r);
+    invar_arena_free(dev.scratch);
+    invar_pool_free(dev.pool);
+    return status;
+}
+
+static void print_cell(const cell *c, bool colour)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+    invar_term_style style =
+        c->verdict == VERDICT_OK ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED;
+
+    if (c->verdict == VERDICT_NONE) {
+        printf("  %-22s", "");
+        return;
+    }
+    invar_digest_format(hex, &c->digest);
+    printf("  %.12s %s%-9s%s", hex, invar_term_escape(colour, style), verdict_name(c->verdict),
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+}
+
+static void print_table(const report *r)
+{
+    bool colour = invar_term_colour(stdout);
+
+    printf("%s%-18s rev", invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op");
+    for (int c = 0; c < CONFIGURATIONS; c++) {
+        char title[32];
+        snprintf(title, sizeof title, "%s %s", invar_dtype_name(configurations[c].storage),
+                 invar_numerics_name(configurations[c].numerics));
+        printf("  %-22s", title);
+    }
+    printf("%s\n", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    for (int op = 0; op < INVAR_OP_COUNT; op++) {
+        if (r->cells[op][0].verdict == VERDICT_NONE && r->cells[op][1].verdict == VERDICT_NONE)
+            continue; // the tree hash is what all others are seen through
+        printf("%-18s %3d", invar_op_name((invar_op)op), invar_op_revision((invar_op)op));
+        for (int c = 0; c < CONFIGURATIONS; c++)
+            print_cell(&r->cells[op][c], colour);
+        printf("\n");
+    }
+}
+
+static int conclude(const report *r)
+{
+    if (r->settings->record)
+        return INVAR_EXIT_OK;
+    if (r->settings->json)
+        printf("\n  ],\n  \"values\": %d, \"different\": %d, \"missing\": %d\n}\n", r->values,
+               r->different, r->missing);
+    else
+        printf("\n%d values: %d identical, %d different, %d not recorded\n", r->values,
+               r->values - r->different - r->missing, r->different, r->missing);
+    if (r->different > 0)
+        return INVAR_EXIT_DIFFERENT;
+    return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[5];
+
+    list[0] = (invar_option){"threads", INVAR_OPTION_INT, &s->threads, "N",
+                             "threads to run on; no bit depends on it"};
+    list[1] = (invar_option){"portable", INVAR_OPTION_FLAG, &s->portable, NULL,
+                             "plain C instead of SIMD; no bit depends on it"};
+    list[2] = (invar_option){"json", INVAR_OPTION_FLAG, &s->json, NULL, "every value as JSON"};
+    list[3] = (invar_option){"record", INVAR_OPTION_FLAG, &s->record, NULL,
+                             "print golden lines instead of comparing"};
+    list[4] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.threads = invar_default_threads()};
+    report r = {.settings = &s};
+
+    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
+        return invar_report_error();
+    if (s.json && !s.record)
+        printf("{\n  \"results\": [");
+    for (r.index = 0; r.index < CONFIGURATIONS; r.index++) {
+        r.now = configurations[r.index];
+        if (run_configuration(&r) != INVAR_OK)
+            return invar_report_error();
+    }
+    if (!s.json && !s.record)
+        print_table(&r);
+    return conclude(&r);
+}
+
+static void help(void)
+{
+    settings s;
+
+    puts(
+        "Runs every op once, on fixed data, and compares each result's hash with the one recorded\n"
+        "for this revision. Exit code 0: identical, 1: different, 4: not recorded.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_selfcheck = {
+    "selfcheck", "compare every op's bits with the recorded ones", run, help};

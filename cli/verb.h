@@ -1,0 +1,63 @@
+/*
+ * verb.h - the verbs of the command line, their exit codes and options.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_CLI_VERB_H
+#define INVAR_CLI_VERB_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+/* As diff and cmp: 0 same, 1 different, 2 trouble; the others say which trouble. */
+enum {
+    INVAR_EXIT_OK = 0,
+    INVAR_EXIT_DIFFERENT = 1,
+    INVAR_EXIT_TROUBLE = 2,
+    INVAR_EXIT_NONDETERMINISTIC = 3,
+    INVAR_EXIT_GOLDEN = 4, /* missing or obsolete */
+    INVAR_EXIT_SLOW = 5,
+    INVAR_EXIT_NOTHING = 6, /* nothing was compared */
+    INVAR_EXIT_UNTESTABLE = 125,
+    INVAR_EXIT_USAGE = 129
+};
+
+typedef enum invar_option_type {
+    INVAR_OPTION_FLAG, /* bool, set to true */
+    INVAR_OPTION_INT,  /* int64_t */
+    INVAR_OPTION_TEXT  /* const char *, borrowed from argv */
+} invar_option_type;
+
+typedef struct invar_option {
+    const char *name; /* without the dashes */
+    invar_option_type type;
+    void *value;
+    const char *metavar; /* "N"; NULL for a flag */
+    const char *help;
+} invar_option;
+
+typedef struct invar_verb {
+    const char *name;
+    const char *summary;               /* one line */
+    int (*run)(int argc, char **argv); /* arguments after the verb; an exit code */
+    void (*help)(void);
+} invar_verb;
+
+extern const invar_verb invar_verb_selfcheck;
+extern const invar_verb invar_verb_bench;
+
+/* Reads `--name value` and `--name=value`, refuses the rest. The list ends with a NULL name. */
+invar_status invar_options_parse(const invar_option *options, int argc, char **argv) INVAR_MUST_USE;
+
+/* The options as aligned lines on stdout. */
+void invar_options_help(const invar_option *options);
+
+/* "invar: message" on stderr, from the error record; yields the exit code that fits its status. */
+int invar_report_error(void);
+
+/* Threads when the user does not say: the processors this process may use. */
+int64_t invar_default_threads(void);
+
+#endif

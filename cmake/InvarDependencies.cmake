@@ -1,0 +1,26 @@
+# Third-party libraries, each as one target.
+# SPDX-License-Identifier: Apache-2.0
+
+find_package(Threads REQUIRED)
+
+# invar_find(NAME header package [LIBRARY name]): NAME is a target with the header and the library.
+function(invar_find name header package)
+  cmake_parse_arguments(PARSE_ARGV 3 arg "" "LIBRARY" "")
+  find_path(${name}_INCLUDE ${header})
+  if(NOT ${name}_INCLUDE)
+    message(FATAL_ERROR "${header} is missing: run scripts/setup or apt-get install ${package}")
+  endif()
+  add_library(${name} INTERFACE IMPORTED GLOBAL)
+  target_include_directories(${name} SYSTEM INTERFACE ${${name}_INCLUDE})
+  if(arg_LIBRARY)
+    find_library(${name}_LIBRARY ${arg_LIBRARY})
+    if(NOT ${name}_LIBRARY)
+      message(FATAL_ERROR
+        "lib${arg_LIBRARY} is missing: run scripts/setup or apt-get install ${package}")
+    endif()
+    target_link_libraries(${name} INTERFACE ${${name}_LIBRARY})
+  endif()
+endfunction()
+
+# xxHash is compiled from its header (base/hash.c says why), so a cross build needs no library.
+invar_find(xxhash xxhash.h libxxhash-dev)

@@ -1,0 +1,5 @@
+# Linux on aarch64, built with Debian's and Ubuntu's cross compiler and run under qemu-user.
+# SPDX-License-Identifier: Apache-2.0
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_C_COMPILER aarch64-linux-gnu-gcc)

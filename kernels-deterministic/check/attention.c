@@ -1,0 +1,187 @@
+/*
+ * attention.c - arguments of attention, packed and paged, and of the KV cache.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_SCALE 0x1p64 // beyond any use; scale * log2(e) stays finite
+
+/* q (T, HQ, D): extents of heads. */
+static invar_status check_heads(invar_op op, const invar_tensor *q, int64_t kv_heads)
+{
+    int64_t heads = q->shape[1], dim = q->shape[2];
+
+    if (dim < 1 || dim > INVAR_ATTENTION_MAX_DIM)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: q: head dim %" PRId64 "; expected 1 to %d",
+                          invar_op_name(op), dim, INVAR_ATTENTION_MAX_DIM);
+    if (kv_heads < 1 || heads < 1 || heads % kv_heads != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: q: %" PRId64 " query heads over %" PRId64
+                          " kv heads; expected a multiple",
+                          invar_op_name(op), heads, kv_heads);
+    return INVAR_OK;
+}
+
+static invar_status check_shape(invar_op op, const invar_attention_shape *shape, int64_t dim)
+{
+    int64_t block = invar_attention_block(dim);
+
+    INVAR_TRY(invar_check_range(op, "shape.scale", (double)shape->scale, 0.0, MAX_SCALE));
+    if (shape->window < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: shape.window: %" PRId64 "; expected 0 or more",
+                          invar_op_name(op), shape->window);
+    if (shape->span < 0 || shape->span % block != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: shape.span: %" PRId64
+                          "; expected 0 or a multiple of the block, %" PRId64
+                          " for head dim %" PRId64,
+                          invar_op_name(op), shape->span, block, dim);
+    return INVAR_OK;
+}
+
+/* ---- packed samples -------------------------------------------------------------------------- */
+
+/* A tensor of rank 3 that has the type and the shape of another one. */
+static invar_status check_like(invar_op op, const char *arg, const invar_tensor *t,
+                               const char *model_arg, const invar_tensor *model)
+{
+    INVAR_TRY(invar_check_tensor(op, arg, t, INVAR_TYPES_STORAGE, 3, model->shape));
+    return invar_check_same_type(op, arg, t, model_arg, model);
+}
+
+static invar_status check_packed(invar_op op, const invar_tensor *q, const invar_tensor *k,
+                                 const invar_tensor *v, const invar_segments *samples,
+                                 const invar_attention_shape *shape)
+{
+    INVAR_TRY(invar_check_tensor(op, "q", q, INVAR_TYPES_STORAGE, 3,
+                                 (const int64_t[]){INVAR_ANY, INVAR_ANY, INVAR_ANY}));
+    INVAR_TRY(invar_check_tensor(op, "k", k, INVAR_TYPES_STORAGE, 3,
+                                 (const int64_t[]){q->shape[0], INVAR_ANY, q->shape[2]}));
+    INVAR_TRY(check_heads(op, q, k->shape[1]));
+    INVAR_TRY(invar_check_same_type(op, "k", k, "q", q));
+    INVAR_TRY(check_like(op, "v", v, "k", k));
+    INVAR_TRY(check_shape(op, shape, q->shape[2]));
+    return invar_check_segments(op, "samples", samples, q->shape[0]);
+}
+
+invar_status invar_check_attention_fwd(const invar_device *dev, const invar_attention_fwd_args *a)
+{
+    invar_op op = INVAR_OP_ATTENTION_FWD;
+
+    (void)dev;
+    INVAR_TRY(check_packed(op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
+    INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
+    return invar_check_optional(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape);
+}
+
+invar_status invar_check_attention_bwd(const invar_device *dev, const invar_attention_bwd_args *a)
+{
+    invar_op op = INVAR_OP_ATTENTION_BWD;
+
+    (void)dev;
+    INVAR_TRY(check_packed(op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
+    INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
+    INVAR_TRY(check_like(op, "d_o", &a->d_o, "q", &a->q));
+    INVAR_TRY(check_like(op, "dq", &a->dq, "q", &a->q));
+    INVAR_TRY(check_like(op, "dk", &a->dk, "k", &a->k));
+    INVAR_TRY(check_like(op, "dv", &a->dv, "k", &a->k));
+    return invar_check_tensor(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape);
+}
+
+/* ---- the KV cache ---------------------------------------------------------------------------- */
+
+static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_t sequences)
+{
+    INVAR_TRY(invar_check_tensor(op, "cache.k", &cache->k, INVAR_TYPES_STORAGE, 4,
+                                 (const int64_t[]){INVAR_ANY, INVAR_ANY, INVAR_ANY, INVAR_ANY}));
+    INVAR_TRY(invar_check_tensor(op, "cache.v", &cache->v, INVAR_TYPES_STORAGE, 4, cache->k.shape));
+    INVAR_TRY(invar_check_same_type(op, "cache.v", &cache->v, "cache.k", &cache->k));
+    if (cache->k.shape[1] < 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cache.k: pages of %" PRId64 " positions",
+                          invar_op_name(op), cache->k.shape[1]);
+    return invar_check_tensor(op, "cache.pages", &cache->pages, INVAR_TYPE(I32), 2,
+                              (const int64_t[]){sequences, INVAR_ANY});
+}
+
+/* The pages of the positions [first, length) of a sequence; others may hold anything. */
+static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_t sequence,
+                                int64_t first, int64_t length)
+{
+    const int32_t *pages = (const int32_t *)cache->pages.data + sequence * cache->pages.row_stride;
+    int64_t page_size = cache->k.shape[1], n_pages = cache->k.shape[0];
+
+    if ((length - 1) / page_size >= cache->pages.shape[1])
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: cache.pages: sequence %" PRId64 " of length %" PRId64
+                          " needs more than its %" PRId64 " pages of %" PRId64,
+                          invar_op_name(op), sequence, length, cache->pages.shape[1], page_size);
+    for (int64_t i = first / page_size; i <= (length - 1) / page_size; i++)
+        if (pages[i] < 0 || pages[i] >= n_pages)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: cache.pages: page %" PRId32 " at index %" PRId64
+                              " of sequence %" PRId64 "; expected 0 to %" PRId64,
+                              invar_op_name(op), pages[i], i, sequence, n_pages - 1);
+    return INVAR_OK;
+}
+
+/* `window`: keys that the first new row of a sequence touches, itself included; 0: all. */
+static invar_status check_sequences(invar_op op, const invar_kv_pages *cache,
+                                    const invar_segments *rows, const int64_t *lengths,
+                                    int64_t window)
+{
+    if (!lengths && rows->count > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: lengths: missing", invar_op_name(op));
+    for (int64_t s = 0; s < rows->count; s++) {
+        int64_t n = rows->start[s + 1] - rows->start[s], before = lengths[s] - n;
+
+        if (lengths[s] < n)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: lengths: sequence %" PRId64 " has length %" PRId64
+                              " but %" PRId64 " new rows",
+                              invar_op_name(op), s, lengths[s], n);
+        if (n > 0)
+            INVAR_TRY(check_pages(op, cache, s,
+                                  window > 0 && before >= window ? before - window + 1 : 0,
+                                  lengths[s]));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_check_attention_paged(const invar_device *dev,
+                                         const invar_attention_paged_args *a)
+{
+    invar_op op = INVAR_OP_ATTENTION_PAGED;
+
+    (void)dev;
+    INVAR_CHECK_3D(op, a, q, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
+    INVAR_TRY(invar_check_segments(op, "rows", &a->rows, a->q.shape[0]));
+    INVAR_TRY(check_cache(op, &a->cache, a->rows.count));
+    INVAR_TRY(invar_check_same_type(op, "cache.k", &a->cache.k, "q", &a->q));
+    INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY,
+                   a->q.shape[2]);
+    INVAR_TRY(check_heads(op, &a->q, a->cache.k.shape[2]));
+    INVAR_TRY(check_shape(op, &a->shape, a->q.shape[2]));
+    return check_sequences(op, &a->cache, &a->rows, a->lengths, a->shape.window);
+}
+
+invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_args *a)
+{
+    invar_op op = INVAR_OP_KV_WRITE;
+
+    (void)dev;
+    INVAR_CHECK_3D(op, a, k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(check_like(op, "v", &a->v, "k", &a->k));
+    INVAR_TRY(invar_check_segments(op, "rows", &a->rows, a->k.shape[0]));
+    INVAR_TRY(check_cache(op, &a->cache, a->rows.count));
+    INVAR_TRY(invar_check_same_type(op, "cache.k", &a->cache.k, "k", &a->k));
+    INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, a->k.shape[1],
+                   a->k.shape[2]);
+    // a window of 1: the new rows touch their own pages only
+    return check_sequences(op, &a->cache, &a->rows, a->lengths, 1);
+}

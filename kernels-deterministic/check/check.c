@@ -1,0 +1,170 @@
+/*
+ * check.c - what the checks of all ops share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/check/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "base/invar_banned.h"
+
+/* Larger tensors would overflow byte counts somewhere; no machine holds one. */
+#define MAX_ELEMENTS (INT64_C(1) << 48)
+
+static invar_status check_quantised(invar_op op, const char *arg, const invar_tensor *t)
+{
+    int64_t block = invar_dtype_scale_block(t->dtype);
+
+    if (t->rank != 2)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: rank %d; a quantised tensor has 2 indices",
+                          invar_op_name(op), arg, t->rank);
+    if (!t->scale && t->shape[0] > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: an %s tensor without scales",
+                          invar_op_name(op), arg, invar_dtype_name(t->dtype));
+    if (t->shape[1] % block != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: %" PRId64 " columns; %s needs a multiple of %" PRId64,
+                          invar_op_name(op), arg, t->shape[1], invar_dtype_name(t->dtype), block);
+    if (t->scale_rows != 1 && !(t->dtype == INVAR_DTYPE_FP8 && t->scale_rows == INVAR_FP8_BLOCK))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: scales of %d rows; expected 1%s",
+                          invar_op_name(op), arg, t->scale_rows,
+                          t->dtype == INVAR_DTYPE_FP8 ? " or 128" : "");
+    if (t->shape[0] % t->scale_rows != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: %" PRId64 " rows; 128x128 scales need a multiple of 128",
+                          invar_op_name(op), arg, t->shape[0]);
+    return INVAR_OK;
+}
+
+static invar_status check_stride(invar_op op, const char *arg, const invar_tensor *t)
+{
+    int64_t row = 1;
+
+    for (int i = 0; i < t->rank; i++) {
+        int64_t n = t->shape[i];
+        if (n < 0 || n > MAX_ELEMENTS)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: extent %" PRId64 " of index %d",
+                              invar_op_name(op), arg, n, i);
+        if (i > 0 && n > 0 && row > MAX_ELEMENTS / n)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: too many elements", invar_op_name(op),
+                              arg);
+        if (i > 0)
+            row *= n;
+    }
+    if (t->row_stride < row)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: row stride %" PRId64 " is less than the %" PRId64
+                          " elements of a row",
+                          invar_op_name(op), arg, t->row_stride, row);
+    if (t->rank == 1 && t->row_stride != 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: a vector must be contiguous",
+                          invar_op_name(op), arg);
+    if (t->shape[0] > 0 && t->row_stride > MAX_ELEMENTS / t->shape[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: too many elements", invar_op_name(op), arg);
+    if (t->dtype == INVAR_DTYPE_INT4 && t->row_stride % 2 != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: int4 rows must start on a byte",
+                          invar_op_name(op), arg);
+    if (!t->data && t->shape[0] > 0 && row > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: no data", invar_op_name(op), arg);
+    return INVAR_OK;
+}
+
+invar_status invar_check_tensor(invar_op op, const char *arg, const invar_tensor *t, unsigned types,
+                                int rank, const int64_t *shape)
+{
+    if (t->dtype <= INVAR_DTYPE_NONE || t->dtype >= INVAR_DTYPE_COUNT)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: missing", invar_op_name(op), arg);
+    if (!(types >> t->dtype & 1))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: type %s is not accepted here",
+                          invar_op_name(op), arg, invar_dtype_name(t->dtype));
+    if (t->rank < 1 || t->rank > INVAR_MAX_RANK)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: rank %d; expected 1 to %d",
+                          invar_op_name(op), arg, t->rank, INVAR_MAX_RANK);
+    if (rank != INVAR_ANY && t->rank != rank)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: rank %d; expected %d", invar_op_name(op),
+                          arg, t->rank, rank);
+    INVAR_TRY(check_stride(op, arg, t));
+    for (int i = 0; i < rank; i++)
+        if (shape[i] != INVAR_ANY && shape[i] != t->shape[i])
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: %s: extent %" PRId64 " of index %d; expected %" PRId64,
+                              invar_op_name(op), arg, t->shape[i], i, shape[i]);
+    return invar_dtype_scale_block(t->dtype) ? check_quantised(op, arg, t) : INVAR_OK;
+}
+
+invar_status invar_check_optional(invar_op op, const char *arg, const invar_tensor *t,
+                                  unsigned types, int rank, const int64_t *shape)
+{
+    return invar_tensor_present(t) ? invar_check_tensor(op, arg, t, types, rank, shape) : INVAR_OK;
+}
+
+invar_status invar_check_same_type(invar_op op, const char *arg_a, const invar_tensor *a,
+                                   const char *arg_b, const invar_tensor *b)
+{
+    if (a->dtype != b->dtype)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s is %s but %s is %s", invar_op_name(op), arg_a,
+                          invar_dtype_name(a->dtype), arg_b, invar_dtype_name(b->dtype));
+    return INVAR_OK;
+}
+
+invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *t,
+                              const char *arg_like, const invar_tensor *like)
+{
+    INVAR_TRY(invar_check_same_type(op, arg, t, arg_like, like));
+    return invar_check_tensor(op, arg, t, 1u << like->dtype, like->rank, like->shape);
+}
+
+invar_status invar_check_segments(invar_op op, const char *arg, const invar_segments *s,
+                                  int64_t rows)
+{
+    if (s->count < 0 || (s->count > 0 && !s->start) || (s->count == 0 && rows != 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: %" PRId64 " segments for %" PRId64 " rows",
+                          invar_op_name(op), arg, s->count, rows);
+    if (s->count == 0)
+        return INVAR_OK;
+    for (int64_t i = 0; i < s->count; i++)
+        if (s->start[i] < 0 || s->start[i + 1] < s->start[i])
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: segment %" PRId64 " runs backwards",
+                              invar_op_name(op), arg, i);
+    if (s->start[0] != 0 || s->start[s->count] != rows)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: segments cover rows %" PRId64 " to %" PRId64
+                          "; expected 0 to %" PRId64,
+                          invar_op_name(op), arg, s->start[0], s->start[s->count], rows);
+    return INVAR_OK;
+}
+
+invar_status invar_check_indices(invar_op op, const char *arg, const invar_tensor *t, int64_t bound)
+{
+    int64_t per_row = invar_tensor_row_elements(t);
+
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        const int32_t *row = (const int32_t *)t->data + i * t->row_stride;
+        for (int64_t j = 0; j < per_row; j++)
+            if (row[j] < 0 || row[j] >= bound)
+                return INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "%s: %s: value %" PRId32 " in row %" PRId64
+                                  "; expected 0 to %" PRId64,
+                                  invar_op_name(op), arg, row[j], i, bound - 1);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_check_range(invar_op op, const char *arg, double value, double low, double high)
+{
+    if (!(value >= low && value <= high))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: %g; expected %g to %g", invar_op_name(op),
+                          arg, value, low, high);
+    return INVAR_OK;
+}
+
+invar_status invar_check_shards(invar_op op, const char *arg, int64_t shards, int64_t most)
+{
+    if (shards < 1 || shards > most || (shards & (shards - 1)) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: %" PRId64 " shards; expected a power of two up to %" PRId64,
+                          invar_op_name(op), arg, shards, most);
+    return INVAR_OK;
+}

@@ -1,0 +1,192 @@
+/*
+ * linear.c - arguments of the linear layers, dense and grouped by expert.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "kernels-deterministic/check/check.h"
+#include "kernels-deterministic/step/step.h"
+
+#include "base/invar_banned.h"
+
+#define OPERAND_TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED)
+#define MAX_K_SHARDS 4
+
+/* The pairs for which a product is defined: equal types, or bf16 activations with int4 weights. */
+static invar_status check_pair(invar_op op, const char *arg, const invar_tensor *x,
+                               const invar_tensor *w)
+{
+    bool int4 = w->dtype == INVAR_DTYPE_INT4;
+
+    if (x->dtype == INVAR_DTYPE_INT4 || (int4 && x->dtype != INVAR_DTYPE_BF16) ||
+        (!int4 && x->dtype != w->dtype))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: no product of %s with %s is defined",
+                          invar_op_name(op), arg, invar_dtype_name(x->dtype),
+                          invar_dtype_name(w->dtype));
+    if (x->dtype == INVAR_DTYPE_FP8 && x->scale_rows != 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: activations take 1x128 scales",
+                          invar_op_name(op), arg);
+    if (w->dtype == INVAR_DTYPE_FP8 && w->scale_rows != INVAR_FP8_BLOCK)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: weights take 128x128 scales",
+                          invar_op_name(op), arg);
+    return INVAR_OK;
+}
+
+/* Where a chain may be cut: at a scale block, at a group of the dot-step, anywhere for f32. */
+static int64_t chain_unit(invar_dtype dtype)
+{
+    switch (dtype) {
+    case INVAR_DTYPE_F32: return 1;
+    case INVAR_DTYPE_FP8: return INVAR_FP8_BLOCK;
+    case INVAR_DTYPE_MXFP8: return INVAR_MX_BLOCK;
+    default: return INVAR_STEP_BF16;
+    }
+}
+
+/* `k` values of a chain, cut into `shards`: each piece ends where a chain may be cut. */
+static invar_status check_k(invar_op op, const char *arg, int64_t k, int32_t shards, int64_t unit)
+{
+    INVAR_TRY(invar_check_shards(op, "k_shards", shards, MAX_K_SHARDS));
+    if (shards > 1 && (k % shards != 0 || k / shards % unit != 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: %" PRId64 " values do not cut into %d shards of whole %" PRId64
+                          "s",
+                          invar_op_name(op), arg, k, shards, unit);
+    return INVAR_OK;
+}
+
+/* Experts share one tensor; a scale block must not hold rows of two of them. */
+static invar_status check_expert_blocks(invar_op op, const invar_tensor *w, int64_t rows)
+{
+    if (rows % w->scale_rows != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: w: %" PRId64
+                          " rows an expert; 128x128 scales need a multiple of 128",
+                          invar_op_name(op), rows);
+    return INVAR_OK;
+}
+
+static invar_status check_forward(invar_op op, const invar_tensor *y, const invar_tensor *x,
+                                  const invar_tensor *w, int32_t k_shards)
+{
+    // a shard must not cut a scale block of either operand
+    int64_t unit = w->dtype == INVAR_DTYPE_INT4 ? INVAR_INT4_BLOCK : chain_unit(x->dtype);
+
+    INVAR_TRY(check_pair(op, "w", x, w));
+    INVAR_TRY(check_k(op, "x", x->shape[1], k_shards, unit));
+    return invar_check_tensor(op, "y", y, INVAR_TYPES_STORAGE, 2,
+                              (const int64_t[]){x->shape[0], INVAR_ANY});
+}
+
+invar_status invar_check_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a)
+{
+    invar_op op = INVAR_OP_LINEAR_FWD;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, INVAR_ANY, a->x.shape[1]);
+    INVAR_TRY(check_forward(op, &a->y, &a->x, &a->w, a->k_shards));
+    INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], a->w.shape[0]);
+    return invar_check_optional(op, "bias", &a->bias, INVAR_TYPES_STORAGE, 1,
+                                (const int64_t[]){a->w.shape[0]});
+}
+
+static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar_linear_part *parts,
+                                int32_t n_parts, int32_t k_shards, int64_t experts)
+{
+    if (n_parts < 1 || n_parts > INVAR_LINEAR_MAX_PARTS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: n_parts: %d; expected 1 to %d",
+                          invar_op_name(op), n_parts, INVAR_LINEAR_MAX_PARTS);
+    for (int32_t i = 0; i < n_parts; i++) {
+        const invar_linear_part *p = &parts[i];
+        int64_t unit, width;
+
+        INVAR_TRY(invar_check_tensor(op, "dy", &p->dy, OPERAND_TYPES, 2,
+                                     (const int64_t[]){dx->shape[0], INVAR_ANY}));
+        width = p->dy.shape[1];
+        INVAR_TRY(invar_check_tensor(op, "w", &p->w, OPERAND_TYPES, 2,
+                                     (const int64_t[]){experts * width, dx->shape[1]}));
+        INVAR_TRY(check_expert_blocks(op, &p->w, width));
+        INVAR_TRY(check_pair(op, "w", &p->dy, &p->w));
+        INVAR_TRY(invar_check_same_type(op, "dy", &p->dy, "dy of the first part", &parts[0].dy));
+        unit = chain_unit(p->dy.dtype);
+        INVAR_TRY(check_k(op, "dy", width, k_shards, unit));
+        // the next part continues the chain where this one ends
+        if (i + 1 < n_parts && width / k_shards % unit != 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: dy: part %d has %" PRId64 " outputs a shard; a part that another"
+                              " follows needs a multiple of %" PRId64,
+                              invar_op_name(op), i, width / k_shards, unit);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_check_linear_dx(const invar_device *dev, const invar_linear_dx_args *a)
+{
+    invar_op op = INVAR_OP_LINEAR_DX;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, 1);
+}
+
+invar_status invar_check_linear_dw(const invar_device *dev, const invar_linear_dw_args *a)
+{
+    invar_op op = INVAR_OP_LINEAR_DW;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
+    INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
+    INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->dy.shape[1], a->x.shape[1]);
+    return invar_check_segments(op, "units", &a->units, a->dy.shape[0]);
+}
+
+invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a)
+{
+    invar_op op = INVAR_OP_MOE_LINEAR_FWD;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->x.shape[0]));
+    INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], INVAR_ANY);
+    INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, a->experts.count * a->y.shape[1], a->x.shape[1]);
+    INVAR_TRY(check_expert_blocks(op, &a->w, a->y.shape[1]));
+    return check_forward(op, &a->y, &a->x, &a->w, a->k_shards);
+}
+
+invar_status invar_check_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a)
+{
+    invar_op op = INVAR_OP_MOE_LINEAR_DX;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->dx.shape[0]));
+    return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->experts.count);
+}
+
+invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_linear_dw_args *a)
+{
+    invar_op op = INVAR_OP_MOE_LINEAR_DW;
+    const int32_t *token = a->row_token.data;
+    int64_t tokens = a->units.count > 0 && a->units.start ? a->units.start[a->units.count] : 0;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
+    INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
+    INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->dy.shape[0]));
+    INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->experts.count * a->dy.shape[1], a->x.shape[1]);
+    INVAR_CHECK_1D(op, a, row_token, INVAR_TYPE(I32), a->dy.shape[0]);
+    INVAR_TRY(invar_check_segments(op, "units", &a->units, tokens));
+    INVAR_TRY(invar_check_indices(op, "row_token", &a->row_token, tokens));
+    for (int64_t e = 0; e < a->experts.count; e++)
+        for (int64_t i = a->experts.start[e] + 1; i < a->experts.start[e + 1]; i++)
+            if (token[i] <= token[i - 1])
+                return INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "%s: row_token: row %" PRId64
+                                  ": the tokens of an expert must ascend",
+                                  invar_op_name(op), i);
+    return INVAR_OK;
+}

@@ -1,0 +1,51 @@
+/*
+ * logprob.c - arguments of the log-probabilities.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <float.h>
+
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+/* Forward and backward share the logits, what belongs to each token, and the temperature. */
+static invar_status check_common(invar_op op, const invar_tensor *logits,
+                                 const invar_tensor *targets, const invar_tensor *max,
+                                 const invar_tensor *logsum, float temperature)
+{
+    const int64_t any[2] = {INVAR_ANY, INVAR_ANY}, *tokens = logits->shape;
+
+    INVAR_TRY(invar_check_tensor(op, "logits", logits, INVAR_TYPE(F32), 2, any));
+    INVAR_TRY(invar_check_range(op, "vocabulary", (double)logits->shape[1], 1, INT32_MAX));
+    INVAR_TRY(invar_check_tensor(op, "targets", targets, INVAR_TYPE(I32), 1, tokens));
+    INVAR_TRY(invar_check_indices(op, "targets", targets, logits->shape[1]));
+    INVAR_TRY(invar_check_tensor(op, "max", max, INVAR_TYPE(F32), 1, tokens));
+    INVAR_TRY(invar_check_tensor(op, "logsum", logsum, INVAR_TYPE(F32), 1, tokens));
+    return invar_check_range(op, "temperature", temperature, FLT_MIN, FLT_MAX);
+}
+
+invar_status invar_check_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a)
+{
+    invar_op op = INVAR_OP_LOGPROB_FWD;
+
+    (void)dev;
+    INVAR_TRY(check_common(op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
+    INVAR_CHECK_1D(op, a, logp, INVAR_TYPE(F32), a->logits.shape[0]);
+    return invar_check_optional(op, "entropy", &a->entropy, INVAR_TYPE(F32), 1, a->logits.shape);
+}
+
+invar_status invar_check_logprob_bwd(const invar_device *dev, const invar_logprob_bwd_args *a)
+{
+    invar_op op = INVAR_OP_LOGPROB_BWD;
+
+    (void)dev;
+    INVAR_TRY(check_common(op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
+    INVAR_CHECK_2D(op, a, dlogits, INVAR_TYPES_STORAGE, a->logits.shape[0], a->logits.shape[1]);
+    INVAR_CHECK_1D(op, a, dlogp, INVAR_TYPE(F32), a->logits.shape[0]);
+    if (!invar_tensor_present(&a->dentropy))
+        return INVAR_OK;
+    INVAR_CHECK_1D(op, a, dentropy, INVAR_TYPE(F32), a->logits.shape[0]);
+    INVAR_CHECK_1D(op, a, entropy, INVAR_TYPE(F32), a->logits.shape[0]);
+    return INVAR_OK;
+}

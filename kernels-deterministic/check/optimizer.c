@@ -1,0 +1,59 @@
+/*
+ * optimizer.c - arguments of the gradient norm and of AdamW.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <float.h>
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_check_grad_norm(const invar_device *dev, const invar_grad_norm_args *a)
+{
+    invar_op op = INVAR_OP_GRAD_NORM;
+
+    (void)dev;
+    if (!a->norm || !a->clip)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: missing", invar_op_name(op),
+                          a->norm ? "clip" : "norm");
+    if (a->count < 0 || (a->count > 0 && !a->grads))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: grads: %" PRId64 " tensors", invar_op_name(op),
+                          a->count);
+    INVAR_TRY(invar_check_range(op, "max_norm", a->max_norm, 0.0, FLT_MAX));
+    for (int64_t i = 0; i < a->count; i++) {
+        const invar_tensor *t = &a->grads[i];
+        char arg[48];
+
+        snprintf(arg, sizeof arg, "grads: tensor %" PRId64, i);
+        INVAR_TRY(invar_check_tensor(op, arg, t, INVAR_TYPE(F32), INVAR_ANY, NULL));
+        if (t->row_stride != invar_tensor_row_elements(t))
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: a gradient must be contiguous",
+                              invar_op_name(op), arg);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_check_adamw(const invar_device *dev, const invar_adamw_args *a)
+{
+    invar_op op = INVAR_OP_ADAMW;
+    const double below_1 = 1.0 - FLT_EPSILON / 2.0;
+
+    (void)dev;
+    INVAR_CHECK_1D(op, a, master, INVAR_TYPE(F32), INVAR_ANY);
+    INVAR_TRY(invar_check_like(op, "m", &a->m, "master", &a->master));
+    INVAR_TRY(invar_check_like(op, "v", &a->v, "master", &a->master));
+    INVAR_TRY(invar_check_like(op, "grad", &a->grad, "master", &a->master));
+    INVAR_TRY(
+        invar_check_optional(op, "weight", &a->weight, INVAR_TYPES_STORAGE, 1, a->master.shape));
+    INVAR_TRY(invar_check_range(op, "clip", a->clip, 0.0, 1.0));
+    INVAR_TRY(invar_check_range(op, "lr", a->lr, 0.0, FLT_MAX));
+    INVAR_TRY(invar_check_range(op, "beta1", a->beta1, 0.0, below_1));
+    INVAR_TRY(invar_check_range(op, "beta2", a->beta2, 0.0, below_1));
+    INVAR_TRY(invar_check_range(op, "eps", a->eps, FLT_MIN, FLT_MAX));
+    INVAR_TRY(invar_check_range(op, "weight_decay", a->weight_decay, 0.0, FLT_MAX));
+    INVAR_TRY(invar_check_range(op, "beta1_power", a->beta1_power, 0.0, below_1));
+    return invar_check_range(op, "beta2_power", a->beta2_power, 0.0, below_1);
+}

@@ -1,0 +1,28 @@
+/*
+ * quantise.c - arguments of the conversions to and from low precision.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_check_quantise(const invar_device *dev, const invar_quantise_args *a)
+{
+    invar_op op = INVAR_OP_QUANTISE;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, q, INVAR_TYPES_QUANTISED, a->x.shape[0], a->x.shape[1]);
+    return INVAR_OK;
+}
+
+invar_status invar_check_dequantise(const invar_device *dev, const invar_dequantise_args *a)
+{
+    invar_op op = INVAR_OP_DEQUANTISE;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, q, INVAR_TYPES_QUANTISED, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->q.shape[0], a->q.shape[1]);
+    return INVAR_OK;
+}

@@ -1,0 +1,48 @@
+/*
+ * rmsnorm.c - arguments of the root mean square norm.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <float.h>
+
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+/* What forward and backward share; eps keeps rstd finite. */
+static invar_status check_norm(invar_op op, const invar_tensor *x, const invar_tensor *weight,
+                               float eps)
+{
+    const int64_t any[3] = {INVAR_ANY, INVAR_ANY, INVAR_ANY};
+
+    INVAR_TRY(invar_check_tensor(op, "x", x, INVAR_TYPES_STORAGE, 3, any));
+    if (x->shape[2] < 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: x: nothing to normalise over",
+                          invar_op_name(op));
+    INVAR_TRY(invar_check_tensor(op, "weight", weight, INVAR_TYPE(F32) | 1u << x->dtype, 1,
+                                 &x->shape[2]));
+    return invar_check_range(op, "eps", eps, FLT_MIN, 1.0);
+}
+
+invar_status invar_check_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
+{
+    invar_op op = INVAR_OP_RMSNORM_FWD;
+
+    (void)dev;
+    INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
+    return invar_check_like(op, "y", &a->y, "x", &a->x);
+}
+
+invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
+{
+    invar_op op = INVAR_OP_RMSNORM_BWD;
+
+    (void)dev;
+    INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
+    INVAR_TRY(invar_check_like(op, "dx", &a->dx, "x", &a->x));
+    INVAR_TRY(invar_check_like(op, "dy", &a->dy, "x", &a->x));
+    if (!invar_tensor_present(&a->dweight))
+        return INVAR_OK;
+    INVAR_CHECK_1D(op, a, dweight, INVAR_TYPE(F32), a->x.shape[2]);
+    return invar_check_segments(op, "units", &a->units, a->x.shape[0]);
+}

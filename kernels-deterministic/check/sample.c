@@ -1,0 +1,31 @@
+/*
+ * sample.c - arguments of sampling.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <float.h>
+
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+#define LEAST_TOP_P 0x1p-40 // below, its fixed-point number is 0 and no token would be kept
+
+invar_status invar_check_sample(const invar_device *dev, const invar_sample_args *a)
+{
+    invar_op op = INVAR_OP_SAMPLE;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, logits, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(invar_check_range(op, "vocabulary", (double)a->logits.shape[1], 1, INT32_MAX));
+    INVAR_CHECK_1D(op, a, tokens, INVAR_TYPE(I32), a->logits.shape[0]);
+    INVAR_TRY(invar_check_range(op, "top_k", a->top_k, 0, INT32_MAX));
+    INVAR_TRY(invar_check_range(op, "top_p", a->top_p, LEAST_TOP_P, 1));
+    INVAR_TRY(invar_check_range(op, "min_p", a->min_p, 0, 1));
+    if (a->temperature == 0.0f)
+        return INVAR_OK;
+    INVAR_TRY(invar_check_range(op, "temperature", a->temperature, FLT_MIN, FLT_MAX));
+    if (!a->coords && a->logits.shape[0] > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: coords: missing", invar_op_name(op));
+    return INVAR_OK;
+}

@@ -1,0 +1,64 @@
+/*
+ * token.c - arguments of the sums over tokens and shards, of the embedding and of the addition.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/check/check.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_SHARDS 1024
+
+invar_status invar_check_token_sum(const invar_device *dev, const invar_token_sum_args *a)
+{
+    invar_op op = INVAR_OP_TOKEN_SUM;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_1D(op, a, out, INVAR_TYPE(F32), a->x.shape[1]);
+    return invar_check_segments(op, "units", &a->units, a->x.shape[0]);
+}
+
+invar_status invar_check_shard_fold(const invar_device *dev, const invar_shard_fold_args *a)
+{
+    invar_op op = INVAR_OP_SHARD_FOLD;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, x, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(invar_check_shards(op, "x", a->x.shape[0], MAX_SHARDS));
+    INVAR_CHECK_1D(op, a, out, INVAR_TYPE(F32), a->x.shape[1]);
+    return INVAR_OK;
+}
+
+invar_status invar_check_embedding_fwd(const invar_device *dev, const invar_embedding_fwd_args *a)
+{
+    invar_op op = INVAR_OP_EMBEDDING_FWD;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, table, INVAR_TYPES_STORAGE, INVAR_ANY, a->out.shape[1]);
+    INVAR_TRY(invar_check_same_type(op, "table", &a->table, "out", &a->out));
+    INVAR_CHECK_1D(op, a, ids, INVAR_TYPE(I32), a->out.shape[0]);
+    return invar_check_indices(op, "ids", &a->ids, a->table.shape[0]);
+}
+
+invar_status invar_check_embedding_bwd(const invar_device *dev, const invar_embedding_bwd_args *a)
+{
+    invar_op op = INVAR_OP_EMBEDDING_BWD;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, dout, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_CHECK_2D(op, a, dtable, INVAR_TYPE(F32), INVAR_ANY, a->dout.shape[1]);
+    INVAR_CHECK_1D(op, a, ids, INVAR_TYPE(I32), a->dout.shape[0]);
+    return invar_check_indices(op, "ids", &a->ids, a->dtable.shape[0]);
+}
+
+invar_status invar_check_add(const invar_device *dev, const invar_add_args *a)
+{
+    invar_op op = INVAR_OP_ADD;
+
+    (void)dev;
+    INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
+    INVAR_TRY(invar_check_like(op, "a", &a->a, "out", &a->out));
+    return invar_check_like(op, "b", &a->b, "out", &a->out);
+}

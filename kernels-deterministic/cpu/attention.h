@@ -1,0 +1,164 @@
+/*
+ * attention.h - what the forward and the backward of attention on the CPU share.
+ *
+ * Both walk tiles: up to 128 query rows against one block of keys. This file holds the constants of
+ * a call, who sees whom, how rows reach scratch, and the two products of a tile.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CPU_ATTENTION_H
+#define INVAR_KERNELS_CPU_ATTENTION_H
+
+#include "kernels-deterministic/ops.h"
+#include "kernels-deterministic/step/chain.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_ATTENTION_ROWS 128               /* query rows of a tile, at most */
+#define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* beyond every position */
+
+/* Floats of scratch for rows of heads, and for the scores of a tile. */
+#define INVAR_ATTENTION_HEADS_SIZE (INVAR_ATTENTION_ROWS * INVAR_ATTENTION_MAX_DIM)
+#define INVAR_ATTENTION_SCORES_SIZE (INVAR_ATTENTION_ROWS * INVAR_ATTENTION_BLOCK)
+
+/* The constants of one call. */
+typedef struct invar_attention_form {
+    invar_dtype dtype; /* storage */
+    int64_t dim;       /* of a head */
+    int64_t kv_heads;
+    int64_t group;  /* query heads per kv head */
+    int64_t block;  /* keys */
+    int64_t window; /* INVAR_ATTENTION_FAR or more: no limit */
+    int64_t span;   /* INVAR_ATTENTION_FAR or more: one span */
+    float scale;
+    float c; /* scale * log2(e): scores become exponents of two */
+} invar_attention_form;
+
+void invar_attention_form_init(invar_attention_form *out, const invar_tensor *q /* (T, HQ, D) */,
+                               int64_t kv_heads, const invar_attention_shape *shape);
+
+/* ---- who sees whom --------------------------------------------------------------------------- */
+
+static inline int64_t invar_attention_min(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* [begin, end), counted from the start of a block or tile; empty when begin == end. */
+typedef struct invar_attention_range {
+    int64_t begin;
+    int64_t end;
+} invar_attention_range;
+
+static inline invar_attention_range invar_attention_clip(int64_t begin, int64_t end, int64_t first,
+                                                         int64_t count)
+{
+    invar_attention_range r;
+
+    r.begin = begin > first ? begin - first : 0;
+    r.end = end < first + count ? end - first : count;
+    if (r.end <= r.begin)
+        r.begin = r.end = 0;
+    return r;
+}
+
+/* The first key that the query at `position` sees. */
+static inline int64_t invar_attention_first_key(const invar_attention_form *form, int64_t position)
+{
+    return position >= form->window ? position - form->window + 1 : 0;
+}
+
+/* Which of the `count` keys from `key` on the query at `position` sees. */
+static inline invar_attention_range
+invar_attention_keys(const invar_attention_form *form, int64_t position, int64_t key, int64_t count)
+{
+    return invar_attention_clip(invar_attention_first_key(form, position), position + 1, key,
+                                count);
+}
+
+/* Which of the `count` queries from `position` on see `key`. */
+static inline invar_attention_range invar_attention_queries(const invar_attention_form *form,
+                                                            int64_t key, int64_t position,
+                                                            int64_t count)
+{
+    return invar_attention_clip(key, key + form->window, position, count);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/*
+ * Query rows of one sample: row r is position (first + r) / heads and query head
+ * head0 + (first + r) % heads. So a tile holds all heads that share keys, or one head alone.
+ */
+typedef struct invar_attention_rows {
+    int64_t row0; /* of position 0 in the tensors; may lie before their start */
+    int64_t head0;
+    int64_t heads;
+    int64_t first;
+    int64_t count;
+} invar_attention_rows;
+
+static inline int64_t invar_attention_position(const invar_attention_rows *rows, int64_t r)
+{
+    return (rows->first + r) / rows->heads;
+}
+
+static inline int64_t invar_attention_head(const invar_attention_rows *rows, int64_t r)
+{
+    return rows->head0 + (rows->first + r) % rows->heads;
+}
+
+/* dst (count, D) = the rows of t (T, HQ, D), unchanged in storage type. */
+void invar_attention_gather(void *dst, const invar_attention_rows *rows, const invar_tensor *t);
+
+/* Rows [row, row + count) of one head of t (T, H, D), as a view (count, D). */
+invar_tensor invar_attention_head_view(const invar_tensor *t, int64_t head, int64_t row,
+                                       int64_t count);
+
+/*
+ * Cuts the rows of all segments, each `per_row` times, into tiles of `size` that end at segments'
+ * ends. There is a slot for every tile, and some slots are empty.
+ */
+typedef struct invar_attention_tiling {
+    const invar_segments *segments;
+    int64_t per_row;
+    int64_t size;
+} invar_attention_tiling;
+
+int64_t invar_attention_slots(const invar_attention_tiling *tiling);
+
+/* The tile in a slot: its segment, and where it starts in it. False: the slot is empty. */
+bool invar_attention_slot(int64_t *segment_out, int64_t *first_out, int64_t *count_out,
+                          const invar_attention_tiling *tiling, int64_t slot);
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+/*
+ * s[i * INVAR_ATTENTION_BLOCK + j] = chain over the head dim of row i of a (m, D) and row j of
+ * b (n, D), from +0. Writes m rows whole: +0 where j >= n.
+ */
+void invar_attention_dots(float *s, const invar_device *dev, const invar_tensor *a,
+                          const invar_tensor *b, void *workspace);
+
+/* acc[i * D + d] continues its chain over weights (i, k) and values (k, d), k in range[i] only. */
+typedef struct invar_attention_sum {
+    invar_chain_operand weights;         /* +0 outside the ranges */
+    const invar_tensor *values;          /* (k, D) storage */
+    const invar_attention_range *ranges; /* (m) */
+    int64_t m;
+    int64_t k;
+} invar_attention_sum;
+
+/*
+ * `spare` has INVAR_ATTENTION_HEADS_SIZE floats. Values outside a row's range never reach the row,
+ * not even a NaN.
+ */
+void invar_attention_sum_run(float *acc, const invar_device *dev, const invar_attention_sum *sum,
+                             void *spare, void *workspace);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

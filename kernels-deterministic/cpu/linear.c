@@ -1,0 +1,304 @@
+/*
+ * linear.c - linear layers: y, dx, dw, dense and grouped by expert.
+ *
+ * Numerics contract (rev 1), docs/arithmetic.md section 3:
+ *   y   one chain over input features per element (k_shards: one per shard, folded by the tree),
+ *       then the bias in f32, one rounding
+ *   dx  one chain over the concatenated output features of the parts
+ *   dw  per unit one chain over its tokens from +0, added to the running f32 gradient in unit order
+ * An element depends on its row and its column alone: invariant to every other row and to tiling.
+ * An expert is the dense layer on its own rows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "kernels-deterministic/cpu/cpu.h"
+#include "kernels-deterministic/row.h"
+#include "kernels-deterministic/step/chain.h"
+
+#include "base/invar_banned.h"
+
+/* Rows [row0, row0 + rows) through the weights of one expert; a dense layer is expert 0 of 1. */
+typedef struct slice {
+    int64_t row0;
+    int64_t rows;
+    int64_t expert;
+} slice;
+
+/* ---- y --------------------------------------------------------------------------------------- */
+
+typedef struct forward_job {
+    const invar_linear_fwd_args *args;
+    slice at;
+} forward_job;
+
+static void add_bias(float *acc, const invar_chain_range *r, const invar_tensor *bias)
+{
+    float values[INVAR_CHAIN_TILE_N];
+
+    invar_row_load(values, bias, 0, r->col0, r->cols);
+    for (int64_t i = 0; i < r->rows; i++)
+        for (int64_t j = 0; j < r->cols; j++)
+            acc[i * r->cols + j] += values[j];
+}
+
+static void store_tile(const invar_tensor *t, int64_t row0, const invar_chain_range *r,
+                       const float *acc)
+{
+    for (int64_t i = 0; i < r->rows; i++)
+        invar_row_store(t, row0 + r->row0 + i, r->col0, r->cols, acc + i * r->cols);
+}
+
+static void forward_tile(const void *payload, const invar_device *dev, const invar_chain_range *r,
+                         float *acc, void *workspace)
+{
+    const forward_job *job = payload;
+    const invar_linear_fwd_args *a = job->args;
+    int64_t k = a->x.shape[1] / a->k_shards, count = r->rows * r->cols;
+    int64_t w_row0 = job->at.expert * a->y.shape[1] + r->col0;
+
+    for (int32_t s = 0; s < a->k_shards; s++) {
+        float *chain = acc + s * INVAR_CHAIN_TILE_FLOATS;
+        invar_chain_tile tile = {{&a->x, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, s * k},
+                                 {&a->w, INVAR_CHAIN_ROWS, w_row0, s * k},
+                                 r->rows,
+                                 r->cols,
+                                 k};
+        memset(chain, 0, (size_t)count * sizeof *chain);
+        invar_chain_run(chain, r->cols, dev, &tile, workspace);
+    }
+    invar_chain_fold(acc, a->k_shards, count);
+    invar_chain_finish(acc, count);
+    if (invar_tensor_present(&a->bias))
+        add_bias(acc, r, &a->bias);
+    store_tile(&a->y, job->at.row0, r, acc);
+}
+
+static invar_status forward(const invar_device *dev, const invar_linear_fwd_args *a, slice at,
+                            void *workspace)
+{
+    forward_job job = {a, at};
+    invar_chain_grid grid = {at.rows, a->y.shape[1], a->k_shards, forward_tile, &job};
+
+    return invar_chain_grid_run(dev, &grid, workspace);
+}
+
+size_t invar_cpu_linear_fwd_workspace(const invar_device *dev, const invar_linear_fwd_args *a)
+{
+    return invar_chain_grid_workspace(dev, a->k_shards);
+}
+
+invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a,
+                                  void *workspace)
+{
+    return forward(dev, a, (slice){0, a->x.shape[0], 0}, workspace);
+}
+
+size_t invar_cpu_moe_linear_fwd_workspace(const invar_device *dev,
+                                          const invar_moe_linear_fwd_args *a)
+{
+    return invar_chain_grid_workspace(dev, a->k_shards);
+}
+
+invar_status invar_cpu_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a,
+                                      void *workspace)
+{
+    invar_linear_fwd_args dense = {.y = a->y, .x = a->x, .w = a->w, .k_shards = a->k_shards};
+
+    for (int64_t e = 0; e < a->experts.count; e++) {
+        int64_t row0 = a->experts.start[e], rows = a->experts.start[e + 1] - row0;
+        INVAR_TRY(forward(dev, &dense, (slice){row0, rows, e}, workspace));
+    }
+    return INVAR_OK;
+}
+
+/* ---- dx -------------------------------------------------------------------------------------- */
+
+typedef struct input_grad_job {
+    const invar_linear_dx_args *args;
+    slice at;
+} input_grad_job;
+
+static void input_grad_tile(const void *payload, const invar_device *dev,
+                            const invar_chain_range *r, float *acc, void *workspace)
+{
+    const input_grad_job *job = payload;
+    const invar_linear_dx_args *a = job->args;
+    int64_t count = r->rows * r->cols;
+
+    for (int32_t s = 0; s < a->k_shards; s++) {
+        float *chain = acc + s * INVAR_CHAIN_TILE_FLOATS;
+        memset(chain, 0, (size_t)count * sizeof *chain);
+        for (int32_t p = 0; p < a->n_parts; p++) {
+            const invar_linear_part *part = &a->parts[p];
+            int64_t width = part->dy.shape[1], k = width / a->k_shards;
+            invar_chain_tile tile = {
+                {&part->dy, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, s * k},
+                {&part->w, INVAR_CHAIN_COLUMNS, r->col0, job->at.expert * width + s * k},
+                r->rows,
+                r->cols,
+                k};
+            invar_chain_run(chain, r->cols, dev, &tile, workspace);
+        }
+    }
+    invar_chain_fold(acc, a->k_shards, count);
+    invar_chain_finish(acc, count);
+    store_tile(&a->dx, job->at.row0, r, acc);
+}
+
+static invar_status input_grad(const invar_device *dev, const invar_linear_dx_args *a, slice at,
+                               void *workspace)
+{
+    input_grad_job job = {a, at};
+    invar_chain_grid grid = {at.rows, a->dx.shape[1], a->k_shards, input_grad_tile, &job};
+
+    return invar_chain_grid_run(dev, &grid, workspace);
+}
+
+size_t invar_cpu_linear_dx_workspace(const invar_device *dev, const invar_linear_dx_args *a)
+{
+    return invar_chain_grid_workspace(dev, a->k_shards);
+}
+
+invar_status invar_cpu_linear_dx(const invar_device *dev, const invar_linear_dx_args *a,
+                                 void *workspace)
+{
+    return input_grad(dev, a, (slice){0, a->dx.shape[0], 0}, workspace);
+}
+
+size_t invar_cpu_moe_linear_dx_workspace(const invar_device *dev, const invar_moe_linear_dx_args *a)
+{
+    return invar_chain_grid_workspace(dev, a->k_shards);
+}
+
+invar_status invar_cpu_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a,
+                                     void *workspace)
+{
+    invar_linear_dx_args dense = {.dx = a->dx, .n_parts = a->n_parts, .k_shards = a->k_shards};
+
+    memcpy(dense.parts, a->parts, sizeof dense.parts);
+    for (int64_t e = 0; e < a->experts.count; e++) {
+        int64_t row0 = a->experts.start[e], rows = a->experts.start[e + 1] - row0;
+        INVAR_TRY(input_grad(dev, &dense, (slice){row0, rows, e}, workspace));
+    }
+    return INVAR_OK;
+}
+
+/* ---- dw -------------------------------------------------------------------------------------- */
+
+typedef struct weight_grad_job {
+    const invar_tensor *dw;
+    const invar_tensor *dy;
+    const invar_tensor *x;
+    int64_t dw_row0; /* of the expert */
+    /* the rows of one unit, and the first row after it, by any rule that covers [row0, end) */
+    int64_t (*unit_end)(const void *rule, int64_t row);
+    const void *rule;
+    int64_t row0;
+    int64_t end;
+} weight_grad_job;
+
+static void weight_grad_tile(const void *payload, const invar_device *dev,
+                             const invar_chain_range *r, float *acc, void *workspace)
+{
+    const weight_grad_job *job = payload;
+    int64_t count = r->rows * r->cols;
+
+    for (int64_t row = job->row0; row < job->end;) {
+        int64_t end = job->unit_end(job->rule, row);
+        invar_chain_tile tile = {{job->dy, INVAR_CHAIN_COLUMNS, r->row0, row},
+                                 {job->x, INVAR_CHAIN_COLUMNS, r->col0, row},
+                                 r->rows,
+                                 r->cols,
+                                 end - row};
+        memset(acc, 0, (size_t)count * sizeof *acc);
+        invar_chain_run(acc, r->cols, dev, &tile, workspace);
+        invar_chain_finish(acc, count);
+        for (int64_t i = 0; i < r->rows; i++) {
+            float *running = (float *)job->dw->data +
+                             (job->dw_row0 + r->row0 + i) * job->dw->row_stride + r->col0;
+            for (int64_t j = 0; j < r->cols; j++)
+                running[j] += acc[i * r->cols + j];
+        }
+        row = end;
+    }
+}
+
+static invar_status weight_grad(const invar_device *dev, const weight_grad_job *job,
+                                void *workspace)
+{
+    invar_chain_grid grid = {job->dy->shape[1], job->x->shape[1], 1, weight_grad_tile, job};
+
+    return invar_chain_grid_run(dev, &grid, workspace);
+}
+
+static int64_t unit_after(const invar_segments *units, int64_t token)
+{
+    int64_t low = 0, high = units->count - 1;
+
+    // the last unit that starts at or before the token; empty units hold no token
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (units->start[middle] <= token)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return units->start[low + 1];
+}
+
+static int64_t dense_unit_end(const void *rule, int64_t row)
+{
+    return unit_after(rule, row);
+}
+
+size_t invar_cpu_linear_dw_workspace(const invar_device *dev, const invar_linear_dw_args *a)
+{
+    (void)a;
+    return invar_chain_grid_workspace(dev, 1);
+}
+
+invar_status invar_cpu_linear_dw(const invar_device *dev, const invar_linear_dw_args *a,
+                                 void *workspace)
+{
+    weight_grad_job job = {&a->dw, &a->dy, &a->x, 0, dense_unit_end, &a->units, 0, a->dy.shape[0]};
+
+    return weight_grad(dev, &job, workspace);
+}
+
+/* A unit of an expert ends where the tokens of its rows leave the unit. */
+typedef struct expert_rule {
+    const invar_segments *units;
+    const int32_t *row_token;
+    int64_t end;
+} expert_rule;
+
+static int64_t expert_unit_end(const void *rule, int64_t row)
+{
+    const expert_rule *r = rule;
+    int64_t last_token = unit_after(r->units, r->row_token[row]);
+
+    while (row < r->end && r->row_token[row] < last_token)
+        row++;
+    return row;
+}
+
+size_t invar_cpu_moe_linear_dw_workspace(const invar_device *dev, const invar_moe_linear_dw_args *a)
+{
+    (void)a;
+    return invar_chain_grid_workspace(dev, 1);
+}
+
+invar_status invar_cpu_moe_linear_dw(const invar_device *dev, const invar_moe_linear_dw_args *a,
+                                     void *workspace)
+{
+    for (int64_t e = 0; e < a->experts.count; e++) {
+        expert_rule rule = {&a->units, a->row_token.data, a->experts.start[e + 1]};
+        weight_grad_job job = {
+            &a->dw,  &a->dy, &a->x, e * a->dy.shape[1], expert_unit_end, &rule, a->experts.start[e],
+            rule.end};
+        INVAR_TRY(weight_grad(dev, &job, workspace));
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,137 @@
+/*
+ * optimizer.c - the global gradient norm and AdamW.
+ *
+ * Numerics contract (rev 1), docs/arithmetic.md; in f32:
+ *   grad.norm  norm = sqrt(REDUCE over tensors of REDUCE(g * g)),
+ *              clip = min(1, max_norm / (norm + 1e-6)); 1 where max_norm is 0
+ *   adamw      g = grad * clip
+ *              m = fma(beta1, m, (1 - beta1) * g)
+ *              v = fma(beta2, v, (1 - beta2) * (g * g))
+ *              u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *              p = fma(-lr, fma(weight_decay, p, u), p), weight = p rounded to storage
+ * An element of AdamW depends on its own values and the scalars alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+
+#include "kernels-deterministic/cpu/cpu.h"
+#include "kernels-deterministic/cpu/pieces.h"
+#include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/math/portable.h"
+#include "kernels-deterministic/math/reduce.h"
+#include "kernels-deterministic/row.h"
+
+#include "base/invar_banned.h"
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+#define CHUNKS_PER_TASK 4
+#define CLIP_EPS 1e-6f // 0x1.0c6f7ap-20
+
+static int64_t elements(const invar_tensor *t)
+{
+    return t->shape[0] * invar_tensor_row_elements(t);
+}
+
+static int64_t chunks(const invar_tensor *t)
+{
+    return (elements(t) + INVAR_REDUCE_CHUNK - 1) / INVAR_REDUCE_CHUNK;
+}
+
+typedef struct norm_job {
+    const invar_tensor *grad;
+    float *sums; /* of squares, one a chunk */
+} norm_job;
+
+static void sum_squares(const void *payload, int64_t chunk, void *scratch)
+{
+    const norm_job *job = payload;
+    int64_t first = chunk * INVAR_REDUCE_CHUNK, left = elements(job->grad) - first;
+    int64_t count = left < INVAR_REDUCE_CHUNK ? left : INVAR_REDUCE_CHUNK;
+    const float *g = (const float *)job->grad->data + first;
+    float squares[INVAR_REDUCE_CHUNK];
+
+    (void)scratch;
+    for (int64_t i = 0; i < count; i++)
+        squares[i] = g[i] * g[i];
+    job->sums[chunk] = invar_reduce_f32(squares, count);
+}
+
+static bool is_finite(float x)
+{
+    return (invar_f32_bits(x) & ~INVAR_SIGN_BIT) < INVAR_INF_BITS;
+}
+
+size_t invar_cpu_grad_norm_workspace(const invar_device *dev, const invar_grad_norm_args *a)
+{
+    int64_t most = 0;
+
+    (void)dev;
+    for (int64_t i = 0; i < a->count; i++)
+        most = chunks(&a->grads[i]) > most ? chunks(&a->grads[i]) : most;
+    return (size_t)(a->count + most) * sizeof(float);
+}
+
+invar_status invar_cpu_grad_norm(const invar_device *dev, const invar_grad_norm_args *a,
+                                 void *workspace)
+{
+    float *sums = workspace /* (count) */, norm, clip;
+
+    for (int64_t i = 0; i < a->count; i++) {
+        norm_job job = {&a->grads[i], sums + a->count};
+        invar_rows rows = {chunks(job.grad), CHUNKS_PER_TASK, 0, sum_squares, &job};
+
+        INVAR_TRY(invar_rows_run(dev, &rows, NULL));
+        // for one chunk as well: REDUCE of a single value is that value
+        sums[i] = invar_reduce_f32(job.sums, rows.rows);
+        if (!is_finite(sums[i]))
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "%s: grads: tensor %" PRId64 ": the sum of squares is not finite",
+                              invar_op_name(INVAR_OP_GRAD_NORM), i);
+    }
+    norm = invar_sqrtf(invar_reduce_f32(sums, a->count));
+    if (!is_finite(norm))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "%s: grads: the sum of squares over tensors overflows",
+                          invar_op_name(INVAR_OP_GRAD_NORM));
+    clip = a->max_norm / (norm + CLIP_EPS);
+    *a->norm = norm;
+    *a->clip = a->max_norm > 0.0f && clip < 1.0f ? clip : 1.0f;
+    return INVAR_OK;
+}
+
+/* ---- AdamW ----------------------------------------------------------------------------------- */
+
+static void adamw_piece(const void *payload, int64_t row, int64_t first, int64_t count)
+{
+    const invar_adamw_args *a = payload;
+    float *restrict master = (float *)a->master.data + first;
+    float *restrict m = (float *)a->m.data + first;
+    float *restrict v = (float *)a->v.data + first;
+    const float *restrict grad = (const float *)a->grad.data + first;
+    const float clip = a->clip, lr = a->lr, eps = a->eps, decay = a->weight_decay;
+    const float beta1 = a->beta1, rest1 = 1.0f - beta1, correction1 = 1.0f - a->beta1_power;
+    const float beta2 = a->beta2, rest2 = 1.0f - beta2, correction2 = 1.0f - a->beta2_power;
+
+    for (int64_t i = 0; i < count; i++) {
+        float g = grad[i] * clip, update;
+        m[i] = invar_fmaf(beta1, m[i], rest1 * g);
+        v[i] = invar_fmaf(beta2, v[i], rest2 * (g * g));
+        update = m[i] / correction1 / (invar_sqrtf(v[i] / correction2) + eps);
+        master[i] = invar_fmaf(-lr, invar_fmaf(decay, master[i], update), master[i]);
+    }
+    if (invar_tensor_present(&a->weight))
+        invar_row_store(&a->weight, row, first, count, master);
+}
+
+size_t invar_cpu_adamw_workspace(const invar_device *dev, const invar_adamw_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cpu_adamw(const invar_device *dev, const invar_adamw_args *a, void *workspace)
+{
+    (void)workspace;
+    return invar_pieces_run(dev, 1, a->master.shape[0], adamw_piece, a);
+}

@@ -1,0 +1,146 @@
+/*
+ * rmsnorm.c - root mean square norm over the last index.
+ *
+ * Numerics contract (rev 1), docs/arithmetic.md; in f32 per token and head, D = last extent:
+ *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps)
+ *   y       = (x * rstd) * w                                              rounded to storage
+ *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
+ *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
+ *   dweight = sum over tokens in the order of token.h; a token adds sum = fma(dy, xhat, sum), heads
+ *             ascending
+ * A head's y and dx depend on its own row alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cpu/cpu.h"
+#include "kernels-deterministic/cpu/rows.h"
+#include "kernels-deterministic/cpu/token.h"
+#include "kernels-deterministic/math/portable.h"
+#include "kernels-deterministic/math/reduce.h"
+#include "kernels-deterministic/row.h"
+
+#include "base/invar_banned.h"
+
+#define HEADS_PER_TASK 16
+
+/* `buffer` holds n floats. */
+static float inverse_rms(float *buffer, const float *x, int64_t n, float eps)
+{
+    for (int64_t i = 0; i < n; i++)
+        buffer[i] = x[i] * x[i];
+    return 1.0f / invar_sqrtf(invar_reduce_f32(buffer, n) / (float)n + eps);
+}
+
+/* Scratch of a thread: `buffers` rows of n floats. */
+static size_t scratch_bytes(int64_t n, int buffers)
+{
+    return (size_t)n * (size_t)buffers * sizeof(float);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+#define FORWARD_BUFFERS 3
+
+static void forward_head(const void *payload, int64_t head, void *scratch)
+{
+    const invar_rmsnorm_fwd_args *a = payload;
+    int64_t heads = a->x.shape[1], n = a->x.shape[2];
+    int64_t token = head / heads, first = head % heads * n;
+    float *x = scratch, *y = x + n, *weight = y + n, rstd;
+
+    invar_row_load(x, &a->x, token, first, n);
+    invar_row_load(weight, &a->weight, 0, 0, n);
+    rstd = inverse_rms(y, x, n, a->eps);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = x[i] * rstd * weight[i];
+    invar_row_store(&a->y, token, first, n, y);
+}
+
+size_t invar_cpu_rmsnorm_fwd_workspace(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
+{
+    return invar_rows_workspace(dev, scratch_bytes(a->x.shape[2], FORWARD_BUFFERS));
+}
+
+invar_status invar_cpu_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
+                                   void *workspace)
+{
+    invar_rows job = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
+                      scratch_bytes(a->x.shape[2], FORWARD_BUFFERS), forward_head, a};
+
+    return invar_rows_run(dev, &job, workspace);
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+#define BACKWARD_BUFFERS 4
+
+typedef struct backward_job {
+    const invar_rmsnorm_bwd_args *args;
+    float *rstd; /* (T * H) */
+} backward_job;
+
+static void backward_head(const void *payload, int64_t head, void *scratch)
+{
+    const backward_job *job = payload;
+    const invar_rmsnorm_bwd_args *a = job->args;
+    int64_t heads = a->x.shape[1], n = a->x.shape[2];
+    int64_t token = head / heads, first = head % heads * n;
+    float *xhat = scratch, *g = xhat + n, *weight = g + n, *buffer = weight + n, rstd, mean;
+
+    invar_row_load(xhat, &a->x, token, first, n);
+    invar_row_load(g, &a->dy, token, first, n);
+    invar_row_load(weight, &a->weight, 0, 0, n);
+    rstd = inverse_rms(buffer, xhat, n, a->eps);
+    for (int64_t i = 0; i < n; i++) {
+        xhat[i] *= rstd;
+        g[i] *= weight[i];
+        buffer[i] = g[i] * xhat[i];
+    }
+    mean = invar_reduce_f32(buffer, n) / (float)n;
+    for (int64_t i = 0; i < n; i++)
+        g[i] = rstd * invar_fmaf(-xhat[i], mean, g[i]);
+    invar_row_store(&a->dx, token, first, n, g);
+    job->rstd[head] = rstd;
+}
+
+static void weight_term(float *sum, const void *payload, int64_t token, int64_t first,
+                        int64_t count)
+{
+    const backward_job *job = payload;
+    const invar_rmsnorm_bwd_args *a = job->args;
+    int64_t heads = a->x.shape[1], n = a->x.shape[2];
+    float x[INVAR_TOKEN_COLUMNS], dy[INVAR_TOKEN_COLUMNS];
+
+    for (int64_t h = 0; h < heads; h++) {
+        float rstd = job->rstd[token * heads + h];
+        invar_row_load(x, &a->x, token, h * n + first, count);
+        invar_row_load(dy, &a->dy, token, h * n + first, count);
+        for (int64_t i = 0; i < count; i++)
+            sum[i] = invar_fmaf(dy[i], x[i] * rstd, sum[i]);
+    }
+}
+
+static size_t rstd_bytes(const invar_rmsnorm_bwd_args *a)
+{
+    // a multiple of 64: the scratch of the rows follows
+    return ((size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float) + 63) / 64 * 64;
+}
+
+size_t invar_cpu_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
+{
+    return rstd_bytes(a) +
+           invar_rows_workspace(dev, scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS));
+}
+
+invar_status invar_cpu_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
+                                   void *workspace)
+{
+    backward_job job = {a, workspace};
+    invar_rows rows = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
+                       scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS), backward_head, &job};
+
+    INVAR_TRY(invar_rows_run(dev, &rows, (char *)workspace + rstd_bytes(a)));
+    if (!invar_tensor_present(&a->dweight))
+        return INVAR_OK;
+    return invar_token_accumulate(dev, &a->dweight, &a->units, weight_term, &job);
+}

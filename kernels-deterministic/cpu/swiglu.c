@@ -1,0 +1,71 @@
+/*
+ * swiglu.c - the gated activation.
+ *
+ * Numerics contract (rev 1), docs/arithmetic.md; in f32, each line rounded to storage once:
+ *   y     = silu(gate) * up
+ *   dup   = dy * silu(gate)
+ *   dgate = (dy * up) * silu'(gate)
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cpu/cpu.h"
+#include "kernels-deterministic/cpu/pieces.h"
+#include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/row.h"
+
+#include "base/invar_banned.h"
+
+static void forward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
+{
+    const invar_swiglu_fwd_args *a = payload;
+    float gate[INVAR_PIECE], up[INVAR_PIECE];
+
+    invar_row_load(gate, &a->gate, row, first, count);
+    invar_row_load(up, &a->up, row, first, count);
+    for (int64_t i = 0; i < count; i++)
+        up[i] = invar_silu(gate[i]) * up[i];
+    invar_row_store(&a->y, row, first, count, up);
+}
+
+size_t invar_cpu_swiglu_fwd_workspace(const invar_device *dev, const invar_swiglu_fwd_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cpu_swiglu_fwd(const invar_device *dev, const invar_swiglu_fwd_args *a,
+                                  void *workspace)
+{
+    (void)workspace;
+    return invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], forward_piece, a);
+}
+
+static void backward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
+{
+    const invar_swiglu_bwd_args *a = payload;
+    float dy[INVAR_PIECE], gate[INVAR_PIECE], up[INVAR_PIECE];
+
+    invar_row_load(dy, &a->dy, row, first, count);
+    invar_row_load(gate, &a->gate, row, first, count);
+    invar_row_load(up, &a->up, row, first, count);
+    for (int64_t i = 0; i < count; i++) {
+        float dgate = dy[i] * up[i] * invar_silu_grad(gate[i]);
+        up[i] = dy[i] * invar_silu(gate[i]);
+        gate[i] = dgate;
+    }
+    invar_row_store(&a->dgate, row, first, count, gate);
+    invar_row_store(&a->dup, row, first, count, up);
+}
+
+size_t invar_cpu_swiglu_bwd_workspace(const invar_device *dev, const invar_swiglu_bwd_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cpu_swiglu_bwd(const invar_device *dev, const invar_swiglu_bwd_args *a,
+                                  void *workspace)
+{
+    (void)workspace;
+    return invar_pieces_run(dev, a->dy.shape[0], a->dy.shape[1], backward_piece, a);
+}

@@ -1,0 +1,36 @@
+/*
+ * token.h - sums over tokens, in the one order that the contract knows.
+ *
+ * Per unit, blocks of 128 tokens counted from the unit's start; a block's sum starts at +0 and
+ * takes its tokens in ascending order; then it is added to the running f32 value. Units and blocks
+ * ascend. So the value is the same whether whole units come in one call or in many.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CPU_TOKEN_H
+#define INVAR_KERNELS_CPU_TOKEN_H
+
+#include "kernels-deterministic/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_TOKEN_BLOCK 128
+
+/* Columns that one task sums at most: long enough runs of memory, arrays that fit on the stack. */
+#define INVAR_TOKEN_COLUMNS 512
+
+/* Adds what `token` contributes to the columns [first, first + count) to sum[0..count). */
+typedef void (*invar_token_term)(float *sum, const void *payload, int64_t token, int64_t first,
+                                 int64_t count);
+
+/* out (N) f32 += the terms of all tokens. Columns are divided among threads. */
+invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
+                                    const invar_segments *units, invar_token_term term,
+                                    const void *payload) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,110 @@
+/*
+ * device.c - op tables and the one way into an op.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/device.h"
+
+#include "kernels-deterministic/check/check.h"
+#include "kernels-deterministic/ops.h"
+
+#include "base/invar_banned.h"
+
+#define STEP 1
+#define IEEE 0
+
+typedef struct op_facts {
+    const char *name;
+    int revision;
+    int uses_step;
+    invar_status (*check)(const invar_device *dev, const void *args);
+} op_facts;
+
+/* Calls through the real type of each check: function pointers are not cast. */
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    static invar_status check_##fn(const invar_device *dev, const void *args)                      \
+    {                                                                                              \
+        return invar_check_##fn(dev, args);                                                        \
+    }                                                                                              \
+    invar_status invar_##fn(const invar_device *dev, const invar_##fn##_args *args)                \
+    {                                                                                              \
+        return invar_op_run(dev, INVAR_OP_##ID, args);                                             \
+    }
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+
+static const op_facts facts[INVAR_OP_COUNT] = {
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    [INVAR_OP_##ID] = {name, revision, numerics, check_##fn},
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+};
+
+const char *invar_numerics_name(invar_numerics numerics)
+{
+    switch (numerics) {
+    case INVAR_NUMERICS_IEEE: return "ieee";
+    case INVAR_NUMERICS_SM90: return "sm90";
+    case INVAR_NUMERICS_COUNT: break;
+    }
+    return "unknown";
+}
+
+const char *invar_op_name(invar_op op)
+{
+    return op >= 0 && op < INVAR_OP_COUNT ? facts[op].name : NULL;
+}
+
+int invar_op_revision(invar_op op)
+{
+    return op >= 0 && op < INVAR_OP_COUNT ? facts[op].revision : 0;
+}
+
+int invar_op_uses_step(invar_op op)
+{
+    return op >= 0 && op < INVAR_OP_COUNT && facts[op].uses_step;
+}
+
+static invar_status check_call(const invar_device *dev, invar_op op, const void *args)
+{
+    if (op < 0 || op >= INVAR_OP_COUNT)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "op %d does not exist", (int)op);
+    if (dev->backend->abi != INVAR_BACKEND_ABI)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "backend %s has table version %d; expected %d",
+                          dev->backend->name, dev->backend->abi, INVAR_BACKEND_ABI);
+    if (!dev->backend->ops[op].run)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: not implemented by backend %s",
+                          facts[op].name, dev->backend->name);
+    if (dev->numerics < 0 || dev->numerics >= INVAR_NUMERICS_COUNT)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: numerics %d does not exist", facts[op].name,
+                          (int)dev->numerics);
+    return facts[op].check(dev, args);
+}
+
+invar_status invar_op_workspace(size_t *out, const invar_device *dev, invar_op op, const void *args)
+{
+    INVAR_TRY(check_call(dev, op, args));
+    *out = dev->backend->ops[op].workspace(dev, args);
+    return INVAR_OK;
+}
+
+invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args)
+{
+    const invar_op_impl *impl;
+    void *workspace = NULL;
+    size_t bytes, mark;
+    invar_status status;
+
+    INVAR_TRY(invar_op_workspace(&bytes, dev, op, args));
+    impl = &dev->backend->ops[op];
+    if (bytes == 0)
+        return impl->run(dev, args, NULL);
+    if (!dev->scratch)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "%s: needs %zu bytes of scratch; the device has none",
+                          facts[op].name, bytes);
+    mark = invar_arena_mark(dev->scratch);
+    INVAR_TRY(invar_arena_push(&workspace, dev->scratch, bytes, facts[op].name));
+    status = impl->run(dev, args, workspace);
+    INVAR_CHECK(invar_arena_rewind(dev->scratch, mark) == INVAR_OK);
+    return status;
+}

@@ -1,0 +1,445 @@
+/*
+ * ops.h - the arguments of every op and its typed entry point.
+ *
+ * One struct per op of ops.def. Conventions:
+ *   - "storage" is f32 or bf16; a value is rounded once, on the way into storage.
+ *   - T tokens are rows of a micro-batch, in order of (sample, position); samples are packed.
+ *   - An optional tensor is absent when its dtype is INVAR_DTYPE_NONE (a zeroed struct).
+ *   - Gradients of weights are f32 and accumulate: the op adds to what is there.
+ *   - A unit is a run of whole consecutive samples; unit u has the rows [start[u], start[u+1]).
+ * The arithmetic of each op is stated in docs/arithmetic.md; the expression, not the code, is the
+ * contract.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_OPS_H
+#define INVAR_KERNELS_OPS_H
+
+#include "base/hash.h"
+#include "kernels-deterministic/device.h"
+#include "kernels-deterministic/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Segment boundaries: segment i is the rows [start[i], start[i+1]); start[0] = 0, ascending. */
+typedef struct invar_segments {
+    const int64_t *start; /* (count + 1) */
+    int64_t count;
+} invar_segments;
+
+/* ---- linear layers --------------------------------------------------------------------------- */
+
+/* y = x w^T + bias. Pairs (x, w): f32/f32, bf16/bf16, fp8/fp8, mxfp8/mxfp8, bf16/int4. */
+typedef struct invar_linear_fwd_args {
+    invar_tensor y;    /* (T, N) f32 or bf16 */
+    invar_tensor x;    /* (T, K) */
+    invar_tensor w;    /* (N, K) */
+    invar_tensor bias; /* (N) f32 or bf16, optional */
+    int32_t k_shards;  /* V_tp: K is cut into 1, 2 or 4 chains, folded by the tree */
+} invar_linear_fwd_args;
+
+#define INVAR_LINEAR_MAX_PARTS 3
+
+typedef struct invar_linear_part {
+    invar_tensor dy; /* (T, N_p) */
+    invar_tensor w;  /* (N_p, K) */
+} invar_linear_part;
+
+/*
+ * dx = one chain over the concatenated outputs of the parts. With k_shards = V the chain is cut
+ * into V: shard v holds the v-th V-th of every part, in part order.
+ * Pairs (dy, w): f32/f32, bf16/bf16, fp8/fp8, mxfp8/mxfp8, bf16/int4.
+ */
+typedef struct invar_linear_dx_args {
+    invar_tensor dx; /* (T, K) f32 or bf16 */
+    invar_linear_part parts[INVAR_LINEAR_MAX_PARTS];
+    int32_t n_parts;
+    int32_t k_shards;
+} invar_linear_dx_args;
+
+/* dw += per unit one chain over its tokens. */
+typedef struct invar_linear_dw_args {
+    invar_tensor dw; /* (N, K) f32, accumulates */
+    invar_tensor dy; /* (T, N) storage */
+    invar_tensor x;  /* (T, K) storage, same type */
+    invar_segments units;
+} invar_linear_dw_args;
+
+/* out += per unit, per block of 128 tokens, the sum of the block's rows (bias gradients). */
+typedef struct invar_token_sum_args {
+    invar_tensor out; /* (N) f32, accumulates */
+    invar_tensor x;   /* (T, N) storage */
+    invar_segments units;
+} invar_token_sum_args;
+
+/* out = the shards of x added by a binary tree: neighbours first. V is a power of two. */
+typedef struct invar_shard_fold_args {
+    invar_tensor out; /* (n) f32 */
+    invar_tensor x;   /* (V, n) f32 */
+} invar_shard_fold_args;
+
+/* ---- low precision --------------------------------------------------------------------------- */
+
+/* q = quantised x; the format is q's dtype (fp8, mxfp8, int4) and q.scale_rows. */
+typedef struct invar_quantise_args {
+    invar_tensor q; /* (R, C) with scales */
+    invar_tensor x; /* (R, C) storage */
+} invar_quantise_args;
+
+/* x = the values that q stands for: exact in bf16 for mxfp8; rounded to bf16 for int4. */
+typedef struct invar_dequantise_args {
+    invar_tensor x; /* (R, C) storage */
+    invar_tensor q; /* (R, C) with scales */
+} invar_dequantise_args;
+
+/* ---- embedding, residual, norm, rotary embedding, activation --------------------------------- */
+
+typedef struct invar_embedding_fwd_args {
+    invar_tensor out;   /* (T, D) storage */
+    invar_tensor table; /* (V, D) storage, same type */
+    invar_tensor ids;   /* (T) i32 */
+} invar_embedding_fwd_args;
+
+/* dtable[ids[t]] += dout[t], tokens ascending. */
+typedef struct invar_embedding_bwd_args {
+    invar_tensor dtable; /* (V, D) f32, accumulates */
+    invar_tensor dout;   /* (T, D) storage */
+    invar_tensor ids;    /* (T) i32 */
+} invar_embedding_bwd_args;
+
+/* out = round(a + b), all of one type; out may be a or b. */
+typedef struct invar_add_args {
+    invar_tensor out; /* (T, D) storage */
+    invar_tensor a;   /* (T, D) storage */
+    invar_tensor b;   /* (T, D) storage */
+} invar_add_args;
+
+/* Norm over the last index; H > 1 normalises each head with the one weight (QK-norm). */
+typedef struct invar_rmsnorm_fwd_args {
+    invar_tensor y;      /* (T, H, D) storage */
+    invar_tensor x;      /* (T, H, D) storage */
+    invar_tensor weight; /* (D) storage or f32 */
+    float eps;
+} invar_rmsnorm_fwd_args;
+
+typedef struct invar_rmsnorm_bwd_args {
+    invar_tensor dx;      /* (T, H, D) storage */
+    invar_tensor dweight; /* (D) f32, accumulates; optional */
+    invar_tensor dy;      /* (T, H, D) storage */
+    invar_tensor x;       /* (T, H, D) storage */
+    invar_tensor weight;  /* (D) storage or f32 */
+    invar_segments units;
+    float eps;
+} invar_rmsnorm_bwd_args;
+
+typedef enum invar_rope_scaling { INVAR_ROPE_DEFAULT, INVAR_ROPE_LLAMA3 } invar_rope_scaling;
+
+/* cos and sin of position * frequency, made in double on the host, rounded to f32. */
+typedef struct invar_rope_table_args {
+    invar_tensor cosine; /* (P, D/2) f32 */
+    invar_tensor sine;   /* (P, D/2) f32 */
+    double theta;
+    invar_rope_scaling scaling;
+    double factor; /* the rest for INVAR_ROPE_LLAMA3 only */
+    double low_freq_factor;
+    double high_freq_factor;
+    double original_context;
+} invar_rope_table_args;
+
+/* Rotates pairs (i, i + D/2); y may be x. */
+typedef struct invar_rope_fwd_args {
+    invar_tensor y;         /* (T, H, D) storage */
+    invar_tensor x;         /* (T, H, D) storage */
+    invar_tensor positions; /* (T) i32, below P */
+    invar_tensor cosine;    /* (P, D/2) f32 */
+    invar_tensor sine;      /* (P, D/2) f32 */
+} invar_rope_fwd_args;
+
+/* The same struct: y = dx, x = dy, rotated the other way. */
+typedef invar_rope_fwd_args invar_rope_bwd_args;
+
+typedef struct invar_swiglu_fwd_args {
+    invar_tensor y;    /* (T, D) storage */
+    invar_tensor gate; /* (T, D) storage */
+    invar_tensor up;   /* (T, D) storage */
+} invar_swiglu_fwd_args;
+
+typedef struct invar_swiglu_bwd_args {
+    invar_tensor dgate; /* (T, D) storage */
+    invar_tensor dup;   /* (T, D) storage */
+    invar_tensor dy;    /* (T, D) storage */
+    invar_tensor gate;  /* (T, D) storage */
+    invar_tensor up;    /* (T, D) storage */
+} invar_swiglu_bwd_args;
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+#define INVAR_ATTENTION_BLOCK 128 /* keys per block; 64 where the head dim exceeds 128 */
+#define INVAR_ATTENTION_MAX_DIM 256
+
+/* Keys per block for heads of this dim. */
+static inline int64_t invar_attention_block(int64_t head_dim)
+{
+    return head_dim > 128 ? INVAR_ATTENTION_BLOCK / 2 : INVAR_ATTENTION_BLOCK;
+}
+
+typedef struct invar_attention_shape {
+    float scale;    /* of the scores; 0: 1/sqrt(D) */
+    int64_t window; /* keys that a query sees, itself included; 0: all before it */
+    int64_t span;   /* keys per span, a multiple of the block; 0: one span */
+} invar_attention_shape;
+
+/* Causal attention over packed samples; HQ is a multiple of HKV. */
+typedef struct invar_attention_fwd_args {
+    invar_tensor o;    /* (T, HQ, D) storage */
+    invar_tensor lse2; /* (T, HQ) f32: log2 of the sum of exponentials; optional */
+    invar_tensor q;    /* (T, HQ, D) storage */
+    invar_tensor k;    /* (T, HKV, D) */
+    invar_tensor v;    /* (T, HKV, D) */
+    invar_segments samples;
+    invar_attention_shape shape;
+} invar_attention_fwd_args;
+
+typedef struct invar_attention_bwd_args {
+    invar_tensor dq;   /* (T, HQ, D) storage */
+    invar_tensor dk;   /* (T, HKV, D) */
+    invar_tensor dv;   /* (T, HKV, D) */
+    invar_tensor d_o;  /* (T, HQ, D) */
+    invar_tensor o;    /* (T, HQ, D) as stored by the forward */
+    invar_tensor lse2; /* (T, HQ) f32 */
+    invar_tensor q;    /* (T, HQ, D) */
+    invar_tensor k;    /* (T, HKV, D) */
+    invar_tensor v;    /* (T, HKV, D) */
+    invar_segments samples;
+    invar_attention_shape shape;
+} invar_attention_bwd_args;
+
+/* Pages of a KV cache. Sequence s keeps its position p in page pages[s, p / page_size]. */
+typedef struct invar_kv_pages {
+    invar_tensor k;     /* (n_pages, page_size, HKV, D) storage */
+    invar_tensor v;     /* (n_pages, page_size, HKV, D) */
+    invar_tensor pages; /* (S, max_pages) i32 */
+} invar_kv_pages;
+
+/*
+ * The forward of attention.fwd, to the bit, for the last rows of each sequence: sequence s has the
+ * query rows [rows.start[s], rows.start[s+1]), which are its positions
+ * length[s] - n_rows .. length[s] - 1. Prefill in any chunking, decode in any batch.
+ */
+typedef struct invar_attention_paged_args {
+    invar_tensor o; /* (R, HQ, D) storage */
+    invar_tensor q; /* (R, HQ, D) */
+    invar_kv_pages cache;
+    invar_segments rows;    /* S sequences */
+    const int64_t *lengths; /* (S) keys of each sequence, the new ones included */
+    invar_attention_shape shape;
+} invar_attention_paged_args;
+
+/* Puts the keys and values of new rows into their pages; arguments as in attention.paged. */
+typedef struct invar_kv_write_args {
+    invar_kv_pages cache;
+    invar_tensor k; /* (R, HKV, D) storage */
+    invar_tensor v; /* (R, HKV, D) */
+    invar_segments rows;
+    const int64_t *lengths;
+} invar_kv_write_args;
+
+/* ---- mixture of experts ---------------------------------------------------------------------- */
+
+typedef enum invar_moe_scoring { INVAR_MOE_SOFTMAX, INVAR_MOE_SIGMOID } invar_moe_scoring;
+
+typedef struct invar_moe_router {
+    invar_moe_scoring scoring;
+    int32_t groups;          /* experts are cut into this many groups; 1: no group limit */
+    int32_t groups_kept;     /* groups a token may use */
+    int32_t group_score_top; /* a group scores the sum of its best 1 or 2 */
+    int32_t normalise;       /* weights divided by their sum */
+    float normalise_eps;     /* added to that sum */
+    float scale;             /* of the weights, last */
+} invar_moe_router;
+
+typedef struct invar_moe_route_fwd_args {
+    invar_tensor ids;     /* (T, S) i32: chosen experts, best first */
+    invar_tensor weights; /* (T, S) f32 */
+    invar_tensor scores;  /* (T, E) f32, kept for the backward */
+    invar_tensor logits;  /* (T, E) f32 */
+    invar_tensor bias;    /* (E) f32, moves the choice only; optional */
+    invar_tensor replay;  /* (T, S) i32: choice recorded earlier; weights follow it; optional */
+    invar_moe_router router;
+} invar_moe_route_fwd_args;
+
+typedef struct invar_moe_route_bwd_args {
+    invar_tensor dlogits;  /* (T, E) storage */
+    invar_tensor dweights; /* (T, S) f32 */
+    invar_tensor ids;      /* (T, S) i32: the experts that the weights belong to */
+    invar_tensor scores;   /* (T, E) f32 */
+    invar_moe_router router;
+} invar_moe_route_bwd_args;
+
+/* Rows sorted by expert, tokens ascending inside one (stable). P = T * S. */
+typedef struct invar_moe_plan_args {
+    invar_tensor row_token; /* (P) i32: token of each permuted row */
+    invar_tensor slot_row;  /* (T, S) i32: permuted row of each slot */
+    int64_t *expert_start;  /* (E + 1) permuted rows of each expert */
+    invar_tensor ids;       /* (T, S) i32, distinct within a token */
+    int64_t experts;
+} invar_moe_plan_args;
+
+typedef struct invar_moe_gather_fwd_args {
+    invar_tensor out;       /* (P, D) storage */
+    invar_tensor x;         /* (T, D) storage */
+    invar_tensor row_token; /* (P) i32 */
+} invar_moe_gather_fwd_args;
+
+/* dx[t] = sum over slots ascending. */
+typedef struct invar_moe_gather_bwd_args {
+    invar_tensor dx;       /* (T, D) storage */
+    invar_tensor dout;     /* (P, D) storage */
+    invar_tensor slot_row; /* (T, S) i32 */
+} invar_moe_gather_bwd_args;
+
+/* Expert e's weights are the rows [e*N, (e+1)*N) of w. Pairs of types as linear.fwd. */
+typedef struct invar_moe_linear_fwd_args {
+    invar_tensor y; /* (P, N) f32 or bf16 */
+    invar_tensor x; /* (P, K) */
+    invar_tensor w; /* (E*N, K) */
+    invar_segments experts;
+    int32_t k_shards;
+} invar_moe_linear_fwd_args;
+
+/* Parts as linear.dx; each part's w is (E*N_p, K). */
+typedef struct invar_moe_linear_dx_args {
+    invar_tensor dx; /* (P, K) f32 or bf16 */
+    invar_linear_part parts[INVAR_LINEAR_MAX_PARTS];
+    int32_t n_parts;
+    invar_segments experts;
+    int32_t k_shards;
+} invar_moe_linear_dx_args;
+
+/* Per expert and unit one chain over the expert's tokens of that unit, ascending. */
+typedef struct invar_moe_linear_dw_args {
+    invar_tensor dw;        /* (E*N, K) f32, accumulates */
+    invar_tensor dy;        /* (P, N) storage */
+    invar_tensor x;         /* (P, K) storage */
+    invar_tensor row_token; /* (P) i32 */
+    invar_segments experts;
+    invar_segments units; /* over tokens */
+} invar_moe_linear_dw_args;
+
+/* out = sum of weight * expert output over slots ascending, the shared expert's output last. */
+typedef struct invar_moe_combine_fwd_args {
+    invar_tensor out;      /* (T, D) storage */
+    invar_tensor y;        /* (P, D) storage */
+    invar_tensor weights;  /* (T, S) f32 */
+    invar_tensor slot_row; /* (T, S) i32 */
+    invar_tensor shared;   /* (T, D) storage, optional */
+} invar_moe_combine_fwd_args;
+
+/* The shared expert's gradient is dout itself. */
+typedef struct invar_moe_combine_bwd_args {
+    invar_tensor dy;       /* (P, D) storage */
+    invar_tensor dweights; /* (T, S) f32 */
+    invar_tensor dout;     /* (T, D) storage */
+    invar_tensor y;        /* (P, D) storage */
+    invar_tensor weights;  /* (T, S) f32 */
+    invar_tensor slot_row; /* (T, S) i32 */
+} invar_moe_combine_bwd_args;
+
+/* ---- log-probabilities and sampling ---------------------------------------------------------- */
+
+typedef struct invar_logprob_fwd_args {
+    invar_tensor logp;    /* (T) f32 */
+    invar_tensor entropy; /* (T) f32, optional */
+    invar_tensor max;     /* (T) f32: M, kept for the backward */
+    invar_tensor logsum;  /* (T) f32: log L, kept for the backward */
+    invar_tensor logits;  /* (T, V) f32, finite */
+    invar_tensor targets; /* (T) i32 */
+    float temperature;    /* > 0 */
+} invar_logprob_fwd_args;
+
+typedef struct invar_logprob_bwd_args {
+    invar_tensor dlogits;  /* (T, V) storage */
+    invar_tensor dlogp;    /* (T) f32 */
+    invar_tensor dentropy; /* (T) f32, optional; then entropy is needed */
+    invar_tensor entropy;  /* (T) f32, optional */
+    invar_tensor max;      /* (T) f32 */
+    invar_tensor logsum;   /* (T) f32 */
+    invar_tensor logits;   /* (T, V) f32 */
+    invar_tensor targets;  /* (T) i32 */
+    float temperature;
+} invar_logprob_bwd_args;
+
+/* Where the randomness of one row comes from; stored with each sample, so it regenerates alone. */
+typedef struct invar_sample_coords {
+    uint32_t position;
+    uint32_t sample;  /* prompt * n_samples_per_prompt + sample */
+    uint32_t rollout; /* of the rollout that started the sample */
+} invar_sample_coords;
+
+typedef struct invar_sample_args {
+    invar_tensor tokens;               /* (T) i32 */
+    invar_tensor logits;               /* (T, V) f32, finite */
+    const invar_sample_coords *coords; /* (T) */
+    uint32_t seed;
+    uint32_t purpose;
+    float temperature; /* 0: the highest logit, no randomness */
+    int32_t top_k;     /* 0: off */
+    float top_p;       /* 1: off */
+    float min_p;       /* 0: off */
+} invar_sample_args;
+
+/* ---- optimizer ------------------------------------------------------------------------------- */
+
+/*
+ * norm = sqrt of the sum of squares; clip = min(1, max_norm / (norm + 1e-6)), 1 for max_norm 0.
+ * A sum that is not finite is a fault: INVAR_E_STATE, naming the first such tensor.
+ */
+typedef struct invar_grad_norm_args {
+    float *norm;
+    float *clip;
+    const invar_tensor *grads; /* (count) f32 of any rank, contiguous, in canonical order */
+    int64_t count;
+    float max_norm;
+} invar_grad_norm_args;
+
+/* One step on one tensor. beta1_power = beta1^t and beta2_power = beta2^t by repeated products. */
+typedef struct invar_adamw_args {
+    invar_tensor weight; /* (n) storage: the rounded master, optional */
+    invar_tensor master; /* (n) f32 */
+    invar_tensor m;      /* (n) f32 */
+    invar_tensor v;      /* (n) f32 */
+    invar_tensor grad;   /* (n) f32 */
+    float clip;
+    float lr;
+    float beta1;
+    float beta2;
+    float eps;
+    float weight_decay;
+    float beta1_power;
+    float beta2_power;
+} invar_adamw_args;
+
+/* ---- hashing --------------------------------------------------------------------------------- */
+
+/*
+ * The tree hash of x's canonical bytes; shards are consecutive V-ths of the rows of index 0. A
+ * quantised tensor gives two shards of the tree for each of them: data, then scales.
+ */
+typedef struct invar_hash_tree_args {
+    invar_digest *digest;
+    invar_tensor x;
+    int32_t shards;
+} invar_hash_tree_args;
+
+/* invar_linear_fwd(dev, &args) and so on. */
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    invar_status invar_##fn(const invar_device *dev, const invar_##fn##_args *args) INVAR_MUST_USE;
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+
+#ifdef __cplusplus
+}
+#endif
+#endif

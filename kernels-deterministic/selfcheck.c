@@ -1,0 +1,645 @@
+/*
+ * selfcheck.c - every op once, on fixed data, each result as a digest.
+ *
+ * The code reads as a layer does: forward in order, backward in reverse. Tensors live on the
+ * device's scratch until the run ends.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/selfcheck.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels-deterministic/math/philox.h"
+#include "kernels-deterministic/row.h"
+
+#include "base/invar_banned.h"
+
+enum {
+    TOKENS = 37,
+    WIDTH = 128, /* whole fp8 blocks */
+    HEADS = 4,
+    KV_HEADS = 2,
+    HEAD_DIM = 32,
+    Q_WIDTH = HEADS * HEAD_DIM,
+    KV_WIDTH = KV_HEADS * HEAD_DIM,
+    INNER = 256,
+    VOCABULARY = 300,
+    POSITIONS = 64,
+    EXPERTS = 4,
+    SLOTS = 2,
+    EXPERT_ROWS = TOKENS * SLOTS,
+    PAGE = 8,
+    PAGES = 16,
+    SHARDS = 2
+};
+
+static const int64_t sample_start[] = {0, 5, 24, 37};
+static const invar_segments samples = {sample_start, 3};
+
+typedef struct run {
+    const invar_device *dev;
+    invar_dtype storage;
+    invar_selfcheck_emit emit;
+    void *payload;
+    uint32_t tensors; /* made so far: each one's data is its own Philox stream */
+} run;
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static invar_status make_raw(void **out, run *r, size_t bytes)
+{
+    INVAR_TRY(invar_arena_push(out, r->dev->scratch, bytes, "selfcheck"));
+    memset(*out, 0, bytes);
+    return INVAR_OK;
+}
+
+/* A zeroed tensor. */
+static invar_status make(invar_tensor *out, run *r, invar_dtype dtype, int64_t rows, int64_t cols)
+{
+    void *data;
+
+    INVAR_TRY(make_raw(&data, r, (size_t)(rows * cols * invar_dtype_bits(dtype) / 8)));
+    *out = invar_tensor_2d(data, dtype, rows, cols);
+    return INVAR_OK;
+}
+
+/* A tensor of `dtype` with values in (-range, range). */
+static invar_status make_random(invar_tensor *out, run *r, invar_dtype dtype, int64_t rows,
+                                int64_t cols, float range)
+{
+    uint32_t key[2] = {0x496E7661u, r->tensors++};
+
+    INVAR_TRY(make(out, r, dtype, rows, cols));
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            uint32_t counter[4] = {(uint32_t)(i * cols + j), 0, 0, 0}, word[4];
+            float value;
+            invar_philox4x32(word, counter, key);
+            value = ((float)(word[0] >> 8) * 0x1p-23f - 1.0f) * range;
+            invar_row_store(out, i, j, 1, &value);
+        }
+    return INVAR_OK;
+}
+
+static invar_tensor as_3d(const invar_tensor *t, int64_t n1, int64_t n2)
+{
+    return invar_tensor_3d(t->data, t->dtype, t->shape[0], n1, n2);
+}
+
+static invar_tensor as_1d(const invar_tensor *t)
+{
+    return invar_tensor_1d(t->data, t->dtype, t->shape[0] * t->shape[1]);
+}
+
+static invar_status make_quantised(invar_tensor *out, run *r, const invar_tensor *x,
+                                   invar_dtype dtype, int32_t scale_rows)
+{
+    INVAR_TRY(make(out, r, dtype, x->shape[0], x->shape[1]));
+    out->scale_rows = scale_rows;
+    INVAR_TRY(make_raw(&out->scale, r, invar_tensor_scale_bytes(out)));
+    return invar_quantise(r->dev, &(invar_quantise_args){.q = *out, .x = *x});
+}
+
+static invar_status emit_tensor(run *r, invar_op op, const char *what, const invar_tensor *t)
+{
+    invar_digest digest;
+    invar_hash_tree_args args = {.digest = &digest, .x = *t, .shards = 1};
+
+    INVAR_TRY(invar_hash_tree(r->dev, &args));
+    return r->emit(r->payload, op, what, &digest);
+}
+
+/* ---- the pieces of the layer ----------------------------------------------------------------- */
+
+static invar_status linear(run *r, invar_tensor *y, const invar_tensor *x, const invar_tensor *w,
+                           const invar_tensor *bias, int32_t k_shards, invar_dtype out_type)
+{
+    invar_linear_fwd_args args = {.x = *x, .w = *w, .k_shards = k_shards};
+
+    INVAR_TRY(make(y, r, out_type, x->shape[0], w->shape[0]));
+    args.y = *y;
+    if (bias)
+        args.bias = *bias;
+    return invar_linear_fwd(r->dev, &args);
+}
+
+static invar_status weight_grad(run *r, invar_tensor *dw, const invar_tensor *dy,
+                                const invar_tensor *x)
+{
+    INVAR_TRY(make(dw, r, INVAR_DTYPE_F32, dy->shape[1], x->shape[1]));
+    return invar_linear_dw(
+        r->dev, &(invar_linear_dw_args){.dw = *dw, .dy = *dy, .x = *x, .units = samples});
+}
+
+/* dx of up to three linear layers that share an input. */
+static invar_status input_grad(run *r, invar_tensor *dx, const invar_linear_part *parts, int n)
+{
+    invar_linear_dx_args args = {.n_parts = n, .k_shards = 1};
+
+    INVAR_TRY(make(dx, r, r->storage, parts[0].dy.shape[0], parts[0].w.shape[1]));
+    args.dx = *dx;
+    memcpy(args.parts, parts, (size_t)n * sizeof *parts);
+    return invar_linear_dx(r->dev, &args);
+}
+
+static invar_status norm(run *r, invar_tensor *y, const invar_tensor *x, const invar_tensor *weight,
+                         int64_t heads)
+{
+    int64_t dim = x->shape[1] / heads;
+
+    INVAR_TRY(make(y, r, r->storage, x->shape[0], x->shape[1]));
+    return invar_rmsnorm_fwd(r->dev, &(invar_rmsnorm_fwd_args){.y = as_3d(y, heads, dim),
+                                                               .x = as_3d(x, heads, dim),
+                                                               .weight = as_1d(weight),
+                                                               .eps = 1e-6f});
+}
+
+static invar_status norm_grad(run *r, invar_tensor *dx, invar_tensor *dweight,
+                              const invar_tensor *dy, const invar_tensor *x,
+                              const invar_tensor *weight, int64_t heads)
+{
+    int64_t dim = x->shape[1] / heads;
+
+    INVAR_TRY(make(dx, r, r->storage, x->shape[0], x->shape[1]));
+    INVAR_TRY(make(dweight, r, INVAR_DTYPE_F32, 1, dim));
+    return invar_rmsnorm_bwd(r->dev, &(invar_rmsnorm_bwd_args){.dx = as_3d(dx, heads, dim),
+                                                               .dweight = as_1d(dweight),
+                                                               .dy = as_3d(dy, heads, dim),
+                                                               .x = as_3d(x, heads, dim),
+                                                               .weight = as_1d(weight),
+                                                               .units = samples,
+                                                               .eps = 1e-6f});
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+typedef struct rope {
+    invar_tensor cosine;
+    invar_tensor sine;
+    invar_tensor positions;
+} rope;
+
+static invar_status make_rope(run *r, rope *out)
+{
+    invar_rope_table_args args = {.theta = 10000.0,
+                                  .scaling = INVAR_ROPE_LLAMA3,
+                                  .factor = 8.0,
+                                  .low_freq_factor = 1.0,
+                                  .high_freq_factor = 4.0,
+                                  .original_context = 64.0};
+    invar_tensor positions;
+
+    INVAR_TRY(make(&args.cosine, r, INVAR_DTYPE_F32, POSITIONS, HEAD_DIM / 2));
+    INVAR_TRY(make(&args.sine, r, INVAR_DTYPE_F32, POSITIONS, HEAD_DIM / 2));
+    INVAR_TRY(invar_rope_table(r->dev, &args));
+    INVAR_TRY(make(&positions, r, INVAR_DTYPE_I32, 1, TOKENS));
+    for (int64_t s = 0; s < samples.count; s++)
+        for (int64_t t = sample_start[s]; t < sample_start[s + 1]; t++)
+            ((int32_t *)positions.data)[t] = (int32_t)(t - sample_start[s]);
+    *out = (rope){args.cosine, args.sine, as_1d(&positions)};
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ROPE_TABLE, "cosine", &out->cosine));
+    return emit_tensor(r, INVAR_OP_ROPE_TABLE, "sine", &out->sine);
+}
+
+static invar_rope_fwd_args rope_args(const rope *table, const invar_tensor *y,
+                                     const invar_tensor *x, int64_t heads)
+{
+    return (invar_rope_fwd_args){.y = as_3d(y, heads, HEAD_DIM),
+                                 .x = as_3d(x, heads, HEAD_DIM),
+                                 .positions = table->positions,
+                                 .cosine = table->cosine,
+                                 .sine = table->sine};
+}
+
+/* The last sample again through a paged cache, in two chunks: the same rows must come out. */
+static invar_status paged_attention(run *r, const invar_tensor *q, const invar_tensor *k,
+                                    const invar_tensor *v)
+{
+    static const int64_t chunk_start[] = {0, 7, 13};
+    int64_t first = sample_start[2];
+    invar_kv_pages cache;
+    invar_tensor o, pages;
+
+    INVAR_TRY(make(&cache.k, r, r->storage, PAGES, PAGE * KV_WIDTH));
+    INVAR_TRY(make(&cache.v, r, r->storage, PAGES, PAGE * KV_WIDTH));
+    cache.k = invar_tensor_4d(cache.k.data, r->storage, PAGES, PAGE, KV_HEADS, HEAD_DIM);
+    cache.v = invar_tensor_4d(cache.v.data, r->storage, PAGES, PAGE, KV_HEADS, HEAD_DIM);
+    INVAR_TRY(make(&pages, r, INVAR_DTYPE_I32, 1, 2));
+    ((int32_t *)pages.data)[0] = 9;
+    ((int32_t *)pages.data)[1] = 3;
+    cache.pages = pages;
+    INVAR_TRY(make(&o, r, r->storage, 13, Q_WIDTH));
+    for (int c = 0; c < 2; c++) {
+        int64_t row = first + chunk_start[c], n = chunk_start[c + 1] - chunk_start[c];
+        int64_t rows[2] = {0, n}, length = chunk_start[c + 1];
+        invar_tensor qc = invar_tensor_rows(q, row, n), kc = invar_tensor_rows(k, row, n);
+        invar_tensor vc = invar_tensor_rows(v, row, n), oc = invar_tensor_rows(&o, row - first, n);
+        invar_kv_write_args put = {.cache = cache,
+                                   .k = as_3d(&kc, KV_HEADS, HEAD_DIM),
+                                   .v = as_3d(&vc, KV_HEADS, HEAD_DIM),
+                                   .rows = {rows, 1},
+                                   .lengths = &length};
+        invar_attention_paged_args get = {.o = as_3d(&oc, HEADS, HEAD_DIM),
+                                          .q = as_3d(&qc, HEADS, HEAD_DIM),
+                                          .cache = cache,
+                                          .rows = {rows, 1},
+                                          .lengths = &length};
+        INVAR_TRY(invar_kv_write(r->dev, &put));
+        INVAR_TRY(invar_attention_paged(r->dev, &get));
+    }
+    INVAR_TRY(emit_tensor(r, INVAR_OP_KV_WRITE, "k", &cache.k));
+    return emit_tensor(r, INVAR_OP_ATTENTION_PAGED, "o", &o);
+}
+
+static invar_status attention_block(run *r, const invar_tensor *h)
+{
+    invar_tensor wq, wk, wv, wo, bias, qk_weight, q_raw, q_normed, q, k_raw, k, v, o, lse2, y;
+    invar_tensor dy, d_o, dq, dk, dv, dq_normed, dq_raw, dk_raw, dqk_weight, dwo, dh;
+    invar_attention_fwd_args fwd;
+    invar_attention_bwd_args bwd;
+    rope table;
+
+    INVAR_TRY(make_random(&wq, r, r->storage, Q_WIDTH, WIDTH, 0.15f));
+    INVAR_TRY(make_random(&wk, r, r->storage, KV_WIDTH, WIDTH, 0.15f));
+    INVAR_TRY(make_random(&wv, r, r->storage, KV_WIDTH, WIDTH, 0.15f));
+    INVAR_TRY(make_random(&wo, r, r->storage, WIDTH, Q_WIDTH, 0.15f));
+    INVAR_TRY(make_random(&bias, r, r->storage, 1, Q_WIDTH, 0.5f));
+    INVAR_TRY(make_random(&qk_weight, r, r->storage, 1, HEAD_DIM, 1.0f));
+    bias = as_1d(&bias);
+    INVAR_TRY(linear(r, &q_raw, h, &wq, &bias, 1, r->storage));
+    INVAR_TRY(linear(r, &k_raw, h, &wk, NULL, 1, r->storage));
+    INVAR_TRY(linear(r, &v, h, &wv, NULL, 1, r->storage));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_FWD, "q", &q_raw));
+    INVAR_TRY(norm(r, &q_normed, &q_raw, &qk_weight, HEADS));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_RMSNORM_FWD, "q", &q_normed));
+    INVAR_TRY(make_rope(r, &table));
+    INVAR_TRY(make(&q, r, r->storage, TOKENS, Q_WIDTH));
+    INVAR_TRY(make(&k, r, r->storage, TOKENS, KV_WIDTH));
+    {
+        invar_rope_fwd_args rq = rope_args(&table, &q, &q_normed, HEADS);
+        invar_rope_fwd_args rk = rope_args(&table, &k, &k_raw, KV_HEADS);
+        INVAR_TRY(invar_rope_fwd(r->dev, &rq));
+        INVAR_TRY(invar_rope_fwd(r->dev, &rk));
+    }
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ROPE_FWD, "q", &q));
+
+    INVAR_TRY(make(&o, r, r->storage, TOKENS, Q_WIDTH));
+    INVAR_TRY(make(&lse2, r, INVAR_DTYPE_F32, TOKENS, HEADS));
+    fwd = (invar_attention_fwd_args){.o = as_3d(&o, HEADS, HEAD_DIM),
+                                     .lse2 = lse2,
+                                     .q = as_3d(&q, HEADS, HEAD_DIM),
+                                     .k = as_3d(&k, KV_HEADS, HEAD_DIM),
+                                     .v = as_3d(&v, KV_HEADS, HEAD_DIM),
+                                     .samples = samples};
+    INVAR_TRY(invar_attention_fwd(r->dev, &fwd));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_FWD, "o", &o));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_FWD, "lse2", &lse2));
+    INVAR_TRY(paged_attention(r, &q, &k, &v));
+    INVAR_TRY(linear(r, &y, &o, &wo, NULL, SHARDS, r->storage));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_FWD, "y of 2 shards", &y));
+
+    INVAR_TRY(make_random(&dy, r, r->storage, TOKENS, WIDTH, 1.0f));
+    INVAR_TRY(weight_grad(r, &dwo, &dy, &o));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_DW, "dwo", &dwo));
+    INVAR_TRY(input_grad(r, &d_o, &(invar_linear_part){dy, wo}, 1));
+    INVAR_TRY(make(&dq, r, r->storage, TOKENS, Q_WIDTH));
+    INVAR_TRY(make(&dk, r, r->storage, TOKENS, KV_WIDTH));
+    INVAR_TRY(make(&dv, r, r->storage, TOKENS, KV_WIDTH));
+    bwd = (invar_attention_bwd_args){.dq = as_3d(&dq, HEADS, HEAD_DIM),
+                                     .dk = as_3d(&dk, KV_HEADS, HEAD_DIM),
+                                     .dv = as_3d(&dv, KV_HEADS, HEAD_DIM),
+                                     .d_o = as_3d(&d_o, HEADS, HEAD_DIM),
+                                     .o = fwd.o,
+                                     .lse2 = lse2,
+                                     .q = fwd.q,
+                                     .k = fwd.k,
+                                     .v = fwd.v,
+                                     .samples = samples};
+    INVAR_TRY(invar_attention_bwd(r->dev, &bwd));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dq", &dq));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dk", &dk));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dv", &dv));
+    INVAR_TRY(make(&dq_normed, r, r->storage, TOKENS, Q_WIDTH));
+    INVAR_TRY(make(&dk_raw, r, r->storage, TOKENS, KV_WIDTH));
+    {
+        invar_rope_bwd_args rq = rope_args(&table, &dq_normed, &dq, HEADS);
+        invar_rope_bwd_args rk = rope_args(&table, &dk_raw, &dk, KV_HEADS);
+        INVAR_TRY(invar_rope_bwd(r->dev, &rq));
+        INVAR_TRY(invar_rope_bwd(r->dev, &rk));
+    }
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ROPE_BWD, "dq", &dq_normed));
+    INVAR_TRY(norm_grad(r, &dq_raw, &dqk_weight, &dq_normed, &q_raw, &qk_weight, HEADS));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_RMSNORM_BWD, "dq", &dq_raw));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_RMSNORM_BWD, "dweight", &dqk_weight));
+    INVAR_TRY(input_grad(r, &dh, (invar_linear_part[]){{dq_raw, wq}, {dk_raw, wk}, {dv, wv}}, 3));
+    return emit_tensor(r, INVAR_OP_LINEAR_DX, "dx of q, k, v", &dh);
+}
+
+/* ---- experts --------------------------------------------------------------------------------- */
+
+static invar_status expert_block(run *r, const invar_tensor *h)
+{
+    int64_t expert_start[EXPERTS + 1];
+    invar_tensor wr, logits, ids, weights, scores, row_token, slot_row, x, w, y, out;
+    invar_tensor dout, dy, dweights, dx, dw, dh, dlogits;
+    invar_moe_router router = {.scoring = INVAR_MOE_SOFTMAX,
+                               .groups = 1,
+                               .groups_kept = 1,
+                               .group_score_top = 1,
+                               .normalise = 1,
+                               .scale = 1.0f};
+
+    INVAR_TRY(make_random(&wr, r, r->storage, EXPERTS, WIDTH, 0.3f));
+    INVAR_TRY(linear(r, &logits, h, &wr, NULL, 1, INVAR_DTYPE_F32));
+    INVAR_TRY(make(&ids, r, INVAR_DTYPE_I32, TOKENS, SLOTS));
+    INVAR_TRY(make(&weights, r, INVAR_DTYPE_F32, TOKENS, SLOTS));
+    INVAR_TRY(make(&scores, r, INVAR_DTYPE_F32, TOKENS, EXPERTS));
+    INVAR_TRY(invar_moe_route_fwd(
+        r->dev,
+        &(invar_moe_route_fwd_args){
+            .ids = ids, .weights = weights, .scores = scores, .logits = logits, .router = router}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_ROUTE_FWD, "ids", &ids));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_ROUTE_FWD, "weights", &weights));
+    INVAR_TRY(make(&row_token, r, INVAR_DTYPE_I32, 1, EXPERT_ROWS));
+    row_token = as_1d(&row_token);
+    INVAR_TRY(make(&slot_row, r, INVAR_DTYPE_I32, TOKENS, SLOTS));
+    INVAR_TRY(invar_moe_plan(r->dev, &(invar_moe_plan_args){.row_token = row_token,
+                                                            .slot_row = slot_row,
+                                                            .expert_start = expert_start,
+                                                            .ids = ids,
+                                                            .experts = EXPERTS}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_PLAN, "slot_row", &slot_row));
+    INVAR_TRY(make(&x, r, r->storage, EXPERT_ROWS, WIDTH));
+    INVAR_TRY(invar_moe_gather_fwd(
+        r->dev, &(invar_moe_gather_fwd_args){.out = x, .x = *h, .row_token = row_token}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_GATHER_FWD, "out", &x));
+
+    INVAR_TRY(make_random(&w, r, r->storage, EXPERTS * WIDTH, WIDTH, 0.15f));
+    INVAR_TRY(make(&y, r, r->storage, EXPERT_ROWS, WIDTH));
+    INVAR_TRY(invar_moe_linear_fwd(
+        r->dev, &(invar_moe_linear_fwd_args){
+                    .y = y, .x = x, .w = w, .experts = {expert_start, EXPERTS}, .k_shards = 1}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_FWD, "y", &y));
+    INVAR_TRY(make(&out, r, r->storage, TOKENS, WIDTH));
+    INVAR_TRY(invar_moe_combine_fwd(
+        r->dev, &(invar_moe_combine_fwd_args){
+                    .out = out, .y = y, .weights = weights, .slot_row = slot_row, .shared = *h}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_COMBINE_FWD, "out", &out));
+
+    INVAR_TRY(make_random(&dout, r, r->storage, TOKENS, WIDTH, 1.0f));
+    INVAR_TRY(make(&dy, r, r->storage, EXPERT_ROWS, WIDTH));
+    INVAR_TRY(make(&dweights, r, INVAR_DTYPE_F32, TOKENS, SLOTS));
+    INVAR_TRY(invar_moe_combine_bwd(r->dev, &(invar_moe_combine_bwd_args){.dy = dy,
+                                                                          .dweights = dweights,
+                                                                          .dout = dout,
+                                                                          .y = y,
+                                                                          .weights = weights,
+                                                                          .slot_row = slot_row}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_COMBINE_BWD, "dy", &dy));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_COMBINE_BWD, "dweights", &dweights));
+    INVAR_TRY(make(&dx, r, r->storage, EXPERT_ROWS, WIDTH));
+    INVAR_TRY(
+        invar_moe_linear_dx(r->dev, &(invar_moe_linear_dx_args){.dx = dx,
+                                                                .parts = {{dy, w}},
+                                                                .n_parts = 1,
+                                                                .experts = {expert_start, EXPERTS},
+                                                                .k_shards = 1}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_DX, "dx", &dx));
+    INVAR_TRY(make(&dw, r, INVAR_DTYPE_F32, EXPERTS * WIDTH, WIDTH));
+    INVAR_TRY(
+        invar_moe_linear_dw(r->dev, &(invar_moe_linear_dw_args){.dw = dw,
+                                                                .dy = dy,
+                                                                .x = x,
+                                                                .row_token = row_token,
+                                                                .experts = {expert_start, EXPERTS},
+                                                                .units = samples}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_DW, "dw", &dw));
+    INVAR_TRY(make(&dh, r, r->storage, TOKENS, WIDTH));
+    INVAR_TRY(invar_moe_gather_bwd(
+        r->dev, &(invar_moe_gather_bwd_args){.dx = dh, .dout = dx, .slot_row = slot_row}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_GATHER_BWD, "dx", &dh));
+    INVAR_TRY(make(&dlogits, r, r->storage, TOKENS, EXPERTS));
+    INVAR_TRY(invar_moe_route_bwd(r->dev, &(invar_moe_route_bwd_args){.dlogits = dlogits,
+                                                                      .dweights = dweights,
+                                                                      .ids = ids,
+                                                                      .scores = scores,
+                                                                      .router = router}));
+    return emit_tensor(r, INVAR_OP_MOE_ROUTE_BWD, "dlogits", &dlogits);
+}
+
+/* ---- dense block, in every format of the weights --------------------------------------------- */
+
+static invar_status low_precision(run *r, const invar_tensor *x, const invar_tensor *w,
+                                  const invar_tensor *dy, invar_dtype format)
+{
+    bool int4 = format == INVAR_DTYPE_INT4;
+    invar_tensor qw, qx = *x, qdy = *dy, y, dx, back;
+    char what[32];
+
+    INVAR_TRY(make_quantised(&qw, r, w, format, format == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1));
+    if (!int4) {
+        INVAR_TRY(make_quantised(&qx, r, x, format, 1));
+        INVAR_TRY(make_quantised(&qdy, r, dy, format, 1));
+    }
+    INVAR_TRY(emit_tensor(r, INVAR_OP_QUANTISE, invar_dtype_name(format), &qw));
+    INVAR_TRY(make(&back, r, r->storage, w->shape[0], w->shape[1]));
+    INVAR_TRY(invar_dequantise(r->dev, &(invar_dequantise_args){.x = back, .q = qw}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_DEQUANTISE, invar_dtype_name(format), &back));
+    if (int4 && r->storage != INVAR_DTYPE_BF16)
+        return INVAR_OK; // int4 weights meet bf16 activations only
+    INVAR_TRY(linear(r, &y, &qx, &qw, NULL, 1, r->storage));
+    snprintf(what, sizeof what, "y %s", invar_dtype_name(format));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_FWD, what, &y));
+    INVAR_TRY(input_grad(r, &dx, &(invar_linear_part){qdy, qw}, 1));
+    snprintf(what, sizeof what, "dx %s", invar_dtype_name(format));
+    return emit_tensor(r, INVAR_OP_LINEAR_DX, what, &dx);
+}
+
+static invar_status dense_block(run *r, const invar_tensor *h)
+{
+    invar_tensor wg, wu, wd, gate, up, act, y, out, dy, dact, dgate, dup, dx, dbias;
+
+    INVAR_TRY(make_random(&wg, r, r->storage, INNER, WIDTH, 0.15f));
+    INVAR_TRY(make_random(&wu, r, r->storage, INNER, WIDTH, 0.15f));
+    INVAR_TRY(make_random(&wd, r, r->storage, WIDTH, INNER, 0.15f));
+    INVAR_TRY(linear(r, &gate, h, &wg, NULL, 1, r->storage));
+    INVAR_TRY(linear(r, &up, h, &wu, NULL, 1, r->storage));
+    INVAR_TRY(make(&act, r, r->storage, TOKENS, INNER));
+    INVAR_TRY(invar_swiglu_fwd(r->dev, &(invar_swiglu_fwd_args){.y = act, .gate = gate, .up = up}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_SWIGLU_FWD, "y", &act));
+    INVAR_TRY(linear(r, &y, &act, &wd, NULL, 4, r->storage));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_FWD, "y of 4 shards", &y));
+    INVAR_TRY(make(&out, r, r->storage, TOKENS, WIDTH));
+    INVAR_TRY(invar_add(r->dev, &(invar_add_args){.out = out, .a = *h, .b = y}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ADD, "out", &out));
+
+    INVAR_TRY(make_random(&dy, r, r->storage, TOKENS, WIDTH, 1.0f));
+    INVAR_TRY(input_grad(r, &dact, &(invar_linear_part){dy, wd}, 1));
+    INVAR_TRY(make(&dgate, r, r->storage, TOKENS, INNER));
+    INVAR_TRY(make(&dup, r, r->storage, TOKENS, INNER));
+    INVAR_TRY(invar_swiglu_bwd(
+        r->dev,
+        &(invar_swiglu_bwd_args){.dgate = dgate, .dup = dup, .dy = dact, .gate = gate, .up = up}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_SWIGLU_BWD, "dgate", &dgate));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_SWIGLU_BWD, "dup", &dup));
+    INVAR_TRY(input_grad(r, &dx, (invar_linear_part[]){{dgate, wg}, {dup, wu}}, 2));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_DX, "dx of gate, up", &dx));
+    INVAR_TRY(make(&dbias, r, INVAR_DTYPE_F32, 1, INNER));
+    INVAR_TRY(invar_token_sum(
+        r->dev, &(invar_token_sum_args){.out = as_1d(&dbias), .x = dgate, .units = samples}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_TOKEN_SUM, "out", &dbias));
+    INVAR_TRY(low_precision(r, h, &wg, &dgate, INVAR_DTYPE_FP8));
+    INVAR_TRY(low_precision(r, h, &wg, &dgate, INVAR_DTYPE_MXFP8));
+    return low_precision(r, h, &wg, &dgate, INVAR_DTYPE_INT4);
+}
+
+/* ---- head, loss, optimizer ------------------------------------------------------------------- */
+
+static invar_status optimizer(run *r, const invar_tensor *grad)
+{
+    int64_t n = grad->shape[0] * grad->shape[1];
+    invar_tensor shards, folded, master, m, v, weight;
+    float norm_and_clip[2];
+    invar_tensor numbers = invar_tensor_1d(norm_and_clip, INVAR_DTYPE_F32, 2);
+
+    INVAR_TRY(make_random(&shards, r, INVAR_DTYPE_F32, 4, n, 0.01f));
+    INVAR_TRY(make(&folded, r, INVAR_DTYPE_F32, 1, n));
+    folded = as_1d(&folded);
+    memcpy(shards.data, grad->data, (size_t)n * sizeof(float));
+    INVAR_TRY(invar_shard_fold(r->dev, &(invar_shard_fold_args){.out = folded, .x = shards}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_SHARD_FOLD, "out", &folded));
+    INVAR_TRY(invar_grad_norm(r->dev, &(invar_grad_norm_args){.norm = &norm_and_clip[0],
+                                                              .clip = &norm_and_clip[1],
+                                                              .grads = &folded,
+                                                              .count = 1,
+                                                              .max_norm = 0.5f}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_GRAD_NORM, "norm, clip", &numbers));
+    INVAR_TRY(make_random(&master, r, INVAR_DTYPE_F32, 1, n, 0.15f));
+    INVAR_TRY(make(&m, r, INVAR_DTYPE_F32, 1, n));
+    INVAR_TRY(make(&v, r, INVAR_DTYPE_F32, 1, n));
+    INVAR_TRY(make(&weight, r, r->storage, 1, n));
+    for (int step = 1; step <= 3; step++) {
+        static const float beta1_power[] = {0.9f, 0.81f, 0.729f};
+        static const float beta2_power[] = {0.95f, 0.9025f, 0.857375f};
+        INVAR_TRY(invar_adamw(r->dev, &(invar_adamw_args){.weight = as_1d(&weight),
+                                                          .master = as_1d(&master),
+                                                          .m = as_1d(&m),
+                                                          .v = as_1d(&v),
+                                                          .grad = folded,
+                                                          .clip = norm_and_clip[1],
+                                                          .lr = 1e-3f,
+                                                          .beta1 = 0.9f,
+                                                          .beta2 = 0.95f,
+                                                          .eps = 1e-8f,
+                                                          .weight_decay = 0.1f,
+                                                          .beta1_power = beta1_power[step - 1],
+                                                          .beta2_power = beta2_power[step - 1]}));
+    }
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ADAMW, "master", &master));
+    return emit_tensor(r, INVAR_OP_ADAMW, "weight", &weight);
+}
+
+static invar_status sample_tokens(run *r, const invar_tensor *logits)
+{
+    invar_sample_coords coords[TOKENS];
+    invar_tensor tokens;
+
+    for (uint32_t t = 0; t < TOKENS; t++)
+        coords[t] = (invar_sample_coords){t, 7, 3};
+    INVAR_TRY(make(&tokens, r, INVAR_DTYPE_I32, 1, TOKENS));
+    INVAR_TRY(invar_sample(r->dev, &(invar_sample_args){.tokens = as_1d(&tokens),
+                                                        .logits = *logits,
+                                                        .coords = coords,
+                                                        .seed = 42,
+                                                        .purpose = 1,
+                                                        .temperature = 0.8f,
+                                                        .top_k = 50,
+                                                        .top_p = 0.95f,
+                                                        .min_p = 0.01f}));
+    return emit_tensor(r, INVAR_OP_SAMPLE, "tokens", &tokens);
+}
+
+static invar_status head(run *r, const invar_tensor *h, const invar_tensor *table,
+                         const invar_tensor *targets)
+{
+    invar_tensor logits, logp, entropy, max, logsum, dlogp, dentropy, dlogits, dx, dw;
+
+    INVAR_TRY(linear(r, &logits, h, table, NULL, 1, INVAR_DTYPE_F32));
+    INVAR_TRY(make(&logp, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(make(&entropy, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(make(&max, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(make(&logsum, r, INVAR_DTYPE_F32, 1, TOKENS));
+    INVAR_TRY(invar_logprob_fwd(r->dev, &(invar_logprob_fwd_args){.logp = as_1d(&logp),
+                                                                  .entropy = as_1d(&entropy),
+                                                                  .max = as_1d(&max),
+                                                                  .logsum = as_1d(&logsum),
+                                                                  .logits = logits,
+                                                                  .targets = *targets,
+                                                                  .temperature = 0.8f}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LOGPROB_FWD, "logp", &logp));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LOGPROB_FWD, "entropy", &entropy));
+    INVAR_TRY(sample_tokens(r, &logits));
+
+    INVAR_TRY(make_random(&dlogp, r, INVAR_DTYPE_F32, 1, TOKENS, 1.0f));
+    INVAR_TRY(make_random(&dentropy, r, INVAR_DTYPE_F32, 1, TOKENS, 0.01f));
+    INVAR_TRY(make(&dlogits, r, r->storage, TOKENS, VOCABULARY));
+    INVAR_TRY(invar_logprob_bwd(r->dev, &(invar_logprob_bwd_args){.dlogits = dlogits,
+                                                                  .dlogp = as_1d(&dlogp),
+                                                                  .dentropy = as_1d(&dentropy),
+                                                                  .entropy = as_1d(&entropy),
+                                                                  .max = as_1d(&max),
+                                                                  .logsum = as_1d(&logsum),
+                                                                  .logits = logits,
+                                                                  .targets = *targets,
+                                                                  .temperature = 0.8f}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LOGPROB_BWD, "dlogits", &dlogits));
+    INVAR_TRY(input_grad(r, &dx, &(invar_linear_part){dlogits, *table}, 1));
+    INVAR_TRY(weight_grad(r, &dw, &dlogits, h));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_DW, "dtable", &dw));
+    INVAR_TRY(make(&dw, r, INVAR_DTYPE_F32, VOCABULARY, WIDTH));
+    INVAR_TRY(invar_embedding_bwd(
+        r->dev, &(invar_embedding_bwd_args){.dtable = dw, .dout = dx, .ids = *targets}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_EMBEDDING_BWD, "dtable", &dw));
+    return optimizer(r, &dw);
+}
+
+static invar_status run_all(run *r)
+{
+    invar_tensor ids, table, x, weight, h;
+
+    INVAR_TRY(make(&ids, r, INVAR_DTYPE_I32, 1, TOKENS));
+    for (int t = 0; t < TOKENS; t++)
+        ((int32_t *)ids.data)[t] = t * 11 % 29 + t * 7 % 271; // some tokens repeat
+    ids = as_1d(&ids);
+    INVAR_TRY(make_random(&table, r, r->storage, VOCABULARY, WIDTH, 1.0f));
+    INVAR_TRY(make_random(&weight, r, r->storage, 1, WIDTH, 1.0f));
+    INVAR_TRY(make(&x, r, r->storage, TOKENS, WIDTH));
+    INVAR_TRY(invar_embedding_fwd(
+        r->dev, &(invar_embedding_fwd_args){.out = x, .table = table, .ids = ids}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_EMBEDDING_FWD, "out", &x));
+    INVAR_TRY(norm(r, &h, &x, &weight, 1));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_RMSNORM_FWD, "y", &h));
+    INVAR_TRY(attention_block(r, &h));
+    INVAR_TRY(expert_block(r, &h));
+    INVAR_TRY(dense_block(r, &h));
+    return head(r, &h, &table, &ids);
+}
+
+size_t invar_selfcheck_scratch(int threads)
+{
+    // tensors of the layer, then the largest op: chains keep a few MiB per thread
+    return ((size_t)24 << 20) + ((size_t)8 << 20) * (size_t)threads;
+}
+
+invar_status invar_selfcheck_run(const invar_device *dev, invar_dtype storage,
+                                 invar_selfcheck_emit emit, void *payload)
+{
+    run r = {dev, storage, emit, payload, 0};
+    size_t mark = invar_arena_mark(dev->scratch);
+    invar_status status = run_all(&r);
+
+    INVAR_CHECK(invar_arena_rewind(dev->scratch, mark) == INVAR_OK);
+    return status;
+}

@@ -1,0 +1,93 @@
+/*
+ * kernel_portable.c - micro-kernels in plain C: the reference step and fmaf, nothing else.
+ *
+ * Slow and obvious. The SIMD kernels are compared with these, and fall back to the *_one functions
+ * for groups outside the range that their arithmetic covers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels-deterministic/math/fp8.h"
+#include "kernels-deterministic/step/kernel.h"
+#include "kernels-deterministic/step/step.h"
+
+#include "base/invar_banned.h"
+
+#define ROWS 4
+#define COLS 4
+
+void invar_kernel_sm90_bf16_one(float *acc, const float *a, int64_t a_stride, const float *b,
+                                int64_t b_stride)
+{
+    uint16_t x[INVAR_STEP_BF16], y[INVAR_STEP_BF16];
+    uint32_t bits;
+
+    for (int p = 0; p < INVAR_STEP_BF16; p++) {
+        memcpy(&bits, &a[p * a_stride], sizeof bits);
+        x[p] = (uint16_t)(bits >> 16);
+        memcpy(&bits, &b[p * b_stride], sizeof bits);
+        y[p] = (uint16_t)(bits >> 16);
+    }
+    memcpy(&bits, acc, sizeof bits);
+    bits = invar_step_sm90_bf16_ref(bits, x, y);
+    memcpy(acc, &bits, sizeof bits);
+}
+
+void invar_kernel_sm90_e4m3_one(float *acc, const float *a, int64_t a_stride, const float *b,
+                                int64_t b_stride)
+{
+    uint8_t x[INVAR_STEP_FP8], y[INVAR_STEP_FP8];
+    uint32_t bits;
+
+    for (int p = 0; p < INVAR_STEP_FP8; p++) {
+        x[p] = invar_e4m3_from_f32(a[p * a_stride]); // exact: the panel holds e4m3 values
+        y[p] = invar_e4m3_from_f32(b[p * b_stride]);
+    }
+    memcpy(&bits, acc, sizeof bits);
+    bits = invar_step_sm90_e4m3_ref(bits, x, y);
+    memcpy(acc, &bits, sizeof bits);
+}
+
+static void run_ieee(float *acc, int64_t ld, const float *a, const int16_t *a_exp, const float *b,
+                     const int16_t *b_exp, int64_t k)
+{
+    (void)a_exp;
+    (void)b_exp;
+    for (int64_t p = 0; p < k; p++)
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++)
+                acc[i * ld + j] = fmaf(a[p * ROWS + i], b[p * COLS + j], acc[i * ld + j]);
+}
+
+static void run_sm90_bf16(float *acc, int64_t ld, const float *a, const int16_t *a_exp,
+                          const float *b, const int16_t *b_exp, int64_t k)
+{
+    (void)a_exp;
+    (void)b_exp;
+    for (int64_t p = 0; p < k; p += INVAR_STEP_BF16)
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++)
+                invar_kernel_sm90_bf16_one(&acc[i * ld + j], &a[p * ROWS + i], ROWS,
+                                           &b[p * COLS + j], COLS);
+}
+
+static void run_sm90_e4m3(float *acc, int64_t ld, const float *a, const int16_t *a_exp,
+                          const float *b, const int16_t *b_exp, int64_t k)
+{
+    (void)a_exp;
+    (void)b_exp;
+    for (int64_t p = 0; p < k; p += INVAR_STEP_FP8)
+        for (int i = 0; i < ROWS; i++)
+            for (int j = 0; j < COLS; j++)
+                invar_kernel_sm90_e4m3_one(&acc[i * ld + j], &a[p * ROWS + i], ROWS,
+                                           &b[p * COLS + j], COLS);
+}
+
+const invar_kernel invar_kernel_ieee_portable = {ROWS, COLS,    1, INVAR_KERNEL_NO_EXPONENTS,
+                                                 0,    run_ieee};
+const invar_kernel invar_kernel_sm90_bf16_portable = {
+    ROWS, COLS, INVAR_STEP_BF16, INVAR_KERNEL_NO_EXPONENTS, 0, run_sm90_bf16};
+const invar_kernel invar_kernel_sm90_e4m3_portable = {
+    ROWS, COLS, INVAR_STEP_FP8, INVAR_KERNEL_NO_EXPONENTS, 0, run_sm90_e4m3};

@@ -1,0 +1,333 @@
+/*
+ * simd.h - the few vector operations that the chain kernels need, on NEON and on AVX2.
+ *
+ * invar_vf: INVAR_VF_WIDTH floats; invar_vi: as many int32; invar_vh: twice as many int16, so one
+ * invar_vh describes two invar_vf. Each operation is one IEEE or integer instruction per lane: the
+ * width never shows in a result.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_STEP_SIMD_H
+#define INVAR_KERNELS_STEP_SIMD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#if defined(__aarch64__)
+
+#include <arm_neon.h>
+
+#define INVAR_VF_WIDTH 4
+typedef float32x4_t invar_vf;
+typedef int32x4_t invar_vi;
+typedef int16x8_t invar_vh;
+
+static inline invar_vf invar_vf_load(const float *p)
+{
+    return vld1q_f32(p);
+}
+static inline void invar_vf_store(float *p, invar_vf v)
+{
+    vst1q_f32(p, v);
+}
+static inline invar_vf invar_vf_mul(invar_vf a, invar_vf b)
+{
+    return vmulq_f32(a, b);
+}
+static inline invar_vf invar_vf_scale(invar_vf a, float s)
+{
+    return vmulq_n_f32(a, s);
+}
+/* acc + b * s, rounded once */
+static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
+{
+    return vfmaq_n_f32(acc, b, s);
+}
+static inline invar_vf invar_vf_from_bits(invar_vi v)
+{
+    return vreinterpretq_f32_s32(v);
+}
+static inline invar_vi invar_vi_from_bits(invar_vf v)
+{
+    return vreinterpretq_s32_f32(v);
+}
+static inline invar_vf invar_vf_convert(invar_vi v)
+{
+    return vcvtq_f32_s32(v);
+}
+static inline invar_vi invar_vi_truncate(invar_vf v)
+{
+    return vcvtq_s32_f32(v);
+}
+static inline invar_vi invar_vi_set1(int32_t x)
+{
+    return vdupq_n_s32(x);
+}
+/* Both wrap: lanes that are thrown away later may overflow. */
+static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
+{
+    return vreinterpretq_s32_u32(vaddq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
+}
+static inline invar_vi invar_vi_sub(invar_vi a, invar_vi b)
+{
+    return vreinterpretq_s32_u32(vsubq_u32(vreinterpretq_u32_s32(a), vreinterpretq_u32_s32(b)));
+}
+static inline invar_vi invar_vi_and(invar_vi a, invar_vi b)
+{
+    return vandq_s32(a, b);
+}
+static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
+{
+    return vorrq_s32(a, b);
+}
+static inline invar_vi invar_vi_abs(invar_vi a)
+{
+    return vabsq_s32(a);
+}
+static inline invar_vi invar_vi_max(invar_vi a, invar_vi b)
+{
+    return vmaxq_s32(a, b);
+}
+static inline invar_vi invar_vi_min(invar_vi a, invar_vi b)
+{
+    return vminq_s32(a, b);
+}
+static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
+{
+    return vreinterpretq_s32_u32(vcgtq_s32(a, b));
+}
+static inline invar_vi invar_vi_is_zero(invar_vi a)
+{
+    return vreinterpretq_s32_u32(vceqzq_s32(a));
+}
+#define invar_vi_shift_left(v, n) vshlq_n_s32((v), (n))
+/* the 8 bits of the exponent field */
+static inline invar_vi invar_vi_exponent(invar_vi v)
+{
+    return vreinterpretq_s32_u32(vshrq_n_u32(vreinterpretq_u32_s32(vshlq_n_s32(v, 1)), 24));
+}
+static inline bool invar_vi_any(invar_vi v)
+{
+    return vmaxvq_u32(vreinterpretq_u32_s32(v)) != 0;
+}
+
+static inline invar_vh invar_vh_load(const int16_t *p)
+{
+    return vld1q_s16(p);
+}
+static inline invar_vh invar_vh_set1(int16_t x)
+{
+    return vdupq_n_s16(x);
+}
+static inline invar_vh invar_vh_add(invar_vh a, invar_vh b)
+{
+    return vaddq_s16(a, b);
+}
+static inline invar_vh invar_vh_max(invar_vh a, invar_vh b)
+{
+    return vmaxq_s16(a, b);
+}
+static inline invar_vi invar_vh_low(invar_vh v)
+{
+    return vmovl_s16(vget_low_s16(v));
+}
+static inline invar_vi invar_vh_high(invar_vh v)
+{
+    return vmovl_high_s16(v);
+}
+
+/* dst[p * dst_stride + r] = src[r * src_stride + p] for p, r < INVAR_VF_WIDTH */
+static inline void invar_vf_transpose(float *dst, int64_t dst_stride, const float *src,
+                                      int64_t src_stride)
+{
+    float32x4x2_t even = vtrnq_f32(vld1q_f32(src), vld1q_f32(src + src_stride));
+    float32x4x2_t odd = vtrnq_f32(vld1q_f32(src + 2 * src_stride), vld1q_f32(src + 3 * src_stride));
+
+    for (int h = 0; h < 2; h++) {
+        float32x4_t low = vcombine_f32(vget_low_f32(even.val[h]), vget_low_f32(odd.val[h]));
+        float32x4_t high = vcombine_f32(vget_high_f32(even.val[h]), vget_high_f32(odd.val[h]));
+        vst1q_f32(dst + h * dst_stride, low);
+        vst1q_f32(dst + (h + 2) * dst_stride, high);
+    }
+}
+
+/* The rounding mode of vector arithmetic; returns what to hand to invar_rounding_restore. */
+static inline uint64_t invar_rounding_toward_zero(void)
+{
+    uint64_t old;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(old)::"memory");
+    __asm__ volatile("msr fpcr, %0" ::"r"(old | UINT64_C(3) << 22) : "memory");
+    return old;
+}
+static inline void invar_rounding_restore(uint64_t old)
+{
+    __asm__ volatile("msr fpcr, %0" ::"r"(old) : "memory");
+}
+
+#elif defined(__x86_64__)
+
+#include <immintrin.h>
+
+#define INVAR_VF_WIDTH 8
+typedef __m256 invar_vf;
+typedef __m256i invar_vi;
+typedef __m256i invar_vh;
+
+static inline invar_vf invar_vf_load(const float *p)
+{
+    return _mm256_loadu_ps(p);
+}
+static inline void invar_vf_store(float *p, invar_vf v)
+{
+    _mm256_storeu_ps(p, v);
+}
+static inline invar_vf invar_vf_mul(invar_vf a, invar_vf b)
+{
+    return _mm256_mul_ps(a, b);
+}
+static inline invar_vf invar_vf_scale(invar_vf a, float s)
+{
+    return _mm256_mul_ps(a, _mm256_set1_ps(s));
+}
+/* acc + b * s, rounded once */
+static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
+{
+    return _mm256_fmadd_ps(b, _mm256_set1_ps(s), acc);
+}
+static inline invar_vf invar_vf_from_bits(invar_vi v)
+{
+    return _mm256_castsi256_ps(v);
+}
+static inline invar_vi invar_vi_from_bits(invar_vf v)
+{
+    return _mm256_castps_si256(v);
+}
+static inline invar_vf invar_vf_convert(invar_vi v)
+{
+    return _mm256_cvtepi32_ps(v);
+}
+static inline invar_vi invar_vi_truncate(invar_vf v)
+{
+    return _mm256_cvttps_epi32(v);
+}
+static inline invar_vi invar_vi_set1(int32_t x)
+{
+    return _mm256_set1_epi32(x);
+}
+static inline invar_vi invar_vi_add(invar_vi a, invar_vi b)
+{
+    return _mm256_add_epi32(a, b);
+}
+static inline invar_vi invar_vi_sub(invar_vi a, invar_vi b)
+{
+    return _mm256_sub_epi32(a, b);
+}
+static inline invar_vi invar_vi_and(invar_vi a, invar_vi b)
+{
+    return _mm256_and_si256(a, b);
+}
+static inline invar_vi invar_vi_or(invar_vi a, invar_vi b)
+{
+    return _mm256_or_si256(a, b);
+}
+static inline invar_vi invar_vi_abs(invar_vi a)
+{
+    return _mm256_abs_epi32(a);
+}
+static inline invar_vi invar_vi_max(invar_vi a, invar_vi b)
+{
+    return _mm256_max_epi32(a, b);
+}
+static inline invar_vi invar_vi_min(invar_vi a, invar_vi b)
+{
+    return _mm256_min_epi32(a, b);
+}
+static inline invar_vi invar_vi_greater(invar_vi a, invar_vi b)
+{
+    return _mm256_cmpgt_epi32(a, b);
+}
+static inline invar_vi invar_vi_is_zero(invar_vi a)
+{
+    return _mm256_cmpeq_epi32(a, _mm256_setzero_si256());
+}
+#define invar_vi_shift_left(v, n) _mm256_slli_epi32((v), (n))
+/* the 8 bits of the exponent field */
+static inline invar_vi invar_vi_exponent(invar_vi v)
+{
+    return _mm256_srli_epi32(_mm256_slli_epi32(v, 1), 24);
+}
+static inline bool invar_vi_any(invar_vi v)
+{
+    return !_mm256_testz_si256(v, v);
+}
+
+static inline invar_vh invar_vh_load(const int16_t *p)
+{
+    return _mm256_loadu_si256((const __m256i *)(const void *)p);
+}
+static inline invar_vh invar_vh_set1(int16_t x)
+{
+    return _mm256_set1_epi16(x);
+}
+static inline invar_vh invar_vh_add(invar_vh a, invar_vh b)
+{
+    return _mm256_add_epi16(a, b);
+}
+static inline invar_vh invar_vh_max(invar_vh a, invar_vh b)
+{
+    return _mm256_max_epi16(a, b);
+}
+static inline invar_vi invar_vh_low(invar_vh v)
+{
+    return _mm256_cvtepi16_epi32(_mm256_castsi256_si128(v));
+}
+static inline invar_vi invar_vh_high(invar_vh v)
+{
+    return _mm256_cvtepi16_epi32(_mm256_extracti128_si256(v, 1));
+}
+
+/* dst[p * dst_stride + r] = src[r * src_stride + p] for p, r < INVAR_VF_WIDTH */
+static inline void invar_vf_transpose(float *dst, int64_t dst_stride, const float *src,
+                                      int64_t src_stride)
+{
+    __m256 pair[8], quad[8];
+
+    // rows 2i and 2i+1 interleaved, then fours, then the 128-bit halves
+    for (int i = 0; i < 4; i++) {
+        __m256 a = _mm256_loadu_ps(src + 2 * i * src_stride);
+        __m256 b = _mm256_loadu_ps(src + (2 * i + 1) * src_stride);
+        pair[2 * i] = _mm256_unpacklo_ps(a, b);
+        pair[2 * i + 1] = _mm256_unpackhi_ps(a, b);
+    }
+    for (int i = 0; i < 2; i++)
+        for (int h = 0; h < 2; h++) {
+            __m256 a = pair[4 * i + h], b = pair[4 * i + h + 2];
+            quad[4 * i + 2 * h] = _mm256_shuffle_ps(a, b, 0x44);
+            quad[4 * i + 2 * h + 1] = _mm256_shuffle_ps(a, b, 0xEE);
+        }
+    for (int p = 0; p < 4; p++) {
+        _mm256_storeu_ps(dst + p * dst_stride, _mm256_permute2f128_ps(quad[p], quad[p + 4], 0x20));
+        _mm256_storeu_ps(dst + (p + 4) * dst_stride,
+                         _mm256_permute2f128_ps(quad[p], quad[p + 4], 0x31));
+    }
+}
+
+/* The rounding mode of vector arithmetic; returns what to hand to invar_rounding_restore. */
+static inline uint64_t invar_rounding_toward_zero(void)
+{
+    uint32_t old = _mm_getcsr();
+
+    _mm_setcsr(old | 0x6000u);
+    return old;
+}
+static inline void invar_rounding_restore(uint64_t old)
+{
+    _mm_setcsr((uint32_t)old);
+}
+
+#else
+#error "no vector operations for this architecture"
+#endif
+
+#endif

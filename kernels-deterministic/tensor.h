@@ -1,0 +1,88 @@
+/*
+ * tensor.h - data types and the description of a tensor.
+ *
+ * A tensor is a view: it owns nothing. Index 0 may be strided (row_stride elements apart), all
+ * further indices are contiguous, so a slice of columns of a wider buffer is a tensor too.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_TENSOR_H
+#define INVAR_KERNELS_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_dtype {
+    INVAR_DTYPE_NONE = 0, /* an absent optional tensor */
+    INVAR_DTYPE_F32,
+    INVAR_DTYPE_BF16,
+    INVAR_DTYPE_FP8,   /* e4m3 with f32 scales: 1x128 blocks (scale_rows 1) or 128x128 (128) */
+    INVAR_DTYPE_MXFP8, /* e4m3 with E8M0 scales, 1x32 along the last index */
+    INVAR_DTYPE_INT4,  /* two per byte, bf16 scales, groups of 32 along the last index */
+    INVAR_DTYPE_I32,
+    INVAR_DTYPE_I64,
+    INVAR_DTYPE_COUNT
+} invar_dtype;
+
+#define INVAR_MAX_RANK 4
+
+#define INVAR_FP8_BLOCK 128
+#define INVAR_MX_BLOCK 32
+#define INVAR_INT4_BLOCK 32
+
+typedef struct invar_tensor {
+    void *data;
+    void *scale; /* quantised types only: (rows / scale_rows, cols / block), contiguous */
+    invar_dtype dtype;
+    int32_t rank;
+    int32_t scale_rows; /* INVAR_DTYPE_FP8: 1 or 128; otherwise 1 */
+    int64_t shape[INVAR_MAX_RANK];
+    int64_t row_stride; /* elements between consecutive values of index 0 */
+} invar_tensor;
+
+/* Contiguous views. */
+invar_tensor invar_tensor_1d(void *data, invar_dtype dtype, int64_t n);
+invar_tensor invar_tensor_2d(void *data, invar_dtype dtype, int64_t rows, int64_t cols);
+invar_tensor invar_tensor_3d(void *data, invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2);
+invar_tensor invar_tensor_4d(void *data, invar_dtype dtype, int64_t n0, int64_t n1, int64_t n2,
+                             int64_t n3);
+
+/* The same with scales, for the quantised types; scale_rows as in invar_tensor. */
+invar_tensor invar_tensor_quantised(void *data, void *scale, invar_dtype dtype, int32_t scale_rows,
+                                    int64_t rows, int64_t cols);
+
+/* Columns [first, first + cols) of a rank 2 tensor. Whole bytes and whole scale blocks only. */
+invar_tensor invar_tensor_columns(const invar_tensor *t, int64_t first, int64_t cols);
+
+/* Rows [first, first + rows). For scale_rows 128, first must be a multiple of 128. */
+invar_tensor invar_tensor_rows(const invar_tensor *t, int64_t first, int64_t rows);
+
+/* "bf16". */
+const char *invar_dtype_name(invar_dtype dtype);
+
+/* Bits of one element: 32, 16, 8, 8, 4, 32, 64; 0 for NONE. */
+int invar_dtype_bits(invar_dtype dtype);
+
+/* Columns that share a scale: 128, 32, 32 for the quantised types, 0 for the others. */
+int64_t invar_dtype_scale_block(invar_dtype dtype);
+
+/* Bytes of a tensor's scales; 0 for types without. */
+size_t invar_tensor_scale_bytes(const invar_tensor *t);
+
+/* Elements of all indices but the first. */
+int64_t invar_tensor_row_elements(const invar_tensor *t);
+
+static inline bool invar_tensor_present(const invar_tensor *t)
+{
+    return t->dtype != INVAR_DTYPE_NONE;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

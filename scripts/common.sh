@@ -1,0 +1,34 @@
+# common.sh - what the scripts share: where the tree is and how they speak. Sourced, not run.
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+
+# shellcheck disable=SC2034 # used by those who source this file
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+
+# paint FILE-DESCRIPTOR CODE TEXT: the text, coloured where it goes to a terminal.
+paint() {
+    if [[ -t $1 && -z ${NO_COLOR:-} && ${TERM:-dumb} != dumb ]]; then
+        printf '\e[%sm%s\e[0m\n' "$2" "$3" >&"$1"
+    else
+        printf '%s\n' "$3" >&"$1"
+    fi
+}
+
+# step TEXT ...: announces what happens next.
+step() {
+    paint 1 1 "==> $*"
+}
+
+# fail WHAT [LINE ...]: what went wrong, then why and what to do; ends the script.
+fail() {
+    paint 2 31 "scripts/${0##*/}: $1"
+    if (($# > 1)); then
+        printf '  %s\n' "${@:2}" >&2
+    fi
+    exit 2
+}
+
+# usage: prints the comment that stands below the first line of the running script.
+usage() {
+    sed -n '2,/^# SPDX/{/^# SPDX/d;s/^# \{0,1\}//p}' "$0"
+}

@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# headers.sh FLAG ... - every header compiles alone, and twice, as C11 and (tests aside) as C++17.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+
+# compile LANGUAGE COMPILER HEADER FLAG ...
+compile() {
+    printf '#include "%s"\n#include "%s"\nextern int invar_not_empty;\n' "$3" "$3" |
+        "$2" -x "$1" "${@:4}" -I. -Wall -Wextra -Wpedantic -Werror -fsyntax-only - ||
+        { echo "$3 does not compile alone as $1" >&2 && return 1; }
+}
+
+code=0 count=0
+while read -r header; do
+    # poisons names for the rest of a file: no header includes it, no file includes it twice
+    if [[ $header == base/invar_banned.h ]]; then
+        continue
+    fi
+    compile c gcc "$header" -std=c11 -D_POSIX_C_SOURCE=200809L "$@" || code=1
+    if [[ $header != tests/* ]]; then
+        compile c++ g++ "$header" -std=c++17 "$@" || code=1
+    fi
+    count=$((count + 1))
+done < <(scripts/sources '*.h')
+echo "$count headers"
+exit "$code"

@@ -1,0 +1,286 @@
+/*
+ * base_alloc.c - every allocation of base/ fails once.
+ *
+ * A scenario takes an object through its whole life. It runs with the first allocation failing,
+ * then with the second, and so on until none fails any more. Each time it must end with
+ * INVAR_E_NOMEM and a message, or with success, and every block must have been given back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/arena.h"
+#include "base/hash.h"
+#include "base/pool.h"
+#include "base/progress.h"
+#include "base/recipe.h"
+#include "tests/support.h"
+
+/* ---- an allocator that fails once ------------------------------------------------------------ */
+
+typedef struct faulty {
+    _Atomic int calls;
+    _Atomic int live;
+    int fail_at; /* the number of the call that fails, from 1 */
+} faulty;
+
+static void *faulty_alloc(size_t bytes, void *payload)
+{
+    faulty *f = payload;
+    void *block;
+
+    if (atomic_fetch_add(&f->calls, 1) + 1 == f->fail_at)
+        return NULL;
+    if (posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
+        return NULL;
+    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
+    atomic_fetch_add(&f->live, 1);
+    return block;
+}
+
+static void faulty_free(void *block, void *payload)
+{
+    faulty *f = payload;
+
+    atomic_fetch_sub(&f->live, 1); // workers of the pool free, too
+    free(block);
+}
+
+typedef invar_status (*scenario)(void);
+
+static void fail_each_allocation(scenario run)
+{
+    faulty f;
+    invar_allocator allocator = {faulty_alloc, faulty_free, &f};
+    invar_status status = INVAR_E_NOMEM;
+    int failures = 0;
+
+    invar_allocator_set(&allocator);
+    for (int n = 1; status != INVAR_OK; n++) {
+        atomic_init(&f.calls, 0);
+        atomic_init(&f.live, 0);
+        f.fail_at = n;
+        invar_error_clear();
+        status = run();
+        assert_int_equal(f.live, 0);
+        if (status != INVAR_OK) {
+            failures++;
+            assert_int_equal(status, INVAR_E_NOMEM);
+            assert_int_equal(invar_error_last()->status, INVAR_E_NOMEM);
+            assert_non_null(strstr(invar_error_last()->message, "no memory for"));
+        }
+    }
+    assert_int_equal(f.calls, failures); // each was the failing one once
+    assert_true(failures > 0);
+    invar_allocator_set(NULL);
+}
+
+/* ---- arena ----------------------------------------------------------------------------------- */
+
+static invar_status use_arena(invar_arena *arena)
+{
+    void *block;
+    int item;
+
+    for (int i = 0; i < 40; i++)
+        INVAR_TRY(invar_arena_plan(&item, arena, 100, "item"));
+    INVAR_TRY(invar_arena_plan_scratch(arena, 40 * INVAR_ALIGN));
+    INVAR_TRY(invar_arena_reserve(arena));
+    INVAR_TRY(invar_arena_seal(arena));
+    for (int i = 0; i < 40; i++)
+        INVAR_TRY(invar_arena_push(&block, arena, 100, "scratch"));
+    INVAR_TRY(invar_arena_rewind(arena, 20 * INVAR_ALIGN));
+    return INVAR_OK;
+}
+
+static invar_status live_arena(void)
+{
+    invar_arena *arena;
+    invar_status status;
+
+    INVAR_TRY(invar_arena_new(&arena, "host"));
+    status = use_arena(arena);
+    invar_arena_free(arena);
+    return status;
+}
+
+static invar_status live_arena_debug(void)
+{
+    invar_arena *arena;
+    invar_status status;
+
+    INVAR_TRY(invar_arena_new_debug(&arena, "host"));
+    status = use_arena(arena);
+    invar_arena_free(arena);
+    return status;
+}
+
+static void test_base_alloc__arena_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_arena);
+    fail_each_allocation(live_arena_debug);
+}
+
+/* What failed once may succeed later, with the plan as it was. */
+static void retry_reserve(invar_status (*create)(invar_arena **out, const char *name), int nth)
+{
+    faulty f = {.fail_at = 0};
+    invar_allocator allocator = {faulty_alloc, faulty_free, &f};
+    invar_arena *arena;
+    int item;
+
+    invar_allocator_set(&allocator);
+    assert_ok(create(&arena, "host"));
+    for (int i = 0; i < 3; i++)
+        assert_ok(invar_arena_plan(&item, arena, 100, "item"));
+    f.fail_at = f.calls + nth;
+    assert_int_equal(invar_arena_reserve(arena), INVAR_E_NOMEM);
+    assert_null(invar_arena_item(arena, 0));
+    assert_ok(invar_arena_reserve(arena));
+    assert_non_null(invar_arena_item(arena, 2));
+    invar_arena_free(arena);
+    assert_int_equal(f.live, 0);
+    invar_allocator_set(NULL);
+}
+
+static void test_base_alloc__arena_reserve_may_be_repeated(void **state)
+{
+    (void)state;
+    retry_reserve(invar_arena_new, 1);
+    for (int nth = 1; nth <= 3; nth++)
+        retry_reserve(invar_arena_new_debug, nth);
+}
+
+/* ---- pool and hash --------------------------------------------------------------------------- */
+
+static invar_status do_nothing(void *payload, int64_t task, int worker)
+{
+    (void)payload;
+    (void)task;
+    (void)worker;
+    return INVAR_OK;
+}
+
+static invar_status live_pool(void)
+{
+    invar_pool *pool;
+    invar_status status;
+
+    INVAR_TRY(invar_pool_new(&pool, 4));
+    status = invar_pool_run(pool, 100, do_nothing, NULL);
+    invar_pool_free(pool);
+    return status;
+}
+
+static void test_base_alloc__pool_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_pool);
+}
+
+static invar_status live_hash(void)
+{
+    static const char data[50000];
+    invar_tree_shard shards[2] = {{data, 1, sizeof data, sizeof data}, {data, 10, 100, 200}};
+    invar_tree_input in = {shards, 2};
+    invar_digest root, leaves[5];
+    int64_t count;
+
+    INVAR_TRY(invar_tree_hash(&root, NULL, &in));
+    INVAR_TRY(invar_tree_leaf_count(&count, &in));
+    return invar_tree_leaves(leaves, count, NULL, &in);
+}
+
+static void test_base_alloc__tree_hash_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_hash);
+}
+
+/* ---- recipe ---------------------------------------------------------------------------------- */
+
+static const invar_recipe_key keys[] = {
+    {.section = "a", .name = "text", .type = INVAR_RECIPE_TYPE_STRING, .fallback = "x", .doc = "d"},
+    {.section = "a", .name = "int", .type = INVAR_RECIPE_TYPE_INT, .fallback = "1", .doc = "d"},
+    {.section = "b", .name = "float", .type = INVAR_RECIPE_TYPE_FLOAT, .fallback = "1", .doc = "d"},
+};
+static const invar_recipe_schema schema = {keys, 3};
+
+static char path[] = INVAR_TEST_WORK "/fault-XXXXXX";
+
+static invar_status use_recipe(invar_recipe *recipe)
+{
+    char *text;
+    size_t bytes;
+
+    INVAR_TRY(invar_recipe_read(recipe, path));
+    INVAR_TRY(invar_recipe_set(recipe, "int", "3", "--int"));
+    INVAR_TRY(invar_recipe_set(recipe, "float", "0.5", "--float"));
+    INVAR_TRY(invar_recipe_check(recipe));
+    INVAR_TRY(invar_recipe_canonical(&text, &bytes, recipe));
+    invar_free(text);
+    return INVAR_OK;
+}
+
+static invar_status live_recipe(void)
+{
+    invar_recipe *recipe;
+    invar_status status;
+
+    INVAR_TRY(invar_recipe_new(&recipe, &schema));
+    status = use_recipe(recipe);
+    invar_recipe_free(recipe);
+    return status;
+}
+
+static void test_base_alloc__recipe_survives_each_failure(void **state)
+{
+    FILE *stream = fdopen(mkstemp(path), "w");
+
+    (void)state;
+    assert_non_null(stream);
+    fputs("[a]\ntext = long enough\nint = 2\n[b]\nfloat = 1e-6\n", stream);
+    assert_int_equal(fclose(stream), 0);
+    fail_each_allocation(live_recipe);
+    assert_int_equal(unlink(path), 0);
+}
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+static invar_status live_progress(void)
+{
+    invar_progress *progress;
+    invar_progress_options options = {
+        .stream = stderr, .title = "title", .mode = INVAR_PROGRESS_MODE_SILENT};
+
+    INVAR_TRY(invar_progress_new(&progress, &options));
+    invar_progress_update(progress, 1, "message");
+    invar_progress_free(progress);
+    return INVAR_OK;
+}
+
+static void test_base_alloc__progress_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_progress);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_base_alloc__arena_survives_each_failure),
+        cmocka_unit_test(test_base_alloc__arena_reserve_may_be_repeated),
+        cmocka_unit_test(test_base_alloc__pool_survives_each_failure),
+        cmocka_unit_test(test_base_alloc__tree_hash_survives_each_failure),
+        cmocka_unit_test(test_base_alloc__recipe_survives_each_failure),
+        cmocka_unit_test(test_base_alloc__progress_survives_each_failure),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

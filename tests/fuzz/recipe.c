@@ -1,0 +1,155 @@
+/*
+ * recipe.c - fuzz target: the recipe reader on any bytes.
+ *
+ * The input is read as a file, and its lines are set as flags' values. Whatever the bytes are, the
+ * reader must refuse them with a proper message or accept them; what it accepted must come back
+ * from its canonical text unchanged.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/recipe.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { KEY_COUNT = 8 };
+
+static const invar_recipe_key keys[KEY_COUNT] = {
+    {.section = "model",
+     .name = "model-name",
+     .type = INVAR_RECIPE_TYPE_STRING,
+     .doc = "a string without a default"},
+    {.section = "model",
+     .name = "num-layers",
+     .type = INVAR_RECIPE_TYPE_INT,
+     .fallback = "4",
+     .int_min = 1,
+     .int_max = 1024,
+     .doc = "an integer with limits"},
+    {.section = "grpo",
+     .name = "advantage-estimator",
+     .type = INVAR_RECIPE_TYPE_ENUM,
+     .fallback = "grpo",
+     .choices = "grpo|gspo|ppo",
+     .doc = "a choice"},
+    {.section = "grpo",
+     .name = "use-kl-loss",
+     .type = INVAR_RECIPE_TYPE_BOOL,
+     .fallback = "false",
+     .doc = "a switch"},
+    {.section = "grpo",
+     .name = "eps-clip",
+     .type = INVAR_RECIPE_TYPE_FLOAT,
+     .fallback = "0.2",
+     .float_min = -10,
+     .float_max = 10,
+     .doc = "a float with limits"},
+    {.section = "optimizer",
+     .name = "lr",
+     .type = INVAR_RECIPE_TYPE_FLOAT,
+     .fallback = "1e-6",
+     .doc = "a float"},
+    {.section = "engine",
+     .name = "seed",
+     .type = INVAR_RECIPE_TYPE_INT,
+     .fallback = "0",
+     .doc = "an integer"},
+    {.section = "engine",
+     .name = "prompt-data",
+     .type = INVAR_RECIPE_TYPE_STRING,
+     .fallback = "",
+     .doc = "a string"},
+};
+
+static const invar_recipe_schema schema = {keys, KEY_COUNT};
+
+static invar_recipe *fresh(void)
+{
+    invar_recipe *recipe;
+
+    INVAR_CHECK(invar_recipe_new(&recipe, &schema) == INVAR_OK);
+    return recipe;
+}
+
+/* A refusal has a code, begins with the place, and is one line without control characters. */
+static void check_refusal(invar_status status, const char *place)
+{
+    const char *message = invar_error_last()->message;
+
+    INVAR_CHECK(status == INVAR_E_INVALID);
+    INVAR_CHECK(strncmp(message, place, strlen(place)) == 0);
+    INVAR_CHECK(strlen(message) > strlen(place) + 4);
+    for (; *message; message++)
+        INVAR_CHECK((unsigned char)*message >= 0x20 && *message != 0x7F);
+}
+
+static void check_round_trip(const invar_recipe *recipe)
+{
+    invar_recipe *again = fresh();
+    invar_recipe_entry a, b;
+    char *first, *second;
+    size_t first_bytes, second_bytes;
+
+    INVAR_CHECK(invar_recipe_canonical(&first, &first_bytes, recipe) == INVAR_OK);
+    INVAR_CHECK(invar_recipe_parse(again, "canonical", first, first_bytes) == INVAR_OK);
+    INVAR_CHECK(invar_recipe_canonical(&second, &second_bytes, again) == INVAR_OK);
+    INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
+    for (int i = 0; i < KEY_COUNT; i++) {
+        invar_recipe_entry_get(&a, recipe, i);
+        invar_recipe_entry_get(&b, again, i);
+        INVAR_CHECK(!a.text == !b.text && (!a.text || strcmp(a.text, b.text) == 0));
+    }
+    invar_free(first);
+    invar_free(second);
+    invar_recipe_free(again);
+}
+
+static void fuzz_file(const uint8_t *data, size_t size)
+{
+    invar_recipe *recipe = fresh();
+    invar_status status = invar_recipe_parse(recipe, "fuzz", (const char *)data, size);
+
+    if (status == INVAR_OK)
+        check_round_trip(recipe);
+    else
+        check_refusal(status, "fuzz:");
+    invar_recipe_free(recipe);
+}
+
+/* Lines go to the keys in turn: as a whole to one, and what follows the = to another. */
+static void fuzz_flags(const uint8_t *data, size_t size)
+{
+    const char *at = (const char *)data, *end = at + size;
+    invar_recipe *recipe = fresh();
+    char value[256];
+
+    for (int i = 0; i < KEY_COUNT && at < end; i++) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        size_t length = (size_t)((newline ? newline : end) - at);
+        const char *sign;
+        invar_status status;
+
+        length = length < sizeof value ? length : sizeof value - 1;
+        memcpy(value, at, length);
+        value[length] = '\0';
+        sign = i % 2 ? strstr(value, "= ") : NULL;
+        status = invar_recipe_set(recipe, keys[i].name, sign ? sign + 2 : value, "--flag");
+        if (status != INVAR_OK)
+            check_refusal(status, "--flag: ");
+        status = invar_recipe_set(recipe, value, "1", value);
+        if (status != INVAR_OK)
+            check_refusal(status, "");
+        at = newline ? newline + 1 : end;
+    }
+    check_round_trip(recipe);
+    invar_recipe_free(recipe);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_file(data, size);
+    fuzz_flags(data, size);
+    return 0;
+}

@@ -1,0 +1,342 @@
+/*
+ * layers_rows.c - a row's result depends on that row alone.
+ *
+ * Every op whose output row belongs to one input row runs under all circumstances that must not
+ * matter: the number of rows, the position among them, neighbours that are NaN or huge, strides,
+ * threads, numerics and CPU path. Two controls, which depend on them, must be caught.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+
+#include "tests/ops.h"
+
+enum { ROWS = 300, VOCABULARY = 40, POSITIONS = 64, HEAD = 64, MAX_TENSORS = 5 };
+
+/* What a call needs besides its rows. */
+typedef struct constants {
+    invar_tensor weight, head_weight, table, cosine, sine;
+} constants;
+
+typedef struct row_op {
+    const char *name;
+    int outputs; /* the first ones of `views` */
+    int tensors;
+    invar_tensor views[MAX_TENSORS]; /* with ROWS rows, without data */
+    invar_status (*run)(const invar_device *dev, const invar_tensor *t, const constants *c);
+} row_op;
+
+/* ---- the ops --------------------------------------------------------------------------------- */
+
+static invar_status run_add(const invar_device *dev, const invar_tensor *t, const constants *c)
+{
+    (void)c;
+    return invar_add(dev, &(invar_add_args){t[0], t[1], t[2]});
+}
+
+static invar_status run_embedding(const invar_device *dev, const invar_tensor *t,
+                                  const constants *c)
+{
+    return invar_embedding_fwd(dev, &(invar_embedding_fwd_args){t[0], c->table, t[1]});
+}
+
+static invar_status run_norm(const invar_device *dev, const invar_tensor *t, const constants *c)
+{
+    const invar_tensor *w = t[0].shape[1] == 1 ? &c->weight : &c->head_weight;
+
+    return invar_rmsnorm_fwd(dev, &(invar_rmsnorm_fwd_args){t[0], t[1], *w, 1e-6f});
+}
+
+static invar_status run_norm_bwd(const invar_device *dev, const invar_tensor *t, const constants *c)
+{
+    const invar_tensor *w = t[0].shape[1] == 1 ? &c->weight : &c->head_weight;
+
+    return invar_rmsnorm_bwd(
+        dev,
+        &(invar_rmsnorm_bwd_args){.dx = t[0], .dy = t[1], .x = t[2], .weight = *w, .eps = 1e-6f});
+}
+
+static invar_status run_rope(const invar_device *dev, const invar_tensor *t, const constants *c)
+{
+    return invar_rope_fwd(dev, &(invar_rope_fwd_args){t[0], t[1], t[2], c->cosine, c->sine});
+}
+
+static invar_status run_rope_bwd(const invar_device *dev, const invar_tensor *t, const constants *c)
+{
+    return invar_rope_bwd(dev, &(invar_rope_bwd_args){t[0], t[1], t[2], c->cosine, c->sine});
+}
+
+static invar_status run_swiglu(const invar_device *dev, const invar_tensor *t, const constants *c)
+{
+    (void)c;
+    return invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){t[0], t[1], t[2]});
+}
+
+static invar_status run_swiglu_bwd(const invar_device *dev, const invar_tensor *t,
+                                   const constants *c)
+{
+    (void)c;
+    return invar_swiglu_bwd(dev, &(invar_swiglu_bwd_args){t[0], t[1], t[2], t[3], t[4]});
+}
+
+static invar_status run_quantise(const invar_device *dev, const invar_tensor *t, const constants *c)
+{
+    (void)c;
+    return invar_quantise(dev, &(invar_quantise_args){t[0], t[1]});
+}
+
+static invar_status run_dequantise(const invar_device *dev, const invar_tensor *t,
+                                   const constants *c)
+{
+    (void)c;
+    return invar_dequantise(dev, &(invar_dequantise_args){t[0], t[1]});
+}
+
+/* ---- controls -------------------------------------------------------------------------------- */
+
+/* Divides by a mean over all rows: the batch shows. */
+static invar_status run_batch_mean(const invar_device *dev, const invar_tensor *t,
+                                   const constants *c)
+{
+    (void)dev, (void)c;
+    for (int64_t j = 0; j < t[0].shape[1]; j++) {
+        float sum = 0.0f;
+        for (int64_t i = 0; i < t[0].shape[0]; i++)
+            sum += fabsf(invar_test_get(&t[1], i, j));
+        for (int64_t i = 0; i < t[0].shape[0]; i++)
+            invar_test_set(&t[0], i, j, invar_test_get(&t[1], i, j) / sum);
+    }
+    return INVAR_OK;
+}
+
+/* Sums a row in one accumulator a thread: the number of threads shows. */
+static invar_status run_split_sum(const invar_device *dev, const invar_tensor *t,
+                                  const constants *c)
+{
+    int threads = invar_pool_threads(dev->pool);
+
+    (void)c;
+    for (int64_t i = 0; i < t[0].shape[0]; i++) {
+        float lanes[8] = {0}, sum = 0.0f;
+        for (int64_t j = 0; j < t[1].shape[1]; j++)
+            lanes[j % threads] += invar_test_get(&t[1], i, j);
+        for (int k = 0; k < threads; k++)
+            sum += lanes[k];
+        for (int64_t j = 0; j < t[0].shape[1]; j++)
+            invar_test_set(&t[0], i, j, sum);
+    }
+    return INVAR_OK;
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+typedef struct sweep {
+    const invar_device *devices; /* (INVAR_TEST_DEVICES) */
+    const row_op *op;
+    const constants *fixed;
+    invar_tensor base[MAX_TENSORS]; /* inputs, and the outputs expected of them */
+} sweep;
+
+static invar_tensor with_rows(invar_tensor view, int64_t rows, int64_t gap)
+{
+    view.shape[0] = rows;
+    return invar_test_strided(view, view.rank > 1 ? gap : 0);
+}
+
+/* NaN, or so large that a sum of two of them is infinite; index 0 where indices are asked for. */
+static void fill_neighbours(const invar_tensor *t, bool huge)
+{
+    if (t->dtype == INVAR_DTYPE_I32)
+        invar_test_fill(t, 0.0f);
+    else if (huge && (t->dtype == INVAR_DTYPE_F32 || t->dtype == INVAR_DTYPE_BF16))
+        invar_test_fill(t, 3e38f);
+}
+
+/*
+ * A batch of `rows` rows with the base rows [first, first + count) at position `at`; the others are
+ * neighbours. True when the rows come out as expected.
+ */
+static bool same(const sweep *s, int64_t device, int64_t rows, int64_t at, int64_t first,
+                 int64_t count, int64_t gap, bool huge)
+{
+    const row_op *op = s->op;
+    invar_tensor t[MAX_TENSORS] = {{0}};
+    bool equal = true;
+
+    for (int i = 0; i < op->tensors; i++) {
+        t[i] = with_rows(op->views[i], rows, i < op->outputs ? gap + 4 : gap);
+        if (i >= op->outputs) {
+            fill_neighbours(&t[i], huge);
+            invar_test_copy_rows(&t[i], at, &s->base[i], first, count);
+        }
+    }
+    assert_ok(op->run(&s->devices[device % INVAR_TEST_DEVICES], t, s->fixed));
+    for (int i = 0; i < op->outputs; i++) {
+        invar_tensor got = invar_tensor_rows(&t[i], at, count);
+        invar_tensor expected = invar_tensor_rows(&s->base[i], first, count);
+        equal = equal && !invar_tensors_differ(&got, &expected);
+    }
+    for (int i = 0; i < op->tensors; i++)
+        invar_test_free(&t[i]);
+    return equal;
+}
+
+static void sweep_init(sweep *s, const invar_device *devices, const row_op *op,
+                       const constants *fixed)
+{
+    s->devices = devices;
+    s->op = op;
+    s->fixed = fixed;
+    for (int i = 0; i < op->tensors; i++) {
+        s->base[i] = with_rows(op->views[i], ROWS, 0);
+        if (i < op->outputs)
+            continue;
+        if (s->base[i].dtype == INVAR_DTYPE_I32)
+            invar_test_fill_index(&s->base[i], (uint64_t)i, VOCABULARY);
+        else if (!s->base[i].scale)
+            invar_test_fill_normal(&s->base[i], (uint64_t)i, 1.0f);
+    }
+    if (s->base[op->tensors - 1].scale) { // dequantise: from some quantised rows
+        invar_tensor x = with_rows(op->views[0], ROWS, 0);
+        invar_test_fill_normal(&x, 9, 1.0f);
+        assert_ok(invar_quantise(&devices[0], &(invar_quantise_args){s->base[1], x}));
+        invar_test_free(&x);
+    }
+    assert_ok(op->run(&devices[0], s->base, fixed));
+}
+
+static void sweep_release(sweep *s)
+{
+    for (int i = 0; i < s->op->tensors; i++)
+        invar_test_free(&s->base[i]);
+}
+
+/* What the bits turn out to depend on; NULL when on nothing. */
+static const char *dependence(const invar_device *devices, const row_op *op, const constants *fixed)
+{
+    static const int64_t few[] = {1, 2, 3, 7, 16, 31, 64, 129, 255, ROWS};
+    int64_t steps = invar_test_full() ? ROWS : (int64_t)(sizeof few / sizeof *few);
+    const char *found = NULL;
+    sweep s;
+
+    sweep_init(&s, devices, op, fixed);
+    for (int i = 0; i < INVAR_TEST_DEVICES && !found; i++)
+        if (!same(&s, i, ROWS, 0, 0, ROWS, 2 * i, false))
+            found = "threads, numerics, CPU path or strides";
+    for (int64_t i = 0; i < steps && !found; i++) {
+        int64_t rows = invar_test_full() ? i + 1 : few[i];
+        if (!same(&s, i, rows, 0, (ROWS - rows) / 2, rows, 0, false))
+            found = "the number of rows";
+    }
+    for (int64_t at = 0; at < 19 && !found; at++)
+        if (!same(&s, at, 19, at, at * 15, 1, 6, at % 2))
+            found = "the position or the neighbours";
+    sweep_release(&s);
+    return found;
+}
+
+static constants constants_new(const invar_device *dev, invar_dtype dtype)
+{
+    constants c = {
+        .weight = invar_test_tensor(invar_tensor_1d(NULL, dtype, 640)),
+        .head_weight = invar_test_tensor(invar_tensor_1d(NULL, dtype, HEAD)),
+        .table = invar_test_tensor(invar_tensor_2d(NULL, dtype, VOCABULARY, 128)),
+        .cosine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, HEAD / 2)),
+        .sine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, HEAD / 2))};
+
+    invar_test_fill_normal(&c.weight, 1, 1.0f);
+    invar_test_fill_normal(&c.head_weight, 2, 1.0f);
+    invar_test_fill_normal(&c.table, 3, 1.0f);
+    assert_ok(invar_rope_table(
+        dev, &(invar_rope_table_args){.cosine = c.cosine, .sine = c.sine, .theta = 10000.0}));
+    return c;
+}
+
+static void constants_free(constants *c)
+{
+    invar_test_free(&c->weight, &c->head_weight, &c->table, &c->cosine, &c->sine);
+}
+
+static void test_layers__bits_invariant_to_batch(void **state)
+{
+    for (int d = 0; d < 2; d++) {
+        invar_dtype dtype = invar_test_storage[d];
+        invar_tensor x = invar_tensor_2d(NULL, dtype, ROWS, 640);
+        invar_tensor wide = invar_tensor_3d(NULL, dtype, ROWS, 1, 640);
+        invar_tensor heads = invar_tensor_3d(NULL, dtype, ROWS, 3, HEAD);
+        invar_tensor narrow = invar_tensor_2d(NULL, dtype, ROWS, 128);
+        invar_tensor index = invar_tensor_1d(NULL, INVAR_DTYPE_I32, ROWS);
+        invar_tensor fp8 = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, ROWS, 640);
+        invar_tensor mx = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, ROWS, 640);
+        invar_tensor int4 = invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_INT4, 1, ROWS, 640);
+        const row_op ops[] = {
+            {"add", 1, 3, {x, x, x}, run_add},
+            {"embedding.fwd", 1, 2, {narrow, index}, run_embedding},
+            {"rmsnorm.fwd", 1, 2, {wide, wide}, run_norm},
+            {"rmsnorm.fwd, heads", 1, 2, {heads, heads}, run_norm},
+            {"rmsnorm.bwd", 1, 3, {wide, wide, wide}, run_norm_bwd},
+            {"rmsnorm.bwd, heads", 1, 3, {heads, heads, heads}, run_norm_bwd},
+            {"rope.fwd", 1, 3, {heads, heads, index}, run_rope},
+            {"rope.bwd", 1, 3, {heads, heads, index}, run_rope_bwd},
+            {"swiglu.fwd", 1, 3, {x, x, x}, run_swiglu},
+            {"swiglu.bwd", 2, 5, {x, x, x, x, x}, run_swiglu_bwd},
+            {"quantise fp8", 1, 2, {fp8, x}, run_quantise},
+            {"quantise mxfp8", 1, 2, {mx, x}, run_quantise},
+            {"quantise int4", 1, 2, {int4, x}, run_quantise},
+            {"dequantise fp8", 1, 2, {x, fp8}, run_dequantise},
+            {"dequantise mxfp8", 1, 2, {x, mx}, run_dequantise},
+            {"dequantise int4", 1, 2, {x, int4}, run_dequantise},
+        };
+        constants c = constants_new(*state, dtype);
+
+        for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
+            const char *found = dependence(*state, &ops[i], &c);
+            if (found)
+                fail_msg("%s %s: bits depend on %s", ops[i].name, invar_dtype_name(dtype), found);
+        }
+        constants_free(&c);
+    }
+}
+
+static void test_layers__controls_are_caught(void **state)
+{
+    invar_tensor x = invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, 64);
+    const row_op mean = {"batch mean", 1, 2, {x, x}, run_batch_mean};
+    const row_op split = {"split sum", 1, 2, {x, x}, run_split_sum};
+
+    assert_string_equal(dependence(*state, &mean, NULL), "the number of rows");
+    assert_string_equal(dependence(*state, &split, NULL), "threads, numerics, CPU path or strides");
+}
+
+/* Rows of a 128x128 band share a scale; bands do not share anything. */
+static void test_quantise__bits_invariant_to_other_bands(void **state)
+{
+    const invar_device *devices = *state;
+    invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 384, 256));
+    invar_tensor q =
+        invar_test_tensor(invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 128, 384, 256));
+    invar_tensor alone =
+        invar_test_tensor(invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 128, 128, 256));
+
+    invar_test_fill_normal(&x, 1, 1.0f);
+    for (int i = 0; i < INVAR_TEST_DEVICES; i++)
+        for (int64_t band = 0; band < 3; band++) {
+            invar_tensor rows = invar_tensor_rows(&x, band * 128, 128), got;
+            assert_ok(invar_quantise(&devices[i], &(invar_quantise_args){q, x}));
+            assert_ok(invar_quantise(&devices[0], &(invar_quantise_args){alone, rows}));
+            got = invar_tensor_rows(&q, band * 128, 128);
+            invar_assert_bits_tensor(&got, &alone, "a band of fp8 128x128");
+        }
+    invar_test_free(&x, &q, &alone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layers__bits_invariant_to_batch),
+        cmocka_unit_test(test_layers__controls_are_caught),
+        cmocka_unit_test(test_quantise__bits_invariant_to_other_bands),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}

@@ -1,0 +1,303 @@
+/*
+ * linear.c - no bit of a linear layer depends on anything but its own row and column.
+ *
+ * Sweeps over batch sizes, positions, neighbours, slices of columns, threads, code paths and
+ * micro-batches, for every format and numerics; each with a control that reorders a reduction and
+ * must be seen.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels-deterministic/row.h"
+#include "tests/formats.h"
+
+enum { ROWS = 300, N = 128, K = 256 };
+
+/* A batch of inputs and output gradients, the weights, and what the whole batch yields. */
+typedef struct fixture {
+    const invar_test_format *format;
+    invar_device dev;
+    invar_tensor plain_x, plain_dy, plain_w; /* before quantisation */
+    invar_tensor x, dy, w;
+    invar_tensor y, dx;
+} fixture;
+
+static void forward(const invar_device *dev, const invar_tensor *y, const invar_tensor *x,
+                    const invar_tensor *w)
+{
+    assert_ok(
+        invar_linear_fwd(dev, &(invar_linear_fwd_args){.y = *y, .x = *x, .w = *w, .k_shards = 1}));
+}
+
+static void backward(const invar_device *dev, const invar_tensor *dx, const invar_tensor *dy,
+                     const invar_tensor *w)
+{
+    assert_ok(invar_linear_dx(
+        dev,
+        &(invar_linear_dx_args){.dx = *dx, .parts = {{*dy, *w}}, .n_parts = 1, .k_shards = 1}));
+}
+
+static void set_up(fixture *f, const invar_test_format *format, invar_numerics numerics)
+{
+    f->format = format;
+    invar_test_device_init(&f->dev, numerics, INVAR_CPU_PATH_SIMD, 1);
+    f->plain_x = invar_test_normal_2d(format->storage, ROWS, K, 1);
+    f->plain_dy = invar_test_normal_2d(format->storage, ROWS, N, 2);
+    f->plain_w = invar_test_normal_2d(format->storage, N, K, 3);
+    f->x = invar_test_quantised(&f->dev, &f->plain_x, format->x, false);
+    f->dy = invar_test_quantised(&f->dev, &f->plain_dy, format->x, false);
+    f->w = invar_test_quantised(&f->dev, &f->plain_w, format->w, true);
+    f->y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
+    f->dx = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, K));
+    forward(&f->dev, &f->y, &f->x, &f->w);
+    backward(&f->dev, &f->dx, &f->dy, &f->w);
+}
+
+static void tear_down(fixture *f)
+{
+    invar_test_free(&f->plain_x, &f->plain_dy, &f->plain_w, &f->x, &f->dy, &f->w, &f->y, &f->dx);
+    invar_test_device_release(&f->dev);
+}
+
+typedef void (*property)(fixture *f);
+
+static void for_all(property check)
+{
+    for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
+        for (int i = 0; i < INVAR_TEST_FORMATS; i++) {
+            fixture f;
+            set_up(&f, &invar_test_formats[i], (invar_numerics)numerics);
+            check(&f);
+            tear_down(&f);
+        }
+}
+
+/* Rows [first, first + m) alone give what they gave in the batch. */
+static void check_slice(fixture *f, int64_t first, int64_t m)
+{
+    invar_tensor x = invar_tensor_rows(&f->x, first, m), dy = invar_tensor_rows(&f->dy, first, m);
+    invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, m, N));
+    invar_tensor dx = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, m, K));
+    invar_tensor expected_y = invar_tensor_rows(&f->y, first, m);
+    invar_tensor expected_dx = invar_tensor_rows(&f->dx, first, m);
+
+    forward(&f->dev, &y, &x, &f->w);
+    backward(&f->dev, &dx, &dy, &f->w);
+    invar_assert_bits_tensor(&y, &expected_y, f->format->name);
+    invar_assert_bits_tensor(&dx, &expected_dx, f->format->name);
+    invar_test_free(&y, &dx);
+}
+
+static void batch_sizes(fixture *f)
+{
+    static const int64_t reduced[] = {1, 2, 5, 8, 13, 16, 17, 64, 65, 129, 241, 299};
+
+    if (!invar_test_full()) {
+        for (size_t i = 0; i < sizeof reduced / sizeof *reduced; i++)
+            check_slice(f, (int64_t)i * 7 % (ROWS - reduced[i] + 1), reduced[i]);
+        return;
+    }
+    for (int64_t m = 1; m <= ROWS; m += m < 40 ? 1 : m % 7 + 1)
+        check_slice(f, m * 37 % (ROWS - m + 1), m);
+}
+
+static void test_linear__bits_invariant_to_batch_size(void **state)
+{
+    (void)state;
+    for_all(batch_sizes);
+}
+
+/* One row at a place of a batch whose other rows hold `filler`; its bits are those of row 0. */
+static void check_place(fixture *f, int64_t m, int64_t place, float filler)
+{
+    invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, f->format->storage, m, K));
+    invar_tensor dy = invar_test_tensor(invar_tensor_2d(NULL, f->format->storage, m, N));
+    invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, m, N));
+    invar_tensor dx = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, m, K));
+    invar_tensor qx, qdy, got, expected;
+    float line[K];
+
+    invar_test_fill(&x, filler);
+    invar_test_fill(&dy, filler);
+    invar_row_load(line, &f->plain_x, 0, 0, K);
+    invar_row_store(&x, place, 0, K, line);
+    invar_row_load(line, &f->plain_dy, 0, 0, N);
+    invar_row_store(&dy, place, 0, N, line);
+    qx = invar_test_quantised(&f->dev, &x, f->format->x, false);
+    qdy = invar_test_quantised(&f->dev, &dy, f->format->x, false);
+    forward(&f->dev, &y, &qx, &f->w);
+    backward(&f->dev, &dx, &qdy, &f->w);
+    got = invar_tensor_rows(&y, place, 1), expected = invar_tensor_rows(&f->y, 0, 1);
+    invar_assert_bits_tensor(&got, &expected, f->format->name);
+    got = invar_tensor_rows(&dx, place, 1), expected = invar_tensor_rows(&f->dx, 0, 1);
+    invar_assert_bits_tensor(&got, &expected, f->format->name);
+    invar_test_free(&x, &dy, &y, &dx, &qx, &qdy);
+}
+
+static void positions(fixture *f)
+{
+    static const float fillers[] = {0.0f, 1.0f, 3.0e38f, -INFINITY, NAN, 1e-40f};
+    int64_t step = invar_test_count(11, 1), m = 33;
+
+    for (int64_t place = 0; place < m; place += step)
+        check_place(f, m, place, fillers[place / step % 6]);
+    check_place(f, 257, 256, NAN);
+    check_place(f, 257, 3, 3.0e38f);
+}
+
+static void test_linear__bits_invariant_to_position_and_neighbours(void **state)
+{
+    (void)state;
+    for_all(positions);
+}
+
+static void threads_and_paths(fixture *f)
+{
+    static const int threads[] = {1, 2, 3, 8};
+
+    for (int path = 0; path < 2; path++)
+        for (int i = 0; i < 4; i++) {
+            // the portable step is slow: a few rows say as much
+            int64_t m = path == INVAR_CPU_PATH_PORTABLE ? invar_test_count(9, ROWS) : ROWS;
+            invar_device dev;
+            invar_tensor x = invar_tensor_rows(&f->x, 0, m), dy = invar_tensor_rows(&f->dy, 0, m);
+            invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, m, N));
+            invar_tensor dx = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, m, K));
+            invar_tensor ey = invar_tensor_rows(&f->y, 0, m), edx = invar_tensor_rows(&f->dx, 0, m);
+
+            invar_test_device_init(&dev, f->dev.numerics, (invar_cpu_path)path, threads[i]);
+            forward(&dev, &y, &x, &f->w);
+            backward(&dev, &dx, &dy, &f->w);
+            invar_assert_bits_tensor(&y, &ey, f->format->name);
+            invar_assert_bits_tensor(&dx, &edx, f->format->name);
+            invar_test_free(&y, &dx);
+            invar_test_device_release(&dev);
+        }
+}
+
+static void test_linear__bits_invariant_to_threads_and_path(void **state)
+{
+    (void)state;
+    for_all(threads_and_paths);
+}
+
+/* ---- gradients of weights under micro-batching ----------------------------------------------- */
+
+static const int64_t unit_start[] = {0, 3, 20, 37, 100, 101, 180, 260, 299, 300};
+enum { UNITS = 9 };
+
+static void accumulate(const invar_device *dev, const invar_tensor *dw, const invar_tensor *dy,
+                       const invar_tensor *x, int64_t first, int64_t units)
+{
+    int64_t start[UNITS + 1];
+    int64_t row = unit_start[first], rows = unit_start[first + units] - row;
+
+    for (int64_t u = 0; u <= units; u++)
+        start[u] = unit_start[first + u] - row;
+    assert_ok(invar_linear_dw(dev, &(invar_linear_dw_args){.dw = *dw,
+                                                           .dy = invar_tensor_rows(dy, row, rows),
+                                                           .x = invar_tensor_rows(x, row, rows),
+                                                           .units = {start, units}}));
+}
+
+static void test_linear_dw__bits_invariant_to_micro_batches(void **state)
+{
+    (void)state;
+    for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
+        for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS; i++) {
+            fixture f;
+            invar_tensor whole = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
+            invar_tensor pieces = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
+            invar_tensor uncut = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, N, K));
+            const int64_t one_unit[] = {0, ROWS};
+
+            set_up(&f, &invar_test_formats[i], (invar_numerics)numerics);
+            invar_test_fill(&whole, 0.0f);
+            accumulate(&f.dev, &whole, &f.dy, &f.x, 0, UNITS);
+            // every way to cut nine units into micro-batches of whole units
+            for (unsigned cuts = 0; cuts < 1u << (UNITS - 1);
+                 cuts += (unsigned)invar_test_count(37, 1)) {
+                int64_t first = 0;
+                invar_test_fill(&pieces, 0.0f);
+                for (int64_t u = 1; u <= UNITS; u++)
+                    if (u == UNITS || cuts >> (u - 1) & 1) {
+                        accumulate(&f.dev, &pieces, &f.dy, &f.x, first, u - first);
+                        first = u;
+                    }
+                invar_assert_bits_tensor(&pieces, &whole, f.format->name);
+            }
+            // the control: the units are part of the expression
+            invar_test_fill(&uncut, 0.0f);
+            assert_ok(invar_linear_dw(
+                &f.dev, &(invar_linear_dw_args){
+                            .dw = uncut, .dy = f.dy, .x = f.x, .units = {one_unit, 1}}));
+            assert_true(invar_tensors_differ(&uncut, &whole));
+            invar_test_free(&whole, &pieces, &uncut);
+            tear_down(&f);
+        }
+}
+
+/* ---- controls -------------------------------------------------------------------------------- */
+
+/* The same products added in another order: k reversed in both operands. */
+static void reversed_is_seen(fixture *f)
+{
+    invar_tensor x = invar_test_copy(&f->plain_x), w = invar_test_copy(&f->plain_w), qx, qw;
+    invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
+
+    for (int operand = 0; operand < 2; operand++) {
+        invar_tensor *t = operand ? &w : &x;
+        for (int64_t i = 0; i < t->shape[0]; i++) {
+            float line[K], reversed[K];
+            invar_row_load(line, t, i, 0, K);
+            for (int k = 0; k < K; k++)
+                reversed[k] = line[K - 1 - k];
+            invar_row_store(t, i, 0, K, reversed);
+        }
+    }
+    qx = invar_test_quantised(&f->dev, &x, f->format->x, false);
+    qw = invar_test_quantised(&f->dev, &w, f->format->w, true);
+    forward(&f->dev, &y, &qx, &qw);
+    assert_true(invar_tensors_differ(&y, &f->y));
+    invar_test_free(&x, &w, &qx, &qw, &y);
+}
+
+static void test_linear__control_reversed_chain_is_seen(void **state)
+{
+    (void)state;
+    for_all(reversed_is_seen);
+}
+
+/* A chain cut in two and added is another expression: shards are part of the recipe. */
+static void shards_are_seen(fixture *f)
+{
+    invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
+
+    assert_ok(invar_linear_fwd(
+        &f->dev, &(invar_linear_fwd_args){.y = y, .x = f->x, .w = f->w, .k_shards = 2}));
+    // fp8 partials of 128 join by fmaf: two of them, from +0, are the tree of two
+    if (f->format->x != INVAR_DTYPE_FP8)
+        assert_true(invar_tensors_differ(&y, &f->y));
+    invar_test_free(&y);
+}
+
+static void test_linear__control_split_chain_is_seen(void **state)
+{
+    (void)state;
+    for_all(shards_are_seen);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_linear__bits_invariant_to_batch_size),
+        cmocka_unit_test(test_linear__bits_invariant_to_position_and_neighbours),
+        cmocka_unit_test(test_linear__bits_invariant_to_threads_and_path),
+        cmocka_unit_test(test_linear_dw__bits_invariant_to_micro_batches),
+        cmocka_unit_test(test_linear__control_reversed_chain_is_seen),
+        cmocka_unit_test(test_linear__control_split_chain_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

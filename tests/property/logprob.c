@@ -1,0 +1,186 @@
+/*
+ * logprob.c - log-probabilities: what must not change a bit.
+ *
+ * A token's results are those that it has alone, wherever it stands in a batch, whatever its
+ * neighbours and the padding of the vocabulary hold, on every number of threads, code path and
+ * numerics (the op has no dot-step).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <string.h>
+
+#include "tests/ops.h"
+
+typedef struct tokens {
+    invar_logprob_fwd_args fwd;
+    invar_logprob_bwd_args bwd;
+} tokens;
+
+static invar_tensor vector(invar_dtype dtype, int64_t n)
+{
+    return invar_test_tensor(invar_tensor_1d(NULL, dtype, n));
+}
+
+/* Outputs are new; inputs are `count` rows of `like` from row `first` on. */
+static tokens tokens_of(const tokens *like, int64_t first, int64_t count)
+{
+    tokens t = *like;
+
+    t.fwd.logits = invar_tensor_rows(&like->fwd.logits, first, count);
+    t.fwd.targets = invar_tensor_rows(&like->fwd.targets, first, count);
+    t.bwd.dlogp = invar_tensor_rows(&like->bwd.dlogp, first, count);
+    t.bwd.dentropy = invar_tensor_rows(&like->bwd.dentropy, first, count);
+    t.fwd.logp = vector(INVAR_DTYPE_F32, count);
+    t.bwd.entropy = t.fwd.entropy = vector(INVAR_DTYPE_F32, count);
+    t.bwd.max = t.fwd.max = vector(INVAR_DTYPE_F32, count);
+    t.bwd.logsum = t.fwd.logsum = vector(INVAR_DTYPE_F32, count);
+    t.bwd.logits = t.fwd.logits;
+    t.bwd.targets = t.fwd.targets;
+    t.bwd.dlogits = invar_test_tensor(
+        invar_tensor_2d(NULL, like->bwd.dlogits.dtype, count, like->fwd.logits.shape[1]));
+    return t;
+}
+
+static void outputs_free(tokens *t)
+{
+    invar_test_free(&t->fwd.logp, &t->fwd.entropy, &t->fwd.max, &t->fwd.logsum, &t->bwd.dlogits);
+}
+
+/* Logits are padded with NaN: what invar_test_strided leaves between rows. */
+static tokens inputs_new(int64_t count, int64_t vocabulary, invar_dtype dlogits)
+{
+    tokens t = {0};
+
+    t.fwd.logits =
+        invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, count, vocabulary), 64);
+    t.fwd.targets = vector(INVAR_DTYPE_I32, count);
+    t.bwd.dlogp = vector(INVAR_DTYPE_F32, count);
+    t.bwd.dentropy = vector(INVAR_DTYPE_F32, count);
+    t.bwd.dlogits.dtype = dlogits;
+    t.fwd.temperature = t.bwd.temperature = 0.8f;
+    invar_test_fill_normal(&t.fwd.logits, 1, 4.0f);
+    invar_test_fill_index(&t.fwd.targets, 2, (int32_t)vocabulary);
+    invar_test_fill_normal(&t.bwd.dlogp, 3, 1.0f);
+    invar_test_fill_normal(&t.bwd.dentropy, 4, 1.0f);
+    return t;
+}
+
+static void inputs_free(tokens *t)
+{
+    invar_test_free(&t->fwd.logits, &t->fwd.targets, &t->bwd.dlogp, &t->bwd.dentropy);
+}
+
+static void run(const invar_device *dev, const tokens *t)
+{
+    assert_ok(invar_logprob_fwd(dev, &t->fwd));
+    assert_ok(invar_logprob_bwd(dev, &t->bwd));
+}
+
+/* Rows of `whole` from `first` on equal those of `part`. */
+static void assert_rows(const tokens *whole, int64_t first, const tokens *part)
+{
+    const invar_tensor *a[] = {&whole->fwd.logp, &whole->fwd.entropy, &whole->fwd.max,
+                               &whole->fwd.logsum, &whole->bwd.dlogits};
+    const invar_tensor *b[] = {&part->fwd.logp, &part->fwd.entropy, &part->fwd.max,
+                               &part->fwd.logsum, &part->bwd.dlogits};
+    static const char *const names[] = {"logp", "entropy", "max", "logsum", "dlogits"};
+
+    for (int i = 0; i < 5; i++) {
+        invar_tensor rows = invar_tensor_rows(a[i], first, b[i]->shape[0]);
+        invar_assert_bits_tensor(b[i], &rows, names[i]);
+    }
+}
+
+static const invar_dtype storage[] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
+
+static void test_logprob__token_alone_equals_token_in_batch(void **state)
+{
+    static const int64_t sizes[] = {1, 100, 256, 300, 2000, 151936};
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    for (int i = 0; i < 12; i++) {
+        int64_t count = invar_test_count(i < 10 ? 7 : 3, 40);
+        tokens inputs = inputs_new(count, sizes[i / 2], storage[i % 2]);
+        tokens whole = tokens_of(&inputs, 0, count);
+
+        run(&dev, &whole);
+        for (int64_t size = 1; size < count; size += 1 + size) // micro-batches of 1, 3, 7, ...
+            for (int64_t first = 0; first + size <= count; first += size) {
+                tokens part = tokens_of(&inputs, first, size);
+                run(&dev, &part);
+                assert_rows(&whole, first, &part);
+                outputs_free(&part);
+            }
+        outputs_free(&whole);
+        inputs_free(&inputs);
+    }
+    invar_test_device_release(&dev);
+}
+
+static void test_logprob__neighbours_change_nothing(void **state)
+{
+    static const float poison[] = {NAN, INFINITY, -3e38f};
+    const int64_t count = 5, middle = 2;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    for (int i = 0; i < 6; i++) {
+        tokens inputs = inputs_new(count, 600, storage[i % 2]);
+        tokens alone = tokens_of(&inputs, middle, 1), whole = tokens_of(&inputs, 0, count);
+
+        for (int64_t t = 0; t < count; t++) {
+            invar_tensor row = invar_tensor_rows(&inputs.fwd.logits, t, 1);
+            if (t != middle)
+                invar_test_fill(&row, poison[i / 2]);
+        }
+        run(&dev, &alone);
+        run(&dev, &whole);
+        assert_rows(&whole, middle, &alone);
+        outputs_free(&alone);
+        outputs_free(&whole);
+        inputs_free(&inputs);
+    }
+    invar_test_device_release(&dev);
+}
+
+static void test_logprob__threads_paths_and_numerics_change_nothing(void **state)
+{
+    static const int threads[] = {1, 2, 3, 8};
+    const int64_t count = 19;
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        tokens inputs = inputs_new(count, 3000, storage[i]);
+        tokens expected = tokens_of(&inputs, 0, count);
+        invar_device dev;
+
+        invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+        run(&dev, &expected);
+        invar_test_device_release(&dev);
+        for (int j = 0; j < 4 * 2 * 2; j++) {
+            tokens got = tokens_of(&inputs, 0, count);
+            invar_test_device_init(&dev, (invar_numerics)(j % 2), (invar_cpu_path)(j / 2 % 2),
+                                   threads[j / 4]);
+            run(&dev, &got);
+            assert_rows(&expected, 0, &got);
+            outputs_free(&got);
+            invar_test_device_release(&dev);
+        }
+        outputs_free(&expected);
+        inputs_free(&inputs);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logprob__token_alone_equals_token_in_batch),
+        cmocka_unit_test(test_logprob__neighbours_change_nothing),
+        cmocka_unit_test(test_logprob__threads_paths_and_numerics_change_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,200 @@
+/*
+ * sample.c - sampling: what must not change a token.
+ *
+ * A row regenerates alone from its logits and its coordinates, wherever it stood in a batch, on
+ * every number of threads, code path and numerics, whatever its neighbours and the padding of the
+ * vocabulary hold.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/ops.h"
+
+enum { ROWS = 24 };
+
+typedef struct draw {
+    invar_sample_args args;
+    invar_sample_coords coords[ROWS];
+    int32_t tokens[ROWS];
+} draw;
+
+static const invar_sample_args filters[] = {
+    {.temperature = 0.0f, .top_p = 1.0f},
+    {.temperature = 1.0f, .top_p = 1.0f},
+    {.temperature = 0.8f, .top_k = 20, .top_p = 1.0f},
+    {.temperature = 1.2f, .top_p = 0.9f},
+    {.temperature = 1.0f, .top_p = 1.0f, .min_p = 0.1f},
+    {.temperature = 1.5f, .top_k = 100, .top_p = 0.95f, .min_p = 0.01f},
+};
+enum { FILTERS = sizeof filters / sizeof *filters };
+
+/* Logits are padded with NaN: what invar_test_strided leaves between rows. */
+static draw *draw_new(const invar_sample_args *filter, int64_t vocabulary)
+{
+    draw *d = malloc(sizeof *d);
+
+    assert_non_null(d);
+    d->args = *filter;
+    d->args.seed = 42;
+    d->args.purpose = 1;
+    d->args.coords = d->coords;
+    d->args.tokens = invar_tensor_1d(d->tokens, INVAR_DTYPE_I32, ROWS);
+    d->args.logits =
+        invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, vocabulary), 32);
+    invar_test_fill_normal(&d->args.logits, 5, 3.0f);
+    for (uint32_t i = 0; i < ROWS; i++)
+        d->coords[i] = (invar_sample_coords){100 + i % 5, i / 5, 9};
+    return d;
+}
+
+static void draw_free(draw *d)
+{
+    invar_test_free(&d->args.logits);
+    free(d);
+}
+
+static void run(const invar_sample_args *args, invar_numerics numerics, invar_cpu_path path,
+                int threads)
+{
+    invar_device dev;
+
+    invar_test_device_init(&dev, numerics, path, threads);
+    assert_ok(invar_sample(&dev, args));
+    invar_test_device_release(&dev);
+}
+
+static void run_plain(const invar_sample_args *args)
+{
+    run(args, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+}
+
+/* Row i of the draw, alone. */
+static int32_t regenerate(const draw *d, int64_t i)
+{
+    invar_sample_args one = d->args;
+    int32_t token = -1;
+
+    one.tokens = invar_tensor_1d(&token, INVAR_DTYPE_I32, 1);
+    one.logits = invar_tensor_rows(&d->args.logits, i, 1);
+    one.coords = &d->coords[i];
+    run_plain(&one);
+    return token;
+}
+
+static void test_sample__row_regenerates_alone(void **state)
+{
+    int64_t sizes[] = {50, 1000, 151936};
+
+    (void)state;
+    for (int i = 0; i < FILTERS * 3; i++) {
+        draw *d = draw_new(&filters[i / 3], sizes[i % 3]);
+        int64_t step = i % 3 == 2 ? invar_test_count(11, 1) : 1;
+
+        run_plain(&d->args);
+        for (int64_t row = 0; row < ROWS; row += step)
+            assert_int_equal(regenerate(d, row), d->tokens[row]);
+        draw_free(d);
+    }
+}
+
+static void test_sample__order_of_rows_changes_no_row(void **state)
+{
+    (void)state;
+    for (int i = 0; i < FILTERS; i++) {
+        draw *d = draw_new(&filters[i], 700), *other = draw_new(&filters[i], 700);
+
+        run_plain(&d->args);
+        for (int64_t row = 0; row < ROWS; row++) {
+            int64_t from = (row * 5 + 3) % ROWS; // 5 and 24 have no common factor
+            float *to = (float *)other->args.logits.data + row * other->args.logits.row_stride;
+            memcpy(to, (const float *)d->args.logits.data + from * d->args.logits.row_stride,
+                   700 * sizeof *to);
+            other->coords[row] = d->coords[from];
+        }
+        run_plain(&other->args);
+        for (int64_t row = 0; row < ROWS; row++)
+            assert_int_equal(other->tokens[row], d->tokens[(row * 5 + 3) % ROWS]);
+        draw_free(d);
+        draw_free(other);
+    }
+}
+
+static void test_sample__neighbours_change_nothing(void **state)
+{
+    static const float poison[] = {NAN, INFINITY, -3e38f};
+
+    (void)state;
+    for (int i = 0; i < FILTERS * 3; i++) {
+        draw *d = draw_new(&filters[i / 3], 300);
+        int32_t alone = regenerate(d, 7);
+
+        for (int64_t row = 0; row < ROWS; row++) {
+            invar_tensor logits = invar_tensor_rows(&d->args.logits, row, 1);
+            if (row != 7)
+                invar_test_fill(&logits, poison[i % 3]);
+        }
+        run_plain(&d->args);
+        assert_int_equal(d->tokens[7], alone);
+        draw_free(d);
+    }
+}
+
+static void test_sample__threads_paths_and_numerics_change_nothing(void **state)
+{
+    static const int threads[] = {1, 2, 3, 8};
+
+    (void)state;
+    for (int i = 0; i < FILTERS; i++) {
+        draw *d = draw_new(&filters[i], 5000);
+        int32_t expected[ROWS];
+
+        run_plain(&d->args);
+        memcpy(expected, d->tokens, sizeof expected);
+        for (int j = 0; j < 4 * 2 * 2; j++) {
+            memset(d->tokens, 0xFF, sizeof d->tokens);
+            run(&d->args, (invar_numerics)(j % 2), (invar_cpu_path)(j / 2 % 2), threads[j / 4]);
+            assert_memory_equal(d->tokens, expected, sizeof expected);
+        }
+        draw_free(d);
+    }
+}
+
+/* The control: every coordinate counts. Were one left out, these draws would be equal. */
+static void test_sample__control_of_coordinates(void **state)
+{
+    draw *d = draw_new(&filters[1], 5000);
+    int32_t expected[ROWS];
+
+    (void)state;
+    run_plain(&d->args);
+    memcpy(expected, d->tokens, sizeof expected);
+    for (int i = 0; i < 5; i++) {
+        draw *other = draw_new(&filters[1], 5000);
+        other->args.seed += i == 0;
+        other->args.purpose += i == 1;
+        for (int row = 0; row < ROWS; row++) {
+            other->coords[row].position += i == 2;
+            other->coords[row].sample += i == 3;
+            other->coords[row].rollout += i == 4;
+        }
+        run_plain(&other->args);
+        assert_memory_not_equal(other->tokens, expected, sizeof expected);
+        draw_free(other);
+    }
+    draw_free(d);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_sample__row_regenerates_alone),
+        cmocka_unit_test(test_sample__order_of_rows_changes_no_row),
+        cmocka_unit_test(test_sample__neighbours_change_nothing),
+        cmocka_unit_test(test_sample__threads_paths_and_numerics_change_nothing),
+        cmocka_unit_test(test_sample__control_of_coordinates),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

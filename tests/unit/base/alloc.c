@@ -1,0 +1,108 @@
+/*
+ * alloc.c - tests of the one door to the heap.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/alloc.h"
+
+#include <string.h>
+
+#include "tests/support.h"
+
+static void test_base_alloc__blocks_are_aligned_and_writable(void **state)
+{
+    (void)state;
+    for (size_t bytes = 0; bytes < 1200; bytes += 37) {
+        void *block;
+        assert_ok(invar_alloc(&block, bytes, 1, "block"));
+        assert_non_null(block);
+        assert_int_equal((uintptr_t)block % INVAR_ALIGN, 0);
+        memset(block, 1, bytes);
+        invar_free(block);
+    }
+}
+
+static void test_base_alloc__empty_blocks_are_valid_and_distinct(void **state)
+{
+    void *a, *b;
+
+    (void)state;
+    assert_ok(invar_alloc(&a, 0, 8, "a"));
+    assert_ok(invar_alloc(&b, 8, 0, "b"));
+    assert_non_null(a);
+    assert_non_null(b);
+    assert_ptr_not_equal(a, b);
+    invar_free(a);
+    invar_free(b);
+    invar_free(NULL);
+}
+
+static void test_base_alloc__refuses_overflow(void **state)
+{
+    void *block = state;
+
+    (void)state;
+    assert_fails(invar_alloc(&block, SIZE_MAX / 2, 3, "weights"), INVAR_E_NOMEM, "weights");
+    assert_null(block);
+    assert_fails(invar_alloc(&block, SIZE_MAX, 1, "weights"), INVAR_E_NOMEM, "weights");
+    assert_fails(invar_alloc(&block, 1, SIZE_MAX, "weights"), INVAR_E_NOMEM, "weights");
+    assert_fails(invar_alloc(&block, (size_t)1 << 32, (size_t)1 << 32, "weights"), INVAR_E_NOMEM,
+                 "weights");
+}
+
+typedef struct recorder {
+    size_t asked;
+    int frees;
+    _Alignas(INVAR_ALIGN) char block[INVAR_ALIGN];
+} recorder;
+
+static void *record_alloc(size_t bytes, void *payload)
+{
+    recorder *r = payload;
+
+    r->asked = bytes;
+    return bytes <= sizeof r->block ? r->block : NULL;
+}
+
+static void record_free(void *block, void *payload)
+{
+    recorder *r = payload;
+
+    assert_ptr_equal(block, r->block);
+    r->frees++;
+}
+
+static void test_base_alloc__uses_the_allocator_that_is_set(void **state)
+{
+    recorder r = {0};
+    invar_allocator allocator = {record_alloc, record_free, &r};
+    void *block;
+
+    (void)state;
+    invar_allocator_set(&allocator);
+    assert_ok(invar_alloc(&block, 3, 5, "small"));
+    assert_ptr_equal(block, r.block);
+    assert_int_equal(r.asked, 15);
+    invar_free(block);
+    invar_free(NULL);
+    assert_int_equal(r.frees, 1);
+    assert_fails(invar_alloc(&block, 1000, 1, "large"), INVAR_E_NOMEM,
+                 "large: no memory for 1000 bytes");
+    assert_null(block);
+    invar_allocator_set(NULL);
+    assert_ok(invar_alloc(&block, 1, 1, "standard again"));
+    assert_ptr_not_equal(block, r.block);
+    invar_free(block);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_base_alloc__blocks_are_aligned_and_writable),
+        cmocka_unit_test(test_base_alloc__empty_blocks_are_valid_and_distinct),
+        cmocka_unit_test(test_base_alloc__refuses_overflow),
+        cmocka_unit_test(test_base_alloc__uses_the_allocator_that_is_set),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

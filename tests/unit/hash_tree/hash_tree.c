@@ -1,0 +1,231 @@
+/*
+ * hash_tree.c - the tree hash of tensors against the tree hash of compact bytes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "tests/ops.h"
+
+static invar_digest hash(const invar_device *dev, invar_tensor x, int32_t shards)
+{
+    invar_digest digest;
+
+    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&digest, x, shards}));
+    return digest;
+}
+
+static void assert_digest(const invar_digest *got, const invar_digest *expected, bool equal)
+{
+    assert_int_equal(invar_digest_equal(got, expected), equal);
+}
+
+/* The rows [first, end) of a compact tensor as one piece of bytes. */
+static invar_tree_shard piece(const invar_tensor *t, int64_t first, int64_t end)
+{
+    int64_t row = invar_tensor_row_elements(t) * invar_dtype_bits(t->dtype) / 8;
+
+    return (invar_tree_shard){(char *)t->data + first * row, 1, (size_t)((end - first) * row),
+                              (size_t)((end - first) * row)};
+}
+
+static invar_tensor some(invar_tensor view, int64_t gap, uint64_t seed)
+{
+    invar_tensor t = invar_test_strided(view, view.rank > 1 ? gap : 0);
+    uint8_t *bytes = t.data;
+    int64_t stride = t.row_stride * invar_dtype_bits(t.dtype) / 8;
+    int64_t row = invar_tensor_row_elements(&t) * invar_dtype_bits(t.dtype) / 8;
+
+    for (int64_t i = 0; i < t.shape[0] * row; i++)
+        bytes[i / row * stride + i % row] = (uint8_t)invar_test_random(seed, (uint64_t)i);
+    return t;
+}
+
+static void test_hash_tree__equals_hash_of_compact_bytes(void **state)
+{
+    invar_tensor views[] = {
+        invar_tensor_1d(NULL, INVAR_DTYPE_F32, 1),
+        invar_tensor_1d(NULL, INVAR_DTYPE_F32, 10001),
+        invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 301, 77),
+        invar_tensor_2d(NULL, INVAR_DTYPE_I64, 5, 1000),
+        invar_tensor_3d(NULL, INVAR_DTYPE_F32, 129, 3, 40),
+        invar_tensor_4d(NULL, INVAR_DTYPE_I32, 7, 2, 3, 500),
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, 0, 8),
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, 8, 0),
+    };
+
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        for (int32_t shards = 1; shards <= 8; shards *= 2) {
+            invar_tensor x = some(views[i], 5, i), compact = invar_test_copy(&x);
+            invar_tree_shard pieces[8];
+            invar_digest got = hash(*state, x, shards), expected;
+            int64_t n = x.shape[0], first = 0;
+
+            // row i belongs to shard floor(i * shards / n)
+            for (int32_t v = 0; v < shards; v++) {
+                int64_t end = first;
+                while (end < n && end * shards / n == v)
+                    end++;
+                pieces[v] = piece(&compact, first, end);
+                first = end;
+            }
+            assert_ok(invar_tree_hash(&expected, NULL, &(invar_tree_input){pieces, shards}));
+            assert_digest(&got, &expected, true);
+            invar_test_free(&x, &compact);
+        }
+}
+
+static void test_hash_tree__padding_is_not_hashed(void **state)
+{
+    invar_tensor x = some(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 50, 30), 4, 1);
+    invar_digest before = hash(*state, x, 2), after;
+
+    for (int64_t i = 0; i < 49; i++)
+        ((float *)x.data)[i * x.row_stride + 30] = (float)i;
+    after = hash(*state, x, 2);
+    assert_digest(&after, &before, true);
+    invar_test_free(&x);
+}
+
+/* Data, then scales, for each logical shard. */
+static void test_hash_tree__quantised_tensors_include_scales(void **state)
+{
+    static const struct {
+        invar_dtype dtype;
+        int32_t scale_rows;
+        size_t scale_bytes; /* for 256 rows of 384 */
+    } formats[] = {{INVAR_DTYPE_FP8, 1, 256 * 3 * 4},
+                   {INVAR_DTYPE_FP8, 128, 2 * 3 * 4},
+                   {INVAR_DTYPE_MXFP8, 1, 256 * 12},
+                   {INVAR_DTYPE_INT4, 1, 256 * 12 * 2}};
+
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+        for (int32_t shards = 1; shards <= 2; shards++) {
+            invar_tensor x = some(invar_tensor_quantised(NULL, NULL, formats[f].dtype,
+                                                         formats[f].scale_rows, 256, 384),
+                                  8, f);
+            invar_tensor compact = invar_test_copy(&x);
+            size_t bytes = formats[f].scale_bytes / (size_t)shards;
+            invar_tree_shard pieces[4];
+            invar_digest got, expected;
+
+            for (size_t i = 0; i < formats[f].scale_bytes; i++)
+                ((uint8_t *)x.scale)[i] = (uint8_t)invar_test_random(9, i);
+            for (int32_t v = 0; v < shards; v++) {
+                pieces[2 * v] = piece(&compact, v * 256 / shards, (v + 1) * 256 / shards);
+                pieces[2 * v + 1] =
+                    (invar_tree_shard){(char *)x.scale + (size_t)v * bytes, 1, bytes, bytes};
+            }
+            got = hash(*state, x, shards);
+            assert_ok(invar_tree_hash(&expected, NULL, &(invar_tree_input){pieces, 2 * shards}));
+            assert_digest(&got, &expected, true);
+            ((uint8_t *)x.scale)[formats[f].scale_bytes - 1] ^= 1;
+            got = hash(*state, x, shards);
+            assert_digest(&got, &expected, false);
+            invar_test_free(&x, &compact);
+        }
+}
+
+/* Any changed bit, and any two rows that change places, change the digest. */
+static void test_hash_tree__every_change_shows(void **state)
+{
+    invar_tensor x = some(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 40, 1000), 3, 1);
+    invar_digest before = hash(*state, x, 4), after;
+    uint16_t *data = x.data, kept;
+
+    for (int64_t i = 0; i < 200; i++) {
+        int64_t row = i % 40, col = i * 37 % 1000, bit = i % 16;
+        data[row * x.row_stride + col] ^= (uint16_t)(1 << bit);
+        after = hash(*state, x, 4);
+        assert_digest(&after, &before, false);
+        data[row * x.row_stride + col] ^= (uint16_t)(1 << bit);
+    }
+    kept = data[0];
+    data[0] = data[x.row_stride];
+    data[x.row_stride] = kept;
+    after = hash(*state, x, 4);
+    assert_digest(&after, &before, false);
+    // how the rows divide into shards is part of the hash
+    after = hash(*state, x, 2);
+    assert_digest(&after, &before, false);
+    invar_test_free(&x);
+}
+
+static void test_hash_tree__bits_invariant_to_threads(void **state)
+{
+    const invar_device *devices = *state;
+    invar_tensor x = some(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 3000, 101), 7, 1);
+    invar_digest expected = hash(&devices[0], x, 4), got;
+
+    for (int i = 0; i < INVAR_TEST_DEVICES; i++) {
+        got = hash(&devices[i], x, 4);
+        assert_digest(&got, &expected, true);
+    }
+    invar_test_free(&x);
+}
+
+/*
+ * A shard's leaves begin with the shard: its own tree hash, computed where it lies, has the leaves
+ * that the whole has there, and a difference shows in one leaf.
+ */
+static void test_hash_tree__localises(void **state)
+{
+    enum { LEAVES = 2 * 7 }; // 2 shards of 25 rows of 1000 floats: 6.1 leaves each
+    invar_tensor x = some(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 50, 1000), 3, 1);
+    invar_tree_shard halves[2];
+    invar_digest before[LEAVES], after[LEAVES], root, expected;
+    int different = 0;
+
+    for (int v = 0; v < 2; v++)
+        halves[v] = (invar_tree_shard){(float *)x.data + v * 25 * x.row_stride, 25, 4000,
+                                       (size_t)x.row_stride * 4};
+    root = hash(*state, x, 2);
+    assert_ok(invar_tree_hash(&expected, NULL, &(invar_tree_input){halves, 2}));
+    assert_digest(&root, &expected, true);
+    assert_ok(invar_tree_leaves(before, LEAVES, NULL, &(invar_tree_input){halves, 2}));
+    ((float *)x.data)[30 * x.row_stride + 500] += 1.0f; // byte 22000 of the second shard: leaf 1
+    assert_ok(invar_tree_leaves(after, LEAVES, NULL, &(invar_tree_input){halves, 2}));
+    for (int i = 0; i < LEAVES; i++)
+        different += !invar_digest_equal(&before[i], &after[i]);
+    assert_int_equal(different, 1);
+    assert_digest(&before[7 + 1], &after[7 + 1], false);
+    invar_test_free(&x);
+}
+
+static void test_hash_tree__bad_arguments_are_refused(void **state)
+{
+    static uint8_t codes[384 * 128];
+    float data[64] = {0};
+    invar_digest d;
+    invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), none = {0}, wrong = x;
+    invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
+
+#define HASH(...) invar_hash_tree(*state, &(invar_hash_tree_args){__VA_ARGS__})
+    assert_refused(HASH(NULL, x, 1), "hash.tree: digest: missing");
+    assert_refused(HASH(&d, none, 1), "hash.tree: x: missing");
+    assert_refused(HASH(&d, x, 0), "hash.tree: shards: 0 shards");
+    assert_refused(HASH(&d, x, 3), "hash.tree: shards: 3 shards");
+    assert_refused(HASH(&d, x, 2048), "hash.tree: shards: 2048 shards");
+    assert_refused(HASH(&d, q, 2), "hash.tree: shards: 384 rows do not cut into 2 shards");
+    wrong.rank = 0;
+    assert_refused(HASH(&d, wrong, 1), "hash.tree: x: rank 0");
+    wrong = x;
+    wrong.data = NULL;
+    assert_refused(HASH(&d, wrong, 1), "hash.tree: x: no data");
+    assert_ok(HASH(&d, q, 1));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hash_tree__equals_hash_of_compact_bytes),
+        cmocka_unit_test(test_hash_tree__padding_is_not_hashed),
+        cmocka_unit_test(test_hash_tree__quantised_tensors_include_scales),
+        cmocka_unit_test(test_hash_tree__every_change_shows),
+        cmocka_unit_test(test_hash_tree__bits_invariant_to_threads),
+        cmocka_unit_test(test_hash_tree__localises),
+        cmocka_unit_test(test_hash_tree__bad_arguments_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}

@@ -1,0 +1,442 @@
+/*
+ * logprob.c - log-probabilities and entropy against a naive form of their expression, and float64.
+ *
+ * The naive form shares no code with the product but exp and log.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels-deterministic/math/elementary.h"
+#include "tests/ops.h"
+
+enum { CONTRACT_CHUNK = 256 };
+
+/* ---- tokens with their tensors --------------------------------------------------------------- */
+
+typedef struct probe {
+    invar_logprob_fwd_args fwd;
+    invar_logprob_bwd_args bwd;
+} probe;
+
+static invar_tensor vector(invar_dtype dtype, int64_t n)
+{
+    return invar_test_tensor(invar_tensor_1d(NULL, dtype, n));
+}
+
+static probe probe_new(int64_t tokens, int64_t vocabulary, float temperature, float spread,
+                       invar_dtype dlogits)
+{
+    const invar_dtype f32 = INVAR_DTYPE_F32;
+    probe p = {0};
+
+    p.fwd = (invar_logprob_fwd_args){
+        .logp = vector(f32, tokens),
+        .entropy = vector(f32, tokens),
+        .max = vector(f32, tokens),
+        .logsum = vector(f32, tokens),
+        .logits = invar_test_strided(invar_tensor_2d(NULL, f32, tokens, vocabulary), 7),
+        .targets = vector(INVAR_DTYPE_I32, tokens),
+        .temperature = temperature};
+    p.bwd = (invar_logprob_bwd_args){
+        .dlogits = invar_test_strided(invar_tensor_2d(NULL, dlogits, tokens, vocabulary), 3),
+        .dlogp = vector(f32, tokens),
+        .dentropy = vector(f32, tokens),
+        .entropy = p.fwd.entropy,
+        .max = p.fwd.max,
+        .logsum = p.fwd.logsum,
+        .logits = p.fwd.logits,
+        .targets = p.fwd.targets,
+        .temperature = temperature};
+    invar_test_fill_normal(&p.fwd.logits, 1, spread);
+    invar_test_fill_index(&p.fwd.targets, 2, (int32_t)vocabulary);
+    invar_test_fill_normal(&p.bwd.dlogp, 3, 1.0f);
+    invar_test_fill_normal(&p.bwd.dentropy, 4, 1.0f);
+    return p;
+}
+
+static void probe_free(probe *p)
+{
+    invar_test_free(&p->fwd.logp, &p->fwd.entropy, &p->fwd.max, &p->fwd.logsum, &p->fwd.logits,
+                    &p->fwd.targets, &p->bwd.dlogits, &p->bwd.dlogp, &p->bwd.dentropy);
+}
+
+static const float *logits_of(const probe *p, int64_t token)
+{
+    return (const float *)p->fwd.logits.data + token * p->fwd.logits.row_stride;
+}
+
+static int32_t target_of(const probe *p, int64_t token)
+{
+    return ((const int32_t *)p->fwd.targets.data)[token];
+}
+
+/* ---- the naive form -------------------------------------------------------------------------- */
+
+typedef struct answer {
+    float logp;
+    float entropy;
+    float max;
+    float logsum;
+} answer;
+
+static float largest_ref(const float *x, int64_t n)
+{
+    float most = x[0];
+
+    for (int64_t i = 1; i < n; i++)
+        if (x[i] > most || (x[i] == most && !signbit(x[i]))) // +0 beats -0
+            most = x[i];
+    return most;
+}
+
+static answer logprob_ref(const float *logits, int64_t vocabulary, int32_t target,
+                          float temperature, int64_t chunk)
+{
+    int64_t chunks = (vocabulary + chunk - 1) / chunk;
+    float *block = malloc((size_t)(3 * chunks + 2 * chunk) * sizeof *block);
+    float *m = block, *l = m + chunks, *a = l + chunks, *e = a + chunks, *d = e + chunk;
+    float inverse = 1.0f / temperature, total, weighted;
+    answer r;
+
+    for (int64_t c = 0; c < chunks; c++) {
+        const float *row = logits + c * chunk;
+        int64_t n = vocabulary - c * chunk < chunk ? vocabulary - c * chunk : chunk;
+        for (int64_t i = 0; i < n; i++)
+            e[i] = row[i] * inverse;
+        m[c] = largest_ref(e, n);
+        for (int64_t i = 0; i < n; i++) {
+            float below = row[i] * inverse - m[c];
+            e[i] = invar_exp(below);
+            d[i] = e[i] * below;
+        }
+        l[c] = invar_test_reduce(e, n);
+        a[c] = invar_test_reduce(d, n);
+    }
+    r.max = largest_ref(m, chunks);
+    for (int64_t c = 0; c < chunks; c++) {
+        float t = fmaf(l[c], m[c] - r.max, a[c]), factor = invar_exp(m[c] - r.max);
+        a[c] = t * factor;
+        l[c] = l[c] * factor;
+    }
+    total = invar_test_reduce(l, chunks);
+    weighted = invar_test_reduce(a, chunks);
+    r.logsum = invar_log(total);
+    r.logp = (logits[target] * inverse - r.max) - r.logsum;
+    r.entropy = r.logsum - weighted / total;
+    free(block);
+    return r;
+}
+
+static float dlogit_ref(const answer *r, float logit, bool target, float temperature, float dlogp,
+                        const float *dentropy)
+{
+    float inverse = 1.0f / temperature, lp = (logit * inverse - r->max) - r->logsum;
+    float p = invar_exp(lp), g = fmaf(-p, dlogp, target ? dlogp : 0.0f);
+
+    if (dentropy)
+        g = fmaf(-*dentropy, p * (lp + r->entropy), g);
+    return g * inverse;
+}
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+static void check_forward(const probe *p)
+{
+    int64_t tokens = p->fwd.logits.shape[0], vocabulary = p->fwd.logits.shape[1];
+
+    for (int64_t t = 0; t < tokens; t++) {
+        answer r = logprob_ref(logits_of(p, t), vocabulary, target_of(p, t), p->fwd.temperature,
+                               CONTRACT_CHUNK);
+        answer got = {invar_test_get(&p->fwd.logp, t, 0), r.entropy,
+                      invar_test_get(&p->fwd.max, t, 0), invar_test_get(&p->fwd.logsum, t, 0)};
+        if (invar_tensor_present(&p->fwd.entropy))
+            got.entropy = invar_test_get(&p->fwd.entropy, t, 0);
+        invar_assert_bits_f32(&got.logp, &r.logp, 4, "logp, entropy, max, logsum");
+    }
+}
+
+static void check_backward(const probe *p)
+{
+    const invar_logprob_bwd_args *b = &p->bwd;
+    invar_tensor expected = invar_test_copy(&b->dlogits);
+    bool with_entropy = invar_tensor_present(&b->dentropy);
+
+    for (int64_t t = 0; t < b->logits.shape[0]; t++) {
+        answer r = {.entropy = invar_test_get(&p->fwd.entropy, t, 0),
+                    .max = invar_test_get(&b->max, t, 0),
+                    .logsum = invar_test_get(&b->logsum, t, 0)};
+        float dentropy = with_entropy ? invar_test_get(&b->dentropy, t, 0) : 0.0f;
+        for (int64_t v = 0; v < b->logits.shape[1]; v++)
+            invar_test_set(&expected, t, v,
+                           dlogit_ref(&r, logits_of(p, t)[v], v == target_of(p, t), b->temperature,
+                                      invar_test_get(&b->dlogp, t, 0),
+                                      with_entropy ? &dentropy : NULL));
+    }
+    invar_assert_bits_tensor(&b->dlogits, &expected, "dlogits");
+    invar_test_free(&expected);
+}
+
+static void check_bits(const invar_device *dev, int64_t tokens, int64_t vocabulary,
+                       float temperature, float spread)
+{
+    static const invar_dtype storage[] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
+
+    for (int i = 0; i < 2; i++) {
+        probe p = probe_new(tokens, vocabulary, temperature, spread, storage[i]);
+        invar_tensor dentropy = p.bwd.dentropy;
+
+        ((int32_t *)p.fwd.targets.data)[0] = 0;
+        ((int32_t *)p.fwd.targets.data)[tokens - 1] = (int32_t)vocabulary - 1;
+        assert_ok(invar_logprob_fwd(dev, &p.fwd));
+        check_forward(&p);
+        assert_ok(invar_logprob_bwd(dev, &p.bwd));
+        check_backward(&p);
+        p.bwd.dentropy = (invar_tensor){0};
+        assert_ok(invar_logprob_bwd(dev, &p.bwd));
+        check_backward(&p);
+        p.bwd.dentropy = dentropy;
+        probe_free(&p);
+    }
+}
+
+static void test_logprob__equals_the_expression(void **state)
+{
+    static const int64_t sizes[] = {1, 2, 3, 255, 256, 257, 511, 512, 513, 1000, 4096, 33000};
+    static const float temperatures[] = {1.0f, 0.7f, 3.0f};
+    static const float spreads[] = {3.0f, 0.0f, 1000.0f}; // typical; all equal; underflow
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int j = 0; j < 3; j++)
+            check_bits(&dev, 3, sizes[i], temperatures[(i + (size_t)j) % 3], spreads[j]);
+    check_bits(&dev, 2, 151936, 0.6f, 4.0f);
+    if (invar_test_full())
+        check_bits(&dev, 2, 4096 * 256 + 300, 1.0f, 4.0f); // REDUCE over the chunks nests
+    invar_test_device_release(&dev);
+}
+
+static void test_logprob_fwd__entropy_is_optional(void **state)
+{
+    probe p = probe_new(4, 700, 0.9f, 3.0f, INVAR_DTYPE_F32);
+    invar_tensor entropy = p.fwd.entropy;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    p.fwd.entropy = (invar_tensor){0};
+    assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+    check_forward(&p);
+    p.fwd.entropy = entropy;
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
+/* dlogits may take the place of the logits. */
+static void test_logprob_bwd__works_in_place(void **state)
+{
+    probe p = probe_new(3, 1500, 0.9f, 3.0f, INVAR_DTYPE_F32);
+    invar_logprob_bwd_args in_place = p.bwd;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+    assert_ok(invar_logprob_bwd(&dev, &p.bwd));
+    in_place.dlogits = in_place.logits;
+    assert_ok(invar_logprob_bwd(&dev, &in_place));
+    invar_assert_bits_tensor(&in_place.dlogits, &p.bwd.dlogits, "in place");
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
+/* The control: chunks of 128 are another order of additions, and bits show it. */
+static void test_logprob_fwd__control_of_chunks(void **state)
+{
+    const int64_t tokens = 20, vocabulary = 5000;
+    probe p = probe_new(tokens, vocabulary, 1.0f, 3.0f, INVAR_DTYPE_F32);
+    int logps = 0, entropies = 0;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+    for (int64_t t = 0; t < tokens; t++) {
+        answer r = logprob_ref(logits_of(&p, t), vocabulary, target_of(&p, t), 1.0f, 128);
+        logps += r.logp != invar_test_get(&p.fwd.logp, t, 0);
+        entropies += r.entropy != invar_test_get(&p.fwd.entropy, t, 0);
+    }
+    assert_true(logps > 0 && entropies > 0);
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
+/* ---- accuracy -------------------------------------------------------------------------------- */
+
+typedef struct exact {
+    double logp;
+    double entropy;
+} exact;
+
+static exact logprob_f64(const double *z, int64_t vocabulary, int32_t target)
+{
+    double most = -INFINITY, total = 0.0, weighted = 0.0;
+
+    for (int64_t v = 0; v < vocabulary; v++)
+        most = fmax(most, z[v]);
+    for (int64_t v = 0; v < vocabulary; v++) {
+        total += exp(z[v] - most);
+        weighted += exp(z[v] - most) * (z[v] - most);
+    }
+    return (exact){z[target] - most - log(total), log(total) - weighted / total};
+}
+
+/* Logits of one token in double, divided by the temperature. */
+static double *scaled_logits(const probe *p, int64_t token)
+{
+    int64_t vocabulary = p->fwd.logits.shape[1];
+    double *z = malloc((size_t)vocabulary * sizeof *z);
+
+    assert_non_null(z);
+    for (int64_t v = 0; v < vocabulary; v++)
+        z[v] = (double)logits_of(p, token)[v] / (double)p->fwd.temperature;
+    return z;
+}
+
+/* z carries two roundings of its own size, so 1e-7 |z| joins the error of the sums. */
+static void test_logprob__accuracy_vs_f64(void **state)
+{
+    static const int64_t sizes[] = {2, 1000, 151936};
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    for (int i = 0; i < 9; i++) {
+        float temperature = i % 3 == 0 ? 1.0f : i % 3 == 1 ? 0.6f : 1.7f;
+        int64_t vocabulary = sizes[i / 3];
+        probe p = probe_new(3, vocabulary, temperature, 4.0f, INVAR_DTYPE_F32);
+
+        assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+        assert_ok(invar_logprob_bwd(&dev, &p.bwd));
+        for (int64_t t = 0; t < 3; t++) {
+            double *z = scaled_logits(&p, t);
+            exact r = logprob_f64(z, vocabulary, target_of(&p, t));
+            double dlogp = (double)invar_test_get(&p.bwd.dlogp, t, 0);
+            double dentropy = (double)invar_test_get(&p.bwd.dentropy, t, 0);
+            double lse = z[target_of(&p, t)] - r.logp;
+
+            assert_true(fabs((double)invar_test_get(&p.fwd.logp, t, 0) - r.logp) <= 5e-6);
+            assert_true(fabs((double)invar_test_get(&p.fwd.entropy, t, 0) - r.entropy) <= 5e-6);
+            for (int64_t v = 0; v < vocabulary; v++) {
+                double lp = z[v] - lse, q = exp(lp);
+                double g = dlogp * ((v == target_of(&p, t)) - q) - dentropy * q * (lp + r.entropy);
+                double got = (double)invar_test_get(&p.bwd.dlogits, t, v);
+                assert_true(fabs(got - g / (double)temperature) <= 2e-6 + 1e-5 * q);
+            }
+            free(z);
+        }
+        probe_free(&p);
+    }
+    invar_test_device_release(&dev);
+}
+
+static void test_logprob_bwd__matches_finite_differences(void **state)
+{
+    const int64_t tokens = invar_test_count(4, 50), vocabulary = 40;
+    const float temperature = 0.8f;
+    const double step = 1e-5;
+    probe p = probe_new(tokens, vocabulary, temperature, 2.0f, INVAR_DTYPE_F32);
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+    assert_ok(invar_logprob_bwd(&dev, &p.bwd));
+    for (int64_t t = 0; t < tokens; t++) {
+        double *z = scaled_logits(&p, t), by = step / (double)temperature;
+        for (int64_t v = 0; v < vocabulary; v++) {
+            double before = z[v], slope;
+            exact up, down;
+
+            z[v] = before + by;
+            up = logprob_f64(z, vocabulary, target_of(&p, t));
+            z[v] = before - by;
+            down = logprob_f64(z, vocabulary, target_of(&p, t));
+            z[v] = before;
+            slope = (double)invar_test_get(&p.bwd.dlogp, t, 0) * (up.logp - down.logp) +
+                    (double)invar_test_get(&p.bwd.dentropy, t, 0) * (up.entropy - down.entropy);
+            slope /= 2 * step;
+            assert_true(fabs((double)invar_test_get(&p.bwd.dlogits, t, v) - slope) <= 4e-6);
+        }
+        free(z);
+    }
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+#define REFUSED(op, good, field, value, text)                                                      \
+    do {                                                                                           \
+        invar_##op##_args bad = good;                                                              \
+        bad.field = value;                                                                         \
+        assert_fails(invar_##op(&dev, &bad), INVAR_E_INVALID, text);                               \
+    } while (0)
+
+static void test_logprob__refuses_bad_arguments(void **state)
+{
+    probe p = probe_new(3, 10, 1.0f, 1.0f, INVAR_DTYPE_BF16);
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    assert_ok(invar_logprob_fwd(&dev, &p.fwd));
+    REFUSED(logprob_fwd, p.fwd, logits.dtype, INVAR_DTYPE_BF16, "logprob.fwd: logits: type bf16");
+    REFUSED(logprob_fwd, p.fwd, logits.shape[1], 0, "logprob.fwd: vocabulary: 0");
+    REFUSED(logprob_fwd, p.fwd, logits.shape[0], 2, "logprob.fwd: targets: extent 3");
+    REFUSED(logprob_fwd, p.fwd, targets.dtype, INVAR_DTYPE_F32, "logprob.fwd: targets: type f32");
+    REFUSED(logprob_fwd, p.fwd, logp.shape[0], 2, "logprob.fwd: logp: extent 2");
+    REFUSED(logprob_fwd, p.fwd, logp.dtype, INVAR_DTYPE_NONE, "logprob.fwd: logp: missing");
+    REFUSED(logprob_fwd, p.fwd, entropy.shape[0], 4, "logprob.fwd: entropy: extent 4");
+    REFUSED(logprob_fwd, p.fwd, max.data, NULL, "logprob.fwd: max: no data");
+    REFUSED(logprob_fwd, p.fwd, logsum.dtype, INVAR_DTYPE_BF16, "logprob.fwd: logsum: type bf16");
+    REFUSED(logprob_fwd, p.fwd, temperature, 0.0f, "logprob.fwd: temperature: 0");
+    REFUSED(logprob_fwd, p.fwd, temperature, -1.0f, "logprob.fwd: temperature: -1");
+    REFUSED(logprob_fwd, p.fwd, temperature, 1e-39f, "logprob.fwd: temperature: 1e-39");
+    REFUSED(logprob_fwd, p.fwd, temperature, INFINITY, "logprob.fwd: temperature: inf");
+    REFUSED(logprob_fwd, p.fwd, temperature, NAN, "logprob.fwd: temperature: ");
+
+    assert_ok(invar_logprob_bwd(&dev, &p.bwd));
+    REFUSED(logprob_bwd, p.bwd, dlogits.dtype, INVAR_DTYPE_I32, "logprob.bwd: dlogits: type i32");
+    REFUSED(logprob_bwd, p.bwd, dlogits.shape[1], 9, "logprob.bwd: dlogits: extent 9");
+    REFUSED(logprob_bwd, p.bwd, dlogp.shape[0], 2, "logprob.bwd: dlogp: extent 2");
+    REFUSED(logprob_bwd, p.bwd, dentropy.shape[0], 2, "logprob.bwd: dentropy: extent 2");
+    REFUSED(logprob_bwd, p.bwd, entropy.dtype, INVAR_DTYPE_NONE, "logprob.bwd: entropy: missing");
+    REFUSED(logprob_bwd, p.bwd, max.shape[0], 2, "logprob.bwd: max: extent 2");
+    REFUSED(logprob_bwd, p.bwd, logsum.rank, 2, "logprob.bwd: logsum: rank 2");
+    REFUSED(logprob_bwd, p.bwd, temperature, 0.0f, "logprob.bwd: temperature: 0");
+    ((int32_t *)p.fwd.targets.data)[1] = 10;
+    REFUSED(logprob_fwd, p.fwd, temperature, 1.0f, "logprob.fwd: targets: value 10 in row 1");
+    ((int32_t *)p.fwd.targets.data)[1] = -1;
+    REFUSED(logprob_bwd, p.bwd, temperature, 1.0f, "logprob.bwd: targets: value -1 in row 1");
+    probe_free(&p);
+    invar_test_device_release(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_logprob__equals_the_expression),
+        cmocka_unit_test(test_logprob_fwd__entropy_is_optional),
+        cmocka_unit_test(test_logprob_bwd__works_in_place),
+        cmocka_unit_test(test_logprob_fwd__control_of_chunks),
+        cmocka_unit_test(test_logprob__accuracy_vs_f64),
+        cmocka_unit_test(test_logprob_bwd__matches_finite_differences),
+        cmocka_unit_test(test_logprob__refuses_bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

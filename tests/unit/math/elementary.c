@@ -1,0 +1,414 @@
+/*
+ * elementary.c - tests of the fp32 elementary functions against double precision.
+ *
+ * The bounds are the header's contract. A reduced run takes every 1021st input, a full run all.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/support.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "kernels-deterministic/math/elementary.h"
+
+enum { BLOCK = 4096, MAX_THREADS = 64 };
+
+typedef struct function {
+    const char *name;
+    void (*apply)(float *y, const float *x); /* BLOCK values */
+    double (*oracle)(double x);              /* for finite x */
+    bool (*covers)(float x);                 /* the finite inputs that the bound is for */
+    double (*error)(float got, double exact);
+    double bound; /* in the unit of `error` */
+} function;
+
+/* The blocks of inputs of one thread, and the worst result among them. */
+typedef struct span {
+    const function *f;
+    pthread_t thread;
+    uint64_t first;      /* bits of the first input */
+    uint64_t step;       /* from one input to the next */
+    uint64_t block_step; /* from one block to the thread's next */
+    double worst;
+    uint32_t worst_input;
+    uint64_t wrong_nans;
+    uint64_t measured;
+} span;
+
+/* ---- error measures -------------------------------------------------------------------------- */
+
+/* 2^-e for the weight 2^e of the last fp32 bit at |x| < 2^128. */
+static double inverse_ulp(double x)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &x, sizeof bits);
+    int64_t exponent = (int64_t)((bits >> 52) & 0x7FF) - 1023;
+    if (exponent < -126)
+        exponent = -126;
+    bits = (uint64_t)(1023 + 23 - exponent) << 52;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Distance in ulp of the exact value. Infinity counts as 2^128, where the next binade begins. */
+static double error_ulp(float got, double exact)
+{
+    const double top = 0x1p128;
+    double g = fabs((double)got) > top ? copysign(top, (double)got) : (double)got;
+    double e = fabs(exact) > top ? copysign(top, exact) : exact;
+
+    return fabs(g - e) * inverse_ulp(fabs(e) < top ? e : 0x1p127);
+}
+
+/* Distance in units of 2^-26. */
+static double error_absolute(float got, double exact)
+{
+    return fabs((double)got - exact) * 0x1p26;
+}
+
+/* ---- functions and oracles ------------------------------------------------------------------- */
+
+#define APPLY(name)                                                                                \
+    static void apply_##name(float *y, const float *x)                                             \
+    {                                                                                              \
+        for (int i = 0; i < BLOCK; i++)                                                            \
+            y[i] = invar_##name(x[i]);                                                             \
+    }
+
+APPLY(exp)
+APPLY(exp2s)
+APPLY(log)
+APPLY(log1p)
+APPLY(tanh)
+APPLY(sigmoid)
+APPLY(silu)
+APPLY(silu_grad)
+
+static double oracle_exp2s(double x)
+{
+    if (x < -126.5)
+        return 0.0;
+    return x >= 127.5 ? (double)INFINITY : exp2(x);
+}
+
+static double oracle_sigmoid(double x)
+{
+    double e = exp(-fabs(x));
+
+    return (x < 0.0 ? e : 1.0) / (1.0 + e);
+}
+
+static double oracle_silu(double x)
+{
+    return x * oracle_sigmoid(x);
+}
+
+static double oracle_silu_grad(double x)
+{
+    return oracle_sigmoid(x) * (1.0 + x * oracle_sigmoid(-x));
+}
+
+static bool covers_all(float x)
+{
+    (void)x;
+    return true;
+}
+
+static bool covers_exp2s(float x)
+{
+    return x <= 128.5f;
+}
+
+/* silu' is zero at -1.27846...; there an error in ulp means nothing. */
+static bool covers_near_zero(float x)
+{
+    return x > -1.5f && x < -1.0f;
+}
+
+static bool covers_off_zero(float x)
+{
+    return !covers_near_zero(x);
+}
+
+static const function functions[] = {
+    {"exp", apply_exp, exp, covers_all, error_ulp, 0.775},
+    {"exp2s", apply_exp2s, oracle_exp2s, covers_exp2s, error_ulp, 42.82},
+    {"log", apply_log, log, covers_all, error_ulp, 0.882},
+    {"log1p", apply_log1p, log1p, covers_all, error_ulp, 0.957},
+    {"tanh", apply_tanh, tanh, covers_all, error_ulp, 0.958},
+    {"sigmoid", apply_sigmoid, oracle_sigmoid, covers_all, error_ulp, 1.476},
+    {"silu", apply_silu, oracle_silu, covers_all, error_ulp, 1.484},
+    {"silu_grad", apply_silu_grad, oracle_silu_grad, covers_off_zero, error_ulp, 2.77},
+    {"silu_grad near its zero, in 2^-26", apply_silu_grad, oracle_silu_grad, covers_near_zero,
+     error_absolute, 1.05},
+};
+
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+static void sweep_block(span *s, uint64_t first)
+{
+    float x[BLOCK], y[BLOCK];
+
+    for (int i = 0; i < BLOCK; i++)
+        x[i] = invar_bits_f32((uint32_t)(first + (uint64_t)i * s->step));
+    s->f->apply(y, x);
+    for (int i = 0; i < BLOCK && first + (uint64_t)i * s->step <= UINT32_MAX; i++) {
+        bool measurable = isfinite(x[i]) && s->f->covers(x[i]);
+        double exact = measurable ? s->f->oracle((double)x[i]) : (double)NAN;
+        if (isnan(exact)) {
+            bool due = isnan(x[i]) || measurable;
+            s->wrong_nans += due && invar_f32_bits(y[i]) != INVAR_NAN_BITS;
+            continue;
+        }
+        double error = s->f->error(y[i], exact);
+        s->measured++;
+        if (!(error <= s->worst)) { // a NaN must not pass
+            s->worst = isnan(error) ? (double)INFINITY : error;
+            s->worst_input = invar_f32_bits(x[i]);
+        }
+    }
+}
+
+static void *sweep_span(void *argument)
+{
+    span *s = argument;
+
+    for (uint64_t first = s->first; first <= UINT32_MAX; first += s->block_step)
+        sweep_block(s, first);
+    return NULL;
+}
+
+/* Every step-th of the 2^32 inputs, on all processors. */
+static span sweep(const function *f, uint64_t step)
+{
+    span spans[MAX_THREADS], all = {.f = f, .step = step, .worst = -1.0};
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    int threads = online < 1 ? 1 : online > MAX_THREADS ? MAX_THREADS : (int)online;
+
+    for (int t = 0; t < threads; t++) {
+        spans[t] = all;
+        spans[t].first = (uint64_t)t * BLOCK * step;
+        spans[t].block_step = (uint64_t)threads * BLOCK * step;
+        assert_int_equal(pthread_create(&spans[t].thread, NULL, sweep_span, &spans[t]), 0);
+    }
+    for (int t = 0; t < threads; t++) {
+        assert_int_equal(pthread_join(spans[t].thread, NULL), 0);
+        all.wrong_nans += spans[t].wrong_nans;
+        all.measured += spans[t].measured;
+        if (spans[t].worst > all.worst) {
+            all.worst = spans[t].worst;
+            all.worst_input = spans[t].worst_input;
+        }
+    }
+    return all;
+}
+
+static void test_math_elementary__accuracy_within_contract(void **state)
+{
+    (void)state;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++) {
+        const function *f = &functions[i];
+        span s = sweep(f, (uint64_t)invar_test_count(1021, 1));
+        print_message("%s: %" PRIu64 " inputs, largest error %.4f at 0x%08" PRIX32 " (%.9g)\n",
+                      f->name, s.measured, s.worst, s.worst_input,
+                      (double)invar_bits_f32(s.worst_input));
+        assert_true(s.measured > 0);
+        assert_int_equal(s.wrong_nans, 0);
+        assert_true(s.worst <= f->bound);
+    }
+}
+
+/* ---- negative controls ----------------------------------------------------------------------- */
+
+static void apply_two_ulp_off(float *y, const float *x)
+{
+    for (int i = 0; i < BLOCK; i++) {
+        y[i] = invar_exp(x[i]);
+        if (x[i] > 20.0f && x[i] < 20.5f)
+            y[i] = invar_bits_f32(invar_f32_bits(y[i]) + 2);
+    }
+}
+
+static void apply_other_nan(float *y, const float *x)
+{
+    for (int i = 0; i < BLOCK; i++)
+        y[i] = isnan(x[i]) ? invar_bits_f32(0xFFC00000) : invar_exp(x[i]);
+}
+
+static void test_math_elementary__sweep_catches_faults(void **state)
+{
+    (void)state;
+    function f = functions[0];
+
+    f.apply = apply_two_ulp_off;
+    assert_true(sweep(&f, 1021).worst > 1.0);
+    f.apply = apply_other_nan;
+    assert_true(sweep(&f, 1021).wrong_nans > 0);
+}
+
+/* ---- single values --------------------------------------------------------------------------- */
+
+#define INF INVAR_INF_BITS
+#define NEG INVAR_SIGN_BIT
+#define NOT_A_NUMBER INVAR_NAN_BITS
+#define ONE UINT32_C(0x3F800000)
+
+static void test_math_elementary__special_values(void **state)
+{
+    static const struct {
+        const char *name;
+        float (*f)(float);
+        uint32_t x, y;
+    } cases[] = {
+        {"exp(+0)", invar_exp, 0, ONE},
+        {"exp(-0)", invar_exp, NEG, ONE},
+        {"exp(subnormal)", invar_exp, 1, ONE},
+        {"exp(+inf)", invar_exp, INF, INF},
+        {"exp(-inf)", invar_exp, NEG | INF, 0},
+        {"exp(largest)", invar_exp, 0x7F7FFFFF, INF},
+        {"exp(-largest)", invar_exp, 0xFF7FFFFF, 0},
+        {"exp, last finite", invar_exp, 0x42B17217, 0x7F7FFF84},
+        {"exp, first infinite", invar_exp, 0x42B17218, INF},
+        {"exp, last subnormal", invar_exp, 0xC2CFF1B4, 1},
+        {"exp, first zero", invar_exp, 0xC2CFF1B5, 0},
+        {"exp(nan)", invar_exp, 0xFFC12345, NOT_A_NUMBER},
+        {"exp(signalling nan)", invar_exp, 0x7F800001, NOT_A_NUMBER},
+
+        {"exp2s(+0)", invar_exp2s, 0, ONE},
+        {"exp2s(-0)", invar_exp2s, NEG, ONE},
+        {"exp2s(subnormal)", invar_exp2s, NEG | 1, ONE},
+        {"exp2s(-inf)", invar_exp2s, NEG | INF, 0},
+        {"exp2s(-127)", invar_exp2s, 0xC2FE0000, 0},
+        {"exp2s, last above zero", invar_exp2s, 0xC2FD0000, 0x005A828A},
+        {"exp2s, first zero", invar_exp2s, 0xC2FD0001, 0},
+        {"exp2s(-126)", invar_exp2s, 0xC2FC0000, 0x00800000},
+        {"exp2s(-1)", invar_exp2s, NEG | ONE, 0x3F000000},
+        {"exp2s(1)", invar_exp2s, ONE, 0x40000000},
+        {"exp2s(127)", invar_exp2s, 0x42FE0000, 0x7F000000},
+        {"exp2s(127.5)", invar_exp2s, 0x42FF0000, INF},
+        {"exp2s(128.5)", invar_exp2s, 0x43008000, INF},
+        {"exp2s(nan)", invar_exp2s, 0xFFFFFFFF, NOT_A_NUMBER},
+        {"exp2s(signalling nan)", invar_exp2s, 0x7F800001, NOT_A_NUMBER},
+
+        {"log(1)", invar_log, ONE, 0},
+        {"log(+0)", invar_log, 0, NEG | INF},
+        {"log(-0)", invar_log, NEG, NEG | INF},
+        {"log(smallest)", invar_log, 1, 0xC2CE8ED0},
+        {"log(+inf)", invar_log, INF, INF},
+        {"log(-inf)", invar_log, NEG | INF, NOT_A_NUMBER},
+        {"log(-1)", invar_log, NEG | ONE, NOT_A_NUMBER},
+        {"log(-smallest)", invar_log, NEG | 1, NOT_A_NUMBER},
+        {"log(nan)", invar_log, 0x7FC12345, NOT_A_NUMBER},
+
+        {"log1p(+0)", invar_log1p, 0, 0},
+        {"log1p(-0)", invar_log1p, NEG, NEG},
+        {"log1p(smallest)", invar_log1p, 1, 1},
+        {"log1p(-smallest)", invar_log1p, NEG | 1, NEG | 1},
+        {"log1p(-1)", invar_log1p, NEG | ONE, NEG | INF},
+        {"log1p(below -1)", invar_log1p, 0xBF800001, NOT_A_NUMBER},
+        {"log1p(+inf)", invar_log1p, INF, INF},
+        {"log1p(-inf)", invar_log1p, NEG | INF, NOT_A_NUMBER},
+        {"log1p(nan)", invar_log1p, 0xFFC12345, NOT_A_NUMBER},
+
+        {"tanh(+0)", invar_tanh, 0, 0},
+        {"tanh(-0)", invar_tanh, NEG, NEG},
+        {"tanh(-smallest)", invar_tanh, NEG | 1, NEG | 1},
+        {"tanh(+inf)", invar_tanh, INF, ONE},
+        {"tanh(-inf)", invar_tanh, NEG | INF, NEG | ONE},
+        {"tanh(-nan)", invar_tanh, 0xFFFFFFFF, NOT_A_NUMBER},
+
+        {"sigmoid(+0)", invar_sigmoid, 0, 0x3F000000},
+        {"sigmoid(-0)", invar_sigmoid, NEG, 0x3F000000},
+        {"sigmoid(+inf)", invar_sigmoid, INF, ONE},
+        {"sigmoid(-inf)", invar_sigmoid, NEG | INF, 0},
+        {"sigmoid(nan)", invar_sigmoid, 0x7FC12345, NOT_A_NUMBER},
+
+        {"silu(+0)", invar_silu, 0, 0},
+        {"silu(-0)", invar_silu, NEG, NEG},
+        {"silu(+inf)", invar_silu, INF, INF},
+        {"silu(-inf)", invar_silu, NEG | INF, NEG},
+        {"silu(largest)", invar_silu, 0x7F7FFFFF, 0x7F7FFFFF},
+        {"silu(-largest)", invar_silu, 0xFF7FFFFF, NEG},
+        {"silu(nan)", invar_silu, 0xFFC12345, NOT_A_NUMBER},
+
+        {"silu_grad(+0)", invar_silu_grad, 0, 0x3F000000},
+        {"silu_grad(-0)", invar_silu_grad, NEG, 0x3F000000},
+        {"silu_grad(+inf)", invar_silu_grad, INF, ONE},
+        {"silu_grad(-inf)", invar_silu_grad, NEG | INF, NEG},
+        {"silu_grad(nan)", invar_silu_grad, 0xFFC12345, NOT_A_NUMBER},
+    };
+    int wrong = 0;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        uint32_t got = invar_f32_bits(cases[i].f(invar_bits_f32(cases[i].x)));
+        if (got != cases[i].y) {
+            print_error("%s: %08" PRIX32 ", expected %08" PRIX32 "\n", cases[i].name, got,
+                        cases[i].y);
+            wrong++;
+        }
+    }
+    assert_int_equal(wrong, 0);
+}
+
+/* ---- EXP2S is monotone but for its last bit -------------------------------------------------- */
+
+/* The place of x in the ascending order of floats, -inf being 0. */
+static uint32_t ordinal(float x)
+{
+    uint32_t bits = invar_f32_bits(x);
+
+    return bits & NEG ? (NEG | INF) - bits : bits + INF + 1;
+}
+
+static float float_at(uint32_t place)
+{
+    return invar_bits_f32(place <= INF ? (NEG | INF) - place : place - INF - 1);
+}
+
+/* Counts how often f falls by more than one ulp between neighbours of the places [first, last]. */
+static int64_t falls(float (*f)(float), uint32_t first, uint32_t last, uint32_t step)
+{
+    int64_t count = 0;
+    uint32_t before = ordinal(f(float_at(first)));
+
+    for (uint64_t place = (uint64_t)first + step; place <= last; place += step) {
+        uint32_t here = ordinal(f(float_at((uint32_t)place)));
+        count += here + 1 < before;
+        before = here;
+    }
+    return count;
+}
+
+static float saw(float x)
+{
+    return invar_bits_f32(invar_f32_bits(invar_exp2s(x)) ^ 4);
+}
+
+static void test_math_elementary__exp2s_is_monotone(void **state)
+{
+    uint32_t step = (uint32_t)invar_test_count(4093, 1);
+
+    (void)state;
+    assert_int_equal(falls(invar_exp2s, 0, ordinal(128.5f), step), 0);
+    // Float by float at the seams between two integers, where another polynomial begins.
+    for (float seam = -126.5f; seam <= 127.5f; seam += 1.0f)
+        assert_int_equal(falls(invar_exp2s, ordinal(seam) - 500, ordinal(seam) + 500, 1), 0);
+    assert_true(falls(saw, ordinal(0.25f), ordinal(0.5f), 1) > 0); // the count can fail
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_math_elementary__accuracy_within_contract),
+        cmocka_unit_test(test_math_elementary__sweep_catches_faults),
+        cmocka_unit_test(test_math_elementary__special_values),
+        cmocka_unit_test(test_math_elementary__exp2s_is_monotone),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,358 @@
+/*
+ * rmsnorm.c - the norm and its gradients against plain loops, double and finite differences.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdlib.h>
+
+#include "tests/ops.h"
+
+#define EPS 1e-6f
+
+/* One call: tensors of their own, filled by seed. */
+typedef struct norm {
+    invar_tensor y, x, dy, dx; /* (T, H, D) */
+    invar_tensor weight, dweight;
+    int64_t start[3]; /* two units */
+} norm;
+
+static norm norm_new(invar_dtype dtype, invar_dtype weight_dtype, int64_t t, int64_t h, int64_t d)
+{
+    invar_tensor view = invar_tensor_3d(NULL, dtype, t, h, d);
+    norm n = {.y = invar_test_strided(view, 3),
+              .x = invar_test_strided(view, 1),
+              .dy = invar_test_strided(view, 2),
+              .dx = invar_test_tensor(view),
+              .weight = invar_test_tensor(invar_tensor_1d(NULL, weight_dtype, d)),
+              .dweight = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, d)),
+              .start = {0, t / 3, t}};
+
+    invar_test_fill_normal(&n.x, 1, 2.0f);
+    invar_test_fill_normal(&n.dy, 2, 0.5f);
+    invar_test_fill_normal(&n.weight, 3, 1.0f);
+    invar_test_fill_normal(&n.dweight, 4, 1.0f);
+    return n;
+}
+
+static void norm_free(norm *n)
+{
+    invar_test_free(&n->y, &n->x, &n->dy, &n->dx, &n->weight, &n->dweight);
+}
+
+static void norm_run(const invar_device *dev, const norm *n)
+{
+    assert_ok(invar_rmsnorm_fwd(dev, &(invar_rmsnorm_fwd_args){n->y, n->x, n->weight, EPS}));
+    assert_ok(invar_rmsnorm_bwd(
+        dev,
+        &(invar_rmsnorm_bwd_args){n->dx, n->dweight, n->dy, n->x, n->weight, {n->start, 2}, EPS}));
+}
+
+/* ---- the contract, word for word ------------------------------------------------------------- */
+
+static float reduce_ascending(const float *x, int64_t n)
+{
+    float sum = 0.0f;
+
+    for (int64_t i = 0; i < n; i++)
+        sum += x[i];
+    return sum;
+}
+
+/* What may be done wrong; all zero but `reduce` and `block` is the contract. */
+typedef struct variant {
+    float (*reduce)(const float *x, int64_t n);
+    int64_t block;
+    bool heads_descending;
+    bool products_rounded;
+} variant;
+
+static const variant contract = {invar_test_reduce, 128, false, false};
+
+static float rstd_ref(const norm *n, int64_t t, int64_t first, const variant *v)
+{
+    int64_t d = n->x.shape[2];
+    float *squares = calloc((size_t)d, sizeof *squares), rstd;
+
+    for (int64_t i = 0; i < d; i++) {
+        float x = invar_test_get(&n->x, t, first + i);
+        squares[i] = x * x;
+    }
+    rstd = 1.0f / sqrtf(v->reduce(squares, d) / (float)d + EPS);
+    free(squares);
+    return rstd;
+}
+
+static void head_ref(const norm *n, int64_t t, int64_t first, float rstd, const variant *v)
+{
+    int64_t d = n->x.shape[2];
+    float *terms = calloc((size_t)d, sizeof *terms), mean;
+
+    for (int64_t i = 0; i < d; i++) {
+        float xhat = invar_test_get(&n->x, t, first + i) * rstd;
+        float w = invar_test_get(&n->weight, 0, i);
+        invar_test_set(&n->y, t, first + i, xhat * w);
+        terms[i] = (invar_test_get(&n->dy, t, first + i) * w) * xhat;
+    }
+    mean = v->reduce(terms, d) / (float)d;
+    for (int64_t i = 0; i < d; i++) {
+        float xhat = invar_test_get(&n->x, t, first + i) * rstd;
+        float g = invar_test_get(&n->dy, t, first + i) * invar_test_get(&n->weight, 0, i);
+        invar_test_set(&n->dx, t, first + i, rstd * fmaf(-xhat, mean, g));
+    }
+    free(terms);
+}
+
+/* rstd is (T * H). */
+static float dweight_block_ref(const norm *n, const float *rstd, int64_t col, int64_t begin,
+                               int64_t end, const variant *v)
+{
+    int64_t heads = n->x.shape[1], d = n->x.shape[2];
+    float sum = 0.0f;
+
+    for (int64_t t = begin; t < end; t++)
+        for (int64_t i = 0; i < heads; i++) {
+            int64_t h = v->heads_descending ? heads - 1 - i : i;
+            float xhat = invar_test_get(&n->x, t, h * d + col) * rstd[t * heads + h];
+            float dy = invar_test_get(&n->dy, t, h * d + col);
+            sum = v->products_rounded ? sum + dy * xhat : fmaf(dy, xhat, sum);
+        }
+    return sum;
+}
+
+static void norm_ref(const norm *n, const variant *v)
+{
+    int64_t heads = n->x.shape[1], d = n->x.shape[2];
+    float *dweight = n->dweight.data;
+    float *rstd = calloc((size_t)(n->x.shape[0] * heads), sizeof *rstd);
+
+    for (int64_t i = 0; i < n->x.shape[0] * heads; i++) {
+        rstd[i] = rstd_ref(n, i / heads, i % heads * d, v);
+        head_ref(n, i / heads, i % heads * d, rstd[i], v);
+    }
+    for (int64_t col = 0; col < d; col++)
+        for (int u = 0; u < 2; u++)
+            for (int64_t t = n->start[u]; t < n->start[u + 1]; t += v->block) {
+                int64_t end = t + v->block < n->start[u + 1] ? t + v->block : n->start[u + 1];
+                dweight[col] += dweight_block_ref(n, rstd, col, t, end, v);
+            }
+    free(rstd);
+}
+
+static void test_rmsnorm__bits_match_reference(void **state)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1},   {2, 1, 255},  {3, 1, 4096}, {2, 2, 4097},
+                                        {5, 3, 128}, {200, 1, 40}, {390, 2, 7},  {2, 1, 8192}};
+
+    for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++)
+        for (int d = 0; d < 4; d++) {
+            const int64_t *e = shapes[s];
+            invar_dtype weight = d < 2 ? INVAR_DTYPE_F32 : invar_test_storage[d % 2];
+            norm got = norm_new(invar_test_storage[d % 2], weight, e[0], e[1], e[2]);
+            norm expected = norm_new(invar_test_storage[d % 2], weight, e[0], e[1], e[2]);
+
+            norm_run(*state, &got);
+            norm_ref(&expected, &contract);
+            invar_assert_bits_tensor(&got.y, &expected.y, "rmsnorm.fwd: y");
+            invar_assert_bits_tensor(&got.dx, &expected.dx, "rmsnorm.bwd: dx");
+            invar_assert_bits_tensor(&got.dweight, &expected.dweight, "rmsnorm.bwd: dweight");
+            norm_free(&got);
+            norm_free(&expected);
+        }
+}
+
+static void test_rmsnorm__controls_are_caught(void **state)
+{
+    static const struct {
+        variant v;
+        bool y_differs;
+    } controls[] = {{{reduce_ascending, 128, false, false}, true},
+                    {{invar_test_reduce, 64, false, false}, false},
+                    {{invar_test_reduce, 128, true, false}, false},
+                    {{invar_test_reduce, 128, false, true}, false}};
+    norm got = norm_new(INVAR_DTYPE_F32, INVAR_DTYPE_F32, 200, 2, 32);
+
+    norm_run(*state, &got);
+    for (size_t i = 0; i < sizeof controls / sizeof *controls; i++) {
+        norm control = norm_new(INVAR_DTYPE_F32, INVAR_DTYPE_F32, 200, 2, 32);
+        norm_ref(&control, &controls[i].v);
+        assert_int_equal(invar_tensors_differ(&got.y, &control.y), controls[i].y_differs);
+        assert_int_equal(invar_tensors_differ(&got.dx, &control.dx), controls[i].y_differs);
+        assert_true(invar_tensors_differ(&got.dweight, &control.dweight));
+        norm_free(&control);
+    }
+    norm_free(&got);
+}
+
+static void test_rmsnorm__without_dweight_dx_is_the_same(void **state)
+{
+    norm with = norm_new(INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, 20, 2, 64);
+    norm without = norm_new(INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, 20, 2, 64);
+
+    norm_run(*state, &with);
+    assert_ok(invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){.dx = without.dx,
+                                                                  .dy = without.dy,
+                                                                  .x = without.x,
+                                                                  .weight = without.weight,
+                                                                  .eps = EPS}));
+    invar_assert_bits_tensor(&without.dx, &with.dx, "dx");
+    norm_free(&with);
+    norm_free(&without);
+}
+
+/* ---- accuracy and gradients ------------------------------------------------------------------ */
+
+enum { T = 6, H = 2, D = 48, N = T * H * D };
+
+/* Everything in double, from the values as stored. */
+typedef struct exact {
+    double x[N], dy[N], weight[D];
+    double y[N], dx[N], dweight[D];
+} exact;
+
+static double rstd_f64(const double *x)
+{
+    double sum = 0.0;
+
+    for (int i = 0; i < D; i++)
+        sum += x[i] * x[i];
+    return 1.0 / sqrt(sum / D + (double)EPS);
+}
+
+static void head_f64(exact *e, int first)
+{
+    const double *x = e->x + first, *dy = e->dy + first;
+    double rstd = rstd_f64(x), mean = 0.0;
+
+    for (int i = 0; i < D; i++)
+        mean += dy[i] * e->weight[i] * x[i] * rstd / D;
+    for (int i = 0; i < D; i++) {
+        double xhat = x[i] * rstd;
+        e->y[first + i] = xhat * e->weight[i];
+        e->dx[first + i] = rstd * (dy[i] * e->weight[i] - xhat * mean);
+        e->dweight[i] += dy[i] * xhat;
+    }
+}
+
+static void exact_from(exact *e, const norm *n)
+{
+    for (int i = 0; i < N; i++) {
+        e->x[i] = (double)invar_test_get(&n->x, i / (H * D), i % (H * D));
+        e->dy[i] = (double)invar_test_get(&n->dy, i / (H * D), i % (H * D));
+    }
+    for (int i = 0; i < D; i++) {
+        e->weight[i] = (double)invar_test_get(&n->weight, 0, i);
+        e->dweight[i] = (double)invar_test_get(&n->dweight, 0, i);
+    }
+    for (int first = 0; first < N; first += D)
+        head_f64(e, first);
+}
+
+static void test_rmsnorm__accuracy_vs_f64(void **state)
+{
+    static const double rounding[2] = {0x1p-21, 0x1p-8};
+    exact *e = malloc(sizeof *e);
+
+    for (int d = 0; d < 2; d++) {
+        norm n = norm_new(invar_test_storage[d], invar_test_storage[d], T, H, D);
+        exact_from(e, &n);
+        norm_run(*state, &n);
+        invar_assert_close(&n.y, e->y, rounding[d] * 1.01, 0.0, "y");
+        invar_assert_close(&n.dx, e->dx, rounding[d] * 1.01, 0x1p-22, "dx");
+        invar_assert_close(&n.dweight, e->dweight, 0x1p-21, 0x1p-20, "dweight");
+        norm_free(&n);
+    }
+    free(e);
+}
+
+/* sum of dy * y, the function whose gradients the backward yields. */
+static double loss_f64(exact *e)
+{
+    double loss = 0.0;
+
+    for (int first = 0; first < N; first += D)
+        head_f64(e, first);
+    for (int i = 0; i < N; i++)
+        loss += e->dy[i] * e->y[i];
+    return loss;
+}
+
+static double slope(exact *e, double *value)
+{
+    const double h = 1e-5, at = *value;
+    double up, down;
+
+    *value = at + h;
+    up = loss_f64(e);
+    *value = at - h;
+    down = loss_f64(e);
+    *value = at;
+    return (up - down) / (2 * h);
+}
+
+static void test_rmsnorm__gradients_vs_finite_differences(void **state)
+{
+    norm n = norm_new(INVAR_DTYPE_F32, INVAR_DTYPE_F32, T, H, D);
+    exact *e = malloc(sizeof *e);
+
+    invar_test_fill(&n.dweight, 0.0f);
+    exact_from(e, &n);
+    norm_run(*state, &n);
+    for (int i = 0; i < N; i += 5) {
+        float got = invar_test_get(&n.dx, i / (H * D), i % (H * D));
+        assert_true(fabs(slope(e, &e->x[i]) - (double)got) < 1e-6);
+    }
+    for (int i = 0; i < D; i++)
+        assert_true(fabs(slope(e, &e->weight[i]) - (double)invar_test_get(&n.dweight, 0, i)) <
+                    2e-6);
+    free(e);
+    norm_free(&n);
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void test_rmsnorm__bad_arguments_are_refused(void **state)
+{
+    static const int64_t start[] = {0, 3};
+    float data[64] = {0};
+    uint16_t half[64] = {0};
+    invar_tensor x = invar_tensor_3d(data, INVAR_DTYPE_F32, 4, 2, 8), none = {0};
+    invar_tensor x16 = invar_tensor_3d(half, INVAR_DTYPE_BF16, 4, 2, 8);
+    invar_tensor w = invar_tensor_1d(data, INVAR_DTYPE_F32, 8);
+    invar_tensor w16 = invar_tensor_1d(half, INVAR_DTYPE_BF16, 8);
+    invar_tensor flat = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 16);
+    invar_tensor empty = invar_tensor_3d(data, INVAR_DTYPE_F32, 4, 2, 0);
+
+#define FWD(...) invar_rmsnorm_fwd(*state, &(invar_rmsnorm_fwd_args){__VA_ARGS__})
+    assert_refused(FWD(x, none, w, EPS), "rmsnorm.fwd: x: missing");
+    assert_refused(FWD(x, flat, w, EPS), "rmsnorm.fwd: x: rank 2");
+    assert_refused(FWD(x, empty, w, EPS), "rmsnorm.fwd: x: nothing to normalise over");
+    assert_refused(FWD(x16, x, w, EPS), "rmsnorm.fwd: y is bf16 but x is f32");
+    assert_refused(FWD(x, x, w16, EPS), "rmsnorm.fwd: weight: type bf16");
+    assert_refused(FWD(x, x, invar_tensor_1d(data, INVAR_DTYPE_F32, 7), EPS),
+                   "rmsnorm.fwd: weight: extent 7");
+    assert_refused(FWD(x, x, w, 0.0f), "rmsnorm.fwd: eps: 0");
+    assert_refused(FWD(x, x, w, NAN), "rmsnorm.fwd: eps: nan");
+#define BWD(...) invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){__VA_ARGS__})
+    assert_refused(BWD(x16, w, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dx is bf16 but x is f32");
+    assert_refused(BWD(x, w, x16, x, w, {start, 1}, EPS), "rmsnorm.bwd: dy is bf16 but x is f32");
+    assert_refused(BWD(x, w16, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dweight: type bf16");
+    assert_refused(BWD(x, w, x, x, w, {start, 1}, EPS),
+                   "rmsnorm.bwd: units: segments cover rows 0 to 3");
+    assert_refused(BWD(x, w, x, x, none, {start, 1}, EPS), "rmsnorm.bwd: weight: missing");
+    assert_refused(BWD(x, w, x, x, w, {start, 1}, -1.0f), "rmsnorm.bwd: eps: -1");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rmsnorm__bits_match_reference),
+        cmocka_unit_test(test_rmsnorm__controls_are_caught),
+        cmocka_unit_test(test_rmsnorm__without_dweight_dx_is_the_same),
+        cmocka_unit_test(test_rmsnorm__accuracy_vs_f64),
+        cmocka_unit_test(test_rmsnorm__gradients_vs_finite_differences),
+        cmocka_unit_test(test_rmsnorm__bad_arguments_are_refused),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}

@@ -1,0 +1,398 @@
+/*
+ * token.c - sums over tokens and shards, embedding and addition against plain loops.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/ops.h"
+
+/* ---- sums over tokens ------------------------------------------------------------------------ */
+
+/* How a sum runs; the contract's is {128, false}, everything else is a control. */
+typedef struct order {
+    int64_t block;
+    bool descending;
+} order;
+
+static float block_sum_ref(const invar_tensor *x, int64_t col, int64_t begin, int64_t end,
+                           bool descending)
+{
+    float sum = 0.0f;
+
+    for (int64_t i = 0; i < end - begin; i++)
+        sum = sum + invar_test_get(x, descending ? end - 1 - i : begin + i, col);
+    return sum;
+}
+
+/* A running sum that is not zero at the start. */
+static invar_tensor running_sum(int64_t n)
+{
+    invar_tensor out = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, n));
+
+    invar_test_fill_normal(&out, 7, 1.0f);
+    return out;
+}
+
+static invar_tensor token_sum(const invar_device *dev, const invar_tensor *x, invar_segments units)
+{
+    invar_tensor out = running_sum(x->shape[1]);
+
+    assert_ok(invar_token_sum(dev, &(invar_token_sum_args){out, *x, units}));
+    return out;
+}
+
+static invar_tensor token_sum_ref(const invar_tensor *x, invar_segments units, order o)
+{
+    invar_tensor out = running_sum(x->shape[1]);
+    float *running = out.data;
+
+    for (int64_t col = 0; col < x->shape[1]; col++)
+        for (int64_t u = 0; u < units.count; u++) {
+            int64_t end = units.start[u + 1];
+            for (int64_t t = units.start[u]; t < end; t += o.block)
+                running[col] +=
+                    block_sum_ref(x, col, t, t + o.block < end ? t + o.block : end, o.descending);
+        }
+    return out;
+}
+
+static const order contract = {128, false};
+
+static void test_token_sum__bits_match_reference(void **state)
+{
+    static const int64_t starts[][5] = {
+        {0, 0, 0, 0, 0},         {0, 1, 1, 1, 1},         {0, 127, 127, 255, 255},
+        {0, 128, 256, 257, 257}, {0, 129, 130, 131, 300}, {0, 3, 3, 280, 600},
+    };
+    static const int64_t widths[] = {1, 7, 512, 513, 700};
+
+    for (size_t s = 0; s < sizeof starts / sizeof *starts; s++)
+        for (size_t w = 0; w < sizeof widths / sizeof *widths; w++)
+            for (int d = 0; d < 2; d++) {
+                invar_segments units = {starts[s], 4};
+                invar_tensor x = invar_test_strided(
+                    invar_tensor_2d(NULL, invar_test_storage[d], starts[s][4], widths[w]),
+                    (int64_t)s);
+                invar_tensor got, expected;
+
+                invar_test_fill_normal(&x, s + 1, 1.0f);
+                got = token_sum(*state, &x, units);
+                expected = token_sum_ref(&x, units, contract);
+                invar_assert_bits_tensor(&got, &expected, "token.sum");
+                invar_test_free(&x, &got, &expected);
+            }
+}
+
+static void test_token_sum__controls_are_caught(void **state)
+{
+    static const int64_t start[] = {0, 100, 300};
+    static const order controls[] = {{64, false}, {256, false}, {128, true}};
+    invar_segments units = {start, 2};
+    invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 300, 8)), got;
+
+    invar_test_fill_normal(&x, 1, 1.0f);
+    got = token_sum(*state, &x, units);
+    for (size_t i = 0; i < sizeof controls / sizeof *controls; i++) {
+        invar_tensor control = token_sum_ref(&x, units, controls[i]);
+        assert_true(invar_tensors_differ(&got, &control));
+        invar_test_free(&control);
+    }
+    invar_test_free(&x, &got);
+}
+
+static void test_token_sum__accuracy_vs_f64(void **state)
+{
+    const invar_device *dev = *state;
+    enum { T = 5000, N = 40 };
+    static const int64_t start[] = {0, 1000, T};
+
+    for (int d = 0; d < 2; d++) {
+        invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, invar_test_storage[d], T, N));
+        invar_tensor out = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, N));
+        double exact[N] = {0};
+
+        invar_test_fill_normal(&x, 3, 1.0f);
+        invar_test_fill(&out, 0.0f);
+        for (int t = 0; t < T; t++)
+            for (int j = 0; j < N; j++)
+                exact[j] += (double)invar_test_get(&x, t, j);
+        assert_ok(invar_token_sum(dev, &(invar_token_sum_args){out, x, {start, 2}}));
+        invar_assert_close(&out, exact, 0x1p-20, 0x1p-15, "token.sum");
+        invar_test_free(&x, &out);
+    }
+}
+
+/* ---- sums over shards ------------------------------------------------------------------------ */
+
+static float fold_ref(const invar_tensor *x, int64_t col, int64_t first, int64_t count)
+{
+    if (count == 1)
+        return invar_test_get(x, first, col);
+    return fold_ref(x, col, first, count / 2) + fold_ref(x, col, first + count / 2, count / 2);
+}
+
+/* Returns whether an ascending sum, the control, has other bits. */
+static bool check_fold(const invar_device *dev, int64_t shards, int64_t n)
+{
+    invar_tensor x = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, n), 3);
+    invar_tensor out = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, n));
+    invar_tensor expected = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, n));
+    invar_tensor first_shard = invar_tensor_1d(x.data, INVAR_DTYPE_F32, n);
+    bool control = false;
+
+    invar_test_fill_normal(&x, (uint64_t)shards, 1.0f);
+    for (int64_t j = 0; j < n; j++) {
+        float ascending = 0.0f, tree = fold_ref(&x, j, 0, shards);
+        for (int64_t v = 0; v < shards; v++)
+            ascending += invar_test_get(&x, v, j);
+        invar_test_set(&expected, 0, j, tree);
+        control = control || ascending != tree;
+    }
+    assert_ok(invar_shard_fold(dev, &(invar_shard_fold_args){out, x}));
+    invar_assert_bits_tensor(&out, &expected, "shard.fold");
+    assert_ok(invar_shard_fold(dev, &(invar_shard_fold_args){first_shard, x}));
+    invar_assert_bits_tensor(&first_shard, &expected, "shard.fold in place");
+    invar_test_free(&x, &out, &expected);
+    return control;
+}
+
+static void test_shard_fold__bits_match_reference(void **state)
+{
+    const invar_device *devices = *state;
+
+    for (int64_t shards = 1; shards <= 1024; shards *= 2)
+        assert_int_equal(check_fold(&devices[0], shards, 513), shards > 2);
+    for (int i = 0; i < INVAR_TEST_DEVICES; i++)
+        assert_true(check_fold(&devices[i], 4, 20000));
+}
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+static void test_embedding_fwd__copies_rows(void **state)
+{
+    const invar_device *dev = *state;
+    enum { T = 300, V = 50, D = 70 };
+
+    for (int d = 0; d < 2; d++) {
+        invar_tensor out =
+            invar_test_strided(invar_tensor_2d(NULL, invar_test_storage[d], T, D), 5);
+        invar_tensor table =
+            invar_test_strided(invar_tensor_2d(NULL, invar_test_storage[d], V, D), 1);
+        invar_tensor ids = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T));
+
+        invar_test_fill_normal(&table, 1, 1.0f);
+        invar_test_fill_index(&ids, 2, V);
+        assert_ok(invar_embedding_fwd(dev, &(invar_embedding_fwd_args){out, table, ids}));
+        for (int64_t t = 0; t < T; t++) {
+            invar_tensor row = invar_tensor_rows(&out, t, 1);
+            invar_tensor expected = invar_tensor_rows(&table, ((int32_t *)ids.data)[t], 1);
+            invar_assert_bits_tensor(&row, &expected, "embedding.fwd");
+        }
+        invar_test_free(&out, &table, &ids);
+    }
+}
+
+static void embedding_bwd_ref(const invar_embedding_bwd_args *a, bool descending)
+{
+    int64_t tokens = a->dout.shape[0];
+
+    for (int64_t i = 0; i < tokens; i++) {
+        int64_t t = descending ? tokens - 1 - i : i, id = ((int32_t *)a->ids.data)[t];
+        for (int64_t j = 0; j < a->dout.shape[1]; j++)
+            invar_test_set(&a->dtable, id, j,
+                           invar_test_get(&a->dtable, id, j) + invar_test_get(&a->dout, t, j));
+    }
+}
+
+static void test_embedding_bwd__bits_match_reference(void **state)
+{
+    const invar_device *dev = *state;
+    enum { T = 300, V = 20, D = 700 };
+    invar_tensor view = invar_tensor_2d(NULL, INVAR_DTYPE_F32, V, D);
+
+    for (int d = 0; d < 2; d++) {
+        invar_tensor dout =
+            invar_test_strided(invar_tensor_2d(NULL, invar_test_storage[d], T, D), 9);
+        invar_tensor ids = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T));
+        invar_tensor got = invar_test_strided(view, 4), expected, control;
+
+        invar_test_fill_normal(&dout, 1, 1.0f);
+        invar_test_fill_index(&ids, 2, V - 1); // the last row stays as it is
+        invar_test_fill_normal(&got, 3, 1.0f);
+        expected = invar_test_copy(&got);
+        control = invar_test_copy(&got);
+        assert_ok(invar_embedding_bwd(dev, &(invar_embedding_bwd_args){got, dout, ids}));
+        embedding_bwd_ref(&(invar_embedding_bwd_args){expected, dout, ids}, false);
+        embedding_bwd_ref(&(invar_embedding_bwd_args){control, dout, ids}, true);
+        invar_assert_bits_tensor(&got, &expected, "embedding.bwd");
+        assert_true(invar_tensors_differ(&got, &control));
+        invar_test_free(&dout, &ids, &got, &expected, &control);
+    }
+}
+
+static void test_embedding_bwd__accuracy_vs_f64(void **state)
+{
+    const invar_device *dev = *state;
+    enum { T = 1000, V = 10, D = 16 };
+
+    for (int d = 0; d < 2; d++) {
+        invar_tensor dout = invar_test_tensor(invar_tensor_2d(NULL, invar_test_storage[d], T, D));
+        invar_tensor ids = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T));
+        invar_tensor dtable = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, V, D));
+        double exact[V * D] = {0};
+
+        invar_test_fill_normal(&dout, 1, 1.0f);
+        invar_test_fill_index(&ids, 2, V);
+        invar_test_fill(&dtable, 0.0f);
+        for (int64_t t = 0; t < T; t++)
+            for (int64_t j = 0; j < D; j++)
+                exact[((int32_t *)ids.data)[t] * D + j] += (double)invar_test_get(&dout, t, j);
+        assert_ok(invar_embedding_bwd(dev, &(invar_embedding_bwd_args){dtable, dout, ids}));
+        invar_assert_close(&dtable, exact, 0x1p-20, 0x1p-17, "embedding.bwd");
+        invar_test_free(&dout, &ids, &dtable);
+    }
+}
+
+/* ---- addition -------------------------------------------------------------------------------- */
+
+static void test_add__bits_match_reference(void **state)
+{
+    const invar_device *dev = *state;
+    for (int d = 0; d < 2; d++)
+        for (int64_t cols = 1; cols <= 1300; cols = cols * 3 + 1) {
+            invar_tensor view = invar_tensor_2d(NULL, invar_test_storage[d], 37, cols);
+            invar_tensor a = invar_test_strided(view, 1), b = invar_test_strided(view, 2);
+            invar_tensor out = invar_test_strided(view, 3), expected = invar_test_tensor(view);
+
+            invar_test_fill_normal(&a, 1, 1.0f);
+            invar_test_fill_normal(&b, 2, 0.01f);
+            for (int64_t i = 0; i < 37; i++)
+                for (int64_t j = 0; j < cols; j++)
+                    invar_test_set(&expected, i, j,
+                                   invar_test_get(&a, i, j) + invar_test_get(&b, i, j));
+            assert_ok(invar_add(dev, &(invar_add_args){out, a, b}));
+            invar_assert_bits_tensor(&out, &expected, "add");
+            // in place, both ways
+            invar_test_free(&out);
+            out = invar_test_copy(&b);
+            assert_ok(invar_add(dev, &(invar_add_args){a, a, b}));
+            invar_assert_bits_tensor(&a, &expected, "add, out is a");
+            invar_test_fill_normal(&a, 1, 1.0f);
+            assert_ok(invar_add(dev, &(invar_add_args){out, a, out}));
+            invar_assert_bits_tensor(&out, &expected, "add, out is b");
+            invar_test_free(&a, &b, &out, &expected);
+        }
+}
+
+static void test_add__accuracy_vs_f64(void **state)
+{
+    const invar_device *dev = *state;
+    static const double rounding[] = {0x1p-24, 0x1p-8}; // half an ulp
+    enum { N = 500 };
+
+    for (int d = 0; d < 2; d++) {
+        invar_tensor view = invar_tensor_2d(NULL, invar_test_storage[d], 1, N);
+        invar_tensor a = invar_test_tensor(view), b = invar_test_tensor(view);
+        invar_tensor out = invar_test_tensor(view);
+        double exact[N];
+
+        invar_test_fill_normal(&a, 1, 1.0f);
+        invar_test_fill_normal(&b, 2, 1.0f);
+        for (int i = 0; i < N; i++)
+            exact[i] = (double)invar_test_get(&a, 0, i) + (double)invar_test_get(&b, 0, i);
+        assert_ok(invar_add(dev, &(invar_add_args){out, a, b}));
+        // rounded to f32 on the way: a little more than half an ulp
+        invar_assert_close(&out, exact, rounding[d] * (1 + 0x1p-10), 0.0, "add");
+        invar_test_free(&a, &b, &out);
+    }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+
+static void test_token__bad_arguments_are_refused(void **state)
+{
+    const invar_device *dev = *state;
+    static const int64_t start[] = {0, 4}, backwards[] = {0, 5, 4}, gap[] = {1, 4};
+    float data[64] = {0};
+    uint16_t half[64] = {0};
+    int32_t index[4] = {0, 1, 2, 3};
+    invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), wrong;
+    invar_tensor x16 = invar_tensor_2d(half, INVAR_DTYPE_BF16, 4, 8);
+    invar_tensor v = invar_tensor_1d(data, INVAR_DTYPE_F32, 8), none = {0};
+    invar_tensor ids = invar_tensor_1d(index, INVAR_DTYPE_I32, 4);
+    invar_tensor table = invar_tensor_2d(data, INVAR_DTYPE_F32, 3, 8);
+    invar_tensor v7 = invar_tensor_1d(data, INVAR_DTYPE_F32, 7);
+    invar_segments units = {start, 1};
+
+#define TOKEN_SUM(...) invar_token_sum(dev, &(invar_token_sum_args){__VA_ARGS__})
+    assert_refused(TOKEN_SUM(v7, x, units), "token.sum: out: extent 7 of index 0; expected 8");
+    assert_refused(TOKEN_SUM(v, none, units), "token.sum: x: missing");
+    assert_refused(TOKEN_SUM(invar_tensor_1d(half, INVAR_DTYPE_BF16, 8), x, units),
+                   "token.sum: out: type");
+    assert_refused(TOKEN_SUM(v, ids, units), "token.sum: x: type i32");
+    assert_refused(TOKEN_SUM(v, v, units), "token.sum: x: rank 1");
+    assert_refused(TOKEN_SUM(v, x, {backwards, 2}), "token.sum: units: segment 1");
+    assert_refused(TOKEN_SUM(v, x, {gap, 1}), "token.sum: units: segments cover rows 1");
+    assert_refused(TOKEN_SUM(v, x, {NULL, 0}), "token.sum: units: 0 segments");
+    wrong = x;
+    wrong.row_stride = 7;
+    assert_refused(TOKEN_SUM(v, wrong, units), "token.sum: x: row stride 7");
+    wrong = x;
+    wrong.data = NULL;
+    assert_refused(TOKEN_SUM(v, wrong, units), "token.sum: x: no data");
+#define SHARD_FOLD(...) invar_shard_fold(dev, &(invar_shard_fold_args){__VA_ARGS__})
+    assert_refused(SHARD_FOLD(v, table), "shard.fold: x: 3 shards");
+    assert_refused(SHARD_FOLD(v, x16), "shard.fold: x: type bf16");
+    assert_refused(SHARD_FOLD(v7, x), "shard.fold: out: extent 7");
+    assert_refused(SHARD_FOLD(v, invar_tensor_2d(data, INVAR_DTYPE_F32, 2048, 8)),
+                   "shard.fold: x: 2048");
+#define EMBEDDING_FWD(...) invar_embedding_fwd(dev, &(invar_embedding_fwd_args){__VA_ARGS__})
+    assert_refused(EMBEDDING_FWD(x, table, ids),
+                   "embedding.fwd: ids: value 3 in row 3; expected 0 to 2");
+    assert_refused(EMBEDDING_FWD(x16, x, ids), "embedding.fwd: table is f32 but out is bf16");
+    assert_refused(EMBEDDING_FWD(x, x, v), "embedding.fwd: ids: type f32");
+    assert_refused(EMBEDDING_FWD(none, x, ids), "embedding.fwd: out: missing");
+#define EMBEDDING_BWD(...) invar_embedding_bwd(dev, &(invar_embedding_bwd_args){__VA_ARGS__})
+    assert_refused(EMBEDDING_BWD(table, x, ids), "embedding.bwd: ids: value 3");
+    assert_refused(EMBEDDING_BWD(x16, x, ids), "embedding.bwd: dtable: type bf16");
+    index[2] = -1;
+    assert_refused(EMBEDDING_BWD(x, x, ids), "embedding.bwd: ids: value -1 in row 2");
+#define ADD(...) invar_add(dev, &(invar_add_args){__VA_ARGS__})
+    assert_refused(ADD(x, table, x), "add: a: extent 3");
+    assert_refused(ADD(x, x, x16), "add: b is bf16 but out is f32");
+    assert_refused(ADD(none, x, x), "add: out: missing");
+}
+
+static void test_token__nothing_to_do(void **state)
+{
+    const invar_device *dev = *state;
+    float one = 3.0f;
+    invar_tensor v = invar_tensor_1d(&one, INVAR_DTYPE_F32, 1);
+    invar_tensor empty = invar_tensor_2d(NULL, INVAR_DTYPE_F32, 0, 1);
+    invar_tensor ids = invar_tensor_1d(NULL, INVAR_DTYPE_I32, 0);
+    invar_tensor table = invar_tensor_2d(&one, INVAR_DTYPE_F32, 1, 1);
+
+    assert_ok(TOKEN_SUM(v, empty, {NULL, 0}));
+    assert_ok(EMBEDDING_FWD(empty, table, ids));
+    assert_ok(EMBEDDING_BWD(table, empty, ids));
+    assert_ok(ADD(empty, empty, empty));
+    assert_true(one == 3.0f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_token_sum__bits_match_reference),
+        cmocka_unit_test(test_token_sum__controls_are_caught),
+        cmocka_unit_test(test_token_sum__accuracy_vs_f64),
+        cmocka_unit_test(test_shard_fold__bits_match_reference),
+        cmocka_unit_test(test_embedding_fwd__copies_rows),
+        cmocka_unit_test(test_embedding_bwd__bits_match_reference),
+        cmocka_unit_test(test_embedding_bwd__accuracy_vs_f64),
+        cmocka_unit_test(test_add__bits_match_reference),
+        cmocka_unit_test(test_add__accuracy_vs_f64),
+        cmocka_unit_test(test_token__bad_arguments_are_refused),
+        cmocka_unit_test(test_token__nothing_to_do),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
