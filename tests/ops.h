@@ -79,6 +79,14 @@ void invar_assert_bits_tensor(const invar_tensor *got, const invar_tensor *expec
 /* A caller's mistake, refused with a message that names op and argument. */
 #define assert_refused(expr, text) assert_fails(expr, INVAR_E_INVALID, text)
 
+/* The arguments `good` of an op are refused, on `dev`, once one field has another value. */
+#define assert_field_refused(op, good, field, value, text)                                         \
+    do {                                                                                           \
+        invar_##op##_args bad = good;                                                              \
+        bad.field = value;                                                                         \
+        assert_refused(invar_##op(&dev, &bad), text);                                              \
+    } while (0)
+
 /* For negative controls. */
 bool invar_tensors_differ(const invar_tensor *a, const invar_tensor *b);
 

@@ -380,13 +380,6 @@ static void test_logprob_bwd__matches_finite_differences(void **state)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-#define REFUSED(op, good, field, value, text)                                                      \
-    do {                                                                                           \
-        invar_##op##_args bad = good;                                                              \
-        bad.field = value;                                                                         \
-        assert_fails(invar_##op(&dev, &bad), INVAR_E_INVALID, text);                               \
-    } while (0)
-
 static void test_logprob__refuses_bad_arguments(void **state)
 {
     probe p = probe_new(3, 10, 1.0f, 1.0f, INVAR_DTYPE_BF16);
@@ -395,34 +388,45 @@ static void test_logprob__refuses_bad_arguments(void **state)
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     assert_ok(invar_logprob_fwd(&dev, &p.fwd));
-    REFUSED(logprob_fwd, p.fwd, logits.dtype, INVAR_DTYPE_BF16, "logprob.fwd: logits: type bf16");
-    REFUSED(logprob_fwd, p.fwd, logits.shape[1], 0, "logprob.fwd: vocabulary: 0");
-    REFUSED(logprob_fwd, p.fwd, logits.shape[0], 2, "logprob.fwd: targets: extent 3");
-    REFUSED(logprob_fwd, p.fwd, targets.dtype, INVAR_DTYPE_F32, "logprob.fwd: targets: type f32");
-    REFUSED(logprob_fwd, p.fwd, logp.shape[0], 2, "logprob.fwd: logp: extent 2");
-    REFUSED(logprob_fwd, p.fwd, logp.dtype, INVAR_DTYPE_NONE, "logprob.fwd: logp: missing");
-    REFUSED(logprob_fwd, p.fwd, entropy.shape[0], 4, "logprob.fwd: entropy: extent 4");
-    REFUSED(logprob_fwd, p.fwd, max.data, NULL, "logprob.fwd: max: no data");
-    REFUSED(logprob_fwd, p.fwd, logsum.dtype, INVAR_DTYPE_BF16, "logprob.fwd: logsum: type bf16");
-    REFUSED(logprob_fwd, p.fwd, temperature, 0.0f, "logprob.fwd: temperature: 0");
-    REFUSED(logprob_fwd, p.fwd, temperature, -1.0f, "logprob.fwd: temperature: -1");
-    REFUSED(logprob_fwd, p.fwd, temperature, 1e-39f, "logprob.fwd: temperature: 1e-39");
-    REFUSED(logprob_fwd, p.fwd, temperature, INFINITY, "logprob.fwd: temperature: inf");
-    REFUSED(logprob_fwd, p.fwd, temperature, NAN, "logprob.fwd: temperature: ");
+    assert_field_refused(logprob_fwd, p.fwd, logits.dtype, INVAR_DTYPE_BF16,
+                         "logprob.fwd: logits: type bf16");
+    assert_field_refused(logprob_fwd, p.fwd, logits.shape[1], 0, "logprob.fwd: vocabulary: 0");
+    assert_field_refused(logprob_fwd, p.fwd, logits.shape[0], 2, "logprob.fwd: targets: extent 3");
+    assert_field_refused(logprob_fwd, p.fwd, targets.dtype, INVAR_DTYPE_F32,
+                         "logprob.fwd: targets: type f32");
+    assert_field_refused(logprob_fwd, p.fwd, logp.shape[0], 2, "logprob.fwd: logp: extent 2");
+    assert_field_refused(logprob_fwd, p.fwd, logp.dtype, INVAR_DTYPE_NONE,
+                         "logprob.fwd: logp: missing");
+    assert_field_refused(logprob_fwd, p.fwd, entropy.shape[0], 4, "logprob.fwd: entropy: extent 4");
+    assert_field_refused(logprob_fwd, p.fwd, max.data, NULL, "logprob.fwd: max: no data");
+    assert_field_refused(logprob_fwd, p.fwd, logsum.dtype, INVAR_DTYPE_BF16,
+                         "logprob.fwd: logsum: type bf16");
+    assert_field_refused(logprob_fwd, p.fwd, temperature, 0.0f, "logprob.fwd: temperature: 0");
+    assert_field_refused(logprob_fwd, p.fwd, temperature, -1.0f, "logprob.fwd: temperature: -1");
+    assert_field_refused(logprob_fwd, p.fwd, temperature, 1e-39f,
+                         "logprob.fwd: temperature: 1e-39");
+    assert_field_refused(logprob_fwd, p.fwd, temperature, INFINITY,
+                         "logprob.fwd: temperature: inf");
+    assert_field_refused(logprob_fwd, p.fwd, temperature, NAN, "logprob.fwd: temperature: ");
 
     assert_ok(invar_logprob_bwd(&dev, &p.bwd));
-    REFUSED(logprob_bwd, p.bwd, dlogits.dtype, INVAR_DTYPE_I32, "logprob.bwd: dlogits: type i32");
-    REFUSED(logprob_bwd, p.bwd, dlogits.shape[1], 9, "logprob.bwd: dlogits: extent 9");
-    REFUSED(logprob_bwd, p.bwd, dlogp.shape[0], 2, "logprob.bwd: dlogp: extent 2");
-    REFUSED(logprob_bwd, p.bwd, dentropy.shape[0], 2, "logprob.bwd: dentropy: extent 2");
-    REFUSED(logprob_bwd, p.bwd, entropy.dtype, INVAR_DTYPE_NONE, "logprob.bwd: entropy: missing");
-    REFUSED(logprob_bwd, p.bwd, max.shape[0], 2, "logprob.bwd: max: extent 2");
-    REFUSED(logprob_bwd, p.bwd, logsum.rank, 2, "logprob.bwd: logsum: rank 2");
-    REFUSED(logprob_bwd, p.bwd, temperature, 0.0f, "logprob.bwd: temperature: 0");
+    assert_field_refused(logprob_bwd, p.bwd, dlogits.dtype, INVAR_DTYPE_I32,
+                         "logprob.bwd: dlogits: type i32");
+    assert_field_refused(logprob_bwd, p.bwd, dlogits.shape[1], 9, "logprob.bwd: dlogits: extent 9");
+    assert_field_refused(logprob_bwd, p.bwd, dlogp.shape[0], 2, "logprob.bwd: dlogp: extent 2");
+    assert_field_refused(logprob_bwd, p.bwd, dentropy.shape[0], 2,
+                         "logprob.bwd: dentropy: extent 2");
+    assert_field_refused(logprob_bwd, p.bwd, entropy.dtype, INVAR_DTYPE_NONE,
+                         "logprob.bwd: entropy: missing");
+    assert_field_refused(logprob_bwd, p.bwd, max.shape[0], 2, "logprob.bwd: max: extent 2");
+    assert_field_refused(logprob_bwd, p.bwd, logsum.rank, 2, "logprob.bwd: logsum: rank 2");
+    assert_field_refused(logprob_bwd, p.bwd, temperature, 0.0f, "logprob.bwd: temperature: 0");
     ((int32_t *)p.fwd.targets.data)[1] = 10;
-    REFUSED(logprob_fwd, p.fwd, temperature, 1.0f, "logprob.fwd: targets: value 10 in row 1");
+    assert_field_refused(logprob_fwd, p.fwd, temperature, 1.0f,
+                         "logprob.fwd: targets: value 10 in row 1");
     ((int32_t *)p.fwd.targets.data)[1] = -1;
-    REFUSED(logprob_bwd, p.bwd, temperature, 1.0f, "logprob.bwd: targets: value -1 in row 1");
+    assert_field_refused(logprob_bwd, p.bwd, temperature, 1.0f,
+                         "logprob.bwd: targets: value -1 in row 1");
     probe_free(&p);
     invar_test_device_release(&dev);
 }

@@ -265,13 +265,6 @@ static void test_moe_linear__equals_naive_chains(void **state)
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
-#define REFUSED(op, good, field, value, text)                                                      \
-    do {                                                                                           \
-        invar_##op##_args bad = good;                                                              \
-        bad.field = value;                                                                         \
-        assert_fails(invar_##op(&dev, &bad), INVAR_E_INVALID, text);                               \
-    } while (0)
-
 static void test_moe_linear__refuses_bad_arguments(void **state)
 {
     float data[8 * 16] = {0};
@@ -289,31 +282,41 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
     assert_ok(invar_moe_linear_fwd(&dev, &fwd));
-    REFUSED(moe_linear_fwd, fwd, x.rank, 1, "moe.linear.fwd: x: rank 1");
-    REFUSED(moe_linear_fwd, fwd, y.shape[0], 3, "moe.linear.fwd: y: extent 3");
-    REFUSED(moe_linear_fwd, fwd, w.shape[0], 5, "moe.linear.fwd: w: extent 5");
-    REFUSED(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_BF16, "moe.linear.fwd: w: no product of f32");
-    REFUSED(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
-    REFUSED(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
-    REFUSED(moe_linear_fwd, fwd, experts.count, 1, "moe.linear.fwd: experts: segments cover");
-    REFUSED(moe_linear_fwd, fwd, experts.start, NULL, "moe.linear.fwd: experts: 2 segments");
-    REFUSED(moe_linear_fwd, fwd, experts, ((invar_segments){backwards, 3}), "segment 1 runs back");
+    assert_field_refused(moe_linear_fwd, fwd, x.rank, 1, "moe.linear.fwd: x: rank 1");
+    assert_field_refused(moe_linear_fwd, fwd, y.shape[0], 3, "moe.linear.fwd: y: extent 3");
+    assert_field_refused(moe_linear_fwd, fwd, w.shape[0], 5, "moe.linear.fwd: w: extent 5");
+    assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_BF16,
+                         "moe.linear.fwd: w: no product of f32");
+    assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
+    assert_field_refused(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
+    assert_field_refused(moe_linear_fwd, fwd, experts.count, 1,
+                         "moe.linear.fwd: experts: segments cover");
+    assert_field_refused(moe_linear_fwd, fwd, experts.start, NULL,
+                         "moe.linear.fwd: experts: 2 segments");
+    assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_segments){backwards, 3}),
+                         "segment 1 runs back");
 
     assert_ok(invar_moe_linear_dx(&dev, &dx));
-    REFUSED(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");
-    REFUSED(moe_linear_dx, dx, parts[0].w.shape[0], 3, "moe.linear.dx: w: extent 3");
-    REFUSED(moe_linear_dx, dx, parts[0].dy.shape[0], 3, "moe.linear.dx: dy: extent 3");
-    REFUSED(moe_linear_dx, dx, experts.count, 1, "moe.linear.dx: experts: segments cover");
-    REFUSED(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
+    assert_field_refused(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");
+    assert_field_refused(moe_linear_dx, dx, parts[0].w.shape[0], 3, "moe.linear.dx: w: extent 3");
+    assert_field_refused(moe_linear_dx, dx, parts[0].dy.shape[0], 3, "moe.linear.dx: dy: extent 3");
+    assert_field_refused(moe_linear_dx, dx, experts.count, 1,
+                         "moe.linear.dx: experts: segments cover");
+    assert_field_refused(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
 
     assert_ok(invar_moe_linear_dw(&dev, &dw));
-    REFUSED(moe_linear_dw, dw, dw.shape[0], 5, "moe.linear.dw: dw: extent 5");
-    REFUSED(moe_linear_dw, dw, x.dtype, INVAR_DTYPE_BF16, "moe.linear.dw: dy is f32 but x is bf16");
-    REFUSED(moe_linear_dw, dw, row_token.shape[0], 3, "moe.linear.dw: row_token: extent 3");
-    REFUSED(moe_linear_dw, dw, units.start, two, "moe.linear.dw: row_token: value 2 in row 1");
-    REFUSED(moe_linear_dw, dw, experts.count, 1, "moe.linear.dw: experts: segments cover");
+    assert_field_refused(moe_linear_dw, dw, dw.shape[0], 5, "moe.linear.dw: dw: extent 5");
+    assert_field_refused(moe_linear_dw, dw, x.dtype, INVAR_DTYPE_BF16,
+                         "moe.linear.dw: dy is f32 but x is bf16");
+    assert_field_refused(moe_linear_dw, dw, row_token.shape[0], 3,
+                         "moe.linear.dw: row_token: extent 3");
+    assert_field_refused(moe_linear_dw, dw, units.start, two,
+                         "moe.linear.dw: row_token: value 2 in row 1");
+    assert_field_refused(moe_linear_dw, dw, experts.count, 1,
+                         "moe.linear.dw: experts: segments cover");
     token[1] = 0;
-    REFUSED(moe_linear_dw, dw, x, x, "moe.linear.dw: row_token: row 1: the tokens of an expert");
+    assert_field_refused(moe_linear_dw, dw, x, x,
+                         "moe.linear.dw: row_token: row 1: the tokens of an expert");
     invar_test_device_release(&dev);
 }
 
