@@ -541,10 +541,19 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[4];
 
-    list[0] = (invar_option){"device", INVAR_OPTION_TEXT, &s->device, "cpu", "where to run: cpu"};
-    list[1] = (invar_option){"threads", INVAR_OPTION_INT, &s->threads, "N",
-                             "most threads; a run with 1 comes first"};
-    list[2] = (invar_option){"json", INVAR_OPTION_FLAG, &s->json, NULL, "every row as JSON"};
+    list[0] = (invar_option){.name = "device",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->device,
+                             .metavar = "cpu",
+                             .help = "where to run: cpu"};
+    list[1] = (invar_option){.name = "threads",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->threads,
+                             .metavar = "N",
+                             .help = "most threads; a run with 1 comes first",
+                             .low = 1,
+                             .high = INVAR_POOL_MAX_THREADS};
+    list[2] = (invar_option){.name = "json", .value = &s->json, .help = "every row as JSON"};
     list[3] = (invar_option){0};
     return list;
 }
@@ -561,11 +570,6 @@ static int run(int argc, char **argv)
     if (strcmp(s.device, "cpu") != 0) {
         fprintf(stderr, "invar: bench: --device %s: this build has the CPU only\n", s.device);
         return INVAR_EXIT_UNTESTABLE;
-    }
-    if (s.threads < 1 || s.threads > INVAR_POOL_MAX_THREADS) {
-        fprintf(stderr, "invar: bench: --threads %" PRId64 ": expected 1 to %d\n", s.threads,
-                INVAR_POOL_MAX_THREADS);
-        return INVAR_EXIT_USAGE;
     }
     b.json = s.json;
     library = find_blas();

@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -54,7 +55,7 @@ static int help(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
     const invar_verb *verb;
 
@@ -74,4 +75,16 @@ int main(int argc, char **argv)
     if (argc == 3 && strcmp(argv[2], "--help") == 0)
         return help(1, argv + 1);
     return verb->run(argc - 2, argv + 2);
+}
+
+int main(int argc, char **argv)
+{
+    int code = run(argc, argv);
+
+    // an answer that could not be written was not given
+    if (fflush(stdout) != 0 || ferror(stdout)) {
+        fprintf(stderr, "invar: standard output: %s\n", strerror(errno));
+        return INVAR_EXIT_TROUBLE;
+    }
+    return code;
 }

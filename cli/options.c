@@ -22,16 +22,20 @@ static const invar_option *find(const invar_option *options, const char *name, s
     return NULL;
 }
 
-static invar_status set_int(int64_t *out, const char *name, const char *text)
+static invar_status set_int(const invar_option *option, const char *text)
 {
     char *end;
     long long value;
 
     errno = 0;
     value = strtoll(text, &end, 10);
-    if (end == text || *end != '\0' || errno != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: '%s' is not a whole number", name, text);
-    *out = value;
+    if (end == text || *end != '\0' || (errno != 0 && errno != ERANGE))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: '%s' is not a whole number", option->name,
+                          text);
+    if (errno == ERANGE || value < option->low || value > option->high)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected %" PRId64 " to %" PRId64,
+                          option->name, text, option->low, option->high);
+    *(int64_t *)option->value = value;
     return INVAR_OK;
 }
 
@@ -60,7 +64,7 @@ invar_status invar_options_parse(const invar_option *options, int argc, char **a
         if (!value)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s needs a value", option->name);
         if (option->type == INVAR_OPTION_INT)
-            INVAR_TRY(set_int(option->value, option->name, value));
+            INVAR_TRY(set_int(option, value));
         else
             *(const char **)option->value = value;
     }

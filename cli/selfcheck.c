@@ -181,8 +181,9 @@ static int conclude(const report *r)
         printf("\n  ],\n  \"values\": %d, \"different\": %d, \"missing\": %d\n}\n", r->values,
                r->different, r->missing);
     else
-        printf("\n%d values: %d identical, %d different, %d not recorded\n", r->values,
-               r->values - r->different - r->missing, r->different, r->missing);
+        printf("\n%d values: %d identical, %d different, %d not recorded\nnext: invar %s\n",
+               r->values, r->values - r->different - r->missing, r->different, r->missing,
+               r->different + r->missing > 0 ? "selfcheck --json" : "bench --device cpu");
     if (r->different > 0)
         return INVAR_EXIT_DIFFERENT;
     return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;
@@ -192,13 +193,19 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[5];
 
-    list[0] = (invar_option){"threads", INVAR_OPTION_INT, &s->threads, "N",
-                             "threads to run on; no bit depends on it"};
-    list[1] = (invar_option){"portable", INVAR_OPTION_FLAG, &s->portable, NULL,
-                             "plain C instead of SIMD; no bit depends on it"};
-    list[2] = (invar_option){"json", INVAR_OPTION_FLAG, &s->json, NULL, "every value as JSON"};
-    list[3] = (invar_option){"record", INVAR_OPTION_FLAG, &s->record, NULL,
-                             "print golden lines instead of comparing"};
+    list[0] = (invar_option){.name = "threads",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->threads,
+                             .metavar = "N",
+                             .help = "threads to run on; no bit depends on it",
+                             .low = 1,
+                             .high = INVAR_POOL_MAX_THREADS};
+    list[1] = (invar_option){.name = "portable",
+                             .value = &s->portable,
+                             .help = "plain C instead of SIMD; no bit depends on it"};
+    list[2] = (invar_option){.name = "json", .value = &s->json, .help = "every value as JSON"};
+    list[3] = (invar_option){
+        .name = "record", .value = &s->record, .help = "print golden lines instead of comparing"};
     list[4] = (invar_option){0};
     return list;
 }

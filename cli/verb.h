@@ -36,6 +36,8 @@ typedef struct invar_option {
     void *value;
     const char *metavar; /* "N"; NULL for a flag */
     const char *help;
+    int64_t low; /* INVAR_OPTION_INT: the range */
+    int64_t high;
 } invar_option;
 
 typedef struct invar_verb {

@@ -18,7 +18,7 @@
  */
 #define INVAR_ORACLE_IN_F32 ((invar_oracle_limit){{0x1p-18, 0x1p-20}, {0x1p-18, 0x1p-20}})
 #define INVAR_ORACLE_ROUNDED ((invar_oracle_limit){{0x1p-18, 0x1p-20}, {0x1.04p-8, 0x1p-8}})
-#define INVAR_ORACLE_BLOCK ((invar_oracle_limit){{0x1p-14, 0x1p-16}, {0x1p-2, 0x1p-5}})
+#define INVAR_ORACLE_BLOCK ((invar_oracle_limit){{0x1p-14, 0x1p-16}, {0x1p-2, 0x1.8p-5}})
 
 void invar_oracle_convert(invar_oracle_run *r);
 void invar_oracle_quantise(invar_oracle_run *r);

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# cli.sh INVAR - the command line as a user meets it: exit codes, messages, JSON, a full disk.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1
+failed=0
+
+# expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed.
+expect() {
+    local code=$1 text=$2 output rc=0
+    shift 2
+    output=$("$invar" "$@" 2>&1) || rc=$?
+    if ((rc != code)) || [[ $output != *"$text"* ]]; then
+        printf 'invar %s: exit code %d, expected %d with "%s":\n%s\n' "$*" "$rc" "$code" "$text" \
+            "$output" >&2
+        failed=1
+    fi
+}
+
+expect 129 "usage: invar VERB"
+expect 0 "usage: invar VERB" help
+expect 0 "usage: invar VERB" --help
+expect 0 "--threads N" help selfcheck
+expect 0 "--threads N" bench --help
+expect 129 "no verb 'frob'" help frob
+expect 129 "no verb 'frob'" frob
+expect 0 "invar 0." version
+expect 129 "unknown option '--frob'" selfcheck --frob
+expect 129 "unexpected argument 'frob'" selfcheck frob
+expect 129 "--threads needs a value" selfcheck --threads
+expect 129 "'two' is not a whole number" selfcheck --threads two
+expect 129 "--threads: 0; expected 1 to" selfcheck --threads=0
+expect 129 "99999999999999999999; expected 1 to" selfcheck --threads 99999999999999999999
+expect 129 "--json takes no value" selfcheck --json=yes
+expect 125 "this build has the CPU only" bench --device cuda
+expect 0 "0 different, 0 not recorded" selfcheck --threads 3 --portable
+
+# the answer counts only when it was written
+if "$invar" selfcheck >/dev/full 2>/dev/null; then
+    echo "invar selfcheck succeeded on a full disk" >&2
+    failed=1
+fi
+# every recorded line is one value of the JSON answer, and no colour reaches a file
+count='import json, sys; print(json.load(sys.stdin)["values"])'
+values=$("$invar" selfcheck --json | python3 -c "$count")
+lines=$("$invar" selfcheck --record | wc -l)
+if [[ $values != "$lines" ]] || "$invar" selfcheck | grep -q $'\033'; then
+    echo "--json has $values values, --record $lines lines, or colour went into a file" >&2
+    failed=1
+fi
+((failed)) || echo "all as expected"
+exit "$failed"
