@@ -28,7 +28,7 @@ typedef struct step_tile {
     uint32_t c[TILE_ROWS][TILE_COLS];
 } step_tile;
 
-#define TILE_FAMILIES 12
+#define TILE_FAMILIES 14
 
 static const char *const tile_family_names[TILE_FAMILIES] = {
     "typical",    /* exponents as in a network */
@@ -43,6 +43,8 @@ static const char *const tile_family_names[TILE_FAMILIES] = {
     "carry",      /* significands near 2 and one sign: the largest sums */
     "small-step", /* a large accumulator, small products */
     "chain",      /* typical values, TILE_MAX_K long */
+    "resting",    /* a chain in which whole steps are zeros; accumulators of every size */
+    "faint",      /* the same around the floor: accumulators become subnormal and rest there */
 };
 
 static inline uint64_t tile_random(uint64_t *state)
@@ -67,7 +69,8 @@ static inline uint16_t tile_bf16(uint64_t *state, int family)
 
     switch (family) {
     case 1: field = tile_between(state, 97, 157); break;
-    case 2: field = tile_between(state, 52, 75); break;
+    case 2:
+    case 13: field = tile_between(state, 52, 75); break;
     case 3: field = pick < 64 ? 0 : tile_between(state, 1, 70); break;
     case 4:
         if (pick < 160)
@@ -120,6 +123,8 @@ static inline uint32_t tile_c(uint64_t *state, int family)
     switch (family) {
     case 2:
     case 3:
+    case 12:
+    case 13:
         if (pick < 64)
             return (uint32_t)(r & 0x80000000);
         field = pick < 128 ? 0 : tile_between(state, 0, 30);
@@ -150,7 +155,7 @@ static inline void tile_make(step_tile *t, tile_form form, int family, uint64_t 
 
     state = tile_random(&state); // neighbouring coordinates, unrelated streams
     memset(t, 0, sizeof *t);
-    t->k = family == 11 ? TILE_MAX_K : step;
+    t->k = family >= 11 ? TILE_MAX_K : step;
     for (int i = 0; i < TILE_ROWS; i++)
         for (int p = 0; p < t->k; p++)
             t->a[i][p] = form == TILE_BF16 ? tile_bf16(&state, family) : tile_e4m3(&state, family);
@@ -160,6 +165,12 @@ static inline void tile_make(step_tile *t, tile_form form, int family, uint64_t 
     for (int i = 0; i < TILE_ROWS; i++)
         for (int j = 0; j < TILE_COLS; j++)
             t->c[i][j] = tile_c(&state, family);
+    if (family >= 12) { // half of the steps are zeros
+        for (int p = 0; p < t->k; p += step)
+            if (tile_random(&state) % 2 == 0)
+                for (int j = 0; j < TILE_COLS; j++)
+                    memset(&t->b[j][p], 0, (size_t)step * sizeof t->b[j][p]);
+    }
     if (family == 7) { // the second half repeats the first with A negated, but for a few values
         for (int p = 0; p < t->k / 2; p++) {
             for (int i = 0; i < TILE_ROWS; i++)

@@ -10,7 +10,8 @@
  *     hardware's alignment of each term. Sixteen terms stay below 2^31, the sum is exact.
  *   - Converting the sum back under round-toward-zero is the hardware's final truncation, and
  *     multiplying by 2^(E-F) is exact again. So these kernels run with the rounding mode set.
- * This holds for groups with 27 <= E + 127 <= 248 and |sum| clear of 2^31, and for groups of zeros.
+ * This holds for groups with 27 <= E + 127 <= 248 and |sum| clear of 2^31, and for groups in which
+ * every term is a zero, the accumulator included.
  * Below that range results could be subnormal, above it they could overflow; specials are encoded
  * as exponents that leave it. A group with a lane out of range goes to the reference, whole.
  *
@@ -104,9 +105,10 @@ typedef struct lane {
 
 static inline lane begin_group(invar_vf c, invar_vi products_exp, int fraction)
 {
-    invar_vi field = invar_vi_exponent(invar_vi_from_bits(c));
-    // a zero accumulator carries no exponent; inside the range none is subnormal
-    invar_vi c_exp = invar_vi_or(field, invar_vi_shift_left(invar_vi_is_zero(field), 14));
+    invar_vi bits = invar_vi_from_bits(c);
+    // a zero carries no exponent; a subnormal one below the range, unless a product is in it
+    invar_vi zero = invar_vi_is_zero(invar_vi_shift_left(bits, 1));
+    invar_vi c_exp = invar_vi_or(invar_vi_exponent(bits), invar_vi_shift_left(zero, 14));
     invar_vi exp = invar_vi_max(products_exp, c_exp);
     invar_vi used =
         invar_vi_min(invar_vi_max(exp, invar_vi_set1(EXP_LOW)), invar_vi_set1(EXP_HIGH));

@@ -3,8 +3,9 @@
  *
  * For every family of tests/step_tiles.h: mma.sync and wgmma (bf16) or wgmma (e4m3) on the GPU, the
  * integer reference on the CPU, compared output by output. Writes what the hardware produced:
- *   DIR/step_hashes.txt   form, family, tiles, hash of the outputs of the first so many tiles
- *   DIR/step_vectors.bin  the first tiles of each family, inputs and outputs
+ *   DIR/step_hashes.txt       form, family, tiles, hash of the outputs of so many tiles
+ *   DIR/step_hashes.2048.txt  the same for the first 2048
+ *   DIR/step_vectors.bin      the first tiles of each family, inputs and outputs
  * Usage: tensorcore DIR [TILES]. Exit code 1 when a single output differs.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -186,6 +187,12 @@ static void write_or_die(const void *data, size_t size, FILE *f)
     }
 }
 
+static void write_hash(FILE *f, tile_form form, int family, size_t tiles, uint64_t hash)
+{
+    fprintf(f, "%s %s %zu %016" PRIx64 "\n", form == TILE_BF16 ? "bf16" : "e4m3",
+            tile_family_names[family], tiles, hash);
+}
+
 /* The same layout as tests/golden/step.c reads: form, family, number, then operands, c, d. */
 static void write_vector(FILE *f, tile_form form, int family, const step_tile *t, const outputs d)
 {
@@ -212,7 +219,7 @@ int main(int argc, char **argv)
     packed_tile *d_tiles;
     float *d_out;
     char path[4096];
-    FILE *hashes, *vectors;
+    FILE *hashes, *first_hashes, *vectors;
     uint64_t total_bad = 0, total = 0;
 
     if (argc < 2 || count < prefix) {
@@ -221,9 +228,11 @@ int main(int argc, char **argv)
     }
     snprintf(path, sizeof path, "%s/step_hashes.txt", argv[1]);
     hashes = fopen(path, "w");
+    snprintf(path, sizeof path, "%s/step_hashes.2048.txt", argv[1]);
+    first_hashes = fopen(path, "w");
     snprintf(path, sizeof path, "%s/step_vectors.bin", argv[1]);
     vectors = fopen(path, "wb");
-    if (!hashes || !vectors) {
+    if (!hashes || !first_hashes || !vectors) {
         perror(path);
         return 2;
     }
@@ -265,10 +274,10 @@ int main(int argc, char **argv)
             for (size_t n = 0; n < count; n++) {
                 wrong += bad[n];
                 hash = tile_hash(hash, &d[n][0][0]);
-                if (n + 1 == prefix || n + 1 == count)
-                    fprintf(hashes, "%s %s %zu %016" PRIx64 "\n",
-                            form == TILE_BF16 ? "bf16" : "e4m3", tile_family_names[family], n + 1,
-                            hash);
+                if (n + 1 == prefix)
+                    write_hash(first_hashes, (tile_form)form, family, n + 1, hash);
+                if (n + 1 == count)
+                    write_hash(hashes, (tile_form)form, family, n + 1, hash);
                 if (n < recorded)
                     write_vector(vectors, (tile_form)form, family, &tiles[n], d[n]);
             }
@@ -280,7 +289,7 @@ int main(int argc, char **argv)
             total += hw.size();
         }
     }
-    if (fclose(hashes) != 0 || fclose(vectors) != 0) {
+    if (fclose(hashes) != 0 || fclose(first_hashes) != 0 || fclose(vectors) != 0) {
         perror(argv[1]);
         return 2;
     }

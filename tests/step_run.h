@@ -1,0 +1,105 @@
+/*
+ * step_run.h - tiles of tests/step_tiles.h through the reference step and through the product.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_STEP_RUN_H
+#define INVAR_TESTS_STEP_RUN_H
+
+#include "kernels-deterministic/math/fp8.h"
+#include "kernels-deterministic/step/chain.h"
+#include "kernels-deterministic/step/kernel.h"
+#include "kernels-deterministic/step/simd.h"
+#include "kernels-deterministic/step/step.h"
+#include "tests/step_tiles.h"
+
+typedef uint32_t tile_outputs[TILE_ROWS][TILE_COLS];
+
+static inline void tile_reference(tile_outputs d, const step_tile *t, tile_form form)
+{
+    for (int i = 0; i < TILE_ROWS; i++)
+        for (int j = 0; j < TILE_COLS; j++) {
+            uint32_t c = t->c[i][j];
+            for (int k = 0; k < t->k; k += form == TILE_BF16 ? INVAR_STEP_BF16 : INVAR_STEP_FP8) {
+                uint8_t a[INVAR_STEP_FP8], b[INVAR_STEP_FP8];
+                if (form == TILE_BF16) {
+                    c = invar_step_sm90_bf16_ref(c, &t->a[i][k], &t->b[j][k]);
+                    continue;
+                }
+                for (int p = 0; p < INVAR_STEP_FP8; p++) {
+                    a[p] = (uint8_t)t->a[i][k + p];
+                    b[p] = (uint8_t)t->b[j][k + p];
+                }
+                c = invar_step_sm90_e4m3_ref(c, a, b);
+            }
+            d[i][j] = c;
+        }
+}
+
+/* bf16: the way of the ops, a chain over tensors. `workspace`: INVAR_CHAIN_WORKSPACE bytes. */
+static inline void tile_chain(tile_outputs d, step_tile *t, invar_cpu_path path, void *workspace)
+{
+    invar_device dev = {.numerics = INVAR_NUMERICS_SM90, .cpu_path = path};
+    invar_tensor a = invar_tensor_2d(t->a, INVAR_DTYPE_BF16, TILE_ROWS, t->k);
+    invar_tensor b = invar_tensor_2d(t->b, INVAR_DTYPE_BF16, TILE_COLS, t->k);
+    invar_chain_tile tile = {
+        {&a, INVAR_CHAIN_ROWS, 0, 0}, {&b, INVAR_CHAIN_ROWS, 0, 0}, TILE_ROWS, TILE_COLS, t->k};
+    float acc[TILE_ROWS][TILE_COLS];
+
+    a.row_stride = b.row_stride = TILE_MAX_K;
+    memcpy(acc, t->c, sizeof acc);
+    invar_chain_run(&acc[0][0], TILE_COLS, &dev, &tile, workspace);
+    memcpy(d, acc, sizeof acc);
+}
+
+/* e4m3: a chain of the ops starts at +0, so tiles with an accumulator go to the kernel itself. */
+static inline void tile_e4m3_kernel(tile_outputs d, const step_tile *t, const invar_kernel *kernel)
+{
+    float a[INVAR_KERNEL_MAX_ROWS * TILE_MAX_K], b[INVAR_KERNEL_MAX_COLS * TILE_MAX_K];
+    int16_t a_exp[INVAR_KERNEL_MAX_ROWS * TILE_MAX_K], b_exp[INVAR_KERNEL_MAX_COLS * TILE_MAX_K];
+    float acc[INVAR_KERNEL_MAX_ROWS * INVAR_KERNEL_MAX_COLS];
+    int rows = kernel->rows, width = kernel->cols, cols = width < TILE_COLS ? width : TILE_COLS;
+
+    for (int i0 = 0; i0 < TILE_ROWS; i0 += rows)
+        for (int j0 = 0; j0 < TILE_COLS; j0 += cols) {
+            uint64_t mode = 0;
+
+            for (int p = 0; p < t->k; p++) {
+                for (int i = 0; i < rows; i++) {
+                    float x = invar_f32_from_e4m3((uint8_t)t->a[i0 + i][p]);
+                    a[p * rows + i] = x;
+                    a_exp[p * rows + i] =
+                        invar_kernel_exponent(x, kernel->min_exp, INVAR_KERNEL_BIAS_A);
+                }
+                for (int j = 0; j < width; j++) {
+                    float x = j < cols ? invar_f32_from_e4m3((uint8_t)t->b[j0 + j][p]) : 0.0f;
+                    b[p * width + j] = x;
+                    b_exp[p * width + j] =
+                        invar_kernel_exponent(x, kernel->min_exp, INVAR_KERNEL_BIAS_B);
+                }
+            }
+            memset(acc, 0, sizeof acc);
+            for (int i = 0; i < rows; i++)
+                memcpy(acc + i * width, &t->c[i0 + i][j0], (size_t)cols * sizeof *acc);
+            if (kernel->toward_zero)
+                mode = invar_rounding_toward_zero();
+            kernel->run(acc, width, a, a_exp, b, b_exp, t->k);
+            if (kernel->toward_zero)
+                invar_rounding_restore(mode);
+            for (int i = 0; i < rows; i++)
+                memcpy(&d[i0 + i][j0], acc + i * width, (size_t)cols * sizeof *acc);
+        }
+}
+
+static inline void tile_product(tile_outputs d, step_tile *t, tile_form form, invar_cpu_path path,
+                                void *workspace)
+{
+    if (form == TILE_BF16)
+        tile_chain(d, t, path, workspace);
+    else
+        tile_e4m3_kernel(d, t,
+                         path == INVAR_CPU_PATH_SIMD ? &invar_kernel_sm90_e4m3_simd
+                                                     : &invar_kernel_sm90_e4m3_portable);
+}
+
+#endif
