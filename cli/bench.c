@@ -2,25 +2,66 @@
  * bench.c - invar bench: what each op costs, beside a peer measured in the same run.
  *
  * A row is the median of several timed repetitions, after one that warms up. The peers are found at
- * run time: OpenBLAS by dlopen (sgemm on the same matrices), XXH3 over the same bytes in one call,
- * memcpy over the same bytes for ops that only move data, and our own ieee chain for sm90.
+ * run time: OpenBLAS by dlopen (sgemm on the same matrices), memcpy by as many threads for ops that
+ * mostly move data, XXH3 over the same bytes in one call, and our own ieee chain for sm90. An op
+ * without a fair peer has none. The cases are in bench_ops.c.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "cli/bench.h"
+
 #include <dlfcn.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/term.h"
 #include "cli/verb.h"
-#include "kernels-deterministic/ops.h"
-#include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
+
+typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                         const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                         int ldc);
+
+typedef struct blas {
+    bool sought;
+    sgemm_fn sgemm; /* NULL: none here */
+    void (*set_threads)(int threads);
+} blas;
+
+enum { MAX_POOLS = 2 };
+
+struct invar_bench {
+    bool json;
+    bool colour;
+    int rows;
+    invar_op op;                 /* the current one */
+    bool first_of_op;            /* no row of it yet */
+    invar_pool *pool[MAX_POOLS]; /* 1 thread, then as many as asked for */
+    int pools;
+    void *memory; /* tensors of the current op */
+    size_t used;
+    blas library;
+};
+
+#define MEMORY_BYTES ((size_t)1 << 30)
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
+void *invar_bench_take(invar_bench *bench, size_t bytes)
+{
+    void *p = (char *)bench->memory + bench->used;
+
+    bench->used += aligned(bytes);
+    INVAR_CHECK(bench->used <= MEMORY_BYTES);
+    return p;
+}
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
@@ -32,145 +73,53 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-enum { REPETITIONS = 7 };
-
 typedef invar_status (*timed_fn)(void *payload);
 
-/* The median of REPETITIONS, each long enough to be told from the clock's grain. */
-static invar_status measure(double *out, timed_fn run, void *payload)
+static invar_status time_calls(double *out, timed_fn run, void *payload, int64_t calls)
 {
-    double times[REPETITIONS], start;
-    int64_t calls = 1;
+    double start = now();
 
-    INVAR_TRY(run(payload));
-    start = now();
-    INVAR_TRY(run(payload));
-    start = now() - start;
-    if (start < 0.02)
-        calls = (int64_t)(0.02 / (start + 1e-9)) + 1;
-    for (int i = 0; i < REPETITIONS; i++) {
-        double t = now();
-        int at = i;
-        for (int64_t c = 0; c < calls; c++)
-            INVAR_TRY(run(payload));
-        t = (now() - t) / (double)calls;
-        while (at > 0 && times[at - 1] > t) {
-            times[at] = times[at - 1];
-            at--;
-        }
-        times[at] = t;
-    }
-    *out = times[REPETITIONS / 2];
+    for (int64_t c = 0; c < calls; c++)
+        INVAR_TRY(run(payload));
+    *out = (now() - start) / (double)calls;
     return INVAR_OK;
 }
 
-/* ---- rows of the table ----------------------------------------------------------------------- */
-
-typedef struct bench {
-    bool json;
-    bool colour;
-    int rows;
-    int threads;
-    invar_device dev;
-    void *memory; /* tensors of the current row */
-    size_t used;
-} bench;
-
-#define MEMORY_BYTES ((size_t)1 << 30)
-
-/* `work` in units of `unit` per second; `peer` in seconds, 0: none. */
-typedef struct row {
-    const char *op;
-    char shape[48];
-    const char *type;
-    double seconds;
-    double work;
-    const char *unit;
-    const char *peer_name;
-    double peer_seconds;
-} row;
-
-static void print_row(bench *b, const row *r)
+/*
+ * The median of 7 repetitions, each long enough to be told from the clock's grain; of 3 where a
+ * call is so long that its own length evens out what disturbs it.
+ */
+static invar_status measure(double *out, timed_fn run, void *payload)
 {
-    double rate = r->work / r->seconds / 1e9;
+    enum { MOST = 7, FEW = 3 };
+    const double grain = 0.02, slow = 0.15;
+    double times[MOST], first;
+    int64_t calls = 1;
+    int repetitions = MOST;
 
-    if (b->json) {
-        printf(
-            "%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"type\": \"%s\", \"numerics\": \"%s\", "
-            "\"threads\": %d, \"seconds\": %.9g, \"rate\": %.6g, \"unit\": \"%s\"",
-            b->rows ? "," : "", r->op, r->shape, r->type, invar_numerics_name(b->dev.numerics),
-            b->threads, r->seconds, rate, r->unit);
-        if (r->peer_name)
-            printf(", \"peer\": \"%s\", \"peer_seconds\": %.9g, \"ratio\": %.4g", r->peer_name,
-                   r->peer_seconds, r->peer_seconds / r->seconds);
-        printf("}");
-    } else {
-        if (b->rows == 0)
-            printf("%s%-15s %-24s %-6s %-5s %2s %10s %9s %-6s %6s  %s%s\n",
-                   invar_term_escape(b->colour, INVAR_TERM_STYLE_BOLD), "op", "shape", "type",
-                   "num", "th", "time ms", "rate", "", "ratio", "peer",
-                   invar_term_escape(b->colour, INVAR_TERM_STYLE_PLAIN));
-        printf("%-15s %-24s %-6s %-5s %2d %10.3f %9.2f %-6s", r->op, r->shape, r->type,
-               invar_numerics_name(b->dev.numerics), b->threads, 1e3 * r->seconds, rate, r->unit);
-        if (r->peer_name)
-            printf(" %6.2f  %s", r->peer_seconds / r->seconds, r->peer_name);
-        printf("\n");
+    INVAR_TRY(time_calls(&first, run, payload, 1));
+    if (first < slow)
+        INVAR_TRY(time_calls(&first, run, payload, 1));
+    if (first < grain)
+        calls = (int64_t)(grain / (first + 1e-9)) + 1;
+    if (first >= slow)
+        repetitions = FEW;
+    for (int i = 0; i < repetitions; i++) {
+        double t;
+        int at = i;
+        INVAR_TRY(time_calls(&t, run, payload, calls));
+        for (; at > 0 && times[at - 1] > t; at--)
+            times[at] = times[at - 1];
+        times[at] = t;
     }
-    fflush(stdout);
-    b->rows++;
+    *out = times[repetitions / 2];
+    return INVAR_OK;
 }
 
-/* ---- data ------------------------------------------------------------------------------------ */
+/* ---- ops ------------------------------------------------------------------------------------- */
 
-static void *take(bench *b, size_t bytes)
-{
-    void *p = (char *)b->memory + b->used;
-
-    b->used += (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-    INVAR_CHECK(b->used <= MEMORY_BYTES);
-    return p;
-}
-
-/* Values of a network's size, from a small generator: no zeros, no repeating rows. */
-static void fill(const invar_tensor *t, float scale)
-{
-    int64_t cols = invar_tensor_row_elements(t);
-    uint32_t state = 0x9E3779B9u + (uint32_t)cols;
-
-    for (int64_t i = 0; i < t->shape[0]; i++)
-        for (int64_t j = 0; j < cols; j++) {
-            float value;
-            state = state * 1664525u + 1013904223u;
-            value = ((float)(state >> 8) * 0x1p-23f - 1.0f) * scale;
-            invar_row_store(t, i, j, 1, &value);
-        }
-}
-
-static invar_tensor make(bench *b, invar_dtype dtype, int64_t rows, int64_t cols)
-{
-    size_t bytes = (size_t)(rows * cols * invar_dtype_bits(dtype) / 8);
-    invar_tensor t = invar_tensor_2d(take(b, bytes), dtype, rows, cols);
-
-    memset(t.data, 0, bytes);
-    if (dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16)
-        fill(&t, 1.0f);
-    return t;
-}
-
-static invar_status make_quantised(invar_tensor *out, bench *b, invar_dtype dtype, int64_t rows,
-                                   int64_t cols, int32_t scale_rows)
-{
-    invar_tensor x = make(b, INVAR_DTYPE_BF16, rows, cols);
-
-    *out = make(b, dtype, rows, cols);
-    out->scale_rows = scale_rows;
-    out->scale = take(b, invar_tensor_scale_bytes(out));
-    return invar_quantise(&b->dev, &(invar_quantise_args){.q = *out, .x = x});
-}
-
-/* An op with its arguments, as something to time. */
 typedef struct call {
-    const invar_device *dev;
+    invar_device dev;
     invar_op op;
     const void *args;
 } call;
@@ -179,27 +128,34 @@ static invar_status run_call(void *payload)
 {
     const call *c = payload;
 
-    return invar_op_run(c->dev, c->op, c->args);
+    return invar_op_run(&c->dev, c->op, c->args);
 }
 
-static invar_status time_op(bench *b, row *r, invar_op op, const void *args)
+/* The op, timed, on a device that has just the scratch it needs; out NULL: only run, once. */
+static invar_status run_op(double *out, invar_op op, const void *args, invar_pool *pool,
+                           invar_numerics numerics)
 {
-    call c = {&b->dev, op, args};
+    call c = {{.backend = invar_backend_cpu(), .numerics = numerics, .pool = pool}, op, args};
+    invar_status status;
+    size_t bytes;
 
-    r->op = invar_op_name(op);
-    return measure(&r->seconds, run_call, &c);
+    INVAR_TRY(invar_op_workspace(&bytes, &c.dev, op, args));
+    INVAR_TRY(invar_arena_new(&c.dev.scratch, "bench"));
+    status = invar_arena_plan_scratch(c.dev.scratch, aligned(bytes));
+    if (status == INVAR_OK)
+        status = invar_arena_reserve(c.dev.scratch);
+    if (status == INVAR_OK)
+        status = out ? measure(out, run_call, &c) : run_call(&c);
+    invar_arena_free(c.dev.scratch);
+    return status;
+}
+
+invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *args)
+{
+    return run_op(NULL, op, args, bench->pool[bench->pools - 1], INVAR_NUMERICS_IEEE);
 }
 
 /* ---- peers ----------------------------------------------------------------------------------- */
-
-typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
-                         const float *a, int lda, const float *b, int ldb, float beta, float *c,
-                         int ldc);
-
-typedef struct blas {
-    sgemm_fn sgemm;
-    void (*set_threads)(int threads);
-} blas;
 
 /* A pointer to data becomes a pointer to a function, as POSIX promises for dlsym. */
 static void find_symbol(void *out, void *library, const char *name)
@@ -209,360 +165,321 @@ static void find_symbol(void *out, void *library, const char *name)
     memcpy(out, &symbol, sizeof symbol);
 }
 
-static blas find_blas(void)
+/* On the first product, so that a run without one neither loads nor misses it. */
+static void find_blas(blas *out)
 {
     void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
-    blas found = {NULL, NULL};
 
-    if (!library)
-        return found;
-    find_symbol(&found.sgemm, library, "cblas_sgemm");
-    find_symbol(&found.set_threads, library, "openblas_set_num_threads");
-    return found;
+    out->sought = true;
+    if (library) {
+        find_symbol(&out->sgemm, library, "cblas_sgemm");
+        find_symbol(&out->set_threads, library, "openblas_set_num_threads");
+    }
+    if (out->sgemm && out->set_threads)
+        return;
+    out->sgemm = NULL;
+    fprintf(stderr, "invar: bench: no OpenBLAS here, so no peer for f32 products "
+                    "(apt-get install libopenblas0-pthread)\n");
 }
 
-typedef struct gemm_call {
-    blas library;
-    const invar_linear_fwd_args *args;
-} gemm_call;
+typedef struct sgemm_call {
+    sgemm_fn sgemm;
+    const invar_bench_case *c;
+} sgemm_call;
 
-static invar_status run_blas(void *payload)
+static invar_status run_sgemm(void *payload)
 {
-    const gemm_call *g = payload;
-    const invar_linear_fwd_args *a = g->args;
     enum { ROW_MAJOR = 101, AS_IS = 111, TRANSPOSED = 112 };
+    const sgemm_call *s = payload;
 
-    g->library.sgemm(ROW_MAJOR, AS_IS, TRANSPOSED, (int)a->y.shape[0], (int)a->y.shape[1],
-                     (int)a->x.shape[1], 1.0f, a->x.data, (int)a->x.row_stride, a->w.data,
-                     (int)a->w.row_stride, 0.0f, a->y.data, (int)a->y.row_stride);
+    for (int64_t i = 0; i < s->c->n_products; i++) {
+        const invar_bench_product *p = &s->c->products[i];
+        int64_t depth = p->a.shape[p->transpose_a ? 0 : 1];
+        if (p->c.shape[0] == 0 || depth == 0)
+            continue; // an expert without tokens
+        s->sgemm(ROW_MAJOR, p->transpose_a ? TRANSPOSED : AS_IS,
+                 p->transpose_b ? TRANSPOSED : AS_IS, (int)p->c.shape[0], (int)p->c.shape[1],
+                 (int)depth, 1.0f, p->a.data, (int)p->a.row_stride, p->b.data, (int)p->b.row_stride,
+                 p->accumulate ? 1.0f : 0.0f, p->c.data, (int)p->c.row_stride);
+    }
     return INVAR_OK;
 }
 
 typedef struct copy_call {
-    void *to;
-    const void *from;
+    char *to;
+    const char *from;
     size_t bytes;
+    invar_pool *pool;
 } copy_call;
+
+/* One part per thread. */
+static invar_status copy_part(void *payload, int64_t task, int worker)
+{
+    const copy_call *c = payload;
+    size_t parts = (size_t)invar_pool_threads(c->pool), part = (size_t)task;
+    size_t first = c->bytes / parts * part;
+    size_t end = part + 1 == parts ? c->bytes : first + c->bytes / parts;
+
+    (void)worker;
+    memcpy(c->to + first, c->from + first, end - first);
+    return INVAR_OK;
+}
 
 static invar_status run_copy(void *payload)
 {
-    const copy_call *c = payload;
+    copy_call *c = payload;
 
-    memcpy(c->to, c->from, c->bytes);
-    return INVAR_OK;
+    return invar_pool_run(c->pool, invar_pool_threads(c->pool), copy_part, c);
 }
+
+static invar_status measure_copy(double *out, invar_bench *b, size_t moved, invar_pool *pool)
+{
+    size_t mark = b->used, bytes = moved / 2; // each byte is read and written
+    copy_call copy = {invar_bench_take(b, bytes), invar_bench_take(b, bytes), bytes, pool};
+    invar_status status;
+
+    memset(copy.to, 1, 2 * aligned(bytes)); // pages that exist, unlike fresh zeros
+    status = measure(out, run_copy, &copy);
+    b->used = mark;
+    return status;
+}
+
+typedef struct hash_call {
+    const void *data;
+    size_t bytes;
+    invar_digest digest;
+} hash_call;
 
 static invar_status run_hash(void *payload)
 {
-    const copy_call *c = payload;
-    invar_digest digest;
+    hash_call *h = payload;
 
-    invar_hash_bytes(&digest, c->from, c->bytes);
+    invar_hash_bytes(&h->digest, h->data, h->bytes);
     return INVAR_OK;
 }
 
-/* ---- the benchmarks -------------------------------------------------------------------------- */
-
-static invar_status bench_f32_gemm(bench *b, const blas *library, int64_t m, int64_t n, int64_t k)
+/* *name = NULL where there is no peer. */
+static invar_status measure_peer(double *out, const char **name, invar_bench *b,
+                                 const invar_bench_case *c, invar_pool *pool)
 {
-    invar_linear_fwd_args args = {.y = make(b, INVAR_DTYPE_F32, m, n),
-                                  .x = make(b, INVAR_DTYPE_F32, m, k),
-                                  .w = make(b, INVAR_DTYPE_F32, n, k),
-                                  .k_shards = 1};
-    gemm_call peer = {*library, &args};
-    row r = {.type = "f32", .work = (double)m * (double)n * (double)k, .unit = "GMAC/s"};
-
-    snprintf(r.shape, sizeof r.shape, "%" PRId64 " %" PRId64 " %" PRId64, m, n, k);
-    INVAR_TRY(time_op(b, &r, INVAR_OP_LINEAR_FWD, &args));
-    if (library->sgemm) {
-        library->set_threads(b->threads);
-        r.peer_name = "OpenBLAS sgemm";
-        INVAR_TRY(measure(&r.peer_seconds, run_blas, &peer));
+    *name = NULL;
+    switch (c->peer) {
+    case INVAR_BENCH_PEER_NONE: return INVAR_OK;
+    case INVAR_BENCH_PEER_COPY:
+        *name = "memcpy";
+        return measure_copy(out, b, (size_t)c->work, pool);
+    case INVAR_BENCH_PEER_SGEMM:
+        if (!b->library.sought)
+            find_blas(&b->library);
+        if (!b->library.sgemm)
+            return INVAR_OK;
+        *name = "OpenBLAS sgemm";
+        b->library.set_threads(invar_pool_threads(pool));
+        return measure(out, run_sgemm, &(sgemm_call){b->library.sgemm, c});
+    case INVAR_BENCH_PEER_XXH3:
+        *name = "XXH3, one call";
+        return measure(out, run_hash, &(hash_call){.data = c->hashed, .bytes = (size_t)c->work});
     }
-    print_row(b, &r);
-    b->used = 0;
-    return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "peer %d does not exist", (int)c->peer);
 }
 
-/* bf16 chains: ieee first, then sm90 with it as peer. */
-static invar_status bench_bf16_gemm(bench *b, int64_t m, int64_t n, int64_t k)
-{
-    invar_linear_fwd_args args = {.y = make(b, INVAR_DTYPE_BF16, m, n),
-                                  .x = make(b, INVAR_DTYPE_BF16, m, k),
-                                  .w = make(b, INVAR_DTYPE_BF16, n, k),
-                                  .k_shards = 1};
-    row r = {.type = "bf16", .work = (double)m * (double)n * (double)k, .unit = "GMAC/s"};
+/* ---- rows of the table ----------------------------------------------------------------------- */
 
-    snprintf(r.shape, sizeof r.shape, "%" PRId64 " %" PRId64 " %" PRId64, m, n, k);
-    b->dev.numerics = INVAR_NUMERICS_IEEE;
-    INVAR_TRY(time_op(b, &r, INVAR_OP_LINEAR_FWD, &args));
-    print_row(b, &r);
-    r.peer_name = "our ieee chain";
-    r.peer_seconds = r.seconds;
-    b->dev.numerics = INVAR_NUMERICS_SM90;
-    INVAR_TRY(time_op(b, &r, INVAR_OP_LINEAR_FWD, &args));
-    print_row(b, &r);
-    b->dev.numerics = INVAR_NUMERICS_IEEE;
-    b->used = 0;
-    return INVAR_OK;
+typedef struct row {
+    const char *op; /* the table leaves out what the row above says too */
+    const char *shape;
+    const char *type;
+    invar_numerics numerics;
+    int threads;
+    double seconds;
+    double rate;
+    const char *unit;
+    const char *peer; /* NULL: none */
+    double peer_seconds;
+    bool first_of_op;
+    bool first_of_case;
+} row;
+
+static void print_json(const row *r, bool first)
+{
+    printf("%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"type\": \"%s\", \"numerics\": \"%s\", "
+           "\"threads\": %d, \"seconds\": %.9g, \"rate\": %.6g, \"unit\": \"%s\"",
+           first ? "" : ",", r->op, r->shape, r->type, invar_numerics_name(r->numerics), r->threads,
+           r->seconds, r->rate, r->unit);
+    if (r->peer)
+        printf(", \"peer\": \"%s\", \"peer_seconds\": %.9g, \"ratio\": %.4g", r->peer,
+               r->peer_seconds, r->peer_seconds / r->seconds);
+    printf("}");
 }
 
-static invar_status bench_low_precision(bench *b, invar_dtype dtype, int64_t m, int64_t n,
-                                        int64_t k)
+static void print_line(const row *r)
 {
-    bool int4 = dtype == INVAR_DTYPE_INT4;
-    invar_linear_fwd_args args = {.y = make(b, INVAR_DTYPE_BF16, m, n), .k_shards = 1};
-    row r = {.type = invar_dtype_name(dtype),
-             .work = (double)m * (double)n * (double)k,
-             .unit = "GMAC/s"};
+    printf("%-15s %-17s %-5s %-4s %4d %10.3f %9.*f %-6s", r->first_of_op ? r->op : "",
+           r->first_of_case ? r->shape : "", r->first_of_case ? r->type : "",
+           invar_numerics_name(r->numerics), r->threads, 1e3 * r->seconds, r->rate < 0.01 ? 6 : 2,
+           r->rate, r->unit);
+    if (r->peer)
+        printf(" %6.3f  %s", r->peer_seconds / r->seconds, r->peer);
+    printf("\n");
+}
 
-    if (int4)
-        args.x = make(b, INVAR_DTYPE_BF16, m, k);
+static void print_head(bool colour)
+{
+    printf("%s%-15s %-17s %-5s %-4s %4s %10s %9s %-6s %6s  %s%s\n",
+           invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "shape", "type", "num", "thr",
+           "time ms", "rate", "", "ratio", "peer",
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+}
+
+static void print_row(invar_bench *b, const row *r)
+{
+    if (b->json)
+        print_json(r, b->rows == 0);
     else
-        INVAR_TRY(make_quantised(&args.x, b, dtype, m, k, 1));
-    INVAR_TRY(make_quantised(&args.w, b, dtype, n, k, dtype == INVAR_DTYPE_FP8 ? 128 : 1));
-    snprintf(r.shape, sizeof r.shape, "%" PRId64 " %" PRId64 " %" PRId64, m, n, k);
-    b->dev.numerics = INVAR_NUMERICS_SM90;
-    INVAR_TRY(time_op(b, &r, INVAR_OP_LINEAR_FWD, &args));
-    print_row(b, &r);
-    b->dev.numerics = INVAR_NUMERICS_IEEE;
-    b->used = 0;
-    return INVAR_OK;
+        print_line(r);
+    fflush(stdout);
+    b->rows++;
 }
 
-static invar_status bench_gradients(bench *b, invar_numerics numerics, int64_t m, int64_t n,
-                                    int64_t k)
+/* "1024x2048" */
+static void format_shape(char *out, size_t size, const int64_t *shape)
 {
-    const int64_t unit[] = {0, m};
-    invar_tensor dy = make(b, INVAR_DTYPE_BF16, m, n);
-    invar_linear_dx_args dx = {.dx = make(b, INVAR_DTYPE_BF16, m, k),
-                               .parts = {{dy, make(b, INVAR_DTYPE_BF16, n, k)}},
-                               .n_parts = 1,
-                               .k_shards = 1};
-    invar_linear_dw_args dw = {.dw = make(b, INVAR_DTYPE_F32, n, k),
-                               .dy = dy,
-                               .x = make(b, INVAR_DTYPE_BF16, m, k),
-                               .units = {unit, 1}};
-    row r = {.type = "bf16", .work = (double)m * (double)n * (double)k, .unit = "GMAC/s"};
+    size_t length = 0;
 
-    b->dev.numerics = numerics;
-    snprintf(r.shape, sizeof r.shape, "%" PRId64 " %" PRId64 " %" PRId64, m, n, k);
-    INVAR_TRY(time_op(b, &r, INVAR_OP_LINEAR_DX, &dx));
-    print_row(b, &r);
-    INVAR_TRY(time_op(b, &r, INVAR_OP_LINEAR_DW, &dw));
-    print_row(b, &r);
-    b->dev.numerics = INVAR_NUMERICS_IEEE;
-    b->used = 0;
-    return INVAR_OK;
+    out[0] = '\0';
+    for (int i = 0; shape[i] != 0 && length < size; i++)
+        length +=
+            (size_t)snprintf(out + length, size - length, "%s%" PRId64, i > 0 ? "x" : "", shape[i]);
 }
 
-static invar_tensor make_heads(bench *b, int64_t tokens, int64_t heads, int64_t dim)
+static void set_rate(row *r, const invar_bench_case *c)
 {
-    invar_tensor t = make(b, INVAR_DTYPE_BF16, tokens, heads * dim);
-
-    return invar_tensor_3d(t.data, t.dtype, tokens, heads, dim);
-}
-
-static invar_status bench_attention(bench *b, invar_numerics numerics)
-{
-    enum { LENGTH = 1024, HEADS = 8, KV_HEADS = 2, DIM = 64 };
-    const int64_t sample[] = {0, LENGTH};
-    invar_attention_fwd_args fwd = {.o = make_heads(b, LENGTH, HEADS, DIM),
-                                    .lse2 = make(b, INVAR_DTYPE_F32, LENGTH, HEADS),
-                                    .q = make_heads(b, LENGTH, HEADS, DIM),
-                                    .k = make_heads(b, LENGTH, KV_HEADS, DIM),
-                                    .v = make_heads(b, LENGTH, KV_HEADS, DIM),
-                                    .samples = {sample, 1}};
-    invar_attention_bwd_args bwd = {.dq = make_heads(b, LENGTH, HEADS, DIM),
-                                    .dk = make_heads(b, LENGTH, KV_HEADS, DIM),
-                                    .dv = make_heads(b, LENGTH, KV_HEADS, DIM),
-                                    .d_o = make_heads(b, LENGTH, HEADS, DIM),
-                                    .o = fwd.o,
-                                    .lse2 = fwd.lse2,
-                                    .q = fwd.q,
-                                    .k = fwd.k,
-                                    .v = fwd.v,
-                                    .samples = fwd.samples};
-    // causal: half of two products of length^2 * dim per head
-    row r = {.type = "bf16", .work = (double)LENGTH * LENGTH * DIM * HEADS, .unit = "GMAC/s"};
-
-    b->dev.numerics = numerics;
-    snprintf(r.shape, sizeof r.shape, "%d x %d/%d x %d", LENGTH, HEADS, KV_HEADS, DIM);
-    INVAR_TRY(time_op(b, &r, INVAR_OP_ATTENTION_FWD, &fwd));
-    print_row(b, &r);
-    r.work *= 2.5;
-    INVAR_TRY(time_op(b, &r, INVAR_OP_ATTENTION_BWD, &bwd));
-    print_row(b, &r);
-    b->dev.numerics = INVAR_NUMERICS_IEEE;
-    b->used = 0;
-    return INVAR_OK;
-}
-
-/* Ops that mostly move data: bytes read and written; memcpy of half as many does both too. */
-static invar_status bench_bytes(bench *b, invar_op op, const void *args, const char *type,
-                                const char *shape, size_t bytes)
-{
-    copy_call copy = {take(b, bytes / 2), take(b, bytes / 2), bytes / 2};
-    row r = {.type = type, .work = (double)bytes, .unit = "GB/s", .peer_name = "memcpy, 1 thread"};
-
-    snprintf(r.shape, sizeof r.shape, "%s", shape);
-    INVAR_TRY(time_op(b, &r, op, args));
-    memset(copy.to, 0, copy.bytes);
-    INVAR_TRY(measure(&r.peer_seconds, run_copy, &copy));
-    print_row(b, &r);
-    b->used = 0;
-    return INVAR_OK;
-}
-
-static invar_status bench_rows(bench *b)
-{
-    enum { T = 1024, D = 2048 };
-    size_t tensor = (size_t)T * D * 2;
-    invar_tensor x = make(b, INVAR_DTYPE_BF16, T, D), y = make(b, INVAR_DTYPE_BF16, T, D);
-    invar_tensor w = make(b, INVAR_DTYPE_BF16, 1, D);
-    invar_rmsnorm_fwd_args norm = {.y = invar_tensor_3d(y.data, y.dtype, T, 1, D),
-                                   .x = invar_tensor_3d(x.data, x.dtype, T, 1, D),
-                                   .weight = invar_tensor_1d(w.data, w.dtype, D),
-                                   .eps = 1e-6f};
-    invar_swiglu_fwd_args swiglu;
-    invar_adamw_args adamw;
-    enum { N = T * D };
-
-    INVAR_TRY(bench_bytes(b, INVAR_OP_RMSNORM_FWD, &norm, "bf16", "1024 x 2048", 2 * tensor));
-    swiglu = (invar_swiglu_fwd_args){.y = make(b, INVAR_DTYPE_BF16, T, D),
-                                     .gate = make(b, INVAR_DTYPE_BF16, T, D),
-                                     .up = make(b, INVAR_DTYPE_BF16, T, D)};
-    INVAR_TRY(bench_bytes(b, INVAR_OP_SWIGLU_FWD, &swiglu, "bf16", "1024 x 2048", 3 * tensor));
-    adamw = (invar_adamw_args){
-        .weight = invar_tensor_1d(make(b, INVAR_DTYPE_BF16, 1, N).data, INVAR_DTYPE_BF16, N),
-        .clip = 1.0f,
-        .lr = 1e-3f,
-        .beta1 = 0.9f,
-        .beta2 = 0.95f,
-        .eps = 1e-8f,
-        .weight_decay = 0.1f,
-        .beta1_power = 0.9f,
-        .beta2_power = 0.95f};
-    adamw.master = invar_tensor_1d(make(b, INVAR_DTYPE_F32, 1, N).data, INVAR_DTYPE_F32, N);
-    adamw.grad = invar_tensor_1d(make(b, INVAR_DTYPE_F32, 1, N).data, INVAR_DTYPE_F32, N);
-    adamw.m = invar_tensor_1d(take(b, (size_t)N * 4), INVAR_DTYPE_F32, N);
-    adamw.v = invar_tensor_1d(take(b, (size_t)N * 4), INVAR_DTYPE_F32, N);
-    memset(adamw.m.data, 0, (size_t)N * 4);
-    memset(adamw.v.data, 0, (size_t)N * 4);
-    // reads four, writes three f32; writes one bf16
-    return bench_bytes(b, INVAR_OP_ADAMW, &adamw, "f32", "2097152", (size_t)N * 30);
-}
-
-static invar_status bench_logprob(bench *b)
-{
-    enum { T = 64, V = 151936 };
-    invar_tensor logits = make(b, INVAR_DTYPE_F32, T, V), numbers = make(b, INVAR_DTYPE_F32, 4, T);
-    invar_tensor ids = make(b, INVAR_DTYPE_I32, 1, T);
-    float *n = numbers.data;
-    invar_logprob_fwd_args args = {.logp = invar_tensor_1d(n, INVAR_DTYPE_F32, T),
-                                   .entropy = invar_tensor_1d(n + T, INVAR_DTYPE_F32, T),
-                                   .max = invar_tensor_1d(n + 2 * T, INVAR_DTYPE_F32, T),
-                                   .logsum = invar_tensor_1d(n + 3 * T, INVAR_DTYPE_F32, T),
-                                   .logits = logits,
-                                   .targets = invar_tensor_1d(ids.data, INVAR_DTYPE_I32, T),
-                                   .temperature = 1.0f};
-
-    return bench_bytes(b, INVAR_OP_LOGPROB_FWD, &args, "f32", "64 x 151936", (size_t)T * V * 4);
-}
-
-static invar_status bench_hash(bench *b)
-{
-    enum { ROWS = 1024, COLS = 65536 };
-    invar_digest digest;
-    invar_hash_tree_args args = {
-        .digest = &digest, .x = make(b, INVAR_DTYPE_BF16, ROWS, COLS), .shards = 1};
-    copy_call peer = {NULL, args.x.data, (size_t)ROWS * COLS * 2};
-    row r = {.type = "bf16",
-             .work = (double)peer.bytes,
-             .unit = "GB/s",
-             .peer_name = "XXH3-128 in one call, 1 thread"};
-
-    snprintf(r.shape, sizeof r.shape, "128 MiB");
-    INVAR_TRY(time_op(b, &r, INVAR_OP_HASH_TREE, &args));
-    INVAR_TRY(measure(&r.peer_seconds, run_hash, &peer));
-    print_row(b, &r);
-    b->used = 0;
-    return INVAR_OK;
-}
-
-static invar_status run_all(bench *b, const blas *library)
-{
-    INVAR_TRY(bench_f32_gemm(b, library, 1024, 1024, 1024));
-    INVAR_TRY(bench_f32_gemm(b, library, 512, 4096, 1024));
-    INVAR_TRY(bench_f32_gemm(b, library, 2048, 2048, 2048));
-    INVAR_TRY(bench_f32_gemm(b, library, 1, 4096, 4096));
-    INVAR_TRY(bench_bf16_gemm(b, 1024, 1024, 1024));
-    INVAR_TRY(bench_bf16_gemm(b, 1, 4096, 4096));
-    INVAR_TRY(bench_low_precision(b, INVAR_DTYPE_FP8, 512, 1024, 1024));
-    INVAR_TRY(bench_low_precision(b, INVAR_DTYPE_MXFP8, 512, 1024, 1024));
-    INVAR_TRY(bench_low_precision(b, INVAR_DTYPE_INT4, 512, 1024, 1024));
-    for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++) {
-        INVAR_TRY(bench_gradients(b, (invar_numerics)numerics, 512, 1024, 1024));
-        INVAR_TRY(bench_attention(b, (invar_numerics)numerics));
+    switch (c->unit) {
+    case INVAR_BENCH_UNIT_MAC: r->unit = "GMAC/s"; break;
+    case INVAR_BENCH_UNIT_BYTE: r->unit = "GB/s"; break;
+    case INVAR_BENCH_UNIT_TOKEN: r->unit = "Mtok/s"; break;
     }
-    INVAR_TRY(bench_rows(b));
-    INVAR_TRY(bench_logprob(b));
-    return bench_hash(b);
+    r->rate = c->work / r->seconds / (c->unit == INVAR_BENCH_UNIT_TOKEN ? 1e6 : 1e9);
+}
+
+invar_status invar_bench_run(invar_bench *b, const invar_bench_case *c)
+{
+    // f32 operands use fmaf under every numerics: sm90 would repeat the ieee rows
+    bool step = invar_op_uses_step(b->op) && c->type != INVAR_DTYPE_F32;
+    double ieee[MAX_POOLS] = {0};
+    char shape[64];
+    row r = {.op = invar_op_name(b->op),
+             .shape = shape,
+             .type = invar_dtype_name(c->type),
+             .first_of_case = true};
+
+    format_shape(shape, sizeof shape, c->shape);
+    for (int n = 0; n < (step ? INVAR_NUMERICS_COUNT : 1); n++)
+        for (int p = 0; p < b->pools; p++) {
+            r.numerics = (invar_numerics)n;
+            r.threads = invar_pool_threads(b->pool[p]);
+            r.first_of_op = b->first_of_op;
+            INVAR_TRY(run_op(&r.seconds, b->op, c->args, b->pool[p], r.numerics));
+            set_rate(&r, c);
+            if (r.numerics == INVAR_NUMERICS_IEEE) {
+                ieee[p] = r.seconds;
+                INVAR_TRY(measure_peer(&r.peer_seconds, &r.peer, b, c, b->pool[p]));
+            } else {
+                r.peer = "our ieee chain";
+                r.peer_seconds = ieee[p];
+            }
+            print_row(b, &r);
+            b->first_of_op = r.first_of_case = false;
+        }
+    return INVAR_OK;
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static invar_status run_with_threads(bench *b, int threads, const blas *library)
-{
-    invar_status status;
-
-    b->threads = threads;
-    b->dev = (invar_device){.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE};
-    INVAR_TRY(invar_pool_new(&b->dev.pool, threads));
-    status = invar_arena_new(&b->dev.scratch, "bench");
-    if (status == INVAR_OK)
-        status = invar_arena_plan_scratch(b->dev.scratch, (size_t)(threads + 1) << 26);
-    if (status == INVAR_OK)
-        status = invar_arena_reserve(b->dev.scratch);
-    if (status == INVAR_OK)
-        status = run_all(b, library);
-    invar_arena_free(b->dev.scratch);
-    invar_pool_free(b->dev.pool);
-    return status;
-}
-
 typedef struct settings {
     const char *device;
+    const char *op;
     int64_t threads;
     bool json;
 } settings;
 
+static bool selected(const settings *s, invar_op op)
+{
+    return strstr(invar_op_name(op), s->op) != NULL;
+}
+
+static invar_status check_selection(const settings *s)
+{
+    for (int op = 0; op < INVAR_OP_COUNT; op++)
+        if (selected(s, (invar_op)op))
+            return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--op: no op has '%s' in its name", s->op);
+}
+
+static invar_status run_selected(invar_bench *b, const settings *s)
+{
+    for (int op = 0; op < INVAR_OP_COUNT; op++) {
+        if (!selected(s, (invar_op)op))
+            continue;
+        b->op = (invar_op)op;
+        b->first_of_op = true;
+        b->used = 0;
+        INVAR_TRY(invar_bench_ops[op](b));
+    }
+    return INVAR_OK;
+}
+
+static invar_status run_bench(invar_bench *b, const settings *s)
+{
+    INVAR_TRY(invar_alloc(&b->memory, 1, MEMORY_BYTES, "bench"));
+    INVAR_TRY(invar_pool_new(&b->pool[b->pools], 1));
+    b->pools++;
+    if (s->threads > 1) {
+        INVAR_TRY(invar_pool_new(&b->pool[b->pools], (int)s->threads));
+        b->pools++;
+    }
+    if (b->json)
+        printf("{\n  \"rows\": [");
+    else
+        print_head(b->colour);
+    INVAR_TRY(run_selected(b, s));
+    if (b->json)
+        printf("\n  ]\n}\n");
+    else
+        printf("\nratio: the peer's time over ours; above 1 we are faster\n");
+    return INVAR_OK;
+}
+
 static const invar_option *options(settings *s)
 {
-    static invar_option list[4];
+    static invar_option list[5];
 
     list[0] = (invar_option){.name = "device",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->device,
                              .metavar = "cpu",
                              .help = "where to run: cpu"};
-    list[1] = (invar_option){.name = "threads",
+    list[1] = (invar_option){.name = "op",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->op,
+                             .metavar = "NAME",
+                             .help = "only ops with NAME in their name, as in linear or fwd"};
+    list[2] = (invar_option){.name = "threads",
                              .type = INVAR_OPTION_INT,
                              .value = &s->threads,
                              .metavar = "N",
-                             .help = "most threads; a run with 1 comes first",
+                             .help = "every case with 1 thread, then with N",
                              .low = 1,
                              .high = INVAR_POOL_MAX_THREADS};
-    list[2] = (invar_option){.name = "json", .value = &s->json, .help = "every row as JSON"};
-    list[3] = (invar_option){0};
+    list[3] = (invar_option){.name = "json", .value = &s->json, .help = "every row as JSON"};
+    list[4] = (invar_option){0};
     return list;
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {.device = "cpu", .threads = invar_default_threads()};
-    bench b = {.colour = invar_term_colour(stdout)};
-    blas library;
+    settings s = {.device = "cpu", .op = "", .threads = invar_default_threads()};
+    invar_bench b = {.colour = invar_term_colour(stdout)};
     invar_status status;
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
@@ -571,33 +488,26 @@ static int run(int argc, char **argv)
         fprintf(stderr, "invar: bench: --device %s: this build has the CPU only\n", s.device);
         return INVAR_EXIT_UNTESTABLE;
     }
+    if (check_selection(&s) != INVAR_OK)
+        return invar_report_error();
     b.json = s.json;
-    library = find_blas();
-    if (!library.sgemm)
-        fprintf(stderr, "invar: bench: no OpenBLAS here, so no peer for f32 products "
-                        "(apt-get install libopenblas0-pthread)\n");
-    if (invar_alloc(&b.memory, 1, MEMORY_BYTES, "bench") != INVAR_OK)
-        return invar_report_error();
-    if (b.json)
-        printf("{\n  \"rows\": [");
-    status = run_with_threads(&b, 1, &library);
-    if (status == INVAR_OK && s.threads > 1)
-        status = run_with_threads(&b, (int)s.threads, &library);
+    status = run_bench(&b, &s);
+    for (int p = 0; p < b.pools; p++)
+        invar_pool_free(b.pool[p]);
     invar_free(b.memory);
-    if (status != INVAR_OK)
-        return invar_report_error();
-    if (b.json)
-        printf("\n  ]\n}\n");
-    else
-        printf("\nratio: the peer's time over ours; above 1 we are faster\n");
-    return INVAR_EXIT_OK;
+    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
 static void help(void)
 {
     settings s;
 
-    puts("Times ops and, beside them in the same run, a peer where one is present.\n");
+    puts(
+        "Times every op and, beside it in the same run, a peer where a fair one is present.\n"
+        "\n"
+        "Shapes: products rows x outputs x inputs (x experts); attention (sequences x) length x\n"
+        "heads x key heads x dim; experts tokens x experts or slots x width; otherwise as stored.\n"
+        "Rates: products (GMAC/s), bytes read and written (GB/s) or tokens (Mtok/s).\n");
     invar_options_help(options(&s));
 }
 

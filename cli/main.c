@@ -39,6 +39,13 @@ static int unknown(const char *name)
     return INVAR_EXIT_USAGE;
 }
 
+static int unexpected(const char *argument)
+{
+    fprintf(stderr, "invar: unexpected argument '%s'; 'invar help' shows what there is\n",
+            argument);
+    return INVAR_EXIT_USAGE;
+}
+
 static int help(int argc, char **argv)
 {
     const invar_verb *verb;
@@ -47,12 +54,27 @@ static int help(int argc, char **argv)
         print_help(stdout);
         return INVAR_EXIT_OK;
     }
+    if (argc > 1)
+        return unexpected(argv[1]);
     verb = find(argv[0]);
     if (!verb)
         return unknown(argv[0]);
     printf("invar %s - %s\n\n", verb->name, verb->summary);
     verb->help();
     return INVAR_EXIT_OK;
+}
+
+static int version(int argc, char **argv)
+{
+    if (argc > 0)
+        return unexpected(argv[0]);
+    puts("invar " INVAR_VERSION);
+    return INVAR_EXIT_OK;
+}
+
+static bool is_one_of(const char *word, const char *a, const char *b, const char *c)
+{
+    return strcmp(word, a) == 0 || strcmp(word, b) == 0 || strcmp(word, c) == 0;
 }
 
 static int run(int argc, char **argv)
@@ -63,17 +85,16 @@ static int run(int argc, char **argv)
         print_help(stderr);
         return INVAR_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "help") == 0 || strcmp(argv[1], "--help") == 0)
+    if (is_one_of(argv[1], "help", "--help", "-h"))
         return help(argc - 2, argv + 2);
-    if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0) {
-        puts("invar " INVAR_VERSION);
-        return INVAR_EXIT_OK;
-    }
+    if (is_one_of(argv[1], "version", "--version", "-V"))
+        return version(argc - 2, argv + 2);
     verb = find(argv[1]);
     if (!verb)
         return unknown(argv[1]);
-    if (argc == 3 && strcmp(argv[2], "--help") == 0)
-        return help(1, argv + 1);
+    for (int i = 2; i < argc; i++)
+        if (is_one_of(argv[i], "--help", "--help", "-h"))
+            return help(1, argv + 1);
     return verb->run(argc - 2, argv + 2);
 }
 

@@ -217,7 +217,11 @@ static int run(int argc, char **argv)
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (s.json && !s.record)
+    if (s.json && s.record) {
+        fprintf(stderr, "invar: --json and --record do not go together\n");
+        return INVAR_EXIT_USAGE;
+    }
+    if (s.json)
         printf("{\n  \"results\": [");
     for (r.index = 0; r.index < CONFIGURATIONS; r.index++) {
         r.now = configurations[r.index];

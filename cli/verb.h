@@ -59,7 +59,7 @@ void invar_options_help(const invar_option *options);
 /* "invar: message" on stderr, from the error record; yields the exit code that fits its status. */
 int invar_report_error(void);
 
-/* Threads when the user does not say: the processors this process may use. */
+/* Threads when the user does not say: the processors that are online. */
 int64_t invar_default_threads(void);
 
 #endif

@@ -19,7 +19,10 @@ expect() {
 
 expect 129 "usage: invar VERB"
 expect 0 "usage: invar VERB" help
-expect 0 "usage: invar VERB" --help
+expect 0 "usage: invar VERB" -h
+expect 0 "--threads N" selfcheck --threads 2 --help
+expect 129 "unexpected argument 'extra'" version extra
+expect 129 "do not go together" selfcheck --json --record
 expect 0 "--threads N" help selfcheck
 expect 0 "--threads N" bench --help
 expect 129 "no verb 'frob'" help frob
@@ -33,6 +36,7 @@ expect 129 "--threads: 0; expected 1 to" selfcheck --threads=0
 expect 129 "99999999999999999999; expected 1 to" selfcheck --threads 99999999999999999999
 expect 129 "--json takes no value" selfcheck --json=yes
 expect 125 "this build has the CPU only" bench --device cuda
+expect 129 "--op: no op has 'frob' in its name" bench --op frob
 expect 0 "0 different, 0 not recorded" selfcheck --threads 3 --portable
 
 # the answer counts only when it was written
