@@ -2,7 +2,8 @@
  * selfcheck.c - every op once, on fixed data, each result as a digest.
  *
  * The code reads as a layer does: forward in order, backward in reverse. Tensors live on the
- * device's scratch until the run ends.
+ * device's scratch until the run ends. Random ones are numbered in order of making: new ones go
+ * last, or every recorded value after them changes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -337,7 +338,83 @@ static invar_status attention_block(run *r, const invar_tensor *h)
     return emit_tensor(r, INVAR_OP_LINEAR_DX, "dx of q, k, v", &dh);
 }
 
+/*
+ * What the layer above does not reach: a window, spans, heads wider than a block of 128 keys allows
+ * and one sample that fills several blocks.
+ */
+static invar_status long_attention(run *r)
+{
+    enum { LENGTH = 300, WIDE = 144 };
+    static const int64_t start[] = {0, LENGTH};
+    invar_tensor q, k, v, o, lse2, d_o, dq, dk, dv;
+    invar_attention_shape shape = {.window = 200, .span = 128};
+    invar_attention_fwd_args fwd;
+
+    INVAR_TRY(make_random(&q, r, r->storage, LENGTH, 2 * WIDE, 1.0f));
+    INVAR_TRY(make_random(&k, r, r->storage, LENGTH, WIDE, 1.0f));
+    INVAR_TRY(make_random(&v, r, r->storage, LENGTH, WIDE, 1.0f));
+    INVAR_TRY(make_random(&d_o, r, r->storage, LENGTH, 2 * WIDE, 1.0f));
+    INVAR_TRY(make(&o, r, r->storage, LENGTH, 2 * WIDE));
+    INVAR_TRY(make(&lse2, r, INVAR_DTYPE_F32, LENGTH, 2));
+    INVAR_TRY(make(&dq, r, r->storage, LENGTH, 2 * WIDE));
+    INVAR_TRY(make(&dk, r, r->storage, LENGTH, WIDE));
+    INVAR_TRY(make(&dv, r, r->storage, LENGTH, WIDE));
+    fwd = (invar_attention_fwd_args){.o = as_3d(&o, 2, WIDE),
+                                     .lse2 = lse2,
+                                     .q = as_3d(&q, 2, WIDE),
+                                     .k = as_3d(&k, 1, WIDE),
+                                     .v = as_3d(&v, 1, WIDE),
+                                     .samples = {start, 1},
+                                     .shape = shape};
+    INVAR_TRY(invar_attention_fwd(r->dev, &fwd));
+    INVAR_TRY(invar_attention_bwd(r->dev, &(invar_attention_bwd_args){.dq = as_3d(&dq, 2, WIDE),
+                                                                      .dk = as_3d(&dk, 1, WIDE),
+                                                                      .dv = as_3d(&dv, 1, WIDE),
+                                                                      .d_o = as_3d(&d_o, 2, WIDE),
+                                                                      .o = fwd.o,
+                                                                      .lse2 = lse2,
+                                                                      .q = fwd.q,
+                                                                      .k = fwd.k,
+                                                                      .v = fwd.v,
+                                                                      .samples = fwd.samples,
+                                                                      .shape = shape}));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_FWD, "o long", &o));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dq long", &dq));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dk long", &dk));
+    return emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dv long", &dv);
+}
+
 /* ---- experts --------------------------------------------------------------------------------- */
+
+/* The experts' products in one low-precision format. */
+static invar_status low_precision_experts(run *r, const invar_tensor *x, const invar_tensor *w,
+                                          const invar_tensor *dy, invar_segments experts,
+                                          invar_dtype format)
+{
+    invar_tensor qw, qx = *x, qdy = *dy, y, dx;
+    char what[32];
+
+    if (format == INVAR_DTYPE_INT4 && r->storage != INVAR_DTYPE_BF16)
+        return INVAR_OK; // int4 weights meet bf16 activations only
+    INVAR_TRY(make_quantised(&qw, r, w, format, format == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1));
+    if (format != INVAR_DTYPE_INT4) {
+        INVAR_TRY(make_quantised(&qx, r, x, format, 1));
+        INVAR_TRY(make_quantised(&qdy, r, dy, format, 1));
+    }
+    INVAR_TRY(make(&y, r, r->storage, EXPERT_ROWS, WIDTH));
+    INVAR_TRY(make(&dx, r, r->storage, EXPERT_ROWS, WIDTH));
+    INVAR_TRY(invar_moe_linear_fwd(
+        r->dev,
+        &(invar_moe_linear_fwd_args){.y = y, .x = qx, .w = qw, .experts = experts, .k_shards = 1}));
+    INVAR_TRY(invar_moe_linear_dx(
+        r->dev,
+        &(invar_moe_linear_dx_args){
+            .dx = dx, .parts = {{qdy, qw}}, .n_parts = 1, .experts = experts, .k_shards = 1}));
+    snprintf(what, sizeof what, "y %s", invar_dtype_name(format));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_FWD, what, &y));
+    snprintf(what, sizeof what, "dx %s", invar_dtype_name(format));
+    return emit_tensor(r, INVAR_OP_MOE_LINEAR_DX, what, &dx);
+}
 
 static invar_status expert_block(run *r, const invar_tensor *h)
 {
@@ -416,6 +493,9 @@ static invar_status expert_block(run *r, const invar_tensor *h)
                                                                 .experts = {expert_start, EXPERTS},
                                                                 .units = samples}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_DW, "dw", &dw));
+    for (invar_dtype format = INVAR_DTYPE_FP8; format <= INVAR_DTYPE_INT4; format++)
+        INVAR_TRY(
+            low_precision_experts(r, &x, &w, &dy, (invar_segments){expert_start, EXPERTS}, format));
     INVAR_TRY(make(&dh, r, r->storage, TOKENS, WIDTH));
     INVAR_TRY(invar_moe_gather_bwd(
         r->dev, &(invar_moe_gather_bwd_args){.dx = dh, .dout = dx, .slot_row = slot_row}));
@@ -624,7 +704,8 @@ static invar_status run_all(run *r)
     INVAR_TRY(attention_block(r, &h));
     INVAR_TRY(expert_block(r, &h));
     INVAR_TRY(dense_block(r, &h));
-    return head(r, &h, &table, &ids);
+    INVAR_TRY(head(r, &h, &table, &ids));
+    return long_attention(r);
 }
 
 size_t invar_selfcheck_scratch(int threads)

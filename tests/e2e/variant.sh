@@ -3,8 +3,8 @@
 #
 # Builds into FOLDER with the arguments given, runs the self-check, the tensor-core step and the
 # elementary functions there (under RUNNER: an emulator, or env) and compares what they print with
-# what the same programs of INVAR's folder print. A self-check also compares with the recorded hashes
-# and exits with 1 when one differs; the others are compared with an H200's by golden.*_sums.
+# what the same programs of INVAR's folder print. A self-check also compares with the recorded
+# hashes and exits with 1 when one differs; golden.*_sums compares the others with an H200's.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2

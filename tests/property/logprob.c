@@ -175,12 +175,45 @@ static void test_logprob__threads_paths_and_numerics_change_nothing(void **state
     }
 }
 
+/* The control: the same logits in another order of the vocabulary are other sums. */
+static void test_logprob__control_reordered_vocabulary_is_seen(void **state)
+{
+    const int64_t count = 19, vocabulary = 3000;
+    tokens inputs = inputs_new(count, vocabulary, INVAR_DTYPE_F32);
+    tokens forwards = tokens_of(&inputs, 0, count), backwards;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    run(&dev, &forwards);
+    for (int64_t t = 0; t < count; t++) {
+        int32_t *target = (int32_t *)inputs.fwd.targets.data + t;
+        *target = (int32_t)vocabulary - 1 - *target;
+        for (int64_t v = 0; v < vocabulary / 2; v++) {
+            float left = invar_test_get(&inputs.fwd.logits, t, v);
+            float right = invar_test_get(&inputs.fwd.logits, t, vocabulary - 1 - v);
+            invar_test_set(&inputs.fwd.logits, t, v, right);
+            invar_test_set(&inputs.fwd.logits, t, vocabulary - 1 - v, left);
+        }
+    }
+    backwards = tokens_of(&inputs, 0, count);
+    run(&dev, &backwards);
+    invar_assert_bits_tensor(&backwards.fwd.max, &forwards.fwd.max, "max"); // the same values
+    assert_true(invar_tensors_differ(&backwards.fwd.logsum, &forwards.fwd.logsum));
+    assert_true(invar_tensors_differ(&backwards.fwd.entropy, &forwards.fwd.entropy));
+    outputs_free(&forwards);
+    outputs_free(&backwards);
+    inputs_free(&inputs);
+    invar_test_device_release(&dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_logprob__token_alone_equals_token_in_batch),
         cmocka_unit_test(test_logprob__neighbours_change_nothing),
         cmocka_unit_test(test_logprob__threads_paths_and_numerics_change_nothing),
+        cmocka_unit_test(test_logprob__control_reordered_vocabulary_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
