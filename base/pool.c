@@ -32,6 +32,7 @@ struct invar_pool {
     pthread_cond_t done; /* the last worker left the job */
     uint64_t generation; /* counts jobs, so that a worker takes part in each once */
     int busy;            /* workers still in the current job */
+    bool running;        /* a job is under way */
     bool closing;
     job current;
     int64_t failed_task; /* lowest failed task of the current job, -1: none */
@@ -187,6 +188,8 @@ invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run
         return run_alone(tasks, run, payload);
 
     pthread_mutex_lock(&pool->lock);
+    INVAR_CHECK(!pool->running); // one job at a time, and none from inside a task
+    pool->running = true;
     pool->current.run = run;
     pool->current.payload = payload;
     pool->current.tasks = tasks;
@@ -202,6 +205,7 @@ invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run
     pthread_mutex_lock(&pool->lock);
     while (pool->busy > 0)
         pthread_cond_wait(&pool->done, &pool->lock);
+    pool->running = false;
     pthread_mutex_unlock(&pool->lock);
     if (pool->failed_task < 0)
         return INVAR_OK;

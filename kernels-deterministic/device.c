@@ -7,6 +7,7 @@
 
 #include "kernels-deterministic/check/check.h"
 #include "kernels-deterministic/ops.h"
+#include "kernels-deterministic/step/simd.h"
 
 #include "base/invar_banned.h"
 
@@ -96,6 +97,13 @@ invar_status invar_op_run(const invar_device *dev, invar_op op, const void *args
     invar_status status;
 
     INVAR_TRY(invar_op_workspace(&bytes, dev, op, args));
+    // a library built with fast math may have switched it; pool threads inherit their creator's
+    if (!invar_rounding_is_default())
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%s: this thread rounds otherwise than to nearest, or flushes subnormals; "
+            "restore the floating-point environment",
+            facts[op].name);
     impl = &dev->backend->ops[op];
     if (bytes == 0)
         return impl->run(dev, args, NULL);

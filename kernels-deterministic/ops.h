@@ -6,6 +6,11 @@
  *   - T tokens are rows of a micro-batch, in order of (sample, position); samples are packed.
  *   - An optional tensor is absent when its dtype is INVAR_DTYPE_NONE (a zeroed struct).
  *   - Gradients of weights are f32 and accumulate: the op adds to what is there.
+ *   - An output shares no memory with an input or another output, except where this file says that
+ *     one tensor may be another: same memory, type and row stride. Column slices of one buffer do
+ *     not overlap. Everything else is refused before anything is written.
+ *   - An extent of 0 is accepted where the comment of an op does not exclude it; a tensor without
+ *     elements needs no memory. Nothing is written then, and sums over nothing are +0.
  *   - A unit is a run of whole consecutive samples; unit u has the rows [start[u], start[u+1]).
  * The arithmetic of each op is stated in docs/arithmetic.md; the expression, not the code, is the
  * contract.
@@ -74,7 +79,10 @@ typedef struct invar_token_sum_args {
     invar_segments units;
 } invar_token_sum_args;
 
-/* out = the shards of x added by a binary tree: neighbours first. V is a power of two. */
+/*
+ * out = the shards of x added by a binary tree: neighbours first. V is a power of two. out may be
+ * the first shard.
+ */
 typedef struct invar_shard_fold_args {
     invar_tensor out; /* (n) f32 */
     invar_tensor x;   /* (V, n) f32 */
@@ -116,7 +124,7 @@ typedef struct invar_add_args {
     invar_tensor b;   /* (T, D) storage */
 } invar_add_args;
 
-/* Norm over the last index; H > 1 normalises each head with the one weight (QK-norm). */
+/* Norm over the last index, D >= 1; H > 1 gives each head the one weight (QK-norm). y may be x. */
 typedef struct invar_rmsnorm_fwd_args {
     invar_tensor y;      /* (T, H, D) storage */
     invar_tensor x;      /* (T, H, D) storage */
@@ -160,12 +168,14 @@ typedef struct invar_rope_fwd_args {
 /* The same struct: y = dx, x = dy, rotated the other way. */
 typedef invar_rope_fwd_args invar_rope_bwd_args;
 
+/* y may be gate or up. */
 typedef struct invar_swiglu_fwd_args {
     invar_tensor y;    /* (T, D) storage */
     invar_tensor gate; /* (T, D) storage */
     invar_tensor up;   /* (T, D) storage */
 } invar_swiglu_fwd_args;
 
+/* dgate and dup may each be dy, gate or up, not both the same one. */
 typedef struct invar_swiglu_bwd_args {
     invar_tensor dgate; /* (T, D) storage */
     invar_tensor dup;   /* (T, D) storage */
@@ -191,7 +201,7 @@ typedef struct invar_attention_shape {
     int64_t span;   /* keys per span, a multiple of the block; 0: one span */
 } invar_attention_shape;
 
-/* Causal attention over packed samples; HQ is a multiple of HKV. */
+/* Causal attention over packed samples; HQ is a multiple of HKV, D is 1 to 256. */
 typedef struct invar_attention_fwd_args {
     invar_tensor o;    /* (T, HQ, D) storage */
     invar_tensor lse2; /* (T, HQ) f32: log2 of the sum of exponentials; optional */
@@ -260,6 +270,7 @@ typedef struct invar_moe_router {
     float scale;             /* of the weights, last */
 } invar_moe_router;
 
+/* E >= S >= 1 */
 typedef struct invar_moe_route_fwd_args {
     invar_tensor ids;     /* (T, S) i32: chosen experts, best first */
     invar_tensor weights; /* (T, S) f32 */
@@ -278,7 +289,7 @@ typedef struct invar_moe_route_bwd_args {
     invar_moe_router router;
 } invar_moe_route_bwd_args;
 
-/* Rows sorted by expert, tokens ascending inside one (stable). P = T * S. */
+/* Rows sorted by expert, tokens ascending inside one (stable). P = T * S, S >= 1. */
 typedef struct invar_moe_plan_args {
     invar_tensor row_token; /* (P) i32: token of each permuted row */
     invar_tensor slot_row;  /* (T, S) i32: permuted row of each slot */
@@ -293,7 +304,7 @@ typedef struct invar_moe_gather_fwd_args {
     invar_tensor row_token; /* (P) i32 */
 } invar_moe_gather_fwd_args;
 
-/* dx[t] = sum over slots ascending. */
+/* dx[t] = sum over slots ascending. Here and below slot_row names each of the P rows once. */
 typedef struct invar_moe_gather_bwd_args {
     invar_tensor dx;       /* (T, D) storage */
     invar_tensor dout;     /* (P, D) storage */
@@ -337,7 +348,7 @@ typedef struct invar_moe_combine_fwd_args {
     invar_tensor shared;   /* (T, D) storage, optional */
 } invar_moe_combine_fwd_args;
 
-/* The shared expert's gradient is dout itself. */
+/* The shared expert's gradient is dout itself. D >= 1. */
 typedef struct invar_moe_combine_bwd_args {
     invar_tensor dy;       /* (P, D) storage */
     invar_tensor dweights; /* (T, S) f32 */
@@ -349,6 +360,7 @@ typedef struct invar_moe_combine_bwd_args {
 
 /* ---- log-probabilities and sampling ---------------------------------------------------------- */
 
+/* V >= 1 */
 typedef struct invar_logprob_fwd_args {
     invar_tensor logp;    /* (T) f32 */
     invar_tensor entropy; /* (T) f32, optional */
@@ -359,6 +371,7 @@ typedef struct invar_logprob_fwd_args {
     float temperature;    /* > 0 */
 } invar_logprob_fwd_args;
 
+/* dlogits may be logits, if it is f32. */
 typedef struct invar_logprob_bwd_args {
     invar_tensor dlogits;  /* (T, V) storage */
     invar_tensor dlogp;    /* (T) f32 */

@@ -111,7 +111,8 @@ invar_tensor invar_tensor_columns(const invar_tensor *t, int64_t first, int64_t 
 
     INVAR_CHECK(t->rank == 2 && !t->scale && first >= 0 && cols >= 0 &&
                 first + cols <= t->shape[1]);
-    view.data = (char *)t->data + first * invar_dtype_bits(t->dtype) / 8;
+    if (t->data) // else nothing is there to point at
+        view.data = (char *)t->data + first * invar_dtype_bits(t->dtype) / 8;
     view.shape[1] = cols;
     return view;
 }
@@ -121,7 +122,8 @@ invar_tensor invar_tensor_rows(const invar_tensor *t, int64_t first, int64_t row
     invar_tensor view = *t;
 
     INVAR_CHECK(first >= 0 && rows >= 0 && first + rows <= t->shape[0]);
-    view.data = (char *)t->data + first * t->row_stride * invar_dtype_bits(t->dtype) / 8;
+    if (t->data) // else the rows are empty
+        view.data = (char *)t->data + first * t->row_stride * invar_dtype_bits(t->dtype) / 8;
     if (t->scale) {
         INVAR_CHECK(first % t->scale_rows == 0);
         view.shape[0] = first; // the scales of the rows before

@@ -76,7 +76,10 @@ invar_status invar_check_attention_fwd(const invar_device *dev, const invar_atte
     (void)dev;
     INVAR_TRY(check_packed(op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
-    return invar_check_optional(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape);
+    INVAR_TRY(invar_check_optional(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape));
+    INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, o), INVAR_ARG(a, lse2), INVAR_ARG(a, q),
+                        INVAR_ARG(a, k), INVAR_ARG(a, v));
+    return INVAR_OK;
 }
 
 invar_status invar_check_attention_bwd(const invar_device *dev, const invar_attention_bwd_args *a)
@@ -90,7 +93,11 @@ invar_status invar_check_attention_bwd(const invar_device *dev, const invar_atte
     INVAR_TRY(check_like(op, "dq", &a->dq, "q", &a->q));
     INVAR_TRY(check_like(op, "dk", &a->dk, "k", &a->k));
     INVAR_TRY(check_like(op, "dv", &a->dv, "k", &a->k));
-    return invar_check_tensor(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape);
+    INVAR_TRY(invar_check_tensor(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape));
+    INVAR_CHECK_OUTPUTS(op, 3, INVAR_ARG(a, dq), INVAR_ARG(a, dk), INVAR_ARG(a, dv),
+                        INVAR_ARG(a, d_o), INVAR_ARG(a, o), INVAR_ARG(a, lse2), INVAR_ARG(a, q),
+                        INVAR_ARG(a, k), INVAR_ARG(a, v));
+    return INVAR_OK;
 }
 
 /* ---- the KV cache ---------------------------------------------------------------------------- */
@@ -112,7 +119,7 @@ static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_
 static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_t sequence,
                                 int64_t first, int64_t length)
 {
-    const int32_t *pages = (const int32_t *)cache->pages.data + sequence * cache->pages.row_stride;
+    const int32_t *pages;
     int64_t page_size = cache->k.shape[1], n_pages = cache->k.shape[0];
 
     if ((length - 1) / page_size >= cache->pages.shape[1])
@@ -120,6 +127,7 @@ static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_
                           "%s: cache.pages: sequence %" PRId64 " of length %" PRId64
                           " needs more than its %" PRId64 " pages of %" PRId64,
                           invar_op_name(op), sequence, length, cache->pages.shape[1], page_size);
+    pages = (const int32_t *)cache->pages.data + sequence * cache->pages.row_stride;
     for (int64_t i = first / page_size; i <= (length - 1) / page_size; i++)
         if (pages[i] < 0 || pages[i] >= n_pages)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -137,13 +145,14 @@ static invar_status check_sequences(invar_op op, const invar_kv_pages *cache,
     if (!lengths && rows->count > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: lengths: missing", invar_op_name(op));
     for (int64_t s = 0; s < rows->count; s++) {
-        int64_t n = rows->start[s + 1] - rows->start[s], before = lengths[s] - n;
+        int64_t n = rows->start[s + 1] - rows->start[s], before;
 
         if (lengths[s] < n)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: lengths: sequence %" PRId64 " has length %" PRId64
                               " but %" PRId64 " new rows",
                               invar_op_name(op), s, lengths[s], n);
+        before = lengths[s] - n;
         if (n > 0)
             INVAR_TRY(check_pages(op, cache, s,
                                   window > 0 && before >= window ? before - window + 1 : 0,
@@ -167,7 +176,10 @@ invar_status invar_check_attention_paged(const invar_device *dev,
                    a->q.shape[2]);
     INVAR_TRY(check_heads(op, &a->q, a->cache.k.shape[2]));
     INVAR_TRY(check_shape(op, &a->shape, a->q.shape[2]));
-    return check_sequences(op, &a->cache, &a->rows, a->lengths, a->shape.window);
+    INVAR_TRY(check_sequences(op, &a->cache, &a->rows, a->lengths, a->shape.window));
+    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, o), INVAR_ARG(a, q), INVAR_ARG(a, cache.k),
+                        INVAR_ARG(a, cache.v), INVAR_ARG(a, cache.pages));
+    return INVAR_OK;
 }
 
 invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_args *a)
@@ -183,5 +195,8 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
     INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, a->k.shape[1],
                    a->k.shape[2]);
     // a window of 1: the new rows touch their own pages only
-    return check_sequences(op, &a->cache, &a->rows, a->lengths, 1);
+    INVAR_TRY(check_sequences(op, &a->cache, &a->rows, a->lengths, 1));
+    INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, cache.k), INVAR_ARG(a, cache.v),
+                        INVAR_ARG(a, cache.pages), INVAR_ARG(a, k), INVAR_ARG(a, v));
+    return INVAR_OK;
 }

@@ -20,7 +20,7 @@ static invar_status check_quantised(invar_op op, const char *arg, const invar_te
     if (t->rank != 2)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: rank %d; a quantised tensor has 2 indices",
                           invar_op_name(op), arg, t->rank);
-    if (!t->scale && t->shape[0] > 0)
+    if (!t->scale && t->shape[0] > 0 && t->shape[1] > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: an %s tensor without scales",
                           invar_op_name(op), arg, invar_dtype_name(t->dtype));
     if (t->shape[1] % block != 0)
@@ -140,7 +140,7 @@ invar_status invar_check_indices(invar_op op, const char *arg, const invar_tenso
 {
     int64_t per_row = invar_tensor_row_elements(t);
 
-    for (int64_t i = 0; i < t->shape[0]; i++) {
+    for (int64_t i = 0; i < t->shape[0] && per_row > 0; i++) {
         const int32_t *row = (const int32_t *)t->data + i * t->row_stride;
         for (int64_t j = 0; j < per_row; j++)
             if (row[j] < 0 || row[j] >= bound)
@@ -151,6 +151,114 @@ invar_status invar_check_indices(invar_op op, const char *arg, const invar_tenso
     }
     return INVAR_OK;
 }
+
+invar_status invar_check_permutation(invar_op op, const char *arg, const invar_tensor *t,
+                                     uint8_t *seen)
+{
+    int64_t per_row = invar_tensor_row_elements(t), n = t->shape[0] * per_row;
+
+    INVAR_TRY(invar_check_indices(op, arg, t, n));
+    for (int64_t i = 0; i < n; i++)
+        seen[i] = 0;
+    // n values in range of which no two are equal: none is missing
+    for (int64_t i = 0; i < n; i++) {
+        int32_t value = ((const int32_t *)t->data)[i / per_row * t->row_stride + i % per_row];
+        if (seen[value])
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: %s: value %" PRId32 " again in row %" PRId64
+                              "; expected each of 0 to %" PRId64 " once",
+                              invar_op_name(op), arg, value, i / per_row, n - 1);
+        seen[value] = 1;
+    }
+    return INVAR_OK;
+}
+
+/* ---- overlap --------------------------------------------------------------------------------- */
+
+/* `rows` pieces of `row` bytes, `stride` bytes apart. */
+typedef struct region {
+    uintptr_t begin;
+    uintptr_t end;
+    uintptr_t row;
+    uintptr_t stride;
+} region;
+
+static region make_region(const void *data, int64_t rows, size_t row, size_t stride)
+{
+    region r = {(uintptr_t)data, (uintptr_t)data, row, stride};
+
+    if (rows > 0 && row > 0)
+        r.end += (uintptr_t)(rows - 1) * stride + row;
+    return r;
+}
+
+static region data_region(const invar_tensor *t)
+{
+    int64_t bits = invar_dtype_bits(t->dtype);
+
+    return make_region(t->data, t->shape[0], (size_t)(invar_tensor_row_elements(t) * bits / 8),
+                       (size_t)(t->row_stride * bits / 8));
+}
+
+static region scale_region(const invar_tensor *t)
+{
+    size_t bytes = invar_tensor_scale_bytes(t);
+
+    return make_region(t->scale, 1, bytes, bytes);
+}
+
+static bool regions_overlap(region a, region b)
+{
+    uintptr_t shift;
+
+    if (a.begin == a.end || b.begin == b.end || a.end <= b.begin || b.end <= a.begin)
+        return false;
+    if (a.stride != b.stride)
+        return true;
+    // where b's rows lie within the period that starts with a row of a
+    shift = b.begin >= a.begin ? (b.begin - a.begin) % a.stride
+                               : a.stride - 1 - (a.begin - b.begin - 1) % a.stride;
+    return shift < a.row || shift + b.row > a.stride;
+}
+
+static bool tensors_overlap(const invar_tensor *a, const invar_tensor *b)
+{
+    const region regions_a[2] = {data_region(a), scale_region(a)};
+    const region regions_b[2] = {data_region(b), scale_region(b)};
+
+    for (int i = 0; i < 4; i++)
+        if (regions_overlap(regions_a[i / 2], regions_b[i % 2]))
+            return true;
+    return false;
+}
+
+invar_status invar_check_apart(invar_op op, const char *arg_a, const invar_tensor *a,
+                               const char *arg_b, const invar_tensor *b)
+{
+    if (invar_tensor_present(a) && invar_tensor_present(b) && tensors_overlap(a, b))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s and %s overlap in memory", invar_op_name(op),
+                          arg_a, arg_b);
+    return INVAR_OK;
+}
+
+invar_status invar_check_in_place(invar_op op, const char *arg_a, const invar_tensor *a,
+                                  const char *arg_b, const invar_tensor *b)
+{
+    if (a->dtype == b->dtype && a->data == b->data && a->row_stride == b->row_stride)
+        return INVAR_OK;
+    return invar_check_apart(op, arg_a, a, arg_b, b);
+}
+
+invar_status invar_check_outputs(invar_op op, int outputs, const invar_check_arg *args, int count)
+{
+    for (int i = 0; i < outputs; i++)
+        for (int j = i + 1; j < count; j++)
+            INVAR_TRY(
+                invar_check_apart(op, args[i].name, args[i].tensor, args[j].name, args[j].tensor));
+    return INVAR_OK;
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
 
 invar_status invar_check_range(invar_op op, const char *arg, double value, double low, double high)
 {

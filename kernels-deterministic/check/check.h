@@ -2,7 +2,8 @@
  * check.h - arguments of ops, checked once for all backends.
  *
  * invar_check_<op> accepts or refuses the arguments of one op; a refusal names the op and the
- * argument. What passes here cannot make a backend read or write out of bounds.
+ * argument. What passes here cannot make a backend read or write out of bounds, nor read what it
+ * has overwritten. One thing needs scratch and is left to `run`: that slot_row names each row once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -57,6 +58,37 @@ invar_status invar_check_segments(invar_op op, const char *arg, const invar_segm
 /* Every value of an i32 tensor in [0, bound). */
 invar_status invar_check_indices(invar_op op, const char *arg, const invar_tensor *t,
                                  int64_t bound) INVAR_MUST_USE;
+
+/* An i32 tensor of n elements that holds each value of [0, n) once. `seen`: n bytes of scratch. */
+invar_status invar_check_permutation(invar_op op, const char *arg, const invar_tensor *t,
+                                     uint8_t *seen) INVAR_MUST_USE;
+
+/*
+ * Two tensors, already checked, that share no byte of data or scales. Columns of one buffer are
+ * apart although their rows alternate; an absent or empty tensor is apart from everything.
+ */
+invar_status invar_check_apart(invar_op op, const char *arg_a, const invar_tensor *a,
+                               const char *arg_b, const invar_tensor *b) INVAR_MUST_USE;
+
+/* The same, but one may be the other: equal type, data and row stride. For work in place. */
+invar_status invar_check_in_place(invar_op op, const char *arg_a, const invar_tensor *a,
+                                  const char *arg_b, const invar_tensor *b) INVAR_MUST_USE;
+
+typedef struct invar_check_arg {
+    const char *name;
+    const invar_tensor *tensor;
+} invar_check_arg;
+
+/* The first `outputs` of `count` arguments are written: each is apart from all the others. */
+invar_status invar_check_outputs(invar_op op, int outputs, const invar_check_arg *args,
+                                 int count) INVAR_MUST_USE;
+
+/* INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, x)). */
+#define INVAR_ARG(args, field) ((invar_check_arg){#field, &(args)->field})
+#define INVAR_CHECK_OUTPUTS(op, outputs, ...)                                                      \
+    INVAR_TRY(invar_check_outputs(                                                                 \
+        (op), (outputs), (const invar_check_arg[]){__VA_ARGS__},                                   \
+        (int)(sizeof((const invar_check_arg[]){__VA_ARGS__}) / sizeof(invar_check_arg))))
 
 /* A finite float in [low, high]. */
 invar_status invar_check_range(invar_op op, const char *arg, double value, double low,

@@ -16,6 +16,7 @@ invar_status invar_check_hash_tree(const invar_device *dev, const invar_hash_tre
     invar_op op = INVAR_OP_HASH_TREE;
     unsigned types =
         INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED | INVAR_TYPE(I32) | INVAR_TYPE(I64);
+    invar_tensor digest;
     int64_t unit; // rows that share a scale stay together
 
     (void)dev;
@@ -29,5 +30,6 @@ invar_status invar_check_hash_tree(const invar_device *dev, const invar_hash_tre
                           "%s: shards: %" PRId64 " rows do not cut into %d shards of whole %" PRId64
                           "s",
                           invar_op_name(op), a->x.shape[0], a->shards, unit);
-    return INVAR_OK;
+    digest = invar_tensor_1d(a->digest, INVAR_DTYPE_I32, sizeof *a->digest / sizeof(int32_t));
+    return invar_check_apart(op, "digest", &digest, "x", &a->x);
 }

@@ -56,10 +56,20 @@ static invar_status check_k(invar_op op, const char *arg, int64_t k, int32_t sha
     return INVAR_OK;
 }
 
+/* The rows of `experts` experts with `rows` rows each: the product fits an extent. */
+static invar_status check_expert_rows(invar_op op, const char *arg, int64_t experts, int64_t rows)
+{
+    if (rows > 0 && experts > INT64_MAX / rows)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: %" PRId64 " experts of %" PRId64 " rows are too many",
+                          invar_op_name(op), arg, experts, rows);
+    return INVAR_OK;
+}
+
 /* Experts share one tensor; a scale block must not hold rows of two of them. */
 static invar_status check_expert_blocks(invar_op op, const invar_tensor *w, int64_t rows)
 {
-    if (rows % w->scale_rows != 0)
+    if (w->dtype == INVAR_DTYPE_FP8 && rows % w->scale_rows != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: w: %" PRId64
                           " rows an expert; 128x128 scales need a multiple of 128",
@@ -88,8 +98,11 @@ invar_status invar_check_linear_fwd(const invar_device *dev, const invar_linear_
     INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, INVAR_ANY, a->x.shape[1]);
     INVAR_TRY(check_forward(op, &a->y, &a->x, &a->w, a->k_shards));
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], a->w.shape[0]);
-    return invar_check_optional(op, "bias", &a->bias, INVAR_TYPES_STORAGE, 1,
-                                (const int64_t[]){a->w.shape[0]});
+    INVAR_TRY(invar_check_optional(op, "bias", &a->bias, INVAR_TYPES_STORAGE, 1,
+                                   (const int64_t[]){a->w.shape[0]}));
+    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, x), INVAR_ARG(a, w),
+                        INVAR_ARG(a, bias));
+    return INVAR_OK;
 }
 
 static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar_linear_part *parts,
@@ -105,6 +118,7 @@ static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar
         INVAR_TRY(invar_check_tensor(op, "dy", &p->dy, OPERAND_TYPES, 2,
                                      (const int64_t[]){dx->shape[0], INVAR_ANY}));
         width = p->dy.shape[1];
+        INVAR_TRY(check_expert_rows(op, "w", experts, width));
         INVAR_TRY(invar_check_tensor(op, "w", &p->w, OPERAND_TYPES, 2,
                                      (const int64_t[]){experts * width, dx->shape[1]}));
         INVAR_TRY(check_expert_blocks(op, &p->w, width));
@@ -118,6 +132,7 @@ static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar
                               "%s: dy: part %d has %" PRId64 " outputs a shard; a part that another"
                               " follows needs a multiple of %" PRId64,
                               invar_op_name(op), i, width / k_shards, unit);
+        INVAR_CHECK_OUTPUTS(op, 1, {"dx", dx}, INVAR_ARG(p, dy), INVAR_ARG(p, w));
     }
     return INVAR_OK;
 }
@@ -140,7 +155,9 @@ invar_status invar_check_linear_dw(const invar_device *dev, const invar_linear_d
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
     INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
     INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->dy.shape[1], a->x.shape[1]);
-    return invar_check_segments(op, "units", &a->units, a->dy.shape[0]);
+    INVAR_TRY(invar_check_segments(op, "units", &a->units, a->dy.shape[0]));
+    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, dw), INVAR_ARG(a, dy), INVAR_ARG(a, x));
+    return INVAR_OK;
 }
 
 invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a)
@@ -151,9 +168,12 @@ invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe
     INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->x.shape[0]));
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], INVAR_ANY);
+    INVAR_TRY(check_expert_rows(op, "w", a->experts.count, a->y.shape[1]));
     INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, a->experts.count * a->y.shape[1], a->x.shape[1]);
     INVAR_TRY(check_expert_blocks(op, &a->w, a->y.shape[1]));
-    return check_forward(op, &a->y, &a->x, &a->w, a->k_shards);
+    INVAR_TRY(check_forward(op, &a->y, &a->x, &a->w, a->k_shards));
+    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, x), INVAR_ARG(a, w));
+    return INVAR_OK;
 }
 
 invar_status invar_check_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a)
@@ -177,6 +197,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
     INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
     INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->dy.shape[0]));
+    INVAR_TRY(check_expert_rows(op, "dw", a->experts.count, a->dy.shape[1]));
     INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->experts.count * a->dy.shape[1], a->x.shape[1]);
     INVAR_CHECK_1D(op, a, row_token, INVAR_TYPE(I32), a->dy.shape[0]);
     INVAR_TRY(invar_check_segments(op, "units", &a->units, tokens));
@@ -188,5 +209,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
                                   "%s: row_token: row %" PRId64
                                   ": the tokens of an expert must ascend",
                                   invar_op_name(op), i);
+    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, dw), INVAR_ARG(a, dy), INVAR_ARG(a, x),
+                        INVAR_ARG(a, row_token));
     return INVAR_OK;
 }

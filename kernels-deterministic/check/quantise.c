@@ -14,7 +14,7 @@ invar_status invar_check_quantise(const invar_device *dev, const invar_quantise_
     (void)dev;
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, q, INVAR_TYPES_QUANTISED, a->x.shape[0], a->x.shape[1]);
-    return INVAR_OK;
+    return invar_check_apart(op, "q", &a->q, "x", &a->x);
 }
 
 invar_status invar_check_dequantise(const invar_device *dev, const invar_dequantise_args *a)
@@ -24,5 +24,5 @@ invar_status invar_check_dequantise(const invar_device *dev, const invar_dequant
     (void)dev;
     INVAR_CHECK_2D(op, a, q, INVAR_TYPES_QUANTISED, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->q.shape[0], a->q.shape[1]);
-    return INVAR_OK;
+    return invar_check_apart(op, "x", &a->x, "q", &a->q);
 }

@@ -30,7 +30,9 @@ invar_status invar_check_rmsnorm_fwd(const invar_device *dev, const invar_rmsnor
 
     (void)dev;
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
-    return invar_check_like(op, "y", &a->y, "x", &a->x);
+    INVAR_TRY(invar_check_like(op, "y", &a->y, "x", &a->x));
+    INVAR_TRY(invar_check_in_place(op, "y", &a->y, "x", &a->x));
+    return invar_check_apart(op, "y", &a->y, "weight", &a->weight);
 }
 
 invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
@@ -41,8 +43,12 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
     INVAR_TRY(invar_check_like(op, "dx", &a->dx, "x", &a->x));
     INVAR_TRY(invar_check_like(op, "dy", &a->dy, "x", &a->x));
-    if (!invar_tensor_present(&a->dweight))
-        return INVAR_OK;
-    INVAR_CHECK_1D(op, a, dweight, INVAR_TYPE(F32), a->x.shape[2]);
-    return invar_check_segments(op, "units", &a->units, a->x.shape[0]);
+    if (invar_tensor_present(&a->dweight)) {
+        INVAR_CHECK_1D(op, a, dweight, INVAR_TYPE(F32), a->x.shape[2]);
+        INVAR_TRY(invar_check_segments(op, "units", &a->units, a->x.shape[0]));
+    }
+    // not in place: dweight reads dy and x once more
+    INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, dx), INVAR_ARG(a, dweight), INVAR_ARG(a, dy),
+                        INVAR_ARG(a, x), INVAR_ARG(a, weight));
+    return INVAR_OK;
 }

@@ -22,6 +22,7 @@ invar_status invar_check_sample(const invar_device *dev, const invar_sample_args
     INVAR_TRY(invar_check_range(op, "top_k", a->top_k, 0, INT32_MAX));
     INVAR_TRY(invar_check_range(op, "top_p", a->top_p, LEAST_TOP_P, 1));
     INVAR_TRY(invar_check_range(op, "min_p", a->min_p, 0, 1));
+    INVAR_TRY(invar_check_apart(op, "tokens", &a->tokens, "logits", &a->logits));
     if (a->temperature == 0.0f)
         return INVAR_OK;
     INVAR_TRY(invar_check_range(op, "temperature", a->temperature, FLT_MIN, FLT_MAX));

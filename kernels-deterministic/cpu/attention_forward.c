@@ -399,14 +399,16 @@ invar_status invar_cpu_kv_write(const invar_device *dev, const invar_kv_write_ar
 
     (void)dev;
     (void)workspace;
+    if (invar_tensor_row_elements(&a->k) == 0)
+        return INVAR_OK;
     for (int64_t s = 0; s < a->rows.count; s++) {
-        const int32_t *pages = (const int32_t *)a->cache.pages.data + s * a->cache.pages.row_stride;
         int64_t end = a->rows.start[s + 1], row0 = end - a->lengths[s];
 
         for (int64_t row = a->rows.start[s]; row < end; row++) {
-            int64_t position = row - row0;
-            write_slot(&a->cache.k, pages[position / page_size], position % page_size, &a->k, row);
-            write_slot(&a->cache.v, pages[position / page_size], position % page_size, &a->v, row);
+            int64_t position = row - row0, at = s * a->cache.pages.row_stride;
+            int32_t page = ((const int32_t *)a->cache.pages.data)[at + position / page_size];
+            write_slot(&a->cache.k, page, position % page_size, &a->k, row);
+            write_slot(&a->cache.v, page, position % page_size, &a->v, row);
         }
     }
     return INVAR_OK;

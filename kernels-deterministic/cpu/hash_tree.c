@@ -34,10 +34,10 @@ static invar_tree_shard data_shard(const invar_tensor *x, int64_t first, int64_t
 /* Their scales, which are contiguous. */
 static invar_tree_shard scale_shard(const invar_tensor *x, int64_t first, int64_t end)
 {
-    const char *begin = invar_tensor_rows(x, first, 0).scale;
-    size_t bytes = (size_t)((const char *)invar_tensor_rows(x, end, 0).scale - begin);
+    invar_tensor rows = invar_tensor_rows(x, first, end - first);
+    size_t bytes = invar_tensor_scale_bytes(&rows);
 
-    return (invar_tree_shard){begin, 1, bytes, bytes};
+    return (invar_tree_shard){rows.scale, 1, bytes, bytes};
 }
 
 /* The shards of the tree, into room for tree_shards of them. */

@@ -15,6 +15,7 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels-deterministic/check/check.h"
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/cpu/pieces.h"
 #include "kernels-deterministic/cpu/rows.h"
@@ -125,7 +126,7 @@ static void route_token(const void *payload, int64_t token, void *scratch)
     const invar_moe_route_fwd_args *a = payload;
     int64_t experts = a->logits.shape[1], slots = a->ids.shape[1];
     uint64_t *keys = scratch, *group_keys = keys + experts;
-    const float *bias = a->bias.data;
+    const float *bias = invar_tensor_present(&a->bias) ? a->bias.data : NULL;
     float *scores = f32_row(&a->scores, token), *weights = f32_row(&a->weights, token);
     int32_t *chosen = i32_row(&a->ids, token);
     const int32_t *used = invar_tensor_present(&a->replay) ? i32_row(&a->replay, token) : chosen;
@@ -290,6 +291,12 @@ invar_status invar_cpu_moe_gather_fwd(const invar_device *dev, const invar_moe_g
 
 /* ---- combine, and the backward of gather ----------------------------------------------------- */
 
+/* Scratch to verify that slot_row names each row once: two writers of a row of dy would race. */
+static size_t seen_bytes(const invar_tensor *slot_row)
+{
+    return (size_t)(slot_row->shape[0] * slot_row->shape[1]);
+}
+
 /* Without weights every weight is 1, and fma(1, y, acc) is acc + y: the backward of gather. */
 static void combine_piece(const void *payload, int64_t token, int64_t first, int64_t count)
 {
@@ -320,22 +327,23 @@ static invar_status combine(const invar_device *dev, const invar_moe_combine_fwd
 size_t invar_cpu_moe_combine_fwd_workspace(const invar_device *dev,
                                            const invar_moe_combine_fwd_args *a)
 {
-    (void)dev, (void)a;
-    return 0;
+    (void)dev;
+    return seen_bytes(&a->slot_row);
 }
 
 invar_status invar_cpu_moe_combine_fwd(const invar_device *dev, const invar_moe_combine_fwd_args *a,
                                        void *workspace)
 {
-    (void)workspace;
+    INVAR_TRY(
+        invar_check_permutation(INVAR_OP_MOE_COMBINE_FWD, "slot_row", &a->slot_row, workspace));
     return combine(dev, a);
 }
 
 size_t invar_cpu_moe_gather_bwd_workspace(const invar_device *dev,
                                           const invar_moe_gather_bwd_args *a)
 {
-    (void)dev, (void)a;
-    return 0;
+    (void)dev;
+    return seen_bytes(&a->slot_row);
 }
 
 invar_status invar_cpu_moe_gather_bwd(const invar_device *dev, const invar_moe_gather_bwd_args *a,
@@ -343,7 +351,8 @@ invar_status invar_cpu_moe_gather_bwd(const invar_device *dev, const invar_moe_g
 {
     invar_moe_combine_fwd_args sum = {.out = a->dx, .y = a->dout, .slot_row = a->slot_row};
 
-    (void)workspace;
+    INVAR_TRY(
+        invar_check_permutation(INVAR_OP_MOE_GATHER_BWD, "slot_row", &a->slot_row, workspace));
     return combine(dev, &sum);
 }
 
@@ -375,7 +384,7 @@ static size_t combine_back_scratch(const invar_moe_combine_bwd_args *a)
 size_t invar_cpu_moe_combine_bwd_workspace(const invar_device *dev,
                                            const invar_moe_combine_bwd_args *a)
 {
-    return invar_rows_workspace(dev, combine_back_scratch(a));
+    return invar_rows_workspace(dev, combine_back_scratch(a)) + seen_bytes(&a->slot_row);
 }
 
 invar_status invar_cpu_moe_combine_bwd(const invar_device *dev, const invar_moe_combine_bwd_args *a,
@@ -383,6 +392,8 @@ invar_status invar_cpu_moe_combine_bwd(const invar_device *dev, const invar_moe_
 {
     invar_rows job = {a->dout.shape[0], TOKENS_PER_TASK, combine_back_scratch(a),
                       combine_token_back, a};
+    uint8_t *seen = (uint8_t *)workspace + invar_rows_workspace(dev, combine_back_scratch(a));
 
+    INVAR_TRY(invar_check_permutation(INVAR_OP_MOE_COMBINE_BWD, "slot_row", &a->slot_row, seen));
     return invar_rows_run(dev, &job, workspace);
 }

@@ -69,8 +69,8 @@ invar_status invar_cpu_rope_table(const invar_device *dev, const invar_rope_tabl
 {
     double *frequencies = workspace;
     table_job job = {a, frequencies};
-    invar_rows rows = {a->cosine.shape[0], TOKENS_PER_TASK, 0, table_row, &job};
     int64_t half = a->cosine.shape[1];
+    invar_rows rows = {half > 0 ? a->cosine.shape[0] : 0, TOKENS_PER_TASK, 0, table_row, &job};
 
     for (int64_t i = 0; i < half; i++) {
         frequencies[i] = invar_pow_f64(a->theta, -(double)i / (double)half);
@@ -127,7 +127,8 @@ static void rotate_token(const void *payload, int64_t token, void *scratch)
 static invar_status rotate(const invar_device *dev, const invar_rope_fwd_args *a, float sign)
 {
     rotation r = {a, sign};
-    invar_rows job = {a->x.shape[0], TOKENS_PER_TASK, 0, rotate_token, &r};
+    int64_t tokens = a->x.shape[2] > 0 ? a->x.shape[0] : 0; // rows of nothing have no address
+    invar_rows job = {tokens, TOKENS_PER_TASK, 0, rotate_token, &r};
 
     return invar_rows_run(dev, &job, NULL);
 }

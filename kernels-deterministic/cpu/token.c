@@ -165,7 +165,8 @@ size_t invar_cpu_embedding_fwd_workspace(const invar_device *dev, const invar_em
 invar_status invar_cpu_embedding_fwd(const invar_device *dev, const invar_embedding_fwd_args *a,
                                      void *workspace)
 {
-    invar_rows job = {a->out.shape[0], TOKENS_PER_TASK, 0, copy_row, a};
+    int64_t tokens = a->out.shape[1] > 0 ? a->out.shape[0] : 0; // rows of nothing have no address
+    invar_rows job = {tokens, TOKENS_PER_TASK, 0, copy_row, a};
 
     return invar_rows_run(dev, &job, workspace);
 }

@@ -165,6 +165,15 @@ static inline void invar_rounding_restore(uint64_t old)
     __asm__ volatile("msr fpcr, %0" ::"r"(old) : "memory");
 }
 
+/* Round to nearest, subnormals kept: what the C compiler and the contract assume. */
+static inline bool invar_rounding_is_default(void)
+{
+    uint64_t now;
+
+    __asm__ volatile("mrs %0, fpcr" : "=r"(now)::"memory");
+    return (now & (UINT64_C(3) << 22 | UINT64_C(1) << 24)) == 0; // RMode, FZ
+}
+
 #elif defined(__x86_64__)
 
 #include <immintrin.h>
@@ -324,6 +333,12 @@ static inline uint64_t invar_rounding_toward_zero(void)
 static inline void invar_rounding_restore(uint64_t old)
 {
     _mm_setcsr((uint32_t)old);
+}
+
+/* Round to nearest, subnormals kept: what the C compiler and the contract assume. */
+static inline bool invar_rounding_is_default(void)
+{
+    return (_mm_getcsr() & 0xE040u) == 0; // rounding control, FTZ, DAZ
 }
 
 #else

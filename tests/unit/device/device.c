@@ -5,6 +5,7 @@
  */
 #include <string.h>
 
+#include "kernels-deterministic/step/simd.h"
 #include "tests/ops.h"
 
 static float data[4];
@@ -79,8 +80,10 @@ static void test_device__refuses_unknown_op_and_numerics(void **state)
 /* Scratch that is absent or too small is reported before anything is written. */
 static void test_device__scratch_too_small_is_an_error(void **state)
 {
-    invar_tensor t = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 2);
-    invar_linear_fwd_args args = {.y = t, .x = t, .w = t, .k_shards = 1};
+    float input[4] = {0};
+    invar_tensor t = invar_tensor_2d(input, INVAR_DTYPE_F32, 2, 2);
+    invar_linear_fwd_args args = {
+        .y = invar_tensor_2d(data, INVAR_DTYPE_F32, 2, 2), .x = t, .w = t, .k_shards = 1};
     invar_device dev = {.backend = invar_backend_cpu()};
     float before[4] = {1, 2, 3, 4};
     size_t bytes;
@@ -104,6 +107,23 @@ static void test_device__scratch_too_small_is_an_error(void **state)
     invar_arena_free(dev.scratch);
 }
 
+static void test_device__refuses_another_rounding_mode(void **state)
+{
+    invar_add_args args = add_args();
+    invar_device dev;
+    invar_status status;
+    uint64_t mode;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    mode = invar_rounding_toward_zero();
+    status = invar_add(&dev, &args);
+    invar_rounding_restore(mode);
+    assert_fails(status, INVAR_E_STATE, "add: this thread rounds");
+    assert_ok(invar_add(&dev, &args));
+    invar_test_device_release(&dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -112,6 +132,7 @@ int main(void)
         cmocka_unit_test(test_device__step_ops_are_those_with_products),
         cmocka_unit_test(test_device__missing_op_is_an_error),
         cmocka_unit_test(test_device__refuses_unknown_op_and_numerics),
+        cmocka_unit_test(test_device__refuses_another_rounding_mode),
         cmocka_unit_test(test_device__scratch_too_small_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -328,16 +328,20 @@ static void test_linear_fwd__accuracy_vs_f64(void **state)
 
 static void test_linear__refuses_bad_arguments(void **state)
 {
-    float data[16 * 128] = {0};
+    float data[16 * 128] = {0}, written[8 * 8] = {0};
     uint8_t bytes[256 * 128] = {0};
     invar_tensor f = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8);
     invar_tensor b = invar_tensor_2d(data, INVAR_DTYPE_BF16, 4, 8);
-    invar_tensor out = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 4);
+    invar_tensor out = invar_tensor_2d(written, INVAR_DTYPE_F32, 4, 4);
     invar_tensor q = invar_tensor_quantised(bytes, data, INVAR_DTYPE_FP8, 1, 4, 128);
     const int64_t good[] = {0, 4}, backwards[] = {0, 3, 2}, short_of[] = {0, 3};
     invar_linear_fwd_args fwd = {.y = out, .x = f, .w = f, .k_shards = 1}, bad;
-    invar_linear_dx_args dx = {.dx = f, .parts = {{out, f}}, .n_parts = 1, .k_shards = 1}, bad_dx;
-    invar_linear_dw_args dw = {.dw = invar_tensor_2d(data, INVAR_DTYPE_F32, 8, 8),
+    invar_linear_dx_args dx = {.dx = invar_tensor_2d(written, INVAR_DTYPE_F32, 4, 8),
+                               .parts = {{invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 4), f}},
+                               .n_parts = 1,
+                               .k_shards = 1},
+                         bad_dx;
+    invar_linear_dw_args dw = {.dw = invar_tensor_2d(written, INVAR_DTYPE_F32, 8, 8),
                                .dy = f,
                                .x = f,
                                .units = {good, 1}},
@@ -375,6 +379,8 @@ static void test_linear__refuses_bad_arguments(void **state)
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "weights take 128x128 scales");
     bad.x.scale = NULL;
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "x: an fp8 tensor without scales");
+    bad = fwd, bad.x = bad.w = q, bad.x.scale_rows = 0;
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "x: scales of 0 rows; expected 1");
     bad = fwd, bad.x = bad.w = q, bad.x.shape[1] = 96;
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "fp8 needs a multiple of 128");
 

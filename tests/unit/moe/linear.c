@@ -267,15 +267,18 @@ static void test_moe_linear__equals_naive_chains(void **state)
 
 static void test_moe_linear__refuses_bad_arguments(void **state)
 {
-    float data[8 * 16] = {0};
+    float x_data[4 * 16] = {0}, w_data[6 * 16] = {0}, y_data[4 * 3] = {0}, dx_data[4 * 16];
     int32_t token[4] = {0, 2, 1, 2};
     const int64_t two[] = {0, 2, 4}, backwards[] = {0, 3, 2, 4}, unit[] = {0, 3};
-    const invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 16);
-    const invar_tensor w = invar_tensor_2d(data, INVAR_DTYPE_F32, 2 * 3, 16);
-    const invar_tensor y = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 3);
+    const invar_tensor x = invar_tensor_2d(x_data, INVAR_DTYPE_F32, 4, 16);
+    const invar_tensor w = invar_tensor_2d(w_data, INVAR_DTYPE_F32, 2 * 3, 16);
+    const invar_tensor y = invar_tensor_2d(y_data, INVAR_DTYPE_F32, 4, 3);
+    const invar_tensor out = invar_tensor_2d(dx_data, INVAR_DTYPE_F32, 4, 16);
     const invar_tensor row_token = invar_tensor_1d(token, INVAR_DTYPE_I32, 4);
     const invar_moe_linear_fwd_args fwd = {y, x, w, {two, 2}, 1};
-    const invar_moe_linear_dx_args dx = {x, {{y, w}}, 1, {two, 2}, 1};
+    const invar_moe_linear_dx_args dx = {out, {{y, w}}, 1, {two, 2}, 1};
+    static const int64_t many[(1 << 16) + 1];
+    invar_moe_linear_fwd_args plain = fwd;
     const invar_moe_linear_dw_args dw = {w, y, x, row_token, {two, 2}, {unit, 1}};
     invar_device dev;
 
@@ -295,6 +298,13 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
                          "moe.linear.fwd: experts: 2 segments");
     assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_segments){backwards, 3}),
                          "segment 1 runs back");
+    plain.w.scale_rows = 0; // means nothing for a type without scales
+    assert_ok(invar_moe_linear_fwd(&dev, &plain));
+    // 2^48 rows times 2^16 experts would wrap to 0
+    plain = (invar_moe_linear_fwd_args){y, x, w, {many, 1 << 16}, 1};
+    plain.x.shape[0] = plain.y.shape[0] = plain.w.shape[0] = 0;
+    plain.y.shape[1] = plain.y.row_stride = INT64_C(1) << 48;
+    assert_refused(invar_moe_linear_fwd(&dev, &plain), "moe.linear.fwd: w: 65536 experts of ");
 
     assert_ok(invar_moe_linear_dx(&dev, &dx));
     assert_field_refused(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");

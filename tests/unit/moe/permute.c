@@ -353,21 +353,24 @@ static void test_moe_combine__accuracy_vs_f64(void **state)
 
 static void test_moe_permutation__refuses_bad_arguments(void **state)
 {
-    float f32[6 * 8] = {0};
+    float row_data[2][6 * 8] = {{0}}, token_data[2][3 * 8] = {{0}}, weight_data[2][6] = {{0}};
     int32_t token[6] = {0, 1, 2, 0, 1, 2}, slot[6] = {0, 3, 1, 4, 2, 5}, id[6] = {0, 1, 0, 1, 0, 1};
     int64_t start[3];
-    const invar_tensor tokens = invar_tensor_2d(f32, INVAR_DTYPE_F32, 3, 8);
-    const invar_tensor rows = invar_tensor_2d(f32, INVAR_DTYPE_F32, 6, 8);
-    const invar_tensor weights = invar_tensor_2d(f32, INVAR_DTYPE_F32, 3, 2);
+    const invar_tensor tokens = invar_tensor_2d(token_data[0], INVAR_DTYPE_F32, 3, 8);
+    const invar_tensor rows = invar_tensor_2d(row_data[0], INVAR_DTYPE_F32, 6, 8);
+    const invar_tensor weights = invar_tensor_2d(weight_data[0], INVAR_DTYPE_F32, 3, 2);
+    const invar_tensor shared = invar_tensor_2d(token_data[1], INVAR_DTYPE_F32, 3, 8);
+    const invar_tensor drows = invar_tensor_2d(row_data[1], INVAR_DTYPE_F32, 6, 8);
+    const invar_tensor dweights = invar_tensor_2d(weight_data[1], INVAR_DTYPE_F32, 3, 2);
     const invar_tensor row_token = invar_tensor_1d(token, INVAR_DTYPE_I32, 6);
     const invar_tensor slot_row = invar_tensor_2d(slot, INVAR_DTYPE_I32, 3, 2);
     const invar_tensor ids = invar_tensor_2d(id, INVAR_DTYPE_I32, 3, 2);
     const invar_moe_plan_args plan = {row_token, slot_row, start, ids, 2};
     const invar_moe_gather_fwd_args gather = {rows, tokens, row_token};
     const invar_moe_gather_bwd_args gather_back = {tokens, rows, slot_row};
-    const invar_moe_combine_fwd_args combine = {tokens, rows, weights, slot_row, tokens};
-    const invar_moe_combine_bwd_args combine_back = {rows, weights, tokens,
-                                                     rows, weights, slot_row};
+    const invar_moe_combine_fwd_args combine = {tokens, rows, weights, slot_row, shared};
+    const invar_moe_combine_bwd_args combine_back = {drows, dweights, tokens,
+                                                     rows,  weights,  slot_row};
     invar_device dev;
 
     (void)state;
@@ -431,6 +434,18 @@ static void test_moe_permutation__refuses_bad_arguments(void **state)
     slot[5] = -1;
     assert_field_refused(moe_combine_bwd, combine_back, y, rows,
                          "moe.combine.bwd: slot_row: value -1 in row 2");
+
+    // every value in range, but one twice: two threads would write one row
+    memset(row_data[1], 0x5A, sizeof row_data[1]);
+    slot[5] = 3;
+    assert_refused(invar_moe_gather_bwd(&dev, &gather_back),
+                   "moe.gather.bwd: slot_row: value 3 again in row 2; expected each of 0 to 5");
+    assert_refused(invar_moe_combine_fwd(&dev, &combine),
+                   "moe.combine.fwd: slot_row: value 3 again in row 2");
+    assert_refused(invar_moe_combine_bwd(&dev, &combine_back),
+                   "moe.combine.bwd: slot_row: value 3 again in row 2");
+    for (size_t i = 0; i < sizeof row_data[1]; i++)
+        assert_int_equal(((const uint8_t *)row_data[1])[i], 0x5A); // nothing was written
     invar_test_device_release(&dev);
 }
 
