@@ -446,6 +446,32 @@ static void test_moe_route__accuracy_vs_f64(void **state)
     invar_test_device_release(&dev);
 }
 
+/* An absent bias is not looked at, whatever its other fields hold. */
+static void test_moe_route_fwd__absent_bias_is_not_read(void **state)
+{
+    const route_case c = {8, 2, {INVAR_MOE_SOFTMAX, 1, 1, 1, 1, 0.0f, 1.0f}, true};
+    routing r = routing_new(&c, 3, INVAR_DTYPE_F32);
+    invar_moe_route_fwd_args a = r.fwd;
+    invar_tensor expected;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    fill_logits(&a.logits, 0);
+    a.bias = (invar_tensor){0};
+    assert_ok(invar_moe_route_fwd(&dev, &a));
+    expected = invar_test_copy(&a.ids);
+    a.bias.data = (float[]){0, 9, 0, 0, 0, 0, 9, 0}; // would choose 1 and 6
+    assert_ok(invar_moe_route_fwd(&dev, &a));
+    invar_assert_bits_tensor(&a.ids, &expected, "ids");
+    a.bias = invar_tensor_1d(a.bias.data, INVAR_DTYPE_F32, 8);
+    assert_ok(invar_moe_route_fwd(&dev, &a));
+    assert_true(invar_tensors_differ(&a.ids, &expected));
+    invar_test_free(&expected);
+    routing_free(&r);
+    invar_test_device_release(&dev);
+}
+
 /* ---- errors ---------------------------------------------------------------------------------- */
 
 #define REFUSED(field, value, text)                                                                \
@@ -543,6 +569,7 @@ int main(void)
         cmocka_unit_test(test_moe_route_fwd__replay_of_its_own_choice_changes_nothing),
         cmocka_unit_test(test_moe_route_fwd__replay_rules_the_weights),
         cmocka_unit_test(test_moe_route__accuracy_vs_f64),
+        cmocka_unit_test(test_moe_route_fwd__absent_bias_is_not_read),
         cmocka_unit_test(test_moe_route_fwd__refuses_bad_arguments),
         cmocka_unit_test(test_moe_route_bwd__refuses_bad_arguments),
     };
