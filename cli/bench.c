@@ -464,13 +464,7 @@ static const invar_option *options(settings *s)
                              .value = &s->op,
                              .metavar = "NAME",
                              .help = "only ops with NAME in their name, as in linear or fwd"};
-    list[2] = (invar_option){.name = "threads",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->threads,
-                             .metavar = "N",
-                             .help = "every case with 1 thread, then with N",
-                             .low = 1,
-                             .high = INVAR_POOL_MAX_THREADS};
+    list[2] = invar_option_threads(&s->threads, "every case with 1 thread, then with N");
     list[3] = (invar_option){.name = "json", .value = &s->json, .help = "every row as JSON"};
     list[4] = (invar_option){0};
     return list;

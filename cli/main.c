@@ -72,9 +72,9 @@ static int version(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-static bool is_one_of(const char *word, const char *a, const char *b, const char *c)
+static bool asks_for_help(const char *word)
 {
-    return strcmp(word, a) == 0 || strcmp(word, b) == 0 || strcmp(word, c) == 0;
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
 }
 
 static int run(int argc, char **argv)
@@ -85,15 +85,15 @@ static int run(int argc, char **argv)
         print_help(stderr);
         return INVAR_EXIT_USAGE;
     }
-    if (is_one_of(argv[1], "help", "--help", "-h"))
+    if (strcmp(argv[1], "help") == 0 || asks_for_help(argv[1]))
         return help(argc - 2, argv + 2);
-    if (is_one_of(argv[1], "version", "--version", "-V"))
+    if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0)
         return version(argc - 2, argv + 2);
     verb = find(argv[1]);
     if (!verb)
         return unknown(argv[1]);
     for (int i = 2; i < argc; i++)
-        if (is_one_of(argv[i], "--help", "--help", "-h"))
+        if (asks_for_help(argv[i]))
             return help(1, argv + 1);
     return verb->run(argc - 2, argv + 2);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/pool.h"
 #include "cli/verb.h"
 
 #include "base/invar_banned.h"
@@ -37,6 +38,17 @@ static invar_status set_int(const invar_option *option, const char *text)
                           option->name, text, option->low, option->high);
     *(int64_t *)option->value = value;
     return INVAR_OK;
+}
+
+invar_option invar_option_threads(int64_t *value, const char *help)
+{
+    return (invar_option){.name = "threads",
+                          .type = INVAR_OPTION_INT,
+                          .value = value,
+                          .metavar = "N",
+                          .help = help,
+                          .low = 1,
+                          .high = INVAR_POOL_MAX_THREADS};
 }
 
 invar_status invar_options_parse(const invar_option *options, int argc, char **argv)

@@ -193,13 +193,7 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[5];
 
-    list[0] = (invar_option){.name = "threads",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->threads,
-                             .metavar = "N",
-                             .help = "threads to run on; no bit depends on it",
-                             .low = 1,
-                             .high = INVAR_POOL_MAX_THREADS};
+    list[0] = invar_option_threads(&s->threads, "threads to run on; no bit depends on it");
     list[1] = (invar_option){.name = "portable",
                              .value = &s->portable,
                              .help = "plain C instead of SIMD; no bit depends on it"};

@@ -50,6 +50,9 @@ typedef struct invar_verb {
 extern const invar_verb invar_verb_selfcheck;
 extern const invar_verb invar_verb_bench;
 
+/* The option that every verb with threads has. */
+invar_option invar_option_threads(int64_t *value, const char *help);
+
 /* Reads `--name value` and `--name=value`, refuses the rest. The list ends with a NULL name. */
 invar_status invar_options_parse(const invar_option *options, int argc, char **argv) INVAR_MUST_USE;
 

@@ -103,6 +103,32 @@ static invar_status make_quantised(invar_tensor *out, run *r, const invar_tensor
     return invar_quantise(r->dev, &(invar_quantise_args){.q = *out, .x = *x});
 }
 
+/* The operands of a linear layer as a format takes them. */
+typedef struct operands {
+    invar_tensor x;
+    invar_tensor w;
+    invar_tensor dy;
+} operands;
+
+/* int4 is a format of weights; its activations stay as they are. */
+static invar_status quantise_operands(operands *out, run *r, const operands *plain,
+                                      invar_dtype format)
+{
+    *out = *plain;
+    INVAR_TRY(make_quantised(&out->w, r, &plain->w, format,
+                             format == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1));
+    if (format == INVAR_DTYPE_INT4)
+        return INVAR_OK;
+    INVAR_TRY(make_quantised(&out->x, r, &plain->x, format, 1));
+    return make_quantised(&out->dy, r, &plain->dy, format, 1);
+}
+
+/* Products are defined for every format but int4 weights with f32 activations. */
+static bool has_product(const run *r, invar_dtype format)
+{
+    return format != INVAR_DTYPE_INT4 || r->storage == INVAR_DTYPE_BF16;
+}
+
 static invar_status emit_tensor(run *r, invar_op op, const char *what, const invar_tensor *t)
 {
     invar_digest digest;
@@ -387,29 +413,25 @@ static invar_status long_attention(run *r)
 /* ---- experts --------------------------------------------------------------------------------- */
 
 /* The experts' products in one low-precision format. */
-static invar_status low_precision_experts(run *r, const invar_tensor *x, const invar_tensor *w,
-                                          const invar_tensor *dy, invar_segments experts,
+static invar_status low_precision_experts(run *r, const operands *plain, invar_segments experts,
                                           invar_dtype format)
 {
-    invar_tensor qw, qx = *x, qdy = *dy, y, dx;
+    operands q;
+    invar_tensor y, dx;
     char what[32];
 
-    if (format == INVAR_DTYPE_INT4 && r->storage != INVAR_DTYPE_BF16)
-        return INVAR_OK; // int4 weights meet bf16 activations only
-    INVAR_TRY(make_quantised(&qw, r, w, format, format == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1));
-    if (format != INVAR_DTYPE_INT4) {
-        INVAR_TRY(make_quantised(&qx, r, x, format, 1));
-        INVAR_TRY(make_quantised(&qdy, r, dy, format, 1));
-    }
+    if (!has_product(r, format))
+        return INVAR_OK;
+    INVAR_TRY(quantise_operands(&q, r, plain, format));
     INVAR_TRY(make(&y, r, r->storage, EXPERT_ROWS, WIDTH));
     INVAR_TRY(make(&dx, r, r->storage, EXPERT_ROWS, WIDTH));
     INVAR_TRY(invar_moe_linear_fwd(
-        r->dev,
-        &(invar_moe_linear_fwd_args){.y = y, .x = qx, .w = qw, .experts = experts, .k_shards = 1}));
+        r->dev, &(invar_moe_linear_fwd_args){
+                    .y = y, .x = q.x, .w = q.w, .experts = experts, .k_shards = 1}));
     INVAR_TRY(invar_moe_linear_dx(
         r->dev,
         &(invar_moe_linear_dx_args){
-            .dx = dx, .parts = {{qdy, qw}}, .n_parts = 1, .experts = experts, .k_shards = 1}));
+            .dx = dx, .parts = {{q.dy, q.w}}, .n_parts = 1, .experts = experts, .k_shards = 1}));
     snprintf(what, sizeof what, "y %s", invar_dtype_name(format));
     INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_FWD, what, &y));
     snprintf(what, sizeof what, "dx %s", invar_dtype_name(format));
@@ -494,8 +516,8 @@ static invar_status expert_block(run *r, const invar_tensor *h)
                                                                 .units = samples}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_DW, "dw", &dw));
     for (invar_dtype format = INVAR_DTYPE_FP8; format <= INVAR_DTYPE_INT4; format++)
-        INVAR_TRY(
-            low_precision_experts(r, &x, &w, &dy, (invar_segments){expert_start, EXPERTS}, format));
+        INVAR_TRY(low_precision_experts(r, &(operands){x, w, dy},
+                                        (invar_segments){expert_start, EXPERTS}, format));
     INVAR_TRY(make(&dh, r, r->storage, TOKENS, WIDTH));
     INVAR_TRY(invar_moe_gather_bwd(
         r->dev, &(invar_moe_gather_bwd_args){.dx = dh, .dout = dx, .slot_row = slot_row}));
@@ -511,28 +533,23 @@ static invar_status expert_block(run *r, const invar_tensor *h)
 
 /* ---- dense block, in every format of the weights --------------------------------------------- */
 
-static invar_status low_precision(run *r, const invar_tensor *x, const invar_tensor *w,
-                                  const invar_tensor *dy, invar_dtype format)
+static invar_status low_precision(run *r, const operands *plain, invar_dtype format)
 {
-    bool int4 = format == INVAR_DTYPE_INT4;
-    invar_tensor qw, qx = *x, qdy = *dy, y, dx, back;
+    operands q;
+    invar_tensor y, dx, back;
     char what[32];
 
-    INVAR_TRY(make_quantised(&qw, r, w, format, format == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1));
-    if (!int4) {
-        INVAR_TRY(make_quantised(&qx, r, x, format, 1));
-        INVAR_TRY(make_quantised(&qdy, r, dy, format, 1));
-    }
-    INVAR_TRY(emit_tensor(r, INVAR_OP_QUANTISE, invar_dtype_name(format), &qw));
-    INVAR_TRY(make(&back, r, r->storage, w->shape[0], w->shape[1]));
-    INVAR_TRY(invar_dequantise(r->dev, &(invar_dequantise_args){.x = back, .q = qw}));
+    INVAR_TRY(quantise_operands(&q, r, plain, format));
+    INVAR_TRY(emit_tensor(r, INVAR_OP_QUANTISE, invar_dtype_name(format), &q.w));
+    INVAR_TRY(make(&back, r, r->storage, q.w.shape[0], q.w.shape[1]));
+    INVAR_TRY(invar_dequantise(r->dev, &(invar_dequantise_args){.x = back, .q = q.w}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_DEQUANTISE, invar_dtype_name(format), &back));
-    if (int4 && r->storage != INVAR_DTYPE_BF16)
-        return INVAR_OK; // int4 weights meet bf16 activations only
-    INVAR_TRY(linear(r, &y, &qx, &qw, NULL, 1, r->storage));
+    if (!has_product(r, format))
+        return INVAR_OK;
+    INVAR_TRY(linear(r, &y, &q.x, &q.w, NULL, 1, r->storage));
     snprintf(what, sizeof what, "y %s", invar_dtype_name(format));
     INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_FWD, what, &y));
-    INVAR_TRY(input_grad(r, &dx, &(invar_linear_part){qdy, qw}, 1));
+    INVAR_TRY(input_grad(r, &dx, &(invar_linear_part){q.dy, q.w}, 1));
     snprintf(what, sizeof what, "dx %s", invar_dtype_name(format));
     return emit_tensor(r, INVAR_OP_LINEAR_DX, what, &dx);
 }
@@ -570,9 +587,9 @@ static invar_status dense_block(run *r, const invar_tensor *h)
     INVAR_TRY(invar_token_sum(
         r->dev, &(invar_token_sum_args){.out = as_1d(&dbias), .x = dgate, .units = samples}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_TOKEN_SUM, "out", &dbias));
-    INVAR_TRY(low_precision(r, h, &wg, &dgate, INVAR_DTYPE_FP8));
-    INVAR_TRY(low_precision(r, h, &wg, &dgate, INVAR_DTYPE_MXFP8));
-    return low_precision(r, h, &wg, &dgate, INVAR_DTYPE_INT4);
+    for (invar_dtype format = INVAR_DTYPE_FP8; format <= INVAR_DTYPE_INT4; format++)
+        INVAR_TRY(low_precision(r, &(operands){*h, wg, dgate}, format));
+    return INVAR_OK;
 }
 
 /* ---- head, loss, optimizer ------------------------------------------------------------------- */

@@ -22,8 +22,8 @@ static float faint(uint64_t seed, uint64_t n, int e)
                   e + (int)(r >> 8 & 3));
 }
 
-/* y of chains whose first 16 products are faint and whose other k - 16 are zeros. */
-static invar_tensor product(invar_numerics numerics, invar_cpu_path path, int64_t k)
+/* y of chains whose first 16 products are faint and whose other k - 16 are zeros, but the last. */
+static invar_tensor product(invar_numerics numerics, invar_cpu_path path, int64_t k, float last)
 {
     enum { M = 9, N = 11 };
     invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, M, k));
@@ -39,6 +39,9 @@ static invar_tensor product(invar_numerics numerics, invar_cpu_path path, int64_
         for (int64_t j = 0; j < N; j++)
             invar_test_set(&w, j, (int64_t)p, faint(2, (uint64_t)j * 16 + p, -66));
     }
+    if (k > 16)
+        for (int64_t i = 0; i < M; i++)
+            invar_test_set(&x, i, k - 1, last);
     invar_test_device_init(&dev, numerics, path, 1);
     assert_ok(
         invar_linear_fwd(&dev, &(invar_linear_fwd_args){.y = y, .x = x, .w = w, .k_shards = 1}));
@@ -51,7 +54,8 @@ static void test_faint__zeros_at_the_end_of_a_chain_change_nothing(void **state)
 {
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++) {
-        invar_tensor expected = product((invar_numerics)numerics, INVAR_CPU_PATH_PORTABLE, 16);
+        invar_tensor expected =
+            product((invar_numerics)numerics, INVAR_CPU_PATH_PORTABLE, 16, 0.0f);
         int subnormal = 0;
 
         for (int64_t i = 0; i < expected.shape[0] * expected.shape[1]; i++)
@@ -59,10 +63,16 @@ static void test_faint__zeros_at_the_end_of_a_chain_change_nothing(void **state)
         assert_true(subnormal > 0); // or the test would prove nothing
         for (int path = 0; path < 2; path++)
             for (int64_t k = 16; k < WIDEST; k += 31) {
-                invar_tensor y = product((invar_numerics)numerics, (invar_cpu_path)path, k);
+                invar_tensor y = product((invar_numerics)numerics, (invar_cpu_path)path, k, 0.0f);
                 invar_assert_bits_tensor(&y, &expected, "y");
                 invar_test_free(&y);
             }
+        // the control: a last product as faint as the others is seen
+        for (int path = 0; path < 2; path++) {
+            invar_tensor y = product((invar_numerics)numerics, (invar_cpu_path)path, 47, 0x1p-130f);
+            assert_true(invar_tensors_differ(&y, &expected));
+            invar_test_free(&y);
+        }
         invar_test_free(&expected);
     }
 }
@@ -106,7 +116,13 @@ static void test_faint__later_tokens_change_nothing(void **state)
                 invar_assert_bits_tensor(&o, &expected, "o");
                 invar_test_free(&o);
             }
-        assert_true(invar_test_get(&whole, 0, 0) != 0.0f);
+        // the control: rows that see different tokens differ, so equality is no accident
+        {
+            invar_tensor first = invar_tensor_rows(&whole, 0, 1);
+            invar_tensor second = invar_tensor_rows(&whole, 1, 1);
+            assert_true(invar_test_get(&whole, 0, 0) != 0.0f);
+            assert_true(invar_tensors_differ(&first, &second));
+        }
         invar_test_free(&whole);
     }
 }
