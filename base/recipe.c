@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/recipe_value.h"
+#include "base/text.h"
 
 #include "base/invar_banned.h"
 
@@ -249,9 +250,9 @@ static span trim(span s)
 /* Fails with the place, the complaint and an excerpt of the text that it is about. */
 static invar_status refuse(const reader *r, const char *complaint, span text)
 {
-    char quote[INVAR_RECIPE_QUOTE_SIZE];
+    char quote[INVAR_TEXT_QUOTE_SIZE];
 
-    invar_recipe_quote(quote, sizeof quote, text.at, text.length);
+    invar_text_quote(quote, sizeof quote, text.at, text.length);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: %s: '%s'", r->recipe->file, r->line, complaint,
                       quote);
 }
@@ -335,7 +336,7 @@ static invar_status read_key(reader *r, span line)
 static invar_status check_comment(const reader *r, span line)
 {
     for (size_t i = 0, step; i < line.length; i += step) {
-        step = invar_recipe_char(line.at + i, line.length - i);
+        step = invar_text_char(line.at + i, line.length - i);
         if (step == 0)
             return refuse(r, "the comment has a control character or is not UTF-8", line);
     }
@@ -366,7 +367,7 @@ static void set_file(invar_recipe *recipe, const char *path)
 
     if (cut)
         memcpy(recipe->file, "...", 3);
-    invar_recipe_quote(recipe->file + (cut ? 3 : 0), FILE_SIZE - 3, path + cut, length - cut);
+    invar_text_quote(recipe->file + (cut ? 3 : 0), FILE_SIZE - 3, path + cut, length - cut);
 }
 
 invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
@@ -434,15 +435,15 @@ invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
 invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char *value,
                               const char *origin)
 {
-    char hint[HINT_SIZE] = "", quote[INVAR_RECIPE_QUOTE_SIZE];
+    char hint[HINT_SIZE] = "", quote[INVAR_TEXT_QUOTE_SIZE];
     char place[ORIGIN_SIZE];
     int key = invar_recipe_find(recipe->schema, name);
 
-    invar_recipe_quote(place, sizeof place, origin, strlen(origin));
+    invar_text_quote(place, sizeof place, origin, strlen(origin));
     if (key < 0) {
         if (is_name(span_of(name)))
             suggest(hint, recipe->schema, span_of(name), false);
-        invar_recipe_quote(quote, sizeof quote, name, strlen(name));
+        invar_text_quote(quote, sizeof quote, name, strlen(name));
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote, hint);
     }
     if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FLAG)

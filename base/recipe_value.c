@@ -9,62 +9,17 @@
 #include "base/recipe_value.h"
 
 #include <inttypes.h>
-#include <locale.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/number.h"
+#include "base/text.h"
 
 #include "base/invar_banned.h"
 
-#define NUMBER_SIZE 32 /* the longest canonical number has 24 characters */
-
 /* ---- text ------------------------------------------------------------------------------------ */
-
-size_t invar_recipe_char(const char *text, size_t left)
-{
-    // smallest code point by length: below it the encoding is overlong
-    static const uint32_t smallest[5] = {0, 0, 0xA0, 0x800, 0x10000}; // U+0080..9F are controls
-    const unsigned char *c = (const unsigned char *)text;
-    uint32_t point;
-    size_t length;
-
-    if (c[0] < 0x80)
-        return c[0] >= 0x20 && c[0] != 0x7F;
-    length = c[0] >= 0xF0 ? 4 : c[0] >= 0xE0 ? 3 : 2;
-    if (c[0] < 0xC0 || c[0] >= 0xF8 || length > left)
-        return 0;
-    point = c[0] & (0x7Fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((c[i] & 0xC0) != 0x80)
-            return 0;
-        point = point << 6 | (c[i] & 0x3F);
-    }
-    if (point < smallest[length] || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF))
-        return 0;
-    return length;
-}
-
-void invar_recipe_quote(char *out, size_t size, const char *text, size_t length)
-{
-    size_t room = size - sizeof "...", used = 0, i = 0;
-
-    while (i < length) {
-        size_t step = invar_recipe_char(text + i, length - i);
-        size_t bytes = step ? step : 1;
-        if (used + bytes > room) {
-            memcpy(out + used, "...", 3);
-            used += 3;
-            break;
-        }
-        memcpy(out + used, step ? text + i : "?", bytes);
-        used += bytes;
-        i += bytes;
-    }
-    out[used] = '\0';
-}
 
 static invar_status check_text(const char *text, size_t length, const char *where)
 {
@@ -74,7 +29,7 @@ static invar_status check_text(const char *text, size_t length, const char *wher
     if (length > 0 && (text[0] == ' ' || text[length - 1] == ' '))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the value begins or ends with a space", where);
     for (size_t i = 0, step; i < length; i += step) {
-        step = invar_recipe_char(text + i, length - i);
+        step = invar_text_char(text + i, length - i);
         if (step == 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: the value has byte 0x%02x, a control character or not UTF-8",
@@ -85,9 +40,9 @@ static invar_status check_text(const char *text, size_t length, const char *wher
 
 static invar_status expected(const char *what, const char *text, const char *where)
 {
-    char quote[INVAR_RECIPE_QUOTE_SIZE];
+    char quote[INVAR_TEXT_QUOTE_SIZE];
 
-    invar_recipe_quote(quote, sizeof quote, text, strlen(text));
+    invar_text_quote(quote, sizeof quote, text, strlen(text));
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expected %s, found '%s'", where, what, quote);
 }
 
@@ -132,7 +87,7 @@ static invar_status parse_int(invar_recipe_value *value, const invar_recipe_key 
                           "%s: expected an integer from %" PRId64 " to %" PRId64 ", found '%.24s'",
                           where, low, high, value->text);
     value->integer = number;
-    snprintf(value->text, NUMBER_SIZE, "%" PRId64, number);
+    snprintf(value->text, INVAR_NUMBER_SIZE, "%" PRId64, number);
     return INVAR_OK;
 }
 
@@ -159,25 +114,10 @@ static bool is_decimal(const char *c)
     return *c == '\0';
 }
 
-/* Reads, and prints with as few digits as read back to the same bits. */
-static void convert_float(invar_recipe_value *value)
-{
-    char shortest[NUMBER_SIZE];
-    int digits = 0;
-
-    value->real = strtod(value->text, NULL);
-    do {
-        digits++;
-        snprintf(shortest, sizeof shortest, "%.*g", digits, value->real);
-    } while (digits < 17 && strtod(shortest, NULL) != value->real);
-    memcpy(value->text, shortest, strlen(shortest) + 1);
-}
-
 static invar_status parse_float(invar_recipe_value *value, const invar_recipe_key *key,
                                 const char *where)
 {
     bool limited = key->float_min != 0 || key->float_max != 0, zero;
-    locale_t plain, before;
     char c;
 
     if (!is_decimal(value->text))
@@ -185,14 +125,8 @@ static invar_status parse_float(invar_recipe_value *value, const invar_recipe_ke
     c = value->text[strspn(value->text, "+-0.")];
     zero = c == '\0' || c == 'e' || c == 'E'; // any other text that yields 0 is too small
 
-    plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
-    if (!plain)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for a locale", where);
-    before = uselocale(plain); // of this thread only
-    convert_float(value);
-    uselocale(before);
-    freelocale(plain);
-
+    INVAR_TRY(invar_number_parse(&value->real, value->text));
+    INVAR_TRY(invar_number_format(value->text, value->real));
     if (!isfinite(value->real) || (value->real == 0 && !zero))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the number is too %s for a double", where,
                           value->real == 0 ? "small" : "large");
@@ -242,7 +176,7 @@ invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recip
 
     INVAR_TRY(check_text(text, length, where));
     // a number is replaced by its canonical form in place, which may be longer
-    INVAR_TRY(invar_alloc((void **)&value.text, length + NUMBER_SIZE, 1, where));
+    INVAR_TRY(invar_alloc((void **)&value.text, length + INVAR_NUMBER_SIZE, 1, where));
     memcpy(value.text, text, length);
     value.text[length] = '\0';
     status = convert(&value, key, where);

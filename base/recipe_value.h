@@ -27,14 +27,6 @@ invar_status invar_recipe_value_parse(invar_recipe_value *out, const invar_recip
                                       const char *text, size_t length,
                                       const char *where) INVAR_MUST_USE;
 
-/* Bytes of the character at `text`, 0 when it is a control character or not UTF-8. `left` > 0. */
-size_t invar_recipe_char(const char *text, size_t left);
-
-/* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
-void invar_recipe_quote(char *out, size_t size, const char *text, size_t length);
-
-#define INVAR_RECIPE_QUOTE_SIZE 48 /* usual room */
-
 #ifdef __cplusplus
 }
 #endif

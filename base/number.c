@@ -1,0 +1,70 @@
+/*
+ * number.c - doubles as decimal text and back, whatever the locale.
+ *
+ * The C library obeys the thread's locale, so that is the plain one while it works.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/number.h"
+
+#include <locale.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/invar_banned.h"
+
+typedef struct plain_locale {
+    locale_t plain, before;
+} plain_locale;
+
+static invar_status enter(plain_locale *out)
+{
+    out->plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    if (!out->plain)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a locale");
+    out->before = uselocale(out->plain); // of this thread only
+    return INVAR_OK;
+}
+
+static void leave(const plain_locale *locale)
+{
+    uselocale(locale->before);
+    freelocale(locale->plain);
+}
+
+/* Prints with so many digits; true when that reads back. */
+static bool print(char out[INVAR_NUMBER_SIZE], double value, int digits)
+{
+    snprintf(out, INVAR_NUMBER_SIZE, "%.*g", digits, value);
+    return strtod(out, NULL) == value;
+}
+
+invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value)
+{
+    plain_locale locale;
+    int digits;
+
+    INVAR_TRY(enter(&locale));
+    if (isnan(value)) {
+        snprintf(out, INVAR_NUMBER_SIZE, "nan"); // without the sign that it may have
+    } else {
+        // most numbers need more than 15; where those are not enough, fewer are not either
+        digits = print(out, value, 15) ? 1 : 16;
+        while (digits <= 17 && !print(out, value, digits))
+            digits++;
+    }
+    leave(&locale);
+    return INVAR_OK;
+}
+
+invar_status invar_number_parse(double *out, const char *text)
+{
+    plain_locale locale;
+
+    INVAR_TRY(enter(&locale));
+    *out = strtod(text, NULL);
+    leave(&locale);
+    return INVAR_OK;
+}

@@ -1,0 +1,63 @@
+/*
+ * sort.c - sorting whose result depends on the items alone: a merge sort from the bottom up.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/sort.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+typedef int (*comparison)(const void *a, const void *b);
+
+static bool sorted(const void *const *items, size_t count, comparison compare)
+{
+    for (size_t i = 1; i < count; i++)
+        if (compare(items[i - 1], items[i]) > 0)
+            return false;
+    return true;
+}
+
+/* Merges [first, middle) and [middle, end) of `from` into the same place of `to`. */
+static void merge(const void **to, const void *const *from, size_t first, size_t middle, size_t end,
+                  comparison compare)
+{
+    size_t left = first, right = middle;
+
+    for (size_t i = first; i < end; i++) {
+        bool take_left = right == end || (left < middle && compare(from[left], from[right]) <= 0);
+        to[i] = take_left ? from[left++] : from[right++];
+    }
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+invar_status invar_sort(const void **items, size_t count, comparison compare)
+{
+    const void **from = items, **to, **swap;
+    void *block;
+
+    if (sorted(items, count, compare))
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&block, count, sizeof *items, "sorting"));
+    to = block;
+    for (size_t width = 1; width < count; width *= 2) {
+        for (size_t first = 0; first < count; first += 2 * width)
+            merge(to, from, first, smaller(first + width, count), smaller(first + 2 * width, count),
+                  compare);
+        swap = from;
+        from = to;
+        to = swap;
+    }
+    if (from != items)
+        memcpy(items, from, count * sizeof *items);
+    invar_free(block);
+    return INVAR_OK;
+}

@@ -1,0 +1,58 @@
+/*
+ * text.c - UTF-8 from outside: is it printable, and how to show it in a message.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/text.h"
+
+#include <stdint.h>
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+size_t invar_text_char(const char *text, size_t left)
+{
+    // smallest code point by length: below it the encoding is overlong
+    static const uint32_t smallest[5] = {0, 0, 0xA0, 0x800, 0x10000}; // U+0080..9F are controls
+    const unsigned char *c = (const unsigned char *)text;
+    uint32_t point;
+    size_t length;
+
+    if (c[0] < 0x80)
+        return c[0] >= 0x20 && c[0] != 0x7F;
+    length = c[0] >= 0xF0 ? 4 : c[0] >= 0xE0 ? 3 : 2;
+    if (c[0] < 0xC0 || c[0] >= 0xF8 || length > left)
+        return 0;
+    point = c[0] & (0x7Fu >> length);
+    for (size_t i = 1; i < length; i++) {
+        if ((c[i] & 0xC0) != 0x80)
+            return 0;
+        point = point << 6 | (c[i] & 0x3F);
+    }
+    if (point < smallest[length] || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF))
+        return 0;
+    // separators of lines, and marks that turn the direction of the text around them
+    if ((point >= 0x2028 && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069) ||
+        point == 0x200E || point == 0x200F)
+        return 0;
+    return length;
+}
+
+void invar_text_quote(char *out, size_t size, const char *text, size_t length)
+{
+    size_t room = size - sizeof "...", used = 0, i = 0;
+
+    while (i < length) {
+        size_t step = invar_text_char(text + i, length - i);
+        size_t bytes = step ? step : 1;
+        if (used + bytes > room) {
+            memcpy(out + used, "...", 3);
+            used += 3;
+            break;
+        }
+        memcpy(out + used, step ? text + i : "?", bytes);
+        used += bytes;
+        i += bytes;
+    }
+    out[used] = '\0';
+}

@@ -1,0 +1,26 @@
+/*
+ * text.h - UTF-8 from outside: is it printable, and how to show it in a message.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_TEXT_H
+#define INVAR_BASE_TEXT_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Bytes of the character at `text`, 0 when it is a control character or not UTF-8. `left` > 0. */
+size_t invar_text_char(const char *text, size_t left);
+
+#define INVAR_TEXT_QUOTE_SIZE 48 /* usual room */
+
+/* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
+void invar_text_quote(char *out, size_t size, const char *text, size_t length);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,94 @@
+/*
+ * number.c - tests of doubles as text.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/number.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support.h"
+
+static double from_bits(uint64_t bits)
+{
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static void formats(double value, const char *expected)
+{
+    char text[INVAR_NUMBER_SIZE];
+    double back;
+
+    assert_ok(invar_number_format(text, value));
+    assert_string_equal(text, expected);
+    if (isnan(value))
+        return;
+    assert_ok(invar_number_parse(&back, text));
+    assert_memory_equal(&back, &value, sizeof value);
+}
+
+static void test_base_number__known_texts(void **state)
+{
+    (void)state;
+    formats(0.1, "0.1");
+    formats(1e-6, "1e-06");
+    formats(100, "1e+02");
+    formats(1.0 / 3.0, "0.3333333333333333");
+    formats(0.1 + 0.2, "0.30000000000000004");
+    formats(0.0, "0");
+    formats(-0.0, "-0");
+    formats(DBL_MAX, "1.7976931348623157e+308");
+    formats(-DBL_MIN, "-2.2250738585072014e-308");
+    formats(5e-324, "5e-324");
+    formats(HUGE_VAL, "inf");
+    formats(-HUGE_VAL, "-inf");
+    formats(from_bits(UINT64_C(0x7FF8000000000001)), "nan");
+    formats(from_bits(UINT64_C(0xFFF8000000000001)), "nan");
+}
+
+/* Against the definition: the first number of digits, from 1, that reads back. */
+static void test_base_number__is_the_shortest(void **state)
+{
+    int64_t n = invar_test_count(20000, 500000);
+
+    (void)state;
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t bits = (uint64_t)invar_test_random(1, 2 * (uint64_t)i) << 32 |
+                        invar_test_random(1, 2 * (uint64_t)i + 1);
+        char expected[INVAR_NUMBER_SIZE];
+        double value;
+
+        if (i % 4 == 1)
+            bits &= UINT64_C(0xFFF0000000000000); // powers of two: uneven neighbours
+        if (i % 4 == 2)
+            bits &= UINT64_C(0x800FFFFFFFFFFFFF) >> bits % 40; // subnormal
+        value = from_bits(bits);
+        if (i % 4 == 3)
+            value = (double)(bits % 100000) / 1000; // few digits
+        if (!isfinite(value))
+            continue;
+        for (int digits = 1; digits <= 17; digits++) {
+            snprintf(expected, sizeof expected, "%.*g", digits, value);
+            if (strtod(expected, NULL) == value)
+                break;
+        }
+        formats(value, expected);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_base_number__known_texts),
+        cmocka_unit_test(test_base_number__is_the_shortest),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
