@@ -505,4 +505,5 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_bench = {"bench", "what each op costs, beside a peer", run, help};
+const invar_verb invar_verb_bench = {
+    .name = "bench", .summary = "what each op costs, beside a peer", .run = run, .help = help};

@@ -11,15 +11,28 @@
 
 #include "base/invar_banned.h"
 
-static const invar_verb *const verbs[] = {&invar_verb_selfcheck, &invar_verb_bench};
-enum { VERBS = sizeof verbs / sizeof *verbs };
+static const invar_verb *const verbs[] = {
+    &invar_verb_selfcheck,
+    &invar_verb_bench,
+#ifdef INVAR_LEDGER
+    &invar_verb_ledger,
+    &invar_verb_diff,
+#endif
+    NULL,
+};
 
-static const invar_verb *find(const char *name)
+static const invar_verb *find(const invar_verb *const *list, const char *name)
 {
-    for (int i = 0; i < VERBS; i++)
-        if (strcmp(verbs[i]->name, name) == 0)
-            return verbs[i];
+    for (; *list; list++)
+        if (strcmp((*list)->name, name) == 0)
+            return *list;
     return NULL;
+}
+
+static void print_verbs(FILE *out, const invar_verb *const *list)
+{
+    for (; *list; list++)
+        fprintf(out, "  %-12s %s\n", (*list)->name, (*list)->summary);
 }
 
 static void print_help(FILE *out)
@@ -27,16 +40,9 @@ static void print_help(FILE *out)
     fprintf(out,
             "invar - LLM post-training whose bits do not change\n\nusage: invar VERB [--option "
             "value ...]\n\n");
-    for (int i = 0; i < VERBS; i++)
-        fprintf(out, "  %-12s %s\n", verbs[i]->name, verbs[i]->summary);
+    print_verbs(out, verbs);
     fprintf(out, "  %-12s %s\n  %-12s %s\n", "help VERB", "what a verb does and its options",
             "version", "the version of this program");
-}
-
-static int unknown(const char *name)
-{
-    fprintf(stderr, "invar: no verb '%s'; 'invar help' lists them\n", name);
-    return INVAR_EXIT_USAGE;
 }
 
 static int unexpected(const char *argument)
@@ -46,21 +52,62 @@ static int unexpected(const char *argument)
     return INVAR_EXIT_USAGE;
 }
 
+static bool asks_for_help(const char *word)
+{
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* ---- a verb and, before it, the verb that it belongs to -------------------------------------- */
+
+typedef struct selection {
+    const invar_verb *group; /* NULL: the verb is one of the program itself */
+    const invar_verb *verb;
+    int words; /* of the command line that name it */
+} selection;
+
+/* argv[0] is the verb's name. A group without a further word stays selected itself. */
+static bool select_verb(selection *out, int argc, char **argv)
+{
+    *out = (selection){.verb = find(verbs, argv[0]), .words = 1};
+    if (!out->verb) {
+        fprintf(stderr, "invar: no verb '%s'; 'invar help' lists them\n", argv[0]);
+        return false;
+    }
+    if (!out->verb->subs || argc < 2 || asks_for_help(argv[1]))
+        return true;
+    *out = (selection){.group = out->verb, .verb = find(out->verb->subs, argv[1]), .words = 2};
+    if (!out->verb)
+        fprintf(stderr, "invar: %s: no verb '%s'; 'invar help %s' lists them\n", argv[0], argv[1],
+                argv[0]);
+    return out->verb;
+}
+
+static void print_verb(FILE *out, const selection *s)
+{
+    const char *group = s->group ? s->group->name : "", *space = s->group ? " " : "";
+
+    fprintf(out, "invar %s%s%s - %s\n\n", group, space, s->verb->name, s->verb->summary);
+    if (s->verb->arguments)
+        fprintf(out, "usage: invar %s%s%s %s\n\n", group, space, s->verb->name, s->verb->arguments);
+    if (s->verb->subs)
+        print_verbs(out, s->verb->subs);
+    if (out == stdout) // not as part of a complaint
+        s->verb->help();
+}
+
 static int help(int argc, char **argv)
 {
-    const invar_verb *verb;
+    selection s;
 
     if (argc == 0) {
         print_help(stdout);
         return INVAR_EXIT_OK;
     }
-    if (argc > 1)
-        return unexpected(argv[1]);
-    verb = find(argv[0]);
-    if (!verb)
-        return unknown(argv[0]);
-    printf("invar %s - %s\n\n", verb->name, verb->summary);
-    verb->help();
+    if (!select_verb(&s, argc, argv))
+        return INVAR_EXIT_USAGE;
+    if (argc > s.words)
+        return unexpected(argv[s.words]);
+    print_verb(stdout, &s);
     return INVAR_EXIT_OK;
 }
 
@@ -72,40 +119,41 @@ static int version(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-static bool asks_for_help(const char *word)
-{
-    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
-}
-
 static int run(int argc, char **argv)
 {
-    const invar_verb *verb;
+    selection s;
 
-    if (argc < 2) {
+    if (argc == 0) {
         print_help(stderr);
         return INVAR_EXIT_USAGE;
     }
-    if (strcmp(argv[1], "help") == 0 || asks_for_help(argv[1]))
-        return help(argc - 2, argv + 2);
-    if (strcmp(argv[1], "version") == 0 || strcmp(argv[1], "--version") == 0)
-        return version(argc - 2, argv + 2);
-    verb = find(argv[1]);
-    if (!verb)
-        return unknown(argv[1]);
-    for (int i = 2; i < argc; i++)
-        if (asks_for_help(argv[i]))
-            return help(1, argv + 1);
-    return verb->run(argc - 2, argv + 2);
+    if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0]))
+        return help(argc - 1, argv + 1);
+    if (strcmp(argv[0], "version") == 0 || strcmp(argv[0], "--version") == 0)
+        return version(argc - 1, argv + 1);
+    if (!select_verb(&s, argc, argv))
+        return INVAR_EXIT_USAGE;
+    for (int i = s.words; i < argc; i++)
+        if (asks_for_help(argv[i])) {
+            print_verb(stdout, &s);
+            return INVAR_EXIT_OK;
+        }
+    if (s.verb->subs) {
+        print_verb(stderr, &s);
+        return INVAR_EXIT_USAGE;
+    }
+    return s.verb->run(argc - s.words, argv + s.words);
 }
 
 int main(int argc, char **argv)
 {
-    int code = run(argc, argv);
+    int code = argc > 0 ? run(argc - 1, argv + 1) : INVAR_EXIT_USAGE;
 
+    errno = 0;
+    if (fflush(stdout) == 0 && !ferror(stdout))
+        return code;
     // an answer that could not be written was not given
-    if (fflush(stdout) != 0 || ferror(stdout)) {
-        fprintf(stderr, "invar: standard output: %s\n", strerror(errno));
-        return INVAR_EXIT_TROUBLE;
-    }
-    return code;
+    fprintf(stderr, "invar: standard output could not be written%s%s\n", errno ? ": " : "",
+            errno ? strerror(errno) : "");
+    return INVAR_EXIT_TROUBLE;
 }

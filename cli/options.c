@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/pool.h"
+#include "cli/plain.h"
 #include "cli/verb.h"
 
 #include "base/invar_banned.h"
@@ -21,6 +22,20 @@ static const invar_option *find(const invar_option *options, const char *name, s
         if (strlen(options->name) == length && strncmp(options->name, name, length) == 0)
             return options;
     return NULL;
+}
+
+static invar_status set_real(const invar_option *option, const char *text)
+{
+    char *end;
+    double value = strtod(text, &end);
+
+    if (end == text || *end != '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: '%s' is not a number", option->name, text);
+    if (!(value >= (double)option->low && value <= (double)option->high)) // so NaN fails
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected %" PRId64 " to %" PRId64,
+                          option->name, text, option->low, option->high);
+    *(double *)option->value = value;
+    return INVAR_OK;
 }
 
 static invar_status set_int(const invar_option *option, const char *text)
@@ -51,35 +66,61 @@ invar_option invar_option_threads(int64_t *value, const char *help)
                           .high = INVAR_POOL_MAX_THREADS};
 }
 
+/* Reads the option at argv[*at]; leaves *at at its last word. */
+static invar_status set_option(int *at, const invar_option *options, int argc, char **argv)
+{
+    const char *name = argv[*at] + 2, *equals = strchr(name, '='), *value;
+    size_t length = equals ? (size_t)(equals - name) : strlen(name);
+    const invar_option *option = find(options, name, length);
+
+    if (!option)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'", argv[*at]);
+    if (option->type == INVAR_OPTION_FLAG) {
+        if (equals)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s takes no value", option->name);
+        *(bool *)option->value = true;
+        return INVAR_OK;
+    }
+    value = equals ? equals + 1 : *at + 1 < argc ? argv[++*at] : NULL;
+    if (!value)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s needs a value", option->name);
+    if (option->type == INVAR_OPTION_INT)
+        return set_int(option, value);
+    if (option->type == INVAR_OPTION_REAL)
+        return set_real(option, value);
+    *(const char **)option->value = value;
+    return INVAR_OK;
+}
+
 invar_status invar_options_parse(const invar_option *options, int argc, char **argv)
 {
-    for (int i = 0; i < argc; i++) {
-        const char *name = argv[i], *value, *equals;
-        const invar_option *option;
-        size_t length;
+    int words;
 
-        if (strncmp(name, "--", 2) != 0 || name[2] == '\0')
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "unexpected argument '%s'", name);
-        name += 2;
-        equals = strchr(name, '=');
-        length = equals ? (size_t)(equals - name) : strlen(name);
-        option = find(options, name, length);
-        if (!option)
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'", argv[i]);
-        if (option->type == INVAR_OPTION_FLAG) {
-            if (equals)
-                return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s takes no value", option->name);
-            *(bool *)option->value = true;
-            continue;
+    return invar_options_parse_words(&words, options, argc, argv, "argument", 0, 0);
+}
+
+invar_status invar_options_parse_words(int *count_out, const invar_option *options, int argc,
+                                       char **argv, const char *what, int low, int high)
+{
+    bool only_words = false;
+
+    *count_out = 0;
+    for (int i = 0; i < argc; i++) {
+        char *word = argv[i];
+        if (!only_words && strcmp(word, "--") == 0 && high > 0) {
+            only_words = true;
+        } else if (!only_words && strncmp(word, "--", 2) == 0 && word[2] != '\0') {
+            INVAR_TRY(set_option(&i, options, argc, argv));
+        } else if (*count_out == high) {
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "unexpected argument '%s'", word);
+        } else if (!only_words && word[0] == '-' && word[1] != '\0') {
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'", word);
+        } else {
+            argv[(*count_out)++] = word;
         }
-        value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
-        if (!value)
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s needs a value", option->name);
-        if (option->type == INVAR_OPTION_INT)
-            INVAR_TRY(set_int(option, value));
-        else
-            *(const char **)option->value = value;
     }
+    if (*count_out < low)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "an argument is missing: expected %s", what);
     return INVAR_OK;
 }
 
@@ -95,7 +136,9 @@ int invar_report_error(void)
 {
     const invar_error *error = invar_error_last();
 
-    fprintf(stderr, "invar: %s\n", error->message);
+    fputs("invar: ", stderr);
+    invar_plain_print(stderr, error->message); // it may quote a hostile file
+    fputc('\n', stderr);
     switch (error->status) {
     case INVAR_E_INVALID: return INVAR_EXIT_USAGE;
     case INVAR_E_MISMATCH: return INVAR_EXIT_DIFFERENT;

@@ -237,5 +237,8 @@ static void help(void)
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_selfcheck = {
-    "selfcheck", "compare every op's bits with the recorded ones", run, help};
+const invar_verb invar_verb_selfcheck = {.name = "selfcheck",
+                                         .summary =
+                                             "compare every op's bits with the recorded ones",
+                                         .run = run,
+                                         .help = help};

@@ -27,6 +27,7 @@ enum {
 typedef enum invar_option_type {
     INVAR_OPTION_FLAG, /* bool, set to true */
     INVAR_OPTION_INT,  /* int64_t */
+    INVAR_OPTION_REAL, /* double */
     INVAR_OPTION_TEXT  /* const char *, borrowed from argv */
 } invar_option_type;
 
@@ -36,7 +37,7 @@ typedef struct invar_option {
     void *value;
     const char *metavar; /* "N"; NULL for a flag */
     const char *help;
-    int64_t low; /* INVAR_OPTION_INT: the range */
+    int64_t low; /* of a number: the range */
     int64_t high;
 } invar_option;
 
@@ -45,16 +46,28 @@ typedef struct invar_verb {
     const char *summary;               /* one line */
     int (*run)(int argc, char **argv); /* arguments after the verb; an exit code */
     void (*help)(void);
+    const char *arguments;                /* "RUN [--step S]"; NULL: options only */
+    const struct invar_verb *const *subs; /* instead of run: verbs of its own, then NULL */
 } invar_verb;
 
 extern const invar_verb invar_verb_selfcheck;
 extern const invar_verb invar_verb_bench;
+extern const invar_verb invar_verb_ledger; /* this one and diff: not without INVAR_LEDGER */
+extern const invar_verb invar_verb_diff;
 
 /* The option that every verb with threads has. */
 invar_option invar_option_threads(int64_t *value, const char *help);
 
 /* Reads `--name value` and `--name=value`, refuses the rest. The list ends with a NULL name. */
 invar_status invar_options_parse(const invar_option *options, int argc, char **argv) INVAR_MUST_USE;
+
+/*
+ * The same where words that are no options are allowed, `low` to `high` of them: they are moved to
+ * the front of argv, in order. All that follows a "--" are words. `what` names them in messages.
+ */
+invar_status invar_options_parse_words(int *count_out, const invar_option *options, int argc,
+                                       char **argv, const char *what, int low,
+                                       int high) INVAR_MUST_USE;
 
 /* The options as aligned lines on stdout. */
 void invar_options_help(const invar_option *options);

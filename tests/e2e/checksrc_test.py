@@ -107,6 +107,7 @@ class Checksrc(unittest.TestCase):
     def test_include(self):
         for target, path in (("<xxhash.h>", "engine/sample.c"), ("<cmocka.h>", "base/sample.c"),
                              ("<sqlite3.h>", "engine/sample.c"), ("<mpi.h>", "base/sample.c"),
+                             ("<sqlite3.h>", "ledger/sample.c"), ("<jansson.h>", "ledger/sample.c"),
                              ("<cuda_runtime.h>", "engine/sample.c"),
                              ('"sample.h"', "engine/sample.c"), ('"../base/x.h"', "base/sample.c"),
                              ('"engine/x.h"', "base/sample.c"), ('"ledger/x.h"', "base/sample.c"),
@@ -120,7 +121,9 @@ class Checksrc(unittest.TestCase):
         for target, path in (("<xxhash.h>", "base/hash.c"), ("<cmocka.h>", "tests/sample.c"),
                              ('"ledger/x.h"', "engine/sample.c"), ('"engine/x.h"', "cli/sample.c"),
                              ('"ledger/x.h"', "bisect/sample.c"), ("<stdio.h>", "base/sample.c"),
-                             ('"cli/x.h"', "tests/sample.c")):
+                             ('"cli/x.h"', "tests/sample.c"), ("<sqlite3.h>", "ledger/sql.c"),
+                             ("<jansson.h>", "ledger/view/sample.c"),
+                             ("<jansson.h>", "cli/sample.c")):
             line = f'#include {target}\n#include "base/invar_banned.h"\n'
             self.accepts(path, c_file(path.split("/")[-1], includes=line))
 

@@ -12,7 +12,8 @@ import unittest
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 SETUP = SCRIPTS / "setup"
-BUILD = ["gcc", "libc6-dev", "cmake", "ninja-build", "libxxhash-dev", "libcmocka-dev"]
+BUILD = ["gcc", "libc6-dev", "cmake", "ninja-build", "libxxhash-dev", "libcmocka-dev",
+         "libsqlite3-dev", "libjansson-dev"]
 
 
 class Machine(unittest.TestCase):
@@ -94,7 +95,7 @@ class Machine(unittest.TestCase):
         self.have(BUILD[:4])
         code, text = self.run_setup("--check")
         self.assertEqual((code, self.apt_calls()), (1, []))
-        self.assertIn("2 missing", text)
+        self.assertIn("4 missing", text)
         self.assertIn("    libxxhash-dev\n    libcmocka-dev\n", text)
 
     def test_installs_only_what_is_missing(self):
@@ -110,6 +111,13 @@ class Machine(unittest.TestCase):
                 text = self.run_setup("--check", "test")[1]
                 self.assertIn(f"    gcc-{other}-linux-gnu\n", text)
                 self.assertIn(f"    libc6-dev-{port}-cross\n", text)
+
+    def test_browser_only_where_it_is_a_package(self):
+        self.assertIn("    chromium\n", self.run_setup("--check", "full")[1])
+        self.system("ubuntu", "24.04")
+        text = self.run_setup("--check", "full")[1]
+        self.assertNotIn("chromium", text)
+        self.assertIn("    clang\n", text)
 
     def test_refuses_other_processors(self):
         self.machine("riscv64")

@@ -1,0 +1,111 @@
+/*
+ * plain.c - text that is safe to show, and times for people.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/plain.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+enum { SHOWN_SIZE = 5 }; // a character of up to four bytes, or \xNN
+
+/* The character at `text` made safe; yields how many bytes of it that covers. */
+static size_t show(char out[SHOWN_SIZE], const char *text, size_t left)
+{
+    size_t length = invar_text_char(text, left);
+
+    if (length > 0) {
+        memcpy(out, text, length);
+        out[length] = '\0';
+        return length;
+    }
+    snprintf(out, SHOWN_SIZE, "\\x%02x", (unsigned char)*text);
+    return 1;
+}
+
+size_t invar_plain_escape(char *out, size_t size, const char *text, size_t bytes)
+{
+    char shown[SHOWN_SIZE];
+    size_t used = 0;
+
+    for (size_t i = 0; i < bytes;) {
+        size_t length;
+        i += show(shown, text + i, bytes - i);
+        length = strlen(shown);
+        if (used + length >= size)
+            break;
+        memcpy(out + used, shown, length);
+        used += length;
+    }
+    out[used] = '\0';
+    return used;
+}
+
+size_t invar_plain_width(const char *text, size_t bytes)
+{
+    size_t width = 0;
+
+    for (size_t i = 0; i < bytes; i++)
+        width += ((unsigned char)text[i] & 0xc0) != 0x80;
+    return width;
+}
+
+void invar_plain_print(FILE *out, const char *text)
+{
+    char shown[SHOWN_SIZE];
+
+    for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
+        length = show(shown, text, left);
+        fputs(shown, out);
+    }
+}
+
+void invar_plain_print_word(FILE *out, const char *word)
+{
+    static const char usual[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:=,";
+    char shown[SHOWN_SIZE];
+
+    if (word[0] != '\0' && word[strspn(word, usual)] == '\0') {
+        fputs(word, out);
+        return;
+    }
+    fputc('\'', out);
+    for (size_t left = strlen(word), length; left > 0; word += length, left -= length) {
+        length = show(shown, word, left);
+        fputs(*word == '\'' ? "'\\''" : shown, out);
+    }
+    fputc('\'', out);
+}
+
+#define SECOND_NS INT64_C(1000000000)
+
+void invar_plain_time(char out[INVAR_PLAIN_TIME_SIZE], int64_t ns)
+{
+    time_t seconds = (time_t)(ns / SECOND_NS - (ns % SECOND_NS < 0));
+    struct tm parts;
+
+    if (!gmtime_r(&seconds, &parts) ||
+        strftime(out, INVAR_PLAIN_TIME_SIZE, "%Y-%m-%dT%H:%M:%SZ", &parts) == 0)
+        snprintf(out, INVAR_PLAIN_TIME_SIZE, "?");
+}
+
+void invar_plain_span(char out[INVAR_PLAIN_TIME_SIZE], int64_t ns)
+{
+    static const struct {
+        int64_t seconds;
+        const char *unit;
+    } units[] = {{86400, "d"}, {3600, "h"}, {60, "m"}, {1, "s"}};
+    int64_t s = ns > 0 ? ns / SECOND_NS : 0;
+    int i = 0;
+
+    while (i < 3 && s < 2 * units[i].seconds) // 119 minutes say more than 1 hour
+        i++;
+    snprintf(out, INVAR_PLAIN_TIME_SIZE, "%" PRId64 "%s", s / units[i].seconds, units[i].unit);
+}

@@ -1,0 +1,46 @@
+/*
+ * plain.h - text that is safe to show, and times for people.
+ *
+ * What comes out of a file may be hostile. Nothing reaches a terminal but printable UTF-8: control
+ * characters and bytes that are no UTF-8 are shown as \xNN.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_CLI_PLAIN_H
+#define INVAR_CLI_PLAIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * `bytes` bytes, made safe, as a string; yields its length. What does not fit is left out, so
+ * `size` of 4 * bytes + 1 is always enough.
+ */
+size_t invar_plain_escape(char *out, size_t size, const char *text, size_t bytes);
+
+/* Columns that a safe string takes: its characters. */
+size_t invar_plain_width(const char *text, size_t bytes);
+
+/* A string, made safe. */
+void invar_plain_print(FILE *out, const char *text);
+
+/* A string, made safe, as a shell reads one word: in quotes where it needs them. */
+void invar_plain_print_word(FILE *out, const char *word);
+
+#define INVAR_PLAIN_TIME_SIZE 32
+
+/* Unix time as "2026-01-31T12:34:56Z". */
+void invar_plain_time(char out[INVAR_PLAIN_TIME_SIZE], int64_t ns);
+
+/* A span as "12s", "3m", "5h" or "8d". */
+void invar_plain_span(char out[INVAR_PLAIN_TIME_SIZE], int64_t ns);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

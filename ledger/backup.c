@@ -1,0 +1,108 @@
+/*
+ * backup.c - a copy of a ledger in a new file, whole or without old detail.
+ *
+ * The copy is made in a folder of its own beside the place where it shall be, and gets its name
+ * when it is whole and synced. A backup that was killed leaves that folder and nothing else.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // renameat2
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ledger/file.h"
+#include "ledger/internal.h"
+
+#include "base/invar_banned.h"
+
+enum { PATH_BYTES = 4096 };
+
+static invar_status io_error(const char *path, const char *what)
+{
+    return INVAR_FAIL(INVAR_E_IO, errno, "%.120s: %s: %s", path, what, strerror(errno));
+}
+
+static invar_status name_taken(const char *path)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, EEXIST,
+                      "%.150s: there is a file of that name already, or one of that name with "
+                      "\"-wal\"",
+                      path);
+}
+
+static invar_status copy_shortened(invar_ledger *ledger, const char *path,
+                                   const invar_ledger_keep *keep)
+{
+    invar_ledger *to;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(
+        &to, path, &(invar_ledger_options){.create = true, .writer = "invar ledger backup"}));
+    status = invar_ledger_shorten(to, ledger, keep);
+    invar_ledger_close(to);
+    return status;
+}
+
+static invar_status sync_file(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CLOEXEC), rc;
+
+    if (fd < 0)
+        return io_error(path, "cannot be opened");
+    rc = fsync(fd);
+    close(fd);
+    return rc == 0 ? INVAR_OK : io_error(path, "cannot be synced");
+}
+
+/* Never in the place of another file, also one that appeared just now. */
+static invar_status give_name(const char *copy, const char *path)
+{
+    int rc = renameat2(AT_FDCWD, copy, AT_FDCWD, path, RENAME_NOREPLACE);
+
+    if (rc != 0 && (errno == EINVAL || errno == ENOSYS)) // the file system cannot do that at once
+        rc = link(copy, path) == 0 ? unlink(copy) : -1;
+    if (rc != 0)
+        return errno == EEXIST ? name_taken(path) : io_error(path, "cannot be made");
+    return invar_file_sync_folder(path);
+}
+
+static void remove_folder(const char *folder)
+{
+    static const char *const names[] = {"copy", "copy-lock", "copy-wal", "copy-shm",
+                                        "copy-journal"};
+    char path[PATH_BYTES + 32];
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
+        unlink(path);
+    }
+    rmdir(folder);
+}
+
+invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
+                                 const invar_ledger_keep *keep)
+{
+    char folder[PATH_BYTES], copy[PATH_BYTES + 8];
+    invar_status status;
+
+    if ((size_t)snprintf(folder, sizeof folder, "%s.partial-XXXXXX", path) >= sizeof folder)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", path);
+    if (access(path, F_OK) == 0 || invar_file_has_wal(path)) // a log would become the copy's
+        return name_taken(path);
+    if (!mkdtemp(folder))
+        return io_error(path, "cannot be made");
+    snprintf(copy, sizeof copy, "%s/copy", folder);
+    status = keep && keep->last >= 0 ? copy_shortened(ledger, copy, keep)
+                                     : invar_sql_copy(ledger->sql, copy);
+    if (status == INVAR_OK)
+        status = sync_file(copy);
+    if (status == INVAR_OK)
+        status = give_name(copy, path);
+    remove_folder(folder);
+    return status;
+}

@@ -1,0 +1,356 @@
+/*
+ * begin.c - runs and their segments: who computes what, from where on, under which circumstances.
+ *
+ * Invariants: L4, L6, L7 (docs/ledger.md)
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "ledger/input.h"
+#include "ledger/internal.h"
+#include "ledger/provenance.h"
+
+#include "base/invar_banned.h"
+
+/* ---- circumstances --------------------------------------------------------------------------- */
+
+static invar_status check_circumstances(const invar_ledger_circumstances *c)
+{
+    for (size_t i = 0; i < c->n_facts; i++) {
+        INVAR_TRY(invar_input_name("a fact's scope", c->facts[i].scope));
+        INVAR_TRY(invar_input_name("a fact's key", c->facts[i].key));
+        INVAR_TRY(invar_input_text("a fact's value", c->facts[i].value));
+    }
+    for (size_t i = 0; i < c->n_objects; i++) {
+        INVAR_TRY(invar_input_name("an object's scope", c->objects[i].scope));
+        INVAR_TRY(invar_input_name("an object's key", c->objects[i].key));
+        INVAR_TRY(invar_input_name("an object's kind", c->objects[i].kind));
+    }
+    return INVAR_OK;
+}
+
+static invar_status add_fact(invar_ledger *ledger, const invar_ledger_fact *fact)
+{
+    return invar_ledger_add(ledger, INVAR_TABLE_FACT,
+                            (invar_row){invar_value_int(ledger->at.seg),
+                                        invar_value_text(fact->scope), invar_value_text(fact->key),
+                                        invar_value_int(ledger->at.entry),
+                                        invar_value_text(fact->value)});
+}
+
+/* The caller's word counts where both it and provenance have one. */
+static bool said_by(const invar_ledger_circumstances *c, const char *scope, const char *key)
+{
+    for (size_t i = 0; i < c->n_facts; i++)
+        if (strcmp(c->facts[i].scope, scope) == 0 && strcmp(c->facts[i].key, key) == 0)
+            return true;
+    for (size_t i = 0; i < c->n_objects; i++)
+        if (strcmp(c->objects[i].scope, scope) == 0 && strcmp(c->objects[i].key, key) == 0)
+            return true;
+    return false;
+}
+
+/* An object that a segment before this one had is not stored again. */
+static invar_status object_known(bool *out, invar_ledger *ledger, const invar_digest *hash)
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+
+    INVAR_TRY(
+        invar_sql_prepare(&stmt, ledger->sql, "SELECT 1 FROM object WHERE run = ?1 AND hash = ?2"));
+    status = invar_sql_bind_int(stmt, 1, ledger->at.run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_blob(stmt, 2, hash->bytes, sizeof hash->bytes);
+    if (status == INVAR_OK)
+        status = invar_sql_step(out, stmt);
+    invar_sql_free(stmt);
+    return status;
+}
+
+static invar_status add_object(invar_ledger *ledger, const invar_ledger_object *object)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+    invar_digest hash;
+    bool known;
+
+    invar_hash_bytes(&hash, object->data, object->bytes);
+    invar_digest_format(hex, &hash);
+    INVAR_TRY(object_known(&known, ledger, &hash));
+    if (!known)
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_OBJECT,
+                                   (invar_row){invar_value_digest(&hash),
+                                               invar_value_int(ledger->at.entry),
+                                               invar_value_text(object->kind),
+                                               invar_value_blob(object->data, object->bytes)}));
+    return add_fact(ledger, &(invar_ledger_fact){object->scope, object->key, hex});
+}
+
+static invar_status add_circumstances(invar_ledger *ledger, const invar_ledger_circumstances *c,
+                                      const invar_provenance *found)
+{
+    size_t n_facts = 0, n_objects = 0;
+    const invar_ledger_fact *facts = found ? invar_provenance_facts(&n_facts, found) : NULL;
+    const invar_ledger_object *objects = found ? invar_provenance_objects(&n_objects, found) : NULL;
+
+    for (size_t i = 0; i < n_facts; i++)
+        if (!said_by(c, facts[i].scope, facts[i].key))
+            INVAR_TRY(add_fact(ledger, &facts[i]));
+    for (size_t i = 0; i < n_objects; i++)
+        if (!said_by(c, objects[i].scope, objects[i].key))
+            INVAR_TRY(add_object(ledger, &objects[i]));
+    for (size_t i = 0; i < c->n_facts; i++)
+        INVAR_TRY(add_fact(ledger, &c->facts[i]));
+    for (size_t i = 0; i < c->n_objects; i++)
+        INVAR_TRY(add_object(ledger, &c->objects[i]));
+    return INVAR_OK;
+}
+
+/* Segment ledger->at.seg begins where the position stands. */
+static invar_status add_segment(invar_ledger *ledger, const invar_ledger_circumstances *c,
+                                const invar_provenance *found)
+{
+    INVAR_TRY(invar_ledger_add(
+        ledger, INVAR_TABLE_SEGMENT,
+        (invar_row){invar_value_int(ledger->at.seg), invar_value_int(ledger->at.entry),
+                    invar_value_int(ledger->at.step), invar_value_digest(&ledger->at.chain)}));
+    return add_circumstances(ledger, c, found);
+}
+
+/* ---- a new run ------------------------------------------------------------------------------- */
+
+static int by_key(const void *a, const void *b)
+{
+    const invar_ledger_pair *x = a, *y = b;
+
+    return strcmp(x->key, y->key);
+}
+
+/* Sorted by key into `order`; the hash is of key and value after key and value. */
+static invar_status check_identity(invar_digest *hash_out, const invar_ledger_pair **order,
+                                   const invar_ledger_run *run)
+{
+    invar_hasher hasher;
+
+    for (size_t i = 0; i < run->n_identity; i++) {
+        INVAR_TRY(invar_input_name("a key of the identity", run->identity[i].key));
+        INVAR_TRY(invar_input_text("a value of the identity", run->identity[i].value));
+        order[i] = &run->identity[i];
+    }
+    INVAR_TRY(invar_sort((const void **)order, run->n_identity, by_key));
+    invar_hasher_init(&hasher);
+    for (size_t i = 0; i < run->n_identity; i++) {
+        invar_ledger_value key = invar_value_text(order[i]->key);
+        invar_ledger_value value = invar_value_text(order[i]->value);
+        if (i > 0 && strcmp(order[i - 1]->key, order[i]->key) == 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: the key \"%.100s\" is twice in the identity", order[i]->key);
+        invar_value_hash(&hasher, &key);
+        invar_value_hash(&hasher, &value);
+    }
+    invar_hasher_final(hash_out, &hasher);
+    return INVAR_OK;
+}
+
+static invar_status check_run(const invar_ledger_run *run)
+{
+    static const char *const kinds[] = {"train", "eval", "ci", "ab", "bisect", "replay"};
+    bool known = false;
+
+    INVAR_TRY(invar_input_name("a run's name", run->name));
+    INVAR_TRY(invar_input_name("a run's kind", run->kind));
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        known |= strcmp(run->kind, kinds[i]) == 0;
+    if (!known)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "ledger: the run's kind \"%.40s\" is none of train, eval, ci, ab, "
+                          "bisect, replay",
+                          run->kind);
+    if (run->parent)
+        INVAR_TRY(invar_input_name("a run's parent", run->parent));
+    return check_circumstances(&run->circumstances);
+}
+
+static invar_status make_uuid(char out[INVAR_LEDGER_UUID_SIZE])
+{
+    invar_digest random;
+
+    if (getrandom(random.bytes, sizeof random.bytes, 0) != (ssize_t)sizeof random.bytes)
+        return INVAR_FAIL(INVAR_E_IO, errno, "ledger: the system has no random bytes: %s",
+                          strerror(errno));
+    invar_digest_format(out, &random);
+    return INVAR_OK;
+}
+
+static invar_status add_run(invar_ledger *ledger, const invar_ledger_run *run,
+                            const invar_digest *identity, const invar_ledger_pair *const *order)
+{
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+
+    INVAR_TRY(make_uuid(uuid));
+    INVAR_TRY(invar_ledger_add(
+        ledger, INVAR_TABLE_RUN,
+        (invar_row){invar_value_int(ledger->at.entry), invar_value_text(uuid),
+                    invar_value_text(run->name), invar_value_text(run->kind),
+                    invar_value_digest(identity), invar_value_text(run->parent),
+                    run->parent ? invar_value_int(run->fork_step) : invar_value_null()}));
+    for (size_t i = 0; i < run->n_identity; i++)
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_IDENTITY,
+                                   (invar_row){invar_value_text(order[i]->key),
+                                               invar_value_int(ledger->at.entry),
+                                               invar_value_text(order[i]->value)}));
+    return INVAR_OK;
+}
+
+static invar_status gather(invar_provenance **out, const invar_ledger_circumstances *c)
+{
+    *out = NULL;
+    return c->bare ? INVAR_OK : invar_provenance_gather(out, c->build);
+}
+
+/* Another run or segment: what was defined for the one before does not hold. */
+static void forget_definition(invar_ledger *ledger)
+{
+    invar_free(ledger->definition.rooted);
+    ledger->definition = (invar_ledger_definition){.defined = false};
+}
+
+/* The transaction of begin; restores the position when it fails. */
+static invar_status begin(invar_ledger *ledger, const invar_ledger_run *run,
+                          const invar_digest *identity, const invar_ledger_pair *const *order,
+                          const invar_provenance *found)
+{
+    invar_ledger_position before = ledger->at;
+    int64_t last = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_transact(ledger, "begin", INVAR_DURABILITY_PROCESS));
+    ledger->at = (invar_ledger_position){.step = -1};
+    status = invar_sql_query_int(&last, ledger->sql, "SELECT max(run) FROM run", 0);
+    ledger->at.run = last + 1;
+    if (status == INVAR_OK)
+        status = add_run(ledger, run, identity, order);
+    if (status == INVAR_OK)
+        status = add_segment(ledger, &run->circumstances, found);
+    status = invar_ledger_commit(ledger, status, &ledger->at);
+    if (status != INVAR_OK)
+        ledger->at = before;
+    else
+        forget_definition(ledger);
+    return status;
+}
+
+invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *run)
+{
+    const invar_ledger_pair **order;
+    invar_provenance *found = NULL;
+    invar_digest identity;
+    invar_status status;
+    void *block;
+
+    INVAR_TRY(check_run(run));
+    INVAR_TRY(invar_alloc(&block, run->n_identity, sizeof *order, "an identity"));
+    order = block;
+    status = check_identity(&identity, order, run);
+    if (status == INVAR_OK)
+        status = gather(&found, &run->circumstances);
+    if (status == INVAR_OK)
+        status = begin(ledger, run, &identity, order, found);
+    invar_provenance_free(found);
+    invar_free(block);
+    return status;
+}
+
+/* ---- a new segment --------------------------------------------------------------------------- */
+
+/* A step may have been executed twice; a checkpoint of either execution can be gone on from. */
+static invar_status chain_known(bool *step_out, bool *chain_out, invar_ledger *ledger, int64_t run,
+                                int64_t step, const invar_digest *chain)
+{
+    invar_sql_stmt *stmt;
+    invar_digest found;
+    invar_status status;
+    bool row = false;
+
+    *step_out = *chain_out = false;
+    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
+                                "SELECT chain FROM step WHERE run = ?1 AND step = ?2"));
+    status = invar_sql_bind_int(stmt, 1, run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(stmt, 2, step);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        *step_out = true;
+        *chain_out |= invar_sql_digest(&found, stmt, 0) && invar_digest_equal(&found, chain);
+        status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+static invar_status load_position(invar_ledger_position *out, invar_ledger *ledger,
+                                  const invar_ledger_summary *run, int64_t after_step,
+                                  const invar_digest *chain)
+{
+    bool has_step, has_chain;
+
+    *out = (invar_ledger_position){.run = run->run,
+                                   .seg = run->segments,
+                                   .entry = run->entries,
+                                   .entry_chain = run->integrity,
+                                   .step = after_step};
+    if (after_step < 0)
+        return INVAR_OK;
+    INVAR_TRY(chain_known(&has_step, &has_chain, ledger, run->run, after_step, chain));
+    if (!has_step)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "ledger %.80s: it has no step %" PRId64 " of %.40s; the checkpoint is of "
+                          "another run, or newer than this ledger",
+                          invar_sql_path(ledger->sql), after_step, run->name);
+    if (!has_chain)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "ledger %.80s: its chain at step %" PRId64
+                          " of %.40s is not the checkpoint's; they do not belong together",
+                          invar_sql_path(ledger->sql), after_step, run->name);
+    out->chain = *chain;
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_resume(invar_ledger *ledger, const char *uuid, int64_t after_step,
+                                 const invar_digest *chain,
+                                 const invar_ledger_circumstances *circumstances)
+{
+    static const invar_ledger_circumstances none = {.bare = false};
+    invar_ledger_position before = ledger->at, next;
+    invar_provenance *found;
+    invar_ledger_summary run;
+    invar_status status;
+
+    if (after_step < -1 || (after_step >= 0 && !chain))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: a resume after step %" PRId64 "%s",
+                          after_step, chain ? "" : ", without a chain");
+    if (!circumstances)
+        circumstances = &none;
+    INVAR_TRY(check_circumstances(circumstances));
+    INVAR_TRY(invar_ledger_find(&run, ledger, uuid));
+    INVAR_TRY(load_position(&next, ledger, &run, after_step, chain));
+    INVAR_TRY(gather(&found, circumstances));
+    status = invar_ledger_transact(ledger, "resume", INVAR_DURABILITY_PROCESS);
+    if (status == INVAR_OK) {
+        ledger->at = next;
+        status = add_segment(ledger, circumstances, found);
+        status = invar_ledger_commit(ledger, status, &next);
+        if (status != INVAR_OK)
+            ledger->at = before;
+        else
+            forget_definition(ledger);
+    }
+    invar_provenance_free(found);
+    return status;
+}

@@ -1,0 +1,386 @@
+/*
+ * copy.c - runs from one ledger to another: import, and copies without old detail.
+ *
+ * Rows, sums, entries and chains travel as they are; only the numbers of run, series and manifest
+ * are given anew. So an imported run has the hashes it had, and verify proves it. What a shortened
+ * copy leaves out is counted per entry in `pruned`, and an entry still adds up.
+ *
+ * Invariants: L2, L3, L11 (docs/ledger.md)
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ledger/internal.h"
+#include "ledger/points.h"
+#include "ledger/seal.h"
+
+#include "base/invar_banned.h"
+
+/* What is left out of an entry. */
+typedef struct leftover {
+    int64_t rows;
+    uint64_t total;
+} leftover;
+
+/* One run on its way. */
+typedef struct transfer {
+    invar_ledger *from, *to;
+    invar_ledger_summary run;      /* in `from` */
+    int64_t number;                /* in `to` */
+    int64_t first;                 /* entry; those below are in `to` already */
+    const invar_ledger_keep *keep; /* NULL: all */
+    leftover *left;                /* (run.entries) */
+    invar_sql_stmt *add_entry, *add_pruned;
+} transfer;
+
+/* Runs `text` on `from` with ?1 = run and hands each row to `take`. */
+static invar_status each(transfer *t, const char *text,
+                         invar_status (*take)(transfer *, invar_sql_stmt *))
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, t->from->sql, text));
+    status = invar_sql_bind_int(stmt, 1, t->run.run);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        status = take(t, stmt);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- manifests ------------------------------------------------------------------------------- */
+
+static invar_status copy_points(transfer *t, int64_t manifest, int64_t number)
+{
+    invar_ledger_value values[INVAR_POINT_COLUMNS];
+    invar_sql_stmt *select = NULL, *insert = NULL;
+    invar_status status = invar_sql_prepare(
+        &select, t->from->sql,
+        "SELECT ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs "
+        "FROM point WHERE manifest = ?1");
+    bool row = false;
+
+    if (status == INVAR_OK)
+        status = invar_point_insert(&insert, t->to->sql);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(select, 1, manifest);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, select);
+    while (status == INVAR_OK && row) {
+        for (int i = 0; i < INVAR_POINT_COLUMNS; i++)
+            values[i] = invar_value_column(select, i);
+        status = invar_point_write(insert, number, values);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, select);
+    }
+    invar_sql_free(insert);
+    invar_sql_free(select);
+    return status;
+}
+
+static invar_status copy_manifest(transfer *t, invar_sql_stmt *stmt)
+{
+    invar_digest hash;
+    int64_t number;
+
+    if (!invar_sql_digest(&hash, stmt, 1))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.120s: a manifest has no hash",
+                          invar_sql_path(t->from->sql));
+    INVAR_TRY(invar_manifest_find(&number, t->to->sql, &hash));
+    if (number != 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_manifest_add(&number, t->to->sql, &hash, invar_sql_int(stmt, 2)));
+    return copy_points(t, invar_sql_int(stmt, 0), number);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static bool left_out(const transfer *t, const invar_row_found *row)
+{
+    int64_t step = row->values[0].integer;
+
+    if (!t->keep || t->keep->last < 0 || !invar_table_get(row->table)->detail || step < 0 ||
+        step > t->run.last_step || t->run.last_step - step < t->keep->last)
+        return false;
+    return t->keep->every == 0 || step % t->keep->every != 0;
+}
+
+static invar_status copy_series(transfer *t, const invar_row_found *row)
+{
+    const invar_table_spec *spec = invar_table_get(row->table);
+
+    for (int i = 0; i < spec->columns; i++)
+        if (spec->column[i].flags & INVAR_COLUMN_SERIES) {
+            if (row->values[i].type != INVAR_LEDGER_TYPE_TEXT)
+                return INVAR_FAIL(
+                    INVAR_E_CORRUPT, 0,
+                    "ledger %.120s: a value has no name; invar ledger verify names it",
+                    invar_sql_path(t->from->sql));
+            INVAR_TRY(invar_ledger_add_series(t->to, row->values[i].data));
+        }
+    return INVAR_OK;
+}
+
+static invar_status check_entry(const transfer *t, int64_t entry)
+{
+    if (entry >= 0 && entry < t->run.entries)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "ledger %.120s: a row belongs to no entry; invar ledger "
+                      "verify names it",
+                      invar_sql_path(t->from->sql));
+}
+
+static invar_status copy_row(transfer *t, const invar_row_found *row, invar_sql_stmt *insert)
+{
+    INVAR_TRY(check_entry(t, row->entry));
+    if (row->entry < t->first)
+        return INVAR_OK;
+    if (left_out(t, row)) {
+        t->left[row->entry].rows++;
+        t->left[row->entry].total += (uint64_t)row->sum;
+        return INVAR_OK;
+    }
+    INVAR_TRY(copy_series(t, row));
+    return invar_row_write(insert, row->table, t->number, row->values, row->sum);
+}
+
+static invar_status copy_table(transfer *t, invar_table table)
+{
+    invar_sql_stmt *select = NULL, *insert = NULL;
+    invar_row_found found;
+    invar_status status = invar_row_select(&select, t->from->sql, table, false);
+    bool row = false;
+
+    if (status == INVAR_OK)
+        status = invar_row_insert(&insert, t->to->sql, table);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(select, 1, t->run.run);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, select);
+    while (status == INVAR_OK && row) {
+        invar_row_read(&found, select, table);
+        status = copy_row(t, &found, insert);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, select);
+    }
+    invar_sql_free(insert);
+    invar_sql_free(select);
+    return status;
+}
+
+/* Runs a prepared INSERT and makes it ready for the next row. */
+static invar_status insert(invar_sql_stmt *stmt)
+{
+    bool row;
+    invar_status status = invar_sql_step(&row, stmt);
+
+    invar_sql_reset(stmt);
+    return status;
+}
+
+static invar_status copy_entry(transfer *t, invar_sql_stmt *stmt)
+{
+    if (invar_sql_int(stmt, 0) < t->first)
+        return INVAR_OK;
+    INVAR_TRY(invar_sql_bind_int(t->add_entry, 1, t->number));
+    for (int i = 0; i < invar_sql_columns(stmt); i++) {
+        invar_ledger_value value = invar_value_column(stmt, i);
+        INVAR_TRY(invar_value_bind(t->add_entry, i + 2, &value));
+    }
+    return insert(t->add_entry);
+}
+
+/* What the source lacks itself. */
+static invar_status book_pruned(transfer *t, invar_sql_stmt *stmt)
+{
+    int64_t entry = invar_sql_int(stmt, 0);
+
+    INVAR_TRY(check_entry(t, entry));
+    t->left[entry].rows += invar_sql_int(stmt, 1);
+    t->left[entry].total += (uint64_t)invar_sql_int(stmt, 2);
+    return INVAR_OK;
+}
+
+static invar_status add_pruned(transfer *t, int64_t entry)
+{
+    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 1, t->number));
+    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 2, entry));
+    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 3, t->left[entry].rows));
+    INVAR_TRY(invar_sql_bind_int(t->add_pruned, 4, (int64_t)t->left[entry].total));
+    return insert(t->add_pruned);
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+static invar_status copy_rows(transfer *t)
+{
+    INVAR_TRY(invar_sql_prepare(&t->add_entry, t->to->sql,
+                                "INSERT INTO entry(run, n, kind, ns, rows, total, chain) "
+                                "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"));
+    INVAR_TRY(invar_sql_prepare(&t->add_pruned, t->to->sql,
+                                "INSERT INTO pruned(run, entry, rows, total) "
+                                "VALUES(?1, ?2, ?3, ?4)"));
+    INVAR_TRY(each(t,
+                   "SELECT manifest, hash, points FROM manifest WHERE manifest IN (SELECT manifest "
+                   "FROM digest WHERE run = ?1) ORDER BY manifest",
+                   copy_manifest));
+    for (int table = 0; table < INVAR_TABLE_COUNT; table++)
+        INVAR_TRY(copy_table(t, (invar_table)table));
+    INVAR_TRY(
+        each(t, "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1", copy_entry));
+    INVAR_TRY(each(t, "SELECT entry, rows, total FROM pruned WHERE run = ?1", book_pruned));
+    for (int64_t entry = t->first; entry < t->run.entries; entry++)
+        if (t->left[entry].rows > 0)
+            INVAR_TRY(add_pruned(t, entry));
+    return INVAR_OK;
+}
+
+/* In one transaction. */
+static invar_status copy_run(transfer *t)
+{
+    invar_status status;
+    int64_t entries;
+    void *block;
+
+    // a forged number of entries must not ask for all memory
+    INVAR_TRY(invar_sql_query_int(&entries, t->from->sql,
+                                  "SELECT count(*) FROM entry WHERE run = ?1", t->run.run));
+    if (entries != t->run.entries)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "ledger %.120s: entries are missing; invar ledger verify says which",
+                          invar_sql_path(t->from->sql));
+    INVAR_TRY(invar_alloc(&block, (size_t)t->run.entries, sizeof *t->left, "the entries"));
+    t->left = block;
+    memset(t->left, 0, (size_t)t->run.entries * sizeof *t->left);
+    status = invar_sql_exec(t->to->sql, "BEGIN IMMEDIATE");
+    if (status == INVAR_OK) {
+        status = copy_rows(t);
+        invar_sql_free(t->add_entry);
+        invar_sql_free(t->add_pruned);
+        if (status == INVAR_OK)
+            status = invar_sql_exec(t->to->sql, "COMMIT");
+        if (status != INVAR_OK) {
+            t->to->n_series = 0; // names that this transaction added are gone
+            status = invar_sql_roll_back(t->to->sql, status);
+        }
+    }
+    invar_free(block);
+    return status;
+}
+
+/* Where the run goes, and from which entry on; first == entries: it is there already. */
+static invar_status find_place(transfer *t)
+{
+    invar_ledger_summary there;
+    invar_digest ours, theirs;
+    invar_status status = invar_ledger_find(&there, t->to, t->run.uuid);
+
+    if (status == INVAR_E_NOTFOUND) {
+        invar_error_clear();
+        INVAR_TRY(invar_sql_query_int(&t->number, t->to->sql, "SELECT max(run) FROM run", 0));
+        t->number++;
+        t->first = 0;
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    t->number = there.run;
+    t->first = there.entries < t->run.entries ? there.entries : t->run.entries;
+    INVAR_TRY(invar_seal_integrity(&ours, t->to, there.run, t->first - 1));
+    INVAR_TRY(invar_seal_integrity(&theirs, t->from, t->run.run, t->first - 1));
+    if (!invar_digest_equal(&ours, &theirs))
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "ledger %.80s: its run %.32s has another history than the one of that "
+                          "uuid in %.80s",
+                          invar_sql_path(t->from->sql), t->run.uuid, invar_sql_path(t->to->sql));
+    return INVAR_OK;
+}
+
+typedef struct batch {
+    invar_ledger *from, *to;
+    int64_t only; /* run; 0: all */
+    const invar_ledger_keep *keep;
+    int64_t copied;
+} batch;
+
+static invar_status take_run(void *payload, const invar_ledger_summary *run)
+{
+    batch *b = payload;
+    transfer t = {.from = b->from, .to = b->to, .run = *run, .keep = b->keep};
+
+    if (b->only != 0 && b->only != run->run)
+        return INVAR_OK;
+    INVAR_TRY(find_place(&t));
+    if (t.first == run->entries)
+        return INVAR_OK;
+    if (t.number == b->to->at.run) // the writer's position would be another run's
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "ledger %.80s: its run %.32s is being written and cannot be extended by "
+                          "%.80s; close it first",
+                          invar_sql_path(b->to->sql), run->uuid, invar_sql_path(b->from->sql));
+    INVAR_TRY(copy_run(&t));
+    b->copied++;
+    return INVAR_OK;
+}
+
+static invar_status check_source(invar_ledger *from)
+{
+    invar_ledger_verdict verdict;
+
+    INVAR_TRY(invar_ledger_verify(&verdict, from, NULL, NULL));
+    if (verdict.bad > 0)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.60s: it is damaged and not copied: %.150s",
+                          invar_sql_path(from->sql), verdict.first);
+    return INVAR_OK;
+}
+
+/* In one snapshot of the source: what is copied is what was verified. */
+static invar_status copy_runs(batch *b, bool verified)
+{
+    invar_status status = INVAR_OK;
+    bool began;
+
+    if (b->to->lock < 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.120s: it is open for reading only",
+                          invar_sql_path(b->to->sql));
+    INVAR_TRY(invar_ledger_snapshot(&began, b->from));
+    if (verified)
+        status = check_source(b->from);
+    if (status == INVAR_OK)
+        status = invar_ledger_runs(b->from, take_run, b);
+    invar_ledger_snapshot_end(b->from, began);
+    return status;
+}
+
+invar_status invar_ledger_import(int64_t *runs_out, invar_ledger *ledger, invar_ledger *from)
+{
+    batch b = {.from = from, .to = ledger};
+
+    *runs_out = 0;
+    INVAR_TRY(copy_runs(&b, true));
+    *runs_out = b.copied;
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_import_run(invar_ledger *ledger, invar_ledger *from, int64_t run)
+{
+    batch b = {.from = from, .to = ledger, .only = run};
+
+    return copy_runs(&b, false);
+}
+
+invar_status invar_ledger_shorten(invar_ledger *ledger, invar_ledger *from,
+                                  const invar_ledger_keep *keep)
+{
+    batch b = {.from = from, .to = ledger, .keep = keep};
+
+    return copy_runs(&b, true);
+}

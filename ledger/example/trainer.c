@@ -1,0 +1,128 @@
+/*
+ * trainer.c - a toy trainer with a ledger: what a trainer of your own does, to be copied.
+ *
+ *     cc -std=c11 trainer.c $(pkg-config --cflags --libs invar-ledger) -o trainer
+ *     mkdir run && cd run && ../trainer 6     trains steps 0 to 5
+ *     ../trainer 12                           on from the checkpoint; repeats steps 4 and 5
+ *     invar ledger verify ledger.db
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "ledger/ledger.h"
+
+enum { SIZE = 10000, EVERY = 4 /* steps a checkpoint */, POINTS = 2 };
+
+/* All that the next step depends on: what a checkpoint holds. */
+typedef struct trainer {
+    int64_t step;       /* the last one; -1: none */
+    invar_digest chain; /* of the ledger, there: ties the two together */
+    float weights[SIZE];
+} trainer;
+
+static trainer t = {.step = -1};
+static float grad[SIZE];
+
+static invar_status hash_tensor(invar_digest *out, const float *tensor)
+{
+    const invar_tree_shard shard = {tensor, 1, SIZE * sizeof *tensor, SIZE * sizeof *tensor};
+
+    return invar_tree_hash(out, NULL, &(invar_tree_input){&shard, 1});
+}
+
+/* The places whose bits are recorded at every step: a value, and what it is computed from. */
+static invar_status define_points(invar_ledger *ledger)
+{
+    static const int64_t shape[1] = {SIZE}, gradient[1] = {0};
+    const invar_ledger_point points[POINTS] = {
+        {"weights.grad", "backward", 0, "toy", "grad", 0, "f32", shape, 1, 1, false, NULL, 0},
+        {"weights", "optimizer", 0, "sgd", "param", 0, "f32", shape, 1, 1, false, gradient, 1}};
+
+    return invar_ledger_define(ledger, points, POINTS);
+}
+
+/* A step: your arithmetic, then one call. When append has returned, the step is on record. */
+static invar_status train_step(invar_ledger *ledger)
+{
+    invar_digest digests[POINTS];
+    invar_ledger_step entry = {.step = t.step + 1, .weights = t.step + 1, .digests = digests};
+    double loss = 0;
+
+    for (int i = 0; i < SIZE; i++) {
+        grad[i] = t.weights[i] - (float)((i * 7 + entry.step) % 16);
+        loss += (double)grad[i] * grad[i] / SIZE;
+    }
+    INVAR_TRY(hash_tensor(&digests[0], grad));
+    for (int i = 0; i < SIZE; i++)
+        t.weights[i] -= 0.25f * grad[i];
+    INVAR_TRY(hash_tensor(&digests[1], t.weights));
+
+    const invar_ledger_metric metrics[] = {{"train/loss", loss}, {"train/lr", 0.25}};
+    entry.metrics = metrics;
+    entry.n_metrics = 2;
+    invar_hash_bytes(&entry.batch, &entry.step, sizeof entry.step); // what it was trained on
+    INVAR_TRY(invar_ledger_append(ledger, &entry));
+    return invar_ledger_chain(&t.step, &t.chain, ledger);
+}
+
+/* Written and synced, announced, renamed, completed: no checkpoint has a step the ledger lacks. */
+static invar_status save(invar_ledger *ledger)
+{
+    invar_ledger_checkpoint made = {t.step, "checkpoint", sizeof t, {{0}}, t.chain};
+    int file = open("checkpoint.new", O_WRONLY | O_CREAT | O_TRUNC, 0666), folder;
+
+    if (file < 0 || write(file, &t, sizeof t) != sizeof t || fsync(file) || close(file))
+        return INVAR_FAIL(INVAR_E_IO, 0, "checkpoint.new: cannot be written");
+    invar_hash_bytes(&made.hash, &t, sizeof t);
+    INVAR_TRY(invar_ledger_checkpoint_intent(ledger, &made));
+    folder = open(".", O_RDONLY);
+    if (rename("checkpoint.new", "checkpoint") || fsync(folder) || close(folder))
+        return INVAR_FAIL(INVAR_E_IO, 0, "checkpoint: cannot be made");
+    return invar_ledger_checkpoint_complete(ledger, &made);
+}
+
+/* A new run, or a new segment of the run that is there: after the checkpoint or from the start. */
+static invar_status start(invar_ledger *ledger)
+{
+    static const invar_ledger_pair identity[] = {{"lr", "0.25"}, {"size", "10000"}};
+    const invar_ledger_run run = {"toy", "train", identity, 2, NULL, 0, {0}};
+    invar_ledger_summary known;
+    FILE *file = fopen("checkpoint", "rb");
+
+    if (file && (fread(&t, sizeof t, 1, file) != 1 || fclose(file)))
+        return INVAR_FAIL(INVAR_E_IO, 0, "checkpoint: cannot be read");
+    if (invar_ledger_find(&known, ledger, NULL) == INVAR_OK)
+        return invar_ledger_resume(ledger, known.uuid, t.step, &t.chain, &run.circumstances);
+    return invar_ledger_begin(ledger, &run);
+}
+
+static invar_status train(invar_ledger *ledger, int64_t steps)
+{
+    INVAR_TRY(start(ledger));
+    INVAR_TRY(define_points(ledger));
+    while (t.step + 1 < steps) {
+        INVAR_TRY(train_step(ledger));
+        if ((t.step + 1) % EVERY == 0)
+            INVAR_TRY(save(ledger));
+    }
+    return invar_ledger_finish(ledger, 0, "done");
+}
+
+int main(int argc, char **argv)
+{
+    const invar_ledger_options options = {.create = true, .writer = "the toy trainer"};
+    invar_ledger *ledger = NULL;
+    invar_status status = invar_ledger_open(&ledger, "ledger.db", &options);
+
+    if (status == INVAR_OK)
+        status = train(ledger, argc > 1 ? strtoll(argv[1], NULL, 10) : 12);
+    if (status != INVAR_OK)
+        fprintf(stderr, "trainer: %s\n", invar_error_last()->message);
+    invar_ledger_close(ledger);
+    return status != INVAR_OK;
+}

@@ -1,0 +1,372 @@
+/*
+ * ledger.c - opening, closing, and the transactions that everything is written in.
+ *
+ * One transaction is one entry. The writer's position moves after the commit only, so a call that
+ * failed has changed neither the file nor the object, and may be repeated.
+ *
+ * Invariants: L1, L4, L5, L9 (docs/ledger.md)
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/ledger.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "ledger/file.h"
+#include "ledger/internal.h"
+#include "ledger/schema.h"
+
+#include "base/invar_banned.h"
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static invar_status not_found(const char *path)
+{
+    return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "ledger %.150s: there is no such file", path);
+}
+
+static invar_status not_a_ledger(const char *path)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.150s: an empty file, not a ledger", path);
+}
+
+static invar_status check_place(const char *path, bool write)
+{
+    const char *network = invar_file_network(path);
+
+    if (!network || (!write && !invar_file_has_wal(path)))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "ledger %.110s: it lies on %s, where SQLite loses data; put it on a local "
+                      "disk with --ledger LOCAL",
+                      path, network);
+}
+
+/* An empty database is what a writer that died before its first transaction leaves. */
+static invar_status make_schema(invar_sql *sql)
+{
+    int64_t objects, application;
+
+    INVAR_TRY(invar_sql_query_int(&objects, sql, "SELECT count(*) FROM sqlite_schema", 0));
+    INVAR_TRY(invar_sql_query_int(&application, sql, "PRAGMA application_id", 0));
+    if (objects == 0 && application == 0)
+        INVAR_TRY(invar_schema_migrate(sql, invar_ledger_schemas));
+    return INVAR_OK;
+}
+
+static invar_status open_writer(invar_ledger *ledger, const char *path,
+                                const invar_ledger_options *options, invar_file_kind kind)
+{
+    if (kind == INVAR_FILE_KIND_MISSING && !options->create)
+        return not_found(path);
+    if (kind == INVAR_FILE_KIND_EMPTY && !options->create)
+        return not_a_ledger(path);
+    INVAR_TRY(check_place(path, true));
+    if (invar_file_has_other_names(path))
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "ledger %.120s: the file has a second name (a hard link), under which "
+                          "another writer could not be seen; make a copy",
+                          path);
+    INVAR_TRY(invar_file_lock(&ledger->lock, path, options->writer));
+    INVAR_TRY(invar_sql_open(&ledger->sql, path,
+                             options->create ? INVAR_SQL_MODE_CREATE : INVAR_SQL_MODE_WRITE));
+    if (options->create)
+        INVAR_TRY(make_schema(ledger->sql));
+    INVAR_TRY(invar_schema_check(ledger->sql));
+    // only now, when it is known to be a ledger, may the file be changed
+    INVAR_TRY(invar_sql_exec(ledger->sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
+                                          "PRAGMA foreign_keys = ON; "
+                                          "PRAGMA journal_size_limit = 67108864"));
+    return kind == INVAR_FILE_KIND_MISSING ? invar_file_sync_folder(path) : INVAR_OK;
+}
+
+static invar_status open_as(invar_ledger *ledger, const char *path, invar_sql_mode mode)
+{
+    invar_status status;
+
+    INVAR_TRY(invar_sql_open(&ledger->sql, path, mode));
+    status = invar_schema_check(ledger->sql);
+    if (status != INVAR_OK) {
+        invar_sql_close(ledger->sql);
+        ledger->sql = NULL;
+    }
+    return status;
+}
+
+static bool has_writer(const char *path)
+{
+    char writer[INVAR_LEDGER_WRITER_SIZE];
+
+    if (invar_ledger_writer(writer, path) != INVAR_OK)
+        invar_error_clear(); // a lock that cannot be read: nobody that we could wait for
+    return writer[0] != '\0';
+}
+
+/*
+ * A reader of a WAL file needs the writer's shared memory, and makes it where there is none. In a
+ * folder where it cannot, a file without WAL and writer is complete and can be read as it is.
+ */
+static invar_status open_reader(invar_ledger *ledger, const char *path, invar_file_kind kind)
+{
+    bool complete = !invar_file_has_wal(path) && !has_writer(path);
+    invar_status status;
+
+    if (kind == INVAR_FILE_KIND_MISSING)
+        return not_found(path);
+    if (kind == INVAR_FILE_KIND_EMPTY)
+        return not_a_ledger(path);
+    INVAR_TRY(check_place(path, false));
+    if (complete && (invar_file_network(path) || !invar_file_writable(path)))
+        return open_as(ledger, path, INVAR_SQL_MODE_IMMUTABLE);
+    status = open_as(ledger, path, INVAR_SQL_MODE_READ);
+    if (status == INVAR_E_IO && !complete && !invar_file_writable(path))
+        return INVAR_FAIL(
+            INVAR_E_IO, invar_error_last()->native,
+            "ledger %.90s: its last steps are in \"...-wal\" and its folder cannot be "
+            "written; copy both files to another folder",
+            path);
+    return status;
+}
+
+invar_status invar_ledger_open(invar_ledger **out, const char *path,
+                               const invar_ledger_options *options)
+{
+    static const invar_ledger_options reader = {.write = false};
+    char target[INVAR_FILE_PATH_SIZE];
+    invar_ledger *ledger;
+    invar_file_kind kind;
+    invar_status status;
+    void *block;
+
+    if (!options)
+        options = &reader;
+    if (path[0] == '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is empty");
+    INVAR_TRY(invar_file_resolve(target, path));
+    INVAR_TRY(invar_file_look(&kind, target));
+    INVAR_TRY(invar_alloc(&block, 1, sizeof *ledger, "a ledger"));
+    ledger = block;
+    memset(ledger, 0, sizeof *ledger);
+    ledger->lock = -1;
+    ledger->at.step = -1;
+    status = options->write || options->create ? open_writer(ledger, target, options, kind)
+                                               : open_reader(ledger, target, kind);
+    if (status != INVAR_OK) {
+        invar_ledger_close(ledger);
+        return status;
+    }
+    *out = ledger;
+    return INVAR_OK;
+}
+
+/* The file without its WAL: readers may keep SQLite from doing that by itself at the end. */
+static void complete_file(invar_sql *sql)
+{
+    invar_error error;
+
+    invar_error_take(&error); // close may follow a failure, which is the news
+    if (invar_sql_exec(sql, "PRAGMA busy_timeout = 200; PRAGMA wal_checkpoint(TRUNCATE)") !=
+        INVAR_OK)
+        invar_error_clear();
+    invar_error_put(&error);
+}
+
+void invar_ledger_close(invar_ledger *ledger)
+{
+    if (!ledger)
+        return;
+    for (int i = 0; i < INVAR_TABLE_COUNT; i++)
+        invar_sql_free(ledger->insert[i]);
+    invar_sql_free(ledger->insert_entry);
+    invar_sql_free(ledger->insert_series);
+    if (ledger->lock >= 0 && ledger->sql)
+        complete_file(ledger->sql);
+    invar_free(ledger->series);
+    invar_free(ledger->definition.rooted);
+    invar_sql_close(ledger->sql);
+    if (ledger->lock >= 0)
+        close(ledger->lock);
+    invar_free(ledger);
+}
+
+/* ---- reading in one snapshot ----------------------------------------------------------------- */
+
+invar_status invar_ledger_snapshot(bool *began_out, invar_ledger *ledger)
+{
+    *began_out = !invar_sql_in_transaction(ledger->sql);
+    return *began_out ? invar_sql_exec(ledger->sql, "BEGIN") : INVAR_OK;
+}
+
+void invar_ledger_snapshot_end(invar_ledger *ledger, bool began)
+{
+    if (began)
+        invar_sql_roll_back(ledger->sql, INVAR_OK); // the reader's own failure, if any, is the news
+}
+
+/* ---- transactions ---------------------------------------------------------------------------- */
+
+static int64_t wall_clock_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
+                                   invar_durability durability)
+{
+    if (ledger->lock < 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.120s: it is open for reading only",
+                          invar_sql_path(ledger->sql));
+    if (!invar_file_lock_stands(ledger->lock))
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "ledger %.100s: its lock \"...-lock\" was removed, so somebody else may be "
+            "writing by now; open it again",
+            invar_sql_path(ledger->sql));
+    INVAR_TRY(invar_sql_exec(ledger->sql, durability == INVAR_DURABILITY_POWER
+                                              ? "PRAGMA synchronous = FULL"
+                                              : "PRAGMA synchronous = NORMAL"));
+    INVAR_TRY(invar_sql_exec(ledger->sql, "BEGIN IMMEDIATE"));
+    ledger->kind = kind;
+    ledger->rows = 0;
+    ledger->total = 0;
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_add(invar_ledger *ledger, invar_table table,
+                              const invar_ledger_value *row)
+{
+    int64_t sum = invar_row_sum(table, row);
+
+    if (!ledger->insert[table])
+        INVAR_TRY(invar_row_insert(&ledger->insert[table], ledger->sql, table));
+    INVAR_TRY(invar_row_write(ledger->insert[table], table, ledger->at.run, row, sum));
+    ledger->rows++;
+    ledger->total += (uint64_t)sum;
+    return INVAR_OK;
+}
+
+/* ---- series ---------------------------------------------------------------------------------- */
+
+static bool series_known(const invar_ledger *ledger, uint64_t hash)
+{
+    for (size_t i = 0; i < ledger->n_series; i++)
+        if (ledger->series[i] == hash)
+            return true;
+    return false;
+}
+
+static invar_status remember_series(invar_ledger *ledger, uint64_t hash)
+{
+    size_t room = ledger->series_room ? 2 * ledger->series_room : 128;
+    void *block;
+
+    if (ledger->n_series == ledger->series_room) {
+        INVAR_TRY(invar_alloc(&block, room, sizeof *ledger->series, "names"));
+        if (ledger->n_series > 0)
+            memcpy(block, ledger->series, ledger->n_series * sizeof *ledger->series);
+        invar_free(ledger->series);
+        ledger->series = block;
+        ledger->series_room = room;
+    }
+    ledger->series[ledger->n_series++] = hash;
+    return INVAR_OK;
+}
+
+static invar_status insert_series(invar_ledger *ledger, const char *name)
+{
+    invar_status status;
+    bool row;
+
+    if (!ledger->insert_series)
+        INVAR_TRY(invar_sql_prepare(&ledger->insert_series, ledger->sql,
+                                    "INSERT INTO series(name) SELECT ?1 WHERE NOT EXISTS(SELECT 1 "
+                                    "FROM series WHERE name = ?1)"));
+    INVAR_TRY(invar_sql_bind_text(ledger->insert_series, 1, name, strlen(name)));
+    status = invar_sql_step(&row, ledger->insert_series);
+    invar_sql_reset(ledger->insert_series);
+    return status;
+}
+
+/* Most names come again at every step: those are not asked for again. */
+invar_status invar_ledger_add_series(invar_ledger *ledger, const char *name)
+{
+    invar_digest digest;
+    uint64_t hash;
+
+    invar_hash_bytes(&digest, name, strlen(name));
+    memcpy(&hash, digest.bytes, sizeof hash);
+    if (series_known(ledger, hash))
+        return INVAR_OK;
+    INVAR_TRY(insert_series(ledger, name));
+    return remember_series(ledger, hash);
+}
+
+/* ---- the end of a transaction ---------------------------------------------------------------- */
+
+void invar_entry_chain(invar_digest *chain, int64_t n, const invar_ledger_value *kind, int64_t ns,
+                       int64_t rows, int64_t total)
+{
+    const invar_ledger_value values[] = {invar_value_int(n), *kind, invar_value_int(ns),
+                                         invar_value_int(rows), invar_value_int(total)};
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, chain->bytes, sizeof chain->bytes);
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++)
+        invar_value_hash(&hasher, &values[i]);
+    invar_hasher_final(chain, &hasher);
+}
+
+static invar_status add_entry(invar_ledger *ledger, invar_digest *chain_out)
+{
+    invar_ledger_value kind = invar_value_text(ledger->kind);
+    invar_digest chain = ledger->at.entry_chain;
+    int64_t ns = wall_clock_ns();
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row;
+
+    if (!ledger->insert_entry)
+        INVAR_TRY(invar_sql_prepare(&ledger->insert_entry, ledger->sql,
+                                    "INSERT INTO entry(run, n, kind, ns, rows, total, chain) "
+                                    "VALUES(?1, ?2, ?3, ?4, ?5, ?6, ?7)"));
+    stmt = ledger->insert_entry;
+    invar_entry_chain(&chain, ledger->at.entry, &kind, ns, ledger->rows, (int64_t)ledger->total);
+    INVAR_TRY(invar_sql_bind_int(stmt, 1, ledger->at.run));
+    INVAR_TRY(invar_sql_bind_int(stmt, 2, ledger->at.entry));
+    INVAR_TRY(invar_sql_bind_text(stmt, 3, ledger->kind, strlen(ledger->kind)));
+    INVAR_TRY(invar_sql_bind_int(stmt, 4, ns));
+    INVAR_TRY(invar_sql_bind_int(stmt, 5, ledger->rows));
+    INVAR_TRY(invar_sql_bind_int(stmt, 6, (int64_t)ledger->total));
+    INVAR_TRY(invar_sql_bind_blob(stmt, 7, chain.bytes, sizeof chain.bytes));
+    status = invar_sql_step(&row, stmt);
+    invar_sql_reset(stmt);
+    *chain_out = chain;
+    return status;
+}
+
+invar_status invar_ledger_commit(invar_ledger *ledger, invar_status status,
+                                 const invar_ledger_position *next)
+{
+    invar_digest chain;
+
+    if (status == INVAR_OK)
+        status = add_entry(ledger, &chain);
+    if (status == INVAR_OK)
+        status = invar_sql_exec(ledger->sql, "COMMIT");
+    if (status != INVAR_OK) {
+        ledger->n_series = 0; // names that this transaction added are gone
+        return invar_sql_roll_back(ledger->sql, status);
+    }
+    ledger->at = *next;
+    ledger->at.entry++;
+    ledger->at.entry_chain = chain;
+    return INVAR_OK;
+}

@@ -1,0 +1,533 @@
+/*
+ * provenance.c - from what the running program was built, and where it runs.
+ *
+ * Everything read here was written by somebody else: sizes are bounded, only regular files are
+ * read, and what becomes the value of a fact is one line without control characters. The recipe
+ * reader sees to that for the build's file, keep() for the rest.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/provenance.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#ifdef __GLIBC__
+#include <gnu/libc-version.h>
+#endif
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/recipe.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_FACTS 32
+#define VALUE_SIZE 256 /* of a value that does not come from the build's file */
+#define PATH_SIZE 4096
+#define SYSTEM_FILE_BYTES 65536 /* of /proc/cpuinfo and the like: the first CPU is enough */
+#define PIECE_BYTES 65536       /* of the program, when it is hashed */
+
+struct invar_provenance {
+    invar_recipe *build; /* holds the values of its facts */
+    char *diff;
+    invar_ledger_fact facts[MAX_FACTS];
+    size_t n_facts;
+    char values[MAX_FACTS][VALUE_SIZE]; /* values[i]: room for that of facts[i] */
+    invar_ledger_object object;
+    size_t n_objects;
+};
+
+/* ---- facts ----------------------------------------------------------------------------------- */
+
+/* Adds a fact whose value outlives it. */
+static void add(invar_provenance *p, const char *scope, const char *key, const char *value)
+{
+    INVAR_CHECK(p->n_facts < MAX_FACTS);
+    p->facts[p->n_facts++] = (invar_ledger_fact){scope, key, value};
+}
+
+/* Adds a fact with a value of its own, made harmless. */
+static void keep(invar_provenance *p, const char *scope, const char *key, const char *fmt, ...)
+    INVAR_PRINTF(4, 5);
+
+static void keep(invar_provenance *p, const char *scope, const char *key, const char *fmt, ...)
+{
+    char value[VALUE_SIZE];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(value, sizeof value, fmt, args);
+    va_end(args);
+    INVAR_CHECK(p->n_facts < MAX_FACTS);
+    invar_text_quote(p->values[p->n_facts], VALUE_SIZE, value, strlen(value));
+    add(p, scope, key, p->values[p->n_facts]);
+}
+
+/* The record of the last failure as a fact: it explains why `dirty` is unknown. */
+static void keep_problem(invar_provenance *p)
+{
+    keep(p, "build", "problem", "%s", invar_error_last()->message);
+    invar_error_clear();
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+/* Opens a regular file: anything else might never end, or never begin. */
+static invar_status open_file(int *out, off_t *bytes_out, const char *path)
+{
+    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    struct stat about;
+
+    if (file < 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: cannot be opened: %s", path, strerror(errno));
+    if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
+        close(file);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.160s: is not a file", path);
+    }
+    *out = file;
+    *bytes_out = about.st_size;
+    return INVAR_OK;
+}
+
+/* As many bytes as there are and `size` has room for. */
+static invar_status read_bytes(size_t *out, int file, char *data, size_t size, const char *path)
+{
+    size_t used = 0;
+
+    while (used < size) {
+        ssize_t count = read(file, data + used, size - used);
+        if (count < 0 && errno == EINTR)
+            continue;
+        if (count < 0)
+            return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: cannot be read: %s", path,
+                              strerror(errno));
+        if (count == 0)
+            break;
+        used += (size_t)count;
+    }
+    *out = used;
+    return INVAR_OK;
+}
+
+/* The beginning of a file, at most `limit` bytes and a NUL. *total_out: the file's own size. */
+static invar_status load(char **out, size_t *bytes_out, off_t *total_out, const char *path,
+                         size_t limit)
+{
+    invar_status status;
+    int file;
+
+    *out = NULL;
+    INVAR_TRY(open_file(&file, total_out, path));
+    status = invar_alloc((void **)out, limit + 1, 1, path);
+    if (status == INVAR_OK)
+        status = read_bytes(bytes_out, file, *out, limit, path);
+    close(file);
+    if (status != INVAR_OK) {
+        invar_free(*out);
+        *out = NULL;
+        return status;
+    }
+    (*out)[*bytes_out] = '\0';
+    return INVAR_OK;
+}
+
+/* ---- the build ------------------------------------------------------------------------------- */
+
+enum { DIRTY = 5, BUILD_KEYS = 10 };
+
+#define TEXT(key, text)                                                                            \
+    {                                                                                              \
+        .section = "build", .name = (key), .type = INVAR_RECIPE_TYPE_STRING, .fallback = "",       \
+        .doc = (text)                                                                              \
+    }
+
+static const invar_recipe_key build_keys[BUILD_KEYS] = {
+    TEXT("commit", "the commit that was checked out"),
+    TEXT("tree", "its tree"),
+    TEXT("commit-time", "when it was committed"),
+    TEXT("author", "who wrote it"),
+    TEXT("subject", "the first line of its message"),
+    [DIRTY] = {.section = "build",
+               .name = "dirty",
+               .type = INVAR_RECIPE_TYPE_ENUM,
+               .fallback = "unknown",
+               .choices = "clean|untracked|modified|unknown",
+               .doc = "what the sources had beyond the commit"},
+    TEXT("compiler", "name and version of the C compiler"),
+    TEXT("flags", "its flags"),
+    TEXT("version", "of the program"),
+    TEXT("type", "of the build"),
+};
+static const char *const fact_keys[BUILD_KEYS] = {"commit",  "tree",  "commit_time", "author",
+                                                  "subject", "dirty", "compiler",    "flags",
+                                                  "version", "type"};
+static const invar_recipe_schema build_schema = {build_keys, BUILD_KEYS};
+
+static invar_status read_build(invar_provenance *p, const char *path)
+{
+    char *text;
+    size_t bytes;
+    off_t total;
+    invar_status status;
+
+    INVAR_TRY(invar_recipe_new(&p->build, &build_schema));
+    INVAR_TRY(load(&text, &bytes, &total, path, INVAR_RECIPE_MAX_BYTES + 1));
+    status = invar_recipe_parse(p->build, path, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+static bool has_diff(const invar_provenance *p)
+{
+    invar_recipe_entry dirty;
+
+    invar_recipe_entry_get(&dirty, p->build, DIRTY);
+    return strcmp(dirty.text, "untracked") == 0 || strcmp(dirty.text, "modified") == 0;
+}
+
+/* What the sources had beyond the commit; without it the commit alone would mislead. */
+static invar_status read_diff(invar_provenance *p, const char *build)
+{
+    char path[PATH_SIZE];
+    size_t bytes;
+    off_t total;
+
+    if (snprintf(path, sizeof path, "%s.diff", build) >= (int)sizeof path)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.160s...: the path is too long", build);
+    INVAR_TRY(load(&p->diff, &bytes, &total, path, INVAR_PROVENANCE_DIFF_BYTES));
+    p->object = (invar_ledger_object){"build", "diff", "text/x-diff", p->diff, bytes};
+    p->n_objects = 1;
+    if ((off_t)bytes < total)
+        keep(p, "build", "diff_truncated", "%zu of %" PRId64 " bytes", bytes, (int64_t)total);
+    return INVAR_OK;
+}
+
+/* Both files count, or neither. */
+static invar_status gather_build(invar_provenance *p, const char *path)
+{
+    invar_status status = read_build(p, path);
+
+    if (status == INVAR_OK && has_diff(p))
+        status = read_diff(p, path);
+    if (status == INVAR_E_NOMEM)
+        return status;
+    if (status != INVAR_OK) {
+        keep_problem(p);
+        add(p, "build", "dirty", "unknown");
+        return INVAR_OK;
+    }
+    for (int i = 0; i < BUILD_KEYS; i++) {
+        invar_recipe_entry entry;
+        invar_recipe_entry_get(&entry, p->build, i);
+        add(p, "build", fact_keys[i], entry.text);
+    }
+    return INVAR_OK;
+}
+
+/* ---- the program ----------------------------------------------------------------------------- */
+
+/* PROGRAM.build. A program whose file was replaced since is "PROGRAM (deleted)" and has none. */
+static void find_build(char out[PATH_SIZE])
+{
+    static const char ending[] = ".build";
+    ssize_t length = readlink("/proc/self/exe", out, PATH_SIZE - sizeof ending);
+
+    if (length > 0)
+        memcpy(out + length, ending, sizeof ending);
+}
+
+static invar_status hash_file(invar_digest *out, int file, const char *path)
+{
+    invar_hasher hasher;
+    char *piece;
+    size_t bytes = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&piece, PIECE_BYTES, 1, path));
+    invar_hasher_init(&hasher);
+    do {
+        status = read_bytes(&bytes, file, piece, PIECE_BYTES, path);
+        if (status == INVAR_OK)
+            invar_hasher_update(&hasher, piece, bytes);
+    } while (status == INVAR_OK && bytes == PIECE_BYTES);
+    invar_hasher_final(out, &hasher);
+    invar_free(piece);
+    return status;
+}
+
+static invar_status gather_program(invar_provenance *p)
+{
+    static const char path[] = "/proc/self/exe";
+    char hex[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+    invar_status status;
+    off_t bytes;
+    int file;
+
+    if (open_file(&file, &bytes, path) != INVAR_OK) { // no /proc here
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    status = hash_file(&digest, file, path);
+    close(file);
+    INVAR_TRY(status);
+    invar_digest_format(hex, &digest);
+    keep(p, "build", "binary", "%s", hex);
+    return INVAR_OK;
+}
+
+/* ---- the host -------------------------------------------------------------------------------- */
+
+/* A piece of a text; empty where there is none. */
+typedef struct span {
+    const char *at;
+    int length;
+} span;
+
+/* The value of the first line "KEY<blanks>SIGN<blanks>value", without quotes around it. */
+static span find_line(const char *text, const char *key, char sign)
+{
+    size_t length = strlen(key);
+
+    for (const char *line = text; line; line = strchr(line, '\n')) {
+        const char *value;
+
+        line += *line == '\n';
+        value = line + length;
+        if (strncmp(line, key, length) != 0)
+            continue;
+        value += strspn(value, " \t");
+        if (*value++ != sign)
+            continue;
+        value += strspn(value, " \t\"'");
+        length = strcspn(value, "\n");
+        while (length > 0 && strchr(" \t\"'", value[length - 1]))
+            length--;
+        return (span){value, (int)length};
+    }
+    return (span){"", 0};
+}
+
+static bool has_word(span words, const char *word)
+{
+    size_t length = strlen(word), step;
+
+    for (const char *at = words.at, *end = at + words.length; at < end; at += step + 1) {
+        step = strcspn(at, " \n");
+        if (step == length && memcmp(at, word, length) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void keep_cpu(invar_provenance *p, const char *info, const char *machine)
+{
+    span name = find_line(info, "model name", ':');
+    span maker = find_line(info, "CPU implementer", ':');
+    span part = find_line(info, "CPU part", ':');
+
+    if (name.length > 0)
+        keep(p, "host", "cpu", "%.*s", name.length, name.at);
+    else if (maker.length > 0)
+        keep(p, "host", "cpu", "implementer %.*s part %.*s", maker.length, maker.at, part.length,
+             part.at);
+    else
+        keep(p, "host", "cpu", "%s", machine);
+}
+
+/* The machine, and those of its extensions that code for numbers chooses by. */
+static void keep_isa(invar_provenance *p, const char *info, const char *machine)
+{
+    static const char *const extensions[] = {
+        "sse4_2",   "avx",      "f16c",     "fma",         "avx2",        "avx512f",
+        "avx512bw", "avx512vl", "avx_vnni", "avx512_vnni", "avx512_bf16", "avx512_fp16",
+        "amx_tile", "amx_int8", "amx_bf16", "asimd",       "asimdhp",     "asimddp",
+        "asimdfhm", "i8mm",     "bf16",     "sve",         "sve2",        "sme"};
+    char text[VALUE_SIZE];
+    span flags = find_line(info, "flags", ':');
+    size_t used = (size_t)snprintf(text, sizeof text, "%.64s", machine);
+
+    if (flags.length == 0)
+        flags = find_line(info, "Features", ':');
+    for (size_t i = 0; i < sizeof extensions / sizeof extensions[0]; i++) {
+        if (has_word(flags, extensions[i]) && used + strlen(extensions[i]) + 1 < sizeof text)
+            used += (size_t)snprintf(text + used, sizeof text - used, " %s", extensions[i]);
+    }
+    keep(p, "host", "isa", "%s", text);
+}
+
+/* A file of the system, or an empty text: none of them has to exist. */
+static invar_status load_system(char **out, const char *path)
+{
+    size_t bytes;
+    off_t total;
+    invar_status status = load(out, &bytes, &total, path, SYSTEM_FILE_BYTES);
+
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
+        return status;
+    invar_error_clear();
+    INVAR_TRY(invar_alloc((void **)out, 1, 1, path));
+    (*out)[0] = '\0';
+    return INVAR_OK;
+}
+
+static void keep_system(invar_provenance *p, const struct utsname *system, const char *release)
+{
+    span os = find_line(release, "PRETTY_NAME", '=');
+
+    keep(p, "host", "name", "%s", system->nodename);
+    keep(p, "host", "cores", "%ld", sysconf(_SC_NPROCESSORS_ONLN));
+    keep(p, "host", "memory", "%" PRId64,
+         (int64_t)sysconf(_SC_PHYS_PAGES) * (int64_t)sysconf(_SC_PAGESIZE));
+    keep(p, "host", "os", "%.*s", os.length > 0 ? os.length : 7, os.length > 0 ? os.at : "unknown");
+    keep(p, "host", "kernel", "%s %s", system->sysname, system->release);
+#ifdef __GLIBC__
+    keep(p, "host", "libc", "glibc %s", gnu_get_libc_version());
+#else
+    keep(p, "host", "libc", "unknown");
+#endif
+}
+
+static invar_status gather_host(invar_provenance *p)
+{
+    struct utsname system;
+    char *info = NULL, *release = NULL;
+    invar_status status;
+
+    if (uname(&system) != 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "uname: %s", strerror(errno));
+    status = load_system(&info, "/proc/cpuinfo");
+    if (status == INVAR_OK)
+        status = load_system(&release, "/etc/os-release");
+    if (status == INVAR_OK) {
+        keep_cpu(p, info, system.machine);
+        keep_isa(p, info, system.machine);
+        keep_system(p, &system, release);
+    }
+    invar_free(info);
+    invar_free(release);
+    return status;
+}
+
+/* ---- the GPUs -------------------------------------------------------------------------------- */
+
+#define NVIDIA "/proc/driver/nvidia"
+
+/* "NVRM version: NVIDIA UNIX ... for x86_64  580.159.04  Release Build": the first number. */
+static span find_driver(const char *text)
+{
+    for (const char *at = text; *at && *at != '\n'; at += strcspn(at, " \n"), at += *at == ' ') {
+        int length = (int)strspn(at, "0123456789.");
+        if (length > 0 && (at[length] == ' ' || at[length] == '\n'))
+            return (span){at, length};
+    }
+    return (span){"", 0};
+}
+
+/* How many GPUs the driver has, and in `first` the file that describes one of them. */
+static int count_gpus(char first[PATH_SIZE])
+{
+    struct dirent *entry;
+    DIR *folder = opendir(NVIDIA "/gpus");
+    int count = 0;
+
+    if (!folder)
+        return 0;
+    while ((entry = readdir(folder)) != NULL) {
+        char path[PATH_SIZE];
+        if (entry->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, NVIDIA "/gpus/%s/information", entry->d_name);
+        // folders come in any order: the first by name, so that it is always the same one
+        if (count++ == 0 || strcmp(path, first) < 0)
+            memcpy(first, path, sizeof path);
+    }
+    closedir(folder);
+    return count;
+}
+
+/* What the driver says of itself and its GPUs; a trainer that uses some of them knows more. */
+static invar_status gather_gpus(invar_provenance *p)
+{
+    char first[PATH_SIZE], *version = NULL, *information = NULL;
+    int count = count_gpus(first);
+    invar_status status;
+
+    if (count == 0)
+        return INVAR_OK;
+    status = load_system(&version, NVIDIA "/version");
+    if (status == INVAR_OK)
+        status = load_system(&information, first);
+    if (status == INVAR_OK) {
+        span driver = find_driver(version), name = find_line(information, "Model", ':');
+        span uuid = find_line(information, "GPU UUID", ':');
+        keep(p, "gpu", "count", "%d", count);
+        keep(p, "gpu", "driver", "%.*s", driver.length, driver.at);
+        keep(p, "gpu", "name", "%.*s", name.length, name.at);
+        if (count == 1)
+            keep(p, "gpu", "uuid", "%.*s", uuid.length, uuid.at);
+    }
+    invar_free(version);
+    invar_free(information);
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+invar_status invar_provenance_gather(invar_provenance **out, const char *build)
+{
+    char own[PATH_SIZE] = "";
+    invar_provenance *p;
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&p, 1, sizeof *p, "provenance"));
+    memset(p, 0, sizeof *p);
+    if (!build)
+        find_build(own);
+    status = gather_build(p, build ? build : own);
+    if (status == INVAR_OK)
+        status = gather_program(p);
+    if (status == INVAR_OK)
+        status = gather_host(p);
+    if (status == INVAR_OK)
+        status = gather_gpus(p);
+    if (status != INVAR_OK) {
+        invar_provenance_free(p);
+        return status;
+    }
+    *out = p;
+    return INVAR_OK;
+}
+
+void invar_provenance_free(invar_provenance *provenance)
+{
+    if (!provenance)
+        return;
+    invar_recipe_free(provenance->build);
+    invar_free(provenance->diff);
+    invar_free(provenance);
+}
+
+const invar_ledger_fact *invar_provenance_facts(size_t *count_out,
+                                                const invar_provenance *provenance)
+{
+    *count_out = provenance->n_facts;
+    return provenance->facts;
+}
+
+const invar_ledger_object *invar_provenance_objects(size_t *count_out,
+                                                    const invar_provenance *provenance)
+{
+    *count_out = provenance->n_objects;
+    return &provenance->object;
+}

@@ -1,0 +1,7 @@
+-- finish-reasons: How did samples end: stopped, cut off at the length limit, aborted?
+-- params: :run run, :bucket integer = 10
+-- SPDX-License-Identifier: Apache-2.0
+SELECT step / :bucket * :bucket AS from_step, finish, count(*) AS samples,
+       avg(tokens) AS mean_tokens, avg(reward) AS mean_reward
+FROM samples WHERE run = :run
+GROUP BY from_step, finish ORDER BY from_step, finish;

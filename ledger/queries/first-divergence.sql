@@ -1,0 +1,14 @@
+-- first-divergence: Where do two runs stop being bit-identical, and did they see the same data?
+-- params: :a run, :b run
+-- SPDX-License-Identifier: Apache-2.0
+WITH pair AS (
+  SELECT x.step, x.chain AS chain_a, y.chain AS chain_b, x.root <> y.root AS differs,
+         x.batch = y.batch AS same_batch, x.rng = y.rng AS same_rng
+  FROM timeline x JOIN timeline y ON y.step = x.step
+  WHERE x.run = :a AND y.run = :b),
+whole AS (
+  SELECT count(*) AS compared_steps, coalesce(sum(differs), 0) AS differing_steps,
+         min(CASE WHEN differs THEN step END) AS first_step
+  FROM pair)
+SELECT compared_steps, differing_steps, first_step, chain_a, chain_b, same_batch, same_rng
+FROM whole LEFT JOIN pair ON step = first_step;

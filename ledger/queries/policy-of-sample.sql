@@ -1,0 +1,17 @@
+-- policy-of-sample: Which weights made a sample, and from which checkpoint can it be made again?
+-- params: :run run, :step integer, :sample integer
+-- SPDX-License-Identifier: Apache-2.0
+WITH made AS (
+  SELECT step, idx, prompt, rng, weights_first, weights_last,
+         lower(hex(weights_hash)) AS weights_hash, lower(hex(token_hash)) AS token_hash
+  FROM samples WHERE run = :run AND step = :step AND idx = :sample),
+start AS ( -- the newest one on the timeline that is no newer than those weights
+  SELECT c.step, c.path FROM made m JOIN checkpoint c ON c.run = :run AND c.step < m.step
+  WHERE c.state = 'complete'
+    AND EXISTS (SELECT 1 FROM timeline t
+                WHERE t.run = c.run AND t.step = c.step AND t.chain = lower(hex(c.chain))
+                  AND t.weights < m.weights_first)
+  ORDER BY c.step DESC, c.entry DESC LIMIT 1)
+SELECT m.step, m.idx AS sample, m.prompt, m.rng, m.weights_first, m.weights_last,
+       m.weights_hash, m.token_hash, s.step AS checkpoint_step, s.path AS checkpoint
+FROM made m LEFT JOIN start s;

@@ -1,0 +1,9 @@
+-- prompt-history: How did the samples of one prompt fare over the run?
+-- params: :run run, :prompt integer
+-- SPDX-License-Identifier: Apache-2.0
+SELECT step, count(*) AS samples, avg(reward) AS mean_reward, min(reward) AS lowest_reward,
+       max(reward) AS highest_reward, avg(tokens) AS mean_tokens,
+       sum(finish = 'length') AS truncated, max(diff) AS largest_difference
+FROM samples
+WHERE run = :run AND prompt = :prompt
+GROUP BY step ORDER BY step;

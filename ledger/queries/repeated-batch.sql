@@ -1,0 +1,7 @@
+-- repeated-batch: Was a training batch fed twice?
+-- params: :run run
+-- SPDX-License-Identifier: Apache-2.0
+SELECT step, same_as_step, batch
+FROM (SELECT step, batch, lag(step) OVER (PARTITION BY batch ORDER BY step) AS same_as_step
+      FROM timeline WHERE run = :run)
+WHERE same_as_step IS NOT NULL ORDER BY step;

@@ -1,0 +1,8 @@
+-- worst-tokens: Which tokens have the largest log-prob differences between rollout and training?
+-- params: :run run, :count integer = 10
+-- SPDX-License-Identifier: Apache-2.0
+SELECT diff AS difference, step, idx AS sample, diff_at AS position, prompt, weights_first,
+       weights_last, tokens
+FROM samples
+WHERE run = :run AND diff_at >= 0
+ORDER BY diff IS NOT NULL, diff DESC, step, idx LIMIT :count;

@@ -1,0 +1,10 @@
+-- zero-signal: How many prompts taught nothing, because all their samples got the same reward?
+-- params: :run run, :bucket integer = 10
+-- SPDX-License-Identifier: Apache-2.0
+WITH prompts AS (
+  SELECT step, prompt, min(reward_bits) = max(reward_bits) AS equal, max(reward) AS reward
+  FROM samples WHERE run = :run GROUP BY step, prompt)
+SELECT step / :bucket * :bucket AS from_step, count(*) AS groups, sum(equal) AS without_signal,
+       sum(equal AND reward > 0) AS all_rewarded, avg(equal) AS share
+FROM prompts
+GROUP BY from_step ORDER BY from_step;

@@ -1,0 +1,172 @@
+/*
+ * query.c - questions: named ones, and any text that only reads.
+ *
+ * A file of queries/ begins with two lines that say what it is:
+ *     -- first-threshold: At which step did a metric first exceed a value?
+ *     -- params: :run run, :metric text, :x number, :window integer = 20
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/embedded.h"
+#include "base/text.h"
+#include "ledger/internal.h"
+
+#include "base/invar_banned.h"
+
+enum { COLUMNS = 256 };
+
+/* ---- named queries --------------------------------------------------------------------------- */
+
+extern const invar_embedded invar_ledger_query_files[];
+
+/* The bytes up to `end`, or of the rest of the line, without spaces around them. */
+static size_t take(char *out, size_t size, const char *text, const char *ends)
+{
+    size_t length = strcspn(text, ends), used = length;
+    const char *from = text;
+
+    while (used > 0 && *from == ' ')
+        from++, used--;
+    while (used > 0 && from[used - 1] == ' ')
+        used--;
+    INVAR_CHECK(used < size); // our own files; a test reads them all
+    memcpy(out, from, used);
+    out[used] = '\0';
+    return length;
+}
+
+static void read_param(invar_ledger_query_param *out, const char *text)
+{
+    char type[INVAR_LEDGER_QUERY_WORD];
+
+    text += take(out->name, sizeof out->name, text + 1, " ") + 1;
+    text += take(type, sizeof type, text + 1, "=,\n") + 1;
+    INVAR_CHECK(strlen(type) > 0 && strchr("rint", type[0]));
+    out->type = type[0];
+    out->optional = *text == '=';
+    out->fallback[0] = '\0';
+    if (out->optional)
+        take(out->fallback, sizeof out->fallback, text + 1, ",\n");
+}
+
+/* ":run run, :x number = 5" */
+static void read_params(invar_ledger_query *out, const char *text)
+{
+    const char *end = text + strcspn(text, "\n"), *at = text;
+
+    for (out->n_params = 0; (at = memchr(at, ':', (size_t)(end - at))) != NULL; at++) {
+        INVAR_CHECK(out->n_params < INVAR_LEDGER_QUERY_PARAMS);
+        read_param(&out->params[out->n_params++], at);
+    }
+}
+
+static void read_query(invar_ledger_query *out, const invar_embedded *file)
+{
+    const char *text = file->text, *second = strchr(text, '\n');
+
+    INVAR_CHECK(strncmp(text, "-- ", 3) == 0 && second);
+    text += 3 + take(out->name, sizeof out->name, text + 3, ":\n");
+    take(out->question, sizeof out->question, text + 1, "\n");
+    INVAR_CHECK(strncmp(second + 1, "-- params:", 10) == 0);
+    read_params(out, second + 11);
+    out->sql = file->text;
+}
+
+int invar_ledger_query_count(void)
+{
+    int count = 0;
+
+    while (invar_ledger_query_files[count].name)
+        count++;
+    return count;
+}
+
+invar_status invar_ledger_query_at(invar_ledger_query *out, int index)
+{
+    if (index < 0 || index >= invar_ledger_query_count())
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "there is no named query %d", index);
+    read_query(out, &invar_ledger_query_files[index]);
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    for (int i = 0; i < invar_ledger_query_count(); i++) {
+        INVAR_TRY(invar_ledger_query_at(out, i));
+        if (strcmp(out->name, name) == 0)
+            return INVAR_OK;
+    }
+    invar_text_quote(quote, sizeof quote, name, strlen(name));
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "there is no named query \"%s\"; invar ledger query lists them", quote);
+}
+
+/* ---- any text that only reads ---------------------------------------------------------------- */
+
+static invar_status bind_arguments(invar_sql_stmt *stmt, const invar_ledger_request *request)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    for (int index = 1; index <= invar_sql_params(stmt); index++) {
+        const char *name = invar_sql_param_name(stmt, index);
+        const invar_ledger_argument *argument = NULL;
+        for (size_t i = 0; i < request->n_arguments && !argument; i++)
+            if (strcmp(request->arguments[i].name, name + 1) == 0)
+                argument = &request->arguments[i];
+        if (!argument) {
+            invar_text_quote(quote, sizeof quote, name, strlen(name));
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: the parameter %s has no value", quote);
+        }
+        INVAR_TRY(invar_value_bind(stmt, index, &argument->value));
+    }
+    return INVAR_OK;
+}
+
+static invar_status give_rows(invar_sql_stmt *stmt, const invar_ledger_request *request)
+{
+    const char *names[COLUMNS];
+    invar_ledger_value values[COLUMNS];
+    int columns = invar_sql_columns(stmt);
+    bool row;
+
+    if (columns > COLUMNS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: %d columns; %d are allowed", columns, COLUMNS);
+    // the first step may prepare the statement again, and names live only as long as that
+    INVAR_TRY(invar_sql_step(&row, stmt));
+    for (int i = 0; i < columns; i++)
+        names[i] = invar_sql_column_name(stmt, i);
+    INVAR_TRY(request->row(request->payload, names, NULL, columns));
+    while (row) {
+        for (int i = 0; i < columns; i++)
+            values[i] = invar_value_column(stmt, i);
+        INVAR_TRY(invar_sql_row(stmt));
+        INVAR_TRY(request->row(request->payload, names, values, columns));
+        INVAR_TRY(invar_sql_step(&row, stmt));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_select(invar_ledger *ledger, const invar_ledger_request *request)
+{
+    invar_sql_stmt *stmt = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_sql_guard(ledger->sql, request->limit_ms));
+    status = invar_sql_prepare(&stmt, ledger->sql, request->sql);
+    if (status == INVAR_OK)
+        status = bind_arguments(stmt, request);
+    if (status == INVAR_OK)
+        status = give_rows(stmt, request);
+    if (status == INVAR_E_SQL) // not the ledger's fault, but the text's
+        status = INVAR_FAIL(INVAR_E_INVALID, invar_error_last()->native, "%s",
+                            invar_error_last()->message);
+    invar_sql_free(stmt);
+    invar_sql_unguard(ledger->sql);
+    return status;
+}

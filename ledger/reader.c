@@ -1,0 +1,236 @@
+/*
+ * reader.c - what a ledger holds: runs, chains, the hash of a run's bits.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "ledger/internal.h"
+#include "ledger/seal.h"
+
+#include "base/invar_banned.h"
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* Aggregates by seeks at both ends of primary keys, so that it costs the same for any length. */
+static const char summaries[] =
+    "SELECT r.run, r.uuid, r.name, r.kind, r.identity, "
+    "  (SELECT ns FROM entry e WHERE e.run = r.run AND e.n = 0), l.ns, l.n + 1, "
+    "  (SELECT max(seg) + 1 FROM segment g WHERE g.run = r.run), "
+    "  coalesce((SELECT min(step) FROM step s WHERE s.run = r.run), -1), "
+    "  coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1), "
+    "  (SELECT chain FROM step s WHERE s.run = r.run ORDER BY step DESC, seg DESC LIMIT 1), "
+    "  l.chain, f.exit_code "
+    "FROM run r "
+    "JOIN entry l ON l.run = r.run AND l.n = (SELECT max(n) FROM entry e WHERE e.run = r.run) "
+    "LEFT JOIN finish f ON f.run = r.run "
+    "  AND f.seg = (SELECT max(seg) FROM segment g WHERE g.run = r.run) "
+    "ORDER BY r.run";
+
+static void copy_text(char *out, size_t size, invar_sql_stmt *stmt, int column)
+{
+    size_t bytes;
+    const char *text = invar_sql_text(stmt, column, &bytes);
+
+    if (bytes > size - 1)
+        bytes = size - 1;
+    memcpy(out, text, bytes);
+    out[bytes] = '\0';
+}
+
+static invar_status read_summary(invar_ledger_summary *out, invar_ledger *ledger,
+                                 invar_sql_stmt *stmt)
+{
+    memset(out, 0, sizeof *out);
+    out->run = invar_sql_int(stmt, 0);
+    copy_text(out->uuid, sizeof out->uuid, stmt, 1);
+    copy_text(out->name, sizeof out->name, stmt, 2);
+    copy_text(out->kind, sizeof out->kind, stmt, 3);
+    out->created_ns = invar_sql_int(stmt, 5);
+    out->updated_ns = invar_sql_int(stmt, 6);
+    out->entries = invar_sql_int(stmt, 7);
+    out->segments = invar_sql_int(stmt, 8);
+    out->first_step = invar_sql_int(stmt, 9);
+    out->last_step = invar_sql_int(stmt, 10);
+    out->finished = invar_sql_type(stmt, 13) == INVAR_LEDGER_TYPE_INT;
+    out->exit_code = invar_sql_int(stmt, 13);
+    if (!invar_sql_digest(&out->identity, stmt, 4) ||
+        !invar_sql_digest(&out->integrity, stmt, 12) ||
+        (out->last_step >= 0 && !invar_sql_digest(&out->chain, stmt, 11)))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "ledger %.120s: run %" PRId64
+                          " has a hash of a wrong size; invar ledger verify says more",
+                          invar_sql_path(ledger->sql), out->run);
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_runs(invar_ledger *ledger,
+                               invar_status (*take)(void *payload,
+                                                    const invar_ledger_summary *summary),
+                               void *payload)
+{
+    invar_ledger_summary summary;
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = true;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql, summaries));
+    status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        status = read_summary(&summary, ledger, stmt);
+        if (status == INVAR_OK)
+            status = take(payload, &summary);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- finding one ----------------------------------------------------------------------------- */
+
+typedef struct search {
+    const char *which; /* NULL: any */
+    invar_ledger_summary *found;
+    int rank; /* of the best match so far: 3 exact uuid or number, 2 name, 1 prefix */
+    int matches;
+} search;
+
+enum { PREFIX_DIGITS = 4 };
+
+static int match(const char *which, const invar_ledger_summary *run)
+{
+    char number[24];
+
+    snprintf(number, sizeof number, "%" PRId64, run->run);
+    if (!which || strcmp(which, run->uuid) == 0 || strcmp(which, number) == 0)
+        return 3;
+    if (strcmp(which, run->name) == 0)
+        return 2;
+    return strlen(which) >= PREFIX_DIGITS && strncmp(which, run->uuid, strlen(which)) == 0;
+}
+
+static invar_status consider(void *payload, const invar_ledger_summary *run)
+{
+    search *s = payload;
+    int rank = match(s->which, run);
+
+    if (rank == 0 || rank < s->rank)
+        return INVAR_OK;
+    s->matches = rank > s->rank ? 1 : s->matches + 1;
+    s->rank = rank;
+    *s->found = *run;
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_find(invar_ledger_summary *out, invar_ledger *ledger, const char *which)
+{
+    search s = {.which = which, .found = out};
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    INVAR_TRY(invar_ledger_runs(ledger, consider, &s));
+    if (s.matches == 1)
+        return INVAR_OK;
+    if (!which && s.matches == 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.120s: it holds no run",
+                          invar_sql_path(ledger->sql));
+    if (!which)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger %.120s: it holds %d runs; say which",
+                          invar_sql_path(ledger->sql), s.matches);
+    invar_text_quote(quote, sizeof quote, which, strlen(which));
+    if (s.matches == 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "ledger %.120s: no run has the number, name or uuid \"%s\"",
+                          invar_sql_path(ledger->sql), quote);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "ledger %.120s: %d runs are \"%s\"; give more of the uuid",
+                      invar_sql_path(ledger->sql), s.matches, quote);
+}
+
+/* ---- chains and content ---------------------------------------------------------------------- */
+
+invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int64_t run,
+                                   int64_t step)
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql,
+                                "SELECT chain FROM step WHERE run = ?1 AND step = ?2 "
+                                "ORDER BY seg DESC LIMIT 1"));
+    status = invar_sql_bind_int(stmt, 1, run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(stmt, 2, step);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    if (status == INVAR_OK && !row)
+        status =
+            INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.120s: run %" PRId64 " has no step %" PRId64,
+                       invar_sql_path(ledger->sql), run, step);
+    else if (status == INVAR_OK && !invar_sql_digest(out, stmt, 0))
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.120s: step %" PRId64 " has no chain",
+                            invar_sql_path(ledger->sql), step);
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* Feeds all columns of all rows; ?1 = run, ?2 = entries. */
+static invar_status hash_rows(invar_hasher *hasher, invar_ledger *ledger, int64_t run,
+                              int64_t entries, const char *text)
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, ledger->sql, text));
+    status = invar_sql_bind_int(stmt, 1, run);
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(stmt, 2, entries);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        for (int i = 0; i < invar_sql_columns(stmt); i++) {
+            invar_ledger_value value = invar_value_column(stmt, i);
+            invar_value_hash(hasher, &value);
+        }
+        status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* A step counts as its newest segment computed it; so do the evaluations after it. */
+invar_status invar_content_until(invar_digest *out, invar_ledger *ledger, int64_t run,
+                                 int64_t entries)
+{
+    int64_t end = entries < 0 ? INT64_MAX : entries;
+    invar_hasher hasher;
+    invar_status status;
+    bool began;
+
+    invar_hasher_init(&hasher);
+    INVAR_TRY(invar_ledger_snapshot(&began, ledger));
+    status = hash_rows(&hasher, ledger, run, end,
+                       "SELECT step, content FROM step s WHERE run = ?1 AND entry < ?2 AND seg = "
+                       "(SELECT max(seg) FROM step t WHERE t.run = s.run AND t.step = s.step AND "
+                       "t.entry < ?2) ORDER BY step");
+    if (status == INVAR_OK)
+        status = hash_rows(&hasher, ledger, run, end,
+                           "SELECT e.step, e.dataset, n.name, e.value_bits FROM evaluation e "
+                           "JOIN series n USING(series) WHERE run = ?1 AND entry < ?2 AND seg = "
+                           "(SELECT max(seg) FROM evaluation f WHERE f.run = e.run AND f.step = "
+                           "e.step AND f.dataset = e.dataset AND f.series = e.series AND f.entry < "
+                           "?2) ORDER BY e.step, e.dataset, n.name");
+    invar_ledger_snapshot_end(ledger, began);
+    invar_hasher_final(out, &hasher);
+    return status;
+}
+
+invar_status invar_ledger_content(invar_digest *out, invar_ledger *ledger, int64_t run)
+{
+    return invar_content_until(out, ledger, run, -1);
+}

@@ -1,0 +1,305 @@
+/*
+ * step.c - one step, one transaction.
+ *
+ * Rows are made once, by the functions below; the same row is fed to the content hash and, inside
+ * the transaction, written. Nothing is allocated per row.
+ *
+ * Invariants: L1 to L6 (docs/ledger.md)
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "ledger/input.h"
+#include "ledger/internal.h"
+
+#include "base/invar_banned.h"
+
+/* A step on its way into the file: what was handed in, sorted, and what follows from it. */
+typedef struct draft {
+    const invar_ledger_step *step;
+    const invar_ledger_metric **metrics; /* by name */
+    const invar_ledger_metric **gauges;
+    const invar_ledger_reply **replies; /* by plug-in and call */
+    int64_t seg;
+    int64_t entry;
+    invar_digest root, chain, content;
+} draft;
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static void step_row(invar_ledger_value *row, const draft *d)
+{
+    const invar_ledger_step *s = d->step;
+    const invar_row values = {invar_value_int(s->step),       invar_value_int(d->seg),
+                              invar_value_int(d->entry),      invar_value_int(s->weights),
+                              invar_value_digest(&s->batch),  invar_value_digest(&s->rng),
+                              invar_value_digest(&d->root),   invar_value_digest(&d->chain),
+                              invar_value_digest(&d->content)};
+
+    memcpy(row, values, sizeof values);
+}
+
+static void metric_row(invar_ledger_value *row, const draft *d, const invar_ledger_metric *metric)
+{
+    row[0] = invar_value_int(d->step->step);
+    row[1] = invar_value_int(d->seg);
+    row[2] = invar_value_text(metric->name);
+    row[3] = invar_value_bits(metric->value);
+}
+
+static void sample_row(invar_ledger_value *row, const draft *d, size_t idx)
+{
+    const invar_ledger_sample *s = &d->step->samples[idx];
+    const invar_row values = {invar_value_int(d->step->step),
+                              invar_value_int(d->seg),
+                              invar_value_int((int64_t)idx),
+                              invar_value_int(s->prompt),
+                              invar_value_digest(&s->prompt_hash),
+                              invar_value_text(s->rng),
+                              invar_value_int(s->weights_first),
+                              invar_value_int(s->weights_last),
+                              invar_value_digest(&s->weights_hash),
+                              invar_value_int(s->prompt_tokens),
+                              invar_value_int(s->tokens),
+                              invar_value_digest(&s->token_hash),
+                              invar_value_digest(&s->rollout_logp),
+                              invar_value_digest(&s->train_logp),
+                              invar_value_bits(s->reward),
+                              invar_value_bits(s->advantage),
+                              invar_value_bits(s->diff),
+                              invar_value_int(s->diff_at),
+                              invar_value_text(s->finish),
+                              invar_value_int(s->arrival)};
+
+    memcpy(row, values, sizeof values);
+}
+
+static void reply_row(invar_ledger_value *row, const draft *d, const invar_ledger_reply *reply)
+{
+    row[0] = invar_value_int(d->step->step);
+    row[1] = invar_value_int(d->seg);
+    row[2] = invar_value_text(reply->plugin);
+    row[3] = invar_value_int(reply->call);
+    row[4] = invar_value_digest(&reply->request);
+    row[5] = invar_value_blob(reply->data, reply->bytes);
+}
+
+/* ---- what was handed in ---------------------------------------------------------------------- */
+
+static invar_status check_samples(const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_samples; i++) {
+        INVAR_TRY(invar_input_name("a sample's coordinates", step->samples[i].rng));
+        INVAR_TRY(invar_input_name("a sample's finish", step->samples[i].finish));
+    }
+    return INVAR_OK;
+}
+
+static int by_call(const void *a, const void *b)
+{
+    const invar_ledger_reply *x = a, *y = b;
+    int order = strcmp(x->plugin, y->plugin);
+
+    return order != 0 ? order : (x->call > y->call) - (x->call < y->call);
+}
+
+static invar_status check_replies(const invar_ledger_reply **order, const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_replies; i++) {
+        INVAR_TRY(invar_input_name("a plug-in", step->replies[i].plugin));
+        order[i] = &step->replies[i];
+    }
+    INVAR_TRY(invar_sort((const void **)order, step->n_replies, by_call));
+    for (size_t i = 1; i < step->n_replies; i++)
+        if (by_call(order[i - 1], order[i]) == 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: two replies of \"%.80s\" to call %" PRId64, order[i]->plugin,
+                              order[i]->call);
+    return INVAR_OK;
+}
+
+static invar_status check_details(const invar_ledger *ledger, const invar_ledger_step *step)
+{
+    for (size_t i = 0; i < step->n_replicas; i++)
+        if (step->replicas[i].rank < 1)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: digests of rank %" PRId64 "; replicas have 1 and above",
+                              step->replicas[i].rank);
+    for (size_t i = 0; i < step->n_stats; i++)
+        if (step->stats[i].point < 0 ||
+            (uint64_t)step->stats[i].point >= ledger->definition.points || step->stats[i].rank < 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "ledger: statistics of point %" PRId64 ", rank %" PRId64
+                              "; there are %zu points",
+                              step->stats[i].point, step->stats[i].rank, ledger->definition.points);
+    for (size_t i = 0; i < step->n_timings; i++)
+        INVAR_TRY(invar_input_name("a timing's phase", step->timings[i].phase));
+    for (size_t i = 0; i < step->n_events; i++)
+        INVAR_TRY(invar_input_event(&step->events[i]));
+    return INVAR_OK;
+}
+
+static invar_status check_state(const invar_ledger *ledger, const invar_ledger_step *step)
+{
+    if (ledger->at.run == 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: a step needs a run; begin or resume one");
+    if (ledger->at.finished)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: the segment is finished; resume the run");
+    if (!ledger->definition.defined)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: define the points before the first step");
+    if (step->step != ledger->at.step + 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: step %" PRId64 " came, expected %" PRId64,
+                          step->step, ledger->at.step + 1);
+    return INVAR_OK;
+}
+
+/* ---- hashes ---------------------------------------------------------------------------------- */
+
+static void hash_content(draft *d)
+{
+    const invar_ledger_step *s = d->step;
+    invar_hasher hasher;
+    invar_row row;
+
+    invar_hasher_init(&hasher);
+    step_row(row, d);
+    invar_row_content(&hasher, INVAR_TABLE_STEP, row);
+    for (size_t i = 0; i < s->n_metrics; i++) {
+        metric_row(row, d, d->metrics[i]);
+        invar_row_content(&hasher, INVAR_TABLE_METRIC, row);
+    }
+    for (size_t i = 0; i < s->n_samples; i++) {
+        sample_row(row, d, i);
+        invar_row_content(&hasher, INVAR_TABLE_SAMPLE, row);
+    }
+    for (size_t i = 0; i < s->n_replies; i++) {
+        reply_row(row, d, d->replies[i]);
+        invar_row_content(&hasher, INVAR_TABLE_REPLY, row);
+    }
+    invar_hasher_final(&d->content, &hasher);
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static invar_status write_values(invar_ledger *ledger, const draft *d, invar_table table,
+                                 const invar_ledger_metric *const *values, size_t count)
+{
+    invar_row row;
+
+    for (size_t i = 0; i < count; i++) {
+        INVAR_TRY(invar_ledger_add_series(ledger, values[i]->name));
+        metric_row(row, d, values[i]);
+        INVAR_TRY(invar_ledger_add(ledger, table, row));
+    }
+    return INVAR_OK;
+}
+
+static invar_status write_digests(invar_ledger *ledger, const draft *d, int64_t rank,
+                                  const invar_digest *digests)
+{
+    const invar_ledger_definition *defined = &ledger->definition;
+
+    return invar_ledger_add(
+        ledger, INVAR_TABLE_DIGEST,
+        (invar_row){invar_value_int(d->step->step), invar_value_int(d->seg), invar_value_int(rank),
+                    invar_value_digest(&defined->hash),
+                    invar_value_blob(digests, defined->points * sizeof *digests)});
+}
+
+static invar_status write_details(invar_ledger *ledger, const draft *d)
+{
+    const invar_ledger_step *s = d->step;
+
+    for (size_t i = 0; i < s->n_replicas; i++)
+        INVAR_TRY(write_digests(ledger, d, s->replicas[i].rank, s->replicas[i].digests));
+    for (size_t i = 0; i < s->n_stats; i++)
+        INVAR_TRY(invar_ledger_add(
+            ledger, INVAR_TABLE_STAT,
+            (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
+                        invar_value_int(s->stats[i].rank), invar_value_int(s->stats[i].point),
+                        invar_value_int(s->stats[i].nans), invar_value_int(s->stats[i].infs),
+                        invar_value_bits(s->stats[i].absmax), invar_value_bits(s->stats[i].l2)}));
+    for (size_t i = 0; i < s->n_timings; i++)
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_TIMING,
+                                   (invar_row){invar_value_int(s->step), invar_value_int(d->seg),
+                                               invar_value_text(s->timings[i].phase),
+                                               invar_value_int(s->timings[i].start_ns),
+                                               invar_value_int(s->timings[i].duration_ns)}));
+    for (size_t i = 0; i < s->n_events; i++)
+        INVAR_TRY(invar_ledger_add_event(ledger, &s->events[i], s->step, (int64_t)i));
+    return INVAR_OK;
+}
+
+static invar_status write_step(invar_ledger *ledger, const draft *d)
+{
+    const invar_ledger_step *s = d->step;
+    invar_row row;
+
+    step_row(row, d);
+    INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_STEP, row));
+    INVAR_TRY(write_values(ledger, d, INVAR_TABLE_METRIC, d->metrics, s->n_metrics));
+    INVAR_TRY(write_values(ledger, d, INVAR_TABLE_GAUGE, d->gauges, s->n_gauges));
+    INVAR_TRY(write_digests(ledger, d, 0, s->digests));
+    for (size_t i = 0; i < s->n_samples; i++) {
+        sample_row(row, d, i);
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_SAMPLE, row));
+    }
+    for (size_t i = 0; i < s->n_replies; i++) {
+        reply_row(row, d, d->replies[i]);
+        INVAR_TRY(invar_ledger_add(ledger, INVAR_TABLE_REPLY, row));
+    }
+    return write_details(ledger, d);
+}
+
+static invar_status append(invar_ledger *ledger, draft *d)
+{
+    const invar_ledger_step *s = d->step;
+    invar_ledger_position next = ledger->at;
+
+    INVAR_TRY(invar_input_metrics(d->metrics, "a metric", s->metrics, s->n_metrics));
+    INVAR_TRY(invar_input_metrics(d->gauges, "a gauge", s->gauges, s->n_gauges));
+    INVAR_TRY(check_replies(d->replies, s));
+    invar_step_root(&d->root, s->digests, ledger->definition.rooted, ledger->definition.points);
+    d->chain = ledger->at.chain;
+    invar_digest_chain(&d->chain, &d->root);
+    hash_content(d);
+    next.step = s->step;
+    next.chain = d->chain;
+    INVAR_TRY(invar_ledger_transact(ledger, "step", INVAR_DURABILITY_PROCESS));
+    return invar_ledger_commit(ledger, write_step(ledger, d), &next);
+}
+
+invar_status invar_ledger_append(invar_ledger *ledger, const invar_ledger_step *step)
+{
+    draft d = {.step = step, .seg = ledger->at.seg, .entry = ledger->at.entry};
+    const void **order;
+    invar_status status;
+    void *block;
+
+    INVAR_TRY(check_state(ledger, step));
+    INVAR_TRY(check_samples(step));
+    INVAR_TRY(check_details(ledger, step));
+    INVAR_TRY(invar_alloc(&block, step->n_metrics + step->n_gauges + step->n_replies, sizeof *order,
+                          "a step"));
+    order = block;
+    d.metrics = (const invar_ledger_metric **)order;
+    d.gauges = d.metrics + step->n_metrics;
+    d.replies = (const invar_ledger_reply **)(order + step->n_metrics + step->n_gauges);
+    status = append(ledger, &d);
+    invar_free(block);
+    return status;
+}
+
+invar_status invar_ledger_chain(int64_t *step_out, invar_digest *chain_out,
+                                const invar_ledger *ledger)
+{
+    if (ledger->at.run == 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: no run has begun");
+    *step_out = ledger->at.step;
+    *chain_out = ledger->at.chain;
+    return INVAR_OK;
+}

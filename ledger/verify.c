@@ -1,0 +1,690 @@
+/*
+ * verify.c - everything computed again: rows, entries, steps, manifests, seals.
+ *
+ * One pass over each table. Every row's sum is computed from its values and added to the account of
+ * the entry it belongs to; at the end each account must equal its entry, so a row that is missing,
+ * foreign or moved shows as well as one that changed. Findings are counted; the first is described.
+ *
+ * Memory: 24 bytes an entry.
+ *
+ * Invariants: all (docs/ledger.md)
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "ledger/internal.h"
+#include "ledger/points.h"
+#include "ledger/seal.h"
+
+#include "base/invar_banned.h"
+
+enum { PROGRESS_ROWS = 8192, COMPLAINTS = 10 };
+
+/* What the rows of one entry amount to. */
+typedef struct account {
+    int64_t rows;
+    uint64_t total;
+    bool pruned; /* some of them were left out of this copy */
+} account;
+
+typedef struct audit {
+    invar_ledger *ledger;
+    invar_ledger_verdict *verdict;
+    void (*progress)(void *payload, int64_t done, int64_t total);
+    void *payload;
+    int64_t total_rows;
+    int64_t complaints; /* of SQLite about the structure of the file */
+    char structure[200];
+
+    /* The run at hand. */
+    int64_t run;
+    account *accounts; /* (entries) */
+    int64_t entries;
+    bool pruned; /* this copy lacks rows of the run */
+} audit;
+
+/* ---- findings -------------------------------------------------------------------------------- */
+
+static void find(audit *a, const char *format, ...) INVAR_PRINTF(2, 3);
+
+static void find(audit *a, const char *format, ...)
+{
+    va_list arguments;
+
+    if (a->verdict->bad++ > 0)
+        return;
+    va_start(arguments, format);
+    vsnprintf(a->verdict->first, sizeof a->verdict->first, format, arguments);
+    va_end(arguments);
+}
+
+static void find_row(audit *a, const invar_row_found *row, const char *what)
+{
+    char name[256];
+
+    invar_row_describe(name, sizeof name, row->table, row->values);
+    find(a, "run %" PRId64 ": %s: %s", a->run, name, what);
+}
+
+/* Runs a statement with ?1 = run and hands each row to `take`. */
+static invar_status each(audit *a, const char *text, void (*take)(audit *, invar_sql_stmt *))
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql, text));
+    status = invar_sql_params(stmt) > 0 ? invar_sql_bind_int(stmt, 1, a->run) : INVAR_OK;
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        take(a, stmt);
+        status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- manifests ------------------------------------------------------------------------------- */
+
+static invar_status check_manifest(audit *a, invar_sql_stmt *points, int64_t manifest,
+                                   const invar_digest *hash, int64_t count)
+{
+    invar_ledger_value values[INVAR_POINT_COLUMNS];
+    invar_hasher hasher;
+    invar_digest digest;
+    int64_t found = 0;
+    bool row;
+
+    INVAR_TRY(invar_sql_bind_int(points, 1, manifest));
+    invar_hasher_init(&hasher);
+    for (;;) {
+        INVAR_TRY(invar_sql_step(&row, points));
+        if (!row)
+            break;
+        for (int i = 0; i < INVAR_POINT_COLUMNS; i++)
+            values[i] = invar_value_column(points, i);
+        invar_point_hash(&hasher, values);
+        found++;
+    }
+    invar_hasher_final(&digest, &hasher);
+    if (found != count || !invar_digest_equal(&digest, hash))
+        find(a,
+             "manifest %" PRId64 ": its %" PRId64 " points are not those that it was hashed from",
+             manifest, found);
+    return INVAR_OK;
+}
+
+static invar_status check_manifests(audit *a)
+{
+    invar_sql_stmt *manifests = NULL, *points = NULL;
+    invar_digest hash;
+    invar_status status = invar_sql_prepare(&manifests, a->ledger->sql,
+                                            "SELECT manifest, hash, points FROM manifest");
+    bool row = false;
+
+    if (status == INVAR_OK)
+        status = invar_sql_prepare(&points, a->ledger->sql,
+                                   "SELECT ord, name, phase, layer, op, kind, level, dtype, shape, "
+                                   "shards, replicated, inputs FROM point WHERE manifest = ?1 "
+                                   "ORDER BY ord");
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, manifests);
+    while (status == INVAR_OK && row) {
+        if (!invar_sql_digest(&hash, manifests, 1))
+            memset(&hash, 0, sizeof hash);
+        status = check_manifest(a, points, invar_sql_int(manifests, 0), &hash,
+                                invar_sql_int(manifests, 2));
+        invar_sql_reset(points);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, manifests);
+    }
+    invar_sql_free(points);
+    invar_sql_free(manifests);
+    return status;
+}
+
+/* ---- entries --------------------------------------------------------------------------------- */
+
+static invar_status open_accounts(audit *a)
+{
+    void *block;
+
+    INVAR_TRY(invar_sql_query_int(&a->entries, a->ledger->sql,
+                                  "SELECT count(*) FROM entry WHERE run = ?1", a->run));
+    INVAR_TRY(invar_alloc(&block, (size_t)a->entries, sizeof *a->accounts, "the entries"));
+    a->accounts = block;
+    memset(a->accounts, 0, (size_t)a->entries * sizeof *a->accounts);
+    return INVAR_OK;
+}
+
+/* Rows that a copy left out are on the account, too. */
+static void book_pruned(audit *a, invar_sql_stmt *stmt)
+{
+    int64_t entry = invar_sql_int(stmt, 0), rows = invar_sql_int(stmt, 1);
+
+    // only steps have detail that a copy may lack
+    if (entry < 0 || entry >= a->entries || rows < 1 || invar_sql_int(stmt, 3) == 0) {
+        find(a, "run %" PRId64 ": pruned (entry %" PRId64 "): no step's rows can be missing there",
+             a->run, entry);
+        return;
+    }
+    a->pruned = true;
+    a->verdict->pruned += rows;
+    a->accounts[entry].rows += rows;
+    a->accounts[entry].total += (uint64_t)invar_sql_int(stmt, 2);
+    a->accounts[entry].pruned = true;
+}
+
+static void book_row(audit *a, const invar_row_found *row)
+{
+    int64_t sum = invar_row_sum(row->table, row->values);
+
+    if (sum != row->sum)
+        find_row(a, row, "its values do not give its sum");
+    else if (!row->twins)
+        find_row(a, row, "what is there to be read is not what the bits say");
+    if (row->entry < 0 || row->entry >= a->entries) {
+        find_row(a, row, "it belongs to no entry");
+        return;
+    }
+    a->accounts[row->entry].rows++;
+    a->accounts[row->entry].total += (uint64_t)sum;
+    if (++a->verdict->rows % PROGRESS_ROWS == 0 && a->progress)
+        a->progress(a->payload, a->verdict->rows, a->total_rows);
+}
+
+static void check_object(audit *a, const invar_row_found *row)
+{
+    invar_digest hash;
+
+    invar_hash_bytes(&hash, row->values[3].data, row->values[3].bytes);
+    if (row->values[0].bytes != sizeof hash.bytes ||
+        memcmp(row->values[0].data, hash.bytes, sizeof hash.bytes) != 0)
+        find_row(a, row, "its data do not give its hash");
+}
+
+static invar_status check_table(audit *a, invar_table table)
+{
+    invar_row_found found;
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_row_select(&stmt, a->ledger->sql, table, false));
+    status = invar_sql_bind_int(stmt, 1, a->run);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        invar_row_read(&found, stmt, table);
+        book_row(a, &found);
+        if (table == INVAR_TABLE_OBJECT)
+            check_object(a, &found);
+        status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* Every account against its entry, and the chain over the entries. */
+static invar_status close_accounts(audit *a)
+{
+    invar_digest chain = {{0}}, stored = {{0}};
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false, whole;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql,
+                                "SELECT n, kind, ns, rows, total, chain FROM entry WHERE run = ?1 "
+                                "ORDER BY n"));
+    status = invar_sql_bind_int(stmt, 1, a->run);
+    for (int64_t n = 0; status == INVAR_OK; n++) {
+        invar_ledger_value kind;
+        status = invar_sql_step(&row, stmt);
+        if (status != INVAR_OK || !row)
+            break;
+        kind = invar_value_column(stmt, 1);
+        whole = invar_sql_digest(&stored, stmt, 5);
+        invar_entry_chain(&chain, invar_sql_int(stmt, 0), &kind, invar_sql_int(stmt, 2),
+                          invar_sql_int(stmt, 3), invar_sql_int(stmt, 4));
+        if (invar_sql_int(stmt, 0) != n)
+            find(a, "run %" PRId64 ": entry %" PRId64 " is missing", a->run, n);
+        else if (!whole || !invar_digest_equal(&stored, &chain))
+            find(a,
+                 "run %" PRId64 ": entry (n %" PRId64 "): its chain does not follow from the one "
+                 "before and its values",
+                 a->run, n);
+        else if (n < a->entries && (a->accounts[n].rows != invar_sql_int(stmt, 3) ||
+                                    a->accounts[n].total != (uint64_t)invar_sql_int(stmt, 4)))
+            find(a,
+                 "run %" PRId64 ": entry (n %" PRId64 "): it wrote %" PRId64
+                 " rows, which are not the %" PRId64 " that are here",
+                 a->run, n, invar_sql_int(stmt, 3), a->accounts[n].rows);
+        chain = stored; // so that one damage is one finding
+        a->verdict->entries++;
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static const char step_rows[] =
+    "SELECT s.seg, s.step, s.root, s.chain, g.after_step, g.chain, "
+    "  (SELECT chain FROM step p WHERE p.run = s.run AND p.step = s.step - 1 AND p.seg = s.seg) "
+    "FROM step s LEFT JOIN segment g USING(run, seg) WHERE s.run = ?1";
+
+/* Each chain follows from the one before: the segment's own step, or what the segment builds on. */
+static void check_chain(audit *a, invar_sql_stmt *stmt)
+{
+    int64_t seg = invar_sql_int(stmt, 0), step = invar_sql_int(stmt, 1);
+    bool first = step > INT64_MIN && step - 1 == invar_sql_int(stmt, 4);
+    invar_digest root, chain, before;
+
+    a->verdict->steps++;
+    if (!invar_sql_digest(&root, stmt, 2) || !invar_sql_digest(&chain, stmt, 3) ||
+        !invar_sql_digest(&before, stmt, first ? 5 : 6)) {
+        find(a,
+             "run %" PRId64 ": step (step %" PRId64 ", seg %" PRId64 "): the step before it is "
+             "missing",
+             a->run, step, seg);
+        return;
+    }
+    invar_digest_chain(&before, &root);
+    if (!invar_digest_equal(&before, &chain))
+        find(a,
+             "run %" PRId64 ": step (step %" PRId64 ", seg %" PRId64 "): its chain does not "
+             "follow from the one before and its root",
+             a->run, step, seg);
+}
+
+/* What a segment builds on is a step that an earlier one made. */
+static void check_segment(audit *a, invar_sql_stmt *stmt)
+{
+    static const invar_digest zero = {{0}};
+    invar_digest chain;
+
+    if (!invar_sql_digest(&chain, stmt, 1) ||
+        (invar_sql_int(stmt, 2) < 0 ? !invar_digest_equal(&chain, &zero)
+                                    : invar_sql_int(stmt, 3) == 0))
+        find(a, "run %" PRId64 ": segment (seg %" PRId64 "): it builds on a step that nobody made",
+             a->run, invar_sql_int(stmt, 0));
+}
+
+static void check_checkpoint(audit *a, invar_sql_stmt *stmt)
+{
+    if (invar_sql_int(stmt, 0) >= 0 && invar_sql_int(stmt, 1) == 0)
+        find(a, "run %" PRId64 ": checkpoint (step %" PRId64 "): no step has the chain that it has",
+             a->run, invar_sql_int(stmt, 0));
+}
+
+/* The root follows from the digests, whose levels the manifest knows. */
+static invar_status check_roots(audit *a)
+{
+    invar_sql_stmt *digests = NULL, *levels = NULL;
+    invar_status status = invar_sql_prepare(
+        &digests, a->ledger->sql,
+        "SELECT d.step, d.seg, d.manifest, d.data, s.root, m.points FROM digest d "
+        "JOIN step s USING(run, step, seg) JOIN manifest m USING(manifest) "
+        "WHERE d.run = ?1 AND d.rank = 0 ORDER BY d.step, d.seg");
+    bool row = false;
+
+    if (status == INVAR_OK)
+        status = invar_sql_prepare(&levels, a->ledger->sql,
+                                   "SELECT ord FROM point WHERE manifest = ?1 AND level = 0 "
+                                   "ORDER BY ord");
+    if (status == INVAR_OK)
+        status = invar_sql_bind_int(digests, 1, a->run);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, digests);
+    while (status == INVAR_OK && row) {
+        size_t bytes;
+        const uint8_t *data = invar_sql_blob(digests, 3, &bytes);
+        int64_t points = (int64_t)(bytes / sizeof(invar_digest));
+        bool whole = bytes % sizeof(invar_digest) == 0 && points == invar_sql_int(digests, 5);
+        invar_hasher hasher;
+        invar_digest root, stored;
+        bool more = true;
+        invar_hasher_init(&hasher);
+        status = invar_sql_bind_int(levels, 1, invar_sql_int(digests, 2));
+        while (status == INVAR_OK && more && whole) {
+            status = invar_sql_step(&more, levels);
+            if (status == INVAR_OK && more) {
+                int64_t ord = invar_sql_int(levels, 0);
+                if (ord >= 0 && ord < points)
+                    invar_hasher_update(&hasher, data + ord * 16, 16);
+            }
+        }
+        invar_sql_reset(levels);
+        invar_hasher_final(&root, &hasher);
+        if (status == INVAR_OK &&
+            (!invar_sql_digest(&stored, digests, 4) || !invar_digest_equal(&root, &stored)))
+            find(a,
+                 "run %" PRId64 ": digest (step %" PRId64 ", seg %" PRId64 ", rank 0): it does "
+                 "not give the step's root",
+                 a->run, invar_sql_int(digests, 0), invar_sql_int(digests, 1));
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, digests);
+    }
+    invar_sql_free(levels);
+    invar_sql_free(digests);
+    return status;
+}
+
+/* ---- content --------------------------------------------------------------------------------- */
+
+static const invar_table content_tables[] = {INVAR_TABLE_METRIC, INVAR_TABLE_SAMPLE,
+                                             INVAR_TABLE_REPLY};
+enum { CONTENT_TABLES = sizeof content_tables / sizeof *content_tables };
+
+static invar_status hash_step_rows(invar_hasher *hasher, audit *a, invar_sql_stmt *select,
+                                   invar_table table, const invar_row_found *step)
+{
+    invar_row_found found;
+    bool row;
+
+    INVAR_TRY(invar_sql_bind_int(select, 1, a->run));
+    INVAR_TRY(invar_sql_bind_int(select, 2, step->values[0].integer));
+    INVAR_TRY(invar_sql_bind_int(select, 3, step->values[1].integer));
+    for (;;) {
+        INVAR_TRY(invar_sql_step(&row, select));
+        if (!row)
+            break;
+        invar_row_read(&found, select, table);
+        invar_row_content(hasher, table, found.values);
+    }
+    invar_sql_reset(select);
+    return INVAR_OK;
+}
+
+static invar_status check_content(audit *a, invar_sql_stmt *steps, invar_sql_stmt *const *selects)
+{
+    invar_row_found step;
+    bool row;
+
+    INVAR_TRY(invar_sql_bind_int(steps, 1, a->run));
+    for (;;) {
+        invar_hasher hasher;
+        invar_digest content;
+        INVAR_TRY(invar_sql_step(&row, steps));
+        if (!row)
+            return INVAR_OK;
+        invar_row_read(&step, steps, INVAR_TABLE_STEP);
+        if (step.entry >= 0 && step.entry < a->entries && a->accounts[step.entry].pruned)
+            continue;
+        invar_hasher_init(&hasher);
+        invar_row_content(&hasher, INVAR_TABLE_STEP, step.values);
+        for (int i = 0; i < CONTENT_TABLES; i++)
+            INVAR_TRY(hash_step_rows(&hasher, a, selects[i], content_tables[i], &step));
+        invar_hasher_final(&content, &hasher);
+        if (step.values[8].bytes != sizeof content.bytes ||
+            memcmp(step.values[8].data, content.bytes, sizeof content.bytes) != 0)
+            find_row(a, &step, "its metrics, samples and replies do not give its content");
+    }
+}
+
+static invar_status check_contents(audit *a)
+{
+    invar_sql_stmt *steps = NULL, *selects[CONTENT_TABLES] = {NULL};
+    invar_status status = invar_row_select(&steps, a->ledger->sql, INVAR_TABLE_STEP, false);
+
+    for (int i = 0; i < CONTENT_TABLES && status == INVAR_OK; i++)
+        status = invar_row_select(&selects[i], a->ledger->sql, content_tables[i], true);
+    if (status == INVAR_OK)
+        status = check_content(a, steps, selects);
+    for (int i = 0; i < CONTENT_TABLES; i++)
+        invar_sql_free(selects[i]);
+    invar_sql_free(steps);
+    return status;
+}
+
+/* ---- identity and seals ---------------------------------------------------------------------- */
+
+static invar_status check_identity(audit *a)
+{
+    invar_sql_stmt *stmt;
+    invar_hasher hasher;
+    invar_digest hash, stored;
+    invar_status status;
+    bool row = false, whole = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql,
+                                "SELECT r.identity, i.key, i.value FROM run r LEFT JOIN identity i "
+                                "USING(run) WHERE r.run = ?1 ORDER BY i.key"));
+    invar_hasher_init(&hasher);
+    status = invar_sql_bind_int(stmt, 1, a->run);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        whole = invar_sql_digest(&stored, stmt, 0);
+        for (int i = 1; i <= 2 && invar_sql_type(stmt, 1) != INVAR_LEDGER_TYPE_NULL; i++) {
+            invar_ledger_value value = invar_value_column(stmt, i);
+            invar_value_hash(&hasher, &value);
+        }
+        status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    invar_hasher_final(&hash, &hasher);
+    if (status == INVAR_OK && (!whole || !invar_digest_equal(&hash, &stored)))
+        find(a, "run %" PRId64 ": run: its identity is not the hash of its keys", a->run);
+    return status;
+}
+
+static invar_status check_seal(audit *a, invar_sql_stmt *stmt)
+{
+    int64_t entries = invar_sql_int(stmt, 0);
+    invar_digest content, integrity;
+    invar_status status;
+    invar_seal seal;
+    bool missing;
+    size_t bytes;
+    const void *sha256 = invar_sql_blob(stmt, 3, &bytes);
+
+    if (a->pruned) {
+        a->verdict->seals_pruned++;
+        return INVAR_OK;
+    }
+    if (entries < 1 || entries > a->entries || !invar_sql_digest(&content, stmt, 1) ||
+        !invar_sql_digest(&integrity, stmt, 2) || bytes != INVAR_SEAL_BYTES) {
+        find(a, "run %" PRId64 ": seal (entry %" PRId64 "): it is damaged", a->run, entries);
+        return INVAR_OK;
+    }
+    status = invar_seal_compute(&seal, a->ledger, a->run, entries);
+    // an entry is not there or `pruned` is wrong: a finding; what SQLite cannot read has a code
+    missing =
+        status == INVAR_E_STATE || (status == INVAR_E_CORRUPT && invar_error_last()->native == 0);
+    if (missing)
+        invar_error_clear();
+    else
+        INVAR_TRY(status);
+    if (missing || !invar_digest_equal(&content, &seal.content) ||
+        !invar_digest_equal(&integrity, &seal.integrity) ||
+        memcmp(sha256, seal.sha256, INVAR_SEAL_BYTES) != 0)
+        find(a,
+             "run %" PRId64 ": seal (entry %" PRId64 "): the entries before it are not those that "
+             "it sealed",
+             a->run, entries);
+    else
+        a->verdict->seals++;
+    return INVAR_OK;
+}
+
+static invar_status check_seals(audit *a)
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, a->ledger->sql,
+                                "SELECT entry, content, integrity, sha256 FROM seal WHERE run = ?1 "
+                                "ORDER BY entry"));
+    status = invar_sql_bind_int(stmt, 1, a->run);
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    while (status == INVAR_OK && row) {
+        status = check_seal(a, stmt);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, stmt);
+    }
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+static invar_status check_rows(audit *a)
+{
+    INVAR_TRY(each(a,
+                   "SELECT entry, rows, total, EXISTS(SELECT 1 FROM step s WHERE s.run = p.run "
+                   "AND s.entry = p.entry) FROM pruned p WHERE run = ?1",
+                   book_pruned));
+    for (int table = 0; table < INVAR_TABLE_COUNT; table++)
+        INVAR_TRY(check_table(a, (invar_table)table));
+    INVAR_TRY(close_accounts(a));
+    INVAR_TRY(check_identity(a));
+    INVAR_TRY(each(a,
+                   "SELECT seg, chain, after_step, EXISTS(SELECT 1 FROM step s WHERE s.run = g.run "
+                   "AND s.step = g.after_step AND s.seg < g.seg AND s.chain = g.chain) "
+                   "FROM segment g WHERE run = ?1",
+                   check_segment));
+    INVAR_TRY(each(a, step_rows, check_chain));
+    INVAR_TRY(each(a,
+                   "SELECT step, EXISTS(SELECT 1 FROM step s WHERE s.run = c.run AND s.step = "
+                   "c.step AND s.seg <= c.seg AND s.chain = c.chain) FROM checkpoint c "
+                   "WHERE run = ?1",
+                   check_checkpoint));
+    INVAR_TRY(check_roots(a));
+    INVAR_TRY(check_contents(a));
+    return check_seals(a);
+}
+
+static invar_status check_run(audit *a)
+{
+    invar_status status = open_accounts(a);
+
+    a->pruned = false;
+    if (status == INVAR_OK)
+        status = check_rows(a);
+    invar_free(a->accounts);
+    a->accounts = NULL;
+    a->verdict->runs++;
+    return status;
+}
+
+/* Rows of runs that do not exist, which no run's audit would meet. */
+static invar_status check_orphans(audit *a)
+{
+    char text[256];
+    int64_t orphans;
+
+    for (int table = 0; table < INVAR_TABLE_COUNT + 2; table++) {
+        const char *name = table < INVAR_TABLE_COUNT    ? invar_table_get((invar_table)table)->name
+                           : table == INVAR_TABLE_COUNT ? "entry"
+                                                        : "pruned";
+        snprintf(text, sizeof text,
+                 "SELECT count(*) FROM %s WHERE run NOT IN (SELECT run FROM run)", name);
+        INVAR_TRY(invar_sql_query_int(&orphans, a->ledger->sql, text, 0));
+        if (orphans > 0)
+            find(a, "%s: %" PRId64 " rows belong to no run", name, orphans);
+    }
+    INVAR_TRY(invar_sql_query_int(&orphans, a->ledger->sql,
+                                  "SELECT count(*) FROM point WHERE manifest NOT IN (SELECT "
+                                  "manifest FROM manifest)",
+                                  0));
+    if (orphans > 0)
+        find(a, "point: %" PRId64 " rows belong to no manifest", orphans);
+    return INVAR_OK;
+}
+
+/* A name that nothing refers to was not written by us: its rows may have been changed. */
+static invar_status check_series(audit *a)
+{
+    int64_t unused;
+
+    INVAR_TRY(invar_sql_query_int(&unused, a->ledger->sql,
+                                  "SELECT count(*) FROM series WHERE series NOT IN (SELECT series "
+                                  "FROM metric UNION SELECT series FROM gauge UNION SELECT series "
+                                  "FROM evaluation)",
+                                  0));
+    if (unused > 0)
+        find(a, "series: %" PRId64 " names belong to no value", unused);
+    return INVAR_OK;
+}
+
+/* What SQLite says of its pages, a complaint a line. */
+static void note_structure(audit *a, invar_sql_stmt *stmt)
+{
+    size_t bytes;
+    const char *text = invar_sql_text(stmt, 0, &bytes);
+
+    if (strcmp(text, "ok") == 0)
+        return;
+    if (a->complaints++ == 0)
+        invar_text_quote(a->structure, sizeof a->structure, text, bytes);
+    for (; *text; text++)
+        a->complaints += *text == '\n';
+}
+
+static void find_structure(audit *a)
+{
+    if (a->complaints > 0)
+        find(a, "the file's structure: %s", a->structure);
+}
+
+static invar_status check_all(audit *a)
+{
+    invar_sql_stmt *runs;
+    invar_status status;
+    bool row = false;
+
+    // first, because pages that share their children can make rows without end; told last, because
+    // it names no row
+    INVAR_TRY(each(a, "PRAGMA integrity_check(10)", note_structure));
+    if (a->complaints >= COMPLAINTS) {
+        find_structure(a);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_sql_query_int(&a->total_rows, a->ledger->sql,
+                                  "SELECT coalesce(sum(rows), 0) FROM entry", 0));
+    INVAR_TRY(check_manifests(a));
+    INVAR_TRY(invar_sql_prepare(&runs, a->ledger->sql, "SELECT run FROM run ORDER BY run"));
+    status = invar_sql_step(&row, runs);
+    while (status == INVAR_OK && row) {
+        a->run = invar_sql_int(runs, 0);
+        status = check_run(a);
+        if (status == INVAR_OK)
+            status = invar_sql_step(&row, runs);
+    }
+    invar_sql_free(runs);
+    INVAR_TRY(status);
+    INVAR_TRY(check_orphans(a));
+    INVAR_TRY(check_series(a));
+    find_structure(a);
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_verify(invar_ledger_verdict *out, invar_ledger *ledger,
+                                 void (*progress)(void *payload, int64_t done, int64_t total),
+                                 void *payload)
+{
+    audit a = {.ledger = ledger, .verdict = out, .progress = progress, .payload = payload};
+    invar_status status;
+    bool began;
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(invar_ledger_snapshot(&began, ledger));
+    status = check_all(&a);
+    invar_ledger_snapshot_end(ledger, began);
+    if (status == INVAR_E_CORRUPT)
+        find(&a, "run %" PRId64 ": the file cannot be read on: %s", a.run,
+             invar_error_last()->message);
+    if (progress && status == INVAR_OK)
+        progress(payload, out->rows, out->rows);
+    return status;
+}

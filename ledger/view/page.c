@@ -1,0 +1,114 @@
+/*
+ * page.c - one self-contained HTML file from embedded templates and JSON.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/view/page.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#include "ledger/sha256.h"
+
+#include "base/invar_banned.h"
+
+static invar_status put(FILE *out, const char *text, size_t bytes)
+{
+    if (fwrite(text, 1, bytes, out) != bytes)
+        return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the page: %s", strerror(errno));
+    return INVAR_OK;
+}
+
+/*
+ * In JSON `<` stands inside strings only, where \u003c means the same. Without it the text can
+ * contain neither "</script" nor "<!--", so no text of a ledger becomes markup.
+ */
+static int put_json(const char *text, size_t bytes, void *payload)
+{
+    FILE *out = payload;
+    while (bytes != 0) {
+        const char *angle = memchr(text, '<', bytes);
+        size_t plain = angle ? (size_t)(angle - text) : bytes;
+        if (fwrite(text, 1, plain, out) != plain || (angle && fputs("\\u003c", out) < 0))
+            return -1;
+        plain += angle != NULL;
+        text += plain;
+        bytes -= plain;
+    }
+    return 0;
+}
+
+static invar_status put_data(FILE *out, const json_t *data)
+{
+    errno = 0;
+    if (json_dump_callback(data, put_json, out, JSON_COMPACT | JSON_ENSURE_ASCII) == 0)
+        return INVAR_OK;
+    if (!ferror(out))
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory to write the data of the page");
+    return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the page: %s", strerror(errno));
+}
+
+/* sha256-BASE64 */
+static invar_status put_hash(FILE *out, const invar_embedded *file)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint8_t hash[INVAR_SHA256_BYTES + 1] = {0}; // 11 groups of three bytes
+    invar_sha256 sha;
+    invar_sha256_init(&sha);
+    invar_sha256_update(&sha, file->text, file->bytes);
+    invar_sha256_final(hash, &sha);
+    char text[] = "sha256-...........................................=";
+    char *at = text + strlen("sha256-");
+    for (int i = 0; i < INVAR_SHA256_BYTES; i += 3) {
+        unsigned group =
+            (unsigned)hash[i] << 16 | (unsigned)hash[i + 1] << 8 | (unsigned)hash[i + 2];
+        for (int shift = 18; shift >= 0 && *at != '='; shift -= 6)
+            *at++ = digits[group >> shift & 63];
+    }
+    return put(out, text, strlen(text));
+}
+
+static const invar_embedded *file_named(const invar_embedded *files, const char *name, size_t bytes)
+{
+    for (; files->name; files++)
+        if (strlen(files->name) == bytes && memcmp(files->name, name, bytes) == 0)
+            return files;
+    return NULL;
+}
+
+/* What stands in braces. */
+static invar_status put_named(FILE *out, const invar_embedded *files, const json_t *data,
+                              const char *name, size_t bytes)
+{
+    static const char hash[] = "sha256:";
+    const size_t prefix = sizeof hash - 1;
+    if (bytes == 4 && memcmp(name, "data", 4) == 0)
+        return put_data(out, data);
+    bool hashed = bytes > prefix && memcmp(name, hash, prefix) == 0;
+    if (hashed) {
+        name += prefix;
+        bytes -= prefix;
+    }
+    const invar_embedded *file = file_named(files, name, bytes);
+    INVAR_CHECK(file); // the templates come from the build
+    return hashed ? put_hash(out, file) : put(out, file->text, file->bytes);
+}
+
+invar_status invar_page_write(FILE *out, const invar_embedded *files, const json_t *data)
+{
+    const char *at = files->text;
+    for (const char *open; (open = strstr(at, "{{")) != NULL;) {
+        const char *name = open + 2;
+        const char *close = strstr(name, "}}");
+        INVAR_CHECK(close);
+        INVAR_TRY(put(out, at, (size_t)(open - at)));
+        INVAR_TRY(put_named(out, files, data, name, (size_t)(close - name)));
+        at = close + 2;
+    }
+    INVAR_TRY(put(out, at, strlen(at)));
+    if (fflush(out) != 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the page: %s", strerror(errno));
+    return INVAR_OK;
+}

@@ -1,0 +1,31 @@
+/*
+ * page.h - one self-contained HTML file from embedded templates and JSON.
+ *
+ * The first file is the page; in it {{FILE}} stands for the text of another file, {{sha256:FILE}}
+ * for its hash as a Content-Security-Policy names it, and {{data}} for the JSON. The browser then
+ * runs those scripts and no other, whatever the data says; and the data, which may hold any text
+ * out of a ledger, cannot end the element that it stands in.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_LEDGER_VIEW_PAGE_H
+#define INVAR_LEDGER_VIEW_PAGE_H
+
+#include <jansson.h>
+#include <stdio.h>
+
+#include "base/embedded.h"
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* `files` ends with one without a name. Does not close `out`. */
+invar_status invar_page_write(FILE *out, const invar_embedded *files,
+                              const json_t *data) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,391 @@
+#!/usr/bin/env python3
+# report_look.py INVAR LEDGER_MAKE FOLDER - the pages of report and diff, in a real browser.
+#
+# Makes ledgers and pages, opens them in headless Chromium, light and dark, narrow and wide, and
+# looks: no error, nothing loaded, nothing wider than the window, text that can be read, curves that
+# are really there, and controls that do what they say. The pictures stay in FOLDER for people.
+# Exits with 77 where there is no Chromium.
+# SPDX-License-Identifier: Apache-2.0
+import base64
+import itertools
+import json
+import os
+import pathlib
+import re
+import shutil
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import zlib
+
+HOSTILE = "fused </script><script>alert(1)</script>"
+WIDTHS = (400, 1600)
+SKIPPED = 77
+
+# What a page must never report. A refused script is an entry of the log, an alert is a dialog.
+ALARMS = {"Runtime.exceptionThrown", "Runtime.consoleAPICalled", "Log.entryAdded",
+          "Page.javascriptDialogOpening"}
+
+# Texts that are hard to read: contrast below 4.5, of large ones below 3 (WCAG AA).
+CONTRAST = """(() => {
+  const parse = text => {
+    const numbers = (text.match(/[\\d.]+(e-?\\d+)?/g) || []).map(Number);
+    const scale = text.startsWith('color(') ? 255 : 1;
+    return [...numbers.slice(0, 3).map(n => n * scale), numbers.length > 3 ? numbers[3] : 1];
+  };
+  const over = (top, below) => top.slice(0, 3).map((c, i) => c * top[3] + below[i] * (1 - top[3]));
+  const light = rgb => {
+    const [r, g, b] = rgb.map(c => c / 255).map(c =>
+      c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = element => {
+    const layers = [];
+    for (let e = element; e; e = e.parentElement)
+      layers.unshift(parse(getComputedStyle(e).backgroundColor));
+    return layers.reduce((below, top) => over(top, below), [255, 255, 255]);
+  };
+  const bad = new Set();
+  const walk = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const element = walk.currentNode.parentElement;
+    if (!walk.currentNode.data.trim() || !element.checkVisibility()) continue;
+    if (element.closest('script, style, noscript, title, #tip')) continue;
+    const style = getComputedStyle(element);
+    const back = behind(element);
+    const ink = over(parse(element.closest('svg') ? style.fill : style.color), back);
+    const [a, b] = [light(ink), light(back)].sort((x, y) => y - x);
+    const size = parseFloat(style.fontSize);
+    const least = size >= 24 || (size >= 18.6 && style.fontWeight >= 600) ? 3 : 4.5;
+    const ratio = (a + 0.05) / (b + 0.05);
+    if (ratio < least)
+      bad.add(`${element.tagName}.${element.getAttribute('class')} ${ratio.toFixed(2)} `
+        + walk.currentNode.data.trim().slice(0, 20));
+  }
+  return [...bad];
+})()"""
+
+# The rectangle of an element.
+BOX = "e => (r => [r.x, r.y, r.width, r.height])(e.getBoundingClientRect())"
+
+# Controls and pictures that a screen reader could not name.
+NAMELESS = """[...document.querySelectorAll('button, input, [role=img], [role=region], a')]
+  .filter(e => e.checkVisibility() && !e.textContent.trim() && !e.getAttribute('aria-label')
+    && !e.closest('label'))
+  .map(e => e.outerHTML.slice(0, 80))"""
+
+
+class Browser:
+    """Chromium, spoken to through two pipes: a message is JSON and a NUL."""
+
+    def __init__(self, program):
+        self.folder = tempfile.TemporaryDirectory()
+        to_read, self.to = os.pipe()
+        self.back, back_write = os.pipe()
+
+        def wire():  # it reads from 3 and writes to 4; first out of the way of both
+            read, write = os.dup(to_read), os.dup(back_write)
+            os.dup2(read, 3)
+            os.dup2(write, 4)
+
+        self.process = subprocess.Popen(
+            [program, "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+             "--remote-debugging-pipe", f"--user-data-dir={self.folder.name}", "about:blank"],
+            preexec_fn=wire, close_fds=False, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL)
+        os.close(to_read)
+        os.close(back_write)
+        self.pending, self.number, self.events, self.session = b"", 0, [], None
+        target = self.call("Target.createTarget", url="about:blank")["targetId"]
+        self.session = self.call("Target.attachToTarget", targetId=target,
+                                 flatten=True)["sessionId"]
+        for domain in ("Page", "Runtime", "Log", "Network"):
+            self.call(f"{domain}.enable")
+
+    def receive(self):
+        while b"\0" not in self.pending:
+            piece = os.read(self.back, 1 << 16)
+            if not piece:
+                raise EOFError("the browser is gone")
+            self.pending += piece
+        message, self.pending = self.pending.split(b"\0", 1)
+        return json.loads(message)
+
+    def call(self, method, **params):
+        self.number += 1
+        message = {"id": self.number, "method": method, "params": params}
+        if self.session:
+            message["sessionId"] = self.session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self.to, data):]
+        while True:
+            answer = self.receive()
+            if answer.get("id") != self.number:
+                self.events.append(answer)
+                if answer["method"] == "Page.javascriptDialogOpening":
+                    sys.exit(f"a script of the data was run: {answer['params']['message']}")
+            elif "error" in answer:
+                raise RuntimeError(f"{method}: {answer['error']}")
+            else:
+                return answer["result"]
+
+    def ask(self, script):
+        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        if "exceptionDetails" in answer:
+            raise RuntimeError(f"{script}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def wait(self, script):
+        for _ in range(200):
+            if self.ask(script):
+                return True
+            time.sleep(0.05)
+        return False
+
+    def show(self, path, width, dark):
+        self.events = []
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=900,
+                  deviceScaleFactor=1, mobile=width < 600)
+        self.call("Emulation.setEmulatedMedia", features=[
+            {"name": "prefers-color-scheme", "value": "dark" if dark else "light"},
+            {"name": "prefers-reduced-motion", "value": "reduce"}])
+        self.call("Page.navigate", url=path.as_uri())
+        return self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
+
+    def mouse(self, kind, x, y, pressed=False):
+        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, clickCount=1,
+                  button="left" if pressed or kind == "mouseReleased" else "none",
+                  buttons=int(pressed))
+
+    def picture(self, clip=None):
+        """The window, or a part of it (x, y, width, height), as PNG."""
+        more = {"clip": dict(zip(("x", "y", "width", "height"), clip), scale=1)} if clip else {}
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png", **more)["data"])
+
+    def whole_page(self, width):
+        height = self.ask("document.documentElement.scrollHeight")
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
+                  deviceScaleFactor=1, mobile=False)
+        time.sleep(0.5)  # charts that come into sight are drawn
+        return self.picture()
+
+    def close(self):
+        self.session = None
+        try:
+            self.call("Browser.close")
+        except EOFError:
+            pass
+        self.process.wait(30)
+
+
+def pixels(png):
+    """Rows of (red, green, blue) of an 8-bit PNG without interlacing."""
+    at, data, channels, width = 8, b"", 3, 0
+    while at < len(png):
+        length, kind = struct.unpack(">I4s", png[at:at + 8])
+        body = png[at + 8:at + 8 + length]
+        if kind == b"IHDR":
+            width, _, depth, colour, _, _, interlaced = struct.unpack(">IIBBBBB", body)
+            assert (depth, interlaced) == (8, 0) and colour in (2, 6)
+            channels = {2: 3, 6: 4}[colour]
+        elif kind == b"IDAT":
+            data += body
+        at += 12 + length
+    raw, stride = zlib.decompress(data), width * channels
+    above, rows = bytearray(stride), []
+    for start in range(0, len(raw), stride + 1):
+        method, line = raw[start], bytearray(raw[start + 1:start + 1 + stride])
+        for i in range(stride):
+            left = line[i - channels] if i >= channels else 0
+            corner = above[i - channels] if i >= channels else 0
+            line[i] = (line[i] + predict(method, left, above[i], corner)) & 255
+        rows.append([tuple(line[i:i + 3]) for i in range(0, stride, channels)])
+        above = line
+    return rows
+
+
+def predict(method, left, up, corner):
+    if method < 4:
+        return (0, left, up, (left + up) // 2)[method]
+    guess = left + up - corner
+    return min((left, up, corner), key=lambda value: abs(guess - value))
+
+
+class Look:
+    """Opens pages and notes what is wrong with them."""
+
+    def __init__(self, browser, folder):
+        self.browser, self.folder, self.wrong, self.checks = browser, folder, [], 0
+
+    def expect(self, good, what):
+        self.checks += 1
+        if not good:
+            self.wrong.append(what)
+
+    def alarms(self):
+        loaded = [e["params"]["request"]["url"] for e in self.browser.events
+                  if e["method"] == "Network.requestWillBeSent"]
+        return ([f"{e['method']}: {json.dumps(e['params'])[:300]}" for e in self.browser.events
+                 if e["method"] in ALARMS] + [f"loads {url}" for url in loaded[1:]])
+
+    def page(self, path, width, dark, charts):
+        b, name = self.browser, f"{path.stem}-{width}-{'dark' if dark else 'light'}"
+        self.expect(b.show(path, width, dark), f"{name}: does not load")
+        if charts:
+            self.expect(b.wait("document.documentElement.hasAttribute('data-ready')"),
+                        f"{name}: is not ready: {b.ask('document.documentElement.dataset.failed')}")
+        wide = b.ask("document.documentElement.scrollWidth")
+        self.expect(wide <= width, f"{name}: {wide} pixels wide in a window of {width}")
+        (self.folder / f"{name}.png").write_bytes(b.whole_page(width))
+        corner = sum(pixels(b.picture((2, 2, 4, 4)))[0][0]) / 3
+        self.expect(corner < 45 if dark else corner > 230, f"{name}: the page is of grey {corner}")
+        for text in b.ask(CONTRAST):
+            self.expect(False, f"{name}: faint text: {text}")
+        for element in b.ask(NAMELESS):
+            self.expect(False, f"{name}: has no name: {element}")
+        if charts:
+            self.curves(name)
+        for alarm in self.alarms():
+            self.expect(False, f"{name}: {alarm}")
+
+    def curves(self, name):
+        """Each of the first charts has coloured pixels; grey ones are axes and text."""
+        b = self.browser
+        boxes = b.ask(f"[...document.querySelectorAll('#featured .chart > svg')].slice(0, 3)"
+                      f".map({BOX})")
+        self.expect(len(boxes) == 3, f"{name}: {len(boxes)} charts")
+        for box in boxes:
+            colour = sum(max(p) - min(p) > 60 for row in pixels(b.picture(box)) for p in row)
+            self.expect(colour > 200, f"{name}: a chart with {colour} coloured pixels")
+
+    def controls(self, path):
+        """The mouse, the keyboard and the buttons do what they should."""
+        b = self.browser
+        b.show(path, 1200, False)
+        b.wait("document.documentElement.hasAttribute('data-ready')")
+        b.ask("document.getElementById('curves').scrollIntoView()")
+        self.expect(b.wait("document.querySelector('.chart .line path') !== null"), "no line")
+        x, y, width, height = b.ask(f"({BOX})(document.querySelector('.chart > svg'))")
+        b.mouse("mouseMoved", x + width / 2, y + height / 2)
+        tip = b.ask("document.getElementById('tip').hidden ? '' "
+                    ": document.getElementById('tip').innerText")
+        self.expect(re.search(r"\b[0-9a-f]{16}\b", tip) and "same bits" in tip and HOSTILE in tip,
+                    f"the tooltip says {tip!r}")
+        b.mouse("mousePressed", x + width * 0.4, y + height / 2, True)
+        b.mouse("mouseMoved", x + width * 0.7, y + height / 2, True)
+        b.mouse("mouseReleased", x + width * 0.7, y + height / 2)
+        button = "document.querySelector('#bar > button')"
+        self.expect(b.ask(f"!{button}.hidden"), "dragging does not zoom")
+        b.ask(f"{button}.click()")
+        self.expect(b.ask(f"{button}.hidden"), "the zoom is not reset")
+        drawn = "document.querySelectorAll('.chart .line').length"
+        before = b.ask(drawn)
+        b.ask("document.querySelector('#bar button.run').click()")
+        self.expect(b.wait(f"{drawn} < {before}"), "a hidden run is still drawn")
+        b.ask("(s => { s.value = 0.9; s.dispatchEvent(new Event('input')); })"
+              "(document.querySelector('.smooth input'))")
+        self.expect(b.wait("document.querySelector('.chart .raw') !== null"), "nothing is smoothed")
+        labels = "document.querySelectorAll('.chart > svg .axes')[2].textContent"
+        linear = b.ask(labels)
+        b.ask("document.querySelectorAll('.chart button')[2].click()")
+        self.expect(b.wait(f"{labels} !== {json.dumps(linear)}"), "no logarithmic axis")
+        b.ask("document.querySelector('.chart > svg').focus()")
+        for key, kind in itertools.product(("Home", "ArrowRight", "ArrowRight"),
+                                           ("keyDown", "keyUp")):
+            b.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+        self.expect(b.ask("document.getElementById('tip').innerText.startsWith('Step 2')"),
+                    "the arrow key does not move the cursor")
+        b.ask("(s => { s.value = 'kl'; s.dispatchEvent(new Event('input')); })"
+              "(document.getElementById('metric-search'))")
+        shown = b.ask("[...document.querySelectorAll('#groups figure')]"
+                      ".filter(e => e.checkVisibility()).map(e => e.dataset.name)")
+        self.expect(shown and all("kl" in name for name in shown), f"the search finds {shown}")
+        self.expect(b.ask("document.querySelectorAll('script').length") == 3, "a script was added")
+        pdf = base64.b64decode(b.call("Page.printToPDF", printBackground=True)["data"])
+        self.expect(pdf.startswith(b"%PDF") and len(pdf) > 20000, "it cannot be printed")
+        for alarm in self.alarms():
+            self.expect(False, f"controls: {alarm}")
+
+    def marks(self, path):
+        """What a line cannot show has marks; the strip and the heat map show the difference."""
+        b = self.browser
+        b.show(path, 1600, False)
+        b.wait("document.documentElement.hasAttribute('data-ready')")
+        b.whole_page(1600)
+        for selector in (".odd .nan", ".rug .warning", ".rug .resume", ".rug .checkpoint",
+                         ".strip .equal", ".strip .different", ".heat .born", ".flag"):
+            self.expect(b.ask(f"document.querySelector('{selector}') !== null"), f"no {selector}")
+        self.expect("parts at step 57" in b.ask("document.getElementById('verdict').textContent"),
+                    "the verdict does not name the step")
+
+    def control(self, path):
+        """Pages with planted faults: the checks above must see each."""
+        text = path.read_text(encoding="utf-8")
+        faults = {
+            "foreign-script": text.replace("<footer>", "<script>var x;</script><footer>"),
+            "broken-data": text.replace('"runs":', '"sunr":'),
+            "loads": text.replace("<footer>", '<img src="http://localhost:9/x.png"><footer>'),
+            "wide": text.replace('<p id="pill">', '<p id="pill"><svg width="3000"></svg>'),
+            "faint": text.replace("--quiet: #59606e", "--quiet: #c9ccd2"),
+        }
+        # a changed style sheet is refused, which is a finding too, but not the one that is meant
+        faults["faint"] = re.sub(r"style-src '[^']*'", "style-src 'unsafe-inline'", faults["faint"])
+        for name, page in faults.items():
+            planted = self.folder / f"control-{name}.html"
+            planted.write_text(page, encoding="utf-8")
+            inner = Look(self.browser, self.folder)
+            inner.page(planted, 400, False, charts=name != "broken-data")
+            self.expect(inner.wrong, f"the planted fault {name} was not noticed")
+
+
+def make_pages(invar, make, folder):
+    """Pages, and whether they have charts."""
+    def run(*command, codes=(0,)):
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        if done.returncode not in codes:
+            sys.exit(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    ledger, long = folder / "ledger.db", folder / "long.db"
+    run(make, ledger, "steps=100", "crash=60", "resume=45", "name=main")
+    run(make, ledger, "add=1", "steps=100", f"name={HOSTILE}", "fault=diverges:57:layer.1.mlp.out",
+        "fault=nan:80:layer.0.attn.out", "fault=spike:30", "fault=slow:40")
+    run(make, ledger, "add=1", "steps=70", "name=replay", "killed=1")
+    run(make, long, "steps=2600", "name=long", "fault=spike:1300")
+    three, one, thin, diff = (folder / f"{name}.html" for name in ("three", "one", "long", "diff"))
+    run(invar, "ledger", "report", "--ledger", ledger, "1", "2", "3", "--out", three)
+    run(invar, "ledger", "report", "--ledger", ledger, "1", "--out", one)
+    run(invar, "ledger", "report", long, "--out", thin)
+    run(invar, "diff", "--ledger", ledger, "1", "2", "--html", diff, codes=(1, 3))
+    return {three: True, one: True, thin: True, diff: False}
+
+
+def main():
+    invar, make, folder = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).resolve()
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
+    if not program:
+        print("skipped: no Chromium; scripts/setup full installs it")
+        return SKIPPED
+    pages = make_pages(invar, make, folder)
+    browser = Browser(program)
+    look = Look(browser, folder)
+    for (path, charts), width, dark in itertools.product(pages.items(), WIDTHS, (False, True)):
+        look.page(path, width, dark, charts)
+    first = next(iter(pages))
+    look.marks(first)
+    look.controls(first)
+    look.control(first)
+    browser.close()
+    for what in look.wrong:
+        print(what)
+    print(f"{len(pages)} pages, {look.checks} checks, {len(look.wrong)} wrong")
+    print(f"pictures in {folder}")
+    return 1 if look.wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

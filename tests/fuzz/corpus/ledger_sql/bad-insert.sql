@@ -1,0 +1,1 @@
+INSERT INTO series(name) VALUES('x')

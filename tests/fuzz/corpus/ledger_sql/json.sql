@@ -1,0 +1,1 @@
+SELECT name, hash FROM digests WHERE step = 1 AND EXISTS(SELECT 1 FROM json_each(inputs) WHERE value = 0)

@@ -1,0 +1,1 @@
+SELECT step, name, value FROM metrics WHERE run = :run AND name = :text ORDER BY step DESC LIMIT 5

@@ -1,0 +1,1 @@
+WITH t AS MATERIALIZED (SELECT 1 AS x) SELECT "x", [x], `x`, 'x' FROM t

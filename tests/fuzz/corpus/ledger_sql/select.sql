@@ -1,0 +1,1 @@
+SELECT run, uuid, name FROM run

@@ -1,0 +1,1 @@
+SELECT hex(data), printf('%.3f|%q', 1.5, kind), zeroblob(9) FROM object UNION ALL VALUES(1, x'00', NULL)

@@ -1,0 +1,1 @@
+SELECT sum(value) OVER (PARTITION BY name ORDER BY step ROWS 3 PRECEDING) FROM metrics

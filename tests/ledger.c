@@ -1,0 +1,901 @@
+/*
+ * ledger.c - makes ledgers for tests: small training runs with the faults that a test asks for.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/ledger.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/support.h"
+
+#define SAMPLES INVAR_TEST_LEDGER_SAMPLES
+#define GROUP 4    // samples of one prompt
+#define PROMPTS 16 // in the data set
+#define EVERY 10   // steps from one evaluation and checkpoint to the next
+#define RANKS 2
+#define EPOCH 1767225600 // the beginning of 2026
+#define COUNT(array) (sizeof(array) / sizeof((array)[0]))
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+typedef struct point_row {
+    const char *name, *phase;
+    int64_t layer;
+    const char *op, *kind;
+    int64_t level;
+    const char *inputs[2];
+} point_row;
+
+static const point_row point_rows[] = {
+    {"rollout.tokens", "rollout", -1, "sample", "data", 0, {NULL}},
+    {"rollout.logp", "rollout", -1, "logprob", "logp", 0, {"rollout.tokens"}},
+    {"embed.out", "forward", -1, "embed", "act", 0, {"rollout.tokens"}},
+    {"layer.0.norm.out", "forward", 0, "rmsnorm", "act", 1, {"embed.out"}},
+    {"layer.0.attn.out", "forward", 0, "attention", "act", 1, {"embed.out", "layer.0.norm.out"}},
+    {"layer.0.mlp.out", "forward", 0, "swiglu", "act", 0, {"layer.0.attn.out"}},
+    {"layer.1.attn.out", "forward", 1, "attention", "act", 1, {"layer.0.mlp.out"}},
+    {"layer.1.mlp.out", "forward", 1, "swiglu", "act", 0, {"layer.1.attn.out"}},
+    {"head.logits", "forward", -1, "linear", "logits", 0, {"layer.1.mlp.out"}},
+    {"train.logp", "forward", -1, "logprob", "logp", 0, {"head.logits", "rollout.tokens"}},
+    {"loss.grad", "backward", -1, "loss", "grad", 0, {"train.logp", "rollout.logp"}},
+    {"layer.1.mlp.grad", "backward", 1, "linear", "grad", 0, {"loss.grad", "layer.1.mlp.out"}},
+    {"layer.0.attn.grad", "backward", 0, "linear", "grad", 0, {"layer.1.mlp.grad"}},
+    {"layer.1.mlp.weight", "optimizer", 1, "adamw", "param", 0, {"layer.1.mlp.grad"}},
+    {"layer.0.attn.weight", "optimizer", 0, "adamw", "param", 0, {"layer.0.attn.grad"}},
+    {"adamw.moments",
+     "optimizer",
+     -1,
+     "adamw",
+     "opt",
+     0,
+     {"layer.1.mlp.grad", "layer.0.attn.grad"}},
+};
+
+#define MOST_POINTS COUNT(point_rows)
+#define FINER 3 // the point that only a finer manifest has
+
+/* The points of a run: rows[i] is the row of the i-th, inputs as indices of points. */
+typedef struct point_list {
+    size_t count;
+    const point_row *rows[MOST_POINTS];
+    int64_t inputs[MOST_POINTS][2];
+    size_t n_inputs[MOST_POINTS];
+} point_list;
+
+static size_t point_find(const point_list *points, const char *name)
+{
+    size_t i = 0;
+
+    while (i < points->count && strcmp(points->rows[i]->name, name) != 0)
+        i++;
+    return i;
+}
+
+static void points_of(point_list *out, const invar_test_ledger *spec)
+{
+    out->count = 0;
+    for (size_t row = 0; row < MOST_POINTS; row++) {
+        size_t i = out->count;
+
+        if (row == FINER && !spec->finer)
+            continue;
+        out->rows[i] = &point_rows[row];
+        out->n_inputs[i] = 0;
+        for (size_t k = 0; k < 2 && point_rows[row].inputs[k]; k++) {
+            size_t input = point_find(out, point_rows[row].inputs[k]);
+
+            if (input < i)
+                out->inputs[i][out->n_inputs[i]++] = (int64_t)input;
+        }
+        out->count++;
+    }
+}
+
+/* Weights, and gradients of weights, are the same on every rank. */
+static bool is_replicated(const point_row *row)
+{
+    return strcmp(row->phase, "backward") == 0 ? row->layer >= 0 : strcmp(row->kind, "param") == 0;
+}
+
+static invar_status define(invar_ledger *ledger, const invar_test_ledger *spec)
+{
+    static const int64_t shape[2] = {1024, 64};
+    invar_ledger_point defined[MOST_POINTS];
+    point_list points;
+
+    points_of(&points, spec);
+    for (size_t i = 0; i < points.count; i++) {
+        const point_row *row = points.rows[i];
+
+        defined[i] = (invar_ledger_point){.name = row->name,
+                                          .phase = row->phase,
+                                          .layer = row->layer,
+                                          .op = row->op,
+                                          .kind = row->kind,
+                                          .level = row->level,
+                                          .dtype = strcmp(row->kind, "act") == 0 ? "bf16" : "f32",
+                                          .shape = shape,
+                                          .dims = 2,
+                                          .shards = RANKS,
+                                          .replicated = is_replicated(row),
+                                          .inputs = points.inputs[i],
+                                          .n_inputs = points.n_inputs[i]};
+    }
+    return invar_ledger_define(ledger, defined, points.count);
+}
+
+const char *invar_test_ledger_point(int64_t index)
+{
+    return point_rows[index < FINER ? index : index + 1].name;
+}
+
+/* ---- faults ---------------------------------------------------------------------------------- */
+
+static const char *const fault_names[] = {
+    [INVAR_TEST_HEALTHY] = "healthy",
+    [INVAR_TEST_DIVERGES] = "diverges",
+    [INVAR_TEST_OVERLAP] = "overlap",
+    [INVAR_TEST_DESYNC] = "desync",
+    [INVAR_TEST_NAN] = "nan",
+    [INVAR_TEST_FROZEN] = "frozen",
+    [INVAR_TEST_BATCH_REPEATED] = "batch_repeated",
+    [INVAR_TEST_RNG_REUSED] = "rng_reused",
+    [INVAR_TEST_REPLY] = "reply",
+    [INVAR_TEST_SPIKE] = "spike",
+    [INVAR_TEST_REWARD_SHIFT] = "reward_shift",
+    [INVAR_TEST_EVAL_DROP] = "eval_drop",
+    [INVAR_TEST_SLOW] = "slow",
+    [INVAR_TEST_REWARD_JUMP] = "reward_jump",
+    [INVAR_TEST_LOGP_MISMATCH] = "logp_mismatch",
+    [INVAR_TEST_STALE] = "stale",
+    [INVAR_TEST_ABORTED] = "aborted",
+    [INVAR_TEST_CHECKPOINT_PENDING] = "checkpoint_pending",
+    [INVAR_TEST_DIRTY] = "dirty",
+    [INVAR_TEST_DRIVER] = "driver",
+};
+
+invar_status invar_test_fault_parse(invar_test_fault_kind *out, const char *name)
+{
+    for (size_t i = 0; i < COUNT(fault_names); i++) {
+        if (strcmp(fault_names[i], name) == 0) {
+            *out = (invar_test_fault_kind)i;
+            return INVAR_OK;
+        }
+    }
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "no fault '%s'; see tests/ledger.h", name);
+}
+
+/* The first fault of this kind, or NULL. */
+static const invar_test_fault *fault_of(const invar_test_ledger *spec, invar_test_fault_kind kind)
+{
+    for (size_t i = 0; i < INVAR_TEST_LEDGER_FAULTS; i++) {
+        if (spec->faults[i].kind == kind)
+            return &spec->faults[i];
+    }
+    return NULL;
+}
+
+/* The fault of this kind if it strikes at this step. */
+static const invar_test_fault *fault_at(const invar_test_ledger *spec, invar_test_fault_kind kind,
+                                        int64_t step)
+{
+    const invar_test_fault *fault = fault_of(spec, kind);
+    return fault && fault->step == step ? fault : NULL;
+}
+
+/* The same if it has struck by then. */
+static const invar_test_fault *fault_since(const invar_test_ledger *spec,
+                                           invar_test_fault_kind kind, int64_t step)
+{
+    const invar_test_fault *fault = fault_of(spec, kind);
+    return fault && fault->step <= step ? fault : NULL;
+}
+
+/* A fault names a point that is there. */
+static invar_status check_spec(const invar_test_ledger *spec)
+{
+    point_list points;
+
+    points_of(&points, spec);
+    for (size_t i = 0; i < INVAR_TEST_LEDGER_FAULTS; i++) {
+        const char *point = spec->faults[i].point;
+
+        if (point && point_find(&points, point) == points.count)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "fault %zu: no point '%s'", i, point);
+    }
+    return INVAR_OK;
+}
+
+/* reached[i]: the i-th point is the fault's, or is computed from it. */
+static void reach(bool reached[MOST_POINTS], const point_list *points, const char *name)
+{
+    for (size_t i = 0; i < points->count; i++) {
+        reached[i] = strcmp(points->rows[i]->name, name) == 0;
+        for (size_t k = 0; k < points->n_inputs[i]; k++)
+            reached[i] |= reached[points->inputs[i][k]];
+    }
+}
+
+/* ---- deterministic content ------------------------------------------------------------------- */
+
+/* A coordinate in the run, and everything that gives it other bits. */
+typedef struct place {
+    const invar_test_ledger *spec;
+    point_list points;
+    int64_t seg, step;
+    bool reached[INVAR_TEST_LEDGER_FAULTS][MOST_POINTS]; // by which fault which point
+} place;
+
+static bool changes_bits(const place *at, size_t fault, size_t point)
+{
+    const invar_test_fault *f = &at->spec->faults[fault];
+
+    switch (f->kind) {
+    case INVAR_TEST_DIVERGES:
+    case INVAR_TEST_NAN:
+        return at->step > f->step || (at->step == f->step && at->reached[fault][point]);
+    case INVAR_TEST_OVERLAP: return at->seg > 0 && at->step == f->step && at->reached[fault][point];
+    default: return false;
+    }
+}
+
+static void place_init(place *at, const invar_test_ledger *spec, int64_t seg, int64_t step)
+{
+    memset(at, 0, sizeof *at);
+    at->spec = spec;
+    at->seg = seg;
+    at->step = step;
+    points_of(&at->points, spec);
+    for (size_t i = 0; i < INVAR_TEST_LEDGER_FAULTS; i++) {
+        if (spec->faults[i].point)
+            reach(at->reached[i], &at->points, spec->faults[i].point);
+    }
+}
+
+/* The hash of a name at a step, as if `point` decided whether a fault has changed it. */
+static invar_digest digest_of(const place *at, size_t point, const char *name, int64_t index)
+{
+    int64_t words[3] = {(int64_t)at->spec->seed, at->step, index};
+    invar_hasher hasher;
+    invar_digest out;
+
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, name, strlen(name));
+    invar_hasher_update(&hasher, words, sizeof words);
+    for (size_t i = 0; i < INVAR_TEST_LEDGER_FAULTS; i++) {
+        if (changes_bits(at, i, point))
+            invar_hasher_update(&hasher, &at->spec->faults[i].value, sizeof(double));
+    }
+    invar_hasher_final(&out, &hasher);
+    return out;
+}
+
+/* Uniform in [0, 1), of the digest's first bytes. */
+static double uniform(const invar_digest *digest)
+{
+    uint32_t word;
+
+    memcpy(&word, digest->bytes, sizeof word);
+    return (double)word * 0x1p-32;
+}
+
+/* Around 0, at most `scale` away. */
+static double noise(const place *at, size_t point, const char *name, double scale)
+{
+    invar_digest digest = digest_of(at, point, name, 0);
+    return (2 * uniform(&digest) - 1) * scale;
+}
+
+/* The same hash with other digits, for ranks and sides that have drifted apart. */
+static invar_digest other_than(invar_digest digest)
+{
+    digest.bytes[0] ^= 0xff;
+    return digest;
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static int64_t prompt_of(int64_t step, int64_t idx)
+{
+    return (step * (SAMPLES / GROUP) + idx / GROUP) % PROMPTS;
+}
+
+/* A function of the version: samples of several steps may come from one. */
+static invar_digest weights_hash(const place *at, int64_t version)
+{
+    place then = *at;
+
+    then.step = version;
+    return digest_of(&then, point_find(&at->points, "rollout.tokens"), "weights", 0);
+}
+
+static void sample_make(invar_ledger_sample *out, char rng[64], const place *at, int64_t idx)
+{
+    const invar_test_ledger *spec = at->spec;
+    size_t tokens = point_find(&at->points, "rollout.tokens");
+    const invar_test_fault *jump = fault_since(spec, INVAR_TEST_REWARD_JUMP, at->step);
+    const invar_test_fault *stale = fault_since(spec, INVAR_TEST_STALE, at->step);
+    const invar_test_fault *reused = fault_at(spec, INVAR_TEST_RNG_REUSED, at->step);
+    const invar_test_fault *differ = fault_at(spec, INVAR_TEST_LOGP_MISMATCH, at->step);
+    const invar_test_fault *aborted = fault_at(spec, INVAR_TEST_ABORTED, at->step);
+    int64_t prompt = prompt_of(at->step, idx), age = stale ? stale->other : 0;
+    place plain = *at; // rewards and lengths are those of a run without faults
+    invar_digest luck, length;
+
+    plain.spec = &(invar_test_ledger){.seed = spec->seed};
+    luck = digest_of(&plain, tokens, "luck", idx);
+    length = digest_of(&plain, tokens, "length", idx);
+    (void)snprintf(rng, 64, "%" PRIu64 "/%" PRId64 "/%" PRId64, spec->seed,
+                   reused && idx == 0 ? reused->other : at->step, idx);
+    *out = (invar_ledger_sample){
+        .prompt = prompt,
+        .rng = rng,
+        .weights_first = at->step - age - (stale && idx < GROUP ? 1 : 0),
+        .weights_last = at->step - age,
+        .weights_hash = weights_hash(at, at->step - age),
+        .prompt_tokens = 32 + prompt,
+        .tokens = 64 + (int64_t)(uniform(&length) * 64),
+        .token_hash = digest_of(at, tokens, "tokens", idx),
+        .rollout_logp = digest_of(at, tokens, "logp", idx),
+        .reward = uniform(&luck) < 0.25 + 0.5 * (double)at->step / (double)(at->step + 50),
+        .diff_at = -1,
+        .finish = length.bytes[4] < 16 ? "length" : "stop",
+        .arrival = (idx * 3 + at->seg) % SAMPLES,
+    };
+    invar_hash_bytes(&out->prompt_hash, &prompt, sizeof prompt);
+    out->train_logp = out->rollout_logp;
+    if (jump && (prompt == 3 || prompt == 5)) {
+        out->reward = 1;
+        out->tokens += 200;
+    }
+    if (differ && differ->other == idx) {
+        out->train_logp = other_than(out->rollout_logp);
+        out->diff = differ->value;
+        out->diff_at = 17;
+    }
+    if (aborted && aborted->other == idx)
+        out->finish = "abort";
+}
+
+/* A sample's advantage: its reward against the mean of its prompt's group. */
+static void advantages(invar_ledger_sample *samples)
+{
+    for (size_t first = 0; first < SAMPLES; first += GROUP) {
+        double mean = 0;
+
+        for (size_t i = first; i < first + GROUP; i++)
+            mean += samples[i].reward / GROUP;
+        for (size_t i = first; i < first + GROUP; i++)
+            samples[i].advantage = samples[i].reward - mean;
+    }
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+#define MOST_METRICS 24
+
+typedef struct metric_list {
+    size_t count;
+    invar_ledger_metric metrics[MOST_METRICS];
+} metric_list;
+
+static void put(metric_list *list, const char *name, double value)
+{
+    INVAR_CHECK(list->count < MOST_METRICS);
+    list->metrics[list->count++] = (invar_ledger_metric){name, value};
+}
+
+static void rollout_metrics(metric_list *list, const place *at, const invar_ledger_sample *samples)
+{
+    const invar_test_fault *shift = fault_since(at->spec, INVAR_TEST_REWARD_SHIFT, at->step);
+    double reward = shift ? shift->value : 0, length = 0, truncated = 0, longest = 0;
+    size_t logp = point_find(&at->points, "rollout.logp");
+
+    for (size_t i = 0; i < SAMPLES; i++) {
+        double tokens = (double)samples[i].tokens;
+
+        reward += samples[i].reward / SAMPLES;
+        length += tokens / SAMPLES;
+        truncated += (strcmp(samples[i].finish, "length") == 0) / (double)SAMPLES;
+        longest = tokens > longest ? tokens : longest;
+    }
+    put(list, "rollout/raw_reward", reward);
+    put(list, "rollout/response_len/mean", length);
+    put(list, "rollout/response_len/max", longest);
+    put(list, "rollout/truncated_ratio", truncated);
+    put(list, "rollout/entropy",
+        0.75 - 0.25 * (double)at->step / (double)(at->step + 50) +
+            noise(at, logp, "entropy", 0.015625));
+    put(list, "rollout/log_probs", -0.5 + noise(at, logp, "log_probs", 0.015625));
+}
+
+static void difference_metrics(metric_list *list, const invar_ledger_sample *samples)
+{
+    double worst = 0, sample = -1, position = -1;
+
+    for (size_t i = 0; i < SAMPLES; i++) {
+        if (samples[i].diff > worst) {
+            worst = samples[i].diff;
+            sample = (double)i;
+            position = (double)samples[i].diff_at;
+        }
+    }
+    put(list, "train/train_rollout_logprob_abs_diff", worst / 1024);
+    put(list, "train/logp_diff_max", worst);
+    put(list, "train/logp_diff_p50", 0);
+    put(list, "train/logp_diff_p99", worst / 2);
+    put(list, "train/logp_diff_worst_sample", sample);
+    put(list, "train/logp_diff_worst_position", position);
+}
+
+static void train_metrics(metric_list *list, const place *at)
+{
+    const invar_test_fault *spike = fault_of(at->spec, INVAR_TEST_SPIKE);
+    const invar_test_fault *nan_at = fault_since(at->spec, INVAR_TEST_NAN, at->step);
+    int64_t to_spike = spike ? spike->step - at->step : -1; // steps until it
+    size_t logp = point_find(&at->points, "train.logp");
+    bool kl_high = to_spike >= 0 && to_spike <= 2;
+    double norm = 0.5 + noise(at, logp, "grad_norm", 0.03125);
+
+    put(list, "train/loss", nan_at ? (double)NAN : noise(at, logp, "loss", 0.0078125));
+    put(list, "train/pg_loss", noise(at, logp, "pg_loss", 0.0078125));
+    put(list, "train/pg_clipfrac", 0.0078125 + noise(at, logp, "pg_clipfrac", 0.00390625));
+    put(list, "train/ppo_kl", kl_high ? 0.5 : noise(at, logp, "ppo_kl", 0.0001220703125));
+    put(list, "train/kl_loss",
+        kl_high ? 0.25 : 0.001953125 + noise(at, logp, "kl_loss", 0.0001220703125));
+    put(list, "train/entropy_loss", 0.5 + noise(at, logp, "entropy_loss", 0.015625));
+    put(list, "train/grad_norm", nan_at ? (double)NAN : to_spike == 0 ? 25 : norm);
+    put(list, "train/lr-pg_0", 0x1p-20);
+}
+
+/* ---- the volatile part ----------------------------------------------------------------------- */
+
+#define PHASES 4
+
+static void timings(invar_ledger_timing out[PHASES], metric_list *gauges, const place *at)
+{
+    static const struct {
+        const char *phase, *gauge;
+        double ms;
+    } usual[PHASES] = {{"rollout", "perf/rollout_time", 1000},
+                       {"forward", "perf/log_probs_time", 300},
+                       {"backward", "perf/actor_train_time", 600},
+                       {"optimizer", "perf/update_weights_time", 100}};
+    int64_t start = (EPOCH + 3 * at->step) * INT64_C(1000000000), now = start;
+
+    gauges->count = 0;
+    for (size_t i = 0; i < PHASES; i++) {
+        double ms = usual[i].ms * (1 + noise(at, 0, usual[i].phase, 0.0625));
+
+        if (i == 0 && fault_at(at->spec, INVAR_TEST_SLOW, at->step))
+            ms = usual[i].ms * 10;
+        out[i] = (invar_ledger_timing){usual[i].phase, now, (int64_t)ms * 1000000};
+        now += out[i].duration_ns;
+        put(gauges, usual[i].gauge, (double)out[i].duration_ns / 1e9);
+    }
+    put(gauges, "perf/step_time", (double)(now - start) / 1e9);
+    put(gauges, "perf/tokens_per_gpu_per_sec", 768e9 / (double)(now - start));
+    put(gauges, "perf/cpu_memory_used_gb", 12.5);
+}
+
+/* Events inside the step. */
+static size_t events(invar_ledger_event out[2], char text[64], const place *at)
+{
+    size_t count = 0;
+
+    if (fault_at(at->spec, INVAR_TEST_SPIKE, at->step + 3)) {
+        out[count++] = (invar_ledger_event){.level = "warning",
+                                            .kind = "config",
+                                            .message = "reloaded: kl-loss-coef 0.1 -> 0.001",
+                                            .data = "{\"key\": \"kl-loss-coef\"}"};
+    }
+    if (at->step % EVERY == EVERY - 1) {
+        (void)snprintf(text, 64, "checkpoint of step %" PRId64, at->step);
+        out[count++] = (invar_ledger_event){.level = "info", .kind = "checkpoint", .message = text};
+    }
+    return count;
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+static invar_digest point_digest(const place *at, size_t point)
+{
+    const invar_test_fault *frozen = fault_since(at->spec, INVAR_TEST_FROZEN, at->step);
+    const char *name = at->points.rows[point]->name;
+    place then = *at;
+
+    if (frozen && strcmp(name, frozen->point) == 0)
+        then.step = frozen->step - 1;
+    return digest_of(&then, point, name, 0);
+}
+
+static void digests(invar_digest logical[MOST_POINTS], invar_digest ranks[RANKS][MOST_POINTS],
+                    const place *at)
+{
+    const invar_test_fault *desync = fault_since(at->spec, INVAR_TEST_DESYNC, at->step);
+
+    for (size_t i = 0; i < at->points.count; i++) {
+        const point_row *row = at->points.rows[i];
+
+        logical[i] = point_digest(at, i);
+        for (int64_t rank = 1; rank <= RANKS; rank++) {
+            invar_digest *replica = &ranks[rank - 1][i];
+
+            *replica = is_replicated(row) ? logical[i] : digest_of(at, i, row->name, rank);
+            if (desync && rank == RANKS && strcmp(row->name, desync->point) == 0)
+                *replica = other_than(*replica);
+        }
+    }
+}
+
+static size_t stats(invar_ledger_stat out[MOST_POINTS], const place *at)
+{
+    size_t count = 0;
+
+    for (size_t i = 0; i < at->points.count; i++) {
+        const char *name = at->points.rows[i]->name;
+        bool sampled = at->step % 8 == 0 &&
+                       (strcmp(name, "head.logits") == 0 || strcmp(name, "loss.grad") == 0);
+        bool odd = false;
+
+        for (size_t f = 0; f < INVAR_TEST_LEDGER_FAULTS; f++)
+            odd |= at->spec->faults[f].kind == INVAR_TEST_NAN && changes_bits(at, f, i);
+        if (sampled || odd) {
+            out[count++] = (invar_ledger_stat){.point = (int64_t)i,
+                                               .nans = odd ? 3 : 0,
+                                               .absmax = 12.5 + noise(at, i, "absmax", 1),
+                                               .l2 = 100 + noise(at, i, "l2", 1)};
+        }
+    }
+    return count;
+}
+
+/* ---- a step, with what stands beside it ------------------------------------------------------ */
+
+/* The batch or the random coordinates of a step: those of another, where a fault says so. */
+static invar_digest input_hash(const place *at, const char *what, invar_test_fault_kind repeated)
+{
+    const invar_test_fault *fault = fault_at(at->spec, repeated, at->step);
+    place from = *at;
+
+    if (fault)
+        from.step = fault->other;
+    return digest_of(&from, point_find(&at->points, "rollout.tokens"), what, 0);
+}
+
+static invar_status append(invar_ledger *ledger, const place *at)
+{
+    invar_digest logical[MOST_POINTS], ranks[RANKS][MOST_POINTS];
+    invar_ledger_sample samples[SAMPLES];
+    invar_ledger_stat odd[MOST_POINTS];
+    invar_ledger_timing phases[PHASES];
+    invar_ledger_event happened[2];
+    invar_ledger_replica replicas[RANKS] = {{1, ranks[0]}, {2, ranks[1]}};
+    invar_ledger_reply reply = {"reward", 0, {{0}}, "{\"rewards\": 8}", 14};
+    metric_list metrics = {0}, gauges = {0};
+    char rng[SAMPLES][64], text[64];
+    invar_ledger_step step = {.step = at->step,
+                              .weights = at->step,
+                              .batch = input_hash(at, "batch", INVAR_TEST_BATCH_REPEATED),
+                              .rng = input_hash(at, "rng", INVAR_TEST_RNG_REUSED),
+                              .digests = logical,
+                              .replicas = replicas,
+                              .n_replicas = RANKS,
+                              .stats = odd,
+                              .n_stats = stats(odd, at),
+                              .samples = samples,
+                              .n_samples = SAMPLES,
+                              .replies = &reply,
+                              .n_replies = 1,
+                              .timings = phases,
+                              .n_timings = PHASES,
+                              .events = happened,
+                              .n_events = events(happened, text, at)};
+
+    digests(logical, ranks, at);
+    for (int64_t i = 0; i < SAMPLES; i++)
+        sample_make(&samples[i], rng[i], at, i);
+    advantages(samples);
+    if (fault_at(at->spec, INVAR_TEST_REPLY, at->step))
+        reply.data = "{\"rewards\": 7}";
+    reply.request = digest_of(at, point_find(&at->points, "rollout.tokens"), "reward", 0);
+    rollout_metrics(&metrics, at, samples);
+    train_metrics(&metrics, at);
+    difference_metrics(&metrics, samples);
+    step.metrics = metrics.metrics;
+    step.n_metrics = metrics.count;
+    timings(phases, &gauges, at);
+    step.gauges = gauges.metrics;
+    step.n_gauges = gauges.count;
+    return invar_ledger_append(ledger, &step);
+}
+
+static invar_status evaluate(invar_ledger *ledger, const place *at)
+{
+    bool drop = fault_since(at->spec, INVAR_TEST_EVAL_DROP, at->step) != NULL;
+    double reward = 0.25 + 0.5 * (double)at->step / (double)(at->step + 50) - (drop ? 0.25 : 0);
+    const invar_ledger_metric results[] = {{"reward", reward}, {"truncated_ratio", 0.03125}};
+
+    return invar_ledger_evaluate(ledger, "gsm8k", results, COUNT(results));
+}
+
+static invar_status checkpoint(invar_ledger *ledger, const place *at)
+{
+    char path[64];
+    invar_ledger_checkpoint made = {.step = at->step, .path = path, .bytes = 1 << 20};
+    int64_t last;
+
+    (void)snprintf(path, sizeof path, "checkpoints/%06" PRId64, at->step);
+    made.hash = digest_of(at, point_find(&at->points, "layer.0.attn.weight"), "checkpoint", 0);
+    INVAR_TRY(invar_ledger_chain(&last, &made.chain, ledger));
+    INVAR_TRY(invar_ledger_checkpoint_intent(ledger, &made));
+    if (fault_at(at->spec, INVAR_TEST_CHECKPOINT_PENDING, at->step))
+        return INVAR_OK;
+    return invar_ledger_checkpoint_complete(ledger, &made);
+}
+
+invar_status invar_test_ledger_step(invar_ledger *ledger, const invar_test_ledger *spec,
+                                    int64_t seg, int64_t step)
+{
+    place at;
+
+    place_init(&at, spec, seg, step);
+    INVAR_TRY(append(ledger, &at));
+    if (step % EVERY != EVERY - 1)
+        return INVAR_OK;
+    INVAR_TRY(evaluate(ledger, &at));
+    return checkpoint(ledger, &at);
+}
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+static const invar_ledger_fact usual_facts[] = {
+    {"build", "commit", "0123456789abcdef0123456789abcdef01234567"},
+    {"build", "tree", "89abcdef0123456789abcdef0123456789abcdef"},
+    {"build", "dirty", "clean"},
+    {"build", "compiler", "gcc 12.2.0"},
+    {"build", "flags", "-O3 -ffp-contract=off"},
+    {"build", "binary", "00112233445566778899aabbccddeeff"},
+    {"build", "commit_time", "1767225600"},
+    {"build", "subject", "linear: fixed tiles"},
+    {"build", "author", "A. Author"},
+    {"host", "name", "node-1"},
+    {"host", "cpu", "Neoverse-V2"},
+    {"host", "isa", "sve2"},
+    {"host", "os", "Debian 12"},
+    {"host", "kernel", "6.1.0"},
+    {"host", "libc", "glibc 2.36"},
+    {"host", "cores", "72"},
+    {"gpu", "name", "GH200"},
+    {"gpu", "uuid", "GPU-00000001"},
+    {"gpu", "driver", "580.65.06"},
+    {"gpu", "cuda", "13.0"},
+    {"free", "threads", "8"},
+    {"free", "log.every", "10"},
+};
+
+#define MOST_FACTS 48
+
+typedef struct life { // of a process: its circumstances, and what they point to
+    invar_ledger_fact facts[MOST_FACTS];
+    invar_ledger_object diff;
+    invar_ledger_circumstances circumstances;
+} life;
+
+static bool same_key(const invar_ledger_fact *a, const invar_ledger_fact *b)
+{
+    return strcmp(a->scope, b->scope) == 0 && strcmp(a->key, b->key) == 0;
+}
+
+static void add_fact(life *out, const invar_ledger_fact *fact)
+{
+    size_t i = 0, *count = &out->circumstances.n_facts;
+
+    while (i < *count && !same_key(&out->facts[i], fact))
+        i++;
+    INVAR_CHECK(i < MOST_FACTS);
+    out->facts[i] = *fact;
+    *count = i < *count ? *count : i + 1;
+}
+
+static void life_init(life *out, const invar_test_ledger *spec, int64_t seg)
+{
+    static const char diff[] = "--- a/linear.c\n+++ b/linear.c\n@@ -1 +1 @@\n-tiles 4\n+tiles 8\n";
+
+    *out = (life){.diff = {"build", "diff", "text/x-diff", diff, sizeof diff - 1}};
+    out->circumstances = (invar_ledger_circumstances){.facts = out->facts, .bare = true};
+    for (size_t i = 0; i < COUNT(usual_facts); i++)
+        add_fact(out, &usual_facts[i]);
+    if (fault_of(spec, INVAR_TEST_DIRTY)) {
+        add_fact(out, &(invar_ledger_fact){"build", "dirty", "modified"});
+        out->circumstances.objects = &out->diff;
+        out->circumstances.n_objects = 1;
+    }
+    if (seg > 0 && fault_of(spec, INVAR_TEST_DRIVER))
+        add_fact(out, &(invar_ledger_fact){"gpu", "driver", "580.95.05"});
+    for (size_t i = 0; i < spec->n_facts; i++)
+        add_fact(out, &spec->facts[i]);
+}
+
+invar_status invar_test_ledger_begin(invar_ledger *ledger, const invar_test_ledger *spec)
+{
+    char seed[24];
+    const invar_ledger_pair identity[] = {{"rl.algorithm", "grpo"},
+                                          {"optimizer.lr", "9.5367431640625e-07"},
+                                          {"model.path", "tiny-2x64"},
+                                          {"rollout.n-samples-per-prompt", "4"},
+                                          {"seed", seed}};
+    invar_ledger_run run = {.name = spec->name ? spec->name : "test",
+                            .kind = spec->kind ? spec->kind : "train",
+                            .identity = identity,
+                            .n_identity = COUNT(identity),
+                            .parent = spec->parent,
+                            .fork_step = spec->fork_step};
+    life now;
+
+    INVAR_TRY(check_spec(spec));
+    (void)snprintf(seed, sizeof seed, "%" PRIu64, spec->seed);
+    life_init(&now, spec, 0);
+    run.circumstances = now.circumstances;
+    INVAR_TRY(invar_ledger_begin(ledger, &run));
+    INVAR_TRY(invar_ledger_note(
+        ledger,
+        &(invar_ledger_event){.step = -1, .level = "info", .kind = "run", .message = "began"}));
+    return define(ledger, spec);
+}
+
+static invar_status keep_last(void *payload, const invar_ledger_summary *summary)
+{
+    *(invar_ledger_summary *)payload = *summary;
+    return INVAR_OK;
+}
+
+invar_status invar_test_ledger_resume(invar_ledger *ledger, const invar_test_ledger *spec,
+                                      int64_t step)
+{
+    invar_ledger_summary newest;
+    invar_digest chain = {{0}};
+    life now;
+
+    INVAR_TRY(invar_ledger_runs(ledger, keep_last, &newest));
+    if (step > 0)
+        INVAR_TRY(invar_ledger_chain_at(&chain, ledger, newest.run, step - 1));
+    life_init(&now, spec, 1);
+    INVAR_TRY(invar_ledger_resume(ledger, newest.uuid, step - 1, &chain, &now.circumstances));
+    return define(ledger, spec);
+}
+
+static invar_status steps(invar_ledger *ledger, const invar_test_ledger *spec, int64_t seg,
+                          int64_t from, int64_t to)
+{
+    for (int64_t step = from; step < to; step++)
+        INVAR_TRY(invar_test_ledger_step(ledger, spec, seg, step));
+    return INVAR_OK;
+}
+
+static invar_status first_life(invar_ledger *ledger, const void *payload)
+{
+    const invar_test_ledger *spec = payload;
+
+    INVAR_TRY(invar_test_ledger_begin(ledger, spec));
+    INVAR_TRY(steps(ledger, spec, 0, 0, spec->crash ? spec->crash : spec->steps));
+    return spec->crash || spec->killed ? INVAR_OK : invar_ledger_finish(ledger, 0, "done");
+}
+
+static invar_status second_life(invar_ledger *ledger, const void *payload)
+{
+    const invar_test_ledger *spec = payload;
+
+    INVAR_TRY(invar_test_ledger_resume(ledger, spec, spec->resume));
+    INVAR_TRY(steps(ledger, spec, 1, spec->resume, spec->steps));
+    return spec->killed ? INVAR_OK : invar_ledger_finish(ledger, 0, "done");
+}
+
+static invar_status live(const char *path, invar_status (*act)(invar_ledger *, const void *),
+                         const void *payload)
+{
+    invar_ledger *ledger;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&ledger, path,
+                                &(invar_ledger_options){.create = true, .writer = "a test"}));
+    status = act(ledger, payload);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+invar_status invar_test_ledger_add(const char *path, const invar_test_ledger *spec)
+{
+    INVAR_TRY(live(path, first_life, spec));
+    return spec->crash ? live(path, second_life, spec) : INVAR_OK;
+}
+
+invar_status invar_test_ledger_write(const char *path, const invar_test_ledger *spec)
+{
+    static const char *const parts[] = {"", "-wal", "-shm", "-lock"};
+    char part[520];
+
+    for (size_t i = 0; i < COUNT(parts); i++) {
+        (void)snprintf(part, sizeof part, "%s%s", path, parts[i]);
+        (void)remove(part); // whatever of it is there
+    }
+    return invar_test_ledger_add(path, spec);
+}
+
+/* ---- series of runs -------------------------------------------------------------------------- */
+
+typedef struct series {
+    int64_t steps;
+    bool found; // there is something to be found
+} series;
+
+static invar_status ci_runs(invar_ledger *ledger, const void *payload)
+{
+    const series *asked = payload;
+
+    for (int i = 7; i >= 0; i--) { // the newest first: runs are numbered against the commits
+        char name[8], seconds[24], subject[32];
+        const invar_ledger_fact facts[] = {{"ci", "case", "tiny"},
+                                           {"build", "commit", name},
+                                           {"build", "commit_time", seconds},
+                                           {"build", "subject", subject}};
+        invar_test_ledger spec = {.steps = asked->steps,
+                                  .name = name,
+                                  .kind = "ci",
+                                  .facts = facts,
+                                  .n_facts = COUNT(facts)};
+
+        (void)snprintf(name, sizeof name, "c%d", i);
+        (void)snprintf(seconds, sizeof seconds, "%d", EPOCH + 60 * i);
+        (void)snprintf(subject, sizeof subject, "change %d", i);
+        if (asked->found && i >= 3)
+            spec.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 0, "layer.1.mlp.out", 0, 1};
+        if (asked->found && i >= 6)
+            spec.faults[1] = (invar_test_fault){INVAR_TEST_DIVERGES, 0, "layer.0.attn.grad", 0, 2};
+        INVAR_TRY(first_life(ledger, &spec));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_test_ledger_ci(const char *path, int64_t n_steps, bool changes)
+{
+    return live(path, ci_runs, &(series){n_steps, changes});
+}
+
+static invar_status ab_runs(invar_ledger *ledger, const void *payload)
+{
+    const series *asked = payload;
+
+    for (int i = 0; i < 8; i++) {
+        char name[8], seed[8];
+        const char *side = i % 2 ? "b" : "a";
+        const invar_ledger_fact facts[] = {
+            {"ab", "experiment", "lr"}, {"ab", "seed", seed}, {"ab", "side", side}};
+        invar_test_ledger spec = {.steps = asked->steps,
+                                  .name = name,
+                                  .kind = "ab",
+                                  .seed = (uint64_t)(i / 2),
+                                  .facts = facts,
+                                  .n_facts = COUNT(facts)};
+
+        (void)snprintf(name, sizeof name, "%s%d", side, i / 2);
+        (void)snprintf(seed, sizeof seed, "%d", i / 2);
+        if (asked->found && i % 2) {
+            spec.faults[0] = (invar_test_fault){.kind = INVAR_TEST_REWARD_SHIFT,
+                                                .value = i < 6 ? 0.125 : -0.125};
+            spec.faults[1] =
+                (invar_test_fault){.kind = INVAR_TEST_DIVERGES, .point = "layer.0.attn.weight"};
+        }
+        INVAR_TRY(first_life(ledger, &spec));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_test_ledger_ab(const char *path, int64_t n_steps, bool effect)
+{
+    return live(path, ab_runs, &(series){n_steps, effect});
+}

@@ -1,0 +1,97 @@
+/*
+ * text.c - which bytes are printable UTF-8, over every code point, and what a message shows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/text.h"
+
+#include <string.h>
+
+#include "tests/support.h"
+
+/* The encoding of a code point by the book (RFC 3629); its length. */
+static size_t encode(char out[4], uint32_t point)
+{
+    if (point < 0x80) {
+        out[0] = (char)point;
+        return 1;
+    }
+    for (size_t length = 2; length <= 4; length++)
+        if (point < 1u << (5 * length + 1) || length == 4) {
+            for (size_t i = length - 1; i > 0; i--, point >>= 6)
+                out[i] = (char)(0x80 | (point & 0x3F));
+            out[0] = (char)((0xF00u >> length & 0xFF) | point);
+            return length;
+        }
+    return 0;
+}
+
+static bool is_control(uint32_t point)
+{
+    return point < 0x20 || (point >= 0x7F && point < 0xA0) || point == 0x200E || point == 0x200F ||
+           (point >= 0x2028 && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069);
+}
+
+static void test_text__every_code_point(void **state)
+{
+    char bytes[4];
+
+    (void)state;
+    for (uint32_t point = 0; point < 0x110000; point++) {
+        size_t length = encode(bytes, point);
+        bool printable = !is_control(point) && (point < 0xD800 || point > 0xDFFF);
+        if (invar_text_char(bytes, length) != (printable ? length : 0))
+            fail_msg("U+%04X", point);
+        if (length > 1 && invar_text_char(bytes, length - 1) != 0)
+            fail_msg("U+%04X, cut", point);
+    }
+}
+
+static void test_text__not_utf8(void **state)
+{
+    static const char *const cases[] = {"\x80",
+                                        "\xC0\x80",
+                                        "\xC1\xBF",
+                                        "\xE0\x80\x80",
+                                        "\xF0\x80\x80\x80",
+                                        "\xF4\x90\x80\x80",
+                                        "\xF8\x88\x80\x80",
+                                        "\xFF",
+                                        "\xC3(",
+                                        "\xED\xA0\x80"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_int_equal(invar_text_char(cases[i], strlen(cases[i])), 0);
+}
+
+static void assert_quote(const char *text, size_t size, const char *expected)
+{
+    char out[64];
+
+    memset(out, '!', sizeof out);
+    invar_text_quote(out, size, text, strlen(text));
+    assert_string_equal(out, expected);
+}
+
+static void test_text__quote(void **state)
+{
+    (void)state;
+    assert_quote("plain", 48, "plain");
+    assert_quote("\x1b[2J\n", 48, "?[2J?");
+    assert_quote("a\u202Eb", 48, "a???b"); // byte by byte: what is no character has no length
+    assert_quote("gr\u00FCn", 48, "gr\u00FCn");
+    assert_quote("0123456789", 8, "0123...");
+    assert_quote("012\u20AC456789", 8, "012..."); // a character is not cut
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_text__every_code_point),
+        cmocka_unit_test(test_text__not_utf8),
+        cmocka_unit_test(test_text__quote),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,131 @@
+/*
+ * options.c - tests of command-line options and the words between them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/verb.h"
+#include "tests/support.h"
+
+enum { MAX_WORDS = 16 };
+
+typedef struct line {
+    bool flag;
+    int64_t number;
+    double real;
+    const char *text;
+    char *argv[MAX_WORDS];
+    int argc;
+    int words;
+} line;
+
+/* Reads a line of words that are separated by one space, each allowed `low` to `high` words. */
+static invar_status parse(line *l, const char *text, int low, int high)
+{
+    static char copy[256];
+    const invar_option options[] = {
+        {.name = "flag", .value = &l->flag},
+        {.name = "number",
+         .type = INVAR_OPTION_INT,
+         .value = &l->number,
+         .metavar = "N",
+         .low = -5,
+         .high = 5},
+        {.name = "real", .type = INVAR_OPTION_REAL, .value = &l->real, .metavar = "S", .high = 10},
+        {.name = "text", .type = INVAR_OPTION_TEXT, .value = &l->text, .metavar = "TEXT"},
+        {.name = NULL},
+    };
+
+    memset(l, 0, sizeof *l);
+    snprintf(copy, sizeof copy, "%s", text);
+    for (char *word = copy; *word && l->argc < MAX_WORDS;) {
+        size_t length = strcspn(word, " ");
+        l->argv[l->argc++] = word;
+        word += length + (word[length] == ' ');
+        word[-1] = word[-1] == ' ' ? '\0' : word[-1];
+    }
+    return invar_options_parse_words(&l->words, options, l->argc, l->argv, "RUN", low, high);
+}
+
+static void test_options__words_come_first_and_in_order(void **state)
+{
+    line l;
+
+    (void)state;
+    assert_ok(parse(&l, "one --number 3 two --flag three --text=x", 0, 3));
+    assert_int_equal(l.words, 3);
+    assert_string_equal(l.argv[0], "one");
+    assert_string_equal(l.argv[1], "two");
+    assert_string_equal(l.argv[2], "three");
+    assert_int_equal(l.number, 3);
+    assert_true(l.flag);
+    assert_string_equal(l.text, "x");
+}
+
+static void test_options__two_dashes_end_options(void **state)
+{
+    line l;
+
+    (void)state;
+    assert_ok(parse(&l, "--flag -- --number -x", 0, 2));
+    assert_int_equal(l.words, 2);
+    assert_string_equal(l.argv[0], "--number");
+    assert_string_equal(l.argv[1], "-x");
+    assert_int_equal(l.number, 0);
+}
+
+static void test_options__a_dash_is_a_word(void **state)
+{
+    line l;
+
+    (void)state;
+    assert_ok(parse(&l, "-", 1, 1));
+    assert_string_equal(l.argv[0], "-");
+    assert_fails(parse(&l, "-x", 1, 1), INVAR_E_INVALID, "unknown option '-x'");
+}
+
+static void test_options__count_of_words(void **state)
+{
+    line l;
+
+    (void)state;
+    assert_fails(parse(&l, "--flag", 1, 1), INVAR_E_INVALID, "missing: expected RUN");
+    assert_fails(parse(&l, "a b", 1, 1), INVAR_E_INVALID, "unexpected argument 'b'");
+    assert_fails(parse(&l, "a", 0, 0), INVAR_E_INVALID, "unexpected argument 'a'");
+    assert_fails(parse(&l, "--", 0, 0), INVAR_E_INVALID, "unexpected argument '--'");
+    assert_ok(parse(&l, "--", 0, 1));
+    assert_int_equal(l.words, 0);
+}
+
+static void test_options__numbers(void **state)
+{
+    line l;
+
+    (void)state;
+    assert_ok(parse(&l, "--number -5 --real 0.25", 0, 0));
+    assert_int_equal(l.number, -5);
+    assert_true(l.real == 0.25);
+    assert_fails(parse(&l, "--number 6", 0, 0), INVAR_E_INVALID, "expected -5 to 5");
+    assert_fails(parse(&l, "--number 1x", 0, 0), INVAR_E_INVALID, "not a whole number");
+    assert_fails(parse(&l, "--number", 0, 0), INVAR_E_INVALID, "--number needs a value");
+    assert_fails(parse(&l, "--real 10.5", 0, 0), INVAR_E_INVALID, "expected 0 to 10");
+    assert_fails(parse(&l, "--real nan", 0, 0), INVAR_E_INVALID, "expected 0 to 10");
+    assert_fails(parse(&l, "--real x", 0, 0), INVAR_E_INVALID, "'x' is not a number");
+    assert_fails(parse(&l, "--flag=1", 0, 0), INVAR_E_INVALID, "--flag takes no value");
+    assert_fails(parse(&l, "--fla", 0, 0), INVAR_E_INVALID, "unknown option '--fla'");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_options__words_come_first_and_in_order),
+        cmocka_unit_test(test_options__two_dashes_end_options),
+        cmocka_unit_test(test_options__a_dash_is_a_word),
+        cmocka_unit_test(test_options__count_of_words),
+        cmocka_unit_test(test_options__numbers),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,799 @@
+/*
+ * queries.c - every named query finds the fault that it is for, and nothing in a healthy run.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/unit/ledger/raw.h"
+
+#define STEPS 60
+#define MOST_QUERIES 64
+#define COMMIT "0123456789abcdef0123456789abcdef01234567" // of tests/ledger.c
+#define DIFF "864299ced3cfefa05b8b8a8e5ada9307"           // xxhsum -H2 of its diff
+
+/* ---- asking ---------------------------------------------------------------------------------- */
+
+/* What has been asked of each query, by its index: of a faulty run, of a healthy one. */
+static bool asked[MOST_QUERIES], controlled[MOST_QUERIES];
+
+static int index_of(const char *name)
+{
+    for (int i = 0; i < invar_ledger_query_count(); i++) {
+        invar_ledger_query query;
+
+        assert_ok(invar_ledger_query_at(&query, i));
+        if (strcmp(query.name, name) == 0)
+            return i;
+    }
+    fail_msg("no query '%s'", name);
+    return -1;
+}
+
+/* The value of this key in "key=value key=value"; or the fallback. */
+static void argument_text(char out[64], const invar_ledger_query_param *param,
+                          const char *arguments)
+{
+    const char *at = arguments, *value = NULL;
+    size_t length = strlen(param->name);
+
+    while (*at && !value) {
+        if (strncmp(at, param->name, length) == 0 && at[length] == '=')
+            value = at + length + 1;
+        at += strcspn(at, " ");
+        at += strspn(at, " ");
+    }
+    if (!value && !param->optional)
+        fail_msg("no value for :%s in '%s'", param->name, arguments);
+    if (!value)
+        value = param->fallback;
+    (void)snprintf(out, 64, "%.*s", (int)strcspn(value, " "), value);
+}
+
+static invar_ledger_value argument_value(char type, const char *text)
+{
+    if (type == 'n')
+        return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL, .real = strtod(text, NULL)};
+    if (type == 't')
+        return (invar_ledger_value){
+            .type = INVAR_LEDGER_TYPE_TEXT, .data = text, .bytes = strlen(text)};
+    return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = strtoll(text, NULL, 10)};
+}
+
+/* The answer as text: the columns that were asked for, one line a row, "-" for NULL. */
+typedef struct answer {
+    const char *columns; // separated by spaces
+    size_t used;
+    char text[4096];
+} answer;
+
+static void add(answer *to, const char *format, const char *text, int bytes)
+{
+    to->used +=
+        (size_t)snprintf(to->text + to->used, sizeof to->text - to->used, format, bytes, text);
+    assert_true(to->used < sizeof to->text);
+}
+
+static void add_value(answer *to, const invar_ledger_value *value)
+{
+    char number[32];
+
+    switch (value->type) {
+    case INVAR_LEDGER_TYPE_NULL: add(to, "%.*s", "-", 1); break;
+    case INVAR_LEDGER_TYPE_INT:
+        (void)snprintf(number, sizeof number, "%" PRId64, value->integer);
+        add(to, "%.*s", number, 31);
+        break;
+    case INVAR_LEDGER_TYPE_REAL:
+        (void)snprintf(number, sizeof number, "%.6g", value->real);
+        add(to, "%.*s", number, 31);
+        break;
+    case INVAR_LEDGER_TYPE_TEXT: add(to, "%.*s", value->data, (int)value->bytes); break;
+    case INVAR_LEDGER_TYPE_BLOB: fail_msg("a BLOB in an answer"); break;
+    }
+}
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    answer *to = payload;
+    const char *at = to->columns;
+
+    if (!values)
+        return INVAR_OK;
+    while (*at) {
+        size_t length = strcspn(at, " ");
+        int column = 0;
+
+        while (column < count &&
+               (strncmp(columns[column], at, length) != 0 || columns[column][length] != '\0'))
+            column++;
+        if (column == count)
+            fail_msg("no column '%s'", at);
+        add_value(to, &values[column]);
+        at += length;
+        at += strspn(at, " ");
+        add(to, "%.*s", *at ? "|" : "\n", 1);
+    }
+    return INVAR_OK;
+}
+
+static void ask(answer *out, const char *path, const char *name, const char *arguments)
+{
+    char texts[INVAR_LEDGER_QUERY_PARAMS][64];
+    invar_ledger_argument list[INVAR_LEDGER_QUERY_PARAMS];
+    invar_ledger_query query;
+    invar_ledger *ledger;
+
+    assert_ok(invar_ledger_query_find(&query, name));
+    for (int i = 0; i < query.n_params; i++) {
+        argument_text(texts[i], &query.params[i], arguments);
+        list[i] = (invar_ledger_argument){query.params[i].name,
+                                          argument_value(query.params[i].type, texts[i])};
+    }
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    assert_ok(
+        invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
+                                                            .arguments = list,
+                                                            .n_arguments = (size_t)query.n_params,
+                                                            .limit_ms = 60000,
+                                                            .row = take_row,
+                                                            .payload = out}));
+    invar_ledger_close(ledger);
+}
+
+static void expect(const char *path, const char *name, const char *arguments, const char *columns,
+                   const char *rows)
+{
+    answer got = {.columns = columns};
+
+    ask(&got, path, name, arguments);
+    if (strcmp(got.text, rows) != 0)
+        fail_msg("%s %s of %s:\n%sexpected:\n%s", name, arguments, path, got.text, rows);
+}
+
+/* The query finds this in a faulty ledger. */
+static void finds(const char *path, const char *name, const char *arguments, const char *columns,
+                  const char *rows)
+{
+    asked[index_of(name)] = true;
+    expect(path, name, arguments, columns, rows);
+}
+
+/* The control: this is what it says of a healthy one. */
+static void control(const char *path, const char *name, const char *arguments, const char *columns,
+                    const char *rows)
+{
+    controlled[index_of(name)] = true;
+    expect(path, name, arguments, columns, rows);
+}
+
+/* ---- ledgers --------------------------------------------------------------------------------- */
+
+/* Runs 1 and 2 are the same; run 3 is the same once more, interrupted and resumed. */
+static char healthy[512];
+
+/* Run 1 is healthy, run 2 has other bits from the point layer.1.mlp.out of step 37 on. */
+static char diverged[512];
+
+/* A ledger with one run that has one fault. */
+static const char *with_fault(const char *name, invar_test_fault fault)
+{
+    const char *path = raw_path(name);
+
+    assert_ok(
+        invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS, .faults = {fault}}));
+    return path;
+}
+
+/* A ledger with a healthy run, 1, and a faulty one, 2. */
+static const char *beside_healthy(const char *name, const invar_test_ledger *second)
+{
+    const char *path = raw_path(name);
+
+    assert_ok(invar_test_ledger_write(path, &(invar_test_ledger){.steps = STEPS}));
+    assert_ok(invar_test_ledger_add(path, second));
+    return path;
+}
+
+static int set_up(void **state)
+{
+    const invar_test_fault fault = {INVAR_TEST_DIVERGES, .step = 37, .point = "layer.1.mlp.out"};
+
+    if (raw_setup(state) != 0)
+        return -1;
+    (void)snprintf(healthy, sizeof healthy, "%s", raw_path("healthy.db"));
+    assert_ok(invar_test_ledger_write(healthy, &(invar_test_ledger){.steps = STEPS}));
+    assert_ok(invar_test_ledger_add(healthy, &(invar_test_ledger){.steps = STEPS}));
+    assert_ok(invar_test_ledger_add(
+        healthy, &(invar_test_ledger){.steps = STEPS, .crash = 45, .resume = 35}));
+    (void)snprintf(
+        diverged, sizeof diverged, "%s",
+        beside_healthy("diverged.db", &(invar_test_ledger){.steps = STEPS, .faults = {fault}}));
+    return 0;
+}
+
+/* ---- two runs -------------------------------------------------------------------------------- */
+
+static void test_ledger_queries__first_divergence(void **state)
+{
+    static const char columns[] = "compared_steps differing_steps first_step same_batch same_rng";
+    const char *path = diverged;
+
+    (void)state;
+    finds(path, "first-divergence", "a=1 b=2", columns, "60|23|37|1|1\n");
+    control(healthy, "first-divergence", "a=1 b=2", columns, "60|0|-|-|-\n");
+    control(healthy, "first-divergence", "a=1 b=3", columns, "60|0|-|-|-\n");
+    expect(healthy, "first-divergence", "a=1 b=9", columns, "0|0|-|-|-\n");
+}
+
+static void test_ledger_queries__first_divergent_point(void **state)
+{
+    static const char columns[] = "step point phase layer op kind level inputs inputs_equal";
+    const char *path = diverged;
+
+    (void)state;
+    finds(path, "first-divergent-point", "a=1 b=2 count=2", columns,
+          "37|layer.1.mlp.out|forward|1|swiglu|act|0|1|1\n"
+          "37|head.logits|forward|-|linear|logits|0|1|0\n");
+    control(healthy, "first-divergent-point", "a=1 b=3", columns, "");
+    // points have names: a finer manifest moves them, and is no difference by itself
+    path = beside_healthy("finer.db", &(invar_test_ledger){.steps = STEPS, .finer = true});
+    control(path, "first-divergent-point", "a=1 b=2", columns, "");
+    raw_tamper(path, "UPDATE step SET root = zeroblob(16) WHERE run = 2");
+    finds(path, "first-divergence", "a=1 b=2", "differing_steps first_step", "60|0\n");
+    control(path, "first-divergent-point", "a=1 b=2", columns, "");
+    path = beside_healthy("finer_diverged.db",
+                          &(invar_test_ledger){.steps = STEPS,
+                                               .finer = true,
+                                               .faults = {{INVAR_TEST_DIVERGES, .step = 20,
+                                                           .point = "layer.0.attn.out"}}});
+    finds(path, "first-divergent-point", "a=1 b=2 count=1", columns,
+          "20|layer.0.attn.out|forward|0|attention|act|1|1|1\n");
+    // seen from the finer run one input is unknown, so nothing is known to be the first
+    finds(path, "first-divergent-point", "a=2 b=1 count=1", columns,
+          "20|layer.0.attn.out|forward|0|attention|act|1|2|0\n");
+}
+
+static void test_ledger_queries__divergence_spread(void **state)
+{
+    static const char columns[] = "step phase differing compared first_ord";
+
+    (void)state;
+    finds(diverged, "divergence-spread", "a=1 b=2 steps=2", columns,
+          "37|rollout|0|2|-\n37|forward|3|7|6\n37|backward|3|3|9\n37|optimizer|3|3|12\n"
+          "38|rollout|2|2|0\n38|forward|7|7|2\n38|backward|3|3|9\n38|optimizer|3|3|12\n");
+    control(healthy, "divergence-spread", "a=1 b=2", columns, "");
+}
+
+static void test_ledger_queries__metric_divergence(void **state)
+{
+    static const char columns[] = "first_step metric differing_steps";
+
+    (void)state;
+    finds(diverged, "metric-divergence", "a=1 b=2", columns,
+          "37|train/entropy_loss|23\n37|train/grad_norm|23\n37|train/kl_loss|23\n"
+          "37|train/loss|23\n37|train/pg_clipfrac|23\n37|train/pg_loss|23\n37|train/ppo_kl|23\n"
+          "38|rollout/entropy|22\n38|rollout/log_probs|22\n");
+    control(healthy, "metric-divergence", "a=1 b=3", columns, "");
+}
+
+static void test_ledger_queries__run_diff(void **state)
+{
+    static const char columns[] = "scope key value_a value_b";
+    const invar_ledger_fact facts[] = {{"env", "NCCL_ALGO", "Ring"}};
+    const char *path =
+        beside_healthy("run_diff.db", &(invar_test_ledger){.steps = 1,
+                                                           .seed = 7,
+                                                           .facts = facts,
+                                                           .n_facts = 1,
+                                                           .faults = {{.kind = INVAR_TEST_DIRTY}}});
+
+    (void)state;
+    finds(path, "run-diff", "a=1 b=2", columns,
+          "identity|seed|0|7\n"
+          "build|diff|-|" DIFF "\n"
+          "build|dirty|clean|modified\n"
+          "env|NCCL_ALGO|-|Ring\n");
+    control(healthy, "run-diff", "a=1 b=3", columns, "");
+}
+
+static void test_ledger_queries__reply_drift(void **state)
+{
+    static const char columns[] = "step plugin call bytes_a bytes_b";
+    const char *path = beside_healthy(
+        "reply.db",
+        &(invar_test_ledger){.steps = STEPS, .faults = {{INVAR_TEST_REPLY, .step = 21}}});
+
+    (void)state;
+    finds(path, "reply-drift", "a=1 b=2", columns, "21|reward|0|14|14\n");
+    control(healthy, "reply-drift", "a=1 b=3", columns, "");
+}
+
+static void test_ledger_queries__nondet_twins(void **state)
+{
+    static const char columns[] = "a b last_common first_step";
+    const char *path = diverged;
+
+    (void)state;
+    // another seed makes no twin, however different it is
+    assert_ok(invar_test_ledger_add(path, &(invar_test_ledger){.steps = 5, .seed = 1}));
+    finds(path, "nondet-twins", "", columns, "1|2|59|37\n");
+    control(healthy, "nondet-twins", "", columns, "");
+}
+
+/* ---- bits of one run ------------------------------------------------------------------------- */
+
+static void test_ledger_queries__resume_overlap(void **state)
+{
+    static const char columns[] = "seg_old seg_new from_step to_step steps differing "
+                                  "first_step first_point first_content_step";
+    const char *path = raw_path("overlap.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(
+        path, &(invar_test_ledger){
+                  .steps = STEPS,
+                  .crash = 45,
+                  .resume = 35,
+                  .faults = {{INVAR_TEST_OVERLAP, .step = 37, .point = "layer.0.mlp.out"}}}));
+    finds(path, "resume-overlap", "run=1", columns, "0|1|35|44|10|1|37|layer.0.mlp.out|37\n");
+    control(healthy, "resume-overlap", "run=3", columns, "0|1|35|44|10|0|-|-|-\n");
+    control(healthy, "resume-overlap", "run=1", columns, "");
+    // what the resume has replaced is no point to go on from: 39 counts once
+    finds(path, "restore-points", "run=1", "step path times_made",
+          "59|checkpoints/000059|1\n49|checkpoints/000049|1\n39|checkpoints/000039|1\n"
+          "29|checkpoints/000029|1\n19|checkpoints/000019|1\n9|checkpoints/000009|1\n");
+    control(healthy, "restore-points", "run=3", "step path times_made",
+            "59|checkpoints/000059|1\n49|checkpoints/000049|1\n39|checkpoints/000039|2\n"
+            "29|checkpoints/000029|1\n19|checkpoints/000019|1\n9|checkpoints/000009|1\n");
+}
+
+static void test_ledger_queries__numerics_blame(void **state)
+{
+    static const char columns[] =
+        "commit commit_before run run_before differing first_point author subject";
+    const char *path = raw_path("ci.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_ci(path, 2, true));
+    finds(path, "numerics-blame", "case=tiny", columns,
+          "c3|c2|5|6|9|layer.1.mlp.out|A. Author|change 3\n"
+          "c6|c5|2|3|3|layer.0.attn.grad|A. Author|change 6\n");
+    finds(path, "numerics-blame", "case=tiny point=%.mlp.weight", columns,
+          "c3|c2|5|6|1|layer.1.mlp.weight|A. Author|change 3\n");
+    expect(path, "numerics-blame", "case=other", columns, "");
+    path = raw_path("ci_quiet.db");
+    assert_ok(invar_test_ledger_ci(path, 2, false));
+    control(path, "numerics-blame", "case=tiny", columns, "");
+}
+
+static void test_ledger_queries__nan_birth(void **state)
+{
+    const char *path =
+        with_fault("nan.db", (invar_test_fault){INVAR_TEST_NAN, 23, "layer.0.mlp.out", 0, 0});
+
+    (void)state;
+    finds(path, "nan-birth", "run=1 count=2", "step seg rank point phase layer nans infs",
+          "23|0|0|layer.0.mlp.out|forward|0|3|0\n23|0|0|layer.1.attn.out|forward|1|3|0\n");
+    control(healthy, "nan-birth", "run=1", "step", "");
+    finds(path, "metric-summary", "run=1", "metric steps nans",
+          "rollout/entropy|60|0\nrollout/log_probs|60|0\nrollout/raw_reward|60|0\n"
+          "rollout/response_len/max|60|0\nrollout/response_len/mean|60|0\n"
+          "rollout/truncated_ratio|60|0\ntrain/entropy_loss|60|0\ntrain/grad_norm|60|37\n"
+          "train/kl_loss|60|0\ntrain/logp_diff_max|60|0\ntrain/logp_diff_p50|60|0\n"
+          "train/logp_diff_p99|60|0\ntrain/logp_diff_worst_position|60|0\n"
+          "train/logp_diff_worst_sample|60|0\ntrain/loss|60|37\ntrain/lr-pg_0|60|0\n"
+          "train/pg_clipfrac|60|0\ntrain/pg_loss|60|0\ntrain/ppo_kl|60|0\n"
+          "train/train_rollout_logprob_abs_diff|60|0\n");
+    finds(path, "first-threshold", "run=1 metric=train/loss limit=10 window=0", "step what detail",
+          "23|threshold|train/loss = NaN\n");
+    finds(path, "metric-jump", "run=1 metric=train/loss", "step value", "23|-\n");
+}
+
+static void test_ledger_queries__rank_desync(void **state)
+{
+    static const char columns[] = "step seg rank point phase layer kind";
+    const char *path = with_fault(
+        "desync.db", (invar_test_fault){INVAR_TEST_DESYNC, 23, "layer.1.mlp.weight", 0, 0});
+
+    (void)state;
+    finds(path, "rank-desync", "run=1 count=2", columns,
+          "23|0|2|layer.1.mlp.weight|optimizer|1|param\n"
+          "24|0|2|layer.1.mlp.weight|optimizer|1|param\n");
+    control(healthy, "rank-desync", "run=1", columns, "");
+}
+
+static void test_ledger_queries__frozen_weights(void **state)
+{
+    static const char columns[] = "first_step steps point layer";
+    const char *path = with_fault(
+        "frozen.db", (invar_test_fault){INVAR_TEST_FROZEN, 23, "layer.0.attn.weight", 0, 0});
+
+    (void)state;
+    finds(path, "frozen-weights", "run=1", columns, "23|37|layer.0.attn.weight|0\n");
+    control(healthy, "frozen-weights", "run=3", columns, "");
+}
+
+static void test_ledger_queries__repeated_batch(void **state)
+{
+    const char *path =
+        with_fault("batch.db", (invar_test_fault){INVAR_TEST_BATCH_REPEATED, 31, NULL, 12, 0});
+
+    (void)state;
+    finds(path, "repeated-batch", "run=1", "step same_as_step", "31|12\n");
+    control(healthy, "repeated-batch", "run=3", "step", "");
+}
+
+static void test_ledger_queries__rng_reuse(void **state)
+{
+    static const char columns[] = "what step sample same_as_step same_as_sample";
+    const char *path =
+        with_fault("rng.db", (invar_test_fault){INVAR_TEST_RNG_REUSED, 31, NULL, 12, 0});
+
+    (void)state;
+    finds(path, "rng-reuse", "run=1", columns, "step|31|-|12|-\nsample|31|0|12|0\n");
+    control(healthy, "rng-reuse", "run=3", columns, "");
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static void test_ledger_queries__log_probs(void **state)
+{
+    static const char gap[] =
+        "samples differing first_step last_step worst worst_step worst_sample worst_position";
+    const char *path =
+        with_fault("logp.db", (invar_test_fault){INVAR_TEST_LOGP_MISMATCH, 44, NULL, 5, 0.5});
+
+    (void)state;
+    finds(path, "logprob-gap", "run=1", gap, "480|1|44|44|0.5|44|5|17\n");
+    control(healthy, "logprob-gap", "run=3", gap, "480|0|-|-|-|-|-|-\n");
+    finds(path, "worst-tokens", "run=1", "difference step sample position prompt",
+          "0.5|44|5|17|9\n");
+    control(healthy, "worst-tokens", "run=3", "step", "");
+}
+
+static void test_ledger_queries__staleness(void **state)
+{
+    static const char columns[] = "from_step least_lag most_lag mean_lag mixed_samples samples";
+    static const char made[] = "step sample prompt rng weights_first weights_last checkpoint_step "
+                               "checkpoint";
+    const char *path = with_fault("stale.db", (invar_test_fault){INVAR_TEST_STALE, 20, NULL, 3, 0});
+
+    (void)state;
+    finds(path, "staleness", "run=1 bucket=20", columns,
+          "0|0|0|0|0|160\n20|3|4|3.25|80|160\n40|3|4|3.25|80|160\n");
+    control(healthy, "staleness", "run=3 bucket=20", columns,
+            "0|0|0|0|0|160\n20|0|0|0|0|160\n40|0|0|0|0|160\n");
+    // the checkpoint of step 29 has weights 30: too new for 29
+    finds(path, "policy-of-sample", "run=1 step=33 sample=2", made,
+          "33|2|2|0/33/2|29|30|19|checkpoints/000019\n");
+    control(healthy, "policy-of-sample", "run=1 step=33 sample=2", made,
+            "33|2|2|0/33/2|33|33|29|checkpoints/000029\n");
+    control(healthy, "policy-of-sample", "run=1 step=3 sample=2", made, "3|2|6|0/3/2|3|3|-|-\n");
+}
+
+static void test_ledger_queries__rewards(void **state)
+{
+    static const char jump[] = "prompt samples_before samples_after reward_after";
+    static const char history[] = "step samples lowest_reward mean_tokens";
+    static const char signal[] = "from_step groups without_signal all_rewarded";
+    const char *path =
+        with_fault("rewards.db", (invar_test_fault){INVAR_TEST_REWARD_JUMP, 32, NULL, 0, 0});
+
+    (void)state;
+    finds(path, "reward-jump", "run=1 step=32 window=24", jump, "3|12|12|1\n5|12|12|1\n");
+    control(healthy, "reward-jump", "run=1 step=32 window=24", jump, "");
+    finds(path, "prompt-history", "run=1 prompt=3", history,
+          "1|4|1|100.75\n9|4|0|114.25\n17|4|0|94.25\n25|4|0|98.75\n"
+          "33|4|1|286.25\n41|4|1|296.25\n49|4|1|291.5\n57|4|1|291.5\n");
+    control(healthy, "prompt-history", "run=1 prompt=3", history,
+            "1|4|1|100.75\n9|4|0|114.25\n17|4|0|94.25\n25|4|0|98.75\n"
+            "33|4|0|86.25\n41|4|0|96.25\n49|4|1|91.5\n57|4|0|91.5\n");
+    finds(path, "zero-signal", "run=1 bucket=30", signal, "0|60|9|1\n30|60|14|11\n");
+    control(healthy, "zero-signal", "run=1 bucket=30", signal, "0|60|9|1\n30|60|7|4\n");
+}
+
+static void test_ledger_queries__finish_reasons(void **state)
+{
+    static const char columns[] = "from_step finish samples";
+    const char *path =
+        with_fault("abort.db", (invar_test_fault){INVAR_TEST_ABORTED, 44, NULL, 5, 0});
+
+    (void)state;
+    finds(path, "finish-reasons", "run=1 bucket=30", columns,
+          "0|length|13\n0|stop|227\n30|abort|1\n30|length|11\n30|stop|228\n");
+    control(healthy, "finish-reasons", "run=1 bucket=30", columns,
+            "0|length|13\n0|stop|227\n30|length|11\n30|stop|229\n");
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static void test_ledger_queries__spike(void **state)
+{
+    static const char when[] = "step what detail";
+    const char *path = raw_path("spike.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(
+        path, &(invar_test_ledger){.steps = STEPS,
+                                   .crash = 43,
+                                   .resume = 42,
+                                   .faults = {{INVAR_TEST_SPIKE, .step = 44}}}));
+    finds(path, "first-threshold", "run=1 metric=train/grad_norm limit=10 window=4", when,
+          "41|event|warning config: reloaded: kl-loss-coef 0.1 -> 0.001\n"
+          "42|resume|segment 1 after step 41\n"
+          "44|threshold|train/grad_norm = 25.0\n");
+    control(healthy, "first-threshold", "run=3 metric=train/grad_norm limit=10", when, "");
+    finds(path, "moved-first", "run=1 step=44 window=30", "first_step metric value",
+          "42|train/kl_loss|0.25\n42|train/ppo_kl|0.5\n44|train/grad_norm|25\n");
+    control(healthy, "moved-first", "run=3 step=44 window=30", "first_step metric value", "");
+    finds(path, "metric-jump", "run=1 metric=train/grad_norm", "step value", "44|25\n");
+    control(healthy, "metric-jump", "run=1 metric=train/grad_norm", "step value", "");
+    finds(path, "events", "run=1 text=RELOADED level=warning", "step seg level kind message data",
+          "41|0|warning|config|reloaded: kl-loss-coef 0.1 -> 0.001|{\"key\": \"kl-loss-coef\"}\n");
+    control(healthy, "events", "run=1 level=warning", "step", "");
+    control(healthy, "events", "run=1", "step level kind message",
+            "-|info|run|began\n9|info|checkpoint|checkpoint of step 9\n"
+            "19|info|checkpoint|checkpoint of step 19\n29|info|checkpoint|checkpoint of step 29\n"
+            "39|info|checkpoint|checkpoint of step 39\n49|info|checkpoint|checkpoint of step 49\n"
+            "59|info|checkpoint|checkpoint of step 59\n");
+}
+
+static void test_ledger_queries__metric_summary(void **state)
+{
+    answer got = {.columns = "metric steps nans first last"};
+
+    (void)state;
+    controlled[index_of("metric-summary")] = true;
+    ask(&got, healthy, "metric-summary", "run=3");
+    assert_non_null(strstr(got.text, "\ntrain/loss|60|0|"));
+    assert_non_null(strstr(got.text, "\ntrain/lr-pg_0|60|0|9.53674e-07|9.53674e-07\n"));
+}
+
+static void test_ledger_queries__eval_history(void **state)
+{
+    static const char columns[] = "dataset metric step value change";
+    const char *path =
+        with_fault("eval.db", (invar_test_fault){INVAR_TEST_EVAL_DROP, 40, NULL, 0, 0});
+
+    (void)state;
+    finds(path, "eval-history", "run=1", columns,
+          "gsm8k|reward|9|0.326271|-\n"
+          "gsm8k|reward|19|0.387681|0.06141\n"
+          "gsm8k|reward|29|0.433544|0.0458631\n"
+          "gsm8k|reward|39|0.469101|0.0355568\n"
+          "gsm8k|reward|49|0.247475|-0.221626\n"
+          "gsm8k|reward|59|0.270642|0.0231675\n"
+          "gsm8k|truncated_ratio|9|0.03125|-\n"
+          "gsm8k|truncated_ratio|19|0.03125|0\n"
+          "gsm8k|truncated_ratio|29|0.03125|0\n"
+          "gsm8k|truncated_ratio|39|0.03125|0\n"
+          "gsm8k|truncated_ratio|49|0.03125|0\n"
+          "gsm8k|truncated_ratio|59|0.03125|0\n");
+    control(healthy, "eval-history", "run=3", columns,
+            "gsm8k|reward|9|0.326271|-\n"
+            "gsm8k|reward|19|0.387681|0.06141\n"
+            "gsm8k|reward|29|0.433544|0.0458631\n"
+            "gsm8k|reward|39|0.469101|0.0355568\n"
+            "gsm8k|reward|49|0.497475|0.0283736\n"
+            "gsm8k|reward|59|0.520642|0.0231675\n"
+            "gsm8k|truncated_ratio|9|0.03125|-\n"
+            "gsm8k|truncated_ratio|19|0.03125|0\n"
+            "gsm8k|truncated_ratio|29|0.03125|0\n"
+            "gsm8k|truncated_ratio|39|0.03125|0\n"
+            "gsm8k|truncated_ratio|49|0.03125|0\n"
+            "gsm8k|truncated_ratio|59|0.03125|0\n");
+    expect(healthy, "eval-history", "run=1 dataset=math%", columns, "");
+}
+
+static void test_ledger_queries__ab_effect(void **state)
+{
+    static const char columns[] = "pairs mean_difference variance b_higher b_lower equal";
+    const char *path = raw_path("ab.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_ab(path, 3, true));
+    finds(path, "ab-effect", "experiment=lr metric=rollout/raw_reward step=2", columns,
+          "4|0.0625|0.015625|3|1|0\n");
+    expect(path, "ab-effect", "experiment=other metric=rollout/raw_reward step=2", columns, "");
+    path = raw_path("aa.db");
+    assert_ok(invar_test_ledger_ab(path, 3, false));
+    control(path, "ab-effect", "experiment=lr metric=rollout/raw_reward step=2", columns,
+            "4|0|0|0|0|4\n");
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static void test_ledger_queries__time(void **state)
+{
+    const char *path = with_fault("slow.db", (invar_test_fault){INVAR_TEST_SLOW, 44, NULL, 0, 0});
+
+    (void)state;
+    finds(path, "slow-steps", "run=1", "step seg phase ms", "44|0|rollout|10000\n");
+    control(healthy, "slow-steps", "run=3", "step", "");
+    finds(path, "time-share", "run=1", "phase steps longest_ms",
+          "rollout|60|10000\nbackward|60|637\nforward|60|318\noptimizer|60|106\n");
+    control(healthy, "time-share", "run=3", "phase steps longest_ms",
+            "rollout|70|1062\nbackward|70|637\nforward|70|318\noptimizer|70|106\n");
+}
+
+/* ---- around the run -------------------------------------------------------------------------- */
+
+static void test_ledger_queries__lineage(void **state)
+{
+    static const char columns[] =
+        "depth run name seg after_step commit dirty host exit_code reason fork_step";
+    const char *path = raw_path("lineage.db");
+    invar_ledger_summary parent;
+    invar_ledger *ledger;
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(
+        path, &(invar_test_ledger){.steps = 20, .name = "old", .crash = 15, .resume = 10}));
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    assert_ok(invar_ledger_find(&parent, ledger, NULL));
+    invar_ledger_close(ledger);
+    assert_ok(invar_test_ledger_add(
+        path,
+        &(invar_test_ledger){.steps = 5, .name = "new", .parent = parent.uuid, .fork_step = 19}));
+    finds(path, "lineage", "run=2", columns,
+          "0|2|new|0|-1|" COMMIT "|clean|node-1|0|done|19\n"
+          "1|1|old|0|-1|" COMMIT "|clean|node-1|-|-|-\n"
+          "1|1|old|1|9|" COMMIT "|clean|node-1|0|done|-\n");
+    control(healthy, "lineage", "run=1", columns,
+            "0|1|test|0|-1|" COMMIT "|clean|node-1|0|done|-\n");
+}
+
+static void test_ledger_queries__ends(void **state)
+{
+    static const char dead[] = "run name seg after_step last_step resumed";
+    static const char words[] = "seg last_step reason exit_code step level kind message";
+    const char *path = raw_path("ends.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(
+        path, &(invar_test_ledger){.steps = STEPS,
+                                   .crash = 45,
+                                   .resume = 35,
+                                   .killed = true,
+                                   .faults = {{.kind = INVAR_TEST_DRIVER}}}));
+    finds(path, "dead-segments", "", dead, "1|test|0|-1|44|1\n1|test|1|34|59|0\n");
+    control(healthy, "dead-segments", "", dead, "3|test|0|-1|44|1\n");
+    finds(path, "last-words", "run=1 count=1", words,
+          "0|44|no orderly end|-|39|info|checkpoint|checkpoint of step 39\n"
+          "1|59|no orderly end|-|59|info|checkpoint|checkpoint of step 59\n");
+    control(healthy, "last-words", "run=1 count=1", words,
+            "0|59|done|0|59|info|checkpoint|checkpoint of step 59\n");
+    finds(path, "segment-drift", "run=1", "seg scope key value_before value",
+          "1|gpu|driver|580.65.06|580.95.05\n");
+    control(healthy, "segment-drift", "run=3", "seg", "");
+}
+
+static void test_ledger_queries__ledger_gaps(void **state)
+{
+    static const char columns[] = "what seg first count";
+    const char *path = with_fault("gaps.db", (invar_test_fault){0});
+
+    (void)state;
+    raw_tamper(path, "DELETE FROM step WHERE step IN (7, 8, 9);"
+                     "DELETE FROM digest WHERE step IN (20, 21);"
+                     "DELETE FROM entry WHERE n = 3;");
+    finds(path, "ledger-gaps", "run=1", columns, "digests|0|20|2\nentries|-|3|1\nsteps|0|7|3\n");
+    control(healthy, "ledger-gaps", "run=3", columns, "");
+}
+
+static void test_ledger_queries__pruned_is_no_gap(void **state)
+{
+    const char *path = raw_path("pruned.db");
+    invar_ledger *ledger;
+
+    (void)state;
+    assert_ok(invar_ledger_open(&ledger, healthy, &(invar_ledger_options){0}));
+    assert_ok(invar_ledger_backup(ledger, path, &(invar_ledger_keep){.last = 5}));
+    invar_ledger_close(ledger);
+    control(path, "ledger-gaps", "run=1", "what seg first count", "");
+}
+
+static void test_ledger_queries__checkpoints(void **state)
+{
+    const char *path =
+        with_fault("pending.db", (invar_test_fault){INVAR_TEST_CHECKPOINT_PENDING, 29, NULL, 0, 0});
+
+    (void)state;
+    finds(path, "checkpoint-pending", "run=1", "step seg path bytes",
+          "29|0|checkpoints/000029|1048576\n");
+    control(healthy, "checkpoint-pending", "run=3", "step", "");
+    raw_tamper(path, "UPDATE checkpoint SET chain = zeroblob(16) WHERE step = 19;"
+                     "DELETE FROM step WHERE step = 49;");
+    finds(path, "checkpoint-verify", "run=1", "step seg state path wrong",
+          "19|0|intent|checkpoints/000019|another chain\n"
+          "19|0|complete|checkpoints/000019|another chain\n"
+          "49|0|intent|checkpoints/000049|no such step\n"
+          "49|0|complete|checkpoints/000049|no such step\n");
+    control(healthy, "checkpoint-verify", "run=3", "step", "");
+}
+
+static void test_ledger_queries__dirty_runs(void **state)
+{
+    static const char columns[] = "run name seg dirty commit diff diff_bytes";
+    const char *path = with_fault("dirty.db", (invar_test_fault){.kind = INVAR_TEST_DIRTY});
+
+    (void)state;
+    finds(path, "dirty-runs", "", columns, "1|test|0|modified|" COMMIT "|" DIFF "|60\n");
+    control(healthy, "dirty-runs", "", columns, "");
+}
+
+static void test_ledger_queries__unsealed(void **state)
+{
+    static const char columns[] = "run name sealed_entries unsealed_steps";
+    const invar_test_ledger spec = {.steps = 20, .killed = true};
+    const char *path = raw_path("unsealed.db");
+    char seal[INVAR_LEDGER_SEAL_SIZE];
+    invar_ledger *ledger;
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(path, &spec));
+    finds(path, "unsealed", "", columns, "1|test|-|20\n");
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.write = true}));
+    assert_ok(invar_ledger_seal(seal, ledger, 1));
+    control(path, "unsealed", "", columns, "");
+    assert_ok(invar_test_ledger_resume(ledger, &spec, 20));
+    assert_ok(invar_test_ledger_step(ledger, &spec, 1, 20));
+    finds(path, "unsealed", "", columns, "1|test|28|1\n");
+    invar_ledger_close(ledger);
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+/* Runs last: it looks at what the others have asked. */
+static void test_ledger_queries__each_has_a_test_and_a_control(void **state)
+{
+    (void)state;
+    assert_in_range(invar_ledger_query_count(), 25, MOST_QUERIES);
+    for (int i = 0; i < invar_ledger_query_count(); i++) {
+        invar_ledger_query query;
+
+        assert_ok(invar_ledger_query_at(&query, i));
+        if (!asked[i] || !controlled[i])
+            fail_msg("%s has no test with a fault, or no control", query.name);
+        assert_true(query.question[0] && query.question[strlen(query.question) - 1] == '?');
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ledger_queries__first_divergence),
+        cmocka_unit_test(test_ledger_queries__first_divergent_point),
+        cmocka_unit_test(test_ledger_queries__divergence_spread),
+        cmocka_unit_test(test_ledger_queries__metric_divergence),
+        cmocka_unit_test(test_ledger_queries__run_diff),
+        cmocka_unit_test(test_ledger_queries__reply_drift),
+        cmocka_unit_test(test_ledger_queries__nondet_twins),
+        cmocka_unit_test(test_ledger_queries__resume_overlap),
+        cmocka_unit_test(test_ledger_queries__numerics_blame),
+        cmocka_unit_test(test_ledger_queries__nan_birth),
+        cmocka_unit_test(test_ledger_queries__rank_desync),
+        cmocka_unit_test(test_ledger_queries__frozen_weights),
+        cmocka_unit_test(test_ledger_queries__repeated_batch),
+        cmocka_unit_test(test_ledger_queries__rng_reuse),
+        cmocka_unit_test(test_ledger_queries__log_probs),
+        cmocka_unit_test(test_ledger_queries__staleness),
+        cmocka_unit_test(test_ledger_queries__rewards),
+        cmocka_unit_test(test_ledger_queries__finish_reasons),
+        cmocka_unit_test(test_ledger_queries__spike),
+        cmocka_unit_test(test_ledger_queries__metric_summary),
+        cmocka_unit_test(test_ledger_queries__eval_history),
+        cmocka_unit_test(test_ledger_queries__ab_effect),
+        cmocka_unit_test(test_ledger_queries__time),
+        cmocka_unit_test(test_ledger_queries__lineage),
+        cmocka_unit_test(test_ledger_queries__ends),
+        cmocka_unit_test(test_ledger_queries__ledger_gaps),
+        cmocka_unit_test(test_ledger_queries__pruned_is_no_gap),
+        cmocka_unit_test(test_ledger_queries__checkpoints),
+        cmocka_unit_test(test_ledger_queries__dirty_runs),
+        cmocka_unit_test(test_ledger_queries__unsealed),
+        cmocka_unit_test(test_ledger_queries__each_has_a_test_and_a_control),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, raw_teardown);
+}

@@ -1,0 +1,390 @@
+/*
+ * segments.c - tests of runs and their segments: beginning, resuming, and what stands beside steps.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/unit/ledger/raw.h"
+
+static const invar_ledger_circumstances bare = {.bare = true};
+static const invar_test_ledger spec = {.steps = 5};
+
+/* A new ledger with a run of `steps` steps, open for more. */
+static invar_ledger *fresh(const char *name, int64_t steps)
+{
+    invar_ledger *ledger;
+
+    raw_remove(raw_path(name));
+    ledger = raw_writer(raw_path(name));
+    assert_ok(invar_test_ledger_begin(ledger, &spec));
+    for (int64_t step = 0; step < steps; step++)
+        assert_ok(invar_test_ledger_step(ledger, &spec, 0, step));
+    return ledger;
+}
+
+static invar_digest chain_at(invar_ledger *ledger, int64_t step)
+{
+    invar_digest chain;
+
+    assert_ok(invar_ledger_chain_at(&chain, ledger, 1, step));
+    return chain;
+}
+
+/* ---- beginning ------------------------------------------------------------------------------- */
+
+static void test_ledger_segments__begin_refuses(void **state)
+{
+    static const invar_ledger_pair twice[] = {{"a", "1"}, {"b", "2"}, {"a", "1"}},
+                                   no_key = {"", "1"}, no_value = {"a", NULL},
+                                   odd_value = {"a", "\x1b"};
+    static const invar_ledger_fact no_scope = {"", "k", "v"}, no_fact = {"s", "k", NULL},
+                                   facts[] = {{"s", "k", "1"}, {"s", "k", "2"}};
+    static const invar_ledger_object no_kind = {"s", "k", NULL, "", 0};
+    static const struct {
+        invar_ledger_run run;
+        const char *text;
+    } cases[] = {
+        {{.name = NULL, .kind = "train"}, "a run's name is empty"},
+        {{.name = "a\nb", .kind = "train"}, "a run's name"},
+        {{.name = "a", .kind = NULL}, "a run's kind is empty"},
+        {{.name = "a", .kind = "trial"}, "is none of train, eval, ci, ab, bisect, replay"},
+        {{.name = "a", .kind = "train", .parent = ""}, "a run's parent is empty"},
+        {{.name = "a", .kind = "train", .identity = twice, .n_identity = 3}, "\"a\" is twice"},
+        {{.name = "a", .kind = "train", .identity = &no_key, .n_identity = 1}, "is empty"},
+        {{.name = "a", .kind = "train", .identity = &no_value, .n_identity = 1}, "is missing"},
+        {{.name = "a", .kind = "train", .identity = &odd_value, .n_identity = 1}, "control"},
+        {{.name = "a", .kind = "train", .circumstances = {.facts = &no_scope, .n_facts = 1}},
+         "a fact's scope is empty"},
+        {{.name = "a", .kind = "train", .circumstances = {.facts = &no_fact, .n_facts = 1}},
+         "a fact's value is missing"},
+        {{.name = "a", .kind = "train", .circumstances = {.objects = &no_kind, .n_objects = 1}},
+         "an object's kind is empty"},
+        {{.name = "a",
+          .kind = "train",
+          .circumstances = {.facts = facts, .n_facts = 2, .bare = true}},
+         "fact has that row already"},
+    };
+    const char *path = raw_path("begin.db");
+    invar_ledger *ledger = raw_writer(path);
+    invar_digest before = raw_dump(path), after;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        invar_status status = invar_ledger_begin(ledger, &cases[i].run);
+        assert_int_equal(status, INVAR_E_INVALID);
+        invar_assert_message(cases[i].text, __FILE__, __LINE__);
+    }
+    after = raw_dump(path);
+    raw_assert_digest(&before, &after);
+    assert_ok(invar_test_ledger_begin(ledger, &spec));
+    invar_ledger_close(ledger);
+    raw_assert_clean(path);
+}
+
+/* The identity is a set: its order does not matter, its keys and values do. */
+static void test_ledger_segments__identity(void **state)
+{
+    static const invar_ledger_pair sets[][2] = {{{"a", "1"}, {"b", "2"}},
+                                                {{"b", "2"}, {"a", "1"}},
+                                                {{"a", "1"}, {"b", "3"}},
+                                                {{"a", "1b"}, {"c", "2"}}};
+    invar_ledger *ledger = raw_writer(raw_path("identity.db"));
+    invar_ledger_summary found[4];
+    char number[24];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        assert_ok(invar_ledger_begin(ledger, &(invar_ledger_run){.name = "r",
+                                                                 .kind = "ci",
+                                                                 .identity = sets[i],
+                                                                 .n_identity = 2,
+                                                                 .circumstances = bare}));
+        (void)snprintf(number, sizeof number, "%d", i + 1);
+        assert_ok(invar_ledger_find(&found[i], ledger, number));
+        assert_int_equal(found[i].run, i + 1);
+        for (int k = 0; k < i; k++)
+            assert_int_equal(invar_digest_equal(&found[i].identity, &found[k].identity),
+                             i == 1 && k == 0);
+    }
+    invar_ledger_close(ledger);
+    raw_assert_clean(raw_path("identity.db"));
+}
+
+/* ---- two runs -------------------------------------------------------------------------------- */
+
+static void test_ledger_segments__two_runs(void **state)
+{
+    const invar_test_ledger second = {.steps = 3, .name = "second", .seed = 7};
+    const char *path = raw_path("runs.db");
+    invar_ledger *ledger = fresh("runs.db", 4);
+    invar_ledger_summary a, b, found;
+    char word[INVAR_LEDGER_UUID_SIZE];
+
+    (void)state;
+    assert_ok(invar_test_ledger_begin(ledger, &second));
+    for (int64_t step = 0; step < 3; step++)
+        assert_ok(invar_test_ledger_step(ledger, &second, 0, step));
+    assert_ok(invar_ledger_finish(ledger, 0, "done"));
+    assert_ok(invar_ledger_find(&a, ledger, "test"));
+    assert_ok(invar_ledger_find(&b, ledger, "2"));
+    assert_int_equal(a.last_step, 3);
+    assert_int_equal(b.last_step, 2);
+    assert_false(a.finished);
+    assert_true(b.finished);
+    assert_int_equal(a.entries, 6); // begin, its event, four steps
+    assert_int_equal(b.entries, 6); // begin, its event, three steps, the end
+    assert_string_equal(b.name, "second");
+    for (size_t length = 4; length < sizeof b.uuid; length++) {
+        if (strncmp(a.uuid, b.uuid, length) == 0) // once in 65536 times
+            continue;
+        (void)snprintf(word, sizeof word, "%.*s", (int)length, b.uuid);
+        assert_ok(invar_ledger_find(&found, ledger, word));
+        assert_int_equal(found.run, 2);
+    }
+    assert_fails(invar_ledger_find(&found, ledger, NULL), INVAR_E_INVALID, "it holds 2 runs");
+    (void)snprintf(word, sizeof word, "%.3s", b.uuid);
+    assert_fails(invar_ledger_find(&found, ledger, word), INVAR_E_NOTFOUND, "no run has");
+    assert_fails(invar_ledger_find(&found, ledger, ""), INVAR_E_NOTFOUND, "no run has");
+    assert_fails(invar_ledger_find(&found, ledger, "\x1b\n"), INVAR_E_NOTFOUND, "\"??\"");
+    assert_fails(invar_ledger_resume(ledger, NULL, -1, NULL, &bare), INVAR_E_INVALID, "2 runs");
+    assert_ok(invar_ledger_resume(ledger, a.uuid, 3, &a.chain, &bare));
+    assert_ok(invar_test_ledger_begin(ledger, &(invar_test_ledger){.name = "second"}));
+    assert_fails(invar_ledger_find(&found, ledger, "second"), INVAR_E_INVALID, "2 runs are");
+    invar_ledger_close(ledger);
+    raw_assert_clean(path);
+}
+
+/* ---- resuming -------------------------------------------------------------------------------- */
+
+static void test_ledger_segments__resume_refuses(void **state)
+{
+    const char *path = raw_path("refused.db");
+    invar_ledger *ledger = fresh("refused.db", 3);
+    invar_digest before = raw_dump(path), after, chain = chain_at(ledger, 2), other = chain;
+
+    (void)state;
+    other.bytes[15] ^= 1;
+    assert_fails(invar_ledger_resume(ledger, NULL, 2, &other, &bare), INVAR_E_MISMATCH,
+                 "is not the checkpoint's");
+    assert_fails(invar_ledger_resume(ledger, NULL, 1, &chain, &bare), INVAR_E_MISMATCH,
+                 "is not the checkpoint's");
+    assert_fails(invar_ledger_resume(ledger, NULL, 3, &chain, &bare), INVAR_E_MISMATCH,
+                 "it has no step 3 of test; the checkpoint is of another run, or newer");
+    assert_fails(invar_ledger_resume(ledger, NULL, -2, &chain, &bare), INVAR_E_INVALID, "-2");
+    assert_fails(invar_ledger_resume(ledger, "nobody", 2, &chain, &bare), INVAR_E_NOTFOUND,
+                 "nobody");
+    after = raw_dump(path);
+    raw_assert_digest(&before, &after);
+    assert_ok(invar_test_ledger_step(ledger, &spec, 0, 3)); // the segment goes on
+    invar_ledger_close(ledger);
+    raw_assert_clean(path);
+}
+
+/* Steps that are executed twice are kept twice; the newest counts. */
+static void test_ledger_segments__overlap(void **state)
+{
+    const invar_test_ledger drifted = {
+        .steps = 5, .faults = {{INVAR_TEST_OVERLAP, .step = 3, .point = "layer.1.mlp.out"}}};
+    const char *path = raw_path("overlap.db");
+    invar_ledger *ledger = fresh("overlap.db", 5);
+    invar_digest before[5], after[5];
+
+    (void)state;
+    for (int i = 0; i < 5; i++)
+        before[i] = chain_at(ledger, i);
+    assert_ok(invar_test_ledger_resume(ledger, &drifted, 2));
+    assert_int_equal(raw_int(path, "SELECT max(seg) FROM segment"), 1);
+    for (int64_t step = 2; step < 4; step++)
+        assert_ok(invar_test_ledger_step(ledger, &drifted, 1, step));
+    for (int i = 0; i < 5; i++)
+        after[i] = chain_at(ledger, i);
+    for (int i = 0; i < 3; i++)
+        raw_assert_digest(&before[i], &after[i]);
+    assert_false(invar_digest_equal(&before[3], &after[3]));
+    raw_assert_digest(&before[4], &after[4]); // nobody has computed it again
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM step"), 7);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM timeline"), 5);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM timeline WHERE seg = 1"), 2);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM metrics"), 5 * 20);
+
+    // and a third life, from the start, in the same object and after an end in order
+    assert_ok(invar_ledger_finish(ledger, 1, "preempted"));
+    assert_ok(invar_test_ledger_resume(ledger, &spec, 0));
+    assert_ok(invar_test_ledger_step(ledger, &spec, 2, 0));
+    after[0] = chain_at(ledger, 0);
+    raw_assert_digest(&before[0], &after[0]);
+    invar_ledger_close(ledger);
+    assert_int_equal(raw_int(path, "SELECT after_step FROM segment WHERE seg = 2"), -1);
+    assert_int_equal(raw_int(path, "SELECT hex(chain) = hex(zeroblob(16)) FROM segment "
+                                   "WHERE seg = 2"),
+                     1);
+    assert_int_equal(raw_summary(path, NULL).segments, 3);
+    assert_false(raw_summary(path, NULL).finished);
+    raw_assert_clean(path);
+}
+
+static void test_ledger_segments__resume_wants_points(void **state)
+{
+    invar_ledger *ledger = fresh("points.db", 2);
+    invar_digest chain = chain_at(ledger, 1);
+
+    (void)state;
+    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &bare));
+    assert_fails(invar_test_ledger_step(ledger, &spec, 1, 2), INVAR_E_STATE, "define the points");
+    assert_ok(invar_ledger_resume(ledger, NULL, 1, &chain, &bare)); // may be done again
+    invar_ledger_close(ledger);
+    assert_int_equal(raw_int(raw_path("points.db"), "SELECT count(*) FROM segment"), 3);
+    assert_int_equal(raw_int(raw_path("points.db"), "SELECT count(*) FROM manifest"), 1);
+    raw_assert_clean(raw_path("points.db"));
+}
+
+/* An object that several segments have is stored once; each has the fact that names it. */
+static void test_ledger_segments__objects(void **state)
+{
+    const invar_test_ledger dirty = {
+        .steps = 2, .crash = 1, .resume = 1, .faults = {{.kind = INVAR_TEST_DIRTY}}};
+    const char *path = raw_path("objects.db");
+
+    (void)state;
+    assert_ok(invar_test_ledger_write(path, &dirty));
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM object"), 1);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM fact WHERE scope = 'build' AND key = "
+                                   "'diff' AND value = (SELECT lower(hex(hash)) FROM object)"),
+                     2);
+    raw_assert_clean(path);
+}
+
+/* ---- checkpoints and evaluations ------------------------------------------------------------- */
+
+static void test_ledger_segments__checkpoints(void **state)
+{
+    const char *path = raw_path("checkpoint.db");
+    invar_ledger *ledger = fresh("checkpoint.db", 3);
+    invar_ledger_checkpoint made = {.step = 2, .path = "c/2", .bytes = 7};
+    invar_digest before = raw_dump(path), after;
+
+    (void)state;
+    assert_fails(invar_ledger_checkpoint_intent(ledger, &made), INVAR_E_MISMATCH,
+                 "checkpoint c/2: its chain is not the ledger's at step 2");
+    made.chain = chain_at(ledger, 1);
+    assert_fails(invar_ledger_checkpoint_intent(ledger, &made), INVAR_E_MISMATCH, "step 2");
+    made.chain = chain_at(ledger, 2);
+    made.step = 3;
+    assert_fails(invar_ledger_checkpoint_intent(ledger, &made), INVAR_E_INVALID,
+                 "a checkpoint of step 3; the last step is 2");
+    made.step = -2;
+    assert_fails(invar_ledger_checkpoint_intent(ledger, &made), INVAR_E_INVALID, "step -2");
+    made.step = -1;
+    assert_fails(invar_ledger_checkpoint_intent(ledger, &made), INVAR_E_MISMATCH, "step -1");
+    made.step = 2;
+    made.path = "c\x1b";
+    assert_fails(invar_ledger_checkpoint_complete(ledger, &made), INVAR_E_INVALID, "control");
+    after = raw_dump(path);
+    raw_assert_digest(&before, &after);
+
+    made.path = "c/2";
+    assert_ok(invar_ledger_checkpoint_intent(ledger, &made));
+    assert_ok(invar_ledger_checkpoint_complete(ledger, &made));
+    made = (invar_ledger_checkpoint){.step = 0, .path = "c/0", .chain = chain_at(ledger, 0)};
+    assert_ok(invar_ledger_checkpoint_complete(ledger, &made)); // an older state
+    made = (invar_ledger_checkpoint){.step = -1, .path = "c/start"};
+    assert_ok(invar_ledger_checkpoint_intent(ledger, &made)); // before the first step
+    invar_ledger_close(ledger);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM checkpoint WHERE state = 'intent'"), 2);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM checkpoint WHERE state = 'complete'"), 2);
+    raw_assert_clean(path);
+}
+
+static void test_ledger_segments__evaluations(void **state)
+{
+    const invar_ledger_metric results[] = {{"reward", 0.5}, {"length", 17}, {"reward", 0.5}};
+    const char *path = raw_path("evaluation.db");
+    invar_ledger *ledger = fresh("evaluation.db", 0);
+    invar_digest before, after;
+
+    (void)state;
+    assert_ok(invar_ledger_evaluate(ledger, "gsm8k", results, 2)); // before the first step
+    before = raw_dump(path);
+    assert_fails(invar_ledger_evaluate(ledger, "gsm8k", results, 2), INVAR_E_INVALID,
+                 "evaluation has that row already");
+    assert_fails(invar_ledger_evaluate(ledger, "aime", results, 3), INVAR_E_INVALID, "twice");
+    assert_fails(invar_ledger_evaluate(ledger, "", results, 2), INVAR_E_INVALID, "is empty");
+    after = raw_dump(path);
+    raw_assert_digest(&before, &after);
+    assert_ok(invar_ledger_evaluate(ledger, "aime", results, 2));
+    assert_ok(invar_test_ledger_step(ledger, &spec, 0, 0));
+    assert_ok(invar_ledger_evaluate(ledger, "gsm8k", results, 1));
+    assert_ok(invar_ledger_evaluate(ledger, "nothing", NULL, 0));
+    invar_ledger_close(ledger);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM evaluation WHERE step = -1"), 4);
+    assert_int_equal(raw_int(path, "SELECT count(*) FROM evaluation WHERE step = 0"), 1);
+    raw_assert_clean(path);
+}
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+static void test_ledger_segments__points_refused(void **state)
+{
+    static const int64_t forward = 1, itself = 0, shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
+    static int64_t inputs[257];
+    static const struct {
+        invar_ledger_point point; // the first of two; what is not said is filled in
+        const char *text;
+    } cases[] = {
+        {{.name = "b"}, "two points have the name \"b\""},
+        {{.name = "a", .layer = -2}, "layer -2"},
+        {{.name = "a", .level = -1}, "level -1"},
+        {{.name = "a", .shards = -1}, "-1 shards"},
+        {{.name = "a", .inputs = &forward, .n_inputs = 1}, "does not come before it"},
+        {{.name = "a", .inputs = &itself, .n_inputs = 1}, "does not come before it"},
+        {{.name = "a", .shape = shape, .dims = 9}, "9 dimensions"},
+        {{.name = "a", .inputs = inputs, .n_inputs = 257}, "257 inputs"},
+        {{.name = ""}, "a point's name is empty"},
+        {{.name = "a", .phase = "\x7f"}, "a point's phase"},
+        {{.name = "a", .op = "\xff"}, "a point's op"},
+        {{.name = "a", .kind = "\n"}, "a point's kind"},
+        {{.name = "a", .dtype = "\t"}, "a point's dtype"},
+    };
+    const char *path = raw_path("undefined.db");
+    invar_ledger *ledger = fresh("undefined.db", 1);
+    invar_digest before = raw_dump(path), after;
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        invar_ledger_point points[2] = {cases[i].point};
+        points[0].phase = points[0].phase ? points[0].phase : "forward";
+        points[0].op = points[0].op ? points[0].op : "linear";
+        points[0].kind = points[0].kind ? points[0].kind : "act";
+        points[0].dtype = points[0].dtype ? points[0].dtype : "bf16";
+        points[0].shards = points[0].shards ? points[0].shards : 1;
+        points[1] = (invar_ledger_point){.name = "b",
+                                         .phase = "forward",
+                                         .op = "linear",
+                                         .kind = "act",
+                                         .dtype = "bf16",
+                                         .shards = 1};
+        assert_fails(invar_ledger_define(ledger, points, 2), INVAR_E_INVALID, cases[i].text);
+    }
+    after = raw_dump(path);
+    raw_assert_digest(&before, &after);
+    assert_ok(invar_test_ledger_step(ledger, &spec, 0, 1)); // the old definition holds
+    invar_ledger_close(ledger);
+    raw_assert_clean(path);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ledger_segments__begin_refuses),
+        cmocka_unit_test(test_ledger_segments__identity),
+        cmocka_unit_test(test_ledger_segments__two_runs),
+        cmocka_unit_test(test_ledger_segments__resume_refuses),
+        cmocka_unit_test(test_ledger_segments__overlap),
+        cmocka_unit_test(test_ledger_segments__resume_wants_points),
+        cmocka_unit_test(test_ledger_segments__objects),
+        cmocka_unit_test(test_ledger_segments__checkpoints),
+        cmocka_unit_test(test_ledger_segments__evaluations),
+        cmocka_unit_test(test_ledger_segments__points_refused),
+    };
+
+    return cmocka_run_group_tests(tests, raw_setup, raw_teardown);
+}
