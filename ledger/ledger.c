@@ -223,6 +223,8 @@ invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
     if (ledger->lock < 0)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.120s: it is open for reading only",
                           invar_sql_path(ledger->sql));
+    if (invar_sql_in_transaction(ledger->sql)) // an earlier one that could not be ended
+        INVAR_TRY(invar_sql_exec(ledger->sql, "ROLLBACK"));
     if (!invar_file_lock_stands(ledger->lock))
         return INVAR_FAIL(
             INVAR_E_STATE, 0,

@@ -29,9 +29,10 @@ enum {
 
 struct invar_sql {
     sqlite3 *db;
-    int64_t guard_ms;    /* how long a guarded statement may run; 0: for ever */
-    int64_t guard_start; /* when the current one began */
-    bool limits_heap;    /* this connection has set the limit of SQLite's memory */
+    sqlite3_stmt *rollback; /* prepared ahead: ending a transaction must not need memory */
+    int64_t guard_ms;       /* how long a guarded statement may run; 0: for ever */
+    int64_t guard_start;    /* when the current one began */
+    bool limits_heap;       /* this connection has set the limit of SQLite's memory */
     char path[PATH_BYTES];
 };
 
@@ -128,7 +129,8 @@ static invar_status configure(invar_sql *sql, invar_sql_mode mode)
     INVAR_TRY(invar_sql_exec(sql, "PRAGMA mmap_size = 0; PRAGMA cell_size_check = ON"));
     if (mode == INVAR_SQL_MODE_READ || mode == INVAR_SQL_MODE_IMMUTABLE)
         INVAR_TRY(invar_sql_exec(sql, "PRAGMA query_only = ON"));
-    return INVAR_OK;
+    return check(sql, sqlite3_prepare_v3(sql->db, "ROLLBACK", -1, SQLITE_PREPARE_PERSISTENT,
+                                         &sql->rollback, NULL));
 }
 
 invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mode)
@@ -168,6 +170,7 @@ void invar_sql_close(invar_sql *sql)
 {
     if (!sql)
         return;
+    sqlite3_finalize(sql->rollback);
     // refuses while a statement lives: that would be a leak in our code
     INVAR_CHECK(sqlite3_close(sql->db) == SQLITE_OK);
     invar_free(sql);
@@ -190,12 +193,10 @@ bool invar_sql_in_transaction(const invar_sql *sql)
 
 invar_status invar_sql_roll_back(invar_sql *sql, invar_status status)
 {
-    invar_error error;
-
-    invar_error_take(&error);
-    if (invar_sql_in_transaction(sql) && invar_sql_exec(sql, "ROLLBACK") != INVAR_OK)
-        invar_error_clear(); // the transaction dies with the connection, at the latest
-    invar_error_put(&error);
+    if (invar_sql_in_transaction(sql)) {
+        sqlite3_step(sql->rollback); // what fails is tried again before the next transaction
+        sqlite3_reset(sql->rollback);
+    }
     return status;
 }
 
