@@ -153,7 +153,7 @@ enum { DIRTY = 5, BUILD_KEYS = 10 };
 static const invar_recipe_key build_keys[BUILD_KEYS] = {
     TEXT("commit", "the commit that was checked out"),
     TEXT("tree", "its tree"),
-    TEXT("commit-time", "when it was committed"),
+    TEXT("commit-time", "when it was committed, Unix time in seconds"),
     TEXT("author", "who wrote it"),
     TEXT("subject", "the first line of its message"),
     [DIRTY] = {.section = "build",

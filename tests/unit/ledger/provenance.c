@@ -122,7 +122,7 @@ static void assert_unknown(const char *path, const char *why)
 static void test_ledger_provenance__reads_the_build(void **state)
 {
     static const char text[] = "[build]\ncommit = " COMMIT "\ntree = f00d\n"
-                               "commit-time = 2026-01-02T03:04:05+01:00\n"
+                               "commit-time = 1767319445\n"
                                "author = J\xC3\xB6rg \"J\" <j@example.org>\n"
                                "subject = say \"a; b\" [c] = 'd' # e\n"
                                "dirty = modified\ncompiler = GNU 12.2.0\nflags = -O3 -std=c11\n"
@@ -139,7 +139,7 @@ static void test_ledger_provenance__reads_the_build(void **state)
     assert_sound(p);
     assert_fact(p, "commit", COMMIT);
     assert_fact(p, "tree", "f00d");
-    assert_fact(p, "commit_time", "2026-01-02T03:04:05+01:00");
+    assert_fact(p, "commit_time", "1767319445");
     assert_fact(p, "author", "J\xC3\xB6rg \"J\" <j@example.org>");
     assert_fact(p, "subject", "say \"a; b\" [c] = 'd' # e");
     assert_fact(p, "dirty", "modified");
