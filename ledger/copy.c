@@ -63,9 +63,7 @@ static invar_status copy_points(transfer *t, int64_t manifest, int64_t number)
     invar_ledger_value values[INVAR_POINT_COLUMNS];
     invar_sql_stmt *select = NULL, *insert = NULL;
     invar_status status = invar_sql_prepare(
-        &select, t->from->sql,
-        "SELECT ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs "
-        "FROM point WHERE manifest = ?1");
+        &select, t->from->sql, "SELECT " INVAR_POINT_NAMES " FROM point WHERE manifest = ?1");
     bool row = false;
 
     if (status == INVAR_OK)

@@ -157,11 +157,9 @@ invar_status invar_manifest_add(int64_t *out, invar_sql *sql, const invar_digest
 
 invar_status invar_point_insert(invar_sql_stmt **out, invar_sql *sql)
 {
-    return invar_sql_prepare(
-        out, sql,
-        "INSERT INTO point(manifest, ord, name, phase, layer, op, kind, level, "
-        "dtype, shape, shards, replicated, inputs) "
-        "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
+    return invar_sql_prepare(out, sql,
+                             "INSERT INTO point(manifest, " INVAR_POINT_NAMES ") "
+                             "VALUES(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)");
 }
 
 invar_status invar_point_write(invar_sql_stmt *insert, int64_t manifest,

@@ -18,6 +18,8 @@ extern "C" {
 #endif
 
 #define INVAR_POINT_COLUMNS 12 /* without the manifest's number */
+#define INVAR_POINT_NAMES                                                                          \
+    "ord, name, phase, layer, op, kind, level, dtype, shape, shards, replicated, inputs"
 
 /* Feeds one point to the manifest's hash. */
 void invar_point_hash(invar_hasher *hasher, const invar_ledger_value *values);

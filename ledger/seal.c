@@ -90,8 +90,7 @@ static const char entry_rows[] = "SELECT n, kind, ns, rows, total, chain FROM en
                                  "WHERE run = ?1 AND n < ?2 ORDER BY n";
 
 static const char point_rows[] =
-    "SELECT p.ord, p.name, p.phase, p.layer, p.op, p.kind, p.level, p.dtype, p.shape, p.shards, "
-    "p.replicated, p.inputs FROM manifest m JOIN point p USING(manifest) "
+    "SELECT " INVAR_POINT_NAMES " FROM manifest m JOIN point p USING(manifest) "
     "WHERE m.manifest IN (SELECT DISTINCT d.manifest FROM digest d JOIN step s USING(run, step, "
     "seg) WHERE d.run = ?1 AND s.entry < ?2) ORDER BY m.hash, p.ord";
 

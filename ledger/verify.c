@@ -131,8 +131,7 @@ static invar_status check_manifests(audit *a)
 
     if (status == INVAR_OK)
         status = invar_sql_prepare(&points, a->ledger->sql,
-                                   "SELECT ord, name, phase, layer, op, kind, level, dtype, shape, "
-                                   "shards, replicated, inputs FROM point WHERE manifest = ?1 "
+                                   "SELECT " INVAR_POINT_NAMES " FROM point WHERE manifest = ?1 "
                                    "ORDER BY ord");
     if (status == INVAR_OK)
         status = invar_sql_step(&row, manifests);
