@@ -257,8 +257,11 @@ static invar_status hash_all_leaves(tree *t, invar_pool *pool)
     return invar_pool_run(pool, tasks, hash_leaves, t);
 }
 
-/* Folds the digests level by level, in place: a parent lands on or before its first child. */
-static void fold(invar_digest *top, invar_digest *nodes, int64_t count)
+/*
+ * Folds the digests level by level into `inner`, which has room for the lowest level above them
+ * and may be `nodes` itself: a parent lands on or before its first child.
+ */
+static void fold(invar_digest *top, invar_digest *inner, const invar_digest *nodes, int64_t count)
 {
     if (count == 0) {
         invar_hash_bytes(top, NULL, 0);
@@ -268,22 +271,22 @@ static void fold(invar_digest *top, invar_digest *nodes, int64_t count)
         int64_t parents = 0;
         for (int64_t i = 0; i < count; i += INVAR_TREE_FANOUT) {
             int64_t children = count - i < INVAR_TREE_FANOUT ? count - i : INVAR_TREE_FANOUT;
-            invar_hash_bytes(&nodes[parents++], &nodes[i], (size_t)children * sizeof *nodes);
+            invar_hash_bytes(&inner[parents++], &nodes[i], (size_t)children * sizeof *nodes);
         }
+        nodes = inner;
         count = parents;
     }
     *top = nodes[0];
 }
 
-static void root(invar_digest *out, const tree *t)
+static void root(invar_digest *out, const invar_digest *top, uint64_t bytes, int64_t n_shards)
 {
     struct {
         uint64_t bytes;
         uint64_t n_shards;
         invar_digest top;
-    } head = {t->bytes, (uint64_t)t->in->n_shards, {{0}}};
+    } head = {bytes, (uint64_t)n_shards, *top};
 
-    fold(&head.top, t->leaves, t->n_leaves);
     invar_hash_bytes(out, &head, sizeof head);
 }
 
@@ -304,13 +307,15 @@ invar_status invar_tree_scratch(size_t *out, const invar_tree_input *in)
 invar_status invar_tree_hash_with(invar_digest *out, invar_pool *pool, const invar_tree_input *in,
                                   void *scratch)
 {
+    invar_digest top;
     tree t;
 
     INVAR_TRY(measure(&t, in));
     t.leaves = scratch;
     t.first_leaf = (int64_t *)(void *)((char *)scratch + leaves_bytes(&t));
     INVAR_TRY(hash_all_leaves(&t, pool));
-    root(out, &t);
+    fold(&top, t.leaves, t.leaves, t.n_leaves);
+    root(out, &top, t.bytes, in->n_shards);
     return INVAR_OK;
 }
 
@@ -352,4 +357,24 @@ invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *poo
     status = hash_all_leaves(&t, pool);
     invar_free(t.first_leaf);
     return status;
+}
+
+invar_status invar_tree_root(invar_digest *out, const invar_digest *leaves, int64_t count,
+                             uint64_t bytes, int64_t n_shards)
+{
+    uint64_t full = bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0);
+    invar_digest *inner, top;
+
+    // a leaf has a byte or more, and each shard may end with a leaf that is not full
+    if (count < 0 || n_shards < 0 || (uint64_t)count < full || (uint64_t)count > bytes ||
+        (uint64_t)count - full > (uint64_t)n_shards)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "tree hash: %lld leaves of %llu bytes in %lld shards cannot be",
+                          (long long)count, (unsigned long long)bytes, (long long)n_shards);
+    INVAR_TRY(invar_alloc((void **)&inner, (size_t)count / INVAR_TREE_FANOUT + 1, sizeof *inner,
+                          "tree hash"));
+    fold(&top, inner, leaves, count);
+    invar_free(inner);
+    root(out, &top, bytes, n_shards);
+    return INVAR_OK;
 }

@@ -101,6 +101,13 @@ invar_status invar_tree_leaf_count(int64_t *out, const invar_tree_input *in) INV
 invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *pool,
                                const invar_tree_input *in) INVAR_MUST_USE;
 
+/*
+ * The root above leaf digests that were made piece by piece: of whole shards, one after another.
+ * `bytes` and `n_shards` are those of all pieces together. Numbers that no tree has are refused.
+ */
+invar_status invar_tree_root(invar_digest *out, const invar_digest *leaves, int64_t count,
+                             uint64_t bytes, int64_t n_shards) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

@@ -59,6 +59,28 @@ invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value)
     return INVAR_OK;
 }
 
+/* A text may read back as a float and yet not by way of a double, which rounds twice. */
+static bool print_f32(char out[INVAR_NUMBER_SIZE], float value, int digits)
+{
+    snprintf(out, INVAR_NUMBER_SIZE, "%.*g", digits, (double)value);
+    return strtof(out, NULL) == value && (float)strtod(out, NULL) == value;
+}
+
+invar_status invar_number_format_f32(char out[INVAR_NUMBER_SIZE], float value)
+{
+    plain_locale locale;
+    int digits;
+
+    if (!isfinite(value))
+        return invar_number_format(out, (double)value);
+    INVAR_TRY(enter(&locale));
+    digits = print_f32(out, value, 6) ? 1 : 7;
+    while (!print_f32(out, value, digits))
+        digits++; // 9 always do
+    leave(&locale);
+    return INVAR_OK;
+}
+
 invar_status invar_number_parse(double *out, const char *text)
 {
     plain_locale locale;

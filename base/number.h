@@ -17,6 +17,9 @@ extern "C" {
 /* As few digits as read back to the same bits: "0.1", "1e-06", "-0"; also "nan", "inf", "-inf". */
 invar_status invar_number_format(char out[INVAR_NUMBER_SIZE], double value) INVAR_MUST_USE;
 
+/* The same for a float, also where the text is read as a double and rounded: "0.1", not more. */
+invar_status invar_number_format_f32(char out[INVAR_NUMBER_SIZE], float value) INVAR_MUST_USE;
+
 /* What strtod makes of the text, the decimal point being '.'. */
 invar_status invar_number_parse(double *out, const char *text) INVAR_MUST_USE;
 

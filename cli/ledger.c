@@ -93,9 +93,9 @@ json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const 
     return json_pack(
         "{s:o, s:I, s:o, s:o, s:o, s:o, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
         "s:s, s:o}",
-        "ledger", invar_json_string(path), "run", (json_int_t)run->run, "uuid",
-        invar_json_string(run->uuid), "name", invar_json_string(run->name), "kind",
-        invar_json_string(run->kind), "identity", invar_json_digest(&run->identity), "created",
+        "ledger", invar_rows_json_string(path), "run", (json_int_t)run->run, "uuid",
+        invar_rows_json_string(run->uuid), "name", invar_rows_json_string(run->name), "kind",
+        invar_rows_json_string(run->kind), "identity", invar_json_digest(&run->identity), "created",
         created, "created_ns", (json_int_t)run->created_ns, "updated", updated, "updated_ns",
         (json_int_t)run->updated_ns, "entries", (json_int_t)run->entries, "segments",
         (json_int_t)run->segments, "first_step", (json_int_t)run->first_step, "last_step",

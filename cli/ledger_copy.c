@@ -105,9 +105,9 @@ static int run_import(int argc, char **argv)
         import_files(&runs, &s, words, argv) != INVAR_OK)
         return invar_report_error();
     if (s.json)
-        return invar_exit(
-            invar_json_write(stdout, json_pack("{s:o, s:I}", "ledger", invar_json_string(s.into),
-                                               "imported", (json_int_t)runs)));
+        return invar_exit(invar_json_write(stdout, json_pack("{s:o, s:I}", "ledger",
+                                                             invar_rows_json_string(s.into),
+                                                             "imported", (json_int_t)runs)));
     snprintf(text, sizeof text, "%" PRId64 " runs imported", runs);
     print_done(s.into, text);
     invar_print_next(stdout, "ledger ls", s.into, NULL, NULL);
@@ -175,7 +175,7 @@ static int run_backup(int argc, char **argv)
         return invar_report_error();
     if (s.json)
         return invar_exit(
-            invar_json_write(stdout, json_pack("{s:o}", "ledger", invar_json_string(s.out))));
+            invar_json_write(stdout, json_pack("{s:o}", "ledger", invar_rows_json_string(s.out))));
     print_done(s.out, "written");
     invar_print_next(stdout, "ledger verify", s.out, NULL, NULL);
     return INVAR_EXIT_OK;

@@ -61,10 +61,11 @@ static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
     invar_digest_format(content_hex, &content);
     invar_digest_format(integrity_hex, &run->integrity);
     if (h->array)
-        return json_array_append_new(
-                   h->array, json_pack("{s:o, s:o, s:s, s:s}", "uuid", invar_json_string(run->uuid),
-                                       "name", invar_json_string(run->name), "content", content_hex,
-                                       "integrity", integrity_hex)) == 0
+        return json_array_append_new(h->array,
+                                     json_pack("{s:o, s:o, s:s, s:s}", "uuid",
+                                               invar_rows_json_string(run->uuid), "name",
+                                               invar_rows_json_string(run->name), "content",
+                                               content_hex, "integrity", integrity_hex)) == 0
                    ? INVAR_OK
                    : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the hashes");
     INVAR_TRY(invar_grid_text(h->table, run->uuid, strnlen(run->uuid, 8)));
@@ -122,11 +123,11 @@ static invar_status write_json(const invar_ledger_verdict *v, invar_ledger *ledg
     hashes h = {.ledger = ledger, .array = json_array()};
     json_t *out = json_pack(
         "{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}", "ledger",
-        invar_json_string(path), "clean", v->bad == 0, "runs_checked", (json_int_t)v->runs,
+        invar_rows_json_string(path), "clean", v->bad == 0, "runs_checked", (json_int_t)v->runs,
         "entries", (json_int_t)v->entries, "rows", (json_int_t)v->rows, "steps",
         (json_int_t)v->steps, "pruned", (json_int_t)v->pruned, "seals", (json_int_t)v->seals,
         "seals_pruned", (json_int_t)v->seals_pruned, "bad", (json_int_t)v->bad, "first",
-        v->bad > 0 ? invar_json_string(v->first) : json_null(), "seal", seal, "runs", h.array);
+        v->bad > 0 ? invar_rows_json_string(v->first) : json_null(), "seal", seal, "runs", h.array);
     invar_status status = INVAR_OK;
 
     if (out && v->bad == 0)

@@ -15,6 +15,13 @@ static const invar_verb *const verbs[] = {
     &invar_verb_selfcheck,
     &invar_verb_bench,
 #ifdef INVAR_LEDGER
+    &invar_verb_train,
+    &invar_verb_eval,
+    &invar_verb_generate,
+    &invar_verb_score,
+    &invar_verb_convert,
+    &invar_verb_replay,
+    &invar_verb_pack,
     &invar_verb_ledger,
     &invar_verb_diff,
 #endif

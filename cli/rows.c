@@ -26,7 +26,7 @@ struct invar_rows {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-json_t *invar_json_text(const char *text, size_t bytes)
+json_t *invar_rows_json_text(const char *text, size_t bytes)
 {
     json_t *out = json_stringn(text, bytes);
     char *safe;
@@ -39,9 +39,9 @@ json_t *invar_json_text(const char *text, size_t bytes)
     return out;
 }
 
-json_t *invar_json_string(const char *text)
+json_t *invar_rows_json_string(const char *text)
 {
-    return invar_json_text(text, strlen(text));
+    return invar_rows_json_text(text, strlen(text));
 }
 
 json_t *invar_json_digest(const invar_digest *digest)
@@ -87,7 +87,7 @@ json_t *invar_json_value(const invar_ledger_value *value)
     case INVAR_LEDGER_TYPE_NULL: return json_null();
     case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
     case INVAR_LEDGER_TYPE_REAL: return json_double(value->real);
-    case INVAR_LEDGER_TYPE_TEXT: return invar_json_text(value->data, value->bytes);
+    case INVAR_LEDGER_TYPE_TEXT: return invar_rows_json_text(value->data, value->bytes);
     case INVAR_LEDGER_TYPE_BLOB: return json_blob(value->data, value->bytes);
     }
     return NULL;

@@ -43,8 +43,8 @@ void invar_rows_free(invar_rows *rows); /* NULL is allowed */
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
 /* A new reference each; NULL: no memory. */
-json_t *invar_json_text(const char *text, size_t bytes);
-json_t *invar_json_string(const char *text);
+json_t *invar_rows_json_text(const char *text, size_t bytes);
+json_t *invar_rows_json_string(const char *text);
 json_t *invar_json_digest(const invar_digest *digest);
 json_t *invar_json_value(const invar_ledger_value *value);
 

@@ -52,7 +52,14 @@ typedef struct invar_verb {
 
 extern const invar_verb invar_verb_selfcheck;
 extern const invar_verb invar_verb_bench;
-extern const invar_verb invar_verb_ledger; /* this one and diff: not without INVAR_LEDGER */
+extern const invar_verb invar_verb_train; /* this and the following: not without INVAR_LEDGER */
+extern const invar_verb invar_verb_eval;
+extern const invar_verb invar_verb_generate;
+extern const invar_verb invar_verb_score;
+extern const invar_verb invar_verb_convert;
+extern const invar_verb invar_verb_replay;
+extern const invar_verb invar_verb_pack;
+extern const invar_verb invar_verb_ledger;
 extern const invar_verb invar_verb_diff;
 
 /* The option that every verb with threads has. */

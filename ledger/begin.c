@@ -133,18 +133,18 @@ static int by_key(const void *a, const void *b)
 
 /* Sorted by key into `order`; the hash is of key and value after key and value. */
 static invar_status check_identity(invar_digest *hash_out, const invar_ledger_pair **order,
-                                   const invar_ledger_run *run)
+                                   const invar_ledger_pair *pairs, size_t count)
 {
     invar_hasher hasher;
 
-    for (size_t i = 0; i < run->n_identity; i++) {
-        INVAR_TRY(invar_input_name("a key of the identity", run->identity[i].key));
-        INVAR_TRY(invar_input_text("a value of the identity", run->identity[i].value));
-        order[i] = &run->identity[i];
+    for (size_t i = 0; i < count; i++) {
+        INVAR_TRY(invar_input_name("a key of the identity", pairs[i].key));
+        INVAR_TRY(invar_input_text("a value of the identity", pairs[i].value));
+        order[i] = &pairs[i];
     }
-    INVAR_TRY(invar_sort((const void **)order, run->n_identity, by_key));
+    INVAR_TRY(invar_sort((const void **)order, count, by_key));
     invar_hasher_init(&hasher);
-    for (size_t i = 0; i < run->n_identity; i++) {
+    for (size_t i = 0; i < count; i++) {
         invar_ledger_value key = invar_value_text(order[i]->key);
         invar_ledger_value value = invar_value_text(order[i]->value);
         if (i > 0 && strcmp(order[i - 1]->key, order[i]->key) == 0)
@@ -155,6 +155,18 @@ static invar_status check_identity(invar_digest *hash_out, const invar_ledger_pa
     }
     invar_hasher_final(hash_out, &hasher);
     return INVAR_OK;
+}
+
+invar_status invar_ledger_identity(invar_digest *out, const invar_ledger_pair *identity,
+                                   size_t count)
+{
+    const invar_ledger_pair **order = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&order, count, sizeof *order, "an identity"));
+    status = check_identity(out, order, identity, count);
+    invar_free(order);
+    return status;
 }
 
 static invar_status check_run(const invar_ledger_run *run)
@@ -256,7 +268,7 @@ invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *ru
     INVAR_TRY(check_run(run));
     INVAR_TRY(invar_alloc(&block, run->n_identity, sizeof *order, "an identity"));
     order = block;
-    status = check_identity(&identity, order, run);
+    status = check_identity(&identity, order, run->identity, run->n_identity);
     if (status == INVAR_OK)
         status = gather(&found, &run->circumstances);
     if (status == INVAR_OK)

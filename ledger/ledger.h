@@ -107,6 +107,10 @@ typedef struct invar_ledger_run {
     invar_ledger_circumstances circumstances;
 } invar_ledger_run;
 
+/* The hash of an identity, as the ledger keeps it: equal for runs that ask for the same. */
+invar_status invar_ledger_identity(invar_digest *out, const invar_ledger_pair *identity,
+                                   size_t count) INVAR_MUST_USE;
+
 /* A new run and its segment 0. The next step is 0. */
 invar_status invar_ledger_begin(invar_ledger *ledger, const invar_ledger_run *run) INVAR_MUST_USE;
 

@@ -1,8 +1,8 @@
 /*
  * sha256.h - SHA-256 (FIPS 180-4) of bytes that come in pieces.
  *
- * For seals alone: a seal is compared with a line kept elsewhere, so it must resist forgery, which
- * XXH3-128 (base/hash.h) does not. Holds no resource; cannot fail.
+ * For seals, which are compared with a line kept elsewhere, so they must resist forgery, which
+ * XXH3-128 (base/hash.h) does not; and where others expect it. Holds no resource; cannot fail.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

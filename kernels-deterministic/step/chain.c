@@ -22,6 +22,10 @@
 
 #define PANEL_ROWS (INVAR_CHAIN_TILE_N + INVAR_KERNEL_MAX_COLS) // enough for either operand
 
+#define FEW_ROWS 4 // up to here b is not packed
+
+#define W INVAR_VF_WIDTH
+
 #define LINE (KC > INVAR_CHAIN_TILE_N ? KC : INVAR_CHAIN_TILE_N) // a row of either layout
 
 /* The scratch of one thread. */
@@ -29,7 +33,7 @@ typedef struct packs {
     float a[PANEL_ROWS * KC];
     float b[PANEL_ROWS * KC];
     float partial[INVAR_CHAIN_TILE_M * INVAR_CHAIN_TILE_N];
-    float lines[INVAR_VF_WIDTH * LINE];
+    float lines[(W > INVAR_KERNEL_DIRECT_ROWS ? W : INVAR_KERNEL_DIRECT_ROWS) * LINE];
     int16_t a_exp[PANEL_ROWS * KC];
     int16_t b_exp[PANEL_ROWS * KC];
 } packs;
@@ -43,6 +47,39 @@ static int64_t round_up(int64_t n, int64_t unit)
 
 /* ---- packing --------------------------------------------------------------------------------- */
 
+/* Where rows are found: in the tensor itself, if vectors can be loaded there, or in a copy. */
+static invar_kernel_rows find_rows(float *lines, const invar_tensor *t, int64_t row, int64_t count,
+                                   int64_t first, int64_t k)
+{
+    int64_t at = row * t->row_stride + first;
+
+    if (t->dtype == INVAR_DTYPE_F32)
+        return (invar_kernel_rows){(const float *)t->data + at, t->row_stride, 0};
+    if (t->dtype == INVAR_DTYPE_BF16)
+        return (invar_kernel_rows){(const uint16_t *)t->data + at, t->row_stride, 1};
+    for (int64_t r = 0; r < count; r++)
+        invar_row_load(lines + r * LINE, t, row + r, first, k);
+    return (invar_kernel_rows){lines, LINE, 0};
+}
+
+/* W rows into as many places of a panel, up to the last whole vector of k; returns its end. */
+static int64_t transpose(float *dst, int width, const invar_kernel_rows *src, int64_t k)
+{
+    int64_t p = 0;
+
+    for (; p + W <= k; p += W) {
+        invar_vf row[W];
+        for (int r = 0; r < W; r++)
+            row[r] = src->bf16
+                         ? invar_vf_load_bf16((const uint16_t *)src->data + r * src->stride + p)
+                         : invar_vf_load((const float *)src->data + r * src->stride + p);
+        invar_vf_transpose(row);
+        for (int r = 0; r < W; r++)
+            invar_vf_store(dst + (p + r) * width, row[r]);
+    }
+    return p;
+}
+
 /*
  * panel[(i / width) * width * kp + p * width + i % width] = element (i, p), zero beyond the
  * operand. kp is k padded to whole groups.
@@ -53,30 +90,48 @@ static void pack_rows(float *panel, float *lines, const invar_chain_operand *op,
     for (int64_t i = 0; i < rows;) {
         int64_t place = i % width; // in its panel
         float *dst = panel + (i - place) * kp + place;
-        bool whole = width - place >= INVAR_VF_WIDTH && rows - i >= INVAR_VF_WIDTH;
-        int64_t count = whole ? INVAR_VF_WIDTH : 1, p = 0;
+        bool whole = width - place >= W && rows - i >= W;
+        int64_t count = whole ? W : 1, first = op->k0 + k_first, p = 0;
 
-        for (int64_t r = 0; r < count; r++)
-            invar_row_load(lines + r * LINE, op->tensor, op->row0 + i + r, op->k0 + k_first, k);
-        if (whole)
-            for (; p + INVAR_VF_WIDTH <= k; p += INVAR_VF_WIDTH)
-                invar_vf_transpose(dst + p * width, width, lines + p, LINE);
-        for (; p < k; p++)
-            for (int64_t r = 0; r < count; r++)
-                dst[p * width + r] = lines[r * LINE + p];
+        if (whole) {
+            invar_kernel_rows src = find_rows(lines, op->tensor, op->row0 + i, W, first, k);
+            p = transpose(dst, width, &src, k);
+        }
+        for (int64_t r = 0; p < k && r < count; r++) {
+            invar_row_load(lines, op->tensor, op->row0 + i + r, first + p, k - p);
+            for (int64_t q = p; q < k; q++)
+                dst[q * width + r] = lines[q - p];
+        }
         i += count;
     }
+}
+
+/* count <= width floats */
+static inline void copy_place(float *dst, const float *src, int64_t count, int width)
+{
+    if (count < width || width % W != 0)
+        memcpy(dst, src, (size_t)count * sizeof *dst);
+    else
+        for (int v = 0; v < width; v += W)
+            invar_vf_store(dst + v, invar_vf_load(src + v));
 }
 
 static void pack_columns(float *panel, float *line, const invar_chain_operand *op, int64_t rows,
                          int64_t k_first, int64_t k, int64_t kp, int width)
 {
+    const invar_tensor *t = op->tensor;
+
     for (int64_t p = 0; p < k; p++) {
-        invar_row_load(line, op->tensor, op->k0 + k_first + p, op->row0, rows);
-        for (int64_t i = 0; i < rows; i += width) {
-            int64_t n = rows - i < width ? rows - i : width;
-            memcpy(panel + i * kp + p * width, line + i, (size_t)n * sizeof *line);
-        }
+        int64_t row = op->k0 + k_first + p;
+        const float *src = line;
+
+        if (t->dtype == INVAR_DTYPE_F32)
+            src = (const float *)t->data + row * t->row_stride + op->row0;
+        else
+            invar_row_load(line, t, row, op->row0, rows);
+        for (int64_t i = 0; i < rows; i += width)
+            copy_place(panel + i * kp + p * width, src + i, rows - i < width ? rows - i : width,
+                       width);
     }
 }
 
@@ -186,6 +241,42 @@ static void promote(float *acc, int64_t ld, const invar_chain_tile *tile, int64_
     }
 }
 
+/* ---- few rows -------------------------------------------------------------------------------- */
+
+/* True where run_direct applies and packing b would not pay. */
+static bool few_rows(const invar_kernel *kernel, const invar_chain_tile *tile)
+{
+    invar_dtype dtype = tile->b.tensor->dtype;
+
+    return kernel == &invar_kernel_ieee_simd && tile->m <= FEW_ROWS &&
+           (dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16) &&
+           tile->a.layout == INVAR_CHAIN_ROWS && tile->b.layout == INVAR_CHAIN_ROWS;
+}
+
+/* Rows i .. i + rows of the tile, all columns that fill a cell, k values from k_first on. */
+static void run_direct_rows(float *acc, int64_t ld, const invar_chain_tile *tile, int64_t i,
+                            int64_t k_first, int64_t k, packs *w)
+{
+    const invar_chain_operand *a = &tile->a, *b = &tile->b;
+    int64_t rows = tile->m - i < INVAR_KERNEL_DIRECT_ROWS ? tile->m - i : INVAR_KERNEL_DIRECT_ROWS;
+
+    for (int64_t r = 0; r < rows; r++)
+        invar_row_load(w->lines + r * LINE, a->tensor, a->row0 + i + r, a->k0 + k_first, k);
+    for (int64_t j = 0; j + INVAR_KERNEL_DIRECT_COLS <= tile->n; j += INVAR_KERNEL_DIRECT_COLS) {
+        invar_kernel_rows rows_b = find_rows(NULL, b->tensor, b->row0 + j, 0, b->k0 + k_first, k);
+        invar_kernel_ieee_direct(acc + i * ld + j, ld, (int)rows, w->lines, LINE, &rows_b, k);
+    }
+}
+
+/* As many columns as fill whole cells; the caller runs the rest. */
+static int64_t run_direct(float *acc, int64_t ld, const invar_chain_tile *tile, packs *w)
+{
+    for (int64_t k = 0; k < tile->k; k += KC)
+        for (int64_t i = 0; i < tile->m; i += INVAR_KERNEL_DIRECT_ROWS)
+            run_direct_rows(acc, ld, tile, i, k, tile->k - k < KC ? tile->k - k : KC, w);
+    return tile->n / INVAR_KERNEL_DIRECT_COLS * INVAR_KERNEL_DIRECT_COLS;
+}
+
 void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const invar_chain_tile *tile,
                      void *workspace)
 {
@@ -195,8 +286,13 @@ void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const inva
 
     INVAR_CHECK(tile->m <= INVAR_CHAIN_TILE_M && tile->n <= INVAR_CHAIN_TILE_N);
     if (dtype != INVAR_DTYPE_FP8) {
-        for (int64_t k = 0; k < tile->k; k += KC)
-            run_block(kernel, acc, ld, tile, k, tile->k - k < KC ? tile->k - k : KC, w);
+        invar_chain_tile rest = *tile;
+        int64_t done = few_rows(kernel, tile) ? run_direct(acc, ld, tile, w) : 0;
+
+        rest.b.row0 += done;
+        rest.n -= done;
+        for (int64_t k = 0; k < tile->k && rest.n > 0; k += KC)
+            run_block(kernel, acc + done, ld, &rest, k, tile->k - k < KC ? tile->k - k : KC, w);
         return;
     }
     INVAR_CHECK(tile->k % INVAR_FP8_BLOCK == 0 && tile->a.k0 % INVAR_FP8_BLOCK == 0);
@@ -209,9 +305,14 @@ void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const inva
 
 /* ---- whole products -------------------------------------------------------------------------- */
 
+#define TILE_LEAST 64 // extents below which a tile is cut no further
+#define TILES_PER_THREAD 4
+
 typedef struct grid_job {
     const invar_device *dev;
     const invar_chain_grid *grid;
+    int64_t tile_m;
+    int64_t tile_n;
     int64_t tiles_across;
     char *workspace;
     size_t workspace_each;
@@ -236,22 +337,52 @@ static invar_status run_grid_tile(void *payload, int64_t task, int worker)
     float *acc = (float *)(void *)(workspace + INVAR_CHAIN_WORKSPACE);
     invar_chain_range r;
 
-    r.row0 = task / job->tiles_across * INVAR_CHAIN_TILE_M;
-    r.col0 = task % job->tiles_across * INVAR_CHAIN_TILE_N;
-    r.rows = g->m - r.row0 < INVAR_CHAIN_TILE_M ? g->m - r.row0 : INVAR_CHAIN_TILE_M;
-    r.cols = g->n - r.col0 < INVAR_CHAIN_TILE_N ? g->n - r.col0 : INVAR_CHAIN_TILE_N;
+    r.row0 = task / job->tiles_across * job->tile_m;
+    r.col0 = task % job->tiles_across * job->tile_n;
+    r.rows = g->m - r.row0 < job->tile_m ? g->m - r.row0 : job->tile_m;
+    r.cols = g->n - r.col0 < job->tile_n ? g->n - r.col0 : job->tile_n;
     g->run(g->payload, job->dev, &r, acc, workspace);
     return INVAR_OK;
+}
+
+static int64_t pieces(int64_t extent, int64_t piece)
+{
+    return (extent + piece - 1) / piece;
+}
+
+/* Tiles of equal size, and smaller ones where there would be too few for the threads. */
+static void cut_grid(grid_job *job, const invar_chain_grid *g, int64_t threads)
+{
+    int64_t down = pieces(g->m, INVAR_CHAIN_TILE_M), across = pieces(g->n, INVAR_CHAIN_TILE_N);
+    int64_t most_down = pieces(g->m, TILE_LEAST), most_across = pieces(g->n, TILE_LEAST);
+
+    while (threads > 1 && down * across < TILES_PER_THREAD * threads &&
+           (down < most_down || across < most_across)) {
+        if (across < most_across && (down >= most_down || g->n / across >= g->m / down))
+            across++;
+        else
+            down++;
+    }
+    if (threads > 1 && down > across && down * across % threads != 0 && down < most_down)
+        down = round_up(down, threads);
+    job->tile_m = round_up(pieces(g->m, down), INVAR_KERNEL_MAX_ROWS);
+    job->tile_n = round_up(pieces(g->n, across), INVAR_KERNEL_MAX_COLS);
+    job->tiles_across = pieces(g->n, job->tile_n);
 }
 
 invar_status invar_chain_grid_run(const invar_device *dev, const invar_chain_grid *grid,
                                   void *workspace)
 {
-    grid_job job = {dev, grid, 0, workspace, workspace_each(grid->accumulators)};
-    int64_t down = (grid->m + INVAR_CHAIN_TILE_M - 1) / INVAR_CHAIN_TILE_M;
+    grid_job job = {.dev = dev,
+                    .grid = grid,
+                    .workspace = workspace,
+                    .workspace_each = workspace_each(grid->accumulators)};
 
-    job.tiles_across = (grid->n + INVAR_CHAIN_TILE_N - 1) / INVAR_CHAIN_TILE_N;
-    return invar_pool_run(dev->pool, down * job.tiles_across, run_grid_tile, &job);
+    if (grid->m == 0 || grid->n == 0)
+        return INVAR_OK;
+    cut_grid(&job, grid, invar_pool_threads(dev->pool));
+    return invar_pool_run(dev->pool, pieces(grid->m, job.tile_m) * job.tiles_across, run_grid_tile,
+                          &job);
 }
 
 void invar_chain_fold(float *acc, int32_t tiles, int64_t count)

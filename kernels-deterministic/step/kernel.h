@@ -57,6 +57,22 @@ static inline int16_t invar_kernel_exponent(float value, int min_exp, int bias)
     return (int16_t)exp;
 }
 
+/* Rows as they are stored: of f32 or, if `bf16`, of bf16; `stride` elements apart. */
+typedef struct invar_kernel_rows {
+    const void *data;
+    int64_t stride;
+    int bf16;
+} invar_kernel_rows;
+
+/*
+ * The ieee chains of few rows without packing: `rows` (at most INVAR_KERNEL_DIRECT_ROWS) rows of a
+ * with INVAR_KERNEL_DIRECT_COLS rows of b.
+ */
+#define INVAR_KERNEL_DIRECT_ROWS 4
+#define INVAR_KERNEL_DIRECT_COLS 16
+void invar_kernel_ieee_direct(float *acc, int64_t ld, int rows, const float *a, int64_t a_stride,
+                              const invar_kernel_rows *b, int64_t k);
+
 extern const invar_kernel invar_kernel_ieee_simd;
 extern const invar_kernel invar_kernel_ieee_portable;
 extern const invar_kernel invar_kernel_sm90_bf16_simd;

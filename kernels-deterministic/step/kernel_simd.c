@@ -17,6 +17,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <math.h>
+
+#include "kernels-deterministic/math/bf16.h"
 #include "kernels-deterministic/step/kernel.h"
 #include "kernels-deterministic/step/simd.h"
 #include "kernels-deterministic/step/step.h"
@@ -35,13 +38,30 @@
 /* ---- ieee ------------------------------------------------------------------------------------ */
 
 #if defined(__aarch64__)
-#define IEEE_ROWS 5 // 20 of 32 registers accumulate
+#define IEEE_ROWS 4 // 16 of 32 registers accumulate, one holds the operands of all rows
 #define IEEE_VECTORS 4
 #else
 #define IEEE_ROWS 6 // 12 of 16 registers accumulate
 #define IEEE_VECTORS 2
 #endif
 #define IEEE_COLS (IEEE_VECTORS * W)
+
+/* One product more in every chain of one vector of columns. */
+static inline void step_ieee(invar_vf c[IEEE_ROWS][IEEE_VECTORS], int v, invar_vf x, const float *a)
+{
+#if defined(__aarch64__)
+    invar_vf s = invar_vf_load(a);
+
+    c[0][v] = invar_vf_fma_lane(c[0][v], x, s, 0);
+    c[1][v] = invar_vf_fma_lane(c[1][v], x, s, 1);
+    c[2][v] = invar_vf_fma_lane(c[2][v], x, s, 2);
+    c[3][v] = invar_vf_fma_lane(c[3][v], x, s, 3);
+#else
+    UNROLL
+    for (int i = 0; i < IEEE_ROWS; i++)
+        c[i][v] = invar_vf_fma(c[i][v], x, a[i]);
+#endif
+}
 
 static void run_ieee(float *acc, int64_t ld, const float *a, const int16_t *a_exp, const float *b,
                      const int16_t *b_exp, int64_t k)
@@ -57,16 +77,9 @@ static void run_ieee(float *acc, int64_t ld, const float *a, const int16_t *a_ex
             c[i][v] = invar_vf_load(acc + i * ld + v * W);
     }
     for (int64_t p = 0; p < k; p++) {
-        invar_vf x[IEEE_VECTORS];
         UNROLL
         for (int v = 0; v < IEEE_VECTORS; v++)
-            x[v] = invar_vf_load(b + p * IEEE_COLS + v * W);
-        UNROLL
-        for (int i = 0; i < IEEE_ROWS; i++) {
-            UNROLL
-            for (int v = 0; v < IEEE_VECTORS; v++)
-                c[i][v] = invar_vf_fma(c[i][v], x[v], a[p * IEEE_ROWS + i]);
-        }
+            step_ieee(c, v, invar_vf_load(b + p * IEEE_COLS + v * W), a + p * IEEE_ROWS);
     }
     UNROLL
     for (int i = 0; i < IEEE_ROWS; i++) {
@@ -78,6 +91,90 @@ static void run_ieee(float *acc, int64_t ld, const float *a, const int16_t *a_ex
 
 const invar_kernel invar_kernel_ieee_simd = {IEEE_ROWS, IEEE_COLS, 1, INVAR_KERNEL_NO_EXPONENTS,
                                              0,         run_ieee};
+
+/*
+ * Few rows: packing b would cost more than the products. W rows of b are loaded and transposed in
+ * registers, W products at a time. Every loop but that over k has constant bounds at each call.
+ */
+static inline invar_vf fma_in_turn(invar_vf c, const invar_vf x[W], const float *a)
+{
+#if defined(__aarch64__)
+    invar_vf s = invar_vf_load(a);
+
+    c = invar_vf_fma_lane(c, x[0], s, 0);
+    c = invar_vf_fma_lane(c, x[1], s, 1);
+    c = invar_vf_fma_lane(c, x[2], s, 2);
+    return invar_vf_fma_lane(c, x[3], s, 3);
+#else
+    UNROLL
+    for (int r = 0; r < W; r++)
+        c = invar_vf_fma(c, x[r], a[r]);
+    return c;
+#endif
+}
+
+#define DIRECT_VECTORS (INVAR_KERNEL_DIRECT_COLS / W)
+
+static inline __attribute__((always_inline)) void run_direct(float *acc, int64_t ld, int rows,
+                                                             const float *a, int64_t a_stride,
+                                                             const invar_kernel_rows *b, bool bf16,
+                                                             int64_t k)
+{
+    invar_vf c[INVAR_KERNEL_DIRECT_ROWS][DIRECT_VECTORS];
+    int64_t p = 0;
+
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int v = 0; v < DIRECT_VECTORS; v++)
+            c[i][v] = invar_vf_load(acc + i * ld + v * W);
+    }
+    for (; p + W <= k; p += W) {
+        UNROLL
+        for (int v = 0; v < DIRECT_VECTORS; v++) {
+            invar_vf x[W];
+            UNROLL
+            for (int r = 0; r < W; r++) {
+                int64_t at = (v * W + r) * b->stride + p;
+                x[r] = bf16 ? invar_vf_load_bf16((const uint16_t *)b->data + at)
+                            : invar_vf_load((const float *)b->data + at);
+            }
+            invar_vf_transpose(x);
+            UNROLL
+            for (int i = 0; i < rows; i++)
+                c[i][v] = fma_in_turn(c[i][v], x, a + i * a_stride + p);
+        }
+    }
+    UNROLL
+    for (int i = 0; i < rows; i++) {
+        UNROLL
+        for (int v = 0; v < DIRECT_VECTORS; v++)
+            invar_vf_store(acc + i * ld + v * W, c[i][v]);
+    }
+    for (; p < k; p++)
+        for (int i = 0; i < rows; i++)
+            for (int j = 0; j < INVAR_KERNEL_DIRECT_COLS; j++) {
+                int64_t at = j * b->stride + p;
+                float x = bf16 ? invar_f32_from_bf16(((const uint16_t *)b->data)[at])
+                               : ((const float *)b->data)[at];
+                acc[i * ld + j] = fmaf(a[i * a_stride + p], x, acc[i * ld + j]);
+            }
+}
+
+void invar_kernel_ieee_direct(float *acc, int64_t ld, int rows, const float *a, int64_t a_stride,
+                              const invar_kernel_rows *b, int64_t k)
+{
+    switch (rows * 2 + (b->bf16 != 0)) {
+    case 2: run_direct(acc, ld, 1, a, a_stride, b, false, k); return;
+    case 3: run_direct(acc, ld, 1, a, a_stride, b, true, k); return;
+    case 4: run_direct(acc, ld, 2, a, a_stride, b, false, k); return;
+    case 5: run_direct(acc, ld, 2, a, a_stride, b, true, k); return;
+    case 6: run_direct(acc, ld, 3, a, a_stride, b, false, k); return;
+    case 7: run_direct(acc, ld, 3, a, a_stride, b, true, k); return;
+    case 8: run_direct(acc, ld, 4, a, a_stride, b, false, k); return;
+    default: run_direct(acc, ld, 4, a, a_stride, b, true, k); return;
+    }
+}
 
 /* ---- sm90 ------------------------------------------------------------------------------------ */
 

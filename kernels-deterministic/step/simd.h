@@ -43,6 +43,8 @@ static inline invar_vf invar_vf_fma(invar_vf acc, invar_vf b, float s)
 {
     return vfmaq_n_f32(acc, b, s);
 }
+/* The same with s in a lane of a vector. */
+#define invar_vf_fma_lane(acc, b, s, lane) vfmaq_laneq_f32((acc), (b), (s), (lane))
 static inline invar_vf invar_vf_from_bits(invar_vi v)
 {
     return vreinterpretq_f32_s32(v);
@@ -136,18 +138,21 @@ static inline invar_vi invar_vh_high(invar_vh v)
     return vmovl_high_s16(v);
 }
 
-/* dst[p * dst_stride + r] = src[r * src_stride + p] for p, r < INVAR_VF_WIDTH */
-static inline void invar_vf_transpose(float *dst, int64_t dst_stride, const float *src,
-                                      int64_t src_stride)
+/* Four bf16 values as floats, exactly. */
+static inline invar_vf invar_vf_load_bf16(const uint16_t *p)
 {
-    float32x4x2_t even = vtrnq_f32(vld1q_f32(src), vld1q_f32(src + src_stride));
-    float32x4x2_t odd = vtrnq_f32(vld1q_f32(src + 2 * src_stride), vld1q_f32(src + 3 * src_stride));
+    return vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(p), 16));
+}
+
+/* row[p][r] = row[r][p] for p, r < INVAR_VF_WIDTH */
+static inline void invar_vf_transpose(invar_vf row[INVAR_VF_WIDTH])
+{
+    float32x4x2_t even = vtrnq_f32(row[0], row[1]);
+    float32x4x2_t odd = vtrnq_f32(row[2], row[3]);
 
     for (int h = 0; h < 2; h++) {
-        float32x4_t low = vcombine_f32(vget_low_f32(even.val[h]), vget_low_f32(odd.val[h]));
-        float32x4_t high = vcombine_f32(vget_high_f32(even.val[h]), vget_high_f32(odd.val[h]));
-        vst1q_f32(dst + h * dst_stride, low);
-        vst1q_f32(dst + (h + 2) * dst_stride, high);
+        row[h] = vcombine_f32(vget_low_f32(even.val[h]), vget_low_f32(odd.val[h]));
+        row[h + 2] = vcombine_f32(vget_high_f32(even.val[h]), vget_high_f32(odd.val[h]));
     }
 }
 
@@ -296,18 +301,23 @@ static inline invar_vi invar_vh_high(invar_vh v)
     return _mm256_cvtepi16_epi32(_mm256_extracti128_si256(v, 1));
 }
 
-/* dst[p * dst_stride + r] = src[r * src_stride + p] for p, r < INVAR_VF_WIDTH */
-static inline void invar_vf_transpose(float *dst, int64_t dst_stride, const float *src,
-                                      int64_t src_stride)
+/* Eight bf16 values as floats, exactly. */
+static inline invar_vf invar_vf_load_bf16(const uint16_t *p)
+{
+    __m256i wide = _mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(const void *)p));
+
+    return _mm256_castsi256_ps(_mm256_slli_epi32(wide, 16));
+}
+
+/* row[p][r] = row[r][p] for p, r < INVAR_VF_WIDTH */
+static inline void invar_vf_transpose(invar_vf row[INVAR_VF_WIDTH])
 {
     __m256 pair[8], quad[8];
 
     // rows 2i and 2i+1 interleaved, then fours, then the 128-bit halves
     for (int i = 0; i < 4; i++) {
-        __m256 a = _mm256_loadu_ps(src + 2 * i * src_stride);
-        __m256 b = _mm256_loadu_ps(src + (2 * i + 1) * src_stride);
-        pair[2 * i] = _mm256_unpacklo_ps(a, b);
-        pair[2 * i + 1] = _mm256_unpackhi_ps(a, b);
+        pair[2 * i] = _mm256_unpacklo_ps(row[2 * i], row[2 * i + 1]);
+        pair[2 * i + 1] = _mm256_unpackhi_ps(row[2 * i], row[2 * i + 1]);
     }
     for (int i = 0; i < 2; i++)
         for (int h = 0; h < 2; h++) {
@@ -316,9 +326,8 @@ static inline void invar_vf_transpose(float *dst, int64_t dst_stride, const floa
             quad[4 * i + 2 * h + 1] = _mm256_shuffle_ps(a, b, 0xEE);
         }
     for (int p = 0; p < 4; p++) {
-        _mm256_storeu_ps(dst + p * dst_stride, _mm256_permute2f128_ps(quad[p], quad[p + 4], 0x20));
-        _mm256_storeu_ps(dst + (p + 4) * dst_stride,
-                         _mm256_permute2f128_ps(quad[p], quad[p + 4], 0x31));
+        row[p] = _mm256_permute2f128_ps(quad[p], quad[p + 4], 0x20);
+        row[p + 4] = _mm256_permute2f128_ps(quad[p], quad[p + 4], 0x31);
     }
 }
 

@@ -7,78 +7,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <stdatomic.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/arena.h"
 #include "base/hash.h"
 #include "base/pool.h"
 #include "base/progress.h"
 #include "base/recipe.h"
-#include "tests/support.h"
-
-/* ---- an allocator that fails once ------------------------------------------------------------ */
-
-typedef struct faulty {
-    _Atomic int calls;
-    _Atomic int live;
-    int fail_at; /* the number of the call that fails, from 1 */
-} faulty;
-
-static void *faulty_alloc(size_t bytes, void *payload)
-{
-    faulty *f = payload;
-    void *block;
-
-    if (atomic_fetch_add(&f->calls, 1) + 1 == f->fail_at)
-        return NULL;
-    if (posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
-        return NULL;
-    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
-    atomic_fetch_add(&f->live, 1);
-    return block;
-}
-
-static void faulty_free(void *block, void *payload)
-{
-    faulty *f = payload;
-
-    atomic_fetch_sub(&f->live, 1); // workers of the pool free, too
-    free(block);
-}
-
-typedef invar_status (*scenario)(void);
-
-static void fail_each_allocation(scenario run)
-{
-    faulty f;
-    invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-    invar_status status = INVAR_E_NOMEM;
-    int failures = 0;
-
-    invar_allocator_set(&allocator);
-    for (int n = 1; status != INVAR_OK; n++) {
-        atomic_init(&f.calls, 0);
-        atomic_init(&f.live, 0);
-        f.fail_at = n;
-        invar_error_clear();
-        status = run();
-        assert_int_equal(f.live, 0);
-        if (status != INVAR_OK) {
-            failures++;
-            assert_int_equal(status, INVAR_E_NOMEM);
-            assert_int_equal(invar_error_last()->status, INVAR_E_NOMEM);
-            assert_non_null(strstr(invar_error_last()->message, "no memory for"));
-        }
-    }
-    assert_int_equal(f.calls, failures); // each was the failing one once
-    assert_true(failures > 0);
-    invar_allocator_set(NULL);
-}
+#include "tests/fault/faulty.h"
 
 /* ---- arena ----------------------------------------------------------------------------------- */
 

@@ -207,6 +207,10 @@ static void check_tree(const blob *blobs, int64_t n_shards)
     oracle_root(&expected, leaves, count, bytes, (uint64_t)n_shards);
     tree_of(&got, NULL, shards, n_shards);
     assert_digest(&got, &expected, "root");
+    assert_ok(invar_tree_root(&got, got_leaves, count, bytes, n_shards));
+    assert_digest(&got, &expected, "root of the leaves");
+    for (int64_t i = 0; i < count; i++)
+        assert_digest(&got_leaves[i], &leaves[i], "leaf after the root was made");
     invar_free(leaves);
     invar_free(got_leaves);
 }
@@ -367,6 +371,8 @@ static void test_base_hash__deep_tree_matches_xxhsum(void **state)
     assert_ok(invar_pool_new(&pool, 2));
     tree_of(&got, pool, shards, count);
     assert_digest(&got, &expected, "root");
+    assert_ok(invar_tree_root(&got, leaves, count, (uint64_t)count, count));
+    assert_digest(&got, &expected, "root of the leaves");
     invar_pool_free(pool);
     invar_free(shards);
     invar_free(leaves);
@@ -508,6 +514,55 @@ static void test_base_hash__refuses_too_little_room_for_leaves(void **state)
     assert_ok(invar_tree_leaves(leaves, 2, NULL, &in));
 }
 
+/* Leaves of pieces, one after another, give the root of all shards at once. */
+static void test_base_hash__root_of_leaves_does_not_depend_on_the_pieces(void **state)
+{
+    invar_tree_shard shards[] = {contiguous(noise, LEAF + 1), contiguous(NULL, 0),
+                                 {noise, 40, 1000, 1024},     contiguous(noise + 9, 3 * LEAF),
+                                 contiguous(noise + 3, 1),    contiguous(noise + 1, 7 * LEAF - 1)};
+    enum { COUNT = sizeof shards / sizeof shards[0] };
+    invar_digest whole, got, leaves[64];
+
+    (void)state;
+    tree_of(&whole, NULL, shards, COUNT);
+    for (int64_t piece = 1; piece <= COUNT; piece++) {
+        int64_t used = 0, count;
+        uint64_t bytes = 0;
+        for (int64_t i = 0; i < COUNT; i += piece) {
+            invar_tree_input in = {shards + i, COUNT - i < piece ? COUNT - i : piece};
+            assert_ok(invar_tree_leaf_count(&count, &in));
+            assert_ok(invar_tree_leaves(leaves + used, count, NULL, &in));
+            used += count;
+        }
+        for (int64_t i = 0; i < COUNT; i++)
+            bytes += (uint64_t)shards[i].rows * shards[i].row_bytes;
+        assert_ok(invar_tree_root(&got, leaves, used, bytes, COUNT));
+        assert_digest(&got, &whole, "root of pieces");
+        assert_ok(invar_tree_root(&got, leaves, used, bytes, COUNT + 1));
+        assert_false(invar_digest_equal(&got, &whole));
+        leaves[used - 1].bytes[0] ^= 1;
+        assert_ok(invar_tree_root(&got, leaves, used, bytes, COUNT));
+        assert_false(invar_digest_equal(&got, &whole));
+    }
+}
+
+static void test_base_hash__refuses_leaves_that_no_tree_has(void **state)
+{
+    static const struct {
+        int64_t count;
+        uint64_t bytes;
+        int64_t n_shards;
+    } cases[] = {{-1, 0, 0}, {0, 1, 1},        {1, LEAF + 1, 1}, {3, LEAF + 1, 0},
+                 {2, 1, 4},  {5, LEAF + 1, 2}, {0, 0, -1},       {1, 0, 1}};
+    invar_digest leaves[8] = {{{0}}}, got;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
+        assert_fails(
+            invar_tree_root(&got, leaves, cases[i].count, cases[i].bytes, cases[i].n_shards),
+            INVAR_E_INVALID, "cannot be");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -526,6 +581,8 @@ int main(void)
         cmocka_unit_test(test_base_hash__number_of_shards_changes_the_root),
         cmocka_unit_test(test_base_hash__refuses_impossible_shards),
         cmocka_unit_test(test_base_hash__refuses_too_little_room_for_leaves),
+        cmocka_unit_test(test_base_hash__root_of_leaves_does_not_depend_on_the_pieces),
+        cmocka_unit_test(test_base_hash__refuses_leaves_that_no_tree_has),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -83,11 +83,54 @@ static void test_base_number__is_the_shortest(void **state)
     }
 }
 
+static void formats_f32(float value, const char *expected)
+{
+    char text[INVAR_NUMBER_SIZE];
+
+    assert_ok(invar_number_format_f32(text, value));
+    assert_string_equal(text, expected);
+}
+
+/* Against the definition: a float by its own digits, also for who reads a double and rounds. */
+static void test_base_number__floats_are_the_shortest(void **state)
+{
+    int64_t n = invar_test_count(20000, 2000000);
+
+    (void)state;
+    formats_f32(0.1f, "0.1");
+    formats_f32(-0.0f, "-0");
+    formats_f32(16777216.0f, "16777216");
+    formats_f32(0x1p-149f, "1e-45");
+    formats_f32(FLT_MAX, "3.4028235e+38");
+    formats_f32(-HUGE_VALF, "-inf");
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = invar_test_random(2, (uint64_t)i);
+        char expected[INVAR_NUMBER_SIZE];
+        float value;
+
+        if (i % 4 == 1)
+            bits &= UINT32_C(0xFF800000); // powers of two: uneven neighbours
+        if (i % 4 == 2)
+            bits &= UINT32_C(0x807FFFFF); // subnormal
+        memcpy(&value, &bits, sizeof value);
+        if (!isfinite(value))
+            continue;
+        for (int digits = 1; digits <= 9; digits++) {
+            snprintf(expected, sizeof expected, "%.*g", digits, (double)value);
+            if (strtof(expected, NULL) == value && (float)strtod(expected, NULL) == value)
+                break;
+        }
+        assert_true(strtof(expected, NULL) == value);
+        formats_f32(value, expected);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_number__known_texts),
         cmocka_unit_test(test_base_number__is_the_shortest),
+        cmocka_unit_test(test_base_number__floats_are_the_shortest),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

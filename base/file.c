@@ -1,0 +1,392 @@
+/*
+ * file.c - whole files, folders, and writing that is never half done.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // nftw
+
+#include "base/file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+#define SUFFIX ".tmp"
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
+{
+    size_t length = strlen(path), most = INVAR_PATH_SHOWN_SIZE - 8;
+    size_t cut = length > most ? length - most : 0;
+
+    if (cut)
+        memcpy(out, "...", 3);
+    invar_text_quote(out + (cut ? 3 : 0), INVAR_PATH_SHOWN_SIZE - 3, path + cut, length - cut);
+}
+
+static invar_status io_error(const char *path, const char *what)
+{
+    int code = errno;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    if (code == ENOENT)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: %s: no such file or folder", shown, what);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
+}
+
+static invar_status path_too_long(const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is longer than %d bytes", shown,
+                      INVAR_PATH_SIZE - 1);
+}
+
+invar_status invar_path_join(char *out, size_t size, const char *dir, const char *name)
+{
+    size_t length = strlen(dir);
+    const char *slash = length > 0 && dir[length - 1] != '/' ? "/" : "";
+    int bytes = snprintf(out, size, "%s%s%s", dir, slash, name);
+
+    return bytes < 0 || (size_t)bytes >= size ? path_too_long(dir) : INVAR_OK;
+}
+
+bool invar_path_exists(const char *path)
+{
+    struct stat info;
+
+    return lstat(path, &info) == 0;
+}
+
+/* The folder that `path` lies in. */
+static invar_status folder_of(char out[INVAR_PATH_SIZE], const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    size_t length = slash ? (size_t)(slash - path) : 0;
+
+    if (length >= INVAR_PATH_SIZE)
+        return path_too_long(path);
+    if (length > 0)
+        memcpy(out, path, length);
+    else
+        out[length++] = slash ? '/' : '.';
+    out[length] = '\0';
+    return INVAR_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* The size of a regular file that has at most `max_bytes`. */
+static invar_status look(size_t *out, int fd, const char *path, size_t max_bytes)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    if (fstat(fd, &info) != 0)
+        return io_error(path, "cannot be looked at");
+    invar_path_show(shown, path);
+    if (!S_ISREG(info.st_mode))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is %s, not a file", shown,
+                          S_ISDIR(info.st_mode) ? "a folder" : "a device or a pipe");
+    if ((uint64_t)info.st_size > max_bytes)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the file has %lld bytes, %zu are allowed", shown,
+                          (long long)info.st_size, max_bytes);
+    *out = (size_t)info.st_size;
+    return INVAR_OK;
+}
+
+static invar_status fill(char *out, size_t bytes, int fd, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    size_t used = 0;
+
+    while (used < bytes) {
+        ssize_t got = read(fd, out + used, bytes - used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return io_error(path, "cannot be read");
+        if (got == 0) {
+            invar_path_show(shown, path);
+            return INVAR_FAIL(INVAR_E_IO, 0, "%s: the file became shorter while it was read",
+                              shown);
+        }
+        used += (size_t)got;
+    }
+    out[bytes] = '\0';
+    return INVAR_OK;
+}
+
+invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, size_t max_bytes)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not make us wait
+    char *text = NULL;
+    size_t bytes = 0;
+    invar_status status;
+
+    *out = NULL;
+    *bytes_out = 0;
+    if (fd < 0)
+        return io_error(path, "cannot be opened");
+    status = look(&bytes, fd, path, max_bytes);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&text, bytes + 1, 1, "a file");
+    if (status == INVAR_OK)
+        status = fill(text, bytes, fd, path);
+    close(fd);
+    if (status != INVAR_OK) {
+        invar_free(text);
+        return status;
+    }
+    *out = text;
+    *bytes_out = bytes;
+    return INVAR_OK;
+}
+
+/* Twice the room, up to `max_bytes` and one more, which shows that there is too much. */
+static invar_status grow(char **text, size_t *room, size_t used, size_t max_bytes)
+{
+    size_t more = *room ? 2 * *room : 1 << 16;
+    char *grown = NULL;
+
+    *room = more > max_bytes ? max_bytes + 1 : more;
+    INVAR_TRY(invar_alloc((void **)&grown, *room + 1, 1, "a file"));
+    if (used)
+        memcpy(grown, *text, used);
+    invar_free(*text);
+    *text = grown;
+    return INVAR_OK;
+}
+
+static invar_status drain(char **text, size_t *used, int fd, const char *path, size_t max_bytes)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    size_t room = 0;
+
+    for (;;) {
+        ssize_t got;
+
+        if (*used == room)
+            INVAR_TRY(grow(text, &room, *used, max_bytes));
+        got = read(fd, *text + *used, room - *used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return io_error(path, "cannot be read");
+        if (got == 0)
+            break;
+        *used += (size_t)got;
+        if (*used > max_bytes) {
+            invar_path_show(shown, path);
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: more than the %zu bytes that are allowed",
+                              shown, max_bytes);
+        }
+    }
+    (*text)[*used] = '\0';
+    return INVAR_OK;
+}
+
+invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *path,
+                                    size_t max_bytes)
+{
+    bool standard = strcmp(path, "-") == 0;
+    int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    char *text = NULL;
+    size_t bytes = 0;
+    invar_status status;
+
+    *out = NULL;
+    *bytes_out = 0;
+    if (fd < 0)
+        return io_error(path, "cannot be opened");
+    status = drain(&text, &bytes, fd, standard ? "standard input" : path, max_bytes);
+    if (!standard)
+        close(fd);
+    if (status != INVAR_OK) {
+        invar_free(text);
+        return status;
+    }
+    *out = text;
+    *bytes_out = bytes;
+    return INVAR_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+struct invar_file_writer {
+    int fd; /* -1: closed */
+    bool committed;
+    char path[INVAR_PATH_SIZE];
+    char partial[INVAR_PATH_SIZE];
+};
+
+invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
+{
+    size_t length = strlen(path);
+    invar_file_writer *writer;
+
+    *out = NULL;
+    if (length + sizeof SUFFIX > INVAR_PATH_SIZE)
+        return path_too_long(path);
+    INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "a writer"));
+    writer->committed = false;
+    memcpy(writer->path, path, length + 1);
+    memcpy(writer->partial, path, length);
+    memcpy(writer->partial + length, SUFFIX, sizeof SUFFIX);
+    unlink(writer->partial); // what a killed process left, or a link that leads elsewhere
+    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (writer->fd < 0) {
+        invar_status status = io_error(writer->partial, "cannot be made");
+        invar_free(writer);
+        return status;
+    }
+    *out = writer;
+    return INVAR_OK;
+}
+
+invar_status invar_file_writer_put(invar_file_writer *writer, const void *data, size_t bytes)
+{
+    const char *at = data;
+
+    while (bytes > 0) {
+        ssize_t put = write(writer->fd, at, bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0)
+            return io_error(writer->partial, "cannot be written");
+        at += put;
+        bytes -= (size_t)put;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_file_writer_commit(invar_file_writer *writer)
+{
+    char folder[INVAR_PATH_SIZE];
+    int rc;
+
+    INVAR_TRY(folder_of(folder, writer->path));
+    if (fsync(writer->fd) != 0)
+        return io_error(writer->partial, "cannot be synced");
+    rc = close(writer->fd);
+    writer->fd = -1;
+    if (rc != 0)
+        return io_error(writer->partial, "cannot be closed");
+    if (rename(writer->partial, writer->path) != 0)
+        return io_error(writer->path, "cannot be put in place");
+    writer->committed = true;
+    return invar_folder_sync(folder);
+}
+
+void invar_file_writer_close(invar_file_writer *writer)
+{
+    if (!writer)
+        return;
+    if (writer->fd >= 0)
+        close(writer->fd);
+    if (!writer->committed)
+        unlink(writer->partial);
+    invar_free(writer);
+}
+
+invar_status invar_file_write(const char *path, const void *data, size_t bytes)
+{
+    invar_file_writer *writer;
+    invar_status status;
+
+    INVAR_TRY(invar_file_writer_open(&writer, path));
+    status = invar_file_writer_put(writer, data, bytes);
+    if (status == INVAR_OK)
+        status = invar_file_writer_commit(writer);
+    invar_file_writer_close(writer);
+    return status;
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+static invar_status make_one(const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    if (mkdir(path, 0777) == 0)
+        return INVAR_OK;
+    if (errno != EEXIST)
+        return io_error(path, "the folder cannot be made");
+    if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, ENOTDIR, "%s: it is there, and is no folder", shown);
+}
+
+invar_status invar_folder_make(const char *path)
+{
+    char part[INVAR_PATH_SIZE];
+    size_t length = strlen(path);
+
+    if (length >= sizeof part)
+        return path_too_long(path);
+    for (size_t i = 1; i < length; i++) {
+        if (path[i] != '/')
+            continue;
+        memcpy(part, path, i);
+        part[i] = '\0';
+        INVAR_TRY(make_one(part));
+    }
+    return make_one(path);
+}
+
+invar_status invar_folder_sync(const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+
+    if (fd < 0)
+        return io_error(path, "cannot be opened");
+    rc = fsync(fd);
+    if (rc != 0 && errno == EINVAL) // a file system that cannot sync folders needs none
+        rc = 0;
+    if (rc != 0) {
+        invar_status status = io_error(path, "cannot be synced");
+        close(fd);
+        return status;
+    }
+    close(fd);
+    return INVAR_OK;
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *place)
+{
+    (void)info;
+    (void)place;
+    if ((kind == FTW_DP || kind == FTW_DNR ? rmdir(path) : unlink(path)) == 0)
+        return 0;
+    return io_error(path, "cannot be removed");
+}
+
+invar_status invar_folder_remove(const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+    int rc;
+
+    if (lstat(path, &info) != 0)
+        return errno == ENOENT ? INVAR_OK : io_error(path, "cannot be looked at");
+    if (!S_ISDIR(info.st_mode)) {
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is no folder, and stays", shown);
+    }
+    rc = nftw(path, remove_entry, 16, FTW_DEPTH | FTW_PHYS);
+    return rc == -1 ? io_error(path, "cannot be removed") : (invar_status)rc;
+}

@@ -1,0 +1,73 @@
+/*
+ * file.h - whole files, folders, and writing that is never half done.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_FILE_H
+#define INVAR_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * The whole file, with a NUL after its last byte that is not counted; the caller owns *out
+ * (invar_free). INVAR_E_NOTFOUND, INVAR_E_IO, INVAR_E_INVALID for what is no regular file or has
+ * more than `max_bytes`. Every error names the path.
+ */
+invar_status invar_file_read(char **out, size_t *bytes_out, const char *path,
+                             size_t max_bytes) INVAR_MUST_USE;
+
+/* The same of a file, a pipe or a device, to its end; "-" is standard input. */
+invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *path,
+                                    size_t max_bytes) INVAR_MUST_USE;
+
+/* Writes PATH.tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a part. */
+invar_status invar_file_write(const char *path, const void *data, size_t bytes) INVAR_MUST_USE;
+
+/* The same piece by piece, for what shall not lie in memory at once. */
+typedef struct invar_file_writer invar_file_writer;
+
+invar_status invar_file_writer_open(invar_file_writer **out, const char *path) INVAR_MUST_USE;
+invar_status invar_file_writer_put(invar_file_writer *writer, const void *data,
+                                   size_t bytes) INVAR_MUST_USE;
+
+/* Sync, rename, sync of the folder. Afterwards there is only _close. */
+invar_status invar_file_writer_commit(invar_file_writer *writer) INVAR_MUST_USE;
+
+/* Without a commit nothing is left behind. NULL is allowed. */
+void invar_file_writer_close(invar_file_writer *writer);
+
+/* "dir/name", at most `size` bytes with the NUL; INVAR_E_INVALID when it does not fit. */
+invar_status invar_path_join(char *out, size_t size, const char *dir,
+                             const char *name) INVAR_MUST_USE;
+
+#define INVAR_PATH_SIZE 4096
+
+#define INVAR_PATH_SHOWN_SIZE 96
+
+/* The path as messages show it: one harmless line, cut on the left where it is long. */
+void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
+
+/* Makes the folder and those above it; one that is there is fine. */
+invar_status invar_folder_make(const char *path) INVAR_MUST_USE;
+
+/* Syncs the entries of a folder, so that a rename in it survives the loss of power. */
+invar_status invar_folder_sync(const char *path) INVAR_MUST_USE;
+
+/* Removes a folder and all in it; one that is not there is fine. Follows no links. */
+invar_status invar_folder_remove(const char *path) INVAR_MUST_USE;
+
+/* True when something is there. */
+bool invar_path_exists(const char *path);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

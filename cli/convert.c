@@ -1,0 +1,347 @@
+/*
+ * convert.c - invar convert: weights from one kind of folder into another.
+ *
+ * A Hugging Face folder, or the checkpoints of a run, becomes a Hugging Face folder or a checkpoint
+ * to start from (ref-load). The same input gives the same bytes. What else belongs to a model, its
+ * tokenizer above all, comes along; config.json stays as it is where it describes what is written.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/ledger.h"
+#include "cli/plain.h"
+#include "engine/io/checkpoint.h"
+#include "engine/io/hf.h"
+#include "engine/io/json.h"
+#include "engine/run/session.h"
+
+#include "base/invar_banned.h"
+
+#define CONFIG "config.json"
+#define MAX_BYTES ((size_t)1 << 30)
+
+/* What is copied as it is. */
+static const char *const companions[] = {"tokenizer.json",
+                                         "tokenizer_config.json",
+                                         "special_tokens_map.json",
+                                         "generation_config.json",
+                                         "chat_template.jinja",
+                                         "vocab.json",
+                                         "merges.txt"};
+enum { COMPANIONS = sizeof companions / sizeof *companions };
+
+typedef struct settings {
+    const char *dtype;
+    const char *tokenizer;
+    int64_t max_shard_bytes;
+    int64_t step;
+    bool to_checkpoint;
+    bool force;
+} settings;
+
+typedef struct job {
+    const settings *set;
+    const char *from;
+    const char *to;
+    invar_dtype dtype;
+    invar_device dev;
+    invar_model *model;
+    char source[INVAR_PATH_SIZE];                /* the folder that has config.json */
+    invar_checkpoint_blob files[COMPANIONS + 1]; /* config.json, and what comes along */
+    int64_t n_files;
+} job;
+
+static void release(job *j)
+{
+    for (int64_t i = 0; i < j->n_files; i++)
+        invar_free((void *)(uintptr_t)j->files[i].data);
+    invar_model_free(j->model);
+}
+
+/* ---- may it be written ----------------------------------------------------------------------- */
+
+static invar_status is_empty(bool *out, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    DIR *folder = opendir(path);
+    int entries = 0;
+
+    *out = true;
+    if (!folder && errno == ENOENT)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    if (!folder)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be written to: %s", shown,
+                          strerror(errno));
+    while (entries < 3 && readdir(folder)) // "." and ".." are always there
+        entries++;
+    closedir(folder);
+    *out = entries < 3;
+    return INVAR_OK;
+}
+
+static invar_status check_place(const job *j)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat from, to;
+    bool empty;
+
+    invar_path_show(shown, j->to);
+    if (stat(j->from, &from) == 0 && stat(j->to, &to) == 0 && from.st_dev == to.st_dev &&
+        from.st_ino == to.st_ino)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: FROM and TO are the same folder", shown);
+    INVAR_TRY(is_empty(&empty, j->to));
+    if (empty || j->set->force)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not empty; --force writes into it all the same",
+                      shown);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* The folder of the spec: FROM itself, or the chosen checkpoint in it. */
+static invar_status find_source(job *j)
+{
+    invar_checkpoint *checkpoint = NULL;
+    char latest[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(latest, sizeof latest, j->from, "latest_checkpointed_iteration.txt"));
+    if (!invar_path_exists(latest)) {
+        if (j->set->step != INVAR_CHECKPOINT_LATEST)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "--ckpt-step: FROM has no checkpoints");
+        return invar_path_join(j->source, sizeof j->source, j->from, "");
+    }
+    INVAR_TRY(invar_checkpoint_open(&checkpoint, j->from,
+                                    &(invar_checkpoint_choice){.step = j->set->step}));
+    (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
+    invar_checkpoint_close(checkpoint);
+    return INVAR_OK;
+}
+
+static invar_status read_model(job *j)
+{
+    invar_model_spec spec;
+
+    INVAR_TRY(invar_model_spec_read(&spec, j->source));
+    INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, &j->dev));
+    return invar_session_load(j->model, j->from, j->set->step, &j->dev);
+}
+
+static invar_status read_file(job *j, const char *folder, const char *name)
+{
+    invar_checkpoint_blob *file = &j->files[j->n_files];
+    char path[INVAR_PATH_SIZE], *text;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, name));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_file_read(&text, &file->bytes, path, MAX_BYTES));
+    file->name = name;
+    file->data = text;
+    j->n_files++;
+    return INVAR_OK;
+}
+
+/* True when a config.json says that the weights have the type that is written. */
+static invar_status names_type(bool *out, const job *j, const invar_checkpoint_blob *config)
+{
+    const char *wanted = j->dtype == INVAR_DTYPE_F32 ? "float32" : "bfloat16", *type;
+    json_t *object;
+
+    INVAR_TRY(invar_json_parse(&object, CONFIG, config->data, config->bytes));
+    type = json_string_value(json_object_get(object, "dtype"));
+    if (!type)
+        type = json_string_value(json_object_get(object, "torch_dtype"));
+    *out = type && strcmp(type, wanted) == 0;
+    json_decref(object);
+    return INVAR_OK;
+}
+
+/* The one that is there, or one for what is written. */
+static invar_status make_config(job *j)
+{
+    invar_checkpoint_blob *config = &j->files[0];
+    bool fits;
+    char *text;
+
+    INVAR_TRY(read_file(j, j->source, CONFIG));
+    INVAR_TRY(names_type(&fits, j, config));
+    if (fits)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_spec_json(&text, &config->bytes, &j->model->spec,
+                                    j->dtype == INVAR_DTYPE_F32 ? "float32" : "bfloat16"));
+    invar_free((void *)(uintptr_t)config->data);
+    config->data = text;
+    return INVAR_OK;
+}
+
+static invar_status read_all(job *j)
+{
+    const char *tokenizer = j->set->tokenizer ? j->set->tokenizer : j->source;
+
+    INVAR_TRY(find_source(j));
+    INVAR_TRY(read_model(j));
+    INVAR_TRY(make_config(j));
+    for (int i = 0; i < COMPANIONS; i++)
+        INVAR_TRY(read_file(j, tokenizer, companions[i]));
+    if (j->set->tokenizer && j->n_files == 1)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "--tokenizer: the folder has no tokenizer");
+    return INVAR_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static invar_status write_hf(const job *j)
+{
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_hf_save(j->model, j->to, j->dtype, j->set->max_shard_bytes));
+    for (int64_t i = 0; i < j->n_files; i++) {
+        INVAR_TRY(invar_path_join(path, sizeof path, j->to, j->files[i].name));
+        INVAR_TRY(invar_file_write(path, j->files[i].data, j->files[i].bytes));
+    }
+    return INVAR_OK;
+}
+
+static invar_status write_checkpoint(const job *j)
+{
+    invar_checkpoint_state state = {.format = "fp32"};
+    invar_checkpoint_content content = {
+        .state = &state, .n_tensors = j->model->n_params, .blobs = j->files, .n_blobs = j->n_files};
+    invar_checkpoint_tensor *tensors = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)j->model->n_params, sizeof *tensors,
+                          "the list of a checkpoint's tensors"));
+    for (int64_t i = 0; i < j->model->n_params; i++)
+        tensors[i] = (invar_checkpoint_tensor){"model", j->model->params[i].name,
+                                               j->model->params[i].master};
+    content.tensors = tensors;
+    status = invar_checkpoint_write(NULL, j->to, &content, &(invar_checkpoint_options){0});
+    invar_free(tensors);
+    return status;
+}
+
+static invar_status print(const job *j)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+
+    INVAR_TRY(invar_model_hash(&digest, j->model, &j->dev));
+    invar_digest_format(hex, &digest);
+    printf("read      ");
+    invar_plain_print(stdout, j->source);
+    printf("\nweights   %s%s\nwritten   ", hex,
+           j->dtype == INVAR_DTYPE_BF16 ? ", then rounded to bf16" : "");
+    invar_plain_print(stdout, j->to);
+    putchar('\n');
+    return INVAR_OK;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status read_settings(job *j)
+{
+    const settings *s = j->set;
+
+    if (strcmp(s->dtype, "fp32") == 0)
+        j->dtype = INVAR_DTYPE_F32;
+    else if (strcmp(s->dtype, "bf16") == 0)
+        j->dtype = INVAR_DTYPE_BF16;
+    else
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--dtype is fp32 or bf16");
+    if (s->to_checkpoint && (j->dtype != INVAR_DTYPE_F32 || s->max_shard_bytes > 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "a checkpoint is fp32 in one file: --to-checkpoint goes with neither "
+                          "--dtype nor --max-shard-bytes");
+    return INVAR_OK;
+}
+
+static invar_status convert(job *j)
+{
+    INVAR_TRY(read_settings(j));
+    INVAR_TRY(check_place(j));
+    INVAR_TRY(read_all(j));
+    INVAR_TRY(j->set->to_checkpoint ? write_checkpoint(j) : write_hf(j));
+    return print(j);
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[7];
+
+    list[0] = (invar_option){.name = "dtype",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->dtype,
+                             .metavar = "TYPE",
+                             .help = "fp32 or bf16 (fp32, as masters are)"};
+    list[1] = (invar_option){.name = "max-shard-bytes",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->max_shard_bytes,
+                             .metavar = "N",
+                             .help = "several files of tensors, each at most so large (0: one)",
+                             .high = INT64_MAX};
+    list[2] = (invar_option){.name = "ckpt-step",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->step,
+                             .metavar = "S",
+                             .help = "which checkpoint (-1: the newest)",
+                             .low = -1,
+                             .high = INT64_MAX};
+    list[3] = (invar_option){.name = "tokenizer",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->tokenizer,
+                             .metavar = "DIR",
+                             .help = "tokenizer files from here (from FROM)"};
+    list[4] = (invar_option){.name = "to-checkpoint",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->to_checkpoint,
+                             .help = "write a checkpoint of step 0, for ref-load"};
+    list[5] = (invar_option){.name = "force",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->force,
+                             .help = "write into a folder that is not empty"};
+    list[6] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.dtype = "fp32", .step = INVAR_CHECKPOINT_LATEST};
+    job j = {.set = &s, .dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE}};
+    int words;
+    invar_status status;
+
+    status =
+        invar_options_parse_words(&words, options(&s), argc, argv, "FROM TO, two folders", 2, 2);
+    if (status == INVAR_OK) {
+        j.from = argv[0];
+        j.to = argv[1];
+        status = convert(&j);
+    }
+    release(&j);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    puts("Reads the weights of a Hugging Face folder, or of a folder of checkpoints, and writes\n"
+         "them as a Hugging Face folder or as a checkpoint. The same weights give the same bytes.\n"
+         "Tokenizer files and generation_config.json come along.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_convert = {.name = "convert",
+                                       .summary = "weights to a Hugging Face folder, or back",
+                                       .run = run,
+                                       .help = help,
+                                       .arguments = "FROM TO [--option value ...]"};

@@ -1,0 +1,136 @@
+/*
+ * flags.c - keys of a recipe as flags.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/flags.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config/config.h"
+
+#include "base/invar_banned.h"
+
+/* The key that "--name" or "--name=value" means; -1: none. */
+static int key_of(const char *word, const char **value_out)
+{
+    char name[INVAR_RECIPE_MAX_NAME + 1];
+    const char *equals;
+    size_t bytes;
+
+    *value_out = NULL;
+    if (strncmp(word, "--", 2) != 0)
+        return -1;
+    equals = strchr(word, '=');
+    bytes = equals ? (size_t)(equals - word) - 2 : strlen(word) - 2;
+    if (bytes > INVAR_RECIPE_MAX_NAME)
+        return -1;
+    memcpy(name, word + 2, bytes);
+    name[bytes] = '\0';
+    if (equals)
+        *value_out = equals + 1;
+    return invar_recipe_find(invar_config_schema(), name);
+}
+
+static bool is_switch(int key)
+{
+    return invar_config_schema()->keys[key].type == INVAR_RECIPE_TYPE_BOOL;
+}
+
+/* The value of a flag without '=': the next word, which a switch only takes if it is one. */
+static invar_status value_of(const char **out, int *used, int key, int left, char **next)
+{
+    bool word = left > 0 && (strcmp(next[0], "true") == 0 || strcmp(next[0], "false") == 0);
+
+    *used = 0;
+    if (is_switch(key) && !word) {
+        *out = "true";
+        return INVAR_OK;
+    }
+    if (left == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s needs a value",
+                          invar_config_schema()->keys[key].name);
+    *out = next[0];
+    *used = 1;
+    return INVAR_OK;
+}
+
+static invar_status take(invar_recipe *recipe, int *argc, char **argv)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+    int kept = 0;
+
+    for (int i = 0; i < *argc; i++) {
+        char origin[INVAR_RECIPE_MAX_NAME + 3];
+        const char *value;
+        int key = key_of(argv[i], &value), used = 0;
+
+        if (key < 0) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        if (!value)
+            INVAR_TRY(value_of(&value, &used, key, *argc - i - 1, argv + i + 1));
+        (void)snprintf(origin, sizeof origin, "--%s", schema->keys[key].name);
+        INVAR_TRY(invar_recipe_set(recipe, schema->keys[key].name, value, origin));
+        i += used;
+    }
+    *argc = kept;
+    return INVAR_OK;
+}
+
+invar_status invar_flags_recipe(invar_recipe **out, const char *path, int *argc, char **argv)
+{
+    invar_recipe *recipe = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
+    status = path ? invar_recipe_read(recipe, path) : INVAR_OK;
+    if (status == INVAR_OK)
+        status = take(recipe, argc, argv);
+    if (status != INVAR_OK) {
+        invar_recipe_free(recipe);
+        return status;
+    }
+    *out = recipe;
+    return INVAR_OK;
+}
+
+invar_status invar_flags_model(invar_recipe **out, int *argc, char **argv)
+{
+    const char *path = *argc > 0 && strncmp(argv[0], "--", 2) != 0 ? argv[0] : NULL;
+    invar_recipe_entry numerics;
+    invar_recipe *recipe;
+    invar_status status;
+
+    if (path)
+        memmove(argv, argv + 1, (size_t)-- * argc * sizeof *argv);
+    INVAR_TRY(invar_flags_recipe(&recipe, path, argc, argv));
+    invar_recipe_entry_get(&numerics, recipe, INVAR_KEY_NUMERICS);
+    status = numerics.source == INVAR_RECIPE_SOURCE_NONE
+                 ? invar_recipe_set(recipe, "numerics", "ieee", "default")
+                 : INVAR_OK;
+    if (status != INVAR_OK) {
+        invar_recipe_free(recipe);
+        return status;
+    }
+    *out = recipe;
+    return INVAR_OK;
+}
+
+void invar_flags_help(void)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+
+    for (int i = 0; i < schema->count; i++) {
+        const invar_recipe_key *k = &schema->keys[i];
+        if (i == 0 || strcmp(k->section, schema->keys[i - 1].section) != 0)
+            printf("\n[%s]\n", k->section);
+        printf("  --%-36s %s", k->name, k->doc);
+        if (k->fallback && k->fallback[0])
+            printf(" (%s)", k->fallback);
+        putchar('\n');
+    }
+}

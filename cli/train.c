@@ -1,0 +1,336 @@
+/*
+ * train.c - invar train: the whole loop, from a recipe.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/train.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/progress.h"
+#include "base/term.h"
+#include "cli/flags.h"
+#include "cli/golden.h"
+#include "cli/ledger.h"
+#include "cli/output.h"
+#include "cli/plain.h"
+#include "cli/rows.h"
+#include "engine/config/config.h"
+#include "ledger/view/report.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *golden;
+    const char *record;
+    int64_t until;
+    bool json;
+    bool no_report;
+} settings;
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t interrupted;
+
+static void interrupt(int signal)
+{
+    (void)signal;
+    interrupted = 1;
+}
+
+/* The first Ctrl-C ends the run in order, the second at once. */
+static void catch_interrupts(void)
+{
+    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
+
+    (void)sigaction(SIGINT, &action, NULL);
+    (void)sigaction(SIGTERM, &action, NULL);
+    (void)signal(SIGPIPE, SIG_IGN);
+}
+
+typedef struct screen {
+    invar_progress *progress;
+    bool json;
+    char last[160];
+} screen;
+
+static void show(void *payload, const invar_train_progress *p)
+{
+    screen *s = payload;
+    char text[256];
+
+    if (!s->progress) {
+        invar_progress_options o = {.stream = stderr,
+                                    .title = "train",
+                                    .unit = "rollouts",
+                                    .first = p->rollout,
+                                    .total = p->rollouts};
+        if (invar_progress_new(&s->progress, &o) != INVAR_OK) {
+            invar_error_clear();
+            return;
+        }
+    }
+    if (p->measured)
+        (void)snprintf(s->last, sizeof s->last, "reward %.3f  len %.1f  |g| %.3g  logp diff %g",
+                       p->reward, p->response_len, p->grad_norm, p->logp_diff_max);
+    if (p->measured)
+        (void)snprintf(text, sizeof text, "%s", s->last);
+    else
+        (void)snprintf(text, sizeof text, "%s  (sampling %" PRId64 "/%" PRId64 ")", s->last,
+                       p->samples_done, p->samples);
+    invar_progress_update(s->progress, p->rollout + (p->measured ? 1 : 0), text);
+}
+
+static void say(void *payload, const char *line)
+{
+    (void)payload;
+    fputs("invar: ", stderr);
+    invar_plain_print(stderr, line);
+    fputc('\n', stderr);
+}
+
+/* ---- afterwards ------------------------------------------------------------------------------ */
+
+static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_summary *run,
+                                 invar_ledger *ledger, const invar_ledger_summary *found)
+{
+    invar_report_run shown = {.ledger = ledger, .run = found->run};
+    invar_output page;
+
+    INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, "report.html"));
+    INVAR_TRY(invar_output_open(&page, path));
+    return invar_output_close(&page, invar_report_write(page.stream, &shown, 1));
+}
+
+/* What became of the comparison with a golden. */
+typedef struct comparison {
+    const char *word; /* NULL: there was none */
+    invar_golden_verdict v;
+} comparison;
+
+static invar_status check_golden(comparison *out, int *code_out, const settings *s,
+                                 invar_ledger *ledger, int64_t run)
+{
+    invar_status status;
+
+    *out = (comparison){0};
+    if (s->record)
+        return invar_golden_record(s->record, ledger, run);
+    if (!s->golden)
+        return INVAR_OK;
+    status = invar_golden_compare(&out->v, s->golden, ledger, run);
+    if (status == INVAR_E_NOTFOUND) {
+        invar_error_clear();
+        out->word = "missing";
+        *code_out = INVAR_EXIT_GOLDEN;
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    out->word = out->v.first >= 0 ? "different" : out->v.compared ? "identical" : "nothing";
+    *code_out = out->v.first >= 0 ? INVAR_EXIT_DIFFERENT
+                : out->v.compared ? INVAR_EXIT_OK
+                                  : INVAR_EXIT_NOTHING;
+    return INVAR_OK;
+}
+
+static void print_comparison(const comparison *c, const char *path)
+{
+    bool colour = invar_term_colour(stdout), same = strcmp(c->word, "identical") == 0;
+
+    printf("golden    %s%s%s",
+           invar_term_escape(colour, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED), c->word,
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    if (c->v.first >= 0)
+        printf(" from step %" PRId64 " on%s", c->v.first,
+               c->v.identity ? "" : "; it is of a run that was asked for something else");
+    else if (same)
+        printf(", %" PRId64 " of %" PRId64 " steps", c->v.compared, c->v.steps);
+    fputs(": ", stdout);
+    invar_plain_print(stdout, path);
+    putchar('\n');
+}
+
+static void print_next_commands(const invar_train_summary *run)
+{
+    puts("\nnext:");
+    printf("  invar ledger show %s\n", run->folder);
+    printf("  invar ledger query %s worst-tokens\n", run->folder);
+    printf("  invar diff %s OTHER\n", run->folder);
+}
+
+static void print_run(const invar_train_summary *run, const char *report, const char *content)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, &run->chain);
+    printf("run       %s (%s)\n", run->folder, run->name);
+    printf("steps     %" PRId64 " executed, the last is %" PRId64 "%s\n", run->steps,
+           run->last_step, run->stopped ? "; stopped by a signal, start it again to go on" : "");
+    if (run->steps)
+        printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);
+    printf("log-probs largest difference between rollout and training: %g\n", run->worst_diff);
+    printf("chain     %s\n", hex);
+    printf("content   %s\n", content);
+    if (report[0])
+        printf("report    %s\n", report);
+}
+
+static invar_status print_json(const invar_train_summary *run, const char *content,
+                               const comparison *c)
+{
+    char chain[INVAR_DIGEST_HEX_SIZE];
+    json_t *out;
+
+    invar_digest_format(chain, &run->chain);
+    out = json_pack(
+        "{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:s, s:b}", "folder",
+        invar_rows_json_string(run->folder), "uuid", run->uuid, "steps", (json_int_t)run->steps,
+        "last_step", (json_int_t)run->last_step, "resumed_after", (json_int_t)run->resumed_after,
+        "first_reward", run->first_reward, "last_reward", run->last_reward, "worst_diff",
+        run->worst_diff, "chain", chain, "content", content, "stopped", (int)run->stopped);
+    if (out && c->word)
+        (void)json_object_set_new(out, "golden",
+                                  json_pack("{s:s, s:I, s:I, s:I}", "verdict", c->word, "compared",
+                                            (json_int_t)c->v.compared, "steps",
+                                            (json_int_t)c->v.steps, "first_difference",
+                                            (json_int_t)c->v.first));
+    return invar_json_write(stdout, out);
+}
+
+static invar_status tell(const settings *s, const invar_train_summary *run, const char *report,
+                         const invar_digest *digest, const comparison *c)
+{
+    char content[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(content, digest);
+    if (s->json)
+        return print_json(run, content, c);
+    print_run(run, report, content);
+    if (c->word)
+        print_comparison(c, s->golden);
+    print_next_commands(run);
+    return INVAR_OK;
+}
+
+static invar_status look_back(int *code_out, const settings *s, const invar_train_summary *run)
+{
+    char report[INVAR_PATH_SIZE] = "";
+    invar_ledger_summary found;
+    invar_ledger *ledger = NULL;
+    invar_digest content;
+    comparison c;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&ledger, run->ledger, &(invar_ledger_options){0}));
+    status = invar_ledger_find(&found, ledger, run->uuid);
+    if (status == INVAR_OK)
+        status = invar_ledger_content(&content, ledger, found.run);
+    if (status == INVAR_OK && !s->no_report)
+        status = write_report(report, run, ledger, &found);
+    if (status == INVAR_OK)
+        status = check_golden(&c, code_out, s, ledger, found.run);
+    if (status == INVAR_OK)
+        status = tell(s, run, report, &content, &c);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status train(int *code_out, const char *path, const settings *s,
+                          const invar_recipe *recipe)
+{
+    screen shown = {0};
+    invar_train_options options = {.recipe_path = path,
+                                   .until = s->until,
+                                   .stop = &interrupted,
+                                   .progress = show,
+                                   .say = say,
+                                   .payload = &shown};
+    invar_train_summary run;
+    invar_status status;
+
+    INVAR_TRY(invar_config_check(recipe));
+    catch_interrupts();
+    status = invar_train(&run, recipe, &options);
+    invar_progress_free(shown.progress);
+    INVAR_TRY(status);
+    return look_back(code_out, s, &run);
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[6];
+
+    list[0] = (invar_option){.name = "golden",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->golden,
+                             .metavar = "FILE",
+                             .help = "compare the chain with a recorded one"};
+    list[1] = (invar_option){.name = "record-golden",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->record,
+                             .metavar = "FILE",
+                             .help = "write the chain of this run"};
+    list[2] = (invar_option){.name = "until",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->until,
+                             .metavar = "STEP",
+                             .help = "end after this step",
+                             .low = -1,
+                             .high = INT64_MAX};
+    list[3] = (invar_option){.name = "no-report",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->no_report,
+                             .help = "do not write report.html"};
+    list[4] = invar_option_json(&s->json);
+    list[5] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.until = -1};
+    invar_recipe *recipe = NULL;
+    const char *path = argc > 0 && strncmp(argv[0], "--", 2) != 0 ? argv[0] : NULL;
+    int code = INVAR_EXIT_OK;
+    invar_status status;
+
+    if (path) {
+        argc--;
+        argv++;
+    }
+    status = invar_flags_recipe(&recipe, path, &argc, argv);
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK)
+        status = train(&code, path, &s, recipe);
+    invar_recipe_free(recipe);
+    return status == INVAR_OK ? code : invar_report_error();
+}
+
+static void help(void)
+{
+    settings s;
+
+    puts(
+        "Runs a recipe: rollout, reward, advantage, train step, hash, ledger, checkpoint. The run\n"
+        "has a folder of its own, runs/NAME, with the ledger and a report. Started again it goes\n"
+        "on from its last checkpoint, to the same bits. Ctrl-C ends it after the current step.\n"
+        "\n"
+        "Exit code 0: done, 1: log-probabilities or the golden differ, 2: could not finish,\n"
+        "4: golden missing, 6: nothing was compared.\n");
+    invar_options_help(options(&s));
+    puts("\nEvery key of a recipe is a flag, too; defaults in parentheses (docs/recipes.md):");
+    invar_flags_help();
+}
+
+const invar_verb invar_verb_train = {.name = "train",
+                                     .summary = "the whole loop, from a recipe",
+                                     .run = run,
+                                     .help = help,
+                                     .arguments = "RECIPE [--key value ...]"};

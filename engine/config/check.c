@@ -1,0 +1,419 @@
+/*
+ * check.c - refuses recipes that cannot be meant: impossible combinations.
+ *
+ * Settings without effect are in uses.c. Every refusal names the place of the key that has to
+ * change.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/config/check.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/spec.h"
+#include "engine/rl/loss.h"
+#include "engine/rl/reward.h"
+
+#include "base/invar_banned.h"
+
+bool invar_config_set(const invar_recipe *recipe, invar_key key)
+{
+    invar_recipe_entry e;
+
+    invar_recipe_entry_get(&e, recipe, key);
+    return e.source > INVAR_RECIPE_SOURCE_DEFAULT &&
+           (!e.key->fallback || strcmp(e.key->fallback, e.text) != 0);
+}
+
+bool invar_config_filled(const invar_recipe *recipe, invar_key key)
+{
+    return invar_recipe_string(recipe, key)[0] != '\0';
+}
+
+static const char *place_of(const invar_recipe *recipe, invar_key key)
+{
+    invar_recipe_entry e;
+
+    invar_recipe_entry_get(&e, recipe, key);
+    return e.source > INVAR_RECIPE_SOURCE_DEFAULT ? e.origin : "recipe";
+}
+
+invar_status invar_config_refuse(const invar_recipe *recipe, invar_key key, const char *why)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: '%s' %s", place_of(recipe, key),
+                      invar_config_schema()->keys[key].name, why);
+}
+
+static void gather(invar_config_facts *f, const invar_recipe *recipe)
+{
+    static const invar_key plugins[] = {INVAR_KEY_CUSTOM_RM_PATH,
+                                        INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH,
+                                        INVAR_KEY_CUSTOM_INIT_PATH,
+                                        INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH,
+                                        INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,
+                                        INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH};
+
+    *f = (invar_config_facts){.recipe = recipe};
+    f->loss = invar_recipe_enum(recipe, INVAR_KEY_LOSS_TYPE);
+    f->sft = f->loss == INVAR_WORD_SFT_LOSS;
+    f->estimator = invar_recipe_enum(recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
+    f->grouped =
+        !f->sft && (f->estimator == INVAR_ESTIMATOR_GRPO || f->estimator == INVAR_ESTIMATOR_GSPO ||
+                    f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
+    f->ppo = !f->sft && f->estimator == INVAR_ESTIMATOR_PPO;
+    f->hf = invar_config_filled(recipe, INVAR_KEY_HF_CHECKPOINT);
+    f->task = strncmp(invar_recipe_string(recipe, INVAR_KEY_PROMPT_DATA), "task:", 5) == 0;
+    f->eval = invar_config_filled(recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    f->sampled = !f->sft || f->eval;
+    f->distills = !f->sft && (f->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION ||
+                              invar_recipe_bool(recipe, INVAR_KEY_USE_OPD));
+    for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
+        f->plugin = f->plugin || invar_config_filled(recipe, plugins[i]);
+}
+
+/* ---- impossible combinations ----------------------------------------------------------------- */
+
+static invar_status check_model(const invar_config_facts *f)
+{
+    static const invar_key sizes[] = {INVAR_KEY_NUM_LAYERS, INVAR_KEY_HIDDEN_SIZE,
+                                      INVAR_KEY_NUM_ATTENTION_HEADS};
+    const invar_recipe *r = f->recipe;
+    const int64_t experts = invar_recipe_int(r, INVAR_KEY_NUM_EXPERTS);
+    const bool sparse = invar_recipe_enum(r, INVAR_KEY_MODEL_TYPE) == INVAR_FAMILY_QWEN3_MOE;
+
+    if (f->hf)
+        return INVAR_OK;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        if (invar_recipe_int(r, sizes[i]) == 0)
+            return invar_config_refuse(r, sizes[i],
+                                       "is missing: a model without hf-checkpoint needs its sizes");
+    }
+    if (invar_recipe_int(r, INVAR_KEY_FFN_HIDDEN_SIZE) == 0 &&
+        (!sparse || invar_recipe_int(r, INVAR_KEY_MOE_FFN_HIDDEN_SIZE) == 0))
+        return invar_config_refuse(r, INVAR_KEY_FFN_HIDDEN_SIZE,
+                                   "is missing: a model without hf-checkpoint needs its sizes");
+    if (sparse && experts == 0)
+        return invar_config_refuse(r, INVAR_KEY_MODEL_TYPE, "= qwen3_moe needs num-experts");
+    if (!sparse && experts > 0)
+        return invar_config_refuse(r, INVAR_KEY_NUM_EXPERTS, "needs model-type = qwen3_moe");
+    if (sparse && invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK) > experts)
+        return invar_config_refuse(r, INVAR_KEY_MOE_ROUTER_TOPK, "is larger than num-experts");
+    if (!f->task && invar_config_filled(r, INVAR_KEY_PROMPT_DATA))
+        return invar_config_refuse(
+            r, INVAR_KEY_PROMPT_DATA,
+            "needs a tokenizer, which hf-checkpoint has; without it use task:NAME");
+    return INVAR_OK;
+}
+
+static invar_status check_batch(const invar_recipe *r)
+{
+    const int64_t prompts = invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE);
+    const int64_t each = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT);
+    const int64_t batch = invar_recipe_int(r, INVAR_KEY_GLOBAL_BATCH_SIZE);
+    const int64_t steps = invar_recipe_int(r, INVAR_KEY_NUM_STEPS_PER_ROLLOUT);
+    const int64_t over = invar_recipe_int(r, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
+    const int64_t samples = prompts * each;
+    char why[200];
+
+    if (batch > 0 && (samples % batch != 0 || (steps > 0 && batch * steps != samples))) {
+        snprintf(why, sizeof why,
+                 "= %" PRId64 ": rollout-batch-size * n-samples-per-prompt = %" PRId64 " * %" PRId64
+                 " must be global-batch-size * num-steps-per-rollout",
+                 batch, prompts, each);
+        return invar_config_refuse(r, INVAR_KEY_GLOBAL_BATCH_SIZE, why);
+    }
+    if (steps > 0 && samples % steps != 0) {
+        snprintf(why, sizeof why,
+                 "= %" PRId64
+                 " does not divide rollout-batch-size * n-samples-per-prompt = %" PRId64
+                 " * %" PRId64,
+                 steps, prompts, each);
+        return invar_config_refuse(r, INVAR_KEY_NUM_STEPS_PER_ROLLOUT, why);
+    }
+    if (over > 0 && over < prompts)
+        return invar_config_refuse(r, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,
+                                   "is less than rollout-batch-size");
+    if (invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE) &&
+        invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU) == 0)
+        return invar_config_refuse(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE, "needs max-tokens-per-gpu");
+    return INVAR_OK;
+}
+
+static invar_status check_data(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const bool rollouts = invar_recipe_int(r, INVAR_KEY_NUM_ROLLOUT) > 0;
+    const bool epochs = invar_recipe_int(r, INVAR_KEY_NUM_EPOCH) > 0;
+
+    if (!invar_config_filled(r, INVAR_KEY_PROMPT_DATA) && !loads)
+        return invar_config_refuse(r, INVAR_KEY_PROMPT_DATA, "is missing");
+    if (rollouts && epochs)
+        return invar_config_refuse(r, INVAR_KEY_NUM_EPOCH,
+                                   "and num-rollout both say how long; give one");
+    if (!rollouts && !epochs)
+        return invar_config_refuse(r, INVAR_KEY_NUM_ROLLOUT, "is missing (or num-epoch)");
+    if (!invar_config_filled(r, INVAR_KEY_INPUT_KEY))
+        return invar_config_refuse(r, INVAR_KEY_INPUT_KEY, "is empty");
+    return INVAR_OK;
+}
+
+static invar_status check_lengths(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    const int64_t response = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN);
+    const int64_t prompt = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+    const int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+
+    if (f->sampled && response == 0 &&
+        (!f->sft || invar_recipe_int(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN) == 0))
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, "is missing");
+    if (context > 0 && response >= context)
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN,
+                                   "leaves no room for a prompt in rollout-max-context-len");
+    if (context > 0 && prompt >= context)
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN,
+                                   "leaves no room for a response in rollout-max-context-len");
+    if (!f->hf && context > invar_recipe_int(r, INVAR_KEY_MAX_POSITION_EMBEDDINGS))
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN,
+                                   "is above max-position-embeddings");
+    return INVAR_OK;
+}
+
+static invar_status check_sampling(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    const double eval = invar_recipe_float(r, INVAR_KEY_EVAL_TEMPERATURE);
+    char **strings;
+    int32_t *ids;
+    int64_t count;
+
+    if (invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE) == 0 &&
+        !invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY))
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_TEMPERATURE,
+                                   "= 0 gives a group of equal samples and no gradient; for greedy "
+                                   "evaluation use eval-temperature");
+    if (invar_recipe_int(r, INVAR_KEY_ROLLOUT_TOP_K) == 0)
+        return invar_config_refuse(r, INVAR_KEY_ROLLOUT_TOP_K, "= 0 leaves no token; -1 is all");
+    if (eval < 0 && eval != -1)
+        return invar_config_refuse(r, INVAR_KEY_EVAL_TEMPERATURE, "is negative; -1 is as rollout");
+    INVAR_TRY(invar_config_strings(&strings, &count, r, INVAR_KEY_ROLLOUT_STOP));
+    invar_free(strings);
+    INVAR_TRY(invar_config_ids(&ids, &count, r, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    invar_free(ids);
+    return INVAR_OK;
+}
+
+/* *judges_out: it is a reward, and not "none" or empty. */
+static invar_status check_reward_name(bool *judges_out, const invar_recipe *r, invar_key key)
+{
+    invar_reward reward = INVAR_REWARD_NONE;
+    invar_status status = INVAR_OK;
+    invar_error reason;
+    bool boxed;
+
+    if (invar_config_filled(r, key))
+        status = invar_reward_parse(&reward, &boxed, invar_recipe_string(r, key));
+    *judges_out = reward != INVAR_REWARD_NONE;
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    invar_error_take(&reason);
+    return invar_config_refuse(r, key, reason.message);
+}
+
+static invar_status check_rewards(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    const bool single = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT) == 1;
+    const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
+    const bool judged = !f->sft && f->estimator != INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
+    bool judges;
+
+    INVAR_TRY(check_reward_name(&judges, r, INVAR_KEY_EVAL_RM_TYPE));
+    INVAR_TRY(check_reward_name(&judges, r, INVAR_KEY_RM_TYPE));
+    if (judged && !judges && !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) &&
+        !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
+        return invar_config_refuse(r, INVAR_KEY_RM_TYPE, "is missing (or custom-rm-path)");
+    if (f->grouped && single && !raw)
+        return invar_config_refuse(
+            r, INVAR_KEY_N_SAMPLES_PER_PROMPT,
+            "= 1: a reward minus the mean of its own group is 0 and trains nothing; "
+            "take more samples or disable-rewards-normalization");
+    if (f->sft && !single)
+        return invar_config_refuse(r, INVAR_KEY_N_SAMPLES_PER_PROMPT, "must be 1 with sft_loss");
+    if (single && invar_recipe_enum(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) != INVAR_WORD_NO_FILTER)
+        return invar_config_refuse(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER,
+                                   "would drop every group: n-samples-per-prompt is 1");
+    return INVAR_OK;
+}
+
+static invar_status check_kl(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    const double in_reward = invar_recipe_float(r, INVAR_KEY_KL_COEF);
+    const double in_loss = invar_recipe_float(r, INVAR_KEY_KL_LOSS_COEF);
+
+    if (in_reward > 0 && in_loss > 0)
+        return invar_config_refuse(r, INVAR_KEY_KL_COEF, "and kl-loss-coef exclude each other");
+    if (f->ppo && in_reward > 0)
+        return invar_config_refuse(r, INVAR_KEY_KL_COEF, "must be 0 with ppo; use kl-loss-coef");
+    if (in_loss > 0 && invar_recipe_enum(r, INVAR_KEY_KL_LOSS_TYPE) == INVAR_KL_K1)
+        return invar_config_refuse(
+            r, INVAR_KEY_KL_LOSS_TYPE,
+            "= k1 has no useful gradient as a loss; use low_var_kl, or kl-loss-coef = 0 "
+            "to monitor it");
+    return INVAR_OK;
+}
+
+static invar_status check_order(const invar_recipe *r, invar_key low, invar_key high)
+{
+    char why[100];
+
+    if (invar_recipe_float(r, low) <= invar_recipe_float(r, high))
+        return INVAR_OK;
+    snprintf(why, sizeof why, "is above %s", invar_config_schema()->keys[high].name);
+    return invar_config_refuse(r, invar_config_set(r, low) ? low : high,
+                               invar_config_set(r, low) ? why : "is below its lower bound");
+}
+
+static invar_status check_algorithm(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    const double high = invar_recipe_float(r, INVAR_KEY_EPS_CLIP_HIGH);
+    const double dual = invar_recipe_float(r, INVAR_KEY_EPS_CLIP_C);
+
+    if (f->loss == INVAR_WORD_CUSTOM_LOSS &&
+        !invar_config_filled(r, INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH))
+        return invar_config_refuse(r, INVAR_KEY_LOSS_TYPE,
+                                   "= custom_loss needs custom-loss-function-path");
+    if (!f->sft && !invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES) &&
+        (f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
+         f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE))
+        return invar_config_refuse(
+            r, INVAR_KEY_ADVANTAGE_ESTIMATOR,
+            "reinforce_plus_plus(_baseline) needs normalize-advantages = true");
+    if (f->distills && !invar_config_filled(r, INVAR_KEY_OPD_TEACHER_LOAD))
+        return invar_config_refuse(r,
+                                   f->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION
+                                       ? INVAR_KEY_ADVANTAGE_ESTIMATOR
+                                       : INVAR_KEY_USE_OPD,
+                                   "needs opd-teacher-load");
+    if (high < 0 && high != -1)
+        return invar_config_refuse(r, INVAR_KEY_EPS_CLIP_HIGH, "is negative; -1 is eps-clip");
+    if (dual > 0 && dual <= 1)
+        return invar_config_refuse(r, INVAR_KEY_EPS_CLIP_C, "must be above 1 (or 0: off)");
+    if (invar_recipe_bool(r, INVAR_KEY_USE_TIS) && invar_recipe_bool(r, INVAR_KEY_USE_MIS))
+        return invar_config_refuse(r, INVAR_KEY_USE_MIS, "and use-tis exclude each other");
+    if (invar_recipe_bool(r, INVAR_KEY_CALCULATE_PER_TOKEN_LOSS) &&
+        invar_recipe_float(r, INVAR_KEY_LOSS_DIVISOR) > 0)
+        return invar_config_refuse(r, INVAR_KEY_LOSS_DIVISOR,
+                                   "and calculate-per-token-loss exclude each other");
+    INVAR_TRY(check_order(r, INVAR_KEY_TIS_CLIP_LOW, INVAR_KEY_TIS_CLIP));
+    INVAR_TRY(check_order(r, INVAR_KEY_RS_LOWER_BOUND, INVAR_KEY_RS_UPPER_BOUND));
+    if (invar_recipe_enum(r, INVAR_KEY_MIS_MODE) != INVAR_WORD_TRUNCATE)
+        INVAR_TRY(check_order(r, INVAR_KEY_MIS_LOWER_BOUND, INVAR_KEY_MIS_UPPER_BOUND));
+    return check_kl(f);
+}
+
+static invar_status check_optimizer(const invar_recipe *r)
+{
+    const int64_t warmup = invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS);
+    const int64_t decay = invar_recipe_int(r, INVAR_KEY_LR_DECAY_ITERS);
+
+    INVAR_TRY(check_order(r, INVAR_KEY_MIN_LR, INVAR_KEY_LR));
+    INVAR_TRY(check_order(r, INVAR_KEY_LR_WARMUP_INIT, INVAR_KEY_LR));
+    if (invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE) == INVAR_WORD_CONSTANT)
+        return INVAR_OK;
+    if (decay == 0)
+        return invar_config_refuse(r, INVAR_KEY_LR_DECAY_STYLE, "needs lr-decay-iters");
+    if (decay <= warmup)
+        return invar_config_refuse(r, INVAR_KEY_LR_DECAY_ITERS, "must be above lr-warmup-iters");
+    return INVAR_OK;
+}
+
+static invar_status check_debug(const invar_config_facts *f)
+{
+    static const invar_key numbered[] = {INVAR_KEY_SAVE_HF, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
+                                         INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA};
+    const invar_recipe *r = f->recipe;
+    const bool only = invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY);
+    const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+
+    if (only && loads)
+        return invar_config_refuse(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA,
+                                   "trains from files, but debug-rollout-only does not train");
+    if (only && invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY))
+        return invar_config_refuse(r, INVAR_KEY_DEBUG_TRAIN_ONLY,
+                                   "and debug-rollout-only exclude each other");
+    if (only && f->sft)
+        return invar_config_refuse(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY,
+                                   "leaves nothing to do with sft_loss");
+    if (invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY) && !loads)
+        return invar_config_refuse(r, INVAR_KEY_DEBUG_TRAIN_ONLY, "needs load-debug-rollout-data");
+    if (loads && invar_config_filled(r, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA))
+        return invar_config_refuse(r, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
+                                   "would only copy load-debug-rollout-data");
+    for (size_t i = 0; i < sizeof numbered / sizeof *numbered; i++) {
+        if (invar_config_filled(r, numbered[i]) &&
+            !strstr(invar_recipe_string(r, numbered[i]), "{rollout_id}"))
+            return invar_config_refuse(r, numbered[i],
+                                       "must contain {rollout_id}: there is one per rollout");
+    }
+    return INVAR_OK;
+}
+
+static bool is_plain(const char *text, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; i++) {
+        char c = text[i];
+        if (!((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
+              c == '-' || c == '_' || c == '.'))
+            return false;
+    }
+    return true;
+}
+
+static invar_status check_eval_data(const invar_recipe *r)
+{
+    const char *cursor = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA);
+    const char *name, *path, *earlier, *other, *at;
+    size_t name_bytes, path_bytes, other_bytes;
+
+    for (const char *start = cursor; invar_config_words(&name, &name_bytes, &cursor);) {
+        if (!is_plain(name, name_bytes))
+            return invar_config_refuse(
+                r, INVAR_KEY_EVAL_PROMPT_DATA,
+                "is name path name path; a name has letters, digits, '-', '_', '.'");
+        if (!invar_config_words(&path, &path_bytes, &cursor))
+            return invar_config_refuse(r, INVAR_KEY_EVAL_PROMPT_DATA, "has a name without a path");
+        for (earlier = start; invar_config_words(&other, &other_bytes, &earlier) && other < name;) {
+            if (other_bytes == name_bytes && memcmp(other, name, name_bytes) == 0)
+                return invar_config_refuse(r, INVAR_KEY_EVAL_PROMPT_DATA, "has a name twice");
+            if (!invar_config_words(&at, &other_bytes, &earlier))
+                break;
+        }
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_config_check(const invar_recipe *recipe)
+{
+    invar_config_facts f;
+
+    INVAR_TRY(invar_recipe_check(recipe));
+    gather(&f, recipe);
+    INVAR_TRY(check_data(&f));
+    INVAR_TRY(check_model(&f));
+    INVAR_TRY(check_batch(recipe));
+    INVAR_TRY(check_lengths(&f));
+    INVAR_TRY(check_sampling(&f));
+    INVAR_TRY(check_rewards(&f));
+    INVAR_TRY(check_algorithm(&f));
+    INVAR_TRY(check_optimizer(recipe));
+    INVAR_TRY(check_debug(&f));
+    INVAR_TRY(check_eval_data(recipe));
+    return invar_config_check_uses(&f);
+}

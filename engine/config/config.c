@@ -1,0 +1,210 @@
+/*
+ * config.c - the schema of recipes, made from keys.def, and the lists that values may hold.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/config/config.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/io/json.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_ITEMS 1024 /* of a list in a value */
+
+/* ---- the schema ------------------------------------------------------------------------------ */
+
+#define ANY .int_min = 0
+#define INTS(low, high) .int_min = (low), .int_max = (high)
+#define FLOATS(low, high) .float_min = (low), .float_max = (high)
+#define WORDS(list) .choices = (list)
+
+static const invar_recipe_key keys[INVAR_KEY_COUNT] = {
+#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, DOC)                   \
+    {.section = (SECTION),                                                                         \
+     .name = (NAME),                                                                               \
+     .type = INVAR_RECIPE_TYPE_##TYPE,                                                             \
+     .effect = INVAR_RECIPE_EFFECT_##EFFECT,                                                       \
+     .fallback = (FALLBACK),                                                                       \
+     LIMITS,                                                                                       \
+     .doc = (DOC)},
+#include "engine/config/keys.def"
+#undef INVAR_KEY
+};
+
+static const char *const miles[INVAR_KEY_COUNT] = {
+#define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, DOC) MILES,
+#include "engine/config/keys.def"
+#undef INVAR_KEY
+};
+
+const invar_recipe_schema *invar_config_schema(void)
+{
+    static const invar_recipe_schema schema = {keys, INVAR_KEY_COUNT};
+
+    return &schema;
+}
+
+const char *invar_config_miles(invar_key key)
+{
+    return miles[key];
+}
+
+/* ---- derived values -------------------------------------------------------------------------- */
+
+static int64_t samples_of_rollout(const invar_recipe *recipe)
+{
+    return invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE) *
+           invar_recipe_int(recipe, INVAR_KEY_N_SAMPLES_PER_PROMPT);
+}
+
+int64_t invar_config_steps_per_rollout(const invar_recipe *recipe)
+{
+    int64_t steps = invar_recipe_int(recipe, INVAR_KEY_NUM_STEPS_PER_ROLLOUT);
+    int64_t batch = invar_recipe_int(recipe, INVAR_KEY_GLOBAL_BATCH_SIZE);
+
+    if (steps > 0)
+        return steps;
+    return batch > 0 ? samples_of_rollout(recipe) / batch : 1;
+}
+
+int64_t invar_config_global_batch_size(const invar_recipe *recipe)
+{
+    return samples_of_rollout(recipe) / invar_config_steps_per_rollout(recipe);
+}
+
+/* ---- lists in a value ------------------------------------------------------------------------ */
+
+static bool next_item(const char **out, size_t *bytes_out, const char **cursor, char separator)
+{
+    const char *at = *cursor, *end;
+
+    while (*at == ' ' || *at == separator)
+        at++;
+    if (*at == '\0')
+        return false;
+    end = strchr(at, separator);
+    if (!end)
+        end = at + strlen(at);
+    *cursor = end;
+    while (end > at && end[-1] == ' ')
+        end--;
+    *out = at;
+    *bytes_out = (size_t)(end - at);
+    return true;
+}
+
+bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor)
+{
+    return next_item(out, bytes_out, cursor, ',');
+}
+
+bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor)
+{
+    return next_item(out, bytes_out, cursor, ' ');
+}
+
+static bool parse_id(int32_t *out, const char *text, size_t bytes)
+{
+    int64_t value = 0;
+
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] < '0' || text[i] > '9' || value > INT32_MAX)
+            return false;
+        value = value * 10 + (text[i] - '0');
+    }
+    *out = (int32_t)value;
+    return value <= INT32_MAX;
+}
+
+invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_recipe *recipe,
+                              invar_key key)
+{
+    const char *cursor = invar_recipe_string(recipe, key), *item;
+    invar_recipe_entry entry;
+    int32_t ids[MAX_ITEMS];
+    size_t bytes;
+    int64_t count = 0;
+
+    *out = NULL;
+    *count_out = 0;
+    invar_recipe_entry_get(&entry, recipe, key);
+    while (invar_config_list(&item, &bytes, &cursor)) {
+        char quote[INVAR_TEXT_QUOTE_SIZE];
+
+        if (count == MAX_ITEMS)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: '%s' has more than %d tokens", entry.origin,
+                              entry.key->name, MAX_ITEMS);
+        if (!parse_id(&ids[count], item, bytes)) {
+            invar_text_quote(quote, sizeof quote, item, bytes);
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: '%s': expected token ids as in 7,19, found '%s'", entry.origin,
+                              entry.key->name, quote);
+        }
+        count++;
+    }
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, entry.key->name));
+    memcpy(*out, ids, (size_t)count * sizeof *ids);
+    *count_out = count;
+    return INVAR_OK;
+}
+
+/* The list's strings into one block: pointers, then texts. */
+static invar_status copy_strings(char ***out, int64_t *count_out, const json_t *list,
+                                 const invar_recipe_entry *entry)
+{
+    size_t count = json_array_size(list), bytes = 0;
+    char **strings, *text;
+
+    if (!json_is_array(list) || count > MAX_ITEMS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: '%s': expected a JSON list of at most %d strings, as [\"###\"]",
+                          entry->origin, entry->key->name, MAX_ITEMS);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *item = json_array_get(list, i);
+        size_t length = json_string_length(item);
+
+        if (length == 0 || strlen(json_string_value(item)) != length)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: '%s': item %zu is no string, or an empty one", entry->origin,
+                              entry->key->name, i + 1);
+        bytes += length + 1;
+    }
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&strings, count * sizeof *strings + bytes, 1, entry->key->name));
+    text = (char *)(strings + count);
+    for (size_t i = 0; i < count; i++) {
+        size_t length = json_string_length(json_array_get(list, i));
+        memcpy(text, json_string_value(json_array_get(list, i)), length + 1);
+        strings[i] = text;
+        text += length + 1;
+    }
+    *out = strings;
+    *count_out = (int64_t)count;
+    return INVAR_OK;
+}
+
+invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_recipe *recipe,
+                                  invar_key key)
+{
+    invar_recipe_entry entry;
+    json_t *list = NULL;
+    invar_status status;
+
+    *out = NULL;
+    *count_out = 0;
+    invar_recipe_entry_get(&entry, recipe, key);
+    if (entry.text[0] == '\0')
+        return INVAR_OK;
+    INVAR_TRY(invar_json_parse(&list, entry.origin, entry.text, strlen(entry.text)));
+    status = copy_strings(out, count_out, list, &entry);
+    json_decref(list);
+    return status;
+}

@@ -1,0 +1,63 @@
+/*
+ * config.h - the recipe of a run: every key, its group, its default and whether it may change bits.
+ *
+ * The table is keys.def, one entry a key, included to build the enum and the schema, and checked
+ * against docs/recipes.md by a test. `check` refuses impossible combinations and settings that
+ * would be ignored, by key, file and line. Values are read with base/recipe.h's getters:
+ * invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_CONFIG_CONFIG_H
+#define INVAR_ENGINE_CONFIG_CONFIG_H
+
+#include "base/recipe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_key {
+#define INVAR_KEY(ID, ...) INVAR_KEY_##ID,
+#include "engine/config/keys.def"
+#undef INVAR_KEY
+    INVAR_KEY_COUNT
+} invar_key;
+
+const invar_recipe_schema *invar_config_schema(void);
+
+/* Miles' (or Megatron's, SGLang's) flag for the same thing; "" where they have none. */
+const char *invar_config_miles(invar_key key);
+
+/* After all flags: recipe_check, then the combinations. */
+invar_status invar_config_check(const invar_recipe *recipe) INVAR_MUST_USE;
+
+/* ---- derived values -------------------------------------------------------------------------- */
+
+/* Of a checked recipe: what 0 stands for in the two keys that follow from each other. */
+int64_t invar_config_global_batch_size(const invar_recipe *recipe);
+int64_t invar_config_steps_per_rollout(const invar_recipe *recipe);
+
+/* ---- lists in a value ------------------------------------------------------------------------ */
+
+/* Tokens of a list value "a,b,c" one after another; false at the end. *out is not terminated. */
+bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor);
+
+/* The same for words between spaces, as eval-prompt-data has them: "name path name path". */
+bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor);
+
+/* "7,19" as numbers, none for "". The caller owns *out (invar_free); NULL when there is none. */
+invar_status invar_config_ids(int32_t **out, int64_t *count_out, const invar_recipe *recipe,
+                              invar_key key) INVAR_MUST_USE;
+
+/*
+ * ["a", "b"], a JSON list of strings that are not empty; none for "". One block: the caller owns
+ * *out (invar_free), which holds the texts, too; NULL when there is none.
+ */
+invar_status invar_config_strings(char ***out, int64_t *count_out, const invar_recipe *recipe,
+                                  invar_key key) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,265 @@
+/*
+ * uses.c - refuses settings of a recipe that nothing would read.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/config/check.h"
+#include "engine/rl/loss.h"
+
+#include "base/invar_banned.h"
+
+typedef struct use {
+    invar_key key;
+    bool used;
+    const char *needs;
+} use;
+
+static invar_status check_uses(const invar_recipe *recipe, const use *uses, size_t count)
+{
+    char why[160];
+
+    for (size_t i = 0; i < count; i++) {
+        if (uses[i].used || !invar_config_set(recipe, uses[i].key))
+            continue;
+        snprintf(why, sizeof why, "would be ignored: it needs %s", uses[i].needs);
+        return invar_config_refuse(recipe, uses[i].key, why);
+    }
+    return INVAR_OK;
+}
+
+#define CHECK_USES(recipe, uses) check_uses(recipe, uses, sizeof(uses) / sizeof *(uses))
+
+static invar_status check_model_uses(const invar_config_facts *f)
+{
+    static const char own[] = "a model without files (hf-checkpoint empty)";
+    static const char experts[] = "num-experts above 0";
+    const bool moe = invar_recipe_int(f->recipe, INVAR_KEY_NUM_EXPERTS) > 0;
+    const use uses[] = {
+        {INVAR_KEY_MODEL_TYPE, !f->hf, own},
+        {INVAR_KEY_NUM_LAYERS, !f->hf, own},
+        {INVAR_KEY_HIDDEN_SIZE, !f->hf, own},
+        {INVAR_KEY_FFN_HIDDEN_SIZE, !f->hf, own},
+        {INVAR_KEY_NUM_ATTENTION_HEADS, !f->hf, own},
+        {INVAR_KEY_NUM_QUERY_GROUPS, !f->hf, own},
+        {INVAR_KEY_KV_CHANNELS, !f->hf, own},
+        {INVAR_KEY_VOCAB_SIZE, !f->hf, own},
+        {INVAR_KEY_MAX_POSITION_EMBEDDINGS, !f->hf, own},
+        {INVAR_KEY_NORM_EPSILON, !f->hf, own},
+        {INVAR_KEY_ROTARY_BASE, !f->hf, own},
+        {INVAR_KEY_UNTIE_EMBEDDINGS_AND_OUTPUT_WEIGHTS, !f->hf, own},
+        {INVAR_KEY_INIT_METHOD_STD, !f->hf, own},
+        {INVAR_KEY_NUM_EXPERTS, !f->hf, own},
+        {INVAR_KEY_MOE_ROUTER_TOPK, moe, experts},
+        {INVAR_KEY_MOE_FFN_HIDDEN_SIZE, moe, experts},
+        {INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY, f->hf || moe, experts},
+    };
+
+    return CHECK_USES(f->recipe, uses);
+}
+
+static invar_status check_ckpt_uses(const invar_config_facts *f)
+{
+    const bool save = invar_config_filled(f->recipe, INVAR_KEY_SAVE);
+    const bool export = invar_config_filled(f->recipe, INVAR_KEY_SAVE_HF);
+    const bool load = invar_config_filled(f->recipe, INVAR_KEY_LOAD);
+    const use uses[] = {
+        {INVAR_KEY_SAVE_INTERVAL, save || export, "save or save-hf"},
+        {INVAR_KEY_NO_SAVE_OPTIM, save, "save"},
+        {INVAR_KEY_KEEP_CHECKPOINTS, save, "save"},
+        {INVAR_KEY_CKPT_STEP, load, "load"},
+        {INVAR_KEY_SKIP_DAMAGED, load, "load"},
+        {INVAR_KEY_CRITIC_LOAD, f->ppo, "advantage-estimator = ppo"},
+        {INVAR_KEY_OPD_TEACHER_LOAD, f->distills, "use-opd = true"},
+    };
+
+    return CHECK_USES(f->recipe, uses);
+}
+
+static invar_status check_rollout_uses(const invar_config_facts *f)
+{
+    static const char generation[] = "generation, which sft_loss without eval-prompt-data lacks";
+    static const char files[] = "prompt-data from a file";
+    const invar_recipe *r = f->recipe;
+    const bool chat = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE);
+    const bool read = !f->task || f->eval;
+    const bool tasks =
+        f->task || strstr(invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), "task:");
+    const use uses[] = {
+        {INVAR_KEY_TASK_SIZE, tasks, "a built-in task (task:NAME)"},
+        {INVAR_KEY_INPUT_KEY, read, files},
+        {INVAR_KEY_LABEL_KEY, read, files},
+        {INVAR_KEY_METADATA_KEY, read, files},
+        {INVAR_KEY_APPLY_CHAT_TEMPLATE, read, files},
+        {INVAR_KEY_TOOL_KEY, chat, "apply-chat-template = true"},
+        {INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS, chat, "apply-chat-template = true"},
+        {INVAR_KEY_CHAT_TEMPLATE_PATH, chat, "apply-chat-template = true"},
+        {INVAR_KEY_ROLLOUT_TEMPERATURE, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_TOP_P, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_TOP_K, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_MIN_P, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_STOP, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS, f->sampled, generation},
+        {INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN, f->sampled, generation},
+        {INVAR_KEY_RM_TYPE, f->sampled, generation},
+        {INVAR_KEY_RM_TYPE, !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH),
+         "an empty custom-rm-path"},
+        {INVAR_KEY_CUSTOM_RM_PATH, f->sampled, generation},
+        {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},
+        {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
+        {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,
+         invar_recipe_enum(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) != INVAR_WORD_NO_FILTER,
+         "dynamic-sampling-filter"},
+        {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, !f->sft, "another loss-type"},
+        {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, !f->sft, "another loss-type"},
+        {INVAR_KEY_PLUGIN_TIMEOUT, f->plugin, "a plug-in"},
+    };
+
+    return CHECK_USES(r, uses);
+}
+
+static invar_status check_eval_uses(const invar_config_facts *f)
+{
+    static const char data[] = "eval-prompt-data";
+    const use uses[] = {
+        {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
+        {INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT, f->eval, data},
+        {INVAR_KEY_EVAL_TEMPERATURE, f->eval, data},
+        {INVAR_KEY_EVAL_TOP_P, f->eval, data},
+        {INVAR_KEY_EVAL_TOP_K, f->eval, data},
+        {INVAR_KEY_EVAL_MAX_RESPONSE_LEN, f->eval, data},
+        {INVAR_KEY_EVAL_INPUT_KEY, f->eval, data},
+        {INVAR_KEY_EVAL_LABEL_KEY, f->eval, data},
+        {INVAR_KEY_EVAL_RM_TYPE, f->eval, data},
+        {INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN, invar_recipe_int(f->recipe, INVAR_KEY_EVAL_INTERVAL) > 0,
+         "eval-interval"},
+        {INVAR_KEY_LOG_PASSRATE, f->sampled, "generation"},
+    };
+
+    return CHECK_USES(f->recipe, uses);
+}
+
+static invar_status check_advantage_uses(const invar_config_facts *f)
+{
+    static const char rl[] = "another loss-type than sft_loss";
+    const invar_recipe *r = f->recipe;
+    const bool returns = !f->sft && (f->estimator == INVAR_ESTIMATOR_PPO ||
+                                     f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS);
+    const bool in_reward =
+        !f->sft && (f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
+                    f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
+    const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
+    const bool scaled =
+        f->grouped && !raw && f->estimator != INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE;
+    const use uses[] = {
+        {INVAR_KEY_ADVANTAGE_ESTIMATOR, !f->sft, rl},
+        {INVAR_KEY_NORMALIZE_ADVANTAGES, !f->sft, rl},
+        {INVAR_KEY_USE_OPD, !f->sft, rl},
+        {INVAR_KEY_OPD_KL_COEF, f->distills, "use-opd = true"},
+        {INVAR_KEY_GAMMA, returns, "advantage-estimator reinforce_plus_plus or ppo"},
+        {INVAR_KEY_LAMBD, f->ppo, "advantage-estimator = ppo"},
+        {INVAR_KEY_VALUE_CLIP, f->ppo, "advantage-estimator = ppo"},
+        {INVAR_KEY_NUM_CRITIC_ONLY_STEPS, f->ppo, "advantage-estimator = ppo"},
+        {INVAR_KEY_CRITIC_LR, f->ppo, "advantage-estimator = ppo"},
+        {INVAR_KEY_CRITIC_LR_WARMUP_ITERS, f->ppo, "advantage-estimator = ppo"},
+        {INVAR_KEY_KL_COEF, in_reward || f->ppo,
+         "a reinforce_plus_plus estimator; with others use kl-loss-coef"},
+        {INVAR_KEY_DISABLE_REWARDS_NORMALIZATION, f->grouped,
+         "advantage-estimator grpo, gspo or reinforce_plus_plus_baseline"},
+        {INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION, scaled,
+         "advantage-estimator grpo or gspo and their normalisation of rewards"},
+    };
+
+    return CHECK_USES(r, uses);
+}
+
+static invar_status check_loss_uses(const invar_config_facts *f)
+{
+    static const char pol[] = "loss-type = policy_loss", own[] = "a built-in loss";
+    const invar_recipe *r = f->recipe;
+    const bool policy = f->loss == INVAR_WORD_POLICY_LOSS;
+    const bool kl = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS);
+    const bool reference = kl || invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0;
+    const use uses[] = {
+        {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, f->loss == INVAR_WORD_CUSTOM_LOSS,
+         "loss-type = custom_loss"},
+        {INVAR_KEY_EPS_CLIP, policy, pol},
+        {INVAR_KEY_EPS_CLIP_HIGH, policy, pol},
+        {INVAR_KEY_EPS_CLIP_C, policy, pol},
+        {INVAR_KEY_ENTROPY_COEF, policy, pol},
+        {INVAR_KEY_USE_KL_LOSS, !f->sft, pol},
+        {INVAR_KEY_KL_LOSS_COEF, policy && kl, "use-kl-loss = true"},
+        {INVAR_KEY_USE_UNBIASED_KL, policy && kl, "use-kl-loss = true"},
+        {INVAR_KEY_KL_LOSS_TYPE, reference, "use-kl-loss = true or a kl-coef"},
+        {INVAR_KEY_REF_UPDATE_INTERVAL, reference, "use-kl-loss = true or a kl-coef"},
+        {INVAR_KEY_CALCULATE_PER_TOKEN_LOSS, f->loss != INVAR_WORD_CUSTOM_LOSS, own},
+        {INVAR_KEY_LOSS_DIVISOR, f->loss != INVAR_WORD_CUSTOM_LOSS, own},
+        {INVAR_KEY_USE_OPSM, policy, pol},
+        {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
+    };
+
+    return CHECK_USES(r, uses);
+}
+
+static invar_status check_importance_uses(const invar_config_facts *f)
+{
+    static const char pol[] = "loss-type = policy_loss";
+    const invar_recipe *r = f->recipe;
+    const bool policy = f->loss == INVAR_WORD_POLICY_LOSS;
+    const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
+    const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
+    const bool rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
+    const use uses[] = {
+        {INVAR_KEY_USE_TIS, policy, pol},
+        {INVAR_KEY_TIS_CLIP, tis, "use-tis = true"},
+        {INVAR_KEY_TIS_CLIP_LOW, tis, "use-tis = true"},
+        {INVAR_KEY_TIS_MODE, tis, "use-tis = true"},
+        {INVAR_KEY_USE_MIS, policy, pol},
+        {INVAR_KEY_MIS_LEVEL, mis, "use-mis = true"},
+        {INVAR_KEY_MIS_MODE, mis, "use-mis = true"},
+        {INVAR_KEY_MIS_LOWER_BOUND,
+         mis && invar_recipe_enum(r, INVAR_KEY_MIS_MODE) != INVAR_WORD_TRUNCATE,
+         "use-mis = true and mis-mode clip or mask"},
+        {INVAR_KEY_MIS_UPPER_BOUND, mis, "use-mis = true"},
+        {INVAR_KEY_MIS_BATCH_NORMALIZE, mis, "use-mis = true"},
+        {INVAR_KEY_USE_RS, mis, "use-mis = true"},
+        {INVAR_KEY_RS_LEVEL, mis && rs, "use-rs = true"},
+        {INVAR_KEY_RS_LOWER_BOUND, mis && rs, "use-rs = true"},
+        {INVAR_KEY_RS_UPPER_BOUND, mis && rs, "use-rs = true"},
+        {INVAR_KEY_RS_VETO_THRESHOLD, mis, "use-mis = true"},
+    };
+
+    return CHECK_USES(r, uses);
+}
+
+static invar_status check_step_uses(const invar_config_facts *f)
+{
+    const invar_recipe *r = f->recipe;
+    const bool decays = invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE) != INVAR_WORD_CONSTANT;
+    const bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
+    const use uses[] = {
+        {INVAR_KEY_MIN_LR, decays, "lr-decay-style linear or cosine"},
+        {INVAR_KEY_LR_DECAY_ITERS, decays, "lr-decay-style linear or cosine"},
+        {INVAR_KEY_LR_WARMUP_INIT, invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS) > 0,
+         "lr-warmup-iters"},
+        {INVAR_KEY_MICRO_BATCH_SIZE, !dynamic, "use-dynamic-batch-size = false"},
+        {INVAR_KEY_MAX_TOKENS_PER_GPU, dynamic, "use-dynamic-batch-size = true"},
+        {INVAR_KEY_DEBUG_DUMP_DIR, invar_config_filled(r, INVAR_KEY_DEBUG_DUMP), "debug-dump"},
+    };
+
+    return CHECK_USES(r, uses);
+}
+
+invar_status invar_config_check_uses(const invar_config_facts *facts)
+{
+    INVAR_TRY(check_model_uses(facts));
+    INVAR_TRY(check_ckpt_uses(facts));
+    INVAR_TRY(check_rollout_uses(facts));
+    INVAR_TRY(check_eval_uses(facts));
+    INVAR_TRY(check_advantage_uses(facts));
+    INVAR_TRY(check_loss_uses(facts));
+    INVAR_TRY(check_importance_uses(facts));
+    return check_step_uses(facts);
+}

@@ -1,0 +1,318 @@
+/*
+ * answer.c - one call of a plug-in: what was answered, from bytes that may be anything.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/ext/call.h"
+#include "engine/ext/plugin.h"
+#include "engine/io/json.h"
+
+#include "base/invar_banned.h"
+
+#define WHERE_SIZE 80
+
+static void place(char out[WHERE_SIZE], const char *plugin)
+{
+    snprintf(out, WHERE_SIZE, "plug-in %.64s", plugin);
+}
+
+/* A reply that is wrong is damage from outside, whatever the reader of JSON calls it. */
+static invar_status as_corrupt(invar_status status)
+{
+    invar_error error;
+
+    if (status != INVAR_E_INVALID)
+        return status;
+    invar_error_take(&error);
+    return INVAR_FAIL(INVAR_E_CORRUPT, error.native, "%s", error.message);
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static invar_status list_of(const json_t **out, const json_t *reply, const char *key, size_t count,
+                            const char *where)
+{
+    const json_t *list = json_object_get(reply, key);
+
+    if (!json_is_array(list))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the reply has no list \"%s\"", where, key);
+    if (json_array_size(list) != count)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" has %zu values, expected %zu", where, key,
+                          json_array_size(list), count);
+    *out = list;
+    return INVAR_OK;
+}
+
+static invar_status number_at(double *out, const json_t *list, size_t i, const char *key,
+                              const char *where)
+{
+    const json_t *value = json_array_get(list, i);
+
+    if (!json_is_number(value))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" has no number at %zu", where, key, i);
+    *out = json_number_value(value);
+    return INVAR_OK;
+}
+
+static invar_status read_rewards(const invar_plugin_call *call, const json_t *reply,
+                                 const char *where)
+{
+    const json_t *list;
+
+    INVAR_TRY(list_of(&list, reply, "rewards", call->count, where));
+    for (size_t i = 0; i < call->count; i++)
+        INVAR_TRY(number_at(&call->reward[i], list, i, "rewards", where));
+    return INVAR_OK;
+}
+
+static invar_status read_verdicts(const invar_plugin_call *call, const json_t *reply,
+                                  const char *where)
+{
+    static const char *const names[] = {"keep", "remove", "drop"};
+    const json_t *list;
+
+    INVAR_TRY(list_of(&list, reply, "verdicts", call->count, where));
+    for (size_t i = 0; i < call->count; i++) {
+        const char *word = json_string_value(json_array_get(list, i));
+        uint8_t verdict = 0;
+        while (verdict <= INVAR_PLUGIN_DROP && (!word || strcmp(word, names[verdict]) != 0))
+            verdict++;
+        if (verdict > INVAR_PLUGIN_DROP)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "%s: \"verdicts\" has neither keep, remove nor drop at %zu", where,
+                              i);
+        call->verdict[i] = verdict;
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_floats(float *out, int64_t count, const json_t *reply, const char *key,
+                                const char *where)
+{
+    const json_t *list;
+    double value;
+
+    INVAR_TRY(list_of(&list, reply, key, (size_t)count, where));
+    for (size_t i = 0; i < (size_t)count; i++) {
+        INVAR_TRY(number_at(&value, list, i, key, where));
+        out[i] = (float)value;
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_loss(const invar_plugin_call *call, const json_t *reply, const char *where)
+{
+    INVAR_TRY(read_floats(call->dlogp, call->tokens->count, reply, "dlogp", where));
+    return read_floats(call->loss, call->tokens->count, reply, "loss", where);
+}
+
+/* What every reply has: the id of the question, and no error. */
+static invar_status check_reply(const invar_plugin_call *call, const json_t *reply, bool live,
+                                const char *where)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE * 3];
+    const json_t *error;
+    int64_t id;
+
+    if (!json_is_object(reply))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: the reply is no JSON object", where);
+    if (live) {
+        INVAR_TRY(as_corrupt(invar_json_int(&id, reply, "id", where, INT64_MIN, INT64_MAX)));
+        if (id != call->id)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "%s: the reply has id %" PRId64 ", the request had %" PRId64, where,
+                              id, call->id);
+    }
+    error = json_object_get(reply, "error");
+    if (!error)
+        return INVAR_OK;
+    if (!json_is_string(error))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"error\" is no text", where);
+    invar_text_quote(quote, sizeof quote, json_string_value(error), json_string_length(error));
+    return INVAR_FAIL(INVAR_E_STATE, 0, "%s: it refuses: %s", where, quote);
+}
+
+static invar_status read_values(const invar_plugin_call *call, const json_t *reply,
+                                const char *where)
+{
+    switch (call->kind) {
+    case INVAR_PLUGIN_KIND_FILTER: return read_verdicts(call, reply, where);
+    case INVAR_PLUGIN_KIND_LOSS: return read_loss(call, reply, where);
+    case INVAR_PLUGIN_KIND_HOOK: return INVAR_OK;
+    default: return read_rewards(call, reply, where);
+    }
+}
+
+static invar_status read_json(const invar_plugin_call *call, const char *data, size_t bytes,
+                              bool live)
+{
+    char where[WHERE_SIZE];
+    json_t *reply;
+    invar_status status;
+
+    place(where, call->plugin);
+    INVAR_TRY(as_corrupt(invar_json_parse(&reply, where, data, bytes)));
+    status = check_reply(call, reply, live, where);
+    if (status == INVAR_OK)
+        status = read_values(call, reply, where);
+    json_decref(reply);
+    return status;
+}
+
+/* ---- plain values ---------------------------------------------------------------------------- */
+
+/* The arrays of an answer, one after another. */
+typedef struct answer_part {
+    void *data;
+    size_t bytes;
+} answer_part;
+
+enum { MOST_PARTS = 2 };
+
+static int parts_of(answer_part out[MOST_PARTS], const invar_plugin_call *call)
+{
+    size_t tokens = call->tokens ? (size_t)call->tokens->count * sizeof(float) : 0;
+
+    switch (call->kind) {
+    case INVAR_PLUGIN_KIND_FILTER: out[0] = (answer_part){call->verdict, call->count}; return 1;
+    case INVAR_PLUGIN_KIND_LOSS:
+        out[0] = (answer_part){call->dlogp, tokens};
+        out[1] = (answer_part){call->loss, tokens};
+        return 2;
+    case INVAR_PLUGIN_KIND_HOOK: return 0;
+    default: out[0] = (answer_part){call->reward, call->count * sizeof(double)}; return 1;
+    }
+}
+
+static invar_status not_finite(const invar_plugin_call *call, const char *what, int64_t i)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.64s: %s %" PRId64 " is not finite",
+                      call->plugin, what, i);
+}
+
+static invar_status check_values(const invar_plugin_call *call)
+{
+    int64_t tokens = call->kind == INVAR_PLUGIN_KIND_LOSS ? call->tokens->count : 0;
+
+    for (size_t i = 0; call->reward && i < call->count; i++) {
+        if (!isfinite(call->reward[i]))
+            return not_finite(call, "the reward of sample", call->samples[i].index);
+    }
+    for (size_t i = 0; call->verdict && i < call->count; i++) {
+        if (call->verdict[i] > INVAR_PLUGIN_DROP)
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                              "plug-in %.64s: the verdict on sample %" PRId64
+                              " is %d, not keep, remove or drop",
+                              call->plugin, call->samples[i].index, call->verdict[i]);
+    }
+    for (int64_t i = 0; i < tokens; i++) {
+        if (!isfinite(call->dlogp[i]) || !isfinite(call->loss[i]))
+            return not_finite(call, "the loss or dlogp of token", i);
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_plain(const invar_plugin_call *call, const char *data, size_t bytes)
+{
+    answer_part parts[MOST_PARTS];
+    int count = parts_of(parts, call);
+    size_t expected = 1;
+
+    for (int i = 0; i < count; i++)
+        expected += parts[i].bytes;
+    if (bytes != expected || data[0] != 'b')
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "plug-in %.64s: the stored reply to call %" PRId64 " has %zu bytes, not "
+                          "JSON and not %zu",
+                          call->plugin, call->id, bytes, expected);
+    data++;
+    for (int i = 0; i < count; data += parts[i++].bytes)
+        memcpy(parts[i].data, data, parts[i].bytes);
+    return INVAR_OK;
+}
+
+invar_status invar_plugin_call_read(const invar_plugin_call *call, const char *data, size_t bytes,
+                                    bool live)
+{
+    if (live || (bytes > 0 && data[0] != 'b'))
+        INVAR_TRY(read_json(call, data, bytes, live));
+    else
+        INVAR_TRY(read_plain(call, data, bytes));
+    return check_values(call);
+}
+
+invar_status invar_plugin_call_pack(char **out, size_t *bytes_out, const invar_plugin_call *call)
+{
+    answer_part parts[MOST_PARTS];
+    int count = parts_of(parts, call);
+    size_t bytes = 1;
+    char *data, *at;
+
+    INVAR_TRY(check_values(call));
+    for (int i = 0; i < count; i++)
+        bytes += parts[i].bytes;
+    INVAR_TRY(invar_alloc((void **)&data, bytes, 1, "a reply"));
+    data[0] = 'b';
+    at = data + 1;
+    for (int i = 0; i < count; at += parts[i++].bytes)
+        memcpy(at, parts[i].data, parts[i].bytes);
+    *out = data;
+    *bytes_out = bytes;
+    return INVAR_OK;
+}
+
+/* ---- the first line -------------------------------------------------------------------------- */
+
+static invar_status read_kinds(uint32_t *out, const json_t *reply, const char *where)
+{
+    const json_t *list = json_object_get(reply, "kinds");
+
+    *out = 0;
+    if (!json_is_array(list))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: its first line has no list \"kinds\"", where);
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *word = json_string_value(json_array_get(list, i));
+        for (uint32_t kind = 1; word && invar_plugin_kind_name(kind); kind <<= 1)
+            *out |= strcmp(word, invar_plugin_kind_name(kind)) == 0 ? kind : 0;
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_greeting(char title_out[INVAR_PLUGIN_TITLE_SIZE], uint32_t *kinds_out,
+                                  const json_t *reply, const char *where)
+{
+    const char *title;
+    int64_t version;
+
+    if (!json_is_object(reply))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: its first line is no JSON object", where);
+    INVAR_TRY(as_corrupt(invar_json_int(&version, reply, "invar", where, 0, INT64_MAX)));
+    if (version != INVAR_PLUGIN_ABI)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%s: it speaks version %" PRId64 " of the protocol, this engine %d",
+                          where, version, INVAR_PLUGIN_ABI);
+    INVAR_TRY(as_corrupt(invar_json_string(&title, reply, "name", where)));
+    invar_text_quote(title_out, INVAR_PLUGIN_TITLE_SIZE, title, strlen(title));
+    return read_kinds(kinds_out, reply, where);
+}
+
+invar_status invar_plugin_greet_read(char title_out[INVAR_PLUGIN_TITLE_SIZE], uint32_t *kinds_out,
+                                     const char *plugin, const char *data, size_t bytes)
+{
+    char where[WHERE_SIZE];
+    json_t *reply;
+    invar_status status;
+
+    place(where, plugin);
+    INVAR_TRY(as_corrupt(invar_json_parse(&reply, where, data, bytes)));
+    status = read_greeting(title_out, kinds_out, reply, where);
+    json_decref(reply);
+    return status;
+}

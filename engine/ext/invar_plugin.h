@@ -1,0 +1,118 @@
+/*
+ * invar_plugin.h - how a C shared object offers a reward, a filter, a loss or hooks to Invar.
+ *
+ * Self-contained; copy it beside the plug-in's source. A shared object exports one constant:
+ *
+ *     const invar_plugin_table invar_plugin_v1 = {INVAR_PLUGIN_HEAD("length"), .reward = length};
+ *
+ *     cc -shared -fPIC -o reward.so reward.c        custom-rm-path = ./reward.so
+ *
+ * A function that is NULL is not offered; asking for it is an error before the run begins. Every
+ * call returns 0, or anything else after writing one line of why into `error`: that ends the run.
+ * Calls come one at a time. Pointers in arguments are valid during the call only. A shared object
+ * is inside the process: if it crashes or never returns, the run dies with it; what must not be
+ * able to do that is written as a program (docs/plugins.md). The floating-point environment is put
+ * back after every call.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_PLUGIN_H
+#define INVAR_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_PLUGIN_ABI 1
+#define INVAR_PLUGIN_ERROR_SIZE 160 /* room of every `error`, with the terminating NUL */
+
+#if defined(__GNUC__)
+#define INVAR_PLUGIN_EXPORT __attribute__((visibility("default")))
+#else
+#define INVAR_PLUGIN_EXPORT
+#endif
+
+/* One response. Text is UTF-8 and ends with NUL; the response may hold NULs before that, too. */
+typedef struct invar_plugin_sample {
+    int64_t index; /* of all samples of the run */
+    int64_t group; /* samples of one prompt have one number */
+    const char *prompt;
+    const char *response;
+    size_t response_bytes;
+    const char *label;     /* "" when there is none */
+    const char *metadata;  /* a JSON object */
+    const char *finish;    /* "stop", "length" or "abort" */
+    const int32_t *tokens; /* (n_tokens) prompt, then response */
+    int64_t prompt_tokens;
+    int64_t n_tokens;
+    double reward; /* for a filter; 0 before it is known */
+} invar_plugin_sample;
+
+/* What a filter says of a sample. */
+enum {
+    INVAR_PLUGIN_KEEP = 0,
+    INVAR_PLUGIN_REMOVE = 1, /* stays where it is, but takes no part in the loss */
+    INVAR_PLUGIN_DROP = 2    /* its whole group leaves the rollout */
+};
+
+/* The tokens of one sample's response. Masking and the reduction over tokens are the engine's. */
+typedef struct invar_plugin_tokens {
+    int64_t sample; /* its number in the step, from 0 */
+    int64_t count;
+    const float *logp;      /* (count) of the weights in training */
+    const float *old;       /* (count) of the weights that sampled, from the training forward */
+    const float *rollout;   /* (count) as sampled; NULL: not known */
+    const float *ref;       /* (count) of the reference model; NULL: there is none */
+    const float *advantage; /* (count) */
+    const uint8_t *mask;    /* (count) 1: takes part in the loss */
+} invar_plugin_tokens;
+
+enum {
+    INVAR_PLUGIN_AFTER_INIT = 0,
+    INVAR_PLUGIN_BEFORE_LOGPROB = 1,
+    INVAR_PLUGIN_BEFORE_TRAIN_STEP = 2
+};
+
+typedef struct invar_plugin_event {
+    int hook;           /* which of the three */
+    int64_t step;       /* of the run; -1 after init */
+    int64_t rollout;    /* -1 after init */
+    const char *run;    /* the run's name */
+    const char *folder; /* where the run writes */
+} invar_plugin_event;
+
+/* Fields are only ever added at the end; `size` says which are there. */
+typedef struct invar_plugin_table {
+    uint32_t abi;     /* INVAR_PLUGIN_ABI */
+    uint32_t size;    /* sizeof(invar_plugin_table) */
+    const char *name; /* printable, at most 64 bytes */
+    /* Once before and once after everything else; either may be NULL. *self goes to every call. */
+    int (*open)(void **self, char *error);
+    void (*close)(void *self);
+    /* Samples judged each alone: reward[i] of samples[i], finite. */
+    int (*reward)(void *self, const invar_plugin_sample *samples, size_t count, double *reward,
+                  char *error);
+    /* The samples of one group, judged together. */
+    int (*group_reward)(void *self, const invar_plugin_sample *samples, size_t count,
+                        double *reward, char *error);
+    /* verdict[i]: INVAR_PLUGIN_KEEP, _REMOVE or _DROP. */
+    int (*filter)(void *self, const invar_plugin_sample *samples, size_t count, uint8_t *verdict,
+                  char *error);
+    /* loss[t] of each token and the derivative dlogp[t] of their sum by logp[t]; finite. */
+    int (*loss)(void *self, const invar_plugin_tokens *tokens, float *dlogp, float *loss,
+                char *error);
+    /* Told, not asked; but a failure ends the run. */
+    int (*hook)(void *self, const invar_plugin_event *event, char *error);
+} invar_plugin_table;
+
+#define INVAR_PLUGIN_HEAD(name) INVAR_PLUGIN_ABI, (uint32_t)sizeof(invar_plugin_table), (name)
+
+extern INVAR_PLUGIN_EXPORT const invar_plugin_table invar_plugin_v1;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

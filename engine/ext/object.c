@@ -1,0 +1,181 @@
+/*
+ * object.c - a plug-in that is a shared object.
+ *
+ * The one thing that foreign code in our process can quietly do to results is to change how this
+ * thread rounds: code built with -ffast-math does it when it is loaded. So the floating-point
+ * environment is put back after loading and after every call.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/object.h"
+
+#include <dlfcn.h>
+#include <fenv.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/ext/plugin.h"
+
+#include "base/invar_banned.h"
+
+#define SYMBOL "invar_plugin_v1"
+#define PATH_BYTES 4096
+
+struct invar_object {
+    const char *name;
+    void *library;
+    void *self;
+    bool opened;
+    invar_plugin_table table; /* functions that the object does not know are NULL */
+    char title[INVAR_PLUGIN_TITLE_SIZE];
+};
+
+static invar_status load(invar_object *object, const char *path)
+{
+    char file[PATH_BYTES], quote[INVAR_TEXT_QUOTE_SIZE * 3];
+    const char *why;
+    fenv_t before;
+    int bytes = snprintf(file, sizeof file, "%s%s", strchr(path, '/') ? "" : "./", path);
+
+    if (bytes < 0 || (size_t)bytes >= sizeof file)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: the path is too long", object->name);
+    fegetenv(&before);
+    object->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+    fesetenv(&before);
+    if (object->library)
+        return INVAR_OK;
+    why = dlerror();
+    why = why ? why : "unknown reason";
+    invar_text_quote(quote, sizeof quote, why, strlen(why));
+    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.64s: cannot load it: %s", object->name, quote);
+}
+
+static invar_status read_table(invar_object *object)
+{
+    const invar_plugin_table *table = dlsym(object->library, SYMBOL);
+    uint32_t size;
+
+    if (!table)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "plug-in %.64s: it does not export the symbol " SYMBOL, object->name);
+    if (table->abi != INVAR_PLUGIN_ABI)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "plug-in %.64s: it was built for version %u of the interface, this "
+                          "engine has %d",
+                          object->name, table->abi, INVAR_PLUGIN_ABI);
+    size = table->size < sizeof object->table ? table->size : (uint32_t)sizeof object->table;
+    if (size < offsetof(invar_plugin_table, open) || !table->name || !table->name[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: its " SYMBOL " has no size or name",
+                          object->name);
+    memcpy(&object->table, table, size);
+    invar_text_quote(object->title, sizeof object->title, table->name, strlen(table->name));
+    return INVAR_OK;
+}
+
+static invar_status refused(const invar_object *object, int rc, char error[INVAR_PLUGIN_ERROR_SIZE])
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE * 3];
+
+    error[INVAR_PLUGIN_ERROR_SIZE - 1] = '\0';
+    invar_text_quote(quote, sizeof quote, error, strlen(error));
+    return INVAR_FAIL(INVAR_E_STATE, rc, "plug-in %.64s: it refuses: %s", object->name,
+                      quote[0] ? quote : "it does not say why");
+}
+
+static invar_status begin(invar_object *object)
+{
+    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
+    fenv_t before;
+    int rc = 0;
+
+    fegetenv(&before);
+    if (object->table.open)
+        rc = object->table.open(&object->self, error);
+    fesetenv(&before);
+    if (rc)
+        return refused(object, rc, error);
+    object->opened = true;
+    return INVAR_OK;
+}
+
+invar_status invar_object_open(invar_object **out, const char *name, const char *path)
+{
+    invar_object *object;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&object, 1, sizeof *object, "a plug-in"));
+    memset(object, 0, sizeof *object);
+    object->name = name;
+    status = load(object, path);
+    if (status == INVAR_OK)
+        status = read_table(object);
+    if (status == INVAR_OK)
+        status = begin(object);
+    if (status != INVAR_OK) {
+        invar_object_close(object);
+        return status;
+    }
+    *out = object;
+    return INVAR_OK;
+}
+
+void invar_object_close(invar_object *object)
+{
+    fenv_t before;
+
+    if (!object)
+        return;
+    fegetenv(&before);
+    if (object->opened && object->table.close)
+        object->table.close(object->self);
+    if (object->library)
+        dlclose(object->library);
+    fesetenv(&before);
+    invar_free(object);
+}
+
+uint32_t invar_object_kinds(const invar_object *object)
+{
+    const invar_plugin_table *t = &object->table;
+
+    return (t->reward ? INVAR_PLUGIN_KIND_REWARD : 0) |
+           (t->group_reward ? INVAR_PLUGIN_KIND_GROUP_REWARD : 0) |
+           (t->filter ? INVAR_PLUGIN_KIND_FILTER : 0) | (t->loss ? INVAR_PLUGIN_KIND_LOSS : 0) |
+           (t->hook ? INVAR_PLUGIN_KIND_HOOK : 0);
+}
+
+const char *invar_object_title(const invar_object *object)
+{
+    return object->title;
+}
+
+static int call_function(const invar_plugin_table *t, void *self, const invar_plugin_call *call,
+                         char *error)
+{
+    switch (call->kind) {
+    case INVAR_PLUGIN_KIND_REWARD:
+        return t->reward(self, call->samples, call->count, call->reward, error);
+    case INVAR_PLUGIN_KIND_GROUP_REWARD:
+        return t->group_reward(self, call->samples, call->count, call->reward, error);
+    case INVAR_PLUGIN_KIND_FILTER:
+        return t->filter(self, call->samples, call->count, call->verdict, error);
+    case INVAR_PLUGIN_KIND_LOSS: return t->loss(self, call->tokens, call->dlogp, call->loss, error);
+    default: return t->hook(self, call->event, error);
+    }
+}
+
+invar_status invar_object_call(invar_object *object, const invar_plugin_call *call)
+{
+    char error[INVAR_PLUGIN_ERROR_SIZE] = "";
+    fenv_t before;
+    int rc;
+
+    fegetenv(&before);
+    rc = call_function(&object->table, object->self, call, error);
+    fesetenv(&before);
+    return rc ? refused(object, rc, error) : INVAR_OK;
+}

@@ -1,0 +1,32 @@
+/*
+ * object.h - a plug-in that is a shared object.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_EXT_OBJECT_H
+#define INVAR_ENGINE_EXT_OBJECT_H
+
+#include "engine/ext/call.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_object invar_object;
+
+/* Loads a file and opens the plug-in in it. `name` is for messages and borrowed. */
+invar_status invar_object_open(invar_object **out, const char *name,
+                               const char *path) INVAR_MUST_USE;
+void invar_object_close(invar_object *object);
+
+/* What it offers, as a mask, and the name it has given itself. */
+uint32_t invar_object_kinds(const invar_object *object);
+const char *invar_object_title(const invar_object *object);
+
+/* Answers into the arrays of the call; what it wrote there is not checked yet. */
+invar_status invar_object_call(invar_object *object, const invar_plugin_call *call) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

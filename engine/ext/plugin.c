@@ -1,0 +1,394 @@
+/*
+ * plugin.c - rewards, filters, losses and hooks that are attached at launch.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/plugin.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/ext/call.h"
+#include "engine/ext/object.h"
+#include "engine/ext/program.h"
+
+#include "base/invar_banned.h"
+
+#define NAME_BYTES 64
+
+struct invar_plugin {
+    char name[NAME_BYTES + 1];
+    char title[INVAR_PLUGIN_TITLE_SIZE];
+    uint32_t kinds;       /* what it was opened for */
+    invar_object *object; /* one of the two, or neither */
+    invar_program *program;
+    int64_t step;
+    int64_t calls; /* of this step */
+    const invar_plugin_replies *stored;
+    invar_ledger_reply *replies; /* (n_replies), their data owned */
+    size_t n_replies, capacity;
+    invar_json_text text; /* the request of a program */
+};
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static invar_status greet(uint32_t *kinds_out, invar_plugin *plugin)
+{
+    const char *line;
+    size_t bytes;
+    invar_status status;
+
+    invar_plugin_greet_write(&plugin->text, plugin->name, plugin->kinds);
+    INVAR_TRY(plugin->text.status);
+    INVAR_TRY(invar_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
+                                     plugin->text.bytes));
+    status = invar_plugin_greet_read(plugin->title, kinds_out, plugin->name, line, bytes);
+    if (status != INVAR_OK)
+        invar_program_kill(plugin->program);
+    return status;
+}
+
+static invar_status attach(invar_plugin *plugin, const invar_plugin_options *options)
+{
+    size_t bytes = strlen(options->spec);
+    uint32_t offered = 0, missing;
+
+    if (bytes > 3 && strcmp(options->spec + bytes - 3, ".so") == 0) {
+        INVAR_TRY(invar_object_open(&plugin->object, plugin->name, options->spec));
+        memcpy(plugin->title, invar_object_title(plugin->object), sizeof plugin->title);
+        offered = invar_object_kinds(plugin->object);
+    } else {
+        INVAR_TRY(invar_program_open(&plugin->program, plugin->name, options->spec,
+                                     options->timeout, options->log_fd));
+        INVAR_TRY(greet(&offered, plugin));
+    }
+    missing = options->kinds & ~offered;
+    if (missing)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: \"%s\" does not offer the kind \"%s\"",
+                          plugin->name, plugin->title,
+                          invar_plugin_kind_name(missing & (~missing + 1)));
+    return INVAR_OK;
+}
+
+invar_status invar_plugin_open(invar_plugin **out, const invar_plugin_options *options)
+{
+    size_t bytes = options->name ? strlen(options->name) : 0;
+    invar_plugin *plugin;
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    if (bytes == 0 || bytes > NAME_BYTES || options->kinds == 0 || options->kinds >= 32)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "a plug-in needs a name of 1 to %d bytes and at least one kind",
+                          NAME_BYTES);
+    INVAR_TRY(invar_alloc((void **)&plugin, 1, sizeof *plugin, "a plug-in"));
+    memset(plugin, 0, sizeof *plugin);
+    memcpy(plugin->name, options->name, bytes);
+    plugin->kinds = options->kinds;
+    plugin->step = -1;
+    if (options->spec)
+        status = attach(plugin, options);
+    if (status != INVAR_OK) {
+        invar_plugin_close(plugin);
+        return status;
+    }
+    *out = plugin;
+    return INVAR_OK;
+}
+
+static void forget(invar_plugin *plugin)
+{
+    for (size_t i = 0; i < plugin->n_replies; i++)
+        invar_free((void *)(uintptr_t)plugin->replies[i].data);
+    plugin->n_replies = 0;
+}
+
+void invar_plugin_close(invar_plugin *plugin)
+{
+    if (!plugin)
+        return;
+    invar_object_close(plugin->object);
+    invar_program_close(plugin->program);
+    forget(plugin);
+    invar_free(plugin->replies);
+    invar_json_text_release(&plugin->text);
+    invar_free(plugin);
+}
+
+const char *invar_plugin_title(const invar_plugin *plugin)
+{
+    return plugin->title;
+}
+
+/* ---- steps and replies ----------------------------------------------------------------------- */
+
+invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
+                                const invar_plugin_replies *stored)
+{
+    forget(plugin);
+    plugin->step = step;
+    plugin->calls = 0;
+    plugin->stored = stored;
+    if (!stored && !plugin->object && !plugin->program)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "plug-in %s: step %" PRId64 " has no stored replies, and there is no "
+                          "plug-in to ask",
+                          plugin->name, step);
+    return INVAR_OK;
+}
+
+invar_plugin_replies invar_plugin_replies_take(const invar_plugin *plugin)
+{
+    return (invar_plugin_replies){plugin->replies, plugin->n_replies};
+}
+
+/* Takes `data` over, also when it fails. */
+static invar_status keep(invar_plugin *plugin, const invar_plugin_call *call,
+                         const invar_digest *request, char *data, size_t bytes)
+{
+    if (plugin->n_replies == plugin->capacity) {
+        size_t capacity = plugin->capacity ? 2 * plugin->capacity : 16;
+        void *grown = NULL;
+        invar_status status = invar_alloc(&grown, capacity, sizeof *plugin->replies, "replies");
+        if (status != INVAR_OK) {
+            invar_free(data);
+            return status;
+        }
+        if (plugin->n_replies)
+            memcpy(grown, plugin->replies, plugin->n_replies * sizeof *plugin->replies);
+        invar_free(plugin->replies);
+        plugin->replies = grown;
+        plugin->capacity = capacity;
+    }
+    plugin->replies[plugin->n_replies++] = (invar_ledger_reply){.plugin = plugin->name,
+                                                                .call = call->id,
+                                                                .request = *request,
+                                                                .data = data,
+                                                                .bytes = bytes};
+    return INVAR_OK;
+}
+
+static invar_status keep_copy(invar_plugin *plugin, const invar_plugin_call *call,
+                              const invar_digest *request, const void *data, size_t bytes)
+{
+    void *copy = NULL;
+
+    INVAR_TRY(invar_alloc(&copy, bytes, 1, "a reply"));
+    memcpy(copy, data, bytes);
+    return keep(plugin, call, request, copy, bytes);
+}
+
+static invar_status find_stored(const invar_ledger_reply **out, const invar_plugin *plugin,
+                                const invar_plugin_call *call, const invar_digest *request)
+{
+    for (size_t i = 0; i < plugin->stored->count; i++) {
+        const invar_ledger_reply *reply = &plugin->stored->items[i];
+        if (reply->call != call->id || strcmp(reply->plugin, plugin->name) != 0)
+            continue;
+        if (!invar_digest_equal(&reply->request, request))
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                              "plug-in %s: call %" PRId64 " of step %" PRId64
+                              " asks something else than the recorded one",
+                              plugin->name, call->id, plugin->step);
+        *out = reply;
+        return INVAR_OK;
+    }
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "plug-in %s: no reply to call %" PRId64 " of step %" PRId64 " is stored",
+                      plugin->name, call->id, plugin->step);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static invar_status answer_stored(invar_plugin *plugin, const invar_plugin_call *call,
+                                  const invar_digest *request)
+{
+    const invar_ledger_reply *reply;
+
+    INVAR_TRY(find_stored(&reply, plugin, call, request));
+    INVAR_TRY(invar_plugin_call_read(call, reply->data, reply->bytes, false));
+    return keep_copy(plugin, call, request, reply->data, reply->bytes);
+}
+
+static invar_status ask_object(invar_plugin *plugin, const invar_plugin_call *call,
+                               const invar_digest *request)
+{
+    char *data;
+    size_t bytes;
+
+    INVAR_TRY(invar_object_call(plugin->object, call));
+    if (call->kind == INVAR_PLUGIN_KIND_HOOK)
+        return INVAR_OK;
+    INVAR_TRY(invar_plugin_call_pack(&data, &bytes, call));
+    return keep(plugin, call, request, data, bytes);
+}
+
+static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *call,
+                                const invar_digest *request)
+{
+    const char *line;
+    size_t bytes;
+    invar_status status;
+
+    invar_json_text_reset(&plugin->text);
+    invar_plugin_call_write(&plugin->text, call);
+    INVAR_TRY(plugin->text.status);
+    INVAR_TRY(invar_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
+                                     plugin->text.bytes));
+    status = invar_plugin_call_read(call, line, bytes, true);
+    if (status != INVAR_OK) {
+        invar_program_kill(plugin->program);
+        return status;
+    }
+    if (call->kind == INVAR_PLUGIN_KIND_HOOK)
+        return INVAR_OK;
+    return keep_copy(plugin, call, request, line, bytes);
+}
+
+/* Completes the call with plug-in, step and number, and has it answered. */
+static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
+{
+    invar_digest request;
+
+    if (!(plugin->kinds & call->kind))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: it was not opened for the kind \"%s\"",
+                          plugin->name, invar_plugin_kind_name(call->kind));
+    call->plugin = plugin->name;
+    call->step = plugin->step;
+    call->id = plugin->calls++;
+    invar_plugin_call_hash(&request, call);
+    if (plugin->stored && call->kind != INVAR_PLUGIN_KIND_HOOK)
+        return answer_stored(plugin, call, &request);
+    if (plugin->object)
+        return ask_object(plugin, call, &request);
+    if (plugin->program)
+        return ask_program(plugin, call, &request);
+    return call->kind == INVAR_PLUGIN_KIND_HOOK
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %s: a call before a step began",
+                            plugin->name);
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+static const char *or_else(const char *text, const char *otherwise)
+{
+    return text ? text : otherwise;
+}
+
+static void show_sample(invar_plugin_sample *out, const invar_rl_sample *s)
+{
+    *out = (invar_plugin_sample){
+        .index = s->index,
+        .group = s->group,
+        .prompt = or_else(s->prompt_text, ""),
+        .response = or_else(s->response, ""),
+        .response_bytes = s->response ? s->response_bytes : 0,
+        .label = or_else(s->label, ""),
+        .metadata = or_else(s->metadata, "{}"),
+        .finish = invar_finish_name(s->finish),
+        .tokens = s->tokens,
+        .prompt_tokens = s->prompt_tokens,
+        .n_tokens = s->n_tokens,
+        .reward = s->reward,
+    };
+}
+
+/* How many of the samples belong to the first one's group. */
+static int64_t group_size(const invar_rl_sample *samples, int64_t count)
+{
+    int64_t size = 1;
+
+    while (size < count && samples[size].group == samples[0].group)
+        size++;
+    return size;
+}
+
+static invar_status show_samples(invar_plugin_sample **out, const invar_plugin *plugin,
+                                 const invar_rl_sample *samples, int64_t count)
+{
+    if (count < 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: a call without samples", plugin->name);
+    INVAR_TRY(invar_alloc((void **)out, (size_t)count, sizeof **out, "samples for a plug-in"));
+    for (int64_t i = 0; i < count; i++)
+        show_sample(&(*out)[i], &samples[i]);
+    return INVAR_OK;
+}
+
+invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *samples,
+                                 int64_t count, double *reward_out)
+{
+    bool grouped = (plugin->kinds & INVAR_PLUGIN_KIND_GROUP_REWARD) != 0;
+    invar_plugin_sample *shown = NULL;
+    invar_status status = show_samples(&shown, plugin, samples, count);
+
+    for (int64_t i = 0, n; i < count && status == INVAR_OK; i += n) {
+        invar_plugin_call call = {.kind = grouped ? INVAR_PLUGIN_KIND_GROUP_REWARD
+                                                  : INVAR_PLUGIN_KIND_REWARD};
+        n = grouped ? group_size(samples + i, count - i) : count;
+        call.samples = shown + i;
+        call.count = (size_t)n;
+        call.reward = reward_out + i;
+        for (int64_t j = i; j < i + n; j++)
+            shown[j].reward = 0; // not known yet, whatever an earlier judge has left there
+        status = ask(plugin, &call);
+    }
+    invar_free(shown);
+    return status;
+}
+
+invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *samples,
+                                 int64_t count, uint8_t *verdict_out)
+{
+    invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_FILTER, .verdict = verdict_out};
+    invar_plugin_sample *shown = NULL;
+    invar_status status = show_samples(&shown, plugin, samples, count);
+
+    if (status == INVAR_OK) {
+        call.samples = shown;
+        call.count = (size_t)count;
+        status = ask(plugin, &call);
+    }
+    invar_free(shown);
+    for (int64_t i = 0, n; i < count && status == INVAR_OK; i += n) {
+        n = group_size(samples + i, count - i);
+        if (memchr(verdict_out + i, INVAR_PLUGIN_DROP, (size_t)n))
+            memset(verdict_out + i, INVAR_PLUGIN_DROP, (size_t)n);
+    }
+    return status;
+}
+
+/* ---- loss and hooks -------------------------------------------------------------------------- */
+
+invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
+                               void *plugin)
+{
+    const invar_plugin_tokens tokens = {
+        .sample = sample->sample,
+        .count = sample->tokens,
+        .logp = sample->logp,
+        .old = sample->old_logp,
+        .rollout = sample->rollout_logp,
+        .ref = sample->ref_logp,
+        .advantage = sample->advantage,
+        .mask = sample->mask,
+    };
+    invar_plugin_call call = {
+        .kind = INVAR_PLUGIN_KIND_LOSS, .tokens = &tokens, .dlogp = dlogp_out, .loss = loss_out};
+
+    return ask(plugin, &call);
+}
+
+invar_status invar_plugin_hook(invar_plugin *plugin, const invar_plugin_event *event)
+{
+    invar_plugin_call call = {.kind = INVAR_PLUGIN_KIND_HOOK, .event = event};
+
+    if (event->hook < INVAR_PLUGIN_AFTER_INIT || event->hook > INVAR_PLUGIN_BEFORE_TRAIN_STEP)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: there is no hook %d", plugin->name,
+                          event->hook);
+    return ask(plugin, &call);
+}

@@ -1,0 +1,106 @@
+/*
+ * plugin.h - rewards, filters, losses and hooks that are attached at launch.
+ *
+ * A plug-in is a C shared object (engine/ext/invar_plugin.h) or any program that speaks JSON lines
+ * on standard input and output (docs/plugins.md). Both look the same from here. Whatever goes wrong
+ * inside a program, also its death, silence or rubbish, is an error that names the plug-in; it is
+ * then ended and reaped, and every later call fails.
+ *
+ * What a plug-in replies to a reward, filter or loss is kept until the next step begins, as rows
+ * for the ledger. A step that the ledger already has is answered from those rows instead: the
+ * plug-in is not asked, and a request that is not the recorded one is refused. So resume and
+ * replay end on the same bits whatever the plug-in would say today. The requests of a step are a
+ * function of the step: one call for each list of samples, each group or each sample of the loss,
+ * in order. Hooks are told of things, not asked; they are neither kept nor answered from rows.
+ *
+ * A plug-in belongs to one thread at a time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_EXT_PLUGIN_H
+#define INVAR_ENGINE_EXT_PLUGIN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "engine/ext/invar_plugin.h"
+#include "engine/rl/loss.h"
+#include "engine/rl/sample.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_plugin invar_plugin;
+
+/* What a plug-in is wanted for; a mask. */
+#define INVAR_PLUGIN_KIND_REWARD 1u
+#define INVAR_PLUGIN_KIND_GROUP_REWARD 2u
+#define INVAR_PLUGIN_KIND_FILTER 4u
+#define INVAR_PLUGIN_KIND_LOSS 8u
+#define INVAR_PLUGIN_KIND_HOOK 16u
+
+typedef struct invar_plugin_options {
+    const char *name; /* its role, "custom-rm": in messages and in the ledger */
+    const char *spec; /* "FILE.so", or "PROGRAM ARG..." with '...' or "..." around blanks;
+                         NULL: there is none, everything comes from stored replies */
+    uint32_t kinds;   /* what it is wanted for; one that it does not offer is an error */
+    double timeout;   /* seconds that a program may take for its start or a reply; 0: no limit */
+    int log_fd;       /* where a program's standard error goes; -1: nowhere */
+} invar_plugin_options;
+
+/* Loads or starts it. `name` and `spec` are copied. */
+invar_status invar_plugin_open(invar_plugin **out,
+                               const invar_plugin_options *options) INVAR_MUST_USE;
+
+/* Ends a program: it sees the end of its input, and is killed if that does not end it. */
+void invar_plugin_close(invar_plugin *plugin);
+
+/* The name that it has given itself; "" when there is none behind it. Borrowed. */
+const char *invar_plugin_title(const invar_plugin *plugin);
+
+/* ---- steps and replies ----------------------------------------------------------------------- */
+
+/* Replies of one step as the ledger has them. */
+typedef struct invar_plugin_replies {
+    const invar_ledger_reply *items; /* (count), in any order; of any plug-ins */
+    size_t count;
+} invar_plugin_replies;
+
+/*
+ * A new step: calls are numbered from 0 again and the last step's replies forgotten. With `stored`
+ * (borrowed until the next begin), calls are answered from there: INVAR_E_NOTFOUND when a reply is
+ * missing, INVAR_E_MISMATCH when it belongs to another request.
+ */
+invar_status invar_plugin_begin(invar_plugin *plugin, int64_t step,
+                                const invar_plugin_replies *stored) INVAR_MUST_USE;
+
+/* The replies since begin, in order of calls; borrowed until the next call on the plug-in. */
+invar_plugin_replies invar_plugin_replies_take(const invar_plugin *plugin);
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/*
+ * reward_out (count), finite. Opened for GROUP_REWARD: one call for each run of samples with equal
+ * `group`; else one for all.
+ */
+invar_status invar_plugin_reward(invar_plugin *plugin, const invar_rl_sample *samples,
+                                 int64_t count, double *reward_out) INVAR_MUST_USE;
+
+/* verdict_out (count): INVAR_PLUGIN_KEEP, _REMOVE or _DROP (equal for all samples of a group). */
+invar_status invar_plugin_filter(invar_plugin *plugin, const invar_rl_sample *samples,
+                                 int64_t count, uint8_t *verdict_out) INVAR_MUST_USE;
+
+/* One sample; `plugin` is an invar_plugin: this is the `run` of an invar_loss_custom. Finite. */
+invar_status invar_plugin_loss(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
+                               void *plugin) INVAR_MUST_USE;
+
+invar_status invar_plugin_hook(invar_plugin *plugin,
+                               const invar_plugin_event *event) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,512 @@
+/*
+ * program.c - a child process that answers one line with one line.
+ *
+ * While we wait, all three pipes are served: a program that writes much to its standard error, or
+ * answers before it has read everything, cannot make both sides wait for each other.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // pipe2, posix_spawn_file_actions_addclosefrom_np
+
+#include "engine/ext/program.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+#define TAIL_BYTES 512         /* of standard error, kept for the message about its death */
+#define END_MS 1000            /* how long a program may take to end after its input has ended */
+#define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
+
+extern char **environ;
+
+struct invar_program {
+    const char *name;
+    int64_t timeout_ms; /* 0: none */
+    int log_fd;
+    bool spoken;      /* there was an exchange */
+    pid_t pid;        /* 0: ended and reaped */
+    int in, out, err; /* our ends; -1: closed */
+    int wait_status;  /* of a program that was reaped */
+    char *line;       /* what came from it */
+    size_t used, capacity;
+    char tail[TAIL_BYTES]; /* of its standard error */
+    size_t tail_used;
+};
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static void close_fd(int *fd)
+{
+    if (*fd >= 0)
+        close(*fd);
+    *fd = -1;
+}
+
+/* ---- words of a command ---------------------------------------------------------------------- */
+
+/*
+ * Cuts `text`, which has room for it, into words in place: word i begins at words[i]. Returns how
+ * many there are, or -1 for a quote without its end.
+ */
+static int cut(char **words, char *text)
+{
+    char *to = text;
+    int count = 0;
+
+    while (*text) {
+        while (*text == ' ' || *text == '\t')
+            text++;
+        if (!*text)
+            break;
+        words[count++] = to;
+        while (*text && *text != ' ' && *text != '\t') {
+            char quote = *text == '"' || *text == '\'' ? *text++ : '\0';
+            if (!quote) {
+                *to++ = *text++;
+                continue;
+            }
+            while (*text && *text != quote)
+                *to++ = *text++;
+            if (!*text++)
+                return -1;
+        }
+        text += *text != '\0'; // before the end of the word overwrites it
+        *to++ = '\0';
+    }
+    words[count] = NULL;
+    return count;
+}
+
+/* ---- starting -------------------------------------------------------------------------------- */
+
+/* A pipe whose ends are above the three standard streams, whatever of those is closed. */
+static int make_pipe(int ends[2])
+{
+    int low[2];
+
+    if (pipe2(low, O_CLOEXEC) != 0)
+        return errno;
+    for (int i = 0; i < 2; i++) {
+        ends[i] = fcntl(low[i], F_DUPFD_CLOEXEC, 3);
+        close(low[i]);
+    }
+    return ends[0] < 0 || ends[1] < 0 ? EMFILE : 0;
+}
+
+/* Our ends never wait; the program's do. */
+static int take_ends(invar_program *program, int pipes[3][2])
+{
+    int *ours[3] = {&program->in, &program->out, &program->err};
+
+    for (int i = 0; i < 3; i++) {
+        int mine = i == 0 ? 1 : 0;
+        *ours[i] = pipes[i][mine];
+        pipes[i][mine] = -1;
+        if (fcntl(*ours[i], F_SETFL, O_NONBLOCK) != 0)
+            return errno;
+    }
+    return 0;
+}
+
+static int spawn(invar_program *program, char *const *words, int pipes[3][2])
+{
+    posix_spawn_file_actions_t actions;
+    posix_spawnattr_t attributes;
+    sigset_t none, standard;
+    int rc = posix_spawn_file_actions_init(&actions);
+
+    if (rc)
+        return rc;
+    rc = posix_spawnattr_init(&attributes);
+    if (rc) {
+        posix_spawn_file_actions_destroy(&actions);
+        return rc;
+    }
+    for (int i = 0; i < 3 && !rc; i++)
+        rc = posix_spawn_file_actions_adddup2(&actions, pipes[i][i == 0 ? 0 : 1], i);
+    if (!rc)
+        rc = posix_spawn_file_actions_addclosefrom_np(&actions, 3);
+    sigemptyset(&none);
+    sigemptyset(&standard);
+    sigaddset(&standard, SIGPIPE);
+    sigaddset(&standard, SIGINT);
+    sigaddset(&standard, SIGQUIT);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &standard);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
+                                              POSIX_SPAWN_SETSIGDEF);
+    if (!rc)
+        rc = posix_spawnp(&program->pid, words[0], &actions, &attributes, words, environ);
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&actions);
+    return rc;
+}
+
+static invar_status start(invar_program *program, char *const *words)
+{
+    int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
+    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
+
+    for (int i = 0; i < 3 && !rc; i++)
+        rc = make_pipe(pipes[i]);
+    if (!rc)
+        rc = take_ends(program, pipes);
+    if (!rc)
+        rc = spawn(program, words, pipes);
+    for (int i = 0; i < 3; i++) {
+        close_fd(&pipes[i][0]);
+        close_fd(&pipes[i][1]);
+    }
+    if (!rc)
+        return INVAR_OK;
+    program->pid = 0;
+    invar_text_quote(quote, sizeof quote, words[0], strlen(words[0]));
+    return INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.64s: cannot start %s: %s", program->name, quote,
+                      strerror(rc));
+}
+
+static invar_status cut_and_start(invar_program *program, const char *command)
+{
+    size_t bytes = strlen(command) + 1;
+    char *text = NULL, **words = NULL;
+    invar_status status;
+    int count;
+
+    INVAR_TRY(invar_alloc((void **)&text, bytes, 1, "a command"));
+    status = invar_alloc((void **)&words, bytes / 2 + 2, sizeof *words, "a command's words");
+    if (status == INVAR_OK) {
+        memcpy(text, command, bytes);
+        count = cut(words, text);
+        if (count > 0)
+            status = start(program, words);
+        else
+            status = INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: %s", program->name,
+                                count < 0 ? "the command has a quote without its end"
+                                          : "the command is empty");
+    }
+    invar_free(words);
+    invar_free(text);
+    return status;
+}
+
+invar_status invar_program_open(invar_program **out, const char *name, const char *command,
+                                double timeout, int log_fd)
+{
+    invar_program *program;
+    invar_status status;
+
+    *out = NULL;
+    if (!(timeout >= 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: a timeout below 0", name);
+    INVAR_TRY(invar_alloc((void **)&program, 1, sizeof *program, "a program"));
+    memset(program, 0, sizeof *program);
+    program->name = name;
+    program->timeout_ms = (int64_t)((timeout < MOST_TIMEOUT ? timeout : MOST_TIMEOUT) * 1000);
+    program->timeout_ms += timeout > 0 && program->timeout_ms == 0;
+    program->log_fd = log_fd;
+    program->in = program->out = program->err = -1;
+    status = cut_and_start(program, command);
+    if (status != INVAR_OK) {
+        invar_program_close(program);
+        return status;
+    }
+    *out = program;
+    return INVAR_OK;
+}
+
+/* ---- ending ---------------------------------------------------------------------------------- */
+
+static void keep_tail(invar_program *program, const char *block, size_t bytes)
+{
+    size_t keep = bytes < TAIL_BYTES ? bytes : TAIL_BYTES, room = TAIL_BYTES - keep;
+    size_t old = program->tail_used < room ? program->tail_used : room;
+
+    memmove(program->tail, program->tail + program->tail_used - old, old);
+    memcpy(program->tail + old, block + bytes - keep, keep);
+    program->tail_used = old + keep;
+}
+
+/* Keeps the end of what the program says, and passes it on. One that never stops is left to it. */
+static void drain_errors(invar_program *program)
+{
+    char block[4096];
+
+    for (int i = 0; i < 32 && program->err >= 0; i++) {
+        ssize_t got = read(program->err, block, sizeof block);
+        if (got < 0)
+            return;
+        keep_tail(program, block, (size_t)got);
+        if (got > 0 && program->log_fd >= 0 && write(program->log_fd, block, (size_t)got) < 0)
+            program->log_fd = -1; // a log that cannot be written is no reason to stop
+        if (got == 0)
+            close_fd(&program->err);
+    }
+}
+
+/* True when it has ended by itself, within so many milliseconds; it is not reaped yet. */
+static bool ends_within(invar_program *program, int64_t ms)
+{
+    int64_t deadline = now_ms() + ms;
+    struct timespec nap = {0, 2000000};
+
+    for (;;) {
+        siginfo_t info = {0};
+        drain_errors(program);
+        if (waitid(P_PID, (id_t)program->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
+            return true; // no child of ours any more
+        if (info.si_pid == program->pid)
+            return true;
+        if (now_ms() >= deadline)
+            return false;
+        nanosleep(&nap, NULL);
+    }
+}
+
+/* The group is killed before the reaping, while the number is still ours. */
+void invar_program_kill(invar_program *program)
+{
+    close_fd(&program->in);
+    close_fd(&program->out);
+    if (program->pid) {
+        kill(-program->pid, SIGKILL);
+        while (waitpid(program->pid, &program->wait_status, 0) < 0 && errno == EINTR)
+            continue;
+        program->pid = 0;
+    }
+    drain_errors(program);
+    close_fd(&program->err);
+}
+
+void invar_program_close(invar_program *program)
+{
+    if (!program)
+        return;
+    close_fd(&program->in);
+    if (program->pid)
+        ends_within(program, END_MS);
+    invar_program_kill(program);
+    invar_free(program->line);
+    invar_free(program);
+}
+
+/* The last line of standard error that is not blank, for a message: ": LINE". */
+static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2], const invar_program *program)
+{
+    size_t end = program->tail_used, begin;
+
+    while (end > 0 && strchr(" \t\r\n", program->tail[end - 1]))
+        end--;
+    for (begin = end; begin > 0 && program->tail[begin - 1] != '\n'; begin--)
+        continue;
+    out[0] = '\0';
+    if (end == begin)
+        return out;
+    memcpy(out, ": ", 2);
+    invar_text_quote(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, program->tail + begin, end - begin);
+    return out;
+}
+
+/* The pipe is closed: because it has ended, or in spite of that it has not. */
+static invar_status report_end(invar_program *program)
+{
+    bool ended = ends_within(program, END_MS);
+    char words[INVAR_TEXT_QUOTE_SIZE * 2];
+    int how;
+
+    invar_program_kill(program);
+    how = program->wait_status;
+    last_words(words, program);
+    if (!ended)
+        return INVAR_FAIL(INVAR_E_IO, EPIPE, "plug-in %.64s: it closed its output%s", program->name,
+                          words);
+    if (WIFSIGNALED(how))
+        return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.64s: it was killed by signal %d%s",
+                          program->name, WTERMSIG(how), words);
+    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.64s: it ended with exit code %d%s", program->name,
+                      WEXITSTATUS(how), words);
+}
+
+static invar_status report_silence(invar_program *program)
+{
+    char words[INVAR_TEXT_QUOTE_SIZE * 2];
+
+    invar_program_kill(program);
+    return INVAR_FAIL(INVAR_E_IO, ETIMEDOUT,
+                      "plug-in %.64s: no reply within %.3g s (plugin-timeout)%s", program->name,
+                      (double)program->timeout_ms / 1000, last_words(words, program));
+}
+
+static invar_status report_rubbish(invar_program *program, const char *what)
+{
+    invar_program_kill(program);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.64s: %s", program->name, what);
+}
+
+/* ---- an exchange ----------------------------------------------------------------------------- */
+
+/* A write that a closed pipe makes fail and not deadly, whatever the process does with SIGPIPE. */
+static ssize_t write_quietly(int fd, const char *data, size_t bytes)
+{
+    struct timespec at_once = {0, 0};
+    sigset_t pipes, before, pending;
+    ssize_t put;
+    int code;
+
+    sigemptyset(&pipes);
+    sigaddset(&pipes, SIGPIPE);
+    sigpending(&pending);
+    pthread_sigmask(SIG_BLOCK, &pipes, &before);
+    put = write(fd, data, bytes);
+    code = errno;
+    if (put < 0 && code == EPIPE && !sigismember(&pending, SIGPIPE))
+        sigtimedwait(&pipes, NULL, &at_once);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    errno = code;
+    return put;
+}
+
+static bool would_wait(int code)
+{
+    return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
+}
+
+static invar_status make_room(invar_program *program)
+{
+    size_t capacity = program->capacity ? 2 * program->capacity : 65536;
+    void *grown = NULL;
+
+    if (program->used < program->capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&grown, capacity, 1, "a plug-in's reply"));
+    if (program->used)
+        memcpy(grown, program->line, program->used);
+    invar_free(program->line);
+    program->line = grown;
+    program->capacity = capacity;
+    return INVAR_OK;
+}
+
+/* Reads what is there. *done_out: a whole line, which must be all there is. */
+static invar_status read_some(bool *done_out, invar_program *program)
+{
+    const char *newline;
+    ssize_t got;
+
+    INVAR_TRY(make_room(program));
+    got = read(program->out, program->line + program->used, program->capacity - program->used);
+    if (got < 0 && would_wait(errno))
+        return INVAR_OK;
+    if (got <= 0)
+        return report_end(program);
+    newline = memchr(program->line + program->used, '\n', (size_t)got);
+    program->used += (size_t)got;
+    if (program->used > INVAR_PROGRAM_REPLY_BYTES)
+        return report_rubbish(program, "its reply is longer than 64 MiB");
+    if (newline && newline != program->line + program->used - 1)
+        return report_rubbish(program, "it wrote more than one line for one request");
+    *done_out = newline != NULL;
+    return INVAR_OK;
+}
+
+/* Waits for any of the pipes; serves standard error. */
+static invar_status serve(bool *readable_out, bool *writable_out, invar_program *program,
+                          bool writing, int64_t deadline)
+{
+    struct pollfd fds[3] = {{program->out, POLLIN, 0},
+                            {program->err, POLLIN, 0}, // -1 is passed over
+                            {writing ? program->in : -1, POLLOUT, 0}};
+    int64_t left = deadline - now_ms();
+    int ready;
+
+    *readable_out = *writable_out = false;
+    if (program->timeout_ms && left <= 0)
+        return report_silence(program);
+    left = program->timeout_ms && left < 60000 ? left : 60000;
+    ready = poll(fds, 3, (int)left);
+    if (ready < 0 && errno != EINTR)
+        return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.64s: %s", program->name, strerror(errno));
+    if (ready <= 0)
+        return INVAR_OK;
+    if (fds[1].revents)
+        drain_errors(program);
+    *readable_out = fds[0].revents != 0;
+    *writable_out = fds[2].revents != 0;
+    return INVAR_OK;
+}
+
+/* Both directions until the reply is there. */
+static invar_status converse(invar_program *program, const char *line, size_t bytes)
+{
+    int64_t deadline = now_ms() + program->timeout_ms;
+    bool readable, writable, done = false;
+    size_t sent = 0;
+
+    while (!done) {
+        INVAR_TRY(serve(&readable, &writable, program, sent < bytes, deadline));
+        if (writable) {
+            ssize_t put = write_quietly(program->in, line + sent, bytes - sent);
+            if (put < 0 && !would_wait(errno))
+                return report_end(program);
+            sent += put > 0 ? (size_t)put : 0;
+        }
+        if (readable)
+            INVAR_TRY(read_some(&done, program));
+    }
+    if (sent < bytes)
+        return report_rubbish(program, "it replied before it had read the request");
+    return INVAR_OK;
+}
+
+/* Nothing has come since the last reply. */
+static invar_status check_silence(invar_program *program)
+{
+    bool done = false;
+
+    INVAR_TRY(read_some(&done, program));
+    if (program->used == 0)
+        return INVAR_OK;
+    return report_rubbish(program, "it wrote something that nobody had asked for");
+}
+
+invar_status invar_program_exchange(const char **line_out, size_t *bytes_out,
+                                    invar_program *program, const char *line, size_t bytes)
+{
+    invar_status status;
+
+    if (!program->pid)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %.64s: it has ended after an earlier failure",
+                          program->name);
+    program->used = 0;
+    status = program->spoken ? check_silence(program) : INVAR_OK; // its first line may come early
+    program->spoken = true;
+    if (status == INVAR_OK)
+        status = converse(program, line, bytes);
+    if (status != INVAR_OK) {
+        invar_program_kill(program);
+        return status;
+    }
+    *line_out = program->line;
+    *bytes_out = program->used - 1;
+    return INVAR_OK;
+}

@@ -1,0 +1,43 @@
+/*
+ * program.h - a child process that answers one line with one line.
+ *
+ * Started without a shell, in a process group of its own, with pipes for its three streams and none
+ * of our other descriptors. Every failure ends and reaps it; so does close.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_EXT_PROGRAM_H
+#define INVAR_ENGINE_EXT_PROGRAM_H
+
+#include <stddef.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_PROGRAM_REPLY_BYTES (64u << 20) /* the longest line that is accepted */
+
+typedef struct invar_program invar_program;
+
+/*
+ * `command` is cut at blanks; '...' and "..." keep them. `name` is for messages and borrowed. The
+ * program is found as a shell finds it. `timeout` is seconds, 0: none.
+ */
+invar_status invar_program_open(invar_program **out, const char *name, const char *command,
+                                double timeout, int log_fd) INVAR_MUST_USE;
+void invar_program_close(invar_program *program);
+
+/* Sends a line, its newline included; gets one, without: borrowed until the next exchange. */
+invar_status invar_program_exchange(const char **line_out, size_t *bytes_out,
+                                    invar_program *program, const char *line,
+                                    size_t bytes) INVAR_MUST_USE;
+
+/* Ends it after a line that made no sense. Later exchanges fail. */
+void invar_program_kill(invar_program *program);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,112 @@
+/*
+ * stored.c - replies of plug-ins out of a ledger, for steps that are executed again.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/stored.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+/* A step without replies is one row whose plug-in is NULL. */
+static const char sql[] =
+    "SELECT r.plugin, r.call, r.request, r.data FROM timeline t"
+    " LEFT JOIN reply r ON r.run = t.run AND r.step = t.step AND r.seg = t.seg"
+    " WHERE t.run = :run AND t.step = :step ORDER BY r.plugin, r.call";
+
+static invar_status grow(invar_plugin_stored *stored)
+{
+    size_t capacity = stored->capacity ? 2 * stored->capacity : 16;
+    void *grown = NULL;
+
+    if (stored->count < stored->capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&grown, capacity, sizeof *stored->items, "stored replies"));
+    if (stored->count)
+        memcpy(grown, stored->items, stored->count * sizeof *stored->items);
+    invar_free(stored->items);
+    stored->items = grown;
+    stored->capacity = capacity;
+    return INVAR_OK;
+}
+
+/* One block: the data, then the name. */
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    invar_plugin_stored *stored = payload;
+    invar_ledger_reply reply = {0};
+    char *block;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 4);
+    stored->found = true;
+    if (values[0].type == INVAR_LEDGER_TYPE_NULL)
+        return INVAR_OK;
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_INT ||
+        values[2].type != INVAR_LEDGER_TYPE_BLOB || values[3].type != INVAR_LEDGER_TYPE_BLOB ||
+        values[2].bytes != sizeof reply.request)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a reply that is none: verify it");
+    INVAR_TRY(grow(stored));
+    INVAR_TRY(
+        invar_alloc((void **)&block, values[3].bytes + values[0].bytes + 1, 1, "a stored reply"));
+    if (values[3].bytes)
+        memcpy(block, values[3].data, values[3].bytes);
+    memcpy(block + values[3].bytes, values[0].data, values[0].bytes);
+    block[values[3].bytes + values[0].bytes] = '\0';
+    memcpy(&reply.request, values[2].data, sizeof reply.request);
+    reply.plugin = block + values[3].bytes;
+    reply.call = values[1].integer;
+    reply.data = block;
+    reply.bytes = values[3].bytes;
+    stored->items[stored->count++] = reply;
+    return INVAR_OK;
+}
+
+static void forget(invar_plugin_stored *stored)
+{
+    for (size_t i = 0; i < stored->count; i++)
+        invar_free((void *)(uintptr_t)stored->items[i].data);
+    stored->count = 0;
+    stored->found = false;
+    stored->replies = (invar_plugin_replies){NULL, 0};
+}
+
+invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *ledger, int64_t run,
+                                      int64_t step)
+{
+    const invar_ledger_argument arguments[2] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
+        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
+    };
+    invar_status status;
+
+    forget(out);
+    status = invar_ledger_select(
+        ledger,
+        &(invar_ledger_request){
+            .sql = sql, .arguments = arguments, .n_arguments = 2, .row = take_row, .payload = out});
+    if (status != INVAR_OK)
+        forget(out);
+    else
+        out->replies = (invar_plugin_replies){out->items, out->count};
+    return status;
+}
+
+void invar_plugin_stored_release(invar_plugin_stored *stored)
+{
+    forget(stored);
+    invar_free(stored->items);
+    memset(stored, 0, sizeof *stored);
+}
+
+const invar_plugin_replies *invar_plugin_stored_replies(const invar_plugin_stored *stored)
+{
+    return stored->found ? &stored->replies : NULL;
+}

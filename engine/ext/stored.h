@@ -1,0 +1,34 @@
+/*
+ * stored.h - replies of plug-ins out of a ledger, for steps that are executed again.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_EXT_STORED_H
+#define INVAR_ENGINE_EXT_STORED_H
+
+#include "engine/ext/plugin.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed at first; release. */
+typedef struct invar_plugin_stored {
+    bool found;                   /* the ledger has the step, with or without replies */
+    invar_plugin_replies replies; /* of all plug-ins, by name and call */
+    invar_ledger_reply *items;    /* the same, with owned names and data */
+    size_t count, capacity;
+} invar_plugin_stored;
+
+/* The replies of a step as it counts: of the newest segment that has it. Forgets earlier ones. */
+invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *ledger, int64_t run,
+                                      int64_t step) INVAR_MUST_USE;
+void invar_plugin_stored_release(invar_plugin_stored *stored);
+
+/* What invar_plugin_begin takes: NULL for a step that the ledger does not have. Borrowed. */
+const invar_plugin_replies *invar_plugin_stored_replies(const invar_plugin_stored *stored);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

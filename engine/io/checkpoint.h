@@ -1,0 +1,181 @@
+/*
+ * checkpoint.h - all that a run needs to go on, in a folder that is whole or not there.
+ *
+ *     SAVE/latest_checkpointed_iteration.txt    "5": the newest complete one
+ *     SAVE/iter_0000005/                        after step 5
+ *         hashes.xxh            XXH3-128 of every other file, for `xxhsum -c`
+ *         state.json            the numbers below; type, extents and tree hash of every tensor
+ *         model.safetensors     a set of tensors; also model.exp_avg, model.exp_avg_sq, critic, ...
+ *         config.json, ...      blobs
+ *
+ * The hash of a checkpoint is the XXH3-128 of hashes.xxh. Writing: all files in iter_X.tmp, synced;
+ * the ledger's intent; rename, sync; the ledger's completion; the file `latest`; removal of old
+ * ones. Killed or failed at any moment, the state before or the state after is readable. What was
+ * left behind goes with the next write.
+ *
+ * Reading trusts nothing: every file is hashed when it is opened, every tensor again when it is
+ * copied. docs/formats.md describes the files.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_IO_CHECKPOINT_H
+#define INVAR_ENGINE_IO_CHECKPOINT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "engine/io/dataset.h"
+#include "kernels-deterministic/tensor.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_CHECKPOINT_VERSION 1    /* of the format; no newer one is read */
+#define INVAR_CHECKPOINT_WORD_SIZE 32 /* of format, numerics and cursor names, with the NUL */
+#define INVAR_CHECKPOINT_CURSORS 16
+#define INVAR_CHECKPOINT_NAME_BYTES 200 /* of a set, a tensor or a blob */
+
+/* The optimizer of one model. */
+typedef struct invar_checkpoint_optimizer {
+    int64_t steps;     /* done: where the learning rate is on its schedule */
+    float beta1_power; /* beta1 ^ steps, by repeated products; its bits are kept */
+    float beta2_power;
+} invar_checkpoint_optimizer;
+
+typedef struct invar_checkpoint_cursor {
+    char name[INVAR_CHECKPOINT_WORD_SIZE]; /* of the data set: "train" */
+    invar_cursor at;
+} invar_checkpoint_cursor;
+
+/* Plain numbers; a zeroed struct with a step is valid. */
+typedef struct invar_checkpoint_state {
+    int64_t step;       /* the last one that it contains; from 0 */
+    int64_t rollout;    /* the next one's number */
+    int64_t weights;    /* version of the weights */
+    int64_t samples;    /* index of the next sample of the run */
+    int64_t groups;     /* number of the next group of the run */
+    invar_digest chain; /* of the ledger at `step` */
+    invar_digest identity;
+    char uuid[INVAR_LEDGER_UUID_SIZE]; /* of the run; "": none */
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
+    char format[INVAR_CHECKPOINT_WORD_SIZE];   /* "bf16" */
+    char numerics[INVAR_CHECKPOINT_WORD_SIZE]; /* "ieee" */
+    invar_checkpoint_optimizer actor;
+    invar_checkpoint_optimizer critic;
+    invar_checkpoint_cursor cursors[INVAR_CHECKPOINT_CURSORS];
+    int64_t n_cursors;
+} invar_checkpoint_state;
+
+/*
+ * One tensor of a set; a set is a file, SET.safetensors. The tensors of a set stand together. Of
+ * a parameter: its master in "model", its moments in "model.exp_avg" and "model.exp_avg_sq".
+ */
+typedef struct invar_checkpoint_tensor {
+    const char *set; /* [A-Za-z0-9._-] */
+    const char *name;
+    invar_tensor tensor; /* f32, bf16, i32 or i64 */
+} invar_checkpoint_tensor;
+
+/* Bytes under a file's name: "config.json", "buffer.bin". */
+typedef struct invar_checkpoint_blob {
+    const char *name; /* [A-Za-z0-9._-], not that of another file */
+    const void *data;
+    size_t bytes;
+} invar_checkpoint_blob;
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+typedef struct invar_checkpoint_content {
+    const invar_checkpoint_state *state;
+    const invar_checkpoint_tensor *tensors; /* (n_tensors) */
+    int64_t n_tensors;
+    const invar_checkpoint_blob *blobs; /* (n_blobs) */
+    int64_t n_blobs;
+} invar_checkpoint_content;
+
+typedef struct invar_checkpoint_options {
+    invar_ledger *ledger; /* gets intent and completion; NULL: none */
+    int64_t keep;         /* this one and older ones, that many together; 0: all */
+    invar_pool *pool;     /* for hashing; NULL: the calling thread */
+} invar_checkpoint_options;
+
+/*
+ * Writes SAVE/iter_STEP, makes it the latest, removes what `keep` leaves out. An earlier
+ * checkpoint of the same step is replaced. A failure leaves the latest checkpoint as it was; the
+ * call may be repeated. *hash_out may be NULL.
+ */
+invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
+                                    const invar_checkpoint_content *content,
+                                    const invar_checkpoint_options *options) INVAR_MUST_USE;
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+typedef struct invar_checkpoint invar_checkpoint;
+
+#define INVAR_CHECKPOINT_LATEST (-1)
+
+typedef struct invar_checkpoint_choice {
+    int64_t step; /* INVAR_CHECKPOINT_LATEST, or that of a folder */
+    /* Take the newest older one that is whole, when the chosen one is not. */
+    bool skip_damaged;
+    /* Told of each one that is stepped over; may be NULL. `why` is the error's message. */
+    void (*skipped)(void *payload, int64_t step, const char *why);
+    void *payload;
+} invar_checkpoint_choice;
+
+/*
+ * Verifies every file. INVAR_E_NOTFOUND: there is no checkpoint at all, or none of that step;
+ * INVAR_E_CORRUPT: it is damaged, in the message what and where; INVAR_E_UNSUPPORTED: of a newer
+ * version. A NULL choice is the latest, nothing skipped.
+ */
+invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
+                                   const invar_checkpoint_choice *choice) INVAR_MUST_USE;
+void invar_checkpoint_close(invar_checkpoint *checkpoint); /* NULL is allowed */
+
+/* Borrowed until close. */
+const invar_checkpoint_state *invar_checkpoint_state_of(const invar_checkpoint *checkpoint);
+const char *invar_checkpoint_path(const invar_checkpoint *checkpoint);
+void invar_checkpoint_hash(invar_digest *out, const invar_checkpoint *checkpoint);
+
+/* False for the moments of a checkpoint without them. */
+bool invar_checkpoint_has(const invar_checkpoint *checkpoint, const char *set);
+
+/*
+ * Copies; INVAR_E_MISMATCH when type or extents are others, INVAR_E_NOTFOUND without it,
+ * INVAR_E_CORRUPT when the file has changed since it was opened: `into` then holds rubbish.
+ */
+invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *checkpoint,
+                                   const char *set, const char *name) INVAR_MUST_USE;
+
+/* After loading a set: INVAR_E_MISMATCH names a tensor of it that nobody asked for. */
+invar_status invar_checkpoint_loaded(const invar_checkpoint *checkpoint,
+                                     const char *set) INVAR_MUST_USE;
+
+/* A blob, with a NUL after it that is not counted; the caller owns *out (invar_free). */
+invar_status invar_checkpoint_read(char **out, size_t *bytes_out,
+                                   const invar_checkpoint *checkpoint,
+                                   const char *blob) INVAR_MUST_USE;
+
+/*
+ * After the ledger was resumed behind this checkpoint: where the process died between the rename
+ * and the completion, the completion is written now. Without such an intent nothing happens.
+ */
+invar_status invar_checkpoint_settle(const invar_checkpoint *checkpoint,
+                                     invar_ledger *ledger) INVAR_MUST_USE;
+
+/* The steps of SAVE's folders, ascending, whole or not; the caller owns *out (invar_free). */
+invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out,
+                                   const char *save) INVAR_MUST_USE;
+
+/* What SAVE/latest_checkpointed_iteration.txt says; INVAR_E_NOTFOUND without that file. */
+invar_status invar_checkpoint_latest(int64_t *step_out, const char *save) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,349 @@
+/*
+ * dataset_line.c - one line of a data set: from JSON to tokens.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/dataset_line.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/number.h"
+#include "base/text.h"
+#include "engine/io/json.h"
+
+#include "base/invar_banned.h"
+
+void invar_line_release(invar_line *line)
+{
+    invar_free(line->text);
+    invar_free(line->label);
+    invar_free(line->metadata);
+    invar_free(line->tokens);
+    invar_free(line->answer);
+    *line = (invar_line){0};
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+/* Puts the line's name before what tokenizer and template say, who do not know it. */
+static invar_status named(invar_status status, const char *where)
+{
+    invar_error reason;
+
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    invar_error_take(&reason);
+    return INVAR_FAIL(reason.status, reason.native, "%s: %s", where, reason.message);
+}
+
+static invar_status copy(char **out, const char *text)
+{
+    size_t bytes = strlen(text) + 1;
+
+    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "data set"));
+    memcpy(*out, text, bytes);
+    return INVAR_OK;
+}
+
+static invar_status dump(char **out, const json_t *value, size_t flags)
+{
+    size_t bytes;
+
+    return invar_json_dump(out, &bytes, value, flags, "a value of a data set");
+}
+
+static invar_status encode(int32_t **out, int64_t *count_out, const invar_line_reader *reader,
+                           const char *text, const char *where)
+{
+    return named(invar_tokenizer_encode(out, count_out, reader->tokenizer, text, strlen(text)),
+                 where);
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+static invar_status wrong(const char *where, const char *key, const char *why)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    invar_text_quote(quote, sizeof quote, key, strlen(key));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" %s", where, quote, why);
+}
+
+/* 60.0 is "60" and not "6e+01": a label is what somebody would write. */
+static invar_status format_real(char out[INVAR_NUMBER_SIZE], double value)
+{
+    if (value > -0x1p53 && value < 0x1p53 && value == (double)(int64_t)value) {
+        snprintf(out, INVAR_NUMBER_SIZE, "%" PRId64, (int64_t)value);
+        return INVAR_OK;
+    }
+    return invar_number_format(out, value);
+}
+
+/* Any scalar as text: a string as it is, true, 42, 0.5. */
+static invar_status read_label(char **out, const json_t *object, const char *key, const char *where)
+{
+    const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
+    char number[INVAR_NUMBER_SIZE];
+
+    if (key[0] == '\0')
+        return copy(out, "");
+    if (!value)
+        return wrong(where, key, "is missing (label-key)");
+    switch (json_typeof(value)) {
+    case JSON_STRING: return copy(out, json_string_value(value));
+    case JSON_INTEGER:
+        snprintf(number, sizeof number, "%" PRId64, (int64_t)json_integer_value(value));
+        return copy(out, number);
+    case JSON_REAL:
+        INVAR_TRY(format_real(number, json_real_value(value)));
+        return copy(out, number);
+    case JSON_TRUE:
+    case JSON_FALSE: return copy(out, json_is_true(value) ? "true" : "false");
+    default: return wrong(where, key, "is no label: it must be a string, a number, true or false");
+    }
+}
+
+static invar_status read_metadata(char **out, const json_t *object, const char *key,
+                                  const char *where)
+{
+    const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
+
+    if (!value || json_is_null(value))
+        return copy(out, "{}");
+    if (!json_is_object(value))
+        return wrong(where, key, "is not an object (metadata-key)");
+    return dump(out, value, JSON_COMPACT | JSON_SORT_KEYS);
+}
+
+/* A list, or text that is one. */
+static invar_status read_tools(char **out, const json_t *object, const char *key, const char *where)
+{
+    const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
+    json_t *parsed = NULL;
+    invar_status status;
+
+    if (!value || json_is_null(value))
+        return copy(out, "");
+    if (json_is_string(value)) {
+        INVAR_TRY(
+            invar_json_parse(&parsed, where, json_string_value(value), json_string_length(value)));
+        value = parsed;
+    }
+    if (json_is_array(value))
+        status = dump(out, value, JSON_COMPACT);
+    else
+        status = wrong(where, key, "is not a list of tools (tool-key)");
+    json_decref(parsed);
+    return status;
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+static invar_status append_message(json_t *messages, const char *role, const char *content)
+{
+    if (json_array_append_new(messages, json_pack("{ssss}", "role", role, "content", content)) != 0)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a message of a data set");
+    return INVAR_OK;
+}
+
+/* The talk as a new list: the input's messages, or the input as the user's only one. */
+static invar_status open_talk(json_t **out, json_t *input, const char *key, const char *where)
+{
+    const char *text = json_string_value(input);
+
+    for (size_t i = 0; i < json_array_size(input); i++) {
+        if (!json_is_object(json_array_get(input, i)))
+            return wrong(where, key, "has a message that is not an object");
+    }
+    if (!text && json_array_size(input) == 0)
+        return wrong(where, key, "has no message");
+    *out = text ? json_array() : json_copy(input);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a message of a data set");
+    return text ? append_message(*out, "user", text) : INVAR_OK;
+}
+
+/* The last message must be the answer. */
+static invar_status check_answer(const json_t *talk, const char *key, const char *where)
+{
+    const json_t *last = json_array_get(talk, json_array_size(talk) - 1);
+    const char *role = json_string_value(json_object_get(last, "role"));
+
+    if (!role || strcmp(role, "assistant") != 0)
+        return wrong(where, key, "does not end with the assistant's message, nor is there a label");
+    if (json_array_size(talk) < 2)
+        return wrong(where, key, "has an answer but no prompt");
+    return INVAR_OK;
+}
+
+static invar_status render(char **out, const invar_line_reader *reader, const json_t *talk,
+                           const char *tools, bool generation, const char *where)
+{
+    char *messages;
+    size_t bytes;
+    invar_status status;
+
+    INVAR_TRY(dump(&messages, talk, JSON_COMPACT));
+    status = invar_template_render(out, &bytes, reader->chat, messages, tools, generation);
+    invar_free(messages);
+    INVAR_TRY(named(status, where));
+    if (strlen(*out) == bytes)
+        return INVAR_OK;
+    invar_free(*out);
+    *out = NULL;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the chat template wrote a NUL", where);
+}
+
+/* What the whole talk's rendering adds to the prompt's, without what follows its last end. */
+static invar_status cut_answer(invar_line *line, const invar_line_reader *reader, const char *whole,
+                               const char *where)
+{
+    int32_t *tokens;
+    int64_t count, end;
+    bool extends;
+
+    if (strncmp(whole, line->text, strlen(line->text)) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: the chat template renders the prompt with an answer differently "
+                          "than without, so what to learn is not defined",
+                          where);
+    INVAR_TRY(encode(&tokens, &count, reader, whole, where));
+    extends = count > line->n_tokens &&
+              memcmp(tokens, line->tokens, (size_t)line->n_tokens * sizeof *tokens) == 0;
+    if (!extends) {
+        invar_free(tokens);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: the tokens of prompt and answer do not begin with the prompt's",
+                          where);
+    }
+    for (end = count; end > line->n_tokens; end--) {
+        if (invar_tokenizer_special(reader->tokenizer, tokens[end - 1]))
+            break;
+    }
+    line->n_answer = (end > line->n_tokens ? end : count) - line->n_tokens;
+    memmove(tokens, tokens + line->n_tokens, (size_t)line->n_answer * sizeof *tokens);
+    line->answer = tokens;
+    return INVAR_OK;
+}
+
+/* The label and the end of text. */
+static invar_status plain_answer(invar_line *line, const invar_line_reader *reader,
+                                 const char *where)
+{
+    int32_t *tokens, eos = invar_tokenizer_eos(reader->tokenizer);
+    invar_status status;
+    int64_t count;
+
+    INVAR_TRY(encode(&tokens, &count, reader, line->label, where));
+    status =
+        invar_alloc((void **)&line->answer, (size_t)count + 1, sizeof *line->answer, "data set");
+    if (status == INVAR_OK) {
+        if (count > 0)
+            memcpy(line->answer, tokens, (size_t)count * sizeof *tokens);
+        line->answer[count] = eos;
+        line->n_answer = count + (eos >= 0);
+    }
+    invar_free(tokens);
+    if (status == INVAR_OK && line->n_answer == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the answer is empty", where);
+    return status;
+}
+
+static invar_status encode_prompt(invar_line *line, const invar_line_reader *reader,
+                                  const char *where)
+{
+    INVAR_TRY(encode(&line->tokens, &line->n_tokens, reader, line->text, where));
+    if (line->n_tokens == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the prompt is empty", where);
+    return INVAR_OK;
+}
+
+static invar_status read_talk(invar_line *line, const invar_line_reader *reader, json_t *talk,
+                              const char *tools, const char *where)
+{
+    const invar_dataset_options *options = reader->options;
+    char *whole = NULL;
+    invar_status status;
+
+    if (options->sft && options->label_key[0] != '\0') {
+        INVAR_TRY(render(&line->text, reader, talk, tools, true, where));
+        INVAR_TRY(append_message(talk, "assistant", line->label));
+        INVAR_TRY(render(&whole, reader, talk, tools, false, where));
+    } else if (options->sft) {
+        INVAR_TRY(check_answer(talk, options->input_key, where));
+        INVAR_TRY(render(&whole, reader, talk, tools, false, where));
+        json_array_remove(talk, json_array_size(talk) - 1);
+    }
+    status = line->text ? INVAR_OK : render(&line->text, reader, talk, tools, true, where);
+    if (status == INVAR_OK)
+        status = encode_prompt(line, reader, where);
+    if (status == INVAR_OK && whole)
+        status = cut_answer(line, reader, whole, where);
+    invar_free(whole);
+    return status;
+}
+
+static invar_status read_chat(invar_line *line, const invar_line_reader *reader,
+                              const json_t *object, json_t *input, const char *where)
+{
+    const invar_dataset_options *options = reader->options;
+    json_t *talk = NULL;
+    char *tools = NULL;
+    invar_status status = read_tools(&tools, object, options->tool_key, where);
+
+    if (status == INVAR_OK)
+        status = open_talk(&talk, input, options->input_key, where);
+    if (status == INVAR_OK)
+        status = read_talk(line, reader, talk, tools, where);
+    json_decref(talk);
+    invar_free(tools);
+    return status;
+}
+
+invar_status invar_line_plain(invar_line *out, const invar_line_reader *reader, const char *where,
+                              const char *prompt, const char *label)
+{
+    if (!out->label)
+        INVAR_TRY(copy(&out->label, label));
+    if (!out->metadata)
+        INVAR_TRY(copy(&out->metadata, "{}"));
+    INVAR_TRY(copy(&out->text, prompt));
+    INVAR_TRY(encode_prompt(out, reader, where));
+    return reader->options->sft ? plain_answer(out, reader, where) : INVAR_OK;
+}
+
+static invar_status read_object(invar_line *line, const invar_line_reader *reader,
+                                const json_t *object, const char *where)
+{
+    const invar_dataset_options *options = reader->options;
+    json_t *input = json_object_get(object, options->input_key);
+
+    if (!json_is_object(object))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the line is not a JSON object", where);
+    if (!input)
+        return wrong(where, options->input_key, "is missing (input-key)");
+    if (!json_is_string(input) && !json_is_array(input))
+        return wrong(where, options->input_key, "is neither a string nor a list of messages");
+    INVAR_TRY(read_label(&line->label, object, options->label_key, where));
+    INVAR_TRY(read_metadata(&line->metadata, object, options->metadata_key, where));
+    if (reader->chat)
+        return read_chat(line, reader, object, input, where);
+    if (json_is_array(input))
+        return wrong(where, options->input_key, "is a list of messages: set apply-chat-template");
+    return invar_line_plain(line, reader, where, json_string_value(input), line->label);
+}
+
+invar_status invar_line_read(invar_line *out, const invar_line_reader *reader, const char *where,
+                             const char *json, size_t bytes)
+{
+    json_t *object;
+    invar_status status;
+
+    INVAR_TRY(invar_json_parse(&object, where, json, bytes));
+    status = read_object(out, reader, object, where);
+    json_decref(object);
+    return status;
+}

@@ -1,0 +1,251 @@
+/*
+ * json.c - JSON of others, read strictly: sizes bounded, duplicate keys refused, errors with names.
+ *
+ * A tree takes some hundred bytes for a value that has one byte in the file ("[[],[],[]..."), so
+ * the values are counted before anything is built.
+ *
+ * When its buffer for a string or a number cannot grow, jansson's parser goes on without the
+ * characters that did not fit: a wrong value, or worse. So the first allocation that fails ends the
+ * parser, from inside. What it had built until then is lost.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/json.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+#define WHERE_SIZE 120
+
+/* `where` comes from outside, too: it is the name of a file. */
+static const char *show(char out[WHERE_SIZE], const char *where)
+{
+    invar_text_quote(out, WHERE_SIZE, where, strlen(where));
+    return out;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static json_malloc_t plain_alloc;
+static _Thread_local jmp_buf *parser; /* where this thread's parser was called; NULL: it is not */
+
+static void *watched_alloc(size_t bytes)
+{
+    void *block = plain_alloc(bytes);
+
+    if (!block && parser)
+        longjmp(*parser, 1);
+    return block;
+}
+
+static void watch(void)
+{
+    json_free_t plain_free;
+
+    json_get_alloc_funcs(&plain_alloc, &plain_free);
+    json_set_alloc_funcs(watched_alloc, plain_free);
+}
+
+/* json_loadb; false when there was not enough memory. */
+static bool load(json_t **out, const char *text, size_t bytes, size_t flags, json_error_t *error)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    jmp_buf caller;
+
+    pthread_once(&once, watch);
+    *out = NULL;
+    if (setjmp(caller) != 0) {
+        parser = NULL;
+        return false;
+    }
+    parser = &caller;
+    *out = json_loadb(text, bytes, flags, error);
+    parser = NULL;
+    return true;
+}
+
+/* ---- trees ----------------------------------------------------------------------------------- */
+
+/* Bounds of what the parser would build; of any bytes, JSON or not. */
+static void measure(size_t *values_out, size_t *depth_out, const char *text, size_t bytes)
+{
+    size_t values = 1, open = 0, deepest = 0;
+    bool quoted = false;
+
+    for (size_t i = 0; i < bytes; i++) {
+        char c = text[i];
+        if (quoted && c == '\\')
+            i++;
+        else if (c == '"')
+            quoted = !quoted;
+        else if (quoted)
+            continue;
+        else if (c == '[' || c == '{')
+            deepest = ++open > deepest ? open : deepest;
+        else if (c == ']' || c == '}')
+            open -= open > 0;
+        values += !quoted && (c == '[' || c == '{' || c == ',');
+    }
+    *values_out = values;
+    *depth_out = deepest;
+}
+
+static invar_status parse(json_t **out, const char *where, const char *text, size_t bytes,
+                          size_t more_flags)
+{
+    char place[WHERE_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
+    size_t values, depth;
+    json_error_t error;
+
+    *out = NULL;
+    show(place, where);
+    measure(&values, &depth, text, bytes);
+    if (values > INVAR_JSON_MAX_VALUES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: more than %d values", place,
+                          INVAR_JSON_MAX_VALUES);
+    if (depth > INVAR_JSON_MAX_DEPTH)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: nested deeper than %d", place,
+                          INVAR_JSON_MAX_DEPTH);
+    if (!load(out, text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | more_flags, &error))
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for %s", place);
+    if (*out)
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, error.text, strlen(error.text));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: line %d, column %d is not JSON: %s", place,
+                      error.line, error.column, quote);
+}
+
+invar_status invar_json_parse(json_t **out, const char *where, const char *text, size_t bytes)
+{
+    return parse(out, where, text, bytes, 0);
+}
+
+invar_status invar_json_parse_raw(json_t **out, const char *where, const char *text, size_t bytes)
+{
+    return parse(out, where, text, bytes, JSON_ALLOW_NUL);
+}
+
+invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes)
+{
+    char *text, shown[INVAR_PATH_SHOWN_SIZE];
+    invar_status status;
+    size_t bytes;
+
+    *out = NULL;
+    INVAR_TRY(invar_file_read(&text, &bytes, path, max_bytes));
+    invar_path_show(shown, path);
+    status = invar_json_parse(out, shown, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* ---- members --------------------------------------------------------------------------------- */
+
+static invar_status member(const json_t **out, const json_t *object, const char *key,
+                           const char *where)
+{
+    char place[WHERE_SIZE];
+
+    if (!json_is_object(object))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON object, so without \"%s\"",
+                          show(place, where), key);
+    *out = json_object_get(object, key);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is missing", show(place, where), key);
+    return INVAR_OK;
+}
+
+static invar_status wrong_type(const char *key, const char *where, const char *expected)
+{
+    char place[WHERE_SIZE];
+
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is not %s", show(place, where), key,
+                      expected);
+}
+
+invar_status invar_json_int(int64_t *out, const json_t *object, const char *key, const char *where,
+                            int64_t low, int64_t high)
+{
+    char place[WHERE_SIZE];
+    const json_t *value;
+
+    INVAR_TRY(member(&value, object, key, where));
+    if (!json_is_integer(value))
+        return wrong_type(key, where, "an integer");
+    *out = json_integer_value(value);
+    if (*out < low || *out > high)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is %lld, not in %lld to %lld",
+                          show(place, where), key, (long long)*out, (long long)low,
+                          (long long)high);
+    return INVAR_OK;
+}
+
+invar_status invar_json_real(double *out, const json_t *object, const char *key, const char *where)
+{
+    const json_t *value;
+
+    INVAR_TRY(member(&value, object, key, where));
+    *out = json_number_value(value);
+    if (!json_is_number(value) || !isfinite(*out))
+        return wrong_type(key, where, "a finite number");
+    return INVAR_OK;
+}
+
+invar_status invar_json_bool(bool *out, const json_t *object, const char *key, const char *where)
+{
+    const json_t *value;
+
+    INVAR_TRY(member(&value, object, key, where));
+    if (!json_is_boolean(value))
+        return wrong_type(key, where, "true or false");
+    *out = json_is_true(value);
+    return INVAR_OK;
+}
+
+invar_status invar_json_string(const char **out, const json_t *object, const char *key,
+                               const char *where)
+{
+    const json_t *value;
+
+    INVAR_TRY(member(&value, object, key, where));
+    if (!json_is_string(value))
+        return wrong_type(key, where, "a string");
+    *out = json_string_value(value);
+    return INVAR_OK;
+}
+
+bool invar_json_has(const json_t *object, const char *key)
+{
+    const json_t *value = json_object_get(object, key);
+
+    return value && !json_is_null(value);
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+
+invar_status invar_json_dump(char **out, size_t *bytes_out, const json_t *value, size_t flags,
+                             const char *what)
+{
+    size_t bytes = value ? json_dumpb(value, NULL, 0, flags) : 0;
+
+    *out = NULL;
+    if (bytes > 0)
+        INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, what));
+    // jansson needs memory to write, too: also the second time
+    if (bytes == 0 || json_dumpb(value, *out, bytes, flags) != bytes) {
+        invar_free(*out);
+        *out = NULL;
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for %s", what);
+    }
+    (*out)[bytes] = '\0';
+    *bytes_out = bytes;
+    return INVAR_OK;
+}

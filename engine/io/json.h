@@ -1,0 +1,63 @@
+/*
+ * json.h - JSON of others, read strictly: sizes bounded, duplicate keys refused, errors with names;
+ * and values as text.
+ *
+ * The values are jansson's. A getter's error names `where` (file, or file:line) and the key.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_IO_JSON_H
+#define INVAR_ENGINE_IO_JSON_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_JSON_MAX_VALUES (1 << 22)
+#define INVAR_JSON_MAX_DEPTH 512
+
+/*
+ * The caller owns *out (json_decref). Any JSON value is accepted; trailing bytes are not.
+ * INVAR_E_INVALID, with line and column, for what is not JSON, has a key twice or is too large.
+ */
+invar_status invar_json_parse(json_t **out, const char *where, const char *text,
+                              size_t bytes) INVAR_MUST_USE;
+
+/* The same for text of a model: strings may hold NUL, so that json_string_length is to be asked. */
+invar_status invar_json_parse_raw(json_t **out, const char *where, const char *text,
+                                  size_t bytes) INVAR_MUST_USE;
+
+invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes) INVAR_MUST_USE;
+
+/* Required members. Strings are borrowed from the object and hold no NUL inside. */
+invar_status invar_json_int(int64_t *out, const json_t *object, const char *key, const char *where,
+                            int64_t low, int64_t high) INVAR_MUST_USE;
+invar_status invar_json_real(double *out, const json_t *object, const char *key,
+                             const char *where) INVAR_MUST_USE; /* an integer will do; finite */
+invar_status invar_json_bool(bool *out, const json_t *object, const char *key,
+                             const char *where) INVAR_MUST_USE;
+invar_status invar_json_string(const char **out, const json_t *object, const char *key,
+                               const char *where) INVAR_MUST_USE;
+
+/*
+ * A value as text, by jansson's `flags` (JSON_COMPACT | JSON_SORT_KEYS is canonical), with a NUL
+ * after it that is not counted. `what` it is, is said when there is no memory, which a NULL value
+ * counts as. The caller owns *out (invar_free).
+ */
+invar_status invar_json_dump(char **out, size_t *bytes_out, const json_t *value, size_t flags,
+                             const char *what) INVAR_MUST_USE;
+
+/* True when the member is there and not null: the optional ones ask first. */
+bool invar_json_has(const json_t *object, const char *key);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

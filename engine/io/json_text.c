@@ -1,0 +1,256 @@
+/*
+ * json_text.c - JSON text, built piece by piece in memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/json_text.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <utf8proc.h>
+
+#include "base/alloc.h"
+#include "base/number.h"
+
+#include "base/invar_banned.h"
+
+void invar_json_text_release(invar_json_text *text)
+{
+    invar_free(text->data);
+    memset(text, 0, sizeof *text);
+}
+
+void invar_json_text_reset(invar_json_text *text)
+{
+    text->bytes = 0;
+    text->status = INVAR_OK;
+}
+
+static invar_status grow(invar_json_text *text, size_t more)
+{
+    size_t capacity = text->capacity ? text->capacity : 256;
+    void *grown = NULL;
+
+    if (more > SIZE_MAX / 4 - text->bytes)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for JSON text of %zu bytes more", more);
+    while (capacity < text->bytes + more)
+        capacity *= 2;
+    INVAR_TRY(invar_alloc(&grown, capacity, 1, "JSON text"));
+    if (text->bytes)
+        memcpy(grown, text->data, text->bytes);
+    invar_free(text->data);
+    text->data = grown;
+    text->capacity = capacity;
+    return INVAR_OK;
+}
+
+void invar_json_text_append(invar_json_text *text, const char *piece, size_t bytes)
+{
+    if (text->status == INVAR_OK && bytes > text->capacity - text->bytes)
+        text->status = grow(text, bytes);
+    if (text->status != INVAR_OK || bytes == 0)
+        return;
+    memcpy(text->data + text->bytes, piece, bytes);
+    text->bytes += bytes;
+}
+
+/* A value or key follows: a comma goes before it unless it is the first of its list. */
+static void separate(invar_json_text *text)
+{
+    char last = text->bytes ? text->data[text->bytes - 1] : '\n';
+
+    if (last != '{' && last != '[' && last != ':' && last != '\n')
+        invar_json_text_append(text, ",", 1);
+}
+
+void invar_json_text_value(invar_json_text *text, const char *json, size_t bytes)
+{
+    separate(text);
+    invar_json_text_append(text, json, bytes);
+}
+
+void invar_json_text_open(invar_json_text *text, char bracket)
+{
+    invar_json_text_value(text, &bracket, 1);
+}
+
+void invar_json_text_close(invar_json_text *text, char bracket)
+{
+    invar_json_text_append(text, &bracket, 1);
+}
+
+void invar_json_text_newline(invar_json_text *text)
+{
+    invar_json_text_append(text, "\n", 1);
+}
+
+void invar_json_text_key(invar_json_text *text, const char *key)
+{
+    invar_json_text_string(text, key, strlen(key));
+    invar_json_text_append(text, ":", 1);
+}
+
+static void put_escaped(invar_json_text *text, char c)
+{
+    char escape[8];
+    int bytes;
+
+    if (c == '"' || c == '\\')
+        bytes = snprintf(escape, sizeof escape, "\\%c", c);
+    else if (c == '\n')
+        bytes = snprintf(escape, sizeof escape, "\\n");
+    else
+        bytes = snprintf(escape, sizeof escape, "\\u%04x", (unsigned)(unsigned char)c);
+    invar_json_text_append(text, escape, (size_t)bytes);
+}
+
+/* Bytes from `at` on that may stand as they are; 0: the first needs an escape; -1: not UTF-8. */
+static int64_t plain_run(const char *string, size_t at, size_t bytes)
+{
+    size_t i = at;
+
+    while (i < bytes) {
+        unsigned char c = (unsigned char)string[i];
+        utf8proc_int32_t point;
+        utf8proc_ssize_t length = 1;
+        if (c < 0x20 || c == '"' || c == '\\' || c == 0x7F)
+            break;
+        if (c >= 0x80)
+            length = utf8proc_iterate((const utf8proc_uint8_t *)string + i,
+                                      (utf8proc_ssize_t)(bytes - i), &point);
+        if (length < 1)
+            return -1;
+        i += (size_t)length;
+    }
+    return (int64_t)(i - at);
+}
+
+void invar_json_text_string(invar_json_text *text, const char *string, size_t bytes)
+{
+    size_t at = 0;
+
+    separate(text);
+    invar_json_text_append(text, "\"", 1);
+    while (at < bytes && text->status == INVAR_OK) {
+        int64_t run = plain_run(string, at, bytes);
+        if (run < 0) {
+            text->status =
+                INVAR_FAIL(INVAR_E_INVALID, 0, "text for JSON is not UTF-8 after byte %zu", at);
+        } else if (run == 0) {
+            put_escaped(text, string[at++]);
+        } else {
+            invar_json_text_append(text, string + at, (size_t)run);
+            at += (size_t)run;
+        }
+    }
+    invar_json_text_append(text, "\"", 1);
+}
+
+void invar_json_text_int(invar_json_text *text, int64_t value)
+{
+    char digits[24];
+    int bytes = snprintf(digits, sizeof digits, "%" PRId64, value);
+
+    invar_json_text_value(text, digits, (size_t)bytes);
+}
+
+void invar_json_text_bool(invar_json_text *text, bool value)
+{
+    if (value)
+        invar_json_text_value(text, "true", 4);
+    else
+        invar_json_text_value(text, "false", 5);
+}
+
+void invar_json_text_null(invar_json_text *text)
+{
+    invar_json_text_value(text, "null", 4);
+}
+
+void invar_json_text_digest(invar_json_text *text, const invar_digest *digest)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, digest);
+    invar_json_text_string(text, hex, INVAR_DIGEST_HEX_SIZE - 1);
+}
+
+static void put_number(invar_json_text *text, const char *digits)
+{
+    // readers take "-0" for an integer, which has no sign of zero
+    const char *shown = strcmp(digits, "-0") == 0 ? "-0.0" : digits;
+
+    invar_json_text_value(text, shown, strlen(shown));
+}
+
+static bool finite_or_fail(invar_json_text *text, double value)
+{
+    if (text->status == INVAR_OK && !isfinite(value))
+        text->status = INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "a number for JSON is not finite, and JSON has no such number");
+    return text->status == INVAR_OK;
+}
+
+void invar_json_text_f64(invar_json_text *text, double value)
+{
+    char digits[INVAR_NUMBER_SIZE];
+
+    if (!finite_or_fail(text, value))
+        return;
+    text->status = invar_number_format(digits, value);
+    if (text->status == INVAR_OK)
+        put_number(text, digits);
+}
+
+void invar_json_text_f32(invar_json_text *text, float value)
+{
+    char digits[INVAR_NUMBER_SIZE];
+
+    if (!finite_or_fail(text, (double)value))
+        return;
+    text->status = invar_number_format_f32(digits, value);
+    if (text->status == INVAR_OK)
+        put_number(text, digits);
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+/* Opens the list; false where there is none. */
+static bool open_list(invar_json_text *text, const void *values)
+{
+    if (values)
+        invar_json_text_open(text, '[');
+    else
+        invar_json_text_null(text);
+    return values != NULL;
+}
+
+void invar_json_text_ints(invar_json_text *text, const int32_t *values, int64_t count)
+{
+    if (!open_list(text, values))
+        return;
+    for (int64_t i = 0; i < count; i++)
+        invar_json_text_int(text, values[i]);
+    invar_json_text_close(text, ']');
+}
+
+void invar_json_text_bytes(invar_json_text *text, const uint8_t *values, int64_t count)
+{
+    if (!open_list(text, values))
+        return;
+    for (int64_t i = 0; i < count; i++)
+        invar_json_text_int(text, values[i]);
+    invar_json_text_close(text, ']');
+}
+
+void invar_json_text_f32s(invar_json_text *text, const float *values, int64_t count)
+{
+    if (!open_list(text, values))
+        return;
+    for (int64_t i = 0; i < count; i++)
+        invar_json_text_f32(text, values[i]);
+    invar_json_text_close(text, ']');
+}

@@ -1,0 +1,368 @@
+/*
+ * template.c - messages to one text: a model's chat template, by the real Jinja2.
+ *
+ * The child is python3 with the text of chat_template.py, which is part of this program, as its
+ * argument; -I keeps it from looking into the current folder and the user's settings.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/template.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/embedded.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "engine/ext/program.h"
+#include "engine/io/json.h"
+#include "engine/io/json_text.h"
+
+#include "base/invar_banned.h"
+
+#define TEMPLATE_MAX_BYTES ((size_t)4 << 20)
+#define CONFIG_MAX_BYTES ((size_t)8 << 20)
+#define ERROR_SIZE 160 /* of Jinja2's message, for ours */
+
+extern const invar_embedded invar_engine_scripts[]; /* chat_template.py */
+
+struct invar_template {
+    invar_program *program;
+    invar_json_text line; /* the question */
+    invar_digest hash;
+};
+
+/* What is needed to begin. */
+typedef struct beginning {
+    char *file;     /* the text of a template's own file; NULL: it is in the config */
+    json_t *config; /* tokenizer_config.json; NULL: not there */
+    json_t *variables;
+    const char *text;
+    const char *tool_text; /* NULL: the same */
+} beginning;
+
+/* ---- which template -------------------------------------------------------------------------- */
+
+static invar_status read_text(beginning *b, const char *path)
+{
+    size_t bytes;
+
+    INVAR_TRY(invar_file_read(&b->file, &bytes, path, TEMPLATE_MAX_BYTES));
+    if (memchr(b->file, '\0', bytes)) {
+        char shown[INVAR_PATH_SHOWN_SIZE];
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a NUL in a template", shown);
+    }
+    b->text = b->file;
+    return INVAR_OK;
+}
+
+/* From the member chat_template: a string, or a list of objects with name and template. */
+static invar_status choose(beginning *b)
+{
+    const json_t *value = json_object_get(b->config, "chat_template"), *item;
+    const char *name, *text;
+    size_t i;
+
+    b->text = json_string_value(value);
+    json_array_foreach(value, i, item)
+    {
+        INVAR_TRY(invar_json_string(&name, item, "name", "tokenizer_config.json: chat_template"));
+        INVAR_TRY(
+            invar_json_string(&text, item, "template", "tokenizer_config.json: chat_template"));
+        if (strcmp(name, "default") == 0)
+            b->text = text;
+        if (strcmp(name, "tool_use") == 0)
+            b->tool_text = text;
+    }
+    return INVAR_OK;
+}
+
+static invar_status find_template(beginning *b, const char *hf_dir, const char *path)
+{
+    char place[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (*hf_dir) {
+        INVAR_TRY(invar_path_join(place, sizeof place, hf_dir, "tokenizer_config.json"));
+        if (invar_path_exists(place))
+            INVAR_TRY(invar_json_read(&b->config, place, CONFIG_MAX_BYTES));
+    }
+    if (*path)
+        return read_text(b, path);
+    if (*hf_dir) {
+        INVAR_TRY(invar_path_join(place, sizeof place, hf_dir, "chat_template.jinja"));
+        if (invar_path_exists(place))
+            return read_text(b, place);
+    }
+    INVAR_TRY(choose(b));
+    if (b->text)
+        return INVAR_OK;
+    invar_path_show(shown, *hf_dir ? hf_dir : "no folder");
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "%s: no chat template: neither chat_template.jinja nor chat_template in "
+                      "tokenizer_config.json; name a file, or use prompts that are plain text",
+                      shown);
+}
+
+/* ---- variables ------------------------------------------------------------------------------- */
+
+static invar_status no_memory(void)
+{
+    return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a template's variables");
+}
+
+static invar_status add_tokens(beginning *b)
+{
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token",
+                                        "pad_token", "cls_token", "mask_token"};
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        json_t *token = json_object_get(b->config, names[i]);
+        token = json_is_object(token) ? json_object_get(token, "content") : token;
+        if (json_is_string(token) && json_object_set(b->variables, names[i], token) != 0)
+            return no_memory();
+    }
+    return INVAR_OK;
+}
+
+static invar_status add_kwargs(beginning *b, const char *kwargs)
+{
+    static const char *const taken[] = {"messages", "tools", "documents", "add_generation_prompt"};
+    invar_status status = INVAR_OK;
+    json_t *object;
+
+    if (!*kwargs)
+        return INVAR_OK;
+    INVAR_TRY(invar_json_parse(&object, "chat template kwargs", kwargs, strlen(kwargs)));
+    if (!json_is_object(object))
+        status = INVAR_FAIL(INVAR_E_INVALID, 0, "chat template kwargs: not a JSON object");
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0] && status == INVAR_OK; i++)
+        if (json_object_get(object, taken[i]))
+            status = INVAR_FAIL(INVAR_E_INVALID, 0,
+                                "chat template kwargs: \"%s\" is set by Invar itself", taken[i]);
+    if (status == INVAR_OK && json_object_update(b->variables, object) != 0)
+        status = no_memory();
+    json_decref(object);
+    return status;
+}
+
+/* The variables in canonical form: keys sorted. The caller owns *out. */
+static invar_status dump(char **out, size_t *bytes_out, const json_t *variables)
+{
+    const size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII;
+
+    *bytes_out = json_dumpb(variables, NULL, 0, flags);
+    if (*bytes_out == 0)
+        return no_memory();
+    INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a template's variables"));
+    if (json_dumpb(variables, *out, *bytes_out, flags) != *bytes_out) {
+        invar_free(*out);
+        return no_memory();
+    }
+    return INVAR_OK;
+}
+
+/* ---- the child ------------------------------------------------------------------------------- */
+
+static invar_status start(invar_template *chat, double seconds)
+{
+    static const char before[] = "python3 -I -X utf8 -c '", after[] = "'";
+    const invar_embedded *script = &invar_engine_scripts[0];
+    size_t bytes = sizeof before - 1 + script->bytes + sizeof after;
+    invar_status status;
+    char *command;
+
+    INVAR_CHECK(!memchr(script->text, '\'', script->bytes));
+    INVAR_TRY(invar_alloc((void **)&command, bytes, 1, "a command"));
+    memcpy(command, before, sizeof before - 1);
+    memcpy(command + sizeof before - 1, script->text, script->bytes);
+    memcpy(command + bytes - sizeof after, after, sizeof after);
+    status = invar_program_open(&chat->program, "chat template", command, seconds, -1);
+    invar_free(command);
+    return status;
+}
+
+/* JSON from outside as a value of the line; it may have been written on several. */
+static void put_value(invar_json_text *line, const char *json, size_t bytes)
+{
+    size_t begin;
+
+    invar_json_text_value(line, json, bytes);
+    if (line->status != INVAR_OK)
+        return;
+    begin = line->bytes - bytes;
+    for (size_t i = begin; i < line->bytes; i++)
+        if (line->data[i] == '\n' || line->data[i] == '\r')
+            line->data[i] = ' ';
+}
+
+/* Sends the line; *out is the answer, and the caller's. An answer "error" becomes ours. */
+static invar_status ask(json_t **out, invar_template *chat)
+{
+    const char *answer, *error;
+    size_t bytes;
+
+    *out = NULL;
+    invar_json_text_newline(&chat->line);
+    INVAR_TRY(chat->line.status);
+    INVAR_TRY(
+        invar_program_exchange(&answer, &bytes, chat->program, chat->line.data, chat->line.bytes));
+    INVAR_TRY(invar_json_parse(out, "the answer of chat_template.py", answer, bytes));
+    error = json_string_value(json_object_get(*out, "error"));
+    if (error) {
+        char quote[ERROR_SIZE];
+        invar_text_quote(quote, sizeof quote, error, strlen(error));
+        json_decref(*out);
+        *out = NULL;
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "chat template: %s", quote);
+    }
+    return INVAR_OK;
+}
+
+static void hash_text(invar_hasher *hasher, const char *text, size_t bytes)
+{
+    uint64_t length = bytes;
+
+    invar_hasher_update(hasher, &length, sizeof length);
+    invar_hasher_update(hasher, text, bytes);
+}
+
+static invar_status greet(invar_template *chat, const beginning *b)
+{
+    const char *tool_text = b->tool_text ? b->tool_text : "";
+    invar_json_text *line = &chat->line;
+    invar_hasher hasher;
+    char *variables;
+    size_t bytes;
+    json_t *answer;
+
+    INVAR_TRY(dump(&variables, &bytes, b->variables));
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "template");
+    invar_json_text_string(line, b->text, strlen(b->text));
+    invar_json_text_key(line, "tool_template");
+    invar_json_text_string(line, tool_text, strlen(tool_text));
+    invar_json_text_key(line, "variables");
+    invar_json_text_value(line, variables, bytes);
+    invar_json_text_close(line, '}');
+    invar_hasher_init(&hasher);
+    hash_text(&hasher, b->text, strlen(b->text));
+    hash_text(&hasher, tool_text, strlen(tool_text));
+    hash_text(&hasher, variables, bytes);
+    invar_hasher_final(&chat->hash, &hasher);
+    invar_free(variables);
+    INVAR_TRY(ask(&answer, chat));
+    json_decref(answer);
+    return INVAR_OK;
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status prepare(beginning *b, const char *hf_dir, const char *path, const char *kwargs)
+{
+    INVAR_TRY(find_template(b, hf_dir, path));
+    b->variables = json_object();
+    if (!b->variables)
+        return no_memory();
+    INVAR_TRY(add_tokens(b));
+    return add_kwargs(b, kwargs);
+}
+
+invar_status invar_template_open_within(invar_template **out, const char *hf_dir, const char *path,
+                                        const char *kwargs, double seconds)
+{
+    invar_template *chat = NULL;
+    beginning b = {0};
+    invar_status status;
+
+    *out = NULL;
+    status = prepare(&b, hf_dir, path, kwargs);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&chat, 1, sizeof *chat, "a chat template");
+    if (status == INVAR_OK) {
+        memset(chat, 0, sizeof *chat);
+        status = start(chat, seconds);
+    }
+    if (status == INVAR_OK)
+        status = greet(chat, &b);
+    invar_free(b.file);
+    json_decref(b.config);
+    json_decref(b.variables);
+    if (status != INVAR_OK) {
+        invar_template_close(chat);
+        return status;
+    }
+    *out = chat;
+    return INVAR_OK;
+}
+
+invar_status invar_template_open(invar_template **out, const char *hf_dir, const char *path,
+                                 const char *kwargs)
+{
+    return invar_template_open_within(out, hf_dir, path, kwargs, INVAR_TEMPLATE_SECONDS);
+}
+
+void invar_template_close(invar_template *chat)
+{
+    if (!chat)
+        return;
+    invar_program_close(chat->program);
+    invar_json_text_release(&chat->line);
+    invar_free(chat);
+}
+
+void invar_template_hash(invar_digest *out, const invar_template *chat)
+{
+    *out = chat->hash;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+
+/* What goes to the child as it is must be JSON, and a list. */
+static invar_status check_list(const char *name, const char *json, size_t bytes)
+{
+    json_t *value;
+    bool list;
+
+    INVAR_TRY(invar_json_parse(&value, name, json, bytes));
+    list = json_is_array(value);
+    json_decref(value);
+    return list ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON list", name);
+}
+
+invar_status invar_template_render(char **out, size_t *bytes_out, invar_template *chat,
+                                   const char *messages, const char *tools,
+                                   bool add_generation_prompt)
+{
+    invar_json_text *line = &chat->line;
+    json_t *answer, *text;
+    invar_status status;
+
+    *out = NULL;
+    *bytes_out = 0;
+    INVAR_TRY(check_list("messages", messages, strlen(messages)));
+    if (*tools)
+        INVAR_TRY(check_list("tools", tools, strlen(tools)));
+    invar_json_text_reset(line);
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "messages");
+    put_value(line, messages, strlen(messages));
+    invar_json_text_key(line, "tools");
+    put_value(line, *tools ? tools : "null", *tools ? strlen(tools) : 4);
+    invar_json_text_key(line, "add_generation_prompt");
+    invar_json_text_bool(line, add_generation_prompt);
+    invar_json_text_close(line, '}');
+    INVAR_TRY(ask(&answer, chat));
+    text = json_object_get(answer, "text");
+    if (!json_is_string(text)) {
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");
+    } else {
+        status = invar_alloc((void **)out, json_string_length(text) + 1, 1, "text");
+    }
+    if (status == INVAR_OK) {
+        *bytes_out = json_string_length(text);
+        memcpy(*out, json_string_value(text), *bytes_out + 1);
+    }
+    json_decref(answer);
+    return status;
+}

@@ -1,0 +1,359 @@
+/*
+ * tokenizer.c - text to token ids and back.
+ *
+ * The way of a text: added tokens are cut out; the rest is composed; those added tokens that look
+ * at composed text are cut out; the rest is split into words; each word is encoded.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/tokenizer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/io/tokenizer_parts.h"
+#include "engine/io/unicode.h"
+
+#include "base/invar_banned.h"
+
+/* Some bytes become several ids' worth of memory; a text this long is a mistake. */
+#define TEXT_MAX ((size_t)1 << 28)
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size, size_t text_bytes)
+{
+    invar_tokenizer *t;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "a tokenizer"));
+    memset(t, 0, sizeof *t);
+    t->size = size;
+    t->eos = -1;
+    status = invar_alloc((void **)&t->text, text_bytes, 1, "tokens");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&t->begins, (size_t)size + 1, sizeof *t->begins, "tokens");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&t->special, (size_t)size, 1, "tokens");
+    if (status != INVAR_OK) {
+        invar_tokenizer_free(t);
+        return status;
+    }
+    memset(t->begins, 0, ((size_t)size + 1) * sizeof *t->begins);
+    memset(t->special, 0, (size_t)size);
+    *out = t;
+    return INVAR_OK;
+}
+
+void invar_tokenizer_free(invar_tokenizer *tokenizer)
+{
+    if (!tokenizer)
+        return;
+    invar_added_tokens_free(tokenizer->raw);
+    invar_added_tokens_free(tokenizer->normalized);
+    invar_bpe_free(tokenizer->bpe);
+    invar_free(tokenizer->words.slots);
+    invar_free(tokenizer->text);
+    invar_free(tokenizer->begins);
+    invar_free(tokenizer->special);
+    invar_free(tokenizer);
+}
+
+static invar_status fill_alphabet(invar_tokenizer *t, const char *alphabet)
+{
+    size_t length = (size_t)t->size - 1;
+
+    memset(t->letters, -1, sizeof t->letters);
+    for (size_t i = 0; i < length; i++) {
+        unsigned char c = (unsigned char)alphabet[i];
+        if (c < 0x20 || c > 0x7E)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "byte %zu of an alphabet is 0x%02X, not printable "
+                              "ASCII",
+                              i, c);
+        if (t->letters[c] >= 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "'%c' is in an alphabet twice", c);
+        t->letters[c] = (int16_t)i;
+        t->text[i] = (char)c;
+        t->begins[i + 1] = i + 1;
+    }
+    t->begins[length + 1] = length;
+    t->special[length] = 1;
+    t->eos = (int32_t)length;
+    return INVAR_OK;
+}
+
+invar_status invar_tokenizer_alphabet(invar_tokenizer **out, const char *alphabet)
+{
+    size_t length = strlen(alphabet);
+    invar_hasher hasher;
+    invar_status status;
+
+    *out = NULL;
+    if (length == 0 || length > 128)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "an alphabet has %zu characters, not 1 to 128",
+                          length);
+    INVAR_TRY(invar_tokenizer_new(out, (int64_t)length + 1, length));
+    status = fill_alphabet(*out, alphabet);
+    if (status != INVAR_OK) {
+        invar_tokenizer_free(*out);
+        *out = NULL;
+        return status;
+    }
+    invar_hasher_init(&hasher);
+    invar_hasher_update(&hasher, "alphabet", sizeof "alphabet");
+    invar_hasher_update(&hasher, alphabet, length);
+    invar_hasher_final(&(*out)->hash, &hasher);
+    return INVAR_OK;
+}
+
+/* ---- what it knows --------------------------------------------------------------------------- */
+
+int64_t invar_tokenizer_size(const invar_tokenizer *tokenizer)
+{
+    return tokenizer->size;
+}
+
+int32_t invar_tokenizer_eos(const invar_tokenizer *tokenizer)
+{
+    return tokenizer->eos;
+}
+
+void invar_tokenizer_hash(invar_digest *out, const invar_tokenizer *tokenizer)
+{
+    *out = tokenizer->hash;
+}
+
+const char *invar_tokenizer_bytes(size_t *bytes_out, const invar_tokenizer *tokenizer, int32_t id)
+{
+    *bytes_out = 0;
+    if (id < 0 || id >= tokenizer->size)
+        return "";
+    *bytes_out = tokenizer->begins[id + 1] - tokenizer->begins[id];
+    return tokenizer->text + tokenizer->begins[id];
+}
+
+bool invar_tokenizer_special(const invar_tokenizer *tokenizer, int32_t id)
+{
+    return id >= 0 && id < tokenizer->size && tokenizer->special[id];
+}
+
+/* ---- words that are one token ---------------------------------------------------------------- */
+
+invar_status invar_word_table_new(invar_word_table *out, size_t count)
+{
+    size_t slots = 16;
+
+    while (slots < count * 2)
+        slots *= 2;
+    INVAR_TRY(invar_alloc((void **)&out->slots, slots, sizeof *out->slots, "words"));
+    memset(out->slots, -1, slots * sizeof *out->slots);
+    out->mask = slots - 1;
+    return INVAR_OK;
+}
+
+/* The slot of a word, or the empty one where it would be. */
+static int32_t *find_slot(const invar_tokenizer *t, const char *word, size_t bytes)
+{
+    invar_digest digest;
+    size_t slot, length;
+
+    invar_hash_bytes(&digest, word, bytes);
+    memcpy(&slot, digest.bytes, sizeof slot);
+    for (slot &= t->words.mask; t->words.slots[slot] >= 0; slot = (slot + 1) & t->words.mask) {
+        const char *text = invar_tokenizer_bytes(&length, t, t->words.slots[slot]);
+        if (length == bytes && memcmp(text, word, bytes) == 0)
+            break;
+    }
+    return &t->words.slots[slot];
+}
+
+int32_t invar_word_table_find(const invar_tokenizer *tokenizer, const char *word, size_t bytes)
+{
+    return tokenizer->words.slots ? *find_slot(tokenizer, word, bytes) : -1;
+}
+
+void invar_word_table_add(invar_tokenizer *tokenizer, int32_t id)
+{
+    size_t bytes;
+    const char *word = invar_tokenizer_bytes(&bytes, tokenizer, id);
+
+    *find_slot(tokenizer, word, bytes) = id;
+}
+
+/* ---- text to ids ----------------------------------------------------------------------------- */
+
+typedef struct encoder {
+    const invar_tokenizer *t;
+    int32_t *ids;
+    size_t count, capacity;
+    invar_bpe_work work;
+} encoder;
+
+/* Room for `more` ids. */
+static invar_status reserve(encoder *e, size_t more)
+{
+    size_t capacity = e->capacity ? e->capacity : 64;
+    int32_t *ids;
+
+    while (capacity < e->count + more)
+        capacity *= 2;
+    if (capacity == e->capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&ids, capacity, sizeof *ids, "token ids"));
+    if (e->ids)
+        memcpy(ids, e->ids, e->count * sizeof *ids);
+    invar_free(e->ids);
+    e->ids = ids;
+    e->capacity = capacity;
+    return INVAR_OK;
+}
+
+static invar_status encode_words(encoder *e, const char *text, size_t bytes)
+{
+    size_t length, count;
+
+    for (size_t at = 0; at < bytes; at += length) {
+        int32_t id;
+        length = invar_pattern_word(e->t->pipeline.pattern, text + at, bytes - at);
+        INVAR_TRY(reserve(e, length));
+        id = invar_word_table_find(e->t, text + at, length);
+        if (id >= 0) {
+            e->ids[e->count++] = id;
+            continue;
+        }
+        INVAR_TRY(
+            invar_bpe_word(e->ids + e->count, &count, e->t->bpe, &e->work, text + at, length));
+        e->count += count;
+    }
+    return INVAR_OK;
+}
+
+static invar_status encode_piece(encoder *e, const char *text, size_t bytes)
+{
+    invar_status status;
+    char *spaced;
+
+    if (!e->t->pipeline.prefix_space || text[0] == ' ')
+        return encode_words(e, text, bytes);
+    INVAR_TRY(invar_alloc((void **)&spaced, bytes + 1, 1, "text"));
+    spaced[0] = ' ';
+    memcpy(spaced + 1, text, bytes);
+    status = encode_words(e, spaced, bytes + 1);
+    invar_free(spaced);
+    return status;
+}
+
+/* Cuts added tokens out; what is between them goes to `rest`, which is never given nothing. */
+static invar_status cut(encoder *e, const invar_added_tokens *added, const char *text, size_t bytes,
+                        invar_status (*rest)(encoder *e, const char *text, size_t bytes))
+{
+    size_t from = 0, floor = 0;
+    invar_added_match match;
+
+    while (invar_added_tokens_find(&match, added, text, bytes, from, floor)) {
+        if (floor < match.begin)
+            INVAR_TRY(rest(e, text + floor, match.begin - floor));
+        INVAR_TRY(reserve(e, 1));
+        e->ids[e->count++] = match.id;
+        floor = match.end;
+        from = match.next;
+    }
+    return floor < bytes ? rest(e, text + floor, bytes - floor) : INVAR_OK;
+}
+
+static invar_status encode_composed(encoder *e, const char *text, size_t bytes)
+{
+    invar_status status;
+    char *composed = NULL;
+    size_t length = 0;
+
+    if (e->t->pipeline.compose)
+        INVAR_TRY(invar_unicode_compose(&composed, &length, text, bytes));
+    if (!composed)
+        return cut(e, e->t->normalized, text, bytes, encode_piece);
+    status = cut(e, e->t->normalized, composed, length, encode_piece);
+    invar_free(composed);
+    return status;
+}
+
+static invar_status encode_letters(encoder *e, const char *text, size_t bytes)
+{
+    INVAR_TRY(reserve(e, bytes));
+    for (size_t i = 0; i < bytes; i++) {
+        unsigned char c = (unsigned char)text[i];
+        if (c >= 128 || e->t->letters[c] < 0) {
+            char quote[8];
+            invar_text_quote(quote, sizeof quote, text + i, bytes - i < 4 ? bytes - i : 4);
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "byte %zu of the text, at \"%s\", is not in the built-in alphabet", i,
+                              quote);
+        }
+        e->ids[e->count++] = e->t->letters[c];
+    }
+    return INVAR_OK;
+}
+
+static invar_status check_text(const char *text, size_t bytes)
+{
+    uint32_t point;
+    size_t length;
+
+    if (bytes > TEXT_MAX)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes, more than %zu", bytes,
+                          TEXT_MAX);
+    for (size_t at = 0; at < bytes; at += length) {
+        length = invar_unicode_read(&point, text + at, bytes - at);
+        if (length == 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "byte %zu of the text is not UTF-8", at);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
+                                    const invar_tokenizer *tokenizer, const char *text,
+                                    size_t bytes)
+{
+    encoder e = {.t = tokenizer};
+    invar_status status;
+
+    *out = NULL;
+    *count_out = 0;
+    INVAR_TRY(check_text(text, bytes));
+    INVAR_TRY(reserve(&e, 1));
+    status = tokenizer->bpe ? cut(&e, tokenizer->raw, text, bytes, encode_composed)
+                            : encode_letters(&e, text, bytes);
+    invar_bpe_work_release(&e.work);
+    if (status != INVAR_OK) {
+        invar_free(e.ids);
+        return status;
+    }
+    *out = e.ids;
+    *count_out = (int64_t)e.count;
+    return INVAR_OK;
+}
+
+/* ---- ids to text ----------------------------------------------------------------------------- */
+
+invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_tokenizer *tokenizer,
+                                    const int32_t *ids, int64_t count, bool skip_special)
+{
+    invar_text_stream stream = {0};
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    *bytes_out = 0;
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        status = invar_text_stream_push(&stream, tokenizer, ids[i], skip_special);
+    if (status == INVAR_OK)
+        status = invar_text_stream_flush(&stream);
+    if (status != INVAR_OK) {
+        invar_text_stream_release(&stream);
+        return status;
+    }
+    *out = stream.text;
+    *bytes_out = stream.bytes;
+    return INVAR_OK;
+}

@@ -1,0 +1,127 @@
+/*
+ * attention.c - the attention block: norm, q k v, QK-norm, rotation, attention, output, residual.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/pass.h"
+
+#include "base/invar_banned.h"
+
+static invar_attention_shape shape_of(const invar_pass *pass, int64_t layer)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    invar_attention_shape shape = {0};
+
+    if (s->window > 0 && layer >= s->window_from)
+        shape.window = s->window;
+    return shape;
+}
+
+static invar_status rotate(invar_pass *pass, invar_op op, const invar_tensor *t, int64_t heads)
+{
+    invar_tensor view = invar_pass_heads(t, heads);
+    invar_rope_fwd_args args = {.y = view,
+                                .x = view,
+                                .positions = invar_tensor_1d((void *)pass->rows.positions,
+                                                             INVAR_DTYPE_I32, pass->rows.count),
+                                .cosine = pass->model->cosine,
+                                .sine = pass->model->sine};
+
+    return invar_caller_run(&pass->caller, op, &args);
+}
+
+static invar_status project(invar_pass *pass, const invar_layer *w, invar_acts *a)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    invar_tensor x;
+
+    INVAR_TRY(invar_block_norm(pass, &a->norm_in, &a->x, w->norm_in, 1));
+    INVAR_TRY(invar_block_operand(&x, pass, &a->norm_in, 0));
+    INVAR_TRY(invar_block_linear(pass, &a->q_raw, &x, w->wq, w->bq, NULL));
+    INVAR_TRY(invar_block_linear(pass, &a->k_raw, &x, w->wk, w->bk, NULL));
+    INVAR_TRY(invar_block_linear(pass, &a->v, &x, w->wv, w->bv, NULL));
+    if (s->qk_norm) {
+        INVAR_TRY(invar_block_norm(pass, &a->q, &a->q_raw, w->norm_q, s->heads));
+        INVAR_TRY(invar_block_norm(pass, &a->k, &a->k_raw, w->norm_k, s->kv_heads));
+    }
+    INVAR_TRY(rotate(pass, INVAR_OP_ROPE_FWD, &a->q, s->heads));
+    return rotate(pass, INVAR_OP_ROPE_FWD, &a->k, s->kv_heads);
+}
+
+/* Over the rows themselves, or over the cache that the new keys and values go into. */
+static invar_status attend(invar_pass *pass, int64_t layer, invar_acts *a)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    const invar_rows *rows = &pass->rows;
+    invar_tensor q = invar_pass_heads(&a->q, s->heads), o = invar_pass_heads(&a->o, s->heads);
+    invar_tensor k = invar_pass_heads(&a->k, s->kv_heads), v = invar_pass_heads(&a->v, s->kv_heads);
+    invar_attention_shape shape = shape_of(pass, layer);
+
+    if (!rows->cache)
+        return INVAR_CALL(&pass->caller, ATTENTION_FWD, attention_fwd, .o = o, .lse2 = a->lse2,
+                          .q = q, .k = k, .v = v, .samples = rows->samples, .shape = shape);
+    INVAR_TRY(INVAR_CALL(&pass->caller, KV_WRITE, kv_write, .cache = rows->cache[layer], .k = k,
+                         .v = v, .rows = rows->samples, .lengths = rows->lengths));
+    return INVAR_CALL(&pass->caller, ATTENTION_PAGED, attention_paged, .o = o, .q = q,
+                      .cache = rows->cache[layer], .rows = rows->samples, .lengths = rows->lengths,
+                      .shape = shape);
+}
+
+invar_status invar_block_attention(invar_pass *pass, int64_t layer, invar_acts *a)
+{
+    const invar_layer *w = &pass->model->layers[layer];
+    invar_tensor o;
+
+    INVAR_TRY(project(pass, w, a));
+    INVAR_TRY(attend(pass, layer, a));
+    INVAR_TRY(invar_block_operand(&o, pass, &a->o, 0));
+    INVAR_TRY(invar_block_linear(pass, &pass->temps.branch, &o, w->wo, NULL, NULL));
+    INVAR_TRY(
+        INVAR_CALL(&pass->caller, ADD, add, .out = a->mid, .a = a->x, .b = pass->temps.branch));
+    INVAR_TRY(invar_pass_show(pass, "q", layer, &a->q));
+    INVAR_TRY(invar_pass_show(pass, "k", layer, &a->k));
+    INVAR_TRY(invar_pass_show(pass, "v", layer, &a->v));
+    INVAR_TRY(invar_pass_show(pass, "o", layer, &a->o));
+    return invar_pass_show(pass, "attn", layer, &a->mid);
+}
+
+static invar_status attend_backward(invar_pass *pass, int64_t layer, invar_acts *a)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    invar_temps *t = &pass->temps;
+
+    INVAR_TRY(INVAR_CALL(
+        &pass->caller, ATTENTION_BWD, attention_bwd, .dq = invar_pass_heads(&t->dq, s->heads),
+        .dk = invar_pass_heads(&t->dk, s->kv_heads), .dv = invar_pass_heads(&t->dv, s->kv_heads),
+        .d_o = invar_pass_heads(&t->d_o, s->heads), .o = invar_pass_heads(&a->o, s->heads),
+        .lse2 = a->lse2, .q = invar_pass_heads(&a->q, s->heads),
+        .k = invar_pass_heads(&a->k, s->kv_heads), .v = invar_pass_heads(&a->v, s->kv_heads),
+        .samples = pass->rows.samples, .shape = shape_of(pass, layer)));
+    INVAR_TRY(rotate(pass, INVAR_OP_ROPE_BWD, &t->dq, s->heads));
+    return rotate(pass, INVAR_OP_ROPE_BWD, &t->dk, s->kv_heads);
+}
+
+invar_status invar_block_attention_backward(invar_pass *pass, int64_t layer, invar_acts *a,
+                                            invar_grads *grads)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    const invar_layer *w = &pass->model->layers[layer];
+    const invar_segments *units = &pass->rows.units;
+    invar_temps *t = &pass->temps;
+    invar_block_part out = {&t->d, w->wo, NULL};
+    invar_block_part qkv[3] = {
+        {&t->dq_raw, w->wq, w->bq}, {&t->dk_raw, w->wk, w->bk}, {&t->dv, w->wv, w->bv}};
+
+    INVAR_TRY(invar_block_linear_backward(pass, &t->d_o, &a->o, &out, 1, NULL, grads));
+    INVAR_TRY(attend_backward(pass, layer, a));
+    if (s->qk_norm) {
+        INVAR_TRY(invar_block_norm_backward(pass, &t->dq_raw, &t->dq, &a->q_raw, w->norm_q,
+                                            s->heads, units, grads));
+        INVAR_TRY(invar_block_norm_backward(pass, &t->dk_raw, &t->dk, &a->k_raw, w->norm_k,
+                                            s->kv_heads, units, grads));
+    }
+    INVAR_TRY(invar_block_linear_backward(pass, &t->branch, &a->norm_in, qkv, 3, NULL, grads));
+    INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, &a->x, w->norm_in, 1, units,
+                                        grads));
+    return INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm);
+}

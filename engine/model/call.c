@@ -1,0 +1,53 @@
+/*
+ * call.c - ops with scratch that grows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/call.h"
+
+#include "base/invar_banned.h"
+
+void invar_caller_init(invar_caller *caller, const invar_device *dev)
+{
+    *caller = (invar_caller){*dev, 0};
+    caller->dev.scratch = NULL;
+}
+
+void invar_caller_release(invar_caller *caller)
+{
+    invar_arena_free(caller->dev.scratch);
+    caller->dev.scratch = NULL;
+    caller->bytes = 0;
+}
+
+static invar_status grow(invar_caller *caller, size_t bytes)
+{
+    invar_arena *arena = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_arena_new(&arena, "scratch of ops"));
+    status = invar_arena_plan_scratch(arena, bytes);
+    if (status == INVAR_OK)
+        status = invar_arena_reserve(arena);
+    if (status != INVAR_OK) {
+        invar_arena_free(arena);
+        return status;
+    }
+    invar_arena_free(caller->dev.scratch);
+    caller->dev.scratch = arena;
+    caller->bytes = bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_caller_run(invar_caller *caller, invar_op op, const void *args)
+{
+    const invar_op_impl *impl = &caller->dev.backend->ops[op];
+
+    // an op that is missing is named by the run itself
+    if (impl->run) {
+        size_t bytes = impl->workspace(&caller->dev, args);
+        if (bytes > caller->bytes)
+            INVAR_TRY(grow(caller, bytes + bytes / 4));
+    }
+    return invar_op_run(&caller->dev, op, args);
+}

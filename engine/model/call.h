@@ -1,0 +1,38 @@
+/*
+ * call.h - a device whose scratch grows to what its ops ask for.
+ *
+ * Ops take scratch from an arena of fixed size. A caller owns such an arena and makes a larger one
+ * before an op that needs it, so that whoever calls ops need not plan them. Sizes settle after the
+ * largest batch; nothing of this reaches a result.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_CALL_H
+#define INVAR_ENGINE_MODEL_CALL_H
+
+#include "kernels-deterministic/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_caller {
+    invar_device dev; /* its scratch is the caller's own */
+    size_t bytes;     /* of scratch */
+} invar_caller;
+
+/* Takes everything but the scratch from `dev`. Nothing is allocated yet. */
+void invar_caller_init(invar_caller *caller, const invar_device *dev);
+void invar_caller_release(invar_caller *caller);
+
+/* `args` is the struct of ops.h that belongs to `op`. */
+invar_status invar_caller_run(invar_caller *caller, invar_op op, const void *args) INVAR_MUST_USE;
+
+/* INVAR_CALL(caller, ADD, add, .out = sum, .a = x, .b = y) */
+#define INVAR_CALL(caller, ID, fn, ...)                                                            \
+    invar_caller_run((caller), INVAR_OP_##ID, &(invar_##fn##_args){__VA_ARGS__})
+
+#ifdef __cplusplus
+}
+#endif
+#endif

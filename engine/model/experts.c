@@ -1,0 +1,141 @@
+/*
+ * experts.c - a mixture of experts: router, plan, gather, expert MLPs, combine.
+ *
+ * The backward adds the two gradients of the normed rows, the experts' and the router's, in this
+ * order, with one rounding.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/pass.h"
+
+#include "base/invar_banned.h"
+
+static invar_moe_router router_of(const invar_model_spec *s)
+{
+    return (invar_moe_router){.scoring = INVAR_MOE_SOFTMAX,
+                              .groups = 1,
+                              .groups_kept = 1,
+                              .group_score_top = 1,
+                              .normalise = s->normalise_experts,
+                              .scale = 1.0f};
+}
+
+int64_t invar_model_sparse_layers(const invar_model *model)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < model->spec.layers; i++)
+        count += model->spec.sparse[i];
+    return count;
+}
+
+/* The columns of this layer in an array (T, sparse layers, slots). */
+static invar_tensor routing_of(const invar_pass *pass, int64_t layer, const int32_t *routing)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    int64_t slots = s->experts_per_token, sparse = invar_model_sparse_layers(pass->model);
+    int64_t before = 0;
+    invar_tensor view;
+
+    for (int64_t i = 0; i < layer; i++)
+        before += s->sparse[i];
+    view = invar_tensor_2d((int32_t *)routing + before * slots, INVAR_DTYPE_I32, pass->rows.count,
+                           slots);
+    view.row_stride = sparse * slots;
+    return view;
+}
+
+static void shape_experts(invar_pass *pass, invar_acts *a)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    int64_t rows = pass->rows.count * s->experts_per_token, cols = s->expert_intermediate;
+    invar_tensor *shaped[] = {
+        &a->gate, &a->up, &a->act, &pass->temps.d_gate, &pass->temps.d_up, &pass->temps.d_act};
+
+    for (size_t i = 0; i < sizeof shaped / sizeof *shaped; i++)
+        *shaped[i] = invar_tensor_2d(shaped[i]->data, shaped[i]->dtype, rows, cols);
+}
+
+static invar_status route(invar_pass *pass, int64_t layer, invar_acts *a)
+{
+    const invar_layer *w = &pass->model->layers[layer];
+    const invar_rows *rows = &pass->rows;
+    invar_tensor replay = {0};
+
+    if (rows->routing)
+        a->chosen = routing_of(pass, layer, rows->routing);
+    if (rows->routing_replay)
+        replay = routing_of(pass, layer, rows->routing_replay);
+    INVAR_TRY(invar_block_linear(pass, &a->logits, &a->norm_mid, w->router, NULL, NULL));
+    INVAR_TRY(INVAR_CALL(&pass->caller, MOE_ROUTE_FWD, moe_route_fwd, .ids = a->chosen,
+                         .weights = a->weights, .scores = a->scores, .logits = a->logits,
+                         .replay = replay, .router = router_of(&pass->model->spec)));
+    a->used = rows->routing_replay ? replay : a->chosen;
+    return INVAR_CALL(&pass->caller, MOE_PLAN, moe_plan, .row_token = a->row_token,
+                      .slot_row = a->slot_row, .expert_start = a->expert_start, .ids = a->used,
+                      .experts = pass->model->spec.experts);
+}
+
+invar_status invar_block_experts(invar_pass *pass, int64_t layer, invar_acts *a)
+{
+    const invar_layer *w = &pass->model->layers[layer];
+    invar_segments experts = {a->expert_start, pass->model->spec.experts};
+    invar_tensor x, act;
+
+    shape_experts(pass, a);
+    INVAR_TRY(route(pass, layer, a));
+    INVAR_TRY(INVAR_CALL(&pass->caller, MOE_GATHER_FWD, moe_gather_fwd, .out = a->gathered,
+                         .x = a->norm_mid, .row_token = a->row_token));
+    INVAR_TRY(invar_block_operand(&x, pass, &a->gathered, 0));
+    INVAR_TRY(invar_block_linear(pass, &a->gate, &x, w->gate, NULL, &experts));
+    INVAR_TRY(invar_block_linear(pass, &a->up, &x, w->up, NULL, &experts));
+    INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_FWD, swiglu_fwd, .y = a->act, .gate = a->gate,
+                         .up = a->up));
+    INVAR_TRY(invar_block_operand(&act, pass, &a->act, 0));
+    INVAR_TRY(invar_block_linear(pass, &a->expert_y, &act, w->down, NULL, &experts));
+    INVAR_TRY(INVAR_CALL(&pass->caller, MOE_COMBINE_FWD, moe_combine_fwd, .out = pass->temps.branch,
+                         .y = a->expert_y, .weights = a->weights, .slot_row = a->slot_row));
+    return invar_pass_show(pass, "router", layer, &a->logits);
+}
+
+static invar_status experts_backward(invar_pass *pass, const invar_layer *w, invar_acts *a,
+                                     invar_grads *grads)
+{
+    invar_temps *t = &pass->temps;
+    invar_block_part down = {&t->d_expert_y, w->down, NULL};
+    invar_block_part inner[2] = {{&t->d_gate, w->gate, NULL}, {&t->d_up, w->up, NULL}};
+
+    INVAR_TRY(INVAR_CALL(&pass->caller, MOE_COMBINE_BWD, moe_combine_bwd, .dy = t->d_expert_y,
+                         .dweights = t->d_weights, .dout = t->d, .y = a->expert_y,
+                         .weights = a->weights, .slot_row = a->slot_row));
+    INVAR_TRY(invar_block_linear_backward(pass, &t->d_act, &a->act, &down, 1, a, grads));
+    INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_BWD, swiglu_bwd, .dgate = t->d_gate, .dup = t->d_up,
+                         .dy = t->d_act, .gate = a->gate, .up = a->up));
+    INVAR_TRY(invar_block_linear_backward(pass, &t->d_gathered, &a->gathered, inner, 2, a, grads));
+    return INVAR_CALL(&pass->caller, MOE_GATHER_BWD, moe_gather_bwd, .dx = t->d_norm,
+                      .dout = t->d_gathered, .slot_row = a->slot_row);
+}
+
+static invar_status router_backward(invar_pass *pass, const invar_layer *w, invar_acts *a,
+                                    invar_grads *grads)
+{
+    invar_temps *t = &pass->temps;
+    invar_block_part part = {&t->d_logits, w->router, NULL};
+
+    INVAR_TRY(INVAR_CALL(&pass->caller, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = t->d_logits,
+                         .dweights = t->d_weights, .ids = a->used, .scores = a->scores,
+                         .router = router_of(&pass->model->spec)));
+    return invar_block_linear_backward(pass, &t->d_router, &a->norm_mid, &part, 1, NULL, grads);
+}
+
+invar_status invar_block_experts_backward(invar_pass *pass, int64_t layer, invar_acts *a,
+                                          invar_grads *grads)
+{
+    const invar_layer *w = &pass->model->layers[layer];
+    invar_temps *t = &pass->temps;
+
+    shape_experts(pass, a);
+    INVAR_TRY(experts_backward(pass, w, a, grads));
+    INVAR_TRY(router_backward(pass, w, a, grads));
+    return INVAR_CALL(&pass->caller, ADD, add, .out = t->branch, .a = t->d_norm, .b = t->d_router);
+}

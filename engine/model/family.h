@@ -1,0 +1,31 @@
+/*
+ * family.h - what sets the families of models apart.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_FAMILY_H
+#define INVAR_ENGINE_MODEL_FAMILY_H
+
+#include "engine/model/spec.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_family_facts {
+    const char *name;       /* model_type */
+    const char *class_name; /* of transformers, before "ForCausalLM" */
+    bool qkv_bias;
+    bool qk_norm;
+    bool windows; /* of attention, in the upper layers */
+    bool experts;
+    int64_t head_dim; /* where config.json has none; 0: hidden / heads */
+} invar_family_facts;
+
+/* `family` is in range. */
+const invar_family_facts *invar_family_facts_of(invar_family family);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,241 @@
+/*
+ * forward.c - the walk through a model: embedding, layers, and back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/forward.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/pass.h"
+
+#include "base/invar_banned.h"
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static size_t padded(size_t bytes)
+{
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
+static size_t master_bytes(const invar_param *p)
+{
+    return padded((size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float));
+}
+
+invar_status invar_grads_new(invar_grads **out, const invar_model *model)
+{
+    bool tied = model->head == model->embedding;
+    invar_grads *grads = NULL;
+    size_t bytes = tied ? master_bytes(model->embedding) : 0;
+    invar_status status;
+    char *next;
+
+    *out = NULL;
+    for (int64_t i = 0; i < model->n_params; i++)
+        bytes += master_bytes(&model->params[i]);
+    INVAR_TRY(invar_alloc((void **)&grads, 1, sizeof *grads, "gradients"));
+    *grads = (invar_grads){.bytes = bytes};
+    status = invar_alloc((void **)&grads->of, (size_t)model->n_params, sizeof *grads->of,
+                         "the list of gradients");
+    if (status == INVAR_OK)
+        status = invar_alloc(&grads->memory, bytes, 1, "gradients");
+    if (status != INVAR_OK) {
+        invar_grads_free(grads);
+        return status;
+    }
+    next = grads->memory;
+    for (int64_t i = 0; i < model->n_params; i++) {
+        grads->of[i] = model->params[i].master;
+        grads->of[i].data = next;
+        next += master_bytes(&model->params[i]);
+    }
+    if (tied) {
+        grads->tied_head = model->embedding->master;
+        grads->tied_head.data = next;
+    }
+    invar_grads_zero(grads);
+    *out = grads;
+    return INVAR_OK;
+}
+
+void invar_grads_free(invar_grads *grads)
+{
+    if (!grads)
+        return;
+    invar_free(grads->of);
+    invar_free(grads->memory);
+    invar_free(grads);
+}
+
+void invar_grads_zero(invar_grads *grads)
+{
+    memset(grads->memory, 0, grads->bytes);
+}
+
+invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
+{
+    const invar_tensor *sum = &grads->of[0]; // the embedding comes first
+    invar_caller caller;
+    invar_status status;
+
+    if (!invar_tensor_present(&grads->tied_head))
+        return INVAR_OK;
+    INVAR_CHECK(model->embedding == &model->params[0]);
+    invar_caller_init(&caller, dev);
+    status = INVAR_CALL(&caller, ADD, add, .out = *sum, .a = grads->tied_head, .b = *sum);
+    invar_caller_release(&caller);
+    return status;
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
+                            const invar_pass_options *options)
+{
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a pass"));
+    memset(*out, 0, sizeof **out);
+    (*out)->options = *options;
+    invar_caller_init(&(*out)->caller, dev);
+    return INVAR_OK;
+}
+
+void invar_pass_free(invar_pass *pass)
+{
+    if (!pass)
+        return;
+    invar_caller_release(&pass->caller);
+    invar_free(pass->acts);
+    invar_free(pass->x);
+    invar_free(pass->memory);
+    invar_free(pass->head_memory);
+    invar_free(pass);
+}
+
+void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe)
+{
+    pass->probe = probe ? *probe : (invar_forward_probe){0};
+}
+
+invar_status invar_pass_show(invar_pass *pass, const char *point, int64_t layer,
+                             const invar_tensor *rows)
+{
+    if (!pass->probe.take || rows->shape[0] != pass->rows.count)
+        return INVAR_OK;
+    return pass->probe.take(pass->probe.payload, point, layer, rows, &pass->rows.samples);
+}
+
+invar_tensor *invar_pass_grad(const invar_pass *pass, invar_grads *grads, const invar_param *p)
+{
+    return &grads->of[p - pass->model->params];
+}
+
+invar_tensor invar_pass_heads(const invar_tensor *t, int64_t heads)
+{
+    return invar_tensor_3d(t->data, t->dtype, t->shape[0], heads, t->shape[1] / heads);
+}
+
+invar_status invar_block_norm(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
+                              const invar_param *weight, int64_t heads)
+{
+    return INVAR_CALL(&pass->caller, RMSNORM_FWD, rmsnorm_fwd, .y = invar_pass_heads(y, heads),
+                      .x = invar_pass_heads(x, heads), .weight = weight->weight,
+                      .eps = pass->model->spec.norm_eps);
+}
+
+invar_status invar_block_norm_backward(invar_pass *pass, const invar_tensor *dx,
+                                       const invar_tensor *dy, const invar_tensor *x,
+                                       const invar_param *weight, int64_t heads,
+                                       const invar_segments *units, invar_grads *grads)
+{
+    return INVAR_CALL(&pass->caller, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_pass_heads(dx, heads),
+                      .dweight = *invar_pass_grad(pass, grads, weight),
+                      .dy = invar_pass_heads(dy, heads), .x = invar_pass_heads(x, heads),
+                      .weight = weight->weight, .units = *units, .eps = pass->model->spec.norm_eps);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static invar_acts *acts_of(invar_pass *pass, int64_t layer)
+{
+    invar_acts *a = &pass->acts[pass->n_acts > 1 ? layer : 0];
+
+    a->x = pass->x[layer];
+    a->y = pass->x[layer + 1];
+    return a;
+}
+
+static invar_status run_layer(invar_pass *pass, int64_t layer)
+{
+    invar_acts *a = acts_of(pass, layer);
+
+    INVAR_TRY(invar_block_attention(pass, layer, a));
+    return invar_block_mlp(pass, layer, a);
+}
+
+static invar_tensor ids_of(const invar_pass *pass)
+{
+    return invar_tensor_1d((void *)pass->rows.ids, INVAR_DTYPE_I32, pass->rows.count);
+}
+
+invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const invar_rows *rows)
+{
+    pass->model = model;
+    pass->rows = *rows;
+    pass->state = INVAR_PASS_EMPTY;
+    if (rows->cache && pass->options.train)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
+    INVAR_TRY(invar_pass_lay_out(pass));
+    INVAR_TRY(INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = pass->x[0],
+                         .table = model->embedding->weight, .ids = ids_of(pass)));
+    INVAR_TRY(invar_pass_show(pass, "embed", -1, &pass->x[0]));
+    for (int64_t i = 0; i < model->spec.layers; i++)
+        INVAR_TRY(run_layer(pass, i));
+    pass->state = INVAR_PASS_RUN;
+    return INVAR_OK;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* The layer's activations are there again; nothing is shown a second time. */
+static invar_status restore_layer(invar_pass *pass, int64_t layer)
+{
+    invar_forward_probe probe = pass->probe;
+    invar_status status;
+
+    if (!pass->options.recompute || layer == pass->model->spec.layers - 1)
+        return INVAR_OK; // the last layer's are still there
+    pass->probe = (invar_forward_probe){0};
+    status = run_layer(pass, layer);
+    pass->probe = probe;
+    return status;
+}
+
+static invar_status walk_back(invar_pass *pass, invar_grads *grads)
+{
+    for (int64_t i = pass->model->spec.layers - 1; i >= 0; i--) {
+        invar_acts *a = acts_of(pass, i);
+        INVAR_TRY(restore_layer(pass, i));
+        INVAR_TRY(invar_block_mlp_backward(pass, i, a, grads));
+        INVAR_TRY(invar_block_attention_backward(pass, i, a, grads));
+        INVAR_TRY(invar_pass_show(pass, "dx", i, &pass->temps.d));
+    }
+    return INVAR_CALL(&pass->caller, EMBEDDING_BWD, embedding_bwd,
+                      .dtable = *invar_pass_grad(pass, grads, pass->model->embedding),
+                      .dout = pass->temps.d, .ids = ids_of(pass));
+}
+
+invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
+                                 invar_grads *grads)
+{
+    INVAR_TRY(invar_head_backward(pass, dlogp, dentropy, grads));
+    return walk_back(pass, grads);
+}
+
+invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
+                                        const invar_segments *units, invar_grads *grads)
+{
+    INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
+    return walk_back(pass, grads);
+}

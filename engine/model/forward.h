@@ -1,0 +1,121 @@
+/*
+ * forward.h - the one forward of rollout, scoring and training, and its backward.
+ *
+ * A pass is memory for activations, grown on demand and reused. `run` takes packed rows through the
+ * embedding and all layers. Attention reads either the rows themselves (whole samples: scoring and
+ * training) or a paged cache (rollout); the bits of a row are the same. `head` takes chosen rows
+ * through the last norm and the head to log-probabilities, `logits` stops before them. `backward`
+ * walks back over what the last run and head left, and adds to gradients.
+ *
+ * Bits of a row depend on its own sequence only: never on other rows, the packing, the chunking.
+ * Gradients depend on the order of units, which is the order of samples: a micro-batch is a run of
+ * whole units, and micro-batches come in order.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_FORWARD_H
+#define INVAR_ENGINE_MODEL_FORWARD_H
+
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rows of a micro-batch, in order of (sample, position). */
+typedef struct invar_rows {
+    int64_t count;            /* T */
+    const int32_t *ids;       /* (T) */
+    const int32_t *positions; /* (T) */
+    invar_segments samples;   /* rows of each sample, or of each sequence of the cache */
+    invar_segments units;     /* for backward; runs of whole samples */
+    /* Paged attention: the cache of each layer and the lengths with the new rows; else NULL. */
+    const invar_kv_pages *cache; /* (layers) */
+    const int64_t *lengths;      /* (samples) */
+    /* Experts: what an earlier run chose, and where to note what this run chose; may be NULL. */
+    const int32_t *routing_replay; /* (T, sparse layers, slots) */
+    int32_t *routing;              /* (T, sparse layers, slots): the router's own choice */
+} invar_rows;
+
+/* Rows whose next token's log-probability is wanted; ascending. */
+typedef struct invar_head_rows {
+    int64_t count;          /* R */
+    const int64_t *row;     /* (R) rows of the last run */
+    const int32_t *targets; /* (R) the token after each */
+    invar_segments units;   /* over R; for backward */
+    float temperature;
+} invar_head_rows;
+
+/* Gradients: one f32 tensor per parameter, accumulating; a tied head has one of its own. */
+typedef struct invar_grads {
+    invar_tensor *of;       /* (n_params), shaped as the masters */
+    invar_tensor tied_head; /* present where the head is the embedding */
+    void *memory;
+    size_t bytes;
+} invar_grads;
+
+invar_status invar_grads_new(invar_grads **out, const invar_model *model) INVAR_MUST_USE;
+void invar_grads_free(invar_grads *grads);
+void invar_grads_zero(invar_grads *grads);
+
+/* Once a step, after the last backward: embedding += head, where tied (head + embedding). */
+invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
+                              const invar_device *dev) INVAR_MUST_USE;
+
+/* Where activations are shown to: called in the order of execution, for rows of whole samples. */
+typedef struct invar_forward_probe {
+    invar_status (*take)(void *payload, const char *point, int64_t layer, const invar_tensor *rows,
+                         const invar_segments *samples);
+    void *payload;
+} invar_forward_probe;
+
+typedef struct invar_pass invar_pass;
+
+typedef struct invar_pass_options {
+    bool train;        /* keep what backward needs */
+    bool recompute;    /* keep a layer's input only, and run the layer again in backward */
+    int64_t head_rows; /* most rows of logits at a time; 0: no limit. Never cuts a unit. */
+} invar_pass_options;
+
+/* The device is used by every call; its scratch is replaced by one that the pass grows. */
+invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
+                            const invar_pass_options *options) INVAR_MUST_USE;
+void invar_pass_free(invar_pass *pass);
+
+/* NULL ends it. */
+void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe);
+
+/* Through all layers. The arrays of `rows` are borrowed until the backward or the next run. */
+invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
+                            const invar_rows *rows) INVAR_MUST_USE;
+
+/* Log-probabilities of targets and, if wanted, entropies: (R) each. After run. */
+invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, float *logp_out,
+                             float *entropy_out) INVAR_MUST_USE;
+
+/*
+ * Logits of rows of the last run: (R, vocab) f32, borrowed until the next call on the pass. For a
+ * critic (R, 1): the values.
+ */
+invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_t *row,
+                               int64_t count) INVAR_MUST_USE;
+
+/*
+ * Gradients of sum(dlogp * logp) + sum(dentropy * entropy) over the rows of the last head, added to
+ * `grads`. dentropy may be NULL. With `train` only, once per run.
+ */
+invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
+                                 invar_grads *grads) INVAR_MUST_USE;
+
+/* The same for a critic: gradients of sum(dvalue * value) over the rows of the last logits. */
+invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
+                                        const invar_segments *units,
+                                        invar_grads *grads) INVAR_MUST_USE;
+
+/* Number of sparse layers: the middle extent of routing. */
+int64_t invar_model_sparse_layers(const invar_model *model);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,97 @@
+/*
+ * linear.c - linear layers in the model's format: what is quantised, and when.
+ *
+ * fp32, bf16: operands as stored. fp8, mxfp8: activations and gradients are quantised for the
+ * product; weight gradients take both as stored. int4: weights only.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/pass.h"
+
+#include "base/invar_banned.h"
+
+static bool quantises_operands(const invar_param *w)
+{
+    return w->weight.dtype == INVAR_DTYPE_FP8 || w->weight.dtype == INVAR_DTYPE_MXFP8;
+}
+
+invar_status invar_block_operand(invar_tensor *out, invar_pass *pass, const invar_tensor *x,
+                                 int slot)
+{
+    const invar_tensor *room = &pass->temps.operand[slot];
+
+    *out = *x;
+    if (!invar_tensor_present(room))
+        return INVAR_OK;
+    *out =
+        invar_tensor_quantised(room->data, room->scale, room->dtype, 1, x->shape[0], x->shape[1]);
+    return INVAR_CALL(&pass->caller, QUANTISE, quantise, .q = *out, .x = *x);
+}
+
+invar_status invar_block_linear(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
+                                const invar_param *w, const invar_param *bias,
+                                const invar_segments *experts)
+{
+    invar_tensor none = {0};
+
+    if (experts)
+        return INVAR_CALL(&pass->caller, MOE_LINEAR_FWD, moe_linear_fwd, .y = *y, .x = *x,
+                          .w = w->weight, .experts = *experts, .k_shards = 1);
+    return INVAR_CALL(&pass->caller, LINEAR_FWD, linear_fwd, .y = *y, .x = *x, .w = w->weight,
+                      .bias = bias ? bias->weight : none, .k_shards = 1);
+}
+
+static invar_status input_gradient(invar_pass *pass, const invar_tensor *dx,
+                                   const invar_linear_part *parts, int32_t n_parts,
+                                   const invar_segments *experts)
+{
+    invar_linear_dx_args dense = {.dx = *dx, .n_parts = n_parts, .k_shards = 1};
+    invar_moe_linear_dx_args grouped = {.dx = *dx, .n_parts = n_parts, .k_shards = 1};
+
+    for (int32_t i = 0; i < n_parts; i++)
+        dense.parts[i] = grouped.parts[i] = parts[i];
+    if (!experts)
+        return invar_caller_run(&pass->caller, INVAR_OP_LINEAR_DX, &dense);
+    grouped.experts = *experts;
+    return invar_caller_run(&pass->caller, INVAR_OP_MOE_LINEAR_DX, &grouped);
+}
+
+static invar_status weight_gradient(invar_pass *pass, const invar_block_part *part,
+                                    const invar_tensor *x, const invar_acts *acts,
+                                    const invar_segments *experts, invar_grads *grads)
+{
+    const invar_tensor *dw = invar_pass_grad(pass, grads, part->w);
+
+    if (experts)
+        return INVAR_CALL(&pass->caller, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *part->dy,
+                          .x = *x, .row_token = acts->row_token, .experts = *experts,
+                          .units = pass->rows.units);
+    INVAR_TRY(INVAR_CALL(&pass->caller, LINEAR_DW, linear_dw, .dw = *dw, .dy = *part->dy, .x = *x,
+                         .units = pass->rows.units));
+    if (!part->bias)
+        return INVAR_OK;
+    return INVAR_CALL(&pass->caller, TOKEN_SUM, token_sum,
+                      .out = *invar_pass_grad(pass, grads, part->bias), .x = *part->dy,
+                      .units = pass->rows.units);
+}
+
+invar_status invar_block_linear_backward(invar_pass *pass, const invar_tensor *dx,
+                                         const invar_tensor *x, const invar_block_part *parts,
+                                         int32_t n_parts, const invar_acts *acts,
+                                         invar_grads *grads)
+{
+    invar_linear_part operands[INVAR_LINEAR_MAX_PARTS];
+    invar_segments groups = {NULL, 0}, *experts = NULL;
+
+    if (acts) {
+        groups = (invar_segments){acts->expert_start, pass->model->spec.experts};
+        experts = &groups;
+    }
+    for (int32_t i = 0; i < n_parts; i++) {
+        operands[i] = (invar_linear_part){*parts[i].dy, parts[i].w->weight};
+        if (quantises_operands(parts[i].w))
+            INVAR_TRY(invar_block_operand(&operands[i].dy, pass, parts[i].dy, i));
+        INVAR_TRY(weight_gradient(pass, &parts[i], x, acts, experts, grads));
+    }
+    return input_gradient(pass, dx, operands, n_parts, experts);
+}

@@ -1,0 +1,268 @@
+/*
+ * memory.c - where the activations of a pass lie.
+ *
+ * The layout is a list of calls that hand out pieces of one block, made twice: once without a block
+ * to learn its size, once for real. So it is a pure function of model, rows and options.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/pass.h"
+
+#include "base/invar_banned.h"
+
+typedef struct carver {
+    char *block; /* NULL: only adds up */
+    size_t used;
+} carver;
+
+static void *carve(carver *c, size_t bytes)
+{
+    void *piece = c->block ? c->block + c->used : NULL;
+
+    c->used += (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    return piece;
+}
+
+static invar_tensor take(carver *c, invar_dtype dtype, int64_t rows, int64_t cols)
+{
+    size_t bytes = (size_t)(rows * cols) * (size_t)invar_dtype_bits(dtype) / 8;
+
+    return invar_tensor_2d(carve(c, bytes), dtype, rows, cols);
+}
+
+static invar_tensor take_vector(carver *c, invar_dtype dtype, int64_t n)
+{
+    return invar_tensor_1d(carve(c, (size_t)n * (size_t)invar_dtype_bits(dtype) / 8), dtype, n);
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* The extents that the buffers depend on. */
+typedef struct extents {
+    invar_dtype storage;
+    int64_t t, hidden, q, kv, heads;
+    int64_t dense;  /* widest dense MLP, 0: none */
+    int64_t expert; /* 0: no experts */
+    int64_t p;      /* expert rows */
+    int64_t experts, slots;
+} extents;
+
+static extents measure(const invar_pass *pass)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    extents e = {.storage = pass->model->storage,
+                 .t = pass->rows.count,
+                 .hidden = s->hidden,
+                 .q = s->heads * s->head_dim,
+                 .kv = s->kv_heads * s->head_dim,
+                 .heads = s->heads,
+                 .experts = s->experts,
+                 .slots = s->experts_per_token};
+
+    for (int64_t i = 0; i < s->layers; i++)
+        if (s->sparse[i])
+            e.expert = s->expert_intermediate;
+        else
+            e.dense = s->intermediate;
+    e.p = e.expert ? e.t * e.slots : 0;
+    return e;
+}
+
+/*
+ * All but x and y, which are the residual stream's. The MLP's buffers have room for the widest kind
+ * of MLP that will use them; the blocks shape them.
+ */
+static void lay_out_acts(invar_acts *a, carver *c, const extents *e, bool qk_norm, bool dense,
+                         bool sparse)
+{
+    int64_t wide = larger(dense ? e->t * e->dense : 0, sparse ? e->p * e->expert : 0);
+
+    a->norm_in = take(c, e->storage, e->t, e->hidden);
+    a->q = take(c, e->storage, e->t, e->q);
+    a->k = take(c, e->storage, e->t, e->kv);
+    a->v = take(c, e->storage, e->t, e->kv);
+    a->q_raw = qk_norm ? take(c, e->storage, e->t, e->q) : a->q;
+    a->k_raw = qk_norm ? take(c, e->storage, e->t, e->kv) : a->k;
+    a->o = take(c, e->storage, e->t, e->q);
+    a->lse2 = take(c, INVAR_DTYPE_F32, e->t, e->heads);
+    a->mid = take(c, e->storage, e->t, e->hidden);
+    a->norm_mid = take(c, e->storage, e->t, e->hidden);
+    a->gate = take(c, e->storage, 1, wide);
+    a->up = take(c, e->storage, 1, wide);
+    a->act = take(c, e->storage, 1, wide);
+    if (!sparse)
+        return;
+    a->logits = take(c, INVAR_DTYPE_F32, e->t, e->experts);
+    a->scores = take(c, INVAR_DTYPE_F32, e->t, e->experts);
+    a->weights = take(c, INVAR_DTYPE_F32, e->t, e->slots);
+    a->chosen = take(c, INVAR_DTYPE_I32, e->t, e->slots);
+    a->slot_row = take(c, INVAR_DTYPE_I32, e->t, e->slots);
+    a->row_token = take_vector(c, INVAR_DTYPE_I32, e->p);
+    a->gathered = take(c, e->storage, e->p, e->hidden);
+    a->expert_y = take(c, e->storage, e->p, e->hidden);
+    a->expert_start = carve(c, (size_t)(e->experts + 1) * sizeof *a->expert_start);
+}
+
+static invar_dtype operand_type(invar_format format)
+{
+    switch (format) {
+    case INVAR_FORMAT_FP8: return INVAR_DTYPE_FP8;
+    case INVAR_FORMAT_MXFP8: return INVAR_DTYPE_MXFP8;
+    default: return INVAR_DTYPE_NONE;
+    }
+}
+
+/* Room for the widest operand; its view is made where it is used. */
+static void lay_out_operands(invar_pass *pass, carver *c, const extents *e)
+{
+    invar_dtype dtype = operand_type(pass->model->format);
+    int64_t widest = larger(larger(e->hidden, e->q), e->kv);
+    int64_t rows = larger(e->t, e->p);
+
+    widest = larger(larger(widest, e->dense), e->expert);
+    for (int i = 0; i < 3; i++) {
+        invar_tensor *t = &pass->temps.operand[i];
+        memset(t, 0, sizeof *t);
+        if (dtype == INVAR_DTYPE_NONE)
+            continue;
+        *t = take(c, dtype, rows, widest);
+        t->scale = carve(c, invar_tensor_scale_bytes(t));
+    }
+}
+
+static void lay_out_backward(invar_pass *pass, carver *c, const extents *e)
+{
+    invar_temps *t = &pass->temps;
+    bool qk_norm = pass->model->spec.qk_norm;
+    int64_t wide = larger(e->t * e->dense, e->p * e->expert);
+
+    t->d = take(c, e->storage, e->t, e->hidden);
+    t->d_norm = take(c, e->storage, e->t, e->hidden);
+    t->d_o = take(c, e->storage, e->t, e->q);
+    t->dq = take(c, e->storage, e->t, e->q);
+    t->dk = take(c, e->storage, e->t, e->kv);
+    t->dv = take(c, e->storage, e->t, e->kv);
+    t->dq_raw = qk_norm ? take(c, e->storage, e->t, e->q) : t->dq;
+    t->dk_raw = qk_norm ? take(c, e->storage, e->t, e->kv) : t->dk;
+    t->d_act = take(c, e->storage, 1, wide);
+    t->d_gate = take(c, e->storage, 1, wide);
+    t->d_up = take(c, e->storage, 1, wide);
+    if (!e->expert)
+        return;
+    t->d_router = take(c, e->storage, e->t, e->hidden);
+    t->d_expert_y = take(c, e->storage, e->p, e->hidden);
+    t->d_gathered = take(c, e->storage, e->p, e->hidden);
+    t->d_weights = take(c, INVAR_DTYPE_F32, e->t, e->slots);
+    t->d_logits = take(c, e->storage, e->t, e->experts);
+}
+
+static void lay_out_layers(invar_pass *pass, carver *c)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    extents e = measure(pass);
+    bool keep = pass->options.train;
+
+    // without a backward two rows of the residual stream alternate
+    for (int64_t i = 0; i <= s->layers; i++)
+        pass->x[i] = keep || i < 2 ? take(c, e.storage, e.t, e.hidden) : pass->x[i - 2];
+    for (int64_t i = 0; i < pass->n_acts; i++) {
+        bool alone = pass->n_acts == s->layers;
+        bool sparse = alone ? s->sparse[i] : e.expert != 0;
+        bool dense = alone ? !s->sparse[i] : e.dense != 0;
+        lay_out_acts(&pass->acts[i], c, &e, s->qk_norm, dense, sparse);
+    }
+    pass->temps.branch = take(c, e.storage, e.t, e.hidden);
+    lay_out_operands(pass, c, &e);
+    if (keep)
+        lay_out_backward(pass, c, &e);
+}
+
+/* The lists that depend on the model alone. */
+static invar_status lay_out_lists(invar_pass *pass)
+{
+    int64_t layers = pass->model->spec.layers;
+    int64_t acts = pass->options.train && !pass->options.recompute ? layers : 1;
+
+    if (pass->n_acts != acts || pass->n_x != layers + 1) {
+        invar_free(pass->acts);
+        invar_free(pass->x);
+        pass->acts = NULL;
+        pass->x = NULL;
+        pass->n_acts = pass->n_x = 0;
+        INVAR_TRY(invar_alloc((void **)&pass->acts, (size_t)acts, sizeof *pass->acts,
+                              "the list of activations"));
+        INVAR_TRY(invar_alloc((void **)&pass->x, (size_t)layers + 1, sizeof *pass->x,
+                              "the list of layer inputs"));
+        pass->n_acts = acts;
+        pass->n_x = layers + 1;
+    }
+    memset(pass->acts, 0, (size_t)acts * sizeof *pass->acts);
+    memset(&pass->temps, 0, sizeof pass->temps);
+    return INVAR_OK;
+}
+
+/* Replaces the block where it is too small; a little more, so that growth soon ends. */
+static invar_status ensure(void **block, size_t *have, size_t need, const char *what)
+{
+    if (need <= *have)
+        return INVAR_OK;
+    invar_free(*block);
+    *block = NULL;
+    *have = 0;
+    INVAR_TRY(invar_alloc(block, need + need / 8, 1, what));
+    *have = need + need / 8;
+    return INVAR_OK;
+}
+
+invar_status invar_pass_lay_out(invar_pass *pass)
+{
+    carver c = {NULL, 0};
+
+    INVAR_TRY(lay_out_lists(pass));
+    lay_out_layers(pass, &c);
+    INVAR_TRY(ensure(&pass->memory, &pass->bytes, c.used, "activations"));
+    c = (carver){pass->memory, 0};
+    lay_out_layers(pass, &c);
+    return INVAR_OK;
+}
+
+static void lay_out_head(invar_pass *pass, carver *c, int64_t rows, int64_t piece)
+{
+    const invar_model *m = pass->model;
+    invar_head_acts *h = &pass->tail;
+    int64_t width = m->head->rows, hidden = m->spec.hidden;
+
+    h->x = take(c, m->storage, rows, hidden);
+    h->norm = take(c, m->storage, rows, hidden);
+    h->logits = take(c, INVAR_DTYPE_F32, piece, width);
+    h->logp = take_vector(c, INVAR_DTYPE_F32, rows);
+    h->entropy = take_vector(c, INVAR_DTYPE_F32, rows);
+    h->max = take_vector(c, INVAR_DTYPE_F32, rows);
+    h->logsum = take_vector(c, INVAR_DTYPE_F32, rows);
+    h->row = carve(c, (size_t)rows * sizeof *h->row);
+    h->start = carve(c, (size_t)(rows + 2) * sizeof *h->start);
+    h->whole = piece == rows;
+    if (!pass->options.train)
+        return;
+    h->d_logits = m->storage == INVAR_DTYPE_F32 ? h->logits : take(c, m->storage, piece, width);
+    h->d_norm = take(c, m->storage, rows, hidden);
+    h->d_x = take(c, m->storage, rows, hidden);
+}
+
+invar_status invar_pass_lay_out_head(invar_pass *pass, int64_t rows, int64_t piece)
+{
+    carver c = {NULL, 0};
+
+    memset(&pass->tail, 0, sizeof pass->tail);
+    lay_out_head(pass, &c, rows, piece);
+    INVAR_TRY(ensure(&pass->head_memory, &pass->head_bytes, c.used, "rows of the head"));
+    c = (carver){pass->head_memory, 0};
+    lay_out_head(pass, &c, rows, piece);
+    return INVAR_OK;
+}

@@ -1,0 +1,375 @@
+/*
+ * model.c - the memory of parameters, their first values and their compute form.
+ *
+ * Initialisation, normative: value i of parameter p is std * z, where z is a normal number made by
+ * Box and Muller in double from Philox with counter (i / 4 low, i / 4 high, p, 0) and key
+ * (seed, 2): words 0 and 1 give z of i % 4 = 0 and 1, words 2 and 3 the other two;
+ * u = (w + 0.5) * 2^-32, z = sqrt(-2 log u_a) * cos(2 pi u_b), then sin; rounded to f32, times std.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/model.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/call.h"
+#include "engine/model/params.h"
+#include "kernels-deterministic/math/bf16.h"
+#include "kernels-deterministic/math/elementary_f64.h"
+#include "kernels-deterministic/math/philox.h"
+
+#include "base/invar_banned.h"
+
+#define PURPOSE_INIT 2
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+typedef struct format_facts {
+    const char *name;
+    invar_dtype storage;
+    invar_dtype linear; /* of the linear layers' weights */
+    int32_t scale_rows;
+    int64_t in_block; /* what the extents of a linear layer are multiples of */
+    int64_t out_block;
+} format_facts;
+
+#define STEP_GROUP 16 /* q, k, v and gate, up are one chain in dx: a part ends with a whole group */
+
+static const format_facts formats[INVAR_FORMAT_COUNT] = {
+    [INVAR_FORMAT_FP32] = {"fp32", INVAR_DTYPE_F32, INVAR_DTYPE_F32, 1, 1, 1},
+    [INVAR_FORMAT_BF16] = {"bf16", INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, 1, 1, STEP_GROUP},
+    [INVAR_FORMAT_FP8] = {"fp8", INVAR_DTYPE_BF16, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK,
+                          INVAR_FP8_BLOCK, INVAR_FP8_BLOCK},
+    // dx quantises the gradient along the outputs
+    [INVAR_FORMAT_MXFP8] = {"mxfp8", INVAR_DTYPE_BF16, INVAR_DTYPE_MXFP8, 1, INVAR_MX_BLOCK,
+                            INVAR_MX_BLOCK},
+    [INVAR_FORMAT_INT4] = {"int4", INVAR_DTYPE_BF16, INVAR_DTYPE_INT4, 1, INVAR_INT4_BLOCK,
+                           STEP_GROUP},
+};
+
+const char *invar_format_name(invar_format format)
+{
+    return (unsigned)format < INVAR_FORMAT_COUNT ? formats[format].name : NULL;
+}
+
+invar_status invar_format_parse(invar_format *out, const char *name)
+{
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++)
+        if (strcmp(name, formats[i].name) == 0) {
+            *out = (invar_format)i;
+            return INVAR_OK;
+        }
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "there is no format with this name; expected fp32, bf16, fp8, mxfp8 or int4");
+}
+
+invar_dtype invar_format_storage(invar_format format)
+{
+    return formats[format].storage;
+}
+
+static bool quantised_kind(const invar_param *p)
+{
+    return p->kind == INVAR_PARAM_LINEAR || p->kind == INVAR_PARAM_EXPERT;
+}
+
+static invar_status check_extents(const invar_param *p, invar_format format)
+{
+    const format_facts *f = &formats[format];
+
+    if (quantised_kind(p) && (p->cols % f->in_block || p->rows % f->out_block))
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%s is %" PRId64 " x %" PRId64 "; %s needs multiples of %" PRId64
+                          " x %" PRId64 ": choose another dtype",
+                          p->name, p->rows, p->cols, f->name, f->out_block, f->in_block);
+    return INVAR_OK;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Hands out pieces of one block; without a block it only adds up. */
+typedef struct carver {
+    char *block;
+    size_t used;
+} carver;
+
+static void *carve(carver *c, size_t bytes)
+{
+    void *piece = c->block ? c->block + c->used : NULL;
+
+    c->used += (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    return piece;
+}
+
+static invar_tensor carve_tensor(carver *c, invar_dtype dtype, int64_t rows, int64_t cols,
+                                 int32_t scale_rows)
+{
+    int64_t count = rows * (cols ? cols : 1);
+    void *data = carve(c, (size_t)count * (size_t)invar_dtype_bits(dtype) / 8);
+    invar_tensor t;
+
+    if (!cols)
+        return invar_tensor_1d(data, dtype, rows);
+    t = invar_tensor_quantised(data, NULL, dtype, scale_rows, rows, cols);
+    if (invar_dtype_scale_block(dtype))
+        t.scale = carve(c, invar_tensor_scale_bytes(&t));
+    return t;
+}
+
+static void lay_out(invar_model *model, carver *c)
+{
+    const format_facts *f = &formats[model->format];
+    int64_t positions = model->spec.max_positions, half = model->spec.head_dim / 2;
+
+    for (int64_t i = 0; i < model->n_params; i++) {
+        invar_param *p = &model->params[i];
+        int64_t rows = p->stack * p->rows;
+        p->master = carve_tensor(c, INVAR_DTYPE_F32, rows, p->cols, 1);
+        if (model->format == INVAR_FORMAT_FP32)
+            p->weight = p->master;
+        else if (quantised_kind(p))
+            p->weight = carve_tensor(c, f->linear, rows, p->cols, f->scale_rows);
+        else
+            p->weight = carve_tensor(c, f->storage, rows, p->cols, 1);
+    }
+    model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half, 1);
+    model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half, 1);
+}
+
+static void link_layers(invar_model *model)
+{
+    const invar_param *next = model->params;
+
+    model->embedding = next++;
+    for (int64_t i = 0; i < model->spec.layers; i++)
+        next = invar_params_layer(&model->layers[i], &model->spec, i, next);
+    model->norm = next++;
+    model->head = model->spec.tied && !model->spec.value_head ? model->embedding : next;
+}
+
+static invar_status allocate(invar_model *model)
+{
+    carver c = {NULL, 0};
+
+    lay_out(model, &c);
+    INVAR_TRY(invar_alloc(&model->memory, c.used, 1, "the model's parameters"));
+    c = (carver){model->memory, 0};
+    lay_out(model, &c);
+    return INVAR_OK;
+}
+
+static invar_status make_rope(invar_model *model, const invar_device *dev)
+{
+    const invar_rope_spec *r = &model->spec.rope;
+    invar_caller caller;
+    invar_status status;
+
+    invar_caller_init(&caller, dev);
+    status =
+        INVAR_CALL(&caller, ROPE_TABLE, rope_table, .cosine = model->cosine, .sine = model->sine,
+                   .theta = r->theta, .scaling = r->scaling, .factor = r->factor,
+                   .low_freq_factor = r->low_freq_factor, .high_freq_factor = r->high_freq_factor,
+                   .original_context = r->original_context);
+    invar_caller_release(&caller);
+    return status;
+}
+
+invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, invar_format format,
+                             const invar_device *dev)
+{
+    invar_model *model = NULL;
+    int64_t count;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_model_spec_check(spec));
+    INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
+    *model =
+        (invar_model){.spec = *spec, .format = format, .storage = invar_format_storage(format)};
+    count = invar_params_list(NULL, spec);
+    status = invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
+                         "the list of parameters");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&model->layers, (size_t)spec->layers, sizeof *model->layers,
+                             "the list of layers");
+    if (status == INVAR_OK) {
+        model->n_params = invar_params_list(model->params, spec);
+        link_layers(model);
+    }
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        status = check_extents(&model->params[i], format);
+    if (status == INVAR_OK)
+        status = allocate(model);
+    if (status == INVAR_OK)
+        status = make_rope(model, dev);
+    if (status != INVAR_OK) {
+        invar_model_free(model);
+        return status;
+    }
+    *out = model;
+    return INVAR_OK;
+}
+
+void invar_model_free(invar_model *model)
+{
+    if (!model)
+        return;
+    invar_free(model->params);
+    invar_free(model->layers);
+    invar_free(model->memory);
+    invar_free(model);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static int64_t elements(const invar_param *p)
+{
+    return p->stack * p->rows * (p->cols ? p->cols : 1);
+}
+
+#define INIT_PIECE 65536 /* values a task makes, a multiple of 4 */
+
+typedef struct init_job {
+    float *out;
+    int64_t count;
+    uint32_t param, seed;
+    float std;
+} init_job;
+
+/* Two normal numbers from two words. */
+static void normal_pair(float out[2], uint32_t a, uint32_t b)
+{
+    double u = ((double)a + 0.5) * 0x1p-32, v = ((double)b + 0.5) * 0x1p-32;
+    double radius = sqrt(-2.0 * invar_log_f64(u)), angle = 0x1.921fb54442d18p2 * v;
+
+    out[0] = (float)(radius * invar_cos_f64(angle));
+    out[1] = (float)(radius * invar_sin_f64(angle));
+}
+
+static invar_status init_piece(void *payload, int64_t task, int worker)
+{
+    const init_job *job = payload;
+    int64_t first = task * INIT_PIECE, end = first + INIT_PIECE;
+
+    (void)worker;
+    end = end < job->count ? end : job->count;
+    for (int64_t i = first; i < end; i += 4) {
+        uint64_t block = (uint64_t)i / 4;
+        uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), job->param, 0};
+        uint32_t key[2] = {job->seed, PURPOSE_INIT}, word[4];
+        float z[4];
+
+        invar_philox4x32(word, counter, key);
+        normal_pair(z, word[0], word[1]);
+        normal_pair(z + 2, word[2], word[3]);
+        for (int64_t j = 0; j < 4 && i + j < end; j++)
+            job->out[i + j] = z[j] * job->std;
+    }
+    return INVAR_OK;
+}
+
+static invar_status init_param(invar_model *model, int64_t i, uint32_t seed,
+                               const invar_device *dev)
+{
+    invar_param *p = &model->params[i];
+    int64_t count = elements(p);
+    float *out = p->master.data;
+    init_job job = {out, count, (uint32_t)i, seed, model->spec.init_std};
+
+    if (p->kind == INVAR_PARAM_NORM || p->kind == INVAR_PARAM_BIAS) {
+        for (int64_t j = 0; j < count; j++)
+            out[j] = p->kind == INVAR_PARAM_NORM ? 1.0f : 0.0f;
+        return INVAR_OK;
+    }
+    return invar_pool_run(dev->pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_piece, &job);
+}
+
+invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        INVAR_TRY(init_param(model, i, seed, dev));
+    return invar_model_refresh(model, dev);
+}
+
+/* ---- the compute form ------------------------------------------------------------------------ */
+
+/* As AdamW rounds: to nearest even. */
+static void round_master(const invar_param *p)
+{
+    const float *from = p->master.data;
+    uint16_t *to = p->weight.data;
+    int64_t count = elements(p);
+
+    for (int64_t i = 0; i < count; i++)
+        to[i] = invar_bf16_from_f32(from[i]);
+}
+
+invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
+{
+    invar_caller caller;
+    invar_status status = INVAR_OK;
+
+    invar_caller_init(&caller, dev);
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
+        const invar_param *p = &model->params[i];
+        if (p->weight.dtype == INVAR_DTYPE_BF16)
+            round_master(p);
+        else if (p->weight.dtype != INVAR_DTYPE_F32)
+            status = INVAR_CALL(&caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
+    }
+    invar_caller_release(&caller);
+    return status;
+}
+
+invar_status invar_model_copy(invar_model *to, const invar_model *from)
+{
+    if (to->format != from->format || to->n_params != from->n_params)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "weights are copied between models of one kind only");
+    for (int64_t i = 0; i < to->n_params; i++) {
+        const invar_param *a = &to->params[i], *b = &from->params[i];
+        if (a->stack != b->stack || a->rows != b->rows || a->cols != b->cols)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has other extents in the other model",
+                              a->name);
+    }
+    for (int64_t i = 0; i < from->n_params; i++) {
+        const invar_param *a = &to->params[i], *b = &from->params[i];
+        size_t bytes = (size_t)elements(a) * (size_t)invar_dtype_bits(a->weight.dtype) / 8;
+        memcpy(a->master.data, b->master.data, (size_t)elements(a) * sizeof(float));
+        if (a->weight.data != a->master.data)
+            memcpy(a->weight.data, b->weight.data, bytes);
+        if (a->weight.scale)
+            memcpy(a->weight.scale, b->weight.scale, invar_tensor_scale_bytes(&a->weight));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_model_hash(invar_digest *out, const invar_model *model, const invar_device *dev)
+{
+    invar_caller caller;
+    invar_hasher hasher;
+    invar_status status = INVAR_OK;
+
+    invar_caller_init(&caller, dev);
+    invar_hasher_init(&hasher);
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
+        invar_digest digest;
+        status = INVAR_CALL(&caller, HASH_TREE, hash_tree, .digest = &digest,
+                            .x = model->params[i].master, .shards = 1);
+        if (status == INVAR_OK)
+            invar_hasher_update(&hasher, digest.bytes, sizeof digest.bytes);
+    }
+    invar_hasher_final(out, &hasher);
+    invar_caller_release(&caller);
+    return status;
+}
+
+invar_param *invar_model_find(const invar_model *model, const char *name)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (strcmp(model->params[i].name, name) == 0)
+            return &model->params[i];
+    return NULL;
+}

@@ -1,0 +1,104 @@
+/*
+ * spec.h - what a decoder looks like: the numbers and switches that its mathematics depends on.
+ *
+ * One struct for all families; a family is a row of the table in spec.c that says which switches
+ * are on and which keys of config.json it understands. Keys that change the mathematics and are not
+ * understood are refused, never ignored.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_SPEC_H
+#define INVAR_ENGINE_MODEL_SPEC_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "kernels-deterministic/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_family {
+    INVAR_FAMILY_LLAMA,
+    INVAR_FAMILY_QWEN2,
+    INVAR_FAMILY_QWEN3,
+    INVAR_FAMILY_QWEN3_MOE,
+    INVAR_FAMILY_COUNT
+} invar_family;
+
+/* Limits, so that no config.json asks for memory without end. */
+#define INVAR_SPEC_MAX_LAYERS 256
+#define INVAR_SPEC_MAX_EOS 8
+#define INVAR_SPEC_MAX_VOCAB (1 << 22)
+#define INVAR_SPEC_MAX_WIDTH (1 << 18) /* hidden and intermediate sizes */
+#define INVAR_SPEC_MAX_HEADS 1024
+#define INVAR_SPEC_MAX_EXPERTS 4096
+#define INVAR_SPEC_MAX_POSITIONS (1 << 22)
+
+typedef struct invar_rope_spec {
+    double theta;
+    invar_rope_scaling scaling;
+    double factor; /* the rest for INVAR_ROPE_LLAMA3 only */
+    double low_freq_factor;
+    double high_freq_factor;
+    double original_context;
+} invar_rope_spec;
+
+typedef struct invar_model_spec {
+    invar_family family;
+    int64_t vocab;
+    int64_t hidden;
+    int64_t layers;
+    int64_t heads;
+    int64_t kv_heads;
+    int64_t head_dim;
+    int64_t intermediate;  /* of a dense MLP */
+    int64_t max_positions; /* longest sequence */
+    float norm_eps;
+    float init_std; /* initializer_range */
+    bool tied;      /* the head is the embedding */
+    bool qkv_bias;
+    bool qk_norm;
+    bool value_head; /* a critic: the head has one output and is never tied */
+    invar_rope_spec rope;
+    int64_t window;                     /* sliding window; 0: none */
+    int64_t window_from;                /* first layer that has it */
+    int64_t experts;                    /* 0: a dense model */
+    int64_t experts_per_token;          /* slots */
+    int64_t expert_intermediate;        /* of one expert */
+    bool normalise_experts;             /* norm_topk_prob */
+    bool sparse[INVAR_SPEC_MAX_LAYERS]; /* which layers have experts */
+    int32_t eos[INVAR_SPEC_MAX_EOS];    /* ends a sequence; generation_config.json adds its own */
+    int64_t n_eos;
+} invar_model_spec;
+
+/* "qwen3_moe": config.json's model_type. */
+const char *invar_family_name(invar_family family);
+
+/*
+ * Reads DIR/config.json and, if it is there, the eos ids of DIR/generation_config.json. Refuses
+ * unknown families, unknown keys that would change a bit, and impossible numbers, by name. A model
+ * "...ForSequenceClassification" with one label is a critic.
+ */
+invar_status invar_model_spec_read(invar_model_spec *out, const char *dir) INVAR_MUST_USE;
+
+/*
+ * Refuses a spec that no model can have: heads that do not divide, odd head dims, switches that the
+ * family does not have, limits. Without a window `window_from` is 0.
+ */
+invar_status invar_model_spec_check(const invar_model_spec *spec) INVAR_MUST_USE;
+
+/*
+ * The config.json that describes the spec, byte for byte the same for equal specs; reading it gives
+ * the same spec. `torch_dtype` is "float32" or "bfloat16". The caller owns *out (invar_free).
+ */
+invar_status invar_model_spec_json(char **out, size_t *bytes_out, const invar_model_spec *spec,
+                                   const char *torch_dtype) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

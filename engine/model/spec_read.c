@@ -1,0 +1,574 @@
+/*
+ * spec_read.c - config.json into a spec.
+ *
+ * Every key of the file is looked up in one table, by family: it goes into the spec, must have the
+ * one value whose mathematics we have, or is known to change no bit. What is not in the table is
+ * refused.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <limits.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/text.h"
+#include "engine/io/json.h"
+#include "engine/model/family.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_BYTES (1 << 20)
+
+typedef struct reader {
+    invar_model_spec *spec;
+    const invar_family_facts *family;
+    const json_t *config;
+    const char *where;
+} reader;
+
+/* ---- the keys -------------------------------------------------------------------------------- */
+
+#define LLAMA (1u << INVAR_FAMILY_LLAMA)
+#define QWEN2 (1u << INVAR_FAMILY_QWEN2)
+#define QWEN3 (1u << INVAR_FAMILY_QWEN3)
+#define MOE (1u << INVAR_FAMILY_QWEN3_MOE)
+#define ALL (LLAMA | QWEN2 | QWEN3 | MOE)
+
+typedef enum rule {
+    RULE_FREE,  /* changes no bit */
+    RULE_READ,  /* by a function below */
+    RULE_INT,   /* into a field; required */
+    RULE_FALSE, /* the only values that are supported */
+    RULE_ZERO,
+    RULE_ONE,
+    RULE_SILU
+} rule;
+
+typedef struct config_key {
+    const char *name;
+    unsigned families;
+    rule rule;
+    size_t field; /* RULE_INT */
+} config_key;
+
+#define FIELD(name) offsetof(invar_model_spec, name)
+
+static const config_key keys[] = {
+    {"vocab_size", ALL, RULE_INT, FIELD(vocab)},
+    {"hidden_size", ALL, RULE_INT, FIELD(hidden)},
+    {"intermediate_size", ALL, RULE_INT, FIELD(intermediate)},
+    {"num_hidden_layers", ALL, RULE_INT, FIELD(layers)},
+    {"num_attention_heads", ALL, RULE_INT, FIELD(heads)},
+    {"max_position_embeddings", ALL, RULE_INT, FIELD(max_positions)},
+    {"moe_intermediate_size", MOE, RULE_INT, FIELD(expert_intermediate)},
+    {"num_experts_per_tok", MOE, RULE_INT, FIELD(experts_per_token)},
+    {"model_type", ALL, RULE_READ, 0},
+    {"architectures", ALL, RULE_READ, 0},
+    {"id2label", ALL, RULE_READ, 0},
+    {"num_key_value_heads", ALL, RULE_READ, 0},
+    {"head_dim", ALL, RULE_READ, 0},
+    {"rms_norm_eps", ALL, RULE_READ, 0},
+    {"initializer_range", ALL, RULE_READ, 0},
+    {"tie_word_embeddings", ALL, RULE_READ, 0},
+    {"rope_theta", ALL, RULE_READ, 0},
+    {"rope_scaling", ALL, RULE_READ, 0},
+    {"rope_parameters", ALL, RULE_READ, 0},
+    {"eos_token_id", ALL, RULE_READ, 0},
+    {"use_sliding_window", QWEN2 | QWEN3, RULE_READ, 0},
+    {"sliding_window", QWEN2 | QWEN3, RULE_READ, 0},
+    {"max_window_layers", QWEN2 | QWEN3, RULE_READ, 0},
+    {"layer_types", QWEN2 | QWEN3 | MOE, RULE_READ, 0},
+    {"num_experts", MOE, RULE_READ, 0},
+    {"num_local_experts", MOE, RULE_READ, 0},
+    {"decoder_sparse_step", MOE, RULE_READ, 0},
+    {"mlp_only_layers", MOE, RULE_READ, 0},
+    {"norm_topk_prob", MOE, RULE_READ, 0},
+    {"hidden_act", ALL, RULE_SILU, 0},
+    {"attention_bias", LLAMA | QWEN3 | MOE, RULE_FALSE, 0},
+    {"mlp_bias", LLAMA, RULE_FALSE, 0},
+    {"use_sliding_window", MOE, RULE_FALSE, 0},
+    {"output_router_logits", MOE, RULE_FALSE, 0}, // the auxiliary loss is off without it
+    {"add_cross_attention", ALL, RULE_FALSE, 0},
+    {"is_encoder_decoder", ALL, RULE_FALSE, 0},
+    {"attention_dropout", ALL, RULE_ZERO, 0},
+    {"chunk_size_feed_forward", ALL, RULE_ZERO, 0},
+    {"pretraining_tp", ALL, RULE_ONE, 0},
+    {"sliding_window", MOE, RULE_FREE, 0}, // off without use_sliding_window
+    {"max_window_layers", MOE, RULE_FREE, 0},
+    {"router_aux_loss_coef", MOE, RULE_FREE, 0},
+    {"_attn_implementation_autoset", ALL, RULE_FREE, 0},
+    {"_name_or_path", ALL, RULE_FREE, 0},
+    {"bos_token_id", ALL, RULE_FREE, 0},
+    {"dtype", ALL, RULE_FREE, 0}, // the tensors say themselves what they are
+    {"label2id", ALL, RULE_FREE, 0},
+    {"output_attentions", ALL, RULE_FREE, 0},
+    {"output_hidden_states", ALL, RULE_FREE, 0},
+    {"pad_token_id", ALL, RULE_FREE, 0},
+    {"problem_type", ALL, RULE_FREE, 0},
+    {"return_dict", ALL, RULE_FREE, 0},
+    {"tokenizer_class", ALL, RULE_FREE, 0},
+    {"torch_dtype", ALL, RULE_FREE, 0},
+    {"transformers_version", ALL, RULE_FREE, 0},
+    {"use_cache", ALL, RULE_FREE, 0},
+};
+
+enum { N_KEYS = sizeof keys / sizeof *keys };
+
+static bool has(const reader *r, const char *key)
+{
+    return invar_json_has(r->config, key);
+}
+
+static const config_key *find_key(const reader *r, const char *name)
+{
+    for (size_t i = 0; i < N_KEYS; i++) {
+        if ((keys[i].families >> r->spec->family & 1) && strcmp(keys[i].name, name) == 0)
+            return &keys[i];
+    }
+    return NULL;
+}
+
+static invar_status only(const reader *r, const config_key *key, bool right, const char *value)
+{
+    if (right)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: \"%s\" is supported with the value %s only",
+                      r->where, key->name, value);
+}
+
+static invar_status check_value(const reader *r, const config_key *key, const json_t *value)
+{
+    bool number = json_is_number(value);
+
+    if (json_is_null(value)) // as if it were not there
+        return INVAR_OK;
+    switch (key->rule) {
+    case RULE_FALSE: return only(r, key, json_is_false(value), "false");
+    case RULE_ZERO: return only(r, key, number && json_number_value(value) == 0, "0");
+    case RULE_ONE: return only(r, key, number && json_number_value(value) == 1, "1");
+    case RULE_SILU:
+        return only(r, key, json_is_string(value) && strcmp(json_string_value(value), "silu") == 0,
+                    "\"silu\"");
+    case RULE_FREE:
+    case RULE_READ:
+    case RULE_INT: break;
+    }
+    return INVAR_OK;
+}
+
+static invar_status check_keys(const reader *r)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    const char *name;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)r->config, name, value)
+    {
+        const config_key *key = find_key(r, name);
+        if (!key) {
+            invar_text_quote(quote, sizeof quote, name, strlen(name));
+            return INVAR_FAIL(
+                INVAR_E_UNSUPPORTED, 0,
+                "%s: unknown key \"%s\" of a %s model; it may change the mathematics, "
+                "so it is not ignored",
+                r->where, quote, r->family->name);
+        }
+        INVAR_TRY(check_value(r, key, value));
+    }
+    return INVAR_OK;
+}
+
+/* ---- numbers and switches -------------------------------------------------------------------- */
+
+static invar_status read_family(reader *r)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    const char *name;
+
+    INVAR_TRY(invar_json_string(&name, r->config, "model_type", r->where));
+    for (int i = 0; i < INVAR_FAMILY_COUNT; i++) {
+        if (strcmp(name, invar_family_name((invar_family)i)) == 0) {
+            r->spec->family = (invar_family)i;
+            r->family = invar_family_facts_of((invar_family)i);
+            return INVAR_OK;
+        }
+    }
+    invar_text_quote(quote, sizeof quote, name, strlen(name));
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "%s: models of type \"%s\" are not supported; llama, qwen2, qwen3 and "
+                      "qwen3_moe are",
+                      r->where, quote);
+}
+
+static invar_status read_extents(const reader *r)
+{
+    invar_model_spec *s = r->spec;
+
+    for (size_t i = 0; i < N_KEYS; i++) {
+        if (keys[i].rule == RULE_INT && (keys[i].families >> s->family & 1))
+            INVAR_TRY(invar_json_int((int64_t *)(void *)((char *)s + keys[i].field), r->config,
+                                     keys[i].name, r->where, 1, INT_MAX));
+    }
+    s->kv_heads = s->heads;
+    if (s->family != INVAR_FAMILY_LLAMA || has(r, "num_key_value_heads"))
+        INVAR_TRY(
+            invar_json_int(&s->kv_heads, r->config, "num_key_value_heads", r->where, 1, INT_MAX));
+    s->head_dim = r->family->head_dim ? r->family->head_dim : s->hidden / s->heads;
+    if (has(r, "head_dim"))
+        return invar_json_int(&s->head_dim, r->config, "head_dim", r->where, 1, INT_MAX);
+    if (!r->family->head_dim && s->hidden % s->heads)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: \"head_dim\" is missing, and \"hidden_size\" is no multiple of "
+                          "\"num_attention_heads\"",
+                          r->where);
+    return INVAR_OK;
+}
+
+static invar_status read_optional_float(float *out, const reader *r, const char *key,
+                                        double fallback)
+{
+    double value = fallback;
+
+    if (has(r, key))
+        INVAR_TRY(invar_json_real(&value, r->config, key, r->where));
+    *out = (float)value;
+    return INVAR_OK;
+}
+
+static invar_status read_optional_bool(bool *out, const reader *r, const char *key)
+{
+    *out = false;
+    return has(r, key) ? invar_json_bool(out, r->config, key, r->where) : INVAR_OK;
+}
+
+static invar_status read_switches(const reader *r)
+{
+    invar_model_spec *s = r->spec;
+
+    s->qkv_bias = r->family->qkv_bias;
+    s->qk_norm = r->family->qk_norm;
+    INVAR_TRY(read_optional_float(&s->norm_eps, r, "rms_norm_eps", 1e-6));
+    INVAR_TRY(read_optional_float(&s->init_std, r, "initializer_range", 0.02));
+    return read_optional_bool(&s->tied, r, "tie_word_embeddings");
+}
+
+/* ---- rotary embedding ------------------------------------------------------------------------ */
+
+/* The members of "rope_parameters", of which "rope_scaling" has all but the first. */
+static const char *const rope_keys[] = {
+    "rope_theta", "rope_type",
+    "type", // of any type
+    "factor",     "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"};
+enum { N_ROPE_KEYS = sizeof rope_keys / sizeof *rope_keys, N_ROPE_COMMON = 3 };
+
+static invar_status check_rope_keys(const reader *r, const json_t *rope, const char *name,
+                                    bool llama3, bool theta)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    size_t known = llama3 ? N_ROPE_KEYS : N_ROPE_COMMON;
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)rope, key, value)
+    {
+        size_t i = theta ? 0 : 1;
+        while (i < known && strcmp(key, rope_keys[i]) != 0)
+            i++;
+        if (i < known)
+            continue;
+        invar_text_quote(quote, sizeof quote, key, strlen(key));
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%s: unknown key \"%s\" in \"%s\"; it may change the mathematics",
+                          r->where, quote, name);
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_rope_type(bool *llama3, const reader *r, const json_t *rope,
+                                   const char *name)
+{
+    const char *type = "default", *old;
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    if (!json_is_object(rope))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is not an object", r->where, name);
+    if (invar_json_has(rope, "type"))
+        INVAR_TRY(invar_json_string(&type, rope, "type", r->where));
+    old = type;
+    if (invar_json_has(rope, "rope_type"))
+        INVAR_TRY(invar_json_string(&type, rope, "rope_type", r->where));
+    if (invar_json_has(rope, "type") && strcmp(type, old) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" has two different types", r->where, name);
+    *llama3 = strcmp(type, "llama3") == 0;
+    if (*llama3 || strcmp(type, "default") == 0)
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, type, strlen(type));
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "%s: \"%s\" has the type \"%s\"; \"default\" and \"llama3\" are supported",
+                      r->where, name, quote);
+}
+
+static invar_status read_scaling(const reader *r, const char *name, bool theta)
+{
+    const json_t *rope = json_object_get(r->config, name);
+    invar_rope_spec *out = &r->spec->rope;
+    int64_t context;
+    bool llama3;
+
+    INVAR_TRY(read_rope_type(&llama3, r, rope, name));
+    INVAR_TRY(check_rope_keys(r, rope, name, llama3, theta));
+    if (theta)
+        INVAR_TRY(invar_json_real(&out->theta, rope, "rope_theta", r->where));
+    if (!llama3)
+        return INVAR_OK;
+    out->scaling = INVAR_ROPE_LLAMA3;
+    INVAR_TRY(invar_json_real(&out->factor, rope, "factor", r->where));
+    INVAR_TRY(invar_json_real(&out->low_freq_factor, rope, "low_freq_factor", r->where));
+    INVAR_TRY(invar_json_real(&out->high_freq_factor, rope, "high_freq_factor", r->where));
+    INVAR_TRY(
+        invar_json_int(&context, rope, "original_max_position_embeddings", r->where, 1, INT_MAX));
+    out->original_context = (double)context;
+    return INVAR_OK;
+}
+
+/* "rope_theta" with "rope_scaling", or "rope_parameters", which has both. */
+static invar_status read_rope(const reader *r)
+{
+    invar_rope_spec *out = &r->spec->rope;
+
+    *out = (invar_rope_spec){.theta = 10000, .scaling = INVAR_ROPE_DEFAULT};
+    if (has(r, "rope_parameters")) {
+        if (has(r, "rope_theta") || has(r, "rope_scaling"))
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: \"rope_parameters\" beside \"rope_theta\" or \"rope_scaling\": "
+                              "remove one of them",
+                              r->where);
+        return read_scaling(r, "rope_parameters", true);
+    }
+    if (has(r, "rope_theta"))
+        INVAR_TRY(invar_json_real(&out->theta, r->config, "rope_theta", r->where));
+    return has(r, "rope_scaling") ? read_scaling(r, "rope_scaling", false) : INVAR_OK;
+}
+
+/* ---- layers ---------------------------------------------------------------------------------- */
+
+/* The first sliding layer of "layer_types"; all after it slide. The number of layers: none does. */
+static invar_status read_layer_types(int64_t *first_out, const reader *r)
+{
+    const json_t *types = json_object_get(r->config, "layer_types");
+    int64_t first = r->spec->layers;
+
+    if (json_array_size(types) != (size_t)r->spec->layers)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: \"layer_types\" is no list of \"num_hidden_layers\" types",
+                          r->where);
+    for (int64_t i = 0; i < r->spec->layers; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        bool slides = type && strcmp(type, "sliding_attention") == 0;
+
+        if (!type || (!slides && strcmp(type, "full_attention") != 0) || (!slides && i > first))
+            return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                              "%s: \"layer_types\" other than full_attention, then "
+                              "sliding_attention to the end, are not supported",
+                              r->where);
+        if (slides && i < first)
+            first = i;
+    }
+    *first_out = first;
+    return INVAR_OK;
+}
+
+static invar_status read_window(const reader *r)
+{
+    invar_model_spec *s = r->spec;
+    int64_t window = 0, from = s->layers;
+    bool use = false;
+
+    if (r->family->windows)
+        INVAR_TRY(read_optional_bool(&use, r, "use_sliding_window"));
+    if (use && has(r, "sliding_window")) {
+        INVAR_TRY(invar_json_int(&window, r->config, "sliding_window", r->where, 1, INT_MAX));
+        if (!has(r, "layer_types"))
+            INVAR_TRY(invar_json_int(&from, r->config, "max_window_layers", r->where, 0, INT_MAX));
+    }
+    if (has(r, "layer_types"))
+        INVAR_TRY(read_layer_types(&from, r));
+    if (from < s->layers && window == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: \"layer_types\" slide, but there is no sliding window", r->where);
+    if (from < s->layers) {
+        s->window = window;
+        s->window_from = from;
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_expert_count(const reader *r)
+{
+    const char *key = has(r, "num_experts") ? "num_experts" : "num_local_experts";
+    int64_t *out = &r->spec->experts, other;
+
+    INVAR_TRY(invar_json_int(out, r->config, key, r->where, 1, INVAR_SPEC_MAX_EXPERTS));
+    if (!has(r, "num_local_experts"))
+        return INVAR_OK;
+    return invar_json_int(&other, r->config, "num_local_experts", r->where, *out, *out);
+}
+
+static invar_status read_sparse(const reader *r)
+{
+    const json_t *dense = json_object_get(r->config, "mlp_only_layers");
+    invar_model_spec *s = r->spec;
+    int64_t step = 1;
+
+    if (has(r, "decoder_sparse_step"))
+        INVAR_TRY(invar_json_int(&step, r->config, "decoder_sparse_step", r->where, 1, INT_MAX));
+    for (int64_t i = 0; i < s->layers; i++)
+        s->sparse[i] = (i + 1) % step == 0;
+    if (has(r, "mlp_only_layers") && !json_is_array(dense))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"mlp_only_layers\" is not a list", r->where);
+    for (size_t i = 0; i < json_array_size(dense); i++) {
+        const json_t *item = json_array_get(dense, i);
+        int64_t layer = json_integer_value(item);
+
+        if (!json_is_integer(item) || layer < 0 || layer >= s->layers)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: \"mlp_only_layers\" has something that is no layer's number",
+                              r->where);
+        s->sparse[layer] = false;
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_layers(const reader *r)
+{
+    invar_model_spec *s = r->spec;
+
+    if (s->layers > INVAR_SPEC_MAX_LAYERS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: \"num_hidden_layers\" is above %d", r->where,
+                          INVAR_SPEC_MAX_LAYERS);
+    INVAR_TRY(read_window(r));
+    if (!r->family->experts)
+        return INVAR_OK;
+    INVAR_TRY(read_expert_count(r));
+    INVAR_TRY(read_optional_bool(&s->normalise_experts, r, "norm_topk_prob"));
+    return read_sparse(r);
+}
+
+/* ---- the head -------------------------------------------------------------------------------- */
+
+static invar_status read_head(const reader *r)
+{
+    const json_t *list = json_object_get(r->config, "architectures");
+    const char *name = json_string_value(json_array_get(list, 0));
+    char causal[64], classifier[64], quote[INVAR_TEXT_QUOTE_SIZE];
+
+    if (!has(r, "architectures"))
+        return INVAR_OK;
+    snprintf(causal, sizeof causal, "%sForCausalLM", r->family->class_name);
+    snprintf(classifier, sizeof classifier, "%sForSequenceClassification", r->family->class_name);
+    if (json_array_size(list) != 1 || !name)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"architectures\" is not one name in a list",
+                          r->where);
+    if (strcmp(name, causal) == 0)
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, name, strlen(name));
+    if (strcmp(name, classifier) != 0)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%s: the architecture \"%s\" is not supported; %s and %s are", r->where,
+                          quote, causal, classifier);
+    if (json_object_size(json_object_get(r->config, "id2label")) != 1)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%s: \"id2label\" of a %s has to have one label: it is a critic",
+                          r->where, quote);
+    r->spec->value_head = true;
+    r->spec->tied = false;
+    return INVAR_OK;
+}
+
+static invar_status add_eos(const reader *r, const json_t *value)
+{
+    invar_model_spec *s = r->spec;
+    int64_t id = json_integer_value(value);
+
+    if (!json_is_integer(value) || id < 0 || id >= s->vocab)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: \"eos_token_id\" has something that is no token's id", r->where);
+    for (int64_t i = 0; i < s->n_eos; i++) {
+        if (s->eos[i] == id)
+            return INVAR_OK;
+    }
+    if (s->n_eos == INVAR_SPEC_MAX_EOS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: there are more than %d eos ids", r->where,
+                          INVAR_SPEC_MAX_EOS);
+    s->eos[s->n_eos++] = (int32_t)id;
+    return INVAR_OK;
+}
+
+static invar_status read_eos(const reader *r)
+{
+    const json_t *value = json_object_get(r->config, "eos_token_id");
+
+    if (!has(r, "eos_token_id"))
+        return INVAR_OK;
+    if (!json_is_array(value))
+        return add_eos(r, value);
+    for (size_t i = 0; i < json_array_size(value); i++)
+        INVAR_TRY(add_eos(r, json_array_get(value, i)));
+    return INVAR_OK;
+}
+
+/* ---- the files ------------------------------------------------------------------------------- */
+
+static invar_status read_config(reader *r)
+{
+    invar_status status;
+
+    INVAR_TRY(read_family(r));
+    INVAR_TRY(check_keys(r));
+    INVAR_TRY(read_extents(r));
+    INVAR_TRY(read_switches(r));
+    INVAR_TRY(read_rope(r));
+    INVAR_TRY(read_layers(r));
+    INVAR_TRY(read_head(r));
+    INVAR_TRY(read_eos(r));
+    status = invar_model_spec_check(r->spec);
+    if (status != INVAR_OK)
+        return INVAR_FAIL(status, 0, "%s: %s", r->where, invar_error_last()->message);
+    return INVAR_OK;
+}
+
+static invar_status read_generation(reader *r)
+{
+    if (!json_is_object(r->config))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON object", r->where);
+    return read_eos(r);
+}
+
+static invar_status read_file(invar_model_spec *out, const char *path,
+                              invar_status (*read)(reader *r))
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    reader r = {.spec = out, .where = shown};
+    invar_status status;
+    json_t *config;
+
+    invar_path_show(shown, path);
+    INVAR_TRY(invar_json_read(&config, path, MAX_BYTES));
+    r.config = config;
+    status = read(&r);
+    json_decref(config);
+    return status;
+}
+
+invar_status invar_model_spec_read(invar_model_spec *out, const char *dir)
+{
+    char path[INVAR_PATH_SIZE];
+
+    *out = (invar_model_spec){0};
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, "config.json"));
+    INVAR_TRY(read_file(out, path, read_config));
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, "generation_config.json"));
+    return invar_path_exists(path) ? read_file(out, path, read_generation) : INVAR_OK;
+}

@@ -1,0 +1,473 @@
+/*
+ * probe.c - named points of a step and their digests, whatever the micro-batches were.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/probe/probe.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+/* What a point has got in this step. */
+typedef struct value {
+    invar_digest *leaves; /* (count) */
+    int64_t count, capacity;
+    uint64_t bytes;
+    int64_t shards;
+    bool present;
+    bool whole; /* nothing may be added */
+    bool given; /* the digest came from elsewhere */
+} value;
+
+struct invar_probe {
+    invar_probe_options options;
+    invar_dump *dump;
+    /* Arrays of `capacity`; the texts and arrays of a point are one block, points[i].name. */
+    invar_ledger_point *points;
+    invar_digest *digests;
+    value *values;
+    int64_t count, capacity;
+    int64_t listed; /* points of the last result */
+    int64_t cursor; /* where the next search begins: points come in order */
+    /* Names of points that only the dump wants: the k-th has the number -2 - k. */
+    char (*hidden)[INVAR_LEDGER_NAME_BYTES + 1];
+    int64_t n_hidden, hidden_capacity;
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_probe_new(invar_probe **out, const invar_probe_options *options)
+{
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a probe"));
+    memset(*out, 0, sizeof **out);
+    (*out)->options = *options;
+    return INVAR_OK;
+}
+
+void invar_probe_free(invar_probe *probe)
+{
+    if (!probe)
+        return;
+    for (int64_t i = 0; i < probe->count; i++) {
+        invar_free((void *)(uintptr_t)probe->points[i].name);
+        invar_free(probe->values[i].leaves);
+    }
+    invar_free(probe->points);
+    invar_free(probe->digests);
+    invar_free(probe->values);
+    invar_free(probe->hidden);
+    invar_free(probe);
+}
+
+void invar_probe_begin(invar_probe *probe, invar_dump *dump)
+{
+    for (int64_t i = 0; i < probe->count; i++) {
+        value *v = &probe->values[i];
+        *v = (value){.leaves = v->leaves, .capacity = v->capacity};
+    }
+    probe->cursor = 0;
+    probe->n_hidden = 0;
+    probe->dump = dump;
+}
+
+/* Makes room for `needed` items, at least doubling; *array keeps its first `used`. */
+static invar_status grow(void **array, int64_t *capacity, int64_t used, int64_t needed, size_t size)
+{
+    int64_t larger = *capacity > needed / 2 ? 2 * *capacity : needed;
+    void *block;
+
+    if (needed <= *capacity)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&block, (size_t)larger, size, "a probe's points"));
+    if (used > 0)
+        memcpy(block, *array, (size_t)used * size);
+    invar_free(*array);
+    *array = block;
+    *capacity = larger;
+    return INVAR_OK;
+}
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+static int64_t find(invar_probe *probe, const char *name)
+{
+    for (int64_t i = 0; i < probe->count; i++) {
+        int64_t at = (probe->cursor + i) % probe->count;
+        if (strcmp(probe->points[at].name, name) == 0) {
+            probe->cursor = at + 1;
+            return at;
+        }
+    }
+    for (int64_t k = 0; k < probe->n_hidden; k++)
+        if (strcmp(probe->hidden[k], name) == 0)
+            return -2 - k;
+    return -1;
+}
+
+static bool same_numbers(const int64_t *a, size_t a_count, const int64_t *b, size_t b_count)
+{
+    return a_count == b_count && (a_count == 0 || memcmp(a, b, a_count * sizeof *a) == 0);
+}
+
+static bool same_point(const invar_ledger_point *a, const invar_ledger_point *b)
+{
+    return strcmp(a->phase, b->phase) == 0 && a->layer == b->layer && strcmp(a->op, b->op) == 0 &&
+           strcmp(a->kind, b->kind) == 0 && a->level == b->level &&
+           strcmp(a->dtype, b->dtype) == 0 && a->shards == b->shards &&
+           a->replicated == b->replicated && same_numbers(a->shape, a->dims, b->shape, b->dims) &&
+           same_numbers(a->inputs, a->n_inputs, b->inputs, b->n_inputs);
+}
+
+static char *copy_text(char *at, const char **field)
+{
+    size_t bytes = strlen(*field) + 1;
+
+    memcpy(at, *field, bytes);
+    *field = at;
+    return at + bytes;
+}
+
+static char *copy_numbers(char *at, const int64_t **field, size_t count)
+{
+    if (count > 0)
+        memcpy(at, *field, count * sizeof **field);
+    *field = (const int64_t *)(const void *)at;
+    return at + count * sizeof **field;
+}
+
+/* A copy with all it points to in one block, which begins at its name. */
+static invar_status copy_point(invar_ledger_point *out, const invar_ledger_point *point)
+{
+    size_t name = (strlen(point->name) + sizeof(int64_t)) / sizeof(int64_t) * sizeof(int64_t);
+    size_t numbers = (point->dims + point->n_inputs) * sizeof(int64_t);
+    size_t texts =
+        strlen(point->phase) + strlen(point->op) + strlen(point->kind) + strlen(point->dtype) + 4;
+    char *at;
+
+    INVAR_TRY(invar_alloc((void **)&at, name + numbers + texts, 1, "a probe's point"));
+    *out = *point;
+    copy_text(at, &out->name);
+    at = copy_numbers(at + name, &out->shape, out->dims); // aligned: the name was rounded up
+    at = copy_numbers(at, &out->inputs, out->n_inputs);
+    at = copy_text(at, &out->phase);
+    at = copy_text(at, &out->op);
+    at = copy_text(at, &out->kind);
+    copy_text(at, &out->dtype);
+    return INVAR_OK;
+}
+
+static invar_status add_point(int64_t *out, invar_probe *probe, const invar_ledger_point *point)
+{
+    int64_t used = probe->count, needed = used + 1, a = probe->capacity, b = a, c = a;
+
+    // a failure on the way leaves arrays of different sizes, each at least as large as it says
+    INVAR_TRY(grow((void **)&probe->points, &a, used, needed, sizeof *probe->points));
+    INVAR_TRY(grow((void **)&probe->digests, &b, used, needed, sizeof *probe->digests));
+    INVAR_TRY(grow((void **)&probe->values, &c, used, needed, sizeof *probe->values));
+    probe->capacity = a;
+    INVAR_TRY(copy_point(&probe->points[used], point));
+    memset(&probe->values[used], 0, sizeof *probe->values);
+    *out = probe->count++;
+    probe->cursor = probe->count;
+    return INVAR_OK;
+}
+
+/* Above the level: a number for the dump, or none. */
+static invar_status hide_point(int64_t *out, invar_probe *probe, const char *name)
+{
+    *out = -1;
+    if (!probe->dump || !invar_dump_wants(probe->dump, name))
+        return INVAR_OK;
+    INVAR_TRY(grow((void **)&probe->hidden, &probe->hidden_capacity, probe->n_hidden,
+                   probe->n_hidden + 1, sizeof *probe->hidden));
+    memcpy(probe->hidden[probe->n_hidden], name, strlen(name) + 1);
+    *out = -2 - probe->n_hidden++;
+    return INVAR_OK;
+}
+
+invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
+                                const invar_ledger_point *point)
+{
+    size_t length = strlen(point->name);
+
+    if (length == 0 || length > INVAR_LEDGER_NAME_BYTES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: a point's name has %zu bytes; 1 to %d",
+                          length, INVAR_LEDGER_NAME_BYTES);
+    *point_out = find(probe, point->name);
+    if (*point_out >= 0 && !same_point(&probe->points[*point_out], point))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "probe: point \"%.100s\" was defined before as something else",
+                          point->name);
+    if (*point_out != -1)
+        return INVAR_OK;
+    if (point->level > probe->options.level)
+        return hide_point(point_out, probe, point->name);
+    return add_point(point_out, probe, point);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static const char *name_of(const invar_probe *probe, int64_t point)
+{
+    return point < 0 ? probe->hidden[-2 - point] : probe->points[point].name;
+}
+
+static invar_status check_number(const invar_probe *probe, int64_t point)
+{
+    if (point >= probe->count || -2 - point >= probe->n_hidden)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: there is no point %" PRId64, point);
+    return INVAR_OK;
+}
+
+/* The point is not there yet (`fresh`), or at least not whole. */
+static invar_status check_open(const invar_probe *probe, int64_t point, bool fresh)
+{
+    const value *v = &probe->values[point];
+
+    if (v->whole || (fresh && v->present))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "probe: point \"%.100s\" has its value of this step already",
+                          probe->points[point].name);
+    return INVAR_OK;
+}
+
+static invar_status check_tensor(const invar_ledger_point *point, const invar_tensor *tensor)
+{
+    bool fits = strcmp(point->dtype, invar_dtype_name(tensor->dtype)) == 0 &&
+                point->dims == (size_t)tensor->rank;
+
+    for (size_t i = 0; fits && i < point->dims; i++)
+        fits = point->shape[i] == -1 || point->shape[i] == tensor->shape[i];
+    if (!fits)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "probe: point \"%.100s\" gets a tensor of another type or shape (%s, rank "
+            "%d)",
+            point->name, invar_dtype_name(tensor->dtype), (int)tensor->rank);
+    return INVAR_OK;
+}
+
+static invar_status check_samples(const char *name, const invar_tensor *tensor,
+                                  const invar_segments *samples)
+{
+    bool fits = samples->count >= 0 && samples->start[0] == 0 &&
+                samples->start[samples->count] <= tensor->shape[0];
+
+    for (int64_t i = 0; fits && i < samples->count; i++)
+        fits = samples->start[i] <= samples->start[i + 1];
+    if (!fits)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "probe: point \"%.100s\": its samples are not rows of its tensor", name);
+    return INVAR_OK;
+}
+
+/* Rows [first, end) of a tensor: its data and, of a quantised one, its scales. How many shards. */
+static int64_t row_shards(invar_tree_shard *out, const invar_tensor *x, int64_t first, int64_t end)
+{
+    invar_tensor rows = invar_tensor_rows(x, first, end - first);
+    size_t bits = (size_t)invar_dtype_bits(x->dtype), scales = invar_tensor_scale_bytes(&rows);
+
+    out[0] =
+        (invar_tree_shard){rows.data, end - first, (size_t)invar_tensor_row_elements(x) * bits / 8,
+                           (size_t)x->row_stride * bits / 8};
+    if (!invar_dtype_scale_block(x->dtype))
+        return 1;
+    out[1] = (invar_tree_shard){rows.scale, 1, scales, scales};
+    return 2;
+}
+
+static invar_status add_leaves(invar_probe *probe, value *v, const invar_tree_input *in)
+{
+    int64_t count;
+
+    INVAR_TRY(invar_tree_leaf_count(&count, in));
+    INVAR_TRY(
+        grow((void **)&v->leaves, &v->capacity, v->count, v->count + count, sizeof *v->leaves));
+    INVAR_TRY(invar_tree_leaves(v->leaves + v->count, count, probe->options.pool, in));
+    v->count += count;
+    v->shards += in->n_shards;
+    for (int64_t i = 0; i < in->n_shards; i++)
+        v->bytes += (uint64_t)in->shards[i].rows * in->shards[i].row_bytes;
+    v->present = true;
+    return INVAR_OK;
+}
+
+/* The rows between neighbours of `start`, each of them a shard. */
+static invar_status add_rows(invar_probe *probe, value *v, const invar_tensor *tensor,
+                             const invar_segments *parts)
+{
+    invar_tree_shard *shards;
+    invar_tree_input in;
+    invar_status status;
+    int64_t count = 0;
+
+    INVAR_TRY(invar_alloc((void **)&shards, 2 * (size_t)parts->count, sizeof *shards,
+                          "a probe's shards"));
+    for (int64_t i = 0; i < parts->count; i++)
+        count += row_shards(shards + count, tensor, parts->start[i], parts->start[i + 1]);
+    in = (invar_tree_input){shards, count};
+    status = add_leaves(probe, v, &in);
+    invar_free(shards);
+    return status;
+}
+
+static bool dumped(const invar_probe *probe, int64_t point)
+{
+    return probe->dump && invar_dump_wants(probe->dump, name_of(probe, point));
+}
+
+invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
+                              const invar_segments *samples)
+{
+    if (point == -1)
+        return INVAR_OK;
+    INVAR_TRY(check_number(probe, point));
+    INVAR_TRY(check_samples(name_of(probe, point), tensor, samples));
+    if (point >= 0) {
+        INVAR_TRY(check_open(probe, point, false));
+        INVAR_TRY(check_tensor(&probe->points[point], tensor));
+        INVAR_TRY(add_rows(probe, &probe->values[point], tensor, samples));
+    }
+    return dumped(probe, point)
+               ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, samples)
+               : INVAR_OK;
+}
+
+/* Row i of n belongs to shard floor(i V / n), as in the op hash.tree. */
+static invar_status add_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+{
+    int64_t shards = probe->points[point].shards, n = tensor->shape[0], *start;
+    value *v = &probe->values[point];
+    invar_status status;
+
+    INVAR_TRY(check_open(probe, point, true));
+    INVAR_TRY(check_tensor(&probe->points[point], tensor));
+    INVAR_TRY(invar_alloc((void **)&start, (size_t)shards + 1, sizeof *start, "a probe's shards"));
+    for (int64_t i = 0; i <= shards; i++)
+        start[i] = (i * n + shards - 1) / shards;
+    status = add_rows(probe, v, tensor, &(invar_segments){start, shards});
+    invar_free(start);
+    v->whole = status == INVAR_OK;
+    return status;
+}
+
+invar_status invar_probe_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+{
+    if (point == -1)
+        return INVAR_OK;
+    INVAR_TRY(check_number(probe, point));
+    if (point >= 0)
+        INVAR_TRY(add_whole(probe, point, tensor));
+    return dumped(probe, point) ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, NULL)
+                                : INVAR_OK;
+}
+
+invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data, size_t bytes)
+{
+    invar_tree_shard shard = {data, 1, bytes, bytes};
+
+    if (point == -1)
+        return INVAR_OK;
+    INVAR_TRY(check_number(probe, point));
+    if (point >= 0) {
+        INVAR_TRY(check_open(probe, point, true));
+        INVAR_TRY(add_leaves(probe, &probe->values[point], &(invar_tree_input){&shard, 1}));
+        probe->values[point].whole = true;
+    }
+    return dumped(probe, point) ? invar_dump_bytes(probe->dump, name_of(probe, point), data, bytes)
+                                : INVAR_OK;
+}
+
+invar_status invar_probe_digest(invar_probe *probe, int64_t point, const invar_digest *digest)
+{
+    if (point < 0)
+        return INVAR_OK;
+    INVAR_TRY(check_number(probe, point));
+    INVAR_TRY(check_open(probe, point, true));
+    probe->digests[point] = *digest;
+    probe->values[point].present = true;
+    probe->values[point].whole = true;
+    probe->values[point].given = true;
+    return INVAR_OK;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
+{
+    for (int64_t i = 0; i < probe->count; i++) {
+        const value *v = &probe->values[i];
+        if (!v->present)
+            return INVAR_FAIL(INVAR_E_STATE, 0, "probe: point \"%.100s\" got no value in this step",
+                              probe->points[i].name);
+        if (!v->given)
+            INVAR_TRY(
+                invar_tree_root(&probe->digests[i], v->leaves, v->count, v->bytes, v->shards));
+    }
+    *out = (invar_probe_result){probe->points, probe->digests, probe->count,
+                                probe->count != probe->listed};
+    probe->listed = probe->count;
+    return INVAR_OK;
+}
+
+invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
+                                const invar_probe *probe, int64_t point)
+{
+    INVAR_TRY(check_number(probe, point));
+    if (point < 0 || !probe->values[point].present || probe->values[point].given)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "probe: point %" PRId64 " has no leaves in this step",
+                          point);
+    *out = probe->values[point].leaves;
+    *count_out = probe->values[point].count;
+    return INVAR_OK;
+}
+
+/* ---- the forward ----------------------------------------------------------------------------- */
+
+static invar_status define_seen(int64_t *out, const invar_probe_view *view, const char *name,
+                                const char *op, int64_t layer, const invar_tensor *rows)
+{
+    int64_t shape[INVAR_MAX_RANK] = {-1};
+
+    for (int32_t i = 1; i < rows->rank; i++)
+        shape[i] = rows->shape[i];
+    return invar_probe_define(out, view->probe,
+                              &(invar_ledger_point){.name = name,
+                                                    .phase = view->phase,
+                                                    .layer = layer,
+                                                    .op = op,
+                                                    .kind = "act",
+                                                    .level = view->level,
+                                                    .dtype = invar_dtype_name(rows->dtype),
+                                                    .shape = shape,
+                                                    .dims = (size_t)rows->rank,
+                                                    .shards = 1,
+                                                    .inputs = &view->previous,
+                                                    .n_inputs = view->previous >= 0});
+}
+
+invar_status invar_probe_take(void *view, const char *point, int64_t layer,
+                              const invar_tensor *rows, const invar_segments *samples)
+{
+    char name[INVAR_LEDGER_NAME_BYTES + 1], place[32] = "";
+    invar_probe_view *v = view;
+    int64_t number;
+
+    if (layer >= 0)
+        snprintf(place, sizeof place, "layer.%" PRId64 ".", layer);
+    if (snprintf(name, sizeof name, "%s%s%s", v->prefix, place, point) >= (int)sizeof name)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: the name of point \"%.100s\" is too long",
+                          point);
+    number = find(v->probe, name);
+    if (number == -1)
+        INVAR_TRY(define_seen(&number, v, name, point, layer, rows));
+    if (number >= 0)
+        v->previous = number;
+    return invar_probe_rows(v->probe, number, rows, samples);
+}

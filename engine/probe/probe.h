@@ -1,0 +1,111 @@
+/*
+ * probe.h - named points of a step and their digests, whatever the micro-batches were.
+ *
+ * A point's value is the root of a tree hash (base/hash.h). Rows of activations come micro-batch by
+ * micro-batch, each sample whole and in the order of samples: every sample is a shard of the tree,
+ * so the root depends on the samples alone. A tensor that is there as a whole has the shards that
+ * the point says, as the op hash.tree has it; bytes are one shard.
+ *
+ *     invar_probe_new(&probe, &(invar_probe_options){.level = INVAR_PROBE_POINT});
+ *     invar_probe_begin(probe, NULL);                  per step
+ *     invar_probe_define(&p, probe, &point);           the same point again: the same number
+ *     invar_probe_rows(probe, p, &tensor, &samples);   per micro-batch
+ *     invar_probe_finish(&result, probe);              then ledger define (if changed) and append
+ *
+ * A point above the probe's level gets a negative number, which is taken everywhere and ignored
+ * (but by the dump, if that wants the point), so callers need not ask. Level 0 is part of the run's
+ * chain, higher ones are diagnosis.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROBE_PROBE_H
+#define INVAR_ENGINE_PROBE_PROBE_H
+
+#include "engine/probe/dump.h"
+#include "kernels-deterministic/ops.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    INVAR_PROBE_STEP = 0,  /* what makes the chain */
+    INVAR_PROBE_POINT = 1, /* and activations and gradients */
+    INVAR_PROBE_FULL = 2   /* and everything else that is shown */
+};
+
+typedef struct invar_probe_options {
+    int64_t level;
+    invar_pool *pool; /* NULL: the calling thread */
+} invar_probe_options;
+
+typedef struct invar_probe invar_probe;
+
+invar_status invar_probe_new(invar_probe **out, const invar_probe_options *options) INVAR_MUST_USE;
+void invar_probe_free(invar_probe *probe);
+
+/*
+ * A new step: no point has a value; the points stay. `dump` gets the tensors of the points that it
+ * wants, of any level, until the next begin; NULL: none. The points of the step are then defined
+ * again, since their numbers depend on it.
+ */
+void invar_probe_begin(invar_probe *probe, invar_dump *dump);
+
+/*
+ * The number of the point with this name, which is made when it is new; its place is after all
+ * others. Texts and arrays are copied. A known point must be the same in everything. Rows that
+ * vary from step to step have the extent -1.
+ */
+invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
+                                const invar_ledger_point *point) INVAR_MUST_USE;
+
+/* More samples of a point: rows of index 0, one segment a sample. */
+invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
+                              const invar_segments *samples) INVAR_MUST_USE;
+
+/* The value at once. A second one in the same step is refused. */
+invar_status invar_probe_whole(invar_probe *probe, int64_t point,
+                               const invar_tensor *tensor) INVAR_MUST_USE;
+invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data,
+                               size_t bytes) INVAR_MUST_USE;
+
+/* A digest that was made elsewhere, as by invar_model_hash. */
+invar_status invar_probe_digest(invar_probe *probe, int64_t point,
+                                const invar_digest *digest) INVAR_MUST_USE;
+
+typedef struct invar_probe_result {
+    const invar_ledger_point *points; /* (count) for invar_ledger_define */
+    const invar_digest *digests;      /* (count) for invar_ledger_step */
+    int64_t count;
+    bool changed; /* there are points that the last result did not have */
+} invar_probe_result;
+
+/* INVAR_E_STATE names a point that got no value. The arrays are borrowed until the next call. */
+invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe) INVAR_MUST_USE;
+
+/* After finish: the leaf digests of a point, in the order of its shards; borrowed until begin. */
+invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
+                                const invar_probe *probe, int64_t point) INVAR_MUST_USE;
+
+/*
+ * For invar_forward_probe: `take` is invar_probe_take, `payload` a view. The point is
+ * PREFIX "layer." LAYER "." POINT, or PREFIX POINT where the layer is -1, of kind "act", computed
+ * from the one that came before it in the same pass.
+ */
+typedef struct invar_probe_view {
+    invar_probe *probe;
+    const char *prefix; /* "", "ref.", ... */
+    const char *phase;  /* "forward" */
+    int64_t level;
+    int64_t previous; /* point that the next new one is computed from; -1: none */
+} invar_probe_view;
+
+invar_status invar_probe_take(void *view, const char *point, int64_t layer,
+                              const invar_tensor *rows,
+                              const invar_segments *samples) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,353 @@
+/*
+ * advantage.c - from rewards to advantages: groups, estimators, distillation, whitening.
+ *
+ * Every line is one fp32 operation per operator, in the order of docs/arithmetic.md section 13.
+ * Tokens outside the mask have advantage and return +0.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rl/kl.h"
+#include "engine/rl/tally.h"
+#include "kernels-deterministic/math/portable.h"
+#include "kernels-deterministic/math/reduce.h"
+
+#include "base/invar_banned.h"
+
+static const float STD_EPS = 1e-6f;
+static const float WHITEN_EPS = 1e-8f;
+
+/* What one call works on; a token's arrays are flat. */
+typedef struct work {
+    invar_tally tally;
+    const invar_rl_batch *batch;
+    const invar_rl_options *options;
+    float *reward;    /* (samples) after normalisation */
+    float *advantage; /* (T) */
+    float *returns;   /* (T); the caller's, or memory of our own */
+    float *owned;     /* that memory */
+} work;
+
+/* ---- rewards --------------------------------------------------------------------------------- */
+
+static bool all_equal(const float *x, int64_t n)
+{
+    for (int64_t i = 1; i < n; i++) {
+        if (x[i] != x[0])
+            return false;
+    }
+    return true;
+}
+
+/*
+ * In place: minus the mean, over the deviation where wanted. Equal rewards give +0 exactly, also
+ * where their mean is not exact: else the rounding error of the mean would be scaled up.
+ */
+static void normalise_group(float *x, float *room, int64_t n, bool deviation)
+{
+    float mean, std;
+
+    if (all_equal(x, n)) {
+        memset(x, 0, (size_t)n * sizeof *x);
+        return;
+    }
+    mean = invar_reduce_f32(x, n) / (float)n;
+    for (int64_t i = 0; i < n; i++) {
+        x[i] = x[i] - mean;
+        room[i] = x[i] * x[i];
+    }
+    std = invar_sqrtf(invar_reduce_f32(room, n) / (float)(n - 1));
+    if (!deviation || !(std > 0.0f))
+        return;
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] / (std + STD_EPS);
+}
+
+static bool uses_deviation(const invar_rl_options *options)
+{
+    return options->std_normalization && (options->estimator == INVAR_ESTIMATOR_GRPO ||
+                                          options->estimator == INVAR_ESTIMATOR_GSPO);
+}
+
+static bool uses_groups(const invar_rl_options *options)
+{
+    return options->rewards_normalization &&
+           (options->estimator == INVAR_ESTIMATOR_GRPO ||
+            options->estimator == INVAR_ESTIMATOR_GSPO ||
+            options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
+}
+
+static void normalise_rewards(work *w)
+{
+    const invar_rl_batch *batch = w->batch;
+    int64_t first = 0;
+
+    if (!uses_groups(w->options))
+        return;
+    for (int64_t i = 1; i <= batch->samples; i++) {
+        if (i < batch->samples && batch->group[i] == batch->group[first])
+            continue;
+        normalise_group(w->reward + first, w->tally.room, i - first, uses_deviation(w->options));
+        first = i;
+    }
+}
+
+/* ---- estimators, one sample each ------------------------------------------------------------- */
+
+/* kl_coef times the estimator at token t; +0 where the coefficient is 0. */
+static float kl_penalty(const work *w, int64_t t)
+{
+    const invar_rl_batch *batch = w->batch;
+    invar_kl_term term;
+
+    if (w->options->kl_coef == 0.0f)
+        return 0.0f;
+    term = invar_kl_at(w->options->kl_type, batch->old_logp[t], batch->ref_logp[t]);
+    return w->options->kl_coef * term.value;
+}
+
+static void take_reward(work *w, int64_t sample)
+{
+    bool penalty = w->options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE;
+    bool none = w->options->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
+
+    for (int64_t t = w->batch->start[sample]; t < w->batch->start[sample + 1]; t++) {
+        float a = none ? 0.0f : w->reward[sample];
+        if (!w->batch->mask[t])
+            continue;
+        w->advantage[t] = penalty ? a - kl_penalty(w, t) : a;
+        w->returns[t] = w->advantage[t];
+    }
+}
+
+/* The reward of token t alone: minus the penalty, and the sample's at the last one that counts. */
+static float token_reward(const work *w, int64_t sample, int64_t t, bool last)
+{
+    float g = -kl_penalty(w, t);
+
+    return last ? g + w->reward[sample] : g;
+}
+
+/* Discounted sum to the end. Masked tokens have no reward, but each costs a factor gamma. */
+static void discount(work *w, int64_t sample)
+{
+    float sum = 0.0f;
+    bool last = true;
+
+    for (int64_t t = w->batch->start[sample + 1] - 1; t >= w->batch->start[sample]; t--) {
+        bool counts = w->batch->mask[t] != 0;
+        float g = counts ? token_reward(w, sample, t, last) : 0.0f;
+        sum = g + w->options->gamma * sum;
+        if (!counts)
+            continue;
+        last = false;
+        w->advantage[t] = sum;
+        w->returns[t] = sum;
+    }
+}
+
+/* GAE over the tokens that count, as if the others were not there; after the last one: 0. */
+static void gae(work *w, int64_t sample)
+{
+    const float *value = w->batch->values;
+    float gamma = w->options->gamma, decay = gamma * w->options->lambd;
+    float next_value = 0.0f, next = 0.0f;
+    bool last = true;
+
+    for (int64_t t = w->batch->start[sample + 1] - 1; t >= w->batch->start[sample]; t--) {
+        float delta;
+        if (!w->batch->mask[t])
+            continue;
+        delta = (token_reward(w, sample, t, last) + gamma * next_value) - value[t];
+        next = delta + decay * next;
+        next_value = value[t];
+        last = false;
+        w->advantage[t] = next;
+        w->returns[t] = next + value[t];
+    }
+}
+
+static void estimate(work *w)
+{
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        if (w->options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS)
+            discount(w, i);
+        else if (w->options->estimator == INVAR_ESTIMATOR_PPO)
+            gae(w, i);
+        else
+            take_reward(w, i);
+    }
+}
+
+/* ---- after the estimator --------------------------------------------------------------------- */
+
+/* Minus the sampled reverse KL to the teacher. */
+static void distil(work *w)
+{
+    const invar_rl_batch *batch = w->batch;
+
+    if (!(w->options->opd_kl_coef > 0.0f))
+        return;
+    for (int64_t t = 0; t < batch->start[batch->samples]; t++) {
+        float reverse_kl = batch->old_logp[t] - batch->teacher_logp[t];
+        if (batch->mask[t])
+            w->advantage[t] = w->advantage[t] - w->options->opd_kl_coef * reverse_kl;
+    }
+}
+
+/* Sum over samples in order, of the sum over each one's tokens. */
+static float sum_tokens(work *w, float centre, bool squares)
+{
+    const invar_rl_batch *batch = w->batch;
+
+    for (int64_t i = 0; i < batch->samples; i++) {
+        int64_t first = batch->start[i], tokens = batch->start[i + 1] - first;
+        for (int64_t t = 0; t < tokens; t++) {
+            float x = batch->mask[first + t] ? w->advantage[first + t] - centre : 0.0f;
+            w->tally.row[t] = squares ? x * x : x;
+        }
+        w->tally.room[i] = invar_reduce_f32(w->tally.row, tokens);
+    }
+    return invar_reduce_f32(w->tally.room, batch->samples);
+}
+
+/* Smallest and largest are the same: there is nothing to whiten but rounding errors. */
+static bool constant(const work *w)
+{
+    const invar_rl_batch *batch = w->batch;
+    const float *first = NULL;
+
+    for (int64_t t = 0; t < batch->start[batch->samples]; t++) {
+        if (!batch->mask[t])
+            continue;
+        first = first ? first : &w->advantage[t];
+        if (w->advantage[t] != *first)
+            return false;
+    }
+    return true;
+}
+
+static void whiten(work *w)
+{
+    const invar_rl_batch *batch = w->batch;
+    bool equal = constant(w);
+    float n = w->tally.tokens, mean, variance, scale;
+
+    if (n < 1.0f)
+        return;
+    mean = sum_tokens(w, 0.0f, false) / n;
+    variance = equal ? 0.0f : sum_tokens(w, mean, true) / (n - 1.0f);
+    scale = 1.0f / invar_sqrtf(variance + WHITEN_EPS);
+    for (int64_t t = 0; t < batch->start[batch->samples]; t++) {
+        if (batch->mask[t])
+            w->advantage[t] = equal ? 0.0f : (w->advantage[t] - mean) * scale;
+    }
+}
+
+/* ---- the call -------------------------------------------------------------------------------- */
+
+static invar_status need(const void *array, bool needed, const char *what, const char *why)
+{
+    if (needed && !array)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "advantages: %s needs %s", why, what);
+    return INVAR_OK;
+}
+
+static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_options *options)
+{
+    bool distillation = options->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
+    bool teacher = distillation || options->opd_kl_coef > 0.0f;
+    bool penalty = options->kl_coef != 0.0f &&
+                   (options->estimator == INVAR_ESTIMATOR_PPO ||
+                    options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
+                    options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
+
+    INVAR_TRY(need(batch->reward, !distillation, "rewards", "the estimator"));
+    INVAR_TRY(need(batch->group, uses_groups(options), "groups", "rewards-normalization"));
+    INVAR_TRY(
+        need(batch->values, options->estimator == INVAR_ESTIMATOR_PPO, "a critic's values", "ppo"));
+    INVAR_TRY(need(batch->old_logp, penalty || teacher, "old log-probabilities",
+                   teacher ? "distillation" : "kl-coef"));
+    INVAR_TRY(need(batch->ref_logp, penalty, "reference log-probabilities", "kl-coef"));
+    INVAR_TRY(need(batch->teacher_logp, teacher, "a teacher's log-probabilities", "distillation"));
+    if (distillation && !(options->opd_kl_coef > 0.0f))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "advantages: on_policy_distillation with opd-kl-coef 0 gives zeros only; "
+                          "set a positive coefficient");
+    return INVAR_OK;
+}
+
+static invar_status take_rewards(work *w)
+{
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        float r = w->batch->reward ? w->batch->reward[i] : 0.0f;
+        if (r - r != 0.0f)
+            return INVAR_FAIL(INVAR_E_STATE, 0, "sample %lld: the reward is not finite",
+                              (long long)i);
+        w->reward[i] = r;
+    }
+    normalise_rewards(w);
+    return INVAR_OK;
+}
+
+static invar_status compute(work *w)
+{
+    const invar_rl_batch *batch = w->batch;
+    const invar_rl_options *options = w->options;
+    size_t bytes = (size_t)batch->start[batch->samples] * sizeof(float);
+    bool must_whiten = options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
+                       options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE;
+
+    memset(w->advantage, 0, bytes);
+    memset(w->returns, 0, bytes);
+    INVAR_TRY(take_rewards(w));
+    estimate(w);
+    distil(w);
+    // Every input that took part is behind one of these two. Whitening would spread a fault.
+    INVAR_TRY(invar_tally_finite_all(&w->tally, w->advantage, "the advantage"));
+    INVAR_TRY(invar_tally_finite_all(&w->tally, w->returns, "the return"));
+    if (options->normalize_advantages || must_whiten)
+        whiten(w);
+    return invar_tally_finite_all(&w->tally, w->advantage, "the whitened advantage");
+}
+
+invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
+                                 const invar_rl_batch *batch, const invar_rl_options *options)
+{
+    work w = {.batch = batch, .options = options, .advantage = advantage_out};
+    invar_status status;
+    void *block;
+
+    INVAR_TRY(check_arrays(batch, options));
+    INVAR_TRY(invar_tally_init(&w.tally, batch, options->per_token_loss));
+    w.reward = w.tally.sums; // no column is used here
+    w.returns = returns_out;
+    if (!returns_out) {
+        status = invar_alloc(&block, (size_t)batch->start[batch->samples], sizeof(float),
+                             "returns of a batch");
+        if (status != INVAR_OK)
+            goto done;
+        w.owned = w.returns = block;
+    }
+    status = compute(&w);
+done:
+    invar_free(w.owned);
+    invar_tally_release(&w.tally);
+    return status;
+}
+
+bool invar_rl_group_keeps(const float *reward, int64_t count)
+{
+    double mean = 0.0, sum = 0.0;
+
+    if (count < 2)
+        return false;
+    for (int64_t i = 0; i < count; i++)
+        mean += (double)reward[i];
+    mean /= (double)count;
+    for (int64_t i = 0; i < count; i++)
+        sum += ((double)reward[i] - mean) * ((double)reward[i] - mean);
+    return sum / (double)(count - 1) > 1e-8 * 1e-8;
+}

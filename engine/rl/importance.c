@@ -1,0 +1,416 @@
+/*
+ * importance.c - TIS, MIS, OPSM: weights and rejections, and what they say about the mismatch.
+ *
+ * x is old - rollout, per token. Sums go over the tokens that the batch's mask counts; what MIS
+ * rejects leaves the numerators of the loss, never a denominator. The normaliser of the weights is
+ * one number of the whole step (Miles: of a micro-batch).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/importance.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rl/kl.h"
+#include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/reduce.h"
+
+#include "base/invar_banned.h"
+
+static const float NORMALISER_LEAST = 1e-8f;
+
+typedef struct work {
+    invar_importance *importance;
+    invar_tally *tally;
+    const invar_rl_batch *batch;
+    const invar_rl_options *options;
+    float low, high, rs_low, rs_high; /* MIS, defaults resolved */
+} work;
+
+/* ---- per-token values of one sample as a column ---------------------------------------------- */
+
+typedef float (*value_fn)(const work *w, int64_t t, float bound);
+
+static float sum_of(const work *w, int64_t sample, value_fn value, float bound)
+{
+    const int64_t *start = w->batch->start;
+    int64_t tokens = start[sample + 1] - start[sample];
+
+    for (int64_t t = 0; t < tokens; t++) {
+        bool counts = w->batch->mask[start[sample] + t] != 0;
+        w->tally->row[t] = counts ? value(w, start[sample] + t, bound) : 0.0f;
+    }
+    return invar_reduce_f32(w->tally->row, tokens);
+}
+
+static void add_column(const work *w, const char *name, value_fn value, float bound)
+{
+    int column = invar_tally_add(w->tally, name);
+
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        sum_of(w, i, value, bound);
+        invar_tally_put(w->tally, column, i, w->tally->row);
+    }
+}
+
+static float difference(const work *w, int64_t t)
+{
+    return w->batch->old_logp[t] - w->batch->rollout_logp[t];
+}
+
+static float abs_diff_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return invar_abs_f32(difference(w, t));
+}
+
+/* Of the trainer's from the sampler's: its own log-probability comes first. */
+static float rollout_kl_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return invar_kl_at(INVAR_KL_LOW_VAR, w->batch->rollout_logp[t], w->batch->old_logp[t]).value;
+}
+
+static float reverse_kl_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return w->batch->old_logp[t] - w->batch->teacher_logp[t];
+}
+
+static float ratio_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return invar_ratio_of(difference(w, t)).value;
+}
+
+static float ratio_off_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return invar_abs_f32(ratio_at(w, t, 0.0f) - 1.0f);
+}
+
+static float weight_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return w->importance->weight[t];
+}
+
+static float changed_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return w->importance->weight[t] != ratio_at(w, t, 0.0f) ? 1.0f : 0.0f;
+}
+
+static float below_at(const work *w, int64_t t, float bound)
+{
+    return w->importance->weight[t] < bound ? 1.0f : 0.0f;
+}
+
+static float above_at(const work *w, int64_t t, float bound)
+{
+    return w->importance->weight[t] > bound ? 1.0f : 0.0f;
+}
+
+static float kl_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return w->batch->rollout_logp[t] - w->batch->old_logp[t];
+}
+
+static float k3_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return invar_kl_at(INVAR_KL_K3, w->batch->rollout_logp[t], w->batch->old_logp[t]).value;
+}
+
+static float old_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return w->batch->old_logp[t];
+}
+
+static float rollout_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return w->batch->rollout_logp[t];
+}
+
+static float difference_at(const work *w, int64_t t, float bound)
+{
+    (void)bound;
+    return difference(w, t);
+}
+
+static float ratio_square_at(const work *w, int64_t t, float bound)
+{
+    float ratio = ratio_at(w, t, bound);
+
+    return ratio * ratio;
+}
+
+/* ---- TIS ------------------------------------------------------------------------------------- */
+
+static void tis(const work *w)
+{
+    float low = w->options->tis_clip_low, high = w->options->tis_clip;
+
+    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
+        float ratio = w->batch->mask[t] ? ratio_at(w, t, 0.0f) : 0.0f;
+        float cut = ratio < low ? low : ratio > high ? high : ratio;
+        if (w->options->tis_icepop)
+            cut = ratio >= low && ratio <= high ? ratio : 0.0f;
+        w->importance->weight[t] = cut;
+    }
+    add_column(w, "tis", ratio_at, 0.0f);
+    add_column(w, "tis_clipfrac", changed_at, 0.0f);
+    add_column(w, "tis_abs", ratio_off_at, 0.0f);
+}
+
+/* ---- MIS ------------------------------------------------------------------------------------- */
+
+static float count_of(const work *w, int64_t sample)
+{
+    return w->tally->count[sample] < 1.0f ? 1.0f : w->tally->count[sample];
+}
+
+/* Raw weights of a level, for every token. */
+static void raw_weights(const work *w, invar_mis_level level)
+{
+    const int64_t *start = w->batch->start;
+
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        float sum = level == INVAR_MIS_LEVEL_TOKEN ? 0.0f : sum_of(w, i, difference_at, 0.0f);
+        if (level == INVAR_MIS_LEVEL_GEOMETRIC)
+            sum = sum / count_of(w, i);
+        for (int64_t t = start[i]; t < start[i + 1]; t++) {
+            bool token = level == INVAR_MIS_LEVEL_TOKEN;
+            float x = token && w->batch->mask[t] ? difference(w, t) : sum;
+            w->importance->weight[t] = w->batch->mask[t] ? invar_ratio_of(x).value : 0.0f;
+        }
+    }
+}
+
+static void reject_outside(const work *w, float low, float high)
+{
+    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
+        float weight = w->importance->weight[t];
+        if (weight < low || weight > high)
+            w->importance->keep[t] = 0;
+    }
+}
+
+/* A token that the trainer finds all but impossible condemns its sample. */
+static void veto(const work *w)
+{
+    const int64_t *start = w->batch->start;
+    float least = invar_log(w->options->mis_veto);
+    int tokens = invar_tally_add(w->tally, "mis_rs_catastrophic_token_fraction");
+    int samples = invar_tally_add(w->tally, "mis_rs_catastrophic_seq_fraction");
+
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        bool any = false;
+        for (int64_t t = start[i]; t < start[i + 1]; t++) {
+            bool bad = w->batch->mask[t] && difference(w, t) < least;
+            w->tally->row[t - start[i]] = bad ? 1.0f : 0.0f;
+            any = any || bad;
+        }
+        invar_tally_put(w->tally, tokens, i, w->tally->row);
+        invar_tally_put_all(w->tally, samples, i, any ? 1.0f : 0.0f);
+        if (any)
+            memset(w->importance->keep + start[i], 0, (size_t)(start[i + 1] - start[i]));
+    }
+}
+
+static void reject(const work *w)
+{
+    raw_weights(w, w->options->mis_rs_level);
+    add_column(w, "mis_rs_mask_fraction_low", below_at, w->rs_low);
+    add_column(w, "mis_rs_mask_fraction_high", above_at, w->rs_high);
+    reject_outside(w, w->rs_low, w->rs_high);
+    if (w->options->mis_veto > 0.0f)
+        veto(w);
+}
+
+static void bound_weights(const work *w)
+{
+    bool truncate = w->options->mis_mode == INVAR_MIS_MODE_TRUNCATE;
+
+    add_column(w, "mis_tis_weight_before_bound", weight_at, 0.0f);
+    switch (w->options->mis_mode) {
+    case INVAR_MIS_MODE_TRUNCATE:
+        add_column(w, "mis_tis_truncate_fraction", above_at, w->high);
+        break;
+    case INVAR_MIS_MODE_CLIP:
+        add_column(w, "mis_tis_clip_fraction_low", below_at, w->low);
+        add_column(w, "mis_tis_clip_fraction_high", above_at, w->high);
+        break;
+    case INVAR_MIS_MODE_MASK:
+        add_column(w, "mis_tis_mask_fraction_low", below_at, w->low);
+        add_column(w, "mis_tis_mask_fraction_high", above_at, w->high);
+        reject_outside(w, w->low, w->high);
+        break;
+    }
+    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
+        float *weight = &w->importance->weight[t];
+        if (!w->batch->mask[t] || w->options->mis_mode == INVAR_MIS_MODE_MASK)
+            continue;
+        *weight = !truncate && *weight < w->low ? w->low : *weight;
+        *weight = *weight > w->high ? w->high : *weight;
+    }
+    add_column(w, "mis_tis_weight_after_bound", weight_at, 0.0f);
+}
+
+/* To a mean of 1: over tokens, or over samples where a sample has one weight. */
+static void normalise(const work *w)
+{
+    bool token = w->options->mis_level == INVAR_MIS_LEVEL_TOKEN;
+    int column = invar_tally_add(w->tally, "mis_batch_norm_factor");
+    float tokens = w->tally->tokens < 1.0f ? 1.0f : w->tally->tokens, mean;
+
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        float sum = sum_of(w, i, weight_at, 0.0f);
+        w->tally->room[i] = token ? sum : sum / count_of(w, i);
+    }
+    mean = invar_reduce_f32(w->tally->room, w->batch->samples);
+    mean = mean / (token ? tokens : (float)w->batch->samples);
+    mean = mean > NORMALISER_LEAST ? mean : 1.0f;
+    for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++)
+        w->importance->weight[t] = w->importance->weight[t] / mean;
+    for (int64_t i = 0; i < w->batch->samples; i++)
+        invar_tally_put_all(w->tally, column, i, mean);
+}
+
+static void extremes(const work *w)
+{
+    const int64_t *start = w->batch->start;
+    int least = invar_tally_add(w->tally, "mis_is_ratio_min_final");
+    int most = invar_tally_add(w->tally, "mis_is_ratio_max_final");
+
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        float low = 0.0f, high = 0.0f;
+        bool any = false;
+        for (int64_t t = start[i]; t < start[i + 1]; t++) {
+            float x = w->importance->weight[t];
+            if (!w->batch->mask[t])
+                continue;
+            low = !any || x < low ? x : low;
+            high = !any || x > high ? x : high;
+            any = true;
+        }
+        invar_tally_put_all(w->tally, least, i, low);
+        invar_tally_put_all(w->tally, most, i, high);
+    }
+}
+
+/* How differently trainer and sampler see the step; one value per sample. */
+static void perplexities(const work *w)
+{
+    static const char *const names[] = {
+        "mis_training_log_ppl", "mis_training_ppl", "mis_rollout_log_ppl",
+        "mis_rollout_ppl",      "mis_log_ppl_diff", "mis_log_ppl_abs_diff",
+        "mis_ppl_ratio",        "mis_chi2_token",   "mis_chi2_seq"};
+    enum { VALUES = sizeof names / sizeof names[0] };
+    int first = w->tally->columns;
+
+    for (int i = 0; i < VALUES; i++)
+        invar_tally_add(w->tally, names[i]);
+    for (int64_t i = 0; i < w->batch->samples; i++) {
+        float count = count_of(w, i);
+        float old = sum_of(w, i, old_at, 0.0f) / count;
+        float rollout = sum_of(w, i, rollout_at, 0.0f) / count;
+        float sequence = invar_ratio_of(sum_of(w, i, difference_at, 0.0f)).value;
+        float squares = sum_of(w, i, ratio_square_at, 0.0f) / count;
+        float diff = rollout - old;
+        const float values[VALUES] = {-old,
+                                      invar_exp(-old),
+                                      -rollout,
+                                      invar_exp(-rollout),
+                                      diff,
+                                      invar_abs_f32(diff),
+                                      invar_exp(diff),
+                                      squares - 1.0f,
+                                      sequence * sequence - 1.0f};
+        for (int j = 0; j < VALUES; j++)
+            invar_tally_put_all(w->tally, first + j, i, values[j]);
+    }
+}
+
+static void mis(work *w)
+{
+    const invar_rl_options *o = w->options;
+
+    w->high = o->mis_high;
+    w->low = o->mis_low > 0.0f ? o->mis_low : 1.0f / o->mis_high;
+    w->rs_low = o->mis_rs_low > 0.0f ? o->mis_rs_low : w->low;
+    w->rs_high = o->mis_rs_high > 0.0f ? o->mis_rs_high : w->high;
+    perplexities(w);
+    add_column(w, "mis_kl", kl_at, 0.0f);
+    add_column(w, "mis_k3_kl", k3_at, 0.0f);
+    if (o->mis_rs)
+        reject(w);
+    raw_weights(w, o->mis_level);
+    bound_weights(w);
+    add_column(w, "mis_is_ratio_mean_after_tis_rs", weight_at, 0.0f);
+    if (o->mis_batch_normalize)
+        normalise(w);
+    add_column(w, "mis_is_ratio_mean_final", weight_at, 0.0f);
+    extremes(w);
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+/* The same array twice would compare nothing. */
+static bool comparable(const invar_rl_batch *batch)
+{
+    return batch->old_logp && batch->rollout_logp && batch->old_logp != batch->rollout_logp;
+}
+
+invar_status invar_importance_init(invar_importance *out, invar_tally *tally,
+                                   const invar_rl_options *options)
+{
+    const invar_rl_batch *batch = tally->batch;
+    size_t tokens = (size_t)batch->start[batch->samples];
+    bool policy = options->loss == INVAR_LOSS_POLICY;
+    work w = {.importance = out, .tally = tally, .batch = batch, .options = options};
+    void *block;
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(invar_alloc(&block, tokens, sizeof(float) + 1, "importance weights"));
+    out->memory = block;
+    out->keep = (uint8_t *)block + tokens * sizeof(float);
+    memcpy(out->keep, batch->mask, tokens);
+    if (policy && comparable(batch)) {
+        add_column(&w, "train_rollout_logprob_abs_diff", abs_diff_at, 0.0f);
+        add_column(&w, "train_rollout_kl", rollout_kl_at, 0.0f);
+    }
+    if (policy && batch->old_logp && batch->teacher_logp)
+        add_column(&w, "opd_reverse_kl", reverse_kl_at, 0.0f);
+    if (!policy || (!options->use_tis && !options->use_mis))
+        return INVAR_OK;
+    out->weight = block;
+    if (options->use_mis)
+        mis(&w);
+    else
+        tis(&w);
+    return INVAR_OK;
+}
+
+void invar_importance_release(invar_importance *importance)
+{
+    invar_free(importance->memory);
+    memset(importance, 0, sizeof *importance);
+}
+
+float invar_importance_distance(const invar_tally *tally, int64_t sample, const float *now)
+{
+    const invar_rl_batch *batch = tally->batch;
+    int64_t first = batch->start[sample], tokens = batch->start[sample + 1] - first;
+    float count = tally->count[sample];
+
+    for (int64_t t = 0; t < tokens; t++) {
+        float d = batch->old_logp[first + t] - now[t];
+        tally->row[t] = batch->mask[first + t] ? d : 0.0f;
+    }
+    return invar_reduce_f32(tally->row, tokens) / (count < 1.0f ? 1.0f : count);
+}

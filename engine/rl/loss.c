@@ -1,0 +1,518 @@
+/*
+ * loss.c - one optimizer step's loss: per token the derivative, per step the metrics.
+ *
+ * Everything of the whole step is computed in new: counts, importance weights, rejections. A run
+ * then treats its samples one by one, so a token's derivative depends on its sample and on the step
+ * alone. What the metrics need is kept as one sum per sample.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/loss.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rl/importance.h"
+#include "engine/rl/kl.h"
+#include "kernels-deterministic/math/portable.h"
+#include "kernels-deterministic/math/reduce.h"
+
+#include "base/invar_banned.h"
+
+/* Columns of the tally; -1: the loss has no such metric. */
+typedef struct columns {
+    int main; /* pg_loss, value_loss, or the loss itself */
+    int clipfrac, ppo_kl, ess_ratio, ois, opsm;
+    int kl, entropy;
+} columns;
+
+struct invar_loss {
+    const invar_rl_batch *batch;
+    invar_rl_options options;
+    const float *advantage;
+    const float *returns;
+    invar_tally tally;
+    invar_importance importance;
+    columns at;
+    float divisor; /* of the main term; 0: that of the reduction */
+    float *rows;   /* (ROWS, longest) */
+    uint8_t *seen; /* (samples) */
+    invar_loss_metric metrics[INVAR_TALLY_COLUMNS + 1];
+};
+
+/* Per-token values of the sample at hand. */
+enum { ROW_LOSS, ROW_SLOPE, ROW_CLIPPED, ROW_LOG_RATIO, ROW_RATIO, ROW_OPSM, ROW_OTHER, ROWS };
+
+static float *row_of(const invar_loss *loss, int row)
+{
+    return loss->rows + row * loss->tally.longest;
+}
+
+/* One sample of a run. */
+typedef struct view {
+    int64_t sample;
+    int64_t first; /* its first token in the batch */
+    int64_t tokens;
+    const uint8_t *mask; /* (tokens) of the batch */
+    const uint8_t *keep; /* (tokens) after rejection */
+    const float *now;
+    const float *entropy;
+    float *dnow;
+    float *dentropy;
+} view;
+
+/* ---- the main term: loss and slope per token, before mask and reduction ---------------------- */
+
+/*
+ * The clipped objective at one token. The slope is with respect to the log-ratio. Where branches
+ * are equal the unclipped one is taken, so on-policy the gradient flows.
+ */
+static void clip_token(const invar_loss *loss, invar_ratio ratio, float a, float *loss_out,
+                       float *slope_out, float *clipped_out)
+{
+    const invar_rl_options *o = &loss->options;
+    float low = 1.0f - o->eps_clip, high = 1.0f + o->eps_clip_high;
+    float inside = ratio.value < low ? low : ratio.value > high ? high : ratio.value;
+    float plain = -(ratio.value * a), clipped = -(inside * a);
+    float worst = clipped > plain ? clipped : plain;
+    bool flows = !(clipped > plain) && !ratio.cut;
+
+    *clipped_out = clipped > plain ? 1.0f : 0.0f;
+    if (o->eps_clip_c > 0.0f && a < 0.0f && worst > -(o->eps_clip_c * a)) {
+        worst = -(o->eps_clip_c * a);
+        flows = false;
+    }
+    *loss_out = worst;
+    *slope_out = flows ? plain : 0.0f;
+}
+
+/* gspo: the mean of the log-ratios over the sample instead of each token's own. */
+static void log_ratios(invar_loss *loss, const view *v)
+{
+    const float *old = loss->batch->old_logp + v->first;
+    float *log_ratio = row_of(loss, ROW_LOG_RATIO);
+    float distance = 0.0f;
+
+    if (loss->options.estimator == INVAR_ESTIMATOR_GSPO)
+        distance = invar_importance_distance(&loss->tally, v->sample, v->now);
+    for (int64_t t = 0; t < v->tokens; t++) {
+        if (loss->options.estimator != INVAR_ESTIMATOR_GSPO)
+            distance = old[t] - v->now[t];
+        log_ratio[t] = v->mask[t] ? -distance : 0.0f;
+    }
+}
+
+static void policy_rows(invar_loss *loss, const view *v)
+{
+    const float *weight = loss->importance.weight ? loss->importance.weight + v->first : NULL;
+    const float *log_ratio = row_of(loss, ROW_LOG_RATIO);
+    float *value = row_of(loss, ROW_LOSS), *slope = row_of(loss, ROW_SLOPE);
+    float *clipped = row_of(loss, ROW_CLIPPED), *dropped = row_of(loss, ROW_OPSM);
+    bool far = false;
+
+    log_ratios(loss, v);
+    if (loss->options.use_opsm)
+        far = invar_importance_distance(&loss->tally, v->sample, v->now) > loss->options.opsm_delta;
+    for (int64_t t = 0; t < v->tokens; t++) {
+        float a = v->mask[t] ? loss->advantage[v->first + t] : 0.0f;
+        invar_ratio ratio = invar_ratio_of(log_ratio[t]);
+        clip_token(loss, ratio, a, &value[t], &slope[t], &clipped[t]);
+        dropped[t] = far && a < 0.0f ? 1.0f : 0.0f;
+        if (dropped[t] != 0.0f)
+            value[t] = slope[t] = 0.0f;
+        if (weight) {
+            value[t] = value[t] * weight[t];
+            slope[t] = slope[t] * weight[t];
+        }
+        row_of(loss, ROW_RATIO)[t] = ratio.value;
+    }
+}
+
+static void sft_rows(invar_loss *loss, const view *v)
+{
+    for (int64_t t = 0; t < v->tokens; t++) {
+        row_of(loss, ROW_LOSS)[t] = -v->now[t];
+        row_of(loss, ROW_SLOPE)[t] = -1.0f;
+    }
+}
+
+static void value_rows(invar_loss *loss, const view *v)
+{
+    const float *returns = loss->returns + v->first;
+    float clip = loss->options.value_clip;
+
+    for (int64_t t = 0; t < v->tokens; t++) {
+        float off = v->now[t] - returns[t];
+        float plain = off * off, clipped = plain;
+        if (clip > 0.0f) {
+            float old = loss->batch->values[v->first + t], low = old - clip, high = old + clip;
+            float x = v->now[t] < low ? low : v->now[t] > high ? high : v->now[t];
+            clipped = (x - returns[t]) * (x - returns[t]);
+        }
+        row_of(loss, ROW_LOSS)[t] = clipped > plain ? clipped : plain;
+        row_of(loss, ROW_SLOPE)[t] = clipped > plain ? 0.0f : 2.0f * off;
+        row_of(loss, ROW_CLIPPED)[t] = clipped > plain ? 1.0f : 0.0f;
+    }
+}
+
+static invar_status custom_rows(invar_loss *loss, const view *v)
+{
+    const invar_rl_batch *b = loss->batch;
+    int64_t first = v->first;
+    invar_loss_sample sample = {
+        .sample = v->sample,
+        .tokens = v->tokens,
+        .mask = v->mask,
+        .logp = v->now,
+        .old_logp = b->old_logp ? b->old_logp + first : NULL,
+        .rollout_logp = b->rollout_logp ? b->rollout_logp + first : NULL,
+        .ref_logp = b->ref_logp ? b->ref_logp + first : NULL,
+        .advantage = loss->advantage ? loss->advantage + first : NULL,
+        .entropy = v->entropy,
+    };
+
+    return loss->options.custom->run(row_of(loss, ROW_LOSS), row_of(loss, ROW_SLOPE), &sample,
+                                     loss->options.custom->payload);
+}
+
+static invar_status main_rows(invar_loss *loss, const view *v)
+{
+    switch (loss->options.loss) {
+    case INVAR_LOSS_POLICY: policy_rows(loss, v); break;
+    case INVAR_LOSS_SFT: sft_rows(loss, v); break;
+    case INVAR_LOSS_VALUE: value_rows(loss, v); break;
+    case INVAR_LOSS_CUSTOM: INVAR_TRY(custom_rows(loss, v)); break;
+    }
+    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_LOSS), "the loss"));
+    return invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_SLOPE),
+                              "the loss's derivative");
+}
+
+/* ---- one sample ------------------------------------------------------------------------------ */
+
+/* Zeroes what the mask leaves out, then sums. */
+static void put(invar_loss *loss, const view *v, int column, int row, const uint8_t *mask)
+{
+    float *x = row_of(loss, row);
+
+    if (column < 0)
+        return;
+    for (int64_t t = 0; t < v->tokens; t++)
+        x[t] = mask[t] ? x[t] : 0.0f;
+    invar_tally_put(&loss->tally, column, v->sample, x);
+}
+
+/* dnow of the main term: slope times factor; gspo: through the mean, equal for all tokens. */
+static void main_gradient(invar_loss *loss, const view *v)
+{
+    bool gspo =
+        loss->options.loss == INVAR_LOSS_POLICY && loss->options.estimator == INVAR_ESTIMATOR_GSPO;
+    float factor = invar_tally_factor(&loss->tally, v->sample, loss->divisor);
+    float count = loss->tally.count[v->sample];
+    float *slope = row_of(loss, ROW_SLOPE);
+
+    for (int64_t t = 0; t < v->tokens; t++)
+        v->dnow[t] = slope[t] = v->keep[t] ? slope[t] * factor : 0.0f;
+    if (gspo) {
+        float each = invar_reduce_f32(slope, v->tokens) / (count < 1.0f ? 1.0f : count);
+        for (int64_t t = 0; t < v->tokens; t++)
+            v->dnow[t] = v->mask[t] ? each : 0.0f;
+    }
+}
+
+/* Effective sample size over the sample's own: (sum w)^2 / (count * sum w^2). */
+static float ess_ratio(invar_loss *loss, const view *v)
+{
+    float *w = row_of(loss, ROW_RATIO), *squares = row_of(loss, ROW_OTHER);
+    float sum, sum2;
+
+    for (int64_t t = 0; t < v->tokens; t++) {
+        w[t] = v->mask[t] ? w[t] : 0.0f;
+        squares[t] = w[t] * w[t];
+    }
+    sum = invar_reduce_f32(w, v->tokens);
+    sum2 = invar_reduce_f32(squares, v->tokens);
+    sum2 = sum2 < 1e-8f ? 1e-8f : sum2;
+    return loss->tally.count[v->sample] < 1.0f
+               ? 0.0f
+               : (sum * sum) / (loss->tally.count[v->sample] * sum2);
+}
+
+static void policy_metrics(invar_loss *loss, const view *v)
+{
+    float *distance = row_of(loss, ROW_LOG_RATIO);
+
+    if (loss->options.loss != INVAR_LOSS_POLICY)
+        return;
+    for (int64_t t = 0; t < v->tokens; t++)
+        distance[t] = 0.0f - distance[t];
+    put(loss, v, loss->at.ppo_kl, ROW_LOG_RATIO, v->keep);
+    put(loss, v, loss->at.opsm, ROW_OPSM, v->mask);
+    invar_tally_put_all(&loss->tally, loss->at.ess_ratio, v->sample, ess_ratio(loss, v));
+    put(loss, v, loss->at.ois, ROW_RATIO, v->mask);
+}
+
+static invar_status kl_loss(invar_loss *loss, const view *v)
+{
+    const invar_rl_batch *b = loss->batch;
+    float factor = invar_tally_factor(&loss->tally, v->sample, 0.0f);
+    float scale = loss->options.kl_loss_coef * factor;
+
+    if (loss->at.kl < 0)
+        return INVAR_OK;
+    for (int64_t t = 0; t < v->tokens; t++) {
+        float ref = b->ref_logp[v->first + t];
+        invar_kl_term k = loss->options.unbiased_kl
+                              ? invar_kl_unbiased(loss->options.kl_type, v->now[t], ref,
+                                                  b->old_logp[v->first + t])
+                              : invar_kl_at(loss->options.kl_type, v->now[t], ref);
+        row_of(loss, ROW_OTHER)[t] = k.value;
+        if (v->keep[t])
+            v->dnow[t] = v->dnow[t] + k.slope * scale;
+    }
+    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_OTHER), "the KL loss"));
+    put(loss, v, loss->at.kl, ROW_OTHER, v->keep);
+    return INVAR_OK;
+}
+
+static invar_status entropy_bonus(invar_loss *loss, const view *v)
+{
+    float scale = loss->options.entropy_coef * invar_tally_factor(&loss->tally, v->sample, 0.0f);
+
+    for (int64_t t = 0; v->dentropy && t < v->tokens; t++)
+        v->dentropy[t] = v->keep[t] && scale != 0.0f ? -scale : 0.0f;
+    if (loss->at.entropy < 0 || !v->entropy)
+        return INVAR_OK;
+    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, v->entropy, "the entropy"));
+    memcpy(row_of(loss, ROW_OTHER), v->entropy, (size_t)v->tokens * sizeof(float));
+    put(loss, v, loss->at.entropy, ROW_OTHER, v->keep);
+    return INVAR_OK;
+}
+
+static invar_status run_sample(invar_loss *loss, const view *v)
+{
+    const char *what = loss->options.loss == INVAR_LOSS_VALUE
+                           ? "the value of the training forward"
+                           : "the log-probability of the training forward";
+
+    INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, v->now, what));
+    INVAR_TRY(main_rows(loss, v));
+    put(loss, v, loss->at.main, ROW_LOSS, v->keep);
+    put(loss, v, loss->at.clipfrac, ROW_CLIPPED, v->keep);
+    main_gradient(loss, v);
+    policy_metrics(loss, v);
+    INVAR_TRY(kl_loss(loss, v));
+    INVAR_TRY(entropy_bonus(loss, v));
+    return invar_tally_finite(&loss->tally, v->sample, v->dnow, "the gradient of the loss");
+}
+
+invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, const float *now,
+                            const float *entropy, float *dnow_out, float *dentropy_out)
+{
+    const int64_t *start = loss->batch->start;
+
+    if (first < 0 || count < 0 || count > loss->batch->samples - first)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: samples %lld + %lld of %lld", (long long)first,
+                          (long long)count, (long long)loss->batch->samples);
+    if (loss->options.entropy_coef != 0.0f && loss->at.entropy >= 0 && (!entropy || !dentropy_out))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: entropy-coef needs the entropies");
+    for (int64_t i = first; i < first + count; i++) {
+        int64_t offset = start[i] - start[first];
+        view v = {.sample = i,
+                  .first = start[i],
+                  .tokens = start[i + 1] - start[i],
+                  .mask = loss->batch->mask + start[i],
+                  .keep = loss->importance.keep + start[i],
+                  .now = now + offset,
+                  .entropy = entropy ? entropy + offset : NULL,
+                  .dnow = dnow_out + offset,
+                  .dentropy = dentropy_out ? dentropy_out + offset : NULL};
+        if (loss->seen[i])
+            return INVAR_FAIL(INVAR_E_STATE, 0, "loss: sample %lld was already taken",
+                              (long long)i);
+        INVAR_TRY(run_sample(loss, &v));
+        loss->seen[i] = 1;
+    }
+    return INVAR_OK;
+}
+
+/* ---- the step -------------------------------------------------------------------------------- */
+
+static invar_status need(const void *array, bool needed, const char *what, const char *why)
+{
+    if (needed && !array)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: %s needs %s", why, what);
+    return INVAR_OK;
+}
+
+static invar_status check_arrays(const invar_loss *loss)
+{
+    const invar_rl_options *o = &loss->options;
+    const invar_rl_batch *b = loss->batch;
+    bool policy = o->loss == INVAR_LOSS_POLICY, custom = o->loss == INVAR_LOSS_CUSTOM;
+    bool value = o->loss == INVAR_LOSS_VALUE, kl = o->use_kl_loss && (policy || custom);
+
+    INVAR_TRY(need(loss->advantage, policy, "advantages", "the policy loss"));
+    INVAR_TRY(need(b->old_logp, policy, "old log-probabilities", "the policy loss"));
+    INVAR_TRY(need(b->ref_logp, kl, "reference log-probabilities", "use-kl-loss"));
+    INVAR_TRY(need(b->old_logp, kl && o->unbiased_kl, "old log-probabilities", "use-unbiased-kl"));
+    INVAR_TRY(need(b->rollout_logp, policy && (o->use_tis || o->use_mis),
+                   "the rollout's log-probabilities", "use-tis"));
+    INVAR_TRY(need(loss->returns, value, "returns", "the value loss"));
+    INVAR_TRY(need(b->values, value && o->value_clip > 0.0f, "old values", "value-clip"));
+    INVAR_TRY(need(o->custom, custom, "a plug-in", "a custom loss"));
+    return INVAR_OK;
+}
+
+static invar_status check_limits(const invar_rl_options *o)
+{
+    if (o->eps_clip_c != 0.0f && !(o->eps_clip_c > 1.0f))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: eps-clip-c is %g; 0 or above 1 is allowed",
+                          (double)o->eps_clip_c);
+    if (o->use_tis && !(o->tis_clip > 0.0f && o->tis_clip_low <= o->tis_clip))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: TIS keeps weights in %g to %g: nothing",
+                          (double)o->tis_clip_low, (double)o->tis_clip);
+    if (o->use_mis && !(o->mis_high > 0.0f && o->mis_low <= o->mis_high))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: MIS keeps weights in %g to %g: nothing",
+                          (double)o->mis_low, (double)o->mis_high);
+    return INVAR_OK;
+}
+
+static invar_status check_values(const invar_loss *loss)
+{
+    const invar_rl_batch *b = loss->batch;
+    const invar_tally *tally = &loss->tally;
+
+    if (loss->options.loss == INVAR_LOSS_SFT)
+        return INVAR_OK;
+    if (loss->options.loss == INVAR_LOSS_VALUE) {
+        INVAR_TRY(invar_tally_finite_all(tally, b->values, "the old value"));
+        return invar_tally_finite_all(tally, loss->returns, "the return");
+    }
+    INVAR_TRY(invar_tally_finite_all(tally, loss->advantage, "the advantage"));
+    INVAR_TRY(invar_tally_finite_all(tally, b->old_logp, "the old log-probability"));
+    INVAR_TRY(invar_tally_finite_all(tally, b->rollout_logp, "the rollout's log-probability"));
+    INVAR_TRY(invar_tally_finite_all(tally, b->ref_logp, "the reference log-probability"));
+    return invar_tally_finite_all(tally, b->teacher_logp, "the teacher's log-probability");
+}
+
+static void add_columns(invar_loss *loss)
+{
+    const invar_rl_options *o = &loss->options;
+    invar_tally *tally = &loss->tally;
+    columns at = {-1, -1, -1, -1, -1, -1, -1, -1};
+
+    if (o->loss == INVAR_LOSS_VALUE) {
+        at.main = invar_tally_add(tally, "value_loss");
+        at.clipfrac = invar_tally_add(tally, "value_clipfrac");
+    } else if (o->loss == INVAR_LOSS_SFT) {
+        at.main = invar_tally_add(tally, "sft_loss");
+    } else {
+        at.main = invar_tally_add(tally, "pg_loss");
+        at.entropy = invar_tally_add(tally, "entropy_loss");
+        at.kl = o->use_kl_loss ? invar_tally_add(tally, "kl_loss") : -1;
+    }
+    if (o->loss == INVAR_LOSS_POLICY) {
+        at.clipfrac = invar_tally_add(tally, "pg_clipfrac");
+        at.ppo_kl = invar_tally_add(tally, "ppo_kl");
+        at.ess_ratio = invar_tally_add(tally, "ess_ratio");
+        at.opsm = o->use_opsm ? invar_tally_add(tally, "opsm_clipfrac") : -1;
+        at.ois = o->use_tis || o->use_mis ? invar_tally_add(tally, "ois") : -1;
+    }
+    loss->at = at;
+}
+
+static invar_status prepare(invar_loss *loss)
+{
+    const invar_rl_options *o = &loss->options;
+    bool main_is_policy = o->loss == INVAR_LOSS_POLICY || o->loss == INVAR_LOSS_CUSTOM;
+    size_t samples = (size_t)loss->batch->samples;
+    void *block;
+
+    INVAR_TRY(check_arrays(loss));
+    INVAR_TRY(check_limits(o));
+    INVAR_TRY(invar_tally_init(&loss->tally, loss->batch, o->per_token_loss));
+    INVAR_TRY(check_values(loss));
+    add_columns(loss);
+    INVAR_TRY(invar_importance_init(&loss->importance, &loss->tally, o));
+    loss->divisor = main_is_policy ? o->constant_divisor : 0.0f;
+    INVAR_TRY(invar_alloc(&block, (size_t)loss->tally.longest, ROWS * sizeof(float),
+                          "one sample's losses"));
+    loss->rows = block;
+    INVAR_TRY(invar_alloc(&block, samples, 1, "marks of samples"));
+    loss->seen = block;
+    memset(loss->seen, 0, samples);
+    return INVAR_OK;
+}
+
+invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
+                            const invar_rl_options *options, const float *advantage,
+                            const float *returns)
+{
+    invar_status status;
+    invar_loss *loss;
+    void *block;
+
+    INVAR_TRY(invar_alloc(&block, 1, sizeof *loss, "a loss"));
+    loss = block;
+    memset(loss, 0, sizeof *loss);
+    loss->batch = batch;
+    loss->options = *options;
+    loss->advantage = advantage;
+    loss->returns = returns;
+    status = prepare(loss);
+    if (status == INVAR_OK)
+        *out = loss;
+    else
+        invar_loss_free(loss);
+    return status;
+}
+
+void invar_loss_free(invar_loss *loss)
+{
+    if (!loss)
+        return;
+    invar_tally_release(&loss->tally);
+    invar_importance_release(&loss->importance);
+    invar_free(loss->rows);
+    invar_free(loss->seen);
+    invar_free(loss);
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static void set_metric(invar_loss_metric *metric, const char *name, float value)
+{
+    snprintf(metric->name, sizeof metric->name, "train/%s", name);
+    metric->value = (double)value;
+}
+
+static float mean_of(const invar_loss *loss, int column)
+{
+    float divisor = column == loss->at.main ? loss->divisor : 0.0f;
+
+    return column < 0 ? 0.0f : invar_tally_mean(&loss->tally, column, divisor);
+}
+
+invar_status invar_loss_metrics(const invar_loss_metric **out, size_t *count_out, invar_loss *loss)
+{
+    float total = mean_of(loss, loss->at.main);
+    size_t count = 0;
+
+    for (int64_t i = 0; i < loss->batch->samples; i++) {
+        if (!loss->seen[i])
+            return INVAR_FAIL(INVAR_E_STATE, 0, "loss: sample %lld is missing from the step",
+                              (long long)i);
+    }
+    if (loss->at.entropy >= 0)
+        total = total - loss->options.entropy_coef * mean_of(loss, loss->at.entropy);
+    if (loss->at.kl >= 0)
+        total = total + loss->options.kl_loss_coef * mean_of(loss, loss->at.kl);
+    set_metric(&loss->metrics[count++], "loss", total);
+    for (int column = 0; column < loss->tally.columns; column++)
+        set_metric(&loss->metrics[count++], loss->tally.name[column], mean_of(loss, column));
+    *out = loss->metrics;
+    *count_out = count;
+    return INVAR_OK;
+}

@@ -1,0 +1,54 @@
+/*
+ * sample.c - the life of samples in memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/sample.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+const char *invar_finish_name(invar_finish finish)
+{
+    static const char *const names[] = {"none", "stop", "length", "abort"};
+
+    return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
+}
+
+void invar_rl_sample_release(invar_rl_sample *sample)
+{
+    invar_free(sample->tokens);
+    invar_free(sample->logp);
+    invar_free(sample->mask);
+    invar_free(sample->routing);
+    invar_free(sample->response);
+    memset(sample, 0, sizeof *sample);
+}
+
+invar_status invar_rl_samples_append(invar_rl_sample **out, invar_rl_samples *samples)
+{
+    if (samples->count == samples->capacity) {
+        int64_t capacity = samples->capacity ? 2 * samples->capacity : 16;
+        void *grown = NULL;
+        INVAR_TRY(invar_alloc(&grown, (size_t)capacity, sizeof *samples->items, "samples"));
+        if (samples->count)
+            memcpy(grown, samples->items, (size_t)samples->count * sizeof *samples->items);
+        invar_free(samples->items);
+        samples->items = grown;
+        samples->capacity = capacity;
+    }
+    *out = &samples->items[samples->count++];
+    memset(*out, 0, sizeof **out);
+    return INVAR_OK;
+}
+
+void invar_rl_samples_reset(invar_rl_samples *samples)
+{
+    for (int64_t i = 0; i < samples->count; i++)
+        invar_rl_sample_release(&samples->items[i]);
+    invar_free(samples->items);
+    memset(samples, 0, sizeof *samples);
+}

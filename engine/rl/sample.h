@@ -1,0 +1,91 @@
+/*
+ * sample.h - one prompt with one response, from its birth in the rollout to the train step.
+ *
+ * A group is the n samples of one prompt; a batch is groups in order. Everything that a sample
+ * depends on is in it: the coordinates of its randomness, the weights, the prompt, so it can be
+ * made again alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RL_SAMPLE_H
+#define INVAR_ENGINE_RL_SAMPLE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/hash.h"
+#include "base/status.h"
+#include "kernels-deterministic/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_finish {
+    INVAR_FINISH_NONE,   /* not generated yet */
+    INVAR_FINISH_STOP,   /* a stop id, the end of text, or a stop string */
+    INVAR_FINISH_LENGTH, /* as long as allowed: truncated */
+    INVAR_FINISH_ABORT   /* given up */
+} invar_finish;
+
+/* "stop", "length", ... */
+const char *invar_finish_name(invar_finish finish);
+
+/* Arrays are owned by the sample (invar_alloc); NULL where empty or not computed. */
+typedef struct invar_rl_sample {
+    int64_t index;    /* of all samples of the run */
+    int64_t group;    /* of all groups of the run */
+    int64_t prompt;   /* line of the data set, from 0 */
+    uint32_t rollout; /* coordinates: (rollout, draw) and the position of a token */
+    uint32_t draw;    /* prompt's place in its rollout * n-samples-per-prompt + number in group */
+
+    int32_t *tokens;       /* (n_tokens) prompt, then response */
+    int64_t prompt_tokens; /* at least 1 */
+    int64_t n_tokens;
+    float *logp;        /* (response) as sampled */
+    uint8_t *mask;      /* (response) 1: takes part in the loss */
+    int32_t *routing;   /* (n_tokens - 1, sparse layers, slots); experts only */
+    int64_t route_size; /* sparse layers * slots; 0: no routing */
+
+    char *response; /* text of the response without special tokens, NUL-terminated */
+    size_t response_bytes;
+    const char *label;    /* borrowed from the data set; "" when there is none */
+    const char *metadata; /* JSON object, borrowed from the data set; "{}" when there is none */
+    const char *prompt_text;
+
+    invar_finish finish;
+    int64_t weights;           /* version that sampled it */
+    invar_digest weights_hash; /* of those weights */
+    invar_digest prompt_hash;  /* of the prompt's tokens */
+    int64_t arrival;           /* order of completion; outside every result */
+
+    double reward; /* raw */
+    bool removed;  /* a filter took it out: its mask counts as zero */
+} invar_rl_sample;
+
+static inline int64_t invar_rl_sample_response(const invar_rl_sample *s)
+{
+    return s->n_tokens - s->prompt_tokens;
+}
+
+/* Frees the arrays; the sample is zeroed. */
+void invar_rl_sample_release(invar_rl_sample *sample);
+
+typedef struct invar_rl_samples {
+    invar_rl_sample *items; /* (count), in order of index */
+    int64_t count;
+    int64_t capacity;
+} invar_rl_samples;
+
+/* A new zeroed sample at the end; borrowed until the next append. */
+invar_status invar_rl_samples_append(invar_rl_sample **out,
+                                     invar_rl_samples *samples) INVAR_MUST_USE;
+
+/* Releases all; an empty list again. */
+void invar_rl_samples_reset(invar_rl_samples *samples);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

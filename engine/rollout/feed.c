@@ -1,0 +1,235 @@
+/*
+ * feed.c - a rollout's lasting parts, and the rows of a pass.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rollout/feed.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define DEFAULT_CONCURRENCY 64
+#define DEFAULT_CHUNK 512
+#define DEFAULT_PAGE_SIZE 16
+#define DEFAULT_CACHE_BYTES ((int64_t)1 << 30) // unless one sequence needs more
+#define HEAD_ROWS 64                           // of logits at a time, when scoring
+#define MOST_ROWS ((int64_t)1 << 20)           // of chunk, page and concurrency: beyond any use
+
+/* ---- the object ------------------------------------------------------------------------------ */
+
+static invar_status check_limit(const char *name, int64_t value, int64_t most)
+{
+    if (value < 0 || value > most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: %s is %" PRId64 "; expected 0 (automatic) to %" PRId64, name,
+                          value, most);
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
+                               const invar_tokenizer *tokenizer, const invar_device *dev,
+                               const invar_rollout_limits *limits)
+{
+    const invar_pass_options options = {.head_rows = HEAD_ROWS};
+    invar_rollout *rollout = NULL;
+    invar_status status;
+
+    INVAR_TRY(check_limit("concurrency", limits->concurrency, MOST_ROWS));
+    INVAR_TRY(check_limit("chunk", limits->chunk, MOST_ROWS));
+    INVAR_TRY(check_limit("page size", limits->page_size, MOST_ROWS));
+    INVAR_TRY(check_limit("number of pages", limits->pages, INT32_MAX));
+    INVAR_TRY(invar_alloc((void **)&rollout, 1, sizeof *rollout, "rollout"));
+    memset(rollout, 0, sizeof *rollout);
+    rollout->model = model;
+    rollout->tokenizer = tokenizer;
+    rollout->limits = *limits;
+    invar_caller_init(&rollout->caller, dev);
+    status = invar_pass_new(&rollout->pass, dev, &options);
+    if (status != INVAR_OK) {
+        invar_rollout_free(rollout);
+        return status;
+    }
+    *out = rollout;
+    return INVAR_OK;
+}
+
+void invar_rollout_free(invar_rollout *rollout)
+{
+    if (!rollout)
+        return;
+    invar_pass_free(rollout->pass);
+    invar_cache_free(rollout->cache);
+    invar_caller_release(&rollout->caller);
+    invar_free(rollout);
+}
+
+void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rollout)
+{
+    *out = rollout->counters;
+    out->most_pages = rollout->cache ? rollout->cache->most_used : 0;
+}
+
+/* ---- limits ---------------------------------------------------------------------------------- */
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* A cache of this shape with at least this many pages: the one that is there, or a new one. */
+static invar_status ensure_cache(invar_rollout *r, const invar_cache_shape *shape)
+{
+    invar_cache_shape have = r->cache ? r->cache->shape : (invar_cache_shape){0};
+
+    // an auto-sized cache may be larger than this run needs
+    if (have.page_size == shape->page_size && have.pages >= shape->pages)
+        return INVAR_OK;
+    invar_cache_free(r->cache);
+    r->cache = NULL;
+    return invar_cache_new(&r->cache, shape);
+}
+
+invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int64_t sequences,
+                               int64_t rows)
+{
+    const invar_model_spec *spec = &r->model->spec;
+    invar_cache_shape shape = {.layers = spec->layers,
+                               .kv_heads = spec->kv_heads,
+                               .head_dim = spec->head_dim,
+                               .storage = r->model->storage};
+    int64_t each, affordable;
+
+    memset(&r->counters, 0, sizeof r->counters);
+    *out = r->limits;
+    out->concurrency = out->concurrency ? out->concurrency : DEFAULT_CONCURRENCY;
+    out->chunk = out->chunk ? out->chunk : DEFAULT_CHUNK;
+    shape.page_size = out->page_size = out->page_size ? out->page_size : DEFAULT_PAGE_SIZE;
+    // with one page more a shared prompt and its sample fit side by side
+    each = (rows + out->page_size - 1) / out->page_size + 1;
+    affordable = DEFAULT_CACHE_BYTES / larger(invar_cache_page_bytes(&shape), 1);
+    if (out->pages == 0)
+        out->pages = larger(smaller(smaller(out->concurrency, sequences) * each, affordable), each);
+    shape.pages = out->pages;
+    return ensure_cache(r, &shape);
+}
+
+/* ---- a run through the cache ----------------------------------------------------------------- */
+
+static int64_t widest_table(const invar_feed *feed)
+{
+    int64_t width = 1;
+
+    for (int64_t i = 0; i < feed->schedule.n_jobs; i++)
+        width =
+            larger(width, invar_cache_pages_for(feed->schedule.cache, feed->schedule.jobs[i].rows));
+    return width;
+}
+
+static invar_status lay_out(invar_feed *feed)
+{
+    size_t sequences = (size_t)feed->schedule.concurrency;
+    size_t rows = sequences + (size_t)feed->schedule.chunk;
+    const struct {
+        void **at;
+        size_t bytes;
+        const char *what;
+    } parts[] = {
+        {(void **)&feed->ids, rows * sizeof *feed->ids, "ids"},
+        {(void **)&feed->positions, rows * sizeof *feed->positions, "positions"},
+        {(void **)&feed->start, (sequences + 1) * sizeof *feed->start, "segments"},
+        {(void **)&feed->lengths, sequences * sizeof *feed->lengths, "lengths"},
+        {(void **)&feed->tables, sequences * (size_t)feed->width * sizeof *feed->tables, "tables"},
+        {(void **)&feed->routing, rows * (size_t)feed->route * sizeof *feed->routing, "routing"},
+    };
+    int item;
+
+    INVAR_TRY(invar_arena_new(&feed->memory, "the rows of a rollout"));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        INVAR_TRY(invar_arena_plan(&item, feed->memory, parts[i].bytes, parts[i].what));
+    INVAR_TRY(invar_arena_reserve(feed->memory));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
+        *parts[i].at = invar_arena_item(feed->memory, (int)i);
+    return INVAR_OK;
+}
+
+invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rollout_limits *limits,
+                             invar_job *jobs, int64_t n_jobs)
+{
+    const invar_model_spec *spec = &r->model->spec;
+
+    memset(feed, 0, sizeof *feed);
+    feed->rollout = r;
+    feed->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
+    INVAR_TRY(invar_schedule_init(&feed->schedule, r->cache, jobs, n_jobs, limits->concurrency,
+                                  limits->chunk));
+    feed->width = widest_table(feed);
+    return lay_out(feed);
+}
+
+void invar_feed_release(invar_feed *feed)
+{
+    invar_schedule_release(&feed->schedule);
+    invar_arena_free(feed->memory);
+    memset(feed, 0, sizeof *feed);
+}
+
+/* The rows of turn i, and the page table of its job. */
+static void add_turn(invar_feed *feed, int64_t i)
+{
+    const invar_turn *turn = &feed->turns[i];
+    const invar_job *job = &feed->schedule.jobs[turn->job];
+    int64_t row = feed->start[i], length = turn->first + turn->count;
+    int64_t pages = invar_cache_pages_for(feed->schedule.cache, length);
+
+    memcpy(feed->ids + row, job->tokens + turn->first, (size_t)turn->count * sizeof *feed->ids);
+    for (int64_t n = 0; n < turn->count; n++)
+        feed->positions[row + n] = (int32_t)(turn->first + n);
+    memcpy(feed->tables + i * feed->width, job->pages, (size_t)pages * sizeof *feed->tables);
+    feed->lengths[i] = length;
+    feed->start[i + 1] = row + turn->count;
+}
+
+static void count_turn(invar_rollout_counters *c, const invar_turn *turn, const invar_job *job)
+{
+    if (turn->first < job->prefill)
+        c->prefilled += turn->count;
+    else
+        c->decoded += turn->count;
+}
+
+invar_status invar_feed_pass(invar_feed *feed)
+{
+    invar_rollout *r = feed->rollout;
+    invar_cache *cache = feed->schedule.cache;
+    invar_rows rows;
+
+    INVAR_TRY(invar_schedule_next(&feed->turns, &feed->n_turns, &feed->schedule));
+    if (feed->n_turns == 0)
+        return INVAR_OK;
+    feed->start[0] = 0;
+    for (int64_t i = 0; i < feed->n_turns; i++) {
+        add_turn(feed, i);
+        count_turn(&r->counters, &feed->turns[i], &feed->schedule.jobs[feed->turns[i].job]);
+    }
+    for (int64_t i = 0; i < cache->shape.layers; i++)
+        cache->layers[i].pages =
+            invar_tensor_2d(feed->tables, INVAR_DTYPE_I32, feed->n_turns, feed->width);
+    rows = (invar_rows){.count = feed->start[feed->n_turns],
+                        .ids = feed->ids,
+                        .positions = feed->positions,
+                        .samples = {feed->start, feed->n_turns},
+                        .cache = cache->layers,
+                        .lengths = feed->lengths,
+                        .routing = feed->route > 0 ? feed->routing : NULL};
+    r->counters.passes++;
+    return invar_pass_run(r->pass, r->model, &rows);
+}

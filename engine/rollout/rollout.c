@@ -1,0 +1,395 @@
+/*
+ * rollout.c - samples from prompts.
+ *
+ * Every sample is a job. Where several samples of a group share a prompt, the prompt is a job of
+ * its own before them: its last row gives all of them their first token, and its pages are theirs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rollout/rollout.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rollout/feed.h"
+#include "engine/rollout/sampler.h"
+#include "engine/rollout/stop.h"
+
+#include "base/invar_banned.h"
+
+#define FIRST_ROOM 64 // response tokens
+
+/* A sample on its way. */
+typedef struct writer {
+    invar_rl_sample *sample;
+    int64_t job;
+    int64_t limit; /* tokens in all */
+    int64_t room;  /* response tokens that the arrays can take */
+    invar_text_stream text;
+} writer;
+
+typedef struct generation {
+    invar_rollout *rollout;
+    const invar_sampling *sampling;
+    writer *writers; /* (count) */
+    int64_t count;
+    invar_job *jobs; /* (n_jobs) */
+    int64_t n_jobs;
+    invar_draw *draws; /* (n_draws) of this pass, at most one a sample */
+    int64_t n_draws;
+    invar_feed feed;
+    invar_sampler sampler;
+    int64_t samples_done;
+    int64_t tokens_done;
+} generation;
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static invar_status check_sampling(const invar_rollout *r, const invar_sampling *p)
+{
+    const invar_model_spec *spec = &r->model->spec;
+
+    if (p->max_response < 1 || p->min_response < 0 || p->max_context < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: responses of %" PRId64 " to %" PRId64
+                          " tokens in a context of %" PRId64 "; expected 0 or more to 1 or more",
+                          p->min_response, p->max_response, p->max_context);
+    if (p->max_context > spec->max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: a context of %" PRId64 " tokens; the model has %" PRId64
+                          " positions",
+                          p->max_context, spec->max_positions);
+    for (int64_t i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] < 0 || p->stop_ids[i] >= spec->vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "rollout: stop id %" PRId32 "; the vocabulary has %" PRId64 " tokens",
+                              p->stop_ids[i], spec->vocab);
+    for (int64_t i = 0; i < p->n_stop; i++)
+        if (!r->tokenizer || !p->stop[i][0])
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "rollout: stop string %" PRId64 " %s", i,
+                              r->tokenizer ? "is empty" : "needs a tokenizer");
+    return INVAR_OK;
+}
+
+/* Tokens that the sample may have in all. */
+static int64_t limit_of(const invar_rollout *r, const invar_sampling *p, const invar_rl_sample *s)
+{
+    int64_t context = p->max_context ? p->max_context : r->model->spec.max_positions;
+
+    return context - s->prompt_tokens < p->max_response ? context
+                                                        : s->prompt_tokens + p->max_response;
+}
+
+static invar_status check_sample(const generation *run, const invar_rl_sample *s)
+{
+    const invar_model_spec *spec = &run->rollout->model->spec;
+
+    if (s->prompt_tokens < 1 || s->n_tokens != s->prompt_tokens)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
+                          " of them prompt; expected a prompt and no response",
+                          s->index, s->n_tokens, s->prompt_tokens);
+    if (limit_of(run->rollout, run->sampling, s) <= s->prompt_tokens)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: the prompt of sample %" PRId64 " (line %" PRId64
+                          " of the data) has %" PRId64
+                          " tokens and leaves no room for a response: filter such prompts, or "
+                          "allow a longer context",
+                          s->index, s->prompt, s->prompt_tokens);
+    for (int64_t i = 0; i < s->n_tokens; i++)
+        if (s->tokens[i] < 0 || s->tokens[i] >= spec->vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "rollout: token %" PRId32 " in the prompt of sample %" PRId64
+                              "; the vocabulary has %" PRId64,
+                              s->tokens[i], s->index, spec->vocab);
+    return INVAR_OK;
+}
+
+static invar_status check_same_prompt(const invar_rl_sample *a, const invar_rl_sample *b)
+{
+    if (a->prompt_tokens != b->prompt_tokens ||
+        memcmp(a->tokens, b->tokens, (size_t)a->prompt_tokens * sizeof *a->tokens) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: samples %" PRId64 " and %" PRId64 " are of group %" PRId64
+                          " but their prompts differ",
+                          a->index, b->index, a->group);
+    return INVAR_OK;
+}
+
+/* ---- room ------------------------------------------------------------------------------------ */
+
+/* Replaces an array of `used` items by one that has room for `count`. */
+static invar_status regrow(void **array, int64_t used, int64_t count, size_t size, const char *what)
+{
+    void *larger = NULL;
+
+    INVAR_TRY(invar_alloc(&larger, (size_t)count, size, what));
+    if (used > 0)
+        memcpy(larger, *array, (size_t)used * size);
+    invar_free(*array);
+    *array = larger;
+    return INVAR_OK;
+}
+
+/* Room for more response tokens: some at first, then twice as many, never beyond the limit. */
+static invar_status make_room(writer *w)
+{
+    invar_rl_sample *s = w->sample;
+    int64_t used = w->room, most = w->limit - s->prompt_tokens;
+    int64_t room = used ? 2 * used : FIRST_ROOM, total;
+
+    room = room < most ? room : most;
+    total = s->prompt_tokens + room;
+    INVAR_TRY(
+        regrow((void **)&s->tokens, s->n_tokens, total, sizeof *s->tokens, "tokens of a sample"));
+    INVAR_TRY(regrow((void **)&s->logp, used, room, sizeof *s->logp, "log-probs of a sample"));
+    INVAR_TRY(regrow((void **)&s->mask, used, room, sizeof *s->mask, "the mask of a sample"));
+    if (s->route_size > 0)
+        INVAR_TRY(regrow((void **)&s->routing, used ? s->n_tokens : 0, total,
+                         (size_t)s->route_size * sizeof *s->routing, "the routing of a sample"));
+    w->room = room;
+    return INVAR_OK;
+}
+
+/* ---- jobs ------------------------------------------------------------------------------------ */
+
+/* Samples from `first` on that are of its group. */
+static int64_t group_size(const generation *run, int64_t first)
+{
+    int64_t n = 1;
+
+    while (first + n < run->count &&
+           run->writers[first + n].sample->group == run->writers[first].sample->group)
+        n++;
+    return n;
+}
+
+/* Whether a prompt pays as a job of its own: several samples, and pages for it beside each. */
+static bool shares(const generation *run, const invar_rollout_limits *limits, int64_t first,
+                   int64_t n)
+{
+    const writer *w = &run->writers[first];
+    int64_t size = limits->page_size, prompt = w->sample->prompt_tokens;
+    int64_t pages = (w->limit - 1 + size - 1) / size + (prompt % size != 0);
+
+    return n > 1 && !limits->no_prefix_sharing && pages <= run->rollout->cache->shape.pages;
+}
+
+static void add_job(generation *run, int64_t first, int64_t rows, int64_t children)
+{
+    const invar_rl_sample *s = run->writers[first].sample;
+
+    run->jobs[run->n_jobs++] = (invar_job){.prefill = s->prompt_tokens,
+                                           .rows = rows,
+                                           .children = children,
+                                           .sample = first,
+                                           .tokens = s->tokens};
+}
+
+static invar_status add_group(generation *run, const invar_rollout_limits *limits, int64_t first,
+                              int64_t n)
+{
+    int64_t prompt = run->writers[first].sample->prompt_tokens;
+
+    for (int64_t i = first + 1; i < first + n; i++)
+        INVAR_TRY(check_same_prompt(run->writers[first].sample, run->writers[i].sample));
+    if (shares(run, limits, first, n)) {
+        run->rollout->counters.shared += (n - 1) * prompt;
+        add_job(run, first, prompt, n);
+    }
+    for (int64_t i = first; i < first + n; i++) {
+        run->writers[i].job = run->n_jobs;
+        // the last token of a sequence is never put in
+        add_job(run, i, run->writers[i].limit - 1, 0);
+    }
+    return INVAR_OK;
+}
+
+static invar_status begin_samples(generation *run, invar_rl_sample *samples)
+{
+    const invar_model *model = run->rollout->model;
+
+    for (int64_t i = 0; i < run->count; i++) {
+        writer *w = &run->writers[i];
+
+        *w = (writer){.sample = &samples[i],
+                      .limit = limit_of(run->rollout, run->sampling, &samples[i])};
+        INVAR_TRY(check_sample(run, w->sample));
+        w->sample->route_size = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+        w->sample->finish = INVAR_FINISH_NONE;
+        INVAR_TRY(make_room(w));
+    }
+    return INVAR_OK;
+}
+
+static invar_status begin(generation *run, invar_rl_sample *samples)
+{
+    invar_rollout_limits limits;
+    int64_t most = 1;
+
+    INVAR_TRY(check_sampling(run->rollout, run->sampling));
+    INVAR_TRY(invar_alloc((void **)&run->writers, (size_t)run->count, sizeof *run->writers,
+                          "the samples of a rollout"));
+    memset(run->writers, 0, (size_t)run->count * sizeof *run->writers);
+    INVAR_TRY(invar_alloc((void **)&run->draws, (size_t)run->count, sizeof *run->draws,
+                          "the draws of a pass"));
+    // a group of two or more has one job for its prompt
+    INVAR_TRY(invar_alloc((void **)&run->jobs, (size_t)(run->count + run->count / 2),
+                          sizeof *run->jobs, "the jobs of a rollout"));
+    INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->caller, run->sampling));
+    INVAR_TRY(begin_samples(run, samples));
+    for (int64_t i = 0; i < run->count; i++)
+        most = run->writers[i].limit - 1 > most ? run->writers[i].limit - 1 : most;
+    INVAR_TRY(invar_feed_settle(&limits, run->rollout, run->count, most));
+    for (int64_t i = 0, n; i < run->count; i += n) {
+        n = group_size(run, i);
+        INVAR_TRY(add_group(run, &limits, i, n));
+    }
+    return invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs);
+}
+
+static void end(generation *run)
+{
+    for (int64_t i = 0; run->writers && i < run->count; i++)
+        invar_text_stream_release(&run->writers[i].text);
+    invar_feed_release(&run->feed);
+    invar_sampler_release(&run->sampler);
+    invar_free(run->writers);
+    invar_free(run->draws);
+    invar_free(run->jobs);
+}
+
+/* ---- tokens ---------------------------------------------------------------------------------- */
+
+static bool is_stop_id(const invar_sampling *p, int32_t token)
+{
+    for (int64_t i = 0; i < p->n_stop_ids; i++)
+        if (p->stop_ids[i] == token)
+            return true;
+    return false;
+}
+
+/* What the newest token means for its sample. */
+static invar_status judge(invar_finish *out, const generation *run, writer *w)
+{
+    const invar_sampling *p = run->sampling;
+    const invar_rl_sample *s = w->sample;
+    int32_t token = s->tokens[s->n_tokens - 1];
+    bool may_end = invar_rl_sample_response(s) > p->min_response;
+    bool stop = may_end && is_stop_id(p, token);
+
+    if (p->n_stop > 0) {
+        size_t before = w->text.bytes;
+
+        INVAR_TRY(
+            invar_text_stream_push(&w->text, run->rollout->tokenizer, token, p->skip_special));
+        stop = stop || (may_end && invar_stop_find(w->text.text, w->text.bytes, before, p->stop,
+                                                   p->n_stop) >= 0);
+    }
+    *out = stop                      ? INVAR_FINISH_STOP
+           : s->n_tokens == w->limit ? INVAR_FINISH_LENGTH
+                                     : INVAR_FINISH_NONE;
+    return INVAR_OK;
+}
+
+static invar_status finish(generation *run, writer *w, invar_finish how)
+{
+    invar_rl_sample *s = w->sample;
+
+    invar_schedule_finish(&run->feed.schedule, w->job);
+    invar_text_stream_release(&w->text);
+    if (run->rollout->tokenizer) {
+        invar_free(s->response);
+        s->response = NULL;
+        INVAR_TRY(invar_tokenizer_decode(&s->response, &s->response_bytes, run->rollout->tokenizer,
+                                         s->tokens + s->prompt_tokens, invar_rl_sample_response(s),
+                                         run->sampling->skip_special));
+    }
+    s->finish = how;
+    s->arrival = run->samples_done++;
+    return INVAR_OK;
+}
+
+static invar_status take_draw(generation *run, const invar_draw *draw)
+{
+    writer *w = &run->writers[draw->owner];
+    invar_rl_sample *s = w->sample;
+    int64_t n = invar_rl_sample_response(s);
+    invar_finish how;
+
+    if (n == w->room)
+        INVAR_TRY(make_room(w));
+    run->jobs[w->job].tokens = s->tokens;
+    s->tokens[s->n_tokens++] = draw->token;
+    s->logp[n] = draw->logp;
+    s->mask[n] = 1;
+    run->tokens_done++;
+    INVAR_TRY(judge(&how, run, w));
+    return how == INVAR_FINISH_NONE ? INVAR_OK : finish(run, w, how);
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+
+static void plan_draw(generation *run, int64_t sample, int64_t row)
+{
+    const invar_rl_sample *s = run->writers[sample].sample;
+
+    run->draws[run->n_draws++] =
+        (invar_draw){.row = row,
+                     .at = {(uint32_t)s->n_tokens, s->draw, s->rollout},
+                     .no_end = invar_rl_sample_response(s) < run->sampling->min_response,
+                     .owner = sample};
+}
+
+static void keep_routing(const generation *run, int64_t sample, const invar_turn *turn, int64_t row)
+{
+    int64_t route = run->feed.route;
+
+    if (route > 0)
+        memcpy(run->writers[sample].sample->routing + turn->first * route,
+               run->feed.routing + row * route,
+               (size_t)(turn->count * route) * sizeof *run->feed.routing);
+}
+
+/* What the rows of turn i are for: one sample, or all that share the prompt. */
+static void take_turn(generation *run, int64_t i)
+{
+    const invar_turn *turn = &run->feed.turns[i];
+    const invar_job *job = &run->jobs[turn->job];
+    int64_t row = run->feed.start[i], samples = job->children > 0 ? job->children : 1;
+
+    for (int64_t n = job->sample; n < job->sample + samples; n++) {
+        keep_routing(run, n, turn, row);
+        if (turn->first + turn->count >= job->prefill)
+            plan_draw(run, n, row + turn->count - 1);
+    }
+}
+
+static invar_status step(generation *run)
+{
+    INVAR_TRY(invar_feed_pass(&run->feed));
+    run->n_draws = 0;
+    for (int64_t i = 0; i < run->feed.n_turns; i++)
+        take_turn(run, i);
+    INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws, run->n_draws));
+    for (int64_t i = 0; i < run->n_draws; i++)
+        INVAR_TRY(take_draw(run, &run->draws[i]));
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_run(
+    invar_rollout *rollout, invar_rl_sample *samples, int64_t count, const invar_sampling *sampling,
+    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done), void *payload)
+{
+    generation run = {.rollout = rollout, .sampling = sampling, .count = count};
+    invar_status status = begin(&run, samples);
+
+    while (status == INVAR_OK && run.samples_done < count) {
+        status = step(&run);
+        if (status == INVAR_OK && tick)
+            status = tick(payload, run.samples_done, run.tokens_done);
+    }
+    end(&run);
+    return status;
+}

@@ -1,0 +1,99 @@
+/*
+ * rollout.h - generation: prompts in, samples out.
+ *
+ * A paged KV cache, continuous batching, chunked prefill, one prefill per group whose pages its
+ * samples share. All of that is execution and changes no bit: a token depends on the weights, its
+ * sequence, its coordinates and the sampling settings, on nothing else. Which sequence runs when is
+ * decided by the order of samples and the free pages, never by a clock.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_ROLLOUT_ROLLOUT_H
+#define INVAR_ENGINE_ROLLOUT_ROLLOUT_H
+
+#include "engine/io/tokenizer.h"
+#include "engine/model/forward.h"
+#include "engine/rl/sample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Semantic. */
+typedef struct invar_sampling {
+    uint32_t seed;
+    uint32_t purpose;  /* keeps training and evaluation apart */
+    float temperature; /* 0: the best token; log-probs are then at temperature 1 */
+    int32_t top_k;
+    float top_p;
+    float min_p;
+    int64_t max_response;    /* tokens */
+    int64_t max_context;     /* prompt + response; 0: the model's */
+    int64_t min_response;    /* the first tokens that are no end: their draws leave out stop ids */
+    const int32_t *stop_ids; /* (n_stop_ids), the model's own ends included */
+    int64_t n_stop_ids;
+    const char *const *stop; /* (n_stop) strings */
+    int64_t n_stop;
+    bool skip_special; /* in the text of the response */
+} invar_sampling;
+
+#define INVAR_PURPOSE_TRAIN 0
+#define INVAR_PURPOSE_EVAL 1
+
+/* Free: no value of these changes a bit. */
+typedef struct invar_rollout_limits {
+    int64_t concurrency;    /* sequences at a time; 0: as many as there is cache for, at most 64 */
+    int64_t chunk;          /* rows of prefill in one pass; 0: 512 */
+    int64_t page_size;      /* positions per page; 0: 16 */
+    int64_t pages;          /* of the cache; 0: for `concurrency` longest sequences, or 1 GiB */
+    bool no_prefix_sharing; /* every sample prefills its own prompt */
+} invar_rollout_limits;
+
+typedef struct invar_rollout invar_rollout;
+
+/* Model and tokenizer are borrowed. Without a tokenizer: no text and no stop strings. */
+invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
+                               const invar_tokenizer *tokenizer, const invar_device *dev,
+                               const invar_rollout_limits *limits) INVAR_MUST_USE;
+void invar_rollout_free(invar_rollout *rollout);
+
+/*
+ * Completes samples [0, count): each has its coordinates, prompt tokens (n_tokens =
+ * prompt_tokens) and group set; gets response tokens, log-probs, mask of ones, routing, text,
+ * finish and arrival. Samples of one group have the same prompt and share it when they are
+ * neighbours. `tick` may be NULL: it is told after each pass how many samples and tokens are done,
+ * and may ask for an end by returning an error. After a failure the samples are fit for release
+ * only.
+ *
+ * INVAR_E_INVALID where a prompt leaves no room, or a sequence needs more pages than there are;
+ * INVAR_E_STATE where logits are not finite.
+ */
+invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples, int64_t count,
+                               const invar_sampling *sampling,
+                               invar_status (*tick)(void *payload, int64_t samples_done,
+                                                    int64_t tokens_done),
+                               void *payload) INVAR_MUST_USE;
+
+/*
+ * Log-probabilities of given sequences through the cache: the same bits as the training forward.
+ * tokens[i] has n[i] tokens; logp_out[i] gets n[i] - 1 numbers. chunk 1 is decoding one by one.
+ */
+invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *tokens,
+                                 const int64_t *n, int64_t count, float temperature,
+                                 float *const *logp_out) INVAR_MUST_USE;
+
+typedef struct invar_rollout_counters {
+    int64_t prefilled; /* rows computed for prompts */
+    int64_t shared;    /* rows of prompts that were not, because a group shares them */
+    int64_t decoded;   /* rows computed one by one */
+    int64_t passes;
+    int64_t most_pages;
+} invar_rollout_counters;
+
+/* Of the last run or score; never part of a result. */
+void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rollout);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,62 @@
+/*
+ * sampler.h - from rows of a pass to tokens and their log-probabilities.
+ *
+ * Both come from the same logits. Log-probabilities are over the whole vocabulary at the
+ * temperature of sampling (1 for temperature 0), whatever top-k, top-p and min-p leave out: those
+ * of the training forward.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_ROLLOUT_SAMPLER_H
+#define INVAR_ENGINE_ROLLOUT_SAMPLER_H
+
+#include "engine/model/call.h"
+#include "engine/rollout/rollout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_SAMPLER_ROWS 64 /* logits at a time */
+
+/* One token. */
+typedef struct invar_draw {
+    int64_t row;            /* of the last run of the pass; several may have the same */
+    invar_sample_coords at; /* position: that of the new token */
+    bool no_end;            /* stop ids may not be drawn */
+    int64_t owner;          /* the caller's */
+    int32_t token;          /* drawn */
+    float logp;             /* its log-probability */
+} invar_draw;
+
+typedef struct invar_sampler {
+    invar_caller *caller;           /* borrowed */
+    const invar_sampling *sampling; /* borrowed */
+    float *hidden;                  /* logits of stop ids while they are out of reach */
+    float *copies;                  /* (ROWS, vocabulary) where draws share a row */
+    int64_t row[INVAR_SAMPLER_ROWS];
+    invar_sample_coords coords[INVAR_SAMPLER_ROWS];
+    int32_t tokens[INVAR_SAMPLER_ROWS];
+    float logp[INVAR_SAMPLER_ROWS];
+    float max[INVAR_SAMPLER_ROWS];
+    float logsum[INVAR_SAMPLER_ROWS];
+} invar_sampler;
+
+invar_status invar_sampler_init(invar_sampler *sampler, invar_caller *caller,
+                                const invar_sampling *sampling) INVAR_MUST_USE;
+void invar_sampler_release(invar_sampler *sampler);
+
+/* Draws all; rows ascend or repeat. INVAR_E_STATE where logits are not finite. */
+invar_status invar_sampler_draw(invar_sampler *sampler, invar_pass *pass, invar_draw *draws,
+                                int64_t count) INVAR_MUST_USE;
+
+/* The temperature that log-probabilities are at. */
+static inline float invar_sampling_logp_temperature(float temperature)
+{
+    return temperature == 0.0f ? 1.0f : temperature;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,231 @@
+/*
+ * schedule.c - admission, passes, and the end of jobs.
+ *
+ * Why it never stands still: admitted jobs hold all their pages and need nothing else to finish.
+ * Once they are over, the only pages still held are those of one shared prompt, whose children are
+ * next in line; `check_fit` has made sure that the prompt and one child fit side by side.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rollout/schedule.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+/* ---- set-up ---------------------------------------------------------------------------------- */
+
+/* Pages of the job's own. */
+static int64_t own_pages(const invar_schedule *s, const invar_job *job)
+{
+    int64_t shared = job->parent < 0 ? 0 : job->prefill / s->cache->shape.page_size;
+
+    return invar_cache_pages_for(s->cache, job->rows) - shared;
+}
+
+static invar_status check_fit(const invar_schedule *s, const invar_job *job)
+{
+    int64_t pages = own_pages(s, job), have = s->cache->shape.pages;
+
+    if (job->parent >= 0)
+        pages += own_pages(s, &s->jobs[job->parent]);
+    if (pages > have)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "KV cache: sample %" PRId64 " may need %" PRId64 " pages of %" PRId64
+                          " positions, the cache has %" PRId64
+                          ": give it more pages, or make prompts or responses shorter",
+                          job->sample, pages, s->cache->shape.page_size, have);
+    return INVAR_OK;
+}
+
+static invar_status prepare_jobs(invar_schedule *s)
+{
+    int64_t parent = -1, children = 0;
+
+    for (int64_t i = 0; i < s->n_jobs; i++) {
+        invar_job *job = &s->jobs[i];
+
+        INVAR_CHECK(job->prefill >= 1 && job->rows >= job->prefill);
+        INVAR_CHECK(children == 0 || job->prefill == s->jobs[parent].prefill);
+        job->parent = children > 0 ? parent : -1;
+        children -= children > 0;
+        if (job->children > 0) {
+            INVAR_CHECK(job->parent < 0 && job->rows == job->prefill);
+            parent = i;
+            children = job->expected = job->children;
+        }
+        INVAR_TRY(check_fit(s, job));
+    }
+    INVAR_CHECK(children == 0);
+    return INVAR_OK;
+}
+
+invar_status invar_schedule_init(invar_schedule *s, invar_cache *cache, invar_job *jobs,
+                                 int64_t n_jobs, int64_t concurrency, int64_t chunk)
+{
+    memset(s, 0, sizeof *s);
+    INVAR_CHECK(concurrency >= 1 && chunk >= 1);
+    s->cache = cache;
+    s->jobs = jobs;
+    s->n_jobs = n_jobs;
+    s->concurrency = concurrency < n_jobs ? concurrency : n_jobs;
+    s->chunk = chunk;
+    invar_cache_reset(cache);
+    INVAR_TRY(prepare_jobs(s));
+    INVAR_TRY(invar_alloc((void **)&s->active, (size_t)s->concurrency, sizeof *s->active,
+                          "the sequences of a pass"));
+    return invar_alloc((void **)&s->turns, (size_t)s->concurrency, sizeof *s->turns,
+                       "the rows of a pass");
+}
+
+void invar_schedule_release(invar_schedule *s)
+{
+    for (int64_t i = 0; i < s->n_jobs; i++)
+        invar_free(s->jobs[i].pages);
+    invar_free(s->active);
+    invar_free(s->turns);
+    memset(s, 0, sizeof *s);
+}
+
+/* ---- the end of jobs ------------------------------------------------------------------------- */
+
+static void end_job(invar_schedule *s, invar_job *job)
+{
+    invar_cache_give(s->cache, job->pages, job->n_pages);
+    invar_free(job->pages);
+    job->pages = NULL;
+    job->n_pages = 0;
+    job->state = INVAR_JOB_OVER;
+}
+
+/* One child less to wait for; the last one lets the prompt go. */
+static void leave_parent(invar_schedule *s, const invar_job *job)
+{
+    invar_job *parent = job->parent < 0 ? NULL : &s->jobs[job->parent];
+
+    if (parent && --parent->expected == 0 && parent->state == INVAR_JOB_KEPT)
+        end_job(s, parent);
+}
+
+void invar_schedule_finish(invar_schedule *s, int64_t index)
+{
+    invar_job *job = &s->jobs[index];
+
+    if (job->state == INVAR_JOB_WAITING || job->state == INVAR_JOB_ADMITTED)
+        leave_parent(s, job);
+    end_job(s, job);
+}
+
+/* Prompts that are through leave the pass, but keep their pages while somebody waits for them. */
+static void retire(invar_schedule *s)
+{
+    int64_t kept = 0;
+
+    for (int64_t i = 0; i < s->n_active; i++) {
+        invar_job *job = &s->jobs[s->active[i]];
+
+        if (job->children > 0 && job->done == job->rows) {
+            job->state = INVAR_JOB_KEPT;
+            if (job->expected == 0)
+                end_job(s, job);
+        } else if (job->state != INVAR_JOB_OVER) {
+            s->active[kept++] = s->active[i];
+        }
+    }
+    s->n_active = kept;
+}
+
+/* ---- admission ------------------------------------------------------------------------------- */
+
+/* Gives the job all its pages; *admitted_out says whether there were enough. */
+static invar_status admit_job(bool *admitted_out, invar_schedule *s, int64_t index)
+{
+    invar_job *job = &s->jobs[index];
+    int64_t own = own_pages(s, job), total = invar_cache_pages_for(s->cache, job->rows);
+
+    *admitted_out = own <= s->cache->n_free;
+    if (!*admitted_out)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&job->pages, (size_t)total, sizeof *job->pages,
+                          "the page table of a sequence"));
+    job->n_pages = total;
+    job->n_shared = total - own;
+    if (job->n_shared > 0) {
+        const invar_job *parent = &s->jobs[job->parent];
+        memcpy(job->pages, parent->pages, (size_t)job->n_shared * sizeof *job->pages);
+        invar_cache_share(s->cache, job->pages, job->n_shared);
+    }
+    INVAR_CHECK(invar_cache_take(job->pages + job->n_shared, s->cache, own));
+    job->state = job->parent < 0 ? INVAR_JOB_READY : INVAR_JOB_ADMITTED;
+    s->active[s->n_active++] = index;
+    return INVAR_OK;
+}
+
+static invar_status admit(invar_schedule *s)
+{
+    bool admitted = true;
+
+    while (admitted && s->next < s->n_jobs && s->n_active < s->concurrency) {
+        if (s->jobs[s->next].state == INVAR_JOB_WAITING)
+            INVAR_TRY(admit_job(&admitted, s, s->next));
+        s->next += admitted;
+    }
+    return INVAR_OK;
+}
+
+/* What a job shares becomes its own as far as it will write there: the partly filled page. */
+static void join_prompt(invar_schedule *s, invar_job *job)
+{
+    const invar_job *parent = &s->jobs[job->parent];
+    int64_t partial = job->prefill % s->cache->shape.page_size;
+
+    if (partial > 0)
+        invar_cache_copy(s->cache, job->pages[job->n_shared], parent->pages[job->n_shared],
+                         partial);
+    job->done = job->prefill;
+    job->state = INVAR_JOB_READY;
+    leave_parent(s, job);
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+/* Rows of the job in this pass; `left` of the chunk. */
+static int64_t rows_now(const invar_job *job, int64_t left)
+{
+    int64_t known = job->prefill - job->done;
+
+    if (job->state != INVAR_JOB_READY || job->done == job->rows)
+        return 0;
+    if (known <= 0)
+        return 1;
+    return known < left ? known : left;
+}
+
+invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out, invar_schedule *s)
+{
+    int64_t left = s->chunk, count = 0;
+
+    retire(s);
+    INVAR_TRY(admit(s));
+    for (int64_t i = 0; i < s->n_active; i++) {
+        invar_job *job = &s->jobs[s->active[i]];
+        int64_t rows;
+
+        if (job->state == INVAR_JOB_ADMITTED && s->jobs[job->parent].state == INVAR_JOB_KEPT)
+            join_prompt(s, job);
+        rows = rows_now(job, left);
+        if (rows == 0)
+            continue;
+        s->turns[count++] = (invar_turn){s->active[i], job->done, rows};
+        if (job->done < job->prefill)
+            left -= rows;
+        job->done += rows;
+    }
+    INVAR_CHECK(count > 0 || (s->n_active == 0 && s->next == s->n_jobs));
+    *out = s->turns;
+    *count_out = count;
+    return INVAR_OK;
+}

@@ -1,0 +1,87 @@
+/*
+ * schedule.h - which rows of which sequences make up the next pass.
+ *
+ * Jobs are admitted in their order, as long as their number and the free pages allow; one that does
+ * not fit holds up those behind it. A job gets every page that it can ever need when it is
+ * admitted, so an admitted job always comes to its end, nothing is ever taken from it, and the
+ * schedule cannot come to a stand. A pass takes one row of every job whose known rows are through,
+ * and, in order, the next of the known rows of the others, together at most a chunk.
+ *
+ * A prompt shared by several samples is a job of its own, followed by theirs; its pages are kept
+ * until the last of them has its own copy. No clock and no random number decides anything.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_ROLLOUT_SCHEDULE_H
+#define INVAR_ENGINE_ROLLOUT_SCHEDULE_H
+
+#include "engine/rollout/cache.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_job_state {
+    INVAR_JOB_WAITING,
+    INVAR_JOB_ADMITTED, /* has its pages, waits for its prompt */
+    INVAR_JOB_READY,    /* has rows in the next pass */
+    INVAR_JOB_KEPT,     /* a shared prompt that is through */
+    INVAR_JOB_OVER
+} invar_job_state;
+
+/* One sequence, or a prompt. */
+typedef struct invar_job {
+    /* The caller's. */
+    int64_t prefill;       /* rows known beforehand; of a sharing job those of its prompt */
+    int64_t rows;          /* most rows that it may have; of a prompt: prefill */
+    int64_t children;      /* jobs right behind it that share all its rows; 0: a sequence */
+    int64_t sample;        /* what it belongs to, for messages and the caller */
+    const int32_t *tokens; /* (rows) what the caller puts into the rows; not looked at here */
+    /* The schedule's; zeroed at first. */
+    invar_job_state state;
+    int64_t parent;   /* job of the shared prompt; -1: none */
+    int64_t done;     /* rows that are in the cache or in the pass that was handed out last */
+    int64_t expected; /* children that have not come for the rows yet */
+    int32_t *pages;   /* page of each page_size rows */
+    int64_t n_pages;
+    int64_t n_shared; /* of them, the first ones, shared */
+} invar_job;
+
+/* Rows [first, first + count) of a job. */
+typedef struct invar_turn {
+    int64_t job;
+    int64_t first;
+    int64_t count;
+} invar_turn;
+
+typedef struct invar_schedule {
+    invar_cache *cache; /* borrowed */
+    invar_job *jobs;    /* borrowed, (n_jobs) */
+    int64_t n_jobs;
+    int64_t concurrency; /* jobs admitted at a time */
+    int64_t chunk;       /* known rows in one pass */
+    int64_t next;        /* first job that waits */
+    int64_t *active;     /* (n_active) ascending */
+    int64_t n_active;
+    invar_turn *turns; /* of the last pass */
+} invar_schedule;
+
+/*
+ * The cache is reset. INVAR_E_INVALID names the first job that could never be admitted: it needs
+ * more pages than there are.
+ */
+invar_status invar_schedule_init(invar_schedule *schedule, invar_cache *cache, invar_job *jobs,
+                                 int64_t n_jobs, int64_t concurrency, int64_t chunk) INVAR_MUST_USE;
+void invar_schedule_release(invar_schedule *schedule);
+
+/* The next pass, borrowed until the next call; no turns when all jobs are over. */
+invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out,
+                                 invar_schedule *schedule) INVAR_MUST_USE;
+
+/* A sequence needs no more rows; it may still be waiting. Prompts end by themselves. */
+void invar_schedule_finish(invar_schedule *schedule, int64_t job);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,151 @@
+/*
+ * evaluate.c - evaluation sets.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/evaluate.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/run/flat.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_RESULTS 64
+
+/* One data set: its name and path. */
+typedef struct test_set {
+    char name[128];
+    char path[INVAR_PATH_SIZE];
+} test_set;
+
+static bool next_set(test_set *out, const char **cursor)
+{
+    const char *name, *path;
+    size_t name_bytes, path_bytes;
+
+    if (!invar_config_words(&name, &name_bytes, cursor) ||
+        !invar_config_words(&path, &path_bytes, cursor))
+        return false;
+    (void)snprintf(out->name, sizeof out->name, "%.*s", (int)name_bytes, name);
+    (void)snprintf(out->path, sizeof out->path, "%.*s", (int)path_bytes, path);
+    return true;
+}
+
+/* As the rollout samples, with what the recipe says otherwise. */
+static invar_sampling sampling_of(const invar_session *session)
+{
+    const invar_recipe *r = session->recipe;
+    invar_sampling s = invar_session_sampling(session);
+    double temperature = invar_recipe_float(r, INVAR_KEY_EVAL_TEMPERATURE);
+    double top_p = invar_recipe_float(r, INVAR_KEY_EVAL_TOP_P);
+    int64_t top_k = invar_recipe_int(r, INVAR_KEY_EVAL_TOP_K);
+    int64_t longest = invar_recipe_int(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN);
+
+    s.purpose = INVAR_PURPOSE_EVAL;
+    if (temperature >= 0.0)
+        s.temperature = (float)temperature;
+    if (top_p > 0.0)
+        s.top_p = (float)top_p;
+    if (top_k != 0)
+        s.top_k = top_k > 0 ? (int32_t)top_k : 0;
+    if (longest > 0)
+        s.max_response = longest;
+    return s;
+}
+
+static invar_status add_prompts(invar_rl_samples *out, int64_t number, const invar_dataset *data,
+                                int64_t per_prompt)
+{
+    for (int64_t i = 0; i < invar_dataset_size(data) * per_prompt; i++) {
+        const invar_prompt *p = invar_dataset_prompt(data, i / per_prompt);
+        invar_rl_sample *s;
+
+        INVAR_TRY(invar_rl_samples_append(&s, out));
+        s->index = i;
+        s->group = i / per_prompt;
+        s->rollout = (uint32_t)number;
+        s->draw = (uint32_t)i;
+        INVAR_TRY(invar_session_ask(s, p));
+    }
+    return INVAR_OK;
+}
+
+typedef struct results {
+    invar_ledger_metric items[MAX_RESULTS];
+    char names[MAX_RESULTS][192];
+    size_t count;
+} results;
+
+static void result(results *r, const char *set, const char *what, int64_t number, double value)
+{
+    char *name = r->names[r->count];
+
+    INVAR_CHECK(r->count < MAX_RESULTS);
+    if (number > 0)
+        (void)snprintf(name, sizeof r->names[0], "eval/%s-%s%" PRId64, set, what, number);
+    else
+        (void)snprintf(name, sizeof r->names[0], "eval/%s%s", set, what);
+    r->items[r->count++] = (invar_ledger_metric){name, value};
+}
+
+static invar_status sum_up(results *out, const invar_rl_samples *samples, const test_set *set,
+                           int64_t per_prompt)
+{
+    double reward = 0.0, length = 0.0, truncated = 0.0, n = (double)samples->count;
+    invar_flat flat = {0};
+
+    out->count = 0;
+    for (int64_t i = 0; i < samples->count; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+        reward += s->reward;
+        length += (double)invar_rl_sample_response(s);
+        truncated += s->finish == INVAR_FINISH_LENGTH;
+    }
+    result(out, set->name, "", 0, reward / n);
+    result(out, set->name, "-truncated_ratio", 0, truncated / n);
+    result(out, set->name, "/response_len/mean", 0, length / n);
+    INVAR_TRY(invar_flat_make(&flat, samples, &(invar_flat_wants){0}));
+    for (int64_t k = 1; k <= per_prompt; k *= 2)
+        result(out, set->name, "pass@", k, invar_flat_pass_at(&flat, k));
+    invar_flat_release(&flat);
+    return INVAR_OK;
+}
+
+static invar_status run_set(const invar_evaluation *e, const test_set *set,
+                            const invar_dataset *data, invar_rl_samples *samples)
+{
+    int64_t per_prompt = invar_recipe_int(e->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
+    invar_sampling sampling = sampling_of(e->session);
+    results found;
+
+    INVAR_TRY(add_prompts(samples, e->number, data, per_prompt));
+    INVAR_TRY(invar_rollout_run(e->rollout, samples->items, samples->count, &sampling, NULL, NULL));
+    INVAR_TRY(invar_judge_run(&e->judge, samples->items, samples->count));
+    INVAR_TRY(sum_up(&found, samples, set, per_prompt));
+    return e->take(e->payload, set->name, found.items, found.count);
+}
+
+invar_status invar_evaluate(const invar_evaluation *evaluation)
+{
+    const char *cursor =
+        invar_recipe_string(evaluation->session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    test_set set;
+
+    while (next_set(&set, &cursor)) {
+        invar_dataset *data = NULL;
+        invar_rl_samples samples = {0};
+        invar_status status = invar_session_data(&data, evaluation->session, set.path, true);
+
+        if (status == INVAR_OK)
+            status = run_set(evaluation, &set, data, &samples);
+        invar_rl_samples_reset(&samples);
+        invar_dataset_close(data);
+        INVAR_TRY(status);
+    }
+    return INVAR_OK;
+}

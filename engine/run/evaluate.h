@@ -1,0 +1,35 @@
+/*
+ * evaluate.h - how good weights are: every evaluation set of a recipe, sampled and judged.
+ *
+ * The draws of an evaluation have a purpose of their own and the number of the coming rollout, so
+ * they never repeat those of training and never move them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_EVALUATE_H
+#define INVAR_ENGINE_RUN_EVALUATE_H
+
+#include "engine/run/judge.h"
+#include "engine/run/session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_evaluation {
+    const invar_session *session;
+    invar_rollout *rollout;
+    invar_judge judge;
+    int64_t number; /* of the coming rollout */
+    /* Told of each set: eval/NAME, its truncated ratio, response length and pass@k. */
+    invar_status (*take)(void *payload, const char *set, const invar_ledger_metric *results,
+                         size_t count);
+    void *payload;
+} invar_evaluation;
+
+invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,201 @@
+/*
+ * flat.c - per-token arrays of a rollout.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/flat.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "kernels-deterministic/math/elementary.h"
+
+#include "base/invar_banned.h"
+
+typedef struct carver {
+    char *block; /* NULL: only adds up */
+    size_t used;
+} carver;
+
+static void *carve(carver *c, int64_t count, size_t size)
+{
+    void *piece = c->block ? c->block + c->used : NULL;
+
+    c->used += ((size_t)count * size + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    return piece;
+}
+
+static void lay_out(invar_flat *f, carver *c, const invar_flat_wants *wants)
+{
+    f->start = carve(c, f->samples + 1, sizeof *f->start);
+    f->step_start = carve(c, f->samples + 1, sizeof *f->step_start);
+    f->group = carve(c, f->samples, sizeof *f->group);
+    f->reward = carve(c, f->samples, sizeof *f->reward);
+    f->mask = carve(c, f->tokens, sizeof *f->mask);
+    f->rollout_logp = carve(c, f->tokens, sizeof(float));
+    f->score_logp = carve(c, f->tokens, sizeof(float));
+    f->score_entropy = carve(c, f->tokens, sizeof(float));
+    f->train_logp = carve(c, f->tokens, sizeof(float));
+    f->entropy = carve(c, f->tokens, sizeof(float));
+    f->advantage = carve(c, f->tokens, sizeof(float));
+    if (wants->reference)
+        f->ref_logp = carve(c, f->tokens, sizeof(float));
+    if (wants->teacher)
+        f->teacher_logp = carve(c, f->tokens, sizeof(float));
+    if (wants->critic) {
+        f->values = carve(c, f->tokens, sizeof(float));
+        f->returns = carve(c, f->tokens, sizeof(float));
+        f->train_values = carve(c, f->tokens, sizeof(float));
+    }
+}
+
+static void fill(invar_flat *f, const invar_rl_samples *samples)
+{
+    int64_t at = 0;
+
+    for (int64_t i = 0; i < f->samples; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+        int64_t n = invar_rl_sample_response(s);
+        f->start[i] = at;
+        f->group[i] = s->group;
+        f->reward[i] = (float)s->reward;
+        for (int64_t j = 0; j < n; j++) {
+            f->mask[at + j] = s->removed || (s->mask && !s->mask[j]) ? 0 : 1;
+            // what was not sampled has no such number: the scoring forward's takes its place
+            f->rollout_logp[at + j] = s->logp ? s->logp[j] : 0.0f;
+        }
+        at += n;
+    }
+    f->start[f->samples] = at;
+}
+
+invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
+                             const invar_flat_wants *wants)
+{
+    carver c = {NULL, 0};
+
+    *out = (invar_flat){.samples = samples->count};
+    for (int64_t i = 0; i < samples->count; i++)
+        out->tokens += invar_rl_sample_response(&samples->items[i]);
+    lay_out(out, &c, wants);
+    INVAR_TRY(invar_alloc(&out->memory, c.used, 1, "numbers of a rollout"));
+    c = (carver){out->memory, 0};
+    lay_out(out, &c, wants);
+    fill(out, samples);
+    return INVAR_OK;
+}
+
+void invar_flat_release(invar_flat *flat)
+{
+    invar_free(flat->memory);
+    *flat = (invar_flat){0};
+}
+
+static const float *from(const float *array, int64_t token)
+{
+    return array ? array + token : NULL;
+}
+
+invar_rl_batch invar_flat_batch(invar_flat *f, int64_t first, int64_t count)
+{
+    int64_t token = f->start[first];
+
+    for (int64_t i = 0; i <= count; i++)
+        f->step_start[i] = f->start[first + i] - token;
+    return (invar_rl_batch){.samples = count,
+                            .start = f->step_start,
+                            .group = f->group + first,
+                            .mask = f->mask + token,
+                            .reward = f->reward + first,
+                            .old_logp = f->score_logp + token,
+                            .rollout_logp = f->rollout_logp + token,
+                            .ref_logp = from(f->ref_logp, token),
+                            .teacher_logp = from(f->teacher_logp, token),
+                            .values = from(f->values, token)};
+}
+
+/* ---- groups ---------------------------------------------------------------------------------- */
+
+double invar_flat_pass_at(const invar_flat *f, int64_t k)
+{
+    double total = 0.0;
+    int64_t groups = 0;
+
+    for (int64_t i = 0; i < f->samples;) {
+        int64_t end = i, wrong = 0;
+        double miss = 1.0;
+        for (; end < f->samples && f->group[end] == f->group[i]; end++)
+            wrong += f->reward[end] != 1.0f;
+        for (int64_t j = 0; j < k; j++)
+            miss *= wrong > j ? (double)(wrong - j) / (double)(end - i - j) : 0.0;
+        total += 1.0 - miss;
+        groups++;
+        i = end;
+    }
+    return groups ? total / (double)groups : 0.0;
+}
+
+/* ---- differences ----------------------------------------------------------------------------- */
+
+static int by_size(const void *a, const void *b)
+{
+    float x = *(const float *)a, y = *(const float *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static float size_of(float a, float b)
+{
+    float d = a > b ? a - b : b - a;
+
+    if (invar_f32_bits(a) == invar_f32_bits(b))
+        return 0.0f;
+    return d == d ? d : 0x1p127f; // a NaN differs from everything
+}
+
+static invar_status percentiles(invar_logp_gap *out, float *sizes, int64_t count)
+{
+    const void **order = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&order, (size_t)count, sizeof *order, "differences"));
+    for (int64_t i = 0; i < count; i++)
+        order[i] = &sizes[i];
+    status = invar_sort(order, (size_t)count, by_size);
+    if (status == INVAR_OK) {
+        // the nearest rank, so that the value is one that occurred
+        out->p50 = *(const float *)order[(count - 1) / 2];
+        out->p99 = *(const float *)order[(count * 99 + 99) / 100 - 1];
+    }
+    invar_free(order);
+    return status;
+}
+
+invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t first,
+                            int64_t count, const float *a, const float *b)
+{
+    int64_t begin = flat->start[first], tokens = flat->start[first + count] - begin;
+    float *sizes = NULL;
+    invar_status status = INVAR_OK;
+
+    *out = (invar_logp_gap){.sample = -1, .position = -1};
+    if (tokens == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
+            float size = size_of(a[t], b[t]);
+            sizes[t - begin] = size;
+            out->differ += invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
+            if (size > out->max) {
+                out->max = size;
+                out->sample = i;
+                out->position = t - flat->start[first + i];
+            }
+        }
+    if (out->differ)
+        status = percentiles(out, sizes, tokens);
+    invar_free(sizes);
+    return status;
+}

@@ -1,0 +1,70 @@
+/*
+ * flat.h - the per-token numbers of a rollout, one array each over all response tokens in order.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_FLAT_H
+#define INVAR_ENGINE_RUN_FLAT_H
+
+#include "engine/rl/loss.h"
+#include "engine/rl/sample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Arrays that are not wanted stay NULL. */
+typedef struct invar_flat {
+    int64_t samples;
+    int64_t tokens;
+    int64_t *start;      /* (samples + 1) */
+    int64_t *step_start; /* (samples + 1) of one optimizer step, from 0 */
+    int64_t *group;      /* (samples) */
+    float *reward;       /* (samples) */
+    uint8_t *mask;       /* (tokens); zero for samples that a filter removed */
+    float *rollout_logp; /* (tokens) as sampled */
+    float *score_logp;   /* by the scoring forward, with the weights that sampled */
+    float *score_entropy;
+    float *ref_logp;
+    float *teacher_logp;
+    float *values;
+    float *train_logp; /* by the training forward */
+    float *entropy;
+    float *train_values;
+    float *advantage;
+    float *returns;
+    void *memory;
+} invar_flat;
+
+/* What beside the always present arrays is wanted. */
+typedef struct invar_flat_wants {
+    bool reference, teacher, critic;
+} invar_flat_wants;
+
+/* Lays out and fills start, group, reward, mask and rollout_logp. Released before by the caller. */
+invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
+                             const invar_flat_wants *wants) INVAR_MUST_USE;
+void invar_flat_release(invar_flat *flat);
+
+/* The view of samples [first, first + count), with all that is there; borrowed. */
+invar_rl_batch invar_flat_batch(invar_flat *flat, int64_t first, int64_t count);
+
+/* pass@k, unbiased: 1 - C(n - c, k) / C(n, k), a reward of 1 being correct; mean over groups. */
+double invar_flat_pass_at(const invar_flat *flat, int64_t k);
+
+/* Where two arrays of log-probabilities differ most. */
+typedef struct invar_logp_gap {
+    float max, p50, p99;
+    int64_t sample;   /* its place in the range; -1: no difference */
+    int64_t position; /* token of its response; -1 */
+    int64_t differ;   /* tokens that differ in any bit */
+} invar_logp_gap;
+
+/* Of samples [first, first + count). NaN counts as the largest difference. */
+invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t first,
+                            int64_t count, const float *a, const float *b) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

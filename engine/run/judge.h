@@ -1,0 +1,41 @@
+/*
+ * judge.h - who gives rewards: a plug-in, or a built-in rule.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_JUDGE_H
+#define INVAR_ENGINE_RUN_JUDGE_H
+
+#include "base/recipe.h"
+#include "engine/ext/plugin.h"
+#include "engine/rl/reward.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_judge {
+    invar_plugin *plugin; /* borrowed; NULL: the rule */
+    invar_reward reward;
+    bool boxed;
+} invar_judge;
+
+/*
+ * The plug-in that custom-rm-path names; NULL: none. `stored`: it is not started, its replies come
+ * from the ledger. The caller owns *out (invar_plugin_close).
+ */
+invar_status invar_judge_attach(invar_plugin **out, const invar_recipe *recipe,
+                                bool stored) INVAR_MUST_USE;
+
+/* The recipe's for training, or for evaluation, which may have a rule of its own. */
+invar_status invar_judge_read(invar_judge *out, const invar_recipe *recipe, invar_plugin *plugin,
+                              bool eval) INVAR_MUST_USE;
+
+/* Sets the rewards. */
+invar_status invar_judge_run(const invar_judge *judge, invar_rl_sample *samples,
+                             int64_t count) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

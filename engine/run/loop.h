@@ -1,0 +1,168 @@
+/*
+ * loop.h - a training run from the inside: its parts, its place in the data, the current rollout.
+ *
+ * Only engine/run includes this. The way of one rollout: collect (samples with rewards), score
+ * (log-probabilities by other forwards), advantages, then per optimizer step learn and record.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_LOOP_H
+#define INVAR_ENGINE_RUN_LOOP_H
+
+#include "base/file.h"
+#include "engine/ext/plugin.h"
+#include "engine/ext/stored.h"
+#include "engine/io/rollout_file.h"
+#include "engine/probe/probe.h"
+#include "engine/run/flat.h"
+#include "engine/run/judge.h"
+#include "engine/run/session.h"
+#include "engine/run/trace.h"
+#include "engine/run/train.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/schedule.h"
+#include "engine/train/trainer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the recipe says about learning, read once. */
+typedef struct invar_loop_settings {
+    invar_rl_options rl;
+    invar_adamw_options adamw;
+    invar_schedule schedule;
+    invar_schedule critic_schedule;
+    int64_t rollouts;          /* of the whole run */
+    int64_t prompts;           /* of a rollout */
+    int64_t per_prompt;        /* samples of a prompt */
+    int64_t global_batch;      /* samples of an optimizer step */
+    int64_t steps_per_rollout; /* optimizer steps */
+    bool sft, rollout_only, replay_routing, check_logprobs, stop_on_mismatch;
+} invar_loop_settings;
+
+/* Where the run is: what a checkpoint keeps. */
+typedef struct invar_loop_place {
+    int64_t rollout; /* the next one */
+    int64_t step;    /* the next one */
+    int64_t weights; /* version */
+    int64_t samples; /* index of the next sample */
+    int64_t groups;
+    invar_cursor cursor;
+} invar_loop_place;
+
+enum { INVAR_LOOP_REWARD, INVAR_LOOP_FILTER, INVAR_LOOP_LOSS, INVAR_LOOP_HOOKS };
+#define INVAR_LOOP_PLUGINS (INVAR_LOOP_HOOKS + 3) /* one for each hook */
+
+typedef struct invar_loop {
+    const invar_train_options *options;
+    const invar_recipe *recipe;
+    invar_session session;
+    invar_loop_settings set;
+    invar_loop_place place;
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
+    char folder[INVAR_PATH_SIZE];
+    char ledger_path[INVAR_PATH_SIZE];
+    invar_digest identity;
+    invar_ledger *ledger;
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+    int64_t run_number; /* in the ledger */
+    int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
+    invar_rollout *rollout;
+    invar_trainer *trainer;
+    invar_grads *grads;
+    invar_optimizer *optimizer;
+    invar_grads *critic_grads;
+    invar_optimizer *critic_optimizer;
+    invar_probe *probe;
+    invar_trace *trace;
+    invar_plugin *plugins[INVAR_LOOP_PLUGINS];    /* NULL: not attached */
+    invar_plugin_stored stored[INVAR_LOOP_HOOKS]; /* their replies to the step before */
+    invar_loss_custom custom;
+    invar_judge judge;
+    /* the current rollout */
+    invar_rl_samples batch;
+    invar_rollout_data loaded; /* what samples from a file borrow their texts from */
+    bool own_weights;          /* the weights of now sampled them */
+    invar_flat flat;
+    invar_digest weights_hash; /* of the weights that sample */
+    int64_t dropped_groups;
+    invar_train_summary *summary;
+} invar_loop;
+
+/* ---- setup.c --------------------------------------------------------------------------------- */
+
+invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
+                             const invar_train_options *options,
+                             invar_train_summary *summary) INVAR_MUST_USE;
+void invar_loop_close(invar_loop *loop);
+
+/* ---- identity.c: ledger and identity --------------------------------------------------------- */
+
+/*
+ * Opens the run's ledger as its writer. A new one begins the run; one with the same identity gets
+ * a new segment after `step` (-1: from the start), whose chain must be `chain`.
+ */
+invar_status invar_loop_open_ledger(invar_loop *loop, int64_t step,
+                                    const invar_digest *chain) INVAR_MUST_USE;
+invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
+
+/* ---- plugins.c ------------------------------------------------------------------------------- */
+
+/*
+ * A new step for a plug-in that is asked; without one nothing happens. It is answered from the
+ * ledger where that has the step already.
+ */
+invar_status invar_loop_begin_plugin(invar_loop *loop, int place) INVAR_MUST_USE;
+
+/* Before an evaluation, which the ledger keeps no replies of. */
+invar_status invar_loop_free_plugin(invar_loop *loop, int place) INVAR_MUST_USE;
+
+/* ---- collect.c: samples with rewards --------------------------------------------------------- */
+
+invar_status invar_loop_collect(invar_loop *loop) INVAR_MUST_USE;
+
+/* ---- learn.c --------------------------------------------------------------------------------- */
+
+/* What a step has to tell. */
+typedef struct invar_loop_step {
+    int64_t first, count; /* samples of the rollout */
+    bool on_policy;       /* first step of its rollout: training log-probs equal the rollout's */
+    invar_rl_batch batch; /* what the losses look at */
+    invar_loss *loss;     /* NULL: nothing was learned */
+    invar_loss *value_loss;
+    float norm, clip, lr;
+    float critic_norm, critic_lr;
+    invar_logp_gap gap; /* rollout against training, or against scoring */
+    invar_trainer_result result;
+} invar_loop_step;
+
+/* Scoring, reference, teacher, critic, advantages of the whole rollout. */
+invar_status invar_loop_prepare(invar_loop *loop) INVAR_MUST_USE;
+
+/* Forward, loss, backward, norm, AdamW; released by the caller. */
+invar_status invar_loop_learn(invar_loop_step *out, invar_loop *loop,
+                              int64_t number) INVAR_MUST_USE;
+void invar_loop_step_release(invar_loop_step *step);
+
+/* ---- record.c -------------------------------------------------------------------------------- */
+
+/* Digests, metrics and samples of the step into the ledger: one transaction. */
+invar_status invar_loop_record(invar_loop *loop, const invar_loop_step *step) INVAR_MUST_USE;
+
+/* An event at once. */
+invar_status invar_loop_event(invar_loop *loop, const char *level, const char *kind,
+                              const char *message) INVAR_MUST_USE;
+
+/* ---- resume.c -------------------------------------------------------------------------------- */
+
+/* Loads the checkpoint that the recipe names, if there is one, and opens the ledger behind it. */
+invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
+
+/* Writes a checkpoint and, where asked for, the Hugging Face export. */
+invar_status invar_loop_save(invar_loop *loop) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,506 @@
+/*
+ * record.c - what a step was: digests, metrics, samples, as one entry of the ledger.
+ *
+ * Points of level 0 in this order: the batch's tokens, rewards and advantages, log-probabilities of
+ * rollout, scoring, reference and training, then every parameter's gradient and its new master, in
+ * canonical order, and the same of a critic. Metrics have Miles' names where the thing is the same;
+ * means are sums of doubles in index order, divided once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_METRICS 256
+
+/* Everything of one entry while it is put together. */
+typedef struct entry {
+    invar_loop *loop;
+    const invar_loop_step *step;
+    invar_ledger_metric metrics[MAX_METRICS];
+    size_t n_metrics;
+    char names[MAX_METRICS][80]; /* of metrics whose names are made here */
+    size_t n_names;
+    invar_ledger_sample *samples;
+    char (*rng)[INVAR_TRAIN_COORDS_SIZE];
+} entry;
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+typedef struct point {
+    const char *name, *phase, *op, *kind, *dtype;
+    int64_t shape[2];
+    size_t dims;
+    int64_t layer;
+} point;
+
+static invar_status define(int64_t *out, invar_loop *loop, const point *p)
+{
+    invar_ledger_point full = {.name = p->name,
+                               .phase = p->phase,
+                               .layer = p->layer,
+                               .op = p->op,
+                               .kind = p->kind,
+                               .dtype = p->dtype,
+                               .shape = p->shape,
+                               .dims = p->dims,
+                               .shards = 1};
+
+    return invar_probe_define(out, loop->probe, &full);
+}
+
+/* One number a response token, a shard a sample. */
+static invar_status token_point(invar_loop *loop, const invar_loop_step *step, const char *name,
+                                const char *phase, const char *op, const char *kind,
+                                const float *values)
+{
+    invar_flat *f = &loop->flat;
+    point p = {name, phase, op, kind, "f32", {-1, 0}, 1, -1};
+    int64_t begin = f->start[step->first], id;
+    invar_tensor tensor;
+
+    if (!values)
+        return INVAR_OK;
+    INVAR_TRY(define(&id, loop, &p));
+    tensor = invar_tensor_1d((void *)(values + begin), INVAR_DTYPE_F32,
+                             f->start[step->first + step->count] - begin);
+    return invar_probe_rows(loop->probe, id, &tensor,
+                            &(invar_segments){f->step_start, step->count});
+}
+
+static invar_status tokens_point(invar_loop *loop, const invar_loop_step *step)
+{
+    point p = {"batch.tokens", "rollout", "sample", "data", "i32", {-1, 0}, 1, -1};
+    int64_t id;
+
+    INVAR_TRY(define(&id, loop, &p));
+    for (int64_t i = 0; i < step->count; i++) {
+        const invar_rl_sample *s = &loop->batch.items[step->first + i];
+        int64_t ends[2] = {0, s->n_tokens};
+        invar_tensor tensor = invar_tensor_1d(s->tokens, INVAR_DTYPE_I32, s->n_tokens);
+        INVAR_TRY(invar_probe_rows(loop->probe, id, &tensor, &(invar_segments){ends, 1}));
+    }
+    return INVAR_OK;
+}
+
+static invar_status reward_point(invar_loop *loop, const invar_loop_step *step)
+{
+    point p = {"batch.reward", "rollout", "reward", "data", "f32", {-1, 0}, 1, -1};
+    invar_tensor tensor =
+        invar_tensor_1d(loop->flat.reward + step->first, INVAR_DTYPE_F32, step->count);
+    int64_t id;
+
+    INVAR_TRY(define(&id, loop, &p));
+    return invar_probe_whole(loop->probe, id, &tensor);
+}
+
+/* The op that makes a parameter's gradient. */
+static const char *gradient_op(invar_param_kind kind)
+{
+    switch (kind) {
+    case INVAR_PARAM_EMBEDDING: return "embedding.bwd";
+    case INVAR_PARAM_NORM: return "rmsnorm.bwd";
+    case INVAR_PARAM_BIAS: return "token.sum";
+    case INVAR_PARAM_EXPERT: return "moe.linear.dw";
+    default: return "linear.dw";
+    }
+}
+
+static invar_status param_points(invar_loop *loop, const invar_model *model,
+                                 const invar_grads *grads, const char *prefix)
+{
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t i = 0; i < model->n_params; i++) {
+            const invar_param *p = &model->params[i];
+            char name[INVAR_LEDGER_NAME_BYTES + 1];
+            point at = {name,
+                        pass ? "optimizer" : "backward",
+                        pass ? "adamw" : gradient_op(p->kind),
+                        pass ? "param" : "grad",
+                        "f32",
+                        {p->master.shape[0], p->cols},
+                        p->cols ? 2 : 1,
+                        p->layer};
+            int64_t id;
+
+            (void)snprintf(name, sizeof name, "%s%s.%s", prefix, pass ? "weight" : "grad", p->name);
+            INVAR_TRY(define(&id, loop, &at));
+            INVAR_TRY(invar_probe_whole(loop->probe, id, pass ? &p->master : &grads->of[i]));
+        }
+    return INVAR_OK;
+}
+
+static invar_status take_points(invar_probe_result *out, entry *e)
+{
+    invar_loop *loop = e->loop;
+    const invar_loop_step *step = e->step;
+    invar_flat *f = &loop->flat;
+
+    (void)invar_flat_batch(f, step->first, step->count); // the starts of this step's tokens
+    INVAR_TRY(tokens_point(loop, step));
+    INVAR_TRY(
+        token_point(loop, step, "rollout.logp", "rollout", "logprob.fwd", "logp", f->rollout_logp));
+    INVAR_TRY(reward_point(loop, step));
+    if (step->loss) {
+        INVAR_TRY(
+            token_point(loop, step, "score.logp", "forward", "logprob.fwd", "logp", f->score_logp));
+        INVAR_TRY(
+            token_point(loop, step, "ref.logp", "forward", "logprob.fwd", "logp", f->ref_logp));
+        INVAR_TRY(token_point(loop, step, "teacher.logp", "forward", "logprob.fwd", "logp",
+                              f->teacher_logp));
+        INVAR_TRY(
+            token_point(loop, step, "critic.values", "forward", "linear.fwd", "act", f->values));
+        INVAR_TRY(token_point(loop, step, "batch.advantage", "rollout", "advantage", "data",
+                              f->advantage));
+        INVAR_TRY(
+            token_point(loop, step, "train.logp", "forward", "logprob.fwd", "logp", f->train_logp));
+        INVAR_TRY(param_points(loop, loop->session.actor, loop->grads, ""));
+    }
+    if (step->value_loss)
+        INVAR_TRY(param_points(loop, loop->session.critic, loop->critic_grads, "critic."));
+    return invar_probe_finish(out, loop->probe);
+}
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+static void metric(entry *e, const char *name, double value)
+{
+    INVAR_CHECK(e->n_metrics < MAX_METRICS);
+    e->metrics[e->n_metrics++] = (invar_ledger_metric){name, value};
+}
+
+static void named_metric(entry *e, double value, const char *fmt, int64_t number)
+{
+    INVAR_CHECK(e->n_names < MAX_METRICS);
+    (void)snprintf(e->names[e->n_names], sizeof e->names[0], fmt, number);
+    metric(e, e->names[e->n_names++], value);
+}
+
+/* "train/loss" of a critic is "train/critic-loss". */
+static invar_status loss_metrics(entry *e, invar_loss *loss, const char *prefix)
+{
+    const invar_loss_metric *items;
+    size_t count;
+
+    if (!loss)
+        return INVAR_OK;
+    INVAR_TRY(invar_loss_metrics(&items, &count, loss));
+    for (size_t i = 0; i < count; i++) {
+        const char *name = items[i].name, *slash = strchr(name, '/');
+        char *made = e->names[e->n_names++];
+        INVAR_CHECK(e->n_names < MAX_METRICS);
+        (void)snprintf(made, sizeof e->names[0], "train/%s%.48s", prefix, slash ? slash + 1 : name);
+        metric(e, made, items[i].value);
+    }
+    return INVAR_OK;
+}
+
+/* Mean over the response tokens that take part, first over each sample, then over samples. */
+static double token_mean(const invar_flat *f, const invar_loop_step *step, const float *values)
+{
+    double total = 0.0;
+
+    for (int64_t i = step->first; i < step->first + step->count; i++) {
+        double sum = 0.0;
+        int64_t n = 0;
+        for (int64_t t = f->start[i]; t < f->start[i + 1]; t++)
+            if (f->mask[t]) {
+                sum += (double)values[t];
+                n++;
+            }
+        total += n ? sum / (double)n : 0.0;
+    }
+    return total / (double)step->count;
+}
+
+static void train_metrics(entry *e)
+{
+    const invar_loop_step *s = e->step;
+    const invar_logp_gap *gap = &s->gap;
+
+    metric(e, "train/grad_norm", (double)s->norm);
+    metric(e, "train/lr-pg_0", (double)s->lr);
+    metric(e, "train/entropy", token_mean(&e->loop->flat, s, e->loop->flat.entropy));
+    metric(e, "train/logp_diff_max", (double)gap->max);
+    metric(e, "train/logp_diff_p50", (double)gap->p50);
+    metric(e, "train/logp_diff_p99", (double)gap->p99);
+    metric(e, "train/logp_diff_worst_sample", (double)gap->sample);
+    metric(e, "train/logp_diff_worst_position", (double)gap->position);
+    if (s->result.routes) {
+        metric(e, "train/routing_choices", (double)s->result.routes);
+        metric(e, "train/routing_differ", (double)s->result.routes_differ);
+    }
+    if (s->value_loss) {
+        metric(e, "train/critic-grad_norm", (double)s->critic_norm);
+        metric(e, "train/critic-lr-pg_0", (double)s->critic_lr);
+    }
+}
+
+static int by_number(const void *a, const void *b)
+{
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static invar_status length_metrics(entry *e, int64_t *lengths, const void **order)
+{
+    const invar_rl_samples *batch = &e->loop->batch;
+    int64_t n = batch->count, total = 0, truncated = 0;
+
+    for (int64_t i = 0; i < n; i++) {
+        lengths[i] = invar_rl_sample_response(&batch->items[i]);
+        order[i] = &lengths[i];
+        total += lengths[i];
+        truncated += batch->items[i].finish == INVAR_FINISH_LENGTH;
+    }
+    INVAR_TRY(invar_sort(order, (size_t)n, by_number));
+    metric(e, "rollout/response_len/mean", (double)total / (double)n);
+    metric(e, "rollout/response_len/min", (double)*(const int64_t *)order[0]);
+    metric(e, "rollout/response_len/median", (double)*(const int64_t *)order[(n - 1) / 2]);
+    metric(e, "rollout/response_len/max", (double)*(const int64_t *)order[n - 1]);
+    metric(e, "rollout/truncated_ratio", (double)truncated / (double)n);
+    return INVAR_OK;
+}
+
+/* Groups whose rewards are all alike teach nothing. */
+static void group_metrics(entry *e)
+{
+    const invar_flat *f = &e->loop->flat;
+    int64_t groups = 0, flat_groups = 0, zero = 0, one = 0;
+
+    for (int64_t i = 0; i < f->samples;) {
+        int64_t end = i + 1;
+        while (end < f->samples && f->group[end] == f->group[i])
+            end++;
+        groups++;
+        if (!invar_rl_group_keeps(f->reward + i, end - i)) {
+            flat_groups++;
+            zero += f->reward[i] == 0.0f;
+            one += f->reward[i] == 1.0f;
+        }
+        i = end;
+    }
+    metric(e, "rollout/zero_std/count", (double)flat_groups);
+    metric(e, "rollout/zero_std/all_zero_percentage", (double)zero / (double)groups);
+    metric(e, "rollout/zero_std/all_one_percentage", (double)one / (double)groups);
+    metric(e, "rollout/dynamic_filter/dropped", (double)e->loop->dropped_groups);
+}
+
+static double mean_reward(const invar_rl_samples *batch)
+{
+    double total = 0.0;
+
+    for (int64_t i = 0; i < batch->count; i++)
+        total += batch->items[i].reward;
+    return total / (double)batch->count;
+}
+
+/* Of the whole rollout; stands with its first step. */
+static invar_status rollout_metrics(entry *e)
+{
+    invar_loop *loop = e->loop;
+    invar_flat *f = &loop->flat;
+    invar_loop_step all = {.first = 0, .count = f->samples};
+    int64_t *lengths = NULL;
+    const void **order = NULL;
+    invar_status status;
+
+    metric(e, "rollout/raw_reward", mean_reward(&loop->batch));
+    metric(e, "rollout/advantages", token_mean(f, &all, f->advantage));
+    metric(e, "rollout/log_probs", token_mean(f, &all, f->rollout_logp));
+    if (f->ref_logp)
+        metric(e, "rollout/ref_log_probs", token_mean(f, &all, f->ref_logp));
+    if (f->teacher_logp)
+        metric(e, "rollout/teacher_log_probs", token_mean(f, &all, f->teacher_logp));
+    if (f->values) {
+        metric(e, "rollout/values", token_mean(f, &all, f->values));
+        metric(e, "rollout/returns", token_mean(f, &all, f->returns));
+    }
+    group_metrics(e);
+    if (invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE))
+        for (int64_t k = 1; k <= loop->set.per_prompt; k *= 2)
+            named_metric(e, invar_flat_pass_at(f, k), "passrate/pass@%" PRId64, k);
+    INVAR_TRY(invar_alloc((void **)&lengths, (size_t)f->samples, sizeof *lengths, "lengths"));
+    status = invar_alloc((void **)&order, (size_t)f->samples, sizeof *order, "lengths in order");
+    if (status == INVAR_OK)
+        status = length_metrics(e, lengths, order);
+    invar_free(order);
+    invar_free(lengths);
+    return status;
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+void invar_train_coords(char out[INVAR_TRAIN_COORDS_SIZE], const invar_rl_sample *s, uint32_t seed,
+                        uint32_t purpose)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, &s->weights_hash);
+    (void)snprintf(out, INVAR_TRAIN_COORDS_SIZE,
+                   "seed=%" PRIu32 ",purpose=%" PRIu32 ",rollout=%" PRIu32 ",draw=%" PRIu32
+                   ",prompt=%" PRId64 ",weights=%s",
+                   seed, purpose, s->rollout, s->draw, s->prompt, hex);
+}
+
+static void fill_sample(entry *e, int64_t i)
+{
+    invar_loop *loop = e->loop;
+    const invar_flat *f = &loop->flat;
+    int64_t at = e->step->first + i, first = f->start[at], n = f->start[at + 1] - first;
+    const invar_rl_sample *s = &loop->batch.items[at];
+    const float *train = e->step->on_policy && e->step->loss ? f->train_logp : f->score_logp;
+    invar_ledger_sample *out = &e->samples[i];
+    invar_logp_gap gap = {.position = -1};
+
+    invar_train_coords(e->rng[i], s,
+                       (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
+                       INVAR_PURPOSE_TRAIN);
+    *out = (invar_ledger_sample){.prompt = s->prompt,
+                                 .prompt_hash = s->prompt_hash,
+                                 .rng = e->rng[i],
+                                 .weights_first = s->weights,
+                                 .weights_last = s->weights,
+                                 .weights_hash = s->weights_hash,
+                                 .prompt_tokens = s->prompt_tokens,
+                                 .tokens = s->n_tokens,
+                                 .reward = s->reward,
+                                 .advantage = n ? (double)f->advantage[first] : 0.0,
+                                 .finish = invar_finish_name(s->finish),
+                                 .arrival = s->arrival};
+    invar_hash_bytes(&out->token_hash, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
+    invar_hash_bytes(&out->rollout_logp, f->rollout_logp + first, (size_t)n * sizeof(float));
+    invar_hash_bytes(&out->train_logp, train + first, (size_t)n * sizeof(float));
+    // memory for percentiles of a few tokens is not needed: the largest is found without
+    for (int64_t t = first; t < first + n; t++) {
+        float d = f->rollout_logp[t] - train[t];
+        d = d < 0.0f ? -d : d;
+        if (d > gap.max) {
+            gap.max = d;
+            gap.position = t - first;
+        }
+    }
+    out->diff = (double)gap.max;
+    out->diff_at = gap.position;
+}
+
+/* What the samples are made of, and where their randomness came from. */
+static void hash_samples(invar_digest *batch_out, invar_digest *rng_out, const entry *e)
+{
+    invar_hasher batch, rng;
+
+    invar_hasher_init(&batch);
+    invar_hasher_init(&rng);
+    for (int64_t i = 0; i < e->step->count; i++) {
+        invar_hasher_update(&batch, e->samples[i].token_hash.bytes, sizeof(invar_digest));
+        invar_hasher_update(&rng, e->rng[i], strlen(e->rng[i]) + 1);
+    }
+    invar_hasher_final(batch_out, &batch);
+    invar_hasher_final(rng_out, &rng);
+}
+
+/* ---- the entry ------------------------------------------------------------------------------- */
+
+static invar_status gather(entry *e)
+{
+    if (e->step->loss) {
+        INVAR_TRY(loss_metrics(e, e->step->loss, ""));
+        INVAR_TRY(loss_metrics(e, e->step->value_loss, "critic-"));
+        train_metrics(e);
+    }
+    if (e->step->first == 0)
+        INVAR_TRY(rollout_metrics(e));
+    for (int64_t i = 0; i < e->step->count; i++)
+        fill_sample(e, i);
+    return INVAR_OK;
+}
+
+static invar_status replies_of(invar_ledger_reply **out, size_t *count_out, const invar_loop *loop,
+                               bool first)
+{
+    invar_plugin_replies parts[3] = {{NULL, 0}, {NULL, 0}, {NULL, 0}};
+    size_t count = 0;
+
+    *out = NULL;
+    *count_out = 0;
+    for (int i = 0; i < 3; i++) // rewards and filters were asked once for the whole rollout
+        if (loop->plugins[i] && (first || i == INVAR_LOOP_LOSS)) {
+            parts[i] = invar_plugin_replies_take(loop->plugins[i]);
+            count += parts[i].count;
+        }
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)out, count, sizeof **out, "replies of plug-ins"));
+    for (int i = 0; i < 3; i++)
+        for (size_t j = 0; j < parts[i].count; j++)
+            (*out)[(*count_out)++] = parts[i].items[j];
+    return INVAR_OK;
+}
+
+static invar_status append(entry *e, const invar_probe_result *points)
+{
+    invar_loop *loop = e->loop;
+    invar_ledger_step step = {.step = loop->place.step,
+                              .weights = loop->batch.items[e->step->first].weights,
+                              .digests = points->digests,
+                              .metrics = e->metrics,
+                              .n_metrics = e->n_metrics,
+                              .samples = e->samples,
+                              .n_samples = (size_t)e->step->count};
+    invar_ledger_reply *replies = NULL;
+    invar_status status;
+
+    hash_samples(&step.batch, &step.rng, e);
+    step.timings = invar_trace_timings(loop->trace, &step.n_timings);
+    if (points->changed)
+        INVAR_TRY(invar_ledger_define(loop->ledger, points->points, (size_t)points->count));
+    INVAR_TRY(replies_of(&replies, &step.n_replies, loop, e->step->first == 0));
+    step.replies = replies;
+    status = invar_ledger_append(loop->ledger, &step);
+    invar_free(replies);
+    return status;
+}
+
+invar_status invar_loop_record(invar_loop *loop, const invar_loop_step *step)
+{
+    invar_probe_result points;
+    entry *e = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&e, 1, sizeof *e, "an entry of the ledger"));
+    memset(e, 0, sizeof *e);
+    e->loop = loop;
+    e->step = step;
+    status = invar_alloc((void **)&e->samples, (size_t)step->count, sizeof *e->samples,
+                         "samples of an entry");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&e->rng, (size_t)step->count, sizeof *e->rng,
+                             "coordinates of samples");
+    if (status == INVAR_OK)
+        status = gather(e);
+    if (status == INVAR_OK)
+        status = take_points(&points, e);
+    if (status == INVAR_OK)
+        status = append(e, &points);
+    invar_free(e->rng);
+    invar_free(e->samples);
+    invar_free(e);
+    return status;
+}
+
+invar_status invar_loop_event(invar_loop *loop, const char *level, const char *kind,
+                              const char *message)
+{
+    return invar_ledger_note(loop->ledger, &(invar_ledger_event){.step = loop->place.step,
+                                                                 .level = level,
+                                                                 .kind = kind,
+                                                                 .message = message});
+}

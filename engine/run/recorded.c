@@ -1,0 +1,339 @@
+/*
+ * recorded.c - keys out of a ledger, and back into a recipe.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/recorded.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/io/rollout_file.h"
+
+#include "base/invar_banned.h"
+
+/* Where the run wrote, and how it was watched. */
+static const invar_key left_out[] = {
+    INVAR_KEY_RUN,
+    INVAR_KEY_LEDGER,
+    INVAR_KEY_LOAD,
+    INVAR_KEY_SAVE,
+    INVAR_KEY_SAVE_INTERVAL,
+    INVAR_KEY_SAVE_HF,
+    INVAR_KEY_NO_SAVE_OPTIM,
+    INVAR_KEY_KEEP_CHECKPOINTS,
+    INVAR_KEY_CKPT_STEP,
+    INVAR_KEY_SKIP_DAMAGED,
+    INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
+    INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT,
+    INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY,
+    INVAR_KEY_DEBUG_DUMP,
+    INVAR_KEY_DEBUG_DUMP_DIR,
+    INVAR_KEY_TRACE,
+};
+
+/* Of those, what may be asked for again. */
+static const invar_key watching[] = {
+    INVAR_KEY_LOAD,       INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY,
+    INVAR_KEY_DEBUG_DUMP, INVAR_KEY_DEBUG_DUMP_DIR,          INVAR_KEY_TRACE};
+
+static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,
+                                  INVAR_KEY_PROMPT_DATA,
+                                  INVAR_KEY_CHAT_TEMPLATE_PATH,
+                                  INVAR_KEY_REF_LOAD,
+                                  INVAR_KEY_CRITIC_LOAD,
+                                  INVAR_KEY_OPD_TEACHER_LOAD,
+                                  INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA};
+
+#define COUNT(list) (sizeof(list) / sizeof *(list))
+
+static bool among(const invar_key *list, size_t count, invar_key key)
+{
+    for (size_t i = 0; i < count; i++)
+        if (list[i] == key)
+            return true;
+    return false;
+}
+
+const invar_key *invar_recorded_paths(size_t *count_out)
+{
+    *count_out = COUNT(paths);
+    return paths;
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+void invar_recorded_release(invar_recorded *recorded)
+{
+    for (int i = 0; i < INVAR_KEY_COUNT; i++)
+        invar_free(recorded->value[i]);
+    memset(recorded, 0, sizeof *recorded);
+}
+
+invar_status invar_recorded_put(invar_recorded *recorded, invar_key key, const char *value)
+{
+    const char *fallback = invar_config_schema()->keys[key].fallback;
+    char *copy = NULL;
+
+    if (value && !(fallback && strcmp(fallback, value) == 0)) {
+        INVAR_TRY(invar_alloc((void **)&copy, strlen(value) + 1, 1, "the value of a key"));
+        memcpy(copy, value, strlen(value) + 1);
+    }
+    invar_free(recorded->value[key]);
+    recorded->value[key] = copy;
+    return INVAR_OK;
+}
+
+const char *invar_recorded_get(const invar_recorded *recorded, invar_key key)
+{
+    const char *fallback = invar_config_schema()->keys[key].fallback;
+
+    return recorded->value[key] ? recorded->value[key] : fallback ? fallback : "";
+}
+
+static invar_status remember_checkpoints(invar_recorded *recorded, const char *folder)
+{
+    if (strlen(folder) >= sizeof recorded->checkpoints)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "load: the path has more than %zu bytes",
+                          sizeof recorded->checkpoints - 1);
+    memcpy(recorded->checkpoints, folder, strlen(folder) + 1);
+    return INVAR_OK;
+}
+
+/* ---- out of the ledger ----------------------------------------------------------------------- */
+
+/* Semantic keys, and the free ones of the segment that executed the step. */
+static const char sql[] =
+    "SELECT key, value FROM identity WHERE run = :run UNION ALL "
+    "SELECT f.key, f.value FROM fact f JOIN timeline t ON t.run = f.run AND t.seg = f.seg "
+    "WHERE f.run = :run AND t.step = :step AND f.scope = 'free'";
+
+static invar_status take_key(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+    int key;
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 2);
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
+    key = invar_recipe_find(invar_config_schema(), values[0].data);
+    if (key >= 0)
+        return invar_recorded_put(payload, (invar_key)key, values[1].data);
+    if (strchr(values[0].data, ' ')) // "data hash": what the keys only name
+        return INVAR_OK;
+    invar_text_quote(quoted, sizeof quoted, values[0].data, values[0].bytes);
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "the run has a key that this program does not know: \"%s\"; another version "
+                      "of invar made it",
+                      quoted);
+}
+
+static invar_status leave_out(invar_recorded *recorded)
+{
+    const char *save = invar_recorded_get(recorded, INVAR_KEY_SAVE);
+
+    INVAR_TRY(remember_checkpoints(recorded,
+                                   save[0] ? save : invar_recorded_get(recorded, INVAR_KEY_LOAD)));
+    for (size_t i = 0; i < COUNT(left_out); i++)
+        INVAR_TRY(invar_recorded_put(recorded, left_out[i], NULL));
+    return INVAR_OK;
+}
+
+invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger,
+                                 const invar_ledger_summary *run, int64_t step)
+{
+    const invar_ledger_argument arguments[2] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},
+        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
+    };
+    invar_ledger_request request = {
+        .sql = sql, .arguments = arguments, .n_arguments = 2, .row = take_key, .payload = out};
+    invar_status status;
+
+    memset(out, 0, sizeof *out);
+    if (run->last_step < 0 || step < run->first_step || step > run->last_step)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "run %.60s has no step %" PRId64 ": its steps are %" PRId64
+                          " to %" PRId64,
+                          run->name, step, run->first_step, run->last_step);
+    status = invar_ledger_select(ledger, &request);
+    if (status == INVAR_OK)
+        status = leave_out(out);
+    if (status == INVAR_OK)
+        status = invar_recorded_put(out, INVAR_KEY_NAME, run->name);
+    if (status != INVAR_OK)
+        invar_recorded_release(out);
+    return status;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static invar_status take_entries(invar_recorded *out, const invar_recipe *recipe)
+{
+    invar_recipe_entry e;
+
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry_get(&e, recipe, i);
+        if (e.source > INVAR_RECIPE_SOURCE_DEFAULT)
+            INVAR_TRY(invar_recorded_put(out, (invar_key)i, e.text));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_recorded_load(invar_recorded *out, const char *path)
+{
+    invar_recipe *recipe = NULL;
+    invar_status status;
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
+    status = invar_recipe_read(recipe, path);
+    if (status == INVAR_OK)
+        status = take_entries(out, recipe);
+    if (status == INVAR_OK)
+        status = leave_out(out);
+    invar_recipe_free(recipe);
+    if (status != INVAR_OK)
+        invar_recorded_release(out);
+    return status;
+}
+
+static invar_status put_line(invar_file_writer *writer, const char *a, const char *b, const char *c)
+{
+    INVAR_TRY(invar_file_writer_put(writer, a, strlen(a)));
+    INVAR_TRY(invar_file_writer_put(writer, b, strlen(b)));
+    return invar_file_writer_put(writer, c, strlen(c));
+}
+
+static invar_status put_keys(invar_file_writer *writer, const invar_recorded *recorded)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+    const char *section = "";
+
+    for (int i = 0; i < schema->count; i++) {
+        const invar_recipe_key *key = &schema->keys[i];
+        if (!recorded->value[i])
+            continue;
+        if (strcmp(section, key->section) != 0)
+            INVAR_TRY(put_line(writer, section[0] ? "\n[" : "[", key->section, "]\n"));
+        section = key->section;
+        INVAR_TRY(put_line(writer, key->name, " = ", recorded->value[i]));
+        INVAR_TRY(invar_file_writer_put(writer, "\n", 1));
+    }
+    return invar_file_writer_commit(writer);
+}
+
+invar_status invar_recorded_write(const invar_recorded *recorded, const char *path)
+{
+    invar_file_writer *writer = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_file_writer_open(&writer, path));
+    status = put_keys(writer, recorded);
+    invar_file_writer_close(writer);
+    return status;
+}
+
+/* ---- into a recipe --------------------------------------------------------------------------- */
+
+static invar_status override(invar_recorded *recorded, const invar_recipe_entry *e, invar_key key)
+{
+    if (e->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: a replay computes what was recorded; %s may change bits (it is "
+                          "semantic)",
+                          e->origin, e->key->name);
+    if (key == INVAR_KEY_NAME || key == INVAR_KEY_NUM_ROLLOUT || key == INVAR_KEY_NUM_EPOCH ||
+        (among(left_out, COUNT(left_out), key) && !among(watching, COUNT(watching), key)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a replay sets this by itself", e->origin);
+    if (key == INVAR_KEY_LOAD)
+        return remember_checkpoints(recorded, e->text);
+    return invar_recorded_put(recorded, key, e->text);
+}
+
+invar_status invar_recorded_override(invar_recorded *recorded, const invar_recipe *flags)
+{
+    invar_recipe_entry e;
+
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry_get(&e, flags, i);
+        if (e.source == INVAR_RECIPE_SOURCE_FLAG)
+            INVAR_TRY(override(recorded, &e, (invar_key)i));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_recorded_recipe(invar_recipe **out, const invar_recorded *recorded)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+    invar_recipe *recipe = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_recipe_new(&recipe, schema));
+    status = INVAR_OK;
+    for (int i = 0; i < schema->count && status == INVAR_OK; i++)
+        if (recorded->value[i])
+            status = invar_recipe_set(recipe, schema->keys[i].name, recorded->value[i],
+                                      "the recorded run");
+    if (status == INVAR_OK)
+        status = invar_config_check(recipe);
+    if (status != INVAR_OK) {
+        invar_recipe_free(recipe);
+        return status;
+    }
+    *out = recipe;
+    return INVAR_OK;
+}
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+invar_status invar_recorded_file(char out[INVAR_PATH_SIZE], const invar_recorded *recorded,
+                                 invar_key key, int64_t rollout)
+{
+    const char *value = invar_recorded_get(recorded, key), *slice = NULL;
+    size_t length = strlen(value);
+
+    out[0] = '\0';
+    if (key == INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)
+        return value[0] ? invar_rollout_file_path(out, INVAR_PATH_SIZE, value, rollout) : INVAR_OK;
+    if (key == INVAR_KEY_PROMPT_DATA) {
+        if (strncmp(value, "task:", 5) == 0)
+            return INVAR_OK;
+        for (const char *at = strstr(value, "@["); at; at = strstr(at + 1, "@["))
+            slice = at;
+        if (slice && value[length - 1] == ']')
+            length = (size_t)(slice - value);
+    }
+    if (length >= INVAR_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path has more than %d bytes",
+                          invar_config_schema()->keys[key].name, INVAR_PATH_SIZE - 1);
+    memcpy(out, value, length);
+    out[length] = '\0';
+    return INVAR_OK;
+}
+
+invar_status invar_recorded_check_files(const invar_recorded *recorded, int64_t rollout)
+{
+    for (size_t i = 0; i < COUNT(paths); i++) {
+        char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+        const char *name = invar_config_schema()->keys[paths[i]].name;
+
+        INVAR_TRY(invar_recorded_file(path, recorded, paths[i], rollout));
+        if (!path[0] || invar_path_exists(path))
+            continue;
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "%s, the run's %s, is not there: start from the folder that the run was "
+                          "started in, or give --%s",
+                          shown, name, name);
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,194 @@
+/*
+ * regenerate.c - one recorded sample, made again alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/regenerate.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "engine/io/hf.h"
+#include "engine/rl/loss.h"
+
+#include "base/invar_banned.h"
+
+/* ---- coordinates ----------------------------------------------------------------------------- */
+
+/* "name=123,": digits without a leading zero, and the comma. */
+static bool take_number(int64_t *out, const char **at, const char *name, int64_t most)
+{
+    size_t length = strlen(name);
+    const char *c = *at + length;
+    int64_t value = 0;
+
+    if (strncmp(*at, name, length) != 0 || *c < '0' || *c > '9' || (*c == '0' && c[1] != ','))
+        return false;
+    for (; *c >= '0' && *c <= '9'; c++) {
+        int digit = *c - '0';
+        if (value > (most - digit) / 10)
+            return false;
+        value = value * 10 + digit;
+    }
+    *out = value;
+    *at = c + 1;
+    return *c == ',';
+}
+
+invar_status invar_coords_parse(invar_coords *out, const char *text)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
+    int64_t seed, purpose, rollout, draw;
+    const char *at = text;
+
+    if (take_number(&seed, &at, "seed=", UINT32_MAX) &&
+        take_number(&purpose, &at, "purpose=", UINT32_MAX) &&
+        take_number(&rollout, &at, "rollout=", UINT32_MAX) &&
+        take_number(&draw, &at, "draw=", UINT32_MAX) &&
+        take_number(&out->prompt, &at, "prompt=", INT64_MAX) && strncmp(at, "weights=", 8) == 0) {
+        out->seed = (uint32_t)seed;
+        out->purpose = (uint32_t)purpose;
+        out->rollout = (uint32_t)rollout;
+        out->draw = (uint32_t)draw;
+        if (invar_digest_parse(&out->weights, at + 8) == INVAR_OK)
+            return INVAR_OK;
+        invar_error_clear();
+    }
+    invar_text_quote(quote, sizeof quote, text, strlen(text));
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "\"%s\" are no coordinates of a sample; they are a text like \"seed=42,"
+                      "purpose=0,rollout=3,draw=17,prompt=25,weights=HEX\", column rng of the "
+                      "ledger's table sample",
+                      quote);
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+/* True when the model could be loaded and is the one; what cannot be read is not. */
+static invar_status try_weights(bool *found, invar_session *s, const char *folder, int64_t step,
+                                const invar_digest *wanted)
+{
+    invar_status status = invar_session_load(s->actor, folder, step, &s->dev);
+
+    *found = false;
+    if (status == INVAR_E_NOMEM)
+        return status;
+    if (status != INVAR_OK) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_model_hash(&s->weights, s->actor, &s->dev));
+    *found = invar_digest_equal(&s->weights, wanted);
+    return INVAR_OK;
+}
+
+/* The newest first. */
+static invar_status try_folder(bool *found, int64_t *tried, invar_session *s, const char *folder,
+                               const invar_digest *wanted)
+{
+    invar_status status = INVAR_OK;
+    int64_t *steps = NULL, count = 0;
+
+    if (!folder[0] || !invar_path_exists(folder))
+        return INVAR_OK;
+    if (invar_hf_has_weights(folder)) {
+        ++*tried;
+        return try_weights(found, s, folder, INVAR_CHECKPOINT_LATEST, wanted);
+    }
+    INVAR_TRY(invar_checkpoint_list(&steps, &count, folder));
+    for (int64_t i = count - 1; i >= 0 && status == INVAR_OK && !*found; i--) {
+        ++*tried;
+        status = try_weights(found, s, folder, steps[i], wanted);
+    }
+    invar_free(steps);
+    return status;
+}
+
+static invar_status find_weights(invar_session *s, const invar_digest *wanted)
+{
+    const char *load = invar_recipe_string(s->recipe, INVAR_KEY_LOAD);
+    const char *save = invar_recipe_string(s->recipe, INVAR_KEY_SAVE);
+    char hex[INVAR_DIGEST_HEX_SIZE], first[INVAR_DIGEST_HEX_SIZE];
+    bool found = invar_digest_equal(&s->weights, wanted);
+    int64_t tried = 0;
+
+    if (found)
+        return INVAR_OK;
+    invar_digest_format(first, &s->weights);
+    INVAR_TRY(try_folder(&found, &tried, s, load, wanted));
+    if (!found && strcmp(load, save) != 0)
+        INVAR_TRY(try_folder(&found, &tried, s, save, wanted));
+    if (found)
+        return INVAR_OK;
+    invar_digest_format(hex, wanted);
+    return INVAR_FAIL(
+        INVAR_E_NOTFOUND, 0,
+        "the weights %s are missing: the initial ones (%s) are %s, and none of %" PRId64
+        " checkpoints in the recipe's load and save has them; give the folder that "
+        "does with --load (save-interval = 1 keeps the weights of every rollout)",
+        hex, s->weights_from, first, tried);
+}
+
+/* ---- the sample ------------------------------------------------------------------------------ */
+
+static invar_status find_prompt(const invar_prompt **out, const invar_session *s, int64_t line)
+{
+    for (int64_t i = 0; s->data && i < invar_dataset_size(s->data); i++) {
+        *out = invar_dataset_prompt(s->data, i);
+        if ((*out)->line == line)
+            return INVAR_OK;
+    }
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "the prompt is missing: line %" PRId64
+                      " (from 0) is not in the recipe's prompt-data, or too long",
+                      line);
+}
+
+static invar_status check(const invar_session *s, const invar_coords *c)
+{
+    int64_t seed = invar_recipe_int(s->recipe, INVAR_KEY_ROLLOUT_SEED);
+
+    if (c->purpose != INVAR_PURPOSE_TRAIN)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "purpose=%" PRIu32 ": only samples of training (purpose=0) are in the "
+                          "ledger; evaluations are done again as a whole, by invar eval",
+                          c->purpose);
+    if (invar_recipe_enum(s->recipe, INVAR_KEY_LOSS_TYPE) == INVAR_LOSS_SFT)
+        return INVAR_FAIL(
+            INVAR_E_UNSUPPORTED, 0,
+            "loss-type = sft_loss: the answers come from the data, nothing is sampled");
+    if (c->seed != seed)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the sample has seed=%" PRIu32 ", the recipe rollout-seed = %" PRId64
+                          ": another run",
+                          c->seed, seed);
+    return INVAR_OK;
+}
+
+invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
+                              const invar_coords *coords)
+{
+    invar_sampling sampling = invar_session_sampling(session);
+    invar_rollout_limits limits = invar_session_limits(session);
+    invar_rollout *rollout = NULL;
+    const invar_prompt *prompt;
+    invar_rl_sample *s;
+    invar_status status;
+
+    INVAR_TRY(check(session, coords));
+    INVAR_TRY(find_prompt(&prompt, session, coords->prompt));
+    INVAR_TRY(find_weights(session, &coords->weights));
+    INVAR_TRY(invar_rl_samples_append(&s, out));
+    s->rollout = coords->rollout;
+    s->draw = coords->draw;
+    s->weights_hash = coords->weights;
+    INVAR_TRY(invar_session_ask(s, prompt));
+    INVAR_TRY(
+        invar_rollout_new(&rollout, session->actor, session->tokenizer, &session->dev, &limits));
+    status = invar_rollout_run(rollout, s, 1, &sampling, NULL, NULL);
+    invar_rollout_free(rollout);
+    return status;
+}

@@ -1,0 +1,39 @@
+/*
+ * regenerate.h - one recorded sample, made again alone, bit for bit.
+ *
+ * What a sample depends on are its coordinates, which the ledger keeps with it, and the recipe:
+ * prompt, sampling, and how products are computed. What was sampled beside it is no part of it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_REGENERATE_H
+#define INVAR_ENGINE_RUN_REGENERATE_H
+
+#include "engine/run/session.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_coords {
+    uint32_t seed, purpose, rollout, draw;
+    int64_t prompt; /* line of the data set */
+    invar_digest weights;
+} invar_coords;
+
+/* What invar_train_coords writes, to the letter; else INVAR_E_INVALID. */
+invar_status invar_coords_parse(invar_coords *out, const char *text) INVAR_MUST_USE;
+
+/*
+ * The sample into an empty list. The session has its data; its weights become those of the sample:
+ * the initial ones, or those of a checkpoint in the recipe's `load` or `save`. INVAR_E_NOTFOUND:
+ * the prompt or the weights are not there; INVAR_E_INVALID: the recipe has another seed;
+ * INVAR_E_UNSUPPORTED: it was not sampled for training.
+ */
+invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
+                              const invar_coords *coords) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

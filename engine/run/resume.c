@@ -1,0 +1,258 @@
+/*
+ * resume.c - checkpoints of a run: what is kept, and how a run goes on from one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/io/checkpoint.h"
+#include "engine/io/hf.h"
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+/* One model with its optimizer as three sets of tensors. */
+typedef struct part {
+    const char *masters, *m, *v; /* names of sets */
+    invar_model *model;
+    invar_optimizer *optimizer; /* NULL: without moments */
+} part;
+
+static int parts_of(part out[3], const invar_loop *loop)
+{
+    const invar_session *s = &loop->session;
+    bool moving = invar_recipe_int(loop->recipe, INVAR_KEY_REF_UPDATE_INTERVAL) > 0;
+    int n = 0;
+
+    out[n++] = (part){"model", "model.exp_avg", "model.exp_avg_sq", s->actor, loop->optimizer};
+    if (s->critic)
+        out[n++] = (part){"critic", "critic.exp_avg", "critic.exp_avg_sq", s->critic,
+                          loop->critic_optimizer};
+    if (s->reference && moving)
+        out[n++] = (part){"reference", NULL, NULL, s->reference, NULL};
+    return n;
+}
+
+/* ---- loading --------------------------------------------------------------------------------- */
+
+static void skipped(void *payload, int64_t step, const char *why)
+{
+    const invar_loop *loop = payload;
+    char line[INVAR_ERROR_MESSAGE_SIZE + 64];
+
+    (void)snprintf(line, sizeof line, "stepped over the checkpoint of step %" PRId64 ": %s", step,
+                   why);
+    if (loop->options->say)
+        loop->options->say(loop->options->payload, line);
+}
+
+static invar_status load_set(invar_checkpoint *c, const char *set, const invar_model *model,
+                             invar_tensor *of)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        INVAR_TRY(invar_checkpoint_load(of ? &of[i] : &model->params[i].master, c, set,
+                                        model->params[i].name));
+    return invar_checkpoint_loaded(c, set);
+}
+
+static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
+{
+    INVAR_TRY(load_set(c, p->masters, p->model, NULL));
+    if (p->optimizer) {
+        if (!invar_checkpoint_has(c, p->m))
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "%.150s was written with no-save-optim: it can be a start "
+                              "(ref-load), but not be resumed",
+                              invar_checkpoint_path(c));
+        INVAR_TRY(load_set(c, p->m, p->model, p->optimizer->m));
+        INVAR_TRY(load_set(c, p->v, p->model, p->optimizer->v));
+    }
+    return invar_model_refresh(p->model, dev);
+}
+
+static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer *from)
+{
+    o->steps = from->steps;
+    o->beta1_power = from->beta1_power;
+    o->beta2_power = from->beta2_power;
+}
+
+static invar_status load(invar_loop *loop, invar_checkpoint *c)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
+    part parts[3];
+    int n = parts_of(parts, loop);
+
+    if (!invar_digest_equal(&state->identity, &loop->identity))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%.120s belongs to another run: a semantic key, the data or the initial "
+                          "weights differ; start from its weights with ref-load",
+                          invar_checkpoint_path(c));
+    for (int i = 0; i < n; i++)
+        INVAR_TRY(load_part(c, &parts[i], &loop->session.dev));
+    load_optimizer(loop->optimizer, &state->actor);
+    if (loop->critic_optimizer)
+        load_optimizer(loop->critic_optimizer, &state->critic);
+    loop->place = (invar_loop_place){.rollout = state->rollout,
+                                     .step = state->step + 1,
+                                     .weights = state->weights,
+                                     .samples = state->samples,
+                                     .groups = state->groups};
+    for (int64_t i = 0; i < state->n_cursors; i++)
+        if (strcmp(state->cursors[i].name, "train") == 0)
+            loop->place.cursor = state->cursors[i].at;
+    return INVAR_OK;
+}
+
+/* NULL where the recipe names no folder, or one without a checkpoint. */
+static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop)
+{
+    const char *folder = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
+    invar_checkpoint_choice choice = {.step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
+                                      .skip_damaged =
+                                          invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
+                                      .skipped = skipped,
+                                      .payload = loop};
+    invar_status status;
+
+    *out = NULL;
+    if (!folder[0])
+        return INVAR_OK;
+    status = invar_checkpoint_open(out, folder, &choice);
+    if (status == INVAR_E_NOTFOUND && choice.step < 0) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    return status;
+}
+
+static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
+{
+    const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
+    char line[INVAR_PATH_SIZE + 64];
+
+    INVAR_TRY(load(loop, c));
+    INVAR_TRY(invar_loop_open_ledger(loop, state->step, &state->chain));
+    loop->summary->resumed_after = state->step;
+    (void)snprintf(line, sizeof line, "resumed after step %" PRId64 " from %s", state->step,
+                   invar_checkpoint_path(c));
+    if (loop->options->say)
+        loop->options->say(loop->options->payload, line);
+    return invar_checkpoint_settle(c, loop->ledger);
+}
+
+invar_status invar_loop_resume(invar_loop *loop)
+{
+    invar_checkpoint *c = NULL;
+    invar_status status;
+
+    loop->summary->resumed_after = -1;
+    INVAR_TRY(open_checkpoint(&c, loop));
+    if (!c)
+        return invar_loop_open_ledger(loop, -1, NULL);
+    status = go_on(loop, c);
+    invar_checkpoint_close(c);
+    return status;
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+
+static void add_set(invar_checkpoint_tensor *out, int64_t *n, const char *set,
+                    const invar_model *model, const invar_tensor *of)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        out[(*n)++] = (invar_checkpoint_tensor){set, model->params[i].name,
+                                                of ? of[i] : model->params[i].master};
+}
+
+static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+
+    *out = (invar_checkpoint_state){.step = loop->place.step - 1,
+                                    .rollout = loop->place.rollout,
+                                    .weights = loop->place.weights,
+                                    .samples = loop->place.samples,
+                                    .groups = loop->place.groups,
+                                    .identity = loop->identity,
+                                    .n_cursors = 1};
+    out->actor = (invar_checkpoint_optimizer){loop->optimizer->steps, loop->optimizer->beta1_power,
+                                              loop->optimizer->beta2_power};
+    if (loop->critic_optimizer)
+        out->critic = (invar_checkpoint_optimizer){loop->critic_optimizer->steps,
+                                                   loop->critic_optimizer->beta1_power,
+                                                   loop->critic_optimizer->beta2_power};
+    (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->uuid);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->name);
+    (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
+    (void)snprintf(out->numerics, sizeof out->numerics, "%s",
+                   invar_numerics_name((invar_numerics)invar_recipe_enum(r, INVAR_KEY_NUMERICS)));
+    (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
+    out->cursors[0].at = loop->place.cursor;
+}
+
+static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors)
+{
+    const invar_recipe *r = loop->recipe;
+    bool moments = !invar_recipe_bool(r, INVAR_KEY_NO_SAVE_OPTIM);
+    invar_checkpoint_options options = {.ledger = loop->ledger,
+                                        .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
+                                        .pool = loop->session.pool};
+    invar_checkpoint_state state;
+    invar_checkpoint_blob config = {.name = "config.json"};
+    invar_checkpoint_content content = {
+        .state = &state, .tensors = tensors, .blobs = &config, .n_blobs = 1};
+    part parts[3];
+    int n = parts_of(parts, loop);
+    char *text = NULL;
+    invar_status status;
+
+    for (int i = 0; i < n; i++) {
+        add_set(tensors, &content.n_tensors, parts[i].masters, parts[i].model, NULL);
+        if (moments && parts[i].optimizer) {
+            add_set(tensors, &content.n_tensors, parts[i].m, parts[i].model, parts[i].optimizer->m);
+            add_set(tensors, &content.n_tensors, parts[i].v, parts[i].model, parts[i].optimizer->v);
+        }
+    }
+    fill_state(&state, loop);
+    INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->ledger));
+    INVAR_TRY(invar_model_spec_json(&text, &config.bytes, &loop->session.spec, "float32"));
+    config.data = text;
+    status =
+        invar_checkpoint_write(NULL, invar_recipe_string(r, INVAR_KEY_SAVE), &content, &options);
+    invar_free(text);
+    return status;
+}
+
+static invar_status export_hf(invar_loop *loop)
+{
+    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
+    char path[INVAR_PATH_SIZE];
+
+    if (!pattern[0])
+        return INVAR_OK;
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
+    return invar_hf_save(
+        loop->session.actor, path,
+        loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16, 0);
+}
+
+invar_status invar_loop_save(invar_loop *loop)
+{
+    invar_checkpoint_tensor *tensors = NULL;
+    part parts[3];
+    int n = parts_of(parts, loop);
+    int64_t most = 0;
+    invar_status status;
+
+    for (int i = 0; i < n; i++)
+        most += 3 * parts[i].model->n_params;
+    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)most, sizeof *tensors,
+                          "the list of a checkpoint's tensors"));
+    status = write(loop, tensors);
+    invar_free(tensors);
+    return status == INVAR_OK ? export_hf(loop) : status;
+}

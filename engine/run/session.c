@@ -1,0 +1,437 @@
+/*
+ * session.c - from a recipe to a device, a tokenizer, models and data.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/session.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/io/hf.h"
+#include "engine/io/json_text.h"
+#include "engine/rl/loss.h"
+
+#include "base/invar_banned.h"
+
+#define TASK_PREFIX "task:"
+
+static bool given(const invar_recipe *recipe, invar_key key)
+{
+    return invar_recipe_string(recipe, (int)key)[0] != '\0';
+}
+
+/* ---- device ---------------------------------------------------------------------------------- */
+
+static invar_status open_device(invar_session *s)
+{
+    int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+
+    if (threads == 0)
+        threads = online > 0 ? online : 1;
+    if (threads > 1)
+        INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
+    s->dev =
+        (invar_device){.backend = invar_backend_cpu(),
+                       .numerics = (invar_numerics)invar_recipe_enum(s->recipe, INVAR_KEY_NUMERICS),
+                       .pool = s->pool};
+    return INVAR_OK;
+}
+
+/* ---- tokenizer ------------------------------------------------------------------------------- */
+
+static invar_status open_tokenizer(invar_session *s, unsigned wants)
+{
+    const char *dir = invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT);
+    const char *data = invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA);
+    const char *alphabet;
+    char path[INVAR_PATH_SIZE];
+
+    if (dir[0]) {
+        INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
+        if ((wants & INVAR_SESSION_NO_TOKENIZER) && !invar_path_exists(path))
+            return INVAR_OK;
+        return invar_tokenizer_read(&s->tokenizer, dir);
+    }
+    if (strncmp(data, TASK_PREFIX, strlen(TASK_PREFIX)) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "no tokenizer: give hf-checkpoint, or a built-in task as prompt-data");
+    alphabet = invar_task_alphabet(data + strlen(TASK_PREFIX));
+    if (!alphabet)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "prompt-data: there is no task \"%.60s\"",
+                          data + strlen(TASK_PREFIX));
+    return invar_tokenizer_alphabet(&s->tokenizer, alphabet);
+}
+
+/* ---- spec ------------------------------------------------------------------------------------ */
+
+static int64_t or_else(int64_t value, int64_t fallback)
+{
+    return value ? value : fallback;
+}
+
+static void read_experts(invar_model_spec *spec, const invar_recipe *r)
+{
+    spec->experts = invar_recipe_int(r, INVAR_KEY_NUM_EXPERTS);
+    if (!spec->experts)
+        return;
+    spec->experts_per_token = invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK);
+    spec->expert_intermediate =
+        or_else(invar_recipe_int(r, INVAR_KEY_MOE_FFN_HIDDEN_SIZE), spec->intermediate);
+    spec->normalise_experts = true;
+    for (int64_t i = 0; i < spec->layers && i < INVAR_SPEC_MAX_LAYERS; i++)
+        spec->sparse[i] = true;
+}
+
+static invar_status spec_from_recipe(invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+    invar_model_spec *spec = &s->spec;
+    int32_t eos = invar_tokenizer_eos(s->tokenizer);
+
+    *spec = (invar_model_spec){
+        .family = (invar_family)invar_recipe_enum(r, INVAR_KEY_MODEL_TYPE),
+        .vocab =
+            or_else(invar_recipe_int(r, INVAR_KEY_VOCAB_SIZE), invar_tokenizer_size(s->tokenizer)),
+        .hidden = invar_recipe_int(r, INVAR_KEY_HIDDEN_SIZE),
+        .layers = invar_recipe_int(r, INVAR_KEY_NUM_LAYERS),
+        .heads = invar_recipe_int(r, INVAR_KEY_NUM_ATTENTION_HEADS),
+        .intermediate = invar_recipe_int(r, INVAR_KEY_FFN_HIDDEN_SIZE),
+        .max_positions = invar_recipe_int(r, INVAR_KEY_MAX_POSITION_EMBEDDINGS),
+        .norm_eps = (float)invar_recipe_float(r, INVAR_KEY_NORM_EPSILON),
+        .init_std = (float)invar_recipe_float(r, INVAR_KEY_INIT_METHOD_STD),
+        .tied = !invar_recipe_bool(r, INVAR_KEY_UNTIE_EMBEDDINGS_AND_OUTPUT_WEIGHTS),
+        .rope = {.theta = invar_recipe_float(r, INVAR_KEY_ROTARY_BASE)}};
+    spec->kv_heads = or_else(invar_recipe_int(r, INVAR_KEY_NUM_QUERY_GROUPS), spec->heads);
+    spec->head_dim = or_else(invar_recipe_int(r, INVAR_KEY_KV_CHANNELS),
+                             spec->heads ? spec->hidden / spec->heads : 0);
+    spec->qkv_bias = spec->family == INVAR_FAMILY_QWEN2;
+    spec->qk_norm = spec->family == INVAR_FAMILY_QWEN3 || spec->family == INVAR_FAMILY_QWEN3_MOE;
+    if (eos >= 0) {
+        spec->eos[0] = eos;
+        spec->n_eos = 1;
+    }
+    read_experts(spec, r);
+    return invar_model_spec_check(spec);
+}
+
+static invar_status read_spec(invar_session *s)
+{
+    if (given(s->recipe, INVAR_KEY_HF_CHECKPOINT))
+        INVAR_TRY(invar_model_spec_read(&s->spec,
+                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT)));
+    else
+        INVAR_TRY(spec_from_recipe(s));
+    if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the tokenizer has %lld tokens, the model only %lld",
+                          (long long)invar_tokenizer_size(s->tokenizer), (long long)s->spec.vocab);
+    return INVAR_OK;
+}
+
+/* ---- stops ----------------------------------------------------------------------------------- */
+
+static void add_stop(invar_session *s, int32_t id)
+{
+    for (int64_t i = 0; i < s->n_stop_ids; i++)
+        if (s->stop_ids[i] == id)
+            return;
+    s->stop_ids[s->n_stop_ids++] = id;
+}
+
+static invar_status read_stops(invar_session *s)
+{
+    int32_t *given_ids = NULL, eos = s->tokenizer ? invar_tokenizer_eos(s->tokenizer) : -1;
+    int64_t count = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_config_ids(&given_ids, &count, s->recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    status = invar_alloc((void **)&s->stop_ids, (size_t)(count + s->spec.n_eos + 1),
+                         sizeof *s->stop_ids, "stop ids");
+    if (status == INVAR_OK) {
+        for (int64_t i = 0; i < s->spec.n_eos; i++)
+            add_stop(s, s->spec.eos[i]);
+        if (eos >= 0)
+            add_stop(s, eos);
+        for (int64_t i = 0; i < count; i++)
+            add_stop(s, given_ids[i]);
+    }
+    invar_free(given_ids);
+    if (status == INVAR_OK)
+        status = invar_config_strings(&s->stop, &s->n_stop, s->recipe, INVAR_KEY_ROLLOUT_STOP);
+    return status;
+}
+
+/* ---- weights --------------------------------------------------------------------------------- */
+
+static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, const char *path,
+                                    int64_t step, const invar_device *dev)
+{
+    invar_checkpoint *checkpoint = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_checkpoint_open(&checkpoint, path, &(invar_checkpoint_choice){.step = step}));
+    status = INVAR_OK;
+    *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        status = invar_checkpoint_load(&model->params[i].master, checkpoint, "model",
+                                       model->params[i].name);
+    if (status == INVAR_OK)
+        status = invar_checkpoint_loaded(checkpoint, "model");
+    invar_checkpoint_close(checkpoint);
+    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
+}
+
+static invar_status load_weights(int64_t *rollout_out, invar_model *model, const char *path,
+                                 int64_t step, const invar_device *dev)
+{
+    char latest[INVAR_PATH_SIZE];
+
+    *rollout_out = 0;
+    INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
+    if (invar_path_exists(latest))
+        return load_checkpoint(rollout_out, model, path, step, dev);
+    return invar_hf_load(model, path, dev);
+}
+
+invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
+                                const invar_device *dev)
+{
+    int64_t rollout;
+
+    return load_weights(&rollout, model, path, step, dev);
+}
+
+invar_status invar_session_load_newest(invar_session *s)
+{
+    if (!given(s->recipe, INVAR_KEY_LOAD))
+        return INVAR_OK;
+    INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(s->recipe, INVAR_KEY_LOAD),
+                           invar_recipe_int(s->recipe, INVAR_KEY_CKPT_STEP), &s->dev));
+    return invar_model_hash(&s->weights, s->actor, &s->dev);
+}
+
+static invar_status first_weights(invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+    const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+
+    INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, &s->dev));
+    if (given(r, INVAR_KEY_REF_LOAD)) {
+        s->weights_from = "ref-load";
+        INVAR_TRY(invar_session_load(s->actor, invar_recipe_string(r, INVAR_KEY_REF_LOAD),
+                                     INVAR_CHECKPOINT_LATEST, &s->dev));
+    } else if (dir[0] && invar_hf_has_weights(dir)) {
+        s->weights_from = "hf-checkpoint";
+        INVAR_TRY(invar_hf_load(s->actor, dir, &s->dev));
+    } else {
+        s->weights_from = "seed";
+        INVAR_TRY(
+            invar_model_init(s->actor, (uint32_t)invar_recipe_int(r, INVAR_KEY_SEED), &s->dev));
+    }
+    return invar_model_hash(&s->weights, s->actor, &s->dev);
+}
+
+static bool needs_reference(const invar_recipe *r)
+{
+    return invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS) ||
+           invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0.0;
+}
+
+static bool needs_teacher(const invar_recipe *r)
+{
+    return invar_recipe_bool(r, INVAR_KEY_USE_OPD) ||
+           invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) ==
+               INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
+}
+
+/* The actor's body, where the critic has no weights of its own; its head starts at zero. */
+static invar_status critic_from_actor(invar_session *s)
+{
+    for (int64_t i = 0; i < s->critic->n_params; i++) {
+        invar_param *to = &s->critic->params[i];
+        const invar_param *from = invar_model_find(s->actor, to->name);
+        size_t bytes = (size_t)(to->master.shape[0] * to->master.row_stride) * sizeof(float);
+        if (to->kind == INVAR_PARAM_HEAD)
+            memset(to->master.data, 0, bytes);
+        else
+            memcpy(to->master.data, from->master.data, bytes);
+    }
+    return invar_model_refresh(s->critic, &s->dev);
+}
+
+static invar_status other_models(invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+
+    if (needs_reference(r)) {
+        INVAR_TRY(invar_model_new(&s->reference, &s->spec, s->format, &s->dev));
+        INVAR_TRY(invar_model_copy(s->reference, s->actor));
+    }
+    if (needs_teacher(r)) {
+        INVAR_TRY(invar_model_new(&s->teacher, &s->spec, s->format, &s->dev));
+        INVAR_TRY(invar_session_load(s->teacher, invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_LOAD),
+                                     INVAR_CHECKPOINT_LATEST, &s->dev));
+    }
+    if (invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) == INVAR_ESTIMATOR_PPO) {
+        invar_model_spec spec = s->spec;
+        spec.value_head = true;
+        spec.tied = false;
+        INVAR_TRY(invar_model_new(&s->critic, &spec, s->format, &s->dev));
+        if (given(r, INVAR_KEY_CRITIC_LOAD))
+            return invar_session_load(s->critic, invar_recipe_string(r, INVAR_KEY_CRITIC_LOAD),
+                                      INVAR_CHECKPOINT_LATEST, &s->dev);
+        return critic_from_actor(s);
+    }
+    return INVAR_OK;
+}
+
+/* ---- data ------------------------------------------------------------------------------------ */
+
+static invar_dataset_options data_options(const invar_session *s, const char *path, bool eval)
+{
+    const invar_recipe *r = s->recipe;
+    int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+    int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+    bool sft = invar_recipe_enum(r, INVAR_KEY_LOSS_TYPE) == INVAR_LOSS_SFT;
+    invar_dataset_options o = {
+        .path = path,
+        .input_key = invar_recipe_string(r, INVAR_KEY_INPUT_KEY),
+        .label_key = invar_recipe_string(r, INVAR_KEY_LABEL_KEY),
+        .metadata_key = invar_recipe_string(r, INVAR_KEY_METADATA_KEY),
+        .tool_key = invar_recipe_string(r, INVAR_KEY_TOOL_KEY),
+        .apply_chat_template = invar_recipe_bool(r, INVAR_KEY_APPLY_CHAT_TEMPLATE),
+        .chat_template_path = invar_recipe_string(r, INVAR_KEY_CHAT_TEMPLATE_PATH),
+        .chat_template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
+        .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
+        .max_prompt_tokens = or_else(longest, or_else(context, s->spec.max_positions) - 1),
+        .sft = sft && !eval,
+        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED),
+        .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};
+
+    if (eval && given(r, INVAR_KEY_EVAL_INPUT_KEY))
+        o.input_key = invar_recipe_string(r, INVAR_KEY_EVAL_INPUT_KEY);
+    if (eval && given(r, INVAR_KEY_EVAL_LABEL_KEY))
+        o.label_key = invar_recipe_string(r, INVAR_KEY_EVAL_LABEL_KEY);
+    return o;
+}
+
+invar_status invar_session_data(invar_dataset **out, const invar_session *s, const char *path,
+                                bool eval)
+{
+    invar_dataset_options o = data_options(s, path, eval);
+
+    return invar_dataset_open(out, &o, s->tokenizer);
+}
+
+invar_status invar_session_prompt(invar_dataset **out, const invar_session *s, const char *text)
+{
+    invar_dataset_options o = data_options(s, "prompt", true);
+    invar_json_text line = {0};
+    invar_status status;
+
+    o.input_key = "prompt";
+    o.label_key = o.metadata_key = o.tool_key = "";
+    invar_json_text_open(&line, '{');
+    invar_json_text_key(&line, o.input_key);
+    invar_json_text_string(&line, text, strlen(text));
+    invar_json_text_close(&line, '}');
+    status = line.status;
+    if (status == INVAR_OK)
+        status = invar_dataset_parse(out, &o, s->tokenizer, line.data, line.bytes);
+    invar_json_text_release(&line);
+    return status;
+}
+
+invar_status invar_session_ask(invar_rl_sample *out, const invar_prompt *p)
+{
+    out->prompt = p->line;
+    out->prompt_hash = p->hash;
+    out->prompt_text = p->text;
+    out->label = p->label;
+    out->metadata = p->metadata;
+    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)(p->n_tokens + p->n_answer),
+                          sizeof *out->tokens, "tokens of a prompt"));
+    memcpy(out->tokens, p->tokens, (size_t)p->n_tokens * sizeof *out->tokens);
+    out->prompt_tokens = out->n_tokens = p->n_tokens;
+    return INVAR_OK;
+}
+
+invar_sampling invar_session_sampling(const invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+    int64_t top_k = invar_recipe_int(r, INVAR_KEY_ROLLOUT_TOP_K);
+
+    return (invar_sampling){
+        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED),
+        .purpose = INVAR_PURPOSE_TRAIN,
+        .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
+        .top_k = top_k > 0 ? (int32_t)top_k : 0,
+        .top_p = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TOP_P),
+        .min_p = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_MIN_P),
+        .max_response = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN),
+        .max_context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN),
+        .stop_ids = s->stop_ids,
+        .n_stop_ids = s->n_stop_ids,
+        .stop = (const char *const *)s->stop,
+        .n_stop = s->n_stop,
+        .skip_special = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SKIP_SPECIAL_TOKENS)};
+}
+
+invar_rollout_limits invar_session_limits(const invar_session *s)
+{
+    const invar_recipe *r = s->recipe;
+
+    return (invar_rollout_limits){.concurrency = invar_recipe_int(r, INVAR_KEY_ROLLOUT_CONCURRENCY),
+                                  .chunk = invar_recipe_int(r, INVAR_KEY_CHUNKED_PREFILL_SIZE),
+                                  .page_size = invar_recipe_int(r, INVAR_KEY_PAGE_SIZE),
+                                  .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
+                                  .no_prefix_sharing =
+                                      invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING)};
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status open_all(invar_session *s, unsigned wants)
+{
+    INVAR_TRY(open_device(s));
+    INVAR_TRY(open_tokenizer(s, wants));
+    INVAR_TRY(read_spec(s));
+    INVAR_TRY(read_stops(s));
+    INVAR_TRY(first_weights(s));
+    if (wants & INVAR_SESSION_LEARN)
+        INVAR_TRY(other_models(s));
+    if ((wants & INVAR_SESSION_DATA) && given(s->recipe, INVAR_KEY_PROMPT_DATA))
+        return invar_session_data(&s->data, s,
+                                  invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA), false);
+    return INVAR_OK;
+}
+
+invar_status invar_session_open(invar_session *session, const invar_recipe *recipe, unsigned wants)
+{
+    invar_status status;
+
+    *session = (invar_session){.recipe = recipe,
+                               .format = (invar_format)invar_recipe_enum(recipe, INVAR_KEY_DTYPE)};
+    status = open_all(session, wants);
+    if (status != INVAR_OK)
+        invar_session_close(session);
+    return status;
+}
+
+void invar_session_close(invar_session *session)
+{
+    invar_dataset_close(session->data);
+    invar_model_free(session->critic);
+    invar_model_free(session->teacher);
+    invar_model_free(session->reference);
+    invar_model_free(session->actor);
+    invar_tokenizer_free(session->tokenizer);
+    invar_free(session->stop_ids);
+    invar_free(session->stop);
+    invar_pool_free(session->pool);
+    *session = (invar_session){0};
+}

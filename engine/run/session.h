@@ -1,0 +1,90 @@
+/*
+ * session.h - what a recipe asks for, brought to life: device, tokenizer, models, data.
+ *
+ * Everything that generates, scores or trains begins here. Weights come, in this order, from
+ * ref-load, from hf-checkpoint, or from Philox; a checkpoint that a run resumes from is loaded over
+ * them later (engine/run/resume.h), so the identity of the run is known first.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_SESSION_H
+#define INVAR_ENGINE_RUN_SESSION_H
+
+#include "engine/config/config.h"
+#include "engine/io/checkpoint.h"
+#include "engine/io/dataset.h"
+#include "engine/io/tokenizer.h"
+#include "engine/model/forward.h"
+#include "engine/rollout/rollout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_session {
+    const invar_recipe *recipe; /* borrowed, checked */
+    invar_pool *pool;
+    invar_device dev;
+    invar_tokenizer *tokenizer;
+    invar_model_spec spec;
+    invar_format format;
+    invar_model *actor;
+    invar_model *reference; /* NULL: not needed */
+    invar_model *teacher;
+    invar_model *critic;
+    invar_dataset *data;      /* NULL: no prompt-data */
+    invar_digest weights;     /* of the actor at the start */
+    const char *weights_from; /* "ref-load", "hf-checkpoint" or "seed" */
+    int64_t rollout;          /* the coming one; not 0 after load_newest of a checkpoint */
+    int32_t *stop_ids;        /* the model's ends, the tokenizer's, the recipe's */
+    int64_t n_stop_ids;
+    char **stop;
+    int64_t n_stop;
+} invar_session;
+
+/* What of it is wanted. */
+enum {
+    INVAR_SESSION_DATA = 1,        /* the prompts of training */
+    INVAR_SESSION_LEARN = 2,       /* reference, teacher and critic, as the recipe needs them */
+    INVAR_SESSION_NO_TOKENIZER = 4 /* tokens are given: a folder without tokenizer.json will do */
+};
+
+/* `session` is zeroed or uninitialised; after a failure nothing is left in it. */
+invar_status invar_session_open(invar_session *session, const invar_recipe *recipe,
+                                unsigned wants) INVAR_MUST_USE;
+void invar_session_close(invar_session *session);
+
+/* How the recipe samples; arrays are borrowed from the session. */
+invar_sampling invar_session_sampling(const invar_session *session);
+
+/* The free settings of a rollout. */
+invar_rollout_limits invar_session_limits(const invar_session *session);
+
+/* The data set `path` (a recipe's prompt-data or one of eval-prompt-data). */
+invar_status invar_session_data(invar_dataset **out, const invar_session *session, const char *path,
+                                bool eval) INVAR_MUST_USE;
+
+/* A text as the only prompt of a set: as it stands or, with a chat template, the user's message. */
+invar_status invar_session_prompt(invar_dataset **out, const invar_session *session,
+                                  const char *text) INVAR_MUST_USE;
+
+/*
+ * The prompt into a zeroed sample: texts and hash are borrowed from the data set, the tokens are a
+ * copy with room for its answer.
+ */
+invar_status invar_session_ask(invar_rl_sample *out, const invar_prompt *prompt) INVAR_MUST_USE;
+
+/*
+ * Weights of a Hugging Face folder, or of a folder with checkpoints, into a model: those of `step`,
+ * INVAR_CHECKPOINT_LATEST being the newest.
+ */
+invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
+                                const invar_device *dev) INVAR_MUST_USE;
+
+/* The weights that the recipe's `load` names, over the initial ones; without it nothing happens. */
+invar_status invar_session_load_newest(invar_session *session) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

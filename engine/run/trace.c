@@ -1,0 +1,317 @@
+/*
+ * trace.c - what the run did when: phases for chrome://tracing, ui.perfetto.dev and the ledger.
+ *
+ * Every line after the first event begins with its comma, so that the file up to any line end, and
+ * a bracket, is JSON.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/trace.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/io/json_text.h"
+
+#include "base/invar_banned.h"
+
+typedef struct open_phase {
+    const char *name;
+    int64_t begin_ns;      /* of the monotonic clock */
+    int64_t begin_unix_ns; /* of the calendar, for the ledger */
+} open_phase;
+
+struct invar_trace {
+    int fd; /* -1: no file, or no longer */
+    bool first;
+    int64_t origin_ns;
+    int64_t step;
+    open_phase stack[INVAR_TRACE_DEPTH];
+    int depth;
+    const char *tracks[INVAR_TRACE_TRACKS];
+    int n_tracks;
+    invar_ledger_timing *timings;
+    size_t n_timings, capacity;
+    bool asked; /* the timings are known to the ledger */
+    invar_json_text line;
+    invar_error failure;
+    char path[INVAR_PATH_SIZE];
+};
+
+static int64_t clock_ns(clockid_t clock)
+{
+    struct timespec now;
+
+    clock_gettime(clock, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* The first failure is kept; the file ends there. */
+static void give_up(invar_trace *trace, invar_status status)
+{
+    if (status == INVAR_OK)
+        return;
+    if (trace->failure.status == INVAR_OK)
+        invar_error_take(&trace->failure);
+    if (trace->fd >= 0)
+        close(trace->fd);
+    trace->fd = -1;
+    invar_error_clear();
+}
+
+/* ---- file ------------------------------------------------------------------------------------ */
+
+static invar_status write_bytes(const invar_trace *trace, const char *data, size_t bytes)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    while (bytes > 0) {
+        ssize_t put = write(trace->fd, data, bytes);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put <= 0) {
+            invar_path_show(shown, trace->path);
+            return INVAR_FAIL(INVAR_E_IO, errno, "%s: the trace cannot be written: %s", shown,
+                              strerror(errno));
+        }
+        data += put;
+        bytes -= (size_t)put;
+    }
+    return INVAR_OK;
+}
+
+/* Begins an event of the kind `ph`. */
+static invar_json_text *event(invar_trace *trace, const char *name, const char *ph, int track)
+{
+    invar_json_text *line = &trace->line;
+
+    invar_json_text_reset(line);
+    if (!trace->first)
+        invar_json_text_append(line, ",", 1);
+    invar_json_text_append(line, "{", 1);
+    invar_json_text_key(line, "name");
+    invar_json_text_string(line, name, strlen(name));
+    invar_json_text_key(line, "ph");
+    invar_json_text_string(line, ph, strlen(ph));
+    invar_json_text_key(line, "pid");
+    invar_json_text_int(line, 1);
+    invar_json_text_key(line, "tid");
+    invar_json_text_int(line, track);
+    return line;
+}
+
+/* Microseconds, with the nanoseconds as their fraction. */
+static void put_time(invar_json_text *line, const char *key, int64_t ns)
+{
+    char text[32];
+    int bytes = snprintf(text, sizeof text, "%" PRId64 ".%03d", ns / 1000, (int)(ns % 1000));
+
+    invar_json_text_key(line, key);
+    invar_json_text_value(line, text, (size_t)bytes);
+}
+
+static void put_event(invar_trace *trace)
+{
+    invar_json_text_append(&trace->line, "}\n", 2);
+    if (trace->line.status == INVAR_OK && trace->fd >= 0)
+        give_up(trace, write_bytes(trace, trace->line.data, trace->line.bytes));
+    give_up(trace, trace->line.status);
+    trace->first = false;
+}
+
+/* The number of the phase's track; its first use names it. */
+static int track_of(invar_trace *trace, const char *phase)
+{
+    invar_json_text *line;
+    int track = 0;
+
+    while (track < trace->n_tracks && strcmp(trace->tracks[track], phase) != 0)
+        track++;
+    if (track < trace->n_tracks || track == INVAR_TRACE_TRACKS)
+        return track;
+    trace->tracks[trace->n_tracks++] = phase;
+    line = event(trace, "thread_name", "M", track);
+    invar_json_text_key(line, "args");
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "name");
+    invar_json_text_string(line, phase, strlen(phase));
+    invar_json_text_close(line, '}');
+    put_event(trace);
+    return track;
+}
+
+static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_ns)
+{
+    int track = track_of(trace, phase->name);
+    invar_json_text *line = event(trace, phase->name, "X", track);
+
+    put_time(line, "ts", phase->begin_ns - trace->origin_ns);
+    put_time(line, "dur", end_ns - phase->begin_ns);
+    if (trace->step >= 0) {
+        invar_json_text_key(line, "args");
+        invar_json_text_open(line, '{');
+        invar_json_text_key(line, "step");
+        invar_json_text_int(line, trace->step);
+        invar_json_text_close(line, '}');
+    }
+    put_event(trace);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+static invar_status open_file(invar_trace *trace, const char *path)
+{
+    size_t bytes = strlen(path) + 1;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    if (bytes > sizeof trace->path)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path of the trace is too long", shown);
+    memcpy(trace->path, path, bytes);
+    trace->fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (trace->fd < 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%s: the trace cannot be made: %s", shown,
+                          strerror(errno));
+    return write_bytes(trace, "[\n", 2);
+}
+
+invar_status invar_trace_open(invar_trace **out, const char *path)
+{
+    invar_trace *trace;
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&trace, 1, sizeof *trace, "a trace"));
+    memset(trace, 0, sizeof *trace);
+    trace->fd = -1;
+    trace->first = true;
+    trace->step = -1;
+    trace->origin_ns = clock_ns(CLOCK_MONOTONIC);
+    if (path && path[0])
+        status = open_file(trace, path);
+    if (status != INVAR_OK) {
+        if (trace->fd >= 0)
+            close(trace->fd);
+        invar_free(trace);
+        return status;
+    }
+    *out = trace;
+    return INVAR_OK;
+}
+
+void invar_trace_close(invar_trace *trace)
+{
+    if (!trace)
+        return;
+    while (trace->depth > 0) // a run that ends by a failure
+        invar_trace_end(trace);
+    if (trace->fd >= 0) {
+        give_up(trace, write_bytes(trace, "]\n", 2));
+        if (trace->fd >= 0)
+            close(trace->fd);
+    }
+    invar_json_text_release(&trace->line);
+    invar_free(trace->timings);
+    invar_free(trace);
+}
+
+invar_status invar_trace_check(const invar_trace *trace)
+{
+    if (!trace || trace->failure.status == INVAR_OK)
+        return INVAR_OK;
+    invar_error_put(&trace->failure);
+    return trace->failure.status;
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+void invar_trace_step(invar_trace *trace, int64_t step)
+{
+    if (trace)
+        trace->step = step;
+}
+
+void invar_trace_begin(invar_trace *trace, const char *phase)
+{
+    if (!trace)
+        return;
+    INVAR_CHECK(trace->depth < INVAR_TRACE_DEPTH);
+    trace->stack[trace->depth++] =
+        (open_phase){phase, clock_ns(CLOCK_MONOTONIC), clock_ns(CLOCK_REALTIME)};
+}
+
+/* The ledger has one row for a phase of a step: further ones add to the first. */
+static invar_status keep(invar_trace *trace, const open_phase *phase, int64_t end_ns)
+{
+    if (trace->asked)
+        trace->n_timings = 0;
+    trace->asked = false;
+    for (size_t i = 0; i < trace->n_timings; i++) {
+        if (strcmp(trace->timings[i].phase, phase->name) == 0) {
+            trace->timings[i].duration_ns += end_ns - phase->begin_ns;
+            return INVAR_OK;
+        }
+    }
+    if (trace->n_timings == trace->capacity) {
+        size_t capacity = trace->capacity ? 2 * trace->capacity : 32;
+        void *grown = NULL;
+        INVAR_TRY(invar_alloc(&grown, capacity, sizeof *trace->timings, "timings"));
+        if (trace->n_timings)
+            memcpy(grown, trace->timings, trace->n_timings * sizeof *trace->timings);
+        invar_free(trace->timings);
+        trace->timings = grown;
+        trace->capacity = capacity;
+    }
+    trace->timings[trace->n_timings++] =
+        (invar_ledger_timing){phase->name, phase->begin_unix_ns, end_ns - phase->begin_ns};
+    return INVAR_OK;
+}
+
+void invar_trace_end(invar_trace *trace)
+{
+    int64_t end_ns = clock_ns(CLOCK_MONOTONIC);
+    const open_phase *phase;
+
+    if (!trace)
+        return;
+    INVAR_CHECK(trace->depth > 0);
+    phase = &trace->stack[--trace->depth];
+    if (trace->fd >= 0)
+        put_phase(trace, phase, end_ns);
+    give_up(trace, keep(trace, phase, end_ns));
+}
+
+void invar_trace_count(invar_trace *trace, const char *name, double value)
+{
+    invar_json_text *line;
+
+    if (!trace || trace->fd < 0 || !isfinite(value))
+        return;
+    line = event(trace, name, "C", 0);
+    put_time(line, "ts", clock_ns(CLOCK_MONOTONIC) - trace->origin_ns);
+    invar_json_text_key(line, "args");
+    invar_json_text_open(line, '{');
+    invar_json_text_key(line, "value");
+    invar_json_text_f64(line, value);
+    invar_json_text_close(line, '}');
+    put_event(trace);
+}
+
+const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count_out)
+{
+    *count_out = 0;
+    if (!trace)
+        return NULL;
+    *count_out = trace->asked ? 0 : trace->n_timings;
+    trace->asked = true;
+    return trace->timings;
+}

@@ -1,0 +1,59 @@
+/*
+ * trace.h - what the run did when: phases for chrome://tracing, ui.perfetto.dev and the ledger.
+ *
+ *     invar_trace_open(&trace, "runs/a/trace.json");
+ *     invar_trace_begin(trace, "rollout");  ...  invar_trace_end(trace);     may be nested
+ *     step.timings = invar_trace_timings(trace, &step.n_timings);
+ *     invar_trace_close(trace);
+ *
+ * The file is a JSON array of events, one a line, written as phases end: what a killed run leaves
+ * is still loaded, since the format does not insist on the closing bracket. Each name of a phase is
+ * a track of its own. Nothing here is part of a result. A NULL trace is silent. One thread.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_TRACE_H
+#define INVAR_ENGINE_RUN_TRACE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_trace invar_trace;
+
+#define INVAR_TRACE_DEPTH 16  /* of nested phases */
+#define INVAR_TRACE_TRACKS 64 /* names of phases; those beyond share the last track */
+
+/* Replaces the file. `path` NULL or "": no file, timings only. */
+invar_status invar_trace_open(invar_trace **out, const char *path) INVAR_MUST_USE;
+void invar_trace_close(invar_trace *trace);
+
+/* Why the file or the timings are not complete: a full disk does not end a run by its trace. */
+invar_status invar_trace_check(const invar_trace *trace) INVAR_MUST_USE;
+
+/* Events from now on carry this number; -1: none. */
+void invar_trace_step(invar_trace *trace, int64_t step);
+
+/* `phase` is borrowed until close: a constant. end is for the last one begun. */
+void invar_trace_begin(invar_trace *trace, const char *phase);
+void invar_trace_end(invar_trace *trace);
+
+/* A number over time; what is not finite is left out. */
+void invar_trace_count(invar_trace *trace, const char *name, double value);
+
+/*
+ * The phases that have ended since this was last asked, each name once: the first start and the sum
+ * of the durations. Borrowed until the next end.
+ */
+const invar_ledger_timing *invar_trace_timings(invar_trace *trace, size_t *count_out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

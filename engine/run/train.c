@@ -1,0 +1,322 @@
+/*
+ * train.c - the loop: rollouts, and the optimizer steps of each.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/train.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/run/evaluate.h"
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+/* ---- what people see ------------------------------------------------------------------------- */
+
+static void show_step(invar_loop *loop, const invar_loop_step *step)
+{
+    invar_train_progress p = {.rollout = loop->place.rollout,
+                              .rollouts = loop->set.rollouts,
+                              .step = loop->place.step,
+                              .phase = "train",
+                              .measured = true,
+                              .grad_norm = (double)step->norm,
+                              .logp_diff_max = (double)step->gap.max,
+                              .chain = &loop->summary->chain};
+
+    for (int64_t i = step->first; i < step->first + step->count; i++) {
+        p.reward += loop->batch.items[i].reward / (double)step->count;
+        p.response_len +=
+            (double)invar_rl_sample_response(&loop->batch.items[i]) / (double)step->count;
+    }
+    if (loop->summary->steps == 0)
+        loop->summary->first_reward = p.reward;
+    loop->summary->last_reward = p.reward;
+    loop->summary->steps++;
+    if (p.logp_diff_max > loop->summary->worst_diff)
+        loop->summary->worst_diff = p.logp_diff_max;
+    if (loop->options->progress)
+        loop->options->progress(loop->options->payload, &p);
+}
+
+static void show_sample(const invar_loop *loop)
+{
+    int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
+    const invar_rl_sample *s = loop->batch.items;
+    char line[1024];
+
+    if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.count)
+        return;
+    (void)snprintf(line, sizeof line,
+                   "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
+                   loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                   s->response ? s->response : "", s->reward);
+    loop->options->say(loop->options->payload, line);
+}
+
+/* ---- one rollout ----------------------------------------------------------------------------- */
+
+static bool asked_to_stop(const invar_loop *loop)
+{
+    const invar_train_options *o = loop->options;
+
+    return (o->stop && *o->stop) || (o->until >= 0 && loop->place.step > o->until);
+}
+
+static invar_status end_step(invar_loop *loop, const invar_loop_step *step)
+{
+    INVAR_TRY(invar_loop_record(loop, step));
+    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain, loop->ledger));
+    loop->place.step++;
+    show_step(loop, step);
+    return INVAR_OK;
+}
+
+/* Where the tensors of this step go, if the recipe wants any. */
+static invar_status open_dump(invar_dump **out, const invar_loop *loop)
+{
+    const char *points = invar_recipe_string(loop->recipe, INVAR_KEY_DEBUG_DUMP);
+    const char *given = invar_recipe_string(loop->recipe, INVAR_KEY_DEBUG_DUMP_DIR);
+    char folder[INVAR_PATH_SIZE], name[64];
+
+    *out = NULL;
+    if (!points[0])
+        return INVAR_OK;
+    (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
+                   loop->place.step);
+    INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : loop->folder, name));
+    return invar_dump_new(out, folder, points);
+}
+
+static invar_status close_dump(invar_dump *dump)
+{
+    int64_t count;
+
+    return dump ? invar_dump_finish(&count, dump) : INVAR_OK;
+}
+
+static invar_status learn(invar_loop_step *out, invar_loop *loop, int64_t number, invar_dump *dump)
+{
+    invar_probe_view view = {.probe = loop->probe,
+                             .prefix = "",
+                             .phase = "forward",
+                             .level = INVAR_PROBE_POINT,
+                             .previous = -1};
+    invar_forward_probe show = {invar_probe_take, &view};
+    bool fine = invar_recipe_enum(loop->recipe, INVAR_KEY_DEBUG_DETERMINISM) > 0 || dump;
+    invar_status status;
+
+    invar_probe_begin(loop->probe, dump);
+    invar_trace_step(loop->trace, loop->place.step);
+    invar_trainer_probe(loop->trainer, fine ? &show : NULL);
+    invar_trace_begin(loop->trace, "train");
+    status = invar_loop_learn(out, loop, number);
+    invar_trace_end(loop->trace);
+    invar_trainer_probe(loop->trainer, NULL);
+    return status;
+}
+
+static invar_status one_step(invar_loop *loop, int64_t number)
+{
+    invar_loop_step step = {0};
+    invar_dump *dump = NULL;
+    invar_status status;
+
+    INVAR_TRY(open_dump(&dump, loop));
+    status = learn(&step, loop, number, dump);
+    if (status == INVAR_OK)
+        status = end_step(loop, &step);
+    if (status == INVAR_OK)
+        status = close_dump(dump);
+    invar_loop_step_release(&step);
+    invar_dump_free(dump);
+    return status;
+}
+
+/* Without training a rollout is one step of the ledger, with what was sampled. */
+static invar_status rollout_step(invar_loop *loop)
+{
+    invar_loop_step step = {.first = 0, .count = loop->batch.count, .on_policy = true};
+
+    invar_probe_begin(loop->probe, NULL);
+    return end_step(loop, &step);
+}
+
+static invar_status collect(invar_loop *loop)
+{
+    invar_status status;
+
+    invar_trace_step(loop->trace, loop->place.step);
+    invar_trace_begin(loop->trace, "rollout");
+    loop->dropped_groups = 0;
+    invar_rl_samples_reset(&loop->batch);
+    status = invar_model_hash(&loop->weights_hash, loop->session.actor, &loop->session.dev);
+    if (status == INVAR_OK)
+        status = invar_loop_collect(loop);
+    invar_trace_end(loop->trace);
+    return status;
+}
+
+static invar_status prepare(invar_loop *loop)
+{
+    invar_status status;
+
+    invar_trace_begin(loop->trace, "score");
+    status = invar_loop_prepare(loop);
+    invar_trace_end(loop->trace);
+    return status;
+}
+
+static invar_status one_rollout(invar_loop *loop)
+{
+    if (invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES))
+        invar_optimizer_reset(loop->optimizer);
+    INVAR_TRY(collect(loop));
+    show_sample(loop);
+    INVAR_TRY(prepare(loop));
+    if (loop->set.rollout_only)
+        return rollout_step(loop);
+    for (int64_t i = 0; i < loop->set.steps_per_rollout; i++)
+        INVAR_TRY(one_step(loop, i));
+    return INVAR_OK;
+}
+
+/* ---- between rollouts ------------------------------------------------------------------------ */
+
+static bool due(const invar_loop *loop, invar_key key)
+{
+    int64_t interval = invar_recipe_int(loop->recipe, (int)key);
+
+    return interval > 0 && loop->place.rollout % interval == 0;
+}
+
+static invar_status save(invar_loop *loop)
+{
+    invar_status status;
+
+    invar_trace_begin(loop->trace, "save");
+    status = invar_loop_save(loop);
+    invar_trace_end(loop->trace);
+    return status;
+}
+
+static invar_status take_results(void *payload, const char *set, const invar_ledger_metric *results,
+                                 size_t count)
+{
+    return invar_ledger_evaluate(payload, set, results, count);
+}
+
+static invar_status evaluate(invar_loop *loop)
+{
+    invar_evaluation e = {.session = &loop->session,
+                          .rollout = loop->rollout,
+                          .number = loop->place.rollout,
+                          .take = take_results,
+                          .payload = loop->ledger};
+    invar_status status;
+
+    if (loop->options->replay)
+        return INVAR_OK;
+    INVAR_TRY(invar_loop_free_plugin(loop, INVAR_LOOP_REWARD));
+    INVAR_TRY(invar_judge_read(&e.judge, loop->recipe, loop->plugins[INVAR_LOOP_REWARD], true));
+    invar_trace_begin(loop->trace, "eval");
+    status = invar_evaluate(&e);
+    invar_trace_end(loop->trace);
+    return status;
+}
+
+static invar_status between(invar_loop *loop, bool last)
+{
+    bool saves = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0] != '\0';
+
+    if (loop->session.reference && due(loop, INVAR_KEY_REF_UPDATE_INTERVAL))
+        INVAR_TRY(invar_model_copy(loop->session.reference, loop->session.actor));
+    if (due(loop, INVAR_KEY_EVAL_INTERVAL))
+        INVAR_TRY(evaluate(loop));
+    if (saves && (last || due(loop, INVAR_KEY_SAVE_INTERVAL)))
+        return save(loop);
+    return INVAR_OK;
+}
+
+static invar_status run(invar_loop *loop)
+{
+    int64_t most = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT), done = 0;
+
+    if (loop->place.step == 0 && invar_recipe_int(loop->recipe, INVAR_KEY_EVAL_INTERVAL) > 0 &&
+        !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
+        INVAR_TRY(evaluate(loop));
+    while (loop->place.rollout < loop->set.rollouts && !asked_to_stop(loop)) {
+        bool last;
+        INVAR_TRY(one_rollout(loop));
+        loop->place.rollout++;
+        done++;
+        last = loop->place.rollout == loop->set.rollouts || done == most || asked_to_stop(loop);
+        INVAR_TRY(between(loop, last));
+        if (done == most)
+            break;
+    }
+    loop->summary->stopped = loop->options->stop && *loop->options->stop;
+    return INVAR_OK;
+}
+
+/* The end is written whatever it is; the first failure is the one that is reported. */
+static invar_status finish(invar_loop *loop, invar_status status)
+{
+    invar_error first;
+    int64_t code = status == INVAR_OK ? 0 : status == INVAR_E_MISMATCH ? 1 : 2;
+
+    if (!loop->ledger)
+        return status;
+    invar_error_take(&first);
+    if (status == INVAR_OK)
+        return invar_ledger_finish(loop->ledger, 0, loop->summary->stopped ? "stopped" : "done");
+    if (invar_loop_event(loop, "error", "failure", first.message) != INVAR_OK ||
+        invar_ledger_finish(loop->ledger, code, first.message) != INVAR_OK)
+        invar_error_clear(); // it may be the ledger itself that failed
+    invar_error_put(&first);
+    return status;
+}
+
+/* A trace that could not be written whole is worth a line, not a failure. */
+static void check_trace(const invar_loop *loop)
+{
+    if (!loop->trace || invar_trace_check(loop->trace) == INVAR_OK)
+        return;
+    if (loop->options->say)
+        loop->options->say(loop->options->payload, invar_error_last()->message);
+    invar_error_clear();
+}
+
+static void summarise(invar_train_summary *out, const invar_loop *loop)
+{
+    memcpy(out->name, loop->name, sizeof out->name);
+    memcpy(out->folder, loop->folder, sizeof out->folder);
+    memcpy(out->ledger, loop->ledger_path, sizeof out->ledger);
+    memcpy(out->uuid, loop->uuid, sizeof out->uuid);
+}
+
+invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
+                         const invar_train_options *options)
+{
+    invar_loop *loop = NULL;
+    invar_status status;
+
+    *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
+    INVAR_TRY(invar_alloc((void **)&loop, 1, sizeof *loop, "a run"));
+    status = invar_loop_open(loop, recipe, options, out);
+    summarise(out, loop);
+    if (status == INVAR_OK)
+        status = invar_ledger_chain(&out->last_step, &out->chain, loop->ledger);
+    if (status == INVAR_OK)
+        status = run(loop);
+    if (status == INVAR_OK)
+        check_trace(loop);
+    status = finish(loop, status);
+    invar_loop_close(loop);
+    invar_free(loop);
+    return status;
+}

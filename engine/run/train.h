@@ -1,0 +1,76 @@
+/*
+ * train.h - a training run: rollout, reward, advantage, train step, hash, ledger, checkpoint.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_TRAIN_H
+#define INVAR_ENGINE_RUN_TRAIN_H
+
+#include <signal.h>
+#include <stdbool.h>
+
+#include "base/file.h"
+#include "base/recipe.h"
+#include "engine/rl/sample.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What can be shown while it runs; never part of a result. */
+typedef struct invar_train_progress {
+    int64_t rollout, rollouts;                  /* done, of */
+    int64_t step;                               /* done in all */
+    const char *phase;                          /* "rollout", "train", ... */
+    int64_t samples_done, samples, tokens_done; /* of the phase rollout */
+    bool measured;                              /* a step is done: the numbers below are its own */
+    double reward, entropy, grad_norm, ppo_kl, logp_diff_max, response_len;
+    const invar_digest *chain;
+} invar_train_progress;
+
+typedef struct invar_train_options {
+    const char *recipe_path; /* names the run where the recipe does not */
+    const char *kind;        /* of the run in the ledger; NULL: "train" */
+    int64_t until;           /* end after this step; -1: when the recipe is done */
+    bool replay; /* recorded steps again: plug-ins are answered from the ledger and not started,
+                    nothing is evaluated */
+    const volatile sig_atomic_t
+        *stop; /* nonzero: end in order after the current step; may be NULL */
+    void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
+    void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
+    void *payload;
+} invar_train_options;
+
+#define INVAR_TRAIN_COORDS_SIZE 192
+
+/* The text that names all a sample was made from: "seed=42,purpose=0,rollout=3,draw=17,...". */
+void invar_train_coords(char out[INVAR_TRAIN_COORDS_SIZE], const invar_rl_sample *sample,
+                        uint32_t seed, uint32_t purpose);
+
+typedef struct invar_train_summary {
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
+    char folder[INVAR_PATH_SIZE];
+    char ledger[INVAR_PATH_SIZE];
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+    int64_t resumed_after; /* step of the checkpoint; -1: from the start */
+    int64_t last_step;     /* -1: none */
+    invar_digest chain;    /* there */
+    int64_t steps;         /* executed by this call */
+    double first_reward, last_reward;
+    double worst_diff; /* largest log-prob difference of all steps executed */
+    bool stopped;      /* by `stop` */
+} invar_train_summary;
+
+/*
+ * The whole run. INVAR_E_MISMATCH: log-probabilities differed, or a checkpoint and the ledger
+ * disagree. Whatever fails, the ledger holds every step that was done, and a run with checkpoints
+ * goes on from the last one when it is started again.
+ */
+invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
+                         const invar_train_options *options) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,140 @@
+/*
+ * micro_batch.c - packing.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/micro_batch.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+typedef struct totals {
+    int64_t rows, targets, route;
+} totals;
+
+static invar_status count_up(totals *out, const invar_rl_sample *samples,
+                             const invar_micro_batch_plan *plan)
+{
+    *out = (totals){0};
+    for (int64_t i = plan->first; i < plan->first + plan->count; i++) {
+        const invar_rl_sample *s = &samples[i];
+        if (s->prompt_tokens < 1 || s->n_tokens <= s->prompt_tokens)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "sample %" PRId64 " has %" PRId64 " tokens of prompt and %" PRId64
+                              " in all; it needs a prompt and a response",
+                              s->index, s->prompt_tokens, s->n_tokens);
+        if (plan->replay && !s->routing)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "sample %" PRId64 " has no recorded routing to replay", s->index);
+        out->rows += invar_micro_batch_rows(s);
+        out->targets += invar_rl_sample_response(s);
+        out->route = s->route_size > out->route ? s->route_size : out->route;
+    }
+    return INVAR_OK;
+}
+
+/* The arrays behind the constant views of rows and head. */
+typedef struct arrays {
+    int32_t *ids, *positions, *targets, *replay;
+    int64_t *row, *samples, *units, *head_units;
+} arrays;
+
+static void *piece(char **next, size_t count, size_t size)
+{
+    void *p = *next;
+
+    *next += (count * size + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    return p;
+}
+
+static invar_status lay_out(arrays *a, invar_micro_batch *batch, const totals *n,
+                            const invar_micro_batch_plan *plan)
+{
+    size_t rows = (size_t)n->rows, targets = (size_t)n->targets, route = rows * (size_t)n->route;
+    size_t need = (2 * rows + targets + 2 * route) * sizeof(int32_t) +
+                  (targets + (size_t)plan->count + 2 * (size_t)plan->units + 3) * sizeof(int64_t) +
+                  10 * INVAR_ALIGN;
+    char *next;
+
+    if (need > batch->bytes) {
+        invar_micro_batch_release(batch);
+        INVAR_TRY(invar_alloc(&batch->memory, need, 1, "a micro-batch"));
+        batch->bytes = need;
+    }
+    next = batch->memory;
+    a->ids = piece(&next, rows, sizeof *a->ids);
+    a->positions = piece(&next, rows, sizeof *a->positions);
+    a->targets = piece(&next, targets, sizeof *a->targets);
+    a->row = piece(&next, targets, sizeof *a->row);
+    a->samples = piece(&next, (size_t)plan->count + 1, sizeof *a->samples);
+    a->units = piece(&next, (size_t)plan->units + 1, sizeof *a->units);
+    a->head_units = piece(&next, (size_t)plan->units + 1, sizeof *a->head_units);
+    a->replay = route && plan->replay ? piece(&next, route, sizeof *a->replay) : NULL;
+    batch->routing = route ? piece(&next, route, sizeof *batch->routing) : NULL;
+    return INVAR_OK;
+}
+
+/* Appends one sample's rows and targets at the places in `at`. */
+static void pack(const arrays *a, totals *at, const invar_rl_sample *s)
+{
+    int64_t rows = invar_micro_batch_rows(s), response = invar_rl_sample_response(s);
+
+    for (int64_t j = 0; j < rows; j++) {
+        a->ids[at->rows + j] = s->tokens[j];
+        a->positions[at->rows + j] = (int32_t)j;
+    }
+    for (int64_t j = 0; j < response; j++) {
+        a->row[at->targets + j] = at->rows + s->prompt_tokens - 1 + j;
+        a->targets[at->targets + j] = s->tokens[s->prompt_tokens + j];
+    }
+    if (a->replay)
+        memcpy(a->replay + at->rows * s->route_size, s->routing,
+               (size_t)(rows * s->route_size) * sizeof *a->replay);
+    at->rows += rows;
+    at->targets += response;
+}
+
+invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sample *samples,
+                                    const invar_micro_batch_plan *plan)
+{
+    totals n, at = {0};
+    arrays a = {0};
+    int64_t unit = 0;
+
+    INVAR_TRY(count_up(&n, samples, plan));
+    INVAR_TRY(lay_out(&a, batch, &n, plan));
+    for (int64_t i = 0; i < plan->count; i++) {
+        a.samples[i] = at.rows;
+        while (unit < plan->units && plan->unit_start[unit] == plan->first + i) {
+            a.units[unit] = at.rows;
+            a.head_units[unit++] = at.targets;
+        }
+        pack(&a, &at, &samples[plan->first + i]);
+    }
+    INVAR_CHECK(unit == plan->units);
+    a.samples[plan->count] = a.units[plan->units] = at.rows;
+    a.head_units[plan->units] = at.targets;
+    batch->rows = (invar_rows){.count = at.rows,
+                               .ids = a.ids,
+                               .positions = a.positions,
+                               .samples = {a.samples, plan->count},
+                               .units = {a.units, plan->units},
+                               .routing_replay = a.replay,
+                               .routing = batch->routing};
+    batch->head = (invar_head_rows){.count = at.targets,
+                                    .row = a.row,
+                                    .targets = a.targets,
+                                    .units = {a.head_units, plan->units},
+                                    .temperature = plan->temperature};
+    return INVAR_OK;
+}
+
+void invar_micro_batch_release(invar_micro_batch *batch)
+{
+    invar_free(batch->memory);
+    *batch = (invar_micro_batch){0};
+}

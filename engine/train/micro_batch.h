@@ -1,0 +1,51 @@
+/*
+ * micro_batch.h - samples packed into the rows of one forward.
+ *
+ * A sample of n tokens has n - 1 rows: its last token predicts nothing. The head sees the rows
+ * whose next token is part of the response. Nothing is padded.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TRAIN_MICRO_BATCH_H
+#define INVAR_ENGINE_TRAIN_MICRO_BATCH_H
+
+#include "engine/model/forward.h"
+#include "engine/rl/sample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed at first; reused by every fill; release. */
+typedef struct invar_micro_batch {
+    invar_rows rows;
+    invar_head_rows head;
+    int32_t *routing; /* (T, route size): room for what the routers choose; NULL without experts */
+    void *memory;
+    size_t bytes;
+} invar_micro_batch;
+
+/* Which samples: [first, first + count), cut into units by `unit_start` (units + 1, absolute). */
+typedef struct invar_micro_batch_plan {
+    int64_t first, count;
+    const int64_t *unit_start;
+    int64_t units;
+    float temperature;
+    bool replay; /* experts: take the recorded routing */
+} invar_micro_batch_plan;
+
+/* Packs; everything is borrowed from the batch until the next fill. */
+invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sample *samples,
+                                    const invar_micro_batch_plan *plan) INVAR_MUST_USE;
+void invar_micro_batch_release(invar_micro_batch *batch);
+
+/* Rows of a sample. */
+static inline int64_t invar_micro_batch_rows(const invar_rl_sample *s)
+{
+    return s->n_tokens - 1;
+}
+
+#ifdef __cplusplus
+}
+#endif
+#endif

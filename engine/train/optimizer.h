@@ -1,0 +1,52 @@
+/*
+ * optimizer.h - AdamW over all parameters of a model.
+ *
+ * The global norm is taken over gradients in canonical order, the clip is one multiplication.
+ * Norms and biases have no weight decay, as in Megatron. The powers of beta are running products.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TRAIN_OPTIMIZER_H
+#define INVAR_ENGINE_TRAIN_OPTIMIZER_H
+
+#include "engine/model/forward.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_optimizer {
+    invar_tensor *m; /* (n_params) f32, shaped as the masters */
+    invar_tensor *v;
+    float beta1_power; /* beta1 ^ steps */
+    float beta2_power;
+    int64_t steps;
+    void *memory;
+    size_t bytes;
+} invar_optimizer;
+
+typedef struct invar_adamw_options {
+    float beta1, beta2, eps, weight_decay;
+    float clip_grad; /* largest norm; 0: no clipping */
+} invar_adamw_options;
+
+/* Moments at zero, powers at one. */
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model) INVAR_MUST_USE;
+void invar_optimizer_free(invar_optimizer *optimizer);
+void invar_optimizer_reset(invar_optimizer *optimizer);
+
+/* INVAR_E_STATE names a parameter whose gradient is not finite; nothing has changed then. */
+invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
+                                  const invar_grads *grads, float clip_grad,
+                                  const invar_device *dev) INVAR_MUST_USE;
+
+/* One step with the clip of `norm`; the model's compute weights follow. */
+invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
+                                  const invar_grads *grads, float clip, float lr,
+                                  const invar_adamw_options *options,
+                                  const invar_device *dev) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,49 @@
+/*
+ * plan.h - the batch plan: samples -> units -> micro-batches.
+ *
+ * A unit is a fixed number of consecutive samples, and gradients are summed unit by unit in order:
+ * units are semantic. A micro-batch is a run of whole consecutive units: a free choice, which
+ * changes no bit. Nothing is ever reordered.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TRAIN_PLAN_H
+#define INVAR_ENGINE_TRAIN_PLAN_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_plan_options {
+    int64_t unit; /* samples of a unit, at least 1; the last unit may be smaller */
+    int64_t
+        micro_batch;    /* units of a micro-batch; the last may have fewer; 0: as max_tokens says */
+    int64_t max_tokens; /* of a micro-batch; a larger unit is one by itself. 0: no limit. */
+} invar_plan_options;
+
+/* Micro-batch b: samples [sample[b], sample[b+1]), which are the units [unit[b], unit[b+1]). */
+typedef struct invar_plan {
+    int64_t samples;
+    int64_t units;
+    int64_t count;        /* micro-batches */
+    int64_t *unit_sample; /* (units + 1) first sample of each unit */
+    int64_t *unit;        /* (count + 1) */
+    int64_t *sample;      /* (count + 1) */
+    int64_t max_tokens;   /* of the largest micro-batch */
+    void *memory;
+} invar_plan;
+
+/* tokens[i] >= 0 are the rows of sample i. Both limits, where both are given, are kept. */
+invar_status invar_plan_make(invar_plan *out, const int64_t *tokens, int64_t samples,
+                             const invar_plan_options *options) INVAR_MUST_USE;
+void invar_plan_release(invar_plan *plan);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

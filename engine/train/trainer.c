@@ -1,0 +1,251 @@
+/*
+ * trainer.c - the walk over micro-batches.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/trainer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+struct invar_trainer {
+    invar_device dev;
+    invar_trainer_options options;
+    invar_pass *learning; /* keeps activations */
+    invar_pass *scoring;
+    invar_micro_batch batch;
+    float *gradient; /* (2, most tokens of a micro-batch): dnow, dentropy */
+    int64_t capacity;
+};
+
+invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
+                               const invar_trainer_options *options)
+{
+    invar_pass_options pass = {true, options->recompute, options->head_rows};
+    invar_trainer *trainer = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&trainer, 1, sizeof *trainer, "a trainer"));
+    *trainer = (invar_trainer){.dev = *dev, .options = *options};
+    status = invar_pass_new(&trainer->learning, dev, &pass);
+    pass.train = pass.recompute = false;
+    if (status == INVAR_OK)
+        status = invar_pass_new(&trainer->scoring, dev, &pass);
+    if (status != INVAR_OK) {
+        invar_trainer_free(trainer);
+        return status;
+    }
+    *out = trainer;
+    return INVAR_OK;
+}
+
+void invar_trainer_free(invar_trainer *trainer)
+{
+    if (!trainer)
+        return;
+    invar_pass_free(trainer->learning);
+    invar_pass_free(trainer->scoring);
+    invar_micro_batch_release(&trainer->batch);
+    invar_free(trainer->gradient);
+    invar_free(trainer);
+}
+
+void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe)
+{
+    invar_pass_probe(trainer->learning, probe);
+}
+
+int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count)
+{
+    int64_t tokens = 0;
+
+    for (int64_t i = 0; i < count; i++)
+        tokens += invar_rl_sample_response(&samples[i]);
+    return tokens;
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+/* One walk over the samples; what happens after a micro-batch's layers is the caller's. */
+typedef struct walk {
+    invar_trainer *trainer;
+    invar_pass *pass;
+    const invar_model *model;
+    const invar_rl_sample *samples;
+    int64_t first, count; /* samples of this micro-batch */
+    int64_t token;        /* response tokens before it */
+    invar_status (*visit)(struct walk *w, void *payload);
+    void *payload;
+} walk;
+
+static invar_status fill(walk *w, const invar_plan *plan, int64_t b)
+{
+    const invar_trainer_options *o = &w->trainer->options;
+    invar_micro_batch_plan part = {.first = plan->sample[b],
+                                   .count = plan->sample[b + 1] - plan->sample[b],
+                                   .unit_start = plan->unit_sample + plan->unit[b],
+                                   .units = plan->unit[b + 1] - plan->unit[b],
+                                   .temperature = o->temperature,
+                                   .replay = o->replay && w->model->spec.experts > 0};
+
+    w->first = part.first;
+    w->count = part.count;
+    INVAR_TRY(invar_micro_batch_fill(&w->trainer->batch, w->samples, &part));
+    return invar_pass_run(w->pass, w->model, &w->trainer->batch.rows);
+}
+
+static invar_status make_plan(invar_plan *out, const walk *w, int64_t samples)
+{
+    int64_t *rows = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&rows, (size_t)samples, sizeof *rows, "rows of samples"));
+    for (int64_t i = 0; i < samples; i++)
+        rows[i] = invar_micro_batch_rows(&w->samples[i]);
+    status = invar_plan_make(out, rows, samples, &w->trainer->options.plan);
+    invar_free(rows);
+    return status;
+}
+
+static invar_status walk_over(walk *w, int64_t samples, int64_t *micro_batches_out)
+{
+    invar_plan plan = {0};
+    invar_status status;
+
+    INVAR_TRY(make_plan(&plan, w, samples));
+    status = INVAR_OK;
+    for (int64_t b = 0; b < plan.count && status == INVAR_OK; b++) {
+        status = fill(w, &plan, b);
+        if (status == INVAR_OK)
+            status = w->visit(w, w->payload);
+        w->token += w->trainer->batch.head.count;
+    }
+    if (micro_batches_out)
+        *micro_batches_out = plan.count;
+    invar_plan_release(&plan);
+    return status;
+}
+
+/* ---- scoring --------------------------------------------------------------------------------- */
+
+typedef struct scores {
+    float *logp, *entropy;
+} scores;
+
+static invar_status visit_scores(walk *w, void *payload)
+{
+    const scores *to = payload;
+
+    return invar_pass_head(w->pass, &w->trainer->batch.head, to->logp + w->token,
+                           to->entropy ? to->entropy + w->token : NULL);
+}
+
+invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *model,
+                                 const invar_rl_sample *samples, int64_t count, float *logp_out,
+                                 float *entropy_out)
+{
+    scores to = {logp_out, entropy_out};
+    walk w = {trainer, trainer->scoring, model, samples, 0, 0, 0, visit_scores, &to};
+
+    return walk_over(&w, count, NULL);
+}
+
+static invar_status read_values(float *out, walk *w)
+{
+    const invar_head_rows *head = &w->trainer->batch.head;
+    invar_tensor values;
+
+    INVAR_TRY(invar_pass_logits(&values, w->pass, head->row, head->count));
+    memcpy(out, values.data, (size_t)head->count * sizeof *out);
+    return INVAR_OK;
+}
+
+static invar_status visit_values(walk *w, void *payload)
+{
+    return read_values((float *)payload + w->token, w);
+}
+
+invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
+                                  const invar_rl_sample *samples, int64_t count, float *values_out)
+{
+    walk w = {trainer, trainer->scoring, critic, samples, 0, 0, 0, visit_values, values_out};
+
+    return walk_over(&w, count, NULL);
+}
+
+/* ---- learning -------------------------------------------------------------------------------- */
+
+typedef struct lesson {
+    const invar_trainer_loss *loss;
+    invar_grads *grads;
+    invar_trainer_result *result;
+} lesson;
+
+static invar_status room_for(invar_trainer *trainer, int64_t tokens)
+{
+    if (tokens <= trainer->capacity)
+        return INVAR_OK;
+    invar_free(trainer->gradient);
+    trainer->gradient = NULL;
+    trainer->capacity = 0;
+    INVAR_TRY(invar_alloc((void **)&trainer->gradient, 2 * (size_t)tokens, sizeof(float),
+                          "gradients of log-probabilities"));
+    trainer->capacity = tokens;
+    return INVAR_OK;
+}
+
+/* How often the routers of this forward chose otherwise than those of the rollout. */
+static void compare_routing(const walk *w, invar_trainer_result *result)
+{
+    const int32_t *chosen = w->trainer->batch.routing;
+
+    if (!chosen)
+        return;
+    for (int64_t i = w->first; i < w->first + w->count; i++) {
+        const invar_rl_sample *s = &w->samples[i];
+        int64_t n = invar_micro_batch_rows(s) * s->route_size;
+        for (int64_t j = 0; j < n; j++)
+            result->routes_differ += chosen[j] != s->routing[j];
+        result->routes += n;
+        chosen += n;
+    }
+}
+
+static invar_status visit_lesson(walk *w, void *payload)
+{
+    const lesson *l = payload;
+    const invar_micro_batch *batch = &w->trainer->batch;
+    bool values = w->model->spec.value_head;
+    float *now = l->result->now + w->token;
+    float *entropy = l->result->entropy && !values ? l->result->entropy + w->token : NULL;
+    float *dnow, *dentropy;
+
+    INVAR_TRY(room_for(w->trainer, batch->head.count));
+    dnow = w->trainer->gradient;
+    dentropy = l->loss->entropy && !values ? dnow + batch->head.count : NULL;
+    INVAR_TRY(values ? read_values(now, w) : invar_pass_head(w->pass, &batch->head, now, entropy));
+    compare_routing(w, l->result);
+    INVAR_TRY(l->loss->run(l->loss->payload, w->first, w->count, now, entropy, dnow, dentropy));
+    if (values)
+        return invar_pass_backward_values(w->pass, dnow, &batch->head.units, l->grads);
+    return invar_pass_backward(w->pass, dnow, dentropy, l->grads);
+}
+
+invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *model,
+                                 const invar_rl_sample *samples, int64_t count,
+                                 const invar_trainer_loss *loss, invar_grads *grads,
+                                 invar_trainer_result *result)
+{
+    lesson l = {loss, grads, result};
+    walk w = {trainer, trainer->learning, model, samples, 0, 0, 0, visit_lesson, &l};
+
+    if (loss->entropy && !result->entropy)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
+    result->routes = result->routes_differ = 0;
+    INVAR_TRY(walk_over(&w, count, &result->micro_batches));
+    return invar_grads_join(grads, model, &trainer->dev);
+}

@@ -1,0 +1,77 @@
+/*
+ * trainer.h - samples through a model, forward and back, micro-batch by micro-batch.
+ *
+ * The plan says which samples run together; it changes no bit. Log-probabilities and the like are
+ * flat arrays over the response tokens of all samples, in order.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TRAIN_TRAINER_H
+#define INVAR_ENGINE_TRAIN_TRAINER_H
+
+#include "engine/train/micro_batch.h"
+#include "engine/train/plan.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_trainer_options {
+    invar_plan_options plan;
+    bool recompute;
+    int64_t head_rows; /* rows of logits at a time; 0: no limit */
+    float temperature;
+    bool replay; /* experts: train with the routing of the rollout */
+} invar_trainer_options;
+
+typedef struct invar_trainer invar_trainer;
+
+invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
+                               const invar_trainer_options *options) INVAR_MUST_USE;
+void invar_trainer_free(invar_trainer *trainer);
+
+/* Shows activations of the coming runs; NULL ends it. */
+void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe);
+
+/* Log-probabilities and, unless NULL, entropies of all responses. */
+invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *model,
+                                 const invar_rl_sample *samples, int64_t count, float *logp_out,
+                                 float *entropy_out) INVAR_MUST_USE;
+
+/* A critic's values at the positions that predict the response tokens. */
+invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *critic,
+                                  const invar_rl_sample *samples, int64_t count,
+                                  float *values_out) INVAR_MUST_USE;
+
+/*
+ * Asked for each micro-batch, in order: gradients with respect to `now`, the log-probabilities (or
+ * values) of the samples [first, first + count), and to their entropies, if any.
+ */
+typedef struct invar_trainer_loss {
+    invar_status (*run)(void *payload, int64_t first, int64_t count, const float *now,
+                        const float *entropy, float *dnow_out, float *dentropy_out);
+    void *payload;
+    bool entropy; /* it has a gradient with respect to entropies */
+} invar_trainer_loss;
+
+typedef struct invar_trainer_result {
+    float *now;            /* (tokens) log-probabilities or values of the training forward */
+    float *entropy;        /* (tokens); NULL: not wanted, and never of a critic */
+    int64_t routes;        /* experts: choices made again, */
+    int64_t routes_differ; /* and how many of them were others than the recorded ones */
+    int64_t micro_batches;
+} invar_trainer_result;
+
+/* Forward, loss, backward of one optimizer step; adds to `grads`, which are joined at the end. */
+invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *model,
+                                 const invar_rl_sample *samples, int64_t count,
+                                 const invar_trainer_loss *loss, invar_grads *grads,
+                                 invar_trainer_result *result) INVAR_MUST_USE;
+
+/* Response tokens of all samples. */
+int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,184 @@
+/*
+ * engine.c - how fast the engine trains and generates. A program, not a test.
+ *
+ *     bench.engine train|generate DIR FORMAT NUMERICS THREADS REPEATS
+ *
+ * Reads the model of DIR, a Hugging Face folder. train: one optimizer step (forward, backward,
+ * clipping, AdamW) on 16 samples of 128 tokens. generate: 64 tokens after 16 prompts of 32. Prints
+ * the seconds of each repetition. tests/bench/engine.py runs this beside PyTorch.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "engine/io/hf.h"
+#include "engine/rollout/rollout.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/trainer.h"
+
+enum { SAMPLES = 16, TRAIN_TOKENS = 128, PROMPT = 32, RESPONSE = 64, SCRATCH = 256 << 20 };
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench.engine: %s: %s\n", what, invar_error_last()->message);
+    exit(2);
+}
+
+#define DO(expr)                                                                                   \
+    do {                                                                                           \
+        if ((expr) != INVAR_OK)                                                                    \
+            die(#expr);                                                                            \
+    } while (0)
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+typedef struct bench {
+    invar_device dev;
+    invar_model *model;
+    invar_rl_sample samples[SAMPLES];
+    int32_t tokens[SAMPLES][TRAIN_TOKENS];
+} bench;
+
+static void open_model(bench *b, const char *dir, invar_format format)
+{
+    invar_model_spec spec;
+
+    DO(invar_model_spec_read(&spec, dir));
+    DO(invar_model_new(&b->model, &spec, format, &b->dev));
+    DO(invar_hf_load(b->model, dir, &b->dev));
+}
+
+static void open_device(bench *b, invar_numerics numerics, int threads)
+{
+    b->dev.backend = invar_backend_cpu();
+    b->dev.numerics = numerics;
+    DO(invar_pool_new(&b->dev.pool, threads));
+    DO(invar_arena_new(&b->dev.scratch, "bench"));
+    DO(invar_arena_plan_scratch(b->dev.scratch, SCRATCH));
+    DO(invar_arena_reserve(b->dev.scratch));
+}
+
+/* Samples with `prompt` tokens given, and further ones up to n_tokens. */
+static void make_samples(bench *b, int64_t prompt, int64_t n_tokens)
+{
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        invar_rl_sample *s = &b->samples[i];
+
+        for (int64_t j = 0; j < TRAIN_TOKENS; j++)
+            b->tokens[i][j] = (int32_t)((i * 7919 + j * 104729) % b->model->spec.vocab);
+        s->index = s->group = i;
+        s->draw = (uint32_t)i;
+        DO(invar_alloc((void **)&s->tokens, (size_t)n_tokens, sizeof *s->tokens, "tokens"));
+        memcpy(s->tokens, b->tokens[i], (size_t)n_tokens * sizeof *s->tokens);
+        s->prompt_tokens = prompt;
+        s->n_tokens = n_tokens;
+    }
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+/* The mean log-probability, negated. */
+static invar_status mean_loss(void *payload, int64_t first, int64_t count, const float *logp,
+                              const float *entropy, float *dlogp, float *dentropy)
+{
+    const invar_rl_sample *samples = payload;
+
+    (void)logp, (void)entropy, (void)dentropy;
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t j = 0; j < invar_rl_sample_response(&samples[first + i]); j++)
+            *dlogp++ = -1.0f / (SAMPLES * (TRAIN_TOKENS - 1));
+    return INVAR_OK;
+}
+
+static void bench_train(bench *b, int repeats)
+{
+    invar_trainer_options options = {.plan = {.unit = 1}, .temperature = 1.0f};
+    invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
+    invar_trainer_loss loss = {mean_loss, b->samples, false};
+    static float logp[SAMPLES * TRAIN_TOKENS];
+    invar_trainer_result result = {.now = logp};
+    invar_trainer *trainer;
+    invar_optimizer *optimizer;
+    invar_grads *grads;
+    float norm, clip;
+
+    make_samples(b, 1, TRAIN_TOKENS);
+    DO(invar_trainer_new(&trainer, &b->dev, &options));
+    DO(invar_optimizer_new(&optimizer, b->model));
+    DO(invar_grads_new(&grads, b->model));
+    for (int r = 0; r < repeats; r++) {
+        double start = now();
+
+        invar_grads_zero(grads);
+        DO(invar_trainer_learn(trainer, b->model, b->samples, SAMPLES, &loss, grads, &result));
+        DO(invar_optimizer_norm(&norm, &clip, b->model, grads, adamw.clip_grad, &b->dev));
+        DO(invar_optimizer_step(optimizer, b->model, grads, clip, 1e-4f, &adamw, &b->dev));
+        printf("%.6f\n", now() - start);
+        fflush(stdout);
+    }
+    for (int i = 0; i < SAMPLES; i++)
+        invar_rl_sample_release(&b->samples[i]);
+    invar_grads_free(grads);
+    invar_optimizer_free(optimizer);
+    invar_trainer_free(trainer);
+}
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+static void bench_generate(bench *b, int repeats)
+{
+    invar_sampling sampling = {
+        .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE};
+    invar_rollout_limits limits = {.concurrency = SAMPLES};
+    invar_rollout *rollout;
+
+    DO(invar_rollout_new(&rollout, b->model, NULL, &b->dev, &limits));
+    for (int r = 0; r < repeats; r++) {
+        double start;
+
+        make_samples(b, PROMPT, PROMPT);
+        start = now();
+        DO(invar_rollout_run(rollout, b->samples, SAMPLES, &sampling, NULL, NULL));
+        printf("%.6f\n", now() - start);
+        fflush(stdout);
+        for (int i = 0; i < SAMPLES; i++) {
+            if (invar_rl_sample_response(&b->samples[i]) != RESPONSE)
+                exit(2);
+            invar_rl_sample_release(&b->samples[i]);
+        }
+    }
+    invar_rollout_free(rollout);
+}
+
+int main(int argc, char **argv)
+{
+    static bench b;
+    invar_format format;
+
+    if (argc != 7) {
+        fprintf(stderr, "bench.engine train|generate DIR FORMAT NUMERICS THREADS REPEATS\n");
+        return 2;
+    }
+    DO(invar_format_parse(&format, argv[3]));
+    open_device(&b, strcmp(argv[4], "sm90") == 0 ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE,
+                atoi(argv[5]));
+    open_model(&b, argv[2], format);
+    if (strcmp(argv[1], "train") == 0)
+        bench_train(&b, atoi(argv[6]));
+    else
+        bench_generate(&b, atoi(argv[6]));
+    invar_model_free(b.model);
+    invar_arena_free(b.dev.scratch);
+    invar_pool_free(b.dev.pool);
+    return 0;
+}

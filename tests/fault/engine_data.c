@@ -1,0 +1,113 @@
+/*
+ * engine_data.c - every allocation of recipes and data sets fails once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/config/config.h"
+#include "engine/io/dataset.h"
+#include "tests/fault/faulty.h"
+
+static invar_status read_dataset(bool sft)
+{
+    static const char text[] = "{\"input\": \"3,7=\", \"label\": 7, \"metadata\": {\"a\": 1}}\n"
+                               "{\"input\": \"3,8=\", \"label\": \"8\"}\n"
+                               "{\"input\": \"3,3,3,3=\", \"label\": 0.5}\n";
+    invar_dataset_options options = {.path = "d.jsonl",
+                                     .input_key = "input",
+                                     .label_key = "label",
+                                     .metadata_key = "metadata",
+                                     .tool_key = "",
+                                     .chat_template_path = "",
+                                     .chat_template_kwargs = "",
+                                     .hf_dir = "",
+                                     .max_prompt_tokens = 6};
+    invar_tokenizer *tokenizer;
+    invar_dataset *dataset = NULL;
+    invar_status status;
+
+    options.sft = sft;
+    INVAR_TRY(invar_tokenizer_alphabet(&tokenizer, "0123456789.,="));
+    status = invar_dataset_parse(&dataset, &options, tokenizer, text, sizeof text - 1);
+    if (status == INVAR_OK)
+        assert_int_equal(invar_dataset_size(dataset), 2);
+    invar_dataset_close(dataset);
+    invar_tokenizer_free(tokenizer);
+    return status;
+}
+
+static invar_status plain(void)
+{
+    return read_dataset(false);
+}
+
+static invar_status with_answers(void)
+{
+    return read_dataset(true);
+}
+
+/* More prompts than the first room has. */
+static invar_status task(void)
+{
+    invar_dataset_options options = {.path = "task:copy", .task_size = 70, .label_key = ""};
+    invar_tokenizer *tokenizer;
+    invar_dataset *dataset = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_tokenizer_alphabet(&tokenizer, invar_task_alphabet("copy")));
+    status = invar_dataset_open(&dataset, &options, tokenizer);
+    invar_dataset_close(dataset);
+    invar_tokenizer_free(tokenizer);
+    return status;
+}
+
+static invar_status lists(void)
+{
+    invar_recipe *recipe;
+    char **strings = NULL;
+    int32_t *ids = NULL;
+    int64_t count;
+    invar_status status;
+
+    INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
+    status = invar_recipe_set(recipe, "rollout-stop", "[\"a\", \"b\"]", "--rollout-stop");
+    if (status == INVAR_OK)
+        status = invar_recipe_set(recipe, "rollout-stop-token-ids", "1,2", "--ids");
+    if (status == INVAR_OK)
+        status = invar_config_strings(&strings, &count, recipe, INVAR_KEY_ROLLOUT_STOP);
+    if (status == INVAR_OK)
+        status = invar_config_ids(&ids, &count, recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS);
+    invar_free(strings);
+    invar_free(ids);
+    invar_recipe_free(recipe);
+    return status;
+}
+
+static void test_fault_engine_data__lines(void **state)
+{
+    (void)state;
+    fail_each_allocation(plain);
+    fail_each_allocation(with_answers);
+}
+
+static void test_fault_engine_data__task(void **state)
+{
+    (void)state;
+    fail_each_allocation(task);
+}
+
+static void test_fault_engine_data__lists(void **state)
+{
+    (void)state;
+    fail_each_allocation(lists);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fault_engine_data__lines),
+        cmocka_unit_test(test_fault_engine_data__task),
+        cmocka_unit_test(test_fault_engine_data__lists),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,151 @@
+/*
+ * model_files.c - reading and writing a model with every allocation failing once.
+ *
+ * Ours first, then those of jansson, which has an allocator of its own.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdalign.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#include <jansson.h>
+
+#include "base/file.h"
+#include "engine/io/hf.h"
+#include "tests/fault/faulty.h"
+
+static char work[512];
+static invar_device dev;
+static invar_model *model; /* made with the usual allocator */
+static const char *source;
+
+/* ---- jansson's allocator --------------------------------------------------------------------- */
+
+typedef struct block {
+    alignas(max_align_t) struct block *next;
+    struct block *before;
+} block;
+
+static block all = {&all, &all};
+static int calls, live, fail_at;
+
+static void *json_faulty_alloc(size_t bytes)
+{
+    block *b = ++calls == fail_at ? NULL : malloc(sizeof *b + bytes);
+
+    if (!b)
+        return NULL;
+    *b = (block){all.next, &all};
+    all.next = b->next->before = b;
+    live++;
+    return b + 1;
+}
+
+static void json_faulty_free(void *pointer)
+{
+    block *b = pointer ? (block *)pointer - 1 : NULL;
+
+    if (!b)
+        return;
+    b->next->before = b->before;
+    b->before->next = b->next;
+    live--;
+    free(b);
+}
+
+/* ---- a model --------------------------------------------------------------------------------- */
+
+static int setup(void **state)
+{
+    static char path[1024];
+    invar_model_spec spec;
+
+    (void)state;
+    json_set_alloc_funcs(json_faulty_alloc, json_faulty_free); // before the first use
+    snprintf(path, sizeof path, "%s/unit/engine/data/qwen3_moe", INVAR_TEST_DATA);
+    source = path;
+    dev.backend = invar_backend_cpu();
+    snprintf(work, sizeof work, "%s/model_files-XXXXXX", INVAR_TEST_WORK);
+    if (!mkdtemp(work))
+        return -1;
+    assert_ok(invar_model_spec_read(&spec, source));
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, &dev));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    invar_model_free(model);
+    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
+}
+
+static invar_status live_spec(void)
+{
+    invar_model_spec spec;
+    size_t bytes;
+    char *text;
+
+    INVAR_TRY(invar_model_spec_read(&spec, source));
+    INVAR_TRY(invar_model_spec_json(&text, &bytes, &spec, "float32"));
+    invar_free(text);
+    return INVAR_OK;
+}
+
+static invar_status live_load(void)
+{
+    return invar_hf_load(model, source, &dev);
+}
+
+/* In shards, so that there is an index, too. */
+static invar_status live_save(void)
+{
+    return invar_hf_save(model, work, INVAR_DTYPE_BF16, 6000);
+}
+
+static void test_fault_model_files__survive_each_of_our_allocations(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_spec);
+    fail_each_allocation(live_load);
+    fail_each_allocation(live_save);
+}
+
+/* A parser that had to be left cannot give back what it had. */
+static void fail_each_json_allocation(invar_status (*run)(void), bool parses)
+{
+    invar_status status = INVAR_E_NOMEM;
+
+    for (int n = 1; status != INVAR_OK; n++) {
+        calls = live = 0;
+        fail_at = n;
+        status = run();
+        if (status != INVAR_OK)
+            assert_fails(status, INVAR_E_NOMEM, "no memory for");
+        assert_true(live == 0 || (parses && status != INVAR_OK));
+        while (all.next != &all)
+            json_faulty_free(all.next + 1);
+    }
+    assert_true(fail_at > 100);
+    fail_at = 0;
+}
+
+static void test_fault_model_files__survive_each_of_janssons_allocations(void **state)
+{
+    (void)state;
+    fail_each_json_allocation(live_spec, true);
+    fail_each_json_allocation(live_load, true);
+    fail_each_json_allocation(live_save, false);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fault_model_files__survive_each_of_our_allocations),
+        cmocka_unit_test(test_fault_model_files__survive_each_of_janssons_allocations),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

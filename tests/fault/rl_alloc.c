@@ -1,0 +1,129 @@
+/*
+ * rl_alloc.c - every allocation of engine/rl fails once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rl/loss.h"
+#include "engine/rl/reward.h"
+#include "tests/support.h"
+
+typedef struct faulty {
+    int calls;
+    int live;
+    int fail_at; /* the number of the call that fails, from 1 */
+} faulty;
+
+static void *faulty_alloc(size_t bytes, void *payload)
+{
+    faulty *f = payload;
+    void *block;
+
+    if (++f->calls == f->fail_at || posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
+        return NULL;
+    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
+    f->live++;
+    return block;
+}
+
+static void faulty_free(void *block, void *payload)
+{
+    faulty *f = payload;
+
+    f->live--;
+    free(block);
+}
+
+static void fail_each_allocation(invar_status (*run)(void))
+{
+    faulty f;
+    invar_allocator allocator = {faulty_alloc, faulty_free, &f};
+    invar_status status = INVAR_E_NOMEM;
+    int failures = 0;
+
+    invar_allocator_set(&allocator);
+    for (int n = 1; status != INVAR_OK; n++) {
+        f = (faulty){.fail_at = n};
+        invar_error_clear();
+        status = run();
+        assert_int_equal(f.live, 0);
+        if (status == INVAR_OK)
+            break;
+        failures++;
+        assert_int_equal(status, INVAR_E_NOMEM);
+        assert_int_equal(invar_error_last()->status, INVAR_E_NOMEM);
+    }
+    assert_true(failures > 1);
+    invar_allocator_set(NULL);
+}
+
+static invar_status step(void)
+{
+    static const int64_t start[] = {0, 2, 3}, group[] = {0, 0};
+    static const uint8_t mask[] = {1, 0, 1};
+    static const float reward[] = {1, 0}, logp[] = {-1, -2, -3}, rollout[] = {-1, -2, -2.5f};
+    invar_rl_batch batch = {.samples = 2,
+                            .start = start,
+                            .group = group,
+                            .mask = mask,
+                            .reward = reward,
+                            .old_logp = logp,
+                            .rollout_logp = rollout};
+    invar_rl_options options = {.rewards_normalization = true,
+                                .normalize_advantages = true,
+                                .use_mis = true,
+                                .mis_high = 2.0f};
+    float advantage[3], dnow[3];
+    const invar_loss_metric *metrics;
+    invar_loss *loss = NULL;
+    invar_status status;
+    size_t count;
+
+    INVAR_TRY(invar_rl_advantages(advantage, NULL, &batch, &options));
+    status = invar_loss_new(&loss, &batch, &options, advantage, NULL);
+    if (status == INVAR_OK)
+        status = invar_loss_run(loss, 0, 2, logp, NULL, dnow, NULL);
+    if (status == INVAR_OK)
+        status = invar_loss_metrics(&metrics, &count, loss);
+    invar_loss_free(loss);
+    return status;
+}
+
+static invar_status rewards(void)
+{
+    char response[] = "The answer is red wine, \\boxed{B}. Answer: 5";
+    invar_rl_sample sample = {.response = response,
+                              .response_bytes = strlen(response),
+                              .label = "red wine",
+                              .metadata = "{\"choices\":[\"beer\",\"red wine\"]}"};
+    double value;
+
+    for (int i = 0; i < INVAR_REWARD_COUNT; i++)
+        INVAR_TRY(invar_reward_of(&value, (invar_reward)i, false, &sample));
+    return INVAR_OK;
+}
+
+static void test_rl_alloc__step(void **state)
+{
+    (void)state;
+    fail_each_allocation(step);
+}
+
+static void test_rl_alloc__rewards(void **state)
+{
+    (void)state;
+    fail_each_allocation(rewards);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rl_alloc__step),
+        cmocka_unit_test(test_rl_alloc__rewards),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,106 @@
+/*
+ * rollout_alloc.c - every allocation of a rollout fails once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/fault/faulty.h"
+#include "tests/unit/rollout/prompts.h"
+
+/* Made with the usual allocator, before it is replaced. */
+static invar_device dev;
+static invar_model *model;
+static invar_tokenizer *tokenizer;
+
+static int setup(void **state)
+{
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
+
+    (void)state;
+    spec.vocab = 27;
+    spec.eos[0] = 26;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, &dev));
+    assert_ok(invar_model_init(model, 5, &dev));
+    assert_ok(invar_tokenizer_alphabet(&tokenizer, "abcdefghijklmnopqrstuvwxyz"));
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    invar_tokenizer_free(tokenizer);
+    invar_model_free(model);
+    invar_test_device_release(&dev);
+    return 0;
+}
+
+/* Groups that share and one that does not, responses that outgrow their first room, strings. */
+static invar_status use_rollout(invar_rollout *rollout, invar_rl_samples *samples)
+{
+    static const char *const stop[] = {"never this"};
+    const int32_t ids[] = {3};
+    const invar_sampling sampling = {.seed = 1,
+                                     .temperature = 1.0f,
+                                     .top_p = 0.9f,
+                                     .max_response = 70,
+                                     .min_response = 66,
+                                     .stop_ids = ids,
+                                     .n_stop_ids = 1,
+                                     .stop = stop,
+                                     .n_stop = 1};
+
+    INVAR_TRY(prompts_new(samples, 2, 2, 5, 27));
+    return invar_rollout_run(rollout, samples->items, samples->count, &sampling, NULL, NULL);
+}
+
+static invar_status live_rollout(void)
+{
+    const invar_rollout_limits limits = {.concurrency = 2, .page_size = 4};
+    invar_rl_samples samples = {0};
+    invar_rollout *rollout;
+    invar_status status;
+
+    INVAR_TRY(invar_rollout_new(&rollout, model, tokenizer, &dev, &limits));
+    status = use_rollout(rollout, &samples);
+    invar_rl_samples_reset(&samples);
+    invar_rollout_free(rollout);
+    return status;
+}
+
+static invar_status live_score(void)
+{
+    static const int32_t tokens[] = {1, 2, 3, 4, 5, 6, 7};
+    const int32_t *const sequences[] = {tokens, tokens + 2};
+    const int64_t n[] = {7, 5};
+    const invar_rollout_limits limits = {.chunk = 4};
+    float logp[2][6], *out[] = {logp[0], logp[1]};
+    invar_rollout *rollout;
+    invar_status status;
+
+    INVAR_TRY(invar_rollout_new(&rollout, model, NULL, &dev, &limits));
+    status = invar_rollout_score(rollout, sequences, n, 2, 1.0f, out);
+    invar_rollout_free(rollout);
+    return status;
+}
+
+static void test_rollout_alloc__generation_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_rollout);
+}
+
+static void test_rollout_alloc__scoring_survives_each_failure(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_score);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rollout_alloc__generation_survives_each_failure),
+        cmocka_unit_test(test_rollout_alloc__scoring_survives_each_failure),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

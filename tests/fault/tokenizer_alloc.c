@@ -1,0 +1,111 @@
+/*
+ * tokenizer_alloc.c - every allocation of tokenizers and chat templates fails once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "engine/io/template.h"
+#include "engine/io/tokenizer.h"
+#include "tests/fault/faulty.h"
+#include "tests/tokenizer_json.h"
+
+static char folder[] = INVAR_TEST_WORK "/tokenizer-alloc-XXXXXX";
+
+static invar_status there_and_back(const invar_tokenizer *tokenizer, const char *text)
+{
+    invar_status status;
+    int64_t count;
+    int32_t *ids;
+    char *back;
+    size_t bytes;
+
+    INVAR_TRY(invar_tokenizer_encode(&ids, &count, tokenizer, text, strlen(text)));
+    status = invar_tokenizer_decode(&back, &bytes, tokenizer, ids, count, false);
+    invar_free(ids);
+    if (status == INVAR_OK)
+        invar_free(back);
+    return status;
+}
+
+/* Goes through composition, a prefix, added tokens and words that are one token. */
+static invar_status live_tokenizer(void)
+{
+    static const tokenizer_json parts = {
+        .normalizer = "{\"type\":\"NFC\"}",
+        .pre_tokenizer = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}",
+        .model = ",\"ignore_merges\":true",
+        .added = "[" TOKENIZER_ADDED(259, "<s>", TOKENIZER_FLAGS) "]"};
+    static const char text[] =
+        "e\xCC\x81t\xC3\xA9 abc<s>ab cccccccccccccccccccccccccccccccccccccccc"
+        "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc";
+    static const char config[] = "{\"eos_token\":\"<s>\"}";
+    static char json[TOKENIZER_JSON_SIZE];
+    invar_tokenizer_source source = {"t.json", json, tokenizer_json_write(json, &parts), config,
+                                     strlen(config)};
+    invar_tokenizer *tokenizer;
+    invar_status status;
+
+    INVAR_TRY(invar_tokenizer_parse(&tokenizer, &source));
+    status = there_and_back(tokenizer, text);
+    invar_tokenizer_free(tokenizer);
+    return status;
+}
+
+static invar_status live_alphabet(void)
+{
+    invar_tokenizer *tokenizer;
+    invar_status status;
+
+    INVAR_TRY(invar_tokenizer_alphabet(&tokenizer, "abc"));
+    status = there_and_back(tokenizer, "cab");
+    invar_tokenizer_free(tokenizer);
+    return status;
+}
+
+static invar_status live_template(void)
+{
+    invar_template *chat;
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    INVAR_TRY(invar_template_open(&chat, folder, "", "{\"x\": 1}"));
+    status = invar_template_render(&text, &bytes, chat, "[{\"content\": \"a\"}]", "", false);
+    invar_free(text);
+    invar_template_close(chat);
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1); // no child is left
+    return status;
+}
+
+static void test_fault_tokenizer__survives_lack_of_memory(void **state)
+{
+    (void)state;
+    fail_each_allocation(live_tokenizer);
+    fail_each_allocation(live_alphabet);
+}
+
+static void test_fault_template__survives_lack_of_memory(void **state)
+{
+    char path[INVAR_PATH_SIZE];
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_ok(invar_path_join(path, sizeof path, folder, "chat_template.jinja"));
+    assert_ok(invar_file_write(path, "{{ x }}", 7));
+    fail_each_allocation(live_template);
+    assert_ok(invar_folder_remove(folder));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_fault_tokenizer__survives_lack_of_memory),
+        cmocka_unit_test(test_fault_template__survives_lack_of_memory),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,58 @@
+/*
+ * model_config.c - fuzz target: config.json and generation_config.json on any bytes.
+ *
+ * The input is the first file, and after a NUL the second. It is refused with a proper message, or
+ * gives a spec that passes its check and comes back from the config.json that is written for it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/spec.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/scratch.h"
+
+static void check_round_trip(const invar_model_spec *spec, const char *folder, const char *path)
+{
+    invar_model_spec again;
+    char *text, *second;
+    size_t bytes, second_bytes;
+
+    INVAR_CHECK(invar_model_spec_check(spec) == INVAR_OK);
+    INVAR_CHECK(invar_model_spec_json(&text, &bytes, spec, "float32") == INVAR_OK);
+    INVAR_CHECK(bytes == strlen(text));
+    fuzz_write(path, text, bytes);
+    INVAR_CHECK(invar_model_spec_read(&again, folder) == INVAR_OK);
+    INVAR_CHECK(again.family == spec->family && again.window == spec->window);
+    INVAR_CHECK(memcmp(&again.norm_eps, &spec->norm_eps, sizeof spec->norm_eps) == 0);
+    INVAR_CHECK(memcmp(again.sparse, spec->sparse, sizeof spec->sparse) == 0);
+    INVAR_CHECK(again.n_eos == spec->n_eos);
+    INVAR_CHECK(invar_model_spec_json(&second, &second_bytes, &again, "float32") == INVAR_OK);
+    INVAR_CHECK(bytes == second_bytes && memcmp(text, second, bytes) == 0);
+    invar_free(text);
+    invar_free(second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    char folder[FUZZ_PATH_SIZE], config[FUZZ_PATH_SIZE], generation[FUZZ_PATH_SIZE];
+    const uint8_t *nul = size ? memchr(data, 0, size) : NULL;
+    size_t first = nul ? (size_t)(nul - data) : size;
+    invar_model_spec spec;
+    invar_status status;
+
+    fuzz_path(folder, "");
+    fuzz_path(config, "config.json");
+    fuzz_path(generation, "generation_config.json");
+    fuzz_write(config, data, first);
+    fuzz_write(generation, nul ? (const void *)(nul + 1) : "{}", nul ? size - first - 1 : 2);
+    status = invar_model_spec_read(&spec, folder);
+    if (status == INVAR_OK) {
+        check_round_trip(&spec, folder, config);
+    } else {
+        fuzz_check_failure(status);
+        INVAR_CHECK(strstr(invar_error_last()->message, "config.json: "));
+    }
+    return 0;
+}

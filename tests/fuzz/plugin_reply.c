@@ -1,0 +1,115 @@
+/*
+ * plugin_reply.c - fuzz target: what a plug-in's program says, and what a ledger gives back for it.
+ *
+ * The input is read as a first line, and as the reply to each kind of question, live and stored.
+ * Whatever the bytes are, they are refused with one printable line that names the plug-in, or all
+ * values that they have given are finite and in range; those then survive the plain form.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/ext/call.h"
+#include "engine/ext/plugin.h"
+#include "tests/fuzz/fuzz.h"
+
+enum { COUNT = 3 };
+
+static void check_refusal(invar_status status)
+{
+    const char *message = invar_error_last()->message;
+
+    INVAR_CHECK(status == INVAR_E_CORRUPT || status == INVAR_E_UNSUPPORTED ||
+                status == INVAR_E_STATE);
+    INVAR_CHECK(strncmp(message, "plug-in judge: ", 15) == 0);
+    for (; *message; message++)
+        INVAR_CHECK((unsigned char)*message >= 0x20 && *message != 0x7F);
+}
+
+typedef struct answer {
+    double reward[COUNT];
+    uint8_t verdict[COUNT];
+    float dlogp[COUNT], loss[COUNT];
+} answer;
+
+static void check_answer(const invar_plugin_call *call)
+{
+    for (int i = 0; i < COUNT; i++) {
+        INVAR_CHECK(!call->reward || isfinite(call->reward[i]));
+        INVAR_CHECK(!call->verdict || call->verdict[i] <= INVAR_PLUGIN_DROP);
+        INVAR_CHECK(!call->dlogp || (isfinite(call->dlogp[i]) && isfinite(call->loss[i])));
+    }
+}
+
+/* Packed and read again into other arrays, the answer is the same. */
+static void check_plain(const invar_plugin_call *call, const answer *first)
+{
+    answer again = {{0}, {0}, {0}, {0}};
+    invar_plugin_call second = *call;
+    char *data;
+    size_t bytes;
+
+    second.reward = call->reward ? again.reward : NULL;
+    second.verdict = call->verdict ? again.verdict : NULL;
+    second.dlogp = call->dlogp ? again.dlogp : NULL;
+    second.loss = call->loss ? again.loss : NULL;
+    INVAR_CHECK(invar_plugin_call_pack(&data, &bytes, call) == INVAR_OK);
+    INVAR_CHECK(invar_plugin_call_read(&second, data, bytes, false) == INVAR_OK);
+    INVAR_CHECK(memcmp(first->reward, again.reward, sizeof again.reward) == 0);
+    INVAR_CHECK(memcmp(first->verdict, again.verdict, sizeof again.verdict) == 0);
+    INVAR_CHECK(memcmp(first->dlogp, again.dlogp, sizeof again.dlogp) == 0);
+    INVAR_CHECK(memcmp(first->loss, again.loss, sizeof again.loss) == 0);
+    invar_free(data);
+}
+
+static void fuzz_reply(uint32_t kind, bool live, const char *data, size_t size)
+{
+    static const invar_plugin_sample samples[COUNT];
+    const invar_plugin_tokens tokens = {.count = COUNT};
+    answer got = {{0}, {0}, {0}, {0}};
+    invar_plugin_call call = {.plugin = "judge", .kind = kind, .step = 1, .id = 7};
+    invar_status status;
+
+    if (kind == INVAR_PLUGIN_KIND_LOSS) {
+        call.tokens = &tokens;
+        call.dlogp = got.dlogp;
+        call.loss = got.loss;
+    } else if (kind != INVAR_PLUGIN_KIND_HOOK) {
+        call.samples = samples;
+        call.count = COUNT;
+        call.verdict = kind == INVAR_PLUGIN_KIND_FILTER ? got.verdict : NULL;
+        call.reward = kind == INVAR_PLUGIN_KIND_FILTER ? NULL : got.reward;
+    }
+    status = invar_plugin_call_read(&call, data, size, live);
+    if (status != INVAR_OK) {
+        check_refusal(status);
+        return;
+    }
+    check_answer(&call);
+    check_plain(&call, &got);
+}
+
+static void fuzz_greeting(const char *data, size_t size)
+{
+    char title[INVAR_PLUGIN_TITLE_SIZE];
+    uint32_t kinds;
+    invar_status status = invar_plugin_greet_read(title, &kinds, "judge", data, size);
+
+    if (status != INVAR_OK) {
+        check_refusal(status);
+        return;
+    }
+    INVAR_CHECK(strlen(title) < sizeof title && kinds < 32);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    fuzz_greeting((const char *)data, size);
+    for (uint32_t kind = 1; kind <= INVAR_PLUGIN_KIND_HOOK; kind <<= 1) {
+        fuzz_reply(kind, true, (const char *)data, size);
+        fuzz_reply(kind, false, (const char *)data, size);
+    }
+    return 0;
+}

@@ -1,0 +1,89 @@
+/*
+ * reward.c - fuzz target: every built-in reward on any response, label and metadata.
+ *
+ * The input is cut at its first two bytes 0x1E: response, label, metadata. Whatever they are, a
+ * reward is a number in its range, or there is an error; the same input gives the same number, and
+ * a boxed answer equals itself.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/reward.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/rl/answer.h"
+#include "tests/fuzz/fuzz.h"
+
+/* A NUL-terminated copy, for label and metadata. */
+static char *copy(const uint8_t *data, size_t size)
+{
+    char *text = malloc(size + 1);
+
+    INVAR_CHECK(text);
+    memcpy(text, data, size);
+    text[size] = '\0';
+    return text;
+}
+
+static size_t cut(const uint8_t *data, size_t size)
+{
+    const uint8_t *mark = size ? memchr(data, 0x1E, size) : NULL;
+
+    return mark ? (size_t)(mark - data) : size;
+}
+
+static void judge(const invar_rl_sample *sample)
+{
+    for (int i = 0; i < 2 * INVAR_REWARD_COUNT; i++) {
+        double first = -9, second = -9;
+        invar_status status = invar_reward_of(&first, (invar_reward)(i / 2), i % 2, sample);
+        if (status != INVAR_OK) {
+            INVAR_CHECK(invar_error_last()->message[0]);
+            invar_error_clear();
+            continue;
+        }
+        INVAR_CHECK(first >= -1.0 && first <= 1.0);
+        INVAR_CHECK(invar_reward_of(&second, (invar_reward)(i / 2), i % 2, sample) == INVAR_OK);
+        INVAR_CHECK(first == second);
+    }
+}
+
+/* What stands in the box, given as the label, is right: unless it is empty or no answer at all. */
+static void judge_itself(const invar_rl_sample *sample)
+{
+    invar_piece response = {sample->response, sample->response_bytes}, box;
+    invar_rl_sample other = *sample;
+    double value;
+    char *label;
+
+    if (!invar_piece_boxed(&box, response) || box.length == 0 || box.length > 1000 ||
+        memchr(box.text, '\0', box.length) || invar_piece_find(box, 0, "\\boxed") < box.length)
+        return;
+    label = copy((const uint8_t *)box.text, box.length);
+    other.label = label;
+    other.metadata = "{}";
+    INVAR_CHECK(invar_reward_of(&value, INVAR_REWARD_MATH, false, &other) == INVAR_OK);
+    INVAR_CHECK(value == 1.0);
+    free(label);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    size_t response = cut(data, size), at = response < size ? response + 1 : size;
+    size_t label = cut(data + at, size - at), rest = at + label < size ? at + label + 1 : size;
+    char *label_text = copy(data + at, label), *metadata = copy(data + rest, size - rest);
+    int32_t tokens[] = {1, -2, 3};
+    invar_rl_sample sample = {.tokens = tokens,
+                              .n_tokens = 3,
+                              .response = (char *)(uintptr_t)data,
+                              .response_bytes = response,
+                              .label = label_text,
+                              .metadata = metadata[0] ? metadata : "{}"};
+
+    judge(&sample);
+    judge_itself(&sample);
+    free(label_text);
+    free(metadata);
+    return 0;
+}

@@ -1,0 +1,91 @@
+/*
+ * rollout_file.c - fuzz target: a rollout file whose last line fits, whatever is before it.
+ *
+ * The input is the file without its last line, which is made here: otherwise nearly every input
+ * would be refused for it. What is accepted is written and read again, and must be the same.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/rollout_file.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/io/rollout_end.h"
+#include "tests/fuzz/fuzz.h"
+
+static void check_refusal(invar_status status)
+{
+    const char *message = invar_error_last()->message;
+
+    INVAR_CHECK(status == INVAR_E_CORRUPT || status == INVAR_E_UNSUPPORTED);
+    INVAR_CHECK(strncmp(message, "fuzz:", 5) == 0);
+    for (; *message; message++)
+        INVAR_CHECK((unsigned char)*message >= 0x20 && *message != 0x7F);
+}
+
+static void check_samples(const invar_rollout_data *data)
+{
+    for (int64_t i = 0; i < data->samples.count; i++) {
+        const invar_rl_sample *s = &data->samples.items[i];
+        INVAR_CHECK(s->prompt_tokens >= 1 && s->prompt_tokens <= s->n_tokens);
+        INVAR_CHECK(s->response[s->response_bytes] == '\0');
+        INVAR_CHECK(s->metadata[0] == '{' && s->label && s->prompt_text);
+    }
+}
+
+/* The canonical bytes of what was read, and of what is read from those, are the same. */
+static void check_round_trip(const invar_rollout_data *data)
+{
+    char path[64], *first, *second;
+    size_t first_bytes, second_bytes;
+    invar_rollout_data again;
+
+    snprintf(path, sizeof path, "fuzz-rollout-%d", (int)getpid());
+    INVAR_CHECK(invar_rollout_file_write(path, &data->header, data->samples.items,
+                                         data->samples.count) == INVAR_OK);
+    INVAR_CHECK(invar_file_read(&first, &first_bytes, path, 1 << 24) == INVAR_OK);
+    INVAR_CHECK(invar_rollout_file_read(&again, path) == INVAR_OK);
+    INVAR_CHECK(invar_rollout_file_write(path, &again.header, again.samples.items,
+                                         again.samples.count) == INVAR_OK);
+    INVAR_CHECK(invar_file_read(&second, &second_bytes, path, 1 << 24) == INVAR_OK);
+    INVAR_CHECK(first_bytes == second_bytes && memcmp(first, second, first_bytes) == 0);
+    unlink(path);
+    invar_rollout_data_release(&again);
+    invar_free(first);
+    invar_free(second);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    invar_rollout_data read;
+    invar_status status;
+    invar_sha256 sha;
+    int64_t lines = 0;
+    char *text;
+
+    INVAR_CHECK(invar_alloc((void **)&text, size + 1 + INVAR_ROLLOUT_END_SIZE, 1, "text") ==
+                INVAR_OK);
+    if (size > 0)
+        memcpy(text, data, size);
+    if (size > 0 && text[size - 1] != '\n')
+        text[size++] = '\n';
+    for (size_t i = 0; i < size; i++)
+        lines += text[i] == '\n';
+    invar_sha256_init(&sha);
+    invar_sha256_update(&sha, text, size);
+    invar_rollout_end(text + size, lines - 1, &sha);
+    status = invar_rollout_data_parse(&read, "fuzz", text, size + strlen(text + size));
+    if (status == INVAR_OK) {
+        check_samples(&read);
+        check_round_trip(&read);
+        invar_rollout_data_release(&read);
+    } else {
+        check_refusal(status);
+    }
+    invar_free(text);
+    return 0;
+}

@@ -1,0 +1,102 @@
+/*
+ * tokenizer.c - fuzz target: tokenizer.json, tokenizer_config.json and a text of any bytes.
+ *
+ * The input is these three with a byte 0xFF between them, which no UTF-8 has. Whatever the first
+ * two are, they are refused with a proper message or make a tokenizer whose ids are in range and
+ * whose streamed text is its decoded text. A tokenizer of our own must give every text back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/tokenizer.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tests/fuzz/fuzz.h"
+#include "tests/fuzz/scratch.h"
+#include "tests/tokenizer_json.h"
+
+/* Cuts the first part off, without the mark; "" where there is no more. */
+static const char *part(size_t *bytes_out, const uint8_t **data, size_t *size)
+{
+    const char *begin = (const char *)*data;
+    const uint8_t *mark = *size ? memchr(*data, 0xFF, *size) : NULL;
+
+    *bytes_out = mark ? (size_t)(mark - *data) : *size;
+    *data = mark ? mark + 1 : *data + *size;
+    *size -= *bytes_out + (mark != NULL);
+    return *bytes_out ? begin : "";
+}
+
+static void check_stream(const invar_tokenizer *t, const int32_t *ids, int64_t count, bool skip,
+                         const char *text, size_t bytes)
+{
+    invar_text_stream stream = {0};
+
+    for (int64_t i = 0; i < count; i++)
+        INVAR_CHECK(invar_text_stream_push(&stream, t, ids[i], skip) == INVAR_OK);
+    INVAR_CHECK(invar_text_stream_flush(&stream) == INVAR_OK);
+    INVAR_CHECK(stream.bytes == bytes && memcmp(stream.text, text, bytes) == 0);
+    invar_text_stream_release(&stream);
+}
+
+/* `exact`: decoding gives the text back. */
+static void use(const invar_tokenizer *t, const char *text, size_t bytes, bool exact)
+{
+    int32_t *ids;
+    int64_t count;
+    char *back;
+    size_t length;
+    invar_status status = invar_tokenizer_encode(&ids, &count, t, text, bytes);
+
+    if (status != INVAR_OK) {
+        fuzz_check_failure(status);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++)
+        INVAR_CHECK(ids[i] >= 0 && ids[i] < invar_tokenizer_size(t));
+    for (int skip = 0; skip < 2; skip++) {
+        INVAR_CHECK(invar_tokenizer_decode(&back, &length, t, ids, count, skip) == INVAR_OK);
+        INVAR_CHECK(!exact || (length == bytes && memcmp(back, text, bytes) == 0));
+        check_stream(t, ids, count, skip, back, length);
+        invar_free(back);
+    }
+    invar_free(ids);
+}
+
+static const invar_tokenizer *our_own(void)
+{
+    static invar_tokenizer *t;
+    static char json[TOKENIZER_JSON_SIZE];
+
+    if (!t) {
+        const tokenizer_json parts = {0};
+        invar_tokenizer_source source = {"own", json, tokenizer_json_write(json, &parts), NULL, 0};
+        INVAR_CHECK(invar_tokenizer_parse(&t, &source) == INVAR_OK);
+    }
+    return t;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    invar_tokenizer_source source = {.where = "fuzz"};
+    invar_tokenizer *t;
+    invar_status status;
+    const char *text;
+    size_t bytes;
+
+    source.json = part(&source.json_bytes, &data, &size);
+    source.config = part(&source.config_bytes, &data, &size);
+    text = part(&bytes, &data, &size);
+    if (source.config_bytes == 0)
+        source.config = NULL;
+    use(our_own(), text, bytes, true);
+    status = invar_tokenizer_parse(&t, &source);
+    if (status != INVAR_OK) {
+        fuzz_check_failure(status);
+        return 0;
+    }
+    use(t, text, bytes, false);
+    invar_tokenizer_free(t);
+    return 0;
+}

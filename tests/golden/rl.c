@@ -1,0 +1,104 @@
+/*
+ * rl.c - the bits of advantages, gradients and metrics, on every machine and by every compiler.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/hash.h"
+#include "tests/unit/rl/batch.h"
+
+enum { VARIANTS = 48 };
+
+static fixture f;
+static float dnow[TOKENS], dentropy[TOKENS], advantage[TOKENS], returns[TOKENS];
+
+/* All estimators, losses and corrections, mixed. */
+static invar_rl_options variant(int n)
+{
+    invar_rl_options o = usual_options();
+
+    o.estimator = (invar_estimator)(n % 6);
+    o.loss = n % 11 == 10 ? INVAR_LOSS_SFT : n % 7 == 6 ? INVAR_LOSS_VALUE : INVAR_LOSS_POLICY;
+    o.normalize_advantages = n % 5 == 0;
+    o.std_normalization = n % 4 != 3;
+    o.gamma = 0.99f;
+    o.lambd = 0.95f;
+    o.kl_coef = n % 3 == 0 ? 0.1f : 0.0f;
+    o.kl_type = (invar_kl)(n % 4);
+    o.use_kl_loss = n % 2;
+    o.kl_loss_coef = 0.07f;
+    o.unbiased_kl = n % 8 > 4;
+    o.eps_clip_c = n % 9 == 0 ? 1.5f : 0.0f;
+    o.value_clip = 0.2f;
+    o.entropy_coef = n % 3 == 1 ? 0.01f : 0.0f;
+    o.per_token_loss = n / 2 % 2;
+    o.constant_divisor = n % 13 == 0 ? 100.0f : 0.0f;
+    o.opd_kl_coef = n % 6 == 5 || n % 10 == 0 ? 0.4f : 0.0f;
+    o.use_opsm = n % 4 == 1;
+    o.opsm_delta = 0.01f;
+    o.use_tis = n % 5 == 1;
+    o.tis_clip = 1.2f;
+    o.tis_clip_low = 0.8f;
+    o.tis_icepop = n % 2;
+    o.use_mis = n % 5 > 2;
+    o.mis_level = (invar_mis_level)(n % 3);
+    o.mis_mode = (invar_mis_mode)(n / 3 % 3);
+    o.mis_high = 1.3f;
+    o.mis_rs = n % 2;
+    o.mis_rs_level = (invar_mis_level)(n / 2 % 3);
+    o.mis_rs_high = 1.6f;
+    o.mis_veto = 0.5f;
+    o.mis_batch_normalize = n / 4 % 2;
+    return o;
+}
+
+static void add(invar_digest *digest, const void *data, size_t bytes)
+{
+    invar_digest link;
+
+    invar_hash_bytes(&link, data, bytes);
+    invar_digest_chain(digest, &link);
+}
+
+static void add_step(invar_digest *digest, const invar_rl_options *options)
+{
+    size_t bytes = (size_t)f.tokens * sizeof(float), count;
+    const invar_loss_metric *metrics;
+    invar_loss *loss;
+
+    assert_ok(invar_rl_advantages(advantage, returns, &f.batch, options));
+    assert_ok(invar_loss_new(&loss, &f.batch, options, advantage, returns));
+    assert_ok(invar_loss_run(loss, 0, SAMPLES, f.now, f.entropy, dnow, dentropy));
+    assert_ok(invar_loss_metrics(&metrics, &count, loss));
+    add(digest, advantage, bytes);
+    add(digest, returns, bytes);
+    add(digest, dnow, bytes);
+    add(digest, dentropy, bytes);
+    for (size_t i = 0; i < count; i++)
+        add(digest, &metrics[i].value, sizeof(double));
+    invar_loss_free(loss);
+}
+
+static void test_golden_rl__rev1(void **state)
+{
+    static const char golden[] = "5bba1549241efb41b594544ac67289fc";
+    invar_digest digest = {{0}};
+    char text[INVAR_DIGEST_HEX_SIZE];
+
+    (void)state;
+    for (int n = 0; n < VARIANTS; n++) {
+        invar_rl_options options = variant(n);
+        fixture_init(&f, (uint64_t)(40 * n), n % 4 ? 50 : LONGEST);
+        add_step(&digest, &options);
+    }
+    invar_digest_format(text, &digest);
+    assert_string_equal(text, golden);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_golden_rl__rev1),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

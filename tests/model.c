@@ -1,0 +1,104 @@
+/*
+ * model.c - tiny models for tests.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/model.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+const char *invar_test_model_name(invar_test_model kind)
+{
+    static const char *const names[] = {"dense", "bias", "llama", "window", "experts"};
+
+    return names[kind];
+}
+
+invar_model_spec invar_test_spec(invar_test_model kind, bool wide)
+{
+    invar_model_spec s = {.family = INVAR_FAMILY_QWEN3,
+                          .vocab = 97,
+                          .hidden = wide ? 128 : 48,
+                          .layers = 2,
+                          .heads = 4,
+                          .kv_heads = wide ? 4 : 2,
+                          .head_dim = wide ? 32 : 16,
+                          .intermediate = wide ? 128 : 80,
+                          .max_positions = 256,
+                          .norm_eps = 1e-6f,
+                          .init_std = 0.15f,
+                          .tied = true,
+                          .qk_norm = true,
+                          .rope = {.theta = 10000.0},
+                          .eos = {96},
+                          .n_eos = 1};
+
+    switch (kind) {
+    case INVAR_TEST_MODEL_BIAS:
+    case INVAR_TEST_MODEL_WINDOW:
+        s.family = INVAR_FAMILY_QWEN2;
+        s.qk_norm = s.tied = false;
+        s.qkv_bias = true;
+        s.window = kind == INVAR_TEST_MODEL_WINDOW ? 5 : 0;
+        s.window_from = s.window ? 1 : 0;
+        break;
+    case INVAR_TEST_MODEL_LLAMA:
+        s.family = INVAR_FAMILY_LLAMA;
+        s.qk_norm = s.tied = false;
+        s.rope = (invar_rope_spec){500000.0, INVAR_ROPE_LLAMA3, 8.0, 1.0, 4.0, 64.0};
+        break;
+    case INVAR_TEST_MODEL_EXPERTS:
+        s.family = INVAR_FAMILY_QWEN3_MOE;
+        s.tied = false;
+        s.experts = 6;
+        s.experts_per_token = 2;
+        s.expert_intermediate = wide ? 128 : 48;
+        s.normalise_experts = true;
+        s.sparse[1] = true;
+        break;
+    default: break;
+    }
+    return s;
+}
+
+invar_model *invar_test_model_new(invar_test_model kind, invar_format format, uint32_t seed,
+                                  const invar_device *dev)
+{
+    bool wide = format != INVAR_FORMAT_FP32 && format != INVAR_FORMAT_BF16;
+    invar_model_spec spec = invar_test_spec(kind, wide);
+    invar_model *model = NULL;
+
+    assert_ok(invar_model_new(&model, &spec, format, dev));
+    assert_ok(invar_model_init(model, seed, dev));
+    // norms and biases that are not all alike
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        float *values = p->master.data;
+        for (int64_t j = 0; p->cols == 0 && j < p->rows; j++)
+            values[j] += invar_test_normal(seed + (uint64_t)i, (uint64_t)j, 0.2f);
+    }
+    assert_ok(invar_model_refresh(model, dev));
+    return model;
+}
+
+void invar_test_samples(invar_rl_samples *out, int64_t count, int64_t longest, int64_t vocab,
+                        uint64_t seed)
+{
+    uint64_t n = 0;
+
+    *out = (invar_rl_samples){0};
+    for (int64_t i = 0; i < count; i++) {
+        invar_rl_sample *s;
+        assert_ok(invar_rl_samples_append(&s, out));
+        s->index = i;
+        s->group = i / 2;
+        s->prompt_tokens = 1 + invar_test_random(seed, n++) % 9;
+        s->n_tokens = s->prompt_tokens + 1 + invar_test_random(seed, n++) % longest;
+        assert_ok(
+            invar_alloc((void **)&s->tokens, (size_t)s->n_tokens, sizeof *s->tokens, "tokens"));
+        for (int64_t j = 0; j < s->n_tokens; j++)
+            s->tokens[j] = (int32_t)(invar_test_random(seed, n++) % vocab);
+    }
+}

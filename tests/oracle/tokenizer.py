@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+# tokenizer.py [--seed N] [--out DIR] | --check [DIR] - what tokenizers, transformers say of text.
+#
+# Trains small byte-level BPE tokenizers with the patterns of GPT-2, Llama 3 and Qwen 2 and writes,
+# per tokenizer, tokenizer.json and expect.json: ids of strings, texts of ids, and checksums of the
+# ids of every code point in several places and of long mixed text. Renders the chat templates of
+# DIR/templates by transformers into templates.json. tests/unit/tokenizer/oracle.c compares.
+#
+# With --check it computes what DIR says of its tokenizers anew; all must be equal. DIR is the
+# folder tokenizer beside this program unless told otherwise.
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the tokenizer's oracle tests."""
+import argparse
+import array
+import json
+import pathlib
+import random
+import shutil
+import sys
+import zlib
+
+import tokenizers
+import transformers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, trainers
+from tokenizers import pre_tokenizers as pre
+from tokenizers import processors
+
+HERE = pathlib.Path(__file__).resolve().parent
+BLOCK = 4096
+LARGE_CHARS = 20000
+LARGE_TEXTS = 8
+
+# ---- text that C makes, too (tests/unit/tokenizer/oracle.c) --------------------------------------
+
+PUNCTUATION = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~"
+SPACES = [" ", "  ", "   ", "\t", "\n", "\n\n", "\r\n", "\u00a0", "\u3000", "\u2028", "\x0b",
+          "\x85"]
+PIECES = ["'s", "'S", "'\u017f", "'re", "'LL", "'Ve", "'d", "'M", " '", "<|im_start|>",
+          "<|im_end|>", "<|endoftext|>", " <|strip|>  ", "<|im_", "\U0001f600",
+          "e\u0301\u0323", "THE", "\u0130", "1234567", " the", "\u212b", "don't"]
+
+
+def mixed(seed, chars):
+    """Pseudo-random text of every kind."""
+    x = seed * 2654435761 % (1 << 32) + 1
+    out = []
+    for _ in range(chars):
+        x ^= x << 13 & 0xFFFFFFFFFFFFFFFF
+        x ^= x >> 7
+        x ^= x << 17 & 0xFFFFFFFFFFFFFFFF
+        kind, value = x % 16, x >> 8
+        if kind < 6:
+            out.append(chr(97 + value % 26))
+        elif kind == 6:
+            out.append(" ")
+        elif kind == 7:
+            out.append(chr(48 + value % 10))
+        elif kind == 8:
+            out.append(PUNCTUATION[value % len(PUNCTUATION)])
+        elif kind == 9:
+            out.append(SPACES[value % len(SPACES)])
+        elif kind == 10:
+            out.append(chr(0x80 + value % 0x2F80))
+        elif kind == 11:
+            out.append(chr(0x300 + value % 0x70))
+        elif kind == 12:
+            out.append(chr(0x4E00 + value % 0x5200))
+        elif kind == 13:
+            point = value % 0x110000
+            out.append(chr(point if not 0xD800 <= point < 0xE000 else 0x41))
+        elif kind == 14:
+            out.append(chr(0xAC00 + value % 11172))
+        else:
+            out.append(PIECES[value % len(PIECES)])
+    return "".join(out)
+
+
+def places(c):
+    """One character alone, between others, doubled, before and after what it may join."""
+    return f"{c} a{c}b {c}{c}'{c}1{c}1\n{c}\n{c}\u0301e{c}\u0323 q\u0345{c} {c}"
+
+
+# ---- tokenizers ----------------------------------------------------------------------------------
+
+CONTRACTIONS = "'s|'t|'re|'ve|'m|'ll|'d"
+REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+LLAMA3 = "(?i:" + CONTRACTIONS + r")|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + REST
+QWEN2 = "(?i:" + CONTRACTIONS + r")|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + REST
+
+WORDS = """the of and to in a is that for it as was with be by on not he I his but at are
+this have from or had an they which one you were her all she there would their we him been
+has when who will more no if out so said what up its about into than them can only other new
+some could time these two may then do first any my now such like our over man me even most
+made after also did many before must don't I'll we've it's they're you'd def return import
+self None print == != += -> // /* */ <b> </b> été naïve façade Straße über schön niño mañana
+São coração привет мир как дела это тест γειά σου κόσμε שלום עולם مرحبا بالعالم नमस्ते
+दुनिया สวัสดีชาวโลก 你好 世界 我们 学习 こんにちは 世界 カタカナ 안녕하세요 세계 한국어 tiếng Việt 😀 🎉 👩‍👩‍👧 1 12 123
+1234 2024 3.14 1,000 ½ ² Ⅷ x² \\frac{1}{2} boxed""".split()
+
+
+def corpus(seed):
+    chance = random.Random(seed)
+    ends = ["", "", "", ".", ",", "!", "?", "\n", "\n\n", "  ", "\t", "...", ")"]
+    lines = [" ".join(chance.choice(WORDS) + chance.choice(ends) for _ in range(60))
+             for _ in range(400)]
+    return lines + [mixed(seed + i, 400) for i in range(40)]
+
+
+def byte_level(split):
+    return pre.Sequence([pre.Split(Regex(split), "isolated"),
+                         pre.ByteLevel(add_prefix_space=False, use_regex=False)])
+
+
+def train(name, seed):
+    tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama3"))
+    if name == "qwen2":
+        tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = {"gpt2": pre.ByteLevel(add_prefix_space=True),
+                               "llama3": byte_level(LLAMA3), "qwen2": byte_level(QWEN2)}[name]
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False,
+                                  initial_alphabet=pre.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(corpus(seed), trainer)
+    tokenizer.add_tokens([AddedToken("<|endoftext|>", special=True, normalized=False),
+                          AddedToken("<|im_start|>", special=True, normalized=False),
+                          AddedToken("<|im_end|>", special=True, normalized=False)])
+    tokenizer.add_tokens([AddedToken("<|strip|>", lstrip=True, rstrip=True, normalized=False),
+                          AddedToken("<tool_call>", special=False, normalized=False),
+                          AddedToken("caf\u00e9s", special=False, normalized=True)])
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    if name == "llama3":
+        tokenizer.post_processor = processors.Sequence([
+            processors.ByteLevel(trim_offsets=True),
+            processors.TemplateProcessing(single="<|im_start|> $A", special_tokens=[
+                ("<|im_start|>", tokenizer.token_to_id("<|im_start|>"))])])
+    return tokenizer
+
+
+def write(folder, name, tokenizer):
+    """tokenizer.json, with the merges of one of them in the old spelling, and its config."""
+    data = json.loads(tokenizer.to_str())
+    if name == "qwen2":
+        data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
+    place = folder / name
+    place.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(data, ensure_ascii=False, indent=None, separators=(",", ":"))
+    (place / "tokenizer.json").write_text(text + "\n", encoding="utf-8")
+    config = {"eos_token": "<|im_end|>", "added_tokens_decoder": {
+        str(token["id"]): {"content": token["content"]} for token in data["added_tokens"]}}
+    (place / "tokenizer_config.json").write_text(json.dumps(config, indent=1) + "\n")
+
+
+# ---- what they say -------------------------------------------------------------------------------
+
+TRICKY = [
+    "", " ", "  ", "\n", " \n", "\n ", "\r\n", "\t\t", "a", " a", "a ", "  a", "a  b", "a   b  ",
+    "\n\n\n", " \n \n ", "a\n\nb", "a \n b", "x\r\n\r\ny", "\u00a0", "\u00a0a", " \u00a0 a",
+    "\u3000\u3000x", "a\u2028b", "a\u2029\u2029b", "\x1c\x1d\x1e\x1f", "\x85\x85a",
+    "\u180e\u200b\ufeff", "'s", "'S", "'\u017f", "'\u017f\u017f", "x'\u017fy", "don't", "DON'T",
+    "we'll", "WE'LL", "'lL", "'re've", "'", "''", "''s", "' s", "'sa", "'\u212a", "'R\u0395", "I'm",
+    "I'M", "I'd've", "l'\u00e9t\u00e9", "'1", "'t1", "1", "12", "123", "1234", "12345678", " 123",
+    "1 2 3", "1,234.56", "\u00bd\u00b2\u2167", "\u0663\u0664\u0665\u0666", "\u4e00\u4e8c\u4e09",
+    "a1b2", "1a", "1'sa", "x=1+2", "!!!", " !!!", "!!!\n\n", "!!!\r\n x", "! \n", "... a", "\u00e9",
+    "e\u0301", "e\u0301\u0323", "e\u0323\u0301", "\u1e69", "s\u0323\u0307", "s\u0307\u0323",
+    "\u212b", "A\u030a", "\u1100\u1161\u11a8", "\uac00\u11a8", "\u0958", "\u0915\u093c", "\u0344",
+    "\u0308\u0301", "\u2126", "\u0374", "\u1fef", "\U0001d15e", "\ufb1d", "\u11935\u11930",
+    "a\u0898\u0301", "a\u0301\u0898\u0323", "a" + "\u0301" * 40 + "\u0323" * 40,
+    "q\u0327\u0323\u0345\u0301", "\u0b47\u0b56\u0b3e", "\u0dd9\u0dcf\u0dca", "\u0130stanbul",
+    "\ufb03", "\u1e9e", "\u01c4\u01c5\u01c6", "\U0001d7d8\U0001d400",
+    "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f3f3\ufe0f\u200d\U0001f308",
+    "\U0001f1e9\U0001f1ea", "\U00010400\U0002a6d6", "\U0010ffff", "\ufffd\uffff\ufffe",
+    "\U000105c0\U00010d40", "\U0002ebf0", "\u1c89", "\ue000", "\u0378", "\U00011f00", "\U0001e4d0",
+    "<|im_start|>", "<|im_start|>user\nhi<|im_end|>\n", "<|im_start|><|im_start|>", "a<|im_end|>b",
+    "<|im_", "<|im_start|", "<<|im_end|>>", " <|im_end|> ", "a <|strip|> b", "a  <|strip|>  b",
+    "<|strip|>", "  <|strip|>  <|strip|>  ", "\u3000<|strip|>\u2028x",
+    "<|im_end|>  <|strip|>  <|im_end|>", "<tool_call>\n{}", "<tool_call>x</tool_call>",
+    "caf\u00e9s", "cafe\u0301s", "caf\u00e9", " caf\u00e9s caf\u00e9s", "caf\u00e9<|im_end|>s",
+    "<|endoftext|>", "def f(x):\n    return x\n", "if (a) {\n\t\tb();\n}", "{\"a\": [1, 2]}",
+    "http://a.b/c?d=e&f=g", "\\boxed{42}", "The quick brown fox.", "Hello, world!",
+    "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
+    "\u4f60\u597d\uff0c\u4e16\u754c\uff01", "\u3053\u3093\u306b\u3061\u306f\u4e16\u754c",
+    "\uc548\ub155\ud558\uc138\uc694 \uc138\uacc4", "\u0645\u0631\u062d\u0628\u0627",
+    "\u0e2a\u0e27\u0e31\u0e2a\u0e14\u0e35", "a" * 300, "ab" * 200, " " * 100, "\n" * 50 + "x",
+    "=" * 77, "the the the", "aaaaaaab", "\u00e9" * 50,
+]
+
+
+def checksum(crc, ids):
+    return zlib.crc32(array.array("i", [len(ids)] + ids).tobytes(), crc)
+
+
+def encode(tokenizer, texts):
+    return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+def sweep(tokenizer):
+    """[number of ids, checksum] of every block of code points."""
+    out = []
+    for first in range(0, 0x110000, BLOCK):
+        points = [p for p in range(first, first + BLOCK) if not 0xD800 <= p < 0xE000]
+        total, crc = 0, 0
+        for ids in encode(tokenizer, [places(chr(p)) for p in points]):
+            total += len(ids)
+            crc = checksum(crc, ids)
+        out.append([total, crc])
+    return out
+
+
+def large(tokenizer, seed):
+    out = []
+    for i in range(LARGE_TEXTS):
+        text = mixed(seed + i, LARGE_CHARS)
+        ids = encode(tokenizer, [text])[0]
+        out.append({"seed": seed + i, "text": zlib.crc32(text.encode()), "count": len(ids),
+                    "ids": checksum(0, ids)})
+    return out
+
+
+def decodes(tokenizer, seed):
+    chance = random.Random(seed)
+    size = tokenizer.get_vocab_size()
+    out = []
+    for i in range(80):
+        top = 256 if i % 2 else size + 20
+        ids = [chance.randrange(top) for _ in range(chance.randrange(1, 16))]
+        for skip in (False, True):
+            text = tokenizer.decode(ids, skip_special_tokens=skip)
+            if "\0" not in text:
+                out.append({"ids": ids, "skip": skip, "text": text})
+    return out
+
+
+def expect(place, seed):
+    tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
+    chance = random.Random(seed)
+    texts = TRICKY + [mixed(chance.randrange(1 << 30), chance.randrange(1, 25)) for _ in range(150)]
+    texts = [text for text in texts if "\0" not in text]
+    return {"tokenizers": tokenizers.__version__, "seed": seed,
+            "strings": [{"text": text, "ids": ids}
+                        for text, ids in zip(texts, encode(tokenizer, texts))],
+            "decodes": decodes(tokenizer, seed), "large": large(tokenizer, seed),
+            "sweep": sweep(tokenizer)}
+
+
+# ---- chat templates ------------------------------------------------------------------------------
+
+def message(role, content, **more):
+    return {"role": role, "content": content, **more}
+
+
+def call(name, arguments):
+    return {"type": "function", "function": {"name": name, "arguments": arguments}}
+
+
+TOOLS = [{"type": "function", "function": {
+    "name": "weather", "description": "The weather of a city, <now> & \"later\"",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}, "days": {
+        "type": "integer", "default": 1}}, "required": ["city"]}}}]
+
+CHATS = [
+    [message("user", "Hello")],
+    [message("system", "Be brief."), message("user", "2+2?"), message("assistant", "4"),
+     message("user", "  and\n\n3+3? ")],
+    [message("system", ""), message("user", "<|im_start|>user {{ messages }} {% if %}")],
+    [message("user", "\u00e9 \u4e16\u754c \U0001f600 \u2028 \\ \" ' <b>&amp;</b>\t")],
+    [message("user", "How is it in Paris?"),
+     message("assistant", "", tool_calls=[call("weather", {"city": "Paris", "days": 2, "f": 1.5})]),
+     message("tool", "{\"sky\": \"clear\"}"), message("tool", "17 \u00b0C"),
+     message("assistant", "Clear.", reasoning_content="The tool says so."),
+     message("user", "Thanks"), message("assistant", "<think>\nhm\n</think>\n\nYou are welcome.")],
+    [message("user", [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])],
+    [message("assistant", "first"), message("user", "x")],
+]
+
+KWARGS = [{}, {"enable_thinking": False}, {"date_string": "1 Jan 2030", "style": {"a": [1, None]}}]
+TOKENS = {"bos_token": "<|begin|>", "eos_token": "<|im_end|>"}
+
+
+def templates(folder):
+    """What transformers makes of each template and chat; null where it raises."""
+    plain = Tokenizer(models.BPE())
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=plain, **TOKENS)
+    out = []
+    for path in sorted(folder.glob("*.jinja")):
+        fast.chat_template = path.read_text(encoding="utf-8")
+        for n, chat in enumerate(CHATS):
+            for tools in (None, TOOLS):
+                kwargs = KWARGS[(n + (tools is None)) % len(KWARGS)]
+                for prompt in (False, True):
+                    try:
+                        text = fast.apply_chat_template(chat, tools=tools, tokenize=False,
+                                                        add_generation_prompt=prompt, **kwargs)
+                    except Exception:
+                        text = None
+                    out.append({"template": path.name, "messages": chat, "tools": tools,
+                                "kwargs": kwargs, "prompt": prompt, "text": text})
+    out.sort(key=lambda case: (case["template"], KWARGS.index(case["kwargs"])))
+    return {"transformers": transformers.__version__, "tokens": TOKENS, "cases": out}
+
+
+# ---- files ---------------------------------------------------------------------------------------
+
+def dump(data):
+    """JSON with one element of a long list a line."""
+    lines = [f"{json.dumps(key)}:" + (
+        "[\n" + ",\n".join(json.dumps(item, separators=(",", ":")) for item in value) + "]"
+        if isinstance(value, list) else json.dumps(value)) for key, value in data.items()]
+    return "{" + ",\n".join(lines) + "}\n"
+
+
+def check(folder):
+    bad = 0
+    for place in sorted(p.parent for p in folder.glob("*/expect.json")):
+        text = (place / "expect.json").read_text()
+        if dump(expect(place, json.loads(text)["seed"])) != text:
+            print(f"{place.name}/expect.json is not what tokenizers {tokenizers.__version__} says")
+            bad += 1
+    if dump(templates(folder / "templates")) != (folder / "templates.json").read_text():
+        print(f"templates.json is not what transformers {transformers.__version__} says")
+        bad += 1
+    return bad
+
+
+def main():
+    parser = argparse.ArgumentParser(usage="tokenizer.py [--seed N] [--out DIR] | --check [DIR]")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=pathlib.Path, default=HERE / "tokenizer")
+    parser.add_argument("--check", type=pathlib.Path, nargs="?", const=HERE / "tokenizer")
+    args = parser.parse_args()
+    if args.check:
+        return 1 if check(args.check) else 0
+    for name in ("gpt2", "llama3", "qwen2"):
+        write(args.out, name, train(name, args.seed))
+        data = expect(args.out / name, args.seed)
+        (args.out / name / "expect.json").write_text(dump(data))
+    if args.out != HERE / "tokenizer":
+        shutil.copytree(HERE / "tokenizer/templates", args.out / "templates", dirs_exist_ok=True)
+    (args.out / "templates.json").write_text(dump(templates(args.out / "templates")))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

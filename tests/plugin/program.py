@@ -1,0 +1,177 @@
+#!/usr/bin/env python3
+# program.py MODE - a plug-in that greets properly unless MODE says otherwise, and then misbehaves.
+# SPDX-License-Identifier: Apache-2.0
+"""What a program can do wrong, by name."""
+import json
+import os
+import signal
+import sys
+import time
+
+KINDS = ["reward", "group_reward", "filter", "loss", "hook"]
+
+
+def say(text):
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def greet(mode):
+    greeting = {"invar": 1, "name": "program " + mode, "kinds": KINDS}
+    if mode == "exit-at-once":
+        sys.exit(3)
+    if mode == "greet-rubbish":
+        say("hello\n")
+        time.sleep(600)
+    if mode == "greet-version":
+        greeting["invar"] = 2
+    if mode == "greet-nameless":
+        del greeting["name"]
+    if mode == "greet-kinds":
+        greeting["kinds"] = ["filter", 7, "dance"]
+    sys.stdin.readline()
+    say(json.dumps(greeting) + "\n")
+
+
+def answer(request):
+    n = len(request.get("samples", []))
+    count = len(request.get("logp", []))
+    reply = {"id": request["id"]}
+    if request["call"] == "filter":
+        reply["verdicts"] = ["keep", "remove", "drop"][:n] + ["keep"] * (n - 3)
+    elif request["call"] == "loss":
+        reply["dlogp"] = request["logp"]
+        reply["loss"] = request["old"][:count]
+    elif request["call"] != "hook":
+        reply["rewards"] = [s["index"] / 8 for s in request["samples"]]
+    return reply
+
+
+def crash(_):
+    print("first line", file=sys.stderr)
+    print("Traceback: it hurts\n", file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def exit_code(_):
+    print("no model: cannot judge", file=sys.stderr, flush=True)
+    sys.exit(3)
+
+
+def rubbish(_):
+    say("\xff this is no JSON\n")
+
+
+def deep(_):
+    say("[" * 100000 + "\n")
+
+
+def partial(reply):
+    say(json.dumps(reply)[:-3])
+    sys.exit(0)
+
+
+def huge(_):
+    block = "x" * (1 << 20)
+    while True:
+        say(block)
+
+
+def wrong_id(reply):
+    say(json.dumps({**reply, "id": reply["id"] + 1}) + "\n")
+
+
+def no_id(reply):
+    del reply["id"]
+    say(json.dumps(reply) + "\n")
+
+
+def close_output(_):
+    os.close(1)
+    time.sleep(600)
+
+
+def flood(reply):
+    """Much on standard error, then a good reply."""
+    for _ in range(2000):
+        sys.stderr.write("y" * 999 + "\n")
+    say(json.dumps(reply) + "\n")
+
+
+def two_lines(reply):
+    say((json.dumps(reply) + "\n") * 2)
+
+
+def count(reply):
+    say(json.dumps({**reply, "rewards": [1.0]}) + "\n")
+
+
+def nan(reply):
+    say(json.dumps(reply).replace("0.125", "NaN") + "\n")
+
+
+def overflow(reply):
+    say(json.dumps(reply).replace("0.125", "1e999") + "\n")
+
+
+def text(reply):
+    say(json.dumps(reply).replace("0.125", '"1"') + "\n")
+
+
+def nothing(reply):
+    say(json.dumps({"id": reply["id"]}) + "\n")
+
+
+def refuse(reply):
+    say(json.dumps({"id": reply["id"], "error": "the judge is\nout"}) + "\n")
+
+
+def environment(reply):
+    """Rewards are what this process was given: open descriptors above 2, and its process group."""
+    fds = len([fd for fd in os.listdir("/proc/self/fd") if int(fd) > 2]) - 1
+    leads = 1.0 if os.getpgid(0) == os.getpid() else 0.0
+    reply["rewards"][:2] = [fds, leads]
+    say(json.dumps(reply) + "\n")
+
+
+def early():
+    """Replies before it has read the request."""
+    sys.stdin.read(1)
+    say('{"id":0,"rewards":[]}\n')
+    time.sleep(600)
+
+
+def late(reply):
+    """A second line after the reply; a file says that it is there."""
+    say(json.dumps(reply) + "\n")
+    say(json.dumps(reply) + "\n")
+    with open(sys.argv[2], "w", encoding="ascii") as file:
+        file.write("done")
+
+
+MODES = {"crash": crash, "exit": exit_code, "rubbish": rubbish, "deep": deep, "partial": partial,
+         "huge": huge, "wrong-id": wrong_id, "no-id": no_id, "close": close_output,
+         "flood": flood, "two-lines": two_lines, "late": late, "count": count, "nan": nan,
+         "overflow": overflow, "text": text, "nothing": nothing, "refuse": refuse,
+         "environment": environment}
+
+
+def main():
+    mode = sys.argv[1]
+    greet(mode)
+    if mode == "leave":
+        sys.exit(0)
+    if mode == "early":
+        early()
+    for line in sys.stdin:
+        reply = answer(json.loads(line))
+        if mode in MODES:
+            MODES[mode](reply)
+        else:
+            say(json.dumps(reply) + "\n")
+    if mode == "stay":
+        time.sleep(600)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,221 @@
+/*
+ * model.c - bits of log-probabilities and gradients do not depend on how samples are executed.
+ *
+ * Every kind of model in every format it can have: packed together or one by one, in micro-batches
+ * of any size, with activations kept or computed again, with logits in pieces, on 1 to 3 threads.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "engine/train/micro_batch.h"
+#include "engine/train/optimizer.h"
+#include "tests/model.h"
+
+#define SAMPLES 7
+#define MAX_TOKENS 512
+
+/* How one run executes the same samples. */
+typedef struct execution {
+    int64_t micro_batch; /* samples */
+    bool recompute;
+    int64_t head_rows;
+} execution;
+
+typedef struct outcome {
+    float logp[MAX_TOKENS], entropy[MAX_TOKENS];
+    int64_t tokens;
+    invar_grads *grads;
+} outcome;
+
+static void gradient(float *out, int64_t first, int64_t count, uint64_t seed, float scale)
+{
+    for (int64_t i = 0; i < count; i++)
+        out[i] = invar_test_normal(seed, (uint64_t)(first + i), scale);
+}
+
+static void run(outcome *out, const invar_model *model, const invar_rl_samples *samples,
+                const invar_device *dev, const execution *how)
+{
+    invar_pass_options options = {true, how->recompute, how->head_rows};
+    invar_micro_batch batch = {0};
+    invar_pass *pass = NULL;
+    int64_t units[SAMPLES + 1];
+
+    for (int64_t i = 0; i <= SAMPLES; i++)
+        units[i] = i;
+    out->tokens = 0;
+    assert_ok(invar_pass_new(&pass, dev, &options));
+    assert_ok(invar_grads_new(&out->grads, model));
+    for (int64_t first = 0; first < samples->count; first += how->micro_batch) {
+        int64_t left = samples->count - first;
+        int64_t count = how->micro_batch < left ? how->micro_batch : left;
+        invar_micro_batch_plan plan = {first, count, units + first, count, 0.7f, false};
+        float dlogp[MAX_TOKENS], dentropy[MAX_TOKENS];
+
+        assert_ok(invar_micro_batch_fill(&batch, samples->items, &plan));
+        assert_ok(invar_pass_run(pass, model, &batch.rows));
+        assert_ok(invar_pass_head(pass, &batch.head, out->logp + out->tokens,
+                                  out->entropy + out->tokens));
+        gradient(dlogp, out->tokens, batch.head.count, 3, 1.0f);
+        gradient(dentropy, out->tokens, batch.head.count, 4, 0.1f);
+        assert_ok(invar_pass_backward(pass, dlogp, dentropy, out->grads));
+        out->tokens += batch.head.count;
+    }
+    assert_ok(invar_grads_join(out->grads, model, dev));
+    invar_micro_batch_release(&batch);
+    invar_pass_free(pass);
+}
+
+static void assert_same(const outcome *a, const outcome *b, const invar_model *model)
+{
+    assert_int_equal(a->tokens, b->tokens);
+    invar_assert_bits_f32(a->logp, b->logp, a->tokens, "log-probabilities");
+    invar_assert_bits_f32(a->entropy, b->entropy, a->tokens, "entropies");
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_tensor *t = &a->grads->of[i];
+        invar_assert_bits_f32(t->data, b->grads->of[i].data, t->shape[0] * t->row_stride,
+                              model->params[i].name);
+    }
+}
+
+/* A gradient that is zero throughout would make every comparison of it empty. */
+static void assert_moves(const outcome *a, const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_tensor *t = &a->grads->of[i];
+        const float *values = t->data;
+        int64_t count = t->shape[0] * t->row_stride, moved = 0;
+        for (int64_t j = 0; j < count; j++)
+            moved += values[j] != 0.0f;
+        if (!moved)
+            fail_msg("the gradient of %s is zero", model->params[i].name);
+    }
+}
+
+static void sweep(invar_test_model kind, invar_format format, invar_numerics numerics)
+{
+    static const execution ways[] = {
+        {1, false, 0}, {2, true, 0}, {SAMPLES, true, 1}, {3, false, 5}, {SAMPLES, false, 4}};
+    invar_device dev;
+    invar_rl_samples samples;
+    outcome reference = {0};
+    invar_model *model;
+
+    invar_test_device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 2);
+    model = invar_test_model_new(kind, format, 11, &dev);
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    run(&reference, model, &samples, &dev, &(execution){SAMPLES, false, 0});
+    assert_moves(&reference, model);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        invar_device other;
+        outcome got = {0};
+        invar_test_device_init(&other, numerics, INVAR_CPU_PATH_SIMD, 1 + (int)i % 3);
+        run(&got, model, &samples, &other, &ways[i]);
+        assert_same(&got, &reference, model);
+        invar_grads_free(got.grads);
+        invar_test_device_release(&other);
+    }
+    invar_grads_free(reference.grads);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+    invar_test_device_release(&dev);
+}
+
+static void test_model__bits_invariant_to_execution(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
+        for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
+            for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++) {
+                // the default runs every kind in f32 and every format of two kinds
+                bool low = kind == INVAR_TEST_MODEL_DENSE || kind == INVAR_TEST_MODEL_EXPERTS;
+                if (!invar_test_full() && format != INVAR_FORMAT_FP32 && !low)
+                    continue;
+                sweep((invar_test_model)kind, (invar_format)format, (invar_numerics)numerics);
+            }
+}
+
+/* The control: other weights, or another neighbour inside the sample, move the bits. */
+static void test_model__bits_follow_the_inputs(void **state)
+{
+    invar_device dev;
+    invar_rl_samples samples;
+    outcome a = {0}, b = {0}, c = {0};
+    execution way = {SAMPLES, false, 0};
+    invar_model *model;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, &dev);
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    run(&a, model, &samples, &dev, &way);
+    samples.items[3].tokens[0] ^= 1;
+    run(&b, model, &samples, &dev, &way);
+    assert_true(invar_bits_differ(a.logp, b.logp, sizeof a.logp));
+    samples.items[3].tokens[0] ^= 1;
+    ((float *)model->params[0].master.data)[samples.items[0].tokens[0] * model->spec.hidden] +=
+        1.0f;
+    assert_ok(invar_model_refresh(model, &dev));
+    run(&c, model, &samples, &dev, &way);
+    assert_true(invar_bits_differ(a.logp, c.logp, sizeof a.logp));
+    invar_grads_free(a.grads);
+    invar_grads_free(b.grads);
+    invar_grads_free(c.grads);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+    invar_test_device_release(&dev);
+}
+
+/* Replaying the routing that the router chooses by itself changes nothing; another one does. */
+static void test_model__routing_replays(void **state)
+{
+    invar_device dev;
+    invar_rl_samples samples;
+    invar_micro_batch batch = {0};
+    invar_pass *pass = NULL;
+    invar_model *model;
+    float own[MAX_TOKENS], replayed[MAX_TOKENS];
+    int32_t chosen[4 * MAX_TOKENS];
+    int64_t units[SAMPLES + 1] = {0, 1, 2, 3, 4, 5, 6, 7};
+    invar_micro_batch_plan plan = {0, SAMPLES, units, SAMPLES, 1.0f, false};
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, &dev);
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    assert_ok(invar_pass_new(&pass, &dev, &(invar_pass_options){0}));
+    assert_ok(invar_micro_batch_fill(&batch, samples.items, &plan));
+    memset(chosen, 0, sizeof chosen);
+    batch.rows.routing = chosen;
+    assert_ok(invar_pass_run(pass, model, &batch.rows));
+    assert_ok(invar_pass_head(pass, &batch.head, own, NULL));
+    batch.rows.routing = NULL;
+    batch.rows.routing_replay = chosen;
+    assert_ok(invar_pass_run(pass, model, &batch.rows));
+    assert_ok(invar_pass_head(pass, &batch.head, replayed, NULL));
+    invar_assert_bits_f32(replayed, own, batch.head.count, "replayed");
+    for (int64_t i = 0; i < batch.rows.count; i++) { // others, still distinct
+        chosen[2 * i] = (chosen[2 * i] + 1) % 6;
+        chosen[2 * i + 1] = (chosen[2 * i] + 2) % 6;
+    }
+    assert_ok(invar_pass_run(pass, model, &batch.rows));
+    assert_ok(invar_pass_head(pass, &batch.head, replayed, NULL));
+    assert_true(invar_bits_differ(own, replayed, (size_t)batch.head.count * sizeof *own));
+    invar_micro_batch_release(&batch);
+    invar_pass_free(pass);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+    invar_test_device_release(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_model__bits_invariant_to_execution),
+        cmocka_unit_test(test_model__bits_follow_the_inputs),
+        cmocka_unit_test(test_model__routing_replays),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,537 @@
+/*
+ * rollout.c - a sample depends on its prompt, its coordinates and the weights, on nothing else.
+ *
+ * Tokens, log-probabilities and routing are compared bit by bit, whatever the number of sequences
+ * at a time, the chunk, the pages, the threads, the neighbours and their order; and with the packed
+ * forward of training. Whatever must matter (coordinates, seed, weights) is shown to.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rollout/feed.h"
+#include "tests/unit/rollout/prompts.h"
+
+enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
+
+static const int32_t ends[] = {96, 3, 17, 40, 55, 60};
+static const invar_sampling usual = {.seed = 11,
+                                     .temperature = 0.8f,
+                                     .top_p = 1.0f,
+                                     .max_response = RESPONSE,
+                                     .stop_ids = ends,
+                                     .n_stop_ids = 6};
+
+typedef struct setting {
+    invar_test_model kind;
+    invar_format format;
+    invar_numerics numerics;
+} setting;
+
+/* ---- generation ------------------------------------------------------------------------------ */
+
+static void generate(invar_rl_samples *samples, const invar_model *model, const invar_device *dev,
+                     const invar_rollout_limits *limits, const invar_sampling *sampling)
+{
+    invar_rollout *rollout;
+
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
+    assert_ok(invar_rollout_run(rollout, samples->items, samples->count, sampling, NULL, NULL));
+    invar_rollout_free(rollout);
+}
+
+static void generate_new(invar_rl_samples *samples, const invar_model *model,
+                         const invar_device *dev, const invar_rollout_limits *limits,
+                         const invar_sampling *sampling)
+{
+    assert_ok(prompts_new(samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+    generate(samples, model, dev, limits, sampling);
+}
+
+static void describe(char *out, size_t size, const setting *s, const char *what)
+{
+    snprintf(out, size, "%s %s %s: %s", invar_test_model_name(s->kind),
+             invar_format_name(s->format), invar_numerics_name(s->numerics), what);
+}
+
+/* ---- execution ------------------------------------------------------------------------------- */
+
+/* One way to execute. `tight`: not one page more than the longest sequence needs, or (2) one. */
+typedef struct way {
+    int threads;
+    int64_t concurrency, chunk, page_size;
+    int tight;
+    bool alone; /* no prefix sharing */
+} way;
+
+static const way ways[] = {
+    {1, 1, 512, 16, 0, false}, {2, 2, 1, 1, 0, false},   {1, 5, 3, 2, 2, false},
+    {3, 64, 7, 64, 0, true},   {1, 64, 1, 16, 1, false}, {2, 5, 512, 1, 2, false},
+    {1, 2, 7, 2, 1, true},     {3, 64, 3, 16, 2, false},
+};
+
+#define WAYS ((int64_t)(sizeof ways / sizeof *ways))
+
+static void check_way(const invar_rl_samples *expected, const invar_model *model, const setting *s,
+                      const way *w)
+{
+    int64_t rows = LONGEST + RESPONSE - 1;
+    invar_rollout_limits limits = {
+        .concurrency = w->concurrency,
+        .chunk = w->chunk,
+        .page_size = w->page_size,
+        .pages = w->tight ? (rows + w->page_size - 1) / w->page_size + w->tight - 1 : 0,
+        .no_prefix_sharing = w->alone};
+    invar_rl_samples samples;
+    invar_device dev;
+    char what[160], way_text[80];
+
+    snprintf(way_text, sizeof way_text, "%d threads, %d at a time, chunk %d, page %d, %d, %d",
+             w->threads, (int)w->concurrency, (int)w->chunk, (int)w->page_size, w->tight, w->alone);
+    describe(what, sizeof what, s, way_text);
+    invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, w->threads);
+    generate_new(&samples, model, &dev, &limits, &usual);
+    prompts_assert_equal(&samples, expected, what);
+    invar_rl_samples_reset(&samples);
+    invar_test_device_release(&dev);
+}
+
+/* Every combination of the numbers, for one model. */
+static void check_all_ways(const invar_rl_samples *expected, const invar_model *model,
+                           const setting *s)
+{
+    static const int64_t at_a_time[] = {1, 2, 5, 64}, chunks[] = {1, 3, 7, 512};
+    static const int64_t page_sizes[] = {1, 2, 16, 64};
+
+    for (int i = 0; i < 4 * 4 * 4 * 3 * 2 * 3; i++) {
+        way w = {.threads = 1 + i % 3,
+                 .tight = i / 3 % 3,
+                 .alone = i / 9 % 2,
+                 .concurrency = at_a_time[i / 18 % 4],
+                 .chunk = chunks[i / 72 % 4],
+                 .page_size = page_sizes[i / 288]};
+        check_way(expected, model, s, &w);
+    }
+}
+
+/* ---- training -------------------------------------------------------------------------------- */
+
+/* All samples packed, as training has them: log-probabilities of responses, routing. */
+typedef struct packed {
+    invar_rows rows;
+    invar_head_rows head;
+    int32_t ids[2048], positions[2048], targets[2048], routing[4096];
+    int64_t start[64], row[2048], head_start[64];
+    invar_sample_coords coords[2048];
+    float logp[2048];
+} packed;
+
+static void pack(packed *p, const invar_rl_samples *samples, float temperature)
+{
+    int64_t t = 0, r = 0;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+
+        p->start[i] = t;
+        p->head_start[i] = r;
+        for (int64_t n = 0; n < s->n_tokens; n++, t++) {
+            p->ids[t] = s->tokens[n];
+            p->positions[t] = (int32_t)n;
+            if (n + 1 < s->n_tokens && n + 1 >= s->prompt_tokens) {
+                p->row[r] = t;
+                p->coords[r] = (invar_sample_coords){(uint32_t)n + 1, s->draw, s->rollout};
+                p->targets[r++] = s->tokens[n + 1];
+            }
+        }
+    }
+    p->start[samples->count] = t;
+    p->head_start[samples->count] = r;
+    assert_true(t <= 2048 && samples->count < 64);
+    p->rows = (invar_rows){.count = t,
+                           .ids = p->ids,
+                           .positions = p->positions,
+                           .samples = {p->start, samples->count},
+                           .units = {p->start, samples->count},
+                           .routing = p->routing};
+    p->head = (invar_head_rows){.count = r,
+                                .row = p->row,
+                                .targets = p->targets,
+                                .units = {p->head_start, samples->count},
+                                .temperature = temperature};
+}
+
+/* The tokens follow from training's logits and the coordinates (position, draw, rollout). */
+static void check_draws(packed *p, invar_pass *pass, const invar_device *dev,
+                        const invar_sampling *sampling)
+{
+    static int32_t tokens[2048];
+    invar_sample_args args = {.tokens = invar_tensor_1d(tokens, INVAR_DTYPE_I32, p->head.count),
+                              .coords = p->coords,
+                              .seed = sampling->seed,
+                              .purpose = sampling->purpose,
+                              .temperature = sampling->temperature,
+                              .top_k = sampling->top_k,
+                              .top_p = sampling->top_p,
+                              .min_p = sampling->min_p};
+
+    assert_ok(invar_pass_logits(&args.logits, pass, p->row, p->head.count));
+    assert_ok(invar_sample(dev, &args));
+    assert_memory_equal(tokens, p->targets, (size_t)p->head.count * sizeof *tokens);
+}
+
+static void check_training(const invar_rl_samples *samples, const invar_model *model,
+                           const invar_device *dev, const invar_sampling *sampling,
+                           const char *what)
+{
+    static packed p;
+    const invar_pass_options options = {.train = true};
+    invar_pass *pass;
+
+    pack(&p, samples, sampling->temperature == 0.0f ? 1.0f : sampling->temperature);
+    assert_ok(invar_pass_new(&pass, dev, &options));
+    assert_ok(invar_pass_run(pass, model, &p.rows));
+    assert_ok(invar_pass_head(pass, &p.head, p.logp, NULL));
+    for (int64_t i = 0; i < samples->count; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+
+        invar_assert_bits_f32(s->logp, p.logp + p.head_start[i], invar_rl_sample_response(s), what);
+        if (s->route_size > 0)
+            assert_memory_equal(s->routing, p.routing + p.start[i] * s->route_size,
+                                (size_t)((s->n_tokens - 1) * s->route_size) * sizeof *s->routing);
+    }
+    if (sampling->min_response == 0) // else some draws leave out stop ids
+        check_draws(&p, pass, dev, sampling);
+    invar_pass_free(pass);
+}
+
+/* ---- scoring --------------------------------------------------------------------------------- */
+
+typedef float scores[64][LONGEST + RESPONSE];
+
+/* Scores of whole sequences; those of responses are what the rollout noted. */
+static void score(scores logp, const invar_rl_samples *samples, const invar_model *model,
+                  const invar_device *dev, const invar_rollout_limits *limits, const char *what)
+{
+    const int32_t *tokens[64];
+    float *out[64];
+    int64_t n[64];
+    invar_rollout *rollout;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        tokens[i] = samples->items[i].tokens;
+        n[i] = samples->items[i].n_tokens;
+        out[i] = logp[i];
+    }
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
+    assert_ok(invar_rollout_score(rollout, tokens, n, samples->count, usual.temperature, out));
+    for (int64_t i = 0; i < samples->count; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+        invar_assert_bits_f32(logp[i] + s->prompt_tokens - 1, s->logp, invar_rl_sample_response(s),
+                              what);
+    }
+    invar_rollout_free(rollout);
+}
+
+static void check_scores(const invar_rl_samples *samples, const invar_model *model,
+                         const invar_device *dev, const char *what)
+{
+    static const invar_rollout_limits others[] = {{.chunk = 1, .concurrency = 5},
+                                                  {.chunk = 7, .page_size = 1, .concurrency = 3},
+                                                  {.chunk = 1, .concurrency = 64, .page_size = 2}};
+    const invar_rollout_limits usual_limits = {0};
+    scores whole, got;
+
+    score(whole, samples, model, dev, &usual_limits, what);
+    for (int64_t i = 0; i < invar_test_count(1, 3); i++) {
+        score(got, samples, model, dev, &others[i], what);
+        for (int64_t n = 0; n < samples->count; n++)
+            invar_assert_bits_f32(got[n], whole[n], samples->items[n].n_tokens - 1, what);
+    }
+}
+
+/* ---- neighbours ------------------------------------------------------------------------------ */
+
+/* Each of some samples alone, and all of them in reverse order. */
+static void check_neighbours(const invar_rl_samples *expected, const invar_model *model,
+                             const invar_device *dev, const char *what)
+{
+    const invar_rollout_limits limits = {.concurrency = 5, .chunk = 4, .page_size = 3};
+    invar_rl_samples samples = {0};
+    int64_t last = expected->count - 1;
+
+    for (int64_t i = 0; i <= last; i += invar_test_count(5, 1)) {
+        const invar_rl_sample *e = &expected->items[i];
+        assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw));
+        generate(&samples, model, dev, &limits, &usual);
+        if (!prompts_equal(&samples.items[0], e))
+            fail_msg("%s: sample %d alone differs", what, (int)i);
+        invar_rl_samples_reset(&samples);
+    }
+    for (int64_t i = 0; i <= last; i++) {
+        const invar_rl_sample *e = &expected->items[last - i];
+        assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw));
+    }
+    generate(&samples, model, dev, &limits, &usual);
+    for (int64_t i = 0; i <= last; i++)
+        if (!prompts_equal(&samples.items[i], &expected->items[last - i]))
+            fail_msg("%s: sample %d differs in reverse order", what, (int)(last - i));
+    invar_rl_samples_reset(&samples);
+}
+
+/* ---- the sweep ------------------------------------------------------------------------------- */
+
+static void check_setting(const setting *s, int64_t number)
+{
+    const invar_rollout_limits limits = {0};
+    invar_rl_samples expected;
+    invar_model *model;
+    invar_device dev;
+    char what[160];
+
+    describe(what, sizeof what, s, "");
+    invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, 1);
+    model = invar_test_model_new(s->kind, s->format, 3, &dev);
+    generate_new(&expected, model, &dev, &limits, &usual);
+    // the reduced sweep takes other ways for each setting
+    for (int64_t i = 0; i < invar_test_count(2, WAYS); i++)
+        check_way(&expected, model, s, &ways[(2 * number + i) % WAYS]);
+    check_training(&expected, model, &dev, &usual, what);
+    check_scores(&expected, model, &dev, what);
+    check_neighbours(&expected, model, &dev, what);
+    if (invar_test_full() && s->format == INVAR_FORMAT_BF16 && s->numerics == INVAR_NUMERICS_IEEE &&
+        s->kind >= INVAR_TEST_MODEL_WINDOW)
+        check_all_ways(&expected, model, s);
+    invar_rl_samples_reset(&expected);
+    invar_model_free(model);
+    invar_test_device_release(&dev);
+}
+
+static void test_rollout__bits_do_not_depend_on_execution(void **state)
+{
+    int64_t number = 0;
+
+    (void)state;
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++)
+        for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
+            for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++, number++) {
+                setting s = {(invar_test_model)kind, (invar_format)format,
+                             (invar_numerics)numerics};
+                bool usual_kind =
+                    kind == INVAR_TEST_MODEL_DENSE || kind == INVAR_TEST_MODEL_EXPERTS;
+                // f32 products are the same under both; other kinds in one format
+                if (format == INVAR_FORMAT_FP32 && numerics != INVAR_NUMERICS_IEEE)
+                    continue;
+                if (usual_kind || invar_test_full() || format == INVAR_FORMAT_BF16)
+                    check_setting(&s, number);
+            }
+}
+
+/* ---- one model, many questions --------------------------------------------------------------- */
+
+typedef struct fixture {
+    invar_device dev;
+    invar_model *model;
+    invar_rl_samples usual; /* generated by default limits */
+} fixture;
+
+static int setup(void **state)
+{
+    static fixture f;
+    const invar_rollout_limits limits = {0};
+
+    invar_test_device_init(&f.dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+    f.model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 3, &f.dev);
+    generate_new(&f.usual, f.model, &f.dev, &limits, &usual);
+    *state = &f;
+    return 0;
+}
+
+static int teardown(void **state)
+{
+    fixture *f = *state;
+
+    invar_rl_samples_reset(&f->usual);
+    invar_model_free(f->model);
+    invar_test_device_release(&f->dev);
+    return 0;
+}
+
+/* The samples are worth comparing: of different lengths and ends, none like another. */
+static void test_rollout__samples_are_various(void **state)
+{
+    const fixture *f = *state;
+    int64_t stopped = 0, longest = 0;
+
+    for (int64_t i = 0; i < f->usual.count; i++) {
+        const invar_rl_sample *s = &f->usual.items[i];
+        int64_t n = invar_rl_sample_response(s);
+
+        assert_int_equal(s->route_size, 1 * 2);
+        stopped += s->finish == INVAR_FINISH_STOP;
+        longest += s->finish == INVAR_FINISH_LENGTH;
+        assert_true(n >= 1 && n <= RESPONSE);
+        assert_int_equal(s->finish == INVAR_FINISH_LENGTH, n == RESPONSE);
+        for (int64_t t = 0; t < n; t++) {
+            assert_true(s->logp[t] < 0.0f && s->mask[t] == 1);
+            for (int e = 0; e < 6; e++)
+                if (t + 1 < n)
+                    assert_int_not_equal(s->tokens[s->prompt_tokens + t], ends[e]);
+        }
+        for (int64_t j = 0; j < i; j++)
+            assert_false(s->group == f->usual.items[j].group &&
+                         prompts_equal(s, &f->usual.items[j]));
+    }
+    assert_true(stopped > 0 && longest > 0 && stopped + longest == f->usual.count);
+}
+
+/* What stands in the cache before a run, here NaN, is never read. */
+static void test_rollout__stale_pages_do_not_matter(void **state)
+{
+    fixture *f = *state;
+    const invar_rollout_limits limits = {.concurrency = 3, .page_size = 4};
+    invar_rl_samples samples;
+    invar_rollout *rollout;
+
+    assert_ok(invar_rollout_new(&rollout, f->model, NULL, &f->dev, &limits));
+    for (int i = 0; i < 3; i++) {
+        assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, f->model->spec.vocab));
+        assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL));
+        prompts_assert_equal(&samples, &f->usual, "a later run");
+        invar_rl_samples_reset(&samples);
+        memset(
+            rollout->cache->memory, 0xFF,
+            (size_t)(rollout->cache->shape.pages * invar_cache_page_bytes(&rollout->cache->shape)));
+    }
+    invar_rollout_free(rollout);
+}
+
+static void test_rollout__arrival_is_the_order_of_completion(void **state)
+{
+    fixture *f = *state;
+    bool seen[64] = {false};
+
+    for (int64_t i = 0; i < f->usual.count; i++) {
+        int64_t arrival = f->usual.items[i].arrival;
+        assert_in_range(arrival, 0, f->usual.count - 1);
+        assert_false(seen[arrival]);
+        seen[arrival] = true;
+    }
+}
+
+/* Log-probabilities are those of the whole vocabulary, whatever the filters. */
+static void test_rollout__filters_do_not_change_log_probs(void **state)
+{
+    fixture *f = *state;
+    const invar_rollout_limits limits = {.concurrency = 5};
+    invar_sampling sampling[] = {usual, usual, usual, usual, usual};
+
+    sampling[0].top_k = 5;
+    sampling[1].top_p = 0.6f;
+    sampling[2].min_p = 0.1f;
+    sampling[3].temperature = 1.7f, sampling[3].top_k = 40, sampling[3].top_p = 0.9f;
+    sampling[4].min_response = RESPONSE / 2; // ends out of reach for a while
+    for (int i = 0; i < 5; i++) {
+        invar_rl_samples samples;
+
+        generate_new(&samples, f->model, &f->dev, &limits, &sampling[i]);
+        check_training(&samples, f->model, &f->dev, &sampling[i], "filters");
+        invar_rl_samples_reset(&samples);
+    }
+}
+
+/* Temperature 0: the same response for all of a group, log-probabilities at temperature 1. */
+static void test_rollout__greedy(void **state)
+{
+    fixture *f = *state;
+    const invar_rollout_limits limits = {0};
+    invar_sampling sampling = usual;
+    invar_rl_samples samples;
+
+    sampling.temperature = 0.0f;
+    generate_new(&samples, f->model, &f->dev, &limits, &sampling);
+    for (int64_t i = 1; i < samples.count; i++)
+        if (samples.items[i].group == samples.items[i - 1].group)
+            assert_true(prompts_equal(&samples.items[i], &samples.items[i - 1]));
+    check_training(&samples, f->model, &f->dev, &sampling, "greedy");
+    invar_rl_samples_reset(&samples);
+}
+
+/* ---- what must matter ------------------------------------------------------------------------ */
+
+static int64_t differing(const invar_rl_samples *a, const invar_rl_samples *b)
+{
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < a->count; i++)
+        n += !prompts_equal(&a->items[i], &b->items[i]);
+    return n;
+}
+
+static void assert_all_differ(fixture *f, const invar_sampling *sampling, uint32_t draw_shift,
+                              uint32_t rollout_shift)
+{
+    const invar_rollout_limits limits = {0};
+    invar_rl_samples samples;
+
+    assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, f->model->spec.vocab));
+    for (int64_t i = 0; i < samples.count; i++) {
+        samples.items[i].draw += draw_shift;
+        samples.items[i].rollout += rollout_shift;
+    }
+    generate(&samples, f->model, &f->dev, &limits, sampling);
+    assert_true(differing(&samples, &f->usual) > f->usual.count / 2);
+    invar_rl_samples_reset(&samples);
+}
+
+static void test_rollout__coordinates_matter(void **state)
+{
+    fixture *f = *state;
+    invar_sampling sampling = usual;
+
+    assert_all_differ(f, &usual, 1000, 0);
+    assert_all_differ(f, &usual, 0, 1);
+    sampling.seed++;
+    assert_all_differ(f, &sampling, 0, 0);
+    sampling = usual;
+    sampling.purpose = INVAR_PURPOSE_EVAL;
+    assert_all_differ(f, &sampling, 0, 0);
+    sampling = usual;
+    sampling.temperature = 0.81f;
+    assert_all_differ(f, &sampling, 0, 0);
+}
+
+/* One weight changed by one bit shows in log-probabilities. */
+static void test_rollout__weights_matter(void **state)
+{
+    fixture *f = *state;
+    const invar_rollout_limits limits = {0};
+    uint32_t *weight = f->model->params[0].master.data;
+    invar_rl_samples samples;
+    uint32_t before;
+
+    // the first number of the embedding of a token that the first prompt begins with
+    weight += f->usual.items[0].tokens[0] * f->model->params[0].cols;
+    before = *weight;
+    *weight ^= 1u << 20;
+    assert_ok(invar_model_refresh(f->model, &f->dev));
+    generate_new(&samples, f->model, &f->dev, &limits, &usual);
+    assert_false(prompts_equal(&samples.items[0], &f->usual.items[0]));
+    *weight = before;
+    assert_ok(invar_model_refresh(f->model, &f->dev));
+    invar_rl_samples_reset(&samples);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rollout__samples_are_various),
+        cmocka_unit_test(test_rollout__stale_pages_do_not_matter),
+        cmocka_unit_test(test_rollout__arrival_is_the_order_of_completion),
+        cmocka_unit_test(test_rollout__filters_do_not_change_log_probs),
+        cmocka_unit_test(test_rollout__greedy),
+        cmocka_unit_test(test_rollout__coordinates_matter),
+        cmocka_unit_test(test_rollout__weights_matter),
+        cmocka_unit_test(test_rollout__bits_do_not_depend_on_execution),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

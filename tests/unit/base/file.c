@@ -1,0 +1,231 @@
+/*
+ * file.c - tests of whole files, folders, and writing that is never half done.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/file.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <signal.h>
+
+#include "base/alloc.h"
+#include "tests/support.h"
+
+static char work[512];
+
+static const char *in_work(const char *name)
+{
+    static char path[16][1024];
+    static int next;
+    char *out = path[next++ % 16];
+
+    snprintf(out, sizeof path[0], "%s/%s", work, name);
+    return out;
+}
+
+static int make_work(void **state)
+{
+    (void)state;
+    snprintf(work, sizeof work, "%s/file-XXXXXX", INVAR_TEST_WORK);
+    return mkdtemp(work) ? 0 : -1;
+}
+
+static int remove_work(void **state)
+{
+    (void)state;
+    return invar_folder_remove(work) == INVAR_OK && !invar_path_exists(work) ? 0 : -1;
+}
+
+static void assert_content(const char *path, const char *expected, size_t bytes)
+{
+    char *got;
+    size_t size;
+
+    assert_ok(invar_file_read(&got, &size, path, 1 << 20));
+    assert_int_equal(size, bytes);
+    assert_memory_equal(got, expected, bytes);
+    assert_int_equal(got[size], 0);
+    invar_free(got);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void test_base_file__writes_and_reads_back(void **state)
+{
+    static const char bytes[] = "a\0b\n\xFF";
+    const char *path = in_work("whole");
+
+    (void)state;
+    assert_ok(invar_file_write(path, bytes, sizeof bytes));
+    assert_content(path, bytes, sizeof bytes);
+    assert_ok(invar_file_write(path, "new", 3));
+    assert_content(path, "new", 3);
+    assert_ok(invar_file_write(path, NULL, 0));
+    assert_content(path, "", 0);
+    assert_false(invar_path_exists(in_work("whole.tmp")));
+}
+
+static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
+{
+    const char *path = in_work("ten"), *pipe = in_work("pipe");
+    char *got = work;
+    size_t size = 7;
+
+    (void)state;
+    assert_ok(invar_file_write(path, "0123456789", 10));
+    assert_int_equal(mkfifo(pipe, 0600), 0);
+    assert_fails(invar_file_read(&got, &size, path, 9), INVAR_E_INVALID,
+                 "ten: the file has 10 bytes, 9 are allowed");
+    assert_null(got);
+    assert_int_equal(size, 0);
+    assert_fails(invar_file_read(&got, &size, in_work("none"), 9), INVAR_E_NOTFOUND,
+                 "none: cannot be opened: no such file");
+    assert_fails(invar_file_read(&got, &size, work, 9), INVAR_E_INVALID, "a folder, not a file");
+    assert_fails(invar_file_read(&got, &size, pipe, 9), INVAR_E_INVALID, "not a file");
+    assert_ok(invar_file_read(&got, &size, path, 10));
+    invar_free(got);
+}
+
+static void test_base_file__a_failed_write_leaves_the_old_file(void **state)
+{
+    const char *path = in_work("kept"), *folder = in_work("folder");
+    invar_file_writer *writer;
+
+    (void)state;
+    assert_ok(invar_file_write(path, "old", 3));
+    assert_ok(invar_file_writer_open(&writer, path));
+    assert_ok(invar_file_writer_put(writer, "half", 4));
+    assert_true(invar_path_exists(in_work("kept.tmp")));
+    invar_file_writer_close(writer); // no commit
+    invar_file_writer_close(NULL);
+    assert_content(path, "old", 3);
+    assert_false(invar_path_exists(in_work("kept.tmp")));
+    assert_ok(invar_folder_make(folder));
+    assert_fails(invar_file_write(folder, "x", 1), INVAR_E_IO, "cannot be put in place");
+    assert_false(invar_path_exists(in_work("folder.tmp")));
+    assert_fails(invar_file_write(in_work("none/file"), "x", 1), INVAR_E_NOTFOUND,
+                 "none/file.tmp: cannot be made");
+}
+
+/* A limit on the size of files stands in for a full disk. */
+static void test_base_file__a_full_disk_is_an_error(void **state)
+{
+    static char data[5000];
+    const char *path = in_work("full");
+    int result;
+    pid_t child;
+
+    (void)state;
+    assert_ok(invar_file_write(path, "old", 3));
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        struct rlimit limit = {4096, 4096};
+        invar_status status;
+
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        status = invar_file_write(path, data, sizeof data);
+        _exit(status == INVAR_E_IO && strstr(invar_error_last()->message, "cannot be written") ? 0
+                                                                                               : 1);
+    }
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+    assert_content(path, "old", 3);
+    assert_false(invar_path_exists(in_work("full.tmp")));
+}
+
+static void test_base_file__a_link_in_place_of_the_partial_file_is_not_followed(void **state)
+{
+    const char *target = in_work("target"), *path = in_work("led");
+
+    (void)state;
+    assert_ok(invar_file_write(target, "mine", 4));
+    assert_int_equal(symlink(target, in_work("led.tmp")), 0);
+    assert_ok(invar_file_write(path, "other", 5));
+    assert_content(target, "mine", 4);
+    assert_content(path, "other", 5);
+}
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+static void test_base_file__joins_paths(void **state)
+{
+    char out[8], longer[INVAR_PATH_SIZE + 8];
+
+    (void)state;
+    assert_ok(invar_path_join(out, sizeof out, "abc", "def"));
+    assert_string_equal(out, "abc/def");
+    assert_ok(invar_path_join(out, sizeof out, "abc/", "de"));
+    assert_string_equal(out, "abc/de");
+    assert_ok(invar_path_join(out, sizeof out, "/", "a"));
+    assert_string_equal(out, "/a");
+    assert_ok(invar_path_join(out, sizeof out, "", "a"));
+    assert_string_equal(out, "a");
+    assert_fails(invar_path_join(out, sizeof out, "abcd", "def"), INVAR_E_INVALID, "longer than");
+    memset(longer, 'x', sizeof longer - 1);
+    longer[sizeof longer - 1] = '\0';
+    assert_fails(invar_file_write(longer, "", 0), INVAR_E_INVALID, "longer than 4095 bytes");
+    assert_fails(invar_folder_make(longer), INVAR_E_INVALID, "longer than 4095 bytes");
+}
+
+static void test_base_file__shows_paths_harmlessly(void **state)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], path[300];
+
+    (void)state;
+    invar_path_show(shown, "a\n\x1B[2Jb\xFF");
+    assert_string_equal(shown, "a??[2Jb?");
+    memset(path, 'x', sizeof path);
+    memcpy(path + sizeof path - 9, "/end.txt", 9);
+    invar_path_show(shown, path);
+    assert_memory_equal(shown, "...xxx", 6);
+    assert_string_equal(shown + strlen(shown) - 8, "/end.txt");
+}
+
+/* ---- folders --------------------------------------------------------------------------------- */
+
+static void test_base_file__makes_and_removes_folders(void **state)
+{
+    const char *outside = in_work("outside");
+
+    (void)state;
+    assert_ok(invar_folder_make(in_work("a/b//c/")));
+    assert_ok(invar_folder_make(in_work("a/b/c")));
+    assert_ok(invar_file_write(in_work("a/b/c/file"), "x", 1));
+    assert_fails(invar_folder_make(in_work("a/b/c/file")), INVAR_E_IO, "is no folder");
+    assert_fails(invar_folder_make(in_work("a/b/c/file/d")), INVAR_E_IO, "file: it is there");
+    assert_ok(invar_file_write(outside, "stays", 5));
+    assert_int_equal(symlink(outside, in_work("a/link")), 0);
+    assert_int_equal(symlink(work, in_work("a/b/up")), 0);
+    assert_ok(invar_folder_sync(in_work("a")));
+    assert_ok(invar_folder_remove(in_work("a")));
+    assert_false(invar_path_exists(in_work("a")));
+    assert_content(outside, "stays", 5);
+    assert_ok(invar_folder_remove(in_work("a")));
+    assert_fails(invar_folder_remove(outside), INVAR_E_INVALID, "is no folder");
+    assert_fails(invar_folder_sync(in_work("a")), INVAR_E_NOTFOUND, "a: cannot be opened");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_base_file__writes_and_reads_back),
+        cmocka_unit_test(test_base_file__refuses_what_is_no_file_of_that_size),
+        cmocka_unit_test(test_base_file__a_failed_write_leaves_the_old_file),
+        cmocka_unit_test(test_base_file__a_full_disk_is_an_error),
+        cmocka_unit_test(test_base_file__a_link_in_place_of_the_partial_file_is_not_followed),
+        cmocka_unit_test(test_base_file__joins_paths),
+        cmocka_unit_test(test_base_file__shows_paths_harmlessly),
+        cmocka_unit_test(test_base_file__makes_and_removes_folders),
+    };
+
+    return cmocka_run_group_tests(tests, make_work, remove_work);
+}

@@ -1,0 +1,628 @@
+/*
+ * config.c - tests of the recipe's keys and of every combination that is refused.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/config/config.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/model/model.h"
+#include "engine/rl/loss.h"
+#include "engine/train/schedule.h"
+#include "tests/support.h"
+
+static const char good[] = "[model]\n"
+                           "num-layers = 2\n"
+                           "hidden-size = 64\n"
+                           "ffn-hidden-size = 128\n"
+                           "num-attention-heads = 4\n"
+                           "[rollout]\n"
+                           "prompt-data = task:max\n"
+                           "num-rollout = 3\n"
+                           "rollout-batch-size = 16\n"
+                           "n-samples-per-prompt = 8\n"
+                           "rollout-max-response-len = 4\n"
+                           "rm-type = exact\n"
+                           "[engine]\n"
+                           "numerics = ieee\n";
+
+/* The good recipe with flags: "key=value key=value"; '~' stands for a space in a value. */
+static invar_recipe *recipe_with(const char *flags)
+{
+    char text[2048], *word, *rest = NULL;
+    invar_recipe *recipe;
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    assert_ok(invar_recipe_parse(recipe, "good.ini", good, sizeof good - 1));
+    snprintf(text, sizeof text, "%s", flags);
+    for (word = strtok_r(text, " ", &rest); word; word = strtok_r(NULL, " ", &rest)) {
+        char *sign = strchr(word, '='), origin[64];
+
+        assert_non_null(sign);
+        *sign = '\0';
+        for (char *c = sign + 1; *c; c++)
+            *c = *c == '~' ? ' ' : *c;
+        snprintf(origin, sizeof origin, "--%s", word);
+        assert_ok(invar_recipe_set(recipe, word, sign + 1, origin));
+    }
+    return recipe;
+}
+
+static void accepts(const char *flags)
+{
+    invar_recipe *recipe = recipe_with(flags);
+
+    assert_ok(invar_config_check(recipe));
+    invar_recipe_free(recipe);
+}
+
+static void refuses(const char *flags, const char *message)
+{
+    invar_recipe *recipe = recipe_with(flags);
+    invar_status status = invar_config_check(recipe);
+
+    if (status != INVAR_E_INVALID)
+        print_error("not refused: %s\n", flags);
+    assert_fails(status, INVAR_E_INVALID, message);
+    invar_recipe_free(recipe);
+}
+
+/* ---- the table ------------------------------------------------------------------------------- */
+
+static void test_config__ids_are_names(void **state)
+{
+    static const char *const ids[] = {
+#define INVAR_KEY(ID, ...) #ID,
+#include "engine/config/keys.def"
+#undef INVAR_KEY
+    };
+    const invar_recipe_schema *schema = invar_config_schema();
+    (void)state;
+
+    assert_int_equal(schema->count, INVAR_KEY_COUNT);
+    for (int i = 0; i < schema->count; i++) {
+        char id[INVAR_RECIPE_MAX_NAME + 1] = "";
+        for (size_t j = 0; schema->keys[i].name[j]; j++) {
+            char c = schema->keys[i].name[j];
+            id[j] = c == '-' ? '_' : (char)toupper((unsigned char)c);
+        }
+        assert_string_equal(ids[i], id);
+    }
+}
+
+/* Otherwise "set" could not be told from "default". */
+static void test_config__defaults_are_canonical(void **state)
+{
+    invar_recipe *recipe;
+    (void)state;
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    for (int i = 0; i < INVAR_KEY_COUNT; i++) {
+        invar_recipe_entry entry;
+        invar_recipe_entry_get(&entry, recipe, i);
+        if (entry.key->fallback)
+            assert_string_equal(entry.text, entry.key->fallback);
+        else
+            assert_null(entry.text);
+    }
+    invar_recipe_free(recipe);
+}
+
+static void test_config__eight_groups(void **state)
+{
+    static const char *const groups[] = {"model", "ckpt", "rollout",   "eval",
+                                         "perf",  "grpo", "optimizer", "engine"};
+    const invar_recipe_schema *schema = invar_config_schema();
+    size_t at = 0;
+    (void)state;
+
+    for (int i = 0; i < schema->count; i++) {
+        if (strcmp(schema->keys[i].section, groups[at]) != 0)
+            at++;
+        assert_true(at < 8);
+        assert_string_equal(schema->keys[i].section, groups[at]);
+        if (at == 4)
+            assert_int_equal(schema->keys[i].effect, INVAR_RECIPE_EFFECT_FREE);
+    }
+    assert_int_equal(at, 7);
+}
+
+/* Whoever casts a word's index to an enum relies on this. */
+static void test_config__words_are_in_the_order_of_enums(void **state)
+{
+    static const struct {
+        const char *flag;
+        invar_key key;
+        int value;
+    } cases[] = {
+        {"", INVAR_KEY_NUMERICS, INVAR_NUMERICS_IEEE},
+        {"dtype=fp32", INVAR_KEY_DTYPE, INVAR_FORMAT_FP32},
+        {"dtype=bf16", INVAR_KEY_DTYPE, INVAR_FORMAT_BF16},
+        {"dtype=fp8", INVAR_KEY_DTYPE, INVAR_FORMAT_FP8},
+        {"dtype=mxfp8", INVAR_KEY_DTYPE, INVAR_FORMAT_MXFP8},
+        {"dtype=int4", INVAR_KEY_DTYPE, INVAR_FORMAT_INT4},
+        {"model-type=llama", INVAR_KEY_MODEL_TYPE, INVAR_FAMILY_LLAMA},
+        {"model-type=qwen2", INVAR_KEY_MODEL_TYPE, INVAR_FAMILY_QWEN2},
+        {"model-type=qwen3", INVAR_KEY_MODEL_TYPE, INVAR_FAMILY_QWEN3},
+        {"model-type=qwen3_moe", INVAR_KEY_MODEL_TYPE, INVAR_FAMILY_QWEN3_MOE},
+        {"advantage-estimator=grpo", INVAR_KEY_ADVANTAGE_ESTIMATOR, INVAR_ESTIMATOR_GRPO},
+        {"advantage-estimator=gspo", INVAR_KEY_ADVANTAGE_ESTIMATOR, INVAR_ESTIMATOR_GSPO},
+        {"advantage-estimator=reinforce_plus_plus", INVAR_KEY_ADVANTAGE_ESTIMATOR,
+         INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS},
+        {"advantage-estimator=reinforce_plus_plus_baseline", INVAR_KEY_ADVANTAGE_ESTIMATOR,
+         INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE},
+        {"advantage-estimator=ppo", INVAR_KEY_ADVANTAGE_ESTIMATOR, INVAR_ESTIMATOR_PPO},
+        {"advantage-estimator=on_policy_distillation", INVAR_KEY_ADVANTAGE_ESTIMATOR,
+         INVAR_ESTIMATOR_ON_POLICY_DISTILLATION},
+        {"kl-loss-type=k1", INVAR_KEY_KL_LOSS_TYPE, INVAR_KL_K1},
+        {"kl-loss-type=k2", INVAR_KEY_KL_LOSS_TYPE, INVAR_KL_K2},
+        {"kl-loss-type=k3", INVAR_KEY_KL_LOSS_TYPE, INVAR_KL_K3},
+        {"kl-loss-type=low_var_kl", INVAR_KEY_KL_LOSS_TYPE, INVAR_KL_LOW_VAR},
+        {"mis-level=sequence", INVAR_KEY_MIS_LEVEL, INVAR_MIS_LEVEL_SEQUENCE},
+        {"rs-level=geometric", INVAR_KEY_RS_LEVEL, INVAR_MIS_LEVEL_GEOMETRIC},
+        {"mis-mode=truncate", INVAR_KEY_MIS_MODE, INVAR_MIS_MODE_TRUNCATE},
+        {"mis-mode=clip", INVAR_KEY_MIS_MODE, INVAR_MIS_MODE_CLIP},
+        {"mis-mode=mask", INVAR_KEY_MIS_MODE, INVAR_MIS_MODE_MASK},
+        {"lr-decay-style=constant", INVAR_KEY_LR_DECAY_STYLE, INVAR_DECAY_CONSTANT},
+        {"lr-decay-style=linear", INVAR_KEY_LR_DECAY_STYLE, INVAR_DECAY_LINEAR},
+        {"lr-decay-style=cosine", INVAR_KEY_LR_DECAY_STYLE, INVAR_DECAY_COSINE},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_recipe *recipe = recipe_with(cases[i].flag);
+        assert_int_equal(invar_recipe_enum(recipe, cases[i].key), cases[i].value);
+        invar_recipe_free(recipe);
+    }
+}
+
+/* ---- docs/recipes.md ------------------------------------------------------------------------- */
+
+typedef struct page {
+    char text[65536];
+    size_t used;
+} page;
+
+static void add(page *out, const char *format, ...)
+{
+    va_list arguments;
+
+    va_start(arguments, format);
+    out->used +=
+        (size_t)vsnprintf(out->text + out->used, sizeof out->text - out->used, format, arguments);
+    va_end(arguments);
+    assert_true(out->used < sizeof out->text);
+}
+
+/* `|` ends a cell, even inside of code. */
+static void add_words(page *out, const char *words)
+{
+    for (const char *c = words; *c; c++)
+        add(out, *c == '|' ? " \\| " : "%c", *c);
+}
+
+static void add_values(page *out, const invar_recipe_key *key)
+{
+    static const char *const names[] = {"true, false", "integer", "number", "text", ""};
+
+    if (key->type == INVAR_RECIPE_TYPE_ENUM)
+        add_words(out, key->choices);
+    else if (key->type == INVAR_RECIPE_TYPE_INT && (key->int_min || key->int_max))
+        add(out, "integer, %lld to %lld", (long long)key->int_min, (long long)key->int_max);
+    else if (key->type == INVAR_RECIPE_TYPE_FLOAT)
+        add(out, "number, %g to %.10g", key->float_min, key->float_max);
+    else
+        add(out, "%s", names[key->type]);
+}
+
+static void add_table(page *out)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+    const char *section = "";
+
+    for (int i = 0; i < schema->count; i++) {
+        const invar_recipe_key *key = &schema->keys[i];
+        const char *miles = invar_config_miles((invar_key)i);
+
+        if (strcmp(section, key->section) != 0)
+            add(out,
+                "\n### [%s]\n\n| key | values | default | effect | Miles | meaning |\n"
+                "| --- | --- | --- | --- | --- | --- |\n",
+                key->section);
+        section = key->section;
+        add(out, "| `%s` | ", key->name);
+        add_values(out, key);
+        if (!key->fallback)
+            add(out, " | must be given");
+        else
+            add(out, key->fallback[0] ? " | `%s`" : " | empty%s", key->fallback);
+        add(out, " | %s | ", key->effect == INVAR_RECIPE_EFFECT_FREE ? "free" : "semantic");
+        if (strcmp(miles, key->name) == 0)
+            add(out, "same");
+        else
+            add(out, miles[0] ? "`%s`" : "-%s", miles);
+        add(out, " | ");
+        add_words(out, key->doc);
+        add(out, " |\n");
+    }
+    add(out, "\n");
+}
+
+static void test_config__documented(void **state)
+{
+    static const char begin[] = "<!-- keys: begin -->\n", end[] = "<!-- keys: end -->";
+    static page expected;
+    static char text[131072];
+    FILE *file = fopen(INVAR_TEST_DATA "/../docs/recipes.md", "rb");
+    char *from, *to;
+    (void)state;
+
+    assert_non_null(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    add_table(&expected);
+    from = strstr(text, begin);
+    assert_non_null(from);
+    from += sizeof begin - 1;
+    to = strstr(from, end);
+    assert_non_null(to);
+    if ((size_t)(to - from) != expected.used || memcmp(from, expected.text, expected.used) != 0) {
+        fprintf(stderr, "docs/recipes.md differs from keys.def; expected between the marks:\n%s",
+                expected.text);
+        fail_msg("docs/recipes.md is not what keys.def says");
+    }
+}
+
+/* ---- what is refused ------------------------------------------------------------------------- */
+
+static void test_config__accepts(void **state)
+{
+    static const char *const cases[] = {
+        "",
+        // Miles' reproducibility recipe
+        "hf-checkpoint=/m num-layers=0 hidden-size=0 ffn-hidden-size=0 num-attention-heads=0 "
+        "prompt-data=gsm8k.jsonl input-key=messages label-key=label apply-chat-template=true "
+        "rollout-shuffle=true rm-type=math rollout-batch-size=32 rollout-max-response-len=1024 "
+        "global-batch-size=256 eval-interval=20 eval-prompt-data=gsm8k~test.jsonl eval-top-k=1 "
+        "n-samples-per-eval-prompt=1 eval-max-response-len=1024 use-kl-loss=true kl-loss-coef=0.00 "
+        "kl-loss-type=low_var_kl kl-coef=0.00 entropy-coef=0.00 eps-clip=0.2 eps-clip-high=0.28 "
+        "lr=1e-6 lr-decay-style=constant weight-decay=0.1 adam-beta1=0.9 adam-beta2=0.98 "
+        "calculate-per-token-loss=true use-dynamic-batch-size=true max-tokens-per-gpu=9216",
+        // a default spelled out is no setting
+        "kl-coef=0 critic-lr=0.0 tis-clip=2.0 eval-interval=0 lr-decay-iters=0",
+        "advantage-estimator=reinforce_plus_plus normalize-advantages=true kl-coef=0.1 gamma=0.9",
+        "advantage-estimator=reinforce_plus_plus normalize-advantages=true n-samples-per-prompt=1",
+        "advantage-estimator=ppo critic-lr=1e-5 critic-load=/c lambd=0.95 num-critic-only-steps=2",
+        "advantage-estimator=on_policy_distillation opd-teacher-load=/t rm-type=none",
+        "use-opd=true opd-teacher-load=/t opd-kl-coef=0.5",
+        "n-samples-per-prompt=1 disable-rewards-normalization=true",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0",
+        "loss-type=sft_loss n-samples-per-prompt=1 eval-prompt-data=a~task:max",
+        "loss-type=custom_loss custom-loss-function-path=./loss.so plugin-timeout=5",
+        "custom-rm-path=./rm.py rm-type=none group-rm=true",
+        "num-steps-per-rollout=4",
+        "num-steps-per-rollout=4 global-batch-size=32",
+        "use-mis=true mis-mode=mask mis-lower-bound=0.1 use-rs=true rs-level=sequence",
+        "use-tis=true tis-clip=3 tis-mode=icepop",
+        "model-type=qwen3_moe num-experts=8 moe-ffn-hidden-size=32 ffn-hidden-size=0",
+        "dynamic-sampling-filter=nonzero_std over-sampling-batch-size=32",
+        "rollout-temperature=0 debug-rollout-only=true",
+        "save=/c save-interval=2 save-hf=/h/{rollout_id} keep-checkpoints=2",
+        "load-debug-rollout-data=/d/{rollout_id} debug-train-only=true prompt-data= rm-type=none",
+        "num-rollout=0 num-epoch=2",
+        "eval-prompt-data=a~task:max~b~task:add eval-interval=5 skip-eval-before-train=true",
+        "rollout-stop=[\"\\n\",\"###\"] rollout-stop-token-ids=3,4",
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        accepts(cases[i]);
+}
+
+static void test_config__refuses_impossible(void **state)
+{
+    static const char *const cases[][2] = {
+        {"prompt-data=", "'prompt-data' is missing"},
+        {"num-epoch=2", "--num-epoch: 'num-epoch' and num-rollout"},
+        {"num-rollout=0", "'num-rollout' is missing"},
+        {"input-key=", "'input-key' is empty"},
+        {"num-layers=0", "'num-layers' is missing"},
+        {"hidden-size=0", "'hidden-size' is missing"},
+        {"num-attention-heads=0", "'num-attention-heads' is missing"},
+        {"ffn-hidden-size=0", "'ffn-hidden-size' is missing"},
+        {"model-type=qwen3_moe", "'model-type' = qwen3_moe needs num-experts"},
+        {"num-experts=8", "'num-experts' needs model-type"},
+        {"model-type=qwen3_moe num-experts=4 moe-router-topk=5", "'moe-router-topk' is larger"},
+        {"prompt-data=a.jsonl", "'prompt-data' needs a tokenizer"},
+        {"global-batch-size=100", "--global-batch-size: 'global-batch-size' = 100"},
+        {"global-batch-size=64 num-steps-per-rollout=3", "16 * 8 must be global-batch-size"},
+        {"num-steps-per-rollout=3", "'num-steps-per-rollout' = 3 does not divide"},
+        {"dynamic-sampling-filter=nonzero_std over-sampling-batch-size=8",
+         "'over-sampling-batch-size' is less"},
+        {"use-dynamic-batch-size=true", "needs max-tokens-per-gpu"},
+        {"rollout-max-response-len=0", "'rollout-max-response-len' is missing"},
+        {"rollout-max-context-len=4", "leaves no room for a prompt"},
+        {"rollout-max-context-len=9 rollout-max-prompt-len=9", "leaves no room for a response"},
+        {"rollout-max-context-len=5000", "above max-position-embeddings"},
+        {"rollout-temperature=0", "--rollout-temperature: 'rollout-temperature' = 0"},
+        {"rollout-top-k=0", "= 0 leaves no token"},
+        {"eval-temperature=-0.5 eval-prompt-data=a~task:max", "'eval-temperature' is negative"},
+        {"rollout-stop=###", "--rollout-stop"},
+        {"rollout-stop={}", "expected a JSON list"},
+        {"rollout-stop=[1]", "item 1 is no string"},
+        {"rollout-stop=[\"a\",\"\"]", "item 2 is no string"},
+        {"rollout-stop-token-ids=1,x", "found 'x'"},
+        {"rollout-stop-token-ids=-1", "found '-1'"},
+        {"rollout-stop-token-ids=2147483648", "found '2147483648'"},
+        {"rm-type=none", "'rm-type' is missing"},
+        {"rm-type=", "'rm-type' is missing"},
+        {"rm-type=maths", "--rm-type: 'rm-type'"},
+        {"eval-rm-type=boxed eval-prompt-data=a~task:max", "--eval-rm-type: 'eval-rm-type'"},
+        {"n-samples-per-prompt=1", "= 1: a reward minus the mean"},
+        {"n-samples-per-prompt=1 advantage-estimator=gspo", "= 1: a reward minus the mean"},
+        {"loss-type=sft_loss", "must be 1 with sft_loss"},
+        {"n-samples-per-prompt=1 disable-rewards-normalization=true "
+         "dynamic-sampling-filter=nonzero_std",
+         "would drop every group"},
+        {"advantage-estimator=reinforce_plus_plus normalize-advantages=true kl-coef=0.1 "
+         "use-kl-loss=true kl-loss-coef=0.1",
+         "'kl-coef' and kl-loss-coef exclude"},
+        {"advantage-estimator=ppo kl-coef=0.1", "must be 0 with ppo"},
+        {"use-kl-loss=true kl-loss-coef=0.1 kl-loss-type=k1", "no useful gradient"},
+        {"loss-type=custom_loss", "needs custom-loss-function-path"},
+        {"advantage-estimator=reinforce_plus_plus", "needs normalize-advantages"},
+        {"advantage-estimator=reinforce_plus_plus_baseline", "needs normalize-advantages"},
+        {"advantage-estimator=on_policy_distillation", "needs opd-teacher-load"},
+        {"use-opd=true", "--use-opd: 'use-opd' needs opd-teacher-load"},
+        {"eps-clip-high=-0.5", "'eps-clip-high' is negative"},
+        {"eps-clip-c=0.9", "'eps-clip-c' must be above 1"},
+        {"use-tis=true use-mis=true", "exclude each other"},
+        {"loss-divisor=1000 calculate-per-token-loss=true", "exclude each other"},
+        {"use-tis=true tis-clip-low=3", "'tis-clip-low' is above tis-clip"},
+        {"use-tis=true tis-clip=0.5 tis-clip-low=0.6", "'tis-clip-low' is above tis-clip"},
+        {"use-mis=true mis-mode=clip mis-upper-bound=0.4", "'mis-upper-bound' is below"},
+        {"use-mis=true use-rs=true rs-upper-bound=0.4", "'rs-upper-bound' is below"},
+        {"min-lr=1 lr-decay-style=linear lr-decay-iters=9", "'min-lr' is above lr"},
+        {"lr-warmup-init=1 lr-warmup-iters=9", "'lr-warmup-init' is above lr"},
+        {"lr-decay-style=cosine", "needs lr-decay-iters"},
+        {"lr-decay-style=cosine lr-decay-iters=5 lr-warmup-iters=5", "above lr-warmup-iters"},
+        {"debug-rollout-only=true load-debug-rollout-data=/d/{rollout_id}", "does not train"},
+        {"debug-rollout-only=true debug-train-only=true", "exclude each other"},
+        {"debug-rollout-only=true loss-type=sft_loss n-samples-per-prompt=1", "nothing to do"},
+        {"debug-train-only=true", "needs load-debug-rollout-data"},
+        {"load-debug-rollout-data=/d/{rollout_id} save-debug-rollout-data=/e/{rollout_id}",
+         "would only copy"},
+        {"save-debug-rollout-data=/d/x", "must contain {rollout_id}"},
+        {"save-hf=/h", "must contain {rollout_id}"},
+        {"eval-prompt-data=a/b~task:max", "a name has letters"},
+        {"eval-prompt-data=a", "a name without a path"},
+        {"eval-prompt-data=a~x~b~y~a~z", "has a name twice"},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses(cases[i][0], cases[i][1]);
+}
+
+static void test_config__refuses_what_would_be_ignored(void **state)
+{
+    // each last flag would be read by nobody
+    static const char *const cases[] = {
+        "hf-checkpoint=/m num-layers=0 ffn-hidden-size=0 num-attention-heads=0 hidden-size=64",
+        "moe-router-topk=4",
+        "moe-ffn-hidden-size=64",
+        "use-rollout-routing-replay=true",
+        "save-interval=5",
+        "no-save-optim=true",
+        "keep-checkpoints=2",
+        "ckpt-step=4",
+        "skip-damaged=true",
+        "critic-load=/c",
+        "opd-teacher-load=/t",
+        "input-key=question",
+        "label-key=answer",
+        "metadata-key=m",
+        "apply-chat-template=true",
+        "tool-key=t",
+        "apply-chat-template-kwargs={}",
+        "chat-template-path=/t",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "rollout-temperature=0.5",
+        "loss-type=sft_loss n-samples-per-prompt=1 rollout-max-response-len=0 rm-type=f1",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=5",
+        "custom-rm-path=./rm rm-type=f1",
+        "group-rm=true",
+        "over-sampling-batch-size=32",
+        "plugin-timeout=5",
+        "eval-interval=5",
+        "n-samples-per-eval-prompt=4",
+        "eval-temperature=0",
+        "eval-top-p=0.5",
+        "eval-top-k=1",
+        "eval-max-response-len=9",
+        "eval-input-key=q",
+        "eval-label-key=a",
+        "eval-rm-type=f1",
+        "eval-prompt-data=a~task:max skip-eval-before-train=true",
+        "opd-kl-coef=0.5",
+        "gamma=0.9",
+        "lambd=0.9",
+        "value-clip=0.3",
+        "num-critic-only-steps=1",
+        "critic-lr=1e-5",
+        "critic-lr-warmup-iters=3",
+        "kl-coef=0.1",
+        "advantage-estimator=gspo kl-coef=0.1",
+        "advantage-estimator=ppo disable-rewards-normalization=true",
+        "advantage-estimator=ppo disable-grpo-std-normalization=true",
+        "disable-rewards-normalization=true disable-grpo-std-normalization=true",
+        "custom-loss-function-path=./loss.so",
+        "loss-type=custom_loss custom-loss-function-path=./l eps-clip=0.3",
+        "loss-type=custom_loss custom-loss-function-path=./l eps-clip-high=0.3",
+        "loss-type=custom_loss custom-loss-function-path=./l eps-clip-c=3",
+        "loss-type=custom_loss custom-loss-function-path=./l entropy-coef=0.1",
+        "loss-type=custom_loss custom-loss-function-path=./l use-opsm=true",
+        "loss-type=custom_loss custom-loss-function-path=./l use-tis=true",
+        "loss-type=custom_loss custom-loss-function-path=./l use-mis=true",
+        "loss-type=custom_loss custom-loss-function-path=./l loss-divisor=1000",
+        "loss-type=custom_loss custom-loss-function-path=./l calculate-per-token-loss=true",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "normalize-advantages=true",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "advantage-estimator=gspo",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "use-opd=true",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "use-kl-loss=true",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "rollout-sample-filter-path=./f",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "custom-before-log-prob-hook-path=./f",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "log-passrate=true",
+        "kl-loss-coef=0.1",
+        "use-unbiased-kl=true",
+        "kl-loss-type=k3",
+        "ref-update-interval=3",
+        "opsm-delta=0.1",
+        "tis-clip=3",
+        "tis-clip-low=0.5",
+        "tis-mode=icepop",
+        "mis-level=sequence",
+        "mis-mode=mask",
+        "use-mis=true mis-lower-bound=0.4",
+        "mis-upper-bound=3",
+        "mis-batch-normalize=true",
+        "use-rs=true",
+        "use-mis=true rs-level=sequence",
+        "use-mis=true rs-lower-bound=0.4",
+        "use-mis=true rs-upper-bound=3",
+        "rs-veto-threshold=0.1",
+        "min-lr=1e-9",
+        "lr-decay-iters=9",
+        "lr-warmup-init=1e-9",
+        "use-dynamic-batch-size=true max-tokens-per-gpu=9 micro-batch-size=2",
+        "max-tokens-per-gpu=9",
+        "debug-dump-dir=/d",
+        "eval-prompt-data=a~task:max prompt-data=a.jsonl hf-checkpoint=/m num-layers=0 "
+        "ffn-hidden-size=0 num-attention-heads=0 hidden-size=0 vocab-size=9",
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *last = strrchr(cases[i], ' ');
+        char name[64], message[200];
+
+        snprintf(name, sizeof name, "%s", last ? last + 1 : cases[i]);
+        *strchr(name, '=') = '\0';
+        snprintf(message, sizeof message, "--%s: '%s' would be ignored: it needs ", name, name);
+        refuses(cases[i], message);
+    }
+}
+
+static void test_config__names_file_and_line(void **state)
+{
+    static const char text[] = "[rollout]\nrollout-batch-size = 4\nprompt-data = task:max\n"
+                               "num-rollout = 1\nrm-type = exact\nn-samples-per-prompt = 2\n"
+                               "rollout-max-response-len = 4\nrollout-temperature = 0\n"
+                               "[model]\nnum-layers = 1\nhidden-size = 8\nffn-hidden-size = 8\n"
+                               "num-attention-heads = 1\n[engine]\nnumerics = ieee\n";
+    invar_recipe *recipe;
+    (void)state;
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    assert_ok(invar_recipe_parse(recipe, "a/b.ini", text, sizeof text - 1));
+    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "a/b.ini:8: 'rollout-temperature'");
+    invar_recipe_free(recipe);
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    assert_ok(invar_recipe_parse(recipe, "b.ini", "[engine]\n", 9));
+    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "'rollout-batch-size'");
+    invar_recipe_free(recipe);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+static void test_config__derives_steps(void **state)
+{
+    static const struct {
+        const char *flags;
+        int64_t steps, batch;
+    } cases[] = {
+        {"", 1, 128},
+        {"global-batch-size=32", 4, 32},
+        {"num-steps-per-rollout=2", 2, 64},
+        {"num-steps-per-rollout=2 global-batch-size=64", 2, 64},
+    };
+    (void)state;
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        invar_recipe *recipe = recipe_with(cases[i].flags);
+        assert_ok(invar_config_check(recipe));
+        assert_int_equal(invar_config_steps_per_rollout(recipe), cases[i].steps);
+        assert_int_equal(invar_config_global_batch_size(recipe), cases[i].batch);
+        invar_recipe_free(recipe);
+    }
+}
+
+static void test_config__lists(void **state)
+{
+    invar_recipe *recipe =
+        recipe_with("rollout-stop-token-ids=7,19,0 rollout-stop=[\"\\n\",\"ab\"]");
+    const char *cursor = "a, bc ,,d", *words = "  x  y/z ", *item;
+    size_t bytes;
+    int64_t count;
+    int32_t *ids;
+    char **strings;
+    (void)state;
+
+    assert_true(invar_config_list(&item, &bytes, &cursor) && bytes == 1 && *item == 'a');
+    assert_true(invar_config_list(&item, &bytes, &cursor) && bytes == 2 && *item == 'b');
+    assert_true(invar_config_list(&item, &bytes, &cursor) && bytes == 1 && *item == 'd');
+    assert_false(invar_config_list(&item, &bytes, &cursor));
+    assert_true(invar_config_words(&item, &bytes, &words) && bytes == 1 && *item == 'x');
+    assert_true(invar_config_words(&item, &bytes, &words) && bytes == 3 && *item == 'y');
+    assert_false(invar_config_words(&item, &bytes, &words));
+
+    assert_ok(invar_config_ids(&ids, &count, recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    assert_int_equal(count, 3);
+    assert_true(ids[0] == 7 && ids[1] == 19 && ids[2] == 0);
+    invar_free(ids);
+    assert_ok(invar_config_strings(&strings, &count, recipe, INVAR_KEY_ROLLOUT_STOP));
+    assert_int_equal(count, 2);
+    assert_string_equal(strings[0], "\n");
+    assert_string_equal(strings[1], "ab");
+    invar_free(strings);
+    invar_recipe_free(recipe);
+
+    recipe = recipe_with("");
+    assert_ok(invar_config_ids(&ids, &count, recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
+    assert_true(count == 0 && !ids);
+    assert_ok(invar_config_strings(&strings, &count, recipe, INVAR_KEY_ROLLOUT_STOP));
+    assert_true(count == 0 && !strings);
+    invar_recipe_free(recipe);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_config__ids_are_names),
+        cmocka_unit_test(test_config__defaults_are_canonical),
+        cmocka_unit_test(test_config__eight_groups),
+        cmocka_unit_test(test_config__words_are_in_the_order_of_enums),
+        cmocka_unit_test(test_config__documented),
+        cmocka_unit_test(test_config__accepts),
+        cmocka_unit_test(test_config__refuses_impossible),
+        cmocka_unit_test(test_config__refuses_what_would_be_ignored),
+        cmocka_unit_test(test_config__names_file_and_line),
+        cmocka_unit_test(test_config__derives_steps),
+        cmocka_unit_test(test_config__lists),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

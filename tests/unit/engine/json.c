@@ -1,0 +1,143 @@
+/*
+ * json.c - tests of the strict JSON reader.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/json.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/support.h"
+
+static json_t *parsed(const char *text)
+{
+    json_t *value;
+
+    assert_ok(invar_json_parse(&value, "f.json", text, strlen(text)));
+    return value;
+}
+
+static void refuses(const char *text, size_t bytes, const char *message)
+{
+    json_t *value;
+
+    assert_fails(invar_json_parse(&value, "f.json", text, bytes), INVAR_E_INVALID, message);
+    assert_null(value);
+}
+
+static void test_engine_json__reads_members(void **state)
+{
+    json_t *value = parsed("{\"i\": 7, \"r\": 1e-6, \"t\": true, \"s\": \"\\u00e4\", \"n\": null}");
+    const char *text;
+    int64_t integer;
+    double real;
+    bool flag;
+
+    (void)state;
+    assert_ok(invar_json_int(&integer, value, "i", "f.json", 7, 7));
+    assert_int_equal(integer, 7);
+    assert_ok(invar_json_real(&real, value, "r", "f.json"));
+    assert_true(real == 1e-6);
+    assert_ok(invar_json_real(&real, value, "i", "f.json"));
+    assert_true(real == 7);
+    assert_ok(invar_json_bool(&flag, value, "t", "f.json"));
+    assert_true(flag);
+    assert_ok(invar_json_string(&text, value, "s", "f.json"));
+    assert_string_equal(text, "\xC3\xA4");
+    assert_true(invar_json_has(value, "i"));
+    assert_false(invar_json_has(value, "n"));
+    assert_false(invar_json_has(value, "x"));
+    assert_false(invar_json_has(NULL, "x"));
+    json_decref(value);
+}
+
+static void test_engine_json__names_file_and_key(void **state)
+{
+    json_t *value = parsed("{\"i\": 7, \"r\": 1.5, \"s\": \"x\", \"n\": null}"),
+           *list = parsed("[]");
+    const char *text;
+    int64_t integer;
+    double real;
+    bool flag;
+
+    (void)state;
+    assert_fails(invar_json_int(&integer, value, "x", "f.json:3", 0, 9), INVAR_E_INVALID,
+                 "f.json:3: \"x\" is missing");
+    assert_fails(invar_json_int(&integer, value, "r", "f.json", 0, 9), INVAR_E_INVALID,
+                 "f.json: \"r\" is not an integer");
+    assert_fails(invar_json_int(&integer, value, "i", "f.json", 8, 9), INVAR_E_INVALID,
+                 "f.json: \"i\" is 7, not in 8 to 9");
+    assert_fails(invar_json_int(&integer, value, "i", "f.json", 1, 6), INVAR_E_INVALID, "is 7");
+    assert_fails(invar_json_real(&real, value, "s", "f.json"), INVAR_E_INVALID,
+                 "\"s\" is not a finite number");
+    assert_fails(invar_json_bool(&flag, value, "i", "f.json"), INVAR_E_INVALID, "true or false");
+    assert_fails(invar_json_string(&text, value, "n", "f.json"), INVAR_E_INVALID, "not a string");
+    assert_fails(invar_json_string(&text, list, "n", "a\nb"), INVAR_E_INVALID,
+                 "a?b: not a JSON object");
+    json_decref(value);
+    json_decref(list);
+}
+
+static void test_engine_json__refuses_what_is_not_strict(void **state)
+{
+    static const char nul[] = "[\"a\0b\"]";
+    static const char *const cases[][2] = {
+        {"", "f.json: line 1, column 0 is not JSON"},
+        {"{\"a\": 1,\n \"a\": 2}", "f.json: line 2, column 4 is not JSON: duplicate object key"},
+        {"{} x", "end of file expected"},
+        {"[1,]", "line 1, column 4"},
+        {"{'a': 1}", "line 1"},
+        {"[\"\\u0000\"]", "line 1"},
+        {"[\"\xFF\"]", "unable to decode byte 0xff"},
+        {"[\"\xC0\x80\"]", "unable to decode"},
+        {"[\"\xED\xA0\x80\"]", "unable to decode"},
+        {"[NaN]", "line 1"},
+        {"[1e999]", "real number overflow"},
+        {"[9223372036854775808]", "too big integer"},
+        {"[01]", "line 1"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        refuses(cases[i][0], strlen(cases[i][0]), cases[i][1]);
+    refuses(nul, sizeof nul - 1, "line 1");
+}
+
+/* Brackets in strings are text: they neither nest nor count. */
+static void test_engine_json__limits_depth_and_number(void **state)
+{
+    enum { MANY = 2 * INVAR_JSON_MAX_VALUES + 16 };
+    char *text = malloc(MANY);
+    json_t *value;
+
+    (void)state;
+    assert_non_null(text);
+    memset(text, '[', INVAR_JSON_MAX_DEPTH + 1);
+    memset(text + INVAR_JSON_MAX_DEPTH + 1, ']', INVAR_JSON_MAX_DEPTH + 1);
+    refuses(text, 2 * INVAR_JSON_MAX_DEPTH + 2, "nested deeper than 512");
+    assert_ok(invar_json_parse(&value, "f.json", text + 1, (size_t)2 * INVAR_JSON_MAX_DEPTH));
+    json_decref(value);
+    text[0] = '[';
+    for (size_t i = 1; i + 1 < MANY; i += 2)
+        memcpy(text + i, "1,", 2);
+    refuses(text, MANY, "more than 4194304 values");
+    memset(text, ',', MANY);
+    memcpy(text, "[\"\\\"[[{", 7);
+    memcpy(text + MANY - 2, "\"]", 2);
+    assert_ok(invar_json_parse(&value, "f.json", text, MANY));
+    json_decref(value);
+    free(text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine_json__reads_members),
+        cmocka_unit_test(test_engine_json__names_file_and_key),
+        cmocka_unit_test(test_engine_json__refuses_what_is_not_strict),
+        cmocka_unit_test(test_engine_json__limits_depth_and_number),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

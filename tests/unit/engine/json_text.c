@@ -1,0 +1,128 @@
+/*
+ * json_text.c - tests of JSON text that is built piece by piece.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/json_text.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "engine/io/json.h"
+#include "tests/support.h"
+
+static void expect(invar_json_text *text, const char *expected)
+{
+    invar_assert_status(text->status, INVAR_OK, "text", __FILE__, __LINE__);
+    assert_int_equal(text->bytes, strlen(expected));
+    assert_memory_equal(text->data, expected, text->bytes);
+    invar_json_text_reset(text);
+}
+
+static void test_engine_json_text__commas_come_by_themselves(void **state)
+{
+    static const int32_t ints[3] = {1, -2, 3};
+    static const float floats[2] = {0.1f, -0.0f};
+    static const uint8_t bytes[2] = {0, 255};
+    invar_digest digest = {{0xab}};
+    invar_json_text text = {0};
+
+    (void)state;
+    invar_json_text_open(&text, '{');
+    invar_json_text_key(&text, "a");
+    invar_json_text_ints(&text, ints, 3);
+    invar_json_text_key(&text, "b");
+    invar_json_text_open(&text, '{');
+    invar_json_text_close(&text, '}');
+    invar_json_text_key(&text, "c");
+    invar_json_text_f32s(&text, floats, 2);
+    invar_json_text_key(&text, "d");
+    invar_json_text_bytes(&text, bytes, 2);
+    invar_json_text_key(&text, "e");
+    invar_json_text_ints(&text, NULL, 7);
+    invar_json_text_key(&text, "f");
+    invar_json_text_open(&text, '[');
+    invar_json_text_bool(&text, true);
+    invar_json_text_bool(&text, false);
+    invar_json_text_null(&text);
+    invar_json_text_f64(&text, 1.0 / 3);
+    invar_json_text_value(&text, "{\"x\":[]}", 8);
+    invar_json_text_string(&text, "{", 1); // a bracket in a string is none
+    invar_json_text_string(&text, "", 0);
+    invar_json_text_digest(&text, &digest);
+    invar_json_text_close(&text, ']');
+    invar_json_text_close(&text, '}');
+    invar_json_text_newline(&text);
+    invar_json_text_open(&text, '[');
+    expect(&text, "{\"a\":[1,-2,3],\"b\":{},\"c\":[0.1,-0.0],\"d\":[0,255],\"e\":null,\"f\":["
+                  "true,false,null,0.3333333333333333,{\"x\":[]},\"{\",\"\","
+                  "\"ab000000000000000000000000000000\"]}\n[");
+    invar_json_text_release(&text);
+}
+
+/* Every byte and many characters, there and back. */
+static void test_engine_json_text__strings_come_back(void **state)
+{
+    invar_json_text text = {0};
+    char ascii[128];
+    json_t *back;
+
+    (void)state;
+    for (int i = 0; i < 128; i++)
+        ascii[i] = (char)i;
+    invar_json_text_string(&text, ascii, sizeof ascii);
+    assert_ok(invar_json_parse_raw(&back, "text", text.data, text.bytes));
+    assert_int_equal(json_string_length(back), sizeof ascii);
+    assert_memory_equal(json_string_value(back), ascii, sizeof ascii);
+    json_decref(back);
+    assert_int_equal(invar_json_parse(&back, "text", text.data, text.bytes), INVAR_E_INVALID);
+    for (size_t i = 0; i < text.bytes; i++)
+        assert_true((unsigned char)text.data[i] >= 0x20); // one line
+    invar_json_text_reset(&text);
+    invar_json_text_string(&text, "\u00e9\u2028\U0001F600", 9);
+    expect(&text, "\"\u00e9\u2028\U0001F600\"");
+    invar_json_text_release(&text);
+}
+
+static void refuses(const char *string, size_t bytes)
+{
+    invar_json_text text = {0};
+
+    invar_json_text_string(&text, string, bytes);
+    assert_fails(text.status, INVAR_E_INVALID, "not UTF-8");
+    invar_json_text_int(&text, 1); // changes nothing
+    assert_int_equal(text.status, INVAR_E_INVALID);
+    invar_json_text_release(&text);
+}
+
+static void test_engine_json_text__refuses_what_json_has_not(void **state)
+{
+    invar_json_text text = {0};
+
+    (void)state;
+    refuses("\xff", 1);
+    refuses("a\xc3", 2);            // cut off
+    refuses("\xc0\x80", 2);         // overlong
+    refuses("\xed\xa0\x80", 3);     // a surrogate
+    refuses("\xf4\x90\x80\x80", 4); // beyond the last one
+    invar_json_text_f64(&text, NAN);
+    assert_fails(text.status, INVAR_E_INVALID, "not finite");
+    invar_json_text_reset(&text);
+    invar_json_text_f32(&text, -INFINITY);
+    assert_fails(text.status, INVAR_E_INVALID, "not finite");
+    invar_json_text_reset(&text);
+    invar_json_text_int(&text, INT64_MIN);
+    expect(&text, "-9223372036854775808");
+    invar_json_text_release(&text);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine_json_text__commas_come_by_themselves),
+        cmocka_unit_test(test_engine_json_text__strings_come_back),
+        cmocka_unit_test(test_engine_json_text__refuses_what_json_has_not),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,433 @@
+/*
+ * probe.c - tests of points: their digests, whatever the micro-batches, and what a ledger gets.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/probe/probe.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tests/ops.h"
+
+static char folder[] = INVAR_TEST_WORK "/probe-XXXXXX";
+
+static int set_up(void **state)
+{
+    return mkdtemp(folder) ? invar_test_devices_setup(state) : -1;
+}
+
+static int tear_down(void **state)
+{
+    int rc = invar_test_devices_teardown(state);
+    char command[sizeof folder + 16];
+
+    snprintf(command, sizeof command, "rm -r '%s'", folder);
+    return system(command) == 0 ? rc : -1;
+}
+
+/* ---- helpers --------------------------------------------------------------------------------- */
+
+/* Samples of a batch: with none, one and many rows; leaves of 16 KiB end inside and between. */
+static const int64_t lengths[] = {3, 1, 0, 40, 7, 64, 2, 31};
+enum { SAMPLES = sizeof lengths / sizeof lengths[0], ROWS = 148, COLUMNS = 257 };
+
+static invar_tensor noise(invar_tensor view, int64_t gap, uint64_t seed)
+{
+    invar_tensor t = invar_test_strided(view, gap);
+    int64_t size = invar_dtype_bits(t.dtype) / 8, row = invar_tensor_row_elements(&t) * size;
+    uint8_t *bytes = t.data;
+
+    for (int64_t i = 0; i < t.shape[0] * row; i++)
+        bytes[i / row * t.row_stride * size + i % row] =
+            (uint8_t)invar_test_random(seed, (uint64_t)i);
+    return t;
+}
+
+static void starts(int64_t out[SAMPLES + 1], int64_t first, int64_t count)
+{
+    out[0] = 0;
+    for (int64_t i = 0; i < count; i++)
+        out[i + 1] = out[i] + lengths[first + i];
+}
+
+static invar_probe *fresh(int64_t level)
+{
+    invar_probe *probe;
+
+    assert_ok(invar_probe_new(&probe, &(invar_probe_options){.level = level}));
+    invar_probe_begin(probe, NULL);
+    return probe;
+}
+
+static invar_ledger_point a_point(const char *name, const invar_tensor *like)
+{
+    static int64_t shape[2];
+
+    shape[0] = -1;
+    shape[1] = like->shape[1];
+    return (invar_ledger_point){.name = name,
+                                .phase = "forward",
+                                .layer = 3,
+                                .op = "linear.fwd",
+                                .kind = "act",
+                                .level = 1,
+                                .dtype = invar_dtype_name(like->dtype),
+                                .shape = shape,
+                                .dims = (size_t)like->rank,
+                                .shards = 1};
+}
+
+static void assert_digest(const invar_digest *got, const invar_digest *expected, bool equal)
+{
+    assert_int_equal(invar_digest_equal(got, expected), equal);
+}
+
+/* The digest of samples that come in micro-batches of `size` samples. */
+static invar_digest in_batches(const invar_tensor *x, int64_t size, invar_pool *pool)
+{
+    invar_ledger_point point = a_point("x", x);
+    int64_t start[SAMPLES + 1], row = 0, number;
+    invar_probe_result result;
+    invar_digest digest;
+    invar_probe *probe;
+
+    assert_ok(invar_probe_new(&probe, &(invar_probe_options){.level = 1, .pool = pool}));
+    invar_probe_begin(probe, NULL);
+    for (int64_t i = 0; i < SAMPLES; i += size) {
+        int64_t count = SAMPLES - i < size ? SAMPLES - i : size;
+        invar_tensor rows;
+        starts(start, i, count);
+        rows = invar_tensor_rows(x, row, start[count]);
+        row += start[count];
+        assert_ok(invar_probe_define(&number, probe, &point));
+        assert_int_equal(number, 0);
+        assert_ok(invar_probe_rows(probe, number, &rows, &(invar_segments){start, count}));
+    }
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_int_equal(result.count, 1);
+    digest = result.digests[0];
+    invar_probe_free(probe);
+    return digest;
+}
+
+/* ---- digests --------------------------------------------------------------------------------- */
+
+static void test_engine_probe__rows_do_not_depend_on_micro_batches(void **state)
+{
+    invar_device *devices = *state;
+    invar_tree_shard shards[SAMPLES];
+    int64_t start[SAMPLES + 1];
+
+    starts(start, 0, SAMPLES);
+    assert_int_equal(start[SAMPLES], ROWS);
+    for (int i = 0; i < 2; i++) {
+        invar_tensor x = noise(invar_tensor_2d(NULL, invar_test_storage[i], ROWS, COLUMNS), 5, 1);
+        size_t size = (size_t)invar_dtype_bits(x.dtype) / 8;
+        invar_digest expected, got;
+        // what the header promises, from base/hash.h alone
+        for (int64_t s = 0; s < SAMPLES; s++)
+            shards[s] =
+                (invar_tree_shard){(char *)x.data + (size_t)(start[s] * x.row_stride) * size,
+                                   lengths[s], COLUMNS * size, (size_t)x.row_stride * size};
+        assert_ok(invar_tree_hash(&expected, NULL, &(invar_tree_input){shards, SAMPLES}));
+        for (int64_t batch = 1; batch <= SAMPLES; batch++) {
+            got = in_batches(&x, batch, devices[batch % INVAR_TEST_DEVICES].pool);
+            assert_digest(&got, &expected, true);
+        }
+        ((char *)x.data)[(size_t)(ROWS - 1) * (size_t)x.row_stride * size] ^= 1;
+        got = in_batches(&x, 3, NULL);
+        assert_digest(&got, &expected, false);
+        invar_test_free(&x);
+    }
+}
+
+static void test_engine_probe__where_a_sample_ends_is_hashed(void **state)
+{
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 2);
+    static const int64_t cuts[3][3] = {{0, 1, 4}, {0, 2, 4}, {0, 4, 4}};
+    invar_digest digests[3];
+    int64_t number;
+
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        invar_ledger_point point = a_point("x", &x);
+        invar_probe *probe = fresh(1);
+        invar_probe_result result;
+        assert_ok(invar_probe_define(&number, probe, &point));
+        assert_ok(invar_probe_rows(probe, number, &x, &(invar_segments){cuts[i], 2}));
+        assert_ok(invar_probe_finish(&result, probe));
+        digests[i] = result.digests[0];
+        invar_probe_free(probe);
+    }
+    assert_digest(&digests[0], &digests[1], false);
+    assert_digest(&digests[1], &digests[2], false);
+    invar_test_free(&x);
+}
+
+static void test_engine_probe__whole_equals_the_op_hash_tree(void **state)
+{
+    const invar_device *dev = *state;
+    invar_tensor views[] = {
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, 301, 77),
+        invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 64, 640),
+        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 128, 512, 256),
+        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, 64, 256),
+        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 64, 256),
+        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_INT4, 1, 64, 256),
+    };
+
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        for (int32_t shards = 1; shards <= 4; shards *= 2) {
+            invar_tensor x = invar_test_tensor(views[i]);
+            invar_ledger_point point = a_point("w", &x);
+            invar_probe *probe = fresh(1);
+            invar_probe_result result;
+            invar_digest expected;
+            int64_t number;
+            ((uint8_t *)x.data)[100] = 7;
+            if (x.scale)
+                ((uint8_t *)x.scale)[5] = 9;
+            point.shape = (const int64_t[]){x.shape[0], x.shape[1]};
+            point.shards = shards;
+            assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&expected, x, shards}));
+            assert_ok(invar_probe_define(&number, probe, &point));
+            assert_ok(invar_probe_whole(probe, number, &x));
+            assert_ok(invar_probe_finish(&result, probe));
+            assert_digest(&result.digests[0], &expected, true);
+            assert_fails(invar_probe_whole(probe, number, &x), INVAR_E_STATE, "already");
+            invar_probe_free(probe);
+            invar_test_free(&x);
+        }
+}
+
+static void test_engine_probe__bytes_digests_and_leaves(void **state)
+{
+    static uint8_t data[2 * INVAR_TREE_LEAF_BYTES + 5];
+    invar_tree_shard shard = {data, 1, sizeof data, sizeof data};
+    invar_tensor like = invar_tensor_2d(NULL, INVAR_DTYPE_F32, 1, 1);
+    invar_ledger_point a = a_point("a", &like), b = a_point("b", &like);
+    invar_digest expected, leaves[3], given = {{1, 2, 3}};
+    invar_probe *probe = fresh(1);
+    invar_probe_result result;
+    const invar_digest *got;
+    int64_t na, nb, count;
+
+    (void)state;
+    data[20000] = 4;
+    assert_ok(invar_probe_define(&na, probe, &a));
+    assert_ok(invar_probe_define(&nb, probe, &b));
+    assert_ok(invar_probe_bytes(probe, na, data, sizeof data));
+    assert_ok(invar_probe_digest(probe, nb, &given));
+    assert_fails(invar_probe_digest(probe, nb, &given), INVAR_E_STATE, "\"b\" has its value");
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_ok(invar_tree_hash(&expected, NULL, &(invar_tree_input){&shard, 1}));
+    assert_digest(&result.digests[na], &expected, true);
+    assert_digest(&result.digests[nb], &given, true);
+    assert_ok(invar_tree_leaves(leaves, 3, NULL, &(invar_tree_input){&shard, 1}));
+    assert_ok(invar_probe_leaves(&got, &count, probe, na));
+    assert_int_equal(count, 3);
+    assert_memory_equal(got, leaves, sizeof leaves);
+    assert_fails(invar_probe_leaves(&got, &count, probe, nb), INVAR_E_STATE, "no leaves");
+    invar_probe_free(probe);
+}
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+static void test_engine_probe__levels_above_are_ignored(void **state)
+{
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_ledger_point point = a_point("x", &x);
+    const invar_segments one = {(const int64_t[]){0, 4}, 1};
+    invar_probe *probe = fresh(INVAR_PROBE_STEP);
+    invar_probe_result result;
+    int64_t number;
+
+    (void)state;
+    assert_ok(invar_probe_define(&number, probe, &point));
+    assert_int_equal(number, -1);
+    assert_ok(invar_probe_rows(probe, number, &x, &one));
+    assert_ok(invar_probe_whole(probe, number, &x));
+    assert_ok(invar_probe_bytes(probe, number, "x", 1));
+    assert_ok(invar_probe_digest(probe, number, &(invar_digest){{0}}));
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_int_equal(result.count, 0);
+    point.level = 0;
+    assert_ok(invar_probe_define(&number, probe, &point));
+    assert_int_equal(number, 0);
+    invar_probe_free(probe);
+    invar_test_free(&x);
+}
+
+static void test_engine_probe__a_point_without_value_is_named(void **state)
+{
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_ledger_point a = a_point("a", &x), b = a_point("b", &x);
+    const invar_segments one = {(const int64_t[]){0, 4}, 1};
+    invar_probe *probe = fresh(1);
+    invar_probe_result result;
+    int64_t na, nb;
+
+    (void)state;
+    assert_ok(invar_probe_define(&na, probe, &a));
+    assert_ok(invar_probe_define(&nb, probe, &b));
+    assert_ok(invar_probe_rows(probe, na, &x, &one));
+    assert_fails(invar_probe_finish(&result, probe), INVAR_E_STATE, "\"b\" got no value");
+    assert_ok(invar_probe_rows(probe, nb, &x, &one));
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_true(result.changed);
+    assert_digest(&result.digests[0], &result.digests[1], true);
+    invar_probe_begin(probe, NULL); // the next step begins empty, with the same points
+    assert_fails(invar_probe_finish(&result, probe), INVAR_E_STATE, "\"a\" got no value");
+    assert_ok(invar_probe_rows(probe, na, &x, &one));
+    assert_ok(invar_probe_rows(probe, nb, &x, &one));
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_false(result.changed);
+    invar_probe_free(probe);
+    invar_test_free(&x);
+}
+
+static void test_engine_probe__refuses_what_does_not_fit(void **state)
+{
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_tensor narrow = invar_tensor_columns(&x, 0, 4);
+    invar_tensor other = invar_tensor_2d(x.data, INVAR_DTYPE_I32, 4, 8);
+    invar_ledger_point point = a_point("x", &x), changed = point;
+    const invar_segments fits = {(const int64_t[]){0, 1, 4}, 2};
+    const invar_segments late = {(const int64_t[]){1, 4}, 1};
+    const invar_segments beyond = {(const int64_t[]){0, 5}, 1};
+    const invar_segments back = {(const int64_t[]){0, 3, 2}, 2};
+    static char long_name[INVAR_LEDGER_NAME_BYTES + 2];
+    invar_probe *probe = fresh(1);
+    int64_t number;
+
+    (void)state;
+    assert_ok(invar_probe_define(&number, probe, &point));
+    changed.op = "add";
+    assert_fails(invar_probe_define(&number, probe, &changed), INVAR_E_INVALID, "something else");
+    changed = point;
+    changed.shape = (const int64_t[]){4, 8};
+    assert_fails(invar_probe_define(&number, probe, &changed), INVAR_E_INVALID, "something else");
+    memset(long_name, 'n', sizeof long_name - 1);
+    changed.name = long_name;
+    assert_fails(invar_probe_define(&number, probe, &changed), INVAR_E_INVALID, "256 bytes");
+    assert_fails(invar_probe_rows(probe, 0, &narrow, &fits), INVAR_E_INVALID, "another type");
+    assert_fails(invar_probe_rows(probe, 0, &other, &fits), INVAR_E_INVALID, "another type");
+    assert_fails(invar_probe_rows(probe, 0, &x, &late), INVAR_E_INVALID, "not rows");
+    assert_fails(invar_probe_rows(probe, 0, &x, &beyond), INVAR_E_INVALID, "not rows");
+    assert_fails(invar_probe_rows(probe, 0, &x, &back), INVAR_E_INVALID, "not rows");
+    assert_fails(invar_probe_rows(probe, 1, &x, &fits), INVAR_E_INVALID, "no point 1");
+    assert_fails(invar_probe_rows(probe, -2, &x, &fits), INVAR_E_INVALID, "no point -2");
+    assert_ok(invar_probe_rows(probe, 0, &x, &fits));
+    assert_fails(invar_probe_whole(probe, 0, &x), INVAR_E_STATE, "already");
+    invar_probe_free(probe);
+    invar_test_free(&x);
+}
+
+/* ---- the forward and the ledger -------------------------------------------------------------- */
+
+static void show_pass(invar_probe_view *view, const invar_tensor *x, const invar_segments *samples)
+{
+    assert_ok(invar_probe_take(view, "embedding", -1, x, samples));
+    for (int64_t layer = 0; layer < 2; layer++) {
+        assert_ok(invar_probe_take(view, "attn.out", layer, x, samples));
+        assert_ok(invar_probe_take(view, "mlp.out", layer, x, samples));
+    }
+}
+
+static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void **state)
+{
+    static const char *const names[] = {"embedding", "layer.0.attn.out", "layer.0.mlp.out",
+                                        "layer.1.attn.out", "layer.1.mlp.out"};
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
+    const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
+    invar_probe *probe = fresh(1);
+    invar_probe_view view = {probe, "", "forward", 1, -1};
+    char path[sizeof folder + 16];
+    invar_probe_result result;
+    invar_ledger *ledger;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/ledger.db", folder);
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
+    assert_ok(invar_ledger_begin(
+        ledger,
+        &(invar_ledger_run){.name = "a", .kind = "train", .circumstances = {.bare = true}}));
+    for (int64_t step = 0; step < 2; step++) {
+        invar_probe_begin(probe, NULL);
+        for (int pass = 0; pass < 3; pass++) {
+            view.previous = -1;
+            show_pass(&view, &x, &samples);
+        }
+        assert_ok(invar_probe_finish(&result, probe));
+        assert_int_equal(result.changed, step == 0);
+        if (result.changed)
+            assert_ok(invar_ledger_define(ledger, result.points, (size_t)result.count));
+        assert_ok(invar_ledger_append(
+            ledger, &(invar_ledger_step){.step = step, .digests = result.digests}));
+    }
+    assert_int_equal(result.count, 5);
+    for (int64_t i = 0; i < 5; i++) {
+        const invar_ledger_point *p = &result.points[i];
+        assert_string_equal(p->name, names[i]);
+        assert_int_equal(p->layer, i == 0 ? -1 : (i - 1) / 2);
+        assert_int_equal(p->n_inputs, i > 0);
+        if (i > 0)
+            assert_int_equal(p->inputs[0], i - 1);
+        assert_string_equal(p->dtype, "bf16");
+        assert_int_equal(p->shape[0], -1);
+        assert_int_equal(p->shape[1], 8);
+    }
+    invar_ledger_close(ledger);
+    invar_probe_free(probe);
+    invar_test_free(&x);
+}
+
+static void test_engine_probe__the_dump_sees_points_above_the_level(void **state)
+{
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
+    invar_probe *probe = fresh(INVAR_PROBE_STEP);
+    invar_probe_view view = {probe, "", "forward", 1, -1};
+    char path[sizeof folder + 64];
+    invar_probe_result result;
+    invar_dump *dump;
+    int64_t count;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/dump", folder);
+    assert_ok(invar_dump_new(&dump, path, "layer.1.*"));
+    invar_probe_begin(probe, dump);
+    show_pass(&view, &x, &samples);
+    show_pass(&view, &x, &samples);
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_int_equal(result.count, 0);
+    assert_ok(invar_dump_finish(&count, dump));
+    assert_int_equal(count, 2);
+    snprintf(path, sizeof path, "%s/dump/layer.1.mlp.out.npy", folder);
+    assert_int_equal(access(path, R_OK), 0);
+    snprintf(path, sizeof path, "%s/dump/layer.0.mlp.out.npy", folder);
+    assert_int_not_equal(access(path, R_OK), 0);
+    invar_dump_free(dump);
+    invar_probe_free(probe);
+    invar_test_free(&x);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_engine_probe__rows_do_not_depend_on_micro_batches),
+        cmocka_unit_test(test_engine_probe__where_a_sample_ends_is_hashed),
+        cmocka_unit_test(test_engine_probe__whole_equals_the_op_hash_tree),
+        cmocka_unit_test(test_engine_probe__bytes_digests_and_leaves),
+        cmocka_unit_test(test_engine_probe__levels_above_are_ignored),
+        cmocka_unit_test(test_engine_probe__a_point_without_value_is_named),
+        cmocka_unit_test(test_engine_probe__refuses_what_does_not_fit),
+        cmocka_unit_test(test_engine_probe__a_forward_makes_points_that_a_ledger_takes),
+        cmocka_unit_test(test_engine_probe__the_dump_sees_points_above_the_level),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,333 @@
+/*
+ * torch.c - advantages, losses, gradients and metrics against PyTorch's autograd in float64.
+ *
+ * The cases are those of tests/oracle/rl.py; INVAR_RL_FIXTURES names another file than the
+ * committed one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/rl/loss.h"
+#include "tests/support.h"
+
+enum { MOST = 64 };
+
+/* fp32 against float64: a few roundings, relative to the largest value of the array. */
+static const double ARRAY_LIMIT = 3e-6;
+static const double METRIC_LIMIT = 1e-5;
+
+/* ---- a case as C has it ---------------------------------------------------------------------- */
+
+typedef struct problem {
+    const char *name;
+    const json_t *expect;
+    invar_rl_options options;
+    invar_rl_batch batch;
+    int64_t tokens;
+    int64_t start[MOST], group[MOST];
+    uint8_t mask[MOST];
+    float reward[MOST], old_logp[MOST], rollout_logp[MOST], ref_logp[MOST], teacher_logp[MOST];
+    float values[MOST], now[MOST], entropy[MOST];
+    float advantage[MOST], returns[MOST], dnow[MOST], dentropy[MOST];
+} problem;
+
+static json_t *document;
+
+static size_t read_floats(float *out, const json_t *object, const char *name)
+{
+    const json_t *list = json_object_get(object, name);
+
+    assert_true(json_is_array(list) && json_array_size(list) <= MOST);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = (float)json_number_value(json_array_get(list, i));
+    return json_array_size(list);
+}
+
+static void read_integers(int64_t *out, const json_t *object, const char *name)
+{
+    const json_t *list = json_object_get(object, name);
+
+    assert_true(json_is_array(list) && json_array_size(list) <= MOST);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        out[i] = json_integer_value(json_array_get(list, i));
+}
+
+#define FLOAT(name)                                                                                \
+    {                                                                                              \
+#name, offsetof(invar_rl_options, name)                                                    \
+    }
+static const struct {
+    const char *name;
+    size_t offset;
+} floats[] = {FLOAT(gamma),        FLOAT(lambd),
+              FLOAT(kl_coef),      FLOAT(kl_loss_coef),
+              FLOAT(eps_clip),     FLOAT(eps_clip_high),
+              FLOAT(eps_clip_c),   FLOAT(value_clip),
+              FLOAT(entropy_coef), FLOAT(constant_divisor),
+              FLOAT(opd_kl_coef),  FLOAT(opsm_delta),
+              FLOAT(tis_clip),     FLOAT(tis_clip_low),
+              FLOAT(mis_low),      FLOAT(mis_high),
+              FLOAT(mis_rs_low),   FLOAT(mis_rs_high),
+              FLOAT(mis_veto)};
+static const struct {
+    const char *name;
+    size_t offset;
+} bools[] = {FLOAT(rewards_normalization),
+             FLOAT(std_normalization),
+             FLOAT(normalize_advantages),
+             FLOAT(use_kl_loss),
+             FLOAT(unbiased_kl),
+             FLOAT(per_token_loss),
+             FLOAT(use_opsm),
+             FLOAT(use_tis),
+             FLOAT(tis_icepop),
+             FLOAT(use_mis),
+             FLOAT(mis_rs),
+             FLOAT(mis_batch_normalize)};
+static const struct {
+    const char *name;
+    size_t offset;
+    const char *values[7];
+} choices[] = {
+    {"loss", offsetof(invar_rl_options, loss), {"policy", "sft", "value"}},
+    {"estimator",
+     offsetof(invar_rl_options, estimator),
+     {"grpo", "gspo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo",
+      "on_policy_distillation"}},
+    {"kl_type", offsetof(invar_rl_options, kl_type), {"k1", "k2", "k3", "low_var_kl"}},
+    {"mis_level", offsetof(invar_rl_options, mis_level), {"token", "sequence", "geometric"}},
+    {"mis_rs_level", offsetof(invar_rl_options, mis_rs_level), {"token", "sequence", "geometric"}},
+    {"mis_mode", offsetof(invar_rl_options, mis_mode), {"truncate", "clip", "mask"}}};
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
+/* Sets the option; false when there is no such one. */
+static bool set_option(invar_rl_options *options, const char *name, const json_t *value)
+{
+    char *base = (char *)options;
+
+    for (size_t i = 0; i < COUNT(floats); i++) {
+        float x = (float)json_number_value(value);
+        if (strcmp(name, floats[i].name) == 0)
+            return memcpy(base + floats[i].offset, &x, sizeof x) != NULL;
+    }
+    for (size_t i = 0; i < COUNT(bools); i++) {
+        bool x = json_is_true(value);
+        if (strcmp(name, bools[i].name) == 0)
+            return memcpy(base + bools[i].offset, &x, sizeof x) != NULL;
+    }
+    for (size_t i = 0; i < COUNT(choices); i++) {
+        for (int j = 0; strcmp(name, choices[i].name) == 0 && choices[i].values[j]; j++) {
+            if (strcmp(json_string_value(value), choices[i].values[j]) == 0)
+                return memcpy(base + choices[i].offset, &j, sizeof j) != NULL;
+        }
+    }
+    return false;
+}
+
+static void load(problem *p, const json_t *item)
+{
+    const json_t *batch = json_object_get(item, "batch");
+    json_t *options = json_object_get(item, "options"), *value;
+    int64_t mask[MOST];
+    const char *name;
+
+    memset(p, 0, sizeof *p);
+    p->name = json_string_value(json_object_get(item, "name"));
+    p->expect = json_object_get(item, "expect");
+    json_object_foreach(options, name, value)
+    {
+        if (!set_option(&p->options, name, value))
+            fail_msg("%s: no such option: %s", p->name, name);
+    }
+    p->tokens = (int64_t)read_floats(p->now, batch, "now");
+    read_floats(p->old_logp, batch, "old_logp");
+    read_floats(p->rollout_logp, batch, "rollout_logp");
+    read_floats(p->ref_logp, batch, "ref_logp");
+    read_floats(p->teacher_logp, batch, "teacher_logp");
+    read_floats(p->values, batch, "values");
+    read_floats(p->entropy, batch, "entropy");
+    read_integers(mask, batch, "mask");
+    read_integers(p->start, batch, "start");
+    read_integers(p->group, batch, "group");
+    for (int64_t t = 0; t < p->tokens; t++)
+        p->mask[t] = (uint8_t)mask[t];
+    p->batch = (invar_rl_batch){.samples = (int64_t)read_floats(p->reward, batch, "reward"),
+                                .start = p->start,
+                                .group = p->group,
+                                .mask = p->mask,
+                                .reward = p->reward,
+                                .old_logp = p->old_logp,
+                                .rollout_logp = p->rollout_logp,
+                                .ref_logp = p->ref_logp,
+                                .teacher_logp = p->teacher_logp,
+                                .values = p->values};
+}
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
+/* The largest error over the largest expected value. `shift`: compares with the wrong place. */
+static double error_of(const problem *p, const char *name, const float *got, size_t shift)
+{
+    const json_t *list = json_object_get(p->expect, name);
+    size_t n = json_array_size(list);
+    double worst = 0, largest = 1e-30;
+
+    assert_int_equal(n, (size_t)p->tokens);
+    for (size_t i = 0; i < n; i++) {
+        double expected = json_number_value(json_array_get(list, (i + shift) % n));
+        worst = fmax(worst, fabs((double)got[i] - expected));
+        largest = fmax(largest, fabs(expected));
+    }
+    return worst / largest;
+}
+
+static void compare(const problem *p, const char *name, const float *got)
+{
+    double error = error_of(p, name, got, 0);
+
+    if (!(error <= ARRAY_LIMIT))
+        fail_msg("%s: %s is off by %g of its largest value", p->name, name, error);
+}
+
+static void compare_metrics(const problem *p, invar_loss *loss)
+{
+    const json_t *expected = json_object_get(p->expect, "metrics");
+    const invar_loss_metric *metrics;
+    size_t count;
+
+    assert_ok(invar_loss_metrics(&metrics, &count, loss));
+    for (size_t i = 0; i < count; i++) {
+        const json_t *value = json_object_get(expected, metrics[i].name);
+        double want = json_number_value(value);
+        if (!value)
+            fail_msg("%s: nothing is expected of %s", p->name, metrics[i].name);
+        if (!(fabs(metrics[i].value - want) <= METRIC_LIMIT * fmax(1.0, fabs(want))))
+            fail_msg("%s: %s is %.9g instead of %.9g", p->name, metrics[i].name, metrics[i].value,
+                     want);
+    }
+    assert_int_equal(count, json_object_size(expected));
+}
+
+static void solve(problem *p)
+{
+    bool bonus = p->options.entropy_coef != 0.0f;
+    invar_loss *loss;
+
+    assert_ok(invar_rl_advantages(p->advantage, p->returns, &p->batch, &p->options));
+    compare(p, "advantage", p->advantage);
+    compare(p, "returns", p->returns);
+    assert_ok(invar_loss_new(&loss, &p->batch, &p->options, p->advantage, p->returns));
+    assert_ok(invar_loss_run(loss, 0, p->batch.samples, p->now, p->entropy, p->dnow,
+                             bonus ? p->dentropy : NULL));
+    compare(p, "dnow", p->dnow);
+    if (bonus)
+        compare(p, "dentropy", p->dentropy);
+    compare_metrics(p, loss);
+    invar_loss_free(loss);
+}
+
+static void test_rl_torch__accuracy_of_all_cases(void **state)
+{
+    json_t *cases = json_object_get(document, "cases"), *item;
+    static problem p;
+    size_t i, sensitive = 0;
+
+    (void)state;
+    json_array_foreach(cases, i, item)
+    {
+        load(&p, item);
+        solve(&p);
+        // what differs from token to token is found wrong in the wrong place
+        sensitive += error_of(&p, "dnow", p.dnow, 1) > 100 * ARRAY_LIMIT;
+    }
+    assert_true(sensitive > 25);
+}
+
+/* In the committed cases everything that is counted happens, and not always. */
+static void test_rl_torch__cases_are_not_idle(void **state)
+{
+    json_t *cases = json_object_get(document, "cases"), *seen = json_object(), *item, *value;
+    const char *name;
+    size_t i;
+
+    (void)state;
+    json_array_foreach(cases, i, item)
+    {
+        json_t *metrics = json_object_get(json_object_get(item, "expect"), "metrics");
+        json_object_foreach(metrics, name, value)
+        {
+            double x = json_number_value(value);
+            bool happens = x > 0 && x < 1;
+            if (strstr(name, "frac") && (happens || !json_object_get(seen, name)))
+                json_object_set_new(seen, name, json_boolean(happens));
+        }
+    }
+    json_object_foreach(seen, name, value)
+    {
+        if (!json_is_true(value) && !getenv("INVAR_RL_FIXTURES"))
+            fail_msg("%s is 0 or 1 in every case", name);
+    }
+    assert_true(json_object_size(seen) > 10);
+    json_decref(seen);
+}
+
+/* A test that accepts everything would not see an option that does nothing. */
+static void test_rl_torch__options_matter(void **state)
+{
+    json_t *cases = json_object_get(document, "cases"), *item;
+    static problem p;
+    size_t i, changed = 0;
+
+    (void)state;
+    json_array_foreach(cases, i, item)
+    {
+        invar_loss *loss;
+        load(&p, item);
+        if (p.options.loss != INVAR_LOSS_POLICY)
+            continue;
+        solve(&p);
+        p.options.eps_clip = p.options.eps_clip_high = 10.0f;
+        p.options.eps_clip_c = p.options.constant_divisor = 0.0f;
+        p.options.use_tis = p.options.use_mis = p.options.use_opsm = false;
+        assert_ok(invar_loss_new(&loss, &p.batch, &p.options, p.advantage, NULL));
+        assert_ok(invar_loss_run(loss, 0, p.batch.samples, p.now, p.entropy, p.dnow, p.dentropy));
+        changed += error_of(&p, "dnow", p.dnow, 0) > 100 * ARRAY_LIMIT;
+        invar_loss_free(loss);
+    }
+    assert_true(changed > 15);
+}
+
+static int load_document(void **state)
+{
+    const char *path = getenv("INVAR_RL_FIXTURES");
+    json_error_t error;
+
+    (void)state;
+    document = json_load_file(path ? path : INVAR_TEST_DATA "/oracle/rl.json", 0, &error);
+    if (!document)
+        fprintf(stderr, "rl.json: line %d: %s\n", error.line, error.text);
+    return document ? 0 : -1;
+}
+
+static int drop_document(void **state)
+{
+    (void)state;
+    json_decref(document);
+    return 0;
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rl_torch__accuracy_of_all_cases),
+        cmocka_unit_test(test_rl_torch__cases_are_not_idle),
+        cmocka_unit_test(test_rl_torch__options_matter),
+    };
+
+    return cmocka_run_group_tests(tests, load_document, drop_document);
+}

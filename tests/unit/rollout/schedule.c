@@ -1,0 +1,392 @@
+/*
+ * schedule.c - continuous batching with a model that only remembers what was put in.
+ *
+ * The model of these tests writes a tag for every row into the row's page, and looks at the tags of
+ * all positions before it, as attention would. Whatever goes wrong with pages (shared too early,
+ * given back too soon, written by two) shows as a wrong tag.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/rollout/schedule.h"
+#include "tests/support.h"
+
+enum { MOST_JOBS = 64 };
+
+typedef struct fake {
+    invar_cache *cache;
+    invar_schedule schedule;
+    invar_job jobs[MOST_JOBS];
+    int64_t prompt_tag[MOST_JOBS]; /* what the known rows of a job say */
+    int64_t length[MOST_JOBS];     /* rows after which a sequence ends; at least prefill */
+    int64_t seen[MOST_JOBS];       /* rows put in */
+    int64_t ended[MOST_JOBS];      /* number of the pass; 0: not yet */
+    int64_t n_jobs;
+    int64_t passes;
+    int64_t rows; /* in all passes */
+} fake;
+
+static void fake_init(fake *f, int64_t pages, int64_t page_size)
+{
+    invar_cache_shape shape = {.layers = 1,
+                               .kv_heads = 1,
+                               .head_dim = 1,
+                               .storage = INVAR_DTYPE_F32,
+                               .page_size = page_size,
+                               .pages = pages};
+
+    memset(f, 0, sizeof *f);
+    assert_ok(invar_cache_new(&f->cache, &shape));
+}
+
+static void fake_release(fake *f)
+{
+    invar_schedule_release(&f->schedule);
+    invar_cache_free(f->cache);
+}
+
+/* A sequence that ends after `length` rows, or a prompt. */
+static void add(fake *f, int64_t prefill, int64_t rows, int64_t length, int64_t children)
+{
+    int64_t n = f->n_jobs++, parent = n;
+
+    f->jobs[n] = (invar_job){.prefill = prefill, .rows = rows, .children = children, .sample = n};
+    f->length[n] = length;
+    // the known rows of jobs that share a prompt say the same
+    while (parent > 0 && f->jobs[parent].children == 0)
+        parent--;
+    f->prompt_tag[n] = f->jobs[parent].children >= n - parent && parent < n ? parent : n;
+}
+
+static void add_group(fake *f, int64_t prefill, int64_t rows, int64_t children)
+{
+    add(f, prefill, prefill, prefill, children);
+    for (int64_t i = 0; i < children; i++)
+        add(f, prefill, rows, prefill + (i * 3) % (rows - prefill + 1), 0);
+}
+
+static float tag(const fake *f, int64_t job, int64_t row)
+{
+    int64_t who = row < f->jobs[job].prefill ? f->prompt_tag[job] : job;
+
+    return (float)(who * 1000 + row);
+}
+
+static float *place(const fake *f, int64_t job, int64_t row)
+{
+    int64_t size = f->cache->shape.page_size;
+
+    return (float *)f->cache->layers[0].k.data + f->jobs[job].pages[row / size] * size + row % size;
+}
+
+static void put_in(fake *f, const invar_turn *turn)
+{
+    for (int64_t row = turn->first; row < turn->first + turn->count; row++)
+        *place(f, turn->job, row) = tag(f, turn->job, row);
+}
+
+static void look_back(const fake *f, const invar_turn *turn)
+{
+    for (int64_t row = 0; row < turn->first + turn->count; row++)
+        assert_true(*place(f, turn->job, row) == tag(f, turn->job, row));
+}
+
+static void end_sequence(fake *f, int64_t job)
+{
+    f->ended[job] = f->passes;
+    invar_schedule_finish(&f->schedule, job);
+}
+
+/* What the caller does after a pass: sequences end; a prompt ends those that need no more. */
+static void after(fake *f, const invar_turn *turn)
+{
+    const invar_job *job = &f->jobs[turn->job];
+
+    f->seen[turn->job] += turn->count;
+    for (int64_t i = 1; i <= job->children && f->seen[turn->job] == job->prefill; i++)
+        if (f->length[turn->job + i] == job->prefill)
+            end_sequence(f, turn->job + i);
+    if (job->children > 0 && f->seen[turn->job] == job->prefill)
+        f->ended[turn->job] = f->passes;
+    else if (job->children == 0 && turn->first + turn->count == f->length[turn->job])
+        end_sequence(f, turn->job);
+}
+
+static void check_pass(const fake *f, const invar_turn *turns, int64_t count)
+{
+    int64_t known = 0;
+
+    assert_true(count <= f->schedule.concurrency);
+    for (int64_t i = 0; i < count; i++) {
+        const invar_job *job = &f->jobs[turns[i].job];
+
+        assert_true(i == 0 || turns[i].job > turns[i - 1].job);
+        if (turns[i].first >= job->prefill)
+            assert_int_equal(turns[i].count, 1);
+        else
+            known += turns[i].count;
+    }
+    assert_true(known <= f->schedule.chunk);
+}
+
+static bool pass(fake *f)
+{
+    const invar_turn *turns;
+    int64_t count;
+
+    assert_ok(invar_schedule_next(&turns, &count, &f->schedule));
+    f->passes++;
+    check_pass(f, turns, count);
+    for (int64_t i = 0; i < count; i++)
+        put_in(f, &turns[i]);
+    for (int64_t i = 0; i < count; i++) {
+        look_back(f, &turns[i]);
+        f->rows += turns[i].count;
+    }
+    for (int64_t i = 0; i < count; i++)
+        after(f, &turns[i]);
+    return count > 0;
+}
+
+static void run(fake *f, int64_t concurrency, int64_t chunk)
+{
+    assert_ok(invar_schedule_init(&f->schedule, f->cache, f->jobs, f->n_jobs, concurrency, chunk));
+    while (pass(f))
+        assert_true(f->passes < 100000);
+    for (int64_t i = 0; i < f->n_jobs; i++)
+        assert_true(f->ended[i] > 0);
+    assert_int_equal(f->cache->n_free, f->cache->shape.pages);
+}
+
+/* ---- the schedule, by hand ------------------------------------------------------------------- */
+
+static void test_schedule__mixes_prefill_and_decode(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, 100, 4);
+    add(&f, 5, 9, 7, 0);
+    add(&f, 4, 9, 4, 0);
+    add(&f, 1, 9, 3, 0);
+    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 3, 2, 3));
+    {
+        // {job, first, count}: a chunk of 3, two jobs at a time
+        const invar_turn expected[][2] = {
+            {{0, 0, 3}},
+            {{0, 3, 2}, {1, 0, 1}},
+            {{0, 5, 1}, {1, 1, 3}},
+            {{0, 6, 1}, {2, 0, 1}},
+            {{2, 1, 1}},
+            {{2, 2, 1}},
+        };
+        const int64_t counts[] = {1, 2, 2, 2, 1, 1};
+
+        for (int i = 0; i < 6; i++) {
+            assert_true(pass(&f));
+            assert_memory_equal(f.schedule.turns, expected[i],
+                                (size_t)counts[i] * sizeof(invar_turn));
+        }
+    }
+    assert_false(pass(&f));
+    assert_false(pass(&f)); // over stays over
+    fake_release(&f);
+}
+
+static void test_schedule__a_prompt_is_put_in_once(void **state)
+{
+    fake f;
+
+    (void)state;
+    for (int64_t size = 1; size <= 8; size++) {
+        fake_init(&f, 200, size);
+        add_group(&f, 6, 6 + 3, 5); // lengths 6, 9, 8, 7, 6
+        run(&f, 64, 512);
+        assert_int_equal(f.rows, 6 + 0 + 3 + 2 + 1 + 0);
+        assert_int_equal(f.passes, 1 + 3 + 1);
+        // full pages are there once
+        assert_true(f.cache->most_used <= invar_cache_pages_for(f.cache, 6) +
+                                              5 * (invar_cache_pages_for(f.cache, 9) - 6 / size));
+        fake_release(&f);
+    }
+}
+
+static void test_schedule__goes_on_behind_a_prompt(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, 200, 4);
+    for (int i = 0; i < 4; i++)
+        add_group(&f, 5, 8, 2);
+    run(&f, 64, 512);
+    // all prompts in the first pass, all sequences side by side
+    assert_int_equal(f.passes, 1 + 3 + 1);
+    fake_release(&f);
+}
+
+static void test_schedule__admits_in_order_when_pages_are_short(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, 5, 2);
+    add(&f, 2, 6, 6, 0); // 3 pages
+    add(&f, 2, 6, 6, 0); // 3 pages: must wait
+    add(&f, 1, 2, 2, 0); // 1 page: would fit, but waits behind
+    run(&f, 64, 512);
+    assert_int_equal(f.ended[0], 5);
+    assert_int_equal(f.ended[1], 10);
+    assert_int_equal(f.ended[2], 7);
+    fake_release(&f);
+}
+
+static void test_schedule__refuses_what_can_never_fit(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, 3, 4);
+    add(&f, 2, 12, 12, 0);
+    add(&f, 2, 13, 12, 0);
+    assert_fails(invar_schedule_init(&f.schedule, f.cache, f.jobs, 2, 1, 1), INVAR_E_INVALID,
+                 "sample 1 may need 4 pages of 4 positions, the cache has 3");
+    fake_release(&f);
+    fake_init(&f, 3, 4);
+    add_group(&f, 5, 12, 2); // two pages for the prompt, two more for a sequence
+    assert_fails(invar_schedule_init(&f.schedule, f.cache, f.jobs, 3, 1, 1), INVAR_E_INVALID,
+                 "sample 1 may need 4 pages");
+    fake_release(&f);
+    fake_init(&f, 3, 4);
+    add_group(&f, 4, 12, 2); // nothing to copy: it fits exactly
+    run(&f, 5, 3);
+    fake_release(&f);
+}
+
+static void test_schedule__nothing_to_do(void **state)
+{
+    fake f;
+
+    (void)state;
+    fake_init(&f, 3, 4);
+    run(&f, 64, 512);
+    assert_int_equal(f.passes, 1);
+    fake_release(&f);
+}
+
+/* ---- the schedule, by chance ----------------------------------------------------------------- */
+
+static int64_t pick(uint64_t seed, uint64_t *n, int64_t from, int64_t to)
+{
+    return from + invar_test_random(seed, (*n)++) % (to - from + 1);
+}
+
+static void make_jobs(fake *f, uint64_t seed, uint64_t *n)
+{
+    while (f->n_jobs < MOST_JOBS - 7) {
+        int64_t prefill = pick(seed, n, 1, 20), rows = prefill + pick(seed, n, 0, 20);
+
+        if (pick(seed, n, 0, 1))
+            add_group(f, prefill, rows, pick(seed, n, 1, 6));
+        else
+            add(f, prefill, rows, pick(seed, n, prefill, rows), 0);
+    }
+}
+
+/* Pages that the most demanding job needs, its prompt included. */
+static int64_t pages_needed(const fake *f, int64_t size)
+{
+    int64_t most = 0;
+
+    for (int64_t i = 0; i < f->n_jobs; i++) {
+        int64_t shared = f->prompt_tag[i] != i && f->jobs[i].prefill % size != 0;
+        int64_t pages = (f->jobs[i].rows + size - 1) / size + shared;
+        most = pages > most ? pages : most;
+    }
+    return most;
+}
+
+static void test_schedule__always_comes_to_an_end(void **state)
+{
+    int64_t cases = invar_test_count(300, 20000);
+
+    (void)state;
+    for (int64_t i = 0; i < cases; i++) {
+        uint64_t n = 0, seed = (uint64_t)i;
+        int64_t size = pick(seed, &n, 1, 9);
+        fake f, planned = {0};
+
+        make_jobs(&planned, seed, &n);
+        // now and then not one page more than the most demanding job needs
+        fake_init(&f, pages_needed(&planned, size) + pick(seed, &n, 0, 1) * pick(seed, &n, 0, 40),
+                  size);
+        memcpy(f.jobs, planned.jobs, sizeof f.jobs);
+        memcpy(f.prompt_tag, planned.prompt_tag, sizeof f.prompt_tag);
+        memcpy(f.length, planned.length, sizeof f.length);
+        f.n_jobs = planned.n_jobs;
+        run(&f, pick(seed, &n, 1, 12), pick(seed, &n, 1, 30));
+        for (int64_t j = 0; j < f.n_jobs; j++)
+            assert_int_equal(f.seen[j] + (f.prompt_tag[j] != j ? f.jobs[j].prefill : 0),
+                             f.length[j]);
+        fake_release(&f);
+    }
+}
+
+/* One page less than needed is refused: the bound above is sharp. */
+static void test_schedule__one_page_less_is_refused(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 0; seed < 50; seed++) {
+        uint64_t n = 0;
+        int64_t size = pick(seed, &n, 1, 9);
+        fake f, planned = {0};
+
+        make_jobs(&planned, seed, &n);
+        if (pages_needed(&planned, size) == 1)
+            continue;
+        fake_init(&f, pages_needed(&planned, size) - 1, size);
+        assert_fails(invar_schedule_init(&f.schedule, f.cache, planned.jobs, planned.n_jobs, 4, 4),
+                     INVAR_E_INVALID, "give it more pages");
+        fake_release(&f);
+    }
+}
+
+/* The model of these tests notices what it must notice. */
+static void test_schedule__a_page_in_two_hands_is_seen(void **state)
+{
+    const invar_turn *turns;
+    int64_t count;
+    fake f;
+
+    (void)state;
+    fake_init(&f, 10, 4);
+    add(&f, 2, 3, 3, 0);
+    add(&f, 2, 3, 3, 0);
+    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 2, 2, 8));
+    assert_ok(invar_schedule_next(&turns, &count, &f.schedule));
+    assert_int_equal(count, 2);
+    f.jobs[1].pages[0] = f.jobs[0].pages[0];
+    put_in(&f, &turns[0]);
+    put_in(&f, &turns[1]);
+    assert_true(*place(&f, 0, 0) != tag(&f, 0, 0));
+    fake_release(&f);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedule__mixes_prefill_and_decode),
+        cmocka_unit_test(test_schedule__a_prompt_is_put_in_once),
+        cmocka_unit_test(test_schedule__goes_on_behind_a_prompt),
+        cmocka_unit_test(test_schedule__admits_in_order_when_pages_are_short),
+        cmocka_unit_test(test_schedule__refuses_what_can_never_fit),
+        cmocka_unit_test(test_schedule__nothing_to_do),
+        cmocka_unit_test(test_schedule__always_comes_to_an_end),
+        cmocka_unit_test(test_schedule__one_page_less_is_refused),
+        cmocka_unit_test(test_schedule__a_page_in_two_hands_is_seen),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

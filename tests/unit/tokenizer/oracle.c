@@ -1,0 +1,411 @@
+/*
+ * oracle.c - tokenizer and chat templates against the tokenizers library and transformers.
+ *
+ * What they say is in tests/oracle/tokenizer, or in the folder named by INVAR_TOKENIZER_ORACLE;
+ * tests/oracle/tokenizer.py wrote it. Ids must be equal: of strings, of every code point in several
+ * places, of long mixed text, which is made here as it is made there.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "engine/io/json.h"
+#include "engine/io/template.h"
+#include "engine/io/tokenizer.h"
+#include "engine/io/unicode.h"
+#include "tests/support.h"
+
+enum { BLOCK = 4096, LARGE_CHARS = 20000 };
+
+static const char *const names[] = {"gpt2", "llama3", "qwen2"};
+enum { NAMES = sizeof names / sizeof names[0] };
+
+static const char *path_of(const char *name, const char *file)
+{
+    static char path[INVAR_PATH_SIZE];
+    const char *folder = getenv("INVAR_TOKENIZER_ORACLE");
+
+    snprintf(path, sizeof path, "%s/%s%s%s", folder ? folder : INVAR_TEST_DATA "/oracle/tokenizer",
+             name, *file ? "/" : "", file);
+    return path;
+}
+
+typedef struct oracle {
+    invar_tokenizer *tokenizer;
+    json_t *expected;
+} oracle;
+
+static oracle open_oracle(const char *name)
+{
+    oracle o;
+
+    assert_ok(invar_tokenizer_read(&o.tokenizer, path_of(name, "")));
+    assert_ok(invar_json_read(&o.expected, path_of(name, "expect.json"), 1 << 24));
+    return o;
+}
+
+static void close_oracle(oracle *o)
+{
+    invar_tokenizer_free(o->tokenizer);
+    json_decref(o->expected);
+}
+
+/* ---- checksums ------------------------------------------------------------------------------- */
+
+/* zlib's crc32, half a byte at a time. */
+static uint32_t crc32(uint32_t crc, const void *data, size_t bytes)
+{
+    static const uint32_t table[16] = {0x00000000, 0x1DB71064, 0x3B6E20C8, 0x26D930AC,
+                                       0x76DC4190, 0x6B6B51F4, 0x4DB26158, 0x5005713C,
+                                       0xEDB88320, 0xF00F9344, 0xD6D6A3E8, 0xCB61B38C,
+                                       0x9B64C2B0, 0x86D3D2D4, 0xA00AE278, 0xBDBDF21C};
+    const unsigned char *at = data;
+
+    crc = ~crc;
+    for (size_t i = 0; i < bytes; i++) {
+        crc = table[(crc ^ at[i]) & 15] ^ crc >> 4;
+        crc = table[(crc ^ at[i] >> 4) & 15] ^ crc >> 4;
+    }
+    return ~crc;
+}
+
+/* Adds a text's ids, their number first; *count grows by it. */
+static uint32_t add_ids(uint32_t crc, int64_t *count, const invar_tokenizer *tokenizer,
+                        const char *text, size_t bytes)
+{
+    int32_t *ids, length;
+    int64_t n;
+
+    assert_ok(invar_tokenizer_encode(&ids, &n, tokenizer, text, bytes));
+    length = (int32_t)n;
+    crc = crc32(crc, &length, sizeof length);
+    crc = crc32(crc, ids, (size_t)n * sizeof *ids);
+    *count += n;
+    invar_free(ids);
+    return crc;
+}
+
+static int64_t number(const json_t *object, const char *key)
+{
+    assert_true(json_is_integer(json_object_get(object, key)));
+    return json_integer_value(json_object_get(object, key));
+}
+
+/* ---- strings --------------------------------------------------------------------------------- */
+
+static bool same_ids(const json_t *list, const int32_t *ids, int64_t count)
+{
+    bool same = (int64_t)json_array_size(list) == count;
+
+    for (int64_t i = 0; same && i < count; i++)
+        same = json_integer_value(json_array_get(list, (size_t)i)) == ids[i];
+    return same;
+}
+
+static void test_oracle_encode__ids_of_strings(void **state)
+{
+    (void)state;
+    for (int k = 0; k < NAMES; k++) {
+        oracle o = open_oracle(names[k]);
+        json_t *list = json_object_get(o.expected, "strings"), *item;
+        size_t i;
+        assert_true(json_array_size(list) > 250);
+        json_array_foreach(list, i, item)
+        {
+            const json_t *text = json_object_get(item, "text"), *ids = json_object_get(item, "ids");
+            int32_t *got;
+            int64_t count;
+            assert_ok(invar_tokenizer_encode(&got, &count, o.tokenizer, json_string_value(text),
+                                             json_string_length(text)));
+            if (!same_ids(ids, got, count))
+                fail_msg("%s: string %zu, \"%s\"", names[k], i, json_string_value(text));
+            if (count > 0) { // the comparison can fail
+                got[count - 1]++;
+                assert_false(same_ids(ids, got, count));
+            }
+            invar_free(got);
+        }
+        close_oracle(&o);
+    }
+}
+
+/* ---- every code point ------------------------------------------------------------------------ */
+
+/* Appends; "%" stands for the character. */
+static size_t fill(char *out, const char *form, const char *character, size_t bytes)
+{
+    size_t used = 0;
+
+    for (; *form; form++) {
+        memcpy(out + used, *form == '%' ? character : form, *form == '%' ? bytes : 1);
+        used += *form == '%' ? bytes : 1;
+    }
+    return used;
+}
+
+/* The same as places() in tokenizer.py. */
+static size_t places(char *out, uint32_t point)
+{
+    char character[4];
+    size_t bytes = invar_unicode_write(character, point);
+
+    return fill(out,
+                "% a%b %%'%1%1\n%\n%\xCC\x81"
+                "e%\xCC\xA3 q\xCD\x85% %",
+                character, bytes);
+}
+
+static void check_block(const oracle *o, const char *name, size_t block)
+{
+    const json_t *expected = json_array_get(json_object_get(o->expected, "sweep"), block);
+    int64_t count = 0;
+    uint32_t crc = 0;
+    char text[128];
+
+    for (uint32_t i = 0; i < BLOCK; i++) {
+        uint32_t point = (uint32_t)block * BLOCK + i;
+        if (point < 0xD800 || point >= 0xE000)
+            crc = add_ids(crc, &count, o->tokenizer, text, places(text, point));
+    }
+    if (json_integer_value(json_array_get(expected, 0)) != count ||
+        json_integer_value(json_array_get(expected, 1)) != crc)
+        fail_msg("%s: code points from U+%04zX on", name, block * BLOCK);
+}
+
+static void test_oracle_encode__ids_of_every_code_point(void **state)
+{
+    const size_t blocks = 0x110000 / BLOCK;
+    size_t stride = (size_t)invar_test_count(8, 1);
+
+    (void)state;
+    for (int k = 0; k < NAMES; k++) {
+        oracle o = open_oracle(names[k]);
+        assert_int_equal(json_array_size(json_object_get(o.expected, "sweep")), blocks);
+        // what is reduced still has all scripts of the basic plane
+        for (size_t block = 0; block < blocks; block++)
+            if (block < 0x20 || block % stride == (size_t)k)
+                check_block(&o, names[k], block);
+        close_oracle(&o);
+    }
+}
+
+/* ---- long mixed text ------------------------------------------------------------------------- */
+
+static const char *const spaces[] = {" ",    "  ",      "   ",      "\t",           "\n",
+                                     "\n\n", "\r\n",    "\xC2\xA0", "\xE3\x80\x80", "\xE2\x80\xA8",
+                                     "\x0B", "\xC2\x85"};
+
+static const char *const pieces[] = {"'s",
+                                     "'S",
+                                     "'\xC5\xBF",
+                                     "'re",
+                                     "'LL",
+                                     "'Ve",
+                                     "'d",
+                                     "'M",
+                                     " '",
+                                     "<|im_start|>",
+                                     "<|im_end|>",
+                                     "<|endoftext|>",
+                                     " <|strip|>  ",
+                                     "<|im_",
+                                     "\xF0\x9F\x98\x80",
+                                     "e\xCC\x81\xCC\xA3",
+                                     "THE",
+                                     "\xC4\xB0",
+                                     "1234567",
+                                     " the",
+                                     "\xE2\x84\xAB",
+                                     "don't"};
+
+#define COUNT(table) (sizeof(table) / sizeof(table)[0])
+
+static uint32_t point_of(unsigned kind, uint64_t value)
+{
+    static const char punctuation[] = "!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~";
+    uint32_t any;
+
+    switch (kind) {
+    case 6: return ' ';
+    case 7: return '0' + (uint32_t)(value % 10);
+    case 8: return (uint32_t)punctuation[value % (sizeof punctuation - 1)];
+    case 10: return 0x80 + (uint32_t)(value % 0x2F80);
+    case 11: return 0x300 + (uint32_t)(value % 0x70);
+    case 12: return 0x4E00 + (uint32_t)(value % 0x5200);
+    case 13: any = (uint32_t)(value % 0x110000); return any < 0xD800 || any >= 0xE000 ? any : 0x41;
+    case 14: return 0xAC00 + (uint32_t)(value % 11172);
+    default: return 'a' + (uint32_t)(value % 26);
+    }
+}
+
+/* The same as mixed() in tokenizer.py. The caller owns *out. */
+static size_t mixed(char **out, uint64_t seed, int chars)
+{
+    uint64_t x = seed * 2654435761u % (1ull << 32) + 1;
+    size_t used = 0;
+
+    assert_ok(invar_alloc((void **)out, (size_t)chars, 16, "text"));
+    for (int i = 0; i < chars; i++) {
+        unsigned kind;
+        const char *piece;
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        kind = (unsigned)(x % 16);
+        if (kind == 9 || kind == 15) {
+            piece = kind == 9 ? spaces[(x >> 8) % COUNT(spaces)] : pieces[(x >> 8) % COUNT(pieces)];
+            memcpy(*out + used, piece, strlen(piece));
+            used += strlen(piece);
+        } else {
+            used += invar_unicode_write(*out + used, point_of(kind, x >> 8));
+        }
+    }
+    return used;
+}
+
+static void test_oracle_encode__ids_of_long_mixed_text(void **state)
+{
+    (void)state;
+    for (int k = 0; k < NAMES; k++) {
+        oracle o = open_oracle(names[k]);
+        json_t *list = json_object_get(o.expected, "large"), *item;
+        size_t i;
+        assert_true(json_array_size(list) > 0);
+        json_array_foreach(list, i, item)
+        {
+            int64_t count = 0;
+            char *text;
+            size_t bytes = mixed(&text, (uint64_t)number(item, "seed"), LARGE_CHARS);
+            assert_int_equal(crc32(0, text, bytes), number(item, "text"));
+            assert_int_equal(add_ids(0, &count, o.tokenizer, text, bytes), number(item, "ids"));
+            assert_int_equal(count, number(item, "count"));
+            invar_free(text);
+        }
+        close_oracle(&o);
+    }
+}
+
+/* ---- decoding -------------------------------------------------------------------------------- */
+
+static void check_decode(const invar_tokenizer *tokenizer, const json_t *item)
+{
+    const json_t *list = json_object_get(item, "ids"), *text = json_object_get(item, "text");
+    bool skip = json_is_true(json_object_get(item, "skip"));
+    invar_text_stream stream = {0};
+    int32_t ids[64];
+    size_t count = json_array_size(list), bytes, shown = 0;
+    char *got;
+
+    assert_true(count <= 64 && json_is_string(text));
+    for (size_t i = 0; i < count; i++) {
+        ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
+        assert_ok(invar_text_stream_push(&stream, tokenizer, ids[i], skip));
+        // what has been shown stays, and is the beginning of the whole
+        assert_true(stream.bytes >= shown);
+        shown = stream.bytes;
+        assert_memory_equal(stream.text, json_string_value(text), shown);
+    }
+    assert_ok(invar_text_stream_flush(&stream));
+    assert_string_equal(stream.text, json_string_value(text));
+    invar_text_stream_release(&stream);
+    assert_ok(invar_tokenizer_decode(&got, &bytes, tokenizer, ids, (int64_t)count, skip));
+    assert_int_equal(bytes, json_string_length(text));
+    assert_string_equal(got, json_string_value(text));
+    invar_free(got);
+}
+
+static void test_oracle_decode__texts_of_ids(void **state)
+{
+    (void)state;
+    for (int k = 0; k < NAMES; k++) {
+        oracle o = open_oracle(names[k]);
+        json_t *list = json_object_get(o.expected, "decodes"), *item;
+        size_t i;
+        assert_true(json_array_size(list) > 100);
+        json_array_foreach(list, i, item) check_decode(o.tokenizer, item);
+        close_oracle(&o);
+    }
+}
+
+/* ---- chat templates -------------------------------------------------------------------------- */
+
+static char *dump(const json_t *value)
+{
+    char *text = json_is_null(value) ? strdup("") : json_dumps(value, JSON_ENCODE_ANY);
+
+    assert_non_null(text);
+    return text;
+}
+
+/* Its own process for each case would take long: those of one template and its variables share. */
+static void check_rendering(invar_template *chat, const json_t *item, size_t i)
+{
+    const json_t *expected = json_object_get(item, "text");
+    char *messages = dump(json_object_get(item, "messages"));
+    char *tools = dump(json_object_get(item, "tools")), *text;
+    bool prompt = json_is_true(json_object_get(item, "prompt"));
+    size_t bytes;
+
+    if (json_is_null(expected)) {
+        assert_fails(invar_template_render(&text, &bytes, chat, messages, tools, prompt),
+                     INVAR_E_INVALID, "chat template: ");
+    } else {
+        assert_ok(invar_template_render(&text, &bytes, chat, messages, tools, prompt));
+        if (strcmp(text, json_string_value(expected)) != 0)
+            fail_msg("case %zu: \"%s\", expected \"%s\"", i, text, json_string_value(expected));
+        assert_int_equal(bytes, json_string_length(expected));
+    }
+    invar_free(text);
+    free(messages);
+    free(tools);
+}
+
+static void test_oracle_template__texts_of_chats(void **state)
+{
+    json_t *file, *cases, *item;
+    char last[INVAR_PATH_SIZE] = "";
+    invar_template *chat = NULL;
+    size_t i;
+
+    (void)state;
+    assert_ok(invar_json_read(&file, path_of("templates.json", ""), 1 << 24));
+    cases = json_object_get(file, "cases");
+    assert_true(json_array_size(cases) > 100);
+    json_array_foreach(cases, i, item)
+    {
+        json_t *variables = json_copy(json_object_get(file, "tokens"));
+        char here[INVAR_PATH_SIZE], *kwargs;
+        assert_int_equal(json_object_update(variables, json_object_get(item, "kwargs")), 0);
+        kwargs = dump(variables);
+        snprintf(here, sizeof here, "%s %s", json_string_value(json_object_get(item, "template")),
+                 kwargs);
+        if (strcmp(here, last) != 0) {
+            const char *name = json_string_value(json_object_get(item, "template"));
+            invar_template_close(chat);
+            assert_ok(invar_template_open(&chat, "", path_of("templates", name), kwargs));
+            memcpy(last, here, sizeof last);
+        }
+        check_rendering(chat, item, i);
+        free(kwargs);
+        json_decref(variables);
+    }
+    invar_template_close(chat);
+    json_decref(file);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_oracle_encode__ids_of_strings),
+        cmocka_unit_test(test_oracle_encode__ids_of_every_code_point),
+        cmocka_unit_test(test_oracle_encode__ids_of_long_mixed_text),
+        cmocka_unit_test(test_oracle_decode__texts_of_ids),
+        cmocka_unit_test(test_oracle_template__texts_of_chats),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

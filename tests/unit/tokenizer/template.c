@@ -1,0 +1,359 @@
+/*
+ * template.c - chat templates: where they come from, their environment, and every way to fail.
+ *
+ * That their texts are those of transformers is the business of oracle.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/template.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "tests/support.h"
+
+#define WORK INVAR_TEST_WORK "/template"
+
+static const char hello[] = "[{\"role\": \"user\", \"content\": \"hello\"}]";
+
+static void write_file(const char *dir, const char *name, const char *text)
+{
+    char path[INVAR_PATH_SIZE];
+
+    assert_ok(invar_folder_make(dir));
+    assert_ok(invar_path_join(path, sizeof path, dir, name));
+    assert_ok(invar_file_write(path, text, strlen(text)));
+}
+
+/* A folder of its own with the two files; NULL: not there. */
+static const char *folder(const char *jinja, const char *config)
+{
+    static char path[INVAR_PATH_SIZE];
+    static int number;
+
+    snprintf(path, sizeof path, WORK "/%d-%d", (int)getpid(), number++);
+    assert_ok(invar_folder_make(path));
+    if (jinja)
+        write_file(path, "chat_template.jinja", jinja);
+    if (config)
+        write_file(path, "tokenizer_config.json", config);
+    return path;
+}
+
+static invar_template *open_text(const char *jinja, const char *kwargs)
+{
+    invar_template *chat;
+
+    assert_ok(invar_template_open(&chat, folder(jinja, NULL), "", kwargs));
+    return chat;
+}
+
+static void expect(invar_template *chat, const char *messages, const char *tools, bool prompt,
+                   const char *expected)
+{
+    size_t bytes;
+    char *text;
+
+    assert_ok(invar_template_render(&text, &bytes, chat, messages, tools, prompt));
+    assert_string_equal(text, expected);
+    assert_int_equal(bytes, strlen(expected));
+    invar_free(text);
+}
+
+/* One text of one template. */
+static void expect_text(const char *jinja, const char *kwargs, const char *messages,
+                        const char *expected)
+{
+    invar_template *chat = open_text(jinja, kwargs);
+
+    expect(chat, messages, "", false, expected);
+    invar_template_close(chat);
+}
+
+static void test_template_open__takes_the_right_source(void **state)
+{
+    static const char config[] = "{\"chat_template\": \"config\", \"eos_token\": \"E\"}";
+    static const char several[] =
+        "{\"chat_template\": [{\"name\": \"tool_use\", \"template\": \"{{ tools|length }} tools\"},"
+        " {\"name\": \"default\", \"template\": \"default\"}]}";
+    char path[INVAR_PATH_SIZE];
+    invar_template *chat;
+
+    (void)state;
+    assert_ok(invar_template_open(&chat, folder(NULL, config), "", ""));
+    expect(chat, hello, "", false, "config");
+    invar_template_close(chat);
+    assert_ok(invar_template_open(&chat, folder("file {{ eos_token }}", config), "", ""));
+    expect(chat, hello, "", false, "file E");
+    invar_template_close(chat);
+    assert_ok(invar_path_join(path, sizeof path, folder("path {{ eos_token }}", NULL),
+                              "chat_template.jinja"));
+    assert_ok(invar_template_open(&chat, folder("file", config), path, ""));
+    expect(chat, hello, "", false, "path E");
+    invar_template_close(chat);
+    assert_ok(invar_template_open(&chat, "", path, "{\"eos_token\": \"K\"}"));
+    expect(chat, hello, "", false, "path K");
+    invar_template_close(chat);
+    assert_ok(invar_template_open(&chat, folder(NULL, several), "", ""));
+    expect(chat, hello, "", false, "default");
+    expect(chat, hello, "[{}, {}]", false, "2 tools");
+    invar_template_close(chat);
+}
+
+static void test_template_open__refuses_what_is_no_template(void **state)
+{
+    invar_template *chat;
+
+    (void)state;
+    assert_fails(invar_template_open(&chat, folder(NULL, NULL), "", ""), INVAR_E_NOTFOUND,
+                 "no chat template");
+    assert_null(chat);
+    assert_fails(invar_template_open(&chat, folder(NULL, "{}"), "", ""), INVAR_E_NOTFOUND,
+                 "no chat template");
+    assert_fails(invar_template_open(&chat, "", "/no/such/file", ""), INVAR_E_NOTFOUND,
+                 "/no/such/file");
+    assert_fails(invar_template_open(&chat, folder(NULL, "{"), "", ""), INVAR_E_INVALID,
+                 "tokenizer_config.json");
+    assert_fails(invar_template_open(&chat, folder(NULL, "{\"chat_template\": [1]}"), "", ""),
+                 INVAR_E_INVALID, "chat_template");
+    assert_fails(invar_template_open(&chat, folder("a\n{% if %}", NULL), "", ""), INVAR_E_INVALID,
+                 "chat template: TemplateSyntaxError in line 2");
+    assert_fails(invar_template_open(&chat, folder("\xFF", NULL), "", ""), INVAR_E_INVALID,
+                 "UTF-8");
+    assert_fails(invar_template_open(&chat, folder("x", NULL), "", "[]"), INVAR_E_INVALID,
+                 "kwargs: not a JSON object");
+    assert_fails(invar_template_open(&chat, folder("x", NULL), "", "{\"tools\": 1}"),
+                 INVAR_E_INVALID, "\"tools\" is set by Invar");
+}
+
+static void test_template_render__has_the_environment_of_transformers(void **state)
+{
+    (void)state;
+    // trim_blocks and lstrip_blocks
+    expect_text("a\n  {% if true %}\nb\n  {% endif %}\nc\n"
+                "{% for i in range(9) %}{% if i == 3 %}{% break %}{% endif %}{{ i }}{% endfor %}|"
+                "{{ {'b': '<\xC3\xA9>', 'a': [1, 2.5]} | tojson }}|"
+                "{% set ns = namespace(n=1) %}{% set ns.n = 5 %}{{ ns.n }}|"
+                "{% generation %}x{% endgeneration %}{{ dict(a=1).a }}|"
+                "{{ documents is none }}{{ tools is none }}{{ no_such is defined }}",
+                "", hello,
+                "a\nb\nc\n012|{\"b\": \"<\xC3\xA9>\", \"a\": [1, 2.5]}|5|x1|TrueTrueFalse");
+    expect_text("{{ enable_thinking }} {{ n }}", "{\"enable_thinking\": false, \"n\": 1.5}", hello,
+                "False 1.5");
+    expect_text("{{ messages[0].reasoning_content }}", "",
+                "[{\"role\": \"assistant\", \"reasoning\": \"why\"}]", "why");
+    // JSON on several lines, and characters that end lines for some
+    expect_text("{{ messages[0].content }}", "",
+                "[\n{\"content\":\r\n\"a\\nb\xE2\x80\xA8\xC2\x85\xF0\x9F\x99\x82\"}]\n",
+                "a\nb\xE2\x80\xA8\xC2\x85\xF0\x9F\x99\x82");
+}
+
+static void test_template_render__recovers_from_errors_of_the_template(void **state)
+{
+    invar_template *chat = open_text("{% if messages|length > 1 %}{{ raise_exception('only one "
+                                     "message') }}{% endif %}{{ messages[0].content + '!' }}",
+                                     "");
+    size_t bytes;
+    char *text;
+
+    (void)state;
+    assert_fails(invar_template_render(&text, &bytes, chat, "[{}, {}]", "", false), INVAR_E_INVALID,
+                 "chat template: TemplateError: only one message");
+    assert_null(text);
+    expect(chat, hello, "", false, "hello!");
+    assert_fails(invar_template_render(&text, &bytes, chat, "[{}]", "", false), INVAR_E_INVALID,
+                 "chat template: UndefinedError");
+    assert_fails(invar_template_render(&text, &bytes, chat, "[]", "", false), INVAR_E_INVALID,
+                 "at least one");
+    assert_fails(invar_template_render(&text, &bytes, chat, "[1]", "", false), INVAR_E_INVALID,
+                 "not an object");
+    assert_fails(invar_template_render(&text, &bytes, chat, "{}", "", false), INVAR_E_INVALID,
+                 "messages: not a JSON list");
+    assert_fails(invar_template_render(&text, &bytes, chat, "[{}", "", false), INVAR_E_INVALID,
+                 "messages");
+    assert_fails(invar_template_render(&text, &bytes, chat, hello, "{}", false), INVAR_E_INVALID,
+                 "tools: not a JSON list");
+    expect(chat, hello, "", false, "hello!");
+    invar_template_close(chat);
+}
+
+static void test_template_render__refuses_clock_and_chance(void **state)
+{
+    invar_template *chat = open_text("{{ strftime_now('%Y') }}", "");
+    size_t bytes;
+    char *text;
+
+    (void)state;
+    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
+                 "strftime_now reads the clock");
+    invar_template_close(chat);
+    assert_fails(invar_template_open(&chat, folder("{{ [1, 2] | random }}", NULL), "", ""),
+                 INVAR_E_INVALID, "random");
+    chat = open_text("{{ lipsum() }}", "");
+    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
+                 "lipsum");
+    invar_template_close(chat);
+}
+
+static void test_template_render__keeps_templates_in_the_sandbox(void **state)
+{
+    static const char *const escapes[] = {
+        "{{ ''.__class__.__mro__ }}", "{{ cycler.__init__.__globals__ }}",
+        "{{ messages.append(1) }}",   "{% set ns = namespace() %}{% set ns._x = 1 %}",
+        "{{ 'a' * 1099511627776 }}",
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof escapes / sizeof escapes[0]; i++) {
+        invar_template *chat = open_text(escapes[i], "");
+        size_t bytes;
+        char *text = NULL;
+        invar_status status = invar_template_render(&text, &bytes, chat, hello, "", false);
+        // unsafe attributes are undefined values, which print as nothing
+        assert_true(status == INVAR_E_INVALID || (status == INVAR_OK && bytes == 0));
+        invar_free(text);
+        invar_template_close(chat);
+    }
+}
+
+static void assert_no_children(void)
+{
+    assert_int_equal(waitpid(-1, NULL, WNOHANG), -1);
+}
+
+static void test_template_render__ends_a_child_that_hangs(void **state)
+{
+    static const char slow[] = "{% for a in range(9999) %}{% for b in range(9999) %}"
+                               "{% for c in range(9999) %}{% endfor %}{% endfor %}{% endfor %}";
+    invar_template *chat;
+    size_t bytes;
+    char *text;
+
+    (void)state;
+    assert_ok(invar_template_open_within(&chat, folder(slow, NULL), "", "", 3));
+    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_IO,
+                 "chat template: no reply within 3 s");
+    assert_no_children();
+    assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_STATE,
+                 "chat template");
+    invar_template_close(chat);
+}
+
+/* Programs called python3 that are none, first in PATH. */
+static void with_python(const char *script, void (*check)(const char *dir))
+{
+    const char *before = getenv("PATH");
+    char bin[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE], *kept = before ? strdup(before) : NULL;
+
+    snprintf(bin, sizeof bin, "%s", folder("x", NULL));
+    if (script) {
+        write_file(bin, "python3", script);
+        assert_ok(invar_path_join(path, sizeof path, bin, "python3"));
+        assert_int_equal(chmod(path, 0755), 0);
+    }
+    assert_int_equal(setenv("PATH", bin, 1), 0);
+    check(bin);
+    if (kept)
+        assert_int_equal(setenv("PATH", kept, 1), 0);
+    free(kept);
+}
+
+static void check_missing(const char *dir)
+{
+    invar_template *chat;
+
+    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_IO, "cannot start python3");
+    assert_null(chat);
+}
+
+static void check_dies(const char *dir)
+{
+    invar_template *chat;
+
+    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_IO,
+                 "chat template: it ended with exit code 3: no module");
+    assert_null(chat);
+}
+
+static void check_rubbish(const char *dir)
+{
+    invar_template *chat;
+
+    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_INVALID, "is not JSON");
+    assert_null(chat);
+}
+
+static void check_no_jinja(const char *dir)
+{
+    invar_template *chat;
+
+    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_INVALID,
+                 "install python3-jinja2");
+    assert_null(chat);
+}
+
+static void test_template_open__names_what_is_wrong_with_python(void **state)
+{
+    char no_jinja[INVAR_PATH_SIZE];
+    FILE *which = popen("command -v python3", "r");
+    char real[INVAR_PATH_SIZE] = "";
+
+    (void)state;
+    assert_non_null(which);
+    assert_non_null(fgets(real, sizeof real, which));
+    pclose(which);
+    real[strcspn(real, "\n")] = '\0';
+    with_python(NULL, check_missing);
+    with_python("#!/bin/sh\necho no module >&2\nexit 3\n", check_dies);
+    with_python("#!/bin/sh\nread -r line\necho rubbish\nread -r line\n", check_rubbish);
+    // -S: without the folders where packages are
+    snprintf(no_jinja, sizeof no_jinja, "#!/bin/sh\nPATH=/bin:/usr/bin exec %s -S \"$@\"\n", real);
+    with_python(no_jinja, check_no_jinja);
+    assert_no_children();
+}
+
+static void test_template_hash__is_of_text_and_variables(void **state)
+{
+    static const char *const sources[][2] = {
+        {"a", ""}, {"b", ""}, {"a", "{\"x\": 1}"}, {"a", "{\"x\": 2}"}, {"a", "{\"y\": 1}"}};
+    invar_digest digests[5], again;
+    invar_template *chat;
+
+    (void)state;
+    for (size_t i = 0; i < 5; i++) {
+        chat = open_text(sources[i][0], sources[i][1]);
+        invar_template_hash(&digests[i], chat);
+        invar_template_close(chat);
+        for (size_t j = 0; j < i; j++)
+            assert_false(invar_digest_equal(&digests[i], &digests[j]));
+    }
+    chat = open_text("a", "{ \"x\" : 1 }");
+    invar_template_hash(&again, chat);
+    invar_template_close(chat);
+    assert_true(invar_digest_equal(&again, &digests[2]));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_template_open__takes_the_right_source),
+        cmocka_unit_test(test_template_open__refuses_what_is_no_template),
+        cmocka_unit_test(test_template_render__has_the_environment_of_transformers),
+        cmocka_unit_test(test_template_render__recovers_from_errors_of_the_template),
+        cmocka_unit_test(test_template_render__refuses_clock_and_chance),
+        cmocka_unit_test(test_template_render__keeps_templates_in_the_sandbox),
+        cmocka_unit_test(test_template_render__ends_a_child_that_hangs),
+        cmocka_unit_test(test_template_open__names_what_is_wrong_with_python),
+        cmocka_unit_test(test_template_hash__is_of_text_and_variables),
+    };
+    int failed = cmocka_run_group_tests(tests, NULL, NULL);
+
+    (void)!invar_folder_remove(WORK);
+    return failed;
+}

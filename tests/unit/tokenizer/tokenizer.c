@@ -1,0 +1,504 @@
+/*
+ * tokenizer.c - what tokenizers accept and refuse, the built-in alphabet, hard texts, streams.
+ *
+ * That ids are those of the tokenizers library is the business of oracle.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/io/tokenizer.h"
+
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "tests/support.h"
+#include "tests/tokenizer_json.h"
+
+#define WORK INVAR_TEST_WORK "/tokenizer"
+
+static invar_status parse(invar_tokenizer **out, tokenizer_json parts, const char *config)
+{
+    char json[TOKENIZER_JSON_SIZE];
+    invar_tokenizer_source source = {"t.json", json, tokenizer_json_write(json, &parts), config,
+                                     config ? strlen(config) : 0};
+
+    return invar_tokenizer_parse(out, &source);
+}
+
+static invar_tokenizer *make(tokenizer_json parts)
+{
+    invar_tokenizer *tokenizer;
+
+    assert_ok(parse(&tokenizer, parts, NULL));
+    return tokenizer;
+}
+
+static void refuse(tokenizer_json parts, const char *config, invar_status code, const char *text)
+{
+    invar_tokenizer *tokenizer;
+
+    assert_fails(parse(&tokenizer, parts, config), code, text);
+    assert_null(tokenizer);
+}
+
+/* `expected` ends with -1. */
+static void expect(const invar_tokenizer *tokenizer, const char *text, const int32_t *expected)
+{
+    int64_t count, i;
+    int32_t *ids;
+
+    assert_ok(invar_tokenizer_encode(&ids, &count, tokenizer, text, strlen(text)));
+    for (i = 0; i < count && expected[i] >= 0; i++)
+        assert_int_equal(ids[i], expected[i]);
+    assert_int_equal(i, count);
+    assert_int_equal(expected[i], -1);
+    invar_free(ids);
+}
+
+#define EXPECT(tokenizer, text, ...) expect((tokenizer), (text), (const int32_t[]){__VA_ARGS__, -1})
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static void test_tokenizer_parse__small(void **state)
+{
+    invar_tokenizer *t = make((tokenizer_json){0});
+
+    (void)state;
+    assert_int_equal(invar_tokenizer_size(t), 259);
+    assert_int_equal(invar_tokenizer_eos(t), -1);
+    EXPECT(t, "abc ab", 257, ' ', 256); // "ab" goes before " a"
+    EXPECT(t, "a a", 'a', 258);
+    invar_tokenizer_free(t);
+}
+
+static void test_tokenizer_parse__refuses_unknown_parts(void **state)
+{
+    (void)state;
+    refuse((tokenizer_json){.normalizer = "{\"type\":\"NFKC\"}"}, NULL, INVAR_E_UNSUPPORTED,
+           "normalizer \"NFKC\"");
+    refuse((tokenizer_json){.normalizer = "{}"}, NULL, INVAR_E_INVALID, "normalizer");
+    refuse((tokenizer_json){.pre_tokenizer = "null"}, NULL, INVAR_E_UNSUPPORTED, "pre_tokenizer");
+    refuse((tokenizer_json){.pre_tokenizer = "{\"type\":\"Metaspace\"}"}, NULL, INVAR_E_UNSUPPORTED,
+           "pre_tokenizer \"Metaspace\"");
+    refuse((tokenizer_json){.pre_tokenizer = TOKENIZER_SPLIT("\\\\s", "Isolated", "false")}, NULL,
+           INVAR_E_UNSUPPORTED, "pattern \"\\s\"");
+    refuse((tokenizer_json){.pre_tokenizer =
+                                TOKENIZER_SPLIT(TOKENIZER_QWEN2, "MergedWithNext", "false")},
+           NULL, INVAR_E_UNSUPPORTED, "MergedWithNext");
+    refuse((tokenizer_json){.pre_tokenizer = TOKENIZER_SPLIT(TOKENIZER_QWEN2, "Removed", "false")},
+           NULL, INVAR_E_UNSUPPORTED, "Removed");
+    refuse((tokenizer_json){.post_processor = "{\"type\":\"BertProcessing\"}"}, NULL,
+           INVAR_E_UNSUPPORTED, "post_processor \"BertProcessing\"");
+    refuse((tokenizer_json){.post_processor = "{\"type\":\"TemplateProcessing\",\"single\":["
+                                              "{\"Sequence\":{}},{\"Sequence\":{}}]}"},
+           NULL, INVAR_E_UNSUPPORTED, "TemplateProcessing");
+    refuse((tokenizer_json){.decoder = "null"}, NULL, INVAR_E_UNSUPPORTED, "decoder");
+    refuse((tokenizer_json){.more = ",\"truncation\":{}"}, NULL, INVAR_E_UNSUPPORTED, "truncation");
+    refuse((tokenizer_json){.more = ",\"padding\":{}"}, NULL, INVAR_E_UNSUPPORTED, "padding");
+}
+
+static void test_tokenizer_parse__refuses_options_of_the_model(void **state)
+{
+    static const char *const set[] = {",\"dropout\":0.1", ",\"byte_fallback\":true",
+                                      ",\"continuing_subword_prefix\":\"##\"",
+                                      ",\"end_of_word_suffix\":\"</w>\""};
+    static const char off[] = ",\"dropout\":null,\"byte_fallback\":false,\"unk_token\":\"<unk>\","
+                              "\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":null";
+
+    (void)state;
+    for (size_t i = 0; i < sizeof set / sizeof set[0]; i++)
+        refuse((tokenizer_json){.model = set[i]}, NULL, INVAR_E_UNSUPPORTED, "is set");
+    invar_tokenizer_free(make((tokenizer_json){.model = off}));
+}
+
+static void test_tokenizer_parse__refuses_damage(void **state)
+{
+    static const char *const jsons[] = {"", "[]", "{}", "{\"model\":1}", "null"};
+    invar_tokenizer *tokenizer;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof jsons / sizeof jsons[0]; i++) {
+        invar_tokenizer_source source = {"t.json", jsons[i], strlen(jsons[i]), NULL, 0};
+        assert_true(invar_tokenizer_parse(&tokenizer, &source) != INVAR_OK);
+        assert_null(tokenizer);
+    }
+    refuse((tokenizer_json){.vocab = ",\"ab\":256,\"abc\":256,\"x\":1"}, NULL, INVAR_E_INVALID,
+           "duplicate");
+    refuse((tokenizer_json){.vocab = ",\"ab\":256,\"abc\":256"}, NULL, INVAR_E_INVALID,
+           "the id 256 of another");
+    refuse((tokenizer_json){.vocab = ",\"ab\":-1"}, NULL, INVAR_E_INVALID, "the id of \"ab\"");
+    refuse((tokenizer_json){.vocab = ",\"ab\":99999999999"}, NULL, INVAR_E_INVALID, "the id of");
+    refuse((tokenizer_json){.vocab = ",\"ab\":1.5"}, NULL, INVAR_E_INVALID, "the id of");
+    refuse((tokenizer_json){.vocab = ""}, NULL, INVAR_E_INVALID, "merge 0");
+    refuse((tokenizer_json){.merges = "[\"ab\"]"}, NULL, INVAR_E_INVALID, "is not two tokens");
+    refuse((tokenizer_json){.merges = "[\"a b c\"]"}, NULL, INVAR_E_INVALID, "is not two tokens");
+    refuse((tokenizer_json){.merges = "[[\"a\"]]"}, NULL, INVAR_E_INVALID, "is not two tokens");
+    refuse((tokenizer_json){.merges = "[[\"a\",1]]"}, NULL, INVAR_E_INVALID, "is not two tokens");
+    refuse((tokenizer_json){.merges = "[7]"}, NULL, INVAR_E_INVALID, "is not two tokens");
+    refuse((tokenizer_json){.merges = "{}"}, NULL, INVAR_E_INVALID, "no list \"merges\"");
+}
+
+static void test_tokenizer_parse__refuses_added_tokens_it_cannot_do(void **state)
+{
+    static const char alone[] = "\"single_word\":true,\"lstrip\":false,\"rstrip\":false,"
+                                "\"normalized\":false,\"special\":true";
+    static const char normalized[] = "\"single_word\":false,\"lstrip\":false,\"rstrip\":false,"
+                                     "\"normalized\":true,\"special\":false";
+    char added[1024];
+
+    (void)state;
+    snprintf(added, sizeof added, "[{\"id\":259,\"content\":\"<s>\",%s}]", alone);
+    refuse((tokenizer_json){.added = added}, NULL, INVAR_E_UNSUPPORTED, "single_word");
+    refuse((tokenizer_json){.added = "[" TOKENIZER_ADDED(300, "<s>", TOKENIZER_FLAGS) "]"}, NULL,
+           INVAR_E_UNSUPPORTED, "\"<s>\" has id 300, where the tokenizers library gives it 259");
+    refuse((tokenizer_json){.added = "[" TOKENIZER_ADDED(259, "ab", TOKENIZER_FLAGS) "]"}, NULL,
+           INVAR_E_UNSUPPORTED, "gives it 256");
+    refuse((tokenizer_json){.added = "[" TOKENIZER_ADDED(259, "", TOKENIZER_FLAGS) "]"}, NULL,
+           INVAR_E_INVALID, "0 bytes");
+    refuse((tokenizer_json){.added = "[" TOKENIZER_ADDED(256, "ab", TOKENIZER_FLAGS) "," //
+                            TOKENIZER_ADDED(256, "ab", TOKENIZER_FLAGS) "]"},
+           NULL, INVAR_E_INVALID, "twice");
+    refuse((tokenizer_json){.added = "[{\"id\":259,\"content\":\"<s>\"}]"}, NULL, INVAR_E_INVALID,
+           "single_word");
+    refuse((tokenizer_json){.added = "[{\"id\":259}]"}, NULL, INVAR_E_INVALID, "content");
+    refuse((tokenizer_json){.added = "[1]"}, NULL, INVAR_E_INVALID, "content");
+    snprintf(added, sizeof added, "[{\"id\":259,\"content\":\"e\\u0301\",%s}]", normalized);
+    refuse((tokenizer_json){.added = added, .normalizer = "{\"type\":\"NFC\"}"}, NULL,
+           INVAR_E_UNSUPPORTED, "not in form C");
+    invar_tokenizer_free(make((tokenizer_json){.added = added}));
+}
+
+static void test_tokenizer_parse__needs_every_byte(void **state)
+{
+    char json[TOKENIZER_JSON_SIZE], *z;
+    tokenizer_json parts = {0};
+    invar_tokenizer_source source = {"t.json", json, tokenizer_json_write(json, &parts), NULL, 0};
+    invar_tokenizer *tokenizer;
+
+    (void)state;
+    z = strstr(json, "\"z\":122");
+    assert_non_null(z);
+    z[1] = 'a';
+    assert_fails(invar_tokenizer_parse(&tokenizer, &source), INVAR_E_INVALID, "duplicate");
+    memcpy(z, "\"\":7777", 7); // the empty name, which is a token without text
+    assert_fails(invar_tokenizer_parse(&tokenizer, &source), INVAR_E_UNSUPPORTED, "the byte 0x7A");
+}
+
+/* ---- eos and config -------------------------------------------------------------------------- */
+
+static void test_tokenizer_parse__reads_eos(void **state)
+{
+    static const char added[] = "[" TOKENIZER_ADDED(259, "<eos>", TOKENIZER_FLAGS) "]";
+    static const char *const configs[] = {
+        "{\"eos_token\":\"<eos>\"}", "{\"eos_token\":{\"content\":\"<eos>\",\"special\":true}}",
+        "{\"eos_token\":\"<eos>\",\"added_tokens_decoder\":{\"259\":{\"content\":\"<eos>\"}}}"};
+    const tokenizer_json parts = {.added = added};
+    invar_digest with, without;
+    invar_tokenizer *t;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof configs / sizeof configs[0]; i++) {
+        assert_ok(parse(&t, parts, configs[i]));
+        assert_int_equal(invar_tokenizer_eos(t), 259);
+        assert_true(invar_tokenizer_special(t, 259));
+        invar_tokenizer_hash(&with, t);
+        invar_tokenizer_free(t);
+    }
+    assert_ok(parse(&t, parts, "{\"eos_token\":null}"));
+    assert_int_equal(invar_tokenizer_eos(t), -1);
+    invar_tokenizer_hash(&without, t);
+    assert_false(invar_digest_equal(&with, &without));
+    invar_tokenizer_free(t);
+    refuse(parts, "{\"eos_token\":\"<none>\"}", INVAR_E_INVALID, "\"<none>\"");
+    refuse(parts, "{\"eos_token\":7}", INVAR_E_INVALID, "eos_token");
+    refuse(parts, "[]", INVAR_E_INVALID, "tokenizer_config.json");
+    refuse(parts, "{", INVAR_E_INVALID, "tokenizer_config.json");
+    refuse(parts, "{\"added_tokens_decoder\":{\"260\":{\"content\":\"<eos>\"}}}",
+           INVAR_E_UNSUPPORTED, "\"<eos>\"");
+    refuse(parts, "{\"added_tokens_decoder\":{\"259\":{\"content\":\"<new>\"}}}",
+           INVAR_E_UNSUPPORTED, "\"<new>\"");
+    refuse(parts, "{\"added_tokens_decoder\":{\"x\":{\"content\":\"<eos>\"}}}", INVAR_E_UNSUPPORTED,
+           "\"<eos>\"");
+}
+
+static void test_tokenizer_read__names_the_file(void **state)
+{
+    char json[TOKENIZER_JSON_SIZE], folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
+    tokenizer_json parts = {0};
+    invar_tokenizer *t;
+
+    (void)state;
+    snprintf(folder, sizeof folder, WORK "-%d", (int)getpid());
+    assert_fails(invar_tokenizer_read(&t, folder), INVAR_E_NOTFOUND, "tokenizer.json");
+    assert_ok(invar_folder_make(folder));
+    assert_ok(invar_path_join(path, sizeof path, folder, "tokenizer.json"));
+    assert_ok(invar_file_write(path, "{", 1));
+    assert_fails(invar_tokenizer_read(&t, folder), INVAR_E_INVALID, "tokenizer.json");
+    assert_ok(invar_file_write(path, json, tokenizer_json_write(json, &parts)));
+    assert_ok(invar_tokenizer_read(&t, folder));
+    invar_tokenizer_free(t);
+    assert_ok(invar_folder_remove(folder));
+}
+
+/* ---- texts ----------------------------------------------------------------------------------- */
+
+static void test_tokenizer_encode__ignore_merges_takes_whole_words(void **state)
+{
+    // "xyz" is a token that no merge makes
+    tokenizer_json parts = {.vocab = ",\"ab\":256,\"abc\":257,\"\xC4\xA0"
+                                     "a\":258,\"xyz\":259"};
+    invar_tokenizer *t = make(parts);
+
+    (void)state;
+    EXPECT(t, "xyz", 'x', 'y', 'z');
+    invar_tokenizer_free(t);
+    parts.model = ",\"ignore_merges\":true";
+    t = make(parts);
+    EXPECT(t, "xyz", 259);
+    EXPECT(t, "xyza", 'x', 'y', 'z', 'a');
+    invar_tokenizer_free(t);
+}
+
+static void test_tokenizer_encode__split_spellings_agree(void **state)
+{
+    tokenizer_json parts = {.pre_tokenizer = TOKENIZER_SPLIT(TOKENIZER_QWEN2, "Removed", "true")};
+    invar_tokenizer *t = make(parts);
+
+    (void)state;
+    EXPECT(t, "abc  a", 257, ' ', 258);
+    invar_tokenizer_free(t);
+    // without an expression words reach across spaces
+    parts.pre_tokenizer = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true,\"use_regex\":false}";
+    t = make(parts);
+    EXPECT(t, "a a ab", 258, 258, ' ', 256);
+    invar_tokenizer_free(t);
+}
+
+static void test_tokenizer_encode__refuses_what_is_not_utf8(void **state)
+{
+    static const char *const bad[] = {"\xFF",         "a\x80",    "\xC0\x80",
+                                      "\xED\xA0\x80", "\xE2\x82", "\xF4\x90\x80\x80"};
+    invar_tokenizer *t = make((tokenizer_json){0});
+    int64_t count;
+    int32_t *ids;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++)
+        assert_fails(invar_tokenizer_encode(&ids, &count, t, bad[i], strlen(bad[i])),
+                     INVAR_E_INVALID, "is not UTF-8");
+    assert_ok(invar_tokenizer_encode(&ids, &count, t, "a\0b", 3));
+    assert_int_equal(count, 3);
+    assert_int_equal(ids[1], 0);
+    invar_free(ids);
+    invar_tokenizer_free(t);
+}
+
+/* A repeated piece of text, then something; timed, since slow algorithms pass everything else. */
+static double encode_long(const invar_tokenizer *t, const char *piece, size_t bytes,
+                          const char *rest)
+{
+    size_t length = strlen(piece), total = bytes / length * length;
+    struct timespec begin, end;
+    int64_t count;
+    int32_t *ids;
+    char *text;
+
+    assert_ok(invar_alloc((void **)&text, total + strlen(rest), 1, "text"));
+    for (size_t i = 0; i < total; i++)
+        text[i] = piece[i % length];
+    memcpy(text + total, rest, strlen(rest));
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &begin);
+    assert_ok(invar_tokenizer_encode(&ids, &count, t, text, total + strlen(rest)));
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &end);
+    assert_true(count > 0);
+    invar_free(ids);
+    invar_free(text);
+    return (double)(end.tv_sec - begin.tv_sec) + 1e-9 * (double)(end.tv_nsec - begin.tv_nsec);
+}
+
+static void test_tokenizer_encode__long_texts_take_no_square_time(void **state)
+{
+    // "aa" and "aaaa" are merges, so that a word of a's goes through the heap
+    invar_tokenizer *t = make((tokenizer_json){
+        .normalizer = "{\"type\":\"NFC\"}",
+        .vocab = ",\"aa\":256,\"aaaa\":257",
+        .merges = "[\"a a\",\"aa aa\"]",
+        .added = "[" TOKENIZER_ADDED(258, "<|aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa|>",
+                                     TOKENIZER_FLAGS) "]"});
+    const size_t bytes = 1 << 20;
+    double worst = 0;
+    static const char *const pieces[][2] = {{"a", ""},
+                                            {" ", "x"},
+                                            {"\n", "x"},
+                                            {" \n", "x"},
+                                            {"1", ""},
+                                            {"<|", ""},
+                                            {"<|aaaaaaaaaaaaaaaaaaaaaaaaa", ""},
+                                            {"\xCC\x81", "\xCC\xA3"}, // marks out of order
+                                            {"\xCC\x81\xCC\xA3", ""},
+                                            {"\xE1\xBE\x82", ""}, // three marks on a letter
+                                            {"'", ""}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof pieces / sizeof pieces[0]; i++) {
+        double seconds = encode_long(t, pieces[i][0], bytes, pieces[i][1]);
+        worst = seconds > worst ? seconds : worst;
+    }
+    // some hundredths; a square of a million would be minutes, also under a sanitizer
+    assert_true(worst < 20);
+    invar_tokenizer_free(t);
+}
+
+static void test_tokenizer_encode__one_long_word_has_the_right_ids(void **state)
+{
+    invar_tokenizer *t = make(
+        (tokenizer_json){.vocab = ",\"aa\":256,\"aaaa\":257", .merges = "[\"a a\",\"aa aa\"]"});
+    char text[1003];
+    int64_t count;
+    int32_t *ids;
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    assert_ok(invar_tokenizer_encode(&ids, &count, t, text, sizeof text));
+    assert_int_equal(count, 252); // 250 fours, a two, a one
+    for (int i = 0; i < 250; i++)
+        assert_int_equal(ids[i], 257);
+    assert_int_equal(ids[250], 256);
+    assert_int_equal(ids[251], 'a');
+    invar_free(ids);
+    invar_tokenizer_free(t);
+}
+
+static void test_tokenizer_hash__is_of_the_file(void **state)
+{
+    invar_tokenizer *a = make((tokenizer_json){0}), *b = make((tokenizer_json){0});
+    invar_tokenizer *c = make((tokenizer_json){.normalizer = "{\"type\":\"NFC\"}"});
+    invar_digest ha, hb, hc;
+
+    (void)state;
+    invar_tokenizer_hash(&ha, a);
+    invar_tokenizer_hash(&hb, b);
+    invar_tokenizer_hash(&hc, c);
+    assert_true(invar_digest_equal(&ha, &hb));
+    assert_false(invar_digest_equal(&ha, &hc));
+    invar_tokenizer_free(a);
+    invar_tokenizer_free(b);
+    invar_tokenizer_free(c);
+}
+
+/* ---- the built-in alphabet ------------------------------------------------------------------- */
+
+static void test_tokenizer_alphabet__round_trip(void **state)
+{
+    const int32_t ids[] = {1, 0, 3, 2, 99, -1};
+    invar_tokenizer *t;
+    size_t bytes;
+    char *text;
+    int64_t count;
+    int32_t *got;
+
+    (void)state;
+    assert_ok(invar_tokenizer_alphabet(&t, "01+="));
+    assert_int_equal(invar_tokenizer_size(t), 5);
+    assert_int_equal(invar_tokenizer_eos(t), 4);
+    assert_true(invar_tokenizer_special(t, 4));
+    assert_false(invar_tokenizer_special(t, 3));
+    assert_false(invar_tokenizer_special(t, 5));
+    EXPECT(t, "1+0=", 1, 2, 0, 3);
+    assert_ok(invar_tokenizer_encode(&got, &count, t, "", 0));
+    assert_int_equal(count, 0);
+    invar_free(got);
+    assert_fails(invar_tokenizer_encode(&got, &count, t, "1x", 2), INVAR_E_INVALID,
+                 "byte 1 of the text, at \"x\"");
+    assert_fails(invar_tokenizer_encode(&got, &count, t, "\xC3\xA9", 2), INVAR_E_INVALID, "byte 0");
+    assert_ok(invar_tokenizer_decode(&text, &bytes, t, ids, 6, false));
+    assert_string_equal(text, "10=+");
+    assert_int_equal(bytes, 4);
+    invar_free(text);
+    invar_tokenizer_free(t);
+    assert_fails(invar_tokenizer_alphabet(&t, "abca"), INVAR_E_INVALID,
+                 "'a' is in an alphabet twice");
+    assert_fails(invar_tokenizer_alphabet(&t, "a\n"), INVAR_E_INVALID, "0x0A");
+    assert_fails(invar_tokenizer_alphabet(&t, "\xC3\xA9"), INVAR_E_INVALID, "0xC3");
+    assert_fails(invar_tokenizer_alphabet(&t, ""), INVAR_E_INVALID, "0 characters");
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+static void push_bytes(invar_text_stream *stream, const invar_tokenizer *t, const char *bytes)
+{
+    for (; *bytes; bytes++)
+        assert_ok(invar_text_stream_push(stream, t, (unsigned char)*bytes, false));
+}
+
+static void test_text_stream__shows_whole_characters_only(void **state)
+{
+    invar_tokenizer *t = make((tokenizer_json){0});
+    invar_text_stream stream = {0};
+
+    (void)state;
+    push_bytes(&stream, t, "a\xF0\x9F\x98");
+    assert_string_equal(stream.text, "a");
+    assert_int_equal(stream.n_pending, 3);
+    push_bytes(&stream, t, "\x80");
+    assert_string_equal(stream.text, "a\xF0\x9F\x98\x80");
+    push_bytes(&stream, t, "\xE2\x82");
+    assert_ok(invar_text_stream_flush(&stream));
+    assert_string_equal(stream.text, "a\xF0\x9F\x98\x80\xEF\xBF\xBD");
+    assert_ok(invar_text_stream_flush(&stream));
+    assert_int_equal(stream.bytes, 8);
+    invar_text_stream_release(&stream);
+    assert_ok(invar_text_stream_flush(&stream));
+    assert_string_equal(stream.text, "");
+    invar_text_stream_release(&stream);
+    invar_tokenizer_free(t);
+}
+
+static void test_text_stream__replaces_as_the_standard_says(void **state)
+{
+#define R "\xEF\xBF\xBD"
+    // from the tables of the Unicode standard, section 3.9
+    static const char *const cases[][2] = {
+        {"\xC0\xAF\xE0\x80\xBF\xF0\x81\x82\x41", R R R R R R R R "A"},
+        {"\xED\xA0\x80\xED\xBF\xBF\xED\xAF\x41", R R R R R R R R "A"},
+        {"\xF4\x91\x92\x93\xFF\x41\x80\xBF\x42", R R R R R "A" R R "B"},
+        {"\xE1\x80\xE2\xF0\x91\x92\xF1\xBF\x41", R R R R "A"},
+    };
+    invar_tokenizer *t = make((tokenizer_json){0});
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        invar_text_stream stream = {0};
+        push_bytes(&stream, t, cases[i][0]);
+        assert_string_equal(stream.text, cases[i][1]);
+        invar_text_stream_release(&stream);
+    }
+    invar_tokenizer_free(t);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_tokenizer_parse__small),
+        cmocka_unit_test(test_tokenizer_parse__refuses_unknown_parts),
+        cmocka_unit_test(test_tokenizer_parse__refuses_options_of_the_model),
+        cmocka_unit_test(test_tokenizer_parse__refuses_damage),
+        cmocka_unit_test(test_tokenizer_parse__refuses_added_tokens_it_cannot_do),
+        cmocka_unit_test(test_tokenizer_parse__needs_every_byte),
+        cmocka_unit_test(test_tokenizer_parse__reads_eos),
+        cmocka_unit_test(test_tokenizer_read__names_the_file),
+        cmocka_unit_test(test_tokenizer_encode__ignore_merges_takes_whole_words),
+        cmocka_unit_test(test_tokenizer_encode__split_spellings_agree),
+        cmocka_unit_test(test_tokenizer_encode__refuses_what_is_not_utf8),
+        cmocka_unit_test(test_tokenizer_encode__long_texts_take_no_square_time),
+        cmocka_unit_test(test_tokenizer_encode__one_long_word_has_the_right_ids),
+        cmocka_unit_test(test_tokenizer_hash__is_of_the_file),
+        cmocka_unit_test(test_tokenizer_alphabet__round_trip),
+        cmocka_unit_test(test_text_stream__shows_whole_characters_only),
+        cmocka_unit_test(test_text_stream__replaces_as_the_standard_says),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
