@@ -46,13 +46,12 @@ static invar_status take(void *payload, const char *set, const invar_ledger_metr
 {
     results *r = payload;
     json_t *object = json_object();
-    int failed = 0;
+    int failed = json_object_set_new(r->sets, set, object);
 
-    for (size_t i = 0; i < count; i++) {
-        failed |= json_object_set_new(object, list[i].name, json_real(list[i].value));
+    for (size_t i = 0; i < count && !failed; i++) {
+        failed = json_object_set_new(object, list[i].name, json_real(list[i].value));
         INVAR_TRY(add_line(r->table, set, &list[i]));
     }
-    failed |= json_object_set_new(r->sets, set, object);
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
 }
 
@@ -106,13 +105,14 @@ static invar_status with_parts(results *r, const settings *set, const invar_reci
 
 static invar_status run_all(const settings *set, const invar_recipe *recipe)
 {
-    results r = {.sets = json_object()};
+    results r = {0};
     invar_status status;
 
     INVAR_TRY(invar_config_check(recipe));
     if (!invar_recipe_string(recipe, INVAR_KEY_EVAL_PROMPT_DATA)[0])
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "there is nothing to evaluate: the recipe has no eval-prompt-data");
+    r.sets = json_object();
     status = invar_grid_new(&r.table, 3);
     if (status == INVAR_OK)
         status = invar_grid_string(r.table, "set");

@@ -48,8 +48,10 @@ static invar_status value_of(const char **out, int *used, int key, int left, cha
         *out = "true";
         return INVAR_OK;
     }
-    if (left == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s needs a value",
+    if (left == 0 || strncmp(next[0], "--", 2) == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--%s needs a value; one that begins with -- is given as --%s=VALUE",
+                          invar_config_schema()->keys[key].name,
                           invar_config_schema()->keys[key].name);
     *out = next[0];
     *used = 1;

@@ -10,20 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/plain.h"
+#include "cli/live.h"
 #include "cli/replay.h"
 
 #include "base/invar_banned.h"
 
 /* ---- while it runs --------------------------------------------------------------------------- */
-
-static void say(void *payload, const char *line)
-{
-    (void)payload;
-    fputs("invar: ", stderr);
-    invar_plain_print(stderr, line);
-    fputc('\n', stderr);
-}
 
 static void show(void *payload, const invar_train_progress *p)
 {
@@ -101,7 +93,7 @@ void invar_replay_scene_close(invar_replay_scene *scene)
         return;
     invar_error_take(&first);
     if (invar_folder_remove(scene->scratch) != INVAR_OK)
-        say(NULL, invar_error_last()->message);
+        invar_live_say(NULL, invar_error_last()->message);
     invar_error_put(&first);
 }
 
@@ -118,7 +110,8 @@ invar_status invar_replay_scene_set(invar_replay_scene *scene, const invar_recip
                                    .from = step,
                                    .step = step,
                                    .progress = show,
-                                   .say = say,
+                                   .say = invar_live_say,
+                                   .stop = invar_live_catch(),
                                    .payload = scene};
     return INVAR_OK;
 }

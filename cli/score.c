@@ -102,12 +102,12 @@ static invar_status read_lines(lines *l, const char *path, const invar_model_spe
     int64_t number = 0;
 
     INVAR_TRY(invar_file_read_stream(&text, &bytes, path, MAX_BYTES));
+    while (bytes > 0 && text[bytes - 1] == '\n') // lines may be empty at the end only
+        bytes--;
     for (char *line = text, *end = text + bytes; line < end && status == INVAR_OK;) {
         char *newline = memchr(line, '\n', (size_t)(end - line));
         char *stop = newline ? newline : end;
-        number++;
-        if (stop > line)
-            status = read_line(l, path, number, line, (size_t)(stop - line), spec);
+        status = read_line(l, path, ++number, line, (size_t)(stop - line), spec);
         line = stop + 1;
     }
     invar_free(text);

@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <jansson.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +15,7 @@
 #include "cli/flags.h"
 #include "cli/golden.h"
 #include "cli/ledger.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/plain.h"
 #include "cli/rows.h"
@@ -33,24 +33,6 @@ typedef struct settings {
 } settings;
 
 /* ---- while it runs --------------------------------------------------------------------------- */
-
-static volatile sig_atomic_t interrupted;
-
-static void interrupt(int signal)
-{
-    (void)signal;
-    interrupted = 1;
-}
-
-/* The first Ctrl-C ends the run in order, the second at once. */
-static void catch_interrupts(void)
-{
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
-
-    (void)sigaction(SIGINT, &action, NULL);
-    (void)sigaction(SIGTERM, &action, NULL);
-    (void)signal(SIGPIPE, SIG_IGN);
-}
 
 typedef struct screen {
     invar_progress *progress;
@@ -83,14 +65,6 @@ static void show(void *payload, const invar_train_progress *p)
         (void)snprintf(text, sizeof text, "%s  (sampling %" PRId64 "/%" PRId64 ")", s->last,
                        p->samples_done, p->samples);
     invar_progress_update(s->progress, p->rollout + (p->measured ? 1 : 0), text);
-}
-
-static void say(void *payload, const char *line)
-{
-    (void)payload;
-    fputs("invar: ", stderr);
-    invar_plain_print(stderr, line);
-    fputc('\n', stderr);
 }
 
 /* ---- afterwards ------------------------------------------------------------------------------ */
@@ -158,7 +132,7 @@ static void print_next_commands(const invar_train_summary *run)
 {
     puts("\nnext:");
     printf("  invar ledger show %s\n", run->folder);
-    printf("  invar ledger query %s worst-tokens\n", run->folder);
+    printf("  invar ledger query worst-tokens --run %s\n", run->folder);
     printf("  invar diff %s OTHER\n", run->folder);
 }
 
@@ -247,15 +221,16 @@ static invar_status train(int *code_out, const char *path, const settings *s,
     screen shown = {0};
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
-                                   .stop = &interrupted,
+                                   .stop = invar_live_catch(),
                                    .progress = show,
-                                   .say = say,
+                                   .say = invar_live_say,
                                    .payload = &shown};
     invar_train_summary run;
     invar_status status;
 
     INVAR_TRY(invar_config_check(recipe));
-    catch_interrupts();
+    if (s->golden && s->record)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden and --record-golden: give one of them");
     status = invar_train(&run, recipe, &options);
     invar_progress_free(shown.progress);
     INVAR_TRY(status);
@@ -280,7 +255,7 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_INT,
                              .value = &s->until,
                              .metavar = "STEP",
-                             .help = "end after this step",
+                             .help = "end after the rollout that has this step",
                              .low = -1,
                              .high = INT64_MAX};
     list[3] = (invar_option){.name = "no-report",
@@ -320,7 +295,7 @@ static void help(void)
     puts(
         "Runs a recipe: rollout, reward, advantage, train step, hash, ledger, checkpoint. The run\n"
         "has a folder of its own, runs/NAME, with the ledger and a report. Started again it goes\n"
-        "on from its last checkpoint, to the same bits. Ctrl-C ends it after the current step.\n"
+        "on from its last checkpoint, to the same bits. Ctrl-C ends it after the current rollout.\n"
         "\n"
         "Exit code 0: done, 1: log-probabilities or the golden differ, 2: could not finish,\n"
         "4: golden missing, 6: nothing was compared.\n");

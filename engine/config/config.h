@@ -18,6 +18,7 @@ extern "C" {
 #endif
 
 typedef enum invar_key {
+    INVAR_KEY_NONE = -1, /* also makes it a signed type, as places in a recipe are */
 #define INVAR_KEY(ID, ...) INVAR_KEY_##ID,
 #include "engine/config/keys.def"
 #undef INVAR_KEY

@@ -228,7 +228,7 @@ static invar_status check_importance_uses(const invar_config_facts *f)
         {INVAR_KEY_RS_LEVEL, mis && rs, "use-rs = true"},
         {INVAR_KEY_RS_LOWER_BOUND, mis && rs, "use-rs = true"},
         {INVAR_KEY_RS_UPPER_BOUND, mis && rs, "use-rs = true"},
-        {INVAR_KEY_RS_VETO_THRESHOLD, mis, "use-mis = true"},
+        {INVAR_KEY_RS_VETO_THRESHOLD, mis && rs, "use-rs = true"},
     };
 
     return CHECK_USES(r, uses);

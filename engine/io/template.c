@@ -146,22 +146,6 @@ static invar_status add_kwargs(beginning *b, const char *kwargs)
     return status;
 }
 
-/* The variables in canonical form: keys sorted. The caller owns *out. */
-static invar_status dump(char **out, size_t *bytes_out, const json_t *variables)
-{
-    const size_t flags = JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII;
-
-    *bytes_out = json_dumpb(variables, NULL, 0, flags);
-    if (*bytes_out == 0)
-        return no_memory();
-    INVAR_TRY(invar_alloc((void **)out, *bytes_out, 1, "a template's variables"));
-    if (json_dumpb(variables, *out, *bytes_out, flags) != *bytes_out) {
-        invar_free(*out);
-        return no_memory();
-    }
-    return INVAR_OK;
-}
-
 /* ---- the child ------------------------------------------------------------------------------- */
 
 static invar_status start(invar_template *chat, double seconds)
@@ -236,7 +220,9 @@ static invar_status greet(invar_template *chat, const beginning *b)
     size_t bytes;
     json_t *answer;
 
-    INVAR_TRY(dump(&variables, &bytes, b->variables));
+    INVAR_TRY(invar_json_dump(&variables, &bytes, b->variables,
+                              JSON_COMPACT | JSON_SORT_KEYS | JSON_ENSURE_ASCII,
+                              "a template's variables"));
     invar_json_text_open(line, '{');
     invar_json_text_key(line, "template");
     invar_json_text_string(line, b->text, strlen(b->text));

@@ -109,6 +109,7 @@ static invar_status begin(invar_pass *pass, const int64_t *row, int64_t count, i
 {
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "the head was asked before the layers ran");
+    pass->state = INVAR_PASS_RUN; // what an earlier head left is overwritten
     INVAR_TRY(invar_pass_lay_out_head(pass, count, piece_rows));
     INVAR_TRY(choose(pass, row, count));
     return invar_block_norm(pass, &pass->tail.norm, &pass->tail.x, pass->model->norm, 1);
@@ -179,6 +180,7 @@ static invar_status project_back(invar_pass *pass, const piece *p, const invar_s
     invar_linear_dx_args dx = {
         .dx = invar_tensor_rows(&h->d_norm, p->first, p->rows), .n_parts = 1, .k_shards = 1};
 
+    INVAR_CHECK(p->units <= h->x.shape[0]); // a unit has a row at least
     dx.parts[0] = (invar_linear_part){d_logits, pass->model->head->weight};
     for (int64_t i = 0; i <= p->units; i++)
         h->start[i] = units->start[p->unit + i] - p->first;

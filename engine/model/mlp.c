@@ -52,8 +52,10 @@ invar_status invar_block_mlp(invar_pass *pass, int64_t layer, invar_acts *a)
     }
     INVAR_TRY(
         INVAR_CALL(&pass->caller, ADD, add, .out = a->y, .a = a->mid, .b = pass->temps.branch));
-    INVAR_TRY(invar_pass_show(pass, "gate", layer, &a->gate));
-    INVAR_TRY(invar_pass_show(pass, "up", layer, &a->up));
+    if (!w->router) { // rows of experts are in another order
+        INVAR_TRY(invar_pass_show(pass, "gate", layer, &a->gate));
+        INVAR_TRY(invar_pass_show(pass, "up", layer, &a->up));
+    }
     return invar_pass_show(pass, "mlp", layer, &a->y);
 }
 

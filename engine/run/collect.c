@@ -44,6 +44,11 @@ static invar_status add_group(invar_loop *loop, invar_rl_samples *to, int64_t pl
     const invar_prompt *p = next_prompt(loop);
     int64_t n = loop->set.per_prompt, group = loop->place.groups++;
 
+    if (place >= UINT32_MAX / n)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%" PRId64 " prompts with %" PRId64
+                          " samples each are more than a rollout can number",
+                          place + 1, n);
     for (int64_t j = 0; j < n; j++) {
         invar_rl_sample *s;
         INVAR_TRY(new_sample(&s, loop, to, p));
@@ -161,10 +166,16 @@ static int64_t most_rounds(const invar_loop *loop, int64_t round)
     return 2 * (invar_dataset_size(loop->session.data) / round + 1) + loop->set.prompts;
 }
 
-static invar_status generate(invar_loop *loop)
+static int64_t round_size(const invar_loop *loop)
 {
     int64_t over = invar_recipe_int(loop->recipe, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
-    int64_t size = over ? over : loop->set.prompts;
+
+    return over ? over : loop->set.prompts;
+}
+
+static invar_status generate(invar_loop *loop)
+{
+    int64_t size = round_size(loop);
     invar_group_choice choice;
 
     INVAR_TRY(invar_group_choice_init(&choice, loop->set.prompts, size, most_rounds(loop, size)));
@@ -206,11 +217,20 @@ static invar_status from_answers(invar_loop *loop)
     return INVAR_OK;
 }
 
-static invar_status check_loaded(invar_loop *loop, const char *path)
+static invar_status check_loaded(invar_loop *loop, const char *path, bool own)
 {
     const invar_rollout_header *h = &loop->loaded.header;
     int64_t wanted = loop->set.global_batch * loop->set.steps_per_rollout;
     invar_digest tokenizer;
+
+    if (!own && !invar_digest_equal(&h->run, &loop->source))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.150s is of another run; a run takes its rollouts from one run only, "
+                          "and from another than itself beginning with rollout 0",
+                          path);
+    if (own && h->rollout != loop->place.rollout)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.150s is of rollout %" PRId64 ", not %" PRId64,
+                          path, h->rollout, loop->place.rollout);
 
     invar_tokenizer_hash(&tokenizer, loop->session.tokenizer);
     if (!invar_digest_equal(&tokenizer, &h->tokenizer))
@@ -222,10 +242,47 @@ static invar_status check_loaded(invar_loop *loop, const char *path)
     return INVAR_OK;
 }
 
+/*
+ * The prompts that this rollout took from the data when it was sampled. Of the run's own rollouts
+ * that is known: rounds are whole, and the last one had the last group of the batch.
+ */
+static invar_status count_consumed(int64_t *out, const invar_loop *loop, bool own)
+{
+    int64_t size = round_size(loop), last = 0;
+
+    *out = loop->set.prompts;
+    if (!own || loop->set.sft || !loop->session.data)
+        return INVAR_OK;
+    for (int64_t i = 0; i < loop->batch.count; i++)
+        last = loop->batch.items[i].draw > last ? loop->batch.items[i].draw : last;
+    *out = (last / loop->set.per_prompt / size + 1) * size;
+    if (*out / size > most_rounds(loop, size))
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "the loaded rollout %" PRId64 " has draw %" PRId64
+                          ", which this recipe never makes",
+                          loop->place.rollout, last);
+    return INVAR_OK;
+}
+
+/* Leaves the place as sampling would have, so that the run may go on without files. */
+static invar_status pass_over(invar_loop *loop, bool own)
+{
+    int64_t consumed;
+
+    INVAR_TRY(count_consumed(&consumed, loop, own));
+    loop->place.samples += consumed * loop->set.per_prompt;
+    loop->place.groups += consumed;
+    loop->dropped_groups = consumed - loop->set.prompts;
+    for (int64_t i = 0; i < consumed && loop->session.data; i++)
+        (void)next_prompt(loop);
+    return INVAR_OK;
+}
+
 /* The samples of another run, or of this one at another time. */
 static invar_status from_file(invar_loop *loop, const char *pattern)
 {
     char path[INVAR_PATH_SIZE];
+    bool own;
 
     invar_rollout_data_release(&loop->loaded);
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout));
@@ -236,12 +293,10 @@ static invar_status from_file(invar_loop *loop, const char *pattern)
         loop->batch.items[i].weights = loop->loaded.header.weights;
         loop->batch.items[i].weights_hash = loop->loaded.header.weights_hash;
     }
-    if (loop->batch.count) {
-        loop->place.samples = loop->batch.items[loop->batch.count - 1].index + 1;
-        loop->place.groups = loop->batch.items[loop->batch.count - 1].group + 1;
-    }
+    own = invar_digest_equal(&loop->loaded.header.run, &loop->identity);
     loop->own_weights = invar_digest_equal(&loop->loaded.header.weights_hash, &loop->weights_hash);
-    return check_loaded(loop, path);
+    INVAR_TRY(check_loaded(loop, path, own));
+    return pass_over(loop, own);
 }
 
 static invar_status to_file(invar_loop *loop, const char *pattern)

@@ -61,6 +61,11 @@ static invar_sampling sampling_of(const invar_session *session)
 static invar_status add_prompts(invar_rl_samples *out, int64_t number, const invar_dataset *data,
                                 int64_t per_prompt)
 {
+    if (invar_dataset_size(data) > UINT32_MAX / per_prompt)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "n-samples-per-eval-prompt: %" PRId64 " of %" PRId64
+                          " prompts are more samples than an evaluation can number",
+                          per_prompt, invar_dataset_size(data));
     for (int64_t i = 0; i < invar_dataset_size(data) * per_prompt; i++) {
         const invar_prompt *p = invar_dataset_prompt(data, i / per_prompt);
         invar_rl_sample *s;
@@ -128,6 +133,27 @@ static invar_status run_set(const invar_evaluation *e, const test_set *set,
     INVAR_TRY(invar_judge_run(&e->judge, samples->items, samples->count));
     INVAR_TRY(sum_up(&found, samples, set, per_prompt));
     return e->take(e->payload, set->name, found.items, found.count);
+}
+
+invar_status invar_evaluate_hash(invar_digest *out, const invar_session *session)
+{
+    const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
+    invar_hasher hasher;
+    test_set set;
+
+    invar_hasher_init(&hasher);
+    while (next_set(&set, &cursor)) {
+        invar_dataset *data = NULL;
+        invar_digest digest;
+
+        INVAR_TRY(invar_session_data(&data, session, set.path, true));
+        invar_dataset_hash(&digest, data);
+        invar_dataset_close(data);
+        invar_hasher_update(&hasher, set.name, strlen(set.name) + 1);
+        invar_hasher_update(&hasher, digest.bytes, sizeof digest.bytes);
+    }
+    invar_hasher_final(out, &hasher);
+    return INVAR_OK;
 }
 
 invar_status invar_evaluate(const invar_evaluation *evaluation)

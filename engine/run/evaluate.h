@@ -29,6 +29,9 @@ typedef struct invar_evaluation {
 
 invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
 
+/* The digest of all sets, each with its name: what their results depend on beside the weights. */
+invar_status invar_evaluate_hash(invar_digest *out, const invar_session *session) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

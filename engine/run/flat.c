@@ -35,7 +35,6 @@ static void lay_out(invar_flat *f, carver *c, const invar_flat_wants *wants)
     f->mask = carve(c, f->tokens, sizeof *f->mask);
     f->rollout_logp = carve(c, f->tokens, sizeof(float));
     f->score_logp = carve(c, f->tokens, sizeof(float));
-    f->score_entropy = carve(c, f->tokens, sizeof(float));
     f->train_logp = carve(c, f->tokens, sizeof(float));
     f->entropy = carve(c, f->tokens, sizeof(float));
     f->advantage = carve(c, f->tokens, sizeof(float));
@@ -127,7 +126,7 @@ double invar_flat_pass_at(const invar_flat *f, int64_t k)
         double miss = 1.0;
         for (; end < f->samples && f->group[end] == f->group[i]; end++)
             wrong += f->reward[end] != 1.0f;
-        for (int64_t j = 0; j < k; j++)
+        for (int64_t j = 0; j < k && j < end - i; j++)
             miss *= wrong > j ? (double)(wrong - j) / (double)(end - i - j) : 0.0;
         total += 1.0 - miss;
         groups++;
@@ -172,30 +171,38 @@ static invar_status percentiles(invar_logp_gap *out, float *sizes, int64_t count
     return status;
 }
 
+invar_logp_gap invar_flat_worst(const invar_flat *flat, int64_t first, int64_t count,
+                                const float *a, const float *b)
+{
+    invar_logp_gap gap = {.sample = -1, .position = -1};
+
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
+            float size = size_of(a[t], b[t]);
+            gap.differ += invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
+            if (size > gap.max) {
+                gap.max = size;
+                gap.sample = i;
+                gap.position = t - flat->start[first + i];
+            }
+        }
+    return gap;
+}
+
 invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t first,
                             int64_t count, const float *a, const float *b)
 {
     int64_t begin = flat->start[first], tokens = flat->start[first + count] - begin;
     float *sizes = NULL;
-    invar_status status = INVAR_OK;
+    invar_status status;
 
-    *out = (invar_logp_gap){.sample = -1, .position = -1};
-    if (tokens == 0)
+    *out = invar_flat_worst(flat, first, count, a, b);
+    if (out->differ == 0)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&sizes, (size_t)tokens, sizeof *sizes, "differences"));
-    for (int64_t i = 0; i < count; i++)
-        for (int64_t t = flat->start[first + i]; t < flat->start[first + i + 1]; t++) {
-            float size = size_of(a[t], b[t]);
-            sizes[t - begin] = size;
-            out->differ += invar_f32_bits(a[t]) != invar_f32_bits(b[t]);
-            if (size > out->max) {
-                out->max = size;
-                out->sample = i;
-                out->position = t - flat->start[first + i];
-            }
-        }
-    if (out->differ)
-        status = percentiles(out, sizes, tokens);
+    for (int64_t t = 0; t < tokens; t++)
+        sizes[t] = size_of(a[begin + t], b[begin + t]);
+    status = percentiles(out, sizes, tokens);
     invar_free(sizes);
     return status;
 }

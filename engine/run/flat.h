@@ -24,7 +24,6 @@ typedef struct invar_flat {
     uint8_t *mask;       /* (tokens); zero for samples that a filter removed */
     float *rollout_logp; /* (tokens) as sampled */
     float *score_logp;   /* by the scoring forward, with the weights that sampled */
-    float *score_entropy;
     float *ref_logp;
     float *teacher_logp;
     float *values;
@@ -49,7 +48,10 @@ void invar_flat_release(invar_flat *flat);
 /* The view of samples [first, first + count), with all that is there; borrowed. */
 invar_rl_batch invar_flat_batch(invar_flat *flat, int64_t first, int64_t count);
 
-/* pass@k, unbiased: 1 - C(n - c, k) / C(n, k), a reward of 1 being correct; mean over groups. */
+/*
+ * pass@k, unbiased: 1 - C(n - c, k) / C(n, k), a reward of 1 being correct; mean over groups. A
+ * group of fewer than k samples counts with all that it has.
+ */
 double invar_flat_pass_at(const invar_flat *flat, int64_t k);
 
 /* Where two arrays of log-probabilities differ most. */
@@ -60,7 +62,11 @@ typedef struct invar_logp_gap {
     int64_t differ;   /* tokens that differ in any bit */
 } invar_logp_gap;
 
-/* Of samples [first, first + count). NaN counts as the largest difference. */
+/* Of samples [first, first + count), without percentiles. NaN counts as the largest difference. */
+invar_logp_gap invar_flat_worst(const invar_flat *flat, int64_t first, int64_t count,
+                                const float *a, const float *b);
+
+/* The same with percentiles. */
 invar_status invar_flat_gap(invar_logp_gap *out, const invar_flat *flat, int64_t first,
                             int64_t count, const float *a, const float *b) INVAR_MUST_USE;
 

@@ -2,7 +2,8 @@
  * identity.c - what a run is asked to do, and the ledger that remembers it.
  *
  * The identity is every semantic key, and the hashes of what the free keys only name: model,
- * initial weights, tokenizer, data. Free keys and the revisions of ops are facts beside it.
+ * initial weights, tokenizer, data of training and evaluation, rollouts of another run. Free keys
+ * and the revisions of ops are facts beside it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,11 +12,15 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
+#include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
 
 #define EXTRA 8 /* pairs beside the keys */
+#define EVAL_DATA "eval data hash"
+#define SOURCE "rollouts of"
 
 typedef struct identity {
     invar_ledger_pair pairs[INVAR_KEY_COUNT + EXTRA];
@@ -57,6 +62,7 @@ static invar_status add_model(identity *id, const char *key, const invar_model *
 static invar_status gather(identity *id, const invar_loop *loop)
 {
     const invar_session *s = &loop->session;
+    const invar_digest none = {{0}};
     invar_digest digest;
 
     id->count = id->n_hex = 0;
@@ -77,15 +83,77 @@ static invar_status gather(identity *id, const invar_loop *loop)
         invar_dataset_hash(&digest, s->data);
         add_digest(id, "data hash", &digest);
     }
+    if (loop->evaluates)
+        add_digest(id, EVAL_DATA, &loop->eval_data);
+    if (!invar_digest_equal(&loop->source, &none))
+        add_digest(id, SOURCE, &loop->source);
     return INVAR_OK;
 }
 
-invar_status invar_loop_identify(invar_loop *loop)
+/* The pairs of a recorded run whose files are not there when it is executed again. */
+static invar_status take_file(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
 {
-    identity id;
+    invar_loop *loop = payload;
 
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 2);
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
+    loop->evaluates = loop->evaluates || strcmp(values[0].data, EVAL_DATA) == 0;
+    return invar_digest_parse(
+        strcmp(values[0].data, EVAL_DATA) == 0 ? &loop->eval_data : &loop->source, values[1].data);
+}
+
+static invar_status recall_files(invar_loop *loop)
+{
+    const invar_ledger_request request = {
+        .sql = "SELECT key, value FROM identity WHERE key IN ('" EVAL_DATA "', '" SOURCE "')",
+        .row = take_file,
+        .payload = loop};
+    invar_ledger *ledger = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&ledger, loop->ledger_path, &(invar_ledger_options){0}));
+    status = invar_ledger_select(ledger, &request);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* Whose rollouts are loaded, by the first file of them, which also opens the way for the others. */
+static invar_status find_source(invar_loop *loop, const char *pattern)
+{
+    invar_rollout_data first = {0};
+    invar_digest own;
+    identity id;
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
     INVAR_TRY(gather(&id, loop));
-    return invar_ledger_identity(&loop->identity, id.pairs, id.count);
+    INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
+    INVAR_TRY(invar_rollout_file_read(&first, path));
+    if (!invar_digest_equal(&first.header.run, &own))
+        loop->source = first.header.run;
+    invar_rollout_data_release(&first);
+    return INVAR_OK;
+}
+
+static invar_status look_at_files(invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+    const char *pattern = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+
+    if (loop->options->replay)
+        return recall_files(loop);
+    loop->evaluates = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
+                      invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    if (loop->evaluates)
+        INVAR_TRY(invar_evaluate_hash(&loop->eval_data, &loop->session));
+    return pattern[0] ? find_source(loop, pattern) : INVAR_OK;
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
@@ -126,15 +194,94 @@ static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *ci
     return invar_ledger_begin(loop->ledger, &run);
 }
 
-/* The run that the ledger has is the one that is asked for. */
-static invar_status check_same(const invar_loop *loop, const invar_ledger_summary *found)
+/* A pair of the identity that the ledger's run has with another value. */
+typedef struct first_other {
+    const identity *id;
+    char key[INVAR_TEXT_QUOTE_SIZE], there[INVAR_TEXT_QUOTE_SIZE], here[INVAR_TEXT_QUOTE_SIZE];
+} first_other;
+
+static invar_status take_pair(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
 {
+    first_other *other = payload;
+    const char *here = "nothing";
+
+    (void)columns;
+    INVAR_CHECK(count == 2);
+    if (!values || other->key[0] || values[0].type != INVAR_LEDGER_TYPE_TEXT ||
+        values[1].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_OK;
+    for (size_t i = 0; i < other->id->count; i++)
+        if (strcmp(other->id->pairs[i].key, values[0].data) == 0)
+            here = other->id->pairs[i].value;
+    if (strcmp(here, values[1].data) == 0)
+        return INVAR_OK;
+    invar_text_quote(other->key, sizeof other->key, values[0].data, values[0].bytes);
+    invar_text_quote(other->there, sizeof other->there, values[1].data, values[1].bytes);
+    invar_text_quote(other->here, sizeof other->here, here, strlen(here));
+    return INVAR_OK;
+}
+
+/* The run that the ledger has is the one that is asked for. */
+static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
+                               const invar_ledger_summary *found)
+{
+    const invar_ledger_argument run = {"run",
+                                       {.type = INVAR_LEDGER_TYPE_INT, .integer = found->run}};
+    first_other other = {.key = ""};
+    invar_ledger_request request = {.sql = "SELECT key, value FROM identity WHERE run = :run",
+                                    .arguments = &run,
+                                    .n_arguments = 1,
+                                    .row = take_pair,
+                                    .payload = &other};
+    identity id;
+
     if (invar_digest_equal(&found->identity, &loop->identity))
         return INVAR_OK;
+    INVAR_TRY(gather(&id, loop));
+    other.id = &id;
+    INVAR_TRY(invar_ledger_select(ledger, &request));
+    if (!other.key[0]) // all that it has is the same
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%.80s holds another run, without the evaluation data, critic, teacher or "
+            "rollouts of another run that this one has; choose another folder with "
+            "--run",
+            loop->ledger_path);
+    if (loop->options->replay)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "this is not the recorded run: its %s was %s and is %s; give the files "
+                          "that it was made with",
+                          other.key, other.there, other.here);
     return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%.150s holds another run: a semantic key, the data or the weights differ; "
-                      "choose another folder with --run",
-                      loop->ledger_path);
+                      "%.80s holds another run: its %s is %s, not %s; choose another folder with "
+                      "--run",
+                      loop->ledger_path, other.key, other.there, other.here);
+}
+
+/* A replay is told before anything is loaded what of its files is not the recorded one. */
+static invar_status check_recorded(const invar_loop *loop)
+{
+    invar_ledger_summary summary;
+    invar_ledger *ledger = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&ledger, loop->ledger_path, &(invar_ledger_options){0}));
+    status = invar_ledger_find(&summary, ledger, NULL);
+    if (status == INVAR_OK)
+        status = check_same(loop, ledger, &summary);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+invar_status invar_loop_identify(invar_loop *loop)
+{
+    identity id;
+
+    INVAR_TRY(look_at_files(loop));
+    INVAR_TRY(gather(&id, loop));
+    INVAR_TRY(invar_ledger_identity(&loop->identity, id.pairs, id.count));
+    return loop->options->replay ? check_recorded(loop) : INVAR_OK;
 }
 
 static invar_status find_run(bool *found_out, invar_ledger_summary *summary, invar_ledger *ledger)
@@ -163,7 +310,7 @@ invar_status invar_loop_open_ledger(invar_loop *loop, int64_t step, const invar_
     circumstances.n_facts = known.count;
     INVAR_TRY(find_run(&found, &summary, loop->ledger));
     if (found) {
-        INVAR_TRY(check_same(loop, &summary));
+        INVAR_TRY(check_same(loop, loop->ledger, &summary));
         INVAR_TRY(invar_ledger_resume(loop->ledger, summary.uuid, step, chain, &circumstances));
     } else if (step >= 0) {
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,

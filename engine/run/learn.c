@@ -68,7 +68,7 @@ static invar_status score(invar_loop *loop)
         return INVAR_OK;
     }
     INVAR_TRY(invar_trainer_score(loop->trainer, loop->session.actor, samples, f->samples,
-                                  f->score_logp, f->score_entropy));
+                                  f->score_logp, NULL));
     if (loop->set.sft) { // nothing was sampled
         memcpy(f->rollout_logp, f->score_logp, (size_t)f->tokens * sizeof *f->score_logp);
         return INVAR_OK;
@@ -165,6 +165,8 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
                                    loop->critic_grads, loop->set.adamw.clip_grad,
                                    &loop->session.dev));
     out->critic_lr = invar_schedule_lr(&loop->set.critic_schedule, loop->place.step);
+    if (invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER))
+        return INVAR_OK;
     return invar_optimizer_step(loop->critic_optimizer, loop->session.critic, loop->critic_grads,
                                 clip, out->critic_lr, &loop->set.adamw, &loop->session.dev);
 }

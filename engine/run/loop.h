@@ -64,6 +64,9 @@ typedef struct invar_loop {
     char folder[INVAR_PATH_SIZE];
     char ledger_path[INVAR_PATH_SIZE];
     invar_digest identity;
+    bool evaluates;         /* while it trains */
+    invar_digest eval_data; /* of all evaluation sets */
+    invar_digest source;    /* the run whose rollouts are loaded: this one, or another */
     invar_ledger *ledger;
     char uuid[INVAR_LEDGER_UUID_SIZE];
     int64_t run_number; /* in the ledger */
@@ -159,7 +162,7 @@ invar_status invar_loop_event(invar_loop *loop, const char *level, const char *k
 /* Loads the checkpoint that the recipe names, if there is one, and opens the ledger behind it. */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
 
-/* Writes a checkpoint and, where asked for, the Hugging Face export. */
+/* Writes the checkpoint and the Hugging Face export, each where the recipe wants it. */
 invar_status invar_loop_save(invar_loop *loop) INVAR_MUST_USE;
 
 #ifdef __cplusplus

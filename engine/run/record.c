@@ -1,10 +1,8 @@
 /*
  * record.c - what a step was: digests, metrics, samples, as one entry of the ledger.
  *
- * Points of level 0 in this order: the batch's tokens, rewards and advantages, log-probabilities of
- * rollout, scoring, reference and training, then every parameter's gradient and its new master, in
- * canonical order, and the same of a critic. Metrics have Miles' names where the thing is the same;
- * means are sums of doubles in index order, divided once.
+ * Points of level 0 are in the order of docs/arithmetic.md, "The chain". Metrics have Miles' names
+ * where the thing is the same; means are sums of doubles in index order, divided once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -228,11 +226,13 @@ static void train_metrics(entry *e)
     metric(e, "train/grad_norm", (double)s->norm);
     metric(e, "train/lr-pg_0", (double)s->lr);
     metric(e, "train/entropy", token_mean(&e->loop->flat, s, e->loop->flat.entropy));
-    metric(e, "train/logp_diff_max", (double)gap->max);
-    metric(e, "train/logp_diff_p50", (double)gap->p50);
-    metric(e, "train/logp_diff_p99", (double)gap->p99);
-    metric(e, "train/logp_diff_worst_sample", (double)gap->sample);
-    metric(e, "train/logp_diff_worst_position", (double)gap->position);
+    if (e->loop->own_weights) { // else there is nothing that it should be equal to
+        metric(e, "train/logp_diff_max", (double)gap->max);
+        metric(e, "train/logp_diff_p50", (double)gap->p50);
+        metric(e, "train/logp_diff_p99", (double)gap->p99);
+        metric(e, "train/logp_diff_worst_sample", (double)gap->sample);
+        metric(e, "train/logp_diff_worst_position", (double)gap->position);
+    }
     if (s->result.routes) {
         metric(e, "train/routing_choices", (double)s->result.routes);
         metric(e, "train/routing_differ", (double)s->result.routes_differ);
@@ -264,7 +264,8 @@ static invar_status length_metrics(entry *e, int64_t *lengths, const void **orde
     INVAR_TRY(invar_sort(order, (size_t)n, by_number));
     metric(e, "rollout/response_len/mean", (double)total / (double)n);
     metric(e, "rollout/response_len/min", (double)*(const int64_t *)order[0]);
-    metric(e, "rollout/response_len/median", (double)*(const int64_t *)order[(n - 1) / 2]);
+    metric(e, "rollout/response_len/median",
+           (double)(*(const int64_t *)order[(n - 1) / 2] + *(const int64_t *)order[n / 2]) / 2.0);
     metric(e, "rollout/response_len/max", (double)*(const int64_t *)order[n - 1]);
     metric(e, "rollout/truncated_ratio", (double)truncated / (double)n);
     return INVAR_OK;
@@ -315,7 +316,8 @@ static invar_status rollout_metrics(entry *e)
 
     metric(e, "rollout/raw_reward", mean_reward(&loop->batch));
     metric(e, "rollout/advantages", token_mean(f, &all, f->advantage));
-    metric(e, "rollout/log_probs", token_mean(f, &all, f->rollout_logp));
+    metric(e, "rollout/log_probs", token_mean(f, &all, f->score_logp));
+    metric(e, "rollout/rollout_log_probs", token_mean(f, &all, f->rollout_logp));
     if (f->ref_logp)
         metric(e, "rollout/ref_log_probs", token_mean(f, &all, f->ref_logp));
     if (f->teacher_logp)
@@ -359,7 +361,7 @@ static void fill_sample(entry *e, int64_t i)
     const invar_rl_sample *s = &loop->batch.items[at];
     const float *train = e->step->on_policy && e->step->loss ? f->train_logp : f->score_logp;
     invar_ledger_sample *out = &e->samples[i];
-    invar_logp_gap gap = {.position = -1};
+    invar_logp_gap gap = invar_flat_worst(f, at, 1, f->rollout_logp, train);
 
     invar_train_coords(e->rng[i], s,
                        (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
@@ -375,21 +377,12 @@ static void fill_sample(entry *e, int64_t i)
                                  .reward = s->reward,
                                  .advantage = n ? (double)f->advantage[first] : 0.0,
                                  .finish = invar_finish_name(s->finish),
+                                 .diff = (double)gap.max,
+                                 .diff_at = gap.position,
                                  .arrival = s->arrival};
     invar_hash_bytes(&out->token_hash, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
     invar_hash_bytes(&out->rollout_logp, f->rollout_logp + first, (size_t)n * sizeof(float));
     invar_hash_bytes(&out->train_logp, train + first, (size_t)n * sizeof(float));
-    // memory for percentiles of a few tokens is not needed: the largest is found without
-    for (int64_t t = first; t < first + n; t++) {
-        float d = f->rollout_logp[t] - train[t];
-        d = d < 0.0f ? -d : d;
-        if (d > gap.max) {
-            gap.max = d;
-            gap.position = t - first;
-        }
-    }
-    out->diff = (double)gap.max;
-    out->diff_at = gap.position;
 }
 
 /* What the samples are made of, and where their randomness came from. */

@@ -279,10 +279,12 @@ invar_status invar_recorded_recipe(invar_recipe **out, const invar_recorded *rec
     *out = NULL;
     INVAR_TRY(invar_recipe_new(&recipe, schema));
     status = INVAR_OK;
-    for (int i = 0; i < schema->count && status == INVAR_OK; i++)
+    for (int i = 0; i < schema->count && status == INVAR_OK; i++) {
+        char origin[INVAR_RECIPE_MAX_NAME + 16];
+        (void)snprintf(origin, sizeof origin, "the run's %s", schema->keys[i].name);
         if (recorded->value[i])
-            status = invar_recipe_set(recipe, schema->keys[i].name, recorded->value[i],
-                                      "the recorded run");
+            status = invar_recipe_set(recipe, schema->keys[i].name, recorded->value[i], origin);
+    }
     if (status == INVAR_OK)
         status = invar_config_check(recipe);
     if (status != INVAR_OK) {

@@ -193,6 +193,7 @@ static invar_status execute(const invar_replay *replay, int64_t after)
     invar_train_options options = {.kind = "replay",
                                    .until = replay->step,
                                    .replay = true,
+                                   .stop = replay->stop,
                                    .progress = replay->progress,
                                    .say = replay->say,
                                    .payload = replay->payload};
@@ -203,6 +204,11 @@ static invar_status execute(const invar_replay *replay, int64_t after)
     INVAR_TRY(make_recipe(&recipe, replay, after));
     status = invar_train(&summary, recipe, &options);
     invar_recipe_free(recipe);
+    if (status == INVAR_OK && summary.last_step < replay->step)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s after step %" PRId64 ", before step %" PRId64 " was executed again",
+                          summary.stopped ? "stopped by a signal" : "the run ended",
+                          summary.last_step, replay->step);
     return status;
 }
 

@@ -21,9 +21,10 @@ typedef struct invar_replay {
     invar_ledger *ledger; /* open for reading */
     const invar_ledger_summary *run;
     const invar_recorded *keys;
-    const char *folder; /* is there, and empty: for the copy of the ledger */
-    int64_t from, step; /* the first and the last to execute again */
-    const char *save;   /* folder for a checkpoint after `step`; NULL: none */
+    const char *folder;                /* is there, and empty: for the copy of the ledger */
+    int64_t from, step;                /* the first and the last to execute again */
+    const char *save;                  /* folder for a checkpoint after `step`; NULL: none */
+    const volatile sig_atomic_t *stop; /* nonzero: end in order; may be NULL */
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;
@@ -41,7 +42,8 @@ typedef struct invar_replay_result {
 
 /*
  * INVAR_E_MISMATCH: log-probabilities differ, or a plug-in would be asked something else than what
- * was recorded. Steps that are executed to other bits are no failure, but a result.
+ * was recorded; INVAR_E_STATE: `stop` came first. Steps that are executed to other bits are no
+ * failure, but a result.
  */
 invar_status invar_replay_run(invar_replay_result *out, const invar_replay *replay) INVAR_MUST_USE;
 

@@ -248,6 +248,8 @@ invar_status invar_loop_save(invar_loop *loop)
     int64_t most = 0;
     invar_status status;
 
+    if (!invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0])
+        return export_hf(loop);
     for (int i = 0; i < n; i++)
         most += 3 * parts[i].model->n_params;
     INVAR_TRY(invar_alloc((void **)&tensors, (size_t)most, sizeof *tensors,

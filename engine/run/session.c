@@ -28,6 +28,8 @@ static bool given(const invar_recipe *recipe, invar_key key)
 
 static invar_status open_device(invar_session *s)
 {
+    static const invar_backend *(*const backends[])(void) = {invar_backend_cpu};
+    const int device = invar_recipe_enum(s->recipe, INVAR_KEY_DEVICE);
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
     long online = sysconf(_SC_NPROCESSORS_ONLN);
 
@@ -36,7 +38,7 @@ static invar_status open_device(invar_session *s)
     if (threads > 1)
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
     s->dev =
-        (invar_device){.backend = invar_backend_cpu(),
+        (invar_device){.backend = backends[device](),
                        .numerics = (invar_numerics)invar_recipe_enum(s->recipe, INVAR_KEY_NUMERICS),
                        .pool = s->pool};
     return INVAR_OK;
@@ -126,6 +128,8 @@ static invar_status read_spec(invar_session *s)
                                         invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT)));
     else
         INVAR_TRY(spec_from_recipe(s));
+    if (s->spec.value_head)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
     if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "the tokenizer has %lld tokens, the model only %lld",
                           (long long)invar_tokenizer_size(s->tokenizer), (long long)s->spec.vocab);
@@ -308,6 +312,7 @@ static invar_dataset_options data_options(const invar_session *s, const char *pa
         .chat_template_kwargs = invar_recipe_string(r, INVAR_KEY_APPLY_CHAT_TEMPLATE_KWARGS),
         .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
         .max_prompt_tokens = or_else(longest, or_else(context, s->spec.max_positions) - 1),
+        .max_total_tokens = or_else(context, s->spec.max_positions),
         .sft = sft && !eval,
         .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED),
         .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};

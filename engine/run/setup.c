@@ -188,7 +188,7 @@ static invar_status make_trainer(invar_loop *loop)
         .recompute = invar_recipe_enum(r, INVAR_KEY_RECOMPUTE_GRANULARITY) != 0,
         .head_rows = rows ? rows : LOGIT_BYTES / 4 / s->spec.vocab + 1,
         .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
-        .replay = loop->set.replay_routing};
+        .replay = loop->set.replay_routing ? s->actor : NULL};
 
     INVAR_TRY(invar_trainer_new(&loop->trainer, &s->dev, &o));
     INVAR_TRY(invar_grads_new(&loop->grads, s->actor));
@@ -245,7 +245,7 @@ static invar_status make_rollout(invar_loop *loop)
     invar_session *s = &loop->session;
     invar_rollout_limits limits = invar_session_limits(s);
 
-    if (loop->set.sft)
+    if (loop->set.sft && !loop->evaluates)
         return INVAR_OK;
     return invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits);
 }
@@ -258,11 +258,16 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(
         invar_session_open(&loop->session, loop->recipe, INVAR_SESSION_DATA | INVAR_SESSION_LEARN));
     read_settings(loop);
+    if (loop->set.rollouts == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "num-epoch: so many times through the data is less than one rollout of "
+                          "%" PRId64 " prompts; give num-rollout",
+                          loop->set.prompts);
+    INVAR_TRY(invar_loop_identify(loop));
     INVAR_TRY(make_trainer(loop));
     INVAR_TRY(make_rollout(loop));
     INVAR_TRY(make_probe(loop));
     INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
-    INVAR_TRY(invar_loop_identify(loop));
     INVAR_TRY(invar_loop_resume(loop));
     INVAR_TRY(attach_all(loop));
     loop->custom = (invar_loss_custom){invar_plugin_loss, loop->plugins[INVAR_LOOP_LOSS]};

@@ -173,8 +173,12 @@ static invar_status prepare(invar_loop *loop)
 
 static invar_status one_rollout(invar_loop *loop)
 {
-    if (invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES))
+    bool reset = invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES);
+
+    if (reset)
         invar_optimizer_reset(loop->optimizer);
+    if (reset && loop->critic_optimizer)
+        invar_optimizer_reset(loop->critic_optimizer);
     INVAR_TRY(collect(loop));
     show_sample(loop);
     INVAR_TRY(prepare(loop));
@@ -231,7 +235,8 @@ static invar_status evaluate(invar_loop *loop)
 
 static invar_status between(invar_loop *loop, bool last)
 {
-    bool saves = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0] != '\0';
+    bool saves = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0] ||
+                 invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
 
     if (loop->session.reference && due(loop, INVAR_KEY_REF_UPDATE_INTERVAL))
         INVAR_TRY(invar_model_copy(loop->session.reference, loop->session.actor));

@@ -25,18 +25,18 @@ typedef struct invar_train_progress {
     const char *phase;                          /* "rollout", "train", ... */
     int64_t samples_done, samples, tokens_done; /* of the phase rollout */
     bool measured;                              /* a step is done: the numbers below are its own */
-    double reward, entropy, grad_norm, ppo_kl, logp_diff_max, response_len;
+    double reward, grad_norm, logp_diff_max, response_len;
     const invar_digest *chain;
 } invar_train_progress;
 
 typedef struct invar_train_options {
     const char *recipe_path; /* names the run where the recipe does not */
     const char *kind;        /* of the run in the ledger; NULL: "train" */
-    int64_t until;           /* end after this step; -1: when the recipe is done */
+    int64_t until;           /* end after the rollout of this step; -1: when the recipe is done */
     bool replay; /* recorded steps again: plug-ins are answered from the ledger and not started,
                     nothing is evaluated */
     const volatile sig_atomic_t
-        *stop; /* nonzero: end in order after the current step; may be NULL */
+        *stop; /* nonzero: end in order after the current rollout; may be NULL */
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;

@@ -13,8 +13,23 @@
 #include "base/invar_banned.h"
 
 typedef struct totals {
-    int64_t rows, targets, route;
+    int64_t rows, targets;
 } totals;
+
+/* Routing may come from a file, so from a model of another shape. */
+static invar_status check_routing(const invar_rl_sample *s, const invar_micro_batch_plan *plan)
+{
+    if (plan->replay && !s->routing)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "sample %" PRId64 " has no recorded routing to replay", s->index);
+    if (s->routing && s->route_size != plan->route)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "sample %" PRId64 " was routed to %" PRId64
+                          " experts a token, this model chooses %" PRId64
+                          ": another model sampled it",
+                          s->index, s->route_size, plan->route);
+    return INVAR_OK;
+}
 
 static invar_status count_up(totals *out, const invar_rl_sample *samples,
                              const invar_micro_batch_plan *plan)
@@ -27,12 +42,9 @@ static invar_status count_up(totals *out, const invar_rl_sample *samples,
                               "sample %" PRId64 " has %" PRId64 " tokens of prompt and %" PRId64
                               " in all; it needs a prompt and a response",
                               s->index, s->prompt_tokens, s->n_tokens);
-        if (plan->replay && !s->routing)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "sample %" PRId64 " has no recorded routing to replay", s->index);
+        INVAR_TRY(check_routing(s, plan));
         out->rows += invar_micro_batch_rows(s);
         out->targets += invar_rl_sample_response(s);
-        out->route = s->route_size > out->route ? s->route_size : out->route;
     }
     return INVAR_OK;
 }
@@ -54,7 +66,7 @@ static void *piece(char **next, size_t count, size_t size)
 static invar_status lay_out(arrays *a, invar_micro_batch *batch, const totals *n,
                             const invar_micro_batch_plan *plan)
 {
-    size_t rows = (size_t)n->rows, targets = (size_t)n->targets, route = rows * (size_t)n->route;
+    size_t rows = (size_t)n->rows, targets = (size_t)n->targets, route = rows * (size_t)plan->route;
     size_t need = (2 * rows + targets + 2 * route) * sizeof(int32_t) +
                   (targets + (size_t)plan->count + 2 * (size_t)plan->units + 3) * sizeof(int64_t) +
                   10 * INVAR_ALIGN;

@@ -20,7 +20,7 @@ extern "C" {
 typedef struct invar_micro_batch {
     invar_rows rows;
     invar_head_rows head;
-    int32_t *routing; /* (T, route size): room for what the routers choose; NULL without experts */
+    int32_t *routing; /* (T, route): room for what the routers choose; NULL without experts */
     void *memory;
     size_t bytes;
 } invar_micro_batch;
@@ -31,10 +31,14 @@ typedef struct invar_micro_batch_plan {
     const int64_t *unit_start;
     int64_t units;
     float temperature;
-    bool replay; /* experts: take the recorded routing */
+    int64_t route; /* experts that the model chooses for a token, in all layers; 0: a dense model */
+    bool replay;   /* experts: take the recorded routing */
 } invar_micro_batch_plan;
 
-/* Packs; everything is borrowed from the batch until the next fill. */
+/*
+ * Packs; everything is borrowed from the batch until the next fill. INVAR_E_INVALID names a sample
+ * without a response, with the routing of another model, or without one that is to be replayed.
+ */
 invar_status invar_micro_batch_fill(invar_micro_batch *batch, const invar_rl_sample *samples,
                                     const invar_micro_batch_plan *plan) INVAR_MUST_USE;
 void invar_micro_batch_release(invar_micro_batch *batch);

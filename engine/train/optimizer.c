@@ -75,6 +75,28 @@ void invar_optimizer_reset(invar_optimizer *optimizer)
     optimizer->steps = 0;
 }
 
+static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_out,
+                            const invar_tensor *grads, int64_t count, float clip_grad)
+{
+    return INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = norm_out, .clip = clip_out,
+                      .grads = grads, .count = count, .max_norm = clip_grad);
+}
+
+/* The norm is no number: the first parameter whose own is none either, by name. */
+static invar_status blame(invar_caller *caller, const invar_model *model, const invar_grads *grads)
+{
+    float norm, clip;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f) == INVAR_E_STATE)
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "the gradient of %s is not finite or its square overflows: look at "
+                              "the step with debug-determinism, or take a smaller lr",
+                              model->params[i].name);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "the gradients' sum of squares overflows: take a smaller lr");
+}
+
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
                                   const invar_grads *grads, float clip_grad,
                                   const invar_device *dev)
@@ -83,8 +105,9 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
     invar_status status;
 
     invar_caller_init(&caller, dev);
-    status = INVAR_CALL(&caller, GRAD_NORM, grad_norm, .norm = norm_out, .clip = clip_out,
-                        .grads = grads->of, .count = model->n_params, .max_norm = clip_grad);
+    status = norm_of(&caller, norm_out, clip_out, grads->of, model->n_params, clip_grad);
+    if (status == INVAR_E_STATE)
+        status = blame(&caller, model, grads);
     invar_caller_release(&caller);
     return status;
 }

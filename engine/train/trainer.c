@@ -90,7 +90,11 @@ static invar_status fill(walk *w, const invar_plan *plan, int64_t b)
                                    .unit_start = plan->unit_sample + plan->unit[b],
                                    .units = plan->unit[b + 1] - plan->unit[b],
                                    .temperature = o->temperature,
-                                   .replay = o->replay && w->model->spec.experts > 0};
+                                   .route = invar_model_sparse_layers(w->model) *
+                                            w->model->spec.experts_per_token,
+                                   .replay = o->replay == w->model};
+
+    part.replay = part.replay && part.route > 0;
 
     w->first = part.first;
     w->count = part.count;
@@ -202,15 +206,16 @@ static invar_status room_for(invar_trainer *trainer, int64_t tokens)
 static void compare_routing(const walk *w, invar_trainer_result *result)
 {
     const int32_t *chosen = w->trainer->batch.routing;
+    int64_t route = invar_model_sparse_layers(w->model) * w->model->spec.experts_per_token;
 
     if (!chosen)
         return;
     for (int64_t i = w->first; i < w->first + w->count; i++) {
         const invar_rl_sample *s = &w->samples[i];
-        int64_t n = invar_micro_batch_rows(s) * s->route_size;
-        for (int64_t j = 0; j < n; j++)
+        int64_t n = invar_micro_batch_rows(s) * route;
+        for (int64_t j = 0; j < n && s->routing; j++)
             result->routes_differ += chosen[j] != s->routing[j];
-        result->routes += n;
+        result->routes += s->routing ? n : 0;
         chosen += n;
     }
 }

@@ -21,7 +21,7 @@ typedef struct invar_trainer_options {
     bool recompute;
     int64_t head_rows; /* rows of logits at a time; 0: no limit */
     float temperature;
-    bool replay; /* experts: train with the routing of the rollout */
+    const invar_model *replay; /* runs with the routing of the rollout; NULL: none does */
 } invar_trainer_options;
 
 typedef struct invar_trainer invar_trainer;

@@ -161,7 +161,7 @@ static const invar_kernel *choose(const invar_device *dev, invar_dtype dtype)
     int simd = dev->cpu_path == INVAR_CPU_PATH_SIMD;
 
     if (dtype == INVAR_DTYPE_F32 || dev->numerics == INVAR_NUMERICS_IEEE)
-        return simd ? &invar_kernel_ieee_simd : &invar_kernel_ieee_portable;
+        return simd ? invar_kernel_ieee_widest() : &invar_kernel_ieee_portable;
     if (dtype == INVAR_DTYPE_FP8)
         return simd ? &invar_kernel_sm90_e4m3_simd : &invar_kernel_sm90_e4m3_portable;
     return simd ? &invar_kernel_sm90_bf16_simd : &invar_kernel_sm90_bf16_portable;
@@ -248,7 +248,7 @@ static bool few_rows(const invar_kernel *kernel, const invar_chain_tile *tile)
 {
     invar_dtype dtype = tile->b.tensor->dtype;
 
-    return kernel == &invar_kernel_ieee_simd && tile->m <= FEW_ROWS &&
+    return kernel == invar_kernel_ieee_widest() && tile->m <= FEW_ROWS &&
            (dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16) &&
            tile->a.layout == INVAR_CHAIN_ROWS && tile->b.layout == INVAR_CHAIN_ROWS;
 }

@@ -34,7 +34,11 @@ typedef struct invar_kernel {
 
 #define INVAR_KERNEL_NO_EXPONENTS 0
 #define INVAR_KERNEL_MAX_ROWS 16
+#if defined(__x86_64__)
+#define INVAR_KERNEL_MAX_COLS 32
+#else
 #define INVAR_KERNEL_MAX_COLS 16
+#endif
 
 /* Exponents that stand for a zero and for an infinity or NaN; a sum with either is out of range. */
 #define INVAR_KERNEL_EXP_ZERO (-8192)
@@ -75,6 +79,10 @@ void invar_kernel_ieee_direct(float *acc, int64_t ld, int rows, const float *a, 
 
 extern const invar_kernel invar_kernel_ieee_simd;
 extern const invar_kernel invar_kernel_ieee_portable;
+
+/* invar_kernel_ieee_simd, or a wider one that this very machine has; the same bits. */
+const invar_kernel *invar_kernel_ieee_widest(void);
+
 extern const invar_kernel invar_kernel_sm90_bf16_simd;
 extern const invar_kernel invar_kernel_sm90_bf16_portable;
 extern const invar_kernel invar_kernel_sm90_e4m3_simd;

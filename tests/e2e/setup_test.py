@@ -13,7 +13,7 @@ import unittest
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 SETUP = SCRIPTS / "setup"
 BUILD = ["gcc", "libc6-dev", "cmake", "ninja-build", "libxxhash-dev", "libcmocka-dev",
-         "libsqlite3-dev", "libjansson-dev"]
+         "libsqlite3-dev", "libjansson-dev", "libutf8proc-dev", "python3-jinja2"]
 
 
 class Machine(unittest.TestCase):
@@ -95,7 +95,7 @@ class Machine(unittest.TestCase):
         self.have(BUILD[:4])
         code, text = self.run_setup("--check")
         self.assertEqual((code, self.apt_calls()), (1, []))
-        self.assertIn("4 missing", text)
+        self.assertIn("6 missing", text)
         self.assertIn("    libxxhash-dev\n    libcmocka-dev\n", text)
 
     def test_installs_only_what_is_missing(self):
@@ -132,7 +132,7 @@ class Machine(unittest.TestCase):
 
     def test_other_systems_go_on_when_all_is_there(self):
         self.system("fedora", "41")
-        for tool in ("gcc", "cmake", "ninja"):
+        for tool in ("gcc", "cmake", "ninja", "python3"):
             self.fake(tool, "cat >/dev/null")
         code, text = self.run_setup()
         self.assertEqual((code, self.apt_calls()), (0, []))

@@ -3,8 +3,9 @@
 #
 # Trains small byte-level BPE tokenizers with the patterns of GPT-2, Llama 3 and Qwen 2 and writes,
 # per tokenizer, tokenizer.json and expect.json: ids of strings, texts of ids, and checksums of the
-# ids of every code point in several places and of long mixed text. Renders the chat templates of
-# DIR/templates by transformers into templates.json. tests/unit/tokenizer/oracle.c compares.
+# ids of every code point in several places and of long mixed text; steps.json has such checksums of
+# words and of composed text. Renders the chat templates of DIR/templates by transformers into
+# templates.json. tests/unit/tokenizer/oracle.c compares.
 #
 # With --check it computes what DIR says of its tokenizers anew; all must be equal. DIR is the
 # folder tokenizer beside this program unless told otherwise.
@@ -126,6 +127,7 @@ def train(name, seed):
                           AddedToken("<|im_end|>", special=True, normalized=False)])
     tokenizer.add_tokens([AddedToken("<|strip|>", lstrip=True, rstrip=True, normalized=False),
                           AddedToken("<tool_call>", special=False, normalized=False),
+                          AddedToken(" zq", rstrip=True, normalized=False),
                           AddedToken("caf\u00e9s", special=False, normalized=True)])
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     if name == "llama3":
@@ -163,8 +165,8 @@ TRICKY = [
     "a1b2", "1a", "1'sa", "x=1+2", "!!!", " !!!", "!!!\n\n", "!!!\r\n x", "! \n", "... a", "\u00e9",
     "e\u0301", "e\u0301\u0323", "e\u0323\u0301", "\u1e69", "s\u0323\u0307", "s\u0307\u0323",
     "\u212b", "A\u030a", "\u1100\u1161\u11a8", "\uac00\u11a8", "\u0958", "\u0915\u093c", "\u0344",
-    "\u0308\u0301", "\u2126", "\u0374", "\u1fef", "\U0001d15e", "\ufb1d", "\u11935\u11930",
-    "a\u0898\u0301", "a\u0301\u0898\u0323", "a" + "\u0301" * 40 + "\u0323" * 40,
+    "\u0308\u0301", "\u2126", "\u0374", "\u1fef", "\U0001d15e", "\ufb1d", "\U00011935\U00011930",
+    "\U00011938", "a\u0898\u0301", "a\u0301\u0898\u0323", "a" + "\u0301" * 40 + "\u0323" * 40,
     "q\u0327\u0323\u0345\u0301", "\u0b47\u0b56\u0b3e", "\u0dd9\u0dcf\u0dca", "\u0130stanbul",
     "\ufb03", "\u1e9e", "\u01c4\u01c5\u01c6", "\U0001d7d8\U0001d400",
     "\U0001f468\u200d\U0001f469\u200d\U0001f467", "\U0001f3f3\ufe0f\u200d\U0001f308",
@@ -174,9 +176,10 @@ TRICKY = [
     "<|im_", "<|im_start|", "<<|im_end|>>", " <|im_end|> ", "a <|strip|> b", "a  <|strip|>  b",
     "<|strip|>", "  <|strip|>  <|strip|>  ", "\u3000<|strip|>\u2028x",
     "<|im_end|>  <|strip|>  <|im_end|>", "<tool_call>\n{}", "<tool_call>x</tool_call>",
-    "caf\u00e9s", "cafe\u0301s", "caf\u00e9", " caf\u00e9s caf\u00e9s", "caf\u00e9<|im_end|>s",
-    "<|endoftext|>", "def f(x):\n    return x\n", "if (a) {\n\t\tb();\n}", "{\"a\": [1, 2]}",
-    "http://a.b/c?d=e&f=g", "\\boxed{42}", "The quick brown fox.", "Hello, world!",
+    "<|strip|> zq", "<|strip|>  zq x", " zq  zq zq", "a zq\u3000 zq", "caf\u00e9s", "cafe\u0301s",
+    "caf\u00e9", " caf\u00e9s caf\u00e9s", "caf\u00e9<|im_end|>s", "<|endoftext|>",
+    "def f(x):\n    return x\n", "if (a) {\n\t\tb();\n}", "{\"a\": [1, 2]}", "http://a.b/c?d=e&f=g",
+    "\\boxed{42}", "The quick brown fox.", "Hello, world!",
     "\u041f\u0440\u0438\u0432\u0435\u0442, \u043c\u0438\u0440!",
     "\u4f60\u597d\uff0c\u4e16\u754c\uff01", "\u3053\u3093\u306b\u3061\u306f\u4e16\u754c",
     "\uc548\ub155\ud558\uc138\uc694 \uc138\uacc4", "\u0645\u0631\u062d\u0628\u0627",
@@ -193,15 +196,15 @@ def encode(tokenizer, texts):
     return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def sweep(tokenizer):
-    """[number of ids, checksum] of every block of code points."""
+def sweep(lists):
+    """[length, checksum] of what `lists` makes of the texts of every block of code points."""
     out = []
     for first in range(0, 0x110000, BLOCK):
         points = [p for p in range(first, first + BLOCK) if not 0xD800 <= p < 0xE000]
         total, crc = 0, 0
-        for ids in encode(tokenizer, [places(chr(p)) for p in points]):
-            total += len(ids)
-            crc = checksum(crc, ids)
+        for numbers in lists([places(chr(p)) for p in points]):
+            total += len(numbers)
+            crc = checksum(crc, numbers)
         out.append([total, crc])
     return out
 
@@ -239,7 +242,29 @@ def expect(place, seed):
             "strings": [{"text": text, "ids": ids}
                         for text, ids in zip(texts, encode(tokenizer, texts))],
             "decodes": decodes(tokenizer, seed), "large": large(tokenizer, seed),
-            "sweep": sweep(tokenizer)}
+            "sweep": sweep(lambda texts: encode(tokenizer, texts))}
+
+
+def split(part, texts):
+    """The bytes of each word."""
+    return [[len(word) for word, _ in part.pre_tokenize_str(text)] for text in texts]
+
+
+def compose(texts):
+    form = normalizers.NFC()
+    return [list(form.normalize_str(text).encode()) for text in texts]
+
+
+def steps(seed):
+    """Words and composed texts alone: ids do not show every boundary, and hide each other."""
+    parts = {"gpt2": pre.ByteLevel(add_prefix_space=False), "llama3": byte_level(LLAMA3),
+             "qwen2": byte_level(QWEN2)}
+    texts = [mixed(seed + i, LARGE_CHARS) for i in range(LARGE_TEXTS)]
+    ways = {name: lambda texts, part=part: split(part, texts) for name, part in parts.items()}
+    ways["compose"] = compose
+    return {"tokenizers": tokenizers.__version__, "seed": seed, **{
+        name: [checksum(0, numbers) for numbers in way(texts)] + sweep(way)
+        for name, way in ways.items()}}
 
 
 # ---- chat templates ------------------------------------------------------------------------------
@@ -315,6 +340,10 @@ def check(folder):
         if dump(expect(place, json.loads(text)["seed"])) != text:
             print(f"{place.name}/expect.json is not what tokenizers {tokenizers.__version__} says")
             bad += 1
+    text = (folder / "steps.json").read_text()
+    if dump(steps(json.loads(text)["seed"])) != text:
+        print(f"steps.json is not what tokenizers {tokenizers.__version__} says")
+        bad += 1
     if dump(templates(folder / "templates")) != (folder / "templates.json").read_text():
         print(f"templates.json is not what transformers {transformers.__version__} says")
         bad += 1
@@ -333,6 +362,7 @@ def main():
         write(args.out, name, train(name, args.seed))
         data = expect(args.out / name, args.seed)
         (args.out / name / "expect.json").write_text(dump(data))
+    (args.out / "steps.json").write_text(dump(steps(args.seed)))
     if args.out != HERE / "tokenizer":
         shutil.copytree(HERE / "tokenizer/templates", args.out / "templates", dirs_exist_ok=True)
     (args.out / "templates.json").write_text(dump(templates(args.out / "templates")))

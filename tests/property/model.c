@@ -50,7 +50,7 @@ static void run(outcome *out, const invar_model *model, const invar_rl_samples *
     for (int64_t first = 0; first < samples->count; first += how->micro_batch) {
         int64_t left = samples->count - first;
         int64_t count = how->micro_batch < left ? how->micro_batch : left;
-        invar_micro_batch_plan plan = {first, count, units + first, count, 0.7f, false};
+        invar_micro_batch_plan plan = {first, count, units + first, count, 0.7f, 0, false};
         float dlogp[MAX_TOKENS], dentropy[MAX_TOKENS];
 
         assert_ok(invar_micro_batch_fill(&batch, samples->items, &plan));
@@ -178,7 +178,7 @@ static void test_model__routing_replays(void **state)
     float own[MAX_TOKENS], replayed[MAX_TOKENS];
     int32_t chosen[4 * MAX_TOKENS];
     int64_t units[SAMPLES + 1] = {0, 1, 2, 3, 4, 5, 6, 7};
-    invar_micro_batch_plan plan = {0, SAMPLES, units, SAMPLES, 1.0f, false};
+    invar_micro_batch_plan plan = {0, SAMPLES, units, SAMPLES, 1.0f, 0, false};
 
     (void)state;
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);

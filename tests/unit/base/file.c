@@ -93,6 +93,57 @@ static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
     invar_free(got);
 }
 
+/* A pipe that another process fills with `bytes` times an 'x'. */
+static void assert_stream(size_t bytes, size_t max_bytes, invar_status expected)
+{
+    const char *path = in_work("stream");
+    char *got;
+    size_t size;
+    pid_t child;
+    int code;
+
+    assert_int_equal(mkfifo(path, 0600), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        FILE *out = fopen(path, "w");
+        for (size_t i = 0; i < bytes; i++)
+            fputc('x', out);
+        _exit(fclose(out) == 0 ? 0 : 1);
+    }
+    assert_int_equal(invar_file_read_stream(&got, &size, path, max_bytes), expected);
+    if (expected == INVAR_OK) {
+        assert_int_equal(size, bytes);
+        assert_int_equal(strspn(got, "x"), bytes);
+        invar_free(got);
+    } else {
+        assert_null(got);
+        assert_non_null(strstr(invar_error_last()->message, "stream: more than the "));
+        invar_error_clear();
+    }
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_int_equal(unlink(path), 0);
+}
+
+static void test_base_file__reads_streams_up_to_a_limit(void **state)
+{
+    char *got;
+    size_t size;
+
+    (void)state;
+    assert_ok(invar_file_write(in_work("plain"), "abc", 3));
+    assert_ok(invar_file_read_stream(&got, &size, in_work("plain"), 3));
+    assert_int_equal(size, 3);
+    assert_string_equal(got, "abc");
+    invar_free(got);
+    assert_stream(0, 10, INVAR_OK);
+    assert_stream(300000, 300000, INVAR_OK);
+    assert_stream(300000, 299999, INVAR_E_INVALID);
+    assert_fails(invar_file_read_stream(&got, &size, in_work("none"), 9), INVAR_E_NOTFOUND,
+                 "none: cannot be opened");
+    assert_fails(invar_file_read_stream(&got, &size, work, 9), INVAR_E_IO, "cannot be read");
+}
+
 static void test_base_file__a_failed_write_leaves_the_old_file(void **state)
 {
     const char *path = in_work("kept"), *folder = in_work("folder");
@@ -219,6 +270,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_file__writes_and_reads_back),
         cmocka_unit_test(test_base_file__refuses_what_is_no_file_of_that_size),
+        cmocka_unit_test(test_base_file__reads_streams_up_to_a_limit),
         cmocka_unit_test(test_base_file__a_failed_write_leaves_the_old_file),
         cmocka_unit_test(test_base_file__a_full_disk_is_an_error),
         cmocka_unit_test(test_base_file__a_link_in_place_of_the_partial_file_is_not_followed),

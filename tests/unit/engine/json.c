@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "tests/support.h"
 
 static json_t *parsed(const char *text)
@@ -130,6 +131,26 @@ static void test_engine_json__limits_depth_and_number(void **state)
     free(text);
 }
 
+static void test_engine_json__writes_text(void **state)
+{
+    static const char given[] = "{\"b\" : null, \"a\": [1, 2.5, \"\\u00e9\"]}";
+    static const char canonical[] = "{\"a\":[1,2.5,\"\u00e9\"],\"b\":null}";
+    json_t *value;
+    size_t bytes;
+    char *text;
+
+    (void)state;
+    assert_ok(invar_json_parse(&value, "f.json", given, sizeof given - 1));
+    assert_ok(invar_json_dump(&text, &bytes, value, JSON_COMPACT | JSON_SORT_KEYS, "a value"));
+    assert_string_equal(text, canonical);
+    assert_int_equal(bytes, sizeof canonical - 1);
+    invar_free(text);
+    json_decref(value);
+    assert_fails(invar_json_dump(&text, &bytes, NULL, 0, "a value"), INVAR_E_NOMEM,
+                 "no memory for a value");
+    assert_null(text);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -137,6 +158,7 @@ int main(void)
         cmocka_unit_test(test_engine_json__names_file_and_key),
         cmocka_unit_test(test_engine_json__refuses_what_is_not_strict),
         cmocka_unit_test(test_engine_json__limits_depth_and_number),
+        cmocka_unit_test(test_engine_json__writes_text),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

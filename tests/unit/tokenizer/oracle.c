@@ -14,12 +14,13 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/io/json.h"
+#include "engine/io/pretokenize.h"
 #include "engine/io/template.h"
 #include "engine/io/tokenizer.h"
 #include "engine/io/unicode.h"
 #include "tests/support.h"
 
-enum { BLOCK = 4096, LARGE_CHARS = 20000 };
+enum { BLOCK = 4096, LARGE_CHARS = 20000, LARGE_TEXTS = 8 };
 
 static const char *const names[] = {"gpt2", "llama3", "qwen2"};
 enum { NAMES = sizeof names / sizeof names[0] };
@@ -73,19 +74,68 @@ static uint32_t crc32(uint32_t crc, const void *data, size_t bytes)
     return ~crc;
 }
 
-/* Adds a text's ids, their number first; *count grows by it. */
-static uint32_t add_ids(uint32_t crc, int64_t *count, const invar_tokenizer *tokenizer,
-                        const char *text, size_t bytes)
+/* A list of numbers, its length first. */
+static uint32_t add_list(uint32_t crc, const int32_t *numbers, int64_t count)
 {
-    int32_t *ids, length;
-    int64_t n;
+    int32_t length = (int32_t)count;
 
-    assert_ok(invar_tokenizer_encode(&ids, &n, tokenizer, text, bytes));
-    length = (int32_t)n;
     crc = crc32(crc, &length, sizeof length);
-    crc = crc32(crc, ids, (size_t)n * sizeof *ids);
+    return crc32(crc, numbers, (size_t)count * sizeof *numbers);
+}
+
+/* What is compared: makes a list of numbers from a text. The caller owns *out. */
+typedef struct way {
+    int64_t (*list)(int32_t **out, const struct way *w, const char *text, size_t bytes);
+    const invar_tokenizer *tokenizer;
+    invar_pattern pattern;
+} way;
+
+static int64_t list_ids(int32_t **out, const way *w, const char *text, size_t bytes)
+{
+    int64_t count;
+
+    assert_ok(invar_tokenizer_encode(out, &count, w->tokenizer, text, bytes));
+    return count;
+}
+
+static int64_t list_words(int32_t **out, const way *w, const char *text, size_t bytes)
+{
+    int64_t count = 0;
+    size_t length;
+
+    assert_ok(invar_alloc((void **)out, bytes, sizeof **out, "words"));
+    for (size_t at = 0; at < bytes; at += length) {
+        length = invar_pattern_word(w->pattern, text + at, bytes - at);
+        assert_true(length > 0 && length <= bytes - at);
+        (*out)[count++] = (int32_t)length;
+    }
+    return count;
+}
+
+static int64_t list_composed(int32_t **out, const way *w, const char *text, size_t bytes)
+{
+    char *composed;
+    size_t count;
+
+    (void)w;
+    assert_ok(invar_unicode_compose(&composed, &count, text, bytes));
+    count = composed ? count : bytes;
+    assert_ok(invar_alloc((void **)out, count, sizeof **out, "bytes"));
+    for (size_t i = 0; i < count; i++)
+        (*out)[i] = (unsigned char)(composed ? composed : text)[i];
+    invar_free(composed);
+    return (int64_t)count;
+}
+
+/* Adds what the way makes of a text; *count grows by its length. */
+static uint32_t add_text(uint32_t crc, int64_t *count, const way *w, const char *text, size_t bytes)
+{
+    int32_t *numbers;
+    int64_t n = w->list(&numbers, w, text, bytes);
+
+    crc = add_list(crc, numbers, n);
     *count += n;
-    invar_free(ids);
+    invar_free(numbers);
     return crc;
 }
 
@@ -159,9 +209,8 @@ static size_t places(char *out, uint32_t point)
                 character, bytes);
 }
 
-static void check_block(const oracle *o, const char *name, size_t block)
+static void check_block(const way *w, const char *name, size_t block, const json_t *expected)
 {
-    const json_t *expected = json_array_get(json_object_get(o->expected, "sweep"), block);
     int64_t count = 0;
     uint32_t crc = 0;
     char text[128];
@@ -169,26 +218,32 @@ static void check_block(const oracle *o, const char *name, size_t block)
     for (uint32_t i = 0; i < BLOCK; i++) {
         uint32_t point = (uint32_t)block * BLOCK + i;
         if (point < 0xD800 || point >= 0xE000)
-            crc = add_ids(crc, &count, o->tokenizer, text, places(text, point));
+            crc = add_text(crc, &count, w, text, places(text, point));
     }
     if (json_integer_value(json_array_get(expected, 0)) != count ||
         json_integer_value(json_array_get(expected, 1)) != crc)
         fail_msg("%s: code points from U+%04zX on", name, block * BLOCK);
 }
 
+/* The blocks' checksums are in the list from `first` on. */
+static void check_blocks(const way *w, const char *name, const json_t *list, size_t first)
+{
+    const size_t blocks = 0x110000 / BLOCK, stride = (size_t)invar_test_count(8, 1);
+
+    assert_int_equal(json_array_size(list), first + blocks);
+    // what is reduced still has all scripts of the basic plane and most of the next
+    for (size_t block = 0; block < blocks; block++)
+        if (block < 0x20 || block % stride == 0)
+            check_block(w, name, block, json_array_get(list, first + block));
+}
+
 static void test_oracle_encode__ids_of_every_code_point(void **state)
 {
-    const size_t blocks = 0x110000 / BLOCK;
-    size_t stride = (size_t)invar_test_count(8, 1);
-
     (void)state;
     for (int k = 0; k < NAMES; k++) {
         oracle o = open_oracle(names[k]);
-        assert_int_equal(json_array_size(json_object_get(o.expected, "sweep")), blocks);
-        // what is reduced still has all scripts of the basic plane
-        for (size_t block = 0; block < blocks; block++)
-            if (block < 0x20 || block % stride == (size_t)k)
-                check_block(&o, names[k], block);
+        way w = {list_ids, o.tokenizer, INVAR_PATTERN_WHOLE};
+        check_blocks(&w, names[k], json_object_get(o.expected, "sweep"), 0);
         close_oracle(&o);
     }
 }
@@ -273,6 +328,7 @@ static void test_oracle_encode__ids_of_long_mixed_text(void **state)
     for (int k = 0; k < NAMES; k++) {
         oracle o = open_oracle(names[k]);
         json_t *list = json_object_get(o.expected, "large"), *item;
+        way w = {list_ids, o.tokenizer, INVAR_PATTERN_WHOLE};
         size_t i;
         assert_true(json_array_size(list) > 0);
         json_array_foreach(list, i, item)
@@ -281,12 +337,43 @@ static void test_oracle_encode__ids_of_long_mixed_text(void **state)
             char *text;
             size_t bytes = mixed(&text, (uint64_t)number(item, "seed"), LARGE_CHARS);
             assert_int_equal(crc32(0, text, bytes), number(item, "text"));
-            assert_int_equal(add_ids(0, &count, o.tokenizer, text, bytes), number(item, "ids"));
+            assert_int_equal(add_text(0, &count, &w, text, bytes), number(item, "ids"));
             assert_int_equal(count, number(item, "count"));
             invar_free(text);
         }
         close_oracle(&o);
     }
+}
+
+/* ---- words and composed text alone ----------------------------------------------------------- */
+
+/* Ids do not show every boundary: where no merge reaches across, two words have the ids of one. */
+static void test_oracle_steps__words_and_composed_text(void **state)
+{
+    static const struct {
+        const char *name;
+        way w;
+    } steps[] = {{"gpt2", {list_words, NULL, INVAR_PATTERN_GPT2}},
+                 {"llama3", {list_words, NULL, INVAR_PATTERN_LLAMA3}},
+                 {"qwen2", {list_words, NULL, INVAR_PATTERN_QWEN2}},
+                 {"compose", {list_composed, NULL, INVAR_PATTERN_WHOLE}}};
+    json_t *file;
+
+    (void)state;
+    assert_ok(invar_json_read(&file, path_of("steps.json", ""), 1 << 24));
+    for (size_t k = 0; k < COUNT(steps); k++) {
+        const json_t *list = json_object_get(file, steps[k].name);
+        for (size_t i = 0; i < LARGE_TEXTS; i++) {
+            int64_t count = 0;
+            char *text;
+            size_t bytes = mixed(&text, (uint64_t)number(file, "seed") + i, LARGE_CHARS);
+            assert_int_equal(add_text(0, &count, &steps[k].w, text, bytes),
+                             json_integer_value(json_array_get(list, i)));
+            invar_free(text);
+        }
+        check_blocks(&steps[k].w, steps[k].name, list, LARGE_TEXTS);
+    }
+    json_decref(file);
 }
 
 /* ---- decoding -------------------------------------------------------------------------------- */
@@ -403,6 +490,7 @@ int main(void)
         cmocka_unit_test(test_oracle_encode__ids_of_strings),
         cmocka_unit_test(test_oracle_encode__ids_of_every_code_point),
         cmocka_unit_test(test_oracle_encode__ids_of_long_mixed_text),
+        cmocka_unit_test(test_oracle_steps__words_and_composed_text),
         cmocka_unit_test(test_oracle_decode__texts_of_ids),
         cmocka_unit_test(test_oracle_template__texts_of_chats),
     };

@@ -1,0 +1,165 @@
+#!/usr/bin/env bash
+# convert.sh INVAR FOLDER - weights from folder to folder: nothing is lost, equal bytes every time.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2 failed=0 checks=0
+data=$PWD/tests/unit/engine/data
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+
+complain() {
+    printf '%s\n' "$@" >&2
+    failed=1
+}
+
+# expect CODE TEXT ARGUMENT ...: the exit code of invar convert, and TEXT in what is printed.
+expect() {
+    local code=$1 text=$2 output rc=0
+    shift 2
+    checks=$((checks + 1))
+    output=$(timeout 120 "$invar" convert "$@" 2>&1 </dev/null) || rc=$?
+    if ((rc != code)) || [[ $output != *"$text"* ]]; then
+        complain "invar convert $*: exit code $rc, expected $code with \"$text\":" "$output"
+    fi
+}
+
+# same A B: two folders with the same files.
+same() {
+    checks=$((checks + 1))
+    diff -r "$1" "$2" >difference || complain "$1 and $2 are not the same:" "$(<difference)"
+}
+
+# scores OUT DIR: the bits that a model gives.
+printf '{"tokens":[1,2,3,4,5,6,7,8,9,10]}\n{"tokens":[39,0,17]}\n' >tokens
+scores() {
+    "$invar" score --hf-checkpoint "$2" --dtype fp32 --tokens tokens --json >"$1" ||
+        complain "$2 cannot be scored"
+}
+
+# ---- round trips --------------------------------------------------------------------------------
+for model in qwen3 llama qwen2 qwen3_moe; do
+    expect 0 "written   $model.a" "$data/$model" $model.a
+    expect 0 "written   $model.b" $model.a $model.b
+    same $model.a $model.b
+    expect 0 "written   $model.c" $model.a $model.c --to-checkpoint
+    expect 0 "read      $model.c/iter_0000000" $model.c $model.d
+    same $model.a $model.d
+    expect 0 "written   $model.e" "$data/$model" $model.e --max-shard-bytes 3000
+    [[ -f $model.e/model.safetensors.index.json && ! -e $model.e/model.safetensors ]] ||
+        complain "$model.e has no shards"
+    expect 0 "written   $model.f" $model.e $model.f
+    same $model.a $model.f
+    scores original "$data/$model"
+    for other in a d e; do
+        scores other $model.$other
+        cmp -s original other || complain "$model.$other computes other bits than the original"
+    done
+    # as bf16 once is as bf16 twice
+    expect 0 "rounded to bf16" $model.a $model.g --dtype bf16
+    expect 0 "rounded to bf16" $model.g $model.h --dtype bf16
+    same $model.g $model.h
+    expect 0 "written" $model.g $model.i
+    expect 0 "rounded" $model.i $model.j --dtype bf16
+    same $model.g $model.j
+    grep -q '"bfloat16"' $model.g/config.json || complain "$model.g: config.json names no bf16"
+done
+# config.json is the original where it names the type that is written
+cmp "$data/qwen3/config.json" qwen3.a/config.json || complain "qwen3 has another config.json"
+expect 0 "written" "$data/llama" llama.k --dtype bf16
+cmp "$data/llama/config.json" llama.k/config.json || complain "llama has another config.json"
+grep -q '"float32"' llama.a/config.json || complain "llama.a: config.json names no f32"
+# the control: rounding changes weights that are no bf16
+! cmp -s qwen3.a/model.safetensors qwen3.i/model.safetensors || complain "nothing was rounded"
+
+expect 0 "written   critic.a" "$data/critic" critic.a
+expect 0 "written   critic.b" critic.a critic.b --to-checkpoint
+expect 0 "written   critic.c" critic.b critic.c
+same critic.a critic.c
+
+# ---- what comes along ---------------------------------------------------------------------------
+cp -r llama.a whole
+for name in tokenizer.json tokenizer_config.json special_tokens_map.json chat_template.jinja \
+    vocab.json merges.txt; do
+    echo "{} $name" >whole/$name
+done
+echo secret >whole/other.txt
+expect 0 "written" whole along
+rm whole/other.txt
+same whole along
+expect 0 "written" whole along.checkpoint --to-checkpoint
+expect 0 "written" along.checkpoint along.back
+same whole along.back
+expect 0 "written" llama.c along.given --tokenizer whole
+same whole along.given
+expect 2 "has no tokenizer" llama.c along.nothing --tokenizer llama.c
+
+# ---- checkpoints of a run -----------------------------------------------------------------------
+cat >tiny.ini <<'END'
+[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 32
+ffn-hidden-size = 32
+num-attention-heads = 2
+max-position-embeddings = 16
+[rollout]
+prompt-data = task:max
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 2
+rm-type = overlap
+[optimizer]
+lr = 0.01
+[engine]
+numerics = ieee
+END
+"$invar" train tiny.ini --run run --no-report --save saved --save-interval 1 \
+    --save-hf 'hf_{rollout_id}' >train.log 2>&1 || complain "training failed:" "$(<train.log)"
+expect 0 "read      saved/iter_0000001" saved run.new
+same run.new hf_1
+expect 0 "read      saved/iter_0000000" saved run.old --ckpt-step 0
+same run.old hf_0
+! cmp -s run.new/model.safetensors run.old/model.safetensors || complain "a step changed nothing"
+# a checkpoint of ours is a start: the first rollout has the weights that the folder has
+expect 0 "written" run.new start --to-checkpoint
+for from in run.new start saved; do
+    checks=$((checks + 1))
+    "$invar" generate tiny.ini --ref-load $from --prompt '3,7=' --json >"start.$from" ||
+        complain "$from cannot be a start"
+    cmp -s start.run.new "start.$from" || complain "$from starts with other weights"
+done
+expect 2 "iter_0000007" saved no --ckpt-step 7
+printf x >>saved/iter_0000001/model.safetensors
+expect 2 "model.safetensors" saved no
+expect 0 "read      saved/iter_0000000" saved run.older --ckpt-step 0
+
+# ---- refusals -----------------------------------------------------------------------------------
+expect 129 "llama.b: not empty; --force" qwen3.a llama.b
+same llama.a llama.b
+expect 0 "written   llama.b" qwen3.a llama.b --force
+same qwen3.a llama.b
+expect 129 "the same folder" qwen3.a ./qwen3.a --force
+same qwen3.a llama.b
+expect 129 "an argument is missing" qwen3.a
+expect 129 "unexpected argument" qwen3.a b c
+expect 129 "--dtype is fp32 or bf16" qwen3.a no --dtype fp8
+expect 129 "a checkpoint is fp32" qwen3.a no --to-checkpoint --dtype bf16
+expect 129 "FROM has no checkpoints" qwen3.a no --ckpt-step 3
+expect 2 "no such file" nowhere no
+mkdir empty
+expect 2 "config.json" empty no
+cp -r qwen3.a damaged
+truncate -s -1 damaged/model.safetensors
+expect 2 "model.safetensors" damaged no
+echo '{' >damaged/config.json
+expect 129 "config.json" damaged no
+expect 2 "cannot be written to" qwen3.a tiny.ini
+[[ ! -e no ]] || complain "a refused conversion left something: $(ls no)"
+if [[ $(id -u) != 0 ]]; then
+    mkdir locked && chmod a-w locked
+    expect 2 "locked" qwen3.a locked/x
+fi
+
+((failed)) || echo "$checks checks, all as expected"
+exit "$failed"

@@ -1,0 +1,33 @@
+#!/usr/bin/env python3
+# fickle.py COUNT - a plug-in whose answers depend on how often it was started; COUNT keeps that.
+# SPDX-License-Identifier: Apache-2.0
+"""Judges, filters and gives losses differently at every start."""
+import json
+import pathlib
+import sys
+
+
+def answer(request, start):
+    if request["call"] == "reward":
+        return {"rewards": [(start * 7 + s["index"] * 3) % 5 / 4 for s in request["samples"]]}
+    if request["call"] == "filter":
+        return {"verdicts": ["remove" if (s["index"] + start) % 7 == 0 else "keep"
+                             for s in request["samples"]]}
+    return {"dlogp": [-a * start for a in request["advantage"]],
+            "loss": [-a * start for a in request["advantage"]]}
+
+
+def main():
+    count = pathlib.Path(sys.argv[1])
+    start = int(count.read_text(encoding="ascii")) + 1 if count.exists() else 1
+    count.write_text(str(start), encoding="ascii")
+    json.loads(sys.stdin.readline())
+    kinds = ["reward", "filter", "loss"]
+    print(json.dumps({"invar": 1, "name": "fickle", "kinds": kinds}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        print(json.dumps({"id": request["id"], **answer(request, start)}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

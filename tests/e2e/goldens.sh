@@ -1,0 +1,40 @@
+#!/usr/bin/env bash
+# goldens.sh ROLLOUTS FOLDER COMMAND ... - every recipe of this tree, compared with its golden.
+#
+# COMMAND is an invar of any build, maybe under an emulator; FOLDER is for the runs. ROLLOUTS is how
+# far the recipes go, 0: to their end. Exit code: 0 all identical, 1 the bits differ, 2 it could not
+# run, 77 this invar was built without the ledger and cannot train.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+rollouts=$1 folder=$2
+shift 2
+code=0 flags=()
+if ((rollouts)); then
+    flags=(--num-rollout "$rollouts")
+fi
+
+if ! "$@" train --help >/dev/null 2>&1; then
+    "$@" version
+    echo "$* has no verb train: it was built without the ledger"
+    exit 77
+fi
+rm -rf "$folder"
+shopt -s nullglob
+goldens=(recipes/*.golden)
+((${#goldens[@]})) || { echo "no recipes/*.golden" >&2 && exit 2; }
+for golden in "${goldens[@]}"; do
+    name=$(basename "$golden" .golden) rc=0
+    "$@" train "recipes/$name.ini" --run "$folder/$name" --save "" --load "" \
+        --no-report --golden "$golden" "${flags[@]}" >"$folder.txt" \
+        2>"$folder.err" || rc=$?
+    grep '^golden' "$folder.txt" || cat "$folder.err"
+    case $rc in
+    0) ;;
+    1) code=1 ;;
+    *) exit 2 ;;
+    esac
+done
+if ((code)); then
+    echo "the bits differ"
+fi
+exit "$code"

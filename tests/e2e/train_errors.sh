@@ -1,0 +1,268 @@
+#!/usr/bin/env bash
+# train_errors.sh INVAR FOLDER - invar train when something is wrong: one clear line, nothing lost.
+#
+# Bad recipes, files and data; a full disk; no permission; plug-ins that crash, hang and talk
+# rubbish. Each ends with the right exit code and one line that says what to do; ledgers stay whole,
+# nothing half-written stays, and the run goes on when the cause is gone.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2 failed=0 checks=0
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder" || exit 2
+plain=(train recipes/bf16.ini --num-rollout 4 --threads 1 --no-report)
+
+complain() {
+    printf '%s\n' "$@" >&2
+    failed=1
+}
+
+# refuses CODE TEXT RUN ARGUMENT ...: exit code, one line "invar: ...TEXT...", nothing unfinished.
+refuses() {
+    local code=$1 text=$2 run=$folder/$3 rc=0 left
+    shift 3
+    checks=$((checks + 1))
+    "${under[@]}" "$invar" "$@" --run "$run" >"$folder/out" 2>"$folder/err" </dev/null || rc=$?
+    if ((rc != code)) || [[ $(grep -c '^invar: ' "$folder/err") != 1 ]] ||
+        ! grep '^invar: ' "$folder/err" | grep -qF -- "$text"; then
+        complain "$*: exit code $rc, expected $code with \"$text\":" "$(<"$folder/err")"
+    fi
+    left=$(find "$run" \( -name '*tmp*' -o -name '*.new' -o -name 'report.html' \) 2>/dev/null)
+    [[ -z $left ]] || complain "$*: left behind: $left"
+    if [[ -s $run/ledger.db ]]; then
+        "$invar" ledger verify "$run/ledger.db" >/dev/null || complain "$*: the ledger is damaged"
+    fi
+}
+under=()
+
+# field NAME: a member of the last answer.
+field() {
+    sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$folder/out"
+}
+
+# works RUN ARGUMENT ...: now it does; sets `chain`.
+works() {
+    local run=$folder/$1 rc=0
+    shift
+    checks=$((checks + 1))
+    "$invar" "$@" --run "$run" --json >"$folder/out" 2>"$folder/err" || rc=$?
+    chain=$(field chain)
+    ((rc == 0)) || complain "$*: exit code $rc:" "$(<"$folder/err")"
+    "$invar" ledger verify "$run/ledger.db" >/dev/null || complain "$*: the ledger is damaged"
+}
+
+works whole "${plain[@]}"
+whole=$chain
+
+# ---- recipes -----------------------------------------------------------------------------------
+recipe() {
+    printf '%s\n' "$@" >"$folder/bad.ini"
+    bad=(train "$folder/bad.ini")
+}
+# no run, not even its folder
+untouched() {
+    [[ ! -e $folder/$1/ledger.db ]] || complain "$1: a ledger of a run that never was"
+}
+recipe '[rollout]' 'rollout-bath-size = 4'
+refuses 129 "bad.ini:2: " r1 "${bad[@]}"
+recipe '[rollout]' 'rollout-batch-size = four'
+refuses 129 "bad.ini:2: " r2 "${bad[@]}"
+recipe '[rollout' 'rollout-batch-size = 4'
+refuses 129 "bad.ini:1: " r3 "${bad[@]}"
+refuses 2 "nowhere.ini" r4 train "$folder/nowhere.ini"
+refuses 129 "--lr: " r5 "${plain[@]}" --lr fast
+refuses 129 "'rollout-temperature' = 0" r6 "${plain[@]}" --rollout-temperature 0
+refuses 129 "'num-experts' needs model-type" r7 "${plain[@]}" --num-experts 4
+refuses 129 "'kl-coef' would be ignored" r8 train recipes/sm90.ini --kl-coef 0.1
+refuses 129 "global-batch-size * num-steps-per-rollout" r9 "${plain[@]}" --global-batch-size 7
+refuses 129 "no task" r10 "${plain[@]}" --prompt-data task:sorting
+refuses 129 "unknown option '--frob'" r11 "${plain[@]}" --frob
+refuses 2 "fp8 needs multiples" r12 "${plain[@]}" --dtype fp8
+for ((i = 1; i <= 12; i++)); do
+    untouched "r$i"
+done
+
+# ---- models and data: a small folder as Hugging Face has them ----------------------------------
+cat >"$folder/make.ini" <<'RECIPE'
+[model]
+dtype = bf16
+num-layers = 1
+hidden-size = 32
+ffn-hidden-size = 32
+num-attention-heads = 2
+vocab-size = 260
+max-position-embeddings = 64
+[rollout]
+prompt-data = task:copy
+num-rollout = 1
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 3
+rm-type = overlap
+[engine]
+numerics = ieee
+RECIPE
+works make train "$folder/make.ini" --no-report --save "$folder/make-checkpoints" \
+    --save-hf "$folder/hf-{rollout_id}"
+python3 - "$folder" <<'FILES' || exit 2
+"""tokenizer.json with the 256 bytes alone, and data with and without mistakes."""
+import json
+import sys
+
+folder = sys.argv[1]
+plain = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+moved = [b for b in range(256) if b not in plain]
+letters = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(moved)}
+tokenizer = {
+    "version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
+                      "use_regex": True},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "merges": [], "vocab": {letters[b]: b for b in range(256)}}}
+with open(f"{folder}/hf-0/tokenizer.json", "w", encoding="utf-8") as file:
+    json.dump(tokenizer, file)
+lines = [json.dumps({"input": f"{i}=", "label": str(i)}) for i in range(8)]
+for name, bad in (("good", lines[5]), ("broken", '{"input": "5=", '), ("keyless", '{"label": "5"}'),
+                  ("typed", '{"input": 5, "label": "5"}'), ("latin", None)):
+    with open(f"{folder}/{name}.jsonl", "wb") as file:
+        for i, line in enumerate(lines):
+            text = bad if i == 5 else line
+            file.write(text.encode() if text else b'{"input": "\xe4", "label": "5"}')
+            file.write(b"\n")
+FILES
+cat >"$folder/hf.ini" <<'RECIPE'
+[model]
+dtype = bf16
+[rollout]
+label-key = label
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 3
+rm-type = overlap
+[engine]
+numerics = ieee
+RECIPE
+hf=(train "$folder/hf.ini" --no-report)
+good=(--hf-checkpoint "$folder/hf-0" --prompt-data "$folder/good.jsonl")
+works m0 "${hf[@]}" "${good[@]}"
+learned=$chain
+
+# spoil NAME: a copy of the model's folder to be damaged.
+spoil() {
+    cp -r "$folder/hf-0" "$folder/$1"
+    tensors=$(echo "$folder/$1"/*.safetensors)
+    damaged=(--hf-checkpoint "$folder/$1" --prompt-data "$folder/good.jsonl")
+}
+refuses 2 "nowhere/" m1 "${hf[@]}" --hf-checkpoint "$folder/nowhere" \
+    --prompt-data "$folder/good.jsonl"
+spoil short && truncate -s -10 "$tensors"
+refuses 2 "short/" m2 "${hf[@]}" "${damaged[@]}"
+spoil empty && : >"$tensors"
+refuses 2 "empty/" m3 "${hf[@]}" "${damaged[@]}"
+spoil config && echo '{"model_type": "qwen3"' >"$folder/config/config.json"
+refuses 129 "config/config.json" m4 "${hf[@]}" "${damaged[@]}"
+spoil family && sed -i 's/qwen3/mamba/' "$folder/family/config.json"
+refuses 2 "mamba" m5 "${hf[@]}" "${damaged[@]}"
+spoil words && echo '{}' >"$folder/words/tokenizer.json"
+refuses 2 "words/tokenizer.json" m6 "${hf[@]}" "${damaged[@]}"
+spoil wide && sed -i 's/"hidden_size": *32/"hidden_size": 64/' "$folder/wide/config.json"
+refuses 2 "embed_tokens" m7 "${hf[@]}" "${damaged[@]}"
+for ((i = 1; i <= 7; i++)); do
+    untouched "m$i"
+done
+
+for data in broken keyless typed latin; do
+    refuses 129 "$data.jsonl:6" "d-$data" "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
+        --prompt-data "$folder/$data.jsonl"
+    untouched "d-$data"
+done
+refuses 2 "nowhere.jsonl" d-none "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
+    --prompt-data "$folder/nowhere.jsonl"
+works m0 "${hf[@]}" "${good[@]}"
+[[ $chain == "$learned" ]] || complain "after all that: another chain"
+
+# ---- a damaged checkpoint ----------------------------------------------------------------------
+saved=("${plain[@]}" --save-interval 1 --save "$folder/c" --load "$folder/c")
+works c "${saved[@]}" --debug-exit-after-rollout 3
+tensors=$folder/c/iter_0000002/model.safetensors
+printf 'X' | dd of="$tensors" bs=1 seek=3000 conv=notrunc 2>"$folder/dd"
+refuses 2 "iter_0000002" c "${saved[@]}"
+works c "${saved[@]}" --skip-damaged
+[[ $chain == "$whole" && $(field resumed_after) == 1 ]] ||
+    complain "skip-damaged: $(<"$folder/out")"
+
+# ---- a full disk: what was recorded stays, and the run goes on ---------------------------------
+# no file may become larger than 150 KiB
+under=(bash -c 'trap "" XFSZ; ulimit -f 150; exec "$@"' limited)
+full=("${plain[@]}" --save-interval 1 --save "$folder/f-checkpoints" --load "$folder/f-checkpoints")
+refuses 2 "f" f "${full[@]}"
+under=()
+works f "${full[@]}"
+[[ $chain == "$whole" ]] || complain "after a full disk: chain $chain, not $whole"
+if mkdir "$folder/disk" && mount -t tmpfs -o size=300k none "$folder/disk" 2>/dev/null; then
+    refuses 2 "" disk/run "${plain[@]}"
+    umount "$folder/disk"
+else
+    echo "skipped: a small disk cannot be mounted here"
+fi
+
+# ---- no permission -----------------------------------------------------------------------------
+locked=$folder/locked
+mkdir -p "$locked" && chmod 555 "$locked"
+if (($(id -u) == 0)); then
+    under=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+fi
+if "${under[@]}" "$invar" version >/dev/null 2>&1; then
+    refuses 2 "ermission denied" locked/run "${plain[@]}"
+else
+    echo "skipped: nobody without permissions can run $invar"
+fi
+under=()
+
+# ---- plug-ins ----------------------------------------------------------------------------------
+# One that does as the file `mood` says, so that the recipe stays the same.
+cat >"$folder/plugin.py" <<'PLUGIN'
+import json, os, sys, time
+
+mood = open(os.path.join(os.path.dirname(sys.argv[0]), "mood")).read().strip()
+json.loads(sys.stdin.readline())
+print(json.dumps({"invar": 1, "name": "moody", "kinds": ["reward"]}), flush=True)
+for n, line in enumerate(sys.stdin):
+    request = json.loads(line)
+    rewards = [float(len(set(s["tokens"]))) for s in request["samples"]]
+    if n >= 2 and mood == "crash":
+        os.abort()
+    if n >= 2 and mood == "exit":
+        print("no judge today", file=sys.stderr)
+        sys.exit(3)
+    if n >= 2 and mood == "hang":
+        time.sleep(600)
+    if n >= 2 and mood == "rubbish":
+        print("<html>", flush=True)
+    if n >= 2 and mood == "short":
+        rewards.pop()
+    if n >= 2 and mood == "nan":
+        rewards[0] = float("nan")
+    print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
+PLUGIN
+sed '/^rm-type/d' recipes/bf16.ini >"$folder/plugin.ini"
+asks=(train "$folder/plugin.ini" --num-rollout 4 --threads 1 --no-report --plugin-timeout 2
+    --custom-rm-path "python3 $folder/plugin.py" --save-interval 1)
+echo good >"$folder/mood"
+works p-good "${asks[@]}" --save "$folder/p-good-checkpoints"
+judged=$chain
+for mood in crash exit hang rubbish short nan; do
+    here=("${asks[@]}" --save "$folder/p-$mood-checkpoints" --load "$folder/p-$mood-checkpoints")
+    echo "$mood" >"$folder/mood"
+    refuses 2 "custom-rm-path" "p-$mood" "${here[@]}"
+    echo good >"$folder/mood"
+    works "p-$mood" "${here[@]}"
+    [[ $chain == "$judged" && $(field resumed_after) == 1 ]] ||
+        complain "after a plug-in's $mood: $(<"$folder/out")"
+done
+refuses 2 "custom-rm-path" p-none "${asks[@]/python3 */$folder/nothing.so}" \
+    --save "$folder/p-none-checkpoints"
+
+((failed)) || echo "$checks checks: all as expected"
+exit "$failed"

@@ -1,0 +1,114 @@
+#!/usr/bin/env python3
+# train_kill.py INVAR FOLDER - SIGKILL at random moments; started again, the run has the same bits.
+#
+# A run that writes a checkpoint after every rollout is killed 3 times (50 with INVAR_TEST_FULL=1)
+# at moments drawn from a fixed seed, started again each time, and at last runs to its end. It must
+# have the chain and content of a run that nobody killed, and the golden; after every kill the ledger
+# must be whole, and at the end nothing half-written may be left.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+RECIPE = "moe"
+ROLLOUTS = 25
+failed = []
+
+
+def command(invar, run, saved):
+    recipe = f"recipes/{RECIPE}.ini"
+    return [invar, "train", recipe, "--num-rollout", str(ROLLOUTS), "--threads", "2",
+            "--run", run, "--save", saved, "--load", saved, "--save-interval", "1",
+            "--keep-checkpoints", "3", "--no-report", "--json",
+            "--golden", f"recipes/{RECIPE}.golden"]
+
+
+def finish(arguments):
+    """Runs to the end: the answer and the seconds."""
+    begin = time.monotonic()
+    done = subprocess.run(arguments, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(arguments)}: exit code {done.returncode}\n{done.stderr}")
+    return json.loads(done.stdout), time.monotonic() - begin
+
+
+def kill_after(arguments, seconds):
+    """Whether the kill came before the end."""
+    run = subprocess.Popen(arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        code = run.wait(timeout=seconds)
+    except subprocess.TimeoutExpired:
+        run.kill()
+        run.wait()
+        return True
+    if code != 0:
+        sys.exit(f"{' '.join(arguments)}: exit code {code}")
+    return False
+
+
+def verify(invar, run):
+    ledger = os.path.join(run, "ledger.db")
+    if not os.path.exists(ledger):
+        return
+    done = subprocess.run([invar, "ledger", "verify", ledger], capture_output=True, text=True)
+    if done.returncode != 0:
+        failed.append(f"the ledger after a kill: {done.stdout}{done.stderr}")
+
+
+def leftovers(*folders):
+    """What has the name of something unfinished."""
+    names = []
+    for folder in folders:
+        for path, inner, files in os.walk(folder):
+            names += [os.path.join(path, n) for n in inner + files if "tmp" in n or ".new" in n]
+    return names
+
+
+def main():
+    invar, folder = sys.argv[1], sys.argv[2]
+    kills = 50 if os.environ.get("INVAR_TEST_FULL") else 3
+    os.environ.pop("INVAR_LEDGER", None)
+    shutil.rmtree(folder, ignore_errors=True)
+    whole = os.path.join(folder, "whole")
+    killed, saved = os.path.join(folder, "killed"), os.path.join(folder, "killed-checkpoints")
+    expected, seconds = finish(command(invar, whole, whole + "-checkpoints"))
+    arguments = command(invar, killed, saved)
+    chance = random.Random(20)
+    hits = ends = 0
+    while hits < kills:
+        # shorter and shorter slices of the whole: the later kills fall into resuming and saving
+        if kill_after(arguments, chance.uniform(0, seconds / (2 if hits < 3 else 4))):
+            hits += 1
+            verify(invar, killed)
+        else:
+            # done: from the start again, with what this life has left behind
+            ends += 1
+            answer, _ = finish(arguments)
+            check(answer, expected)
+            shutil.rmtree(killed)
+            shutil.rmtree(saved)
+    answer, _ = finish(arguments)
+    check(answer, expected)
+    verify(invar, killed)
+    failed.extend(f"left behind: {name}" for name in leftovers(killed, saved))
+    for line in failed:
+        print(line, file=sys.stderr)
+    print(f"{hits} kills, {ends + 1} times to the end, {len(failed)} failures")
+    return 1 if failed else 0
+
+
+def check(answer, expected):
+    if answer["golden"]["verdict"] != "identical":
+        failed.append(f"the golden: {answer['golden']}")
+    for name in ("chain", "content", "last_step"):
+        if answer[name] != expected[name]:
+            failed.append(f"{name}: {answer[name]}, without kills {expected[name]}")
+    if answer["worst_diff"] != 0:
+        failed.append(f"log-probabilities differ by {answer['worst_diff']}")
+
+
+sys.exit(main())

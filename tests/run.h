@@ -1,0 +1,115 @@
+/*
+ * run.h - whole runs of a tiny model on a built-in task, for tests.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_RUN_H
+#define INVAR_TESTS_RUN_H
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/file.h"
+#include "engine/config/config.h"
+#include "engine/run/train.h"
+#include "tests/support.h"
+
+typedef struct run_pair {
+    const char *key, *value;
+} run_pair;
+
+/* Two rollouts of two prompts with two samples each: 16 wide, one layer, one head. */
+static const run_pair run_tiny[] = {{"num-layers", "1"},
+                                    {"hidden-size", "16"},
+                                    {"num-attention-heads", "1"},
+                                    {"ffn-hidden-size", "16"},
+                                    {"max-position-embeddings", "16"},
+                                    {"prompt-data", "task:max"},
+                                    {"task-size", "8"},
+                                    {"num-rollout", "2"},
+                                    {"rollout-batch-size", "2"},
+                                    {"n-samples-per-prompt", "2"},
+                                    {"rollout-max-response-len", "2"},
+                                    {"rm-type", "overlap"},
+                                    {"numerics", "ieee"},
+                                    {NULL, NULL}};
+
+static inline bool run_has(const run_pair *pairs, const char *key)
+{
+    for (; pairs && pairs->key; pairs++)
+        if (strcmp(pairs->key, key) == 0)
+            return true;
+    return false;
+}
+
+/* run_tiny in `folder`, with `own` over it and `more`, which may be NULL, over both; checked. */
+static inline invar_recipe *run_recipe(const char *folder, const run_pair *own,
+                                       const run_pair *more)
+{
+    const run_pair *const layers[] = {run_tiny, own, more};
+    invar_recipe *recipe = NULL;
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    assert_ok(invar_recipe_set(recipe, "run", folder, "test"));
+    for (int i = 0; i < 3; i++)
+        for (const run_pair *p = layers[i]; p && p->key; p++)
+            if (!run_has(i < 1 ? own : NULL, p->key) && !run_has(i < 2 ? more : NULL, p->key))
+                assert_ok(invar_recipe_set(recipe, p->key, p->value, "test"));
+    assert_ok(invar_config_check(recipe));
+    return recipe;
+}
+
+static inline invar_status run_train(const invar_recipe *recipe)
+{
+    invar_train_summary summary;
+
+    return invar_train(&summary, recipe, &(invar_train_options){.until = -1});
+}
+
+/* What a run is remembered by. */
+typedef struct run_memory {
+    int64_t last;
+    invar_digest identity, chain, content;
+} run_memory;
+
+/*
+ * Out of a ledger that verifies. False where there is none yet, or one without a run; SQLite makes
+ * an empty file first.
+ */
+static inline bool run_remember(run_memory *out, const char *folder)
+{
+    invar_ledger_summary summary;
+    invar_ledger_verdict verdict;
+    invar_ledger *ledger = NULL;
+    struct stat file;
+    char path[600];
+    bool found;
+
+    (void)snprintf(path, sizeof path, "%s/ledger.db", folder);
+    if (stat(path, &file) != 0 || file.st_size == 0)
+        return false;
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    assert_ok(invar_ledger_verify(&verdict, ledger, NULL, NULL));
+    assert_int_equal(verdict.bad, 0);
+    found = invar_ledger_find(&summary, ledger, NULL) == INVAR_OK;
+    if (found) {
+        *out = (run_memory){.last = summary.last_step, .identity = summary.identity};
+        assert_ok(invar_ledger_content(&out->content, ledger, summary.run));
+        if (summary.last_step >= 0)
+            assert_ok(invar_ledger_chain_at(&out->chain, ledger, summary.run, summary.last_step));
+    }
+    invar_ledger_close(ledger);
+    invar_error_clear();
+    return found;
+}
+
+/* The same steps to the same bits, and the same was logged. */
+static inline bool run_same(const run_memory *a, const run_memory *b)
+{
+    return a->last == b->last && invar_digest_equal(&a->chain, &b->chain) &&
+           invar_digest_equal(&a->content, &b->content);
+}
+
+#endif

@@ -1,0 +1,412 @@
+/*
+ * model.c - parameters: their list against real files, first values, formats, copies, hashes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/io/hf_names.h"
+#include "engine/io/safetensors.h"
+#include "engine/model/call.h"
+#include "engine/model/params.h"
+#include "kernels-deterministic/math/bf16.h"
+#include "kernels-deterministic/math/philox.h"
+#include "tests/model.h"
+
+static int64_t elements(const invar_param *p)
+{
+    return p->stack * p->rows * (p->cols ? p->cols : 1);
+}
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+/* Tensors of the file that the list does not have, or has with other extents, or lacks. */
+static int64_t differences(const invar_model_spec *spec, const invar_safetensors *file)
+{
+    int64_t count = invar_params_list(NULL, spec), wrong = 0, tensors = 0;
+    invar_param *params = calloc((size_t)count, sizeof *params);
+
+    assert_non_null(params);
+    assert_int_equal(invar_params_list(params, spec), count);
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t e = 0; e < params[i].stack; e++) {
+            const invar_param *p = &params[i];
+            const invar_safetensor *t;
+            char name[INVAR_HF_NAME_SIZE];
+
+            invar_hf_name(name, p, e);
+            t = invar_safetensors_find(file, name);
+            wrong += !t || t->rank != (p->cols ? 2 : 1) || t->shape[0] != p->rows ||
+                     (p->cols && t->shape[1] != p->cols);
+            tensors++;
+        }
+    free(params);
+    return wrong + (tensors != invar_safetensors_count(file));
+}
+
+/* Files that transformers wrote: nothing is missing, nothing is left, every extent is right. */
+static void test_model__lists_what_transformers_writes(void **state)
+{
+    static const char *const folders[] = {"llama", "qwen2",      "qwen2_window",
+                                          "qwen3", "qwen3_wide", "qwen3_moe"};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof folders / sizeof *folders; i++) {
+        char dir[512], path[600];
+        invar_safetensors *file = NULL;
+        invar_model_spec spec, other;
+
+        (void)snprintf(dir, sizeof dir, "%s/oracle/model/%s", INVAR_TEST_DATA, folders[i]);
+        (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
+        assert_ok(invar_model_spec_read(&spec, dir));
+        assert_ok(invar_safetensors_open(&file, path));
+        if (differences(&spec, file) != 0)
+            fail_msg("%s: the list of parameters differs", folders[i]);
+        // controls: a switch, an extent, a layer more
+        other = spec;
+        other.qkv_bias = !spec.qkv_bias;
+        assert_true(differences(&other, file) > 0);
+        other = spec;
+        other.tied = !spec.tied;
+        assert_true(differences(&other, file) > 0);
+        other = spec;
+        other.kv_heads++;
+        assert_true(differences(&other, file) > 0);
+        other = spec;
+        other.layers++;
+        assert_true(differences(&other, file) > 0);
+        invar_safetensors_close(file);
+    }
+}
+
+static void test_model__order_is_canonical(void **state)
+{
+    static const char *const expected[] = {"model.embed_tokens.weight",
+                                           "model.layers.0.input_layernorm.weight",
+                                           "model.layers.0.self_attn.q_proj.weight",
+                                           "model.layers.0.self_attn.k_proj.weight",
+                                           "model.layers.0.self_attn.v_proj.weight",
+                                           "model.layers.0.self_attn.q_norm.weight",
+                                           "model.layers.0.self_attn.k_norm.weight",
+                                           "model.layers.0.self_attn.o_proj.weight",
+                                           "model.layers.0.post_attention_layernorm.weight",
+                                           "model.layers.0.mlp.gate_proj.weight",
+                                           "model.layers.0.mlp.up_proj.weight",
+                                           "model.layers.0.mlp.down_proj.weight",
+                                           "model.layers.1.input_layernorm.weight",
+                                           "model.layers.1.self_attn.q_proj.weight",
+                                           "model.layers.1.self_attn.k_proj.weight",
+                                           "model.layers.1.self_attn.v_proj.weight",
+                                           "model.layers.1.self_attn.q_norm.weight",
+                                           "model.layers.1.self_attn.k_norm.weight",
+                                           "model.layers.1.self_attn.o_proj.weight",
+                                           "model.layers.1.post_attention_layernorm.weight",
+                                           "model.layers.1.mlp.gate.weight",
+                                           "model.layers.1.mlp.experts.gate_proj.weight",
+                                           "model.layers.1.mlp.experts.up_proj.weight",
+                                           "model.layers.1.mlp.experts.down_proj.weight",
+                                           "model.norm.weight",
+                                           "lm_head.weight"};
+    const int64_t count = sizeof expected / sizeof *expected;
+    const invar_device *dev = *state;
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
+    invar_model *model = NULL;
+
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+    assert_int_equal(model->n_params, count);
+    for (int64_t i = 0; i < count; i++)
+        assert_string_equal(model->params[i].name, expected[i]);
+    assert_ptr_equal(model->layers[1].router, invar_model_find(model, expected[20]));
+    assert_null(model->layers[0].router);
+    assert_ptr_equal(model->layers[1].down, &model->params[23]);
+    assert_ptr_equal(model->layers[0].norm_k, &model->params[6]);
+    assert_ptr_equal(model->norm, &model->params[24]);
+    assert_ptr_equal(model->head, &model->params[25]);
+    assert_null(invar_model_find(model, "model.layers.2.mlp.gate.weight"));
+    invar_model_free(model);
+    // a critic has a head of its own, also where its actor's is tied
+    spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+    assert_ptr_equal(model->head, model->embedding);
+    invar_model_free(model);
+    spec.value_head = true;
+    spec.tied = false;
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+    assert_string_equal(model->head->name, "score.weight");
+    assert_int_equal(model->head->rows, 1);
+    invar_model_free(model);
+}
+
+/* ---- first values ---------------------------------------------------------------------------- */
+
+/* The normative expression with the C library's functions: within rounding. */
+static double expected_value(uint32_t seed, int64_t param, int64_t i)
+{
+    uint64_t block = (uint64_t)i / 4;
+    uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), (uint32_t)param, 0};
+    uint32_t key[2] = {seed, 2}, word[4];
+    double u, v, radius;
+
+    invar_philox4x32(word, counter, key);
+    u = ((double)word[i % 4 / 2 * 2] + 0.5) / 4294967296.0;
+    v = ((double)word[i % 4 / 2 * 2 + 1] + 0.5) / 4294967296.0;
+    radius = sqrt(-2.0 * log(u));
+    return i % 2 ? radius * sin(2.0 * 3.14159265358979323846 * v)
+                 : radius * cos(2.0 * 3.14159265358979323846 * v);
+}
+
+static void assert_normal(const invar_param *p, int64_t place, uint32_t seed, double std)
+{
+    const float *values = p->master.data;
+    int64_t count = elements(p), beyond = 0;
+    double sum = 0.0, squares = 0.0, n = (double)count;
+
+    for (int64_t i = 0; i < count; i++) {
+        double z = (double)values[i] / std;
+        assert_true(fabs(z - expected_value(seed, place, i)) < 1e-6 * (1.0 + fabs(z)));
+        sum += z;
+        squares += z * z;
+        beyond += fabs(z) > 1.0;
+    }
+    // five standard deviations of each estimate
+    assert_true(fabs(sum / n) < 5.0 / sqrt(n));
+    assert_true(fabs(squares / n - 1.0) < 5.0 * sqrt(2.0 / n));
+    assert_true(fabs((double)beyond / n - 0.31731) < 5.0 * sqrt(0.31731 * 0.68269 / n));
+}
+
+static void test_model__first_values(void **state)
+{
+    const invar_device *dev = *state;
+
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
+        invar_model_spec spec = invar_test_spec((invar_test_model)kind, false);
+        invar_model *model = NULL;
+
+        assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, dev));
+        assert_ok(invar_model_init(model, 77, dev));
+        for (int64_t i = 0; i < model->n_params; i++) {
+            const invar_param *p = &model->params[i];
+            const float *values = p->master.data;
+            if (p->cols) {
+                assert_normal(p, i, 77, (double)spec.init_std);
+                continue;
+            }
+            for (int64_t j = 0; j < p->rows; j++)
+                assert_true(values[j] == (p->kind == INVAR_PARAM_NORM ? 1.0f : 0.0f));
+        }
+        invar_model_free(model);
+    }
+}
+
+/* Threads and the other parameters do not matter, seed and place do. */
+static void test_model__first_values_depend_on_seed_and_place_alone(void **state)
+{
+    const invar_device *devs = *state;
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
+    invar_model *a = NULL, *b = NULL;
+    size_t bytes;
+
+    spec.vocab = 4001; // more than one task of values
+    assert_ok(invar_model_new(&a, &spec, INVAR_FORMAT_FP32, &devs[0]));
+    assert_ok(invar_model_init(a, 5, &devs[0]));
+    for (int i = 1; i < INVAR_TEST_DEVICES; i++) {
+        assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, &devs[i]));
+        assert_ok(invar_model_init(b, 5, &devs[i]));
+        for (int64_t p = 0; p < a->n_params; p++)
+            invar_assert_bits_f32(b->params[p].master.data, a->params[p].master.data,
+                                  elements(&a->params[p]), a->params[p].name);
+        invar_model_free(b);
+    }
+    spec.vocab = 200;
+    assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, &devs[0]));
+    assert_ok(invar_model_init(b, 5, &devs[0]));
+    invar_assert_bits_f32(b->layers[1].down->master.data, a->layers[1].down->master.data,
+                          elements(a->layers[1].down), "beside another embedding");
+    bytes = (size_t)elements(a->layers[0].gate) * sizeof(float);
+    assert_true(
+        invar_bits_differ(a->layers[0].gate->master.data, a->layers[0].up->master.data, bytes));
+    assert_ok(invar_model_init(b, 6, &devs[0]));
+    assert_true(
+        invar_bits_differ(a->layers[0].gate->master.data, b->layers[0].gate->master.data, bytes));
+    invar_model_free(a);
+    invar_model_free(b);
+}
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+static void test_model__formats_by_name(void **state)
+{
+    invar_format format;
+
+    (void)state;
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
+        assert_ok(invar_format_parse(&format, invar_format_name((invar_format)i)));
+        assert_int_equal(format, i);
+    }
+    assert_null(invar_format_name(INVAR_FORMAT_COUNT));
+    assert_fails(invar_format_parse(&format, "fp4"), INVAR_E_INVALID, "mxfp8");
+}
+
+static void test_model__extents_that_a_format_cannot_have(void **state)
+{
+    const invar_device *dev = *state;
+
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
+        invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true);
+        invar_model *model = NULL;
+
+        assert_ok(invar_model_new(&model, &spec, (invar_format)i, dev));
+        invar_model_free(model);
+        if (i == INVAR_FORMAT_FP32)
+            continue;
+        spec.expert_intermediate += 8; // no whole group, block or step
+        assert_fails(invar_model_new(&model, &spec, (invar_format)i, dev), INVAR_E_UNSUPPORTED,
+                     "model.layers.1.mlp.experts.gate_proj.weight is 136 x 128");
+        assert_null(model);
+        spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, true);
+        spec.kv_heads = 3;
+        assert_fails(invar_model_new(&model, &spec, (invar_format)i, dev), INVAR_E_INVALID, "");
+    }
+}
+
+/* What ops read is made from the masters, all of it, and from nothing else. */
+static void test_model__refresh_makes_the_compute_form(void **state)
+{
+    const invar_device *dev = *state;
+
+    for (int i = INVAR_FORMAT_BF16; i < INVAR_FORMAT_COUNT; i++) {
+        invar_model *model =
+            invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 3, dev);
+        invar_caller caller;
+
+        invar_caller_init(&caller, dev);
+        for (int64_t p = 0; p < model->n_params; p++) {
+            const invar_param *param = &model->params[p];
+            const float *master = param->master.data;
+            bool low = (param->kind == INVAR_PARAM_LINEAR || param->kind == INVAR_PARAM_EXPERT) &&
+                       i != INVAR_FORMAT_BF16;
+
+            assert_int_equal(param->weight.dtype == INVAR_DTYPE_BF16, !low);
+            if (low) {
+                invar_tensor expected = invar_test_copy(&param->weight);
+                assert_ok(
+                    INVAR_CALL(&caller, QUANTISE, quantise, .q = expected, .x = param->master));
+                invar_assert_bits_tensor(&param->weight, &expected, param->name);
+                invar_test_free(&expected);
+                continue;
+            }
+            for (int64_t j = 0; j < elements(param); j++)
+                assert_int_equal(((const uint16_t *)param->weight.data)[j],
+                                 invar_bf16_from_f32(master[j]));
+        }
+        // a master that moved is not seen before the refresh, and is after it
+        {
+            const invar_param *moved = model->layers[1].up;
+            invar_tensor before = invar_test_copy(&moved->weight);
+            for (int64_t j = 0; j < moved->cols; j++)
+                ((float *)moved->master.data)[j] *= -1.5f;
+            invar_assert_bits_tensor(&moved->weight, &before, "not refreshed");
+            assert_ok(invar_model_refresh(model, dev));
+            assert_true(invar_tensors_differ(&moved->weight, &before));
+            invar_test_free(&before);
+        }
+        invar_caller_release(&caller);
+        invar_model_free(model);
+    }
+}
+
+/* ---- copies and hashes ----------------------------------------------------------------------- */
+
+static void test_model__copy_takes_masters_and_weights(void **state)
+{
+    const invar_device *dev = *state;
+
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
+        invar_model *from = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 3, dev);
+        invar_model *to = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 4, dev);
+        invar_model *other = invar_test_model_new(INVAR_TEST_MODEL_DENSE, (invar_format)i, 4, dev);
+
+        assert_true(invar_tensors_differ(&to->layers[1].up->weight, &from->layers[1].up->weight));
+        assert_ok(invar_model_copy(to, from));
+        for (int64_t p = 0; p < to->n_params; p++) {
+            invar_assert_bits_tensor(&to->params[p].master, &from->params[p].master, "master");
+            invar_assert_bits_tensor(&to->params[p].weight, &from->params[p].weight, "weight");
+        }
+        assert_fails(invar_model_copy(to, other), INVAR_E_INVALID, "one kind");
+        invar_model_free(other);
+        other = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS,
+                                     (invar_format)((i + 1) % INVAR_FORMAT_COUNT), 4, dev);
+        assert_fails(invar_model_copy(to, other), INVAR_E_INVALID, "one kind");
+        invar_model_free(other);
+        invar_model_free(to);
+        invar_model_free(from);
+    }
+}
+
+static void test_model__copy_refuses_other_extents(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
+    invar_model *a = NULL, *b = NULL;
+
+    assert_ok(invar_model_new(&a, &spec, INVAR_FORMAT_FP32, dev));
+    spec.vocab++;
+    assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, dev));
+    assert_ok(invar_model_init(b, 1, dev));
+    assert_fails(invar_model_copy(a, b), INVAR_E_INVALID, "model.embed_tokens.weight");
+    invar_model_free(a);
+    invar_model_free(b);
+}
+
+/* Of the masters' bits in order; threads, numerics and the format play no part. */
+static void test_model__hash_is_of_the_masters(void **state)
+{
+    const invar_device *devs = *state;
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, true);
+    invar_digest first, hash;
+    invar_model *model = NULL;
+    uint32_t *word;
+
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
+        const invar_device *dev = &devs[i % INVAR_TEST_DEVICES];
+        assert_ok(invar_model_new(&model, &spec, (invar_format)i, dev));
+        assert_ok(invar_model_init(model, 9, dev));
+        assert_ok(invar_model_hash(i ? &hash : &first, model, dev));
+        assert_true(i == 0 || invar_digest_equal(&hash, &first));
+        invar_model_free(model);
+    }
+    assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, &devs[0]));
+    assert_ok(invar_model_init(model, 9, &devs[0]));
+    for (int64_t p = 0; p < model->n_params; p++) { // the last bit of every parameter counts
+        word = (uint32_t *)model->params[p].master.data + elements(&model->params[p]) - 1;
+        *word ^= 1;
+        assert_ok(invar_model_hash(&hash, model, &devs[0]));
+        assert_false(invar_digest_equal(&hash, &first));
+        *word ^= 1;
+    }
+    assert_ok(invar_model_hash(&hash, model, &devs[0]));
+    assert_true(invar_digest_equal(&hash, &first));
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_model__lists_what_transformers_writes),
+        cmocka_unit_test(test_model__order_is_canonical),
+        cmocka_unit_test(test_model__first_values),
+        cmocka_unit_test(test_model__first_values_depend_on_seed_and_place_alone),
+        cmocka_unit_test(test_model__formats_by_name),
+        cmocka_unit_test(test_model__extents_that_a_format_cannot_have),
+        cmocka_unit_test(test_model__refresh_makes_the_compute_form),
+        cmocka_unit_test(test_model__copy_takes_masters_and_weights),
+        cmocka_unit_test(test_model__copy_refuses_other_extents),
+        cmocka_unit_test(test_model__hash_is_of_the_masters),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}

@@ -1,0 +1,357 @@
+/*
+ * train.c - whole runs: PPO, supervised learning, rollouts from files, what the identity has.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/io/checkpoint.h"
+#include "tests/run.h"
+
+static char base[256];
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)snprintf(base, sizeof base, "%s/train.%ld", INVAR_TEST_WORK, (long)getpid());
+    return invar_folder_make(base) != INVAR_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return invar_folder_remove(base) != INVAR_OK;
+}
+
+/* A path below the folder of the test; it stays for a while. */
+static const char *below(const char *name)
+{
+    static char paths[128][400];
+    static int next;
+    char *path = paths[next++ % 128];
+
+    (void)snprintf(path, 400, "%s/%s", base, name);
+    return path;
+}
+
+/* The run `name` with the pairs of both lists, the second one first; it may be NULL. */
+static invar_status train(const char *name, const run_pair *a, const run_pair *b)
+{
+    invar_recipe *recipe = run_recipe(below(name), a, b);
+    invar_status status = run_train(recipe);
+
+    invar_recipe_free(recipe);
+    return status;
+}
+
+static run_memory memory_of(const char *name)
+{
+    run_memory memory;
+
+    assert_true(run_remember(&memory, below(name)));
+    return memory;
+}
+
+static run_memory trained(const char *name, const run_pair *a, const run_pair *b)
+{
+    assert_ok(train(name, a, b));
+    return memory_of(name);
+}
+
+/* ---- asking the ledger ----------------------------------------------------------------------- */
+
+static invar_status take_number(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 1);
+    *(double *)payload =
+        values[0].type == INVAR_LEDGER_TYPE_INT ? (double)values[0].integer : values[0].real;
+    return INVAR_OK;
+}
+
+/* The first number of the last row. */
+static double asked(const char *name, const char *sql)
+{
+    invar_ledger *ledger = NULL;
+    double number = -1.0;
+    char path[500];
+
+    (void)snprintf(path, sizeof path, "%s/ledger.db", below(name));
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    assert_ok(invar_ledger_select(
+        ledger, &(invar_ledger_request){.sql = sql, .row = take_number, .payload = &number}));
+    invar_ledger_close(ledger);
+    return number;
+}
+
+/* ---- PPO ------------------------------------------------------------------------------------- */
+
+static const run_pair ppo[] = {
+    {"advantage-estimator", "ppo"}, {"dtype", "fp32"}, {"num-rollout", "4"},
+    {"num-steps-per-rollout", "2"}, {"lr", "0.01"},    {NULL, NULL}};
+
+/* The largest of the critic's head in the newest checkpoint: it starts at zero. */
+static float critic_head(const char *checkpoints)
+{
+    invar_checkpoint *c = NULL;
+    float head[16], most = 0.0f;
+    invar_tensor t = invar_tensor_2d(head, INVAR_DTYPE_F32, 1, 16);
+
+    assert_ok(invar_checkpoint_open(&c, below(checkpoints), NULL));
+    assert_ok(invar_checkpoint_load(&t, c, "critic", "score.weight"));
+    invar_checkpoint_close(c);
+    for (int i = 0; i < 16; i++) {
+        float size = head[i] < 0.0f ? -head[i] : head[i];
+        most = size > most ? size : most;
+    }
+    return most;
+}
+
+static void test_train__ppo_has_one_chain(void **state)
+{
+    const run_pair other[] = {{"threads", "3"},
+                              {"micro-batch-size", "2"},
+                              {"recompute-granularity", "full"},
+                              {"rollout-concurrency", "1"},
+                              {"log-probs-chunk-size", "1"},
+                              {"debug-determinism", "full"},
+                              {NULL, NULL}};
+    const run_pair half[] = {{"save", below("ppo.ckpt")},
+                             {"load", below("ppo.ckpt")},
+                             {"debug-exit-after-rollout", "2"},
+                             {NULL, NULL}};
+    const run_pair seed[] = {{"rollout-seed", "43"}, {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    one = trained("ppo", ppo, NULL);
+    assert_int_equal(one.last, 7);
+    again = trained("ppo.threads", ppo, other);
+    assert_true(run_same(&one, &again));
+    assert_ok(train("ppo.resumed", ppo, half));
+    assert_int_equal(memory_of("ppo.resumed").last, 3);
+    assert_true(critic_head("ppo.ckpt") > 0.0f);
+    again = trained("ppo.resumed", ppo, half);
+    assert_true(run_same(&one, &again));
+    again = trained("ppo.seed", ppo, seed);
+    assert_false(invar_digest_equal(&one.chain, &again.chain));
+}
+
+/* A critic that learns: what it is wrong by falls. */
+static void test_train__ppo_critic_learns(void **state)
+{
+    const run_pair longer[] = {{"num-rollout", "12"},
+                               {"value-clip", "0"},
+                               {"num-critic-only-steps", "12"},
+                               {"critic-lr", "0.02"},
+                               {"num-steps-per-rollout", "1"},
+                               {"rollout-batch-size", "8"},
+                               {NULL, NULL}};
+    static const char loss[] =
+        "SELECT value FROM metrics WHERE name = 'train/critic-value_loss' ORDER BY step %s LIMIT 1";
+    char sql[200];
+    double first, last;
+
+    (void)state;
+    assert_ok(train("ppo.critic", ppo, longer));
+    (void)snprintf(sql, sizeof sql, loss, "ASC");
+    first = asked("ppo.critic", sql);
+    (void)snprintf(sql, sizeof sql, loss, "DESC");
+    last = asked("ppo.critic", sql);
+    assert_true(first > 0.0 && last > 0.0 && last < 0.7 * first);
+    // only the critic learned: one set of weights sampled everything
+    assert_true(asked("ppo.critic", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
+    assert_true(asked("ppo", "SELECT count(DISTINCT weights_hash) FROM sample") == 4.0);
+}
+
+static void test_train__without_the_optimizer_nothing_moves(void **state)
+{
+    const run_pair still[] = {
+        {"debug-disable-optimizer", "true"}, {"save", below("still.ckpt")}, {NULL, NULL}};
+
+    (void)state;
+    assert_ok(train("still", ppo, still));
+    assert_true(critic_head("still.ckpt") == 0.0f);
+    assert_true(asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
+    assert_true(asked("still", "SELECT max(value) FROM metrics WHERE name = "
+                               "'train/critic-grad_norm'") > 0.0);
+}
+
+/* ---- other ways to train --------------------------------------------------------------------- */
+
+static void test_train__supervised_with_evaluation(void **state)
+{
+    const run_pair sft[] = {{"loss-type", "sft_loss"},
+                            {"n-samples-per-prompt", "1"},
+                            {"lr", "0.01"},
+                            {"num-rollout", "20"},
+                            {"rollout-batch-size", "8"},
+                            {"eval-interval", "10"},
+                            {"eval-prompt-data", "m task:max"},
+                            {NULL, NULL}};
+    static const char loss[] =
+        "SELECT value FROM metrics WHERE name = 'train/loss' ORDER BY step %s LIMIT 1";
+    char sql[200];
+    double first, last;
+
+    (void)state;
+    assert_ok(train("sft", sft, NULL));
+    assert_true(asked("sft", "SELECT count(*) FROM evaluation") >= 3.0);
+    (void)snprintf(sql, sizeof sql, loss, "ASC");
+    first = asked("sft", sql);
+    (void)snprintf(sql, sizeof sql, loss, "DESC");
+    last = asked("sft", sql);
+    assert_true(last > 0.0 && last < 0.8 * first);
+}
+
+static void test_train__exports_without_checkpoints(void **state)
+{
+    const run_pair export[] = {
+        {"save-hf", below("hf/{rollout_id}")}, {"save-interval", "1"}, {NULL, NULL}};
+
+    (void)state;
+    assert_ok(train("export", export, NULL));
+    assert_true(invar_path_exists(below("hf/0/config.json")));
+    assert_true(invar_path_exists(below("hf/1/model.safetensors")));
+}
+
+static void test_train__less_than_a_rollout_is_refused(void **state)
+{
+    const run_pair little[] = {
+        {"num-rollout", "0"}, {"num-epoch", "1"}, {"rollout-batch-size", "16"}, {NULL, NULL}};
+
+    (void)state;
+    assert_fails(train("little", little, NULL), INVAR_E_INVALID, "give num-rollout");
+}
+
+/* ---- rollouts from files --------------------------------------------------------------------- */
+
+/* Rounds with groups that are dropped, so that what a rollout took is more than what it kept. */
+static const run_pair sampled[] = {{"dynamic-sampling-filter", "nonzero_std"},
+                                   {"over-sampling-batch-size", "5"},
+                                   {"rollout-shuffle", "true"},
+                                   {"task-size", "32"},
+                                   {"num-rollout", "4"},
+                                   {"lr", "0.01"},
+                                   {NULL, NULL}};
+
+static void test_train__files_stand_for_sampling(void **state)
+{
+    const run_pair write[] = {{"save-debug-rollout-data", below("files/{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair read[] = {{"load-debug-rollout-data", below("files/{rollout_id}")},
+                             {NULL, NULL}};
+    const run_pair some[] = {{"load-debug-rollout-data", below("files/{rollout_id}")},
+                             {"debug-exit-after-rollout", "2"},
+                             {"save", below("files.ckpt")},
+                             {NULL, NULL}};
+    const run_pair go_on[] = {{"load", below("files.ckpt")}, {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    one = trained("write", sampled, write);
+    assert_true(asked("write", "SELECT max(value) FROM metrics WHERE name = "
+                               "'rollout/dynamic_filter/dropped'") > 0.0);
+    again = trained("read", sampled, read);
+    assert_true(run_same(&one, &again));
+    assert_true(invar_digest_equal(&one.identity, &again.identity));
+    // the place in the data moves on with the files, so sampling may take over
+    assert_ok(train("part", sampled, some));
+    again = trained("part", sampled, go_on);
+    assert_true(run_same(&one, &again));
+}
+
+static void test_train__rollouts_of_another_run_are_another_run(void **state)
+{
+    const run_pair lr[] = {
+        {"lr", "0.02"}, {"load-debug-rollout-data", below("files/{rollout_id}")}, {NULL, NULL}};
+    const run_pair own[] = {{"lr", "0.02"}, {NULL, NULL}};
+    const run_pair mixed[] = {
+        {"lr", "0.02"}, {"load-debug-rollout-data", below("mixed/{rollout_id}")}, {NULL, NULL}};
+    run_memory foreign, plain;
+    char *text = NULL;
+    size_t bytes;
+
+    (void)state;
+    foreign = trained("foreign", sampled, lr);
+    plain = trained("plain", sampled, own);
+    assert_false(invar_digest_equal(&foreign.chain, &plain.chain));
+    assert_false(invar_digest_equal(&foreign.identity, &plain.identity));
+    // nothing is said to be equal to what other weights sampled
+    assert_true(asked("foreign", "SELECT count(*) FROM metrics WHERE name = "
+                                 "'train/logp_diff_max'") == 1.0); // the first weights are the same
+    assert_true(asked("plain", "SELECT count(*) FROM metrics WHERE name = "
+                               "'train/logp_diff_max'") == 4.0);
+    // a run that began with its own rollouts does not go on with others
+    assert_ok(invar_folder_make(below("mixed")));
+    assert_ok(invar_file_read(&text, &bytes, below("files/1"), 1 << 24));
+    assert_ok(invar_file_write(below("mixed/1"), text, bytes));
+    invar_free(text);
+    {
+        const run_pair begin[] = {{"lr", "0.02"},
+                                  {"save", below("mixed.ckpt")},
+                                  {"load", below("mixed.ckpt")},
+                                  {"debug-exit-after-rollout", "1"},
+                                  {NULL, NULL}};
+        const run_pair load[] = {{"load", below("mixed.ckpt")},
+                                 {"lr", "0.02"},
+                                 {"load-debug-rollout-data", below("mixed/{rollout_id}")},
+                                 {NULL, NULL}};
+        assert_ok(train("mix", sampled, begin));
+        assert_fails(train("mix", sampled, load), INVAR_E_INVALID, "of another run");
+    }
+    // rollout 0 says whose they are, and it is not there
+    assert_fails(train("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
+}
+
+/* ---- the identity ---------------------------------------------------------------------------- */
+
+static void test_train__identity_has_the_evaluation_data(void **state)
+{
+    const run_pair a[] = {{"eval-interval", "1"}, {"eval-prompt-data", "m task:max"}, {NULL, NULL}};
+    const run_pair b[] = {
+        {"eval-interval", "1"}, {"eval-prompt-data", "other task:max"}, {NULL, NULL}};
+    const run_pair unused[] = {{"eval-prompt-data", "m task:max"}, {NULL, NULL}};
+    const run_pair rate[] = {{"log-passrate", "true"}, {NULL, NULL}};
+    const run_pair none[] = {{NULL, NULL}};
+    run_memory with, renamed, without, no_interval, logged;
+
+    (void)state;
+    with = trained("eval.a", a, NULL);
+    renamed = trained("eval.b", b, NULL);
+    without = trained("eval.none", none, NULL);
+    no_interval = trained("eval.unused", unused, NULL);
+    logged = trained("eval.rate", rate, NULL);
+    // evaluation never moves training, but what is logged is another run's
+    assert_true(invar_digest_equal(&with.chain, &without.chain));
+    assert_true(invar_digest_equal(&with.chain, &renamed.chain));
+    assert_false(invar_digest_equal(&with.content, &without.content));
+    assert_false(invar_digest_equal(&with.identity, &renamed.identity));
+    assert_false(invar_digest_equal(&with.identity, &without.identity));
+    assert_true(invar_digest_equal(&no_interval.identity, &without.identity));
+    assert_true(run_same(&no_interval, &without));
+    assert_false(invar_digest_equal(&logged.content, &without.content));
+    assert_false(invar_digest_equal(&logged.identity, &without.identity));
+    assert_fails(train("eval.a", b, NULL), INVAR_E_STATE, "eval data hash");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_train__ppo_has_one_chain),
+        cmocka_unit_test(test_train__ppo_critic_learns),
+        cmocka_unit_test(test_train__without_the_optimizer_nothing_moves),
+        cmocka_unit_test(test_train__supervised_with_evaluation),
+        cmocka_unit_test(test_train__exports_without_checkpoints),
+        cmocka_unit_test(test_train__less_than_a_rollout_is_refused),
+        cmocka_unit_test(test_train__files_stand_for_sampling),
+        cmocka_unit_test(test_train__rollouts_of_another_run_are_another_run),
+        cmocka_unit_test(test_train__identity_has_the_evaluation_data),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,290 @@
+/*
+ * optimizer.c - AdamW over a model, against AdamW in double.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/model/call.h"
+#include "engine/train/optimizer.h"
+#include "kernels-deterministic/math/bf16.h"
+#include "tests/model.h"
+
+static const invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
+
+static int64_t elements(const invar_tensor *t)
+{
+    return t->shape[0] * t->row_stride;
+}
+
+/* Gradients of all sizes, another in every step. */
+static void fill_gradients(invar_grads *grads, const invar_model *model, int step)
+{
+    for (int64_t p = 0; p < model->n_params; p++)
+        for (int64_t i = 0; i < elements(&grads->of[p]); i++)
+            ((float *)grads->of[p].data)[i] =
+                invar_test_normal((uint64_t)(step * 1000 + p), (uint64_t)i, 0.1f) /
+                    (float)(1 + i % 7) +
+                0.01f;
+}
+
+/* ---- in double ------------------------------------------------------------------------------- */
+
+typedef struct twin {
+    double *master, *m, *v; /* of all parameters, one after the other */
+    double power1, power2;
+} twin;
+
+static int64_t total(const invar_model *model)
+{
+    int64_t n = 0;
+
+    for (int64_t p = 0; p < model->n_params; p++)
+        n += elements(&model->params[p].master);
+    return n;
+}
+
+static void twin_new(twin *t, const invar_model *model)
+{
+    size_t n = (size_t)total(model);
+    double *to;
+
+    t->master = to = calloc(n, sizeof(double));
+    t->m = calloc(n, sizeof(double));
+    t->v = calloc(n, sizeof(double));
+    t->power1 = t->power2 = 1.0;
+    assert_true(t->master && t->m && t->v);
+    for (int64_t p = 0; p < model->n_params; p++)
+        for (int64_t i = 0; i < elements(&model->params[p].master); i++)
+            *to++ = (double)((const float *)model->params[p].master.data)[i];
+}
+
+static void twin_free(twin *t)
+{
+    free(t->master);
+    free(t->m);
+    free(t->v);
+}
+
+static double twin_step(twin *t, const invar_model *model, const invar_grads *grads, double lr,
+                        double decay)
+{
+    double squares = 0.0, norm, clip;
+    int64_t at = 0;
+
+    for (int64_t p = 0; p < model->n_params; p++)
+        for (int64_t i = 0; i < elements(&grads->of[p]); i++) {
+            double g = (double)((const float *)grads->of[p].data)[i];
+            squares += g * g;
+        }
+    norm = sqrt(squares);
+    clip = (double)adamw.clip_grad / (norm + 1e-6);
+    clip = adamw.clip_grad > 0.0f && clip < 1.0 ? clip : 1.0;
+    t->power1 *= (double)adamw.beta1;
+    t->power2 *= (double)adamw.beta2;
+    for (int64_t p = 0; p < model->n_params; p++)
+        for (int64_t i = 0; i < elements(&grads->of[p]); i++, at++) {
+            double g = (double)((const float *)grads->of[p].data)[i] * clip;
+            double own = model->params[p].cols ? decay : 0.0; // matrices alone decay
+            t->m[at] = (double)adamw.beta1 * t->m[at] + (1.0 - (double)adamw.beta1) * g;
+            t->v[at] = (double)adamw.beta2 * t->v[at] + (1.0 - (double)adamw.beta2) * g * g;
+            t->master[at] -= lr * (t->m[at] / (1.0 - t->power1) /
+                                       (sqrt(t->v[at] / (1.0 - t->power2)) + (double)adamw.eps) +
+                                   own * t->master[at]);
+        }
+    return norm;
+}
+
+/* The largest distance of a master from its twin. */
+static double distance(const twin *t, const invar_model *model)
+{
+    double most = 0.0;
+    int64_t at = 0;
+
+    for (int64_t p = 0; p < model->n_params; p++)
+        for (int64_t i = 0; i < elements(&model->params[p].master); i++, at++) {
+            double d =
+                fabs((double)((const float *)model->params[p].master.data)[i] - t->master[at]);
+            most = d > most ? d : most;
+        }
+    return most;
+}
+
+static void test_optimizer__follows_adamw_in_double(void **state)
+{
+    const invar_device *dev = *state;
+    const float lr = 0.01f;
+
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
+        invar_model *model =
+            invar_test_model_new((invar_test_model)kind, INVAR_FORMAT_FP32, 5, dev);
+        invar_optimizer *optimizer = NULL;
+        invar_grads *grads = NULL;
+        twin good, bare; // bare: without decay, the control
+        float norm, clip;
+
+        assert_ok(invar_optimizer_new(&optimizer, model));
+        assert_ok(invar_grads_new(&grads, model));
+        twin_new(&good, model);
+        twin_new(&bare, model);
+        for (int step = 0; step < 20; step++) {
+            double expected;
+            fill_gradients(grads, model, step);
+            assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, adamw.clip_grad, dev));
+            assert_ok(invar_optimizer_step(optimizer, model, grads, clip, lr, &adamw, dev));
+            expected = twin_step(&good, model, grads, (double)lr, (double)adamw.weight_decay);
+            assert_true(fabs((double)norm - expected) < 1e-5 * expected);
+            assert_true(clip < 1.0f);
+            (void)twin_step(&bare, model, grads, (double)lr, 0.0);
+        }
+        assert_int_equal(optimizer->steps, 20);
+        assert_true(distance(&good, model) < 2e-6);
+        assert_true(distance(&bare, model) > 1e-4);
+        twin_free(&good);
+        twin_free(&bare);
+        invar_grads_free(grads);
+        invar_optimizer_free(optimizer);
+        invar_model_free(model);
+    }
+}
+
+/* With no gradient only decay moves: embedding, matrices, router and head, no norm, no bias. */
+static void test_optimizer__decays_matrices_alone(void **state)
+{
+    const invar_device *dev = *state;
+
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
+        invar_model *model =
+            invar_test_model_new((invar_test_model)kind, INVAR_FORMAT_FP32, 5, dev);
+        invar_model *before =
+            invar_test_model_new((invar_test_model)kind, INVAR_FORMAT_FP32, 5, dev);
+        invar_optimizer *optimizer = NULL;
+        invar_grads *grads = NULL;
+
+        assert_ok(invar_optimizer_new(&optimizer, model));
+        assert_ok(invar_grads_new(&grads, model));
+        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, dev));
+        for (int64_t p = 0; p < model->n_params; p++) {
+            const invar_param *param = &model->params[p];
+            bool moved = invar_tensors_differ(&param->master, &before->params[p].master);
+            assert_int_equal(moved, param->cols > 0);
+        }
+        invar_grads_free(grads);
+        invar_optimizer_free(optimizer);
+        invar_model_free(before);
+        invar_model_free(model);
+    }
+}
+
+/* After a step the compute form is that of the new masters, in every format. */
+static void test_optimizer__compute_weights_follow(void **state)
+{
+    const invar_device *devs = *state;
+
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+        invar_model *model =
+            invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)format, 5, &devs[0]);
+        invar_model *again =
+            invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)format, 5, &devs[0]);
+        invar_optimizer *optimizer = NULL;
+        invar_grads *grads = NULL;
+
+        assert_ok(invar_optimizer_new(&optimizer, model));
+        assert_ok(invar_grads_new(&grads, model));
+        fill_gradients(grads, model, 1);
+        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, &devs[2]));
+        for (int64_t p = 0; p < model->n_params; p++) {
+            assert_true(invar_tensors_differ(&model->params[p].weight, &again->params[p].weight));
+            memcpy(again->params[p].master.data, model->params[p].master.data,
+                   (size_t)elements(&model->params[p].master) * sizeof(float));
+        }
+        assert_ok(invar_model_refresh(again, &devs[1]));
+        for (int64_t p = 0; p < model->n_params; p++)
+            invar_assert_bits_tensor(&model->params[p].weight, &again->params[p].weight,
+                                     model->params[p].name);
+        invar_grads_free(grads);
+        invar_optimizer_free(optimizer);
+        invar_model_free(again);
+        invar_model_free(model);
+    }
+}
+
+static void test_optimizer__names_a_gradient_that_is_no_number(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 5, dev);
+    invar_grads *grads = NULL;
+    const invar_param *bad = model->layers[1].down;
+    float norm, clip, *value;
+
+    assert_ok(invar_grads_new(&grads, model));
+    fill_gradients(grads, model, 1);
+    value = grads->of[bad - model->params].data;
+    value += elements(&bad->master) - 1;
+    *value = NAN;
+    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, 1.0f, dev), INVAR_E_STATE,
+                 "model.layers.1.mlp.experts.down_proj.weight");
+    *value = INFINITY;
+    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, 1.0f, dev), INVAR_E_STATE,
+                 "model.layers.1.mlp.experts.down_proj.weight");
+    // every one is finite, their sum is not
+    for (int64_t p = 0; p < model->n_params; p++)
+        ((float *)grads->of[p].data)[0] = 1e19f;
+    *value = 0.0f;
+    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, 1.0f, dev), INVAR_E_STATE,
+                 "overflows");
+    fill_gradients(grads, model, 1);
+    assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, 0.0f, dev));
+    assert_true(clip == 1.0f); // 0: no clipping
+    invar_grads_free(grads);
+    invar_model_free(model);
+}
+
+static void test_optimizer__reset_is_a_new_one(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *a = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 5, dev);
+    invar_model *b = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 5, dev);
+    invar_optimizer *used = NULL, *fresh = NULL;
+    invar_grads *grads = NULL;
+
+    assert_ok(invar_optimizer_new(&used, a));
+    assert_ok(invar_optimizer_new(&fresh, b));
+    assert_ok(invar_grads_new(&grads, a));
+    fill_gradients(grads, a, 1);
+    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, &adamw, dev));
+    assert_ok(invar_model_copy(b, a));
+    fill_gradients(grads, a, 2);
+    assert_ok(invar_optimizer_step(fresh, b, grads, 1.0f, 0.1f, &adamw, dev));
+    {
+        invar_tensor start = invar_test_copy(&a->params[0].master);
+        assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, &adamw, dev));
+        assert_true(invar_tensors_differ(&a->params[0].master, &b->params[0].master)); // moments
+        memcpy(a->params[0].master.data, start.data, (size_t)elements(&start) * sizeof(float));
+        invar_test_free(&start);
+    }
+    invar_optimizer_reset(used);
+    assert_int_equal(used->steps, 0);
+    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, &adamw, dev));
+    invar_assert_bits_tensor(&a->params[0].master, &b->params[0].master, "after a reset");
+    invar_grads_free(grads);
+    invar_optimizer_free(used);
+    invar_optimizer_free(fresh);
+    invar_model_free(a);
+    invar_model_free(b);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_optimizer__follows_adamw_in_double),
+        cmocka_unit_test(test_optimizer__decays_matrices_alone),
+        cmocka_unit_test(test_optimizer__compute_weights_follow),
+        cmocka_unit_test(test_optimizer__names_a_gradient_that_is_no_number),
+        cmocka_unit_test(test_optimizer__reset_is_a_new_one),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}

@@ -1,0 +1,356 @@
+/*
+ * trainer.c - the plan changes no bit; a critic's gradients against differences; routing compared.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/train/trainer.h"
+#include "tests/model.h"
+
+enum { SAMPLES = 7, MOST = 256 };
+
+static int64_t elements(const invar_tensor *t)
+{
+    return t->shape[0] * t->row_stride;
+}
+
+/* A loss whose derivatives depend on the token alone, and what it saw. */
+typedef struct plain {
+    const invar_rl_sample *samples;
+    int64_t calls, next; /* sample that has to come */
+    bool entropy;
+} plain;
+
+static invar_status plain_run(void *payload, int64_t first, int64_t count, const float *now,
+                              const float *entropy, float *dnow, float *dentropy)
+{
+    plain *p = payload;
+    int64_t at = 0;
+
+    (void)now;
+    assert_int_equal(first, p->next); // in order, each once
+    assert_int_equal(dentropy != NULL, p->entropy);
+    assert_true(!p->entropy || entropy);
+    for (int64_t i = first; i < first + count; i++)
+        for (int64_t j = 0; j < invar_rl_sample_response(&p->samples[i]); j++, at++) {
+            dnow[at] = invar_test_normal((uint64_t)i, (uint64_t)j, 1.0f);
+            if (dentropy)
+                dentropy[at] = invar_test_normal((uint64_t)i + 100, (uint64_t)j, 0.1f);
+        }
+    p->calls++;
+    p->next = first + count;
+    return INVAR_OK;
+}
+
+typedef struct outcome {
+    float now[MOST], entropy[MOST];
+    invar_trainer_result result;
+    invar_grads *grads;
+} outcome;
+
+static void learn(outcome *out, const invar_model *model, const invar_rl_samples *samples,
+                  const invar_trainer_options *options, const invar_device *dev)
+{
+    plain p = {.samples = samples->items, .entropy = !model->spec.value_head};
+    invar_trainer_loss loss = {plain_run, &p, p.entropy};
+    invar_trainer *trainer = NULL;
+
+    memset(out, 0, sizeof *out);
+    out->result = (invar_trainer_result){.now = out->now, .entropy = out->entropy};
+    assert_true(invar_trainer_tokens(samples->items, samples->count) <= MOST);
+    assert_ok(invar_grads_new(&out->grads, model));
+    assert_ok(invar_trainer_new(&trainer, dev, options));
+    assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, out->grads,
+                                  &out->result));
+    assert_int_equal(p.next, samples->count);
+    assert_int_equal(p.calls, out->result.micro_batches);
+    invar_trainer_free(trainer);
+}
+
+static bool same(const outcome *a, const outcome *b, const invar_model *model)
+{
+    bool equal = !invar_bits_differ(a->now, b->now, sizeof a->now) &&
+                 !invar_bits_differ(a->entropy, b->entropy, sizeof a->entropy);
+
+    for (int64_t p = 0; p < model->n_params; p++)
+        equal = equal && !invar_tensors_differ(&a->grads->of[p], &b->grads->of[p]);
+    return equal;
+}
+
+static invar_model *critic_new(invar_test_model kind, invar_format format, const invar_device *dev)
+{
+    invar_model_spec spec = invar_test_spec(kind, false);
+    invar_model *critic = NULL;
+
+    spec.value_head = true;
+    spec.tied = false;
+    assert_ok(invar_model_new(&critic, &spec, format, dev));
+    assert_ok(invar_model_init(critic, 21, dev));
+    return critic;
+}
+
+/* ---- the plan -------------------------------------------------------------------------------- */
+
+static void compare_plans(const invar_model *model, const invar_device *devs)
+{
+    static const invar_trainer_options ways[] = {
+        {.plan = {1, 1, 0}, .temperature = 0.8f},
+        {.plan = {1, 2, 0}, .recompute = true, .temperature = 0.8f},
+        {.plan = {1, 0, 40}, .head_rows = 3, .temperature = 0.8f},
+        {.plan = {1, 3, 25}, .recompute = true, .head_rows = 1, .temperature = 0.8f}};
+    const invar_trainer_options whole = {.plan = {1, SAMPLES, 0}, .temperature = 0.8f};
+    const invar_trainer_options pairs = {.plan = {2, SAMPLES, 0}, .temperature = 0.8f};
+    invar_rl_samples samples;
+    outcome first, other;
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    learn(&first, model, &samples, &whole, &devs[0]);
+    assert_int_equal(first.result.micro_batches, 1);
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+        invar_device dev = devs[i % INVAR_TEST_DEVICES];
+        dev.numerics = devs[0].numerics;
+        learn(&other, model, &samples, &ways[i], &dev);
+        assert_true(other.result.micro_batches > 1);
+        assert_true(same(&first, &other, model));
+        invar_grads_free(other.grads);
+    }
+    // units are semantic: sums of two samples at a time have other bits
+    learn(&other, model, &samples, &pairs, &devs[0]);
+    assert_false(same(&first, &other, model));
+    invar_grads_free(other.grads);
+    invar_grads_free(first.grads);
+    invar_rl_samples_reset(&samples);
+}
+
+static void test_trainer__plans_change_no_bit(void **state)
+{
+    const invar_device *devs = *state;
+    static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS};
+
+    for (size_t i = 0; i < 2; i++) {
+        invar_model *model = invar_test_model_new(kinds[i], INVAR_FORMAT_BF16, 11, &devs[0]);
+        invar_model *critic = critic_new(kinds[i], INVAR_FORMAT_BF16, &devs[0]);
+        compare_plans(model, devs);
+        compare_plans(critic, devs);
+        invar_model_free(critic);
+        invar_model_free(model);
+    }
+}
+
+/* The training forward and the scoring one are one: the same bits, in any plan. */
+static void test_trainer__scores_what_it_trains(void **state)
+{
+    const invar_device *devs = *state;
+    const invar_trainer_options one = {.plan = {1, 1, 0}, .temperature = 0.8f};
+    const invar_trainer_options all = {.plan = {1, 0, 0}, .head_rows = 2, .temperature = 0.8f};
+    invar_model *model =
+        invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, &devs[0]);
+    invar_model *critic = critic_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[0]);
+    invar_trainer *trainer = NULL;
+    invar_rl_samples samples;
+    float logp[MOST] = {0}, entropy[MOST] = {0}, values[MOST] = {0};
+    outcome o;
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    assert_ok(invar_trainer_new(&trainer, &devs[0], &all));
+    assert_ok(invar_trainer_score(trainer, model, samples.items, samples.count, logp, entropy));
+    assert_ok(invar_trainer_values(trainer, critic, samples.items, samples.count, values));
+    learn(&o, model, &samples, &one, &devs[0]);
+    assert_false(invar_bits_differ(o.now, logp, sizeof logp));
+    assert_false(invar_bits_differ(o.entropy, entropy, sizeof entropy));
+    invar_grads_free(o.grads);
+    learn(&o, critic, &samples, &one, &devs[0]);
+    assert_false(invar_bits_differ(o.now, values, sizeof values));
+    assert_true(values[0] != 0.0f && values[0] != values[1]);
+    invar_grads_free(o.grads);
+    invar_trainer_free(trainer);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(critic);
+    invar_model_free(model);
+}
+
+/* ---- a critic -------------------------------------------------------------------------------- */
+
+/* The sum that plain_run has the derivatives of, in double. */
+static double objective(invar_trainer *trainer, const invar_model *critic,
+                        const invar_rl_samples *samples)
+{
+    float values[MOST];
+    double sum = 0.0;
+    int64_t at = 0;
+
+    assert_ok(invar_trainer_values(trainer, critic, samples->items, samples->count, values));
+    for (int64_t i = 0; i < samples->count; i++)
+        for (int64_t j = 0; j < invar_rl_sample_response(&samples->items[i]); j++)
+            sum += (double)values[at++] * (double)invar_test_normal((uint64_t)i, (uint64_t)j, 1.0f);
+    return sum;
+}
+
+/* Along a direction that moves all values of one parameter. */
+static void assert_slope(invar_trainer *trainer, invar_model *critic,
+                         const invar_rl_samples *samples, const invar_grads *grads, int64_t p,
+                         const invar_device *dev)
+{
+    const invar_param *param = &critic->params[p];
+    float *master = param->master.data;
+    const float *grad = grads->of[p].data;
+    int64_t n = elements(&param->master);
+    double slope = 0.0, size = 0.0, up, down, h;
+    float *start = malloc((size_t)n * sizeof *start);
+
+    assert_non_null(start);
+    memcpy(start, master, (size_t)n * sizeof *start);
+    for (int64_t i = 0; i < n; i++) {
+        slope += (double)grad[i] * (double)invar_test_normal((uint64_t)p + 7, (uint64_t)i, 1.0f);
+        size += (double)grad[i] * (double)grad[i];
+    }
+    h = 0.02 / sqrt((double)n);
+    for (int64_t i = 0; i < n; i++)
+        master[i] = start[i] + (float)h * invar_test_normal((uint64_t)p + 7, (uint64_t)i, 1.0f);
+    assert_ok(invar_model_refresh(critic, dev));
+    up = objective(trainer, critic, samples);
+    for (int64_t i = 0; i < n; i++)
+        master[i] = start[i] - (float)h * invar_test_normal((uint64_t)p + 7, (uint64_t)i, 1.0f);
+    assert_ok(invar_model_refresh(critic, dev));
+    down = objective(trainer, critic, samples);
+    memcpy(master, start, (size_t)n * sizeof *start);
+    assert_ok(invar_model_refresh(critic, dev));
+    free(start);
+    assert_true(size > 0.0);
+    // f32 sums leave about six digits of the difference, its curvature about three
+    if (fabs((up - down) / (2.0 * h) - slope) > 0.02 * sqrt(size))
+        fail_msg("%s: the slope is %g by differences, %g by the backward; norm %g", param->name,
+                 (up - down) / (2.0 * h), slope, sqrt(size));
+}
+
+static void test_trainer__critic_gradients_are_slopes(void **state)
+{
+    const invar_device *dev = *state;
+    const invar_trainer_options options = {.plan = {1, 3, 0}, .temperature = 1.0f};
+    static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_BIAS};
+
+    for (size_t i = 0; i < 2; i++) {
+        invar_model *critic = critic_new(kinds[i], INVAR_FORMAT_FP32, dev);
+        invar_trainer *trainer = NULL;
+        invar_rl_samples samples;
+        outcome o;
+
+        invar_test_samples(&samples, SAMPLES, 12, critic->spec.vocab, 5);
+        learn(&o, critic, &samples, &options, dev);
+        assert_ok(invar_trainer_new(&trainer, dev, &options));
+        for (int64_t p = 0; p < critic->n_params; p++)
+            assert_slope(trainer, critic, &samples, o.grads, p, dev);
+        invar_trainer_free(trainer);
+        invar_grads_free(o.grads);
+        invar_rl_samples_reset(&samples);
+        invar_model_free(critic);
+    }
+}
+
+/* ---- routing --------------------------------------------------------------------------------- */
+
+/* Gives the samples the routing that the model chooses by itself. */
+static void record_routing(invar_rl_samples *samples, const invar_model *model,
+                           const invar_device *dev)
+{
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    invar_pass *pass = NULL;
+
+    assert_ok(invar_pass_new(&pass, dev, &(invar_pass_options){0}));
+    for (int64_t i = 0; i < samples->count; i++) {
+        const int64_t unit[] = {i, i + 1};
+        invar_rl_sample *s = &samples->items[i];
+        size_t bytes = (size_t)(invar_micro_batch_rows(s) * route) * sizeof *s->routing;
+        invar_micro_batch batch = {0};
+
+        assert_ok(invar_micro_batch_fill(
+            &batch, samples->items, &(invar_micro_batch_plan){i, 1, unit, 1, 1.0f, route, false}));
+        assert_ok(invar_pass_run(pass, model, &batch.rows));
+        assert_ok(invar_alloc((void **)&s->routing, bytes, 1, "routing"));
+        memcpy(s->routing, batch.routing, bytes);
+        s->route_size = route;
+        invar_micro_batch_release(&batch);
+    }
+    invar_pass_free(pass);
+}
+
+static void test_trainer__routing_is_compared_and_replayed(void **state)
+{
+    const invar_device *dev = *state;
+    invar_trainer_options options = {.plan = {1, 2, 0}, .temperature = 1.0f};
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
+    invar_model *other = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
+    invar_rl_samples samples;
+    outcome plain_way, o;
+    int32_t *first;
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    record_routing(&samples, model, dev);
+    learn(&plain_way, model, &samples, &options, dev);
+    assert_true(plain_way.result.routes > 0);
+    assert_int_equal(plain_way.result.routes_differ, 0);
+    // one choice of the rollout is another: counted, and without a replay nothing else
+    first = samples.items[2].routing +
+            (invar_micro_batch_rows(&samples.items[2]) - 1) * samples.items[2].route_size;
+    first[0] = (first[0] + 1) % 6 == first[1] ? (first[0] + 2) % 6 : (first[0] + 1) % 6;
+    learn(&o, model, &samples, &options, dev);
+    assert_int_equal(o.result.routes_differ, 1);
+    assert_true(same(&plain_way, &o, model));
+    invar_grads_free(o.grads);
+    // a replay follows it, in the model that it is meant for and in no other
+    options.replay = model;
+    learn(&o, model, &samples, &options, dev);
+    assert_true(o.result.routes_differ >= 1);
+    assert_false(same(&plain_way, &o, model));
+    invar_grads_free(o.grads);
+    learn(&o, other, &samples, &options, dev);
+    assert_true(same(&plain_way, &o, model));
+    invar_grads_free(o.grads);
+    invar_grads_free(plain_way.grads);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(other);
+    invar_model_free(model);
+}
+
+/* A rollout file may say a size of routing and have none, or have that of another model. */
+static void test_trainer__foreign_routing(void **state)
+{
+    const invar_device *dev = *state;
+    const invar_trainer_options options = {.plan = {1, 2, 0}, .temperature = 1.0f};
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
+    invar_trainer *trainer = NULL;
+    invar_rl_samples samples;
+    float logp[MOST];
+    outcome o;
+
+    invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+    samples.items[1].route_size = 1 << 20;
+    learn(&o, model, &samples, &options, dev);
+    assert_int_equal(o.result.routes, 0);
+    invar_grads_free(o.grads);
+    record_routing(&samples, model, dev);
+    samples.items[1].route_size = 1;
+    assert_ok(invar_trainer_new(&trainer, dev, &options));
+    assert_fails(invar_trainer_score(trainer, model, samples.items, samples.count, logp, NULL),
+                 INVAR_E_INVALID, "another model sampled it");
+    invar_trainer_free(trainer);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trainer__plans_change_no_bit),
+        cmocka_unit_test(test_trainer__scores_what_it_trains),
+        cmocka_unit_test(test_trainer__critic_gradients_are_slopes),
+        cmocka_unit_test(test_trainer__routing_is_compared_and_replayed),
+        cmocka_unit_test(test_trainer__foreign_routing),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
