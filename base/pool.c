@@ -1,7 +1,10 @@
 /*
  * pool.c - a thread pool whose partition never affects bits.
  *
- * One mutex, two condition variables and an atomic task counter. Workers sleep between jobs.
+ * One mutex, two condition variables and an atomic task counter. Workers sleep between jobs. A job
+ * has as many seats as tasks beside the caller's, and a worker takes part by taking one; the caller
+ * waits for those who did, not for those who are still waking up. So a job that is done before
+ * anybody wakes costs little more than the tasks themselves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,9 +32,9 @@ struct invar_pool {
     pthread_t *handles;
     pthread_mutex_t lock;
     pthread_cond_t wake; /* a job arrived, or the pool closes */
-    pthread_cond_t done; /* the last worker left the job */
-    uint64_t generation; /* counts jobs, so that a worker takes part in each once */
-    int busy;            /* workers still in the current job */
+    pthread_cond_t done; /* the last worker left its seat */
+    int64_t seats;       /* of the current job, not taken yet; 0 between jobs */
+    int busy;            /* workers that sit in the current job */
     bool running;        /* a job is under way */
     bool closing;
     job current;
@@ -74,16 +77,16 @@ static void *worker_main(void *payload)
 {
     worker_start start = *(worker_start *)payload;
     invar_pool *pool = start.pool;
-    uint64_t seen = 0;
 
     invar_free(payload);
     pthread_mutex_lock(&pool->lock);
     for (;;) {
-        while (!pool->closing && pool->generation == seen)
+        while (!pool->closing && pool->seats == 0)
             pthread_cond_wait(&pool->wake, &pool->lock);
         if (pool->closing)
             break;
-        seen = pool->generation;
+        pool->seats--;
+        pool->busy++;
         pthread_mutex_unlock(&pool->lock);
         work(pool, start.index);
         pthread_mutex_lock(&pool->lock);
@@ -184,6 +187,8 @@ static invar_status run_alone(int64_t tasks, invar_pool_task run, void *payload)
 
 invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run, void *payload)
 {
+    int64_t seats;
+
     if (!pool || pool->threads == 1 || tasks <= 1)
         return run_alone(tasks, run, payload);
 
@@ -195,14 +200,16 @@ invar_status invar_pool_run(invar_pool *pool, int64_t tasks, invar_pool_task run
     pool->current.tasks = tasks;
     atomic_store_explicit(&pool->current.next, 0, memory_order_relaxed);
     pool->failed_task = -1;
-    pool->busy = pool->threads - 1;
-    pool->generation++;
-    pthread_cond_broadcast(&pool->wake);
+    seats = tasks - 1 < pool->threads - 1 ? tasks - 1 : pool->threads - 1;
+    pool->seats = seats;
+    for (int64_t i = 0; i < seats; i++)
+        pthread_cond_signal(&pool->wake);
     pthread_mutex_unlock(&pool->lock);
 
     work(pool, 0);
 
     pthread_mutex_lock(&pool->lock);
+    pool->seats = 0; // all tasks are taken: nobody else is needed
     while (pool->busy > 0)
         pthread_cond_wait(&pool->done, &pool->lock);
     pool->running = false;

@@ -177,7 +177,7 @@ static invar_status check_advantage_uses(const invar_config_facts *f)
 
 static invar_status check_loss_uses(const invar_config_facts *f)
 {
-    static const char pol[] = "loss-type = policy_loss", own[] = "a built-in loss";
+    static const char pol[] = "loss-type = policy_loss", rl[] = "another loss-type than sft_loss";
     const invar_recipe *r = f->recipe;
     const bool policy = f->loss == INVAR_WORD_POLICY_LOSS;
     const bool kl = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS);
@@ -188,14 +188,13 @@ static invar_status check_loss_uses(const invar_config_facts *f)
         {INVAR_KEY_EPS_CLIP, policy, pol},
         {INVAR_KEY_EPS_CLIP_HIGH, policy, pol},
         {INVAR_KEY_EPS_CLIP_C, policy, pol},
-        {INVAR_KEY_ENTROPY_COEF, policy, pol},
-        {INVAR_KEY_USE_KL_LOSS, !f->sft, pol},
-        {INVAR_KEY_KL_LOSS_COEF, policy && kl, "use-kl-loss = true"},
-        {INVAR_KEY_USE_UNBIASED_KL, policy && kl, "use-kl-loss = true"},
+        {INVAR_KEY_ENTROPY_COEF, !f->sft, rl},
+        {INVAR_KEY_USE_KL_LOSS, !f->sft, rl},
+        {INVAR_KEY_KL_LOSS_COEF, kl, "use-kl-loss = true"},
+        {INVAR_KEY_USE_UNBIASED_KL, kl, "use-kl-loss = true"},
         {INVAR_KEY_KL_LOSS_TYPE, reference, "use-kl-loss = true or a kl-coef"},
         {INVAR_KEY_REF_UPDATE_INTERVAL, reference, "use-kl-loss = true or a kl-coef"},
-        {INVAR_KEY_CALCULATE_PER_TOKEN_LOSS, f->loss != INVAR_WORD_CUSTOM_LOSS, own},
-        {INVAR_KEY_LOSS_DIVISOR, f->loss != INVAR_WORD_CUSTOM_LOSS, own},
+        {INVAR_KEY_LOSS_DIVISOR, !f->sft, rl},
         {INVAR_KEY_USE_OPSM, policy, pol},
         {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
     };

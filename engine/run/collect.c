@@ -217,6 +217,23 @@ static invar_status from_answers(invar_loop *loop)
     return INVAR_OK;
 }
 
+/* A file may be of a model with more tokens or a longer context. */
+static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec *spec,
+                               const char *path)
+{
+    bool fits = s->prompt_tokens >= 1 && s->n_tokens > s->prompt_tokens &&
+                s->n_tokens - 1 <= spec->max_positions;
+
+    for (int64_t i = 0; i < s->n_tokens && fits; i++)
+        fits = s->tokens[i] >= 0 && s->tokens[i] < spec->vocab;
+    if (fits)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.150s: sample %" PRId64 " does not fit the model: it needs a prompt and a "
+                      "response, tokens below %" PRId64 ", and %" PRId64 " positions at most",
+                      path, s->index, spec->vocab, spec->max_positions);
+}
+
 static invar_status check_loaded(invar_loop *loop, const char *path, bool own)
 {
     const invar_rollout_header *h = &loop->loaded.header;
@@ -239,6 +256,8 @@ static invar_status check_loaded(invar_loop *loop, const char *path, bool own)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.150s has %" PRId64 " samples, the recipe's steps need %" PRId64, path,
                           loop->batch.count, wanted);
+    for (int64_t i = 0; i < loop->batch.count; i++)
+        INVAR_TRY(check_fits(&loop->batch.items[i], &loop->session.spec, path));
     return INVAR_OK;
 }
 

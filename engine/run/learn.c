@@ -154,6 +154,8 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
     invar_trainer_result result = {.now = f->train_values + token};
     float clip;
 
+    loop->view.prefix = "critic.";
+    loop->view.previous = -1;
     options.loss = INVAR_LOSS_VALUE;
     INVAR_TRY(invar_loss_new(&out->value_loss, &out->batch, &options, NULL, f->returns + token));
     loss.payload = out->value_loss;

@@ -78,6 +78,7 @@ typedef struct invar_loop {
     invar_grads *critic_grads;
     invar_optimizer *critic_optimizer;
     invar_probe *probe;
+    invar_probe_view view; /* how activations are named */
     invar_trace *trace;
     invar_plugin *plugins[INVAR_LOOP_PLUGINS];    /* NULL: not attached */
     invar_plugin_stored stored[INVAR_LOOP_HOOKS]; /* their replies to the step before */

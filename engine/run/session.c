@@ -26,15 +26,25 @@ static bool given(const invar_recipe *recipe, invar_key key)
 
 /* ---- device ---------------------------------------------------------------------------------- */
 
+#define SMALL_HIDDEN 256 /* narrower models do not keep more threads busy than */
+#define SMALL_THREADS 2  /* these: waking others costs more than they do */
+
+static int64_t default_threads(const invar_model_spec *spec)
+{
+    long online = sysconf(_SC_NPROCESSORS_ONLN);
+    int64_t most = online > 0 ? online : 1;
+
+    return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
+}
+
 static invar_status open_device(invar_session *s)
 {
     static const invar_backend *(*const backends[])(void) = {invar_backend_cpu};
     const int device = invar_recipe_enum(s->recipe, INVAR_KEY_DEVICE);
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
-    long online = sysconf(_SC_NPROCESSORS_ONLN);
 
     if (threads == 0)
-        threads = online > 0 ? online : 1;
+        threads = default_threads(&s->spec);
     if (threads > 1)
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
     s->dev =
@@ -174,17 +184,20 @@ static invar_status read_stops(invar_session *s)
 static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, const char *path,
                                     int64_t step, const invar_device *dev)
 {
+    const char *set = model->spec.value_head ? "critic" : "model";
     invar_checkpoint *checkpoint = NULL;
-    invar_status status;
+    invar_status status = INVAR_OK;
 
     INVAR_TRY(invar_checkpoint_open(&checkpoint, path, &(invar_checkpoint_choice){.step = step}));
-    status = INVAR_OK;
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
+    if (!invar_checkpoint_has(checkpoint, set))
+        status = INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%.150s has no %s: its run was not made with ppo",
+                            invar_checkpoint_path(checkpoint), set);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = invar_checkpoint_load(&model->params[i].master, checkpoint, "model",
-                                       model->params[i].name);
+        status =
+            invar_checkpoint_load(&model->params[i].master, checkpoint, set, model->params[i].name);
     if (status == INVAR_OK)
-        status = invar_checkpoint_loaded(checkpoint, "model");
+        status = invar_checkpoint_loaded(checkpoint, set);
     invar_checkpoint_close(checkpoint);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
@@ -402,9 +415,9 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
 
 static invar_status open_all(invar_session *s, unsigned wants)
 {
-    INVAR_TRY(open_device(s));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(read_spec(s));
+    INVAR_TRY(open_device(s));
     INVAR_TRY(read_stops(s));
     INVAR_TRY(first_weights(s));
     if (wants & INVAR_SESSION_LEARN)

@@ -99,17 +99,28 @@ static invar_status close_dump(invar_dump *dump)
     return dump ? invar_dump_finish(&count, dump) : INVAR_OK;
 }
 
+/* Layers are points, what they are made of is for those who look closer. */
+static invar_status take_point(void *payload, const char *point, int64_t layer,
+                               const invar_tensor *rows, const invar_segments *samples)
+{
+    static const char *const points[] = {"embed", "attn", "mlp", "dx"};
+    invar_probe_view *view = payload;
+
+    view->level = INVAR_PROBE_FULL;
+    for (size_t i = 0; i < sizeof points / sizeof *points; i++)
+        if (strcmp(point, points[i]) == 0)
+            view->level = INVAR_PROBE_POINT;
+    return invar_probe_take(view, point, layer, rows, samples);
+}
+
 static invar_status learn(invar_loop_step *out, invar_loop *loop, int64_t number, invar_dump *dump)
 {
-    invar_probe_view view = {.probe = loop->probe,
-                             .prefix = "",
-                             .phase = "forward",
-                             .level = INVAR_PROBE_POINT,
-                             .previous = -1};
-    invar_forward_probe show = {invar_probe_take, &view};
+    invar_forward_probe show = {take_point, &loop->view};
     bool fine = invar_recipe_enum(loop->recipe, INVAR_KEY_DEBUG_DETERMINISM) > 0 || dump;
     invar_status status;
 
+    loop->view =
+        (invar_probe_view){.probe = loop->probe, .prefix = "", .phase = "forward", .previous = -1};
     invar_probe_begin(loop->probe, dump);
     invar_trace_step(loop->trace, loop->place.step);
     invar_trainer_probe(loop->trainer, fine ? &show : NULL);

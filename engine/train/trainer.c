@@ -89,7 +89,7 @@ static invar_status fill(walk *w, const invar_plan *plan, int64_t b)
                                    .count = plan->sample[b + 1] - plan->sample[b],
                                    .unit_start = plan->unit_sample + plan->unit[b],
                                    .units = plan->unit[b + 1] - plan->unit[b],
-                                   .temperature = o->temperature,
+                                   .temperature = o->temperature > 0.0f ? o->temperature : 1.0f,
                                    .route = invar_model_sparse_layers(w->model) *
                                             w->model->spec.experts_per_token,
                                    .replay = o->replay == w->model};

@@ -19,8 +19,8 @@ extern "C" {
 typedef struct invar_trainer_options {
     invar_plan_options plan;
     bool recompute;
-    int64_t head_rows; /* rows of logits at a time; 0: no limit */
-    float temperature;
+    int64_t head_rows;         /* rows of logits at a time; 0: no limit */
+    float temperature;         /* 0, the best token, has log-probabilities at 1 */
     const invar_model *replay; /* runs with the routing of the rollout; NULL: none does */
 } invar_trainer_options;
 

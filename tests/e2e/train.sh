@@ -48,7 +48,8 @@ exact() {
             WHERE name = 'train/logp_diff_max' AND value_bits = 0) AND
         NOT EXISTS (SELECT * FROM sample WHERE diff_bits <> 0 OR diff_at <> -1)")
     [[ $found == 1 ]] || complain "$1: log-probabilities differ, or are not recorded"
-    "$invar" ledger verify "$ledger" >/dev/null || complain "$1: the ledger is damaged"
+    "$invar" ledger verify "$ledger" >"$folder/verify" 2>&1 ||
+        complain "$1: the ledger is damaged:" "$(<"$folder/verify")"
 }
 
 # first RECIPE: the run that the others are compared with.

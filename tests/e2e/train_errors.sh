@@ -17,6 +17,12 @@ complain() {
     failed=1
 }
 
+# whole_ledger RUN: nothing in it is damaged.
+whole_ledger() {
+    "$invar" ledger verify "$1/ledger.db" >"$folder/verify" 2>&1 ||
+        complain "$1: the ledger is damaged:" "$(<"$folder/verify")"
+}
+
 # refuses CODE TEXT RUN ARGUMENT ...: exit code, one line "invar: ...TEXT...", nothing unfinished.
 refuses() {
     local code=$1 text=$2 run=$folder/$3 rc=0 left
@@ -30,7 +36,7 @@ refuses() {
     left=$(find "$run" \( -name '*tmp*' -o -name '*.new' -o -name 'report.html' \) 2>/dev/null)
     [[ -z $left ]] || complain "$*: left behind: $left"
     if [[ -s $run/ledger.db ]]; then
-        "$invar" ledger verify "$run/ledger.db" >/dev/null || complain "$*: the ledger is damaged"
+        whole_ledger "$run"
     fi
 }
 under=()
@@ -48,7 +54,7 @@ works() {
     "$invar" "$@" --run "$run" --json >"$folder/out" 2>"$folder/err" || rc=$?
     chain=$(field chain)
     ((rc == 0)) || complain "$*: exit code $rc:" "$(<"$folder/err")"
-    "$invar" ledger verify "$run/ledger.db" >/dev/null || complain "$*: the ledger is damaged"
+    whole_ledger "$run"
 }
 
 works whole "${plain[@]}"

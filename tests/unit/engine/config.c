@@ -304,6 +304,9 @@ static void test_config__accepts(void **state)
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0",
         "loss-type=sft_loss n-samples-per-prompt=1 eval-prompt-data=a~task:max",
         "loss-type=custom_loss custom-loss-function-path=./loss.so plugin-timeout=5",
+        "loss-type=custom_loss custom-loss-function-path=./l entropy-coef=0.1 use-kl-loss=true "
+        "kl-loss-coef=0.1 calculate-per-token-loss=true",
+        "loss-type=custom_loss custom-loss-function-path=./l loss-divisor=1000",
         "custom-rm-path=./rm.py rm-type=none group-rm=true",
         "num-steps-per-rollout=4",
         "num-steps-per-rollout=4 global-batch-size=32",
@@ -465,12 +468,9 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "loss-type=custom_loss custom-loss-function-path=./l eps-clip=0.3",
         "loss-type=custom_loss custom-loss-function-path=./l eps-clip-high=0.3",
         "loss-type=custom_loss custom-loss-function-path=./l eps-clip-c=3",
-        "loss-type=custom_loss custom-loss-function-path=./l entropy-coef=0.1",
         "loss-type=custom_loss custom-loss-function-path=./l use-opsm=true",
         "loss-type=custom_loss custom-loss-function-path=./l use-tis=true",
         "loss-type=custom_loss custom-loss-function-path=./l use-mis=true",
-        "loss-type=custom_loss custom-loss-function-path=./l loss-divisor=1000",
-        "loss-type=custom_loss custom-loss-function-path=./l calculate-per-token-loss=true",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
         "normalize-advantages=true",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
@@ -479,6 +479,10 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "use-opd=true",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
         "use-kl-loss=true",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "loss-divisor=1000",
+        "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
+        "entropy-coef=0.1",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
         "rollout-sample-filter-path=./f",
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0 "
@@ -498,6 +502,7 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "use-mis=true mis-lower-bound=0.4",
         "mis-upper-bound=3",
         "mis-batch-normalize=true",
+        "use-mis=true rs-veto-threshold=0.01",
         "use-rs=true",
         "use-mis=true rs-level=sequence",
         "use-mis=true rs-lower-bound=0.4",

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "engine/io/checkpoint.h"
+#include "engine/io/rollout_file.h"
 #include "tests/run.h"
 
 static char base[256];
@@ -86,6 +87,37 @@ static double asked(const char *name, const char *sql)
         ledger, &(invar_ledger_request){.sql = sql, .row = take_number, .payload = &number}));
     invar_ledger_close(ledger);
     return number;
+}
+
+static invar_status take_blob(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 1);
+    invar_hasher_update(payload, values[0].data, values[0].bytes);
+    return INVAR_OK;
+}
+
+/* The hash of every digest that the run has, those of diagnosis among them. */
+static invar_digest digests_of(const char *name)
+{
+    invar_ledger *ledger = NULL;
+    invar_hasher hasher;
+    invar_digest all;
+    char path[500];
+
+    (void)snprintf(path, sizeof path, "%s/ledger.db", below(name));
+    invar_hasher_init(&hasher);
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    assert_ok(invar_ledger_select(
+        ledger, &(invar_ledger_request){.sql = "SELECT data FROM digest ORDER BY step, rank",
+                                        .row = take_blob,
+                                        .payload = &hasher}));
+    invar_ledger_close(ledger);
+    invar_hasher_final(&all, &hasher);
+    return all;
 }
 
 /* ---- PPO ------------------------------------------------------------------------------------- */
@@ -168,6 +200,27 @@ static void test_train__ppo_critic_learns(void **state)
     assert_true(asked("ppo", "SELECT count(DISTINCT weights_hash) FROM sample") == 4.0);
 }
 
+/* A critic goes on in another run: from checkpoints that have one. */
+static void test_train__critic_from_checkpoints(void **state)
+{
+    const run_pair save[] = {{"save", below("teach.ckpt")}, {NULL, NULL}};
+    const run_pair load[] = {{"critic-load", below("teach.ckpt")}, {NULL, NULL}};
+    const run_pair plain[] = {{"save", below("none.ckpt")}, {NULL, NULL}};
+    const run_pair wrong[] = {{"critic-load", below("none.ckpt")}, {NULL, NULL}};
+    static const char first[] =
+        "SELECT value FROM metrics WHERE name = 'rollout/values' AND step = 0";
+    run_memory one, other;
+
+    (void)state;
+    one = trained("teach", ppo, save);
+    other = trained("taught", ppo, load);
+    assert_true(asked("teach", first) == 0.0); // a new head
+    assert_true(asked("taught", first) != 0.0);
+    assert_false(invar_digest_equal(&one.identity, &other.identity));
+    assert_ok(train("none", plain, NULL));
+    assert_fails(train("wrong", ppo, wrong), INVAR_E_NOTFOUND, "has no critic");
+}
+
 static void test_train__without_the_optimizer_nothing_moves(void **state)
 {
     const run_pair still[] = {
@@ -179,6 +232,39 @@ static void test_train__without_the_optimizer_nothing_moves(void **state)
     assert_true(asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
     assert_true(asked("still", "SELECT max(value) FROM metrics WHERE name = "
                                "'train/critic-grad_norm'") > 0.0);
+}
+
+/* Activations by name: the critic's apart from the actor's, experts' rows in no order of theirs. */
+static void test_train__finer_points_have_one_value(void **state)
+{
+    const run_pair experts[] = {{"model-type", "qwen3_moe"},    {"num-experts", "3"},
+                                {"moe-router-topk", "1"},       {"samples-per-unit", "1"},
+                                {"advantage-estimator", "ppo"}, {"lr", "0.01"},
+                                {"debug-determinism", "full"},  {NULL, NULL}};
+    const run_pair other[] = {{"micro-batch-size", "4"},
+                              {"recompute-granularity", "full"},
+                              {"threads", "2"},
+                              {NULL, NULL}};
+    const run_pair coarse[] = {{"debug-determinism", "point"}, {NULL, NULL}};
+    static const char points[] = "SELECT count(*) FROM point WHERE level > 0 AND name LIKE '%s'";
+    char sql[200];
+    invar_digest one, again;
+
+    (void)state;
+    assert_ok(train("fine", experts, NULL));
+    assert_ok(train("fine.other", experts, other));
+    assert_ok(train("fine.coarse", experts, coarse));
+    one = digests_of("fine");
+    again = digests_of("fine.other");
+    assert_true(invar_digest_equal(&one, &again));
+    again = digests_of("fine.coarse");
+    assert_false(invar_digest_equal(&one, &again));
+    (void)snprintf(sql, sizeof sql, points, "%layer.0.q");
+    assert_true(asked("fine", sql) == 2.0); // the actor's and the critic's
+    assert_true(asked("fine.coarse", sql) == 0.0);
+    (void)snprintf(sql, sizeof sql, points, "%layer.0.attn");
+    assert_true(asked("fine", sql) == 2.0);
+    assert_true(asked("fine.coarse", sql) == 2.0);
 }
 
 /* ---- other ways to train --------------------------------------------------------------------- */
@@ -217,6 +303,17 @@ static void test_train__exports_without_checkpoints(void **state)
     assert_ok(train("export", export, NULL));
     assert_true(invar_path_exists(below("hf/0/config.json")));
     assert_true(invar_path_exists(below("hf/1/model.safetensors")));
+}
+
+/* Greedy rollouts have log-probabilities, too: those at temperature 1. */
+static void test_train__greedy_rollouts(void **state)
+{
+    const run_pair greedy[] = {
+        {"rollout-temperature", "0"}, {"debug-rollout-only", "true"}, {NULL, NULL}};
+
+    (void)state;
+    assert_ok(train("greedy", greedy, NULL));
+    assert_int_equal(memory_of("greedy").last, 1);
 }
 
 static void test_train__less_than_a_rollout_is_refused(void **state)
@@ -308,6 +405,26 @@ static void test_train__rollouts_of_another_run_are_another_run(void **state)
     assert_fails(train("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
 }
 
+/* A file whose tokens the model does not have is named, before any op sees them. */
+static void test_train__files_that_do_not_fit(void **state)
+{
+    const run_pair bad[] = {{"load-debug-rollout-data", below("bad/{rollout_id}")}, {NULL, NULL}};
+    invar_rollout_data data;
+
+    (void)state;
+    assert_ok(invar_rollout_file_read(&data, below("files/0")));
+    data.samples.items[1].tokens[0] = 99999;
+    assert_ok(invar_rollout_file_write(below("bad/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    assert_fails(train("bad.run", sampled, bad), INVAR_E_INVALID, "does not fit the model");
+    data.samples.items[1].tokens[0] = 1;
+    data.samples.items[1].draw = UINT32_MAX; // more prompts than the filter may look at
+    assert_ok(invar_rollout_file_write(below("bad/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    assert_fails(train("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
+    invar_rollout_data_release(&data);
+}
+
 /* ---- the identity ---------------------------------------------------------------------------- */
 
 static void test_train__identity_has_the_evaluation_data(void **state)
@@ -344,12 +461,16 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_train__ppo_has_one_chain),
         cmocka_unit_test(test_train__ppo_critic_learns),
+        cmocka_unit_test(test_train__critic_from_checkpoints),
         cmocka_unit_test(test_train__without_the_optimizer_nothing_moves),
+        cmocka_unit_test(test_train__finer_points_have_one_value),
         cmocka_unit_test(test_train__supervised_with_evaluation),
         cmocka_unit_test(test_train__exports_without_checkpoints),
+        cmocka_unit_test(test_train__greedy_rollouts),
         cmocka_unit_test(test_train__less_than_a_rollout_is_refused),
         cmocka_unit_test(test_train__files_stand_for_sampling),
         cmocka_unit_test(test_train__rollouts_of_another_run_are_another_run),
+        cmocka_unit_test(test_train__files_that_do_not_fit),
         cmocka_unit_test(test_train__identity_has_the_evaluation_data),
     };
 
