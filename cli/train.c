@@ -133,7 +133,7 @@ static void print_next_commands(const invar_train_summary *run)
     puts("\nnext:");
     printf("  invar ledger show %s\n", run->folder);
     printf("  invar ledger query worst-tokens --run %s\n", run->folder);
-    printf("  invar diff %s OTHER\n", run->folder);
+    printf("  invar replay %s --step 0 --threads 1\n", run->folder);
 }
 
 static void print_run(const invar_train_summary *run, const char *report, const char *content)

@@ -327,7 +327,8 @@ static invar_dataset_options data_options(const invar_session *s, const char *pa
         .max_prompt_tokens = or_else(longest, or_else(context, s->spec.max_positions) - 1),
         .max_total_tokens = or_else(context, s->spec.max_positions),
         .sft = sft && !eval,
-        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED),
+        // a task is evaluated on other prompts than it is trained on
+        .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED) + (eval ? 1 : 0),
         .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};
 
     if (eval && given(r, INVAR_KEY_EVAL_INPUT_KEY))

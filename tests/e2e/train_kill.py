@@ -3,8 +3,8 @@
 #
 # A run that writes a checkpoint after every rollout is killed 3 times (50 with INVAR_TEST_FULL=1)
 # at moments drawn from a fixed seed, started again each time, and at last runs to its end. It must
-# have the chain and content of a run that nobody killed, and the golden; after every kill the ledger
-# must be whole, and at the end nothing half-written may be left.
+# have the chain and content of a run that nobody killed, and the golden; after every kill the
+# ledger must be whole, and at the end nothing half-written may be left.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
