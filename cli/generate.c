@@ -195,7 +195,7 @@ static invar_status complete(const settings *set, invar_session *session)
     if (g.sampling.max_response == 0)
         g.sampling.max_response = MAX_RESPONSE;
     INVAR_TRY(set->prompt ? invar_session_prompt(&data, session, set->prompt)
-                          : invar_session_data(&data, session, set->prompts, true));
+                          : invar_session_data(&data, session, set->prompts, false));
     g.data = data;
     if (invar_dataset_dropped(data))
         fprintf(stderr, "invar: %" PRId64 " prompts were left out: too long\n",

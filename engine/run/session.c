@@ -184,15 +184,14 @@ static invar_status read_stops(invar_session *s)
 static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, const char *path,
                                     int64_t step, const invar_device *dev)
 {
-    const char *set = model->spec.value_head ? "critic" : "model";
+    const char *set = "model";
     invar_checkpoint *checkpoint = NULL;
     invar_status status = INVAR_OK;
 
     INVAR_TRY(invar_checkpoint_open(&checkpoint, path, &(invar_checkpoint_choice){.step = step}));
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
-    if (!invar_checkpoint_has(checkpoint, set))
-        status = INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%.150s has no %s: its run was not made with ppo",
-                            invar_checkpoint_path(checkpoint), set);
+    if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
+        set = "critic"; // of a run; a converted critic is the only model there
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
         status =
             invar_checkpoint_load(&model->params[i].master, checkpoint, set, model->params[i].name);

@@ -212,8 +212,11 @@ static void test_checkpoint_refused__files_that_vanish_while_it_is_written(void 
     int64_t at = 1, refused = 0;
 
     (void)state;
+    // the folder goes as a whole: single files that go in the moment before it gets its name leave
+    // a damaged checkpoint, which the reader finds
     snprintf(command, sizeof command,
-             "cd '%s' && while :; do rm -rf iter_*.tmp/model* iter_*.tmp; done 2>/dev/null", save);
+             "cd '%s' && while :; do mv iter_*.tmp ../gone && rm -rf ../gone; done 2>/dev/null",
+             save);
     for (int64_t i = 0; i < invar_test_count(20, 500); i++) {
         pid_t child = fork();
         int status;

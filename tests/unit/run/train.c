@@ -218,7 +218,7 @@ static void test_train__critic_from_checkpoints(void **state)
     assert_true(asked("taught", first) != 0.0);
     assert_false(invar_digest_equal(&one.identity, &other.identity));
     assert_ok(train("none", plain, NULL));
-    assert_fails(train("wrong", ppo, wrong), INVAR_E_NOTFOUND, "has no critic");
+    assert_fails(train("wrong", ppo, wrong), INVAR_E_NOTFOUND, "score.weight");
 }
 
 static void test_train__without_the_optimizer_nothing_moves(void **state)
