@@ -9,33 +9,22 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/carve.h"
 #include "engine/model/pass.h"
 
 #include "base/invar_banned.h"
 
-typedef struct carver {
-    char *block; /* NULL: only adds up */
-    size_t used;
-} carver;
-
-static void *carve(carver *c, size_t bytes)
-{
-    void *piece = c->block ? c->block + c->used : NULL;
-
-    c->used += (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-    return piece;
-}
-
-static invar_tensor take(carver *c, invar_dtype dtype, int64_t rows, int64_t cols)
+static invar_tensor take(invar_carver *c, invar_dtype dtype, int64_t rows, int64_t cols)
 {
     size_t bytes = (size_t)(rows * cols) * (size_t)invar_dtype_bits(dtype) / 8;
 
-    return invar_tensor_2d(carve(c, bytes), dtype, rows, cols);
+    return invar_tensor_2d(invar_carve(c, bytes), dtype, rows, cols);
 }
 
-static invar_tensor take_vector(carver *c, invar_dtype dtype, int64_t n)
+static invar_tensor take_vector(invar_carver *c, invar_dtype dtype, int64_t n)
 {
-    return invar_tensor_1d(carve(c, (size_t)n * (size_t)invar_dtype_bits(dtype) / 8), dtype, n);
+    return invar_tensor_1d(invar_carve(c, (size_t)n * (size_t)invar_dtype_bits(dtype) / 8), dtype,
+                           n);
 }
 
 static int64_t larger(int64_t a, int64_t b)
@@ -78,7 +67,7 @@ static extents measure(const invar_pass *pass)
  * All but x and y, which are the residual stream's. The MLP's buffers have room for the widest kind
  * of MLP that will use them; the blocks shape them.
  */
-static void lay_out_acts(invar_acts *a, carver *c, const extents *e, bool qk_norm, bool dense,
+static void lay_out_acts(invar_acts *a, invar_carver *c, const extents *e, bool qk_norm, bool dense,
                          bool sparse)
 {
     int64_t wide = larger(dense ? e->t * e->dense : 0, sparse ? e->p * e->expert : 0);
@@ -106,7 +95,7 @@ static void lay_out_acts(invar_acts *a, carver *c, const extents *e, bool qk_nor
     a->row_token = take_vector(c, INVAR_DTYPE_I32, e->p);
     a->gathered = take(c, e->storage, e->p, e->hidden);
     a->expert_y = take(c, e->storage, e->p, e->hidden);
-    a->expert_start = carve(c, (size_t)(e->experts + 1) * sizeof *a->expert_start);
+    a->expert_start = invar_carve(c, (size_t)(e->experts + 1) * sizeof *a->expert_start);
 }
 
 static invar_dtype operand_type(invar_format format)
@@ -119,7 +108,7 @@ static invar_dtype operand_type(invar_format format)
 }
 
 /* Room for the widest operand; its view is made where it is used. */
-static void lay_out_operands(invar_pass *pass, carver *c, const extents *e)
+static void lay_out_operands(invar_pass *pass, invar_carver *c, const extents *e)
 {
     invar_dtype dtype = operand_type(pass->model->format);
     int64_t widest = larger(larger(e->hidden, e->q), e->kv);
@@ -132,11 +121,11 @@ static void lay_out_operands(invar_pass *pass, carver *c, const extents *e)
         if (dtype == INVAR_DTYPE_NONE)
             continue;
         *t = take(c, dtype, rows, widest);
-        t->scale = carve(c, invar_tensor_scale_bytes(t));
+        t->scale = invar_carve(c, invar_tensor_scale_bytes(t));
     }
 }
 
-static void lay_out_backward(invar_pass *pass, carver *c, const extents *e)
+static void lay_out_backward(invar_pass *pass, invar_carver *c, const extents *e)
 {
     invar_temps *t = &pass->temps;
     bool qk_norm = pass->model->spec.qk_norm;
@@ -162,7 +151,7 @@ static void lay_out_backward(invar_pass *pass, carver *c, const extents *e)
     t->d_logits = take(c, e->storage, e->t, e->experts);
 }
 
-static void lay_out_layers(invar_pass *pass, carver *c)
+static void lay_out_layers(invar_pass *pass, invar_carver *c)
 {
     const invar_model_spec *s = &pass->model->spec;
     extents e = measure(pass);
@@ -222,17 +211,17 @@ static invar_status ensure(void **block, size_t *have, size_t need, const char *
 
 invar_status invar_pass_lay_out(invar_pass *pass)
 {
-    carver c = {NULL, 0};
+    invar_carver c = {NULL, 0};
 
     INVAR_TRY(lay_out_lists(pass));
     lay_out_layers(pass, &c);
     INVAR_TRY(ensure(&pass->memory, &pass->bytes, c.used, "activations"));
-    c = (carver){pass->memory, 0};
+    c = (invar_carver){pass->memory, 0};
     lay_out_layers(pass, &c);
     return INVAR_OK;
 }
 
-static void lay_out_head(invar_pass *pass, carver *c, int64_t rows, int64_t piece)
+static void lay_out_head(invar_pass *pass, invar_carver *c, int64_t rows, int64_t piece)
 {
     const invar_model *m = pass->model;
     invar_head_acts *h = &pass->tail;
@@ -245,8 +234,8 @@ static void lay_out_head(invar_pass *pass, carver *c, int64_t rows, int64_t piec
     h->entropy = take_vector(c, INVAR_DTYPE_F32, rows);
     h->max = take_vector(c, INVAR_DTYPE_F32, rows);
     h->logsum = take_vector(c, INVAR_DTYPE_F32, rows);
-    h->row = carve(c, (size_t)rows * sizeof *h->row);
-    h->start = carve(c, (size_t)(rows + 2) * sizeof *h->start);
+    h->row = invar_carve(c, (size_t)rows * sizeof *h->row);
+    h->start = invar_carve(c, (size_t)(rows + 2) * sizeof *h->start);
     h->whole = piece == rows;
     if (!pass->options.train)
         return;
@@ -257,12 +246,12 @@ static void lay_out_head(invar_pass *pass, carver *c, int64_t rows, int64_t piec
 
 invar_status invar_pass_lay_out_head(invar_pass *pass, int64_t rows, int64_t piece)
 {
-    carver c = {NULL, 0};
+    invar_carver c = {NULL, 0};
 
     memset(&pass->tail, 0, sizeof pass->tail);
     lay_out_head(pass, &c, rows, piece);
     INVAR_TRY(ensure(&pass->head_memory, &pass->head_bytes, c.used, "rows of the head"));
-    c = (carver){pass->head_memory, 0};
+    c = (invar_carver){pass->head_memory, 0};
     lay_out_head(pass, &c, rows, piece);
     return INVAR_OK;
 }

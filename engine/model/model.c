@@ -15,6 +15,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/carve.h"
 #include "engine/model/call.h"
 #include "engine/model/params.h"
 #include "kernels-deterministic/math/bf16.h"
@@ -90,36 +91,22 @@ static invar_status check_extents(const invar_param *p, invar_format format)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* Hands out pieces of one block; without a block it only adds up. */
-typedef struct carver {
-    char *block;
-    size_t used;
-} carver;
-
-static void *carve(carver *c, size_t bytes)
-{
-    void *piece = c->block ? c->block + c->used : NULL;
-
-    c->used += (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-    return piece;
-}
-
-static invar_tensor carve_tensor(carver *c, invar_dtype dtype, int64_t rows, int64_t cols,
+static invar_tensor carve_tensor(invar_carver *c, invar_dtype dtype, int64_t rows, int64_t cols,
                                  int32_t scale_rows)
 {
     int64_t count = rows * (cols ? cols : 1);
-    void *data = carve(c, (size_t)count * (size_t)invar_dtype_bits(dtype) / 8);
+    void *data = invar_carve(c, (size_t)count * (size_t)invar_dtype_bits(dtype) / 8);
     invar_tensor t;
 
     if (!cols)
         return invar_tensor_1d(data, dtype, rows);
     t = invar_tensor_quantised(data, NULL, dtype, scale_rows, rows, cols);
     if (invar_dtype_scale_block(dtype))
-        t.scale = carve(c, invar_tensor_scale_bytes(&t));
+        t.scale = invar_carve(c, invar_tensor_scale_bytes(&t));
     return t;
 }
 
-static void lay_out(invar_model *model, carver *c)
+static void lay_out(invar_model *model, invar_carver *c)
 {
     const format_facts *f = &formats[model->format];
     int64_t positions = model->spec.max_positions, half = model->spec.head_dim / 2;
@@ -152,11 +139,11 @@ static void link_layers(invar_model *model)
 
 static invar_status allocate(invar_model *model)
 {
-    carver c = {NULL, 0};
+    invar_carver c = {NULL, 0};
 
     lay_out(model, &c);
     INVAR_TRY(invar_alloc(&model->memory, c.used, 1, "the model's parameters"));
-    c = (carver){model->memory, 0};
+    c = (invar_carver){model->memory, 0};
     lay_out(model, &c);
     return INVAR_OK;
 }

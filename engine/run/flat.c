@@ -8,25 +8,18 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/carve.h"
 #include "base/sort.h"
 #include "kernels-deterministic/math/elementary.h"
 
 #include "base/invar_banned.h"
 
-typedef struct carver {
-    char *block; /* NULL: only adds up */
-    size_t used;
-} carver;
-
-static void *carve(carver *c, int64_t count, size_t size)
+static void *carve(invar_carver *c, int64_t count, size_t size)
 {
-    void *piece = c->block ? c->block + c->used : NULL;
-
-    c->used += ((size_t)count * size + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-    return piece;
+    return invar_carve(c, (size_t)count * size);
 }
 
-static void lay_out(invar_flat *f, carver *c, const invar_flat_wants *wants)
+static void lay_out(invar_flat *f, invar_carver *c, const invar_flat_wants *wants)
 {
     f->start = carve(c, f->samples + 1, sizeof *f->start);
     f->step_start = carve(c, f->samples + 1, sizeof *f->step_start);
@@ -72,14 +65,14 @@ static void fill(invar_flat *f, const invar_rl_samples *samples)
 invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
                              const invar_flat_wants *wants)
 {
-    carver c = {NULL, 0};
+    invar_carver c = {NULL, 0};
 
     *out = (invar_flat){.samples = samples->count};
     for (int64_t i = 0; i < samples->count; i++)
         out->tokens += invar_rl_sample_response(&samples->items[i]);
     lay_out(out, &c, wants);
     INVAR_TRY(invar_alloc(&out->memory, c.used, 1, "numbers of a rollout"));
-    c = (carver){out->memory, 0};
+    c = (invar_carver){out->memory, 0};
     lay_out(out, &c, wants);
     fill(out, samples);
     return INVAR_OK;
