@@ -332,8 +332,9 @@ static invar_status run_all(int *code_out, const settings *set, const invar_reci
     invar_status status;
 
     if (!set->prompt + !set->prompts + !set->sample != 2)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "one of --prompt TEXT, --prompts FILE and --sample COORDS is needed");
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "exactly one of --prompt TEXT, --prompts FILE and --sample COORDS is needed");
     INVAR_TRY(invar_session_open(&session, recipe, set->sample ? INVAR_SESSION_DATA : 0));
     status = set->sample ? again(code_out, set, &session) : complete(set, &session);
     invar_session_close(&session);

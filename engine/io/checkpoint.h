@@ -114,6 +114,12 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options) INVAR_MUST_USE;
 
+/*
+ * Removes what a writer that was killed left in SAVE; every write begins with it. Only for the one
+ * who may write there.
+ */
+invar_status invar_checkpoint_tidy(const char *save) INVAR_MUST_USE;
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct invar_checkpoint invar_checkpoint;

@@ -87,10 +87,12 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
     int n = parts_of(parts, loop);
 
     if (!invar_digest_equal(&state->identity, &loop->identity))
-        return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "%.120s belongs to another run: a semantic key, the data or the initial "
-                          "weights differ; start from its weights with ref-load",
-                          invar_checkpoint_path(c));
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%.120s belongs to another run: a semantic key, the data or the initial "
+            "weights differ; to begin anew give other folders (run, save, load), to start "
+            "from its weights ref-load",
+            invar_checkpoint_path(c));
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i], &loop->session.dev));
     load_optimizer(loop->optimizer, &state->actor);
@@ -146,15 +148,16 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
 
 invar_status invar_loop_resume(invar_loop *loop)
 {
+    const char *save = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE);
     invar_checkpoint *c = NULL;
     invar_status status;
 
     loop->summary->resumed_after = -1;
     INVAR_TRY(open_checkpoint(&c, loop));
-    if (!c)
-        return invar_loop_open_ledger(loop, -1, NULL);
-    status = go_on(loop, c);
+    status = c ? go_on(loop, c) : invar_loop_open_ledger(loop, -1, NULL);
     invar_checkpoint_close(c);
+    if (status == INVAR_OK && invar_path_exists(save))
+        return invar_checkpoint_tidy(save); // the ledger's lock is held: nobody else writes there
     return status;
 }
 

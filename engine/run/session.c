@@ -182,13 +182,13 @@ static invar_status read_stops(invar_session *s)
 /* ---- weights --------------------------------------------------------------------------------- */
 
 static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, const char *path,
-                                    int64_t step, const invar_device *dev)
+                                    const invar_checkpoint_choice *choice, const invar_device *dev)
 {
     const char *set = "model";
     invar_checkpoint *checkpoint = NULL;
     invar_status status = INVAR_OK;
 
-    INVAR_TRY(invar_checkpoint_open(&checkpoint, path, &(invar_checkpoint_choice){.step = step}));
+    INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
         set = "critic"; // of a run; a converted critic is the only model there
@@ -202,14 +202,19 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, co
 }
 
 static invar_status load_weights(int64_t *rollout_out, invar_model *model, const char *path,
-                                 int64_t step, const invar_device *dev)
+                                 const invar_checkpoint_choice *choice, const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE];
 
     *rollout_out = 0;
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest))
-        return load_checkpoint(rollout_out, model, path, step, dev);
+        return load_checkpoint(rollout_out, model, path, choice, dev);
+    if (!invar_hf_has_weights(path))
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "%.200s: no weights are there, neither checkpoints nor those of Hugging "
+                          "Face; name another folder, or train first",
+                          path);
     return invar_hf_load(model, path, dev);
 }
 
@@ -218,15 +223,19 @@ invar_status invar_session_load(invar_model *model, const char *path, int64_t st
 {
     int64_t rollout;
 
-    return load_weights(&rollout, model, path, step, dev);
+    return load_weights(&rollout, model, path, &(invar_checkpoint_choice){.step = step}, dev);
 }
 
 invar_status invar_session_load_newest(invar_session *s)
 {
-    if (!given(s->recipe, INVAR_KEY_LOAD))
+    const invar_recipe *r = s->recipe;
+    invar_checkpoint_choice choice = {.step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
+                                      .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED)};
+
+    if (!given(r, INVAR_KEY_LOAD))
         return INVAR_OK;
-    INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(s->recipe, INVAR_KEY_LOAD),
-                           invar_recipe_int(s->recipe, INVAR_KEY_CKPT_STEP), &s->dev));
+    INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
+                           &s->dev));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 

@@ -250,6 +250,19 @@ static invar_status make_rollout(invar_loop *loop)
     return invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits);
 }
 
+/* Made now: that it cannot be made should not come out after hours of training. */
+static invar_status make_save(const invar_loop *loop)
+{
+    const char *save = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE);
+    char above[INVAR_PATH_SIZE];
+
+    if (!save[0] || loop->options->replay)
+        return INVAR_OK;
+    INVAR_TRY(invar_folder_make(save));
+    INVAR_TRY(invar_path_join(above, sizeof above, save, ".."));
+    return invar_folder_sync(above);
+}
+
 static invar_status open_parts(invar_loop *loop)
 {
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
@@ -268,8 +281,10 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(make_rollout(loop));
     INVAR_TRY(make_probe(loop));
     INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
-    INVAR_TRY(invar_loop_resume(loop));
+    // a wrong plug-in or folder is found before the ledger has a run with it
     INVAR_TRY(attach_all(loop));
+    INVAR_TRY(make_save(loop));
+    INVAR_TRY(invar_loop_resume(loop));
     loop->custom = (invar_loss_custom){invar_plugin_loss, loop->plugins[INVAR_LOOP_LOSS]};
     loop->set.rl.custom = &loop->custom;
     INVAR_TRY(

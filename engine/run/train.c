@@ -92,11 +92,19 @@ static invar_status open_dump(invar_dump **out, const invar_loop *loop)
     return invar_dump_new(out, folder, points);
 }
 
-static invar_status close_dump(invar_dump *dump)
+static invar_status close_dump(invar_dump *dump, const invar_recipe *recipe)
 {
     int64_t count;
 
-    return dump ? invar_dump_finish(&count, dump) : INVAR_OK;
+    if (!dump)
+        return INVAR_OK;
+    INVAR_TRY(invar_dump_finish(&count, dump));
+    if (count == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "debug-dump: no point of the step is called \"%.100s\"; try "
+                          "train.logp, grad.*, layer.0.*, or * for all",
+                          invar_recipe_string(recipe, INVAR_KEY_DEBUG_DUMP));
+    return INVAR_OK;
 }
 
 /* Layers are points, what they are made of is for those who look closer. */
@@ -142,7 +150,7 @@ static invar_status one_step(invar_loop *loop, int64_t number)
     if (status == INVAR_OK)
         status = end_step(loop, &step);
     if (status == INVAR_OK)
-        status = close_dump(dump);
+        status = close_dump(dump, loop->recipe);
     invar_loop_step_release(&step);
     invar_dump_free(dump);
     return status;

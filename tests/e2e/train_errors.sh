@@ -194,9 +194,21 @@ works c "${saved[@]}" --debug-exit-after-rollout 3
 tensors=$folder/c/iter_0000002/model.safetensors
 printf 'X' | dd of="$tensors" bs=1 seek=3000 conv=notrunc 2>"$folder/dd"
 refuses 2 "iter_0000002" c "${saved[@]}"
+sets=(--eval-prompt-data "max task:max" --load "$folder/c" --threads 1)
+refuses 2 "iter_0000002" c eval recipes/bf16.ini "${sets[@]}"
+works c eval recipes/bf16.ini "${sets[@]}" --skip-damaged
+refuses 2 "no weights are there" c eval recipes/bf16.ini "${sets[@]/%\/c//nothing}"
 works c "${saved[@]}" --skip-damaged
 [[ $chain == "$whole" && $(field resumed_after) == 1 ]] ||
     complain "skip-damaged: $(<"$folder/out")"
+
+# ---- found at the beginning, not after hours ---------------------------------------------------
+refuses 2 "is no folder" save "${plain[@]}" --save "$folder/good.jsonl"
+untouched save
+refuses 129 "no point of the step" dump "${plain[@]}" --debug-dump logp
+works dump "${plain[@]}" --debug-dump train.logp
+[[ $chain == "$whole" && -s $folder/dump/dump/step_3/train.logp.npy ]] ||
+    complain "debug-dump: $(ls "$folder/dump/dump/step_3")"
 
 # ---- a full disk: what was recorded stays, and the run goes on ---------------------------------
 # no file may become larger than 150 KiB
@@ -269,6 +281,7 @@ for mood in crash exit hang rubbish short nan; do
 done
 refuses 2 "custom-rm-path" p-none "${asks[@]/python3 */$folder/nothing.so}" \
     --save "$folder/p-none-checkpoints"
+works p-none "${asks[@]}" --save "$folder/p-none-checkpoints" # that was no run of another recipe
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"
