@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/io/unicode.h"
+#include "engine/text/unicode.h"
 
 #define TOKENIZER_JSON_SIZE 16384
 

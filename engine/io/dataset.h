@@ -16,7 +16,7 @@
 
 #include "base/hash.h"
 #include "engine/io/task.h"
-#include "engine/io/tokenizer.h"
+#include "engine/text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -7,7 +7,7 @@
 #define INVAR_ENGINE_IO_DATASET_LINE_H
 
 #include "engine/io/dataset.h"
-#include "engine/io/template.h"
+#include "engine/text/template.h"
 
 #ifdef __cplusplus
 extern "C" {

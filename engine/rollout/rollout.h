@@ -11,9 +11,9 @@
 #ifndef INVAR_ENGINE_ROLLOUT_ROLLOUT_H
 #define INVAR_ENGINE_ROLLOUT_ROLLOUT_H
 
-#include "engine/io/tokenizer.h"
 #include "engine/model/forward.h"
 #include "engine/rl/sample.h"
+#include "engine/text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -13,9 +13,9 @@
 #include "engine/config/config.h"
 #include "engine/io/checkpoint.h"
 #include "engine/io/dataset.h"
-#include "engine/io/tokenizer.h"
 #include "engine/model/forward.h"
 #include "engine/rollout/rollout.h"
+#include "engine/text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "base/file.h"
-#include "engine/io/template.h"
-#include "engine/io/tokenizer.h"
+#include "engine/text/template.h"
+#include "engine/text/tokenizer.h"
 #include "tests/fault/faulty.h"
 #include "tests/tokenizer_json.h"
 

@@ -14,10 +14,10 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/io/json.h"
-#include "engine/io/pretokenize.h"
-#include "engine/io/template.h"
-#include "engine/io/tokenizer.h"
-#include "engine/io/unicode.h"
+#include "engine/text/pretokenize.h"
+#include "engine/text/template.h"
+#include "engine/text/tokenizer.h"
+#include "engine/text/unicode.h"
 #include "tests/support.h"
 
 enum { BLOCK = 4096, LARGE_CHARS = 20000, LARGE_TEXTS = 8 };

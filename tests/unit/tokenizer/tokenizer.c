@@ -5,7 +5,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/tokenizer.h"
+#include "engine/text/tokenizer.h"
 
 #include <string.h>
 #include <time.h>

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/pipeline.h"
+#include "engine/text/pipeline.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -6,10 +6,10 @@
 #ifndef INVAR_ENGINE_IO_TOKENIZER_PARTS_H
 #define INVAR_ENGINE_IO_TOKENIZER_PARTS_H
 
-#include "engine/io/added_tokens.h"
-#include "engine/io/bpe.h"
-#include "engine/io/pipeline.h"
-#include "engine/io/tokenizer.h"
+#include "engine/text/added_tokens.h"
+#include "engine/text/bpe.h"
+#include "engine/text/pipeline.h"
+#include "engine/text/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {

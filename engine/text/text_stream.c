@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/io/tokenizer.h"
+#include "engine/text/tokenizer.h"
 
 #include "base/invar_banned.h"
 

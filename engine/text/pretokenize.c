@@ -7,12 +7,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/pretokenize.h"
+#include "engine/text/pretokenize.h"
 
 #include <stdint.h>
 #include <string.h>
 
-#include "engine/io/unicode.h"
+#include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
 

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/unicode.h"
+#include "engine/text/unicode.h"
 
 #include <stdlib.h>
 #include <string.h>

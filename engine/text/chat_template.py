@@ -1,4 +1,4 @@
-# Renders chat templates for engine/io/template.c: one JSON object a line in, one a line out.
+# Renders chat templates for engine/text/template.c: one JSON object a line in, one a line out.
 #
 # The environment is that of apply_chat_template in transformers, without what differs from run to
 # run: the clock, chance. The first line is {"template", "tool_template", "variables"}, answered by

@@ -10,7 +10,7 @@
 
 #include "base/status.h"
 #include "engine/io/json.h"
-#include "engine/io/pretokenize.h"
+#include "engine/text/pretokenize.h"
 
 #ifdef __cplusplus
 extern "C" {

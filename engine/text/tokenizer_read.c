@@ -14,9 +14,9 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "engine/io/json.h"
-#include "engine/io/pipeline.h"
-#include "engine/io/tokenizer_parts.h"
-#include "engine/io/unicode.h"
+#include "engine/text/pipeline.h"
+#include "engine/text/tokenizer_parts.h"
+#include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
 

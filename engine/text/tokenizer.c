@@ -6,14 +6,14 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/tokenizer.h"
+#include "engine/text/tokenizer.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/io/tokenizer_parts.h"
-#include "engine/io/unicode.h"
+#include "engine/text/tokenizer_parts.h"
+#include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
 

@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/bpe.h"
+#include "engine/text/bpe.h"
 
 #include <stdbool.h>
 #include <string.h>

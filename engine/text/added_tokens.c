@@ -6,13 +6,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/added_tokens.h"
+#include "engine/text/added_tokens.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/io/unicode.h"
+#include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
 
