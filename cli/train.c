@@ -126,6 +126,10 @@ static void print_comparison(const comparison *c, const char *path)
     fputs(": ", stdout);
     invar_plain_print(stdout, path);
     putchar('\n');
+    if (same && !c->v.identity)
+        puts("          its identity is another: a key, the data or a library changed, no bit of "
+             "the "
+             "chain did");
 }
 
 static void print_next_commands(const invar_train_summary *run)
