@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE 1 // pipe2, posix_spawn_file_actions_addclosefrom_np
+#define _GNU_SOURCE 1 // posix_spawn_file_actions_addclosefrom_np
 
 #include "engine/ext/program.h"
 
@@ -23,11 +23,11 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/process.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"
 
-#define TAIL_BYTES 512         /* of standard error, kept for the message about its death */
 #define END_MS 1000            /* how long a program may take to end after its input has ended */
 #define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
 
@@ -43,17 +43,8 @@ struct invar_program {
     int wait_status;  /* of a program that was reaped */
     char *line;       /* what came from it */
     size_t used, capacity;
-    char tail[TAIL_BYTES]; /* of its standard error */
-    size_t tail_used;
+    invar_process_tail tail; /* of its standard error */
 };
-
-static int64_t now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
-}
 
 static void close_fd(int *fd)
 {
@@ -98,20 +89,6 @@ static int cut(char **words, char *text)
 }
 
 /* ---- starting -------------------------------------------------------------------------------- */
-
-/* A pipe whose ends are above the three standard streams, whatever of those is closed. */
-static int make_pipe(int ends[2])
-{
-    int low[2];
-
-    if (pipe2(low, O_CLOEXEC) != 0)
-        return errno;
-    for (int i = 0; i < 2; i++) {
-        ends[i] = fcntl(low[i], F_DUPFD_CLOEXEC, 3);
-        close(low[i]);
-    }
-    return ends[0] < 0 || ends[1] < 0 ? EMFILE : 0;
-}
 
 /* Our ends never wait; the program's do. */
 static int take_ends(invar_program *program, int pipes[3][2])
@@ -169,7 +146,7 @@ static invar_status start(invar_program *program, char *const *words)
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
     for (int i = 0; i < 3 && !rc; i++)
-        rc = make_pipe(pipes[i]);
+        rc = invar_process_pipe(pipes[i]);
     if (!rc)
         rc = take_ends(program, pipes);
     if (!rc)
@@ -237,16 +214,6 @@ invar_status invar_program_open(invar_program **out, const char *name, const cha
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
-static void keep_tail(invar_program *program, const char *block, size_t bytes)
-{
-    size_t keep = bytes < TAIL_BYTES ? bytes : TAIL_BYTES, room = TAIL_BYTES - keep;
-    size_t old = program->tail_used < room ? program->tail_used : room;
-
-    memmove(program->tail, program->tail + program->tail_used - old, old);
-    memcpy(program->tail + old, block + bytes - keep, keep);
-    program->tail_used = old + keep;
-}
-
 /* Keeps the end of what the program says, and passes it on. One that never stops is left to it. */
 static void drain_errors(invar_program *program)
 {
@@ -256,7 +223,7 @@ static void drain_errors(invar_program *program)
         ssize_t got = read(program->err, block, sizeof block);
         if (got < 0)
             return;
-        keep_tail(program, block, (size_t)got);
+        invar_process_tail_add(&program->tail, block, (size_t)got);
         if (got > 0 && program->log_fd >= 0 && write(program->log_fd, block, (size_t)got) < 0)
             program->log_fd = -1; // a log that cannot be written is no reason to stop
         if (got == 0)
@@ -267,7 +234,7 @@ static void drain_errors(invar_program *program)
 /* True when it has ended by itself, within so many milliseconds; it is not reaped yet. */
 static bool ends_within(invar_program *program, int64_t ms)
 {
-    int64_t deadline = now_ms() + ms;
+    int64_t deadline = invar_process_clock_ms() + ms;
     struct timespec nap = {0, 2000000};
 
     for (;;) {
@@ -277,7 +244,7 @@ static bool ends_within(invar_program *program, int64_t ms)
             return true; // no child of ours any more
         if (info.si_pid == program->pid)
             return true;
-        if (now_ms() >= deadline)
+        if (invar_process_clock_ms() >= deadline)
             return false;
         nanosleep(&nap, NULL);
     }
@@ -313,17 +280,10 @@ void invar_program_close(invar_program *program)
 /* The last line of standard error that is not blank, for a message: ": LINE". */
 static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2], const invar_program *program)
 {
-    size_t end = program->tail_used, begin;
-
-    while (end > 0 && strchr(" \t\r\n", program->tail[end - 1]))
-        end--;
-    for (begin = end; begin > 0 && program->tail[begin - 1] != '\n'; begin--)
-        continue;
-    out[0] = '\0';
-    if (end == begin)
-        return out;
     memcpy(out, ": ", 2);
-    invar_text_quote(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, program->tail + begin, end - begin);
+    invar_process_last_words(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, &program->tail);
+    if (!out[2])
+        out[0] = '\0';
     return out;
 }
 
@@ -436,7 +396,7 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_program 
     struct pollfd fds[3] = {{program->out, POLLIN, 0},
                             {program->err, POLLIN, 0}, // -1 is passed over
                             {writing ? program->in : -1, POLLOUT, 0}};
-    int64_t left = deadline - now_ms();
+    int64_t left = deadline - invar_process_clock_ms();
     int ready;
 
     *readable_out = *writable_out = false;
@@ -458,7 +418,7 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_program 
 /* Both directions until the reply is there. */
 static invar_status converse(invar_program *program, const char *line, size_t bytes)
 {
-    int64_t deadline = now_ms() + program->timeout_ms;
+    int64_t deadline = invar_process_clock_ms() + program->timeout_ms;
     bool readable, writable, done = false;
     size_t sent = 0;
 

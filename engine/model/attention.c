@@ -30,22 +30,41 @@ static invar_status rotate(invar_pass *pass, invar_op op, const invar_tensor *t,
     return invar_caller_run(&pass->caller, op, &args);
 }
 
-static invar_status project(invar_pass *pass, const invar_layer *w, invar_acts *a)
+static invar_status project(invar_pass *pass, int64_t layer, invar_acts *a)
 {
-    const invar_model_spec *s = &pass->model->spec;
+    const invar_layer *w = &pass->model->layers[layer];
     invar_tensor x;
 
     INVAR_TRY(invar_block_norm(pass, &a->norm_in, &a->x, w->norm_in, 1));
-    INVAR_TRY(invar_block_operand(&x, pass, &a->norm_in, 0));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "norm_in", RMSNORM_FWD, &a->norm_in, .inputs = {"in"}));
+    INVAR_TRY(invar_block_operand(&x, pass, layer, "norm_in", &a->norm_in));
     INVAR_TRY(invar_block_linear(pass, &a->q_raw, &x, w->wq, w->bq, NULL));
     INVAR_TRY(invar_block_linear(pass, &a->k_raw, &x, w->wk, w->bk, NULL));
     INVAR_TRY(invar_block_linear(pass, &a->v, &x, w->wv, w->bv, NULL));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "q.proj", LINEAR_FWD, &a->q_raw,
+                         .inputs = {"norm_in", "norm_in.q"}));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "k.proj", LINEAR_FWD, &a->k_raw,
+                         .inputs = {"norm_in", "norm_in.q"}));
+    return INVAR_SHOW(pass, layer, "v", LINEAR_FWD, &a->v, .inputs = {"norm_in", "norm_in.q"});
+}
+
+/* QK-norm, where the model has one, and the rotation. */
+static invar_status turn(invar_pass *pass, int64_t layer, invar_acts *a)
+{
+    const invar_model_spec *s = &pass->model->spec;
+    const invar_layer *w = &pass->model->layers[layer];
+    const char *q = s->qk_norm ? "q.norm" : "q.proj", *k = s->qk_norm ? "k.norm" : "k.proj";
+
     if (s->qk_norm) {
         INVAR_TRY(invar_block_norm(pass, &a->q, &a->q_raw, w->norm_q, s->heads));
         INVAR_TRY(invar_block_norm(pass, &a->k, &a->k_raw, w->norm_k, s->kv_heads));
+        INVAR_TRY(INVAR_SHOW(pass, layer, q, RMSNORM_FWD, &a->q, .inputs = {"q.proj"}));
+        INVAR_TRY(INVAR_SHOW(pass, layer, k, RMSNORM_FWD, &a->k, .inputs = {"k.proj"}));
     }
     INVAR_TRY(rotate(pass, INVAR_OP_ROPE_FWD, &a->q, s->heads));
-    return rotate(pass, INVAR_OP_ROPE_FWD, &a->k, s->kv_heads);
+    INVAR_TRY(rotate(pass, INVAR_OP_ROPE_FWD, &a->k, s->kv_heads));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "q", ROPE_FWD, &a->q, .inputs = {q}));
+    return INVAR_SHOW(pass, layer, "k", ROPE_FWD, &a->k, .inputs = {k});
 }
 
 /* Over the rows themselves, or over the cache that the new keys and values go into. */
@@ -70,19 +89,19 @@ static invar_status attend(invar_pass *pass, int64_t layer, invar_acts *a)
 invar_status invar_block_attention(invar_pass *pass, int64_t layer, invar_acts *a)
 {
     const invar_layer *w = &pass->model->layers[layer];
+    const invar_tensor *branch = &pass->temps.branch;
     invar_tensor o;
 
-    INVAR_TRY(project(pass, w, a));
+    INVAR_TRY(project(pass, layer, a));
+    INVAR_TRY(turn(pass, layer, a));
     INVAR_TRY(attend(pass, layer, a));
-    INVAR_TRY(invar_block_operand(&o, pass, &a->o, 0));
-    INVAR_TRY(invar_block_linear(pass, &pass->temps.branch, &o, w->wo, NULL, NULL));
-    INVAR_TRY(
-        INVAR_CALL(&pass->caller, ADD, add, .out = a->mid, .a = a->x, .b = pass->temps.branch));
-    INVAR_TRY(invar_pass_show(pass, "q", layer, &a->q));
-    INVAR_TRY(invar_pass_show(pass, "k", layer, &a->k));
-    INVAR_TRY(invar_pass_show(pass, "v", layer, &a->v));
-    INVAR_TRY(invar_pass_show(pass, "o", layer, &a->o));
-    return invar_pass_show(pass, "attn", layer, &a->mid);
+    INVAR_TRY(INVAR_SHOW(pass, layer, "o", ATTENTION_FWD, &a->o, .inputs = {"q", "k", "v"}));
+    INVAR_TRY(invar_block_operand(&o, pass, layer, "o", &a->o));
+    INVAR_TRY(invar_block_linear(pass, branch, &o, w->wo, NULL, NULL));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "o.proj", LINEAR_FWD, branch, .inputs = {"o", "o.q"}));
+    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = a->mid, .a = a->x, .b = *branch));
+    return INVAR_SHOW(pass, layer, "attn", ADD, &a->mid, .inputs = {"in", "o.proj"},
+                      .stream = true);
 }
 
 static invar_status attend_backward(invar_pass *pass, int64_t layer, invar_acts *a)
@@ -97,31 +116,62 @@ static invar_status attend_backward(invar_pass *pass, int64_t layer, invar_acts 
         .lse2 = a->lse2, .q = invar_pass_heads(&a->q, s->heads),
         .k = invar_pass_heads(&a->k, s->kv_heads), .v = invar_pass_heads(&a->v, s->kv_heads),
         .samples = pass->rows.samples, .shape = shape_of(pass, layer)));
-    INVAR_TRY(rotate(pass, INVAR_OP_ROPE_BWD, &t->dq, s->heads));
-    return rotate(pass, INVAR_OP_ROPE_BWD, &t->dk, s->kv_heads);
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dq.rope", ATTENTION_BWD, &t->dq,
+                              .inputs = {"do", "q", "k", "v", "o"}));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dk.rope", ATTENTION_BWD, &t->dk,
+                              .inputs = {"do", "q", "k", "v", "o"}));
+    return INVAR_SHOW_BACK(pass, layer, "dv", ATTENTION_BWD, &t->dv,
+                           .inputs = {"do", "q", "k", "v", "o"});
 }
 
-invar_status invar_block_attention_backward(invar_pass *pass, int64_t layer, invar_acts *a,
-                                            invar_grads *grads)
+static invar_status turn_backward(invar_pass *pass, int64_t layer, invar_acts *a,
+                                  invar_grads *grads)
 {
     const invar_model_spec *s = &pass->model->spec;
     const invar_layer *w = &pass->model->layers[layer];
     const invar_segments *units = &pass->rows.units;
     invar_temps *t = &pass->temps;
-    invar_block_part out = {&t->d, w->wo, NULL};
-    invar_block_part qkv[3] = {
-        {&t->dq_raw, w->wq, w->bq}, {&t->dk_raw, w->wk, w->bk}, {&t->dv, w->wv, w->bv}};
+    const char *dq = s->qk_norm ? "dq.norm" : "dq", *dk = s->qk_norm ? "dk.norm" : "dk";
 
-    INVAR_TRY(invar_block_linear_backward(pass, &t->d_o, &a->o, &out, 1, NULL, grads));
+    INVAR_TRY(rotate(pass, INVAR_OP_ROPE_BWD, &t->dq, s->heads));
+    INVAR_TRY(rotate(pass, INVAR_OP_ROPE_BWD, &t->dk, s->kv_heads));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, dq, ROPE_BWD, &t->dq, .inputs = {"dq.rope"}));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, dk, ROPE_BWD, &t->dk, .inputs = {"dk.rope"}));
+    if (!s->qk_norm)
+        return INVAR_OK;
+    INVAR_TRY(invar_block_norm_backward(pass, &t->dq_raw, &t->dq, &a->q_raw, w->norm_q, s->heads,
+                                        units, grads));
+    INVAR_TRY(invar_block_norm_backward(pass, &t->dk_raw, &t->dk, &a->k_raw, w->norm_k, s->kv_heads,
+                                        units, grads));
+    INVAR_TRY(
+        INVAR_SHOW_BACK(pass, layer, "dq", RMSNORM_BWD, &t->dq_raw, .inputs = {dq, "q.proj"}));
+    return INVAR_SHOW_BACK(pass, layer, "dk", RMSNORM_BWD, &t->dk_raw, .inputs = {dk, "k.proj"});
+}
+
+invar_status invar_block_attention_backward(invar_pass *pass, int64_t layer, invar_acts *a,
+                                            invar_grads *grads)
+{
+    const invar_layer *w = &pass->model->layers[layer];
+    const invar_segments *units = &pass->rows.units;
+    invar_temps *t = &pass->temps;
+    invar_block_part out = {&t->d, "dattn", w->wo, NULL};
+    invar_block_part qkv[3] = {{&t->dq_raw, "dq", w->wq, w->bq},
+                               {&t->dk_raw, "dk", w->wk, w->bk},
+                               {&t->dv, "dv", w->wv, w->bv}};
+
+    INVAR_TRY(invar_block_linear_backward(pass, layer, &t->d_o, &a->o, &out, 1, NULL, grads));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "do", LINEAR_DX, &t->d_o, .inputs = {"d", "dattn.q"}));
     INVAR_TRY(attend_backward(pass, layer, a));
-    if (s->qk_norm) {
-        INVAR_TRY(invar_block_norm_backward(pass, &t->dq_raw, &t->dq, &a->q_raw, w->norm_q,
-                                            s->heads, units, grads));
-        INVAR_TRY(invar_block_norm_backward(pass, &t->dk_raw, &t->dk, &a->k_raw, w->norm_k,
-                                            s->kv_heads, units, grads));
-    }
-    INVAR_TRY(invar_block_linear_backward(pass, &t->branch, &a->norm_in, qkv, 3, NULL, grads));
+    INVAR_TRY(turn_backward(pass, layer, a, grads));
+    INVAR_TRY(
+        invar_block_linear_backward(pass, layer, &t->branch, &a->norm_in, qkv, 3, NULL, grads));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dnorm_in", LINEAR_DX, &t->branch,
+                              .inputs = {"dq", "dk", "dv", "dq.q", "dk.q", "dv.q"}));
     INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, &a->x, w->norm_in, 1, units,
                                         grads));
-    return INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm);
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dx.norm", RMSNORM_BWD, &t->d_norm,
+                              .inputs = {"dnorm_in", "in"}));
+    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm));
+    return INVAR_SHOW_BACK(pass, layer, "dx", ADD, &t->d, .inputs = {"d", "dx.norm"},
+                           .stream = true);
 }

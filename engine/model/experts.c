@@ -2,10 +2,14 @@
  * experts.c - a mixture of experts: router, plan, gather, expert MLPs, combine.
  *
  * The backward adds the two gradients of the normed rows, the experts' and the router's, in this
- * order, with one rounding.
+ * order, with one rounding. Rows of experts are shown in the order of tokens and their slots: that
+ * of the plan depends on the micro-batch.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <string.h>
+
+#include "base/alloc.h"
 #include "engine/model/pass.h"
 
 #include "base/invar_banned.h"
@@ -56,6 +60,51 @@ static void shape_experts(invar_pass *pass, invar_acts *a)
         *shaped[i] = invar_tensor_2d(shaped[i]->data, shaped[i]->dtype, rows, cols);
 }
 
+/* ---- showing --------------------------------------------------------------------------------- */
+
+/* Rows (P, n) of experts as (T, slots * n). */
+static void by_token(invar_tensor *out, const invar_tensor *rows, const invar_tensor *slot_row)
+{
+    size_t bytes = (size_t)rows->shape[1] * (size_t)invar_dtype_bits(rows->dtype) / 8;
+    const int32_t *from = slot_row->data;
+
+    for (int64_t i = 0; i < rows->shape[0]; i++)
+        memcpy((char *)out->data + (size_t)i * bytes,
+               (const char *)rows->data + (size_t)from[i] * bytes, bytes);
+}
+
+static invar_status show_rows(invar_pass *pass, const invar_acts *a,
+                              const invar_forward_value *value)
+{
+    int64_t slots = pass->model->spec.experts_per_token;
+    const invar_tensor *rows = value->rows;
+    invar_forward_value shown = *value;
+    invar_status status;
+    invar_tensor copy;
+    void *room;
+
+    if (!pass->probe.take)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&room, (size_t)rows->shape[0] * (size_t)rows->shape[1],
+                          (size_t)invar_dtype_bits(rows->dtype) / 8, "rows of experts to show"));
+    copy = invar_tensor_2d(room, rows->dtype, pass->rows.count, slots * rows->shape[1]);
+    by_token(&copy, rows, &a->slot_row);
+    shown.rows = &copy;
+    status = invar_pass_show(pass, &shown);
+    invar_free(room);
+    return status;
+}
+
+#define SHOW_ROWS(pass, acts, number, name, OP, tensor, ...)                                       \
+    show_rows((pass), (acts),                                                                      \
+              &(invar_forward_value){.point = (name),                                              \
+                                     .layer = (number),                                            \
+                                     .op = invar_op_name(INVAR_OP_##OP),                           \
+                                     .rows = (tensor),                                             \
+                                     __VA_ARGS__})
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
 static invar_status route(invar_pass *pass, int64_t layer, invar_acts *a)
 {
     const invar_layer *w = &pass->model->layers[layer];
@@ -67,10 +116,14 @@ static invar_status route(invar_pass *pass, int64_t layer, invar_acts *a)
     if (rows->routing_replay)
         replay = routing_of(pass, layer, rows->routing_replay);
     INVAR_TRY(invar_block_linear(pass, &a->logits, &a->norm_mid, w->router, NULL, NULL));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "router", LINEAR_FWD, &a->logits, .inputs = {"norm_mid"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_ROUTE_FWD, moe_route_fwd, .ids = a->chosen,
                          .weights = a->weights, .scores = a->scores, .logits = a->logits,
                          .replay = replay, .router = router_of(&pass->model->spec)));
     a->used = rows->routing_replay ? replay : a->chosen;
+    INVAR_TRY(INVAR_SHOW(pass, layer, "route", MOE_ROUTE_FWD, &a->used, .inputs = {"router"}));
+    INVAR_TRY(
+        INVAR_SHOW(pass, layer, "route.weight", MOE_ROUTE_FWD, &a->weights, .inputs = {"router"}));
     return INVAR_CALL(&pass->caller, MOE_PLAN, moe_plan, .row_token = a->row_token,
                       .slot_row = a->slot_row, .expert_start = a->expert_start, .ids = a->used,
                       .experts = pass->model->spec.experts);
@@ -86,56 +139,90 @@ invar_status invar_block_experts(invar_pass *pass, int64_t layer, invar_acts *a)
     INVAR_TRY(route(pass, layer, a));
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_GATHER_FWD, moe_gather_fwd, .out = a->gathered,
                          .x = a->norm_mid, .row_token = a->row_token));
-    INVAR_TRY(invar_block_operand(&x, pass, &a->gathered, 0));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "expert.x", MOE_GATHER_FWD, &a->gathered,
+                        .inputs = {"norm_mid", "route"}));
+    INVAR_TRY(invar_block_operand(&x, pass, layer, NULL, &a->gathered));
     INVAR_TRY(invar_block_linear(pass, &a->gate, &x, w->gate, NULL, &experts));
     INVAR_TRY(invar_block_linear(pass, &a->up, &x, w->up, NULL, &experts));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "gate", MOE_LINEAR_FWD, &a->gate, .inputs = {"expert.x"}));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "up", MOE_LINEAR_FWD, &a->up, .inputs = {"expert.x"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_FWD, swiglu_fwd, .y = a->act, .gate = a->gate,
                          .up = a->up));
-    INVAR_TRY(invar_block_operand(&act, pass, &a->act, 0));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "act", SWIGLU_FWD, &a->act, .inputs = {"gate", "up"}));
+    INVAR_TRY(invar_block_operand(&act, pass, layer, NULL, &a->act));
     INVAR_TRY(invar_block_linear(pass, &a->expert_y, &act, w->down, NULL, &experts));
+    INVAR_TRY(
+        SHOW_ROWS(pass, a, layer, "expert.y", MOE_LINEAR_FWD, &a->expert_y, .inputs = {"act"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_COMBINE_FWD, moe_combine_fwd, .out = pass->temps.branch,
                          .y = a->expert_y, .weights = a->weights, .slot_row = a->slot_row));
-    return invar_pass_show(pass, "router", layer, &a->logits);
+    return INVAR_SHOW(pass, layer, "down", MOE_COMBINE_FWD, &pass->temps.branch,
+                      .inputs = {"expert.y", "route.weight"});
 }
 
-static invar_status experts_backward(invar_pass *pass, const invar_layer *w, invar_acts *a,
+/* ---- backward -------------------------------------------------------------------------------- */
+
+static invar_status experts_backward(invar_pass *pass, int64_t layer, invar_acts *a,
                                      invar_grads *grads)
 {
+    const invar_layer *w = &pass->model->layers[layer];
     invar_temps *t = &pass->temps;
-    invar_block_part down = {&t->d_expert_y, w->down, NULL};
-    invar_block_part inner[2] = {{&t->d_gate, w->gate, NULL}, {&t->d_up, w->up, NULL}};
+    invar_block_part down = {&t->d_expert_y, NULL, w->down, NULL};
+    invar_block_part inner[2] = {{&t->d_gate, NULL, w->gate, NULL}, {&t->d_up, NULL, w->up, NULL}};
 
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_COMBINE_BWD, moe_combine_bwd, .dy = t->d_expert_y,
                          .dweights = t->d_weights, .dout = t->d, .y = a->expert_y,
                          .weights = a->weights, .slot_row = a->slot_row));
-    INVAR_TRY(invar_block_linear_backward(pass, &t->d_act, &a->act, &down, 1, a, grads));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "dexpert.y", MOE_COMBINE_BWD, &t->d_expert_y,
+                        .backward = true, .inputs = {"d", "route.weight"}));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "droute.weight", MOE_COMBINE_BWD, &t->d_weights,
+                              .inputs = {"d", "expert.y"}));
+    INVAR_TRY(invar_block_linear_backward(pass, layer, &t->d_act, &a->act, &down, 1, a, grads));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "dact", MOE_LINEAR_DX, &t->d_act, .backward = true,
+                        .inputs = {"dexpert.y"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_BWD, swiglu_bwd, .dgate = t->d_gate, .dup = t->d_up,
                          .dy = t->d_act, .gate = a->gate, .up = a->up));
-    INVAR_TRY(invar_block_linear_backward(pass, &t->d_gathered, &a->gathered, inner, 2, a, grads));
-    return INVAR_CALL(&pass->caller, MOE_GATHER_BWD, moe_gather_bwd, .dx = t->d_norm,
-                      .dout = t->d_gathered, .slot_row = a->slot_row);
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "dgate", SWIGLU_BWD, &t->d_gate, .backward = true,
+                        .inputs = {"dact", "gate", "up"}));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "dup", SWIGLU_BWD, &t->d_up, .backward = true,
+                        .inputs = {"dact", "gate", "up"}));
+    INVAR_TRY(
+        invar_block_linear_backward(pass, layer, &t->d_gathered, &a->gathered, inner, 2, a, grads));
+    INVAR_TRY(SHOW_ROWS(pass, a, layer, "dexpert.x", MOE_LINEAR_DX, &t->d_gathered,
+                        .backward = true, .inputs = {"dgate", "dup"}));
+    INVAR_TRY(INVAR_CALL(&pass->caller, MOE_GATHER_BWD, moe_gather_bwd, .dx = t->d_norm,
+                         .dout = t->d_gathered, .slot_row = a->slot_row));
+    return INVAR_SHOW_BACK(pass, layer, "dnorm_mid.experts", MOE_GATHER_BWD, &t->d_norm,
+                           .inputs = {"dexpert.x"});
 }
 
-static invar_status router_backward(invar_pass *pass, const invar_layer *w, invar_acts *a,
+static invar_status router_backward(invar_pass *pass, int64_t layer, invar_acts *a,
                                     invar_grads *grads)
 {
+    const invar_layer *w = &pass->model->layers[layer];
     invar_temps *t = &pass->temps;
-    invar_block_part part = {&t->d_logits, w->router, NULL};
+    invar_block_part part = {&t->d_logits, "drouter", w->router, NULL};
 
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = t->d_logits,
                          .dweights = t->d_weights, .ids = a->used, .scores = a->scores,
                          .router = router_of(&pass->model->spec)));
-    return invar_block_linear_backward(pass, &t->d_router, &a->norm_mid, &part, 1, NULL, grads);
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "drouter", MOE_ROUTE_BWD, &t->d_logits,
+                              .inputs = {"droute.weight", "router", "route"}));
+    INVAR_TRY(invar_block_linear_backward(pass, layer, &t->d_router, &a->norm_mid, &part, 1, NULL,
+                                          grads));
+    return INVAR_SHOW_BACK(pass, layer, "dnorm_mid.router", LINEAR_DX, &t->d_router,
+                           .inputs = {"drouter"});
 }
 
 invar_status invar_block_experts_backward(invar_pass *pass, int64_t layer, invar_acts *a,
                                           invar_grads *grads)
 {
-    const invar_layer *w = &pass->model->layers[layer];
     invar_temps *t = &pass->temps;
 
     shape_experts(pass, a);
-    INVAR_TRY(experts_backward(pass, w, a, grads));
-    INVAR_TRY(router_backward(pass, w, a, grads));
-    return INVAR_CALL(&pass->caller, ADD, add, .out = t->branch, .a = t->d_norm, .b = t->d_router);
+    INVAR_TRY(experts_backward(pass, layer, a, grads));
+    INVAR_TRY(router_backward(pass, layer, a, grads));
+    INVAR_TRY(
+        INVAR_CALL(&pass->caller, ADD, add, .out = t->branch, .a = t->d_norm, .b = t->d_router));
+    return INVAR_SHOW_BACK(pass, layer, "dnorm_mid", ADD, &t->branch,
+                           .inputs = {"dnorm_mid.experts", "dnorm_mid.router"});
 }

@@ -118,12 +118,15 @@ void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe)
     pass->probe = probe ? *probe : (invar_forward_probe){0};
 }
 
-invar_status invar_pass_show(invar_pass *pass, const char *point, int64_t layer,
-                             const invar_tensor *rows)
+invar_status invar_pass_show(invar_pass *pass, const invar_forward_value *value)
 {
+    invar_forward_value shown = *value;
+
     if (!pass->probe.take)
         return INVAR_OK;
-    return pass->probe.take(pass->probe.payload, point, layer, rows, &pass->rows.samples);
+    if (!shown.samples)
+        shown.samples = &pass->rows.samples;
+    return pass->probe.take(pass->probe.payload, &shown);
 }
 
 invar_tensor *invar_pass_grad(const invar_pass *pass, invar_grads *grads, const invar_param *p)
@@ -189,7 +192,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     INVAR_TRY(invar_pass_lay_out(pass));
     INVAR_TRY(INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = pass->x[0],
                          .table = model->embedding->weight, .ids = ids_of(pass)));
-    INVAR_TRY(invar_pass_show(pass, "embed", -1, &pass->x[0]));
+    INVAR_TRY(INVAR_SHOW(pass, -1, "embed", EMBEDDING_FWD, &pass->x[0], .stream = true));
     for (int64_t i = 0; i < model->spec.layers; i++)
         INVAR_TRY(run_layer(pass, i));
     pass->state = INVAR_PASS_RUN;
@@ -219,7 +222,6 @@ static invar_status walk_back(invar_pass *pass, invar_grads *grads)
         INVAR_TRY(restore_layer(pass, i));
         INVAR_TRY(invar_block_mlp_backward(pass, i, a, grads));
         INVAR_TRY(invar_block_attention_backward(pass, i, a, grads));
-        INVAR_TRY(invar_pass_show(pass, "dx", i, &pass->temps.d));
     }
     return INVAR_CALL(&pass->caller, EMBEDDING_BWD, embedding_bwd,
                       .dtable = *invar_pass_grad(pass, grads, pass->model->embedding),

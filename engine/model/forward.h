@@ -62,10 +62,28 @@ void invar_grads_zero(invar_grads *grads);
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
 
-/* Where activations are shown to: called in the order of execution, for rows of whole samples. */
+#define INVAR_FORWARD_INPUTS 6
+
+/* What an op has computed: activations, or gradients of them. */
+typedef struct invar_forward_value {
+    const char *point; /* its name: "q" */
+    int64_t layer;     /* -1: of none */
+    const char *op;    /* "rope.fwd" */
+    bool backward;
+    bool stream; /* the residual stream at the beginning, in the middle or at the end of a layer */
+    /*
+     * The names of what it was computed from, NULL after the last; of the same layer. "in" is the
+     * stream at the layer's beginning (of no layer: at the end of all), "d" the gradient of the
+     * stream where the backward stands. None: it is computed from what the pass was given.
+     */
+    const char *inputs[INVAR_FORWARD_INPUTS];
+    const invar_tensor *rows;
+    const invar_segments *samples; /* rows of each sample; in the head of each unit */
+} invar_forward_value;
+
+/* Where values are shown to: called in the order of execution, for rows of whole samples. */
 typedef struct invar_forward_probe {
-    invar_status (*take)(void *payload, const char *point, int64_t layer, const invar_tensor *rows,
-                         const invar_segments *samples);
+    invar_status (*take)(void *payload, const invar_forward_value *value);
     void *payload;
 } invar_forward_probe;
 

@@ -9,6 +9,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <stdint.h>
 #include <string.h>
 
 #include "engine/model/pass.h"
@@ -94,6 +95,17 @@ static invar_tensor part_of(const invar_tensor *vector, const piece *p)
     return invar_tensor_1d((char *)vector->data + (size_t)p->first * 4, vector->dtype, p->rows);
 }
 
+/* The units of a piece, counted from its first row; until the next call. */
+static invar_segments units_of(invar_pass *pass, const piece *p, const invar_segments *units)
+{
+    invar_head_acts *h = &pass->tail;
+
+    INVAR_CHECK(p->units <= h->x.shape[0]); // a unit has a row at least
+    for (int64_t i = 0; i <= p->units; i++)
+        h->start[i] = units->start[p->unit + i] - p->first;
+    return (invar_segments){h->start, p->units};
+}
+
 static invar_status make_logits(invar_tensor *out, invar_pass *pass, const piece *p)
 {
     invar_head_acts *h = &pass->tail;
@@ -115,12 +127,21 @@ static invar_status begin(invar_pass *pass, const int64_t *row, int64_t count, i
     return invar_block_norm(pass, &pass->tail.norm, &pass->tail.x, pass->model->norm, 1);
 }
 
+static invar_status show_norm(invar_pass *pass, const invar_segments *units)
+{
+    return INVAR_SHOW(pass, -1, "head.norm", RMSNORM_FWD, &pass->tail.norm, .samples = units,
+                      .inputs = {"in"});
+}
+
 static invar_status log_probabilities(invar_pass *pass, const piece *p, bool entropy)
 {
     invar_head_acts *h = &pass->tail;
+    invar_segments units = units_of(pass, p, &pass->head.units);
     invar_tensor none = {0}, logits;
 
     INVAR_TRY(make_logits(&logits, pass, p));
+    INVAR_TRY(INVAR_SHOW(pass, -1, "head.logits", LINEAR_FWD, &logits, .samples = &units,
+                         .inputs = {"head.norm"}));
     return INVAR_CALL(&pass->caller, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
                       .entropy = entropy ? part_of(&h->entropy, p) : none,
                       .max = part_of(&h->max, p), .logsum = part_of(&h->logsum, p),
@@ -136,6 +157,7 @@ invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, floa
 
     pass->head = *head;
     INVAR_TRY(begin(pass, head->row, rows, largest_piece(pass)));
+    INVAR_TRY(show_norm(pass, &head->units));
     h->targets = invar_tensor_1d((void *)head->targets, INVAR_DTYPE_I32, rows);
     for (int64_t unit = 0; unit < head->units.count;) {
         piece p = next_piece(pass, unit);
@@ -177,16 +199,16 @@ static invar_status project_back(invar_pass *pass, const piece *p, const invar_s
 {
     invar_head_acts *h = &pass->tail;
     invar_tensor d_logits = invar_tensor_rows(&h->d_logits, 0, p->rows);
+    invar_segments part = units_of(pass, p, units);
     invar_linear_dx_args dx = {
         .dx = invar_tensor_rows(&h->d_norm, p->first, p->rows), .n_parts = 1, .k_shards = 1};
 
-    INVAR_CHECK(p->units <= h->x.shape[0]); // a unit has a row at least
     dx.parts[0] = (invar_linear_part){d_logits, pass->model->head->weight};
-    for (int64_t i = 0; i <= p->units; i++)
-        h->start[i] = units->start[p->unit + i] - p->first;
+    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dlogits", LOGPROB_BWD, &d_logits, .samples = &part,
+                              .inputs = {"head.dlogp", "head.dentropy", "head.logits"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, LINEAR_DW, linear_dw, .dw = head_gradient(pass, grads),
                          .dy = d_logits, .x = invar_tensor_rows(&h->norm, p->first, p->rows),
-                         .units = {h->start, p->units}));
+                         .units = part));
     return invar_caller_run(&pass->caller, INVAR_OP_LINEAR_DX, &dx);
 }
 
@@ -194,10 +216,28 @@ static invar_status norm_back(invar_pass *pass, const invar_segments *units, inv
 {
     invar_head_acts *h = &pass->tail;
 
+    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dnorm", LINEAR_DX, &h->d_norm, .samples = units,
+                              .inputs = {"head.dlogits"}));
     INVAR_TRY(invar_block_norm_backward(pass, &h->d_x, &h->d_norm, &h->x, pass->model->norm, 1,
                                         units, grads));
     put_back(pass);
-    return INVAR_OK;
+    return INVAR_SHOW_BACK(pass, -1, "head.dx", RMSNORM_BWD, &pass->temps.d,
+                           .inputs = {"head.dnorm", "in"}, .stream = true);
+}
+
+/* Gradients that the loss has handed in. */
+static invar_status show_given(invar_pass *pass, const char *point, const float *values,
+                               const invar_segments *units)
+{
+    invar_tensor rows =
+        invar_tensor_1d((void *)(uintptr_t)values, INVAR_DTYPE_F32, pass->tail.x.shape[0]);
+
+    return invar_pass_show(pass, &(invar_forward_value){.point = point,
+                                                        .layer = -1,
+                                                        .op = "loss",
+                                                        .backward = true,
+                                                        .rows = &rows,
+                                                        .samples = units});
 }
 
 static invar_status piece_back(invar_pass *pass, const piece *p, const float *dlogp,
@@ -230,6 +270,9 @@ invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const flo
     if (pass->state != INVAR_PASS_LOGPROBS || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose head has just run");
+    INVAR_TRY(show_given(pass, "head.dlogp", dlogp, &pass->head.units));
+    if (dentropy)
+        INVAR_TRY(show_given(pass, "head.dentropy", dentropy, &pass->head.units));
     for (int64_t unit = 0; unit < pass->head.units.count;) {
         piece p = next_piece(pass, unit);
         INVAR_TRY(piece_back(pass, &p, dlogp, dentropy, grads));
@@ -249,6 +292,11 @@ invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
     if (pass->state != INVAR_PASS_LOGITS || !pass->options.train || pass->model->head->rows != 1)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward of values needs a training pass of a critic");
+    // the units were not known to the forward
+    INVAR_TRY(show_norm(pass, units));
+    INVAR_TRY(INVAR_SHOW(pass, -1, "head.logits", LINEAR_FWD, &h->logits, .samples = units,
+                         .inputs = {"head.norm"}));
+    INVAR_TRY(show_given(pass, "head.dlogp", dvalue, units));
     for (int64_t i = 0; i < rows; i++)
         if (h->d_logits.dtype == INVAR_DTYPE_F32)
             ((float *)h->d_logits.data)[i] = dvalue[i];

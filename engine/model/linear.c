@@ -6,6 +6,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stdio.h>
+
 #include "engine/model/pass.h"
 
 #include "base/invar_banned.h"
@@ -15,17 +17,35 @@ static bool quantises_operands(const invar_param *w)
     return w->weight.dtype == INVAR_DTYPE_FP8 || w->weight.dtype == INVAR_DTYPE_MXFP8;
 }
 
-invar_status invar_block_operand(invar_tensor *out, invar_pass *pass, const invar_tensor *x,
-                                 int slot)
+/* `x` into the buffer of that number. */
+static invar_status quantise(invar_tensor *out, invar_pass *pass, const invar_forward_value *value,
+                             int slot)
 {
-    const invar_tensor *room = &pass->temps.operand[slot];
+    const invar_tensor *room = &pass->temps.operand[slot], *x = value->rows;
+    invar_forward_value shown = *value;
+    char point[32];
 
-    *out = *x;
-    if (!invar_tensor_present(room))
-        return INVAR_OK;
     *out =
         invar_tensor_quantised(room->data, room->scale, room->dtype, 1, x->shape[0], x->shape[1]);
-    return INVAR_CALL(&pass->caller, QUANTISE, quantise, .q = *out, .x = *x);
+    INVAR_TRY(INVAR_CALL(&pass->caller, QUANTISE, quantise, .q = *out, .x = *x));
+    if (!value->point) // rows in an order that is no sample's
+        return INVAR_OK;
+    snprintf(point, sizeof point, "%s.q", value->point);
+    shown.point = point;
+    shown.op = invar_op_name(INVAR_OP_QUANTISE);
+    shown.rows = out;
+    return invar_pass_show(pass, &shown);
+}
+
+invar_status invar_block_operand(invar_tensor *out, invar_pass *pass, int64_t layer, const char *of,
+                                 const invar_tensor *x)
+{
+    *out = *x;
+    if (!invar_tensor_present(&pass->temps.operand[0]))
+        return INVAR_OK;
+    return quantise(out, pass,
+                    &(invar_forward_value){.point = of, .layer = layer, .inputs = {of}, .rows = x},
+                    0);
 }
 
 invar_status invar_block_linear(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
@@ -75,7 +95,7 @@ static invar_status weight_gradient(invar_pass *pass, const invar_block_part *pa
                       .units = pass->rows.units);
 }
 
-invar_status invar_block_linear_backward(invar_pass *pass, const invar_tensor *dx,
+invar_status invar_block_linear_backward(invar_pass *pass, int64_t layer, const invar_tensor *dx,
                                          const invar_tensor *x, const invar_block_part *parts,
                                          int32_t n_parts, const invar_acts *acts,
                                          invar_grads *grads)
@@ -90,7 +110,14 @@ invar_status invar_block_linear_backward(invar_pass *pass, const invar_tensor *d
     for (int32_t i = 0; i < n_parts; i++) {
         operands[i] = (invar_linear_part){*parts[i].dy, parts[i].w->weight};
         if (quantises_operands(parts[i].w))
-            INVAR_TRY(invar_block_operand(&operands[i].dy, pass, parts[i].dy, i));
+            INVAR_TRY(quantise(&operands[i].dy, pass,
+                               &(invar_forward_value){
+                                   .point = parts[i].of,
+                                   .layer = layer,
+                                   .backward = true,
+                                   .inputs = {parts[i].dy == &pass->temps.d ? "d" : parts[i].of},
+                                   .rows = parts[i].dy},
+                               i));
         INVAR_TRY(weight_gradient(pass, &parts[i], x, acts, experts, grads));
     }
     return input_gradient(pass, dx, operands, n_parts, experts);

@@ -7,17 +7,25 @@
 
 #include "base/invar_banned.h"
 
-static invar_status dense(invar_pass *pass, const invar_layer *w, invar_acts *a)
+static invar_status dense(invar_pass *pass, int64_t layer, invar_acts *a)
 {
+    const invar_layer *w = &pass->model->layers[layer];
     invar_tensor x, act;
 
-    INVAR_TRY(invar_block_operand(&x, pass, &a->norm_mid, 0));
+    INVAR_TRY(invar_block_operand(&x, pass, layer, "norm_mid", &a->norm_mid));
     INVAR_TRY(invar_block_linear(pass, &a->gate, &x, w->gate, NULL, NULL));
     INVAR_TRY(invar_block_linear(pass, &a->up, &x, w->up, NULL, NULL));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "gate", LINEAR_FWD, &a->gate,
+                         .inputs = {"norm_mid", "norm_mid.q"}));
+    INVAR_TRY(
+        INVAR_SHOW(pass, layer, "up", LINEAR_FWD, &a->up, .inputs = {"norm_mid", "norm_mid.q"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_FWD, swiglu_fwd, .y = a->act, .gate = a->gate,
                          .up = a->up));
-    INVAR_TRY(invar_block_operand(&act, pass, &a->act, 0));
-    return invar_block_linear(pass, &pass->temps.branch, &act, w->down, NULL, NULL);
+    INVAR_TRY(INVAR_SHOW(pass, layer, "act", SWIGLU_FWD, &a->act, .inputs = {"gate", "up"}));
+    INVAR_TRY(invar_block_operand(&act, pass, layer, "act", &a->act));
+    INVAR_TRY(invar_block_linear(pass, &pass->temps.branch, &act, w->down, NULL, NULL));
+    return INVAR_SHOW(pass, layer, "down", LINEAR_FWD, &pass->temps.branch,
+                      .inputs = {"act", "act.q"});
 }
 
 /* The rows of a shared buffer that this layer uses. */
@@ -44,32 +52,40 @@ invar_status invar_block_mlp(invar_pass *pass, int64_t layer, invar_acts *a)
     const invar_layer *w = &pass->model->layers[layer];
 
     INVAR_TRY(invar_block_norm(pass, &a->norm_mid, &a->mid, w->norm_post, 1));
+    INVAR_TRY(INVAR_SHOW(pass, layer, "norm_mid", RMSNORM_FWD, &a->norm_mid, .inputs = {"attn"}));
     if (w->router) {
         INVAR_TRY(invar_block_experts(pass, layer, a));
     } else {
         shape_dense(pass, a);
-        INVAR_TRY(dense(pass, w, a));
+        INVAR_TRY(dense(pass, layer, a));
     }
     INVAR_TRY(
         INVAR_CALL(&pass->caller, ADD, add, .out = a->y, .a = a->mid, .b = pass->temps.branch));
-    if (!w->router) { // rows of experts are in another order
-        INVAR_TRY(invar_pass_show(pass, "gate", layer, &a->gate));
-        INVAR_TRY(invar_pass_show(pass, "up", layer, &a->up));
-    }
-    return invar_pass_show(pass, "mlp", layer, &a->y);
+    return INVAR_SHOW(pass, layer, "mlp", ADD, &a->y, .inputs = {"attn", "down"}, .stream = true);
 }
 
-static invar_status dense_backward(invar_pass *pass, const invar_layer *w, invar_acts *a,
+static invar_status dense_backward(invar_pass *pass, int64_t layer, invar_acts *a,
                                    invar_grads *grads)
 {
+    const invar_layer *w = &pass->model->layers[layer];
     invar_temps *t = &pass->temps;
-    invar_block_part down = {&t->d, w->down, NULL};
-    invar_block_part inner[2] = {{&t->d_gate, w->gate, NULL}, {&t->d_up, w->up, NULL}};
+    invar_block_part down = {&t->d, "dmlp", w->down, NULL};
+    invar_block_part inner[2] = {{&t->d_gate, "dgate", w->gate, NULL},
+                                 {&t->d_up, "dup", w->up, NULL}};
 
-    INVAR_TRY(invar_block_linear_backward(pass, &t->d_act, &a->act, &down, 1, NULL, grads));
+    INVAR_TRY(invar_block_linear_backward(pass, layer, &t->d_act, &a->act, &down, 1, NULL, grads));
+    INVAR_TRY(
+        INVAR_SHOW_BACK(pass, layer, "dact", LINEAR_DX, &t->d_act, .inputs = {"d", "dmlp.q"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_BWD, swiglu_bwd, .dgate = t->d_gate, .dup = t->d_up,
                          .dy = t->d_act, .gate = a->gate, .up = a->up));
-    return invar_block_linear_backward(pass, &t->branch, &a->norm_mid, inner, 2, NULL, grads);
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dgate", SWIGLU_BWD, &t->d_gate,
+                              .inputs = {"dact", "gate", "up"}));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dup", SWIGLU_BWD, &t->d_up,
+                              .inputs = {"dact", "gate", "up"}));
+    INVAR_TRY(
+        invar_block_linear_backward(pass, layer, &t->branch, &a->norm_mid, inner, 2, NULL, grads));
+    return INVAR_SHOW_BACK(pass, layer, "dnorm_mid", LINEAR_DX, &t->branch,
+                           .inputs = {"dgate", "dup", "dgate.q", "dup.q"});
 }
 
 invar_status invar_block_mlp_backward(invar_pass *pass, int64_t layer, invar_acts *a,
@@ -82,9 +98,13 @@ invar_status invar_block_mlp_backward(invar_pass *pass, int64_t layer, invar_act
         INVAR_TRY(invar_block_experts_backward(pass, layer, a, grads));
     } else {
         shape_dense(pass, a);
-        INVAR_TRY(dense_backward(pass, w, a, grads));
+        INVAR_TRY(dense_backward(pass, layer, a, grads));
     }
     INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, &a->mid, w->norm_post, 1,
                                         &pass->rows.units, grads));
-    return INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm);
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dattn.norm", RMSNORM_BWD, &t->d_norm,
+                              .inputs = {"dnorm_mid", "attn"}));
+    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm));
+    return INVAR_SHOW_BACK(pass, layer, "dattn", ADD, &t->d, .inputs = {"d", "dattn.norm"},
+                           .stream = true);
 }

@@ -111,9 +111,18 @@ struct invar_pass {
     invar_pass_state state;
 };
 
-/* Shows activations to the probe, if there is one. */
-invar_status invar_pass_show(invar_pass *pass, const char *point, int64_t layer,
-                             const invar_tensor *rows) INVAR_MUST_USE;
+/* Shows a value to the probe, if there is one; samples NULL: those of the rows. */
+invar_status invar_pass_show(invar_pass *pass, const invar_forward_value *value) INVAR_MUST_USE;
+
+/* INVAR_SHOW(pass, layer, "attn", ADD, &mid, .inputs = {"in", "o.proj"}, .stream = true) */
+#define INVAR_SHOW(pass, number, name, OP, tensor, ...)                                            \
+    invar_pass_show((pass), &(invar_forward_value){.point = (name),                                \
+                                                   .layer = (number),                              \
+                                                   .op = invar_op_name(INVAR_OP_##OP),             \
+                                                   .rows = (tensor),                               \
+                                                   __VA_ARGS__})
+#define INVAR_SHOW_BACK(pass, number, name, OP, tensor, ...)                                       \
+    INVAR_SHOW(pass, number, name, OP, tensor, .backward = true, __VA_ARGS__)
 
 /* The parameter's place in the canonical order, so its gradient. */
 invar_tensor *invar_pass_grad(const invar_pass *pass, invar_grads *grads, const invar_param *p);
@@ -123,9 +132,12 @@ invar_tensor invar_pass_heads(const invar_tensor *t, int64_t heads);
 
 /* ---- linear.c: linear layers in the model's format ------------------------------------------- */
 
-/* What a product takes for activations or gradients `x`: themselves, or quantised into a buffer. */
-invar_status invar_block_operand(invar_tensor *out, invar_pass *pass, const invar_tensor *x,
-                                 int slot) INVAR_MUST_USE;
+/*
+ * What a product takes for activations `x`: themselves, or quantised into a buffer. `of` is the
+ * name of their point, NULL for rows of experts; what it is quantised to is the point "OF.q".
+ */
+invar_status invar_block_operand(invar_tensor *out, invar_pass *pass, int64_t layer, const char *of,
+                                 const invar_tensor *x) INVAR_MUST_USE;
 
 /* y = operand w^T + bias (bias may be NULL). Experts: grouped by `experts`, else NULL. */
 invar_status invar_block_linear(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
@@ -134,12 +146,13 @@ invar_status invar_block_linear(invar_pass *pass, const invar_tensor *y, const i
 
 typedef struct invar_block_part {
     const invar_tensor *dy; /* as stored; quantised inside where the format says so */
+    const char *of;         /* as for invar_block_operand */
     const invar_param *w;
     const invar_param *bias; /* NULL: none */
 } invar_block_part;
 
 /* dx = one chain over the parts; dw and bias gradients of each part. x as stored. */
-invar_status invar_block_linear_backward(invar_pass *pass, const invar_tensor *dx,
+invar_status invar_block_linear_backward(invar_pass *pass, int64_t layer, const invar_tensor *dx,
                                          const invar_tensor *x, const invar_block_part *parts,
                                          int32_t n_parts, const invar_acts *experts,
                                          invar_grads *grads) INVAR_MUST_USE;

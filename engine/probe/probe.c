@@ -24,6 +24,20 @@ typedef struct value {
     bool given; /* the digest came from elsewhere */
 } value;
 
+enum { SOURCES = 32 };
+
+/* Points that another is computed from. */
+typedef struct sources {
+    int64_t of[SOURCES];
+    int64_t count;
+} sources;
+
+/* A point above the level: what stands for it where it is an input. */
+typedef struct absent {
+    char name[INVAR_LEDGER_NAME_BYTES + 1];
+    sources sources;
+} absent;
+
 struct invar_probe {
     invar_probe_options options;
     invar_dump *dump;
@@ -37,6 +51,8 @@ struct invar_probe {
     /* Names of points that only the dump wants: the k-th has the number -2 - k. */
     char (*hidden)[INVAR_LEDGER_NAME_BYTES + 1];
     int64_t n_hidden, hidden_capacity;
+    absent *absent;
+    int64_t n_absent, absent_capacity;
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -62,6 +78,7 @@ void invar_probe_free(invar_probe *probe)
     invar_free(probe->digests);
     invar_free(probe->values);
     invar_free(probe->hidden);
+    invar_free(probe->absent);
     invar_free(probe);
 }
 
@@ -322,6 +339,12 @@ static bool dumped(const invar_probe *probe, int64_t point)
     return probe->dump && invar_dump_wants(probe->dump, name_of(probe, point));
 }
 
+/* Quantised tensors have no type in a dump; what they are made of is a point, too. */
+static bool dumped_tensor(const invar_probe *probe, int64_t point, const invar_tensor *tensor)
+{
+    return !invar_dtype_scale_block(tensor->dtype) && dumped(probe, point);
+}
+
 invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
                               const invar_segments *samples)
 {
@@ -334,7 +357,7 @@ invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_ten
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
         INVAR_TRY(add_rows(probe, &probe->values[point], tensor, samples));
     }
-    return dumped(probe, point)
+    return dumped_tensor(probe, point, tensor)
                ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, samples)
                : INVAR_OK;
 }
@@ -364,8 +387,9 @@ invar_status invar_probe_whole(invar_probe *probe, int64_t point, const invar_te
     INVAR_TRY(check_number(probe, point));
     if (point >= 0)
         INVAR_TRY(add_whole(probe, point, tensor));
-    return dumped(probe, point) ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, NULL)
-                                : INVAR_OK;
+    return dumped_tensor(probe, point, tensor)
+               ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, NULL)
+               : INVAR_OK;
 }
 
 invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data, size_t bytes)
@@ -428,46 +452,60 @@ invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
     return INVAR_OK;
 }
 
-/* ---- the forward ----------------------------------------------------------------------------- */
+/* ---- what points are computed from ----------------------------------------------------------- */
 
-static invar_status define_seen(int64_t *out, const invar_probe_view *view, const char *name,
-                                const char *op, int64_t layer, const invar_tensor *rows)
+static void add_source(sources *list, int64_t point)
 {
-    int64_t shape[INVAR_MAX_RANK] = {-1};
-
-    for (int32_t i = 1; i < rows->rank; i++)
-        shape[i] = rows->shape[i];
-    return invar_probe_define(out, view->probe,
-                              &(invar_ledger_point){.name = name,
-                                                    .phase = view->phase,
-                                                    .layer = layer,
-                                                    .op = op,
-                                                    .kind = "act",
-                                                    .level = view->level,
-                                                    .dtype = invar_dtype_name(rows->dtype),
-                                                    .shape = shape,
-                                                    .dims = (size_t)rows->rank,
-                                                    .shards = 1,
-                                                    .inputs = &view->previous,
-                                                    .n_inputs = view->previous >= 0});
+    for (int64_t i = 0; i < list->count; i++)
+        if (list->of[i] == point)
+            return;
+    INVAR_CHECK(list->count < SOURCES); // the model's own layout, nothing from outside
+    list->of[list->count++] = point;
 }
 
-invar_status invar_probe_take(void *view, const char *point, int64_t layer,
-                              const invar_tensor *rows, const invar_segments *samples)
+/* Adds the point of that name, or what stands for it. */
+static void add_sources(sources *list, invar_probe *probe, const char *name)
 {
-    char name[INVAR_LEDGER_NAME_BYTES + 1], place[32] = "";
-    invar_probe_view *v = view;
-    int64_t number;
+    const absent *known = NULL;
+    int64_t point = find(probe, name);
 
-    if (layer >= 0)
-        snprintf(place, sizeof place, "layer.%" PRId64 ".", layer);
-    if (snprintf(name, sizeof name, "%s%s%s", v->prefix, place, point) >= (int)sizeof name)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: the name of point \"%.100s\" is too long",
-                          point);
-    number = find(v->probe, name);
-    if (number == -1)
-        INVAR_TRY(define_seen(&number, v, name, point, layer, rows));
-    if (number >= 0)
-        v->previous = number;
-    return invar_probe_rows(v->probe, number, rows, samples);
+    if (point >= 0) {
+        add_source(list, point);
+        return;
+    }
+    for (int64_t i = 0; i < probe->n_absent && !known; i++)
+        if (strcmp(probe->absent[i].name, name) == 0)
+            known = &probe->absent[i];
+    for (int64_t i = 0; known && i < known->sources.count; i++)
+        add_source(list, known->sources.of[i]);
+}
+
+/* Remembers what a point above the level is computed from. */
+static invar_status note_absent(invar_probe *probe, const char *name, const sources *from)
+{
+    absent *a;
+
+    for (int64_t i = 0; i < probe->n_absent; i++)
+        if (strcmp(probe->absent[i].name, name) == 0)
+            return INVAR_OK;
+    INVAR_TRY(grow((void **)&probe->absent, &probe->absent_capacity, probe->n_absent,
+                   probe->n_absent + 1, sizeof *probe->absent));
+    a = &probe->absent[probe->n_absent++];
+    memcpy(a->name, name, strlen(name) + 1);
+    a->sources = *from;
+    return INVAR_OK;
+}
+
+invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
+                                     const invar_ledger_point *point, const char *const *inputs)
+{
+    invar_ledger_point full = *point;
+    sources from = {.count = 0};
+
+    for (; inputs && *inputs; inputs++)
+        add_sources(&from, probe, *inputs);
+    full.inputs = from.of;
+    full.n_inputs = (size_t)from.count;
+    INVAR_TRY(invar_probe_define(point_out, probe, &full));
+    return *point_out >= 0 ? INVAR_OK : note_absent(probe, point->name, &from);
 }

@@ -89,21 +89,12 @@ invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
                                 const invar_probe *probe, int64_t point) INVAR_MUST_USE;
 
 /*
- * For invar_forward_probe: `take` is invar_probe_take, `payload` a view. The point is
- * PREFIX "layer." LAYER "." POINT, or PREFIX POINT where the layer is -1, of kind "act", computed
- * from the one that came before it in the same pass.
+ * The same as define, with the inputs by name (NULL after the last). An input that is above the
+ * level stands for what it is computed from itself; one that nobody has heard of for nothing.
  */
-typedef struct invar_probe_view {
-    invar_probe *probe;
-    const char *prefix; /* "", "ref.", ... */
-    const char *phase;  /* "forward" */
-    int64_t level;
-    int64_t previous; /* point that the next new one is computed from; -1: none */
-} invar_probe_view;
-
-invar_status invar_probe_take(void *view, const char *point, int64_t layer,
-                              const invar_tensor *rows,
-                              const invar_segments *samples) INVAR_MUST_USE;
+invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
+                                     const invar_ledger_point *point,
+                                     const char *const *inputs) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

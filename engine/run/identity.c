@@ -159,7 +159,7 @@ static invar_status look_at_files(invar_loop *loop)
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 typedef struct facts {
-    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT];
+    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_FACTS_MAX];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
 } facts;
@@ -179,6 +179,8 @@ static void gather_facts(facts *f, const invar_loop *loop)
         f->items[f->count++] =
             (invar_ledger_fact){"op", invar_op_name((invar_op)op), f->revision[op]};
     }
+    for (size_t i = 0; i < loop->facts.count; i++)
+        f->items[f->count++] = loop->facts.items[i];
 }
 
 static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *circumstances)

@@ -155,7 +155,6 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
     float clip;
 
     loop->view.prefix = "critic.";
-    loop->view.previous = -1;
     options.loss = INVAR_LOSS_VALUE;
     INVAR_TRY(invar_loss_new(&out->value_loss, &out->batch, &options, NULL, f->returns + token));
     loss.payload = out->value_loss;

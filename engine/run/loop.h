@@ -13,7 +13,8 @@
 #include "engine/ext/plugin.h"
 #include "engine/ext/stored.h"
 #include "engine/io/rollout_file.h"
-#include "engine/probe/probe.h"
+#include "engine/probe/view.h"
+#include "engine/run/facts.h"
 #include "engine/run/flat.h"
 #include "engine/run/judge.h"
 #include "engine/run/session.h"
@@ -63,6 +64,7 @@ typedef struct invar_loop {
     char name[INVAR_LEDGER_NAME_BYTES + 1];
     char folder[INVAR_PATH_SIZE];
     char ledger_path[INVAR_PATH_SIZE];
+    invar_facts facts; /* given along by whoever started it */
     invar_digest identity;
     bool evaluates;         /* while it trains */
     invar_digest eval_data; /* of all evaluation sets */
@@ -148,6 +150,18 @@ invar_status invar_loop_prepare(invar_loop *loop) INVAR_MUST_USE;
 invar_status invar_loop_learn(invar_loop_step *out, invar_loop *loop,
                               int64_t number) INVAR_MUST_USE;
 void invar_loop_step_release(invar_loop_step *step);
+
+/* ---- points.c -------------------------------------------------------------------------------- */
+
+/*
+ * The points of the chain that a finer one is computed from get their place before it: of tokens
+ * before the forward, then (`forward_done`) all of tokens before the backward.
+ */
+invar_status invar_loop_define_points(invar_loop *loop, bool forward_done) INVAR_MUST_USE;
+
+/* The values of the step's points, all of them. */
+invar_status invar_loop_points(invar_probe_result *out, invar_loop *loop,
+                               const invar_loop_step *step) INVAR_MUST_USE;
 
 /* ---- record.c -------------------------------------------------------------------------------- */
 

@@ -1,8 +1,8 @@
 /*
  * record.c - what a step was: digests, metrics, samples, as one entry of the ledger.
  *
- * Points of level 0 are in the order of docs/arithmetic.md, "The chain". Metrics have Miles' names
- * where the thing is the same; means are sums of doubles in index order, divided once.
+ * Metrics have Miles' names where the thing is the same; means are sums of doubles in index order,
+ * divided once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,142 +29,6 @@ typedef struct entry {
     invar_ledger_sample *samples;
     char (*rng)[INVAR_TRAIN_COORDS_SIZE];
 } entry;
-
-/* ---- points ---------------------------------------------------------------------------------- */
-
-typedef struct point {
-    const char *name, *phase, *op, *kind, *dtype;
-    int64_t shape[2];
-    size_t dims;
-    int64_t layer;
-} point;
-
-static invar_status define(int64_t *out, invar_loop *loop, const point *p)
-{
-    invar_ledger_point full = {.name = p->name,
-                               .phase = p->phase,
-                               .layer = p->layer,
-                               .op = p->op,
-                               .kind = p->kind,
-                               .dtype = p->dtype,
-                               .shape = p->shape,
-                               .dims = p->dims,
-                               .shards = 1};
-
-    return invar_probe_define(out, loop->probe, &full);
-}
-
-/* One number a response token, a shard a sample. */
-static invar_status token_point(invar_loop *loop, const invar_loop_step *step, const char *name,
-                                const char *phase, const char *op, const char *kind,
-                                const float *values)
-{
-    invar_flat *f = &loop->flat;
-    point p = {name, phase, op, kind, "f32", {-1, 0}, 1, -1};
-    int64_t begin = f->start[step->first], id;
-    invar_tensor tensor;
-
-    if (!values)
-        return INVAR_OK;
-    INVAR_TRY(define(&id, loop, &p));
-    tensor = invar_tensor_1d((void *)(values + begin), INVAR_DTYPE_F32,
-                             f->start[step->first + step->count] - begin);
-    return invar_probe_rows(loop->probe, id, &tensor,
-                            &(invar_segments){f->step_start, step->count});
-}
-
-static invar_status tokens_point(invar_loop *loop, const invar_loop_step *step)
-{
-    point p = {"batch.tokens", "rollout", "sample", "data", "i32", {-1, 0}, 1, -1};
-    int64_t id;
-
-    INVAR_TRY(define(&id, loop, &p));
-    for (int64_t i = 0; i < step->count; i++) {
-        const invar_rl_sample *s = &loop->batch.items[step->first + i];
-        int64_t ends[2] = {0, s->n_tokens};
-        invar_tensor tensor = invar_tensor_1d(s->tokens, INVAR_DTYPE_I32, s->n_tokens);
-        INVAR_TRY(invar_probe_rows(loop->probe, id, &tensor, &(invar_segments){ends, 1}));
-    }
-    return INVAR_OK;
-}
-
-static invar_status reward_point(invar_loop *loop, const invar_loop_step *step)
-{
-    point p = {"batch.reward", "rollout", "reward", "data", "f32", {-1, 0}, 1, -1};
-    invar_tensor tensor =
-        invar_tensor_1d(loop->flat.reward + step->first, INVAR_DTYPE_F32, step->count);
-    int64_t id;
-
-    INVAR_TRY(define(&id, loop, &p));
-    return invar_probe_whole(loop->probe, id, &tensor);
-}
-
-/* The op that makes a parameter's gradient. */
-static const char *gradient_op(invar_param_kind kind)
-{
-    switch (kind) {
-    case INVAR_PARAM_EMBEDDING: return "embedding.bwd";
-    case INVAR_PARAM_NORM: return "rmsnorm.bwd";
-    case INVAR_PARAM_BIAS: return "token.sum";
-    case INVAR_PARAM_EXPERT: return "moe.linear.dw";
-    default: return "linear.dw";
-    }
-}
-
-static invar_status param_points(invar_loop *loop, const invar_model *model,
-                                 const invar_grads *grads, const char *prefix)
-{
-    for (int pass = 0; pass < 2; pass++)
-        for (int64_t i = 0; i < model->n_params; i++) {
-            const invar_param *p = &model->params[i];
-            char name[INVAR_LEDGER_NAME_BYTES + 1];
-            point at = {name,
-                        pass ? "optimizer" : "backward",
-                        pass ? "adamw" : gradient_op(p->kind),
-                        pass ? "param" : "grad",
-                        "f32",
-                        {p->master.shape[0], p->cols},
-                        p->cols ? 2 : 1,
-                        p->layer};
-            int64_t id;
-
-            (void)snprintf(name, sizeof name, "%s%s.%s", prefix, pass ? "weight" : "grad", p->name);
-            INVAR_TRY(define(&id, loop, &at));
-            INVAR_TRY(invar_probe_whole(loop->probe, id, pass ? &p->master : &grads->of[i]));
-        }
-    return INVAR_OK;
-}
-
-static invar_status take_points(invar_probe_result *out, entry *e)
-{
-    invar_loop *loop = e->loop;
-    const invar_loop_step *step = e->step;
-    invar_flat *f = &loop->flat;
-
-    (void)invar_flat_batch(f, step->first, step->count); // the starts of this step's tokens
-    INVAR_TRY(tokens_point(loop, step));
-    INVAR_TRY(
-        token_point(loop, step, "rollout.logp", "rollout", "logprob.fwd", "logp", f->rollout_logp));
-    INVAR_TRY(reward_point(loop, step));
-    if (step->loss) {
-        INVAR_TRY(
-            token_point(loop, step, "score.logp", "forward", "logprob.fwd", "logp", f->score_logp));
-        INVAR_TRY(
-            token_point(loop, step, "ref.logp", "forward", "logprob.fwd", "logp", f->ref_logp));
-        INVAR_TRY(token_point(loop, step, "teacher.logp", "forward", "logprob.fwd", "logp",
-                              f->teacher_logp));
-        INVAR_TRY(
-            token_point(loop, step, "critic.values", "forward", "linear.fwd", "act", f->values));
-        INVAR_TRY(token_point(loop, step, "batch.advantage", "rollout", "advantage", "data",
-                              f->advantage));
-        INVAR_TRY(
-            token_point(loop, step, "train.logp", "forward", "logprob.fwd", "logp", f->train_logp));
-        INVAR_TRY(param_points(loop, loop->session.actor, loop->grads, ""));
-    }
-    if (step->value_loss)
-        INVAR_TRY(param_points(loop, loop->session.critic, loop->critic_grads, "critic."));
-    return invar_probe_finish(out, loop->probe);
-}
 
 /* ---- metrics --------------------------------------------------------------------------------- */
 
@@ -480,7 +344,7 @@ invar_status invar_loop_record(invar_loop *loop, const invar_loop_step *step)
     if (status == INVAR_OK)
         status = gather(e);
     if (status == INVAR_OK)
-        status = take_points(&points, e);
+        status = invar_loop_points(&points, e->loop, e->step);
     if (status == INVAR_OK)
         status = append(e, &points);
     invar_free(e->rng);

@@ -301,6 +301,8 @@ invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
 {
     *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
     name_run(loop);
+    if (!options->replay) // the recorded run has its own
+        INVAR_TRY(invar_facts_read(&loop->facts));
     INVAR_TRY(place_run(loop));
     return open_parts(loop);
 }
@@ -323,5 +325,6 @@ void invar_loop_close(invar_loop *loop)
     invar_grads_free(loop->critic_grads);
     invar_optimizer_free(loop->critic_optimizer);
     invar_ledger_close(loop->ledger);
+    invar_facts_release(&loop->facts);
     invar_session_close(&loop->session);
 }

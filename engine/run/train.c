@@ -107,29 +107,31 @@ static invar_status close_dump(invar_dump *dump, const invar_recipe *recipe)
     return INVAR_OK;
 }
 
-/* Layers are points, what they are made of is for those who look closer. */
-static invar_status take_point(void *payload, const char *point, int64_t layer,
-                               const invar_tensor *rows, const invar_segments *samples)
+/* Points of tokens have their place between the forward and the backward that is made of them. */
+static invar_status take_point(void *payload, const invar_forward_value *value)
 {
-    static const char *const points[] = {"embed", "attn", "mlp", "dx"};
-    invar_probe_view *view = payload;
+    invar_loop *loop = payload;
 
-    view->level = INVAR_PROBE_FULL;
-    for (size_t i = 0; i < sizeof points / sizeof *points; i++)
-        if (strcmp(point, points[i]) == 0)
-            view->level = INVAR_PROBE_POINT;
-    return invar_probe_take(view, point, layer, rows, samples);
+    if (value->backward && *loop->view.stream[1] == '\0')
+        INVAR_TRY(invar_loop_define_points(loop, true));
+    return invar_probe_take(&loop->view, value);
 }
 
 static invar_status learn(invar_loop_step *out, invar_loop *loop, int64_t number, invar_dump *dump)
 {
-    invar_forward_probe show = {take_point, &loop->view};
+    static const char *const forward[] = {"batch.tokens", NULL};
+    static const char *const backward[] = {
+        "train.logp",      "rollout.logp", "score.logp",    "ref.logp",
+        "batch.advantage", "batch.reward", "critic.values", NULL};
+    invar_forward_probe show = {take_point, loop};
     bool fine = invar_recipe_enum(loop->recipe, INVAR_KEY_DEBUG_DETERMINISM) > 0 || dump;
     invar_status status;
 
     loop->view =
-        (invar_probe_view){.probe = loop->probe, .prefix = "", .phase = "forward", .previous = -1};
+        (invar_probe_view){.probe = loop->probe, .prefix = "", .given = {forward, backward}};
     invar_probe_begin(loop->probe, dump);
+    if (fine)
+        INVAR_TRY(invar_loop_define_points(loop, false));
     invar_trace_step(loop->trace, loop->place.step);
     invar_trainer_probe(loop->trainer, fine ? &show : NULL);
     invar_trace_begin(loop->trace, "train");

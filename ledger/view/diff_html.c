@@ -2,18 +2,16 @@
  * diff_html.c - a diff as one page: no script, nothing to load, light and dark.
  *
  * templates/diff.html is the frame; a name in double braces stands for a section below or for an
- * embedded style sheet. Everything out of a ledger goes through text(), so none of it is markup.
+ * embedded style sheet. Everything out of a ledger goes through html.h, so none of it is markup.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <errno.h>
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "base/embedded.h"
 #include "ledger/view/diff_internal.h"
+#include "ledger/view/html.h"
 
 #include "base/invar_banned.h"
 
@@ -23,41 +21,6 @@ enum { ROWS = 2000, OPEN_ROWS = 200, PHASES = 16, LAYERS = 160 };
 extern const invar_embedded invar_diff_files[];
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
-
-static void text(FILE *f, const char *s)
-{
-    for (; *s; s++) {
-        switch (*s) {
-        case '<': fputs("&lt;", f); break;
-        case '>': fputs("&gt;", f); break;
-        case '&': fputs("&amp;", f); break;
-        case '"': fputs("&quot;", f); break;
-        case '\'': fputs("&#39;", f); break;
-        default: fputc(*s, f);
-        }
-    }
-}
-
-/* A cell; NULL: the side has nothing. */
-static void cell(FILE *f, const char *class, const char *s)
-{
-    fprintf(f, "<td class=\"%s%s\">", class, s ? "" : " none");
-    text(f, s ? s : "absent");
-    fputs("</td>", f);
-}
-
-static void cell_format(FILE *f, const char *class, const char *format, ...) INVAR_PRINTF(3, 4);
-
-static void cell_format(FILE *f, const char *class, const char *format, ...)
-{
-    char s[128];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(s, sizeof s, format, args);
-    va_end(args);
-    cell(f, class, s);
-}
 
 static void cell_digest(FILE *f, const invar_digest *d)
 {
@@ -104,18 +67,6 @@ static bool open_list(FILE *f, const char *title, size_t rows, int64_t equal,
     return rows > 0;
 }
 
-static void item(FILE *f, const char *term, const char *value)
-{
-    fprintf(f, "<div><dt>%s</dt><dd>", term);
-    text(f, value);
-    fputs("</dd></div>", f);
-}
-
-static void item_number(FILE *f, const char *term, int64_t value)
-{
-    fprintf(f, "<div><dt>%s</dt><dd>%" PRId64 "</dd></div>", term, value);
-}
-
 static void item_digest(FILE *f, const char *term, const invar_digest *d)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -146,24 +97,25 @@ static void put_headline(FILE *f, const invar_diff *diff)
 
     invar_diff_headline(headline, diff);
     rest = strstr(headline, ": "); // the tag above says the verdict
-    text(f, rest ? rest + 2 : headline);
+    invar_html_text(f, rest ? rest + 2 : headline);
 }
 
 static void put_side(FILE *f, const invar_diff *diff, const invar_diff_side *s, char letter)
 {
     fprintf(f, "<div class=\"card side-%c\"><h3><span class=\"letter\">%c</span> ", letter | 0x20,
             letter);
-    text(f, s->name);
+    invar_html_text(f, s->name);
     fputs("</h3><dl>", f);
-    item(f, "run", s->uuid);
-    item(f, "kind", s->kind);
+    invar_html_item(f, "run", s->uuid);
+    invar_html_item(f, "kind", s->kind);
     if (s->first_step < 0)
-        item(f, "steps", "none");
+        invar_html_item(f, "steps", "none");
     else
         fprintf(f, "<div><dt>steps</dt><dd>%" PRId64 " to %" PRId64 "</dd></div>", s->first_step,
                 s->last_step);
-    item_number(f, diff->self ? "segment" : "segments", diff->self ? s->seg : s->segments);
-    item(f, "ledger", s->ledger);
+    invar_html_item_number(f, diff->self ? "segment" : "segments",
+                           diff->self ? s->seg : s->segments);
+    invar_html_item(f, "ledger", s->ledger);
     if (diff->step >= 0) {
         item_digest(f, "root", &s->root);
         item_digest(f, "chain", &s->chain);
@@ -202,9 +154,9 @@ static void put_steps(FILE *f, const invar_diff *diff)
             at > 60 ? " left" : "", at, diff->step, diff->common_first, diff->common_last,
             diff->roots_differ ? "Found by binary search over the chains."
                                : "Their tensors are equal.");
-    item(f, "same data", diff->same_batch ? "yes" : "no");
-    item(f, "same rng", diff->same_rng ? "yes" : "no");
-    item(f, "same weights", diff->same_weights ? "yes (version)" : "no (version)");
+    invar_html_item(f, "same data", diff->same_batch ? "yes" : "no");
+    invar_html_item(f, "same rng", diff->same_rng ? "yes" : "no");
+    invar_html_item(f, "same weights", diff->same_weights ? "yes (version)" : "no (version)");
     fputs("</dl></section>\n", f);
 }
 
@@ -218,17 +170,17 @@ static void put_culprit(FILE *f, const invar_diff *diff)
           "execution whose inputs are equal and whose value is not.</p>"
           "<div class=\"culprit\"><h3>",
           f);
-    text(f, p->name);
+    invar_html_text(f, p->name);
     fprintf(f, "</h3><span class=\"tag good\">%" PRId64 " input%s equal%s</span>", p->inputs,
             p->inputs == 1 ? "" : "s", p->bridged ? " where both have them" : "");
     fputs("<span class=\"tag bad\">value differs</span><dl class=\"wide\">", f);
-    item(f, "phase", p->phase);
+    invar_html_item(f, "phase", p->phase);
     if (p->layer >= 0)
-        item_number(f, "layer", p->layer);
-    item(f, "op", p->op);
-    item(f, "kind", p->kind);
-    item(f, "dtype", p->dtype);
-    item(f, "shape", p->shape);
+        invar_html_item_number(f, "layer", p->layer);
+    invar_html_item(f, "op", p->op);
+    invar_html_item(f, "kind", p->kind);
+    invar_html_item(f, "dtype", p->dtype);
+    invar_html_item(f, "shape", p->shape);
     item_digest(f, "A", &p->a);
     item_digest(f, "B", &p->b);
     fputs("</dl></div></section>\n", f);
@@ -306,7 +258,7 @@ static void put_chart(FILE *f, const invar_diff *diff)
     fputs("</tr></thead><tbody>", f);
     for (int i = 0; i < c.n_phases; i++) {
         fputs("<tr><th>", f);
-        text(f, c.phases[i]);
+        invar_html_text(f, c.phases[i]);
         fputs("</th>", f);
         for (int k = 0; k < c.n_columns; k++)
             put_tally(f, &c.cells[i][k]);
@@ -338,23 +290,23 @@ static void put_points(FILE *f, const invar_diff *diff)
     for (size_t i = 0; i < diff->n_points && i < ROWS; i++) {
         const invar_diff_point *p = &diff->points[i];
         fprintf(f, "<tr%s>", p == diff->culprit ? " class=\"first\"" : "");
-        cell(f, "name", p->name);
-        cell(f, "", p->phase);
+        invar_html_cell(f, "name", p->name);
+        invar_html_cell(f, "", p->phase);
         if (p->layer >= 0)
-            cell_format(f, "", "%" PRId64, p->layer);
+            invar_html_cell_format(f, "", "%" PRId64, p->layer);
         else
-            cell(f, "", "");
-        cell(f, "", p->op);
-        cell(f, "", p->kind);
+            invar_html_cell(f, "", "");
+        invar_html_cell(f, "", p->op);
+        invar_html_cell(f, "", p->kind);
         fputs("<td>", f);
-        text(f, p->dtype);
+        invar_html_text(f, p->dtype);
         fputs(" ", f);
-        text(f, p->shape);
+        invar_html_text(f, p->shape);
         fputs("</td>", f);
         cell_digest(f, &p->a);
         cell_digest(f, &p->b);
-        cell_format(f, "", "%s%s%s", p->born ? "begins here" : "", p->born && p->level ? ", " : "",
-                    p->level ? "not in the root" : "");
+        invar_html_cell_format(f, "", "%s%s%s", p->born ? "begins here" : "",
+                               p->born && p->level ? ", " : "", p->level ? "not in the root" : "");
         fputs("</tr>", f);
     }
     close_table(f, diff->n_points);
@@ -372,10 +324,10 @@ static void put_changes(FILE *f, const invar_diff *diff)
     open_table(f, "Structure", diff->n_changes, note, heads);
     for (size_t i = 0; i < diff->n_changes && i < ROWS; i++) {
         fputs("<tr>", f);
-        cell(f, "name", diff->changes[i].point);
-        cell(f, "", diff->changes[i].what);
-        cell(f, "value", diff->changes[i].a);
-        cell(f, "value", diff->changes[i].b);
+        invar_html_cell(f, "name", diff->changes[i].point);
+        invar_html_cell(f, "", diff->changes[i].what);
+        invar_html_cell(f, "value", diff->changes[i].a);
+        invar_html_cell(f, "value", diff->changes[i].b);
         fputs("</tr>", f);
     }
     close_table(f, diff->n_changes);
@@ -392,7 +344,7 @@ static void put_number(FILE *f, bool present, double value)
         fprintf(f, "<td class=\"num\">%s<br><small class=\"mono none\">%016" PRIx64 "</small></td>",
                 decimal, bits);
     else
-        cell(f, "num", NULL);
+        invar_html_cell(f, "num", NULL);
 }
 
 static void put_metrics(FILE *f, const invar_diff *diff)
@@ -405,11 +357,11 @@ static void put_metrics(FILE *f, const invar_diff *diff)
     for (size_t i = 0; i < diff->n_metrics && i < ROWS; i++) {
         const invar_diff_metric *m = &diff->metrics[i];
         fputs("<tr>", f);
-        cell(f, "name", m->name);
+        invar_html_cell(f, "name", m->name);
         put_number(f, m->in_a, m->a);
         put_number(f, m->in_b, m->b);
         invar_diff_distance(distance, m->ulp);
-        cell(f, "num", distance);
+        invar_html_cell(f, "num", distance);
         fputs("</tr>", f);
     }
     close_table(f, diff->n_metrics);
@@ -425,8 +377,8 @@ static void put_samples(FILE *f, const invar_diff *diff)
         const invar_diff_sample *s = &diff->samples[i];
         const char *comma = "";
         fputs("<tr>", f);
-        cell_format(f, "", "%" PRId64, s->idx);
-        cell_format(f, "", "%" PRId64, s->in_a ? s->prompt_a : s->prompt_b);
+        invar_html_cell_format(f, "", "%" PRId64, s->idx);
+        invar_html_cell_format(f, "", "%" PRId64, s->in_a ? s->prompt_a : s->prompt_b);
         fputs("<td>", f);
         if (!s->in_a || !s->in_b)
             fprintf(f, "only in %c", s->in_a ? 'A' : 'B');
@@ -449,10 +401,10 @@ static void put_facts(FILE *f, const invar_diff *diff)
         return;
     for (size_t i = 0; i < diff->n_facts && i < ROWS; i++) {
         fputs("<tr>", f);
-        cell(f, "none", diff->facts[i].scope);
-        cell(f, "", diff->facts[i].key);
-        cell(f, "value", diff->facts[i].a);
-        cell(f, "value", diff->facts[i].b);
+        invar_html_cell(f, "none", diff->facts[i].scope);
+        invar_html_cell(f, "", diff->facts[i].key);
+        invar_html_cell(f, "value", diff->facts[i].a);
+        invar_html_cell(f, "value", diff->facts[i].b);
         fputs("</tr>", f);
     }
     close_table(f, diff->n_facts);
@@ -461,14 +413,14 @@ static void put_facts(FILE *f, const invar_diff *diff)
 static void put_compared(FILE *f, const invar_diff *diff)
 {
     fputs("<section><h2>What was compared</h2><dl class=\"wide counts\">", f);
-    item_number(f, "steps", diff->steps_compared);
-    item_number(f, "points", diff->points_equal + (int64_t)diff->n_points);
-    item_number(f, "metrics", diff->metrics_equal + (int64_t)diff->n_metrics);
-    item_number(f, "samples", diff->samples_equal + (int64_t)diff->n_samples);
-    item_number(f, "replies", diff->replies_equal + diff->replies_different);
-    item_number(f, "replies that differ", diff->replies_different);
-    item_number(f, "steps only in A", diff->only_a);
-    item_number(f, "steps only in B", diff->only_b);
+    invar_html_item_number(f, "steps", diff->steps_compared);
+    invar_html_item_number(f, "points", diff->points_equal + (int64_t)diff->n_points);
+    invar_html_item_number(f, "metrics", diff->metrics_equal + (int64_t)diff->n_metrics);
+    invar_html_item_number(f, "samples", diff->samples_equal + (int64_t)diff->n_samples);
+    invar_html_item_number(f, "replies", diff->replies_equal + diff->replies_different);
+    invar_html_item_number(f, "replies that differ", diff->replies_different);
+    invar_html_item_number(f, "steps only in A", diff->only_a);
+    invar_html_item_number(f, "steps only in B", diff->only_b);
     fputs("</dl></section>\n", f);
 }
 
@@ -483,7 +435,7 @@ static void put_next(FILE *f, const invar_diff *diff)
             diff->roots_differ ? "To find the elements that differ, execute the step again."
                                : "To see the numbers beside the tensors.");
     for (int i = 0; i < count; i++) {
-        text(f, lines[i]);
+        invar_html_text(f, lines[i]);
         fputc('\n', f);
     }
     fputs("</pre></section>\n", f);
@@ -502,35 +454,18 @@ static const struct {
     {"compared", put_compared}, {"next", put_next},
 };
 
-static bool is(const char *name, const char *text, size_t bytes)
-{
-    return strlen(name) == bytes && memcmp(name, text, bytes) == 0;
-}
-
-static void put_named(FILE *f, const invar_diff *diff, const char *name, size_t bytes)
+static bool put_named(FILE *f, const void *data, const char *name)
 {
     for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        if (is(sections[i].name, name, bytes)) {
-            sections[i].put(f, diff);
-            return;
+        if (strcmp(sections[i].name, name) == 0) {
+            sections[i].put(f, data);
+            return true;
         }
     }
-    for (const invar_embedded *file = invar_diff_files; file->name; file++)
-        if (is(file->name, name, bytes))
-            fwrite(file->text, 1, file->bytes, f);
+    return false;
 }
 
 invar_status invar_diff_html(FILE *stream, const invar_diff *diff)
 {
-    const char *at = invar_diff_files->text, *open, *close;
-
-    while ((open = strstr(at, "{{")) != NULL && (close = strstr(open, "}}")) != NULL) {
-        fwrite(at, 1, (size_t)(open - at), stream);
-        put_named(stream, diff, open + 2, (size_t)(close - open - 2));
-        at = close + 2;
-    }
-    fputs(at, stream);
-    if (fflush(stream) != 0 || ferror(stream))
-        return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the page: %s", strerror(errno));
-    return INVAR_OK;
+    return invar_html_write(stream, invar_diff_files, put_named, diff);
 }

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/probe/probe.h"
+#include "engine/probe/view.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -328,23 +328,138 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
 
 /* ---- the forward and the ledger -------------------------------------------------------------- */
 
+/* A pass of two layers and back, whose values are all the same rows. */
 static void show_pass(invar_probe_view *view, const invar_tensor *x, const invar_segments *samples)
 {
-    assert_ok(invar_probe_take(view, "embedding", -1, x, samples));
-    for (int64_t layer = 0; layer < 2; layer++) {
-        assert_ok(invar_probe_take(view, "attn.out", layer, x, samples));
-        assert_ok(invar_probe_take(view, "mlp.out", layer, x, samples));
+    static const invar_forward_value values[] = {
+        {"embed", -1, "embedding.fwd", false, true, {NULL}, NULL, NULL},
+        {"norm", 0, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL},
+        {"q", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL},
+        {"k", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL},
+        {"mlp", 0, "add", false, true, {"in", "q", "k"}, NULL, NULL},
+        {"mlp", 1, "add", false, true, {"in"}, NULL, NULL},
+        {"head.norm", -1, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL},
+        {"head.dx", -1, "rmsnorm.bwd", true, true, {NULL}, NULL, NULL},
+        {"dx", 1, "add", true, true, {"d", "in"}, NULL, NULL},
+        {"dq", 0, "linear.dx", true, false, {"d", "q"}, NULL, NULL},
+    };
+
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        invar_forward_value value = values[i];
+        value.rows = x;
+        value.samples = samples;
+        assert_ok(invar_probe_take(view, &value));
     }
+}
+
+static const char *const tokens[] = {"tokens", NULL}, *const loss[] = {"nobody knows", NULL};
+
+/* What all else is made of. */
+static void define_tokens(invar_probe *probe)
+{
+    invar_ledger_point point = {.name = "tokens",
+                                .phase = "rollout",
+                                .layer = -1,
+                                .op = "sample",
+                                .kind = "data",
+                                .dtype = "i32",
+                                .shape = (const int64_t[]){4},
+                                .dims = 1,
+                                .shards = 1};
+    int64_t number;
+
+    assert_ok(invar_probe_define(&number, probe, &point));
+    assert_int_equal(number, 0);
+    assert_ok(invar_probe_bytes(probe, number, "abcd", 4));
+}
+
+/* A point as "name phase kind op level input input". */
+static void tell_point(char out[200], const invar_probe_result *result, int64_t i)
+{
+    const invar_ledger_point *p = &result->points[i];
+    int used =
+        snprintf(out, 200, "%s %s %s %s %d", p->name, p->phase, p->kind, p->op, (int)p->level);
+
+    for (size_t k = 0; k < p->n_inputs; k++)
+        used += snprintf(out + used, 200 - (size_t)used, " %s", result->points[p->inputs[k]].name);
+}
+
+static void assert_points(const invar_probe_result *result, const char *const *expected,
+                          int64_t count)
+{
+    char text[200];
+
+    assert_int_equal(result->count, count);
+    for (int64_t i = 0; i < count; i++) {
+        tell_point(text, result, i);
+        assert_string_equal(text, expected[i]);
+    }
+}
+
+/* What is computed from what; a point above the level stands for what it is computed from. */
+static void test_engine_probe__points_know_what_they_are_computed_from(void **state)
+{
+    static const char *const full[] = {"tokens rollout data sample 0",
+                                       "embed forward act embedding.fwd 1 tokens",
+                                       "layer.0.norm forward act rmsnorm.fwd 2 embed",
+                                       "layer.0.q forward act linear.fwd 2 layer.0.norm",
+                                       "layer.0.k forward act linear.fwd 2 layer.0.norm",
+                                       "layer.0.mlp forward act add 1 embed layer.0.q layer.0.k",
+                                       "layer.1.mlp forward act add 1 layer.0.mlp",
+                                       "head.norm forward act rmsnorm.fwd 2 layer.1.mlp",
+                                       "head.dx backward grad rmsnorm.bwd 1",
+                                       "layer.1.dx backward grad add 1 head.dx layer.0.mlp",
+                                       "layer.0.dq backward grad linear.dx 2 layer.1.dx layer.0.q"};
+    static const char *const coarse[] = {"tokens rollout data sample 0",
+                                         "embed forward act embedding.fwd 1 tokens",
+                                         "layer.0.mlp forward act add 1 embed",
+                                         "layer.1.mlp forward act add 1 layer.0.mlp",
+                                         "head.dx backward grad rmsnorm.bwd 1",
+                                         "layer.1.dx backward grad add 1 head.dx layer.0.mlp",
+                                         "after optimizer opt adamw 0 layer.1.dx embed"};
+    static const char *const inputs[] = {"layer.0.dq", "layer.0.k", NULL};
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
+    const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
+    invar_ledger_point after = {.name = "after",
+                                .phase = "optimizer",
+                                .layer = -1,
+                                .op = "adamw",
+                                .kind = "opt",
+                                .dtype = "bf16",
+                                .shape = (const int64_t[]){4, 8},
+                                .dims = 2,
+                                .shards = 1};
+
+    (void)state;
+    for (int64_t level = 1; level <= 2; level++) {
+        invar_probe *probe = fresh(level);
+        invar_probe_view view = {probe, "", {tokens, loss}, {"", ""}};
+        invar_probe_result result;
+        int64_t number;
+        invar_probe_begin(probe, NULL);
+        define_tokens(probe);
+        for (int pass = 0; pass < 2; pass++)
+            show_pass(&view, &x, &samples);
+        if (level == 1) {
+            assert_ok(invar_probe_define_from(&number, probe, &after, inputs));
+            assert_ok(invar_probe_whole(probe, number, &x));
+        }
+        assert_ok(invar_probe_finish(&result, probe));
+        if (level == 1)
+            assert_points(&result, coarse, 7);
+        else
+            assert_points(&result, full, 11);
+        invar_probe_free(probe);
+    }
+    invar_test_free(&x);
 }
 
 static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void **state)
 {
-    static const char *const names[] = {"embedding", "layer.0.attn.out", "layer.0.mlp.out",
-                                        "layer.1.attn.out", "layer.1.mlp.out"};
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
     const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_probe *probe = fresh(1);
-    invar_probe_view view = {probe, "", "forward", 1, -1};
+    invar_probe_view view = {probe, "critic.", {tokens, loss}, {"", ""}};
     char path[sizeof folder + 16];
     invar_probe_result result;
     invar_ledger *ledger;
@@ -357,10 +472,9 @@ static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void *
         &(invar_ledger_run){.name = "a", .kind = "train", .circumstances = {.bare = true}}));
     for (int64_t step = 0; step < 2; step++) {
         invar_probe_begin(probe, NULL);
-        for (int pass = 0; pass < 3; pass++) {
-            view.previous = -1;
+        define_tokens(probe);
+        for (int pass = 0; pass < 3; pass++)
             show_pass(&view, &x, &samples);
-        }
         assert_ok(invar_probe_finish(&result, probe));
         assert_int_equal(result.changed, step == 0);
         if (result.changed)
@@ -368,18 +482,12 @@ static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void *
         assert_ok(invar_ledger_append(
             ledger, &(invar_ledger_step){.step = step, .digests = result.digests}));
     }
-    assert_int_equal(result.count, 5);
-    for (int64_t i = 0; i < 5; i++) {
-        const invar_ledger_point *p = &result.points[i];
-        assert_string_equal(p->name, names[i]);
-        assert_int_equal(p->layer, i == 0 ? -1 : (i - 1) / 2);
-        assert_int_equal(p->n_inputs, i > 0);
-        if (i > 0)
-            assert_int_equal(p->inputs[0], i - 1);
-        assert_string_equal(p->dtype, "bf16");
-        assert_int_equal(p->shape[0], -1);
-        assert_int_equal(p->shape[1], 8);
-    }
+    assert_int_equal(result.count, 6);
+    assert_string_equal(result.points[2].name, "critic.layer.0.mlp");
+    assert_int_equal(result.points[2].layer, 0);
+    assert_string_equal(result.points[2].dtype, "bf16");
+    assert_int_equal(result.points[2].shape[0], -1);
+    assert_int_equal(result.points[2].shape[1], 8);
     invar_ledger_close(ledger);
     invar_probe_free(probe);
     invar_test_free(&x);
@@ -390,7 +498,7 @@ static void test_engine_probe__the_dump_sees_points_above_the_level(void **state
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
     const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_probe *probe = fresh(INVAR_PROBE_STEP);
-    invar_probe_view view = {probe, "", "forward", 1, -1};
+    invar_probe_view view = {probe, "", {tokens, loss}, {"", ""}};
     char path[sizeof folder + 64];
     invar_probe_result result;
     invar_dump *dump;
@@ -398,17 +506,17 @@ static void test_engine_probe__the_dump_sees_points_above_the_level(void **state
 
     (void)state;
     snprintf(path, sizeof path, "%s/dump", folder);
-    assert_ok(invar_dump_new(&dump, path, "layer.1.*"));
+    assert_ok(invar_dump_new(&dump, path, "layer.0.*"));
     invar_probe_begin(probe, dump);
     show_pass(&view, &x, &samples);
     show_pass(&view, &x, &samples);
     assert_ok(invar_probe_finish(&result, probe));
     assert_int_equal(result.count, 0);
     assert_ok(invar_dump_finish(&count, dump));
-    assert_int_equal(count, 2);
-    snprintf(path, sizeof path, "%s/dump/layer.1.mlp.out.npy", folder);
+    assert_int_equal(count, 5);
+    snprintf(path, sizeof path, "%s/dump/layer.0.mlp.npy", folder);
     assert_int_equal(access(path, R_OK), 0);
-    snprintf(path, sizeof path, "%s/dump/layer.0.mlp.out.npy", folder);
+    snprintf(path, sizeof path, "%s/dump/layer.1.mlp.npy", folder);
     assert_int_not_equal(access(path, R_OK), 0);
     invar_dump_free(dump);
     invar_probe_free(probe);
@@ -425,6 +533,7 @@ int main(void)
         cmocka_unit_test(test_engine_probe__levels_above_are_ignored),
         cmocka_unit_test(test_engine_probe__a_point_without_value_is_named),
         cmocka_unit_test(test_engine_probe__refuses_what_does_not_fit),
+        cmocka_unit_test(test_engine_probe__points_know_what_they_are_computed_from),
         cmocka_unit_test(test_engine_probe__a_forward_makes_points_that_a_ledger_takes),
         cmocka_unit_test(test_engine_probe__the_dump_sees_points_above_the_level),
     };

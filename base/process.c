@@ -1,0 +1,73 @@
+/*
+ * process.c - what every part that starts programs needs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // pipe2
+
+#include "base/process.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+int64_t invar_process_clock_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+int invar_process_above(int fd)
+{
+    int moved, code;
+
+    if (fd < 0 || fd > STDERR_FILENO)
+        return fd;
+    moved = fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+    code = errno;
+    close(fd);
+    errno = code;
+    return moved;
+}
+
+int invar_process_pipe(int ends[2])
+{
+    int code;
+
+    if (pipe2(ends, O_CLOEXEC) != 0)
+        return errno;
+    ends[0] = invar_process_above(ends[0]);
+    code = ends[0] < 0 ? errno : 0;
+    ends[1] = invar_process_above(ends[1]);
+    return ends[1] < 0 ? errno : code;
+}
+
+void invar_process_tail_add(invar_process_tail *tail, const char *block, size_t bytes)
+{
+    const size_t most = INVAR_PROCESS_TAIL_BYTES;
+    size_t keep = bytes < most ? bytes : most, room = most - keep;
+    size_t old = tail->used < room ? tail->used : room;
+
+    memmove(tail->bytes, tail->bytes + tail->used - old, old);
+    memcpy(tail->bytes + old, block + bytes - keep, keep);
+    tail->used = old + keep;
+}
+
+void invar_process_last_words(char *out, size_t size, const invar_process_tail *tail)
+{
+    size_t end = tail->used, begin;
+
+    while (end > 0 && strchr(" \t\r\n", tail->bytes[end - 1]))
+        end--;
+    for (begin = end; begin > 0 && !strchr("\r\n", tail->bytes[begin - 1]); begin--)
+        continue;
+    invar_text_quote(out, size, tail->bytes + begin, end - begin);
+}

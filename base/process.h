@@ -1,0 +1,42 @@
+/*
+ * process.h - what every part that starts programs needs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_PROCESS_H
+#define INVAR_BASE_PROCESS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Milliseconds of a clock that nobody sets; for deadlines. */
+int64_t invar_process_clock_ms(void);
+
+/* A pipe whose ends are above the standard streams, whatever of those is closed, and are closed by
+   exec. Returns 0 or errno. */
+int invar_process_pipe(int ends[2]);
+
+/* The descriptor moved above the standard streams in the same way; -1 stays -1, with its errno. */
+int invar_process_above(int fd);
+
+#define INVAR_PROCESS_TAIL_BYTES 512
+
+/* The end of what a program says, for a message about its death. Zeroed by the caller. */
+typedef struct invar_process_tail {
+    size_t used;
+    char bytes[INVAR_PROCESS_TAIL_BYTES];
+} invar_process_tail;
+
+void invar_process_tail_add(invar_process_tail *tail, const char *block, size_t bytes);
+
+/* Its last line that is not blank, as one harmless line; "": none. `size` is the room, >= 4. */
+void invar_process_last_words(char *out, size_t size, const invar_process_tail *tail);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

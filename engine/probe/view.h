@@ -1,0 +1,34 @@
+/*
+ * view.h - what a forward and its backward show, as points of a probe.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROBE_VIEW_H
+#define INVAR_ENGINE_PROBE_VIEW_H
+
+#include "engine/model/forward.h"
+#include "engine/probe/probe.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/*
+ * For invar_forward_probe: `take` is invar_probe_take, `payload` a view. The point is
+ * PREFIX "layer." LAYER "." POINT, or PREFIX POINT where the layer is -1. The residual stream is of
+ * level INVAR_PROBE_POINT, everything else of INVAR_PROBE_FULL.
+ */
+typedef struct invar_probe_view {
+    invar_probe *probe;
+    const char *prefix; /* "", "critic.", ... */
+    /* What the forward and the backward begin with: names of points, NULL after the last. */
+    const char *const *given[2];
+    char stream[2][INVAR_LEDGER_NAME_BYTES + 1]; /* where they stand; "" at first */
+} invar_probe_view;
+
+invar_status invar_probe_take(void *view, const invar_forward_value *value) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

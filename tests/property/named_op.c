@@ -1,0 +1,250 @@
+/*
+ * named_op.c - an op that computes something else is named by the first point that differs.
+ *
+ * For every op of a training step, a device whose op flips a bit in every row of its result. The
+ * points of the step are then compared as a diff does: the first one that differs has that op, its
+ * inputs are equal, and every op that has no point makes gradients of parameters alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "engine/probe/view.h"
+#include "engine/train/trainer.h"
+#include "tests/model.h"
+
+enum { SAMPLES = 5, LONGEST = 6, MOST = 256, POINTS = 400 };
+
+/* ---- a device that is wrong in one op -------------------------------------------------------- */
+
+static invar_op planted;
+static invar_backend wrong; /* the backend of the CPU but for that op */
+static int64_t runs;        /* of the planted op */
+
+/* Which of an op's results, as its arguments begin with them. */
+static const invar_tensor *result_of(const void *args)
+{
+    return (const invar_tensor *)args + (planted == INVAR_OP_MOE_ROUTE_FWD); // its ids stay
+}
+
+static invar_status run_wrong(const invar_device *dev, const void *args, void *workspace)
+{
+    const invar_tensor *t = result_of(args);
+    size_t bits = (size_t)invar_dtype_bits(t->dtype);
+    unsigned char flip = invar_dtype_scale_block(t->dtype) ? 0x80 : 1; // a code must stay a number
+
+    INVAR_TRY(invar_backend_cpu()->ops[planted].run(dev, args, workspace));
+    for (int64_t i = 0; i < t->shape[0]; i++)
+        ((unsigned char *)t->data)[(size_t)i * (size_t)t->row_stride * bits / 8] ^= flip;
+    runs++;
+    return INVAR_OK;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+typedef struct outcome {
+    invar_probe *probe;
+    invar_probe_result points;
+    invar_digest digests[POINTS];
+    float now[MOST], entropy[MOST];
+    invar_grads *grads;
+} outcome;
+
+/* A loss whose derivatives depend on the log-probabilities. */
+static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
+                             const float *entropy, float *dnow, float *dentropy)
+{
+    const invar_rl_sample *samples = payload;
+    int64_t tokens = invar_trainer_tokens(samples + first, count);
+
+    (void)dentropy;
+    (void)entropy;
+    for (int64_t i = 0; i < tokens; i++)
+        dnow[i] = now[i] + (float)i;
+    return INVAR_OK;
+}
+
+static void learn(outcome *out, const invar_model *model, const invar_rl_samples *samples,
+                  const invar_device *dev, int64_t level)
+{
+    invar_trainer_options options = {.plan = {.unit = 1, .micro_batch = 2}, .temperature = 1.0f};
+    invar_trainer_loss loss = {run_loss, samples->items, false};
+    invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
+    invar_probe_options probe = {.level = level};
+    invar_probe_view view = {.prefix = ""};
+    invar_forward_probe show = {invar_probe_take, &view};
+    invar_trainer *trainer = NULL;
+
+    memset(out, 0, sizeof *out);
+    assert_ok(invar_probe_new(&out->probe, &probe));
+    view.probe = out->probe;
+    invar_probe_begin(out->probe, NULL);
+    assert_ok(invar_grads_new(&out->grads, model));
+    invar_grads_zero(out->grads);
+    assert_ok(invar_trainer_new(&trainer, dev, &options));
+    invar_trainer_probe(trainer, &show);
+    assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, out->grads,
+                                  &result));
+    assert_true(result.micro_batches > 1);
+    invar_trainer_free(trainer);
+    assert_ok(invar_probe_finish(&out->points, out->probe));
+    assert_true(out->points.count > 5 && out->points.count <= POINTS);
+    memcpy(out->digests, out->points.digests, (size_t)out->points.count * sizeof *out->digests);
+}
+
+static void release(outcome *o)
+{
+    invar_probe_free(o->probe);
+    invar_grads_free(o->grads);
+}
+
+/* ---- the property ---------------------------------------------------------------------------- */
+
+/* Makes parameters' gradients and nothing else: the run's own points have those. */
+static bool makes_gradients(invar_op op)
+{
+    return op == INVAR_OP_LINEAR_DW || op == INVAR_OP_MOE_LINEAR_DW || op == INVAR_OP_TOKEN_SUM ||
+           op == INVAR_OP_EMBEDDING_BWD;
+}
+
+static bool differs(const outcome *a, const outcome *b, int64_t point)
+{
+    return !invar_digest_equal(&a->digests[point], &b->digests[point]);
+}
+
+static const invar_ledger_point *first_point(const outcome *right, const outcome *other)
+{
+    int64_t first = 0;
+
+    assert_int_equal(right->points.count, other->points.count);
+    while (first < right->points.count && !differs(right, other, first))
+        first++;
+    return first < right->points.count ? &right->points.points[first] : NULL;
+}
+
+static void assert_named(const outcome *right, const outcome *other, const char *what)
+{
+    const invar_ledger_point *p = first_point(right, other);
+    const char *op = invar_op_name(planted);
+
+    if (!p && !makes_gradients(planted))
+        fail_msg("%s: no point differs with another %s", what, op);
+    if (!p)
+        return;
+    // log-probabilities are points of the run; here the loss that is made of them shows
+    if (strcmp(p->op, planted == INVAR_OP_LOGPROB_FWD ? "loss" : op) != 0)
+        fail_msg("%s: another %s shows first at %s, which is of %s", what, op, p->name, p->op);
+    for (size_t i = 0; i < p->n_inputs; i++)
+        assert_false(differs(right, other, p->inputs[i]));
+}
+
+static bool gradients_differ(const outcome *a, const outcome *b, const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (invar_tensors_differ(&a->grads->of[i], &b->grads->of[i]))
+            return true;
+    return false;
+}
+
+/* How many ops the step uses. */
+static int sweep(invar_test_model kind, invar_format format, const invar_device *dev)
+{
+    invar_model *model = invar_test_model_new(kind, format, 3, dev);
+    invar_device bad = *dev;
+    invar_rl_samples samples = {0};
+    outcome right, other;
+    int used = 0;
+
+    invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
+    learn(&right, model, &samples, dev, INVAR_PROBE_FULL);
+    learn(&other, model, &samples, dev, INVAR_PROBE_FULL); // a control: nothing is planted
+    for (int64_t i = 0; i < right.points.count; i++)
+        assert_false(differs(&right, &other, i));
+    assert_false(gradients_differ(&right, &other, model));
+    release(&other);
+    bad.backend = &wrong;
+    for (planted = 0; planted < INVAR_OP_COUNT; planted++) {
+        if (planted == INVAR_OP_MOE_PLAN) // an order of rows, no numbers
+            continue;
+        wrong = *invar_backend_cpu();
+        wrong.ops[planted].run = run_wrong;
+        runs = 0;
+        learn(&other, model, &samples, &bad, INVAR_PROBE_FULL);
+        if (runs) {
+            assert_named(&right, &other, invar_test_model_name(kind));
+            if (makes_gradients(planted)) // elsewhere a bit may vanish when it is rounded
+                assert_true(gradients_differ(&right, &other, model));
+            used++;
+        }
+        release(&other);
+    }
+    release(&right);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+    return used;
+}
+
+static void test_named_op__dense(void **state)
+{
+    const invar_device *dev = *state;
+
+    assert_int_equal(sweep(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, dev), 16);
+}
+
+static void test_named_op__bias(void **state)
+{
+    const invar_device *dev = *state;
+
+    assert_int_equal(sweep(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_FP32, dev), 17);
+}
+
+static void test_named_op__experts(void **state)
+{
+    const invar_device *dev = *state;
+
+    assert_int_equal(sweep(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, dev), 25);
+}
+
+static void test_named_op__quantised(void **state)
+{
+    const invar_device *dev = *state;
+
+    assert_int_equal(sweep(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8, dev), 17);
+    assert_int_equal(sweep(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_MXFP8, dev), 18);
+}
+
+/* A control: without the finer points another op is named. */
+static void test_named_op__needs_the_finer_points(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
+    invar_device bad = *dev;
+    invar_rl_samples samples = {0};
+    outcome right, other;
+
+    planted = INVAR_OP_SWIGLU_FWD;
+    wrong = *invar_backend_cpu();
+    wrong.ops[planted].run = run_wrong;
+    bad.backend = &wrong;
+    invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
+    learn(&right, model, &samples, dev, INVAR_PROBE_POINT);
+    learn(&other, model, &samples, &bad, INVAR_PROBE_POINT);
+    assert_string_equal(first_point(&right, &other)->op, "add");
+    release(&right);
+    release(&other);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_named_op__dense),
+        cmocka_unit_test(test_named_op__bias),
+        cmocka_unit_test(test_named_op__experts),
+        cmocka_unit_test(test_named_op__quantised),
+        cmocka_unit_test(test_named_op__needs_the_finer_points),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
