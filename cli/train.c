@@ -13,16 +13,18 @@
 #include "base/progress.h"
 #include "base/term.h"
 #include "cli/flags.h"
-#include "cli/golden.h"
 #include "cli/ledger.h"
 #include "cli/live.h"
 #include "cli/output.h"
 #include "cli/plain.h"
 #include "cli/rows.h"
 #include "engine/config/config.h"
+#include "ledger/view/golden.h"
 #include "ledger/view/report.h"
 
 #include "base/invar_banned.h"
+
+#define GENERATOR "invar " INVAR_VERSION ", train"
 
 typedef struct settings {
     const char *golden;
@@ -83,20 +85,63 @@ static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_s
 /* What became of the comparison with a golden. */
 typedef struct comparison {
     const char *word; /* NULL: there was none */
-    invar_golden_verdict v;
+    invar_golden_comparison v;
+    char place[INVAR_GOLDEN_HEADLINE]; /* where they part; "": nowhere, or nobody knows */
 } comparison;
+
+/* From the points beside the golden, where there are some of it. */
+static invar_status localise(comparison *out, const char *path, const invar_golden *golden,
+                             invar_ledger *ledger, int64_t run)
+{
+    invar_golden_points *was = NULL, *is = NULL;
+    char beside[INVAR_PATH_SIZE];
+    invar_golden_place place;
+    invar_status status;
+
+    INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
+    if (!invar_path_exists(beside))
+        return INVAR_OK;
+    status = invar_golden_points_read(&was, beside);
+    if (status == INVAR_OK && invar_golden_points_fit(was, golden)) {
+        status = invar_golden_points_of_run(&is, ledger, run);
+        if (status == INVAR_OK)
+            status = invar_golden_localise(&place, was, is, out->v.first);
+        if (status == INVAR_OK)
+            invar_golden_place_tell(out->place, &place, out->v.first);
+    }
+    invar_golden_points_free(was);
+    invar_golden_points_free(is);
+    return status;
+}
+
+static invar_status compare(comparison *out, const settings *s, const invar_golden *golden,
+                            invar_ledger *ledger, int64_t run)
+{
+    invar_golden *is;
+
+    INVAR_TRY(invar_golden_of_run(&is, ledger, run, GENERATOR));
+    invar_golden_compare(&out->v, golden, is);
+    invar_golden_free(is);
+    out->v.ops_differ = 0; // their names went with it
+    if (out->v.verdict == INVAR_GOLDEN_CHANGED)
+        INVAR_TRY(localise(out, s->golden, golden, ledger, run));
+    return INVAR_OK;
+}
 
 static invar_status check_golden(comparison *out, int *code_out, const settings *s,
                                  invar_ledger *ledger, int64_t run)
 {
+    static const char *const words[] = {"identical", "different", "nothing"};
+    static const int codes[] = {INVAR_EXIT_OK, INVAR_EXIT_DIFFERENT, INVAR_EXIT_NOTHING};
+    invar_golden *golden;
     invar_status status;
 
     *out = (comparison){0};
     if (s->record)
-        return invar_golden_record(s->record, ledger, run);
+        return invar_golden_record(s->record, ledger, run, GENERATOR);
     if (!s->golden)
         return INVAR_OK;
-    status = invar_golden_compare(&out->v, s->golden, ledger, run);
+    status = invar_golden_read(&golden, s->golden);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         out->word = "missing";
@@ -104,10 +149,11 @@ static invar_status check_golden(comparison *out, int *code_out, const settings 
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    out->word = out->v.first >= 0 ? "different" : out->v.compared ? "identical" : "nothing";
-    *code_out = out->v.first >= 0 ? INVAR_EXIT_DIFFERENT
-                : out->v.compared ? INVAR_EXIT_OK
-                                  : INVAR_EXIT_NOTHING;
+    status = compare(out, s, golden, ledger, run);
+    invar_golden_free(golden);
+    INVAR_TRY(status);
+    out->word = words[out->v.verdict];
+    *code_out = codes[out->v.verdict];
     return INVAR_OK;
 }
 
@@ -118,7 +164,7 @@ static void print_comparison(const comparison *c, const char *path)
     printf("golden    %s%s%s",
            invar_term_escape(colour, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED), c->word,
            invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
-    if (c->v.first >= 0)
+    if (strcmp(c->word, "different") == 0)
         printf(" from step %" PRId64 " on%s", c->v.first,
                c->v.identity ? "" : "; it is of a run that was asked for something else");
     else if (same)
@@ -126,10 +172,11 @@ static void print_comparison(const comparison *c, const char *path)
     fputs(": ", stdout);
     invar_plain_print(stdout, path);
     putchar('\n');
+    if (c->place[0])
+        printf("          %s\n", c->place);
     if (same && !c->v.identity)
         puts("          its identity is another: a key, the data or a library changed, no bit of "
-             "the "
-             "chain did");
+             "the chain did");
 }
 
 static void print_next_commands(const invar_train_summary *run)

@@ -32,6 +32,8 @@ train() {
 names=${INVAR_RECIPES:-$(cd recipes && echo *.golden)}
 for name in ${names//.golden/}; do
     recipe=recipes/$name.ini new=$work/$name.golden
+    # its history goes on
+    [[ ! -e recipes/$name.golden ]] || cp "recipes/$name.golden" "$new"
     train "$invar" train "$recipe" --run "$work/$name" --threads 1 --record-golden "$new"
     train "$invar" train "$recipe" --run "$work/$name-free" --golden "$new" --threads 3 \
         --micro-batch-size 7 --rollout-concurrency 5 --page-size 3 --chunked-prefill-size 3 \
@@ -43,9 +45,10 @@ for name in ${names//.golden/}; do
         train "${command[@]}" train "$recipe" --run "$work/$name-$number" --golden "$new" \
             --num-rollout "${INVAR_ROLLOUTS:-5}"
     done
-    if cmp -s "$new" "recipes/$name.golden"; then
+    if cmp -s "$new" "recipes/$name.golden" && [[ -e recipes/$name.points ]]; then
         echo "$name: as it was"
     else
+        mv "$work/$name.points" "recipes/$name.points"
         mv "$new" "recipes/$name.golden"
         echo "$name: recorded, $# other builds agree"
     fi

@@ -1,5 +1,5 @@
 /*
- * report_internal.h - what the files of the report share.
+ * report_internal.h - what the files of the report share; pages with curves use it, too.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

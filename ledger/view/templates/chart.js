@@ -227,7 +227,10 @@ const InvarChart = (() => {
   let serial = 0;
 
   class Chart {
-    /* spec: {title, lines: [{run, series, label, minor}], height, rug: show the runs' marks} */
+    /*
+     * spec: {title, lines: [{run, series, label, minor, pair}], height, rug: show the runs' marks}
+     * Lines of one label are compared with the first of them; where there are pairs, of their pair.
+     */
     constructor(view, host, spec) {
       Object.assign(this, {view, host, spec, log: false, visible: false, dirty: true, frame: 0});
       Object.assign(this, {now: null, from: null}); // cursor; where a drag began
@@ -268,6 +271,10 @@ const InvarChart = (() => {
 
     shown() {
       return this.spec.lines.filter(line => !this.view.hidden.has(line.run));
+    }
+
+    base(lines, line) {
+      return lines.find(other => other.label === line.label && other.pair === line.pair);
     }
 
     drawable(value) {
@@ -381,20 +388,20 @@ const InvarChart = (() => {
       const run = this.view.runs[line.run];
       const dense = x.length > 2 * (this.box.right - this.box.left) ? ' dense' : '';
       const out = svg('g', {class: `line${line.minor ? ' minor' : dense}`, '--run': run.color});
-      const base = this.shown().find(other => other.label === line.label);
+      const base = this.base(this.shown(), line);
       const equal = base === line ? null : equalBits(line.series, base.series);
       if (this.view.smooth > 0 && x.length > 2) {
         const faint = this.trace(x, y, null);
         out.append(svg('path', {class: 'raw', d: faint.differ}));
-        this.stroke(out, this.trace(x, smoothed({x, y}, this.view.smooth), equal), line.run);
+        this.stroke(out, this.trace(x, smoothed({x, y}, this.view.smooth), equal), line);
       } else {
-        this.stroke(out, this.trace(x, y, equal), line.run);
+        this.stroke(out, this.trace(x, y, equal), line);
       }
       return out;
     }
 
-    stroke(out, {same, differ, points}, run) {
-      const runs = this.view.runs.length;
+    stroke(out, {same, differ, points}, line) {
+      const [run, runs] = line.pair === undefined ? [line.run, this.view.runs.length] : [1, 2];
       if (same) out.append(svg('path', {d: same, 'stroke-dashoffset': -DASH * (run - 1),
         'stroke-dasharray': `${DASH} ${DASH * (runs - 1)}`}));
       if (differ) out.append(svg('path', {d: differ}));
@@ -597,7 +604,7 @@ const InvarChart = (() => {
       };
       return lines.map(line => {
         const run = this.view.runs[line.run];
-        const base = lines.find(other => other.label === line.label);
+        const base = this.base(lines, line);
         const here = find(line);
         const first = find(base);
         const equal = here && first && base !== line && here.step === first.step &&
