@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "engine/config/config.h"
 
 #include "base/invar_banned.h"
@@ -119,6 +120,61 @@ invar_status invar_flags_model(invar_recipe **out, int *argc, char **argv)
         return status;
     }
     *out = recipe;
+    return INVAR_OK;
+}
+
+/* How many words the option at argv[0] takes; 0: it is none of these options. */
+static int option_words(const invar_option *options, const char *word)
+{
+    size_t bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
+
+    for (; options->name && bytes; options++)
+        if (strlen(options->name) == bytes && strncmp(options->name, word + 2, bytes) == 0)
+            return options->type == INVAR_OPTION_FLAG || word[2 + bytes] == '=' ? 1 : 2;
+    return 0;
+}
+
+invar_status invar_flags_words(const char ***out, const invar_option *options, const char *path,
+                               int *argc, char **argv)
+{
+    invar_recipe *checked = NULL;
+    int kept = 0, taken = 0, left;
+    const char **words = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&words, (size_t)*argc + 1, sizeof *words, "flags"));
+    for (int i = 0; i < *argc; i++) {
+        const char *value;
+        int own = option_words(options, argv[i]), key = key_of(argv[i], &value), used = 0;
+
+        status = INVAR_OK;
+        if (own == 0 && key >= 0 && !value)
+            status = value_of(&value, &used, key, *argc - i - 1, argv + i + 1);
+        if (status != INVAR_OK) {
+            invar_free((void *)words);
+            return status;
+        }
+        if (own == 0 && key >= 0) {
+            for (int k = 0; k <= used; k++)
+                words[taken++] = argv[i + k];
+            i += used;
+            continue;
+        }
+        for (int k = 0; k < (own ? own : 1) && i + k < *argc; k++)
+            argv[kept++] = argv[i + k];
+        i += own ? own - 1 : 0;
+    }
+    *argc = kept;
+    words[taken] = NULL;
+    left = taken;
+    status = invar_flags_recipe(&checked, path, &left, (char **)words);
+    invar_recipe_free(checked);
+    if (status != INVAR_OK) {
+        invar_free((void *)words);
+        return status;
+    }
+    *out = words;
     return INVAR_OK;
 }
 

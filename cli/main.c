@@ -25,6 +25,12 @@ static const invar_verb *const verbs[] = {
     &invar_verb_ledger,
     &invar_verb_diff,
 #endif
+#ifdef INVAR_BISECT
+    &invar_verb_bisect,
+    &invar_verb_blame,
+    &invar_verb_ab,
+    &invar_verb_ci,
+#endif
     NULL,
 };
 
@@ -72,7 +78,10 @@ typedef struct selection {
     int words; /* of the command line that name it */
 } selection;
 
-/* argv[0] is the verb's name. A group without a further word stays selected itself. */
+/*
+ * argv[0] is the verb's name. A group without a further word stays selected itself; so does one
+ * that can run when the word is none of its verbs.
+ */
 static bool select_verb(selection *out, int argc, char **argv)
 {
     *out = (selection){.verb = find(verbs, argv[0]), .words = 1};
@@ -81,6 +90,8 @@ static bool select_verb(selection *out, int argc, char **argv)
         return false;
     }
     if (!out->verb->subs || argc < 2 || asks_for_help(argv[1]))
+        return true;
+    if (out->verb->run && !find(out->verb->subs, argv[1]))
         return true;
     *out = (selection){.group = out->verb, .verb = find(out->verb->subs, argv[1]), .words = 2};
     if (!out->verb)
@@ -98,6 +109,8 @@ static void print_verb(FILE *out, const selection *s)
         fprintf(out, "usage: invar %s%s%s %s\n\n", group, space, s->verb->name, s->verb->arguments);
     if (s->verb->subs)
         print_verbs(out, s->verb->subs);
+    if (s->verb->subs && s->verb->run)
+        fputc('\n', out);
     if (out == stdout) // not as part of a complaint
         s->verb->help();
 }
@@ -145,7 +158,7 @@ static int run(int argc, char **argv)
             print_verb(stdout, &s);
             return INVAR_EXIT_OK;
         }
-    if (s.verb->subs) {
+    if (!s.verb->run) {
         print_verb(stderr, &s);
         return INVAR_EXIT_USAGE;
     }

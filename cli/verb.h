@@ -47,7 +47,7 @@ typedef struct invar_verb {
     int (*run)(int argc, char **argv); /* arguments after the verb; an exit code */
     void (*help)(void);
     const char *arguments;                /* "RUN [--step S]"; NULL: options only */
-    const struct invar_verb *const *subs; /* instead of run: verbs of its own, then NULL */
+    const struct invar_verb *const *subs; /* verbs of its own, then NULL; run may be NULL then */
 } invar_verb;
 
 extern const invar_verb invar_verb_selfcheck;
@@ -61,6 +61,10 @@ extern const invar_verb invar_verb_replay;
 extern const invar_verb invar_verb_pack;
 extern const invar_verb invar_verb_ledger;
 extern const invar_verb invar_verb_diff;
+extern const invar_verb invar_verb_bisect; /* this and the following: not without INVAR_BISECT */
+extern const invar_verb invar_verb_blame;
+extern const invar_verb invar_verb_ab;
+extern const invar_verb invar_verb_ci;
 
 /* The option that every verb with threads has. */
 invar_option invar_option_threads(int64_t *value, const char *help);

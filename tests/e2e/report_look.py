@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-# report_look.py INVAR LEDGER_MAKE FOLDER - the pages of report and diff, in a real browser.
+# report_look.py INVAR LEDGER_MAKE ANSWERS FOLDER - the pages of report, diff and bisect, in a real
+# browser.
 #
-# Makes ledgers and pages, opens them in headless Chromium, light and dark, narrow and wide, and
-# looks: no error, nothing loaded, nothing wider than the window, text that can be read, curves that
-# are really there, and controls that do what they say. The pictures stay in FOLDER for people.
+# Makes ledgers and pages (ANSWERS is the test that makes those of bisect), opens them in headless
+# Chromium, light and dark, narrow and wide, and looks: no error, nothing loaded, nothing wider than
+# the window, text that can be read, curves that are really there, and controls that do what they
+# say. The pictures stay in FOLDER for people.
 # Exits with 77 where there is no Chromium.
 # SPDX-License-Identifier: Apache-2.0
 import base64
@@ -321,6 +323,18 @@ class Look:
         self.expect("parts at step 57" in b.ask("document.getElementById('verdict').textContent"),
                     "the verdict does not name the step")
 
+    def search(self, path):
+        """The picture of a bisect: marks in four colours, the found commit where it belongs."""
+        b = self.browser
+        b.show(path, 1600, False)
+        colours = b.ask("[...new Set([...document.querySelectorAll('.walk .mark')]"
+                        ".map(e => getComputedStyle(e).stroke))]")
+        self.expect(len(colours) == 4, f"the marks have the colours {colours}")
+        goal, marks = b.ask(f"[({BOX})(document.querySelector('.goal')), [...document"
+                            f".querySelectorAll('.walk g .mark.again')].map({BOX})]")
+        self.expect(len(marks) == 1 and abs(goal[0] - marks[0][0] - marks[0][2] / 2) < 2,
+                    f"the found commit is at {goal}, its marks are at {marks}")
+
     def control(self, path):
         """Pages with planted faults: the checks above must see each."""
         text = path.read_text(encoding="utf-8")
@@ -341,10 +355,11 @@ class Look:
             self.expect(inner.wrong, f"the planted fault {name} was not noticed")
 
 
-def make_pages(invar, make, folder):
+def make_pages(invar, make, answers, folder):
     """Pages, and whether they have charts."""
     def run(*command, codes=(0,)):
-        done = subprocess.run([str(c) for c in command], capture_output=True, text=True)
+        done = subprocess.run([str(c) for c in command], capture_output=True, text=True,
+                              env={**os.environ, "INVAR_TEST_PAGES": str(folder)})
         if done.returncode not in codes:
             sys.exit(f"{command}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
 
@@ -361,16 +376,18 @@ def make_pages(invar, make, folder):
     run(invar, "ledger", "report", "--ledger", ledger, "1", "--out", one)
     run(invar, "ledger", "report", long, "--out", thin)
     run(invar, "diff", "--ledger", ledger, "1", "2", "--html", diff, codes=(1, 3))
-    return {three: True, one: True, thin: True, diff: False}
+    run(answers)
+    bisects = {folder / f"bisect-{name}.html": False for name in ("found", "changes", "suspects")}
+    return {three: True, one: True, thin: True, diff: False, **bisects}
 
 
 def main():
-    invar, make, folder = sys.argv[1], sys.argv[2], pathlib.Path(sys.argv[3]).resolve()
+    invar, make, answers, folder = sys.argv[1:4] + [pathlib.Path(sys.argv[4]).resolve()]
     program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser"))), None)
     if not program:
         print("skipped: no Chromium; scripts/setup full installs it")
         return SKIPPED
-    pages = make_pages(invar, make, folder)
+    pages = make_pages(invar, make, answers, folder)
     browser = Browser(program)
     look = Look(browser, folder)
     for (path, charts), width, dark in itertools.product(pages.items(), WIDTHS, (False, True)):
@@ -379,6 +396,7 @@ def main():
     look.marks(first)
     look.controls(first)
     look.control(first)
+    look.search(folder / "bisect-found.html")
     browser.close()
     for what in look.wrong:
         print(what)

@@ -1,0 +1,453 @@
+/*
+ * ab.c - two programs on the same recipe, seed by seed.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/ab/ab.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "bisect/ab/ab_side.h"
+#include "bisect/ab/ab_work.h"
+
+#include "base/invar_banned.h"
+
+#define SEED 1234 /* defaults of the keys seed and rollout-seed */
+#define ROLLOUT_SEED 42
+#define LARGEST_SEED INT64_C(4294967295)
+
+const char *const invar_ab_letters[INVAR_AB_SIDES] = {"a", "b"};
+const char *const invar_ab_capitals[INVAR_AB_SIDES] = {"A", "B"};
+
+void invar_ab_say(invar_ab_work *w, const char *format, ...)
+{
+    char line[512];
+    va_list list;
+
+    if (!w->options->say)
+        return;
+    va_start(list, format);
+    (void)vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    (void)pthread_mutex_lock(&w->mutex);
+    w->options->say(w->options->payload, line);
+    (void)pthread_mutex_unlock(&w->mutex);
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static bool needs_repo(const invar_ab_answer *answer)
+{
+    return answer->sides[INVAR_AB_A].kind == INVAR_AB_COMMIT ||
+           answer->sides[INVAR_AB_B].kind == INVAR_AB_COMMIT;
+}
+
+static invar_status open_repo(invar_ab_work *w)
+{
+    invar_status status = invar_repo_open(&w->repo, w->what->repo);
+
+    if (status != INVAR_OK && !needs_repo(w->answer)) {
+        invar_error_clear();
+        w->repo = NULL;
+        return INVAR_OK;
+    }
+    return status;
+}
+
+/* It lies in no tree that is read. */
+static invar_status open_workshop(invar_ab_work *w)
+{
+    const char *subject = w->repo ? invar_repo_folder(w->repo) : w->what->repo;
+    invar_workshop *probe;
+
+    INVAR_TRY(invar_workshop_open(&w->workshop, w->options->work, subject,
+                                  needs_repo(w->answer) ? invar_repo_work_tree(w->repo) : NULL));
+    for (int i = 0; i < INVAR_AB_SIDES; i++) {
+        if (w->answer->sides[i].kind != INVAR_AB_FOLDER)
+            continue;
+        INVAR_TRY(invar_workshop_open(&probe, invar_workshop_folder(w->workshop), subject,
+                                      w->answer->sides[i].given));
+        invar_workshop_close(probe);
+    }
+    return INVAR_OK;
+}
+
+/* The side's program is no use: true, and the answer says why. */
+static bool is_broken(invar_ab_work *w, int side)
+{
+    const invar_built *built = &w->answer->sides[side].built;
+
+    if (built->state == INVAR_PROGRAM_READY)
+        return false;
+    w->answer->verdict =
+        built->state == INVAR_PROGRAM_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
+    w->answer->who = side;
+    (void)snprintf(w->answer->story, sizeof w->answer->story, "%s", built->story);
+    (void)snprintf(w->answer->log, sizeof w->answer->log, "%s", built->log);
+    return true;
+}
+
+static invar_status build_side(invar_ab_work *w, int i, invar_slot *slot)
+{
+    invar_ab_side *side = &w->answer->sides[i];
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, side->given);
+    invar_ab_say(w, "%s is %s%s%.12s%s%.80s", invar_ab_capitals[i], shown,
+                 side->kind == INVAR_AB_COMMIT ? ", commit " : "", side->commit.id,
+                 side->kind == INVAR_AB_COMMIT ? " " : "", side->commit.subject);
+    INVAR_TRY(invar_ab_side_build(side, w->workshop, slot, w->repo, w->what, w->options));
+    if (side->built.state == INVAR_PROGRAM_READY && side->kind != INVAR_AB_FILE)
+        invar_ab_say(w, side->built.cached ? "%s was built before" : "%s is built, in %.1f s",
+                     invar_ab_capitals[i], side->built.seconds);
+    return INVAR_OK;
+}
+
+/* Programs and recipes, in a slot. *ready_out false: the answer says why not. */
+static invar_status make_sides(bool *ready_out, invar_ab_work *w)
+{
+    invar_slot slot;
+    invar_status status = INVAR_OK;
+    bool ready = true;
+
+    INVAR_TRY(invar_slot_take(&slot, w->workshop));
+    for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK; i++)
+        status = invar_ab_side_recipe(&w->recipes[i], &w->recipe_bytes[i], &w->answer->sides[i],
+                                      &slot, w->repo, w->what);
+    for (int i = 0; i < INVAR_AB_SIDES && status == INVAR_OK && ready; i++) {
+        status = build_side(w, i, &slot);
+        ready = status == INVAR_OK && !is_broken(w, i);
+    }
+    invar_slot_give(&slot);
+    *ready_out = ready;
+    return status;
+}
+
+/* ---- the experiment -------------------------------------------------------------------------- */
+
+static void name_experiment(invar_ab_work *w)
+{
+    invar_hasher hasher;
+    invar_digest id;
+    char steps[32];
+
+    invar_hasher_init(&hasher);
+    for (int i = 0; i < INVAR_AB_SIDES; i++) {
+        uint64_t bytes = w->recipe_bytes[i];
+        invar_hasher_update(&hasher, &w->answer->sides[i].built.binary, sizeof(invar_digest));
+        invar_hasher_update(&hasher, &bytes, sizeof bytes);
+        invar_hasher_update(&hasher, w->recipes[i], w->recipe_bytes[i]);
+    }
+    for (const char *const *flag = w->what->flags; flag && *flag; flag++)
+        invar_hasher_update(&hasher, *flag, strlen(*flag) + 1);
+    (void)snprintf(steps, sizeof steps, "%" PRId64, w->what->steps);
+    invar_hasher_update(&hasher, steps, strlen(steps));
+    invar_hasher_final(&id, &hasher);
+    invar_digest_format(w->answer->id, &id);
+    w->answer->id[16] = '\0';
+}
+
+/* One process at a time makes an experiment. */
+static invar_status lock_experiment(invar_ab_work *w)
+{
+    char path[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(path, sizeof path, w->answer->folder, "lock"));
+    w->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    if (w->lock < 0)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: %s", path, strerror(errno));
+    if (flock(w->lock, LOCK_EX | LOCK_NB) != 0)
+        return INVAR_FAIL(INVAR_E_BUSY, errno, "another process is at this experiment, %s",
+                          w->answer->id);
+    return INVAR_OK;
+}
+
+static invar_status pin_recipe(invar_ab_work *w, int i)
+{
+    const char *slash = strrchr(w->what->recipe, '/');
+    char folder[INVAR_PATH_SIZE];
+    invar_ab_side *side = &w->answer->sides[i];
+
+    INVAR_TRY(invar_path_join(folder, sizeof folder, w->answer->folder, invar_ab_letters[i]));
+    INVAR_TRY(invar_folder_make(folder));
+    INVAR_TRY(invar_path_join(side->recipe, sizeof side->recipe, folder,
+                              slash ? slash + 1 : w->what->recipe));
+    return invar_file_write(side->recipe, w->recipes[i], w->recipe_bytes[i]);
+}
+
+static invar_status make_pairs(invar_ab_work *w)
+{
+    invar_ab_answer *answer = w->answer;
+    int64_t seed, rollout_seed;
+    size_t count = (size_t)w->what->seeds;
+
+    INVAR_TRY(invar_ab_number(&seed, w->what->flags, w->recipes[0], "seed", SEED));
+    INVAR_TRY(invar_ab_number(&rollout_seed, w->what->flags, w->recipes[0], "rollout-seed",
+                              ROLLOUT_SEED));
+    if (seed > LARGEST_SEED + 1 - w->what->seeds ||
+        rollout_seed > LARGEST_SEED + 1 - w->what->seeds)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "the seeds of %" PRId64 " runs would go beyond %" PRId64
+                          ": begin lower with --seed or --rollout-seed",
+                          w->what->seeds, LARGEST_SEED);
+    INVAR_TRY(invar_alloc((void **)&answer->pairs, count, sizeof *answer->pairs, "pairs of runs"));
+    memset(answer->pairs, 0, count * sizeof *answer->pairs);
+    answer->n_pairs = count;
+    for (size_t i = 0; i < count; i++) {
+        answer->pairs[i].seed = seed + (int64_t)i;
+        answer->pairs[i].rollout_seed = rollout_seed + (int64_t)i;
+    }
+    return INVAR_OK;
+}
+
+static invar_status make_experiment(invar_ab_work *w)
+{
+    char folder[INVAR_PATH_SIZE];
+
+    name_experiment(w);
+    INVAR_TRY(
+        invar_path_join(folder, sizeof folder, invar_workshop_folder(w->workshop), "experiments"));
+    INVAR_TRY(invar_path_join(w->answer->folder, sizeof w->answer->folder, folder, w->answer->id));
+    INVAR_TRY(invar_folder_make(w->answer->folder));
+    INVAR_TRY(lock_experiment(w));
+    for (int i = 0; i < INVAR_AB_SIDES; i++)
+        INVAR_TRY(pin_recipe(w, i));
+    return make_pairs(w);
+}
+
+/* ---- a side against itself ------------------------------------------------------------------- */
+
+/* The run is no use: true, and the answer says why. */
+static bool is_lost(invar_ab_work *w, int side, int64_t seed, const invar_ran *ran)
+{
+    if (ran->state == INVAR_RUN_DONE)
+        return false;
+    w->answer->verdict = ran->state == INVAR_RUN_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
+    w->answer->who = side;
+    (void)snprintf(w->answer->story, sizeof w->answer->story, "seed %" PRId64 ": %.220s", seed,
+                   ran->story);
+    if (invar_path_join(w->answer->log, sizeof w->answer->log, ran->folder, "run.log") != INVAR_OK)
+        invar_error_clear();
+    return true;
+}
+
+/* Free keys with other values than the first run has. */
+static invar_status vary(invar_ab_setting out[2], const invar_ab_work *w, int side)
+{
+    int64_t threads, size;
+
+    INVAR_TRY(invar_ab_number(&threads, w->what->flags, w->recipes[side], "threads", 0));
+    INVAR_TRY(invar_ab_number(&size, w->what->flags, w->recipes[side], "micro-batch-size", 1));
+    out[0] = (invar_ab_setting){"threads", threads == 1 ? 2 : 1};
+    out[1] = (invar_ab_setting){"micro-batch-size", size == 2 ? 3 : 2};
+    return INVAR_OK;
+}
+
+/* Runs the pair's side a second time; `first` too, where it is not there already. */
+static invar_status run_gate(invar_ab_work *w, int side, const invar_ab_pair *pair,
+                             invar_ran *first, invar_ran *second)
+{
+    invar_ab_job jobs[2] = {{.side = side, .pair = pair, .again = "", .ran = first},
+                            {.side = side, .pair = pair, .again = "-again", .ran = second}};
+    invar_ab_gate *gate = &w->answer->gates[side];
+
+    INVAR_TRY(vary(jobs[1].free, w, side));
+    (void)snprintf(gate->with, sizeof gate->with, "threads %" PRId64 ", micro-batch-size %" PRId64,
+                   jobs[1].free[0].value, jobs[1].free[1].value);
+    gate->varied = true;
+    INVAR_TRY(first->ledger[0] ? invar_ab_jobs_run(w, &jobs[1], 1) : invar_ab_jobs_run(w, jobs, 2));
+    if (first->state != INVAR_RUN_DONE || second->state != INVAR_RUN_FAILED)
+        return INVAR_OK;
+    // a program without these keys, or a recipe in which they have no place
+    jobs[1].free[0] = jobs[1].free[1] = (invar_ab_setting){0};
+    jobs[1].again = "-again-plain";
+    gate->varied = false;
+    (void)snprintf(gate->with, sizeof gate->with, "the same keys");
+    return invar_ab_jobs_run(w, &jobs[1], 1);
+}
+
+/* *passed_out false: the answer says why. */
+static invar_status pass_gate(bool *passed_out, invar_ab_work *w, int side, invar_ab_pair *pair)
+{
+    invar_ab_gate *gate = &w->answer->gates[side];
+    invar_ran *first = &pair->ran[side], second = {0};
+
+    *passed_out = false;
+    INVAR_TRY(run_gate(w, side, pair, first, &second));
+    if (is_lost(w, side, pair->seed, first) || is_lost(w, side, pair->seed, &second))
+        return INVAR_OK;
+    gate->made = true;
+    gate->seed = pair->seed;
+    (void)snprintf(gate->ledger, sizeof gate->ledger, "%s", first->ledger);
+    (void)snprintf(gate->again, sizeof gate->again, "%s", second.ledger);
+    INVAR_TRY(invar_ab_compare_gate(gate));
+    *passed_out = gate->same;
+    if (!gate->same) {
+        w->answer->verdict = INVAR_AB_NONDETERMINISTIC;
+        w->answer->who = side;
+    }
+    return INVAR_OK;
+}
+
+/* ---- A against B ----------------------------------------------------------------------------- */
+
+static invar_status run_pairs(invar_ab_work *w)
+{
+    invar_ab_answer *answer = w->answer;
+    size_t count = 0;
+    invar_status status;
+    invar_ab_job *jobs;
+
+    INVAR_TRY(invar_alloc((void **)&jobs, 2 * answer->n_pairs, sizeof *jobs, "runs"));
+    for (size_t i = 0; i < answer->n_pairs; i++)
+        for (int side = 0; side < INVAR_AB_SIDES; side++)
+            if (i > 0 || side == INVAR_AB_B) // the first of A was made at the gate
+                jobs[count++] = (invar_ab_job){.side = side,
+                                               .pair = &answer->pairs[i],
+                                               .again = "",
+                                               .ran = &answer->pairs[i].ran[side]};
+    status = invar_ab_jobs_run(w, jobs, (int64_t)count);
+    invar_free(jobs);
+    return status;
+}
+
+static bool any_lost(invar_ab_work *w)
+{
+    for (size_t i = 0; i < w->answer->n_pairs; i++)
+        for (int side = 0; side < INVAR_AB_SIDES; side++)
+            if (is_lost(w, side, w->answer->pairs[i].seed, &w->answer->pairs[i].ran[side]))
+                return true;
+    return false;
+}
+
+/* Both sides are asked for the same. */
+static bool is_one_program(const invar_ab_work *w)
+{
+    const invar_ab_side *sides = w->answer->sides;
+
+    return invar_digest_equal(&sides[INVAR_AB_A].built.binary, &sides[INVAR_AB_B].built.binary) &&
+           w->recipe_bytes[INVAR_AB_A] == w->recipe_bytes[INVAR_AB_B] &&
+           memcmp(w->recipes[INVAR_AB_A], w->recipes[INVAR_AB_B], w->recipe_bytes[INVAR_AB_A]) == 0;
+}
+
+static invar_status compare_pairs(invar_ab_work *w)
+{
+    invar_ab_answer *answer = w->answer;
+
+    for (size_t i = 0; i < answer->n_pairs; i++) {
+        invar_ab_pair *pair = &answer->pairs[i];
+        INVAR_TRY(invar_ab_compare_pair(pair));
+        answer->n_different += !pair->same;
+        for (int side = 0; side < INVAR_AB_SIDES; side++) {
+            invar_ab_side *s = &answer->sides[side];
+            s->seconds += pair->ran[side].seconds;
+            s->cached += pair->ran[side].cached;
+            if (pair->ran[side].peak_bytes > s->peak_bytes)
+                s->peak_bytes = pair->ran[side].peak_bytes;
+        }
+    }
+    answer->verdict = answer->n_different == 0 ? INVAR_AB_IDENTICAL
+                      : is_one_program(w)      ? INVAR_AB_NONDETERMINISTIC
+                                               : INVAR_AB_DIFFERENT;
+    return invar_ab_compare_facts(answer);
+}
+
+/* The pair that parts first; of equals the first. One that only has more steps comes last. */
+static invar_ab_pair *earliest(invar_ab_answer *answer)
+{
+    invar_ab_pair *found = NULL;
+
+    for (size_t i = 0; i < answer->n_pairs; i++) {
+        invar_ab_pair *pair = &answer->pairs[i];
+        if (!pair->same &&
+            (!found || (pair->parted && (!found->parted || pair->first < found->first))))
+            found = pair;
+    }
+    return found;
+}
+
+/* Different: does B repeat itself, and where is it? */
+static invar_status explain(invar_ab_work *w)
+{
+    invar_ab_pair *pair = earliest(w->answer);
+    bool passed;
+
+    INVAR_TRY(pass_gate(&passed, w, INVAR_AB_B, pair));
+    if (!passed)
+        return INVAR_OK;
+    INVAR_TRY(invar_place_compare(&w->answer->place, pair->ran[INVAR_AB_A].ledger,
+                                  pair->ran[INVAR_AB_B].ledger));
+    return w->answer->place.known ? invar_ab_refine(w, pair) : INVAR_OK;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static invar_status run(invar_ab_work *w)
+{
+    invar_ab_answer *answer = w->answer;
+    bool good;
+
+    for (int i = 0; i < INVAR_AB_SIDES; i++)
+        INVAR_TRY(invar_ab_side_read(&answer->sides[i], w->what->sides[i]));
+    INVAR_TRY(open_repo(w));
+    for (int i = 0; i < INVAR_AB_SIDES; i++)
+        INVAR_TRY(invar_ab_side_resolve(&answer->sides[i], w->repo));
+    INVAR_TRY(open_workshop(w));
+    INVAR_TRY(make_sides(&good, w));
+    if (!good)
+        return INVAR_OK;
+    INVAR_TRY(make_experiment(w));
+    INVAR_TRY(pass_gate(&good, w, INVAR_AB_A, &answer->pairs[0]));
+    if (!good)
+        return INVAR_OK;
+    INVAR_TRY(run_pairs(w));
+    if (any_lost(w))
+        return INVAR_OK;
+    INVAR_TRY(compare_pairs(w));
+    if (answer->verdict == INVAR_AB_DIFFERENT)
+        INVAR_TRY(explain(w));
+    return answer->verdict == INVAR_AB_STOPPED ? INVAR_OK : invar_ab_measure(answer);
+}
+
+invar_status invar_ab_run(invar_ab_answer **out, const invar_ab_case *what,
+                          const invar_ab_options *options)
+{
+    invar_ab_work w = {
+        .what = what, .options = options, .lock = -1, .mutex = PTHREAD_MUTEX_INITIALIZER};
+    invar_status status;
+
+    *out = NULL;
+    INVAR_CHECK(what->seeds >= 1 && what->seeds <= INVAR_AB_SEEDS && what->steps >= 0);
+    INVAR_TRY(invar_alloc((void **)&w.answer, 1, sizeof *w.answer, "an answer"));
+    memset(w.answer, 0, sizeof *w.answer);
+    status = run(&w);
+    for (int i = 0; i < INVAR_AB_SIDES; i++)
+        invar_free(w.recipes[i]);
+    if (w.lock >= 0)
+        close(w.lock); // and unlocks it
+    invar_workshop_close(w.workshop);
+    invar_repo_close(w.repo);
+    if (status != INVAR_OK) {
+        invar_ab_answer_free(w.answer);
+        return status;
+    }
+    *out = w.answer;
+    return INVAR_OK;
+}
+
+void invar_ab_answer_free(invar_ab_answer *answer)
+{
+    if (!answer)
+        return;
+    invar_ab_effects_release(&answer->effects);
+    invar_free(answer->pairs);
+    invar_free(answer);
+}

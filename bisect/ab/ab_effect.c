@@ -1,0 +1,338 @@
+/*
+ * ab_effect.c - what a change does to metrics, seed by seed.
+ *
+ * One pass over the values of all runs, sorted by metric and step: what is kept of a metric does
+ * not grow with the number of steps.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/ab/ab_effect.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+/* ---- the sums -------------------------------------------------------------------------------- */
+
+static bool usable(double a, double b)
+{
+    return isfinite(a) && isfinite(b) && isfinite(b - a);
+}
+
+void invar_ab_sum_pairs(invar_ab_sum *out, const double *a, const double *b, size_t count)
+{
+    double sum_a = 0, sum_b = 0, sum = 0, squares = 0, n;
+
+    *out = (invar_ab_sum){.mean_a = NAN, .mean_b = NAN, .mean = NAN, .error = NAN};
+    for (size_t i = 0; i < count; i++) {
+        double d = b[i] - a[i];
+        if (!usable(a[i], b[i]))
+            continue;
+        out->pairs++;
+        out->higher += d > 0;
+        out->lower += d < 0;
+        out->equal += d == 0;
+        sum_a += a[i];
+        sum_b += b[i];
+        sum += d;
+    }
+    if (out->pairs == 0)
+        return;
+    n = (double)out->pairs;
+    out->mean_a = sum_a / n;
+    out->mean_b = sum_b / n;
+    out->mean = sum / n;
+    for (size_t i = 0; i < count; i++) {
+        double off = b[i] - a[i] - out->mean;
+        if (usable(a[i], b[i]))
+            squares += off * off;
+    }
+    if (out->pairs > 1)
+        out->error = sqrt(squares / (n * (n - 1)));
+}
+
+/* ---- one pass over the ledger ---------------------------------------------------------------- */
+
+/* What is known of one seed: of the present metric, and there of the present and the last step. */
+typedef struct seed {
+    int64_t run[2]; /* side a, side b */
+    bool here[2];
+    uint64_t bits[2];
+    double sums[2]; /* over the tail */
+    int64_t summed;
+} seed;
+
+typedef struct pass {
+    invar_ab_effects *out;
+    seed *seeds;  /* (count) */
+    double *last; /* (2, count) side a, side b; NaN: none */
+    size_t count, room;
+    char name[INVAR_AB_NAME]; /* of the present metric as the ledger has it; "": none yet */
+    size_t bytes;
+    int64_t step;
+    invar_ab_effect now;
+} pass;
+
+static double real(uint64_t bits)
+{
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* The values of all seeds at a step are there. */
+static void end_step(pass *p)
+{
+    bool any = false;
+
+    for (size_t i = 0; i < p->count; i++) {
+        seed *s = &p->seeds[i];
+        double a = real(s->bits[0]), b = real(s->bits[1]);
+        any = any || (s->here[0] && s->here[1]);
+        if (!s->here[0] && !s->here[1])
+            continue;
+        p->now.same = p->now.same && s->here[0] && s->here[1] && s->bits[0] == s->bits[1];
+        if (!s->here[0] || !s->here[1] || !usable(a, b)) {
+            p->now.odd++;
+        } else if (p->step >= p->out->tail_first) {
+            s->sums[0] += a;
+            s->sums[1] += b;
+            s->summed++;
+        }
+    }
+    for (size_t i = 0; i < p->count; i++) {
+        seed *s = &p->seeds[i];
+        if (any) {
+            p->now.step = p->step;
+            p->last[i] = s->here[0] ? real(s->bits[0]) : NAN;
+            p->last[p->count + i] = s->here[1] ? real(s->bits[1]) : NAN;
+        }
+        s->here[0] = s->here[1] = false;
+    }
+}
+
+static invar_status reserve(pass *p)
+{
+    size_t room = p->room ? 2 * p->room : 64;
+    invar_ab_effect *larger;
+
+    if (p->out->count < p->room)
+        return INVAR_OK;
+    if (room > INVAR_AB_METRICS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the runs have more than %d metrics",
+                          INVAR_AB_METRICS);
+    INVAR_TRY(invar_alloc((void **)&larger, room, sizeof *larger, "effects"));
+    if (p->out->count)
+        memcpy(larger, p->out->items, p->out->count * sizeof *larger);
+    invar_free(p->out->items);
+    p->out->items = larger;
+    p->room = room;
+    return INVAR_OK;
+}
+
+static invar_status end_metric(pass *p)
+{
+    double *a = p->last, *b = p->last + p->count;
+
+    if (p->bytes == 0)
+        return INVAR_OK;
+    end_step(p);
+    invar_ab_sum_pairs(&p->now.last, a, b, p->count);
+    for (size_t i = 0; i < p->count; i++) {
+        const seed *s = &p->seeds[i];
+        a[i] = s->summed ? s->sums[0] / (double)s->summed : NAN;
+        b[i] = s->summed ? s->sums[1] / (double)s->summed : NAN;
+    }
+    invar_ab_sum_pairs(&p->now.tail, a, b, p->count);
+    invar_text_quote(p->now.name, sizeof p->now.name, p->name, p->bytes);
+    INVAR_TRY(reserve(p));
+    p->out->items[p->out->count++] = p->now;
+    p->out->n_same += p->now.same;
+    return INVAR_OK;
+}
+
+static void begin_metric(pass *p, const invar_ledger_value *name, int64_t step)
+{
+    p->bytes = name->bytes;
+    memcpy(p->name, name->data, name->bytes);
+    p->step = step;
+    p->now = (invar_ab_effect){.same = true, .step = INVAR_AB_NO_STEP};
+    for (size_t i = 0; i < p->count; i++) {
+        p->last[i] = p->last[p->count + i] = NAN;
+        p->seeds[i].sums[0] = p->seeds[i].sums[1] = 0;
+        p->seeds[i].summed = 0;
+    }
+}
+
+/* name, step, run, bits */
+static invar_status take_value(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    pass *p = payload;
+
+    (void)columns;
+    INVAR_CHECK(count == 4);
+    if (!values)
+        return INVAR_OK;
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes == 0 ||
+        values[0].bytes >= sizeof p->name)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the runs have a metric whose name is no name");
+    if (p->bytes != values[0].bytes || memcmp(p->name, values[0].data, p->bytes) != 0) {
+        INVAR_TRY(end_metric(p));
+        begin_metric(p, &values[0], values[1].integer);
+    } else if (p->step != values[1].integer) {
+        end_step(p);
+        p->step = values[1].integer;
+    }
+    for (size_t i = 0; i < p->count; i++) {
+        for (int side = 0; side < 2; side++) {
+            if (p->seeds[i].run[side] == values[2].integer) {
+                p->seeds[i].here[side] = true;
+                p->seeds[i].bits[side] = (uint64_t)values[3].integer;
+            }
+        }
+    }
+    return INVAR_OK;
+}
+
+static const char all_values[] =
+    "SELECT name, step, run, bits FROM metrics WHERE step <= :last UNION ALL"
+    " SELECT 'eval/' || e.dataset || '/' || n.name, e.step, e.run, e.value_bits"
+    " FROM evaluation e JOIN series n USING(series) WHERE e.step <= :last AND e.seg ="
+    " (SELECT max(x.seg) FROM evaluation x WHERE x.run = e.run AND x.step = e.step"
+    "  AND x.dataset = e.dataset AND x.series = e.series)"
+    " ORDER BY 1, 2, 3";
+
+/* ---- which steps ----------------------------------------------------------------------------- */
+
+/* run, first, last */
+static invar_status take_steps(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    pass *p = payload;
+
+    (void)columns;
+    INVAR_CHECK(count == 3);
+    for (size_t i = 0; values && i < p->count; i++) {
+        if (p->seeds[i].run[0] != values[0].integer && p->seeds[i].run[1] != values[0].integer)
+            continue;
+        if (values[1].integer > p->out->first)
+            p->out->first = values[1].integer;
+        if (values[2].integer < p->out->last)
+            p->out->last = values[2].integer;
+    }
+    return INVAR_OK;
+}
+
+static invar_status find_steps(pass *p, invar_ledger *ledger)
+{
+    const invar_ledger_request request = {
+        .sql = "SELECT run, min(step), max(step) FROM step GROUP BY run",
+        .row = take_steps,
+        .payload = p};
+    uint64_t steps;
+
+    p->out->first = INT64_MIN;
+    p->out->last = INT64_MAX;
+    INVAR_TRY(invar_ledger_select(ledger, &request));
+    if (p->out->first > p->out->last || p->out->first == INT64_MIN)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "the runs have no step in common");
+    steps = (uint64_t)p->out->last - (uint64_t)p->out->first + 1;
+    p->out->tail_first = (int64_t)((uint64_t)p->out->last + 1 - (steps / 10 + (steps % 10 != 0)));
+    return INVAR_OK;
+}
+
+/* ---- the order ------------------------------------------------------------------------------- */
+
+/* How far the effect stands out; infinite where all seeds agree, -1 where there is none. */
+static double weight(const invar_ab_effect *effect)
+{
+    const invar_ab_sum *sum = &effect->last;
+
+    if (effect->same || sum->pairs == 0)
+        return -1;
+    if (sum->mean == 0 || isnan(sum->error)) // one seed: nothing to measure it by
+        return 0;
+    return sum->error > 0 ? fabs(sum->mean) / sum->error : INFINITY;
+}
+
+static int compare(const void *x, const void *y)
+{
+    const invar_ab_effect *a = x, *b = y;
+    double wa = weight(a), wb = weight(b);
+
+    if (a->same != b->same)
+        return a->same ? 1 : -1;
+    return wa != wb ? (wa > wb ? -1 : 1) : strcmp(a->name, b->name);
+}
+
+static invar_status sort(invar_ab_effects *effects)
+{
+    const void **order = NULL;
+    invar_ab_effect *sorted = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&order, effects->count, sizeof *order, "effects"));
+    for (size_t i = 0; i < effects->count; i++)
+        order[i] = &effects->items[i];
+    status = invar_sort(order, effects->count, compare);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&sorted, effects->count, sizeof *sorted, "effects");
+    if (status == INVAR_OK) {
+        for (size_t i = 0; i < effects->count; i++)
+            memcpy(&sorted[i], order[i], sizeof *sorted);
+        invar_free(effects->items);
+        effects->items = sorted;
+    }
+    invar_free(order);
+    return status;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static invar_status read_all(pass *p, invar_ledger *ledger)
+{
+    invar_ledger_argument last = {"last", {.type = INVAR_LEDGER_TYPE_INT}};
+    invar_ledger_request request = {
+        .sql = all_values, .arguments = &last, .n_arguments = 1, .row = take_value, .payload = p};
+
+    INVAR_TRY(find_steps(p, ledger));
+    last.value.integer = p->out->last;
+    INVAR_TRY(invar_ledger_select(ledger, &request));
+    INVAR_TRY(end_metric(p));
+    return sort(p->out);
+}
+
+invar_status invar_ab_effects_read(invar_ab_effects *out, invar_ledger *ledger, const int64_t *a,
+                                   const int64_t *b, size_t count)
+{
+    pass p = {.out = out, .count = count};
+    invar_status status;
+
+    *out = (invar_ab_effects){.items = NULL};
+    INVAR_CHECK(count > 0 && count <= INVAR_AB_SEEDS);
+    status = invar_alloc((void **)&p.seeds, count, sizeof *p.seeds, "seeds");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&p.last, 2 * count, sizeof *p.last, "seeds");
+    for (size_t i = 0; status == INVAR_OK && i < count; i++)
+        p.seeds[i] = (seed){.run = {a[i], b[i]}};
+    if (status == INVAR_OK)
+        status = read_all(&p, ledger);
+    invar_free(p.seeds);
+    invar_free(p.last);
+    if (status != INVAR_OK)
+        invar_ab_effects_release(out);
+    return status;
+}
+
+void invar_ab_effects_release(invar_ab_effects *effects)
+{
+    invar_free(effects->items);
+    *effects = (invar_ab_effects){.items = NULL};
+}

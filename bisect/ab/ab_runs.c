@@ -1,0 +1,177 @@
+/*
+ * ab_runs.c - the runs of an A/B experiment.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "bisect/ab/ab_work.h"
+
+#include "base/invar_banned.h"
+
+#define SETTINGS 4 /* keys that the experiment sets */
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+/* All words that a request points to. */
+typedef struct order {
+    invar_run_request request;
+    const char **flags;
+    char settings[SETTINGS][64];
+    char facts[256], name[128];
+    const char *environment[2];
+} order;
+
+/* How many words at `word` say what the experiment says itself: the key, or key and value. */
+static size_t said_words(const char *const *word, const invar_ab_setting *settings, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        size_t bytes = strlen(settings[i].key);
+        if (strncmp(*word, "--", 2) != 0 || strncmp(*word + 2, settings[i].key, bytes) != 0)
+            continue;
+        if ((*word)[2 + bytes] == '=')
+            return 1;
+        if ((*word)[2 + bytes] == '\0')
+            return word[1] ? 2 : 1;
+    }
+    return 0;
+}
+
+/* The user's flags, less the keys that the experiment sets, and those. */
+static invar_status order_flags(order *out, const invar_ab_work *w, const invar_ab_job *j)
+{
+    invar_ab_setting settings[SETTINGS] = {{"seed", j->pair->seed},
+                                           {"rollout-seed", j->pair->rollout_seed}};
+    size_t n_settings = 2, count = 0;
+
+    for (size_t i = 0; i < 2 && j->free[i].key; i++)
+        settings[n_settings++] = j->free[i];
+    while (w->what->flags && w->what->flags[count])
+        count++;
+    INVAR_TRY(invar_alloc((void **)&out->flags, count + SETTINGS + 1, sizeof *out->flags, "flags"));
+    count = 0;
+    for (const char *const *flag = w->what->flags; flag && *flag;) {
+        size_t said = said_words(flag, settings, n_settings);
+        if (said == 0)
+            out->flags[count++] = *flag++;
+        flag += said;
+    }
+    for (size_t i = 0; i < n_settings; i++) {
+        (void)snprintf(out->settings[i], sizeof out->settings[i], "--%s=%" PRId64, settings[i].key,
+                       settings[i].value);
+        out->flags[count++] = out->settings[i];
+    }
+    out->flags[count] = NULL;
+    return INVAR_OK;
+}
+
+/* To be released with invar_free(order->flags), whatever the outcome. */
+static invar_status make_order(order *out, const invar_ab_work *w, const invar_ab_job *j)
+{
+    const invar_ab_side *side = &w->answer->sides[j->side];
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(order_flags(out, w, j));
+    (void)snprintf(out->facts, sizeof out->facts,
+                   "INVAR_FACTS=ab.experiment=%s\nab.seed=%" PRId64 "\nab.side=%s%s", w->answer->id,
+                   j->pair->seed, invar_ab_letters[j->side], j->again);
+    (void)snprintf(out->name, sizeof out->name, "ab-%s-%s%s-%" PRId64, w->answer->id,
+                   invar_ab_letters[j->side], j->again, j->pair->seed);
+    out->environment[0] = out->facts;
+    out->request = (invar_run_request){.program = side->built.path,
+                                       .binary = side->built.binary,
+                                       .recipe = side->recipe,
+                                       .flags = out->flags,
+                                       .environment = out->environment,
+                                       .name = out->name,
+                                       .until = w->what->steps - 1,
+                                       .timeout = w->what->timeout,
+                                       .stop = w->options->stop};
+    return INVAR_OK;
+}
+
+static void tell_run(invar_ab_work *w, const invar_ab_job *j)
+{
+    const invar_ran *ran = j->ran;
+
+    if (ran->state == INVAR_RUN_DONE)
+        invar_ab_say(w,
+                     ran->cached ? "%s%s, seed %" PRId64 ": ran before"
+                                 : "%s%s, seed %" PRId64 ": ran, %.1f s",
+                     invar_ab_capitals[j->side], j->again[0] ? " again" : "", j->pair->seed,
+                     ran->seconds);
+}
+
+static invar_status run_job(invar_ab_work *w, const invar_ab_job *j)
+{
+    invar_slot slot;
+    invar_status status;
+    order o;
+
+    if (w->options->stop && *w->options->stop) {
+        j->ran->state = INVAR_RUN_STOPPED;
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_slot_take(&slot, w->workshop));
+    status = make_order(&o, w, j);
+    if (status == INVAR_OK)
+        status = invar_workshop_run(j->ran, w->workshop, slot.lock, &o.request);
+    if (status == INVAR_OK)
+        tell_run(w, j);
+    invar_free(o.flags);
+    invar_slot_give(&slot);
+    return status;
+}
+
+typedef struct batch {
+    invar_ab_work *work;
+    const invar_ab_job *jobs;
+} batch;
+
+static invar_status run_task(void *payload, int64_t task, int worker)
+{
+    batch *b = payload;
+
+    (void)worker;
+    return run_job(b->work, &b->jobs[task]);
+}
+
+invar_status invar_ab_jobs_run(invar_ab_work *w, const invar_ab_job *jobs, int64_t count)
+{
+    batch b = {w, jobs};
+    int64_t threads = w->options->jobs < count ? w->options->jobs : count;
+    invar_pool *pool;
+    invar_status status;
+
+    INVAR_TRY(invar_pool_new(&pool, threads < 1 ? 1 : (int)threads));
+    status = invar_pool_run(pool, count, run_task, &b);
+    invar_pool_free(pool);
+    return status;
+}
+
+/* ---- every point ----------------------------------------------------------------------------- */
+
+invar_status invar_ab_refine(invar_ab_work *w, const invar_ab_pair *pair)
+{
+    order orders[INVAR_AB_SIDES] = {{.flags = NULL}, {.flags = NULL}};
+    invar_status status = INVAR_OK;
+    invar_slot slot;
+
+    INVAR_TRY(invar_slot_take(&slot, w->workshop));
+    for (int side = 0; side < INVAR_AB_SIDES && status == INVAR_OK; side++)
+        status = make_order(&orders[side], w,
+                            &(invar_ab_job){.side = side, .pair = pair, .again = "-fine"});
+    invar_ab_say(w, "both again up to step %" PRId64 ", every point recorded",
+                 w->answer->place.step);
+    if (status == INVAR_OK)
+        status = invar_place_refine(&w->answer->place, w->workshop, slot.lock,
+                                    &orders[INVAR_AB_A].request, &orders[INVAR_AB_B].request);
+    invar_free(orders[INVAR_AB_A].flags);
+    invar_free(orders[INVAR_AB_B].flags);
+    invar_slot_give(&slot);
+    return status;
+}

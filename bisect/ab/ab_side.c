@@ -1,0 +1,211 @@
+/*
+ * ab_side.c - one side of an A/B experiment: what it is, its program, its recipe.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/ab/ab_side.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/recipe.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+/* ---- what it is ------------------------------------------------------------------------------ */
+
+static const struct {
+    const char *prefix;
+    invar_ab_kind kind;
+} prefixes[] = {{"rev:", INVAR_AB_COMMIT}, {"dir:", INVAR_AB_FOLDER}, {"file:", INVAR_AB_FILE}};
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+static bool is_file(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+static invar_status check_kind(const invar_ab_side *side)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, side->given);
+    if (side->kind == INVAR_AB_FOLDER && !is_folder(side->given))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is no folder", shown);
+    if (side->kind == INVAR_AB_FILE && !is_file(side->given))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is no file", shown);
+    if (side->kind == INVAR_AB_FILE && access(side->given, X_OK) != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is not executable", shown);
+    return INVAR_OK;
+}
+
+invar_status invar_ab_side_read(invar_ab_side *out, const char *text)
+{
+    bool said = false;
+
+    for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes && !said; i++) {
+        size_t bytes = strlen(prefixes[i].prefix);
+        said = strncmp(text, prefixes[i].prefix, bytes) == 0;
+        if (said) {
+            out->kind = prefixes[i].kind;
+            text += bytes;
+        }
+    }
+    if (!said)
+        out->kind = is_folder(text)                            ? INVAR_AB_FOLDER
+                    : is_file(text) && access(text, X_OK) == 0 ? INVAR_AB_FILE
+                                                               : INVAR_AB_COMMIT;
+    if (text[0] == '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a side is named by a revision, a folder or a file");
+    if (snprintf(out->given, sizeof out->given, "%s", text) >= (int)sizeof out->given)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the name \"%.60s...\" is too long", text);
+    return check_kind(out);
+}
+
+invar_status invar_ab_side_resolve(invar_ab_side *side, invar_repo *repo)
+{
+    char id[INVAR_OID_SIZE], shown[INVAR_PATH_SHOWN_SIZE], message[INVAR_ERROR_MESSAGE_SIZE];
+    invar_status status;
+
+    if (side->kind != INVAR_AB_COMMIT)
+        return INVAR_OK;
+    status = invar_repo_resolve(id, repo, side->given);
+    if (status == INVAR_E_NOTFOUND && is_file(side->given)) {
+        invar_path_show(shown, side->given);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s is a file that is not executable, and no revision", shown);
+    }
+    if (status == INVAR_E_NOTFOUND) { // it was the user who named it
+        memcpy(message, invar_error_last()->message, sizeof message);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", message);
+    }
+    INVAR_TRY(status);
+    return invar_repo_describe(&side->commit, repo, id);
+}
+
+invar_status invar_ab_side_build(invar_ab_side *side, invar_workshop *workshop, invar_slot *slot,
+                                 invar_repo *repo, const invar_ab_case *what,
+                                 const invar_ab_options *options)
+{
+    const invar_recipe_of_build how = {.command = what->build,
+                                       .program = what->program ? what->program : "@invar",
+                                       .timeout = what->timeout,
+                                       .threads = options->threads};
+
+    switch (side->kind) {
+    case INVAR_AB_COMMIT:
+        return invar_workshop_program(&side->built, workshop, slot, repo, side->commit.id, &how,
+                                      options->stop);
+    case INVAR_AB_FOLDER:
+        return invar_workshop_program_of_folder(&side->built, workshop, slot, side->given, &how,
+                                                options->stop);
+    case INVAR_AB_FILE: break;
+    }
+    return invar_workshop_program_of_file(&side->built, workshop, side->given);
+}
+
+/* ---- its recipe ------------------------------------------------------------------------------ */
+
+invar_status invar_ab_side_recipe(char **out, size_t *bytes_out, const invar_ab_side *side,
+                                  invar_slot *slot, invar_repo *repo, const invar_ab_case *what)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (!what->own_recipe)
+        return invar_file_read(out, bytes_out, what->recipe, INVAR_RECIPE_MAX_BYTES);
+    if (side->kind == INVAR_AB_FILE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a program has no tree with a recipe of its own");
+    if (side->kind == INVAR_AB_COMMIT)
+        INVAR_TRY(invar_repo_checkout(repo, side->commit.id, slot->source));
+    INVAR_TRY(invar_path_join(path, sizeof path,
+                              side->kind == INVAR_AB_COMMIT ? slot->source : side->given,
+                              what->recipe));
+    return invar_file_read(out, bytes_out, path, INVAR_RECIPE_MAX_BYTES);
+}
+
+/* The part of a line that is not blank. */
+static const char *trim(size_t *bytes, const char *from, const char *to)
+{
+    while (from < to && (*from == ' ' || *from == '\r'))
+        from++;
+    while (from < to && (to[-1] == ' ' || to[-1] == '\r'))
+        to--;
+    *bytes = (size_t)(to - from);
+    return from;
+}
+
+/* The value of "key = value", if that is what the line says; names of keys are unique. */
+static const char *value_in(size_t *bytes, const char *line, const char *end, const char *key)
+{
+    const char *sign = memchr(line, '=', (size_t)(end - line)), *name;
+
+    if (!sign)
+        return NULL;
+    name = trim(bytes, line, sign);
+    if (*bytes != strlen(key) || memcmp(name, key, *bytes) != 0)
+        return NULL;
+    return trim(bytes, sign + 1, end);
+}
+
+/*
+ * The recipe may be one of another version, with keys that this program does not know, so it is
+ * looked at line by line and not against a schema.
+ */
+bool invar_ab_value(char *out, size_t size, const char *const *flags, const char *recipe,
+                    const char *key)
+{
+    const char *value = NULL;
+    size_t bytes = 0;
+
+    for (; flags && *flags && !value; flags++) {
+        if (strncmp(*flags, "--", 2) != 0)
+            continue;
+        value = value_in(&bytes, *flags + 2, *flags + strlen(*flags), key);
+        if (!value && strcmp(*flags + 2, key) == 0 && flags[1]) {
+            value = flags[1];
+            bytes = strlen(value);
+        }
+    }
+    for (const char *line = recipe; *line && !value;) {
+        const char *newline = strchr(line, '\n'), *end = newline ? newline : line + strlen(line);
+        if (*line != '#' && *line != ';')
+            value = value_in(&bytes, line, end, key);
+        line = newline ? newline + 1 : end;
+    }
+    if (!value || bytes >= size)
+        return false;
+    memcpy(out, value, bytes);
+    out[bytes] = '\0';
+    return true;
+}
+
+invar_status invar_ab_number(int64_t *out, const char *const *flags, const char *recipe,
+                             const char *key, int64_t fallback)
+{
+    char text[32], quoted[INVAR_TEXT_QUOTE_SIZE], *end;
+
+    *out = fallback;
+    if (!invar_ab_value(text, sizeof text, flags, recipe, key))
+        return INVAR_OK;
+    errno = 0;
+    *out = strtoll(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || *out < 0) {
+        invar_text_quote(quoted, sizeof quoted, text, strlen(text));
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s = %s is no whole number from 0 on", key, quoted);
+    }
+    return INVAR_OK;
+}

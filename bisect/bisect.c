@@ -1,0 +1,283 @@
+/*
+ * bisect.c - the way of a bisect: ends, merge base, search, confirmation, place.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/bisect.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "bisect/driver.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_GOLDEN (64u << 20)
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static bool find_known(void *payload, invar_state_trial *out, const char *binary)
+{
+    invar_driver *d = payload;
+    bool found = false;
+    size_t count;
+
+    pthread_mutex_lock(&d->mutex);
+    const invar_state_trial *trials = invar_state_trials(&count, d->state);
+    for (size_t i = 0; i < count && !found; i++)
+        if (trials[i].attempt == 0 && trials[i].trial.value[0] &&
+            strcmp(trials[i].binary, binary) == 0) {
+            *out = trials[i];
+            found = true;
+        }
+    pthread_mutex_unlock(&d->mutex);
+    return found;
+}
+
+/* The golden as it is at first: what becomes of the file later changes nothing. */
+static invar_status pin_golden(invar_driver *d)
+{
+    size_t bytes;
+    char *text;
+    invar_status status;
+
+    if (!d->what->golden)
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(d->golden, sizeof d->golden, invar_state_folder(d->state), "golden"));
+    if (invar_path_exists(d->golden))
+        return INVAR_OK;
+    INVAR_TRY(invar_file_read(&text, &bytes, d->what->golden, MAX_GOLDEN));
+    status = invar_file_write(d->golden, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* The recipe as the state has it, as a file of our own. */
+static invar_status pin_recipe(invar_driver *d)
+{
+    const char *text = invar_state_recipe(d->state);
+
+    if (!text)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_path_join(d->recipe, sizeof d->recipe, invar_state_folder(d->state), "recipe.ini"));
+    return invar_file_write(d->recipe, text, strlen(text));
+}
+
+static invar_status work(invar_driver *d)
+{
+    d->what = invar_state_case(d->state);
+    INVAR_TRY(pin_recipe(d));
+    INVAR_TRY(pin_golden(d));
+    d->scene = (invar_trial_scene){.what = d->what,
+                                   .question = d->what->question,
+                                   .workshop = d->workshop,
+                                   .folder = invar_state_folder(d->state),
+                                   .recipe = d->recipe[0] ? d->recipe : NULL,
+                                   .threads = d->options->threads,
+                                   .stop = d->options->stop,
+                                   .known = find_known,
+                                   .payload = d};
+    INVAR_TRY(invar_driver_ends(d));
+    if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
+        INVAR_TRY(invar_driver_bases(d));
+    if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
+        INVAR_TRY(d->what->all_changes ? invar_driver_changes(d) : invar_driver_hunt(d));
+    if (d->stopped)
+        invar_driver_say(d, INVAR_BISECT_STOPPED, "",
+                         "stopped; the same command goes on from here");
+    else
+        INVAR_TRY(invar_state_finish(d->state));
+    return INVAR_OK;
+}
+
+static void add_cost(invar_bisect_answer *a, const invar_bisect_trial *t)
+{
+    bool skipped = !t->value[0];
+
+    a->search_trials += strcmp(t->role, "search") == 0;
+    a->third = a->third || strcmp(t->verdict, "third") == 0;
+    a->built += t->build_s > 0;
+    a->from_tree += strcmp(t->via, "tree") == 0;
+    a->from_program += strcmp(t->via, "program") == 0;
+    a->ran += strcmp(t->via, "ran") == 0 && !skipped;
+    a->skipped += skipped;
+    a->build_s += t->build_s;
+    a->run_s += t->run_s;
+}
+
+/* Where in the range the trials were, for a picture of the search. */
+static invar_status find_positions(invar_driver *d)
+{
+    invar_bisect_answer *a = d->answer;
+    const char *good[] = {a->good};
+    invar_repo_range range = {.bad = a->bad,
+                              .good = good,
+                              .n_good = 1,
+                              .first_parent = d->what->first_parent || d->what->all_changes};
+    invar_history *history;
+
+    if (a->range == 0) // the search did not begin
+        return INVAR_OK;
+    INVAR_TRY(invar_repo_history(&history, d->repo, &range));
+    for (size_t i = 0; i < a->n_trials; i++)
+        a->trials[i].position = invar_history_find(history, a->trials[i].commit) + 1;
+    invar_history_free(history);
+    return INVAR_OK;
+}
+
+static invar_status tell_all(invar_driver *d)
+{
+    invar_bisect_answer *a = d->answer;
+    size_t count;
+    const invar_state_trial *trials = invar_state_trials(&count, d->state);
+
+    (void)snprintf(a->id, sizeof a->id, "%s", invar_state_id(d->state));
+    (void)snprintf(a->folder, sizeof a->folder, "%s", invar_state_folder(d->state));
+    memcpy(a->good, d->what->good, INVAR_OID_SIZE);
+    memcpy(a->bad, d->what->bad, INVAR_OID_SIZE);
+    invar_question_tell(a->question, &d->scene.question);
+    INVAR_TRY(invar_alloc((void **)&a->trials, count, sizeof *a->trials, "the trials"));
+    for (size_t i = 0; i < count; i++) {
+        a->trials[a->n_trials++] = trials[i].trial;
+        add_cost(a, &trials[i].trial);
+    }
+    return find_positions(d);
+}
+
+/* A revision that is not there is a mistake of the caller. */
+static invar_status resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
+{
+    invar_status status = invar_repo_resolve(out, repo, revision);
+    char message[INVAR_ERROR_MESSAGE_SIZE];
+
+    if (status != INVAR_E_NOTFOUND)
+        return status;
+    memcpy(message, invar_error_last()->message, sizeof message);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", message);
+}
+
+static invar_status import_log(invar_driver *d)
+{
+    invar_state *log;
+    invar_status status;
+
+    if (!d->options->log)
+        return INVAR_OK;
+    INVAR_TRY(invar_state_read(&log, d->options->log));
+    status = invar_state_import(d->state, log);
+    invar_state_close(log);
+    return status;
+}
+
+/* Opens what the case names; `ids` has room for what its revisions mean. */
+static invar_status open_all(invar_driver *d, invar_bisect_case *what, char (*ids)[INVAR_OID_SIZE])
+{
+    char bisects[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_repo_open(&d->repo, what->repo));
+    INVAR_TRY(resolve(ids[0], d->repo, what->good));
+    INVAR_TRY(resolve(ids[1], d->repo, what->bad));
+    what->good = ids[0];
+    what->bad = ids[1];
+    what->repo = invar_repo_folder(d->repo);
+    if (strcmp(ids[0], ids[1]) == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "good and bad are the same commit, %.12s", ids[0]);
+    INVAR_TRY(invar_workshop_open(&d->workshop, d->options->work, what->repo,
+                                  invar_repo_work_tree(d->repo)));
+    INVAR_TRY(
+        invar_path_join(bisects, sizeof bisects, invar_workshop_folder(d->workshop), "bisects"));
+    INVAR_TRY(invar_state_open(&d->state, bisects, what));
+    return import_log(d);
+}
+
+/* The skipped revisions as ids; *list_out and *ids_out belong to the caller. */
+static invar_status resolve_skips(const char ***list_out, char (**ids_out)[INVAR_OID_SIZE],
+                                  const invar_bisect_case *what)
+{
+    invar_repo *repo = NULL;
+    invar_status status;
+    size_t count = 0;
+
+    *list_out = NULL;
+    *ids_out = NULL;
+    while (what->skip && what->skip[count])
+        count++;
+    INVAR_TRY(invar_alloc((void **)list_out, count + 1, sizeof **list_out, "skipped revisions"));
+    (*list_out)[count] = NULL;
+    INVAR_TRY(invar_alloc((void **)ids_out, count, INVAR_OID_SIZE, "skipped revisions"));
+    status = count ? invar_repo_open(&repo, what->repo) : INVAR_OK;
+    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
+        status = resolve((*ids_out)[i], repo, what->skip[i]);
+        (*list_out)[i] = (*ids_out)[i];
+    }
+    invar_repo_close(repo);
+    return status;
+}
+
+static double seconds_now(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
+}
+
+static invar_status run(invar_driver *d, const invar_bisect_case *asked)
+{
+    invar_bisect_case what = *asked;
+    char ids[2][INVAR_OID_SIZE], (*skipped)[INVAR_OID_SIZE] = NULL;
+    const char **skip = NULL;
+    invar_status status = resolve_skips(&skip, &skipped, asked);
+
+    what.skip = skip;
+    if (status == INVAR_OK)
+        status = open_all(d, &what, ids);
+    if (status == INVAR_OK)
+        status = work(d);
+    if (status == INVAR_OK)
+        status = tell_all(d);
+    invar_free((void *)skip);
+    invar_free(skipped);
+    return status;
+}
+
+invar_status invar_bisect_run(invar_bisect_answer **out, const invar_bisect_case *what,
+                              const invar_bisect_options *options)
+{
+    invar_driver d = {.options = options};
+    double begin = seconds_now();
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&d.answer, 1, sizeof *d.answer, "an answer"));
+    memset(d.answer, 0, sizeof *d.answer);
+    d.answer->verdict = INVAR_BISECT_FOUND;
+    d.answer->first_parted = -1;
+    d.answer->place = (invar_place){.step = -1, .layer = -1};
+    pthread_mutex_init(&d.mutex, NULL);
+    status = run(&d, what);
+    d.answer->wall_s = seconds_now() - begin;
+    invar_state_close(d.state);
+    invar_workshop_close(d.workshop);
+    invar_repo_close(d.repo);
+    pthread_mutex_destroy(&d.mutex);
+    if (status != INVAR_OK) {
+        invar_bisect_answer_free(d.answer);
+        return status;
+    }
+    *out = d.answer;
+    return INVAR_OK;
+}
+
+void invar_bisect_answer_free(invar_bisect_answer *answer)
+{
+    if (!answer)
+        return;
+    invar_free(answer->changes);
+    invar_free(answer->suspects);
+    invar_free(answer->trials);
+    invar_free(answer);
+}

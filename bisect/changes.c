@@ -1,0 +1,206 @@
+/*
+ * changes.c - every change of the value between two commits, not only the first.
+ *
+ * Along the first parents the history is a line. Between two tested commits with different values
+ * there is a change, so the commit in the middle is tested, and so on, until every change lies
+ * between a commit and its parent: about k log n trials for k changes. Between two with the same
+ * value nothing is tested: a change that was taken back exactly stays unseen. A change that is a
+ * merge is looked into: its other parents have lines of their own, down to where they left it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "bisect/driver.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_DEPTH 8 /* merges inside merges that are looked into */
+
+/* A line of commits, oldest first, with the one before the first as number 0. */
+typedef struct line {
+    char (*commits)[INVAR_OID_SIZE];
+    int32_t count;
+} line;
+
+static const char *value_of(const invar_driver *d, const char *commit)
+{
+    const invar_state_trial *t = invar_driver_find(d, commit, 0);
+
+    return t ? t->trial.value : NULL;
+}
+
+static invar_status read_line(line *out, invar_driver *d, const char *good, const char *bad)
+{
+    invar_repo_range range = {.bad = bad, .good = &good, .n_good = 1, .first_parent = true};
+    invar_history *history;
+    invar_status status;
+
+    *out = (line){.count = 0};
+    INVAR_TRY(invar_repo_history(&history, d->repo, &range));
+    status = invar_alloc((void **)&out->commits, (size_t)history->count + 1, INVAR_OID_SIZE,
+                         "a line of commits");
+    if (status == INVAR_OK) {
+        memcpy(out->commits[out->count++], good, INVAR_OID_SIZE);
+        for (int32_t i = 0; i < history->count; i++)
+            memcpy(out->commits[out->count++], history->commits[i].id, INVAR_OID_SIZE);
+    }
+    invar_history_free(history);
+    return status;
+}
+
+/* ---- the trials ------------------------------------------------------------------------------ */
+
+/* The untested commit nearest to the middle of two tested ones; -1: there is none. */
+static int32_t pick(const invar_driver *d, const line *l, int32_t low, int32_t high)
+{
+    int32_t best = -1, middle = low + (high - low) / 2;
+
+    for (int32_t i = low + 1; i < high; i++) {
+        int32_t now = i > middle ? i - middle : middle - i;
+        int32_t then = best > middle ? best - middle : middle - best;
+        if (!value_of(d, l->commits[i]) && (best < 0 || now < then))
+            best = i;
+    }
+    return best;
+}
+
+/* The next tested commit that could be tested. */
+static int32_t next_known(const invar_driver *d, const line *l, int32_t from)
+{
+    for (int32_t i = from + 1; i < l->count; i++) {
+        const char *value = value_of(d, l->commits[i]);
+        if (value && value[0])
+            return i;
+    }
+    return -1;
+}
+
+/* One commit for each interval whose ends differ. */
+static size_t plan(char (*out)[INVAR_OID_SIZE], size_t room, const invar_driver *d, const line *l)
+{
+    size_t count = 0;
+    int32_t high;
+
+    for (int32_t low = 0; (high = next_known(d, l, low)) >= 0 && count < room; low = high) {
+        int32_t middle;
+        if (strcmp(value_of(d, l->commits[low]), value_of(d, l->commits[high])) == 0)
+            continue;
+        middle = pick(d, l, low, high);
+        if (middle >= 0)
+            memcpy(out[count++], l->commits[middle], INVAR_OID_SIZE);
+    }
+    return count;
+}
+
+static invar_status test_line(invar_driver *d, const line *l)
+{
+    char commits[INVAR_SEARCH_JOBS][INVAR_OID_SIZE];
+
+    memcpy(commits[0], l->commits[0], INVAR_OID_SIZE);
+    memcpy(commits[1], l->commits[l->count - 1], INVAR_OID_SIZE);
+    INVAR_TRY(
+        invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])commits, 2, 0, "change", NULL, NULL));
+    while (!d->stopped) {
+        size_t count = plan(commits, (size_t)d->options->jobs, d, l);
+        if (count == 0)
+            return INVAR_OK;
+        d->left = (int64_t)count;
+        INVAR_TRY(invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])commits, count, 0, "change",
+                                    NULL, NULL));
+    }
+    return INVAR_OK;
+}
+
+/* ---- the changelog --------------------------------------------------------------------------- */
+
+static invar_status list_line(invar_driver *d, const char *good, const char *bad, int depth);
+
+/* What the other parents of a merge bring along. *own_out: no parent has the merge's value. */
+static invar_status look_inside(bool *own_out, invar_driver *d, const invar_repo_commit *merge,
+                                int depth)
+{
+    const char *value = value_of(d, merge->id);
+
+    *own_out = merge->n_parents > 1;
+    for (size_t i = 1; i < merge->n_parents && i < INVAR_REPO_PARENTS && !d->stopped; i++) {
+        char bases[INVAR_REPO_BASES][INVAR_OID_SIZE];
+        const char *other;
+        size_t count;
+        INVAR_TRY(
+            invar_repo_merge_bases(bases, &count, d->repo, merge->parents[0], merge->parents[i]));
+        if (count == 0 || strcmp(bases[0], merge->parents[i]) == 0)
+            continue;
+        INVAR_TRY(list_line(d, bases[0], merge->parents[i], depth + 1));
+        other = value_of(d, merge->parents[i]);
+        if (other && strcmp(other, value) == 0)
+            *own_out = false;
+    }
+    return INVAR_OK;
+}
+
+/* The change between two tested neighbours of a line, with what is inside it before it. */
+static invar_status list_change(invar_driver *d, const line *l, int32_t low, int32_t high,
+                                int depth)
+{
+    invar_bisect_change change = {.depth = depth, .between = high - low - 1};
+
+    INVAR_TRY(invar_repo_describe(&change.commit, d->repo, l->commits[high]));
+    memcpy(change.parent, l->commits[low], INVAR_OID_SIZE);
+    memcpy(change.before, value_of(d, l->commits[low]), INVAR_VALUE_SIZE);
+    memcpy(change.after, value_of(d, l->commits[high]), INVAR_VALUE_SIZE);
+    if (depth < MAX_DEPTH && change.between == 0)
+        INVAR_TRY(look_inside(&change.merge, d, &change.commit, depth));
+    if (d->stopped)
+        return INVAR_OK;
+    INVAR_TRY(invar_driver_place(&change.place, d, change.parent, change.commit.id, true));
+    return invar_driver_add_change(d, &change);
+}
+
+static invar_status list_changes(invar_driver *d, const line *l, int depth)
+{
+    int32_t high;
+
+    // an end that cannot be tested hides all that is between it and the first that can
+    for (int32_t low = 0; (high = next_known(d, l, low)) >= 0 && !d->stopped; low = high) {
+        const char *before = value_of(d, l->commits[low]);
+        if (before[0] && strcmp(before, value_of(d, l->commits[high])) != 0)
+            INVAR_TRY(list_change(d, l, low, high, depth));
+    }
+    return INVAR_OK;
+}
+
+static invar_status list_line(invar_driver *d, const char *good, const char *bad, int depth)
+{
+    line l;
+    invar_status status = read_line(&l, d, good, bad);
+
+    if (status == INVAR_OK)
+        status = test_line(d, &l);
+    if (status == INVAR_OK && !d->stopped)
+        status = list_changes(d, &l, depth);
+    if (depth == 0)
+        d->answer->range = l.count - 1;
+    invar_free(l.commits);
+    return status;
+}
+
+invar_status invar_driver_changes(invar_driver *d)
+{
+    // where good is no ancestor, the merge base has good's value: it was tested
+    const char *from = d->answer->base[0] ? d->answer->base : d->what->good;
+    char who[INVAR_OID_SIZE] = "";
+
+    INVAR_TRY(list_line(d, from, d->what->bad, 0));
+    for (size_t i = 0; i < d->answer->n_changes && !d->stopped && !who[0]; i++) {
+        char pair[2][INVAR_OID_SIZE];
+        memcpy(pair[0], d->answer->changes[i].parent, INVAR_OID_SIZE);
+        memcpy(pair[1], d->answer->changes[i].commit.id, INVAR_OID_SIZE);
+        INVAR_TRY(invar_driver_repeat(who, d, (const char(*)[INVAR_OID_SIZE])pair, 2));
+    }
+    d->answer->confirmed = !who[0];
+    d->answer->verdict = who[0] ? INVAR_BISECT_NONDETERMINISTIC : INVAR_BISECT_CHANGES;
+    memcpy(d->answer->who, who, sizeof who);
+    return INVAR_OK;
+}

@@ -1,0 +1,522 @@
+/*
+ * ci.c - cases run and compared with their goldens.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/ci/ci.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "bisect/ci/ci_internal.h"
+
+#include "base/invar_banned.h"
+
+/* What all runs share. */
+typedef struct scene {
+    const invar_ci_options *options;
+    invar_workshop *workshops[2]; /* here, and for chaos in a folder with another name */
+    invar_built programs[2];
+    invar_chaos_locales locales;
+    char folder[INVAR_PATH_SIZE];
+    bool temporary;
+    pthread_mutex_t mutex; /* of the events */
+    int64_t done, total;   /* runs */
+    invar_ci_result *results;
+    const invar_ci_case *cases;
+} scene;
+
+static void report(scene *s, invar_ci_event event, const invar_ci_result *result, int64_t runs)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->done += runs;
+    if (s->done > s->total) // a second look was needed
+        s->done = s->total;
+    if (s->options->event)
+        s->options->event(s->options->payload, event, result, s->done, s->total);
+    pthread_mutex_unlock(&s->mutex);
+}
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static bool stopped(const scene *s)
+{
+    return s->options->stop && *s->options->stop;
+}
+
+/* ---- one run --------------------------------------------------------------------------------- */
+
+static invar_status read_run(invar_ci_side *out, const char *path, const char *generator)
+{
+    invar_ledger_summary run;
+    invar_ledger *ledger;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_find(&run, ledger, NULL);
+    if (status == INVAR_OK)
+        status = invar_golden_of_run(&out->golden, ledger, run.run, generator);
+    if (status == INVAR_OK)
+        status = invar_golden_points_of_run(&out->points, ledger, run.run);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* The last step of a run as far as the user wants it; -1: that of the recipe. */
+static int64_t last_step(const scene *s)
+{
+    return s->options->steps ? s->options->steps - 1 : -1;
+}
+
+/*
+ * Runs a case up to `until`, with `chaos` (NULL: as the recipe says). *out is empty, and the
+ * verdict of the result is TROUBLE or STOPPED, where it gave nothing.
+ */
+static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene *s,
+                             const invar_chaos_run *chaos, int64_t until)
+{
+    const invar_ci_options *o = s->options;
+    int place = chaos && chaos->elsewhere;
+    char name[64];
+    invar_run_request request = {.program = s->programs[place].path,
+                                 .binary = s->programs[place].binary,
+                                 .recipe = result->item->recipe,
+                                 .name = name,
+                                 .until = until,
+                                 .timeout = o->timeout,
+                                 .stop = o->stop,
+                                 .anew = true};
+    invar_ran ran;
+    invar_status status;
+
+    *out = (invar_ci_side){0};
+    // two cases may be the same recipe
+    (void)snprintf(name, sizeof name, "%td %" PRId64, result->item - s->cases, result->runs);
+    if (chaos) {
+        request.flags = chaos->flags;
+        request.environment = chaos->environment;
+        request.prefix = chaos->prefix;
+        request.same_addresses = chaos->same_addresses;
+    }
+    INVAR_TRY(invar_workshop_run(&ran, s->workshops[place], -1, &request));
+    result->runs++;
+    report(s, INVAR_CI_RAN, result, 1);
+    if (ran.state != INVAR_RUN_DONE) {
+        result->verdict = ran.state == INVAR_RUN_STOPPED ? INVAR_CI_STOPPED : INVAR_CI_TROUBLE;
+        (void)snprintf(result->story, sizeof result->story, "it could not be run: %s", ran.story);
+        if (chaos)
+            memcpy(result->varied, chaos->told, sizeof result->varied);
+        return INVAR_OK;
+    }
+    status = read_run(out, ran.ledger, o->generator);
+    if (status != INVAR_OK)
+        invar_ci_side_free(out);
+    // what was learnt is in memory; a folder of the user's keeps the runs for a closer look
+    if (status == INVAR_OK && s->temporary)
+        status = invar_folder_remove(ran.folder);
+    return status;
+}
+
+/* ---- one case -------------------------------------------------------------------------------- */
+
+/* One more line of what was varied. */
+static invar_status note_variation(invar_ci_result *out, const invar_chaos_run *chaos)
+{
+    size_t used = out->variations ? strlen(out->variations) : 0, bytes = strlen(chaos->told);
+    void *longer;
+
+    INVAR_TRY(invar_alloc(&longer, used + bytes + 2, 1, "what was varied"));
+    (void)snprintf(longer, used + bytes + 2, "%s%s\n", used ? out->variations : "", chaos->told);
+    invar_free(out->variations);
+    out->variations = longer;
+    out->chaos++;
+    return INVAR_OK;
+}
+
+/* The same again, with or without chaos: other bits mean that they are not the program's own. */
+static invar_status run_again(invar_ci_result *out, scene *s, const invar_ci_side *first,
+                              const invar_chaos_run *chaos)
+{
+    invar_ci_result other = {.item = out->item, .verdict = INVAR_CI_SAME, .runs = out->runs};
+    invar_ci_side again;
+    invar_status status;
+
+    if (chaos)
+        INVAR_TRY(note_variation(out, chaos));
+    INVAR_TRY(run_case(&again, &other, s, chaos, last_step(s)));
+    out->runs = other.runs;
+    if (!again.golden) {
+        out->verdict = other.verdict;
+        memcpy(out->story, other.story, sizeof out->story);
+        memcpy(out->varied, other.varied, sizeof out->varied);
+        return INVAR_OK;
+    }
+    status = invar_ci_judge(&other, first, &again);
+    if (other.verdict == INVAR_CI_SAME && again.golden->n_steps != first->golden->n_steps) {
+        other.verdict = INVAR_CI_CHANGED;
+        (void)snprintf(other.headline, sizeof other.headline,
+                       "one has %" PRId64 " steps, the other %" PRId64, first->golden->n_steps,
+                       again.golden->n_steps);
+    }
+    invar_ci_side_free(&again);
+    if (status != INVAR_OK || other.verdict == INVAR_CI_SAME)
+        return status;
+    other.chaos = out->chaos;
+    other.variations = out->variations;
+    other.pending = out->pending;
+    *out = other;
+    out->verdict = INVAR_CI_NONDETERMINISTIC;
+    out->line = 1; // of no line of the golden
+    (void)snprintf(out->story, sizeof out->story, "%s",
+                   chaos ? "a run that was made otherwise has other bits"
+                         : "two runs of the same program and recipe have different bits");
+    if (chaos)
+        memcpy(out->varied, chaos->told, sizeof out->varied);
+    return INVAR_OK;
+}
+
+/* Whether a run with this chaos, as far as the bits are equal so far and one step more, differs. */
+static invar_status differs(bool *out, invar_ci_result *result, scene *s,
+                            const invar_ci_side *first, const invar_chaos_run *chaos)
+{
+    invar_ci_result other = {.item = result->item, .runs = result->runs};
+    invar_golden_comparison c = {0};
+    invar_ci_side again;
+
+    INVAR_TRY(
+        run_case(&again, &other, s, chaos, result->first >= 0 ? result->first : last_step(s)));
+    result->runs = other.runs;
+    if (again.golden)
+        invar_golden_compare(&c, first->golden, again.golden);
+    *out = again.golden && c.verdict == INVAR_GOLDEN_CHANGED;
+    invar_ci_side_free(&again);
+    return INVAR_OK;
+}
+
+/* A run of many variations has other bits: is it one of them alone, or none at all? */
+static invar_status narrow_down(invar_ci_result *out, scene *s, const invar_ci_side *first,
+                                const invar_chaos *chaos)
+{
+    bool other;
+    invar_chaos_run one;
+
+    INVAR_TRY(differs(&other, out, s, first, NULL));
+    if (other) {
+        out->varied[0] = '\0';
+        (void)snprintf(out->story, sizeof out->story,
+                       "two runs of the same program and recipe have different bits");
+        return INVAR_OK;
+    }
+    for (int i = 0; i < (int)chaos->count && !stopped(s); i++) {
+        invar_chaos_compose(&one, chaos, i);
+        INVAR_TRY(differs(&other, out, s, first, &one));
+        if (!other)
+            continue;
+        memcpy(out->varied, one.told, sizeof out->varied);
+        (void)snprintf(out->story, sizeof out->story, "this variation alone changes the bits");
+        return INVAR_OK;
+    }
+    return INVAR_OK;
+}
+
+static invar_status run_chaos(invar_ci_result *out, scene *s, const invar_ci_side *first)
+{
+    invar_chaos_run all;
+    invar_chaos chaos;
+
+    for (int64_t i = 0; i < s->options->chaos; i++) {
+        if (out->verdict != INVAR_CI_SAME && out->verdict != INVAR_CI_CHANGED)
+            return INVAR_OK;
+        invar_chaos_draw(&chaos, &s->locales, s->options->chaos_seed, out->item->name, i);
+        invar_chaos_compose(&all, &chaos, INVAR_CHAOS_ALL);
+        INVAR_TRY(run_again(out, s, first, &all));
+        if (out->verdict == INVAR_CI_NONDETERMINISTIC)
+            INVAR_TRY(narrow_down(out, s, first, &chaos));
+    }
+    return INVAR_OK;
+}
+
+/* Whether the recipe asks for something else than when the golden was made. */
+static void look_at_recipe(invar_ci_result *out, const invar_ci_options *o)
+{
+    if (out->verdict == INVAR_CI_SAME && o->steps == 0 && out->compared < out->steps) {
+        out->verdict = INVAR_CI_OBSOLETE;
+        (void)snprintf(out->story, sizeof out->story,
+                       "the recipe has %" PRId64 " steps, the golden %" PRId64, out->compared,
+                       out->steps);
+    }
+    if (out->same_identity || o->pinned)
+        return;
+    (void)snprintf(out->story, sizeof out->story,
+                   "the golden is of another identity: the recipe, its data or the model asks for "
+                   "something else now%s",
+                   out->verdict == INVAR_CI_SAME ? " (no bit of the compared steps differs)" : "");
+    out->verdict = INVAR_CI_OBSOLETE;
+}
+
+static invar_status write_pending(invar_ci_result *out, const scene *s, const invar_ci_side *is)
+{
+    const invar_ci_case *item = out->item;
+
+    if (!s->options->write || s->options->steps) // a golden is of the whole recipe
+        return INVAR_OK;
+    if (out->verdict == INVAR_CI_SAME && invar_ci_pending(item))
+        return invar_ci_reject(item); // the bits are those of the golden again
+    if (out->verdict != INVAR_CI_CHANGED && out->verdict != INVAR_CI_OBSOLETE)
+        return INVAR_OK;
+    INVAR_TRY(invar_golden_points_write(item->new_points, is->points));
+    INVAR_TRY(invar_golden_write(item->new_golden, is->golden));
+    out->pending = true;
+    return INVAR_OK;
+}
+
+static invar_status compare_case(invar_ci_result *out, scene *s, const invar_ci_side *was)
+{
+    invar_ci_side is;
+    invar_status status;
+
+    INVAR_TRY(run_case(&is, out, s, NULL, last_step(s)));
+    if (!is.golden)
+        return INVAR_OK;
+    if (was->golden) {
+        status = invar_ci_judge(out, was, &is);
+        look_at_recipe(out, s->options);
+    } else {
+        out->verdict = INVAR_CI_OBSOLETE; // a golden that only its version is known of
+        status = INVAR_OK;
+    }
+    if (status == INVAR_OK && out->verdict == INVAR_CI_CHANGED)
+        status = run_again(out, s, &is, NULL);
+    if (status == INVAR_OK)
+        status = run_chaos(out, s, &is);
+    if (status == INVAR_OK)
+        status = write_pending(out, s, &is);
+    invar_ci_side_free(&is);
+    return status;
+}
+
+static void tell_error(invar_ci_result *out, invar_ci_verdict verdict)
+{
+    out->verdict = verdict;
+    (void)snprintf(out->story, sizeof out->story, "%s", invar_error_last()->message);
+    invar_error_clear();
+}
+
+static invar_status check_case(invar_ci_result *out, scene *s)
+{
+    const char *path = s->options->golden ? s->options->golden : out->item->golden;
+    invar_ci_side was;
+    invar_status status;
+
+    if (stopped(s)) {
+        out->verdict = INVAR_CI_STOPPED;
+        return INVAR_OK;
+    }
+    if (!invar_path_exists(out->item->recipe)) {
+        out->verdict = invar_path_exists(path) ? INVAR_CI_OBSOLETE : INVAR_CI_TROUBLE;
+        (void)snprintf(out->story, sizeof out->story, "there is no recipe %.300s%s",
+                       out->item->recipe,
+                       out->verdict == INVAR_CI_OBSOLETE ? " any more: remove the golden" : "");
+        return INVAR_OK;
+    }
+    status = invar_ci_side_read(&was, path);
+    if (status == INVAR_E_NOTFOUND) {
+        invar_error_clear();
+        out->verdict = INVAR_CI_MISSING;
+        (void)snprintf(out->story, sizeof out->story, "no golden yet: invar ci record %s",
+                       out->item->name);
+        return INVAR_OK;
+    }
+    if (status == INVAR_E_UNSUPPORTED) {
+        tell_error(out, INVAR_CI_OBSOLETE);
+        if (!s->options->write)
+            return INVAR_OK;
+        status = INVAR_OK;
+    }
+    if (status == INVAR_OK)
+        status = compare_case(out, s, &was);
+    invar_ci_side_free(&was);
+    return status;
+}
+
+static invar_status check_task(void *payload, int64_t task, int worker)
+{
+    scene *s = payload;
+    invar_ci_result *out = &s->results[task];
+    double begin = now();
+    int64_t left;
+
+    (void)worker;
+    *out = (invar_ci_result){.item = &s->cases[task], .first = -1, .line = 1};
+    report(s, INVAR_CI_BEGINS, out, 0);
+    if (check_case(out, s) != INVAR_OK)
+        tell_error(out, INVAR_CI_TROUBLE);
+    out->seconds = now() - begin;
+    // what was planned and is not needed any more counts as made
+    left = 1 + s->options->chaos - out->runs;
+    report(s, INVAR_CI_ENDED, out, left > 0 ? left : 0);
+    return INVAR_OK;
+}
+
+/* ---- the scene ------------------------------------------------------------------------------- */
+
+static invar_status make_folder(scene *s)
+{
+    const char *base = getenv("TMPDIR");
+
+    if (s->options->work) {
+        INVAR_TRY(invar_folder_make(s->options->work));
+        (void)snprintf(s->folder, sizeof s->folder, "%s", s->options->work);
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_path_join(s->folder, sizeof s->folder, base && *base ? base : "/tmp",
+                              "invar-ci-XXXXXX"));
+    if (!mkdtemp(s->folder))
+        return INVAR_FAIL(INVAR_E_IO, errno, "no temporary folder %.120s: %s; --work DIR names one",
+                          s->folder, strerror(errno));
+    s->temporary = true;
+    return INVAR_OK;
+}
+
+static invar_status open_workshop(scene *s, int i, const char *name)
+{
+    char folder[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(folder, sizeof folder, s->folder, name));
+    INVAR_TRY(invar_workshop_open(&s->workshops[i], folder, NULL, NULL));
+    return invar_workshop_program_of_file(&s->programs[i], s->workshops[i],
+                                          s->options->program ? s->options->program
+                                                              : "/proc/self/exe");
+}
+
+static invar_status open_scene(scene *s, bool chaos)
+{
+    INVAR_TRY(make_folder(s));
+    INVAR_TRY(open_workshop(s, 0, "runs-here"));
+    if (!chaos)
+        return INVAR_OK;
+    INVAR_TRY(open_workshop(s, 1, "runs-in-a-folder-with-a-longer-name"));
+    return invar_chaos_look(&s->locales, s->folder);
+}
+
+static invar_status close_scene(scene *s, invar_status status)
+{
+    invar_error error;
+
+    invar_workshop_close(s->workshops[0]);
+    invar_workshop_close(s->workshops[1]);
+    pthread_mutex_destroy(&s->mutex);
+    if (!s->temporary)
+        return status;
+    if (status == INVAR_OK)
+        return invar_folder_remove(s->folder);
+    invar_error_take(&error); // the first failure is the one that is told
+    if (invar_folder_remove(s->folder) != INVAR_OK)
+        invar_error_clear();
+    invar_error_put(&error);
+    return status;
+}
+
+invar_status invar_ci_check(invar_ci_result *results, const invar_ci_case *cases, size_t count,
+                            const invar_ci_options *options)
+{
+    scene s = {.options = options,
+               .results = results,
+               .cases = cases,
+               .total = (int64_t)count * (1 + options->chaos)};
+    invar_pool *pool = NULL;
+    invar_status status;
+
+    pthread_mutex_init(&s.mutex, NULL);
+    status = open_scene(&s, options->chaos > 0);
+    if (status == INVAR_OK)
+        status = invar_pool_new(&pool, (int)options->jobs);
+    if (status == INVAR_OK)
+        status = invar_pool_run(pool, (int64_t)count, check_task, &s);
+    invar_pool_free(pool);
+    return close_scene(&s, status);
+}
+
+void invar_ci_release(invar_ci_result *results, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        invar_free(results[i].variations);
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+/* The history of an older golden goes on. */
+static invar_status write_golden(const invar_ci_case *item, const invar_ci_side *is)
+{
+    invar_golden *before = NULL, *golden;
+    invar_status status = invar_golden_read(&before, item->golden);
+
+    if (status != INVAR_OK)
+        invar_error_clear();
+    status = invar_golden_accept(&golden, is->golden, before, NULL);
+    invar_golden_free(before);
+    INVAR_TRY(status);
+    status = invar_golden_points_write(item->points, is->points);
+    if (status == INVAR_OK)
+        status = invar_golden_write(item->golden, golden);
+    invar_golden_free(golden);
+    if (status == INVAR_OK && invar_ci_pending(item))
+        status = invar_ci_reject(item);
+    return status;
+}
+
+static invar_status record(invar_ci_result *out, scene *s)
+{
+    invar_ci_side is;
+    invar_status status;
+    invar_chaos_run all;
+    invar_chaos chaos;
+
+    INVAR_TRY(run_case(&is, out, s, NULL, last_step(s)));
+    if (!is.golden)
+        return INVAR_OK;
+    out->steps = is.golden->n_steps;
+    out->verdict = out->steps ? INVAR_CI_SAME : INVAR_CI_NOTHING;
+    invar_chaos_draw(&chaos, &s->locales, s->options->chaos_seed, out->item->name, 0);
+    invar_chaos_compose(&all, &chaos, INVAR_CHAOS_ALL);
+    status = out->steps ? run_again(out, s, &is, &all) : INVAR_OK;
+    if (status == INVAR_OK && out->verdict == INVAR_CI_NONDETERMINISTIC)
+        status = narrow_down(out, s, &is, &chaos);
+    if (status == INVAR_OK && out->verdict == INVAR_CI_SAME)
+        status = write_golden(out->item, &is);
+    invar_ci_side_free(&is);
+    return status;
+}
+
+invar_status invar_ci_record(invar_ci_result *out, const invar_ci_case *item,
+                             const invar_ci_options *options)
+{
+    scene s = {.options = options, .cases = item, .total = 2};
+    double begin = now();
+    invar_status status;
+
+    *out = (invar_ci_result){.item = item, .first = -1, .line = 1};
+    pthread_mutex_init(&s.mutex, NULL);
+    status = open_scene(&s, true);
+    if (status == INVAR_OK) {
+        report(&s, INVAR_CI_BEGINS, out, 0);
+        status = record(out, &s);
+        out->seconds = now() - begin;
+        report(&s, INVAR_CI_ENDED, out, 0);
+    }
+    return close_scene(&s, status);
+}

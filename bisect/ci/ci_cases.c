@@ -1,0 +1,150 @@
+/*
+ * ci_cases.c - the cases of a folder.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <dirent.h>
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "bisect/ci/ci.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_CASES 1024
+
+static bool ends_with(const char *text, const char *ending)
+{
+    size_t length = strlen(text), tail = strlen(ending);
+
+    return length > tail && strcmp(text + length - tail, ending) == 0;
+}
+
+static invar_status name_file(char out[INVAR_PATH_SIZE], const char *folder, const char *name,
+                              const char *ending)
+{
+    char file[INVAR_GOLDEN_NAME + 16];
+
+    (void)snprintf(file, sizeof file, "%s%s", name, ending);
+    if (*folder == '\0') {
+        (void)snprintf(out, INVAR_PATH_SIZE, "%s", file);
+        return INVAR_OK;
+    }
+    return invar_path_join(out, INVAR_PATH_SIZE, folder, file);
+}
+
+/* The case `name`, `length` bytes of it, in a folder ("": here). */
+static invar_status make_case(invar_ci_case *out, const char *folder, const char *name,
+                              size_t length)
+{
+    if (length == 0 || length >= sizeof out->name)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.100s' is no name of a case", name);
+    memcpy(out->name, name, length);
+    out->name[length] = '\0';
+    INVAR_TRY(name_file(out->recipe, folder, out->name, ".ini"));
+    INVAR_TRY(name_file(out->golden, folder, out->name, ".golden"));
+    INVAR_TRY(name_file(out->points, folder, out->name, ".points"));
+    INVAR_TRY(name_file(out->new_golden, folder, out->name, ".golden.new"));
+    return name_file(out->new_points, folder, out->name, ".points.new");
+}
+
+invar_status invar_ci_case_of(invar_ci_case *out, const char *folder, const char *word)
+{
+    const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
+    char own[INVAR_PATH_SIZE] = "";
+
+    if (!slash && !ends_with(word, ".ini"))
+        return make_case(out, folder, word, strlen(word));
+    if (!ends_with(name, ".ini"))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'%.120s' is no recipe: give NAME.ini, or a name in %.60s", word, folder);
+    if (slash) {
+        if ((size_t)(slash - word) >= sizeof own - 1)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", word);
+        memcpy(own, word, (size_t)(slash - word));
+        own[slash - word] = '\0';
+        if (slash == word)
+            (void)snprintf(own, sizeof own, "/");
+    }
+    return make_case(out, own, name, strlen(name) - 4);
+}
+
+bool invar_ci_pending(const invar_ci_case *item)
+{
+    return invar_path_exists(item->new_golden);
+}
+
+/* ---- all of a folder ------------------------------------------------------------------------- */
+
+typedef struct list {
+    invar_ci_case *items;
+    size_t count;
+    const char *folder;
+} list;
+
+/* A file of the folder; one more case, if it is of one that is not known yet. */
+static invar_status take_file(list *l, const char *file)
+{
+    static const char *const endings[] = {".ini", ".golden", ".golden.new"};
+    size_t length = 0;
+
+    for (int i = 0; i < 3; i++)
+        if (ends_with(file, endings[i]))
+            length = strlen(file) - strlen(endings[i]);
+    if (length == 0 || length >= INVAR_GOLDEN_NAME || file[0] == '.')
+        return INVAR_OK;
+    for (size_t i = 0; i < l->count; i++)
+        if (strlen(l->items[i].name) == length && memcmp(l->items[i].name, file, length) == 0)
+            return INVAR_OK;
+    if (l->count == MAX_CASES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.120s: more than %d cases", l->folder, MAX_CASES);
+    return make_case(&l->items[l->count++], l->folder, file, length);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const invar_ci_case *)a)->name, ((const invar_ci_case *)b)->name);
+}
+
+static invar_status sort_cases(invar_ci_case **out, const list *l)
+{
+    const void *order[MAX_CASES];
+    void *memory;
+
+    for (size_t i = 0; i < l->count; i++)
+        order[i] = &l->items[i];
+    INVAR_TRY(invar_sort(order, l->count, by_name));
+    INVAR_TRY(invar_alloc(&memory, l->count, sizeof **out, "cases"));
+    *out = memory;
+    for (size_t i = 0; i < l->count; i++)
+        (*out)[i] = *(const invar_ci_case *)order[i];
+    return INVAR_OK;
+}
+
+invar_status invar_ci_cases(invar_ci_case **out, size_t *count_out, const char *folder)
+{
+    list l = {.folder = folder};
+    invar_status status;
+    struct dirent *entry;
+    void *memory;
+    DIR *dir = opendir(folder);
+
+    if (!dir)
+        return INVAR_FAIL(
+            errno == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, errno,
+            "the cases of %.140s cannot be listed: %s; --cases DIR says where they are", folder,
+            strerror(errno));
+    status = invar_alloc(&memory, MAX_CASES, sizeof *l.items, "cases");
+    l.items = status == INVAR_OK ? memory : NULL;
+    while (status == INVAR_OK && (entry = readdir(dir)))
+        status = take_file(&l, entry->d_name);
+    closedir(dir);
+    if (status == INVAR_OK)
+        status = sort_cases(out, &l);
+    *count_out = l.count;
+    invar_free(l.items);
+    return status;
+}

@@ -1,0 +1,270 @@
+/*
+ * driver.c - trials for whoever searches: known ones, equal ones, and those that must be run.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/driver.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+const invar_state_trial *invar_driver_find(const invar_driver *driver, const char *commit,
+                                           int64_t attempt)
+{
+    size_t count;
+    const invar_state_trial *trials = invar_state_trials(&count, driver->state);
+
+    for (size_t i = 0; i < count; i++)
+        if (trials[i].attempt == attempt && strcmp(trials[i].trial.commit, commit) == 0)
+            return &trials[i];
+    return NULL;
+}
+
+const char *invar_driver_judge(const invar_driver *driver, const char *value)
+{
+    if (!value[0])
+        return "skip";
+    if (strcmp(value, driver->good_value) == 0)
+        return "good";
+    return strcmp(value, driver->bad_value) == 0 ? "bad" : "third";
+}
+
+void invar_driver_say(invar_driver *driver, invar_bisect_verdict verdict, const char *who,
+                      const char *story)
+{
+    driver->answer->verdict = verdict;
+    (void)snprintf(driver->answer->who, sizeof driver->answer->who, "%.40s", who);
+    (void)snprintf(driver->answer->story, sizeof driver->answer->story, "%.255s", story);
+}
+
+/* ---- recording ------------------------------------------------------------------------------- */
+
+static void tell(const invar_driver *driver, invar_bisect_event_kind kind,
+                 const invar_bisect_trial *trial)
+{
+    if (driver->options->event)
+        driver->options->event(driver->options->payload, kind, trial, driver->left, driver->more);
+}
+
+/* The first step at which it differs from the good end, where both have ledgers. */
+static int64_t parted_at(const invar_driver *driver, const invar_bisect_trial *trial)
+{
+    const invar_state_trial *good = invar_driver_find(driver, driver->what->good, 0);
+    int64_t step = -1;
+
+    if (!good || !good->trial.ledger[0] || !trial->ledger[0])
+        return -1;
+    if (invar_question_parted(&step, good->trial.ledger, trial->ledger) != INVAR_OK) {
+        invar_error_clear(); // it is for people to see, no more
+        return -1;
+    }
+    return step;
+}
+
+/* The ends' own bits are what the others are compared with. */
+static void learn_end(invar_driver *driver, const invar_bisect_trial *trial)
+{
+    char *value = strcmp(trial->role, "good end") == 0  ? driver->good_value
+                  : strcmp(trial->role, "bad end") == 0 ? driver->bad_value
+                                                        : NULL;
+
+    if (value && invar_question_has_bits(&driver->what->question))
+        memcpy(value, trial->value, INVAR_VALUE_SIZE);
+}
+
+static invar_status record(invar_driver *driver, invar_state_trial *result, const char *role)
+{
+    invar_status status;
+
+    result->trial.role = role;
+    learn_end(driver, &result->trial);
+    result->trial.verdict = invar_driver_judge(driver, result->trial.value);
+    result->trial.parted = parted_at(driver, &result->trial);
+    pthread_mutex_lock(&driver->mutex);
+    status = invar_state_add(driver->state, result);
+    pthread_mutex_unlock(&driver->mutex);
+    if (status == INVAR_OK)
+        tell(driver, INVAR_BISECT_EVENT_END, &result->trial);
+    return status;
+}
+
+/* ---- testing --------------------------------------------------------------------------------- */
+
+/* A tested commit with the same tree answers for this one, too. */
+static invar_status copy_equal(bool *out, invar_driver *driver, const char *commit,
+                               const char *role)
+{
+    char tree[INVAR_OID_SIZE];
+    size_t count;
+    const invar_state_trial *trials = invar_state_trials(&count, driver->state);
+
+    *out = false;
+    INVAR_TRY(invar_repo_tree(tree, driver->repo, commit));
+    for (size_t i = 0; i < count; i++) {
+        invar_state_trial copy = trials[i];
+        if (copy.attempt != 0 || strcmp(copy.tree, tree) != 0)
+            continue;
+        memcpy(copy.trial.commit, commit, sizeof copy.trial.commit);
+        copy.trial.via = "tree";
+        copy.trial.build_s = copy.trial.run_s = 0;
+        *out = true;
+        return record(driver, &copy, role);
+    }
+    return INVAR_OK;
+}
+
+typedef struct round {
+    invar_driver *driver;
+    const char *role;
+    bool (*useful)(void *payload, const invar_trial_job *job);
+    void *payload;
+} round;
+
+static invar_status take_result(void *payload, invar_trial_job *job)
+{
+    round *r = payload;
+
+    return record(r->driver, &job->result, r->role);
+}
+
+static bool is_useful(void *payload, const invar_trial_job *job)
+{
+    round *r = payload;
+
+    return !r->useful || r->useful(r->payload, job);
+}
+
+static invar_status run_round(round *r, invar_trial_job *jobs, size_t count)
+{
+    invar_driver *d = r->driver;
+
+    for (size_t i = 0; i < count; i++) {
+        invar_bisect_trial begun = {.role = r->role, .verdict = "", .via = "", .parted = -1};
+        memcpy(begun.commit, jobs[i].commit, sizeof begun.commit);
+        tell(d, INVAR_BISECT_EVENT_BEGIN, &begun);
+    }
+    INVAR_TRY(invar_trial_batch(jobs, count, &d->scene, take_result, is_useful, r));
+    d->stopped = d->options->stop && *d->options->stop;
+    return INVAR_OK;
+}
+
+/* The jobs that nothing known answers. */
+static invar_status plan_round(invar_trial_job *jobs, size_t *used_out, invar_driver *driver,
+                               const char (*commits)[INVAR_OID_SIZE], size_t count, int64_t attempt,
+                               const char *role)
+{
+    *used_out = 0;
+    for (size_t i = 0; i < count; i++) {
+        bool copied = false;
+        if (invar_driver_find(driver, commits[i], attempt))
+            continue;
+        if (attempt == 0)
+            INVAR_TRY(copy_equal(&copied, driver, commits[i], role));
+        if (copied)
+            continue;
+        memcpy(jobs[*used_out].commit, commits[i], INVAR_OID_SIZE);
+        jobs[(*used_out)++].attempt = attempt;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_driver_test(invar_driver *driver, const char (*commits)[INVAR_OID_SIZE],
+                               size_t count, int64_t attempt, const char *role,
+                               bool (*useful)(void *payload, const invar_trial_job *job),
+                               void *payload)
+{
+    round r = {.driver = driver, .role = role, .useful = useful, .payload = payload};
+    size_t at_a_time = (size_t)driver->options->jobs, planned;
+    invar_trial_job *jobs;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&jobs, count, sizeof *jobs, "trials"));
+    status = plan_round(jobs, &planned, driver, commits, count, attempt, role);
+    for (size_t i = 0; status == INVAR_OK && i < planned && !driver->stopped; i += at_a_time)
+        status = run_round(&r, jobs + i, planned - i < at_a_time ? planned - i : at_a_time);
+    invar_free(jobs);
+    return status;
+}
+
+invar_status invar_driver_repeat(char who_out[INVAR_OID_SIZE], invar_driver *driver,
+                                 const char (*commits)[INVAR_OID_SIZE], size_t count)
+{
+    who_out[0] = '\0';
+    INVAR_TRY(invar_driver_test(driver, commits, count, 1, "again", NULL, NULL));
+    for (size_t i = 0; i < count && !driver->stopped; i++) {
+        const invar_state_trial *once = invar_driver_find(driver, commits[i], 0);
+        const invar_state_trial *again = invar_driver_find(driver, commits[i], 1);
+        if (strcmp(once->trial.value, again->trial.value) != 0) {
+            memcpy(who_out, commits[i], INVAR_OID_SIZE);
+            return INVAR_OK;
+        }
+    }
+    return INVAR_OK;
+}
+
+/* ---- where ----------------------------------------------------------------------------------- */
+
+/* The program of a commit that was run: it is in the cache. */
+static invar_status built_before(invar_built *out, invar_driver *driver, invar_slot *slot,
+                                 const char *commit)
+{
+    invar_recipe_of_build how = invar_trial_build(&driver->scene);
+
+    return invar_workshop_program(out, driver->workshop, slot, driver->repo, commit, &how,
+                                  driver->options->stop);
+}
+
+static invar_status refine(invar_place *place, invar_driver *driver, const char *before,
+                           const char *after)
+{
+    invar_built a, b;
+    invar_slot slot;
+    invar_status status;
+
+    INVAR_TRY(invar_slot_take(&slot, driver->workshop));
+    status = built_before(&a, driver, &slot, before);
+    if (status == INVAR_OK)
+        status = built_before(&b, driver, &slot, after);
+    if (status == INVAR_OK && a.state == INVAR_PROGRAM_READY && b.state == INVAR_PROGRAM_READY) {
+        invar_run_request x = invar_trial_request(&driver->scene, &a, 0);
+        invar_run_request y = invar_trial_request(&driver->scene, &b, 0);
+        x.stop = y.stop = driver->options->stop;
+        status = invar_place_refine(place, driver->workshop, slot.lock, &x, &y);
+    }
+    invar_slot_give(&slot);
+    return status;
+}
+
+invar_status invar_driver_place(invar_place *out, invar_driver *driver, const char *before,
+                                const char *after, bool fine)
+{
+    const invar_state_trial *a = invar_driver_find(driver, before, 0);
+    const invar_state_trial *b = invar_driver_find(driver, after, 0);
+
+    *out = (invar_place){.step = -1, .layer = -1};
+    // a cache that was emptied in between takes nothing from the answer
+    if (!a || !b || !invar_path_exists(a->trial.ledger) || !invar_path_exists(b->trial.ledger))
+        return INVAR_OK;
+    INVAR_TRY(invar_place_compare(out, a->trial.ledger, b->trial.ledger));
+    if (!fine || !out->known || !driver->what->recipe)
+        return INVAR_OK;
+    return refine(out, driver, before, after);
+}
+
+invar_status invar_driver_add_change(invar_driver *driver, const invar_bisect_change *change)
+{
+    invar_bisect_answer *answer = driver->answer;
+    invar_bisect_change *grown;
+
+    INVAR_TRY(invar_alloc((void **)&grown, answer->n_changes + 1, sizeof *grown, "a change"));
+    if (answer->n_changes)
+        memcpy(grown, answer->changes, answer->n_changes * sizeof *grown);
+    grown[answer->n_changes++] = *change;
+    invar_free(answer->changes);
+    answer->changes = grown;
+    return INVAR_OK;
+}

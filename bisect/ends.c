@@ -1,0 +1,208 @@
+/*
+ * ends.c - both ends of a bisect, and their merge base where good is no ancestor of bad.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "bisect/driver.h"
+#include "ledger/view/golden.h"
+
+#include "base/invar_banned.h"
+
+/* ---- the ends -------------------------------------------------------------------------------- */
+
+/* One look at an end for which nothing is recorded yet. */
+static invar_status look_at_ends(invar_trial_job ends[2], invar_driver *d, int64_t until)
+{
+    memset(ends, 0, 2 * sizeof *ends);
+    memcpy(ends[0].commit, d->what->good, INVAR_OID_SIZE);
+    memcpy(ends[1].commit, d->what->bad, INVAR_OID_SIZE);
+    d->scene.question.until = until;
+    for (size_t i = 0; i < 2; i += (size_t)d->options->jobs)
+        INVAR_TRY(
+            invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->scene, NULL, NULL, NULL));
+    d->stopped = ends[0].stopped || ends[1].stopped;
+    return INVAR_OK;
+}
+
+/*
+ * Where the chains of the ends part: both run a few steps, and if they are equal four times as
+ * many, so that no end is run much further than needed. -1: they do not part, or cannot be run.
+ */
+static invar_status find_parting(int64_t *out, invar_driver *d)
+{
+    const int64_t limit = d->what->question.until;
+    int64_t until = 0, last[2];
+
+    *out = -1;
+    for (;;) {
+        invar_trial_job ends[2];
+        if (d->what->run || (limit >= 0 && until > limit))
+            until = limit;
+        INVAR_TRY(look_at_ends(ends, d, until));
+        for (int i = 0; i < 2; i++) {
+            if (d->stopped || !ends[i].result.trial.value[0])
+                return INVAR_OK;
+            INVAR_TRY(invar_question_last_step(&last[i], ends[i].result.trial.ledger));
+        }
+        INVAR_TRY(
+            invar_question_parted(out, ends[0].result.trial.ledger, ends[1].result.trial.ledger));
+        if (*out >= 0 || until == limit || (last[0] < until && last[1] < until))
+            return INVAR_OK;
+        until = 4 * until + 3;
+    }
+}
+
+static invar_status settle_until(invar_driver *d)
+{
+    int64_t until = invar_state_until(d->state);
+
+    if (d->what->question.kind != INVAR_QUESTION_CHAIN)
+        return INVAR_OK;
+    if (d->what->all_changes && d->what->question.until >= 0)
+        return INVAR_OK; // the user said how far all of them are to be compared
+    if (until < 0) {
+        INVAR_TRY(find_parting(&until, d));
+        if (until >= 0)
+            INVAR_TRY(invar_state_set_until(d->state, until));
+    }
+    if (until >= 0) // else as far as both were run
+        d->scene.question.until = until;
+    d->answer->first_parted = until;
+    return INVAR_OK;
+}
+
+/* Says what is wrong with the ends; leaves the verdict FOUND when nothing is. */
+static void judge_ends(invar_driver *d, const invar_state_trial *good, const invar_state_trial *bad)
+{
+    const char *fine = d->what->question.kind == INVAR_QUESTION_METRIC ? "no" : "good";
+    const invar_bisect_trial *ends[] = {&good->trial, &bad->trial};
+
+    for (int i = 0; i < 2; i++)
+        if (!ends[i]->value[0]) {
+            invar_driver_say(d, INVAR_BISECT_UNTESTABLE, ends[i]->commit, ends[i]->story);
+            return;
+        }
+    if (invar_question_has_bits(&d->what->question)) {
+        (void)snprintf(d->good_value, sizeof d->good_value, "%s", good->trial.value);
+        (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", bad->trial.value);
+        if (strcmp(d->good_value, d->bad_value) == 0)
+            invar_driver_say(d, INVAR_BISECT_SAME_ENDS, "", "both ends give the same bits");
+        return;
+    }
+    if (good->trial.exit_code == 126 || good->trial.exit_code == 127) {
+        char story[INVAR_CHILD_STORY_SIZE];
+        (void)snprintf(story, sizeof story,
+                       "the command cannot be run at the good end: exit code %d: %.160s",
+                       good->trial.exit_code, good->trial.story);
+        invar_driver_say(d, INVAR_BISECT_WRONG_END, good->trial.commit, story);
+    } else if (strcmp(good->trial.value, fine) != 0)
+        invar_driver_say(d, INVAR_BISECT_WRONG_END, good->trial.commit,
+                         strcmp(bad->trial.value, fine) == 0
+                             ? "the good end is bad and the bad end is good: are they swapped?"
+                             : "the good end is bad as well");
+    else if (strcmp(bad->trial.value, fine) == 0)
+        invar_driver_say(d, INVAR_BISECT_WRONG_END, bad->trial.commit,
+                         "the bad end is good as well");
+}
+
+/* The good end against the golden, as far as both go. */
+static invar_status compare_golden(invar_driver *d, const char *ledger_path)
+{
+    invar_golden *was = NULL, *is = NULL;
+    invar_golden_comparison c = {.first = -1};
+    invar_ledger *ledger = NULL;
+    invar_ledger_summary run;
+    char story[128];
+    invar_status status = invar_golden_read(&was, d->golden);
+
+    if (status == INVAR_OK)
+        status = invar_ledger_open(&ledger, ledger_path, &(invar_ledger_options){0});
+    if (status == INVAR_OK)
+        status = invar_ledger_find(&run, ledger, NULL);
+    if (status == INVAR_OK)
+        status = invar_golden_of_run(&is, ledger, run.run, "bisect");
+    if (status == INVAR_OK)
+        invar_golden_compare(&c, was, is);
+    if (status == INVAR_OK && c.verdict != INVAR_GOLDEN_SAME) {
+        (void)snprintf(story, sizeof story,
+                       c.verdict == INVAR_GOLDEN_NOTHING
+                           ? "the good end and the golden have no step in common"
+                           : "the good end differs from the golden at step %" PRId64,
+                       c.first);
+        invar_driver_say(d, INVAR_BISECT_WRONG_END, d->what->good, story);
+    }
+    invar_ledger_close(ledger);
+    invar_golden_free(is);
+    invar_golden_free(was);
+    return status;
+}
+
+static void set_values(invar_driver *d)
+{
+    const char *const names[2][2] = {{"no", "yes"}, {"good", "bad"}};
+    int kind = d->what->question.kind == INVAR_QUESTION_METRIC ? 0 : 1;
+
+    if (invar_question_has_bits(&d->what->question))
+        return; // known when the ends are
+    (void)snprintf(d->good_value, sizeof d->good_value, "%s", names[kind][0]);
+    (void)snprintf(d->bad_value, sizeof d->bad_value, "%s", names[kind][1]);
+}
+
+invar_status invar_driver_ends(invar_driver *d)
+{
+    const char(*good)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->good;
+    const char(*bad)[INVAR_OID_SIZE] = (const char(*)[INVAR_OID_SIZE])d->what->bad;
+
+    set_values(d);
+    INVAR_TRY(settle_until(d));
+    if (!d->stopped)
+        INVAR_TRY(invar_driver_test(d, good, 1, 0, "good end", NULL, NULL));
+    if (!d->stopped)
+        INVAR_TRY(invar_driver_test(d, bad, 1, 0, "bad end", NULL, NULL));
+    if (!d->stopped)
+        judge_ends(d, invar_driver_find(d, d->what->good, 0),
+                   invar_driver_find(d, d->what->bad, 0));
+    if (d->stopped || !d->golden[0] || d->answer->verdict == INVAR_BISECT_UNTESTABLE)
+        return INVAR_OK;
+    return compare_golden(d, invar_driver_find(d, d->what->good, 0)->trial.ledger);
+}
+
+/* ---- good is no ancestor of bad -------------------------------------------------------------- */
+
+invar_status invar_driver_bases(invar_driver *d)
+{
+    char bases[INVAR_REPO_BASES][INVAR_OID_SIZE];
+    bool ancestor;
+    size_t count;
+
+    INVAR_TRY(invar_repo_is_ancestor(&ancestor, d->repo, d->what->good, d->what->bad));
+    if (ancestor)
+        return INVAR_OK;
+    INVAR_TRY(invar_repo_merge_bases(bases, &count, d->repo, d->what->good, d->what->bad));
+    if (count)
+        memcpy(d->answer->base, bases[0], INVAR_OID_SIZE);
+    for (size_t i = 0; i < count; i++) {
+        const invar_state_trial *t;
+        INVAR_TRY(invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])bases[i], 1, 0, "merge base",
+                                    NULL, NULL));
+        if (d->stopped)
+            return INVAR_OK;
+        t = invar_driver_find(d, bases[i], 0);
+        memcpy(d->answer->base, bases[i], INVAR_OID_SIZE);
+        if (strcmp(invar_driver_judge(d, t->trial.value), "skip") == 0)
+            (void)snprintf(d->answer->story, sizeof d->answer->story,
+                           "the merge base %.12s cannot be tested, so the cause may lie before it",
+                           bases[i]);
+        else if (strcmp(t->trial.value, d->good_value) != 0) {
+            invar_driver_say(
+                d, INVAR_BISECT_FIXED, bases[i],
+                "the merge base is bad: the good end has a fix that the bad end does not have");
+            return INVAR_OK;
+        }
+    }
+    return INVAR_OK;
+}

@@ -1,0 +1,351 @@
+/*
+ * checkout.c - the files of a commit, with those of its submodules, laid into a folder.
+ *
+ * Contents are the bytes of the blobs, as of `git archive` where no attributes are set: no line
+ * ends are converted, no filter runs, a Git LFS pointer stays a pointer. The work tree's attributes
+ * and index have no say, so the same commit always gives the same bytes.
+ *
+ * A submodule's commit is taken from any repository of submodules that has it: its id says that it
+ * is the right one, whatever the submodule was called at the time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // realpath
+
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "bisect/git/files.h"
+#include "bisect/git/git.h"
+
+#include "base/invar_banned.h"
+
+#define DEEPEST 256       /* folders in folders */
+#define DEEPEST_MODULE 12 /* folders below .git/modules: names may have slashes */
+#define MOST_MODULES 4096
+
+/* ---- repositories of submodules -------------------------------------------------------------- */
+
+static invar_status keep_module(invar_repo *repo, git_repository *module)
+{
+    git_repository **grown = NULL;
+
+    if (repo->n_modules >= MOST_MODULES) {
+        git_repository_free(module);
+        return INVAR_OK;
+    }
+    if (repo->n_modules % 16 == 0) {
+        invar_status status =
+            invar_alloc((void **)&grown, repo->n_modules + 16, sizeof *grown, "submodules");
+        if (status != INVAR_OK) {
+            git_repository_free(module);
+            return status;
+        }
+        if (repo->n_modules)
+            memcpy(grown, repo->modules, repo->n_modules * sizeof *grown);
+        invar_free(repo->modules);
+        repo->modules = grown;
+    }
+    repo->modules[repo->n_modules++] = module;
+    return INVAR_OK;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+
+    return lstat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Keeps the repository at `path`, if it is one that can be read. */
+static invar_status try_module(invar_repo *repo, const char *path, unsigned flags)
+{
+    git_repository *module = NULL;
+
+    if (git_repository_open_ext(&module, path, flags | GIT_REPOSITORY_OPEN_NO_SEARCH, NULL) != 0)
+        return INVAR_OK;
+    return keep_module(repo, module);
+}
+
+/* All repositories below a folder `modules`, and below theirs. */
+static invar_status find_modules(invar_repo *repo, const char *folder, int depth)
+{
+    DIR *entries = depth < DEEPEST_MODULE ? opendir(folder) : NULL;
+    char path[INVAR_PATH_SIZE], inner[INVAR_PATH_SIZE];
+    invar_status status = INVAR_OK;
+    const struct dirent *entry;
+
+    while (entries && status == INVAR_OK && (entry = readdir(entries)) != NULL) {
+        if (entry->d_name[0] == '.' ||
+            invar_path_join(path, sizeof path, folder, entry->d_name) != INVAR_OK ||
+            !is_folder(path) || invar_path_join(inner, sizeof inner, path, "objects") != INVAR_OK)
+            continue;
+        bool found = is_folder(inner);
+        if (found)
+            // the work tree of a submodule that was moved or removed is not there
+            status = try_module(repo, path, GIT_REPOSITORY_OPEN_BARE);
+        if (status == INVAR_OK && found)
+            status = invar_path_join(inner, sizeof inner, path, "modules");
+        if (status == INVAR_OK)
+            status = find_modules(repo, found ? inner : path, depth + 1);
+    }
+    if (entries)
+        closedir(entries);
+    return status;
+}
+
+static invar_status find_all_modules(invar_repo *repo)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (repo->modules_known)
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(path, sizeof path, repo->folder, "modules"));
+    INVAR_TRY(find_modules(repo, path, 0));
+    // a linked work tree has its own
+    INVAR_TRY(invar_path_join(path, sizeof path, git_repository_path(repo->git), "modules"));
+    if (strcmp(git_repository_path(repo->git), git_repository_commondir(repo->git)) != 0)
+        INVAR_TRY(find_modules(repo, path, 0));
+    repo->modules_known = true;
+    return INVAR_OK;
+}
+
+static git_repository *module_with(const invar_repo *repo, const git_oid *id)
+{
+    git_commit *commit = NULL;
+
+    for (size_t i = 0; i < repo->n_modules; i++) {
+        if (git_commit_lookup(&commit, repo->modules[i], id) != 0)
+            continue;
+        git_commit_free(commit);
+        return repo->modules[i];
+    }
+    return NULL;
+}
+
+/* The repository that has the commit of the submodule at `path`. */
+static invar_status find_module(git_repository **out, invar_repo *repo, const char *path,
+                                const git_oid *id)
+{
+    char place[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], hex[INVAR_OID_SIZE];
+
+    INVAR_TRY(find_all_modules(repo));
+    *out = module_with(repo, id);
+    if (!*out && repo->work_tree[0]) { // one that was made there has its .git there
+        INVAR_TRY(invar_path_join(place, sizeof place, repo->work_tree, path));
+        INVAR_TRY(try_module(repo, place, 0));
+        *out = module_with(repo, id);
+    }
+    if (*out)
+        return INVAR_OK;
+    git_oid_tostr(hex, 13, id);
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, GIT_ENOTFOUND,
+                      "submodule %s: commit %s is not here: 'git submodule update --init "
+                      "--recursive' or 'git fetch --recurse-submodules=yes' gets it",
+                      shown, hex);
+}
+
+/* ---- the files of a commit ------------------------------------------------------------------- */
+
+typedef struct listing {
+    invar_repo *repo;
+    git_repository *git; /* of the tree at hand */
+    invar_files *files;
+    bool modules; /* the commit at hand registers submodules */
+    int depth;
+    size_t length; /* of path */
+    char path[INVAR_PATH_SIZE];
+} listing;
+
+static invar_status list_commit(listing *l, git_repository *git, const git_oid *id);
+static invar_status list_tree(listing *l, const git_oid *id);
+
+static invar_status add_file(listing *l, const git_tree_entry *entry, invar_files_mode mode)
+{
+    char id[INVAR_OID_SIZE];
+
+    git_oid_tostr(id, sizeof id, git_tree_entry_id(entry));
+    return invar_files_add(l->files, l->path, mode, id, l->git);
+}
+
+/* What nobody registered as a submodule is an empty folder, as in git. */
+static invar_status add_module(listing *l, const git_oid *id)
+{
+    git_repository *module, *outer = l->git;
+    bool modules = l->modules;
+
+    if (!modules)
+        return invar_files_add(l->files, l->path, INVAR_FILES_FOLDER, "", NULL);
+    INVAR_TRY(find_module(&module, l->repo, l->path, id));
+    INVAR_TRY(list_commit(l, module, id));
+    l->git = outer;
+    l->modules = modules;
+    return INVAR_OK;
+}
+
+static invar_status add_entry(listing *l, const git_tree_entry *entry)
+{
+    switch (git_tree_entry_filemode(entry)) {
+    case GIT_FILEMODE_TREE: return list_tree(l, git_tree_entry_id(entry));
+    case GIT_FILEMODE_BLOB: return add_file(l, entry, INVAR_FILES_PLAIN);
+    case GIT_FILEMODE_BLOB_EXECUTABLE: return add_file(l, entry, INVAR_FILES_PROGRAM);
+    case GIT_FILEMODE_LINK: return add_file(l, entry, INVAR_FILES_LINK);
+    case GIT_FILEMODE_COMMIT: return add_module(l, git_tree_entry_id(entry));
+    default:
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has an entry of an unknown kind",
+                          l->repo->shown);
+    }
+}
+
+/* One entry of a tree at its place below l->path. */
+static invar_status visit(listing *l, const git_tree_entry *entry)
+{
+    const char *name = git_tree_entry_name(entry);
+    const size_t outer = l->length, length = strlen(name);
+    invar_status status;
+
+    // a .git of a stranger would be obeyed by every git command that a build runs
+    if (strchr(name, '/') || strcasecmp(name, ".git") == 0)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has a file that must not be, '%.20s'",
+                          l->repo->shown, name);
+    if (outer + 1 + length >= sizeof l->path || l->depth >= DEEPEST)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: a tree has paths that are too long",
+                          l->repo->shown);
+    if (outer)
+        l->path[l->length++] = '/';
+    memcpy(l->path + l->length, name, length + 1);
+    l->length += length;
+    l->depth++;
+    status = add_entry(l, entry);
+    l->depth--;
+    l->length = outer;
+    l->path[outer] = '\0';
+    return status;
+}
+
+static invar_status list_tree(listing *l, const git_oid *id)
+{
+    git_tree *tree = NULL;
+    int code = git_tree_lookup(&tree, l->git, id);
+    invar_status status = INVAR_OK;
+
+    if (code)
+        return invar_git_fail(l->git, l->repo->shown, code, "a tree cannot be read");
+    for (size_t i = 0; status == INVAR_OK && i < git_tree_entrycount(tree); i++)
+        status = visit(l, git_tree_entry_byindex(tree, i));
+    git_tree_free(tree);
+    return status;
+}
+
+static invar_status list_commit(listing *l, git_repository *git, const git_oid *id)
+{
+    git_commit *commit = NULL;
+    git_tree *tree = NULL;
+    git_oid top;
+    int code = git_commit_lookup(&commit, git, id);
+
+    if (code == 0)
+        code = git_commit_tree(&tree, commit);
+    if (code == 0) {
+        top = *git_tree_id(tree);
+        l->modules = git_tree_entry_byname(tree, ".gitmodules") != NULL;
+        l->git = git;
+    }
+    git_tree_free(tree);
+    git_commit_free(commit);
+    if (code)
+        return invar_git_fail(git, l->repo->shown, code, "a commit cannot be read");
+    return list_tree(l, &top);
+}
+
+/* ---- contents -------------------------------------------------------------------------------- */
+
+static invar_status read_blob(git_blob **out, const invar_repo *repo,
+                              const invar_files_entry *entry)
+{
+    git_oid id;
+    int code;
+
+    INVAR_TRY(invar_git_oid(&id, entry->id));
+    code = git_blob_lookup(out, entry->from, &id);
+    return code ? invar_git_fail(entry->from, repo->shown, code, "a file cannot be read")
+                : INVAR_OK;
+}
+
+static invar_status put_blob(void *payload, const invar_files_entry *entry, int fd,
+                             const char *path)
+{
+    git_blob *blob = NULL;
+    invar_status status;
+
+    INVAR_TRY(read_blob(&blob, payload, entry));
+    status = invar_files_put(fd, git_blob_rawcontent(blob), (size_t)git_blob_rawsize(blob), path);
+    git_blob_free(blob);
+    return status;
+}
+
+static invar_status link_blob(void *payload, const invar_files_entry *entry,
+                              char out[INVAR_PATH_SIZE])
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    git_blob *blob = NULL;
+    size_t length;
+    bool fine;
+
+    INVAR_TRY(read_blob(&blob, payload, entry));
+    length = (size_t)git_blob_rawsize(blob);
+    fine = length > 0 && length < INVAR_PATH_SIZE && !memchr(git_blob_rawcontent(blob), 0, length);
+    if (fine) {
+        memcpy(out, git_blob_rawcontent(blob), length);
+        out[length] = '\0';
+    }
+    git_blob_free(blob);
+    if (fine)
+        return INVAR_OK;
+    invar_path_show(shown, entry->path);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "'%s' is a link to what cannot be a path", shown);
+}
+
+/* A folder that has the repository in it would be emptied with it. */
+static invar_status refuse_own(const invar_repo *repo, const char *folder)
+{
+    char real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    size_t length;
+
+    if (!realpath(folder, real))
+        return INVAR_OK; // not there yet
+    length = strlen(real);
+    if ((strncmp(repo->folder, real, length) != 0 || !strchr("/", repo->folder[length])) &&
+        (strncmp(repo->work_tree, real, length) != 0 || !strchr("/", repo->work_tree[length])))
+        return INVAR_OK;
+    invar_path_show(shown, folder);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the repository itself lies there", shown);
+}
+
+invar_status invar_repo_checkout(invar_repo *repo, const char *commit, const char *folder)
+{
+    invar_files files = {NULL, 0, 0, NULL};
+    invar_files_source source = {put_blob, link_blob, repo};
+    listing *l = NULL;
+    git_oid id;
+    invar_status status;
+
+    INVAR_TRY(invar_git_oid(&id, commit));
+    INVAR_TRY(refuse_own(repo, folder));
+    INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a checkout"));
+    memset(l, 0, sizeof *l);
+    l->repo = repo;
+    l->files = &files;
+    status = list_commit(l, repo->git, &id);
+    invar_free(l);
+    if (status == INVAR_OK)
+        status = invar_files_lay(folder, &files, &source);
+    invar_files_release(&files);
+    return status;
+}

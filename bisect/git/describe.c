@@ -1,0 +1,241 @@
+/*
+ * describe.c - a commit as people see it, and who would sign one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "bisect/git/git.h"
+
+#include "base/invar_banned.h"
+
+#define RENAME_LIMIT 1000 /* as git's diff.renameLimit */
+
+/* ---- the files ------------------------------------------------------------------------------- */
+
+/* The difference to the first parent, or to nothing. */
+static int make_diff(git_diff **out, git_repository *git, git_commit *commit, bool renames)
+{
+    git_diff_options options;
+    git_diff_find_options find;
+    git_tree *tree = NULL, *before = NULL;
+    git_commit *parent = NULL;
+    int code = git_commit_tree(&tree, commit);
+
+    git_diff_options_init(&options, GIT_DIFF_OPTIONS_VERSION);
+    git_diff_find_options_init(&find, GIT_DIFF_FIND_OPTIONS_VERSION);
+    options.flags = GIT_DIFF_INCLUDE_TYPECHANGE;
+    options.context_lines = 0;
+    find.flags = GIT_DIFF_FIND_RENAMES;
+    find.rename_limit = RENAME_LIMIT;
+    if (code == 0 && git_commit_parentcount(commit) > 0)
+        code = git_commit_parent(&parent, commit, 0);
+    if (code == 0 && parent)
+        code = git_commit_tree(&before, parent);
+    if (code == 0)
+        code = git_diff_tree_to_tree(out, git, before, tree, &options);
+    if (code == 0 && renames) {
+        code = git_diff_find_similar(*out, &find);
+        if (code) {
+            git_diff_free(*out);
+            *out = NULL;
+        }
+    }
+    git_tree_free(before);
+    git_tree_free(tree);
+    git_commit_free(parent);
+    return code;
+}
+
+static char status_letter(git_delta_t kind)
+{
+    switch (kind) {
+    case GIT_DELTA_ADDED: return 'A';
+    case GIT_DELTA_DELETED: return 'D';
+    case GIT_DELTA_RENAMED: return 'R';
+    case GIT_DELTA_TYPECHANGE: return 'T';
+    default: return 'M';
+    }
+}
+
+/* Lines of a whole file; -1: binary. A submodule is the line that names its commit. */
+static int count_all(int64_t *out, git_repository *git, const git_diff_file *file)
+{
+    git_blob *blob = NULL;
+    int code;
+
+    *out = 1;
+    if (file->mode == GIT_FILEMODE_COMMIT)
+        return 0;
+    code = git_blob_lookup(&blob, git, &file->id);
+    if (code)
+        return code;
+    const char *text = git_blob_rawcontent(blob);
+    size_t bytes = (size_t)git_blob_rawsize(blob);
+    *out = bytes > 0 && text[bytes - 1] != '\n';
+    for (size_t i = 0; i < bytes; i++)
+        *out += text[i] == '\n';
+    if (git_blob_is_binary(blob))
+        *out = -1;
+    git_blob_free(blob);
+    return 0;
+}
+
+/* A file that became a link, or the like: all of it went and all of it came. */
+static int count_both(int64_t *added, int64_t *removed, git_repository *git,
+                      const git_diff_delta *delta)
+{
+    int code = count_all(removed, git, &delta->old_file);
+
+    return code ? code : count_all(added, git, &delta->new_file);
+}
+
+static int count_patch(int64_t *added, int64_t *removed, git_diff *diff, size_t number)
+{
+    const git_diff_delta *delta = git_diff_get_delta(diff, number);
+    git_patch *patch = NULL;
+    size_t plus = 0, minus = 0;
+    int code = git_patch_from_diff(&patch, diff, number);
+
+    if (code == 0 && patch)
+        code = git_patch_line_stats(NULL, &plus, &minus, patch);
+    git_patch_free(patch);
+    *added = delta->flags & GIT_DIFF_FLAG_BINARY ? -1 : (int64_t)plus;
+    *removed = delta->flags & GIT_DIFF_FLAG_BINARY ? -1 : (int64_t)minus;
+    return code;
+}
+
+/* Lines of one file; -1 for a binary file, and for one that is not here (a partial clone). */
+static int count_lines(int64_t *added, int64_t *removed, git_repository *git, git_diff *diff,
+                       size_t number)
+{
+    const git_diff_delta *delta = git_diff_get_delta(diff, number);
+    int code = delta->status == GIT_DELTA_TYPECHANGE ? count_both(added, removed, git, delta)
+                                                     : count_patch(added, removed, diff, number);
+
+    if (code == GIT_ENOTFOUND || *added < 0 || *removed < 0)
+        *added = *removed = -1;
+    return code == GIT_ENOTFOUND ? 0 : code;
+}
+
+static int add_files(invar_repo_commit *out, git_repository *git, git_diff *diff)
+{
+    size_t count = git_diff_num_deltas(diff);
+
+    out->files = (int64_t)count;
+    for (size_t i = 0; i < count; i++) {
+        const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        const char *path = delta->new_file.path ? delta->new_file.path : delta->old_file.path;
+        int64_t added, removed;
+        int code = count_lines(&added, &removed, git, diff, i);
+        if (code)
+            return code;
+        if (added >= 0) {
+            out->added += added;
+            out->removed += removed;
+        }
+        if (out->n_shown == INVAR_REPO_FILES)
+            continue;
+        invar_repo_file *file = &out->shown[out->n_shown++];
+        invar_text_quote(file->path, sizeof file->path, path, strlen(path));
+        file->status = status_letter(delta->status);
+        file->added = added;
+        file->removed = removed;
+    }
+    return 0;
+}
+
+/* ---- the commit ------------------------------------------------------------------------------ */
+
+static void name_and_mail(char out[INVAR_REPO_TEXT], const char *name, const char *mail)
+{
+    char text[2 * INVAR_REPO_TEXT];
+    int bytes = snprintf(text, sizeof text, "%s <%s>", name, mail);
+
+    invar_text_quote(out, INVAR_REPO_TEXT, text,
+                     bytes < 0 || (size_t)bytes >= sizeof text ? sizeof text - 1 : (size_t)bytes);
+}
+
+static void add_text(invar_repo_commit *out, git_commit *commit)
+{
+    const git_signature *author = git_commit_author(commit);
+    const char *subject = git_commit_summary(commit);
+    unsigned parents = git_commit_parentcount(commit);
+
+    git_oid_tostr(out->id, sizeof out->id, git_commit_id(commit));
+    git_oid_tostr(out->tree, sizeof out->tree, git_commit_tree_id(commit));
+    out->n_parents = parents < INVAR_REPO_PARENTS ? parents : INVAR_REPO_PARENTS;
+    for (size_t i = 0; i < out->n_parents; i++)
+        git_oid_tostr(out->parents[i], sizeof out->parents[i],
+                      git_commit_parent_id(commit, (unsigned)i));
+    name_and_mail(out->author, author ? author->name : "", author ? author->email : "");
+    out->when = git_commit_time(commit);
+    if (subject)
+        invar_text_quote(out->subject, sizeof out->subject, subject, strlen(subject));
+}
+
+invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const char *commit)
+{
+    git_commit *found;
+    git_diff *diff = NULL;
+    int code;
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(invar_git_commit(&found, repo, commit));
+    add_text(out, found);
+    code = make_diff(&diff, repo->git, found, true);
+    if (code == GIT_ENOTFOUND) // contents that are not here: names and kinds are told all the same
+        code = make_diff(&diff, repo->git, found, false);
+    // of a shallow clone's last commit, or of a tree that is not here, nothing is known
+    if (code == GIT_ENOTFOUND)
+        code = 0;
+    if (code == 0 && diff)
+        code = add_files(out, repo->git, diff);
+    git_diff_free(diff);
+    git_commit_free(found);
+    return code ? invar_git_fail(repo->git, repo->shown, code, "a commit cannot be compared")
+                : INVAR_OK;
+}
+
+/* ---- who signs ------------------------------------------------------------------------------- */
+
+/* From the environment, or from the settings; NULL: neither says it. */
+static const char *setting(git_config *config, const char *variable, const char *author,
+                           const char *user)
+{
+    const char *value = getenv(variable);
+
+    if (value && value[0])
+        return value;
+    if (config && git_config_get_string(&value, config, author) == 0 && value[0])
+        return value;
+    if (config && git_config_get_string(&value, config, user) == 0 && value[0])
+        return value;
+    return NULL;
+}
+
+void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
+{
+    git_config *config = NULL, *settings = NULL;
+    const char *name, *mail;
+
+    if (repo)
+        git_repository_config_snapshot(&settings, repo->git);
+    else if (invar_git_start() == INVAR_OK && git_config_open_default(&config) == 0)
+        git_config_snapshot(&settings, config);
+    name = setting(settings, "GIT_AUTHOR_NAME", "author.name", "user.name");
+    mail = setting(settings, "GIT_AUTHOR_EMAIL", "author.email", "user.email");
+    if (!mail)
+        mail = getenv("EMAIL");
+    if (name && mail && mail[0])
+        name_and_mail(out, name, mail);
+    else if (name)
+        invar_text_quote(out, INVAR_REPO_TEXT, name, strlen(name));
+    else
+        memcpy(out, "unknown", sizeof "unknown");
+    git_config_free(settings);
+    git_config_free(config);
+}

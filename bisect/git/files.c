@@ -1,0 +1,309 @@
+/*
+ * files.c - a list of files, and the memory of a folder that holds them.
+ *
+ * The memory is "invar-files 1 DIGEST\n" and one record a file, each ended by a NUL:
+ * "MODE ID SIZE SECONDS NANOSECONDS INODE PATH", ID "-" for a folder. DIGEST is that of all that
+ * follows its line.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/git/files.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/sort.h"
+
+#include "base/invar_banned.h"
+
+#define BLOCK_BYTES 65536
+#define MOST_FILES 1000000
+#define MEMORY_BYTES (1u << 30)
+#define HEAD "invar-files 1 "
+#define HEAD_BYTES (sizeof HEAD - 1 + INVAR_DIGEST_HEX_SIZE) /* with the newline */
+
+struct invar_files_names {
+    invar_files_names *next;
+    size_t used;
+    char text[BLOCK_BYTES];
+};
+
+/* ---- the list -------------------------------------------------------------------------------- */
+
+void invar_files_release(invar_files *files)
+{
+    while (files->names) {
+        invar_files_names *next = files->names->next;
+        invar_free(files->names);
+        files->names = next;
+    }
+    invar_free(files->entries);
+    memset(files, 0, sizeof *files);
+}
+
+/* True when all parts are names: none is empty, "." or "..". */
+static bool stays_inside(const char *path)
+{
+    if (strlen(path) >= INVAR_PATH_SIZE)
+        return false;
+    for (const char *at = path;; at++) {
+        size_t length = strcspn(at, "/");
+        if (length == 0 || (at[0] == '.' && (length == 1 || (length == 2 && at[1] == '.'))))
+            return false;
+        at += length;
+        if (!*at)
+            return true;
+    }
+}
+
+static invar_status keep_name(const char **out, invar_files *files, const char *path)
+{
+    size_t bytes = strlen(path) + 1; // at most INVAR_PATH_SIZE
+    invar_files_names *block = files->names;
+
+    if (!block || BLOCK_BYTES - block->used < bytes) {
+        INVAR_TRY(invar_alloc((void **)&block, 1, sizeof *block, "names of files"));
+        block->next = files->names;
+        block->used = 0;
+        files->names = block;
+    }
+    memcpy(block->text + block->used, path, bytes);
+    *out = block->text + block->used;
+    block->used += bytes;
+    return INVAR_OK;
+}
+
+static invar_status make_room(invar_files *files)
+{
+    invar_files_entry *grown = NULL;
+    size_t room = files->room ? 2 * files->room : 256;
+
+    if (files->count < files->room)
+        return INVAR_OK;
+    if (files->count >= MOST_FILES)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a tree of more than %d files", MOST_FILES);
+    INVAR_TRY(invar_alloc((void **)&grown, room, sizeof *grown, "files"));
+    if (files->count)
+        memcpy(grown, files->entries, files->count * sizeof *grown);
+    invar_free(files->entries);
+    files->entries = grown;
+    files->room = room;
+    return INVAR_OK;
+}
+
+invar_status invar_files_add(invar_files *files, const char *path, invar_files_mode mode,
+                             const char *id, void *from)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_files_entry *entry;
+
+    if (!stays_inside(path)) {
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "'%s' cannot be the name of a file of a tree", shown);
+    }
+    INVAR_TRY(make_room(files));
+    entry = &files->entries[files->count];
+    memset(entry, 0, sizeof *entry);
+    INVAR_TRY(keep_name(&entry->path, files, path));
+    entry->mode = mode;
+    entry->from = from;
+    snprintf(entry->id, sizeof entry->id, "%s", id);
+    files->count++;
+    return INVAR_OK;
+}
+
+static int by_path(const void *a, const void *b)
+{
+    const invar_files_entry *x = a, *y = b;
+
+    return strcmp(x->path, y->path);
+}
+
+static bool is_sorted(const invar_files *files)
+{
+    for (size_t i = 1; i < files->count; i++)
+        if (by_path(&files->entries[i - 1], &files->entries[i]) >= 0)
+            return false;
+    return true;
+}
+
+invar_status invar_files_sort(invar_files *files)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    const size_t count = files->count;
+    const void **order = NULL;
+    invar_files_entry *sorted = NULL;
+    invar_status status;
+
+    if (is_sorted(files))
+        return INVAR_OK;
+    status = invar_alloc((void **)&order, count, sizeof *order, "files");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&sorted, count, sizeof *sorted, "files");
+    for (size_t i = 0; status == INVAR_OK && i < count; i++)
+        order[i] = &files->entries[i];
+    if (status == INVAR_OK)
+        status = invar_sort(order, count, by_path);
+    for (size_t i = 0; status == INVAR_OK && i < count; i++) {
+        sorted[i] = *(const invar_files_entry *)order[i];
+        if (i > 0 && by_path(&sorted[i - 1], &sorted[i]) == 0) {
+            invar_path_show(shown, sorted[i].path);
+            status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "the tree has '%s' twice", shown);
+        }
+    }
+    invar_free(order);
+    if (status != INVAR_OK) {
+        invar_free(sorted);
+        return status;
+    }
+    invar_free(files->entries);
+    files->entries = sorted;
+    files->room = count;
+    return INVAR_OK;
+}
+
+/* ---- the memory ------------------------------------------------------------------------------ */
+
+/* A number in `base` that ends with a blank; moves *at behind it. */
+static bool take_number(uint64_t *out, const char **at, int base)
+{
+    char *end;
+
+    if (**at < '0' || **at > '9') // strtoull would take signs and blanks
+        return false;
+    *out = strtoull(*at, &end, base);
+    *at = end + 1;
+    return *end == ' ';
+}
+
+static bool take_id(char out[INVAR_OID_SIZE], const char **at)
+{
+    size_t length = strcspn(*at, " ");
+
+    if (length == 0 || length >= INVAR_OID_SIZE || (*at)[length] != ' ')
+        return false;
+    snprintf(out, INVAR_OID_SIZE, "%.*s", (int)length, **at == '-' ? "" : *at);
+    *at += length + 1;
+    return true;
+}
+
+static bool is_mode(uint64_t mode)
+{
+    return mode == INVAR_FILES_FOLDER || mode == INVAR_FILES_PLAIN || mode == INVAR_FILES_PROGRAM ||
+           mode == INVAR_FILES_LINK;
+}
+
+/* One record; *fine_out false: it is none. */
+static invar_status take_record(invar_files *out, bool *fine_out, const char *record)
+{
+    invar_files_entry entry, *added;
+    uint64_t mode, seconds, nanoseconds;
+
+    *fine_out = take_number(&mode, &record, 8) && is_mode(mode) && take_id(entry.id, &record) &&
+                take_number(&entry.size, &record, 10) && take_number(&seconds, &record, 10) &&
+                take_number(&nanoseconds, &record, 10) && take_number(&entry.inode, &record, 10) &&
+                stays_inside(record);
+    if (!*fine_out)
+        return INVAR_OK;
+    INVAR_TRY(invar_files_add(out, record, (invar_files_mode)mode, entry.id, NULL));
+    added = &out->entries[out->count - 1];
+    added->size = entry.size;
+    added->inode = entry.inode;
+    added->seconds = (int64_t)seconds;
+    added->nanoseconds = (int64_t)nanoseconds;
+    return INVAR_OK;
+}
+
+/* The first line, with the digest of the rest. */
+static bool has_head(const char *text, size_t bytes)
+{
+    invar_digest digest;
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    if (bytes < HEAD_BYTES || memcmp(text, HEAD, sizeof HEAD - 1) != 0)
+        return false;
+    invar_hash_bytes(&digest, text + HEAD_BYTES, bytes - HEAD_BYTES);
+    invar_digest_format(hex, &digest);
+    return memcmp(text + sizeof HEAD - 1, hex, sizeof hex - 1) == 0 && text[HEAD_BYTES - 1] == '\n';
+}
+
+invar_status invar_files_parse(invar_files *out, bool *found_out, const char *text, size_t bytes)
+{
+    bool fine = has_head(text, bytes);
+    invar_status status = INVAR_OK;
+    size_t at = HEAD_BYTES;
+
+    while (status == INVAR_OK && fine && at < bytes) {
+        const char *end = memchr(text + at, '\0', bytes - at);
+        fine = end != NULL;
+        if (fine)
+            status = take_record(out, &fine, text + at);
+        if (fine)
+            at = (size_t)(end - text) + 1;
+    }
+    *found_out = status == INVAR_OK && fine && is_sorted(out);
+    if (!*found_out)
+        invar_files_release(out);
+    return status;
+}
+
+invar_status invar_files_read(invar_files *out, bool *found_out, const char *path)
+{
+    char *text = NULL;
+    size_t bytes = 0;
+    invar_status status = invar_file_read(&text, &bytes, path, MEMORY_BYTES);
+
+    *found_out = false;
+    if (status == INVAR_E_NOTFOUND || status == INVAR_E_INVALID) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    status = invar_files_parse(out, found_out, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+#define RECORD_BYTES (INVAR_PATH_SIZE + INVAR_OID_SIZE + 128)
+
+/* Fills `out`, or with NULL only tells how many bytes there are. */
+static size_t format(char *out, const invar_files *files)
+{
+    char record[RECORD_BYTES];
+    size_t used = 0;
+
+    for (size_t i = 0; i < files->count; i++) {
+        const invar_files_entry *e = &files->entries[i];
+        int bytes = snprintf(record, sizeof record,
+                             "%06o %s %" PRIu64 " %" PRId64 " %" PRId64 " %" PRIu64 " %s",
+                             (unsigned)e->mode, e->id[0] ? e->id : "-", e->size, e->seconds,
+                             e->nanoseconds, e->inode, e->path);
+        if (out)
+            memcpy(out + used, record, (size_t)bytes + 1);
+        used += (size_t)bytes + 1;
+    }
+    return used;
+}
+
+invar_status invar_files_write(const invar_files *files, const char *path)
+{
+    const size_t bytes = format(NULL, files);
+    char *text = NULL, hex[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&text, HEAD_BYTES + bytes, 1, "the memory of a folder"));
+    format(text + HEAD_BYTES, files);
+    invar_hash_bytes(&digest, text + HEAD_BYTES, bytes);
+    invar_digest_format(hex, &digest);
+    memcpy(text, HEAD, sizeof HEAD - 1);
+    memcpy(text + sizeof HEAD - 1, hex, sizeof hex - 1);
+    text[HEAD_BYTES - 1] = '\n';
+    status = invar_file_write(path, text, HEAD_BYTES + bytes);
+    invar_free(text);
+    return status;
+}

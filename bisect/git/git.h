@@ -1,0 +1,103 @@
+/*
+ * git.h - what the files around libgit2 share; nobody else includes it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BISECT_GIT_H
+#define INVAR_BISECT_GIT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <git2.h>
+
+#include "base/file.h"
+#include "bisect/git/repo.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- the graph of commits, read as far as somebody asked ------------------------------------- */
+
+enum {
+    INVAR_GIT_LOADED = 1,  /* its parents are known */
+    INVAR_GIT_SHALLOW = 2, /* its parents were not fetched */
+    INVAR_GIT_MISSING = 4  /* the object is not here */
+};
+
+typedef struct invar_git_node {
+    git_oid id;
+    int32_t parent; /* first of n_parents in invar_git_graph.parents */
+    int32_t n_parents;
+    int32_t place; /* for one query */
+    int64_t date;  /* of the committer */
+    uint8_t state; /* INVAR_GIT_* */
+    uint8_t marks; /* for one query */
+} invar_git_node;
+
+/* Numbers that grow at their end. */
+typedef struct invar_git_numbers {
+    int32_t *at;
+    int32_t count, room;
+} invar_git_numbers;
+
+typedef struct invar_git_graph {
+    invar_git_node *nodes;
+    int32_t count, room;
+    int32_t *table; /* (table_size) open addressing; -1: empty */
+    int32_t table_size;
+    invar_git_numbers parents;
+} invar_git_graph;
+
+/* The commit's number in the graph; INVAR_E_NOTFOUND: there is no such commit. */
+invar_status invar_git_node_of(int32_t *out, invar_repo *repo, const char *id) INVAR_MUST_USE;
+
+/* Reads the parents of a node. Nodes move in memory: address them by number. */
+invar_status invar_git_load(invar_repo *repo, int32_t number) INVAR_MUST_USE;
+
+/* Sets `mark` on a commit and all its ancestors; *cut_out: some were not here. May be NULL. */
+invar_status invar_git_paint(bool *cut_out, invar_repo *repo, int32_t start,
+                             uint8_t mark) INVAR_MUST_USE;
+
+void invar_git_clear_marks(invar_repo *repo);
+void invar_git_graph_release(invar_git_graph *graph);
+
+invar_status invar_git_push(invar_git_numbers *numbers, int32_t number) INVAR_MUST_USE;
+
+/* ---- the repository -------------------------------------------------------------------------- */
+
+struct invar_repo {
+    git_repository *git;
+    char folder[INVAR_PATH_SIZE];
+    char work_tree[INVAR_PATH_SIZE]; /* "": bare */
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    git_oid *shallow; /* (n_shallow) sorted: commits whose parents were not fetched */
+    size_t n_shallow;
+    invar_git_graph graph;
+    git_repository **modules; /* (n_modules) repositories of submodules, once looked for */
+    size_t n_modules;
+    bool modules_known;
+};
+
+/* libgit2 itself, ready for use by any thread. */
+invar_status invar_git_start(void) INVAR_MUST_USE;
+
+/* git_repository_open_ext with our messages. INVAR_E_NOTFOUND: there is none. */
+invar_status invar_git_open(git_repository **out, const char *path, unsigned flags) INVAR_MUST_USE;
+
+/* What libgit2 has just said, as a failure; `shown` names the repository. */
+invar_status invar_git_fail(git_repository *git, const char *shown, int code,
+                            const char *what) INVAR_MUST_USE;
+
+/* Commits are missing because of how the clone was made. */
+invar_status invar_git_fail_shallow(const invar_repo *repo, const char *what) INVAR_MUST_USE;
+
+invar_status invar_git_oid(git_oid *out, const char *id) INVAR_MUST_USE;
+invar_status invar_git_commit(git_commit **out, invar_repo *repo, const char *id) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,297 @@
+/*
+ * graph.c - the graph of commits, read as far as needed and kept; ancestors and merge bases.
+ *
+ * Ancestors are marked down to the roots, whatever the dates of the commits say, so the answers do
+ * not depend on clocks. A commit costs some microseconds once, and about 60 bytes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "bisect/git/git.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_COMMITS (1 << 28)
+#define FIRST_ROOM 1024 /* a power of two, as the table needs */
+
+enum {
+    MARK_A = 1,
+    MARK_B = 2,
+    MARK_STALE = 4 /* an ancestor of a common ancestor */
+};
+
+/* ---- storage --------------------------------------------------------------------------------- */
+
+/* *block with twice the room, at least `least` items of `size` bytes; `used` of them are kept. */
+static invar_status grow(void **block, int32_t *room, int32_t used, int32_t least, size_t size)
+{
+    int32_t more = *room < least / 2 ? least : *room * 2;
+    void *grown = NULL;
+
+    if (*room >= MOST_COMMITS)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "a history of more than %d commits",
+                          MOST_COMMITS);
+    INVAR_TRY(invar_alloc(&grown, (size_t)more, size, "commits"));
+    if (used)
+        memcpy(grown, *block, (size_t)used * size);
+    invar_free(*block);
+    *block = grown;
+    *room = more;
+    return INVAR_OK;
+}
+
+invar_status invar_git_push(invar_git_numbers *numbers, int32_t number)
+{
+    if (numbers->count == numbers->room)
+        INVAR_TRY(
+            grow((void **)&numbers->at, &numbers->room, numbers->count, FIRST_ROOM, sizeof number));
+    numbers->at[numbers->count++] = number;
+    return INVAR_OK;
+}
+
+void invar_git_graph_release(invar_git_graph *graph)
+{
+    invar_free(graph->nodes);
+    invar_free(graph->table);
+    invar_free(graph->parents.at);
+}
+
+/* Where the id is in the table, or the empty place for it. Ids are random already. */
+static int32_t *slot_of(const invar_git_graph *graph, const git_oid *id)
+{
+    uint32_t mask = (uint32_t)graph->table_size - 1, at;
+
+    memcpy(&at, id->id, sizeof at);
+    for (at &= mask;; at = (at + 1) & mask) {
+        int32_t number = graph->table[at];
+        if (number < 0 || git_oid_equal(&graph->nodes[number].id, id))
+            return &graph->table[at];
+    }
+}
+
+/* Room for one more node; the table stays at most half full. */
+static invar_status make_room(invar_git_graph *graph)
+{
+    const int32_t size = graph->room ? graph->room * 4 : 2 * FIRST_ROOM;
+    int32_t *table = NULL;
+    invar_status status;
+
+    if (graph->count < graph->room)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&table, (size_t)size, sizeof *table, "commits"));
+    status =
+        grow((void **)&graph->nodes, &graph->room, graph->count, FIRST_ROOM, sizeof *graph->nodes);
+    if (status != INVAR_OK) {
+        invar_free(table);
+        return status;
+    }
+    memset(table, 0xFF, (size_t)size * sizeof *table);
+    invar_free(graph->table);
+    graph->table = table;
+    graph->table_size = size;
+    for (int32_t i = 0; i < graph->count; i++)
+        *slot_of(graph, &graph->nodes[i].id) = i;
+    return INVAR_OK;
+}
+
+static invar_status add(int32_t *out, invar_git_graph *graph, const git_oid *id)
+{
+    int32_t *slot;
+
+    INVAR_TRY(make_room(graph));
+    slot = slot_of(graph, id);
+    if (*slot < 0) {
+        invar_git_node *node = &graph->nodes[graph->count];
+        memset(node, 0, sizeof *node);
+        node->id = *id;
+        *slot = graph->count++;
+    }
+    *out = *slot;
+    return INVAR_OK;
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static bool is_shallow(const invar_repo *repo, const git_oid *id)
+{
+    size_t low = 0, high = repo->n_shallow;
+
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        int order = git_oid_cmp(&repo->shallow[middle], id);
+        if (order == 0)
+            return true;
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return false;
+}
+
+invar_status invar_git_load(invar_repo *repo, int32_t number)
+{
+    invar_git_graph *graph = &repo->graph;
+    invar_git_node *node = &graph->nodes[number];
+    git_commit *commit = NULL;
+    invar_status status = INVAR_OK;
+    unsigned parents;
+    int32_t first, parent;
+    int code;
+
+    if (node->state & INVAR_GIT_LOADED)
+        return INVAR_OK;
+    code = git_commit_lookup(&commit, repo->git, &node->id);
+    if (code == GIT_ENOTFOUND) {
+        node->state |= INVAR_GIT_LOADED | INVAR_GIT_MISSING;
+        return INVAR_OK;
+    }
+    if (code)
+        return invar_git_fail(repo->git, repo->shown, code, "a commit cannot be read");
+    if (is_shallow(repo, &node->id))
+        node->state |= INVAR_GIT_SHALLOW;
+    node->date = git_commit_time(commit);
+    parents = node->state & INVAR_GIT_SHALLOW ? 0 : git_commit_parentcount(commit);
+    first = graph->parents.count;
+    for (unsigned i = 0; status == INVAR_OK && i < parents; i++) {
+        status = add(&parent, graph, git_commit_parent_id(commit, i));
+        if (status == INVAR_OK)
+            status = invar_git_push(&graph->parents, parent);
+    }
+    git_commit_free(commit);
+    if (status != INVAR_OK)
+        return status;
+    node = &graph->nodes[number]; // it may have moved
+    node->parent = first;
+    node->n_parents = graph->parents.count - first;
+    node->state |= INVAR_GIT_LOADED;
+    return INVAR_OK;
+}
+
+invar_status invar_git_node_of(int32_t *out, invar_repo *repo, const char *id)
+{
+    git_oid oid;
+
+    INVAR_TRY(invar_git_oid(&oid, id));
+    INVAR_TRY(add(out, &repo->graph, &oid));
+    INVAR_TRY(invar_git_load(repo, *out));
+    if (repo->graph.nodes[*out].state & INVAR_GIT_MISSING)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no commit %s", repo->shown, id);
+    return INVAR_OK;
+}
+
+void invar_git_clear_marks(invar_repo *repo)
+{
+    for (int32_t i = 0; i < repo->graph.count; i++)
+        repo->graph.nodes[i].marks = 0;
+}
+
+invar_status invar_git_paint(bool *cut_out, invar_repo *repo, int32_t start, uint8_t mark)
+{
+    invar_git_graph *graph = &repo->graph;
+    invar_git_numbers open = {NULL, 0, 0};
+    bool cut = false;
+    invar_status status = invar_git_push(&open, start);
+
+    graph->nodes[start].marks |= mark;
+    while (status == INVAR_OK && open.count > 0) {
+        int32_t number = open.at[--open.count];
+        status = invar_git_load(repo, number);
+        if (status != INVAR_OK)
+            break;
+        const invar_git_node *node = &graph->nodes[number];
+        cut = cut || (node->state & (INVAR_GIT_SHALLOW | INVAR_GIT_MISSING));
+        for (int32_t i = 0; status == INVAR_OK && i < node->n_parents; i++) {
+            int32_t parent = graph->parents.at[node->parent + i];
+            if (graph->nodes[parent].marks & mark)
+                continue;
+            graph->nodes[parent].marks |= mark;
+            status = invar_git_push(&open, parent);
+        }
+    }
+    invar_free(open.at);
+    if (cut_out)
+        *cut_out = cut;
+    return status;
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+/* Marks the ancestors of both commits with MARK_A and MARK_B. */
+static invar_status paint_both(int32_t *a_out, int32_t *b_out, bool *cut_out, invar_repo *repo,
+                               const char *a, const char *b)
+{
+    bool cut_a, cut_b;
+
+    INVAR_TRY(invar_git_node_of(a_out, repo, a));
+    INVAR_TRY(invar_git_node_of(b_out, repo, b));
+    invar_git_clear_marks(repo);
+    INVAR_TRY(invar_git_paint(&cut_a, repo, *a_out, MARK_A));
+    INVAR_TRY(invar_git_paint(&cut_b, repo, *b_out, MARK_B));
+    *cut_out = cut_a || cut_b;
+    return INVAR_OK;
+}
+
+static bool is_common(const invar_git_node *node)
+{
+    return (node->marks & (MARK_A | MARK_B)) == (MARK_A | MARK_B) &&
+           !(node->state & INVAR_GIT_MISSING);
+}
+
+/* In the order of the ids, so that what was asked before does not matter. */
+static void keep_base(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], size_t *count, const git_oid *id)
+{
+    char text[INVAR_OID_SIZE];
+    size_t at = *count;
+
+    git_oid_tostr(text, sizeof text, id);
+    if (*count < INVAR_REPO_BASES)
+        (*count)++;
+    else if (strcmp(out[--at], text) < 0)
+        return;
+    for (; at > 0 && strcmp(out[at - 1], text) > 0; at--)
+        memcpy(out[at], out[at - 1], INVAR_OID_SIZE);
+    memcpy(out[at], text, INVAR_OID_SIZE);
+}
+
+invar_status invar_repo_merge_bases(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], size_t *count_out,
+                                    invar_repo *repo, const char *a, const char *b)
+{
+    invar_git_graph *graph = &repo->graph;
+    int32_t node_a, node_b;
+    bool cut;
+
+    *count_out = 0;
+    INVAR_TRY(paint_both(&node_a, &node_b, &cut, repo, a, b));
+    // all ancestors of a common ancestor are common: the best ones are no parent of one
+    for (int32_t i = 0; i < graph->count; i++) {
+        const invar_git_node *node = &graph->nodes[i];
+        for (int32_t j = 0; is_common(node) && j < node->n_parents; j++)
+            graph->nodes[graph->parents.at[node->parent + j]].marks |= MARK_STALE;
+    }
+    for (int32_t i = 0; i < graph->count; i++) {
+        const invar_git_node *node = &graph->nodes[i];
+        if (is_common(node) && !(node->marks & MARK_STALE))
+            keep_base(out, count_out, &node->id);
+    }
+    if (*count_out == 0 && cut && repo->n_shallow)
+        return invar_git_fail_shallow(repo, "two revisions have no common ancestor here");
+    return INVAR_OK;
+}
+
+invar_status invar_repo_is_ancestor(bool *out, invar_repo *repo, const char *ancestor,
+                                    const char *commit)
+{
+    int32_t above, below;
+    bool cut;
+
+    *out = false;
+    INVAR_TRY(paint_both(&above, &below, &cut, repo, ancestor, commit));
+    *out = repo->graph.nodes[above].marks & MARK_B;
+    // what is not here cannot matter when the order is the other way round
+    if (!*out && cut && repo->n_shallow && !(repo->graph.nodes[below].marks & MARK_A))
+        return invar_git_fail_shallow(repo, "which of two revisions came first cannot be told");
+    return INVAR_OK;
+}

@@ -1,0 +1,326 @@
+/*
+ * range.c - the commits between good and bad as plain data, and which of them touch some paths.
+ *
+ * The order is that of a walk from the bad commit into the first parent first, each commit after
+ * its parents: a function of the graph alone.
+ *
+ * Paths: as in git, history is simplified. A commit whose paths are those of one of its parents is
+ * not relevant, and of its parents only the first such one is followed, because what lies below the
+ * paths came from there. The other parents stay in the history; none of their commits is relevant
+ * unless it is reached in another way.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "base/text.h"
+#include "bisect/git/git.h"
+
+#include "base/invar_banned.h"
+
+enum { MARK_GOOD = 1, MARK_SEEN = 2, MARK_FOLLOWED = 4, MARK_RELEVANT = 8 };
+
+typedef struct range {
+    invar_repo *repo;
+    const invar_repo_range *want;
+    int32_t bad;
+    invar_git_numbers order; /* of the range, parents before children */
+    char (*paths)[INVAR_PATH_SIZE];
+    invar_digest *below; /* (count of the graph) what lies below the paths */
+    bool *known;         /* of `below` */
+} range;
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+/* Parents of a node that the walk may see. */
+static int32_t parents_of(const range *r, const invar_git_node *node)
+{
+    return r->want->first_parent && node->n_parents > 1 ? 1 : node->n_parents;
+}
+
+static invar_status enter(range *r, invar_git_numbers *open, invar_git_numbers *next,
+                          int32_t number)
+{
+    invar_repo *repo = r->repo;
+    const invar_git_node *node;
+    char id[INVAR_OID_SIZE];
+
+    INVAR_TRY(invar_git_load(repo, number));
+    node = &repo->graph.nodes[number];
+    git_oid_tostr(id, sizeof id, &node->id);
+    if (node->state & INVAR_GIT_MISSING)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%s: commit %s is missing: the repository is damaged, "
+                          "see 'git fsck --full'",
+                          repo->shown, id);
+    if (node->state & INVAR_GIT_SHALLOW) {
+        id[12] = '\0';
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: the parents of commit %s are not here: the clone is shallow, "
+                          "'git fetch --unshallow' gets the rest",
+                          repo->shown, id);
+    }
+    repo->graph.nodes[number].marks |= MARK_SEEN;
+    INVAR_TRY(invar_git_push(open, number));
+    return invar_git_push(next, 0);
+}
+
+/* Depth first without recursion: `open` is the way to the commit, `next` the parent to visit. */
+static invar_status walk(range *r)
+{
+    invar_git_graph *graph = &r->repo->graph;
+    invar_git_numbers open = {NULL, 0, 0}, next = {NULL, 0, 0};
+    invar_status status = INVAR_OK;
+
+    if (!(graph->nodes[r->bad].marks & MARK_GOOD))
+        status = enter(r, &open, &next, r->bad);
+    while (status == INVAR_OK && open.count > 0) {
+        int32_t number = open.at[open.count - 1], at = next.at[next.count - 1]++;
+        const invar_git_node *node = &graph->nodes[number];
+        if (at >= parents_of(r, node)) {
+            open.count--;
+            next.count--;
+            status = invar_git_push(&r->order, number);
+            continue;
+        }
+        int32_t parent = graph->parents.at[node->parent + at];
+        if (!(graph->nodes[parent].marks & (MARK_GOOD | MARK_SEEN)))
+            status = enter(r, &open, &next, parent);
+    }
+    invar_free(open.at);
+    invar_free(next.at);
+    return status;
+}
+
+/* ---- paths ----------------------------------------------------------------------------------- */
+
+/* "./a//b/" is "a/b"; "." and "" are the whole tree, "". */
+static invar_status clean_path(char out[INVAR_PATH_SIZE], const char *path)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+    size_t used = 0;
+    bool fine = path[0] != '/' && strlen(path) < INVAR_PATH_SIZE;
+
+    for (const char *at = path; fine && *at;) {
+        size_t length = strcspn(at, "/");
+        if (length == 2 && memcmp(at, "..", 2) == 0) {
+            fine = false;
+        } else if (length > 0 && !(length == 1 && at[0] == '.')) {
+            if (used)
+                out[used++] = '/';
+            memcpy(out + used, at, length);
+            used += length;
+        }
+        at += length + (at[length] == '/');
+    }
+    out[used] = '\0';
+    if (fine)
+        return INVAR_OK;
+    invar_text_quote(quoted, sizeof quoted, path, strlen(path));
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "'%s': a path has to be relative to the top of the repository, without '..'",
+                      quoted);
+}
+
+/* Kind and id of what a tree has at a path; nothing is hashed as nothing. */
+static int hash_entry(invar_hasher *hasher, git_tree *tree, const char *path)
+{
+    git_tree_entry *entry = NULL;
+    uint32_t mode = 0;
+    git_oid id;
+    int code = 0;
+
+    memset(&id, 0, sizeof id);
+    if (!path[0]) {
+        mode = GIT_FILEMODE_TREE;
+        id = *git_tree_id(tree);
+    } else {
+        code = git_tree_entry_bypath(&entry, tree, path);
+        // not found means both: no such name (of the tree), and a tree that is not here (odb)
+        if (code == GIT_ENOTFOUND && git_error_last()->klass == GIT_ERROR_TREE)
+            code = 0;
+        if (entry) {
+            mode = (uint32_t)git_tree_entry_filemode(entry);
+            id = *git_tree_entry_id(entry);
+        }
+    }
+    git_tree_entry_free(entry);
+    invar_hasher_update(hasher, &mode, sizeof mode);
+    invar_hasher_update(hasher, id.id, sizeof id.id);
+    return code;
+}
+
+/* What lies below the paths in a commit, or in none: -1. */
+static invar_status look_below(invar_digest *out, range *r, int32_t number)
+{
+    invar_repo *repo = r->repo;
+    invar_hasher hasher;
+    git_commit *commit = NULL;
+    git_tree *tree = NULL;
+    static const unsigned char nothing[sizeof(uint32_t) + GIT_OID_RAWSZ];
+    int code = 0;
+
+    if (number >= 0 && r->known[number]) {
+        *out = r->below[number];
+        return INVAR_OK;
+    }
+    invar_hasher_init(&hasher);
+    if (number >= 0)
+        code = git_commit_lookup(&commit, repo->git, &repo->graph.nodes[number].id);
+    if (commit)
+        code = git_commit_tree(&tree, commit);
+    for (size_t i = 0; code == 0 && i < r->want->n_paths; i++) {
+        if (tree)
+            code = hash_entry(&hasher, tree, r->paths[i]);
+        else
+            invar_hasher_update(&hasher, nothing, sizeof nothing);
+    }
+    git_tree_free(tree);
+    git_commit_free(commit);
+    if (code)
+        return invar_git_fail(repo->git, repo->shown, code, "a tree cannot be read");
+    invar_hasher_final(out, &hasher);
+    if (number >= 0) {
+        r->below[number] = *out;
+        r->known[number] = true;
+    }
+    return INVAR_OK;
+}
+
+/* Marks the commit relevant, or says in *same_out which parent has the same below the paths. */
+static invar_status judge(int32_t *same_out, range *r, int32_t number)
+{
+    invar_git_graph *graph = &r->repo->graph;
+    const invar_git_node *node = &graph->nodes[number];
+    const int32_t parents = parents_of(r, node);
+    invar_digest mine, theirs;
+
+    *same_out = -1;
+    INVAR_TRY(look_below(&mine, r, number));
+    for (int32_t i = 0; i < parents; i++) {
+        int32_t parent = graph->parents.at[node->parent + i];
+        INVAR_TRY(look_below(&theirs, r, parent));
+        if (invar_digest_equal(&mine, &theirs)) {
+            *same_out = parent;
+            return INVAR_OK;
+        }
+    }
+    INVAR_TRY(look_below(&theirs, r, -1));
+    if (parents > 0 || !invar_digest_equal(&mine, &theirs))
+        graph->nodes[number].marks |= MARK_RELEVANT;
+    return INVAR_OK;
+}
+
+/* Children come before parents here, so that all ways to a commit are known when it is judged. */
+static invar_status simplify(range *r)
+{
+    invar_git_graph *graph = &r->repo->graph;
+    size_t room = (size_t)graph->count;
+    int32_t relevant = 0;
+
+    INVAR_TRY(invar_alloc((void **)&r->below, room, sizeof *r->below, "commits"));
+    INVAR_TRY(invar_alloc((void **)&r->known, room, sizeof *r->known, "commits"));
+    memset(r->known, 0, room * sizeof *r->known);
+    graph->nodes[r->bad].marks |= MARK_FOLLOWED;
+    for (int32_t i = r->order.count - 1; i >= 0; i--) {
+        int32_t number = r->order.at[i], same;
+        const invar_git_node *node = &graph->nodes[number];
+        if (!(node->marks & MARK_FOLLOWED))
+            continue;
+        INVAR_TRY(judge(&same, r, number));
+        relevant += (node->marks & MARK_RELEVANT) != 0;
+        for (int32_t j = 0; j < parents_of(r, node); j++) {
+            int32_t parent = graph->parents.at[node->parent + j];
+            if (same < 0 || same == parent)
+                graph->nodes[parent].marks |= MARK_FOLLOWED;
+        }
+    }
+    if (relevant == 0 && r->order.count > 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "%s: none of the %d commits between good and bad touches the paths; "
+                          "are they spelled as in the repository?",
+                          r->repo->shown, (int)r->order.count);
+    return INVAR_OK;
+}
+
+/* ---- the result ------------------------------------------------------------------------------ */
+
+static invar_status build(invar_history **out, range *r)
+{
+    invar_git_graph *graph = &r->repo->graph;
+    const int32_t count = r->order.count;
+    invar_history *history = NULL;
+    int32_t links = 0;
+
+    for (int32_t i = 0; i < count; i++)
+        links += parents_of(r, &graph->nodes[r->order.at[i]]);
+    INVAR_TRY(invar_alloc((void **)&history, 1, sizeof *history, "a history"));
+    memset(history, 0, sizeof *history);
+    *out = history;
+    INVAR_TRY(invar_alloc((void **)&history->commits, (size_t)count, sizeof *history->commits,
+                          "a history"));
+    INVAR_TRY(invar_alloc((void **)&history->parents, (size_t)links, sizeof *history->parents,
+                          "a history"));
+    for (int32_t i = 0; i < count; i++) {
+        invar_git_node *node = &graph->nodes[r->order.at[i]];
+        invar_history_commit *commit = &history->commits[i];
+        int32_t same = -1;
+
+        node->place = i;
+        git_oid_tostr(commit->id, sizeof commit->id, &node->id);
+        commit->relevant = r->want->n_paths == 0 || (node->marks & MARK_RELEVANT);
+        commit->parent = history->n_links;
+        commit->date = node->date;
+        if (node->marks & MARK_FOLLOWED && !commit->relevant)
+            INVAR_TRY(judge(&same, r, r->order.at[i]));
+        for (int32_t j = 0; j < parents_of(r, node); j++) {
+            int32_t number = graph->parents.at[node->parent + j];
+            const invar_git_node *parent = &graph->nodes[number];
+            if (parent->marks & MARK_SEEN && (same < 0 || same == number))
+                history->parents[history->n_links++] = parent->place;
+        }
+        commit->n_parents = history->n_links - commit->parent;
+    }
+    history->count = count;
+    return INVAR_OK;
+}
+
+static invar_status find(range *r)
+{
+    const invar_repo_range *want = r->want;
+    int32_t good;
+
+    INVAR_TRY(invar_alloc((void **)&r->paths, want->n_paths, sizeof *r->paths, "paths"));
+    for (size_t i = 0; i < want->n_paths; i++)
+        INVAR_TRY(clean_path(r->paths[i], want->paths[i]));
+    INVAR_TRY(invar_git_node_of(&r->bad, r->repo, want->bad));
+    invar_git_clear_marks(r->repo);
+    for (size_t i = 0; i < want->n_good; i++) {
+        INVAR_TRY(invar_git_node_of(&good, r->repo, want->good[i]));
+        INVAR_TRY(invar_git_paint(NULL, r->repo, good, MARK_GOOD));
+    }
+    INVAR_TRY(walk(r));
+    return want->n_paths ? simplify(r) : INVAR_OK;
+}
+
+invar_status invar_repo_history(invar_history **out, invar_repo *repo,
+                                const invar_repo_range *range_wanted)
+{
+    range r = {.repo = repo, .want = range_wanted};
+    invar_status status = find(&r);
+
+    *out = NULL;
+    if (status == INVAR_OK)
+        status = build(out, &r);
+    if (status != INVAR_OK) {
+        invar_history_free(*out);
+        *out = NULL;
+    }
+    invar_free(r.order.at);
+    invar_free(r.paths);
+    invar_free(r.below);
+    invar_free(r.known);
+    return status;
+}

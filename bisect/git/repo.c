@@ -1,0 +1,400 @@
+/*
+ * repo.c - opening a repository, its revisions, its errors in words.
+ *
+ * The environment (GIT_DIR and its kin) does not choose the repository: the path does. Revisions
+ * mean what they mean to git, with one difference: refs/replace and info/grafts are not followed,
+ * as libgit2 does not know them; history is the one that the objects themselves tell.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // realpath
+
+#include "bisect/git/repo.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/sort.h"
+#include "base/text.h"
+#include "bisect/git/git.h"
+
+#include "base/invar_banned.h"
+
+#define SHALLOW_BYTES (64u << 20)
+#define DIGITS (INVAR_OID_SIZE - 1)
+
+/* ---- libgit2 --------------------------------------------------------------------------------- */
+
+static int start_code;
+
+static void start_once(void)
+{
+    // known to be harmless to a reader: who fetches what, where settings and work trees lie,
+    // that nothing may be pruned
+    static const char *extensions[] = {"partialclone", "worktreeconfig", "preciousobjects",
+                                       "relativeworktrees"};
+
+    start_code = git_libgit2_init();
+    if (start_code < 0)
+        return;
+    start_code = git_libgit2_opts(GIT_OPT_SET_EXTENSIONS, extensions,
+                                  sizeof extensions / sizeof *extensions);
+    if (start_code == 0)
+        start_code = git_libgit2_opts(GIT_OPT_ENABLE_STRICT_HASH_VERIFICATION, 1);
+}
+
+invar_status invar_git_start(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+    pthread_once(&once, start_once);
+    if (start_code < 0)
+        return INVAR_FAIL(INVAR_E_GIT, start_code, "libgit2 cannot be started (code %d)",
+                          start_code);
+    return INVAR_OK;
+}
+
+/* ---- errors in words ------------------------------------------------------------------------- */
+
+static const char *last_text(void)
+{
+    const git_error *last = git_error_last();
+
+    return last && last->message ? last->message : "no reason given";
+}
+
+/* True in *payload when a setting says that objects may be left out. */
+static int look_for_promise(const git_config_entry *entry, void *payload)
+{
+    static const char ending[] = ".promisor";
+    size_t length = strlen(entry->name);
+    bool *found = payload;
+
+    *found = *found || strcmp(entry->name, "extensions.partialclone") == 0 ||
+             (length >= sizeof ending && strncmp(entry->name, "remote.", 7) == 0 &&
+              strcmp(entry->name + length - (sizeof ending - 1), ending) == 0);
+    return 0;
+}
+
+/* True when objects may be missing because the clone was asked to leave them out. */
+static bool is_partial(git_repository *git)
+{
+    git_config *config = NULL;
+    bool found = false;
+
+    if (!git || git_repository_config_snapshot(&config, git) != 0)
+        return false;
+    git_config_foreach(config, look_for_promise, &found);
+    git_config_free(config);
+    return found;
+}
+
+/* libgit2 says "object not found - no match for id (ID)". */
+static void object_in(char out[INVAR_OID_SIZE], const char *text)
+{
+    const char *open = strrchr(text, '(');
+    size_t length = open ? strspn(open + 1, "0123456789abcdef") : 0;
+
+    if (length > DIGITS)
+        length = DIGITS;
+    if (length)
+        memcpy(out, open + 1, length);
+    out[length] = '\0';
+}
+
+static invar_status fail_missing(git_repository *git, const char *shown, int code)
+{
+    char id[INVAR_OID_SIZE];
+
+    object_in(id, last_text());
+    if (is_partial(git))
+        return INVAR_FAIL(INVAR_E_STATE, code,
+                          "%s: object %s is not here: the clone is partial, "
+                          "'git fetch --refetch --no-filter' gets the rest",
+                          shown, id);
+    return INVAR_FAIL(INVAR_E_CORRUPT, code,
+                      "%s: object %s is missing: the repository is damaged, see 'git fsck --full'",
+                      shown, id);
+}
+
+invar_status invar_git_fail(git_repository *git, const char *shown, int code, const char *what)
+{
+    const git_error *last = git_error_last();
+    int area = last ? last->klass : GIT_ERROR_NONE;
+    char text[80];
+    invar_status status = INVAR_E_GIT;
+
+    if (code == GIT_ENOTFOUND && area == GIT_ERROR_ODB)
+        return fail_missing(git, shown, code);
+    invar_text_quote(text, sizeof text, last_text(), strlen(last_text()));
+    if (area == GIT_ERROR_NOMEMORY)
+        status = INVAR_E_NOMEM;
+    else if (area == GIT_ERROR_OS || area == GIT_ERROR_FILESYSTEM)
+        status = INVAR_E_IO;
+    else if (area == GIT_ERROR_ODB || area == GIT_ERROR_ZLIB || area == GIT_ERROR_OBJECT ||
+             area == GIT_ERROR_TREE)
+        return INVAR_FAIL(INVAR_E_CORRUPT, code, "%s: %s: %s; see 'git fsck --full'", shown, what,
+                          text);
+    return INVAR_FAIL(status, code, "%s: %s: %s", shown, what, text);
+}
+
+invar_status invar_git_fail_shallow(const invar_repo *repo, const char *what)
+{
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s: %s: the clone is shallow and its history ends too early, "
+                      "'git fetch --unshallow' gets the rest",
+                      repo->shown, what);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static invar_status fail_open(const char *path, int code)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], text[80];
+
+    invar_path_show(shown, path);
+    invar_text_quote(text, sizeof text, last_text(), strlen(last_text()));
+    // libgit2 1.5 passes on that no safe.directory is set at all
+    if (code == GIT_EOWNER || strstr(last_text(), "safe.directory"))
+        return INVAR_FAIL(INVAR_E_STATE, code,
+                          "%s: the repository belongs to somebody else; "
+                          "'git config --global --add safe.directory FOLDER' allows its use",
+                          shown);
+    if (code == GIT_ENOTFOUND && !invar_path_exists(path))
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: no such file or folder", shown);
+    if (code == GIT_ENOTFOUND)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no git repository here or above",
+                          shown);
+    if (strstr(last_text(), "unsupported"))
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, code,
+                          "%s: %s: a clone with SHA-1 ids and refs in files can be read", shown,
+                          text);
+    return invar_git_fail(NULL, shown, code, "the repository cannot be opened");
+}
+
+invar_status invar_git_open(git_repository **out, const char *path, unsigned flags)
+{
+    int code;
+
+    *out = NULL;
+    INVAR_TRY(invar_git_start());
+    code = git_repository_open_ext(out, path, flags, NULL);
+    return code ? fail_open(path, code) : INVAR_OK;
+}
+
+/* The absolute path without links and without a slash at its end. */
+static invar_status real_path(char out[INVAR_PATH_SIZE], const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (realpath(path, out)) // writes PATH_MAX bytes at most, which INVAR_PATH_SIZE is
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, 0, "%s: the folder cannot be found", shown);
+}
+
+static int compare_oids(const void *a, const void *b)
+{
+    return git_oid_cmp(a, b);
+}
+
+/* One id a line. */
+static invar_status parse_shallow(invar_repo *repo, const char *text, size_t bytes)
+{
+    const size_t most = bytes / (DIGITS + 1) + 1;
+    git_oid *ids = NULL;
+    const void **order = NULL;
+    size_t count = 0;
+    invar_status status = invar_alloc((void **)&ids, most, sizeof *ids, "shallow commits");
+
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&order, most, sizeof *order, "shallow commits");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&repo->shallow, most, sizeof *ids, "shallow commits");
+    for (const char *at = text; status == INVAR_OK && count < most && *at;) {
+        size_t length = strcspn(at, "\n");
+        if (length == DIGITS && git_oid_fromstrn(&ids[count], at, DIGITS) == 0) {
+            order[count] = &ids[count];
+            count++;
+        }
+        at += length + (at[length] == '\n');
+    }
+    if (status == INVAR_OK)
+        status = invar_sort(order, count, compare_oids);
+    for (size_t i = 0; status == INVAR_OK && i < count; i++)
+        repo->shallow[i] = *(const git_oid *)order[i];
+    repo->n_shallow = status == INVAR_OK ? count : 0;
+    invar_free(order);
+    invar_free(ids);
+    return status;
+}
+
+/* The file lies in the common folder, also for a linked work tree. */
+static invar_status read_shallow(invar_repo *repo)
+{
+    char path[INVAR_PATH_SIZE], *text = NULL;
+    size_t bytes = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, repo->folder, "shallow"));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_file_read(&text, &bytes, path, SHALLOW_BYTES));
+    status = parse_shallow(repo, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+invar_status invar_repo_open(invar_repo **out, const char *path)
+{
+    invar_repo *repo = NULL;
+    const char *work_tree;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&repo, 1, sizeof *repo, "a repository"));
+    memset(repo, 0, sizeof *repo);
+    status = invar_git_open(&repo->git, path, 0);
+    if (status == INVAR_OK)
+        status = real_path(repo->folder, git_repository_commondir(repo->git));
+    work_tree = status == INVAR_OK ? git_repository_workdir(repo->git) : NULL;
+    if (work_tree)
+        status = real_path(repo->work_tree, work_tree);
+    if (status == INVAR_OK) {
+        invar_path_show(repo->shown, repo->work_tree[0] ? repo->work_tree : repo->folder);
+        status = read_shallow(repo);
+    }
+    if (status != INVAR_OK) {
+        invar_repo_close(repo);
+        return status;
+    }
+    *out = repo;
+    return INVAR_OK;
+}
+
+void invar_repo_close(invar_repo *repo)
+{
+    if (!repo)
+        return;
+    for (size_t i = 0; i < repo->n_modules; i++)
+        git_repository_free(repo->modules[i]);
+    invar_free(repo->modules);
+    invar_git_graph_release(&repo->graph);
+    invar_free(repo->shallow);
+    git_repository_free(repo->git);
+    invar_free(repo);
+}
+
+const char *invar_repo_folder(const invar_repo *repo)
+{
+    return repo->folder;
+}
+
+const char *invar_repo_work_tree(const invar_repo *repo)
+{
+    return repo->work_tree[0] ? repo->work_tree : NULL;
+}
+
+/* ---- revisions ------------------------------------------------------------------------------- */
+
+static invar_status fail_revision(const invar_repo *repo, const char *revision, int code)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+
+    invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
+    if ((code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH) && repo->n_shallow)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code,
+                          "%s: there is no revision '%s': the clone is shallow, "
+                          "'git fetch --unshallow' gets the rest",
+                          repo->shown, quoted);
+    if (code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no revision '%s'", repo->shown,
+                          quoted);
+    if (code == GIT_EAMBIGUOUS)
+        return INVAR_FAIL(INVAR_E_INVALID, code,
+                          "%s: '%s' names more than one object: give more digits", repo->shown,
+                          quoted);
+    if (code == GIT_EINVALIDSPEC)
+        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is not the name of one revision",
+                          repo->shown, quoted);
+    return invar_git_fail(repo->git, repo->shown, code, "a revision cannot be read");
+}
+
+static invar_status peel(char out[INVAR_OID_SIZE], invar_repo *repo, const git_object *object,
+                         const char *revision)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+    git_object *commit = NULL;
+    int code = git_object_peel(&commit, object, GIT_OBJECT_COMMIT);
+
+    if (code == GIT_EINVALIDSPEC || code == GIT_EPEEL) {
+        invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
+        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is a %s, not a commit", repo->shown,
+                          quoted, git_object_type2string(git_object_type(object)));
+    }
+    if (code)
+        return invar_git_fail(repo->git, repo->shown, code, "a tag cannot be followed");
+    git_oid_tostr(out, INVAR_OID_SIZE, git_object_id(commit));
+    git_object_free(commit);
+    return INVAR_OK;
+}
+
+invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
+{
+    char head[INVAR_PATH_SIZE];
+    const char *name = revision;
+    git_object *object = NULL;
+    invar_status status;
+    int code;
+
+    // libgit2 knows "@" alone, but not "@~1"
+    if (revision[0] == '@' && (revision[1] == '~' || revision[1] == '^')) {
+        int bytes = snprintf(head, sizeof head, "HEAD%s", revision + 1);
+        if (bytes < 0 || (size_t)bytes >= sizeof head)
+            return fail_revision(repo, revision, GIT_EINVALIDSPEC);
+        name = head;
+    }
+    code = git_revparse_single(&object, repo->git, name);
+    if (code)
+        return fail_revision(repo, revision, code);
+    status = peel(out, repo, object, revision);
+    git_object_free(object);
+    return status;
+}
+
+invar_status invar_git_oid(git_oid *out, const char *id)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+
+    if (strlen(id) == DIGITS && git_oid_fromstr(out, id) == 0)
+        return INVAR_OK;
+    invar_text_quote(quoted, sizeof quoted, id, strlen(id));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "'%s' is no object id", quoted);
+}
+
+invar_status invar_git_commit(git_commit **out, invar_repo *repo, const char *id)
+{
+    git_oid oid;
+    int code;
+
+    *out = NULL;
+    INVAR_TRY(invar_git_oid(&oid, id));
+    code = git_commit_lookup(out, repo->git, &oid);
+    if (code == GIT_ENOTFOUND)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no commit %s", repo->shown, id);
+    return code ? invar_git_fail(repo->git, repo->shown, code, "a commit cannot be read")
+                : INVAR_OK;
+}
+
+invar_status invar_repo_tree(char out[INVAR_OID_SIZE], invar_repo *repo, const char *commit)
+{
+    git_commit *found;
+
+    INVAR_TRY(invar_git_commit(&found, repo, commit));
+    git_oid_tostr(out, INVAR_OID_SIZE, git_commit_tree_id(found));
+    git_commit_free(found);
+    return INVAR_OK;
+}

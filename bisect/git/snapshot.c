@@ -1,0 +1,414 @@
+/*
+ * snapshot.c - a work tree as it is now, laid into a folder.
+ *
+ * What git tracks is taken as it lies there, and so is what git does not track and does not ignore;
+ * a repository inside (a submodule) has its own rules. The tree is only read. A file that changes
+ * between its hash and its copy is found by hashing the copy.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // realpath, readlink
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "bisect/git/files.h"
+#include "bisect/git/git.h"
+
+#include "base/invar_banned.h"
+
+#define DEEPEST 256
+#define PIECE 65536
+
+/* The repository whose rules hold; git NULL: none. */
+typedef struct rules {
+    git_repository *git;
+    git_index *index;
+    size_t top; /* length of its work tree's path, without a slash at the end */
+} rules;
+
+typedef struct taking {
+    char path[INVAR_PATH_SIZE]; /* absolute, of what is at hand */
+    size_t top;                 /* length of the part that `from` is */
+    size_t length;
+    int depth;
+    invar_files *files;
+    unsigned char piece[PIECE];
+} taking;
+
+/* ---- rules ----------------------------------------------------------------------------------- */
+
+static void drop_rules(rules *r)
+{
+    git_index_free(r->index);
+    git_repository_free(r->git);
+    memset(r, 0, sizeof *r);
+}
+
+/* Those of the repository that `path` is in, or, with NO_SEARCH, that is there; it may be none. */
+static invar_status find_rules(rules *out, const char *path, unsigned flags)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], real[INVAR_PATH_SIZE];
+    invar_status status = invar_git_open(&out->git, path, flags);
+    int code;
+
+    if (status == INVAR_E_NOTFOUND) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    if (!git_repository_workdir(out->git) || !realpath(git_repository_workdir(out->git), real)) {
+        drop_rules(out);
+        return INVAR_OK;
+    }
+    out->top = strlen(real);
+    code = git_repository_index(&out->index, out->git);
+    if (code == 0)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    status = invar_git_fail(out->git, shown, code, "the index cannot be read");
+    drop_rules(out);
+    return status;
+}
+
+/* The path as the repository calls it. */
+static const char *name_in(const rules *r, const char *path)
+{
+    return path[r->top] == '/' ? path + r->top + 1 : path + r->top;
+}
+
+static bool is_tracked(const rules *r, const char *path, bool folder)
+{
+    char prefix[INVAR_PATH_SIZE + 1];
+    const char *name = name_in(r, path);
+
+    // a submodule is one entry, a folder is that of its files
+    if (git_index_get_bypath(r->index, name, 0))
+        return true;
+    snprintf(prefix, sizeof prefix, "%s/", name);
+    return folder && git_index_find_prefix(NULL, r->index, prefix) == 0;
+}
+
+static invar_status is_wanted(bool *out, const rules *r, const char *path, bool folder)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int ignored = 0, code;
+
+    *out = true;
+    if (!r->git || is_tracked(r, path, folder))
+        return INVAR_OK;
+    code = git_ignore_path_is_ignored(&ignored, r->git, name_in(r, path));
+    if (code) {
+        invar_path_show(shown, path);
+        return invar_git_fail(r->git, shown, code, "whether it is ignored cannot be told");
+    }
+    *out = !ignored;
+    return INVAR_OK;
+}
+
+/* ---- contents -------------------------------------------------------------------------------- */
+
+/* Hashes a file, and copies it to `out`, if that is not -1. */
+static invar_status read_file(invar_digest *digest, unsigned char piece[PIECE], const char *path,
+                              int out, const char *out_path)
+{
+    int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    invar_status status = fd < 0 ? invar_files_fail(path, "cannot be opened") : INVAR_OK;
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    while (status == INVAR_OK) {
+        ssize_t got = read(fd, piece, PIECE);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            status = invar_files_fail(path, "cannot be read");
+        if (got <= 0)
+            break;
+        invar_hasher_update(&hasher, piece, (size_t)got);
+        if (out >= 0)
+            status = invar_files_put(out, piece, (size_t)got, out_path);
+    }
+    if (fd >= 0)
+        close(fd);
+    invar_hasher_final(digest, &hasher);
+    return status;
+}
+
+static invar_status read_link(invar_digest *digest, char out[INVAR_PATH_SIZE], const char *path)
+{
+    ssize_t length = readlink(path, out, INVAR_PATH_SIZE);
+
+    if (length < 0)
+        return invar_files_fail(path, "the link cannot be read");
+    if (length >= INVAR_PATH_SIZE) {
+        errno = ENAMETOOLONG;
+        return invar_files_fail(path, "the link cannot be read");
+    }
+    out[length] = '\0';
+    invar_hash_bytes(digest, out, (size_t)length);
+    return INVAR_OK;
+}
+
+/* The place in the work tree of an entry of the list. */
+static invar_status place_of(taking *t, const invar_files_entry *entry)
+{
+    t->path[t->top] = '\0';
+    return invar_path_join(t->path + t->top, sizeof t->path - t->top, "/", entry->path);
+}
+
+static invar_status refuse_changed(const invar_files_entry *entry, const invar_digest *digest)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_digest_format(hex, digest);
+    if (strcmp(hex, entry->id) == 0)
+        return INVAR_OK;
+    invar_path_show(shown, entry->path);
+    return INVAR_FAIL(INVAR_E_BUSY, 0, "%s: it changes while it is copied: try again", shown);
+}
+
+static invar_status put_file(void *payload, const invar_files_entry *entry, int fd,
+                             const char *path)
+{
+    taking *t = payload;
+    invar_digest digest;
+
+    INVAR_TRY(place_of(t, entry));
+    INVAR_TRY(read_file(&digest, t->piece, t->path, fd, path));
+    return refuse_changed(entry, &digest);
+}
+
+static invar_status link_file(void *payload, const invar_files_entry *entry,
+                              char out[INVAR_PATH_SIZE])
+{
+    taking *t = payload;
+    invar_digest digest;
+
+    INVAR_TRY(place_of(t, entry));
+    INVAR_TRY(read_link(&digest, out, t->path));
+    return refuse_changed(entry, &digest);
+}
+
+/* ---- the walk -------------------------------------------------------------------------------- */
+
+static invar_status take_folder(taking *t, const rules *r);
+
+static invar_status take_file(taking *t, const struct stat *info)
+{
+    char target[INVAR_PATH_SIZE], hex[INVAR_DIGEST_HEX_SIZE];
+    invar_files_mode mode = INVAR_FILES_LINK;
+    invar_digest digest;
+
+    if (S_ISLNK(info->st_mode)) {
+        INVAR_TRY(read_link(&digest, target, t->path));
+    } else {
+        mode = info->st_mode & S_IXUSR ? INVAR_FILES_PROGRAM : INVAR_FILES_PLAIN;
+        INVAR_TRY(read_file(&digest, t->piece, t->path, -1, NULL));
+    }
+    invar_digest_format(hex, &digest);
+    return invar_files_add(t->files, t->path + t->top + 1, mode, hex, NULL);
+}
+
+/* True when the folder at hand has something of that name. */
+static bool has(const taking *t, const char *name)
+{
+    char path[2 * INVAR_PATH_SIZE];
+
+    snprintf(path, sizeof path, "%s/%s", t->path, name);
+    return invar_path_exists(path);
+}
+
+static invar_status take_below(taking *t, const rules *outer)
+{
+    rules inner = {NULL, NULL, 0};
+    invar_status status;
+
+    if (!outer->git && has(t, "ledger.db"))
+        return INVAR_OK; // a run
+    if (has(t, ".git"))
+        INVAR_TRY(find_rules(&inner, t->path, GIT_REPOSITORY_OPEN_NO_SEARCH));
+    status = take_folder(t, inner.git ? &inner : outer);
+    drop_rules(&inner);
+    return status;
+}
+
+/* What is at t->path, unless git ignores it. Sockets, pipes and devices are nothing. */
+static invar_status take_one(taking *t, const rules *r)
+{
+    struct stat info;
+    bool wanted;
+
+    if (lstat(t->path, &info) != 0)
+        return errno == ENOENT ? INVAR_OK : invar_files_fail(t->path, "cannot be looked at");
+    if (!S_ISDIR(info.st_mode) && !S_ISREG(info.st_mode) && !S_ISLNK(info.st_mode))
+        return INVAR_OK;
+    INVAR_TRY(is_wanted(&wanted, r, t->path, S_ISDIR(info.st_mode)));
+    if (!wanted)
+        return INVAR_OK;
+    return S_ISDIR(info.st_mode) ? take_below(t, r) : take_file(t, &info);
+}
+
+static invar_status take_name(taking *t, const rules *r, const char *name)
+{
+    const size_t outer = t->length, length = strlen(name);
+    invar_status status;
+
+    if (outer + 1 + length >= sizeof t->path || t->depth >= DEEPEST) {
+        errno = ENAMETOOLONG;
+        return invar_files_fail(t->path, "what is below cannot be copied");
+    }
+    t->path[outer] = '/';
+    memcpy(t->path + outer + 1, name, length + 1);
+    t->length += 1 + length;
+    t->depth++;
+    status = take_one(t, r);
+    t->depth--;
+    t->length = outer;
+    t->path[outer] = '\0';
+    return status;
+}
+
+static invar_status take_folder(taking *t, const rules *r)
+{
+    DIR *entries = opendir(t->path);
+    invar_status status = INVAR_OK;
+    const struct dirent *entry;
+    bool empty = true;
+
+    if (!entries)
+        return invar_files_fail(t->path, "the folder cannot be read");
+    while (status == INVAR_OK && (entry = readdir(entries)) != NULL) {
+        const char *name = entry->d_name;
+        if (strcmp(name, ".") == 0 || strcmp(name, "..") == 0)
+            continue;
+        empty = false;
+        if (strcmp(name, ".git") != 0)
+            status = take_name(t, r, name);
+    }
+    closedir(entries);
+    if (status == INVAR_OK && empty && !r->git && t->length > t->top) // git knows no empty folder
+        status = invar_files_add(t->files, t->path + t->top + 1, INVAR_FILES_FOLDER, "", NULL);
+    return status;
+}
+
+/* Lists all files of the work tree, with the rules of the repository that it belongs to. */
+static invar_status take_all(taking *t)
+{
+    rules r = {NULL, NULL, 0};
+    bool wanted = true;
+    invar_status status;
+
+    INVAR_TRY(find_rules(&r, t->path, 0));
+    // a folder that a repository above ignores does not belong to it
+    status = r.git && t->length > r.top ? is_wanted(&wanted, &r, t->path, true) : INVAR_OK;
+    if (!wanted)
+        drop_rules(&r);
+    if (status == INVAR_OK)
+        status = take_folder(t, &r);
+    drop_rules(&r);
+    return status;
+}
+
+/* ---- the snapshot ---------------------------------------------------------------------------- */
+
+static bool is_inside(const char *path, const char *folder)
+{
+    size_t length = strlen(folder);
+
+    if (length == 1) // "/"
+        return true;
+    return strncmp(path, folder, length) == 0 && (path[length] == '\0' || path[length] == '/');
+}
+
+/* Neither may hold the other: the copy would copy itself, or the tree be emptied. */
+static invar_status refuse_own(const char *from, const char *folder)
+{
+    char path[INVAR_PATH_SIZE], real[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    bool whole = true;
+
+    snprintf(path, sizeof path, "%s", folder);
+    while (!realpath(path, real)) { // it need not be there yet
+        char *slash = strrchr(path, '/');
+        if (strcmp(path, ".") == 0 || strcmp(path, "/") == 0)
+            return invar_files_fail(path, "the folder cannot be found");
+        whole = false;
+        if (slash)
+            slash[slash == path] = '\0';
+        else
+            memcpy(path, ".", sizeof ".");
+    }
+    if (!is_inside(real, from) && !(whole && is_inside(from, real)))
+        return INVAR_OK;
+    invar_path_show(shown, folder);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the copy must not lie in the tree that it copies",
+                      shown);
+}
+
+static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    if (realpath(path, out) && stat(out, &info) == 0 && S_ISDIR(info.st_mode))
+        return INVAR_OK;
+    out[0] = '\0';
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder", shown);
+}
+
+static void name_content(char out[INVAR_OID_SIZE], const invar_files *files)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE], mode[16];
+    invar_hasher hasher;
+    invar_digest digest;
+
+    invar_hasher_init(&hasher);
+    for (size_t i = 0; i < files->count; i++) {
+        const invar_files_entry *e = &files->entries[i];
+        int bytes = snprintf(mode, sizeof mode, "%06o ", (unsigned)e->mode);
+        invar_hasher_update(&hasher, mode, (size_t)bytes);
+        invar_hasher_update(&hasher, e->id, strlen(e->id) + 1);
+        invar_hasher_update(&hasher, e->path, strlen(e->path) + 1);
+    }
+    invar_hasher_final(&digest, &hasher);
+    invar_digest_format(hex, &digest);
+    snprintf(out, INVAR_OID_SIZE, "%s", hex);
+}
+
+invar_status invar_repo_snapshot(char hash_out[INVAR_OID_SIZE], const char *from,
+                                 const char *folder)
+{
+    invar_files files = {NULL, 0, 0, NULL};
+    taking *t = NULL;
+    invar_files_source source = {put_file, link_file, NULL};
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&t, 1, sizeof *t, "a snapshot"));
+    memset(t, 0, sizeof *t);
+    t->files = &files;
+    source.payload = t;
+    status = find_folder(t->path, from);
+    if (status == INVAR_OK)
+        status = refuse_own(t->path, folder);
+    t->top = t->length = strlen(t->path);
+    if (status == INVAR_OK)
+        status = take_all(t);
+    if (status == INVAR_OK)
+        status = invar_files_sort(&files);
+    if (status == INVAR_OK)
+        name_content(hash_out, &files);
+    if (status == INVAR_OK)
+        status = invar_files_lay(folder, &files, &source);
+    invar_files_release(&files);
+    invar_free(t);
+    return status;
+}

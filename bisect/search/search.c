@@ -1,0 +1,343 @@
+/*
+ * search.c - the search for the first bad commit: what is known, and what to test next.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "bisect/search/history.h"
+#include "bisect/search/midpoint.h"
+
+#include "base/invar_banned.h"
+
+struct invar_search {
+    const invar_history *history;
+    invar_midpoint *midpoint;
+    invar_scope now;
+    uint8_t *note;    // (count) results that the search has not come to
+    uint8_t *related; // (count) ancestors or descendants, while it is looked for
+};
+
+/* ---- ancestors ------------------------------------------------------------------------------- */
+
+/* Marks `commit` and its ancestors in search->related. */
+static void find_ancestors(const invar_search *search, int32_t commit)
+{
+    const invar_history *h = search->history;
+
+    memset(search->related, 0, (size_t)h->count);
+    search->related[commit] = 1;
+    for (int32_t i = commit; i >= 0; i--) {
+        const invar_history_commit *c = &h->commits[i];
+        for (int32_t n = c->parent; search->related[i] && n < c->parent + c->n_parents; n++)
+            search->related[h->parents[n]] = 1;
+    }
+}
+
+/* The same for its descendants. */
+static void find_descendants(const invar_search *search, int32_t commit)
+{
+    const invar_history *h = search->history;
+
+    memset(search->related, 0, (size_t)h->count);
+    search->related[commit] = 1;
+    for (int32_t i = commit + 1; i < h->count; i++) {
+        const invar_history_commit *c = &h->commits[i];
+        for (int32_t n = c->parent; n < c->parent + c->n_parents; n++)
+            search->related[i] |= search->related[h->parents[n]];
+    }
+}
+
+/* ---- what is known --------------------------------------------------------------------------- */
+
+static void scope_free(invar_scope *scope)
+{
+    invar_free(scope->candidate); // with the marks behind
+    scope->candidate = NULL;
+}
+
+static invar_status scope_new(invar_scope *out, int32_t count)
+{
+    void *block;
+
+    INVAR_TRY(invar_alloc(&block, (size_t)count, 2, "the marks of commits"));
+    *out = (invar_scope){.candidate = block, .mark = (uint8_t *)block + count};
+    return INVAR_OK;
+}
+
+static void apply(const invar_search *search, invar_scope *scope, int32_t commit, invar_mark mark)
+{
+    bool tested = scope->mark[commit] == INVAR_MARK_GOOD || scope->mark[commit] == INVAR_MARK_BAD;
+
+    if (tested)
+        return;
+    scope->mark[commit] = (uint8_t)mark;
+    scope->skips = scope->skips || mark == INVAR_MARK_SKIP;
+    if (mark == INVAR_MARK_SKIP || (mark == INVAR_MARK_BAD && !scope->candidate[commit]))
+        return;
+    if (mark == INVAR_MARK_BAD)
+        scope->bad = commit;
+    find_ancestors(search, commit);
+    for (int32_t i = 0; i < search->history->count; i++)
+        scope->candidate[i] &= search->related[i] == (mark == INVAR_MARK_BAD);
+}
+
+/* Goes on as far as the results that are there lead; then as invar_midpoint_choose. */
+static invar_status settle(int32_t *out, int32_t *candidates_out, const invar_search *search,
+                           invar_scope *scope)
+{
+    for (;;) {
+        INVAR_TRY(invar_midpoint_choose(out, candidates_out, search->midpoint, scope));
+        if (*out < 0 || *out == scope->bad || search->note[*out] == INVAR_MARK_NONE)
+            return INVAR_OK;
+        apply(search, scope, *out, (invar_mark)search->note[*out]);
+    }
+}
+
+static invar_status check_history(const invar_history *history)
+{
+    if (history->count < 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "there is no commit to search among");
+    for (int32_t i = 0; i < history->count; i++) {
+        const invar_history_commit *c = &history->commits[i];
+        for (int32_t n = c->parent; n < c->parent + c->n_parents; n++)
+            if (n < 0 || n >= history->n_links || history->parents[n] < 0 ||
+                history->parents[n] >= i)
+                return INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "commit %s does not come after its parents in the history",
+                                  c->id);
+    }
+    return INVAR_OK;
+}
+
+static invar_status begin(invar_search *search)
+{
+    size_t count = (size_t)search->history->count;
+    int32_t last = search->history->count - 1;
+    void *block;
+
+    INVAR_TRY(invar_alloc(&block, count, 2, "a search among commits"));
+    search->note = block;
+    search->related = search->note + count;
+    memset(search->note, INVAR_MARK_NONE, count);
+    INVAR_TRY(invar_midpoint_new(&search->midpoint, search->history));
+    INVAR_TRY(scope_new(&search->now, search->history->count));
+    memset(search->now.candidate, 1, count);
+    memset(search->now.mark, INVAR_MARK_NONE, count);
+    apply(search, &search->now, last, INVAR_MARK_BAD);
+    return INVAR_OK;
+}
+
+invar_status invar_search_new(invar_search **out, const invar_history *history)
+{
+    invar_status status;
+    void *block;
+
+    INVAR_TRY(check_history(history));
+    INVAR_TRY(invar_alloc(&block, 1, sizeof **out, "a search among commits"));
+    *out = block;
+    **out = (invar_search){.history = history};
+    status = begin(*out);
+    if (status != INVAR_OK) {
+        invar_search_free(*out);
+        *out = NULL;
+    }
+    return status;
+}
+
+void invar_search_free(invar_search *search)
+{
+    if (search == NULL)
+        return;
+    scope_free(&search->now);
+    invar_midpoint_free(search->midpoint);
+    invar_free(search->note);
+    invar_free(search);
+}
+
+/* ---- marks ----------------------------------------------------------------------------------- */
+
+static const char *word(invar_mark mark)
+{
+    return mark == INVAR_MARK_GOOD ? "good" : mark == INVAR_MARK_BAD ? "bad" : "skipped";
+}
+
+static invar_status check_arguments(const invar_search *search, int32_t commit, invar_mark mark)
+{
+    if (commit < 0 || commit >= search->history->count)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "there is no commit number %d in the history",
+                          (int)commit);
+    if (mark != INVAR_MARK_GOOD && mark != INVAR_MARK_BAD && mark != INVAR_MARK_SKIP)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "commit %s: a mark is good, bad or skipped",
+                          search->history->commits[commit].id);
+    return INVAR_OK;
+}
+
+/* No ancestor of a good commit is bad, as far as they were tested. */
+static invar_status check_marks(const invar_search *search, int32_t commit, invar_mark mark)
+{
+    const invar_history *h = search->history;
+    invar_mark other = mark == INVAR_MARK_GOOD ? INVAR_MARK_BAD : INVAR_MARK_GOOD;
+
+    if (mark == INVAR_MARK_SKIP)
+        return INVAR_OK;
+    if (mark == INVAR_MARK_GOOD)
+        find_ancestors(search, commit);
+    else
+        find_descendants(search, commit);
+    for (int32_t i = 0; i < h->count; i++)
+        if (search->related[i] && search->now.mark[i] == other)
+            return INVAR_FAIL(INVAR_E_MISMATCH, 0, "commit %s is %s, but its %s %s is %s",
+                              h->commits[commit].id, word(mark),
+                              mark == INVAR_MARK_GOOD ? "ancestor" : "descendant", h->commits[i].id,
+                              word(other));
+    return INVAR_OK;
+}
+
+invar_status invar_search_mark(invar_search *search, int32_t commit, invar_mark mark)
+{
+    int32_t choice, candidates;
+
+    INVAR_TRY(check_arguments(search, commit, mark));
+    INVAR_TRY(check_marks(search, commit, mark));
+    apply(search, &search->now, commit, mark);
+    return settle(&choice, &candidates, search, &search->now);
+}
+
+invar_status invar_search_note(invar_search *search, int32_t commit, invar_mark mark)
+{
+    int32_t choice, candidates;
+    uint8_t *known;
+
+    INVAR_TRY(check_arguments(search, commit, mark));
+    if (!search->now.candidate[commit])
+        return INVAR_OK;
+    known = search->now.mark[commit] != INVAR_MARK_NONE ? &search->now.mark[commit]
+                                                        : &search->note[commit];
+    if (*known != INVAR_MARK_NONE && *known != mark)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "commit %s is %s, but it was %s before",
+                          search->history->commits[commit].id, word(mark),
+                          word((invar_mark)*known));
+    search->note[commit] = (uint8_t)mark;
+    return settle(&choice, &candidates, search, &search->now);
+}
+
+/* ---- questions ------------------------------------------------------------------------------- */
+
+/* Moments of the search that may come, in the order of their choices. */
+typedef struct futures {
+    invar_scope scopes[2 * INVAR_SEARCH_JOBS];
+    int32_t count;
+} futures;
+
+/* What follows `scope` when `choice` is bad, and when it is good. */
+static invar_status foresee(futures *f, const invar_search *search, const invar_scope *scope,
+                            int32_t choice)
+{
+    static const invar_mark marks[] = {INVAR_MARK_BAD, INVAR_MARK_GOOD};
+    size_t count = (size_t)search->history->count;
+
+    for (int n = 0; n < 2; n++) {
+        invar_scope *next = &f->scopes[f->count];
+
+        INVAR_TRY(scope_new(next, search->history->count));
+        f->count++;
+        memcpy(next->candidate, scope->candidate, count);
+        memcpy(next->mark, scope->mark, count);
+        next->bad = scope->bad;
+        next->skips = scope->skips;
+        apply(search, next, choice, marks[n]);
+    }
+    return INVAR_OK;
+}
+
+/* The choices of the futures, as many as fit. */
+static invar_status ask_further(invar_search_next *out, futures *f, const invar_search *search,
+                                int32_t jobs)
+{
+    INVAR_TRY(foresee(f, search, &search->now, out->commits[0]));
+    for (int32_t n = 0; n < f->count && out->count < jobs; n++) {
+        invar_scope *scope = &f->scopes[n];
+        int32_t choice, candidates;
+
+        INVAR_TRY(settle(&choice, &candidates, search, scope));
+        if (choice >= 0 && choice != scope->bad) {
+            out->commits[out->count++] = choice;
+            if (out->count < jobs)
+                INVAR_TRY(foresee(f, search, scope, choice));
+        }
+        scope_free(scope);
+    }
+    return INVAR_OK;
+}
+
+static int32_t log2_above(int32_t count)
+{
+    int32_t log = 0;
+
+    while (log < 31 && INT64_C(1) << log < count)
+        log++;
+    return log;
+}
+
+invar_status invar_search_ask(invar_search_next *out, const invar_search *search, int32_t jobs)
+{
+    int32_t choice;
+    futures f = {.count = 0};
+    invar_status status = INVAR_OK;
+
+    if (jobs < 1 || jobs > INVAR_SEARCH_JOBS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%d trials at a time; 1 to %d are possible",
+                          (int)jobs, INVAR_SEARCH_JOBS);
+    *out = (invar_search_next){.state = INVAR_SEARCH_TEST, .count = 1};
+    INVAR_TRY(invar_midpoint_choose(&choice, &out->candidates, search->midpoint, &search->now));
+    if (out->candidates == 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "no commit between good and bad touches the paths that were asked for: "
+                          "name others, or none");
+    out->commits[0] = choice;
+    out->trials = log2_above(out->candidates);
+    if (choice < 0) {
+        out->state = INVAR_SEARCH_SUSPECTS;
+        out->count = 0;
+    } else if (choice == search->now.bad) {
+        out->state = INVAR_SEARCH_FOUND;
+    } else if (jobs > 1) {
+        status = ask_further(out, &f, search, jobs);
+        for (int32_t n = 0; n < f.count; n++)
+            scope_free(&f.scopes[n]);
+    }
+    return status;
+}
+
+bool invar_search_useful(const invar_search *search, int32_t commit)
+{
+    return search->now.candidate[commit] && search->now.mark[commit] == INVAR_MARK_NONE &&
+           search->note[commit] == INVAR_MARK_NONE;
+}
+
+invar_status invar_search_suspects(int32_t **out, int32_t *count_out, const invar_search *search)
+{
+    const invar_history *h = search->history;
+    void *block;
+
+    INVAR_TRY(invar_alloc(&block, (size_t)h->count, sizeof **out, "the suspects"));
+    *out = block;
+    *count_out = 0;
+    for (int32_t i = 0; i < h->count; i++)
+        if (search->now.candidate[i] && h->commits[i].relevant)
+            (*out)[(*count_out)++] = i;
+    return INVAR_OK;
+}
+
+int32_t invar_search_weight(const invar_search *search, int32_t commit)
+{
+    int32_t weight = 0;
+
+    find_ancestors(search, commit);
+    for (int32_t i = 0; i <= commit; i++)
+        weight +=
+            search->related[i] && search->now.candidate[i] && search->history->commits[i].relevant;
+    return weight;
+}

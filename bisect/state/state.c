@@ -1,0 +1,451 @@
+/*
+ * state.c - the file of a bisect: writing it line by line, reading it strictly.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // flock beside open
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "bisect/state/state_internal.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_BYTES (64u << 20)
+#define MAX_TRIALS 1000000
+#define TRIAL_FIELDS 14
+
+invar_status invar_state_damaged(const invar_state *state, int64_t line)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, state->path);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%s:%" PRId64 ": not a line of a bisect's state: invar bisect reset begins "
+                      "anew",
+                      shown, line);
+}
+
+/* ---- trials ---------------------------------------------------------------------------------- */
+
+/* What a trial's role, verdict and way may be: constants, so that nobody owns them. */
+static const char *const roles[] = {"good end", "bad end", "merge base",
+                                    "search",   "again",   "change"};
+static const char *const verdicts[] = {"good", "bad", "third", "skip", "value"};
+static const char *const ways[] = {"ran", "program", "tree"};
+
+static const char *constant(const char *const *list, size_t count, const char *word)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(list[i], word) == 0)
+            return list[i];
+    return NULL;
+}
+
+static bool take_names(invar_bisect_trial *t, char **f)
+{
+    t->role = constant(roles, sizeof roles / sizeof *roles, f[4]);
+    t->verdict = constant(verdicts, sizeof verdicts / sizeof *verdicts, f[5]);
+    t->via = constant(ways, sizeof ways / sizeof *ways, f[7]);
+    return t->role && t->verdict && t->via;
+}
+
+/* The fields of a line "trial ..." after its first word. */
+static bool take_trial(invar_state_trial *out, char **f)
+{
+    invar_bisect_trial *t = &out->trial;
+    int64_t exit_code, build_ms, run_ms;
+
+    *out = (invar_state_trial){.attempt = 0};
+    for (int i = 0; i < TRIAL_FIELDS; i++)
+        if (!invar_words_unescape(f[i]))
+            return false;
+    if (!invar_state_is_oid(f[0]) || !invar_state_is_oid(f[1]) || !take_names(t, f))
+        return false;
+    if (!invar_words_int(&out->attempt, f[3], 0, 1000) ||
+        !invar_words_int(&t->parted, f[8], -1, INT64_MAX) ||
+        !invar_words_int(&exit_code, f[9], -1000, 1000) ||
+        !invar_words_int(&build_ms, f[10], 0, INT64_MAX) ||
+        !invar_words_int(&run_ms, f[11], 0, INT64_MAX))
+        return false;
+    t->exit_code = (int)exit_code;
+    t->build_s = (double)build_ms / 1000;
+    t->run_s = (double)run_ms / 1000;
+    return invar_state_copy(t->commit, sizeof t->commit, f[0]) &&
+           invar_state_copy(out->tree, sizeof out->tree, f[1]) &&
+           invar_state_copy(out->binary, sizeof out->binary, f[2]) &&
+           invar_state_copy(t->value, sizeof t->value, f[6]) &&
+           invar_state_copy(t->ledger, sizeof t->ledger, f[12]) &&
+           invar_state_copy(t->story, sizeof t->story, f[13]);
+}
+
+static invar_status keep_trial(invar_state *s, const invar_state_trial *trial)
+{
+    if (s->count == s->capacity) {
+        size_t capacity = s->capacity ? 2 * s->capacity : 64;
+        invar_state_trial *grown;
+        INVAR_TRY(invar_alloc((void **)&grown, capacity, sizeof *grown, "the trials of a bisect"));
+        if (s->count)
+            memcpy(grown, s->trials, s->count * sizeof *grown);
+        invar_free(s->trials);
+        s->trials = grown;
+        s->capacity = capacity;
+    }
+    s->trials[s->count++] = *trial;
+    return INVAR_OK;
+}
+
+static invar_status read_line(invar_state *s, char *line, int64_t number)
+{
+    invar_state_trial trial;
+    char *fields[TRIAL_FIELDS];
+    int count = 0;
+
+    if (strcmp(line, "done") == 0) {
+        s->finished = true;
+        return INVAR_OK;
+    }
+    if (strncmp(line, "until ", 6) == 0)
+        return invar_words_int(&s->until, line + 6, 0, INT64_MAX) ? INVAR_OK
+                                                                  : invar_state_damaged(s, number);
+    if (strncmp(line, "trial ", 6) != 0 || s->count >= MAX_TRIALS)
+        return invar_state_damaged(s, number);
+    for (char *at = line + 6; at && count < TRIAL_FIELDS; count++) {
+        fields[count] = at;
+        at = strchr(at, ' ');
+        if (at)
+            *at++ = '\0';
+        if (at && count == TRIAL_FIELDS - 1)
+            return invar_state_damaged(s, number);
+    }
+    if (count != TRIAL_FIELDS || !take_trial(&trial, fields))
+        return invar_state_damaged(s, number);
+    return keep_trial(s, &trial);
+}
+
+/* `*whole_out` is how many bytes are whole lines; what follows was cut off by a kill. */
+static invar_status read_text(invar_state *s, size_t *whole_out, const char *text, size_t bytes)
+{
+    const char *end = strstr(text, "\n\n");
+    invar_digest digest;
+    size_t first;
+    int64_t number;
+    char *copy;
+
+    if (strlen(text) != bytes || strncmp(text, INVAR_STATE_MAGIC, strlen(INVAR_STATE_MAGIC)) != 0 ||
+        !end)
+        return invar_state_damaged(s, 1);
+    first = (size_t)(end - text) + 1;
+    invar_hash_bytes(&digest, text, first + 1);
+    invar_digest_format(s->id, &digest);
+    INVAR_TRY(invar_alloc((void **)&s->text, bytes + 1, 1, "the state of a bisect"));
+    memcpy(s->text, text, bytes + 1);
+    s->text[first] = '\0';
+    copy = s->text + first + 1; // the lines after the empty one, in the same block
+    number = (int64_t)invar_state_count_lines(s->text) + 1;
+    *whole_out = first + 1;
+    for (char *newline; (newline = strchr(copy, '\n')); copy = newline + 1) {
+        *newline = '\0';
+        number++;
+        *whole_out += (size_t)(newline - copy) + 1;
+        INVAR_TRY(read_line(s, copy, number));
+    }
+    return invar_state_take_case(s);
+}
+
+static invar_status read_state(invar_state *s, size_t *whole_out)
+{
+    char *text;
+    size_t bytes;
+    invar_status status;
+
+    INVAR_TRY(invar_file_read(&text, &bytes, s->path, MAX_BYTES));
+    status = read_text(s, whole_out, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static invar_status new_state(invar_state **out)
+{
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a bisect"));
+    memset(*out, 0, sizeof **out);
+    (*out)->fd = -1;
+    (*out)->until = -1;
+    return INVAR_OK;
+}
+
+invar_status invar_state_read(invar_state **out, const char *path)
+{
+    invar_state *state;
+    invar_status status;
+    size_t whole;
+
+    *out = NULL;
+    INVAR_TRY(new_state(&state));
+    (void)snprintf(state->path, sizeof state->path, "%s", path);
+    status = read_state(state, &whole);
+    if (status != INVAR_OK) {
+        invar_state_close(state);
+        return status;
+    }
+    *out = state;
+    return INVAR_OK;
+}
+
+static invar_status refuse(const invar_state *state, const char *what)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int code = errno;
+
+    invar_path_show(shown, state->path);
+    if (code == EWOULDBLOCK)
+        return INVAR_FAIL(INVAR_E_BUSY, code,
+                          "%s: this very bisect is at work in another process: wait for it", shown);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot %s: %s", shown, what, strerror(code));
+}
+
+invar_status invar_state_lock(invar_state *state)
+{
+    state->fd = open(state->path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (state->fd < 0)
+        return refuse(state, "open");
+    if (flock(state->fd, LOCK_EX | LOCK_NB) != 0)
+        return refuse(state, "lock");
+    return INVAR_OK;
+}
+
+/* A line counts when it is on disk; one that could not be written whole is taken back. */
+static invar_status append_line(invar_state *state, const char *line, size_t bytes)
+{
+    off_t before = lseek(state->fd, 0, SEEK_END);
+    size_t done = 0;
+
+    while (done < bytes) {
+        ssize_t put_now = write(state->fd, line + done, bytes - done);
+        if (put_now < 0 && errno == EINTR)
+            continue;
+        if (put_now < 0) {
+            invar_status status = refuse(state, "write");
+            if (ftruncate(state->fd, before) != 0)
+                errno = 0; // the next reader drops the part of a line
+            return status;
+        }
+        done += (size_t)put_now;
+    }
+    return fdatasync(state->fd) == 0 ? INVAR_OK : refuse(state, "sync");
+}
+
+static invar_status read_recipe(char **out, const invar_bisect_case *what)
+{
+    size_t bytes;
+
+    *out = NULL;
+    if (!what->recipe || what->recipe_text)
+        return INVAR_OK;
+    INVAR_TRY(invar_file_read(out, &bytes, what->recipe, 1u << 20));
+    if (strlen(*out) == bytes && bytes > 0)
+        return INVAR_OK;
+    invar_free(*out);
+    *out = NULL;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%.150s: not a recipe: it is empty or holds a NUL",
+                      what->recipe);
+}
+
+/* A file that is new, or whose first writer was killed before the first part was whole. */
+static invar_status begin_file(invar_state *s, const invar_words *head)
+{
+    size_t bytes;
+    char *text;
+    bool torn;
+
+    INVAR_TRY(invar_file_read(&text, &bytes, s->path, MAX_BYTES));
+    torn = bytes < head->used && memcmp(text, head->data, bytes) == 0;
+    invar_free(text);
+    if (!torn)
+        return INVAR_OK;
+    if (ftruncate(s->fd, 0) != 0)
+        return refuse(s, "shorten");
+    return append_line(s, head->data, head->used);
+}
+
+static invar_status open_file(invar_state *s, const char *folder, const invar_words *head)
+{
+    invar_digest digest;
+    size_t whole;
+
+    invar_hash_bytes(&digest, head->data, head->used);
+    invar_digest_format(s->id, &digest);
+    INVAR_TRY(invar_path_join(s->folder, sizeof s->folder, folder, s->id));
+    INVAR_TRY(invar_folder_make(s->folder));
+    INVAR_TRY(invar_path_join(s->path, sizeof s->path, s->folder, INVAR_STATE_FILE));
+    INVAR_TRY(invar_state_lock(s));
+    INVAR_TRY(begin_file(s, head));
+    INVAR_TRY(read_state(s, &whole));
+    if (ftruncate(s->fd, (off_t)whole) != 0)
+        return refuse(s, "shorten");
+    (void)utimensat(AT_FDCWD, s->path, NULL, 0); // the newest is the one that views show
+    return INVAR_OK;
+}
+
+invar_status invar_state_open(invar_state **out, const char *folder, const invar_bisect_case *what)
+{
+    invar_state *state;
+    char *recipe = NULL;
+    invar_words head = {0};
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(new_state(&state));
+    status = read_recipe(&recipe, what);
+    if (status == INVAR_OK)
+        status = invar_state_put_case(&head, what, recipe ? recipe : what->recipe_text);
+    if (status == INVAR_OK)
+        status = open_file(state, folder, &head);
+    invar_free(recipe);
+    invar_free(head.data);
+    if (status != INVAR_OK) {
+        invar_state_close(state);
+        return status;
+    }
+    *out = state;
+    return INVAR_OK;
+}
+
+void invar_state_close(invar_state *state)
+{
+    if (!state)
+        return;
+    if (state->fd >= 0)
+        close(state->fd);
+    invar_free(state->text);
+    invar_free((void *)state->lists);
+    invar_free(state->recipe);
+    invar_free(state->trials);
+    invar_free(state);
+}
+
+/* ---- appending ------------------------------------------------------------------------------- */
+
+static invar_status put_trial(invar_words *b, const invar_state_trial *trial)
+{
+    const invar_bisect_trial *t = &trial->trial;
+    const char *head[] = {t->commit, trial->tree, trial->binary};
+    const char *middle[] = {t->role, t->verdict, t->value, t->via};
+    const int64_t numbers[] = {t->parted, t->exit_code, (int64_t)(t->build_s * 1000),
+                               (int64_t)(t->run_s * 1000)};
+
+    INVAR_TRY(invar_words_put(b, "trial"));
+    for (size_t i = 0; i < 3; i++) {
+        INVAR_TRY(invar_words_put(b, " "));
+        INVAR_TRY(invar_words_put_word(b, head[i]));
+    }
+    INVAR_TRY(invar_words_put(b, " "));
+    INVAR_TRY(invar_words_put_int(b, trial->attempt));
+    for (size_t i = 0; i < 4; i++) {
+        INVAR_TRY(invar_words_put(b, " "));
+        INVAR_TRY(invar_words_put_word(b, middle[i]));
+    }
+    for (size_t i = 0; i < 4; i++) {
+        INVAR_TRY(invar_words_put(b, " "));
+        INVAR_TRY(invar_words_put_int(b, numbers[i]));
+    }
+    INVAR_TRY(invar_words_put(b, " "));
+    INVAR_TRY(invar_words_put_word(b, t->ledger));
+    INVAR_TRY(invar_words_put(b, " "));
+    INVAR_TRY(invar_words_put_word(b, t->story));
+    return invar_words_put(b, "\n");
+}
+
+invar_status invar_state_add(invar_state *state, const invar_state_trial *trial)
+{
+    invar_words line = {0};
+    invar_status status = put_trial(&line, trial);
+
+    if (status == INVAR_OK)
+        status = append_line(state, line.data, line.used);
+    if (status == INVAR_OK)
+        status = keep_trial(state, trial);
+    invar_free(line.data);
+    return status;
+}
+
+invar_status invar_state_set_until(invar_state *state, int64_t step)
+{
+    char line[48];
+
+    (void)snprintf(line, sizeof line, "until %" PRId64 "\n", step);
+    INVAR_TRY(append_line(state, line, strlen(line)));
+    state->until = step;
+    return INVAR_OK;
+}
+
+invar_status invar_state_finish(invar_state *state)
+{
+    if (!state->finished)
+        INVAR_TRY(append_line(state, "done\n", 5));
+    state->finished = true;
+    return INVAR_OK;
+}
+
+/* ---- what it says ---------------------------------------------------------------------------- */
+
+const char *invar_state_id(const invar_state *state)
+{
+    return state->id;
+}
+
+const char *invar_state_folder(const invar_state *state)
+{
+    return state->folder;
+}
+
+const invar_bisect_case *invar_state_case(const invar_state *state)
+{
+    return &state->what;
+}
+
+const char *invar_state_recipe(const invar_state *state)
+{
+    return state->recipe;
+}
+
+const invar_state_trial *invar_state_trials(size_t *count_out, const invar_state *state)
+{
+    *count_out = state->count;
+    return state->trials;
+}
+
+int64_t invar_state_until(const invar_state *state)
+{
+    return state->until;
+}
+
+bool invar_state_finished(const invar_state *state)
+{
+    return state->finished;
+}
+
+invar_status invar_state_import(invar_state *state, const invar_state *from)
+{
+    for (size_t i = 0; i < from->count; i++) {
+        const invar_state_trial *t = &from->trials[i];
+        bool known = false;
+        for (size_t k = 0; k < state->count && !known; k++)
+            known = state->trials[k].attempt == t->attempt &&
+                    strcmp(state->trials[k].trial.commit, t->trial.commit) == 0;
+        if (!known)
+            INVAR_TRY(invar_state_add(state, t));
+    }
+    return from->until >= 0 && state->until < 0 ? invar_state_set_until(state, from->until)
+                                                : INVAR_OK;
+}

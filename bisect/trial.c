@@ -1,0 +1,311 @@
+/*
+ * trial.c - one commit: checked out, built, run and asked.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/trial.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/hash.h"
+#include "bisect/trial_job.h"
+
+#include "base/invar_banned.h"
+
+#define SKIP_CODE 125
+#define ABORT_CODE 128
+
+invar_recipe_of_build invar_trial_build(const invar_trial_scene *scene)
+{
+    const invar_bisect_case *what = scene->what;
+
+    return (invar_recipe_of_build){.command = what->build,
+                                   // a command runs in the tree, which then must be there
+                                   .program = what->run       ? NULL
+                                              : what->program ? what->program
+                                                              : "@invar",
+                                   .timeout = what->timeout,
+                                   .threads = scene->threads};
+}
+
+invar_run_request invar_trial_request(const invar_trial_scene *scene, const invar_built *built,
+                                      int64_t attempt)
+{
+    return (invar_run_request){.program = built->path,
+                               .binary = built->binary,
+                               .recipe = scene->recipe,
+                               .flags = scene->what->flags,
+                               .name = attempt ? "again" : NULL,
+                               .anew = attempt > 0,
+                               .until = scene->question.until,
+                               .timeout = scene->what->timeout};
+}
+
+static void give_up(invar_state_trial *out, const char *what, const char *story)
+{
+    (void)snprintf(out->trial.story, sizeof out->trial.story, "%s: %.200s", what, story);
+}
+
+/* What the ledger says; a run that leaves the question open could not be tested. */
+static invar_status ask(invar_state_trial *out, const invar_question *question, const char *ledger)
+{
+    invar_status status = invar_question_ask(out->trial.value, question, ledger);
+
+    (void)snprintf(out->trial.ledger, sizeof out->trial.ledger, "%s", ledger);
+    if (status != INVAR_E_NOTFOUND)
+        return status;
+    out->trial.value[0] = '\0';
+    give_up(out, "ledger", invar_error_last()->message);
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+static bool settled(const invar_question *question, const char *ledger)
+{
+    bool yes = false;
+
+    if (invar_question_settled(&yes, question, ledger) != INVAR_OK)
+        invar_error_clear(); // the next look, or the last, will tell
+    return yes;
+}
+
+/* ---- a recipe -------------------------------------------------------------------------------- */
+
+static bool watch_run(void *payload, const char *ledger)
+{
+    return settled(payload, ledger);
+}
+
+static invar_status run_recipe(invar_trial_job *job, const invar_trial_scene *scene,
+                               const invar_slot *slot, const invar_built *built,
+                               const volatile sig_atomic_t *stop)
+{
+    invar_run_request request = invar_trial_request(scene, built, job->attempt);
+    invar_question question = scene->question;
+    invar_state_trial *out = &job->result;
+    invar_ran ran;
+
+    if (question.kind == INVAR_QUESTION_METRIC && !request.name)
+        request.name = "metric"; // it may end early
+    request.stop = stop;
+    request.watch = question.kind == INVAR_QUESTION_METRIC ? watch_run : NULL;
+    request.payload = &question;
+    INVAR_TRY(invar_workshop_run(&ran, scene->workshop, slot->lock, &request));
+    job->stopped = ran.state == INVAR_RUN_STOPPED;
+    out->trial.exit_code = ran.exit_code;
+    out->trial.run_s = ran.cached ? 0 : ran.seconds;
+    out->trial.via = !ran.cached ? "ran" : built->cached ? "tree" : "program";
+    if (ran.state == INVAR_RUN_FAILED)
+        give_up(out, "run", ran.story);
+    if (ran.state != INVAR_RUN_DONE)
+        return INVAR_OK;
+    return ask(out, &question, ran.ledger);
+}
+
+/* ---- a command ------------------------------------------------------------------------------- */
+
+typedef struct command_watch {
+    const invar_question *question;
+    const char *ledger;
+} command_watch;
+
+static bool watch_command(void *payload)
+{
+    const command_watch *w = payload;
+
+    return settled(w->question, w->ledger);
+}
+
+/* Git's rule: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
+static invar_status judge_exit(invar_state_trial *out, const invar_child_result *r)
+{
+    bool good = r->code == 0;
+
+    (void)snprintf(out->trial.value, sizeof out->trial.value, "%s", good ? "good" : "bad");
+    (void)snprintf(out->trial.story, sizeof out->trial.story, "%s", good ? "" : r->last_words);
+    return INVAR_OK;
+}
+
+static invar_status judge_command(invar_state_trial *out, const invar_trial_scene *scene,
+                                  const invar_child_result *r, const char *ledger)
+{
+    char story[INVAR_CHILD_STORY_SIZE];
+    bool exited = r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_WATCHED;
+    int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code : r->code;
+
+    invar_child_tell(story, r, scene->what->timeout);
+    out->trial.exit_code = code;
+    if (r->end != INVAR_CHILD_WATCHED && r->end != INVAR_CHILD_TIMED_OUT && code >= ABORT_CODE)
+        return INVAR_FAIL(
+            INVAR_E_STATE, code,
+            "%.12s: the command ended with %d, and 128 or above means to stop: %.120s",
+            out->trial.commit, code, story);
+    if (!exited || (r->end == INVAR_CHILD_EXITED && code == SKIP_CODE)) {
+        give_up(out, "run", story);
+        return INVAR_OK;
+    }
+    if (scene->question.kind == INVAR_QUESTION_EXIT)
+        return judge_exit(out, r);
+    if (r->end == INVAR_CHILD_EXITED && code != 0) {
+        give_up(out, "run", story);
+        return INVAR_OK;
+    }
+    return ask(out, &scene->question, ledger);
+}
+
+/* "NAME=VALUE" into its place of a list. */
+static invar_status set_variable(char out[INVAR_PATH_SIZE + 32], const char *name,
+                                 const char *value)
+{
+    int bytes = snprintf(out, INVAR_PATH_SIZE + 32, "%s=%s", name, value);
+
+    if (bytes < 0 || bytes >= INVAR_PATH_SIZE + 32)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path is too long", name);
+    return INVAR_OK;
+}
+
+static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_scene *scene,
+                                const invar_trial_job *job)
+{
+    char name[INVAR_OID_SIZE + 48];
+
+    (void)snprintf(name, sizeof name, "trials/%s-%" PRId64, job->commit, job->attempt);
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, scene->folder, name));
+    INVAR_TRY(invar_folder_remove(out));
+    return invar_folder_make(out);
+}
+
+static invar_status run_command(invar_trial_job *job, const invar_trial_scene *scene,
+                                const invar_slot *slot, const volatile sig_atomic_t *stop)
+{
+    char folder[INVAR_PATH_SIZE], log[INVAR_PATH_SIZE], ledger[INVAR_PATH_SIZE];
+    char variables[5][INVAR_PATH_SIZE + 32], jobs[32];
+    const char *words[] = {"sh", "-c", scene->what->run, NULL};
+    const char *environment[] = {INVAR_SLOT_WITHOUT, variables[0], variables[1], variables[2],
+                                 variables[3],       variables[4], NULL};
+    command_watch watch = {.question = &scene->question, .ledger = ledger};
+    invar_child_request request = {.words = words,
+                                   .folder = slot->source,
+                                   .environment = environment,
+                                   .log = log,
+                                   .lock = slot->lock,
+                                   .timeout = scene->what->timeout,
+                                   .stop = stop,
+                                   .payload = &watch,
+                                   .grace = 5};
+    invar_child_result result;
+
+    (void)snprintf(jobs, sizeof jobs, "%" PRId64, scene->threads);
+    INVAR_TRY(make_folder(folder, scene, job));
+    INVAR_TRY(invar_path_join(log, sizeof log, folder, "run.log"));
+    INVAR_TRY(invar_path_join(ledger, sizeof ledger, folder, "ledger.db"));
+    INVAR_TRY(set_variable(variables[0], "INVAR_SOURCE", slot->source));
+    INVAR_TRY(set_variable(variables[1], "INVAR_BUILD", slot->build));
+    INVAR_TRY(set_variable(variables[2], "INVAR_COMMIT", job->commit));
+    INVAR_TRY(set_variable(variables[3], "INVAR_RUN", folder));
+    INVAR_TRY(set_variable(variables[4], "INVAR_JOBS", jobs));
+    if (scene->question.kind == INVAR_QUESTION_METRIC)
+        request.watch = watch_command;
+    INVAR_TRY(invar_child_run(&result, &request));
+    if (result.killed)
+        INVAR_TRY(invar_slot_clean(slot));
+    job->result.trial.run_s = result.seconds;
+    job->stopped = result.end == INVAR_CHILD_STOPPED;
+    if (job->stopped)
+        return INVAR_OK;
+    return judge_command(&job->result, scene, &result, ledger);
+}
+
+/* ---- one trial ------------------------------------------------------------------------------- */
+
+/* The program that the tree of a command made, when its place was given. */
+static invar_status hash_program(char out[INVAR_DIGEST_HEX_SIZE], const invar_trial_scene *scene,
+                                 const invar_slot *slot)
+{
+    const char *name = scene->what->program;
+    char path[INVAR_PATH_SIZE];
+    invar_digest digest;
+    size_t bytes;
+    char *data;
+
+    out[0] = '\0';
+    if (!name)
+        return INVAR_OK;
+    INVAR_TRY(name[0] == '@' ? invar_path_join(path, sizeof path, slot->build, name + 1)
+                             : invar_path_join(path, sizeof path, slot->source, name));
+    INVAR_TRY(invar_file_read(&data, &bytes, path, (size_t)4 << 30));
+    invar_hash_bytes(&digest, data, bytes);
+    invar_free(data);
+    invar_digest_format(out, &digest);
+    return INVAR_OK;
+}
+
+/* The command's own tree: built when there is a build, and run unless its program is known. */
+static invar_status try_command(invar_trial_job *job, const invar_trial_scene *scene,
+                                const invar_slot *slot, const volatile sig_atomic_t *stop)
+{
+    invar_state_trial *out = &job->result, known;
+    invar_status status = hash_program(out->binary, scene, slot);
+
+    if (status == INVAR_E_NOTFOUND) {
+        give_up(out, "build", invar_error_last()->message);
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    if (!out->binary[0] || job->attempt > 0 || !scene->known(scene->payload, &known, out->binary))
+        return run_command(job, scene, slot, stop);
+    known.trial.build_s = out->trial.build_s;
+    known.trial.run_s = 0;
+    known.trial.via = "program";
+    memcpy(known.trial.commit, out->trial.commit, sizeof known.trial.commit);
+    memcpy(known.tree, out->tree, sizeof known.tree);
+    *out = known;
+    return INVAR_OK;
+}
+
+static invar_status try_commit(invar_trial_job *job, const invar_trial_scene *scene,
+                               invar_slot *slot, invar_repo *repo,
+                               const volatile sig_atomic_t *stop)
+{
+    invar_recipe_of_build how = invar_trial_build(scene);
+    invar_built built;
+    invar_state_trial *out = &job->result;
+
+    INVAR_TRY(invar_repo_tree(out->tree, repo, job->commit));
+    INVAR_TRY(invar_workshop_program(&built, scene->workshop, slot, repo, job->commit, &how, stop));
+    out->trial.build_s = built.cached ? 0 : built.seconds;
+    job->stopped = built.state == INVAR_PROGRAM_STOPPED;
+    if (built.state == INVAR_PROGRAM_FAILED)
+        give_up(out, "build", built.story);
+    if (built.state != INVAR_PROGRAM_READY)
+        return INVAR_OK;
+    if (scene->what->run)
+        return try_command(job, scene, slot, stop);
+    invar_digest_format(out->binary, &built.binary);
+    return run_recipe(job, scene, slot, &built, stop);
+}
+
+invar_status invar_trial_one(invar_trial_job *job, const invar_trial_scene *scene,
+                             const volatile sig_atomic_t *stop)
+{
+    invar_slot slot;
+    invar_repo *repo = NULL;
+    invar_status status;
+
+    job->stopped = false;
+    job->result = (invar_state_trial){.attempt = job->attempt};
+    job->result.trial.parted = -1;
+    job->result.trial.via = "ran";
+    memcpy(job->result.trial.commit, job->commit, sizeof job->commit);
+    INVAR_TRY(invar_slot_take(&slot, scene->workshop));
+    status = invar_repo_open(&repo, scene->what->repo);
+    if (status == INVAR_OK)
+        status = try_commit(job, scene, &slot, repo, stop);
+    invar_repo_close(repo);
+    invar_slot_give(&slot);
+    return status;
+}

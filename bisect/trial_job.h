@@ -1,0 +1,21 @@
+/*
+ * trial_job.h - one trial on the calling thread, for the batch that makes many.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BISECT_TRIAL_JOB_H
+#define INVAR_BISECT_TRIAL_JOB_H
+
+#include "bisect/trial.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+invar_status invar_trial_one(invar_trial_job *job, const invar_trial_scene *scene,
+                             const volatile sig_atomic_t *stop) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

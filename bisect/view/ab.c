@@ -1,0 +1,282 @@
+/*
+ * ab.c - the answer of an A/B experiment for people.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/view/ab.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/term.h"
+#include "bisect/view/answer_words.h"
+
+#include "base/invar_banned.h"
+
+enum { SHOWN_EFFECTS = 20, SHOWN_FACTS = 12, SHOWN_SEEDS = 12 };
+
+static const char capitals[INVAR_AB_SIDES] = {'A', 'B'};
+
+const char *invar_ab_verdict_name(invar_ab_verdict verdict)
+{
+    static const char *const names[] = {"identical", "different", "nondeterministic", "untestable",
+                                        "stopped"};
+
+    return names[verdict];
+}
+
+const char *invar_ab_kind_name(invar_ab_kind kind)
+{
+    static const char *const names[] = {"commit", "folder", "file"};
+
+    return names[kind];
+}
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+static const char *plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+{
+    int64_t steps = a->pairs->steps;
+    size_t n = a->n_pairs;
+
+    (void)snprintf(out, INVAR_AB_LINE, "identical: %zu seed%s, %" PRId64 " step%s%s", n,
+                   plural((int64_t)n), steps, plural(steps), n == 1 ? "" : " each");
+}
+
+static void tell_different(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+{
+    char place[INVAR_ANSWER_LINE];
+    const invar_ab_pair *p = a->pairs;
+
+    invar_answer_place(place, &a->place);
+    if (place[0])
+        (void)snprintf(out, INVAR_AB_LINE,
+                       "different: from %.1900s on, in %" PRId64 " of %zu seed%s", place,
+                       a->n_different, a->n_pairs, plural((int64_t)a->n_pairs));
+    else // as far as both go they are equal
+        (void)snprintf(out, INVAR_AB_LINE,
+                       "different: equal in the %" PRId64
+                       " step%s that both have, but A has %" PRId64 " more and B %" PRId64,
+                       p->steps, plural(p->steps), p->only[INVAR_AB_A], p->only[INVAR_AB_B]);
+}
+
+static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+{
+    const invar_ab_gate *gate = &a->gates[a->who];
+    const invar_ab_pair *p = a->pairs;
+
+    if (gate->made && !gate->same) {
+        (void)snprintf(out, INVAR_AB_LINE,
+                       "nondeterministic: %c against itself, seed %" PRId64 ", again with %s: %s",
+                       capitals[a->who], gate->seed, gate->with, gate->headline);
+        return;
+    }
+    while (p < a->pairs + a->n_pairs - 1 && p->same)
+        p++;
+    (void)snprintf(out, INVAR_AB_LINE,
+                   "nondeterministic: A and B are the same program, seed %" PRId64 ": %s", p->seed,
+                   p->headline);
+}
+
+void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_answer *a)
+{
+    switch (a->verdict) {
+    case INVAR_AB_IDENTICAL: tell_identical(out, a); return;
+    case INVAR_AB_DIFFERENT: tell_different(out, a); return;
+    case INVAR_AB_NONDETERMINISTIC: tell_nondeterministic(out, a); return;
+    case INVAR_AB_UNTESTABLE:
+        (void)snprintf(out, INVAR_AB_LINE, "untestable: %c: %s", capitals[a->who], a->story);
+        return;
+    case INVAR_AB_STOPPED: break;
+    }
+    (void)snprintf(out, INVAR_AB_LINE,
+                   "stopped: what was built and run is kept, the same command goes on");
+}
+
+/* ---- sections -------------------------------------------------------------------------------- */
+
+static void put(FILE *f, const char *text)
+{
+    char safe[INVAR_PATH_SIZE + 4];
+
+    fputs(invar_answer_safe(safe, sizeof safe, text), f);
+}
+
+static void print_side(FILE *f, const invar_ab_side *s, char letter)
+{
+    fprintf(f, "%c         %s ", letter, invar_ab_kind_name(s->kind));
+    put(f, s->given);
+    if (s->kind == INVAR_AB_COMMIT) {
+        fprintf(f, " = %.12s ", s->commit.id);
+        put(f, s->commit.subject);
+    }
+    fputc('\n', f);
+}
+
+static void print_gate(FILE *f, const invar_ab_gate *g, char letter)
+{
+    if (!g->made)
+        return;
+    fprintf(f, "%c again   seed %" PRId64 ", with %s: ", letter, g->seed, g->with);
+    put(f, g->headline);
+    fputc('\n', f);
+}
+
+static void print_facts(FILE *f, const invar_ab_answer *a)
+{
+    size_t shown = a->n_facts < SHOWN_FACTS ? a->n_facts : SHOWN_FACTS;
+
+    if (a->n_facts == 0)
+        return;
+    fputs("\nfacts that differ\n", f);
+    for (size_t i = 0; i < shown; i++) {
+        const invar_ab_fact *fact = &a->facts[i];
+        fprintf(f, "  %s %s: ", fact->scope, fact->key);
+        put(f, fact->values[INVAR_AB_A][0] ? fact->values[INVAR_AB_A] : "nothing");
+        fputs(" -> ", f);
+        put(f, fact->values[INVAR_AB_B][0] ? fact->values[INVAR_AB_B] : "nothing");
+        fputc('\n', f);
+    }
+    if (a->all_facts > (int64_t)shown)
+        fprintf(f, "  and %" PRId64 " more\n", a->all_facts - (int64_t)shown);
+}
+
+static void print_pairs(FILE *f, const invar_ab_answer *a)
+{
+    fputs("\nseed by seed\n", f);
+    for (size_t i = 0; i < a->n_pairs && i < SHOWN_SEEDS; i++) {
+        fprintf(f, "  %-10" PRId64 " ", a->pairs[i].seed);
+        put(f, a->pairs[i].headline);
+        fputc('\n', f);
+    }
+    if (a->n_pairs > SHOWN_SEEDS)
+        fprintf(f, "  and %zu more, %" PRId64 " of all differ\n", a->n_pairs - SHOWN_SEEDS,
+                a->n_different);
+}
+
+static void print_place(FILE *f, const invar_ab_answer *a)
+{
+    char line[INVAR_ANSWER_LINE];
+    const invar_place *p = &a->place;
+
+    if (!p->known)
+        return;
+    invar_answer_place(line, p);
+    fprintf(f, "\nfirst     %s\n", line);
+    if (p->dtype[0])
+        fprintf(f, "tensor    %s %s %s\n", p->kind, p->dtype, p->shape);
+    invar_answer_points(line, p);
+    fprintf(f, "there     %s\n", line);
+}
+
+static void print_sum(FILE *f, const invar_ab_sum *s)
+{
+    if (s->pairs == 0)
+        fprintf(f, " %12s %10s %11s", "-", "", "");
+    else if (isnan(s->error))
+        fprintf(f, " %+12.5g %10s %3" PRId64 " %3" PRId64 " %3" PRId64, s->mean, "-", s->higher,
+                s->lower, s->equal);
+    else
+        fprintf(f, " %+12.5g %10.3g %3" PRId64 " %3" PRId64 " %3" PRId64, s->mean, s->error,
+                s->higher, s->lower, s->equal);
+}
+
+static int name_width(const invar_ab_effects *e, size_t shown)
+{
+    size_t width = strlen("metric");
+
+    for (size_t i = 0; i < shown; i++)
+        if (strlen(e->items[i].name) > width)
+            width = strlen(e->items[i].name);
+    return width > 48 ? 48 : (int)width;
+}
+
+static void print_effects(FILE *f, const invar_ab_answer *a)
+{
+    const invar_ab_effects *e = &a->effects;
+    size_t apart = e->count - e->n_same, shown = apart < SHOWN_EFFECTS ? apart : SHOWN_EFFECTS;
+    int width = name_width(e, shown);
+
+    if (e->count == 0)
+        return;
+    fprintf(f,
+            "\neffect of B against A, %zu seed%s: mean of b - a, its standard error, seeds in "
+            "which b is higher, lower, equal\n",
+            a->n_pairs, plural((int64_t)a->n_pairs));
+    if (shown) {
+        fprintf(f, "  %-*s  at step %-" PRId64 "%*s  mean of steps %" PRId64 " to %" PRId64 "\n",
+                width, "metric", e->last, 16, "", e->tail_first, e->last);
+        for (size_t i = 0; i < shown; i++) {
+            fprintf(f, "  %-*.*s", width, width, e->items[i].name);
+            print_sum(f, &e->items[i].last);
+            fputs("  ", f);
+            print_sum(f, &e->items[i].tail);
+            if (e->items[i].step != e->last && e->items[i].step != INVAR_AB_NO_STEP)
+                fprintf(f, "  (last at step %" PRId64 ")", e->items[i].step);
+            if (e->items[i].odd)
+                fprintf(f, "  (%" PRId64 " value%s left out)", e->items[i].odd,
+                        plural(e->items[i].odd));
+            fputc('\n', f);
+        }
+        if (apart > shown)
+            fprintf(f, "  and %zu more\n", apart - shown);
+    }
+    fprintf(f, "  %zu metric%s equal in every bit\n", e->n_same, plural((int64_t)e->n_same));
+}
+
+static void print_cost(FILE *f, const invar_ab_answer *a)
+{
+    const invar_ab_side *x = &a->sides[INVAR_AB_A], *y = &a->sides[INVAR_AB_B];
+    double mib = 1048576;
+
+    if (!(x->seconds > 0) || x->peak_bytes <= 0)
+        return;
+    fprintf(f, "\ntime      B/A %.3f (%.2f s, %.2f s; one run a seed and side%s)\n",
+            y->seconds / x->seconds, x->seconds, y->seconds,
+            x->cached || y->cached ? ", some of an earlier call" : "");
+    fprintf(f, "memory    B/A %.3f (%.1f MiB, %.1f MiB at most)\n",
+            (double)y->peak_bytes / (double)x->peak_bytes, (double)x->peak_bytes / mib,
+            (double)y->peak_bytes / mib);
+}
+
+static invar_term_style style_of(invar_ab_verdict verdict)
+{
+    return verdict == INVAR_AB_IDENTICAL ? INVAR_TERM_STYLE_GREEN
+           : verdict == INVAR_AB_STOPPED ? INVAR_TERM_STYLE_YELLOW
+                                         : INVAR_TERM_STYLE_RED;
+}
+
+invar_status invar_ab_print(FILE *out, const invar_ab_answer *a, bool colour)
+{
+    char headline[INVAR_AB_LINE];
+
+    invar_ab_headline(headline, a);
+    fputs(invar_term_escape(colour, style_of(a->verdict)), out);
+    put(out, headline);
+    fprintf(out, "%s\n\n", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    for (int i = 0; i < INVAR_AB_SIDES; i++)
+        print_side(out, &a->sides[i], capitals[i]);
+    for (int i = 0; i < INVAR_AB_SIDES; i++)
+        print_gate(out, &a->gates[i], capitals[i]);
+    if (a->log[0]) {
+        fputs("log       ", out);
+        put(out, a->log);
+        fputc('\n', out);
+    }
+    print_facts(out, a);
+    if (a->n_pairs > 0 && a->pairs[a->n_pairs - 1].compared)
+        print_pairs(out, a);
+    print_place(out, a);
+    print_effects(out, a);
+    print_cost(out, a);
+    if (ferror(out))
+        return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the answer: %s", strerror(errno));
+    return INVAR_OK;
+}

@@ -1,0 +1,266 @@
+/*
+ * answer.c - the answer of a bisect for people: the verdict first, then commit, place, cost.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/view/answer.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/term.h"
+#include "bisect/view/answer_words.h"
+
+#include "base/invar_banned.h"
+
+typedef struct printer {
+    FILE *stream;
+    bool colour;
+} printer;
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static const char *style(const printer *p, invar_term_style s)
+{
+    return invar_term_escape(p->colour, s);
+}
+
+static void safe(const printer *p, const char *text)
+{
+    char out[INVAR_PATH_SIZE + 4];
+
+    fputs(invar_answer_safe(out, sizeof out, text), p->stream);
+}
+
+static void name(const printer *p, const char *what)
+{
+    fprintf(p->stream, "%s%-10s%s ", style(p, INVAR_TERM_STYLE_BOLD), what,
+            style(p, INVAR_TERM_STYLE_PLAIN));
+}
+
+/* "NAME  TEXT"; nothing for an empty text. */
+static void item(const printer *p, const char *what, const char *text)
+{
+    if (*text == '\0')
+        return;
+    name(p, what);
+    safe(p, text);
+    fputc('\n', p->stream);
+}
+
+static void item_format(const printer *p, const char *what, const char *format, ...)
+    INVAR_PRINTF(3, 4);
+
+static void item_format(const printer *p, const char *what, const char *format, ...)
+{
+    va_list args;
+
+    va_start(args, format);
+    name(p, what);
+    vfprintf(p->stream, format, args);
+    fputc('\n', p->stream);
+    va_end(args);
+}
+
+static void title(const printer *p, const char *text)
+{
+    fprintf(p->stream, "\n%s%s%s\n", style(p, INVAR_TERM_STYLE_BOLD), text,
+            style(p, INVAR_TERM_STYLE_PLAIN));
+}
+
+static const char *plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
+/* ---- sections -------------------------------------------------------------------------------- */
+
+static void print_verdict(const printer *p, const invar_bisect_answer *a)
+{
+    static const invar_term_style styles[] = {
+        [INVAR_BISECT_FOUND] = INVAR_TERM_STYLE_GREEN,
+        [INVAR_BISECT_CHANGES] = INVAR_TERM_STYLE_GREEN,
+        [INVAR_BISECT_SUSPECTS] = INVAR_TERM_STYLE_YELLOW,
+        [INVAR_BISECT_NONDETERMINISTIC] = INVAR_TERM_STYLE_RED,
+        [INVAR_BISECT_SAME_ENDS] = INVAR_TERM_STYLE_YELLOW,
+        [INVAR_BISECT_WRONG_END] = INVAR_TERM_STYLE_RED,
+        [INVAR_BISECT_FIXED] = INVAR_TERM_STYLE_YELLOW,
+        [INVAR_BISECT_UNTESTABLE] = INVAR_TERM_STYLE_RED,
+        [INVAR_BISECT_STOPPED] = INVAR_TERM_STYLE_YELLOW,
+    };
+    char text[INVAR_ANSWER_LINE];
+
+    invar_answer_headline(text, a);
+    fprintf(p->stream, "%s%s%s\n", style(p, styles[a->verdict]), text,
+            style(p, INVAR_TERM_STYLE_PLAIN));
+    if (*a->story) {
+        safe(p, a->story);
+        fputc('\n', p->stream);
+    }
+    invar_answer_advice(text, a);
+    if (*text)
+        fprintf(p->stream, "%s\n", text);
+    fputc('\n', p->stream);
+}
+
+static void print_file(const printer *p, const invar_repo_file *file)
+{
+    fprintf(p->stream, "  %c ", file->status > ' ' && file->status < 0x7f ? file->status : '?');
+    safe(p, file->path);
+    if (file->added < 0)
+        fprintf(p->stream, "  binary\n");
+    else
+        fprintf(p->stream, "  %s+%" PRId64 "%s %s-%" PRId64 "%s\n",
+                style(p, INVAR_TERM_STYLE_GREEN), file->added, style(p, INVAR_TERM_STYLE_PLAIN),
+                style(p, INVAR_TERM_STYLE_RED), file->removed, style(p, INVAR_TERM_STYLE_PLAIN));
+}
+
+static void print_commit(const printer *p, const invar_repo_commit *c)
+{
+    char when[INVAR_ANSWER_TIME];
+
+    invar_answer_time(when, c->when);
+    item(p, "commit", c->id);
+    item(p, "author", c->author);
+    item(p, "date", when);
+    item_format(p, "files", "%" PRId64 " changed, %" PRId64 " line%s added, %" PRId64 " removed",
+                c->files, c->added, plural(c->added), c->removed);
+    for (size_t i = 0; i < c->n_shown; i++)
+        print_file(p, &c->shown[i]);
+    if (c->files > (int64_t)c->n_shown)
+        fprintf(p->stream, "  ... and %" PRId64 " more; git show has all\n",
+                c->files - (int64_t)c->n_shown);
+}
+
+static void print_place(const printer *p, const invar_place *place)
+{
+    char text[INVAR_ANSWER_LINE];
+
+    if (!place->known)
+        return;
+    invar_answer_place(text, place);
+    item(p, "place", text);
+    if (*place->before == '\0') {
+        item(p, "", place->headline);
+        return;
+    }
+    snprintf(text, sizeof text, "%s %s %s", place->kind, place->dtype, place->shape);
+    item(p, "tensor", text);
+    item(p, "  before", place->before);
+    item(p, "  after", place->after);
+    invar_answer_points(text, place);
+    item(p, "points", text);
+}
+
+static void print_found(const printer *p, const invar_bisect_answer *a)
+{
+    const invar_bisect_change *c = a->changes;
+    char text[INVAR_ANSWER_LINE], remark[INVAR_ANSWER_LINE];
+
+    if (a->verdict != INVAR_BISECT_FOUND || a->n_changes == 0)
+        return;
+    print_commit(p, &c->commit);
+    item(p, "parent", c->parent);
+    snprintf(text, sizeof text, "%s -> %s", c->before, c->after);
+    item(p, "value", *c->before || *c->after ? text : "");
+    invar_answer_remark(remark, c);
+    item(p, "remark", remark);
+    print_place(p, &a->place);
+    item(p, "confirmed", invar_answer_confirmed(a));
+}
+
+/* Commit, date, who: what a list of commits shows. */
+static void print_line(const printer *p, const invar_repo_commit *c, int depth)
+{
+    char when[INVAR_ANSWER_TIME], author[40], id[INVAR_ANSWER_SHORT + 1];
+
+    invar_answer_time(when, c->when);
+    snprintf(id, sizeof id, "%.*s", INVAR_ANSWER_SHORT, c->id);
+    invar_answer_safe(author, sizeof author, c->author);
+    author[strcspn(author, "<")] = '\0'; // the name will do
+    fprintf(p->stream, "%*s%s", 2 * depth, "", style(p, INVAR_TERM_STYLE_YELLOW));
+    safe(p, id);
+    fprintf(p->stream, "%s  %.10s  %s", style(p, INVAR_TERM_STYLE_PLAIN), when, author);
+    fprintf(p->stream, "%s ", *author && author[strlen(author) - 1] == ' ' ? "" : " ");
+    safe(p, c->subject);
+    fputc('\n', p->stream);
+}
+
+static void print_change(const printer *p, const invar_bisect_change *c)
+{
+    char text[INVAR_ANSWER_LINE], before[16], after[16];
+    int depth = c->depth > 0 && c->depth < 16 ? c->depth : 0;
+
+    print_line(p, &c->commit, depth);
+    snprintf(before, sizeof before, "%.*s", INVAR_ANSWER_VALUE_DIGITS, c->before);
+    snprintf(after, sizeof after, "%.*s", INVAR_ANSWER_VALUE_DIGITS, c->after);
+    fprintf(p->stream, "%*s", 2 * depth + 4, "");
+    safe(p, before);
+    fprintf(p->stream, " -> ");
+    safe(p, after);
+    invar_answer_place(text, &c->place);
+    fprintf(p->stream, "%s%s", *text ? "  " : "", text);
+    invar_answer_remark(text, c);
+    fprintf(p->stream, "%s%s%s\n", *text ? "  (" : "", text, *text ? ")" : "");
+}
+
+static void print_lists(const printer *p, const invar_bisect_answer *a)
+{
+    if (a->verdict == INVAR_BISECT_CHANGES)
+        for (size_t i = 0; i < a->n_changes; i++)
+            print_change(p, &a->changes[i]);
+    if (a->verdict != INVAR_BISECT_SUSPECTS)
+        return;
+    for (size_t i = 0; i < a->n_suspects; i++)
+        print_line(p, &a->suspects[i], 0);
+    if (a->all_suspects > (int64_t)a->n_suspects)
+        fprintf(p->stream, "... and %" PRId64 " more\n", a->all_suspects - (int64_t)a->n_suspects);
+}
+
+static void print_search(const printer *p, const invar_bisect_answer *a)
+{
+    char cost[INVAR_ANSWER_LINE];
+
+    item(p, "note", invar_answer_third(a));
+    item(p, "question", a->question);
+    item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range, plural(a->range),
+                INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT, a->bad);
+    if (*a->base)
+        item_format(p, "base", "%.*s, tested because the good end is no ancestor of the bad one",
+                    INVAR_ANSWER_SHORT, a->base);
+    if (a->first_parted >= 0)
+        item_format(p, "ends", "they part at step %" PRId64, a->first_parted);
+    invar_answer_cost(cost, a);
+    item(p, "cost", cost);
+    item(p, "folder", a->folder);
+}
+
+static void print_next(const printer *p, const invar_bisect_answer *a)
+{
+    char command[INVAR_ANSWER_COMMAND];
+
+    for (int i = 0; invar_answer_next(command, a, i); i++) {
+        if (i == 0)
+            title(p, "next");
+        fprintf(p->stream, "  %s\n", command);
+    }
+}
+
+invar_status invar_answer_print(FILE *out, const invar_bisect_answer *answer, bool colour)
+{
+    printer p = {out, colour};
+
+    print_verdict(&p, answer);
+    print_found(&p, answer);
+    print_lists(&p, answer);
+    if (answer->verdict == INVAR_BISECT_CHANGES || answer->verdict == INVAR_BISECT_SUSPECTS)
+        fputc('\n', out);
+    print_search(&p, answer);
+    print_next(&p, answer);
+    if (fflush(out) != 0 || ferror(out))
+        return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the answer: %s", strerror(errno));
+    return INVAR_OK;
+}

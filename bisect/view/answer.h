@@ -1,0 +1,34 @@
+/*
+ * answer.h - the answer of a bisect for people and programs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BISECT_VIEW_ANSWER_H
+#define INVAR_BISECT_VIEW_ANSWER_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "bisect/bisect.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* For people: the verdict first, then commit, place, cost. */
+invar_status invar_answer_print(FILE *out, const invar_bisect_answer *answer,
+                                bool colour) INVAR_MUST_USE;
+
+/* For programs: everything. */
+invar_status invar_answer_json(FILE *out, const invar_bisect_answer *answer) INVAR_MUST_USE;
+
+/* One self-contained page: verdict, commit, place, the trials as a picture and as a table. */
+invar_status invar_answer_html(FILE *out, const invar_bisect_answer *answer) INVAR_MUST_USE;
+
+/* "found", "changes", "suspects", "nondeterministic", "same-ends", ... */
+const char *invar_answer_verdict(invar_bisect_verdict verdict);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

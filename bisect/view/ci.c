@@ -1,0 +1,199 @@
+/*
+ * ci.c - what became of the cases, in words and as JSON.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/view/ci.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/number.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+static const char *safe(char out[INVAR_CI_LINE], const char *text)
+{
+    invar_text_quote(out, INVAR_CI_LINE, text, strlen(text));
+    return out;
+}
+
+/* ---- words ----------------------------------------------------------------------------------- */
+
+void invar_ci_headline(char out[INVAR_CI_LINE], const invar_ci_result *result)
+{
+    char text[INVAR_CI_LINE];
+
+    switch (result->verdict) {
+    case INVAR_CI_SAME:
+        (void)snprintf(out, INVAR_CI_LINE, "%" PRId64 " of %" PRId64 " steps%s", result->compared,
+                       result->steps, result->chaos ? ", however it is run" : "");
+        return;
+    case INVAR_CI_CHANGED:
+    case INVAR_CI_NONDETERMINISTIC:
+        (void)snprintf(out, INVAR_CI_LINE, "%s%.1000s", result->first >= 0 ? "from " : "",
+                       safe(text, result->headline));
+        return;
+    case INVAR_CI_NOTHING: (void)snprintf(out, INVAR_CI_LINE, "not one step was compared"); return;
+    default: (void)snprintf(out, INVAR_CI_LINE, "%s", safe(text, result->story));
+    }
+}
+
+static void print_loss(FILE *out, const invar_ci_result *r, const char *before)
+{
+    char was[INVAR_NUMBER_SIZE], is[INVAR_NUMBER_SIZE], difference[INVAR_NUMBER_SIZE];
+
+    if (!r->has_loss || memcmp(&r->loss_was, &r->loss_is, sizeof r->loss_is) == 0 ||
+        invar_number_format(was, r->loss_was) != INVAR_OK ||
+        invar_number_format(is, r->loss_is) != INVAR_OK ||
+        invar_number_format(difference, r->loss_is - r->loss_was) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    fprintf(out, "%sloss    %s, was %s: %s\n", before, is, was, difference);
+}
+
+static void print_place(FILE *out, const invar_golden_place *p, const char *before)
+{
+    char text[INVAR_CI_LINE];
+    size_t shown = p->n_changes < INVAR_GOLDEN_SHOWN ? p->n_changes : INVAR_GOLDEN_SHOWN;
+
+    if (p->known)
+        fprintf(out,
+                "%spoint   %s, was %s; %" PRId64 " points differ there, %" PRId64 " are equal\n",
+                before, p->is, p->was, p->different, p->equal);
+    for (size_t i = 0; i < shown; i++)
+        fprintf(out, "%spoints  %s\n", before, safe(text, p->changes[i]));
+    if (p->n_changes > shown)
+        fprintf(out, "%spoints  and %zu more changes\n", before, p->n_changes - shown);
+}
+
+void invar_ci_details(FILE *out, const invar_ci_result *result, const char *before)
+{
+    char was[INVAR_DIGEST_HEX_SIZE], is[INVAR_DIGEST_HEX_SIZE], text[INVAR_CI_LINE];
+
+    if (result->first >= 0) {
+        invar_digest_format(was, &result->chain_was);
+        invar_digest_format(is, &result->chain_is);
+        fprintf(out, "%schain   %s at step %" PRId64 ", was %s\n", before, is, result->first, was);
+        print_loss(out, result, before);
+        print_place(out, &result->place, before);
+    }
+    if (result->ops[0])
+        fprintf(out, "%sops     %s\n", before, safe(text, result->ops));
+    if (result->story[0] && result->first >= 0)
+        fprintf(out, "%swhy     %s\n", before, safe(text, result->story));
+    if (result->varied[0])
+        fprintf(out, "%svaried  %s\n", before, safe(text, result->varied));
+    for (const char *line = result->varied[0] ? NULL : result->variations; line && *line;) {
+        size_t length = strcspn(line, "\n");
+        invar_text_quote(text, sizeof text, line, length);
+        fprintf(out, "%svaried  %s\n", before, text);
+        line += length + 1;
+    }
+    if (result->pending)
+        fprintf(out, "%snext    invar ci accept %s --reason \"...\"\n", before,
+                safe(text, result->item->name));
+}
+
+/* ---- JSON ------------------------------------------------------------------------------------ */
+
+static json_t *text_or_null(const char *text)
+{
+    char line[INVAR_CI_LINE];
+
+    return *text ? json_string(safe(line, text)) : json_null();
+}
+
+static json_t *int_or_null(int64_t value)
+{
+    return value >= 0 ? json_integer(value) : json_null();
+}
+
+static json_t *digest(const invar_digest *value)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, value);
+    return json_string(hex);
+}
+
+static json_t *place_json(const invar_golden_place *p)
+{
+    json_t *changes = json_array();
+
+    for (size_t i = 0; changes && i < p->n_changes && i < INVAR_GOLDEN_SHOWN; i++)
+        (void)json_array_append_new(changes, text_or_null(p->changes[i]));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:b, s:I, s:I, s:o}",
+                     "step", int_or_null(p->step), "point", text_or_null(p->point), "phase",
+                     text_or_null(p->phase), "layer", int_or_null(p->layer), "op",
+                     text_or_null(p->op), "kind", text_or_null(p->kind), "dtype",
+                     text_or_null(p->dtype), "shape", text_or_null(p->shape), "before", p->was,
+                     "after", p->is, "exact", (int)p->exact, "different", (json_int_t)p->different,
+                     "equal", (json_int_t)p->equal, "changes", changes);
+}
+
+static json_t *real_or_null(bool there, double value)
+{
+    return there && value - value == 0 ? json_real(value) : json_null();
+}
+
+static json_t *lines_json(const char *lines)
+{
+    json_t *out = json_array();
+    char text[INVAR_CI_LINE];
+
+    while (out && lines && *lines) {
+        size_t length = strcspn(lines, "\n");
+        invar_text_quote(text, sizeof text, lines, length);
+        (void)json_array_append_new(out, json_string(text));
+        lines += length + 1;
+    }
+    return out;
+}
+
+/* What a comparison says, beside what the run says. */
+static json_t *comparison_json(const invar_ci_result *r)
+{
+    bool some = r->compared > 0, parted = r->first >= 0;
+
+    return json_pack("{s:I, s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b}", "compared",
+                     (json_int_t)r->compared, "steps", (json_int_t)r->steps, "first",
+                     int_or_null(r->first), "chain_was", some ? digest(&r->chain_was) : json_null(),
+                     "chain_is", some ? digest(&r->chain_is) : json_null(), "loss_was",
+                     real_or_null(r->has_loss, r->loss_was), "loss_is",
+                     real_or_null(r->has_loss, r->loss_is), "place",
+                     parted ? place_json(&r->place) : json_null(), "ops", text_or_null(r->ops),
+                     "same_identity", (int)r->same_identity);
+}
+
+static json_t *result_json(const invar_ci_result *r)
+{
+    json_t *out = json_pack(
+        "{s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:f}", "case", text_or_null(r->item->name),
+        "verdict", invar_ci_verdict_name(r->verdict), "golden", text_or_null(r->item->golden),
+        "story", text_or_null(r->story), "varied", text_or_null(r->varied), "runs",
+        (json_int_t)r->runs, "chaos", (json_int_t)r->chaos, "variations", lines_json(r->variations),
+        "pending", (int)r->pending, "seconds", r->seconds);
+    json_t *more = comparison_json(r);
+
+    if (out && (!more || json_object_update(out, more) != 0)) {
+        json_decref(out);
+        out = NULL;
+    }
+    json_decref(more);
+    return out;
+}
+
+json_t *invar_ci_json(const invar_ci_result *results, size_t count)
+{
+    json_t *cases = json_array();
+
+    for (size_t i = 0; cases && i < count; i++)
+        if (json_array_append_new(cases, result_json(&results[i])) != 0) {
+            json_decref(cases);
+            return NULL;
+        }
+    return cases;
+}

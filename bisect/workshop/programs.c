@@ -1,0 +1,644 @@
+/*
+ * programs.c - from a tree to a program: the cache of programs, and builds.
+ *
+ * A program's folder is made in its slot, slots/N/made, and renamed to programs/KEY when it is
+ * whole. Two that make the same program at a time both build; the first to rename wins, and the
+ * other takes that.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/number.h"
+#include "base/recipe.h"
+#include "base/text.h"
+#include "bisect/workshop/workshop.h"
+#include "bisect/workshop/workshop_internal.h"
+
+#include "base/invar_banned.h"
+
+#define BUILD_GRACE 10.0 /* seconds that a build has to end in order */
+#define BUILD_FILE_BYTES 1048576
+#define PIECE_BYTES 65536
+
+/*
+ * Without the cache of an older tree: settings that nobody has asked for are this tree's own. What
+ * was compiled stays, and is compiled again where it has to be.
+ */
+static const char invar_build[] =
+    "command -v ninja >/dev/null 2>&1 && set -- -G Ninja\n"
+    "rm -f \"$INVAR_BUILD/CMakeCache.txt\"\n"
+    "cmake -S \"$INVAR_SOURCE\" -B \"$INVAR_BUILD\" \"$@\" -DCMAKE_BUILD_TYPE=Release "
+    "-DBUILD_TESTING=OFF -DINVAR_BISECT=OFF &&\n"
+    "cmake --build \"$INVAR_BUILD\" --parallel \"$INVAR_JOBS\" --target invar";
+
+/* What a program is made from. */
+typedef struct origin {
+    const invar_recipe_of_build *how;
+    invar_repo *repo;   /* NULL: a folder */
+    const char *commit; /* or the folder */
+    char tree[INVAR_OID_SIZE];
+} origin;
+
+/* One build: where it happens and what came out. */
+typedef struct making {
+    invar_workshop *workshop;
+    invar_slot *slot;
+    const origin *from;
+    const volatile sig_atomic_t *stop;
+    invar_built *out;
+    char made[INVAR_PATH_SIZE]; /* folder of the program in the making */
+} making;
+
+static const char *last_name(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    return slash ? slash + 1 : path + (path[0] == '@');
+}
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+enum { VERDICT_STATE, VERDICT_BINARY, VERDICT_SECONDS, VERDICT_STORY, VERDICT_KEYS };
+
+static const invar_recipe_key verdict_keys[VERDICT_KEYS] = {
+    {.section = "program",
+     .name = "state",
+     .type = INVAR_RECIPE_TYPE_ENUM,
+     .choices = "ready|failed",
+     .doc = "whether there is one"},
+    {.section = "program",
+     .name = "binary",
+     .type = INVAR_RECIPE_TYPE_STRING,
+     .doc = "digest of its bytes"},
+    {.section = "program",
+     .name = "seconds",
+     .type = INVAR_RECIPE_TYPE_FLOAT,
+     .doc = "that the build took"},
+    {.section = "program",
+     .name = "story",
+     .type = INVAR_RECIPE_TYPE_STRING,
+     .doc = "why it failed"},
+};
+static const invar_recipe_schema verdict_schema = {verdict_keys, VERDICT_KEYS};
+
+static invar_status write_verdict(const char *folder, const invar_built *built)
+{
+    char path[INVAR_PATH_SIZE], hex[INVAR_DIGEST_HEX_SIZE], seconds[INVAR_NUMBER_SIZE];
+    char text[INVAR_CHILD_STORY_SIZE + 256];
+    int bytes;
+
+    invar_digest_format(hex, &built->binary);
+    INVAR_TRY(invar_number_format(seconds, built->seconds));
+    bytes = snprintf(
+        text, sizeof text, "[program]\nstate = %s\nbinary = %s\nseconds = %s\nstory = %s\n",
+        built->state == INVAR_PROGRAM_READY ? "ready" : "failed", hex, seconds, built->story);
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, "verdict"));
+    return invar_file_write(path, text, (size_t)bytes);
+}
+
+static invar_status parse_verdict(invar_built *out, const invar_recipe *verdict)
+{
+    INVAR_TRY(invar_recipe_check(verdict));
+    out->state =
+        invar_recipe_enum(verdict, VERDICT_STATE) == 0 ? INVAR_PROGRAM_READY : INVAR_PROGRAM_FAILED;
+    out->seconds = invar_recipe_float(verdict, VERDICT_SECONDS);
+    (void)snprintf(out->story, sizeof out->story, "%s",
+                   invar_recipe_string(verdict, VERDICT_STORY));
+    return invar_digest_parse(&out->binary, invar_recipe_string(verdict, VERDICT_BINARY));
+}
+
+static invar_status read_verdict(invar_built *out, const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_recipe *verdict;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, "verdict"));
+    INVAR_TRY(invar_recipe_new(&verdict, &verdict_schema));
+    status = invar_recipe_read(verdict, path);
+    if (status == INVAR_OK)
+        status = parse_verdict(out, verdict);
+    invar_recipe_free(verdict);
+    return status;
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static invar_status read_error(const char *path)
+{
+    int code = errno;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(code == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, code,
+                      "%s: cannot be read: %s", shown, strerror(code));
+}
+
+/* Hashes a file, and writes the same to `writer` where there is one. */
+static invar_status pass(invar_digest *out, int fd, const char *path, invar_file_writer *writer)
+{
+    invar_status status = INVAR_OK;
+    invar_hasher hasher;
+    char *piece = NULL;
+    ssize_t got = 1;
+
+    INVAR_TRY(invar_alloc((void **)&piece, PIECE_BYTES, 1, "a program"));
+    invar_hasher_init(&hasher);
+    while (status == INVAR_OK && got != 0) {
+        got = read(fd, piece, PIECE_BYTES);
+        if (got < 0 && errno != EINTR)
+            status = read_error(path);
+        if (got <= 0)
+            continue;
+        invar_hasher_update(&hasher, piece, (size_t)got);
+        if (writer)
+            status = invar_file_writer_put(writer, piece, (size_t)got);
+    }
+    invar_hasher_final(out, &hasher);
+    invar_free(piece);
+    return status;
+}
+
+/* The program, a regular file that may be run. INVAR_E_NOTFOUND: there is none. */
+static invar_status open_program(int *out, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    *out = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (*out < 0)
+        return read_error(path);
+    if (fstat(*out, &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & 0111))
+        return INVAR_OK;
+    close(*out);
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: it is no program", shown);
+}
+
+static invar_status hash_program(invar_digest *out, const char *path)
+{
+    invar_status status;
+    int fd;
+
+    INVAR_TRY(open_program(&fd, path));
+    status = pass(out, fd, path, NULL);
+    close(fd);
+    return status;
+}
+
+static invar_status copy_program(invar_digest *out, const char *from, const char *to)
+{
+    invar_file_writer *writer = NULL;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_status status;
+    int fd;
+
+    INVAR_TRY(open_program(&fd, from));
+    status = invar_file_writer_open(&writer, to);
+    if (status == INVAR_OK)
+        status = pass(out, fd, from, writer);
+    if (status == INVAR_OK)
+        status = invar_file_writer_commit(writer);
+    invar_file_writer_close(writer);
+    close(fd);
+    INVAR_TRY(status);
+    if (chmod(to, 0755) == 0)
+        return INVAR_OK;
+    invar_path_show(shown, to);
+    return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be made a program: %s", shown,
+                      strerror(errno));
+}
+
+/* ---- from what it was built ------------------------------------------------------------------ */
+
+/* The value of "KEY = VALUE" in the file that the build wrote, or an empty text. */
+static const char *find_value(size_t *bytes_out, const char *text, const char *key)
+{
+    size_t length = strlen(key);
+
+    *bytes_out = 0;
+    for (const char *line = text; line && *line; line = strchr(line, '\n')) {
+        const char *value;
+        line += *line == '\n';
+        value = line + length;
+        if (strncmp(line, key, length) != 0 || strncmp(value, " = ", 3) != 0)
+            continue;
+        value += 3;
+        *bytes_out = strcspn(value, "\r\n");
+        return value;
+    }
+    return "";
+}
+
+/* What the build says of the compiler stays; the rest is what we know better: it had no .git. */
+static size_t compose(char *out, size_t size, const char *tree, const invar_repo_commit *about,
+                      const char *built)
+{
+    static const char *const kept[] = {"compiler", "flags", "version", "type"};
+    char when[24] = "";
+    size_t used;
+
+    if (about)
+        (void)snprintf(when, sizeof when, "%" PRId64, about->when);
+    used = (size_t)snprintf(
+        out, size,
+        "# From what the program beside this file was built.\n[build]\ncommit = %s\ntree = %s\n"
+        "commit-time = %s\nauthor = %s\nsubject = %s\ndirty = %s\n",
+        about ? about->id : "", tree, when, about ? about->author : "", about ? about->subject : "",
+        about ? "clean" : "unknown");
+    for (int i = 0; i < 4; i++) {
+        size_t bytes;
+        const char *value = find_value(&bytes, built, kept[i]);
+        used += (size_t)snprintf(out + used, size - used, "%s = ", kept[i]);
+        invar_text_quote(out + used, bytes + 4, value, bytes);
+        used += strlen(out + used);
+        out[used++] = '\n';
+    }
+    return used;
+}
+
+/* The file that the build wrote beside the program, or NULL: one that is not Invar has none. */
+static invar_status read_build_file(char **out, size_t *bytes_out, const char *program)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    *bytes_out = 0;
+    if (snprintf(path, sizeof path, "%s.build", program) < (int)sizeof path)
+        status = invar_file_read(out, bytes_out, path, BUILD_FILE_BYTES);
+    if (status == INVAR_OK || status == INVAR_E_NOMEM)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+static invar_status write_build_file(const origin *from, const char *program, const char *to)
+{
+    char path[INVAR_PATH_SIZE], *built = NULL, *text = NULL;
+    invar_repo_commit *about = NULL;
+    size_t bytes = 0, size = 0;
+    invar_status status = INVAR_OK;
+
+    if (snprintf(path, sizeof path, "%s.build", to) >= (int)sizeof path)
+        return INVAR_OK;
+    if (from->repo)
+        status = invar_alloc((void **)&about, 1, sizeof *about, "a commit");
+    if (status == INVAR_OK && from->repo)
+        status = invar_repo_describe(about, from->repo, from->commit);
+    if (status == INVAR_OK)
+        status = read_build_file(&built, &bytes, program);
+    size = bytes + sizeof *about + 1024;
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&text, size, 1, "what a program was built from");
+    if (status == INVAR_OK) {
+        bytes = compose(text, size, from->tree, about, built ? built : "");
+        status = invar_file_write(path, text, bytes);
+    }
+    invar_free(text);
+    invar_free(built);
+    invar_free(about);
+    return status;
+}
+
+/* ---- a build --------------------------------------------------------------------------------- */
+
+/* The folder of the program in the making: in a slot, nobody else's. */
+static invar_status begin(making *m)
+{
+    INVAR_TRY(invar_path_join(m->made, sizeof m->made, m->slot->folder, "made"));
+    INVAR_TRY(invar_folder_remove(m->made));
+    INVAR_TRY(invar_folder_make(m->made));
+    return invar_path_join(m->out->log, sizeof m->out->log, m->made, "build.log");
+}
+
+static invar_status check_out(const making *m)
+{
+    char hash[INVAR_OID_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    const origin *from = m->from;
+
+    INVAR_TRY(invar_folder_make(m->slot->build));
+    if (from->repo)
+        return invar_repo_checkout(from->repo, from->commit, m->slot->source);
+    INVAR_TRY(invar_repo_snapshot(hash, from->commit, m->slot->source));
+    if (strcmp(hash, from->tree) == 0)
+        return INVAR_OK;
+    invar_path_show(shown, from->commit);
+    return INVAR_FAIL(INVAR_E_STATE, 0, "%s: it changes while it is read; leave it alone meanwhile",
+                      shown);
+}
+
+static invar_status run_build(invar_child_result *out, const making *m)
+{
+    const invar_recipe_of_build *how = m->from->how;
+    const char *words[] = {"sh", "-c", how->command ? how->command : invar_build, NULL};
+    char source[INVAR_PATH_SIZE + 32], build[INVAR_PATH_SIZE + 32], ceiling[INVAR_PATH_SIZE + 32];
+    char commit[INVAR_OID_SIZE + 32], jobs[64];
+    const char *environment[] = {INVAR_SLOT_WITHOUT, source, build, ceiling, commit, jobs, NULL};
+    invar_child_request request = {.words = words,
+                                   .folder = m->slot->source,
+                                   .environment = environment,
+                                   .log = m->out->log,
+                                   .lock = m->slot->lock,
+                                   .timeout = how->timeout,
+                                   .stop = m->stop,
+                                   .grace = BUILD_GRACE};
+
+    (void)snprintf(source, sizeof source, "INVAR_SOURCE=%s", m->slot->source);
+    (void)snprintf(build, sizeof build, "INVAR_BUILD=%s", m->slot->build);
+    (void)snprintf(ceiling, sizeof ceiling, "GIT_CEILING_DIRECTORIES=%s", m->slot->folder);
+    (void)snprintf(commit, sizeof commit, "INVAR_COMMIT=%s", m->from->repo ? m->from->commit : "");
+    (void)snprintf(jobs, sizeof jobs, "INVAR_JOBS=%" PRId64, how->threads > 0 ? how->threads : 1);
+    return invar_child_run(out, &request);
+}
+
+/* Whether it ended by itself, and badly. */
+static bool went_wrong(const invar_child_result *r)
+{
+    return (r->end == INVAR_CHILD_EXITED && r->code != 0) || r->end == INVAR_CHILD_SIGNALLED;
+}
+
+/* Checks out and builds. A failure on top of an older build is none yet: it may be that one's. */
+static invar_status build(invar_child_result *out, making *m)
+{
+    bool older = invar_path_exists(m->slot->build);
+    double seconds;
+
+    memset(out, 0, sizeof *out);
+    INVAR_TRY(check_out(m));
+    if (!m->from->how->command && !m->from->how->program)
+        return INVAR_OK;
+    INVAR_TRY(run_build(out, m));
+    if (out->killed)
+        return invar_slot_clean(m->slot);
+    if (!went_wrong(out))
+        return INVAR_OK;
+    INVAR_TRY(invar_workshop_check_room(m->workshop));
+    if (!older)
+        return INVAR_OK;
+    seconds = out->seconds;
+    INVAR_TRY(invar_slot_clean(m->slot));
+    INVAR_TRY(begin(m));
+    INVAR_TRY(check_out(m));
+    INVAR_TRY(run_build(out, m));
+    out->seconds += seconds;
+    return went_wrong(out) ? invar_workshop_check_room(m->workshop) : INVAR_OK;
+}
+
+/* Takes the program out of the slot. One that is not there is a failed build. */
+static invar_status fetch(making *m)
+{
+    const char *program = m->from->how->program;
+    char path[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    bool built = program[0] == '@';
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, built ? m->slot->build : m->slot->source,
+                              program + built));
+    INVAR_TRY(invar_path_join(to, sizeof to, m->made, last_name(program)));
+    status = copy_program(&m->out->binary, path, to);
+    if (status == INVAR_E_NOTFOUND) {
+        invar_error_clear();
+        invar_path_show(shown, program);
+        (void)snprintf(m->out->story, sizeof m->out->story,
+                       "the build ended well, but there is no program %s after it", shown);
+        m->out->state = INVAR_PROGRAM_FAILED;
+        return INVAR_OK;
+    }
+    INVAR_TRY(status);
+    return write_build_file(m->from, path, to);
+}
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+/* The program in `folder`, if the verdict is there and true. */
+static invar_status believe(bool *out, invar_built *built, const char *folder, const char *name)
+{
+    invar_digest digest;
+    invar_status status;
+
+    *out = false;
+    INVAR_TRY(invar_path_join(built->log, sizeof built->log, folder, "build.log"));
+    INVAR_TRY(invar_path_join(built->path, sizeof built->path, folder, name));
+    status = read_verdict(built, folder);
+    if (status == INVAR_OK && built->state == INVAR_PROGRAM_READY) {
+        status = hash_program(&digest, built->path);
+        if (status == INVAR_OK && !invar_digest_equal(&digest, &built->binary))
+            return INVAR_OK;
+    }
+    if (status == INVAR_E_NOMEM)
+        return status;
+    if (status != INVAR_OK) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    if (built->state == INVAR_PROGRAM_FAILED)
+        built->path[0] = '\0';
+    *out = true;
+    return INVAR_OK;
+}
+
+/* Takes it from the cache, if it is there. */
+static invar_status look_up(bool *out, invar_built *built, const invar_workshop *workshop,
+                            const invar_digest *key, const char *name)
+{
+    char folder[INVAR_PATH_SIZE];
+
+    *built = (invar_built){0};
+    INVAR_TRY(invar_workshop_path(folder, workshop, "programs", key));
+    INVAR_TRY(believe(out, built, folder, name));
+    built->cached = *out;
+    if (!*out)
+        *built = (invar_built){0};
+    return INVAR_OK;
+}
+
+/* `made` becomes the program of the key, unless another was faster: then it is that one. */
+static invar_status keep(invar_built *built, const invar_workshop *workshop, const char *made,
+                         const invar_digest *key, const char *name)
+{
+    char folder[INVAR_PATH_SIZE];
+    double seconds = built->seconds;
+    bool lost, there = true;
+
+    INVAR_TRY(write_verdict(made, built));
+    INVAR_TRY(invar_workshop_path(folder, workshop, "programs", key));
+    INVAR_TRY(invar_workshop_settle(&lost, made, folder, false));
+    if (lost) {
+        INVAR_TRY(believe(&there, built, folder, name));
+        if (!there) // something is in the way that nobody believes
+            INVAR_TRY(invar_workshop_settle(&lost, made, folder, true));
+        else
+            INVAR_TRY(invar_folder_remove(made));
+    }
+    INVAR_TRY(believe(&there, built, folder, name));
+    built->seconds = seconds;
+    if (there)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "a program changed while it was put into the cache");
+}
+
+static void make_key(invar_digest *out, const origin *from)
+{
+    static const char *const variables[] = {"CC",       "CXX",     "CFLAGS",
+                                            "CXXFLAGS", "LDFLAGS", "CPPFLAGS"};
+    const invar_recipe_of_build *how = from->how;
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    invar_workshop_mix(&hasher, "tree");
+    invar_workshop_mix(&hasher, from->tree);
+    invar_workshop_mix(&hasher, how->command ? how->command : invar_build);
+    invar_workshop_mix(&hasher, how->program);
+    for (size_t i = 0; i < sizeof variables / sizeof variables[0]; i++)
+        invar_workshop_mix(&hasher, getenv(variables[i]));
+    invar_hasher_final(out, &hasher);
+}
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+static invar_status make(making *m, const invar_digest *key)
+{
+    const char *program = m->from->how->program;
+    invar_child_result result;
+
+    INVAR_TRY(begin(m));
+    INVAR_TRY(build(&result, m));
+    m->out->seconds = result.seconds;
+    m->out->state = INVAR_PROGRAM_READY;
+    if (result.end == INVAR_CHILD_STOPPED) {
+        m->out->state = INVAR_PROGRAM_STOPPED;
+        return INVAR_OK;
+    }
+    if (result.end != INVAR_CHILD_EXITED || result.code != 0) {
+        m->out->state = INVAR_PROGRAM_FAILED;
+        invar_child_tell(m->out->story, &result, m->from->how->timeout);
+    }
+    if (!program || result.end == INVAR_CHILD_TIMED_OUT || result.end == INVAR_CHILD_MISSING)
+        return INVAR_OK;
+    if (m->out->state == INVAR_PROGRAM_READY)
+        INVAR_TRY(fetch(m));
+    return keep(m->out, m->workshop, m->made, key, last_name(program));
+}
+
+static invar_status check_how(const invar_recipe_of_build *how)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    const char *program = how->program;
+
+    if (!program || (program[0] != '/' && last_name(program)[0]))
+        return INVAR_OK;
+    invar_path_show(shown, program);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "--program %s: give a file relative to the tree, or @FILE for one relative "
+                      "to the build folder",
+                      shown);
+}
+
+static invar_status program_of(invar_built *out, invar_workshop *workshop, invar_slot *slot,
+                               const origin *from, const volatile sig_atomic_t *stop)
+{
+    making m = {.workshop = workshop, .slot = slot, .from = from, .stop = stop, .out = out};
+    invar_digest key;
+    bool found = false;
+
+    *out = (invar_built){0};
+    make_key(&key, from);
+    if (from->how->program)
+        INVAR_TRY(look_up(&found, out, workshop, &key, last_name(from->how->program)));
+    return found ? INVAR_OK : make(&m, &key);
+}
+
+invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, invar_slot *slot,
+                                    invar_repo *repo, const char *commit,
+                                    const invar_recipe_of_build *how,
+                                    const volatile sig_atomic_t *stop)
+{
+    origin from = {.how = how, .repo = repo, .commit = commit};
+
+    INVAR_TRY(check_how(how));
+    INVAR_TRY(invar_repo_tree(from.tree, repo, commit));
+    return program_of(out, workshop, slot, &from, stop);
+}
+
+invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *workshop,
+                                              invar_slot *slot, const char *folder,
+                                              const invar_recipe_of_build *how,
+                                              const volatile sig_atomic_t *stop)
+{
+    origin from = {.how = how, .commit = folder};
+
+    INVAR_TRY(check_how(how));
+    INVAR_TRY(invar_repo_snapshot(from.tree, folder, slot->source));
+    return program_of(out, workshop, slot, &from, stop);
+}
+
+/* The build's files beside it come along, so that runs know what it was built from. */
+static invar_status copy_beside(const char *path, const char *to, const char *ending)
+{
+    char from[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE], *text = NULL;
+    invar_status status;
+    size_t bytes;
+
+    if (snprintf(from, sizeof from, "%s%s", path, ending) >= (int)sizeof from)
+        return INVAR_OK;
+    (void)snprintf(copy, sizeof copy, "%s%s", to, ending);
+    status = invar_file_read(&text, &bytes, from, 16 * (size_t)BUILD_FILE_BYTES);
+    if (status == INVAR_OK)
+        status = invar_file_write(copy, text, bytes);
+    else if (status != INVAR_E_NOMEM)
+        status = INVAR_OK; // it has none
+    if (status == INVAR_OK)
+        invar_error_clear();
+    invar_free(text);
+    return status;
+}
+
+static invar_status copy_file(invar_built *out, const invar_workshop *workshop,
+                              const invar_digest *key, const char *path)
+{
+    char made[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE];
+    invar_status status;
+
+    INVAR_TRY(invar_workshop_begin(made, workshop, "programs", key));
+    status = invar_path_join(to, sizeof to, made, last_name(path));
+    if (status == INVAR_OK)
+        status = copy_program(&out->binary, path, to);
+    if (status == INVAR_OK)
+        status = copy_beside(path, to, ".build");
+    if (status == INVAR_OK)
+        status = copy_beside(path, to, ".build.diff");
+    if (status == INVAR_OK)
+        status = keep(out, workshop, made, key, last_name(path));
+    if (status != INVAR_OK)
+        invar_workshop_drop(made);
+    return status;
+}
+
+invar_status invar_workshop_program_of_file(invar_built *out, invar_workshop *workshop,
+                                            const char *path)
+{
+    invar_digest key, binary;
+    invar_hasher hasher;
+    bool found;
+
+    INVAR_TRY(hash_program(&binary, path));
+    invar_hasher_init(&hasher);
+    invar_workshop_mix(&hasher, "file");
+    invar_workshop_mix(&hasher, last_name(path));
+    invar_hasher_update(&hasher, &binary, sizeof binary);
+    invar_hasher_final(&key, &hasher);
+    INVAR_TRY(look_up(&found, out, workshop, &key, last_name(path)));
+    return found ? INVAR_OK : copy_file(out, workshop, &key, path);
+}

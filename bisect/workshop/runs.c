@@ -1,0 +1,429 @@
+/*
+ * runs.c - a recipe, run by a program, and what it leaves: the cache of runs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/number.h"
+#include "base/process.h"
+#include "base/recipe.h"
+#include "bisect/workshop/workshop.h"
+#include "bisect/workshop/workshop_internal.h"
+#include "ledger/ledger.h"
+
+#include "base/invar_banned.h"
+
+#define LOOK_MS 100    /* from one look into the ledger to the next, at least */
+#define RUN_GRACE 10.0 /* seconds to end in order; the ledger survives a kill, too */
+
+typedef struct running {
+    const invar_run_request *request;
+    invar_ran *out;
+    const char *recipe; /* its text */
+    int64_t looked;     /* moment */
+    int64_t step;       /* newest that was seen; -1: none */
+    invar_status status;
+} running;
+
+/* ---- the outcome ----------------------------------------------------------------------------- */
+
+enum { OUTCOME_ENOUGH, OUTCOME_CODE, OUTCOME_SECONDS, OUTCOME_PEAK, OUTCOME_KEYS };
+
+static const invar_recipe_key outcome_keys[OUTCOME_KEYS] = {
+    {.section = "run",
+     .name = "enough",
+     .type = INVAR_RECIPE_TYPE_BOOL,
+     .doc = "it was ended before its time"},
+    {.section = "run", .name = "exit-code", .type = INVAR_RECIPE_TYPE_INT, .doc = "of train"},
+    {.section = "run", .name = "seconds", .type = INVAR_RECIPE_TYPE_FLOAT, .doc = "that it took"},
+    {.section = "run", .name = "peak-bytes", .type = INVAR_RECIPE_TYPE_INT, .doc = "of memory"},
+};
+static const invar_recipe_schema outcome_schema = {outcome_keys, OUTCOME_KEYS};
+
+static invar_status write_outcome(const invar_ran *ran)
+{
+    char path[INVAR_PATH_SIZE], seconds[INVAR_NUMBER_SIZE], text[256];
+    int bytes;
+
+    INVAR_TRY(invar_number_format(seconds, ran->seconds));
+    bytes = snprintf(text, sizeof text,
+                     "[run]\nenough = %s\nexit-code = %d\nseconds = %s\npeak-bytes = %" PRId64 "\n",
+                     ran->enough ? "true" : "false", ran->exit_code, seconds, ran->peak_bytes);
+    INVAR_TRY(invar_path_join(path, sizeof path, ran->folder, "outcome"));
+    return invar_file_write(path, text, (size_t)bytes);
+}
+
+static invar_status read_outcome(invar_ran *out, const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_recipe *outcome;
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, "outcome"));
+    INVAR_TRY(invar_recipe_new(&outcome, &outcome_schema));
+    status = invar_recipe_read(outcome, path);
+    if (status == INVAR_OK)
+        status = invar_recipe_check(outcome);
+    if (status == INVAR_OK) {
+        out->enough = invar_recipe_bool(outcome, OUTCOME_ENOUGH);
+        out->exit_code = (int)invar_recipe_int(outcome, OUTCOME_CODE);
+        out->seconds = invar_recipe_float(outcome, OUTCOME_SECONDS);
+        out->peak_bytes = invar_recipe_int(outcome, OUTCOME_PEAK);
+    }
+    invar_recipe_free(outcome);
+    return status;
+}
+
+static invar_status name_paths(invar_ran *out, const char *folder)
+{
+    (void)snprintf(out->folder, sizeof out->folder, "%s", folder);
+    return invar_path_join(out->ledger, sizeof out->ledger, folder, "ledger.db");
+}
+
+/* The run in `folder`, if it is whole. */
+static invar_status believe(bool *out, invar_ran *ran, const char *folder)
+{
+    invar_status status = read_outcome(ran, folder);
+
+    *out = false;
+    if (status == INVAR_E_NOMEM)
+        return status;
+    if (status != INVAR_OK) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    INVAR_TRY(name_paths(ran, folder));
+    ran->state = INVAR_RUN_DONE;
+    *out = invar_path_exists(ran->ledger);
+    return INVAR_OK;
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+
+/* Keys of a recipe by which a run would read or write beyond its folder, and what turns them off.
+   Programs differ in the keys that they know: but for the first two only what the recipe has. */
+static const char *const quiet[][2] = {{"save", ""},
+                                       {"load", ""},
+                                       {"save-interval", "0"},
+                                       {"save-hf", ""},
+                                       {"no-save-optim", "false"},
+                                       {"keep-checkpoints", "0"},
+                                       {"ckpt-step", "-1"},
+                                       {"skip-damaged", "false"},
+                                       {"ledger", ""},
+                                       {"save-debug-rollout-data", ""},
+                                       {"debug-dump", ""},
+                                       {"debug-dump-dir", ""},
+                                       {"trace", ""}};
+
+#define QUIET (sizeof quiet / sizeof quiet[0])
+#define ALWAYS 2
+#define FLAG_SIZE 40
+
+/* Whether a line of the recipe sets the key. */
+static bool sets(const char *recipe, const char *key)
+{
+    size_t length = strlen(key);
+
+    for (const char *line = recipe; line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        if (strncmp(line, key, length) == 0 && line[length + strspn(line + length, " ")] == '=')
+            return true;
+    }
+    return false;
+}
+
+static bool has_flag(const char *const *flags, const char *flag)
+{
+    size_t length = strlen(flag);
+
+    for (; flags && *flags; flags++) {
+        if (strncmp(*flags, flag, length) == 0 && (!(*flags)[length] || (*flags)[length] == '='))
+            return true;
+    }
+    return false;
+}
+
+static size_t count_words(const char *const *words)
+{
+    size_t count = 0;
+
+    while (words && words[count])
+        count++;
+    return count;
+}
+
+/* A command line in the making; the texts that it consists of lie elsewhere. */
+typedef struct line {
+    const char **words;
+    size_t used;
+    char *prefix; /* cut at blanks */
+    char flags[QUIET][FLAG_SIZE];
+    char until[24];
+} line;
+
+static void add(line *l, const char *word)
+{
+    l->words[l->used++] = word;
+}
+
+/* PREFIX PROGRAM train RECIPE --run FOLDER --save "" --load "" --no-report [--until N] FLAGS */
+static void compose(line *l, const running *r)
+{
+    const invar_run_request *q = r->request;
+    char *rest = NULL;
+
+    for (char *word = strtok_r(l->prefix, " \t", &rest); word; word = strtok_r(NULL, " \t", &rest))
+        add(l, word);
+    add(l, q->program);
+    add(l, "train");
+    add(l, q->recipe);
+    add(l, "--run");
+    add(l, r->out->folder);
+    for (size_t i = 0; i < QUIET; i++) {
+        (void)snprintf(l->flags[i], FLAG_SIZE, "--%s", quiet[i][0]);
+        if (has_flag(q->flags, l->flags[i]) || (i >= ALWAYS && !sets(r->recipe, quiet[i][0])))
+            continue;
+        add(l, l->flags[i]);
+        add(l, quiet[i][1]);
+    }
+    add(l, "--no-report");
+    if (q->until >= 0) {
+        (void)snprintf(l->until, sizeof l->until, "%" PRId64, q->until);
+        add(l, "--until");
+        add(l, l->until);
+    }
+    for (const char *const *flag = q->flags; flag && *flag; flag++)
+        add(l, *flag);
+    add(l, NULL);
+}
+
+static invar_status make_line(line *l, const running *r)
+{
+    const char *prefix = r->request->prefix ? r->request->prefix : "";
+    size_t bytes = strlen(prefix) + 1;
+
+    INVAR_TRY(invar_alloc((void **)&l->prefix, bytes, 1, "a command"));
+    memcpy(l->prefix, prefix, bytes);
+    INVAR_TRY(invar_alloc((void **)&l->words,
+                          bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 10,
+                          sizeof *l->words, "a command's words"));
+    compose(l, r);
+    return INVAR_OK;
+}
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+
+/* The newest step of the ledger; -1: none, or no ledger that can be read yet. */
+static invar_status newest_step(int64_t *out, const char *path)
+{
+    invar_ledger *ledger = NULL;
+    invar_ledger_summary run;
+    invar_status status;
+
+    *out = -1;
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    status = invar_ledger_open(&ledger, path, &(invar_ledger_options){0});
+    if (status == INVAR_OK)
+        status = invar_ledger_find(&run, ledger, NULL);
+    if (status == INVAR_OK)
+        *out = run.last_step;
+    invar_ledger_close(ledger);
+    if (status == INVAR_E_NOMEM)
+        return status;
+    if (status != INVAR_OK)
+        invar_error_clear();
+    return INVAR_OK;
+}
+
+static bool watch(void *payload)
+{
+    running *r = payload;
+    int64_t now = invar_process_clock_ms(), step;
+
+    if (now - r->looked < LOOK_MS || r->status != INVAR_OK)
+        return r->status != INVAR_OK;
+    r->looked = now;
+    r->status = newest_step(&step, r->out->ledger);
+    if (r->status != INVAR_OK)
+        return true;
+    if (step <= r->step)
+        return false;
+    r->step = step;
+    return r->request->watch(r->request->payload, r->out->ledger);
+}
+
+/* What its end means. A program that leaves no step has not run the recipe, whatever it says. */
+static invar_status judge(running *r, const invar_child_result *result)
+{
+    invar_ran *out = r->out;
+    bool finished = result->end == INVAR_CHILD_EXITED && (result->code == 0 || result->code == 1);
+    int64_t step;
+
+    out->exit_code = result->code + (result->end == INVAR_CHILD_SIGNALLED ? 128 : 0);
+    out->seconds = result->seconds;
+    out->peak_bytes = result->peak_bytes;
+    out->enough = result->end == INVAR_CHILD_WATCHED;
+    out->state = INVAR_RUN_FAILED;
+    if (result->end == INVAR_CHILD_STOPPED) {
+        out->state = INVAR_RUN_STOPPED;
+        return INVAR_OK;
+    }
+    INVAR_TRY(newest_step(&step, out->ledger));
+    if (step >= 0 && (finished || out->enough)) {
+        out->state = INVAR_RUN_DONE;
+        if (r->request->watch && !out->enough)
+            (void)r->request->watch(r->request->payload, out->ledger);
+        return INVAR_OK;
+    }
+    invar_child_tell(out->story, result, r->request->timeout);
+    if (result->end == INVAR_CHILD_EXITED && result->code == 0)
+        (void)snprintf(out->story, sizeof out->story,
+                       "it ended well, but left no ledger with a step");
+    return INVAR_OK;
+}
+
+static invar_status run(running *r, int lock)
+{
+    static const char *const without[] = {INVAR_SLOT_WITHOUT};
+    const size_t n_without = sizeof without / sizeof without[0];
+    const invar_run_request *q = r->request;
+    size_t extra = count_words(q->environment);
+    char log[INVAR_PATH_SIZE];
+    line l = {0};
+    const char **environment = NULL;
+    invar_child_result result;
+    invar_status status = invar_path_join(log, sizeof log, r->out->folder, "run.log");
+
+    if (status == INVAR_OK)
+        status = make_line(&l, r);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&environment, n_without + extra + 1, sizeof *environment,
+                             "a run's environment");
+    if (status == INVAR_OK) {
+        invar_child_request request = {.words = l.words,
+                                       .environment = environment,
+                                       .log = log,
+                                       .lock = lock,
+                                       .timeout = q->timeout,
+                                       .stop = q->stop,
+                                       .watch = q->watch ? watch : NULL,
+                                       .payload = r,
+                                       .grace = RUN_GRACE,
+                                       .same_addresses = q->same_addresses};
+
+        memcpy(environment, without, sizeof without);
+        if (extra)
+            memcpy(environment + n_without, q->environment, extra * sizeof *environment);
+        environment[n_without + extra] = NULL;
+        status = invar_child_run(&result, &request);
+    }
+    if (status == INVAR_OK)
+        status = r->status;
+    if (status == INVAR_OK)
+        status = judge(r, &result);
+    invar_free(environment);
+    invar_free(l.words);
+    invar_free(l.prefix);
+    return status;
+}
+
+/* ---- the cache ------------------------------------------------------------------------------- */
+
+static invar_status make_key(invar_digest *out, const running *r)
+{
+    const invar_run_request *q = r->request;
+    char current[INVAR_PATH_SIZE];
+    invar_hasher hasher;
+
+    if (!getcwd(current, sizeof current))
+        return INVAR_FAIL(INVAR_E_IO, errno, "the current folder cannot be found: %s",
+                          strerror(errno));
+    invar_hasher_init(&hasher);
+    invar_workshop_mix(&hasher, "run");
+    invar_hasher_update(&hasher, &q->binary, sizeof q->binary);
+    invar_workshop_mix(&hasher, r->recipe);
+    invar_workshop_mix(&hasher, current);
+    invar_workshop_mix(&hasher, q->prefix);
+    invar_workshop_mix(&hasher, q->name);
+    invar_hasher_update(&hasher, &q->until, sizeof q->until);
+    invar_workshop_mix(&hasher, q->same_addresses ? "same addresses" : NULL);
+    for (const char *const *word = q->flags; word && *word; word++)
+        invar_workshop_mix(&hasher, *word);
+    invar_workshop_mix(&hasher, NULL);
+    for (const char *const *word = q->environment; word && *word; word++)
+        invar_workshop_mix(&hasher, *word);
+    invar_hasher_final(out, &hasher);
+    return INVAR_OK;
+}
+
+/* Runs in the folder `made`; what came out becomes runs/KEY, unless another was faster. */
+static invar_status run_and_keep(running *r, int lock, const char *made, const char *path)
+{
+    invar_ran *out = r->out;
+    bool lost = false, there = false;
+
+    INVAR_TRY(name_paths(out, made));
+    INVAR_TRY(run(r, lock));
+    if (out->state == INVAR_RUN_STOPPED)
+        return invar_folder_remove(made);
+    if (out->state == INVAR_RUN_DONE)
+        INVAR_TRY(write_outcome(out));
+    INVAR_TRY(invar_workshop_settle(&lost, made, path, r->request->anew));
+    if (lost) {
+        invar_ran theirs = {0};
+        INVAR_TRY(believe(&there, &theirs, path));
+        if (there && out->state == INVAR_RUN_DONE)
+            INVAR_TRY(invar_folder_remove(made));
+        else
+            INVAR_TRY(invar_workshop_settle(&lost, made, path, true));
+    }
+    return name_paths(out, path);
+}
+
+static invar_status take_or_run(running *r, const invar_workshop *workshop, int lock)
+{
+    char path[INVAR_PATH_SIZE], made[INVAR_PATH_SIZE];
+    bool there = false;
+    invar_digest key;
+    invar_status status;
+
+    INVAR_TRY(make_key(&key, r));
+    INVAR_TRY(invar_workshop_path(path, workshop, "runs", &key));
+    if (!r->request->anew)
+        INVAR_TRY(believe(&there, r->out, path));
+    r->out->cached = there;
+    if (there)
+        return INVAR_OK;
+    *r->out = (invar_ran){0};
+    INVAR_TRY(invar_workshop_begin(made, workshop, "runs", &key));
+    status = run_and_keep(r, lock, made, path);
+    if (status == INVAR_OK && r->out->state == INVAR_RUN_FAILED)
+        status = invar_workshop_check_room(workshop);
+    if (status != INVAR_OK)
+        invar_workshop_drop(made);
+    return status;
+}
+
+invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
+                                const invar_run_request *request)
+{
+    running r = {.request = request, .out = out, .step = -1};
+    char *recipe;
+    size_t bytes;
+    invar_status status;
+
+    *out = (invar_ran){0};
+    INVAR_TRY(invar_file_read(&recipe, &bytes, request->recipe, INVAR_RECIPE_MAX_BYTES));
+    r.recipe = recipe;
+    status = take_or_run(&r, workshop, lock);
+    invar_free(recipe);
+    return status;
+}

@@ -1,0 +1,191 @@
+/*
+ * workshop.h - a folder of our own, where revisions are checked out, built and run.
+ *
+ *     FOLDER/
+ *       slots/N/source  the tree of a revision     slots/N/build   its build, kept and incremental
+ *       slots/N/made    what the build in progress will leave in programs/
+ *       slots/N/lock    held by whoever uses the slot and by every child of it
+ *       slots/N/user    who uses it (user.h); still there afterwards: the user was killed
+ *       programs/KEY/   a built program, KEY = hash of tree and build command: PROGRAM,
+ *                       PROGRAM.build (from what), build.log, and `verdict`, written last
+ *       runs/KEY/       a run, KEY = hash of program, recipe and flags: ledger.db, run.log, and
+ *                       `outcome`, written last
+ *       bisects/ID/     the state and the answer of one bisect (state.h)
+ *       experiments/ID/ an A/B experiment (ab.h)
+ *       samples/KEY/    what a run has sampled, for the run of another program (place.h)
+ *
+ * The folder is never inside the user's work tree. Everything is written beside its place, into a
+ * name that ends with the user's and ".tmp", and renamed, so that a kill at any moment leaves
+ * nothing that a later call believes; what dead users left so is removed by the next open. A slot
+ * whose user was killed may still have children at work: taking it ends them, and its source and
+ * build are made from nothing, because a file of theirs may be half written.
+ *
+ * A workshop may be used by several threads and processes at a time; a slot by one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BISECT_WORKSHOP_H
+#define INVAR_BISECT_WORKSHOP_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/status.h"
+#include "bisect/git/repo.h"
+#include "bisect/workshop/child.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_workshop invar_workshop;
+
+/*
+ * `folder` NULL: invar/NAME-HASH below $XDG_CACHE_HOME or $HOME/.cache, for the thing `subject` (a
+ * path: NAME is its last part that is not ".git"). INVAR_E_INVALID: the folder lies inside the
+ * subject (if that is a ".git": what it is of) or the work tree `outside`; NULL: no matter.
+ */
+invar_status invar_workshop_open(invar_workshop **out, const char *folder, const char *subject,
+                                 const char *outside) INVAR_MUST_USE;
+void invar_workshop_close(invar_workshop *workshop); /* NULL is allowed */
+const char *invar_workshop_folder(const invar_workshop *workshop);
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+typedef struct invar_slot {
+    int number;
+    int lock; /* descriptor; for invar_child_request.lock */
+    char folder[INVAR_PATH_SIZE], source[INVAR_PATH_SIZE], build[INVAR_PATH_SIZE];
+} invar_slot;
+
+/* The first slot that nobody uses; made when it is not there. */
+invar_status invar_slot_take(invar_slot *out, invar_workshop *workshop) INVAR_MUST_USE;
+void invar_slot_give(invar_slot *slot);
+
+/* Source and build go, after a child in them was killed: what it wrote may be half done. */
+invar_status invar_slot_clean(const invar_slot *slot) INVAR_MUST_USE;
+
+/*
+ * What no child in a slot inherits, as words of invar_child_request.environment: what names the
+ * user's repository (git sets it for hooks), and what `make` tells its children.
+ */
+#define INVAR_SLOT_WITHOUT                                                                         \
+    "INVAR_*", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX",       \
+        "GIT_OBJECT_DIRECTORY", "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_NAMESPACE", "MAKEFLAGS",  \
+        "MFLAGS", "MAKELEVEL"
+
+/* ---- programs -------------------------------------------------------------------------------- */
+
+/* How a tree becomes a program. Strings are borrowed. */
+typedef struct invar_recipe_of_build {
+    const char *command; /* for sh -c, in the source folder; NULL: that of Invar itself, cmake, or
+                            without a program none: the tree is only checked out */
+    const char *program; /* what it makes, relative to the source folder, or to the build folder
+                            with a leading "@"; NULL: nothing that can be named */
+    double timeout;      /* seconds; 0: none */
+    int64_t threads;     /* for the build; INVAR_JOBS */
+} invar_recipe_of_build;
+
+typedef enum invar_program_state {
+    INVAR_PROGRAM_READY,
+    INVAR_PROGRAM_FAILED, /* the build ended with a failure: `story` */
+    INVAR_PROGRAM_STOPPED /* the user stopped it */
+} invar_program_state;
+
+typedef struct invar_built {
+    invar_program_state state;
+    bool cached;                /* no build was needed */
+    char path[INVAR_PATH_SIZE]; /* of the program; "": none is named */
+    invar_digest binary;        /* of its bytes; zeros without one */
+    double seconds;
+    char log[INVAR_PATH_SIZE];
+    char story[INVAR_CHILD_STORY_SIZE]; /* of a failure */
+} invar_built;
+
+/*
+ * The program of a commit: from the cache, or checked out into the slot and built there. The build
+ * has in its environment INVAR_SOURCE and INVAR_BUILD (folders of the slot), INVAR_COMMIT and
+ * INVAR_JOBS. PROGRAM.build says commit, tree, author and subject, whatever the build wrote.
+ * A program that cannot be named (program NULL) is never cached: it is built in the slot, for a
+ * command that runs there. A failed build is cached, one that timed out or was stopped is not. A
+ * build that fails on top of an older one is made once more from nothing, so that no verdict
+ * depends on what the slot was used for before. Commits with one tree share a program; its
+ * PROGRAM.build names the first of them. INVAR_E_IO: also when the disk is full, which would make
+ * any build fail.
+ */
+invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, invar_slot *slot,
+                                    invar_repo *repo, const char *commit,
+                                    const invar_recipe_of_build *how,
+                                    const volatile sig_atomic_t *stop) INVAR_MUST_USE;
+
+/* The same for the work tree `folder` as it is now (a copy is built, the folder is only read). */
+invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *workshop,
+                                              invar_slot *slot, const char *folder,
+                                              const invar_recipe_of_build *how,
+                                              const volatile sig_atomic_t *stop) INVAR_MUST_USE;
+
+/* The same for a program that is there already: it is copied, so that it stays what it is. */
+invar_status invar_workshop_program_of_file(invar_built *out, invar_workshop *workshop,
+                                            const char *path) INVAR_MUST_USE;
+
+/* ---- runs ------------------------------------------------------------------------------------ */
+
+/* A recipe, run by a program: `PROGRAM train RECIPE --run FOLDER ... FLAGS`. Borrowed. */
+typedef struct invar_run_request {
+    const char *program;
+    invar_digest binary;
+    const char *recipe;             /* file; pinned by the caller */
+    const char *const *flags;       /* further words, ended by NULL; NULL: none */
+    const char *const *environment; /* as invar_child_request; ended by NULL; NULL: ours */
+    const char *prefix;             /* command before PROGRAM, cut at blanks; NULL: none */
+    const char *name;               /* tells apart runs of the same content: "1", "again"; NULL.
+                                       A run that `watch` may cut short needs one that names its
+                                       aim, or others would take it for their own */
+    int64_t until;                  /* --until STEP; -1: to the recipe's end */
+    double timeout;
+    const volatile sig_atomic_t *stop;
+    /*
+     * Called when the ledger has new steps (and at the end); true: it has seen enough, end the run.
+     * `ledger` is open for reading. A run that was ended so is kept as it is. May be NULL.
+     */
+    bool (*watch)(void *payload, const char *ledger_path);
+    void *payload;
+    bool same_addresses;
+    bool anew; /* do not take it from the cache */
+} invar_run_request;
+
+typedef enum invar_ran_state {
+    INVAR_RUN_DONE,   /* to its end, or as far as `watch` wanted */
+    INVAR_RUN_FAILED, /* it crashed, refused the recipe, or took too long: `story` */
+    INVAR_RUN_STOPPED /* the user stopped it */
+} invar_ran_state;
+
+typedef struct invar_ran {
+    invar_ran_state state;
+    bool cached;
+    bool enough;                  /* ended by `watch` */
+    int exit_code;                /* of `train` */
+    char folder[INVAR_PATH_SIZE]; /* with run.log */
+    char ledger[INVAR_PATH_SIZE];
+    double seconds;
+    int64_t peak_bytes;
+    char story[INVAR_CHILD_STORY_SIZE]; /* of a failure */
+} invar_ran;
+
+/*
+ * Runs it, or takes what the same program made of the same recipe, flags, environment and name in
+ * the same current folder before. `train` may end with 0, or with 1 (log-probs differ, which is a
+ * result), and has to leave a ledger with a step. Checkpoints, traces and other files that a recipe
+ * asks for are neither read nor written. Only what is DONE is taken again. `lock` as in
+ * invar_child_request.
+ */
+invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
+                                const invar_run_request *request) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,49 @@
+/*
+ * workshop_internal.h - what the parts of the workshop share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BISECT_WORKSHOP_INTERNAL_H
+#define INVAR_BISECT_WORKSHOP_INTERNAL_H
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "base/status.h"
+#include "bisect/workshop/workshop.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct invar_workshop {
+    char folder[INVAR_PATH_SIZE]; /* absolute, without links */
+};
+
+/* FOLDER/KIND/KEY, KIND being "programs" or "runs". */
+invar_status invar_workshop_path(char out[INVAR_PATH_SIZE], const invar_workshop *workshop,
+                                 const char *kind, const invar_digest *key) INVAR_MUST_USE;
+
+/* A new, empty FOLDER/KIND/KEY.USER-NUMBER.tmp. */
+invar_status invar_workshop_begin(char out[INVAR_PATH_SIZE], const invar_workshop *workshop,
+                                  const char *kind, const invar_digest *key) INVAR_MUST_USE;
+
+/*
+ * Puts the folder `made` in the place of `path`. Without `replace` another that is there stays, and
+ * *lost_out says so.
+ */
+invar_status invar_workshop_settle(bool *lost_out, const char *made, const char *path,
+                                   bool replace) INVAR_MUST_USE;
+
+/* Removes a folder that was begun, after a failure: its record stays. */
+void invar_workshop_drop(const char *made);
+
+/* INVAR_E_IO when the disk is so full that anything may have failed because of that. */
+invar_status invar_workshop_check_room(const invar_workshop *workshop) INVAR_MUST_USE;
+
+/* A text, or none, as part of a key: no two lists of texts give the same bytes. */
+void invar_workshop_mix(invar_hasher *hasher, const char *text);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

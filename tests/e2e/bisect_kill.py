@@ -1,0 +1,292 @@
+#!/usr/bin/env python3
+# bisect_kill.py INVAR FOLDER - invar bisect killed at any moment: it goes on, same answer.
+#
+# A bisect over 60 commits, two trials at a time, is killed with SIGKILL (3 times, 30 with
+# INVAR_TEST_FULL=1), alone, without what it had started: at its start, in a checkout, in a build,
+# in a run, in the confirmation, at moments drawn from a fixed seed. Started again until it ends it
+# must give the answer of a bisect that nobody killed, repeat only what was at work, leave no
+# process behind, and never touch the repository. Then: SIGINT and SIGTERM, and a state file that
+# is torn at any byte or overwritten.
+# SPDX-License-Identifier: Apache-2.0
+"""Bisects that end before their time."""
+import glob
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import bisect_case
+import bisect_repo
+
+COMMITS, CULPRIT, JOBS = 60, 41, 2
+FULL = bool(os.environ.get("INVAR_TEST_FULL"))
+
+# What a trial starts must end with it, whether it is waited for or not.
+BUILD = 'echo "build $INVAR_COMMIT" >>"{diary}"; sleep {brief}; cp value made'
+TRIAL = ('echo "begin $INVAR_COMMIT" >>"{diary}"; (sleep 300 & sleep 300) & setsid sleep 300 & '
+         'sleep {pause}; echo "end $INVAR_COMMIT" >>"{diary}"; test "$(cat made)" = good')
+# The program of a recipe is a script of the tree, which keeps the diary, too.
+SCRIPT = ('echo "build $INVAR_COMMIT" >>"{diary}"; sed "s|DIARY|{diary}|" invar.sh '
+          '>"$INVAR_BUILD/invar" && chmod +x "$INVAR_BUILD/invar"')
+RECIPE = ["recipes/moe.ini", "--threads", "1"]
+
+
+class Bisect:
+    """One bisect: its command, and the diary that its trials write."""
+
+    def __init__(self, case, name, repo, ids, pause="0.1", trial=None):
+        self.case, self.diary = case, case.path(name + ".diary")
+        self.work = case.path(name)
+        words = {"diary": self.diary, "pause": pause, "brief": float(pause) / 2}
+        self.words = ["bisect", "--good", ids[0], "--bad", ids[-1], "--repo", repo,
+                      *(trial or ["--run", TRIAL.format(**words)]),
+                      "--build", (SCRIPT if trial else BUILD).format(**words),
+                      "--jobs", str(JOBS), "--work", self.work]
+        self.forget()
+
+    def forget(self):
+        shutil.rmtree(self.work, ignore_errors=True)
+        with open(self.diary, "wb"):
+            pass
+
+    def entries(self, word):
+        with open(self.diary, encoding="ascii") as file:
+            return [line.split()[1] for line in file if line.startswith(word)]
+
+    def repeats(self):
+        """Trials begun of a commit that had been begun before."""
+        begun = self.entries("begin ")
+        return len(begun) - len(set(begun))
+
+    def start(self):
+        return subprocess.Popen([self.case.invar, *self.words, "--json"], env=self.case.env,
+                                stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, start_new_session=True)
+
+
+def checking_out(bisect):
+    return any(os.listdir(f) for f in glob.glob(os.path.join(bisect.work, "slots", "*", "source")))
+
+
+def confirming(bisect):
+    """A trial has begun of a commit whose trial had ended."""
+    ended = set()
+    with open(bisect.diary, encoding="ascii") as file:
+        for line in file:
+            word, commit = line.split()
+            if word == "begin" and commit in ended:
+                return True
+            if word == "end":
+                ended.add(commit)
+    return False
+
+
+def more(word):
+    """True once there is a further entry of the diary."""
+    def look(bisect):
+        return len(bisect.entries(word)) > look.before
+    look.word = word
+    return look
+
+
+MOMENTS = {"start": lambda b: True, "checkout": checking_out, "build": more("build "),
+           "run": more("begin "), "end of a run": more("end "), "confirmation": confirming}
+
+
+def kill_at(bisect, moment, delay):
+    """Kills it `delay` seconds after the moment; false: it had ended before."""
+    look = MOMENTS.get(moment, MOMENTS["start"])
+    if hasattr(look, "word"):
+        look.before = len(bisect.entries(look.word))
+    process = bisect.start()
+    while process.poll() is None and not look(bisect):
+        time.sleep(0.001)
+    try:
+        process.wait(timeout=delay)
+    except subprocess.TimeoutExpired:
+        process.kill()  # it alone: what it has started is not told
+        process.communicate()
+        return True
+    process.communicate()
+    return False
+
+
+def without_paths(value):
+    if isinstance(value, dict):
+        return {k: without_paths(v) for k, v in value.items() if not k.startswith("ledger_")}
+    return value
+
+
+def what_it_says(answer):
+    """The part of an answer that a kill may not change."""
+    return {key: without_paths(answer.get(key)) for key in
+            ("verdict", "culprit", "range", "confirmed", "third", "suspects", "place",
+             "first_parted")}
+
+
+def plan(kills, seconds, moments):
+    """(moment, delay): each kind of moment in turn; in the full test every other is any time."""
+    chance = random.Random(5)
+    for i in range(kills):
+        if FULL and i % 2:
+            yield "any time", chance.uniform(0, seconds / 2)
+        else:
+            yield moments[(i // 2 if FULL else i) % len(moments)], chance.uniform(0, 0.06)
+
+
+def check_kills(case, what, repo, culprit, kills, moments, make):
+    """`make(name)` is the bisect: once to its end, once with kills at some moments."""
+    picture = case.watch(repo)
+    whole = make(f"{what}-whole")
+    begin = time.monotonic()
+    expected = case.finds(culprit, *whole.words)
+    seconds = time.monotonic() - begin
+    case.nobody_left(f"{what}: a bisect that nobody killed")
+    allowed = whole.repeats()
+    case.expect(expected.get("confirmed") and allowed > 0, f"{what}: it was not confirmed")
+
+    killed = make(f"{what}-killed")
+    hits = ends = lives = 0
+    for moment, delay in plan(kills, seconds, moments):
+        while not kill_at(killed, moment, delay):
+            # it was at its end: from the start again
+            check_end(case, killed, expected, allowed + lives * JOBS)
+            killed.forget()
+            ends, lives = ends + 1, 0
+            if ends > 3 * kills:
+                sys.exit(f"{what}: the kills come too late: {moment}")
+        hits, lives = hits + 1, lives + 1
+        case.unchanged(picture, f"{what}: after kill {hits} ({moment})")
+    check_end(case, killed, expected, allowed + lives * JOBS)
+    case.unchanged(picture, f"{what}: at the end")
+
+
+def check_end(case, bisect, expected, repeats):
+    culprit = expected["culprit"]["commit"]
+    answer = case.finds(culprit, *bisect.words)
+    case.expect(what_it_says(answer) == what_it_says(expected), "after kills another answer:",
+                what_it_says(answer), what_it_says(expected))
+    case.expect(bisect.repeats() <= repeats, f"{bisect.repeats()} trials repeated, "
+                f"{repeats} are allowed:", bisect.entries("begin "))
+    case.nobody_left("after kills")
+    before = len(bisect.entries("begin "))
+    case.finds(culprit, *bisect.words)
+    case.expect(len(bisect.entries("begin ")) == before, "a bisect that has its answer ran again")
+
+
+def check_signals(case, repo, ids, picture):
+    """Stopped in order: code 2, how to go on, nobody left; then the same command goes on."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        bisect = Bisect(case, f"signal-{number}", repo, ids, pause="0.2")
+        process = bisect.start()
+        while process.poll() is None and len(bisect.entries("begin ")) < 3:
+            time.sleep(0.005)
+        sent = time.monotonic()
+        os.killpg(process.pid, number)  # as a terminal does
+        out, err = (text.decode() for text in process.communicate(timeout=60))
+        said = bisect_case.complaints(err)
+        what = signal.Signals(number).name
+        case.expect(process.returncode == 2 and time.monotonic() - sent < 10,
+                    f"{what}: exit code {process.returncode}", out, err)
+        case.expect(any("again" in line or "goes on" in line or "continue" in line
+                        for line in said + out.split("\n")), f"{what}: how to go on?", out, err)
+        case.nobody_left(what)
+        case.unchanged(picture, what)
+        before, ended = len(bisect.entries("begin ")), set(bisect.entries("end "))
+        case.finds(ids[CULPRIT], *bisect.words)
+        again = [c for c in bisect.entries("begin ")[before:] if c in ended]
+        case.expect(len(again) <= 4, f"{what}: tested again: {again}")
+        case.nobody_left(what)
+
+
+def state_files(bisect):
+    return glob.glob(os.path.join(bisect.work, "bisects", "*", "state"))
+
+
+def check_torn(case, repo, ids):
+    """The state file cut at any length: what it still says is used, the answer is the same."""
+    bisect = Bisect(case, "torn", repo, ids, pause="0")
+    expected = what_it_says(case.finds(ids[CULPRIT], *bisect.words))
+    files = state_files(bisect)
+    case.expect(len(files) == 1, f"the state: {files}")
+    if not files:
+        return 0
+    with open(files[0], "rb") as file:
+        whole = file.read()
+    head = whole.find(b"\n\n") + 2  # what was asked; then come the trials
+    chance = random.Random(6)
+    lengths = {0, 1, head - 1, head, head + 1, len(whole) - 1}
+    while len(lengths) < min(40 if FULL else 8, len(whole)):
+        lengths.add(chance.randrange(len(whole)))
+    for length in sorted(lengths):
+        with open(files[0], "wb") as file:
+            file.write(whole[:length])
+        answer = case.finds(ids[CULPRIT], *bisect.words)
+        case.expect(what_it_says(answer) == expected, f"state of {length} bytes: {answer}")
+    case.nobody_left("torn states")
+    return len(lengths)
+
+
+def check_garbage(case, repo, ids):
+    """A state file that is none: said, and `reset` helps."""
+    chance = random.Random(7)
+    for name, content in (("text", b"nothing of the kind\n" * 9), ("bytes", chance.randbytes(4096)),
+                          ("zeros", bytes(4096)), ("line", b"x" * (1 << 20) + b"\n"))[FULL - 2:]:
+        bisect = Bisect(case, "garbage-" + name, repo, ids, pause="0")
+        case.finds(ids[CULPRIT], *bisect.words)
+        for path in state_files(bisect):
+            with open(path, "wb") as file:
+                file.write(content)
+        case.refuses(2, ["reset"], *bisect.words)
+        place = ["--repo", repo, "--work", bisect.work]
+        rc, out, err = case.call("bisect", "reset", *place)
+        case.expect(rc == 0, f"{name}: reset: exit code {rc}", out, err)
+        case.finds(ids[CULPRIT], *bisect.words)
+
+
+def history():
+    """With enough files that a kill can fall into a checkout."""
+    result = bisect_repo.History()
+    last = result.add([], value="good")
+    for number in range(1, COMMITS + 1):
+        files = {f"data/{n % 20}/{n}": f"{n} of {number}\n" * 50
+                 for n in range(400 if number % 7 == 1 else 0)}
+        last = result.add([last], value="bad" if number >= CULPRIT else "good", files=files)
+    return result
+
+
+def programs(case):
+    """Each commit has a program of its own; one of them changes the learning rate."""
+    result = bisect_repo.History()
+    last = []
+    for number in range(12):
+        rate = "--lr 0.004" if number >= 5 else ""
+        text = f'#!/bin/sh\necho "begin {number}" >>"DIARY"\nexec "{case.invar}" "$@" {rate}'
+        last = [result.add(last, files={"invar.sh": text})]
+    return result
+
+
+def main():
+    case = bisect_case.Case(sys.argv[1], sys.argv[2])
+    repo = case.path("user")
+    ids = history().write(repo)
+    picture = case.watch(repo)
+    moments = list(MOMENTS) if FULL else ["checkout", "run", "confirmation"]
+    check_kills(case, "command", repo, ids[CULPRIT], 30 if FULL else 3, moments,
+                lambda name: Bisect(case, name, repo, ids))
+    trees = case.path("programs")
+    made = programs(case).write(trees)
+    check_kills(case, "recipe", trees, made[5], 12 if FULL else 2, ["run", "build"],
+                lambda name: Bisect(case, name, trees, made, trial=RECIPE))
+    check_signals(case, repo, ids, picture)
+    torn = check_torn(case, repo, ids)
+    check_garbage(case, repo, ids)
+    case.unchanged(picture, "after all of it")
+    print(f"{torn} torn states")
+    return case.end()
+
+
+sys.exit(main())

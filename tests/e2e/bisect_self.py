@@ -1,0 +1,197 @@
+#!/usr/bin/env python3
+# bisect_self.py INVAR FOLDER - a numerics change in a kernel, found in this repository's history.
+#
+# On a clone of the repository that we are in, a branch of 40 commits on top of HEAD: documentation,
+# comments, messages, tests, a commit that does not compile, and somewhere REDUCE folds its lanes in
+# another order. `invar bisect` must find that commit by itself, in at most one trial more than git
+# would need, build and run only what it has to, and name the op; then, 8 commits and a change of
+# AdamW later, `--all-changes` must list both. The clone stays as it is, byte for byte.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import bisect_repo  # noqa: E402
+from bisect_repo import git  # noqa: E402
+
+INVAR, FOLDER = os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2])
+REPO, WORK = os.path.join(FOLDER, "repo"), os.path.join(FOLDER, "work")
+RECIPE = "recipes/quickstart.ini"  # FP32: no rounding hides a sum's last bit
+UNTIL = 3
+COMMITS, BROKEN = 40, 20  # the one that does not compile is where a search of 40 begins
+
+REDUCE = "kernels-deterministic/math/reduce.h"
+FOLD = ("lane[j] += lane[j + half];", "lane[j] += lane[2 * half - 1 - j];")
+ADAMW = "kernels-deterministic/cpu/optimizer.c"
+STEP = ("master[i] = invar_fmaf(-lr, invar_fmaf(decay, master[i], update), master[i]);",
+        "master[i] -= lr * invar_fmaf(decay, master[i], update);")
+# A forward begins with the embedding, which sums nothing; what follows is the norm of layer 0, the
+# first REDUCE of a step that is recorded. AdamW sums nothing: all up to the weights stays equal.
+PLACES = {REDUCE: {"step": 0, "phase": "forward", "layer": 0, "op": "rmsnorm.fwd", "kind": "act",
+                   "dtype": "f32"},
+          ADAMW: {"step": 0, "phase": "optimizer", "op": "adamw", "kind": "param"}}
+VERDICT = f"""\
+# verdict.sh - what a tree is, by its text: for git
+echo >> "$COUNT"
+grep -q '^#error' base/alloc.c && exit 125
+grep -qF '{FOLD[0]}' {REDUCE}
+"""
+failures = []
+
+
+def expect(holds, what):
+    if not holds:
+        failures.append(what)
+
+
+def rewrite(path, change):
+    with open(os.path.join(REPO, path), encoding="utf-8") as file:
+        text = file.read()
+    made = change(text)
+    if made == text:
+        sys.exit(f"{path} has not the line that this test changes: choose another")
+    with open(os.path.join(REPO, path), "w", encoding="utf-8") as file:
+        file.write(made)
+
+
+def commit(subject):
+    git(REPO, "commit", "-qam", subject)
+    return git(REPO, "rev-parse", "HEAD")
+
+
+def noise(chance, number):
+    """A commit that changes no bit."""
+    note = f"{number} of {COMMITS}"
+    kind = chance.randrange(6)
+    if kind < 3:
+        rewrite("README.md", lambda text: f"{text}\nNote {note}.\n")
+        return commit(f"docs: note {note}")
+    if kind == 3:
+        path = chance.choice(["kernels-deterministic/cpu/rmsnorm.c", "base/file.c", REDUCE])
+        # at the end, so that no number of a line moves
+        rewrite(path, lambda text: f"{text}/* {note} */\n")
+        return commit(f"comment {note}")
+    if kind == 4:
+        rewrite("cli/train.c", lambda text: re.sub('"the whole loop[^"]*"',
+                                                   f'"the whole loop, {note}"', text))
+        return commit(f"cli: another word, {note}")
+    rewrite("tests/support.c", lambda text: f"{text}/* {note} */\n")
+    return commit(f"tests: {note}")
+
+
+def make_branch(chance):
+    """The commits by number, 0 is HEAD; which one changes the order of REDUCE."""
+    planted = chance.choice([n for n in range(3, COMMITS - 2) if abs(n - BROKEN) > 2])
+    ids = [git(REPO, "rev-parse", "HEAD")]
+    for number in range(1, COMMITS + 1):
+        if number == planted:
+            rewrite(REDUCE, lambda text: text.replace(*FOLD))
+            ids.append(commit("kernels: REDUCE folds its lanes from the outside"))
+        elif number == BROKEN:
+            rewrite("base/alloc.c", lambda text: f"{text}#error\n")
+            ids.append(commit("base: half an edit"))
+        elif number == BROKEN + 1:
+            rewrite("base/alloc.c", lambda text: text.replace("#error\n", ""))
+            ids.append(commit("base: the other half"))
+        else:
+            ids.append(noise(chance, number))
+    return ids, planted
+
+
+def bisect(*words):
+    """The answer of invar bisect; the clone must be as before."""
+    before, begin = bisect_repo.fingerprint(REPO), time.monotonic()
+    command = [INVAR, "bisect", "--repo", REPO, "--work", WORK, "--json", "--until", str(UNTIL),
+               *words, os.path.abspath(RECIPE)]
+    done = subprocess.run(command, capture_output=True, text=True, env=bisect_repo.environment(),
+                          check=False)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    answer = json.loads(done.stdout)
+    changed = bisect_repo.changed(before, bisect_repo.fingerprint(REPO))
+    expect(not changed, f"the clone changed: {changed[:5]}")
+    print(f"{answer['verdict']}: {time.monotonic() - begin:.0f} s, {len(answer['trials'])} trials, "
+          f"cost {answer['cost']}")
+    return answer
+
+
+def check_place(place, path):
+    for name, wanted in PLACES[path].items():
+        expect(place[name] == wanted, f"{path}: {name} is {place[name]}, not {wanted}")
+    expect(place["fine"], f"{path}: the place is not from runs with every point")
+    print(f"  {place['point']} of step {place['step']}: {place['op']}")
+
+
+def git_trials(good, bad):
+    """How many trials git bisect run needs, on another clone."""
+    other, script = os.path.join(FOLDER, "other"), os.path.join(FOLDER, "verdict.sh")
+    count = os.path.join(FOLDER, "count")
+    git(FOLDER, "clone", "-q", REPO, other)
+    with open(script, "w", encoding="ascii") as file:
+        file.write(VERDICT)
+    git(other, "bisect", "start", bad, good)
+    done = subprocess.run(["git", "bisect", "run", "sh", script], cwd=other, capture_output=True,
+                          text=True, env=bisect_repo.environment(COUNT=count), check=False)
+    found = re.search(r"^([0-9a-f]{40}) is the first bad commit", done.stdout, re.MULTILINE)
+    with open(count, encoding="ascii") as file:
+        return found[1], len(file.readlines())
+
+
+def find_one(ids, planted):
+    answer = bisect("--good", ids[0], "--bad", ids[-1])
+    found = answer["culprit"]
+    expect(answer["verdict"] == "found" and answer["confirmed"], f"verdict {answer['verdict']}")
+    expect(found["commit"] == ids[planted], f"{found['commit']}, planted was {ids[planted]}")
+    expect([file["path"] for file in found["files"]] == [REDUCE], f"files {found['files']}")
+    check_place(answer["place"], REDUCE)
+    verdicts = {trial["commit"]: trial["verdict"] for trial in answer["trials"]}
+    expect(verdicts.get(ids[BROKEN]) == "skip", "what does not compile was not skipped")
+    same, trials = git_trials(ids[0], ids[-1])
+    expect(same == found["commit"], f"{found['commit']}, but git: {same}")
+    expect(answer["search_trials"] <= trials + 1, f"{answer['search_trials']} trials, git {trials}")
+    searched = [trial for trial in answer["trials"] if trial["role"] != "again"]
+    spared = [trial for trial in searched if trial["via"] in ("program", "tree")]
+    expect(spared, "every trial was run: nothing was known from an equal program or tree")
+    print(f"  {answer['search_trials']} trials of the search, git {trials}; without a run: "
+          f"{len(spared)} of {len(searched)}")
+
+
+def find_all(chance, ids, planted):
+    for number in range(COMMITS + 1, COMMITS + 9):
+        if number == COMMITS + 4:
+            rewrite(ADAMW, lambda text: text.replace(*STEP))
+            ids.append(commit("kernels: AdamW rounds its step"))
+        else:
+            ids.append(noise(chance, number))
+    answer = bisect("--good", ids[0], "--bad", ids[-1], "--all-changes")
+    found = [change["commit"] for change in answer["changes"]]
+    wanted = [ids[planted], ids[COMMITS + 4]]
+    expect(found == wanted, f"changes {found}, planted were {wanted}")
+    for change, path in zip(answer["changes"], (REDUCE, ADAMW)):
+        check_place(change["place"], path)
+
+
+def main():
+    if subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, check=False).returncode:
+        print("not a git repository: nothing to clone")
+        return 77
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    os.makedirs(FOLDER)
+    git(FOLDER, "clone", "-q", os.getcwd(), REPO)
+    git(REPO, "checkout", "-q", "-B", "planted")
+    chance = random.Random(40)
+    ids, planted = make_branch(chance)
+    find_one(ids, planted)
+    find_all(chance, ids, planted)
+    for failure in failures:
+        print(failure, file=sys.stderr)
+    return 1 if failures else 0
+
+
+sys.exit(main())

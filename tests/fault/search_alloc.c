@@ -1,0 +1,51 @@
+/*
+ * search_alloc.c - the search among commits when memory runs out at any of its allocations.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/fault/faulty.h"
+#include "tests/unit/bisect/graph.h"
+
+static graph g;
+
+/* Skips, notes ahead of their turn, several at a time, suspects. */
+static invar_status use(invar_search *search)
+{
+    invar_search_next next;
+    int32_t *suspects, count;
+
+    INVAR_TRY(invar_search_mark(search, 15, INVAR_MARK_SKIP));
+    INVAR_TRY(invar_search_note(search, 2, INVAR_MARK_GOOD));
+    INVAR_TRY(invar_search_ask(&next, search, 8));
+    INVAR_TRY(invar_search_note(search, next.commits[0], INVAR_MARK_BAD));
+    INVAR_TRY(invar_search_suspects(&suspects, &count, search));
+    invar_free(suspects);
+    return INVAR_OK;
+}
+
+static invar_status scenario(void)
+{
+    invar_search *search;
+    invar_status status;
+
+    INVAR_TRY(invar_search_new(&search, &g.history));
+    status = use(search);
+    invar_search_free(search);
+    return status;
+}
+
+static void test_search_alloc__every_allocation_may_fail(void **state)
+{
+    (void)state;
+    graph_line(&g, 31);
+    fail_each_allocation(scenario);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_search_alloc__every_allocation_may_fail),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,303 @@
+/*
+ * ci.c - cases, what becomes of pending goldens, chaos, and how services are told.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/ci/ci.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "bisect/ci/ci_internal.h"
+#include "bisect/view/ci.h"
+#include "tests/ledger.h"
+#include "tests/support.h"
+
+static char folder[256];
+
+static int setup(void **state)
+{
+    (void)state;
+    (void)snprintf(folder, sizeof folder, "%s/ci.%ld", INVAR_TEST_WORK, (long)getpid());
+    return invar_folder_make(folder) != INVAR_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    return invar_folder_remove(folder) != INVAR_OK;
+}
+
+static void touch(const char *name)
+{
+    char path[300];
+
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    assert_ok(invar_file_write(path, "", 0));
+}
+
+/* ---- cases ----------------------------------------------------------------------------------- */
+
+static void test_ci_cases__a_word_is_a_name_or_a_path(void **state)
+{
+    invar_ci_case c;
+
+    (void)state;
+    assert_ok(invar_ci_case_of(&c, "recipes", "moe"));
+    assert_string_equal(c.recipe, "recipes/moe.ini");
+    assert_string_equal(c.new_points, "recipes/moe.points.new");
+    assert_ok(invar_ci_case_of(&c, "recipes", "x/y/moe.ini"));
+    assert_string_equal(c.golden, "x/y/moe.golden");
+    assert_string_equal(c.name, "moe");
+    assert_ok(invar_ci_case_of(&c, "recipes", "moe.ini"));
+    assert_string_equal(c.golden, "moe.golden");
+    assert_ok(invar_ci_case_of(&c, "recipes", "/moe.ini"));
+    assert_string_equal(c.golden, "/moe.golden");
+    assert_fails(invar_ci_case_of(&c, "recipes", "x/moe"), INVAR_E_INVALID, "no recipe");
+    assert_fails(invar_ci_case_of(&c, "recipes", ""), INVAR_E_INVALID, "no name");
+    assert_fails(invar_ci_case_of(&c, "recipes", ".ini/"), INVAR_E_INVALID, "no recipe");
+}
+
+static void test_ci_cases__of_a_folder(void **state)
+{
+    static const char *const files[] = {"z.ini",     "b.golden",    "a.ini",      "a.golden",
+                                        "a.points",  "c.points",    "b.ini.orig", ".hidden.ini",
+                                        "notes.txt", "d.golden.new"};
+    static const char *const expected[] = {"a", "b", "d", "z"};
+    invar_ci_case *cases;
+    size_t count;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        touch(files[i]);
+    assert_ok(invar_ci_cases(&cases, &count, folder));
+    assert_int_equal(count, 4);
+    for (size_t i = 0; i < count; i++)
+        assert_string_equal(cases[i].name, expected[i]);
+    assert_true(invar_ci_pending(&cases[2]) && !invar_ci_pending(&cases[0]));
+    invar_free(cases);
+    assert_fails(invar_ci_cases(&cases, &count, "/nowhere/at/all"), INVAR_E_NOTFOUND, "--cases");
+}
+
+/* ---- pending --------------------------------------------------------------------------------- */
+
+/* The golden of a run and its points at these paths. */
+static void write_run(const char *golden, const char *points, const invar_test_ledger *spec)
+{
+    invar_ledger_summary run;
+    invar_ledger *ledger;
+    invar_ci_side side = {0};
+    char path[300];
+
+    (void)snprintf(path, sizeof path, "%s/ledger.db", folder);
+    assert_ok(invar_test_ledger_write(path, spec));
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    assert_ok(invar_ledger_find(&run, ledger, NULL));
+    assert_ok(invar_golden_of_run(&side.golden, ledger, run.run, "a test"));
+    assert_ok(invar_golden_points_of_run(&side.points, ledger, run.run));
+    assert_ok(invar_golden_write(golden, side.golden));
+    assert_ok(invar_golden_points_write(points, side.points));
+    invar_ci_side_free(&side);
+    invar_ledger_close(ledger);
+}
+
+static const invar_test_ledger healthy = {.steps = 9},
+                               changed = {
+                                   .steps = 9,
+                                   .faults = {{INVAR_TEST_DIVERGES, 4, "layer.1.mlp.out", 0, 0.0}}};
+
+static size_t history(const invar_ci_case *item)
+{
+    invar_golden *golden;
+    size_t count;
+
+    assert_ok(invar_golden_read(&golden, item->golden));
+    count = golden->n_accepted;
+    invar_golden_free(golden);
+    return count;
+}
+
+static void test_ci_pending__reviewed_and_accepted(void **state)
+{
+    invar_ci_result result;
+    invar_ci_case c;
+
+    (void)state;
+    assert_ok(invar_ci_case_of(&c, folder, "p"));
+    write_run(c.golden, c.points, &healthy);
+    assert_fails(invar_ci_review(&result, &c), INVAR_E_NOTFOUND, "nothing is pending");
+    assert_fails(invar_ci_accept(&c, "why"), INVAR_E_NOTFOUND, "nothing is pending");
+    assert_fails(invar_ci_reject(&c), INVAR_E_NOTFOUND, "nothing is pending");
+    write_run(c.new_golden, c.new_points, &changed);
+    assert_ok(invar_ci_review(&result, &c));
+    assert_int_equal(result.verdict, INVAR_CI_CHANGED);
+    assert_true(result.first == 4 && result.place.known && result.same_identity);
+    assert_string_equal(result.place.point, "layer.1.mlp.out");
+    assert_fails(invar_ci_accept(&c, "  "), INVAR_E_INVALID, "reason");
+    assert_fails(invar_ci_accept(&c, "a\tb"), INVAR_E_INVALID, "one line");
+    assert_ok(invar_ci_accept(&c, "why"));
+    assert_false(invar_ci_pending(&c));
+    assert_int_equal(history(&c), 1);
+}
+
+/* Killed between its parts, accept is called again: one line of history, and the files fit. */
+static void test_ci_pending__accept_goes_on_after_a_kill(void **state)
+{
+    invar_ci_case c;
+    invar_ci_side side;
+
+    (void)state;
+    assert_ok(invar_ci_case_of(&c, folder, "k"));
+    write_run(c.golden, c.points, &healthy);
+    write_run(c.new_golden, c.new_points, &changed);
+    // after the points
+    assert_int_equal(rename(c.new_points, c.points), 0);
+    assert_ok(invar_ci_side_read(&side, c.golden));
+    assert_null(side.points);
+    invar_ci_side_free(&side);
+    assert_ok(invar_ci_accept(&c, "why"));
+    assert_int_equal(history(&c), 1);
+    // after the golden
+    write_run(c.new_golden, c.new_points, &changed);
+    assert_int_equal(rename(c.new_points, c.points), 0);
+    assert_ok(invar_ci_accept(&c, "why"));
+    assert_int_equal(history(&c), 1);
+    assert_ok(invar_ci_side_read(&side, c.golden));
+    assert_non_null(side.points);
+    invar_ci_side_free(&side);
+    assert_false(invar_ci_pending(&c));
+}
+
+/* ---- chaos ----------------------------------------------------------------------------------- */
+
+static void test_ci_chaos__is_drawn_and_never_the_same_twice(void **state)
+{
+    static const invar_chaos_locales locales = {
+        {"C", "tr_TR.utf8", "ca_ES.utf8@with-a-name-of-39-characters"}, 3};
+    static invar_chaos drawn, again;
+    static invar_chaos_run a, b;
+    char seen[64][INVAR_CI_STORY];
+
+    (void)state;
+    for (int i = 0; i < 64; i++) {
+        invar_chaos_draw(&drawn, &locales, 7, "moe", i);
+        invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
+        invar_chaos_draw(&again, &locales, 7, "moe", i);
+        invar_chaos_compose(&b, &again, INVAR_CHAOS_ALL);
+        assert_string_equal(a.told, b.told);
+        assert_string_equal(a.flags[0], b.flags[0]);
+        assert_non_null(strstr(a.told, "threads "));
+        assert_non_null(strstr(a.told, "LC_ALL="));
+        assert_true(strlen(a.told) + 1 < sizeof a.told); // all of it was said
+        memcpy(seen[i], a.told, sizeof seen[i]);
+        for (int k = 0; k < i; k++)
+            assert_string_not_equal(seen[i], seen[k]);
+    }
+    invar_chaos_draw(&drawn, &locales, 8, "moe", 0);
+    invar_chaos_compose(&a, &drawn, INVAR_CHAOS_ALL);
+    assert_string_not_equal(a.told, seen[0]);
+    // one alone, with what it needs
+    invar_chaos_compose(&a, &drawn, 1);
+    assert_string_equal(a.told, drawn.items[1].told);
+    assert_true(strncmp(a.flags[1], "--use-dynamic-batch-size=", 25) == 0);
+    assert_true(!a.flags[2] && !a.environment[0] && !a.prefix && !a.same_addresses);
+}
+
+static void test_ci_chaos__finds_locales(void **state)
+{
+    static invar_chaos_locales locales;
+
+    (void)state;
+    assert_ok(invar_chaos_look(&locales, folder));
+    for (size_t i = 0; i < locales.count; i++)
+        assert_true(strlen(locales.names[i]) > 0);
+}
+
+/* ---- services -------------------------------------------------------------------------------- */
+
+/* Every byte but NUL where a text can be. */
+static invar_ci_result hostile(const invar_ci_case *item, char *headline, size_t size)
+{
+    invar_ci_result r = {.item = item,
+                         .verdict = INVAR_CI_CHANGED,
+                         .first = 3,
+                         .line = 17,
+                         .compared = 5,
+                         .steps = 5,
+                         .place = {.known = true, .step = 3, .layer = -1}};
+
+    for (size_t i = 0; i + 1 < size && i < 255; i++)
+        headline[i] = (char)(i + 1);
+    memcpy(r.headline, headline, 256);
+    memcpy(r.story, headline, 256);
+    memcpy(r.varied, headline, 256);
+    memcpy(r.place.point, headline, 256);
+    return r;
+}
+
+static char *printed(void (*print)(FILE *out, const invar_ci_result *results, size_t count),
+                     const invar_ci_result *results, size_t count)
+{
+    static char text[1 << 18];
+    FILE *stream = fmemopen(text, sizeof text, "w");
+
+    memset(text, 0, sizeof text);
+    assert_non_null(stream);
+    print(stream, results, count);
+    assert_int_equal(fclose(stream), 0);
+    return text;
+}
+
+static void test_ci_view__is_safe_for_any_bytes(void **state)
+{
+    static invar_ci_case item;
+    static char bytes[256];
+    invar_ci_result r[12];
+    int lines = 0;
+    json_t *json;
+
+    (void)state;
+    r[0] = hostile(&item, bytes, sizeof bytes);
+    memcpy(item.name, bytes, sizeof item.name);
+    memcpy(item.golden, bytes, sizeof bytes);
+    for (int i = 1; i < 12; i++)
+        r[i] = r[0];
+    // XML: no control character, no quote inside a value, each & begins a number
+    for (const char *at = printed(invar_ci_junit, r, 1); *at; at++) {
+        assert_true(*at == '\n' || (unsigned char)*at >= 0x20);
+        if (*at == '&')
+            assert_true(at[1] == '#' && strspn(at + 2, "0123456789") > 0);
+    }
+    // one line each, and ten of them
+    for (const char *at = printed(invar_ci_annotations, r, 12); *at; at++) {
+        if (*at == '%')
+            assert_true(strspn(at + 1, "0123456789ABCDEF") >= 2);
+        lines += *at == '\n';
+        assert_true(*at == '\n' || (unsigned char)*at >= 0x20);
+    }
+    assert_int_equal(lines, 10);
+    assert_non_null(strstr(printed(invar_ci_markdown, r, 1), "| changed |"));
+    json = invar_ci_json(r, 12);
+    assert_non_null(json);
+    assert_int_equal(json_array_size(json), 12);
+    json_decref(json);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ci_cases__a_word_is_a_name_or_a_path),
+        cmocka_unit_test(test_ci_cases__of_a_folder),
+        cmocka_unit_test(test_ci_pending__reviewed_and_accepted),
+        cmocka_unit_test(test_ci_pending__accept_goes_on_after_a_kill),
+        cmocka_unit_test(test_ci_chaos__is_drawn_and_never_the_same_twice),
+        cmocka_unit_test(test_ci_chaos__finds_locales),
+        cmocka_unit_test(test_ci_view__is_safe_for_any_bytes),
+    };
+
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

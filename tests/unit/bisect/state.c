@@ -1,0 +1,325 @@
+/*
+ * state.c - tests of the state of a bisect: it survives a cut at any byte, and refuses nonsense.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/state/state.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "tests/support.h"
+
+#define GOOD "1111111111111111111111111111111111111111"
+#define BAD "2222222222222222222222222222222222222222"
+#define TREE "3333333333333333333333333333333333333333"
+
+static char work[400] = INVAR_TEST_WORK "/state-XXXXXX";
+
+static int set_up(void **state)
+{
+    (void)state;
+    assert_non_null(mkdtemp(work));
+    return 0;
+}
+
+static const char *folder_named(const char *name)
+{
+    static char path[512];
+
+    (void)snprintf(path, sizeof path, "%s/%s", work, name);
+    return path;
+}
+
+static const char *const paths[] = {"engine", "a b", "c\\d\ne", NULL};
+static const char *const flags[] = {"--lr", "1e-3", "", NULL};
+
+static invar_bisect_case a_case(void)
+{
+    return (invar_bisect_case){.repo = "/tmp/a repository\\with\nodd names/.git",
+                               .good = GOOD,
+                               .bad = BAD,
+                               .first_parent = true,
+                               .paths = paths,
+                               .question = {.kind = INVAR_QUESTION_CHAIN, .until = 9, .layer = -1},
+                               .recipe = "recipes/moe.ini",
+                               .recipe_text = "[model]\n\nseed = 1\n",
+                               .flags = flags,
+                               .timeout = 12.5};
+}
+
+static invar_state_trial a_trial(int number)
+{
+    invar_state_trial t = {.tree = TREE, .attempt = number % 2};
+
+    (void)snprintf(t.trial.commit, sizeof t.trial.commit, "%040d", number / 2);
+    t.trial.role = number ? "search" : "good end";
+    t.trial.verdict = number % 3 == 2 ? "skip" : "good";
+    t.trial.via = "ran";
+    t.trial.parted = number - 1;
+    t.trial.exit_code = number;
+    t.trial.build_s = 0.25 * number;
+    if (number % 3 != 2)
+        (void)snprintf(t.trial.value, sizeof t.trial.value, "value-%d", number);
+    (void)snprintf(t.trial.ledger, sizeof t.trial.ledger, "/tmp/a b/%d.db", number);
+    (void)snprintf(t.trial.story, sizeof t.trial.story, number % 3 == 2 ? "why\nnot \\ so" : "");
+    return t;
+}
+
+static void check_trials(const invar_state *state, size_t expected)
+{
+    size_t count;
+    const invar_state_trial *trials = invar_state_trials(&count, state);
+
+    assert_int_equal(count, expected);
+    for (size_t i = 0; i < count; i++) {
+        invar_state_trial t = a_trial((int)i);
+        assert_string_equal(trials[i].trial.commit, t.trial.commit);
+        assert_string_equal(trials[i].trial.role, t.trial.role);
+        assert_string_equal(trials[i].trial.verdict, t.trial.verdict);
+        assert_string_equal(trials[i].trial.value, t.trial.value);
+        assert_string_equal(trials[i].trial.ledger, t.trial.ledger);
+        assert_string_equal(trials[i].trial.story, t.trial.story);
+        assert_int_equal(trials[i].attempt, t.attempt);
+        assert_int_equal(trials[i].trial.parted, t.trial.parted);
+        assert_int_equal(trials[i].trial.exit_code, t.trial.exit_code);
+        assert_true(trials[i].trial.build_s == t.trial.build_s);
+    }
+}
+
+static void write_trials(invar_state *state, int count)
+{
+    for (int i = 0; i < count; i++) {
+        invar_state_trial t = a_trial(i);
+        assert_ok(invar_state_add(state, &t));
+    }
+}
+
+/* ---- what is written is read ----------------------------------------------------------------- */
+
+static void test_state__case_comes_back(void **unused)
+{
+    invar_bisect_case what = a_case();
+    const invar_bisect_case *back;
+    invar_state *state;
+
+    (void)unused;
+    assert_ok(invar_state_open(&state, folder_named("case"), &what));
+    back = invar_state_case(state);
+    assert_string_equal(back->repo, what.repo);
+    assert_string_equal(back->good, GOOD);
+    assert_string_equal(back->bad, BAD);
+    assert_true(back->first_parent);
+    assert_false(back->all_changes);
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(back->paths[i] == NULL, paths[i] == NULL);
+        assert_int_equal(back->flags[i] == NULL, flags[i] == NULL);
+        if (paths[i])
+            assert_string_equal(back->paths[i], paths[i]);
+        if (flags[i])
+            assert_string_equal(back->flags[i], flags[i]);
+    }
+    assert_null(back->skip);
+    assert_null(back->run);
+    assert_int_equal(back->question.until, 9);
+    assert_string_equal(invar_state_recipe(state), what.recipe_text);
+    assert_true(back->timeout == 12.5);
+    invar_state_close(state);
+}
+
+static void test_state__goes_on_where_it_was(void **unused)
+{
+    invar_bisect_case what = a_case();
+    invar_state *state;
+
+    (void)unused;
+    assert_ok(invar_state_open(&state, folder_named("again"), &what));
+    assert_int_equal(invar_state_until(state), -1);
+    write_trials(state, 7);
+    assert_ok(invar_state_set_until(state, 3));
+    check_trials(state, 7);
+    invar_state_close(state);
+    assert_ok(invar_state_open(&state, folder_named("again"), &what));
+    check_trials(state, 7);
+    assert_int_equal(invar_state_until(state), 3);
+    assert_false(invar_state_finished(state));
+    assert_ok(invar_state_finish(state));
+    invar_state_close(state);
+    assert_ok(invar_state_open(&state, folder_named("again"), &what));
+    assert_true(invar_state_finished(state));
+    invar_state_close(state);
+}
+
+static void test_state__another_question_is_another_file(void **unused)
+{
+    invar_bisect_case what = a_case();
+    invar_state *a, *b, *c;
+
+    (void)unused;
+    assert_ok(invar_state_open(&a, folder_named("two"), &what));
+    what.question.until = 10;
+    assert_ok(invar_state_open(&b, folder_named("two"), &what));
+    what.recipe_text = "[model]\n\nseed = 2\n";
+    assert_ok(invar_state_open(&c, folder_named("two"), &what));
+    assert_string_not_equal(invar_state_id(a), invar_state_id(b));
+    assert_string_not_equal(invar_state_id(b), invar_state_id(c));
+    invar_state_close(a);
+    invar_state_close(b);
+    invar_state_close(c);
+}
+
+/* ---- kills and damage ------------------------------------------------------------------------ */
+
+static void test_state__a_cut_loses_only_the_last_line(void **unused)
+{
+    invar_bisect_case what = a_case();
+    char path[512];
+    invar_state *state;
+    size_t bytes, head;
+    char *text;
+
+    (void)unused;
+    assert_ok(invar_state_open(&state, folder_named("cut"), &what));
+    (void)snprintf(path, sizeof path, "%s/state", invar_state_folder(state));
+    write_trials(state, 4);
+    invar_state_close(state);
+    assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
+    head = (size_t)(strstr(text, "\n\n") - text) + 2;
+    for (size_t cut = head; cut <= bytes; cut++) {
+        size_t lines = 0;
+        for (size_t i = head; i < cut; i++)
+            lines += text[i] == '\n';
+        assert_ok(invar_file_write(path, text, cut));
+        assert_ok(invar_state_open(&state, folder_named("cut"), &what));
+        check_trials(state, lines);
+        for (int i = (int)lines; i < 4; i++) { // what is appended now is no part of a torn line
+            invar_state_trial t = a_trial(i);
+            assert_ok(invar_state_add(state, &t));
+        }
+        invar_state_close(state);
+        assert_ok(invar_state_read(&state, path));
+        check_trials(state, 4);
+        invar_state_close(state);
+    }
+    invar_free(text);
+}
+
+static void test_state__damage_is_refused(void **unused)
+{
+    static const char *const wrong[] = {"rubbish\n", "trial x\n",  "until x\n",
+                                        "trial\n",   "until -5\n", "\n"};
+    invar_bisect_case what = a_case();
+    char path[512];
+    invar_state *state;
+    size_t bytes;
+    char *text;
+
+    (void)unused;
+    assert_ok(invar_state_open(&state, folder_named("damage"), &what));
+    (void)snprintf(path, sizeof path, "%s/state", invar_state_folder(state));
+    write_trials(state, 2);
+    invar_state_close(state);
+    assert_ok(invar_file_read(&text, &bytes, path, 1 << 20));
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        char *longer;
+        assert_ok(invar_alloc((void **)&longer, bytes + 64, 1, "a test"));
+        memcpy(longer, text, bytes);
+        (void)snprintf(longer + bytes, 64, "%s", wrong[i]);
+        assert_ok(invar_file_write(path, longer, strlen(longer)));
+        assert_fails(invar_state_open(&state, folder_named("damage"), &what), INVAR_E_CORRUPT,
+                     "invar bisect reset");
+        invar_free(longer);
+    }
+    assert_ok(invar_file_write(path, text, bytes)); // the control: as it was it is fine
+    assert_ok(invar_state_open(&state, folder_named("damage"), &what));
+    invar_state_close(state);
+    invar_free(text);
+}
+
+static void test_state__belongs_to_one_process(void **unused)
+{
+    invar_bisect_case what = a_case();
+    invar_state *state;
+    int how;
+    pid_t child;
+
+    (void)unused;
+    assert_ok(invar_state_open(&state, folder_named("busy"), &what));
+    child = fork();
+    if (child == 0) {
+        invar_state *second;
+        _exit(invar_state_open(&second, folder_named("busy"), &what) == INVAR_E_BUSY ? 0 : 1);
+    }
+    assert_int_equal(waitpid(child, &how, 0), child);
+    assert_int_equal(how, 0);
+    invar_state_close(state);
+    assert_ok(invar_state_open(&state, folder_named("busy"), &what));
+    invar_state_close(state);
+}
+
+/* ---- many ------------------------------------------------------------------------------------ */
+
+static void test_state__newest_and_none(void **unused)
+{
+    invar_bisect_case what = a_case();
+    char path[INVAR_PATH_SIZE], first[INVAR_PATH_SIZE];
+    invar_state *state, *busy;
+    int64_t count;
+
+    (void)unused;
+    assert_fails(invar_state_newest(path, folder_named("many")), INVAR_E_NOTFOUND, "no bisect");
+    assert_ok(invar_state_open(&state, folder_named("many"), &what));
+    invar_state_close(state);
+    assert_ok(invar_state_newest(first, folder_named("many")));
+    nanosleep(&(struct timespec){0, 20000000}, NULL);
+    what.timeout = 1;
+    assert_ok(invar_state_open(&busy, folder_named("many"), &what));
+    assert_ok(invar_state_newest(path, folder_named("many")));
+    assert_string_not_equal(path, first);
+    assert_fails(invar_state_remove_all(&count, folder_named("many")), INVAR_E_BUSY, "at work");
+    invar_state_close(busy);
+    assert_ok(invar_state_remove_all(&count, folder_named("many")));
+    assert_true(count > 0);
+    assert_ok(invar_state_remove_all(&count, folder_named("many")));
+    assert_int_equal(count, 0);
+    assert_fails(invar_state_newest(path, folder_named("many")), INVAR_E_NOTFOUND, "no bisect");
+}
+
+static void test_state__import_takes_what_is_missing(void **unused)
+{
+    invar_bisect_case what = a_case();
+    invar_state *from, *to;
+
+    (void)unused;
+    assert_ok(invar_state_open(&from, folder_named("from"), &what));
+    assert_ok(invar_state_open(&to, folder_named("to"), &what));
+    write_trials(from, 6);
+    write_trials(to, 2);
+    assert_ok(invar_state_set_until(from, 5));
+    assert_ok(invar_state_import(to, from));
+    check_trials(to, 6);
+    assert_int_equal(invar_state_until(to), 5);
+    invar_state_close(from);
+    invar_state_close(to);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_state__case_comes_back),
+        cmocka_unit_test(test_state__goes_on_where_it_was),
+        cmocka_unit_test(test_state__another_question_is_another_file),
+        cmocka_unit_test(test_state__a_cut_loses_only_the_last_line),
+        cmocka_unit_test(test_state__damage_is_refused),
+        cmocka_unit_test(test_state__belongs_to_one_process),
+        cmocka_unit_test(test_state__newest_and_none),
+        cmocka_unit_test(test_state__import_takes_what_is_missing),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, NULL);
+}
