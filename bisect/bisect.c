@@ -175,6 +175,7 @@ static invar_status import_log(invar_driver *d)
 /* Opens what the case names; `ids` has room for what its revisions mean. */
 static invar_status open_all(invar_driver *d, invar_bisect_case *what, char (*ids)[INVAR_OID_SIZE])
 {
+    const char *outside[3] = {NULL}; // a bare repository has no work tree
     char bisects[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_repo_open(&d->repo, what->repo));
@@ -185,8 +186,9 @@ static invar_status open_all(invar_driver *d, invar_bisect_case *what, char (*id
     what->repo = invar_repo_folder(d->repo);
     if (strcmp(ids[0], ids[1]) == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "good and bad are the same commit, %.12s", ids[0]);
-    INVAR_TRY(invar_workshop_open(&d->workshop, d->options->work, what->repo,
-                                  invar_repo_work_tree(d->repo)));
+    outside[0] = what->repo;
+    outside[1] = invar_repo_work_tree(d->repo);
+    INVAR_TRY(invar_workshop_open(&d->workshop, d->options->work, what->repo, outside));
     INVAR_TRY(
         invar_path_join(bisects, sizeof bisects, invar_workshop_folder(d->workshop), "bisects"));
     INVAR_TRY(invar_state_open(&d->state, bisects, what));

@@ -84,6 +84,10 @@ static invar_status check(const settings *s, const char *recipe, const char *con
     if (s->golden && (s->metric || (s->run && !s->chain)))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--golden is about chains: it needs a recipe or --chain");
+    if (s->all_changes && (s->paths || s->skip))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--all-changes follows every first parent: %s is for a search without it",
+                          s->paths ? "--paths" : "--skip");
     if (s->program && !s->build && s->run)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--program names what --build makes: give both");
     return INVAR_OK;

@@ -193,8 +193,9 @@ invar_status invar_bisect_folder(char out[INVAR_PATH_SIZE], const invar_bisect_s
     invar_status status = invar_repo_open(&repo, settings->repo);
 
     if (status == INVAR_OK)
-        status = invar_workshop_open(&workshop, settings->work, invar_repo_folder(repo),
-                                     invar_repo_work_tree(repo));
+        status = invar_workshop_open(
+            &workshop, settings->work, invar_repo_folder(repo),
+            (const char *const[]){invar_repo_folder(repo), invar_repo_work_tree(repo), NULL});
     if (status == INVAR_OK)
         status = invar_path_join(out, INVAR_PATH_SIZE, invar_workshop_folder(workshop), "bisects");
     invar_workshop_close(workshop);

@@ -65,19 +65,21 @@ static invar_status open_repo(invar_ab_work *w)
 /* It lies in no tree that is read. */
 static invar_status open_workshop(invar_ab_work *w)
 {
-    const char *subject = w->repo ? invar_repo_folder(w->repo) : w->what->repo;
-    invar_workshop *probe;
+    const char *outside[INVAR_AB_SIDES + 3], *subject = w->what->repo;
+    size_t count = 0;
 
-    INVAR_TRY(invar_workshop_open(&w->workshop, w->options->work, subject,
-                                  needs_repo(w->answer) ? invar_repo_work_tree(w->repo) : NULL));
-    for (int i = 0; i < INVAR_AB_SIDES; i++) {
-        if (w->answer->sides[i].kind != INVAR_AB_FOLDER)
-            continue;
-        INVAR_TRY(invar_workshop_open(&probe, invar_workshop_folder(w->workshop), subject,
-                                      w->answer->sides[i].given));
-        invar_workshop_close(probe);
+    if (w->repo)
+        subject = invar_repo_folder(w->repo);
+    if (needs_repo(w->answer)) {
+        outside[count++] = subject;
+        outside[count++] = invar_repo_work_tree(w->repo);
+        count -= !outside[count - 1]; // a bare repository has none
     }
-    return INVAR_OK;
+    for (int i = 0; i < INVAR_AB_SIDES; i++)
+        if (w->answer->sides[i].kind == INVAR_AB_FOLDER)
+            outside[count++] = w->answer->sides[i].given;
+    outside[count] = NULL;
+    return invar_workshop_open(&w->workshop, w->options->work, subject, outside);
 }
 
 /* The side's program is no use: true, and the answer says why. */

@@ -397,7 +397,7 @@ static invar_status open_workshop(scene *s, int i, const char *name)
     char folder[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_path_join(folder, sizeof folder, s->folder, name));
-    INVAR_TRY(invar_workshop_open(&s->workshops[i], folder, NULL, NULL));
+    INVAR_TRY(invar_workshop_open(&s->workshops[i], folder, NULL, (const char *const[]){NULL}));
     return invar_workshop_program_of_file(&s->programs[i], s->workshops[i],
                                           s->options->program ? s->options->program
                                                               : "/proc/self/exe");

@@ -216,7 +216,7 @@ static invar_status make_parts(const invar_workshop *w)
 }
 
 invar_status invar_workshop_open(invar_workshop **out, const char *folder, const char *subject,
-                                 const char *outside)
+                                 const char *const *outside)
 {
     char place[INVAR_PATH_SIZE];
     invar_workshop *w;
@@ -227,10 +227,8 @@ invar_status invar_workshop_open(invar_workshop **out, const char *folder, const
         INVAR_TRY(usual_place(place, subject));
     INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "a workshop"));
     status = resolve(w->folder, folder ? folder : place);
-    if (status == INVAR_OK && outside)
-        status = check_outside(w->folder, outside);
-    if (status == INVAR_OK && subject)
-        status = check_outside(w->folder, subject);
+    for (; status == INVAR_OK && *outside; outside++)
+        status = check_outside(w->folder, *outside);
     if (status == INVAR_OK)
         status = make_parts(w);
     if (status != INVAR_OK) {

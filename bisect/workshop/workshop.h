@@ -45,11 +45,11 @@ typedef struct invar_workshop invar_workshop;
 
 /*
  * `folder` NULL: invar/NAME-HASH below $XDG_CACHE_HOME or $HOME/.cache, for the thing `subject` (a
- * path: NAME is its last part that is not ".git"). INVAR_E_INVALID: the folder lies inside the
- * subject (if that is a ".git": what it is of) or the work tree `outside`; NULL: no matter.
+ * path: NAME is its last part that is not ".git"). INVAR_E_INVALID: the folder lies inside one of
+ * the folders `outside`, which are only read (a ".git": what it is of); ended by NULL.
  */
 invar_status invar_workshop_open(invar_workshop **out, const char *folder, const char *subject,
-                                 const char *outside) INVAR_MUST_USE;
+                                 const char *const *outside) INVAR_MUST_USE;
 void invar_workshop_close(invar_workshop *workshop); /* NULL is allowed */
 const char *invar_workshop_folder(const invar_workshop *workshop);
 

@@ -12,6 +12,7 @@ import glob
 import os
 import subprocess
 import sys
+import tempfile
 
 import bisect_repo
 from bisect_case import TRIAL, Place, at, place, run_checks
@@ -150,13 +151,13 @@ def other_formats(case):
     os.makedirs(case.path("sha256"))
     git(case.path("sha256"), "init", "-q", "--object-format=sha256")
     git(case.path("sha256"), "commit", "-q", "--allow-empty", "-m", "one")
-    os.makedirs(case.path("nothing"))
     os.makedirs(case.path("unborn"))
     git(case.path("unborn"), "init", "-q")
     ends = {"good": "HEAD", "bad": "HEAD"}
     p = Place(case, "formats", case.path("sha256"), ["HEAD"])
     case.refuses(2, ["SHA-1"], *p.trial(**ends))
-    case.refuses(2, ["nothing", "repository"], *p.trial(repo=case.path("nothing"), **ends))
+    with tempfile.TemporaryDirectory() as nothing:  # in no repository, as ours may be
+        case.refuses(2, [os.path.basename(nothing), "repository"], *p.trial(repo=nothing, **ends))
     case.refuses(2, ["nowhere"], *p.trial(repo=case.path("nowhere"), **ends))
     case.refuses(129, ["HEAD"], *p.trial(repo=case.path("unborn"), **ends))
     git(case.path("unborn"), "config", "core.repositoryformatversion", "1")
@@ -201,6 +202,8 @@ def usage(case):
                               ("--until", "x"), ("--until", "-7"), ("--until", "3")):
             case.refuses(129, [option], *p.trial(option, value))
         case.refuses(129, ["no-such-branch"], *p.trial("--skip", "no-such-branch"))
+        for option, value in (("--skip", ids[3]), ("--paths", "value")):
+            case.refuses(129, ["--all-changes", option], *p.trial("--all-changes", option, value))
         for metric in ("nonsense", "loss >", "> 5", "loss ~ 5", "loss > five", "", "a > 1 > 2"):
             case.refuses(129, ["METRIC OP NUMBER"], *p.trial("--metric", metric))
         case.refuses(2, ["nowhere.ini"], *p.words(case.path("nowhere.ini")))

@@ -101,16 +101,6 @@ class History:
         git(folder, "reset", "-q", "--hard")
         return ids
 
-    def ancestors(self):
-        """For each commit the bits of its ancestors' numbers and of its own."""
-        sets = []
-        for number, parents in enumerate(self.parents):
-            bits = 1 << number
-            for parent in parents:
-                bits |= sets[parent]
-            sets.append(bits)
-        return sets
-
 
 def linear(count, culprit, **files):
     """A root that is good, then `count` commits, bad from `culprit` (1 to count) on."""

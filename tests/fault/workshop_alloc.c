@@ -69,7 +69,7 @@ static invar_status live(void)
 
     if (!again)
         assert_int_equal(system("rm -rf \"$SHOP\""), 0);
-    status = invar_workshop_open(&shop, paths[1], paths[0], paths[0]);
+    status = invar_workshop_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL});
     if (status == INVAR_OK)
         status = invar_repo_open(&repo, paths[0]);
     if (status == INVAR_OK)
@@ -114,7 +114,8 @@ static void test_workshop_alloc__a_look_that_fails_ends_the_run(void **state)
 
     (void)state;
     snprintf(program, sizeof program, "%s/prog", paths[0]);
-    assert_ok(invar_workshop_open(&shop, paths[1], paths[0], paths[0]));
+    assert_ok(
+        invar_workshop_open(&shop, paths[1], paths[0], (const char *const[]){paths[0], NULL}));
     assert_ok(invar_workshop_program_of_file(&built, shop, program));
     invar_allocator_set(&allocator);
     for (int n = 7; n <= 12; n++) { // the last is a run in which none fails

@@ -32,6 +32,7 @@
 
 #define SLOW 60.0 /* seconds: far beyond what anything here needs */
 
+static const char *const nowhere[] = {NULL};
 static char work[] = INVAR_TEST_WORK "/workshop-XXXXXX";
 static char repo_path[sizeof work + 16], shop_path[sizeof work + 16];
 static char recipe_path[sizeof work + 16], disk_path[sizeof work + 16];
@@ -200,7 +201,8 @@ static int begin(void **state)
     if (invar_folder_remove(shop_path) != INVAR_OK)
         return 1;
     unlink(below(work, "builds"));
-    assert_ok(invar_workshop_open(&s.shop, shop_path, repo_path, repo_path));
+    assert_ok(
+        invar_workshop_open(&s.shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
     assert_ok(invar_repo_open(&s.repo, repo_path));
     assert_ok(invar_slot_take(&s.slot, s.shop));
     *state = &s;
@@ -282,7 +284,7 @@ static void assert_place(const char *subject, const char *expected)
     invar_workshop *shop;
     struct stat info;
 
-    assert_ok(invar_workshop_open(&shop, NULL, subject, repo_path));
+    assert_ok(invar_workshop_open(&shop, NULL, subject, (const char *const[]){repo_path, NULL}));
     assert_int_equal(strncmp(invar_workshop_folder(shop), expected, strlen(expected)), 0);
     assert_int_equal(strlen(invar_workshop_folder(shop)), strlen(expected) + 12);
     assert_int_equal(stat(invar_workshop_folder(shop), &info), 0);
@@ -306,7 +308,8 @@ static void test_workshop__has_its_usual_place(void **state)
     assert_place("/x/.", place); // no name that hides or climbs
     unsetenv("XDG_CACHE_HOME");
     setenv("HOME", "", 1);
-    assert_fails(invar_workshop_open(&shop, NULL, "/x/repo", NULL), INVAR_E_INVALID, "--work DIR");
+    assert_fails(invar_workshop_open(&shop, NULL, "/x/repo", nowhere), INVAR_E_INVALID,
+                 "--work DIR");
     if (home)
         setenv("HOME", home, 1);
     free(home);
@@ -316,8 +319,9 @@ static void assert_refused(const char *folder)
 {
     invar_workshop *shop;
 
-    assert_fails(invar_workshop_open(&shop, folder, repo_path, repo_path), INVAR_E_INVALID,
-                 "lies inside the repository");
+    assert_fails(
+        invar_workshop_open(&shop, folder, repo_path, (const char *const[]){repo_path, NULL}),
+        INVAR_E_INVALID, "lies inside the repository");
     assert_null(shop);
 }
 
@@ -338,19 +342,22 @@ static void test_workshop__is_never_inside_the_work_tree(void **state)
     assert_int_equal(chdir(current), 0);
     assert_false(invar_path_exists(below(repo_path, "a")));
     assert_false(invar_path_exists(below(repo_path, "here")));
-    assert_fails(invar_workshop_open(&shop, below(work, "none/../x"), "x", NULL), INVAR_E_IO,
+    assert_fails(invar_workshop_open(&shop, below(work, "none/../x"), "x", nowhere), INVAR_E_IO,
                  "No such file");
     // beside it, with a name that begins as it does
-    assert_ok(invar_workshop_open(&shop, below(work, "repo-not"), repo_path, repo_path));
+    assert_ok(invar_workshop_open(&shop, below(work, "repo-not"), repo_path,
+                                  (const char *const[]){repo_path, NULL}));
     invar_workshop_close(shop);
-    assert_fails(invar_workshop_open(&shop, below(repo_path, "program"), "x", NULL), INVAR_E_IO,
+    assert_fails(invar_workshop_open(&shop, below(repo_path, "program"), "x", nowhere), INVAR_E_IO,
                  "program");
-    assert_fails(invar_workshop_open(&shop, "/proc/none", "x", NULL), INVAR_E_IO, "/proc");
+    assert_fails(invar_workshop_open(&shop, "/proc/none", "x", nowhere), INVAR_E_IO, "/proc");
 }
 
 static invar_status open_for(invar_workshop **out, const char *folder, const invar_repo *repo)
 {
-    return invar_workshop_open(out, folder, invar_repo_folder(repo), invar_repo_work_tree(repo));
+    const char *outside[] = {invar_repo_folder(repo), invar_repo_work_tree(repo), NULL};
+
+    return invar_workshop_open(out, folder, outside[0], outside);
 }
 
 static void test_workshop__is_never_inside_a_repository(void **state)
@@ -385,7 +392,8 @@ static void test_workshop__slots_are_used_by_one(void **state)
 
     assert_int_equal(s->slot.number, 0);
     assert_ok(invar_slot_take(&more[0], s->shop));
-    assert_ok(invar_workshop_open(&shop, shop_path, repo_path, repo_path));
+    assert_ok(
+        invar_workshop_open(&shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
     assert_ok(invar_slot_take(&more[1], shop));
     assert_int_equal(more[0].number, 1);
     assert_int_equal(more[1].number, 2);
@@ -674,7 +682,8 @@ static pid_t start_user(const char *command)
     user = fork();
     if (user == 0) {
         scene s = {0};
-        if (invar_workshop_open(&s.shop, shop_path, repo_path, repo_path) != INVAR_OK ||
+        if (invar_workshop_open(&s.shop, shop_path, repo_path,
+                                (const char *const[]){repo_path, NULL}) != INVAR_OK ||
             invar_repo_open(&s.repo, repo_path) != INVAR_OK ||
             invar_slot_take(&s.slot, s.shop) != INVAR_OK)
             _exit(1);
@@ -971,7 +980,8 @@ static void test_workshop__unfinished_run_is_not_believed(void **state)
     snprintf(used, sizeof used, "%s.%s-00000000.tmp", a.folder, self);
     assert_ok(invar_folder_make(below(left, "x")));
     assert_ok(invar_folder_make(used));
-    assert_ok(invar_workshop_open(&shop, shop_path, repo_path, repo_path));
+    assert_ok(
+        invar_workshop_open(&shop, shop_path, repo_path, (const char *const[]){repo_path, NULL}));
     invar_workshop_close(shop);
     assert_false(invar_path_exists(left));
     assert_true(invar_path_exists(used));
@@ -994,7 +1004,8 @@ static void test_workshop__full_disk_is_no_verdict(void **state)
         print_message("no small disk can be had here: %s\n", strerror(errno));
         skip();
     }
-    assert_ok(invar_workshop_open(&s.shop, disk_path, repo_path, repo_path));
+    assert_ok(
+        invar_workshop_open(&s.shop, disk_path, repo_path, (const char *const[]){repo_path, NULL}));
     assert_ok(invar_repo_open(&s.repo, repo_path));
     assert_ok(invar_slot_take(&s.slot, s.shop));
     for (int i = 0; i < 3; i++) {
