@@ -65,15 +65,22 @@ static int64_t parted_at(const invar_driver *driver, const invar_bisect_trial *t
     return step;
 }
 
-/* The ends' own bits are what the others are compared with. */
-static void learn_end(invar_driver *driver, const invar_bisect_trial *trial)
+/* The ends' own bits are what the others are compared with; what they cost before counts, too. */
+static void learn_end(invar_driver *driver, invar_bisect_trial *trial)
 {
-    char *value = strcmp(trial->role, "good end") == 0  ? driver->good_value
-                  : strcmp(trial->role, "bad end") == 0 ? driver->bad_value
-                                                        : NULL;
+    int end = strcmp(trial->role, "good end") == 0  ? 0
+              : strcmp(trial->role, "bad end") == 0 ? 1
+                                                    : 2;
+    char *const values[] = {driver->good_value, driver->bad_value};
 
-    if (value && invar_question_has_bits(&driver->what->question))
-        memcpy(value, trial->value, INVAR_VALUE_SIZE);
+    if (end == 2)
+        return;
+    if (invar_question_has_bits(&driver->what->question))
+        memcpy(values[end], trial->value, INVAR_VALUE_SIZE);
+    trial->build_s += driver->spent[end].build_s;
+    trial->run_s += driver->spent[end].run_s;
+    if (driver->spent[end].run_s > 0)
+        trial->via = "ran";
 }
 
 static invar_status record(invar_driver *driver, invar_state_trial *result, const char *role)

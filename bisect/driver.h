@@ -29,6 +29,9 @@ typedef struct invar_driver {
     invar_trial_scene scene;
     char recipe[INVAR_PATH_SIZE], golden[INVAR_PATH_SIZE]; /* pinned; "": none */
     char good_value[INVAR_VALUE_SIZE], bad_value[INVAR_VALUE_SIZE];
+    struct invar_driver_spent {
+        double build_s, run_s;
+    } spent[2]; /* on the ends, good and bad, before their trials: to find where they part */
     invar_bisect_answer *answer;
     int64_t left, more; /* for events */
     bool stopped;       /* by the user */

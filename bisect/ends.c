@@ -24,6 +24,10 @@ static invar_status look_at_ends(invar_trial_job ends[2], invar_driver *d, int64
     for (size_t i = 0; i < 2; i += (size_t)d->options->jobs)
         INVAR_TRY(
             invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->scene, NULL, NULL, NULL));
+    for (int i = 0; i < 2; i++) {
+        d->spent[i].build_s += ends[i].result.trial.build_s;
+        d->spent[i].run_s += ends[i].result.trial.run_s;
+    }
     d->stopped = ends[0].stopped || ends[1].stopped;
     return INVAR_OK;
 }

@@ -79,6 +79,8 @@ def test_one_change():
     check(place["step"] == 0 and place["op"] == "adamw" and place["fine"], f"place {place}")
     check(place["point"].startswith("weight."), f"point {place['point']}")
     check(answer["search_trials"] <= 5, f"{answer['search_trials']} trials for 23 commits")
+    ends = [t for t in answer["trials"] if t["role"].endswith(" end")]
+    check(all(t["via"] == "ran" and t["run_s"] > 0 for t in ends), f"the ends' cost {ends}")
     ways = [t["via"] for t in answer["trials"] if t["role"] == "search"]
     check("program" in ways, f"no equal program was used: {ways}")
     again = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1])
