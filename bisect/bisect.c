@@ -86,8 +86,7 @@ static invar_status work(invar_driver *d)
     if (!d->stopped && d->answer->verdict == INVAR_BISECT_FOUND)
         INVAR_TRY(d->what->all_changes ? invar_driver_changes(d) : invar_driver_hunt(d));
     if (d->stopped)
-        invar_driver_say(d, INVAR_BISECT_STOPPED, "",
-                         "stopped; the same command goes on from here");
+        invar_driver_say(d, INVAR_BISECT_STOPPED, "", "");
     else
         INVAR_TRY(invar_state_finish(d->state));
     return INVAR_OK;
@@ -136,6 +135,7 @@ static invar_status tell_all(invar_driver *d)
 
     (void)snprintf(a->id, sizeof a->id, "%s", invar_state_id(d->state));
     (void)snprintf(a->folder, sizeof a->folder, "%s", invar_state_folder(d->state));
+    (void)snprintf(a->repo, sizeof a->repo, "%s", d->what->repo);
     memcpy(a->good, d->what->good, INVAR_OID_SIZE);
     memcpy(a->bad, d->what->bad, INVAR_OID_SIZE);
     invar_question_tell(a->question, &d->scene.question);

@@ -33,7 +33,7 @@ typedef struct invar_bisect_case {
     bool first_parent;
     bool all_changes;         /* every change of the value in the range, not only the first */
     const char *const *paths; /* ended by NULL; NULL: all */
-    const char *const *skip;  /* revisions never to be tested; ended by NULL; NULL: none */
+    const char *const *skip;  /* revisions not to be tested, unless ends; ended by NULL, or NULL */
     invar_question question;
     const char *recipe;       /* file; NULL with a command */
     const char *recipe_text;  /* instead of the file's; NULL: the file is read */
@@ -41,12 +41,11 @@ typedef struct invar_bisect_case {
     const char *golden;       /* file that the good end must agree with; NULL: none */
     const char *run;          /* for sh -c in the tree; NULL: the recipe */
     const char *build;        /* for sh -c in the tree; NULL: with a recipe that of Invar */
-    const char *program;      /* as invar_recipe_of_build; NULL: with a recipe "@invar" */
+    const char *program;      /* as invar_build_plan; NULL: with a recipe "@invar" */
     double timeout;           /* of a build and of a run, seconds */
 } invar_bisect_case;
 
 typedef enum invar_bisect_event_kind {
-    INVAR_BISECT_EVENT_PLAN,  /* the range is known */
     INVAR_BISECT_EVENT_BEGIN, /* a trial begins */
     INVAR_BISECT_EVENT_END    /* a trial has ended */
 } invar_bisect_event_kind;
@@ -56,7 +55,7 @@ typedef struct invar_bisect_trial {
     const char *role;             /* "good end", "bad end", "merge base", "search", "again" ... */
     const char *verdict;          /* good bad third skip */
     char value[INVAR_VALUE_SIZE]; /* "": untestable */
-    const char *via;              /* ran, program (equal binary), tree (equal tree), state */
+    const char *via;              /* ran, program (equal binary), tree (equal tree) */
     int64_t parted;               /* first step that differs from the good end's; -1: none */
     int64_t position;             /* in the range, 1 its oldest commit; 0: outside, or not known */
     int exit_code;
@@ -85,7 +84,7 @@ typedef enum invar_bisect_verdict {
     INVAR_BISECT_SAME_ENDS,        /* both ends give the same value */
     INVAR_BISECT_WRONG_END,        /* an end is not what it was said to be */
     INVAR_BISECT_FIXED,      /* good is no ancestor; their merge base is bad: good has a fix */
-    INVAR_BISECT_UNTESTABLE, /* an end or the merge base cannot be built or run */
+    INVAR_BISECT_UNTESTABLE, /* an end cannot be built or run */
     INVAR_BISECT_STOPPED     /* by the user; the same command goes on */
 } invar_bisect_verdict;
 
@@ -105,6 +104,7 @@ typedef struct invar_bisect_answer {
     char id[33];                  /* of this bisect: bisects/ID in the workshop */
     char folder[INVAR_PATH_SIZE]; /* bisects/ID */
     char question[INVAR_QUESTION_TEXT];
+    char repo[INVAR_PATH_SIZE]; /* folder */
     char good[INVAR_OID_SIZE], bad[INVAR_OID_SIZE];
     char base[INVAR_OID_SIZE]; /* merge base that was tested; "": good is an ancestor of bad */
     int64_t range;             /* commits between the ends */
@@ -125,7 +125,8 @@ typedef struct invar_bisect_answer {
     size_t n_trials;
     int64_t search_trials; /* of them: those of the search itself */
     int64_t built, from_tree, ran, from_program, skipped;
-    double build_s, run_s, wall_s; /* of this and of earlier calls */
+    double build_s, run_s; /* of this and of earlier calls */
+    double wall_s;         /* of this call */
 } invar_bisect_answer;
 
 /* Fails only when something outside the question is wrong: repository, disk, usage. */

@@ -24,6 +24,7 @@ typedef struct line {
     int32_t count;
 } line;
 
+/* NULL: it was not tested yet. The next trial may move the text in memory. */
 static const char *value_of(const invar_driver *d, const char *commit)
 {
     const invar_state_trial *t = invar_driver_find(d, commit, 0);
@@ -117,24 +118,21 @@ static invar_status test_line(invar_driver *d, const line *l)
 
 static invar_status list_line(invar_driver *d, const char *good, const char *bad, int depth);
 
-/* What the other parents of a merge bring along. *own_out: no parent has the merge's value. */
+/* What the other parents of a merge bring along. *own_out: all were tested, none has its value. */
 static invar_status look_inside(bool *own_out, invar_driver *d, const invar_repo_commit *merge,
                                 int depth)
 {
-    const char *value = value_of(d, merge->id);
-
-    *own_out = merge->n_parents > 1;
+    *own_out = merge->n_parents > 1 && merge->n_parents <= INVAR_REPO_PARENTS;
     for (size_t i = 1; i < merge->n_parents && i < INVAR_REPO_PARENTS && !d->stopped; i++) {
         char bases[INVAR_REPO_BASES][INVAR_OID_SIZE];
         const char *other;
         size_t count;
         INVAR_TRY(
             invar_repo_merge_bases(bases, &count, d->repo, merge->parents[0], merge->parents[i]));
-        if (count == 0 || strcmp(bases[0], merge->parents[i]) == 0)
-            continue;
-        INVAR_TRY(list_line(d, bases[0], merge->parents[i], depth + 1));
+        if (count > 0 && strcmp(bases[0], merge->parents[i]) != 0)
+            INVAR_TRY(list_line(d, bases[0], merge->parents[i], depth + 1));
         other = value_of(d, merge->parents[i]);
-        if (other && strcmp(other, value) == 0)
+        if (!other || !other[0] || strcmp(other, value_of(d, merge->id)) == 0)
             *own_out = false;
     }
     return INVAR_OK;

@@ -24,6 +24,15 @@ const invar_state_trial *invar_driver_find(const invar_driver *driver, const cha
     return NULL;
 }
 
+bool invar_driver_skipped(const invar_driver *driver, const char *commit)
+{
+    const char *const *skip = driver->what->skip;
+
+    while (skip && *skip && strcmp(*skip, commit) != 0)
+        skip++;
+    return skip && *skip;
+}
+
 const char *invar_driver_judge(const invar_driver *driver, const char *value)
 {
     if (!value[0])
@@ -48,6 +57,14 @@ static void tell(const invar_driver *driver, invar_bisect_event_kind kind,
 {
     if (driver->options->event)
         driver->options->event(driver->options->payload, kind, trial, driver->left, driver->more);
+}
+
+void invar_driver_begin(const invar_driver *driver, const char *commit, const char *role)
+{
+    invar_bisect_trial begun = {.role = role, .verdict = "", .via = "", .parted = -1};
+
+    (void)snprintf(begun.commit, sizeof begun.commit, "%s", commit);
+    tell(driver, INVAR_BISECT_EVENT_BEGIN, &begun);
 }
 
 /* The first step at which it differs from the good end, where both have ledgers. */
@@ -149,11 +166,8 @@ static invar_status run_round(round *r, invar_trial_job *jobs, size_t count)
 {
     invar_driver *d = r->driver;
 
-    for (size_t i = 0; i < count; i++) {
-        invar_bisect_trial begun = {.role = r->role, .verdict = "", .via = "", .parted = -1};
-        memcpy(begun.commit, jobs[i].commit, sizeof begun.commit);
-        tell(d, INVAR_BISECT_EVENT_BEGIN, &begun);
-    }
+    for (size_t i = 0; i < count; i++)
+        invar_driver_begin(d, jobs[i].commit, r->role);
     INVAR_TRY(invar_trial_batch(jobs, count, &d->scene, take_result, is_useful, r));
     d->stopped = d->options->stop && *d->options->stop;
     return INVAR_OK;
@@ -219,7 +233,7 @@ invar_status invar_driver_repeat(char who_out[INVAR_OID_SIZE], invar_driver *dri
 static invar_status built_before(invar_built *out, invar_driver *driver, invar_slot *slot,
                                  const char *commit)
 {
-    invar_recipe_of_build how = invar_trial_build(&driver->scene);
+    invar_build_plan how = invar_trial_build(&driver->scene);
 
     return invar_workshop_program(out, driver->workshop, slot, driver->repo, commit, &how,
                                   driver->options->stop);

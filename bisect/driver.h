@@ -41,6 +41,12 @@ typedef struct invar_driver {
 const invar_state_trial *invar_driver_find(const invar_driver *driver, const char *commit,
                                            int64_t attempt);
 
+/* Named as one that is never to be tested. */
+bool invar_driver_skipped(const invar_driver *driver, const char *commit);
+
+/* Tells that a trial begins. */
+void invar_driver_begin(const invar_driver *driver, const char *commit, const char *role);
+
 /* The verdict on a value: good, bad, third; skip for "". */
 const char *invar_driver_judge(const invar_driver *driver, const char *value);
 

@@ -21,9 +21,11 @@ static invar_status look_at_ends(invar_trial_job ends[2], invar_driver *d, int64
     memcpy(ends[0].commit, d->what->good, INVAR_OID_SIZE);
     memcpy(ends[1].commit, d->what->bad, INVAR_OID_SIZE);
     d->scene.question.until = until;
-    for (size_t i = 0; i < 2; i += (size_t)d->options->jobs)
+    for (size_t i = 0; i < 2; i += (size_t)d->options->jobs) {
+        invar_driver_begin(d, ends[i].commit, i ? "bad end" : "good end");
         INVAR_TRY(
             invar_trial_batch(ends + i, d->options->jobs > 1 ? 2 : 1, &d->scene, NULL, NULL, NULL));
+    }
     for (int i = 0; i < 2; i++) {
         d->spent[i].build_s += ends[i].result.trial.build_s;
         d->spent[i].run_s += ends[i].result.trial.run_s;
@@ -79,6 +81,19 @@ static invar_status settle_until(invar_driver *d)
     return INVAR_OK;
 }
 
+/* The good end is bad: with a command, what it said is the quickest way to the reason. */
+static void blame_good_end(invar_driver *d, const invar_bisect_trial *good, const char *why)
+{
+    char story[INVAR_CHILD_STORY_SIZE];
+
+    if (d->what->question.kind == INVAR_QUESTION_EXIT)
+        (void)snprintf(story, sizeof story, "%.60s: exit code %d%s%.160s", why, good->exit_code,
+                       good->story[0] ? ": " : "", good->story);
+    else
+        (void)snprintf(story, sizeof story, "%.60s", why);
+    invar_driver_say(d, INVAR_BISECT_WRONG_END, good->commit, story);
+}
+
 /* Says what is wrong with the ends; leaves the verdict FOUND when nothing is. */
 static void judge_ends(invar_driver *d, const invar_state_trial *good, const invar_state_trial *bad)
 {
@@ -97,17 +112,13 @@ static void judge_ends(invar_driver *d, const invar_state_trial *good, const inv
             invar_driver_say(d, INVAR_BISECT_SAME_ENDS, "", "both ends give the same bits");
         return;
     }
-    if (good->trial.exit_code == 126 || good->trial.exit_code == 127) {
-        char story[INVAR_CHILD_STORY_SIZE];
-        (void)snprintf(story, sizeof story,
-                       "the command cannot be run at the good end: exit code %d: %.160s",
-                       good->trial.exit_code, good->trial.story);
-        invar_driver_say(d, INVAR_BISECT_WRONG_END, good->trial.commit, story);
-    } else if (strcmp(good->trial.value, fine) != 0)
+    if (good->trial.exit_code == 126 || good->trial.exit_code == 127)
+        blame_good_end(d, &good->trial, "the command cannot be run at the good end");
+    else if (strcmp(good->trial.value, fine) != 0 && strcmp(bad->trial.value, fine) == 0)
         invar_driver_say(d, INVAR_BISECT_WRONG_END, good->trial.commit,
-                         strcmp(bad->trial.value, fine) == 0
-                             ? "the good end is bad and the bad end is good: are they swapped?"
-                             : "the good end is bad as well");
+                         "the good end is bad and the bad end is good: are they swapped?");
+    else if (strcmp(good->trial.value, fine) != 0)
+        blame_good_end(d, &good->trial, "the good end is bad as well");
     else if (strcmp(bad->trial.value, fine) == 0)
         invar_driver_say(d, INVAR_BISECT_WRONG_END, bad->trial.commit,
                          "the bad end is good as well");
@@ -191,13 +202,14 @@ invar_status invar_driver_bases(invar_driver *d)
         memcpy(d->answer->base, bases[0], INVAR_OID_SIZE);
     for (size_t i = 0; i < count; i++) {
         const invar_state_trial *t;
-        INVAR_TRY(invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])bases[i], 1, 0, "merge base",
-                                    NULL, NULL));
+        if (!invar_driver_skipped(d, bases[i]))
+            INVAR_TRY(invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])bases[i], 1, 0,
+                                        "merge base", NULL, NULL));
         if (d->stopped)
             return INVAR_OK;
         t = invar_driver_find(d, bases[i], 0);
         memcpy(d->answer->base, bases[i], INVAR_OID_SIZE);
-        if (strcmp(invar_driver_judge(d, t->trial.value), "skip") == 0)
+        if (!t || !t->trial.value[0])
             (void)snprintf(d->answer->story, sizeof d->answer->story,
                            "the merge base %.12s cannot be tested, so the cause may lie before it",
                            bases[i]);

@@ -120,15 +120,21 @@ static invar_status test_parents(char again_out[INVAR_OID_SIZE], invar_driver *d
                                  const invar_repo_commit *culprit)
 {
     size_t parents = d->what->first_parent && culprit->n_parents ? 1 : culprit->n_parents;
+    char wanted[INVAR_REPO_PARENTS][INVAR_OID_SIZE];
+    size_t count = 0;
 
     again_out[0] = '\0';
     d->answer->confirmed = true;
     if (parents > INVAR_REPO_PARENTS)
         parents = INVAR_REPO_PARENTS;
-    INVAR_TRY(invar_driver_test(d, culprit->parents, parents, 0, "again", NULL, NULL));
+    for (size_t i = 0; i < parents; i++)
+        if (!invar_driver_skipped(d, culprit->parents[i]))
+            memcpy(wanted[count++], culprit->parents[i], INVAR_OID_SIZE);
+    INVAR_TRY(
+        invar_driver_test(d, (const char(*)[INVAR_OID_SIZE])wanted, count, 0, "again", NULL, NULL));
     for (size_t i = 0; i < parents && !d->stopped; i++) {
         const invar_state_trial *t = invar_driver_find(d, culprit->parents[i], 0);
-        const char *verdict = invar_driver_judge(d, t->trial.value);
+        const char *verdict = t ? invar_driver_judge(d, t->trial.value) : "skip";
         if (strcmp(verdict, "good") == 0)
             continue;
         d->answer->confirmed = false;
@@ -182,7 +188,7 @@ static invar_status answer_found(char again_out[INVAR_OID_SIZE], hunt *h, int32_
     t = invar_driver_find(d, culprit, 0);
     (void)snprintf(change.before, sizeof change.before, "%s", d->good_value);
     (void)snprintf(change.after, sizeof change.after, "%s", t->trial.value);
-    change.merge = change.commit.n_parents > 1;
+    change.merge = change.commit.n_parents > 1 && !d->what->first_parent && d->answer->confirmed;
     change.place = d->answer->place;
     return invar_driver_add_change(d, &change);
 }

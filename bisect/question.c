@@ -416,6 +416,13 @@ static void tell_points(char out[INVAR_QUESTION_TEXT], const invar_question *q)
                    q->point[0] ? " named " : "", q->point);
 }
 
+/* As people write it where that is exact: 100, and not 1e+02. */
+static invar_status format_bound(char out[INVAR_NUMBER_SIZE], double bound)
+{
+    (void)snprintf(out, INVAR_NUMBER_SIZE, "%.15g", bound);
+    return strtod(out, NULL) == bound ? INVAR_OK : invar_number_format(out, bound);
+}
+
 void invar_question_tell(char out[INVAR_QUESTION_TEXT], const invar_question *question)
 {
     char bound[INVAR_NUMBER_SIZE] = "?", until[32] = "";
@@ -427,7 +434,7 @@ void invar_question_tell(char out[INVAR_QUESTION_TEXT], const invar_question *qu
         (void)snprintf(out, INVAR_QUESTION_TEXT, "chain");
     else if (question->kind == INVAR_QUESTION_POINTS)
         tell_points(out, question);
-    else if (invar_number_format(bound, question->bound) == INVAR_OK)
+    else if (format_bound(bound, question->bound) == INVAR_OK)
         (void)snprintf(out, INVAR_QUESTION_TEXT, "%s %s %s", question->metric, question->op, bound);
     used = strlen(out);
     if (question->until >= 0 && question->kind != INVAR_QUESTION_EXIT)

@@ -18,17 +18,17 @@
 #define SKIP_CODE 125
 #define ABORT_CODE 128
 
-invar_recipe_of_build invar_trial_build(const invar_trial_scene *scene)
+invar_build_plan invar_trial_build(const invar_trial_scene *scene)
 {
     const invar_bisect_case *what = scene->what;
 
-    return (invar_recipe_of_build){.command = what->build,
-                                   // a command runs in the tree, which then must be there
-                                   .program = what->run       ? NULL
-                                              : what->program ? what->program
-                                                              : "@invar",
-                                   .timeout = what->timeout,
-                                   .threads = scene->threads};
+    return (invar_build_plan){.command = what->build,
+                              // a command runs in the tree, which then must be there
+                              .program = what->run       ? NULL
+                                         : what->program ? what->program
+                                                         : "@invar",
+                              .timeout = what->timeout,
+                              .threads = scene->threads};
 }
 
 invar_run_request invar_trial_request(const invar_trial_scene *scene, const invar_built *built,
@@ -41,12 +41,31 @@ invar_run_request invar_trial_request(const invar_trial_scene *scene, const inva
                                .name = attempt ? "again" : NULL,
                                .anew = attempt > 0,
                                .until = scene->question.until,
+                               .record_mismatch = true,
                                .timeout = scene->what->timeout};
 }
 
 static void give_up(invar_state_trial *out, const char *what, const char *story)
 {
     (void)snprintf(out->trial.story, sizeof out->trial.story, "%s: %.200s", what, story);
+}
+
+/* The same, and where all of it can be read; a path that does not fit as a whole is no use. */
+static void give_up_see(invar_state_trial *out, const char *what, const char *story,
+                        const char *log)
+{
+    size_t used, room = strlen("; see ") + strlen(log);
+
+    if (room > sizeof out->trial.story / 2) {
+        give_up(out, what, story);
+        return;
+    }
+    used =
+        (size_t)snprintf(out->trial.story, sizeof out->trial.story - room, "%s: %s", what, story);
+    if (used >= sizeof out->trial.story - room)
+        used = sizeof out->trial.story - room - 1;
+    used -= used > 0 && out->trial.story[used - 1] == '.';
+    (void)snprintf(out->trial.story + used, room + 1, "; see %s", log);
 }
 
 /* What the ledger says; a run that leaves the question open could not be tested. */
@@ -88,8 +107,6 @@ static invar_status run_recipe(invar_trial_job *job, const invar_trial_scene *sc
     invar_state_trial *out = &job->result;
     invar_ran ran;
 
-    if (question.kind == INVAR_QUESTION_METRIC && !request.name)
-        request.name = "metric"; // it may end early
     request.stop = stop;
     request.watch = question.kind == INVAR_QUESTION_METRIC ? watch_run : NULL;
     request.payload = &question;
@@ -119,16 +136,15 @@ static bool watch_command(void *payload)
     return settled(w->question, w->ledger);
 }
 
-/* Git's rule: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
-static invar_status judge_exit(invar_state_trial *out, const invar_child_result *r)
+static void judge_exit(invar_state_trial *out, const invar_child_result *r)
 {
     bool good = r->code == 0;
 
     (void)snprintf(out->trial.value, sizeof out->trial.value, "%s", good ? "good" : "bad");
     (void)snprintf(out->trial.story, sizeof out->trial.story, "%s", good ? "" : r->last_words);
-    return INVAR_OK;
 }
 
+/* Git's rule: 0 good, 125 skip, 1 to 127 bad, 128 and above stop. */
 static invar_status judge_command(invar_state_trial *out, const invar_trial_scene *scene,
                                   const invar_child_result *r, const char *ledger)
 {
@@ -147,10 +163,16 @@ static invar_status judge_command(invar_state_trial *out, const invar_trial_scen
         give_up(out, "run", story);
         return INVAR_OK;
     }
-    if (scene->question.kind == INVAR_QUESTION_EXIT)
-        return judge_exit(out, r);
+    if (scene->question.kind == INVAR_QUESTION_EXIT) {
+        judge_exit(out, r);
+        return INVAR_OK;
+    }
     if (r->end == INVAR_CHILD_EXITED && code != 0) {
         give_up(out, "run", story);
+        return INVAR_OK;
+    }
+    if (!invar_path_exists(ledger)) {
+        give_up(out, "ledger", "the command wrote no $INVAR_RUN/ledger.db");
         return INVAR_OK;
     }
     return ask(out, &scene->question, ledger);
@@ -267,11 +289,23 @@ static invar_status try_command(invar_trial_job *job, const invar_trial_scene *s
     return INVAR_OK;
 }
 
+/* A command's tree is built in the slot, where the next build overwrites the log. */
+static invar_status keep_log(const char *log, const invar_trial_scene *scene,
+                             const invar_trial_job *job)
+{
+    char folder[INVAR_PATH_SIZE], kept[INVAR_PATH_SIZE];
+
+    INVAR_TRY(make_folder(folder, scene, job));
+    INVAR_TRY(invar_path_join(kept, sizeof kept, folder, "build.log"));
+    (void)rename(log, kept); // for people to read, no more
+    return INVAR_OK;
+}
+
 static invar_status try_commit(invar_trial_job *job, const invar_trial_scene *scene,
                                invar_slot *slot, invar_repo *repo,
                                const volatile sig_atomic_t *stop)
 {
-    invar_recipe_of_build how = invar_trial_build(scene);
+    invar_build_plan how = invar_trial_build(scene);
     invar_built built;
     invar_state_trial *out = &job->result;
 
@@ -279,8 +313,11 @@ static invar_status try_commit(invar_trial_job *job, const invar_trial_scene *sc
     INVAR_TRY(invar_workshop_program(&built, scene->workshop, slot, repo, job->commit, &how, stop));
     out->trial.build_s = built.cached ? 0 : built.seconds;
     job->stopped = built.state == INVAR_PROGRAM_STOPPED;
-    if (built.state == INVAR_PROGRAM_FAILED)
+    if (built.state == INVAR_PROGRAM_FAILED && scene->what->run) {
+        INVAR_TRY(keep_log(built.log, scene, job));
         give_up(out, "build", built.story);
+    } else if (built.state == INVAR_PROGRAM_FAILED)
+        give_up_see(out, "build", built.story, built.log);
     if (built.state != INVAR_PROGRAM_READY)
         return INVAR_OK;
     if (scene->what->run)

@@ -42,7 +42,7 @@ typedef struct invar_trial_job {
 } invar_trial_job;
 
 /* How a tree becomes a program in this case. */
-invar_recipe_of_build invar_trial_build(const invar_trial_scene *scene);
+invar_build_plan invar_trial_build(const invar_trial_scene *scene);
 
 /* The run that a program makes of the recipe. `attempt` above 0 is always made anew. */
 invar_run_request invar_trial_request(const invar_trial_scene *scene, const invar_built *built,

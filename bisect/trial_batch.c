@@ -121,7 +121,7 @@ static invar_status collect(batch *b, invar_status status,
             status = done(payload, w->job);
         if (status != INVAR_OK)
             stop_all(b);
-        for (size_t i = 0; i < b->count && useful; i++)
+        for (size_t i = 0; i < b->count && useful && status == INVAR_OK; i++)
             if (!b->workers[i].ended && !useful(payload, b->workers[i].job))
                 b->workers[i].stop = 1;
     }

@@ -145,7 +145,7 @@ static invar_status parse(settings *s, const char ***flags_out, int argc, char *
 {
     int words;
 
-    INVAR_TRY(invar_flags_words(flags_out, options(s), NULL, &argc, argv));
+    INVAR_TRY(invar_flags_words(flags_out, options(s), &argc, argv));
     INVAR_TRY(invar_options_parse_words(&words, options(s), argc, argv, "a RECIPE", 1, 1));
     s->what.recipe = argv[0];
     s->what.flags = *flags_out;

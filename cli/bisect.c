@@ -73,7 +73,14 @@ static invar_status make_question(invar_question *out, const settings *s)
 
 static invar_status check(const settings *s, const char *recipe, const char *const *flags)
 {
-    INVAR_TRY(need(s->good, "--good REV"));
+    if (recipe && !s->good && !invar_path_exists(recipe))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'%.100s' is no recipe, and bisect has only the verbs log, view, "
+                          "resume-log and reset",
+                          recipe);
+    INVAR_TRY(need(s->good, "--good REV, a revision that is as it should be,"));
+    if (s->run && s->run[strspn(s->run, " \t\n")] == '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--run: the command is empty");
     if (recipe && s->run)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a recipe and --run: give one of them");
     if (!recipe && !s->run)
@@ -132,7 +139,7 @@ static int run(int argc, char **argv)
     const char **flags = NULL;
     int words, code;
 
-    if (invar_flags_words(&flags, options(&s), NULL, &argc, argv) != INVAR_OK)
+    if (invar_flags_words(&flags, options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
     if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 0, 1) == INVAR_OK)
         code = ask(&s, words ? argv[0] : NULL, flags);

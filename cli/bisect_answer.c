@@ -76,13 +76,13 @@ static void show_end(const screen *s, const invar_bisect_trial *t)
     fprintf(stderr, "bisect: %.12s %s%-5s%s %s", t->commit,
             invar_term_escape(s->colour, style_of(t->verdict)), t->verdict,
             invar_term_escape(s->colour, INVAR_TERM_STYLE_PLAIN), t->role);
+    if (t->build_s > 0)
+        fprintf(stderr, ", built in %.1f s", t->build_s);
     if (strcmp(t->via, "tree") == 0)
         fputs(", same tree as before", stderr);
     else if (strcmp(t->via, "program") == 0)
         fputs(", same program as before", stderr);
-    else if (t->build_s > 0)
-        fprintf(stderr, ", built in %.1f s, ran %.1f s", t->build_s, t->run_s);
-    else
+    else if (t->run_s > 0)
         fprintf(stderr, ", ran %.1f s", t->run_s);
     if (!t->value[0] && t->story[0]) {
         fputs("; ", stderr);
@@ -95,17 +95,21 @@ static void show(void *payload, invar_bisect_event_kind kind, const invar_bisect
                  int64_t left, int64_t more)
 {
     const screen *s = payload;
+    char line[128];
 
     if (s->live)
         fputs("\r\033[K", stderr);
+    if (more > 0)
+        (void)snprintf(line, sizeof line,
+                       "bisect: testing %.12s, %" PRId64 " suspects, about %" PRId64
+                       " more trial%s",
+                       trial->commit, left, more, more == 1 ? "" : "s");
+    else
+        (void)snprintf(line, sizeof line, "bisect: testing %.12s, %s", trial->commit, trial->role);
     if (kind == INVAR_BISECT_EVENT_END)
         show_end(s, trial);
-    else if (s->live && left)
-        fprintf(stderr,
-                "bisect: testing %.12s, %" PRId64 " suspects, about %" PRId64 " more trials",
-                trial->commit, left, more);
-    else if (s->live)
-        fprintf(stderr, "bisect: testing %.12s, %s", trial->commit, trial->role);
+    else if (s->live) // cut: what wraps cannot be taken back
+        fprintf(stderr, "%.*s", invar_term_width(stderr) - 1, line);
     fflush(stderr);
 }
 
@@ -152,14 +156,13 @@ static invar_status tell(const invar_bisect_answer *a, const invar_bisect_settin
     invar_output page;
 
     INVAR_TRY(keep(a));
-    if (s->html) {
-        INVAR_TRY(invar_output_open(&page, s->html));
-        INVAR_TRY(invar_output_close(&page, invar_answer_html(page.stream, a)));
-        if (page.stream == stdout)
-            return INVAR_OK;
-    }
-    return s->json ? invar_answer_json(stdout, a)
-                   : invar_answer_print(stdout, a, invar_term_colour(stdout));
+    if (!s->html || strcmp(s->html, "-") != 0) // first: a page that cannot be written hides nothing
+        INVAR_TRY(s->json ? invar_answer_json(stdout, a)
+                          : invar_answer_print(stdout, a, invar_term_colour(stdout)));
+    if (!s->html)
+        return INVAR_OK;
+    INVAR_TRY(invar_output_open(&page, s->html));
+    return invar_output_close(&page, invar_answer_html(page.stream, a));
 }
 
 int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_settings *settings,

@@ -216,7 +216,7 @@ static int resume(const settings *s, const char *path)
         return invar_report_error();
     what = *invar_state_case(state);
     what.recipe_text = invar_state_recipe(state);
-    if (strcmp(s->shared.repo, ".") != 0)
+    if (s->shared.repo)
         what.repo = s->shared.repo;
     code = invar_bisect_answer_it(&what, &s->shared, path);
     invar_state_close(state);
@@ -226,10 +226,12 @@ static int resume(const settings *s, const char *path)
 static int run_resume(int argc, char **argv)
 {
     settings s = {.git = false};
+    const invar_option *list = resume_options(&s);
     int words;
 
-    if (invar_options_parse_words(&words, resume_options(&s), argc, argv,
-                                  "FILE, what invar bisect log printed", 1, 1) != INVAR_OK)
+    s.shared.repo = NULL; // as the log has it
+    if (invar_options_parse_words(&words, list, argc, argv, "FILE, what invar bisect log printed",
+                                  1, 1) != INVAR_OK)
         return invar_report_error();
     return resume(&s, argv[0]);
 }
@@ -263,7 +265,7 @@ static const invar_option *reset_options(settings *s)
 
 static invar_status reset_it(const settings *s)
 {
-    static const char *const rest[] = {"programs", "runs", "slots"};
+    static const char *const rest[] = {"programs", "runs", "slots", "samples"};
     char folder[INVAR_PATH_SIZE], path[INVAR_PATH_SIZE];
     int64_t count;
 

@@ -90,7 +90,7 @@ static int run(int argc, char **argv)
     const char **flags = NULL;
     int words, code;
 
-    if (invar_flags_words(&flags, options(&s), NULL, &argc, argv) != INVAR_OK)
+    if (invar_flags_words(&flags, options(&s), &argc, argv) != INVAR_OK)
         return invar_report_error();
     if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 1, 1) != INVAR_OK)
         code = invar_report_error();

@@ -87,6 +87,13 @@ static invar_term_style style_of(invar_ci_verdict verdict)
     return verdict == INVAR_CI_SAME ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED;
 }
 
+/* "same 4 of 4 steps", "changed from step 7", but "trouble: there is no recipe" */
+static bool continues(const invar_ci_result *result)
+{
+    return result->verdict == INVAR_CI_SAME || result->verdict == INVAR_CI_CHANGED ||
+           result->verdict == INVAR_CI_NONDETERMINISTIC;
+}
+
 void invar_ci_show(const invar_ci_result *result)
 {
     bool colour = invar_term_colour(stdout);
@@ -94,9 +101,10 @@ void invar_ci_show(const invar_ci_result *result)
 
     invar_ci_headline(headline, result);
     invar_plain_print(stdout, result->item->name);
-    printf(": %s%s%s %s\n", invar_term_escape(colour, style_of(result->verdict)),
+    printf(": %s%s%s%s%s\n", invar_term_escape(colour, style_of(result->verdict)),
            invar_ci_verdict_name(result->verdict),
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), headline);
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), continues(result) ? " " : ": ",
+           headline);
     invar_ci_details(stdout, result, "  ");
 }
 
@@ -185,7 +193,8 @@ static invar_ci_options options_of(const settings *s, invar_progress **progress)
                               .steps = s->steps,
                               .chaos = s->chaos,
                               .chaos_seed = s->seed,
-                              .write = !s->no_write && !s->bisect && !invar_ci_unattended(),
+                              // what is pending is about the case's own golden
+                              .write = !s->no_write && !s->golden && !invar_ci_unattended(),
                               .pinned = s->bisect,
                               .jobs = s->jobs,
                               .timeout = s->timeout,
@@ -421,7 +430,13 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
         return INVAR_OK;
     }
     invar_plain_print(stdout, item.name);
-    printf(": recorded, %" PRId64 " steps; run twice, the second time otherwise\n", result.steps);
+    printf(": recorded, %" PRId64
+           " steps; run twice, the second time otherwise\n  next    git add ",
+           result.steps);
+    invar_plain_print_word(stdout, item.golden);
+    putchar(' ');
+    invar_plain_print_word(stdout, item.points);
+    putchar('\n');
     return INVAR_OK;
 }
 

@@ -134,48 +134,52 @@ static int option_words(const invar_option *options, const char *word)
     return 0;
 }
 
-invar_status invar_flags_words(const char ***out, const invar_option *options, const char *path,
-                               int *argc, char **argv)
+/* Moves the keys of a recipe from argv to `words`, with their values; the rest stays in order. */
+static invar_status move_keys(const char **words, int *count_out, const invar_option *options,
+                              int *argc, char **argv)
 {
-    invar_recipe *checked = NULL;
-    int kept = 0, taken = 0, left;
-    const char **words = NULL;
-    invar_status status;
+    int kept = 0, taken = 0;
 
-    *out = NULL;
-    INVAR_TRY(invar_alloc((void **)&words, (size_t)*argc + 1, sizeof *words, "flags"));
-    for (int i = 0; i < *argc; i++) {
+    for (int i = 0, count; i < *argc; i += count) {
         const char *value;
-        int own = option_words(options, argv[i]), key = key_of(argv[i], &value), used = 0;
+        int own = option_words(options, argv[i]), used = 0;
+        int key = own ? -1 : key_of(argv[i], &value);
 
-        status = INVAR_OK;
-        if (own == 0 && key >= 0 && !value)
-            status = value_of(&value, &used, key, *argc - i - 1, argv + i + 1);
-        if (status != INVAR_OK) {
-            invar_free((void *)words);
-            return status;
+        if (key >= 0 && !value)
+            INVAR_TRY(value_of(&value, &used, key, *argc - i - 1, argv + i + 1));
+        count = own ? own : 1 + used;
+        for (int k = i; k < i + count && k < *argc; k++) {
+            if (key >= 0)
+                words[taken++] = argv[k];
+            else
+                argv[kept++] = argv[k];
         }
-        if (own == 0 && key >= 0) {
-            for (int k = 0; k <= used; k++)
-                words[taken++] = argv[i + k];
-            i += used;
-            continue;
-        }
-        for (int k = 0; k < (own ? own : 1) && i + k < *argc; k++)
-            argv[kept++] = argv[i + k];
-        i += own ? own - 1 : 0;
     }
     *argc = kept;
     words[taken] = NULL;
-    left = taken;
-    status = invar_flags_recipe(&checked, path, &left, (char **)words);
-    invar_recipe_free(checked);
-    if (status != INVAR_OK) {
-        invar_free((void *)words);
-        return status;
-    }
-    *out = words;
+    *count_out = taken;
     return INVAR_OK;
+}
+
+invar_status invar_flags_words(const char ***out, const invar_option *options, int *argc,
+                               char **argv)
+{
+    invar_recipe *checked = NULL;
+    const char **words;
+    invar_status status;
+    int count;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&words, (size_t)*argc + 1, sizeof *words, "flags"));
+    status = move_keys(words, &count, options, argc, argv);
+    if (status == INVAR_OK)
+        status = invar_flags_recipe(&checked, NULL, &count, (char **)words); // all are keys
+    invar_recipe_free(checked);
+    if (status == INVAR_OK)
+        *out = words;
+    else
+        invar_free((void *)words);
+    return status;
 }
 
 void invar_flags_help(void)

@@ -25,12 +25,11 @@ invar_status invar_flags_model(invar_recipe **out, int *argc, char **argv) INVAR
 
 /*
  * Takes the keys of a recipe out of argv, as words for another program, ended by NULL;
- * what `options` names (of which some are keys, too) and its values stay. The recipe with these
- * keys is checked first; `path` NULL: only the flags. The caller owns *out (invar_free), not the
- * words.
+ * what `options` names (of which some are keys, too) and its values stay. The values are checked,
+ * as far as flags alone allow it. The caller owns *out (invar_free), not the words.
  */
-invar_status invar_flags_words(const char ***out, const invar_option *options, const char *path,
-                               int *argc, char **argv) INVAR_MUST_USE;
+invar_status invar_flags_words(const char ***out, const invar_option *options, int *argc,
+                               char **argv) INVAR_MUST_USE;
 
 /* The keys of a recipe with their defaults, by group, on stdout. */
 void invar_flags_help(void);

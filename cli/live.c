@@ -26,6 +26,7 @@ const volatile sig_atomic_t *invar_live_catch(void)
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
     (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGCHLD, SIG_DFL); // ignored by a parent, no child could be waited for
     return &interrupted;
 }
 

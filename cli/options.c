@@ -74,7 +74,7 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
     const invar_option *option = find(options, name, length);
 
     if (!option)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'", argv[*at]);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'; --help lists them", argv[*at]);
     if (option->type == INVAR_OPTION_FLAG) {
         if (equals)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s takes no value", option->name);
@@ -112,9 +112,10 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
         } else if (!only_words && strncmp(word, "--", 2) == 0 && word[2] != '\0') {
             INVAR_TRY(set_option(&i, options, argc, argv));
         } else if (*count_out == high) {
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "unexpected argument '%s'", word);
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "unexpected argument '%s'; --help shows the usage", word);
         } else if (!only_words && word[0] == '-' && word[1] != '\0') {
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'", word);
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'; --help lists them", word);
         } else {
             argv[(*count_out)++] = word;
         }

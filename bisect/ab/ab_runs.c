@@ -89,6 +89,7 @@ static invar_status make_order(order *out, const invar_ab_work *w, const invar_a
                                        .environment = out->environment,
                                        .name = out->name,
                                        .until = w->what->steps - 1,
+                                       .record_mismatch = true,
                                        .timeout = w->what->timeout,
                                        .stop = w->options->stop};
     return INVAR_OK;

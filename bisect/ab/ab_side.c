@@ -101,10 +101,10 @@ invar_status invar_ab_side_build(invar_ab_side *side, invar_workshop *workshop, 
                                  invar_repo *repo, const invar_ab_case *what,
                                  const invar_ab_options *options)
 {
-    const invar_recipe_of_build how = {.command = what->build,
-                                       .program = what->program ? what->program : "@invar",
-                                       .timeout = what->timeout,
-                                       .threads = options->threads};
+    const invar_build_plan how = {.command = what->build,
+                                  .program = what->program ? what->program : "@invar",
+                                  .timeout = what->timeout,
+                                  .threads = options->threads};
 
     switch (side->kind) {
     case INVAR_AB_COMMIT:

@@ -11,11 +11,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/pool.h"
+#include "base/process.h"
 #include "bisect/ci/ci_internal.h"
 
 #include "base/invar_banned.h"
@@ -28,6 +28,7 @@ typedef struct scene {
     invar_chaos_locales locales;
     char folder[INVAR_PATH_SIZE];
     bool temporary;
+    bool recording;        /* goldens are made, not compared */
     pthread_mutex_t mutex; /* of the events */
     int64_t done, total;   /* runs */
     invar_ci_result *results;
@@ -47,10 +48,7 @@ static void report(scene *s, invar_ci_event event, const invar_ci_result *result
 
 static double now(void)
 {
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return (double)invar_process_clock_ms() / 1000;
 }
 
 static bool stopped(const scene *s)
@@ -99,6 +97,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
                                  .until = until,
                                  .timeout = o->timeout,
                                  .stop = o->stop,
+                                 .record_mismatch = !s->recording,
                                  .anew = true};
     invar_ran ran;
     invar_status status;
@@ -115,7 +114,7 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
     INVAR_TRY(invar_workshop_run(&ran, s->workshops[place], -1, &request));
     result->runs++;
     report(s, INVAR_CI_RAN, result, 1);
-    if (ran.state != INVAR_RUN_DONE) {
+    if (ran.state != INVAR_RUN_DONE || ran.exit_code != 0) { // 1: log-probs differ, it is cut short
         result->verdict = ran.state == INVAR_RUN_STOPPED ? INVAR_CI_STOPPED : INVAR_CI_TROUBLE;
         (void)snprintf(result->story, sizeof result->story, "it could not be run: %s", ran.story);
         if (chaos)
@@ -259,13 +258,8 @@ static void look_at_recipe(invar_ci_result *out, const invar_ci_options *o)
                        "the recipe has %" PRId64 " steps, the golden %" PRId64, out->compared,
                        out->steps);
     }
-    if (out->same_identity || o->pinned)
-        return;
-    (void)snprintf(out->story, sizeof out->story,
-                   "the golden is of another identity: the recipe, its data or the model asks for "
-                   "something else now%s",
-                   out->verdict == INVAR_CI_SAME ? " (no bit of the compared steps differs)" : "");
-    out->verdict = INVAR_CI_OBSOLETE;
+    if (!o->pinned)
+        invar_ci_look_at_identity(out);
 }
 
 static invar_status write_pending(invar_ci_result *out, const scene *s, const invar_ci_side *is)
@@ -505,7 +499,7 @@ static invar_status record(invar_ci_result *out, scene *s)
 invar_status invar_ci_record(invar_ci_result *out, const invar_ci_case *item,
                              const invar_ci_options *options)
 {
-    scene s = {.options = options, .cases = item, .total = 2};
+    scene s = {.options = options, .cases = item, .total = 2, .recording = true};
     double begin = now();
     invar_status status;
 
@@ -516,7 +510,8 @@ invar_status invar_ci_record(invar_ci_result *out, const invar_ci_case *item,
         report(&s, INVAR_CI_BEGINS, out, 0);
         status = record(out, &s);
         out->seconds = now() - begin;
-        report(&s, INVAR_CI_ENDED, out, 0);
+        if (status == INVAR_OK)
+            report(&s, INVAR_CI_ENDED, out, 0);
     }
     return close_scene(&s, status);
 }

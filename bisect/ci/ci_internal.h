@@ -76,6 +76,9 @@ typedef struct invar_ci_side {
 
 void invar_ci_side_free(invar_ci_side *side);
 
+/* A golden of another identity is OBSOLETE, whatever the bits are. */
+void invar_ci_look_at_identity(invar_ci_result *out);
+
 /* Fills everything of the result that both sides say, and the verdict SAME, CHANGED or NOTHING. */
 invar_status invar_ci_judge(invar_ci_result *out, const invar_ci_side *was,
                             const invar_ci_side *is) INVAR_MUST_USE;

@@ -129,6 +129,17 @@ invar_status invar_ci_judge(invar_ci_result *out, const invar_ci_side *was, cons
     return c.first >= 0 ? take_place(out, was, is) : INVAR_OK;
 }
 
+void invar_ci_look_at_identity(invar_ci_result *out)
+{
+    if (out->same_identity)
+        return;
+    (void)snprintf(out->story, sizeof out->story,
+                   "the golden is of another identity: the recipe, its data or the model asks for "
+                   "something else now%s",
+                   out->verdict == INVAR_CI_SAME ? " (no bit of the compared steps differs)" : "");
+    out->verdict = INVAR_CI_OBSOLETE;
+}
+
 const char *invar_ci_verdict_name(invar_ci_verdict verdict)
 {
     static const char *const names[] = {"same",     "changed", "nondeterministic", "missing",
@@ -164,8 +175,7 @@ invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item)
         status = INVAR_OK;
     } else if (status == INVAR_OK) {
         status = invar_ci_judge(out, &was, &is);
-        if (!out->same_identity)
-            out->verdict = INVAR_CI_OBSOLETE;
+        invar_ci_look_at_identity(out);
     }
     invar_ci_side_free(&was);
     invar_ci_side_free(&is);

@@ -167,8 +167,8 @@ static void add_text(invar_repo_commit *out, git_commit *commit)
 
     git_oid_tostr(out->id, sizeof out->id, git_commit_id(commit));
     git_oid_tostr(out->tree, sizeof out->tree, git_commit_tree_id(commit));
-    out->n_parents = parents < INVAR_REPO_PARENTS ? parents : INVAR_REPO_PARENTS;
-    for (size_t i = 0; i < out->n_parents; i++)
+    out->n_parents = parents;
+    for (size_t i = 0; i < parents && i < INVAR_REPO_PARENTS; i++)
         git_oid_tostr(out->parents[i], sizeof out->parents[i],
                       git_commit_parent_id(commit, (unsigned)i));
     name_and_mail(out->author, author ? author->name : "", author ? author->email : "");

@@ -85,7 +85,7 @@ typedef struct invar_repo_file {
 /* A commit as people see it; all text is printable UTF-8 of one line. */
 typedef struct invar_repo_commit {
     char id[INVAR_OID_SIZE], tree[INVAR_OID_SIZE];
-    size_t n_parents;
+    size_t n_parents;                                 /* all of them */
     char parents[INVAR_REPO_PARENTS][INVAR_OID_SIZE]; /* the first of them */
     char author[INVAR_REPO_TEXT];                     /* "Name <mail>" */
     int64_t when;                                     /* of the commit, Unix seconds */

@@ -294,8 +294,8 @@ invar_status invar_search_ask(invar_search_next *out, const invar_search *search
     INVAR_TRY(invar_midpoint_choose(&choice, &out->candidates, search->midpoint, &search->now));
     if (out->candidates == 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "no commit between good and bad touches the paths that were asked for: "
-                          "name others, or none");
+                          "no commit that touches the paths is the cause: name other paths, or "
+                          "none");
     out->commits[0] = choice;
     out->trials = log2_above(out->candidates);
     if (choice < 0) {

@@ -39,7 +39,7 @@ invar_status invar_state_damaged(const invar_state *state, int64_t line)
 /* What a trial's role, verdict and way may be: constants, so that nobody owns them. */
 static const char *const roles[] = {"good end", "bad end", "merge base",
                                     "search",   "again",   "change"};
-static const char *const verdicts[] = {"good", "bad", "third", "skip", "value"};
+static const char *const verdicts[] = {"good", "bad", "third", "skip"};
 static const char *const ways[] = {"ran", "program", "tree"};
 
 static const char *constant(const char *const *list, size_t count, const char *word)
@@ -140,8 +140,16 @@ static invar_status read_text(invar_state *s, size_t *whole_out, const char *tex
     int64_t number;
     char *copy;
 
-    if (strlen(text) != bytes || strncmp(text, INVAR_STATE_MAGIC, strlen(INVAR_STATE_MAGIC)) != 0 ||
-        !end)
+    if (strncmp(text, INVAR_STATE_MAGIC, strlen(INVAR_STATE_MAGIC)) != 0) {
+        char shown[INVAR_PATH_SHOWN_SIZE];
+        invar_path_show(shown, s->path);
+        return INVAR_FAIL(
+            INVAR_E_CORRUPT, 0,
+            "%s: not the state of a bisect: its first line is not \"%.16s\"; where it "
+            "should be one, invar bisect reset begins anew",
+            shown, INVAR_STATE_MAGIC);
+    }
+    if (strlen(text) != bytes || !end)
         return invar_state_damaged(s, 1);
     first = (size_t)(end - text) + 1;
     invar_hash_bytes(&digest, text, first + 1);
@@ -245,6 +253,16 @@ static invar_status append_line(invar_state *state, const char *line, size_t byt
     return fdatasync(state->fd) == 0 ? INVAR_OK : refuse(state, "sync");
 }
 
+/* Sections come first in a recipe: a file of another kind is told before anything is built. */
+static bool looks_like_recipe(const char *text, size_t bytes)
+{
+    if (strlen(text) != bytes)
+        return false;
+    while (*text && (*text == '#' || *text == ';' || strchr(" \t\r\n", *text)))
+        text += strchr("#;", *text) ? strcspn(text, "\n") : 1;
+    return *text == '[';
+}
+
 static invar_status read_recipe(char **out, const invar_bisect_case *what)
 {
     size_t bytes;
@@ -253,12 +271,14 @@ static invar_status read_recipe(char **out, const invar_bisect_case *what)
     if (!what->recipe || what->recipe_text)
         return INVAR_OK;
     INVAR_TRY(invar_file_read(out, &bytes, what->recipe, 1u << 20));
-    if (strlen(*out) == bytes && bytes > 0)
+    if (looks_like_recipe(*out, bytes))
         return INVAR_OK;
     invar_free(*out);
     *out = NULL;
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%.150s: not a recipe: it is empty or holds a NUL",
-                      what->recipe);
+    return INVAR_FAIL(
+        INVAR_E_INVALID, 0,
+        "%.150s: not a recipe, which begins with a [section]; a command is given with --run",
+        what->recipe);
 }
 
 /* A file that is new, or whose first writer was killed before the first part was whole. */

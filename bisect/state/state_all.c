@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <dirent.h>
+#include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -18,8 +19,14 @@ static invar_status each_state(const char *folder,
                                void *payload)
 {
     invar_status status = INVAR_OK;
+    char shown[INVAR_PATH_SHOWN_SIZE];
     DIR *dir = opendir(folder);
 
+    if (!dir && errno != ENOENT) {
+        int code = errno;
+        invar_path_show(shown, folder);
+        return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be listed: %s", shown, strerror(code));
+    }
     for (struct dirent *entry; dir && status == INVAR_OK && (entry = readdir(dir));) {
         char path[INVAR_PATH_SIZE];
         if (entry->d_name[0] == '.')

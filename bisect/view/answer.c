@@ -220,14 +220,36 @@ static void print_lists(const printer *p, const invar_bisect_answer *a)
         fprintf(p->stream, "... and %" PRId64 " more\n", a->all_suspects - (int64_t)a->n_suspects);
 }
 
+/* What a command, or its build, printed at the commit that is in the way. */
+static void print_log(const printer *p, const invar_bisect_answer *a)
+{
+    static const char *const names[] = {"build.log", "run.log"};
+    char name[INVAR_OID_SIZE + 32], path[INVAR_PATH_SIZE];
+
+    if (a->verdict != INVAR_BISECT_WRONG_END && a->verdict != INVAR_BISECT_UNTESTABLE)
+        return;
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "trials/%s-0/%s", a->who, names[i]);
+        if (invar_path_join(path, sizeof path, a->folder, name) == INVAR_OK &&
+            invar_path_exists(path)) {
+            item(p, "log", path);
+            return;
+        }
+    }
+}
+
 static void print_search(const printer *p, const invar_bisect_answer *a)
 {
-    char cost[INVAR_ANSWER_LINE];
+    char cost[INVAR_ANSWER_LINE], page[INVAR_PATH_SIZE];
 
     item(p, "note", invar_answer_third(a));
     item(p, "question", a->question);
-    item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range, plural(a->range),
-                INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT, a->bad);
+    if (a->range > 0)
+        item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range, plural(a->range),
+                    INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT, a->bad);
+    else // it was not looked at
+        item_format(p, "range", "%.*s to %.*s", INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT,
+                    a->bad);
     if (*a->base)
         item_format(p, "base", "%.*s, tested because the good end is no ancestor of the bad one",
                     INVAR_ANSWER_SHORT, a->base);
@@ -235,7 +257,9 @@ static void print_search(const printer *p, const invar_bisect_answer *a)
         item_format(p, "ends", "they part at step %" PRId64, a->first_parted);
     invar_answer_cost(cost, a);
     item(p, "cost", cost);
-    item(p, "folder", a->folder);
+    print_log(p, a);
+    if (*a->folder && invar_path_join(page, sizeof page, a->folder, "answer.html") == INVAR_OK)
+        item(p, "page", page);
 }
 
 static void print_next(const printer *p, const invar_bisect_answer *a)

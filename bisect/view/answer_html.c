@@ -238,7 +238,8 @@ static void put_cost(FILE *f, const invar_bisect_answer *a)
     item_hash(f, "good", a->good);
     item_hash(f, "bad", a->bad);
     item_hash(f, "base", a->base);
-    invar_html_item_number(f, "commits", a->range);
+    if (a->range > 0)
+        invar_html_item_number(f, "commits", a->range);
     if (a->first_parted >= 0)
         invar_html_item_number(f, "ends part", a->first_parted);
     invar_html_item_number(f, "trials", (int64_t)a->n_trials);

@@ -144,6 +144,12 @@ static void add_ends(line *l, const invar_bisect_answer *a)
     add_commit(l, a->bad);
 }
 
+/* It ran, and there is nothing to ask, or not what was asked for. */
+static bool ran_in_vain(const invar_bisect_answer *a)
+{
+    return strncmp(a->story, "ledger:", strlen("ledger:")) == 0;
+}
+
 static void add_found(line *l, const invar_bisect_answer *a)
 {
     if (a->n_changes == 0)
@@ -192,7 +198,8 @@ void invar_answer_headline(char out[INVAR_ANSWER_LINE], const invar_bisect_answe
         break;
     case INVAR_BISECT_UNTESTABLE:
         add_who(&l, a);
-        add(&l, " cannot be built or run");
+        add(&l, ran_in_vain(a) ? " ran, but its ledger does not answer the question"
+                               : " cannot be built or run");
         break;
     case INVAR_BISECT_STOPPED:
         add(&l, "after ");
@@ -233,7 +240,11 @@ void invar_answer_advice(char out[INVAR_ANSWER_LINE], const invar_bisect_answer 
         add(&l, " is bad already: swap --good and --bad to look for the fix");
         break;
     case INVAR_BISECT_UNTESTABLE:
-        add(&l, "choose an end that builds and runs, or give a --build that works for it");
+        add(&l, ran_in_vain(a)
+                    ? "check the names in the question; with --run, that the command writes its "
+                      "ledger to $INVAR_RUN/ledger.db"
+                    : "choose an end that builds and runs, or give a --build that works for it; "
+                      "--run is for what is not built as Invar is");
         break;
     case INVAR_BISECT_STOPPED:
         add(&l, "what was found out is kept: the same command goes on from here");
@@ -325,12 +336,24 @@ void invar_answer_cost(char out[INVAR_ANSWER_LINE], const invar_bisect_answer *a
     invar_answer_span(run, a->run_s);
     invar_answer_span(wall, a->wall_s);
     add_count(&l, (int64_t)a->n_trials, "trial");
-    add(&l, ", %" PRId64 " of the search; ", a->search_trials);
-    add_count(&l, a->built, "build");
-    add(&l, " in %s, %" PRId64 " from the cache; ", build, a->from_tree);
-    add_count(&l, a->ran, "run");
-    add(&l, " in %s, %" PRId64 " not needed as the program was equal; ", run, a->from_program);
-    add(&l, "%" PRId64 " not testable; %s in all", a->skipped, wall);
+    add(&l, ", %" PRId64 " of the search", a->search_trials);
+    if (a->built) {
+        add(&l, "; ");
+        add_count(&l, a->built, "build");
+        add(&l, " in %s", build);
+    }
+    if (a->ran) {
+        add(&l, "; ");
+        add_count(&l, a->ran, "run");
+        add(&l, " in %s", run);
+    }
+    if (a->from_tree)
+        add(&l, "; %" PRId64 " from the cache", a->from_tree);
+    if (a->from_program)
+        add(&l, "; %" PRId64 " whose program was equal", a->from_program);
+    if (a->skipped)
+        add(&l, "; %" PRId64 " not testable", a->skipped);
+    add(&l, "; %s in all", wall);
 }
 
 /* ---- what to do next ------------------------------------------------------------------------- */
@@ -369,7 +392,10 @@ static bool add_show(line *l, const invar_bisect_answer *a)
         id = a->suspects[a->n_suspects - 1].id;
     if (*id == '\0')
         return false;
-    add(l, "git show");
+    add(l, *a->repo ? "git -C" : "git"); // the user may be anywhere
+    if (*a->repo && !add_word(l, a->repo))
+        return false;
+    add(l, " show");
     return add_word(l, id);
 }
 
@@ -384,8 +410,7 @@ bool invar_answer_next(char out[INVAR_ANSWER_COMMAND], const invar_bisect_answer
         switch (i) {
         case 0: there = add_show(&l, a); break;
         case 1: there = !changes && add_diff(&l, &a->place); break;
-        case 2: there = changes && a->n_changes && add_diff(&l, &a->changes->place); break;
-        default: there = a->n_trials > 0; add(&l, "invar bisect view --html bisect.html");
+        default: there = changes && a->n_changes && add_diff(&l, &a->changes->place);
         }
         at += there;
         if (there && at == index)

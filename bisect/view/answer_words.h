@@ -52,7 +52,7 @@ void invar_answer_cost(char out[INVAR_ANSWER_LINE], const invar_bisect_answer *a
 void invar_answer_time(char out[INVAR_ANSWER_TIME], int64_t seconds);
 void invar_answer_span(char out[INVAR_ANSWER_TIME], double seconds);
 
-enum { INVAR_ANSWER_COMMANDS = 4, INVAR_ANSWER_COMMAND = 2 * INVAR_PATH_SIZE + 512 };
+enum { INVAR_ANSWER_COMMANDS = 3, INVAR_ANSWER_COMMAND = 2 * INVAR_PATH_SIZE + 512 };
 
 /* Useful commands to follow, one a call from 0 on; false: no more. */
 bool invar_answer_next(char out[INVAR_ANSWER_COMMAND], const invar_bisect_answer *answer,

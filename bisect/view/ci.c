@@ -6,10 +6,12 @@
 #include "bisect/view/ci.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 #include "base/number.h"
 #include "base/text.h"
+#include "bisect/view/json.h"
 
 #include "base/invar_banned.h"
 
@@ -69,10 +71,21 @@ static void print_place(FILE *out, const invar_golden_place *p, const char *befo
         fprintf(out, "%spoints  and %zu more changes\n", before, p->n_changes - shown);
 }
 
+/* How a command names it from here: as recipes/NAME.ini it needs no path. */
+static const char *word_of(const invar_ci_case *item)
+{
+    char usual[INVAR_GOLDEN_NAME + sizeof "recipes/.ini"];
+
+    (void)snprintf(usual, sizeof usual, "recipes/%s.ini", item->name);
+    return strcmp(item->recipe, usual) == 0 ? item->name : item->recipe;
+}
+
 void invar_ci_details(FILE *out, const invar_ci_result *result, const char *before)
 {
     char was[INVAR_DIGEST_HEX_SIZE], is[INVAR_DIGEST_HEX_SIZE], text[INVAR_CI_LINE];
 
+    if (result->verdict == INVAR_CI_OBSOLETE && result->headline[0]) // else the headline says it
+        fprintf(out, "%sfirst   %s\n", before, safe(text, result->headline));
     if (result->first >= 0) {
         invar_digest_format(was, &result->chain_was);
         invar_digest_format(is, &result->chain_is);
@@ -82,7 +95,7 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
     }
     if (result->ops[0])
         fprintf(out, "%sops     %s\n", before, safe(text, result->ops));
-    if (result->story[0] && result->first >= 0)
+    if (result->story[0] && result->first >= 0 && result->verdict != INVAR_CI_OBSOLETE)
         fprintf(out, "%swhy     %s\n", before, safe(text, result->story));
     if (result->varied[0])
         fprintf(out, "%svaried  %s\n", before, safe(text, result->varied));
@@ -94,17 +107,13 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
     }
     if (result->pending)
         fprintf(out, "%snext    invar ci accept %s --reason \"...\"\n", before,
-                safe(text, result->item->name));
+                safe(text, word_of(result->item)));
+    if (result->verdict == INVAR_CI_CHANGED)
+        fprintf(out, "%snext    invar bisect --good REV %s\n", before,
+                safe(text, result->item->recipe));
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
-
-static json_t *text_or_null(const char *text)
-{
-    char line[INVAR_CI_LINE];
-
-    return *text ? json_string(safe(line, text)) : json_null();
-}
 
 static json_t *int_or_null(int64_t value)
 {
@@ -124,19 +133,15 @@ static json_t *place_json(const invar_golden_place *p)
     json_t *changes = json_array();
 
     for (size_t i = 0; changes && i < p->n_changes && i < INVAR_GOLDEN_SHOWN; i++)
-        (void)json_array_append_new(changes, text_or_null(p->changes[i]));
+        (void)json_array_append_new(changes, invar_view_text_or_null(p->changes[i]));
     return json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:s, s:s, s:b, s:I, s:I, s:o}",
-                     "step", int_or_null(p->step), "point", text_or_null(p->point), "phase",
-                     text_or_null(p->phase), "layer", int_or_null(p->layer), "op",
-                     text_or_null(p->op), "kind", text_or_null(p->kind), "dtype",
-                     text_or_null(p->dtype), "shape", text_or_null(p->shape), "before", p->was,
-                     "after", p->is, "exact", (int)p->exact, "different", (json_int_t)p->different,
-                     "equal", (json_int_t)p->equal, "changes", changes);
-}
-
-static json_t *real_or_null(bool there, double value)
-{
-    return there && value - value == 0 ? json_real(value) : json_null();
+                     "step", int_or_null(p->step), "point", invar_view_text_or_null(p->point),
+                     "phase", invar_view_text_or_null(p->phase), "layer", int_or_null(p->layer),
+                     "op", invar_view_text_or_null(p->op), "kind", invar_view_text_or_null(p->kind),
+                     "dtype", invar_view_text_or_null(p->dtype), "shape",
+                     invar_view_text_or_null(p->shape), "before", p->was, "after", p->is, "exact",
+                     (int)p->exact, "different", (json_int_t)p->different, "equal",
+                     (json_int_t)p->equal, "changes", changes);
 }
 
 static json_t *lines_json(const char *lines)
@@ -162,18 +167,19 @@ static json_t *comparison_json(const invar_ci_result *r)
                      (json_int_t)r->compared, "steps", (json_int_t)r->steps, "first",
                      int_or_null(r->first), "chain_was", some ? digest(&r->chain_was) : json_null(),
                      "chain_is", some ? digest(&r->chain_is) : json_null(), "loss_was",
-                     real_or_null(r->has_loss, r->loss_was), "loss_is",
-                     real_or_null(r->has_loss, r->loss_is), "place",
-                     parted ? place_json(&r->place) : json_null(), "ops", text_or_null(r->ops),
-                     "same_identity", (int)r->same_identity);
+                     invar_view_real(r->has_loss ? r->loss_was : NAN), "loss_is",
+                     invar_view_real(r->has_loss ? r->loss_is : NAN), "place",
+                     parted ? place_json(&r->place) : json_null(), "ops",
+                     invar_view_text_or_null(r->ops), "same_identity", (int)r->same_identity);
 }
 
 static json_t *result_json(const invar_ci_result *r)
 {
     json_t *out = json_pack(
-        "{s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:f}", "case", text_or_null(r->item->name),
-        "verdict", invar_ci_verdict_name(r->verdict), "golden", text_or_null(r->item->golden),
-        "story", text_or_null(r->story), "varied", text_or_null(r->varied), "runs",
+        "{s:o, s:s, s:o, s:o, s:o, s:I, s:I, s:o, s:b, s:f}", "case",
+        invar_view_text_or_null(r->item->name), "verdict", invar_ci_verdict_name(r->verdict),
+        "golden", invar_view_text_or_null(r->item->golden), "story",
+        invar_view_text_or_null(r->story), "varied", invar_view_text_or_null(r->varied), "runs",
         (json_int_t)r->runs, "chaos", (json_int_t)r->chaos, "variations", lines_json(r->variations),
         "pending", (int)r->pending, "seconds", r->seconds);
     json_t *more = comparison_json(r);

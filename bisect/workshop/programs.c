@@ -21,14 +21,12 @@
 #include "base/alloc.h"
 #include "base/number.h"
 #include "base/recipe.h"
-#include "base/text.h"
 #include "bisect/workshop/workshop.h"
 #include "bisect/workshop/workshop_internal.h"
 
 #include "base/invar_banned.h"
 
 #define BUILD_GRACE 10.0 /* seconds that a build has to end in order */
-#define BUILD_FILE_BYTES 1048576
 #define PIECE_BYTES 65536
 
 /*
@@ -44,7 +42,7 @@ static const char invar_build[] =
 
 /* What a program is made from. */
 typedef struct origin {
-    const invar_recipe_of_build *how;
+    const invar_build_plan *how;
     invar_repo *repo;   /* NULL: a folder */
     const char *commit; /* or the folder */
     char tree[INVAR_OID_SIZE];
@@ -220,98 +218,6 @@ static invar_status copy_program(invar_digest *out, const char *from, const char
                       strerror(errno));
 }
 
-/* ---- from what it was built ------------------------------------------------------------------ */
-
-/* The value of "KEY = VALUE" in the file that the build wrote, or an empty text. */
-static const char *find_value(size_t *bytes_out, const char *text, const char *key)
-{
-    size_t length = strlen(key);
-
-    *bytes_out = 0;
-    for (const char *line = text; line && *line; line = strchr(line, '\n')) {
-        const char *value;
-        line += *line == '\n';
-        value = line + length;
-        if (strncmp(line, key, length) != 0 || strncmp(value, " = ", 3) != 0)
-            continue;
-        value += 3;
-        *bytes_out = strcspn(value, "\r\n");
-        return value;
-    }
-    return "";
-}
-
-/* What the build says of the compiler stays; the rest is what we know better: it had no .git. */
-static size_t compose(char *out, size_t size, const char *tree, const invar_repo_commit *about,
-                      const char *built)
-{
-    static const char *const kept[] = {"compiler", "flags", "version", "type"};
-    char when[24] = "";
-    size_t used;
-
-    if (about)
-        (void)snprintf(when, sizeof when, "%" PRId64, about->when);
-    used = (size_t)snprintf(
-        out, size,
-        "# From what the program beside this file was built.\n[build]\ncommit = %s\ntree = %s\n"
-        "commit-time = %s\nauthor = %s\nsubject = %s\ndirty = %s\n",
-        about ? about->id : "", tree, when, about ? about->author : "", about ? about->subject : "",
-        about ? "clean" : "unknown");
-    for (int i = 0; i < 4; i++) {
-        size_t bytes;
-        const char *value = find_value(&bytes, built, kept[i]);
-        used += (size_t)snprintf(out + used, size - used, "%s = ", kept[i]);
-        invar_text_quote(out + used, bytes + 4, value, bytes);
-        used += strlen(out + used);
-        out[used++] = '\n';
-    }
-    return used;
-}
-
-/* The file that the build wrote beside the program, or NULL: one that is not Invar has none. */
-static invar_status read_build_file(char **out, size_t *bytes_out, const char *program)
-{
-    char path[INVAR_PATH_SIZE];
-    invar_status status = INVAR_OK;
-
-    *out = NULL;
-    *bytes_out = 0;
-    if (snprintf(path, sizeof path, "%s.build", program) < (int)sizeof path)
-        status = invar_file_read(out, bytes_out, path, BUILD_FILE_BYTES);
-    if (status == INVAR_OK || status == INVAR_E_NOMEM)
-        return status;
-    invar_error_clear();
-    return INVAR_OK;
-}
-
-static invar_status write_build_file(const origin *from, const char *program, const char *to)
-{
-    char path[INVAR_PATH_SIZE], *built = NULL, *text = NULL;
-    invar_repo_commit *about = NULL;
-    size_t bytes = 0, size = 0;
-    invar_status status = INVAR_OK;
-
-    if (snprintf(path, sizeof path, "%s.build", to) >= (int)sizeof path)
-        return INVAR_OK;
-    if (from->repo)
-        status = invar_alloc((void **)&about, 1, sizeof *about, "a commit");
-    if (status == INVAR_OK && from->repo)
-        status = invar_repo_describe(about, from->repo, from->commit);
-    if (status == INVAR_OK)
-        status = read_build_file(&built, &bytes, program);
-    size = bytes + sizeof *about + 1024;
-    if (status == INVAR_OK)
-        status = invar_alloc((void **)&text, size, 1, "what a program was built from");
-    if (status == INVAR_OK) {
-        bytes = compose(text, size, from->tree, about, built ? built : "");
-        status = invar_file_write(path, text, bytes);
-    }
-    invar_free(text);
-    invar_free(built);
-    invar_free(about);
-    return status;
-}
-
 /* ---- a build --------------------------------------------------------------------------------- */
 
 /* The folder of the program in the making: in a slot, nobody else's. */
@@ -323,12 +229,40 @@ static invar_status begin(making *m)
     return invar_path_join(m->out->log, sizeof m->out->log, m->made, "build.log");
 }
 
+/* Where the build leaves the program. */
+static invar_status name_program(char out[INVAR_PATH_SIZE], const making *m)
+{
+    const char *program = m->from->how->program;
+    bool built = program[0] == '@';
+
+    return invar_path_join(out, INVAR_PATH_SIZE, built ? m->slot->build : m->slot->source,
+                           program + built);
+}
+
+/* The program of an older build goes, so that it is not taken for that of a build that makes none.
+   A link on the way may lead out of the slot, where nothing is ours. */
+static invar_status forget_program(const making *m)
+{
+    char path[INVAR_PATH_SIZE], folder[INVAR_PATH_SIZE], real[INVAR_PATH_SIZE];
+    size_t length = strlen(m->slot->folder);
+
+    INVAR_TRY(name_program(path, m));
+    memcpy(folder, path, sizeof folder);
+    *strrchr(folder, '/') = '\0';
+    if (realpath(folder, real) && strncmp(real, m->slot->folder, length) == 0 &&
+        real[length] == '/')
+        (void)unlink(path); // if it cannot go, the copy will say so
+    return INVAR_OK;
+}
+
 static invar_status check_out(const making *m)
 {
     char hash[INVAR_OID_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     const origin *from = m->from;
 
     INVAR_TRY(invar_folder_make(m->slot->build));
+    if (from->how->program)
+        INVAR_TRY(forget_program(m)); // first: it may be a file of the tree, too
     if (from->repo)
         return invar_repo_checkout(from->repo, from->commit, m->slot->source);
     INVAR_TRY(invar_repo_snapshot(hash, from->commit, m->slot->source));
@@ -341,7 +275,7 @@ static invar_status check_out(const making *m)
 
 static invar_status run_build(invar_child_result *out, const making *m)
 {
-    const invar_recipe_of_build *how = m->from->how;
+    const invar_build_plan *how = m->from->how;
     const char *words[] = {"sh", "-c", how->command ? how->command : invar_build, NULL};
     char source[INVAR_PATH_SIZE + 32], build[INVAR_PATH_SIZE + 32], ceiling[INVAR_PATH_SIZE + 32];
     char commit[INVAR_OID_SIZE + 32], jobs[64];
@@ -363,10 +297,14 @@ static invar_status run_build(invar_child_result *out, const making *m)
     return invar_child_run(out, &request);
 }
 
-/* Whether it ended by itself, and badly. */
-static bool went_wrong(const invar_child_result *r)
+/* Whether it ended by itself, and badly or without a program. */
+static bool went_wrong(const making *m, const invar_child_result *r)
 {
-    return (r->end == INVAR_CHILD_EXITED && r->code != 0) || r->end == INVAR_CHILD_SIGNALLED;
+    char path[INVAR_PATH_SIZE];
+
+    if (r->end != INVAR_CHILD_EXITED || r->code != 0)
+        return r->end == INVAR_CHILD_EXITED || r->end == INVAR_CHILD_SIGNALLED;
+    return m->from->how->program && name_program(path, m) == INVAR_OK && access(path, X_OK) != 0;
 }
 
 /* Checks out and builds. A failure on top of an older build is none yet: it may be that one's. */
@@ -382,7 +320,7 @@ static invar_status build(invar_child_result *out, making *m)
     INVAR_TRY(run_build(out, m));
     if (out->killed)
         return invar_slot_clean(m->slot);
-    if (!went_wrong(out))
+    if (!went_wrong(m, out))
         return INVAR_OK;
     INVAR_TRY(invar_workshop_check_room(m->workshop));
     if (!older)
@@ -393,7 +331,7 @@ static invar_status build(invar_child_result *out, making *m)
     INVAR_TRY(check_out(m));
     INVAR_TRY(run_build(out, m));
     out->seconds += seconds;
-    return went_wrong(out) ? invar_workshop_check_room(m->workshop) : INVAR_OK;
+    return went_wrong(m, out) ? invar_workshop_check_room(m->workshop) : INVAR_OK;
 }
 
 /* Takes the program out of the slot. One that is not there is a failed build. */
@@ -401,11 +339,9 @@ static invar_status fetch(making *m)
 {
     const char *program = m->from->how->program;
     char path[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
-    bool built = program[0] == '@';
     invar_status status;
 
-    INVAR_TRY(invar_path_join(path, sizeof path, built ? m->slot->build : m->slot->source,
-                              program + built));
+    INVAR_TRY(name_program(path, m));
     INVAR_TRY(invar_path_join(to, sizeof to, m->made, last_name(program)));
     status = copy_program(&m->out->binary, path, to);
     if (status == INVAR_E_NOTFOUND) {
@@ -417,7 +353,7 @@ static invar_status fetch(making *m)
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    return write_build_file(m->from, path, to);
+    return invar_workshop_write_origin(to, path, m->from->tree, m->from->repo, m->from->commit);
 }
 
 /* ---- the cache ------------------------------------------------------------------------------- */
@@ -493,7 +429,7 @@ static void make_key(invar_digest *out, const origin *from)
 {
     static const char *const variables[] = {"CC",       "CXX",     "CFLAGS",
                                             "CXXFLAGS", "LDFLAGS", "CPPFLAGS"};
-    const invar_recipe_of_build *how = from->how;
+    const invar_build_plan *how = from->how;
     invar_hasher hasher;
 
     invar_hasher_init(&hasher);
@@ -532,7 +468,7 @@ static invar_status make(making *m, const invar_digest *key)
     return keep(m->out, m->workshop, m->made, key, last_name(program));
 }
 
-static invar_status check_how(const invar_recipe_of_build *how)
+static invar_status check_how(const invar_build_plan *how)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     const char *program = how->program;
@@ -562,8 +498,7 @@ static invar_status program_of(invar_built *out, invar_workshop *workshop, invar
 
 invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, invar_slot *slot,
                                     invar_repo *repo, const char *commit,
-                                    const invar_recipe_of_build *how,
-                                    const volatile sig_atomic_t *stop)
+                                    const invar_build_plan *how, const volatile sig_atomic_t *stop)
 {
     origin from = {.how = how, .repo = repo, .commit = commit};
 
@@ -574,7 +509,7 @@ invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, 
 
 invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *workshop,
                                               invar_slot *slot, const char *folder,
-                                              const invar_recipe_of_build *how,
+                                              const invar_build_plan *how,
                                               const volatile sig_atomic_t *stop)
 {
     origin from = {.how = how, .commit = folder};
@@ -582,27 +517,6 @@ invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *
     INVAR_TRY(check_how(how));
     INVAR_TRY(invar_repo_snapshot(from.tree, folder, slot->source));
     return program_of(out, workshop, slot, &from, stop);
-}
-
-/* The build's files beside it come along, so that runs know what it was built from. */
-static invar_status copy_beside(const char *path, const char *to, const char *ending)
-{
-    char from[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE], *text = NULL;
-    invar_status status;
-    size_t bytes;
-
-    if (snprintf(from, sizeof from, "%s%s", path, ending) >= (int)sizeof from)
-        return INVAR_OK;
-    (void)snprintf(copy, sizeof copy, "%s%s", to, ending);
-    status = invar_file_read(&text, &bytes, from, 16 * (size_t)BUILD_FILE_BYTES);
-    if (status == INVAR_OK)
-        status = invar_file_write(copy, text, bytes);
-    else if (status != INVAR_E_NOMEM)
-        status = INVAR_OK; // it has none
-    if (status == INVAR_OK)
-        invar_error_clear();
-    invar_free(text);
-    return status;
 }
 
 static invar_status copy_file(invar_built *out, const invar_workshop *workshop,
@@ -616,9 +530,7 @@ static invar_status copy_file(invar_built *out, const invar_workshop *workshop,
     if (status == INVAR_OK)
         status = copy_program(&out->binary, path, to);
     if (status == INVAR_OK)
-        status = copy_beside(path, to, ".build");
-    if (status == INVAR_OK)
-        status = copy_beside(path, to, ".build.diff");
+        status = invar_workshop_copy_origin(to, path);
     if (status == INVAR_OK)
         status = keep(out, workshop, made, key, last_name(path));
     if (status != INVAR_OK)

@@ -86,8 +86,9 @@ static invar_status name_paths(invar_ran *out, const char *folder)
     return invar_path_join(out->ledger, sizeof out->ledger, folder, "ledger.db");
 }
 
-/* The run in `folder`, if it is whole. */
-static invar_status believe(bool *out, invar_ran *ran, const char *folder)
+/* The run in `folder`, if it is whole, or cut short at what is enough for this request, too. */
+static invar_status believe(bool *out, invar_ran *ran, const char *folder,
+                            const invar_run_request *q)
 {
     invar_status status = read_outcome(ran, folder);
 
@@ -100,7 +101,8 @@ static invar_status believe(bool *out, invar_ran *ran, const char *folder)
     }
     INVAR_TRY(name_paths(ran, folder));
     ran->state = INVAR_RUN_DONE;
-    *out = invar_path_exists(ran->ledger);
+    *out = invar_path_exists(ran->ledger) &&
+           (!ran->enough || (q->watch && q->watch(q->payload, ran->ledger)));
     return INVAR_OK;
 }
 
@@ -126,14 +128,19 @@ static const char *const quiet[][2] = {{"save", ""},
 #define ALWAYS 2
 #define FLAG_SIZE 40
 
-/* Whether a line of the recipe sets the key. */
-static bool sets(const char *recipe, const char *key)
+/* Whether the line that begins here sets the key. */
+static bool sets_at(const char *line, const char *key)
 {
     size_t length = strlen(key);
 
+    return strncmp(line, key, length) == 0 && line[length + strspn(line + length, " ")] == '=';
+}
+
+static bool sets(const char *recipe, const char *key)
+{
     for (const char *line = recipe; line; line = strchr(line, '\n')) {
         line += *line == '\n';
-        if (strncmp(line, key, length) == 0 && line[length + strspn(line + length, " ")] == '=')
+        if (sets_at(line, key))
             return true;
     }
     return false;
@@ -173,7 +180,7 @@ static void add(line *l, const char *word)
     l->words[l->used++] = word;
 }
 
-/* PREFIX PROGRAM train RECIPE --run FOLDER --save "" --load "" --no-report [--until N] FLAGS */
+/* PREFIX PROGRAM train RECIPE --run FOLDER --save "" --load "" --no-report ... FLAGS */
 static void compose(line *l, const running *r)
 {
     const invar_run_request *q = r->request;
@@ -194,6 +201,10 @@ static void compose(line *l, const running *r)
         add(l, quiet[i][1]);
     }
     add(l, "--no-report");
+    if (q->record_mismatch && !has_flag(q->flags, "--on-mismatch")) {
+        add(l, "--on-mismatch");
+        add(l, "record");
+    }
     if (q->until >= 0) {
         (void)snprintf(l->until, sizeof l->until, "%" PRId64, q->until);
         add(l, "--until");
@@ -212,7 +223,7 @@ static invar_status make_line(line *l, const running *r)
     INVAR_TRY(invar_alloc((void **)&l->prefix, bytes, 1, "a command"));
     memcpy(l->prefix, prefix, bytes);
     INVAR_TRY(invar_alloc((void **)&l->words,
-                          bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 10,
+                          bytes / 2 + count_words(r->request->flags) + 2 * QUIET + 12,
                           sizeof *l->words, "a command's words"));
     compose(l, r);
     return INVAR_OK;
@@ -220,21 +231,43 @@ static invar_status make_line(line *l, const running *r)
 
 /* ---- a run ----------------------------------------------------------------------------------- */
 
-/* The newest step of the ledger; -1: none, or no ledger that can be read yet. */
-static invar_status newest_step(int64_t *out, const char *path)
+/* How far a run has come. */
+typedef struct progress {
+    int64_t step; /* the newest; -1: none, or no ledger that can be read yet */
+    bool stopped; /* it ended because of a signal, in order and before its time */
+} progress;
+
+static invar_status take_reason(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
 {
+    progress *p = payload;
+
+    (void)columns;
+    (void)count;
+    if (values)
+        p->stopped = strcmp(values[0].data, "stopped") == 0;
+    return INVAR_OK;
+}
+
+static invar_status look_into(progress *out, const char *path)
+{
+    invar_ledger_request reason = {.sql = "SELECT reason FROM finish ORDER BY seg DESC LIMIT 1",
+                                   .row = take_reason,
+                                   .payload = out};
     invar_ledger *ledger = NULL;
     invar_ledger_summary run;
     invar_status status;
 
-    *out = -1;
+    *out = (progress){.step = -1};
     if (!invar_path_exists(path))
         return INVAR_OK;
     status = invar_ledger_open(&ledger, path, &(invar_ledger_options){0});
     if (status == INVAR_OK)
         status = invar_ledger_find(&run, ledger, NULL);
     if (status == INVAR_OK)
-        *out = run.last_step;
+        out->step = run.last_step;
+    if (status == INVAR_OK && run.finished)
+        status = invar_ledger_select(ledger, &reason);
     invar_ledger_close(ledger);
     if (status == INVAR_E_NOMEM)
         return status;
@@ -246,17 +279,18 @@ static invar_status newest_step(int64_t *out, const char *path)
 static bool watch(void *payload)
 {
     running *r = payload;
-    int64_t now = invar_process_clock_ms(), step;
+    int64_t now = invar_process_clock_ms();
+    progress p;
 
     if (now - r->looked < LOOK_MS || r->status != INVAR_OK)
         return r->status != INVAR_OK;
     r->looked = now;
-    r->status = newest_step(&step, r->out->ledger);
+    r->status = look_into(&p, r->out->ledger);
     if (r->status != INVAR_OK)
         return true;
-    if (step <= r->step)
+    if (p.step <= r->step)
         return false;
-    r->step = step;
+    r->step = p.step;
     return r->request->watch(r->request->payload, r->out->ledger);
 }
 
@@ -265,7 +299,7 @@ static invar_status judge(running *r, const invar_child_result *result)
 {
     invar_ran *out = r->out;
     bool finished = result->end == INVAR_CHILD_EXITED && (result->code == 0 || result->code == 1);
-    int64_t step;
+    progress p;
 
     out->exit_code = result->code + (result->end == INVAR_CHILD_SIGNALLED ? 128 : 0);
     out->seconds = result->seconds;
@@ -276,14 +310,21 @@ static invar_status judge(running *r, const invar_child_result *result)
         out->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
     }
-    INVAR_TRY(newest_step(&step, out->ledger));
-    if (step >= 0 && (finished || out->enough)) {
+    INVAR_TRY(look_into(&p, out->ledger));
+    if (finished && p.stopped)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "a run was ended after step %" PRId64 " by a signal that came from "
+                          "elsewhere: the same command goes on",
+                          p.step);
+    invar_child_tell(out->story, result, r->request->timeout);
+    if (p.step >= 0 && (finished || out->enough)) {
         out->state = INVAR_RUN_DONE;
+        if (out->enough || out->exit_code == 0)
+            out->story[0] = '\0';
         if (r->request->watch && !out->enough)
             (void)r->request->watch(r->request->payload, out->ledger);
         return INVAR_OK;
     }
-    invar_child_tell(out->story, result, r->request->timeout);
     if (result->end == INVAR_CHILD_EXITED && result->code == 0)
         (void)snprintf(out->story, sizeof out->story,
                        "it ended well, but left no ledger with a step");
@@ -337,6 +378,26 @@ static invar_status run(running *r, int lock)
 
 /* ---- the cache ------------------------------------------------------------------------------- */
 
+/* The files that the recipe and the flags name, but for those that a run is kept from. */
+static void mix_inputs(invar_hasher *hasher, const running *r)
+{
+    for (const char *at = r->recipe, *end; *at; at = *end ? end + 1 : end) {
+        const char *sign = strchr(at, '=');
+        bool apart = false;
+
+        end = at + strcspn(at, "\n");
+        for (size_t i = 0; i < QUIET && !apart; i++)
+            apart = sets_at(at, quiet[i][0]);
+        if (*at != '#' && *at != ';' && !apart && sign && sign < end)
+            invar_workshop_mix_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
+    }
+    for (const char *const *word = r->request->flags; word && *word; word++) {
+        const char *sign = strncmp(*word, "--", 2) == 0 ? strchr(*word, '=') : NULL;
+        const char *value = sign ? sign + 1 : *word;
+        invar_workshop_mix_inputs(hasher, value, strlen(value));
+    }
+}
+
 static invar_status make_key(invar_digest *out, const running *r)
 {
     const invar_run_request *q = r->request;
@@ -355,11 +416,13 @@ static invar_status make_key(invar_digest *out, const running *r)
     invar_workshop_mix(&hasher, q->name);
     invar_hasher_update(&hasher, &q->until, sizeof q->until);
     invar_workshop_mix(&hasher, q->same_addresses ? "same addresses" : NULL);
+    invar_workshop_mix(&hasher, q->record_mismatch ? "record mismatch" : NULL);
     for (const char *const *word = q->flags; word && *word; word++)
         invar_workshop_mix(&hasher, *word);
     invar_workshop_mix(&hasher, NULL);
     for (const char *const *word = q->environment; word && *word; word++)
         invar_workshop_mix(&hasher, *word);
+    mix_inputs(&hasher, r);
     invar_hasher_final(out, &hasher);
     return INVAR_OK;
 }
@@ -379,8 +442,8 @@ static invar_status run_and_keep(running *r, int lock, const char *made, const c
     INVAR_TRY(invar_workshop_settle(&lost, made, path, r->request->anew));
     if (lost) {
         invar_ran theirs = {0};
-        INVAR_TRY(believe(&there, &theirs, path));
-        if (there && out->state == INVAR_RUN_DONE)
+        INVAR_TRY(believe(&there, &theirs, path, r->request));
+        if (there)
             INVAR_TRY(invar_folder_remove(made));
         else
             INVAR_TRY(invar_workshop_settle(&lost, made, path, true));
@@ -398,7 +461,7 @@ static invar_status take_or_run(running *r, const invar_workshop *workshop, int 
     INVAR_TRY(make_key(&key, r));
     INVAR_TRY(invar_workshop_path(path, workshop, "runs", &key));
     if (!r->request->anew)
-        INVAR_TRY(believe(&there, r->out, path));
+        INVAR_TRY(believe(&there, r->out, path, r->request));
     r->out->cached = there;
     if (there)
         return INVAR_OK;

@@ -8,8 +8,8 @@
  *       slots/N/user    who uses it (user.h); still there afterwards: the user was killed
  *       programs/KEY/   a built program, KEY = hash of tree and build command: PROGRAM,
  *                       PROGRAM.build (from what), build.log, and `verdict`, written last
- *       runs/KEY/       a run, KEY = hash of program, recipe and flags: ledger.db, run.log, and
- *                       `outcome`, written last
+ *       runs/KEY/       a run, KEY = hash of program, recipe, flags and the files that they name:
+ *                       ledger.db, run.log, and `outcome`, written last
  *       bisects/ID/     the state and the answer of one bisect (state.h)
  *       experiments/ID/ an A/B experiment (ab.h)
  *       samples/KEY/    what a run has sampled, for the run of another program (place.h)
@@ -80,14 +80,14 @@ invar_status invar_slot_clean(const invar_slot *slot) INVAR_MUST_USE;
 /* ---- programs -------------------------------------------------------------------------------- */
 
 /* How a tree becomes a program. Strings are borrowed. */
-typedef struct invar_recipe_of_build {
+typedef struct invar_build_plan {
     const char *command; /* for sh -c, in the source folder; NULL: that of Invar itself, cmake, or
                             without a program none: the tree is only checked out */
     const char *program; /* what it makes, relative to the source folder, or to the build folder
                             with a leading "@"; NULL: nothing that can be named */
     double timeout;      /* seconds; 0: none */
     int64_t threads;     /* for the build; INVAR_JOBS */
-} invar_recipe_of_build;
+} invar_build_plan;
 
 typedef enum invar_program_state {
     INVAR_PROGRAM_READY,
@@ -118,13 +118,13 @@ typedef struct invar_built {
  */
 invar_status invar_workshop_program(invar_built *out, invar_workshop *workshop, invar_slot *slot,
                                     invar_repo *repo, const char *commit,
-                                    const invar_recipe_of_build *how,
+                                    const invar_build_plan *how,
                                     const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 /* The same for the work tree `folder` as it is now (a copy is built, the folder is only read). */
 invar_status invar_workshop_program_of_folder(invar_built *out, invar_workshop *workshop,
                                               invar_slot *slot, const char *folder,
-                                              const invar_recipe_of_build *how,
+                                              const invar_build_plan *how,
                                               const volatile sig_atomic_t *stop) INVAR_MUST_USE;
 
 /* The same for a program that is there already: it is copied, so that it stays what it is. */
@@ -141,20 +141,21 @@ typedef struct invar_run_request {
     const char *const *flags;       /* further words, ended by NULL; NULL: none */
     const char *const *environment; /* as invar_child_request; ended by NULL; NULL: ours */
     const char *prefix;             /* command before PROGRAM, cut at blanks; NULL: none */
-    const char *name;               /* tells apart runs of the same content: "1", "again"; NULL.
-                                       A run that `watch` may cut short needs one that names its
-                                       aim, or others would take it for their own */
+    const char *name;               /* tells apart runs of the same content: "1", "again"; NULL */
     int64_t until;                  /* --until STEP; -1: to the recipe's end */
     double timeout;
     const volatile sig_atomic_t *stop;
     /*
      * Called when the ledger has new steps (and at the end); true: it has seen enough, end the run.
-     * `ledger` is open for reading. A run that was ended so is kept as it is. May be NULL.
+     * A run that was ended so is kept as it is, and taken again only where `watch` says that it is
+     * enough. May be NULL.
      */
     bool (*watch)(void *payload, const char *ledger_path);
     void *payload;
     bool same_addresses;
-    bool anew; /* do not take it from the cache */
+    bool record_mismatch; /* log-probs that differ are recorded and do not end it, whatever the
+                             recipe says; the flags have the last word */
+    bool anew;            /* do not take it from the cache */
 } invar_run_request;
 
 typedef enum invar_ran_state {
@@ -172,7 +173,7 @@ typedef struct invar_ran {
     char ledger[INVAR_PATH_SIZE];
     double seconds;
     int64_t peak_bytes;
-    char story[INVAR_CHILD_STORY_SIZE]; /* of a failure */
+    char story[INVAR_CHILD_STORY_SIZE]; /* of a failure, or of an exit code that is not 0 */
 } invar_ran;
 
 /*
@@ -180,7 +181,7 @@ typedef struct invar_ran {
  * the same current folder before. `train` may end with 0, or with 1 (log-probs differ, which is a
  * result), and has to leave a ledger with a step. Checkpoints, traces and other files that a recipe
  * asks for are neither read nor written. Only what is DONE is taken again. `lock` as in
- * invar_child_request.
+ * invar_child_request. INVAR_E_STATE: somebody else's signal ended it, before its time.
  */
 invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
                                 const invar_run_request *request) INVAR_MUST_USE;

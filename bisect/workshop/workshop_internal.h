@@ -43,6 +43,24 @@ invar_status invar_workshop_check_room(const invar_workshop *workshop) INVAR_MUS
 /* A text, or none, as part of a key: no two lists of texts give the same bytes. */
 void invar_workshop_mix(invar_hasher *hasher, const char *text);
 
+/*
+ * The files and folders that words of the value name, as they are now (size, time of the last
+ * change), as part of a key. What is not there is no part of it.
+ */
+void invar_workshop_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes);
+
+/* ---- origin.c -------------------------------------------------------------------------------- */
+
+/*
+ * TO.build: the tree and, with a repository, the commit; what the build says beside its `program`
+ * of the compiler stays.
+ */
+invar_status invar_workshop_write_origin(const char *to, const char *program, const char *tree,
+                                         invar_repo *repo, const char *commit) INVAR_MUST_USE;
+
+/* The files of the build beside `program`, if there are any, to their place beside `to`. */
+invar_status invar_workshop_copy_origin(const char *to, const char *program) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

@@ -197,6 +197,8 @@ def usage(case):
         case.refuses(129, ["--good"], "bisect", "--bad", ids[-1], "--repo", repo, "--run", TRIAL)
         case.refuses(129, ["RECIPE", "--run"], *p.words())
         case.refuses(129, ["--run"], *p.trial(recipe))
+        case.refuses(129, ["--run", "empty"], *p.words("--run", " "))
+        case.refuses(129, ["HEAD", "--help"], *p.trial("start", "HEAD"))
         for option, value in (("--jobs", "0"), ("--jobs", "many"), ("--jobs", "1000"),
                               ("--timeout", "-1"), ("--timeout", "soon"), ("--frob", "1"),
                               ("--until", "x"), ("--until", "-7"), ("--until", "3")):
@@ -266,6 +268,8 @@ def builds(case):
             answer = case.answers(125, "untestable", *broken(end))
             case.expect(answer.get("who", ids[end]) == ids[end], answer)
             rc, out, err = case.call(*broken(end))
+            log = out.partition("\nlog        ")[2].partition("\n")[0]
+            case.expect(case.read(log) == "no\n", f"the build's log {log} does not say why", out)
             case.expect(rc == 125 and ids[end][:7] in out + err and "no" in out + err,
                         "an end that cannot be built:", out, err)
         case.finds(ids[8], *broken(5, 6))
@@ -278,6 +282,60 @@ def builds(case):
         for end in (0, 12):
             rc, out, err = case.call(*p.trial("--skip", ids[end]))
             case.expect(rc in (0, 125, 129), f"--skip of an end: exit code {rc}", out, err)
+
+
+def skips(case):
+    """A merge base that --skip names is not run."""
+    history = bisect_repo.History()
+    base = history.add([history.add([], value="good", build="yes")])
+    good, side = history.add([base]), history.add([base])
+    bad = history.add([side], value="bad")
+    ids = history.write(case.path("skips"))
+    ran = case.path("skips.ran")
+    run = f'cat number >>"{ran}"; {TRIAL}'
+    with place(case, "skips", repo=case.path("skips"), ids=ids) as p:
+        words = p.words("--run", run, "--skip", ids[base], good=ids[good])
+        answer = case.finds(ids[bad], *words)
+        case.expect("cannot be tested" in str(answer.get("story")), "a skipped base", answer)
+        case.expect(str(base) not in case.read(ran).split(), "the skipped merge base was run")
+
+
+def merges(case):
+    """What is said of a merge holds: with first parents alone its other parents are not known."""
+    history = bisect_repo.History()
+    root = last = history.add([], value="good", build="yes")
+    for _ in range(70):  # more trials than the list of them holds at first
+        last = history.add([last], build="no")
+    side = history.add([last], value="bad", build="yes")
+    merge = history.add([root, side], value="bad", build="yes")
+    ids = history.write(case.path("merges"))
+    run = f'test "$(cat build)" = yes || exit 125; {TRIAL}'
+    with place(case, "merges", repo=case.path("merges"), ids=ids) as p:
+        answer = case.answers(0, "changes", *p.words("--run", run, "--all-changes", "--jobs", "4"))
+        found = [(c["commit"], c["depth"], c["merge"]) for c in answer.get("changes", [])]
+        case.expect(found == [(ids[side], 1, False), (ids[merge], 0, False)], f"changes: {found}")
+        answer = case.finds(ids[merge], *p.words("--run", run, "--first-parent"))
+        case.expect(not answer["changes"][0]["merge"], "the merge has the value of a parent")
+    history.add([root, history.add([root])], value="bad")
+    ids = history.write(case.path("merges-own"))
+    with place(case, "merges-own", repo=case.path("merges-own"), ids=ids) as p:
+        answer = case.finds(ids[-1], *p.words("--run", run))
+        case.expect(answer["changes"][0]["merge"], "no parent of the merge has its value")
+
+
+def moved(case):
+    """--repo says where the repository of a log is by now, also when that is here."""
+    repo, ids = case.plant("moved", 6, 4)
+    p = Place(case, "moved", repo, ids)
+    case.finds(ids[4], *p.trial())
+    _, log, _ = case.call("bisect", "log", "--repo", repo, "--work", p.work)
+    with open(case.path("moved.log"), "w", encoding="utf-8") as file:
+        file.write(log)
+    os.rename(repo, repo + ".new")
+    words = ["bisect", "resume-log", case.path("moved.log"), "--work", case.path("work", "moved2")]
+    case.refuses(2, ["moved"], *words)
+    answer = case.finds(ids[4], *words, "--repo", ".", cwd=repo + ".new")
+    case.expect(len(answer.get("trials", [])) == log.count("\ntrial "), "nothing is run again")
 
 
 def codes(case):
@@ -296,6 +354,12 @@ def codes(case):
         case.answers(125, "untestable", *ends_with("exit 125"))
         answer = case.answers(2, "wrong-end", *p.words("--run", "no-such-command-anywhere"))
         case.expect("not found" in str(answer.get("story")), "no such command, but it says",
+                    answer.get("story"))
+        answer = case.answers(2, "wrong-end", *p.words("--run", "echo because >&2; exit 3"))
+        case.expect("exit code 3: because" in str(answer.get("story")), "a good end that is bad:",
+                    answer.get("story"))
+        answer = case.answers(125, "untestable", *p.words("--run", "true", "--chain"))
+        case.expect("no $INVAR_RUN/ledger.db" in str(answer.get("story")), "no ledger, but it says",
                     answer.get("story"))
         # an answer that does not repeat is none
         count = case.path("codes.count")
@@ -385,4 +449,5 @@ def full_disk(case):
 
 sys.exit(run_checks((
     shallow, partial, submodules, missing, dirty, other_shapes, other_owner, other_formats,
-    read_only, usage, ends, fixed, builds, codes, work_folders, no_permission, full_disk)))
+    read_only, usage, ends, fixed, builds, skips, merges, moved, codes, work_folders,
+    no_permission, full_disk)))

@@ -132,7 +132,7 @@ def git_trials(good, bad):
     """How many trials git bisect run needs, on another clone."""
     other, script = os.path.join(FOLDER, "other"), os.path.join(FOLDER, "verdict.sh")
     count = os.path.join(FOLDER, "count")
-    git(FOLDER, "clone", "-q", REPO, other)
+    git(FOLDER, "clone", "-q", "--no-hardlinks", REPO, other)
     with open(script, "w", encoding="ascii") as file:
         file.write(VERDICT)
     git(other, "bisect", "start", bad, good)
@@ -183,7 +183,8 @@ def main():
         return 77
     shutil.rmtree(FOLDER, ignore_errors=True)
     os.makedirs(FOLDER)
-    git(FOLDER, "clone", "-q", os.getcwd(), REPO)
+    # of its own: git would touch files that it shares with the repository when that is worked in
+    git(FOLDER, "clone", "-q", "--no-hardlinks", os.getcwd(), REPO)
     git(REPO, "checkout", "-q", "-B", "planted")
     chance = random.Random(40)
     ids, planted = make_branch(chance)

@@ -73,6 +73,13 @@ fake fickle 'n = len(open(count).read()) if os.path.exists(count) else 0
 open(count, "a").write("x")
 lr = 0.003 + 0.001 * n'
 fake chunky 'lr = 0.003 if any(a.startswith("--page-size=") for a in args) else None'
+# log-probs that differ end it after a step, unless it is told to go on
+fake parting 'if "--on-mismatch" in args:
+    lr = 0.003
+else:
+    import atexit
+    args += ["--until", "0"]
+    atexit.register(lambda: os._exit(1))'
 fake crashing 'sys.exit("no numbers today")'
 
 # ---- record and check --------------------------------------------------------------------------
@@ -84,6 +91,8 @@ grep -qx "# invar golden 2" cases/a.golden || complain "no golden: $(head -1 cas
 expect 2 "has a golden" record a --cases cases
 expect 0 "same" check --cases cases
 expect 0 "same" check cases/a.ini
+bash -c "trap '' CHLD; exec '$invar' ci check a --cases cases" >output 2>errors ||
+    complain "a parent that ignores SIGCHLD:" "$(cat output errors)"
 expect 0 "3 of 3 steps" check a --cases cases --chaos 1 --jobs 2
 expect 0 '"compared": 2,' check a --cases cases --steps 2 --json
 expect 0 "good" status --cases cases
@@ -103,10 +112,13 @@ before=$(hashes)
 CI=true expect 1 "from step 0, point weight.model" check a --cases cases --program ./changed
 expect 1 "optimizer, adamw" check a --cases cases --program ./changed --no-write
 expect 1 '"pending": false' check a --cases cases --program ./changed --steps 2 --json
+expect 1 "from step 0" check a --cases cases --program ./changed --golden cases/a.golden
+expect 1 "from step 0" check a --cases cases --program ./parting --no-write
+expect 2 "exit code 1" record a --cases cases --program ./parting --force
 CI=1 expect 2 "CI is set" accept a --cases cases --reason why
 CI=1 expect 2 "CI is set" record a --cases cases --force
 [[ $(hashes) == "$before" ]] || complain "CI wrote into the cases: $(ls cases)"
-CI=false expect 1 "invar ci accept a" check a --cases cases --program ./changed
+CI=false expect 1 "invar ci accept cases/a.ini" check a --cases cases --program ./changed
 holds "-s cases/a.golden.new && -s cases/a.points.new" "pending"
 expect 0 "pending" status --cases cases
 expect 0 "from step 0, point weight.model" review --cases cases
@@ -147,6 +159,7 @@ sed 's/^lr = .*/lr = 0.004/' cases/a.ini >other/a.ini
 cp cases/a.golden cases/a.points other/
 expect 4 "another identity" check a --cases other
 holds "-s other/a.golden.new" "obsolete"
+expect 0 "obsolete: the golden is of another identity" review a --cases other
 expect 0 "accepted" accept a --cases other --reason 'another rate'
 expect 0 "same" check a --cases other
 rm other/a.ini
@@ -166,6 +179,7 @@ sed 's/^0 ./0 z/' cases/a.golden >other/a.golden
 expect 2 "a.golden:" check a --cases other
 expect 2 "no numbers today" check a --cases cases --program ./crashing
 expect 2 "" check a --cases cases --program ./absent
+expect 2 "trouble: there is no recipe" check nowhere --cases cases
 expect 2 "no end within" check a --cases cases --timeout 0.001
 # of several cases the gravest counts
 cp cases/a.ini cases/a.golden cases/a.points other/

@@ -38,10 +38,10 @@ static const char look[] =
 static invar_status use(invar_workshop *shop, invar_slot *slot, invar_repo *repo)
 {
     static const char *const flags[] = {"--lr", "1", NULL};
-    invar_recipe_of_build how = {.command = "cp prog \"$INVAR_BUILD\"; echo done",
-                                 .program = "@prog",
-                                 .timeout = 60,
-                                 .threads = 1};
+    invar_build_plan how = {.command = "cp prog \"$INVAR_BUILD\"; echo done",
+                            .program = "@prog",
+                            .timeout = 60,
+                            .threads = 1};
     invar_run_request request = {.recipe = paths[2], .flags = flags, .until = -1, .timeout = 60};
     char commit[INVAR_OID_SIZE];
     invar_built built, copy;

@@ -240,12 +240,11 @@ static void test_answer__text_of_a_culprit(void **state)
     assert_has(text, "--all-changes");
     assert_has(text, "40 commits, aaaaaaaaaaaa to bbbbbbbbbbbb\n");
     assert_has(text, "they part at step 7\n");
-    assert_has(text, "9 trials, 6 of the search; 5 builds in 1 min 40 s, 2 from the cache; 6 runs "
-                     "in 2 h 13 min, 1 not needed as the program was equal; 1 not testable; ");
-    assert_has(text, "folder     /tmp/work/bisects/0123456789abcdef0123456789abcdef\n");
+    assert_has(text, "9 trials, 6 of the search; 5 builds in 1 min 40 s; 6 runs in 2 h 13 min; "
+                     "2 from the cache; 1 whose program was equal; 1 not testable; ");
+    assert_has(text, "page       /tmp/work/bisects/0123456789abcdef0123456789abcdef/answer.html\n");
     assert_has(text, "\n  git show cccccccccccccccccccccccccccccccccccccccc\n");
     assert_has(text, "\n  invar diff /tmp/work/runs/a/ledger.db '/tmp/it'\\''s here/ledger.db'\n");
-    assert_has(text, "invar bisect view --html");
     assert_lacks(text, "\x1b"); // the subject had one
     assert_lacks(text, "\xff");
     free(text);
@@ -323,6 +322,24 @@ static void test_answer__every_verdict(void **state)
         free(coloured);
         free(text);
     }
+}
+
+static void test_answer__a_run_that_leaves_the_question_open(void **state)
+{
+    sample s;
+    invar_bisect_answer *a = make(&s, INVAR_BISECT_UNTESTABLE);
+    char *text;
+
+    (void)state;
+    set(a->story, "ledger: the run has no metric 'lss'");
+    a->range = 0; // it was not looked at
+    text = text_of(a, print_plain);
+    assert_has(text,
+               "the good end aaaaaaaaaaaa ran, but its ledger does not answer the question\n");
+    assert_has(text, "check the names in the question");
+    assert_has(text, "range      aaaaaaaaaaaa to bbbbbbbbbbbb\n");
+    assert_lacks(text, "--build");
+    free(text);
 }
 
 static void test_answer__lists(void **state)
@@ -563,6 +580,7 @@ int main(void)
         cmocka_unit_test(test_answer__text_of_a_culprit),
         cmocka_unit_test(test_answer__text_says_only_what_is_known),
         cmocka_unit_test(test_answer__every_verdict),
+        cmocka_unit_test(test_answer__a_run_that_leaves_the_question_open),
         cmocka_unit_test(test_answer__lists),
         cmocka_unit_test(test_answer__json_of_a_culprit),
         cmocka_unit_test(test_answer__json_of_every_verdict),

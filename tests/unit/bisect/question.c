@@ -73,6 +73,12 @@ static void test_question__tells_itself(void **state)
     assert_ok(invar_question_parse(&q, "grad_norm>5"));
     invar_question_tell(text, &q);
     assert_string_equal(text, "grad_norm > 5");
+    assert_ok(invar_question_parse(&q, "grad_norm > 100"));
+    invar_question_tell(text, &q);
+    assert_string_equal(text, "grad_norm > 100");
+    assert_ok(invar_question_parse(&q, "grad_norm > 0.1"));
+    invar_question_tell(text, &q);
+    assert_string_equal(text, "grad_norm > 0.1");
     q = (invar_question){.kind = INVAR_QUESTION_CHAIN, .until = 7, .layer = -1};
     invar_question_tell(text, &q);
     assert_string_equal(text, "chain up to step 7");

@@ -57,8 +57,8 @@ static const char *value_of(int argc, char **argv, const char *flag)
     return NULL;
 }
 
-/* A step every 20 ms until it is told to end, as invar train does. */
-static int play_forever(const char *path)
+/* A step every 20 ms until it is told to end, as invar train does; `last`: step 2 is the last. */
+static int play_forever(const char *path, bool last)
 {
     invar_test_ledger spec = {.steps = 100000};
     static const struct timespec nap = {0, 20000000};
@@ -69,6 +69,8 @@ static int play_forever(const char *path)
         invar_test_ledger_begin(ledger, &spec) != INVAR_OK)
         return 2;
     for (int64_t step = 0; !ended; step++) {
+        if (step == 2 && last)
+            raise(SIGTERM);
         if (invar_test_ledger_step(ledger, &spec, 0, step) != INVAR_OK)
             return 2;
         nanosleep(&nap, NULL);
@@ -94,7 +96,9 @@ static int play(int argc, char **argv)
         return 129;
     snprintf(path, sizeof path, "%s/ledger.db", folder);
     if (strcmp(mode, "forever") == 0)
-        return play_forever(path);
+        return play_forever(path, false);
+    if (strcmp(mode, "signalled") == 0)
+        return play_forever(path, true);
     if (strcmp(mode, "silent") == 0)
         return 0;
     if (strcmp(mode, "refuse") == 0) {
@@ -223,15 +227,15 @@ static int end(void **state)
 #define BUILD                                                                                      \
     COUNT "echo building; cp program \"$INVAR_BUILD/prog\"; chmod +x \"$INVAR_BUILD/prog\""
 
-static invar_recipe_of_build plain_build(const char *command)
+static invar_build_plan plain_build(const char *command)
 {
-    return (invar_recipe_of_build){
+    return (invar_build_plan){
         .command = command, .program = "@prog", .timeout = SLOW, .threads = 2};
 }
 
 static invar_built build(scene *s, const char *commit, const char *command)
 {
-    invar_recipe_of_build how = plain_build(command);
+    invar_build_plan how = plain_build(command);
     invar_built built;
 
     assert_ok(invar_workshop_program(&built, s->shop, &s->slot, s->repo, commit, &how, NULL));
@@ -518,7 +522,7 @@ static void test_workshop__failed_build_is_remembered(void **state)
 static void test_workshop__interrupted_build_is_forgotten(void **state)
 {
     scene *s = *state;
-    invar_recipe_of_build how = plain_build("sleep 1000");
+    invar_build_plan how = plain_build("sleep 1000");
     volatile sig_atomic_t stop = 1;
     invar_built a;
 
@@ -533,22 +537,52 @@ static void test_workshop__interrupted_build_is_forgotten(void **state)
     assert_int_equal(a.state, INVAR_PROGRAM_STOPPED);
 }
 
-/* A build that fails only because of what an older one left is no failure. */
+/* Neither an older build's failure nor its program is this one's. */
 static void test_workshop__verdict_does_not_depend_on_the_slot(void **state)
 {
     scene *s = *state;
+    static const char once[] = "[ \"$(cat answer)\" = 2 ] || { " BUILD "; }";
+    static const char stamped[] = "[ -e stamp ] || { " BUILD "; touch stamp; }";
     static const char command[] = "[ ! -e \"$INVAR_BUILD/stale\" ] && [ ! -e stale ] || exit 1; "
                                   "touch \"$INVAR_BUILD/stale\" stale; " BUILD;
 
     assert_int_equal(build(s, first, command).state, INVAR_PROGRAM_READY);
     assert_int_equal(build(s, second, command).state, INVAR_PROGRAM_READY);
     assert_int_equal(count_builds(), 2);
+    assert_int_equal(build(s, first, once).state, INVAR_PROGRAM_READY);
+    assert_int_equal(build(s, second, once).state, INVAR_PROGRAM_FAILED);
+    assert_int_equal(build(s, first, stamped).state, INVAR_PROGRAM_READY);
+    assert_int_equal(build(s, second, stamped).state, INVAR_PROGRAM_READY);
+}
+
+/* Its program may be a file of the tree, or lie behind a link. */
+static void test_workshop__program_of_the_tree(void **state)
+{
+    scene *s = *state;
+    invar_build_plan how = plain_build("chmod +x program; ln -sfn ../../../.. out");
+    invar_built a;
+
+    how.program = "program";
+    for (int i = 0; i < 2; i++) {
+        assert_ok(
+            invar_workshop_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how, NULL));
+        assert_int_equal(a.state, INVAR_PROGRAM_READY);
+        assert_contains(a.path, i ? "# 2" : "# 1");
+    }
+    how.program = "out/kept";
+    shell(NULL, work, "echo '#!/bin/sh' >kept; chmod +x kept");
+    for (int i = 0; i < 2; i++) {
+        assert_ok(
+            invar_workshop_program(&a, s->shop, &s->slot, s->repo, i ? second : first, &how, NULL));
+        assert_int_equal(a.state, INVAR_PROGRAM_READY);
+        assert_true(invar_path_exists(below(work, "kept")));
+    }
 }
 
 static void test_workshop__program_without_a_name_stays_in_the_slot(void **state)
 {
     scene *s = *state;
-    invar_recipe_of_build how = {.command = COUNT "echo made >made", .timeout = SLOW};
+    invar_build_plan how = {.command = COUNT "echo made >made", .timeout = SLOW};
     invar_built a;
 
     for (int i = 1; i <= 2; i++) {
@@ -600,7 +634,7 @@ static void test_workshop__damaged_cache_is_not_believed(void **state)
 static void test_workshop__folder_and_file_become_programs(void **state)
 {
     scene *s = *state;
-    invar_recipe_of_build how = plain_build(BUILD);
+    invar_build_plan how = plain_build(BUILD);
     invar_built a, b, c;
 
     assert_ok(invar_workshop_program_of_folder(&a, s->shop, &s->slot, repo_path, &how, NULL));
@@ -637,7 +671,7 @@ typedef struct racer {
 static void *race(void *payload)
 {
     racer *r = payload;
-    invar_recipe_of_build how = plain_build("sleep 0.2; " BUILD);
+    invar_build_plan how = plain_build("sleep 0.2; " BUILD);
     invar_repo *repo = NULL;
     invar_slot slot;
 
@@ -850,6 +884,54 @@ static void test_workshop__run_stays_in_its_folder(void **state)
                     "[--no-report][--load][here]\n");
 }
 
+/* A recipe's data is part of what is run. */
+static void test_workshop__run_is_made_anew_when_its_files_change(void **state)
+{
+    static const char format[] = "[rollout]\nprompt-data = %s/data.jsonl@[0:9]\nname = none\n"
+                                 "eval-prompt-data = x %s/folder,y\nsave = %s/saved\n";
+    scene *s = *state;
+    invar_built built = build(s, first, BUILD);
+    invar_run_request request = request_for(&built, NULL);
+    char recipe[4 * sizeof work + sizeof format];
+
+    snprintf(recipe, sizeof recipe, format, work, work, work);
+    assert_ok(invar_file_write(recipe_path, recipe, strlen(recipe)));
+    shell(NULL, work, "echo 1 >data.jsonl; mkdir folder saved; echo 1 >folder/weights");
+    assert_false(run(s, &request).cached);
+    assert_true(run(s, &request).cached);
+    shell(NULL, work, "echo 12 >data.jsonl");
+    assert_false(run(s, &request).cached);
+    assert_true(run(s, &request).cached);
+    shell(NULL, work, "echo 12 >folder/weights");
+    assert_false(run(s, &request).cached);
+    shell(NULL, work, "echo 1 >folder/more");
+    assert_false(run(s, &request).cached);
+    shell(NULL, work, "rm -r folder");
+    assert_false(run(s, &request).cached);
+    shell(NULL, work, "echo 1 >saved/checkpoint"); // which no run reads
+    assert_true(run(s, &request).cached);
+    assert_ok(invar_file_write(recipe_path, "[ckpt]\n", 7));
+}
+
+/* Log-probs that differ need not end a run; what the user says of it counts. */
+static void test_workshop__mismatch_is_recorded(void **state)
+{
+    static const char *const flags[] = {"--on-mismatch=stop", NULL};
+    scene *s = *state;
+    invar_built built = build(s, first, BUILD);
+    invar_run_request request = request_for(&built, NULL);
+    invar_ran a;
+
+    assert_false(run(s, &request).cached);
+    request.record_mismatch = true;
+    a = run(s, &request);
+    assert_false(a.cached);
+    assert_contains(below(a.folder, "run.log"), "[--no-report][--on-mismatch][record]\n");
+    request.flags = flags;
+    assert_contains(below(run(s, &request).folder, "run.log"),
+                    "[--no-report][--on-mismatch=stop]\n");
+}
+
 static void test_workshop__run_that_differs_is_a_result(void **state)
 {
     scene *s = *state;
@@ -858,6 +940,7 @@ static void test_workshop__run_that_differs_is_a_result(void **state)
 
     assert_int_equal(a.state, INVAR_RUN_DONE);
     assert_int_equal(a.exit_code, 1);
+    assert_non_null(strstr(a.story, "exit code 1"));
     a = run_mode(s, &built, "differs");
     assert_true(a.cached);
     assert_int_equal(a.exit_code, 1);
@@ -930,7 +1013,6 @@ static void test_workshop__run_ends_when_enough_was_seen(void **state)
 
     request.watch = watch;
     request.payload = &w;
-    request.name = "aim";
     a = run(s, &request);
     assert_int_equal(a.state, INVAR_RUN_DONE);
     assert_true(a.enough);
@@ -942,7 +1024,20 @@ static void test_workshop__run_ends_when_enough_was_seen(void **state)
     w.calls = 0;
     a = run(s, &request);
     assert_true(a.cached && a.enough);
-    assert_int_equal(w.calls, 0);
+    assert_int_equal(w.calls, 1); // asked whether it is enough
+
+    // for another aim it is too short
+    w = (watcher){.enough = 30};
+    a = run(s, &request);
+    assert_false(a.cached);
+    assert_true(last_step(a.ledger) >= 30);
+    w = (watcher){.enough = 4};
+    assert_true(run(s, &request).cached);
+    request.watch = NULL;
+    request.timeout = 0.5; // whoever wants all of it makes it anew, here without end
+    assert_int_equal(run(s, &request).state, INVAR_RUN_FAILED);
+    request.watch = watch;
+    request.timeout = SLOW;
 
     // one that ends by itself is looked at once more, whole
     request.flags = NULL;
@@ -951,6 +1046,21 @@ static void test_workshop__run_ends_when_enough_was_seen(void **state)
     assert_false(a.enough);
     assert_true(w.calls > 0);
     assert_int_equal(w.steps[w.calls - 1], 2);
+}
+
+/* It ends in order and with 0 then, but it is not whole: nobody may take it for that. */
+static void test_workshop__run_that_another_stops_is_none(void **state)
+{
+    static const char *const flags[] = {"--play", "signalled", NULL};
+    scene *s = *state;
+    invar_built built = build(s, first, BUILD);
+    invar_run_request request = request_for(&built, flags);
+    invar_ran a;
+
+    for (int i = 0; i < 2; i++) {
+        assert_fails(invar_workshop_run(&a, s->shop, s->slot.lock, &request), INVAR_E_STATE,
+                     "after step 2 by a signal");
+    }
 }
 
 static void test_workshop__unfinished_run_is_not_believed(void **state)
@@ -994,7 +1104,7 @@ static void test_workshop__unfinished_run_is_not_believed(void **state)
 static void test_workshop__full_disk_is_no_verdict(void **state)
 {
     static const char fill[] = "head -c 30000000 /dev/zero >\"$INVAR_BUILD/fill\"";
-    invar_recipe_of_build how = plain_build(fill);
+    invar_build_plan how = plain_build(fill);
     invar_built built;
     scene s = {0};
 
@@ -1071,6 +1181,10 @@ int main(int argc, char **argv)
         TEST(two_may_make_the_same_program),
         TEST(killed_user_leaves_nothing_that_counts),
         TEST(run_is_made_once),
+        TEST(run_is_made_anew_when_its_files_change),
+        TEST(mismatch_is_recorded),
+        TEST(run_that_another_stops_is_none),
+        TEST(program_of_the_tree),
         TEST(run_stays_in_its_folder),
         TEST(run_that_differs_is_a_result),
         TEST(failed_run_is_made_again),

@@ -1,0 +1,84 @@
+/*
+ * inputs.c - the files that a recipe names, as part of a run's key.
+ *
+ * Which keys of a recipe are paths only its program knows, so every word of a value that is the
+ * name of something there counts: prompts, a model's folder, a plug-in. A name that means something
+ * else makes a run anew when that changes, no more.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _XOPEN_SOURCE 700 // st_ctim
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
+#include "bisect/workshop/workshop_internal.h"
+
+#include "base/invar_banned.h"
+
+/* Size and the time of the last change, which nobody can set. */
+static void mix_state(invar_hasher *hasher, const struct stat *info)
+{
+    const int64_t state[] = {info->st_size, info->st_ctim.tv_sec, info->st_ctim.tv_nsec};
+
+    invar_hasher_update(hasher, state, sizeof state);
+}
+
+/* The entries of a folder: a sum, since their order is the file system's. */
+static void mix_folder(invar_hasher *hasher, const char *path)
+{
+    uint64_t sum[2] = {0, 0}, part[2];
+    DIR *entries = opendir(path);
+    struct dirent *entry;
+
+    while (entries && (entry = readdir(entries))) {
+        struct stat info;
+        invar_hasher one;
+        invar_digest digest;
+
+        if (fstatat(dirfd(entries), entry->d_name, &info, 0) != 0 || !S_ISREG(info.st_mode))
+            continue;
+        invar_hasher_init(&one);
+        invar_workshop_mix(&one, entry->d_name);
+        mix_state(&one, &info);
+        invar_hasher_final(&digest, &one);
+        memcpy(part, digest.bytes, sizeof part);
+        sum[0] += part[0];
+        sum[1] += part[1];
+    }
+    if (entries)
+        closedir(entries);
+    invar_hasher_update(hasher, sum, sizeof sum);
+}
+
+void invar_workshop_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes)
+{
+    static const char between[] = " \t\r,";
+
+    for (const char *end = value + bytes; value < end;) {
+        char path[INVAR_PATH_SIZE], *part;
+        struct stat info;
+        size_t length = 0;
+
+        while (value + length < end && !memchr(between, value[length], sizeof between - 1))
+            length++;
+        if (length > 0 && length < sizeof path) {
+            memcpy(path, value, length);
+            path[length] = '\0';
+            part = strstr(path, "@["); // lines of a file: data.jsonl@[0:100]
+            if (part)
+                *part = '\0';
+            if (stat(path, &info) == 0) {
+                invar_workshop_mix(hasher, path);
+                if (S_ISDIR(info.st_mode))
+                    mix_folder(hasher, path);
+                else
+                    mix_state(hasher, &info);
+            }
+        }
+        value += length + 1;
+    }
+}
