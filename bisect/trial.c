@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
@@ -200,6 +201,17 @@ static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_sce
     return invar_folder_make(out);
 }
 
+/* Who ends all processes at once ends the command before we have heard of it ourselves. */
+static bool stopped_with_us(const invar_trial_scene *scene, const invar_child_result *r)
+{
+    const struct timespec moment = {0, 100000000};
+
+    if (r->end != INVAR_CHILD_SIGNALLED || (r->code != SIGINT && r->code != SIGTERM))
+        return false;
+    (void)nanosleep(&moment, NULL);
+    return scene->stop && *scene->stop;
+}
+
 static invar_status run_command(invar_trial_job *job, const invar_trial_scene *scene,
                                 const invar_slot *slot, const volatile sig_atomic_t *stop)
 {
@@ -235,7 +247,7 @@ static invar_status run_command(invar_trial_job *job, const invar_trial_scene *s
     if (result.killed)
         INVAR_TRY(invar_slot_clean(slot));
     job->result.trial.run_s = result.seconds;
-    job->stopped = result.end == INVAR_CHILD_STOPPED;
+    job->stopped = result.end == INVAR_CHILD_STOPPED || stopped_with_us(scene, &result);
     if (job->stopped)
         return INVAR_OK;
     return judge_command(&job->result, scene, &result, ledger);

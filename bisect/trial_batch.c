@@ -54,10 +54,16 @@ static void *work(void *payload)
     return NULL;
 }
 
+/* Its child looks at the flag while it waits. */
+static void stop_one(worker *w)
+{
+    __atomic_store_n(&w->stop, 1, __ATOMIC_RELAXED);
+}
+
 static void stop_all(batch *b)
 {
     for (size_t i = 0; i < b->count; i++)
-        b->workers[i].stop = 1;
+        stop_one(&b->workers[i]);
 }
 
 /* The next one that has ended and was not handed over; NULL: all were. */
@@ -123,7 +129,7 @@ static invar_status collect(batch *b, invar_status status,
             stop_all(b);
         for (size_t i = 0; i < b->count && useful && status == INVAR_OK; i++)
             if (!b->workers[i].ended && !useful(payload, b->workers[i].job))
-                b->workers[i].stop = 1;
+                stop_one(&b->workers[i]);
     }
     pthread_mutex_unlock(&b->mutex);
     return status;

@@ -226,11 +226,15 @@ static stage prepare(const launch *l)
     const invar_child_request *request = l->c->request;
     struct sigaction standard;
 
-    memset(&standard, 0, sizeof standard);
-    standard.sa_handler = SIG_DFL;
-    for (int number = 1; number < NSIG; number++)
-        (void)sigaction(number, &standard, NULL);
     (void)setpgid(0, 0);
+    memset(&standard, 0, sizeof standard);
+    for (int number = 1; number < NSIG; number++) {
+        // a Ctrl-C that came before it had its own group was ours: SIG_IGN drops what is pending
+        standard.sa_handler = SIG_IGN;
+        (void)sigaction(number, &standard, NULL);
+        standard.sa_handler = SIG_DFL;
+        (void)sigaction(number, &standard, NULL);
+    }
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != l->parent) // it died before the kernel knew what to do then
         _Exit(127);
@@ -417,7 +421,8 @@ static void look(child *c)
         }
         return;
     }
-    if (r->stop && *r->stop) {
+    // a signal's handler or another thread may have set it
+    if (r->stop && __atomic_load_n(r->stop, __ATOMIC_RELAXED)) {
         ask_to_end(c, INVAR_CHILD_STOPPED, now);
     } else if (r->timeout > 0 && now - c->begun >= milliseconds(r->timeout)) {
         ask_to_end(c, INVAR_CHILD_TIMED_OUT, now);
