@@ -152,13 +152,22 @@ static invar_status parse(settings *s, const char ***flags_out, int argc, char *
     return check(s, argv[0]);
 }
 
+/* Progress, not to be taken for an error. */
+static void say(void *payload, const char *line)
+{
+    (void)payload;
+    fputs("ab: ", stderr);
+    invar_plain_print(stderr, line);
+    fputc('\n', stderr);
+}
+
 static invar_status compare(int *code_out, settings *s)
 {
     const invar_ab_options how = {.work = s->shared.work,
                                   .jobs = s->shared.jobs,
                                   .threads = invar_default_threads(),
                                   .stop = invar_live_catch(),
-                                  .say = invar_live_say};
+                                  .say = say};
     invar_ab_answer *answer = NULL;
     invar_status status;
 

@@ -155,10 +155,10 @@ static invar_status tell(const invar_bisect_answer *a, const invar_bisect_settin
 {
     invar_output page;
 
-    INVAR_TRY(keep(a));
-    if (!s->html || strcmp(s->html, "-") != 0) // first: a page that cannot be written hides nothing
+    if (!s->html || strcmp(s->html, "-") != 0) // first: a file that cannot be written hides nothing
         INVAR_TRY(s->json ? invar_answer_json(stdout, a)
                           : invar_answer_print(stdout, a, invar_term_colour(stdout)));
+    INVAR_TRY(keep(a));
     if (!s->html)
         return INVAR_OK;
     INVAR_TRY(invar_output_open(&page, s->html));

@@ -103,9 +103,12 @@ static invar_status build_side(invar_ab_work *w, int i, invar_slot *slot)
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, side->given);
-    invar_ab_say(w, "%s is %s%s%.12s%s%.80s", invar_ab_capitals[i], shown,
-                 side->kind == INVAR_AB_COMMIT ? ", commit " : "", side->commit.id,
-                 side->kind == INVAR_AB_COMMIT ? " " : "", side->commit.subject);
+    if (side->kind == INVAR_AB_COMMIT)
+        invar_ab_say(w, "%s is %s, commit %.12s %.80s", invar_ab_capitals[i], shown,
+                     side->commit.id, side->commit.subject);
+    else
+        invar_ab_say(w, "%s is the %s %s", invar_ab_capitals[i],
+                     side->kind == INVAR_AB_FOLDER ? "folder" : "program", shown);
     INVAR_TRY(invar_ab_side_build(side, w->workshop, slot, w->repo, w->what, w->options));
     if (side->built.state == INVAR_PROGRAM_READY && side->kind != INVAR_AB_FILE)
         invar_ab_say(w, side->built.cached ? "%s was built before" : "%s is built, in %.1f s",

@@ -20,7 +20,7 @@
 #include "base/invar_banned.h"
 
 #define MAX_BYTES (64u << 20)
-#define MAX_TRIALS 1000000
+#define MAX_TRIALS 100000
 #define TRIAL_FIELDS 14
 
 invar_status invar_state_damaged(const invar_state *state, int64_t line)
