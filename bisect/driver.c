@@ -100,7 +100,7 @@ static void learn_end(invar_driver *driver, invar_bisect_trial *trial)
         trial->via = "ran";
 }
 
-static invar_status record(invar_driver *driver, invar_state_trial *result, const char *role)
+invar_status invar_driver_record(invar_driver *driver, invar_state_trial *result, const char *role)
 {
     invar_status status;
 
@@ -136,7 +136,7 @@ static invar_status copy_equal(bool *out, invar_driver *driver, const char *comm
         copy.trial.via = "tree";
         copy.trial.build_s = copy.trial.run_s = 0;
         *out = true;
-        return record(driver, &copy, role);
+        return invar_driver_record(driver, &copy, role);
     }
     return INVAR_OK;
 }
@@ -152,7 +152,7 @@ static invar_status take_result(void *payload, invar_trial_job *job)
 {
     round *r = payload;
 
-    return record(r->driver, &job->result, r->role);
+    return invar_driver_record(r->driver, &job->result, r->role);
 }
 
 static bool is_useful(void *payload, const invar_trial_job *job)

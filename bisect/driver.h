@@ -50,6 +50,10 @@ void invar_driver_begin(const invar_driver *driver, const char *commit, const ch
 /* The verdict on a value: good, bad, third; skip for "". */
 const char *invar_driver_judge(const invar_driver *driver, const char *value);
 
+/* A trial has its result: verdict and parting are added, and the state has it. */
+invar_status invar_driver_record(invar_driver *driver, invar_state_trial *result,
+                                 const char *role) INVAR_MUST_USE;
+
 /*
  * Makes sure that each commit has a trial with this attempt: from the state, from a commit with the
  * same tree, or by running it, options->jobs at a time. driver->stopped says that some are still

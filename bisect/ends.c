@@ -36,16 +36,16 @@ static invar_status look_at_ends(invar_trial_job ends[2], invar_driver *d, int64
 
 /*
  * Where the chains of the ends part: both run a few steps, and if they are equal four times as
- * many, so that no end is run much further than needed. -1: they do not part, or cannot be run.
+ * many, so that no end is run much further than needed. -1: they do not part, or cannot be run. A
+ * command runs as far as it does.
  */
-static invar_status find_parting(int64_t *out, invar_driver *d)
+static invar_status find_parting(int64_t *out, invar_trial_job ends[2], invar_driver *d)
 {
     const int64_t limit = d->what->question.until;
     int64_t until = 0, last[2];
 
     *out = -1;
     for (;;) {
-        invar_trial_job ends[2];
         if (d->what->run || (limit >= 0 && until > limit))
             until = limit;
         INVAR_TRY(look_at_ends(ends, d, until));
@@ -62,23 +62,50 @@ static invar_status find_parting(int64_t *out, invar_driver *d)
     }
 }
 
+/* The last looks are the ends' trials, with the value that they have at the step. */
+static invar_status keep_looks(invar_driver *d, invar_trial_job ends[2])
+{
+    static const char *const roles[] = {"good end", "bad end"};
+
+    for (int i = 0; i < 2 && !d->stopped; i++) {
+        invar_state_trial *result = &ends[i].result;
+        if (invar_driver_find(d, ends[i].commit, 0))
+            continue;
+        if (result->trial.value[0])
+            INVAR_TRY(
+                invar_question_ask(result->trial.value, &d->scene.question, result->trial.ledger));
+        result->trial.build_s = result->trial.run_s = 0; // they are in d->spent
+        INVAR_TRY(invar_driver_record(d, result, roles[i]));
+    }
+    return INVAR_OK;
+}
+
+static bool are_known(const invar_driver *d)
+{
+    return invar_driver_find(d, d->what->good, 0) && invar_driver_find(d, d->what->bad, 0);
+}
+
 static invar_status settle_until(invar_driver *d)
 {
     int64_t until = invar_state_until(d->state);
+    invar_trial_job ends[2];
 
     if (d->what->question.kind != INVAR_QUESTION_CHAIN)
         return INVAR_OK;
     if (d->what->all_changes && d->what->question.until >= 0)
         return INVAR_OK; // the user said how far all of them are to be compared
-    if (until < 0) {
-        INVAR_TRY(find_parting(&until, d));
-        if (until >= 0)
-            INVAR_TRY(invar_state_set_until(d->state, until));
-    }
-    if (until >= 0) // else as far as both were run
-        d->scene.question.until = until;
     d->answer->first_parted = until;
-    return INVAR_OK;
+    if (until >= 0)
+        d->scene.question.until = until;
+    if (until >= 0 || are_known(d))
+        return INVAR_OK;
+    INVAR_TRY(find_parting(&until, ends, d));
+    d->answer->first_parted = until;
+    if (until >= 0) { // else as far as both were run
+        INVAR_TRY(invar_state_set_until(d->state, until));
+        d->scene.question.until = until;
+    }
+    return keep_looks(d, ends);
 }
 
 /* The good end is bad: with a command, what it said is the quickest way to the reason. */

@@ -153,6 +153,24 @@ def test_nondeterministic():
     check(answer["verdict"] == "nondeterministic" and answer["who"] == commits[5], answer["who"])
 
 
+def test_command():
+    """A command with a ledger of its own runs once at each end, and once more to confirm."""
+    scripts = [script("--lr 0.004" if i >= 3 else "", i) for i in range(5)]
+    folder, commits = repository("command", scripts)
+    diary = FOLDER / "command.diary"
+    run = (f'echo $INVAR_COMMIT >>{diary}; sh invar.sh train {RECIPE} --run $INVAR_RUN/run'
+           ' --until 2 --no-report && mv $INVAR_RUN/run/ledger.db $INVAR_RUN')
+    result = subprocess.run([INVAR, "bisect", "--repo", folder, "--work", f"{folder}.work", "--run",
+                             run, "--chain", "--good", commits[0], "--bad", commits[-1], "--json"],
+                            capture_output=True, text=True)
+    check(result.returncode == 0, result.stderr + result.stdout)
+    answer = json.loads(result.stdout)
+    check(answer["culprit"]["commit"] == commits[3] and answer["place"]["step"] == 0, "a command")
+    ran = diary.read_text().split()
+    check(ran.count(commits[0]) == 1 and ran.count(commits[-1]) == 1, f"the ends ran once: {ran}")
+    check(ran.count(commits[3]) == 2 and ran.count(commits[2]) == 2, f"confirmed: {ran}")
+
+
 def test_pinned():
     """The recipe is that of the beginning, even when the file changes during the search."""
     scripts = [script("--lr 0.004" if i >= 4 else "", i) for i in range(8)]
@@ -186,6 +204,7 @@ def main():
     test_metric()
     test_third_and_skip()
     test_nondeterministic()
+    test_command()
     test_pinned()
     print(f"{checks} checks")
 
