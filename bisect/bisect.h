@@ -37,6 +37,7 @@ typedef struct invar_bisect_case {
     invar_question question;
     const char *recipe;       /* file; NULL with a command */
     const char *recipe_text;  /* instead of the file's; NULL: the file is read */
+    const char *inputs;       /* names the files that the recipe names; NULL: as they are now */
     const char *const *flags; /* keys of the recipe, as words; ended by NULL; NULL: none */
     const char *golden;       /* file that the good end must agree with; NULL: none */
     const char *run;          /* for sh -c in the tree; NULL: the recipe */

@@ -317,18 +317,33 @@ static invar_status open_file(invar_state *s, const char *folder, const invar_wo
     return INVAR_OK;
 }
 
+/* Other data under the same names would be another question. */
+static const char *name_inputs(char out[INVAR_DIGEST_HEX_SIZE], const invar_bisect_case *what)
+{
+    invar_digest digest;
+
+    invar_workshop_inputs(&digest, what->recipe_text, what->flags);
+    invar_digest_format(out, &digest);
+    return out;
+}
+
 invar_status invar_state_open(invar_state **out, const char *folder, const invar_bisect_case *what)
 {
-    invar_state *state;
-    char *recipe = NULL;
+    invar_bisect_case whole = *what;
+    char *recipe = NULL, inputs[INVAR_DIGEST_HEX_SIZE];
     invar_words head = {0};
+    invar_state *state;
     invar_status status;
 
     *out = NULL;
     INVAR_TRY(new_state(&state));
     status = read_recipe(&recipe, what);
+    if (recipe)
+        whole.recipe_text = recipe;
+    if (status == INVAR_OK && whole.recipe_text && !whole.inputs)
+        whole.inputs = name_inputs(inputs, &whole);
     if (status == INVAR_OK)
-        status = invar_state_put_case(&head, what, recipe ? recipe : what->recipe_text);
+        status = invar_state_put_case(&head, &whole, whole.recipe_text);
     if (status == INVAR_OK)
         status = open_file(state, folder, &head);
     invar_free(recipe);

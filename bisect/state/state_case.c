@@ -94,6 +94,7 @@ invar_status invar_state_put_case(invar_words *b, const invar_bisect_case *w, co
     INVAR_TRY(put_list(b, "skip", w->skip));
     INVAR_TRY(put_question(b, &w->question));
     INVAR_TRY(put_field(b, "recipe", w->recipe));
+    INVAR_TRY(put_field(b, "inputs", w->inputs));
     INVAR_TRY(put_list(b, "flag", w->flags));
     INVAR_TRY(put_field(b, "golden", w->golden));
     INVAR_TRY(put_field(b, "run", w->run));
@@ -176,9 +177,9 @@ static bool take_field(invar_state *s, size_t *used, const char *key, char *valu
     const struct {
         const char *key;
         const char **to;
-    } texts[] = {{"repo", &w->repo},       {"good", &w->good},    {"bad", &w->bad},
-                 {"recipe", &w->recipe},   {"run", &w->run},      {"build", &w->build},
-                 {"program", &w->program}, {"golden", &w->golden}};
+    } texts[] = {{"repo", &w->repo},       {"good", &w->good},     {"bad", &w->bad},
+                 {"recipe", &w->recipe},   {"run", &w->run},       {"build", &w->build},
+                 {"program", &w->program}, {"golden", &w->golden}, {"inputs", &w->inputs}};
     const struct {
         const char *key;
         const char *const **to;

@@ -379,9 +379,9 @@ static invar_status run(running *r, int lock)
 /* ---- the cache ------------------------------------------------------------------------------- */
 
 /* The files that the recipe and the flags name, but for those that a run is kept from. */
-static void mix_inputs(invar_hasher *hasher, const running *r)
+static void mix_inputs(invar_hasher *hasher, const char *recipe, const char *const *flags)
 {
-    for (const char *at = r->recipe, *end; *at; at = *end ? end + 1 : end) {
+    for (const char *at = recipe, *end; *at; at = *end ? end + 1 : end) {
         const char *sign = strchr(at, '=');
         bool apart = false;
 
@@ -391,11 +391,20 @@ static void mix_inputs(invar_hasher *hasher, const running *r)
         if (*at != '#' && *at != ';' && !apart && sign && sign < end)
             invar_workshop_mix_inputs(hasher, sign + 1, (size_t)(end - sign - 1));
     }
-    for (const char *const *word = r->request->flags; word && *word; word++) {
+    for (const char *const *word = flags; word && *word; word++) {
         const char *sign = strncmp(*word, "--", 2) == 0 ? strchr(*word, '=') : NULL;
         const char *value = sign ? sign + 1 : *word;
         invar_workshop_mix_inputs(hasher, value, strlen(value));
     }
+}
+
+void invar_workshop_inputs(invar_digest *out, const char *recipe, const char *const *flags)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    mix_inputs(&hasher, recipe, flags);
+    invar_hasher_final(out, &hasher);
 }
 
 static invar_status make_key(invar_digest *out, const running *r)
@@ -422,7 +431,7 @@ static invar_status make_key(invar_digest *out, const running *r)
     invar_workshop_mix(&hasher, NULL);
     for (const char *const *word = q->environment; word && *word; word++)
         invar_workshop_mix(&hasher, *word);
-    mix_inputs(&hasher, r);
+    mix_inputs(&hasher, r->recipe, q->flags);
     invar_hasher_final(out, &hasher);
     return INVAR_OK;
 }

@@ -177,6 +177,12 @@ typedef struct invar_ran {
 } invar_ran;
 
 /*
+ * The files that a recipe (its text) and flags (ended by NULL; NULL: none) name, as they are now:
+ * a part of every run's key, and of the name of a bisect.
+ */
+void invar_workshop_inputs(invar_digest *out, const char *recipe, const char *const *flags);
+
+/*
  * Runs it, or takes what the same program made of the same recipe, flags, environment and name in
  * the same current folder before. `train` may end with 0, or with 1 (log-probs differ, which is a
  * result), and has to leave a ledger with a step. Checkpoints, traces and other files that a recipe

@@ -173,6 +173,32 @@ static void test_state__another_question_is_another_file(void **unused)
     invar_state_close(c);
 }
 
+static void test_state__other_data_is_another_question(void **unused)
+{
+    invar_bisect_case what = a_case();
+    invar_state *a, *b, *c;
+    char data[600], recipe[700];
+
+    (void)unused;
+    (void)snprintf(data, sizeof data, "%s/prompts.jsonl", work);
+    (void)snprintf(recipe, sizeof recipe, "[rollout]\nprompt-data = %s\n", data);
+    what.recipe_text = recipe;
+    assert_ok(invar_file_write(data, "one", 3));
+    assert_ok(invar_state_open(&a, folder_named("data"), &what));
+    invar_state_close(a);
+    assert_ok(invar_state_open(&a, folder_named("data"), &what)); // the control: as it was
+    assert_ok(invar_file_write(data, "other", 5));
+    assert_ok(invar_state_open(&b, folder_named("data"), &what));
+    assert_string_not_equal(invar_state_id(a), invar_state_id(b));
+    what = *invar_state_case(a); // from a log: the data of then
+    what.recipe_text = invar_state_recipe(a);
+    assert_ok(invar_state_open(&c, folder_named("log"), &what));
+    assert_string_equal(invar_state_id(a), invar_state_id(c));
+    invar_state_close(a);
+    invar_state_close(b);
+    invar_state_close(c);
+}
+
 /* ---- kills and damage ------------------------------------------------------------------------ */
 
 static void test_state__a_cut_loses_only_the_last_line(void **unused)
@@ -314,6 +340,7 @@ int main(void)
         cmocka_unit_test(test_state__case_comes_back),
         cmocka_unit_test(test_state__goes_on_where_it_was),
         cmocka_unit_test(test_state__another_question_is_another_file),
+        cmocka_unit_test(test_state__other_data_is_another_question),
         cmocka_unit_test(test_state__a_cut_loses_only_the_last_line),
         cmocka_unit_test(test_state__damage_is_refused),
         cmocka_unit_test(test_state__belongs_to_one_process),
