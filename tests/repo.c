@@ -130,3 +130,38 @@ void invar_test_sample(const char *folder)
                              "git config uploadpack.allowAnySHA1InWant true\n"
                              "git clone -q . ../clone; git worktree add -q ../linked side");
 }
+
+/* ---- the home of a test program -------------------------------------------------------------- */
+
+char invar_test_home[INVAR_PATH_SIZE];
+
+void invar_test_enter(const char *name)
+{
+    invar_test_folder(invar_test_home, name);
+    setenv("HOME", invar_test_home, 1);
+    setenv("XDG_CONFIG_HOME", invar_test_home, 1);
+}
+
+int invar_test_leave(void **state)
+{
+    (void)state;
+    return invar_folder_remove(invar_test_home) == INVAR_OK ? 0 : -1;
+}
+
+const char *invar_test_in(const char *name)
+{
+    static char path[16][2 * INVAR_PATH_SIZE];
+    static int next;
+    char *out = path[next++ % 16];
+
+    snprintf(out, sizeof path[0], "%s/%s", invar_test_home, name);
+    return out;
+}
+
+invar_repo *invar_test_opened(const char *path)
+{
+    invar_repo *repo;
+
+    assert_ok(invar_repo_open(&repo, path));
+    return repo;
+}

@@ -16,7 +16,25 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/status.h"
-#include "bisect/search/history.h"
+#include "bisect/git/repo.h"
+
+/* ---- the home of a test program -------------------------------------------------------------- */
+
+extern char invar_test_home[INVAR_PATH_SIZE];
+
+/* Makes it; git and libgit2 find nobody's settings there. */
+void invar_test_enter(const char *name);
+
+/* Removes it, for the end of a group of tests. */
+int invar_test_leave(void **state);
+
+/* The path of something in it; the last 16 are there. */
+const char *invar_test_in(const char *name);
+
+/* A repository; it has to open. */
+invar_repo *invar_test_opened(const char *path);
+
+/* ---- folders and scripts --------------------------------------------------------------------- */
 
 /* An empty folder of this test's own below INVAR_TEST_WORK; `name` is for people. */
 void invar_test_folder(char out[INVAR_PATH_SIZE], const char *name);

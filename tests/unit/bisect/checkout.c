@@ -19,26 +19,13 @@
 #include "tests/repo.h"
 #include "tests/support.h"
 
-static char work[INVAR_PATH_SIZE];
-
-static const char *in(const char *name)
-{
-    static char path[16][2 * INVAR_PATH_SIZE];
-    static int next;
-    char *out = path[next++ % 16];
-
-    snprintf(out, sizeof path[0], "%s/%s", work, name);
-    return out;
-}
-
 static int set_up(void **state)
 {
     (void)state;
-    invar_test_folder(work, "checkout");
-    setenv("HOME", work, 1);
+    invar_test_enter("checkout");
     // files that become folders and back, links, modes, odd names, empty files, deep folders
     invar_test_shell(
-        work,
+        invar_test_home,
         "git init -q r; cd r; git config core.quotePath false\n"
         "echo 1 >a; mkdir -p d/e/f; echo x >d/e/f/g; : >empty; printf '#!/bin/sh\\n' >run\n"
         "chmod +x run; ln -s a link; ln -s nowhere/at/all dangling; commit 0\n"
@@ -54,20 +41,6 @@ static int set_up(void **state)
     return 0;
 }
 
-static int clean_up(void **state)
-{
-    (void)state;
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
-}
-
-static invar_repo *opened(const char *path)
-{
-    invar_repo *repo;
-
-    assert_ok(invar_repo_open(&repo, path));
-    return repo;
-}
-
 static invar_status check_out(invar_repo *repo, const char *revision, const char *folder)
 {
     char id[INVAR_OID_SIZE];
@@ -80,7 +53,7 @@ static invar_status check_out(invar_repo *repo, const char *revision, const char
 static void assert_same(const char *repo, const char *revision, const char *folder)
 {
     invar_test_shell(
-        work,
+        invar_test_home,
         "rm -rf want; git init -q want; cd want\n"
         "mkdir -p .git/info; echo '* -text -eol -ident -filter' >.git/info/attributes\n"
         "echo '%s/.git/objects' >.git/objects/info/alternates\n"
@@ -95,7 +68,7 @@ static void assert_same(const char *repo, const char *revision, const char *fold
 
 static void test_repo_checkout__equals_git(void **state)
 {
-    invar_repo *repo = opened(in("r"));
+    invar_repo *repo = invar_test_opened(invar_test_in("r"));
     int64_t rounds = invar_test_count(14, 200);
     char revision[8];
 
@@ -104,14 +77,14 @@ static void test_repo_checkout__equals_git(void **state)
         // all in order, then all ways from one to another
         int number = i < 7 ? (int)i : (int)(invar_test_random(1, (uint64_t)i) % 7);
         snprintf(revision, sizeof revision, "c%d", number);
-        assert_ok(check_out(repo, revision, in("out")));
-        assert_same(in("r"), revision, in("out"));
+        assert_ok(check_out(repo, revision, invar_test_in("out")));
+        assert_same(invar_test_in("r"), revision, invar_test_in("out"));
     }
     invar_repo_close(repo);
-    invar_test_shell(work, "git clone -q --bare r bare");
-    repo = opened(in("bare"));
-    assert_ok(check_out(repo, "c4", in("out")));
-    assert_same(in("r"), "c4", in("out"));
+    invar_test_shell(invar_test_home, "git clone -q --bare r bare");
+    repo = invar_test_opened(invar_test_in("bare"));
+    assert_ok(check_out(repo, "c4", invar_test_in("out")));
+    assert_same(invar_test_in("r"), "c4", invar_test_in("out"));
     invar_repo_close(repo);
 }
 
@@ -121,43 +94,48 @@ static void test_repo_checkout__leaves_alone_what_it_may(void **state)
     invar_repo *repo;
 
     (void)state;
-    invar_test_shell(work, "git init -q keep; cd keep; mkdir src; echo 1 >src/a; echo 1 >src/b\n"
-                           "mkdir gone; echo 1 >gone/x; commit one; echo 2 >src/b; rm -r gone\n"
-                           "echo 1 >new; commit two");
-    repo = opened(in("keep"));
-    assert_ok(check_out(repo, "HEAD~1", in("kept")));
-    invar_test_shell(work, "cd kept; touch -d 2020-01-01 src; mkdir build; echo o >src/a.o\n"
-                           "echo p >build/p; echo untracked >gone/y; echo in-the-way >new");
-    assert_int_equal(stat(in("kept/src/a"), &before), 0);
-    assert_ok(check_out(repo, "HEAD", in("kept")));
-    assert_int_equal(stat(in("kept/src/a"), &after), 0);
+    invar_test_shell(invar_test_home,
+                     "git init -q keep; cd keep; mkdir src; echo 1 >src/a; echo 1 >src/b\n"
+                     "mkdir gone; echo 1 >gone/x; commit one; echo 2 >src/b; rm -r gone\n"
+                     "echo 1 >new; commit two");
+    repo = invar_test_opened(invar_test_in("keep"));
+    assert_ok(check_out(repo, "HEAD~1", invar_test_in("kept")));
+    invar_test_shell(invar_test_home,
+                     "cd kept; touch -d 2020-01-01 src; mkdir build; echo o >src/a.o\n"
+                     "echo p >build/p; echo untracked >gone/y; echo in-the-way >new");
+    assert_int_equal(stat(invar_test_in("kept/src/a"), &before), 0);
+    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    assert_int_equal(stat(invar_test_in("kept/src/a"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     assert_int_equal(before.st_mtim.tv_sec, after.st_mtim.tv_sec);
     assert_int_equal(before.st_mtim.tv_nsec, after.st_mtim.tv_nsec);
-    invar_test_shell(work, "cd kept; [ $(cat src/b) = 2 ]; [ $(cat src/a.o) = o ]; [ -e build/p ]\n"
-                           "[ $(cat gone/y) = untracked ]; [ ! -e gone/x ]; [ $(cat new) = 1 ]");
+    invar_test_shell(invar_test_home,
+                     "cd kept; [ $(cat src/b) = 2 ]; [ $(cat src/a.o) = o ]; [ -e build/p ]\n"
+                     "[ $(cat gone/y) = untracked ]; [ ! -e gone/x ]; [ $(cat new) = 1 ]");
     // the same again changes nothing at all, not even the memory
-    assert_int_equal(stat(in("kept.tree"), &before), 0);
-    assert_ok(check_out(repo, "HEAD", in("kept")));
-    assert_int_equal(stat(in("kept.tree"), &after), 0);
+    assert_int_equal(stat(invar_test_in("kept.tree"), &before), 0);
+    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    assert_int_equal(stat(invar_test_in("kept.tree"), &after), 0);
     assert_int_equal(before.st_ino, after.st_ino);
     // what a build did to tracked files is undone
-    invar_test_shell(work, "cd kept; echo spoiled >src/a; rm src/b; chmod +x new");
-    assert_ok(check_out(repo, "HEAD", in("kept")));
-    invar_test_shell(work, "cd kept; [ $(cat src/a) = 1 ]; [ $(cat src/b) = 2 ]; [ ! -x new ]");
+    invar_test_shell(invar_test_home, "cd kept; echo spoiled >src/a; rm src/b; chmod +x new");
+    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    invar_test_shell(invar_test_home,
+                     "cd kept; [ $(cat src/a) = 1 ]; [ $(cat src/b) = 2 ]; [ ! -x new ]");
     // a folder in the place of a file, a file in the place of a folder
-    invar_test_shell(work, "cd kept; rm src/a; mkdir -p src/a/deep; echo 1 >src/a/deep/er");
-    assert_ok(check_out(repo, "HEAD", in("kept")));
-    invar_test_shell(work, "cd kept; [ $(cat src/a) = 1 ]; rm -r src; echo 1 >src");
-    assert_ok(check_out(repo, "HEAD", in("kept")));
-    invar_test_shell(work, "cd kept; [ $(cat src/a) = 1 ]; [ -e build/p ]");
+    invar_test_shell(invar_test_home,
+                     "cd kept; rm src/a; mkdir -p src/a/deep; echo 1 >src/a/deep/er");
+    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    invar_test_shell(invar_test_home, "cd kept; [ $(cat src/a) = 1 ]; rm -r src; echo 1 >src");
+    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    invar_test_shell(invar_test_home, "cd kept; [ $(cat src/a) = 1 ]; [ -e build/p ]");
     // a memory that is damaged or not there: all anew
-    invar_test_shell(work, "sed -i s/src/srx/ kept.tree");
-    assert_ok(check_out(repo, "HEAD", in("kept")));
-    assert_same(in("keep"), "HEAD", in("kept"));
-    invar_test_shell(work, "rm kept.tree; echo stray >kept/stray");
-    assert_ok(check_out(repo, "HEAD", in("kept")));
-    assert_same(in("keep"), "HEAD", in("kept"));
+    invar_test_shell(invar_test_home, "sed -i s/src/srx/ kept.tree");
+    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    assert_same(invar_test_in("keep"), "HEAD", invar_test_in("kept"));
+    invar_test_shell(invar_test_home, "rm kept.tree; echo stray >kept/stray");
+    assert_ok(check_out(repo, "HEAD", invar_test_in("kept")));
+    assert_same(invar_test_in("keep"), "HEAD", invar_test_in("kept"));
     invar_repo_close(repo);
 }
 
@@ -169,31 +147,32 @@ static void test_repo_checkout__never_leaves_its_folder(void **state)
     invar_repo *repo;
 
     (void)state;
-    invar_test_shell(work, "mkdir outside; echo safe >outside/x; git init -q evil; cd evil\n"
-                           "ln -s ../outside a; commit link; git tag link; rm a; mkdir a\n"
-                           "echo evil >a/x; echo evil >a/y; commit folder; git tag folder\n"
-                           "git rm -rq a; commit none; git tag none");
-    invar_test_fingerprint(before, in("outside"));
-    repo = opened(in("evil"));
+    invar_test_shell(invar_test_home,
+                     "mkdir outside; echo safe >outside/x; git init -q evil; cd evil\n"
+                     "ln -s ../outside a; commit link; git tag link; rm a; mkdir a\n"
+                     "echo evil >a/x; echo evil >a/y; commit folder; git tag folder\n"
+                     "git rm -rq a; commit none; git tag none");
+    invar_test_fingerprint(before, invar_test_in("outside"));
+    repo = invar_test_opened(invar_test_in("evil"));
     static const char *const order[] = {"link", "folder", "link", "none",
                                         "link", "folder", "none", "folder"};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        assert_ok(check_out(repo, order[i], in("cage")));
-        assert_same(in("evil"), order[i], in("cage"));
+        assert_ok(check_out(repo, order[i], invar_test_in("cage")));
+        assert_same(invar_test_in("evil"), order[i], invar_test_in("cage"));
     }
     // a build that puts a link in the place of a tracked folder
-    invar_test_shell(work, "rm -r cage/a; ln -s ../outside cage/a");
-    assert_ok(check_out(repo, "none", in("cage")));
-    invar_test_shell(work, "rm -f cage/a");
-    assert_ok(check_out(repo, "folder", in("cage")));
-    invar_test_shell(work, "rm -r cage/a; ln -s ../outside cage/a");
-    assert_ok(check_out(repo, "folder", in("cage")));
-    assert_same(in("evil"), "folder", in("cage"));
+    invar_test_shell(invar_test_home, "rm -r cage/a; ln -s ../outside cage/a");
+    assert_ok(check_out(repo, "none", invar_test_in("cage")));
+    invar_test_shell(invar_test_home, "rm -f cage/a");
+    assert_ok(check_out(repo, "folder", invar_test_in("cage")));
+    invar_test_shell(invar_test_home, "rm -r cage/a; ln -s ../outside cage/a");
+    assert_ok(check_out(repo, "folder", invar_test_in("cage")));
+    assert_same(invar_test_in("evil"), "folder", invar_test_in("cage"));
     // ... and in the place of a file
-    invar_test_shell(work, "rm cage/a/x; ln -s ../../outside/x cage/a/x");
-    assert_ok(check_out(repo, "folder", in("cage")));
-    assert_same(in("evil"), "folder", in("cage"));
-    invar_test_fingerprint(after, in("outside"));
+    invar_test_shell(invar_test_home, "rm cage/a/x; ln -s ../../outside/x cage/a/x");
+    assert_ok(check_out(repo, "folder", invar_test_in("cage")));
+    assert_same(invar_test_in("evil"), "folder", invar_test_in("cage"));
+    invar_test_fingerprint(after, invar_test_in("outside"));
     assert_string_equal(before, after);
     invar_repo_close(repo);
 }
@@ -201,7 +180,7 @@ static void test_repo_checkout__never_leaves_its_folder(void **state)
 /* A commit whose tree has one entry of the given raw name and mode. */
 static void make_evil(const char *tag, const char *entries)
 {
-    invar_test_shell(in("evil"),
+    invar_test_shell(invar_test_in("evil"),
                      "b=$(echo evil | git hash-object -w --stdin)\n"
                      "raw() { printf %%s \"$1\" | sed 's/../\\\\x&/g' | xargs -0 -I@ "
                      "bash -c \"printf '@'\"; }\n"
@@ -228,37 +207,42 @@ static void test_repo_checkout__refuses_evil_names(void **state)
                        "printf '40000 a\\0'; raw $t");
     make_evil("twice", "printf '100644 a\\0'; raw $b; printf '100644 a\\0'; raw $b");
     make_evil("fine", "printf '100644 a\\0'; raw $b; printf '40000 b\\0'; raw $t");
-    repo = opened(in("evil"));
+    repo = invar_test_opened(invar_test_in("evil"));
     static const char *const tags[] = {"up",   "dot",  "git",   "Git",  "slash",
                                        "root", "both", "apart", "twice"};
     for (size_t i = 0; i < sizeof tags / sizeof *tags; i++) {
-        invar_status status = check_out(repo, tags[i], in("cage"));
+        invar_status status = check_out(repo, tags[i], invar_test_in("cage"));
         if (status != INVAR_E_CORRUPT)
             fail_msg("%s: %s", tags[i], status ? invar_error_last()->message : "accepted");
     }
-    assert_ok(check_out(repo, "fine", in("cage")));
-    invar_test_shell(work, "[ $(cat cage/b/x) = evil ]; [ ! -e escaped ]; [ ! -e cage/.git ]");
+    assert_ok(check_out(repo, "fine", invar_test_in("cage")));
+    invar_test_shell(invar_test_home,
+                     "[ $(cat cage/b/x) = evil ]; [ ! -e escaped ]; [ ! -e cage/.git ]");
     // a bomb: 4^20 folders in 21 objects
     invar_test_shell(
-        in("evil"),
+        invar_test_in("evil"),
         "t=$(git rev-parse 'fine^{tree}'); for i in $(seq 20); do t=$(for n in a b c d\n"
         "do printf '040000 tree %%s\\t%%s\\n' $t $n; done | git mktree); done\n"
         "tick; git tag bomb $(git commit-tree -m bomb $t)");
-    assert_fails(check_out(repo, "bomb", in("cage")), INVAR_E_UNSUPPORTED, "files");
+    assert_fails(check_out(repo, "bomb", invar_test_in("cage")), INVAR_E_UNSUPPORTED, "files");
     invar_repo_close(repo);
 }
 
 static void test_repo_checkout__spares_the_repository(void **state)
 {
-    invar_repo *repo = opened(in("keep"));
+    invar_repo *repo = invar_test_opened(invar_test_in("keep"));
 
     (void)state;
-    assert_fails(check_out(repo, "HEAD", in("keep")), INVAR_E_INVALID, "repository itself");
-    assert_fails(check_out(repo, "HEAD", in("keep/.git")), INVAR_E_INVALID, "repository itself");
-    assert_fails(check_out(repo, "HEAD", work), INVAR_E_INVALID, "repository itself");
-    invar_test_shell(work, "ln -sf keep link");
-    assert_fails(check_out(repo, "HEAD", in("link")), INVAR_E_INVALID, "repository itself");
-    assert_fails(invar_repo_checkout(repo, "HEAD", in("x")), INVAR_E_INVALID, "no object id");
+    assert_fails(check_out(repo, "HEAD", invar_test_in("keep")), INVAR_E_INVALID,
+                 "repository itself");
+    assert_fails(check_out(repo, "HEAD", invar_test_in("keep/.git")), INVAR_E_INVALID,
+                 "repository itself");
+    assert_fails(check_out(repo, "HEAD", invar_test_home), INVAR_E_INVALID, "repository itself");
+    invar_test_shell(invar_test_home, "ln -sf keep link");
+    assert_fails(check_out(repo, "HEAD", invar_test_in("link")), INVAR_E_INVALID,
+                 "repository itself");
+    assert_fails(invar_repo_checkout(repo, "HEAD", invar_test_in("x")), INVAR_E_INVALID,
+                 "no object id");
     invar_repo_close(repo);
 }
 
@@ -269,7 +253,7 @@ static void test_repo_checkout__takes_submodules_along(void **state)
     invar_repo *repo;
 
     (void)state;
-    invar_test_shell(work,
+    invar_test_shell(invar_test_home,
                      "git init -q inner; (cd inner; echo i1 >i; commit i1)\n"
                      "git init -q sub; (cd sub; echo s1 >s; git submodule -q add ../inner in\n"
                      "commit s1; echo s2 >s; commit s2)\n"
@@ -279,11 +263,11 @@ static void test_repo_checkout__takes_submodules_along(void **state)
                      "(cd libs/sub; git checkout -q HEAD~1); commit t2; git tag t2\n"
                      "git mv libs/sub moved; commit t3; git tag t3\n"
                      "git rm -q moved; echo file >moved; commit t4; git tag t4");
-    repo = opened(in("top"));
+    repo = invar_test_opened(invar_test_in("top"));
     static const char *const order[] = {"t1", "t2", "t3", "t4", "t0", "t3", "t1"};
     for (size_t i = 0; i < sizeof order / sizeof *order; i++) {
-        assert_ok(check_out(repo, order[i], in("tops")));
-        invar_test_shell(work,
+        assert_ok(check_out(repo, order[i], invar_test_in("tops")));
+        invar_test_shell(invar_test_home,
                          "rm -rf want; git clone -q top want; cd want; git checkout -q %s\n"
                          "git submodule -q update --init --recursive\n"
                          "find . -name .git -prune -exec rm -rf {} +\n"
@@ -292,25 +276,29 @@ static void test_repo_checkout__takes_submodules_along(void **state)
     }
     invar_repo_close(repo);
     // not fetched
-    invar_test_shell(work, "git clone -q top bare-top");
-    repo = opened(in("bare-top"));
-    assert_ok(check_out(repo, "t0", in("tops2")));
-    assert_fails(check_out(repo, "t1", in("tops2")), INVAR_E_NOTFOUND, "libs/sub");
-    assert_fails(check_out(repo, "t1", in("tops2")), INVAR_E_NOTFOUND, "git submodule update");
+    invar_test_shell(invar_test_home, "git clone -q top bare-top");
+    repo = invar_test_opened(invar_test_in("bare-top"));
+    assert_ok(check_out(repo, "t0", invar_test_in("tops2")));
+    assert_fails(check_out(repo, "t1", invar_test_in("tops2")), INVAR_E_NOTFOUND, "libs/sub");
+    assert_fails(check_out(repo, "t1", invar_test_in("tops2")), INVAR_E_NOTFOUND,
+                 "git submodule update");
     invar_repo_close(repo);
     // with its own .git, and one that nobody registered
-    invar_test_shell(work, "git clone -q top old; cd old; git checkout -q t1\n"
-                           "git clone -q --recursive ../sub libs/sub.new; rm -r libs/sub\n"
-                           "mv libs/sub.new libs/sub; rm -rf .git/modules\n"
-                           "git init -q ../wild; cd ../wild; git init -q w; (cd w; commit w)\n"
-                           "git add w 2>/dev/null; echo f >f; commit wild");
-    repo = opened(in("old"));
-    assert_ok(check_out(repo, "t1", in("tops3")));
-    invar_test_shell(work, "cmp tops3/libs/sub/s tops/libs/sub/s; cmp tops3/libs/sub/in/i inner/i");
+    invar_test_shell(invar_test_home,
+                     "git clone -q top old; cd old; git checkout -q t1\n"
+                     "git clone -q --recursive ../sub libs/sub.new; rm -r libs/sub\n"
+                     "mv libs/sub.new libs/sub; rm -rf .git/modules\n"
+                     "git init -q ../wild; cd ../wild; git init -q w; (cd w; commit w)\n"
+                     "git add w 2>/dev/null; echo f >f; commit wild");
+    repo = invar_test_opened(invar_test_in("old"));
+    assert_ok(check_out(repo, "t1", invar_test_in("tops3")));
+    invar_test_shell(invar_test_home,
+                     "cmp tops3/libs/sub/s tops/libs/sub/s; cmp tops3/libs/sub/in/i inner/i");
     invar_repo_close(repo);
-    repo = opened(in("wild"));
-    assert_ok(check_out(repo, "HEAD", in("tamed")));
-    invar_test_shell(work, "[ -d tamed/w ]; [ -z \"$(ls -A tamed/w)\" ]; [ -e tamed/f ]");
+    repo = invar_test_opened(invar_test_in("wild"));
+    assert_ok(check_out(repo, "HEAD", invar_test_in("tamed")));
+    invar_test_shell(invar_test_home,
+                     "[ -d tamed/w ]; [ -z \"$(ls -A tamed/w)\" ]; [ -e tamed/f ]");
     invar_repo_close(repo);
 }
 
@@ -322,34 +310,35 @@ static void test_repo_checkout__says_when_the_disk_refuses(void **state)
     invar_repo *repo;
 
     (void)state;
-    invar_test_shell(work, "git init -q big; cd big; seq 100000 >numbers; echo 1 >small; commit b");
-    repo = opened(in("big"));
+    invar_test_shell(invar_test_home,
+                     "git init -q big; cd big; seq 100000 >numbers; echo 1 >small; commit b");
+    repo = invar_test_opened(invar_test_in("big"));
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &old), 0);
     small = old;
     small.rlim_cur = 100000;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
-    invar_status status = check_out(repo, "HEAD", in("full"));
+    invar_status status = check_out(repo, "HEAD", invar_test_in("full"));
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &old), 0);
     assert_fails(status, INVAR_E_IO, "full/numbers: cannot be written");
-    assert_false(invar_path_exists(in("full.tree")));
-    assert_ok(check_out(repo, "HEAD", in("full")));
-    assert_same(in("big"), "HEAD", in("full"));
-    invar_test_shell(work, "echo file >flat");
-    assert_fails(check_out(repo, "HEAD", in("flat/below")), INVAR_E_IO, "flat");
-    assert_int_not_equal(check_out(repo, "HEAD", in("flat")), INVAR_OK);
-    invar_test_shell(work, "[ $(cat flat) = file ]");
+    assert_false(invar_path_exists(invar_test_in("full.tree")));
+    assert_ok(check_out(repo, "HEAD", invar_test_in("full")));
+    assert_same(invar_test_in("big"), "HEAD", invar_test_in("full"));
+    invar_test_shell(invar_test_home, "echo file >flat");
+    assert_fails(check_out(repo, "HEAD", invar_test_in("flat/below")), INVAR_E_IO, "flat");
+    assert_int_not_equal(check_out(repo, "HEAD", invar_test_in("flat")), INVAR_OK);
+    invar_test_shell(invar_test_home, "[ $(cat flat) = file ]");
     invar_repo_close(repo);
 }
 
 static void test_repo_checkout__survives_kills(void **state)
 {
     int64_t rounds = invar_test_count(8, 200);
-    invar_repo *repo = opened(in("r"));
+    invar_repo *repo = invar_test_opened(invar_test_in("r"));
     int killed = 0;
 
     (void)state;
-    invar_test_shell(work, "rm -rf out out.tree");
+    invar_test_shell(invar_test_home, "rm -rf out out.tree");
     for (int64_t i = 0; i < rounds; i++) {
         pid_t child = fork();
         assert_true(child >= 0);
@@ -358,7 +347,7 @@ static void test_repo_checkout__survives_kills(void **state)
             for (uint64_t k = 0;; k++) {
                 snprintf(revision, sizeof revision, "c%d", (int)(k % 5));
                 if (invar_repo_resolve(id, repo, revision) != INVAR_OK ||
-                    invar_repo_checkout(repo, id, in("out")) != INVAR_OK)
+                    invar_repo_checkout(repo, id, invar_test_in("out")) != INVAR_OK)
                     _exit(1);
             }
         }
@@ -368,9 +357,9 @@ static void test_repo_checkout__survives_kills(void **state)
         assert_int_equal(kill(child, SIGKILL), 0);
         assert_int_equal(waitpid(child, &end, 0), child);
         assert_true(WIFSIGNALED(end));
-        killed += !invar_path_exists(in("out.tree"));
-        assert_ok(check_out(repo, "c4", in("out")));
-        assert_same(in("r"), "c4", in("out"));
+        killed += !invar_path_exists(invar_test_in("out.tree"));
+        assert_ok(check_out(repo, "c4", invar_test_in("out")));
+        assert_same(invar_test_in("r"), "c4", invar_test_in("out"));
     }
     assert_true(killed > 0); // some kills came in the middle
     invar_repo_close(repo);
@@ -389,5 +378,5 @@ int main(void)
         cmocka_unit_test(test_repo_checkout__survives_kills),
     };
 
-    return cmocka_run_group_tests(tests, set_up, clean_up);
+    return cmocka_run_group_tests(tests, set_up, invar_test_leave);
 }

@@ -17,40 +17,12 @@
 #include "tests/repo.h"
 #include "tests/support.h"
 
-static char work[INVAR_PATH_SIZE];
-
-static const char *in(const char *name)
-{
-    static char path[16][2 * INVAR_PATH_SIZE];
-    static int next;
-    char *out = path[next++ % 16];
-
-    snprintf(out, sizeof path[0], "%s/%s", work, name);
-    return out;
-}
-
 static int set_up(void **state)
 {
     (void)state;
-    invar_test_folder(work, "range");
-    setenv("HOME", work, 1); // nobody's settings, also for libgit2
-    setenv("XDG_CONFIG_HOME", work, 1);
-    invar_test_sample(work);
+    invar_test_enter("range");
+    invar_test_sample(invar_test_home);
     return 0;
-}
-
-static int clean_up(void **state)
-{
-    (void)state;
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
-}
-
-static invar_repo *opened(const char *path)
-{
-    invar_repo *repo;
-
-    assert_ok(invar_repo_open(&repo, path));
-    return repo;
 }
 
 /* ---- ranges against git ---------------------------------------------------------------------- */
@@ -188,8 +160,8 @@ static int32_t assert_range(invar_repo *repo, const question *q)
 
 static void test_repo_history__equals_git(void **state)
 {
-    invar_repo *repo = opened(in("r"));
-    const char *r = in("r");
+    invar_repo *repo = invar_test_opened(invar_test_in("r"));
+    const char *r = invar_test_in("r");
 
     (void)state;
     assert_int_equal(assert_range(repo, &(question){r, "main", {"main~3"}, false, NULL}), 3);
@@ -210,7 +182,7 @@ static void test_repo_history__takes_paths_as_people_write_them(void **state)
     const char *paths[2] = {"./d//f/", "nothing"};
     invar_repo_range range = {.bad = bad, .paths = paths, .n_paths = 2};
     invar_history *history;
-    invar_repo *repo = opened(in("r"));
+    invar_repo *repo = invar_test_opened(invar_test_in("r"));
 
     (void)state;
     assert_ok(invar_repo_resolve(bad, repo, "side"));
@@ -344,24 +316,25 @@ static void test_repo_history__equals_git_on_generated_graphs(void **state)
         int bad = count - 1, good = (int)pick(seed, &n, (uint32_t)count);
         char names[3][16];
         generate(&g, seed, count);
-        write_stream(&g, skewed, seed, in("stream"));
-        invar_test_shell(work, "rm -rf g; git init -q g; cd g; git fast-import --quiet <../stream");
-        invar_repo *repo = opened(in("g"));
+        write_stream(&g, skewed, seed, invar_test_in("stream"));
+        invar_test_shell(invar_test_home,
+                         "rm -rf g; git init -q g; cd g; git fast-import --quiet <../stream");
+        invar_repo *repo = invar_test_opened(invar_test_in("g"));
         snprintf(names[0], sizeof names[0], "c%d", bad);
         snprintf(names[1], sizeof names[1], "c%d", good);
         snprintf(names[2], sizeof names[2], "c%d", (int)pick(seed, &n, (uint32_t)count));
         for (int k = 0; k < 4; k++) {
-            question q = {in("g"), names[0], {names[1]}, (round + k) % 3 == 0, paths[k]};
+            question q = {invar_test_in("g"), names[0], {names[1]}, (round + k) % 3 == 0, paths[k]};
             int32_t got = assert_range(repo, &q);
             commits += got;
             filtered += q.path ? got : 0;
         }
-        question whole = {in("g"), names[0], {NULL}, false, paths[round % 4]};
+        question whole = {invar_test_in("g"), names[0], {NULL}, false, paths[round % 4]};
         assert_range(repo, &whole);
-        question two = {in("g"), names[0], {names[1], names[2]}, false, NULL};
+        question two = {invar_test_in("g"), names[0], {names[1], names[2]}, false, NULL};
         assert_range(repo, &two);
-        compare_bases(repo, in("g"), names[0], names[1]);
-        compare_bases(repo, in("g"), names[2], names[1]);
+        compare_bases(repo, invar_test_in("g"), names[0], names[1]);
+        compare_bases(repo, invar_test_in("g"), names[2], names[1]);
         invar_repo_close(repo);
     }
     assert_true(commits > 20 && filtered > 5); // the sweep had something to compare
@@ -374,7 +347,7 @@ static void test_repo_history__is_fast_on_long_ones(void **state)
     const char *goods[1] = {good}, *paths[1] = {"p"};
     invar_repo_range range = {.bad = bad, .good = goods, .n_good = 1};
     invar_history *history;
-    FILE *out = fopen(in("stream"), "w");
+    FILE *out = fopen(invar_test_in("stream"), "w");
 
     (void)state;
     for (int64_t i = 1; i <= count; i++) {
@@ -386,9 +359,9 @@ static void test_repo_history__is_fast_on_long_ones(void **state)
             fprintf(out, "M 644 inline p\ndata <<E\n%lld\nE\n\n", (long long)i);
     }
     assert_int_equal(fclose(out), 0);
-    invar_test_shell(work, "rm -rf long; git init -q long; cd long; "
-                           "git fast-import --quiet <../stream");
-    invar_repo *repo = opened(in("long"));
+    invar_test_shell(invar_test_home, "rm -rf long; git init -q long; cd long; "
+                                      "git fast-import --quiet <../stream");
+    invar_repo *repo = invar_test_opened(invar_test_in("long"));
     assert_ok(invar_repo_resolve(bad, repo, "main"));
     assert_ok(invar_repo_resolve(good, repo, "main~100"));
     assert_ok(invar_repo_history(&history, repo, &range));
@@ -416,11 +389,11 @@ static void test_repo_history__of_shallow_clones(void **state)
     bool above;
 
     (void)state;
-    invar_test_shell(work,
+    invar_test_shell(invar_test_home,
                      "git clone -q --depth 3 --no-tags --no-single-branch file://$PWD/r shallow");
-    repo = opened(in("shallow"));
+    repo = invar_test_opened(invar_test_in("shallow"));
     // what is complete works
-    question q = {in("shallow"), "HEAD", {"HEAD~1"}, false, NULL};
+    question q = {invar_test_in("shallow"), "HEAD", {"HEAD~1"}, false, NULL};
     assert_int_equal(assert_range(repo, &q), 1);
     q.good[0] = "HEAD~2"; // the last commit that is here, itself a good end
     assert_int_equal(assert_range(repo, &q), 2);
@@ -434,9 +407,9 @@ static void test_repo_history__of_shallow_clones(void **state)
     assert_fails(invar_repo_history(&history, repo, &range), INVAR_E_STATE, "--unshallow");
     assert_fails(invar_repo_resolve(other, repo, "HEAD~3"), INVAR_E_NOTFOUND, "--unshallow");
     invar_repo_close(repo);
-    invar_test_shell(work,
+    invar_test_shell(invar_test_home,
                      "git clone -q --depth 1 --no-tags --no-single-branch file://$PWD/r shallow1");
-    repo = opened(in("shallow1"));
+    repo = invar_test_opened(invar_test_in("shallow1"));
     assert_ok(invar_repo_resolve(other, repo, "origin/side"));
     assert_fails(invar_repo_merge_bases(bases, &count, repo, id, other), INVAR_E_STATE,
                  "--unshallow");
@@ -446,8 +419,8 @@ static void test_repo_history__of_shallow_clones(void **state)
     assert_string_equal(commit.subject, "c5");
     invar_repo_close(repo);
     // the advice helps
-    invar_test_shell(work, "git -C shallow fetch -q --unshallow");
-    repo = opened(in("shallow"));
+    invar_test_shell(invar_test_home, "git -C shallow fetch -q --unshallow");
+    repo = invar_test_opened(invar_test_in("shallow"));
     assert_ok(invar_repo_history(&history, repo, &range));
     assert_int_equal(history->count, 5);
     invar_history_free(history);
@@ -461,24 +434,26 @@ static void test_repo__of_partial_clones(void **state)
     invar_repo *repo;
 
     (void)state;
-    invar_test_shell(work, "git clone -q --filter=blob:none --no-checkout file://$PWD/r partial");
-    repo = opened(in("partial"));
-    question q = {in("partial"), "HEAD", {"HEAD~3"}, false, "d"};
+    invar_test_shell(invar_test_home,
+                     "git clone -q --filter=blob:none --no-checkout file://$PWD/r partial");
+    repo = invar_test_opened(invar_test_in("partial"));
+    question q = {invar_test_in("partial"), "HEAD", {"HEAD~3"}, false, "d"};
     assert_int_equal(assert_range(repo, &q), 3);
     assert_ok(invar_repo_resolve(id, repo, "HEAD"));
     assert_ok(invar_repo_describe(&commit, repo, id)); // names, but no lines
     assert_int_equal(commit.files, 1);
     assert_string_equal(commit.shown[0].path, "d/f");
     assert_int_equal(commit.shown[0].added, -1);
-    invar_test_shell_says(blob, sizeof blob, in("r"), "git rev-parse HEAD:d/f");
-    assert_fails(invar_repo_checkout(repo, id, in("partial-out")), INVAR_E_STATE, blob);
-    assert_fails(invar_repo_checkout(repo, id, in("partial-out")), INVAR_E_STATE, "--refetch");
+    invar_test_shell_says(blob, sizeof blob, invar_test_in("r"), "git rev-parse HEAD:d/f");
+    assert_fails(invar_repo_checkout(repo, id, invar_test_in("partial-out")), INVAR_E_STATE, blob);
+    assert_fails(invar_repo_checkout(repo, id, invar_test_in("partial-out")), INVAR_E_STATE,
+                 "--refetch");
     invar_repo_close(repo);
     // the advice helps
-    invar_test_shell(work, "git -C partial fetch -q --refetch --no-filter 2>/dev/null");
-    repo = opened(in("partial"));
-    assert_ok(invar_repo_checkout(repo, id, in("partial-out")));
-    invar_test_shell(work, "cmp partial-out/d/f r/d/f");
+    invar_test_shell(invar_test_home, "git -C partial fetch -q --refetch --no-filter 2>/dev/null");
+    repo = invar_test_opened(invar_test_in("partial"));
+    assert_ok(invar_repo_checkout(repo, id, invar_test_in("partial-out")));
+    invar_test_shell(invar_test_home, "cmp partial-out/d/f r/d/f");
     invar_repo_close(repo);
 }
 
@@ -493,5 +468,5 @@ int main(void)
         cmocka_unit_test(test_repo__of_partial_clones),
     };
 
-    return cmocka_run_group_tests(tests, set_up, clean_up);
+    return cmocka_run_group_tests(tests, set_up, invar_test_leave);
 }

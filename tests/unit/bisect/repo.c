@@ -16,40 +16,12 @@
 #include "tests/repo.h"
 #include "tests/support.h"
 
-static char work[INVAR_PATH_SIZE];
-
-static const char *in(const char *name)
-{
-    static char path[16][2 * INVAR_PATH_SIZE];
-    static int next;
-    char *out = path[next++ % 16];
-
-    snprintf(out, sizeof path[0], "%s/%s", work, name);
-    return out;
-}
-
 static int set_up(void **state)
 {
     (void)state;
-    invar_test_folder(work, "repo");
-    setenv("HOME", work, 1); // nobody's settings, also for libgit2
-    setenv("XDG_CONFIG_HOME", work, 1);
-    invar_test_sample(work);
+    invar_test_enter("repo");
+    invar_test_sample(invar_test_home);
     return 0;
-}
-
-static int clean_up(void **state)
-{
-    (void)state;
-    return invar_folder_remove(work) == INVAR_OK ? 0 : -1;
-}
-
-static invar_repo *opened(const char *path)
-{
-    invar_repo *repo;
-
-    assert_ok(invar_repo_open(&repo, path));
-    return repo;
 }
 
 /* ---- opening ------------------------------------------------------------------------------- */
@@ -60,21 +32,22 @@ static void test_repo_open__takes_every_way_in(void **state)
     invar_repo *repo;
 
     (void)state;
-    assert_non_null(realpath(in("r"), real));
+    assert_non_null(realpath(invar_test_in("r"), real));
     setenv("GIT_DIR", "/nonexistent", 1); // has no say
     const char *ways[] = {"r", "r/", "r/d", "r/.git", "linked", "linked/.git"};
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
-        repo = opened(in(ways[i]));
-        assert_string_equal(invar_repo_folder(repo), in("r/.git"));
-        assert_string_equal(invar_repo_work_tree(repo), i < 4 ? in("r") : in("linked"));
+        repo = invar_test_opened(invar_test_in(ways[i]));
+        assert_string_equal(invar_repo_folder(repo), invar_test_in("r/.git"));
+        assert_string_equal(invar_repo_work_tree(repo),
+                            i < 4 ? invar_test_in("r") : invar_test_in("linked"));
         assert_ok(invar_repo_resolve(id, repo, "HEAD"));
         invar_repo_close(repo);
     }
     unsetenv("GIT_DIR");
-    invar_test_shell(work, "git clone -q --bare r bare.git");
-    repo = opened(in("bare.git"));
+    invar_test_shell(invar_test_home, "git clone -q --bare r bare.git");
+    repo = invar_test_opened(invar_test_in("bare.git"));
     assert_null(invar_repo_work_tree(repo));
-    assert_string_equal(invar_repo_folder(repo), in("bare.git"));
+    assert_string_equal(invar_repo_folder(repo), invar_test_in("bare.git"));
     invar_repo_close(repo);
     invar_repo_close(NULL);
 }
@@ -84,22 +57,27 @@ static void test_repo_open__says_what_is_wrong(void **state)
     invar_repo *repo;
 
     (void)state;
-    assert_fails(invar_repo_open(&repo, in("nowhere")), INVAR_E_NOTFOUND, "no such file");
+    assert_fails(invar_repo_open(&repo, invar_test_in("nowhere")), INVAR_E_NOTFOUND,
+                 "no such file");
     assert_fails(invar_repo_open(&repo, "/"), INVAR_E_NOTFOUND, "no git repository");
-    invar_test_shell(work, "git init -q --object-format=sha256 s256");
-    assert_fails(invar_repo_open(&repo, in("s256")), INVAR_E_UNSUPPORTED, "objectformat");
-    invar_test_shell(work, "git init -q odd; cd odd; git config core.repositoryformatversion 1\n"
-                           "git config extensions.refstorage reftable");
-    assert_fails(invar_repo_open(&repo, in("odd")), INVAR_E_UNSUPPORTED, "refstorage");
-    invar_test_shell(work, "git init -q v9; git -C v9 config core.repositoryformatversion 9");
-    assert_fails(invar_repo_open(&repo, in("v9")), INVAR_E_UNSUPPORTED, "version");
+    invar_test_shell(invar_test_home, "git init -q --object-format=sha256 s256");
+    assert_fails(invar_repo_open(&repo, invar_test_in("s256")), INVAR_E_UNSUPPORTED,
+                 "objectformat");
+    invar_test_shell(invar_test_home,
+                     "git init -q odd; cd odd; git config core.repositoryformatversion 1\n"
+                     "git config extensions.refstorage reftable");
+    assert_fails(invar_repo_open(&repo, invar_test_in("odd")), INVAR_E_UNSUPPORTED, "refstorage");
+    invar_test_shell(invar_test_home,
+                     "git init -q v9; git -C v9 config core.repositoryformatversion 9");
+    assert_fails(invar_repo_open(&repo, invar_test_in("v9")), INVAR_E_UNSUPPORTED, "version");
     // those that are harmless to a reader
-    invar_test_shell(work, "git init -q fine; cd fine; git config core.repositoryformatversion 1\n"
-                           "git config extensions.worktreeConfig true\n"
-                           "git config extensions.preciousObjects true\n"
-                           "git config extensions.partialClone origin\n"
-                           "printf '[extensions]\n\trelativeWorktrees = true\n' >>.git/config");
-    invar_repo_close(opened(in("fine")));
+    invar_test_shell(invar_test_home,
+                     "git init -q fine; cd fine; git config core.repositoryformatversion 1\n"
+                     "git config extensions.worktreeConfig true\n"
+                     "git config extensions.preciousObjects true\n"
+                     "git config extensions.partialClone origin\n"
+                     "printf '[extensions]\n\trelativeWorktrees = true\n' >>.git/config");
+    invar_repo_close(invar_test_opened(invar_test_in("fine")));
 }
 
 static void test_repo_open__refuses_other_owners(void **state)
@@ -109,8 +87,8 @@ static void test_repo_open__refuses_other_owners(void **state)
     (void)state;
     if (geteuid() != 0) // only root can give a repository away
         skip();
-    invar_test_shell(work, "git clone -q r theirs; chown -R 65534 theirs");
-    assert_fails(invar_repo_open(&repo, in("theirs")), INVAR_E_STATE, "safe.directory");
+    invar_test_shell(invar_test_home, "git clone -q r theirs; chown -R 65534 theirs");
+    assert_fails(invar_repo_open(&repo, invar_test_in("theirs")), INVAR_E_STATE, "safe.directory");
 }
 
 /* ---- revisions ----------------------------------------------------------------------------- */
@@ -137,11 +115,11 @@ static void test_repo_resolve__means_what_git_means(void **state)
                                             "HEAD@{0}",
                                             "t3-0-g0000000"};
     char got[INVAR_OID_SIZE], want[INVAR_OID_SIZE], shorter[INVAR_OID_SIZE];
-    invar_repo *repo = opened(in("r"));
+    invar_repo *repo = invar_test_opened(invar_test_in("r"));
 
     (void)state;
     for (size_t i = 0; i + 1 < sizeof revisions / sizeof *revisions; i++) {
-        invar_test_revision(want, in("r"), revisions[i]);
+        invar_test_revision(want, invar_test_in("r"), revisions[i]);
         assert_ok(invar_repo_resolve(got, repo, revisions[i]));
         assert_string_equal(got, want);
         memcpy(shorter, want, 8);
@@ -150,11 +128,11 @@ static void test_repo_resolve__means_what_git_means(void **state)
         assert_string_equal(got, want);
     }
     invar_repo_close(repo);
-    repo = opened(in("clone"));
-    invar_test_revision(want, in("r"), "main");
+    repo = invar_test_opened(invar_test_in("clone"));
+    invar_test_revision(want, invar_test_in("r"), "main");
     assert_ok(invar_repo_resolve(got, repo, "@{upstream}"));
     assert_string_equal(got, want);
-    invar_test_revision(want, in("r"), "side");
+    invar_test_revision(want, invar_test_in("r"), "side");
     assert_ok(invar_repo_resolve(got, repo, "origin/side"));
     assert_string_equal(got, want);
     invar_repo_close(repo);
@@ -163,7 +141,7 @@ static void test_repo_resolve__means_what_git_means(void **state)
 static void test_repo_resolve__refuses_what_is_no_commit(void **state)
 {
     char got[INVAR_OID_SIZE], long_name[6000];
-    invar_repo *repo = opened(in("r"));
+    invar_repo *repo = invar_test_opened(invar_test_in("r"));
 
     (void)state;
     assert_fails(invar_repo_resolve(got, repo, "xyz"), INVAR_E_NOTFOUND, "'xyz'");
@@ -181,8 +159,8 @@ static void test_repo_resolve__refuses_what_is_no_commit(void **state)
     long_name[sizeof long_name - 1] = '\0';
     assert_int_not_equal(invar_repo_resolve(got, repo, long_name), INVAR_OK);
     invar_repo_close(repo);
-    invar_test_shell(work, "git init -q empty");
-    repo = opened(in("empty"));
+    invar_test_shell(invar_test_home, "git init -q empty");
+    repo = invar_test_opened(invar_test_in("empty"));
     assert_fails(invar_repo_resolve(got, repo, "HEAD"), INVAR_E_NOTFOUND, "'HEAD'");
     invar_repo_close(repo);
 }
@@ -194,12 +172,12 @@ static void test_repo_resolve__tells_of_ambiguous_ids(void **state)
 
     (void)state;
     // among 600 blobs two begin with the same four digits, almost surely; these are fixed
-    invar_test_shell_says(prefix, sizeof prefix, work,
+    invar_test_shell_says(prefix, sizeof prefix, invar_test_home,
                           "git init -q same; cd same\n"
                           "for i in $(seq 600); do echo $i; echo \"$i\" >f$i; done >/dev/null\n"
                           "git hash-object -w f* | cut -c1-4 | sort | uniq -d | head -n 1");
     assert_int_equal(strlen(prefix), 4);
-    repo = opened(in("same"));
+    repo = invar_test_opened(invar_test_in("same"));
     assert_fails(invar_repo_resolve(got, repo, prefix), INVAR_E_INVALID, "more digits");
     invar_repo_close(repo);
 }
@@ -252,7 +230,7 @@ static void test_repo_describe__counts_as_git_does(void **state)
     char id[INVAR_OID_SIZE];
 
     (void)state;
-    invar_test_shell(work,
+    invar_test_shell(invar_test_home,
                      "git init -q d; cd d; seq 100 >long; seq 5 >short; ln -s short link\n"
                      "head -c 1000 /dev/zero >zeros; for i in $(seq 20); do echo $i >m$i; done\n"
                      "commit first; sed -i 3d long; git mv short renamed; rm link; echo x >link\n"
@@ -261,10 +239,10 @@ static void test_repo_describe__counts_as_git_does(void **state)
                      "git checkout -q main; tick; git merge -q -m merged b\n"
                      "printf 'odd\\033[31m name\\n\\nbody' | git commit -q --allow-empty -F -\n"
                      "git commit -q --allow-empty --allow-empty-message -m ''");
-    repo = opened(in("d"));
+    repo = invar_test_opened(invar_test_in("d"));
     const char *revisions[] = {"main~4", "main~3", "b", "main~2", "main~5"};
     for (size_t i = 0; i < sizeof revisions / sizeof *revisions; i++)
-        assert_described(repo, in("d"), revisions[i]);
+        assert_described(repo, invar_test_in("d"), revisions[i]);
     assert_ok(invar_repo_resolve(id, repo, "main~1"));
     assert_ok(invar_repo_describe(&commit, repo, id));
     assert_string_equal(commit.subject, "odd?[31m name");
@@ -283,9 +261,9 @@ static void test_repo_signature__is_gits(void **state)
     invar_repo *repo;
 
     (void)state;
-    invar_test_shell(work, "git clone -q r signed; git -C signed config user.name Nora\n"
-                           "git -C signed config user.email n@example.org");
-    repo = opened(in("signed"));
+    invar_test_shell(invar_test_home, "git clone -q r signed; git -C signed config user.name Nora\n"
+                                      "git -C signed config user.email n@example.org");
+    repo = invar_test_opened(invar_test_in("signed"));
     invar_repo_signature(got, repo);
     assert_string_equal(got, "Nora <n@example.org>");
     setenv("GIT_AUTHOR_NAME", "Olga", 1);
@@ -309,21 +287,22 @@ static void test_repo__of_damaged_ones(void **state)
 
     (void)state;
     // a blob that is not there, a tree that is broken, a commit that is not there
-    invar_test_shell_says(lost, sizeof lost, work,
+    invar_test_shell_says(lost, sizeof lost, invar_test_home,
                           "git clone -q --no-local r lost; cd lost; mv .git/objects/pack/* .\n"
                           "for p in *.pack; do git unpack-objects -q <$p; done; rm -f pack-*\n"
                           "h=$(git rev-parse HEAD:d/f); rm -f $(object $h); echo $h");
-    repo = opened(in("lost"));
+    repo = invar_test_opened(invar_test_in("lost"));
     assert_ok(invar_repo_resolve(id, repo, "HEAD"));
-    assert_fails(invar_repo_checkout(repo, id, in("lost-out")), INVAR_E_CORRUPT, lost);
-    assert_fails(invar_repo_checkout(repo, id, in("lost-out")), INVAR_E_CORRUPT, "git fsck");
+    assert_fails(invar_repo_checkout(repo, id, invar_test_in("lost-out")), INVAR_E_CORRUPT, lost);
+    assert_fails(invar_repo_checkout(repo, id, invar_test_in("lost-out")), INVAR_E_CORRUPT,
+                 "git fsck");
     assert_ok(invar_repo_describe(&commit, repo, id));
     assert_ok(invar_repo_history(&history, repo, &range));
     invar_history_free(history);
     invar_repo_close(repo);
-    invar_test_shell_says(lost, sizeof lost, work,
+    invar_test_shell_says(lost, sizeof lost, invar_test_home,
                           "cd lost; h=$(git rev-parse HEAD~2); rm -f $(object $h); echo $h");
-    repo = opened(in("lost"));
+    repo = invar_test_opened(invar_test_in("lost"));
     assert_fails(invar_repo_history(&history, repo, &range), INVAR_E_CORRUPT, lost);
     // what is missing below the good end does not matter
     char good[INVAR_OID_SIZE];
@@ -336,10 +315,11 @@ static void test_repo__of_damaged_ones(void **state)
     invar_history_free(history);
     invar_repo_close(repo);
     invar_test_shell(
-        work,
+        invar_test_home,
         "cd lost; f=$(object $(git rev-parse 'HEAD^{tree}')); chmod u+w $f; echo garbage >$f");
-    repo = opened(in("lost"));
-    assert_fails(invar_repo_checkout(repo, id, in("lost-out")), INVAR_E_CORRUPT, "git fsck");
+    repo = invar_test_opened(invar_test_in("lost"));
+    assert_fails(invar_repo_checkout(repo, id, invar_test_in("lost-out")), INVAR_E_CORRUPT,
+                 "git fsck");
     invar_repo_close(repo);
 }
 
@@ -381,22 +361,22 @@ static void test_repo__leaves_the_repository_alone(void **state)
 
     (void)state;
     // an index whose times are stale, which a careless reader would refresh
-    invar_test_shell(work, "touch -d 2020-01-01 r/d/f; echo dirty >r/dirty");
-    invar_test_fingerprint(before, in("r"));
-    snprintf(shared_repo, sizeof shared_repo, "%s", in("r"));
+    invar_test_shell(invar_test_home, "touch -d 2020-01-01 r/d/f; echo dirty >r/dirty");
+    invar_test_fingerprint(before, invar_test_in("r"));
+    snprintf(shared_repo, sizeof shared_repo, "%s", invar_test_in("r"));
     for (int i = 0; i < THREADS; i++) {
-        snprintf(folders[i], sizeof folders[i], "%s/thread%d", work, i);
+        snprintf(folders[i], sizeof folders[i], "%s/thread%d", invar_test_home, i);
         assert_int_equal(pthread_create(&threads[i], NULL, use_it, folders[i]), 0);
     }
     for (int i = 0; i < THREADS; i++) {
         assert_int_equal(pthread_join(threads[i], &result), 0);
         assert_ptr_equal(result, folders[i]);
     }
-    assert_ok(invar_repo_snapshot(hash, in("r"), in("snapshot")));
-    invar_test_fingerprint(after, in("r"));
+    assert_ok(invar_repo_snapshot(hash, invar_test_in("r"), invar_test_in("snapshot")));
+    invar_test_fingerprint(after, invar_test_in("r"));
     assert_string_equal(before, after);
-    invar_test_shell(work, "cmp thread0/d/f thread3/d/f; rm r/dirty; touch r/d/f");
-    invar_test_fingerprint(after, in("r"));
+    invar_test_shell(invar_test_home, "cmp thread0/d/f thread3/d/f; rm r/dirty; touch r/d/f");
+    invar_test_fingerprint(after, invar_test_in("r"));
     assert_string_not_equal(before, after); // it sees a change of time
 }
 
@@ -415,5 +395,5 @@ int main(void)
         cmocka_unit_test(test_repo__leaves_the_repository_alone),
     };
 
-    return cmocka_run_group_tests(tests, set_up, clean_up);
+    return cmocka_run_group_tests(tests, set_up, invar_test_leave);
 }
