@@ -77,7 +77,7 @@ static void fill_place(invar_place *p)
     p->points_different = 12;
     p->points_equal = 40;
     set(p->headline, "different: first at step 7, point layer.3.q");
-    set(p->ledger_before, "/tmp/work/runs/a/ledger.db");
+    set(p->ledger_before, "/home/me/shop/runs/a/ledger.db");
     set(p->ledger_after, "/tmp/it's here/ledger.db");
 }
 
@@ -129,7 +129,7 @@ static invar_bisect_answer *make(sample *s, invar_bisect_verdict verdict)
     fill_trials(s);
     a->verdict = verdict;
     set(a->id, "0123456789abcdef0123456789abcdef");
-    set(a->folder, "/tmp/work/bisects/0123456789abcdef0123456789abcdef");
+    set(a->folder, "/home/me/shop/bisects/0123456789abcdef0123456789abcdef");
     set(a->question, "chain at step 7");
     set(a->good, id('a'));
     set(a->bad, id('b'));
@@ -242,9 +242,11 @@ static void test_answer__text_of_a_culprit(void **state)
     assert_has(text, "they part at step 7\n");
     assert_has(text, "9 trials, 6 of the search; 5 builds in 1 min 40 s; 6 runs in 2 h 13 min; "
                      "2 from the cache; 1 whose program was equal; 1 not testable; ");
-    assert_has(text, "page       /tmp/work/bisects/0123456789abcdef0123456789abcdef/answer.html\n");
+    assert_has(text,
+               "page       /home/me/shop/bisects/0123456789abcdef0123456789abcdef/answer.html\n");
     assert_has(text, "\n  git show cccccccccccccccccccccccccccccccccccccccc\n");
-    assert_has(text, "\n  invar diff /tmp/work/runs/a/ledger.db '/tmp/it'\\''s here/ledger.db'\n");
+    assert_has(text,
+               "\n  invar diff /home/me/shop/runs/a/ledger.db '/tmp/it'\\''s here/ledger.db'\n");
     assert_lacks(text, "\x1b"); // the subject had one
     assert_lacks(text, "\xff");
     free(text);

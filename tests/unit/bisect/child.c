@@ -23,6 +23,7 @@
 #include "base/file.h"
 #include "base/process.h"
 #include "bisect/workshop/user.h"
+#include "tests/pids.h"
 #include "tests/support.h"
 
 #define SLOW 60.0 /* seconds: far beyond what anything here needs */
@@ -69,47 +70,13 @@ static void assert_log(const char *expected)
     invar_free(text);
 }
 
-/* True when the process ends within some seconds; a zombie has ended. */
-static bool dies(pid_t pid)
-{
-    static const struct timespec nap = {0, 5000000};
-
-    for (int i = 0; i < 1000; i++) {
-        char path[64], text[512] = "";
-        FILE *file;
-
-        snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-        file = fopen(path, "r");
-        if (!file)
-            return true;
-        if (!fgets(text, sizeof text, file))
-            text[0] = '\0';
-        fclose(file);
-        if (!text[0] || strstr(text, ") Z ") || strstr(text, ") X "))
-            return true;
-        nanosleep(&nap, NULL);
-    }
-    return false;
-}
-
 /* The number in a file of the work folder that a script has written; waits for it. */
 static pid_t pid_in(const char *name)
 {
-    static const struct timespec nap = {0, 5000000};
     char path[sizeof work + 32];
 
     snprintf(path, sizeof path, "%s/%s", work, name);
-    for (int i = 0; i < 2000; i++) {
-        FILE *file = fopen(path, "r");
-        int pid = 0, got = file ? fscanf(file, "%d\n", &pid) : 0;
-        if (file)
-            fclose(file);
-        if (got == 1 && pid > 1)
-            return (pid_t)pid;
-        nanosleep(&nap, NULL);
-    }
-    fail_msg("%s has no number", path);
-    return 0;
+    return invar_test_pid_in(path);
 }
 
 static void assert_no_child(void)
@@ -268,7 +235,7 @@ static void test_child__log_that_cannot_be_written_is_an_error(void **state)
     snprintf(out, sizeof out, "OUT=%s/full", work);
     assert_fails(invar_child_run(&r, &request), INVAR_E_IO,
                  "/dev/full: the log cannot be written: No space left on device");
-    assert_true(dies(pid_in("full")));
+    assert_true(invar_test_dies(pid_in("full")));
     snprintf(missing, sizeof missing, "%s/none/log", work);
     request.log = missing;
     assert_fails(invar_child_run(&r, &request), INVAR_E_IO, "the log cannot be written");
@@ -425,8 +392,8 @@ static void test_child__leaves_nothing_behind(void **state)
     assert_int_equal(r.end, INVAR_CHILD_EXITED);
     assert_true(r.seconds < 30);
     assert_log("done\n");
-    assert_true(dies(pid_in("same")));
-    assert_true(dies(pid_in("other")));
+    assert_true(invar_test_dies(pid_in("same")));
+    assert_true(invar_test_dies(pid_in("other")));
 
     // each job in a group of its own, as some build tools have it, and the time is up
     snprintf(script, sizeof script,
@@ -435,7 +402,7 @@ static void test_child__leaves_nothing_behind(void **state)
              work, work);
     r = run_with((invar_child_request){.timeout = 1}, script);
     assert_int_equal(r.end, INVAR_CHILD_TIMED_OUT);
-    assert_true(dies(pid_in("job")));
+    assert_true(invar_test_dies(pid_in("job")));
     assert_no_child();
 }
 
@@ -472,8 +439,8 @@ static void test_child__does_not_outlive_us(void **state)
     snprintf(other, sizeof other, "%08x", (unsigned)user);
     memcpy(name, other, 8);
     kill(user, SIGKILL);
-    assert_true(dies(child));
-    assert_true(dies(user)); // not reaped yet: a zombie
+    assert_true(invar_test_dies(child));
+    assert_true(invar_test_dies(user)); // not reaped yet: a zombie
     assert_int_equal(kill(orphan, 0), 0);
     invar_user_sweep("garbage");
     invar_user_sweep("");
@@ -491,7 +458,7 @@ static void test_child__does_not_outlive_us(void **state)
     }
     assert_false(invar_user_lives(name));
     invar_user_sweep(name);
-    assert_true(dies(orphan));
+    assert_true(invar_test_dies(orphan));
     assert_int_equal(kill(bystander, 0), 0); // nobody else's
     kill(bystander, SIGKILL);
     waitpid(user, NULL, 0);

@@ -217,7 +217,7 @@ static char samples[400]; /* as the first call says where to */
 const char *invar_workshop_folder(const invar_workshop *workshop)
 {
     assert_null(workshop);
-    return "/work";
+    return "/shop";
 }
 
 invar_status invar_workshop_run(invar_ran *out, invar_workshop *workshop, int lock,
@@ -294,7 +294,7 @@ static void assert_flags(int call, const char *expected)
 {
     char text[sizeof fake.flags[0] + sizeof samples];
 
-    assert_ptr_equal(strstr(samples, "/work/samples/"), samples);
+    assert_ptr_equal(strstr(samples, "/shop/samples/"), samples);
     assert_non_null(strstr(samples, "/{rollout_id}."));
     (void)snprintf(text, sizeof text, "%s%s", expected, samples);
     assert_string_equal(fake.flags[call], text);

@@ -28,6 +28,7 @@
 #include "bisect/workshop/user.h"
 #include "ledger/ledger.h"
 #include "tests/ledger.h"
+#include "tests/pids.h"
 #include "tests/support.h"
 
 #define SLOW 60.0 /* seconds: far beyond what anything here needs */
@@ -240,45 +241,6 @@ static invar_built build(scene *s, const char *commit, const char *command)
 
     assert_ok(invar_workshop_program(&built, s->shop, &s->slot, s->repo, commit, &how, NULL));
     return built;
-}
-
-static bool dies(pid_t pid)
-{
-    static const struct timespec nap = {0, 5000000};
-
-    for (int i = 0; i < 1000; i++) {
-        char path[64], text[512] = "";
-        FILE *file;
-
-        snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-        file = fopen(path, "r");
-        if (!file)
-            return true;
-        if (!fgets(text, sizeof text, file))
-            text[0] = '\0';
-        fclose(file);
-        if (!text[0] || strstr(text, ") Z ") || strstr(text, ") X "))
-            return true;
-        nanosleep(&nap, NULL);
-    }
-    return false;
-}
-
-static pid_t pid_in(const char *name)
-{
-    static const struct timespec nap = {0, 5000000};
-
-    for (int i = 0; i < 2000; i++) {
-        FILE *file = fopen(below(work, name), "r");
-        int pid = 0, got = file ? fscanf(file, "%d\n", &pid) : 0;
-        if (file)
-            fclose(file);
-        if (got == 1 && pid > 1)
-            return (pid_t)pid;
-        nanosleep(&nap, NULL);
-    }
-    fail_msg("%s has no number", name);
-    return 0;
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -724,8 +686,8 @@ static pid_t start_user(const char *command)
         build(&s, first, command);
         _exit(0);
     }
-    pid_in("tool");
-    pid_in("shell");
+    invar_test_pid_in(below(work, "tool"));
+    invar_test_pid_in(below(work, "shell"));
     return user;
 }
 
@@ -746,8 +708,8 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
     invar_slot_give(&s->slot);
     user = start_user(command);
     unsetenv("HANG");
-    tool = pid_in("tool");
-    sh = pid_in("shell");
+    tool = invar_test_pid_in(below(work, "tool"));
+    sh = invar_test_pid_in(below(work, "shell"));
 
     // a user that lives keeps its slot and its children
     assert_ok(invar_slot_take(&other, s->shop));
@@ -757,12 +719,12 @@ static void test_workshop__killed_user_leaves_nothing_that_counts(void **state)
     assert_int_equal(kill(sh, 0), 0);
 
     kill(user, SIGKILL);
-    assert_true(dies(sh)); // by the kernel
-    assert_true(dies(user));
+    assert_true(invar_test_dies(sh)); // by the kernel
+    assert_true(invar_test_dies(user));
     assert_int_equal(kill(tool, 0), 0);
     assert_ok(invar_slot_take(&s->slot, s->shop));
     assert_int_equal(s->slot.number, 0);
-    assert_true(dies(tool));
+    assert_true(invar_test_dies(tool));
     assert_false(invar_path_exists(s->slot.build));
     assert_false(invar_path_exists(s->slot.source));
     waitpid(user, NULL, 0);
