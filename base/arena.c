@@ -47,8 +47,9 @@ struct invar_arena {
     size_t item_bytes;    /* with padding: the scratch starts here */
     size_t scratch_bytes; /* the ceiling */
     size_t scratch_top;
-    char *block;       /* release: the one allocation */
-    piece_list pushes; /* debug: what lies on the scratch stack */
+    char *block;               /* release: the one allocation */
+    invar_arena_source source; /* of that block; take is NULL for the heap */
+    piece_list pushes;         /* debug: what lies on the scratch stack */
 };
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -128,6 +129,32 @@ invar_status invar_arena_new_debug(invar_arena **out, const char *name)
     return create(out, name, true);
 }
 
+invar_status invar_arena_new_from(invar_arena **out, const char *name,
+                                  const invar_arena_source *source)
+{
+    INVAR_TRY(create(out, name, false));
+    (*out)->source = *source;
+    return INVAR_OK;
+}
+
+static invar_status take_block(invar_arena *arena)
+{
+    size_t bytes = invar_arena_bytes(arena);
+
+    if (arena->source.take)
+        return arena->source.take((void **)&arena->block, arena->source.payload, bytes,
+                                  arena->name);
+    return invar_alloc((void **)&arena->block, bytes, 1, arena->name);
+}
+
+static void give_block(invar_arena *arena)
+{
+    if (arena->source.take && arena->block)
+        arena->source.give(arena->source.payload, arena->block);
+    else
+        invar_free(arena->block);
+}
+
 void invar_arena_free(invar_arena *arena)
 {
     if (!arena)
@@ -136,7 +163,7 @@ void invar_arena_free(invar_arena *arena)
         free_blocks(&arena->items, 0);
         free_blocks(&arena->pushes, 0);
     }
-    invar_free(arena->block);
+    give_block(arena);
     invar_free(arena->items.at);
     invar_free(arena->pushes.at);
     invar_free(arena);
@@ -193,7 +220,7 @@ invar_status invar_arena_reserve(invar_arena *arena)
     if (arena->debug) {
         INVAR_TRY(reserve_debug(arena));
     } else {
-        INVAR_TRY(invar_alloc((void **)&arena->block, invar_arena_bytes(arena), 1, arena->name));
+        INVAR_TRY(take_block(arena));
         for (int i = 0; i < arena->items.count; i++)
             arena->items.at[i].block = arena->block + arena->items.at[i].offset;
     }

@@ -82,6 +82,39 @@ static invar_status check_call(const invar_device *dev, invar_op op, const void 
     return facts[op].check(dev, args);
 }
 
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+invar_status invar_device_open(invar_device *dev)
+{
+    return dev->backend->open ? dev->backend->open(dev) : INVAR_OK;
+}
+
+void invar_device_close(invar_device *dev)
+{
+    if (dev->backend && dev->backend->close)
+        dev->backend->close(dev);
+    dev->context = NULL;
+}
+
+static invar_status take_from(void **out, void *payload, size_t bytes, const char *what)
+{
+    return invar_device_take(payload, out, bytes, what);
+}
+
+static void give_to(void *payload, void *block)
+{
+    invar_device_give(payload, block);
+}
+
+invar_status invar_device_arena(invar_arena **out, const invar_device *dev, const char *name)
+{
+    invar_arena_source source = {take_from, give_to, (void *)(uintptr_t)dev};
+
+    return invar_arena_new_from(out, name, &source);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
 invar_status invar_op_workspace(size_t *out, const invar_device *dev, invar_op op, const void *args)
 {
     INVAR_TRY(check_call(dev, op, args));

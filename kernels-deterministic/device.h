@@ -5,11 +5,18 @@
  * error, never a fallback to other arithmetic. Numerics is always explicit, never derived from the
  * machine. Arguments are checked once, by code that all backends share, before a backend sees them.
  *
+ * Every pointer in an op's arguments leads into the backend's memory, except the list of tensors
+ * and the two results of grad.norm. Where that memory is far (a GPU's), the host cannot look at it:
+ * what the check would have read (segments, indices, lengths) the backend checks itself while it
+ * runs, reads and writes nothing out of bounds, and reports at the next get or wait. Ops on one
+ * device run in the order of the calls, and a call may return before its op has run.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #ifndef INVAR_KERNELS_DEVICE_H
 #define INVAR_KERNELS_DEVICE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -46,7 +53,25 @@ typedef struct invar_device {
     invar_cpu_path cpu_path;
     invar_pool *pool;     /* NULL: the calling thread alone */
     invar_arena *scratch; /* reserved; ops push what they need and rewind it */
+    void *context;        /* the backend's own, made by its `open`; NULL where it has none */
 } invar_device;
+
+/* The memory of a backend. Copies are ordered with the ops of the device. */
+typedef struct invar_memory {
+    bool far; /* the host can neither read nor write it */
+    /* Aligned to INVAR_ALIGN at least; its content is undefined. `what` is for the message. */
+    invar_status (*take)(const invar_device *dev, void **out, size_t bytes, const char *what);
+    void (*give)(const invar_device *dev, void *block);
+    /* From the host; `from` may be changed as soon as the call returns. */
+    invar_status (*put)(const invar_device *dev, void *to, const void *from, size_t bytes);
+    /* To the host, once everything before it has run. */
+    invar_status (*get)(const invar_device *dev, void *to, const void *from, size_t bytes);
+    /* Within the memory; the two do not overlap. */
+    invar_status (*copy)(const invar_device *dev, void *to, const void *from, size_t bytes);
+    invar_status (*zero)(const invar_device *dev, void *at, size_t bytes);
+    /* Until everything has run; fails with what failed in it. */
+    invar_status (*wait)(const invar_device *dev);
+} invar_memory;
 
 typedef struct invar_op_impl {
     /* Bytes of scratch that `run` needs; arguments have passed the check. */
@@ -54,15 +79,75 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 1
+#define INVAR_BACKEND_ABI 2
 
 struct invar_backend {
     int abi;
     const char *name;
+    /* Fills in dev->context for a device whose other fields are set; NULL: nothing to open. */
+    invar_status (*open)(invar_device *dev);
+    void (*close)(invar_device *dev);
+    invar_memory memory;
     invar_op_impl ops[INVAR_OP_COUNT]; /* run == NULL: not implemented */
 };
 
 const invar_backend *invar_backend_cpu(void);
+
+/* NULL in a build without INVAR_CUDA. */
+const invar_backend *invar_backend_cuda(void);
+
+/* Makes the backend ready, and puts away what that took. */
+invar_status invar_device_open(invar_device *dev) INVAR_MUST_USE;
+void invar_device_close(invar_device *dev);
+
+/* The memory of the device's backend, in the words of invar_memory. */
+static inline bool invar_device_far(const invar_device *dev)
+{
+    return dev->backend->memory.far;
+}
+
+static inline invar_status invar_device_take(const invar_device *dev, void **out, size_t bytes,
+                                             const char *what)
+{
+    return dev->backend->memory.take(dev, out, bytes, what);
+}
+
+static inline void invar_device_give(const invar_device *dev, void *block)
+{
+    dev->backend->memory.give(dev, block);
+}
+
+static inline invar_status invar_device_put(const invar_device *dev, void *to, const void *from,
+                                            size_t bytes)
+{
+    return dev->backend->memory.put(dev, to, from, bytes);
+}
+
+static inline invar_status invar_device_get(const invar_device *dev, void *to, const void *from,
+                                            size_t bytes)
+{
+    return dev->backend->memory.get(dev, to, from, bytes);
+}
+
+static inline invar_status invar_device_copy(const invar_device *dev, void *to, const void *from,
+                                             size_t bytes)
+{
+    return dev->backend->memory.copy(dev, to, from, bytes);
+}
+
+static inline invar_status invar_device_zero(const invar_device *dev, void *at, size_t bytes)
+{
+    return dev->backend->memory.zero(dev, at, bytes);
+}
+
+static inline invar_status invar_device_wait(const invar_device *dev)
+{
+    return dev->backend->memory.wait(dev);
+}
+
+/* An arena in the device's memory; `dev` outlives it. */
+invar_status invar_device_arena(invar_arena **out, const invar_device *dev,
+                                const char *name) INVAR_MUST_USE;
 
 const char *invar_numerics_name(invar_numerics numerics);
 

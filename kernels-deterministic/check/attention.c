@@ -54,9 +54,9 @@ static invar_status check_like(invar_op op, const char *arg, const invar_tensor 
     return invar_check_same_type(op, arg, t, model_arg, model);
 }
 
-static invar_status check_packed(invar_op op, const invar_tensor *q, const invar_tensor *k,
-                                 const invar_tensor *v, const invar_segments *samples,
-                                 const invar_attention_shape *shape)
+static invar_status check_packed(const invar_device *dev, invar_op op, const invar_tensor *q,
+                                 const invar_tensor *k, const invar_tensor *v,
+                                 const invar_segments *samples, const invar_attention_shape *shape)
 {
     INVAR_TRY(invar_check_tensor(op, "q", q, INVAR_TYPES_STORAGE, 3,
                                  (const int64_t[]){INVAR_ANY, INVAR_ANY, INVAR_ANY}));
@@ -66,15 +66,14 @@ static invar_status check_packed(invar_op op, const invar_tensor *q, const invar
     INVAR_TRY(invar_check_same_type(op, "k", k, "q", q));
     INVAR_TRY(check_like(op, "v", v, "k", k));
     INVAR_TRY(check_shape(op, shape, q->shape[2]));
-    return invar_check_segments(op, "samples", samples, q->shape[0]);
+    return invar_check_segments(dev, op, "samples", samples, q->shape[0]);
 }
 
 invar_status invar_check_attention_fwd(const invar_device *dev, const invar_attention_fwd_args *a)
 {
     invar_op op = INVAR_OP_ATTENTION_FWD;
 
-    (void)dev;
-    INVAR_TRY(check_packed(op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
+    INVAR_TRY(check_packed(dev, op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
     INVAR_TRY(invar_check_optional(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape));
     INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, o), INVAR_ARG(a, lse2), INVAR_ARG(a, q),
@@ -86,8 +85,7 @@ invar_status invar_check_attention_bwd(const invar_device *dev, const invar_atte
 {
     invar_op op = INVAR_OP_ATTENTION_BWD;
 
-    (void)dev;
-    INVAR_TRY(check_packed(op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
+    INVAR_TRY(check_packed(dev, op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
     INVAR_TRY(check_like(op, "d_o", &a->d_o, "q", &a->q));
     INVAR_TRY(check_like(op, "dq", &a->dq, "q", &a->q));
@@ -138,13 +136,13 @@ static invar_status check_pages(invar_op op, const invar_kv_pages *cache, int64_
 }
 
 /* `window`: keys that the first new row of a sequence touches, itself included; 0: all. */
-static invar_status check_sequences(invar_op op, const invar_kv_pages *cache,
-                                    const invar_segments *rows, const int64_t *lengths,
-                                    int64_t window)
+static invar_status check_sequences(const invar_device *dev, invar_op op,
+                                    const invar_kv_pages *cache, const invar_segments *rows,
+                                    const int64_t *lengths, int64_t window)
 {
     if (!lengths && rows->count > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: lengths: missing", invar_op_name(op));
-    for (int64_t s = 0; s < rows->count; s++) {
+    for (int64_t s = 0; s < rows->count && !invar_device_far(dev); s++) {
         int64_t n = rows->start[s + 1] - rows->start[s], before;
 
         if (lengths[s] < n)
@@ -166,17 +164,16 @@ invar_status invar_check_attention_paged(const invar_device *dev,
 {
     invar_op op = INVAR_OP_ATTENTION_PAGED;
 
-    (void)dev;
     INVAR_CHECK_3D(op, a, q, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
-    INVAR_TRY(invar_check_segments(op, "rows", &a->rows, a->q.shape[0]));
+    INVAR_TRY(invar_check_segments(dev, op, "rows", &a->rows, a->q.shape[0]));
     INVAR_TRY(check_cache(op, &a->cache, a->rows.count));
     INVAR_TRY(invar_check_same_type(op, "cache.k", &a->cache.k, "q", &a->q));
     INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY,
                    a->q.shape[2]);
     INVAR_TRY(check_heads(op, &a->q, a->cache.k.shape[2]));
     INVAR_TRY(check_shape(op, &a->shape, a->q.shape[2]));
-    INVAR_TRY(check_sequences(op, &a->cache, &a->rows, a->lengths, a->shape.window));
+    INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, a->shape.window));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, o), INVAR_ARG(a, q), INVAR_ARG(a, cache.k),
                         INVAR_ARG(a, cache.v), INVAR_ARG(a, cache.pages));
     return INVAR_OK;
@@ -186,16 +183,15 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
 {
     invar_op op = INVAR_OP_KV_WRITE;
 
-    (void)dev;
     INVAR_CHECK_3D(op, a, k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_like(op, "v", &a->v, "k", &a->k));
-    INVAR_TRY(invar_check_segments(op, "rows", &a->rows, a->k.shape[0]));
+    INVAR_TRY(invar_check_segments(dev, op, "rows", &a->rows, a->k.shape[0]));
     INVAR_TRY(check_cache(op, &a->cache, a->rows.count));
     INVAR_TRY(invar_check_same_type(op, "cache.k", &a->cache.k, "k", &a->k));
     INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, a->k.shape[1],
                    a->k.shape[2]);
     // a window of 1: the new rows touch their own pages only
-    INVAR_TRY(check_sequences(op, &a->cache, &a->rows, a->lengths, 1));
+    INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, 1));
     INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, cache.k), INVAR_ARG(a, cache.v),
                         INVAR_ARG(a, cache.pages), INVAR_ARG(a, k), INVAR_ARG(a, v));
     return INVAR_OK;

@@ -3,7 +3,8 @@
  *
  * invar_check_<op> accepts or refuses the arguments of one op; a refusal names the op and the
  * argument. What passes here cannot make a backend read or write out of bounds, nor read what it
- * has overwritten. One thing needs scratch and is left to `run`: that slot_row names each row once.
+ * has overwritten. Left to `run` are what lies in far memory (device.h), and one thing that needs
+ * scratch: that slot_row names each row once.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -51,17 +52,17 @@ invar_status invar_check_same_type(invar_op op, const char *arg_a, const invar_t
 invar_status invar_check_like(invar_op op, const char *arg, const invar_tensor *t,
                               const char *arg_like, const invar_tensor *like) INVAR_MUST_USE;
 
-/* Segments that start at 0, ascend, and end at `rows`. */
-invar_status invar_check_segments(invar_op op, const char *arg, const invar_segments *s,
-                                  int64_t rows) INVAR_MUST_USE;
+/* Segments that start at 0, ascend, and end at `rows`. Far ones are only counted. */
+invar_status invar_check_segments(const invar_device *dev, invar_op op, const char *arg,
+                                  const invar_segments *s, int64_t rows) INVAR_MUST_USE;
 
-/* Every value of an i32 tensor in [0, bound). */
-invar_status invar_check_indices(invar_op op, const char *arg, const invar_tensor *t,
-                                 int64_t bound) INVAR_MUST_USE;
+/* Every value of an i32 tensor in [0, bound); a far one is not looked at. */
+invar_status invar_check_indices(const invar_device *dev, invar_op op, const char *arg,
+                                 const invar_tensor *t, int64_t bound) INVAR_MUST_USE;
 
 /* An i32 tensor of n elements that holds each value of [0, n) once. `seen`: n bytes of scratch. */
-invar_status invar_check_permutation(invar_op op, const char *arg, const invar_tensor *t,
-                                     uint8_t *seen) INVAR_MUST_USE;
+invar_status invar_check_permutation(const invar_device *dev, invar_op op, const char *arg,
+                                     const invar_tensor *t, uint8_t *seen) INVAR_MUST_USE;
 
 /*
  * Two tensors, already checked, that share no byte of data or scales. Columns of one buffer are

@@ -150,12 +150,11 @@ invar_status invar_check_linear_dw(const invar_device *dev, const invar_linear_d
 {
     invar_op op = INVAR_OP_LINEAR_DW;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
     INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
     INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->dy.shape[1], a->x.shape[1]);
-    INVAR_TRY(invar_check_segments(op, "units", &a->units, a->dy.shape[0]));
+    INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->dy.shape[0]));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, dw), INVAR_ARG(a, dy), INVAR_ARG(a, x));
     return INVAR_OK;
 }
@@ -164,9 +163,8 @@ invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe
 {
     invar_op op = INVAR_OP_MOE_LINEAR_FWD;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
-    INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->x.shape[0]));
+    INVAR_TRY(invar_check_segments(dev, op, "experts", &a->experts, a->x.shape[0]));
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], INVAR_ANY);
     INVAR_TRY(check_expert_rows(op, "w", a->experts.count, a->y.shape[1]));
     INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, a->experts.count * a->y.shape[1], a->x.shape[1]);
@@ -180,9 +178,8 @@ invar_status invar_check_moe_linear_dx(const invar_device *dev, const invar_moe_
 {
     invar_op op = INVAR_OP_MOE_LINEAR_DX;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
-    INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->dx.shape[0]));
+    INVAR_TRY(invar_check_segments(dev, op, "experts", &a->experts, a->dx.shape[0]));
     return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->experts.count);
 }
 
@@ -190,19 +187,20 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
 {
     invar_op op = INVAR_OP_MOE_LINEAR_DW;
     const int32_t *token = a->row_token.data;
-    int64_t tokens = a->units.count > 0 && a->units.start ? a->units.start[a->units.count] : 0;
+    int64_t tokens = !invar_device_far(dev) && a->units.count > 0 && a->units.start
+                         ? a->units.start[a->units.count]
+                         : 0;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, a->dy.shape[0], INVAR_ANY);
     INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
-    INVAR_TRY(invar_check_segments(op, "experts", &a->experts, a->dy.shape[0]));
+    INVAR_TRY(invar_check_segments(dev, op, "experts", &a->experts, a->dy.shape[0]));
     INVAR_TRY(check_expert_rows(op, "dw", a->experts.count, a->dy.shape[1]));
     INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->experts.count * a->dy.shape[1], a->x.shape[1]);
     INVAR_CHECK_1D(op, a, row_token, INVAR_TYPE(I32), a->dy.shape[0]);
-    INVAR_TRY(invar_check_segments(op, "units", &a->units, tokens));
-    INVAR_TRY(invar_check_indices(op, "row_token", &a->row_token, tokens));
-    for (int64_t e = 0; e < a->experts.count; e++)
+    INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, tokens));
+    INVAR_TRY(invar_check_indices(dev, op, "row_token", &a->row_token, tokens));
+    for (int64_t e = 0; e < a->experts.count && !invar_device_far(dev); e++)
         for (int64_t i = a->experts.start[e] + 1; i < a->experts.start[e + 1]; i++)
             if (token[i] <= token[i - 1])
                 return INVAR_FAIL(INVAR_E_INVALID, 0,

@@ -10,7 +10,7 @@
 #include "base/invar_banned.h"
 
 /* Forward and backward share the logits, what belongs to each token, and the temperature. */
-static invar_status check_common(invar_op op, const invar_tensor *logits,
+static invar_status check_common(const invar_device *dev, invar_op op, const invar_tensor *logits,
                                  const invar_tensor *targets, const invar_tensor *max,
                                  const invar_tensor *logsum, float temperature)
 {
@@ -19,7 +19,7 @@ static invar_status check_common(invar_op op, const invar_tensor *logits,
     INVAR_TRY(invar_check_tensor(op, "logits", logits, INVAR_TYPE(F32), 2, any));
     INVAR_TRY(invar_check_range(op, "vocabulary", (double)logits->shape[1], 1, INT32_MAX));
     INVAR_TRY(invar_check_tensor(op, "targets", targets, INVAR_TYPE(I32), 1, tokens));
-    INVAR_TRY(invar_check_indices(op, "targets", targets, logits->shape[1]));
+    INVAR_TRY(invar_check_indices(dev, op, "targets", targets, logits->shape[1]));
     INVAR_TRY(invar_check_tensor(op, "max", max, INVAR_TYPE(F32), 1, tokens));
     INVAR_TRY(invar_check_tensor(op, "logsum", logsum, INVAR_TYPE(F32), 1, tokens));
     return invar_check_range(op, "temperature", temperature, FLT_MIN, FLT_MAX);
@@ -29,8 +29,7 @@ invar_status invar_check_logprob_fwd(const invar_device *dev, const invar_logpro
 {
     invar_op op = INVAR_OP_LOGPROB_FWD;
 
-    (void)dev;
-    INVAR_TRY(check_common(op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
+    INVAR_TRY(check_common(dev, op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
     INVAR_CHECK_1D(op, a, logp, INVAR_TYPE(F32), a->logits.shape[0]);
     INVAR_TRY(
         invar_check_optional(op, "entropy", &a->entropy, INVAR_TYPE(F32), 1, a->logits.shape));
@@ -43,8 +42,7 @@ invar_status invar_check_logprob_bwd(const invar_device *dev, const invar_logpro
 {
     invar_op op = INVAR_OP_LOGPROB_BWD;
 
-    (void)dev;
-    INVAR_TRY(check_common(op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
+    INVAR_TRY(check_common(dev, op, &a->logits, &a->targets, &a->max, &a->logsum, a->temperature));
     INVAR_CHECK_2D(op, a, dlogits, INVAR_TYPES_STORAGE, a->logits.shape[0], a->logits.shape[1]);
     INVAR_CHECK_1D(op, a, dlogp, INVAR_TYPE(F32), a->logits.shape[0]);
     INVAR_TRY(invar_check_in_place(op, "dlogits", &a->dlogits, "logits", &a->logits));

@@ -41,11 +41,11 @@ static invar_status check_router(invar_op op, const invar_moe_router *r, int64_t
 }
 
 /* The experts of each token: in range and distinct. */
-static invar_status check_choice(invar_op op, const char *arg, const invar_tensor *ids,
-                                 int64_t experts)
+static invar_status check_choice(const invar_device *dev, invar_op op, const char *arg,
+                                 const invar_tensor *ids, int64_t experts)
 {
-    INVAR_TRY(invar_check_indices(op, arg, ids, experts));
-    for (int64_t t = 0; t < ids->shape[0]; t++) {
+    INVAR_TRY(invar_check_indices(dev, op, arg, ids, experts));
+    for (int64_t t = 0; t < ids->shape[0] && !invar_device_far(dev); t++) {
         const int32_t *row = (const int32_t *)ids->data + t * ids->row_stride;
         for (int64_t s = 1; s < ids->shape[1]; s++)
             for (int64_t earlier = 0; earlier < s; earlier++)
@@ -62,7 +62,6 @@ invar_status invar_check_moe_route_fwd(const invar_device *dev, const invar_moe_
     invar_op op = INVAR_OP_MOE_ROUTE_FWD;
     int64_t tokens = a->logits.shape[0], experts = a->logits.shape[1], slots = a->ids.shape[1];
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, logits, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, ids, INVAR_TYPE(I32), tokens, INVAR_ANY);
     INVAR_TRY(check_router(op, &a->router, experts, slots));
@@ -72,7 +71,7 @@ invar_status invar_check_moe_route_fwd(const invar_device *dev, const invar_moe_
         invar_check_optional(op, "bias", &a->bias, INVAR_TYPE(F32), 1, (const int64_t[]){experts}));
     if (invar_tensor_present(&a->replay)) {
         INVAR_CHECK_2D(op, a, replay, INVAR_TYPE(I32), tokens, slots);
-        INVAR_TRY(check_choice(op, "replay", &a->replay, experts));
+        INVAR_TRY(check_choice(dev, op, "replay", &a->replay, experts));
     }
     INVAR_CHECK_OUTPUTS(op, 3, INVAR_ARG(a, ids), INVAR_ARG(a, weights), INVAR_ARG(a, scores),
                         INVAR_ARG(a, logits), INVAR_ARG(a, bias), INVAR_ARG(a, replay));
@@ -84,13 +83,12 @@ invar_status invar_check_moe_route_bwd(const invar_device *dev, const invar_moe_
     invar_op op = INVAR_OP_MOE_ROUTE_BWD;
     int64_t tokens = a->scores.shape[0], experts = a->scores.shape[1], slots = a->ids.shape[1];
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, scores, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, ids, INVAR_TYPE(I32), tokens, INVAR_ANY);
     INVAR_TRY(check_router(op, &a->router, experts, slots));
     INVAR_CHECK_2D(op, a, dweights, INVAR_TYPE(F32), tokens, slots);
     INVAR_CHECK_2D(op, a, dlogits, INVAR_TYPES_STORAGE, tokens, experts);
-    INVAR_TRY(check_choice(op, "ids", &a->ids, experts));
+    INVAR_TRY(check_choice(dev, op, "ids", &a->ids, experts));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, dlogits), INVAR_ARG(a, dweights), INVAR_ARG(a, ids),
                         INVAR_ARG(a, scores));
     return INVAR_OK;
@@ -102,7 +100,6 @@ invar_status invar_check_moe_plan(const invar_device *dev, const invar_moe_plan_
     int64_t tokens = a->ids.shape[0], slots = a->ids.shape[1];
     invar_tensor expert_start;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, ids, INVAR_TYPE(I32), INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_count(op, "experts", a->experts));
     INVAR_TRY(check_count(op, "slots", slots));
@@ -111,7 +108,7 @@ invar_status invar_check_moe_plan(const invar_device *dev, const invar_moe_plan_
     INVAR_CHECK_2D(op, a, slot_row, INVAR_TYPE(I32), tokens, slots);
     if (!a->expert_start)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: expert_start: missing", invar_op_name(op));
-    INVAR_TRY(check_choice(op, "ids", &a->ids, a->experts));
+    INVAR_TRY(check_choice(dev, op, "ids", &a->ids, a->experts));
     expert_start = invar_tensor_1d(a->expert_start, INVAR_DTYPE_I64, a->experts + 1);
     INVAR_CHECK_OUTPUTS(op, 3, INVAR_ARG(a, row_token), INVAR_ARG(a, slot_row),
                         {"expert_start", &expert_start}, INVAR_ARG(a, ids));
@@ -122,23 +119,23 @@ invar_status invar_check_moe_gather_fwd(const invar_device *dev, const invar_moe
 {
     invar_op op = INVAR_OP_MOE_GATHER_FWD;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, a->x.shape[1]);
     INVAR_TRY(invar_check_same_type(op, "out", &a->out, "x", &a->x));
     INVAR_CHECK_1D(op, a, row_token, INVAR_TYPE(I32), a->out.shape[0]);
-    INVAR_TRY(invar_check_indices(op, "row_token", &a->row_token, a->x.shape[0]));
+    INVAR_TRY(invar_check_indices(dev, op, "row_token", &a->row_token, a->x.shape[0]));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, out), INVAR_ARG(a, x), INVAR_ARG(a, row_token));
     return INVAR_OK;
 }
 
 /* Where the slots of the tokens lie among the permuted rows; `run` refuses one named twice. */
-static invar_status check_slot_row(invar_op op, const invar_tensor *slot_row, int64_t tokens)
+static invar_status check_slot_row(const invar_device *dev, invar_op op,
+                                   const invar_tensor *slot_row, int64_t tokens)
 {
     INVAR_TRY(invar_check_tensor(op, "slot_row", slot_row, INVAR_TYPE(I32), 2,
                                  (const int64_t[]){tokens, INVAR_ANY}));
     INVAR_TRY(check_count(op, "slots", slot_row->shape[1]));
-    return invar_check_indices(op, "slot_row", slot_row, tokens * slot_row->shape[1]);
+    return invar_check_indices(dev, op, "slot_row", slot_row, tokens * slot_row->shape[1]);
 }
 
 invar_status invar_check_moe_gather_bwd(const invar_device *dev, const invar_moe_gather_bwd_args *a)
@@ -146,9 +143,8 @@ invar_status invar_check_moe_gather_bwd(const invar_device *dev, const invar_moe
     invar_op op = INVAR_OP_MOE_GATHER_BWD;
     int64_t tokens = a->dx.shape[0];
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
-    INVAR_TRY(check_slot_row(op, &a->slot_row, tokens));
+    INVAR_TRY(check_slot_row(dev, op, &a->slot_row, tokens));
     INVAR_CHECK_2D(op, a, dout, INVAR_TYPES_STORAGE, tokens * a->slot_row.shape[1], a->dx.shape[1]);
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, dx), INVAR_ARG(a, dout), INVAR_ARG(a, slot_row));
     return INVAR_OK;
@@ -160,9 +156,8 @@ invar_status invar_check_moe_combine_fwd(const invar_device *dev,
     invar_op op = INVAR_OP_MOE_COMBINE_FWD;
     int64_t tokens = a->out.shape[0], slots = a->slot_row.shape[1], columns = a->out.shape[1];
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
-    INVAR_TRY(check_slot_row(op, &a->slot_row, tokens));
+    INVAR_TRY(check_slot_row(dev, op, &a->slot_row, tokens));
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, tokens * slots, columns);
     INVAR_CHECK_2D(op, a, weights, INVAR_TYPE(F32), tokens, slots);
     INVAR_TRY(invar_check_optional(op, "shared", &a->shared, INVAR_TYPES_STORAGE, 2, a->out.shape));
@@ -177,10 +172,9 @@ invar_status invar_check_moe_combine_bwd(const invar_device *dev,
     invar_op op = INVAR_OP_MOE_COMBINE_BWD;
     int64_t tokens = a->dout.shape[0], slots = a->slot_row.shape[1], columns = a->dout.shape[1];
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, dout, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_count(op, "columns", columns));
-    INVAR_TRY(check_slot_row(op, &a->slot_row, tokens));
+    INVAR_TRY(check_slot_row(dev, op, &a->slot_row, tokens));
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, tokens * slots, columns);
     INVAR_CHECK_2D(op, a, dy, INVAR_TYPES_STORAGE, tokens * slots, columns);
     INVAR_CHECK_2D(op, a, weights, INVAR_TYPE(F32), tokens, slots);

@@ -39,13 +39,12 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
 {
     invar_op op = INVAR_OP_RMSNORM_BWD;
 
-    (void)dev;
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
     INVAR_TRY(invar_check_like(op, "dx", &a->dx, "x", &a->x));
     INVAR_TRY(invar_check_like(op, "dy", &a->dy, "x", &a->x));
     if (invar_tensor_present(&a->dweight)) {
         INVAR_CHECK_1D(op, a, dweight, INVAR_TYPE(F32), a->x.shape[2]);
-        INVAR_TRY(invar_check_segments(op, "units", &a->units, a->x.shape[0]));
+        INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]));
     }
     // not in place: dweight reads dy and x once more
     INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, dx), INVAR_ARG(a, dweight), INVAR_ARG(a, dy),

@@ -44,7 +44,8 @@ invar_status invar_check_rope_table(const invar_device *dev, const invar_rope_ta
     return invar_check_range(op, "original_context", a->original_context, 1.0, 1e9);
 }
 
-static invar_status check_rotation(invar_op op, const invar_rope_fwd_args *a)
+static invar_status check_rotation(const invar_device *dev, invar_op op,
+                                   const invar_rope_fwd_args *a)
 {
     INVAR_CHECK_3D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
     if (a->x.shape[2] % 2 != 0)
@@ -54,7 +55,7 @@ static invar_status check_rotation(invar_op op, const invar_rope_fwd_args *a)
     INVAR_CHECK_2D(op, a, cosine, INVAR_TYPE(F32), INVAR_ANY, a->x.shape[2] / 2);
     INVAR_TRY(invar_check_like(op, "sine", &a->sine, "cosine", &a->cosine));
     INVAR_CHECK_1D(op, a, positions, INVAR_TYPE(I32), a->x.shape[0]);
-    INVAR_TRY(invar_check_indices(op, "positions", &a->positions, a->cosine.shape[0]));
+    INVAR_TRY(invar_check_indices(dev, op, "positions", &a->positions, a->cosine.shape[0]));
     INVAR_TRY(invar_check_in_place(op, "y", &a->y, "x", &a->x));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, positions), INVAR_ARG(a, cosine),
                         INVAR_ARG(a, sine));
@@ -63,12 +64,10 @@ static invar_status check_rotation(invar_op op, const invar_rope_fwd_args *a)
 
 invar_status invar_check_rope_fwd(const invar_device *dev, const invar_rope_fwd_args *a)
 {
-    (void)dev;
-    return check_rotation(INVAR_OP_ROPE_FWD, a);
+    return check_rotation(dev, INVAR_OP_ROPE_FWD, a);
 }
 
 invar_status invar_check_rope_bwd(const invar_device *dev, const invar_rope_bwd_args *a)
 {
-    (void)dev;
-    return check_rotation(INVAR_OP_ROPE_BWD, a);
+    return check_rotation(dev, INVAR_OP_ROPE_BWD, a);
 }

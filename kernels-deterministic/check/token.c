@@ -13,10 +13,9 @@ invar_status invar_check_token_sum(const invar_device *dev, const invar_token_su
 {
     invar_op op = INVAR_OP_TOKEN_SUM;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_1D(op, a, out, INVAR_TYPE(F32), a->x.shape[1]);
-    INVAR_TRY(invar_check_segments(op, "units", &a->units, a->x.shape[0]));
+    INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]));
     return invar_check_apart(op, "out", &a->out, "x", &a->x);
 }
 
@@ -36,12 +35,11 @@ invar_status invar_check_embedding_fwd(const invar_device *dev, const invar_embe
 {
     invar_op op = INVAR_OP_EMBEDDING_FWD;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, out, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, table, INVAR_TYPES_STORAGE, INVAR_ANY, a->out.shape[1]);
     INVAR_TRY(invar_check_same_type(op, "table", &a->table, "out", &a->out));
     INVAR_CHECK_1D(op, a, ids, INVAR_TYPE(I32), a->out.shape[0]);
-    INVAR_TRY(invar_check_indices(op, "ids", &a->ids, a->table.shape[0]));
+    INVAR_TRY(invar_check_indices(dev, op, "ids", &a->ids, a->table.shape[0]));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, out), INVAR_ARG(a, table), INVAR_ARG(a, ids));
     return INVAR_OK;
 }
@@ -50,11 +48,10 @@ invar_status invar_check_embedding_bwd(const invar_device *dev, const invar_embe
 {
     invar_op op = INVAR_OP_EMBEDDING_BWD;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, dout, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, dtable, INVAR_TYPE(F32), INVAR_ANY, a->dout.shape[1]);
     INVAR_CHECK_1D(op, a, ids, INVAR_TYPE(I32), a->dout.shape[0]);
-    INVAR_TRY(invar_check_indices(op, "ids", &a->ids, a->dtable.shape[0]));
+    INVAR_TRY(invar_check_indices(dev, op, "ids", &a->ids, a->dtable.shape[0]));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, dtable), INVAR_ARG(a, dout), INVAR_ARG(a, ids));
     return INVAR_OK;
 }

@@ -5,6 +5,10 @@
  */
 #include "kernels-deterministic/cpu/cpu.h"
 
+#include <string.h>
+
+#include "base/alloc.h"
+
 #include "base/invar_banned.h"
 
 /* Calls through the real type of each op: function pointers are not cast. */
@@ -20,9 +24,46 @@
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
+/* ---- memory: the heap ------------------------------------------------------------------------ */
+
+static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    (void)dev;
+    return invar_alloc(out, bytes, 1, what);
+}
+
+static void give(const invar_device *dev, void *block)
+{
+    (void)dev;
+    invar_free(block);
+}
+
+static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    (void)dev;
+    if (bytes > 0)
+        memcpy(to, from, bytes);
+    return INVAR_OK;
+}
+
+static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+{
+    (void)dev;
+    if (bytes > 0)
+        memset(at, 0, bytes);
+    return INVAR_OK;
+}
+
+static invar_status wait(const invar_device *dev)
+{
+    (void)dev;
+    return INVAR_OK;
+}
+
 static const invar_backend cpu = {
     .abi = INVAR_BACKEND_ABI,
     .name = "cpu",
+    .memory = {false, take, give, copy, copy, copy, zero, wait},
     .ops =
         {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},

@@ -334,8 +334,8 @@ size_t invar_cpu_moe_combine_fwd_workspace(const invar_device *dev,
 invar_status invar_cpu_moe_combine_fwd(const invar_device *dev, const invar_moe_combine_fwd_args *a,
                                        void *workspace)
 {
-    INVAR_TRY(
-        invar_check_permutation(INVAR_OP_MOE_COMBINE_FWD, "slot_row", &a->slot_row, workspace));
+    INVAR_TRY(invar_check_permutation(dev, INVAR_OP_MOE_COMBINE_FWD, "slot_row", &a->slot_row,
+                                      workspace));
     return combine(dev, a);
 }
 
@@ -352,7 +352,7 @@ invar_status invar_cpu_moe_gather_bwd(const invar_device *dev, const invar_moe_g
     invar_moe_combine_fwd_args sum = {.out = a->dx, .y = a->dout, .slot_row = a->slot_row};
 
     INVAR_TRY(
-        invar_check_permutation(INVAR_OP_MOE_GATHER_BWD, "slot_row", &a->slot_row, workspace));
+        invar_check_permutation(dev, INVAR_OP_MOE_GATHER_BWD, "slot_row", &a->slot_row, workspace));
     return combine(dev, &sum);
 }
 
@@ -394,6 +394,7 @@ invar_status invar_cpu_moe_combine_bwd(const invar_device *dev, const invar_moe_
                       combine_token_back, a};
     uint8_t *seen = (uint8_t *)workspace + invar_rows_workspace(dev, combine_back_scratch(a));
 
-    INVAR_TRY(invar_check_permutation(INVAR_OP_MOE_COMBINE_BWD, "slot_row", &a->slot_row, seen));
+    INVAR_TRY(
+        invar_check_permutation(dev, INVAR_OP_MOE_COMBINE_BWD, "slot_row", &a->slot_row, seen));
     return invar_rows_run(dev, &job, workspace);
 }

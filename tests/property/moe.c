@@ -22,7 +22,7 @@
 static void device_init(invar_device *dev, invar_numerics numerics, invar_cpu_path path,
                         int threads)
 {
-    *dev = (invar_device){invar_backend_cpu(), numerics, path, NULL, NULL};
+    *dev = (invar_device){.backend = invar_backend_cpu(), .numerics = numerics, .cpu_path = path};
     assert_ok(invar_pool_new(&dev->pool, threads));
     assert_ok(invar_arena_new(&dev->scratch, "test scratch"));
     assert_ok(invar_arena_plan_scratch(dev->scratch, SCRATCH_BYTES));

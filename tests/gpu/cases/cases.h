@@ -1,0 +1,111 @@
+/*
+ * cases.h - random calls of ops, made from a seed alone: the same on every machine.
+ *
+ * A family makes the arguments of its ops in host memory: shapes, strides, types, values, edge
+ * shapes for the first seeds. Who runs them is not its business: the CPU alone (recorded
+ * digests, tests/golden/gpu_cases.txt), or CPU and GPU side by side (tests/gpu/twin.c).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_GPU_CASES_H
+#define INVAR_TESTS_GPU_CASES_H
+
+#include "kernels-deterministic/ops.h"
+#include "tests/support.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A call: the op, its arguments, and the memory behind them, freed with the case. */
+typedef struct invar_case {
+    invar_op op;
+    invar_numerics numerics;
+    union {
+#define INVAR_OP(ID, fn, name, revision, numerics) invar_##fn##_args fn;
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+    } args;
+    struct invar_case_block *blocks; /* a list, newest first */
+    char text[160];                  /* the shape in words, for messages */
+} invar_case;
+
+/* A stream of numbers of its own for every (seed, op): next value in [0, bound). */
+typedef struct invar_dice {
+    uint64_t state;
+} invar_dice;
+
+int64_t invar_roll(invar_dice *dice, int64_t bound);
+
+/* One of the listed values: INVAR_PICK(dice, 1, 7, 64). */
+#define INVAR_PICK(dice, ...)                                                                      \
+    (((const int64_t[]){__VA_ARGS__})[invar_roll(                                                  \
+        (dice), (int64_t)(sizeof((const int64_t[]){__VA_ARGS__}) / sizeof(int64_t)))])
+
+/* Memory that belongs to the case, aligned to INVAR_ALIGN, all bytes 0xFF. */
+void *invar_case_take(invar_case *c, size_t bytes);
+
+/*
+ * `view` (made with NULL data) with memory of the case, `gap` elements more between rows than
+ * needed; scales too. Bytes are 0xFF until filled.
+ */
+invar_tensor invar_case_tensor(invar_case *c, invar_tensor view, int64_t gap);
+
+/* The same, filled: normal numbers (f32, bf16); indices in [0, bound) (i32). */
+invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
+                               float scale);
+invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
+                              int64_t bound);
+
+/* A quantised tensor from normal numbers, made by the CPU's quantise. */
+invar_tensor invar_case_quantised(invar_case *c, invar_dtype dtype, int32_t scale_rows,
+                                  int64_t rows, int64_t cols, invar_dice *dice, float scale);
+
+/* `count` segments over `rows` rows, some of them empty where `empty` is set. */
+invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
+                                   invar_dice *dice);
+
+/* A family: fills in c->args and c->text for c->op, c->numerics; sizes so that a CPU takes at most
+ * some milliseconds. Seeds 0 .. edges - 1 are its edge shapes. */
+typedef struct invar_case_family {
+    void (*make)(invar_case *c, uint64_t seed);
+    int edges;
+} invar_case_family;
+
+extern const invar_case_family invar_cases_linear; /* linear.*, moe.linear.* */
+extern const invar_case_family invar_cases_rows;   /* token.sum ... swiglu, shard.fold, quantise */
+extern const invar_case_family invar_cases_attention; /* attention.*, kv.write */
+extern const invar_case_family invar_cases_moe;       /* moe.* but the linear ones */
+extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hash.tree */
+
+/* The family of an op, and the making of a case; free puts its memory away. */
+void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
+void invar_case_free(invar_case *c);
+
+/* ---- what an op's arguments point to --------------------------------------------------------- */
+
+typedef enum invar_field_kind {
+    INVAR_FIELD_INPUT,    /* an invar_tensor that is read */
+    INVAR_FIELD_OUTPUT,   /* an invar_tensor that is written, or read and written */
+    INVAR_FIELD_BYTES_IN, /* a pointer to `bytes` bytes that are read */
+    INVAR_FIELD_BYTES_OUT,
+    INVAR_FIELD_TENSORS, /* a list of tensors that are read; the list itself is host memory */
+    INVAR_FIELD_HOST     /* a pointer to a result in host memory */
+} invar_field_kind;
+
+typedef struct invar_field {
+    const char *name;
+    invar_field_kind kind;
+    size_t offset; /* in the arguments: of the tensor, or of the pointer */
+    size_t bytes;  /* for BYTES_* and HOST; for TENSORS the count */
+} invar_field;
+
+#define INVAR_CASE_FIELDS 20
+
+/* Every field of the op's arguments that leads to memory; the number of them. */
+int invar_case_fields(invar_field out[INVAR_CASE_FIELDS], invar_op op, const void *args);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
