@@ -51,6 +51,10 @@ endif()
 target_compile_options(invar_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:C>:${INVAR_HOST_FLAGS};${warnings}>")
 
+# The same for CUDA. A test reads them too, where there is a compiler but no GPU.
+set(INVAR_CUDA_FLAGS -gencode=arch=compute_90a,code=sm_90a
+  -fmad=false -ftz=false -prec-div=true -prec-sqrt=true)
+
 if(INVAR_CUDA)
   set(CMAKE_CUDA_STANDARD 17)
   set(CMAKE_CUDA_STANDARD_REQUIRED ON)
@@ -59,8 +63,7 @@ if(INVAR_CUDA)
   enable_language(CUDA)
   string(REPLACE " -DNDEBUG" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
   list(JOIN INVAR_HOST_FLAGS "," host_flags)
-  set(cuda_flags -gencode=arch=compute_90a,code=sm_90a
-    -fmad=false -ftz=false -prec-div=true -prec-sqrt=true
+  set(cuda_flags ${INVAR_CUDA_FLAGS}
     -Werror=all-warnings -Xcompiler=${host_flags},-Wall,-Wextra,-Werror)
   target_compile_options(invar_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:${cuda_flags}>")
 endif()

@@ -73,6 +73,18 @@ typedef struct invar_memory {
     invar_status (*wait)(const invar_device *dev);
 } invar_memory;
 
+/* What a backend knows about the machine beneath it. */
+typedef struct invar_device_facts {
+    char name[128];   /* "NVIDIA H200" */
+    char driver[16];  /* the CUDA version of the driver: "13.0" */
+    char runtime[16]; /* and that of this build */
+    int multiprocessors;
+    size_t memory, memory_free;   /* bytes */
+    int64_t step_outputs;         /* of its tensor cores, compared with the contract's step */
+    int64_t step_differences;     /* 0, or numerics sm90 is refused */
+    double copy_bytes_per_second; /* read and written, within its memory */
+} invar_device_facts;
+
 typedef struct invar_op_impl {
     /* Bytes of scratch that `run` needs; arguments have passed the check. */
     size_t (*workspace)(const invar_device *dev, const void *args);
@@ -87,6 +99,8 @@ struct invar_backend {
     /* Fills in dev->context for a device whose other fields are set; NULL: nothing to open. */
     invar_status (*open)(invar_device *dev);
     void (*close)(invar_device *dev);
+    /* Measures; takes a second or so. NULL: nothing to tell. */
+    invar_status (*examine)(const invar_device *dev, invar_device_facts *out);
     invar_memory memory;
     invar_op_impl ops[INVAR_OP_COUNT]; /* run == NULL: not implemented */
 };

@@ -1,5 +1,5 @@
 /*
- * step_run.h - tiles of tests/step_tiles.h through the reference step and through the product.
+ * step_run.h - tiles of step/tiles.h through the reference step and through the product.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,18 +11,19 @@
 #include "kernels-deterministic/step/kernel.h"
 #include "kernels-deterministic/step/simd.h"
 #include "kernels-deterministic/step/step.h"
-#include "tests/step_tiles.h"
+#include "kernels-deterministic/step/tiles.h"
 
-typedef uint32_t tile_outputs[TILE_ROWS][TILE_COLS];
+typedef uint32_t tile_outputs[INVAR_TILE_ROWS][INVAR_TILE_COLS];
 
-static inline void tile_reference(tile_outputs d, const step_tile *t, tile_form form)
+static inline void tile_reference(tile_outputs d, const invar_step_tile *t, invar_tile_form form)
 {
-    for (int i = 0; i < TILE_ROWS; i++)
-        for (int j = 0; j < TILE_COLS; j++) {
+    for (int i = 0; i < INVAR_TILE_ROWS; i++)
+        for (int j = 0; j < INVAR_TILE_COLS; j++) {
             uint32_t c = t->c[i][j];
-            for (int k = 0; k < t->k; k += form == TILE_BF16 ? INVAR_STEP_BF16 : INVAR_STEP_FP8) {
+            for (int k = 0; k < t->k;
+                 k += form == INVAR_TILE_BF16 ? INVAR_STEP_BF16 : INVAR_STEP_FP8) {
                 uint8_t a[INVAR_STEP_FP8], b[INVAR_STEP_FP8];
-                if (form == TILE_BF16) {
+                if (form == INVAR_TILE_BF16) {
                     c = invar_step_sm90_bf16_ref(c, &t->a[i][k], &t->b[j][k]);
                     continue;
                 }
@@ -37,31 +38,38 @@ static inline void tile_reference(tile_outputs d, const step_tile *t, tile_form 
 }
 
 /* bf16: the way of the ops, a chain over tensors. `workspace`: INVAR_CHAIN_WORKSPACE bytes. */
-static inline void tile_chain(tile_outputs d, step_tile *t, invar_cpu_path path, void *workspace)
+static inline void tile_chain(tile_outputs d, invar_step_tile *t, invar_cpu_path path,
+                              void *workspace)
 {
     invar_device dev = {.numerics = INVAR_NUMERICS_SM90, .cpu_path = path};
-    invar_tensor a = invar_tensor_2d(t->a, INVAR_DTYPE_BF16, TILE_ROWS, t->k);
-    invar_tensor b = invar_tensor_2d(t->b, INVAR_DTYPE_BF16, TILE_COLS, t->k);
-    invar_chain_tile tile = {
-        {&a, INVAR_CHAIN_ROWS, 0, 0}, {&b, INVAR_CHAIN_ROWS, 0, 0}, TILE_ROWS, TILE_COLS, t->k};
-    float acc[TILE_ROWS][TILE_COLS];
+    invar_tensor a = invar_tensor_2d(t->a, INVAR_DTYPE_BF16, INVAR_TILE_ROWS, t->k);
+    invar_tensor b = invar_tensor_2d(t->b, INVAR_DTYPE_BF16, INVAR_TILE_COLS, t->k);
+    invar_chain_tile tile = {{&a, INVAR_CHAIN_ROWS, 0, 0},
+                             {&b, INVAR_CHAIN_ROWS, 0, 0},
+                             INVAR_TILE_ROWS,
+                             INVAR_TILE_COLS,
+                             t->k};
+    float acc[INVAR_TILE_ROWS][INVAR_TILE_COLS];
 
-    a.row_stride = b.row_stride = TILE_MAX_K;
+    a.row_stride = b.row_stride = INVAR_TILE_MAX_K;
     memcpy(acc, t->c, sizeof acc);
-    invar_chain_run(&acc[0][0], TILE_COLS, &dev, &tile, workspace);
+    invar_chain_run(&acc[0][0], INVAR_TILE_COLS, &dev, &tile, workspace);
     memcpy(d, acc, sizeof acc);
 }
 
 /* e4m3: a chain of the ops starts at +0, so tiles with an accumulator go to the kernel itself. */
-static inline void tile_e4m3_kernel(tile_outputs d, const step_tile *t, const invar_kernel *kernel)
+static inline void tile_e4m3_kernel(tile_outputs d, const invar_step_tile *t,
+                                    const invar_kernel *kernel)
 {
-    float a[INVAR_KERNEL_MAX_ROWS * TILE_MAX_K], b[INVAR_KERNEL_MAX_COLS * TILE_MAX_K];
-    int16_t a_exp[INVAR_KERNEL_MAX_ROWS * TILE_MAX_K], b_exp[INVAR_KERNEL_MAX_COLS * TILE_MAX_K];
+    float a[INVAR_KERNEL_MAX_ROWS * INVAR_TILE_MAX_K], b[INVAR_KERNEL_MAX_COLS * INVAR_TILE_MAX_K];
+    int16_t a_exp[INVAR_KERNEL_MAX_ROWS * INVAR_TILE_MAX_K],
+        b_exp[INVAR_KERNEL_MAX_COLS * INVAR_TILE_MAX_K];
     float acc[INVAR_KERNEL_MAX_ROWS * INVAR_KERNEL_MAX_COLS];
-    int rows = kernel->rows, width = kernel->cols, cols = width < TILE_COLS ? width : TILE_COLS;
+    int rows = kernel->rows, width = kernel->cols,
+        cols = width < INVAR_TILE_COLS ? width : INVAR_TILE_COLS;
 
-    for (int i0 = 0; i0 < TILE_ROWS; i0 += rows)
-        for (int j0 = 0; j0 < TILE_COLS; j0 += cols) {
+    for (int i0 = 0; i0 < INVAR_TILE_ROWS; i0 += rows)
+        for (int j0 = 0; j0 < INVAR_TILE_COLS; j0 += cols) {
             uint64_t mode = 0;
 
             for (int p = 0; p < t->k; p++) {
@@ -91,10 +99,10 @@ static inline void tile_e4m3_kernel(tile_outputs d, const step_tile *t, const in
         }
 }
 
-static inline void tile_product(tile_outputs d, step_tile *t, tile_form form, invar_cpu_path path,
-                                void *workspace)
+static inline void tile_product(tile_outputs d, invar_step_tile *t, invar_tile_form form,
+                                invar_cpu_path path, void *workspace)
 {
-    if (form == TILE_BF16)
+    if (form == INVAR_TILE_BF16)
         tile_chain(d, t, path, workspace);
     else
         tile_e4m3_kernel(d, t,

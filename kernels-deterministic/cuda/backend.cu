@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "base/alloc.h"
+#include "kernels-deterministic/cuda/probe.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
@@ -162,6 +163,24 @@ static invar_status open_stream(invar_cuda *cuda)
     return INVAR_OK;
 }
 
+/* A GPU whose tensor cores compute something else must not run what is named after them. */
+static invar_status check_step(const invar_device *dev)
+{
+    enum { TILES = 8 };
+    int64_t outputs, differ;
+
+    if (dev->numerics != INVAR_NUMERICS_SM90)
+        return INVAR_OK;
+    INVAR_TRY(invar_probe_step(&outputs, &differ, dev, TILES));
+    if (differ > 0)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "the tensor cores of GPU %d differ from numerics sm90 in %" PRId64
+                          " of %" PRId64 " outputs: this GPU is damaged or another one; choose "
+                          "device = cpu",
+                          invar_cuda_of(dev)->ordinal, differ, outputs);
+    return INVAR_OK;
+}
+
 static invar_status open_context(invar_device *dev)
 {
     invar_status status;
@@ -171,6 +190,8 @@ static invar_status open_context(invar_device *dev)
     *cuda = invar_cuda{};
     dev->context = cuda;
     status = open_stream(cuda);
+    if (status == INVAR_OK)
+        status = check_step(dev);
     if (status != INVAR_OK)
         close_context(dev);
     return status;
@@ -202,6 +223,7 @@ static invar_backend make_table()
     table.name = "cuda";
     table.open = open_context;
     table.close = close_context;
+    table.examine = invar_probe_facts;
     table.memory = {true, take, give, put, get, copy, zero, wait};
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     if (&invar_cuda_##fn)                                                                          \

@@ -32,15 +32,16 @@ static int tear_down(void **state)
     return 0;
 }
 
-static void check_tile(step_tile *t, tile_form form, const uint32_t *hardware, const char *what)
+static void check_tile(invar_step_tile *t, invar_tile_form form, const uint32_t *hardware,
+                       const char *what)
 {
     tile_outputs d;
 
     tile_reference(d, t, form);
-    invar_assert_bits_f32((const void *)d, (const void *)hardware, TILE_OUTPUTS, what);
+    invar_assert_bits_f32((const void *)d, (const void *)hardware, INVAR_TILE_OUTPUTS, what);
     for (int path = 0; path < 2; path++) {
         tile_product(d, t, form, (invar_cpu_path)path, workspace);
-        invar_assert_bits_f32((const void *)d, (const void *)hardware, TILE_OUTPUTS, what);
+        invar_assert_bits_f32((const void *)d, (const void *)hardware, INVAR_TILE_OUTPUTS, what);
     }
 }
 
@@ -58,26 +59,27 @@ static void test_step__equals_recorded_hardware(void **state)
     (void)state;
     assert_non_null(f);
     while (fread(head, sizeof head, 1, f) == 1) {
-        tile_form form = (tile_form)head[0];
-        step_tile t;
+        invar_tile_form form = (invar_tile_form)head[0];
+        invar_step_tile t;
         tile_outputs d;
 
-        assert_true(head[0] < TILE_FORMS && head[1] < TILE_FAMILIES && head[2] <= TILE_MAX_K);
+        assert_true(head[0] < INVAR_TILE_FORMS && head[1] < INVAR_TILE_FAMILIES &&
+                    head[2] <= INVAR_TILE_MAX_K);
         memset(&t, 0, sizeof t);
         t.k = head[2];
-        for (int i = 0; i < TILE_ROWS; i++)
+        for (int i = 0; i < INVAR_TILE_ROWS; i++)
             for (int p = 0; p < t.k; p++)
-                read_exactly(&t.a[i][p], form == TILE_BF16 ? 2 : 1, f);
-        for (int j = 0; j < TILE_COLS; j++)
+                read_exactly(&t.a[i][p], form == INVAR_TILE_BF16 ? 2 : 1, f);
+        for (int j = 0; j < INVAR_TILE_COLS; j++)
             for (int p = 0; p < t.k; p++)
-                read_exactly(&t.b[j][p], form == TILE_BF16 ? 2 : 1, f);
+                read_exactly(&t.b[j][p], form == INVAR_TILE_BF16 ? 2 : 1, f);
         read_exactly(t.c, sizeof t.c, f);
         read_exactly(d, sizeof d, f);
-        check_tile(&t, form, &d[0][0], tile_family_names[head[1]]);
+        check_tile(&t, form, &d[0][0], invar_tile_family_names[head[1]]);
         tiles++;
     }
     fclose(f);
-    assert_int_equal(tiles, TILE_FORMS * TILE_FAMILIES * 40);
+    assert_int_equal(tiles, INVAR_TILE_FORMS * INVAR_TILE_FAMILIES * 40);
 }
 
 /*
@@ -144,12 +146,12 @@ static int count_wrong(const rule *r)
 
     for (size_t f = 0; f < sizeof finite / sizeof *finite; f++)
         for (uint64_t n = 0; n < 40; n++) {
-            step_tile t;
+            invar_step_tile t;
             tile_outputs d;
-            tile_make(&t, TILE_BF16, finite[f], n);
-            tile_reference(d, &t, TILE_BF16); // equal to the hardware: the first test says so
-            for (int i = 0; i < TILE_ROWS; i++)
-                for (int j = 0; j < TILE_COLS; j++) {
+            invar_tile_make(&t, INVAR_TILE_BF16, finite[f], n);
+            tile_reference(d, &t, INVAR_TILE_BF16); // equal to the hardware: the first test says so
+            for (int i = 0; i < INVAR_TILE_ROWS; i++)
+                for (int j = 0; j < INVAR_TILE_COLS; j++) {
                     float c, expected;
                     double got;
                     memcpy(&c, &t.c[i][j], sizeof c);

@@ -1,5 +1,5 @@
 /*
- * step_sums.c - hashes of the tensor-core step over the tiles of tests/step_tiles.h, on the host.
+ * step_sums.c - hashes of the tensor-core step over the tiles of step/tiles.h, on the host.
  *
  *   step_sums simd|portable|reference TILES
  *
@@ -17,7 +17,7 @@
 
 int main(int argc, char **argv)
 {
-    static step_tile tile;
+    static invar_step_tile tile;
     const char *way = argc == 3 ? argv[1] : "";
     bool reference = strcmp(way, "reference") == 0, portable = strcmp(way, "portable") == 0;
     uint64_t tiles = argc == 3 ? strtoull(argv[2], NULL, 10) : 0;
@@ -31,22 +31,22 @@ int main(int argc, char **argv)
         fprintf(stderr, "step_sums: %s\n", invar_error_last()->message);
         return 2;
     }
-    for (int form = 0; form < TILE_FORMS; form++)
-        for (int family = 0; family < TILE_FAMILIES; family++) {
+    for (int form = 0; form < INVAR_TILE_FORMS; form++)
+        for (int family = 0; family < INVAR_TILE_FAMILIES; family++) {
             uint64_t hash = 0;
             for (uint64_t n = 0; n < tiles; n++) {
                 tile_outputs d;
-                tile_make(&tile, (tile_form)form, family, n);
+                invar_tile_make(&tile, (invar_tile_form)form, family, n);
                 if (reference)
-                    tile_reference(d, &tile, (tile_form)form);
+                    tile_reference(d, &tile, (invar_tile_form)form);
                 else
-                    tile_product(d, &tile, (tile_form)form,
+                    tile_product(d, &tile, (invar_tile_form)form,
                                  portable ? INVAR_CPU_PATH_PORTABLE : INVAR_CPU_PATH_SIMD,
                                  workspace);
-                hash = tile_hash(hash, &d[0][0]);
+                hash = invar_tile_hash(hash, &d[0][0]);
             }
-            printf("%s %s %" PRIu64 " %016" PRIx64 "\n", form == TILE_BF16 ? "bf16" : "e4m3",
-                   tile_family_names[family], tiles, hash);
+            printf("%s %s %" PRIu64 " %016" PRIx64 "\n", form == INVAR_TILE_BF16 ? "bf16" : "e4m3",
+                   invar_tile_family_names[family], tiles, hash);
         }
     invar_free(workspace);
     return fflush(stdout) != 0;

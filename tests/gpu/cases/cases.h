@@ -11,11 +11,17 @@
 #define INVAR_TESTS_GPU_CASES_H
 
 #include "kernels-deterministic/ops.h"
-#include "tests/support.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* A piece of memory that arguments lead to; the bytes follow, aligned to INVAR_ALIGN. */
+typedef struct invar_case_block {
+    struct invar_case_block *next;
+    size_t bytes;
+    void *data;
+} invar_case_block;
 
 /* A call: the op, its arguments, and the memory behind them, freed with the case. */
 typedef struct invar_case {
@@ -26,8 +32,8 @@ typedef struct invar_case {
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
     } args;
-    struct invar_case_block *blocks; /* a list, newest first */
-    char text[160];                  /* the shape in words, for messages */
+    invar_case_block *blocks; /* newest first */
+    char text[160];           /* the shape in words, for messages */
 } invar_case;
 
 /* A stream of numbers of its own for every (seed, op): next value in [0, bound). */
@@ -82,28 +88,44 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
 void invar_case_free(invar_case *c);
 
-/* ---- what an op's arguments point to --------------------------------------------------------- */
+/* ---- running --------------------------------------------------------------------------------- */
 
+/* Where an op's arguments lead out of the struct. */
 typedef enum invar_field_kind {
-    INVAR_FIELD_INPUT,    /* an invar_tensor that is read */
-    INVAR_FIELD_OUTPUT,   /* an invar_tensor that is written, or read and written */
-    INVAR_FIELD_BYTES_IN, /* a pointer to `bytes` bytes that are read */
-    INVAR_FIELD_BYTES_OUT,
-    INVAR_FIELD_TENSORS, /* a list of tensors that are read; the list itself is host memory */
-    INVAR_FIELD_HOST     /* a pointer to a result in host memory */
+    INVAR_FIELD_TENSOR,  /* an invar_tensor: its data and its scale */
+    INVAR_FIELD_POINTER, /* a pointer into the backend's memory */
+    INVAR_FIELD_TENSORS, /* a list of tensors; the list itself is host memory */
+    INVAR_FIELD_RESULT   /* a pointer to a result in host memory */
 } invar_field_kind;
 
 typedef struct invar_field {
-    const char *name;
     invar_field_kind kind;
-    size_t offset; /* in the arguments: of the tensor, or of the pointer */
-    size_t bytes;  /* for BYTES_* and HOST; for TENSORS the count */
+    size_t offset; /* in the arguments */
 } invar_field;
 
-#define INVAR_CASE_FIELDS 20
+/* The fields of an op's arguments; *count_out of them. */
+const invar_field *invar_case_fields(int *count_out, invar_op op);
 
-/* Every field of the op's arguments that leads to memory; the number of them. */
-int invar_case_fields(invar_field out[INVAR_CASE_FIELDS], invar_op op, const void *args);
+/* Runs the case on the device that its memory belongs to: scratch is grown as needed. */
+invar_status invar_case_run(const invar_device *dev, const invar_case *c) INVAR_MUST_USE;
+
+/* The digest of every byte of the case's memory: results, and what must not have changed. */
+invar_digest invar_case_digest(const invar_case *c);
+
+/*
+ * True for the list of tensors that an argument points to: its bytes are addresses, so they are
+ * neither hashed nor copied to another memory.
+ */
+bool invar_case_is_list(const invar_case *c, const invar_case_block *block);
+
+/*
+ * Makes and runs `count` cases of every op (of one, where `only` is not NULL) under each numerics
+ * that its bits depend on, and prints one line for each: op, numerics, count, digest of the
+ * digests. `run` leaves the results in the case; where it fails, the other ops still run.
+ */
+invar_status invar_case_lines(int count, const char *only,
+                              invar_status (*run)(void *payload, invar_case *c, uint64_t seed),
+                              void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }
