@@ -14,6 +14,7 @@
 static const invar_verb *const verbs[] = {
     &invar_verb_selfcheck,
     &invar_verb_bench,
+    &invar_verb_doctor,
 #ifdef INVAR_LEDGER
     &invar_verb_train,
     &invar_verb_eval,

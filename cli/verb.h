@@ -52,6 +52,7 @@ typedef struct invar_verb {
 
 extern const invar_verb invar_verb_selfcheck;
 extern const invar_verb invar_verb_bench;
+extern const invar_verb invar_verb_doctor;
 extern const invar_verb invar_verb_train; /* this and the following: not without INVAR_LEDGER */
 extern const invar_verb invar_verb_eval;
 extern const invar_verb invar_verb_generate;

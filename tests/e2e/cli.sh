@@ -36,6 +36,8 @@ expect 129 "--threads: 0; expected 1 to" selfcheck --threads=0
 expect 129 "99999999999999999999; expected 1 to" selfcheck --threads 99999999999999999999
 expect 129 "--json takes no value" selfcheck --json=yes
 expect 125 "this build has the CPU only" bench --device cuda
+expect 0 "gpu      " doctor
+expect 129 "unknown option '--frob'" doctor --frob
 expect 129 "--op: no op has 'frob' in its name" bench --op frob
 expect 0 "0 different, 0 not recorded" selfcheck --threads 3 --portable
 
@@ -46,6 +48,7 @@ if "$invar" selfcheck >/dev/full 2>/dev/null; then
 fi
 # every recorded line is one value of the JSON answer, and no colour reaches a file
 count='import json, sys; print(json.load(sys.stdin)["values"])'
+"$invar" doctor --json | python3 -c "import json, sys; json.load(sys.stdin)['cores']"
 values=$("$invar" selfcheck --json | python3 -c "$count")
 lines=$("$invar" selfcheck --record | wc -l)
 if [[ $values != "$lines" ]] || "$invar" selfcheck | grep -q $'\033'; then

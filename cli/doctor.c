@@ -1,0 +1,214 @@
+/*
+ * doctor.c - invar doctor: what this machine has, and whether Invar's promises hold on it.
+ *
+ * Looks at the GPU: driver, memory, the probe of its tensor cores, the bandwidth of its memory and
+ * the rate of one large product. Exit code 1 when the tensor cores differ from numerics sm90.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/term.h"
+#include "cli/verb.h"
+#include "kernels-deterministic/ops.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    bool json;
+} settings;
+
+typedef struct findings {
+    long cores;
+    bool built;                             /* with CUDA */
+    bool present;                           /* a GPU that can be used */
+    char trouble[INVAR_ERROR_MESSAGE_SIZE]; /* why there is none */
+    invar_device_facts gpu;
+    double product_flops; /* per second; 0: not measured */
+} findings;
+
+/* ---- the rate of a product ------------------------------------------------------------------- */
+
+enum { EDGE = 8192, PRODUCTS = 10 };
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* x and w are the same random-looking bits: the power that zeros save would flatter the rate. */
+static invar_status time_product(double *out, const invar_device *dev, char *memory)
+{
+    size_t bytes = (size_t)EDGE * EDGE * sizeof(uint16_t);
+    invar_linear_fwd_args args = {
+        .x = invar_tensor_2d(memory, INVAR_DTYPE_BF16, EDGE, EDGE),
+        .w = invar_tensor_2d(memory + bytes, INVAR_DTYPE_BF16, EDGE, EDGE),
+        .y = invar_tensor_2d(memory + 2 * bytes, INVAR_DTYPE_BF16, EDGE, EDGE),
+        .k_shards = 1};
+    uint16_t row[EDGE];
+    double begin;
+
+    for (int i = 0; i < 2 * EDGE; i++) {
+        for (int j = 0; j < EDGE; j++)
+            row[j] =
+                (uint16_t)(0x3F00u | ((uint32_t)(i * 40503 + j) * 2654435761u >> 16 & 0x80FFu));
+        INVAR_TRY(invar_device_put(dev, memory + (size_t)i * sizeof row, row, sizeof row));
+    }
+    INVAR_TRY(invar_linear_fwd(dev, &args));
+    INVAR_TRY(invar_device_wait(dev));
+    begin = now();
+    for (int i = 0; i < PRODUCTS; i++)
+        INVAR_TRY(invar_linear_fwd(dev, &args));
+    INVAR_TRY(invar_device_wait(dev));
+    *out = 2.0 * EDGE * EDGE * EDGE * PRODUCTS / (now() - begin);
+    return INVAR_OK;
+}
+
+static invar_status measure_product(double *out, const invar_device *dev)
+{
+    size_t bytes = (size_t)EDGE * EDGE * sizeof(uint16_t) * 3;
+    invar_status status;
+    void *memory;
+
+    INVAR_TRY(invar_device_take(dev, &memory, bytes, "matrices of the doctor"));
+    status = time_product(out, dev, memory);
+    invar_device_give(dev, memory);
+    return status;
+}
+
+/* ---- looking --------------------------------------------------------------------------------- */
+
+static invar_status examine(findings *f, invar_device *dev)
+{
+    INVAR_TRY(dev->backend->examine(dev, &f->gpu));
+    f->present = true;
+    if (f->gpu.step_differences > 0)
+        return INVAR_OK;
+    dev->numerics = INVAR_NUMERICS_SM90;
+    return measure_product(&f->product_flops, dev);
+}
+
+/* A machine without a GPU is no failure; what stands in the way is told. */
+static void look(findings *f)
+{
+    // numerics ieee: sm90 would be refused where the probe fails, and that is to be shown
+    invar_device dev = {.backend = invar_backend_cuda(), .numerics = INVAR_NUMERICS_IEEE};
+    invar_status status;
+
+    f->cores = sysconf(_SC_NPROCESSORS_ONLN);
+    f->built = dev.backend != NULL;
+    if (!f->built) {
+        snprintf(f->trouble, sizeof f->trouble, "this build has no CUDA: -DINVAR_CUDA=ON adds it");
+        return;
+    }
+    status = invar_device_open(&dev);
+    if (status == INVAR_OK)
+        status = examine(f, &dev);
+    if (status != INVAR_OK)
+        snprintf(f->trouble, sizeof f->trouble, "%s", invar_error_last()->message);
+    for (char *at = f->trouble; *at; at++) // stands in JSON as it is
+        if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ')
+            *at = '\'';
+    invar_device_close(&dev);
+}
+
+/* ---- telling --------------------------------------------------------------------------------- */
+
+static bool agrees(const findings *f)
+{
+    return f->gpu.step_differences == 0;
+}
+
+static void print_text(const findings *f)
+{
+    bool colour = invar_term_colour(stdout);
+    const char *plain = invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN);
+    const char *verdict =
+        invar_term_escape(colour, agrees(f) ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED);
+
+    printf("invar    %s, %s\n", INVAR_VERSION, f->built ? "with CUDA" : "without CUDA");
+    printf("cpu      %ld cores\n", f->cores);
+    if (!f->present) {
+        printf("gpu      none: %s\n\nnext: invar selfcheck\n", f->trouble);
+        return;
+    }
+    printf("gpu      %s, %d multiprocessors, %zu of %zu MiB free\n", f->gpu.name,
+           f->gpu.multiprocessors, f->gpu.memory_free >> 20, f->gpu.memory >> 20);
+    printf("driver   CUDA %s; this build: CUDA %s\n", f->gpu.driver, f->gpu.runtime);
+    printf("step     %s%s%s: %" PRId64 " outputs of the tensor cores, %" PRId64
+           " differ from numerics sm90\n",
+           verdict, agrees(f) ? "agrees" : "DIFFERS", plain, f->gpu.step_outputs,
+           f->gpu.step_differences);
+    printf("memory   %.2f TB/s, read and written\n", f->gpu.copy_bytes_per_second * 1e-12);
+    if (f->product_flops > 0.0)
+        printf("product  %.0f TFLOP/s, bf16, %d x %d x %d\n", f->product_flops * 1e-12, EDGE, EDGE,
+               EDGE);
+    if (f->trouble[0])
+        printf("trouble  %s\n", f->trouble);
+    printf("\nnext: invar %s\n",
+           agrees(f) ? "bench --device cuda" : "train --device cpu: this GPU must not run sm90");
+}
+
+static void print_json(const findings *f)
+{
+    printf("{\"version\": \"%s\", \"cuda\": %s, \"cores\": %ld", INVAR_VERSION,
+           f->built ? "true" : "false", f->cores);
+    if (f->present)
+        printf(", \"gpu\": {\"name\": \"%s\", \"multiprocessors\": %d, \"memory\": %zu, \"free\": "
+               "%zu, \"driver\": \"%s\", \"runtime\": \"%s\", \"step_outputs\": %" PRId64
+               ", \"step_differences\": %" PRId64
+               ", \"copy_bytes_per_second\": %.6g, \"product_flops\": %.6g}",
+               f->gpu.name, f->gpu.multiprocessors, f->gpu.memory, f->gpu.memory_free,
+               f->gpu.driver, f->gpu.runtime, f->gpu.step_outputs, f->gpu.step_differences,
+               f->gpu.copy_bytes_per_second, f->product_flops);
+    if (f->trouble[0])
+        printf(", \"trouble\": \"%s\"", f->trouble);
+    printf("}\n");
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[2];
+
+    list[0] = (invar_option){.name = "json", .value = &s->json, .help = "the findings as JSON"};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {0};
+    findings f = {0};
+
+    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
+        return invar_report_error();
+    look(&f);
+    if (s.json)
+        print_json(&f);
+    else
+        print_text(&f);
+    if (f.present && f.trouble[0])
+        return INVAR_EXIT_TROUBLE;
+    return agrees(&f) ? INVAR_EXIT_OK : INVAR_EXIT_DIFFERENT;
+}
+
+static void help(void)
+{
+    settings s;
+
+    puts("Looks at the GPU: driver, memory, whether its tensor cores compute numerics sm90, "
+         "bandwidth,\n"
+         "and the rate of one large product. Exit code 0: fine or no GPU, 1: the tensor cores "
+         "differ.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_doctor = {
+    .name = "doctor", .summary = "look at the GPU: driver, bits, speed", .run = run, .help = help};
