@@ -457,8 +457,8 @@ static const invar_option *options(settings *s)
     list[0] = (invar_option){.name = "device",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->device,
-                             .metavar = "cpu",
-                             .help = "where to run: cpu"};
+                             .metavar = "DEVICE",
+                             .help = "where to run: cpu or cuda"};
     list[1] = (invar_option){.name = "op",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->op,
@@ -470,6 +470,20 @@ static const invar_option *options(settings *s)
     return list;
 }
 
+static int run_on_gpu(const settings *s)
+{
+    invar_pool *pool = NULL;
+    invar_status status = invar_pool_new(&pool, (int)s->threads);
+
+    if (status == INVAR_OK)
+        status = invar_bench_gpu(s->op, pool, s->json);
+    invar_pool_free(pool);
+    if (status == INVAR_OK)
+        return INVAR_EXIT_OK;
+    (void)invar_report_error();
+    return status == INVAR_E_UNSUPPORTED ? INVAR_EXIT_UNTESTABLE : INVAR_EXIT_TROUBLE;
+}
+
 static int run(int argc, char **argv)
 {
     settings s = {.device = "cpu", .op = "", .threads = invar_default_threads()};
@@ -478,12 +492,14 @@ static int run(int argc, char **argv)
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (strcmp(s.device, "cpu") != 0) {
-        fprintf(stderr, "invar: bench: --device %s: this build has the CPU only\n", s.device);
-        return INVAR_EXIT_UNTESTABLE;
-    }
     if (check_selection(&s) != INVAR_OK)
         return invar_report_error();
+    if (strcmp(s.device, "cuda") == 0)
+        return run_on_gpu(&s);
+    if (strcmp(s.device, "cpu") != 0) {
+        fprintf(stderr, "invar: bench: --device %s: there are cpu and cuda\n", s.device);
+        return INVAR_EXIT_USAGE;
+    }
     b.json = s.json;
     status = run_bench(&b, &s);
     for (int p = 0; p < b.pools; p++)
@@ -501,7 +517,9 @@ static void help(void)
         "\n"
         "Shapes: products rows x outputs x inputs (x experts); attention (sequences x) length x\n"
         "heads x key heads x dim; experts tokens x experts or slots x width; otherwise as stored.\n"
-        "Rates: products (GMAC/s), bytes read and written (GB/s) or tokens (Mtok/s).\n");
+        "Rates: products (GMAC/s), bytes read and written (GB/s) or tokens (Mtok/s).\n"
+        "On a GPU: the sizes of training and decoding, TFLOP/s or GB/s, some elements compared\n"
+        "with the CPU; tests/bench/gpu.py sets cuBLAS and cuDNN beside it.\n");
     invar_options_help(options(&s));
 }
 

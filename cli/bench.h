@@ -62,6 +62,9 @@ void *invar_bench_take(invar_bench *bench, size_t bytes);
 /* Runs an op once, outside the timing: to prepare the tensors of another. */
 invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *args) INVAR_MUST_USE;
 
+/* The same on a GPU, for ops with `only` in their names; `pool` is for the comparison. */
+invar_status invar_bench_gpu(const char *only, invar_pool *pool, bool json) INVAR_MUST_USE;
+
 /* Times a case of the current op, and its peer, under every thread count; prints the rows. */
 invar_status invar_bench_run(invar_bench *bench, const invar_bench_case *c) INVAR_MUST_USE;
 

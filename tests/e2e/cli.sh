@@ -36,6 +36,7 @@ expect 129 "--threads: 0; expected 1 to" selfcheck --threads=0
 expect 129 "99999999999999999999; expected 1 to" selfcheck --threads 99999999999999999999
 expect 129 "--json takes no value" selfcheck --json=yes
 expect 125 "this build has the CPU only" bench --device cuda
+expect 129 "there are cpu and cuda" bench --device tpu
 expect 0 "gpu      " doctor
 expect 129 "unknown option '--frob'" doctor --frob
 expect 129 "--op: no op has 'frob' in its name" bench --op frob

@@ -1,0 +1,660 @@
+/*
+ * bench_gpu.c - invar bench --device cuda: ops at the sizes of training and decoding, on the GPU.
+ *
+ * A row is the median of several batches of calls back to back, over as many sets of operands as it
+ * takes to overflow the cache. Rows of products, attention and the head are also computed by the
+ * CPU for some rows and columns, and compared bit by bit. Peers (cuBLAS, cuDNN) are measured beside
+ * it by tests/bench/gpu.py, which reads --json.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/term.h"
+#include "cli/bench.h"
+#include "kernels-deterministic/row.h"
+
+#include "base/invar_banned.h"
+
+enum { MOST_SETS = 8, REPETITIONS = 5 };
+#define CACHE_BYTES ((size_t)120 << 20) /* twice the second-level cache */
+#define NOISE_BYTES ((size_t)1 << 24)
+
+typedef struct bench {
+    invar_device gpu;
+    invar_device cpu;
+    const char *only; /* part of an op's name */
+    bool json;
+    int rows;
+    int64_t compared, different; /* elements */
+    uint16_t *noise;             /* NOISE_BYTES of bf16, about normal */
+    void *taken[64];             /* memory of the current row */
+    int n_taken;
+} bench;
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static invar_status take(void **out, bench *b, size_t bytes)
+{
+    INVAR_CHECK(b->n_taken < (int)(sizeof b->taken / sizeof *b->taken));
+    INVAR_TRY(invar_device_take(&b->gpu, out, bytes, "tensors of a benchmark"));
+    b->taken[b->n_taken++] = *out;
+    return INVAR_OK;
+}
+
+static void give_all(bench *b)
+{
+    while (b->n_taken > 0)
+        invar_device_give(&b->gpu, b->taken[--b->n_taken]);
+}
+
+/* About normal in bf16 with a deviation of 0.5: the sum of four bytes. */
+static invar_status make_noise(bench *b)
+{
+    uint64_t state = 1;
+
+    INVAR_TRY(invar_alloc((void **)&b->noise, NOISE_BYTES, 1, "noise"));
+    for (size_t i = 0; i < NOISE_BYTES / sizeof *b->noise; i++) {
+        invar_tensor at = invar_tensor_1d(&b->noise[i], INVAR_DTYPE_BF16, 1);
+        float value;
+        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        value = (float)((int)(state >> 56) + (int)(state >> 48 & 0xFF) + (int)(state >> 40 & 0xFF) +
+                        (int)(state >> 32 & 0xFF) - 510) *
+                0x1p-8f;
+        invar_row_store(&at, 0, 0, 1, &value);
+    }
+    return INVAR_OK;
+}
+
+/* Noise as bf16, as f32 (bf16 in the high halves), or as bytes. */
+static invar_status fill(bench *b, void *to, size_t bytes)
+{
+    size_t period = NOISE_BYTES - 2 * 997; // rows do not repeat
+
+    for (size_t at = 0; at < bytes; at += period)
+        INVAR_TRY(invar_device_put(&b->gpu, (char *)to + at, b->noise,
+                                   bytes - at < period ? bytes - at : period));
+    return INVAR_OK;
+}
+
+static size_t tensor_bytes(invar_dtype dtype, int64_t rows, int64_t cols)
+{
+    return (size_t)(rows * cols) * (size_t)invar_dtype_bits(dtype) / 8;
+}
+
+static invar_status make(invar_tensor *out, bench *b, invar_dtype dtype, int64_t rows, int64_t cols)
+{
+    size_t bytes = tensor_bytes(dtype, rows, cols);
+    void *data;
+
+    INVAR_TRY(take(&data, b, bytes));
+    INVAR_TRY(fill(b, data, bytes));
+    *out = invar_tensor_2d(data, dtype, rows, cols);
+    return INVAR_OK;
+}
+
+static invar_status make_array(void **out, bench *b, const void *from, size_t bytes)
+{
+    INVAR_TRY(take(out, b, bytes));
+    return invar_device_put(&b->gpu, *out, from, bytes);
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A call: `size` bytes of arguments for each of `sets` sets of operands. */
+typedef struct shot {
+    invar_op op;
+    const void *args[MOST_SETS];
+    int sets;
+    const char *type;
+    const char *shape;
+    double work; /* per call, in FLOP or bytes */
+    const char *unit;
+} shot;
+
+static invar_status calls(double *seconds_out, bench *b, const shot *s, int count)
+{
+    double begin;
+
+    INVAR_TRY(invar_device_wait(&b->gpu));
+    begin = now();
+    for (int i = 0; i < count; i++)
+        INVAR_TRY(invar_op_run(&b->gpu, s->op, s->args[i % s->sets]));
+    INVAR_TRY(invar_device_wait(&b->gpu));
+    *seconds_out = (now() - begin) / count;
+    return INVAR_OK;
+}
+
+static invar_status measure(double *out, bench *b, const shot *s)
+{
+    double times[REPETITIONS], first;
+    int count;
+
+    INVAR_TRY(calls(&first, b, s, 2));
+    INVAR_TRY(calls(&first, b, s, 3));
+    count = first > 0.01 ? 5 : (int)(0.05 / (first + 1e-7)) + 1;
+    for (int i = 0; i < REPETITIONS; i++) {
+        double t;
+        int at = i;
+        INVAR_TRY(calls(&t, b, s, count));
+        for (; at > 0 && times[at - 1] > t; at--)
+            times[at] = times[at - 1];
+        times[at] = t;
+    }
+    *out = times[REPETITIONS / 2];
+    return INVAR_OK;
+}
+
+/* Scratch for the op, the measurement, the row of the table. */
+static invar_status fire(bench *b, const shot *s, int64_t compared, int64_t different)
+{
+    bool flops = strcmp(s->unit, "TFLOP/s") == 0;
+    double seconds, rate;
+
+    INVAR_TRY(measure(&seconds, b, s));
+    rate = s->work / seconds * (flops ? 1e-12 : 1e-9);
+    if (b->json)
+        printf("%s\n    {\"op\": \"%s\", \"type\": \"%s\", \"shape\": \"%s\", \"seconds\": %.9g, "
+               "\"rate\": %.6g, \"unit\": \"%s\", \"compared\": %" PRId64
+               ", \"different\": %" PRId64 "}",
+               b->rows ? "," : "", invar_op_name(s->op), s->type, s->shape, seconds, rate, s->unit,
+               compared, different);
+    else
+        printf("%-16s %-6s %-26s %11.1f %9.1f %-8s %8" PRId64 " %s\n", invar_op_name(s->op),
+               s->type, s->shape, seconds * 1e6, rate, s->unit, compared,
+               different  ? "DIFFERENT"
+               : compared ? "equal"
+                          : "");
+    fflush(stdout);
+    b->rows++;
+    b->compared += compared;
+    b->different += different;
+    return INVAR_OK;
+}
+
+/* Scratch of exactly what a call needs; the caller frees it with end_scratch. */
+static invar_status begin_scratch(invar_device *dev, invar_op op, const void *args)
+{
+    size_t bytes;
+
+    INVAR_TRY(invar_op_workspace(&bytes, dev, op, args));
+    INVAR_TRY(invar_device_arena(&dev->scratch, dev, "scratch of a benchmark"));
+    INVAR_TRY(invar_arena_plan_scratch(dev->scratch, bytes + INVAR_ALIGN));
+    return invar_arena_reserve(dev->scratch);
+}
+
+static void end_scratch(invar_device *dev)
+{
+    invar_arena_free(dev->scratch);
+    dev->scratch = NULL;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef struct size3 {
+    int64_t m, n, k;
+} size3;
+
+static const size3 forward_sizes[] = {
+    {8192, 8192, 8192}, {4096, 4096, 4096},  {8192, 4096, 14336}, {8192, 14336, 4096},
+    {8192, 896, 4864},  {8192, 151936, 896}, {16384, 1024, 3072}, {1024, 4096, 4096},
+    {256, 4096, 4096},  {64, 4096, 4096},    {16, 4096, 4096},    {1, 4096, 4096},
+};
+static const size3 weight_sizes[] = {{1024, 3072, 16384}, {2048, 1024, 16384}, {4096, 4096, 16384}};
+
+/* Some rows and columns of y, by the CPU. */
+static invar_status compare_forward(int64_t *compared, int64_t *different, bench *b,
+                                    const invar_linear_fwd_args *a)
+{
+    enum { ROWS = 2, COLS = 32 };
+    int64_t k = a->x.shape[1], m = a->x.shape[0], n = a->w.shape[0];
+    int64_t rows = m < ROWS ? m : ROWS, row0 = (m - rows) / 2, col0 = (n - COLS) / 3;
+    size_t wide = (size_t)k * 2;
+    invar_linear_fwd_args small = {.k_shards = 1};
+    float expected[ROWS * COLS], got[COLS];
+    invar_status status;
+    char *memory;
+
+    INVAR_TRY(invar_alloc((void **)&memory, (ROWS + COLS) * wide, 1, "rows of operands"));
+    small.x = invar_tensor_2d(memory, INVAR_DTYPE_BF16, rows, k);
+    small.w = invar_tensor_2d(memory + ROWS * wide, INVAR_DTYPE_BF16, COLS, k);
+    small.y = invar_tensor_2d(expected, INVAR_DTYPE_F32, rows, COLS);
+    status = invar_device_get(&b->gpu, small.x.data, (char *)a->x.data + (size_t)row0 * wide,
+                              (size_t)rows * wide);
+    if (status == INVAR_OK)
+        status = invar_device_get(&b->gpu, small.w.data, (char *)a->w.data + (size_t)col0 * wide,
+                                  COLS * wide);
+    if (status == INVAR_OK)
+        status = begin_scratch(&b->cpu, INVAR_OP_LINEAR_FWD, &small);
+    if (status == INVAR_OK)
+        status = invar_linear_fwd(&b->cpu, &small);
+    end_scratch(&b->cpu);
+    for (int64_t i = 0; i < rows && status == INVAR_OK; i++) {
+        status = invar_device_get(
+            &b->gpu, got, (float *)a->y.data + (row0 + i) * a->y.row_stride + col0, sizeof got);
+        for (int64_t j = 0; j < COLS && status == INVAR_OK; j++)
+            *different += memcmp(&got[j], &expected[i * COLS + j], sizeof *got) != 0;
+        *compared += COLS;
+    }
+    invar_free(memory);
+    return status;
+}
+
+static int sets_for(size_t bytes)
+{
+    size_t sets = CACHE_BYTES / (bytes + 1) + 1;
+
+    return sets > MOST_SETS ? MOST_SETS : (int)sets;
+}
+
+static invar_status forward(bench *b, size3 z)
+{
+    invar_linear_fwd_args args[MOST_SETS];
+    int64_t compared = 0, different = 0;
+    char shape[64];
+    shot s = {.op = INVAR_OP_LINEAR_FWD,
+              .sets = sets_for(tensor_bytes(INVAR_DTYPE_BF16, z.n, z.k)),
+              .type = "bf16",
+              .shape = shape,
+              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
+              .unit = "TFLOP/s"};
+
+    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
+    for (int i = 0; i < s.sets; i++) {
+        args[i] = (invar_linear_fwd_args){.k_shards = 1};
+        INVAR_TRY(make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
+        INVAR_TRY(make(&args[i].w, b, INVAR_DTYPE_BF16, z.n, z.k));
+        INVAR_TRY(make(&args[i].y, b, INVAR_DTYPE_F32, z.m, z.n));
+        s.args[i] = &args[i];
+    }
+    INVAR_TRY(begin_scratch(&b->gpu, s.op, s.args[0]));
+    INVAR_TRY(invar_op_run(&b->gpu, s.op, s.args[0]));
+    INVAR_TRY(compare_forward(&compared, &different, b, &args[0]));
+    for (int i = 0; i < s.sets; i++) // what a linear layer stores
+        args[i].y.dtype = INVAR_DTYPE_BF16;
+    return fire(b, &s, compared, different);
+}
+
+static invar_status input_gradient(bench *b, size3 z)
+{
+    invar_linear_dx_args args = {.n_parts = 1, .k_shards = 1};
+    char shape[64];
+    shot s = {.op = INVAR_OP_LINEAR_DX,
+              .args = {&args},
+              .sets = 1,
+              .type = "bf16",
+              .shape = shape,
+              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
+              .unit = "TFLOP/s"};
+
+    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
+    INVAR_TRY(make(&args.dx, b, INVAR_DTYPE_BF16, z.m, z.n));
+    INVAR_TRY(make(&args.parts[0].dy, b, INVAR_DTYPE_BF16, z.m, z.k));
+    INVAR_TRY(make(&args.parts[0].w, b, INVAR_DTYPE_BF16, z.k, z.n));
+    INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
+    return fire(b, &s, 0, 0);
+}
+
+static invar_status weight_gradient(bench *b, size3 z)
+{
+    enum { UNITS = 8 };
+    int64_t start[UNITS + 1];
+    invar_linear_dw_args args = {.units = {NULL, UNITS}};
+    void *units;
+    char shape[64];
+    shot s = {.op = INVAR_OP_LINEAR_DW,
+              .args = {&args},
+              .sets = 1,
+              .type = "bf16",
+              .shape = shape,
+              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
+              .unit = "TFLOP/s"};
+
+    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
+    for (int i = 0; i <= UNITS; i++)
+        start[i] = z.k / UNITS * i;
+    INVAR_TRY(make(&args.dw, b, INVAR_DTYPE_F32, z.m, z.n));
+    INVAR_TRY(make(&args.dy, b, INVAR_DTYPE_BF16, z.k, z.m));
+    INVAR_TRY(make(&args.x, b, INVAR_DTYPE_BF16, z.k, z.n));
+    INVAR_TRY(make_array(&units, b, start, sizeof start));
+    args.units.start = units;
+    INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
+    return fire(b, &s, 0, 0);
+}
+
+static const size3 fp8_sizes[] = {{8192, 8192, 8192}, {4096, 4096, 4096}, {8192, 4096, 14336}};
+
+static invar_status quantised(invar_tensor *out, bench *b, invar_dtype dtype, int32_t scale_rows,
+                              int64_t rows, int64_t cols)
+{
+    invar_quantise_args q = {.q =
+                                 invar_tensor_quantised(NULL, NULL, dtype, scale_rows, rows, cols)};
+    invar_status status;
+
+    INVAR_TRY(make(&q.x, b, INVAR_DTYPE_BF16, rows, cols));
+    INVAR_TRY(take(&q.q.data, b, tensor_bytes(dtype, rows, cols)));
+    INVAR_TRY(take(&q.q.scale, b, invar_tensor_scale_bytes(&q.q)));
+    *out = q.q;
+    INVAR_TRY(begin_scratch(&b->gpu, INVAR_OP_QUANTISE, &q));
+    status = invar_quantise(&b->gpu, &q);
+    end_scratch(&b->gpu);
+    return status;
+}
+
+static invar_status forward_quantised(bench *b, invar_dtype dtype, size3 z)
+{
+    bool weights_only = dtype == INVAR_DTYPE_INT4;
+    invar_linear_fwd_args args = {.k_shards = 1};
+    char shape[64];
+    shot s = {.op = INVAR_OP_LINEAR_FWD,
+              .args = {&args},
+              .sets = 1,
+              .type = invar_dtype_name(dtype),
+              .shape = shape,
+              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
+              .unit = "TFLOP/s"};
+
+    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
+    if (weights_only)
+        INVAR_TRY(make(&args.x, b, INVAR_DTYPE_BF16, z.m, z.k));
+    else
+        INVAR_TRY(quantised(&args.x, b, dtype, 1, z.m, z.k));
+    INVAR_TRY(
+        quantised(&args.w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, z.n, z.k));
+    INVAR_TRY(make(&args.y, b, INVAR_DTYPE_BF16, z.m, z.n));
+    INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
+    return fire(b, &s, 0, 0);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+typedef struct attention_size {
+    int64_t batch, heads, kv_heads, length, dim;
+} attention_size;
+
+static const attention_size attention_sizes[] = {
+    {4, 16, 16, 4096, 128}, {1, 32, 32, 16384, 128}, {8, 16, 16, 2048, 128},
+    {16, 14, 14, 1024, 64}, {8, 16, 8, 2048, 128},
+};
+
+static invar_status make_heads(invar_tensor *out, bench *b, int64_t tokens, int64_t heads,
+                               int64_t dim)
+{
+    INVAR_TRY(make(out, b, INVAR_DTYPE_BF16, tokens, heads * dim));
+    *out = invar_tensor_3d(out->data, INVAR_DTYPE_BF16, tokens, heads, dim);
+    return INVAR_OK;
+}
+
+static invar_status attention(bench *b, attention_size z)
+{
+    int64_t tokens = z.batch * z.length, start[17];
+    invar_attention_fwd_args f = {0};
+    invar_attention_bwd_args g = {0};
+    double flops = 2.0 * (double)(z.batch * z.heads * z.length) * (double)(z.length * z.dim);
+    char shape[64];
+    void *samples;
+    shot s = {.op = INVAR_OP_ATTENTION_FWD,
+              .args = {&f},
+              .sets = 1,
+              .type = "bf16",
+              .shape = shape,
+              .work = flops,
+              .unit = "TFLOP/s"};
+
+    snprintf(shape, sizeof shape, "B%" PRId64 " H%" PRId64 "/%" PRId64 " S%" PRId64 " D%" PRId64,
+             z.batch, z.heads, z.kv_heads, z.length, z.dim);
+    for (int64_t i = 0; i <= z.batch; i++)
+        start[i] = i * z.length;
+    INVAR_TRY(make_array(&samples, b, start, (size_t)(z.batch + 1) * sizeof *start));
+    f.samples = (invar_segments){samples, z.batch};
+    INVAR_TRY(make_heads(&f.q, b, tokens, z.heads, z.dim));
+    INVAR_TRY(make_heads(&f.k, b, tokens, z.kv_heads, z.dim));
+    INVAR_TRY(make_heads(&f.v, b, tokens, z.kv_heads, z.dim));
+    INVAR_TRY(make_heads(&f.o, b, tokens, z.heads, z.dim));
+    INVAR_TRY(make(&f.lse2, b, INVAR_DTYPE_F32, tokens, z.heads));
+    INVAR_TRY(begin_scratch(&b->gpu, s.op, &f));
+    INVAR_TRY(fire(b, &s, 0, 0));
+    end_scratch(&b->gpu);
+    g = (invar_attention_bwd_args){
+        .q = f.q, .k = f.k, .v = f.v, .o = f.o, .lse2 = f.lse2, .samples = f.samples};
+    INVAR_TRY(make_heads(&g.d_o, b, tokens, z.heads, z.dim));
+    INVAR_TRY(make_heads(&g.dq, b, tokens, z.heads, z.dim));
+    INVAR_TRY(make_heads(&g.dk, b, tokens, z.kv_heads, z.dim));
+    INVAR_TRY(make_heads(&g.dv, b, tokens, z.kv_heads, z.dim));
+    s.op = INVAR_OP_ATTENTION_BWD;
+    s.args[0] = &g;
+    s.work = 2.5 * flops;
+    INVAR_TRY(begin_scratch(&b->gpu, s.op, &g));
+    return fire(b, &s, 0, 0);
+}
+
+/* ---- what moves data ------------------------------------------------------------------------- */
+
+enum { TOKENS = 16384, HIDDEN = 4096, VOCABULARY = 151936 };
+
+static invar_status moves(bench *b, invar_op op, const void *args, const char *shape, double bytes)
+{
+    shot s = {.op = op,
+              .args = {args},
+              .sets = 1,
+              .type = "bf16",
+              .shape = shape,
+              .work = bytes,
+              .unit = "GB/s"};
+
+    INVAR_TRY(begin_scratch(&b->gpu, op, args));
+    return fire(b, &s, 0, 0);
+}
+
+static invar_status bench_add(bench *b)
+{
+    invar_add_args a = {0};
+
+    INVAR_TRY(make(&a.a, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make(&a.b, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    return moves(b, INVAR_OP_ADD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
+}
+
+static invar_status bench_rmsnorm(bench *b)
+{
+    invar_rmsnorm_fwd_args a = {.eps = 1e-6f};
+
+    INVAR_TRY(make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make(&a.weight, b, INVAR_DTYPE_BF16, 1, HIDDEN));
+    a.x = invar_tensor_3d(a.x.data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
+    a.y = invar_tensor_3d(a.y.data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
+    a.weight = invar_tensor_1d(a.weight.data, INVAR_DTYPE_BF16, HIDDEN);
+    return moves(b, INVAR_OP_RMSNORM_FWD, &a, "16384x4096", 2.0 * TOKENS * HIDDEN * 2);
+}
+
+static invar_status bench_swiglu(bench *b)
+{
+    invar_swiglu_fwd_args a = {0};
+
+    INVAR_TRY(make(&a.gate, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make(&a.up, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    return moves(b, INVAR_OP_SWIGLU_FWD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
+}
+
+static invar_status bench_hash(bench *b)
+{
+    invar_hash_tree_args a = {.shards = 1};
+    void *digest;
+
+    INVAR_TRY(make(&a.x, b, INVAR_DTYPE_BF16, 4 * TOKENS, HIDDEN));
+    INVAR_TRY(take(&digest, b, sizeof *a.digest));
+    a.digest = digest;
+    return moves(b, INVAR_OP_HASH_TREE, &a, "65536x4096", 4.0 * TOKENS * HIDDEN * 2);
+}
+
+static invar_status bench_adamw(bench *b)
+{
+    enum { COUNT = 1 << 28 };
+    invar_adamw_args a = {.clip = 1.0f,
+                          .lr = 1e-6f,
+                          .beta1 = 0.9f,
+                          .beta2 = 0.98f,
+                          .eps = 1e-8f,
+                          .beta1_power = 0.5f,
+                          .beta2_power = 0.5f};
+    invar_tensor *f32[] = {&a.master, &a.m, &a.v, &a.grad};
+
+    for (size_t i = 0; i < sizeof f32 / sizeof *f32; i++) {
+        INVAR_TRY(make(f32[i], b, INVAR_DTYPE_F32, 1, COUNT));
+        *f32[i] = invar_tensor_1d(f32[i]->data, INVAR_DTYPE_F32, COUNT);
+    }
+    INVAR_TRY(invar_device_zero(&b->gpu, a.v.data, (size_t)COUNT * sizeof(float)));
+    INVAR_TRY(make(&a.weight, b, INVAR_DTYPE_BF16, 1, COUNT));
+    a.weight = invar_tensor_1d(a.weight.data, INVAR_DTYPE_BF16, COUNT);
+    return moves(b, INVAR_OP_ADAMW, &a, "268435456", 30.0 * COUNT);
+}
+
+static invar_status bench_logprob(bench *b)
+{
+    enum { ROWS = 4096 };
+    static int32_t targets[ROWS];
+    invar_logprob_fwd_args a = {.temperature = 1.0f};
+    invar_tensor *f32[] = {&a.logp, &a.entropy, &a.max, &a.logsum};
+    void *ids;
+
+    for (int i = 0; i < ROWS; i++)
+        targets[i] = i * 37 % VOCABULARY;
+    INVAR_TRY(make(&a.logits, b, INVAR_DTYPE_F32, ROWS, VOCABULARY));
+    for (size_t i = 0; i < sizeof f32 / sizeof *f32; i++) {
+        INVAR_TRY(make(f32[i], b, INVAR_DTYPE_F32, 1, ROWS));
+        *f32[i] = invar_tensor_1d(f32[i]->data, INVAR_DTYPE_F32, ROWS);
+    }
+    INVAR_TRY(make_array(&ids, b, targets, sizeof targets));
+    a.targets = invar_tensor_1d(ids, INVAR_DTYPE_I32, ROWS);
+    return moves(b, INVAR_OP_LOGPROB_FWD, &a, "4096x151936", 4.0 * ROWS * VOCABULARY);
+}
+
+static invar_status bench_sample(bench *b)
+{
+    enum { ROWS = 256 };
+    static invar_sample_coords coords[ROWS];
+    invar_sample_args a = {.temperature = 1.0f, .top_p = 1.0f};
+    void *at;
+
+    for (int i = 0; i < ROWS; i++)
+        coords[i] = (invar_sample_coords){7, (uint32_t)i, 1};
+    INVAR_TRY(make(&a.logits, b, INVAR_DTYPE_F32, ROWS, VOCABULARY));
+    INVAR_TRY(make(&a.tokens, b, INVAR_DTYPE_I32, 1, ROWS));
+    a.tokens = invar_tensor_1d(a.tokens.data, INVAR_DTYPE_I32, ROWS);
+    INVAR_TRY(make_array(&at, b, coords, sizeof coords));
+    a.coords = at;
+    return moves(b, INVAR_OP_SAMPLE, &a, "256x151936", 4.0 * ROWS * VOCABULARY);
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+/* A row ends: its memory and its scratch go back, whatever came of it. */
+static invar_status end_row(bench *b, invar_status status)
+{
+    end_scratch(&b->gpu);
+    give_all(b);
+    return status;
+}
+
+#define SIZES(list) (sizeof(list) / sizeof *(list))
+
+static bool wanted(const bench *b, invar_op op)
+{
+    return strstr(invar_op_name(op), b->only) != NULL;
+}
+
+static invar_status products(bench *b)
+{
+    for (size_t i = 0; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(end_row(b, forward(b, forward_sizes[i])));
+    for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
+        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
+        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
+        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
+    }
+    for (size_t i = 9; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
+    for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
+        INVAR_TRY(end_row(b, input_gradient(b, fp8_sizes[i])));
+    for (size_t i = 0; i < SIZES(weight_sizes) && wanted(b, INVAR_OP_LINEAR_DW); i++)
+        INVAR_TRY(end_row(b, weight_gradient(b, weight_sizes[i])));
+    return INVAR_OK;
+}
+
+static invar_status run_rows(bench *b)
+{
+    static const struct {
+        invar_op op;
+        invar_status (*run)(bench *b);
+    } others[] = {
+        {INVAR_OP_ADD, bench_add},           {INVAR_OP_RMSNORM_FWD, bench_rmsnorm},
+        {INVAR_OP_SWIGLU_FWD, bench_swiglu}, {INVAR_OP_LOGPROB_FWD, bench_logprob},
+        {INVAR_OP_SAMPLE, bench_sample},     {INVAR_OP_ADAMW, bench_adamw},
+        {INVAR_OP_HASH_TREE, bench_hash},
+    };
+
+    INVAR_TRY(products(b));
+    for (size_t i = 0; i < SIZES(attention_sizes); i++)
+        if (wanted(b, INVAR_OP_ATTENTION_FWD) || wanted(b, INVAR_OP_ATTENTION_BWD))
+            INVAR_TRY(end_row(b, attention(b, attention_sizes[i])));
+    for (size_t i = 0; i < SIZES(others); i++)
+        if (wanted(b, others[i].op))
+            INVAR_TRY(end_row(b, others[i].run(b)));
+    return INVAR_OK;
+}
+
+static invar_status run(bench *b)
+{
+    bool colour = invar_term_colour(stdout);
+
+    INVAR_TRY(invar_device_open(&b->gpu));
+    INVAR_TRY(make_noise(b));
+    if (b->json)
+        printf("{\n  \"rows\": [");
+    else
+        printf("%s%-16s %-6s %-26s %11s %9s %-8s %8s%s\n",
+               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "type", "shape", "time us",
+               "rate", "", "compared", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    INVAR_TRY(run_rows(b));
+    if (b->json)
+        printf("\n  ]\n}\n");
+    if (b->different > 0)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "%" PRId64 " of %" PRId64 " elements differ from the CPU", b->different,
+                          b->compared);
+    return INVAR_OK;
+}
+
+invar_status invar_bench_gpu(const char *only, invar_pool *pool, bool json)
+{
+    bench b = {
+        .gpu = {.backend = invar_backend_cuda(), .numerics = INVAR_NUMERICS_SM90},
+        .cpu = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_SM90, .pool = pool},
+        .only = only,
+        .json = json};
+    invar_status status;
+
+    if (!b.gpu.backend)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "this build has the CPU only: configure with -DINVAR_CUDA=ON");
+    status = run(&b);
+    (void)end_row(&b, status);
+    invar_free(b.noise);
+    invar_device_close(&b.gpu);
+    return status;
+}
