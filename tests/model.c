@@ -63,6 +63,20 @@ invar_model_spec invar_test_spec(invar_test_model kind, bool wide)
     return s;
 }
 
+/* A norm or a bias whose values are not all alike. */
+static void vary(const invar_param *p, uint64_t seed, const invar_device *dev)
+{
+    size_t bytes = (size_t)p->rows * sizeof(float);
+    float *values;
+
+    assert_ok(invar_alloc((void **)&values, bytes, 1, "values"));
+    assert_ok(invar_device_get(dev, values, p->master.data, bytes));
+    for (int64_t j = 0; j < p->rows; j++)
+        values[j] += invar_test_normal(seed, (uint64_t)j, 0.2f);
+    assert_ok(invar_device_put(dev, p->master.data, values, bytes));
+    invar_free(values);
+}
+
 invar_model *invar_test_model_new(invar_test_model kind, invar_format format, uint32_t seed,
                                   const invar_device *dev)
 {
@@ -72,13 +86,9 @@ invar_model *invar_test_model_new(invar_test_model kind, invar_format format, ui
 
     assert_ok(invar_model_new(&model, &spec, format, dev));
     assert_ok(invar_model_init(model, seed, dev));
-    // norms and biases that are not all alike
-    for (int64_t i = 0; i < model->n_params; i++) {
-        const invar_param *p = &model->params[i];
-        float *values = p->master.data;
-        for (int64_t j = 0; p->cols == 0 && j < p->rows; j++)
-            values[j] += invar_test_normal(seed + (uint64_t)i, (uint64_t)j, 0.2f);
-    }
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (model->params[i].cols == 0)
+            vary(&model->params[i], seed + (uint64_t)i, dev);
     assert_ok(invar_model_refresh(model, dev));
     return model;
 }

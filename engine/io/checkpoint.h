@@ -28,6 +28,7 @@
 #include "base/hash.h"
 #include "base/status.h"
 #include "engine/io/dataset.h"
+#include "kernels-deterministic/device.h"
 #include "kernels-deterministic/tensor.h"
 #include "ledger/ledger.h"
 
@@ -99,9 +100,10 @@ typedef struct invar_checkpoint_content {
 } invar_checkpoint_content;
 
 typedef struct invar_checkpoint_options {
-    invar_ledger *ledger; /* gets intent and completion; NULL: none */
-    int64_t keep;         /* this one and older ones, that many together; 0: all */
-    invar_pool *pool;     /* for hashing; NULL: the calling thread */
+    invar_ledger *ledger;    /* gets intent and completion; NULL: none */
+    int64_t keep;            /* this one and older ones, that many together; 0: all */
+    invar_pool *pool;        /* for hashing; NULL: the calling thread */
+    const invar_device *dev; /* whose memory the tensors are in; NULL: the host's */
 } invar_checkpoint_options;
 
 /*

@@ -19,6 +19,8 @@
 
 #include "base/alloc.h"
 #include "engine/io/checkpoint_format.h"
+#include "engine/model/digests.h"
+#include "engine/model/near.h"
 
 #include "base/invar_banned.h"
 
@@ -29,6 +31,7 @@ typedef struct making {
     const invar_checkpoint_options *options;
     invar_checkpoint_index index;
     invar_checkpoint_files files;
+    invar_window window;                     /* into the memory of the tensors */
     char text[INVAR_CHECKPOINT_HASHES_SIZE]; /* of hashes.xxh */
     char path[INVAR_PATH_SIZE];              /* iter_X */
     char partial[INVAR_PATH_SIZE];           /* iter_X.tmp */
@@ -39,21 +42,62 @@ typedef struct making {
 
 /* ---- what there is to write ------------------------------------------------------------------ */
 
-static invar_status describe(invar_checkpoint_entry *out, const invar_checkpoint_tensor *from,
-                             invar_pool *pool)
+static invar_status describe(invar_checkpoint_entry *out, const invar_checkpoint_tensor *from)
 {
     const invar_tensor *t = &from->tensor;
-    size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
-    invar_tree_shard shard = {t->data, t->shape[0], (size_t)invar_tensor_row_elements(t) * size,
-                              (size_t)t->row_stride * size};
 
     memset(out, 0, sizeof *out);
     out->set = from->set;
     out->name = from->name;
     out->rank = t->rank;
     memcpy(out->shape, t->shape, sizeof out->shape);
-    INVAR_TRY(invar_checkpoint_type(&out->type, from->name, t->dtype));
-    return invar_tree_hash(&out->digest, pool, &(invar_tree_input){&shard, 1});
+    return invar_checkpoint_type(&out->type, from->name, t->dtype);
+}
+
+static invar_status hash_near(invar_digest *out, const invar_tensor *t, invar_pool *pool)
+{
+    size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
+    invar_tree_shard shard = {t->data, t->shape[0], (size_t)invar_tensor_row_elements(t) * size,
+                              (size_t)t->row_stride * size};
+
+    return invar_tree_hash(out, pool, &(invar_tree_input){&shard, 1});
+}
+
+/* By the op hash.tree, which makes the same digest where the tensors are. */
+static invar_status hash_far(invar_digest *out, const making *m)
+{
+    const invar_checkpoint_content *c = m->content;
+    invar_status status = INVAR_OK;
+    invar_digests digests;
+
+    invar_digests_init(&digests, m->options->dev);
+    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
+        status = invar_digests_add(&digests, &c->tensors[i].tensor, 1);
+    if (status == INVAR_OK)
+        status = invar_digests_read(out, &digests);
+    invar_digests_release(&digests);
+    return status;
+}
+
+static invar_status hash_tensors(making *m)
+{
+    const invar_checkpoint_content *c = m->content;
+    invar_checkpoint_entry *entries = m->index.entries;
+    invar_digest *digests;
+    invar_status status;
+
+    if (!m->options->dev || !invar_device_far(m->options->dev)) {
+        for (int64_t i = 0; i < c->n_tensors; i++)
+            INVAR_TRY(hash_near(&entries[i].digest, &c->tensors[i].tensor, m->options->pool));
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_alloc((void **)&digests, (size_t)c->n_tensors, sizeof *digests,
+                          "digests of a checkpoint's tensors"));
+    status = hash_far(digests, m);
+    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
+        entries[i].digest = digests[i];
+    invar_free(digests);
+    return status;
 }
 
 static invar_status prepare(making *m)
@@ -70,7 +114,8 @@ static invar_status prepare(making *m)
     INVAR_TRY(invar_alloc((void **)&index->entries, (size_t)c->n_tensors, sizeof *index->entries,
                           "a checkpoint's tensors"));
     for (int64_t i = 0; i < c->n_tensors; i++)
-        INVAR_TRY(describe(&index->entries[i], &c->tensors[i], m->options->pool));
+        INVAR_TRY(describe(&index->entries[i], &c->tensors[i]));
+    INVAR_TRY(hash_tensors(m));
     index->n_entries = c->n_tensors;
     for (int64_t i = 0; i < c->n_blobs; i++)
         index->blobs[i] = c->blobs[i].name;
@@ -84,21 +129,24 @@ static invar_status prepare(making *m)
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status put_tensor(invar_safetensors_writer *writer, const invar_tensor *t)
+static invar_status put_tensor(invar_safetensors_writer *writer, const invar_tensor *tensor,
+                               invar_window *window)
 {
-    size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
-    int64_t columns = invar_tensor_row_elements(t);
-    const char *at = t->data;
+    size_t size = (size_t)invar_dtype_bits(tensor->dtype) / 8;
+    int64_t columns = invar_tensor_row_elements(tensor);
+    invar_tensor t;
+    const char *at;
 
-    if (t->row_stride == columns || t->shape[0] <= 1)
-        return invar_safetensors_put(writer, at, t->shape[0] * columns);
-    for (int64_t i = 0; i < t->shape[0]; i++, at += (size_t)t->row_stride * size)
+    INVAR_TRY(invar_window_tensor(&t, window, tensor));
+    at = t.data;
+    if (t.row_stride == columns || t.shape[0] <= 1)
+        return invar_safetensors_put(writer, at, t.shape[0] * columns);
+    for (int64_t i = 0; i < t.shape[0]; i++, at += (size_t)t.row_stride * size)
         INVAR_TRY(invar_safetensors_put(writer, at, columns));
     return INVAR_OK;
 }
 
-static invar_status fill_set(const making *m, const invar_checkpoint_set *set,
-                             invar_safetensor *tensors)
+static invar_status fill_set(making *m, const invar_checkpoint_set *set, invar_safetensor *tensors)
 {
     char name[INVAR_CHECKPOINT_FILE_SIZE], path[INVAR_PATH_SIZE];
     invar_safetensors_writer *writer = NULL;
@@ -114,14 +162,14 @@ static invar_status fill_set(const making *m, const invar_checkpoint_set *set,
     status = invar_safetensors_create(&writer, path, tensors, set->count,
                                       &(invar_safetensors_pair){"format", "pt"}, 1);
     for (int64_t i = 0; i < set->count && status == INVAR_OK; i++)
-        status = put_tensor(writer, &m->content->tensors[set->first + i].tensor);
+        status = put_tensor(writer, &m->content->tensors[set->first + i].tensor, &m->window);
     if (status == INVAR_OK)
         status = invar_safetensors_commit(writer);
     invar_safetensors_writer_close(writer);
     return status;
 }
 
-static invar_status write_set(const making *m, const invar_checkpoint_set *set)
+static invar_status write_set(making *m, const invar_checkpoint_set *set)
 {
     invar_safetensor *tensors;
     invar_status status;
@@ -311,10 +359,12 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
     m->save = save;
     m->content = content;
     m->options = options ? options : &none;
+    m->window.dev = m->options->dev;
     status = make(m);
     if (status == INVAR_OK && hash_out)
         *hash_out = m->hash;
     invar_checkpoint_index_release(&m->index);
+    invar_window_release(&m->window);
     invar_free(m);
     return status;
 }

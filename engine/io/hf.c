@@ -18,6 +18,7 @@
 #include "engine/io/hf_names.h"
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
+#include "engine/model/near.h"
 
 #include "base/invar_banned.h"
 
@@ -34,6 +35,7 @@ typedef struct loader {
     int64_t *first;                    /* (n_params) the parameter's first piece in `seen` */
     bool *seen;                        /* one per expert of a stack, one per other parameter */
     int64_t pieces;
+    invar_window window;             /* into the masters */
     char head_file[INVAR_PATH_SIZE]; /* where lm_head.weight is that must equal the embedding */
 } loader;
 
@@ -88,7 +90,10 @@ static invar_status take(loader *l, const char *path, const invar_safetensors *f
 {
     int64_t expert;
     invar_param *p = invar_hf_find(&expert, l->model, t->name);
+    size_t bytes = (size_t)t->elements * sizeof(float);
     bool *seen;
+    float *to;
+    void *near;
 
     if (!p)
         return pass_over(l, path, t->name);
@@ -97,8 +102,10 @@ static invar_status take(loader *l, const char *path, const invar_safetensors *f
     if (*seen)
         return bad_tensor(path, t->name, "it is in another shard, too");
     *seen = true;
-    return invar_safetensors_read_f32((float *)p->master.data + expert * t->elements, file, t, 0,
-                                      t->elements);
+    to = (float *)p->master.data + expert * t->elements;
+    INVAR_TRY(invar_window_write(&near, &l->window, to, bytes));
+    INVAR_TRY(invar_safetensors_read_f32(near, file, t, 0, t->elements));
+    return invar_window_store(&l->window, to, bytes);
 }
 
 static invar_status take_all(loader *l, const char *path, const invar_safetensors *file)
@@ -240,7 +247,7 @@ static invar_status plan(loader *l)
 }
 
 /* The head of a critic that only the body was there for. */
-static void make_value_head(loader *l)
+static invar_status make_value_head(loader *l)
 {
     const invar_model *m = l->model;
 
@@ -249,9 +256,11 @@ static void make_value_head(loader *l)
         bool *seen = &l->seen[l->first[i]];
         if (!m->spec.value_head || p->kind != INVAR_PARAM_HEAD || *seen)
             continue;
-        memset(p->master.data, 0, (size_t)(p->rows * p->cols) * sizeof(float));
+        INVAR_TRY(invar_device_zero(&m->dev, p->master.data,
+                                    (size_t)(p->rows * p->cols) * sizeof(float)));
         *seen = true;
     }
+    return INVAR_OK;
 }
 
 static invar_status check_missing(const loader *l)
@@ -273,11 +282,10 @@ static invar_status check_missing(const loader *l)
     return INVAR_OK;
 }
 
-static invar_status compare_head(const loader *l, const invar_safetensors *file)
+static invar_status compare_head(loader *l, const invar_safetensors *file)
 {
     const invar_safetensor *t = invar_safetensors_find(file, HEAD);
     const invar_param *p = l->model->embedding;
-    const float *expected = p->master.data;
     float got[COMPARED];
 
     if (!t)
@@ -285,15 +293,19 @@ static invar_status compare_head(const loader *l, const invar_safetensors *file)
     INVAR_TRY(expect_shape(file, t, p));
     for (int64_t i = 0; i < t->elements; i += COMPARED) {
         int64_t count = t->elements - i < COMPARED ? t->elements - i : COMPARED;
+        size_t bytes = (size_t)count * sizeof *got;
+        const void *expected;
         INVAR_TRY(invar_safetensors_read_f32(got, file, t, i, count));
-        if (memcmp(got, expected + i, (size_t)count * sizeof *got) != 0)
+        INVAR_TRY(
+            invar_window_read(&expected, &l->window, (const float *)p->master.data + i, bytes));
+        if (memcmp(got, expected, bytes) != 0)
             return bad_tensor(l->head_file, HEAD,
                               "config.json ties it to the embedding, whose bits are others");
     }
     return INVAR_OK;
 }
 
-static invar_status check_head(const loader *l)
+static invar_status check_head(loader *l)
 {
     invar_safetensors *file;
     invar_status status;
@@ -328,7 +340,7 @@ static invar_status load(loader *l)
 {
     INVAR_TRY(plan(l));
     INVAR_TRY(has_file(l->dir, INVAR_HF_WEIGHTS) ? load_file(l) : load_index(l));
-    make_value_head(l);
+    INVAR_TRY(make_value_head(l));
     INVAR_TRY(check_missing(l));
     return check_head(l);
 }
@@ -339,7 +351,7 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     loader *l;
 
     INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a loader"));
-    *l = (loader){.model = model, .dir = dir};
+    *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
     invar_path_show(l->shown, dir);
     status =
         invar_hf_has_weights(dir)
@@ -348,6 +360,7 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
                          "%s: there is neither " INVAR_HF_WEIGHTS " nor " INVAR_HF_INDEX, l->shown);
     invar_free(l->first);
     invar_free(l->seen);
+    invar_window_release(&l->window);
     invar_free(l);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }

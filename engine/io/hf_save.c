@@ -18,12 +18,13 @@
 #include "engine/io/hf_names.h"
 #include "engine/io/json.h"
 #include "engine/io/safetensors.h"
+#include "engine/model/near.h"
 
 #include "base/invar_banned.h"
 
 typedef struct piece {
     char name[INVAR_HF_NAME_SIZE];
-    const float *data;
+    const float *data; /* in the model's memory */
     int64_t shard;
 } piece;
 
@@ -36,6 +37,7 @@ typedef struct saver {
     invar_safetensor *tensors; /* (count) */
     int64_t shards;
     int64_t elements; /* of all */
+    invar_window window;
 } saver;
 
 /* ---- the plan -------------------------------------------------------------------------------- */
@@ -101,8 +103,18 @@ static void shard_name(char out[64], const saver *s, int64_t shard)
         snprintf(out, 64, "model-%05" PRId64 "-of-%05" PRId64 ".safetensors", shard + 1, s->shards);
 }
 
+static invar_status put_piece(invar_safetensors_writer *writer, saver *s, int64_t i)
+{
+    int64_t elements = s->tensors[i].elements;
+    const void *data;
+
+    INVAR_TRY(
+        invar_window_read(&data, &s->window, s->pieces[i].data, (size_t)elements * sizeof(float)));
+    return invar_safetensors_put_f32(writer, data, elements);
+}
+
 /* Tensors [first, end). */
-static invar_status write_shard(const saver *s, const char *name, int64_t first, int64_t end)
+static invar_status write_shard(saver *s, const char *name, int64_t first, int64_t end)
 {
     static const invar_safetensors_pair metadata = {"format", "pt"};
     invar_safetensors_writer *writer;
@@ -114,14 +126,14 @@ static invar_status write_shard(const saver *s, const char *name, int64_t first,
         invar_safetensors_create(&writer, path, s->tensors + first, end - first, &metadata, 1));
     status = INVAR_OK;
     for (int64_t i = first; i < end && status == INVAR_OK; i++)
-        status = invar_safetensors_put_f32(writer, s->pieces[i].data, s->tensors[i].elements);
+        status = put_piece(writer, s, i);
     if (status == INVAR_OK)
         status = invar_safetensors_commit(writer);
     invar_safetensors_writer_close(writer);
     return status;
 }
 
-static invar_status write_shards(const saver *s)
+static invar_status write_shards(saver *s)
 {
     int64_t first = 0;
 
@@ -220,7 +232,7 @@ static invar_status save(saver *s, int64_t max_bytes)
 invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtype dtype,
                            int64_t max_shard_bytes)
 {
-    saver s = {.model = model, .dir = dir};
+    saver s = {.model = model, .dir = dir, .window = {.dev = &model->dev}};
     invar_status status;
 
     if (dtype != INVAR_DTYPE_F32 && dtype != INVAR_DTYPE_BF16)
@@ -230,5 +242,6 @@ invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtyp
     status = save(&s, max_shard_bytes);
     invar_free(s.pieces);
     invar_free(s.tensors);
+    invar_window_release(&s.window);
     return status;
 }

@@ -22,8 +22,9 @@ static invar_status rotate(invar_pass *pass, invar_op op, const invar_tensor *t,
     invar_tensor view = invar_pass_heads(t, heads);
     invar_rope_fwd_args args = {.y = view,
                                 .x = view,
-                                .positions = invar_tensor_1d((void *)pass->rows.positions,
-                                                             INVAR_DTYPE_I32, pass->rows.count),
+                                .positions =
+                                    invar_tensor_1d((void *)(uintptr_t)pass->given.positions,
+                                                    INVAR_DTYPE_I32, pass->rows.count),
                                 .cosine = pass->model->cosine,
                                 .sine = pass->model->sine};
 
@@ -71,18 +72,21 @@ static invar_status turn(invar_pass *pass, int64_t layer, invar_acts *a)
 static invar_status attend(invar_pass *pass, int64_t layer, invar_acts *a)
 {
     const invar_model_spec *s = &pass->model->spec;
-    const invar_rows *rows = &pass->rows;
+    const invar_given *given = &pass->given;
+    invar_kv_pages cache;
     invar_tensor q = invar_pass_heads(&a->q, s->heads), o = invar_pass_heads(&a->o, s->heads);
     invar_tensor k = invar_pass_heads(&a->k, s->kv_heads), v = invar_pass_heads(&a->v, s->kv_heads);
     invar_attention_shape shape = shape_of(pass, layer);
 
-    if (!rows->cache)
+    if (!pass->rows.cache)
         return INVAR_CALL(&pass->caller, ATTENTION_FWD, attention_fwd, .o = o, .lse2 = a->lse2,
-                          .q = q, .k = k, .v = v, .samples = rows->samples, .shape = shape);
-    INVAR_TRY(INVAR_CALL(&pass->caller, KV_WRITE, kv_write, .cache = rows->cache[layer], .k = k,
-                         .v = v, .rows = rows->samples, .lengths = rows->lengths));
+                          .q = q, .k = k, .v = v, .samples = given->samples, .shape = shape);
+    cache = pass->rows.cache[layer];
+    cache.pages.data = (void *)(uintptr_t)given->pages;
+    INVAR_TRY(INVAR_CALL(&pass->caller, KV_WRITE, kv_write, .cache = cache, .k = k, .v = v,
+                         .rows = given->samples, .lengths = given->lengths));
     return INVAR_CALL(&pass->caller, ATTENTION_PAGED, attention_paged, .o = o, .q = q,
-                      .cache = rows->cache[layer], .rows = rows->samples, .lengths = rows->lengths,
+                      .cache = cache, .rows = given->samples, .lengths = given->lengths,
                       .shape = shape);
 }
 
@@ -115,7 +119,7 @@ static invar_status attend_backward(invar_pass *pass, int64_t layer, invar_acts 
         .d_o = invar_pass_heads(&t->d_o, s->heads), .o = invar_pass_heads(&a->o, s->heads),
         .lse2 = a->lse2, .q = invar_pass_heads(&a->q, s->heads),
         .k = invar_pass_heads(&a->k, s->kv_heads), .v = invar_pass_heads(&a->v, s->kv_heads),
-        .samples = pass->rows.samples, .shape = shape_of(pass, layer)));
+        .samples = pass->given.samples, .shape = shape_of(pass, layer)));
     INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dq.rope", ATTENTION_BWD, &t->dq,
                               .inputs = {"do", "q", "k", "v", "o"}));
     INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dk.rope", ATTENTION_BWD, &t->dk,
@@ -129,7 +133,7 @@ static invar_status turn_backward(invar_pass *pass, int64_t layer, invar_acts *a
 {
     const invar_model_spec *s = &pass->model->spec;
     const invar_layer *w = &pass->model->layers[layer];
-    const invar_segments *units = &pass->rows.units;
+    const invar_segments *units = &pass->given.units;
     invar_temps *t = &pass->temps;
     const char *dq = s->qk_norm ? "dq.norm" : "dq", *dk = s->qk_norm ? "dk.norm" : "dk";
 
@@ -152,7 +156,7 @@ invar_status invar_block_attention_backward(invar_pass *pass, int64_t layer, inv
                                             invar_grads *grads)
 {
     const invar_layer *w = &pass->model->layers[layer];
-    const invar_segments *units = &pass->rows.units;
+    const invar_segments *units = &pass->given.units;
     invar_temps *t = &pass->temps;
     invar_block_part out = {&t->d, "dattn", w->wo, NULL};
     invar_block_part qkv[3] = {{&t->dq_raw, "dq", w->wq, w->bq},

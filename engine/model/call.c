@@ -25,7 +25,7 @@ static invar_status grow(invar_caller *caller, size_t bytes)
     invar_arena *arena = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_arena_new(&arena, "scratch of ops"));
+    INVAR_TRY(invar_device_arena(&arena, &caller->dev, "scratch of ops"));
     status = invar_arena_plan_scratch(arena, bytes);
     if (status == INVAR_OK)
         status = invar_arena_reserve(arena);

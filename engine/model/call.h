@@ -3,7 +3,7 @@
  *
  * Ops take scratch from an arena of fixed size. A caller owns such an arena and makes a larger one
  * before an op that needs it, so that whoever calls ops need not plan them. Sizes settle after the
- * largest batch; nothing of this reaches a result.
+ * largest batch; nothing of this reaches a result. A caller stays where it was initialised.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

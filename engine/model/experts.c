@@ -43,8 +43,8 @@ static invar_tensor routing_of(const invar_pass *pass, int64_t layer, const int3
 
     for (int64_t i = 0; i < layer; i++)
         before += s->sparse[i];
-    view = invar_tensor_2d((int32_t *)routing + before * slots, INVAR_DTYPE_I32, pass->rows.count,
-                           slots);
+    view = invar_tensor_2d((int32_t *)(uintptr_t)routing + before * slots, INVAR_DTYPE_I32,
+                           pass->rows.count, slots);
     view.row_stride = sparse * slots;
     return view;
 }
@@ -63,35 +63,48 @@ static void shape_experts(invar_pass *pass, invar_acts *a)
 /* ---- showing --------------------------------------------------------------------------------- */
 
 /* Rows (P, n) of experts as (T, slots * n). */
-static void by_token(invar_tensor *out, const invar_tensor *rows, const invar_tensor *slot_row)
+static void by_token(char *out, const invar_tensor *rows, const int32_t *slot_row)
 {
     size_t bytes = (size_t)rows->shape[1] * (size_t)invar_dtype_bits(rows->dtype) / 8;
-    const int32_t *from = slot_row->data;
 
     for (int64_t i = 0; i < rows->shape[0]; i++)
-        memcpy((char *)out->data + (size_t)i * bytes,
-               (const char *)rows->data + (size_t)from[i] * bytes, bytes);
+        memcpy(out + (size_t)i * bytes, (const char *)rows->data + (size_t)slot_row[i] * bytes,
+               bytes);
+}
+
+/* By the host and not by an op, which may be what somebody looks for. */
+static invar_status show_by_token(invar_pass *pass, const invar_acts *a,
+                                  const invar_forward_value *value, invar_window windows[2])
+{
+    invar_forward_value shown = *value;
+    invar_tensor rows, slot_row, copy;
+    invar_status status;
+    void *room;
+
+    INVAR_TRY(invar_window_tensor(&rows, &windows[0], value->rows));
+    INVAR_TRY(invar_window_tensor(&slot_row, &windows[1], &a->slot_row));
+    INVAR_TRY(invar_alloc(&room, (size_t)rows.shape[0] * (size_t)rows.shape[1],
+                          (size_t)invar_dtype_bits(rows.dtype) / 8, "rows of experts to show"));
+    by_token(room, &rows, slot_row.data);
+    copy = invar_tensor_2d(room, rows.dtype, pass->rows.count, slot_row.shape[1] * rows.shape[1]);
+    shown.rows = &copy;
+    shown.near = true;
+    status = invar_pass_show(pass, &shown);
+    invar_free(room);
+    return status;
 }
 
 static invar_status show_rows(invar_pass *pass, const invar_acts *a,
                               const invar_forward_value *value)
 {
-    int64_t slots = pass->model->spec.experts_per_token;
-    const invar_tensor *rows = value->rows;
-    invar_forward_value shown = *value;
+    invar_window windows[2] = {{.dev = &pass->caller.dev}, {.dev = &pass->caller.dev}};
     invar_status status;
-    invar_tensor copy;
-    void *room;
 
     if (!pass->probe.take)
         return INVAR_OK;
-    INVAR_TRY(invar_alloc(&room, (size_t)rows->shape[0] * (size_t)rows->shape[1],
-                          (size_t)invar_dtype_bits(rows->dtype) / 8, "rows of experts to show"));
-    copy = invar_tensor_2d(room, rows->dtype, pass->rows.count, slots * rows->shape[1]);
-    by_token(&copy, rows, &a->slot_row);
-    shown.rows = &copy;
-    status = invar_pass_show(pass, &shown);
-    invar_free(room);
+    status = show_by_token(pass, a, value, windows);
+    invar_window_release(&windows[0]);
+    invar_window_release(&windows[1]);
     return status;
 }
 
@@ -108,19 +121,19 @@ static invar_status show_rows(invar_pass *pass, const invar_acts *a,
 static invar_status route(invar_pass *pass, int64_t layer, invar_acts *a)
 {
     const invar_layer *w = &pass->model->layers[layer];
-    const invar_rows *rows = &pass->rows;
+    const invar_given *given = &pass->given;
     invar_tensor replay = {0};
 
-    if (rows->routing)
-        a->chosen = routing_of(pass, layer, rows->routing);
-    if (rows->routing_replay)
-        replay = routing_of(pass, layer, rows->routing_replay);
+    if (given->routing)
+        a->chosen = routing_of(pass, layer, given->routing);
+    if (given->routing_replay)
+        replay = routing_of(pass, layer, given->routing_replay);
     INVAR_TRY(invar_block_linear(pass, &a->logits, &a->norm_mid, w->router, NULL, NULL));
     INVAR_TRY(INVAR_SHOW(pass, layer, "router", LINEAR_FWD, &a->logits, .inputs = {"norm_mid"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_ROUTE_FWD, moe_route_fwd, .ids = a->chosen,
                          .weights = a->weights, .scores = a->scores, .logits = a->logits,
                          .replay = replay, .router = router_of(&pass->model->spec)));
-    a->used = rows->routing_replay ? replay : a->chosen;
+    a->used = given->routing_replay ? replay : a->chosen;
     INVAR_TRY(INVAR_SHOW(pass, layer, "route", MOE_ROUTE_FWD, &a->used, .inputs = {"router"}));
     INVAR_TRY(
         INVAR_SHOW(pass, layer, "route.weight", MOE_ROUTE_FWD, &a->weights, .inputs = {"router"}));

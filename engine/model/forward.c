@@ -36,11 +36,13 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
     for (int64_t i = 0; i < model->n_params; i++)
         bytes += master_bytes(&model->params[i]);
     INVAR_TRY(invar_alloc((void **)&grads, 1, sizeof *grads, "gradients"));
-    *grads = (invar_grads){.bytes = bytes};
+    *grads = (invar_grads){.bytes = bytes, .dev = model->dev};
     status = invar_alloc((void **)&grads->of, (size_t)model->n_params, sizeof *grads->of,
                          "the list of gradients");
     if (status == INVAR_OK)
-        status = invar_alloc(&grads->memory, bytes, 1, "gradients");
+        status = invar_device_take(&grads->dev, &grads->memory, bytes, "gradients");
+    if (status == INVAR_OK)
+        status = invar_grads_zero(grads);
     if (status != INVAR_OK) {
         invar_grads_free(grads);
         return status;
@@ -55,7 +57,6 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
         grads->tied_head = model->embedding->master;
         grads->tied_head.data = next;
     }
-    invar_grads_zero(grads);
     *out = grads;
     return INVAR_OK;
 }
@@ -65,13 +66,13 @@ void invar_grads_free(invar_grads *grads)
     if (!grads)
         return;
     invar_free(grads->of);
-    invar_free(grads->memory);
+    invar_device_give(&grads->dev, grads->memory);
     invar_free(grads);
 }
 
-void invar_grads_zero(invar_grads *grads)
+invar_status invar_grads_zero(invar_grads *grads)
 {
-    memset(grads->memory, 0, grads->bytes);
+    return invar_device_zero(&grads->dev, grads->memory, grads->bytes);
 }
 
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
@@ -105,11 +106,11 @@ void invar_pass_free(invar_pass *pass)
 {
     if (!pass)
         return;
+    invar_staging_release(&pass->staging, &pass->caller.dev);
+    invar_staging_release(&pass->head_staging, &pass->caller.dev);
+    invar_staging_release(&pass->back_staging, &pass->caller.dev);
+    invar_pass_release_memory(pass);
     invar_caller_release(&pass->caller);
-    invar_free(pass->acts);
-    invar_free(pass->x);
-    invar_free(pass->memory);
-    invar_free(pass->head_memory);
     invar_free(pass);
 }
 
@@ -179,7 +180,61 @@ static invar_status run_layer(invar_pass *pass, int64_t layer)
 
 static invar_tensor ids_of(const invar_pass *pass)
 {
-    return invar_tensor_1d((void *)pass->rows.ids, INVAR_DTYPE_I32, pass->rows.count);
+    return invar_tensor_1d((void *)(uintptr_t)pass->given.ids, INVAR_DTYPE_I32, pass->rows.count);
+}
+
+static size_t segment_bytes(const invar_segments *s)
+{
+    return (size_t)(s->count + 1) * sizeof *s->start;
+}
+
+/* Numbers of one row's routing, in all layers. */
+static size_t route_of(const invar_model *model)
+{
+    return (size_t)(invar_model_sparse_layers(model) * model->spec.experts_per_token);
+}
+
+/* The arrays of the run to where its ops read them. */
+static invar_status send_rows(invar_pass *pass)
+{
+    const invar_rows *r = &pass->rows;
+    const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
+    invar_given *g = &pass->given;
+    int32_t *routing = g->routing; // its room is laid out already
+    size_t rows = (size_t)r->count;
+    const invar_staged arrays[] = {
+        {(const void **)&g->ids, rows * sizeof *g->ids},
+        {(const void **)&g->positions, rows * sizeof *g->positions},
+        {(const void **)&g->samples.start, segment_bytes(&r->samples)},
+        {(const void **)&g->units.start, segment_bytes(&r->units)},
+        {(const void **)&g->pages,
+         table ? (size_t)(table->shape[0] * table->row_stride) * sizeof *g->pages : 0},
+        {(const void **)&g->lengths, (size_t)r->samples.count * sizeof *g->lengths},
+        {(const void **)&g->routing_replay,
+         rows * route_of(pass->model) * sizeof *g->routing_replay},
+    };
+
+    *g = (invar_given){.ids = r->ids,
+                       .positions = r->positions,
+                       .samples = r->samples,
+                       .units = r->units,
+                       .pages = table ? table->data : NULL,
+                       .lengths = r->lengths,
+                       .routing_replay = r->routing_replay,
+                       .routing = routing};
+    return invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
+                              sizeof arrays / sizeof *arrays);
+}
+
+/* What the routers chose, to where the caller wants it. */
+static invar_status fetch_routing(invar_pass *pass)
+{
+    const invar_rows *r = &pass->rows;
+
+    if (!r->routing || pass->given.routing == r->routing)
+        return INVAR_OK;
+    return invar_device_get(&pass->caller.dev, r->routing, pass->given.routing,
+                            (size_t)r->count * route_of(pass->model) * sizeof *r->routing);
 }
 
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const invar_rows *rows)
@@ -190,11 +245,13 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
     INVAR_TRY(invar_pass_lay_out(pass));
+    INVAR_TRY(send_rows(pass));
     INVAR_TRY(INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = pass->x[0],
                          .table = model->embedding->weight, .ids = ids_of(pass)));
     INVAR_TRY(INVAR_SHOW(pass, -1, "embed", EMBEDDING_FWD, &pass->x[0], .stream = true));
     for (int64_t i = 0; i < model->spec.layers; i++)
         INVAR_TRY(run_layer(pass, i));
+    INVAR_TRY(fetch_routing(pass));
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
 }

@@ -22,7 +22,7 @@
 extern "C" {
 #endif
 
-/* Rows of a micro-batch, in order of (sample, position). */
+/* Rows of a micro-batch, in order of (sample, position). Arrays are the host's. */
 typedef struct invar_rows {
     int64_t count;            /* T */
     const int32_t *ids;       /* (T) */
@@ -30,14 +30,14 @@ typedef struct invar_rows {
     invar_segments samples;   /* rows of each sample, or of each sequence of the cache */
     invar_segments units;     /* for backward; runs of whole samples */
     /* Paged attention: the cache of each layer and the lengths with the new rows; else NULL. */
-    const invar_kv_pages *cache; /* (layers) */
+    const invar_kv_pages *cache; /* (layers): k and v the device's, one table of pages for all */
     const int64_t *lengths;      /* (samples) */
     /* Experts: what an earlier run chose, and where to note what this run chose; may be NULL. */
     const int32_t *routing_replay; /* (T, sparse layers, slots) */
     int32_t *routing;              /* (T, sparse layers, slots): the router's own choice */
 } invar_rows;
 
-/* Rows whose next token's log-probability is wanted; ascending. */
+/* Rows whose next token's log-probability is wanted; ascending. Arrays are the host's. */
 typedef struct invar_head_rows {
     int64_t count;          /* R */
     const int64_t *row;     /* (R) rows of the last run */
@@ -50,13 +50,14 @@ typedef struct invar_head_rows {
 typedef struct invar_grads {
     invar_tensor *of;       /* (n_params), shaped as the masters */
     invar_tensor tied_head; /* present where the head is the embedding */
+    invar_device dev;       /* the model's, whose memory they are in */
     void *memory;
     size_t bytes;
 } invar_grads;
 
 invar_status invar_grads_new(invar_grads **out, const invar_model *model) INVAR_MUST_USE;
 void invar_grads_free(invar_grads *grads);
-void invar_grads_zero(invar_grads *grads);
+invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
 
 /* Once a step, after the last backward: embedding += head, where tied (head + embedding). */
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
@@ -77,8 +78,9 @@ typedef struct invar_forward_value {
      * stream where the backward stands. None: it is computed from what the pass was given.
      */
     const char *inputs[INVAR_FORWARD_INPUTS];
-    const invar_tensor *rows;
-    const invar_segments *samples; /* rows of each sample; in the head of each unit */
+    const invar_tensor *rows;      /* in the device's memory, unless `near` */
+    const invar_segments *samples; /* rows of each sample; in the head of each unit; the host's */
+    bool near;                     /* the rows are in the host's memory */
 } invar_forward_value;
 
 /* Where values are shown to: called in the order of execution, for rows of whole samples. */
@@ -112,8 +114,8 @@ invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, floa
                              float *entropy_out) INVAR_MUST_USE;
 
 /*
- * Logits of rows of the last run: (R, vocab) f32, borrowed until the next call on the pass. For a
- * critic (R, 1): the values.
+ * Logits of rows of the last run: (R, vocab) f32 in the device's memory, borrowed until the next
+ * call on the pass. For a critic (R, 1): the values.
  */
 invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_t *row,
                                int64_t count) INVAR_MUST_USE;

@@ -10,7 +10,6 @@
  */
 #include <inttypes.h>
 #include <stdint.h>
-#include <string.h>
 
 #include "engine/model/pass.h"
 #include "kernels-deterministic/math/bf16.h"
@@ -19,74 +18,103 @@
 
 /* ---- rows in and out ------------------------------------------------------------------------- */
 
-static size_t row_bytes(const invar_tensor *t)
+static invar_tensor i32_of(const int32_t *values, int64_t count)
 {
-    return (size_t)t->shape[1] * (size_t)invar_dtype_bits(t->dtype) / 8;
+    return invar_tensor_1d((void *)(uintptr_t)values, INVAR_DTYPE_I32, count);
 }
 
-static invar_status choose(invar_pass *pass, const int64_t *row, int64_t count)
+static invar_tensor f32_of(const float *values, int64_t count)
 {
-    const invar_tensor *from = &pass->x[pass->model->spec.layers];
-    invar_head_acts *h = &pass->tail;
-    size_t bytes = row_bytes(from);
+    return invar_tensor_1d((void *)(uintptr_t)values, INVAR_DTYPE_F32, count);
+}
 
+static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t count)
+{
     for (int64_t i = 0; i < count; i++) {
         if (row[i] < (i ? row[i - 1] + 1 : 0) || row[i] >= pass->rows.count)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "row %" PRId64 " of the head is %" PRId64
                               "; rows ascend and are below %" PRId64,
                               i, row[i], pass->rows.count);
-        h->row[i] = row[i];
-        memcpy((char *)h->x.data + (size_t)i * bytes,
-               (const char *)from->data + (size_t)row[i] * bytes, bytes);
+        pass->tail.row[i] = (int32_t)row[i];
     }
     return INVAR_OK;
 }
 
-/* The gradient at the last layer's output: zero for rows that were not chosen. */
-static void put_back(invar_pass *pass)
+static invar_status choose(invar_pass *pass)
 {
     invar_head_acts *h = &pass->tail;
-    invar_tensor *d = &pass->temps.d;
-    size_t bytes = row_bytes(d);
 
-    memset(d->data, 0, (size_t)d->shape[0] * bytes);
-    for (int64_t i = 0; i < h->d_x.shape[0]; i++)
-        memcpy((char *)d->data + (size_t)h->row[i] * bytes,
-               (const char *)h->d_x.data + (size_t)i * bytes, bytes);
+    return INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = h->x,
+                      .table = pass->x[pass->model->spec.layers],
+                      .ids = i32_of(pass->head_given.row, h->x.shape[0]));
+}
+
+/* Where each of the rows is among the chosen; the row of zeros for the others. */
+static void note_way_back(invar_pass *pass)
+{
+    invar_head_acts *h = &pass->tail;
+    int32_t chosen = (int32_t)h->x.shape[0];
+
+    for (int64_t i = 0; i < pass->rows.count; i++)
+        h->back[i] = chosen;
+    for (int32_t i = 0; i < chosen; i++)
+        h->back[h->row[i]] = i;
+}
+
+/* The gradient at the last layer's output: zero for rows that were not chosen. */
+static invar_status put_back(invar_pass *pass)
+{
+    invar_head_acts *h = &pass->tail;
+    int64_t chosen = h->x.shape[0];
+    invar_tensor zeros = invar_tensor_rows(&h->d_x, chosen, 1);
+    size_t bytes = (size_t)zeros.shape[1] * (size_t)invar_dtype_bits(zeros.dtype) / 8;
+
+    INVAR_TRY(invar_device_zero(&pass->caller.dev, zeros.data, bytes));
+    return INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = pass->temps.d,
+                      .table = h->d_x, .ids = i32_of(pass->head_given.back, pass->rows.count));
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
 /* Rows [first, first + rows) of the head: whole units [unit, unit + units). */
 typedef struct piece {
+    int64_t number; /* pieces before it */
     int64_t first, rows, unit, units;
 } piece;
 
-/* As many whole units as the limit allows, at least one. */
-static piece next_piece(const invar_pass *pass, int64_t unit)
+/* Units as the host and as ops read them. */
+typedef struct both {
+    invar_segments host, ops;
+} both;
+
+/*
+ * Goes on to the next piece, from a zeroed one to the first: as many whole units as the limit
+ * allows, at least one. False after the last.
+ */
+static bool next_piece(piece *p, const invar_pass *pass)
 {
     const invar_segments *u = &pass->head.units;
-    piece p = {u->start[unit], 0, unit, 0};
+    int64_t unit = p->unit + p->units;
 
+    if (unit == u->count)
+        return false;
+    *p = (piece){p->number + (p->units > 0), u->start[unit], 0, unit, 0};
     do {
-        p.units++;
-        p.rows = u->start[unit + p.units] - p.first;
-    } while (unit + p.units < u->count &&
+        p->units++;
+        p->rows = u->start[unit + p->units] - p->first;
+    } while (unit + p->units < u->count &&
              (pass->options.head_rows == 0 ||
-              u->start[unit + p.units + 1] - p.first <= pass->options.head_rows));
-    return p;
+              u->start[unit + p->units + 1] - p->first <= pass->options.head_rows));
+    return true;
 }
 
 static int64_t largest_piece(const invar_pass *pass)
 {
     int64_t most = 0;
 
-    for (int64_t unit = 0; unit < pass->head.units.count;) {
-        piece p = next_piece(pass, unit);
+    for (piece p = {0}; next_piece(&p, pass);)
         most = p.rows > most ? p.rows : most;
-        unit += p.units;
-    }
     return most;
 }
 
@@ -95,15 +123,39 @@ static invar_tensor part_of(const invar_tensor *vector, const piece *p)
     return invar_tensor_1d((char *)vector->data + (size_t)p->first * 4, vector->dtype, p->rows);
 }
 
-/* The units of a piece, counted from its first row; until the next call. */
-static invar_segments units_of(invar_pass *pass, const piece *p, const invar_segments *units)
+/* Where the units of a piece begin in the list of all pieces. */
+static int64_t part_at(const piece *p)
+{
+    return p->unit + p->number;
+}
+
+/* The units of every piece, counted from its first row. How many numbers. */
+static int64_t note_parts(invar_pass *pass)
 {
     invar_head_acts *h = &pass->tail;
+    int64_t count = 0;
 
-    INVAR_CHECK(p->units <= h->x.shape[0]); // a unit has a row at least
-    for (int64_t i = 0; i <= p->units; i++)
-        h->start[i] = units->start[p->unit + i] - p->first;
-    return (invar_segments){h->start, p->units};
+    INVAR_CHECK(pass->head.units.count <= h->x.shape[0]); // a unit has a row at least
+    for (piece p = {0}; next_piece(&p, pass);)
+        for (int64_t i = 0; i <= p.units; i++)
+            h->parts[count++] = pass->head.units.start[p.unit + i] - p.first;
+    return count;
+}
+
+static both units_of(const invar_pass *pass, const piece *p)
+{
+    return (both){{pass->tail.parts + part_at(p), p->units},
+                  {pass->head_given.parts + part_at(p), p->units}};
+}
+
+static both all_units(const invar_pass *pass, const invar_segments *units)
+{
+    return (both){*units, {pass->head_given.units, units->count}};
+}
+
+static invar_tensor targets_of(const invar_pass *pass, const piece *p)
+{
+    return i32_of(pass->head_given.targets + p->first, p->rows);
 }
 
 static invar_status make_logits(invar_tensor *out, invar_pass *pass, const piece *p)
@@ -117,13 +169,38 @@ static invar_status make_logits(invar_tensor *out, invar_pass *pass, const piece
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static invar_status begin(invar_pass *pass, const int64_t *row, int64_t count, int64_t piece_rows)
+/* `parts` is how many numbers say where the units of pieces begin. */
+static invar_status send_head(invar_pass *pass, int64_t parts)
 {
+    const invar_head_rows *head = &pass->head;
+    invar_head_given *g = &pass->head_given;
+    size_t rows = (size_t)head->count;
+    const invar_staged arrays[] = {
+        {(const void **)&g->row, rows * sizeof *g->row},
+        {(const void **)&g->targets, rows * sizeof *g->targets},
+        {(const void **)&g->units, (size_t)(head->units.count + 1) * sizeof *g->units},
+        {(const void **)&g->parts, (size_t)parts * sizeof *g->parts},
+    };
+
+    *g = (invar_head_given){.row = pass->tail.row,
+                            .targets = head->targets,
+                            .units = head->units.start,
+                            .parts = pass->tail.parts};
+    return invar_staging_send(&pass->head_staging, &pass->caller.dev, arrays,
+                              sizeof arrays / sizeof *arrays);
+}
+
+static invar_status begin(invar_pass *pass, int64_t piece_rows)
+{
+    const invar_head_rows *head = &pass->head;
+
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "the head was asked before the layers ran");
     pass->state = INVAR_PASS_RUN; // what an earlier head left is overwritten
-    INVAR_TRY(invar_pass_lay_out_head(pass, count, piece_rows));
-    INVAR_TRY(choose(pass, row, count));
+    INVAR_TRY(invar_pass_lay_out_head(pass, head->count, piece_rows));
+    INVAR_TRY(note_rows(pass, head->row, head->count));
+    INVAR_TRY(send_head(pass, note_parts(pass)));
+    INVAR_TRY(choose(pass));
     return invar_block_norm(pass, &pass->tail.norm, &pass->tail.x, pass->model->norm, 1);
 }
 
@@ -136,7 +213,7 @@ static invar_status show_norm(invar_pass *pass, const invar_segments *units)
 static invar_status log_probabilities(invar_pass *pass, const piece *p, bool entropy)
 {
     invar_head_acts *h = &pass->tail;
-    invar_segments units = units_of(pass, p, &pass->head.units);
+    invar_segments units = units_of(pass, p).host;
     invar_tensor none = {0}, logits;
 
     INVAR_TRY(make_logits(&logits, pass, p));
@@ -145,30 +222,25 @@ static invar_status log_probabilities(invar_pass *pass, const piece *p, bool ent
     return INVAR_CALL(&pass->caller, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
                       .entropy = entropy ? part_of(&h->entropy, p) : none,
                       .max = part_of(&h->max, p), .logsum = part_of(&h->logsum, p),
-                      .logits = logits, .targets = part_of(&h->targets, p),
+                      .logits = logits, .targets = targets_of(pass, p),
                       .temperature = pass->head.temperature);
 }
 
 invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, float *logp_out,
                              float *entropy_out)
 {
-    invar_head_acts *h = &pass->tail;
-    int64_t rows = head->count;
+    const invar_device *dev = &pass->caller.dev;
+    const invar_head_acts *h = &pass->tail;
+    size_t bytes = (size_t)head->count * sizeof *logp_out;
 
     pass->head = *head;
-    INVAR_TRY(begin(pass, head->row, rows, largest_piece(pass)));
+    INVAR_TRY(begin(pass, largest_piece(pass)));
     INVAR_TRY(show_norm(pass, &head->units));
-    h->targets = invar_tensor_1d((void *)head->targets, INVAR_DTYPE_I32, rows);
-    for (int64_t unit = 0; unit < head->units.count;) {
-        piece p = next_piece(pass, unit);
+    for (piece p = {0}; next_piece(&p, pass);)
         INVAR_TRY(log_probabilities(pass, &p, true));
-        unit += p.units;
-    }
-    if (rows) {
-        memcpy(logp_out, h->logp.data, (size_t)rows * sizeof *logp_out);
-        if (entropy_out)
-            memcpy(entropy_out, h->entropy.data, (size_t)rows * sizeof *entropy_out);
-    }
+    INVAR_TRY(invar_device_get(dev, logp_out, h->logp.data, bytes));
+    if (entropy_out)
+        INVAR_TRY(invar_device_get(dev, entropy_out, h->entropy.data, bytes));
     pass->state = INVAR_PASS_LOGPROBS;
     return INVAR_OK;
 }
@@ -176,10 +248,11 @@ invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, floa
 invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_t *row,
                                int64_t count)
 {
-    piece all = {0, count, 0, 1};
+    piece whole = {.rows = count};
 
-    INVAR_TRY(begin(pass, row, count, count));
-    INVAR_TRY(make_logits(out, pass, &all));
+    pass->head = (invar_head_rows){.count = count, .row = row};
+    INVAR_TRY(begin(pass, count));
+    INVAR_TRY(make_logits(out, pass, &whole));
     pass->state = INVAR_PASS_LOGITS;
     return INVAR_OK;
 }
@@ -194,43 +267,65 @@ static invar_tensor head_gradient(const invar_pass *pass, invar_grads *grads)
 }
 
 /* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
-static invar_status project_back(invar_pass *pass, const piece *p, const invar_segments *units,
+static invar_status project_back(invar_pass *pass, const piece *p, const both *units,
                                  invar_grads *grads)
 {
     invar_head_acts *h = &pass->tail;
     invar_tensor d_logits = invar_tensor_rows(&h->d_logits, 0, p->rows);
-    invar_segments part = units_of(pass, p, units);
     invar_linear_dx_args dx = {
         .dx = invar_tensor_rows(&h->d_norm, p->first, p->rows), .n_parts = 1, .k_shards = 1};
 
     dx.parts[0] = (invar_linear_part){d_logits, pass->model->head->weight};
-    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dlogits", LOGPROB_BWD, &d_logits, .samples = &part,
+    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dlogits", LOGPROB_BWD, &d_logits,
+                              .samples = &units->host,
                               .inputs = {"head.dlogp", "head.dentropy", "head.logits"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, LINEAR_DW, linear_dw, .dw = head_gradient(pass, grads),
                          .dy = d_logits, .x = invar_tensor_rows(&h->norm, p->first, p->rows),
-                         .units = part));
+                         .units = units->ops));
     return invar_caller_run(&pass->caller, INVAR_OP_LINEAR_DX, &dx);
 }
 
-static invar_status norm_back(invar_pass *pass, const invar_segments *units, invar_grads *grads)
+static invar_status norm_back(invar_pass *pass, const both *units, invar_grads *grads)
 {
     invar_head_acts *h = &pass->tail;
+    invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
 
-    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dnorm", LINEAR_DX, &h->d_norm, .samples = units,
-                              .inputs = {"head.dlogits"}));
-    INVAR_TRY(invar_block_norm_backward(pass, &h->d_x, &h->d_norm, &h->x, pass->model->norm, 1,
-                                        units, grads));
-    put_back(pass);
+    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dnorm", LINEAR_DX, &h->d_norm,
+                              .samples = &units->host, .inputs = {"head.dlogits"}));
+    INVAR_TRY(invar_block_norm_backward(pass, &d_x, &h->d_norm, &h->x, pass->model->norm, 1,
+                                        &units->ops, grads));
+    INVAR_TRY(put_back(pass));
     return INVAR_SHOW_BACK(pass, -1, "head.dx", RMSNORM_BWD, &pass->temps.d,
                            .inputs = {"head.dnorm", "in"}, .stream = true);
+}
+
+/* What a backward is given: with values `dentropy` is NULL, and the units are new. */
+static invar_status send_back(invar_pass *pass, const float *dlogp, const float *dentropy,
+                              const invar_segments *units)
+{
+    invar_head_given *g = &pass->head_given;
+    size_t rows = (size_t)pass->tail.x.shape[0];
+    const invar_staged arrays[] = {
+        {(const void **)&g->dlogp, rows * sizeof *dlogp},
+        {(const void **)&g->dentropy, rows * sizeof *dentropy},
+        {(const void **)&g->back, (size_t)pass->rows.count * sizeof *g->back},
+        {(const void **)&g->units, (size_t)(units->count + 1) * sizeof *units->start},
+    };
+
+    note_way_back(pass);
+    g->dlogp = dlogp;
+    g->dentropy = dentropy;
+    g->back = pass->tail.back;
+    g->units = units->start;
+    return invar_staging_send(&pass->back_staging, &pass->caller.dev, arrays,
+                              sizeof arrays / sizeof *arrays);
 }
 
 /* Gradients that the loss has handed in. */
 static invar_status show_given(invar_pass *pass, const char *point, const float *values,
                                const invar_segments *units)
 {
-    invar_tensor rows =
-        invar_tensor_1d((void *)(uintptr_t)values, INVAR_DTYPE_F32, pass->tail.x.shape[0]);
+    invar_tensor rows = f32_of(values, pass->tail.x.shape[0]);
 
     return invar_pass_show(pass, &(invar_forward_value){.point = point,
                                                         .layer = -1,
@@ -240,69 +335,82 @@ static invar_status show_given(invar_pass *pass, const char *point, const float 
                                                         .samples = units});
 }
 
-static invar_status piece_back(invar_pass *pass, const piece *p, const float *dlogp,
-                               const float *dentropy, invar_grads *grads)
+static invar_status piece_back(invar_pass *pass, const piece *p, invar_grads *grads)
 {
+    const invar_head_given *given = &pass->head_given;
     invar_head_acts *h = &pass->tail;
+    both units = units_of(pass, p);
     invar_tensor logits = invar_tensor_rows(&h->logits, 0, p->rows);
-    invar_logprob_bwd_args args = {
-        .dlogits = invar_tensor_rows(&h->d_logits, 0, p->rows),
-        .dlogp = invar_tensor_1d((void *)(dlogp + p->first), INVAR_DTYPE_F32, p->rows),
-        .max = part_of(&h->max, p),
-        .logsum = part_of(&h->logsum, p),
-        .targets = part_of(&h->targets, p),
-        .temperature = pass->head.temperature};
+    invar_logprob_bwd_args args = {.dlogits = invar_tensor_rows(&h->d_logits, 0, p->rows),
+                                   .dlogp = f32_of(given->dlogp + p->first, p->rows),
+                                   .max = part_of(&h->max, p),
+                                   .logsum = part_of(&h->logsum, p),
+                                   .targets = targets_of(pass, p),
+                                   .temperature = pass->head.temperature};
 
     if (!h->whole)
         INVAR_TRY(make_logits(&logits, pass, p));
     args.logits = logits;
-    if (dentropy) {
-        args.dentropy = invar_tensor_1d((void *)(dentropy + p->first), INVAR_DTYPE_F32, p->rows);
+    if (given->dentropy) {
+        args.dentropy = f32_of(given->dentropy + p->first, p->rows);
         args.entropy = part_of(&h->entropy, p);
     }
     INVAR_TRY(invar_caller_run(&pass->caller, INVAR_OP_LOGPROB_BWD, &args));
-    return project_back(pass, p, &pass->head.units, grads);
+    return project_back(pass, p, &units, grads);
 }
 
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
                                  invar_grads *grads)
 {
+    both units;
+
     if (pass->state != INVAR_PASS_LOGPROBS || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose head has just run");
-    INVAR_TRY(show_given(pass, "head.dlogp", dlogp, &pass->head.units));
+    INVAR_TRY(send_back(pass, dlogp, dentropy, &pass->head.units));
+    INVAR_TRY(show_given(pass, "head.dlogp", pass->head_given.dlogp, &pass->head.units));
     if (dentropy)
-        INVAR_TRY(show_given(pass, "head.dentropy", dentropy, &pass->head.units));
-    for (int64_t unit = 0; unit < pass->head.units.count;) {
-        piece p = next_piece(pass, unit);
-        INVAR_TRY(piece_back(pass, &p, dlogp, dentropy, grads));
-        unit += p.units;
-    }
+        INVAR_TRY(show_given(pass, "head.dentropy", pass->head_given.dentropy, &pass->head.units));
+    for (piece p = {0}; next_piece(&p, pass);)
+        INVAR_TRY(piece_back(pass, &p, grads));
     pass->state = INVAR_PASS_EMPTY;
-    return norm_back(pass, &pass->head.units, grads);
+    units = all_units(pass, &pass->head.units);
+    return norm_back(pass, &units, grads);
+}
+
+/* The gradient of the head's only column, rounded to storage. */
+static invar_status give_values(invar_pass *pass, const float *dvalue)
+{
+    const invar_tensor *to = &pass->tail.d_logits;
+    size_t rows = (size_t)to->shape[0];
+    uint16_t *rounded = pass->tail.values;
+
+    if (to->dtype == INVAR_DTYPE_F32)
+        return invar_device_put(&pass->caller.dev, to->data, dvalue, rows * sizeof *dvalue);
+    for (size_t i = 0; i < rows; i++)
+        rounded[i] = invar_bf16_from_f32(dvalue[i]);
+    return invar_device_put(&pass->caller.dev, to->data, rounded, rows * sizeof *rounded);
 }
 
 invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_segments *units, invar_grads *grads)
 {
     invar_head_acts *h = &pass->tail;
-    piece all = {0, h->x.shape[0], 0, units->count};
-    int64_t rows = all.rows;
+    piece whole = {.rows = h->x.shape[0], .units = units->count};
+    both all;
 
     if (pass->state != INVAR_PASS_LOGITS || !pass->options.train || pass->model->head->rows != 1)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward of values needs a training pass of a critic");
     // the units were not known to the forward
+    INVAR_TRY(send_back(pass, dvalue, NULL, units));
+    all = all_units(pass, units);
     INVAR_TRY(show_norm(pass, units));
     INVAR_TRY(INVAR_SHOW(pass, -1, "head.logits", LINEAR_FWD, &h->logits, .samples = units,
                          .inputs = {"head.norm"}));
-    INVAR_TRY(show_given(pass, "head.dlogp", dvalue, units));
-    for (int64_t i = 0; i < rows; i++)
-        if (h->d_logits.dtype == INVAR_DTYPE_F32)
-            ((float *)h->d_logits.data)[i] = dvalue[i];
-        else
-            ((uint16_t *)h->d_logits.data)[i] = invar_bf16_from_f32(dvalue[i]);
-    INVAR_TRY(project_back(pass, &all, units, grads));
+    INVAR_TRY(show_given(pass, "head.dlogp", pass->head_given.dlogp, units));
+    INVAR_TRY(give_values(pass, dvalue));
+    INVAR_TRY(project_back(pass, &whole, &all, grads));
     pass->state = INVAR_PASS_EMPTY;
-    return norm_back(pass, units, grads);
+    return norm_back(pass, &all, grads);
 }

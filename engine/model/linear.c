@@ -85,14 +85,14 @@ static invar_status weight_gradient(invar_pass *pass, const invar_block_part *pa
     if (experts)
         return INVAR_CALL(&pass->caller, MOE_LINEAR_DW, moe_linear_dw, .dw = *dw, .dy = *part->dy,
                           .x = *x, .row_token = acts->row_token, .experts = *experts,
-                          .units = pass->rows.units);
+                          .units = pass->given.units);
     INVAR_TRY(INVAR_CALL(&pass->caller, LINEAR_DW, linear_dw, .dw = *dw, .dy = *part->dy, .x = *x,
-                         .units = pass->rows.units));
+                         .units = pass->given.units));
     if (!part->bias)
         return INVAR_OK;
     return INVAR_CALL(&pass->caller, TOKEN_SUM, token_sum,
                       .out = *invar_pass_grad(pass, grads, part->bias), .x = *part->dy,
-                      .units = pass->rows.units);
+                      .units = pass->given.units);
 }
 
 invar_status invar_block_linear_backward(invar_pass *pass, int64_t layer, const invar_tensor *dx,

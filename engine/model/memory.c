@@ -1,5 +1,5 @@
 /*
- * memory.c - where the activations of a pass lie.
+ * memory.c - where the activations of a pass lie, and the arrays that its head makes.
  *
  * The layout is a list of calls that hand out pieces of one block, made twice: once without a block
  * to learn its size, once for real. So it is a pure function of model, rows and options.
@@ -166,6 +166,11 @@ static void lay_out_layers(invar_pass *pass, invar_carver *c)
         bool dense = alone ? !s->sparse[i] : e.dense != 0;
         lay_out_acts(&pass->acts[i], c, &e, s->qk_norm, dense, sparse);
     }
+    // near, the routers write to where the caller wants their choice
+    pass->given.routing = pass->rows.routing;
+    if (pass->rows.routing && invar_device_far(&pass->caller.dev))
+        pass->given.routing = invar_carve(
+            c, (size_t)(e.t * invar_model_sparse_layers(pass->model) * e.slots) * sizeof(int32_t));
     pass->temps.branch = take(c, e.storage, e.t, e.hidden);
     lay_out_operands(pass, c, &e);
     if (keep)
@@ -197,16 +202,38 @@ static invar_status lay_out_lists(invar_pass *pass)
 }
 
 /* Replaces the block where it is too small; a little more, so that growth soon ends. */
-static invar_status ensure(void **block, size_t *have, size_t need, const char *what)
+static invar_status ensure(void **block, size_t *have, const invar_device *dev, size_t need,
+                           const char *what)
 {
     if (need <= *have)
         return INVAR_OK;
-    invar_free(*block);
+    invar_device_give(dev, *block);
     *block = NULL;
     *have = 0;
-    INVAR_TRY(invar_alloc(block, need + need / 8, 1, what));
+    INVAR_TRY(invar_device_take(dev, block, need + need / 8, what));
     *have = need + need / 8;
     return INVAR_OK;
+}
+
+static invar_status ensure_arrays(invar_pass *pass, size_t need)
+{
+    if (need <= pass->head_array_bytes)
+        return INVAR_OK;
+    invar_free(pass->head_arrays);
+    pass->head_arrays = NULL;
+    pass->head_array_bytes = 0;
+    INVAR_TRY(invar_alloc(&pass->head_arrays, need + need / 8, 1, "the list of the head's rows"));
+    pass->head_array_bytes = need + need / 8;
+    return INVAR_OK;
+}
+
+void invar_pass_release_memory(invar_pass *pass)
+{
+    invar_free(pass->acts);
+    invar_free(pass->x);
+    invar_device_give(&pass->caller.dev, pass->memory);
+    invar_device_give(&pass->caller.dev, pass->head_memory);
+    invar_free(pass->head_arrays);
 }
 
 invar_status invar_pass_lay_out(invar_pass *pass)
@@ -215,7 +242,7 @@ invar_status invar_pass_lay_out(invar_pass *pass)
 
     INVAR_TRY(lay_out_lists(pass));
     lay_out_layers(pass, &c);
-    INVAR_TRY(ensure(&pass->memory, &pass->bytes, c.used, "activations"));
+    INVAR_TRY(ensure(&pass->memory, &pass->bytes, &pass->caller.dev, c.used, "activations"));
     c = (invar_carver){pass->memory, 0};
     lay_out_layers(pass, &c);
     return INVAR_OK;
@@ -234,14 +261,24 @@ static void lay_out_head(invar_pass *pass, invar_carver *c, int64_t rows, int64_
     h->entropy = take_vector(c, INVAR_DTYPE_F32, rows);
     h->max = take_vector(c, INVAR_DTYPE_F32, rows);
     h->logsum = take_vector(c, INVAR_DTYPE_F32, rows);
-    h->row = invar_carve(c, (size_t)rows * sizeof *h->row);
-    h->start = invar_carve(c, (size_t)(rows + 2) * sizeof *h->start);
     h->whole = piece == rows;
     if (!pass->options.train)
         return;
     h->d_logits = m->storage == INVAR_DTYPE_F32 ? h->logits : take(c, m->storage, piece, width);
     h->d_norm = take(c, m->storage, rows, hidden);
-    h->d_x = take(c, m->storage, rows, hidden);
+    h->d_x = take(c, m->storage, rows + 1, hidden);
+}
+
+static void lay_out_arrays(invar_pass *pass, invar_carver *c, int64_t rows)
+{
+    invar_head_acts *h = &pass->tail;
+
+    h->row = invar_carve(c, (size_t)rows * sizeof *h->row);
+    h->parts = invar_carve(c, 2 * (size_t)(rows + 1) * sizeof *h->parts);
+    if (!pass->options.train)
+        return;
+    h->back = invar_carve(c, (size_t)pass->rows.count * sizeof *h->back);
+    h->values = invar_carve(c, (size_t)rows * sizeof(float));
 }
 
 invar_status invar_pass_lay_out_head(invar_pass *pass, int64_t rows, int64_t piece)
@@ -250,8 +287,14 @@ invar_status invar_pass_lay_out_head(invar_pass *pass, int64_t rows, int64_t pie
 
     memset(&pass->tail, 0, sizeof pass->tail);
     lay_out_head(pass, &c, rows, piece);
-    INVAR_TRY(ensure(&pass->head_memory, &pass->head_bytes, c.used, "rows of the head"));
+    INVAR_TRY(ensure(&pass->head_memory, &pass->head_bytes, &pass->caller.dev, c.used,
+                     "rows of the head"));
     c = (invar_carver){pass->head_memory, 0};
     lay_out_head(pass, &c, rows, piece);
+    c = (invar_carver){NULL, 0};
+    lay_out_arrays(pass, &c, rows);
+    INVAR_TRY(ensure_arrays(pass, c.used));
+    c = (invar_carver){pass->head_arrays, 0};
+    lay_out_arrays(pass, &c, rows);
     return INVAR_OK;
 }

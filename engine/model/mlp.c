@@ -101,7 +101,7 @@ invar_status invar_block_mlp_backward(invar_pass *pass, int64_t layer, invar_act
         INVAR_TRY(dense_backward(pass, layer, a, grads));
     }
     INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, &a->mid, w->norm_post, 1,
-                                        &pass->rows.units, grads));
+                                        &pass->given.units, grads));
     INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dattn.norm", RMSNORM_BWD, &t->d_norm,
                               .inputs = {"dnorm_mid", "attn"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm));

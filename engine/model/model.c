@@ -17,6 +17,8 @@
 #include "base/alloc.h"
 #include "base/carve.h"
 #include "engine/model/call.h"
+#include "engine/model/digests.h"
+#include "engine/model/near.h"
 #include "engine/model/params.h"
 #include "kernels-deterministic/math/bf16.h"
 #include "kernels-deterministic/math/elementary_f64.h"
@@ -142,7 +144,7 @@ static invar_status allocate(invar_model *model)
     invar_carver c = {NULL, 0};
 
     lay_out(model, &c);
-    INVAR_TRY(invar_alloc(&model->memory, c.used, 1, "the model's parameters"));
+    INVAR_TRY(invar_device_take(&model->dev, &model->memory, c.used, "the model's parameters"));
     c = (invar_carver){model->memory, 0};
     lay_out(model, &c);
     return INVAR_OK;
@@ -174,8 +176,9 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
     *out = NULL;
     INVAR_TRY(invar_model_spec_check(spec));
     INVAR_TRY(invar_alloc((void **)&model, 1, sizeof *model, "a model"));
-    *model =
-        (invar_model){.spec = *spec, .format = format, .storage = invar_format_storage(format)};
+    *model = (invar_model){
+        .spec = *spec, .format = format, .storage = invar_format_storage(format), .dev = *dev};
+    model->dev.scratch = NULL;
     count = invar_params_list(NULL, spec);
     status = invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
                          "the list of parameters");
@@ -206,7 +209,7 @@ void invar_model_free(invar_model *model)
         return;
     invar_free(model->params);
     invar_free(model->layers);
-    invar_free(model->memory);
+    invar_device_give(&model->dev, model->memory);
     invar_free(model);
 }
 
@@ -258,12 +261,12 @@ static invar_status init_piece(void *payload, int64_t task, int worker)
     return INVAR_OK;
 }
 
-static invar_status init_param(invar_model *model, int64_t i, uint32_t seed,
-                               const invar_device *dev)
+/* The first values of parameter i of the model. */
+static invar_status first_values(float *out, const invar_model *model, int64_t i, uint32_t seed,
+                                 invar_pool *pool)
 {
-    invar_param *p = &model->params[i];
+    const invar_param *p = &model->params[i];
     int64_t count = elements(p);
-    float *out = p->master.data;
     init_job job = {out, count, (uint32_t)i, seed, model->spec.init_std};
 
     if (p->kind == INVAR_PARAM_NORM || p->kind == INVAR_PARAM_BIAS) {
@@ -271,31 +274,54 @@ static invar_status init_param(invar_model *model, int64_t i, uint32_t seed,
             out[j] = p->kind == INVAR_PARAM_NORM ? 1.0f : 0.0f;
         return INVAR_OK;
     }
-    return invar_pool_run(dev->pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_piece, &job);
+    return invar_pool_run(pool, (count + INIT_PIECE - 1) / INIT_PIECE, init_piece, &job);
+}
+
+static invar_status init_param(invar_model *model, int64_t i, uint32_t seed, invar_window *window)
+{
+    const invar_param *p = &model->params[i];
+    size_t bytes = (size_t)elements(p) * sizeof(float);
+    void *out;
+
+    INVAR_TRY(invar_window_write(&out, window, p->master.data, bytes));
+    INVAR_TRY(first_values(out, model, i, seed, window->dev->pool));
+    return invar_window_store(window, p->master.data, bytes);
 }
 
 invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_device *dev)
 {
-    for (int64_t i = 0; i < model->n_params; i++)
-        INVAR_TRY(init_param(model, i, seed, dev));
-    return invar_model_refresh(model, dev);
+    invar_window window = {.dev = dev};
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        status = init_param(model, i, seed, &window);
+    invar_window_release(&window);
+    return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
 
 /* ---- the compute form ------------------------------------------------------------------------ */
 
 /* As AdamW rounds: to nearest even. */
-static void round_master(const invar_param *p)
+static invar_status round_master(const invar_param *p, invar_window *masters, invar_window *weights)
 {
-    const float *from = p->master.data;
-    uint16_t *to = p->weight.data;
-    int64_t count = elements(p);
+    size_t count = (size_t)elements(p);
+    const void *from;
+    const float *wide;
+    uint16_t *rounded;
+    void *to;
 
-    for (int64_t i = 0; i < count; i++)
-        to[i] = invar_bf16_from_f32(from[i]);
+    INVAR_TRY(invar_window_read(&from, masters, p->master.data, count * sizeof *wide));
+    INVAR_TRY(invar_window_write(&to, weights, p->weight.data, count * sizeof *rounded));
+    wide = from;
+    rounded = to;
+    for (size_t i = 0; i < count; i++)
+        rounded[i] = invar_bf16_from_f32(wide[i]);
+    return invar_window_store(weights, p->weight.data, count * sizeof *rounded);
 }
 
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
 {
+    invar_window masters = {.dev = dev}, weights = {.dev = dev};
     invar_caller caller;
     invar_status status = INVAR_OK;
 
@@ -303,12 +329,29 @@ invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
         if (p->weight.dtype == INVAR_DTYPE_BF16)
-            round_master(p);
+            status = round_master(p, &masters, &weights);
         else if (p->weight.dtype != INVAR_DTYPE_F32)
             status = INVAR_CALL(&caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
     }
     invar_caller_release(&caller);
+    invar_window_release(&masters);
+    invar_window_release(&weights);
     return status;
+}
+
+static invar_status copy_param(const invar_param *to, const invar_param *from,
+                               const invar_device *dev)
+{
+    size_t count = (size_t)elements(to);
+    size_t bytes = count * (size_t)invar_dtype_bits(to->weight.dtype) / 8;
+
+    INVAR_TRY(invar_device_copy(dev, to->master.data, from->master.data, count * sizeof(float)));
+    if (to->weight.data != to->master.data)
+        INVAR_TRY(invar_device_copy(dev, to->weight.data, from->weight.data, bytes));
+    if (!to->weight.scale)
+        return INVAR_OK;
+    return invar_device_copy(dev, to->weight.scale, from->weight.scale,
+                             invar_tensor_scale_bytes(&to->weight));
 }
 
 invar_status invar_model_copy(invar_model *to, const invar_model *from)
@@ -321,35 +364,27 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "%s has other extents in the other model",
                               a->name);
     }
-    for (int64_t i = 0; i < from->n_params; i++) {
-        const invar_param *a = &to->params[i], *b = &from->params[i];
-        size_t bytes = (size_t)elements(a) * (size_t)invar_dtype_bits(a->weight.dtype) / 8;
-        memcpy(a->master.data, b->master.data, (size_t)elements(a) * sizeof(float));
-        if (a->weight.data != a->master.data)
-            memcpy(a->weight.data, b->weight.data, bytes);
-        if (a->weight.scale)
-            memcpy(a->weight.scale, b->weight.scale, invar_tensor_scale_bytes(&a->weight));
-    }
+    for (int64_t i = 0; i < from->n_params; i++)
+        INVAR_TRY(copy_param(&to->params[i], &from->params[i], &to->dev));
     return INVAR_OK;
 }
 
 invar_status invar_model_hash(invar_digest *out, const invar_model *model, const invar_device *dev)
 {
-    invar_caller caller;
-    invar_hasher hasher;
-    invar_status status = INVAR_OK;
+    invar_digest *of = NULL;
+    invar_digests digests;
+    invar_status status;
 
-    invar_caller_init(&caller, dev);
-    invar_hasher_init(&hasher);
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
-        invar_digest digest;
-        status = INVAR_CALL(&caller, HASH_TREE, hash_tree, .digest = &digest,
-                            .x = model->params[i].master, .shards = 1);
-        if (status == INVAR_OK)
-            invar_hasher_update(&hasher, digest.bytes, sizeof digest.bytes);
-    }
-    invar_hasher_final(out, &hasher);
-    invar_caller_release(&caller);
+    invar_digests_init(&digests, dev);
+    status = invar_alloc((void **)&of, (size_t)model->n_params, sizeof *of, "digests of weights");
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        status = invar_digests_add(&digests, &model->params[i].master, 1);
+    if (status == INVAR_OK)
+        status = invar_digests_read(of, &digests);
+    if (status == INVAR_OK)
+        invar_hash_bytes(out, of, (size_t)model->n_params * sizeof *of);
+    invar_digests_release(&digests);
+    invar_free(of);
     return status;
 }
 

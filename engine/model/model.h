@@ -4,7 +4,8 @@
  * The order of `params` is canonical: gradients are normed, weights hashed and files written in it.
  * Every parameter has a master in f32. What the ops read is `weight`: the master itself (fp32), its
  * rounding (bf16), or its quantisation, made anew from the master after every change. The experts
- * of a layer are one parameter, stacked: expert e is the rows [e * rows, (e + 1) * rows).
+ * of a layer are one parameter, stacked: expert e is the rows [e * rows, (e + 1) * rows). All
+ * tensors are in the memory of the model's device: where that is far, the host goes through near.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -84,7 +85,8 @@ typedef struct invar_model {
     const invar_param *head; /* the embedding where tied */
     invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
     invar_tensor sine;
-    void *memory; /* one block behind all of this */
+    invar_device dev; /* whose memory the tensors are in; without scratch */
+    void *memory;     /* one block of it behind all tensors */
 } invar_model;
 
 /*
@@ -105,7 +107,7 @@ invar_status invar_model_init(invar_model *model, uint32_t seed,
 /* Makes every `weight` from its master: after loading, and after each step of the optimizer. */
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
 
-/* Copies all masters and weights between models of one spec and format. */
+/* Copies all masters and weights between models of one spec, format and device. */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
 
 /* The digest of all masters in canonical order: hash of the hash.tree digests of each. */

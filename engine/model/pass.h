@@ -2,8 +2,9 @@
  * pass.h - the inside of a pass: activations, buffers of the backward, and the blocks' interface.
  *
  * Only engine/model includes this. A block is a file with a forward and a backward over one layer's
- * activations; pass.c calls the blocks in order. All buffers lie in one block of memory whose
- * layout is made anew for every run and grows when it has to.
+ * activations; pass.c calls the blocks in order. All buffers lie in one block of the device's
+ * memory whose layout is made anew for every run and grows when it has to. The arrays that a pass
+ * is given stay with the host, which plans by them; ops read them where `given` says.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +13,7 @@
 
 #include "engine/model/call.h"
 #include "engine/model/forward.h"
+#include "engine/model/near.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -66,6 +68,29 @@ typedef struct invar_temps {
     invar_tensor d_logits;            /* (T, experts) */
 } invar_temps;
 
+/* The arrays of a run as ops see them; see invar_rows. */
+typedef struct invar_given {
+    const int32_t *ids;
+    const int32_t *positions;
+    invar_segments samples;
+    invar_segments units;
+    const int32_t *pages;
+    const int64_t *lengths;
+    const int32_t *routing_replay;
+    int32_t *routing; /* the caller's own, or room among the activations */
+} invar_given;
+
+/* Those of the head, and of its backward. */
+typedef struct invar_head_given {
+    const int32_t *row;     /* (R) */
+    const int32_t *targets; /* (R) */
+    const int64_t *units;   /* (units + 1) over R */
+    const int64_t *parts;   /* as invar_head_acts has them */
+    const float *dlogp;     /* (R) */
+    const float *dentropy;  /* (R) */
+    const int32_t *back;    /* (T) */
+} invar_head_given;
+
 /* The head's rows: R of them, chosen from the T. */
 typedef struct invar_head_acts {
     invar_tensor x;        /* (R, hidden) */
@@ -77,11 +102,13 @@ typedef struct invar_head_acts {
     invar_tensor logsum;   /* (R) f32 */
     invar_tensor d_logits; /* (C, vocab) storage; the memory of logits where storage is f32 */
     invar_tensor d_norm;   /* (R, hidden) */
-    invar_tensor d_x;      /* (R, hidden) */
-    invar_tensor targets;  /* (R) i32, borrowed */
-    int64_t *row;          /* (R) */
-    int64_t *start;        /* units of a piece, counted from its first row */
+    invar_tensor d_x;      /* (R + 1, hidden): a row of zeros at the end */
     bool whole;            /* logits are of all rows */
+    /* on the host */
+    int32_t *row;   /* (R) */
+    int64_t *parts; /* the units of each piece, counted from its first row, one after another */
+    int32_t *back;  /* (T) where a row is among the R, or R; with a backward only */
+    void *values;   /* (R) room for gradients of values; with a backward only */
 } invar_head_acts;
 
 typedef enum invar_pass_state {
@@ -96,8 +123,12 @@ struct invar_pass {
     invar_pass_options options;
     invar_forward_probe probe;
     const invar_model *model;
-    invar_rows rows;
-    invar_head_rows head;
+    invar_rows rows; /* the host's */
+    invar_given given;
+    invar_staging staging;
+    invar_head_rows head; /* the host's */
+    invar_head_given head_given;
+    invar_staging head_staging, back_staging;
     invar_acts *acts; /* (layers) when everything is kept, else one */
     int64_t n_acts;
     invar_tensor *x; /* (layers + 1) residual stream at each layer's input */
@@ -108,6 +139,8 @@ struct invar_pass {
     size_t bytes;
     void *head_memory;
     size_t head_bytes;
+    void *head_arrays; /* on the host */
+    size_t head_array_bytes;
     invar_pass_state state;
 };
 
@@ -198,6 +231,9 @@ invar_status invar_pass_lay_out(invar_pass *pass) INVAR_MUST_USE;
 
 /* Buffers of the head for `rows` rows of which `piece` have logits at a time. */
 invar_status invar_pass_lay_out_head(invar_pass *pass, int64_t rows, int64_t piece) INVAR_MUST_USE;
+
+/* Gives all of it back. */
+void invar_pass_release_memory(invar_pass *pass);
 
 #ifdef __cplusplus
 }

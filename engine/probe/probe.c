@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/digests.h"
+#include "engine/model/near.h"
 
 #include "base/invar_banned.h"
 
@@ -53,6 +55,11 @@ struct invar_probe {
     int64_t n_hidden, hidden_capacity;
     absent *absent;
     int64_t n_absent, absent_capacity;
+    invar_window window; /* tensors that are read back */
+    /* Tensors that are hashed where they are: their points, and the digests that are not read. */
+    invar_digests digesting;
+    int64_t *awaited; /* (digesting.count) */
+    int64_t awaited_capacity;
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -63,6 +70,9 @@ invar_status invar_probe_new(invar_probe **out, const invar_probe_options *optio
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a probe"));
     memset(*out, 0, sizeof **out);
     (*out)->options = *options;
+    (*out)->window.dev = options->dev;
+    if (options->dev)
+        invar_digests_init(&(*out)->digesting, options->dev);
     return INVAR_OK;
 }
 
@@ -79,6 +89,10 @@ void invar_probe_free(invar_probe *probe)
     invar_free(probe->values);
     invar_free(probe->hidden);
     invar_free(probe->absent);
+    invar_window_release(&probe->window);
+    if (probe->options.dev)
+        invar_digests_release(&probe->digesting);
+    invar_free(probe->awaited);
     invar_free(probe);
 }
 
@@ -90,6 +104,7 @@ void invar_probe_begin(invar_probe *probe, invar_dump *dump)
     }
     probe->cursor = 0;
     probe->n_hidden = 0;
+    probe->digesting.count = 0;
     probe->dump = dump;
 }
 
@@ -392,6 +407,71 @@ invar_status invar_probe_whole(invar_probe *probe, int64_t point, const invar_te
                : INVAR_OK;
 }
 
+/* ---- values in far memory -------------------------------------------------------------------- */
+
+static bool is_far(const invar_probe *probe)
+{
+    return probe->options.dev && invar_device_far(probe->options.dev);
+}
+
+invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
+                                     const invar_segments *samples)
+{
+    invar_tensor near = *tensor;
+
+    if (point != -1)
+        INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
+    return invar_probe_rows(probe, point, &near, samples);
+}
+
+/* The digest comes with those of the others when the step is finished. */
+static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+{
+    value *v = &probe->values[point];
+
+    INVAR_TRY(check_open(probe, point, true));
+    INVAR_TRY(check_tensor(&probe->points[point], tensor));
+    INVAR_TRY(grow((void **)&probe->awaited, &probe->awaited_capacity, probe->digesting.count,
+                   probe->digesting.count + 1, sizeof *probe->awaited));
+    INVAR_TRY(invar_digests_add(&probe->digesting, tensor, (int32_t)probe->points[point].shards));
+    probe->awaited[probe->digesting.count - 1] = point;
+    v->present = v->whole = v->given = true;
+    return INVAR_OK;
+}
+
+invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+{
+    invar_tensor near;
+
+    if (point == -1 || !is_far(probe))
+        return invar_probe_whole(probe, point, tensor);
+    INVAR_TRY(check_number(probe, point));
+    if (point >= 0)
+        INVAR_TRY(digest_whole(probe, point, tensor));
+    if (!dumped_tensor(probe, point, tensor))
+        return INVAR_OK;
+    INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
+    return invar_dump_rows(probe->dump, name_of(probe, point), &near, NULL);
+}
+
+static invar_status read_digests(invar_probe *probe)
+{
+    int64_t count = probe->digesting.count;
+    invar_digest *read;
+    invar_status status;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&read, (size_t)count, sizeof *read, "a probe's digests"));
+    status = invar_digests_read(read, &probe->digesting);
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
+        probe->digests[probe->awaited[i]] = read[i];
+    invar_free(read);
+    return status;
+}
+
+/* ---- bytes and digests ----------------------------------------------------------------------- */
+
 invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data, size_t bytes)
 {
     invar_tree_shard shard = {data, 1, bytes, bytes};
@@ -425,6 +505,7 @@ invar_status invar_probe_digest(invar_probe *probe, int64_t point, const invar_d
 
 invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
 {
+    INVAR_TRY(read_digests(probe));
     for (int64_t i = 0; i < probe->count; i++) {
         const value *v = &probe->values[i];
         if (!v->present)

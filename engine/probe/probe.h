@@ -37,7 +37,8 @@ enum {
 
 typedef struct invar_probe_options {
     int64_t level;
-    invar_pool *pool; /* NULL: the calling thread */
+    invar_pool *pool;        /* NULL: the calling thread */
+    const invar_device *dev; /* for tensors in its memory; NULL: all are in the host's */
 } invar_probe_options;
 
 typedef struct invar_probe invar_probe;
@@ -69,6 +70,15 @@ invar_status invar_probe_whole(invar_probe *probe, int64_t point,
                                const invar_tensor *tensor) INVAR_MUST_USE;
 invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *data,
                                size_t bytes) INVAR_MUST_USE;
+
+/*
+ * The same of tensors in the device's memory. Where that is far, a whole tensor is hashed where it
+ * is, by hash.tree, and has no leaves; rows are read back.
+ */
+invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
+                                     const invar_segments *samples) INVAR_MUST_USE;
+invar_status invar_probe_device_whole(invar_probe *probe, int64_t point,
+                                      const invar_tensor *tensor) INVAR_MUST_USE;
 
 /* A digest that was made elsewhere, as by invar_model_hash. */
 invar_status invar_probe_digest(invar_probe *probe, int64_t point,

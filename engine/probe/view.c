@@ -80,5 +80,7 @@ invar_status invar_probe_take(void *view, const invar_forward_value *value)
     INVAR_TRY(define(&number, v, point, value));
     if (value->stream)
         memcpy(v->stream[value->backward], point, sizeof point);
-    return invar_probe_rows(v->probe, number, value->rows, value->samples);
+    if (value->near)
+        return invar_probe_rows(v->probe, number, value->rows, value->samples);
+    return invar_probe_device_rows(v->probe, number, value->rows, value->samples);
 }

@@ -62,7 +62,7 @@ static void place_layers(invar_cache *cache)
 static invar_status allocate(invar_cache *cache)
 {
     const invar_cache_shape *s = &cache->shape;
-    size_t pages = (size_t)s->pages;
+    size_t pages = (size_t)s->pages, bytes;
 
     INVAR_TRY(invar_alloc((void **)&cache->layers, (size_t)s->layers, sizeof *cache->layers,
                           "the layers of the KV cache"));
@@ -70,11 +70,14 @@ static invar_status allocate(invar_cache *cache)
                           "the holders of pages"));
     INVAR_TRY(invar_alloc((void **)&cache->free_pages, pages, sizeof *cache->free_pages,
                           "the free pages"));
-    return invar_alloc(&cache->memory, pages, (size_t)invar_cache_page_bytes(s),
-                       "the KV cache: lower its pages or the concurrency");
+    if (__builtin_mul_overflow(pages, (size_t)invar_cache_page_bytes(s), &bytes))
+        bytes = SIZE_MAX; // nobody has that much
+    return invar_device_take(&cache->dev, &cache->memory, bytes,
+                             "the KV cache: lower its pages or the concurrency");
 }
 
-invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape)
+invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape,
+                             const invar_device *dev)
 {
     invar_cache *cache = NULL;
     invar_status status;
@@ -83,6 +86,7 @@ invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape)
     INVAR_TRY(invar_alloc((void **)&cache, 1, sizeof *cache, "the KV cache"));
     memset(cache, 0, sizeof *cache);
     cache->shape = *shape;
+    cache->dev = *dev;
     status = allocate(cache);
     if (status != INVAR_OK) {
         invar_cache_free(cache);
@@ -101,7 +105,7 @@ void invar_cache_free(invar_cache *cache)
     invar_free(cache->layers);
     invar_free(cache->holders);
     invar_free(cache->free_pages);
-    invar_free(cache->memory);
+    invar_device_give(&cache->dev, cache->memory);
     invar_free(cache);
 }
 
@@ -152,14 +156,17 @@ void invar_cache_give(invar_cache *cache, const int32_t *pages, int64_t count)
     }
 }
 
-void invar_cache_copy(invar_cache *cache, int32_t to, int32_t from, int64_t rows)
+invar_status invar_cache_copy(invar_cache *cache, int32_t to, int32_t from, int64_t rows)
 {
     size_t slab = slab_bytes(&cache->shape);
     size_t bytes = slab / (size_t)cache->shape.page_size * (size_t)rows;
 
     for (int64_t i = 0; i < cache->shape.layers; i++) {
         char *k = cache->layers[i].k.data, *v = cache->layers[i].v.data;
-        memcpy(k + slab * (size_t)to, k + slab * (size_t)from, bytes);
-        memcpy(v + slab * (size_t)to, v + slab * (size_t)from, bytes);
+        INVAR_TRY(
+            invar_device_copy(&cache->dev, k + slab * (size_t)to, k + slab * (size_t)from, bytes));
+        INVAR_TRY(
+            invar_device_copy(&cache->dev, v + slab * (size_t)to, v + slab * (size_t)from, bytes));
     }
+    return INVAR_OK;
 }

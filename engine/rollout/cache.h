@@ -30,11 +30,12 @@ typedef struct invar_cache_shape {
 
 typedef struct invar_cache {
     invar_cache_shape shape;
-    invar_kv_pages *layers; /* (layers) k and v; who runs a pass sets the tables */
+    invar_kv_pages *layers; /* (layers) k and v; who runs a pass sets the table */
     int32_t *holders;       /* (pages) 0: free */
     int32_t *free_pages;    /* (n_free) the last one is taken next */
     int64_t n_free;
     int64_t most_used; /* since the last reset */
+    invar_device dev;  /* whose memory keys and values are in */
     void *memory;      /* of keys and values */
 } invar_cache;
 
@@ -42,7 +43,8 @@ typedef struct invar_cache {
 int64_t invar_cache_page_bytes(const invar_cache_shape *shape);
 
 /* All pages free. Content is undefined: nothing reads a position before it was written. */
-invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape) INVAR_MUST_USE;
+invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape,
+                             const invar_device *dev) INVAR_MUST_USE;
 void invar_cache_free(invar_cache *cache);
 
 /* All pages are free again, whoever held them. */
@@ -61,7 +63,8 @@ void invar_cache_share(invar_cache *cache, const int32_t *pages, int64_t count);
 void invar_cache_give(invar_cache *cache, const int32_t *pages, int64_t count);
 
 /* The first `rows` positions of a page, in all layers, to another page. */
-void invar_cache_copy(invar_cache *cache, int32_t to, int32_t from, int64_t rows);
+invar_status invar_cache_copy(invar_cache *cache, int32_t to, int32_t from,
+                              int64_t rows) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -12,12 +12,25 @@
 
 #include "base/invar_banned.h"
 
-#define DEFAULT_CONCURRENCY 64
-#define DEFAULT_CHUNK 512
 #define DEFAULT_PAGE_SIZE 16
-#define DEFAULT_CACHE_BYTES ((int64_t)1 << 30) // unless one sequence needs more
-#define HEAD_ROWS 64                           // of logits at a time, when scoring
-#define MOST_ROWS ((int64_t)1 << 20)           // of chunk, page and concurrency: beyond any use
+#define MOST_ROWS ((int64_t)1 << 20) // of chunk, page and concurrency: beyond any use
+
+/* What is taken where the limits are open. */
+typedef struct defaults {
+    int64_t concurrency;
+    int64_t chunk;
+    int64_t cache_bytes; /* unless one sequence needs more */
+    int64_t head_rows;   /* of logits at a time, when scoring */
+} defaults;
+
+/* A GPU is only busy with many rows, and has the memory for them. */
+static const defaults near = {64, 512, (int64_t)1 << 30, 64};
+static const defaults far = {256, 4096, (int64_t)1 << 33, 512};
+
+static const defaults *defaults_of(const invar_device *dev)
+{
+    return invar_device_far(dev) ? &far : &near;
+}
 
 /* ---- the object ------------------------------------------------------------------------------ */
 
@@ -34,7 +47,7 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_tokenizer *tokenizer, const invar_device *dev,
                                const invar_rollout_limits *limits)
 {
-    const invar_pass_options options = {.head_rows = HEAD_ROWS};
+    const invar_pass_options options = {.head_rows = defaults_of(dev)->head_rows};
     invar_rollout *rollout = NULL;
     invar_status status;
 
@@ -95,7 +108,7 @@ static invar_status ensure_cache(invar_rollout *r, const invar_cache_shape *shap
         return INVAR_OK;
     invar_cache_free(r->cache);
     r->cache = NULL;
-    return invar_cache_new(&r->cache, shape);
+    return invar_cache_new(&r->cache, shape, &r->caller.dev);
 }
 
 invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int64_t sequences,
@@ -106,16 +119,17 @@ invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int6
                                .kv_heads = spec->kv_heads,
                                .head_dim = spec->head_dim,
                                .storage = r->model->storage};
+    const defaults *open = defaults_of(&r->caller.dev);
     int64_t each, affordable;
 
     memset(&r->counters, 0, sizeof r->counters);
     *out = r->limits;
-    out->concurrency = out->concurrency ? out->concurrency : DEFAULT_CONCURRENCY;
-    out->chunk = out->chunk ? out->chunk : DEFAULT_CHUNK;
+    out->concurrency = out->concurrency ? out->concurrency : open->concurrency;
+    out->chunk = out->chunk ? out->chunk : open->chunk;
     shape.page_size = out->page_size = out->page_size ? out->page_size : DEFAULT_PAGE_SIZE;
     // with one page more a shared prompt and its sample fit side by side
     each = (rows + out->page_size - 1) / out->page_size + 1;
-    affordable = DEFAULT_CACHE_BYTES / larger(invar_cache_page_bytes(&shape), 1);
+    affordable = open->cache_bytes / larger(invar_cache_page_bytes(&shape), 1);
     if (out->pages == 0)
         out->pages = larger(smaller(smaller(out->concurrency, sequences) * each, affordable), each);
     shape.pages = out->pages;

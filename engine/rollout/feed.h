@@ -32,15 +32,15 @@ typedef struct invar_feed {
     invar_schedule schedule;
     const invar_turn *turns; /* (n_turns) of the last pass */
     int64_t n_turns;
-    int64_t route; /* numbers of one row's routing; 0: none */
-    int64_t width; /* of the page tables */
-    invar_arena *memory;
-    int32_t *ids;       /* (rows) */
-    int32_t *positions; /* (rows) */
-    int64_t *start;     /* (n_turns + 1) rows of each turn */
-    int64_t *lengths;   /* (n_turns) */
-    int32_t *tables;    /* (n_turns, width) */
-    int32_t *routing;   /* (rows, route) */
+    int64_t route;       /* numbers of one row's routing; 0: none */
+    int64_t width;       /* of the page tables */
+    invar_arena *memory; /* the host's, as are the arrays */
+    int32_t *ids;        /* (rows) */
+    int32_t *positions;  /* (rows) */
+    int64_t *start;      /* (n_turns + 1) rows of each turn */
+    int64_t *lengths;    /* (n_turns) */
+    int32_t *tables;     /* (n_turns, width) */
+    int32_t *routing;    /* (rows, route) */
 } invar_feed;
 
 /*

@@ -40,12 +40,12 @@ typedef struct invar_sampling {
 #define INVAR_PURPOSE_TRAIN 0
 #define INVAR_PURPOSE_EVAL 1
 
-/* Free: no value of these changes a bit. */
+/* Free: no value of these changes a bit. In brackets: where the device's memory is far. */
 typedef struct invar_rollout_limits {
-    int64_t concurrency;    /* sequences at a time; 0: as many as there is cache for, at most 64 */
-    int64_t chunk;          /* rows of prefill in one pass; 0: 512 */
+    int64_t concurrency;    /* sequences at a time; 0: as the cache has room, at most 64 (256) */
+    int64_t chunk;          /* rows of prefill in one pass; 0: 512 (4096) */
     int64_t page_size;      /* positions per page; 0: 16 */
-    int64_t pages;          /* of the cache; 0: for `concurrency` longest sequences, or 1 GiB */
+    int64_t pages;          /* 0: for `concurrency` longest sequences, at most 1 GiB (8 GiB) */
     bool no_prefix_sharing; /* every sample prefills its own prompt */
 } invar_rollout_limits;
 

@@ -9,8 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/alloc.h"
-
 #include "base/invar_banned.h"
 
 #define OUT_OF_REACH (-0x1p100f) // far below any logit, and finite at any sensible temperature
@@ -18,17 +16,25 @@
 invar_status invar_sampler_init(invar_sampler *s, invar_caller *caller,
                                 const invar_sampling *sampling)
 {
+    size_t hidden = 1 + (size_t)INVAR_SAMPLER_ROWS * (size_t)sampling->n_stop_ids;
+    const float out_of_reach = OUT_OF_REACH;
+
     memset(s, 0, sizeof *s);
     s->caller = caller;
     s->sampling = sampling;
-    return invar_alloc((void **)&s->hidden, INVAR_SAMPLER_ROWS,
-                       (size_t)sampling->n_stop_ids * sizeof *s->hidden, "logits of stop ids");
+    INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->room, sizeof *s->room, "draws"));
+    INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->hidden, hidden * sizeof *s->hidden,
+                                "logits of stop ids"));
+    return invar_device_put(&caller->dev, s->hidden, &out_of_reach, sizeof out_of_reach);
 }
 
 void invar_sampler_release(invar_sampler *s)
 {
-    invar_free(s->hidden);
-    invar_free(s->copies);
+    if (s->caller) {
+        invar_device_give(&s->caller->dev, s->room);
+        invar_device_give(&s->caller->dev, s->hidden);
+        invar_device_give(&s->caller->dev, s->copies);
+    }
     memset(s, 0, sizeof *s);
 }
 
@@ -37,90 +43,130 @@ static float *logit(const invar_tensor *logits, int64_t row, int32_t id)
     return (float *)logits->data + row * logits->row_stride + id;
 }
 
+/* Where the logit of that stop id is kept while it is out of reach. */
+static float *kept(const invar_sampler *s, int64_t row, int64_t n)
+{
+    return s->hidden + 1 + row * s->sampling->n_stop_ids + n;
+}
+
+static invar_status copy_logit(const invar_sampler *s, float *to, const float *from)
+{
+    return invar_device_copy(&s->caller->dev, to, from, sizeof *to);
+}
+
 /* Puts the stop ids of some rows out of reach; `restore` undoes it, in reverse order. */
-static void hide_ends(invar_sampler *s, const invar_tensor *logits, const invar_draw *draws)
+static invar_status hide_ends(const invar_sampler *s, const invar_tensor *logits,
+                              const invar_draw *draws)
 {
     const invar_sampling *p = s->sampling;
 
     for (int64_t i = 0; i < logits->shape[0]; i++)
         for (int64_t n = 0; draws[i].no_end && n < p->n_stop_ids; n++) {
             float *at = logit(logits, i, p->stop_ids[n]);
-            s->hidden[i * p->n_stop_ids + n] = *at;
-            *at = OUT_OF_REACH;
+            INVAR_TRY(copy_logit(s, kept(s, i, n), at));
+            INVAR_TRY(copy_logit(s, at, s->hidden));
         }
+    return INVAR_OK;
 }
 
-static void restore_ends(const invar_sampler *s, const invar_tensor *logits,
-                         const invar_draw *draws)
+static invar_status restore_ends(const invar_sampler *s, const invar_tensor *logits,
+                                 const invar_draw *draws)
 {
     const invar_sampling *p = s->sampling;
 
     for (int64_t i = 0; i < logits->shape[0]; i++)
         for (int64_t n = p->n_stop_ids; draws[i].no_end && n-- > 0;)
-            *logit(logits, i, p->stop_ids[n]) = s->hidden[i * p->n_stop_ids + n];
+            INVAR_TRY(copy_logit(s, logit(logits, i, p->stop_ids[n]), kept(s, i, n)));
+    return INVAR_OK;
 }
 
 /* Tokens and log-probabilities of all rows of the logits. */
 static invar_status run_ops(invar_sampler *s, const invar_tensor *logits, const invar_draw *draws)
 {
     const invar_sampling *p = s->sampling;
+    invar_sampler_room *room = s->room;
     int64_t count = logits->shape[0];
-    invar_tensor tokens = invar_tensor_1d(s->tokens, INVAR_DTYPE_I32, count);
+    invar_tensor tokens = invar_tensor_1d(room->drawn.tokens, INVAR_DTYPE_I32, count);
 
-    hide_ends(s, logits, draws);
+    INVAR_TRY(hide_ends(s, logits, draws));
     INVAR_TRY(INVAR_CALL(s->caller, SAMPLE, sample, .tokens = tokens, .logits = *logits,
-                         .coords = s->coords, .seed = p->seed, .purpose = p->purpose,
+                         .coords = room->asked.coords, .seed = p->seed, .purpose = p->purpose,
                          .temperature = p->temperature, .top_k = p->top_k, .top_p = p->top_p,
                          .min_p = p->min_p));
-    restore_ends(s, logits, draws);
-    return INVAR_CALL(s->caller, LOGPROB_FWD, logprob_fwd,
-                      .logp = invar_tensor_1d(s->logp, INVAR_DTYPE_F32, count),
-                      .max = invar_tensor_1d(s->max, INVAR_DTYPE_F32, count),
-                      .logsum = invar_tensor_1d(s->logsum, INVAR_DTYPE_F32, count),
-                      .logits = *logits, .targets = tokens,
-                      .temperature = invar_sampling_logp_temperature(p->temperature));
+    INVAR_TRY(restore_ends(s, logits, draws));
+    INVAR_TRY(INVAR_CALL(s->caller, LOGPROB_FWD, logprob_fwd,
+                         .logp = invar_tensor_1d(room->drawn.logp, INVAR_DTYPE_F32, count),
+                         .max = invar_tensor_1d(room->max, INVAR_DTYPE_F32, count),
+                         .logsum = invar_tensor_1d(room->logsum, INVAR_DTYPE_F32, count),
+                         .logits = *logits, .targets = tokens,
+                         .temperature = invar_sampling_logp_temperature(p->temperature)));
+    return invar_device_get(&s->caller->dev, &s->drawn, &room->drawn, sizeof s->drawn);
+}
+
+/* The rows of the pass that are drawn from, each once, and which of them each draw is from. */
+static int64_t list_rows(invar_sampler *s, const invar_draw *draws, int64_t count)
+{
+    int64_t rows = 0;
+
+    for (int64_t i = 0; i < count; i++) {
+        if (i == 0 || draws[i].row != draws[i - 1].row)
+            s->row[rows++] = draws[i].row;
+        s->asked.copy[i] = (int32_t)(rows - 1);
+        s->asked.coords[i] = draws[i].at;
+    }
+    return rows;
+}
+
+/* Room for copies of `count` rows. */
+static invar_status make_room(invar_sampler *s, int64_t count, int64_t width)
+{
+    const invar_device *dev = &s->caller->dev;
+
+    if (count <= s->n_copies)
+        return INVAR_OK;
+    invar_device_give(dev, s->copies);
+    s->copies = NULL;
+    s->n_copies = 0;
+    INVAR_TRY(invar_device_take(dev, (void **)&s->copies,
+                                (size_t)(count * width) * sizeof *s->copies, "copies of logits"));
+    s->n_copies = count;
+    return INVAR_OK;
 }
 
 /* One row of logits for each draw; of a row that several share, a copy for each. */
-static invar_status make_logits(invar_tensor *out, invar_sampler *s, invar_pass *pass,
-                                const invar_draw *draws, int64_t count)
+static invar_status make_logits(invar_tensor *out, invar_sampler *s, invar_pass *pass, int64_t rows,
+                                int64_t count)
 {
-    int64_t rows = 0, width;
+    invar_tensor distinct;
+    int64_t width;
 
-    for (int64_t i = 0; i < count; i++)
-        if (i == 0 || draws[i].row != draws[i - 1].row)
-            s->row[rows++] = draws[i].row;
-    INVAR_TRY(invar_pass_logits(out, pass, s->row, rows));
+    INVAR_TRY(invar_pass_logits(&distinct, pass, s->row, rows));
+    *out = distinct;
     if (rows == count)
         return INVAR_OK;
-    width = out->shape[1];
-    if (!s->copies)
-        INVAR_TRY(invar_alloc((void **)&s->copies, INVAR_SAMPLER_ROWS,
-                              (size_t)width * sizeof *s->copies, "copies of logits"));
-    for (int64_t i = 0, row = 0; i < count; i++) {
-        row += i > 0 && draws[i].row != draws[i - 1].row;
-        memcpy(s->copies + i * width, logit(out, row, 0), (size_t)width * sizeof *s->copies);
-    }
+    width = distinct.shape[1];
+    INVAR_TRY(make_room(s, count, width));
     *out = invar_tensor_2d(s->copies, INVAR_DTYPE_F32, count, width);
-    return INVAR_OK;
+    return INVAR_CALL(s->caller, EMBEDDING_FWD, embedding_fwd, .out = *out, .table = distinct,
+                      .ids = invar_tensor_1d(s->room->asked.copy, INVAR_DTYPE_I32, count));
 }
 
 static invar_status draw_piece(invar_sampler *s, invar_pass *pass, invar_draw *draws, int64_t count)
 {
+    int64_t rows = list_rows(s, draws, count);
     invar_tensor logits;
 
-    for (int64_t i = 0; i < count; i++)
-        s->coords[i] = draws[i].at;
-    INVAR_TRY(make_logits(&logits, s, pass, draws, count));
+    INVAR_TRY(invar_device_put(&s->caller->dev, &s->room->asked, &s->asked, sizeof s->asked));
+    INVAR_TRY(make_logits(&logits, s, pass, rows, count));
     INVAR_TRY(run_ops(s, &logits, draws));
     for (int64_t i = 0; i < count; i++) {
-        if (!isfinite(s->logp[i]))
+        if (!isfinite(s->drawn.logp[i]))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "rollout: draw %" PRIu32 " has logits that are not finite at "
                               "position %" PRIu32 ": the weights are damaged or have diverged",
                               draws[i].at.sample, draws[i].at.position);
-        draws[i].token = s->tokens[i];
-        draws[i].logp = s->logp[i];
+        draws[i].token = s->drawn.tokens[i];
+        draws[i].logp = s->drawn.logp[i];
     }
     return INVAR_OK;
 }

@@ -17,7 +17,7 @@
 extern "C" {
 #endif
 
-#define INVAR_SAMPLER_ROWS 64 /* logits at a time */
+#define INVAR_SAMPLER_ROWS 256 /* logits at a time */
 
 /* One token. */
 typedef struct invar_draw {
@@ -29,17 +29,37 @@ typedef struct invar_draw {
     float logp;             /* its log-probability */
 } invar_draw;
 
+/* What ops are told of the draws, */
+typedef struct invar_sampler_asked {
+    invar_sample_coords coords[INVAR_SAMPLER_ROWS];
+    int32_t copy[INVAR_SAMPLER_ROWS]; /* the row of logits of each, where draws share them */
+} invar_sampler_asked;
+
+/* and what they answer: */
+typedef struct invar_sampler_drawn {
+    int32_t tokens[INVAR_SAMPLER_ROWS];
+    float logp[INVAR_SAMPLER_ROWS];
+} invar_sampler_drawn;
+
+/* each goes in one piece. */
+typedef struct invar_sampler_room {
+    invar_sampler_asked asked;
+    invar_sampler_drawn drawn;
+    float max[INVAR_SAMPLER_ROWS];
+    float logsum[INVAR_SAMPLER_ROWS];
+} invar_sampler_room;
+
 typedef struct invar_sampler {
     invar_caller *caller;           /* borrowed */
     const invar_sampling *sampling; /* borrowed */
-    float *hidden;                  /* logits of stop ids while they are out of reach */
-    float *copies;                  /* (ROWS, vocabulary) where draws share a row */
     int64_t row[INVAR_SAMPLER_ROWS];
-    invar_sample_coords coords[INVAR_SAMPLER_ROWS];
-    int32_t tokens[INVAR_SAMPLER_ROWS];
-    float logp[INVAR_SAMPLER_ROWS];
-    float max[INVAR_SAMPLER_ROWS];
-    float logsum[INVAR_SAMPLER_ROWS];
+    invar_sampler_asked asked;
+    invar_sampler_drawn drawn;
+    /* in the device's memory */
+    invar_sampler_room *room;
+    float *hidden; /* OUT_OF_REACH, then logits of stop ids while they are that */
+    float *copies; /* (n_copies, vocabulary) where draws share a row */
+    int64_t n_copies;
 } invar_sampler;
 
 invar_status invar_sampler_init(invar_sampler *sampler, invar_caller *caller,

@@ -177,17 +177,18 @@ static invar_status admit(invar_schedule *s)
 }
 
 /* What a job shares becomes its own as far as it will write there: the partly filled page. */
-static void join_prompt(invar_schedule *s, invar_job *job)
+static invar_status join_prompt(invar_schedule *s, invar_job *job)
 {
     const invar_job *parent = &s->jobs[job->parent];
     int64_t partial = job->prefill % s->cache->shape.page_size;
 
     if (partial > 0)
-        invar_cache_copy(s->cache, job->pages[job->n_shared], parent->pages[job->n_shared],
-                         partial);
+        INVAR_TRY(invar_cache_copy(s->cache, job->pages[job->n_shared],
+                                   parent->pages[job->n_shared], partial));
     job->done = job->prefill;
     job->state = INVAR_JOB_READY;
     leave_parent(s, job);
+    return INVAR_OK;
 }
 
 /* ---- the pass -------------------------------------------------------------------------------- */
@@ -215,7 +216,7 @@ invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out, inv
         int64_t rows;
 
         if (job->state == INVAR_JOB_ADMITTED && s->jobs[job->parent].state == INVAR_JOB_KEPT)
-            join_prompt(s, job);
+            INVAR_TRY(join_prompt(s, job));
         rows = rows_now(job, left);
         if (rows == 0)
             continue;

@@ -137,7 +137,7 @@ static invar_status learn_actor(invar_loop_step *out, invar_loop *loop)
     loss.payload = out->loss;
     out->result =
         (invar_trainer_result){.now = f->train_logp + token, .entropy = f->entropy + token};
-    invar_grads_zero(loop->grads);
+    INVAR_TRY(invar_grads_zero(loop->grads));
     INVAR_TRY(invar_trainer_learn(loop->trainer, loop->session.actor,
                                   loop->batch.items + out->first, out->count, &loss, loop->grads,
                                   &out->result));
@@ -158,7 +158,7 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
     options.loss = INVAR_LOSS_VALUE;
     INVAR_TRY(invar_loss_new(&out->value_loss, &out->batch, &options, NULL, f->returns + token));
     loss.payload = out->value_loss;
-    invar_grads_zero(loop->critic_grads);
+    INVAR_TRY(invar_grads_zero(loop->critic_grads));
     INVAR_TRY(invar_trainer_learn(loop->trainer, loop->session.critic,
                                   loop->batch.items + out->first, out->count, &loss,
                                   loop->critic_grads, &result));

@@ -244,7 +244,7 @@ static invar_status gradient_point(int64_t *out, invar_loop *loop, const invar_m
         at.inputs[i] = inputs[i];
     }
     INVAR_TRY(define(out, loop, &at));
-    return invar_probe_whole(loop->probe, *out, grad);
+    return invar_probe_device_whole(loop->probe, *out, grad);
 }
 
 /* What stands between the gradients and the weights, for those who look closer. */
@@ -294,7 +294,7 @@ static invar_status tied_point(invar_loop *loop, const char *prefix, const invar
     (void)snprintf(inputs[0], sizeof inputs[0], "%shead.dlogits", prefix);
     (void)snprintf(inputs[1], sizeof inputs[1], "%shead.norm", prefix);
     INVAR_TRY(define(&id, loop, &at));
-    return invar_probe_whole(loop->probe, id, &grads->tied_head);
+    return invar_probe_device_whole(loop->probe, id, &grads->tied_head);
 }
 
 static invar_status weight_point(invar_loop *loop, const invar_param *p, const char *prefix)
@@ -315,7 +315,7 @@ static invar_status weight_point(invar_loop *loop, const invar_param *p, const c
     (void)snprintf(grad, sizeof grad, "%sgrad.%s", prefix, p->name);
     (void)snprintf(norm, sizeof norm, "%sgrad_norm", prefix);
     INVAR_TRY(define(&id, loop, &at));
-    return invar_probe_whole(loop->probe, id, &p->master);
+    return invar_probe_device_whole(loop->probe, id, &p->master);
 }
 
 static invar_status param_points(invar_loop *loop, const invar_model *model,

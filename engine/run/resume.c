@@ -49,26 +49,17 @@ static void skipped(void *payload, int64_t step, const char *why)
         loop->options->say(loop->options->payload, line);
 }
 
-static invar_status load_set(invar_checkpoint *c, const char *set, const invar_model *model,
-                             invar_tensor *of)
-{
-    for (int64_t i = 0; i < model->n_params; i++)
-        INVAR_TRY(invar_checkpoint_load(of ? &of[i] : &model->params[i].master, c, set,
-                                        model->params[i].name));
-    return invar_checkpoint_loaded(c, set);
-}
-
 static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
 {
-    INVAR_TRY(load_set(c, p->masters, p->model, NULL));
+    INVAR_TRY(invar_session_load_set(p->model, NULL, c, p->masters));
     if (p->optimizer) {
         if (!invar_checkpoint_has(c, p->m))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%.150s was written with no-save-optim: it can be a start "
                               "(ref-load), but not be resumed",
                               invar_checkpoint_path(c));
-        INVAR_TRY(load_set(c, p->m, p->model, p->optimizer->m));
-        INVAR_TRY(load_set(c, p->v, p->model, p->optimizer->v));
+        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->m, c, p->m));
+        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->v, c, p->v));
     }
     return invar_model_refresh(p->model, dev);
 }
@@ -203,7 +194,8 @@ static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors)
     bool moments = !invar_recipe_bool(r, INVAR_KEY_NO_SAVE_OPTIM);
     invar_checkpoint_options options = {.ledger = loop->ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
-                                        .pool = loop->session.pool};
+                                        .pool = loop->session.pool,
+                                        .dev = &loop->session.dev};
     invar_checkpoint_state state;
     invar_checkpoint_blob config = {.name = "config.json"};
     invar_checkpoint_content content = {

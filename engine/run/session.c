@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "engine/io/hf.h"
 #include "engine/io/json_text.h"
+#include "engine/model/near.h"
 #include "engine/rl/loss.h"
 
 #include "base/invar_banned.h"
@@ -39,19 +40,23 @@ static int64_t default_threads(const invar_model_spec *spec)
 
 static invar_status open_device(invar_session *s)
 {
-    static const invar_backend *(*const backends[])(void) = {invar_backend_cpu};
-    const int device = invar_recipe_enum(s->recipe, INVAR_KEY_DEVICE);
+    static const invar_backend *(*const backends[])(void) = {invar_backend_cpu, invar_backend_cuda};
+    const invar_backend *backend = backends[invar_recipe_enum(s->recipe, INVAR_KEY_DEVICE)]();
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
 
+    if (!backend)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "this build has no CUDA: configure with -DINVAR_CUDA=ON, or choose "
+                          "device = cpu");
     if (threads == 0)
         threads = default_threads(&s->spec);
     if (threads > 1)
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
     s->dev =
-        (invar_device){.backend = backends[device](),
+        (invar_device){.backend = backend,
                        .numerics = (invar_numerics)invar_recipe_enum(s->recipe, INVAR_KEY_NUMERICS),
                        .pool = s->pool};
-    return INVAR_OK;
+    return invar_device_open(&s->dev);
 }
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */
@@ -181,22 +186,43 @@ static invar_status read_stops(invar_session *s)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
+static size_t master_bytes(const invar_param *p)
+{
+    return (size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float);
+}
+
+invar_status invar_session_load_set(const invar_model *model, const invar_tensor *of,
+                                    invar_checkpoint *checkpoint, const char *set)
+{
+    invar_window window = {.dev = &model->dev};
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
+        const invar_param *p = &model->params[i];
+        const invar_tensor *to = of ? &of[i] : &p->master;
+        invar_tensor near = *to;
+        status = invar_window_write(&near.data, &window, to->data, master_bytes(p));
+        if (status == INVAR_OK)
+            status = invar_checkpoint_load(&near, checkpoint, set, p->name);
+        if (status == INVAR_OK)
+            status = invar_window_store(&window, to->data, master_bytes(p));
+    }
+    invar_window_release(&window);
+    return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
+}
+
 static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, const char *path,
                                     const invar_checkpoint_choice *choice, const invar_device *dev)
 {
     const char *set = "model";
     invar_checkpoint *checkpoint = NULL;
-    invar_status status = INVAR_OK;
+    invar_status status;
 
     INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
         set = "critic"; // of a run; a converted critic is the only model there
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status =
-            invar_checkpoint_load(&model->params[i].master, checkpoint, set, model->params[i].name);
-    if (status == INVAR_OK)
-        status = invar_checkpoint_loaded(checkpoint, set);
+    status = invar_session_load_set(model, NULL, checkpoint, set);
     invar_checkpoint_close(checkpoint);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
@@ -279,11 +305,11 @@ static invar_status critic_from_actor(invar_session *s)
     for (int64_t i = 0; i < s->critic->n_params; i++) {
         invar_param *to = &s->critic->params[i];
         const invar_param *from = invar_model_find(s->actor, to->name);
-        size_t bytes = (size_t)(to->master.shape[0] * to->master.row_stride) * sizeof(float);
+        size_t bytes = master_bytes(to);
         if (to->kind == INVAR_PARAM_HEAD)
-            memset(to->master.data, 0, bytes);
+            INVAR_TRY(invar_device_zero(&s->dev, to->master.data, bytes));
         else
-            memcpy(to->master.data, from->master.data, bytes);
+            INVAR_TRY(invar_device_copy(&s->dev, to->master.data, from->master.data, bytes));
     }
     return invar_model_refresh(s->critic, &s->dev);
 }
@@ -459,6 +485,7 @@ void invar_session_close(invar_session *session)
     invar_tokenizer_free(session->tokenizer);
     invar_free(session->stop_ids);
     invar_free(session->stop);
+    invar_device_close(&session->dev);
     invar_pool_free(session->pool);
     *session = (invar_session){0};
 }

@@ -12,7 +12,9 @@
 
 #include "base/invar_banned.h"
 
-#define LOGIT_BYTES (INT64_C(1) << 28) /* of a piece of logits, where the recipe does not say */
+/* Of a piece of logits, where the recipe does not say; on a GPU, which is idle in small ones. */
+#define LOGIT_BYTES (INT64_C(1) << 28)
+#define LOGIT_BYTES_FAR (INT64_C(1) << 31)
 
 /* ---- names ----------------------------------------------------------------------------------- */
 
@@ -179,6 +181,7 @@ static invar_status make_trainer(invar_loop *loop)
     bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
     int64_t unit = invar_recipe_int(r, INVAR_KEY_SAMPLES_PER_UNIT);
     int64_t rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE);
+    int64_t logits = invar_device_far(&s->dev) ? LOGIT_BYTES_FAR : LOGIT_BYTES;
     invar_trainer_options o = {
         .plan = {.unit = unit              ? unit
                          : s->spec.experts ? loop->set.per_prompt
@@ -186,7 +189,7 @@ static invar_status make_trainer(invar_loop *loop)
                  .micro_batch = dynamic ? 0 : invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE),
                  .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU) : 0},
         .recompute = invar_recipe_enum(r, INVAR_KEY_RECOMPUTE_GRANULARITY) != 0,
-        .head_rows = rows ? rows : LOGIT_BYTES / 4 / s->spec.vocab + 1,
+        .head_rows = rows ? rows : logits / 4 / s->spec.vocab + 1,
         .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
         .replay = loop->set.replay_routing ? s->actor : NULL};
 
@@ -235,7 +238,8 @@ static invar_status attach_all(invar_loop *loop)
 static invar_status make_probe(invar_loop *loop)
 {
     invar_probe_options o = {.level = invar_recipe_enum(loop->recipe, INVAR_KEY_DEBUG_DETERMINISM),
-                             .pool = loop->session.pool};
+                             .pool = loop->session.pool,
+                             .dev = &loop->session.dev};
 
     return invar_probe_new(&loop->probe, &o);
 }

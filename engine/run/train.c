@@ -197,9 +197,9 @@ static invar_status one_rollout(invar_loop *loop)
     bool reset = invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES);
 
     if (reset)
-        invar_optimizer_reset(loop->optimizer);
+        INVAR_TRY(invar_optimizer_reset(loop->optimizer));
     if (reset && loop->critic_optimizer)
-        invar_optimizer_reset(loop->critic_optimizer);
+        INVAR_TRY(invar_optimizer_reset(loop->critic_optimizer));
     INVAR_TRY(collect(loop));
     show_sample(loop);
     INVAR_TRY(prepare(loop));

@@ -5,8 +5,6 @@
  */
 #include "engine/train/optimizer.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 #include "engine/model/call.h"
 
@@ -28,8 +26,8 @@ static invar_status allocate(invar_optimizer *o, const invar_model *model)
         half += moment_bytes(&model->params[i]);
     INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
     INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
-    INVAR_TRY(invar_alloc(&o->memory, 2, half, "the optimizer's moments"));
     o->bytes = 2 * half;
+    INVAR_TRY(invar_device_take(&o->dev, &o->memory, o->bytes, "the optimizer's moments"));
     next = o->memory;
     for (int64_t i = 0; i < model->n_params; i++) {
         o->m[i] = o->v[i] = model->params[i].master;
@@ -47,13 +45,14 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "an optimizer"));
-    *o = (invar_optimizer){0};
+    *o = (invar_optimizer){.dev = model->dev};
     status = allocate(o, model);
+    if (status == INVAR_OK)
+        status = invar_optimizer_reset(o);
     if (status != INVAR_OK) {
         invar_optimizer_free(o);
         return status;
     }
-    invar_optimizer_reset(o);
     *out = o;
     return INVAR_OK;
 }
@@ -64,15 +63,15 @@ void invar_optimizer_free(invar_optimizer *optimizer)
         return;
     invar_free(optimizer->m);
     invar_free(optimizer->v);
-    invar_free(optimizer->memory);
+    invar_device_give(&optimizer->dev, optimizer->memory);
     invar_free(optimizer);
 }
 
-void invar_optimizer_reset(invar_optimizer *optimizer)
+invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 {
-    memset(optimizer->memory, 0, optimizer->bytes);
     optimizer->beta1_power = optimizer->beta2_power = 1.0f;
     optimizer->steps = 0;
+    return invar_device_zero(&optimizer->dev, optimizer->memory, optimizer->bytes);
 }
 
 static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_out,

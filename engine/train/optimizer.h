@@ -21,6 +21,7 @@ typedef struct invar_optimizer {
     float beta1_power; /* beta1 ^ steps */
     float beta2_power;
     int64_t steps;
+    invar_device dev; /* the model's, whose memory the moments are in */
     void *memory;
     size_t bytes;
 } invar_optimizer;
@@ -33,7 +34,7 @@ typedef struct invar_adamw_options {
 /* Moments at zero, powers at one. */
 invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model) INVAR_MUST_USE;
 void invar_optimizer_free(invar_optimizer *optimizer);
-void invar_optimizer_reset(invar_optimizer *optimizer);
+invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
 
 /* INVAR_E_STATE names a parameter whose gradient is not finite; nothing has changed then. */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,

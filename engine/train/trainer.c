@@ -5,8 +5,6 @@
  */
 #include "engine/train/trainer.h"
 
-#include <string.h>
-
 #include "base/alloc.h"
 
 #include "base/invar_banned.h"
@@ -164,8 +162,7 @@ static invar_status read_values(float *out, walk *w)
     invar_tensor values;
 
     INVAR_TRY(invar_pass_logits(&values, w->pass, head->row, head->count));
-    memcpy(out, values.data, (size_t)head->count * sizeof *out);
-    return INVAR_OK;
+    return invar_device_get(&w->trainer->dev, out, values.data, (size_t)head->count * sizeof *out);
 }
 
 static invar_status visit_values(walk *w, void *payload)

@@ -80,7 +80,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     view.probe = out->probe;
     invar_probe_begin(out->probe, NULL);
     assert_ok(invar_grads_new(&out->grads, model));
-    invar_grads_zero(out->grads);
+    assert_ok(invar_grads_zero(out->grads));
     assert_ok(invar_trainer_new(&trainer, dev, &options));
     invar_trainer_probe(trainer, &show);
     assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, out->grads,

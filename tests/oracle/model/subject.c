@@ -261,7 +261,7 @@ double invar_subject_train(invar_subject *s, const invar_subject_loss *how, inva
     read_batch(&b, s, how->kind);
     assert_ok(invar_loss_new(&loss, &b.arrays, &b.options, b.advantage, NULL));
     assert_ok(invar_grads_new(grads, s->model));
-    invar_grads_zero(*grads);
+    assert_ok(invar_grads_zero(*grads));
     for (int64_t first = 0; first < b.arrays.samples;) {
         int64_t left = b.arrays.samples - first;
         int64_t count = how->micro > 0 && how->micro < left ? how->micro : left;

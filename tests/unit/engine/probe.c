@@ -332,16 +332,16 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
 static void show_pass(invar_probe_view *view, const invar_tensor *x, const invar_segments *samples)
 {
     static const invar_forward_value values[] = {
-        {"embed", -1, "embedding.fwd", false, true, {NULL}, NULL, NULL},
-        {"norm", 0, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL},
-        {"q", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL},
-        {"k", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL},
-        {"mlp", 0, "add", false, true, {"in", "q", "k"}, NULL, NULL},
-        {"mlp", 1, "add", false, true, {"in"}, NULL, NULL},
-        {"head.norm", -1, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL},
-        {"head.dx", -1, "rmsnorm.bwd", true, true, {NULL}, NULL, NULL},
-        {"dx", 1, "add", true, true, {"d", "in"}, NULL, NULL},
-        {"dq", 0, "linear.dx", true, false, {"d", "q"}, NULL, NULL},
+        {"embed", -1, "embedding.fwd", false, true, {NULL}, NULL, NULL, false},
+        {"norm", 0, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL, false},
+        {"q", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL, false},
+        {"k", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL, false},
+        {"mlp", 0, "add", false, true, {"in", "q", "k"}, NULL, NULL, false},
+        {"mlp", 1, "add", false, true, {"in"}, NULL, NULL, false},
+        {"head.norm", -1, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL, false},
+        {"head.dx", -1, "rmsnorm.bwd", true, true, {NULL}, NULL, NULL, false},
+        {"dx", 1, "add", true, true, {"d", "in"}, NULL, NULL, false},
+        {"dq", 0, "linear.dx", true, false, {"d", "q"}, NULL, NULL, false},
     };
 
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {

@@ -15,6 +15,13 @@ static const invar_cache_shape small = {.layers = 3,
                                         .page_size = 4,
                                         .pages = 7};
 
+static invar_status new_cache(invar_cache **out, const invar_cache_shape *shape)
+{
+    const invar_device dev = {.backend = invar_backend_cpu()};
+
+    return invar_cache_new(out, shape, &dev);
+}
+
 static void test_cache__refuses_impossible_shapes(void **state)
 {
     invar_cache *cache = NULL;
@@ -22,13 +29,13 @@ static void test_cache__refuses_impossible_shapes(void **state)
 
     (void)state;
     bad = small, bad.pages = 0;
-    assert_fails(invar_cache_new(&cache, &bad), INVAR_E_INVALID, "0 pages");
+    assert_fails(new_cache(&cache, &bad), INVAR_E_INVALID, "0 pages");
     bad = small, bad.page_size = 0;
-    assert_fails(invar_cache_new(&cache, &bad), INVAR_E_INVALID, "out of range");
+    assert_fails(new_cache(&cache, &bad), INVAR_E_INVALID, "out of range");
     bad = small, bad.page_size = INT64_MAX / 8;
-    assert_fails(invar_cache_new(&cache, &bad), INVAR_E_INVALID, "out of range");
+    assert_fails(new_cache(&cache, &bad), INVAR_E_INVALID, "out of range");
     bad = small, bad.pages = INT32_MAX, bad.page_size = (int64_t)1 << 40;
-    assert_fails(invar_cache_new(&cache, &bad), INVAR_E_NOMEM, "KV cache");
+    assert_fails(new_cache(&cache, &bad), INVAR_E_NOMEM, "KV cache");
     assert_null(cache);
     invar_cache_free(NULL);
 }
@@ -40,7 +47,7 @@ static void test_cache__layers_do_not_overlap(void **state)
     const char *before;
 
     (void)state;
-    assert_ok(invar_cache_new(&cache, &small));
+    assert_ok(new_cache(&cache, &small));
     assert_int_equal(invar_cache_page_bytes(&small) * 7, 6 * bytes);
     before = (const char *)cache->memory - bytes;
     for (int64_t i = 0; i < small.layers; i++) {
@@ -64,7 +71,7 @@ static void test_cache__takes_all_or_nothing(void **state)
     bool seen[7] = {false};
 
     (void)state;
-    assert_ok(invar_cache_new(&cache, &small));
+    assert_ok(new_cache(&cache, &small));
     assert_int_equal(invar_cache_pages_for(cache, 0), 0);
     assert_int_equal(invar_cache_pages_for(cache, 1), 1);
     assert_int_equal(invar_cache_pages_for(cache, 4), 1);
@@ -95,7 +102,7 @@ static void test_cache__a_page_is_free_without_holders(void **state)
     int32_t pages[3], others[7];
 
     (void)state;
-    assert_ok(invar_cache_new(&cache, &small));
+    assert_ok(new_cache(&cache, &small));
     assert_true(invar_cache_take(pages, cache, 3));
     invar_cache_share(cache, pages, 2);
     invar_cache_share(cache, pages, 1);
@@ -135,11 +142,11 @@ static void test_cache__copies_the_first_rows_of_all_layers(void **state)
     (void)state;
     for (int64_t rows = 0; rows <= 4; rows++) {
         invar_cache *cache;
-        assert_ok(invar_cache_new(&cache, &small));
+        assert_ok(new_cache(&cache, &small));
         for (int64_t s = 0; s < 6; s++)
             for (int64_t e = 0; e < 7 * PAGE; e++)
                 slab_of(cache, s)[e] = tag(s, e);
-        invar_cache_copy(cache, TO, FROM, rows);
+        assert_ok(invar_cache_copy(cache, TO, FROM, rows));
         for (int64_t s = 0; s < 6; s++)
             for (int64_t e = 0; e < 7 * PAGE; e++) {
                 bool copied = e >= TO * PAGE && e < TO * PAGE + rows * ROW;

@@ -36,9 +36,10 @@ static void fake_init(fake *f, int64_t pages, int64_t page_size)
                                .storage = INVAR_DTYPE_F32,
                                .page_size = page_size,
                                .pages = pages};
+    const invar_device dev = {.backend = invar_backend_cpu()};
 
     memset(f, 0, sizeof *f);
-    assert_ok(invar_cache_new(&f->cache, &shape));
+    assert_ok(invar_cache_new(&f->cache, &shape, &dev));
 }
 
 static void fake_release(fake *f)

@@ -316,6 +316,16 @@ static void test_train__greedy_rollouts(void **state)
     assert_int_equal(memory_of("greedy").last, 1);
 }
 
+static void test_train__a_device_that_is_not_there_is_refused(void **state)
+{
+    const run_pair cuda[] = {{"device", "cuda"}, {NULL, NULL}};
+
+    (void)state;
+    if (invar_backend_cuda())
+        skip();
+    assert_fails(train("cuda", cuda, NULL), INVAR_E_UNSUPPORTED, "choose device = cpu");
+}
+
 static void test_train__less_than_a_rollout_is_refused(void **state)
 {
     const run_pair little[] = {
@@ -467,6 +477,7 @@ int main(void)
         cmocka_unit_test(test_train__supervised_with_evaluation),
         cmocka_unit_test(test_train__exports_without_checkpoints),
         cmocka_unit_test(test_train__greedy_rollouts),
+        cmocka_unit_test(test_train__a_device_that_is_not_there_is_refused),
         cmocka_unit_test(test_train__less_than_a_rollout_is_refused),
         cmocka_unit_test(test_train__files_stand_for_sampling),
         cmocka_unit_test(test_train__rollouts_of_another_run_are_another_run),

@@ -1,0 +1,141 @@
+/*
+ * near.c - what the host and a device show each other.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/near.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/carve.h"
+
+#include "base/invar_banned.h"
+
+static bool is_far(const invar_device *dev)
+{
+    return dev && invar_device_far(dev);
+}
+
+/* ---- windows --------------------------------------------------------------------------------- */
+
+void invar_window_release(invar_window *window)
+{
+    invar_free(window->room);
+    *window = (invar_window){.dev = window->dev};
+}
+
+static invar_status make_room(invar_window *window, size_t bytes)
+{
+    if (bytes <= window->bytes)
+        return INVAR_OK;
+    invar_window_release(window);
+    INVAR_TRY(invar_alloc(&window->room, bytes, 1, "a window into the device's memory"));
+    window->bytes = bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_window_read(const void **out, invar_window *window, const void *piece,
+                               size_t bytes)
+{
+    *out = piece;
+    if (!is_far(window->dev))
+        return INVAR_OK;
+    INVAR_TRY(make_room(window, bytes));
+    *out = window->room;
+    return invar_device_get(window->dev, window->room, piece, bytes);
+}
+
+/* Bytes from the first element to the last, the gaps between rows included. */
+static size_t span_of(const invar_tensor *t)
+{
+    int64_t elements =
+        t->shape[0] > 0 ? (t->shape[0] - 1) * t->row_stride + invar_tensor_row_elements(t) : 0;
+
+    return (size_t)elements * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
+invar_status invar_window_tensor(invar_tensor *out, invar_window *window,
+                                 const invar_tensor *tensor)
+{
+    size_t data = span_of(tensor), scales = invar_tensor_scale_bytes(tensor);
+    invar_carver c = {NULL, 0};
+
+    *out = *tensor;
+    if (!is_far(window->dev))
+        return INVAR_OK;
+    invar_carve(&c, data);
+    invar_carve(&c, scales);
+    INVAR_TRY(make_room(window, c.used));
+    c = (invar_carver){window->room, 0};
+    out->data = invar_carve(&c, data);
+    INVAR_TRY(invar_device_get(window->dev, out->data, tensor->data, data));
+    if (scales == 0)
+        return INVAR_OK;
+    out->scale = invar_carve(&c, scales);
+    return invar_device_get(window->dev, out->scale, tensor->scale, scales);
+}
+
+invar_status invar_window_write(void **out, invar_window *window, void *piece, size_t bytes)
+{
+    *out = piece;
+    if (!is_far(window->dev))
+        return INVAR_OK;
+    INVAR_TRY(make_room(window, bytes));
+    *out = window->room;
+    return INVAR_OK;
+}
+
+invar_status invar_window_store(invar_window *window, void *piece, size_t bytes)
+{
+    if (!is_far(window->dev))
+        return INVAR_OK;
+    return invar_device_put(window->dev, piece, window->room, bytes);
+}
+
+/* ---- stagings -------------------------------------------------------------------------------- */
+
+void invar_staging_release(invar_staging *staging, const invar_device *dev)
+{
+    invar_free(staging->host);
+    if (staging->there)
+        invar_device_give(dev, staging->there);
+    *staging = (invar_staging){0};
+}
+
+static invar_status ensure(invar_staging *staging, const invar_device *dev, size_t need)
+{
+    size_t bytes = need + need / 8; // so that growth soon ends
+
+    if (need <= staging->bytes)
+        return INVAR_OK;
+    invar_staging_release(staging, dev);
+    INVAR_TRY(invar_alloc((void **)&staging->host, bytes, 1, "arrays on their way to the device"));
+    INVAR_TRY(invar_device_take(dev, &staging->there, bytes, "arrays from the host"));
+    staging->bytes = bytes;
+    return INVAR_OK;
+}
+
+invar_status invar_staging_send(invar_staging *staging, const invar_device *dev,
+                                const invar_staged *arrays, int count)
+{
+    invar_carver here = {NULL, 0}, there;
+
+    if (!is_far(dev))
+        return INVAR_OK;
+    for (int i = 0; i < count; i++)
+        invar_carve(&here, arrays[i].bytes);
+    INVAR_TRY(ensure(staging, dev, here.used));
+    here = (invar_carver){staging->host, 0};
+    there = (invar_carver){staging->there, 0};
+    for (int i = 0; i < count; i++) {
+        void *copy = invar_carve(&here, arrays[i].bytes);
+        void *address = invar_carve(&there, arrays[i].bytes);
+        if (!*arrays[i].array)
+            continue;
+        if (arrays[i].bytes > 0)
+            memcpy(copy, *arrays[i].array, arrays[i].bytes);
+        *arrays[i].array = address;
+    }
+    return invar_device_put(dev, staging->there, staging->host, there.used);
+}

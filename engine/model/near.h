@@ -1,0 +1,66 @@
+/*
+ * near.h - a device's memory where the host can use it, and the host's arrays where ops can.
+ *
+ * Where a device's memory is near, which is to say the host's own, nothing is copied: a window
+ * shows the memory itself, and a staging leaves arrays where they are. Where it is far, both have
+ * room of their own that grows on demand. A device that is NULL is near.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_NEAR_H
+#define INVAR_ENGINE_MODEL_NEAR_H
+
+#include "kernels-deterministic/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One piece of a device's memory at a time, on the host. Zeroed but for the device; release. */
+typedef struct invar_window {
+    const invar_device *dev; /* borrowed */
+    void *room;
+    size_t bytes;
+} invar_window;
+
+void invar_window_release(invar_window *window);
+
+/* *out = what the piece holds, until the next call. */
+invar_status invar_window_read(const void **out, invar_window *window, const void *piece,
+                               size_t bytes) INVAR_MUST_USE;
+
+/* The same of a whole tensor: *out is `tensor` with other addresses. */
+invar_status invar_window_tensor(invar_tensor *out, invar_window *window,
+                                 const invar_tensor *tensor) INVAR_MUST_USE;
+
+/* *out = where the host writes what the piece shall hold; `store` then brings it there. */
+invar_status invar_window_write(void **out, invar_window *window, void *piece,
+                                size_t bytes) INVAR_MUST_USE;
+invar_status invar_window_store(invar_window *window, void *piece, size_t bytes) INVAR_MUST_USE;
+
+/* An array of the host. */
+typedef struct invar_staged {
+    const void **array; /* gets the address that ops read it at; one that is NULL stays it */
+    size_t bytes;
+} invar_staged;
+
+/* Arrays that ops read, sent all at once. Zeroed at first; release. */
+typedef struct invar_staging {
+    char *host;  /* copies side by side */
+    void *there; /* what ops read */
+    size_t bytes;
+} invar_staging;
+
+void invar_staging_release(invar_staging *staging, const invar_device *dev);
+
+/*
+ * Replaces the addresses. What is near stays borrowed; what is far may be changed at once. The
+ * addresses of an earlier call are void.
+ */
+invar_status invar_staging_send(invar_staging *staging, const invar_device *dev,
+                                const invar_staged *arrays, int count) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# far.sh INVAR FOLDER - every verb over a model on a device whose memory the host cannot touch.
+#
+# INVAR has the far backend of the tests in the place of CUDA: what any verb does with device = cuda
+# is what it does with device = cpu, or it ends with a segmentation fault.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2 failed=0 checks=0
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder/tmp" && cd "$folder" || exit 2
+export TMPDIR=$folder/tmp
+
+complain() {
+    printf '%s\n' "$@" >&2
+    failed=1
+}
+
+# expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed.
+expect() {
+    local code=$1 text=$2 output rc=0
+    shift 2
+    checks=$((checks + 1))
+    output=$(timeout 300 "$invar" "$@" 2>&1 </dev/null) || rc=$?
+    if ((rc != code)) || [[ $output != *"$text"* ]]; then
+        complain "invar $*: exit code $rc, expected $code with \"$text\":" "$output"
+    fi
+}
+
+# alike ARGUMENT ...: the same is printed on both devices, and that is something.
+alike() {
+    checks=$((checks + 1))
+    timeout 300 "$invar" "$@" --device cpu >cpu.out || complain "invar $* --device cpu failed"
+    timeout 300 "$invar" "$@" --device cuda >far.out || complain "invar $* --device cuda failed"
+    { [[ -s cpu.out ]] && cmp -s cpu.out far.out; } || complain "invar $*: other output with cuda"
+}
+
+cat >tiny.ini <<'END'
+[model]
+model-type = qwen3_moe
+dtype = bf16
+num-layers = 2
+hidden-size = 64
+ffn-hidden-size = 64
+num-attention-heads = 2
+num-experts = 4
+moe-router-topk = 2
+max-position-embeddings = 24
+init-method-std = 0.1
+[rollout]
+prompt-data = task:max
+num-rollout = 3
+rollout-batch-size = 2
+n-samples-per-prompt = 3
+rollout-max-response-len = 4
+rm-type = overlap
+[eval]
+eval-prompt-data = own task:max
+eval-interval = 2
+[optimizer]
+lr = 0.01
+[perf]
+threads = 1
+[engine]
+numerics = ieee
+END
+
+for device in cpu cuda; do
+    expect 0 "" train tiny.ini --no-report --device $device --run $device --save $device/save \
+        --load $device/save --save-interval 1 --save-hf "$device/hf/{rollout_id}"
+done
+# the control of the comparison: another seed is found
+expect 0 "" train tiny.ini --no-report --device cuda --run other --rollout-seed 7
+expect 0 "" diff cpu cuda
+expect 1 "" diff cpu other
+for file in hf/2/model.safetensors save/iter_0000002/model.safetensors \
+    save/iter_0000002/model.exp_avg.safetensors; do
+    checks=$((checks + 1))
+    cmp -s "cpu/$file" "cuda/$file" || complain "$file is another with cuda"
+done
+
+# what one device recorded, executed again on the other
+expect 0 identical replay cuda --step 2 --from 1 --device cpu
+expect 0 identical replay cpu --step 2 --from 1 --device cuda --level full
+expect 0 identical replay cuda --step 1
+expect 0 "" pack cuda --step 2 --output step.tar
+expect 0 identical replay step.tar
+expect 0 identical replay step.tar --device cpu
+
+printf '{"tokens":[1,2,3,4,5,6,7]}\n{"tokens":[9,8,7]}\n' >tokens
+for mode in train prefill decode; do
+    alike score tiny.ini --load cuda/save --tokens tokens --json --mode $mode
+done
+alike generate tiny.ini --load cpu/save --prompt "3,7=" --json
+alike eval tiny.ini --load cuda/save --json
+
+((failed)) || echo "$checks checks"
+exit $failed

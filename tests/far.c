@@ -1,0 +1,367 @@
+/*
+ * far.c - memory that the host cannot touch, and the CPU's ops on it.
+ *
+ * One region of address space, reserved once and closed. Blocks are its first free pieces, in a
+ * list by address. What is in use is opened around each op and copy; in huge pages, where the
+ * system has them, since the time that this takes goes with their number.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#define _GNU_SOURCE 1 // MAP_ANONYMOUS, mincore
+
+#include "tests/far.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "kernels-deterministic/ops.h"
+
+#define REGION ((size_t)1 << 34)
+#define HUGE ((size_t)2 << 20)
+#define MOST_BLOCKS 4096
+#define LABEL 48
+
+typedef struct block {
+    size_t at, bytes; /* both multiples of INVAR_ALIGN */
+    char what[LABEL];
+} block;
+
+static struct {
+    char *base;
+    block blocks[MOST_BLOCKS]; /* (count) by address */
+    int count;
+    int fail_at;
+    invar_far_counts counts;
+    struct sigaction before; /* who else handles a segmentation fault */
+} far;
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static const block *block_of(const void *address)
+{
+    size_t at = (size_t)((const char *)address - far.base);
+
+    for (int i = 0; i < far.count; i++)
+        if (at >= far.blocks[i].at && at - far.blocks[i].at < far.blocks[i].bytes)
+            return &far.blocks[i];
+    return NULL;
+}
+
+static bool is_far(const void *address)
+{
+    return far.base && (const char *)address >= far.base &&
+           (size_t)((const char *)address - far.base) < REGION;
+}
+
+/* The whole piece lies in one block. */
+static bool within(const void *piece, size_t bytes)
+{
+    const block *b = is_far(piece) ? block_of(piece) : NULL;
+
+    return b && (size_t)((const char *)piece - far.base) - b->at + bytes <= b->bytes;
+}
+
+/* Says what was touched; then the fault happens again, to whoever handled it before. */
+static void on_fault(int number, siginfo_t *info, void *context)
+{
+    const block *b = is_far(info->si_addr) ? block_of(info->si_addr) : NULL;
+    char line[160];
+    int length = snprintf(line, sizeof line, "far: the host touched the device's memory: %s\n",
+                          b ? b->what : "no block");
+
+    (void)context;
+    if (is_far(info->si_addr) && write(STDERR_FILENO, line, (size_t)length) < 0)
+        _exit(1);
+    sigaction(number, &far.before, NULL);
+}
+
+static void protect(int how)
+{
+    const block *last = far.count > 0 ? &far.blocks[far.count - 1] : NULL;
+    size_t used = last ? (last->at + last->bytes + HUGE - 1) / HUGE * HUGE : 0;
+
+    INVAR_CHECK(used == 0 || mprotect(far.base, used, how) == 0);
+}
+
+static void open_memory(void)
+{
+    protect(PROT_READ | PROT_WRITE);
+}
+
+static void close_memory(void)
+{
+    protect(PROT_NONE);
+}
+
+/* Where `bytes` fit between the blocks, or after them. */
+static int find_gap(size_t *at_out, size_t bytes)
+{
+    size_t end = 0;
+
+    for (int i = 0; i < far.count; i++) {
+        if (far.blocks[i].at - end >= bytes) {
+            *at_out = end;
+            return i;
+        }
+        end = far.blocks[i].at + far.blocks[i].bytes;
+    }
+    *at_out = end;
+    return far.count;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static invar_status check_device(const invar_device *dev)
+{
+    if (dev->context != &far)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: the device was not opened");
+    return INVAR_OK;
+}
+
+static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    size_t room, at;
+    int place;
+
+    *out = NULL;
+    INVAR_TRY(check_device(dev));
+    if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes on the device", what,
+                          bytes);
+    room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    place = find_gap(&at, room);
+    if (at + room > REGION)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes on the device", what,
+                          bytes);
+    memmove(&far.blocks[place + 1], &far.blocks[place],
+            (size_t)(far.count - place) * sizeof *far.blocks);
+    far.count++;
+    far.blocks[place] = (block){.at = at, .bytes = room};
+    snprintf(far.blocks[place].what, LABEL, "%s", what);
+    far.counts.live++;
+    *out = far.base + at;
+    open_memory();
+    memset(*out, 0xFF, room); // a value read before it was written is NaN
+    close_memory();
+    return INVAR_OK;
+}
+
+static void give(const invar_device *dev, void *address)
+{
+    const block *b;
+    int place;
+
+    if (!address)
+        return;
+    b = is_far(address) ? block_of(address) : NULL;
+    INVAR_CHECK(dev->context == &far && b && far.base + b->at == address);
+    place = (int)(b - far.blocks);
+    memmove(&far.blocks[place], &far.blocks[place + 1],
+            (size_t)(far.count - place - 1) * sizeof *far.blocks);
+    far.count--;
+    far.counts.live--;
+}
+
+/* Which ends of a copy are far. */
+static invar_status copy_between(const invar_device *dev, void *to, const void *from, size_t bytes,
+                                 bool to_far, bool from_far)
+{
+    INVAR_TRY(check_device(dev));
+    if (bytes == 0)
+        return INVAR_OK;
+    if ((to_far ? !within(to, bytes) : is_far(to)) ||
+        (from_far ? !within(from, bytes) : is_far(from)))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: a copy of %zu bytes leads elsewhere", bytes);
+    open_memory();
+    memcpy(to, from, bytes);
+    close_memory();
+    return INVAR_OK;
+}
+
+static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    return copy_between(dev, to, from, bytes, true, false);
+}
+
+static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    return copy_between(dev, to, from, bytes, false, true);
+}
+
+static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    return copy_between(dev, to, from, bytes, true, true);
+}
+
+static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+{
+    INVAR_TRY(check_device(dev));
+    if (bytes == 0)
+        return INVAR_OK;
+    if (!within(at, bytes))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %zu bytes of zeros lead elsewhere", bytes);
+    open_memory();
+    memset(at, 0, bytes);
+    close_memory();
+    return INVAR_OK;
+}
+
+static invar_status wait(const invar_device *dev)
+{
+    return check_device(dev);
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+/* An address that is mapped, and not in the region. Numbers of arguments are none, being small. */
+static bool is_host_address(uintptr_t word)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    unsigned char resident;
+
+    return word >> 40 != 0 && word >> 48 == 0 && !is_far((const void *)word) &&
+           mincore((void *)(word / page * page), 1, &resident) == 0;
+}
+
+/* What lies between the fields of a struct may look like an address. */
+#if defined __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+#define CLEAR_PADDING(object) __builtin_clear_padding(object)
+#endif
+#endif
+#ifndef CLEAR_PADDING
+#define CLEAR_PADDING(object) ((void)(object))
+#endif
+
+static invar_status check_words(invar_op op, const void *args, size_t bytes)
+{
+    for (size_t at = 0; at + sizeof(uintptr_t) <= bytes; at += sizeof(uintptr_t)) {
+        uintptr_t word;
+
+        memcpy(&word, (const char *)args + at, sizeof word);
+        if (is_host_address(word))
+            return INVAR_FAIL(INVAR_E_STATE, 0,
+                              "far: %s: byte %zu of its arguments leads to the host",
+                              invar_op_name(op), at);
+    }
+    return INVAR_OK;
+}
+
+/* The list of grad.norm and its results are the host's. */
+static invar_status check_grads(const invar_grad_norm_args *a)
+{
+    for (int64_t i = 0; i < a->count; i++) {
+        invar_tensor grad = a->grads[i];
+
+        CLEAR_PADDING(&grad);
+        INVAR_TRY(check_words(INVAR_OP_GRAD_NORM, &grad, sizeof grad));
+    }
+    return INVAR_OK;
+}
+
+static size_t workspace(const invar_device *dev, invar_op op, const void *args)
+{
+    size_t bytes;
+
+    open_memory();
+    bytes = invar_backend_cpu()->ops[op].workspace(dev, args);
+    close_memory();
+    return bytes;
+}
+
+/* `clean` is the arguments, of that size, with nothing between them. */
+static invar_status run(const invar_device *dev, invar_op op, const void *args, const void *clean,
+                        size_t bytes, void *scratch)
+{
+    invar_status status;
+
+    INVAR_TRY(check_device(dev));
+    INVAR_TRY(op == INVAR_OP_GRAD_NORM ? check_grads(args) : check_words(op, clean, bytes));
+    if (scratch && !is_far(scratch))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
+                          invar_op_name(op));
+    far.counts.ops++;
+    open_memory();
+    status = invar_backend_cpu()->ops[op].run(dev, args, scratch);
+    close_memory();
+    return status;
+}
+
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
+    {                                                                                              \
+        return workspace(dev, INVAR_OP_##ID, args);                                                \
+    }                                                                                              \
+    static invar_status run_##fn(const invar_device *dev, const void *args, void *scratch)         \
+    {                                                                                              \
+        invar_##fn##_args clean = *(const invar_##fn##_args *)args;                                \
+                                                                                                   \
+        CLEAR_PADDING(&clean);                                                                     \
+        return run(dev, INVAR_OP_##ID, args, &clean, sizeof clean, scratch);                       \
+    }
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+
+/* ---- the backend ----------------------------------------------------------------------------- */
+
+static invar_status open_device(invar_device *dev)
+{
+    struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+
+    if (!far.base) {
+        void *space = mmap(NULL, REGION + HUGE, PROT_NONE,
+                           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (space == MAP_FAILED)
+            return INVAR_FAIL(INVAR_E_NOMEM, 0, "far: no address space");
+        far.base = (char *)space + (HUGE - (uintptr_t)space % HUGE) % HUGE;
+        (void)madvise(far.base, REGION, MADV_HUGEPAGE);
+    }
+    if (far.counts.opens++ == 0)
+        sigaction(SIGSEGV, &action, &far.before);
+    dev->context = &far;
+    return INVAR_OK;
+}
+
+static void close_device(invar_device *dev)
+{
+    if (dev->context != &far)
+        return;
+    if (--far.counts.opens == 0)
+        sigaction(SIGSEGV, &far.before, NULL);
+    dev->context = NULL;
+}
+
+const invar_backend *invar_far_backend(void)
+{
+    static const invar_backend backend = {
+        .abi = INVAR_BACKEND_ABI,
+        .name = "far",
+        .open = open_device,
+        .close = close_device,
+        .memory = {true, take, give, put, get, copy, zero, wait},
+        .ops =
+            {
+#define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+            },
+    };
+
+    return &backend;
+}
+
+void invar_far_begin(int fail_at)
+{
+    INVAR_CHECK(far.counts.live == 0 && far.counts.opens == 0);
+    far.counts = (invar_far_counts){0};
+    far.fail_at = fail_at;
+}
+
+invar_far_counts invar_far_counted(void)
+{
+    return far.counts;
+}

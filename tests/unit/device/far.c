@@ -1,0 +1,175 @@
+/*
+ * far.c - the far backend of the tests notices what it is there to notice.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/far.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/model/call.h"
+#include "tests/support.h"
+
+static invar_device dev;
+
+static int setup(void **state)
+{
+    (void)state;
+    invar_far_begin(0);
+    dev = (invar_device){.backend = invar_far_backend(), .numerics = INVAR_NUMERICS_IEEE};
+    return invar_device_open(&dev) != INVAR_OK;
+}
+
+static int teardown(void **state)
+{
+    (void)state;
+    invar_device_close(&dev);
+    return invar_far_counted().opens != 0 || invar_far_counted().live != 0;
+}
+
+static float *taken(int64_t count, const char *what)
+{
+    void *block;
+
+    assert_ok(invar_device_take(&dev, &block, (size_t)count * sizeof(float), what));
+    return block;
+}
+
+/* How a process ends that reads the address, or writes to it, and what it says. */
+static int end_of(char said[200], float *at, bool writes)
+{
+    int ends[2], end;
+    ssize_t length;
+    pid_t child;
+
+    assert_int_equal(pipe(ends), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        invar_device_close(&dev);
+        signal(SIGSEGV, SIG_DFL); // instead of cmocka's handler
+        if (dup2(ends[1], STDERR_FILENO) < 0 || invar_device_open(&dev) != INVAR_OK)
+            _exit(2);
+        if (writes)
+            *(volatile float *)at = 1.0f;
+        _exit(*(volatile float *)at == 1.0f ? 0 : 1);
+    }
+    close(ends[1]);
+    length = read(ends[0], said, 199);
+    said[length > 0 ? length : 0] = '\0';
+    close(ends[0]);
+    assert_int_equal(waitpid(child, &end, 0), child);
+    return end;
+}
+
+static void test_far__the_host_cannot_touch_it(void **state)
+{
+    float *x = taken(4, "what the host must not touch"), near = 1.0f;
+    char said[200];
+    int end;
+
+    (void)state;
+    for (int writes = 0; writes < 2; writes++) {
+        end = end_of(said, x, writes);
+        assert_true(WIFSIGNALED(end) && WTERMSIG(end) == SIGSEGV);
+        assert_non_null(strstr(said, "touched the device's memory: what the host must not touch"));
+        end = end_of(said, &near, writes);
+        assert_true(WIFEXITED(end) && WEXITSTATUS(end) == 0);
+        assert_string_equal(said, "");
+    }
+    invar_device_give(&dev, x);
+}
+
+static void test_far__copies_stay_within_a_block(void **state)
+{
+    float here[4] = {1.0f, 2.0f, 3.0f, 4.0f}, back[4];
+    float *x = taken(64, "one"), *y = taken(64, "two");
+
+    (void)state;
+    assert_ok(invar_device_put(&dev, x + 4, here, sizeof here));
+    assert_ok(invar_device_copy(&dev, y + 8, x + 4, sizeof here));
+    assert_ok(invar_device_get(&dev, back, y + 8, sizeof here));
+    assert_memory_equal(here, back, sizeof here);
+    assert_ok(invar_device_zero(&dev, y, sizeof here));
+    assert_fails(invar_device_put(&dev, x + 62, here, sizeof here), INVAR_E_STATE, "elsewhere");
+    assert_fails(invar_device_put(&dev, here, back, sizeof here), INVAR_E_STATE, "elsewhere");
+    assert_fails(invar_device_get(&dev, y, x, sizeof here), INVAR_E_STATE, "elsewhere");
+    assert_fails(invar_device_copy(&dev, back, x, sizeof here), INVAR_E_STATE, "elsewhere");
+    assert_fails(invar_device_copy(&dev, x, back, sizeof here), INVAR_E_STATE, "elsewhere");
+    assert_fails(invar_device_zero(&dev, back, sizeof here), INVAR_E_STATE, "elsewhere");
+    invar_device_give(&dev, x);
+    assert_fails(invar_device_zero(&dev, x, sizeof here), INVAR_E_STATE, "elsewhere");
+    invar_device_give(&dev, y);
+}
+
+static void test_far__ops_take_no_address_of_the_host(void **state)
+{
+    float here[6] = {0.5f, 1.5f, 2.5f, 3.5f, 4.5f, 5.5f}, back[6];
+    float *x = taken(6, "x"), *y = taken(6, "y");
+    invar_tensor far_x = invar_tensor_2d(x, INVAR_DTYPE_F32, 2, 3);
+    invar_tensor far_y = invar_tensor_2d(y, INVAR_DTYPE_F32, 2, 3);
+    invar_tensor near_x = invar_tensor_2d(here, INVAR_DTYPE_F32, 2, 3);
+    float norm, clip;
+    invar_caller caller;
+
+    (void)state;
+    invar_caller_init(&caller, &dev);
+    assert_ok(invar_device_put(&dev, x, here, sizeof here));
+    assert_ok(INVAR_CALL(&caller, ADD, add, .out = far_y, .a = far_x, .b = far_x));
+    assert_ok(invar_device_get(&dev, back, y, sizeof back));
+    for (int i = 0; i < 6; i++)
+        assert_true(back[i] == 2.0f * here[i]);
+    assert_fails(INVAR_CALL(&caller, ADD, add, .out = far_y, .a = near_x, .b = far_x),
+                 INVAR_E_STATE, "add: byte");
+    assert_ok(INVAR_CALL(&caller, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
+                         .grads = &far_x, .count = 1));
+    assert_true(norm > 8.0f && norm < 9.0f);
+    assert_fails(INVAR_CALL(&caller, GRAD_NORM, grad_norm, .norm = &norm, .clip = &clip,
+                            .grads = &near_x, .count = 1),
+                 INVAR_E_STATE, "grad.norm: byte");
+    invar_caller_release(&caller);
+    invar_device_give(&dev, x);
+    invar_device_give(&dev, y);
+}
+
+static void test_far__a_device_is_opened_first(void **state)
+{
+    invar_device closed = {.backend = invar_far_backend()};
+    void *block;
+
+    (void)state;
+    assert_fails(invar_device_take(&closed, &block, 8, "x"), INVAR_E_STATE, "not opened");
+}
+
+static void test_far__memory_ends_where_it_shall(void **state)
+{
+    void *one, *two;
+
+    (void)state;
+    invar_device_close(&dev);
+    invar_far_begin(2);
+    assert_ok(invar_device_open(&dev));
+    assert_ok(invar_device_take(&dev, &one, 8, "one"));
+    assert_fails(invar_device_take(&dev, &two, 8, "two"), INVAR_E_NOMEM, "two: no memory for");
+    assert_ok(invar_device_take(&dev, &two, 8, "three"));
+    assert_int_equal(invar_far_counted().takes, 3);
+    assert_int_equal(invar_far_counted().live, 2);
+    invar_device_give(&dev, one);
+    invar_device_give(&dev, two);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(test_far__the_host_cannot_touch_it, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_far__copies_stay_within_a_block, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_far__ops_take_no_address_of_the_host, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_far__a_device_is_opened_first, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_far__memory_ends_where_it_shall, setup, teardown),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
