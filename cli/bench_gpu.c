@@ -97,6 +97,16 @@ static invar_status make(invar_tensor *out, bench *b, invar_dtype dtype, int64_t
     return INVAR_OK;
 }
 
+/* For results. */
+static invar_status room(invar_tensor *out, bench *b, invar_dtype dtype, int64_t rows, int64_t cols)
+{
+    void *data;
+
+    INVAR_TRY(take(&data, b, tensor_bytes(dtype, rows, cols)));
+    *out = invar_tensor_2d(data, dtype, rows, cols);
+    return INVAR_OK;
+}
+
 static invar_status make_array(void **out, bench *b, const void *from, size_t bytes)
 {
     INVAR_TRY(take(out, b, bytes));
@@ -276,7 +286,7 @@ static invar_status forward(bench *b, size3 z)
         args[i] = (invar_linear_fwd_args){.k_shards = 1};
         INVAR_TRY(make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
         INVAR_TRY(make(&args[i].w, b, INVAR_DTYPE_BF16, z.n, z.k));
-        INVAR_TRY(make(&args[i].y, b, INVAR_DTYPE_F32, z.m, z.n));
+        INVAR_TRY(room(&args[i].y, b, INVAR_DTYPE_F32, z.m, z.n));
         s.args[i] = &args[i];
     }
     INVAR_TRY(begin_scratch(&b->gpu, s.op, s.args[0]));
@@ -300,7 +310,7 @@ static invar_status input_gradient(bench *b, size3 z)
               .unit = "TFLOP/s"};
 
     snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
-    INVAR_TRY(make(&args.dx, b, INVAR_DTYPE_BF16, z.m, z.n));
+    INVAR_TRY(room(&args.dx, b, INVAR_DTYPE_BF16, z.m, z.n));
     INVAR_TRY(make(&args.parts[0].dy, b, INVAR_DTYPE_BF16, z.m, z.k));
     INVAR_TRY(make(&args.parts[0].w, b, INVAR_DTYPE_BF16, z.k, z.n));
     INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
@@ -325,7 +335,8 @@ static invar_status weight_gradient(bench *b, size3 z)
     snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
     for (int i = 0; i <= UNITS; i++)
         start[i] = z.k / UNITS * i;
-    INVAR_TRY(make(&args.dw, b, INVAR_DTYPE_F32, z.m, z.n));
+    INVAR_TRY(room(&args.dw, b, INVAR_DTYPE_F32, z.m, z.n));
+    INVAR_TRY(invar_device_zero(&b->gpu, args.dw.data, tensor_bytes(INVAR_DTYPE_F32, z.m, z.n)));
     INVAR_TRY(make(&args.dy, b, INVAR_DTYPE_BF16, z.k, z.m));
     INVAR_TRY(make(&args.x, b, INVAR_DTYPE_BF16, z.k, z.n));
     INVAR_TRY(make_array(&units, b, start, sizeof start));
@@ -373,7 +384,7 @@ static invar_status forward_quantised(bench *b, invar_dtype dtype, size3 z)
         INVAR_TRY(quantised(&args.x, b, dtype, 1, z.m, z.k));
     INVAR_TRY(
         quantised(&args.w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, z.n, z.k));
-    INVAR_TRY(make(&args.y, b, INVAR_DTYPE_BF16, z.m, z.n));
+    INVAR_TRY(room(&args.y, b, INVAR_DTYPE_BF16, z.m, z.n));
     INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
     return fire(b, &s, 0, 0);
 }
@@ -423,7 +434,7 @@ static invar_status attention(bench *b, attention_size z)
     INVAR_TRY(make_heads(&f.k, b, tokens, z.kv_heads, z.dim));
     INVAR_TRY(make_heads(&f.v, b, tokens, z.kv_heads, z.dim));
     INVAR_TRY(make_heads(&f.o, b, tokens, z.heads, z.dim));
-    INVAR_TRY(make(&f.lse2, b, INVAR_DTYPE_F32, tokens, z.heads));
+    INVAR_TRY(room(&f.lse2, b, INVAR_DTYPE_F32, tokens, z.heads));
     INVAR_TRY(begin_scratch(&b->gpu, s.op, &f));
     INVAR_TRY(fire(b, &s, 0, 0));
     end_scratch(&b->gpu);
@@ -464,7 +475,7 @@ static invar_status bench_add(bench *b)
 
     INVAR_TRY(make(&a.a, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(make(&a.b, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(make(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     return moves(b, INVAR_OP_ADD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
 }
 
@@ -473,7 +484,7 @@ static invar_status bench_rmsnorm(bench *b)
     invar_rmsnorm_fwd_args a = {.eps = 1e-6f};
 
     INVAR_TRY(make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(make(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(room(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(make(&a.weight, b, INVAR_DTYPE_BF16, 1, HIDDEN));
     a.x = invar_tensor_3d(a.x.data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
     a.y = invar_tensor_3d(a.y.data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
@@ -487,7 +498,7 @@ static invar_status bench_swiglu(bench *b)
 
     INVAR_TRY(make(&a.gate, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(make(&a.up, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(make(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(room(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     return moves(b, INVAR_OP_SWIGLU_FWD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
 }
 

@@ -144,7 +144,7 @@ typedef struct invar_rmsnorm_bwd_args {
 
 typedef enum invar_rope_scaling { INVAR_ROPE_DEFAULT, INVAR_ROPE_LLAMA3 } invar_rope_scaling;
 
-/* cos and sin of position * frequency, made in double on the host, rounded to f32. */
+/* cos and sin of position * frequency, made in double, rounded to f32. */
 typedef struct invar_rope_table_args {
     invar_tensor cosine; /* (P, D/2) f32 */
     invar_tensor sine;   /* (P, D/2) f32 */
