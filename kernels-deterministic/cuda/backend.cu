@@ -199,11 +199,8 @@ static invar_status open_context(invar_device *dev)
 
 /* ---- table ----------------------------------------------------------------------------------- */
 
+/* Calls through the real type of each op: function pointers are not cast. */
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
-    extern "C" __attribute__((weak))                                                               \
-    size_t invar_cuda_##fn##_workspace(const invar_device *, const invar_##fn##_args *);           \
-    extern "C" __attribute__((weak))                                                               \
-    invar_status invar_cuda_##fn(const invar_device *, const invar_##fn##_args *, void *);         \
     static size_t workspace_##fn(const invar_device *dev, const void *args)                        \
     {                                                                                              \
         return invar_cuda_##fn##_workspace(dev, (const invar_##fn##_args *)args);                  \
@@ -215,27 +212,22 @@ static invar_status open_context(invar_device *dev)
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 
-static invar_backend make_table()
-{
-    invar_backend table = {};
-
-    table.abi = INVAR_BACKEND_ABI;
-    table.name = "cuda";
-    table.open = open_context;
-    table.close = close_context;
-    table.examine = invar_probe_facts;
-    table.memory = {true, take, give, put, get, copy, zero, wait};
-#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
-    if (&invar_cuda_##fn)                                                                          \
-        table.ops[INVAR_OP_##ID] = {workspace_##fn, run_##fn};
+/* In the order of ops.def, which is that of the enum. */
+static const invar_backend cuda_backend = {
+    INVAR_BACKEND_ABI,
+    "cuda",
+    open_context,
+    close_context,
+    invar_probe_facts,
+    {true, take, give, put, get, copy, zero, wait},
+    {
+#define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
-    return table;
-}
+    },
+};
 
 const invar_backend *invar_backend_cuda(void)
 {
-    static const invar_backend cuda = make_table();
-
-    return &cuda;
+    return &cuda_backend;
 }

@@ -51,6 +51,20 @@ __device__ __forceinline__ void invar_barrier_arrive_at(uint64_t *barrier, uint3
                  : "memory");
 }
 
+/*
+ * The same without making writes of this thread visible there: enough, and much cheaper, where the
+ * memory behind the barrier was only read by finished products.
+ */
+__device__ __forceinline__ void invar_barrier_free_at(uint64_t *barrier, uint32_t rank)
+{
+    asm volatile(
+        "{.reg .b32 there;"
+        "mapa.shared::cluster.u32 there, %0, %1;"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(invar_shared_address(barrier)),
+        "r"(rank)
+        : "memory");
+}
+
 /* Arrives, and announces so many bytes of bulk copies. */
 __device__ __forceinline__ void invar_barrier_expect(uint64_t *barrier, uint32_t bytes)
 {
@@ -100,6 +114,18 @@ __device__ __forceinline__ void invar_fence_async()
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* True in one thread of the warp, always the same one; by the whole warp. */
+__device__ __forceinline__ bool invar_elect()
+{
+    uint32_t mine;
+
+    asm volatile("{.reg .pred p;"
+                 "elect.sync _|p, 0xFFFFFFFF;"
+                 "selp.u32 %0, 1, 0, p;}"
+                 : "=r"(mine));
+    return mine != 0;
+}
+
 __device__ __forceinline__ uint32_t invar_cluster_rank()
 {
     uint32_t rank;
@@ -114,6 +140,29 @@ __device__ __forceinline__ void invar_cluster_sync()
     asm volatile("barrier.cluster.arrive.release.aligned;\n"
                  "barrier.cluster.wait.acquire.aligned;" ::
                      : "memory");
+}
+
+/* The same for no more than that all have come so far: orders no memory, and is cheaper. */
+__device__ __forceinline__ void invar_cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+
+/*
+ * For kernels launched with programmatic serialization, which may begin while the one before them
+ * in the stream still runs: waits until that has ended. Before any global memory is touched.
+ */
+__device__ __forceinline__ void invar_grid_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* Lets the next such kernel begin as soon as there is room. */
+__device__ __forceinline__ void invar_grid_release()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 /* ---- bulk tensor copies ---------------------------------------------------------------------- */
@@ -163,6 +212,16 @@ __device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *m
         : "memory");
 }
 
+__device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *map, int x, int y,
+                                                  int z, uint64_t *barrier, uint16_t mask)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(invar_shared_address(to)),
+        "l"((uint64_t)map), "r"(x), "r"(y), "r"(z), "r"(invar_shared_address(barrier)), "h"(mask)
+        : "memory");
+}
+
 /* From shared memory; follow with commit, and wait before the memory is used again. One thread. */
 __device__ __forceinline__ void invar_copy_out(const CUtensorMap *map, const void *from, int x,
                                                int y)
@@ -183,6 +242,31 @@ __device__ __forceinline__ void invar_copy_commit()
 template <int PENDING> __device__ __forceinline__ void invar_copy_wait_read()
 {
     asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Until at most PENDING groups of this thread have not been written. */
+template <int PENDING> __device__ __forceinline__ void invar_copy_wait()
+{
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Consecutive bytes instead of a box: a multiple of 16, both sides aligned to 16. One thread. */
+__device__ __forceinline__ void invar_copy_in_flat(void *to, const void *from, uint32_t bytes,
+                                                   uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(invar_shared_address(to)),
+                 "l"((uint64_t)__cvta_generic_to_global(from)), "r"(bytes),
+                 "r"(invar_shared_address(barrier))
+                 : "memory");
+}
+
+__device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                     (uint64_t)__cvta_generic_to_global(to)),
+                 "r"(invar_shared_address(from)), "r"(bytes)
+                 : "memory");
 }
 
 /* ---- warpgroup matrix products --------------------------------------------------------------- */
@@ -244,11 +328,14 @@ template <int COUNT> __device__ __forceinline__ void invar_product_hold(float (&
     ", "                                                                                           \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define INVAR_ACC_128                                                                              \
+#define INVAR_ACC_96                                                                               \
     INVAR_ACC_64                                                                                   \
     ", "                                                                                           \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, "             \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define INVAR_ACC_128                                                                              \
+    INVAR_ACC_96                                                                                   \
+    ", "                                                                                           \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "       \
     "%111, "                                                                                       \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "         \
@@ -259,6 +346,7 @@ template <int COUNT> __device__ __forceinline__ void invar_product_hold(float (&
 #define INVAR_F16(d, i) INVAR_F8(d, i), INVAR_F8(d, (i) + 8)
 #define INVAR_F32(d, i) INVAR_F16(d, i), INVAR_F16(d, (i) + 16)
 #define INVAR_F64(d, i) INVAR_F32(d, i), INVAR_F32(d, (i) + 32)
+#define INVAR_F96(d, i) INVAR_F64(d, i), INVAR_F32(d, (i) + 64)
 #define INVAR_F128(d, i) INVAR_F64(d, i), INVAR_F64(d, (i) + 64)
 
 /* One instruction: shape, accumulators, their count, numbers of the operands behind them. */
@@ -284,13 +372,14 @@ template <int COUNT> __device__ __forceinline__ void invar_product_hold(float (&
 /*
  * acc (64 x N) += A B^T, one step of the contract for each element: 16 products of bf16, 32 of
  * e4m3. add = 0 starts from +0 instead of acc. TA, TB: A, B lie with K outermost. N is a power of
- * two from 8 to 256.
+ * two from 8 to 256, or 192 for the first of them.
  */
 template <int N, int TA, int TB>
 __device__ __forceinline__ void invar_product_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b,
                                                    int add)
 {
-    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "columns");
+    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 192 || N == 256,
+                  "columns");
     if constexpr (N == 8)
         INVAR_PRODUCT_SS(8, 4, "%4", "%5", "%6", "%7", "%8");
     else if constexpr (N == 16)
@@ -301,6 +390,8 @@ __device__ __forceinline__ void invar_product_bf16(float (&acc)[N / 2], uint64_t
         INVAR_PRODUCT_SS(64, 32, "%32", "%33", "%34", "%35", "%36");
     else if constexpr (N == 128)
         INVAR_PRODUCT_SS(128, 64, "%64", "%65", "%66", "%67", "%68");
+    else if constexpr (N == 192)
+        INVAR_PRODUCT_SS(192, 96, "%96", "%97", "%98", "%99", "%100");
     else if constexpr (N == 256)
         INVAR_PRODUCT_SS(256, 128, "%128", "%129", "%130", "%131", "%132");
 }

@@ -16,9 +16,12 @@
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /*
- * INVAR_LAUNCH(dev, op, kernel, grid, threads, shared)(arguments...): nothing for an empty grid.
- * Yields an invar_status.
+ * invar_launch(dev, op, kernel, grid, threads, shared)(arguments...): nothing for an empty grid.
+ * Yields an invar_status. Of this file alone: the arguments of two kernels may have types of one
+ * name, and the linker must not take one launcher for the other.
  */
+namespace
+{
 template <typename... Parameters> struct invar_launcher {
     const invar_device *dev;
     invar_op op;
@@ -39,6 +42,7 @@ template <typename... Parameters> struct invar_launcher {
         return INVAR_OK;
     }
 };
+} // namespace
 
 template <typename... Parameters>
 static invar_launcher<Parameters...> invar_launch(const invar_device *dev, invar_op op,
@@ -66,22 +70,25 @@ __device__ __forceinline__ float invar_load(const __nv_bfloat16 *p)
     return __uint_as_float((uint32_t) * (const uint16_t *)p << 16);
 }
 
-/* Equals invar_bf16_from_f32 on every input, NaN included (docs/arithmetic.md, section 6). */
-__device__ __forceinline__ uint16_t invar_bf16_bits(float x)
-{
-    uint16_t bits;
-
-    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(bits) : "f"(x));
-    return bits;
-}
-
-/* Two at once: `low` into the low half. */
+/*
+ * Two values rounded to bf16, `low` into the low half. Equals invar_bf16_from_f32 on every input,
+ * NaN included (docs/arithmetic.md, section 6).
+ */
 __device__ __forceinline__ uint32_t invar_bf16x2_bits(float low, float high)
 {
     uint32_t bits;
 
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(bits) : "f"(high), "f"(low));
     return bits;
+}
+
+/*
+ * One value. Not by cvt.rn.bf16.f32: it is slower, and where a single byte of its result is stored,
+ * ptxas 13.0 takes the result for an f16 and stores the number converted to an integer.
+ */
+__device__ __forceinline__ uint16_t invar_bf16_bits(float x)
+{
+    return (uint16_t)invar_bf16x2_bits(x, 0.0f);
 }
 
 __device__ __forceinline__ void invar_store(float *p, float x)
@@ -92,6 +99,23 @@ __device__ __forceinline__ void invar_store(float *p, float x)
 __device__ __forceinline__ void invar_store(__nv_bfloat16 *p, float x)
 {
     *(uint16_t *)p = invar_bf16_bits(x);
+}
+
+/* Four e4m3 codes as numbers: exact, every e4m3 is an f16. */
+__device__ __forceinline__ void invar_e4m3_values(float (&x)[4], uint32_t codes)
+{
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        uint16_t pair = (uint16_t)(codes >> (16 * i));
+        asm("{.reg .b32 both;"
+            ".reg .b16 low, high;"
+            "cvt.rn.f16x2.e4m3x2 both, %2;"
+            "mov.b32 {low, high}, both;"
+            "cvt.f32.f16 %0, low;"
+            "cvt.f32.f16 %1, high;}"
+            : "=f"(x[2 * i]), "=f"(x[2 * i + 1])
+            : "h"(pair));
+    }
 }
 
 /* The larger; +0 above -0; the canonical NaN if either is NaN: one instruction here. */

@@ -37,7 +37,9 @@ invar_status invar_tensor_map(CUtensorMap *out, const invar_tensor_box *box)
                           "later");
     code = encode(out, box->type, (cuuint32_t)box->rank, (void *)box->data, box->extent,
                   box->stride + 1, box->box, ones, CU_TENSOR_MAP_INTERLEAVE_NONE, box->swizzle,
-                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+                  box->streamed ? CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+                                : CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS)
         return INVAR_FAIL(INVAR_E_CUDA, (int)code,
                           "a tensor map of rank %d, box %u x %u, was refused by the driver",

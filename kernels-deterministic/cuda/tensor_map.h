@@ -25,6 +25,7 @@ typedef struct invar_tensor_box {
     uint64_t stride[INVAR_TENSOR_MAP_RANK]; /* bytes, multiples of 16; [0] is not looked at */
     uint32_t box[INVAR_TENSOR_MAP_RANK];    /* elements, at most 256 each */
     CUtensorMapSwizzle swizzle;
+    bool streamed; /* read once: memory is asked for 128 bytes at a time, not for 256 */
 } invar_tensor_box;
 
 /* INVAR_E_CUDA where the driver refuses the box. */

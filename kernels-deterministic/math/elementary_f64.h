@@ -1,9 +1,9 @@
 /*
- * elementary_f64.h - exp, log, pow, sin and cos in double, for tables made on the host.
+ * elementary_f64.h - exp, log, pow, sin and cos in double, for tables.
  *
  * RoPE tables need angles position * theta^(-2i/d) and their sine and cosine, the same on every
- * machine. These are fixed sequences of IEEE double operations; the tables are rounded to fp32 and
- * shipped to the device, which never runs this code. Scalar and branchy: tables are made once.
+ * machine. These are fixed sequences of IEEE double operations, for C and CUDA alike; the tables
+ * are rounded to fp32. Scalar and branchy: tables are made once.
  *
  * Numerics contract (rev 1). Largest error seen in 10^7 arguments each, against 113-bit arithmetic,
  * in ulp of the result: exp 0.77 (a subnormal), log 0.57, pow 0.67 for 2^-3 <= base <= 10^8 and
@@ -15,9 +15,7 @@
 #ifndef INVAR_MATH_ELEMENTARY_F64_H
 #define INVAR_MATH_ELEMENTARY_F64_H
 
-#include <math.h>
-#include <stdint.h>
-#include <string.h>
+#include "kernels-deterministic/math/portable.h"
 
 /* Added to |t| < 2^51 it rounds t to an integer, ties to even, and leaves that in the low bits. */
 #define INVAR_ROUNDER_F64 0x1.8p52
@@ -29,27 +27,27 @@ typedef struct invar_pair_f64 {
     double lo;
 } invar_pair_f64;
 
-static inline uint64_t invar_f64_bits(double x)
+INVAR_FN uint64_t invar_f64_bits(double x)
 {
     uint64_t bits;
     memcpy(&bits, &x, sizeof bits);
     return bits;
 }
 
-static inline double invar_bits_f64(uint64_t bits)
+INVAR_FN double invar_bits_f64(uint64_t bits)
 {
     double x;
     memcpy(&x, &bits, sizeof x);
     return x;
 }
 
-static inline double invar_nan_f64(void)
+INVAR_FN double invar_nan_f64(void)
 {
     return invar_bits_f64(UINT64_C(0x7FFFFFFFFFFFFFFF));
 }
 
 /* exp(x + tail), |tail| < 2^-40. Overflows to +inf, underflows gradually. */
-static inline double invar_exp_sum_f64(double x, double tail)
+INVAR_FN double invar_exp_sum_f64(double x, double tail)
 {
     if (x != x)
         return invar_nan_f64();
@@ -83,7 +81,7 @@ static inline double invar_exp_sum_f64(double x, double tail)
 }
 
 /* log(x) for finite x > 0; hi is the rounded value. */
-static inline invar_pair_f64 invar_log_pair_f64(double x)
+INVAR_FN invar_pair_f64 invar_log_pair_f64(double x)
 {
     // x = 2^k m with sqrt(1/2) <= m < sqrt(2), m = (1 + s) / (1 - s), log m = 2 s + s^3 R(s^2).
     double lifted = x < 0x1p-1022 ? x * 0x1p52 : x;
@@ -118,13 +116,13 @@ static inline invar_pair_f64 invar_log_pair_f64(double x)
 }
 
 /* exp(-inf) = +0, exp(+inf) = +inf. */
-static inline double invar_exp_f64(double x)
+INVAR_FN double invar_exp_f64(double x)
 {
     return invar_exp_sum_f64(x, 0.0);
 }
 
 /* Finite x > 0. */
-static inline double invar_log_f64(double x)
+INVAR_FN double invar_log_f64(double x)
 {
     if (!(x > 0.0 && x < (double)INFINITY))
         return invar_nan_f64();
@@ -132,7 +130,7 @@ static inline double invar_log_f64(double x)
 }
 
 /* base^x for finite base > 0 and finite x. */
-static inline double invar_pow_f64(double base, double x)
+INVAR_FN double invar_pow_f64(double base, double x)
 {
     if (!(base > 0.0 && base < (double)INFINITY && x - x == 0.0))
         return invar_nan_f64();
@@ -142,7 +140,7 @@ static inline double invar_pow_f64(double base, double x)
 }
 
 /* sin and cos of an angle in [-pi/4, pi/4], as a pair. */
-static inline double invar_sin_kernel_f64(invar_pair_f64 a)
+INVAR_FN double invar_sin_kernel_f64(invar_pair_f64 a)
 {
     double z = a.hi * a.hi;
     double p = 0x1.5d8e53c53415cp-33;
@@ -154,7 +152,7 @@ static inline double invar_sin_kernel_f64(invar_pair_f64 a)
     return a.hi + fma(a.hi * z, p, fma(-0.5 * z, a.lo, a.lo));
 }
 
-static inline double invar_cos_kernel_f64(invar_pair_f64 a)
+INVAR_FN double invar_cos_kernel_f64(invar_pair_f64 a)
 {
     double z = a.hi * a.hi;
     double p = -0x1.8fb15228ae9b5p-37;
@@ -171,7 +169,7 @@ static inline double invar_cos_kernel_f64(invar_pair_f64 a)
 }
 
 /* x = quadrant * pi/2 + a for |x| <= 2^21; only the quadrant's two low bits count. */
-static inline invar_pair_f64 invar_reduce_angle_f64(double x, uint64_t *quadrant_out)
+INVAR_FN invar_pair_f64 invar_reduce_angle_f64(double x, uint64_t *quadrant_out)
 {
     double t = fma(x, 0x1.45f306dc9c883p-1, INVAR_ROUNDER_F64);
     double n = t - INVAR_ROUNDER_F64;
@@ -190,7 +188,7 @@ static inline invar_pair_f64 invar_reduce_angle_f64(double x, uint64_t *quadrant
 }
 
 /* |x| <= 2^21. sin(+-0) = +-0. */
-static inline double invar_sin_f64(double x)
+INVAR_FN double invar_sin_f64(double x)
 {
     uint64_t quadrant;
 
@@ -204,7 +202,7 @@ static inline double invar_sin_f64(double x)
 }
 
 /* |x| <= 2^21. */
-static inline double invar_cos_f64(double x)
+INVAR_FN double invar_cos_f64(double x)
 {
     uint64_t quadrant;
 

@@ -1,0 +1,1089 @@
+/*
+ * attention_backward_tensor.cuh - gradients of attention at tensor-core speed: bf16 under sm90,
+ * head dim 64 or 128, one span.
+ *
+ * A task is a block of 128 keys of one kv head. Its two consumer warpgroups hold dk and dv of 64
+ * keys each in registers while they walk the query heads of the group, and of each head the tiles
+ * of queries that see the block, ascending:
+ *
+ *   S^T = K Q^T   P^T = EXP2S(...)   dP^T = V dO^T   dS^T = P^T (dP^T - delta)
+ *   dv += P^T dO   dk += dS^T Q   part of dq = dS K
+ *
+ * P^T and dS^T go from accumulators straight into the left side of the next product; dS^T lies in
+ * shared memory for dq too. A tile's sum of dq lies in device memory, in the order of accumulators.
+ * Blocks add to it descending, from the diagonal on, each waiting for the one before it: `added`
+ * counts them. A block starts on its diagonal, so the one before it is ahead of it; and blocks are
+ * handed out descending, so nobody waits for a block that nobody works on. The block that adds last
+ * writes dq.
+ *
+ * Excluded pairs have weight +0 and are multiplied all the same. This goes wrong only where the
+ * value is not finite, and then leaves a NaN in the result: so a NaN anywhere raises a flag, upon
+ * which the generic kernel computes everything again. Values of the next sample behind a sample's
+ * end are excluded pairs, too.
+ *
+ * Warps of the first warpgroup: one loads q, d_o, k, v, one loads sums of dq, one stores them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_ATTENTION_BACKWARD_TENSOR_CUH
+#define INVAR_KERNELS_CUDA_ATTENTION_BACKWARD_TENSOR_CUH
+
+#include "kernels-deterministic/cuda/attention_backward_generic.cuh"
+#include "kernels-deterministic/cuda/tensor_map.h"
+
+namespace backward
+{
+namespace tensor
+{
+
+using bf16 = __nv_bfloat16;
+
+constexpr int KEYS = 128;          /* of a block */
+constexpr int QUERIES = 64;        /* of a tile */
+constexpr int BOX = 64;            /* columns of a tile in shared memory: rows of 128 bytes */
+constexpr int ROW_BYTES = BOX * 2; /* of a box */
+constexpr int GROUP_BYTES = 16 * ROW_BYTES; /* a step along rows of a box */
+constexpr int STAGES = 2;
+constexpr int CONSUMERS = 256, THREADS = 128 + CONSUMERS;
+constexpr int CONSUMER_WARPS = CONSUMERS / 32;
+
+/* One block of keys of one kv head. length 0: no more tasks. */
+struct alignas(16) task {
+    int32_t row0, length; /* of the sample */
+    int32_t block, kv_head;
+    int32_t slot0;      /* of the sample's first tile of queries */
+    int32_t begin, end; /* tiles of queries */
+    int32_t unused;
+};
+
+struct head {
+    int32_t ticket; /* the next task to hand out */
+    int32_t tasks;
+    int32_t last; /* whoever takes this task or one behind it, takes no other */
+    int32_t not_finite;
+};
+
+/* What lies in the workspace, besides the sums of dq. */
+struct tables {
+    head *state;
+    task *tasks;
+    int32_t *added;  /* (heads, slots, 2): blocks that have added to each half of the columns */
+    float *rows;     /* (heads, slots, 2, QUERIES): -lse2, delta */
+    float *sums;     /* (heads, slots, QUERIES * D) */
+    int32_t slots;   /* tiles of queries, empty ones among them */
+    int32_t workers; /* thread blocks that take tasks */
+};
+
+struct maps {
+    CUtensorMap q, d_o, k, v;
+};
+
+template <int D> struct form {
+    static constexpr int KV_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2;
+    static constexpr int HALF = QUERIES * D / 2; /* of a tile of dq, by columns: a warpgroup's */
+    static constexpr int SCORES = QUERIES / 2;   /* of a thread: 64 keys by QUERIES */
+    static constexpr int GRADIENTS = D / 2;      /* of a thread: 64 keys by D */
+    static constexpr int PARTS = D / 4;          /* of a thread: QUERIES by half of D */
+
+    struct alignas(1024) shared {
+        unsigned char k[KV_BYTES], v[KV_BYTES];                 /* boxes of (KEYS, 64) */
+        unsigned char q[STAGES][Q_BYTES], d_o[STAGES][Q_BYTES]; /* boxes of (QUERIES, 64) */
+        unsigned char ds[STAGES][KEYS * QUERIES * 2];           /* boxes of (KEYS, 64 queries) */
+        float4 sum[STAGES][2][HALF / 4]; /* (PARTS / 4, thread) of each warpgroup */
+        float rows[STAGES][2][QUERIES];  /* -lse2, delta */
+        task tasks[STAGES];
+        uint64_t task_full[STAGES], task_empty[STAGES];
+        uint64_t k_full, v_full, kv_empty;
+        uint64_t q_full[STAGES], d_o_full[STAGES], tile_empty[STAGES];
+        uint64_t sum_ready[STAGES][2], sum_added[STAGES][2], sum_free[STAGES][2];
+    };
+};
+
+/* ---- the order of the sums of dq ------------------------------------------------------------- */
+
+/* The block of keys on the diagonal of a tile: the first one that adds. */
+__device__ __forceinline__ int diagonal(int tile)
+{
+    return tile * QUERIES / KEYS;
+}
+
+/* The last one that adds: that of the first key which the tile's first query sees. */
+__device__ __forceinline__ int lowest(int tile, int window)
+{
+    int first = tile * QUERIES - window + 1;
+
+    return first > 0 ? first / KEYS : 0;
+}
+
+__device__ __forceinline__ int32_t read_added(const int32_t *added)
+{
+    int32_t n;
+
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(n) : "l"(added) : "memory");
+    return n;
+}
+
+__device__ __forceinline__ void raise_added(int32_t *added)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(added) : "memory");
+}
+
+/* Between copies of the bulk engine and the counter that says whose turn it is. */
+__device__ __forceinline__ void fence_copies()
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/* ---- preparation ----------------------------------------------------------------------------- */
+
+/*
+ * The REDUCE of LANES * 8 products, 8 in each of LANES neighbouring threads: halves of the sum are
+ * folded across threads, each of which keeps one half of what it holds. Every thread gets the sum.
+ */
+template <int LANES> __device__ __forceinline__ float fold(float (&x)[8])
+{
+    int held = 8;
+
+#pragma unroll
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        bool upper = (threadIdx.x & (unsigned)half) != 0;
+        if (held > 1) {
+            held /= 2;
+#pragma unroll
+            for (int i = 0; i < held; i++) {
+                float given = upper ? x[i] : x[i + held], kept = upper ? x[i + held] : x[i];
+                x[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, half);
+            }
+        } else {
+            x[0] = x[0] + __shfl_xor_sync(0xFFFFFFFFu, x[0], half);
+        }
+    }
+#pragma unroll
+    for (int half = LANES / 2; half > LANES / 16; half /= 2)
+        x[0] = x[0] + __shfl_xor_sync(0xFFFFFFFFu, x[0], half);
+    return x[0];
+}
+
+/* -lse2 and delta of one tile of queries of one head. */
+template <int D>
+__device__ void prepare_rows(const problem<bf16> &call, const tables &t, int64_t slot, int head)
+{
+    constexpr int LANES = D / 8, PER_PASS = 256 / LANES;
+    int64_t first, sample = invar_attention_slot(&first, call.samples.start, call.samples.count, 1,
+                                                 QUERIES, slot);
+    int64_t row0 = call.samples.start[sample] + first, end = call.samples.start[sample + 1];
+    float *rows = t.rows + (head * (int64_t)t.slots + slot) * 2 * QUERIES;
+    int part = (int)threadIdx.x % LANES * 8;
+    bool good = call.samples.start[sample] >= 0 && first >= 0 && end <= call.q.rows;
+
+    if (threadIdx.x == 0)
+        *(int2 *)(t.added + 2 * (head * (int64_t)t.slots + slot)) = make_int2(0, 0);
+#pragma unroll
+    for (int r0 = 0; r0 < QUERIES; r0 += PER_PASS) {
+        int r = r0 + (int)threadIdx.x / LANES;
+        int64_t row = row0 + r;
+        bool real = good && row < end;
+        uint4 zero = {}, x = real ? *(const uint4 *)(call.d_o.row(row) + head * D + part) : zero;
+        uint4 y = real ? *(const uint4 *)(call.o.row(row) + head * D + part) : zero;
+        uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
+        float products[8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            products[2 * i] = 0.0f + __uint_as_float(a[i] << 16) * __uint_as_float(b[i] << 16);
+            products[2 * i + 1] =
+                0.0f + __uint_as_float(a[i] & 0xFFFF0000u) * __uint_as_float(b[i] & 0xFFFF0000u);
+        }
+        float delta = fold<LANES>(products);
+        if (part == 0) {
+            rows[r] = real ? -call.lse2.row(row)[head] : 0.0f;
+            rows[QUERIES + r] = delta;
+        }
+    }
+}
+
+/* `x` summed over the threads before this one; `all` gets the whole sum. 256 threads. */
+__device__ __forceinline__ int sum_before(int x, int *all)
+{
+    __shared__ int sums[2][256];
+    int n = (int)threadIdx.x, from = 0;
+
+    sums[0][n] = x;
+    __syncthreads();
+    for (int step = 1; step < 256; step *= 2) {
+        sums[1 - from][n] = sums[from][n] + (n >= step ? sums[from][n - step] : 0);
+        from = 1 - from;
+        __syncthreads();
+    }
+    *all = sums[from][255];
+    return sums[from][n] - x;
+}
+
+/*
+ * The list of tasks. Samples go from long to short, and within a head of a sample blocks descend,
+ * which the order of the sums needs: so the tasks of a head get longer. That would leave the
+ * longest ones for the end. The last heads, as many as there are thread blocks for all their tasks
+ * at once, go the other way round: nobody takes two of these, so each is taken while the others
+ * wait for it.
+ */
+struct planner {
+    const problem<bf16> &call;
+    const tables &t;
+    int32_t *place; /* (256) of the next sample of each kind, in blocks */
+
+    /* The kinds, in the order of the list: number of blocks, descending. */
+    static __device__ __forceinline__ int kind(int blocks)
+    {
+        return blocks < 255 ? 255 - blocks : 0;
+    }
+
+    __device__ int blocks_of(int64_t s) const
+    {
+        return (int)((call.samples.start[s + 1] - call.samples.start[s] + KEYS - 1) / KEYS);
+    }
+
+    __device__ task task_of(int64_t s, int kv_head, int block) const
+    {
+        int64_t start = call.samples.start[s], length = call.samples.start[s + 1] - start;
+        // the last query that sees the block's last key
+        int64_t last = (int64_t)block * KEYS + KEYS - 2 + call.form.window;
+        task todo = {};
+
+        todo.row0 = (int32_t)start;
+        todo.length = (int32_t)length;
+        todo.block = block;
+        todo.kv_head = kv_head;
+        todo.slot0 = (int32_t)(start / QUERIES + s);
+        todo.begin = block * KEYS / QUERIES;
+        todo.end = (int32_t)((last < length - 1 ? last : length - 1) / QUERIES) + 1;
+        return todo;
+    }
+
+    /*
+     * The tasks of a sample, by a warp. The last `heads` of all have `blocks` each and turn round.
+     */
+    __device__ void list(int64_t s, int last, int heads_last) const
+    {
+        int blocks = blocks_of(s), kv_heads = (int)call.form.kv_heads, at = 0;
+        int lane = (int)threadIdx.x % 32;
+
+        if (lane == 0)
+            at = atomicAdd(&place[kind(blocks)], blocks);
+        at = __shfl_sync(0xFFFFFFFFu, at, 0);
+        for (int i = lane; i < blocks * kv_heads; i += 32) {
+            int block = blocks - 1 - i % blocks, n = at * kv_heads + i;
+            if (n >= last)
+                n = last + block * heads_last + (n - last) / blocks;
+            t.tasks[n] = task_of(s, i / blocks, block);
+        }
+    }
+
+    /* All of it, by a block of 256 threads. */
+    __device__ void run()
+    {
+        __shared__ int32_t last_kind;
+        int thread = (int)threadIdx.x, kv_heads = (int)call.form.kv_heads, total;
+        bool good = true;
+
+        for (int64_t s = thread; s < call.samples.count; s += 256)
+            good = invar_attention_segment(call.fault, INVAR_OP_ATTENTION_BWD, call.samples,
+                                           call.q.rows, s) &&
+                   good;
+        place[thread] = 0;
+        last_kind = 0;
+        good = __syncthreads_and(good);
+        if (thread == 0)
+            *t.state = head{};
+        if (!good)
+            return;
+
+        for (int64_t s = thread; s < call.samples.count; s += 256)
+            atomicAdd(&place[kind(blocks_of(s))], blocks_of(s));
+        __syncthreads();
+        int own = place[thread];
+        if (own > 0)
+            atomicMax(&last_kind, thread);
+        int before = sum_before(own, &total);
+        place[thread] = before;
+        __syncthreads();
+
+        int blocks = 255 - last_kind, heads_last = 0;
+        if (call.form.group == 1 && last_kind > 0) {
+            int heads = (total - place[last_kind]) / blocks * kv_heads;
+            heads_last = t.workers / blocks < heads ? t.workers / blocks : heads;
+        }
+        int last = total * kv_heads - heads_last * blocks;
+        __syncthreads();
+        for (int64_t s = thread / 32; s < call.samples.count; s += 8)
+            list(s, last, heads_last);
+        if (thread == 0) {
+            t.state->tasks = total * kv_heads;
+            t.state->last = last;
+        }
+    }
+};
+
+template <int D>
+__global__ void __launch_bounds__(256)
+    attention_backward_prepare(const __grid_constant__ problem<bf16> call,
+                               const __grid_constant__ tables t)
+{
+    int heads = (int)(call.form.kv_heads * call.form.group);
+
+    if (blockIdx.x == 0) {
+        __shared__ int32_t place[256];
+        planner p = {call, t, place};
+        p.run();
+        return;
+    }
+    prepare_rows<D>(call, t, (blockIdx.x - 1) / heads, (int)((blockIdx.x - 1) % heads));
+}
+
+/* ---- producers ------------------------------------------------------------------------------- */
+
+/* The place in rings of two, and whether this is an odd round. */
+struct turn {
+    uint32_t count;
+
+    __device__ __forceinline__ int stage() const
+    {
+        return (int)(count % STAGES);
+    }
+
+    __device__ __forceinline__ uint32_t parity() const
+    {
+        return count / STAGES % 2;
+    }
+};
+
+/* What the kernel takes. */
+struct arguments {
+    maps map;
+    tables table;
+    invar_view<bf16> dq, dk, dv;
+    float scale, c;
+    int32_t group, window;
+};
+
+template <int D> struct producer {
+    using shared = typename form<D>::shared;
+
+    static constexpr int HALF_BYTES = form<D>::HALF * (int)sizeof(float);
+
+    shared &m;
+    const arguments &a;
+
+    /* Calls f(task, query head, tile, turn) for all tiles of all tasks. */
+    template <typename F> __device__ void each_tile(F f)
+    {
+        turn tile_turn = {0};
+
+        for (turn now = {0};; now.count++) {
+            invar_barrier_wait(&m.task_full[now.stage()], now.parity());
+            task todo = m.tasks[now.stage()];
+            invar_barrier_arrive(&m.task_empty[now.stage()]);
+            if (todo.length == 0)
+                return;
+            for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+                for (int tile = todo.begin; tile < todo.end; tile++, tile_turn.count++)
+                    f(todo, todo.kv_head * a.group + h, tile, tile_turn);
+        }
+    }
+
+    __device__ int64_t slot(const task &todo, int query_head, int tile) const
+    {
+        return query_head * (int64_t)a.table.slots + todo.slot0 + tile;
+    }
+
+    template <int ROWS>
+    __device__ void load_boxes(unsigned char *to, const CUtensorMap *map, int column, int row,
+                               uint64_t *barrier)
+    {
+#pragma unroll
+        for (int i = 0; i < D / BOX; i++)
+            invar_copy_in(to + i * ROWS * ROW_BYTES, map, column + i * BOX, row, barrier);
+    }
+
+    __device__ void load_keys(const task &todo, uint32_t tasks_before)
+    {
+        int row = todo.row0 + todo.block * KEYS, column = todo.kv_head * D;
+
+        invar_barrier_wait(&m.kv_empty, (tasks_before & 1) ^ 1);
+        invar_barrier_expect(&m.k_full, form<D>::KV_BYTES);
+        load_boxes<KEYS>(m.k, &a.map.k, column, row, &m.k_full);
+        invar_barrier_expect(&m.v_full, form<D>::KV_BYTES);
+        load_boxes<KEYS>(m.v, &a.map.v, column, row, &m.v_full);
+    }
+
+    __device__ void load_queries(const task &todo, int query_head, int tile, turn now)
+    {
+        int stage = now.stage(), row = todo.row0 + tile * QUERIES, column = query_head * D;
+        constexpr int BYTES = 2 * QUERIES * (int)sizeof(float);
+
+        invar_barrier_wait(&m.tile_empty[stage], now.parity() ^ 1);
+        invar_barrier_expect(&m.q_full[stage], form<D>::Q_BYTES + BYTES);
+        load_boxes<QUERIES>(m.q[stage], &a.map.q, column, row, &m.q_full[stage]);
+        invar_copy_in_flat(m.rows[stage], a.table.rows + slot(todo, query_head, tile) * 2 * QUERIES,
+                           BYTES, &m.q_full[stage]);
+        invar_barrier_expect(&m.d_o_full[stage], form<D>::Q_BYTES);
+        load_boxes<QUERIES>(m.d_o[stage], &a.map.d_o, column, row, &m.d_o_full[stage]);
+    }
+
+    /* Hands out tasks and loads their operands. */
+    __device__ void load_operands()
+    {
+        turn tile_turn = {0};
+        int32_t tasks = a.table.state->tasks, last = a.table.state->last, ticket = -1;
+
+        for (turn now = {0};; now.count++) {
+            invar_barrier_wait(&m.task_empty[now.stage()], now.parity() ^ 1);
+            ticket = ticket < last ? atomicAdd(&a.table.state->ticket, 1) : tasks;
+            task todo = ticket < tasks ? a.table.tasks[ticket] : task{};
+            m.tasks[now.stage()] = todo;
+            invar_barrier_arrive(&m.task_full[now.stage()]);
+            if (todo.length == 0)
+                return;
+            load_keys(todo, now.count);
+            for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+                for (int tile = todo.begin; tile < todo.end; tile++, tile_turn.count++)
+                    load_queries(todo, todo.kv_head * a.group + h, tile, tile_turn);
+        }
+    }
+
+    /*
+     * Loads the sums of dq of each tile, once the block before this one has added to them: first
+     * the half of the second warpgroup, which comes first to it.
+     */
+    __device__ void load_sums()
+    {
+        each_tile([&](const task &todo, int query_head, int tile, turn now) {
+            int stage = now.stage(), before = diagonal(tile) - todo.block;
+
+            for (int half = 1; half >= 0; half--) {
+                int64_t at = 2 * slot(todo, query_head, tile) + half;
+                invar_barrier_wait(&m.sum_free[stage][half], now.parity() ^ 1);
+                if (before == 0) {
+                    invar_barrier_arrive(&m.sum_ready[stage][half]);
+                    continue;
+                }
+                while (read_added(a.table.added + at) < before) {
+                }
+                fence_copies();
+                invar_barrier_expect(&m.sum_ready[stage][half], HALF_BYTES);
+                invar_copy_in_flat(m.sum[stage][half], a.table.sums + at * form<D>::HALF,
+                                   HALF_BYTES, &m.sum_ready[stage][half]);
+            }
+        });
+    }
+
+    /* Stores one half, and lets the next block add. The last one has written dq itself. */
+    __device__ void store_sums(int half)
+    {
+        each_tile([&](const task &todo, int query_head, int tile, turn now) {
+            int stage = now.stage();
+            int64_t at = 2 * slot(todo, query_head, tile) + half;
+
+            invar_barrier_wait(&m.sum_added[stage][half], now.parity());
+            if (todo.block == lowest(tile, a.window)) {
+                invar_barrier_arrive(&m.sum_free[stage][half]);
+                return;
+            }
+            invar_copy_out_flat(a.table.sums + at * form<D>::HALF, m.sum[stage][half], HALF_BYTES);
+            invar_copy_commit();
+            invar_copy_wait_read<0>();
+            invar_barrier_arrive(&m.sum_free[stage][half]);
+            invar_copy_wait<0>();
+            fence_copies();
+            raise_added(a.table.added + at);
+        });
+    }
+};
+
+/* ---- consumers ------------------------------------------------------------------------------- */
+
+template <int D> struct consumer {
+    using shared = typename form<D>::shared;
+    static constexpr int SCORES = form<D>::SCORES;
+    static constexpr int GRADIENTS = form<D>::GRADIENTS, PARTS = form<D>::PARTS;
+    static constexpr int GROUPS = QUERIES / 16; /* steps of a tile along queries */
+
+    shared &m;
+    const arguments &a;
+    int which;  /* warpgroup: 0, 1 */
+    int thread; /* of the warpgroup */
+
+    __device__ __forceinline__ int warp() const
+    {
+        return thread / 32;
+    }
+
+    __device__ __forceinline__ int lane() const
+    {
+        return thread % 32;
+    }
+
+    /* Of accumulators: the first row, and the first column, of this thread. */
+    __device__ __forceinline__ int row() const
+    {
+        return 16 * warp() + lane() / 4;
+    }
+
+    __device__ __forceinline__ int column() const
+    {
+        return 2 * (lane() % 4);
+    }
+
+    /* One arrival of each warp. */
+    __device__ __forceinline__ void release(uint64_t *barrier) const
+    {
+        __syncwarp();
+        if (lane() == 0)
+            invar_barrier_arrive(barrier);
+    }
+
+    /* acc = the chain over D of this warpgroup's 64 keys (of k or v) and a tile (of q or d_o). */
+    __device__ __forceinline__ void dots(float (&acc)[SCORES], const unsigned char *keys,
+                                         const unsigned char *tile) const
+    {
+        uint64_t left = invar_matrix(keys + which * 64 * ROW_BYTES, 0, 1024, INVAR_SWIZZLE_128);
+        uint64_t right = invar_matrix(tile, 0, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+            invar_product_bf16<QUERIES, 0, 0>(
+                acc, left + (i / 4 * KEYS * ROW_BYTES + i % 4 * 32) / 16,
+                right + (i / 4 * QUERIES * ROW_BYTES + i % 4 * 32) / 16, i > 0);
+        invar_product_commit();
+    }
+
+    /* The chains of 64 keys by D continue over a tile of queries. */
+    __device__ __forceinline__ void accumulate(float (&acc)[GRADIENTS],
+                                               const uint32_t (&weights)[GROUPS][4],
+                                               const unsigned char *tile, int add) const
+    {
+        uint64_t right = invar_matrix(tile, QUERIES * ROW_BYTES, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            invar_product_bf16_a<D, 1>(acc, weights[i], right + i * GROUP_BYTES / 16,
+                                       i > 0 ? 1 : add);
+        invar_product_commit();
+    }
+
+    /* The same with the weights in shared memory. */
+    __device__ __forceinline__ void accumulate(float (&acc)[GRADIENTS],
+                                               const unsigned char *weights,
+                                               const unsigned char *tile, int add) const
+    {
+        uint64_t left = invar_matrix(weights + which * 64 * ROW_BYTES, 0, 1024, INVAR_SWIZZLE_128);
+        uint64_t right = invar_matrix(tile, QUERIES * ROW_BYTES, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            invar_product_bf16<D, 0, 1>(acc, left + i * 32 / 16, right + i * GROUP_BYTES / 16,
+                                        i > 0 ? 1 : add);
+        invar_product_commit();
+    }
+
+    /* part = the chain over the block's keys: the tile's queries by half of the columns of dq. */
+    __device__ __forceinline__ void query_part(float (&part)[PARTS], const unsigned char *ds) const
+    {
+        int half = D == 128 ? which * KEYS * ROW_BYTES : which * ROW_BYTES / 2;
+        uint64_t left = invar_matrix(ds, 0, 1024, INVAR_SWIZZLE_128);
+        uint64_t right = invar_matrix(m.k + half, 0, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < KEYS / 16; i++)
+            invar_product_bf16<D / 2, 1, 1>(part, left + i * GROUP_BYTES / 16,
+                                            right + i * GROUP_BYTES / 16, i > 0);
+        invar_product_commit();
+    }
+
+    /*
+     * Which queries of a tile a thread's keys row() and row() + 8 see, as [low, high) of queries
+     * counted from the thread's first one.
+     */
+    struct sight {
+        int low[2], high[2];
+
+        __device__ __forceinline__ bool operator()(int i, int e) const
+        {
+            int query = 8 * i + e % 2;
+
+            return query >= low[e / 2] && query < high[e / 2];
+        }
+    };
+
+    __device__ __forceinline__ sight sight_of(const task &todo, int tile) const
+    {
+        sight s;
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int key = todo.block * KEYS + which * 64 + row() + 8 * i;
+            int first = tile * QUERIES + column();
+            int end = todo.length - key < a.window ? todo.length : key + a.window;
+            s.low[i] = key - first;
+            s.high[i] = end - first;
+        }
+        return s;
+    }
+
+    /* Whether some pair of the warpgroup's keys and the tile is excluded. */
+    __device__ __forceinline__ bool partial(const task &todo, int tile) const
+    {
+        int key = todo.block * KEYS + which * 64, query = tile * QUERIES;
+
+        return query < key + 63 || query + QUERIES > todo.length ||
+               query + QUERIES - 1 - key >= a.window;
+    }
+
+    /* Scores become probabilities: s in f32, p rounded. */
+    template <bool MASKED>
+    __device__ __forceinline__ void probabilities(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
+                                                  const float *minus_lse2, const sight &seen) const
+    {
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+            float2 lse2 = *(const float2 *)(minus_lse2 + 8 * i + column());
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float x =
+                    invar_attention_exp2s(invar_fmaf(s[4 * i + e], a.c, e % 2 ? lse2.y : lse2.x));
+                s[4 * i + e] = !MASKED || seen(i, e) ? x : 0.0f;
+            }
+            p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);
+            p[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(s[4 * i + 2], s[4 * i + 3]);
+        }
+    }
+
+    /* ds = p (dp - delta), rounded. */
+    template <bool MASKED>
+    __device__ __forceinline__ void
+    differentials(const float (&p)[SCORES], const float (&dp)[SCORES], uint32_t (&ds)[GROUPS][4],
+                  const float *deltas, const sight &seen) const
+    {
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+            float2 delta = *(const float2 *)(deltas + 8 * i + column());
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                x[e] = p[4 * i + e] * (dp[4 * i + e] - (e % 2 ? delta.y : delta.x));
+                x[e] = !MASKED || seen(i, e) ? x[e] : 0.0f;
+            }
+            ds[i / 2][i % 2 * 2] = invar_bf16x2_bits(x[0], x[1]);
+            ds[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(x[2], x[3]);
+        }
+    }
+
+    /* 16 rows by 16 columns from registers in the order of a product's left side. */
+    __device__ __forceinline__ void put_matrices(unsigned char *box, int row0, int chunk,
+                                                 const uint32_t (&x)[4]) const
+    {
+        // lane l names row l % 8 of matrix l / 8: rows 0-7, 8-15 of columns 0-7, then of 8-15
+        int r = row0 + lane() % 16, at = chunk + lane() / 16;
+
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         invar_shared_address(box + r * ROW_BYTES + (at ^ r % 8) * 16)),
+                     "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+    }
+
+    __device__ __forceinline__ void put_differentials(unsigned char *to,
+                                                      const uint32_t (&ds)[GROUPS][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            put_matrices(to, which * 64 + 16 * warp(), i * 2, ds[i]);
+        invar_fence_async();
+    }
+
+    /* A tile of queries of one head. */
+    struct position {
+        int query_head, tile;
+        turn now;
+
+        __device__ __forceinline__ void advance(const task &todo)
+        {
+            now.count++;
+            if (++tile == todo.end) {
+                tile = todo.begin;
+                query_head++;
+            }
+        }
+    };
+
+    /* Adds the part to the tile's sum, in shared memory; or writes dq, if this part is the last. */
+    __device__ __forceinline__ void add_part(const task &todo, const position &at,
+                                             float (&part)[PARTS]) const
+    {
+        turn now = at.now;
+        float4 *sum = m.sum[now.stage()][which] + thread;
+        bool first = todo.block == diagonal(at.tile);
+
+        invar_barrier_wait(&m.sum_ready[now.stage()][which], now.parity());
+#pragma unroll
+        for (int i = 0; i < PARTS / 4; i++) {
+            float4 old = first ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sum[i * 128];
+            part[4 * i] = old.x + part[4 * i];
+            part[4 * i + 1] = old.y + part[4 * i + 1];
+            part[4 * i + 2] = old.z + part[4 * i + 2];
+            part[4 * i + 3] = old.w + part[4 * i + 3];
+        }
+        if (todo.block == lowest(at.tile, a.window)) {
+            write_queries(todo, at, part);
+        } else {
+#pragma unroll
+            for (int i = 0; i < PARTS / 4; i++)
+                sum[i * 128] =
+                    make_float4(part[4 * i], part[4 * i + 1], part[4 * i + 2], part[4 * i + 3]);
+            invar_fence_async();
+        }
+        release(&m.sum_added[now.stage()][which]);
+    }
+
+    __device__ __forceinline__ void report_nan(bool found) const
+    {
+        if (found)
+            a.table.state->not_finite = 1;
+    }
+
+    __device__ __forceinline__ void write_queries(const task &todo, const position &at,
+                                                  const float (&sum)[PARTS]) const
+    {
+        int query = at.tile * QUERIES + row();
+        int first = at.query_head * D + which * (D / 2) + column();
+        bool nan = false;
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (query + 8 * half >= todo.length)
+                continue;
+            bf16 *dq = a.dq.row((int64_t)todo.row0 + query + 8 * half) + first;
+#pragma unroll
+            for (int i = 0; i < PARTS / 4; i++) {
+                float x = sum[4 * i + 2 * half] * a.scale, y = sum[4 * i + 2 * half + 1] * a.scale;
+                nan = nan || x != x || y != y;
+                *(uint32_t *)(dq + 8 * i) = invar_bf16x2_bits(x, y);
+            }
+        }
+        report_nan(nan);
+    }
+
+    /* dk or dv of the warpgroup's keys, by way of its own rows of the ds buffers. */
+    __device__ __forceinline__ void write_keys(const invar_view<bf16> &to, const task &todo,
+                                               const float (&sum)[GRADIENTS], float factor) const
+    {
+        int key0 = todo.block * KEYS + which * 64;
+        bool nan = false;
+
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            uint32_t x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float low = (0.0f + sum[8 * i + 2 * e]) * factor;
+                float high = (0.0f + sum[8 * i + 2 * e + 1]) * factor;
+                nan = nan || low != low || high != high;
+                x[e] = invar_bf16x2_bits(low, high);
+            }
+            put_matrices(m.ds[i / 4], which * 64 + 16 * warp(), i % 4 * 2, x);
+        }
+        report_nan(nan);
+        invar_named_barrier(3 + which, 128);
+        for (int i = thread; i < 64 * D / 8; i += 128) {
+            int r = i / 8 % 64, chunk = i % 8, box = i / (64 * 8);
+            if (key0 + r < todo.length)
+                *(uint4 *)(to.row((int64_t)todo.row0 + key0 + r) + todo.kv_head * D + box * BOX +
+                           chunk * 8) = *(const uint4 *)(m.ds[box] + (which * 64 + r) * ROW_BYTES +
+                                                         (chunk ^ r % 8) * 16);
+        }
+        invar_named_barrier(3 + which, 128);
+    }
+
+    /* The gradients of a warpgroup's keys, and the scores of a tile. */
+    struct registers {
+        float dk[GRADIENTS], dv[GRADIENTS], s[SCORES];
+    };
+
+    /*
+     * The two warpgroups take turns: while one feeds the tensor cores, the other computes. Each
+     * waits here for its turn, and then knows that the other one's ds are there.
+     */
+    __device__ __forceinline__ void wait_turn() const
+    {
+        invar_named_barrier(1 + which, CONSUMERS);
+    }
+
+    __device__ __forceinline__ void pass_turn() const
+    {
+        invar_named_arrive(2 - which, CONSUMERS);
+    }
+
+    /*
+     * One tile. The scores of the next one, if there are MORE, are under way at the end. The first
+     * warpgroup is ahead of the second by half a step, so its part of dq is that of the tile
+     * before.
+     */
+    template <bool MORE>
+    __device__ __forceinline__ void step(registers &r, const task &todo, const position &here,
+                                         const position &before, int add) const
+    {
+        int stage = here.now.stage();
+        turn next = {here.now.count + 1};
+        float dp[SCORES], part[PARTS];
+        uint32_t p[GROUPS][4], ds[GROUPS][4];
+
+        invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
+        dots(dp, m.v, m.d_o[stage]);
+        bool masked = partial(todo, here.tile);
+        if (masked)
+            probabilities<true>(r.s, p, m.rows[stage][0], sight_of(todo, here.tile));
+        else
+            probabilities<false>(r.s, p, m.rows[stage][0], sight{});
+        accumulate(r.dv, p, m.d_o[stage], add);
+        invar_product_wait<1>();
+        invar_product_hold(dp);
+        if (masked)
+            differentials<true>(r.s, dp, ds, m.rows[stage][1], sight_of(todo, here.tile));
+        else
+            differentials<false>(r.s, dp, ds, m.rows[stage][1], sight{});
+        put_differentials(m.ds[stage], ds);
+
+        wait_turn();
+        query_part(part, m.ds[which == 0 ? 1 - stage : stage]);
+        accumulate(r.dk, m.ds[stage], m.q[stage], add);
+        if (MORE) {
+            invar_barrier_wait(&m.q_full[next.stage()], next.parity());
+            dots(r.s, m.k, m.q[next.stage()]);
+        }
+        invar_product_wait<MORE ? 2 : 1>();
+        invar_product_hold(part);
+        pass_turn();
+        if (which == 1 || add)
+            add_part(todo, which == 1 ? here : before, part);
+        invar_product_wait<0>();
+        invar_product_hold(r.s);
+        invar_product_hold(r.dk);
+        invar_product_hold(r.dv);
+        release(&m.tile_empty[stage]);
+    }
+
+    /* The part of dq that the first warpgroup is behind with; then ds is free. */
+    __device__ __forceinline__ void finish_queries(const task &todo, const position &last) const
+    {
+        wait_turn();
+        if (which == 0) {
+            float part[PARTS];
+            query_part(part, m.ds[last.now.stage()]);
+            invar_product_wait<0>();
+            invar_product_hold(part);
+            pass_turn();
+            add_part(todo, last, part);
+        }
+    }
+
+    /* All tiles of one task. */
+    __device__ __forceinline__ void run(const task &todo, uint32_t tasks_before, turn &now) const
+    {
+        registers r;
+        int tiles = (todo.end - todo.begin) * a.group, add = 0;
+        position here = {todo.kv_head * a.group, todo.begin, now}, before = here;
+
+        invar_barrier_wait(&m.k_full, tasks_before & 1);
+        invar_barrier_wait(&m.q_full[now.stage()], now.parity());
+        dots(r.s, m.k, m.q[now.stage()]);
+        invar_barrier_wait(&m.v_full, tasks_before & 1);
+        invar_product_wait<0>();
+        invar_product_hold(r.s);
+        if (which == 1)
+            pass_turn();
+        for (; tiles > 1; tiles--) {
+            step<true>(r, todo, here, before, add);
+            add = 1;
+            before = here;
+            here.advance(todo);
+        }
+        step<false>(r, todo, here, before, add);
+        finish_queries(todo, here);
+        now.count = here.now.count + 1;
+        release(&m.kv_empty);
+        write_keys(a.dv, todo, r.dv, 1.0f);
+        write_keys(a.dk, todo, r.dk, a.scale);
+    }
+
+    __device__ void consume()
+    {
+        turn tile_turn = {0};
+
+        for (turn now = {0};; now.count++) {
+            invar_barrier_wait(&m.task_full[now.stage()], now.parity());
+            const task &todo = m.tasks[now.stage()];
+            if (todo.length == 0)
+                return;
+            run(todo, now.count, tile_turn);
+            release(&m.task_empty[now.stage()]);
+        }
+    }
+};
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+template <int D> __device__ void open_barriers(typename form<D>::shared &m)
+{
+    for (int i = 0; i < STAGES; i++) {
+        invar_barrier_init(&m.task_full[i], 1);
+        invar_barrier_init(&m.task_empty[i], 3 + CONSUMER_WARPS);
+        invar_barrier_init(&m.q_full[i], 1);
+        invar_barrier_init(&m.d_o_full[i], 1);
+        invar_barrier_init(&m.tile_empty[i], CONSUMER_WARPS);
+        for (int half = 0; half < 2; half++) {
+            invar_barrier_init(&m.sum_ready[i][half], 1);
+            invar_barrier_init(&m.sum_added[i][half], CONSUMER_WARPS / 2);
+            invar_barrier_init(&m.sum_free[i][half], 1);
+        }
+    }
+    invar_barrier_init(&m.k_full, 1);
+    invar_barrier_init(&m.v_full, 1);
+    invar_barrier_init(&m.kv_empty, CONSUMER_WARPS);
+    invar_barrier_init_done();
+}
+
+template <int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_backward_tensor(const __grid_constant__ arguments a)
+{
+    extern __shared__ __align__(1024) unsigned char tensor_memory[];
+    typename form<D>::shared &m = *(typename form<D>::shared *)tensor_memory;
+    // the same in all threads of a warp, and known to be
+    int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
+    int thread = (int)threadIdx.x % 128;
+
+    if (threadIdx.x == 0)
+        open_barriers<D>(m);
+    __syncthreads();
+    if (group == 0) {
+        invar_registers_down<24>();
+        producer<D> p = {m, a};
+        if (thread == 0)
+            p.load_operands();
+        else if (thread == 32)
+            p.load_sums();
+        else if (thread == 64 || thread == 96)
+            p.store_sums(thread == 96);
+    } else {
+        invar_registers_up<240>();
+        consumer<D> c = {m, a, group - 1, thread};
+        c.consume();
+    }
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* Rows, heads and addresses that the kernel can take, whatever the samples are. */
+static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
+{
+    const invar_tensor *all[] = {&args->q,   &args->k,  &args->v,  &args->o,
+                                 &args->d_o, &args->dq, &args->dk, &args->dv};
+    int64_t dim = args->q.shape[2], most = INT64_C(1) << 24;
+
+    if (dev->numerics != INVAR_NUMERICS_SM90 || args->q.dtype != INVAR_DTYPE_BF16 ||
+        (dim != 64 && dim != 128) || args->shape.span != 0)
+        return false;
+    if (args->q.shape[0] > most || args->samples.count > most || args->q.shape[1] > 1024)
+        return false;
+    for (const invar_tensor *t : all)
+        if (!invar_tensor_map_takes(t->data, t->row_stride * (int64_t)sizeof(bf16)))
+            return false;
+    return true;
+}
+
+/* Hands out consecutive pieces of the workspace; from NULL, only counts. */
+struct piece_of {
+    unsigned char *base;
+    size_t used;
+
+    template <typename T> T *take(int64_t count)
+    {
+        T *at = base ? (T *)(base + used) : NULL;
+
+        used += ((size_t)count * sizeof(T) + 255) / 256 * 256;
+        return at;
+    }
+};
+
+template <int D>
+static tables tables_of(const invar_attention_bwd_args *args, void *workspace, size_t *bytes_out)
+{
+    int64_t rows = args->q.shape[0], heads = args->q.shape[1], count = args->samples.count;
+    int64_t slots = invar_attention_slots(rows, count, 1, QUERIES);
+    int64_t blocks = invar_attention_slots(rows, count, 1, KEYS);
+    piece_of piece = {(unsigned char *)workspace, 0};
+    tables t = {};
+
+    t.slots = (int32_t)slots;
+    t.state = piece.take<head>(1);
+    t.tasks = piece.take<task>(blocks * args->k.shape[1]);
+    t.added = piece.take<int32_t>(heads * slots * 2);
+    t.rows = piece.take<float>(heads * slots * 2 * QUERIES);
+    t.sums = piece.take<float>(heads * slots * QUERIES * D);
+    *bytes_out = piece.used;
+    return t;
+}
+
+/* (T, heads, D) in boxes of 64 columns. */
+static invar_status map_of(CUtensorMap *out, const invar_tensor *t, int rows)
+{
+    invar_tensor_box box = {};
+
+    box.data = t->data;
+    box.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    box.rank = 2;
+    box.extent[0] = (uint64_t)(t->shape[1] * t->shape[2]);
+    box.extent[1] = (uint64_t)t->shape[0];
+    box.stride[1] = (uint64_t)t->row_stride * sizeof(bf16);
+    box.box[0] = BOX;
+    box.box[1] = (uint32_t)rows;
+    box.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+    return invar_tensor_map(out, &box);
+}
+
+template <int D>
+static invar_status launch(const invar_device *dev, const invar_attention_bwd_args *args,
+                           const problem<bf16> &call, void *workspace)
+{
+    int64_t heads = args->q.shape[1], most = INT64_C(1) << 30;
+    size_t bytes;
+    arguments a = {};
+
+    a.table = tables_of<D>(args, workspace, &bytes);
+    a.table.workers = invar_cuda_of(dev)->multiprocessors;
+    INVAR_TRY(map_of(&a.map.q, &args->q, QUERIES));
+    INVAR_TRY(map_of(&a.map.d_o, &args->d_o, QUERIES));
+    INVAR_TRY(map_of(&a.map.k, &args->k, KEYS));
+    INVAR_TRY(map_of(&a.map.v, &args->v, KEYS));
+    a.dq = call.dq;
+    a.dk = call.dk;
+    a.dv = call.dv;
+    a.scale = call.form.scale;
+    a.c = call.form.c;
+    a.group = (int32_t)call.form.group;
+    a.window = (int32_t)(call.form.window < most ? call.form.window : most);
+    INVAR_TRY(invar_launch(dev, INVAR_OP_ATTENTION_BWD, attention_backward_prepare<D>,
+                           (unsigned)(1 + a.table.slots * heads), 256, 0)(call, a.table));
+    INVAR_TRY(invar_launch(dev, INVAR_OP_ATTENTION_BWD, attention_backward_tensor<D>,
+                           (unsigned)a.table.workers, THREADS,
+                           sizeof(typename form<D>::shared))(a));
+    return generic::launch<bf16, generic::tensor_step>(dev, call, &a.table.state->not_finite);
+}
+
+} // namespace tensor
+} // namespace backward
+
+#endif

@@ -1,0 +1,362 @@
+/*
+ * gemm_bf16_weight.cu - gradients of weights on the tensor cores: linear.dw, dense and grouped by
+ * expert, of bf16 activations and output gradients.
+ *
+ * Both operands lie with k, the tokens, outermost. A unit begins wherever the one before it ended,
+ * so its stages begin there too, and what its last stage holds of other tokens is overwritten with
+ * zeros, in both operands: the end of a unit is filled up with zeros, and zero times another unit's
+ * infinity is no zero.
+ *
+ * A tile keeps its running sums over all units: in registers, and what there is no room for in
+ * shared memory. out is read and written once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/gemm_bf16.cuh"
+
+struct weight_plan {
+    CUtensorMap a, b;
+    int32_t rows, cols, tokens;
+    int32_t down, groups; // rows of tiles of clusters in a group
+    gemm_order order;
+    gemm_divider group_tiles;
+    int32_t cluster;
+    int64_t units;
+    const int64_t *cut; // (groups, units + 1)
+    float *out;
+    int64_t out_stride;
+};
+
+/* ---- tiles and units ------------------------------------------------------------------------- */
+
+struct weight_tile {
+    int row, col, group;
+};
+
+/* The n-th tile of the block's cluster; false behind the last. */
+template <class Tile>
+__device__ __forceinline__ bool weight_tile_at(const weight_plan &plan, gemm_cluster cluster, int n,
+                                               weight_tile &out)
+{
+    int at = n * ((int)gridDim.x / cluster.size) + (int)blockIdx.x / cluster.size, row, col;
+
+    out.group = plan.group_tiles.quotient(at);
+    if (out.group >= plan.groups)
+        return false;
+    plan.order.find(at - out.group * (int)plan.group_tiles.by, plan.down, row, col);
+    out.row = (row * cluster.size + cluster.rank) * Tile::ROWS;
+    out.col = col * Tile::COLS;
+    return true;
+}
+
+/*
+ * The units of a group that have tokens, in order. Cuts come checked; whatever they hold, no token
+ * outside the operands is touched.
+ */
+struct weight_units {
+    const weight_plan &plan;
+    const int64_t *cut;
+    int64_t unit = 0;
+    int begin, end;
+
+    __device__ __forceinline__ weight_units(const weight_plan &plan_, int group)
+        : plan(plan_), cut(plan_.cut + group * (plan_.units + 1)), begin(0), end(clamp(cut[0], 0))
+    {
+    }
+    __device__ __forceinline__ int clamp(int64_t at, int low) const
+    {
+        return (int)(at < low ? low : at > plan.tokens ? plan.tokens : at);
+    }
+    __device__ __forceinline__ bool next()
+    {
+        do {
+            if (unit == plan.units)
+                return false;
+            begin = end;
+            end = clamp(cut[++unit], begin);
+        } while (begin == end);
+        return true;
+    }
+};
+
+/* ---- roles ----------------------------------------------------------------------------------- */
+
+/* Copies one operand of all tiles: a, or b where B is set. One thread. */
+template <class Tile, int B>
+__device__ __forceinline__ void weight_fill(const weight_plan &plan,
+                                            const gemm_shared<Tile> &shared, gemm_cluster cluster)
+{
+    const CUtensorMap *map = B ? &plan.b : &plan.a;
+    gemm_filler<Tile, B, 1> filler(shared, cluster);
+    weight_tile tile;
+
+    for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++)
+        for (weight_units units(plan, tile.group); units.next();)
+            for (int token = units.begin; token < units.end; token += Tile::K)
+                filler.fill(map, token, B ? tile.col : tile.row, 0);
+}
+
+/*
+ * Zeros in place of the tokens from `count` on, in what this warpgroup reads of a stage: its own
+ * part of a, and b, where the other one writes the same zeros.
+ */
+template <class Tile>
+__device__ __forceinline__ void weight_cut_stage(const gemm_shared<Tile> &shared, int stage,
+                                                 int consumer, int count)
+{
+    constexpr int RUNS = 1 + Tile::COLS / GEMM_RUN;
+    uint8_t *a = shared.a(stage) + consumer * Tile::RUN_BYTES, *b = shared.b(stage);
+
+    for (int i = count * 8 + (int)threadIdx.x % 128; i < Tile::K * 8; i += 128)
+#pragma unroll
+        for (int run = 0; run < RUNS; run++)
+            *(uint4 *)((run == 0 ? a : b + (run - 1) * Tile::RUN_BYTES) + i * 16) =
+                make_uint4(0, 0, 0, 0);
+    invar_fence_async();
+    invar_named_barrier(2 + consumer, 128);
+}
+
+/* The 16 rows that a warp has of a tile, in out; `row` and `col` are where the lane looks first. */
+struct weight_rows {
+    float *first;
+    int64_t stride;
+    int rows, cols; // that exist, from there on
+
+    __device__ __forceinline__ weight_rows(const weight_plan &plan, const weight_tile &tile,
+                                           int warp, int row, int col)
+        : stride(plan.out_stride), rows(plan.rows - tile.row - warp * 16 - row),
+          cols(plan.cols - tile.col - col)
+    {
+        first = plan.out + (int64_t)tile.group * plan.rows * stride +
+                (int64_t)(tile.row + warp * 16 + row) * stride + tile.col + col;
+    }
+    __device__ __forceinline__ float *at(int row, int col) const
+    {
+        return first + row * stride + col;
+    }
+    __device__ __forceinline__ int left(int row, int col) const
+    {
+        return row < rows ? cols - col : 0;
+    }
+};
+
+/* What out holds from column `col` on, in the layout of accumulators. */
+template <int COUNT>
+__device__ __forceinline__ void weight_load(float (&sums)[COUNT], const weight_rows &out, int col)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+        int down = 8 * (i / 2 % 2), right = col + 8 * (i / 4);
+        float2 x = make_float2(0.0f, 0.0f);
+        if (out.left(down, right) >= 2)
+            x = *(const float2 *)out.at(down, right);
+        sums[i] = x.x;
+        sums[i + 1] = x.y;
+    }
+    if (out.cols % 2 == 0)
+        return;
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+        int down = 8 * (i / 2 % 2), right = col + 8 * (i / 4);
+        if (out.left(down, right) == 1)
+            sums[i] = *out.at(down, right);
+    }
+}
+
+/* 32 columns from `col` on, through the staging memory to out. */
+__device__ __forceinline__ void weight_store(const weight_rows &out, int col, const float *sums,
+                                             uint8_t *staging)
+{
+    gemm_rows_of<float>(staging, sums, [&](int j, int, int, uint4 x) {
+        int left = out.left(4 * j, col);
+        uint32_t *to = (uint32_t *)out.at(4 * j, col);
+        if (left >= 4)
+            *(uint4 *)to = x;
+        if (left == 1 || left == 2 || left == 3)
+            to[0] = x.x;
+        if (left == 2 || left == 3)
+            to[1] = x.y;
+        if (left == 3)
+            to[2] = x.z;
+    });
+}
+
+/* The sums that a thread has in shared memory: four at a time, side by side with other threads'. */
+template <int COUNT> struct weight_shelf {
+    float4 *first;
+
+    __device__ __forceinline__ weight_shelf(uint8_t *memory)
+        : first((float4 *)memory + (threadIdx.x - 128))
+    {
+    }
+    __device__ __forceinline__ void put(const float (&sums)[COUNT]) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 4)
+            first[i / 4 * 256] = make_float4(sums[i], sums[i + 1], sums[i + 2], sums[i + 3]);
+    }
+    __device__ __forceinline__ void get(float (&sums)[COUNT]) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 4) {
+            float4 x = first[i / 4 * 256];
+            sums[i] = x.x, sums[i + 1] = x.y, sums[i + 2] = x.z, sums[i + 3] = x.w;
+        }
+    }
+    __device__ __forceinline__ void add(const float *acc) const
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i += 4) {
+            float4 x = first[i / 4 * 256];
+            first[i / 4 * 256] =
+                make_float4(x.x + acc[i], x.y + acc[i + 1], x.z + acc[i + 2], x.w + acc[i + 3]);
+        }
+    }
+};
+
+/* All units of a tile. SHELVED of the sums are in shared memory. */
+template <class Tile, int SHELVED>
+__device__ __forceinline__ void weight_tile_sums(const weight_plan &plan, const weight_tile &tile,
+                                                 const gemm_shared<Tile> &shared,
+                                                 gemm_place<Tile> &place, int warp, int cluster)
+{
+    constexpr int KEPT = Tile::COLS / 2 - SHELVED;
+    gemm_consumer me = {warp / 4, cluster};
+    int lane = (int)threadIdx.x % 32;
+    float acc[1][Tile::COLS / 2], kept[KEPT], shelved[SHELVED > 0 ? SHELVED : 4];
+    weight_shelf<SHELVED> shelf(shared.extra());
+
+    weight_rows from(plan, tile, warp, lane / 4, lane % 4 * 2);
+    if constexpr (SHELVED > 0) {
+        weight_load(shelved, from, 2 * KEPT);
+        shelf.put(shelved);
+    }
+    weight_load(kept, from, 0);
+    for (weight_units units(plan, tile.group); units.next();) {
+        int count = units.end - units.begin, rest = count % Tile::K;
+        gemm_chain<Tile, 1, 1>(acc, shared, place, (count + Tile::K - 1) / Tile::K, me,
+                               [&](int stage) {
+                                   if (rest != 0)
+                                       weight_cut_stage(shared, stage, me.number, rest);
+                               });
+#pragma unroll
+        for (int i = 0; i < KEPT; i++)
+            kept[i] = kept[i] + acc[0][i];
+        if constexpr (SHELVED > 0)
+            shelf.add(acc[0] + KEPT);
+    }
+    weight_rows to(plan, tile, warp, lane / 8, lane % 8 * 4);
+    uint8_t *staging = shared.staging(warp);
+    gemm_each<KEPT / 16>([&](auto number) {
+        constexpr int i = decltype(number)::VALUE;
+        weight_store(to, 32 * i, kept + 16 * i, staging);
+    });
+    if constexpr (SHELVED > 0)
+        shelf.get(shelved);
+    gemm_each<SHELVED / 16>([&](auto number) {
+        constexpr int i = decltype(number)::VALUE;
+        weight_store(to, 2 * KEPT + 32 * i, shelved + 16 * i, staging);
+    });
+}
+
+template <class Tile, int SHELVED>
+static __global__ void __launch_bounds__(Tile::THREADS, 1)
+    gemm_bf16_weight(const __grid_constant__ weight_plan plan)
+{
+    extern __shared__ uint8_t memory[];
+    gemm_shared<Tile> shared(memory);
+    gemm_cluster cluster = {(int)invar_cluster_rank(), plan.cluster};
+    int warp = gemm_warp();
+
+    static_assert(Tile::BLOCKS == 1 && Tile::CONSUMERS == 2, "tile");
+    if (threadIdx.x == 32) {
+        invar_copy_prefetch(&plan.a);
+        invar_copy_prefetch(&plan.b);
+    }
+    gemm_open_ring(shared, cluster.size);
+    invar_grid_release();
+    invar_grid_wait();
+    __syncthreads();
+    invar_cluster_meet();
+    if (warp < 4) {
+        invar_registers_down<40>();
+        if (warp == 0 && invar_elect())
+            weight_fill<Tile, 0>(plan, shared, cluster);
+        if (warp == 1 && invar_elect())
+            weight_fill<Tile, 1>(plan, shared, cluster);
+        __syncwarp();
+    } else {
+        invar_registers_up<232>();
+        gemm_place<Tile> place;
+        weight_tile tile;
+        for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++)
+            weight_tile_sums<Tile, SHELVED>(plan, tile, shared, place, warp - 4, cluster.size);
+    }
+    // a block's memory must stand until the others have told it, and copied to it, their last
+    invar_cluster_meet();
+}
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+bool invar_gemm_bf16_takes_weight(const invar_device *dev, const invar_weight_product *p)
+{
+    return dev->numerics == INVAR_NUMERICS_SM90 && gemm_operand_fits(&p->a) &&
+           gemm_operand_fits(&p->b) && p->a.k_outer && p->b.k_outer && gemm_extent_fits(p->rows) &&
+           gemm_extent_fits(p->cols) && gemm_extent_fits(p->tokens) &&
+           gemm_extent_fits(p->groups) &&
+           (p->rows / 128 + 2) * (p->cols / 128 + 2) <= GEMM_MAX_EXTENT / p->groups &&
+           invar_tensor_map_takes(p->out, p->out_stride * (int64_t)sizeof(float));
+}
+
+static const gemm_tile_cost weight_tiles[] = {
+    {128, 256, 1.0, 1.09},
+    {128, 192, 1.005, 1.04},
+    {128, 128, 1.05, 1.05},
+};
+
+static gemm_choice weight_choose(const invar_weight_product *p, int multiprocessors)
+{
+    return gemm_choose(p->groups, p->rows, p->cols, weight_tiles,
+                       (int)(sizeof weight_tiles / sizeof *weight_tiles), multiprocessors);
+}
+
+/* SHELVED of the sums of a thread are in shared memory. */
+template <int COLS, int K, int SHELVED>
+static invar_status weight_launch(const invar_device *dev, const invar_weight_product *p,
+                                  int cluster)
+{
+    using Tile = gemm_tile<2, 1, COLS, K, SHELVED * 256 * (int)sizeof(float)>;
+    weight_plan plan = {};
+
+    INVAR_TRY(gemm_operand_map(&plan.a, &p->a, {p->tokens, p->rows, 1, p->tokens, K, 0}));
+    INVAR_TRY(gemm_operand_map(&plan.b, &p->b, {p->tokens, p->cols, 1, p->tokens, K, 0}));
+    plan.rows = (int32_t)p->rows;
+    plan.cols = (int32_t)p->cols;
+    plan.tokens = (int32_t)p->tokens;
+    plan.down = (int32_t)invar_ceil_div(p->rows, Tile::ROWS * cluster);
+    plan.order = gemm_order_of(invar_ceil_div(p->cols, Tile::COLS), 8);
+    plan.group_tiles = gemm_divider_of((int64_t)plan.down * plan.order.across);
+    plan.groups = (int32_t)p->groups;
+    plan.cluster = cluster;
+    plan.units = p->units;
+    plan.cut = p->cut;
+    plan.out = p->out;
+    plan.out_stride = p->out_stride;
+    return gemm_launch<Tile>(dev, p->op, gemm_bf16_weight<Tile, SHELVED>, plan,
+                             (int64_t)plan.group_tiles.by * plan.groups, cluster);
+}
+
+static invar_status weight_run(const invar_device *dev, const invar_weight_product *p,
+                               gemm_choice choice)
+{
+    switch (weight_tiles[choice.tile].cols) {
+    case 256: return weight_launch<256, 32, 64>(dev, p, choice.cluster);
+    case 192: return weight_launch<192, 64, 0>(dev, p, choice.cluster);
+    default: return weight_launch<128, 64, 0>(dev, p, choice.cluster);
+    }
+}
+
+invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_product *p)
+{
+    return weight_run(dev, p, weight_choose(p, invar_cuda_of(dev)->multiprocessors));
+}

@@ -1,0 +1,343 @@
+/*
+ * hash_tree.cu - the tree hash of a tensor.
+ *
+ * Contract (rev 1), base/hash.h and docs/arithmetic.md, section 10: XXH3-128 of leaves of 16 KiB of
+ * canonical bytes, of up to 1024 digests at each level above, and of (bytes, shards, top) at the
+ * root. Row i of n is in logical shard floor(i V / n). A quantised tensor gives the tree two shards
+ * for each logical one: its data, then its scales.
+ *
+ * A warp hashes a node. 1024 digests are 16 KiB as well: the levels above the leaves are trees of
+ * one shard, whose bytes are the digests below. Nothing waits for the device.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/vector.cuh"
+#include "kernels-deterministic/cuda/xxh3.cuh"
+
+#define WARPS 4
+#define BLOCKS 5 // of threads, on a multiprocessor
+#define LEAF INVAR_TREE_LEAF_BYTES
+
+static_assert(INVAR_TREE_LEAF_BYTES == INVAR_XXH_MOST, "a warp hashes a leaf");
+static_assert(INVAR_TREE_FANOUT * sizeof(invar_digest) == LEAF, "nodes are leaves of digests");
+
+/* ---- what is hashed -------------------------------------------------------------------------- */
+
+/* A tensor in shards; see data_shard and scale_shard of the CPU's hash_tree.c. */
+struct tree_source {
+    const uint8_t *data;
+    int64_t rows, row_bytes, row_stride; /* bytes */
+    int64_t shards;                      /* logical ones */
+    const uint8_t *scale;                /* NULL: none */
+    int64_t scale_rows, scale_bytes;     /* rows that share scales, and the bytes of these */
+    const int64_t *first_leaf;           /* (shards of the tree); NULL where there is one */
+    int64_t leaves;
+};
+
+/* A shard of the tree: rows of bytes. */
+struct tree_shard {
+    const uint8_t *data;
+    int64_t rows, row_bytes, row_stride;
+};
+
+static __host__ __device__ __forceinline__ int64_t tree_shards(const tree_source &x)
+{
+    return x.scale ? 2 * x.shards : x.shards;
+}
+
+static __host__ __device__ __forceinline__ tree_shard shard_of(const tree_source &x, int64_t number)
+{
+    int64_t v = x.scale ? number / 2 : number, first = 0, end = x.rows;
+
+    if (x.shards > 1) {
+        first = (v * x.rows + x.shards - 1) / x.shards;
+        end = ((v + 1) * x.rows + x.shards - 1) / x.shards;
+    }
+
+    if (x.scale && number % 2 == 1) {
+        int64_t bytes = (end - first) / x.scale_rows * x.scale_bytes;
+        return {x.scale + first / x.scale_rows * x.scale_bytes, 1, bytes, bytes};
+    }
+    return {x.data + first * x.row_stride, end - first, x.row_bytes, x.row_stride};
+}
+
+static __host__ __device__ __forceinline__ int64_t leaves_of(const tree_shard &shard)
+{
+    return invar_ceil_div(shard.rows * shard.row_bytes, LEAF);
+}
+
+#define FIND_THREADS 1024
+
+/* The number of each shard's first leaf, by one block of threads. */
+static __global__ void __launch_bounds__(FIND_THREADS)
+    find_leaves(int64_t *first_leaf, tree_source x)
+{
+    int64_t next = 0;
+
+    for (int64_t base = 0; base < tree_shards(x); base += FIND_THREADS) {
+        int64_t number = base + threadIdx.x, total;
+        bool there = number < tree_shards(x);
+        int64_t count = there ? leaves_of(shard_of(x, number)) : 0;
+        int64_t before = invar_sum_before<FIND_THREADS>(count, &total);
+        if (there)
+            first_leaf[number] = next + before;
+        next += total;
+    }
+}
+
+/* ---- the bytes of a leaf --------------------------------------------------------------------- */
+
+/* 16 bytes, of which byte i lies at address(i). */
+template <typename F> __device__ __forceinline__ uint4 gather_bytes(F address)
+{
+    uint32_t word[4] = {0, 0, 0, 0};
+
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        word[i / 4] |= (uint32_t)*address(i) << 8 * (i % 4);
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+/* Without gaps; pieces of 16 bytes are aligned. */
+struct linear_bytes {
+    const uint8_t *at;
+
+    __device__ __forceinline__ uint4 operator()(uint32_t offset) const
+    {
+        return *(const uint4 *)(at + offset);
+    }
+
+    /* From any offset on. */
+    __device__ __forceinline__ uint4 anywhere(uint32_t offset) const
+    {
+        return gather_bytes([&](int i) { return at + offset + i; });
+    }
+};
+
+/* Rows with gaps. `Pieces`: pieces of 16 bytes are aligned, and no row ends inside one. */
+template <bool Pieces> struct strided_bytes {
+    const uint8_t *row; /* in which the leaf begins */
+    int64_t row_bytes, row_stride, column;
+
+    __device__ __forceinline__ const uint8_t *address(uint32_t offset) const
+    {
+        int64_t down = invar_divide(column + offset, row_bytes);
+
+        return row + down * row_stride + (column + offset - down * row_bytes);
+    }
+
+    __device__ __forceinline__ uint4 operator()(uint32_t offset) const
+    {
+        return Pieces ? *(const uint4 *)address(offset) : anywhere(offset);
+    }
+
+    __device__ __forceinline__ uint4 anywhere(uint32_t offset) const
+    {
+        return gather_bytes([&](int i) { return address(offset + i); });
+    }
+};
+
+template <typename Source>
+__device__ __forceinline__ invar_xxh_hash hash_long(const invar_xxh_lane &lane,
+                                                    const Source &source, uint32_t bytes)
+{
+    uint32_t last = bytes - INVAR_XXH_STRIPE + 16 * (uint32_t)lane.q;
+
+    if (bytes == LEAF)
+        return invar_xxh_long<true>(lane, source, bytes, source(last));
+    return invar_xxh_long<false>(lane, source, bytes, source.anywhere(last));
+}
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+/* The last shard that starts at or before this leaf: it is not empty. */
+__device__ __forceinline__ int64_t find_shard(const tree_source &x, int64_t leaf)
+{
+    int64_t low = 0, high = tree_shards(x);
+
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (x.first_leaf[middle] <= leaf)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* True where pieces of 16 bytes of every shard lie one behind the other, and aligned. */
+static bool is_linear(const tree_source *x)
+{
+    auto aligned = [&](const uint8_t *data, int64_t row) {
+        return ((uintptr_t)data | (uintptr_t)(x->shards > 1 ? row : 0)) % 16 == 0;
+    };
+
+    return x->row_stride == x->row_bytes && aligned(x->data, x->row_bytes) &&
+           (!x->scale || aligned(x->scale, x->scale_bytes));
+}
+
+/* One warp: the hash of a leaf. `buffer` is the warp's own, for a short one. */
+template <bool Linear>
+__device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
+                                                    const tree_source &x, int64_t leaf,
+                                                    uint8_t *buffer)
+{
+    int64_t number = x.first_leaf ? find_shard(x, leaf) : 0;
+    tree_shard shard = shard_of(x, number);
+    int64_t begin = (leaf - (x.first_leaf ? x.first_leaf[number] : 0)) * LEAF;
+    int64_t left = shard.rows * shard.row_bytes - begin;
+    uint32_t bytes = (uint32_t)(left < LEAF ? left : LEAF);
+    int64_t row = Linear || left == 0 ? 0 : invar_divide(begin, shard.row_bytes);
+    strided_bytes<true> pieces = {shard.data + row * shard.row_stride, shard.row_bytes,
+                                  shard.row_stride, begin - row * shard.row_bytes};
+
+    if (bytes <= INVAR_XXH_SHORT) {
+        for (uint32_t i = threadIdx.x % 32; i < bytes; i += 32)
+            buffer[i] = Linear ? shard.data[begin + i] : *pieces.address(i);
+        __syncwarp();
+        return invar_xxh_short(buffer, bytes);
+    }
+    if (Linear)
+        return hash_long(lane, linear_bytes{shard.data + begin}, bytes);
+    if (((uintptr_t)shard.data | (uintptr_t)(shard.row_stride | shard.row_bytes)) % 16 == 0)
+        return hash_long(lane, pieces, bytes);
+    return hash_long(
+        lane, strided_bytes<false>{pieces.row, pieces.row_bytes, pieces.row_stride, pieces.column},
+        bytes);
+}
+
+/* Canonical: big-endian, the high half first. */
+__device__ __forceinline__ void write_digest(uint8_t *out, invar_xxh_hash hash)
+{
+    for (int i = 0; i < 8; i++) {
+        out[i] = (uint8_t)(hash.high >> (56 - 8 * i));
+        out[8 + i] = (uint8_t)(hash.low >> (56 - 8 * i));
+    }
+}
+
+/* What only the root knows. */
+struct tree_root {
+    invar_digest *digest; /* NULL: the nodes of this level are not the top */
+    uint64_t bytes, shards;
+};
+
+/* XXH3-128(le64 bytes || le64 shards || top) */
+__device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash top,
+                                           uint8_t *buffer)
+{
+    for (int i = 0; i < 8; i++) {
+        buffer[i] = (uint8_t)(root.bytes >> 8 * i);
+        buffer[8 + i] = (uint8_t)(root.shards >> 8 * i);
+    }
+    write_digest(buffer + 16, top);
+    write_digest(root.digest->bytes, invar_xxh_short(buffer, 32));
+}
+
+/* The digests of a level, or the root where it has one node. */
+template <bool Linear>
+static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    hash_nodes(invar_digest *out, tree_source x, tree_root root)
+{
+    __shared__ uint8_t buffers[WARPS][INVAR_XXH_SHORT];
+    uint8_t *buffer = buffers[threadIdx.x / 32];
+    int64_t stride = (int64_t)gridDim.x * WARPS;
+    invar_xxh_lane lane;
+
+    lane.start();
+    for (int64_t leaf = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; leaf < x.leaves;
+         leaf += stride) {
+        invar_xxh_hash hash = hash_leaf<Linear>(lane, x, leaf, buffer);
+        __syncwarp();
+        if (threadIdx.x % 32 != 0)
+            continue;
+        if (root.digest)
+            write_root(root, hash, buffer);
+        else
+            *(ulonglong2 *)&out[leaf] =
+                make_ulonglong2(invar_xxh_swap(hash.high), invar_xxh_swap(hash.low));
+    }
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static tree_source source_of(const invar_hash_tree_args *a)
+{
+    const invar_tensor *x = &a->x;
+    int64_t bits = invar_dtype_bits(x->dtype), block = invar_dtype_scale_block(x->dtype);
+    tree_source source = {(const uint8_t *)x->data,
+                          x->shape[0],
+                          invar_tensor_row_elements(x) * bits / 8,
+                          x->row_stride * bits / 8,
+                          a->shards,
+                          nullptr,
+                          1,
+                          0,
+                          nullptr,
+                          0};
+
+    if (block != 0) {
+        invar_tensor rows = *x;
+        rows.shape[0] = x->scale_rows;
+        // without elements there may be no memory: then any address does for nothing
+        source.scale = x->scale ? (const uint8_t *)x->scale : (const uint8_t *)a->digest;
+        source.scale_rows = x->scale_rows;
+        source.scale_bytes = (int64_t)invar_tensor_scale_bytes(&rows);
+    }
+    for (int64_t i = 0; i < tree_shards(source); i++)
+        source.leaves += leaves_of(shard_of(source, i));
+    return source;
+}
+
+static size_t table_bytes(const tree_source *x)
+{
+    return ((size_t)tree_shards(*x) * sizeof(int64_t) + 255) / 256 * 256;
+}
+
+size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_tree_args *a)
+{
+    tree_source x = source_of(a);
+    int64_t digests = 0;
+
+    (void)dev;
+    for (int64_t nodes = x.leaves; nodes > 1; nodes = invar_ceil_div(nodes, INVAR_TREE_FANOUT))
+        digests += nodes;
+    return table_bytes(&x) + (size_t)digests * sizeof(invar_digest);
+}
+
+static invar_status launch_level(const invar_device *dev, invar_digest *out, const tree_source *x,
+                                 const tree_root *root)
+{
+    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
+    int64_t blocks = invar_ceil_div(x->leaves, WARPS);
+
+    return invar_launch(
+        dev, INVAR_OP_HASH_TREE, is_linear(x) ? hash_nodes<true> : hash_nodes<false>,
+        dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS), 0)(out, *x, *root);
+}
+
+invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
+                                  void *workspace)
+{
+    tree_source x = source_of(a);
+    const tree_root inner = {nullptr, 0, 0};
+    tree_root root = {a->digest, (uint64_t)(x.rows * x.row_bytes), (uint64_t)tree_shards(x)};
+    invar_digest *digests = (invar_digest *)((char *)workspace + table_bytes(&x));
+
+    if (x.scale)
+        root.bytes += (uint64_t)(x.rows / x.scale_rows * x.scale_bytes);
+    if (tree_shards(x) > 1) {
+        INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, find_leaves, dim3(1), dim3(FIND_THREADS),
+                               0)((int64_t *)workspace, x));
+        x.first_leaf = (const int64_t *)workspace;
+    }
+    while (x.leaves > 1) {
+        INVAR_TRY(launch_level(dev, digests, &x, &inner));
+        int64_t bytes = x.leaves * (int64_t)sizeof *digests;
+        invar_digest *below = digests;
+        digests += x.leaves;
+        x = {(const uint8_t *)below,     1, bytes, bytes, 1, nullptr, 1, 0, nullptr,
+             invar_ceil_div(bytes, LEAF)};
+    }
+    x.leaves = 1; // where there is no byte, the top is the hash of none
+    return launch_level(dev, digests, &x, &root);
+}

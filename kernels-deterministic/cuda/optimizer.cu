@@ -1,0 +1,317 @@
+/*
+ * optimizer.cu - the global gradient norm and AdamW.
+ *
+ * Numerics contract (rev 1), docs/arithmetic.md, section 7; in f32:
+ *   grad.norm  norm = sqrt(REDUCE over tensors of REDUCE(g * g)),
+ *              clip = min(1, max_norm / (norm + 1e-6)); 1 where max_norm is 0
+ *   adamw      g = grad * clip
+ *              m = fma(beta1, m, (1 - beta1) * g)
+ *              v = fma(beta2, v, (1 - beta2) * (g * g))
+ *              u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
+ *              p = fma(-lr, fma(weight_decay, p, u), p), weight = p rounded to storage
+ * An element of AdamW depends on its own values and the scalars alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <cinttypes>
+
+#include "base/alloc.h"
+#include "kernels-deterministic/cuda/vector.cuh"
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+/*
+ * REDUCE of a long tensor is REDUCE over the REDUCEs of its chunks of 4096. So the norm goes in
+ * levels: at each, all chunks of all tensors are summed, one warp a chunk. Level 0 are the
+ * gradients themselves; after the last one every tensor has one sum, or none if it is empty.
+ */
+#define SUM_WARPS 4
+#define CLIP_EPS 1e-6f // 0x1.0c6f7ap-20
+
+/* Where a level's values lie: those of tensor i are at[begin[i]] .. at[begin[i + 1] - 1]. */
+struct norm_level {
+    float *at;
+    const int64_t *begin; /* (count + 1) */
+};
+
+struct norm_result {
+    int64_t faulty; /* the lowest tensor whose sum is not finite; `count` where there is none */
+    float norm;
+};
+
+__device__ __forceinline__ bool is_finite(float x)
+{
+    return (invar_f32_bits(x) & ~INVAR_SIGN_BIT) < INVAR_INF_BITS;
+}
+
+/* REDUCE of up to 4096 values by one warp. */
+template <bool Squares> __device__ __forceinline__ float sum_chunk(const float *x, int64_t count)
+{
+    constexpr int batch = 8; // runs under way at once
+    int first = (int)threadIdx.x % 32 * INVAR_RUN;
+    float lane[INVAR_RUN] = {};
+    auto add = [&](const invar_run<float> &run) {
+#pragma unroll
+        for (int i = 0; i < INVAR_RUN; i++)
+            lane[i] = lane[i] + (Squares ? run.get(i) * run.get(i) : run.get(i));
+    };
+
+    if (count == INVAR_REDUCE_CHUNK && (uintptr_t)x % 16 == 0) {
+#pragma unroll
+        for (int part = 0; part < INVAR_REDUCE_CHUNK; part += batch * INVAR_REDUCE_LANES) {
+            invar_run<float> run[batch];
+#pragma unroll
+            for (int r = 0; r < batch; r++)
+                run[r].load_whole(x + part + r * INVAR_REDUCE_LANES + first);
+#pragma unroll
+            for (int r = 0; r < batch; r++)
+                add(run[r]);
+        }
+    } else {
+        for (int64_t at = first; at - first < count; at += INVAR_REDUCE_LANES) {
+            invar_run<float> run;
+            run.load_some(x + at, count - at);
+            add(run);
+        }
+    }
+    return invar_fold_runs<32>(lane);
+}
+
+/* The tensor i with begin[i] <= number < begin[i + 1]. */
+__device__ __forceinline__ int64_t find_tensor(const int64_t *begin, int64_t count, int64_t number)
+{
+    int64_t low = 0, high = count;
+
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (begin[middle] <= number)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Sums of the chunks of `from` into `to`; the first level takes squares of the gradients. */
+template <bool First>
+static __global__ void __launch_bounds__(32 * SUM_WARPS, 5)
+    sum_level(norm_level to, norm_level from, const float *const *grads, int64_t count)
+{
+    int64_t number = (int64_t)blockIdx.x * SUM_WARPS + threadIdx.x / 32;
+
+    if (number >= to.begin[count])
+        return;
+    int64_t i = find_tensor(to.begin, count, number);
+    int64_t first = (number - to.begin[i]) * INVAR_REDUCE_CHUNK;
+    int64_t left = from.begin[i + 1] - from.begin[i] - first;
+    const float *x = First ? grads[i] : from.at + from.begin[i];
+    float sum = sum_chunk<First>(x + first, left < INVAR_REDUCE_CHUNK ? left : INVAR_REDUCE_CHUNK);
+    if (threadIdx.x % 32 == 0)
+        to.at[number] = sum;
+}
+
+/* One block of threads, one for each of REDUCE's lanes. */
+static __global__ void __launch_bounds__(INVAR_REDUCE_LANES)
+    sum_tensors(norm_result *out, norm_level from, int64_t count)
+{
+    __shared__ unsigned long long faulty;
+    __shared__ float shared;
+    auto sum_of = [&](int64_t i) {
+        return from.begin[i + 1] > from.begin[i] ? from.at[from.begin[i]] : 0.0f;
+    };
+
+    if (threadIdx.x == 0)
+        faulty = (unsigned long long)count;
+    __syncthreads();
+    for (int64_t i = threadIdx.x; i < count; i += INVAR_REDUCE_LANES)
+        if (!is_finite(sum_of(i)))
+            atomicMin(&faulty, (unsigned long long)i);
+    float sum = invar_reduce_block(count, &shared, sum_of);
+    if (threadIdx.x == 0)
+        *out = {(int64_t)faulty, invar_sqrtf(sum)};
+}
+
+static int64_t elements(const invar_tensor *t)
+{
+    return t->shape[0] * invar_tensor_row_elements(t);
+}
+
+/* Levels above the gradients: until the longest tensor has one sum. */
+static int count_levels(const invar_grad_norm_args *a)
+{
+    int64_t most = 0;
+    int levels = 1;
+
+    for (int64_t i = 0; i < a->count; i++)
+        most = elements(&a->grads[i]) > most ? elements(&a->grads[i]) : most;
+    for (most = invar_ceil_div(most, INVAR_REDUCE_CHUNK); most > 1; levels++)
+        most = invar_ceil_div(most, INVAR_REDUCE_CHUNK);
+    return levels;
+}
+
+/* The table that goes to the device: `begin` of every level, then the gradients' addresses. */
+static size_t table_bytes(const invar_grad_norm_args *a)
+{
+    size_t level = (size_t)(a->count + 1) * sizeof(int64_t);
+
+    return (size_t)(count_levels(a) + 1) * level + (size_t)a->count * sizeof(float *);
+}
+
+static int64_t sums_of_levels(const invar_grad_norm_args *a)
+{
+    int64_t sums = 0;
+    int levels = count_levels(a);
+
+    for (int64_t i = 0; i < a->count; i++) {
+        int64_t n = elements(&a->grads[i]);
+        for (int level = 0; level < levels; level++) {
+            n = invar_ceil_div(n, INVAR_REDUCE_CHUNK);
+            sums += n;
+        }
+    }
+    return sums;
+}
+
+size_t invar_cuda_grad_norm_workspace(const invar_device *dev, const invar_grad_norm_args *a)
+{
+    (void)dev;
+    return sizeof(norm_result) + table_bytes(a) + (size_t)sums_of_levels(a) * sizeof(float);
+}
+
+/* Fills in the table on the host. */
+static void fill_table(int64_t *table, const invar_grad_norm_args *a, int levels)
+{
+    const float **grads = (const float **)(table + (levels + 1) * (a->count + 1));
+
+    for (int level = 0; level <= levels; level++)
+        table[level * (a->count + 1)] = 0;
+    for (int64_t i = 0; i < a->count; i++) {
+        int64_t n = elements(&a->grads[i]);
+        for (int level = 0; level <= levels; level++) {
+            int64_t *begin = table + level * (a->count + 1);
+            begin[i + 1] = begin[i] + n;
+            n = invar_ceil_div(n, INVAR_REDUCE_CHUNK);
+        }
+        grads[i] = (const float *)a->grads[i].data;
+    }
+}
+
+static invar_status launch_norm(norm_result *result, const invar_device *dev,
+                                const invar_grad_norm_args *a, const int64_t *table, char *scratch)
+{
+    invar_op op = INVAR_OP_GRAD_NORM;
+    int levels = count_levels(a);
+    int64_t *begin = (int64_t *)(scratch + sizeof(norm_result));
+    const float *const *grads = (const float *const *)(begin + (levels + 1) * (a->count + 1));
+    norm_level from = {nullptr, begin};
+    float *sums = (float *)((char *)begin + table_bytes(a));
+
+    INVAR_TRY(invar_device_put(dev, begin, table, table_bytes(a)));
+    for (int level = 1; level <= levels; level++) {
+        norm_level to = {sums, begin + level * (a->count + 1)};
+        int64_t chunks = table[level * (a->count + 1) + a->count];
+        dim3 grid((unsigned)invar_ceil_div(chunks, SUM_WARPS));
+        INVAR_TRY(invar_launch(dev, op, level == 1 ? sum_level<true> : sum_level<false>, grid,
+                               dim3(32 * SUM_WARPS), 0)(to, from, grads, a->count));
+        sums += chunks;
+        from = to;
+    }
+    INVAR_TRY(invar_launch(dev, op, sum_tensors, dim3(1), dim3(INVAR_REDUCE_LANES),
+                           0)((norm_result *)scratch, from, a->count));
+    return invar_device_get(dev, result, scratch, sizeof *result);
+}
+
+invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm_args *a,
+                                  void *workspace)
+{
+    invar_op op = INVAR_OP_GRAD_NORM;
+    norm_result result;
+    int64_t *table;
+
+    INVAR_TRY(invar_alloc((void **)&table, 1, table_bytes(a), invar_op_name(op)));
+    fill_table(table, a, count_levels(a));
+    invar_status status = launch_norm(&result, dev, a, table, (char *)workspace);
+    invar_free(table);
+    INVAR_TRY(status);
+    if (result.faulty < a->count)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: grads: tensor %" PRId64 ": the sum of squares is not finite",
+                          invar_op_name(op), result.faulty);
+    if ((invar_f32_bits(result.norm) & ~INVAR_SIGN_BIT) >= INVAR_INF_BITS)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "%s: grads: the sum of squares over tensors overflows",
+                          invar_op_name(op));
+    float clip = a->max_norm / (result.norm + CLIP_EPS);
+    *a->norm = result.norm;
+    *a->clip = a->max_norm > 0.0f && clip < 1.0f ? clip : 1.0f;
+    return INVAR_OK;
+}
+
+/* ---- AdamW ----------------------------------------------------------------------------------- */
+
+struct adamw_runs {
+    static constexpr int width = 4;
+    float *master, *m, *v;
+    const float *grad;
+    invar_mixed weight;
+    float clip, lr, eps, decay;
+    float beta1, rest1, correction1;
+    float beta2, rest2, correction2;
+    bool aligned;
+
+    __device__ __forceinline__ void operator()(int64_t, int64_t first, int64_t count) const
+    {
+        invar_run<float, width> master_run, m_run, v_run, grad_run;
+        float p[width], m_new[width], v_new[width];
+
+        grad_run.load(grad + first, count, aligned);
+        m_run.load(m + first, count, aligned);
+        v_run.load(v + first, count, aligned);
+        master_run.load(master + first, count, aligned);
+#pragma unroll
+        for (int i = 0; i < width; i++) {
+            float g = grad_run.get(i) * clip;
+            m_new[i] = invar_fmaf(beta1, m_run.get(i), rest1 * g);
+            v_new[i] = invar_fmaf(beta2, v_run.get(i), rest2 * (g * g));
+            float update = m_new[i] / correction1 / (invar_sqrtf(v_new[i] / correction2) + eps);
+            p[i] = master_run.get(i);
+            p[i] = invar_fmaf(-lr, invar_fmaf(decay, p[i], update), p[i]);
+        }
+        m_run.set(m_new);
+        v_run.set(v_new);
+        master_run.set(p);
+        m_run.store(m + first, count, aligned);
+        v_run.store(v + first, count, aligned);
+        master_run.store(master + first, count, aligned);
+        if (weight.data)
+            weight.store<width>(p, 0, first, count, aligned);
+    }
+};
+
+size_t invar_cuda_adamw_workspace(const invar_device *dev, const invar_adamw_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_adamw(const invar_device *dev, const invar_adamw_args *a, void *workspace)
+{
+    adamw_runs step = {(float *)a->master.data,
+                       (float *)a->m.data,
+                       (float *)a->v.data,
+                       (const float *)a->grad.data,
+                       invar_mixed_of(&a->weight),
+                       a->clip,
+                       a->lr,
+                       a->eps,
+                       a->weight_decay,
+                       a->beta1,
+                       1.0f - a->beta1,
+                       1.0f - a->beta1_power,
+                       a->beta2,
+                       1.0f - a->beta2,
+                       1.0f - a->beta2_power,
+                       invar_aligned({&a->weight, &a->master, &a->m, &a->v, &a->grad})};
+
+    (void)workspace;
+    return invar_map(dev, INVAR_OP_ADAMW, 1, a->master.shape[0], false, step);
+}

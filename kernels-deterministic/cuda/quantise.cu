@@ -1,0 +1,540 @@
+/*
+ * quantise.cu - to fp8, mxfp8 and int4, and back.
+ *
+ * Numerics contract (rev 1), docs/arithmetic.md section 7; amax = the largest magnitude of a scale
+ * block:
+ *   fp8    blocks 1x128 or 128x128: s = max(amax, 2^-96) / 448, q = e4m3(x / s); back: q * s
+ *   mxfp8  blocks 1x32: s = the smallest power of two with 448 s >= amax; q = e4m3(x / s), rounded
+ *          once; back: q * s, exact in bf16
+ *   int4   blocks 1x32: s = bf16(max(amax / 7, 2^-24)), q = clamp(rne(x / s), -7, 7); back:
+ *          bf16(q * s)
+ * A block depends on its own values alone. Memory is read and written once: the values of a block
+ * stay in registers between its amax and its codes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/kernel.cuh"
+#include "kernels-deterministic/math/fp8.h"
+#include "kernels-deterministic/math/int4.h"
+#include "kernels-deterministic/math/mx.h"
+
+#define THREADS 256
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Values that fill an access of 16 bytes. */
+template <typename T> static constexpr int vector_of = 16 / (int)sizeof(T);
+
+static __device__ __forceinline__ void unpack(float (&x)[4], const uint4 &raw, const float *)
+{
+    x[0] = __uint_as_float(raw.x), x[1] = __uint_as_float(raw.y);
+    x[2] = __uint_as_float(raw.z), x[3] = __uint_as_float(raw.w);
+}
+
+static __device__ __forceinline__ void unpack(float (&x)[8], const uint4 &raw,
+                                              const __nv_bfloat16 *)
+{
+    uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = __uint_as_float(word[i] << 16);
+        x[2 * i + 1] = __uint_as_float(word[i] & 0xFFFF0000u);
+    }
+}
+
+static __device__ __forceinline__ uint4 pack(const float (&x)[4], const float *)
+{
+    return make_uint4(__float_as_uint(x[0]), __float_as_uint(x[1]), __float_as_uint(x[2]),
+                      __float_as_uint(x[3]));
+}
+
+static __device__ __forceinline__ uint4 pack(const float (&x)[8], const __nv_bfloat16 *)
+{
+    return make_uint4(invar_bf16x2_bits(x[0], x[1]), invar_bf16x2_bits(x[2], x[3]),
+                      invar_bf16x2_bits(x[4], x[5]), invar_bf16x2_bits(x[6], x[7]));
+}
+
+/* BYTES bytes, a multiple of 2, from anywhere or from a multiple of BYTES, into or out of words. */
+template <int BYTES, bool ALIGNED>
+static __device__ __forceinline__ void get_bytes(uint32_t *word, const uint8_t *from)
+{
+    if constexpr (!ALIGNED) {
+#pragma unroll
+        for (int i = 0; i < (BYTES + 3) / 4; i++)
+            word[i] = 0;
+#pragma unroll
+        for (int i = 0; i < BYTES; i++)
+            word[i / 4] |= (uint32_t)from[i] << (8 * (i % 4));
+    } else if constexpr (BYTES == 16) {
+        uint4 raw = *(const uint4 *)from;
+        word[0] = raw.x, word[1] = raw.y, word[2] = raw.z, word[3] = raw.w;
+    } else if constexpr (BYTES == 8) {
+        uint2 raw = *(const uint2 *)from;
+        word[0] = raw.x, word[1] = raw.y;
+    } else if constexpr (BYTES == 4) {
+        word[0] = *(const uint32_t *)from;
+    } else {
+        word[0] = *(const uint16_t *)from;
+    }
+}
+
+template <int BYTES, bool ALIGNED>
+static __device__ __forceinline__ void put_bytes(uint8_t *to, const uint32_t *word)
+{
+    if constexpr (!ALIGNED) {
+#pragma unroll
+        for (int i = 0; i < BYTES; i++)
+            to[i] = (uint8_t)(word[i / 4] >> (8 * (i % 4)));
+    } else if constexpr (BYTES == 16) {
+        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
+    } else if constexpr (BYTES == 8) {
+        *(uint2 *)to = make_uint2(word[0], word[1]);
+    } else if constexpr (BYTES == 4) {
+        *(uint32_t *)to = word[0];
+    } else {
+        *(uint16_t *)to = (uint16_t)word[0];
+    }
+}
+
+template <bool ALIGNED> static __device__ __forceinline__ uint4 get_vector(const void *from)
+{
+    uint32_t word[4];
+
+    get_bytes<16, ALIGNED>(word, (const uint8_t *)from);
+    return make_uint4(word[0], word[1], word[2], word[3]);
+}
+
+template <bool ALIGNED>
+static __device__ __forceinline__ void put_vector(void *to, const uint4 &raw)
+{
+    uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
+
+    put_bytes<16, ALIGNED>((uint8_t *)to, word);
+}
+
+/* The largest of `amax` and the magnitudes of x; NaN if there is one. */
+template <int COUNT>
+static __device__ __forceinline__ float largest(float amax, const float (&x)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        amax = invar_max_nan(amax, fabsf(x[i]));
+    return amax;
+}
+
+/* ---- formats --------------------------------------------------------------------------------- */
+
+/* cvt.rn.satfinite.e4m3x2.f32 equals invar_e4m3_from_f32 on every input (docs/arithmetic.md 6). */
+static __device__ __forceinline__ uint32_t e4m3_pair(float low, float high)
+{
+    uint16_t codes;
+
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(codes) : "f"(high), "f"(low));
+    return codes;
+}
+
+static __device__ __forceinline__ uint32_t e4m3_four(float x0, float x1, float x2, float x3)
+{
+    return e4m3_pair(x0, x1) | e4m3_pair(x2, x3) << 16;
+}
+
+/*
+ * Division of many values by one scale. x / s is found from inverse = 1 / s, rounded, by two
+ * corrections with exact remainders: the first leaves an error below one ulp, and from there the
+ * second rounds correctly. Remainders are exact as long as nothing underflows: quotients from 2^-33
+ * on, given s >= 2^-70. Smaller ones may be off, and are zero in every format here; -0 may come out
+ * as +0.
+ */
+struct quick_division {
+    float scale, inverse;
+
+    __device__ __forceinline__ explicit quick_division(float s) : scale(s), inverse(1.0f / s)
+    {
+    }
+    static __device__ __forceinline__ bool takes(float s)
+    {
+        return s >= 0x1p-70f && s <= 0x1p120f;
+    }
+    __device__ __forceinline__ float operator()(float x) const
+    {
+        float q = x * inverse;
+        q = invar_fmaf(invar_fmaf(-q, scale, x), inverse, q);
+        q = invar_fmaf(invar_fmaf(-q, scale, x), inverse, q);
+        return q;
+    }
+};
+
+struct plain_division {
+    float scale;
+
+    __device__ __forceinline__ explicit plain_division(float s) : scale(s)
+    {
+    }
+    __device__ __forceinline__ float operator()(float x) const
+    {
+        return x / scale;
+    }
+};
+
+/* Calls f with the way to divide by s. */
+template <typename F> static __device__ __forceinline__ void by_division(float s, F f)
+{
+    if (quick_division::takes(s))
+        f(quick_division(s));
+    else
+        f(plain_division(s));
+}
+
+/*
+ * A format: encode(s, f) calls f with a function from four values to their codes under the scale s,
+ * side by side in a word; values is the way back.
+ */
+struct fp8_format {
+    static constexpr int block = INVAR_FP8_BLOCK, bits = 8;
+    using scale_type = float;
+
+    static __device__ __forceinline__ float scale(float amax)
+    {
+        // invar_fp8_block_scale, with the maximum by one instruction
+        return invar_max_nan(amax, 0x1p-96f) / INVAR_E4M3_MAX;
+    }
+    template <typename F> static __device__ __forceinline__ void encode(float s, F f)
+    {
+        by_division(s, [&](auto divide) {
+            auto quotient = [&](float x) { return copysignf(divide(x), x); };
+            f([&](const float *x) {
+                return e4m3_four(quotient(x[0]), quotient(x[1]), quotient(x[2]), quotient(x[3]));
+            });
+        });
+    }
+    static __device__ __forceinline__ void values(float (&x)[4], uint32_t codes, float s)
+    {
+        invar_e4m3_values(x, codes);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            x[i] = x[i] * s;
+    }
+};
+
+struct mxfp8_format {
+    static constexpr int block = INVAR_MX_BLOCK, bits = 8;
+    using scale_type = uint8_t;
+
+    static __device__ __forceinline__ uint8_t scale(float amax)
+    {
+        return invar_e8m0_from_amax(amax);
+    }
+    template <typename F> static __device__ __forceinline__ void encode(uint8_t s, F f)
+    {
+        float inverse = invar_f32_from_e8m0((uint8_t)(254u - s)); // as invar_mx_quantise has it
+        f([&](const float *x) {
+            return e4m3_four(x[0] * inverse, x[1] * inverse, x[2] * inverse, x[3] * inverse);
+        });
+    }
+    static __device__ __forceinline__ void values(float (&x)[4], uint32_t codes, uint8_t s)
+    {
+        float scale = invar_f32_from_e8m0(s);
+
+        invar_e4m3_values(x, codes);
+#pragma unroll
+        for (int i = 0; i < 4; i++) // a bf16, as invar_mx_dequantise yields it
+            x[i] = invar_bits_f32(invar_f32_bits(x[i] * scale) & 0xFFFF0000u);
+    }
+};
+
+struct int4_format {
+    static constexpr int block = INVAR_INT4_BLOCK, bits = 4;
+    using scale_type = uint16_t;
+
+    static __device__ __forceinline__ uint16_t scale(float amax)
+    {
+        return invar_int4_scale(amax);
+    }
+    template <typename F> static __device__ __forceinline__ void encode(uint16_t s, F f)
+    {
+        by_division(invar_f32_from_bf16(s), [&](auto divide) {
+            f([&](const float *x) {
+                return code(divide(x[0])) | code(divide(x[1])) << 4 | code(divide(x[2])) << 8 |
+                       code(divide(x[3])) << 12;
+            });
+        });
+    }
+    static __device__ __forceinline__ void values(float (&x)[4], uint32_t codes, uint16_t s)
+    {
+        float scale = invar_f32_from_bf16(s);
+#pragma unroll
+        for (int i = 0; i < 4; i++) // the code as the lowest bits of 2^23 + code; exact
+            x[i] = invar_bits_f32(0x4B000000u | (codes >> (4 * i) & 0xFu)) - 0x1.00001p23f;
+#pragma unroll
+        for (int i = 0; i < 4; i += 2) {
+            uint32_t pair = invar_bf16x2_bits(x[i] * scale, x[i + 1] * scale);
+            x[i] = invar_bits_f32(pair << 16);
+            x[i + 1] = invar_bits_f32(pair & 0xFFFF0000u);
+        }
+    }
+
+  private:
+    /* q + 8 of a quotient: invar_int4_quantise after its division. */
+    static __device__ __forceinline__ uint32_t code(float t)
+    {
+        t = t < -7.0f ? -7.0f : t;
+        t = t > 7.0f ? 7.0f : t;
+        t = t == t ? t : 0.0f;
+        return (invar_f32_bits(t + 0x1.8p23f) + 8u) & 0xFu;
+    }
+};
+
+/* A quantised matrix; strides in bytes. */
+template <typename F> struct codes_view {
+    uint8_t *data;
+    int64_t stride;
+    typename F::scale_type *scale;
+
+    __device__ __forceinline__ uint8_t *at(int64_t row, int64_t col) const
+    {
+        return data + row * stride + col * F::bits / 8;
+    }
+};
+
+/* The codes of as many values as fill an access. */
+template <typename F, bool ALIGNED, int COUNT, typename C>
+static __device__ __forceinline__ void put_codes(uint8_t *to, const float (&x)[COUNT],
+                                                 const C &four)
+{
+    uint32_t word[2] = {0, 0};
+
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 4)
+        word[i * F::bits / 32] |= four(x + i) << (i * F::bits % 32);
+    put_bytes<COUNT * F::bits / 8, ALIGNED>(to, word);
+}
+
+/* ---- blocks of one row ----------------------------------------------------------------------- */
+
+/*
+ * Where a thread works: `values` values of a block, in accesses of 16 bytes that lie side by side
+ * in the threads of the block. Threads behind the last block repeat it and store nothing.
+ */
+template <typename F, typename T> struct thread_place {
+    // more values share the work on a scale; fewer let accesses lie closer together
+    static constexpr int values = F::block > 32 ? 32 : 2 * vector_of<T>;
+    static constexpr int lanes = F::block / values, accesses = values / vector_of<T>;
+
+    int64_t row, block;
+    int64_t col;
+    int lane;
+    bool inside;
+
+    __device__ __forceinline__ thread_place(int64_t rows, int64_t cols)
+    {
+        int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, across = cols / F::block;
+        int64_t blocks = rows * across;
+
+        lane = (int)(threadIdx.x % lanes);
+        block = thread / lanes;
+        inside = block < blocks;
+        block = inside ? block : blocks - 1;
+        row = block < across ? 0 : block / across;
+        col = (block - row * across) * F::block + lane * vector_of<T>;
+    }
+    __device__ __forceinline__ int64_t access(int i) const
+    {
+        return col + i * lanes * vector_of<T>;
+    }
+};
+
+template <typename F, typename T, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS)
+    quantise_rows(invar_view<const T> from, codes_view<F> to)
+{
+    thread_place<F, T> place(from.rows, from.cols);
+    constexpr int vector = vector_of<T>, accesses = place.accesses;
+    uint4 raw[accesses];
+    float x[accesses][vector], amax = 0.0f;
+
+#pragma unroll
+    for (int i = 0; i < accesses; i++)
+        raw[i] = get_vector<ALIGNED>(from.row(place.row) + place.access(i));
+#pragma unroll
+    for (int i = 0; i < accesses; i++) {
+        unpack(x[i], raw[i], (const T *)nullptr);
+        amax = largest(amax, x[i]);
+    }
+#pragma unroll
+    for (int half = place.lanes / 2; half > 0; half /= 2)
+        amax = invar_max_nan(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, half));
+    if (!place.inside)
+        return;
+
+    auto scale = F::scale(amax);
+    if (place.lane == 0)
+        to.scale[place.block] = scale;
+    F::encode(scale, [&](auto four) {
+#pragma unroll
+        for (int i = 0; i < accesses; i++)
+            put_codes<F, ALIGNED>(to.at(place.row, place.access(i)), x[i], four);
+    });
+}
+
+template <typename F, typename T, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS)
+    dequantise_rows(invar_view<T> to, codes_view<F> from, int scale_rows)
+{
+    thread_place<F, T> place(to.rows, to.cols);
+    constexpr int vector = vector_of<T>, accesses = place.accesses;
+    constexpr int bytes = vector * F::bits / 8;
+    int64_t across = to.cols / F::block, block = place.block;
+    uint32_t word[accesses][2];
+
+    if (!place.inside)
+        return;
+    if (scale_rows > 1)
+        block += (place.row / scale_rows - place.row) * across;
+    auto scale = from.scale[block];
+#pragma unroll
+    for (int i = 0; i < accesses; i++)
+        get_bytes<bytes, ALIGNED>(word[i], from.at(place.row, place.access(i)));
+#pragma unroll
+    for (int i = 0; i < accesses; i++) {
+        float x[vector];
+#pragma unroll
+        for (int j = 0; j < vector; j += 4)
+            F::values(*(float(*)[4])(x + j), word[i][j * F::bits / 32] >> (j * F::bits % 32),
+                      scale);
+        put_vector<ALIGNED>(to.row(place.row) + place.access(i), pack(x, (const T *)nullptr));
+    }
+}
+
+/* ---- blocks of 128 rows ---------------------------------------------------------------------- */
+
+/* One block of threads a scale block: each thread has the same columns of several rows. */
+template <typename T, bool ALIGNED>
+static __global__ void __launch_bounds__(THREADS)
+    quantise_squares(invar_view<const T> from, codes_view<fp8_format> to)
+{
+    constexpr int side = INVAR_FP8_BLOCK, vector = vector_of<T>, across = side / vector;
+    constexpr int step = THREADS / across, accesses = side / step;
+    __shared__ float warp_amax[THREADS / 32];
+    int64_t squares = from.cols / side, square = blockIdx.x;
+    int64_t row = square / squares * side + threadIdx.x / across;
+    int64_t col = square % squares * side + threadIdx.x % across * vector;
+    uint4 raw[accesses];
+    float amax = 0.0f;
+
+#pragma unroll
+    for (int i = 0; i < accesses; i++)
+        raw[i] = get_vector<ALIGNED>(from.row(row + i * step) + col);
+#pragma unroll
+    for (int i = 0; i < accesses; i++) {
+        float x[vector];
+        unpack(x, raw[i], (const T *)nullptr);
+        amax = largest(amax, x);
+    }
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2)
+        amax = invar_max_nan(amax, __shfl_xor_sync(0xFFFFFFFFu, amax, half));
+    if (threadIdx.x % 32 == 0)
+        warp_amax[threadIdx.x / 32] = amax;
+    __syncthreads();
+    amax = largest(amax, warp_amax);
+
+    float scale = fp8_format::scale(amax);
+    if (threadIdx.x == 0)
+        to.scale[square] = scale;
+    fp8_format::encode(scale, [&](auto four) {
+#pragma unroll
+        for (int i = 0; i < accesses; i++) {
+            float x[vector];
+            unpack(x, raw[i], (const T *)nullptr);
+            put_codes<fp8_format, ALIGNED>(to.at(row + i * step, col), x, four);
+        }
+    });
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+/* True where every access of a thread lies at a multiple of its size. */
+static bool aligned(const invar_tensor *x, const invar_tensor *q)
+{
+    uintptr_t x_stride = (uintptr_t)(x->row_stride * (invar_dtype_bits(x->dtype) / 8));
+    uintptr_t q_stride = (uintptr_t)(q->row_stride * invar_dtype_bits(q->dtype) / 8);
+
+    return (((uintptr_t)x->data | x_stride) & 15) == 0 &&
+           (((uintptr_t)q->data | q_stride) & 7) == 0;
+}
+
+/* Calls f(format, storage, aligned) with null pointers of the types and a constant. */
+template <typename F>
+static invar_status by_types(const invar_tensor *x, const invar_tensor *q, F f)
+{
+    return invar_by_storage(x->dtype, [&](auto *storage) {
+        auto by_format = [&](auto *format) {
+            return aligned(x, q) ? f(format, storage, std::true_type())
+                                 : f(format, storage, std::false_type());
+        };
+        switch (q->dtype) {
+        case INVAR_DTYPE_FP8: return by_format((fp8_format *)nullptr);
+        case INVAR_DTYPE_MXFP8: return by_format((mxfp8_format *)nullptr);
+        default:
+            INVAR_CHECK(q->dtype == INVAR_DTYPE_INT4);
+            return by_format((int4_format *)nullptr);
+        }
+    });
+}
+
+template <typename F> static codes_view<F> codes_of(const invar_tensor *q)
+{
+    return {(uint8_t *)q->data, q->row_stride * F::bits / 8, (typename F::scale_type *)q->scale};
+}
+
+template <typename F, typename T> static unsigned row_grid(const invar_tensor *x)
+{
+    return (unsigned)invar_ceil_div(x->shape[0] * x->shape[1] / thread_place<F, T>::values,
+                                    THREADS);
+}
+
+size_t invar_cuda_quantise_workspace(const invar_device *dev, const invar_quantise_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_quantise(const invar_device *dev, const invar_quantise_args *a,
+                                 void *workspace)
+{
+    (void)workspace;
+    return by_types(&a->x, &a->q, [&](auto *format, auto *storage, auto aligned) {
+        using F = std::remove_pointer_t<decltype(format)>;
+        using T = std::remove_pointer_t<decltype(storage)>;
+        auto x = invar_view_of<const T>(&a->x);
+        if constexpr (std::is_same_v<F, fp8_format>)
+            if (a->q.scale_rows == INVAR_FP8_BLOCK)
+                return invar_launch(
+                    dev, INVAR_OP_QUANTISE, quantise_squares<T, decltype(aligned)::value>,
+                    (unsigned)(x.rows / INVAR_FP8_BLOCK * (x.cols / INVAR_FP8_BLOCK)), THREADS,
+                    0)(x, codes_of<F>(&a->q));
+        return invar_launch(dev, INVAR_OP_QUANTISE, quantise_rows<F, T, decltype(aligned)::value>,
+                            row_grid<F, T>(&a->x), THREADS, 0)(x, codes_of<F>(&a->q));
+    });
+}
+
+size_t invar_cuda_dequantise_workspace(const invar_device *dev, const invar_dequantise_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_dequantise(const invar_device *dev, const invar_dequantise_args *a,
+                                   void *workspace)
+{
+    (void)workspace;
+    return by_types(&a->x, &a->q, [&](auto *format, auto *storage, auto aligned) {
+        using F = std::remove_pointer_t<decltype(format)>;
+        using T = std::remove_pointer_t<decltype(storage)>;
+        return invar_launch(dev, INVAR_OP_DEQUANTISE,
+                            dequantise_rows<F, T, decltype(aligned)::value>, row_grid<F, T>(&a->x),
+                            THREADS,
+                            0)(invar_view_of<T>(&a->x), codes_of<F>(&a->q), a->q.scale_rows);
+    });
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env bash
+# h200.sh INVAR FOLDER STEPS [FLAG ...] - GRPO runs that an H200 recorded, run again here.
+#
+# tests/golden/h200/MODEL-FORMAT.golden are the chains of MODEL.ini with --dtype FORMAT, recorded on
+# an H200 with --device cuda. The first STEPS rollouts (0: all) are compared; FLAGs go to every run,
+# so the same script runs on a GPU (--device cuda). With INVAR_RECORD=1 new goldens are written into
+# FOLDER instead. A control with another seed must differ.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+invar=$1 folder=$2 steps=$3
+shift 3
+goldens=tests/golden/h200
+rm -rf "$folder"
+mkdir -p "$folder"
+
+# train NAME FLAG ...: one run of MODEL-FORMAT.
+train() {
+    local model=${1%-*} format=${1#*-} limit=()
+    if ((steps)); then
+        limit=(--num-rollout "$steps")
+    fi
+    "$invar" train "$goldens/$model.ini" --dtype "$format" --run "$folder/$1" --save "" \
+        --no-report "${limit[@]}" "${@:2}" >"$folder/$1.out" 2>"$folder/$1.err"
+}
+
+code=0 count=0
+for model in dense moe; do
+    for format in bf16 fp8 mxfp8 int4; do
+        name=$model-$format
+        if [[ ${INVAR_RECORD:-} == 1 ]]; then
+            train "$name" "$@" --record-golden "$folder/$name.golden"
+        elif ! train "$name" "$@" --golden "$goldens/$name.golden"; then
+            echo "$name differs from what the H200 recorded" >&2
+            tail -n 5 "$folder/$name.out" "$folder/$name.err" >&2
+            code=1
+        fi
+        count=$((count + 1))
+    done
+done
+if [[ ${INVAR_RECORD:-} != 1 ]]; then
+    rm -rf "$folder/moe-bf16"
+    if train moe-bf16 "$@" --golden "$goldens/moe-bf16.golden" --seed 5; then
+        echo "control: another seed agrees with the golden" >&2
+        code=1
+    fi
+fi
+echo "$count runs"
+exit "$code"

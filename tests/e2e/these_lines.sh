@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# these_lines.sh FILE COMMAND ... - the command succeeds and prints all lines of FILE, and others.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+file=$1
+shift
+lines=$("$@")
+missing=$(grep -vxF -f <(printf '%s\n' "$lines") "$file" || true)
+if [[ -n $missing ]]; then
+    printf '%s\n' "$missing" >&2
+    echo "$* does not print these lines of $file" >&2
+    exit 1
+fi
+echo "$(wc -l <"$file") lines, all printed"

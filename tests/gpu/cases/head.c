@@ -1,0 +1,312 @@
+/*
+ * head.c - random calls of what stands at the ends of a step: log-probabilities, sampling, the
+ * gradient norm, AdamW, the tree hash.
+ *
+ * The first seeds are edge shapes: nothing, one value, vocabularies around the chunks of the
+ * log-probabilities, lengths around the chunks of REDUCE, bytes around the kinds of input that the
+ * hash has and around its leaves. All other seeds draw everything. Logits often repeat, so that ids
+ * decide.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "kernels-deterministic/row.h"
+#include "tests/gpu/cases/cases.h"
+
+enum { EDGES = 24 };
+
+/* What the making of a case carries around. */
+typedef struct maker {
+    invar_case *c;
+    invar_dice dice;
+    bool edge;
+    uint64_t seed;
+} maker;
+
+static invar_tensor vector(maker *m, invar_dtype dtype, int64_t n, float scale)
+{
+    return invar_case_normal(m->c, invar_tensor_1d(NULL, dtype, n), 0, &m->dice, scale);
+}
+
+static invar_tensor empty_vector(maker *m, invar_dtype dtype, int64_t n)
+{
+    return invar_case_tensor(m->c, invar_tensor_1d(NULL, dtype, n), 0);
+}
+
+/* ---- rows of logits -------------------------------------------------------------------------- */
+
+static const int64_t row_edges[EDGES][2] = {
+    {0, 5},    {1, 1},    {3, 2},   {2, 255},  {2, 256},    {2, 257},     {1, 511},  {1, 4096},
+    {1, 4097}, {2, 7000}, {1, 511}, {5, 1000}, {3, 151936}, {1, 1100000}, {9, 3},    {40, 64},
+    {2, 8192}, {1, 8193}, {4, 100}, {1, 2048}, {2, 2047},   {1, 300},     {300, 33}, {1, 40000},
+};
+
+/* (T, V) f32, with gaps behind rows; some of the vocabulary's values repeat. */
+static invar_tensor logits(maker *m)
+{
+    int64_t tokens = 1 + invar_roll(&m->dice, 12), gap = INVAR_PICK(&m->dice, 0, 0, 8, 3);
+    int64_t vocabulary = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 20, 600, 5000, 20000));
+    float scale = (float[]){1.0f, 6.0f, 40.0f}[invar_roll(&m->dice, 3)];
+    bool coarse = invar_roll(&m->dice, 2);
+    invar_tensor t;
+
+    if (m->edge) {
+        tokens = row_edges[m->seed][0];
+        vocabulary = row_edges[m->seed][1];
+        gap = 0;
+    }
+    t = invar_case_normal(m->c, invar_tensor_2d(NULL, INVAR_DTYPE_F32, tokens, vocabulary), gap,
+                          &m->dice, scale);
+    for (int64_t i = 0; coarse && i < tokens; i++) {
+        float *row = (float *)t.data + i * t.row_stride;
+        for (int64_t v = 0; v < vocabulary; v++)
+            row[v] = floorf(row[v] * 8.0f) * 0.125f;
+    }
+    snprintf(m->c->text, sizeof m->c->text,
+             "T %" PRId64 ", V %" PRId64 ", gap %" PRId64 ", scale %g%s", tokens, vocabulary, gap,
+             (double)scale, coarse ? ", coarse" : "");
+    return t;
+}
+
+static float temperature(maker *m)
+{
+    return (float[]){1.0f, 0.7f, 2.0f, 0.05f}[invar_roll(&m->dice, 4)];
+}
+
+static void make_logprob_fwd(maker *m)
+{
+    invar_logprob_fwd_args *a = &m->c->args.logprob_fwd;
+    int64_t tokens;
+
+    a->logits = logits(m);
+    tokens = a->logits.shape[0];
+    a->targets = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice,
+                                  a->logits.shape[1]);
+    a->temperature = temperature(m);
+    a->logp = empty_vector(m, INVAR_DTYPE_F32, tokens);
+    a->max = empty_vector(m, INVAR_DTYPE_F32, tokens);
+    a->logsum = empty_vector(m, INVAR_DTYPE_F32, tokens);
+    if (invar_roll(&m->dice, 3) != 0)
+        a->entropy = empty_vector(m, INVAR_DTYPE_F32, tokens);
+}
+
+/* About the row's largest z, so that no probability overflows. */
+static invar_tensor largest(maker *m, const invar_tensor *t, float inverse)
+{
+    invar_tensor max = vector(m, INVAR_DTYPE_F32, t->shape[0], 1.0f);
+
+    for (int64_t i = 0; i < t->shape[0]; i++) {
+        const float *row = (const float *)t->data + i * t->row_stride;
+        float most = row[0];
+        for (int64_t v = 1; v < t->shape[1]; v++)
+            most = row[v] > most ? row[v] : most;
+        ((float *)max.data)[i] += most * inverse;
+    }
+    return max;
+}
+
+/* max and logsum are of the size that a forward yields, but not one's: that is no condition. */
+static void make_logprob_bwd(maker *m)
+{
+    invar_logprob_bwd_args *a = &m->c->args.logprob_bwd;
+    int64_t tokens;
+    bool bf16 = invar_roll(&m->dice, 2);
+
+    a->logits = logits(m);
+    tokens = a->logits.shape[0];
+    a->targets = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice,
+                                  a->logits.shape[1]);
+    a->temperature = temperature(m);
+    a->dlogp = vector(m, INVAR_DTYPE_F32, tokens, 1.0f);
+    a->max = largest(m, &a->logits, 1.0f / a->temperature);
+    a->logsum = vector(m, INVAR_DTYPE_F32, tokens, 4.0f);
+    if (invar_roll(&m->dice, 2)) {
+        a->dentropy = vector(m, INVAR_DTYPE_F32, tokens, 0.1f);
+        a->entropy = vector(m, INVAR_DTYPE_F32, tokens, 3.0f);
+    }
+    if (!bf16 && invar_roll(&m->dice, 2))
+        a->dlogits = a->logits;
+    else
+        a->dlogits =
+            invar_case_tensor(m->c,
+                              invar_tensor_2d(NULL, bf16 ? INVAR_DTYPE_BF16 : INVAR_DTYPE_F32,
+                                              tokens, a->logits.shape[1]),
+                              INVAR_PICK(&m->dice, 0, 8, 5));
+}
+
+static void make_sample(maker *m)
+{
+    invar_sample_args *a = &m->c->args.sample;
+    invar_sample_coords *coords;
+    int64_t tokens;
+    size_t used;
+
+    a->logits = logits(m);
+    tokens = a->logits.shape[0];
+    coords = invar_case_take(m->c, (size_t)tokens * sizeof *coords);
+    for (int64_t i = 0; i < tokens; i++)
+        coords[i] = (invar_sample_coords){(uint32_t)invar_roll(&m->dice, INT64_C(1) << 32),
+                                          (uint32_t)invar_roll(&m->dice, 1000),
+                                          (uint32_t)invar_roll(&m->dice, 1000)};
+    a->coords = coords;
+    a->tokens = empty_vector(m, INVAR_DTYPE_I32, tokens);
+    a->seed = (uint32_t)invar_roll(&m->dice, INT64_C(1) << 32);
+    a->purpose = (uint32_t)invar_roll(&m->dice, 2);
+    a->temperature = invar_roll(&m->dice, 6) == 0 ? 0.0f : temperature(m);
+    a->top_k = (int32_t)INVAR_PICK(&m->dice, 0, 0, 0, 1, 5, 50, 300, 4096, 5000, INT32_MAX);
+    a->top_p = (float[]){1.0f, 1.0f, 0.9f, 0.5f, 0.001f, 0x1p-40f}[invar_roll(&m->dice, 6)];
+    a->min_p = (float[]){0.0f, 0.0f, 0.05f, 1.0f}[invar_roll(&m->dice, 4)];
+    used = strlen(m->c->text);
+    snprintf(m->c->text + used, sizeof m->c->text - used, ", T %g, k %d, p %g, min %g",
+             (double)a->temperature, a->top_k, (double)a->top_p, (double)a->min_p);
+}
+
+/* ---- optimizer ------------------------------------------------------------------------------- */
+
+static const int64_t lengths[EDGES] = {0,    1,    2,    3,    255,  256,   257,    4095,
+                                       4096, 4097, 8191, 8192, 8193, 12288, 100000, 5,
+                                       16,   64,   1023, 1024, 1025, 40960, 65536,  7};
+
+static int64_t length(maker *m)
+{
+    return invar_roll(&m->dice, 2) ? lengths[invar_roll(&m->dice, EDGES)]
+                                   : invar_roll(&m->dice, 30000);
+}
+
+/* Slices of one block, one behind the other: most of them are aligned to an element only. */
+static void make_grad_norm(maker *m)
+{
+    invar_grad_norm_args *a = &m->c->args.grad_norm;
+    int64_t count = m->edge ? (int64_t)m->seed * 5 : invar_roll(&m->dice, 40), total = 0;
+    invar_tensor *grads = invar_case_take(m->c, (size_t)count * sizeof *grads), all;
+    float scale = (float[]){1.0f, 1e-3f, 1e12f, 1e-20f}[invar_roll(&m->dice, 4)];
+
+    for (int64_t i = 0; i < count; i++) {
+        int64_t n = m->edge && i == 0 ? lengths[m->seed] : length(m);
+        bool square = n % 8 == 0 && invar_roll(&m->dice, 2);
+        grads[i] = square ? invar_tensor_2d(NULL, INVAR_DTYPE_F32, 8, n / 8)
+                          : invar_tensor_1d(NULL, INVAR_DTYPE_F32, n);
+        total += n;
+    }
+    all = vector(m, INVAR_DTYPE_F32, total, scale);
+    for (int64_t i = 0, at = 0; i < count; i++) {
+        grads[i].data = (float *)all.data + at;
+        at += grads[i].shape[0] * invar_tensor_row_elements(&grads[i]);
+    }
+    a->grads = grads;
+    a->count = count;
+    a->max_norm = (float[]){0.0f, 1.0f, 1e9f}[invar_roll(&m->dice, 3)];
+    a->norm = invar_case_take(m->c, sizeof *a->norm);
+    a->clip = invar_case_take(m->c, sizeof *a->clip);
+    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors, %" PRId64 " elements, scale %g",
+             count, total, (double)scale);
+}
+
+/* n elements, from an address that is aligned to an element only, if `shift` is odd. */
+static invar_tensor slice(maker *m, invar_dtype dtype, int64_t n, int64_t shift, float scale)
+{
+    invar_tensor t =
+        scale > 0.0f ? vector(m, dtype, n + shift, scale) : empty_vector(m, dtype, n + shift);
+
+    t.data = (char *)t.data + shift * invar_dtype_bits(dtype) / 8;
+    t.shape[0] = n;
+    return t;
+}
+
+static void make_adamw(maker *m)
+{
+    invar_adamw_args *a = &m->c->args.adamw;
+    int64_t n = m->edge ? lengths[m->seed] : length(m), shift = INVAR_PICK(&m->dice, 0, 0, 1, 8);
+
+    a->master = slice(m, INVAR_DTYPE_F32, n, shift, 1.0f);
+    a->m = slice(m, INVAR_DTYPE_F32, n, shift, 1e-2f);
+    a->v = slice(m, INVAR_DTYPE_F32, n, shift, 1e-3f);
+    a->grad = slice(m, INVAR_DTYPE_F32, n, shift, 1e-2f);
+    for (int64_t i = 0; i < n; i++)
+        ((float *)a->v.data)[i] = fabsf(((float *)a->v.data)[i]);
+    switch (invar_roll(&m->dice, 3)) {
+    case 0: a->weight = slice(m, INVAR_DTYPE_BF16, n, shift, 0.0f); break;
+    case 1: a->weight = slice(m, INVAR_DTYPE_F32, n, shift, 0.0f); break;
+    default: break;
+    }
+    a->clip = invar_roll(&m->dice, 2) ? 1.0f : 0.37f;
+    a->lr = 1e-3f;
+    a->beta1 = 0.9f;
+    a->beta2 = invar_roll(&m->dice, 2) ? 0.95f : 0.999f;
+    a->eps = 1e-8f;
+    a->weight_decay = invar_roll(&m->dice, 2) ? 0.1f : 0.0f;
+    a->beta1_power = invar_roll(&m->dice, 2) ? 0.9f : 0.0f;
+    a->beta2_power = invar_roll(&m->dice, 2) ? a->beta2 : 0.5f;
+    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " elements, shift %" PRId64 ", weight %s", n,
+             shift, invar_dtype_name(a->weight.dtype));
+}
+
+/* ---- hash ------------------------------------------------------------------------------------ */
+
+/* Bytes of the tensor: each kind of short input, ends of blocks and leaves, levels of the tree. */
+static const int64_t hash_edges[EDGES] = {
+    0,    2,    4,    8,     10,    16,    18,   128,   130,   240,     242,      256,
+    1024, 1026, 1088, 16382, 16384, 16386, 2048, 32768, 16624, 1048576, 16777216, 16793600};
+
+/* Any type, shards and gap; the bytes are random ones of the type. */
+static void make_hash_tree(maker *m)
+{
+    invar_hash_tree_args *a = &m->c->args.hash_tree;
+    invar_dtype dtype =
+        (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_BF16, INVAR_DTYPE_F32, INVAR_DTYPE_BF16,
+                                INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4);
+    int64_t rows = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 1, 7, 100, 600));
+    int64_t cols = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 4, 100, 3000));
+    int64_t gap = INVAR_PICK(&m->dice, 0, 0, 8, 16, 1, 7), block = invar_dtype_scale_block(dtype);
+
+    a->shards = (int32_t)INVAR_PICK(&m->dice, 1, 1, 2, 4, 64, 1024);
+    a->digest = invar_case_take(m->c, sizeof *a->digest);
+    if (m->edge) {
+        dtype = INVAR_DTYPE_BF16;
+        block = 0;
+        rows = 1;
+        cols = hash_edges[m->seed] / 2;
+        a->shards = 1;
+    }
+    if (block > 0) {
+        bool square = dtype == INVAR_DTYPE_FP8 && invar_roll(&m->dice, 2);
+        a->shards = square ? 2 : a->shards;
+        rows = square ? 256 : rows;
+        a->x = invar_case_quantised(m->c, dtype, square ? 128 : 1, rows,
+                                    (cols + block - 1) / block * block, &m->dice, 1.0f);
+    } else if (invar_roll(&m->dice, 2)) {
+        a->x =
+            invar_case_normal(m->c, invar_tensor_2d(NULL, dtype, rows, cols), gap, &m->dice, 1.0f);
+    } else {
+        a->x =
+            invar_case_normal(m->c, invar_tensor_1d(NULL, dtype, rows * cols), 0, &m->dice, 1.0f);
+    }
+    snprintf(m->c->text, sizeof m->c->text,
+             "%s, %" PRId64 " x %" PRId64 ", stride %" PRId64 ", %d shards",
+             invar_dtype_name(dtype), a->x.shape[0], invar_tensor_row_elements(&a->x),
+             a->x.row_stride, a->shards);
+}
+
+/* ---- the family ------------------------------------------------------------------------------ */
+
+static void make(invar_case *c, uint64_t seed)
+{
+    maker m = {.c = c, .dice = {seed << 8 | (uint64_t)c->op}, .edge = seed < EDGES, .seed = seed};
+
+    switch (c->op) {
+    case INVAR_OP_LOGPROB_FWD: make_logprob_fwd(&m); return;
+    case INVAR_OP_LOGPROB_BWD: make_logprob_bwd(&m); return;
+    case INVAR_OP_SAMPLE: make_sample(&m); return;
+    case INVAR_OP_GRAD_NORM: make_grad_norm(&m); return;
+    case INVAR_OP_ADAMW: make_adamw(&m); return;
+    default: break;
+    }
+    INVAR_CHECK(c->op == INVAR_OP_HASH_TREE); // the last of the family
+    make_hash_tree(&m);
+}
+
+const invar_case_family invar_cases_head = {make, EDGES};

@@ -1,0 +1,391 @@
+/*
+ * linear.c - random calls of the linear layers.
+ *
+ * The first seeds are edge shapes: single rows and columns, chains around the length of a step, a
+ * long chain, nothing at all, and whole tiles of the fast kernels. All other seeds draw everything:
+ * shapes (now and then an edge shape again), layouts, pairs, shards, parts, experts, units.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "kernels-deterministic/row.h"
+#include "tests/gpu/cases/cases.h"
+
+/* Multiply-adds of one case, at most. */
+#define MOST_WORK (INT64_C(1) << 22)
+
+/* A pair of types, and what it asks of the extents. */
+typedef struct pair {
+    const char *name;
+    invar_dtype x; /* or dy */
+    invar_dtype w;
+    int64_t block;     /* columns of w come in whole ones; so do those of a quantised x */
+    int64_t rows;      /* rows of w come in whole ones */
+    int64_t unit[2];   /* where a chain may be cut: forward, dx */
+    int64_t length[2]; /* of which a chain is a multiple in any case: forward, dx */
+} pair;
+
+static const pair pairs[] = {
+    {"f32", INVAR_DTYPE_F32, INVAR_DTYPE_F32, 1, 1, {1, 1}, {1, 1}},
+    {"bf16", INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, 1, 1, {16, 16}, {1, 1}},
+    {"fp8", INVAR_DTYPE_FP8, INVAR_DTYPE_FP8, 128, 128, {128, 128}, {128, 128}},
+    {"mxfp8", INVAR_DTYPE_MXFP8, INVAR_DTYPE_MXFP8, 32, 1, {32, 32}, {32, 32}},
+    {"bf16/int4", INVAR_DTYPE_BF16, INVAR_DTYPE_INT4, 32, 1, {32, 16}, {32, 1}},
+};
+
+/* The output is (rows, cols), a chain has k values. */
+typedef struct shape {
+    int64_t rows, cols, k;
+} shape;
+
+/* The n-th one comes with the n-th pair, round and round. */
+static const shape edges[] = {
+    {1, 1, 1},       {128, 256, 64},  {256, 256, 128}, {64, 128, 256}, {128, 256, 64}, //
+    {1, 1, 20000},   {1, 1, 17},      {1, 256, 512},   {33, 640, 72},  {1, 384, 16},   //
+    {129, 257, 100}, {256, 256, 128}, {130, 65, 17},   {5, 0, 7},      {17, 33, 15},   //
+    {0, 5, 7},       {16, 512, 128},  {3, 1, 40},      {1, 1, 16},     {16, 512, 128}, //
+    {5, 7, 0},       {130, 65, 17},   {128, 128, 0},
+};
+
+enum { PAIRS = sizeof pairs / sizeof pairs[0], EDGES = sizeof edges / sizeof edges[0] };
+
+/* What the making of a case carries around. */
+typedef struct maker {
+    invar_case *c;
+    invar_dice dice;
+    const pair *types;
+    bool edge;   /* contiguous, one shard, one part */
+    float scale; /* of the numbers */
+} maker;
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+/* Zeros, large and subnormal numbers here and there; no product or sum of them overflows. */
+static void sprinkle(maker *m, const invar_tensor *t)
+{
+    static const float odd[] = {0.0f, -0.0f, 0x1p40f, -0x1.8p40f, 0x1p-130f, -0x1.8p-132f};
+    int64_t count = t->shape[0] * t->shape[1];
+
+    if (count == 0)
+        return;
+    for (int64_t i = 0; i < 1 + count / 64; i++)
+        invar_row_store(t, invar_roll(&m->dice, t->shape[0]), invar_roll(&m->dice, t->shape[1]), 1,
+                        &odd[invar_roll(&m->dice, sizeof odd / sizeof odd[0])]);
+}
+
+/* Contiguous, with gaps between rows that keep 16-byte accesses possible or do not, or a slice. */
+static invar_tensor storage(maker *m, invar_dtype dtype, int64_t rows, int64_t cols, bool filled)
+{
+    int64_t first = 0, gap = 0;
+    invar_tensor t;
+
+    switch (m->edge ? 0 : invar_roll(&m->dice, 5)) {
+    case 1: gap = 8 * (1 + invar_roll(&m->dice, 3)); break;
+    case 2: gap = 1 + invar_roll(&m->dice, 6); break;
+    case 3: first = 1 + invar_roll(&m->dice, 9); break;
+    default: break;
+    }
+    t = invar_tensor_2d(NULL, dtype, rows, first + cols);
+    t = filled ? invar_case_normal(m->c, t, gap, &m->dice, m->scale)
+               : invar_case_tensor(m->c, t, gap);
+    t = invar_tensor_columns(&t, first, cols);
+    if (filled && !m->edge && invar_roll(&m->dice, 4) == 0)
+        sprinkle(m, &t);
+    return t;
+}
+
+/* A quantised tensor with a gap between its rows. */
+static invar_tensor with_gap(maker *m, const invar_tensor *q, int64_t gap)
+{
+    invar_tensor t = invar_case_tensor(
+        m->c, invar_tensor_quantised(NULL, NULL, q->dtype, q->scale_rows, q->shape[0], q->shape[1]),
+        gap);
+    int64_t bits = invar_dtype_bits(q->dtype), row = q->shape[1] * bits / 8;
+
+    for (int64_t i = 0; i < q->shape[0]; i++)
+        for (int64_t j = 0; j < row; j++)
+            ((uint8_t *)t.data)[i * t.row_stride * bits / 8 + j] =
+                ((const uint8_t *)q->data)[i * q->row_stride * bits / 8 + j];
+    t.scale = q->scale;
+    return t;
+}
+
+static invar_tensor operand(maker *m, invar_dtype dtype, int32_t scale_rows, int64_t rows,
+                            int64_t cols)
+{
+    invar_tensor q;
+
+    if (dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16)
+        return storage(m, dtype, rows, cols, true);
+    q = invar_case_quantised(m->c, dtype, scale_rows, rows, cols, &m->dice, m->scale);
+    if (m->edge || invar_roll(&m->dice, 3) > 0)
+        return q;
+    return with_gap(m, &q, INVAR_PICK(&m->dice, 2, 16, 128, 6));
+}
+
+static invar_tensor activations(maker *m, int64_t rows, int64_t cols)
+{
+    return operand(m, m->types->x, 1, rows, cols);
+}
+
+static invar_tensor weights(maker *m, int64_t rows, int64_t cols)
+{
+    return operand(m, m->types->w, m->types->w == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, rows,
+                   cols);
+}
+
+static invar_dtype storage_type(maker *m)
+{
+    return invar_roll(&m->dice, 2) ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
+}
+
+/* ---- extents --------------------------------------------------------------------------------- */
+
+static int64_t round_up(int64_t n, int64_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static int64_t any_extent(maker *m)
+{
+    return invar_roll(&m->dice, 3) ? 1 + invar_roll(&m->dice, 150)
+                                   : INVAR_PICK(&m->dice, 1, 2, 8, 16, 31, 64, 65, 128, 256, 257);
+}
+
+/* At most `wanted`, but so that the whole product stays within MOST_WORK; a multiple of `unit`. */
+static int64_t fit_chain(int64_t wanted, const shape *s, int64_t unit)
+{
+    int64_t most = MOST_WORK / (s->rows * s->cols > 0 ? s->rows * s->cols : 1);
+
+    wanted = wanted < most ? wanted : most;
+    return round_up(wanted > 0 ? wanted : 1, unit);
+}
+
+static int32_t any_shards(maker *m)
+{
+    return m->edge ? 1 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
+}
+
+/* The extents of out, and what the chain is made of, by the seed. */
+static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
+{
+    shape s;
+
+    if (m->edge) {
+        s = edges[seed < EDGES ? (int64_t)seed : invar_roll(&m->dice, EDGES)];
+    } else {
+        s.rows = any_extent(m);
+        s.cols = any_extent(m);
+        s.k = invar_roll(&m->dice, 4) ? 1 + invar_roll(&m->dice, 300)
+                                      : INVAR_PICK(&m->dice, 1, 15, 16, 17, 64, 128, 512, 1111);
+    }
+    s.cols = round_up(s.cols, cols_unit);
+    return s;
+}
+
+static maker begin(invar_case *c, uint64_t seed)
+{
+    static const float scales[] = {1.0f, 1.0f, 1.0f, 1e-3f, 1e3f};
+    maker m = {.c = c, .dice = {seed * INVAR_OP_COUNT + (uint64_t)c->op}};
+
+    m.edge = seed < EDGES || invar_roll(&m.dice, 5) == 0;
+    m.types = &pairs[seed < EDGES ? (int64_t)(seed % PAIRS) : invar_roll(&m.dice, PAIRS)];
+    m.scale = m.edge ? 1.0f : scales[invar_roll(&m.dice, sizeof scales / sizeof scales[0])];
+    return m;
+}
+
+/* ---- y --------------------------------------------------------------------------------------- */
+
+/* The length of the one chain of y. */
+static int64_t forward_chain(const maker *m, const shape *s, int32_t shards)
+{
+    const pair *types = m->types;
+
+    if (m->edge)
+        return round_up(s->k, types->length[0]);
+    return fit_chain(s->k, s, shards > 1 ? types->unit[0] * shards : types->length[0]);
+}
+
+static void make_forward(invar_case *c, uint64_t seed)
+{
+    invar_linear_fwd_args *a = &c->args.linear_fwd;
+    maker m = begin(c, seed);
+    shape s = draw(&m, seed, m.types->rows);
+
+    a->k_shards = any_shards(&m);
+    s.k = forward_chain(&m, &s, a->k_shards);
+    a->x = activations(&m, s.rows, s.k);
+    a->w = weights(&m, s.cols, s.k);
+    a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
+    if (invar_roll(&m.dice, 2))
+        a->bias = invar_case_normal(c, invar_tensor_1d(NULL, storage_type(&m), s.cols), 0, &m.dice,
+                                    m.scale);
+    snprintf(c->text, sizeof c->text, "%s, T %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %d shards",
+             m.types->name, s.rows, s.cols, s.k, a->k_shards);
+}
+
+static void make_moe_forward(invar_case *c, uint64_t seed)
+{
+    invar_moe_linear_fwd_args *a = &c->args.moe_linear_fwd;
+    maker m = begin(c, seed);
+    int64_t experts = INVAR_PICK(&m.dice, 1, 2, 3, 5, 8, 13);
+    shape s = draw(&m, seed, m.types->rows);
+
+    a->k_shards = any_shards(&m);
+    s.k = forward_chain(&m, &s, a->k_shards);
+    a->x = activations(&m, s.rows, s.k);
+    a->w = weights(&m, experts * s.cols, s.k);
+    a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
+    a->experts = invar_case_segments(c, s.rows, experts, true, &m.dice);
+    snprintf(c->text, sizeof c->text,
+             "%s, P %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %d shards, %" PRId64 " experts",
+             m.types->name, s.rows, s.cols, s.k, a->k_shards, experts);
+}
+
+/* ---- dx -------------------------------------------------------------------------------------- */
+
+/* The parts of a chain that is s->k long at most, all of them together; `experts` of each w. */
+static int32_t make_parts(maker *m, invar_linear_part *parts, const shape *s, int32_t shards,
+                          int64_t experts)
+{
+    int32_t count = m->edge ? 1 : 1 + (int32_t)invar_roll(&m->dice, INVAR_LINEAR_MAX_PARTS);
+    const pair *types = m->types;
+
+    for (int32_t i = 0; i < count; i++) {
+        bool cut = shards > 1 || i + 1 < count;
+        int64_t k = m->edge ? round_up(s->k, types->length[1])
+                            : fit_chain(1 + invar_roll(&m->dice, s->k), s,
+                                        cut ? types->unit[1] * shards : types->length[1]);
+        parts[i].dy = activations(m, s->rows, k);
+        // parts may differ in how their weights are kept
+        parts[i].w = types->w == INVAR_DTYPE_INT4 && count > 1 && invar_roll(&m->dice, 3) == 0
+                         ? storage(m, INVAR_DTYPE_BF16, experts * k, s->cols, true)
+                         : weights(m, experts * k, s->cols);
+    }
+    return count;
+}
+
+static void make_input_grad(invar_case *c, uint64_t seed)
+{
+    invar_linear_dx_args *a = &c->args.linear_dx;
+    maker m = begin(c, seed);
+    shape s = draw(&m, seed, m.types->block);
+
+    a->k_shards = any_shards(&m);
+    a->n_parts = make_parts(&m, a->parts, &s, a->k_shards, 1);
+    a->dx = storage(&m, storage_type(&m), s.rows, s.cols, false);
+    snprintf(c->text, sizeof c->text,
+             "%s, T %" PRId64 ", K %" PRId64 ", %d parts, the first of %" PRId64 ", %d shards",
+             m.types->name, s.rows, s.cols, a->n_parts, a->parts[0].dy.shape[1], a->k_shards);
+}
+
+static void make_moe_input_grad(invar_case *c, uint64_t seed)
+{
+    invar_moe_linear_dx_args *a = &c->args.moe_linear_dx;
+    maker m = begin(c, seed);
+    int64_t experts = INVAR_PICK(&m.dice, 1, 2, 3, 5, 8);
+    shape s = draw(&m, seed, m.types->block);
+
+    a->k_shards = any_shards(&m);
+    a->n_parts = make_parts(&m, a->parts, &s, a->k_shards, experts);
+    a->dx = storage(&m, storage_type(&m), s.rows, s.cols, false);
+    a->experts = invar_case_segments(c, s.rows, experts, true, &m.dice);
+    snprintf(c->text, sizeof c->text,
+             "%s, P %" PRId64 ", K %" PRId64 ", %d parts, the first of %" PRId64
+             ", %d shards, %" PRId64 " experts",
+             m.types->name, s.rows, s.cols, a->n_parts, a->parts[0].dy.shape[1], a->k_shards,
+             experts);
+}
+
+/* ---- dw -------------------------------------------------------------------------------------- */
+
+/* Units of any size over the tokens, some of them tiny or empty. */
+static invar_segments any_units(maker *m, int64_t tokens)
+{
+    return invar_case_segments(m->c, tokens, INVAR_PICK(&m->dice, 1, 1, 2, 3, 9, 40), true,
+                               &m->dice);
+}
+
+/* f32 or bf16, whatever the pair: gradients of weights know no others. */
+static void draw_gradient(maker *m, invar_dtype *dtype_out, shape *s, uint64_t seed)
+{
+    *dtype_out = m->types->x == INVAR_DTYPE_F32 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
+    *s = draw(m, seed, 1);
+    s->k = m->edge ? s->k : fit_chain(s->k, s, 1);
+}
+
+static void make_weight_grad(invar_case *c, uint64_t seed)
+{
+    invar_linear_dw_args *a = &c->args.linear_dw;
+    maker m = begin(c, seed);
+    invar_dtype dtype;
+    shape s;
+
+    draw_gradient(&m, &dtype, &s, seed);
+    a->dy = storage(&m, dtype, s.k, s.rows, true);
+    a->x = storage(&m, dtype, s.k, s.cols, true);
+    a->dw = storage(&m, INVAR_DTYPE_F32, s.rows, s.cols, true);
+    a->units = any_units(&m, s.k);
+    snprintf(c->text, sizeof c->text,
+             "%s, T %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %" PRId64 " units",
+             invar_dtype_name(dtype), s.k, s.rows, s.cols, a->units.count);
+}
+
+/* The tokens of each expert, ascending; the number of tokens there must be. */
+static int64_t fill_tokens(maker *m, const invar_tensor *row_token, const invar_segments *experts)
+{
+    int32_t *token = row_token->data;
+    int64_t tokens = 1;
+
+    for (int64_t e = 0; e < experts->count; e++) {
+        int64_t rows = experts->start[e + 1] - experts->start[e];
+        tokens = rows > tokens ? rows : tokens;
+    }
+    tokens += invar_roll(&m->dice, tokens + 1);
+    for (int64_t e = 0; e < experts->count; e++) {
+        int64_t next = 0;
+        for (int64_t i = experts->start[e]; i < experts->start[e + 1]; i++) {
+            int64_t spare = tokens - next - (experts->start[e + 1] - i);
+            next += invar_roll(&m->dice, (spare < 3 ? spare : 3) + 1);
+            token[i] = (int32_t)next++;
+        }
+    }
+    return tokens;
+}
+
+static void make_moe_weight_grad(invar_case *c, uint64_t seed)
+{
+    invar_moe_linear_dw_args *a = &c->args.moe_linear_dw;
+    maker m = begin(c, seed);
+    int64_t experts = INVAR_PICK(&m.dice, 1, 2, 3, 5, 8);
+    invar_dtype dtype;
+    shape s;
+
+    draw_gradient(&m, &dtype, &s, seed);
+    a->dy = storage(&m, dtype, s.k, s.rows, true);
+    a->x = storage(&m, dtype, s.k, s.cols, true);
+    a->dw = storage(&m, INVAR_DTYPE_F32, experts * s.rows, s.cols, true);
+    a->experts = invar_case_segments(c, s.k, experts, true, &m.dice);
+    a->row_token = invar_case_tensor(c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, s.k), 0);
+    a->units = any_units(&m, fill_tokens(&m, &a->row_token, &a->experts));
+    snprintf(c->text, sizeof c->text,
+             "%s, P %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %" PRId64 " units, %" PRId64
+             " experts",
+             invar_dtype_name(dtype), s.k, s.rows, s.cols, a->units.count, experts);
+}
+
+static void make(invar_case *c, uint64_t seed)
+{
+    switch (c->op) {
+    case INVAR_OP_LINEAR_FWD: make_forward(c, seed); return;
+    case INVAR_OP_LINEAR_DX: make_input_grad(c, seed); return;
+    case INVAR_OP_LINEAR_DW: make_weight_grad(c, seed); return;
+    case INVAR_OP_MOE_LINEAR_FWD: make_moe_forward(c, seed); return;
+    case INVAR_OP_MOE_LINEAR_DX: make_moe_input_grad(c, seed); return;
+    default: make_moe_weight_grad(c, seed); return;
+    }
+}
+
+const invar_case_family invar_cases_linear = {make, EDGES};

@@ -1,0 +1,346 @@
+/*
+ * rows.c - random calls of the ops on rows: sums over tokens and shards, quantisation, embedding,
+ * addition, norm, rotary embedding, activation.
+ *
+ * The first seeds are edge shapes: nothing, one element, rows around the lengths that kernels treat
+ * alike. All other seeds draw everything: extents, types, gaps between rows, addresses that are
+ * aligned to an element only, results on their inputs. Among the values are zeros, subnormal and
+ * large numbers; none is so large that a result is a NaN, whose bits are not promised in f32.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "kernels-deterministic/row.h"
+#include "tests/gpu/cases/cases.h"
+
+#define MOST_ELEMENTS (INT64_C(1) << 17) /* of a tensor, but for edge shapes */
+
+typedef struct form {
+    int64_t rows;
+    int64_t heads;
+    int64_t cols;
+} form;
+
+static const form edges[] = {
+    {0, 1, 16},   {1, 1, 1},      {5, 0, 8},      {3, 1, 255},   {2, 1, 256},  {2, 1, 257},
+    {129, 1, 64}, {128, 16, 128}, {2, 1, 4096},   {3, 1, 4104},  {2, 1, 8192}, {1, 1, 9000},
+    {4, 3, 136},  {300, 1, 8},    {1, 1, 131072}, {257, 2, 128},
+};
+
+enum { EDGES = sizeof edges / sizeof edges[0] };
+
+/* What the making of a case carries around. */
+typedef struct maker {
+    invar_case *c;
+    invar_dice dice;
+    form f;
+    invar_dtype dtype;
+    int64_t gap;   /* between rows, in elements */
+    int64_t shift; /* of addresses, in elements */
+    bool special;
+} maker;
+
+static maker begin(invar_case *c, uint64_t seed)
+{
+    maker m = {.c = c, .dice = {seed << 8 | (uint64_t)c->op}};
+
+    m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
+    if (seed < EDGES) {
+        m.f = edges[seed];
+    } else {
+        m.f.heads = INVAR_PICK(&m.dice, 1, 1, 2, 3, 8);
+        m.f.cols = INVAR_PICK(&m.dice, 1, 2, 7, 8, 24, 64, 100, 128, 250, 256, 264, 1000, 1024,
+                              2048, 3000, 4096, 4100, 5120, 10000);
+        m.f.rows = 1 + invar_roll(&m.dice, INVAR_PICK(&m.dice, 2, 20, 140, 700));
+        while (m.f.rows > 1 && m.f.rows * m.f.heads * m.f.cols > MOST_ELEMENTS)
+            m.f.rows /= 2;
+        m.gap = invar_roll(&m.dice, 2) ? INVAR_PICK(&m.dice, 8, 16, 64, 1, 5) : 0;
+        m.shift = invar_roll(&m.dice, 3) == 0 ? INVAR_PICK(&m.dice, 8, 4, 1, 3) : 0;
+        m.special = invar_roll(&m.dice, 3) == 0;
+    }
+    snprintf(c->text, sizeof c->text,
+             "%s, %" PRId64 " x %" PRId64 " x %" PRId64 ", gap %" PRId64 ", shift %" PRId64 "%s",
+             invar_dtype_name(m.dtype), m.f.rows, m.f.heads, m.f.cols, m.gap, m.shift,
+             m.special ? ", special" : "");
+    return m;
+}
+
+/* ---- tensors --------------------------------------------------------------------------------- */
+
+/* `view` in a buffer that begins m->shift elements earlier; rank 1 has no gaps. */
+static invar_tensor place(maker *m, invar_tensor view, bool filled, float scale)
+{
+    bool vector = view.rank == 1;
+    invar_tensor wide = vector ? invar_tensor_1d(NULL, view.dtype, view.shape[0] + m->shift)
+                               : invar_tensor_2d(NULL, view.dtype, view.shape[0],
+                                                 invar_tensor_row_elements(&view) + m->shift);
+    int64_t gap = vector ? 0 : m->gap;
+
+    wide = filled ? invar_case_normal(m->c, wide, gap, &m->dice, scale)
+                  : invar_case_tensor(m->c, wide, gap);
+    view.data = (char *)wide.data + m->shift * invar_dtype_bits(view.dtype) / 8;
+    view.row_stride = wide.row_stride;
+    return view;
+}
+
+/* A few values that are not normal numbers. */
+static void sprinkle(maker *m, const invar_tensor *t)
+{
+    static const float values[] = {0.0f, -0.0f, 1e15f, -1e15f, 1e-41f, -1e-41f};
+    int64_t cols = t->rank == 1 ? t->shape[0] : invar_tensor_row_elements(t);
+    int64_t rows = t->rank == 1 ? 1 : t->shape[0];
+
+    for (int i = 0; i < 12 && rows > 0 && cols > 0; i++)
+        invar_row_store(t, invar_roll(&m->dice, rows), invar_roll(&m->dice, cols), 1,
+                        &values[i % 6]);
+}
+
+static invar_tensor input(maker *m, invar_tensor view, float scale)
+{
+    invar_tensor t = place(m, view, true, scale);
+
+    if (m->special)
+        sprinkle(m, &t);
+    return t;
+}
+
+static invar_tensor output(maker *m, invar_tensor view)
+{
+    return place(m, view, false, 0.0f);
+}
+
+static invar_tensor matrix(const maker *m)
+{
+    return invar_tensor_2d(NULL, m->dtype, m->f.rows, m->f.cols);
+}
+
+static invar_tensor heads(const maker *m)
+{
+    return invar_tensor_3d(NULL, m->dtype, m->f.rows, m->f.heads, m->f.cols);
+}
+
+static invar_tensor vector(invar_dtype dtype, int64_t n)
+{
+    return invar_tensor_1d(NULL, dtype, n);
+}
+
+static invar_segments units(maker *m)
+{
+    int64_t most = m->f.rows < 5 ? m->f.rows : 5;
+
+    return invar_case_segments(m->c, m->f.rows, 1 + invar_roll(&m->dice, most),
+                               m->f.rows == 0 || invar_roll(&m->dice, 2), &m->dice);
+}
+
+/* ---- sums over tokens and shards ------------------------------------------------------------- */
+
+static void make_token_sum(maker *m)
+{
+    invar_token_sum_args *a = &m->c->args.token_sum;
+
+    a->x = input(m, matrix(m), 1.0f);
+    a->out = input(m, vector(INVAR_DTYPE_F32, m->f.cols), 1.0f);
+    a->units = units(m);
+}
+
+static void make_shard_fold(maker *m)
+{
+    invar_shard_fold_args *a = &m->c->args.shard_fold;
+    int64_t shards = INVAR_PICK(&m->dice, 1, 2, 4, 8, 16, 32, 64, 256);
+
+    a->x = input(m, invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, m->f.cols), 1.0f);
+    a->out = output(m, vector(INVAR_DTYPE_F32, m->f.cols));
+    if (invar_roll(&m->dice, 2))
+        a->out.data = a->x.data;
+}
+
+/* ---- low precision --------------------------------------------------------------------------- */
+
+/* A quantised tensor without memory: whole blocks of about the form's extents. */
+static invar_tensor quantised_view(maker *m)
+{
+    invar_dtype dtype =
+        (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4);
+    int64_t block = invar_dtype_scale_block(dtype);
+    bool square = dtype == INVAR_DTYPE_FP8 && invar_roll(&m->dice, 2);
+    int64_t rows = square ? (m->f.rows + 127) / 128 * 128 : m->f.rows;
+
+    return invar_tensor_quantised(NULL, NULL, dtype, square ? INVAR_FP8_BLOCK : 1, rows,
+                                  (m->f.cols + block - 1) / block * block);
+}
+
+static void make_quantise(maker *m)
+{
+    invar_quantise_args *a = &m->c->args.quantise;
+    invar_tensor q = quantised_view(m);
+    float scale = (float[]){1.0f, 1e-30f, 1e6f}[invar_roll(&m->dice, 3)];
+
+    a->q = invar_case_tensor(m->c, q, m->gap);
+    a->x = input(m, invar_tensor_2d(NULL, m->dtype, q.shape[0], q.shape[1]), scale);
+}
+
+static void make_dequantise(maker *m)
+{
+    invar_dequantise_args *a = &m->c->args.dequantise;
+    invar_tensor q = quantised_view(m);
+
+    a->q =
+        invar_case_quantised(m->c, q.dtype, q.scale_rows, q.shape[0], q.shape[1], &m->dice, 1.0f);
+    a->x = output(m, invar_tensor_2d(NULL, m->dtype, q.shape[0], q.shape[1]));
+}
+
+/* ---- embedding and addition ------------------------------------------------------------------ */
+
+static void make_embedding_fwd(maker *m)
+{
+    invar_embedding_fwd_args *a = &m->c->args.embedding_fwd;
+    int64_t ids = 1 + invar_roll(&m->dice, 200);
+
+    a->table = input(m, invar_tensor_2d(NULL, m->dtype, ids, m->f.cols), 1.0f);
+    a->out = output(m, matrix(m));
+    a->ids = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, ids);
+}
+
+static void make_embedding_bwd(maker *m)
+{
+    invar_embedding_bwd_args *a = &m->c->args.embedding_bwd;
+    int64_t ids = INVAR_PICK(&m->dice, 1, 3, 40, 700), used = 1 + invar_roll(&m->dice, ids);
+
+    a->dtable = input(m, invar_tensor_2d(NULL, INVAR_DTYPE_F32, ids, m->f.cols), 1.0f);
+    a->dout = input(m, matrix(m), 1.0f);
+    a->ids = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, used);
+}
+
+static void make_add(maker *m)
+{
+    invar_add_args *a = &m->c->args.add;
+
+    a->a = input(m, matrix(m), 1.0f);
+    a->b = input(m, matrix(m), 1.0f);
+    switch (invar_roll(&m->dice, 3)) {
+    case 0: a->out = a->a; break;
+    case 1: a->out = a->b; break;
+    default: a->out = output(m, matrix(m));
+    }
+}
+
+/* ---- norm, rotary embedding, activation ------------------------------------------------------ */
+
+static invar_dtype weight_type(maker *m)
+{
+    return invar_roll(&m->dice, 2) ? INVAR_DTYPE_F32 : m->dtype;
+}
+
+static void make_rmsnorm_fwd(maker *m)
+{
+    invar_rmsnorm_fwd_args *a = &m->c->args.rmsnorm_fwd;
+
+    a->x = input(m, heads(m), 1.0f);
+    a->y = invar_roll(&m->dice, 2) ? a->x : output(m, heads(m));
+    a->weight = input(m, vector(weight_type(m), m->f.cols), 1.0f);
+    a->eps = invar_roll(&m->dice, 2) ? 1e-6f : 1e-5f;
+}
+
+static void make_rmsnorm_bwd(maker *m)
+{
+    invar_rmsnorm_bwd_args *a = &m->c->args.rmsnorm_bwd;
+
+    a->x = input(m, heads(m), 1.0f);
+    a->dy = input(m, heads(m), 1.0f);
+    a->dx = output(m, heads(m));
+    a->weight = input(m, vector(weight_type(m), m->f.cols), 1.0f);
+    a->eps = 1e-6f;
+    a->units = units(m);
+    if (invar_roll(&m->dice, 4) != 0)
+        a->dweight = input(m, vector(INVAR_DTYPE_F32, m->f.cols), 1.0f);
+}
+
+static void make_rope_table(maker *m)
+{
+    invar_rope_table_args *a = &m->c->args.rope_table;
+    int64_t half = INVAR_PICK(&m->dice, 64, 32, 48, 1, 5, 128);
+    invar_tensor view = invar_tensor_2d(NULL, INVAR_DTYPE_F32, m->f.rows, half);
+
+    a->cosine = output(m, view);
+    a->sine = output(m, view);
+    a->theta = (double)INVAR_PICK(&m->dice, 10000, 1000000, 500000, 1, 70000000000000);
+    if (invar_roll(&m->dice, 2)) {
+        a->scaling = INVAR_ROPE_LLAMA3;
+        a->factor = (double)INVAR_PICK(&m->dice, 8, 32, 1);
+        a->low_freq_factor = 1.0;
+        a->high_freq_factor = 4.0;
+        a->original_context = (double)INVAR_PICK(&m->dice, 8192, 100);
+    }
+}
+
+static void make_rope(maker *m, invar_rope_fwd_args *a)
+{
+    int64_t positions = 1 + invar_roll(&m->dice, 500), half = (m->f.cols + 1) / 2;
+    invar_tensor view = invar_tensor_3d(NULL, m->dtype, m->f.rows, m->f.heads, 2 * half);
+    invar_tensor table = invar_tensor_2d(NULL, INVAR_DTYPE_F32, positions, half);
+
+    a->x = input(m, view, 1.0f);
+    a->y = invar_roll(&m->dice, 2) ? a->x : output(m, view);
+    a->cosine = input(m, table, 1.0f);
+    a->sine = input(m, table, 1.0f);
+    a->positions =
+        invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, positions);
+}
+
+static void make_swiglu_fwd(maker *m)
+{
+    invar_swiglu_fwd_args *a = &m->c->args.swiglu_fwd;
+
+    a->gate = input(m, matrix(m), invar_roll(&m->dice, 3) ? 4.0f : 100.0f);
+    a->up = input(m, matrix(m), 1.0f);
+    switch (invar_roll(&m->dice, 3)) {
+    case 0: a->y = a->gate; break;
+    case 1: a->y = a->up; break;
+    default: a->y = output(m, matrix(m));
+    }
+}
+
+static void make_swiglu_bwd(maker *m)
+{
+    invar_swiglu_bwd_args *a = &m->c->args.swiglu_bwd;
+    invar_tensor in[3];
+    int64_t first = invar_roll(&m->dice, 3);
+
+    for (int i = 0; i < 3; i++)
+        in[i] = input(m, matrix(m), i == 1 ? 4.0f : 1.0f);
+    a->dy = in[0];
+    a->gate = in[1];
+    a->up = in[2];
+    a->dgate = invar_roll(&m->dice, 2) ? in[first] : output(m, matrix(m));
+    a->dup = invar_roll(&m->dice, 2) ? in[(first + 1) % 3] : output(m, matrix(m));
+}
+
+/* ---- the family ------------------------------------------------------------------------------ */
+
+static void make(invar_case *c, uint64_t seed)
+{
+    maker m = begin(c, seed);
+
+    switch (c->op) {
+    case INVAR_OP_TOKEN_SUM: make_token_sum(&m); return;
+    case INVAR_OP_SHARD_FOLD: make_shard_fold(&m); return;
+    case INVAR_OP_QUANTISE: make_quantise(&m); return;
+    case INVAR_OP_DEQUANTISE: make_dequantise(&m); return;
+    case INVAR_OP_EMBEDDING_FWD: make_embedding_fwd(&m); return;
+    case INVAR_OP_EMBEDDING_BWD: make_embedding_bwd(&m); return;
+    case INVAR_OP_ADD: make_add(&m); return;
+    case INVAR_OP_RMSNORM_FWD: make_rmsnorm_fwd(&m); return;
+    case INVAR_OP_RMSNORM_BWD: make_rmsnorm_bwd(&m); return;
+    case INVAR_OP_ROPE_TABLE: make_rope_table(&m); return;
+    case INVAR_OP_ROPE_FWD: make_rope(&m, &c->args.rope_fwd); return;
+    case INVAR_OP_ROPE_BWD: make_rope(&m, &c->args.rope_bwd); return;
+    case INVAR_OP_SWIGLU_FWD: make_swiglu_fwd(&m); return;
+    default: break;
+    }
+    INVAR_CHECK(c->op == INVAR_OP_SWIGLU_BWD); // the last of the family
+    make_swiglu_bwd(&m);
+}
+
+const invar_case_family invar_cases_rows = {make, EDGES};

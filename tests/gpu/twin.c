@@ -1,0 +1,192 @@
+/*
+ * twin.c - random calls of every op, on the CPU and on the GPU, compared byte by byte.
+ *
+ * A case's memory is copied to the GPU, the op runs on both sides, and every byte of every block is
+ * compared: results, and what lies between and beside them. Prints the digests of what the GPU
+ * left, as case_sums does for the CPU. Usage: twin [COUNT [OP]]; exit code 1 when a byte differs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "tests/gpu/cases/cases.h"
+
+enum { MOST_BLOCKS = 64 };
+
+/* A block of the case, its copy in the GPU's memory, and what came back from there. */
+typedef struct mirror {
+    invar_case_block *block;
+    char *far;
+    char *back;
+    bool result; /* the GPU's side is `back` itself */
+} mirror;
+
+typedef struct twin {
+    invar_device cpu, gpu;
+    mirror at[MOST_BLOCKS];
+    int count;
+    int64_t differences;
+} twin;
+
+/* ---- pointers -------------------------------------------------------------------------------- */
+
+static mirror *mirror_of(twin *t, const void *p)
+{
+    for (int i = 0; i < t->count; i++) {
+        const char *begin = t->at[i].block->data;
+        if ((const char *)p >= begin && (const char *)p <= begin + t->at[i].block->bytes)
+            return &t->at[i];
+    }
+    fprintf(stderr, "twin: an argument leads to memory that is not the case's\n");
+    abort();
+}
+
+static void lead_far(twin *t, void **p)
+{
+    mirror *m;
+
+    if (!*p)
+        return;
+    m = mirror_of(t, *p);
+    *p = m->far + ((char *)*p - (char *)m->block->data);
+}
+
+static void lead_back(twin *t, void **p)
+{
+    mirror *m = mirror_of(t, *p);
+
+    m->result = true;
+    *p = m->back + ((char *)*p - (char *)m->block->data);
+}
+
+static void translate(twin *t, invar_case *far, invar_tensor *list)
+{
+    int count;
+    const invar_field *fields = invar_case_fields(&count, far->op);
+
+    for (int i = 0; i < count; i++) {
+        char *field = (char *)&far->args + fields[i].offset;
+        switch (fields[i].kind) {
+        case INVAR_FIELD_TENSOR:
+            lead_far(t, &((invar_tensor *)(void *)field)->data);
+            lead_far(t, &((invar_tensor *)(void *)field)->scale);
+            break;
+        case INVAR_FIELD_POINTER: lead_far(t, (void **)(void *)field); break;
+        case INVAR_FIELD_RESULT: lead_back(t, (void **)(void *)field); break;
+        case INVAR_FIELD_TENSORS:
+            for (int64_t n = 0; n < far->args.grad_norm.count; n++) {
+                list[n] = far->args.grad_norm.grads[n];
+                lead_far(t, &list[n].data);
+            }
+            far->args.grad_norm.grads = list;
+            break;
+        }
+    }
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static invar_status copy_over(twin *t, invar_case *c)
+{
+    t->count = 0;
+    for (invar_case_block *b = c->blocks; b; b = b->next) {
+        mirror *m = &t->at[t->count++];
+        if (t->count > MOST_BLOCKS)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "twin: more than %d blocks", (int)MOST_BLOCKS);
+        *m = (mirror){.block = b};
+        INVAR_TRY(invar_alloc((void **)&m->back, b->bytes + 1, 1, "a block"));
+        memcpy(m->back, b->data, b->bytes);
+        INVAR_TRY(invar_device_take(&t->gpu, (void **)&m->far, b->bytes + 1, "a block"));
+        INVAR_TRY(invar_device_put(&t->gpu, m->far, b->data, b->bytes));
+    }
+    return INVAR_OK;
+}
+
+static void put_away(twin *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        invar_device_give(&t->gpu, t->at[i].far);
+        invar_free(t->at[i].back);
+    }
+    t->count = 0;
+}
+
+static void report(const invar_case *c, uint64_t seed, int number, const mirror *m)
+{
+    const unsigned char *cpu = m->block->data, *gpu = (const unsigned char *)m->back;
+    size_t first = m->block->bytes, differ = 0;
+
+    for (size_t i = m->block->bytes; i-- > 0;)
+        if (cpu[i] != gpu[i]) {
+            first = i;
+            differ++;
+        }
+    first -= first % 4;
+    fprintf(stderr, "%s %s seed %" PRIu64 ", %s: block %d of %zu bytes: %zu differ, first at %zu:",
+            invar_op_name(c->op), invar_numerics_name(c->numerics), seed, c->text, number,
+            m->block->bytes, differ, first);
+    for (size_t i = first; i < first + 4 && i < m->block->bytes; i++)
+        fprintf(stderr, " %02x/%02x", cpu[i], gpu[i]);
+    fprintf(stderr, " (CPU/GPU)\n");
+}
+
+static invar_status compare(twin *t, invar_case *c, uint64_t seed)
+{
+    for (int i = 0; i < t->count; i++) {
+        mirror *m = &t->at[i];
+        if (invar_case_is_list(c, m->block))
+            continue;
+        if (!m->result)
+            INVAR_TRY(invar_device_get(&t->gpu, m->back, m->far, m->block->bytes));
+        if (memcmp(m->back, m->block->data, m->block->bytes) != 0) {
+            report(c, seed, i, m);
+            t->differences++;
+        }
+        memcpy(m->block->data, m->back, m->block->bytes);
+    }
+    return INVAR_OK;
+}
+
+static invar_status run_both(void *payload, invar_case *c, uint64_t seed)
+{
+    twin *t = payload;
+    invar_tensor list[256];
+    invar_case far = *c;
+    invar_status status = copy_over(t, c);
+
+    if (status == INVAR_OK) {
+        translate(t, &far, list);
+        status = invar_case_run(&t->cpu, c);
+    }
+    if (status == INVAR_OK)
+        status = invar_case_run(&t->gpu, &far);
+    if (status == INVAR_OK)
+        status = compare(t, c, seed);
+    put_away(t);
+    return status;
+}
+
+int main(int argc, char **argv)
+{
+    int count = argc > 1 ? atoi(argv[1]) : 24;
+    twin t = {.cpu = {.backend = invar_backend_cpu()}, .gpu = {.backend = invar_backend_cuda()}};
+    invar_status status;
+
+    if (!t.gpu.backend) {
+        fprintf(stderr, "twin: this build has no CUDA\n");
+        return 2;
+    }
+    status = invar_device_open(&t.gpu);
+    if (status == INVAR_OK)
+        status = invar_case_lines(count, argc > 2 ? argv[2] : NULL, run_both, &t);
+    if (status != INVAR_OK)
+        fprintf(stderr, "twin: %s\n", invar_error_last()->message);
+    invar_device_close(&t.gpu);
+    fprintf(stderr, "twin: %" PRId64 " blocks differ\n", t.differences);
+    return status != INVAR_OK || t.differences > 0;
+}
