@@ -13,6 +13,8 @@
 #include "base/invar_banned.h"
 
 typedef struct settings {
+    const char *device;
+    const invar_backend *backend; /* that of the device */
     int64_t threads;
     bool portable;
     bool json;
@@ -118,13 +120,15 @@ static invar_status take_result(void *payload, invar_op op, const char *what,
 static invar_status run_configuration(report *r)
 {
     const settings *s = r->settings;
-    invar_device dev = {.backend = invar_backend_cpu(),
+    invar_device dev = {.backend = s->backend,
                         .numerics = r->now.numerics,
                         .cpu_path = s->portable ? INVAR_CPU_PATH_PORTABLE : INVAR_CPU_PATH_SIMD};
     invar_status status;
 
     INVAR_TRY(invar_pool_new(&dev.pool, (int)s->threads));
-    status = invar_arena_new(&dev.scratch, "selfcheck");
+    status = invar_device_open(&dev);
+    if (status == INVAR_OK)
+        status = invar_device_arena(&dev.scratch, &dev, "selfcheck");
     if (status == INVAR_OK)
         status = invar_arena_plan_scratch(dev.scratch, invar_selfcheck_scratch((int)s->threads));
     if (status == INVAR_OK)
@@ -132,6 +136,7 @@ static invar_status run_configuration(report *r)
     if (status == INVAR_OK)
         status = invar_selfcheck_run(&dev, r->now.storage, take_result, r);
     invar_arena_free(dev.scratch);
+    invar_device_close(&dev);
     invar_pool_free(dev.pool);
     return status;
 }
@@ -175,15 +180,18 @@ static void print_table(const report *r)
 
 static int conclude(const report *r)
 {
+    bool right = r->different + r->missing == 0;
+
     if (r->settings->record)
         return INVAR_EXIT_OK;
     if (r->settings->json)
         printf("\n  ],\n  \"values\": %d, \"different\": %d, \"missing\": %d\n}\n", r->values,
                r->different, r->missing);
     else
-        printf("\n%d values: %d identical, %d different, %d not recorded\nnext: invar %s\n",
+        printf("\n%d values: %d identical, %d different, %d not recorded\nnext: invar %s --device "
+               "%s%s\n",
                r->values, r->values - r->different - r->missing, r->different, r->missing,
-               r->different + r->missing > 0 ? "selfcheck --json" : "bench --device cpu");
+               right ? "bench" : "selfcheck", r->settings->device, right ? "" : " --json");
     if (r->different > 0)
         return INVAR_EXIT_DIFFERENT;
     return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;
@@ -191,23 +199,54 @@ static int conclude(const report *r)
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[5];
+    static invar_option list[6];
 
-    list[0] = invar_option_threads(&s->threads, "threads to run on; no bit depends on it");
-    list[1] = (invar_option){.name = "portable",
+    list[0] = (invar_option){.name = "device",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->device,
+                             .metavar = "DEVICE",
+                             .help = "where to run: cpu or cuda; no bit depends on it"};
+    list[1] = invar_option_threads(&s->threads, "threads to run on; no bit depends on it");
+    list[2] = (invar_option){.name = "portable",
                              .value = &s->portable,
                              .help = "plain C instead of SIMD; no bit depends on it"};
-    list[2] = (invar_option){.name = "json", .value = &s->json, .help = "every value as JSON"};
-    list[3] = (invar_option){
+    list[3] = (invar_option){.name = "json", .value = &s->json, .help = "every value as JSON"};
+    list[4] = (invar_option){
         .name = "record", .value = &s->record, .help = "print golden lines instead of comparing"};
-    list[4] = (invar_option){0};
+    list[5] = (invar_option){0};
     return list;
+}
+
+/* An exit code; 0 when there is a backend of that name in this build. */
+static int find_backend(settings *s)
+{
+    bool cuda = strcmp(s->device, "cuda") == 0;
+
+    if (!cuda && strcmp(s->device, "cpu") != 0) {
+        fprintf(stderr, "invar: selfcheck: --device %s: there are cpu and cuda\n", s->device);
+        return INVAR_EXIT_USAGE;
+    }
+    s->backend = cuda ? invar_backend_cuda() : invar_backend_cpu();
+    if (!s->backend) {
+        fprintf(stderr, "invar: this build has the CPU only: configure with -DINVAR_CUDA=ON\n");
+        return INVAR_EXIT_UNTESTABLE;
+    }
+    return INVAR_EXIT_OK;
+}
+
+/* What cannot be tested on this machine is no difference. */
+static int report_trouble(invar_status status)
+{
+    int code = invar_report_error();
+
+    return status == INVAR_E_UNSUPPORTED ? INVAR_EXIT_UNTESTABLE : code;
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {.threads = invar_default_threads()};
+    settings s = {.device = "cpu", .threads = invar_default_threads()};
     report r = {.settings = &s};
+    int code;
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
@@ -215,12 +254,17 @@ static int run(int argc, char **argv)
         fprintf(stderr, "invar: --json and --record do not go together\n");
         return INVAR_EXIT_USAGE;
     }
+    code = find_backend(&s);
+    if (code != INVAR_EXIT_OK)
+        return code;
     if (s.json)
         printf("{\n  \"results\": [");
     for (r.index = 0; r.index < CONFIGURATIONS; r.index++) {
+        invar_status status;
         r.now = configurations[r.index];
-        if (run_configuration(&r) != INVAR_OK)
-            return invar_report_error();
+        status = run_configuration(&r);
+        if (status != INVAR_OK)
+            return report_trouble(status);
     }
     if (!s.json && !s.record)
         print_table(&r);
@@ -233,7 +277,9 @@ static void help(void)
 
     puts(
         "Runs every op once, on fixed data, and compares each result's hash with the one recorded\n"
-        "for this revision. Exit code 0: identical, 1: different, 4: not recorded.\n");
+        "for this revision. Exit code 0: identical, 1: different, 4: not recorded, 125: there is "
+        "no\n"
+        "such device here.\n");
     invar_options_help(options(&s));
 }
 

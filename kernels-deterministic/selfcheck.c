@@ -1,9 +1,10 @@
 /*
  * selfcheck.c - every op once, on fixed data, each result as a digest.
  *
- * The code reads as a layer does: forward in order, backward in reverse. Tensors live on the
- * device's scratch until the run ends. Random ones are numbered in order of making: new ones go
- * last, or every recorded value after them changes.
+ * The code reads as a layer does: forward in order, backward in reverse. Tensors, and all else that
+ * ops are pointed to, live on the device's scratch until the run ends; their data are made on the
+ * host and put there. Random tensors are numbered in order of making: new ones go last, or every
+ * recorded value after them changes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +13,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "kernels-deterministic/math/philox.h"
 #include "kernels-deterministic/row.h"
 
@@ -33,27 +35,50 @@ enum {
     EXPERT_ROWS = TOKENS * SLOTS,
     PAGE = 8,
     PAGES = 16,
-    SHARDS = 2
+    SHARDS = 2,
+    SAMPLES = 3
 };
 
-static const int64_t sample_start[] = {0, 5, 24, 37};
-static const invar_segments samples = {sample_start, 3};
+static const int64_t sample_start[SAMPLES + 1] = {0, 5, 24, 37};
 
 typedef struct run {
     const invar_device *dev;
     invar_dtype storage;
     invar_selfcheck_emit emit;
     void *payload;
-    uint32_t tensors; /* made so far: each one's data is its own Philox stream */
+    uint32_t tensors;       /* made so far: each one's data is its own Philox stream */
+    invar_segments samples; /* sample_start, where the device sees it */
+    invar_digest *digest;   /* (1) on the device: of the value at hand */
 } run;
 
 /* ---- data ------------------------------------------------------------------------------------ */
 
+/* Zeroed memory of the device. */
 static invar_status make_raw(void **out, run *r, size_t bytes)
 {
     INVAR_TRY(invar_arena_push(out, r->dev->scratch, bytes, "selfcheck"));
-    memset(*out, 0, bytes);
+    return invar_device_zero(r->dev, *out, bytes);
+}
+
+/* The host's bytes on the device. */
+static invar_status make_copy(void **out, run *r, const void *from, size_t bytes)
+{
+    INVAR_TRY(invar_arena_push(out, r->dev->scratch, bytes, "selfcheck"));
+    return invar_device_put(r->dev, *out, from, bytes);
+}
+
+static invar_status make_segments(invar_segments *out, run *r, const int64_t *start, int64_t count)
+{
+    void *data;
+
+    INVAR_TRY(make_copy(&data, r, start, (size_t)(count + 1) * sizeof *start));
+    *out = (invar_segments){data, count};
     return INVAR_OK;
+}
+
+static size_t tensor_bytes(invar_dtype dtype, int64_t rows, int64_t cols)
+{
+    return (size_t)(rows * cols * invar_dtype_bits(dtype) / 8);
 }
 
 /* A zeroed tensor. */
@@ -61,27 +86,51 @@ static invar_status make(invar_tensor *out, run *r, invar_dtype dtype, int64_t r
 {
     void *data;
 
-    INVAR_TRY(make_raw(&data, r, (size_t)(rows * cols * invar_dtype_bits(dtype) / 8)));
+    INVAR_TRY(make_raw(&data, r, tensor_bytes(dtype, rows, cols)));
     *out = invar_tensor_2d(data, dtype, rows, cols);
     return INVAR_OK;
+}
+
+/* Indices, as a vector. */
+static invar_status make_indices(invar_tensor *out, run *r, const int32_t *values, int64_t count)
+{
+    void *data;
+
+    INVAR_TRY(make_copy(&data, r, values, (size_t)count * sizeof *values));
+    *out = invar_tensor_1d(data, INVAR_DTYPE_I32, count);
+    return INVAR_OK;
+}
+
+/* The values of a tensor in the host's memory. */
+static void fill_random(const invar_tensor *out, uint32_t stream, float range)
+{
+    uint32_t key[2] = {0x496E7661u, stream};
+
+    for (int64_t i = 0; i < out->shape[0]; i++)
+        for (int64_t j = 0; j < out->shape[1]; j++) {
+            uint32_t counter[4] = {(uint32_t)(i * out->shape[1] + j), 0, 0, 0}, word[4];
+            float value;
+            invar_philox4x32(word, counter, key);
+            value = ((float)(word[0] >> 8) * 0x1p-23f - 1.0f) * range;
+            invar_row_store(out, i, j, 1, &value);
+        }
 }
 
 /* A tensor of `dtype` with values in (-range, range). */
 static invar_status make_random(invar_tensor *out, run *r, invar_dtype dtype, int64_t rows,
                                 int64_t cols, float range)
 {
-    uint32_t key[2] = {0x496E7661u, r->tensors++};
+    size_t bytes = tensor_bytes(dtype, rows, cols);
+    void *near, *data = NULL;
+    invar_status status;
 
-    INVAR_TRY(make(out, r, dtype, rows, cols));
-    for (int64_t i = 0; i < rows; i++)
-        for (int64_t j = 0; j < cols; j++) {
-            uint32_t counter[4] = {(uint32_t)(i * cols + j), 0, 0, 0}, word[4];
-            float value;
-            invar_philox4x32(word, counter, key);
-            value = ((float)(word[0] >> 8) * 0x1p-23f - 1.0f) * range;
-            invar_row_store(out, i, j, 1, &value);
-        }
-    return INVAR_OK;
+    INVAR_TRY(invar_alloc(&near, 1, bytes, "selfcheck"));
+    *out = invar_tensor_2d(near, dtype, rows, cols);
+    fill_random(out, r->tensors++, range);
+    status = make_copy(&data, r, near, bytes);
+    invar_free(near);
+    out->data = data;
+    return status;
 }
 
 static invar_tensor as_3d(const invar_tensor *t, int64_t n1, int64_t n2)
@@ -132,9 +181,10 @@ static bool has_product(const run *r, invar_dtype format)
 static invar_status emit_tensor(run *r, invar_op op, const char *what, const invar_tensor *t)
 {
     invar_digest digest;
-    invar_hash_tree_args args = {.digest = &digest, .x = *t, .shards = 1};
+    invar_hash_tree_args args = {.digest = r->digest, .x = *t, .shards = 1};
 
     INVAR_TRY(invar_hash_tree(r->dev, &args));
+    INVAR_TRY(invar_device_get(r->dev, &digest, r->digest, sizeof digest));
     return r->emit(r->payload, op, what, &digest);
 }
 
@@ -157,7 +207,7 @@ static invar_status weight_grad(run *r, invar_tensor *dw, const invar_tensor *dy
 {
     INVAR_TRY(make(dw, r, INVAR_DTYPE_F32, dy->shape[1], x->shape[1]));
     return invar_linear_dw(
-        r->dev, &(invar_linear_dw_args){.dw = *dw, .dy = *dy, .x = *x, .units = samples});
+        r->dev, &(invar_linear_dw_args){.dw = *dw, .dy = *dy, .x = *x, .units = r->samples});
 }
 
 /* dx of up to three linear layers that share an input. */
@@ -196,7 +246,7 @@ static invar_status norm_grad(run *r, invar_tensor *dx, invar_tensor *dweight,
                                                                .dy = as_3d(dy, heads, dim),
                                                                .x = as_3d(x, heads, dim),
                                                                .weight = as_1d(weight),
-                                                               .units = samples,
+                                                               .units = r->samples,
                                                                .eps = 1e-6f});
 }
 
@@ -216,16 +266,17 @@ static invar_status make_rope(run *r, rope *out)
                                   .low_freq_factor = 1.0,
                                   .high_freq_factor = 4.0,
                                   .original_context = 64.0};
-    invar_tensor positions;
+    int32_t positions[TOKENS];
 
     INVAR_TRY(make(&args.cosine, r, INVAR_DTYPE_F32, POSITIONS, HEAD_DIM / 2));
     INVAR_TRY(make(&args.sine, r, INVAR_DTYPE_F32, POSITIONS, HEAD_DIM / 2));
     INVAR_TRY(invar_rope_table(r->dev, &args));
-    INVAR_TRY(make(&positions, r, INVAR_DTYPE_I32, 1, TOKENS));
-    for (int64_t s = 0; s < samples.count; s++)
+    out->cosine = args.cosine;
+    out->sine = args.sine;
+    for (int s = 0; s < SAMPLES; s++)
         for (int64_t t = sample_start[s]; t < sample_start[s + 1]; t++)
-            ((int32_t *)positions.data)[t] = (int32_t)(t - sample_start[s]);
-    *out = (rope){args.cosine, args.sine, as_1d(&positions)};
+            positions[t] = (int32_t)(t - sample_start[s]);
+    INVAR_TRY(make_indices(&out->positions, r, positions, TOKENS));
     INVAR_TRY(emit_tensor(r, INVAR_OP_ROPE_TABLE, "cosine", &out->cosine));
     return emit_tensor(r, INVAR_OP_ROPE_TABLE, "sine", &out->sine);
 }
@@ -244,35 +295,36 @@ static invar_rope_fwd_args rope_args(const rope *table, const invar_tensor *y,
 static invar_status paged_attention(run *r, const invar_tensor *q, const invar_tensor *k,
                                     const invar_tensor *v)
 {
-    static const int64_t chunk_start[] = {0, 7, 13};
+    static const int64_t chunks[2][3] = {{0, 7, 7}, {0, 6, 13}}; // its rows, then the length
+    static const int32_t pages[] = {9, 3};
     int64_t first = sample_start[2];
     invar_kv_pages cache;
-    invar_tensor o, pages;
+    invar_tensor o;
+    void *bounds;
 
     INVAR_TRY(make(&cache.k, r, r->storage, PAGES, PAGE * KV_WIDTH));
     INVAR_TRY(make(&cache.v, r, r->storage, PAGES, PAGE * KV_WIDTH));
     cache.k = invar_tensor_4d(cache.k.data, r->storage, PAGES, PAGE, KV_HEADS, HEAD_DIM);
     cache.v = invar_tensor_4d(cache.v.data, r->storage, PAGES, PAGE, KV_HEADS, HEAD_DIM);
-    INVAR_TRY(make(&pages, r, INVAR_DTYPE_I32, 1, 2));
-    ((int32_t *)pages.data)[0] = 9;
-    ((int32_t *)pages.data)[1] = 3;
-    cache.pages = pages;
+    INVAR_TRY(make_indices(&cache.pages, r, pages, 2));
+    cache.pages = invar_tensor_2d(cache.pages.data, INVAR_DTYPE_I32, 1, 2);
+    INVAR_TRY(make_copy(&bounds, r, chunks, sizeof chunks));
     INVAR_TRY(make(&o, r, r->storage, 13, Q_WIDTH));
     for (int c = 0; c < 2; c++) {
-        int64_t row = first + chunk_start[c], n = chunk_start[c + 1] - chunk_start[c];
-        int64_t rows[2] = {0, n}, length = chunk_start[c + 1];
+        int64_t n = chunks[c][1], row = first + chunks[c][2] - n;
+        const int64_t *chunk = (const int64_t *)bounds + 3 * c;
         invar_tensor qc = invar_tensor_rows(q, row, n), kc = invar_tensor_rows(k, row, n);
         invar_tensor vc = invar_tensor_rows(v, row, n), oc = invar_tensor_rows(&o, row - first, n);
         invar_kv_write_args put = {.cache = cache,
                                    .k = as_3d(&kc, KV_HEADS, HEAD_DIM),
                                    .v = as_3d(&vc, KV_HEADS, HEAD_DIM),
-                                   .rows = {rows, 1},
-                                   .lengths = &length};
+                                   .rows = {chunk, 1},
+                                   .lengths = chunk + 2};
         invar_attention_paged_args get = {.o = as_3d(&oc, HEADS, HEAD_DIM),
                                           .q = as_3d(&qc, HEADS, HEAD_DIM),
                                           .cache = cache,
-                                          .rows = {rows, 1},
-                                          .lengths = &length};
+                                          .rows = {chunk, 1},
+                                          .lengths = chunk + 2};
         INVAR_TRY(invar_kv_write(r->dev, &put));
         INVAR_TRY(invar_attention_paged(r->dev, &get));
     }
@@ -319,7 +371,7 @@ static invar_status attention_block(run *r, const invar_tensor *h)
                                      .q = as_3d(&q, HEADS, HEAD_DIM),
                                      .k = as_3d(&k, KV_HEADS, HEAD_DIM),
                                      .v = as_3d(&v, KV_HEADS, HEAD_DIM),
-                                     .samples = samples};
+                                     .samples = r->samples};
     INVAR_TRY(invar_attention_fwd(r->dev, &fwd));
     INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_FWD, "o", &o));
     INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_FWD, "lse2", &lse2));
@@ -343,7 +395,7 @@ static invar_status attention_block(run *r, const invar_tensor *h)
                                      .q = fwd.q,
                                      .k = fwd.k,
                                      .v = fwd.v,
-                                     .samples = samples};
+                                     .samples = r->samples};
     INVAR_TRY(invar_attention_bwd(r->dev, &bwd));
     INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dq", &dq));
     INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_BWD, "dk", &dk));
@@ -373,6 +425,7 @@ static invar_status long_attention(run *r)
     enum { LENGTH = 300, WIDE = 144 };
     static const int64_t start[] = {0, LENGTH};
     invar_tensor q, k, v, o, lse2, d_o, dq, dk, dv;
+    invar_segments whole;
     invar_attention_shape shape = {.window = 200, .span = 128};
     invar_attention_fwd_args fwd;
 
@@ -385,12 +438,13 @@ static invar_status long_attention(run *r)
     INVAR_TRY(make(&dq, r, r->storage, LENGTH, 2 * WIDE));
     INVAR_TRY(make(&dk, r, r->storage, LENGTH, WIDE));
     INVAR_TRY(make(&dv, r, r->storage, LENGTH, WIDE));
+    INVAR_TRY(make_segments(&whole, r, start, 1));
     fwd = (invar_attention_fwd_args){.o = as_3d(&o, 2, WIDE),
                                      .lse2 = lse2,
                                      .q = as_3d(&q, 2, WIDE),
                                      .k = as_3d(&k, 1, WIDE),
                                      .v = as_3d(&v, 1, WIDE),
-                                     .samples = {start, 1},
+                                     .samples = whole,
                                      .shape = shape};
     INVAR_TRY(invar_attention_fwd(r->dev, &fwd));
     INVAR_TRY(invar_attention_bwd(r->dev, &(invar_attention_bwd_args){.dq = as_3d(&dq, 2, WIDE),
@@ -440,7 +494,7 @@ static invar_status low_precision_experts(run *r, const operands *plain, invar_s
 
 static invar_status expert_block(run *r, const invar_tensor *h)
 {
-    int64_t expert_start[EXPERTS + 1];
+    void *expert_start;
     invar_tensor wr, logits, ids, weights, scores, row_token, slot_row, x, w, y, out;
     invar_tensor dout, dy, dweights, dx, dw, dh, dlogits;
     invar_moe_router router = {.scoring = INVAR_MOE_SOFTMAX,
@@ -464,6 +518,7 @@ static invar_status expert_block(run *r, const invar_tensor *h)
     INVAR_TRY(make(&row_token, r, INVAR_DTYPE_I32, 1, EXPERT_ROWS));
     row_token = as_1d(&row_token);
     INVAR_TRY(make(&slot_row, r, INVAR_DTYPE_I32, TOKENS, SLOTS));
+    INVAR_TRY(make_raw(&expert_start, r, (EXPERTS + 1) * sizeof(int64_t)));
     INVAR_TRY(invar_moe_plan(r->dev, &(invar_moe_plan_args){.row_token = row_token,
                                                             .slot_row = slot_row,
                                                             .expert_start = expert_start,
@@ -513,7 +568,7 @@ static invar_status expert_block(run *r, const invar_tensor *h)
                                                                 .x = x,
                                                                 .row_token = row_token,
                                                                 .experts = {expert_start, EXPERTS},
-                                                                .units = samples}));
+                                                                .units = r->samples}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_MOE_LINEAR_DW, "dw", &dw));
     for (invar_dtype format = INVAR_DTYPE_FP8; format <= INVAR_DTYPE_INT4; format++)
         INVAR_TRY(low_precision_experts(r, &(operands){x, w, dy},
@@ -585,7 +640,7 @@ static invar_status dense_block(run *r, const invar_tensor *h)
     INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_DX, "dx of gate, up", &dx));
     INVAR_TRY(make(&dbias, r, INVAR_DTYPE_F32, 1, INNER));
     INVAR_TRY(invar_token_sum(
-        r->dev, &(invar_token_sum_args){.out = as_1d(&dbias), .x = dgate, .units = samples}));
+        r->dev, &(invar_token_sum_args){.out = as_1d(&dbias), .x = dgate, .units = r->samples}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_TOKEN_SUM, "out", &dbias));
     for (invar_dtype format = INVAR_DTYPE_FP8; format <= INVAR_DTYPE_INT4; format++)
         INVAR_TRY(low_precision(r, &(operands){*h, wg, dgate}, format));
@@ -599,12 +654,13 @@ static invar_status optimizer(run *r, const invar_tensor *grad)
     int64_t n = grad->shape[0] * grad->shape[1];
     invar_tensor shards, folded, master, m, v, weight;
     float norm_and_clip[2];
-    invar_tensor numbers = invar_tensor_1d(norm_and_clip, INVAR_DTYPE_F32, 2);
+    invar_tensor numbers;
+    void *data;
 
     INVAR_TRY(make_random(&shards, r, INVAR_DTYPE_F32, 4, n, 0.01f));
     INVAR_TRY(make(&folded, r, INVAR_DTYPE_F32, 1, n));
     folded = as_1d(&folded);
-    memcpy(shards.data, grad->data, (size_t)n * sizeof(float));
+    INVAR_TRY(invar_device_copy(r->dev, shards.data, grad->data, (size_t)n * sizeof(float)));
     INVAR_TRY(invar_shard_fold(r->dev, &(invar_shard_fold_args){.out = folded, .x = shards}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_SHARD_FOLD, "out", &folded));
     INVAR_TRY(invar_grad_norm(r->dev, &(invar_grad_norm_args){.norm = &norm_and_clip[0],
@@ -612,6 +668,8 @@ static invar_status optimizer(run *r, const invar_tensor *grad)
                                                               .grads = &folded,
                                                               .count = 1,
                                                               .max_norm = 0.5f}));
+    INVAR_TRY(make_copy(&data, r, norm_and_clip, sizeof norm_and_clip)); // the host's, of that op
+    numbers = invar_tensor_1d(data, INVAR_DTYPE_F32, 2);
     INVAR_TRY(emit_tensor(r, INVAR_OP_GRAD_NORM, "norm, clip", &numbers));
     INVAR_TRY(make_random(&master, r, INVAR_DTYPE_F32, 1, n, 0.15f));
     INVAR_TRY(make(&m, r, INVAR_DTYPE_F32, 1, n));
@@ -640,11 +698,13 @@ static invar_status optimizer(run *r, const invar_tensor *grad)
 
 static invar_status sample_tokens(run *r, const invar_tensor *logits)
 {
-    invar_sample_coords coords[TOKENS];
+    invar_sample_coords near[TOKENS];
     invar_tensor tokens;
+    void *coords;
 
     for (uint32_t t = 0; t < TOKENS; t++)
-        coords[t] = (invar_sample_coords){t, 7, 3};
+        near[t] = (invar_sample_coords){t, 7, 3};
+    INVAR_TRY(make_copy(&coords, r, near, sizeof near));
     INVAR_TRY(make(&tokens, r, INVAR_DTYPE_I32, 1, TOKENS));
     INVAR_TRY(invar_sample(r->dev, &(invar_sample_args){.tokens = as_1d(&tokens),
                                                         .logits = *logits,
@@ -704,12 +764,16 @@ static invar_status head(run *r, const invar_tensor *h, const invar_tensor *tabl
 
 static invar_status run_all(run *r)
 {
+    int32_t tokens[TOKENS];
     invar_tensor ids, table, x, weight, h;
+    void *digest;
 
-    INVAR_TRY(make(&ids, r, INVAR_DTYPE_I32, 1, TOKENS));
+    INVAR_TRY(make_raw(&digest, r, sizeof *r->digest));
+    r->digest = digest;
+    INVAR_TRY(make_segments(&r->samples, r, sample_start, SAMPLES));
     for (int t = 0; t < TOKENS; t++)
-        ((int32_t *)ids.data)[t] = t * 11 % 29 + t * 7 % 271; // some tokens repeat
-    ids = as_1d(&ids);
+        tokens[t] = t * 11 % 29 + t * 7 % 271; // some tokens repeat
+    INVAR_TRY(make_indices(&ids, r, tokens, TOKENS));
     INVAR_TRY(make_random(&table, r, r->storage, VOCABULARY, WIDTH, 1.0f));
     INVAR_TRY(make_random(&weight, r, r->storage, 1, WIDTH, 1.0f));
     INVAR_TRY(make(&x, r, r->storage, TOKENS, WIDTH));
@@ -734,7 +798,7 @@ size_t invar_selfcheck_scratch(int threads)
 invar_status invar_selfcheck_run(const invar_device *dev, invar_dtype storage,
                                  invar_selfcheck_emit emit, void *payload)
 {
-    run r = {dev, storage, emit, payload, 0};
+    run r = {.dev = dev, .storage = storage, .emit = emit, .payload = payload};
     size_t mark = invar_arena_mark(dev->scratch);
     invar_status status = run_all(&r);
 

@@ -3,8 +3,9 @@
  *
  * A decoder layer with attention, a dense and an expert block, head, loss, backward and optimizer,
  * written out as op calls on data from Philox. What it yields depends on storage type and numerics
- * alone: not on threads, code path, compiler or machine. Goldens of these digests travel with the
- * binary; a first look at a new machine or compiler, and the cross-architecture test, are this.
+ * alone: not on threads, code path, compiler, device or machine. Goldens of these digests travel
+ * with the binary; a first look at a new machine or compiler, and the cross-architecture test, are
+ * this.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,10 +25,13 @@ typedef invar_status (*invar_selfcheck_emit)(void *payload, invar_op op, const c
 /* Recorded results, "storage numerics op revision digest what", up to a NULL. */
 extern const char *const invar_selfcheck_golden[];
 
-/* Scratch that dev->scratch must allow for a run with up to `threads` threads. */
+/* Scratch that dev->scratch must allow for a run with up to `threads` threads, or on a GPU. */
 size_t invar_selfcheck_scratch(int threads);
 
-/* storage: f32 or bf16. Stops at the first failure, of an op or of `emit`. */
+/*
+ * storage: f32 or bf16. The device is open and its scratch lies in its memory, which may be far.
+ * Stops at the first failure, of an op or of `emit`.
+ */
 invar_status invar_selfcheck_run(const invar_device *dev, invar_dtype storage,
                                  invar_selfcheck_emit emit, void *payload) INVAR_MUST_USE;
 

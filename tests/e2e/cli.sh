@@ -36,6 +36,10 @@ expect 129 "--threads: 0; expected 1 to" selfcheck --threads=0
 expect 129 "99999999999999999999; expected 1 to" selfcheck --threads 99999999999999999999
 expect 129 "--json takes no value" selfcheck --json=yes
 expect 125 "this build has the CPU only" bench --device cuda
+expect 125 "this build has the CPU only" selfcheck --device cuda --json
+expect 129 "--device tpu: there are cpu and cuda" selfcheck --device tpu
+expect 129 "--device needs a value" selfcheck --device
+expect 0 "next: invar bench --device cpu" selfcheck --device=cpu
 expect 129 "there are cpu and cuda" bench --device tpu
 expect 0 "gpu      " doctor
 expect 129 "unknown option '--frob'" doctor --frob

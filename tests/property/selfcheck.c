@@ -1,12 +1,16 @@
 /*
  * selfcheck.c - the whole layer of the self-check under every free choice: one set of digests.
  *
+ * On the far backend, too, whose memory only ops and copies can touch: there the digests are those
+ * that travel with the binary.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
 #include <string.h>
 
 #include "kernels-deterministic/selfcheck.h"
+#include "tests/far.h"
 #include "tests/ops.h"
 
 enum { MOST = 256 };
@@ -49,6 +53,24 @@ static void run(digests *out, invar_dtype storage, invar_numerics numerics, inva
     invar_pool_free(dev.pool);
 }
 
+/* In memory that the host cannot touch, and all of it given back. */
+static void run_far(digests *out, invar_dtype storage, invar_numerics numerics)
+{
+    invar_device dev = {.backend = invar_far_backend(), .numerics = numerics};
+
+    memset(out, 0, sizeof *out);
+    invar_far_begin(0);
+    assert_ok(invar_device_open(&dev));
+    assert_ok(invar_device_arena(&dev.scratch, &dev, "selfcheck"));
+    assert_ok(invar_arena_plan_scratch(dev.scratch, invar_selfcheck_scratch(1)));
+    assert_ok(invar_arena_reserve(dev.scratch));
+    assert_ok(invar_selfcheck_run(&dev, storage, collect, out));
+    invar_arena_free(dev.scratch);
+    invar_device_close(&dev);
+    assert_int_equal(invar_far_counted().live, 0);
+    assert_true(invar_far_counted().ops > out->count);
+}
+
 static void assert_same(const digests *got, const digests *expected)
 {
     assert_int_equal(got->count, expected->count);
@@ -57,19 +79,21 @@ static void assert_same(const digests *got, const digests *expected)
             fail_msg("%s %s differs", invar_op_name(got->ops[i]), got->what[i]);
 }
 
+static const struct {
+    invar_dtype storage;
+    invar_numerics numerics;
+} kinds[] = {{INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
+             {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
+             {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90}};
+enum { KINDS = sizeof kinds / sizeof *kinds };
+
 static void test_selfcheck__bits_invariant_to_every_free_choice(void **state)
 {
-    static const struct {
-        invar_dtype storage;
-        invar_numerics numerics;
-    } kinds[] = {{INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
-                 {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
-                 {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90}};
     static const int threads[] = {1, 2, 3, 8};
     static digests expected, got;
 
     (void)state;
-    for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++) {
+    for (int k = 0; k < KINDS; k++) {
         run(&expected, kinds[k].storage, kinds[k].numerics, INVAR_CPU_PATH_SIMD, 1, false);
         for (int t = 0; t < 4; t++)
             for (int path = 0; path < 2; path++) {
@@ -78,6 +102,43 @@ static void test_selfcheck__bits_invariant_to_every_free_choice(void **state)
                 assert_same(&got, &expected);
             }
     }
+}
+
+/* Whether the line of a value is among the recorded ones. */
+static bool is_recorded(const digests *d, int at, int kind)
+{
+    char line[192], hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, &d->values[at]);
+    snprintf(line, sizeof line, "%s %s %s %d %s %s", invar_dtype_name(kinds[kind].storage),
+             invar_numerics_name(kinds[kind].numerics), invar_op_name(d->ops[at]),
+             invar_op_revision(d->ops[at]), hex, d->what[at]);
+    for (const char *const *golden = invar_selfcheck_golden; *golden; golden++)
+        if (strcmp(*golden, line) == 0)
+            return true;
+    return false;
+}
+
+static void test_selfcheck__far_memory_yields_the_recorded_values(void **state)
+{
+    static digests got;
+    int recorded = 0;
+
+    (void)state;
+    for (int k = 0; k < KINDS; k++) {
+        run_far(&got, kinds[k].storage, kinds[k].numerics);
+        for (int i = 0; i < got.count; i++) {
+            if (!is_recorded(&got, i, k))
+                fail_msg("%s %s is not the recorded value", invar_op_name(got.ops[i]), got.what[i]);
+            recorded++;
+        }
+    }
+    for (const char *const *golden = invar_selfcheck_golden; *golden; golden++)
+        recorded--;
+    assert_int_equal(recorded, 0);
+    // the control: one bit of a digest is enough
+    got.values[0].bytes[0] ^= 1;
+    assert_false(is_recorded(&got, 0, KINDS - 1));
 }
 
 /* f32 operands use fmaf under every numerics, fp8 products do not. */
@@ -117,6 +178,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_selfcheck__bits_invariant_to_every_free_choice),
+        cmocka_unit_test(test_selfcheck__far_memory_yields_the_recorded_values),
         cmocka_unit_test(test_selfcheck__numerics_touch_only_the_step),
         cmocka_unit_test(test_selfcheck__covers_every_op),
     };
