@@ -5,11 +5,13 @@
  */
 #include "engine/model/call.h"
 
+#include "engine/model/audit.h"
+
 #include "base/invar_banned.h"
 
 void invar_caller_init(invar_caller *caller, const invar_device *dev)
 {
-    *caller = (invar_caller){*dev, 0};
+    *caller = (invar_caller){.dev = *dev, .layer = -1};
     caller->dev.scratch = NULL;
 }
 
@@ -49,5 +51,7 @@ invar_status invar_caller_run(invar_caller *caller, invar_op op, const void *arg
         if (bytes > caller->bytes)
             INVAR_TRY(grow(caller, bytes + bytes / 4));
     }
-    return invar_op_run(&caller->dev, op, args);
+    INVAR_TRY(invar_audit_before(caller->audit, op, args));
+    INVAR_TRY(invar_op_run(&caller->dev, op, args));
+    return invar_audit_after(caller->audit, op, args, caller->layer);
 }

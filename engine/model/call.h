@@ -16,9 +16,13 @@
 extern "C" {
 #endif
 
+typedef struct invar_audit invar_audit;
+
 typedef struct invar_caller {
-    invar_device dev; /* its scratch is the caller's own */
-    size_t bytes;     /* of scratch */
+    invar_device dev;   /* its scratch is the caller's own */
+    size_t bytes;       /* of scratch */
+    invar_audit *audit; /* engine/model/audit.h; borrowed, NULL: none */
+    int64_t layer;      /* whose ops these are, for its findings; -1: of none */
 } invar_caller;
 
 /* Takes everything but the scratch from `dev`. Nothing is allocated yet. */

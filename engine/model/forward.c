@@ -119,6 +119,11 @@ void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe)
     pass->probe = probe ? *probe : (invar_forward_probe){0};
 }
 
+void invar_pass_audit(invar_pass *pass, invar_audit *audit)
+{
+    pass->caller.audit = audit;
+}
+
 invar_status invar_pass_show(invar_pass *pass, const invar_forward_value *value)
 {
     invar_forward_value shown = *value;
@@ -174,6 +179,7 @@ static invar_status run_layer(invar_pass *pass, int64_t layer)
 {
     invar_acts *a = acts_of(pass, layer);
 
+    pass->caller.layer = layer;
     INVAR_TRY(invar_block_attention(pass, layer, a));
     return invar_block_mlp(pass, layer, a);
 }
@@ -251,6 +257,7 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     INVAR_TRY(INVAR_SHOW(pass, -1, "embed", EMBEDDING_FWD, &pass->x[0], .stream = true));
     for (int64_t i = 0; i < model->spec.layers; i++)
         INVAR_TRY(run_layer(pass, i));
+    pass->caller.layer = -1;
     INVAR_TRY(fetch_routing(pass));
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
@@ -276,10 +283,12 @@ static invar_status walk_back(invar_pass *pass, invar_grads *grads)
 {
     for (int64_t i = pass->model->spec.layers - 1; i >= 0; i--) {
         invar_acts *a = acts_of(pass, i);
+        pass->caller.layer = i;
         INVAR_TRY(restore_layer(pass, i));
         INVAR_TRY(invar_block_mlp_backward(pass, i, a, grads));
         INVAR_TRY(invar_block_attention_backward(pass, i, a, grads));
     }
+    pass->caller.layer = -1;
     return INVAR_CALL(&pass->caller, EMBEDDING_BWD, embedding_bwd,
                       .dtable = *invar_pass_grad(pass, grads, pass->model->embedding),
                       .dout = pass->temps.d, .ids = ids_of(pass));

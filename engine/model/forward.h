@@ -89,6 +89,8 @@ typedef struct invar_forward_probe {
     void *payload;
 } invar_forward_probe;
 
+typedef struct invar_audit invar_audit; /* audit.h */
+
 typedef struct invar_pass invar_pass;
 
 typedef struct invar_pass_options {
@@ -104,6 +106,9 @@ void invar_pass_free(invar_pass *pass);
 
 /* NULL ends it. */
 void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe);
+
+/* Of the pass's ops; borrowed, NULL ends it. */
+void invar_pass_audit(invar_pass *pass, invar_audit *audit);
 
 /* Through all layers. The arrays of `rows` are borrowed until the backward or the next run. */
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,

@@ -80,6 +80,11 @@ void invar_rollout_free(invar_rollout *rollout)
     invar_free(rollout);
 }
 
+void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
+{
+    invar_pass_audit(rollout->pass, audit);
+}
+
 void invar_rollout_counted(invar_rollout_counters *out, const invar_rollout *rollout)
 {
     *out = rollout->counters;

@@ -57,6 +57,9 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_rollout_limits *limits) INVAR_MUST_USE;
 void invar_rollout_free(invar_rollout *rollout);
 
+/* Of all products and attention; borrowed, NULL ends it. */
+void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
+
 /*
  * Completes samples [0, count): each has its coordinates, prompt tokens (n_tokens =
  * prompt_tokens) and group set; gets response tokens, log-probs, mask of ones, routing, text,

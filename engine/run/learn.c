@@ -17,13 +17,12 @@
 
 /* ---- comparing ------------------------------------------------------------------------------- */
 
-/* An event and, unless the recipe says otherwise, the end of the run. */
-static invar_status mismatch(invar_loop *loop, const char *kind, const char *text)
+invar_status invar_loop_mismatch(invar_loop *loop, const char *kind, const char *text)
 {
     INVAR_TRY(invar_loop_event(loop, "error", kind, text));
     if (!loop->set.stop_on_mismatch)
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.200s", loop->place.step, text);
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.220s", loop->place.step, text);
 }
 
 static invar_status compare(invar_loop *loop, const char *what, int64_t first, int64_t count,
@@ -40,7 +39,7 @@ static invar_status compare(invar_loop *loop, const char *what, int64_t first, i
                    what, gap->differ, gap->position,
                    loop->batch.items[first + (gap->sample < 0 ? 0 : gap->sample)].index,
                    (double)gap->max);
-    return mismatch(loop, "logp-mismatch", text);
+    return invar_loop_mismatch(loop, "logp-mismatch", text);
 }
 
 /* ---- before the first step of a rollout ------------------------------------------------------ */
@@ -201,7 +200,7 @@ static invar_status check_training(invar_loop_step *out, invar_loop *loop)
                    "%" PRId64 " of %" PRId64
                    " choices of experts are others in training than in the rollout",
                    out->result.routes_differ, out->result.routes);
-    return mismatch(loop, "routing-mismatch", text);
+    return invar_loop_mismatch(loop, "routing-mismatch", text);
 }
 
 invar_status invar_loop_learn(invar_loop_step *out, invar_loop *loop, int64_t number)

@@ -13,6 +13,7 @@
 #include "engine/ext/plugin.h"
 #include "engine/ext/stored.h"
 #include "engine/io/rollout_file.h"
+#include "engine/model/audit.h"
 #include "engine/probe/view.h"
 #include "engine/run/facts.h"
 #include "engine/run/flat.h"
@@ -82,6 +83,7 @@ typedef struct invar_loop {
     invar_probe *probe;
     invar_probe_view view; /* how activations are named */
     invar_trace *trace;
+    invar_audit *audit;                           /* NULL: none */
     invar_plugin *plugins[INVAR_LOOP_PLUGINS];    /* NULL: not attached */
     invar_plugin_stored stored[INVAR_LOOP_HOOKS]; /* their replies to the step before */
     invar_loss_custom custom;
@@ -128,6 +130,11 @@ invar_status invar_loop_free_plugin(invar_loop *loop, int place) INVAR_MUST_USE;
 
 invar_status invar_loop_collect(invar_loop *loop) INVAR_MUST_USE;
 
+/* ---- audit.c --------------------------------------------------------------------------------- */
+
+/* The recipe's audit, of the rollout and the trainer. */
+invar_status invar_loop_attach_audit(invar_loop *loop) INVAR_MUST_USE;
+
 /* ---- learn.c --------------------------------------------------------------------------------- */
 
 /* What a step has to tell. */
@@ -142,6 +149,10 @@ typedef struct invar_loop_step {
     invar_logp_gap gap; /* rollout against training, or against scoring */
     invar_trainer_result result;
 } invar_loop_step;
+
+/* An event and, unless the recipe says otherwise, the end of the run. */
+invar_status invar_loop_mismatch(invar_loop *loop, const char *kind,
+                                 const char *text) INVAR_MUST_USE;
 
 /* Scoring, reference, teacher, critic, advantages of the whole rollout. */
 invar_status invar_loop_prepare(invar_loop *loop) INVAR_MUST_USE;

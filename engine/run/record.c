@@ -302,6 +302,19 @@ static invar_status replies_of(invar_ledger_reply **out, size_t *count_out, cons
     return INVAR_OK;
 }
 
+/* How much of the step was computed again; outside the content, as it is free. */
+static size_t audit_gauges(invar_ledger_metric out[2], const invar_loop *loop)
+{
+    int64_t checked, differ;
+
+    if (!loop->audit)
+        return 0;
+    invar_audit_counted(&checked, &differ, loop->audit);
+    out[0] = (invar_ledger_metric){"audit/elements", (double)checked};
+    out[1] = (invar_ledger_metric){"audit/differ", (double)differ};
+    return 2;
+}
+
 static invar_status append(entry *e, const invar_probe_result *points)
 {
     invar_loop *loop = e->loop;
@@ -312,10 +325,13 @@ static invar_status append(entry *e, const invar_probe_result *points)
                               .n_metrics = e->n_metrics,
                               .samples = e->samples,
                               .n_samples = (size_t)e->step->count};
+    invar_ledger_metric gauges[2];
     invar_ledger_reply *replies = NULL;
     invar_status status;
 
     hash_samples(&step.batch, &step.rng, e);
+    step.gauges = gauges;
+    step.n_gauges = audit_gauges(gauges, loop);
     step.timings = invar_trace_timings(loop->trace, &step.n_timings);
     if (points->changed)
         INVAR_TRY(invar_ledger_define(loop->ledger, points->points, (size_t)points->count));

@@ -33,12 +33,14 @@ static const invar_key left_out[] = {
     INVAR_KEY_DEBUG_DUMP,
     INVAR_KEY_DEBUG_DUMP_DIR,
     INVAR_KEY_TRACE,
+    INVAR_KEY_AUDIT,
 };
 
 /* Of those, what may be asked for again. */
 static const invar_key watching[] = {
     INVAR_KEY_LOAD,       INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY,
-    INVAR_KEY_DEBUG_DUMP, INVAR_KEY_DEBUG_DUMP_DIR,          INVAR_KEY_TRACE};
+    INVAR_KEY_DEBUG_DUMP, INVAR_KEY_DEBUG_DUMP_DIR,          INVAR_KEY_TRACE,
+    INVAR_KEY_AUDIT};
 
 static const invar_key paths[] = {INVAR_KEY_HF_CHECKPOINT,
                                   INVAR_KEY_PROMPT_DATA,

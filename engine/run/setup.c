@@ -283,6 +283,7 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(invar_loop_identify(loop));
     INVAR_TRY(make_trainer(loop));
     INVAR_TRY(make_rollout(loop));
+    INVAR_TRY(invar_loop_attach_audit(loop));
     INVAR_TRY(make_probe(loop));
     INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
     // a wrong plug-in or folder is found before the ledger has a run with it
@@ -324,6 +325,7 @@ void invar_loop_close(invar_loop *loop)
     invar_probe_free(loop->probe);
     invar_rollout_free(loop->rollout);
     invar_trainer_free(loop->trainer);
+    invar_audit_free(loop->audit);
     invar_grads_free(loop->grads);
     invar_optimizer_free(loop->optimizer);
     invar_grads_free(loop->critic_grads);

@@ -135,7 +135,9 @@ static invar_status learn(invar_loop_step *out, invar_loop *loop, int64_t number
     invar_trace_step(loop->trace, loop->place.step);
     invar_trainer_probe(loop->trainer, fine ? &show : NULL);
     invar_trace_begin(loop->trace, "train");
+    invar_audit_begin(loop->audit, loop->place.step, INVAR_AUDIT_TRAIN);
     status = invar_loop_learn(out, loop, number);
+    invar_audit_end(loop->audit);
     invar_trace_end(loop->trace);
     invar_trainer_probe(loop->trainer, NULL);
     return status;
@@ -176,8 +178,10 @@ static invar_status collect(invar_loop *loop)
     loop->dropped_groups = 0;
     invar_rl_samples_reset(&loop->batch);
     status = invar_model_hash(&loop->weights_hash, loop->session.actor, &loop->session.dev);
+    invar_audit_begin(loop->audit, loop->place.step, INVAR_AUDIT_ROLLOUT);
     if (status == INVAR_OK)
         status = invar_loop_collect(loop);
+    invar_audit_end(loop->audit);
     invar_trace_end(loop->trace);
     return status;
 }
@@ -187,7 +191,9 @@ static invar_status prepare(invar_loop *loop)
     invar_status status;
 
     invar_trace_begin(loop->trace, "score");
+    invar_audit_begin(loop->audit, loop->place.step, INVAR_AUDIT_SCORE);
     status = invar_loop_prepare(loop);
+    invar_audit_end(loop->audit);
     invar_trace_end(loop->trace);
     return status;
 }

@@ -57,6 +57,12 @@ void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *prob
     invar_pass_probe(trainer->learning, probe);
 }
 
+void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit)
+{
+    invar_pass_audit(trainer->learning, audit);
+    invar_pass_audit(trainer->scoring, audit);
+}
+
 int64_t invar_trainer_tokens(const invar_rl_sample *samples, int64_t count)
 {
     int64_t tokens = 0;

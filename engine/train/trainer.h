@@ -33,6 +33,9 @@ void invar_trainer_free(invar_trainer *trainer);
 /* Shows activations of the coming runs; NULL ends it. */
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe);
 
+/* Of all products and attention; borrowed, NULL ends it. */
+void invar_trainer_audit(invar_trainer *trainer, invar_audit *audit);
+
 /* Log-probabilities and, unless NULL, entropies of all responses. */
 invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *model,
                                  const invar_rl_sample *samples, int64_t count, float *logp_out,

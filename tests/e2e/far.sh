@@ -72,6 +72,8 @@ done
 # the control of the comparison: another seed is found
 expect 0 "" train tiny.ini --no-report --device cuda --run other --rollout-seed 7
 expect 0 "" diff cpu cuda
+expect 0 "" train tiny.ini --no-report --device cuda --run audited --audit 20
+expect 0 "" diff cpu audited
 expect 1 "" diff cpu other
 for file in hf/2/model.safetensors save/iter_0000002/model.safetensors \
     save/iter_0000002/model.exp_avg.safetensors; do
@@ -93,6 +95,10 @@ for mode in train prefill decode; do
 done
 alike generate tiny.ini --load cpu/save --prompt "3,7=" --json
 alike eval tiny.ini --load cuda/save --json
+
+# every op once: the recorded values
+expect 0 "0 different, 0 not recorded" selfcheck --device cuda
+alike selfcheck --record
 
 ((failed)) || echo "$checks checks"
 exit $failed

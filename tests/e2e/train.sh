@@ -92,7 +92,7 @@ for golden in recipes/*.golden; do
     first "$recipe"
     same "$recipe" --threads 3 --micro-batch-size 7 --rollout-concurrency 5 --page-size 3 \
         --chunked-prefill-size 3 --disable-prefix-sharing --recompute-granularity full \
-        --log-probs-chunk-size 5
+        --log-probs-chunk-size 5 --audit 20
 done
 
 # ---- each free key alone, dense and with experts -----------------------------------------------

@@ -29,6 +29,7 @@ static const run_pair ppo[] = {{"dtype", "bf16"},
                                {"use-rollout-routing-replay", "true"},
                                {"recompute-granularity", "full"},
                                {"debug-determinism", "full"},
+                               {"audit", "8"},
                                {NULL, NULL}};
 
 static char folder[256], checkpoints[300], rollouts[300];
