@@ -101,10 +101,7 @@ template <typename T> struct fma_step {
         }
     }
 
-    /*
-     * Chains continue over weights (32, TILE + padding) and values (TILE, pitch) where seen(row,
-     * k).
-     */
+    /* Chains go on over weights (32, TILE + padding) and values (TILE, pitch), if seen(row, k). */
     template <typename F>
     static __device__ void sum(sums &to, const T *weights, const T *values, int dim, int pitch,
                                F seen)
