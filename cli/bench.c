@@ -474,14 +474,15 @@ static int run_on_gpu(const settings *s)
 {
     invar_pool *pool = NULL;
     invar_status status = invar_pool_new(&pool, (int)s->threads);
+    int code;
 
     if (status == INVAR_OK)
         status = invar_bench_gpu(s->op, pool, s->json);
     invar_pool_free(pool);
     if (status == INVAR_OK)
         return INVAR_EXIT_OK;
-    (void)invar_report_error();
-    return status == INVAR_E_UNSUPPORTED ? INVAR_EXIT_UNTESTABLE : INVAR_EXIT_TROUBLE;
+    code = invar_report_error();
+    return status == INVAR_E_UNSUPPORTED ? INVAR_EXIT_UNTESTABLE : code;
 }
 
 static int run(int argc, char **argv)
@@ -519,7 +520,8 @@ static void help(void)
         "heads x key heads x dim; experts tokens x experts or slots x width; otherwise as stored.\n"
         "Rates: products (GMAC/s), bytes read and written (GB/s) or tokens (Mtok/s).\n"
         "On a GPU: the sizes of training and decoding, TFLOP/s or GB/s, some elements compared\n"
-        "with the CPU; tests/bench/gpu.py sets cuBLAS and cuDNN beside it.\n");
+        "with the CPU (exit code 1: they differ, 125: there is no GPU); tests/bench/gpu.py sets\n"
+        "cuBLAS and cuDNN beside it.\n");
     invar_options_help(options(&s));
 }
 

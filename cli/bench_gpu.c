@@ -2,9 +2,9 @@
  * bench_gpu.c - invar bench --device cuda: ops at the sizes of training and decoding, on the GPU.
  *
  * A row is the median of several batches of calls back to back, over as many sets of operands as it
- * takes to overflow the cache. Rows of products, attention and the head are also computed by the
- * CPU for some rows and columns, and compared bit by bit. Peers (cuBLAS, cuDNN) are measured beside
- * it by tests/bench/gpu.py, which reads --json.
+ * takes to overflow the cache. Of forward products in bf16 some elements are also computed by the
+ * CPU and compared bit by bit. Peers (cuBLAS, cuDNN) are measured beside it by tests/bench/gpu.py,
+ * which reads --json.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -123,7 +123,7 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* A call: `size` bytes of arguments for each of `sets` sets of operands. */
+/* A call: its arguments for each of `sets` sets of operands. */
 typedef struct shot {
     invar_op op;
     const void *args[MOST_SETS];
@@ -167,7 +167,7 @@ static invar_status measure(double *out, bench *b, const shot *s)
     return INVAR_OK;
 }
 
-/* Scratch for the op, the measurement, the row of the table. */
+/* The measurement and the row of the table; the scratch is there already. */
 static invar_status fire(bench *b, const shot *s, int64_t compared, int64_t different)
 {
     bool flops = strcmp(s->unit, "TFLOP/s") == 0;
@@ -222,6 +222,7 @@ static const size3 forward_sizes[] = {
     {8192, 896, 4864},  {8192, 151936, 896}, {16384, 1024, 3072}, {1024, 4096, 4096},
     {256, 4096, 4096},  {64, 4096, 4096},    {16, 4096, 4096},    {1, 4096, 4096},
 };
+enum { DECODING = 9 }; /* from this size on */
 static const size3 weight_sizes[] = {{1024, 3072, 16384}, {2048, 1024, 16384}, {4096, 4096, 16384}};
 
 /* Some rows and columns of y, by the CPU. */
@@ -598,7 +599,7 @@ static invar_status products(bench *b)
         INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
         INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
     }
-    for (size_t i = 9; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
+    for (size_t i = DECODING; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
         INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
         INVAR_TRY(end_row(b, input_gradient(b, fp8_sizes[i])));
@@ -644,6 +645,11 @@ static invar_status run(bench *b)
     INVAR_TRY(run_rows(b));
     if (b->json)
         printf("\n  ]\n}\n");
+    if (b->rows == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--op: no op with '%s' in its name is measured on a GPU; without --op "
+                          "all that are",
+                          b->only);
     if (b->different > 0)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                           "%" PRId64 " of %" PRId64 " elements differ from the CPU", b->different,

@@ -2,7 +2,8 @@
  * doctor.c - invar doctor: what this machine has, and whether Invar's promises hold on it.
  *
  * Looks at the GPU: driver, memory, the probe of its tensor cores, the bandwidth of its memory and
- * the rate of one large product. Exit code 1 when the tensor cores differ from numerics sm90.
+ * the rate of one large product. Exit code 1 when the tensor cores differ from numerics sm90, 2
+ * when there is a GPU that fails.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,8 +25,9 @@ typedef struct settings {
 typedef struct findings {
     long cores;
     bool built;                             /* with CUDA */
-    bool present;                           /* a GPU that can be used */
-    char trouble[INVAR_ERROR_MESSAGE_SIZE]; /* why there is none */
+    bool present;                           /* a GPU that this build can open */
+    bool examined;                          /* `gpu` is filled in */
+    char trouble[INVAR_ERROR_MESSAGE_SIZE]; /* why not */
     invar_device_facts gpu;
     double product_flops; /* per second; 0: not measured */
 } findings;
@@ -42,7 +44,7 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* x and w are the same random-looking bits: the power that zeros save would flatter the rate. */
+/* Signs and fractions look random: the power that zeros save would flatter the rate. */
 static invar_status time_product(double *out, const invar_device *dev, char *memory)
 {
     size_t bytes = (size_t)EDGE * EDGE * sizeof(uint16_t);
@@ -86,8 +88,11 @@ static invar_status measure_product(double *out, const invar_device *dev)
 
 static invar_status examine(findings *f, invar_device *dev)
 {
+    if (!dev->backend->examine)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "the backend %s has nothing to tell",
+                          dev->backend->name);
     INVAR_TRY(dev->backend->examine(dev, &f->gpu));
-    f->present = true;
+    f->examined = true;
     if (f->gpu.step_differences > 0)
         return INVAR_OK;
     dev->numerics = INVAR_NUMERICS_SM90;
@@ -108,6 +113,7 @@ static void look(findings *f)
         return;
     }
     status = invar_device_open(&dev);
+    f->present = status == INVAR_OK;
     if (status == INVAR_OK)
         status = examine(f, &dev);
     if (status != INVAR_OK)
@@ -134,8 +140,9 @@ static void print_text(const findings *f)
 
     printf("invar    %s, %s\n", INVAR_VERSION, f->built ? "with CUDA" : "without CUDA");
     printf("cpu      %ld cores\n", f->cores);
-    if (!f->present) {
-        printf("gpu      none: %s\n\nnext: invar selfcheck\n", f->trouble);
+    if (!f->examined) {
+        printf("gpu      %s: %s\n\nnext: invar selfcheck\n", f->present ? "fails" : "none",
+               f->trouble);
         return;
     }
     printf("gpu      %s, %d multiprocessors, %zu of %zu MiB free\n", f->gpu.name,
@@ -159,7 +166,7 @@ static void print_json(const findings *f)
 {
     printf("{\"version\": \"%s\", \"cuda\": %s, \"cores\": %ld", INVAR_VERSION,
            f->built ? "true" : "false", f->cores);
-    if (f->present)
+    if (f->examined)
         printf(", \"gpu\": {\"name\": \"%s\", \"multiprocessors\": %d, \"memory\": %zu, \"free\": "
                "%zu, \"driver\": \"%s\", \"runtime\": \"%s\", \"step_outputs\": %" PRId64
                ", \"step_differences\": %" PRId64
@@ -206,7 +213,8 @@ static void help(void)
     puts("Looks at the GPU: driver, memory, whether its tensor cores compute numerics sm90, "
          "bandwidth,\n"
          "and the rate of one large product. Exit code 0: fine or no GPU, 1: the tensor cores "
-         "differ.\n");
+         "differ,\n"
+         "2: the GPU fails.\n");
     invar_options_help(options(&s));
 }
 

@@ -195,7 +195,7 @@ invar_status invar_audit_after(invar_audit *audit, invar_op op, const void *args
 
         INVAR_TRY(
             invar_audit_compare(&differs, &finding, &audit->desk, op, args, &audit->choices[i]));
-        audit->checked++;
+        audit->checked += audit->desk.compared;
         if (!differs)
             continue;
         audit->differ++;

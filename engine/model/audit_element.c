@@ -237,6 +237,7 @@ static invar_status compare(bool *differs, invar_audit_finding *finding, invar_a
     invar_tensor got;
 
     INVAR_TRY(fetch_cut(&got, desk, &s->tensor, (cut){s->row, 1, s->col, s->count}));
+    desk->compared = true;
     for (int64_t i = 0; i < s->count; i++) {
         uint32_t device = pattern(got.data, dtype, i), cpu = pattern(s->cpu, dtype, i);
         if (device == cpu || (is_nan(device, dtype) && is_nan(cpu, dtype)))
@@ -668,7 +669,7 @@ invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
 {
     invar_status status = INVAR_OK;
 
-    *differs = false;
+    *differs = desk->compared = false;
     if (!is_empty(args))
         status = compare_op(differs, finding, desk, op, args, choice);
     clear(desk);

@@ -22,7 +22,8 @@ typedef struct invar_audit_desk {
     invar_caller cpu;
     void *pieces[INVAR_AUDIT_PIECES]; /* operands of the current element */
     int n_pieces;
-    void *room; /* rows on their way */
+    bool compared; /* the element was found and compared: see the head of audit_element.c */
+    void *room;    /* rows on their way */
 } invar_audit_desk;
 
 /* Which element: the words choose its row, its column and so on. */

@@ -104,7 +104,7 @@ void invar_model_free(invar_model *model);
 invar_status invar_model_init(invar_model *model, uint32_t seed,
                               const invar_device *dev) INVAR_MUST_USE;
 
-/* Makes every `weight` from its master: after loading, and after each step of the optimizer. */
+/* Makes every `weight` from its master, after loading. The optimizer writes both by itself. */
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev) INVAR_MUST_USE;
 
 /* Copies all masters and weights between models of one spec, format and device. */

@@ -87,6 +87,7 @@ invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape,
     memset(cache, 0, sizeof *cache);
     cache->shape = *shape;
     cache->dev = *dev;
+    cache->dev.scratch = NULL; // the caller replaces its own as it grows
     status = allocate(cache);
     if (status != INVAR_OK) {
         invar_cache_free(cache);

@@ -35,7 +35,7 @@ typedef struct invar_cache {
     int32_t *free_pages;    /* (n_free) the last one is taken next */
     int64_t n_free;
     int64_t most_used; /* since the last reset */
-    invar_device dev;  /* whose memory keys and values are in */
+    invar_device dev;  /* whose memory keys and values are in; without scratch */
     void *memory;      /* of keys and values */
 } invar_cache;
 

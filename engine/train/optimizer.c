@@ -86,12 +86,15 @@ static invar_status blame(invar_caller *caller, const invar_model *model, const 
 {
     float norm, clip;
 
-    for (int64_t i = 0; i < model->n_params; i++)
-        if (norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f) == INVAR_E_STATE)
+    for (int64_t i = 0; i < model->n_params; i++) {
+        invar_status status = norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f);
+        if (status == INVAR_E_STATE)
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "the gradient of %s is not finite or its square overflows: look at "
                               "the step with debug-determinism, or take a smaller lr",
                               model->params[i].name);
+        INVAR_TRY(status);
+    }
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "the gradients' sum of squares overflows: take a smaller lr");
 }

@@ -197,11 +197,12 @@ __device__ __forceinline__ int sum_before(int x, int *all)
 }
 
 /*
- * The list of tasks, in an order that only matters for the time it takes. Samples go from long to
- * short, and within a head of a sample blocks descend, because the sums of dq want it: so the tasks
- * of a head get longer. That would leave the longest ones for the end. The last heads, as many as
- * there are thread blocks for all their tasks at once, go the other way round: nobody takes two of
- * these, so each is taken while others wait for it.
+ * The list of tasks. No bit depends on its order, but that the kernel ends does: a block waits for
+ * the one above it, so within a head of a sample blocks descend, and nobody waits for a task behind
+ * its own. Samples go from long to short; but the tasks of a head get longer, which would leave the
+ * longest ones for the end. The last heads, as many as there are thread blocks for all their tasks
+ * at once, go the other way round: nobody takes two of these, so each is taken while others wait
+ * for it.
  */
 struct planner {
     const problem<bf16> &call;

@@ -104,7 +104,7 @@ __global__ void write_rows(slots<WORD> k, slots<WORD> v, int64_t words,
     int64_t row = blockIdx.x, first;
     invar_attention_sequence s;
 
-    // a tile of one row: slots are rows plus the number of their sequence
+    // the last sequence that begins at or before the row: it is not empty
     int64_t low = 0, high = p.rows.count - 1;
     while (low < high) {
         int64_t middle = (low + high + 1) / 2;

@@ -89,22 +89,6 @@ __device__ __forceinline__ void copy_rows(uint16_t (*to)[PITCH], const uint16_t 
 
 /* ---- products -------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(invar_shared_address(row))
-                 : "memory");
-}
-
-__device__ __forceinline__ void load_matrices_transposed(uint32_t (&m)[4], const void *row)
-{
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                 : "r"(invar_shared_address(row))
-                 : "memory");
-}
-
 /* Accumulators 4 i .. 4 i + 3 as one tile of 8 columns. */
 template <int COUNT>
 __device__ __forceinline__ void step(float (&acc)[COUNT], int i, const uint32_t (&a)[4],
@@ -134,12 +118,13 @@ __device__ __forceinline__ void score(float (&s)[BLOCK / 2], const uint16_t (*q)
         if (d >= dim)
             break;
         uint32_t a[4];
-        load_matrices(a, &q[lane % 16][d + lane / 16 * 8]);
+        invar_load_matrices<false>(a, &q[lane % 16][d + lane / 16 * 8]);
 #pragma unroll
         for (int n = 0; n < BLOCK; n += 16) {
             if (n < keys) {
                 uint32_t b[4];
-                load_matrices(b, &k[n + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
+                invar_load_matrices<false>(b,
+                                           &k[n + lane % 8 + lane / 16 * 8][d + lane / 8 % 2 * 8]);
                 step(s, n / 8, a, b[0], b[1]);
                 step(s, n / 8 + 1, a, b[2], b[3]);
             }
@@ -162,7 +147,7 @@ __device__ __forceinline__ void sum_values(float (&o)[DIM / 2], const uint32_t (
         for (int d = 0; d < DIM; d += 16) {
             if (d < dim) {
                 uint32_t b[4];
-                load_matrices_transposed(b, &v[16 * g + lane % 16][d + lane / 16 * 8]);
+                invar_load_matrices<true>(b, &v[16 * g + lane % 16][d + lane / 16 * 8]);
                 step(o, d / 8, p[g], b[0], b[1]);
                 step(o, d / 8 + 1, p[g], b[2], b[3]);
             }
@@ -191,7 +176,7 @@ sum_values_exact(float (&o)[DIM / 2], const uint32_t (&p)[BLOCK / 16][4],
 #pragma unroll
         for (int d = 0; d < DIM; d += 16) {
             uint32_t m[4];
-            load_matrices_transposed(m, &v[16 * g + lane % 16][d + lane / 16 * 8]);
+            invar_load_matrices<true>(m, &v[16 * g + lane % 16][d + lane / 16 * 8]);
 #pragma unroll
             for (int tile = 0; tile < 2; tile++) {
                 int i = d / 2 + 4 * tile;
@@ -216,7 +201,6 @@ struct thread_rows {
     int64_t tile_first, tile_end;  // of the tile: no row sees a key outside
 };
 
-template <int ROWS>
 __device__ __forceinline__ thread_rows rows_of(const invar_attention_problem &p,
                                                const invar_attention_tile &t)
 {
@@ -437,7 +421,7 @@ __global__ void __launch_bounds__(32 * WARPS)
     if (!invar_attention_tile_of(&t, p, 16 * WARPS, blockIdx.x))
         return;
     tile_run<DIM, WARPS> tile = {p, t, *(typename layout<DIM, WARPS>::memory *)shared,
-                                 rows_of<16 * WARPS>(p, t), aligned};
+                                 rows_of(p, t), aligned};
     tile.run();
 }
 

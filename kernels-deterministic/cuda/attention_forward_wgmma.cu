@@ -93,7 +93,7 @@ __global__ void __launch_bounds__(plan_threads)
     int own = (int)threadIdx.x, weight;
     tile_entry entry;
 
-    asm volatile("griddepcontrol.launch_dependents;");
+    invar_grid_release();
     place[own] = 0;
     __syncthreads();
     for (int64_t slot = own; slot < slots; slot += plan_threads) {
@@ -142,20 +142,6 @@ template <int DIM> struct memory_layout {
     tile_order order[2];
 };
 
-/* A ring's place: which stage, and the parity of its phase. */
-template <int STAGES> struct ring {
-    int stage = 0;
-    uint32_t parity = 0;
-
-    __device__ __forceinline__ void advance()
-    {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 struct tensor_maps {
     CUtensorMap q, k, v;
 };
@@ -177,8 +163,8 @@ template <int DIM> struct loader {
     const tensor_maps &maps;
     const run_order &order;
     layout &memory;
-    ring<layout::stages> at; // of keys and values alike
-    ring<2> q_at;
+    invar_ring<layout::stages> at; // of keys and values alike
+    invar_ring<2> q_at;
 
     /* Work number w: sections of heads, in each the tiles in order, in each the section's heads. */
     __device__ __forceinline__ bool find(tile_order *out, int w)
@@ -286,8 +272,8 @@ template <int DIM, bool WINDOW> struct computer {
     const run_order &order;
     layout &memory;
     int group; // warpgroup: 0 or 1
-    ring<layout::stages> k_at, v_at;
-    ring<2> q_at;
+    invar_ring<layout::stages> k_at, v_at;
+    invar_ring<2> q_at;
     invar_attention_softmax softmax;
     invar_attention_total total;
     float o[DIM / 2];
@@ -507,7 +493,7 @@ template <int DIM, bool WINDOW> struct computer {
         float s[KEYS / 2], alpha[2];
         uint32_t own[KEYS / 16][4];
         int begin[2], end[2];
-        ring<layout::stages> own_at = v_at;
+        invar_ring<layout::stages> own_at = v_at;
 
         invar_barrier_wait(&memory.k_full[k_at.stage], k_at.parity);
         if (PENDING) {
@@ -761,7 +747,7 @@ __global__ void __launch_bounds__(threads, 1)
     memory_layout<DIM> &memory = *(memory_layout<DIM> *)shared;
 
     init(memory, p.paged);
-    asm volatile("griddepcontrol.wait;" ::: "memory");
+    invar_grid_wait();
     if (threadIdx.x < 128) {
         invar_registers_down<40>();
         if (threadIdx.x == 0)

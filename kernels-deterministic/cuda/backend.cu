@@ -13,12 +13,25 @@
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+static const char *advice(cudaError_t code)
+{
+    switch (code) {
+    case cudaErrorNoDevice: return "; see whether nvidia-smi lists one, or choose device = cpu";
+    case cudaErrorInsufficientDriver: return "; install a newer driver, or choose device = cpu";
+    default: return "";
+    }
+}
+
 invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *file, int line)
 {
-    invar_status status = code == cudaErrorMemoryAllocation ? INVAR_E_NOMEM : INVAR_E_CUDA;
+    // no GPU that this build can talk to is no GPU's fault
+    bool none = code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver;
+    invar_status status = none                                ? INVAR_E_UNSUPPORTED
+                          : code == cudaErrorMemoryAllocation ? INVAR_E_NOMEM
+                                                              : INVAR_E_CUDA;
 
-    invar_error_set(status, (int)code, file, line, "%s: CUDA: %s (%s)", what,
-                    cudaGetErrorString(code), cudaGetErrorName(code));
+    invar_error_set(status, (int)code, file, line, "%s: CUDA: %s (%s)%s", what,
+                    cudaGetErrorString(code), cudaGetErrorName(code), advice(code));
     return status;
 }
 

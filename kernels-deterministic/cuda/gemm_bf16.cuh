@@ -65,16 +65,10 @@ template <int COUNT, typename F> __device__ __forceinline__ void gemm_each(F f)
     gemm_each(f, std::make_integer_sequence<int, COUNT>());
 }
 
-/* A number that is the same in all threads of the warp, so that the compiler knows. */
-__device__ __forceinline__ uint32_t gemm_uniform(uint32_t x)
-{
-    return __reduce_or_sync(0xFFFFFFFFu, x);
-}
-
 /* The warp's number; the compiler knows that it is one for the warp. */
 __device__ __forceinline__ int gemm_warp()
 {
-    return (int)gemm_uniform(threadIdx.x / 32);
+    return (int)invar_uniform(threadIdx.x / 32);
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
@@ -290,14 +284,14 @@ __device__ __forceinline__ void gemm_chain(float (&acc)[Tile::BLOCKS][Tile::COLS
     bool lag = Tile::CONSUMERS == 2 && blocks >= Tile::STAGES;
     uint64_t a0 = invar_matrix(shared.a(0), Tile::RUN_BYTES, 1024, INVAR_SWIZZLE_128);
     uint64_t b0 = invar_matrix(shared.b(0), Tile::RUN_BYTES, 1024, INVAR_SWIZZLE_128);
-    uint32_t first = gemm_uniform((uint32_t)(me.number * Tile::BLOCKS * RUN));
+    uint32_t first = invar_uniform((uint32_t)(me.number * Tile::BLOCKS * RUN));
     int previous = 0;
 
     if (lag && me.number == 1)
         invar_named_barrier(1, 256);
 #pragma unroll 1
     for (int i = 0; i < blocks; i++) {
-        uint32_t at = gemm_uniform((uint32_t)(place.stage * STAGE)), at_a = at + first;
+        uint32_t at = invar_uniform((uint32_t)(place.stage * STAGE)), at_a = at + first;
 
         invar_barrier_wait(shared.full(place.stage), place.phase);
         if (i + 1 == blocks)

@@ -166,20 +166,6 @@ static __device__ __forceinline__ tile_place find_tile(const fp8_problem &p,
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* A place in the ring of stages. */
-template <int STAGES> struct ring {
-    int stage = 0;
-    uint32_t parity = 0;
-
-    __device__ __forceinline__ void advance()
-    {
-        if (++stage == STAGES) {
-            stage = 0;
-            parity ^= 1;
-        }
-    }
-};
-
 /* Rows [row, row + rows) to `to`, in two boxes; where both blocks need them, each copies one. */
 static __device__ __forceinline__ void copy_rows(uint8_t *to, const CUtensorMap *map, int k,
                                                  int row, int rows, bool both, int rank,
@@ -199,7 +185,7 @@ static __device__ __forceinline__ void copy_rows(uint8_t *to, const CUtensorMap 
 template <typename S>
 static __device__ void produce(const fp8_problem &p, shared_state *state, uint8_t *stages, int rank)
 {
-    ring<S::stages> at;
+    invar_ring<S::stages> at;
     int units = state->first_unit[p.groups];
 
     for (int unit = (int)blockIdx.x / PAIR; unit < units; unit += (int)gridDim.x / PAIR) {
@@ -324,7 +310,7 @@ static __device__ __forceinline__ void give_back(const consumer_task &task, int 
 template <typename S>
 static __device__ __forceinline__ void
 consume_in_turns(float (&acc)[S::halves][S::values], float (&partial)[S::values],
-                 const consumer_task &task, ring<S::stages> &at)
+                 const consumer_task &task, invar_ring<S::stages> &at)
 {
     scale_feed<S> scales(task);
 
@@ -350,12 +336,12 @@ consume_in_turns(float (&acc)[S::halves][S::values], float (&partial)[S::values]
 
 /* The product of the next block runs while that of the one before is added. */
 template <typename S>
-static __device__ __forceinline__ void consume_ahead(float (&acc)[S::values],
-                                                     float (&partial)[2][S::values],
-                                                     const consumer_task &task, ring<S::stages> &at)
+static __device__ __forceinline__ void
+consume_ahead(float (&acc)[S::values], float (&partial)[2][S::values], const consumer_task &task,
+              invar_ring<S::stages> &at)
 {
     scale_feed<S> scales(task);
-    ring<S::stages> oldest = at;
+    invar_ring<S::stages> oldest = at;
     int block = 0, blocks = task.p.blocks;
 
     auto start = [&](float(&into)[S::values]) {
@@ -497,11 +483,10 @@ template <typename S, typename T>
 static __device__ __forceinline__ void consume_units(const fp8_problem &p, shared_state *state,
                                                      const uint8_t *stages, int rank)
 {
-    // a reduction, so that the compiler knows that a warp has one number
-    int number = (int)__reduce_or_sync(0xFFFFFFFFu, threadIdx.x / WARPGROUP - 1);
+    int number = (int)invar_uniform(threadIdx.x / WARPGROUP - 1);
     int thread = (int)threadIdx.x % WARPGROUP, units = state->first_unit[p.groups];
     float partial[S::buffers][S::values] = {};
-    ring<S::stages> at;
+    invar_ring<S::stages> at;
 
     if (S::buffers == 1 && number == 1) // the first turn is consumer 0's
         invar_named_arrive(1, CONSUMERS * WARPGROUP);

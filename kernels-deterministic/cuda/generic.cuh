@@ -366,22 +366,6 @@ template <int TILE, bool PROMOTE> struct fma_step {
 
 /* ---- mma.sync -------------------------------------------------------------------------------- */
 
-/* Four 8 x 8 matrices of bf16; lane l names row l % 8 of matrix l / 8. */
-template <bool TRANSPOSED>
-__device__ __forceinline__ void load_matrices(uint32_t (&m)[4], const uint16_t *row)
-{
-    if constexpr (TRANSPOSED)
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                     : "r"(invar_shared_address(row))
-                     : "memory");
-    else
-        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-                     : "r"(invar_shared_address(row))
-                     : "memory");
-}
-
 /*
  * Shared memory: [row][k], or [k][row] where k is outermost in the operand. Warps lie 2 x 4 on the
  * tile.
@@ -440,7 +424,7 @@ template <int TILE> struct mma_step {
 #pragma unroll
             for (int i = 0; i < DOWN; i++)
                 // rows 0-7, 8-15 of k 0-7, then of k 8-15
-                load_matrices<A_OUTER>(
+                invar_load_matrices<A_OUTER>(
                     left[i],
                     s.a[buffer] + (A_OUTER ? offset<true>(row0 + 16 * i + mid, k + low + high)
                                            : offset<false>(row0 + 16 * i + low + mid, k + high)));
@@ -449,7 +433,7 @@ template <int TILE> struct mma_step {
                 // k 0-7, 8-15 of columns 0-7, then of columns 8-15; a lone half is read twice
                 int second = ACROSS > 1 ? high : 0;
                 uint32_t both[4];
-                load_matrices<B_OUTER>(
+                invar_load_matrices<B_OUTER>(
                     both,
                     s.b[buffer] + (B_OUTER ? offset<true>(col0 + 8 * j + second, k + low + mid)
                                            : offset<false>(col0 + 8 * j + low + second, k + mid)));

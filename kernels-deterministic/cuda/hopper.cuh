@@ -40,20 +40,10 @@ __device__ __forceinline__ void invar_barrier_arrive(uint64_t *barrier)
                  : "memory");
 }
 
-/* On the barrier at the same place in block `rank` of the cluster. */
-__device__ __forceinline__ void invar_barrier_arrive_at(uint64_t *barrier, uint32_t rank)
-{
-    asm volatile("{.reg .b32 there;"
-                 "mapa.shared::cluster.u32 there, %0, %1;"
-                 "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];}" ::"r"(
-                     invar_shared_address(barrier)),
-                 "r"(rank)
-                 : "memory");
-}
-
 /*
- * The same without making writes of this thread visible there: enough, and much cheaper, where the
- * memory behind the barrier was only read by finished products.
+ * On the barrier at the same place in block `rank` of the cluster. Makes no writes of this thread
+ * visible there: enough, and much cheaper, where the memory behind the barrier was only read by
+ * finished products.
  */
 __device__ __forceinline__ void invar_barrier_free_at(uint64_t *barrier, uint32_t rank)
 {
@@ -96,6 +86,20 @@ __device__ __forceinline__ void invar_barrier_wait_cluster(uint64_t *barrier, ui
                  : "memory");
 }
 
+/* A place in a ring of stages, and the parity of its phase. */
+template <int STAGES> struct invar_ring {
+    int stage = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
 /* Barrier number `id` (1..15) of the block, among `threads` threads. */
 __device__ __forceinline__ void invar_named_barrier(int id, int threads)
 {
@@ -124,6 +128,12 @@ __device__ __forceinline__ bool invar_elect()
                  "selp.u32 %0, 1, 0, p;}"
                  : "=r"(mine));
     return mine != 0;
+}
+
+/* A number that is the same in all threads of the warp, so that the compiler knows. */
+__device__ __forceinline__ uint32_t invar_uniform(uint32_t x)
+{
+    return __reduce_or_sync(0xFFFFFFFFu, x);
 }
 
 __device__ __forceinline__ uint32_t invar_cluster_rank()
@@ -222,17 +232,6 @@ __device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *m
         : "memory");
 }
 
-/* From shared memory; follow with commit, and wait before the memory is used again. One thread. */
-__device__ __forceinline__ void invar_copy_out(const CUtensorMap *map, const void *from, int x,
-                                               int y)
-{
-    asm volatile(
-        "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(
-            (uint64_t)map),
-        "r"(x), "r"(y), "r"(invar_shared_address(from))
-        : "memory");
-}
-
 __device__ __forceinline__ void invar_copy_commit()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -261,6 +260,7 @@ __device__ __forceinline__ void invar_copy_in_flat(void *to, const void *from, u
                  : "memory");
 }
 
+/* From shared memory; follow with commit, and wait before the memory is used again. */
 __device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, uint32_t bytes)
 {
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
@@ -277,7 +277,7 @@ __device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, 
  * adds the bytes of a step to the address; K outermost (transposed): `stride` is the distance of 8
  * rows of k (1024), `leading` that of two runs of 64 elements along m or n.
  */
-enum { INVAR_SWIZZLE_NONE = 0, INVAR_SWIZZLE_128 = 1, INVAR_SWIZZLE_64 = 2, INVAR_SWIZZLE_32 = 3 };
+enum { INVAR_SWIZZLE_NONE = 0, INVAR_SWIZZLE_128 = 1 };
 
 __device__ __forceinline__ uint64_t invar_matrix(const void *at, uint32_t leading, uint32_t stride,
                                                  int swizzle)
@@ -434,6 +434,22 @@ __device__ __forceinline__ void invar_product_e4m3(float (&acc)[N / 2], uint64_t
         INVAR_PRODUCT_E4M3(128, 64, "%64", "%65", "%66");
     else if constexpr (N == 256)
         INVAR_PRODUCT_E4M3(256, 128, "%128", "%129", "%130");
+}
+
+/* Four 8 x 8 matrices of bf16 from shared memory; lane l names row l % 8 of matrix l / 8. */
+template <bool TRANSPOSED>
+__device__ __forceinline__ void invar_load_matrices(uint32_t (&m)[4], const void *row)
+{
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                     : "r"(invar_shared_address(row))
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                     : "r"(invar_shared_address(row))
+                     : "memory");
 }
 
 /* acc (16 x 8) += A B^T by one warp: the same step (docs/arithmetic.md, section 2). */

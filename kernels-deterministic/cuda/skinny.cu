@@ -106,12 +106,6 @@ struct skinny_cursor {
     }
 };
 
-/* A number that is the same in all threads of a warp, where the compiler can know it. */
-__device__ __forceinline__ uint32_t uniform(uint32_t x)
-{
-    return __reduce_or_sync(0xFFFFFFFFu, x);
-}
-
 /* By each warp that multiplies, once none of its products reads the slot any more. */
 __device__ __forceinline__ void release(uint64_t *empty)
 {
@@ -200,16 +194,6 @@ __device__ __forceinline__ void each_tile(const skinny_job &job, const int *firs
 
 /* ---- fetching -------------------------------------------------------------------------------- */
 
-/* One lane of a converged warp: the compiler then issues a copy as it is, without asking which. */
-__device__ __forceinline__ bool elect()
-{
-    uint32_t chosen;
-
-    asm volatile("{.reg .pred p; elect.sync _|p, 0xFFFFFFFF; selp.u32 %0, 1, 0, p;}"
-                 : "=r"(chosen));
-    return chosen != 0;
-}
-
 /* SIZE bytes: so many from global memory, and zeros behind them. */
 template <int SIZE>
 __device__ __forceinline__ void copy_later(void *to, const void *from, int bytes)
@@ -263,7 +247,7 @@ template <bool INT4> __device__ void fetch(const skinny_job &job, const skinny_s
     const skinny_plan &plan = job.plan;
     int x_bytes = plan.panels * plan.x_rows * ROW_BYTES;
     int w_bytes = (INT4 ? 1 : plan.panels) * plan.features * ROW_BYTES;
-    bool leader = elect();
+    bool leader = invar_elect();
     skinny_cursor at;
 
     each_tile(job, shared.first_chunk, [&](const skinny_tile &tile) {
@@ -377,8 +361,8 @@ template <int N>
 __device__ __forceinline__ void start_bf16(float (&acc)[N / 2], uint32_t x_at, uint32_t w_at,
                                            uint32_t x_panel)
 {
-    uint64_t x[2] = {panel_at(uniform(x_at)), panel_at(uniform(x_at + x_panel))};
-    uint64_t w = panel_at(uniform(w_at));
+    uint64_t x[2] = {panel_at(invar_uniform(x_at)), panel_at(invar_uniform(x_at + x_panel))};
+    uint64_t w = panel_at(invar_uniform(w_at));
 
     invar_product_fence();
 #pragma unroll
@@ -600,18 +584,6 @@ __device__ void multiply_int4(const skinny_job &job, const skinny_shared &shared
 
 /* ---- kernel ---------------------------------------------------------------------------------- */
 
-/* The kernel behind this one may start as soon as there is room for it. */
-__device__ __forceinline__ void let_next_start()
-{
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-/* Until the kernel before this one has ended and its writes can be seen. */
-__device__ __forceinline__ void wait_for_previous()
-{
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-}
-
 /* Everything but the multiplication, which the last warp of the block leaves to the others. */
 template <bool INT4, typename F>
 __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
@@ -619,10 +591,10 @@ __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
     extern __shared__ uint8_t memory[];
     const skinny_plan &plan = job.plan;
     skinny_shared shared(memory, plan);
-    int warp = (int)uniform(threadIdx.x / 32), fetcher = plan.warps;
+    int warp = (int)invar_uniform(threadIdx.x / 32), fetcher = plan.warps;
 
-    let_next_start();
-    if (warp == fetcher && elect()) {
+    invar_grid_release();
+    if (warp == fetcher && invar_elect()) {
         invar_copy_prefetch(&job.x);
         invar_copy_prefetch(&job.w);
         for (int i = 0; i < plan.stages; i++) {
@@ -632,7 +604,7 @@ __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
         invar_barrier_init_done();
         fetch_ahead(job);
     }
-    wait_for_previous();
+    invar_grid_wait();
     if (warp == fetcher && job.start)
         count_chunks(job, shared.first_chunk);
     __syncthreads();

@@ -12,7 +12,7 @@
 #include "kernels-deterministic/cuda/vector.cuh"
 #include "kernels-deterministic/math/narrow.h"
 
-/* Whether the short forms of elementary.cuh do for all values of the run. */
+/* Whether the short forms of math/narrow.h do for all values of the run. */
 template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T> &run)
 {
     bool near = true;
