@@ -100,7 +100,9 @@ invar_status invar_check_attention_bwd(const invar_device *dev, const invar_atte
 
 /* ---- the KV cache ---------------------------------------------------------------------------- */
 
-static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_t sequences)
+/* `rows` new ones of so many sequences. */
+static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_t sequences,
+                                int64_t rows)
 {
     INVAR_TRY(invar_check_tensor(op, "cache.k", &cache->k, INVAR_TYPES_STORAGE, 4,
                                  (const int64_t[]){INVAR_ANY, INVAR_ANY, INVAR_ANY, INVAR_ANY}));
@@ -109,6 +111,10 @@ static invar_status check_cache(invar_op op, const invar_kv_pages *cache, int64_
     if (cache->k.shape[1] < 1)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cache.k: pages of %" PRId64 " positions",
                           invar_op_name(op), cache->k.shape[1]);
+    // a backend that looks at pages itself has nowhere to look
+    if (cache->k.shape[0] < 1 && rows > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cache.k: no page for %" PRId64 " rows",
+                          invar_op_name(op), rows);
     return invar_check_tensor(op, "cache.pages", &cache->pages, INVAR_TYPE(I32), 2,
                               (const int64_t[]){sequences, INVAR_ANY});
 }
@@ -167,7 +173,7 @@ invar_status invar_check_attention_paged(const invar_device *dev,
     INVAR_CHECK_3D(op, a, q, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
     INVAR_TRY(invar_check_segments(dev, op, "rows", &a->rows, a->q.shape[0]));
-    INVAR_TRY(check_cache(op, &a->cache, a->rows.count));
+    INVAR_TRY(check_cache(op, &a->cache, a->rows.count, a->q.shape[0]));
     INVAR_TRY(invar_check_same_type(op, "cache.k", &a->cache.k, "q", &a->q));
     INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY,
                    a->q.shape[2]);
@@ -186,7 +192,7 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
     INVAR_CHECK_3D(op, a, k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_like(op, "v", &a->v, "k", &a->k));
     INVAR_TRY(invar_check_segments(dev, op, "rows", &a->rows, a->k.shape[0]));
-    INVAR_TRY(check_cache(op, &a->cache, a->rows.count));
+    INVAR_TRY(check_cache(op, &a->cache, a->rows.count, a->k.shape[0]));
     INVAR_TRY(invar_check_same_type(op, "cache.k", &a->cache.k, "k", &a->k));
     INVAR_CHECK_4D(op, a, cache.k, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY, a->k.shape[1],
                    a->k.shape[2]);

@@ -153,6 +153,7 @@ static void test_attention_arguments__span_of_64_for_large_heads(void **state)
         REFUSED(op, good, a.cache.k.dtype = INVAR_DTYPE_FP8, name ": cache.k: type fp8");          \
         REFUSED(op, good, a.cache.k.dtype = INVAR_DTYPE_F32, name ": cache.v is bf16");            \
         REFUSED(op, good, a.cache.k.rank = 3, name ": cache.k: rank 3");                           \
+        REFUSED(op, good, a.cache.k.shape[0] = a.cache.v.shape[0] = 0, name ": cache.k: no page"); \
         REFUSED(op, good, a.cache.v.shape[1] = 4, name ": cache.v: extent 4 of index 1");          \
         REFUSED(op, good, (a.cache.k.shape[3] = a.cache.v.shape[3] = 8),                           \
                 name ": cache.k: extent 8 of index 3");                                            \
