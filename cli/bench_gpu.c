@@ -505,10 +505,11 @@ static invar_status bench_swiglu(bench *b)
 
 static invar_status bench_hash(bench *b)
 {
-    invar_hash_tree_args a = {.shards = 1};
+    invar_tensor x;
+    invar_hash_tree_args a = {.x = &x, .count = 1, .shards = 1};
     void *digest;
 
-    INVAR_TRY(make(&a.x, b, INVAR_DTYPE_BF16, 4 * TOKENS, HIDDEN));
+    INVAR_TRY(make(&x, b, INVAR_DTYPE_BF16, 4 * TOKENS, HIDDEN));
     INVAR_TRY(take(&digest, b, sizeof *a.digest));
     a.digest = digest;
     return moves(b, INVAR_OP_HASH_TREE, &a, "65536x4096", 4.0 * TOKENS * HIDDEN * 2);

@@ -853,12 +853,12 @@ static invar_status bench_hash_tree(invar_bench *b)
 {
     enum { ROWS = 1024, COLS = 65536 };
     invar_digest digest;
-    invar_hash_tree_args args = {
-        .digest = &digest, .x = make(b, INVAR_DTYPE_BF16, ROWS, COLS), .shards = 1};
-    invar_bench_case c = moves(&args, INVAR_DTYPE_BF16, tensor_bytes(&args.x));
+    invar_tensor x = make(b, INVAR_DTYPE_BF16, ROWS, COLS);
+    invar_hash_tree_args args = {.digest = &digest, .x = &x, .count = 1, .shards = 1};
+    invar_bench_case c = moves(&args, INVAR_DTYPE_BF16, tensor_bytes(&x));
 
     c.peer = INVAR_BENCH_PEER_XXH3;
-    c.hashed = args.x.data;
+    c.hashed = x.data;
     return run_shape(b, c, ROWS, COLS, 0);
 }
 

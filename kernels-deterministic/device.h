@@ -5,11 +5,12 @@
  * error, never a fallback to other arithmetic. Numerics is always explicit, never derived from the
  * machine. Arguments are checked once, by code that all backends share, before a backend sees them.
  *
- * Every pointer in an op's arguments leads into the backend's memory, except the list of tensors
- * and the two results of grad.norm. Where that memory is far (a GPU's), the host cannot look at it:
- * what the check would have read (segments, indices, lengths) the backend checks itself while it
- * runs, reads and writes nothing out of bounds, and reports at the next get or wait. Ops on one
- * device run in the order of the calls, and a call may return before its op has run.
+ * Every pointer in an op's arguments leads into the backend's memory, except the lists of tensors
+ * of grad.norm and hash.tree and the two results of grad.norm. Where that memory is far (a GPU's),
+ * the host cannot look at it: what the check would have read (segments, indices, lengths) the
+ * backend checks itself while it runs, reads and writes nothing out of bounds, and reports at the
+ * next get or wait. Ops on one device run in the order of the calls, and a call may return before
+ * its op has run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

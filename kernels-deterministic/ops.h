@@ -437,13 +437,15 @@ typedef struct invar_adamw_args {
 /* ---- hashing --------------------------------------------------------------------------------- */
 
 /*
- * The tree hash of x's canonical bytes; shards are consecutive V-ths of the rows of index 0. A
- * quantised tensor gives two shards of the tree for each of them: data, then scales.
+ * The tree hash of the canonical bytes of each tensor of a list; shards are consecutive V-ths of
+ * the rows of index 0. A quantised tensor gives two shards of the tree for each of them: data, then
+ * scales. The list is the host's, as that of grad.norm is.
  */
 typedef struct invar_hash_tree_args {
-    invar_digest *digest;
-    invar_tensor x;
-    int32_t shards;
+    invar_digest *digest;  /* (count) */
+    const invar_tensor *x; /* (count) */
+    int64_t count;
+    int32_t shards; /* of each of them */
 } invar_hash_tree_args;
 
 /* invar_linear_fwd(dev, &args) and so on. */

@@ -181,7 +181,7 @@ static bool has_product(const run *r, invar_dtype format)
 static invar_status emit_tensor(run *r, invar_op op, const char *what, const invar_tensor *t)
 {
     invar_digest digest;
-    invar_hash_tree_args args = {.digest = r->digest, .x = *t, .shards = 1};
+    invar_hash_tree_args args = {.digest = r->digest, .x = t, .count = 1, .shards = 1};
 
     INVAR_TRY(invar_hash_tree(r->dev, &args));
     INVAR_TRY(invar_device_get(r->dev, &digest, r->digest, sizeof digest));

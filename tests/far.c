@@ -251,16 +251,30 @@ static invar_status check_words(invar_op op, const void *args, size_t bytes)
     return INVAR_OK;
 }
 
-/* The list of grad.norm and its results are the host's. */
-static invar_status check_grads(const invar_grad_norm_args *a)
+/* A list of tensors is the host's, as the results of grad.norm are. */
+static invar_status check_list(invar_op op, const invar_tensor *list, int64_t count)
 {
-    for (int64_t i = 0; i < a->count; i++) {
-        invar_tensor grad = a->grads[i];
+    for (int64_t i = 0; i < count; i++) {
+        invar_tensor tensor = list[i];
 
-        CLEAR_PADDING(&grad);
-        INVAR_TRY(check_words(INVAR_OP_GRAD_NORM, &grad, sizeof grad));
+        CLEAR_PADDING(&tensor);
+        INVAR_TRY(check_words(op, &tensor, sizeof tensor));
     }
     return INVAR_OK;
+}
+
+static invar_status check_args(invar_op op, const void *args, const void *clean, size_t bytes)
+{
+    const invar_grad_norm_args *norm = args;
+    const invar_hash_tree_args *hash = args;
+
+    switch (op) {
+    case INVAR_OP_GRAD_NORM: return check_list(op, norm->grads, norm->count);
+    case INVAR_OP_HASH_TREE:
+        INVAR_TRY(check_words(op, &hash->digest, sizeof hash->digest));
+        return check_list(op, hash->x, hash->count);
+    default: return check_words(op, clean, bytes);
+    }
 }
 
 static size_t workspace(const invar_device *dev, invar_op op, const void *args)
@@ -280,7 +294,7 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
     invar_status status;
 
     INVAR_TRY(check_device(dev));
-    INVAR_TRY(op == INVAR_OP_GRAD_NORM ? check_grads(args) : check_words(op, clean, bytes));
+    INVAR_TRY(check_args(op, args, clean, bytes));
     if (scratch && !is_far(scratch))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
                           invar_op_name(op));

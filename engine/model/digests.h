@@ -1,5 +1,10 @@
 /*
- * digests.h - the op hash.tree over many tensors, read back at once.
+ * digests.h - the op hash.tree over many tensors at once.
+ *
+ *     invar_digests_add(&digests, &tensor, 1);  ...  invar_digests_read(of, &digests);
+ *
+ * A tensor that was added must not change, and stay where it is, until the digests are read: only
+ * then all of them are hashed, in a few calls of the op.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,8 +19,11 @@ extern "C" {
 
 typedef struct invar_digests {
     invar_caller caller;
-    invar_digest *there; /* (capacity) in the device's memory */
+    invar_tensor *tensors; /* (capacity) */
+    int32_t *shards;       /* (capacity) of each */
     int64_t count, capacity;
+    invar_digest *there; /* (room) in the device's memory */
+    int64_t room;
 } invar_digests;
 
 void invar_digests_init(invar_digests *digests, const invar_device *dev);

@@ -1,5 +1,5 @@
 /*
- * hash_tree.c - the tree hash of a tensor.
+ * hash_tree.c - the tree hashes of tensors.
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md: canonical bytes are the rows of index 0
  * without what lies between them. Row i of n is in logical shard floor(i V / n). A quantised tensor
@@ -16,9 +16,9 @@ static bool has_scales(const invar_tensor *t)
     return invar_dtype_scale_block(t->dtype) != 0;
 }
 
-static int64_t tree_shards(const invar_hash_tree_args *a)
+static int64_t tree_shards(const invar_tensor *x, int32_t shards)
 {
-    return has_scales(&a->x) ? 2 * (int64_t)a->shards : a->shards;
+    return has_scales(x) ? 2 * (int64_t)shards : shards;
 }
 
 /* The rows [first, end). */
@@ -41,43 +41,50 @@ static invar_tree_shard scale_shard(const invar_tensor *x, int64_t first, int64_
 }
 
 /* The shards of the tree, into room for tree_shards of them. */
-static invar_tree_input tree_input(const invar_hash_tree_args *a, invar_tree_shard *shards)
+static invar_tree_input tree_input(const invar_tensor *x, int32_t count, invar_tree_shard *shards)
 {
     invar_tree_input in = {shards, 0};
-    int64_t n = a->x.shape[0];
+    int64_t n = x->shape[0];
 
-    for (int64_t v = 0; v < a->shards; v++) {
-        int64_t first = (v * n + a->shards - 1) / a->shards;
-        int64_t end = ((v + 1) * n + a->shards - 1) / a->shards;
-        shards[in.n_shards++] = data_shard(&a->x, first, end);
-        if (has_scales(&a->x))
-            shards[in.n_shards++] = scale_shard(&a->x, first, end);
+    for (int64_t v = 0; v < count; v++) {
+        int64_t first = (v * n + count - 1) / count, end = ((v + 1) * n + count - 1) / count;
+        shards[in.n_shards++] = data_shard(x, first, end);
+        if (has_scales(x))
+            shards[in.n_shards++] = scale_shard(x, first, end);
     }
     return in;
 }
 
 /* Leaves of all shards: each shard's last one may be short. */
-static size_t most_leaves(const invar_hash_tree_args *a)
+static size_t most_leaves(const invar_tensor *x, int32_t shards)
 {
-    const invar_tensor *x = &a->x;
     size_t row = (size_t)(invar_tensor_row_elements(x) * invar_dtype_bits(x->dtype) / 8);
     size_t bytes = (size_t)x->shape[0] * row + invar_tensor_scale_bytes(x);
 
-    return bytes / INVAR_TREE_LEAF_BYTES + (size_t)tree_shards(a);
+    return bytes / INVAR_TREE_LEAF_BYTES + (size_t)tree_shards(x, shards);
 }
 
 size_t invar_cpu_hash_tree_workspace(const invar_device *dev, const invar_hash_tree_args *a)
 {
+    size_t most = 0;
+
     (void)dev;
-    return (size_t)tree_shards(a) * (sizeof(invar_tree_shard) + sizeof(int64_t)) +
-           most_leaves(a) * sizeof(invar_digest);
+    for (int64_t i = 0; i < a->count; i++) {
+        size_t shards = (size_t)tree_shards(&a->x[i], a->shards);
+        size_t bytes = shards * (sizeof(invar_tree_shard) + sizeof(int64_t)) +
+                       most_leaves(&a->x[i], a->shards) * sizeof(invar_digest);
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 invar_status invar_cpu_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
                                  void *workspace)
 {
-    invar_tree_input in = tree_input(a, workspace);
-
-    return invar_tree_hash_with(a->digest, dev->pool, &in,
-                                (invar_tree_shard *)workspace + tree_shards(a));
+    for (int64_t i = 0; i < a->count; i++) {
+        invar_tree_input in = tree_input(&a->x[i], a->shards, workspace);
+        INVAR_TRY(invar_tree_hash_with(&a->digest[i], dev->pool, &in,
+                                       (invar_tree_shard *)workspace + in.n_shards));
+    }
+    return INVAR_OK;
 }

@@ -1,5 +1,5 @@
 /*
- * hash_tree.cu - the tree hash of a tensor.
+ * hash_tree.cu - the tree hashes of tensors.
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md, section 10: XXH3-128 of leaves of 16 KiB of
  * canonical bytes, of up to 1024 digests at each level above, and of (bytes, shards, top) at the
@@ -7,7 +7,9 @@
  * for each logical one: its data, then its scales.
  *
  * A warp hashes a node. 1024 digests are 16 KiB as well: the levels above the leaves are trees of
- * one shard, whose bytes are the digests below. Nothing waits for the device.
+ * one shard, whose bytes are the digests below. A launch hashes one level of many tensors, which
+ * travel as its parameters: small tensors cost no launches of their own. Nothing waits for the
+ * device.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -217,7 +219,7 @@ __device__ __forceinline__ void write_digest(uint8_t *out, invar_xxh_hash hash)
 
 /* What only the root knows. */
 struct tree_root {
-    invar_digest *digest; /* NULL: the nodes of this level are not the top */
+    invar_digest *digest;
     uint64_t bytes, shards;
 };
 
@@ -233,10 +235,35 @@ __device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash
     write_digest(root.digest->bytes, invar_xxh_short(buffer, 32));
 }
 
-/* The digests of a level, or the root where it has one node. */
+#define MOST_TREES 128 // of a launch: 15 KiB of parameters
+
+/* One level of some trees. */
+struct forest {
+    int64_t first[MOST_TREES + 1]; /* the number of each tree's first node among all */
+    tree_source x[MOST_TREES];
+    tree_root root[MOST_TREES]; /* written where the level has one node */
+    int count;
+};
+
+/* The last tree that starts at or before this node: none is without one. */
+__device__ __forceinline__ int find_tree(const forest &trees, int64_t node)
+{
+    int low = 0, high = trees.count;
+
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (trees.first[middle] <= node)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The digests of a level, one behind the other; of a tree with a single node, its root. */
 template <bool Linear>
 static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
-    hash_nodes(invar_digest *out, tree_source x, tree_root root)
+    hash_nodes(invar_digest *out, const __grid_constant__ forest trees)
 {
     __shared__ uint8_t buffers[WARPS][INVAR_XXH_SHORT];
     uint8_t *buffer = buffers[threadIdx.x / 32];
@@ -244,25 +271,27 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     invar_xxh_lane lane;
 
     lane.start();
-    for (int64_t leaf = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32; leaf < x.leaves;
-         leaf += stride) {
-        invar_xxh_hash hash = hash_leaf<Linear>(lane, x, leaf, buffer);
+    for (int64_t node = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+         node < trees.first[trees.count]; node += stride) {
+        int tree = find_tree(trees, node);
+        const tree_source &x = trees.x[tree];
+        invar_xxh_hash hash = hash_leaf<Linear>(lane, x, node - trees.first[tree], buffer);
         __syncwarp();
         if (threadIdx.x % 32 != 0)
             continue;
-        if (root.digest)
-            write_root(root, hash, buffer);
+        if (x.leaves <= 1)
+            write_root(trees.root[tree], hash, buffer);
         else
-            *(ulonglong2 *)&out[leaf] =
+            *(ulonglong2 *)&out[node] =
                 make_ulonglong2(invar_xxh_swap(hash.high), invar_xxh_swap(hash.low));
     }
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static tree_source source_of(const invar_hash_tree_args *a)
+static tree_source source_of(const invar_hash_tree_args *a, int64_t number)
 {
-    const invar_tensor *x = &a->x;
+    const invar_tensor *x = &a->x[number];
     int64_t bits = invar_dtype_bits(x->dtype), block = invar_dtype_scale_block(x->dtype);
     tree_source source = {(const uint8_t *)x->data,
                           x->shape[0],
@@ -288,56 +317,96 @@ static tree_source source_of(const invar_hash_tree_args *a)
     return source;
 }
 
+static tree_root root_of(const tree_source *x, invar_digest *digest)
+{
+    tree_root root = {digest, (uint64_t)(x->rows * x->row_bytes), (uint64_t)tree_shards(*x)};
+
+    if (x->scale)
+        root.bytes += (uint64_t)(x->rows / x->scale_rows * x->scale_bytes);
+    return root;
+}
+
+/* The table of a tree's first leaves; one shard needs none. */
 static size_t table_bytes(const tree_source *x)
 {
-    return ((size_t)tree_shards(*x) * sizeof(int64_t) + 255) / 256 * 256;
+    return tree_shards(*x) > 1 ? ((size_t)tree_shards(*x) * sizeof(int64_t) + 15) / 16 * 16 : 0;
 }
 
 size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_tree_args *a)
 {
-    tree_source x = source_of(a);
-    int64_t digests = 0;
+    size_t bytes = 0;
 
     (void)dev;
-    for (int64_t nodes = x.leaves; nodes > 1; nodes = invar_ceil_div(nodes, INVAR_TREE_FANOUT))
-        digests += nodes;
-    return table_bytes(&x) + (size_t)digests * sizeof(invar_digest);
+    for (int64_t i = 0; i < a->count; i++) {
+        tree_source x = source_of(a, i);
+        bytes += table_bytes(&x);
+        for (int64_t nodes = x.leaves; nodes > 1; nodes = invar_ceil_div(nodes, INVAR_TREE_FANOUT))
+            bytes += (size_t)nodes * sizeof(invar_digest);
+    }
+    return bytes;
 }
 
-static invar_status launch_level(const invar_device *dev, invar_digest *out, const tree_source *x,
-                                 const tree_root *root)
+/* Hashes the level; the trees are then those that have another one, and its digests. */
+static invar_status climb(const invar_device *dev, forest *trees, char **workspace)
 {
-    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
-    int64_t blocks = invar_ceil_div(x->leaves, WARPS);
+    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS, nodes, blocks;
+    invar_digest *digests = (invar_digest *)*workspace;
+    bool linear = true;
+    int count = 0;
 
-    return invar_launch(
-        dev, INVAR_OP_HASH_TREE, is_linear(x) ? hash_nodes<true> : hash_nodes<false>,
-        dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS), 0)(out, *x, *root);
+    trees->first[0] = 0;
+    for (int i = 0; i < trees->count; i++) {
+        linear = linear && is_linear(&trees->x[i]);
+        // where there is no byte, the top is the hash of none
+        trees->first[i + 1] = trees->first[i] + (trees->x[i].leaves > 1 ? trees->x[i].leaves : 1);
+    }
+    nodes = trees->first[trees->count];
+    blocks = invar_ceil_div(nodes, WARPS);
+    INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, linear ? hash_nodes<true> : hash_nodes<false>,
+                           dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS),
+                           0)(digests, *trees));
+    *workspace = (char *)(digests + nodes);
+    for (int i = 0; i < trees->count; i++) {
+        int64_t leaves = trees->x[i].leaves, bytes = leaves * (int64_t)sizeof *digests;
+        if (leaves <= 1)
+            continue;
+        trees->x[count] = {(const uint8_t *)(digests + trees->first[i]),
+                           1,
+                           bytes,
+                           bytes,
+                           1,
+                           nullptr,
+                           1,
+                           0,
+                           nullptr,
+                           invar_ceil_div(bytes, LEAF)};
+        trees->root[count++] = trees->root[i];
+    }
+    trees->count = count;
+    return INVAR_OK;
 }
 
 invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
                                   void *workspace)
 {
-    tree_source x = source_of(a);
-    const tree_root inner = {nullptr, 0, 0};
-    tree_root root = {a->digest, (uint64_t)(x.rows * x.row_bytes), (uint64_t)tree_shards(x)};
-    invar_digest *digests = (invar_digest *)((char *)workspace + table_bytes(&x));
+    char *rest = (char *)workspace;
+    forest trees;
 
-    if (x.scale)
-        root.bytes += (uint64_t)(x.rows / x.scale_rows * x.scale_bytes);
-    if (tree_shards(x) > 1) {
-        INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, find_leaves, dim3(1), dim3(FIND_THREADS),
-                               0)((int64_t *)workspace, x));
-        x.first_leaf = (const int64_t *)workspace;
+    for (int64_t next = 0; next < a->count;) {
+        trees.count = 0;
+        while (trees.count < MOST_TREES && next < a->count) {
+            tree_source *x = &trees.x[trees.count];
+            *x = source_of(a, next);
+            trees.root[trees.count++] = root_of(x, &a->digest[next++]);
+            if (tree_shards(*x) == 1)
+                continue;
+            INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, find_leaves, dim3(1),
+                                   dim3(FIND_THREADS), 0)((int64_t *)rest, *x));
+            x->first_leaf = (const int64_t *)rest;
+            rest += table_bytes(x);
+        }
+        while (trees.count > 0)
+            INVAR_TRY(climb(dev, &trees, &rest));
     }
-    while (x.leaves > 1) {
-        INVAR_TRY(launch_level(dev, digests, &x, &inner));
-        int64_t bytes = x.leaves * (int64_t)sizeof *digests;
-        invar_digest *below = digests;
-        digests += x.leaves;
-        x = {(const uint8_t *)below,     1, bytes, bytes, 1, nullptr, 1, 0, nullptr,
-             invar_ceil_div(bytes, LEAF)};
-    }
-    x.leaves = 1; // where there is no byte, the top is the hash of none
-    return launch_level(dev, digests, &x, &root);
+    return INVAR_OK;
 }

@@ -16,7 +16,7 @@
 #include "base/pool.h"
 #include "tests/gpu/cases/cases.h"
 
-enum { MOST_BLOCKS = 64 };
+enum { MOST_BLOCKS = 64, MOST_TENSORS = 512 };
 
 /* A block of the case, its copy in the GPU's memory, and what came back from there. */
 typedef struct mirror {
@@ -68,6 +68,8 @@ static void translate(twin *t, invar_case *far, invar_tensor *list)
 {
     int count;
     const invar_field *fields = invar_case_fields(&count, far->op);
+    const invar_tensor *near;
+    int64_t length;
 
     for (int i = 0; i < count; i++) {
         char *field = (char *)&far->args + fields[i].offset;
@@ -79,11 +81,13 @@ static void translate(twin *t, invar_case *far, invar_tensor *list)
         case INVAR_FIELD_POINTER: lead_far(t, (void **)(void *)field); break;
         case INVAR_FIELD_RESULT: lead_back(t, (void **)(void *)field); break;
         case INVAR_FIELD_TENSORS:
-            for (int64_t n = 0; n < far->args.grad_norm.count; n++) {
-                list[n] = far->args.grad_norm.grads[n];
+            near = invar_case_list(&length, far);
+            for (int64_t n = 0; n < length; n++) {
+                list[n] = near[n];
                 lead_far(t, &list[n].data);
+                lead_far(t, &list[n].scale);
             }
-            far->args.grad_norm.grads = list;
+            *(invar_tensor **)(void *)field = list;
             break;
         }
     }
@@ -155,7 +159,7 @@ static invar_status compare(twin *t, invar_case *c, uint64_t seed)
 static invar_status run_both(void *payload, invar_case *c, uint64_t seed)
 {
     twin *t = payload;
-    invar_tensor list[256];
+    invar_tensor list[MOST_TENSORS];
     invar_case far = *c;
     invar_status status = copy_over(t, c);
 

@@ -156,10 +156,12 @@ static invar_tensor values(maker *m, int64_t rows)
     static const float odd[] = {INFINITY, -INFINITY, NAN, 0.0f, 0x1p100f, -0x1p-130f};
     invar_tensor v = input(m, rows, m->f.kv_heads, 1.0f);
 
-    for (int i = 0; m->special && rows > 0 && i < 4; i++)
-        invar_row_store(&v, invar_roll(&m->dice, rows),
-                        invar_roll(&m->dice, m->f.kv_heads * m->f.dim), 1,
-                        &odd[invar_roll(&m->dice, sizeof odd / sizeof odd[0])]);
+    for (int i = 0; m->special && rows > 0 && i < 4; i++) {
+        int64_t row = invar_roll(&m->dice, rows);
+        int64_t col = invar_roll(&m->dice, m->f.kv_heads * m->f.dim);
+        int64_t which = invar_roll(&m->dice, sizeof odd / sizeof odd[0]);
+        invar_row_store(&v, row, col, 1, &odd[which]);
+    }
     return v;
 }
 

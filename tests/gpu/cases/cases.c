@@ -287,7 +287,7 @@ static const struct {
         {INVAR_FIELD_RESULT, AT(grad_norm, clip)}, {INVAR_FIELD_TENSORS, AT(grad_norm, grads)}),
     ROW(ADAMW, TENSOR(adamw, weight), TENSOR(adamw, master), TENSOR(adamw, m), TENSOR(adamw, v),
         TENSOR(adamw, grad)),
-    ROW(HASH_TREE, POINTER(hash_tree, digest), TENSOR(hash_tree, x)),
+    ROW(HASH_TREE, POINTER(hash_tree, digest), {INVAR_FIELD_TENSORS, AT(hash_tree, x)}),
 };
 
 const invar_field *invar_case_fields(int *count_out, invar_op op)
@@ -317,9 +317,21 @@ invar_status invar_case_run(const invar_device *dev, const invar_case *c)
     return status;
 }
 
+const invar_tensor *invar_case_list(int64_t *count_out, const invar_case *c)
+{
+    switch (c->op) {
+    case INVAR_OP_GRAD_NORM: *count_out = c->args.grad_norm.count; return c->args.grad_norm.grads;
+    case INVAR_OP_HASH_TREE: *count_out = c->args.hash_tree.count; return c->args.hash_tree.x;
+    default: *count_out = 0; return NULL;
+    }
+}
+
 bool invar_case_is_list(const invar_case *c, const invar_case_block *block)
 {
-    return c->op == INVAR_OP_GRAD_NORM && (const void *)c->args.grad_norm.grads == block->data;
+    int64_t count;
+    const invar_tensor *list = invar_case_list(&count, c);
+
+    return list && (const void *)list == block->data;
 }
 
 invar_digest invar_case_digest(const invar_case *c)

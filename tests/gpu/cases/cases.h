@@ -112,10 +112,10 @@ invar_status invar_case_run(const invar_device *dev, const invar_case *c) INVAR_
 /* The digest of every byte of the case's memory: results, and what must not have changed. */
 invar_digest invar_case_digest(const invar_case *c);
 
-/*
- * True for the list of tensors that an argument points to: its bytes are addresses, so they are
- * neither hashed nor copied to another memory.
- */
+/* The list of tensors that an argument points to; NULL where the op has none. */
+const invar_tensor *invar_case_list(int64_t *count_out, const invar_case *c);
+
+/* True for the block of that list: its bytes are addresses, neither hashed nor copied. */
 bool invar_case_is_list(const invar_case *c, const invar_case_block *block);
 
 /*

@@ -252,10 +252,9 @@ static const int64_t hash_edges[EDGES] = {
     0,    2,    4,    8,     10,    16,    18,   128,   130,   240,     242,      256,
     1024, 1026, 1088, 16382, 16384, 16386, 2048, 32768, 16624, 1048576, 16777216, 16793600};
 
-/* Any type, shards and gap; the bytes are random ones of the type. */
-static void make_hash_tree(maker *m)
+/* Any type and gap; the bytes are random ones of the type. `edge`: so many bytes in a row. */
+static invar_tensor make_hashed(maker *m, int64_t edge, int32_t shards)
 {
-    invar_hash_tree_args *a = &m->c->args.hash_tree;
     invar_dtype dtype =
         (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_BF16, INVAR_DTYPE_F32, INVAR_DTYPE_BF16,
                                 INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4);
@@ -263,32 +262,50 @@ static void make_hash_tree(maker *m)
     int64_t cols = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 4, 100, 3000));
     int64_t gap = INVAR_PICK(&m->dice, 0, 0, 8, 16, 1, 7), block = invar_dtype_scale_block(dtype);
 
-    a->shards = (int32_t)INVAR_PICK(&m->dice, 1, 1, 2, 4, 64, 1024);
-    a->digest = invar_case_take(m->c, sizeof *a->digest);
-    if (m->edge) {
-        dtype = INVAR_DTYPE_BF16;
-        block = 0;
-        rows = 1;
-        cols = hash_edges[m->seed] / 2;
-        a->shards = 1;
-    }
+    if (edge >= 0)
+        return invar_case_normal(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_BF16, edge / 2), 0,
+                                 &m->dice, 1.0f);
     if (block > 0) {
-        bool square = dtype == INVAR_DTYPE_FP8 && invar_roll(&m->dice, 2);
-        a->shards = square ? 2 : a->shards;
-        rows = square ? 256 : rows;
-        a->x = invar_case_quantised(m->c, dtype, square ? 128 : 1, rows,
+        bool square = dtype == INVAR_DTYPE_FP8 && shards <= 2 && invar_roll(&m->dice, 2);
+        return invar_case_quantised(m->c, dtype, square ? 128 : 1, square ? 256 : rows,
                                     (cols + block - 1) / block * block, &m->dice, 1.0f);
-    } else if (invar_roll(&m->dice, 2)) {
-        a->x =
-            invar_case_normal(m->c, invar_tensor_2d(NULL, dtype, rows, cols), gap, &m->dice, 1.0f);
-    } else {
-        a->x =
-            invar_case_normal(m->c, invar_tensor_1d(NULL, dtype, rows * cols), 0, &m->dice, 1.0f);
     }
+    if (invar_roll(&m->dice, 2))
+        return invar_case_normal(m->c, invar_tensor_2d(NULL, dtype, rows, cols), gap, &m->dice,
+                                 1.0f);
+    return invar_case_normal(m->c, invar_tensor_1d(NULL, dtype, rows * cols), 0, &m->dice, 1.0f);
+}
+
+/* Few tensors, or so many small ones that they are hashed in several parts. */
+static void make_hash_tree(maker *m)
+{
+    invar_hash_tree_args *a = &m->c->args.hash_tree;
+    bool many = !m->edge && invar_roll(&m->dice, 10) == 0;
+    int64_t count = many      ? 100 + invar_roll(&m->dice, 200)
+                    : m->edge ? 1
+                              : INVAR_PICK(&m->dice, 1, 1, 2, 3, 5);
+    invar_tensor *x = invar_case_take(m->c, (size_t)count * sizeof *x), all;
+
+    a->shards = m->edge || many ? 1 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 2, 4, 64, 1024);
+    a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+    if (many)
+        all = invar_case_normal(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_F32, 65536), 0, &m->dice,
+                                1.0f);
+    for (int64_t i = 0; i < count; i++)
+        if (many) {
+            int64_t first = invar_roll(&m->dice, 60000);
+            x[i] = invar_tensor_1d((float *)all.data + first, INVAR_DTYPE_F32,
+                                   invar_roll(&m->dice, 65536 - first));
+        } else {
+            x[i] = make_hashed(m, m->edge ? hash_edges[m->seed] : -1, a->shards);
+        }
+    a->x = x;
+    a->count = count;
     snprintf(m->c->text, sizeof m->c->text,
-             "%s, %" PRId64 " x %" PRId64 ", stride %" PRId64 ", %d shards",
-             invar_dtype_name(dtype), a->x.shape[0], invar_tensor_row_elements(&a->x),
-             a->x.row_stride, a->shards);
+             "%" PRId64 " tensors, the first %s, %" PRId64 " x %" PRId64 ", stride %" PRId64
+             ", %d shards",
+             count, invar_dtype_name(x->dtype), x->shape[0], invar_tensor_row_elements(x),
+             x->row_stride, a->shards);
 }
 
 /* ---- the family ------------------------------------------------------------------------------ */

@@ -70,9 +70,12 @@ static void sprinkle(maker *m, const invar_tensor *t)
 
     if (count == 0)
         return;
-    for (int64_t i = 0; i < 1 + count / 64; i++)
-        invar_row_store(t, invar_roll(&m->dice, t->shape[0]), invar_roll(&m->dice, t->shape[1]), 1,
-                        &odd[invar_roll(&m->dice, sizeof odd / sizeof odd[0])]);
+    for (int64_t i = 0; i < 1 + count / 64; i++) {
+        // one after the other: C leaves the order of arguments to the compiler
+        int64_t row = invar_roll(&m->dice, t->shape[0]), col = invar_roll(&m->dice, t->shape[1]);
+        int64_t which = invar_roll(&m->dice, sizeof odd / sizeof odd[0]);
+        invar_row_store(t, row, col, 1, &odd[which]);
+    }
 }
 
 /* Contiguous, with gaps between rows that keep 16-byte accesses possible or do not, or a slice. */

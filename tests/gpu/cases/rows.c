@@ -92,9 +92,10 @@ static void sprinkle(maker *m, const invar_tensor *t)
     int64_t cols = t->rank == 1 ? t->shape[0] : invar_tensor_row_elements(t);
     int64_t rows = t->rank == 1 ? 1 : t->shape[0];
 
-    for (int i = 0; i < 12 && rows > 0 && cols > 0; i++)
-        invar_row_store(t, invar_roll(&m->dice, rows), invar_roll(&m->dice, cols), 1,
-                        &values[i % 6]);
+    for (int i = 0; i < 12 && rows > 0 && cols > 0; i++) {
+        int64_t row = invar_roll(&m->dice, rows), col = invar_roll(&m->dice, cols);
+        invar_row_store(t, row, col, 1, &values[i % 6]);
+    }
 }
 
 static invar_tensor input(maker *m, invar_tensor view, float scale)
@@ -128,10 +129,10 @@ static invar_tensor vector(invar_dtype dtype, int64_t n)
 
 static invar_segments units(maker *m)
 {
-    int64_t most = m->f.rows < 5 ? m->f.rows : 5;
+    int64_t most = m->f.rows < 5 ? m->f.rows : 5, count = 1 + invar_roll(&m->dice, most);
+    bool empty = m->f.rows == 0 || invar_roll(&m->dice, 2);
 
-    return invar_case_segments(m->c, m->f.rows, 1 + invar_roll(&m->dice, most),
-                               m->f.rows == 0 || invar_roll(&m->dice, 2), &m->dice);
+    return invar_case_segments(m->c, m->f.rows, count, empty, &m->dice);
 }
 
 /* ---- sums over tokens and shards ------------------------------------------------------------- */

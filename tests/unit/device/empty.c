@@ -164,7 +164,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                     .grad = vector,
                                     .clip = 1.0f,
                                     .eps = 1e-8f};
-    const invar_hash_tree_args hash_tree = {&digest, in_quantised(INVAR_DTYPE_FP8, 128, 0, 128), 2};
+    const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 128, 0, 128);
+    const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2};
 
     const empty_case cases[] = {
         {INVAR_OP_LINEAR_FWD, &linear_fwd, NULL},
@@ -267,7 +268,8 @@ static void test_empty__no_columns(void **state)
     const invar_logprob_fwd_args logprob = {
         .logp = ids, .max = ids, .logsum = ids, .logits = narrow, .targets = ids};
     const invar_sample_args sample = {.tokens = ids, .logits = narrow, .top_p = 1.0f};
-    const invar_hash_tree_args hash_tree = {&digest, in_quantised(INVAR_DTYPE_FP8, 1, 3, 0), 2};
+    const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 1, 3, 0);
+    const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2};
 
     const empty_case cases[] = {
         {INVAR_OP_LINEAR_FWD, &fwd_n, NULL},

@@ -249,7 +249,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     float norm_clip[2];
     const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f};
     invar_digest digest;
-    const invar_hash_tree_args hash = {&digest, a, 1};
+    const invar_hash_tree_args hash = {&digest, &a, 1, 1};
     invar_quantise_args scales = quantise;
     invar_logprob_bwd_args half = back;
 

@@ -11,7 +11,7 @@ static invar_digest hash(const invar_device *dev, invar_tensor x, int32_t shards
 {
     invar_digest digest;
 
-    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&digest, x, shards}));
+    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&digest, &x, 1, shards}));
     return digest;
 }
 
@@ -192,6 +192,29 @@ static void test_hash_tree__localises(void **state)
     invar_test_free(&x);
 }
 
+/* Neighbours in the list, and their number, are nothing to a tensor. */
+static void test_hash_tree__lists_are_single_tensors(void **state)
+{
+    enum { COUNT = 40 };
+    invar_tensor x[COUNT];
+    invar_digest of[COUNT], alone;
+
+    for (int i = 0; i < COUNT; i++)
+        x[i] = some(invar_tensor_2d(NULL, i % 3 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16, i % 7,
+                                    1 + 997 * i % 5000),
+                    i % 5, (uint64_t)i);
+    for (int32_t shards = 1; shards <= 4; shards *= 2) {
+        assert_ok(invar_hash_tree(*state, &(invar_hash_tree_args){of, x, COUNT, shards}));
+        for (int i = 0; i < COUNT; i++) {
+            alone = hash(*state, x[i], shards);
+            assert_digest(&of[i], &alone, true);
+        }
+        assert_digest(&of[COUNT - 1], &of[COUNT - 2], false);
+    }
+    for (int i = 0; i < COUNT; i++)
+        invar_test_free(&x[i]);
+}
+
 static void test_hash_tree__bad_arguments_are_refused(void **state)
 {
     static uint8_t codes[384 * 128];
@@ -201,18 +224,21 @@ static void test_hash_tree__bad_arguments_are_refused(void **state)
     invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
 
 #define HASH(...) invar_hash_tree(*state, &(invar_hash_tree_args){__VA_ARGS__})
-    assert_refused(HASH(NULL, x, 1), "hash.tree: digest: missing");
-    assert_refused(HASH(&d, none, 1), "hash.tree: x: missing");
-    assert_refused(HASH(&d, x, 0), "hash.tree: shards: 0 shards");
-    assert_refused(HASH(&d, x, 3), "hash.tree: shards: 3 shards");
-    assert_refused(HASH(&d, x, 2048), "hash.tree: shards: 2048 shards");
-    assert_refused(HASH(&d, q, 2), "hash.tree: shards: 384 rows do not cut into 2 shards");
+    assert_refused(HASH(NULL, &x, 1, 1), "hash.tree: digest: missing");
+    assert_refused(HASH(&d, &none, 1, 1), "hash.tree: x: missing");
+    assert_refused(HASH(&d, &x, 1, 0), "hash.tree: shards: 0 shards");
+    assert_refused(HASH(&d, &x, 1, 3), "hash.tree: shards: 3 shards");
+    assert_refused(HASH(&d, &x, 1, 2048), "hash.tree: shards: 2048 shards");
+    assert_refused(HASH(&d, &q, 1, 2), "hash.tree: shards: 384 rows do not cut into 2 shards");
     wrong.rank = 0;
-    assert_refused(HASH(&d, wrong, 1), "hash.tree: x: rank 0");
+    assert_refused(HASH(&d, &wrong, 1, 1), "hash.tree: x: rank 0");
     wrong = x;
     wrong.data = NULL;
-    assert_refused(HASH(&d, wrong, 1), "hash.tree: x: no data");
-    assert_ok(HASH(&d, q, 1));
+    assert_refused(HASH(&d, &wrong, 1, 1), "hash.tree: x: no data");
+    assert_refused(HASH(&d, &x, -1, 1), "hash.tree: x: -1 tensors");
+    assert_refused(HASH(&d, NULL, 1, 1), "hash.tree: x: 1 tensors");
+    assert_ok(HASH(&d, &q, 1, 1));
+    assert_ok(HASH(NULL, NULL, 0, 1));
 }
 
 int main(void)
@@ -224,6 +250,7 @@ int main(void)
         cmocka_unit_test(test_hash_tree__every_change_shows),
         cmocka_unit_test(test_hash_tree__bits_invariant_to_threads),
         cmocka_unit_test(test_hash_tree__localises),
+        cmocka_unit_test(test_hash_tree__lists_are_single_tensors),
         cmocka_unit_test(test_hash_tree__bad_arguments_are_refused),
     };
 
