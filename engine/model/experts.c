@@ -53,11 +53,14 @@ static void shape_experts(invar_pass *pass, invar_acts *a)
 {
     const invar_model_spec *s = &pass->model->spec;
     int64_t rows = pass->rows.count * s->experts_per_token, cols = s->expert_intermediate;
-    invar_tensor *shaped[] = {
-        &a->gate, &a->up, &a->act, &pass->temps.d_gate, &pass->temps.d_up, &pass->temps.d_act};
+    invar_temps *t = &pass->temps;
+    invar_tensor *shaped[] = {&a->gate, &a->up, &a->act, &t->d_act}, both;
 
     for (size_t i = 0; i < sizeof shaped / sizeof *shaped; i++)
         *shaped[i] = invar_tensor_2d(shaped[i]->data, shaped[i]->dtype, rows, cols);
+    both = invar_tensor_2d(t->d_inner.data, t->d_inner.dtype, 2 * rows, cols);
+    t->d_gate = invar_tensor_rows(&both, 0, rows);
+    t->d_up = invar_tensor_rows(&both, rows, rows);
 }
 
 /* ---- showing --------------------------------------------------------------------------------- */

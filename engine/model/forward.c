@@ -142,7 +142,10 @@ invar_tensor *invar_pass_grad(const invar_pass *pass, invar_grads *grads, const 
 
 invar_tensor invar_pass_heads(const invar_tensor *t, int64_t heads)
 {
-    return invar_tensor_3d(t->data, t->dtype, t->shape[0], heads, t->shape[1] / heads);
+    invar_tensor view = invar_tensor_3d(t->data, t->dtype, t->shape[0], heads, t->shape[1] / heads);
+
+    view.row_stride = t->row_stride;
+    return view;
 }
 
 invar_status invar_block_norm(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,

@@ -130,18 +130,18 @@ static void lay_out_backward(invar_pass *pass, invar_carver *c, const extents *e
     invar_temps *t = &pass->temps;
     bool qk_norm = pass->model->spec.qk_norm;
     int64_t wide = larger(e->t * e->dense, e->p * e->expert);
+    invar_tensor qkv = take(c, e->storage, e->t, e->q + 2 * e->kv);
 
     t->d = take(c, e->storage, e->t, e->hidden);
     t->d_norm = take(c, e->storage, e->t, e->hidden);
     t->d_o = take(c, e->storage, e->t, e->q);
-    t->dq = take(c, e->storage, e->t, e->q);
-    t->dk = take(c, e->storage, e->t, e->kv);
-    t->dv = take(c, e->storage, e->t, e->kv);
-    t->dq_raw = qk_norm ? take(c, e->storage, e->t, e->q) : t->dq;
-    t->dk_raw = qk_norm ? take(c, e->storage, e->t, e->kv) : t->dk;
+    t->dq_raw = invar_tensor_columns(&qkv, 0, e->q);
+    t->dk_raw = invar_tensor_columns(&qkv, e->q, e->kv);
+    t->dv = invar_tensor_columns(&qkv, e->q + e->kv, e->kv);
+    t->dq = qk_norm ? take(c, e->storage, e->t, e->q) : t->dq_raw;
+    t->dk = qk_norm ? take(c, e->storage, e->t, e->kv) : t->dk_raw;
     t->d_act = take(c, e->storage, 1, wide);
-    t->d_gate = take(c, e->storage, 1, wide);
-    t->d_up = take(c, e->storage, 1, wide);
+    t->d_inner = take(c, e->storage, 1, 2 * wide);
     if (!e->expert)
         return;
     t->d_router = take(c, e->storage, e->t, e->hidden);

@@ -38,13 +38,15 @@ static void shape_dense(invar_pass *pass, invar_acts *a)
 {
     int64_t rows = pass->rows.count, cols = pass->model->spec.intermediate;
     invar_temps *t = &pass->temps;
+    invar_tensor both;
 
     a->gate = shaped(&a->gate, rows, cols);
     a->up = shaped(&a->up, rows, cols);
     a->act = shaped(&a->act, rows, cols);
-    t->d_gate = shaped(&t->d_gate, rows, cols);
-    t->d_up = shaped(&t->d_up, rows, cols);
     t->d_act = shaped(&t->d_act, rows, cols);
+    both = shaped(&t->d_inner, rows, 2 * cols);
+    t->d_gate = invar_tensor_columns(&both, 0, cols);
+    t->d_up = invar_tensor_columns(&both, cols, cols);
 }
 
 invar_status invar_block_mlp(invar_pass *pass, int64_t layer, invar_acts *a)

@@ -58,14 +58,16 @@ typedef struct invar_temps {
     invar_tensor d_norm;   /* (T, hidden) */
     invar_tensor d_router; /* (T, hidden) */
     invar_tensor d_o, dq;  /* (T, heads * dim) */
-    invar_tensor dq_raw;   /* the memory of dq without QK-norm */
+    invar_tensor dq_raw;   /* dq without QK-norm; beside it lie dk_raw and dv, as columns */
     invar_tensor dk, dv;   /* (T, kv_heads * dim) */
     invar_tensor dk_raw;
-    invar_tensor d_act, d_gate, d_up; /* (T or P, intermediate) */
-    invar_tensor d_expert_y;          /* (P, hidden) */
-    invar_tensor d_gathered;          /* (P, hidden) */
-    invar_tensor d_weights;           /* (T, slots) f32 */
-    invar_tensor d_logits;            /* (T, experts) */
+    invar_tensor d_act;        /* (T or P, intermediate) */
+    invar_tensor d_inner;      /* room for the next two, side by side in a dense layer */
+    invar_tensor d_gate, d_up; /* (T or P, intermediate) */
+    invar_tensor d_expert_y;   /* (P, hidden) */
+    invar_tensor d_gathered;   /* (P, hidden) */
+    invar_tensor d_weights;    /* (T, slots) f32 */
+    invar_tensor d_logits;     /* (T, experts) */
 } invar_temps;
 
 /* The arrays of a run as ops see them; see invar_rows. */
