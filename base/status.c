@@ -35,6 +35,15 @@ void invar_error_put(const invar_error *error)
     last_error = *error;
 }
 
+invar_status invar_error_advise(invar_status status, invar_status only, const char *advice)
+{
+    size_t length = strlen(last_error.message);
+
+    if (status == only && last_error.status == only)
+        snprintf(last_error.message + length, sizeof last_error.message - length, "; %s", advice);
+    return status;
+}
+
 const char *invar_status_name(invar_status status)
 {
     switch (status) {
@@ -53,6 +62,7 @@ const char *invar_status_name(invar_status status)
     case INVAR_E_SQL: return "SQL";
     case INVAR_E_GIT: return "GIT";
     case INVAR_E_MPI: return "MPI";
+    case INVAR_E_NODEVICE: return "NODEVICE";
     }
     return "UNKNOWN";
 }

@@ -30,7 +30,8 @@ typedef enum invar_status {
     INVAR_E_NCCL = -11,       /* native holds ncclResult_t */
     INVAR_E_SQL = -12,        /* native holds the extended SQLite code */
     INVAR_E_GIT = -13,        /* native holds the libgit2 code */
-    INVAR_E_MPI = -14         /* native holds the MPI code */
+    INVAR_E_MPI = -14,        /* native holds the MPI code */
+    INVAR_E_NODEVICE = -15    /* no device of that kind here: choose another */
 } invar_status;
 
 #define INVAR_ERROR_MESSAGE_SIZE 256
@@ -60,6 +61,10 @@ void invar_error_clear(void);
 /* Hand a record from a worker thread to the thread that joins it. */
 void invar_error_take(invar_error *out);
 void invar_error_put(const invar_error *error);
+
+/* Adds "; advice" to the record of a failure with the code `only`; yields `status` again. */
+invar_status invar_error_advise(invar_status status, invar_status only,
+                                const char *advice) INVAR_MUST_USE;
 
 /* The code's name, "INVALID"; "UNKNOWN" for a number that is no code. */
 const char *invar_status_name(invar_status status);

@@ -18,7 +18,11 @@
 
 #include "base/alloc.h"
 #include "base/term.h"
+#include "cli/plain.h"
 #include "cli/verb.h"
+#ifdef INVAR_LEDGER
+#include "cli/bench_model.h"
+#endif
 
 #include "base/invar_banned.h"
 
@@ -65,7 +69,7 @@ void *invar_bench_take(invar_bench *bench, size_t bytes)
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static double now(void)
+double invar_bench_now(void)
 {
     struct timespec t;
 
@@ -73,15 +77,25 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
+/* The sum of four bytes. */
+float invar_bench_noise(uint64_t *state)
+{
+    uint64_t s = *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+
+    return (float)((int)(s >> 56) + (int)(s >> 48 & 0xFF) + (int)(s >> 40 & 0xFF) +
+                   (int)(s >> 32 & 0xFF) - 510) *
+           0x1p-8f;
+}
+
 typedef invar_status (*timed_fn)(void *payload);
 
 static invar_status time_calls(double *out, timed_fn run, void *payload, int64_t calls)
 {
-    double start = now();
+    double start = invar_bench_now();
 
     for (int64_t c = 0; c < calls; c++)
         INVAR_TRY(run(payload));
-    *out = (now() - start) / (double)calls;
+    *out = (invar_bench_now() - start) / (double)calls;
     return INVAR_OK;
 }
 
@@ -401,6 +415,9 @@ typedef struct settings {
     const char *op;
     int64_t threads;
     bool json;
+#ifdef INVAR_LEDGER
+    invar_bench_model_options whole; /* without a model: ops */
+#endif
 } settings;
 
 static bool selected(const settings *s, invar_op op)
@@ -431,6 +448,8 @@ static invar_status run_selected(invar_bench *b, const settings *s)
 
 static invar_status run_bench(invar_bench *b, const settings *s)
 {
+    invar_status status;
+
     INVAR_TRY(invar_alloc(&b->memory, 1, MEMORY_BYTES, "bench"));
     INVAR_TRY(invar_pool_new(&b->pool[b->pools], 1));
     b->pools++;
@@ -442,17 +461,67 @@ static invar_status run_bench(invar_bench *b, const settings *s)
         printf("{\n  \"rows\": [");
     else
         print_head(b->colour);
-    INVAR_TRY(run_selected(b, s));
+    status = run_selected(b, s);
     if (b->json)
-        printf("\n  ]\n}\n");
-    else
+        invar_plain_end_json(stdout, status);
+    else if (status == INVAR_OK)
         printf("\nratio: the peer's time over ours; above 1 we are faster\n");
-    return INVAR_OK;
+    return status;
 }
+
+#ifdef INVAR_LEDGER
+static int add_model_options(invar_option *list, invar_bench_model_options *o)
+{
+    const struct {
+        const char *name;
+        const char **value;
+        const char *metavar, *help;
+    } texts[] = {
+        {"model", &o->model, "SHAPE",
+         "a whole model: qwen3-0.6b, qwen2.5-1.5b, qwen3-8b or tiny, with random weights"},
+        {"dtype", &o->dtype, "FORMAT", "its format: fp32, bf16, fp8, mxfp8 or int4"},
+        {"numerics", &o->numerics, "NAME", "ieee or sm90; otherwise sm90 on a GPU alone"},
+        {"only", &o->only, "PART", "train or decode alone"},
+        {"tokens", &o->tokens, "BxL", "samples of a training step and tokens of each, as 8x2048"},
+        {"peer", &o->peer, "FILE.so", "the same with this file's ops (tests/bench/peer.cpp)"},
+    };
+    const struct {
+        const char *name;
+        int64_t *value, low, high;
+        const char *help;
+    } numbers[] = {
+        {"micro-batch", &o->micro_batch, 1, 1 << 20, "samples at a time; otherwise all"},
+        {"batch", &o->batch, 1, 1 << 16, "sequences that are decoded together"},
+        {"context", &o->context, 1, 1 << 20, "tokens of each before the first that is timed"},
+        {"layers", &o->layers, 1, 256, "of the shape's, where a step does not fit"},
+        {"repetitions", &o->repetitions, 1, 64, "timed steps, of which the median counts"},
+    };
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        list[n++] = (invar_option){.name = texts[i].name,
+                                   .type = INVAR_OPTION_TEXT,
+                                   .value = texts[i].value,
+                                   .metavar = texts[i].metavar,
+                                   .help = texts[i].help};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        list[n++] = (invar_option){.name = numbers[i].name,
+                                   .type = INVAR_OPTION_INT,
+                                   .value = numbers[i].value,
+                                   .metavar = "N",
+                                   .help = numbers[i].help,
+                                   .low = numbers[i].low,
+                                   .high = numbers[i].high};
+    list[n++] = (invar_option){
+        .name = "profile", .value = &o->profile, .help = "time of each op in a step and in a pass"};
+    return n;
+}
+#endif
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[5];
+    static invar_option list[20];
+    int n = 4;
 
     list[0] = (invar_option){.name = "device",
                              .type = INVAR_OPTION_TEXT,
@@ -464,54 +533,90 @@ static const invar_option *options(settings *s)
                              .value = &s->op,
                              .metavar = "NAME",
                              .help = "only ops with NAME in their name, as in linear or fwd"};
-    list[2] = invar_option_threads(&s->threads, "every case with 1 thread, then with N");
+    list[2] =
+        invar_option_threads(&s->threads, "every case with 1 thread, then with N; a model with N");
     list[3] = (invar_option){.name = "json", .value = &s->json, .help = "every row as JSON"};
-    list[4] = (invar_option){0};
+#ifdef INVAR_LEDGER
+    n += add_model_options(list + n, &s->whole);
+#endif
+    list[n] = (invar_option){0};
     return list;
+}
+
+/* On a GPU that is not there nothing can be said. */
+static int answer(invar_status status)
+{
+    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
 
 static int run_on_gpu(const settings *s)
 {
     invar_pool *pool = NULL;
     invar_status status = invar_pool_new(&pool, (int)s->threads);
-    int code;
 
     if (status == INVAR_OK)
         status = invar_bench_gpu(s->op, pool, s->json);
     invar_pool_free(pool);
-    if (status == INVAR_OK)
-        return INVAR_EXIT_OK;
-    code = invar_report_error();
-    return status == INVAR_E_UNSUPPORTED ? INVAR_EXIT_UNTESTABLE : code;
+    return answer(status);
+}
+
+static int run_on_cpu(const settings *s)
+{
+    invar_bench b = {.colour = invar_term_colour(stdout), .json = s->json};
+    invar_status status = run_bench(&b, s);
+
+    for (int p = 0; p < b.pools; p++)
+        invar_pool_free(b.pool[p]);
+    invar_free(b.memory);
+    return answer(status);
+}
+
+static settings defaults(void)
+{
+    return (settings){
+        .device = "cpu",
+        .op = "",
+        .threads = invar_default_threads(),
+#ifdef INVAR_LEDGER
+        .whole = {.model = "",
+                  .dtype = "bf16",
+                  .numerics = "",
+                  .tokens = "",
+                  .only = "",
+                  .peer = "",
+                  .repetitions = 5},
+#endif
+    };
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {.device = "cpu", .op = "", .threads = invar_default_threads()};
-    invar_bench b = {.colour = invar_term_colour(stdout)};
-    invar_status status;
+    settings s = defaults();
+    bool cuda;
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
     if (check_selection(&s) != INVAR_OK)
         return invar_report_error();
-    if (strcmp(s.device, "cuda") == 0)
-        return run_on_gpu(&s);
-    if (strcmp(s.device, "cpu") != 0) {
+    cuda = strcmp(s.device, "cuda") == 0;
+    if (!cuda && strcmp(s.device, "cpu") != 0) {
         fprintf(stderr, "invar: bench: --device %s: there are cpu and cuda\n", s.device);
         return INVAR_EXIT_USAGE;
     }
-    b.json = s.json;
-    status = run_bench(&b, &s);
-    for (int p = 0; p < b.pools; p++)
-        invar_pool_free(b.pool[p]);
-    invar_free(b.memory);
-    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
+#ifdef INVAR_LEDGER
+    if (s.whole.model[0]) {
+        s.whole.device = s.device;
+        s.whole.threads = s.threads;
+        s.whole.json = s.json;
+        return answer(invar_bench_model(&s.whole));
+    }
+#endif
+    return cuda ? run_on_gpu(&s) : run_on_cpu(&s);
 }
 
 static void help(void)
 {
-    settings s;
+    settings s = defaults();
 
     puts(
         "Times every op and, beside it in the same run, a peer where a fair one is present.\n"
@@ -522,6 +627,10 @@ static void help(void)
         "On a GPU: the sizes of training and decoding, TFLOP/s or GB/s, some elements compared\n"
         "with the CPU (exit code 1: they differ, 125: there is no GPU); tests/bench/gpu.py sets\n"
         "cuBLAS and cuDNN beside it.\n");
+#ifdef INVAR_LEDGER
+    puts("With --model: one optimizer step and decoding of a whole model, by the engine of a run;\n"
+         "what digests and ledger add to the step; the bytes of everything.\n");
+#endif
     invar_options_help(options(&s));
 }
 

@@ -59,6 +59,13 @@ extern const invar_bench_fn invar_bench_ops[INVAR_OP_COUNT];
 /* Memory until the current op is done, aligned to INVAR_ALIGN, its content undefined. */
 void *invar_bench_take(invar_bench *bench, size_t bytes);
 
+/* Seconds of a clock that only goes forward. */
+double invar_bench_now(void);
+
+/* The next of numbers that are about normal, with a deviation of INVAR_BENCH_NOISE. */
+float invar_bench_noise(uint64_t *state);
+#define INVAR_BENCH_NOISE 0.577f
+
 /* Runs an op once, outside the timing: to prepare the tensors of another. */
 invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *args) INVAR_MUST_USE;
 

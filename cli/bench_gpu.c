@@ -11,11 +11,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "base/term.h"
 #include "cli/bench.h"
+#include "cli/plain.h"
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
@@ -31,7 +31,7 @@ typedef struct bench {
     bool json;
     int rows;
     int64_t compared, different; /* elements */
-    uint16_t *noise;             /* NOISE_BYTES of bf16, about normal */
+    uint16_t *noise;             /* NOISE_BYTES of bf16 */
     void *taken[64];             /* memory of the current row */
     int n_taken;
 } bench;
@@ -52,7 +52,6 @@ static void give_all(bench *b)
         invar_device_give(&b->gpu, b->taken[--b->n_taken]);
 }
 
-/* About normal in bf16 with a deviation of 0.5: the sum of four bytes. */
 static invar_status make_noise(bench *b)
 {
     uint64_t state = 1;
@@ -60,11 +59,7 @@ static invar_status make_noise(bench *b)
     INVAR_TRY(invar_alloc((void **)&b->noise, NOISE_BYTES, 1, "noise"));
     for (size_t i = 0; i < NOISE_BYTES / sizeof *b->noise; i++) {
         invar_tensor at = invar_tensor_1d(&b->noise[i], INVAR_DTYPE_BF16, 1);
-        float value;
-        state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-        value = (float)((int)(state >> 56) + (int)(state >> 48 & 0xFF) + (int)(state >> 40 & 0xFF) +
-                        (int)(state >> 32 & 0xFF) - 510) *
-                0x1p-8f;
+        float value = invar_bench_noise(&state);
         invar_row_store(&at, 0, 0, 1, &value);
     }
     return INVAR_OK;
@@ -115,14 +110,6 @@ static invar_status make_array(void **out, bench *b, const void *from, size_t by
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* A call: its arguments for each of `sets` sets of operands. */
 typedef struct shot {
     invar_op op;
@@ -139,11 +126,11 @@ static invar_status calls(double *seconds_out, bench *b, const shot *s, int coun
     double begin;
 
     INVAR_TRY(invar_device_wait(&b->gpu));
-    begin = now();
+    begin = invar_bench_now();
     for (int i = 0; i < count; i++)
         INVAR_TRY(invar_op_run(&b->gpu, s->op, s->args[i % s->sets]));
     INVAR_TRY(invar_device_wait(&b->gpu));
-    *seconds_out = (now() - begin) / count;
+    *seconds_out = (invar_bench_now() - begin) / count;
     return INVAR_OK;
 }
 
@@ -634,6 +621,7 @@ static invar_status run_rows(bench *b)
 static invar_status run(bench *b)
 {
     bool colour = invar_term_colour(stdout);
+    invar_status status;
 
     INVAR_TRY(invar_device_open(&b->gpu));
     INVAR_TRY(make_noise(b));
@@ -643,9 +631,10 @@ static invar_status run(bench *b)
         printf("%s%-16s %-6s %-26s %11s %9s %-8s %8s%s\n",
                invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "type", "shape", "time us",
                "rate", "", "compared", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
-    INVAR_TRY(run_rows(b));
+    status = run_rows(b);
     if (b->json)
-        printf("\n  ]\n}\n");
+        invar_plain_end_json(stdout, status);
+    INVAR_TRY(status);
     if (b->rows == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--op: no op with '%s' in its name is measured on a GPU; without --op "
@@ -668,7 +657,7 @@ invar_status invar_bench_gpu(const char *only, invar_pool *pool, bool json)
     invar_status status;
 
     if (!b.gpu.backend)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "this build has the CPU only: configure with -DINVAR_CUDA=ON");
     status = run(&b);
     (void)end_row(&b, status);

@@ -221,8 +221,10 @@ static invar_status write_checkpoint(const job *j)
     INVAR_TRY(invar_alloc((void **)&tensors, (size_t)j->model->n_params, sizeof *tensors,
                           "the list of a checkpoint's tensors"));
     for (int64_t i = 0; i < j->model->n_params; i++)
-        tensors[i] = (invar_checkpoint_tensor){"model", j->model->params[i].name,
-                                               j->model->params[i].master};
+        tensors[i] = (invar_checkpoint_tensor){.set = "model",
+                                               .name = j->model->params[i].name,
+                                               .tensor = j->model->params[i].master,
+                                               .dev = &j->model->dev};
     content.tensors = tensors;
     status = invar_checkpoint_write(NULL, j->to, &content, &(invar_checkpoint_options){0});
     invar_free(tensors);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "base/term.h"
+#include "cli/plain.h"
 #include "cli/verb.h"
 #include "kernels-deterministic/ops.h"
 
@@ -118,9 +119,6 @@ static void look(findings *f)
         status = examine(f, &dev);
     if (status != INVAR_OK)
         snprintf(f->trouble, sizeof f->trouble, "%s", invar_error_last()->message);
-    for (char *at = f->trouble; *at; at++) // stands in JSON as it is
-        if (*at == '"' || *at == '\\' || (unsigned char)*at < ' ')
-            *at = '\'';
     invar_device_close(&dev);
 }
 
@@ -174,8 +172,10 @@ static void print_json(const findings *f)
                f->gpu.name, f->gpu.multiprocessors, f->gpu.memory, f->gpu.memory_free,
                f->gpu.driver, f->gpu.runtime, f->gpu.step_outputs, f->gpu.step_differences,
                f->gpu.copy_bytes_per_second, f->product_flops);
-    if (f->trouble[0])
-        printf(", \"trouble\": \"%s\"", f->trouble);
+    if (f->trouble[0]) {
+        printf(", \"trouble\": ");
+        invar_plain_print_json(stdout, f->trouble);
+    }
     printf("}\n");
 }
 

@@ -143,6 +143,7 @@ int invar_report_error(void)
     switch (error->status) {
     case INVAR_E_INVALID: return INVAR_EXIT_USAGE;
     case INVAR_E_MISMATCH: return INVAR_EXIT_DIFFERENT;
+    case INVAR_E_NODEVICE: return INVAR_EXIT_UNTESTABLE;
     default: return INVAR_EXIT_TROUBLE;
     }
 }

@@ -66,6 +66,30 @@ void invar_plain_print(FILE *out, const char *text)
     }
 }
 
+void invar_plain_print_json(FILE *out, const char *text)
+{
+    char shown[SHOWN_SIZE];
+
+    fputc('"', out);
+    for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
+        length = show(shown, text, left);
+        if (shown[0] == '"' || shown[0] == '\\')
+            fputc('\\', out);
+        fputs(shown, out);
+    }
+    fputc('"', out);
+}
+
+void invar_plain_end_json(FILE *out, invar_status status)
+{
+    fputs("\n  ]", out);
+    if (status != INVAR_OK) {
+        fputs(",\n  \"error\": ", out);
+        invar_plain_print_json(out, invar_error_last()->message);
+    }
+    fputs("\n}\n", out);
+}
+
 void invar_plain_print_word(FILE *out, const char *word)
 {
     static const char usual[] =

@@ -13,6 +13,8 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "base/status.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -28,6 +30,15 @@ size_t invar_plain_width(const char *text, size_t bytes);
 
 /* A string, made safe. */
 void invar_plain_print(FILE *out, const char *text);
+
+/* A string, made safe, in quotes as JSON has it. */
+void invar_plain_print_json(FILE *out, const char *text);
+
+/*
+ * The end of a list that is a document's last member, and of the document. Where `status` is a
+ * failure, the list has what there was until then, and "error" says why.
+ */
+void invar_plain_end_json(FILE *out, invar_status status);
 
 /* A string, made safe, as a shell reads one word: in quotes where it needs them. */
 void invar_plain_print_word(FILE *out, const char *word);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/term.h"
+#include "cli/plain.h"
 #include "cli/verb.h"
 #include "kernels-deterministic/selfcheck.h"
 
@@ -234,14 +235,6 @@ static int find_backend(settings *s)
     return INVAR_EXIT_OK;
 }
 
-/* What cannot be tested on this machine is no difference. */
-static int report_trouble(invar_status status)
-{
-    int code = invar_report_error();
-
-    return status == INVAR_E_UNSUPPORTED ? INVAR_EXIT_UNTESTABLE : code;
-}
-
 static int run(int argc, char **argv)
 {
     settings s = {.device = "cpu", .threads = invar_default_threads()};
@@ -263,8 +256,10 @@ static int run(int argc, char **argv)
         invar_status status;
         r.now = configurations[r.index];
         status = run_configuration(&r);
+        if (status != INVAR_OK && s.json)
+            invar_plain_end_json(stdout, status);
         if (status != INVAR_OK)
-            return report_trouble(status);
+            return invar_report_error();
     }
     if (!s.json && !s.record)
         print_table(&r);

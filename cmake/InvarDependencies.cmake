@@ -24,3 +24,9 @@ endfunction()
 
 # xxHash is compiled from its header (base/hash.c says why), so a cross build needs no library.
 invar_find(xxhash xxhash.h libxxhash-dev)
+
+# Tests on a GPU are built without the others, too (scripts/bundle), where cmocka is there.
+find_path(cmocka_INCLUDE cmocka.h)
+if(BUILD_TESTING OR (INVAR_CUDA AND cmocka_INCLUDE))
+  invar_find(cmocka cmocka.h libcmocka-dev LIBRARY cmocka)
+endif()

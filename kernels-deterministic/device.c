@@ -19,13 +19,39 @@ typedef struct op_facts {
     int revision;
     int uses_step;
     invar_status (*check)(const invar_device *dev, const void *args);
+    size_t (*copy)(void *to, const void *args);
 } op_facts;
+
+#if defined __has_builtin
+#if __has_builtin(__builtin_clear_padding)
+#define CLEAR_PADDING(object) __builtin_clear_padding(object)
+#endif
+#endif
+#ifndef CLEAR_PADDING
+#define CLEAR_PADDING(object) ((void)(object))
+#endif
+
+/* Behind an array of structs GCC 12 clears what is no padding. */
+static bool holds_an_array(invar_op op)
+{
+    return op == INVAR_OP_LINEAR_FWD || op == INVAR_OP_LINEAR_DX || op == INVAR_OP_MOE_LINEAR_DX;
+}
 
 /* Calls through the real type of each check: function pointers are not cast. */
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     static invar_status check_##fn(const invar_device *dev, const void *args)                      \
     {                                                                                              \
         return invar_check_##fn(dev, args);                                                        \
+    }                                                                                              \
+    static size_t copy_##fn(void *to, const void *args)                                            \
+    {                                                                                              \
+        invar_##fn##_args *copy = to;                                                              \
+                                                                                                   \
+        _Static_assert(sizeof *copy <= INVAR_OP_ARGS_MOST, name);                                  \
+        *copy = *(const invar_##fn##_args *)args;                                                  \
+        if (!holds_an_array(INVAR_OP_##ID))                                                        \
+            CLEAR_PADDING(copy);                                                                   \
+        return sizeof *copy;                                                                       \
     }                                                                                              \
     invar_status invar_##fn(const invar_device *dev, const invar_##fn##_args *args)                \
     {                                                                                              \
@@ -36,7 +62,7 @@ typedef struct op_facts {
 
 static const op_facts facts[INVAR_OP_COUNT] = {
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
-    [INVAR_OP_##ID] = {name, revision, numerics, check_##fn},
+    [INVAR_OP_##ID] = {name, revision, numerics, check_##fn, copy_##fn},
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
 };
@@ -80,6 +106,11 @@ static invar_status check_call(const invar_device *dev, invar_op op, const void 
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: numerics %d does not exist", facts[op].name,
                           (int)dev->numerics);
     return facts[op].check(dev, args);
+}
+
+size_t invar_op_args_copy(void *to, invar_op op, const void *args)
+{
+    return facts[op].copy(to, args);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

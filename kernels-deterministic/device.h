@@ -63,16 +63,39 @@ typedef struct invar_memory {
     /* Aligned to INVAR_ALIGN at least; its content is undefined. `what` is for the message. */
     invar_status (*take)(const invar_device *dev, void **out, size_t bytes, const char *what);
     void (*give)(const invar_device *dev, void *block);
+    /* Of the host, for what travels often or in bulk: copies are fastest from and to there. */
+    invar_status (*take_host)(const invar_device *dev, void **out, size_t bytes, const char *what);
+    void (*give_host)(const invar_device *dev, void *block);
+    /* Bytes that could be taken now, more or less. NULL: nobody knows. */
+    size_t (*room)(const invar_device *dev);
     /* From the host; `from` may be changed as soon as the call returns. */
     invar_status (*put)(const invar_device *dev, void *to, const void *from, size_t bytes);
     /* To the host, once everything before it has run. */
     invar_status (*get)(const invar_device *dev, void *to, const void *from, size_t bytes);
     /* Within the memory; the two do not overlap. */
     invar_status (*copy)(const invar_device *dev, void *to, const void *from, size_t bytes);
+    /* The same for `count` pieces, `stride` bytes from one to the next at both ends. */
+    invar_status (*copy_each)(const invar_device *dev, void *to, const void *from, size_t bytes,
+                              size_t stride, size_t count);
     invar_status (*zero)(const invar_device *dev, void *at, size_t bytes);
     /* Until everything has run; fails with what failed in it. */
     invar_status (*wait)(const invar_device *dev);
 } invar_memory;
+
+typedef struct invar_graph invar_graph;
+
+/*
+ * Ops that are noted once and then run together, as often as wanted: the same arguments, so the
+ * same addresses, with whatever these hold by then. Between begin and end a device is asked for
+ * ops alone, and for none that has a list or a result on the host.
+ */
+typedef struct invar_graphs {
+    invar_status (*begin)(const invar_device *dev); /* NULL: the backend has none */
+    /* With `out` NULL, or when it fails: what was noted is forgotten. */
+    invar_status (*end)(invar_graph **out, const invar_device *dev);
+    invar_status (*run)(const invar_device *dev, invar_graph *graph);
+    void (*free)(const invar_device *dev, invar_graph *graph);
+} invar_graphs;
 
 /* What a backend knows about the machine beneath it. */
 typedef struct invar_device_facts {
@@ -92,7 +115,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 2
+#define INVAR_BACKEND_ABI 4
 
 struct invar_backend {
     int abi;
@@ -103,6 +126,7 @@ struct invar_backend {
     /* Measures; takes a second or so. NULL: nothing to tell. */
     invar_status (*examine)(const invar_device *dev, invar_device_facts *out);
     invar_memory memory;
+    invar_graphs graphs;
     invar_op_impl ops[INVAR_OP_COUNT]; /* run == NULL: not implemented */
 };
 
@@ -132,6 +156,17 @@ static inline void invar_device_give(const invar_device *dev, void *block)
     dev->backend->memory.give(dev, block);
 }
 
+static inline invar_status invar_device_take_host(const invar_device *dev, void **out, size_t bytes,
+                                                  const char *what)
+{
+    return dev->backend->memory.take_host(dev, out, bytes, what);
+}
+
+static inline void invar_device_give_host(const invar_device *dev, void *block)
+{
+    dev->backend->memory.give_host(dev, block);
+}
+
 static inline invar_status invar_device_put(const invar_device *dev, void *to, const void *from,
                                             size_t bytes)
 {
@@ -148,6 +183,13 @@ static inline invar_status invar_device_copy(const invar_device *dev, void *to, 
                                              size_t bytes)
 {
     return dev->backend->memory.copy(dev, to, from, bytes);
+}
+
+static inline invar_status invar_device_copy_each(const invar_device *dev, void *to,
+                                                  const void *from, size_t bytes, size_t stride,
+                                                  size_t count)
+{
+    return dev->backend->memory.copy_each(dev, to, from, bytes, stride, count);
 }
 
 static inline invar_status invar_device_zero(const invar_device *dev, void *at, size_t bytes)
@@ -172,6 +214,16 @@ int invar_op_revision(invar_op op);
 
 /* True when the op's bits depend on the numerics of the run. */
 int invar_op_uses_step(invar_op op);
+
+/* The largest struct of ops.h, in bytes; no less. */
+#define INVAR_OP_ARGS_MOST 1024
+
+/*
+ * Copies the arguments to `to`, which has room for INVAR_OP_ARGS_MOST bytes and the alignment of
+ * malloc, and yields their size. Where the compiler can do that, what lies between the fields is
+ * cleared: equal arguments are then equal bytes.
+ */
+size_t invar_op_args_copy(void *to, invar_op op, const void *args);
 
 /* Checks the arguments (struct of ops.h that belongs to `op`), then yields the scratch bytes. */
 invar_status invar_op_workspace(size_t *out, const invar_device *dev, invar_op op,

@@ -36,16 +36,34 @@ typedef struct invar_segments {
 
 /* ---- linear layers --------------------------------------------------------------------------- */
 
-/* y = x w^T + bias. Pairs (x, w): f32/f32, bf16/bf16, fp8/fp8, mxfp8/mxfp8, bf16/int4. */
-typedef struct invar_linear_fwd_args {
-    invar_tensor y;    /* (T, N) f32 or bf16 */
-    invar_tensor x;    /* (T, K) */
-    invar_tensor w;    /* (N, K) */
-    invar_tensor bias; /* (N) f32 or bf16, optional */
-    int32_t k_shards;  /* V_tp: K is cut into 1, 2 or 4 chains, folded by the tree */
-} invar_linear_fwd_args;
-
 #define INVAR_LINEAR_MAX_PARTS 3
+
+typedef struct invar_linear_output {
+    invar_tensor y;    /* (T, N_p) */
+    invar_tensor w;    /* (N_p, K) */
+    invar_tensor bias; /* (N_p), optional */
+} invar_linear_output;
+
+/*
+ * y = x w^T + bias. Pairs (x, w): f32/f32, bf16/bf16, fp8/fp8, mxfp8/mxfp8, bf16/int4.
+ *
+ * The rest, from `residual` on, saves a device launches and memory, and changes no bit: it is
+ *   residual   linear.fwd without one, then add of the residual and y
+ *   more       another linear.fwd of the same x for each of them; no residual then
+ *   act        after y and the only one of `more`, of one N: swiglu.fwd of y, the gate, and of that
+ *              one's y. These two may be absent, both: then the device keeps them to itself.
+ */
+typedef struct invar_linear_fwd_args {
+    invar_tensor y;        /* (T, N) f32 or bf16 */
+    invar_tensor x;        /* (T, K) */
+    invar_tensor w;        /* (N, K) */
+    invar_tensor bias;     /* (N) f32 or bf16, optional */
+    invar_tensor residual; /* (T, N) of y's type, optional */
+    invar_tensor act;      /* (T, N) of y's type, optional */
+    invar_linear_output more[INVAR_LINEAR_MAX_PARTS - 1];
+    int32_t n_more;
+    int32_t k_shards; /* V_tp: K is cut into 1, 2 or 4 chains, folded by the tree */
+} invar_linear_fwd_args;
 
 typedef struct invar_linear_part {
     invar_tensor dy; /* (T, N_p) */
@@ -90,10 +108,10 @@ typedef struct invar_shard_fold_args {
 
 /* ---- low precision --------------------------------------------------------------------------- */
 
-/* q = quantised x; the format is q's dtype (fp8, mxfp8, int4) and q.scale_rows. */
+/* q = quantised x; the format is q's dtype (fp8, mxfp8, int4) and q.scale_rows. bf16: rounded x. */
 typedef struct invar_quantise_args {
-    invar_tensor q; /* (R, C) with scales */
-    invar_tensor x; /* (R, C) storage */
+    invar_tensor q; /* (R, C) with scales; or bf16 */
+    invar_tensor x; /* (R, C) storage; f32 where q is bf16 */
 } invar_quantise_args;
 
 /* x = the values that q stands for: exact in bf16 for mxfp8; rounded to bf16 for int4. */
@@ -124,14 +142,26 @@ typedef struct invar_add_args {
     invar_tensor b;   /* (T, D) storage */
 } invar_add_args;
 
-/* Norm over the last index, D >= 1; H > 1 gives each head the one weight (QK-norm). y may be x. */
+/* The rotation that follows a norm: what rope.fwd takes beside the rows. Optional as a whole. */
+typedef struct invar_rotation {
+    invar_tensor positions; /* (T) i32, below P */
+    invar_tensor cosine;    /* (P, D/2) f32 */
+    invar_tensor sine;      /* (P, D/2) f32 */
+} invar_rotation;
+
+/*
+ * Norm over the last index, D >= 1; H > 1 gives each head the one weight (QK-norm). y may be x.
+ * With a rotation, y is what rope.fwd makes of the norm's result, which is rounded in between.
+ */
 typedef struct invar_rmsnorm_fwd_args {
     invar_tensor y;      /* (T, H, D) storage */
     invar_tensor x;      /* (T, H, D) storage */
     invar_tensor weight; /* (D) storage or f32 */
     float eps;
+    invar_rotation rotation;
 } invar_rmsnorm_fwd_args;
 
+/* With a rotation, dy is what rope.bwd makes of the dy given, rounded. */
 typedef struct invar_rmsnorm_bwd_args {
     invar_tensor dx;      /* (T, H, D) storage */
     invar_tensor dweight; /* (D) f32, accumulates; optional */
@@ -140,6 +170,7 @@ typedef struct invar_rmsnorm_bwd_args {
     invar_tensor weight;  /* (D) storage or f32 */
     invar_segments units;
     float eps;
+    invar_rotation rotation;
 } invar_rmsnorm_bwd_args;
 
 typedef enum invar_rope_scaling { INVAR_ROPE_DEFAULT, INVAR_ROPE_LLAMA3 } invar_rope_scaling;
@@ -247,7 +278,10 @@ typedef struct invar_attention_paged_args {
     invar_attention_shape shape;
 } invar_attention_paged_args;
 
-/* Puts the keys and values of new rows into their pages; arguments as in attention.paged. */
+/*
+ * Puts the keys and values of new rows into their pages; arguments as in attention.paged. No two
+ * rows fill one slot.
+ */
 typedef struct invar_kv_write_args {
     invar_kv_pages cache;
     invar_tensor k; /* (R, HKV, D) storage */
@@ -401,7 +435,12 @@ typedef struct invar_sample_args {
     int32_t top_k;     /* 0: off */
     float top_p;       /* 1: off */
     float min_p;       /* 0: off */
+    /* Both or neither: in rows whose flag is not 0, the logits of these tokens count as -2^100. */
+    invar_tensor hidden; /* (H) i32, optional */
+    invar_tensor hides;  /* (T) i32, optional */
 } invar_sample_args;
+
+#define INVAR_SAMPLE_HIDDEN (-0x1p100f)
 
 /* ---- optimizer ------------------------------------------------------------------------------- */
 

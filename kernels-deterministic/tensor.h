@@ -41,6 +41,7 @@ typedef struct invar_tensor {
     invar_dtype dtype;
     int32_t rank;
     int32_t scale_rows; /* INVAR_DTYPE_FP8: 1 or 128; otherwise 1 */
+    int32_t spare;      /* 0: no byte without a name, so that equal tensors are equal bytes */
     int64_t shape[INVAR_MAX_RANK];
     int64_t row_stride; /* elements between consecutive values of index 0 */
 } invar_tensor;

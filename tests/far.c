@@ -2,8 +2,8 @@
  * far.c - memory that the host cannot touch, and the CPU's ops on it.
  *
  * One region of address space, reserved once and closed. Blocks are its first free pieces, in a
- * list by address. What is in use is opened around each op and copy; in huge pages, where the
- * system has them, since the time that this takes goes with their number.
+ * list by address. What is in use is opened around each op and copy, for one thread at a time; in
+ * huge pages, where the system has them, since the time that this takes goes with their number.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,6 +11,7 @@
 
 #include "tests/far.h"
 
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -30,11 +31,29 @@ typedef struct block {
     char what[LABEL];
 } block;
 
+/* An op that a graph runs. */
+typedef struct noted {
+    struct noted *next;
+    invar_op op;
+    void *scratch;
+    void *args; /* of this op alone */
+} noted;
+
+struct invar_graph {
+    noted *first, **last;
+};
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* while the memory is open */
+
 static struct {
     char *base;
     block blocks[MOST_BLOCKS]; /* (count) by address */
     int count;
     int fail_at;
+    invar_graph *graph; /* that ops go into; NULL: they run */
+    bool no_graphs;
+    int64_t lose_at; /* 0: never */
+    bool late;
     invar_far_counts counts;
     struct sigaction before; /* who else handles a segmentation fault */
 } far;
@@ -89,12 +108,14 @@ static void protect(int how)
 
 static void open_memory(void)
 {
+    pthread_mutex_lock(&lock);
     protect(PROT_READ | PROT_WRITE);
 }
 
 static void close_memory(void)
 {
     protect(PROT_NONE);
+    pthread_mutex_unlock(&lock);
 }
 
 /* Where `bytes` fit between the blocks, or after them. */
@@ -122,13 +143,36 @@ static invar_status check_device(const invar_device *dev)
     return INVAR_OK;
 }
 
+/* What does not belong into a graph. */
+static invar_status check_direct(const invar_device *dev)
+{
+    INVAR_TRY(check_device(dev));
+    if (far.graph)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: only ops belong into a graph");
+    return INVAR_OK;
+}
+
+typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
+
+/* Counts a call; *dead_out where it has no effect, because the device is lost already. */
+static invar_status count_call(bool *dead_out, call kind)
+{
+    *dead_out = ++far.counts.calls >= far.lose_at && far.lose_at > 0;
+    if (!*dead_out || (far.late && !far.counts.lost && kind != CALL_WAITS))
+        return INVAR_OK;
+    far.counts.lost = true;
+    return INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost");
+}
+
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
     size_t room, at;
+    bool dead;
     int place;
 
     *out = NULL;
-    INVAR_TRY(check_device(dev));
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(count_call(&dead, CALL_TAKES));
     if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes on the device", what,
                           bytes);
@@ -143,6 +187,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     far.blocks[place] = (block){.at = at, .bytes = room};
     snprintf(far.blocks[place].what, LABEL, "%s", what);
     far.counts.live++;
+    far.counts.bytes += room;
     *out = far.base + at;
     open_memory();
     memset(*out, 0xFF, room); // a value read before it was written is NaN
@@ -160,22 +205,50 @@ static void give(const invar_device *dev, void *address)
     b = is_far(address) ? block_of(address) : NULL;
     INVAR_CHECK(dev->context == &far && b && far.base + b->at == address);
     place = (int)(b - far.blocks);
+    far.counts.bytes -= b->bytes;
     memmove(&far.blocks[place], &far.blocks[place + 1],
             (size_t)(far.count - place - 1) * sizeof *far.blocks);
     far.count--;
     far.counts.live--;
 }
 
+static size_t room(const invar_device *dev)
+{
+    size_t used = 0;
+
+    INVAR_CHECK(dev->context == &far);
+    for (int i = 0; i < far.count; i++)
+        used += far.blocks[i].bytes;
+    return REGION - used;
+}
+
+static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    INVAR_TRY(check_direct(dev));
+    return invar_alloc(out, bytes, 1, what);
+}
+
+static void give_host(const invar_device *dev, void *address)
+{
+    INVAR_CHECK(dev->context == &far);
+    invar_free(address);
+}
+
 /* Which ends of a copy are far. */
 static invar_status copy_between(const invar_device *dev, void *to, const void *from, size_t bytes,
                                  bool to_far, bool from_far)
 {
-    INVAR_TRY(check_device(dev));
+    bool dead;
+
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(count_call(&dead, to_far ? CALL_WORKS : CALL_WAITS));
     if (bytes == 0)
         return INVAR_OK;
     if ((to_far ? !within(to, bytes) : is_far(to)) ||
         (from_far ? !within(from, bytes) : is_far(from)))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: a copy of %zu bytes leads elsewhere", bytes);
+    if (dead)
+        return INVAR_OK;
     open_memory();
     memcpy(to, from, bytes);
     close_memory();
@@ -197,13 +270,26 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
     return copy_between(dev, to, from, bytes, true, true);
 }
 
+static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
+                              size_t stride, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        INVAR_TRY(copy(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
+    return INVAR_OK;
+}
+
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
-    INVAR_TRY(check_device(dev));
+    bool dead;
+
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(count_call(&dead, CALL_WORKS));
     if (bytes == 0)
         return INVAR_OK;
     if (!within(at, bytes))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %zu bytes of zeros lead elsewhere", bytes);
+    if (dead)
+        return INVAR_OK;
     open_memory();
     memset(at, 0, bytes);
     close_memory();
@@ -212,7 +298,10 @@ static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 
 static invar_status wait(const invar_device *dev)
 {
-    return check_device(dev);
+    bool dead;
+
+    INVAR_TRY(check_direct(dev));
+    return count_call(&dead, CALL_WAITS);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -287,22 +376,46 @@ static size_t workspace(const invar_device *dev, invar_op op, const void *args)
     return bytes;
 }
 
-/* `clean` is the arguments, of that size, with nothing between them. */
-static invar_status run(const invar_device *dev, invar_op op, const void *args, const void *clean,
-                        size_t bytes, void *scratch)
+static invar_status run_now(const invar_device *dev, invar_op op, const void *args, void *scratch)
 {
     invar_status status;
+    bool dead;
 
-    INVAR_TRY(check_device(dev));
-    INVAR_TRY(check_args(op, args, clean, bytes));
-    if (scratch && !is_far(scratch))
-        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
-                          invar_op_name(op));
+    INVAR_TRY(count_call(&dead, op == INVAR_OP_GRAD_NORM ? CALL_WAITS : CALL_WORKS));
+    if (dead)
+        return INVAR_OK;
     far.counts.ops++;
     open_memory();
     status = invar_backend_cpu()->ops[op].run(dev, args, scratch);
     close_memory();
     return status;
+}
+
+static invar_status note(invar_op op, const void *args, size_t bytes, void *scratch)
+{
+    noted *n;
+
+    if (op == INVAR_OP_GRAD_NORM || op == INVAR_OP_HASH_TREE)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its list is the host's", invar_op_name(op));
+    INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "an op of a graph"));
+    *n = (noted){.op = op, .scratch = scratch};
+    *far.graph->last = n;
+    far.graph->last = &n->next;
+    INVAR_TRY(invar_alloc(&n->args, bytes, 1, "the arguments of an op of a graph"));
+    memcpy(n->args, args, bytes);
+    return INVAR_OK;
+}
+
+/* `clean` is the arguments, of that size, with nothing between them. */
+static invar_status run(const invar_device *dev, invar_op op, const void *args, const void *clean,
+                        size_t bytes, void *scratch)
+{
+    INVAR_TRY(check_device(dev));
+    INVAR_TRY(check_args(op, args, clean, bytes));
+    if (scratch && !is_far(scratch))
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
+                          invar_op_name(op));
+    return far.graph ? note(op, args, bytes, scratch) : run_now(dev, op, args, scratch);
 }
 
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
@@ -319,6 +432,67 @@ static invar_status run(const invar_device *dev, invar_op op, const void *args, 
     }
 #include "kernels-deterministic/ops.def"
 #undef INVAR_OP
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+static void drop(invar_graph *graph)
+{
+    noted *next;
+
+    for (noted *n = graph->first; n; n = next) {
+        next = n->next;
+        invar_free(n->args);
+        invar_free(n);
+    }
+    invar_free(graph);
+}
+
+static invar_status graph_begin(const invar_device *dev)
+{
+    invar_graph *graph;
+
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(invar_alloc((void **)&graph, 1, sizeof *graph, "a graph"));
+    graph->first = NULL;
+    graph->last = &graph->first;
+    far.graph = graph;
+    return INVAR_OK;
+}
+
+static invar_status graph_end(invar_graph **out, const invar_device *dev)
+{
+    invar_graph *graph = far.graph;
+
+    INVAR_TRY(check_device(dev));
+    INVAR_CHECK(graph);
+    far.graph = NULL;
+    if (!out || far.no_graphs) {
+        drop(graph);
+        return out ? INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "far: no graphs") : INVAR_OK;
+    }
+    far.counts.graphs++;
+    far.counts.live_graphs++;
+    *out = graph;
+    return INVAR_OK;
+}
+
+static invar_status graph_run(const invar_device *dev, invar_graph *graph)
+{
+    INVAR_TRY(check_direct(dev));
+    far.counts.graph_runs++;
+    for (const noted *n = graph->first; n; n = n->next)
+        INVAR_TRY(run_now(dev, n->op, n->args, n->scratch));
+    return INVAR_OK;
+}
+
+static void graph_free(const invar_device *dev, invar_graph *graph)
+{
+    if (!graph)
+        return;
+    INVAR_CHECK(dev->context == &far);
+    far.counts.live_graphs--;
+    drop(graph);
+}
 
 /* ---- the backend ----------------------------------------------------------------------------- */
 
@@ -356,7 +530,9 @@ const invar_backend *invar_far_backend(void)
         .name = "far",
         .open = open_device,
         .close = close_device,
-        .memory = {true, take, give, put, get, copy, zero, wait},
+        .memory = {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero,
+                   wait},
+        .graphs = {graph_begin, graph_end, graph_run, graph_free},
         .ops =
             {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},
@@ -370,9 +546,22 @@ const invar_backend *invar_far_backend(void)
 
 void invar_far_begin(int fail_at)
 {
-    INVAR_CHECK(far.counts.live == 0 && far.counts.opens == 0);
+    INVAR_CHECK(far.counts.live == 0 && far.counts.opens == 0 && far.counts.live_graphs == 0);
     far.counts = (invar_far_counts){0};
     far.fail_at = fail_at;
+    far.no_graphs = false;
+    far.lose_at = 0;
+}
+
+void invar_far_refuse_graphs(void)
+{
+    far.no_graphs = true;
+}
+
+void invar_far_lose(int64_t at, bool late)
+{
+    far.lose_at = at;
+    far.late = late;
 }
 
 invar_far_counts invar_far_counted(void)

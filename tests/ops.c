@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "kernels-deterministic/math/bf16.h"
+#include "tests/ferry.h"
 
 #define SCRATCH_BYTES ((size_t)1 << 32) // a ceiling: the debug twin allocates what is pushed
 
@@ -18,7 +19,8 @@ void invar_test_device_init(invar_device *dev, invar_numerics numerics, invar_cp
                             int threads)
 {
     memset(dev, 0, sizeof *dev);
-    dev->backend = invar_backend_cpu();
+    dev->backend = invar_test_heap_backend();
+    assert_non_null(dev->backend);
     dev->numerics = numerics;
     dev->cpu_path = path;
     if (threads > 1)

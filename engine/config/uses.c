@@ -68,6 +68,7 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
     const use uses[] = {
         {INVAR_KEY_SAVE_INTERVAL, save || export, "save or save-hf"},
         {INVAR_KEY_NO_SAVE_OPTIM, save, "save"},
+        {INVAR_KEY_ASYNC_SAVE, save, "save"},
         {INVAR_KEY_KEEP_CHECKPOINTS, save, "save"},
         {INVAR_KEY_CKPT_STEP, load, "load"},
         {INVAR_KEY_SKIP_DAMAGED, load, "load"},

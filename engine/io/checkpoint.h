@@ -79,7 +79,8 @@ typedef struct invar_checkpoint_state {
 typedef struct invar_checkpoint_tensor {
     const char *set; /* [A-Za-z0-9._-] */
     const char *name;
-    invar_tensor tensor; /* f32, bf16, i32 or i64 */
+    invar_tensor tensor;     /* f32, bf16, i32 or i64 */
+    const invar_device *dev; /* whose memory it is in; NULL: the host's */
 } invar_checkpoint_tensor;
 
 /* Bytes under a file's name: "config.json", "buffer.bin". */
@@ -100,10 +101,9 @@ typedef struct invar_checkpoint_content {
 } invar_checkpoint_content;
 
 typedef struct invar_checkpoint_options {
-    invar_ledger *ledger;    /* gets intent and completion; NULL: none */
-    int64_t keep;            /* this one and older ones, that many together; 0: all */
-    invar_pool *pool;        /* for hashing; NULL: the calling thread */
-    const invar_device *dev; /* whose memory the tensors are in; NULL: the host's */
+    invar_ledger *ledger; /* gets intent and completion; NULL: none */
+    int64_t keep;         /* this one and older ones, that many together; 0: all */
+    invar_pool *pool;     /* for hashing; NULL: the calling thread */
 } invar_checkpoint_options;
 
 /*
@@ -115,6 +115,36 @@ typedef struct invar_checkpoint_options {
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options) INVAR_MUST_USE;
+
+/*
+ * The same in two calls, with a thread of its own behind them, so that the caller goes on in
+ * between. The first copies the tensors and blobs away and starts the files; the second waits for
+ * them and does what makes them a checkpoint: the ledger, the names, `latest`, the removal of old
+ * ones. Without it nothing but iter_X.tmp has appeared, as if the writer had been killed.
+ */
+typedef struct invar_checkpoint_writer invar_checkpoint_writer;
+
+/* `dev` is the device that most of what is written comes from, and outlives it; NULL: none. */
+invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out,
+                                         const invar_device *dev) INVAR_MUST_USE;
+
+/* Waits for the thread; a checkpoint without its second call is given up. NULL is allowed. */
+void invar_checkpoint_writer_free(invar_checkpoint_writer *writer);
+
+/*
+ * Strings, the pool and the ledger stay borrowed until the second call; all else may be changed at
+ * once. INVAR_E_STATE: the one before has not been finished. The room for the copies is kept.
+ */
+invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char *save,
+                                    const invar_checkpoint_content *content,
+                                    const invar_checkpoint_options *options) INVAR_MUST_USE;
+
+/* Fails as invar_checkpoint_write would have. Where nothing was begun nothing happens. */
+invar_status invar_checkpoint_finish(invar_digest *hash_out,
+                                     invar_checkpoint_writer *writer) INVAR_MUST_USE;
+
+/* One was begun, and to finish it would not wait for files. */
+bool invar_checkpoint_ready(const invar_checkpoint_writer *writer);
 
 /*
  * Removes what a writer that was killed left in SAVE; every write begins with it. Only for the one

@@ -24,7 +24,8 @@ typedef struct invar_checkpoint_entry {
     int32_t rank;
     int64_t shape[INVAR_MAX_RANK];
     invar_digest digest; /* tree hash, one shard */
-    bool taken;          /* somebody loaded it */
+    bool hashed;         /* writing: the digest has been made */
+    bool taken;          /* reading: somebody loaded it */
 } invar_checkpoint_entry;
 
 typedef struct invar_checkpoint_set {

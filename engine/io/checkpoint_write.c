@@ -18,27 +18,12 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/io/checkpoint_format.h"
+#include "engine/io/checkpoint_make.h"
 #include "engine/model/digests.h"
-#include "engine/model/near.h"
 
 #include "base/invar_banned.h"
 
-/* One checkpoint in the making. */
-typedef struct making {
-    const char *save;
-    const invar_checkpoint_content *content;
-    const invar_checkpoint_options *options;
-    invar_checkpoint_index index;
-    invar_checkpoint_files files;
-    invar_window window;                     /* into the memory of the tensors */
-    char text[INVAR_CHECKPOINT_HASHES_SIZE]; /* of hashes.xxh */
-    char path[INVAR_PATH_SIZE];              /* iter_X */
-    char partial[INVAR_PATH_SIZE];           /* iter_X.tmp */
-    char old[INVAR_PATH_SIZE];               /* iter_X.old */
-    invar_digest hash;
-    int64_t bytes;
-} making;
+typedef invar_checkpoint_making making;
 
 /* ---- what there is to write ------------------------------------------------------------------ */
 
@@ -63,44 +48,72 @@ static invar_status hash_near(invar_digest *out, const invar_tensor *t, invar_po
     return invar_tree_hash(out, pool, &(invar_tree_input){&shard, 1});
 }
 
-/* By the op hash.tree, which makes the same digest where the tensors are. */
-static invar_status hash_far(invar_digest *out, const making *m)
+/* Both make the same digest: the op hash.tree where a tensor is far, the pool where it is near. */
+static invar_status hash_near_ones(making *m)
 {
     const invar_checkpoint_content *c = m->content;
+    invar_checkpoint_entry *entries = m->index.entries;
+
+    for (int64_t i = 0; i < c->n_tensors; i++)
+        if (!entries[i].hashed)
+            INVAR_TRY(hash_near(&entries[i].digest, &c->tensors[i].tensor, m->options.pool));
+    return INVAR_OK;
+}
+
+static bool is_far(const invar_checkpoint_tensor *t)
+{
+    return t->dev && invar_device_far(t->dev);
+}
+
+/* Of the far ones, which are all of one device; NULL: there is none. */
+static const invar_device *far_device(const invar_checkpoint_content *c)
+{
+    for (int64_t i = 0; i < c->n_tensors; i++)
+        if (is_far(&c->tensors[i]))
+            return c->tensors[i].dev;
+    return NULL;
+}
+
+static invar_status hash_far(invar_digest *out, const invar_checkpoint_content *c,
+                             const invar_device *dev)
+{
     invar_status status = INVAR_OK;
     invar_digests digests;
 
-    invar_digests_init(&digests, m->options->dev);
+    invar_digests_init(&digests, dev);
     for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
-        status = invar_digests_add(&digests, &c->tensors[i].tensor, 1);
+        if (is_far(&c->tensors[i]))
+            status = invar_digests_add(&digests, &c->tensors[i].tensor, 1);
     if (status == INVAR_OK)
         status = invar_digests_read(out, &digests);
     invar_digests_release(&digests);
     return status;
 }
 
-static invar_status hash_tensors(making *m)
+static invar_status hash_far_ones(making *m)
 {
     const invar_checkpoint_content *c = m->content;
+    const invar_device *dev = far_device(c);
     invar_checkpoint_entry *entries = m->index.entries;
-    invar_digest *digests;
+    invar_digest *digests, *next;
     invar_status status;
 
-    if (!m->options->dev || !invar_device_far(m->options->dev)) {
-        for (int64_t i = 0; i < c->n_tensors; i++)
-            INVAR_TRY(hash_near(&entries[i].digest, &c->tensors[i].tensor, m->options->pool));
+    if (!dev)
         return INVAR_OK;
-    }
     INVAR_TRY(invar_alloc((void **)&digests, (size_t)c->n_tensors, sizeof *digests,
                           "digests of a checkpoint's tensors"));
-    status = hash_far(digests, m);
-    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++)
-        entries[i].digest = digests[i];
+    status = hash_far(digests, c, dev);
+    next = digests;
+    for (int64_t i = 0; i < c->n_tensors && status == INVAR_OK; i++) {
+        entries[i].hashed = is_far(&c->tensors[i]);
+        if (entries[i].hashed)
+            entries[i].digest = *next++;
+    }
     invar_free(digests);
     return status;
 }
 
-static invar_status prepare(making *m)
+static invar_status list_content(making *m)
 {
     const invar_checkpoint_content *c = m->content;
     invar_checkpoint_index *index = &m->index;
@@ -115,29 +128,50 @@ static invar_status prepare(making *m)
                           "a checkpoint's tensors"));
     for (int64_t i = 0; i < c->n_tensors; i++)
         INVAR_TRY(describe(&index->entries[i], &c->tensors[i]));
-    INVAR_TRY(hash_tensors(m));
     index->n_entries = c->n_tensors;
     for (int64_t i = 0; i < c->n_blobs; i++)
         index->blobs[i] = c->blobs[i].name;
     index->n_blobs = c->n_blobs;
     INVAR_TRY(invar_checkpoint_index_check(index, "checkpoint"));
-    INVAR_TRY(invar_checkpoint_files_list(&m->files, index));
-    INVAR_TRY(invar_checkpoint_folder(m->path, m->save, index->state.step, ""));
-    INVAR_TRY(invar_checkpoint_folder(m->partial, m->save, index->state.step, ".tmp"));
-    return invar_checkpoint_folder(m->old, m->save, index->state.step, ".old");
+    return invar_checkpoint_files_list(&m->files, index);
+}
+
+invar_status invar_checkpoint_prepare(making *m, const char *save,
+                                      const invar_checkpoint_content *content,
+                                      const invar_checkpoint_options *options)
+{
+    int64_t step = content->state->step;
+
+    memset(m, 0, sizeof *m);
+    m->save = save;
+    m->content = content;
+    if (options)
+        m->options = *options;
+    INVAR_TRY(list_content(m));
+    INVAR_TRY(invar_checkpoint_folder(m->path, save, step, ""));
+    INVAR_TRY(invar_checkpoint_folder(m->partial, save, step, ".tmp"));
+    INVAR_TRY(invar_checkpoint_folder(m->old, save, step, ".old"));
+    return hash_far_ones(m);
+}
+
+void invar_checkpoint_making_release(making *m)
+{
+    invar_checkpoint_index_release(&m->index);
+    invar_window_release(&m->window);
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status put_tensor(invar_safetensors_writer *writer, const invar_tensor *tensor,
-                               invar_window *window)
+static invar_status put_tensor(invar_safetensors_writer *writer,
+                               const invar_checkpoint_tensor *from, invar_window *window)
 {
-    size_t size = (size_t)invar_dtype_bits(tensor->dtype) / 8;
-    int64_t columns = invar_tensor_row_elements(tensor);
+    size_t size = (size_t)invar_dtype_bits(from->tensor.dtype) / 8;
+    int64_t columns = invar_tensor_row_elements(&from->tensor);
     invar_tensor t;
     const char *at;
 
-    INVAR_TRY(invar_window_tensor(&t, window, tensor));
+    window->dev = from->dev;
+    INVAR_TRY(invar_window_tensor(&t, window, &from->tensor));
     at = t.data;
     if (t.row_stride == columns || t.shape[0] <= 1)
         return invar_safetensors_put(writer, at, t.shape[0] * columns);
@@ -162,7 +196,7 @@ static invar_status fill_set(making *m, const invar_checkpoint_set *set, invar_s
     status = invar_safetensors_create(&writer, path, tensors, set->count,
                                       &(invar_safetensors_pair){"format", "pt"}, 1);
     for (int64_t i = 0; i < set->count && status == INVAR_OK; i++)
-        status = put_tensor(writer, &m->content->tensors[set->first + i].tensor, &m->window);
+        status = put_tensor(writer, &m->content->tensors[set->first + i], &m->window);
     if (status == INVAR_OK)
         status = invar_safetensors_commit(writer);
     invar_safetensors_writer_close(writer);
@@ -277,11 +311,11 @@ static invar_status prune(const making *m)
     int64_t *steps, count, kept = 0;
     invar_status status = INVAR_OK;
 
-    if (m->options->keep <= 0)
+    if (m->options.keep <= 0)
         return INVAR_OK;
     INVAR_TRY(invar_checkpoint_list(&steps, &count, m->save));
     for (int64_t i = count - 1; i >= 0 && status == INVAR_OK; i--)
-        if (steps[i] <= m->index.state.step && ++kept > m->options->keep)
+        if (steps[i] <= m->index.state.step && ++kept > m->options.keep)
             status = drop(m->save, steps[i]);
     invar_free(steps);
     return status;
@@ -298,7 +332,7 @@ static invar_status announce(const making *m, invar_status (*how)(invar_ledger *
                                     .hash = m->hash,
                                     .chain = m->index.state.chain};
 
-    return m->options->ledger ? how(m->options->ledger, &made) : INVAR_OK;
+    return m->options.ledger ? how(m->options.ledger, &made) : INVAR_OK;
 }
 
 /* The folder of checkpoints; a new one must survive the loss of power, too. */
@@ -312,20 +346,11 @@ static invar_status make_save(const char *save)
     return fresh ? invar_folder_sync(above) : INVAR_OK;
 }
 
-/* Up to the moment when the checkpoint exists; what fails leaves nothing behind. */
-static invar_status bring(making *m)
+/* After a failure nothing is left behind, and its reason stays. */
+static invar_status clean_up(const making *m, invar_status status)
 {
-    invar_status status;
     invar_error why;
 
-    INVAR_TRY(prepare(m));
-    INVAR_TRY(make_save(m->save));
-    INVAR_TRY(invar_checkpoint_tidy(m->save));
-    status = write_files(m);
-    if (status == INVAR_OK)
-        status = announce(m, invar_ledger_checkpoint_intent);
-    if (status == INVAR_OK)
-        status = put_in_place(m);
     if (status == INVAR_OK)
         return INVAR_OK;
     invar_error_take(&why);
@@ -335,9 +360,23 @@ static invar_status bring(making *m)
     return status;
 }
 
-static invar_status make(making *m)
+invar_status invar_checkpoint_make_files(making *m)
 {
-    INVAR_TRY(bring(m));
+    INVAR_TRY(hash_near_ones(m));
+    INVAR_TRY(make_save(m->save));
+    INVAR_TRY(invar_checkpoint_tidy(m->save));
+    return clean_up(m, write_files(m));
+}
+
+static invar_status give_name(making *m)
+{
+    INVAR_TRY(announce(m, invar_ledger_checkpoint_intent));
+    return put_in_place(m);
+}
+
+invar_status invar_checkpoint_publish(making *m)
+{
+    INVAR_TRY(clean_up(m, give_name(m)));
     INVAR_TRY(announce(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
     // it is the latest now: what cannot be removed is left to the next writer
@@ -346,25 +385,26 @@ static invar_status make(making *m)
     return INVAR_OK;
 }
 
+static invar_status make(making *m)
+{
+    INVAR_TRY(invar_checkpoint_make_files(m));
+    return invar_checkpoint_publish(m);
+}
+
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options)
 {
-    static const invar_checkpoint_options none;
     invar_status status;
     making *m;
 
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
-    memset(m, 0, sizeof *m);
-    m->save = save;
-    m->content = content;
-    m->options = options ? options : &none;
-    m->window.dev = m->options->dev;
-    status = make(m);
+    status = invar_checkpoint_prepare(m, save, content, options);
+    if (status == INVAR_OK)
+        status = make(m);
     if (status == INVAR_OK && hash_out)
         *hash_out = m->hash;
-    invar_checkpoint_index_release(&m->index);
-    invar_window_release(&m->window);
+    invar_checkpoint_making_release(m);
     invar_free(m);
     return status;
 }

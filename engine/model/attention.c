@@ -17,18 +17,46 @@ static invar_attention_shape shape_of(const invar_pass *pass, int64_t layer)
     return shape;
 }
 
+static invar_rotation rotation_of(const invar_pass *pass)
+{
+    return (invar_rotation){.positions = invar_tensor_1d((void *)(uintptr_t)pass->given.positions,
+                                                         INVAR_DTYPE_I32, pass->rows.count),
+                            .cosine = pass->model->cosine,
+                            .sine = pass->model->sine};
+}
+
 static invar_status rotate(invar_pass *pass, invar_op op, const invar_tensor *t, int64_t heads)
 {
     invar_tensor view = invar_pass_heads(t, heads);
-    invar_rope_fwd_args args = {.y = view,
-                                .x = view,
-                                .positions =
-                                    invar_tensor_1d((void *)(uintptr_t)pass->given.positions,
-                                                    INVAR_DTYPE_I32, pass->rows.count),
-                                .cosine = pass->model->cosine,
-                                .sine = pass->model->sine};
+    invar_rotation r = rotation_of(pass);
+    invar_rope_fwd_args args = {view, view, r.positions, r.cosine, r.sine};
 
     return invar_caller_run(&pass->caller, op, &args);
+}
+
+/* QK-norm and the rotation in one op. What lies between them a probe wants to see. */
+static bool turns_at_once(const invar_pass *pass)
+{
+    return pass->model->spec.qk_norm && !pass->probe.take;
+}
+
+static invar_status turn_at_once(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
+                                 const invar_param *weight, int64_t heads)
+{
+    return INVAR_CALL(&pass->caller, RMSNORM_FWD, rmsnorm_fwd, .y = invar_pass_heads(y, heads),
+                      .x = invar_pass_heads(x, heads), .weight = weight->weight,
+                      .eps = pass->model->spec.norm_eps, .rotation = rotation_of(pass));
+}
+
+static invar_status turn_back_at_once(invar_pass *pass, const invar_tensor *dx,
+                                      const invar_tensor *dy, const invar_tensor *x,
+                                      const invar_param *weight, int64_t heads, invar_grads *grads)
+{
+    return INVAR_CALL(&pass->caller, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_pass_heads(dx, heads),
+                      .dweight = *invar_pass_grad(pass, grads, weight),
+                      .dy = invar_pass_heads(dy, heads), .x = invar_pass_heads(x, heads),
+                      .weight = weight->weight, .units = pass->given.units,
+                      .eps = pass->model->spec.norm_eps, .rotation = rotation_of(pass));
 }
 
 static invar_status project(invar_pass *pass, int64_t layer, invar_acts *a)
@@ -39,9 +67,11 @@ static invar_status project(invar_pass *pass, int64_t layer, invar_acts *a)
     INVAR_TRY(invar_block_norm(pass, &a->norm_in, &a->x, w->norm_in, 1));
     INVAR_TRY(INVAR_SHOW(pass, layer, "norm_in", RMSNORM_FWD, &a->norm_in, .inputs = {"in"}));
     INVAR_TRY(invar_block_operand(&x, pass, layer, "norm_in", &a->norm_in));
-    INVAR_TRY(invar_block_linear(pass, &a->q_raw, &x, w->wq, w->bq, NULL));
-    INVAR_TRY(invar_block_linear(pass, &a->k_raw, &x, w->wk, w->bk, NULL));
-    INVAR_TRY(invar_block_linear(pass, &a->v, &x, w->wv, w->bv, NULL));
+    INVAR_TRY(invar_block_linears(pass, &x,
+                                  (const invar_block_output[]){{&a->q_raw, w->wq, w->bq},
+                                                               {&a->k_raw, w->wk, w->bk},
+                                                               {&a->v, w->wv, w->bv}},
+                                  3));
     INVAR_TRY(INVAR_SHOW(pass, layer, "q.proj", LINEAR_FWD, &a->q_raw,
                          .inputs = {"norm_in", "norm_in.q"}));
     INVAR_TRY(INVAR_SHOW(pass, layer, "k.proj", LINEAR_FWD, &a->k_raw,
@@ -56,6 +86,10 @@ static invar_status turn(invar_pass *pass, int64_t layer, invar_acts *a)
     const invar_layer *w = &pass->model->layers[layer];
     const char *q = s->qk_norm ? "q.norm" : "q.proj", *k = s->qk_norm ? "k.norm" : "k.proj";
 
+    if (turns_at_once(pass)) {
+        INVAR_TRY(turn_at_once(pass, &a->q, &a->q_raw, w->norm_q, s->heads));
+        return turn_at_once(pass, &a->k, &a->k_raw, w->norm_k, s->kv_heads);
+    }
     if (s->qk_norm) {
         INVAR_TRY(invar_block_norm(pass, &a->q, &a->q_raw, w->norm_q, s->heads));
         INVAR_TRY(invar_block_norm(pass, &a->k, &a->k_raw, w->norm_k, s->kv_heads));
@@ -93,7 +127,6 @@ static invar_status attend(invar_pass *pass, int64_t layer, invar_acts *a)
 invar_status invar_block_attention(invar_pass *pass, int64_t layer, invar_acts *a)
 {
     const invar_layer *w = &pass->model->layers[layer];
-    const invar_tensor *branch = &pass->temps.branch;
     invar_tensor o;
 
     INVAR_TRY(project(pass, layer, a));
@@ -101,9 +134,9 @@ invar_status invar_block_attention(invar_pass *pass, int64_t layer, invar_acts *
     INVAR_TRY(attend(pass, layer, a));
     INVAR_TRY(INVAR_SHOW(pass, layer, "o", ATTENTION_FWD, &a->o, .inputs = {"q", "k", "v"}));
     INVAR_TRY(invar_block_operand(&o, pass, layer, "o", &a->o));
-    INVAR_TRY(invar_block_linear(pass, branch, &o, w->wo, NULL, NULL));
-    INVAR_TRY(INVAR_SHOW(pass, layer, "o.proj", LINEAR_FWD, branch, .inputs = {"o", "o.q"}));
-    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = a->mid, .a = a->x, .b = *branch));
+    INVAR_TRY(invar_block_add_linear(
+        pass, &a->mid, &a->x, &o, w->wo,
+        &(invar_forward_value){.point = "o.proj", .layer = layer, .inputs = {"o", "o.q"}}));
     return INVAR_SHOW(pass, layer, "attn", ADD, &a->mid, .inputs = {"in", "o.proj"},
                       .stream = true);
 }
@@ -137,6 +170,12 @@ static invar_status turn_backward(invar_pass *pass, int64_t layer, invar_acts *a
     invar_temps *t = &pass->temps;
     const char *dq = s->qk_norm ? "dq.norm" : "dq", *dk = s->qk_norm ? "dk.norm" : "dk";
 
+    if (turns_at_once(pass)) {
+        INVAR_TRY(
+            turn_back_at_once(pass, &t->dq_raw, &t->dq, &a->q_raw, w->norm_q, s->heads, grads));
+        return turn_back_at_once(pass, &t->dk_raw, &t->dk, &a->k_raw, w->norm_k, s->kv_heads,
+                                 grads);
+    }
     INVAR_TRY(rotate(pass, INVAR_OP_ROPE_BWD, &t->dq, s->heads));
     INVAR_TRY(rotate(pass, INVAR_OP_ROPE_BWD, &t->dk, s->kv_heads));
     INVAR_TRY(INVAR_SHOW_BACK(pass, layer, dq, ROPE_BWD, &t->dq, .inputs = {"dq.rope"}));

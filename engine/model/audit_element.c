@@ -273,35 +273,83 @@ static invar_status expert_rows(int64_t *out, invar_audit_desk *desk, const inva
     return INVAR_OK;
 }
 
+/* An output of linear.fwd. */
+typedef struct forward_output {
+    const char *name;
+    invar_tensor y;
+    invar_linear_output from;
+    invar_linear_output up; /* where it is the activation of `from` and this; else zeroed */
+} forward_output;
+
+/* One of them, which are y, those of `more`, and the activation. */
+static forward_output choose_output(const invar_linear_fwd_args *a, uint32_t word)
+{
+    static const char *const names[] = {"y", "more[0].y", "more[1].y"};
+    forward_output all[INVAR_LINEAR_MAX_PARTS + 1];
+    int64_t count = 0;
+
+    if (invar_tensor_present(&a->y))
+        all[count++] = (forward_output){.name = names[0], a->y, .from = {a->y, a->w, a->bias}};
+    for (int32_t i = 0; i < a->n_more; i++)
+        if (invar_tensor_present(&a->more[i].y))
+            all[count++] = (forward_output){names[i + 1], a->more[i].y, .from = a->more[i]};
+    if (invar_tensor_present(&a->act))
+        all[count++] = (forward_output){"act", a->act, {a->y, a->w, a->bias}, a->more[0]};
+    return all[among(word, count)];
+}
+
+/* Rows `c` of the weights, and as many of the bias. */
+static invar_status fetch_layer(invar_linear_output *out, invar_audit_desk *desk,
+                                const invar_linear_output *from, cut c)
+{
+    const invar_tensor *bias = &from->bias;
+    invar_tensor line = invar_tensor_2d(bias->data, bias->dtype, 1, bias->shape[0]);
+
+    *out = (invar_linear_output){0};
+    INVAR_TRY(fetch_cut(&out->w, desk, &from->w, c));
+    if (!invar_tensor_present(bias))
+        return INVAR_OK;
+    INVAR_TRY(fetch_cut(&out->bias, desk, &line, (cut){0, 1, c.row, c.rows}));
+    out->bias = invar_tensor_1d(out->bias.data, bias->dtype, c.rows);
+    return INVAR_OK;
+}
+
 /* `experts` NULL: a dense layer. */
 static invar_status forward(bool *differs, invar_audit_finding *finding, invar_audit_desk *desk,
                             const invar_linear_fwd_args *a, const invar_segments *experts,
                             const invar_audit_choice *choice)
 {
-    subject s = {.name = "y",
-                 .tensor = a->y,
-                 .row = among(choice->word[0], a->y.shape[0]),
-                 .col = among(choice->word[1], a->y.shape[1]),
+    forward_output out = choose_output(a, choice->word[2]);
+    subject s = {.name = out.name,
+                 .tensor = out.y,
+                 .row = among(choice->word[0], out.y.shape[0]),
+                 .col = among(choice->word[1], out.y.shape[1]),
                  .count = 1};
     invar_linear_fwd_args own = {.k_shards = a->k_shards};
+    invar_linear_output layer;
     int64_t k = a->x.shape[1], first;
+    invar_tensor *y = &own.y;
     cut c;
 
-    INVAR_TRY(expert_rows(&first, desk, experts, s.row, a->y.shape[1]));
+    INVAR_TRY(expert_rows(&first, desk, experts, s.row, out.y.shape[1]));
     if (first < 0)
         return INVAR_OK;
-    c = whole_blocks(&a->w, (cut){first + s.col, 1, 0, k});
+    c = whole_blocks(&out.from.w, (cut){first + s.col, 1, 0, k});
     INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){s.row, 1, 0, k}));
-    INVAR_TRY(fetch_cut(&own.w, desk, &a->w, c));
-    if (invar_tensor_present(&a->bias)) {
-        invar_tensor line = invar_tensor_2d(a->bias.data, a->bias.dtype, 1, a->bias.shape[0]);
-        INVAR_TRY(fetch_cut(&own.bias, desk, &line, (cut){0, 1, c.row, c.rows}));
-        own.bias = invar_tensor_1d(own.bias.data, a->bias.dtype, c.rows);
+    INVAR_TRY(fetch_layer(&layer, desk, &out.from, c));
+    own.w = layer.w;
+    own.bias = layer.bias;
+    if (invar_tensor_present(&a->residual))
+        INVAR_TRY(fetch_cut(&own.residual, desk, &a->residual, (cut){s.row, 1, c.row, c.rows}));
+    if (invar_tensor_present(&out.up.w)) {
+        INVAR_TRY(fetch_layer(&own.more[0], desk, &out.up, c));
+        own.n_more = 1;
+        y = &own.act;
     }
-    own.y = invar_tensor_2d(NULL, a->y.dtype, 1, c.rows);
-    INVAR_TRY(take(&own.y.data, desk, bytes_of(&own.y, c.rows)));
+    *y = invar_tensor_2d(NULL, out.y.dtype, 1, c.rows);
+    INVAR_TRY(take(&y->data, desk, bytes_of(y, c.rows)));
     INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_LINEAR_FWD, &own));
-    s.cpu = element(&own.y, first + s.col - c.row);
+    s.cpu = element(y, first + s.col - c.row);
     return compare(differs, finding, desk, &s);
 }
 
@@ -613,11 +661,14 @@ bool invar_audit_knows(invar_op op)
     }
 }
 
-/* The outputs of all these begin their arguments. */
-static bool is_empty(const void *args)
+/* The outputs of all these begin their arguments; but that of linear.fwd may be absent. */
+static bool is_empty(invar_op op, const void *args)
 {
+    const invar_linear_fwd_args *linear = args;
     const invar_tensor *out = args;
 
+    if (op == INVAR_OP_LINEAR_FWD && !invar_tensor_present(out))
+        out = &linear->act;
     return out->shape[0] == 0 || invar_tensor_row_elements(out) == 0;
 }
 
@@ -628,7 +679,7 @@ invar_status invar_audit_note(invar_audit_choice *choice, invar_audit_desk *desk
     subject s;
 
     choice->before = 0.0f;
-    if ((op != INVAR_OP_LINEAR_DW && op != INVAR_OP_MOE_LINEAR_DW) || is_empty(args))
+    if ((op != INVAR_OP_LINEAR_DW && op != INVAR_OP_MOE_LINEAR_DW) || is_empty(op, args))
         return INVAR_OK;
     s = weight_of(dw, choice);
     return invar_device_get(desk->dev, &choice->before, element(dw, s.row * dw->row_stride + s.col),
@@ -670,7 +721,7 @@ invar_status invar_audit_compare(bool *differs, invar_audit_finding *finding,
     invar_status status = INVAR_OK;
 
     *differs = desk->compared = false;
-    if (!is_empty(args))
+    if (!is_empty(op, args))
         status = compare_op(differs, finding, desk, op, args, choice);
     clear(desk);
     return status;

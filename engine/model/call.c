@@ -6,6 +6,7 @@
 #include "engine/model/call.h"
 
 #include "engine/model/audit.h"
+#include "engine/model/tape.h"
 
 #include "base/invar_banned.h"
 
@@ -38,10 +39,25 @@ static invar_status grow(invar_caller *caller, size_t bytes)
     invar_arena_free(caller->dev.scratch);
     caller->dev.scratch = arena;
     caller->bytes = bytes;
+    caller->grown++;
     return INVAR_OK;
 }
 
 invar_status invar_caller_run(invar_caller *caller, invar_op op, const void *args)
+{
+    if (caller->tape)
+        return invar_tape_call(caller->tape, caller, op, args);
+    return invar_caller_run_now(caller, op, args);
+}
+
+invar_status invar_caller_get(invar_caller *caller, void *to, const void *from, size_t bytes)
+{
+    if (caller->tape)
+        INVAR_TRY(invar_tape_flush(caller->tape));
+    return invar_device_get(&caller->dev, to, from, bytes);
+}
+
+invar_status invar_caller_run_now(invar_caller *caller, invar_op op, const void *args)
 {
     const invar_op_impl *impl = &caller->dev.backend->ops[op];
 

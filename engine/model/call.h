@@ -17,20 +17,31 @@ extern "C" {
 #endif
 
 typedef struct invar_audit invar_audit;
+typedef struct invar_tape invar_tape;
 
 typedef struct invar_caller {
     invar_device dev;   /* its scratch is the caller's own */
     size_t bytes;       /* of scratch */
+    int64_t grown;      /* how often the scratch was replaced */
     invar_audit *audit; /* engine/model/audit.h; borrowed, NULL: none */
     int64_t layer;      /* whose ops these are, for its findings; -1: of none */
+    invar_tape *tape;   /* engine/model/tape.h: hears the calls; borrowed, NULL: none */
 } invar_caller;
 
 /* Takes everything but the scratch from `dev`. Nothing is allocated yet. */
 void invar_caller_init(invar_caller *caller, const invar_device *dev);
 void invar_caller_release(invar_caller *caller);
 
-/* `args` is the struct of ops.h that belongs to `op`. */
+/* `args` is the struct of ops.h that belongs to `op`. A tape may hold the op back. */
 invar_status invar_caller_run(invar_caller *caller, invar_op op, const void *args) INVAR_MUST_USE;
+
+/* The same, past the tape. */
+invar_status invar_caller_run_now(invar_caller *caller, invar_op op,
+                                  const void *args) INVAR_MUST_USE;
+
+/* invar_device_get, once the tape holds nothing back. */
+invar_status invar_caller_get(invar_caller *caller, void *to, const void *from,
+                              size_t bytes) INVAR_MUST_USE;
 
 /* INVAR_CALL(caller, ADD, add, .out = sum, .a = x, .b = y) */
 #define INVAR_CALL(caller, ID, fn, ...)                                                            \

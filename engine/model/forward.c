@@ -124,6 +124,14 @@ void invar_pass_audit(invar_pass *pass, invar_audit *audit)
     pass->caller.audit = audit;
 }
 
+bool invar_pass_tape(invar_pass *pass, invar_tape *tape)
+{
+    bool watched = pass->probe.take || pass->caller.audit;
+
+    pass->caller.tape = watched ? NULL : tape;
+    return !watched;
+}
+
 invar_status invar_pass_show(invar_pass *pass, const invar_forward_value *value)
 {
     invar_forward_value shown = *value;
@@ -235,14 +243,13 @@ static invar_status send_rows(invar_pass *pass)
                               sizeof arrays / sizeof *arrays);
 }
 
-/* What the routers chose, to where the caller wants it. */
-static invar_status fetch_routing(invar_pass *pass)
+invar_status invar_pass_routing(invar_pass *pass)
 {
     const invar_rows *r = &pass->rows;
 
     if (!r->routing || pass->given.routing == r->routing)
         return INVAR_OK;
-    return invar_device_get(&pass->caller.dev, r->routing, pass->given.routing,
+    return invar_caller_get(&pass->caller, r->routing, pass->given.routing,
                             (size_t)r->count * route_of(pass->model) * sizeof *r->routing);
 }
 
@@ -261,7 +268,6 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
     for (int64_t i = 0; i < model->spec.layers; i++)
         INVAR_TRY(run_layer(pass, i));
     pass->caller.layer = -1;
-    INVAR_TRY(fetch_routing(pass));
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
 }

@@ -34,7 +34,7 @@ typedef struct invar_rows {
     const int64_t *lengths;      /* (samples) */
     /* Experts: what an earlier run chose, and where to note what this run chose; may be NULL. */
     const int32_t *routing_replay; /* (T, sparse layers, slots) */
-    int32_t *routing;              /* (T, sparse layers, slots): the router's own choice */
+    int32_t *routing; /* (T, sparse layers, slots): by this run, see invar_pass_routing */
 } invar_rows;
 
 /* Rows whose next token's log-probability is wanted; ascending. Arrays are the host's. */
@@ -90,6 +90,7 @@ typedef struct invar_forward_probe {
 } invar_forward_probe;
 
 typedef struct invar_audit invar_audit; /* audit.h */
+typedef struct invar_tape invar_tape;   /* tape.h */
 
 typedef struct invar_pass invar_pass;
 
@@ -110,9 +111,15 @@ void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe);
 /* Of the pass's ops; borrowed, NULL ends it. */
 void invar_pass_audit(invar_pass *pass, invar_audit *audit);
 
+/* Hears the pass's ops; borrowed, NULL ends it. False, and none: a probe or an audit watches. */
+bool invar_pass_tape(invar_pass *pass, invar_tape *tape);
+
 /* Through all layers. The arrays of `rows` are borrowed until the backward or the next run. */
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model,
                             const invar_rows *rows) INVAR_MUST_USE;
+
+/* What the routers of the last run chose, to where its rows say; nothing where they do not. */
+invar_status invar_pass_routing(invar_pass *pass) INVAR_MUST_USE;
 
 /* Log-probabilities of targets and, if wanted, entropies: (R) each. After run. */
 invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, float *logp_out,

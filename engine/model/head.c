@@ -10,6 +10,7 @@
  */
 #include <inttypes.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "engine/model/pass.h"
 #include "kernels-deterministic/math/bf16.h"
@@ -226,21 +227,31 @@ static invar_status log_probabilities(invar_pass *pass, const piece *p, bool ent
                       .temperature = pass->head.temperature);
 }
 
+/* In one go: a device is waited for once. */
+static invar_status fetch_results(invar_pass *pass, float *logp_out, float *entropy_out)
+{
+    const invar_head_acts *h = &pass->tail;
+    size_t count = (size_t)pass->head.count, bytes = count * sizeof *logp_out;
+
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(
+        invar_caller_get(&pass->caller, h->fetched, h->logp.data, entropy_out ? 2 * bytes : bytes));
+    memcpy(logp_out, h->fetched, bytes);
+    if (entropy_out)
+        memcpy(entropy_out, h->fetched + count, bytes);
+    return INVAR_OK;
+}
+
 invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, float *logp_out,
                              float *entropy_out)
 {
-    const invar_device *dev = &pass->caller.dev;
-    const invar_head_acts *h = &pass->tail;
-    size_t bytes = (size_t)head->count * sizeof *logp_out;
-
     pass->head = *head;
     INVAR_TRY(begin(pass, largest_piece(pass)));
     INVAR_TRY(show_norm(pass, &head->units));
     for (piece p = {0}; next_piece(&p, pass);)
         INVAR_TRY(log_probabilities(pass, &p, true));
-    INVAR_TRY(invar_device_get(dev, logp_out, h->logp.data, bytes));
-    if (entropy_out)
-        INVAR_TRY(invar_device_get(dev, entropy_out, h->entropy.data, bytes));
+    INVAR_TRY(fetch_results(pass, logp_out, entropy_out));
     pass->state = INVAR_PASS_LOGPROBS;
     return INVAR_OK;
 }

@@ -4,6 +4,9 @@
  * fp32, bf16: operands as stored. fp8, mxfp8: activations and gradients are quantised for the
  * product; weight gradients take both as stored. int4: weights only.
  *
+ * What follows a product goes with it into one call, where nobody looks at what lies between: with
+ * a probe it is a call of its own. The bits are the same.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <stdio.h>
@@ -59,6 +62,67 @@ invar_status invar_block_linear(invar_pass *pass, const invar_tensor *y, const i
                           .w = w->weight, .experts = *experts, .k_shards = 1);
     return INVAR_CALL(&pass->caller, LINEAR_FWD, linear_fwd, .y = *y, .x = *x, .w = w->weight,
                       .bias = bias ? bias->weight : none, .k_shards = 1);
+}
+
+static invar_linear_output output_of(const invar_block_output *o)
+{
+    invar_linear_output out = {.y = *o->y, .w = o->w->weight};
+
+    if (o->bias)
+        out.bias = o->bias->weight;
+    return out;
+}
+
+static invar_linear_fwd_args outputs_of(const invar_tensor *x, const invar_block_output *outputs,
+                                        int32_t n_outputs)
+{
+    invar_linear_output first = output_of(&outputs[0]);
+    invar_linear_fwd_args args = {.y = first.y,
+                                  .x = *x,
+                                  .w = first.w,
+                                  .bias = first.bias,
+                                  .k_shards = 1,
+                                  .n_more = n_outputs - 1};
+
+    for (int32_t i = 1; i < n_outputs; i++)
+        args.more[i - 1] = output_of(&outputs[i]);
+    return args;
+}
+
+invar_status invar_block_linears(invar_pass *pass, const invar_tensor *x,
+                                 const invar_block_output *outputs, int32_t n_outputs)
+{
+    invar_linear_fwd_args args = outputs_of(x, outputs, n_outputs);
+
+    return invar_caller_run(&pass->caller, INVAR_OP_LINEAR_FWD, &args);
+}
+
+invar_status invar_block_gated(invar_pass *pass, const invar_tensor *act, const invar_tensor *x,
+                               const invar_block_output gate_up[2])
+{
+    invar_linear_fwd_args args = outputs_of(x, gate_up, 2);
+
+    args.act = *act;
+    if (!pass->options.train)
+        args.y = args.more[0].y = (invar_tensor){0};
+    return invar_caller_run(&pass->caller, INVAR_OP_LINEAR_FWD, &args);
+}
+
+invar_status invar_block_add_linear(invar_pass *pass, const invar_tensor *y,
+                                    const invar_tensor *residual, const invar_tensor *x,
+                                    const invar_param *w, const invar_forward_value *branch)
+{
+    const invar_tensor *rows = &pass->temps.branch;
+    invar_forward_value shown = *branch;
+
+    if (!pass->probe.take)
+        return INVAR_CALL(&pass->caller, LINEAR_FWD, linear_fwd, .y = *y, .x = *x, .w = w->weight,
+                          .k_shards = 1, .residual = *residual);
+    INVAR_TRY(invar_block_linear(pass, rows, x, w, NULL, NULL));
+    shown.op = invar_op_name(INVAR_OP_LINEAR_FWD);
+    shown.rows = rows;
+    INVAR_TRY(invar_pass_show(pass, &shown));
+    return INVAR_CALL(&pass->caller, ADD, add, .out = *y, .a = *residual, .b = *rows);
 }
 
 static invar_status input_gradient(invar_pass *pass, const invar_tensor *dx,

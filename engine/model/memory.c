@@ -248,6 +248,16 @@ invar_status invar_pass_lay_out(invar_pass *pass)
     return INVAR_OK;
 }
 
+/* Log-probabilities and entropies side by side: they are fetched together. */
+static void lay_out_results(invar_head_acts *h, invar_carver *c, int64_t rows)
+{
+    size_t bytes = (size_t)rows * sizeof(float);
+    uintptr_t at = (uintptr_t)invar_carve(c, 2 * bytes);
+
+    h->logp = invar_tensor_1d((void *)at, INVAR_DTYPE_F32, rows);
+    h->entropy = invar_tensor_1d((void *)(at + bytes), INVAR_DTYPE_F32, rows);
+}
+
 static void lay_out_head(invar_pass *pass, invar_carver *c, int64_t rows, int64_t piece)
 {
     const invar_model *m = pass->model;
@@ -257,8 +267,7 @@ static void lay_out_head(invar_pass *pass, invar_carver *c, int64_t rows, int64_
     h->x = take(c, m->storage, rows, hidden);
     h->norm = take(c, m->storage, rows, hidden);
     h->logits = take(c, INVAR_DTYPE_F32, piece, width);
-    h->logp = take_vector(c, INVAR_DTYPE_F32, rows);
-    h->entropy = take_vector(c, INVAR_DTYPE_F32, rows);
+    lay_out_results(h, c, rows);
     h->max = take_vector(c, INVAR_DTYPE_F32, rows);
     h->logsum = take_vector(c, INVAR_DTYPE_F32, rows);
     h->whole = piece == rows;
@@ -275,6 +284,7 @@ static void lay_out_arrays(invar_pass *pass, invar_carver *c, int64_t rows)
 
     h->row = invar_carve(c, (size_t)rows * sizeof *h->row);
     h->parts = invar_carve(c, 2 * (size_t)(rows + 1) * sizeof *h->parts);
+    h->fetched = invar_carve(c, 2 * (size_t)rows * sizeof *h->fetched);
     if (!pass->options.train)
         return;
     h->back = invar_carve(c, (size_t)pass->rows.count * sizeof *h->back);

@@ -7,25 +7,35 @@
 
 #include "base/invar_banned.h"
 
-static invar_status dense(invar_pass *pass, int64_t layer, invar_acts *a)
+/* act, from the operand of norm_mid. */
+static invar_status activate(invar_pass *pass, int64_t layer, invar_acts *a, const invar_tensor *x)
 {
     const invar_layer *w = &pass->model->layers[layer];
-    invar_tensor x, act;
+    const invar_block_output gate_up[2] = {{&a->gate, w->gate, NULL}, {&a->up, w->up, NULL}};
 
-    INVAR_TRY(invar_block_operand(&x, pass, layer, "norm_mid", &a->norm_mid));
-    INVAR_TRY(invar_block_linear(pass, &a->gate, &x, w->gate, NULL, NULL));
-    INVAR_TRY(invar_block_linear(pass, &a->up, &x, w->up, NULL, NULL));
+    if (!pass->probe.take)
+        return invar_block_gated(pass, &a->act, x, gate_up);
+    INVAR_TRY(invar_block_linears(pass, x, gate_up, 2));
     INVAR_TRY(INVAR_SHOW(pass, layer, "gate", LINEAR_FWD, &a->gate,
                          .inputs = {"norm_mid", "norm_mid.q"}));
     INVAR_TRY(
         INVAR_SHOW(pass, layer, "up", LINEAR_FWD, &a->up, .inputs = {"norm_mid", "norm_mid.q"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_FWD, swiglu_fwd, .y = a->act, .gate = a->gate,
                          .up = a->up));
-    INVAR_TRY(INVAR_SHOW(pass, layer, "act", SWIGLU_FWD, &a->act, .inputs = {"gate", "up"}));
+    return INVAR_SHOW(pass, layer, "act", SWIGLU_FWD, &a->act, .inputs = {"gate", "up"});
+}
+
+static invar_status dense(invar_pass *pass, int64_t layer, invar_acts *a)
+{
+    const invar_layer *w = &pass->model->layers[layer];
+    invar_tensor x, act;
+
+    INVAR_TRY(invar_block_operand(&x, pass, layer, "norm_mid", &a->norm_mid));
+    INVAR_TRY(activate(pass, layer, a, &x));
     INVAR_TRY(invar_block_operand(&act, pass, layer, "act", &a->act));
-    INVAR_TRY(invar_block_linear(pass, &pass->temps.branch, &act, w->down, NULL, NULL));
-    return INVAR_SHOW(pass, layer, "down", LINEAR_FWD, &pass->temps.branch,
-                      .inputs = {"act", "act.q"});
+    return invar_block_add_linear(
+        pass, &a->y, &a->mid, &act, w->down,
+        &(invar_forward_value){.point = "down", .layer = layer, .inputs = {"act", "act.q"}});
 }
 
 /* The rows of a shared buffer that this layer uses. */
@@ -57,12 +67,12 @@ invar_status invar_block_mlp(invar_pass *pass, int64_t layer, invar_acts *a)
     INVAR_TRY(INVAR_SHOW(pass, layer, "norm_mid", RMSNORM_FWD, &a->norm_mid, .inputs = {"attn"}));
     if (w->router) {
         INVAR_TRY(invar_block_experts(pass, layer, a));
+        INVAR_TRY(
+            INVAR_CALL(&pass->caller, ADD, add, .out = a->y, .a = a->mid, .b = pass->temps.branch));
     } else {
         shape_dense(pass, a);
         INVAR_TRY(dense(pass, layer, a));
     }
-    INVAR_TRY(
-        INVAR_CALL(&pass->caller, ADD, add, .out = a->y, .a = a->mid, .b = pass->temps.branch));
     return INVAR_SHOW(pass, layer, "mlp", ADD, &a->y, .inputs = {"attn", "down"}, .stream = true);
 }
 

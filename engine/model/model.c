@@ -20,7 +20,6 @@
 #include "engine/model/digests.h"
 #include "engine/model/near.h"
 #include "engine/model/params.h"
-#include "kernels-deterministic/math/bf16.h"
 #include "kernels-deterministic/math/elementary_f64.h"
 #include "kernels-deterministic/math/philox.h"
 
@@ -113,10 +112,14 @@ static void lay_out(invar_model *model, invar_carver *c)
     const format_facts *f = &formats[model->format];
     int64_t positions = model->spec.max_positions, half = model->spec.head_dim / 2;
 
+    // masters beside masters, weights beside weights: the optimizer takes neighbours together
+    for (int64_t i = 0; i < model->n_params; i++) {
+        invar_param *p = &model->params[i];
+        p->master = carve_tensor(c, INVAR_DTYPE_F32, p->stack * p->rows, p->cols, 1);
+    }
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[i];
         int64_t rows = p->stack * p->rows;
-        p->master = carve_tensor(c, INVAR_DTYPE_F32, rows, p->cols, 1);
         if (model->format == INVAR_FORMAT_FP32)
             p->weight = p->master;
         else if (quantised_kind(p))
@@ -302,26 +305,15 @@ invar_status invar_model_init(invar_model *model, uint32_t seed, const invar_dev
 /* ---- the compute form ------------------------------------------------------------------------ */
 
 /* As AdamW rounds: to nearest even. */
-static invar_status round_master(const invar_param *p, invar_window *masters, invar_window *weights)
+static invar_status round_master(invar_caller *caller, const invar_param *p)
 {
-    size_t count = (size_t)elements(p);
-    const void *from;
-    const float *wide;
-    uint16_t *rounded;
-    void *to;
-
-    INVAR_TRY(invar_window_read(&from, masters, p->master.data, count * sizeof *wide));
-    INVAR_TRY(invar_window_write(&to, weights, p->weight.data, count * sizeof *rounded));
-    wide = from;
-    rounded = to;
-    for (size_t i = 0; i < count; i++)
-        rounded[i] = invar_bf16_from_f32(wide[i]);
-    return invar_window_store(weights, p->weight.data, count * sizeof *rounded);
+    return INVAR_CALL(caller, QUANTISE, quantise,
+                      .q = invar_tensor_2d(p->weight.data, INVAR_DTYPE_BF16, 1, elements(p)),
+                      .x = invar_tensor_2d(p->master.data, INVAR_DTYPE_F32, 1, elements(p)));
 }
 
 invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
 {
-    invar_window masters = {.dev = dev}, weights = {.dev = dev};
     invar_caller caller;
     invar_status status = INVAR_OK;
 
@@ -329,13 +321,11 @@ invar_status invar_model_refresh(invar_model *model, const invar_device *dev)
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
         const invar_param *p = &model->params[i];
         if (p->weight.dtype == INVAR_DTYPE_BF16)
-            status = round_master(p, &masters, &weights);
+            status = round_master(&caller, p);
         else if (p->weight.dtype != INVAR_DTYPE_F32)
             status = INVAR_CALL(&caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
     }
     invar_caller_release(&caller);
-    invar_window_release(&masters);
-    invar_window_release(&weights);
     return status;
 }
 

@@ -17,6 +17,14 @@ static bool is_far(const invar_device *dev)
     return dev && invar_device_far(dev);
 }
 
+size_t invar_near_span(const invar_tensor *t)
+{
+    int64_t elements =
+        t->shape[0] > 0 ? (t->shape[0] - 1) * t->row_stride + invar_tensor_row_elements(t) : 0;
+
+    return (size_t)elements * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
 /* ---- windows --------------------------------------------------------------------------------- */
 
 void invar_window_release(invar_window *window)
@@ -46,19 +54,10 @@ invar_status invar_window_read(const void **out, invar_window *window, const voi
     return invar_device_get(window->dev, window->room, piece, bytes);
 }
 
-/* Bytes from the first element to the last, the gaps between rows included. */
-static size_t span_of(const invar_tensor *t)
-{
-    int64_t elements =
-        t->shape[0] > 0 ? (t->shape[0] - 1) * t->row_stride + invar_tensor_row_elements(t) : 0;
-
-    return (size_t)elements * (size_t)invar_dtype_bits(t->dtype) / 8;
-}
-
 invar_status invar_window_tensor(invar_tensor *out, invar_window *window,
                                  const invar_tensor *tensor)
 {
-    size_t data = span_of(tensor), scales = invar_tensor_scale_bytes(tensor);
+    size_t data = invar_near_span(tensor), scales = invar_tensor_scale_bytes(tensor);
     invar_carver c = {NULL, 0};
 
     *out = *tensor;

@@ -16,6 +16,9 @@
 extern "C" {
 #endif
 
+/* Bytes from a tensor's first element to its last, the gaps between rows included. */
+size_t invar_near_span(const invar_tensor *tensor);
+
 /* One piece of a device's memory at a time, on the host. Zeroed but for the device; release. */
 typedef struct invar_window {
     const invar_device *dev; /* borrowed */

@@ -99,7 +99,7 @@ typedef struct invar_head_acts {
     invar_tensor norm;     /* (R, hidden) */
     invar_tensor logits;   /* (C, vocab) f32: of one piece, or of all where that is one */
     invar_tensor logp;     /* (R) f32 */
-    invar_tensor entropy;  /* (R) f32 */
+    invar_tensor entropy;  /* (R) f32, right behind logp */
     invar_tensor max;      /* (R) f32 */
     invar_tensor logsum;   /* (R) f32 */
     invar_tensor d_logits; /* (C, vocab) storage; the memory of logits where storage is f32 */
@@ -109,6 +109,7 @@ typedef struct invar_head_acts {
     /* on the host */
     int32_t *row;   /* (R) */
     int64_t *parts; /* the units of each piece, counted from its first row, one after another */
+    float *fetched; /* (2, R) log-probabilities and entropies */
     int32_t *back;  /* (T) where a row is among the R, or R; with a backward only */
     void *values;   /* (R) room for gradients of values; with a backward only */
 } invar_head_acts;
@@ -178,6 +179,27 @@ invar_status invar_block_operand(invar_tensor *out, invar_pass *pass, int64_t la
 invar_status invar_block_linear(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
                                 const invar_param *w, const invar_param *bias,
                                 const invar_segments *experts) INVAR_MUST_USE;
+
+/* A layer of several that share an operand. */
+typedef struct invar_block_output {
+    const invar_tensor *y;
+    const invar_param *w;
+    const invar_param *bias; /* NULL: none */
+} invar_block_output;
+
+invar_status invar_block_linears(invar_pass *pass, const invar_tensor *x,
+                                 const invar_block_output *outputs,
+                                 int32_t n_outputs) INVAR_MUST_USE;
+
+/* act = the gated activation of two dense layers, which a pass without a backward does not keep. */
+invar_status invar_block_gated(invar_pass *pass, const invar_tensor *act, const invar_tensor *x,
+                               const invar_block_output gate_up[2]) INVAR_MUST_USE;
+
+/* y = residual + operand w^T; a probe is shown the second part, as `branch` says. */
+invar_status invar_block_add_linear(invar_pass *pass, const invar_tensor *y,
+                                    const invar_tensor *residual, const invar_tensor *x,
+                                    const invar_param *w,
+                                    const invar_forward_value *branch) INVAR_MUST_USE;
 
 typedef struct invar_block_part {
     const invar_tensor *dy; /* as stored; quantised inside where the format says so */

@@ -72,8 +72,7 @@ static invar_status allocate(invar_cache *cache)
                           "the free pages"));
     if (__builtin_mul_overflow(pages, (size_t)invar_cache_page_bytes(s), &bytes))
         bytes = SIZE_MAX; // nobody has that much
-    return invar_device_take(&cache->dev, &cache->memory, bytes,
-                             "the KV cache: lower its pages or the concurrency");
+    return invar_device_take(&cache->dev, &cache->memory, bytes, "the KV cache");
 }
 
 invar_status invar_cache_new(invar_cache **out, const invar_cache_shape *shape,
@@ -161,13 +160,10 @@ invar_status invar_cache_copy(invar_cache *cache, int32_t to, int32_t from, int6
 {
     size_t slab = slab_bytes(&cache->shape);
     size_t bytes = slab / (size_t)cache->shape.page_size * (size_t)rows;
+    char *pages = cache->memory;
 
-    for (int64_t i = 0; i < cache->shape.layers; i++) {
-        char *k = cache->layers[i].k.data, *v = cache->layers[i].v.data;
-        INVAR_TRY(
-            invar_device_copy(&cache->dev, k + slab * (size_t)to, k + slab * (size_t)from, bytes));
-        INVAR_TRY(
-            invar_device_copy(&cache->dev, v + slab * (size_t)to, v + slab * (size_t)from, bytes));
-    }
-    return INVAR_OK;
+    // keys and values of all layers lie equally far apart
+    return invar_device_copy_each(
+        &cache->dev, pages + slab * (size_t)to, pages + slab * (size_t)from, bytes,
+        slab * (size_t)cache->shape.pages, 2 * (size_t)cache->shape.layers);
 }

@@ -19,13 +19,15 @@
 typedef struct defaults {
     int64_t concurrency;
     int64_t chunk;
-    int64_t cache_bytes; /* unless one sequence needs more */
+    int64_t cache_bytes; /* unless one sequence needs more; 0: a share of what is free */
     int64_t head_rows;   /* of logits at a time, when scoring */
 } defaults;
 
 /* A GPU is only busy with many rows, and has the memory for them. */
 static const defaults near = {64, 512, (int64_t)1 << 30, 64};
-static const defaults far = {256, 4096, (int64_t)1 << 33, 512};
+static const defaults far = {256, 4096, 0, 512};
+
+#define CACHE_SHARE 3 // a third: training comes after the rollout, and keeps activations
 
 static const defaults *defaults_of(const invar_device *dev)
 {
@@ -62,6 +64,8 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
     rollout->limits = *limits;
     invar_caller_init(&rollout->caller, dev);
     status = invar_pass_new(&rollout->pass, dev, &options);
+    if (status == INVAR_OK && !limits->no_graphs)
+        status = invar_tape_new(&rollout->tape, dev);
     if (status != INVAR_OK) {
         invar_rollout_free(rollout);
         return status;
@@ -74,6 +78,7 @@ void invar_rollout_free(invar_rollout *rollout)
 {
     if (!rollout)
         return;
+    invar_tape_free(rollout->tape);
     invar_pass_free(rollout->pass);
     invar_cache_free(rollout->cache);
     invar_caller_release(&rollout->caller);
@@ -116,6 +121,17 @@ static invar_status ensure_cache(invar_rollout *r, const invar_cache_shape *shap
     return invar_cache_new(&r->cache, shape, &r->caller.dev);
 }
 
+/* Bytes that the cache may take where the limits leave it open. */
+static int64_t cache_bytes(const invar_rollout *r, const defaults *open)
+{
+    const invar_device *dev = &r->caller.dev;
+    int64_t own = r->cache ? invar_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
+
+    if (open->cache_bytes > 0 || !dev->backend->memory.room)
+        return larger(open->cache_bytes, near.cache_bytes);
+    return ((int64_t)dev->backend->memory.room(dev) + own) / CACHE_SHARE;
+}
+
 invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int64_t sequences,
                                int64_t rows)
 {
@@ -134,7 +150,7 @@ invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int6
     shape.page_size = out->page_size = out->page_size ? out->page_size : DEFAULT_PAGE_SIZE;
     // with one page more a shared prompt and its sample fit side by side
     each = (rows + out->page_size - 1) / out->page_size + 1;
-    affordable = open->cache_bytes / larger(invar_cache_page_bytes(&shape), 1);
+    affordable = cache_bytes(r, open) / larger(invar_cache_page_bytes(&shape), 1);
     if (out->pages == 0)
         out->pages = larger(smaller(smaller(out->concurrency, sequences) * each, affordable), each);
     shape.pages = out->pages;
@@ -190,6 +206,8 @@ invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rol
     feed->route = invar_model_sparse_layers(r->model) * spec->experts_per_token;
     INVAR_TRY(invar_schedule_init(&feed->schedule, r->cache, jobs, n_jobs, limits->concurrency,
                                   limits->chunk));
+    // a GPU's kernels are for many rows of a sequence or for few
+    feed->schedule.apart = invar_device_far(&r->caller.dev);
     feed->width = widest_table(feed);
     return lay_out(feed);
 }
@@ -201,18 +219,24 @@ void invar_feed_release(invar_feed *feed)
     memset(feed, 0, sizeof *feed);
 }
 
+static int64_t turn_pages(const invar_feed *feed, const invar_turn *turn)
+{
+    return invar_cache_pages_for(feed->schedule.cache, turn->first + turn->count);
+}
+
 /* The rows of turn i, and the page table of its job. */
-static void add_turn(invar_feed *feed, int64_t i)
+static void add_turn(invar_feed *feed, int64_t i, int64_t width)
 {
     const invar_turn *turn = &feed->turns[i];
     const invar_job *job = &feed->schedule.jobs[turn->job];
     int64_t row = feed->start[i], length = turn->first + turn->count;
-    int64_t pages = invar_cache_pages_for(feed->schedule.cache, length);
+    int64_t pages = turn_pages(feed, turn);
 
     memcpy(feed->ids + row, job->tokens + turn->first, (size_t)turn->count * sizeof *feed->ids);
     for (int64_t n = 0; n < turn->count; n++)
         feed->positions[row + n] = (int32_t)(turn->first + n);
-    memcpy(feed->tables + i * feed->width, job->pages, (size_t)pages * sizeof *feed->tables);
+    memcpy(feed->tables + i * width, job->pages, (size_t)pages * sizeof *feed->tables);
+    memset(feed->tables + i * width + pages, 0, (size_t)(width - pages) * sizeof *feed->tables);
     feed->lengths[i] = length;
     feed->start[i + 1] = row + turn->count;
 }
@@ -225,27 +249,103 @@ static void count_turn(invar_rollout_counters *c, const invar_turn *turn, const 
         c->decoded += turn->count;
 }
 
+/* Sequence i, nobody's: one row at the beginning of a page that is free, and stays it. */
+static void add_filler(invar_feed *feed, int64_t i, int64_t width)
+{
+    const invar_cache *cache = feed->schedule.cache;
+    int64_t row = feed->start[i];
+
+    feed->ids[row] = 0;
+    feed->positions[row] = 0;
+    memset(feed->tables + i * width, 0, (size_t)width * sizeof *feed->tables);
+    feed->tables[i * width] = cache->free_pages[i - feed->n_turns];
+    feed->lengths[i] = 1;
+    feed->start[i + 1] = row + 1;
+}
+
+/* The next of four sizes between one power of two and the next. */
+static int64_t round_up(int64_t n)
+{
+    int64_t step = 1;
+
+    while (8 * step <= n)
+        step *= 2;
+    return (n + step - 1) / step * step;
+}
+
+/* Sequences of the pass with fillers, where there is a free page for each of these. */
+static int64_t steady_size(const invar_feed *feed)
+{
+    int64_t size = smaller(round_up(feed->n_turns), feed->schedule.concurrency);
+
+    return size - feed->n_turns <= feed->schedule.cache->n_free ? size : feed->n_turns;
+}
+
+static bool one_row_each(const invar_feed *feed)
+{
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        if (feed->turns[i].count != 1)
+            return false;
+    return true;
+}
+
+/* Where the pass is to be steady, the tape listens, and there are fillers. */
+static void listen(invar_feed *feed, int64_t width)
+{
+    invar_rollout *r = feed->rollout;
+
+    if (!r->tape || !feed->steady || !one_row_each(feed) || !invar_pass_tape(r->pass, r->tape))
+        return;
+    r->caller.tape = r->tape;
+    feed->sequences = steady_size(feed);
+    invar_tape_begin(r->tape, &(invar_tape_key){feed->sequences, width});
+}
+
+void invar_feed_listened(invar_feed *feed)
+{
+    if (feed->rollout->tape)
+        invar_tape_end(feed->rollout->tape);
+}
+
+/* What the pass's widest page table needs, rounded up: it grows with every page otherwise. */
+static int64_t width_now(const invar_feed *feed)
+{
+    int64_t need = 1, width = 1;
+
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        need = larger(need, turn_pages(feed, &feed->turns[i]));
+    while (width < need)
+        width *= 2;
+    return smaller(width, feed->width);
+}
+
 invar_status invar_feed_pass(invar_feed *feed)
 {
     invar_rollout *r = feed->rollout;
     invar_cache *cache = feed->schedule.cache;
     invar_rows rows;
+    int64_t width;
 
     INVAR_TRY(invar_schedule_next(&feed->turns, &feed->n_turns, &feed->schedule));
     if (feed->n_turns == 0)
         return INVAR_OK;
+    width = width_now(feed);
+    feed->sequences = feed->n_turns;
+    listen(feed, width);
     feed->start[0] = 0;
     for (int64_t i = 0; i < feed->n_turns; i++) {
-        add_turn(feed, i);
+        add_turn(feed, i, width);
         count_turn(&r->counters, &feed->turns[i], &feed->schedule.jobs[feed->turns[i].job]);
     }
+    for (int64_t i = feed->n_turns; i < feed->sequences; i++)
+        add_filler(feed, i, width);
     for (int64_t i = 0; i < cache->shape.layers; i++)
         cache->layers[i].pages =
-            invar_tensor_2d(feed->tables, INVAR_DTYPE_I32, feed->n_turns, feed->width);
-    rows = (invar_rows){.count = feed->start[feed->n_turns],
+            invar_tensor_2d(feed->tables, INVAR_DTYPE_I32, feed->sequences, width);
+    rows = (invar_rows){.count = feed->start[feed->sequences],
                         .ids = feed->ids,
                         .positions = feed->positions,
-                        .samples = {feed->start, feed->n_turns},
+                        .samples = {feed->start, feed->sequences},
                         .cache = cache->layers,
                         .lengths = feed->lengths,
                         .routing = feed->route > 0 ? feed->routing : NULL};

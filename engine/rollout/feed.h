@@ -9,7 +9,7 @@
 #define INVAR_ENGINE_ROLLOUT_FEED_H
 
 #include "base/arena.h"
-#include "engine/model/call.h"
+#include "engine/model/tape.h"
 #include "engine/rollout/rollout.h"
 #include "engine/rollout/schedule.h"
 
@@ -23,23 +23,29 @@ struct invar_rollout {
     invar_caller caller;
     invar_rollout_limits limits;
     invar_pass *pass;
+    invar_tape *tape;   /* NULL: ops run one by one */
     invar_cache *cache; /* of the last run, used again where it fits */
     invar_rollout_counters counters;
 };
+
+/* Where its memory does not suffice. */
+#define INVAR_FEED_ADVICE "lower kv-pages, rollout-concurrency or chunked-prefill-size"
 
 typedef struct invar_feed {
     invar_rollout *rollout;
     invar_schedule schedule;
     const invar_turn *turns; /* (n_turns) of the last pass */
     int64_t n_turns;
+    int64_t sequences;   /* of the last pass: its turns, then fillers of one row each */
+    bool steady;         /* wanted by the caller: see invar_feed_pass */
     int64_t route;       /* numbers of one row's routing; 0: none */
-    int64_t width;       /* of the page tables */
+    int64_t width;       /* of the widest page table */
     invar_arena *memory; /* the host's, as are the arrays */
     int32_t *ids;        /* (rows) */
     int32_t *positions;  /* (rows) */
-    int64_t *start;      /* (n_turns + 1) rows of each turn */
-    int64_t *lengths;    /* (n_turns) */
-    int32_t *tables;     /* (n_turns, width) */
+    int64_t *start;      /* (sequences + 1) rows of each */
+    int64_t *lengths;    /* (sequences) */
+    int32_t *tables;     /* (sequences, as wide as the pass needs) */
     int32_t *routing;    /* (rows, route) */
 } invar_feed;
 
@@ -56,8 +62,15 @@ invar_status invar_feed_init(invar_feed *feed, invar_rollout *rollout,
                              int64_t n_jobs) INVAR_MUST_USE;
 void invar_feed_release(invar_feed *feed);
 
-/* Runs the next pass; n_turns is 0 when all jobs are over. */
+/*
+ * Runs the next pass; n_turns is 0 when all jobs are over. With `steady`, a pass of one row a
+ * sequence gets fillers, so that few different sizes occur, and the rollout's tape listens to its
+ * calls and those that follow, until `listened`. Fillers write to free pages.
+ */
 invar_status invar_feed_pass(invar_feed *feed) INVAR_MUST_USE;
+
+/* After every steady pass and its draws, whether they failed or not. */
+void invar_feed_listened(invar_feed *feed);
 
 #ifdef __cplusplus
 }

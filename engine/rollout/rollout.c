@@ -36,7 +36,7 @@ typedef struct generation {
     int64_t count;
     invar_job *jobs; /* (n_jobs) */
     int64_t n_jobs;
-    invar_draw *draws; /* (n_draws) of this pass, at most one a sample */
+    invar_draw *draws; /* (n_draws) of this pass, at most one a sample; then those of fillers */
     int64_t n_draws;
     invar_feed feed;
     invar_sampler sampler;
@@ -232,8 +232,6 @@ static invar_status begin(generation *run, invar_rl_sample *samples)
     INVAR_TRY(invar_alloc((void **)&run->writers, (size_t)run->count, sizeof *run->writers,
                           "the samples of a rollout"));
     memset(run->writers, 0, (size_t)run->count * sizeof *run->writers);
-    INVAR_TRY(invar_alloc((void **)&run->draws, (size_t)run->count, sizeof *run->draws,
-                          "the draws of a pass"));
     // a group of two or more has one job for its prompt
     INVAR_TRY(invar_alloc((void **)&run->jobs, (size_t)(run->count + run->count / 2),
                           sizeof *run->jobs, "the jobs of a rollout"));
@@ -246,7 +244,10 @@ static invar_status begin(generation *run, invar_rl_sample *samples)
         n = group_size(run, i);
         INVAR_TRY(add_group(run, &limits, i, n));
     }
-    return invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs);
+    INVAR_TRY(invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs));
+    run->feed.steady = true;
+    return invar_alloc((void **)&run->draws, (size_t)(run->count + run->feed.schedule.concurrency),
+                       sizeof *run->draws, "the draws of a pass");
 }
 
 static void end(generation *run)
@@ -342,40 +343,68 @@ static void plan_draw(generation *run, int64_t sample, int64_t row)
                      .owner = sample};
 }
 
-static void keep_routing(const generation *run, int64_t sample, const invar_turn *turn, int64_t row)
+/* Behind the last sample that the rows of a job are for: one, or all that share the prompt. */
+static int64_t samples_end(const invar_job *job)
 {
-    int64_t route = run->feed.route;
-
-    if (route > 0)
-        memcpy(run->writers[sample].sample->routing + turn->first * route,
-               run->feed.routing + row * route,
-               (size_t)(turn->count * route) * sizeof *run->feed.routing);
+    return job->sample + (job->children > 0 ? job->children : 1);
 }
 
-/* What the rows of turn i are for: one sample, or all that share the prompt. */
-static void take_turn(generation *run, int64_t i)
+static void plan_turn(generation *run, int64_t i)
 {
     const invar_turn *turn = &run->feed.turns[i];
     const invar_job *job = &run->jobs[turn->job];
-    int64_t row = run->feed.start[i], samples = job->children > 0 ? job->children : 1;
 
-    for (int64_t n = job->sample; n < job->sample + samples; n++) {
-        keep_routing(run, n, turn, row);
-        if (turn->first + turn->count >= job->prefill)
-            plan_draw(run, n, row + turn->count - 1);
-    }
+    if (turn->first + turn->count < job->prefill)
+        return;
+    for (int64_t n = job->sample; n < samples_end(job); n++)
+        plan_draw(run, n, run->feed.start[i] + turn->count - 1);
+}
+
+static void keep_routing(const generation *run, int64_t i)
+{
+    const invar_feed *feed = &run->feed;
+    const invar_turn *turn = &feed->turns[i];
+    const invar_job *job = &run->jobs[turn->job];
+
+    for (int64_t n = job->sample; feed->route > 0 && n < samples_end(job); n++)
+        memcpy(run->writers[n].sample->routing + turn->first * feed->route,
+               feed->routing + feed->start[i] * feed->route,
+               (size_t)(turn->count * feed->route) * sizeof *feed->routing);
+}
+
+/* A pass, a draw from every row that has one, and what the routers chose. */
+static invar_status pass_and_draw(generation *run)
+{
+    const invar_feed *feed = &run->feed;
+    int64_t fillers;
+
+    INVAR_TRY(invar_feed_pass(&run->feed));
+    run->n_draws = 0;
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        plan_turn(run, i);
+    fillers = feed->sequences - feed->n_turns;
+    for (int64_t i = 0; i < fillers; i++)
+        run->draws[run->n_draws + i] =
+            (invar_draw){.row = feed->start[feed->n_turns + i], .filler = true};
+    INVAR_TRY(
+        invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws, run->n_draws + fillers));
+    // a pass without draws is not waited for, and must run all the same
+    if (run->rollout->tape)
+        INVAR_TRY(invar_tape_flush(run->rollout->tape));
+    INVAR_TRY(invar_pass_routing(run->rollout->pass));
+    for (int64_t i = 0; i < feed->n_turns; i++)
+        keep_routing(run, i);
+    return INVAR_OK;
 }
 
 static invar_status step(generation *run)
 {
-    INVAR_TRY(invar_feed_pass(&run->feed));
-    run->n_draws = 0;
-    for (int64_t i = 0; i < run->feed.n_turns; i++)
-        take_turn(run, i);
-    INVAR_TRY(invar_sampler_draw(&run->sampler, run->rollout->pass, run->draws, run->n_draws));
-    for (int64_t i = 0; i < run->n_draws; i++)
-        INVAR_TRY(take_draw(run, &run->draws[i]));
-    return INVAR_OK;
+    invar_status status = pass_and_draw(run);
+
+    invar_feed_listened(&run->feed);
+    for (int64_t i = 0; status == INVAR_OK && i < run->n_draws; i++)
+        status = take_draw(run, &run->draws[i]);
+    return status;
 }
 
 invar_status invar_rollout_run(
@@ -391,5 +420,5 @@ invar_status invar_rollout_run(
             status = tick(payload, run.samples_done, run.tokens_done);
     }
     end(&run);
-    return status;
+    return invar_error_advise(status, INVAR_E_NOMEM, INVAR_FEED_ADVICE);
 }

@@ -45,8 +45,10 @@ typedef struct invar_rollout_limits {
     int64_t concurrency;    /* sequences at a time; 0: as the cache has room, at most 64 (256) */
     int64_t chunk;          /* rows of prefill in one pass; 0: 512 (4096) */
     int64_t page_size;      /* positions per page; 0: 16 */
-    int64_t pages;          /* 0: for `concurrency` longest sequences, at most 1 GiB (8 GiB) */
+    int64_t pages;          /* 0: for `concurrency` longest sequences, at most 1 GiB (a third of */
+                            /* what is free) */
     bool no_prefix_sharing; /* every sample prefills its own prompt */
+    bool no_graphs;         /* ops of decoding are launched one by one */
 } invar_rollout_limits;
 
 typedef struct invar_rollout invar_rollout;

@@ -11,96 +11,50 @@
 
 #include "base/invar_banned.h"
 
-#define OUT_OF_REACH (-0x1p100f) // far below any logit, and finite at any sensible temperature
-
 invar_status invar_sampler_init(invar_sampler *s, invar_caller *caller,
                                 const invar_sampling *sampling)
 {
-    size_t hidden = 1 + (size_t)INVAR_SAMPLER_ROWS * (size_t)sampling->n_stop_ids;
-    const float out_of_reach = OUT_OF_REACH;
+    size_t bytes = (size_t)sampling->n_stop_ids * sizeof *sampling->stop_ids;
 
     memset(s, 0, sizeof *s);
     s->caller = caller;
     s->sampling = sampling;
     INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->room, sizeof *s->room, "draws"));
-    INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->hidden, hidden * sizeof *s->hidden,
-                                "logits of stop ids"));
-    return invar_device_put(&caller->dev, s->hidden, &out_of_reach, sizeof out_of_reach);
+    INVAR_TRY(invar_device_take(&caller->dev, (void **)&s->ends, bytes, "stop ids"));
+    return invar_device_put(&caller->dev, s->ends, sampling->stop_ids, bytes);
 }
 
 void invar_sampler_release(invar_sampler *s)
 {
     if (s->caller) {
         invar_device_give(&s->caller->dev, s->room);
-        invar_device_give(&s->caller->dev, s->hidden);
+        invar_device_give(&s->caller->dev, s->ends);
         invar_device_give(&s->caller->dev, s->copies);
     }
     memset(s, 0, sizeof *s);
 }
 
-static float *logit(const invar_tensor *logits, int64_t row, int32_t id)
-{
-    return (float *)logits->data + row * logits->row_stride + id;
-}
-
-/* Where the logit of that stop id is kept while it is out of reach. */
-static float *kept(const invar_sampler *s, int64_t row, int64_t n)
-{
-    return s->hidden + 1 + row * s->sampling->n_stop_ids + n;
-}
-
-static invar_status copy_logit(const invar_sampler *s, float *to, const float *from)
-{
-    return invar_device_copy(&s->caller->dev, to, from, sizeof *to);
-}
-
-/* Puts the stop ids of some rows out of reach; `restore` undoes it, in reverse order. */
-static invar_status hide_ends(const invar_sampler *s, const invar_tensor *logits,
-                              const invar_draw *draws)
-{
-    const invar_sampling *p = s->sampling;
-
-    for (int64_t i = 0; i < logits->shape[0]; i++)
-        for (int64_t n = 0; draws[i].no_end && n < p->n_stop_ids; n++) {
-            float *at = logit(logits, i, p->stop_ids[n]);
-            INVAR_TRY(copy_logit(s, kept(s, i, n), at));
-            INVAR_TRY(copy_logit(s, at, s->hidden));
-        }
-    return INVAR_OK;
-}
-
-static invar_status restore_ends(const invar_sampler *s, const invar_tensor *logits,
-                                 const invar_draw *draws)
-{
-    const invar_sampling *p = s->sampling;
-
-    for (int64_t i = 0; i < logits->shape[0]; i++)
-        for (int64_t n = p->n_stop_ids; draws[i].no_end && n-- > 0;)
-            INVAR_TRY(copy_logit(s, logit(logits, i, p->stop_ids[n]), kept(s, i, n)));
-    return INVAR_OK;
-}
-
 /* Tokens and log-probabilities of all rows of the logits. */
-static invar_status run_ops(invar_sampler *s, const invar_tensor *logits, const invar_draw *draws)
+static invar_status run_ops(invar_sampler *s, const invar_tensor *logits)
 {
     const invar_sampling *p = s->sampling;
     invar_sampler_room *room = s->room;
     int64_t count = logits->shape[0];
     invar_tensor tokens = invar_tensor_1d(room->drawn.tokens, INVAR_DTYPE_I32, count);
 
-    INVAR_TRY(hide_ends(s, logits, draws));
     INVAR_TRY(INVAR_CALL(s->caller, SAMPLE, sample, .tokens = tokens, .logits = *logits,
                          .coords = room->asked.coords, .seed = p->seed, .purpose = p->purpose,
                          .temperature = p->temperature, .top_k = p->top_k, .top_p = p->top_p,
-                         .min_p = p->min_p));
-    INVAR_TRY(restore_ends(s, logits, draws));
+                         .min_p = p->min_p,
+                         .hidden = invar_tensor_1d(s->ends, INVAR_DTYPE_I32, p->n_stop_ids),
+                         .hides = invar_tensor_1d(room->asked.no_end, INVAR_DTYPE_I32, count)));
     INVAR_TRY(INVAR_CALL(s->caller, LOGPROB_FWD, logprob_fwd,
                          .logp = invar_tensor_1d(room->drawn.logp, INVAR_DTYPE_F32, count),
                          .max = invar_tensor_1d(room->max, INVAR_DTYPE_F32, count),
                          .logsum = invar_tensor_1d(room->logsum, INVAR_DTYPE_F32, count),
                          .logits = *logits, .targets = tokens,
                          .temperature = invar_sampling_logp_temperature(p->temperature)));
-    return invar_device_get(&s->caller->dev, &s->drawn, &room->drawn, sizeof s->drawn);
+    return invar_caller_get(s->caller, &s->drawn, &room->drawn, sizeof s->drawn);
 }
 
 /* The rows of the pass that are drawn from, each once, and which of them each draw is from. */
@@ -113,6 +67,7 @@ static int64_t list_rows(invar_sampler *s, const invar_draw *draws, int64_t coun
             s->row[rows++] = draws[i].row;
         s->asked.copy[i] = (int32_t)(rows - 1);
         s->asked.coords[i] = draws[i].at;
+        s->asked.no_end[i] = draws[i].no_end;
     }
     return rows;
 }
@@ -158,9 +113,9 @@ static invar_status draw_piece(invar_sampler *s, invar_pass *pass, invar_draw *d
 
     INVAR_TRY(invar_device_put(&s->caller->dev, &s->room->asked, &s->asked, sizeof s->asked));
     INVAR_TRY(make_logits(&logits, s, pass, rows, count));
-    INVAR_TRY(run_ops(s, &logits, draws));
+    INVAR_TRY(run_ops(s, &logits));
     for (int64_t i = 0; i < count; i++) {
-        if (!isfinite(s->drawn.logp[i]))
+        if (!draws[i].filler && !isfinite(s->drawn.logp[i]))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "rollout: draw %" PRIu32 " has logits that are not finite at "
                               "position %" PRIu32 ": the weights are damaged or have diverged",

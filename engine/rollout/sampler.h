@@ -24,6 +24,7 @@ typedef struct invar_draw {
     int64_t row;            /* of the last run of the pass; several may have the same */
     invar_sample_coords at; /* position: that of the new token */
     bool no_end;            /* stop ids may not be drawn */
+    bool filler;            /* its row is nobody's: what is drawn means nothing */
     int64_t owner;          /* the caller's */
     int32_t token;          /* drawn */
     float logp;             /* its log-probability */
@@ -33,6 +34,7 @@ typedef struct invar_draw {
 typedef struct invar_sampler_asked {
     invar_sample_coords coords[INVAR_SAMPLER_ROWS];
     int32_t copy[INVAR_SAMPLER_ROWS]; /* the row of logits of each, where draws share them */
+    int32_t no_end[INVAR_SAMPLER_ROWS];
 } invar_sampler_asked;
 
 /* and what they answer: */
@@ -57,7 +59,7 @@ typedef struct invar_sampler {
     invar_sampler_drawn drawn;
     /* in the device's memory */
     invar_sampler_room *room;
-    float *hidden; /* OUT_OF_REACH, then logits of stop ids while they are that */
+    int32_t *ends; /* (n_stop_ids) */
     float *copies; /* (n_copies, vocabulary) where draws share a row */
     int64_t n_copies;
 } invar_sampler;

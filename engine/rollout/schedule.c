@@ -193,31 +193,62 @@ static invar_status join_prompt(invar_schedule *s, invar_job *job)
 
 /* ---- the pass -------------------------------------------------------------------------------- */
 
-/* Rows of the job in this pass; `left` of the chunk. */
-static int64_t rows_now(const invar_job *job, int64_t left)
+/* Those whose prompt is through go on behind it. */
+static invar_status join_prompts(invar_schedule *s)
+{
+    for (int64_t i = 0; i < s->n_active; i++) {
+        invar_job *job = &s->jobs[s->active[i]];
+
+        if (job->state == INVAR_JOB_ADMITTED && s->jobs[job->parent].state == INVAR_JOB_KEPT)
+            INVAR_TRY(join_prompt(s, job));
+    }
+    return INVAR_OK;
+}
+
+#define MANY 2 // known rows to each of the others
+
+/* Whether the next pass is better made of known rows alone. */
+static bool many_known(const invar_schedule *s)
+{
+    int64_t known = 0, others = 0;
+
+    for (int64_t i = 0; i < s->n_active; i++) {
+        const invar_job *job = &s->jobs[s->active[i]];
+
+        if (job->state == INVAR_JOB_READY && job->done < job->prefill)
+            known += job->prefill - job->done;
+        else if (job->state == INVAR_JOB_READY)
+            others++;
+    }
+    known = known < s->chunk ? known : s->chunk;
+    return known > MANY * others;
+}
+
+/* Rows of the job in this pass; `left` of the chunk, and of known rows alone or not. */
+static int64_t rows_now(const invar_job *job, int64_t left, bool known_alone)
 {
     int64_t known = job->prefill - job->done;
 
     if (job->state != INVAR_JOB_READY || job->done == job->rows)
         return 0;
     if (known <= 0)
-        return 1;
+        return known_alone ? 0 : 1;
     return known < left ? known : left;
 }
 
 invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out, invar_schedule *s)
 {
     int64_t left = s->chunk, count = 0;
+    bool known_alone;
 
     retire(s);
     INVAR_TRY(admit(s));
+    INVAR_TRY(join_prompts(s));
+    known_alone = s->apart && many_known(s);
     for (int64_t i = 0; i < s->n_active; i++) {
         invar_job *job = &s->jobs[s->active[i]];
-        int64_t rows;
+        int64_t rows = rows_now(job, left, known_alone);
 
-        if (job->state == INVAR_JOB_ADMITTED && s->jobs[job->parent].state == INVAR_JOB_KEPT)
-            INVAR_TRY(join_prompt(s, job));
-        rows = rows_now(job, left);
         if (rows == 0)
             continue;
         s->turns[count++] = (invar_turn){s->active[i], job->done, rows};

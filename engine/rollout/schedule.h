@@ -5,7 +5,8 @@
  * not fit holds up those behind it. A job gets every page that it can ever need when it is
  * admitted, so an admitted job always comes to its end, nothing is ever taken from it, and the
  * schedule cannot come to a stand. A pass takes one row of every job whose known rows are through,
- * and, in order, the next of the known rows of the others, together at most a chunk.
+ * and, in order, the next of the known rows of the others, together at most a chunk. Where that is
+ * wanted, many known rows have passes of their own, before the others.
  *
  * A prompt shared by several samples is a job of its own, followed by theirs; its pages are kept
  * until the last of them has its own copy. No clock and no random number decides anything.
@@ -60,6 +61,7 @@ typedef struct invar_schedule {
     int64_t n_jobs;
     int64_t concurrency; /* jobs admitted at a time */
     int64_t chunk;       /* known rows in one pass */
+    bool apart;          /* passes of known rows alone, if they are many; false at first */
     int64_t next;        /* first job that waits */
     int64_t *active;     /* (n_active) ascending */
     int64_t n_active;

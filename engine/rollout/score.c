@@ -124,5 +124,5 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
         status = take_pass(&s, temperature, logp_out);
     }
     end(&s);
-    return status;
+    return invar_error_advise(status, INVAR_E_NOMEM, INVAR_FEED_ADVICE);
 }

@@ -80,6 +80,7 @@ typedef struct invar_loop {
     invar_optimizer *optimizer;
     invar_grads *critic_grads;
     invar_optimizer *critic_optimizer;
+    invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
     invar_probe *probe;
     invar_probe_view view; /* how activations are named */
     invar_trace *trace;
@@ -188,8 +189,14 @@ invar_status invar_loop_event(invar_loop *loop, const char *level, const char *k
 /* Loads the checkpoint that the recipe names, if there is one, and opens the ledger behind it. */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
 
-/* Writes the checkpoint and the Hugging Face export, each where the recipe wants it. */
-invar_status invar_loop_save(invar_loop *loop) INVAR_MUST_USE;
+/*
+ * Writes the checkpoint and the Hugging Face export, each where the recipe wants it. On a device
+ * with memory of its own, unless this is the last one, the checkpoint is only begun.
+ */
+invar_status invar_loop_save(invar_loop *loop, bool last) INVAR_MUST_USE;
+
+/* The checkpoint that was begun exists now; where there is none nothing happens. */
+invar_status invar_loop_finish_save(invar_loop *loop) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -51,15 +51,18 @@ static void skipped(void *payload, int64_t step, const char *why)
 
 static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
 {
-    INVAR_TRY(invar_session_load_set(p->model, NULL, c, p->masters));
+    const invar_device *place;
+
+    INVAR_TRY(invar_session_load_set(p->model, NULL, NULL, c, p->masters));
     if (p->optimizer) {
         if (!invar_checkpoint_has(c, p->m))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%.150s was written with no-save-optim: it can be a start "
                               "(ref-load), but not be resumed",
                               invar_checkpoint_path(c));
-        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->m, c, p->m));
-        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->v, c, p->v));
+        place = invar_optimizer_place(p->optimizer);
+        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->m, place, c, p->m));
+        INVAR_TRY(invar_session_load_set(p->model, p->optimizer->v, place, c, p->v));
     }
     return invar_model_refresh(p->model, dev);
 }
@@ -155,11 +158,22 @@ invar_status invar_loop_resume(invar_loop *loop)
 /* ---- saving ---------------------------------------------------------------------------------- */
 
 static void add_set(invar_checkpoint_tensor *out, int64_t *n, const char *set,
-                    const invar_model *model, const invar_tensor *of)
+                    const invar_model *model, const invar_tensor *of, const invar_device *dev)
 {
     for (int64_t i = 0; i < model->n_params; i++)
         out[(*n)++] = (invar_checkpoint_tensor){set, model->params[i].name,
-                                                of ? of[i] : model->params[i].master};
+                                                of ? of[i] : model->params[i].master, dev};
+}
+
+static void add_part(invar_checkpoint_tensor *out, int64_t *n, const part *p, bool moments)
+{
+    const invar_optimizer *o = p->optimizer;
+
+    add_set(out, n, p->masters, p->model, NULL, &p->model->dev);
+    if (!moments || !o)
+        return;
+    add_set(out, n, p->m, p->model, o->m, invar_optimizer_place(o));
+    add_set(out, n, p->v, p->model, o->v, invar_optimizer_place(o));
 }
 
 static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
@@ -188,14 +202,30 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
     out->cursors[0].at = loop->place.cursor;
 }
 
-static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors)
+/*
+ * While a far device goes on its memory can be copied away and written from the copy. After the
+ * last rollout nothing goes on, and the memory of a near device is copied by nobody.
+ */
+static invar_status write_content(invar_loop *loop, const invar_checkpoint_content *content,
+                                  bool last)
 {
     const invar_recipe *r = loop->recipe;
-    bool moments = !invar_recipe_bool(r, INVAR_KEY_NO_SAVE_OPTIM);
+    const char *save = invar_recipe_string(r, INVAR_KEY_SAVE);
     invar_checkpoint_options options = {.ledger = loop->ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
-                                        .pool = loop->session.pool,
-                                        .dev = &loop->session.dev};
+                                        .pool = loop->session.pool};
+
+    if (last || !invar_device_far(&loop->session.dev) ||
+        !invar_recipe_bool(r, INVAR_KEY_ASYNC_SAVE))
+        return invar_checkpoint_write(NULL, save, content, &options);
+    if (!loop->writer)
+        INVAR_TRY(invar_checkpoint_writer_new(&loop->writer, &loop->session.dev));
+    return invar_checkpoint_begin(loop->writer, save, content, &options);
+}
+
+static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bool last)
+{
+    bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
     invar_checkpoint_state state;
     invar_checkpoint_blob config = {.name = "config.json"};
     invar_checkpoint_content content = {
@@ -205,19 +235,13 @@ static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors)
     char *text = NULL;
     invar_status status;
 
-    for (int i = 0; i < n; i++) {
-        add_set(tensors, &content.n_tensors, parts[i].masters, parts[i].model, NULL);
-        if (moments && parts[i].optimizer) {
-            add_set(tensors, &content.n_tensors, parts[i].m, parts[i].model, parts[i].optimizer->m);
-            add_set(tensors, &content.n_tensors, parts[i].v, parts[i].model, parts[i].optimizer->v);
-        }
-    }
+    for (int i = 0; i < n; i++)
+        add_part(tensors, &content.n_tensors, &parts[i], moments);
     fill_state(&state, loop);
     INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->ledger));
     INVAR_TRY(invar_model_spec_json(&text, &config.bytes, &loop->session.spec, "float32"));
     config.data = text;
-    status =
-        invar_checkpoint_write(NULL, invar_recipe_string(r, INVAR_KEY_SAVE), &content, &options);
+    status = write_content(loop, &content, last);
     invar_free(text);
     return status;
 }
@@ -235,7 +259,7 @@ static invar_status export_hf(invar_loop *loop)
         loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16, 0);
 }
 
-invar_status invar_loop_save(invar_loop *loop)
+invar_status invar_loop_save(invar_loop *loop, bool last)
 {
     invar_checkpoint_tensor *tensors = NULL;
     part parts[3];
@@ -245,11 +269,17 @@ invar_status invar_loop_save(invar_loop *loop)
 
     if (!invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0])
         return export_hf(loop);
+    INVAR_TRY(invar_loop_finish_save(loop));
     for (int i = 0; i < n; i++)
         most += 3 * parts[i].model->n_params;
     INVAR_TRY(invar_alloc((void **)&tensors, (size_t)most, sizeof *tensors,
                           "the list of a checkpoint's tensors"));
-    status = write(loop, tensors);
+    status = write(loop, tensors, last);
     invar_free(tensors);
     return status == INVAR_OK ? export_hf(loop) : status;
+}
+
+invar_status invar_loop_finish_save(invar_loop *loop)
+{
+    return loop->writer ? invar_checkpoint_finish(NULL, loop->writer) : INVAR_OK;
 }

@@ -45,7 +45,7 @@ static invar_status open_device(invar_session *s)
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
 
     if (!backend)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "this build has no CUDA: configure with -DINVAR_CUDA=ON, or choose "
                           "device = cpu");
     if (threads == 0)
@@ -192,9 +192,10 @@ static size_t master_bytes(const invar_param *p)
 }
 
 invar_status invar_session_load_set(const invar_model *model, const invar_tensor *of,
-                                    invar_checkpoint *checkpoint, const char *set)
+                                    const invar_device *dev, invar_checkpoint *checkpoint,
+                                    const char *set)
 {
-    invar_window window = {.dev = &model->dev};
+    invar_window window = {.dev = of ? dev : &model->dev};
     invar_status status = INVAR_OK;
 
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
@@ -222,7 +223,7 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, co
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
         set = "critic"; // of a run; a converted critic is the only model there
-    status = invar_session_load_set(model, NULL, checkpoint, set);
+    status = invar_session_load_set(model, NULL, NULL, checkpoint, set);
     invar_checkpoint_close(checkpoint);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
@@ -443,7 +444,8 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
                                   .page_size = invar_recipe_int(r, INVAR_KEY_PAGE_SIZE),
                                   .pages = invar_recipe_int(r, INVAR_KEY_KV_PAGES),
                                   .no_prefix_sharing =
-                                      invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING)};
+                                      invar_recipe_bool(r, INVAR_KEY_DISABLE_PREFIX_SHARING),
+                                  .no_graphs = invar_recipe_bool(r, INVAR_KEY_DISABLE_CUDA_GRAPH)};
 }
 
 /* ---- life ------------------------------------------------------------------------------------ */

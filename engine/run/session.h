@@ -75,11 +75,12 @@ invar_status invar_session_prompt(invar_dataset **out, const invar_session *sess
 invar_status invar_session_ask(invar_rl_sample *out, const invar_prompt *prompt) INVAR_MUST_USE;
 
 /*
- * A set of a checkpoint into the model's masters or, unless that is NULL, into `of`: tensors in the
- * same memory, as many and of the same shapes.
+ * A set of a checkpoint into `of`, as many tensors as the model has parameters, and of the shapes
+ * of its masters, in the memory of `dev` (NULL: the host's); where `of` is NULL into the masters.
  */
 invar_status invar_session_load_set(const invar_model *model, const invar_tensor *of,
-                                    invar_checkpoint *checkpoint, const char *set) INVAR_MUST_USE;
+                                    const invar_device *dev, invar_checkpoint *checkpoint,
+                                    const char *set) INVAR_MUST_USE;
 
 /*
  * Weights of a Hugging Face folder, or of a folder with checkpoints, into a model: those of `step`,

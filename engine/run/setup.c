@@ -12,13 +12,6 @@
 
 #include "base/invar_banned.h"
 
-/*
- * Of a piece of logits, where the recipe does not say. Pieces are computed again in the backward
- * pass: a GPU keeps 16,384 rows of 151,936 whole.
- */
-#define LOGIT_BYTES (INT64_C(1) << 28)
-#define LOGIT_BYTES_FAR (INT64_C(12) << 30)
-
 /* ---- names ----------------------------------------------------------------------------------- */
 
 static void name_run(invar_loop *loop)
@@ -175,6 +168,14 @@ static void read_settings(invar_loop *loop)
     set->stop_on_mismatch = invar_recipe_enum(r, INVAR_KEY_ON_MISMATCH) == 0;
 }
 
+/* How much of the moments visits a device with memory of its own; 0: they are there for good. */
+static size_t piece_of_moments(const invar_loop *loop)
+{
+    bool offload = invar_recipe_bool(loop->recipe, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD);
+
+    return offload && invar_device_far(&loop->session.dev) ? INVAR_OPTIMIZER_PIECE : 0;
+}
+
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 static invar_status make_trainer(invar_loop *loop)
@@ -184,7 +185,6 @@ static invar_status make_trainer(invar_loop *loop)
     bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
     int64_t unit = invar_recipe_int(r, INVAR_KEY_SAMPLES_PER_UNIT);
     int64_t rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE);
-    int64_t logits = invar_device_far(&s->dev) ? LOGIT_BYTES_FAR : LOGIT_BYTES;
     invar_trainer_options o = {
         .plan = {.unit = unit              ? unit
                          : s->spec.experts ? loop->set.per_prompt
@@ -192,17 +192,17 @@ static invar_status make_trainer(invar_loop *loop)
                  .micro_batch = dynamic ? 0 : invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE),
                  .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU) : 0},
         .recompute = invar_recipe_enum(r, INVAR_KEY_RECOMPUTE_GRANULARITY) != 0,
-        .head_rows = rows ? rows : logits / 4 / s->spec.vocab + 1,
+        .head_rows = rows ? rows : invar_trainer_head_rows(&s->dev, &s->spec),
         .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
         .replay = loop->set.replay_routing ? s->actor : NULL};
 
     INVAR_TRY(invar_trainer_new(&loop->trainer, &s->dev, &o));
     INVAR_TRY(invar_grads_new(&loop->grads, s->actor));
-    INVAR_TRY(invar_optimizer_new(&loop->optimizer, s->actor));
+    INVAR_TRY(invar_optimizer_new(&loop->optimizer, s->actor, piece_of_moments(loop)));
     if (!s->critic)
         return INVAR_OK;
     INVAR_TRY(invar_grads_new(&loop->critic_grads, s->critic));
-    return invar_optimizer_new(&loop->critic_optimizer, s->critic);
+    return invar_optimizer_new(&loop->critic_optimizer, s->critic, piece_of_moments(loop));
 }
 
 static invar_status attach(invar_loop *loop, int place, invar_key key, uint32_t kinds)
@@ -329,6 +329,7 @@ void invar_loop_close(invar_loop *loop)
     invar_rollout_free(loop->rollout);
     invar_trainer_free(loop->trainer);
     invar_audit_free(loop->audit);
+    invar_checkpoint_writer_free(loop->writer);
     invar_grads_free(loop->grads);
     invar_optimizer_free(loop->optimizer);
     invar_grads_free(loop->critic_grads);

@@ -67,13 +67,21 @@ static bool asked_to_stop(const invar_loop *loop)
     return (o->stop && *o->stop) || (o->until >= 0 && loop->place.step > o->until);
 }
 
+/* A checkpoint whose files are written by now should not wait for the next one to exist. */
+static invar_status look_after_save(invar_loop *loop)
+{
+    if (!loop->writer || !invar_checkpoint_ready(loop->writer))
+        return INVAR_OK;
+    return invar_loop_finish_save(loop);
+}
+
 static invar_status end_step(invar_loop *loop, const invar_loop_step *step)
 {
     INVAR_TRY(invar_loop_record(loop, step));
     INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain, loop->ledger));
     loop->place.step++;
     show_step(loop, step);
-    return INVAR_OK;
+    return look_after_save(loop);
 }
 
 /* Where the tensors of this step go, if the recipe wants any. */
@@ -225,12 +233,12 @@ static bool due(const invar_loop *loop, invar_key key)
     return interval > 0 && loop->place.rollout % interval == 0;
 }
 
-static invar_status save(invar_loop *loop)
+static invar_status save(invar_loop *loop, bool last)
 {
     invar_status status;
 
     invar_trace_begin(loop->trace, "save");
-    status = invar_loop_save(loop);
+    status = invar_loop_save(loop, last);
     invar_trace_end(loop->trace);
     return status;
 }
@@ -270,7 +278,7 @@ static invar_status between(invar_loop *loop, bool last)
     if (due(loop, INVAR_KEY_EVAL_INTERVAL))
         INVAR_TRY(evaluate(loop));
     if (saves && (last || due(loop, INVAR_KEY_SAVE_INTERVAL)))
-        return save(loop);
+        return save(loop, last);
     return INVAR_OK;
 }
 
@@ -295,15 +303,31 @@ static invar_status run(invar_loop *loop)
     return INVAR_OK;
 }
 
+/* A checkpoint that was begun is there before the end; the first failure is the one to tell. */
+static invar_status finish_save(invar_error *first, invar_loop *loop, invar_status status)
+{
+    invar_status saved;
+
+    invar_error_take(first);
+    saved = invar_loop_finish_save(loop);
+    if (status == INVAR_OK && saved != INVAR_OK) {
+        invar_error_take(first);
+        return saved;
+    }
+    invar_error_clear();
+    return status;
+}
+
 /* The end is written whatever it is; the first failure is the one that is reported. */
 static invar_status finish(invar_loop *loop, invar_status status)
 {
     invar_error first;
-    int64_t code = status == INVAR_OK ? 0 : status == INVAR_E_MISMATCH ? 1 : 2;
+    int64_t code;
 
     if (!loop->ledger)
         return status;
-    invar_error_take(&first);
+    status = finish_save(&first, loop, status);
+    code = status == INVAR_OK ? 0 : status == INVAR_E_MISMATCH ? 1 : 2;
     if (status == INVAR_OK)
         return invar_ledger_finish(loop->ledger, 0, loop->summary->stopped ? "stopped" : "done");
     if (invar_loop_event(loop, "error", "failure", first.message) != INVAR_OK ||
@@ -339,7 +363,8 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
 
     *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
     INVAR_TRY(invar_alloc((void **)&loop, 1, sizeof *loop, "a run"));
-    status = invar_loop_open(loop, recipe, options, out);
+    status = invar_error_advise(invar_loop_open(loop, recipe, options, out), INVAR_E_NOMEM,
+                                "the model with its gradients and moments is too large");
     summarise(out, loop);
     if (status == INVAR_OK)
         status = invar_ledger_chain(&out->last_step, &out->chain, loop->ledger);

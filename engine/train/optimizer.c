@@ -5,6 +5,8 @@
  */
 #include "engine/train/optimizer.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "engine/model/call.h"
 
@@ -17,28 +19,42 @@ static size_t moment_bytes(const invar_param *p)
     return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
 }
 
-static invar_status allocate(invar_optimizer *o, const invar_model *model)
+static invar_status take_memory(invar_optimizer *o, size_t piece)
 {
-    size_t count = (size_t)model->n_params, half = 0;
+    static const char what[] = "the optimizer's moments";
+    void *memory = NULL;
+
+    if (piece == 0) {
+        INVAR_TRY(invar_device_take(&o->dev, &memory, 2 * o->bytes, what));
+    } else {
+        INVAR_TRY(invar_offload_new(&o->offload, &o->dev, o->bytes, piece));
+        INVAR_TRY(invar_device_take_host(&o->dev, &memory, 2 * o->bytes, what));
+    }
+    o->memory = memory;
+    return INVAR_OK;
+}
+
+static invar_status allocate(invar_optimizer *o, const invar_model *model, size_t piece)
+{
+    size_t count = (size_t)model->n_params;
     char *next;
 
     for (int64_t i = 0; i < model->n_params; i++)
-        half += moment_bytes(&model->params[i]);
+        o->bytes += moment_bytes(&model->params[i]);
     INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
     INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
-    o->bytes = 2 * half;
-    INVAR_TRY(invar_device_take(&o->dev, &o->memory, o->bytes, "the optimizer's moments"));
+    INVAR_TRY(take_memory(o, piece));
     next = o->memory;
     for (int64_t i = 0; i < model->n_params; i++) {
         o->m[i] = o->v[i] = model->params[i].master;
         o->m[i].data = next;
-        o->v[i].data = next + half;
+        o->v[i].data = next + o->bytes;
         next += moment_bytes(&model->params[i]);
     }
     return INVAR_OK;
 }
 
-invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model)
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model, size_t piece)
 {
     invar_optimizer *o = NULL;
     invar_status status;
@@ -46,7 +62,7 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&o, 1, sizeof *o, "an optimizer"));
     *o = (invar_optimizer){.dev = model->dev};
-    status = allocate(o, model);
+    status = allocate(o, model, piece);
     if (status == INVAR_OK)
         status = invar_optimizer_reset(o);
     if (status != INVAR_OK) {
@@ -57,13 +73,22 @@ invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model
     return INVAR_OK;
 }
 
+const invar_device *invar_optimizer_place(const invar_optimizer *optimizer)
+{
+    return optimizer->offload ? NULL : &optimizer->dev;
+}
+
 void invar_optimizer_free(invar_optimizer *optimizer)
 {
     if (!optimizer)
         return;
     invar_free(optimizer->m);
     invar_free(optimizer->v);
-    invar_device_give(&optimizer->dev, optimizer->memory);
+    if (optimizer->offload)
+        invar_device_give_host(&optimizer->dev, optimizer->memory);
+    else
+        invar_device_give(&optimizer->dev, optimizer->memory);
+    invar_offload_free(optimizer->offload);
     invar_free(optimizer);
 }
 
@@ -71,7 +96,10 @@ invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 {
     optimizer->beta1_power = optimizer->beta2_power = 1.0f;
     optimizer->steps = 0;
-    return invar_device_zero(&optimizer->dev, optimizer->memory, optimizer->bytes);
+    if (!optimizer->offload)
+        return invar_device_zero(&optimizer->dev, optimizer->memory, 2 * optimizer->bytes);
+    memset(optimizer->memory, 0, 2 * optimizer->bytes);
+    return INVAR_OK;
 }
 
 static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_out,
@@ -114,9 +142,29 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
     return status;
 }
 
-static invar_tensor flat(const invar_tensor *t)
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+typedef struct step {
+    invar_caller caller;
+    const invar_optimizer *optimizer;
+    const invar_model *model;
+    const invar_grads *grads;
+    float clip, lr;
+    const invar_adamw_options *options;
+} step;
+
+/* Elements that are moved together: of a parameter, or of several that are neighbours. */
+typedef struct part {
+    invar_tensor weight; /* zeroed: the ops read the master or a quantisation of it */
+    invar_tensor master, m, v, grad;
+    float decay;
+} part;
+
+static invar_tensor elements(const invar_tensor *t, int64_t first, int64_t count)
 {
-    return invar_tensor_1d(t->data, t->dtype, t->shape[0] * t->row_stride);
+    size_t size = (size_t)invar_dtype_bits(t->dtype) / 8;
+
+    return invar_tensor_1d((char *)t->data + (size_t)first * size, t->dtype, count);
 }
 
 static bool decays(const invar_param *p)
@@ -124,39 +172,141 @@ static bool decays(const invar_param *p)
     return p->kind != INVAR_PARAM_NORM && p->kind != INVAR_PARAM_BIAS;
 }
 
-/* The master, its rounding, or its quantisation: whatever the ops read afterwards. */
-static invar_status update(invar_caller *caller, invar_optimizer *o, const invar_param *p,
-                           int64_t i, const invar_tensor *grad, float clip, float lr,
-                           const invar_adamw_options *options)
+static bool rounds(const invar_param *p)
 {
-    invar_tensor none = {0};
-    bool rounds = p->weight.dtype == INVAR_DTYPE_BF16;
-    bool quantises = !rounds && p->weight.dtype != INVAR_DTYPE_F32;
+    return p->weight.dtype == INVAR_DTYPE_BF16;
+}
 
-    INVAR_TRY(INVAR_CALL(caller, ADAMW, adamw, .weight = rounds ? flat(&p->weight) : none,
-                         .master = flat(&p->master), .m = flat(&o->m[i]), .v = flat(&o->v[i]),
-                         .grad = flat(grad), .clip = clip, .lr = lr, .beta1 = options->beta1,
-                         .beta2 = options->beta2, .eps = options->eps,
-                         .weight_decay = decays(p) ? options->weight_decay : 0.0f,
-                         .beta1_power = o->beta1_power, .beta2_power = o->beta2_power));
-    if (!quantises)
+static part part_of(const step *s, int64_t i, int64_t first, int64_t count, void *m, void *v)
+{
+    const invar_param *p = &s->model->params[i];
+    part out = {.master = elements(&p->master, first, count),
+                .m = invar_tensor_1d(m, INVAR_DTYPE_F32, count),
+                .v = invar_tensor_1d(v, INVAR_DTYPE_F32, count),
+                .grad = elements(&s->grads->of[i], first, count),
+                .decay = decays(p) ? s->options->weight_decay : 0.0f};
+
+    if (rounds(p))
+        out.weight = elements(&p->weight, first, count);
+    return out;
+}
+
+static bool adjoin(const invar_tensor *a, const invar_tensor *b)
+{
+    size_t bytes = (size_t)a->shape[0] * (size_t)invar_dtype_bits(a->dtype) / 8;
+
+    return a->dtype == b->dtype && (char *)a->data + bytes == (char *)b->data;
+}
+
+/* Makes `a` longer by `b`, if that lies behind it in every array and is decayed alike. */
+static bool join(part *a, const part *b)
+{
+    invar_tensor *as[] = {&a->master, &a->m, &a->v, &a->grad, &a->weight};
+    const invar_tensor *bs[] = {&b->master, &b->m, &b->v, &b->grad, &b->weight};
+    bool weights = invar_tensor_present(&a->weight);
+    size_t count = weights ? 5 : 4;
+
+    if (a->decay != b->decay || weights != invar_tensor_present(&b->weight))
+        return false;
+    for (size_t i = 0; i < count; i++)
+        if (!adjoin(as[i], bs[i]))
+            return false;
+    for (size_t i = 0; i < count; i++)
+        *as[i] = invar_tensor_1d(as[i]->data, as[i]->dtype, as[i]->shape[0] + bs[i]->shape[0]);
+    return true;
+}
+
+static invar_status update(step *s, const part *p)
+{
+    const invar_optimizer *o = s->optimizer;
+    const invar_adamw_options *options = s->options;
+
+    if (!invar_tensor_present(&p->master)) // before the first
         return INVAR_OK;
-    return INVAR_CALL(caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
+    return INVAR_CALL(&s->caller, ADAMW, adamw, .weight = p->weight, .master = p->master, .m = p->m,
+                      .v = p->v, .grad = p->grad, .clip = s->clip, .lr = s->lr,
+                      .beta1 = options->beta1, .beta2 = options->beta2, .eps = options->eps,
+                      .weight_decay = p->decay, .beta1_power = o->beta1_power,
+                      .beta2_power = o->beta2_power);
+}
+
+/* What ops read, where that is no rounding of single elements: after the last of them. */
+static invar_status quantise(step *s, const invar_param *p)
+{
+    if (rounds(p) || p->weight.dtype == INVAR_DTYPE_F32)
+        return INVAR_OK;
+    return INVAR_CALL(&s->caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
+}
+
+static size_t element_bytes(const invar_param *p)
+{
+    return (size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float);
+}
+
+/* Those parameters whose last element has its moments among these bytes. */
+static invar_status quantise_range(step *s, size_t first, size_t bytes)
+{
+    size_t begin = 0;
+
+    for (int64_t i = 0; i < s->model->n_params; i++) {
+        const invar_param *p = &s->model->params[i];
+        size_t end = begin + element_bytes(p);
+        if (begin < end && first < end && end <= first + bytes)
+            INVAR_TRY(quantise(s, p));
+        begin += moment_bytes(p);
+    }
+    return INVAR_OK;
+}
+
+/* All elements whose moments are among these bytes of m and v. */
+static invar_status update_range(void *payload, size_t first, size_t bytes,
+                                 void *const there[INVAR_OFFLOAD_ARRAYS])
+{
+    step *s = payload;
+    size_t begin = 0;
+    part run = {0};
+
+    for (int64_t i = 0; i < s->model->n_params; i++) {
+        size_t end = begin + element_bytes(&s->model->params[i]);
+        size_t from = begin > first ? begin : first;
+        size_t to = end < first + bytes ? end : first + bytes;
+
+        if (from < to) {
+            part next =
+                part_of(s, i, (int64_t)((from - begin) / sizeof(float)),
+                        (int64_t)((to - from) / sizeof(float)), (char *)there[0] + (from - first),
+                        (char *)there[1] + (from - first));
+            if (!join(&run, &next)) {
+                INVAR_TRY(update(s, &run));
+                run = next;
+            }
+        }
+        begin += moment_bytes(&s->model->params[i]);
+    }
+    INVAR_TRY(update(s, &run));
+    return quantise_range(s, first, bytes);
 }
 
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
                                   const invar_grads *grads, float clip, float lr,
                                   const invar_adamw_options *options, const invar_device *dev)
 {
-    invar_caller caller;
-    invar_status status = INVAR_OK;
+    void *const moments[INVAR_OFFLOAD_ARRAYS] = {optimizer->memory,
+                                                 optimizer->memory + optimizer->bytes};
+    step s = {.optimizer = optimizer,
+              .model = model,
+              .grads = grads,
+              .clip = clip,
+              .lr = lr,
+              .options = options};
+    invar_status status;
 
-    invar_caller_init(&caller, dev);
+    invar_caller_init(&s.caller, dev);
     optimizer->beta1_power *= options->beta1;
     optimizer->beta2_power *= options->beta2;
     optimizer->steps++;
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = update(&caller, optimizer, &model->params[i], i, &grads->of[i], clip, lr, options);
-    invar_caller_release(&caller);
+    status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
+                                : update_range(&s, 0, optimizer->bytes, moments);
+    invar_caller_release(&s.caller);
     return status;
 }

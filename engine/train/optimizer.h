@@ -3,6 +3,7 @@
  *
  * The global norm is taken over gradients in canonical order, the clip is one multiplication.
  * Norms and biases have no weight decay, as in Megatron. The powers of beta are running products.
+ * The moments are where the model is, or in the host's memory, from which they visit the device.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -10,6 +11,7 @@
 #define INVAR_ENGINE_TRAIN_OPTIMIZER_H
 
 #include "engine/model/forward.h"
+#include "engine/train/offload.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -21,9 +23,10 @@ typedef struct invar_optimizer {
     float beta1_power; /* beta1 ^ steps */
     float beta2_power;
     int64_t steps;
-    invar_device dev; /* the model's, whose memory the moments are in */
-    void *memory;
-    size_t bytes;
+    invar_device dev;       /* the model's */
+    invar_offload *offload; /* NULL: the moments are in the device's memory */
+    char *memory;           /* all of m, then all of v */
+    size_t bytes;           /* of each */
 } invar_optimizer;
 
 typedef struct invar_adamw_options {
@@ -31,10 +34,19 @@ typedef struct invar_adamw_options {
     float clip_grad; /* largest norm; 0: no clipping */
 } invar_adamw_options;
 
-/* Moments at zero, powers at one. */
-invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model) INVAR_MUST_USE;
+#define INVAR_OPTIMIZER_PIECE ((size_t)64 << 20)
+
+/*
+ * Moments at zero, powers at one. `piece` bytes of each moment at a time visit the device, twice
+ * over: a multiple of INVAR_ALIGN; 0: all are there for good. It changes no bit.
+ */
+invar_status invar_optimizer_new(invar_optimizer **out, const invar_model *model,
+                                 size_t piece) INVAR_MUST_USE;
 void invar_optimizer_free(invar_optimizer *optimizer);
 invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
+
+/* The device whose memory the moments are in; NULL: the host's. */
+const invar_device *invar_optimizer_place(const invar_optimizer *optimizer);
 
 /* INVAR_E_STATE names a parameter whose gradient is not finite; nothing has changed then. */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,

@@ -9,6 +9,14 @@
 
 #include "base/invar_banned.h"
 
+/* Pieces are computed again in the backward pass: a GPU keeps 16,384 rows of 151,936 whole. */
+#define LOGIT_BYTES (INT64_C(1) << 28)
+#define LOGIT_BYTES_FAR (INT64_C(12) << 30)
+
+/* Where memory does not suffice. */
+#define ADVICE "lower micro-batch-size, max-tokens-per-gpu or log-probs-chunk-size"
+#define LEARNING_ADVICE ADVICE ", or set recompute-granularity = full"
+
 struct invar_trainer {
     invar_device dev;
     invar_trainer_options options;
@@ -18,6 +26,13 @@ struct invar_trainer {
     float *gradient; /* (2, most tokens of a micro-batch): dnow, dentropy */
     int64_t capacity;
 };
+
+int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec *spec)
+{
+    int64_t bytes = invar_device_far(dev) ? LOGIT_BYTES_FAR : LOGIT_BYTES;
+
+    return bytes / (int64_t)sizeof(float) / spec->vocab + 1;
+}
 
 invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
                                const invar_trainer_options *options)
@@ -159,7 +174,7 @@ invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *mode
     scores to = {logp_out, entropy_out};
     walk w = {trainer, trainer->scoring, model, samples, 0, 0, 0, visit_scores, &to};
 
-    return walk_over(&w, count, NULL);
+    return invar_error_advise(walk_over(&w, count, NULL), INVAR_E_NOMEM, ADVICE);
 }
 
 static invar_status read_values(float *out, walk *w)
@@ -181,7 +196,7 @@ invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *cri
 {
     walk w = {trainer, trainer->scoring, critic, samples, 0, 0, 0, visit_values, values_out};
 
-    return walk_over(&w, count, NULL);
+    return invar_error_advise(walk_over(&w, count, NULL), INVAR_E_NOMEM, ADVICE);
 }
 
 /* ---- learning -------------------------------------------------------------------------------- */
@@ -236,6 +251,7 @@ static invar_status visit_lesson(walk *w, void *payload)
     dnow = w->trainer->gradient;
     dentropy = l->loss->entropy && !values ? dnow + batch->head.count : NULL;
     INVAR_TRY(values ? read_values(now, w) : invar_pass_head(w->pass, &batch->head, now, entropy));
+    INVAR_TRY(invar_pass_routing(w->pass)); // what the device is waited for is there by now
     compare_routing(w, l->result);
     INVAR_TRY(l->loss->run(l->loss->payload, w->first, w->count, now, entropy, dnow, dentropy));
     if (values)
@@ -254,6 +270,7 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;
-    INVAR_TRY(walk_over(&w, count, &result->micro_batches));
+    INVAR_TRY(invar_error_advise(walk_over(&w, count, &result->micro_batches), INVAR_E_NOMEM,
+                                 trainer->options.recompute ? ADVICE : LEARNING_ADVICE));
     return invar_grads_join(grads, model, &trainer->dev);
 }

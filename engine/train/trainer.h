@@ -24,6 +24,9 @@ typedef struct invar_trainer_options {
     const invar_model *replay; /* runs with the routing of the rollout; NULL: none does */
 } invar_trainer_options;
 
+/* head_rows where nobody says: 256 MiB of logits, on a far device 12 GiB. */
+int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec *spec);
+
 typedef struct invar_trainer invar_trainer;
 
 invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,

@@ -185,6 +185,53 @@ invar_status invar_check_attention_paged(const invar_device *dev,
     return INVAR_OK;
 }
 
+/* A page that new rows of a sequence fill: its slots [first, end). */
+typedef struct filled {
+    int32_t page;
+    int64_t first, end;
+} filled;
+
+/* The n-th page that sequence s fills; false behind the last. */
+static bool filled_page(filled *out, const invar_kv_write_args *a, int64_t s, int64_t n)
+{
+    int64_t size = a->cache.k.shape[1], length = a->lengths[s];
+    int64_t before = length - (a->rows.start[s + 1] - a->rows.start[s]);
+    int64_t index = before / size + n, left = length - index * size;
+
+    if (before == length || left <= 0)
+        return false;
+    out->page = ((const int32_t *)a->cache.pages.data)[s * a->cache.pages.row_stride + index];
+    out->first = n == 0 ? before % size : 0;
+    out->end = left < size ? left : size;
+    return true;
+}
+
+/* No page of the later ones shares a slot with page n of sequence s. */
+static invar_status check_filled_once(const invar_kv_write_args *a, int64_t s, int64_t n,
+                                      const filled *page)
+{
+    filled other;
+
+    for (int64_t later = s; later < a->rows.count; later++)
+        for (int64_t i = later == s ? n + 1 : 0; filled_page(&other, a, later, i); i++)
+            if (other.page == page->page && page->first < other.end && other.first < page->end)
+                return INVAR_FAIL(INVAR_E_INVALID, 0,
+                                  "%s: cache.pages: sequences %" PRId64 " and %" PRId64
+                                  " both fill slots of page %" PRId32,
+                                  invar_op_name(INVAR_OP_KV_WRITE), s, later, page->page);
+    return INVAR_OK;
+}
+
+static invar_status check_filled(const invar_kv_write_args *a)
+{
+    filled page;
+
+    for (int64_t s = 0; s < a->rows.count; s++)
+        for (int64_t n = 0; filled_page(&page, a, s, n); n++)
+            INVAR_TRY(check_filled_once(a, s, n, &page));
+    return INVAR_OK;
+}
+
 invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_args *a)
 {
     invar_op op = INVAR_OP_KV_WRITE;
@@ -198,6 +245,8 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
                    a->k.shape[2]);
     // a window of 1: the new rows touch their own pages only
     INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, 1));
+    if (!invar_device_far(dev))
+        INVAR_TRY(check_filled(a));
     INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, cache.k), INVAR_ARG(a, cache.v),
                         INVAR_ARG(a, cache.pages), INVAR_ARG(a, k), INVAR_ARG(a, v));
     return INVAR_OK;

@@ -89,20 +89,81 @@ static invar_status check_forward(invar_op op, const invar_tensor *y, const inva
                               (const int64_t[]){x->shape[0], INVAR_ANY});
 }
 
+/* One output of x; `y` is that of `out`, or one that stands for it where it is absent. */
+static invar_status check_output(invar_op op, const invar_linear_output *out, const invar_tensor *y,
+                                 const invar_tensor *x, int32_t k_shards)
+{
+    const invar_tensor *w = &out->w;
+
+    INVAR_TRY(invar_check_tensor(op, "w", w, OPERAND_TYPES, 2,
+                                 (const int64_t[]){INVAR_ANY, x->shape[1]}));
+    INVAR_TRY(check_forward(op, y, x, w, k_shards));
+    INVAR_TRY(invar_check_tensor(op, "y", y, INVAR_TYPES_STORAGE, 2,
+                                 (const int64_t[]){x->shape[0], w->shape[0]}));
+    return invar_check_optional(op, "bias", &out->bias, INVAR_TYPES_STORAGE, 1,
+                                (const int64_t[]){w->shape[0]});
+}
+
+/* What goes with what, and that `act` is of the type of those that it is made from. */
+static invar_status check_fused(invar_op op, const invar_linear_fwd_args *a)
+{
+    bool act = invar_tensor_present(&a->act);
+
+    if (a->n_more < 0 || a->n_more >= INVAR_LINEAR_MAX_PARTS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: n_more: %d; expected 0 to %d", invar_op_name(op),
+                          a->n_more, INVAR_LINEAR_MAX_PARTS - 1);
+    if (invar_tensor_present(&a->residual) && a->n_more > 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: residual: not with more outputs than one",
+                          invar_op_name(op));
+    if (act && a->n_more != 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: act: needs two outputs; got %d",
+                          invar_op_name(op), a->n_more + 1);
+    if (act && invar_tensor_present(&a->y) != invar_tensor_present(&a->more[0].y))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: act: one of its two inputs is absent",
+                          invar_op_name(op));
+    return INVAR_OK;
+}
+
+/* No two outputs meet, and none meets an input. */
+static invar_status check_memory(invar_op op, const invar_linear_fwd_args *a)
+{
+    const invar_linear_output *more = a->more;
+    invar_check_arg all[] = {
+        INVAR_ARG(a, y),     {"y of more", NULL},    {"y of more", NULL}, INVAR_ARG(a, act),
+        INVAR_ARG(a, x),     INVAR_ARG(a, w),        INVAR_ARG(a, bias),  INVAR_ARG(a, residual),
+        {"w of more", NULL}, {"bias of more", NULL}, {"w of more", NULL}, {"bias of more", NULL}};
+    const invar_tensor none = {0};
+
+    for (int32_t i = 0; i < INVAR_LINEAR_MAX_PARTS - 1; i++) {
+        bool there = i < a->n_more;
+        all[1 + i].tensor = there ? &more[i].y : &none;
+        all[8 + 2 * i].tensor = there ? &more[i].w : &none;
+        all[9 + 2 * i].tensor = there ? &more[i].bias : &none;
+    }
+    return invar_check_outputs(op, 4, all, (int)(sizeof all / sizeof *all));
+}
+
 invar_status invar_check_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a)
 {
     invar_op op = INVAR_OP_LINEAR_FWD;
+    invar_linear_output first = {a->y, a->w, a->bias};
+    bool stored = invar_tensor_present(&a->y);
 
     (void)dev;
     INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
-    INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, INVAR_ANY, a->x.shape[1]);
-    INVAR_TRY(check_forward(op, &a->y, &a->x, &a->w, a->k_shards));
-    INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, a->x.shape[0], a->w.shape[0]);
-    INVAR_TRY(invar_check_optional(op, "bias", &a->bias, INVAR_TYPES_STORAGE, 1,
-                                   (const int64_t[]){a->w.shape[0]}));
-    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, x), INVAR_ARG(a, w),
-                        INVAR_ARG(a, bias));
-    return INVAR_OK;
+    INVAR_TRY(check_fused(op, a));
+    stored = stored || !invar_tensor_present(&a->act);
+    INVAR_TRY(check_output(op, &first, stored ? &a->y : &a->act, &a->x, a->k_shards));
+    for (int32_t i = 0; i < a->n_more; i++)
+        INVAR_TRY(
+            check_output(op, &a->more[i], stored ? &a->more[i].y : &a->act, &a->x, a->k_shards));
+    if (stored && invar_tensor_present(&a->act)) {
+        INVAR_TRY(invar_check_like(op, "act", &a->act, "y", &a->y));
+        INVAR_TRY(invar_check_like(op, "y of more", &a->more[0].y, "y", &a->y));
+    }
+    if (invar_tensor_present(&a->residual))
+        INVAR_TRY(invar_check_like(op, "residual", &a->residual, "y", &a->y));
+    return check_memory(op, a);
 }
 
 static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar_linear_part *parts,

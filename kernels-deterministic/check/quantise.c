@@ -13,7 +13,9 @@ invar_status invar_check_quantise(const invar_device *dev, const invar_quantise_
 
     (void)dev;
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
-    INVAR_CHECK_2D(op, a, q, INVAR_TYPES_QUANTISED, a->x.shape[0], a->x.shape[1]);
+    INVAR_CHECK_2D(op, a, q,
+                   INVAR_TYPES_QUANTISED | (a->x.dtype == INVAR_DTYPE_F32 ? INVAR_TYPE(BF16) : 0),
+                   a->x.shape[0], a->x.shape[1]);
     return invar_check_apart(op, "q", &a->q, "x", &a->x);
 }
 

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <float.h>
+#include <inttypes.h>
 
 #include "kernels-deterministic/check/check.h"
 
@@ -24,22 +25,46 @@ static invar_status check_norm(invar_op op, const invar_tensor *x, const invar_t
     return invar_check_range(op, "eps", eps, FLT_MIN, 1.0);
 }
 
+/* All of a rotation is there, or nothing. */
+static invar_status check_rotation(const invar_device *dev, invar_op op, const invar_rotation *r,
+                                   const invar_tensor *x)
+{
+    if (!invar_tensor_present(&r->positions)) {
+        if (invar_tensor_present(&r->cosine) || invar_tensor_present(&r->sine))
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a rotation without positions",
+                              invar_op_name(op));
+        return INVAR_OK;
+    }
+    if (x->shape[2] % 2 != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: x: %" PRId64 " values a head; they form pairs",
+                          invar_op_name(op), x->shape[2]);
+    INVAR_CHECK_2D(op, r, cosine, INVAR_TYPE(F32), INVAR_ANY, x->shape[2] / 2);
+    INVAR_TRY(invar_check_like(op, "sine", &r->sine, "cosine", &r->cosine));
+    INVAR_CHECK_1D(op, r, positions, INVAR_TYPE(I32), x->shape[0]);
+    return invar_check_indices(dev, op, "positions", &r->positions, r->cosine.shape[0]);
+}
+
 invar_status invar_check_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
 {
     invar_op op = INVAR_OP_RMSNORM_FWD;
+    const invar_rotation *r = &a->rotation;
 
-    (void)dev;
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
+    INVAR_TRY(check_rotation(dev, op, r, &a->x));
     INVAR_TRY(invar_check_like(op, "y", &a->y, "x", &a->x));
     INVAR_TRY(invar_check_in_place(op, "y", &a->y, "x", &a->x));
-    return invar_check_apart(op, "y", &a->y, "weight", &a->weight);
+    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, weight), INVAR_ARG(r, positions),
+                        INVAR_ARG(r, cosine), INVAR_ARG(r, sine));
+    return INVAR_OK;
 }
 
 invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
 {
     invar_op op = INVAR_OP_RMSNORM_BWD;
+    const invar_rotation *r = &a->rotation;
 
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
+    INVAR_TRY(check_rotation(dev, op, r, &a->x));
     INVAR_TRY(invar_check_like(op, "dx", &a->dx, "x", &a->x));
     INVAR_TRY(invar_check_like(op, "dy", &a->dy, "x", &a->x));
     if (invar_tensor_present(&a->dweight)) {
@@ -48,6 +73,7 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
     }
     // not in place: dweight reads dy and x once more
     INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, dx), INVAR_ARG(a, dweight), INVAR_ARG(a, dy),
-                        INVAR_ARG(a, x), INVAR_ARG(a, weight));
+                        INVAR_ARG(a, x), INVAR_ARG(a, weight), INVAR_ARG(r, positions),
+                        INVAR_ARG(r, cosine), INVAR_ARG(r, sine));
     return INVAR_OK;
 }

@@ -11,11 +11,23 @@
 
 #define LEAST_TOP_P 0x1p-40 // below, its fixed-point number is 0 and no token would be kept
 
+static invar_status check_hidden(const invar_device *dev, const invar_sample_args *a)
+{
+    invar_op op = INVAR_OP_SAMPLE;
+
+    if (!invar_tensor_present(&a->hidden) && !invar_tensor_present(&a->hides))
+        return INVAR_OK;
+    INVAR_CHECK_1D(op, a, hidden, INVAR_TYPE(I32), INVAR_ANY);
+    INVAR_CHECK_1D(op, a, hides, INVAR_TYPE(I32), a->logits.shape[0]);
+    INVAR_TRY(invar_check_apart(op, "tokens", &a->tokens, "hidden", &a->hidden));
+    INVAR_TRY(invar_check_apart(op, "tokens", &a->tokens, "hides", &a->hides));
+    return invar_check_indices(dev, op, "hidden", &a->hidden, a->logits.shape[1]);
+}
+
 invar_status invar_check_sample(const invar_device *dev, const invar_sample_args *a)
 {
     invar_op op = INVAR_OP_SAMPLE;
 
-    (void)dev;
     INVAR_CHECK_2D(op, a, logits, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_range(op, "vocabulary", (double)a->logits.shape[1], 1, INT32_MAX));
     INVAR_CHECK_1D(op, a, tokens, INVAR_TYPE(I32), a->logits.shape[0]);
@@ -23,6 +35,7 @@ invar_status invar_check_sample(const invar_device *dev, const invar_sample_args
     INVAR_TRY(invar_check_range(op, "top_p", a->top_p, LEAST_TOP_P, 1));
     INVAR_TRY(invar_check_range(op, "min_p", a->min_p, 0, 1));
     INVAR_TRY(invar_check_apart(op, "tokens", &a->tokens, "logits", &a->logits));
+    INVAR_TRY(check_hidden(dev, a));
     if (a->temperature == 0.0f)
         return INVAR_OK;
     INVAR_TRY(invar_check_range(op, "temperature", a->temperature, FLT_MIN, FLT_MAX));

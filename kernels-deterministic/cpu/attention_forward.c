@@ -391,7 +391,6 @@ size_t invar_cpu_kv_write_workspace(const invar_device *dev, const invar_kv_writ
     return 0;
 }
 
-/* Copies on the calling thread, in order: a slot that is named twice has one outcome. */
 invar_status invar_cpu_kv_write(const invar_device *dev, const invar_kv_write_args *a,
                                 void *workspace)
 {

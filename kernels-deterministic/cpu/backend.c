@@ -46,6 +46,14 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
     return INVAR_OK;
 }
 
+static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
+                              size_t stride, size_t count)
+{
+    for (size_t i = 0; i < count; i++)
+        INVAR_TRY(copy(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
+    return INVAR_OK;
+}
+
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
     (void)dev;
@@ -63,7 +71,7 @@ static invar_status wait(const invar_device *dev)
 static const invar_backend cpu = {
     .abi = INVAR_BACKEND_ABI,
     .name = "cpu",
-    .memory = {false, take, give, copy, copy, copy, zero, wait},
+    .memory = {false, take, give, take, give, NULL, copy, copy, copy, copy_each, zero, wait},
     .ops =
         {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = {workspace_##fn, run_##fn},

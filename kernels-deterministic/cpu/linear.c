@@ -3,7 +3,8 @@
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3:
  *   y   one chain over input features per element (k_shards: one per shard, folded by the tree),
- *       then the bias in f32, one rounding
+ *       then the bias in f32, one rounding; a residual, and the gated activation, come after that
+ *       rounding and round again
  *   dx  one chain over the concatenated output features of the parts
  *   dw  per unit one chain over its tokens from +0, added to the running f32 gradient in unit order
  * An element depends on its row and its column alone: invariant to every other row and to tiling.
@@ -14,6 +15,7 @@
 #include <string.h>
 
 #include "kernels-deterministic/cpu/cpu.h"
+#include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/row.h"
 #include "kernels-deterministic/step/chain.h"
 
@@ -31,6 +33,7 @@ typedef struct slice {
 typedef struct forward_job {
     const invar_linear_fwd_args *args;
     slice at;
+    int64_t cols; /* rows of w, of an expert */
 } forward_job;
 
 static void add_bias(float *acc, const invar_chain_range *r, const invar_tensor *bias)
@@ -50,18 +53,60 @@ static void store_tile(const invar_tensor *t, int64_t row0, const invar_chain_ra
         invar_row_store(t, row0 + r->row0 + i, r->col0, r->cols, acc + i * r->cols);
 }
 
-static void forward_tile(const void *payload, const invar_device *dev, const invar_chain_range *r,
-                         float *acc, void *workspace)
+/* To what store_tile has stored, as `add` would do it. */
+static void add_residual(const invar_tensor *t, const invar_tensor *residual, int64_t row0,
+                         const invar_chain_range *r)
 {
-    const forward_job *job = payload;
+    float sum[INVAR_CHAIN_TILE_N], y[INVAR_CHAIN_TILE_N];
+
+    for (int64_t i = 0; i < r->rows; i++) {
+        int64_t row = row0 + r->row0 + i;
+        invar_row_load(sum, residual, row, r->col0, r->cols);
+        invar_row_load(y, t, row, r->col0, r->cols);
+        for (int64_t j = 0; j < r->cols; j++)
+            sum[j] += y[j];
+        invar_row_store(t, row, r->col0, r->cols, sum);
+    }
+}
+
+/* act = swiglu of what is stored as the gate and as `up`, or would be. */
+static void gate_tile(const invar_tensor *act, int64_t row0, const invar_chain_range *r,
+                      const float *gate, const float *up)
+{
+    float g[INVAR_CHAIN_TILE_N], u[INVAR_CHAIN_TILE_N];
+    uint16_t room[INVAR_CHAIN_TILE_N];
+    bool bf16 = act->dtype == INVAR_DTYPE_BF16;
+    invar_tensor line = invar_tensor_2d(room, INVAR_DTYPE_BF16, 1, INVAR_CHAIN_TILE_N);
+
+    for (int64_t i = 0; i < r->rows; i++) {
+        const float *from[2] = {gate + i * r->cols, up + i * r->cols};
+        float *to[2] = {g, u};
+        for (int side = 0; side < 2; side++) {
+            memcpy(to[side], from[side], (size_t)r->cols * sizeof **to);
+            if (!bf16)
+                continue;
+            invar_row_store(&line, 0, 0, r->cols, from[side]);
+            invar_row_load(to[side], &line, 0, 0, r->cols);
+        }
+        for (int64_t j = 0; j < r->cols; j++)
+            u[j] = invar_silu(g[j]) * u[j];
+        invar_row_store(act, row0 + r->row0 + i, r->col0, r->cols, u);
+    }
+}
+
+/* A tile of one output, in f32: chains, tree, bias. `acc` has room for k_shards tiles. */
+static void output_tile(float *acc, const forward_job *job, const invar_tensor *w,
+                        const invar_tensor *bias, const invar_device *dev,
+                        const invar_chain_range *r, void *workspace)
+{
     const invar_linear_fwd_args *a = job->args;
     int64_t k = a->x.shape[1] / a->k_shards, count = r->rows * r->cols;
-    int64_t w_row0 = job->at.expert * a->y.shape[1] + r->col0;
+    int64_t w_row0 = job->at.expert * job->cols + r->col0;
 
     for (int32_t s = 0; s < a->k_shards; s++) {
         float *chain = acc + s * INVAR_CHAIN_TILE_FLOATS;
         invar_chain_tile tile = {{&a->x, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, s * k},
-                                 {&a->w, INVAR_CHAIN_ROWS, w_row0, s * k},
+                                 {w, INVAR_CHAIN_ROWS, w_row0, s * k},
                                  r->rows,
                                  r->cols,
                                  k};
@@ -70,29 +115,63 @@ static void forward_tile(const void *payload, const invar_device *dev, const inv
     }
     invar_chain_fold(acc, a->k_shards, count);
     invar_chain_finish(acc, count);
-    if (invar_tensor_present(&a->bias))
-        add_bias(acc, r, &a->bias);
-    store_tile(&a->y, job->at.row0, r, acc);
+    if (invar_tensor_present(bias))
+        add_bias(acc, r, bias);
 }
 
-static invar_status forward(const invar_device *dev, const invar_linear_fwd_args *a, slice at,
-                            void *workspace)
+static void forward_tile(const void *payload, const invar_device *dev, const invar_chain_range *r,
+                         float *acc, void *workspace)
 {
-    forward_job job = {a, at};
-    invar_chain_grid grid = {at.rows, a->y.shape[1], a->k_shards, forward_tile, &job};
+    const forward_job *job = payload;
+    const invar_linear_fwd_args *a = job->args;
+    float *up = acc + a->k_shards * INVAR_CHAIN_TILE_FLOATS;
+
+    output_tile(acc, job, &a->w, &a->bias, dev, r, workspace);
+    if (invar_tensor_present(&a->y))
+        store_tile(&a->y, job->at.row0, r, acc);
+    if (invar_tensor_present(&a->residual))
+        add_residual(&a->y, &a->residual, job->at.row0, r);
+    if (!invar_tensor_present(&a->act))
+        return;
+    output_tile(up, job, &a->more[0].w, &a->more[0].bias, dev, r, workspace);
+    if (invar_tensor_present(&a->more[0].y))
+        store_tile(&a->more[0].y, job->at.row0, r, up);
+    gate_tile(&a->act, job->at.row0, r, acc, up);
+}
+
+static int32_t forward_accumulators(const invar_linear_fwd_args *a)
+{
+    return invar_tensor_present(&a->act) ? 2 * a->k_shards : a->k_shards;
+}
+
+/* The first output, and with an activation the second. `cols` of an expert. */
+static invar_status forward(const invar_device *dev, const invar_linear_fwd_args *a, slice at,
+                            int64_t cols, void *workspace)
+{
+    forward_job job = {a, at, cols};
+    invar_chain_grid grid = {at.rows, cols, forward_accumulators(a), forward_tile, &job};
 
     return invar_chain_grid_run(dev, &grid, workspace);
 }
 
 size_t invar_cpu_linear_fwd_workspace(const invar_device *dev, const invar_linear_fwd_args *a)
 {
-    return invar_chain_grid_workspace(dev, a->k_shards);
+    return invar_chain_grid_workspace(dev, forward_accumulators(a));
 }
 
 invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a,
                                   void *workspace)
 {
-    return forward(dev, a, (slice){0, a->x.shape[0], 0}, workspace);
+    slice all = {0, a->x.shape[0], 0};
+
+    INVAR_TRY(forward(dev, a, all, a->w.shape[0], workspace));
+    for (int32_t i = 0; i < a->n_more && !invar_tensor_present(&a->act); i++) {
+        const invar_linear_output *out = &a->more[i];
+        invar_linear_fwd_args one = {
+            .y = out->y, .x = a->x, .w = out->w, .bias = out->bias, .k_shards = a->k_shards};
+        INVAR_TRY(forward(dev, &one, all, out->w.shape[0], workspace));
+    }
+    return INVAR_OK;
 }
 
 size_t invar_cpu_moe_linear_fwd_workspace(const invar_device *dev,
@@ -108,7 +187,7 @@ invar_status invar_cpu_moe_linear_fwd(const invar_device *dev, const invar_moe_l
 
     for (int64_t e = 0; e < a->experts.count; e++) {
         int64_t row0 = a->experts.start[e], rows = a->experts.start[e + 1] - row0;
-        INVAR_TRY(forward(dev, &dense, (slice){row0, rows, e}, workspace));
+        INVAR_TRY(forward(dev, &dense, (slice){row0, rows, e}, a->y.shape[1], workspace));
     }
     return INVAR_OK;
 }

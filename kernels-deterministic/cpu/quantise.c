@@ -88,6 +88,14 @@ static const block_fn formats[INVAR_DTYPE_COUNT] = {
     [INVAR_DTYPE_INT4] = quantise_int4,
 };
 
+static void round_piece(const void *payload, int64_t row, int64_t first, int64_t count)
+{
+    const invar_quantise_args *a = payload;
+
+    invar_row_store(&a->q, row, first, count,
+                    (const float *)a->x.data + row * a->x.row_stride + first);
+}
+
 /* The rows that share scales. */
 static void quantise_band(const void *payload, int64_t band, void *scratch)
 {
@@ -108,8 +116,11 @@ size_t invar_cpu_quantise_workspace(const invar_device *dev, const invar_quantis
 invar_status invar_cpu_quantise(const invar_device *dev, const invar_quantise_args *a,
                                 void *workspace)
 {
-    invar_rows bands = {a->q.shape[0] / a->q.scale_rows, 1, 0, quantise_band, a};
+    invar_rows bands = {0, 1, 0, quantise_band, a};
 
+    if (a->q.dtype == INVAR_DTYPE_BF16)
+        return invar_pieces_run(dev, a->q.shape[0], a->q.shape[1], round_piece, a);
+    bands.rows = a->q.shape[0] / a->q.scale_rows;
     return invar_rows_run(dev, &bands, workspace);
 }
 

@@ -8,6 +8,7 @@
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
  *   dweight = sum over tokens in the order of token.h; a token adds sum = fma(dy, xhat, sum), heads
  *             ascending
+ * With a rotation: rope.fwd of y, as it is stored; rope.bwd of dy, before anything else.
  * A head's y and dx depend on its own row alone.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -64,10 +65,13 @@ size_t invar_cpu_rmsnorm_fwd_workspace(const invar_device *dev, const invar_rmsn
 invar_status invar_cpu_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
                                    void *workspace)
 {
+    const invar_rotation *r = &a->rotation;
+    invar_rope_fwd_args rope = {a->y, a->y, r->positions, r->cosine, r->sine};
     invar_rows job = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
                       scratch_bytes(a->x.shape[2], FORWARD_BUFFERS), forward_head, a};
 
-    return invar_rows_run(dev, &job, workspace);
+    INVAR_TRY(invar_rows_run(dev, &job, workspace));
+    return invar_tensor_present(&r->positions) ? invar_cpu_rope_fwd(dev, &rope, NULL) : INVAR_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
@@ -120,26 +124,57 @@ static void weight_term(float *sum, const void *payload, int64_t token, int64_t 
     }
 }
 
+/* Parts of the workspace: rstd, dy rotated back, scratch of the rows. Multiples of 64. */
+static size_t whole_lines(size_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
 static size_t rstd_bytes(const invar_rmsnorm_bwd_args *a)
 {
-    // a multiple of 64: the scratch of the rows follows
-    return ((size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float) + 63) / 64 * 64;
+    return whole_lines((size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float));
+}
+
+static size_t rotated_bytes(const invar_rmsnorm_bwd_args *a)
+{
+    size_t values = (size_t)(a->x.shape[0] * a->x.shape[1] * a->x.shape[2]);
+
+    if (!invar_tensor_present(&a->rotation.positions))
+        return 0;
+    return whole_lines(values * (size_t)invar_dtype_bits(a->dy.dtype) / 8);
 }
 
 size_t invar_cpu_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
 {
-    return rstd_bytes(a) +
+    return rstd_bytes(a) + rotated_bytes(a) +
            invar_rows_workspace(dev, scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS));
 }
 
-invar_status invar_cpu_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
+/* *dy_out = rope.bwd of dy, in `memory`. */
+static invar_status rotate_back(invar_tensor *dy_out, const invar_device *dev,
+                                const invar_rmsnorm_bwd_args *a, void *memory)
+{
+    const invar_rotation *r = &a->rotation;
+    invar_rope_bwd_args rope = {
+        .x = a->dy, .positions = r->positions, .cosine = r->cosine, .sine = r->sine};
+
+    *dy_out = rope.y =
+        invar_tensor_3d(memory, a->dy.dtype, a->dy.shape[0], a->dy.shape[1], a->dy.shape[2]);
+    return invar_cpu_rope_bwd(dev, &rope, NULL);
+}
+
+invar_status invar_cpu_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *given,
                                    void *workspace)
 {
+    invar_rmsnorm_bwd_args args = *given, *a = &args;
     backward_job job = {a, workspace};
+    char *rotated = (char *)workspace + rstd_bytes(a);
     invar_rows rows = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
                        scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS), backward_head, &job};
 
-    INVAR_TRY(invar_rows_run(dev, &rows, (char *)workspace + rstd_bytes(a)));
+    if (invar_tensor_present(&a->rotation.positions))
+        INVAR_TRY(rotate_back(&args.dy, dev, given, rotated));
+    INVAR_TRY(invar_rows_run(dev, &rows, rotated + rotated_bytes(a)));
     if (!invar_tensor_present(&a->dweight))
         return INVAR_OK;
     return invar_token_accumulate(dev, &a->dweight, &a->units, weight_term, &job);

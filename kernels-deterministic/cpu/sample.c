@@ -201,10 +201,31 @@ static uint64_t best_of_kept(const invar_sample_args *a, int64_t row, const floa
     return best;
 }
 
+static size_t sort_scratch(const invar_sample_args *a)
+{
+    return needs_sort(a) ? 2 * (size_t)a->logits.shape[1] * sizeof(uint64_t) : 0;
+}
+
+/* The row's logits as the draw sees them: where some are hidden, a copy behind the sort's keys. */
+static const float *seen_logits(const invar_sample_args *a, int64_t row, void *scratch)
+{
+    const float *logits = (const float *)a->logits.data + row * a->logits.row_stride;
+    const int32_t *hidden = a->hidden.data;
+    float *copy;
+
+    if (!invar_tensor_present(&a->hides) || ((const int32_t *)a->hides.data)[row] == 0)
+        return logits;
+    copy = (float *)((char *)scratch + sort_scratch(a));
+    memcpy(copy, logits, (size_t)a->logits.shape[1] * sizeof *copy);
+    for (int64_t i = 0; i < a->hidden.shape[0]; i++)
+        copy[hidden[i]] = INVAR_SAMPLE_HIDDEN;
+    return copy;
+}
+
 static void sample_row(const void *payload, int64_t row, void *scratch)
 {
     const invar_sample_args *a = payload;
-    const float *logits = (const float *)a->logits.data + row * a->logits.row_stride;
+    const float *logits = seen_logits(a, row, scratch);
     uint64_t best = a->temperature == 0.0f ? best_of_all(logits, a->logits.shape[1])
                                            : best_of_kept(a, row, logits, scratch);
 
@@ -213,7 +234,9 @@ static void sample_row(const void *payload, int64_t row, void *scratch)
 
 static size_t sample_scratch(const invar_sample_args *a)
 {
-    return needs_sort(a) ? 2 * (size_t)a->logits.shape[1] * sizeof(uint64_t) : 0;
+    size_t copy = (size_t)a->logits.shape[1] * sizeof(float);
+
+    return sort_scratch(a) + (invar_tensor_present(&a->hides) ? copy : 0);
 }
 
 size_t invar_cpu_sample_workspace(const invar_device *dev, const invar_sample_args *a)

@@ -103,19 +103,74 @@ __device__ __forceinline__ int64_t invar_attention_slot(int64_t *first_out, cons
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-/* invar_exp2s in 11 instructions: the select is a maximum that keeps NaN, the shift an LEA. */
+/*
+ * The integer next to x and the polynomial of the rest, of COUNT numbers: invar_exp2s without its
+ * clamp and its last multiplication. Written side by side, because one after the other is how the
+ * assembler leaves them otherwise, and each operation waits for the one before it.
+ */
+template <int COUNT>
+__device__ __forceinline__ void invar_attention_exp2s_parts(float (&t)[COUNT], float (&p)[COUNT],
+                                                            const float (&x)[COUNT])
+{
+    float f[COUNT];
+
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        t[i] = x[i] + INVAR_ROUNDER;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        f[i] = t[i] - INVAR_ROUNDER;
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        f[i] = x[i] - f[i];
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        p[i] = invar_fmaf(0x1.3a03c8p-7f, f[i], 0x1.c9fc74p-5f);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        p[i] = invar_fmaf(p[i], f[i], 0x1.ec0374p-3f);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        p[i] = invar_fmaf(p[i], f[i], 0x1.62e12cp-1f);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        p[i] = invar_fmaf(p[i], f[i], 1.0f);
+}
+
+/* invar_exp2s of COUNT numbers; the select is a maximum that keeps NaN. */
+template <int COUNT> __device__ __forceinline__ void invar_attention_exp2s(float (&x)[COUNT])
+{
+    float t[COUNT], p[COUNT];
+
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        x[i] = invar_max_nan(x[i], -127.0f);
+    invar_attention_exp2s_parts(t, p, x);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        x[i] = p[i] * __uint_as_float((__float_as_uint(t[i]) << 23) + 0x3F800000u);
+}
+
+/*
+ * The same for -125 <= x <= 1/2: neither clamped nor subnormal, so the product with a power of two
+ * is the sum of the exponents.
+ */
+template <int COUNT> __device__ __forceinline__ void invar_attention_exp2s_near(float (&x)[COUNT])
+{
+    float t[COUNT], p[COUNT];
+
+    invar_attention_exp2s_parts(t, p, x);
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        x[i] = __uint_as_float(__float_as_uint(p[i]) + (__float_as_uint(t[i]) << 23));
+}
+
 __device__ __forceinline__ float invar_attention_exp2s(float x)
 {
-    float y = invar_max_nan(x, -127.0f);
-    float t = y + INVAR_ROUNDER;
-    float f = y - (t - INVAR_ROUNDER);
+    float one[1] = {x};
 
-    float p = 0x1.3a03c8p-7f;
-    p = invar_fmaf(p, f, 0x1.c9fc74p-5f);
-    p = invar_fmaf(p, f, 0x1.ec0374p-3f);
-    p = invar_fmaf(p, f, 0x1.62e12cp-1f);
-    p = invar_fmaf(p, f, 1.0f);
-    return p * __uint_as_float((__float_as_uint(t) << 23) + 0x3F800000u);
+    invar_attention_exp2s(one);
+    return one[0];
 }
 
 /* Not zero where one of two bf16 is an infinity or a NaN. */

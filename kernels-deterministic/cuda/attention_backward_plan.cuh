@@ -71,7 +71,7 @@ template <int D> struct form {
         float rows[STAGES][2][QUERIES];  /* -lse2, delta */
         task tasks[STAGES];
         uint64_t task_full[STAGES], task_empty[STAGES];
-        uint64_t k_full, v_full, kv_empty;
+        uint64_t k_full, v_full, kv_empty, ds_free;
         uint64_t q_full[STAGES], d_o_full[STAGES], tile_empty[STAGES];
         uint64_t sum_ready[STAGES][2], sum_added[STAGES][2], sum_free[STAGES][2];
     };

@@ -494,7 +494,7 @@ template <int D> struct consumer {
             put_matrices(m.ds[i / 4], which * 64 + 16 * warp(), i % 4 * 2, x);
         }
         report_nan(nan);
-        invar_named_barrier(3 + which, 128);
+        meet();
         for (int i = thread; i < 64 * D / 8; i += 128) {
             int r = i / 8 % 64, chunk = i % 8, box = i / (64 * 8);
             if (key0 + r < todo.length)
@@ -502,7 +502,7 @@ template <int D> struct consumer {
                            chunk * 8) = *(const uint4 *)(m.ds[box] + (which * 64 + r) * ROW_BYTES +
                                                          (chunk ^ r % 8) * 16);
         }
-        invar_named_barrier(3 + which, 128);
+        meet();
     }
 
     /* The gradients of a warpgroup's keys, and the scores of a tile. */
@@ -524,9 +524,20 @@ template <int D> struct consumer {
         invar_named_arrive(2 - which, CONSUMERS);
     }
 
+    /* The warps of this warpgroup. */
+    __device__ __forceinline__ void meet() const
+    {
+        invar_named_barrier(3 + which, 128);
+    }
+
     /*
      * One tile. The scores of the next one, if there are MORE, are under way at the end. The first
      * warpgroup is ahead of the second by half a step: its part of dq is that of the tile before.
+     *
+     * A product is over for each warp by itself, so a warp overwrites ds only when all of them are
+     * done with it. What the second warpgroup has read is older than its last turn, where its warps
+     * met. The first one reads the ds of a tile once more in the step behind it, after its turn:
+     * ds_free counts the warps that have.
      */
     template <bool MORE>
     __device__ __forceinline__ void step(registers &r, const task &todo, const position &here,
@@ -551,6 +562,8 @@ template <int D> struct consumer {
             differentials<true>(r.s, dp, ds, m.rows[stage][1], sight_of(todo, here.tile));
         else
             differentials<false>(r.s, dp, ds, m.rows[stage][1], sight{});
+        if (which == 0)
+            invar_barrier_wait(&m.ds_free, (here.now.count & 1) ^ 1);
         put_differentials(m.ds[stage], ds);
 
         wait_turn();
@@ -563,6 +576,8 @@ template <int D> struct consumer {
         invar_product_wait<MORE ? 2 : 1>();
         invar_product_hold(part);
         pass_turn();
+        if (which == 0)
+            release(&m.ds_free);
         if (which == 1 || add)
             add_part(todo, which == 1 ? here : before, part);
         invar_product_wait<0>();
@@ -582,6 +597,7 @@ template <int D> struct consumer {
             invar_product_wait<0>();
             invar_product_hold(part);
             pass_turn();
+            meet();
             add_part(todo, last, part);
         }
     }
@@ -625,7 +641,7 @@ template <int D> struct consumer {
             if (todo.length == 0)
                 return;
             run(todo, now.count, tile_turn);
-            release(&m.task_empty[now.stage()]);
+            invar_barrier_arrive(&m.task_empty[now.stage()]);
         }
     }
 };
@@ -636,7 +652,7 @@ template <int D> __device__ void open_barriers(typename form<D>::shared &m)
 {
     for (int i = 0; i < STAGES; i++) {
         invar_barrier_init(&m.task_full[i], 1);
-        invar_barrier_init(&m.task_empty[i], 3 + CONSUMER_WARPS);
+        invar_barrier_init(&m.task_empty[i], 3 + CONSUMERS);
         invar_barrier_init(&m.q_full[i], 1);
         invar_barrier_init(&m.d_o_full[i], 1);
         invar_barrier_init(&m.tile_empty[i], CONSUMER_WARPS);
@@ -649,6 +665,7 @@ template <int D> __device__ void open_barriers(typename form<D>::shared &m)
     invar_barrier_init(&m.k_full, 1);
     invar_barrier_init(&m.v_full, 1);
     invar_barrier_init(&m.kv_empty, CONSUMER_WARPS);
+    invar_barrier_init(&m.ds_free, CONSUMER_WARPS / 2);
     invar_barrier_init_done();
 }
 

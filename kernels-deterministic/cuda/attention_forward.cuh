@@ -1,5 +1,5 @@
 /*
- * attention_forward.cuh - the forward of attention as its three kernels take it, and the softmax of
+ * attention_forward.cuh - the forward of attention as its kernels take it, and the softmax of
  * a row in the layout of tensor-core accumulators.
  *
  * attention_forward.cu turns the arguments of attention.fwd and attention.paged into one problem
@@ -45,8 +45,14 @@ size_t invar_attention_wgmma_workspace(const invar_device *dev, const invar_atte
 invar_status invar_attention_wgmma(const invar_device *dev, const invar_attention_problem *p,
                                    void *workspace) INVAR_MUST_USE;
 
-/* ---- attention_forward_mma.cu: bf16 on the tensor cores, any shape; heads that share keys share
- *      tiles, so it is also the kernel of decoding --------------------------------------------- */
+/* ---- attention_forward_decode.cu: bf16, few rows of each sequence ---------------------------- */
+
+bool invar_attention_decode_takes(const invar_device *dev, const invar_attention_problem *p);
+size_t invar_attention_decode_workspace(const invar_device *dev, const invar_attention_problem *p);
+invar_status invar_attention_decode(const invar_device *dev, const invar_attention_problem *p,
+                                    void *workspace) INVAR_MUST_USE;
+
+/* ---- attention_forward_mma.cu: bf16 on the tensor cores, any shape --------------------------- */
 
 bool invar_attention_mma_takes(const invar_device *dev, const invar_attention_problem *p);
 invar_status invar_attention_mma(const invar_device *dev,
@@ -59,11 +65,13 @@ invar_status invar_attention_fma(const invar_device *dev,
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
+#define INVAR_ATTENTION_MOST (INT32_MAX - 1024) /* positions of a sequence */
+
 typedef struct invar_attention_sequence {
     int64_t number;
-    int64_t row0;   /* of position 0 in q, o and packed keys; may lie before their start */
-    int64_t before; /* positions whose queries came earlier */
-    int64_t length; /* keys */
+    int64_t row0; /* of position 0 in q, o and packed keys; may lie before their start */
+    int before;   /* positions whose queries came earlier */
+    int length;   /* keys */
 } invar_attention_sequence;
 
 /* False, and a report, where the sequence is not what the check asks of it. */
@@ -74,56 +82,79 @@ __device__ __forceinline__ bool invar_attention_find(invar_attention_sequence *o
     if (!invar_attention_segment(p.fault, p.op, p.rows, p.n_rows, number))
         return false;
     int64_t begin = p.rows.start[number], count = p.rows.start[number + 1] - begin;
+    int64_t length = p.paged ? p.lengths[number] : count;
 
     out->number = number;
-    out->length = p.paged ? p.lengths[number] : count;
-    out->before = out->length - count;
-    out->row0 = begin - out->before;
+    out->row0 = begin - (length - count);
+    out->before = (int)(length - count);
+    out->length = (int)length;
     if (count == 0)
         return true;
-    if (out->before < 0 || (p.paged && (out->length - 1) / p.page_size >= p.max_pages)) {
-        invar_report(p.fault, p.op, INVAR_CUDA_INDEX, out->length);
+    if (length < count || length > INVAR_ATTENTION_MOST ||
+        (p.paged && (length - 1) / p.page_size >= p.max_pages)) {
+        invar_report(p.fault, p.op, INVAR_CUDA_INDEX, length);
         return false;
     }
     return true;
 }
 
-/* Where a page begins in the list of pages. */
+/* The page of a position, by its number in the list of pages. */
 __device__ __forceinline__ int64_t invar_attention_page(const invar_attention_problem &p,
                                                         const invar_attention_sequence &s,
-                                                        int64_t index)
+                                                        unsigned index)
 {
     return invar_guard(p.fault, p.op, p.pages[s.number * p.pages_stride + index], p.n_pages);
 }
 
 /*
- * Rows of a tile: row r is position (first + r) / group and query head (first + r) % group of the
- * kv head's group, counted from the sequence's first query.
+ * Rows of one sequence that share a kv head: row r is query head (head + r) % group of that kv
+ * head's group, at position + (head + r) / group.
  */
 typedef struct invar_attention_tile {
     invar_attention_sequence sequence;
-    int64_t kv_head;
-    int64_t first;
-    int64_t count;
+    int kv_head;
+    int position;
+    int head;
+    int count;
 } invar_attention_tile;
 
-/* The tile of `size` rows that block `index` of the grid computes; the longest come first. */
+/*
+ * The sequence of a slot of tiles (invar_attention_slot), searched by all threads of a warp: few
+ * steps, because each waits for memory.
+ */
+__device__ __forceinline__ int64_t invar_attention_find_slot(const invar_attention_problem &p,
+                                                             int size, int64_t slot)
+{
+    int64_t low = 0, high = p.rows.count - 1;
+
+    while (low < high) {
+        int64_t step = (high - low + 31) / 32, probe = low + ((int)threadIdx.x % 32 + 1) * step;
+        bool before = probe <= high && p.rows.start[probe] * p.form.group / size + probe <= slot;
+        low += __popc(__ballot_sync(0xFFFFFFFFu, before)) * step;
+        high = min(high, low + step - 1);
+    }
+    return low;
+}
+
+/* Tile `index` of `size` rows; the longest come first. By whole warps. */
 __device__ __forceinline__ bool invar_attention_tile_of(invar_attention_tile *out,
                                                         const invar_attention_problem &p, int size,
                                                         int64_t index)
 {
     int64_t slots = invar_attention_slots(p.n_rows, p.rows.count, p.form.group, size);
     int64_t slot = slots - 1 - index / p.form.kv_heads;
-    int64_t number =
-        invar_attention_slot(&out->first, p.rows.start, p.rows.count, p.form.group, size, slot);
+    int64_t number = invar_attention_find_slot(p, size, slot);
+    int64_t first = (slot - (p.rows.start[number] * p.form.group / size + number)) * size;
 
-    out->kv_head = index % p.form.kv_heads;
     if (!invar_attention_find(&out->sequence, p, number))
         return false;
-    out->count = (out->sequence.length - out->sequence.before) * p.form.group - out->first;
-    if (out->first < 0 || out->count <= 0)
+    int64_t count = (out->sequence.length - out->sequence.before) * p.form.group - first;
+    if (first < 0 || count <= 0)
         return false;
-    out->count = out->count < size ? out->count : size;
+    out->kv_head = (int)(index % p.form.kv_heads);
+    out->position = out->sequence.before + (int)(first / p.form.group);
+    out->head = (int)(first % p.form.group);
+    out->count = count < size ? (int)count : size;
     return true;
 }
 
@@ -132,40 +163,48 @@ static inline int64_t invar_attention_tiles(const invar_attention_problem *p, in
     return invar_attention_slots(p->n_rows, p->rows.count, p->form.group, size) * p->form.kv_heads;
 }
 
-__device__ __forceinline__ int64_t invar_attention_position(const invar_attention_problem &p,
-                                                            const invar_attention_tile &t,
-                                                            int64_t r)
+__device__ __forceinline__ int invar_attention_position(const invar_attention_problem &p,
+                                                        const invar_attention_tile &t, int r)
 {
-    return t.sequence.before + (t.first + r) / p.form.group;
+    return t.position + (t.head + r) / (int)p.form.group;
 }
 
-__device__ __forceinline__ int64_t invar_attention_head(const invar_attention_problem &p,
-                                                        const invar_attention_tile &t, int64_t r)
+__device__ __forceinline__ int invar_attention_head(const invar_attention_problem &p,
+                                                    const invar_attention_tile &t, int r)
 {
-    return t.kv_head * p.form.group + (t.first + r) % p.form.group;
+    int group = (int)p.form.group;
+
+    return t.kv_head * group + (t.head + r) % group;
+}
+
+/* The first key that a position of the tile sees. */
+__device__ __forceinline__ int invar_attention_first(const invar_attention_problem &p, int position)
+{
+    return (int)invar_attention_first_key(p.form, position);
 }
 
 /* Offsets of one key of the tile's sequence and kv head in k and v. */
 __device__ __forceinline__ void invar_attention_key(int64_t *k_at, int64_t *v_at,
                                                     const invar_attention_problem &p,
-                                                    const invar_attention_tile &t, int64_t key)
+                                                    const invar_attention_tile &t, int key)
 {
     int64_t row = t.sequence.row0 + key, inside = t.kv_head * p.form.dim;
 
     if (p.paged) {
-        row = invar_attention_page(p, t.sequence, key / p.page_size);
-        inside += key % p.page_size * p.form.kv_heads * p.form.dim;
+        unsigned size = (unsigned)p.page_size;
+        row = invar_attention_page(p, t.sequence, (unsigned)key / size);
+        inside += (unsigned)key % size * (p.form.kv_heads * p.form.dim);
     }
     *k_at = row * p.k_stride + inside;
     *v_at = row * p.v_stride + inside;
 }
 
 /* The part of [begin, end) that lies in `count` places from `first` on, counted from there. */
-__device__ __forceinline__ void invar_attention_clip(int *begin_out, int *end_out, int64_t begin,
-                                                     int64_t end, int64_t first, int count)
+__device__ __forceinline__ void invar_attention_clip(int *begin_out, int *end_out, int begin,
+                                                     int end, int first, int count)
 {
-    *begin_out = begin > first ? (begin - first < count ? (int)(begin - first) : count) : 0;
-    *end_out = end < first + count ? (end > first ? (int)(end - first) : 0) : count;
+    *begin_out = min(max(begin - first, 0), count);
+    *end_out = min(max(end - first, 0), count);
 }
 
 /* ---- softmax --------------------------------------------------------------------------------- */
@@ -194,67 +233,183 @@ __device__ __forceinline__ void invar_attention_mask(float (&s)[COUNT], const in
                                                      const int (&end)[2])
 {
     int column = 2 * ((int)threadIdx.x % 4);
+    int from = __reduce_max_sync(0xFFFFFFFFu, max(begin[0], begin[1]));
+    int to = __reduce_min_sync(0xFFFFFFFFu, min(end[0], end[1]));
 
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        int row = i / 2 % 2, at = i / 4 * 8 + i % 2;
-        if (at < begin[row] - column || at >= end[row] - column)
-            s[i] = -INFINITY;
-    }
-}
-
-/*
- * Takes the scores of a block: s becomes p, and what was summed before is to be multiplied by
- * alpha. A row that sees no key of the block (seen is false, all its scores are -inf) stays as it
- * is.
- */
-template <int COUNT>
-__device__ __forceinline__ void invar_attention_take(invar_attention_softmax &x, float (&alpha)[2],
-                                                     float (&s)[COUNT], float c,
-                                                     const bool (&seen)[2])
-{
+    for (int step = 0; step < COUNT; step += 8) {
+        if (2 * step >= from && 2 * step + 16 <= to)
+            continue; // all rows of the warp see these 16 keys
 #pragma unroll
-    for (int row = 0; row < 2; row++) {
-        float top = s[2 * row];
-#pragma unroll
-        for (int i = 2 * row; i < COUNT; i += 4)
-            top = fmaxf(top, fmaxf(s[i], s[i + 1]));
-        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 1));
-        top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, 2));
-
-        float m = seen[row] ? fmaxf(x.m[row], top * c) : x.m[row];
-        float shift = seen[row] ? -m : 0.0f; // -inf - -inf would be NaN
-        alpha[row] = seen[row] ? invar_attention_exp2s(x.m[row] - m) : 1.0f;
-        x.m[row] = m;
-        x.l[row][0] = x.l[row][0] * alpha[row];
-        x.l[row][1] = x.l[row][1] * alpha[row];
-#pragma unroll
-        for (int i = 2 * row; i < COUNT; i += 4) {
-            s[i] = invar_attention_exp2s(invar_fmaf(s[i], c, shift));
-            s[i + 1] = invar_attention_exp2s(invar_fmaf(s[i + 1], c, shift));
-            x.l[row][0] = x.l[row][0] + s[i];
-            x.l[row][1] = x.l[row][1] + s[i + 1];
+        for (int i = step; i < step + 8; i++) {
+            int row = i / 2 % 2, at = i / 4 * 8 + i % 2;
+            if (at < begin[row] - column || at >= end[row] - column)
+                s[i] = -INFINITY;
         }
     }
 }
 
-/* p rounded, as the A operands of the steps of 16 keys. */
-template <int COUNT>
-__device__ __forceinline__ void invar_attention_round(uint32_t (&a)[COUNT / 8][4],
-                                                      const float (&p)[COUNT])
+/* What the scores of a block ask for: the new maxima, the factors of what was summed before. */
+typedef struct invar_attention_rise {
+    float m[2], alpha[2];
+    /* of the whole warp: */
+    bool near; /* every argument of EXP2S is between -125 and 1/2: no clamp, nothing subnormal */
+    bool sure;
+} invar_attention_rise;
+
+/*
+ * The largest score of a row, NaN if one is; every thread of the row gets it. Not SURE: three at
+ * once as integers, which gives something negative and wrong where no score has a plus sign.
+ */
+template <bool SURE, int COUNT>
+__device__ __forceinline__ float invar_attention_largest(const float (&s)[COUNT], int row)
 {
+    float most = -INFINITY;
+    int high = INT32_MIN;
+
 #pragma unroll
-    for (int i = 0; i < COUNT / 2; i++)
-        a[i / 4][i % 4] = invar_bf16x2_bits(p[2 * i], p[2 * i + 1]);
+    for (int i = 2 * row; i < COUNT; i += 4) {
+        if (SURE)
+            most = invar_max_nan(most, invar_max_nan(s[i], s[i + 1]));
+        else
+            high = __vimax3_s32(high, __float_as_int(s[i]), __float_as_int(s[i + 1]));
+    }
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2) {
+        if (SURE)
+            most = invar_max_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+        else
+            high = max(high, __shfl_xor_sync(0xFFFFFFFFu, high, step));
+    }
+    return SURE ? most : __int_as_float(high);
 }
 
-/* o[4 i + 2 row + e] *= alpha[row]. */
+/*
+ * A number that no score of a row in this thread is below: as integers without sign the largest is
+ * the smallest score, unless none is negative.
+ */
+template <int COUNT>
+__device__ __forceinline__ float invar_attention_least(const float (&s)[COUNT], int row)
+{
+    uint32_t low = 0;
+
+#pragma unroll
+    for (int i = 2 * row; i < COUNT; i += 4)
+        low = __vimax3_u32(low, __float_as_uint(s[i]), __float_as_uint(s[i + 1]));
+    return fminf(__uint_as_float(low), 0.0f);
+}
+
+/*
+ * Looks at the scores of a block; m is what was before it. A row that sees no key of the block
+ * (seen is false, all its scores are -inf) stays as it is. Without branches: products may be under
+ * way. If the result is not `sure`, it is to be done again with SURE.
+ */
+template <bool SURE, int COUNT>
+__device__ __forceinline__ void invar_attention_look(invar_attention_rise &out, const float (&m)[2],
+                                                     const float (&s)[COUNT], float c,
+                                                     const bool (&seen)[2])
+{
+    bool near = true, sure = true;
+
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float top = invar_attention_largest<SURE>(s, row);
+        float least = invar_attention_least(s, row);
+
+        sure = sure && (SURE || __float_as_int(top) >= 0);
+        out.m[row] = seen[row] ? invar_max_nan(m[row], top * c) : m[row];
+        out.alpha[row] = m[row] - out.m[row];
+        // beyond 2^20 the rounding of m may exceed 1/2
+        near = near && fabsf(out.m[row]) < 0x1p20f && invar_fmaf(least, c, -out.m[row]) >= -125.0f;
+    }
+    out.near = __all_sync(0xFFFFFFFFu, near);
+    out.sure = __all_sync(0xFFFFFFFFu, sure);
+    invar_attention_exp2s(out.alpha);
+#pragma unroll
+    for (int row = 0; row < 2; row++)
+        out.alpha[row] = seen[row] ? out.alpha[row] : 1.0f;
+}
+
+/* The maxima rise: p = EXP2S(fma(s, c, shift)) enter the sums now. */
+__device__ __forceinline__ void invar_attention_apply(invar_attention_softmax &x, float (&shift)[2],
+                                                      const invar_attention_rise &rise,
+                                                      const bool (&seen)[2])
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        shift[row] = seen[row] ? -rise.m[row] : 0.0f; // -inf - -inf would be NaN
+        x.m[row] = rise.m[row];
+        x.l[row][0] = x.l[row][0] * rise.alpha[row];
+        x.l[row][1] = x.l[row][1] * rise.alpha[row];
+    }
+}
+
+/* 16 keys: scores s[at..at + 8) become p, enter the sums and are rounded to an A operand. */
+template <bool NEAR, int COUNT>
+__device__ __forceinline__ void
+invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const float (&s)[COUNT],
+                           int at, float c, const float (&shift)[2])
+{
+    float p[8];
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        p[j] = invar_fmaf(s[at + j], c, shift[j / 2 % 2]);
+    if (NEAR)
+        invar_attention_exp2s_near(p);
+    else
+        invar_attention_exp2s(p);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        x.l[j / 2 % 2][j % 2] = x.l[j / 2 % 2][j % 2] + p[j];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        a[j] = invar_bf16x2_bits(p[2 * j], p[2 * j + 1]);
+}
+
+/* A block whose arguments of EXP2S are near. */
+template <int COUNT>
+__device__ __forceinline__ void
+invar_attention_weigh_near(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
+                           const float (&s)[COUNT], float c, const float (&shift)[2])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 8)
+        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, shift);
+}
+
+/* Any block. The warp's rows see none of its keys from `keys` on: their p is +0. */
+template <int COUNT>
+__device__ __forceinline__ void
+invar_attention_weigh(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
+                      const float (&s)[COUNT], float c, const float (&shift)[2], int keys)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 8) {
+        if (2 * i < keys) {
+            invar_attention_weigh_step<false>(x, a[i / 8], s, i, c, shift);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                a[i / 8][j] = 0;
+        }
+    }
+}
+
+/* o[4 i + 2 row + e] *= alpha[row]. Multiplication by 1 changes nothing and is left out. */
 template <int COUNT>
 __device__ __forceinline__ void invar_attention_rescale(float (&o)[COUNT], const float (&alpha)[2])
 {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        o[i] = o[i] * alpha[i / 2 % 2];
+    for (int row = 0; row < 2; row++) {
+        if (__any_sync(0xFFFFFFFFu, alpha[row] != 1.0f)) {
+#pragma unroll
+            for (int i = 2 * row; i < COUNT; i += 4) {
+                o[i] = o[i] * alpha[row];
+                o[i + 1] = o[i + 1] * alpha[row];
+            }
+        }
+    }
 }
 
 /* The 8 lanes of a row, folded by 4, 2, 1; every thread of the row gets the sum. */
@@ -276,9 +431,8 @@ typedef struct invar_attention_total {
 } invar_attention_total;
 
 /*
- * Adds the span that just ended, for rows that see one of its keys. What its o is to become:
- * o = fma(o, beta, old * alpha) with the two factors of each row, old being the o of the spans
- * before.
+ * Adds the span that just ended, for rows that see one of its keys. What its o is to become: o =
+ * fma(o, beta, old * alpha) with the two factors of each row, old being the o of the spans before.
  */
 __device__ __forceinline__ void invar_attention_merge(invar_attention_total &total,
                                                       float (&alpha)[2], float (&beta)[2],
@@ -338,9 +492,36 @@ __device__ __forceinline__ void invar_attention_divide(float (&o)[COUNT], const 
 }
 
 /*
+ * w = o / l + 0 rounded to f32, then to bf16, in pairs. o times the rounded reciprocal is at most
+ * two units of the last place off. This changes the bf16 only near the middle between two of them:
+ * there, where a result is tiny or zero, and for odd l it returns false, and w is to be computed by
+ * invar_attention_divide.
+ */
+template <int COUNT>
+__device__ __forceinline__ bool
+invar_attention_quotients(uint32_t (&w)[COUNT / 2], const float (&o)[COUNT], const float (&l)[2])
+{
+    const float r[2] = {1.0f / l[0], 1.0f / l[1]};
+    // the low half is the smallest distance above the middle less 2; the smallest |w|, twice
+    uint32_t middle = 0xFFFFFFFFu, least = 0xFFFFFFFFu;
+
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+        float y0 = o[i] * r[i / 2 % 2], y1 = o[i + 1] * r[i / 2 % 2];
+
+        middle = __viaddmin_u16x2(__float_as_uint(y0), 0x8002u, middle);
+        middle = __viaddmin_u16x2(__float_as_uint(y1), 0x8002u, middle);
+        w[i / 2] = invar_bf16x2_bits(y0, y1);
+        least = __viaddmin_u16x2(w[i / 2], w[i / 2], least);
+    }
+    return (middle & 0xFFFFu) > 4 && min(least & 0xFFFFu, least >> 16) >= 0x1B00u && // 2^-100
+           fminf(l[0], l[1]) >= 0.5f && fmaxf(l[0], l[1]) <= 0x1p60f;
+}
+
+/*
  * o (16 x 8) continues its chain by one step of 16 keys, where values may be infinite or NaN and
- * rows see different keys: row by row, with the values that the row does not see replaced by +0.
- * b holds the values of the keys key + 2 (t % 4), + 1, + 8, + 9; begin and end are those of the
+ * rows see different keys: row by row, with the values that the row does not see replaced by +0. b
+ * holds the values of the keys key + 2 (t % 4), + 1, + 8, + 9; begin and end are those of the
  * thread's two rows.
  */
 __device__ __forceinline__ void invar_attention_step_exact(float (&o)[4], const uint32_t (&a)[4],

@@ -39,7 +39,7 @@ template <int DIM> struct layout {
     // factors of what was summed before, of the span that ends, and the divisor of each row
     float alpha[tile_rows], beta[tile_rows], l[tile_rows];
     bool started[tile_rows], sees[tile_rows];
-    int64_t position[tile_rows], first[tile_rows]; // first: the first key that the row sees
+    int position[tile_rows], first[tile_rows]; // first: the first key that the row sees
 };
 
 /*
@@ -60,7 +60,7 @@ template <typename T, int DIM> struct tile_run {
     const invar_attention_problem &p;
     const invar_attention_tile &t;
     memory_type &memory;
-    int64_t first, end; // no row sees a key outside
+    int first, end; // no row sees a key outside
     softmax_state state;
     float o[sum_rows][thread_columns], total[sum_rows][thread_columns];
 
@@ -91,9 +91,8 @@ template <typename T, int DIM> struct tile_run {
     {
         int own = (int)threadIdx.x;
         if (own < tile_rows) {
-            int64_t position = invar_attention_position(p, t, own < t.count ? own : t.count - 1);
-            memory.position[own] = position;
-            memory.first[own] = invar_attention_first_key(p.form, position);
+            memory.position[own] = invar_attention_position(p, t, min(own, t.count - 1));
+            memory.first[own] = invar_attention_first(p, memory.position[own]);
         }
         for (int i = (int)threadIdx.x; i < tile_rows * DIM; i += threads) {
             int row = i / DIM, column = i % DIM;
@@ -108,10 +107,11 @@ template <typename T, int DIM> struct tile_run {
     }
 
     /* Where the keys of a block lie, and which rows see them. */
-    __device__ __forceinline__ void locate(int64_t key0)
+    __device__ __forceinline__ void locate(int key0)
     {
         for (int j = (int)threadIdx.x; j < block; j += threads) {
-            int64_t key = key0 + j, k_at = -1, v_at = -1;
+            int key = key0 + j;
+            int64_t k_at = -1, v_at = -1;
             unsigned seen = 0;
             if (key >= first && key < end)
                 invar_attention_key(&k_at, &v_at, p, t, key);
@@ -353,7 +353,7 @@ template <typename T, int DIM> struct tile_run {
             for (int c = 0; c < thread_columns; c++)
                 o[r][c] = 0.0f;
         }
-        for (int64_t key0 = first / block * block; key0 < end; key0 += block) {
+        for (int key0 = first / block * block; key0 < end; key0 += block) {
             int64_t span0 = key0 / p.form.span * p.form.span;
 
             locate(key0);
@@ -361,7 +361,7 @@ template <typename T, int DIM> struct tile_run {
             score();
             load_block(p.v, memory.v_at);
             take_scores();
-            sum_values(end - key0 < block ? (int)(end - key0) : block);
+            sum_values(min(end - key0, block));
             if (key0 + block == span0 + p.form.span || key0 + block >= end)
                 close_span(span0);
         }
@@ -379,7 +379,7 @@ __global__ void __launch_bounds__(threads)
     if (!invar_attention_tile_of(&t, p, tile_rows, blockIdx.x))
         return;
     tile_run<T, DIM> tile = {p, t, *(layout<DIM> *)shared,
-                             invar_attention_first_key(p.form, invar_attention_position(p, t, 0)),
+                             invar_attention_first(p, invar_attention_position(p, t, 0)),
                              invar_attention_position(p, t, t.count - 1) + 1};
     tile.run();
 }

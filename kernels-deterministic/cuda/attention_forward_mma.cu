@@ -16,34 +16,26 @@
 namespace
 {
 
-/* Head dims up to DIM; WARPS warps of 16 rows. */
-template <int DIM, int WARPS> struct layout {
+constexpr int tile_rows = 64;
+constexpr int threads = 128;
+
+/* Head dims up to DIM. */
+template <int DIM> struct layout {
     static constexpr int block = DIM > 128 ? 64 : 128;
     static constexpr int pitch = DIM + 8; // 8 rows of 16 bytes fall on different banks
-    static constexpr int rows = 16 * WARPS;
-    static constexpr int threads = 32 * WARPS;
 
-    struct memory {
-        int64_t k_at[block], v_at[block]; // of each key; -1: no row sees it
-        alignas(16) uint16_t q[rows][pitch];
-        alignas(16) uint16_t k[block][pitch];
-        alignas(16) uint16_t v[block][pitch];
-        float total[1]; // with spans: [DIM / 2][threads]
-    };
+    int64_t k_at[block], v_at[block]; // of each key; -1: no row sees it
+    int64_t q_at[tile_rows];          // of each row; -1: behind the last one
+    alignas(16) uint16_t q[tile_rows][pitch];
+    alignas(16) uint16_t k[block][pitch];
+    alignas(16) uint16_t v[block][pitch];
+    float total[1]; // with spans: [DIM / 2][threads]
 
     static size_t bytes(bool spans)
     {
-        return sizeof(memory) + (spans ? sizeof(float) * DIM / 2 * threads : 0);
+        return sizeof(layout) + (spans ? sizeof(float) * DIM / 2 * threads : 0);
     }
 };
-
-template <int WARPS> __device__ __forceinline__ void sync_tile()
-{
-    if (WARPS == 1)
-        __syncwarp();
-    else
-        __syncthreads();
-}
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
@@ -65,23 +57,21 @@ template <int PENDING> __device__ __forceinline__ void copy_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-/* Rows of `dim` elements from `from + at[row]`, zeros where that is -1. What is behind stays. */
-template <int DIM, int THREADS, int PITCH>
+/* Rows of `dim` elements from `from + at[row]`, zeros where that is -1 and behind `dim`. */
+template <int DIM, int PITCH>
 __device__ __forceinline__ void copy_rows(uint16_t (*to)[PITCH], const uint16_t *from,
                                           const int64_t *at, int rows, int dim, bool aligned)
 {
     if (aligned) {
-        for (int i = (int)threadIdx.x; i < rows * (DIM / 8); i += THREADS) {
+        for (int i = (int)threadIdx.x; i < rows * (DIM / 8); i += threads) {
             int row = i / (DIM / 8), column = i % (DIM / 8) * 8;
-            int64_t offset = at[row];
-            if (column < dim)
-                copy_16(&to[row][column], from + (offset < 0 ? 0 : offset + column), offset < 0);
+            bool zeros = at[row] < 0 || column >= dim;
+            copy_16(&to[row][column], from + (zeros ? 0 : at[row] + column), zeros);
         }
     } else {
-        for (int i = (int)threadIdx.x; i < rows * DIM; i += THREADS) {
+        for (int i = (int)threadIdx.x; i < rows * DIM; i += threads) {
             int row = i / DIM, column = i % DIM;
-            if (column < dim)
-                to[row][column] = at[row] < 0 ? 0 : from[at[row] + column];
+            to[row][column] = at[row] < 0 || column >= dim ? 0 : from[at[row] + column];
         }
     }
     copy_commit();
@@ -195,42 +185,42 @@ sum_values_exact(float (&o)[DIM / 2], const uint32_t (&p)[BLOCK / 16][4],
 
 /* The two rows of a thread. */
 struct thread_rows {
-    bool live[2];                  // false: behind the last row of the tile
-    int64_t position[2], first[2]; // first: the first key that is seen
-    int64_t earliest, latest;      // of the warp: keys below and above some row does not see
-    int64_t tile_first, tile_end;  // of the tile: no row sees a key outside
+    bool live[2];              // false: behind the last row of the tile
+    int position[2], first[2]; // first: the first key that is seen
+    int earliest, latest;      // of the warp: keys above and below some row does not see
+    int tile_first, tile_end;  // of the tile: no row sees a key outside
+    int tile_earliest, tile_latest;
 };
 
 __device__ __forceinline__ thread_rows rows_of(const invar_attention_problem &p,
                                                const invar_attention_tile &t)
 {
-    int base = (int)threadIdx.x / 32 * 16, quad = (int)threadIdx.x % 32 / 4;
+    int base = (int)threadIdx.x / 32 * 16, quad = (int)threadIdx.x % 32 / 4, last = t.count - 1;
     thread_rows rows;
 
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         int r = base + quad + 8 * row;
         rows.live[row] = r < t.count;
-        r = rows.live[row] ? r : (int)t.count - 1;
-        rows.position[row] = invar_attention_position(p, t, r);
-        rows.first[row] = invar_attention_first_key(p.form, rows.position[row]);
+        rows.position[row] = invar_attention_position(p, t, min(r, last));
+        rows.first[row] = invar_attention_first(p, rows.position[row]);
     }
-    int64_t top = base < t.count ? base : t.count - 1;
-    int64_t bottom = base + 16 < t.count ? base + 15 : t.count - 1;
-    rows.earliest = invar_attention_position(p, t, top);
-    rows.latest = invar_attention_first_key(p.form, invar_attention_position(p, t, bottom));
-    rows.tile_first = invar_attention_first_key(p.form, invar_attention_position(p, t, 0));
-    rows.tile_end = invar_attention_position(p, t, t.count - 1) + 1;
+    rows.earliest = invar_attention_position(p, t, min(base, last));
+    rows.latest = invar_attention_first(p, invar_attention_position(p, t, min(base + 15, last)));
+    rows.tile_earliest = t.position;
+    rows.tile_first = invar_attention_first(p, t.position);
+    rows.tile_end = invar_attention_position(p, t, last) + 1;
+    rows.tile_latest = invar_attention_first(p, rows.tile_end - 1);
     return rows;
 }
 
-template <int DIM, int WARPS> struct tile_run {
-    using shape = layout<DIM, WARPS>;
-    static constexpr int block = shape::block;
+template <int DIM> struct tile_run {
+    using memory_type = layout<DIM>;
+    static constexpr int block = memory_type::block;
 
     const invar_attention_problem &p;
     const invar_attention_tile &t;
-    typename shape::memory &memory;
+    memory_type &memory;
     thread_rows rows;
     bool aligned;
     invar_attention_softmax softmax;
@@ -238,75 +228,66 @@ template <int DIM, int WARPS> struct tile_run {
     float o[DIM / 2];
 
     /* Where the keys of a block lie. */
-    __device__ __forceinline__ void locate(int64_t key0)
+    __device__ __forceinline__ void locate(int key0)
     {
-        for (int j = (int)threadIdx.x; j < block; j += shape::threads) {
-            int64_t key = key0 + j, k_at = -1, v_at = -1;
+        for (int j = (int)threadIdx.x; j < block; j += threads) {
+            int key = key0 + j;
+            int64_t k_at = -1, v_at = -1;
             if (key >= rows.tile_first && key < rows.tile_end)
                 invar_attention_key(&k_at, &v_at, p, t, key);
             memory.k_at[j] = k_at;
             memory.v_at[j] = v_at;
         }
-        sync_tile<WARPS>();
+        __syncthreads();
     }
 
     /* Nothing, but a group of its own, behind the last block. */
-    __device__ __forceinline__ void load(uint16_t (*to)[shape::pitch], const void *from,
+    __device__ __forceinline__ void load(uint16_t (*to)[memory_type::pitch], const void *from,
                                          const int64_t *at, bool any)
     {
-        copy_rows<DIM, shape::threads>(to, (const uint16_t *)from, at, any ? block : 0,
-                                       (int)p.form.dim, aligned);
+        copy_rows<DIM>(to, (const uint16_t *)from, at, any ? block : 0, (int)p.form.dim, aligned);
     }
 
     __device__ __forceinline__ void load_queries()
     {
-        // +0 everywhere: rows and columns behind the last ones stay so
-        uint32_t *words = (uint32_t *)memory.q;
-        int count = (int)((char *)memory.total - (char *)memory.q) / 4;
-        for (int i = (int)threadIdx.x; i < count; i += shape::threads)
-            words[i] = 0;
-        sync_tile<WARPS>();
-        for (int i = (int)threadIdx.x; i < shape::rows * DIM; i += shape::threads) {
-            int row = i / DIM, column = i % DIM;
-            if (row < t.count && column < p.form.dim) {
-                int64_t at = t.sequence.row0 + invar_attention_position(p, t, row);
-                memory.q[row][column] =
-                    ((const uint16_t *)p.q)[at * p.q_stride +
-                                            invar_attention_head(p, t, row) * p.form.dim + column];
-            }
+        for (int r = (int)threadIdx.x; r < tile_rows; r += threads) {
+            int64_t row = t.sequence.row0 + invar_attention_position(p, t, r);
+            int64_t at = row * p.q_stride + invar_attention_head(p, t, r) * p.form.dim;
+            memory.q_at[r] = r < t.count ? at : -1;
         }
+        __syncthreads();
+        copy_rows<DIM>(memory.q, (const uint16_t *)p.q, memory.q_at, tile_rows, (int)p.form.dim,
+                       aligned);
     }
 
     /* True where a value of the block is not finite and some row of the tile does not see it. */
-    __device__ __forceinline__ bool needs_exact(int64_t key0)
+    __device__ __forceinline__ bool needs_exact(int key0)
     {
-        int64_t last = invar_attention_first_key(p.form, rows.tile_end - 1);
-        int64_t begin = key0 > rows.tile_first ? key0 : rows.tile_first;
-        int64_t end = key0 + block < rows.tile_end ? key0 + block : rows.tile_end;
         uint32_t special = 0;
 
-        if (last <= begin && invar_attention_position(p, t, 0) + 1 >= end)
+        if (rows.tile_latest <= max(key0, rows.tile_first) &&
+            rows.tile_earliest + 1 >= min(key0 + block, rows.tile_end))
             return false;
-        for (int i = (int)threadIdx.x; i < block * (DIM / 2); i += shape::threads)
+        for (int i = (int)threadIdx.x; i < block * (DIM / 2); i += threads)
             special |= invar_attention_special(
                 *(const uint32_t *)&memory.v[i / (DIM / 2)][i % (DIM / 2) * 2]);
-        return WARPS == 1 ? __any_sync(0xFFFFFFFFu, special != 0) != 0
-                          : __syncthreads_or(special != 0) != 0;
+        return __syncthreads_or(special != 0) != 0;
     }
 
     /* One block of keys; `next` is the one after it, if it is below the tile's end. */
-    __device__ __forceinline__ void take_block(int64_t key0, int64_t next)
+    __device__ __forceinline__ void take_block(int key0, int next)
     {
-        float s[block / 2], alpha[2];
+        float s[block / 2], shift[2];
+        invar_attention_rise rise;
         uint32_t a[block / 16][4];
         int begin[2], end[2], warp = (int)threadIdx.x / 32;
-        int keys = rows.tile_end - key0 < block ? (int)(rows.tile_end - key0) : block;
+        int keys = min(rows.tile_end - key0, block);
         bool more = next < rows.tile_end, seen[2] = {true, true};
 
         copy_wait<1>();
-        sync_tile<WARPS>();
+        __syncthreads();
         score<DIM, block>(s, memory.q + 16 * warp, memory.k, (int)p.form.dim, keys);
-        sync_tile<WARPS>();
+        __syncthreads();
         if (more)
             locate(next);
         load(memory.k, p.k, memory.k_at, more);
@@ -320,17 +301,18 @@ template <int DIM, int WARPS> struct tile_run {
             seen[0] = begin[0] < end[0];
             seen[1] = begin[1] < end[1];
         }
-        invar_attention_take(softmax, alpha, s, p.form.c, seen);
-        invar_attention_rescale(o, alpha);
-        invar_attention_round(a, s);
+        invar_attention_look<true>(rise, softmax.m, s, p.form.c, seen);
+        invar_attention_apply(softmax, shift, rise, seen);
+        invar_attention_rescale(o, rise.alpha);
+        invar_attention_weigh(softmax, a, s, p.form.c, shift, block);
 
         copy_wait<1>();
-        sync_tile<WARPS>();
+        __syncthreads();
         if (needs_exact(key0))
             sum_values_exact<DIM, block>(o, a, memory.v, begin, end);
         else
             sum_values<DIM, block>(o, a, memory.v, (int)p.form.dim, keys);
-        sync_tile<WARPS>();
+        __syncthreads();
         load(memory.v, p.v, memory.v_at, more);
     }
 
@@ -346,7 +328,7 @@ template <int DIM, int WARPS> struct tile_run {
         invar_attention_merge(total, alpha, beta, softmax, sees);
 #pragma unroll
         for (int i = 0; i < DIM / 2; i++) {
-            float *old = &memory.total[i * shape::threads + (int)threadIdx.x];
+            float *old = &memory.total[i * threads + (int)threadIdx.x];
             int row = i / 2 % 2;
             if (sees[row])
                 *old = total.started[row] ? invar_fmaf(o[i], beta[row], *old * alpha[row]) : o[i];
@@ -359,7 +341,7 @@ template <int DIM, int WARPS> struct tile_run {
 
     __device__ __forceinline__ void run()
     {
-        int64_t first = rows.tile_first / block * block;
+        int first = rows.tile_first / block * block;
 
         load_queries();
         locate(first);
@@ -371,7 +353,7 @@ template <int DIM, int WARPS> struct tile_run {
 #pragma unroll
         for (int i = 0; i < DIM / 2; i++)
             o[i] = 0.0f;
-        for (int64_t key0 = first; key0 < rows.tile_end; key0 += block) {
+        for (int key0 = first; key0 < rows.tile_end; key0 += block) {
             take_block(key0, key0 + block);
             int64_t span0 = key0 / p.form.span * p.form.span;
             if (p.form.span < INVAR_ATTENTION_FAR &&
@@ -384,13 +366,13 @@ template <int DIM, int WARPS> struct tile_run {
     __device__ __forceinline__ void store()
     {
         bool spans = p.form.span < INVAR_ATTENTION_FAR;
-        int base = (int)threadIdx.x / 32 * 16, quad = (int)threadIdx.x % 32 / 4;
+        int base = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4;
 
 #pragma unroll
         for (int row = 0; row < 2; row++) {
             float l = spans ? total.l[row] : invar_attention_fold(softmax.l[row]);
             float m = spans ? total.m[row] : softmax.m[row];
-            int64_t head = invar_attention_head(p, t, base + quad + 8 * row);
+            int head = invar_attention_head(p, t, base + 8 * row);
             int64_t at = t.sequence.row0 + rows.position[row];
             uint16_t *to = (uint16_t *)p.o + at * p.o_stride + head * p.form.dim;
 
@@ -401,8 +383,8 @@ template <int DIM, int WARPS> struct tile_run {
 #pragma unroll
                 for (int e = 0; e < 2; e++) {
                     int column = 2 * i - 4 * row + 2 * ((int)threadIdx.x % 4) + e;
-                    float sum = spans ? memory.total[(i + e) * shape::threads + (int)threadIdx.x]
-                                      : o[i + e];
+                    float sum =
+                        spans ? memory.total[(i + e) * threads + (int)threadIdx.x] : o[i + e];
                     if (rows.live[row] && column < p.form.dim)
                         to[column] = invar_bf16_bits(sum / l + 0.0f);
                 }
@@ -411,40 +393,29 @@ template <int DIM, int WARPS> struct tile_run {
     }
 };
 
-template <int DIM, int WARPS>
-__global__ void __launch_bounds__(32 * WARPS)
+template <int DIM>
+__global__ void __launch_bounds__(threads)
     forward_mma(const __grid_constant__ invar_attention_problem p, bool aligned)
 {
     extern __shared__ __align__(16) char shared[];
     invar_attention_tile t;
 
-    if (!invar_attention_tile_of(&t, p, 16 * WARPS, blockIdx.x))
+    if (!invar_attention_tile_of(&t, p, tile_rows, blockIdx.x))
         return;
-    tile_run<DIM, WARPS> tile = {p, t, *(typename layout<DIM, WARPS>::memory *)shared,
-                                 rows_of(p, t), aligned};
+    tile_run<DIM> tile = {p, t, *(layout<DIM> *)shared, rows_of(p, t), aligned};
     tile.run();
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-template <int DIM, int WARPS>
-invar_status launch(const invar_device *dev, const invar_attention_problem *p)
-{
-    using shape = layout<DIM, WARPS>;
-    bool aligned = ((uintptr_t)p->k & 15) == 0 && ((uintptr_t)p->v & 15) == 0 &&
-                   p->k_stride % 8 == 0 && p->v_stride % 8 == 0 && p->form.dim % 8 == 0;
-
-    return invar_launch(dev, p->op, forward_mma<DIM, WARPS>,
-                        dim3((unsigned)invar_attention_tiles(p, shape::rows)), dim3(shape::threads),
-                        shape::bytes(p->form.span < INVAR_ATTENTION_FAR))(*p, aligned);
-}
-
-/* Few rows to each sequence: a warp alone, so that no warp waits for others without work. */
 template <int DIM> invar_status launch(const invar_device *dev, const invar_attention_problem *p)
 {
-    if (p->n_rows * p->form.group <= 16 * p->rows.count)
-        return launch<DIM, 1>(dev, p);
-    return launch<DIM, 4>(dev, p);
+    bool aligned = (((uintptr_t)p->q | (uintptr_t)p->k | (uintptr_t)p->v) & 15) == 0 &&
+                   (p->q_stride | p->k_stride | p->v_stride | p->form.dim) % 8 == 0;
+
+    return invar_launch(dev, p->op, forward_mma<DIM>,
+                        dim3((unsigned)invar_attention_tiles(p, tile_rows)), dim3(threads),
+                        layout<DIM>::bytes(p->form.span < INVAR_ATTENTION_FAR))(*p, aligned);
 }
 
 } // namespace

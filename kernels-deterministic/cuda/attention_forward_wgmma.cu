@@ -4,13 +4,15 @@
  *
  * Tiles of 128 query rows of one head, aligned to the grid of key blocks, so that only the last
  * block of a tile is cut by the diagonal. A persistent block per multiprocessor takes tiles from a
- * list, longest first: one thread brings queries, keys and values by bulk copies, two warpgroups
+ * list, longest first: one warp brings queries, keys and values by bulk copies, two warpgroups
  * own 64 rows each. They take turns at issuing products, so that one computes its softmax while the
- * tensor cores work for the other. Scores and weights never leave registers.
+ * tensor cores work for the other. Scores and weights never leave registers. All blocks go through
+ * one loop: code that does not fit into the instruction cache costs more than it saves.
  *
  * Numerics contract (rev 1): docs/arithmetic.md, section 8. Rows of other samples and positions
  * behind the end are loaded with a tile and meet a weight of +0, which changes nothing while they
- * are finite; a masked block is searched for values that are not, and then summed row by row.
+ * are finite; three warps search masked blocks for values that are not, and such a block is summed
+ * row by row.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,9 +25,16 @@ namespace
 constexpr int tile_rows = 128;
 constexpr int block_keys = 128;
 constexpr int threads = 384;   // a warpgroup that loads, two that compute
+constexpr int searchers = 3;   // warps
 constexpr int run_bytes = 128; // 64 elements: the width of a swizzled run
 constexpr int run_block = tile_rows * run_bytes;
-constexpr int64_t farthest = INT32_MAX - 2 * tile_rows; // rows and positions are 32 bits here
+constexpr int64_t farthest = INVAR_ATTENTION_MOST; // of what is counted by 32 bits here
+
+/* A number that all threads of a warp have alike, told to the compiler. */
+template <typename T> __device__ __forceinline__ T uniform(T x)
+{
+    return __shfl_sync(0xFFFFFFFFu, x, 0);
+}
 
 /* ---- the list of tiles ----------------------------------------------------------------------- */
 
@@ -48,13 +57,20 @@ __host__ __device__ int64_t plan_slots(const invar_attention_problem &p)
     return p.n_rows / tile_rows + 2 * p.rows.count;
 }
 
-/* Blocks of keys that the tile sees. */
+/* The first block of keys that the tile sees; the last one is that of its own rows. */
 __device__ __forceinline__ int first_block(const invar_attention_form &form, const tile_entry &e)
 {
-    int64_t position = (int64_t)tile_rows * e.tile;
+    int position = max(tile_rows * e.tile, e.before);
 
-    position = position > e.before ? position : e.before;
-    return (int)(invar_attention_first_key(form, position) / block_keys);
+    return (int)invar_attention_first_key(form, position) / block_keys;
+}
+
+/* True where some row of the tile does not see all keys of block b. */
+template <bool WINDOW>
+__device__ __forceinline__ bool cut(const invar_attention_form &form, int tile, int b)
+{
+    return b == tile || (WINDOW && b * block_keys < (int)invar_attention_first_key(
+                                                        form, (tile + 1) * tile_rows - 1));
 }
 
 /* The entry of a slot, and its weight; false: the slot is empty. Sequence s has the slots from
@@ -72,7 +88,7 @@ __device__ bool plan_slot(tile_entry *out, int *weight_out, const invar_attentio
         else
             high = middle - 1;
     }
-    if (!invar_attention_find(&s, p, low) || s.length > farthest)
+    if (!invar_attention_find(&s, p, low))
         return false;
     int64_t index = slot - (p.rows.start[low] / tile_rows + 2 * low);
     int64_t tile = s.before / tile_rows + index;
@@ -139,8 +155,17 @@ template <int DIM> struct memory_layout {
     char v[stages][bytes];
     uint64_t q_full[2], q_empty[2];
     uint64_t k_full[stages], k_empty[stages], v_full[stages], v_empty[stages];
+    uint64_t searched[stages];
     tile_order order[2];
+    int special[stages]
+               [searchers]; // a value of the block is not finite, by each warp that searched
 };
+
+/* Of a thread, in the memory for the sum of spans. */
+template <int DIM> __device__ constexpr int span_floats()
+{
+    return DIM / 2 + 4;
+}
 
 struct tensor_maps {
     CUtensorMap q, k, v;
@@ -149,13 +174,14 @@ struct tensor_maps {
 /* What the kernel takes besides the problem. */
 struct run_order {
     tile_plan *plan;
-    float *spans; // of each block and thread, DIM / 2 floats; NULL: one span
+    float *spans; // of each block and thread, span_floats; NULL: one span
     int section;  // heads whose keys stay in the L2 together
     int heads;
 };
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+/* By one warp; thread 0 copies, but for pages, which the threads share. */
 template <int DIM> struct loader {
     using layout = memory_layout<DIM>;
 
@@ -163,6 +189,7 @@ template <int DIM> struct loader {
     const tensor_maps &maps;
     const run_order &order;
     layout &memory;
+    int lane;
     invar_ring<layout::stages> at; // of keys and values alike
     invar_ring<2> q_at;
 
@@ -180,86 +207,185 @@ template <int DIM> struct loader {
         return true;
     }
 
-    __device__ __forceinline__ void load_packed(char *to, const CUtensorMap *map,
-                                                const tile_order &t, int block, uint64_t *full)
+    __device__ __forceinline__ int next()
     {
-        invar_barrier_expect(full, layout::bytes);
-        invar_copy_in(to, map, 0, t.entry.row0 + block * block_keys,
-                      t.head / (int)p.form.group * layout::runs, full);
+        int w = lane == 0 ? atomicAdd(&order.plan->next, 1) : 0;
+
+        return uniform(w);
+    }
+
+    /* What a block has of pages or of parts of a page: [begin, end), the thread's page. */
+    struct pages {
+        int begin, end, own;
+    };
+
+    __device__ __forceinline__ int box() const
+    {
+        return min((int)p.page_size, block_keys);
+    }
+
+    __device__ __forceinline__ pages find_pages(const tile_order &t, int block) const
+    {
+        int key0 = block * block_keys, top = max(t.entry.before, t.entry.tile * tile_rows);
+        int end = min(key0 + block_keys, min(t.entry.length, (t.entry.tile + 1) * tile_rows));
+        invar_attention_sequence s = {t.entry.sequence, 0, 0, 0};
+        pages x;
+
+        x.begin = max(key0, invar_attention_first(p, top)) / box();
+        x.end = (end + box() - 1) / box();
+        x.own = x.begin + lane < x.end
+                    ? (int)invar_attention_page(
+                          p, s, (unsigned)((x.begin + lane) * box() / (int)p.page_size))
+                    : -1;
+        return x;
     }
 
     /* Pages of [begin, end), whole: what else they hold is masked. */
-    __device__ __forceinline__ void load_paged(char *to, const CUtensorMap *map,
-                                               const tile_order &t, int block, uint64_t *full)
+    __device__ __forceinline__ void load_paged(char *to, const CUtensorMap *map, int head,
+                                               const pages &x, uint64_t *full)
     {
-        int size = (int)p.page_size, box = min(size, block_keys);
-        int key0 = block * block_keys, head = t.head / (int)p.form.group * layout::runs;
-        int64_t top = max(t.entry.before, t.entry.tile * tile_rows);
-        int begin = max(key0, (int)invar_attention_first_key(p.form, top)) / box;
-        int end = min(key0 + block_keys, min(t.entry.length, (t.entry.tile + 1) * tile_rows));
-        invar_attention_sequence s = {t.entry.sequence, 0, 0, 0};
+        int at_key = (x.begin + lane) * box();
 
-        end = (end + box - 1) / box;
-        invar_barrier_expect(full, (uint32_t)((end - begin) * layout::runs * box * run_bytes));
-        for (int i = begin; i < end; i++) {
-            int page = (int)invar_attention_page(p, s, i * box / size);
+        if (lane == 0)
+            invar_barrier_expect(full,
+                                 (uint32_t)((x.end - x.begin) * layout::runs * box() * run_bytes));
+        if (x.own >= 0) {
             for (int run = 0; run < layout::runs; run++)
-                invar_copy_in(to + run * run_block + (i * box - key0) * run_bytes, map, 0,
-                              i * box % size, head + run, page, full);
+                invar_copy_in(to + run * run_block + at_key % block_keys * run_bytes, map, 0,
+                              at_key % (int)p.page_size, head + run, x.own, full);
         }
     }
 
-    __device__ __forceinline__ void load(char *to, const CUtensorMap *map, const tile_order &t,
-                                         int block, uint64_t *full)
+    __device__ __forceinline__ void load_packed(char *to, const CUtensorMap *map, int head, int row,
+                                                uint64_t *full)
     {
+        if (lane == 0) {
+            invar_barrier_expect(full, layout::bytes);
+            invar_copy_in(to, map, 0, row, head, full);
+        }
+    }
+
+    __device__ __forceinline__ void load_block(const tile_order &t, int block)
+    {
+        int head = t.head / (int)p.form.group * layout::runs;
+        int row = t.entry.row0 + block * block_keys;
+        pages x = {0, 0, -1};
+
         if (p.paged)
-            load_paged(to, map, t, block, full);
+            x = find_pages(t, block);
+        invar_barrier_wait(&memory.k_empty[at.stage], at.parity ^ 1);
+        if (p.paged)
+            load_paged(memory.k[at.stage], &maps.k, head, x, &memory.k_full[at.stage]);
         else
-            load_packed(to, map, t, block, full);
+            load_packed(memory.k[at.stage], &maps.k, head, row, &memory.k_full[at.stage]);
+        invar_barrier_wait(&memory.v_empty[at.stage], at.parity ^ 1);
+        if (p.paged)
+            load_paged(memory.v[at.stage], &maps.v, head, x, &memory.v_full[at.stage]);
+        else
+            load_packed(memory.v[at.stage], &maps.v, head, row, &memory.v_full[at.stage]);
+        at.advance();
     }
 
     __device__ __forceinline__ void run()
     {
         tile_order t;
-        int w = atomicAdd(&order.plan->next, 1);
+        int w = next();
 
         while (find(&t, w)) {
-            w = atomicAdd(&order.plan->next, 1);
+            w = next();
             invar_barrier_wait(&memory.q_empty[q_at.stage], q_at.parity ^ 1);
-            memory.order[q_at.stage] = t;
-            invar_barrier_expect(&memory.q_full[q_at.stage], layout::bytes);
-            invar_copy_in(memory.q[q_at.stage], &maps.q, 0, t.entry.row0 + t.entry.tile * tile_rows,
-                          t.head * layout::runs, &memory.q_full[q_at.stage]);
+            if (lane == 0)
+                memory.order[q_at.stage] = t;
+            load_packed(memory.q[q_at.stage], &maps.q, t.head * layout::runs,
+                        t.entry.row0 + t.entry.tile * tile_rows, &memory.q_full[q_at.stage]);
             q_at.advance();
-            for (int b = first_block(p.form, t.entry); b <= t.entry.tile; b++) {
-                invar_barrier_wait(&memory.k_empty[at.stage], at.parity ^ 1);
-                load(memory.k[at.stage], &maps.k, t, b, &memory.k_full[at.stage]);
-                invar_barrier_wait(&memory.v_empty[at.stage], at.parity ^ 1);
-                load(memory.v[at.stage], &maps.v, t, b, &memory.v_full[at.stage]);
-                at.advance();
-            }
+            for (int b = first_block(p.form, t.entry); b <= t.entry.tile; b++)
+                load_block(t, b);
         }
         invar_barrier_wait(&memory.q_empty[q_at.stage], q_at.parity ^ 1);
-        memory.order[q_at.stage].head = -1;
-        invar_barrier_arrive(&memory.q_full[q_at.stage]);
+        if (lane == 0) {
+            memory.order[q_at.stage].head = -1;
+            invar_barrier_arrive(&memory.q_full[q_at.stage]);
+        }
+    }
+};
+
+/* ---- searching ------------------------------------------------------------------------------- */
+
+/* Looks at the values of every block that is cut, before anybody sums them. */
+template <int DIM, bool WINDOW> struct searcher {
+    using layout = memory_layout<DIM>;
+
+    const invar_attention_problem &p;
+    layout &memory;
+    invar_ring<layout::stages> at;
+    invar_ring<2> q_at;
+
+    /* True where one of the values of the slot is an infinity or a NaN; each warp has a share. */
+    __device__ __forceinline__ bool special()
+    {
+        const uint4 *words = (const uint4 *)memory.v[at.stage];
+        uint32_t found = 0;
+
+#pragma unroll 2
+        for (int i = (int)threadIdx.x - 32; i < layout::bytes / 16; i += 32 * searchers) {
+            uint4 x = words[i];
+            found |= invar_attention_special(x.x) | invar_attention_special(x.y) |
+                     invar_attention_special(x.z) | invar_attention_special(x.w);
+        }
+        return __any_sync(0xFFFFFFFFu, found != 0);
+    }
+
+    __device__ __forceinline__ void run()
+    {
+        int warp = (int)threadIdx.x / 32 - 1;
+        bool first = threadIdx.x % 32 == 0;
+
+        for (;;) {
+            invar_barrier_wait(&memory.q_full[q_at.stage], q_at.parity);
+            tile_order t = memory.order[q_at.stage];
+            if (t.head < 0)
+                break;
+            for (int b = first_block(p.form, t.entry); b <= t.entry.tile; b++) {
+                invar_barrier_wait(&memory.v_full[at.stage], at.parity);
+                bool found = cut<WINDOW>(p.form, t.entry.tile, b) && special();
+                __syncwarp();
+                if (first) {
+                    memory.special[at.stage][warp] = found;
+                    invar_barrier_arrive(&memory.searched[at.stage]);
+                    invar_barrier_arrive(&memory.v_empty[at.stage]);
+                }
+                at.advance();
+            }
+            q_at.advance();
+        }
     }
 };
 
 /* ---- computing ------------------------------------------------------------------------------- */
 
-/* True for all 128 threads where it is true for one. */
-__device__ __forceinline__ bool any_of_warpgroup(int barrier, bool mine)
+/*
+ * The number of the thread, read anew: what a tile's begin and end compute from it would otherwise
+ * be kept in registers throughout the tile.
+ */
+__device__ __forceinline__ int thread_number()
 {
-    int all;
+    int x;
 
-    asm volatile("{.reg .pred mine, all;"
-                 "setp.ne.s32 mine, %1, 0;"
-                 "barrier.cta.red.or.pred.aligned all, %2, 128, mine;"
-                 "selp.s32 %0, 1, 0, all;}"
-                 : "=r"(all)
-                 : "r"((int)mine), "r"(barrier)
-                 : "memory");
-    return all != 0;
+    asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
+    return x;
+}
+
+/*
+ * invar_matrix of swizzled runs, 8 rows 1024 bytes apart, runs run_block apart; of an address that
+ * all threads of a warp have alike. A distance >> 4 may be added.
+ */
+__device__ __forceinline__ uint64_t matrix(uint32_t address)
+{
+    uint32_t low = uniform(address) >> 4 | (uint32_t)run_block >> 4 << 16;
+    uint32_t high = (uint32_t)INVAR_SWIZZLE_128 << 30 | 1024 >> 4;
+
+    return (uint64_t)high << 32 | low;
 }
 
 /* Named barriers: turns of the two warpgroups, and each one alone. */
@@ -271,125 +397,155 @@ template <int DIM, bool WINDOW> struct computer {
     const invar_attention_problem &p;
     const run_order &order;
     layout &memory;
-    int group; // warpgroup: 0 or 1
-    invar_ring<layout::stages> k_at, v_at;
-    invar_ring<2> q_at;
+    int group;      // warpgroup: 0 or 1
+    int tiles = 0;  // that came before
+    int blocks = 0; // whose scores have been computed; the last one's values may not be summed yet
     invar_attention_softmax softmax;
-    invar_attention_total total;
+    invar_attention_rise rise; // of the scores that are being computed
     float o[DIM / 2];
 
-    __device__ __forceinline__ int lane() const
-    {
-        return (int)threadIdx.x % 32;
-    }
-
     /* In the tile: the thread's first row; the other is 8 below. */
-    __device__ __forceinline__ int row() const
+    __device__ __forceinline__ int row_of(int thread) const
     {
-        return 64 * group + (int)threadIdx.x % 128 / 32 * 16 + lane() / 4;
+        return 64 * group + thread % 128 / 32 * 16 + thread % 32 / 4;
     }
 
     __device__ __forceinline__ void release(uint64_t *empty)
     {
-        if (lane() == 0)
+        if (threadIdx.x % 32 == 0)
             invar_barrier_arrive(empty);
     }
 
     /* ---- products ---- */
 
-    /* Issues s = q k^T for the first KEYS keys of the block; a commit must follow. */
-    template <int KEYS> __device__ __forceinline__ void issue_scores(float (&s)[KEYS / 2])
+    /* Issues s = q k^T for the next block of keys; a commit must follow. */
+    __device__ __forceinline__ void issue_scores(float (&s)[block_keys / 2], int q_stage)
     {
-        uint64_t q =
-            invar_matrix(memory.q[q_at.stage] + 64 * group * run_bytes, 0, 1024, INVAR_SWIZZLE_128);
-        uint64_t k = invar_matrix(memory.k[k_at.stage], 0, 1024, INVAR_SWIZZLE_128);
+        uint64_t q = matrix(invar_shared_address(memory.q[q_stage]) + 64 * group * run_bytes);
+        uint64_t k = matrix(invar_shared_address(memory.k[stage(blocks)]));
 
 #pragma unroll
         for (int d = 0; d < DIM; d += 16) {
-            uint32_t offset = (uint32_t)(d / 64 * run_block + d % 64 * 2) >> 4;
-            invar_product_bf16<KEYS, 0, 0>(s, q + offset, k + offset, d > 0);
+            uint64_t step = (d / 64 * run_block + d % 64 * 2) >> 4;
+            invar_product_bf16<block_keys, 0, 0>(s, q + step, k + step, d > 0);
         }
     }
 
-    /* Issues o += p v for the first STEPS * 16 keys of the block; a commit must follow. */
-    template <int STEPS> __device__ __forceinline__ void issue_sums(const uint32_t (&a)[STEPS][4])
+    /* Issues o += p v for the block; a commit must follow. */
+    __device__ __forceinline__ void issue_sums(const uint32_t (&a)[block_keys / 16][4])
     {
-        uint64_t v = invar_matrix(memory.v[v_at.stage], run_block, 1024, INVAR_SWIZZLE_128);
+        uint64_t v = matrix(invar_shared_address(memory.v[stage(blocks - 1)]));
 
 #pragma unroll
-        for (int g = 0; g < STEPS; g++)
-            invar_product_bf16_a<DIM, 1>(o, a[g], v + (uint32_t)(g * 16 * run_bytes >> 4), 1);
+        for (int g = 0; g < block_keys / 16; g++)
+            invar_product_bf16_a<DIM, 1>(o, a[g], v + (g * 16 * run_bytes >> 4), 1);
     }
 
-    __device__ __forceinline__ void release_keys()
+    /* Place and parity of block number n in its ring. */
+    static __device__ __forceinline__ int stage(int n)
     {
-        release(&memory.k_empty[k_at.stage]);
-        k_at.advance();
+        return n % layout::stages;
     }
 
-    __device__ __forceinline__ void release_values()
+    static __device__ __forceinline__ uint32_t parity(int n)
     {
-        release(&memory.v_empty[v_at.stage]);
-        v_at.advance();
+        return n / layout::stages % 2;
     }
 
-    /* Scores of a block whose turn it is; nothing else is under way. */
-    __device__ __forceinline__ void score_alone(float (&s)[block_keys / 2])
+    __device__ __forceinline__ void take_turn()
     {
-        invar_barrier_wait(&memory.k_full[k_at.stage], k_at.parity);
         invar_named_barrier(TURN + group, 256);
-        invar_product_fence();
-        issue_scores<block_keys>(s);
-        invar_product_commit();
+    }
+
+    __device__ __forceinline__ void pass_turn()
+    {
         invar_named_arrive(TURN + (group ^ 1), 256);
+    }
+
+    /* Scores of the next block; nothing else is under way. */
+    __device__ __forceinline__ void score(float (&s)[block_keys / 2], int q_stage)
+    {
+        invar_barrier_wait(&memory.k_full[stage(blocks)], parity(blocks));
+        take_turn();
+        invar_product_fence();
+        issue_scores(s, q_stage);
+        invar_product_commit();
+        pass_turn();
         invar_product_wait<0>();
         invar_product_hold(s);
-        release_keys();
+        release(&memory.k_empty[stage(blocks)]);
+        blocks++;
+        rise.sure = false;
     }
 
-    /* The sums of a block, to their end; nothing else is under way. */
-    template <int STEPS> __device__ __forceinline__ void sum_alone(const uint32_t (&a)[STEPS][4])
+    /*
+     * The sums of a block with its weights `a`, and the scores of the next one, which are looked at
+     * meanwhile. fresh: it is the first of its span.
+     */
+    __device__ __forceinline__ void sum_and_score(float (&s)[block_keys / 2],
+                                                  const uint32_t (&a)[block_keys / 16][4],
+                                                  int q_stage, bool fresh)
     {
+        const float m[2] = {fresh ? -INFINITY : softmax.m[0], fresh ? -INFINITY : softmax.m[1]};
+        const bool seen[2] = {true, true};
+
+        invar_barrier_wait(&memory.k_full[stage(blocks)], parity(blocks));
+        invar_barrier_wait(&memory.v_full[stage(blocks - 1)], parity(blocks - 1));
+        take_turn();
+        invar_product_fence();
+        issue_scores(s, q_stage);
+        invar_product_commit();
+        issue_sums(a);
+        invar_product_commit();
+        pass_turn();
+        invar_product_wait<1>();
+        invar_product_hold(s);
+        release(&memory.k_empty[stage(blocks)]);
+        invar_attention_look<false>(rise, m, s, p.form.c, seen);
+        invar_product_wait<0>();
+        invar_product_hold(o);
+        release(&memory.v_empty[stage(blocks - 1)]);
+        blocks++;
+    }
+
+    /* The sums of a block; nothing else is under way. */
+    __device__ __forceinline__ void sum(const uint32_t (&a)[block_keys / 16][4])
+    {
+        invar_barrier_wait(&memory.v_full[stage(blocks - 1)], parity(blocks - 1));
         invar_product_fence();
         issue_sums(a);
         invar_product_commit();
         invar_product_wait<0>();
         invar_product_hold(o);
+        release(&memory.v_empty[stage(blocks - 1)]);
     }
 
-    /* True where one of the first KEYS values of a block is an infinity or a NaN. */
-    template <int KEYS> __device__ __forceinline__ bool special(int stage)
+    /* True where a value of the block, which is cut, is an infinity or a NaN. */
+    __device__ __forceinline__ bool special()
     {
-        uint32_t found = 0;
+        const int *found = memory.special[stage(blocks - 1)];
 
-#pragma unroll
-        for (int run = 0; run < layout::runs; run++) {
-            const uint4 *words = (const uint4 *)(memory.v[stage] + run * run_block);
-#pragma unroll 4
-            for (int i = (int)threadIdx.x % 128; i < KEYS * run_bytes / 16; i += 128) {
-                uint4 x = words[i];
-                found |= invar_attention_special(x.x) | invar_attention_special(x.y) |
-                         invar_attention_special(x.z) | invar_attention_special(x.w);
-            }
-        }
-        return any_of_warpgroup(ALONE + group, found != 0);
+        invar_barrier_wait(&memory.searched[stage(blocks - 1)], parity(blocks - 1));
+        return uniform(found[0] | found[1] | found[2]) != 0;
     }
 
     /* o += p v row by row, each with the values that it sees. */
-    template <int STEPS>
-    __device__ __forceinline__ void sum_exact(const uint32_t (&a)[STEPS][4], const int (&begin)[2],
-                                              const int (&end)[2])
+    __device__ __forceinline__ void sum_exact(const uint32_t (&a)[block_keys / 16][4], int tile,
+                                              int b)
     {
-        const char *v = memory.v[v_at.stage];
+        const char *v = memory.v[stage(blocks - 1)];
+        int lane = thread_number() % 32, begin[2], end[2];
+
+        ranges(begin, end, tile, b);
 
 #pragma unroll 1
-        for (int g = 0; g < STEPS; g++) {
+        for (int g = 0; g < block_keys / 16; g++) {
             uint32_t weights[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
                 weights[j] = a[0][j];
 #pragma unroll
-                for (int other = 1; other < STEPS; other++)
+                for (int other = 1; other < block_keys / 16; other++)
                     weights[j] = g == other ? a[other][j] : weights[j];
             }
 #pragma unroll
@@ -401,9 +557,9 @@ template <int DIM, bool WINDOW> struct computer {
                     uint32_t pair[2];
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        int key = 16 * g + 8 * half + 2 * (lane() % 4) + j;
+                        int key = 16 * g + 8 * half + 2 * (lane % 4) + j;
                         pair[j] = *(const uint16_t *)(v + i / 8 * run_block + key * run_bytes +
-                                                      ((i ^ key) % 8) * 16 + lane() / 4 * 2);
+                                                      ((i ^ key) % 8) * 16 + lane / 4 * 2);
                     }
                     values[half] = pair[0] | pair[1] << 16;
                 }
@@ -413,191 +569,53 @@ template <int DIM, bool WINDOW> struct computer {
                     o[4 * i + j] = sum[j];
             }
         }
+        release(&memory.v_empty[stage(blocks - 1)]);
     }
 
     /* ---- softmax ---- */
 
     /* The keys of block b that the thread's rows see. */
-    __device__ __forceinline__ void ranges(int (&begin)[2], int (&end)[2], const tile_entry &e,
-                                           int b) const
+    __device__ __forceinline__ void ranges(int (&begin)[2], int (&end)[2], int tile, int b) const
     {
+        int row = row_of(thread_number());
+
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int64_t position = (int64_t)e.tile * tile_rows + row() + 8 * i;
-            int64_t first = WINDOW ? invar_attention_first_key(p.form, position) : 0;
-            invar_attention_clip(&begin[i], &end[i], first, position + 1, (int64_t)b * block_keys,
+            int position = tile * tile_rows + row + 8 * i;
+            int first = WINDOW ? invar_attention_first(p, position) : 0;
+            invar_attention_clip(&begin[i], &end[i], first, position + 1, b * block_keys,
                                  block_keys);
         }
     }
 
-    /* True where some row of the tile does not see all of block b because of the window. */
-    __device__ __forceinline__ bool leads(const tile_entry &e, int b) const
-    {
-        int64_t last = (int64_t)(e.tile + 1) * tile_rows - 1;
-
-        return WINDOW && (int64_t)b * block_keys < invar_attention_first_key(p.form, last);
-    }
-
-    /* Multiplication by 1 changes nothing: where a warp has no other factor, it is left out. */
-    __device__ __forceinline__ void rescale(const float (&alpha)[2])
-    {
-        if (__any_sync(0xFFFFFFFFu, alpha[0] != 1.0f || alpha[1] != 1.0f))
-            invar_attention_rescale(o, alpha);
-    }
-
-    /*
-     * A sleep that never happens, sums of p being positive: without it the assembler moves the wait
-     * that follows before the softmax, and the products under way have nothing to hide behind.
-     */
-    __device__ __forceinline__ void keep_before_wait() const
-    {
-        asm volatile("{.reg .pred never;"
-                     "setp.lt.f32 never, %0, 0f00000000;"
-                     "@never nanosleep.u32 0;}" ::"f"((softmax.l[0][0] + softmax.l[0][1]) +
-                                                      (softmax.l[1][0] + softmax.l[1][1]))
-                     : "memory");
-    }
-
     /* ---- blocks ---- */
 
-    /* A block that the window cuts; nothing is under way before or after. */
-    __device__ __forceinline__ void take_cut(const tile_entry &e, int b)
+    /* The scores of block b become weights; what was summed before is multiplied by alpha. */
+    __device__ __forceinline__ void take_scores(uint32_t (&a)[block_keys / 16][4],
+                                                float (&s)[block_keys / 2], int tile, int b)
     {
-        float s[block_keys / 2], alpha[2];
-        uint32_t a[block_keys / 16][4];
-        int begin[2], end[2];
+        float shift[2];
+        bool seen[2] = {true, true}, masked = cut<WINDOW>(p.form, tile, b);
+        int keys = block_keys; // from here on no row of the warp sees any
 
-        score_alone(s);
-        ranges(begin, end, e, b);
-        const bool seen[2] = {begin[0] < end[0], begin[1] < end[1]};
-        invar_attention_mask(s, begin, end);
-        invar_attention_take(softmax, alpha, s, p.form.c, seen);
-        rescale(alpha);
-        invar_attention_round(a, s);
-        invar_barrier_wait(&memory.v_full[v_at.stage], v_at.parity);
-        if (special<block_keys>(v_at.stage))
-            sum_exact(a, begin, end);
-        else
-            sum_alone(a);
-        release_values();
-    }
-
-    /*
-     * The block on the diagonal, of which the first KEYS keys are seen. PENDING: the sums of the
-     * block before it (p in `a`) are still to be issued.
-     */
-    template <int KEYS, bool PENDING>
-    __device__ __forceinline__ void take_diagonal(const tile_entry &e,
-                                                  const uint32_t (&a)[block_keys / 16][4])
-    {
-        float s[KEYS / 2], alpha[2];
-        uint32_t own[KEYS / 16][4];
-        int begin[2], end[2];
-        invar_ring<layout::stages> own_at = v_at;
-
-        invar_barrier_wait(&memory.k_full[k_at.stage], k_at.parity);
-        if (PENDING) {
-            invar_barrier_wait(&memory.v_full[v_at.stage], v_at.parity);
-            own_at.advance();
-        }
-        invar_named_barrier(TURN + group, 256);
-        invar_product_fence();
-        issue_scores<KEYS>(s);
-        invar_product_commit();
-        if (PENDING)
-            issue_sums(a);
-        invar_product_commit();
-        invar_named_arrive(TURN + (group ^ 1), 256);
-        invar_barrier_wait(&memory.v_full[own_at.stage], own_at.parity);
-        bool exact = special<KEYS>(own_at.stage);
-        invar_product_wait<1>();
-        invar_product_hold(s);
-        release_keys();
-
-        ranges(begin, end, e, e.tile);
-        const bool seen[2] = {true, true}; // every row sees itself
-        invar_attention_mask(s, begin, end);
-        invar_attention_take(softmax, alpha, s, p.form.c, seen);
-        keep_before_wait();
-        invar_product_wait<0>();
-        invar_product_hold(o);
-        if (PENDING)
-            release_values();
-        rescale(alpha);
-        invar_attention_round(own, s);
-        if (exact)
-            sum_exact(own, begin, end);
-        else
-            sum_alone(own);
-        release_values();
-    }
-
-    /* The upper rows see half of the block. */
-    template <bool PENDING>
-    __device__ __forceinline__ void take_diagonal(const tile_entry &e,
-                                                  const uint32_t (&a)[block_keys / 16][4])
-    {
-        if (group == 0)
-            take_diagonal<block_keys / 2, PENDING>(e, a);
-        else
-            take_diagonal<block_keys, PENDING>(e, a);
-    }
-
-    /* Blocks [first, stop), all seen whole; the sums of the last one are left to be issued. */
-    __device__ __forceinline__ void take_whole(uint32_t (&a)[block_keys / 16][4], int first,
-                                               int stop)
-    {
-        const bool seen[2] = {true, true};
-        float s[block_keys / 2], alpha[2];
-
-        score_alone(s);
-        invar_attention_take(softmax, alpha, s, p.form.c, seen);
-        rescale(alpha);
-        invar_attention_round(a, s);
-#pragma unroll 1
-        for (int b = first + 1; b < stop; b++) {
-            invar_barrier_wait(&memory.k_full[k_at.stage], k_at.parity);
-            invar_barrier_wait(&memory.v_full[v_at.stage], v_at.parity);
-            invar_named_barrier(TURN + group, 256);
-            invar_product_fence();
-            issue_scores<block_keys>(s);
-            invar_product_commit();
-            issue_sums(a);
-            invar_product_commit();
-            invar_named_arrive(TURN + (group ^ 1), 256);
-            invar_product_wait<1>();
-            invar_product_hold(s);
-            release_keys();
-            invar_attention_take(softmax, alpha, s, p.form.c, seen);
-            keep_before_wait();
-            invar_product_wait<0>();
-            invar_product_hold(o);
-            release_values();
-            rescale(alpha);
-            invar_attention_round(a, s);
-        }
-    }
-
-    /* Blocks [first, last] of one span. */
-    __device__ __forceinline__ void take_span(const tile_entry &e, int first, int last)
-    {
-        uint32_t a[block_keys / 16][4];
-        int b = first, stop = last < e.tile ? last + 1 : last;
-
-        for (; WINDOW && b < stop && leads(e, b); b++)
-            take_cut(e, b);
-        if (b < stop) {
-            take_whole(a, b, stop);
-            if (last == e.tile) {
-                take_diagonal<true>(e, a);
-            } else {
-                invar_barrier_wait(&memory.v_full[v_at.stage], v_at.parity);
-                sum_alone(a);
-                release_values();
+        if (masked) {
+            int begin[2], end[2];
+            ranges(begin, end, tile, b);
+            invar_attention_mask(s, begin, end);
+            keys = __reduce_max_sync(0xFFFFFFFFu, max(end[0], end[1]));
+            if (WINDOW) {
+                seen[0] = begin[0] < end[0];
+                seen[1] = begin[1] < end[1];
             }
-        } else if (last == e.tile) {
-            take_diagonal<false>(e, a);
         }
+        if (masked || !rise.sure)
+            invar_attention_look<true>(rise, softmax.m, s, p.form.c, seen);
+        invar_attention_apply(softmax, shift, rise, seen);
+        if (rise.near)
+            invar_attention_weigh_near(softmax, a, s, p.form.c, shift);
+        else
+            invar_attention_weigh(softmax, a, s, p.form.c, shift, keys);
+        invar_attention_rescale(o, rise.alpha);
     }
 
     /* ---- spans and tiles ---- */
@@ -610,19 +628,34 @@ template <int DIM, bool WINDOW> struct computer {
             o[i] = 0.0f;
     }
 
-    /* Ends the span of keys [span0, stop): o becomes the sum of all spans so far. */
-    __device__ __forceinline__ void close_span(const tile_entry &e, int64_t span0, int64_t stop)
+    /* This thread's memory for the sum of spans: o, then m and l of its two rows. */
+    __device__ __forceinline__ float *spans_at() const
     {
-        float alpha[2], beta[2],
-            *old = order.spans + (int64_t)blockIdx.x * 256 * (DIM / 2) + ((int)threadIdx.x - 128);
+        return order.spans + (int64_t)blockIdx.x * 256 * span_floats<DIM>() + thread_number() - 128;
+    }
+
+    /* Ends the span of keys [span0, stop): adds it to those before. */
+    __device__ __forceinline__ void close_span(int tile, int64_t span0, int64_t stop)
+    {
+        float alpha[2], beta[2], *old = spans_at(), *last = old + DIM / 2 * 256;
+        invar_attention_total total;
         bool sees[2];
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int64_t position = (int64_t)e.tile * tile_rows + row() + 8 * i;
-            sees[i] = position >= span0 && invar_attention_first_key(p.form, position) < stop;
+            int position = tile * tile_rows + row_of(thread_number()) + 8 * i;
+            int first = invar_attention_first(p, position);
+            sees[i] = position >= span0 && first < stop;
+            total.started[i] = first < span0;
+            total.m[i] = total.started[i] ? last[i * 256] : -INFINITY;
+            total.l[i] = total.started[i] ? last[(2 + i) * 256] : 0.0f;
         }
         invar_attention_merge(total, alpha, beta, softmax, sees);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            last[i * 256] = total.m[i];
+            last[(2 + i) * 256] = total.l[i];
+        }
 #pragma unroll
         for (int i = 0; i < DIM / 2; i++) {
             int r = i / 2 % 2;
@@ -631,83 +664,151 @@ template <int DIM, bool WINDOW> struct computer {
             o[i] = sees[r] ? merged : before;
             old[i * 256] = o[i];
         }
-        total.started[0] |= sees[0];
-        total.started[1] |= sees[1];
     }
 
-    __device__ __forceinline__ void take_tile(const tile_entry &e)
+    /* The divisors of the thread's rows. */
+    __device__ __forceinline__ void finish_rows(float (&l)[2])
     {
-        int first = first_block(p.form, e);
+        l[0] = invar_attention_fold(softmax.l[0]);
+        l[1] = invar_attention_fold(softmax.l[1]);
+        if (order.spans) {
+            const float *sums = spans_at() + DIM / 2 * 256; // m, then l, of the two rows
+            softmax.m[0] = sums[0];
+            softmax.m[1] = sums[256];
+            l[0] = sums[2 * 256];
+            l[1] = sums[3 * 256];
+        }
+    }
 
-        total.started[0] = total.started[1] = false;
-        total.m[0] = total.m[1] = -INFINITY;
-#pragma unroll 1
-        while (first <= e.tile) {
-            int64_t span0 = (int64_t)first * block_keys / p.form.span * p.form.span;
-            int64_t stop = span0 + p.form.span;
-            int last = stop / block_keys <= e.tile ? (int)(stop / block_keys) - 1 : e.tile;
-            start_span();
-            take_span(e, first, last);
-            if (order.spans)
-                close_span(e, span0, stop);
-            first = last + 1;
+    __device__ __forceinline__ void store_lse2(const float (&l)[2], const tile_order &t, int thread)
+    {
+        float x[2] = {invar_attention_lse2(l[0], softmax.m[0]),
+                      invar_attention_lse2(l[1], softmax.m[1])};
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int position = t.entry.tile * tile_rows + row_of(thread) + 8 * i;
+            if (thread % 4 == 0 && position >= t.entry.before && position < t.entry.length)
+                p.lse2[(int64_t)(t.entry.row0 + position) * p.lse2_stride + t.head] = x[i];
         }
     }
 
     /* o / l through the memory of the queries, whose last use is over, to whole rows. */
-    __device__ __forceinline__ void store(const tile_order &t)
+    __device__ __forceinline__ void store(const tile_order t)
     {
-        char *out = memory.q[q_at.stage];
+        char *out = memory.q[tiles % 2];
+        int thread = thread_number(), lane = thread % 32, first = row_of(thread) - lane / 4;
+        uint32_t w[DIM / 4];
         float l[2];
 
         invar_named_barrier(ALONE + group, 128);
+        finish_rows(l);
+        if (!__all_sync(0xFFFFFFFFu, invar_attention_quotients(w, o, l))) {
+            invar_attention_divide(o, l);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int r = row() + 8 * i, position = t.entry.tile * tile_rows + r;
-            float m = order.spans ? total.m[i] : softmax.m[i];
-            l[i] = order.spans ? total.l[i] : invar_attention_fold(softmax.l[i]);
-            if (p.lse2 && lane() % 4 == 0 && position >= t.entry.before &&
-                position < t.entry.length)
-                p.lse2[(int64_t)(t.entry.row0 + position) * p.lse2_stride + t.head] =
-                    invar_attention_lse2(l[i], m);
+            for (int i = 0; i < DIM / 4; i++)
+                w[i] = invar_bf16x2_bits(o[2 * i], o[2 * i + 1]);
         }
-        invar_attention_divide(o, l);
 #pragma unroll
         for (int i = 0; i < DIM / 4; i++) {
-            int r = row() + i % 2 * 8, column = i / 2;
+            int r = first + lane / 4 + i % 2 * 8, column = i / 2;
             *(uint32_t *)(out + column / 8 * run_block + r * run_bytes + (column ^ r) % 8 * 16 +
-                          lane() % 4 * 4) = invar_bf16x2_bits(o[2 * i], o[2 * i + 1]);
+                          lane % 4 * 4) = w[i];
         }
+        if (p.lse2)
+            store_lse2(l, t, thread);
         __syncwarp();
-        int base = row() - lane() / 4;
+        uint16_t *to = (uint16_t *)p.o + (int64_t)t.entry.row0 * p.o_stride + t.head * DIM;
 #pragma unroll
-        for (int i = lane(); i < 16 * DIM / 8; i += 32) {
-            int r = base + i / (DIM / 8), column = i % (DIM / 8);
+        for (int i = lane; i < 16 * DIM / 8; i += 32) {
+            int r = first + i / (DIM / 8), column = i % (DIM / 8);
             int position = t.entry.tile * tile_rows + r;
             uint4 x = *(const uint4 *)(out + column / 8 * run_block + r * run_bytes +
                                        (column ^ r) % 8 * 16);
             if (position >= t.entry.before && position < t.entry.length)
-                *(uint4 *)((uint16_t *)p.o + (int64_t)(t.entry.row0 + position) * p.o_stride +
-                           t.head * DIM + column * 8) = x;
+                *(uint4 *)(to + position * p.o_stride + column * 8) = x;
         }
         invar_fence_async();
         __syncwarp();
     }
 
+    /* The last block of block b's span in the tile. */
+    __device__ __forceinline__ int span_end(int tile, int b) const
+    {
+        if (!order.spans)
+            return tile;
+        int64_t stop = ((int64_t)b * block_keys / p.form.span + 1) * p.form.span;
+
+        return stop / block_keys <= tile ? (int)(stop / block_keys) - 1 : tile;
+    }
+
+    /* Block b was the last of its span: adds the span to those before. */
+    __device__ __forceinline__ void end_span(int tile, int b)
+    {
+        if (!order.spans)
+            return;
+        int64_t span0 = (int64_t)b * block_keys / p.form.span * p.form.span;
+
+        close_span(tile, span0, span0 + p.form.span);
+    }
+
+    /* Block after block, span after span, tile after tile: the next scores are always under way. */
     __device__ __forceinline__ void run()
     {
+        uint32_t a[block_keys / 16][4];
+        float s[block_keys / 2];
+        const tile_order *t = &memory.order[0];
+        int tile, b, last;
+
         if (group == 1)
-            invar_named_arrive(TURN, 256);
+            pass_turn();
+        invar_barrier_wait(&memory.q_full[0], 0);
+        if (t->head < 0)
+            return;
+        tile = t->entry.tile;
+        b = WINDOW ? first_block(p.form, t->entry) : 0;
+        last = span_end(tile, b);
+        start_span();
+        score(s, 0);
+#pragma unroll 1
         for (;;) {
-            invar_barrier_wait(&memory.q_full[q_at.stage], q_at.parity);
-            tile_order t = memory.order[q_at.stage];
-            if (t.head < 0)
+            int next = tiles; // whose queries the next scores are of
+            bool more = true;
+
+            take_scores(a, s, tile, b);
+            if (b == tile) {
+                next++;
+                invar_barrier_wait(&memory.q_full[next % 2], next / 2 % 2);
+                more = uniform(memory.order[next % 2].head) >= 0;
+            }
+            bool exact = cut<WINDOW>(p.form, tile, b) && special();
+            if (exact)
+                sum_exact(a, tile, b);
+            if (!more) {
+                if (!exact)
+                    sum(a);
                 break;
-            take_tile(t.entry);
-            store(t);
-            release(&memory.q_empty[q_at.stage]);
-            q_at.advance();
+            }
+            if (exact)
+                score(s, next % 2);
+            else
+                sum_and_score(s, a, next % 2, b == last);
+            if (b++ < last)
+                continue;
+            end_span(tile, last);
+            if (last == tile) {
+                store(*t);
+                invar_barrier_arrive(&memory.q_empty[tiles % 2]);
+                tiles = next;
+                t = &memory.order[tiles % 2];
+                tile = t->entry.tile;
+                b = WINDOW ? first_block(p.form, t->entry) : 0;
+            }
+            last = span_end(tile, b);
+            start_span();
         }
+        end_span(tile, last);
+        store(*t);
     }
 };
 
@@ -718,13 +819,14 @@ template <int DIM> __device__ __forceinline__ void init(memory_layout<DIM> &memo
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             invar_barrier_init(&memory.q_full[i], 1);
-            invar_barrier_init(&memory.q_empty[i], 8);
+            invar_barrier_init(&memory.q_empty[i], 256);
         }
         for (int i = 0; i < stages; i++) {
             invar_barrier_init(&memory.k_full[i], 1);
             invar_barrier_init(&memory.k_empty[i], 8);
             invar_barrier_init(&memory.v_full[i], 1);
-            invar_barrier_init(&memory.v_empty[i], 8);
+            invar_barrier_init(&memory.v_empty[i], 8 + searchers);
+            invar_barrier_init(&memory.searched[i], searchers);
         }
         invar_barrier_init_done();
     }
@@ -749,12 +851,14 @@ __global__ void __launch_bounds__(threads, 1)
     init(memory, p.paged);
     invar_grid_wait();
     if (threadIdx.x < 128) {
-        invar_registers_down<40>();
-        if (threadIdx.x == 0)
-            loader<DIM>{p, maps, order, memory}.run();
+        invar_registers_down<24>();
+        if (threadIdx.x < 32)
+            loader<DIM>{p, maps, order, memory, (int)threadIdx.x}.run();
+        else
+            searcher<DIM, WINDOW>{p, memory}.run();
     } else {
-        invar_registers_up<232>();
-        computer<DIM, WINDOW>{p, order, memory, (int)threadIdx.x / 128 - 1}.run();
+        invar_registers_up<240>();
+        computer<DIM, WINDOW>{p, order, memory, uniform((int)threadIdx.x / 128 - 1)}.run();
     }
 }
 
@@ -861,12 +965,12 @@ bool invar_attention_wgmma_takes(const invar_device *dev, const invar_attention_
     // whole pages in a block or whole blocks in a page, and more than a few rows to each sequence
     return ((size >= 8 && size <= block_keys && block_keys % size == 0) ||
             size % block_keys == 0) &&
-           p->max_pages * size <= farthest && p->n_rows >= 32 * p->rows.count;
+           p->n_pages <= farthest && size <= farthest && p->n_rows >= 32 * p->rows.count;
 }
 
 size_t invar_attention_wgmma_workspace(const invar_device *dev, const invar_attention_problem *p)
 {
-    size_t spans = p->form.span < INVAR_ATTENTION_FAR ? (size_t)p->form.dim / 2 * 256 : 0;
+    size_t spans = p->form.span < INVAR_ATTENTION_FAR ? ((size_t)p->form.dim / 2 + 4) * 256 : 0;
 
     return plan_bytes(p) + spans * sizeof(float) * (size_t)invar_cuda_of(dev)->multiprocessors;
 }

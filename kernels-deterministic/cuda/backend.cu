@@ -7,31 +7,57 @@
 
 #include <cinttypes>
 #include <cstdlib>
+#include <cstring>
 
 #include "base/alloc.h"
+#include "kernels-deterministic/cuda/fitness.h"
 #include "kernels-deterministic/cuda/probe.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 
+/* The codes that mean: no GPU that this build can talk to. No GPU is to blame for them. */
+static bool is_absence(cudaError_t code)
+{
+    switch (code) {
+    case cudaErrorNoDevice:
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+    case cudaErrorNoKernelImageForDevice: return true;
+    default: return false;
+    }
+}
+
 static const char *advice(cudaError_t code)
 {
     switch (code) {
-    case cudaErrorNoDevice: return "; see whether nvidia-smi lists one, or choose device = cpu";
-    case cudaErrorInsufficientDriver: return "; install a newer driver, or choose device = cpu";
-    default: return "";
+    case cudaErrorNoDevice: return "see whether nvidia-smi lists one, or choose device = cpu";
+    case cudaErrorInsufficientDriver:
+    case cudaErrorStubLibrary:
+    case cudaErrorSystemDriverMismatch:
+    case cudaErrorCompatNotSupportedOnDevice:
+        return "install a newer driver, or choose device = cpu";
+    case cudaErrorNoKernelImageForDevice: return "this build runs on compute capability 9.0";
+    case cudaErrorDevicesUnavailable: return "nvidia-smi shows who else uses it";
+    default: return "see nvidia-smi; started again, a run goes on from its last checkpoint";
     }
 }
 
 invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *file, int line)
 {
-    // no GPU that this build can talk to is no GPU's fault
-    bool none = code == cudaErrorNoDevice || code == cudaErrorInsufficientDriver;
-    invar_status status = none                                ? INVAR_E_UNSUPPORTED
+    invar_status status = is_absence(code)                    ? INVAR_E_NODEVICE
                           : code == cudaErrorMemoryAllocation ? INVAR_E_NOMEM
                                                               : INVAR_E_CUDA;
+    size_t free_bytes = 0, all = 0;
 
-    invar_error_set(status, (int)code, file, line, "%s: CUDA: %s (%s)%s", what,
-                    cudaGetErrorString(code), cudaGetErrorName(code), advice(code));
+    if (status == INVAR_E_NOMEM && cudaMemGetInfo(&free_bytes, &all) == cudaSuccess)
+        invar_error_set(status, (int)code, file, line,
+                        "%s: CUDA: out of memory: %zu of the GPU's %zu MiB are free", what,
+                        free_bytes >> 20, all >> 20);
+    else
+        invar_error_set(status, (int)code, file, line, "%s: CUDA: %s (%s); %s", what,
+                        cudaGetErrorString(code), cudaGetErrorName(code), advice(code));
     return status;
 }
 
@@ -61,10 +87,31 @@ static invar_status take_fault(invar_cuda *cuda)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+#define LANDING_BYTES                                                                              \
+    ((size_t)1 << 20) /* less than that takes the way over memory that is pinned */
+
+/* What was given back and is kept for the next request becomes free. */
+static void empty_pool(const invar_cuda *cuda)
+{
+    cudaMemPool_t pool;
+
+    if (cudaStreamSynchronize(cuda->stream) == cudaSuccess &&
+        cudaDeviceGetDefaultMemPool(&pool, cuda->ordinal) == cudaSuccess)
+        (void)cudaMemPoolTrimTo(pool, 0);
+}
+
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
 {
+    invar_cuda *cuda = invar_cuda_of(dev);
+    size_t wanted = bytes > 0 ? bytes : 1;
+
     *out = NULL;
-    cudaError_t code = cudaMallocAsync(out, bytes > 0 ? bytes : 1, invar_cuda_of(dev)->stream);
+    cudaError_t code = cudaMallocAsync(out, wanted, cuda->stream);
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        empty_pool(cuda);
+        code = cudaMallocAsync(out, wanted, cuda->stream);
+    }
     if (code == cudaErrorMemoryAllocation) {
         size_t free_bytes = 0, all = 0;
         (void)cudaGetLastError();
@@ -83,12 +130,123 @@ static void give(const invar_device *dev, void *block)
         (void)cudaFreeAsync(block, invar_cuda_of(dev)->stream);
 }
 
+#define TOUCHED_BYTES ((size_t)64 << 20) /* by a thread at a time */
+
+typedef struct pages {
+    char *block;
+    size_t bytes;
+} pages;
+
+/* A page gets its memory when it is first written, which takes longer than to copy it. */
+static invar_status touch(void *payload, int64_t task, int worker)
+{
+    const pages *p = (const pages *)payload;
+    size_t first = (size_t)task * TOUCHED_BYTES, rest = p->bytes - first;
+
+    (void)worker;
+    memset(p->block + first, 0, rest < TOUCHED_BYTES ? rest : TOUCHED_BYTES);
+    return INVAR_OK;
+}
+
+static void give_host(const invar_device *dev, void *block)
+{
+    (void)dev;
+    if (!block)
+        return;
+    if (cudaHostUnregister(block) != cudaSuccess)
+        (void)cudaGetLastError(); // a small one, see below
+    invar_free(block);
+}
+
+static invar_status pin(const invar_device *dev, char *block, size_t bytes, const char *what)
+{
+    pages p = {block, bytes};
+    int64_t tasks = (int64_t)((bytes + TOUCHED_BYTES - 1) / TOUCHED_BYTES);
+
+    // a small block shares its pages with others, and is copied fast enough
+    if (bytes < LANDING_BYTES)
+        return INVAR_OK;
+    INVAR_TRY(invar_pool_run(dev->pool, tasks, touch, &p));
+    INVAR_CUDA_TRY(what, cudaHostRegister(block, bytes, cudaHostRegisterDefault));
+    return INVAR_OK;
+}
+
+static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    INVAR_TRY(invar_alloc(out, bytes, 1, what));
+    invar_status status = pin(dev, (char *)*out, bytes, what);
+    if (status != INVAR_OK) {
+        give_host(dev, *out);
+        *out = NULL;
+    }
+    return status;
+}
+
+static bool is_pinned(const void *block)
+{
+    cudaPointerAttributes found;
+
+    if (cudaPointerGetAttributes(&found, block) == cudaSuccess)
+        return found.type == cudaMemoryTypeHost;
+    (void)cudaGetLastError();
+    return false;
+}
+
+/* What is free, and what the pool keeps though nobody uses it. */
+static size_t room(const invar_device *dev)
+{
+    size_t free_bytes = 0, all = 0;
+    uint64_t reserved = 0, used = 0;
+    cudaMemPool_t pool;
+
+    (void)cudaMemGetInfo(&free_bytes, &all);
+    if (cudaDeviceGetDefaultMemPool(&pool, invar_cuda_of(dev)->ordinal) != cudaSuccess ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &reserved) !=
+            cudaSuccess ||
+        cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used) != cudaSuccess)
+        return free_bytes;
+    return free_bytes + (size_t)(reserved - used);
+}
+
+/* Goes on to the next slot; waits until its copies have run. */
+static invar_status turn(invar_cuda *cuda)
+{
+    invar_cuda_ring *ring = &cuda->ring;
+
+    INVAR_CUDA_TRY("copy to the GPU", cudaEventRecord(ring->read[ring->slot], cuda->stream));
+    ring->full[ring->slot] = true;
+    ring->slot = (ring->slot + 1) % INVAR_CUDA_SLOTS;
+    ring->used = 0;
+    if (ring->full[ring->slot])
+        INVAR_CUDA_TRY("copy to the GPU", cudaEventSynchronize(ring->read[ring->slot]));
+    ring->full[ring->slot] = false;
+    return INVAR_OK;
+}
+
 static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
-    // from pageable memory: CUDA has read it when the call returns
-    if (bytes > 0)
-        INVAR_CUDA_TRY("copy to the GPU", cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice,
-                                                          invar_cuda_of(dev)->stream));
+    invar_cuda *cuda = invar_cuda_of(dev);
+    invar_cuda_ring *ring = &cuda->ring;
+
+    if (bytes >= LANDING_BYTES && is_pinned(from)) {
+        INVAR_CUDA_TRY("copy to the GPU",
+                       cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, cuda->stream));
+        INVAR_CUDA_TRY("copy to the GPU", cudaStreamSynchronize(cuda->stream));
+        return INVAR_OK;
+    }
+    while (bytes > 0) {
+        size_t piece = bytes < INVAR_CUDA_SLOT_BYTES ? bytes : INVAR_CUDA_SLOT_BYTES;
+        if (piece > INVAR_CUDA_SLOT_BYTES - ring->used)
+            INVAR_TRY(turn(cuda));
+        char *pinned = ring->memory + ring->slot * INVAR_CUDA_SLOT_BYTES + ring->used;
+        memcpy(pinned, from, piece);
+        INVAR_CUDA_TRY("copy to the GPU",
+                       cudaMemcpyAsync(to, pinned, piece, cudaMemcpyHostToDevice, cuda->stream));
+        ring->used += (piece + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+        to = (char *)to + piece;
+        from = (const char *)from + piece;
+        bytes -= piece;
+    }
     return INVAR_OK;
 }
 
@@ -99,15 +257,24 @@ static invar_status wait(const invar_device *dev)
     INVAR_CUDA_TRY("wait", cudaMemcpyAsync(cuda->landed, cuda->fault, sizeof *cuda->landed,
                                            cudaMemcpyDeviceToHost, cuda->stream));
     INVAR_CUDA_TRY("wait", cudaStreamSynchronize(cuda->stream));
+    for (bool &full : cuda->ring.full)
+        full = false;
+    cuda->ring.used = 0;
     return take_fault(cuda);
 }
 
 static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
+    invar_cuda *cuda = invar_cuda_of(dev);
+    bool small = bytes <= LANDING_BYTES;
+
     if (bytes > 0)
-        INVAR_CUDA_TRY("copy from the GPU", cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost,
-                                                            invar_cuda_of(dev)->stream));
-    return wait(dev);
+        INVAR_CUDA_TRY("copy from the GPU", cudaMemcpyAsync(small ? cuda->landing : to, from, bytes,
+                                                            cudaMemcpyDeviceToHost, cuda->stream));
+    INVAR_TRY(wait(dev));
+    if (small && bytes > 0)
+        memcpy(to, cuda->landing, bytes);
+    return INVAR_OK;
 }
 
 static invar_status copy(const invar_device *dev, void *to, const void *from, size_t bytes)
@@ -118,11 +285,80 @@ static invar_status copy(const invar_device *dev, void *to, const void *from, si
     return INVAR_OK;
 }
 
+static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
+                              size_t stride, size_t count)
+{
+    if (bytes == 0 || count == 0)
+        return INVAR_OK;
+    if (stride <= INT32_MAX) {
+        INVAR_CUDA_TRY("copies on the GPU",
+                       cudaMemcpy2DAsync(to, stride, from, stride, bytes, count,
+                                         cudaMemcpyDeviceToDevice, invar_cuda_of(dev)->stream));
+        return INVAR_OK;
+    }
+    // further apart than CUDA takes
+    for (size_t i = 0; i < count; i++)
+        INVAR_TRY(copy(dev, (char *)to + i * stride, (const char *)from + i * stride, bytes));
+    return INVAR_OK;
+}
+
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
     if (bytes > 0)
         INVAR_CUDA_TRY("zeros", cudaMemsetAsync(at, 0, bytes, invar_cuda_of(dev)->stream));
     return INVAR_OK;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+struct invar_graph {
+    cudaGraphExec_t exec;
+};
+
+static invar_status graph_begin(const invar_device *dev)
+{
+    INVAR_CUDA_TRY("graph", cudaStreamBeginCapture(invar_cuda_of(dev)->stream,
+                                                   cudaStreamCaptureModeThreadLocal));
+    return INVAR_OK;
+}
+
+static invar_status graph_end(invar_graph **out, const invar_device *dev)
+{
+    cudaGraph_t noted = NULL;
+    cudaGraphExec_t exec = NULL;
+    cudaError_t code = cudaStreamEndCapture(invar_cuda_of(dev)->stream, &noted);
+
+    if (code == cudaSuccess && out)
+        code = cudaGraphInstantiate(&exec, noted, 0);
+    if (noted)
+        (void)cudaGraphDestroy(noted);
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError(); // it is told here, and not by the next launch
+        return invar_cuda_fail(code, "graph", __FILE__, __LINE__);
+    }
+    if (!out)
+        return INVAR_OK;
+    invar_status status = invar_alloc((void **)out, 1, sizeof **out, "a graph of ops");
+    if (status == INVAR_OK)
+        (*out)->exec = exec;
+    else
+        (void)cudaGraphExecDestroy(exec);
+    return status;
+}
+
+static invar_status graph_run(const invar_device *dev, invar_graph *graph)
+{
+    INVAR_CUDA_TRY("graph", cudaGraphLaunch(graph->exec, invar_cuda_of(dev)->stream));
+    return INVAR_OK;
+}
+
+static void graph_free(const invar_device *dev, invar_graph *graph)
+{
+    (void)dev;
+    if (!graph)
+        return;
+    (void)cudaGraphExecDestroy(graph->exec);
+    invar_free(graph);
 }
 
 /* ---- context --------------------------------------------------------------------------------- */
@@ -137,24 +373,28 @@ static void close_context(invar_device *dev)
         (void)cudaStreamSynchronize(cuda->stream);
         (void)cudaStreamDestroy(cuda->stream);
     }
+    for (cudaEvent_t event : cuda->ring.read)
+        if (event)
+            (void)cudaEventDestroy(event);
     (void)cudaFree(cuda->fault);
     (void)cudaFreeHost(cuda->landed);
+    (void)cudaFreeHost(cuda->landing);
+    (void)cudaFreeHost(cuda->ring.memory);
     invar_free(cuda);
     dev->context = NULL;
 }
 
-static invar_status check_gpu(int ordinal, int *multiprocessors_out)
+static invar_status check_gpu(invar_cuda *cuda)
 {
+    int driver = 0, runtime = CUDART_VERSION;
     cudaDeviceProp gpu;
 
-    INVAR_CUDA_TRY("GPU", cudaGetDeviceProperties(&gpu, ordinal));
-    if (gpu.major != 9 || gpu.minor != 0)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "GPU %d is a %s of compute capability %d.%d; this build runs on 9.0 "
-                          "(H100, H200): choose device = cpu",
-                          ordinal, gpu.name, gpu.major, gpu.minor);
-    *multiprocessors_out = gpu.multiProcessorCount;
-    return INVAR_OK;
+    if (cudaDriverGetVersion(&driver) == cudaSuccess)
+        INVAR_TRY(invar_gpu_check_driver(driver, runtime));
+    INVAR_CUDA_TRY("GPU", cudaGetDevice(&cuda->ordinal));
+    INVAR_CUDA_TRY("GPU", cudaGetDeviceProperties(&gpu, cuda->ordinal));
+    cuda->multiprocessors = gpu.multiProcessorCount;
+    return invar_gpu_check_capability(cuda->ordinal, gpu.name, gpu.major, gpu.minor);
 }
 
 static invar_status open_stream(invar_cuda *cuda)
@@ -162,8 +402,7 @@ static invar_status open_stream(invar_cuda *cuda)
     cudaMemPool_t pool;
     uint64_t keep = UINT64_MAX;
 
-    INVAR_CUDA_TRY("GPU", cudaGetDevice(&cuda->ordinal));
-    INVAR_TRY(check_gpu(cuda->ordinal, &cuda->multiprocessors));
+    INVAR_TRY(check_gpu(cuda));
     INVAR_CUDA_TRY("stream", cudaStreamCreateWithFlags(&cuda->stream, cudaStreamNonBlocking));
     // what was given back is kept for the next request instead of being unmapped
     INVAR_CUDA_TRY("memory pool", cudaDeviceGetDefaultMemPool(&pool, cuda->ordinal));
@@ -173,6 +412,16 @@ static invar_status open_stream(invar_cuda *cuda)
     INVAR_CUDA_TRY("fault word", cudaMemset(cuda->fault, 0, sizeof *cuda->fault));
     INVAR_CUDA_TRY("fault word", cudaMallocHost(&cuda->landed, sizeof *cuda->landed));
     *cuda->landed = invar_cuda_fault{};
+    return INVAR_OK;
+}
+
+static invar_status open_pinned(invar_cuda *cuda)
+{
+    INVAR_CUDA_TRY("pinned memory", cudaMallocHost((void **)&cuda->ring.memory,
+                                                   INVAR_CUDA_SLOTS * INVAR_CUDA_SLOT_BYTES));
+    INVAR_CUDA_TRY("pinned memory", cudaMallocHost(&cuda->landing, LANDING_BYTES));
+    for (cudaEvent_t &event : cuda->ring.read)
+        INVAR_CUDA_TRY("event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return INVAR_OK;
 }
 
@@ -186,7 +435,7 @@ static invar_status check_step(const invar_device *dev)
         return INVAR_OK;
     INVAR_TRY(invar_probe_step(&outputs, &differ, dev, TILES));
     if (differ > 0)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "the tensor cores of GPU %d differ from numerics sm90 in %" PRId64
                           " of %" PRId64 " outputs: this GPU is damaged or another one; choose "
                           "device = cpu",
@@ -203,6 +452,8 @@ static invar_status open_context(invar_device *dev)
     *cuda = invar_cuda{};
     dev->context = cuda;
     status = open_stream(cuda);
+    if (status == INVAR_OK)
+        status = open_pinned(cuda);
     if (status == INVAR_OK)
         status = check_step(dev);
     if (status != INVAR_OK)
@@ -232,7 +483,8 @@ static const invar_backend cuda_backend = {
     open_context,
     close_context,
     invar_probe_facts,
-    {true, take, give, put, get, copy, zero, wait},
+    {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero, wait},
+    {graph_begin, graph_end, graph_run, graph_free},
     {
 #define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},
 #include "kernels-deterministic/ops.def"

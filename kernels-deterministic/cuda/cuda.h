@@ -32,12 +32,29 @@ typedef enum invar_cuda_reason {
     INVAR_CUDA_REPEATED   /* an index that may occur once, twice */
 } invar_cuda_reason;
 
+#define INVAR_CUDA_SLOTS 4
+#define INVAR_CUDA_SLOT_BYTES ((size_t)4 << 20)
+
+/*
+ * Pinned memory that arrays pass through on their way to the GPU: one slot after the other is
+ * filled, and none is filled anew before its copies have run.
+ */
+typedef struct invar_cuda_ring {
+    char *memory; /* (slots) */
+    cudaEvent_t read[INVAR_CUDA_SLOTS];
+    bool full[INVAR_CUDA_SLOTS]; /* until `read` has come */
+    int slot;                    /* that is being filled */
+    size_t used;                 /* of it */
+} invar_cuda_ring;
+
 typedef struct invar_cuda {
     int ordinal;
     int multiprocessors;
     cudaStream_t stream;
     invar_cuda_fault *fault;  /* device memory */
     invar_cuda_fault *landed; /* pinned host memory */
+    invar_cuda_ring ring;
+    void *landing; /* pinned host memory, for small results */
 } invar_cuda;
 
 static inline invar_cuda *invar_cuda_of(const invar_device *dev)
@@ -45,7 +62,7 @@ static inline invar_cuda *invar_cuda_of(const invar_device *dev)
     return (invar_cuda *)dev->context;
 }
 
-/* INVAR_E_NOMEM or INVAR_E_CUDA with CUDA's own words; `what` begins the message. */
+/* INVAR_E_NOMEM, _NODEVICE or _CUDA with CUDA's own words; `what` begins the message. */
 invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *file, int line);
 
 /* INVAR_CUDA_TRY("hash.tree", cudaMemsetAsync(...)) */

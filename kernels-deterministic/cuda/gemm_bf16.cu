@@ -6,15 +6,21 @@
  * contiguous (fwd) or outermost (dx). The parts of dx follow one another in the ring of stages, so
  * that they are one chain; the end of each is filled up with zeros by the copies.
  *
+ * Gated: a tile has columns of the gate in its left half and the same ones of `up` in its right
+ * half, so that a thread has both of them and can write their activation too.
+ *
  * Blocks stay and take tile after tile. Which tiles there are, with experts, only the device knows:
  * each block makes the list of the experts' rows for itself, and clamps what it finds.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "kernels-deterministic/cuda/epilogue.cuh"
 #include "kernels-deterministic/cuda/gemm_bf16.cuh"
 
 #define ROWS_MAX_GROUPS 1024
 #define ROWS_TABLE_BYTES (2 * (ROWS_MAX_GROUPS + 1) * (int)sizeof(int32_t))
+#define GATED_TABLE_BYTES 16 /* of one group */
+#define GATED_HEAD_BYTES 256 /* and barriers */
 
 struct rows_plan {
     CUtensorMap a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS];
@@ -30,8 +36,17 @@ struct rows_plan {
     int64_t out_stride;
     const void *bias;
     invar_dtype out_dtype, bias_dtype;
-    bool wide; // rows of out begin at multiples of 16 bytes
+    const void *residual;
+    int64_t residual_stride;
+    // gated: b[0] goes to out and b[1] to up, where these are not NULL
+    void *up, *act;
+    int64_t up_stride, act_stride;
+    bool wide; // all rows of outputs and residual begin at multiples of 16 bytes
 };
+
+/* Columns of out that a tile has. */
+template <class Tile>
+static constexpr int rows_tile_cols = Tile::GATED ? Tile::COLS / 2 : Tile::COLS;
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
@@ -45,7 +60,7 @@ __device__ __forceinline__ rows_table rows_table_of(const gemm_shared<Tile> &sha
 {
     int32_t *table = (int32_t *)shared.extra();
 
-    return {table, table + ROWS_MAX_GROUPS + 1};
+    return {table, table + (Tile::GATED ? 1 : ROWS_MAX_GROUPS) + 1};
 }
 
 /* Segments come checked; whatever they hold, no row outside the matrix is touched. */
@@ -140,7 +155,7 @@ template <class Tile> struct rows_walk {
         plan.order.find(tile - table.before[group], rows_tiles_down(plan, out.row_end - first), row,
                         col);
         out.row = first + (row << plan.span_shift) + cluster.rank * Tile::ROWS;
-        out.col = col * Tile::COLS;
+        out.col = col * rows_tile_cols<Tile>;
         out.group = group;
         tile += (int)gridDim.x / cluster.size;
         return true;
@@ -162,8 +177,12 @@ __device__ __forceinline__ void rows_fill(const rows_plan &plan, const gemm_shar
     while (walk.next(tile)) {
         int outer = B ? tile.col : tile.row, matrix = B ? tile.group : 0;
         for (int part = 0; part < plan.parts; part++)
-            for (int i = 0, count = plan.blocks[part]; i < count; i++)
-                filler.fill(&maps[part], i * Tile::K, outer, matrix);
+            for (int i = 0, count = plan.blocks[part]; i < count; i++) {
+                if constexpr (B && Tile::GATED)
+                    filler.fill_halves(&plan.b[0], &plan.b[1], i * Tile::K, outer);
+                else
+                    filler.fill(&maps[part], i * Tile::K, outer, matrix);
+            }
     }
 }
 
@@ -196,50 +215,121 @@ __device__ __forceinline__ void rows_add_bias(float (&acc)[COUNT], const rows_pl
 }
 
 /* 16 bytes of a row, as far as they lie in it. */
-template <typename Out>
+template <typename Out, bool RESIDUAL>
 __device__ __forceinline__ void rows_put(const rows_plan &plan, int row, int col, uint4 value)
 {
-    Out *to = (Out *)plan.out + row * plan.out_stride + col;
-    const uint32_t words[4] = {value.x, value.y, value.z, value.w};
+    constexpr int COUNT = 16 / (int)sizeof(Out);
+    invar_run<Out, COUNT> run = {{value.x, value.y, value.z, value.w}}, residual;
 
+    if constexpr (RESIDUAL) {
+        float sum[COUNT];
+        residual.load_some((const Out *)plan.residual + row * plan.residual_stride + col,
+                           plan.cols - col);
 #pragma unroll
-    for (int i = 0; i < 16 / (int)sizeof(Out); i++)
-        if (col + i < plan.cols) {
-            if constexpr (sizeof(Out) == 4)
-                *(uint32_t *)(to + i) = words[i];
-            else
-                *(uint16_t *)(to + i) = (uint16_t)(words[i / 2] >> (i % 2 * 16));
-        }
+        for (int i = 0; i < COUNT; i++)
+            sum[i] = residual.get(i) + run.get(i);
+        run.set(sum);
+    }
+    run.store_some((Out *)plan.out + row * plan.out_stride + col, plan.cols - col);
 }
 
-/* A warp's 16 rows from `row` on. A chain never ends in -0: the tensor core has none. */
-template <typename Out, int COUNT>
+/* The bytes of a lane in a matrix of rows, of which it moves 16 of every fourth. */
+struct rows_lane {
+    uint8_t *first;
+    int64_t step;
+
+    template <typename T>
+    __device__ __forceinline__ rows_lane(T *data, int64_t stride, int row, int col)
+        : first((uint8_t *)(data + (row + (int)threadIdx.x % 32 / 8) * stride + col) +
+                (int)threadIdx.x % 8 * 16),
+          step(4 * stride * (int64_t)sizeof(T))
+    {
+    }
+    /* The j-th of strip i. */
+    __device__ __forceinline__ uint4 *at(int i, int j) const
+    {
+        return (uint4 *)(first + j * step + i * GEMM_STAGING_ROW_BYTES);
+    }
+};
+
+/*
+ * A warp's 16 rows from `row` on, in strips as wide as the staging memory. A chain never ends in
+ * -0: the tensor core has none. The residual of a strip is on its way while the one before it is
+ * written.
+ */
+template <typename Out, bool RESIDUAL, int COUNT>
 __device__ __forceinline__ void rows_write(const rows_plan &plan, const rows_tile &tile, int row,
                                            const float (&acc)[COUNT], uint8_t *staging)
 {
-    constexpr int WIDTH = GEMM_STAGING_ROW_BYTES / (int)sizeof(Out);
-    int lane = (int)threadIdx.x % 32;
+    constexpr int WIDTH = GEMM_STAGING_ROW_BYTES / (int)sizeof(Out), STRIPS = 2 * COUNT / WIDTH;
     bool whole = plan.wide && row + 16 <= tile.row_end;
-    int64_t step = 4 * plan.out_stride * (int64_t)sizeof(Out);
-    uint8_t *to = (uint8_t *)((Out *)plan.out + (row + lane / 8) * plan.out_stride + tile.col) +
-                  lane % 8 * 16;
+    rows_lane to((Out *)plan.out, plan.out_stride, row, tile.col);
+    rows_lane from((Out *)plan.residual, plan.residual_stride, row, tile.col);
+    uint4 held[2][4];
+    auto fits = [&](int i) { return whole && tile.col + (i + 1) * WIDTH <= plan.cols; };
+    auto hold = [&](auto number) {
+        constexpr int i = decltype(number)::VALUE;
+        if constexpr (RESIDUAL && i < STRIPS) {
+#pragma unroll
+            for (int j = 0; fits(i) && j < 4; j++)
+                held[i % 2][j] = *from.at(i, j);
+        }
+    };
 
     if (row >= tile.row_end)
         return;
-    gemm_each<2 * COUNT / WIDTH>([&](auto number) {
+    hold(gemm_number<0>());
+    gemm_each<STRIPS>([&](auto number) {
         constexpr int i = decltype(number)::VALUE;
         int col = tile.col + i * WIDTH;
-        if (whole && col + WIDTH <= plan.cols)
+        hold(gemm_number<i + 1>());
+        if (fits(i))
             gemm_rows_of<Out>(staging, acc + i * WIDTH / 2, [&](int j, int, int, uint4 value) {
-                *(uint4 *)(to + j * step + i * GEMM_STAGING_ROW_BYTES) = value;
+                if constexpr (RESIDUAL)
+                    value = invar_with_residual(held[i % 2][j], value, (const Out *)nullptr);
+                *to.at(i, j) = value;
             });
         else if (col < plan.cols)
-            gemm_rows_of<Out>(
-                staging, acc + i * WIDTH / 2, [&](int, int down, int byte, uint4 value) {
-                    if (row + down < tile.row_end)
-                        rows_put<Out>(plan, row + down, col + byte / (int)sizeof(Out), value);
-                });
+            gemm_rows_of<Out>(staging, acc + i * WIDTH / 2,
+                              [&](int, int down, int byte, uint4 value) {
+                                  if (row + down < tile.row_end)
+                                      rows_put<Out, RESIDUAL>(plan, row + down,
+                                                              col + byte / (int)sizeof(Out), value);
+                              });
     });
+}
+
+/* As out's type says; the residual is for products of weights that lie with k contiguous. */
+template <int TB, int COUNT>
+__device__ __forceinline__ void rows_finish(const rows_plan &plan, const rows_tile &tile, int row,
+                                            float (&acc)[COUNT], uint8_t *staging)
+{
+    auto write = [&](auto *type) {
+        using Out = std::remove_pointer_t<decltype(type)>;
+        if (!TB && plan.residual)
+            rows_write<Out, !TB>(plan, tile, row, acc, staging);
+        else
+            rows_write<Out, false>(plan, tile, row, acc, staging);
+    };
+
+    if (plan.bias)
+        rows_add_bias(acc, plan, tile.col);
+    if (plan.out_dtype == INVAR_DTYPE_F32)
+        write((float *)nullptr);
+    else
+        write((__nv_bfloat16 *)nullptr);
+}
+
+/* Asks for the residual of a warp's 16 rows: what lies in memory takes a while. */
+template <class Tile>
+__device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile &tile, int row)
+{
+    int lane = (int)threadIdx.x % 32, size = plan.out_dtype == INVAR_DTYPE_F32 ? 4 : 2;
+    int64_t first = (row + lane / 2) * plan.residual_stride + tile.col;
+    int bytes = min(Tile::COLS, plan.cols - tile.col) * size;
+
+    for (int at = lane % 2 * 128; row + lane / 2 < tile.row_end && at < bytes; at += 256)
+        invar_fetch_to_cache((const uint8_t *)plan.residual + first * size + at);
 }
 
 template <class Tile, int TB>
@@ -258,18 +348,47 @@ __device__ __forceinline__ void rows_multiply(const rows_plan &plan,
         blocks += plan.blocks[part];
     while (walk.next(tile)) {
         float acc[Tile::BLOCKS][Tile::COLS / 2];
+        int row = tile.row + me.number * Tile::BLOCKS * 64 + warp % 4 * 16;
+        for (int m = 0; !TB && plan.residual && m < Tile::BLOCKS; m++)
+            rows_ask<Tile>(plan, tile, row + 64 * m);
         gemm_chain<Tile, 0, TB>(acc, shared, place, blocks, me, [](int) {});
         gemm_each<Tile::BLOCKS>([&](auto number) {
             constexpr int m = decltype(number)::VALUE;
-            int row = tile.row + (me.number * Tile::BLOCKS + m) * 64 + warp % 4 * 16;
-            if (plan.bias)
-                rows_add_bias(acc[m], plan, tile.col);
-            if (plan.out_dtype == INVAR_DTYPE_F32)
-                rows_write<float>(plan, tile, row, acc[m], staging);
-            else
-                rows_write<__nv_bfloat16>(plan, tile, row, acc[m], staging);
+            rows_finish<TB>(plan, tile, row + 64 * m, acc[m], staging);
         });
     }
+}
+
+/* What all threads do first. */
+template <class Tile>
+__device__ __forceinline__ void rows_begin(const rows_plan &plan, const gemm_shared<Tile> &shared)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    if (gemm_warp() == 1 && lane < INVAR_LINEAR_MAX_PARTS) {
+        if (lane < plan.parts)
+            invar_copy_prefetch(&plan.a[lane]);
+        if (lane < (Tile::GATED ? 2 : plan.parts))
+            invar_copy_prefetch(&plan.b[lane]);
+    }
+    gemm_open_ring(shared, plan.cluster);
+    invar_grid_release();
+    invar_grid_wait();
+    rows_make_table(plan, rows_table_of(shared));
+    __syncthreads();
+    invar_cluster_meet();
+}
+
+/* The warps that copy. */
+template <class Tile, int TB>
+__device__ __forceinline__ void rows_produce(const rows_plan &plan, const gemm_shared<Tile> &shared,
+                                             gemm_cluster cluster)
+{
+    if (gemm_warp() == 0 && invar_elect())
+        rows_fill<Tile, 0, 0>(plan, shared, cluster);
+    if (gemm_warp() == 1 && invar_elect())
+        rows_fill<Tile, 1, TB>(plan, shared, cluster);
+    __syncwarp();
 }
 
 template <class Tile, int TB>
@@ -279,26 +398,13 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     extern __shared__ uint8_t memory[];
     gemm_shared<Tile> shared(memory);
     gemm_cluster cluster = {(int)invar_cluster_rank(), plan.cluster};
-    int warp = gemm_warp(), lane = (int)threadIdx.x % 32;
+    int warp = gemm_warp();
 
-    if (warp == 1 && lane < plan.parts) {
-        invar_copy_prefetch(&plan.a[lane]);
-        invar_copy_prefetch(&plan.b[lane]);
-    }
-    gemm_open_ring(shared, cluster.size);
-    invar_grid_release();
-    invar_grid_wait();
-    rows_make_table(plan, rows_table_of(shared));
-    __syncthreads();
-    invar_cluster_meet();
+    rows_begin(plan, shared);
     if (warp < 4) {
         if constexpr (Tile::CONSUMERS == 2)
             invar_registers_down<40>();
-        if (warp == 0 && invar_elect())
-            rows_fill<Tile, 0, 0>(plan, shared, cluster);
-        if (warp == 1 && invar_elect())
-            rows_fill<Tile, 1, TB>(plan, shared, cluster);
-        __syncwarp();
+        rows_produce<Tile, TB>(plan, shared, cluster);
     } else {
         if constexpr (Tile::CONSUMERS == 2)
             invar_registers_up<232>();
@@ -308,13 +414,163 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     invar_cluster_meet();
 }
 
+/* ---- gated ----------------------------------------------------------------------------------- */
+
+/*
+ * A product whose results go on: the warps that multiply leave them, rounded, in shared memory and
+ * take the next tile, while four more warps make the activation of them and write everything.
+ */
+template <int CONSUMERS_, int BLOCKS_>
+struct gated_tile
+    : gemm_tile<CONSUMERS_, BLOCKS_, 128, 64,
+                GATED_HEAD_BYTES + CONSUMERS_ * 4 * BLOCKS_ * 2 * GEMM_STAGING_BYTES> {
+    static constexpr bool GATED = true;
+    static constexpr int THREADS = 128 * (2 + CONSUMERS_);
+};
+
+/* Behind the ring: what a warp that multiplies has left, and for whom it has. */
+template <class Tile> struct gated_shared {
+    uint8_t *head;
+
+    __device__ __forceinline__ explicit gated_shared(const gemm_shared<Tile> &shared)
+        : head(shared.extra())
+    {
+    }
+    __device__ __forceinline__ uint64_t *ready(int warp) const
+    {
+        return (uint64_t *)(head + GATED_TABLE_BYTES) + warp;
+    }
+    __device__ __forceinline__ uint64_t *taken(int warp) const
+    {
+        return ready(4 * Tile::CONSUMERS + warp);
+    }
+    /* 16 rows and 64 columns of a warp's m-th block: of the gate, or of `up`. */
+    __device__ __forceinline__ uint8_t *strip(int warp, int m, int up) const
+    {
+        return head + GATED_HEAD_BYTES + ((warp * Tile::BLOCKS + m) * 2 + up) * GEMM_STAGING_BYTES;
+    }
+};
+
+__device__ __forceinline__ void gated_arrive(uint64_t *barrier)
+{
+    __syncwarp();
+    if (threadIdx.x % 32 == 0)
+        invar_barrier_arrive(barrier);
+}
+
+template <class Tile>
+__device__ __forceinline__ void gated_multiply(const rows_plan &plan,
+                                               const gemm_shared<Tile> &shared,
+                                               gemm_cluster cluster, int warp)
+{
+    gemm_consumer me = {warp / 4, cluster.size};
+    gated_shared<Tile> left(shared);
+    rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
+    gemm_place<Tile> place;
+    rows_tile tile;
+
+    for (uint32_t phase = 1; walk.next(tile); phase ^= 1) {
+        float acc[Tile::BLOCKS][Tile::COLS / 2];
+        gemm_chain<Tile, 0, 0>(acc, shared, place, plan.blocks[0], me, [](int) {});
+        invar_barrier_wait(left.taken(warp), phase);
+        gemm_each<2 * Tile::BLOCKS>([&](auto number) {
+            constexpr int m = decltype(number)::VALUE / 2, up = decltype(number)::VALUE % 2;
+            gemm_stage(left.strip(warp, m, up), acc[m] + Tile::COLS / 4 * up,
+                       (const __nv_bfloat16 *)nullptr);
+        });
+        gated_arrive(left.ready(warp));
+    }
+}
+
+/* 16 bytes of a row from `col` on, as far as they exist; `data` NULL: nowhere. */
+__device__ __forceinline__ void gated_put(const rows_plan &plan, void *data, int64_t stride,
+                                          int row, int col, const invar_run<__nv_bfloat16> &run)
+{
+    if (data)
+        run.store((__nv_bfloat16 *)data + row * stride + col, plan.cols - col, plan.wide);
+}
+
+/* What warp `from` has left, in blocks whose first 16 rows begin at `row`. */
+template <class Tile>
+__device__ __forceinline__ void gated_write(const rows_plan &plan, const rows_tile &tile, int row,
+                                            const gated_shared<Tile> &left, int from)
+{
+    int lane = (int)threadIdx.x % 32, chunk = lane % 8, col = tile.col + chunk * INVAR_RUN;
+
+#pragma unroll 2
+    for (int n = 0; n < 4 * Tile::BLOCKS; n++) {
+        int m = n / 4, inside = n % 4 * 4 + lane / 8, down = m * 64 + inside;
+        int at = gemm_staged(inside, chunk);
+        uint4 g = *(const uint4 *)(left.strip(from, m, 0) + at);
+        uint4 u = *(const uint4 *)(left.strip(from, m, 1) + at);
+        invar_run<__nv_bfloat16> gate = {{g.x, g.y, g.z, g.w}}, up = {{u.x, u.y, u.z, u.w}};
+        invar_run<__nv_bfloat16> act = invar_gated(gate, up);
+        if (row + down >= tile.row_end || col >= plan.cols)
+            continue;
+        gated_put(plan, plan.out, plan.out_stride, row + down, col, gate);
+        gated_put(plan, plan.up, plan.up_stride, row + down, col, up);
+        gated_put(plan, plan.act, plan.act_stride, row + down, col, act);
+    }
+}
+
+/* The warps that finish: each what one warp of every consumer has left. */
+template <class Tile>
+__device__ __forceinline__ void gated_finish(const rows_plan &plan, const gemm_shared<Tile> &shared,
+                                             gemm_cluster cluster, int warp)
+{
+    gated_shared<Tile> left(shared);
+    rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
+    rows_tile tile;
+
+    for (uint32_t phase = 0; walk.next(tile); phase ^= 1)
+#pragma unroll 1
+        for (int from = warp; from < 4 * Tile::CONSUMERS; from += 4) {
+            invar_barrier_wait(left.ready(from), phase);
+            gated_write(plan, tile, tile.row + from / 4 * Tile::BLOCKS * 64 + warp * 16, left,
+                        from);
+            gated_arrive(left.taken(from));
+        }
+}
+
+template <class Tile>
+static __global__ void __launch_bounds__(Tile::THREADS, 1)
+    gemm_bf16_gated(const __grid_constant__ rows_plan plan)
+{
+    extern __shared__ uint8_t memory[];
+    gemm_shared<Tile> shared(memory);
+    gemm_cluster cluster = {(int)invar_cluster_rank(), plan.cluster};
+    int warp = gemm_warp();
+
+    static_assert(8 * 2 * 4 * Tile::CONSUMERS <= GATED_HEAD_BYTES - GATED_TABLE_BYTES, "barriers");
+    if (threadIdx.x == 0)
+        for (int i = 0; i < 4 * Tile::CONSUMERS; i++) {
+            invar_barrier_init(gated_shared<Tile>(shared).ready(i), 1);
+            invar_barrier_init(gated_shared<Tile>(shared).taken(i), 1);
+        }
+    rows_begin(plan, shared); // after which all threads see the barriers
+    if (warp < 4) {
+        if constexpr (Tile::CONSUMERS == 2)
+            invar_registers_down<24>();
+        rows_produce<Tile, 0>(plan, shared, cluster);
+    } else if (warp < 4 + 4 * Tile::CONSUMERS) {
+        if constexpr (Tile::CONSUMERS == 2)
+            invar_registers_up<184>();
+        gated_multiply(plan, shared, cluster, warp - 4);
+    } else {
+        if constexpr (Tile::CONSUMERS == 2)
+            invar_registers_down<112>();
+        gated_finish(plan, shared, cluster, warp - 4 - 4 * Tile::CONSUMERS);
+    }
+    invar_cluster_meet(); // as in gemm_bf16_rows
+}
+
 /* ---- host ------------------------------------------------------------------------------------ */
 
 bool invar_gemm_bf16_takes(const invar_device *dev, const invar_product *p)
 {
     if (dev->numerics != INVAR_NUMERICS_SM90 || p->shards != 1 || p->groups > ROWS_MAX_GROUPS ||
-        p->groups < 1 || (p->groups > 1 && !p->start) || !gemm_extent_fits(p->rows) ||
-        !gemm_extent_fits(p->cols))
+        p->groups < 1 || (p->groups > 1 && !p->start) || (p->residual && p->b[0].k_outer) ||
+        !gemm_extent_fits(p->rows) || !gemm_extent_fits(p->cols))
         return false;
     for (int32_t i = 0; i < p->parts; i++)
         if (!gemm_operand_fits(&p->a[i]) || !gemm_operand_fits(&p->b[i]) || p->a[i].k_outer ||
@@ -351,16 +607,22 @@ static gemm_choice rows_choose(const invar_product *p, int multiprocessors)
                        (int)(sizeof rows_tiles / sizeof *rows_tiles), multiprocessors);
 }
 
+/* Whether all rows begin at multiples of 16 bytes, if there are any. */
+static bool rows_aligned(const invar_product *p, const void *data, int64_t stride)
+{
+    return !data || invar_tensor_map_takes(data, stride * (invar_dtype_bits(p->out_dtype) / 8));
+}
+
+/* A tile has `width` columns of out, and the boxes of b `box` of its own. */
 template <class Tile>
-static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int cluster)
+static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int cluster, int width,
+                                 int box)
 {
     int64_t span = (int64_t)Tile::ROWS * cluster, k = 0;
-    int64_t out_bytes = invar_dtype_bits(p->out_dtype) / 8;
 
     for (int32_t i = 0; i < p->parts; i++) {
         gemm_operand_shape a = {p->k[i], p->rows, 1, p->rows, Tile::K, Tile::ROWS};
-        gemm_operand_shape b = {p->k[i],          p->cols, p->groups,
-                                p->group_rows[i], Tile::K, Tile::COLS / cluster};
+        gemm_operand_shape b = {p->k[i], p->cols, p->groups, p->group_rows[i], Tile::K, box};
         if (p->groups == 1) // nothing lies behind it
             b.matrix_rows = p->b[i].k_outer ? p->k[i] : p->cols;
         INVAR_TRY(gemm_operand_map(&out->a[i], &p->a[i], a));
@@ -373,9 +635,9 @@ static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int clu
     out->cols = (int32_t)p->cols;
     // all rows where they stay in the L2 for as long as the columns pass
     out->order =
-        gemm_order_of(invar_ceil_div(p->cols, Tile::COLS), p->rows * k * 2 <= ((int64_t)16 << 20)
-                                                               ? invar_ceil_div(p->rows, span)
-                                                               : invar_ceil_div(2048, span));
+        gemm_order_of(invar_ceil_div(p->cols, width), p->rows * k * 2 <= ((int64_t)16 << 20)
+                                                          ? invar_ceil_div(p->rows, span)
+                                                          : invar_ceil_div(2048, span));
     while ((int64_t)1 << out->span_shift < span)
         out->span_shift++;
     out->cluster = cluster;
@@ -386,7 +648,10 @@ static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int clu
     out->out_dtype = p->out_dtype;
     out->bias = p->bias;
     out->bias_dtype = p->bias_dtype;
-    out->wide = invar_tensor_map_takes(p->out, p->out_stride * out_bytes);
+    out->residual = p->residual;
+    out->residual_stride = p->residual_stride;
+    out->wide =
+        rows_aligned(p, p->out, p->out_stride) && rows_aligned(p, p->residual, p->residual_stride);
     return INVAR_OK;
 }
 
@@ -397,7 +662,8 @@ static invar_status rows_run(const invar_device *dev, const invar_product *p, ge
         int64_t span = (int64_t)Tile::ROWS * choice.cluster;
         rows_plan plan = {};
 
-        INVAR_TRY(rows_plan_of<Tile>(&plan, p, choice.cluster));
+        INVAR_TRY(
+            rows_plan_of<Tile>(&plan, p, choice.cluster, Tile::COLS, Tile::COLS / choice.cluster));
         int64_t most = (invar_ceil_div(p->rows, span) + p->groups - 1) * plan.order.across;
         return gemm_launch<Tile>(
             dev, p->op, p->b[0].k_outer ? gemm_bf16_rows<Tile, 1> : gemm_bf16_rows<Tile, 0>, plan,
@@ -408,4 +674,51 @@ static invar_status rows_run(const invar_device *dev, const invar_product *p, ge
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p)
 {
     return rows_run(dev, p, rows_choose(p, invar_cuda_of(dev)->multiprocessors));
+}
+
+bool invar_gemm_bf16_takes_gated(const invar_device *dev, const invar_product_set *set)
+{
+    const invar_product *gate = &set->product[0], *up = &set->product[1];
+
+    return set->act && gate->out_dtype == INVAR_DTYPE_BF16 && up->out_dtype == INVAR_DTYPE_BF16 &&
+           !gate->bias && !up->bias && !gate->start && !gate->b[0].k_outer &&
+           invar_gemm_bf16_takes(dev, gate) && invar_gemm_bf16_takes(dev, up);
+}
+
+template <typename F> static invar_status gated_by_tile(int number, F f)
+{
+    switch (number) {
+    case 0: return f(gated_tile<2, 2>());
+    case 1: return f(gated_tile<2, 1>());
+    default: return f(gated_tile<1, 1>());
+    }
+}
+
+static const gemm_tile_cost gated_tiles[] = {
+    {256, 128, 1.02, 1.02}, {128, 128, 1.04, 1.12}, {64, 128, 1.32, 1.15}};
+
+invar_status invar_gemm_bf16_gated(const invar_device *dev, const invar_product_set *set)
+{
+    const invar_product *gate = &set->product[0], *up = &set->product[1];
+    gemm_choice choice = gemm_choose(1, gate->rows, 2 * gate->cols, gated_tiles,
+                                     (int)(sizeof gated_tiles / sizeof *gated_tiles),
+                                     invar_cuda_of(dev)->multiprocessors);
+
+    return gated_by_tile(choice.tile, [&](auto tile) {
+        using Tile = decltype(tile);
+        gemm_operand_shape b = {up->k[0], up->cols, 1, up->cols, Tile::K, Tile::COLS / 2};
+        rows_plan plan = {};
+
+        INVAR_TRY(rows_plan_of<Tile>(&plan, gate, choice.cluster, Tile::COLS / 2, Tile::COLS / 2));
+        INVAR_TRY(gemm_operand_map(&plan.b[1], &up->b[0], b));
+        plan.up = up->out;
+        plan.up_stride = up->out_stride;
+        plan.act = set->act;
+        plan.act_stride = set->act_stride;
+        plan.wide = plan.wide && rows_aligned(up, up->out, up->out_stride) &&
+                    rows_aligned(up, set->act, set->act_stride);
+        int64_t down = invar_ceil_div(gate->rows, (int64_t)Tile::ROWS * choice.cluster);
+        return gemm_launch<Tile>(dev, gate->op, gemm_bf16_gated<Tile>, plan,
+                                 down * plan.order.across, choice.cluster);
+    });
 }

@@ -35,6 +35,7 @@
 template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_> struct gemm_tile {
     static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int BLOCKS = BLOCKS_;
+    static constexpr bool GATED = false; // gemm_bf16.cu
     static constexpr int COLS = COLS_;
     static constexpr int K = K_;
     static constexpr int ROWS = 64 * CONSUMERS * BLOCKS;
@@ -241,6 +242,23 @@ template <class Tile, int B, int T> struct gemm_filler {
         }
         place.advance();
     }
+
+    /*
+     * The next stage of b, its halves from two matrices with k contiguous; boxes are as wide as a
+     * half. Of two blocks each copies one.
+     */
+    __device__ __forceinline__ void fill_halves(const CUtensorMap *left, const CUtensorMap *right,
+                                                int k, int outer)
+    {
+        static_assert(B && !T, "operand");
+        invar_barrier_wait(shared.empty(place.stage), place.phase ^ 1);
+        invar_barrier_expect(shared.full(place.stage), BYTES);
+        if (first == 0)
+            copy(left, 0, k, outer, 0);
+        if (alone || first != 0)
+            copy(right, COUNT / 2, k, outer, 0);
+        place.advance();
+    }
 };
 
 /* ---- the loop over k ------------------------------------------------------------------------- */
@@ -281,7 +299,7 @@ __device__ __forceinline__ void gemm_chain(float (&acc)[Tile::BLOCKS][Tile::COLS
     constexpr int LAG = 2;
     constexpr int STAGE = Tile::STAGE_BYTES / 16, RUN = Tile::RUN_BYTES / 16;
     constexpr int A_STEP = TA ? 2048 / 16 : 32 / 16, B_STEP = TB ? 2048 / 16 : 32 / 16;
-    bool lag = Tile::CONSUMERS == 2 && blocks >= Tile::STAGES;
+    bool lag = Tile::CONSUMERS == 2 && Tile::STAGES > LAG + 1 && blocks >= Tile::STAGES;
     uint64_t a0 = invar_matrix(shared.a(0), Tile::RUN_BYTES, 1024, INVAR_SWIZZLE_128);
     uint64_t b0 = invar_matrix(shared.b(0), Tile::RUN_BYTES, 1024, INVAR_SWIZZLE_128);
     uint32_t first = invar_uniform((uint32_t)(me.number * Tile::BLOCKS * RUN));

@@ -98,7 +98,9 @@ __device__ __forceinline__ void weight_fill(const weight_plan &plan,
 
 /*
  * Zeros in place of the tokens from `count` on, in what this warpgroup reads of a stage: its own
- * part of a, and b, where the other one writes the same zeros.
+ * part of a, and b, where the other one writes the same zeros. Its products read every zero before
+ * it gives the stage back, so the next copy, which may be another block's, finds them written: the
+ * order needs no release of writes to the cluster, which would take longer than a stage.
  */
 template <class Tile>
 __device__ __forceinline__ void weight_cut_stage(const gemm_shared<Tile> &shared, int stage,

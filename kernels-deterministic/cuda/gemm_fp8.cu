@@ -3,7 +3,8 @@
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3, numerics sm90: per 128 of k a partial
  * chain of four steps from +0, which joins the sum by one fma with the rounded product of the two
- * scales, k ascending through all parts; at the end -0 becomes +0, then the bias, one rounding.
+ * scales, k ascending through all parts; at the end -0 becomes +0, then the bias, one rounding;
+ * then the residual, rounded again.
  * An element depends on its row of a, its row of b and their scales: tiles, clusters and the order
  * of work are free.
  *
@@ -17,8 +18,8 @@
  */
 #include <algorithm>
 
+#include "kernels-deterministic/cuda/epilogue.cuh"
 #include "kernels-deterministic/cuda/hopper.cuh"
-#include "kernels-deterministic/cuda/kernel.cuh"
 #include "kernels-deterministic/cuda/product.h"
 #include "kernels-deterministic/cuda/tensor_map.h"
 
@@ -66,7 +67,9 @@ struct fp8_problem {
     int64_t out_stride;
     const void *bias;
     bool bias_bf16;
-    bool vectors;   /* rows of out begin at multiples of 16 bytes */
+    const void *residual;
+    int64_t residual_stride;
+    bool vectors;   /* rows of out and residual begin at multiples of 16 bytes */
     bool pair_rows; /* the tiles of a unit lie below each other and share b; else a */
     int32_t groups;
     const int64_t *start;
@@ -402,42 +405,58 @@ static __device__ __forceinline__ void transpose_quad(uint32_t (&word)[QUAD])
     }
 }
 
-/* 32 columns of a row from `col` on; value(i, r): columns 8 i + 2 (t % 4) + r of them. */
-template <typename F>
-static __device__ __forceinline__ void store_row(const fp8_problem &p, __nv_bfloat16 *, int row,
-                                                 int col, bool inside, F value)
-{
-    __nv_bfloat16 *to = (__nv_bfloat16 *)p.out + row * p.out_stride + col;
-    int thread = (int)threadIdx.x % QUAD;
-    uint32_t word[QUAD];
+/* What a thread moves of 32 columns of a row: 8 of them, 16 bytes or 8 at a time. */
+template <typename T> struct row_share {
+    static constexpr int PIECE = sizeof(T) == 2 ? 8 : 2, PIECES = 8 / PIECE;
+    invar_run<T, PIECE> run[PIECES];
 
+    static __device__ __forceinline__ int column(int piece)
+    {
+        return 8 * piece + PIECE * ((int)threadIdx.x % QUAD);
+    }
+    __device__ __forceinline__ void load(const T *row, bool vectors)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            run[i].load(row + column(i), PIECE, vectors);
+    }
+    __device__ __forceinline__ void store(T *row, bool vectors) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; i++)
+            run[i].store(row + column(i), PIECE, vectors);
+    }
+    /* residual + this, as `add` has it. */
+    __device__ __forceinline__ void add(const row_share &residual)
+    {
+        float sum[PIECE];
+#pragma unroll
+        for (int i = 0; i < PIECES; i++) {
+#pragma unroll
+            for (int j = 0; j < PIECE; j++)
+                sum[j] = residual.run[i].get(j) + run[i].get(j);
+            run[i].set(sum);
+        }
+    }
+};
+
+/* From products, of which value(i, r) is column 8 i + 2 (t % 4) + r of the 32. */
+template <typename F>
+static __device__ __forceinline__ void take_share(row_share<__nv_bfloat16> &share, F value)
+{
 #pragma unroll
     for (int i = 0; i < QUAD; i++)
-        word[i] = invar_bf16x2_bits(value(i, 0), value(i, 1));
-    transpose_quad(word);
-    to += 8 * thread;
-    if (inside && p.vectors)
-        *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
-    else if (inside)
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            ((uint16_t *)to)[i] = (uint16_t)(word[i / 2] >> (16 * (i % 2)));
+        share.run[0].word[i] = invar_bf16x2_bits(value(i, 0), value(i, 1));
+    transpose_quad(share.run[0].word);
 }
 
 template <typename F>
-static __device__ __forceinline__ void store_row(const fp8_problem &p, float *, int row, int col,
-                                                 bool inside, F value)
+static __device__ __forceinline__ void take_share(row_share<float> &share, F value)
 {
-    float *to = (float *)p.out + row * p.out_stride + col + 2 * ((int)threadIdx.x % QUAD);
-
 #pragma unroll
-    for (int i = 0; i < QUAD; i++, to += 8) {
-        if (inside && p.vectors) {
-            *(float2 *)to = make_float2(value(i, 0), value(i, 1));
-        } else if (inside) {
-            to[0] = value(i, 0);
-            to[1] = value(i, 1);
-        }
+    for (int i = 0; i < QUAD; i++) {
+        float both[2] = {value(i, 0), value(i, 1)};
+        share.run[i].set(both);
     }
 }
 
@@ -447,6 +466,25 @@ static __device__ __forceinline__ float load_bias(const fp8_problem &p, int col)
         return 0.0f;
     return p.bias_bf16 ? invar_load((const __nv_bfloat16 *)p.bias + col)
                        : invar_load((const float *)p.bias + col);
+}
+
+/* Asks for what the thread will need of the residual: what lies in memory takes a while. */
+template <typename S, typename T>
+static __device__ __forceinline__ void ask_for_residual(const fp8_problem &p,
+                                                        const tile_place &tile, int row)
+{
+    constexpr int LINE = 128 / (int)sizeof(T);
+
+    if (!p.residual || tile.col >= p.cols)
+        return;
+#pragma unroll
+    for (int r = 0; r < 2 * S::halves; r++) {
+        int at = row + r / 2 * HALF + r % 2 * 8;
+        for (int col = (int)threadIdx.x % QUAD * LINE; col < S::cols; col += QUAD * LINE)
+            if (at < tile.end)
+                invar_fetch_to_cache((const T *)p.residual + at * p.residual_stride + tile.col +
+                                     col);
+    }
 }
 
 template <typename S, typename T>
@@ -459,7 +497,12 @@ static __device__ __forceinline__ void store_tile(const fp8_problem &p, const ti
         return;
 #pragma unroll
     for (int first = 0; first < S::cols / 8; first += QUAD) {
+        row_share<T> share, residual[2];
         float bias[QUAD][2];
+        auto line = [&](auto *data, int64_t stride, int r) {
+            return data + (row + r / 2 * HALF + r % 2 * 8) * stride + tile.col + 8 * first;
+        };
+        auto inside = [&](int r) { return row + r / 2 * HALF + r % 2 * 8 < tile.end; };
 #pragma unroll
         for (int i = 0; i < QUAD; i++)
 #pragma unroll
@@ -467,12 +510,20 @@ static __device__ __forceinline__ void store_tile(const fp8_problem &p, const ti
                 bias[i][r] = load_bias(p, col + 8 * (first + i) + r);
 #pragma unroll
         for (int r = 0; r < 2 * S::halves; r++) {
-            int at = row + r / 2 * HALF + r % 2 * 8;
-            store_row(p, (T *)nullptr, at, tile.col + 8 * first, at < tile.end, [&](int i, int c) {
+            if (r % 2 == 0 && p.residual && inside(r))
+                residual[0].load(line((const T *)p.residual, p.residual_stride, r), p.vectors);
+            if (r % 2 == 0 && p.residual && inside(r + 1))
+                residual[1].load(line((const T *)p.residual, p.residual_stride, r + 1), p.vectors);
+            take_share(share, [&](int i, int c) {
                 float sum = acc[r / 2][4 * (first + i) + 2 * (r % 2) + c] + 0.0f;
                 // without a bias the zero changes nothing: the sum is no longer -0
                 return sum + bias[i][c];
             });
+            if (!inside(r))
+                continue;
+            if (p.residual)
+                share.add(residual[r % 2]);
+            share.store(line((T *)p.out, p.out_stride, r), p.vectors);
         }
     }
 }
@@ -495,6 +546,7 @@ static __device__ __forceinline__ void consume_units(const fp8_problem &p, share
         int row = tile.row + number * S::halves * HALF + thread / 32 * 16 + thread % 32 / QUAD;
         consumer_task task = {p, tile, state, stages, number, row};
         float acc[S::halves][S::values] = {};
+        ask_for_residual<S, T>(p, tile, row);
         if constexpr (S::buffers == 1)
             consume_in_turns<S>(acc, partial[0], task, at);
         else
@@ -594,6 +646,8 @@ template <typename S> static int64_t count_units(const invar_product *p, bool pa
 static invar_status describe(fp8_problem *out, const invar_device *dev, const invar_product *p,
                              int a_box, int b_box)
 {
+    int64_t out_bytes = invar_dtype_bits(p->out_dtype) / 8;
+
     *out = {};
     out->parts = p->parts;
     out->rows = (int32_t)p->rows;
@@ -602,8 +656,11 @@ static invar_status describe(fp8_problem *out, const invar_device *dev, const in
     out->out_stride = p->out_stride;
     out->bias = p->bias;
     out->bias_bf16 = p->bias_dtype == INVAR_DTYPE_BF16;
+    out->residual = p->residual;
+    out->residual_stride = p->residual_stride;
     out->vectors =
-        invar_tensor_map_takes(p->out, p->out_stride * (invar_dtype_bits(p->out_dtype) / 8));
+        invar_tensor_map_takes(p->out, p->out_stride * out_bytes) &&
+        (!p->residual || invar_tensor_map_takes(p->residual, p->residual_stride * out_bytes));
     out->groups = (int32_t)p->groups;
     out->start = p->start;
     out->fault = invar_cuda_of(dev)->fault;

@@ -3,10 +3,11 @@
  *
  * Numerics contract: docs/arithmetic.md, section 3. A block computes a tile of the output by the
  * steps of generic.cuh: all parts of a shard in order, the shards folded by the tree, then the
- * bias; or, for gradients of weights, unit after unit.
+ * bias and residual; or, for gradients of weights, unit after unit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "kernels-deterministic/cuda/epilogue.cuh"
 #include "kernels-deterministic/cuda/generic.cuh"
 #include "kernels-deterministic/cuda/product.h"
 
@@ -109,6 +110,15 @@ __device__ __forceinline__ void run_shard(typename STEP::chain &c, typename STEP
     }
 }
 
+template <typename T>
+__device__ __forceinline__ void store_one(T *out, const invar_product &p, int64_t row, int64_t col,
+                                          float x)
+{
+    if (p.residual)
+        x = invar_with_residual((const T *)p.residual + row * p.residual_stride + col, x);
+    invar_store(out + row * p.out_stride + col, x);
+}
+
 template <typename STEP>
 __device__ __forceinline__ void store_tile(const invar_product &p, const tile_rows &rows,
                                            int64_t col0, const float (&acc)[STEP::COUNT])
@@ -123,9 +133,9 @@ __device__ __forceinline__ void store_tile(const invar_product &p, const tile_ro
         else if (p.bias)
             x = x + invar_load((const __nv_bfloat16 *)p.bias + col);
         if (p.out_dtype == INVAR_DTYPE_F32)
-            invar_store((float *)p.out + row * p.out_stride + col, x);
+            store_one((float *)p.out, p, row, col, x);
         else
-            invar_store((__nv_bfloat16 *)p.out + row * p.out_stride + col, x);
+            store_one((__nv_bfloat16 *)p.out, p, row, col, x);
     });
 }
 

@@ -175,6 +175,13 @@ __device__ __forceinline__ void invar_grid_release()
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
+/* Both, at the head of a kernel that has nothing to do before it touches memory. */
+__device__ __forceinline__ void invar_grid_begin()
+{
+    invar_grid_release();
+    invar_grid_wait();
+}
+
 /* ---- bulk tensor copies ---------------------------------------------------------------------- */
 
 __device__ __forceinline__ void invar_copy_prefetch(const CUtensorMap *map)

@@ -28,17 +28,28 @@ template <typename... Parameters> struct invar_launcher {
     void (*kernel)(Parameters...);
     dim3 grid, threads;
     size_t shared;
+    bool early;
 
     invar_status operator()(Parameters... arguments) const
     {
+        cudaLaunchAttribute attribute = {};
+        cudaLaunchConfig_t config = {};
+
         if (grid.x == 0 || grid.y == 0 || grid.z == 0)
             return INVAR_OK;
+        attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+        attribute.val.programmaticStreamSerializationAllowed = 1;
+        config.gridDim = grid;
+        config.blockDim = threads;
+        config.dynamicSmemBytes = shared;
+        config.stream = invar_cuda_of(dev)->stream;
+        config.attrs = &attribute;
+        config.numAttrs = early ? 1 : 0;
         if (shared > 48 * 1024)
             INVAR_CUDA_TRY(invar_op_name(op),
                            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                                 (int)shared));
-        kernel<<<grid, threads, shared, invar_cuda_of(dev)->stream>>>(arguments...);
-        INVAR_CUDA_TRY(invar_op_name(op), cudaGetLastError());
+        INVAR_CUDA_TRY(invar_op_name(op), cudaLaunchKernelEx(&config, kernel, arguments...));
         return INVAR_OK;
     }
 };
@@ -49,12 +60,30 @@ static invar_launcher<Parameters...> invar_launch(const invar_device *dev, invar
                                                   void (*kernel)(Parameters...), dim3 grid,
                                                   dim3 threads, size_t shared)
 {
-    return {dev, op, kernel, grid, threads, shared};
+    return {dev, op, kernel, grid, threads, shared, false};
+}
+
+/*
+ * The same for a kernel whose threads all begin with invar_grid_begin() (hopper.cuh): it is started
+ * while the one before it in the stream still runs.
+ */
+template <typename... Parameters>
+static invar_launcher<Parameters...> invar_launch_early(const invar_device *dev, invar_op op,
+                                                        void (*kernel)(Parameters...), dim3 grid,
+                                                        dim3 threads, size_t shared)
+{
+    return {dev, op, kernel, grid, threads, shared, true};
 }
 
 static inline __host__ __device__ int64_t invar_ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
+}
+
+/* Blocks of threads along y: a grid has 65535, whose kernel goes on in steps of gridDim.y. */
+static inline unsigned invar_grid_rows(int64_t wanted)
+{
+    return (unsigned)(wanted < 65535 ? wanted : 65535);
 }
 
 /* ---- elements -------------------------------------------------------------------------------- */

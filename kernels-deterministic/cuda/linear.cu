@@ -6,7 +6,8 @@
  * ones takes it as it is, but one would take it with operands rewritten, they are rewritten into
  * the workspace: mxfp8 and int4 as the bf16 values that they stand for, fp8 weights with k
  * outermost transposed. Neither changes a value, so neither changes a bit. Shards of a chain are
- * products of their own, added by the tree afterwards.
+ * products of their own, added by the tree afterwards. Several outputs of one x, and the activation
+ * of two of them, are one launch where a kernel takes them so.
  *
  * Segments and tokens lie in device memory. They are checked on the device, once, and a copy goes
  * on: the kernels of products see segments that ascend and cover the rows, or none at all.
@@ -15,7 +16,7 @@
  */
 #include <type_traits>
 
-#include "kernels-deterministic/cuda/kernel.cuh"
+#include "kernels-deterministic/cuda/epilogue.cuh"
 #include "kernels-deterministic/cuda/product.h"
 
 #define THREADS 256
@@ -200,7 +201,7 @@ static __device__ __forceinline__ float4 add(float4 a, float4 b)
 }
 
 /*
- * out = the shards added by the tree, then the bias; `fours` are the fours of elements of a shard.
+ * out = the shards added by the tree, then bias and residual. A shard is `fours` times 4 elements.
  */
 template <typename T>
 static __global__ void fold_shards(invar_product p, const float4 *shards, int64_t fours)
@@ -224,6 +225,9 @@ static __global__ void fold_shards(invar_product p, const float4 *shards, int64_
             x[i] = x[i] + (p.bias_dtype == INVAR_DTYPE_F32
                                ? invar_load((const float *)p.bias + col + i)
                                : invar_load((const __nv_bfloat16 *)p.bias + col + i));
+        if (p.residual)
+            x[i] = invar_with_residual((const T *)p.residual + row * p.residual_stride + col + i,
+                                       x[i]);
         invar_store(out + col + i, x[i]);
     }
 }
@@ -306,7 +310,7 @@ static invar_product shard_of(const plan *plan, int v)
         cut_operand(&p.b[part], v, p.k[part], rows_of_b(&p, part), plan->b_scales[part]);
     }
     p.shards = 1;
-    p.bias = NULL;
+    p.bias = p.residual = NULL;
     p.out = plan->shards + v * plan->shard;
     p.out_dtype = INVAR_DTYPE_F32;
     p.out_stride = plan->shard / p.rows;
@@ -519,31 +523,122 @@ static void set_forward(invar_product *p, const invar_tensor *x, const invar_ten
     p->parts = 1;
 }
 
-static invar_product forward(const invar_linear_fwd_args *a)
+/* An output that is absent has the type and the shape of `act`, and nowhere to go. */
+static invar_product output_of(const invar_linear_fwd_args *a, const invar_linear_output *output)
 {
-    invar_product p = product_into(INVAR_OP_LINEAR_FWD, &a->y, a->k_shards);
+    bool stored = invar_tensor_present(&output->y);
+    invar_product p = product_into(INVAR_OP_LINEAR_FWD, stored ? &output->y : &a->act, a->k_shards);
 
-    set_forward(&p, &a->x, &a->w);
-    if (invar_tensor_present(&a->bias)) {
-        p.bias = a->bias.data;
-        p.bias_dtype = a->bias.dtype;
+    set_forward(&p, &a->x, &output->w);
+    if (!stored)
+        p.out = NULL;
+    if (invar_tensor_present(&output->bias)) {
+        p.bias = output->bias.data;
+        p.bias_dtype = output->bias.dtype;
     }
     return p;
 }
 
+static invar_product_set forward(const invar_linear_fwd_args *a)
+{
+    invar_linear_output first = {a->y, a->w, a->bias};
+    invar_product_set set = {};
+
+    set.count = 1 + a->n_more;
+    set.product[0] = output_of(a, &first);
+    for (int32_t i = 0; i < a->n_more; i++)
+        set.product[1 + i] = output_of(a, &a->more[i]);
+    if (invar_tensor_present(&a->residual)) {
+        set.product[0].residual = a->residual.data;
+        set.product[0].residual_stride = a->residual.row_stride;
+    }
+    if (invar_tensor_present(&a->act)) {
+        set.act = a->act.data;
+        set.act_stride = a->act.row_stride;
+    }
+    return set;
+}
+
+typedef invar_status (*run_set)(const invar_device *dev, const invar_product_set *set);
+
+/* The kernel that computes all of a set in one launch; NULL: there is none. */
+static run_set set_kernel(const invar_device *dev, const invar_product_set *set)
+{
+    if (set->count > 1 && invar_skinny_takes_set(dev, set))
+        return invar_skinny_set;
+    if (set->act && invar_gemm_bf16_takes_gated(dev, set))
+        return invar_gemm_bf16_gated;
+    return NULL;
+}
+
+/* Of what is made for the activation alone, if it is. */
+static int64_t hidden_bytes(const invar_product *p)
+{
+    int64_t bytes = p->rows * p->cols * invar_dtype_bits(p->out_dtype) / 8;
+
+    return p->out ? 0 : invar_ceil_div(bytes, 256) * 256;
+}
+
 size_t invar_cuda_linear_fwd_workspace(const invar_device *dev, const invar_linear_fwd_args *a)
 {
-    invar_product p = forward(a);
+    invar_product_set set = forward(a);
+    size_t hidden = 0, most = 0;
 
-    return product_workspace(dev, &p);
+    if (set_kernel(dev, &set))
+        return 0;
+    for (int32_t i = 0; i < set.count; i++) {
+        size_t own = product_workspace(dev, &set.product[i]);
+        hidden += (size_t)hidden_bytes(&set.product[i]);
+        most = own > most ? own : most;
+    }
+    return hidden + most;
+}
+
+/* What a product has for out. */
+static invar_tensor stored_by(const invar_product *p)
+{
+    invar_tensor t = invar_tensor_2d(p->out, p->out_dtype, p->rows, p->cols);
+
+    t.row_stride = p->out_stride;
+    return t;
+}
+
+/* One after the other. Outputs that nobody asked for go into the workspace. */
+static invar_status run_singly(const invar_device *dev, invar_product_set *set,
+                               const invar_tensor *act, char *workspace)
+{
+    invar_swiglu_fwd_args swiglu = {};
+
+    for (int32_t i = 0; i < set->count; i++) {
+        invar_product *p = &set->product[i];
+        int64_t bytes = hidden_bytes(p);
+        if (p->out)
+            continue;
+        p->out = workspace;
+        p->out_stride = p->cols;
+        workspace += bytes;
+    }
+    set->act = NULL;
+    if (run_set all = set_kernel(dev, set))
+        INVAR_TRY(all(dev, set));
+    else
+        for (int32_t i = 0; i < set->count; i++)
+            INVAR_TRY(multiply(dev, &set->product[i], workspace));
+    if (!invar_tensor_present(act))
+        return INVAR_OK;
+    swiglu.y = *act;
+    swiglu.gate = stored_by(&set->product[0]);
+    swiglu.up = stored_by(&set->product[1]);
+    return invar_cuda_swiglu_fwd(dev, &swiglu, NULL); // takes no workspace
 }
 
 invar_status invar_cuda_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a,
                                    void *workspace)
 {
-    invar_product p = forward(a);
+    invar_product_set set = forward(a);
+    run_set all = set_kernel(dev, &set);
 
-    return multiply(dev, &p, workspace);
+    return all ? all(dev, &set) : run_singly(dev, &set, &a->act, (char *)workspace);
 }
 
 static invar_product moe_forward(const invar_moe_linear_fwd_args *a)

@@ -7,7 +7,7 @@
  * storage at the end. A token's results depend on its own row alone.
  *
  * Forward: a block of threads takes a row, each of its warps a chunk at a time; logits are read
- * once.
+ * once. Of few rows, more blocks take pieces, and another kernel joins their chunks.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,7 +26,7 @@ struct logprob_row {
     invar_view<float> logits;
     const int32_t *targets;
     float inverse; /* of the temperature */
-    float *sums;   /* (blocks, 3, chunks) where they do not fit into shared memory, else NULL */
+    float *sums;   /* (blocks or rows, 3, chunks); NULL: in shared memory */
     int64_t chunks;
     invar_cuda_fault *fault;
 };
@@ -135,13 +135,13 @@ __device__ __forceinline__ void join_chunks(const logprob_row &row, const chunk_
         row.entropy[token] = logsum - weighted / total;
 }
 
-/* The chunks of a row, dealt out to the warps; the last one may be shorter. */
+/* The chunks of a row, dealt out to `warps` warps; the last one may be shorter. */
 template <bool Entropy>
 __device__ __forceinline__ void sum_chunks(const chunk_sums &sums, const float *logits,
-                                           int64_t vocabulary, float inverse)
+                                           int64_t vocabulary, float inverse, int64_t warp,
+                                           int64_t warps)
 {
-    constexpr int warps = THREADS / 32;
-    int64_t full = vocabulary / CHUNK, c = threadIdx.x / 32;
+    int64_t full = vocabulary / CHUNK, c = warp;
     float x[LANES], next[LANES];
 
     if (c < full)
@@ -161,19 +161,47 @@ __device__ __forceinline__ void sum_chunks(const chunk_sums &sums, const float *
     }
 }
 
+__device__ __forceinline__ chunk_sums sums_at(float *at, int64_t chunks)
+{
+    return {at, at + chunks, at + 2 * chunks};
+}
+
 template <bool Entropy>
 static __global__ void __launch_bounds__(THREADS, BLOCKS) forward_rows(logprob_row row)
 {
     extern __shared__ float shared_sums[];
     float *block = row.sums ? row.sums + (int64_t)blockIdx.x * 3 * row.chunks : shared_sums;
-    chunk_sums sums = {block, block + row.chunks, block + 2 * row.chunks};
+    chunk_sums sums = sums_at(block, row.chunks);
 
+    invar_grid_begin();
     for (int64_t token = blockIdx.x; token < row.logits.rows; token += gridDim.x) {
-        sum_chunks<Entropy>(sums, row.logits.row(token), row.logits.cols, row.inverse);
+        sum_chunks<Entropy>(sums, row.logits.row(token), row.logits.cols, row.inverse,
+                            threadIdx.x / 32, THREADS / 32);
         __syncthreads();
         join_chunks<Entropy>(row, sums, token);
         __syncthreads(); // before the next row's sums
     }
+}
+
+/* The row is blockIdx.y, of which gridDim.x blocks have the chunks. */
+template <bool Entropy>
+static __global__ void __launch_bounds__(THREADS, BLOCKS) sum_pieces(logprob_row row)
+{
+    int64_t token = blockIdx.y;
+
+    invar_grid_begin();
+    sum_chunks<Entropy>(sums_at(row.sums + token * 3 * row.chunks, row.chunks),
+                        row.logits.row(token), row.logits.cols, row.inverse,
+                        blockIdx.x * (THREADS / 32) + threadIdx.x / 32, gridDim.x * (THREADS / 32));
+}
+
+template <bool Entropy>
+static __global__ void __launch_bounds__(THREADS) join_pieces(logprob_row row)
+{
+    int64_t token = blockIdx.x;
+
+    invar_grid_begin();
+    join_chunks<Entropy>(row, sums_at(row.sums + token * 3 * row.chunks, row.chunks), token);
 }
 
 static int64_t chunks_of(const invar_tensor *logits)
@@ -191,22 +219,37 @@ static bool sums_fit(const invar_tensor *logits)
     return sums_bytes(logits) <= 40 * 1024;
 }
 
-static int64_t blocks_of(const invar_device *dev, const invar_tensor *logits)
+static int64_t blocks_most(const invar_device *dev)
 {
-    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
+    return (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
+}
 
-    return logits->shape[0] < most ? logits->shape[0] : most;
+/* Blocks of threads for each row, where there are too few rows to have one each. */
+static int64_t pieces_of(const invar_device *dev, const invar_tensor *logits)
+{
+    int64_t pieces = blocks_most(dev) / (logits->shape[0] > 0 ? logits->shape[0] : 1);
+    int64_t most = invar_ceil_div(chunks_of(logits), THREADS / 32);
+
+    return pieces < most ? pieces : most;
 }
 
 size_t invar_cuda_logprob_fwd_workspace(const invar_device *dev, const invar_logprob_fwd_args *a)
 {
-    return sums_fit(&a->logits) ? 0 : sums_bytes(&a->logits) * (size_t)blocks_of(dev, &a->logits);
+    int64_t rows = a->logits.shape[0], most = blocks_most(dev);
+
+    if (pieces_of(dev, &a->logits) <= 1 && sums_fit(&a->logits))
+        return 0;
+    return sums_bytes(&a->logits) * (size_t)(rows < most ? rows : most);
 }
 
 invar_status invar_cuda_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a,
                                     void *workspace)
 {
-    bool entropy = invar_tensor_present(&a->entropy), fit = sums_fit(&a->logits);
+    invar_op op = INVAR_OP_LOGPROB_FWD;
+    int64_t rows = a->logits.shape[0], most = blocks_most(dev);
+    int64_t pieces = pieces_of(dev, &a->logits);
+    bool entropy = invar_tensor_present(&a->entropy);
+    bool shared = pieces <= 1 && sums_fit(&a->logits);
     logprob_row row = {(float *)a->logp.data,
                        entropy ? (float *)a->entropy.data : nullptr,
                        (float *)a->max.data,
@@ -214,14 +257,20 @@ invar_status invar_cuda_logprob_fwd(const invar_device *dev, const invar_logprob
                        invar_view_of<float>(&a->logits),
                        (const int32_t *)a->targets.data,
                        1.0f / a->temperature,
-                       fit ? nullptr : (float *)workspace,
+                       shared ? nullptr : (float *)workspace,
                        chunks_of(&a->logits),
                        invar_cuda_of(dev)->fault};
-    dim3 grid((unsigned)blocks_of(dev, &a->logits));
 
     return invar_by_flag(entropy, [&](auto flag) {
-        return invar_launch(dev, INVAR_OP_LOGPROB_FWD, forward_rows<flag.value>, grid,
-                            dim3(THREADS), fit ? sums_bytes(&a->logits) : 0)(row);
+        if (pieces <= 1)
+            return invar_launch_early(dev, op, forward_rows<flag.value>,
+                                      dim3((unsigned)(rows < most ? rows : most)), dim3(THREADS),
+                                      shared ? sums_bytes(&a->logits) : 0)(row);
+        INVAR_TRY(invar_launch_early(dev, op, sum_pieces<flag.value>,
+                                     dim3((unsigned)pieces, (unsigned)rows), dim3(THREADS),
+                                     0)(row));
+        return invar_launch_early(dev, op, join_pieces<flag.value>, dim3((unsigned)rows),
+                                  dim3(THREADS), 0)(row);
     });
 }
 

@@ -14,6 +14,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <cinttypes>
+#include <cstddef>
 
 #include "base/alloc.h"
 #include "kernels-deterministic/cuda/vector.cuh"
@@ -218,7 +219,8 @@ static invar_status launch_norm(norm_result *result, const invar_device *dev,
     }
     INVAR_TRY(invar_launch(dev, op, sum_tensors, dim3(1), dim3(INVAR_REDUCE_LANES),
                            0)((norm_result *)scratch, from, a->count));
-    return invar_device_get(dev, result, scratch, sizeof *result);
+    // nobody wrote what fills up the struct
+    return invar_device_get(dev, result, scratch, offsetof(norm_result, norm) + sizeof(float));
 }
 
 invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm_args *a,

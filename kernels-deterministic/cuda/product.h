@@ -33,7 +33,8 @@ typedef struct invar_operand {
 } invar_operand;
 
 /*
- * out[i][j] = the chain over all parts, one after the other, of a[i], b[j]; then the bias; rounded.
+ * out[i][j] = the chain over all parts, one after the other, of a[i], b[j]; then the bias; rounded;
+ * then the residual, rounded again.
  * With shards the chain is cut into `shards` ones, folded by the tree; shard v holds the v-th part
  * of each part's k.
  *
@@ -49,6 +50,8 @@ typedef struct invar_product {
     int64_t out_stride;
     const void *bias; /* (cols), NULL: none */
     invar_dtype bias_dtype;
+    const void *residual; /* of out's type, added to what is rounded; NULL: none */
+    int64_t residual_stride;
     invar_operand a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS];
     int64_t k[INVAR_LINEAR_MAX_PARTS];
     int64_t group_rows[INVAR_LINEAR_MAX_PARTS];
@@ -57,6 +60,17 @@ typedef struct invar_product {
     const int64_t *start; /* (groups + 1) */
     int64_t groups;
 } invar_product;
+
+/*
+ * Products of one a, without shards and groups. `act`, unless NULL, is swiglu of what the two there
+ * are then, of one width and type, have for out; these may be NULL.
+ */
+typedef struct invar_product_set {
+    invar_product product[INVAR_LINEAR_MAX_PARTS];
+    int32_t count;
+    void *act; /* of their type */
+    int64_t act_stride;
+} invar_product_set;
 
 /*
  * out[g * rows + i][j] += per unit u one chain from +0 over the tokens t in [cut[u], cut[u+1]) of
@@ -86,6 +100,10 @@ invar_status invar_generic_weight_product(const invar_device *dev,
 bool invar_gemm_bf16_takes(const invar_device *dev, const invar_product *p);
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p) INVAR_MUST_USE;
 
+bool invar_gemm_bf16_takes_gated(const invar_device *dev, const invar_product_set *set);
+invar_status invar_gemm_bf16_gated(const invar_device *dev,
+                                   const invar_product_set *set) INVAR_MUST_USE;
+
 bool invar_gemm_bf16_takes_weight(const invar_device *dev, const invar_weight_product *p);
 invar_status invar_gemm_bf16_weight(const invar_device *dev,
                                     const invar_weight_product *p) INVAR_MUST_USE;
@@ -94,6 +112,9 @@ invar_status invar_gemm_bf16_weight(const invar_device *dev,
 
 bool invar_skinny_takes(const invar_device *dev, const invar_product *p);
 invar_status invar_skinny(const invar_device *dev, const invar_product *p) INVAR_MUST_USE;
+
+bool invar_skinny_takes_set(const invar_device *dev, const invar_product_set *set);
+invar_status invar_skinny_set(const invar_device *dev, const invar_product_set *set) INVAR_MUST_USE;
 
 /* ---- gemm_fp8.cu: e4m3 on the tensor cores, promoted every 128 of k, dense or grouped -------- */
 

@@ -13,7 +13,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels-deterministic/cuda/kernel.cuh"
+#include "kernels-deterministic/cuda/vector.cuh"
 #include "kernels-deterministic/math/fp8.h"
 #include "kernels-deterministic/math/int4.h"
 #include "kernels-deterministic/math/mx.h"
@@ -452,6 +452,33 @@ static __global__ void __launch_bounds__(THREADS)
     });
 }
 
+/* ---- bf16 ------------------------------------------------------------------------------------ */
+
+#define ROUNDED 8 // values of a thread
+
+/* Runs of a row, one row after the other. */
+static __global__ void __launch_bounds__(THREADS)
+    round_rows(invar_view<__nv_bfloat16> to, invar_view<const float> from, bool aligned)
+{
+    int64_t runs = invar_ceil_div(to.cols, ROUNDED);
+    int64_t run = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = run / runs;
+    int64_t first = run % runs * ROUNDED, count = to.cols - first;
+    invar_run<float, ROUNDED / 2> wide[2];
+    invar_run<__nv_bfloat16, ROUNDED> narrow;
+    float x[ROUNDED];
+
+    if (row >= to.rows)
+        return;
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        wide[i].load(from.row(row) + first + i * ROUNDED / 2, count - i * ROUNDED / 2, aligned);
+#pragma unroll
+    for (int i = 0; i < ROUNDED; i++)
+        x[i] = wide[i / (ROUNDED / 2)].get(i % (ROUNDED / 2));
+    narrow.set(x);
+    narrow.store(to.row(row) + first, count, aligned);
+}
+
 /* ---- ops ------------------------------------------------------------------------------------- */
 
 /* True where every access of a thread lies at a multiple of its size. */
@@ -504,6 +531,13 @@ invar_status invar_cuda_quantise(const invar_device *dev, const invar_quantise_a
                                  void *workspace)
 {
     (void)workspace;
+    if (a->q.dtype == INVAR_DTYPE_BF16)
+        return invar_launch(dev, INVAR_OP_QUANTISE, round_rows,
+                            (unsigned)invar_ceil_div(
+                                a->q.shape[0] * invar_ceil_div(a->q.shape[1], ROUNDED), THREADS),
+                            THREADS, 0)(invar_view_of<__nv_bfloat16>(&a->q),
+                                        invar_view_of<const float>(&a->x),
+                                        invar_aligned({&a->q, &a->x}));
     return by_types(&a->x, &a->q, [&](auto *format, auto *storage, auto aligned) {
         using F = std::remove_pointer_t<decltype(format)>;
         using T = std::remove_pointer_t<decltype(storage)>;

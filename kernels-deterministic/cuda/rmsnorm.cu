@@ -10,258 +10,15 @@
  *   dweight = sum over tokens in the order of token_blocks.cuh; a token adds
  *             sum = fma(dy, xhat, sum), heads ascending
  *
- * Rows come through shared memory by bulk copies, some rows ahead of the warp that takes them, so
- * memory is read once although a row is looked at two or three times. Backward, a block of threads
- * has a block of tokens: some warps compute dx, row by row; others follow them and sum dweight, a
- * thread its columns. Rows that are not aligned or too long take a plain path.
+ * Rows lie in registers (rmsnorm_short.cuh) or in shared memory (rmsnorm_long.cuh); what is not
+ * aligned, or longer still, takes the plain kernels of this file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels-deterministic/cuda/hopper.cuh"
-#include "kernels-deterministic/cuda/token_blocks.cuh"
-#include "kernels-deterministic/cuda/vector.cuh"
+#include "kernels-deterministic/cuda/rmsnorm_long.cuh"
+#include "kernels-deterministic/cuda/rmsnorm_short.cuh"
 
-#define UNIT_BYTES 4096           // short rows are fetched some at once, up to so many bytes
-#define SHARED_MOST (220 * 1024)  // of a block of threads
-#define SHARED_SHARE (108 * 1024) // where two blocks should fit a multiprocessor
-
-/* Rows of D values: the heads of all tokens. */
-struct norm_shape {
-    int64_t rows, heads, n;
-    float eps;
-};
-
-template <typename T>
-__device__ __forceinline__ T *row_of(const invar_view<T> &x, const norm_shape &shape, int64_t row)
-{
-    int64_t token = shape.heads == 1 ? row : invar_divide(row, shape.heads);
-
-    return x.row(token) + (row - token * shape.heads) * shape.n;
-}
-
-__device__ __forceinline__ float inverse_rms(float sum, const norm_shape &shape)
-{
-    return 1.0f / invar_sqrtf(sum / (float)shape.n + shape.eps);
-}
-
-/* ---- rows in shared memory ------------------------------------------------------------------- */
-
-/* Rows that are fetched together: `per` of them, of which a run of `inner` lies without gaps. */
-struct norm_units {
-    int64_t inner, per;
-    int64_t each; /* units of a run */
-};
-
-/* The rows [first, first + count) of unit `number`, counted from a row where a run begins. */
-__device__ __forceinline__ int64_t unit_rows(int *count_out, const norm_units &units,
-                                             int64_t number, int64_t rows)
-{
-    int64_t run = units.each == 1 ? number : invar_divide(number, units.each);
-    int64_t inside = (number - run * units.each) * units.per, first = run * units.inner + inside;
-    int64_t left = units.inner - inside < rows - first ? units.inner - inside : rows - first;
-
-    *count_out = (int)(left < units.per ? left : units.per);
-    return first;
-}
-
-__device__ __forceinline__ void load_shared(float x[INVAR_RUN], const __nv_bfloat16 *p)
-{
-    uint4 four = *(const uint4 *)p;
-    const uint32_t word[4] = {four.x, four.y, four.z, four.w};
-
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        x[2 * i] = __uint_as_float(word[i] << 16);
-        x[2 * i + 1] = __uint_as_float(word[i] & 0xFFFF0000u);
-    }
-}
-
-__device__ __forceinline__ void load_shared(float x[INVAR_RUN], const float *p)
-{
-    float4 low = ((const float4 *)p)[0], high = ((const float4 *)p)[1];
-
-    x[0] = low.x, x[1] = low.y, x[2] = low.z, x[3] = low.w;
-    x[4] = high.x, x[5] = high.y, x[6] = high.z, x[7] = high.w;
-}
-
-/*
- * REDUCE over a row by a group of threads: load(x, first) puts the values of the run from column
- * `first` on into x. A group of 16 has at most one run a thread; the whole warp calls.
- */
-template <int Group, typename F> __device__ __forceinline__ float reduce_runs(int n, F load)
-{
-    int own = (int)threadIdx.x % Group * INVAR_RUN;
-    auto chunk = [&](int begin, int end) {
-        float lane[INVAR_RUN] = {}, x[INVAR_RUN];
-#pragma unroll 4
-        for (int first = begin + own; first < end; first += Group * INVAR_RUN) {
-            load(x, first);
-#pragma unroll
-            for (int i = 0; i < INVAR_RUN; i++)
-                lane[i] = lane[i] + x[i];
-        }
-        return invar_fold_runs<Group>(lane);
-    };
-
-    if (Group < 32 || n <= INVAR_REDUCE_CHUNK)
-        return chunk(0, n);
-    // a few chunks: sum c is lane c of the level above, which thread c holds alone
-    float lane[INVAR_RUN] = {};
-    for (int c = 0; c * INVAR_REDUCE_CHUNK < n; c++) {
-        int end = (c + 1) * INVAR_REDUCE_CHUNK;
-        float sum = chunk(c * INVAR_REDUCE_CHUNK, end < n ? end : n);
-#pragma unroll
-        for (int i = 0; i < INVAR_RUN; i++)
-            lane[i] = c == own + i ? 0.0f + sum : lane[i];
-    }
-    return invar_fold_runs<Group>(lane);
-}
-
-/* f(first) for each run of the thread in a row. */
-template <int Group, typename F> __device__ __forceinline__ void for_runs(int n, F f)
-{
-#pragma unroll 2
-    for (int first = (int)threadIdx.x % Group * INVAR_RUN; first < n; first += Group * INVAR_RUN)
-        f(first);
-}
-
-template <int Group, typename T>
-__device__ __forceinline__ float row_rstd(const T *x, const norm_shape &shape)
-{
-    return inverse_rms(reduce_runs<Group>((int)shape.n,
-                                          [&](float value[INVAR_RUN], int first) {
-                                              load_shared(value, x + first);
-#pragma unroll
-                                              for (int i = 0; i < INVAR_RUN; i++)
-                                                  value[i] = value[i] * value[i];
-                                          }),
-                       shape);
-}
-
-/*
- * The weight as f32, in shared memory. Of 32 runs the first halves lie before the second ones, so
- * that the 32 threads that load a half at once do not meet in a bank.
- */
-static __host__ __device__ __forceinline__ int64_t weight_values(int64_t n)
-{
-    return invar_ceil_div(n, INVAR_REDUCE_LANES) * INVAR_REDUCE_LANES;
-}
-
-__device__ __forceinline__ int weight_place(int first)
-{
-    int run = first / INVAR_RUN;
-
-    return run / 32 * INVAR_REDUCE_LANES + run % 32 * (INVAR_RUN / 2);
-}
-
-__device__ __forceinline__ void load_weight(float w[INVAR_RUN], const float *weight, int first)
-{
-    const float4 *at = (const float4 *)(weight + weight_place(first));
-    float4 low = at[0], high = at[INVAR_REDUCE_LANES / 8];
-
-    w[0] = low.x, w[1] = low.y, w[2] = low.z, w[3] = low.w;
-    w[4] = high.x, w[5] = high.y, w[6] = high.z, w[7] = high.w;
-}
-
-/* By all threads; then they are in step. */
-__device__ __forceinline__ void share_weight(float *to, const invar_mixed &weight, int64_t n)
-{
-    for (int first = (int)threadIdx.x * INVAR_RUN; first < n;
-         first += (int)blockDim.x * INVAR_RUN) {
-        float w[INVAR_RUN];
-        weight.load<INVAR_RUN, true>(w, 0, first, n);
-#pragma unroll
-        for (int i = 0; i < INVAR_RUN; i++)
-            to[weight_place(first) + i % 4 + i / 4 * (INVAR_REDUCE_LANES / 2)] = w[i];
-    }
-    __syncthreads();
-}
-
-/* ---- forward --------------------------------------------------------------------------------- */
-
-#define FORWARD_WARPS 8 // at most
-#define FORWARD_SLOTS 3
-
-template <typename T> struct forward_rows {
-    invar_view<T> y, x;
-    invar_mixed weight;
-    norm_shape shape;
-    norm_units units;
-    int64_t count; /* units */
-    int slots;     /* units that a warp has under way */
-};
-
-/* The memory of a block: barriers, weight, slots of all warps. */
-static __host__ __device__ __forceinline__ int64_t forward_head_bytes(int64_t n)
-{
-    return FORWARD_WARPS * FORWARD_SLOTS * (int64_t)sizeof(uint64_t) +
-           weight_values(n) * (int64_t)sizeof(float);
-}
-
-template <int Group, typename T>
-__device__ __forceinline__ void normalise_row(T *y, const T *x, const float *weight,
-                                              const norm_shape &shape, bool live)
-{
-    float rstd = row_rstd<Group>(x, shape);
-
-    for_runs<Group>(live ? (int)shape.n : 0, [&](int first) {
-        float value[INVAR_RUN], w[INVAR_RUN];
-        invar_run<T> out;
-        load_shared(value, x + first);
-        load_weight(w, weight, first);
-#pragma unroll
-        for (int i = 0; i < INVAR_RUN; i++)
-            value[i] = value[i] * rstd * w[i];
-        out.set(value);
-        out.store_whole(y + first);
-    });
-}
-
-template <typename T, int Group>
-static __global__ void __launch_bounds__(32 * FORWARD_WARPS, 2) stream_forward(forward_rows<T> f)
-{
-    extern __shared__ __align__(128) char memory[];
-    int warp = (int)threadIdx.x / 32, thread = (int)threadIdx.x % 32, warps = (int)blockDim.x / 32;
-    uint64_t *full = (uint64_t *)memory + warp * FORWARD_SLOTS;
-    float *weight = (float *)((uint64_t *)memory + FORWARD_WARPS * FORWARD_SLOTS);
-    int64_t slot_values = f.units.per * f.shape.n;
-    T *slots = (T *)(memory + forward_head_bytes(f.shape.n)) + warp * f.slots * slot_values;
-    int64_t unit = (int64_t)blockIdx.x * warps + warp, stride = (int64_t)gridDim.x * warps;
-    auto fetch = [&](int slot, int64_t number) {
-        int count;
-        int64_t row = unit_rows(&count, f.units, number, f.shape.rows);
-        uint32_t bytes = (uint32_t)(count * f.shape.n * sizeof(T));
-        invar_barrier_expect(&full[slot], bytes);
-        invar_copy_in_flat(slots + slot * slot_values, row_of(f.x, f.shape, row), bytes,
-                           &full[slot]);
-    };
-
-    for (int s = 0; thread == 0 && s < f.slots; s++)
-        invar_barrier_init(&full[s], 1);
-    invar_barrier_init_done();
-    __syncwarp();
-    for (int s = 0; thread == 0 && s < f.slots; s++)
-        if (unit + s * stride < f.count)
-            fetch(s, unit + s * stride);
-    share_weight(weight, f.weight, f.shape.n);
-    for (int slot = 0, parity = 0; unit < f.count; unit += stride) {
-        int count, part = thread / Group;
-        int64_t row = unit_rows(&count, f.units, unit, f.shape.rows);
-        T *to = row_of(f.y, f.shape, row);
-        const T *from = slots + slot * slot_values;
-        invar_barrier_wait(&full[slot], (uint32_t)parity);
-        for (int i = 0; i < count; i += 32 / Group) {
-            bool live = i + part < count;
-            int64_t offset = (live ? i + part : i) * f.shape.n;
-            normalise_row<Group>(to + offset, from + offset, weight, f.shape, live);
-        }
-        __syncwarp();
-        if (thread == 0 && unit + f.slots * stride < f.count)
-            fetch(slot, unit + f.slots * stride);
-        slot = slot + 1 == f.slots ? 0 : slot + 1;
-        parity ^= slot == 0;
-    }
-}
+/* ---- forward, plainly ------------------------------------------------------------------------ */
 
 /* A warp for a row of any length and alignment, which is read twice. */
 template <typename T>
@@ -298,261 +55,6 @@ static __global__ void __launch_bounds__(128, 8)
         run.set(out);
         run.store_some(to + base + lane, shape.n - base - lane);
     }
-}
-
-/* ---- backward, with the weight's gradient ---------------------------------------------------- */
-
-#define ROW_WARPS 8 // at most
-#define COLUMN_WARPS 4
-#define BACKWARD_WARPS (ROW_WARPS + COLUMN_WARPS + 1) // the last one fetches
-#define COLUMN_THREADS (32 * COLUMN_WARPS)
-#define MOST_SLOTS (2 * ROW_WARPS)
-
-template <typename T> struct backward_rows {
-    invar_view<T> dx, dy, x;
-    invar_mixed weight;
-    norm_shape shape;
-    norm_units units;
-    invar_token_blocks blocks;
-    float *sums; /* (blocks, n) */
-    int slots;   /* a multiple of row_warps */
-    int row_warps;
-};
-
-/* A unit on its way: fetched by one thread, read by a row warp, then by the column warps. */
-struct slot_barriers {
-    uint64_t full, done, free;
-};
-
-/* A slot: x and dy of a unit, then rstd of its rows. */
-template <typename T>
-static __host__ __device__ int64_t slot_bytes(const norm_units &units, int64_t n)
-{
-    return 2 * units.per * n * (int64_t)sizeof(T) +
-           invar_ceil_div(units.per * (int64_t)sizeof(float), 16) * 16;
-}
-
-template <typename T> struct backward_memory {
-    slot_barriers *barriers;
-    float *weight;
-    char *slots;
-    int64_t slot, part; /* bytes of a slot; values of x in it */
-
-    __device__ __forceinline__ T *x(int number) const
-    {
-        return (T *)(slots + number * slot);
-    }
-    __device__ __forceinline__ T *dy(int number) const
-    {
-        return x(number) + part;
-    }
-    __device__ __forceinline__ float *rstd(int number) const
-    {
-        return (float *)(dy(number) + part);
-    }
-};
-
-static __host__ __device__ __forceinline__ int64_t backward_head_bytes(int64_t n)
-{
-    return MOST_SLOTS * (int64_t)sizeof(slot_barriers) + weight_values(n) * (int64_t)sizeof(float);
-}
-
-/* dx of one row by a group of threads; yields rstd. */
-template <int Group, typename T>
-__device__ __forceinline__ float row_gradient(T *dx, const T *dy, const T *x, const float *weight,
-                                              const norm_shape &shape, bool live)
-{
-    float rstd = row_rstd<Group>(x, shape);
-    auto load = [&](float xhat[INVAR_RUN], float g[INVAR_RUN], int first) {
-        float w[INVAR_RUN];
-        load_shared(xhat, x + first);
-        load_shared(g, dy + first);
-        load_weight(w, weight, first);
-#pragma unroll
-        for (int i = 0; i < INVAR_RUN; i++) {
-            xhat[i] = xhat[i] * rstd;
-            g[i] = g[i] * w[i];
-        }
-    };
-    float sum = reduce_runs<Group>((int)shape.n, [&](float product[INVAR_RUN], int first) {
-        float g[INVAR_RUN];
-        load(product, g, first);
-#pragma unroll
-        for (int i = 0; i < INVAR_RUN; i++)
-            product[i] = g[i] * product[i];
-    });
-    float mean = sum / (float)shape.n;
-    for_runs<Group>(live ? (int)shape.n : 0, [&](int first) {
-        float xhat[INVAR_RUN], g[INVAR_RUN];
-        invar_run<T> out;
-        load(xhat, g, first);
-#pragma unroll
-        for (int i = 0; i < INVAR_RUN; i++)
-            g[i] = rstd * invar_fmaf(-xhat[i], mean, g[i]);
-        out.set(g);
-        out.store_whole(dx + first);
-    });
-    return rstd;
-}
-
-/* Width neighbouring values. */
-template <int Width> __device__ __forceinline__ void load_columns(float x[Width], const float *p)
-{
-    if constexpr (Width == 4) {
-        float4 four = *(const float4 *)p;
-        x[0] = four.x, x[1] = four.y, x[2] = four.z, x[3] = four.w;
-    } else {
-        x[0] = *p;
-    }
-}
-
-template <int Width>
-__device__ __forceinline__ void load_columns(float x[Width], const __nv_bfloat16 *p)
-{
-    if constexpr (Width == 4) {
-        uint2 two = *(const uint2 *)p;
-        x[0] = __uint_as_float(two.x << 16), x[1] = __uint_as_float(two.x & 0xFFFF0000u);
-        x[2] = __uint_as_float(two.y << 16), x[3] = __uint_as_float(two.y & 0xFFFF0000u);
-    } else {
-        x[0] = invar_load(p);
-    }
-}
-
-/* A column thread: its columns' sums over the rows of the block of tokens, unit by unit. */
-template <typename T, int Width, int Pieces>
-__device__ __forceinline__ void sum_columns(const backward_rows<T> &b,
-                                            const backward_memory<T> &memory, int64_t block,
-                                            int64_t rows, int64_t count)
-{
-    float sum[Pieces][Width] = {};
-    int column = (int)threadIdx.x % COLUMN_THREADS * Width, slot = 0;
-    uint32_t parity = 0;
-
-    for (int64_t unit = 0; unit < count; unit++) {
-        int in_unit;
-        (void)unit_rows(&in_unit, b.units, unit, rows);
-        invar_barrier_wait(&memory.barriers[slot].full, parity);
-        invar_barrier_wait(&memory.barriers[slot].done, parity);
-        for (int r = 0; r < in_unit; r++) {
-            float rstd = memory.rstd(slot)[r];
-#pragma unroll
-            for (int p = 0; p < Pieces; p++) {
-                int at = p * COLUMN_THREADS * Width + column;
-                float x[Width], dy[Width];
-                if (at >= b.shape.n)
-                    continue;
-                load_columns<Width>(x, memory.x(slot) + r * b.shape.n + at);
-                load_columns<Width>(dy, memory.dy(slot) + r * b.shape.n + at);
-#pragma unroll
-                for (int i = 0; i < Width; i++)
-                    sum[p][i] = invar_fmaf(dy[i], x[i] * rstd, sum[p][i]);
-            }
-        }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0)
-            invar_barrier_arrive(&memory.barriers[slot].free);
-        slot = slot + 1 == b.slots ? 0 : slot + 1;
-        parity ^= slot == 0;
-    }
-#pragma unroll
-    for (int p = 0; p < Pieces; p++)
-#pragma unroll
-        for (int i = 0; i < Width; i++) {
-            int64_t at = p * COLUMN_THREADS * Width + column + i;
-            if (at < b.shape.n)
-                b.sums[block * b.shape.n + at] = sum[p][i];
-        }
-}
-
-/*
- * A row warp: units warp, warp + row_warps, ... A slot always comes to the same warp, which so
- * waits for its phases one by one: of two that are further apart, a barrier does not tell which.
- */
-template <typename T, int Group>
-__device__ __forceinline__ void take_rows(const backward_rows<T> &b,
-                                          const backward_memory<T> &memory, int warp,
-                                          int64_t first_row, int64_t rows, int64_t count)
-{
-    int thread = (int)threadIdx.x % 32, part = thread / Group;
-
-    for (int64_t unit = warp; unit < count; unit += b.row_warps) {
-        int slot = (int)(unit % b.slots), in_unit;
-        uint32_t parity = (uint32_t)(unit / b.slots) & 1;
-        int64_t row = unit_rows(&in_unit, b.units, unit, rows);
-        T *to = row_of(b.dx, b.shape, first_row + row);
-        invar_barrier_wait(&memory.barriers[slot].full, parity);
-        for (int r = 0; r < in_unit; r += 32 / Group) {
-            bool live = r + part < in_unit;
-            int mine = live ? r + part : r;
-            float rstd = row_gradient<Group>(
-                to + mine * b.shape.n, memory.dy(slot) + mine * b.shape.n,
-                memory.x(slot) + mine * b.shape.n, memory.weight, b.shape, live);
-            if (live && thread % Group == 0)
-                memory.rstd(slot)[mine] = rstd;
-        }
-        __syncwarp();
-        if (thread == 0)
-            invar_barrier_arrive(&memory.barriers[slot].done);
-    }
-}
-
-/* One thread: fetches unit after unit, as slots become free. */
-template <typename T>
-__device__ __forceinline__ void fetch_units(const backward_rows<T> &b,
-                                            const backward_memory<T> &memory, int64_t first_row,
-                                            int64_t rows, int64_t count)
-{
-    int slot = 0;
-    uint32_t parity = 1; // passes while the slots are fresh
-
-    for (int64_t unit = 0; unit < count; unit++) {
-        int in_unit;
-        int64_t row = first_row + unit_rows(&in_unit, b.units, unit, rows);
-        uint32_t bytes = (uint32_t)(in_unit * b.shape.n * sizeof(T));
-        slot_barriers *barriers = &memory.barriers[slot];
-        invar_barrier_wait(&barriers->free, parity);
-        invar_barrier_expect(&barriers->full, 2 * bytes);
-        invar_copy_in_flat(memory.x(slot), row_of(b.x, b.shape, row), bytes, &barriers->full);
-        invar_copy_in_flat(memory.dy(slot), row_of(b.dy, b.shape, row), bytes, &barriers->full);
-        slot = slot + 1 == b.slots ? 0 : slot + 1;
-        parity ^= slot == 0;
-    }
-}
-
-/* A block of threads for a block of tokens; two of them on a multiprocessor, where they fit. */
-template <typename T, int Group, int Width, int Pieces>
-static __global__ void __launch_bounds__(32 * BACKWARD_WARPS, Pieces > 8 ? 1 : 2)
-    stream_backward(backward_rows<T> b)
-{
-    extern __shared__ __align__(128) char shared[];
-    int warp = (int)threadIdx.x / 32, tokens;
-    int64_t token = 0;
-    (void)invar_find_token_block<32 * BACKWARD_WARPS>(&token, &tokens, b.blocks, blockIdx.x);
-    int64_t first_row = token * b.shape.heads, rows = tokens * b.shape.heads;
-    // the last run may be cut: where all rows follow each other, a block is not a whole run
-    int64_t count = invar_ceil_div(rows, b.units.inner) * b.units.each;
-    if (b.units.inner >= rows)
-        count = invar_ceil_div(rows, b.units.per);
-    backward_memory<T> memory = {(slot_barriers *)shared,
-                                 (float *)((slot_barriers *)shared + MOST_SLOTS),
-                                 shared + backward_head_bytes(b.shape.n),
-                                 slot_bytes<T>(b.units, b.shape.n), b.units.per * b.shape.n};
-
-    if (threadIdx.x < (unsigned)b.slots) {
-        invar_barrier_init(&memory.barriers[threadIdx.x].full, 1);
-        invar_barrier_init(&memory.barriers[threadIdx.x].done, 1);
-        invar_barrier_init(&memory.barriers[threadIdx.x].free, COLUMN_WARPS);
-    }
-    invar_barrier_init_done();
-    share_weight(memory.weight, b.weight, b.shape.n);
-    if (rows == 0)
-        return;
-    if (warp < COLUMN_WARPS)
-        sum_columns<T, Width, Pieces>(b, memory, blockIdx.x, rows, count);
-    else if (warp < COLUMN_WARPS + b.row_warps)
-        take_rows<T, Group>(b, memory, warp - COLUMN_WARPS, first_row, rows, count);
-    else if (threadIdx.x == 32 * (BACKWARD_WARPS - 1))
-        fetch_units(b, memory, first_row, rows, count);
 }
 
 /* ---- backward, plainly ----------------------------------------------------------------------- */
@@ -605,7 +107,7 @@ static __global__ void __launch_bounds__(128, 6)
 
 #define PLAIN_COLUMNS 128
 
-/* The sums of a block of tokens; a thread has a column. */
+/* The sums of a block of tokens; a thread has a column, and where rows are very long, more. */
 template <typename T>
 static __global__ void __launch_bounds__(PLAIN_COLUMNS)
     plain_weight_sums(float *sums, invar_view<T> dy, invar_view<T> x, const float *rstd,
@@ -613,17 +115,19 @@ static __global__ void __launch_bounds__(PLAIN_COLUMNS)
 {
     int64_t token = 0, column = (int64_t)blockIdx.y * PLAIN_COLUMNS + threadIdx.x;
     int tokens;
-    float sum = 0.0f;
 
     (void)invar_find_token_block<PLAIN_COLUMNS>(&token, &tokens, blocks, blockIdx.x);
-    if (tokens == 0 || column >= shape.n)
+    if (tokens == 0)
         return;
     int64_t end = (token + tokens) * shape.heads;
+    for (; column < shape.n; column += (int64_t)gridDim.y * PLAIN_COLUMNS) {
+        float sum = 0.0f;
 #pragma unroll 4
-    for (int64_t row = token * shape.heads; row < end; row++)
-        sum = invar_fmaf(invar_load(row_of(dy, shape, row) + column),
-                         invar_load(row_of(x, shape, row) + column) * rstd[row], sum);
-    sums[blockIdx.x * shape.n + column] = sum;
+        for (int64_t row = token * shape.heads; row < end; row++)
+            sum = invar_fmaf(invar_load(row_of(dy, shape, row) + column),
+                             invar_load(row_of(x, shape, row) + column) * rstd[row], sum);
+        sums[blockIdx.x * shape.n + column] = sum;
+    }
 }
 
 /* ---- launches -------------------------------------------------------------------------------- */
@@ -631,17 +135,6 @@ static __global__ void __launch_bounds__(PLAIN_COLUMNS)
 static norm_shape shape_of(const invar_tensor *x, float eps)
 {
     return {x->shape[0] * x->shape[1], x->shape[1], x->shape[2], eps};
-}
-
-/* Units of rows without gaps: of all rows where the tensors have none, else of a token's heads. */
-static norm_units units_of(const invar_tensor *x, bool joined)
-{
-    int64_t row = x->shape[2] * invar_dtype_bits(x->dtype) / 8;
-    int64_t inner = joined ? x->shape[0] * x->shape[1] : x->shape[1];
-    int64_t per = UNIT_BYTES / row;
-
-    per = per < 1 ? 1 : per > inner ? inner : per;
-    return {inner, per, invar_ceil_div(inner, per)};
 }
 
 static invar_status check_length(invar_op op, const norm_shape *shape)
@@ -652,18 +145,120 @@ static invar_status check_length(invar_op op, const norm_shape *shape)
     return INVAR_OK;
 }
 
-/* f(Group) by the length of rows: half a warp has all of a short one. */
-template <typename F> static invar_status by_group(int64_t n, F f)
+static invar_status check_rotation(invar_op op, const norm_shape *shape, const invar_rotation *r)
 {
-    if (n <= 16 * INVAR_RUN)
+    if (!invar_tensor_present(&r->positions))
+        return INVAR_OK;
+    return invar_indexable(op, shape->rows * shape->n, r->cosine.shape[0]);
+}
+
+/* f(Group) by the length of rows of up to SHORT_MOST values. */
+template <typename F> static invar_status by_short_group(int64_t n, F f)
+{
+    if (n <= 4 * SHORT_VALUES)
+        return f(std::integral_constant<int, 4>{});
+    if (n <= 8 * SHORT_VALUES)
+        return f(std::integral_constant<int, 8>{});
+    if (n <= 16 * SHORT_VALUES)
         return f(std::integral_constant<int, 16>{});
     return f(std::integral_constant<int, 32>{});
+}
+
+/* Rows without gaps between tokens are rows of tokens with one head. */
+template <typename T>
+static norm_shape join_heads(const norm_shape *shape, bool joined,
+                             std::initializer_list<invar_view<T> *> views)
+{
+    norm_shape out = *shape;
+
+    if (!joined)
+        return out;
+    out.heads = 1;
+    for (invar_view<T> *view : views)
+        view->stride = shape->n;
+    return out;
+}
+
+/* f(a null pointer of the weight's type), which is f32 or that of the rows. */
+template <typename T, typename F> static invar_status by_weight(const invar_tensor *weight, F f)
+{
+    if (weight->dtype == INVAR_DTYPE_F32)
+        return f((const float *)weight->data);
+    return f((const T *)weight->data);
+}
+
+static bool has_rotation(const invar_rotation *r)
+{
+    return invar_tensor_present(&r->positions);
+}
+
+/* Whether the kernels of short rows rotate: rows that are as wide as a group of 4 or 8 threads. */
+static bool rotates_inside(const norm_shape *shape, const invar_rotation *r)
+{
+    return (shape->n == 4 * SHORT_VALUES || shape->n == 8 * SHORT_VALUES) &&
+           invar_aligned({&r->cosine, &r->sine});
+}
+
+static short_rotation rotation_of(const invar_device *dev, invar_op op, const norm_shape *shape,
+                                  const invar_rotation *r, float sign)
+{
+    return {invar_view_of<float>(&r->cosine),
+            invar_view_of<float>(&r->sine),
+            (const int32_t *)r->positions.data,
+            shape->heads,
+            sign,
+            op,
+            invar_cuda_of(dev)->fault};
+}
+
+/* f(whether to rotate); only kernels of narrow groups can. */
+template <int Group, typename F> static invar_status by_rotation(const invar_rotation *r, F f)
+{
+    if constexpr (Group <= 8)
+        if (has_rotation(r))
+            return f(std::true_type{});
+    return f(std::false_type{});
+}
+
+template <typename T>
+static invar_status launch_short_forward(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
+                                         const norm_shape *shape)
+{
+    invar_op op = INVAR_OP_RMSNORM_FWD;
+    invar_view<T> y = invar_view_of<T>(&a->y), x = invar_view_of<T>(&a->x);
+    norm_shape joined = join_heads<T>(shape, invar_joined({&a->y, &a->x}), {&y, &x});
+    short_rotation rotation = rotation_of(dev, op, shape, &a->rotation, 1.0f);
+
+    return by_short_group(shape->n, [&](auto group) {
+        constexpr int lanes = decltype(group)::value;
+        dim3 grid((unsigned)invar_ceil_div(shape->rows, SHORT_THREADS / lanes));
+        return by_weight<T>(&a->weight, [&](auto *weight) {
+            using W = std::remove_const_t<std::remove_pointer_t<decltype(weight)>>;
+            return by_rotation<lanes>(&a->rotation, [&](auto turn) {
+                return invar_launch_early(dev, op, short_forward<T, W, lanes, turn.value>, grid,
+                                          dim3(SHORT_THREADS), 0)(y, x, weight, joined, rotation);
+            });
+        });
+    });
 }
 
 size_t invar_cuda_rmsnorm_fwd_workspace(const invar_device *dev, const invar_rmsnorm_fwd_args *a)
 {
     (void)dev, (void)a;
     return 0;
+}
+
+/* The two ops one after the other. */
+static invar_status normalise_then_rotate(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
+                                          void *workspace)
+{
+    invar_rmsnorm_fwd_args norm = *a;
+    invar_rope_fwd_args rope = {a->y, a->y, a->rotation.positions, a->rotation.cosine,
+                                a->rotation.sine};
+
+    norm.rotation = {};
+    INVAR_TRY(invar_cuda_rmsnorm_fwd(dev, &norm, workspace));
+    return invar_cuda_rope_fwd(dev, &rope, workspace);
 }
 
 invar_status invar_cuda_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_fwd_args *a,
@@ -673,67 +268,55 @@ invar_status invar_cuda_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm
     norm_shape shape = shape_of(&a->x, a->eps);
     bool whole = invar_aligned({&a->y, &a->x, &a->weight}) && shape.n % INVAR_RUN == 0;
 
-    (void)workspace;
     INVAR_TRY(check_length(op, &shape));
+    INVAR_TRY(check_rotation(op, &shape, &a->rotation));
     if (shape.rows == 0)
         return INVAR_OK;
+    if (has_rotation(&a->rotation) && !(whole && rotates_inside(&shape, &a->rotation)))
+        return normalise_then_rotate(dev, a, workspace);
     return invar_by_storage(a->x.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
-        forward_rows<T> rows = {invar_view_of<T>(&a->y),
-                                invar_view_of<T>(&a->x),
-                                invar_mixed_of(&a->weight),
-                                shape,
-                                units_of(&a->x, invar_joined({&a->x, &a->y})),
-                                0,
-                                FORWARD_SLOTS};
+        if (whole && shape.n <= SHORT_MOST)
+            return launch_short_forward<T>(dev, a, &shape);
+        forward_rows<T> rows = {invar_view_of<T>(&a->y), invar_view_of<T>(&a->x),
+                                invar_mixed_of(&a->weight), shape, FORWARD_SLOTS};
         int warps = FORWARD_WARPS;
         auto room = [&] {
-            return forward_head_bytes(shape.n) +
-                   warps * rows.slots * rows.units.per * shape.n * (int64_t)sizeof(T);
+            return forward_head_bytes(shape.n) + warps * rows.slots * shape.n * (int64_t)sizeof(T);
         };
         for (; room() > SHARED_MOST && warps > 2; warps /= 2)
             if (rows.slots == FORWARD_SLOTS && warps == FORWARD_WARPS / 2)
                 rows.slots--;
         int64_t bytes = room();
-        rows.count = shape.rows / rows.units.inner * rows.units.each;
         if (!whole || bytes > SHARED_MOST) {
             dim3 grid((unsigned)invar_ceil_div(shape.rows, 4));
             return invar_launch(dev, op, plain_forward<T>, grid, dim3(128), 0)(rows.y, rows.x,
                                                                                rows.weight, shape);
         }
-        int64_t blocks = invar_ceil_div(rows.count, warps);
+        int64_t blocks = invar_ceil_div(shape.rows, warps);
         int64_t most = invar_cuda_of(dev)->multiprocessors * (bytes <= SHARED_SHARE ? 2 : 1);
-        return by_group(shape.n, [&](auto group) {
-            return invar_launch(dev, op, stream_forward<T, group.value>,
-                                dim3((unsigned)(blocks < most ? blocks : most)),
-                                dim3((unsigned)(32 * warps)), (size_t)bytes)(rows);
-        });
+        return invar_launch_early(dev, op, stream_forward<T>,
+                                  dim3((unsigned)(blocks < most ? blocks : most)),
+                                  dim3((unsigned)(32 * warps)), (size_t)bytes)(rows);
     });
 }
 
-/* f(Width, Pieces): what of a row's columns a thread sums. */
-template <typename F> static invar_status by_columns(int64_t n, F f)
+/* f(Pieces): what of a row's columns a thread sums, WIDTH at a time. */
+template <typename F> static invar_status by_pieces(int64_t n, F f)
 {
-    using one = std::integral_constant<int, 1>;
-    using four = std::integral_constant<int, 4>;
-
-    if (n <= COLUMN_THREADS)
-        return f(one{}, one{});
-    if (n <= 8 * COLUMN_THREADS)
-        return f(four{}, std::integral_constant<int, 2>{});
-    if (n <= 16 * COLUMN_THREADS)
-        return f(four{}, four{});
-    if (n <= 32 * COLUMN_THREADS)
-        return f(four{}, std::integral_constant<int, 8>{});
-    return f(four{}, std::integral_constant<int, 16>{});
+    if (n <= 4 * WIDTH * COLUMN_THREADS)
+        return f(std::integral_constant<int, 4>{});
+    if (n <= 8 * WIDTH * COLUMN_THREADS)
+        return f(std::integral_constant<int, 8>{});
+    return f(std::integral_constant<int, 16>{});
 }
 
-#define MOST_COLUMNS (64 * COLUMN_THREADS)
+#define MOST_COLUMNS (16 * WIDTH * COLUMN_THREADS)
 
 /* Slots that fit into shared memory; fewer than 4 are not worth it. */
-template <typename T> static int count_slots(const norm_shape *shape, const norm_units *units)
+template <typename T> static int count_slots(int64_t n)
 {
-    int64_t each = slot_bytes<T>(*units, shape->n), head = backward_head_bytes(shape->n);
+    int64_t each = slot_bytes<T>(n), head = backward_head_bytes(n);
     int64_t slots = (SHARED_SHARE - head) / each;
 
     if (slots < 6)
@@ -750,12 +333,61 @@ static size_t sums_bytes(const invar_rmsnorm_bwd_args *a)
     return ((size_t)(blocks * a->x.shape[2]) * sizeof(float) + 255) / 256 * 256;
 }
 
+static size_t rstd_bytes(const invar_rmsnorm_bwd_args *a)
+{
+    return ((size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float) + 255) / 256 * 256;
+}
+
+/* The sums of blocks of tokens, rstd of rows, and dy rotated back where no kernel does it. */
+static size_t before_rotated(const invar_rmsnorm_bwd_args *a)
+{
+    return invar_tensor_present(&a->dweight) ? sums_bytes(a) + rstd_bytes(a) : 0;
+}
+
 size_t invar_cuda_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
 {
+    size_t values = (size_t)(a->x.shape[0] * a->x.shape[1] * a->x.shape[2]);
+
     (void)dev;
-    if (!invar_tensor_present(&a->dweight))
-        return 0;
-    return sums_bytes(a) + (size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float);
+    return before_rotated(a) +
+           (has_rotation(&a->rotation) ? values * (size_t)invar_dtype_bits(a->x.dtype) / 8 : 0);
+}
+
+template <typename T>
+static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
+                                 const norm_shape *shape, const invar_token_blocks *blocks,
+                                 float *sums)
+{
+    invar_op op = INVAR_OP_RMSNORM_BWD;
+    invar_view<T> dx = invar_view_of<T>(&a->dx), dy = invar_view_of<T>(&a->dy),
+                  x = invar_view_of<T>(&a->x);
+    norm_shape joined = join_heads<T>(shape, invar_joined({&a->dx, &a->dy, &a->x}), {&dx, &dy, &x});
+    short_sums<T> rows = {dx,
+                          dy,
+                          x,
+                          invar_mixed_of(&a->weight),
+                          joined,
+                          shape->heads,
+                          rotation_of(dev, op, shape, &a->rotation, -1.0f),
+                          *blocks,
+                          sums};
+
+    return by_short_group(shape->n, [&](auto group) {
+        constexpr int lanes = decltype(group)::value;
+        using memory = short_memory<T, lanes>;
+        if (invar_tensor_present(&a->dweight))
+            return by_rotation<lanes>(&a->rotation, [&](auto turn) {
+                dim3 grid((unsigned)invar_token_blocks_most(&a->units, a->x.shape[0]));
+                return invar_launch_early(dev, op, short_backward_sums<T, lanes, turn.value>, grid,
+                                          dim3(memory::threads), sizeof(memory))(rows);
+            });
+        return by_weight<T>(&a->weight, [&](auto *weight) {
+            using W = std::remove_const_t<std::remove_pointer_t<decltype(weight)>>;
+            dim3 grid((unsigned)invar_ceil_div(shape->rows, SHORT_THREADS / lanes));
+            return invar_launch_early(dev, op, short_backward<T, W, lanes>, grid,
+                                      dim3(SHORT_THREADS), 0)(dx, dy, x, weight, joined);
+        });
+    });
 }
 
 template <typename T>
@@ -764,17 +396,12 @@ static invar_status launch_stream(const invar_device *dev, const invar_rmsnorm_b
 {
     invar_op op = INVAR_OP_RMSNORM_BWD;
     int64_t n = rows->shape.n;
-    size_t bytes = (size_t)(backward_head_bytes(n) + rows->slots * slot_bytes<T>(rows->units, n));
+    size_t bytes = (size_t)(backward_head_bytes(n) + rows->slots * slot_bytes<T>(n));
     dim3 grid((unsigned)invar_token_blocks_most(&a->units, a->x.shape[0]));
 
-    return by_columns(n, [&](auto width, auto pieces) {
-        return by_group(n, [&](auto group) {
-            if constexpr (group.value == 32 || width.value == 1)
-                return invar_launch(dev, op,
-                                    stream_backward<T, group.value, width.value, pieces.value>,
-                                    grid, dim3(32 * BACKWARD_WARPS), bytes)(*rows);
-            return INVAR_OK; // short rows have one column a thread
-        });
+    return by_pieces(n, [&](auto pieces) {
+        return invar_launch_early(dev, op, stream_backward<T, pieces.value>, grid,
+                                  dim3(32 * BACKWARD_WARPS), bytes)(*rows);
     });
 }
 
@@ -787,7 +414,7 @@ static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bw
         invar_aligned({&a->dx, &a->dy, &a->x, &a->weight}) && rows->shape.n % INVAR_RUN == 0;
     dim3 grid((unsigned)invar_ceil_div(rows->shape.rows, 4));
     dim3 blocks((unsigned)invar_token_blocks_most(&a->units, a->x.shape[0]),
-                (unsigned)invar_ceil_div(rows->shape.n, PLAIN_COLUMNS));
+                invar_grid_rows(invar_ceil_div(rows->shape.n, PLAIN_COLUMNS)));
 
     INVAR_TRY(invar_launch(dev, op, plain_backward<T>, grid, dim3(128), 0)(
         rows->dx, rows->dy, rows->x, rows->weight, rstd, rows->shape, aligned));
@@ -795,6 +422,22 @@ static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bw
         return INVAR_OK;
     return invar_launch(dev, op, plain_weight_sums<T>, blocks, dim3(PLAIN_COLUMNS),
                         0)(rows->sums, rows->dy, rows->x, rstd, rows->blocks, rows->shape);
+}
+
+/* The two ops one after the other. */
+static invar_status rotate_then_differentiate(const invar_device *dev,
+                                              const invar_rmsnorm_bwd_args *a, void *workspace)
+{
+    invar_tensor dy = invar_tensor_3d((char *)workspace + before_rotated(a), a->x.dtype,
+                                      a->x.shape[0], a->x.shape[1], a->x.shape[2]);
+    invar_rope_bwd_args rope = {dy, a->dy, a->rotation.positions, a->rotation.cosine,
+                                a->rotation.sine};
+    invar_rmsnorm_bwd_args norm = *a;
+
+    norm.dy = dy;
+    norm.rotation = {};
+    INVAR_TRY(invar_cuda_rope_bwd(dev, &rope, nullptr));
+    return invar_cuda_rmsnorm_bwd(dev, &norm, workspace);
 }
 
 invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
@@ -806,24 +449,30 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
     bool weight = invar_tensor_present(&a->dweight);
     float *sums = (float *)workspace;
     invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, a->x.shape[0]);
+    bool narrow = whole && shape.n <= SHORT_MOST && shape.heads <= SHORT_HEADS;
+    bool inside = narrow && weight && rotates_inside(&shape, &a->rotation);
 
     INVAR_TRY(check_length(op, &shape));
+    INVAR_TRY(check_rotation(op, &shape, &a->rotation));
     if (shape.rows == 0)
         return INVAR_OK;
+    if (has_rotation(&a->rotation) && !inside)
+        return rotate_then_differentiate(dev, a, workspace);
     INVAR_TRY(invar_by_storage(a->x.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
+        if (narrow)
+            return launch_short<T>(dev, a, &shape, &blocks, sums);
         backward_rows<T> rows = {invar_view_of<T>(&a->dx),
                                  invar_view_of<T>(&a->dy),
                                  invar_view_of<T>(&a->x),
                                  invar_mixed_of(&a->weight),
                                  shape,
-                                 units_of(&a->x, invar_joined({&a->dx, &a->dy, &a->x})),
                                  blocks,
                                  sums,
                                  0,
                                  0};
-        if (weight && whole && shape.n <= MOST_COLUMNS)
-            rows.slots = count_slots<T>(&shape, &rows.units);
+        if (weight && whole && shape.n > SHORT_MOST && shape.n <= MOST_COLUMNS)
+            rows.slots = count_slots<T>(shape.n);
         rows.row_warps = rows.slots < ROW_WARPS ? rows.slots : ROW_WARPS;
         if (rows.slots > 0)
             return launch_stream(dev, a, &rows);

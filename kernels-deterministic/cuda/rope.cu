@@ -102,6 +102,7 @@ static __global__ void __launch_bounds__(THREADS, 6) rotate_rows(rotation<T> r)
     invar_run<float> cosine, sine;
     invar_run<T> low[HEADS], high[HEADS];
 
+    invar_grid_begin();
     if (token >= r.x.rows)
         return;
     int64_t position = invar_guard(r.fault, r.op, r.positions[token], r.cosine.rows);
@@ -157,7 +158,8 @@ static invar_status rotate(const invar_device *dev, invar_op op, const invar_rop
                          op,
                          invar_cuda_of(dev)->fault};
         return invar_by_flag(whole, [&](auto flag) {
-            return invar_launch(dev, op, rotate_rows<T, flag.value>, grid, dim3(THREADS), 0)(r);
+            return invar_launch_early(dev, op, rotate_rows<T, flag.value>, grid, dim3(THREADS),
+                                      0)(r);
         });
     });
 }

@@ -32,6 +32,73 @@ __device__ __forceinline__ float value_of(uint32_t rank)
     return invar_order_value((uint64_t)rank << 32);
 }
 
+/* ---- hidden tokens --------------------------------------------------------------------------- */
+
+struct hidden_tokens {
+    const int32_t *ids; /* (count) */
+    int64_t count;
+    const int32_t *rows; /* which rows hide them; NULL: none */
+    int64_t vocabulary;
+    invar_cuda_fault *fault;
+};
+
+#define MARKS 32
+
+/*
+ * What a row hides. Few tokens are hidden and all are looked at: a bit for each group of four ids,
+ * modulo 1024, says whether it is worth comparing.
+ */
+struct hidden_row {
+    const hidden_tokens &tokens;
+    uint32_t *marks; /* (MARKS) in shared memory */
+    bool any;
+
+    /* The whole block of threads calls. */
+    __device__ __forceinline__ void open(int64_t row)
+    {
+        __syncthreads(); // nobody needs the marks of an earlier row any more
+        any = tokens.rows && tokens.rows[row] != 0;
+        if (!any)
+            return;
+        if (threadIdx.x < MARKS)
+            marks[threadIdx.x] = 0;
+        __syncthreads();
+        for (int64_t i = threadIdx.x; i < tokens.count; i += blockDim.x) {
+            uint32_t group = (uint32_t)tokens.ids[i] / 4;
+            if (tokens.ids[i] < 0 || tokens.ids[i] >= tokens.vocabulary)
+                invar_report(tokens.fault, INVAR_OP_SAMPLE, INVAR_CUDA_INDEX, tokens.ids[i]);
+            atomicOr(&marks[group / 32 % MARKS], 1u << group % 32);
+        }
+        __syncthreads();
+    }
+
+    __device__ __forceinline__ bool may_hide(uint32_t group) const
+    {
+        return any && (marks[group / 32 % MARKS] >> group % 32 & 1);
+    }
+
+    __device__ __forceinline__ bool hides(uint32_t id) const
+    {
+        for (int64_t i = 0; i < tokens.count; i++)
+            if ((uint32_t)tokens.ids[i] == id)
+                return true;
+        return false;
+    }
+};
+
+/* A row's logits as the draw sees them. */
+struct seen_logits {
+    const float *logits;
+    const hidden_row &hidden;
+
+    __device__ __forceinline__ float operator()(int64_t v) const
+    {
+        uint32_t id = (uint32_t)v;
+
+        return hidden.may_hide(id / 4) && hidden.hides(id) ? INVAR_SAMPLE_HIDDEN : logits[v];
+    }
+};
+
 /* ---- the sorted vocabulary ------------------------------------------------------------------- */
 
 /*
@@ -63,6 +130,7 @@ struct sort_shared {
     float total;
     int64_t kept;
     unsigned long long last_id;
+    uint32_t marks[MARKS];
 };
 
 /* Threads of the warp whose digit is this thread's; only those that are `live` count. */
@@ -90,8 +158,8 @@ __device__ __forceinline__ uint32_t digit_of(uint32_t key, int pass)
 }
 
 /* The ranks of a row into `keys`; start[pass][digit] for all passes. */
-__device__ __forceinline__ void begin_sort(sort_shared &shared, uint32_t *keys, const float *logits,
-                                           int64_t n, float inverse)
+__device__ __forceinline__ void begin_sort(sort_shared &shared, uint32_t *keys,
+                                           const seen_logits &logits, int64_t n, float inverse)
 {
     uint32_t *counts = &shared.start[0][0], total;
 
@@ -100,7 +168,7 @@ __device__ __forceinline__ void begin_sort(sort_shared &shared, uint32_t *keys, 
     for (int64_t base = 0; base < n; base += SORT_THREADS) {
         int64_t v = base + threadIdx.x;
         bool live = v < n;
-        uint32_t key = live ? rank_of(logits[v] * inverse) : 0;
+        uint32_t key = live ? rank_of(logits(v) * inverse) : 0;
         if (live)
             keys[v] = key;
 #pragma unroll
@@ -181,7 +249,7 @@ __device__ __forceinline__ void sort_tile(sort_shared &shared, uint32_t *to, con
 
 /* The ranks of a row in ascending order, into `keys`; `spare` is as long. */
 __device__ __forceinline__ void sort_row(sort_shared &shared, uint32_t *keys, uint32_t *spare,
-                                         const float *logits, int64_t n, float inverse)
+                                         const seen_logits &logits, int64_t n, float inverse)
 {
     begin_sort(shared, keys, logits, n, inverse);
     for (int pass = 0; pass < PASSES; pass++) {
@@ -296,12 +364,12 @@ __device__ __forceinline__ int64_t lower_bound(const uint32_t *sorted, int64_t n
 }
 
 /* The `wanted`-th id, in ascending order, of this rank: all threads look at 1024 ids at a time. */
-__device__ __forceinline__ uint32_t find_id(sort_shared &shared, const float *logits, int64_t n,
-                                            float inverse, uint32_t rank, int64_t wanted)
+__device__ __forceinline__ uint32_t find_id(sort_shared &shared, const seen_logits &logits,
+                                            int64_t n, float inverse, uint32_t rank, int64_t wanted)
 {
     for (int64_t base = 0; base < n; base += SORT_THREADS) {
         int64_t v = base + threadIdx.x;
-        int same = v < n && rank_of(logits[v] * inverse) == rank, total;
+        int same = v < n && rank_of(logits(v) * inverse) == rank, total;
         int before = invar_sum_before<SORT_THREADS>(same, &total);
         if (same && before + 1 == wanted)
             shared.last_id = (unsigned long long)v;
@@ -315,11 +383,13 @@ __device__ __forceinline__ uint32_t find_id(sort_shared &shared, const float *lo
 
 struct filter_rows {
     invar_view<float> logits;
+    hidden_tokens hidden;
     float inverse; /* of the temperature */
     int32_t top_k;
     float top_p;
     uint32_t *scratch; /* (blocks, 2, vocabulary) */
     uint64_t *last;    /* (rows): the key of the last token kept */
+    uint64_t *unknown; /* (rows): 0 where `last` is known without a sort; NULL: nowhere */
 };
 
 static __global__ void __launch_bounds__(SORT_THREADS, 1) find_last_kept(filter_rows f)
@@ -329,8 +399,13 @@ static __global__ void __launch_bounds__(SORT_THREADS, 1) find_last_kept(filter_
     int64_t n = f.logits.cols;
     uint32_t *keys = f.scratch + (int64_t)blockIdx.x * 2 * n;
 
+    hidden_row hidden = {f.hidden, shared.marks, false};
+
     for (int64_t row = blockIdx.x; row < f.logits.rows; row += gridDim.x) {
-        const float *logits = f.logits.row(row);
+        seen_logits logits = {f.logits.row(row), hidden};
+        if (f.unknown && f.unknown[row] == 0)
+            continue;
+        hidden.open(row);
         sort_row(shared, keys, keys + n, logits, n, f.inverse);
         int64_t kept = f.top_k > 0 && f.top_k < n ? f.top_k : n;
         if (f.top_p < 1.0f)
@@ -342,6 +417,114 @@ static __global__ void __launch_bounds__(SORT_THREADS, 1) find_last_kept(filter_
         if (threadIdx.x == 0)
             f.last[row] = (uint64_t)rank << 32 | id;
         __syncthreads();
+    }
+}
+
+/* ---- top-k of few tokens --------------------------------------------------------------------- */
+
+/*
+ * The first k tokens of a row without a sort of the row. Each thread knows the best rank of its
+ * tokens; k of these ranks are at most the k-th of them, and so are the first k tokens. What is at
+ * most that is collected and sorted; where it is too much, the row is left to the sort.
+ */
+#define FEW_MOST 512 // tokens that top-k keeps
+#define FEW_COLLECTED 4096
+#define FEW_AHEAD 8 // logits of a thread that are under way at once
+
+static_assert(FEW_COLLECTED * sizeof(uint64_t) <= sizeof(sort_shared::taken), "they lie there");
+static_assert(FEW_MOST <= PASSES * DIGITS && FEW_MOST < SORT_THREADS, "and their ranks in `start`");
+
+/* f(rank, id) for the tokens of this thread, at least one if there are SORT_THREADS. */
+template <typename F>
+__device__ __forceinline__ void for_own_ranks(const seen_logits &logits, int n, float inverse, F f)
+{
+    for (int base = (int)threadIdx.x; base < n; base += FEW_AHEAD * SORT_THREADS) {
+        float x[FEW_AHEAD];
+#pragma unroll
+        for (int i = 0; i < FEW_AHEAD; i++)
+            x[i] = base + i * SORT_THREADS < n ? logits(base + i * SORT_THREADS) : 0.0f;
+#pragma unroll
+        for (int i = 0; i < FEW_AHEAD; i++)
+            if (base + i * SORT_THREADS < n)
+                f(rank_of(x[i] * inverse), (uint32_t)(base + i * SORT_THREADS));
+    }
+}
+
+/* Sorts `count` values, a power of two, by all threads. */
+template <typename Integer> __device__ __forceinline__ void sort_few(Integer *values, int count)
+{
+    for (int run = 2; run <= count; run *= 2)
+        for (int apart = run / 2; apart > 0; apart /= 2) {
+            for (int i = (int)threadIdx.x; i < count / 2; i += SORT_THREADS) {
+                int low = i / apart * 2 * apart + i % apart;
+                Integer a = values[low], b = values[low + apart];
+                if ((a > b) == ((low & run) == 0)) {
+                    values[low] = b;
+                    values[low + apart] = a;
+                }
+            }
+            __syncthreads();
+        }
+}
+
+/* Tokens that rank at most as the k-th of the threads' best ones, into `keys`; yields how many. */
+__device__ __forceinline__ int collect_few(sort_shared &shared, uint64_t *keys,
+                                           const seen_logits &logits, int n, const filter_rows &f)
+{
+    uint32_t best = UINT32_MAX, *ranks = shared.tile;
+
+    for_own_ranks(logits, n, f.inverse, [&](uint32_t rank, uint32_t) { best = min(best, rank); });
+    ranks[threadIdx.x] = best;
+    if (threadIdx.x == 0)
+        shared.last_id = 0;
+    __syncthreads();
+    sort_few(ranks, SORT_THREADS);
+    uint32_t most = ranks[f.top_k - 1];
+    for_own_ranks(logits, n, f.inverse, [&](uint32_t rank, uint32_t id) {
+        if (rank > most)
+            return;
+        unsigned long long at = atomicAdd(&shared.last_id, 1ull);
+        if (at < FEW_COLLECTED)
+            keys[at] = (uint64_t)rank << 32 | id;
+    });
+    __syncthreads();
+    unsigned long long count = shared.last_id;
+    return count <= FEW_COLLECTED ? (int)count : FEW_COLLECTED + 1;
+}
+
+/* The last token kept of each row, a block of threads for a row. */
+static __global__ void __launch_bounds__(SORT_THREADS, 1) find_last_of_few(filter_rows f)
+{
+    extern __shared__ __align__(16) char memory[];
+    sort_shared &shared = *(sort_shared *)memory;
+    uint64_t *keys = (uint64_t *)shared.taken;
+    uint32_t *ranks = shared.start[0];
+    int64_t row = blockIdx.x, kept = f.top_k;
+    hidden_row hidden = {f.hidden, shared.marks, false};
+    int padded = 2;
+
+    invar_grid_begin();
+    hidden.open(row);
+    int count = collect_few(shared, keys, {f.logits.row(row), hidden}, (int)f.logits.cols, f);
+    if (count > FEW_COLLECTED) {
+        if (threadIdx.x == 0)
+            f.unknown[row] = 1;
+        return;
+    }
+    while (padded < count)
+        padded *= 2;
+    for (int i = count + (int)threadIdx.x; i < padded; i += SORT_THREADS)
+        keys[i] = INVAR_ORDER_LAST;
+    __syncthreads();
+    sort_few(keys, padded);
+    if ((int)threadIdx.x < f.top_k)
+        ranks[threadIdx.x] = (uint32_t)(keys[threadIdx.x] >> 32);
+    __syncthreads();
+    if (f.top_p < 1.0f)
+        kept = count_top_p(shared, ranks, kept, f.top_p);
+    if (threadIdx.x == 0) {
+        f.last[row] = keys[kept - 1];
+        f.unknown[row] = 0;
     }
 }
 
@@ -357,6 +540,7 @@ enum pass_kind {
 
 struct pass_rows {
     invar_view<float> logits;
+    hidden_tokens hidden;
     const invar_sample_coords *coords;
     uint32_t key[2];      /* seed, purpose */
     float inverse, min_p; /* inverse 1 where the temperature is 0 */
@@ -423,24 +607,32 @@ __device__ __forceinline__ void draw_group(drawing &d, const pass_rows &p, const
 
 /* z of a group of four logits, of which `left` are there; -inf for the others. */
 __device__ __forceinline__ void scale_group(float z[4], const invar_run<float, 4> &run,
-                                            int64_t left, float inverse)
+                                            int64_t left, float inverse, const hidden_row &hidden,
+                                            uint32_t group)
 {
 #pragma unroll
     for (int i = 0; i < 4; i++)
         z[i] = i < left ? run.get(i) * inverse : -INFINITY;
+    if (hidden.may_hide(group)) {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            if (i < left && hidden.hides(4 * group + (uint32_t)i))
+                z[i] = INVAR_SAMPLE_HIDDEN * inverse;
+    }
 }
 
 /* A block of threads has a piece of a row; rows are blockIdx.y. */
 template <pass_kind Kind> static __global__ void __launch_bounds__(THREADS, 5) choose(pass_rows p)
 {
-    __shared__ uint32_t limit;
+    __shared__ uint32_t limit, marks[MARKS];
     int64_t row = blockIdx.y, begin = (int64_t)blockIdx.x * p.piece, end = begin + p.piece;
     const float *logits = p.logits.row(row);
     drawing d = {0, 0, 0, p.last ? p.last[row] : INVAR_ORDER_LAST, 0.0f, INVAR_ORDER_LAST};
+    hidden_row hidden = {p.hidden, marks, false};
 
     if (threadIdx.x == 0)
         limit = UINT32_MAX;
-    __syncthreads();
+    hidden.open(row); // and all threads see the limit
     if (Kind == PASS_DRAW) {
         d.position = p.coords[row].position;
         d.sample = p.coords[row].sample;
@@ -458,7 +650,8 @@ template <pass_kind Kind> static __global__ void __launch_bounds__(THREADS, 5) c
 #pragma unroll
         for (int j = 0; j < GROUPS; j++) {
             float z[4];
-            scale_group(z, run[j], left - 4 * j * THREADS, p.inverse);
+            scale_group(z, run[j], left - 4 * j * THREADS, p.inverse, hidden,
+                        (uint32_t)(group + j * THREADS));
             if (Kind == PASS_DRAW)
                 draw_group(d, p, z, group + j * THREADS, &limit);
 #pragma unroll
@@ -494,6 +687,14 @@ static bool needs_sort(const invar_sample_args *a)
     bool top_k = a->top_k > 0 && a->top_k < a->logits.shape[1];
 
     return a->temperature > 0.0f && (top_k || a->top_p < 1.0f);
+}
+
+static hidden_tokens hidden_of(const invar_device *dev, const invar_sample_args *a)
+{
+    if (!invar_tensor_present(&a->hidden))
+        return {};
+    return {(const int32_t *)a->hidden.data, a->hidden.shape[0], (const int32_t *)a->hides.data,
+            a->logits.shape[1], invar_cuda_of(dev)->fault};
 }
 
 static int64_t sort_blocks(const invar_device *dev, const invar_sample_args *a)
@@ -535,6 +736,7 @@ static invar_status launch_pass(const invar_device *dev, pass_rows *p, uint64_t 
         int64_t count = rows - row < 65535 ? rows - row : 65535;
         part.logits.data += row * part.logits.stride;
         part.coords = Kind == PASS_DRAW ? part.coords + row : nullptr;
+        part.hidden.rows = part.hidden.rows ? part.hidden.rows + row : nullptr;
         part.last = part.last ? part.last + row : nullptr;
         part.top = part.top ? part.top + row : nullptr;
         part.best += row;
@@ -544,15 +746,29 @@ static invar_status launch_pass(const invar_device *dev, pass_rows *p, uint64_t 
     return INVAR_OK;
 }
 
+/* `unknown` is free memory for a number a row. */
 static invar_status launch_sort(const invar_device *dev, const invar_sample_args *a, float inverse,
-                                uint64_t *last, uint32_t *scratch)
+                                uint64_t *last, uint64_t *unknown, uint32_t *scratch)
 {
-    filter_rows filter = {
-        invar_view_of<float>(&a->logits), inverse, a->top_k, a->top_p, scratch, last};
+    bool few = a->top_k > 0 && a->top_k <= FEW_MOST && a->logits.shape[1] >= SORT_THREADS;
+    filter_rows filter = {invar_view_of<float>(&a->logits),
+                          hidden_of(dev, a),
+                          inverse,
+                          a->top_k,
+                          a->top_p,
+                          scratch,
+                          last,
+                          unknown};
 
     if (a->logits.shape[1] > (int64_t)MOST_CHUNKS * INVAR_REDUCE_CHUNK)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: top_k or top_p over more than 2^24 tokens",
                           invar_op_name(INVAR_OP_SAMPLE));
+    if (few)
+        INVAR_TRY(invar_launch_early(dev, INVAR_OP_SAMPLE, find_last_of_few,
+                                     dim3((unsigned)a->logits.shape[0]), dim3(SORT_THREADS),
+                                     sizeof(sort_shared))(filter));
+    else
+        filter.unknown = nullptr;
     return invar_launch(dev, INVAR_OP_SAMPLE, find_last_kept, dim3((unsigned)sort_blocks(dev, a)),
                         dim3(SORT_THREADS), sizeof(sort_shared))(filter);
 }
@@ -569,6 +785,7 @@ invar_status invar_cuda_sample(const invar_device *dev, const invar_sample_args 
     if (rows == 0)
         return INVAR_OK;
     pass.logits = invar_view_of<float>(&a->logits);
+    pass.hidden = hidden_of(dev, a);
     pass.inverse = greedy ? 1.0f : 1.0f / a->temperature;
     pass.aligned = invar_aligned({&a->logits});
     if (greedy) {
@@ -580,8 +797,8 @@ invar_status invar_cuda_sample(const invar_device *dev, const invar_sample_args 
             pass.min_p = a->min_p;
         }
         if (needs_sort(a)) {
-            INVAR_TRY(
-                launch_sort(dev, a, pass.inverse, last, (uint32_t *)((char *)top + keys_bytes(a))));
+            INVAR_TRY(launch_sort(dev, a, pass.inverse, last, best,
+                                  (uint32_t *)((char *)top + keys_bytes(a))));
             pass.last = last;
         }
         pass.coords = a->coords;

@@ -3,7 +3,8 @@
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3:
  *   one accumulator per output, tensor-core steps of 16 in ascending k, + 0, bias in f32, one
- *   rounding. int4 weights are bf16(q * s) before they enter the step.
+ *   rounding; then the residual, rounded again. int4 weights are bf16(q * s) before they enter the
+ *   step.
  *
  * A block has a warp that fetches and four or eight that multiply, with a ring of stages in shared
  * memory between them: some runs of 64 k of x and of the block's features of w. k is never cut, so
@@ -15,6 +16,10 @@
  * int4: each warp unpacks up to 16 features into registers and multiplies them with all rows of x;
  *   up to 8 of them cost half the work.
  *
+ * Several matrices of weights may share x: each has tiles of its own, one after the other. Gated, a
+ * tile has features of the gate and behind them the same ones of `up`, so that a thread has both of
+ * them and can write their activation too.
+ *
  * Of x only the rows that exist are in shared memory. A product reads on into what lies behind
  * them, and the outputs of those rows go nowhere: rows do not touch each other.
  *
@@ -23,8 +28,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "kernels-deterministic/cuda/epilogue.cuh"
 #include "kernels-deterministic/cuda/hopper.cuh"
-#include "kernels-deterministic/cuda/kernel.cuh"
 #include "kernels-deterministic/cuda/product.h"
 #include "kernels-deterministic/cuda/tensor_map.h"
 
@@ -47,7 +52,7 @@ enum {
 
 /* How a product is cut. */
 typedef struct skinny_plan {
-    int features; // of a tile: of a block
+    int features; // of a tile: of a block; gated, those of both matrices
     int warps;    // that multiply
     int x_rows;   // room in a panel, a multiple of 8
     int panels;   // of x in a stage
@@ -56,19 +61,39 @@ typedef struct skinny_plan {
     int ahead; // stages of w to ask for before the previous kernel has ended
 } skinny_plan;
 
-/* What the kernel takes. */
-typedef struct skinny_job {
-    CUtensorMap x, w;
-    skinny_plan plan;
-    int rows, cols, k;
-    void *out;
-    int64_t out_stride;
-    bool out_bf16, out_pairs; // pairs: two neighbours of a row can be stored at once
+/* Rows of memory that results go to. */
+typedef struct skinny_rows_out {
+    void *data; // NULL: nowhere
+    int64_t stride;
+    bool pairs; // two neighbours of a row can be stored at once
+} skinny_rows_out;
+
+/* A matrix of weights, and what becomes of its features. */
+typedef struct skinny_output {
+    CUtensorMap w;
+    int64_t w_rows;
+    int cols;
+    int first_tile;
+    skinny_rows_out out;
     bool bias_bf16;
     const void *bias;
     const uint8_t *scale; // of int4
     bool scale_wide;      // in pieces of 16 bytes, not of 4
-    int64_t w_rows;
+} skinny_output;
+
+/* What the kernel takes. */
+typedef struct skinny_job {
+    CUtensorMap x;
+    skinny_output output[INVAR_LINEAR_MAX_PARTS];
+    int outputs;
+    int tiles; // of all outputs, where the product is dense
+    skinny_plan plan;
+    int rows, k;
+    bool out_bf16;
+    const void *residual; // of the only output
+    int64_t residual_stride;
+    bool gated; // two outputs and their activation
+    skinny_rows_out act;
     const int64_t *start; // of the groups; NULL: dense
     int groups, group_rows;
 } skinny_job;
@@ -115,9 +140,12 @@ __device__ __forceinline__ void release(uint64_t *empty)
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-/* Rows [row0, row0 + rows) of x and out, features from feature0 on; row w_row of w is the first. */
+/*
+ * Rows [row0, row0 + rows) of x and out, features from feature0 on of an output; row w_row of its w
+ * is the first.
+ */
 struct skinny_tile {
-    int row0, rows, feature0, w_row;
+    int row0, rows, feature0, w_row, output;
 };
 
 __device__ __forceinline__ int group_rows(const skinny_job &job, int group)
@@ -150,9 +178,20 @@ static __device__ void count_chunks(const skinny_job &job, int *first_chunk)
 
 __device__ __forceinline__ int64_t count_tiles(const skinny_job &job, const int *first_chunk)
 {
-    int64_t across = invar_ceil_div(job.cols, job.plan.features);
+    int64_t across = invar_ceil_div(job.output[0].cols, job.plan.features);
 
-    return job.start ? across * first_chunk[job.groups] : across;
+    return job.start ? across * first_chunk[job.groups] : job.tiles;
+}
+
+/* Which output a tile of a dense product belongs to. */
+__device__ __forceinline__ int find_output(const skinny_job &job, int tile)
+{
+    int output = 0;
+
+#pragma unroll
+    for (int i = 1; i < INVAR_LINEAR_MAX_PARTS; i++)
+        output += i < job.outputs && !job.gated && tile >= job.output[i].first_tile;
+    return output;
 }
 
 /* A tile by its number. Chunks of a group are neighbours: they read the same weights. */
@@ -160,10 +199,12 @@ static __device__ skinny_tile find_tile(const skinny_job &job, const int *first_
                                         int64_t index)
 {
     if (!job.start) {
-        int feature0 = (int)index * job.plan.features;
-        return {0, job.rows, feature0, feature0};
+        int output = find_output(job, (int)index);
+        int width = job.gated ? job.plan.features / 2 : job.plan.features;
+        int feature0 = ((int)index - job.output[output].first_tile) * width;
+        return {0, job.rows, feature0, feature0, output};
     }
-    int across = (int)invar_ceil_div(job.cols, job.plan.features);
+    int across = (int)invar_ceil_div(job.output[0].cols, job.plan.features);
     int low = 0, high = job.groups; // the group is one of low .. high - 1
     while (high - low > 1) {
         int middle = (low + high) / 2;
@@ -179,7 +220,7 @@ static __device__ skinny_tile find_tile(const skinny_job &job, const int *first_
     int feature0 = (int)(inside / chunks) * job.plan.features;
 
     return {(int)job.start[low] + skipped, rows < job.plan.x_rows ? rows : job.plan.x_rows,
-            feature0, low * job.group_rows + feature0};
+            feature0, low * job.group_rows + feature0, 0};
 }
 
 /* f(tile) for every tile of this block. */
@@ -210,15 +251,16 @@ __device__ __forceinline__ void copy_later(void *to, const void *from, int bytes
 __device__ __forceinline__ void fetch_scales(const skinny_job &job, const skinny_tile &tile, int k0,
                                              uint8_t *to, uint64_t *full)
 {
+    const skinny_output &output = job.output[tile.output];
     int64_t row_bytes = job.k / INVAR_INT4_BLOCK * 2;
     int first = k0 / INVAR_INT4_BLOCK * 2, bytes = (int)row_bytes - first;
 
     for (int i = (int)(threadIdx.x & 31); i < job.plan.features; i += 32) {
         int64_t row = (int64_t)tile.w_row + i;
-        row = row < job.w_rows ? row : job.w_rows - 1; // of no feature: never looked at
-        const uint8_t *from = job.scale + row * row_bytes + first;
+        row = row < output.w_rows ? row : output.w_rows - 1; // of no feature: never looked at
+        const uint8_t *from = output.scale + row * row_bytes + first;
         uint8_t *here = to + i * SCALE_BYTES;
-        if (job.scale_wide)
+        if (output.scale_wide)
             copy_later<SCALE_BYTES>(here, from, SCALE_BYTES);
         else
 #pragma unroll
@@ -229,16 +271,40 @@ __device__ __forceinline__ void fetch_scales(const skinny_job &job, const skinny
                  : "memory");
 }
 
-/* Brings the first stages of w into the second-level cache. */
+/* Brings panels of w, as many as a copy has, into the second-level cache. */
+__device__ __forceinline__ void fetch_to_cache(const CUtensorMap *w, int w_row, int panel)
+{
+    asm volatile(
+        "cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"((uint64_t)w),
+        "r"(0), "r"(w_row), "r"(panel)
+        : "memory");
+}
+
+/* The first stages of w. */
 __device__ __forceinline__ void fetch_ahead(const skinny_job &job)
 {
-    int w_row = (int)blockIdx.x * job.plan.features;
+    if (job.plan.ahead == 0 || (int)blockIdx.x >= job.tiles)
+        return;
+    skinny_tile tile = find_tile(job, NULL, blockIdx.x);
+    for (int i = 0; i < job.plan.ahead * job.plan.panels; i += job.gated ? 1 : job.plan.panels) {
+        fetch_to_cache(&job.output[tile.output].w, tile.w_row, i);
+        if (job.gated)
+            fetch_to_cache(&job.output[1].w, tile.w_row, i);
+    }
+}
 
-    for (int i = 0; i < job.plan.ahead; i++)
-        asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(
-                         (uint64_t)&job.w),
-                     "r"(0), "r"(w_row), "r"(i * job.plan.panels)
-                     : "memory");
+/* The panels of a stage: one copy for all, or, gated, one for each panel of either matrix. */
+__device__ __forceinline__ void fetch_panels(const skinny_job &job, const skinny_tile &tile,
+                                             int panel, uint8_t *to, uint64_t *full)
+{
+    int half = job.plan.features / 2 * ROW_BYTES;
+
+    if (!job.gated) {
+        invar_copy_in(to, &job.output[tile.output].w, 0, tile.w_row, panel, full);
+        return;
+    }
+    for (int i = 0; i < 2 * job.plan.panels; i++)
+        invar_copy_in(to + i * half, &job.output[i % 2].w, 0, tile.w_row, panel + i / 2, full);
 }
 
 /* The warp that fetches. Panels behind the end of k arrive as zeros. */
@@ -259,9 +325,10 @@ template <bool INT4> __device__ void fetch(const skinny_job &job, const skinny_s
             if (leader) {
                 invar_barrier_expect(full, (uint32_t)(x_bytes + w_bytes));
                 if (INT4)
-                    invar_copy_in(w, &job.w, panel * PANEL / 2, tile.w_row, full);
+                    invar_copy_in(w, &job.output[tile.output].w, panel * PANEL / 2, tile.w_row,
+                                  full);
                 else
-                    invar_copy_in(w, &job.w, 0, tile.w_row, panel, full);
+                    fetch_panels(job, tile, panel, w, full);
                 invar_copy_in(x, &job.x, 0, tile.row0, panel, full);
             }
             if (INT4)
@@ -273,47 +340,115 @@ template <bool INT4> __device__ void fetch(const skinny_job &job, const skinny_s
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ float finish(const skinny_job &job, float acc, int col)
+/* From accumulator to what is stored, but for the last rounding. */
+__device__ __forceinline__ float finish(const skinny_job &job, const skinny_output &output,
+                                        float acc, int row, int col)
 {
+    int64_t at = row * job.residual_stride + col;
     float y = acc + 0.0f;
 
-    if (!job.bias)
+    if (output.bias)
+        y = y + (output.bias_bf16 ? invar_load((const __nv_bfloat16 *)output.bias + col)
+                                  : invar_load((const float *)output.bias + col));
+    if (!job.residual)
         return y;
-    return y + (job.bias_bf16 ? invar_load((const __nv_bfloat16 *)job.bias + col)
-                              : invar_load((const float *)job.bias + col));
+    return job.out_bf16 ? invar_with_residual((const __nv_bfloat16 *)job.residual + at, y)
+                        : invar_with_residual((const float *)job.residual + at, y);
 }
 
-__device__ __forceinline__ void store_one(const skinny_job &job, int row, int col, float y)
+__device__ __forceinline__ void store_one(const skinny_rows_out &out, bool bf16, int row, int col,
+                                          float y)
 {
-    int64_t at = row * job.out_stride + col;
+    int64_t at = row * out.stride + col;
 
-    if (job.out_bf16)
-        invar_store((__nv_bfloat16 *)job.out + at, y);
+    if (bf16)
+        invar_store((__nv_bfloat16 *)out.data + at, y);
     else
-        invar_store((float *)job.out + at, y);
+        invar_store((float *)out.data + at, y);
 }
 
-/* Columns col and col + 1. */
-__device__ __forceinline__ void store_two(const skinny_job &job, int row, int col, float acc0,
-                                          float acc1)
+/* Columns col and, if `both`, col + 1. */
+__device__ __forceinline__ void store_two(const skinny_rows_out &out, bool bf16, int row, int col,
+                                          bool both, float y0, float y1)
 {
-    int64_t at = row * job.out_stride + col;
+    int64_t at = row * out.stride + col;
 
-    if (col >= job.cols)
+    if (!out.pairs || !both) {
+        store_one(out, bf16, row, col, y0);
+        if (both)
+            store_one(out, bf16, row, col + 1, y1);
+    } else if (bf16) {
+        *(uint32_t *)((__nv_bfloat16 *)out.data + at) = invar_bf16x2_bits(y0, y1);
+    } else {
+        *(float2 *)((float *)out.data + at) = make_float2(y0, y1);
+    }
+}
+
+/* Accumulators of columns col and col + 1, as far as they exist. */
+__device__ __forceinline__ void finish_two(const skinny_job &job, const skinny_output &output,
+                                           int row, int col, const float *acc)
+{
+    bool both = col + 1 < output.cols;
+
+    if (col >= output.cols)
         return;
-    float y0 = finish(job, acc0, col);
-    if (col + 1 == job.cols) {
-        store_one(job, row, col, y0);
+    float y0 = finish(job, output, acc[0], row, col);
+    float y1 = both ? finish(job, output, acc[1], row, col + 1) : 0.0f;
+    store_two(output.out, job.out_bf16, row, col, both, y0, y1);
+}
+
+/* Columns col and col + 1 of bf16, as stored. */
+__device__ __forceinline__ void store_word(const skinny_rows_out &out, int row, int col, bool both,
+                                           uint32_t word)
+{
+    uint16_t *to = (uint16_t *)out.data + row * out.stride + col;
+
+    if (!out.data)
+        return;
+    if (both && out.pairs) {
+        *(uint32_t *)to = word;
         return;
     }
-    float y1 = finish(job, acc1, col + 1);
-    if (!job.out_pairs) {
-        store_one(job, row, col, y0);
-        store_one(job, row, col + 1, y1);
-    } else if (job.out_bf16) {
-        *(uint32_t *)((__nv_bfloat16 *)job.out + at) = invar_bf16x2_bits(y0, y1);
-    } else {
-        *(float2 *)((float *)job.out + at) = make_float2(y0, y1);
+    to[0] = (uint16_t)word;
+    if (both)
+        to[1] = (uint16_t)(word >> 16);
+}
+
+/*
+ * COUNT pairs of columns, 8 apart, of both matrices, and their activation: from accumulators that
+ * are 4 apart. Eight at a time, so that their chains of arithmetic overlap.
+ */
+template <int COUNT>
+__device__ __forceinline__ void finish_gated(const skinny_job &job, int row, int col0,
+                                             const float *gate_acc, const float *up_acc)
+{
+    const skinny_output &gate = job.output[0], &up = job.output[1];
+
+#pragma unroll
+    for (int first = 0; first < COUNT; first += 4) {
+        invar_run<__nv_bfloat16> g, u, act;
+        g.clear();
+        u.clear();
+#pragma unroll
+        for (int i = 0; i < 4 && first + i < COUNT; i++) {
+            int at = 4 * (first + i), last = gate.cols - 1, col = col0 + 8 * (first + i);
+            int left = min(col, last), right = min(col + 1, last);
+            g.word[i] = invar_bf16x2_bits(finish(job, gate, gate_acc[at], row, left),
+                                          finish(job, gate, gate_acc[at + 1], row, right));
+            u.word[i] = invar_bf16x2_bits(finish(job, up, up_acc[at], row, left),
+                                          finish(job, up, up_acc[at + 1], row, right));
+        }
+        act = invar_gated(g, u);
+#pragma unroll
+        for (int i = 0; i < 4 && first + i < COUNT; i++) {
+            int col = col0 + 8 * (first + i);
+            bool both = col + 1 < gate.cols;
+            if (col >= gate.cols)
+                continue;
+            store_word(gate.out, row, col, both, g.word[i]);
+            store_word(up.out, row, col, both, u.word[i]);
+            store_word(job.act, row, col, both, act.word[i]);
+        }
     }
 }
 
@@ -349,10 +484,14 @@ __device__ __forceinline__ void store_bf16(const skinny_job &job, const skinny_t
         int row = thread / 32 * 16 + lane / 4 + 8 * half;
         if (row >= tile.rows)
             continue;
+        int col = tile.feature0 + 2 * (lane % 4);
+        if (N % 16 == 0 && job.gated)
+            finish_gated<N / 16>(job, tile.row0 + row, col, acc + 2 * half, acc + N / 4 + 2 * half);
+        else
 #pragma unroll
-        for (int i = 0; i < N / 8; i++)
-            store_two(job, tile.row0 + row, tile.feature0 + 8 * i + 2 * (lane % 4),
-                      acc[4 * i + 2 * half], acc[4 * i + 2 * half + 1]);
+            for (int i = 0; i < N / 8; i++)
+                finish_two(job, job.output[tile.output], tile.row0 + row, col + 8 * i,
+                           acc + 4 * i + 2 * half);
     }
 }
 
@@ -520,13 +659,15 @@ __device__ __forceinline__ void store_int4(const skinny_job &job, const skinny_t
 {
     int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     int features = job.plan.features / job.plan.warps;
+    const skinny_output &output = job.output[tile.output];
 
 #pragma unroll
     for (int i = 0; i < TILES * 4; i++) {
-        int own = lane / 4 + i % 4 / 2 * 8, row = i / 4 * 8 + 2 * (lane % 4) + i % 2;
-        int col = tile.feature0 + warp * features + own;
-        if (own < features && row < tile.rows && col < job.cols)
-            store_one(job, tile.row0 + row, col, finish(job, acc[i / 4][i % 4], col));
+        int own = lane / 4 + i % 4 / 2 * 8, below = i / 4 * 8 + 2 * (lane % 4) + i % 2;
+        int row = tile.row0 + below, col = tile.feature0 + warp * features + own;
+        if (own < features && below < tile.rows && col < output.cols)
+            store_one(output.out, job.out_bf16, row, col,
+                      finish(job, output, acc[i / 4][i % 4], row, col));
     }
 }
 
@@ -596,7 +737,8 @@ __device__ __forceinline__ void run_block(const skinny_job &job, F multiply)
     invar_grid_release();
     if (warp == fetcher && invar_elect()) {
         invar_copy_prefetch(&job.x);
-        invar_copy_prefetch(&job.w);
+        for (int i = 0; i < job.outputs; i++)
+            invar_copy_prefetch(&job.output[i].w);
         for (int i = 0; i < plan.stages; i++) {
             invar_barrier_init(&shared.full[i], INT4 ? 33 : 1); // int4: the lanes fetch scales
             invar_barrier_init(&shared.empty[i], (uint32_t)plan.warps);
@@ -671,23 +813,36 @@ static int64_t round_up(int64_t n, int64_t to)
     return invar_ceil_div(n, to) * to;
 }
 
-/* What the busiest multiprocessor has to do with tiles of so many features, in features. */
-static int64_t busiest(const invar_product *p, int features, int blocks)
+/* Tiles of so many features, of all outputs. */
+static int64_t tiles_of(const invar_product_set *set, int features)
 {
-    enum { TILE_COST = 6 };                                     // of starting and ending one
+    int64_t tiles = 0;
+
+    if (set->act)
+        return invar_ceil_div(set->product[0].cols, features / 2);
+    for (int i = 0; i < set->count; i++)
+        tiles += invar_ceil_div(set->product[i].cols, features);
+    return tiles;
+}
+
+/* What the busiest multiprocessor has to do with tiles of so many features, in features. */
+static int64_t busiest(const invar_product_set *set, int features, int blocks)
+{
+    enum { TILE_COST = 6 }; // of starting and ending one
+    const invar_product *p = &set->product[0];
     int64_t groups = p->groups < p->rows ? p->groups : p->rows; // that can have rows
-    int64_t tiles = invar_ceil_div(p->cols, features) * groups;
+    int64_t tiles = tiles_of(set, features) * groups;
 
     return invar_ceil_div(tiles, blocks) * (features + TILE_COST);
 }
 
 /* The largest of the tiles that leave the busiest multiprocessor the least. */
-static int choose_features(const invar_product *p, int blocks, const int *sizes, int count)
+static int choose_features(const invar_product_set *set, int blocks, const int *sizes, int count)
 {
     int best = sizes[0];
 
     for (int i = 1; i < count; i++)
-        if (busiest(p, sizes[i], blocks) <= busiest(p, best, blocks))
+        if (busiest(set, sizes[i], blocks) <= busiest(set, best, blocks))
             best = sizes[i];
     return best;
 }
@@ -732,17 +887,20 @@ static int rows_of_stage(const invar_product *p)
     return (int)round_up(rows < MAX_ROWS ? rows : (int64_t)MAX_ROWS, 8);
 }
 
-static skinny_plan make_plan(const invar_device *dev, const invar_product *p)
+static skinny_plan make_plan(const invar_device *dev, const invar_product_set *set)
 {
     static const int bf16_sizes[] = {8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128};
     static const int int4_sizes[] = {32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120, 128};
+    static const int gated_sizes[] = {16, 32, 48, 64, 80, 96, 112, 128};
+    const invar_product *p = &set->product[0];
     bool int4 = p->b[0].dtype == INVAR_DTYPE_INT4;
     int blocks = invar_cuda_of(dev)->multiprocessors;
     skinny_plan plan = {};
 
     plan.x_rows = rows_of_stage(p);
-    plan.features = int4 ? choose_features(p, blocks, int4_sizes, 13)
-                         : choose_features(p, blocks, bf16_sizes, 12);
+    plan.features = set->act ? choose_features(set, blocks, gated_sizes, 8)
+                    : int4   ? choose_features(set, blocks, int4_sizes, 13)
+                             : choose_features(set, blocks, bf16_sizes, 12);
     plan.warps = int4 && plan.features > 32 ? 8 : 4;
     fill_ring(&plan, int4);
     plan.ahead = stages_ahead(&plan, p);
@@ -751,71 +909,92 @@ static skinny_plan make_plan(const invar_device *dev, const invar_product *p)
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-static invar_status make_maps(skinny_job *job, const invar_product *p)
+/* Panels are the third index: one copy fetches several. */
+static invar_tensor_box panels_of(const invar_operand *x, int64_t rows, int64_t k, int box_rows,
+                                  int box_panels)
 {
-    const invar_operand *a = &p->a[0], *b = &p->b[0];
-    bool int4 = b->dtype == INVAR_DTYPE_INT4;
-    invar_tensor_box x = {}, w = {};
+    invar_tensor_box box = {};
 
-    // panels are the third index: one copy fetches several
-    x.data = a->data;
-    x.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-    x.rank = 3;
-    x.extent[0] = PANEL;
-    x.extent[1] = (uint64_t)p->rows;
-    x.extent[2] = (uint64_t)p->k[0] / PANEL;
-    x.stride[1] = (uint64_t)a->stride * 2;
-    x.stride[2] = ROW_BYTES;
-    x.box[0] = PANEL;
-    x.box[1] = (uint32_t)job->plan.x_rows;
-    x.box[2] = (uint32_t)job->plan.panels;
-    x.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+    box.data = x->data;
+    box.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    box.rank = 3;
+    box.extent[0] = PANEL;
+    box.extent[1] = (uint64_t)rows;
+    box.extent[2] = (uint64_t)k / PANEL;
+    box.stride[1] = (uint64_t)x->stride * 2;
+    box.stride[2] = ROW_BYTES;
+    box.box[0] = PANEL;
+    box.box[1] = (uint32_t)box_rows;
+    box.box[2] = (uint32_t)box_panels;
+    box.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+    return box;
+}
 
-    w = x;
-    w.data = b->data;
-    w.extent[1] = (uint64_t)job->w_rows;
-    w.stride[1] = (uint64_t)b->stride * 2;
-    w.box[1] = (uint32_t)job->plan.features;
+static skinny_rows_out rows_out(const invar_product *p, void *data, int64_t stride)
+{
+    uintptr_t pair = p->out_dtype == INVAR_DTYPE_BF16 ? 4 : 8;
+
+    return {data, stride, (uintptr_t)data % pair == 0 && stride % 2 == 0};
+}
+
+static invar_status make_output(skinny_output *output, const skinny_job *job,
+                                const invar_product *p)
+{
+    const invar_operand *b = &p->b[0];
+    const skinny_plan *plan = &job->plan;
+    invar_tensor_box w;
+
+    output->w_rows = p->start ? p->groups * p->group_rows[0] : p->cols;
+    output->cols = (int)p->cols;
+    output->out = rows_out(p, p->out, p->out_stride);
+    output->bias = p->bias;
+    output->bias_bf16 = p->bias_dtype == INVAR_DTYPE_BF16;
+    output->scale = (const uint8_t *)b->scale;
+    output->scale_wide = (uintptr_t)b->scale % 16 == 0 && p->k[0] % (16 * 16) == 0;
+    w = panels_of(b, output->w_rows, p->k[0], job->gated ? plan->features / 2 : plan->features,
+                  job->gated ? 1 : plan->panels);
     w.streamed = true;
-    if (int4) {
+    if (b->dtype == INVAR_DTYPE_INT4) {
         w.type = CU_TENSOR_MAP_DATA_TYPE_UINT8;
         w.rank = 2;
         w.extent[0] = (uint64_t)p->k[0] / 2;
         w.stride[1] = (uint64_t)b->stride / 2;
         w.box[0] = ROW_BYTES;
     }
-    INVAR_TRY(invar_tensor_map(&job->x, &x));
-    return invar_tensor_map(&job->w, &w);
+    return invar_tensor_map(&output->w, &w);
 }
 
-static invar_status make_job(skinny_job *job, const invar_product *p, const skinny_plan *plan)
+static invar_status make_job(skinny_job *job, const invar_product_set *set, const skinny_plan *plan)
 {
-    uintptr_t pair = p->out_dtype == INVAR_DTYPE_BF16 ? 4 : 8;
+    const invar_product *p = &set->product[0];
+    invar_tensor_box x = panels_of(&p->a[0], p->rows, p->k[0], plan->x_rows, plan->panels);
 
+    *job = {};
     job->plan = *plan;
+    job->outputs = set->count;
     job->rows = (int)p->rows;
-    job->cols = (int)p->cols;
     job->k = (int)p->k[0];
-    job->out = p->out;
-    job->out_stride = p->out_stride;
     job->out_bf16 = p->out_dtype == INVAR_DTYPE_BF16;
-    job->out_pairs = (uintptr_t)p->out % pair == 0 && p->out_stride % 2 == 0;
-    job->bias = p->bias;
-    job->bias_bf16 = p->bias_dtype == INVAR_DTYPE_BF16;
-    job->scale = (const uint8_t *)p->b[0].scale;
-    job->scale_wide = (uintptr_t)p->b[0].scale % 16 == 0 && p->k[0] % (16 * 16) == 0;
+    job->residual = p->residual;
+    job->residual_stride = p->residual_stride;
+    job->gated = set->act != NULL;
+    job->act = rows_out(p, set->act, set->act_stride);
     job->start = p->start;
     job->groups = (int)p->groups;
     job->group_rows = (int)p->group_rows[0];
-    job->w_rows = p->start ? p->groups * p->group_rows[0] : p->cols;
-    return make_maps(job, p);
+    job->tiles = (int)tiles_of(set, plan->features);
+    for (int i = 0, tiles = 0; i < set->count; i++) {
+        job->output[i].first_tile = tiles;
+        INVAR_TRY(make_output(&job->output[i], job, &set->product[i]));
+        tiles += (int)invar_ceil_div(set->product[i].cols, plan->features);
+    }
+    return invar_tensor_map(&job->x, &x);
 }
 
 static invar_status launch(const invar_device *dev, const invar_product *p, const skinny_job *job)
 {
     const skinny_plan *plan = &job->plan;
     skinny_kernel kernel = find_kernel(plan, p->b[0].dtype == INVAR_DTYPE_INT4);
-    int64_t tiles = invar_ceil_div(p->cols, plan->features);
     int blocks = invar_cuda_of(dev)->multiprocessors;
     size_t shared = 2 * HEAD_BYTES + (size_t)plan->stages * plan->stage_bytes + PANEL_OVERRUN;
     cudaLaunchAttribute early = {};
@@ -823,7 +1002,7 @@ static invar_status launch(const invar_device *dev, const invar_product *p, cons
 
     early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     early.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((unsigned)(!p->start && tiles < blocks ? tiles : blocks));
+    config.gridDim = dim3((unsigned)(!p->start && job->tiles < blocks ? job->tiles : blocks));
     config.blockDim = dim3((unsigned)plan->warps * 32 + 32);
     config.dynamicSmemBytes = shared;
     config.stream = invar_cuda_of(dev)->stream;
@@ -856,11 +1035,36 @@ bool invar_skinny_takes(const invar_device *dev, const invar_product *p)
            invar_tensor_map_takes(b->data, int4 ? b->stride / 2 : b->stride * 2);
 }
 
-invar_status invar_skinny(const invar_device *dev, const invar_product *p)
+bool invar_skinny_takes_set(const invar_device *dev, const invar_product_set *set)
 {
-    skinny_plan plan = make_plan(dev, p);
+    const invar_product *first = &set->product[0];
+    int64_t cols = 0;
+
+    for (int i = 0; i < set->count; i++) {
+        const invar_product *p = &set->product[i];
+        if (!invar_skinny_takes(dev, p) || p->start || p->out_dtype != first->out_dtype ||
+            p->b[0].dtype != first->b[0].dtype)
+            return false;
+        cols += p->cols;
+    }
+    return cols <= MAX_EXTENT && (!set->act || (first->b[0].dtype == INVAR_DTYPE_BF16 &&
+                                                first->out_dtype == INVAR_DTYPE_BF16));
+}
+
+invar_status invar_skinny_set(const invar_device *dev, const invar_product_set *set)
+{
+    skinny_plan plan = make_plan(dev, set);
     skinny_job job;
 
-    INVAR_TRY(make_job(&job, p, &plan));
-    return launch(dev, p, &job);
+    INVAR_TRY(make_job(&job, set, &plan));
+    return launch(dev, &set->product[0], &job);
+}
+
+invar_status invar_skinny(const invar_device *dev, const invar_product *p)
+{
+    invar_product_set set = {};
+
+    set.product[0] = *p;
+    set.count = 1;
+    return invar_skinny_set(dev, &set);
 }

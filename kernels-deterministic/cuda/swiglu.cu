@@ -6,6 +6,7 @@
  *   y     = silu(gate) * up
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
+ * A gate in bf16 has few values: large tensors take what depends on it alone from a table.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -22,6 +23,151 @@ template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T
         near = near & (invar_abs_f32(run.get(i)) <= INVAR_NEAR);
     return near;
 }
+
+/* ---- by table -------------------------------------------------------------------------------- */
+
+/*
+ * Entries for the bf16 gates of magnitude 2^-14 to 2^6, nearly all that occur, of both signs; made
+ * by every block of threads before memory is touched. Gates without an entry are computed.
+ */
+#define TABLE_FIRST (UINT32_C(113) << 7) // the bits of 2^-14
+#define TABLE_MAGNITUDES (UINT32_C(20) << 7)
+#define TABLE_ENTRIES (2 * TABLE_MAGNITUDES)
+#define TABLE_THREADS 512
+#define TABLE_BLOCKS 2                 // on a multiprocessor
+#define TABLE_AHEAD 2                  // runs of a thread that are under way at once
+#define TABLE_LEAST (INT64_C(1) << 22) // elements: for fewer it costs more than it saves
+
+using bf16_run = invar_run<__nv_bfloat16>;
+
+/* The entries of a run's gates; false where one has none. */
+__device__ __forceinline__ bool find_entries(uint32_t entry[INVAR_RUN], const bf16_run &gate)
+{
+    bool there = true;
+
+#pragma unroll
+    for (int i = 0; i < INVAR_RUN; i++) {
+        uint32_t bits = i & 1 ? gate.word[i / 2] >> 16 : gate.word[i / 2] & 0xFFFFu;
+        uint32_t magnitude = (bits & 0x7FFFu) - TABLE_FIRST;
+        there = there & (magnitude < TABLE_MAGNITUDES);
+        entry[i] = magnitude + (bits >> 15) * TABLE_MAGNITUDES;
+    }
+    return there;
+}
+
+/* A run of a tensor, counted through all rows, `each` of them a row. */
+struct run_place {
+    int64_t row;
+    int column; /* in runs */
+
+    __device__ __forceinline__ void advance(const run_place &by, int each)
+    {
+        row += by.row;
+        column += by.column;
+        if (column >= each) {
+            column -= each;
+            row++;
+        }
+    }
+};
+
+__device__ __forceinline__ run_place place_of(int64_t run, int each)
+{
+    int64_t row = invar_divide(run, each);
+
+    return {row, (int)(run - row * each)};
+}
+
+template <typename F>
+static __global__ void __launch_bounds__(TABLE_THREADS, TABLE_BLOCKS)
+    map_by_table(F f, int64_t rows, int each)
+{
+    __shared__ typename F::entry table[TABLE_ENTRIES];
+    run_place next = place_of((int64_t)blockIdx.x * TABLE_THREADS + threadIdx.x, each);
+    run_place step = place_of((int64_t)gridDim.x * TABLE_THREADS, each);
+
+    invar_grid_release();
+    for (uint32_t i = threadIdx.x; i < TABLE_ENTRIES; i += TABLE_THREADS)
+        table[i] = F::make(__uint_as_float((i % TABLE_MAGNITUDES + TABLE_FIRST) << 16 |
+                                           i / TABLE_MAGNITUDES << 31));
+    __syncthreads();
+    invar_grid_wait();
+    while (next.row < rows) {
+        typename F::values v[TABLE_AHEAD];
+        run_place at[TABLE_AHEAD];
+#pragma unroll
+        for (int j = 0; j < TABLE_AHEAD; j++) {
+            at[j] = next;
+            next.advance(step, each);
+            if (at[j].row < rows)
+                f.load(v[j], at[j].row, at[j].column * INVAR_RUN);
+        }
+#pragma unroll
+        for (int j = 0; j < TABLE_AHEAD; j++)
+            if (at[j].row < rows)
+                f.finish(v[j], at[j].row, at[j].column * INVAR_RUN, table);
+    }
+}
+
+/* Whether the table serves: rows of whole runs. */
+static bool by_table(std::initializer_list<const invar_tensor *> tensors)
+{
+    const invar_tensor *first = *tensors.begin();
+    int64_t rows = first->shape[0], cols = first->shape[1];
+
+    return first->dtype == INVAR_DTYPE_BF16 && cols % INVAR_RUN == 0 && cols <= INT32_MAX &&
+           rows * cols >= TABLE_LEAST && invar_aligned(tensors);
+}
+
+template <typename F>
+static invar_status launch_by_table(const invar_device *dev, invar_op op, const invar_tensor *y,
+                                    F f)
+{
+    dim3 grid((unsigned)(invar_cuda_of(dev)->multiprocessors * TABLE_BLOCKS));
+
+    return invar_launch_early(dev, op, map_by_table<F>, grid, dim3(TABLE_THREADS),
+                              0)(f, y->shape[0], (int)(y->shape[1] / INVAR_RUN));
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+struct forward_by_table {
+    using entry = float;
+    struct values {
+        bf16_run gate, up;
+    };
+    invar_view<__nv_bfloat16> y, gate, up;
+
+    static __device__ __forceinline__ entry make(float g)
+    {
+        return invar_silu(g);
+    }
+
+    __device__ __forceinline__ void load(values &v, int64_t row, int64_t first) const
+    {
+        v.gate.load_whole(gate.row(row) + first);
+        v.up.load_whole(up.row(row) + first);
+    }
+
+    __device__ __forceinline__ void finish(values &v, int64_t row, int64_t first,
+                                           const entry *table) const
+    {
+        uint32_t at[INVAR_RUN];
+        float out[INVAR_RUN];
+        auto multiply = [&](auto of_gate) {
+#pragma unroll
+            for (int i = 0; i < INVAR_RUN; i++)
+                out[i] = of_gate(i) * v.up.get(i);
+        };
+
+        if (find_entries(at, v.gate))
+            multiply([&](int i) { return table[at[i]]; });
+        else
+            multiply([&](int i) { return make(v.gate.get(i)); });
+        v.gate.set(out);
+        v.gate.store_whole(y.row(row) + first);
+    }
+};
 
 template <typename T> struct forward_runs {
     static constexpr int width = INVAR_RUN;
@@ -59,6 +205,11 @@ invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_f
                                    void *workspace)
 {
     (void)workspace;
+    if (by_table({&a->y, &a->gate, &a->up}))
+        return launch_by_table(dev, INVAR_OP_SWIGLU_FWD, &a->y,
+                               forward_by_table{invar_view_of<__nv_bfloat16>(&a->y),
+                                                invar_view_of<__nv_bfloat16>(&a->gate),
+                                                invar_view_of<__nv_bfloat16>(&a->up)});
     return invar_by_storage(a->y.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         forward_runs<T> forward = {invar_view_of<T>(&a->y), invar_view_of<T>(&a->gate),
@@ -69,7 +220,53 @@ invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_f
     });
 }
 
+/* ---- backward -------------------------------------------------------------------------------- */
+
 /* Everything is read before the first result is written: the results may lie on the inputs. */
+struct backward_by_table {
+    using entry = float2; /* silu and its derivative */
+    struct values {
+        bf16_run dy, gate, up;
+    };
+    invar_view<__nv_bfloat16> dgate, dup, dy, gate, up;
+
+    static __device__ __forceinline__ entry make(float g)
+    {
+        return make_float2(invar_silu(g), invar_silu_grad(g));
+    }
+
+    __device__ __forceinline__ void load(values &v, int64_t row, int64_t first) const
+    {
+        v.dy.load_whole(dy.row(row) + first);
+        v.gate.load_whole(gate.row(row) + first);
+        v.up.load_whole(up.row(row) + first);
+    }
+
+    __device__ __forceinline__ void finish(values &v, int64_t row, int64_t first,
+                                           const entry *table) const
+    {
+        uint32_t at[INVAR_RUN];
+        float out_gate[INVAR_RUN], out_up[INVAR_RUN];
+        auto multiply = [&](auto of_gate) {
+#pragma unroll
+            for (int i = 0; i < INVAR_RUN; i++) {
+                entry silu = of_gate(i);
+                out_gate[i] = v.dy.get(i) * v.up.get(i) * silu.y;
+                out_up[i] = v.dy.get(i) * silu.x;
+            }
+        };
+
+        if (find_entries(at, v.gate))
+            multiply([&](int i) { return table[at[i]]; });
+        else
+            multiply([&](int i) { return make(v.gate.get(i)); });
+        v.gate.set(out_gate);
+        v.up.set(out_up);
+        v.gate.store_whole(dgate.row(row) + first);
+        v.up.store_whole(dup.row(row) + first);
+    }
+};
+
 template <typename T> struct backward_runs {
     static constexpr int width = INVAR_RUN;
     invar_view<T> dgate, dup, dy, gate, up;
@@ -114,6 +311,13 @@ invar_status invar_cuda_swiglu_bwd(const invar_device *dev, const invar_swiglu_b
                                    void *workspace)
 {
     (void)workspace;
+    if (by_table({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up}))
+        return launch_by_table(dev, INVAR_OP_SWIGLU_BWD, &a->dy,
+                               backward_by_table{invar_view_of<__nv_bfloat16>(&a->dgate),
+                                                 invar_view_of<__nv_bfloat16>(&a->dup),
+                                                 invar_view_of<__nv_bfloat16>(&a->dy),
+                                                 invar_view_of<__nv_bfloat16>(&a->gate),
+                                                 invar_view_of<__nv_bfloat16>(&a->up)});
     return invar_by_storage(a->dy.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         backward_runs<T> backward = {invar_view_of<T>(&a->dgate),

@@ -44,18 +44,23 @@ static __global__ void __launch_bounds__(SUM_THREADS, 6)
     sum_tokens(float *sums, invar_view<T> x, invar_token_blocks blocks)
 {
     int64_t token = 0, first = ((int64_t)blockIdx.y * SUM_THREADS + threadIdx.x) * SUM_COLUMNS;
-    float sum[SUM_COLUMNS] = {0.0f, 0.0f, 0.0f, 0.0f};
-    int count, t = 0;
+    int count;
 
+    invar_grid_begin();
     (void)invar_find_token_block<SUM_THREADS>(&token, &count, blocks, blockIdx.x);
-    for (; t + SUM_BATCH <= count; t += SUM_BATCH)
-        add_rows_to<SUM_BATCH, Whole>(sum, x.row(token + t), x.stride, first, x.cols);
-    for (; t < count; t++)
-        add_rows_to<1, Whole>(sum, x.row(token + t), x.stride, first, x.cols);
-    invar_run<float, SUM_COLUMNS> out;
-    out.set(sum);
-    if (count > 0)
+    if (count == 0)
+        return;
+    for (; first < x.cols; first += (int64_t)gridDim.y * SUM_THREADS * SUM_COLUMNS) {
+        float sum[SUM_COLUMNS] = {0.0f, 0.0f, 0.0f, 0.0f};
+        int t = 0;
+        for (; t + SUM_BATCH <= count; t += SUM_BATCH)
+            add_rows_to<SUM_BATCH, Whole>(sum, x.row(token + t), x.stride, first, x.cols);
+        for (; t < count; t++)
+            add_rows_to<1, Whole>(sum, x.row(token + t), x.stride, first, x.cols);
+        invar_run<float, SUM_COLUMNS> out;
+        out.set(sum);
         out.template store<Whole>(sums + (int64_t)blockIdx.x * x.cols, first, x.cols);
+    }
 }
 
 size_t invar_cuda_token_sum_workspace(const invar_device *dev, const invar_token_sum_args *a)
@@ -73,14 +78,14 @@ invar_status invar_cuda_token_sum(const invar_device *dev, const invar_token_sum
     invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, tokens);
     float *sums = (float *)workspace;
     dim3 grid((unsigned)invar_token_blocks_most(&a->units, tokens),
-              (unsigned)invar_ceil_div(cols, SUM_THREADS * SUM_COLUMNS));
+              invar_grid_rows(invar_ceil_div(cols, SUM_THREADS * SUM_COLUMNS)));
     bool whole = invar_aligned({&a->x}) && cols % SUM_COLUMNS == 0;
 
     INVAR_TRY(invar_by_storage(a->x.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         return invar_by_flag(whole, [&](auto flag) {
-            return invar_launch(dev, op, sum_tokens<T, flag.value>, grid, dim3(SUM_THREADS),
-                                0)(sums, invar_view_of<T>(&a->x), blocks);
+            return invar_launch_early(dev, op, sum_tokens<T, flag.value>, grid, dim3(SUM_THREADS),
+                                      0)(sums, invar_view_of<T>(&a->x), blocks);
         });
     }));
     return invar_token_blocks_add(dev, op, (float *)a->out.data, sums, cols, &blocks);
@@ -237,22 +242,25 @@ static __global__ void __launch_bounds__(SCATTER_THREADS, 5)
     int64_t first = ((int64_t)blockIdx.y * SCATTER_THREADS + threadIdx.x) * SCATTER_COLUMNS;
     int32_t id = sorted[i].key;
 
-    if (first >= dout.cols || (i > 0 && sorted[i - 1].key == id))
+    if (i > 0 && sorted[i - 1].key == id)
         return;
-    invar_run<float, SCATTER_COLUMNS> row;
-    float sum[SCATTER_COLUMNS];
-    row.template load<Whole>(dtable.row(id), first, dtable.cols);
-#pragma unroll
-    for (int c = 0; c < SCATTER_COLUMNS; c++)
-        sum[c] = row.get(c);
     auto same = [&](int64_t at) { return at < tokens && sorted[at].key == id; };
-    add_tokens_to<1, Whole>(sum, dout, sorted + i, first);
-    for (i++; same(i + SCATTER_BATCH - 1); i += SCATTER_BATCH)
-        add_tokens_to<SCATTER_BATCH, Whole>(sum, dout, sorted + i, first);
-    for (; same(i); i++)
+    for (; first < dout.cols; first += (int64_t)gridDim.y * SCATTER_THREADS * SCATTER_COLUMNS) {
+        invar_run<float, SCATTER_COLUMNS> row;
+        float sum[SCATTER_COLUMNS];
+        row.template load<Whole>(dtable.row(id), first, dtable.cols);
+#pragma unroll
+        for (int c = 0; c < SCATTER_COLUMNS; c++)
+            sum[c] = row.get(c);
         add_tokens_to<1, Whole>(sum, dout, sorted + i, first);
-    row.set(sum);
-    row.template store<Whole>(dtable.row(id), first, dtable.cols);
+        int64_t at = i + 1;
+        for (; same(at + SCATTER_BATCH - 1); at += SCATTER_BATCH)
+            add_tokens_to<SCATTER_BATCH, Whole>(sum, dout, sorted + at, first);
+        for (; same(at); at++)
+            add_tokens_to<1, Whole>(sum, dout, sorted + at, first);
+        row.set(sum);
+        row.template store<Whole>(dtable.row(id), first, dtable.cols);
+    }
 }
 
 size_t invar_cuda_embedding_bwd_workspace(const invar_device *dev,
@@ -275,7 +283,8 @@ invar_status invar_cuda_embedding_bwd(const invar_device *dev, const invar_embed
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: more than 2^31 tokens or rows",
                           invar_op_name(op));
     INVAR_TRY(invar_sort(&sorted, dev, op, ids, tokens, a->dtable.shape[0], workspace));
-    dim3 grid((unsigned)tokens, (unsigned)invar_ceil_div(cols, SCATTER_THREADS * SCATTER_COLUMNS));
+    dim3 grid((unsigned)tokens,
+              invar_grid_rows(invar_ceil_div(cols, SCATTER_THREADS * SCATTER_COLUMNS)));
     bool whole = invar_aligned({&a->dtable, &a->dout}) && cols % SCATTER_COLUMNS == 0;
     return invar_by_storage(a->dout.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;

@@ -80,7 +80,8 @@ __device__ __forceinline__ int64_t invar_find_token_block(int64_t *first_out, in
 
 #define INVAR_ADD_COLUMNS 32 // of a block of threads
 #define INVAR_ADD_WARPS 8
-#define INVAR_ADD_ROWS 64 // that lie in shared memory at once
+#define INVAR_ADD_ROWS 128 // that lie in shared memory at once
+#define INVAR_ADD_STEP 16  // of them that are loaded at once
 
 /* out[c] += sums[0][c], sums[1][c], ...: all warps fetch, the first one adds. */
 static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
@@ -89,6 +90,8 @@ static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
     __shared__ float row[INVAR_ADD_ROWS][INVAR_ADD_COLUMNS];
     int64_t none = 0;
     int ignored, warp = (int)threadIdx.x / 32, thread = (int)threadIdx.x % 32;
+
+    invar_grid_begin();
     int64_t count = invar_find_token_block<32 * INVAR_ADD_WARPS>(&none, &ignored, b, -1);
     int64_t col = (int64_t)blockIdx.x * INVAR_ADD_COLUMNS + thread;
     bool live = col < cols && count > 0;
@@ -101,8 +104,10 @@ static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
             if (live && i + warp < left)
                 row[i + warp][thread] = sums[(base + i + warp) * cols + col];
         __syncthreads();
-        for (int i = 0; warp == 0 && i < INVAR_ADD_ROWS && i < left; i++)
-            running = running + row[i][thread];
+        for (int i = 0; warp == 0 && i < INVAR_ADD_ROWS && i < left; i += INVAR_ADD_STEP)
+#pragma unroll
+            for (int j = i; j < i + INVAR_ADD_STEP; j++)
+                running = j < left ? running + row[j][thread] : running;
         __syncthreads();
     }
     if (live && warp == 0)
@@ -115,8 +120,8 @@ static inline invar_status invar_token_blocks_add(const invar_device *dev, invar
 {
     dim3 grid(b->tokens > 0 ? (unsigned)invar_ceil_div(cols, INVAR_ADD_COLUMNS) : 0);
 
-    return invar_launch(dev, op, invar_add_token_blocks, grid, dim3(32 * INVAR_ADD_WARPS),
-                        0)(out, sums, cols, *b);
+    return invar_launch_early(dev, op, invar_add_token_blocks, grid, dim3(32 * INVAR_ADD_WARPS),
+                              0)(out, sums, cols, *b);
 }
 
 #endif

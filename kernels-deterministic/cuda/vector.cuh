@@ -12,6 +12,7 @@
 #include <initializer_list>
 #include <type_traits>
 
+#include "kernels-deterministic/cuda/hopper.cuh"
 #include "kernels-deterministic/cuda/kernel.cuh"
 
 /* ---- runs ------------------------------------------------------------------------------------ */
@@ -356,6 +357,7 @@ static __global__ void __launch_bounds__(256) invar_map_kernel(F f, int64_t rows
 {
     int64_t first = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * F::width;
 
+    invar_grid_begin();
     if (first >= cols)
         return;
     for (int64_t row = (int64_t)blockIdx.y * blockDim.y + threadIdx.y; row < rows;
@@ -381,9 +383,9 @@ static invar_status invar_map(const invar_device *dev, invar_op op, int64_t rows
     while (across < most && across < runs)
         across *= 2;
     int64_t down = invar_ceil_div(rows, most / across);
-    dim3 grid((unsigned)invar_ceil_div(runs, across), (unsigned)(down < 65535 ? down : 65535));
+    dim3 grid((unsigned)invar_ceil_div(runs, across), invar_grid_rows(down));
     dim3 threads((unsigned)across, (unsigned)(most / across));
-    return invar_launch(dev, op, invar_map_kernel<F>, grid, threads, 0)(f, rows, cols);
+    return invar_launch_early(dev, op, invar_map_kernel<F>, grid, threads, 0)(f, rows, cols);
 }
 
 /* True where the rows of all tensors follow each other without gaps; absent ones do not count. */
@@ -405,6 +407,7 @@ static inline bool invar_joined(std::initializer_list<const invar_tensor *> tens
  */
 template <int Group> __device__ __forceinline__ float invar_fold_runs(float lane[INVAR_RUN])
 {
+    static_assert(Group >= 4, "more than two lanes of a run would stay in a thread");
     int thread = (int)(threadIdx.x & 31u);
 
 #pragma unroll
@@ -419,11 +422,15 @@ template <int Group> __device__ __forceinline__ float invar_fold_runs(float lane
             lane[i] = own + __shfl_xor_sync(0xFFFFFFFFu, sent, half);
         }
     }
-    // the lanes of one run now lie with threads that differ in the three highest bits
+    // the lanes of one run now lie with threads that differ in the three highest bits; a group of
+    // four has two of them in each thread
+    constexpr int left = Group < INVAR_RUN ? INVAR_RUN / Group : 1;
 #pragma unroll
     for (int half = Group / 2; half > Group / 16; half /= 2)
-        lane[0] = lane[0] + __shfl_xor_sync(0xFFFFFFFFu, lane[0], half);
-    return lane[0];
+#pragma unroll
+        for (int i = 0; i < left; i++)
+            lane[i] = lane[i] + __shfl_xor_sync(0xFFFFFFFFu, lane[i], half);
+    return left == 2 ? lane[0] + lane[1] : lane[0];
 }
 
 /*

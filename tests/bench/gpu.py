@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 # gpu.py INVAR [OP] - invar bench --device cuda with cuBLAS and cuDNN beside it, in one run.
 #
+# Without OP whole models follow, by model.py.
+#
 # The peers run through PyTorch: torch.mm (cuBLAS, bf16), torch._scaled_mm with a scale per row,
 # scaled_dot_product_attention by cuDNN and its deterministic backward, copy_ for ops that move
 # data. Medians of event timings on random data, operands rotated past the cache. Prints a table;
@@ -18,6 +20,9 @@ import warnings
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 import torch  # noqa: E402
 from torch.nn.attention import SDPBackend, sdpa_kernel  # noqa: E402
+
+sys.dont_write_bytecode = True
+import model  # noqa: E402
 
 CACHE = 120 << 20
 warnings.filterwarnings("ignore")
@@ -111,8 +116,7 @@ def peer_attention_backward(sizes):
 
 
 def peer_copy(moved):
-    count = int(moved) // 4
-    x = torch.randn(count // 2, device="cuda").to(torch.bfloat16)
+    x = torch.randn(int(moved) // 4, device="cuda").to(torch.bfloat16)  # half is read
     y = torch.empty_like(x)
     return "copy of as many bytes", median_time([lambda: y.copy_(x)])
 
@@ -156,6 +160,9 @@ def main():
     for (op, kind), ratios in groups.items():
         mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
         print(f"{op} {kind}: geometric mean {mean:.3f}, least {min(ratios):.3f}")
+    if len(sys.argv) == 2:
+        print()
+        model.compare(sys.argv[1])
     return ran.returncode
 
 

@@ -74,12 +74,23 @@ expect 0 "" train tiny.ini --no-report --device cuda --run other --rollout-seed 
 expect 0 "" diff cpu cuda
 expect 0 "" train tiny.ini --no-report --device cuda --run audited --audit 20
 expect 0 "" diff cpu audited
+# the optimizer's moments on the host; resumed with them on the device, and the other way round
+for offload in true false true; do
+    expect 0 "" train tiny.ini --no-report --device cuda --run offloaded --save offloaded/save \
+        --load offloaded/save --optimizer-cpu-offload=$offload --debug-exit-after-rollout 1
+done
+expect 0 "" diff cpu offloaded
 expect 1 "" diff cpu other
-for file in hf/2/model.safetensors save/iter_0000002/model.safetensors \
-    save/iter_0000002/model.exp_avg.safetensors; do
+# the last checkpoint is waited for, the one before it was written while the run went on
+for file in {hf/2/model,save/iter_000000{1,2}/model{,.exp_avg,.exp_avg_sq}}.safetensors; do
     checks=$((checks + 1))
     cmp -s "cpu/$file" "cuda/$file" || complain "$file is another with cuda"
 done
+expect 0 "" convert cuda/save converted --dtype bf16
+checks=$((checks + 2))
+cmp -s converted/model.safetensors cpu/hf/2/model.safetensors || complain "convert made another"
+cmp -s {offloaded,cpu}/save/iter_0000002/model.exp_avg_sq.safetensors ||
+    complain "a run with moments on the host has other ones"
 
 # what one device recorded, executed again on the other
 expect 0 identical replay cuda --step 2 --from 1 --device cpu
@@ -94,11 +105,46 @@ for mode in train prefill decode; do
     alike score tiny.ini --load cuda/save --tokens tokens --json --mode $mode
 done
 alike generate tiny.ini --load cpu/save --prompt "3,7=" --json
+# a sample of the last rollout, alone, on the device that did not make it and on the other
+rng=$("$invar" ledger sql "SELECT rng FROM sample ORDER BY step DESC, idx DESC LIMIT 1" cuda --csv |
+    sed 1d | tr -d '"\r')
+for device in cpu cuda; do
+    expect 0 "identical: prompt, tokens and log-probabilities" generate tiny.ini --sample "$rng" \
+        --save cuda/save --run cuda --device $device
+done
 alike eval tiny.ini --load cuda/save --json
 
 # every op once: the recorded values
 expect 0 "0 different, 0 not recorded" selfcheck --device cuda
 alike selfcheck --record
+
+# a device that is lost: the exit code, a ledger that verifies, and the run goes on
+for call in 60 700 1400 2100; do
+    INVAR_TEST_LOSE=$call expect 2 "the device is lost" train tiny.ini --no-report --device cuda \
+        --run lost$call --save lost$call/save --load lost$call/save --save-interval 1
+    [[ ! -e lost$call/ledger.db ]] || expect 0 "" ledger verify lost$call
+    expect 0 "" train tiny.ini --no-report --device cuda --run lost$call --save lost$call/save \
+        --load lost$call/save --save-interval 1
+    expect 0 "" ledger verify lost$call
+    expect 0 "" diff cpu lost$call
+done
+
+# lost_json CALL ARGUMENT ...: what is printed as JSON is whole, and says so, or there is nothing.
+lost_json() {
+    local call=$1 rc=0
+    shift
+    checks=$((checks + 1))
+    INVAR_TEST_LOSE=$call timeout 300 "$invar" "$@" --device cuda --json >lost.json 2>lost.err ||
+        rc=$?
+    if ((rc != 2)) || ! grep -q "the device is lost" lost.err || { [[ -s lost.json ]] &&
+        ! python3 -c 'import json; assert "lost" in json.load(open("lost.json"))["error"]'; }; then
+        complain "invar $* --json, lost at call $call: exit code $rc" "$(tail -n 5 lost.json)"
+    fi
+}
+for call in 1 9 30; do
+    lost_json $call selfcheck
+    lost_json $call bench --op add
+done
 
 ((failed)) || echo "$checks checks"
 exit $failed

@@ -1,11 +1,19 @@
 /*
  * far_cuda.c - invar with the far backend of the tests in the place of CUDA: see tests/far.h.
  *
+ * With INVAR_TEST_LOSE=N in the environment the device is lost at its N-th call.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stdlib.h>
+
 #include "tests/far.h"
 
 const invar_backend *invar_backend_cuda(void)
 {
+    const char *lose = getenv("INVAR_TEST_LOSE");
+
+    if (lose)
+        invar_far_lose(atoll(lose), false);
     return invar_far_backend();
 }

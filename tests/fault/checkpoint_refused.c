@@ -2,7 +2,7 @@
  * checkpoint_refused.c - the system refuses: no space, no permission, no memory, files that vanish.
  *
  * Every failure is an error with a reason, the checkpoint before it stays whole, and the same call
- * succeeds when the reason is gone.
+ * succeeds when the reason is gone. All of it in one call, and then with a thread that writes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,6 +26,7 @@ enum { ROWS = 100 };
 static char folder[] = INVAR_TEST_WORK "/checkpoint_refused-XXXXXX";
 static char save[sizeof folder + 16]; /* a new one for each test, with the checkpoint 1 */
 static ckpt_data data;
+static bool behind; /* a thread writes */
 
 static int set_up(void **state)
 {
@@ -41,8 +42,8 @@ static int tear_down(void **state)
 
 static invar_status write_step(int64_t step)
 {
-    return invar_checkpoint_write(NULL, save, ckpt_make(&data, step, ROWS),
-                                  &(invar_checkpoint_options){.keep = 2});
+    ckpt_make(&data, step, ROWS);
+    return ckpt_write(NULL, save, &data, &(invar_checkpoint_options){.keep = 2}, behind);
 }
 
 static int new_save(void **state)
@@ -50,8 +51,17 @@ static int new_save(void **state)
     static int number;
 
     (void)state;
+    behind = false;
     snprintf(save, sizeof save, "%s/save%d", folder, number++);
     return write_step(1) == INVAR_OK ? 0 : -1;
+}
+
+static int new_save_behind(void **state)
+{
+    int rc = new_save(state);
+
+    behind = true;
+    return rc;
 }
 
 static int64_t latest(void)
@@ -130,8 +140,10 @@ static int write_to_full_disk(void *payload)
         mount("none", save, "tmpfs", 0, options) != 0)
         return SKIPPED;
     for (int64_t step = 1; step < 40 && !refused; step++) {
-        invar_status status =
-            invar_checkpoint_write(NULL, save, ckpt_make(&data, step, ROWS), NULL);
+        invar_status status;
+
+        ckpt_make(&data, step, ROWS);
+        status = ckpt_write(NULL, save, &data, NULL, behind);
         refused = status != INVAR_OK;
         if (refused && (status != INVAR_E_IO || invar_error_last()->native != ENOSPC))
             return ELSE;
@@ -192,8 +204,8 @@ static void test_checkpoint_refused__what_is_no_folder(void **state)
 
     (void)state;
     snprintf(path, sizeof path, "%s/iter_0000001/state.json", save);
-    assert_fails(invar_checkpoint_write(NULL, path, ckpt_make(&data, 2, ROWS), NULL), INVAR_E_IO,
-                 "no folder");
+    ckpt_make(&data, 2, ROWS);
+    assert_fails(ckpt_write(NULL, path, &data, NULL, behind), INVAR_E_IO, "no folder");
     // a file in the place of the new one: it is not ours to remove
     snprintf(path, sizeof path, "%s/iter_0000002.tmp", save);
     assert_ok(invar_file_write(path, "", 0));
@@ -339,7 +351,9 @@ static void test_checkpoint_refused__memory(void **state)
     assert_int_equal(latest(), 2);
 }
 
-#define TEST(name) cmocka_unit_test_setup(test_checkpoint_refused__##name, new_save)
+#define TEST(name)                                                                                 \
+    cmocka_unit_test_setup(test_checkpoint_refused__##name, new_save),                             \
+        cmocka_unit_test_setup(test_checkpoint_refused__##name, new_save_behind)
 
 int main(void)
 {

@@ -57,12 +57,12 @@ static inline void ckpt_describe(ckpt_data *d, int64_t rows)
             invar_tensor_2d(d->embed[s], INVAR_DTYPE_F32, rows, CKPT_COLUMNS),
             invar_tensor_1d(d->norm[s], INVAR_DTYPE_F32, 6), invar_tensor_columns(&head, 0, 7)};
         for (int64_t p = 0; p < CKPT_PARAMS; p++)
-            d->tensors[n++] = (invar_checkpoint_tensor){ckpt_sets[s], ckpt_params[p], of[p]};
+            d->tensors[n++] = (invar_checkpoint_tensor){ckpt_sets[s], ckpt_params[p], of[p], NULL};
     }
-    d->tensors[n++] =
-        (invar_checkpoint_tensor){"extra", "longs", invar_tensor_1d(d->longs, INVAR_DTYPE_I64, 3)};
-    d->tensors[n++] = (invar_checkpoint_tensor){"extra", "halves",
-                                                invar_tensor_1d(d->halves, INVAR_DTYPE_BF16, 5)};
+    d->tensors[n++] = (invar_checkpoint_tensor){
+        "extra", "longs", invar_tensor_1d(d->longs, INVAR_DTYPE_I64, 3), NULL};
+    d->tensors[n++] = (invar_checkpoint_tensor){
+        "extra", "halves", invar_tensor_1d(d->halves, INVAR_DTYPE_BF16, 5), NULL};
 }
 
 static inline void ckpt_fill(ckpt_data *d, int64_t step, int64_t rows)
@@ -109,6 +109,24 @@ static inline const invar_checkpoint_content *ckpt_make(ckpt_data *d, int64_t st
     d->content =
         (invar_checkpoint_content){&d->state, d->tensors, CKPT_TENSORS, d->blobs, CKPT_BLOBS};
     return &d->content;
+}
+
+/* In one call, or by a thread; then the tensors are changed before the second call. */
+static inline invar_status ckpt_write(invar_digest *hash_out, const char *save, ckpt_data *d,
+                                      const invar_checkpoint_options *options, bool behind)
+{
+    invar_checkpoint_writer *writer;
+    invar_status status;
+
+    if (!behind)
+        return invar_checkpoint_write(hash_out, save, &d->content, options);
+    INVAR_TRY(invar_checkpoint_writer_new(&writer, NULL));
+    status = invar_checkpoint_begin(writer, save, &d->content, options);
+    memset(d, 0x5A, offsetof(ckpt_data, text));
+    if (status == INVAR_OK)
+        status = invar_checkpoint_finish(hash_out, writer);
+    invar_checkpoint_writer_free(writer);
+    return status;
 }
 
 /* Loads everything; all bits are those of its step. */

@@ -31,6 +31,7 @@ static const run_pair ppo[] = {{"dtype", "fp32"},
                                {"moe-router-topk", "1"},
                                {"use-rollout-routing-replay", "true"},
                                {"recompute-granularity", "full"},
+                               {"optimizer-cpu-offload", "true"},
                                {"debug-determinism", "full"},
                                {NULL, NULL}};
 

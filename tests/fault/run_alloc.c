@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "tests/far.h"
 #include "tests/fault/faulty.h"
 #include "tests/run.h"
 
@@ -31,6 +32,18 @@ static const run_pair ppo[] = {{"dtype", "bf16"},
                                {"debug-determinism", "full"},
                                {"audit", "8"},
                                {NULL, NULL}};
+
+/* On the far backend: what is written by a thread, and moments that visit the device. */
+static const run_pair behind[] = {{"dtype", "bf16"},
+                                  {"threads", "1"},
+                                  {"device", "cuda"},
+                                  {"optimizer-cpu-offload", "true"},
+                                  {NULL, NULL}};
+
+const invar_backend *invar_backend_cuda(void)
+{
+    return invar_far_backend();
+}
 
 static char folder[256], checkpoints[300], rollouts[300];
 
@@ -107,6 +120,12 @@ static void test_run_alloc__ppo_with_experts_goes_on_after_each_failure(void **s
     sweep(ppo);
 }
 
+static void test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_failure(void **state)
+{
+    (void)state;
+    sweep(behind);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -121,6 +140,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_run_alloc__grpo_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__ppo_with_experts_goes_on_after_each_failure),
+        cmocka_unit_test(test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, NULL);

@@ -76,9 +76,9 @@ static void make_save(void)
     static float a[6] = {1, 2, 3, 4, 5, 6};
     static int64_t b[2] = {7, 8};
     const invar_checkpoint_tensor tensors[] = {
-        {"model", "a", invar_tensor_2d(a, INVAR_DTYPE_F32, 2, 3)},
-        {"model", "b", invar_tensor_1d(a, INVAR_DTYPE_F32, 5)},
-        {"critic", "c", invar_tensor_1d(b, INVAR_DTYPE_I64, 2)}};
+        {"model", "a", invar_tensor_2d(a, INVAR_DTYPE_F32, 2, 3), NULL},
+        {"model", "b", invar_tensor_1d(a, INVAR_DTYPE_F32, 5), NULL},
+        {"critic", "c", invar_tensor_1d(b, INVAR_DTYPE_I64, 2), NULL}};
     const invar_checkpoint_blob blobs[] = {{"config.json", "{}", 2}, {"buffer.bin", NULL, 0}};
     const invar_checkpoint_state state = {.step = 3, .name = "fuzz", .format = "fp32"};
     const invar_checkpoint_content content = {&state, tensors, 3, blobs, 2};

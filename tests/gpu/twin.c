@@ -78,6 +78,7 @@ static void translate(twin *t, invar_case *far, invar_tensor *list)
             lead_far(t, &((invar_tensor *)(void *)field)->data);
             lead_far(t, &((invar_tensor *)(void *)field)->scale);
             break;
+        case INVAR_FIELD_SEGMENTS: // the boundaries are its first field
         case INVAR_FIELD_POINTER: lead_far(t, (void **)(void *)field); break;
         case INVAR_FIELD_RESULT: lead_back(t, (void **)(void *)field); break;
         case INVAR_FIELD_TENSORS:

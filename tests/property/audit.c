@@ -348,7 +348,10 @@ static void test_audit__long_samples(void **state)
     }
 }
 
-/* Shards, parts, a bias, and rows so far apart that they are fetched one by one. */
+/*
+ * Shards, parts, a bias, what may follow a product, and rows so far apart that they are fetched one
+ * by one.
+ */
 static void test_audit__products_with_all_arguments(void **state)
 {
     enum { T = 50, N = 40, K = 64 };
@@ -359,6 +362,9 @@ static void test_audit__products_with_all_arguments(void **state)
     invar_tensor dx = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, K));
     invar_tensor dy = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, T, 32));
     invar_tensor part = invar_tensor_rows(&w, 0, 32);
+    invar_tensor residual = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N), 2);
+    invar_tensor act = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N), 1);
+    invar_tensor up = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N));
     invar_linear_fwd_args fwd = {.y = y, .x = x, .w = w, .bias = bias, .k_shards = 2};
     invar_linear_dx_args back = {
         .dx = dx, .parts = {{dy, part}, {dy, part}}, .n_parts = 2, .k_shards = 2};
@@ -370,13 +376,23 @@ static void test_audit__products_with_all_arguments(void **state)
     invar_test_fill_normal(&w, 2, 1.0f);
     invar_test_fill_normal(&bias, 3, 1.0f);
     invar_test_fill_normal(&dy, 4, 1.0f);
+    invar_test_fill_normal(&residual, 5, 1.0f);
     invar_test_device_init(&dev, INVAR_NUMERICS_SM90, INVAR_CPU_PATH_SIMD, 1);
     invar_caller_init(&caller, &dev);
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_DX, &back), 0);
+    fwd.residual = residual;
+    assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
+    fwd.residual = (invar_tensor){0};
+    fwd.act = act;
+    fwd.more[0] = (invar_linear_output){.y = up, .w = w};
+    fwd.n_more = 1;
+    assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
+    fwd.y = fwd.more[0].y = (invar_tensor){0};
+    assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
     invar_caller_release(&caller);
     invar_test_device_release(&dev);
-    invar_test_free(&x, &w, &bias, &y, &dx, &dy);
+    invar_test_free(&x, &w, &bias, &y, &dx, &dy, &residual, &act, &up);
 }
 
 int main(void)

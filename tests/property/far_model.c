@@ -1,11 +1,12 @@
 /*
  * far_model.c - generation and scoring on a device whose memory the host cannot touch.
  *
- * Tokens, log-probabilities and routing have the CPU's bits, whatever is shared, hidden or cut into
- * pieces on the way: see tests/far.h.
+ * Tokens, log-probabilities and routing have the CPU's bits, whatever is shared, hidden, cut into
+ * pieces or run as a graph on the way: see tests/far.h.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/model/audit.h"
 #include "engine/train/trainer.h"
 #include "tests/far.h"
 #include "tests/unit/rollout/prompts.h"
@@ -160,6 +161,119 @@ static void test_far_model__every_way_of_sampling(void **state)
     }
 }
 
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* How decoding runs: as graphs, launched one by one, or graphs that cannot be made. */
+typedef enum decoding { GRAPHS, PLAIN, REFUSED, AUDITED, DECODINGS } decoding;
+
+/* Two generations in a row by one rollout, whose second has the first one's graphs. */
+static void generate_twice(invar_rl_samples out[2], const invar_model *model,
+                           const invar_device *dev, const invar_rollout_limits *limits,
+                           decoding how)
+{
+    invar_rollout_limits own = *limits;
+    invar_sampling sampling = usual;
+    invar_rollout *rollout;
+    invar_audit *audit = NULL;
+
+    own.no_graphs = how == PLAIN;
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &own));
+    if (how == REFUSED)
+        invar_far_refuse_graphs();
+    if (how == AUDITED) {
+        assert_ok(invar_audit_new(&audit, dev, &(invar_audit_options){.elements = 4}));
+        invar_rollout_audit(rollout, audit);
+    }
+    for (int i = 0; i < 2; i++) {
+        assert_ok(prompts_new(&out[i], GROUPS, EACH, LONGEST, model->spec.vocab));
+        sampling.seed = 11 + (uint32_t)i;
+        sampling.max_response = 3 * RESPONSE;
+        assert_ok(invar_rollout_run(rollout, out[i].items, out[i].count, &sampling, NULL, NULL));
+    }
+    invar_rollout_free(rollout);
+    invar_audit_free(audit);
+}
+
+static void check_graphs(invar_test_model kind, const invar_rollout_limits *limits)
+{
+    invar_rl_samples expected[2], got[2];
+
+    for (int how = 0; how < DECODINGS; how++) {
+        int64_t runs;
+        both m;
+
+        both_new(&m, kind, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
+        if (how == 0)
+            generate_twice(expected, m.near_model, &m.near, limits, PLAIN);
+        generate_twice(got, m.far_model, &m.far, limits, (decoding)how);
+        runs = invar_far_counted().graph_runs;
+        if ((how == GRAPHS) != (runs > 0))
+            fail_msg("decoding %d: %d graphs ran", how, (int)runs);
+        for (int i = 0; i < 2; i++) {
+            prompts_assert_equal(&got[i], &expected[i], "graphs");
+            invar_rl_samples_reset(&got[i]);
+        }
+        both_free(&m);
+        assert_int_equal(invar_far_counted().live_graphs, 0);
+    }
+    for (int i = 0; i < 2; i++)
+        invar_rl_samples_reset(&expected[i]);
+}
+
+/* Sequences that end one after another, with pages to spare for fillers or none. */
+static void test_far_model__graphs_change_no_bit(void **state)
+{
+    static const invar_rollout_limits ways[] = {
+        {.concurrency = 16},
+        {.concurrency = 10, .page_size = 2},
+        {.page_size = 16, .pages = 9},
+        {.concurrency = 5, .chunk = 1}, // passes that no token is drawn from
+    };
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        check_graphs(INVAR_TEST_MODEL_DENSE, &ways[i]);
+        if (i == 0 || invar_test_full())
+            check_graphs(INVAR_TEST_MODEL_EXPERTS, &ways[i]);
+    }
+}
+
+/* Sequences of one length: all passes but the first ones are graphs, whatever the model. */
+static void test_far_model__passes_that_are_alike_are_graphs(void **state)
+{
+    static const int32_t prompt[] = {5, 6, 7};
+    const invar_rollout_limits limits = {.page_size = 64};
+    invar_sampling sampling = usual;
+    int step = invar_test_full() ? 1 : 3;
+
+    (void)state;
+    sampling.n_stop_ids = 0;
+    for (int i = 0; i < INVAR_TEST_MODEL_COUNT * INVAR_FORMAT_COUNT; i += step) {
+        invar_rollout_counters counted;
+        invar_rl_samples samples = {0};
+        invar_rollout *rollout;
+        both m;
+
+        both_new(&m, (invar_test_model)(i % INVAR_TEST_MODEL_COUNT),
+                 (invar_format)(i / INVAR_TEST_MODEL_COUNT), INVAR_NUMERICS_IEEE);
+        for (uint32_t n = 0; n < 4; n++)
+            assert_ok(prompts_add(&samples, prompt, 3, n, n));
+        assert_ok(invar_rollout_new(&rollout, m.far_model, NULL, &m.far, &limits));
+        assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &sampling, NULL, NULL));
+        invar_rollout_counted(&counted, rollout);
+        invar_rollout_free(rollout);
+        invar_rl_samples_reset(&samples);
+        // the prompts, the first of its kind, one more where that has grown the scratch
+        if (counted.passes < RESPONSE || invar_far_counted().graph_runs < counted.passes - 3)
+            fail_msg("%s: %d of %d passes were graphs",
+                     invar_test_model_name((invar_test_model)(i % INVAR_TEST_MODEL_COUNT)),
+                     (int)invar_far_counted().graph_runs, (int)counted.passes);
+        both_free(&m);
+    }
+}
+
+/* ---- draws ----------------------------------------------------------------------------------- */
+
 /* One prompt, and more samples of it than draw at a time. */
 static void generate_many(invar_rl_samples *out, const invar_model *model, const invar_device *dev,
                           int64_t concurrency)
@@ -202,6 +316,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_far_model__every_kind_and_format),
         cmocka_unit_test(test_far_model__every_way_of_sampling),
+        cmocka_unit_test(test_far_model__graphs_change_no_bit),
+        cmocka_unit_test(test_far_model__passes_that_are_alike_are_graphs),
         cmocka_unit_test(test_far_model__more_draws_than_fit),
     };
 

@@ -218,6 +218,120 @@ static void test_far_runs__goes_on_on_another_device(void **state)
     assert_true(invar_path_exists(below("moving.hf/2/model.safetensors")));
 }
 
+/* A checkpoint is written while the run goes on, and has the bytes of one that it waited for. */
+static void test_far_runs__a_checkpoint_behind_the_run_is_the_same(void **state)
+{
+    static const char *const files[] = {"model.safetensors", "model.exp_avg.safetensors",
+                                        "critic.exp_avg_sq.safetensors", "config.json"};
+    static const char *const ways[] = {"cpu", "behind", "waits", "offloaded"};
+    run_memory memory[4];
+
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        run_pair places[] = {{"save", NULL},
+                             {"save-interval", "1"},
+                             {"async-save", i == 2 ? "false" : "true"},
+                             {"optimizer-cpu-offload", i == 3 ? "true" : "false"},
+                             {"num-rollout", "3"},
+                             {NULL, NULL}};
+        const run_pair *const lists[LISTS] = {wide, experts, ppo, places};
+        char save[32], run[32];
+
+        (void)snprintf(save, sizeof save, "save.%s", ways[i]);
+        (void)snprintf(run, sizeof run, "run.%s", ways[i]);
+        places[0].value = below(save);
+        memory[i] = trained(run, i > 0 ? "cuda" : "cpu", "bf16", lists);
+    }
+    for (int i = 1; i < 4; i++) {
+        assert_true(run_same(&memory[0], &memory[i]));
+        for (int step = 0; step < 3; step++)
+            for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+                char a[100], b[100];
+
+                (void)snprintf(a, sizeof a, "save.cpu/iter_%07d/%s", step, files[f]);
+                (void)snprintf(b, sizeof b, "save.%s/iter_%07d/%s", ways[i], step, files[f]);
+                assert_same_file(below(a), below(b));
+            }
+    }
+}
+
+/* Moments in the host's memory: where they are is free, and may change from life to life. */
+static void test_far_runs__offloaded_moments_change_nothing(void **state)
+{
+    static const char *const offload[] = {"true", "false", "true"};
+    const run_pair stays[] = {{"num-rollout", "3"}, {NULL, NULL}};
+    const run_pair *const one[LISTS] = {wide, experts, ppo, stays};
+    const run_pair away[] = {{"num-rollout", "3"}, {"optimizer-cpu-offload", "true"}, {NULL, NULL}};
+    const run_pair *const other[LISTS] = {wide, experts, ppo, away};
+    run_memory whole = trained("resident", "cuda", "mxfp8", one), moved;
+
+    (void)state;
+    moved = trained("offloaded", "cuda", "mxfp8", other);
+    assert_true(run_same(&whole, &moved));
+    for (int i = 0; i < 3; i++) {
+        const run_pair part[] = {{"save", below("offload.ckpt")},
+                                 {"load", below("offload.ckpt")},
+                                 {"save-interval", "1"},
+                                 {"num-rollout", "3"},
+                                 {"debug-exit-after-rollout", "1"},
+                                 {"optimizer-cpu-offload", offload[i]},
+                                 {NULL, NULL}};
+        const run_pair *const lists[LISTS] = {wide, experts, ppo, part};
+
+        moved = trained("changing", "cuda", "mxfp8", lists);
+        assert_int_equal(moved.last, i);
+    }
+    assert_true(run_same(&whole, &moved));
+}
+
+/* In the middle of the run something is in the way of its first checkpoint. */
+static void block_save(void *payload, const invar_train_progress *progress)
+{
+    char path[500];
+
+    (void)snprintf(path, sizeof path, "%s/iter_0000000.tmp", *(const char **)payload);
+    if (progress->measured && progress->step == 1)
+        assert_ok(invar_file_write(path, "", 0));
+}
+
+static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **state)
+{
+    static const char *const ways[] = {"false", "true"};
+    invar_error errors[2];
+
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        const char *save = below("blocked.ckpt");
+        const run_pair own[] = {{"device", "cuda"},      {"save", save},
+                                {"load", save},          {"save-interval", "1"},
+                                {"num-rollout", "3"},    {"num-steps-per-rollout", "1"},
+                                {"async-save", ways[i]}, {NULL, NULL}};
+        invar_recipe *recipe = run_recipe(below("blocked"), own, NULL);
+        invar_train_options options = {.until = -1, .progress = block_save, .payload = &save};
+        invar_train_summary summary;
+        invar_status status;
+        run_memory memory;
+
+        invar_far_begin(0);
+        status = invar_train(&summary, recipe, &options);
+        assert_int_equal(status, INVAR_E_INVALID);
+        invar_error_take(&errors[i]);
+        assert_int_equal(invar_far_counted().live, 0);
+        assert_true(run_remember(&memory, below("blocked"))); // a ledger that verifies
+        // the reason is gone: it begins again, since there was no checkpoint, and ends
+        assert_ok(invar_folder_remove(save));
+        assert_ok(run_train(recipe));
+        assert_true(run_remember(&memory, below("blocked")));
+        assert_int_equal(memory.last, 2);
+        invar_recipe_free(recipe);
+        assert_ok(invar_folder_remove(save));
+        assert_ok(invar_folder_remove(below("blocked")));
+    }
+    assert_string_equal(errors[0].message, errors[1].message);
+    assert_int_equal(errors[0].status, errors[1].status);
+    assert_int_equal(errors[0].native, errors[1].native);
+}
+
 /* Weights of another run's checkpoint and of a Hugging Face folder. */
 static void test_far_runs__starts_from_weights(void **state)
 {
@@ -251,6 +365,9 @@ int main(void)
         cmocka_unit_test(test_far_runs__a_critic_has_the_chain_of_the_cpu),
         cmocka_unit_test(test_far_runs__dumps_what_the_cpu_dumps),
         cmocka_unit_test(test_far_runs__goes_on_on_another_device),
+        cmocka_unit_test(test_far_runs__a_checkpoint_behind_the_run_is_the_same),
+        cmocka_unit_test(test_far_runs__offloaded_moments_change_nothing),
+        cmocka_unit_test(test_far_runs__a_checkpoint_behind_the_run_fails_like_any),
         cmocka_unit_test(test_far_runs__starts_from_weights),
     };
 

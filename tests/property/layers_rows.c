@@ -44,7 +44,8 @@ static invar_status run_norm(const invar_device *dev, const invar_tensor *t, con
 {
     const invar_tensor *w = t[0].shape[1] == 1 ? &c->weight : &c->head_weight;
 
-    return invar_rmsnorm_fwd(dev, &(invar_rmsnorm_fwd_args){t[0], t[1], *w, 1e-6f});
+    return invar_rmsnorm_fwd(
+        dev, &(invar_rmsnorm_fwd_args){.y = t[0], .x = t[1], .weight = *w, .eps = 1e-6f});
 }
 
 static invar_status run_norm_bwd(const invar_device *dev, const invar_tensor *t, const constants *c)

@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "tests/ferry.h"
 #include "tests/formats.h"
 
 /* ---- devices --------------------------------------------------------------------------------- */
@@ -22,7 +23,9 @@
 static void device_init(invar_device *dev, invar_numerics numerics, invar_cpu_path path,
                         int threads)
 {
-    *dev = (invar_device){.backend = invar_backend_cpu(), .numerics = numerics, .cpu_path = path};
+    *dev = (invar_device){
+        .backend = invar_test_heap_backend(), .numerics = numerics, .cpu_path = path};
+    assert_non_null(dev->backend);
     assert_ok(invar_pool_new(&dev->pool, threads));
     assert_ok(invar_arena_new(&dev->scratch, "test scratch"));
     assert_ok(invar_arena_plan_scratch(dev->scratch, SCRATCH_BYTES));

@@ -196,6 +196,10 @@ void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64
     {                                                                                              \
         INVAR_FIELD_TENSOR, AT(fn, field)                                                          \
     }
+#define SEGMENTS(fn, field)                                                                        \
+    {                                                                                              \
+        INVAR_FIELD_SEGMENTS, AT(fn, field)                                                        \
+    }
 #define POINTER(fn, field)                                                                         \
     {                                                                                              \
         INVAR_FIELD_POINTER, AT(fn, field)                                                         \
@@ -203,6 +207,7 @@ void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64
 #define PARTS(fn)                                                                                  \
     TENSOR(fn, parts[0].dy), TENSOR(fn, parts[0].w), TENSOR(fn, parts[1].dy),                      \
         TENSOR(fn, parts[1].w), TENSOR(fn, parts[2].dy), TENSOR(fn, parts[2].w)
+#define OUTPUT(fn, i) TENSOR(fn, more[i].y), TENSOR(fn, more[i].w), TENSOR(fn, more[i].bias)
 #define PAGES(fn) TENSOR(fn, cache.k), TENSOR(fn, cache.v), TENSOR(fn, cache.pages)
 
 #define MOST_FIELDS 16
@@ -216,11 +221,12 @@ static const struct {
     [INVAR_OP_##ID] = {(int)(sizeof((const invar_field[]){__VA_ARGS__}) / sizeof(invar_field)),    \
                        {__VA_ARGS__}}
     ROW(LINEAR_FWD, TENSOR(linear_fwd, y), TENSOR(linear_fwd, x), TENSOR(linear_fwd, w),
-        TENSOR(linear_fwd, bias)),
+        TENSOR(linear_fwd, bias), TENSOR(linear_fwd, residual), TENSOR(linear_fwd, act),
+        OUTPUT(linear_fwd, 0), OUTPUT(linear_fwd, 1)),
     ROW(LINEAR_DX, TENSOR(linear_dx, dx), PARTS(linear_dx)),
     ROW(LINEAR_DW, TENSOR(linear_dw, dw), TENSOR(linear_dw, dy), TENSOR(linear_dw, x),
-        POINTER(linear_dw, units.start)),
-    ROW(TOKEN_SUM, TENSOR(token_sum, out), TENSOR(token_sum, x), POINTER(token_sum, units.start)),
+        SEGMENTS(linear_dw, units)),
+    ROW(TOKEN_SUM, TENSOR(token_sum, out), TENSOR(token_sum, x), SEGMENTS(token_sum, units)),
     ROW(SHARD_FOLD, TENSOR(shard_fold, out), TENSOR(shard_fold, x)),
     ROW(QUANTISE, TENSOR(quantise, q), TENSOR(quantise, x)),
     ROW(DEQUANTISE, TENSOR(dequantise, x), TENSOR(dequantise, q)),
@@ -229,9 +235,13 @@ static const struct {
     ROW(EMBEDDING_BWD, TENSOR(embedding_bwd, dtable), TENSOR(embedding_bwd, dout),
         TENSOR(embedding_bwd, ids)),
     ROW(ADD, TENSOR(add, out), TENSOR(add, a), TENSOR(add, b)),
-    ROW(RMSNORM_FWD, TENSOR(rmsnorm_fwd, y), TENSOR(rmsnorm_fwd, x), TENSOR(rmsnorm_fwd, weight)),
+    ROW(RMSNORM_FWD, TENSOR(rmsnorm_fwd, y), TENSOR(rmsnorm_fwd, x), TENSOR(rmsnorm_fwd, weight),
+        TENSOR(rmsnorm_fwd, rotation.positions), TENSOR(rmsnorm_fwd, rotation.cosine),
+        TENSOR(rmsnorm_fwd, rotation.sine)),
     ROW(RMSNORM_BWD, TENSOR(rmsnorm_bwd, dx), TENSOR(rmsnorm_bwd, dweight), TENSOR(rmsnorm_bwd, dy),
-        TENSOR(rmsnorm_bwd, x), TENSOR(rmsnorm_bwd, weight), POINTER(rmsnorm_bwd, units.start)),
+        TENSOR(rmsnorm_bwd, x), TENSOR(rmsnorm_bwd, weight), SEGMENTS(rmsnorm_bwd, units),
+        TENSOR(rmsnorm_bwd, rotation.positions), TENSOR(rmsnorm_bwd, rotation.cosine),
+        TENSOR(rmsnorm_bwd, rotation.sine)),
     ROW(ROPE_TABLE, TENSOR(rope_table, cosine), TENSOR(rope_table, sine)),
     ROW(ROPE_FWD, TENSOR(rope_fwd, y), TENSOR(rope_fwd, x), TENSOR(rope_fwd, positions),
         TENSOR(rope_fwd, cosine), TENSOR(rope_fwd, sine)),
@@ -242,16 +252,15 @@ static const struct {
         TENSOR(swiglu_bwd, gate), TENSOR(swiglu_bwd, up)),
     ROW(ATTENTION_FWD, TENSOR(attention_fwd, o), TENSOR(attention_fwd, lse2),
         TENSOR(attention_fwd, q), TENSOR(attention_fwd, k), TENSOR(attention_fwd, v),
-        POINTER(attention_fwd, samples.start)),
+        SEGMENTS(attention_fwd, samples)),
     ROW(ATTENTION_BWD, TENSOR(attention_bwd, dq), TENSOR(attention_bwd, dk),
         TENSOR(attention_bwd, dv), TENSOR(attention_bwd, d_o), TENSOR(attention_bwd, o),
         TENSOR(attention_bwd, lse2), TENSOR(attention_bwd, q), TENSOR(attention_bwd, k),
-        TENSOR(attention_bwd, v), POINTER(attention_bwd, samples.start)),
+        TENSOR(attention_bwd, v), SEGMENTS(attention_bwd, samples)),
     ROW(ATTENTION_PAGED, TENSOR(attention_paged, o), TENSOR(attention_paged, q),
-        PAGES(attention_paged), POINTER(attention_paged, rows.start),
-        POINTER(attention_paged, lengths)),
+        PAGES(attention_paged), SEGMENTS(attention_paged, rows), POINTER(attention_paged, lengths)),
     ROW(KV_WRITE, PAGES(kv_write), TENSOR(kv_write, k), TENSOR(kv_write, v),
-        POINTER(kv_write, rows.start), POINTER(kv_write, lengths)),
+        SEGMENTS(kv_write, rows), POINTER(kv_write, lengths)),
     ROW(MOE_ROUTE_FWD, TENSOR(moe_route_fwd, ids), TENSOR(moe_route_fwd, weights),
         TENSOR(moe_route_fwd, scores), TENSOR(moe_route_fwd, logits), TENSOR(moe_route_fwd, bias),
         TENSOR(moe_route_fwd, replay)),
@@ -264,12 +273,12 @@ static const struct {
     ROW(MOE_GATHER_BWD, TENSOR(moe_gather_bwd, dx), TENSOR(moe_gather_bwd, dout),
         TENSOR(moe_gather_bwd, slot_row)),
     ROW(MOE_LINEAR_FWD, TENSOR(moe_linear_fwd, y), TENSOR(moe_linear_fwd, x),
-        TENSOR(moe_linear_fwd, w), POINTER(moe_linear_fwd, experts.start)),
+        TENSOR(moe_linear_fwd, w), SEGMENTS(moe_linear_fwd, experts)),
     ROW(MOE_LINEAR_DX, TENSOR(moe_linear_dx, dx), PARTS(moe_linear_dx),
-        POINTER(moe_linear_dx, experts.start)),
+        SEGMENTS(moe_linear_dx, experts)),
     ROW(MOE_LINEAR_DW, TENSOR(moe_linear_dw, dw), TENSOR(moe_linear_dw, dy),
         TENSOR(moe_linear_dw, x), TENSOR(moe_linear_dw, row_token),
-        POINTER(moe_linear_dw, experts.start), POINTER(moe_linear_dw, units.start)),
+        SEGMENTS(moe_linear_dw, experts), SEGMENTS(moe_linear_dw, units)),
     ROW(MOE_COMBINE_FWD, TENSOR(moe_combine_fwd, out), TENSOR(moe_combine_fwd, y),
         TENSOR(moe_combine_fwd, weights), TENSOR(moe_combine_fwd, slot_row),
         TENSOR(moe_combine_fwd, shared)),
@@ -282,7 +291,8 @@ static const struct {
     ROW(LOGPROB_BWD, TENSOR(logprob_bwd, dlogits), TENSOR(logprob_bwd, dlogp),
         TENSOR(logprob_bwd, dentropy), TENSOR(logprob_bwd, entropy), TENSOR(logprob_bwd, max),
         TENSOR(logprob_bwd, logsum), TENSOR(logprob_bwd, logits), TENSOR(logprob_bwd, targets)),
-    ROW(SAMPLE, TENSOR(sample, tokens), TENSOR(sample, logits), POINTER(sample, coords)),
+    ROW(SAMPLE, TENSOR(sample, tokens), TENSOR(sample, logits), POINTER(sample, coords),
+        TENSOR(sample, hidden), TENSOR(sample, hides)),
     ROW(GRAD_NORM, {INVAR_FIELD_RESULT, AT(grad_norm, norm)},
         {INVAR_FIELD_RESULT, AT(grad_norm, clip)}, {INVAR_FIELD_TENSORS, AT(grad_norm, grads)}),
     ROW(ADAMW, TENSOR(adamw, weight), TENSOR(adamw, master), TENSOR(adamw, m), TENSOR(adamw, v),
@@ -347,7 +357,14 @@ invar_digest invar_case_digest(const invar_case *c)
     return digest;
 }
 
-static invar_status one_line(invar_op op, invar_numerics numerics, int count,
+/* What a line is about: an op, or the calls of one from a seed on. */
+typedef struct line {
+    invar_op op;
+    const char *name;
+    uint64_t first_seed;
+} line;
+
+static invar_status one_line(const line *l, invar_numerics numerics, int count,
                              invar_status (*run)(void *payload, invar_case *c, uint64_t seed),
                              void *payload)
 {
@@ -359,19 +376,19 @@ static invar_status one_line(invar_op op, invar_numerics numerics, int count,
     for (int seed = 0; seed < count; seed++) {
         invar_status status;
         invar_case c;
-        invar_case_make(&c, op, numerics, (uint64_t)seed);
+        invar_case_make(&c, l->op, numerics, l->first_seed + (uint64_t)seed);
         status = run(payload, &c, (uint64_t)seed);
         digest = invar_case_digest(&c);
         if (status != INVAR_OK)
-            fprintf(stderr, "%s %s seed %d, %s: %s\n", invar_op_name(op),
-                    invar_numerics_name(numerics), seed, c.text, invar_error_last()->message);
+            fprintf(stderr, "%s %s seed %d, %s: %s\n", l->name, invar_numerics_name(numerics), seed,
+                    c.text, invar_error_last()->message);
         invar_case_free(&c);
         INVAR_TRY(status);
         invar_hasher_update(&hasher, &digest, sizeof digest);
     }
     invar_hasher_final(&digest, &hasher);
     invar_digest_format(text, &digest);
-    printf("%s %s %d %s\n", invar_op_name(op), invar_numerics_name(numerics), count, text);
+    printf("%s %s %d %s\n", l->name, invar_numerics_name(numerics), count, text);
     fflush(stdout);
     return INVAR_OK;
 }
@@ -382,12 +399,14 @@ invar_status invar_case_lines(int count, const char *only,
 {
     invar_status first = INVAR_OK;
 
-    for (int op = 0; op < INVAR_OP_COUNT; op++) {
-        int numerics = invar_op_uses_step((invar_op)op) ? INVAR_NUMERICS_COUNT : 1;
-        if (only && strcmp(only, invar_op_name((invar_op)op)) != 0)
+    for (int op = 0; op <= INVAR_OP_COUNT; op++) {
+        line l = {INVAR_OP_LINEAR_FWD, "linear.fwd.fused", INVAR_CASE_FUSED};
+        if (op < INVAR_OP_COUNT)
+            l = (line){(invar_op)op, invar_op_name((invar_op)op), 0};
+        if (only && strcmp(only, l.name) != 0)
             continue;
-        for (int i = 0; i < numerics; i++) {
-            invar_status status = one_line((invar_op)op, (invar_numerics)i, count, run, payload);
+        for (int i = 0; i < (invar_op_uses_step(l.op) ? INVAR_NUMERICS_COUNT : 1); i++) {
+            invar_status status = one_line(&l, (invar_numerics)i, count, run, payload);
             first = first == INVAR_OK ? status : first;
         }
     }

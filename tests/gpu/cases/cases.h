@@ -84,6 +84,12 @@ extern const invar_case_family invar_cases_attention; /* attention.*, kv.write *
 extern const invar_case_family invar_cases_moe;       /* moe.* but the linear ones */
 extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hash.tree */
 
+/*
+ * Seeds from here on, of linear.fwd alone: calls with a residual, with more outputs than one, or
+ * with an activation. Edge shapes again for the first of them.
+ */
+#define INVAR_CASE_FUSED (UINT64_C(1) << 32)
+
 /* The family of an op, and the making of a case; free puts its memory away. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
 void invar_case_free(invar_case *c);
@@ -92,10 +98,11 @@ void invar_case_free(invar_case *c);
 
 /* Where an op's arguments lead out of the struct. */
 typedef enum invar_field_kind {
-    INVAR_FIELD_TENSOR,  /* an invar_tensor: its data and its scale */
-    INVAR_FIELD_POINTER, /* a pointer into the backend's memory */
-    INVAR_FIELD_TENSORS, /* a list of tensors; the list itself is host memory */
-    INVAR_FIELD_RESULT   /* a pointer to a result in host memory */
+    INVAR_FIELD_TENSOR,   /* an invar_tensor: its data and its scale */
+    INVAR_FIELD_SEGMENTS, /* an invar_segments: its boundaries */
+    INVAR_FIELD_POINTER,  /* any other pointer into the backend's memory */
+    INVAR_FIELD_TENSORS,  /* a list of tensors; the list itself is host memory */
+    INVAR_FIELD_RESULT    /* a pointer to a result in host memory */
 } invar_field_kind;
 
 typedef struct invar_field {
@@ -121,7 +128,8 @@ bool invar_case_is_list(const invar_case *c, const invar_case_block *block);
 /*
  * Makes and runs `count` cases of every op (of one, where `only` is not NULL) under each numerics
  * that its bits depend on, and prints one line for each: op, numerics, count, digest of the
- * digests. `run` leaves the results in the case; where it fails, the other ops still run.
+ * digests. The fused calls of linear.fwd are `linear.fwd.fused` there. `run` leaves the results in
+ * the case; where it fails, the other ops still run.
  */
 invar_status invar_case_lines(int count, const char *only,
                               invar_status (*run)(void *payload, invar_case *c, uint64_t seed),

@@ -160,9 +160,17 @@ static void make_sample(maker *m)
     a->top_k = (int32_t)INVAR_PICK(&m->dice, 0, 0, 0, 1, 5, 50, 300, 4096, 5000, INT32_MAX);
     a->top_p = (float[]){1.0f, 1.0f, 0.9f, 0.5f, 0.001f, 0x1p-40f}[invar_roll(&m->dice, 6)];
     a->min_p = (float[]){0.0f, 0.0f, 0.05f, 1.0f}[invar_roll(&m->dice, 4)];
+    if (invar_roll(&m->dice, 2)) {
+        int64_t count = INVAR_PICK(&m->dice, 0, 1, 2, 5, 40, 300);
+        a->hidden = invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, count), 0,
+                                     &m->dice, a->logits.shape[1]);
+        a->hides =
+            invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice, 3);
+    }
     used = strlen(m->c->text);
-    snprintf(m->c->text + used, sizeof m->c->text - used, ", T %g, k %d, p %g, min %g",
-             (double)a->temperature, a->top_k, (double)a->top_p, (double)a->min_p);
+    snprintf(m->c->text + used, sizeof m->c->text - used, ", T %g, k %d, p %g, min %g, hidden %d",
+             (double)a->temperature, a->top_k, (double)a->top_p, (double)a->min_p,
+             (int)a->hidden.shape[0]);
 }
 
 /* ---- optimizer ------------------------------------------------------------------------------- */

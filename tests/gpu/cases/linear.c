@@ -211,6 +211,14 @@ static int64_t forward_chain(const maker *m, const shape *s, int32_t shards)
     return fit_chain(s->k, s, shards > 1 ? types->unit[0] * shards : types->length[0]);
 }
 
+static invar_tensor any_bias(maker *m, int64_t cols)
+{
+    if (invar_roll(&m->dice, 2) == 0)
+        return (invar_tensor){0};
+    return invar_case_normal(m->c, invar_tensor_1d(NULL, storage_type(m), cols), 0, &m->dice,
+                             m->scale);
+}
+
 static void make_forward(invar_case *c, uint64_t seed)
 {
     invar_linear_fwd_args *a = &c->args.linear_fwd;
@@ -222,11 +230,60 @@ static void make_forward(invar_case *c, uint64_t seed)
     a->x = activations(&m, s.rows, s.k);
     a->w = weights(&m, s.cols, s.k);
     a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
-    if (invar_roll(&m.dice, 2))
-        a->bias = invar_case_normal(c, invar_tensor_1d(NULL, storage_type(&m), s.cols), 0, &m.dice,
-                                    m.scale);
+    a->bias = any_bias(&m, s.cols);
     snprintf(c->text, sizeof c->text, "%s, T %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %d shards",
              m.types->name, s.rows, s.cols, s.k, a->k_shards);
+}
+
+/* Another output of x. Now and then the layers of one x are kept differently. */
+static invar_linear_output make_output(maker *m, const shape *s, int64_t cols, invar_dtype dtype,
+                                       bool stored)
+{
+    bool plain = m->types->w == INVAR_DTYPE_INT4 && invar_roll(&m->dice, 4) == 0;
+    invar_linear_output out = {.w = plain ? storage(m, INVAR_DTYPE_BF16, cols, s->k, true)
+                                          : weights(m, cols, s->k)};
+
+    out.bias = any_bias(m, cols);
+    if (stored)
+        out.y = storage(m, dtype, s->rows, cols, false);
+    return out;
+}
+
+/* The first seeds have the edge shapes, then all draw everything as those of make_forward do. */
+static void make_fused(invar_case *c, uint64_t seed)
+{
+    static const char *const names[] = {"residual", "2 outputs", "3 outputs", "act", "act alone"};
+    invar_linear_fwd_args *a = &c->args.linear_fwd;
+    maker m = begin(c, seed);
+    int64_t kind = invar_roll(&m.dice, 5);
+    shape s = draw(&m, seed, m.types->rows);
+    invar_dtype dtype = storage_type(&m);
+    invar_linear_output first;
+
+    a->k_shards = any_shards(&m);
+    s.k = forward_chain(&m, &s, a->k_shards);
+    a->x = activations(&m, s.rows, s.k);
+    first = make_output(&m, &s, s.cols, dtype, kind < 4);
+    a->y = first.y;
+    a->w = first.w;
+    a->bias = first.bias;
+    a->n_more = kind == 0 ? 0 : kind == 2 ? 2 : 1;
+    for (int32_t i = 0; i < a->n_more; i++) {
+        int64_t cols = s.cols;
+        invar_dtype type = dtype;
+        if (kind < 3) {
+            type = storage_type(&m);
+            cols = round_up(any_extent(&m), m.types->rows);
+        }
+        a->more[i] = make_output(&m, &s, cols, type, kind < 4);
+    }
+    if (kind == 0)
+        a->residual = storage(&m, dtype, s.rows, s.cols, true);
+    if (kind > 2)
+        a->act = storage(&m, dtype, s.rows, s.cols, false);
+    snprintf(c->text, sizeof c->text,
+             "%s, T %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %d shards, %s", m.types->name,
+             s.rows, s.cols, s.k, a->k_shards, names[kind]);
 }
 
 static void make_moe_forward(invar_case *c, uint64_t seed)
@@ -382,7 +439,12 @@ static void make_moe_weight_grad(invar_case *c, uint64_t seed)
 static void make(invar_case *c, uint64_t seed)
 {
     switch (c->op) {
-    case INVAR_OP_LINEAR_FWD: make_forward(c, seed); return;
+    case INVAR_OP_LINEAR_FWD:
+        if (seed < INVAR_CASE_FUSED)
+            make_forward(c, seed);
+        else
+            make_fused(c, seed - INVAR_CASE_FUSED);
+        return;
     case INVAR_OP_LINEAR_DX: make_input_grad(c, seed); return;
     case INVAR_OP_LINEAR_DW: make_weight_grad(c, seed); return;
     case INVAR_OP_MOE_LINEAR_FWD: make_moe_forward(c, seed); return;

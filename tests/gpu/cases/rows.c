@@ -175,11 +175,15 @@ static invar_tensor quantised_view(maker *m)
 static void make_quantise(maker *m)
 {
     invar_quantise_args *a = &m->c->args.quantise;
-    invar_tensor q = quantised_view(m);
+    bool rounds = invar_roll(&m->dice, 5) == 0;
+    invar_tensor q =
+        rounds ? invar_tensor_2d(NULL, INVAR_DTYPE_BF16, m->f.rows, m->f.cols) : quantised_view(m);
     float scale = (float[]){1.0f, 1e-30f, 1e6f}[invar_roll(&m->dice, 3)];
 
     a->q = invar_case_tensor(m->c, q, m->gap);
-    a->x = input(m, invar_tensor_2d(NULL, m->dtype, q.shape[0], q.shape[1]), scale);
+    a->x =
+        input(m, invar_tensor_2d(NULL, rounds ? INVAR_DTYPE_F32 : m->dtype, q.shape[0], q.shape[1]),
+              scale);
 }
 
 static void make_dequantise(maker *m)
@@ -234,6 +238,20 @@ static invar_dtype weight_type(maker *m)
     return invar_roll(&m->dice, 2) ? INVAR_DTYPE_F32 : m->dtype;
 }
 
+/* Half of the heads that have pairs are rotated. */
+static invar_rotation rotation(maker *m)
+{
+    int64_t positions = 1 + invar_roll(&m->dice, 500);
+    invar_tensor table = invar_tensor_2d(NULL, INVAR_DTYPE_F32, positions, m->f.cols / 2);
+
+    if (m->f.cols % 2 != 0 || invar_roll(&m->dice, 2))
+        return (invar_rotation){.positions = {0}};
+    return (invar_rotation){.positions = invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows),
+                                                          0, &m->dice, positions),
+                            .cosine = place(m, table, true, 1.0f),
+                            .sine = place(m, table, true, 1.0f)};
+}
+
 static void make_rmsnorm_fwd(maker *m)
 {
     invar_rmsnorm_fwd_args *a = &m->c->args.rmsnorm_fwd;
@@ -242,6 +260,7 @@ static void make_rmsnorm_fwd(maker *m)
     a->y = invar_roll(&m->dice, 2) ? a->x : output(m, heads(m));
     a->weight = input(m, vector(weight_type(m), m->f.cols), 1.0f);
     a->eps = invar_roll(&m->dice, 2) ? 1e-6f : 1e-5f;
+    a->rotation = rotation(m);
 }
 
 static void make_rmsnorm_bwd(maker *m)
@@ -256,6 +275,7 @@ static void make_rmsnorm_bwd(maker *m)
     a->units = units(m);
     if (invar_roll(&m->dice, 4) != 0)
         a->dweight = input(m, vector(INVAR_DTYPE_F32, m->f.cols), 1.0f);
+    a->rotation = rotation(m);
 }
 
 static void make_rope_table(maker *m)
@@ -290,10 +310,18 @@ static void make_rope(maker *m, invar_rope_fwd_args *a)
         invar_case_index(m->c, vector(INVAR_DTYPE_I32, m->f.rows), 0, &m->dice, positions);
 }
 
+/* Now and then so many elements that a kernel prefers a table to arithmetic. */
+static void make_large(maker *m)
+{
+    if (invar_roll(&m->dice, 40) == 0)
+        m->f = (form){1400, 1, 3072};
+}
+
 static void make_swiglu_fwd(maker *m)
 {
     invar_swiglu_fwd_args *a = &m->c->args.swiglu_fwd;
 
+    make_large(m);
     a->gate = input(m, matrix(m), invar_roll(&m->dice, 3) ? 4.0f : 100.0f);
     a->up = input(m, matrix(m), 1.0f);
     switch (invar_roll(&m->dice, 3)) {
@@ -309,6 +337,7 @@ static void make_swiglu_bwd(maker *m)
     invar_tensor in[3];
     int64_t first = invar_roll(&m->dice, 3);
 
+    make_large(m);
     for (int i = 0; i < 3; i++)
         in[i] = input(m, matrix(m), i == 1 ? 4.0f : 1.0f);
     a->dy = in[0];

@@ -194,6 +194,23 @@ static void test_attention_arguments__kv_write(void **state)
             "kv.write: cache.k is bf16 but k is f32");
 }
 
+/* A slot gets one row: another sequence, or another place of the same, may not name its page. */
+static void test_attention_arguments__kv_write_fills_slots_once(void **state)
+{
+    fixture *f = *state;
+    int32_t *pages = f->cache.pages.data;
+    invar_kv_write_args good = {
+        f->cache, f->pack.k, f->pack.v, {f->pack.start, f->pack.count}, lengths};
+
+    reset_pages(f);
+    REFUSED(kv_write, good, pages[1] = pages[0],
+            "kv.write: cache.pages: sequences 0 and 0 both fill slots of page");
+    reset_pages(f);
+    REFUSED(kv_write, good, pages[good.cache.pages.row_stride] = pages[1],
+            "kv.write: cache.pages: sequences 0 and 1 both fill slots of page");
+    reset_pages(f);
+}
+
 static void test_attention_arguments__paged(void **state)
 {
     fixture *f = *state;
@@ -239,6 +256,7 @@ int main(void)
         cmocka_unit_test(test_attention_arguments__bwd),
         cmocka_unit_test(test_attention_arguments__span_of_64_for_large_heads),
         cmocka_unit_test(test_attention_arguments__kv_write),
+        cmocka_unit_test(test_attention_arguments__kv_write_fills_slots_once),
         cmocka_unit_test(test_attention_arguments__paged),
         cmocka_unit_test(test_attention_arguments__empty_is_accepted),
     };

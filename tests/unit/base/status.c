@@ -112,18 +112,34 @@ static void test_base_status__try_returns_the_first_failure(void **state)
     assert_int_equal(reached, 2);
 }
 
+static void test_base_status__advice_follows_its_own_code_only(void **state)
+{
+    invar_status status = INVAR_FAIL(INVAR_E_NOMEM, 7, "the cache: no room");
+
+    (void)state;
+    assert_int_equal(invar_error_advise(status, INVAR_E_IO, "buy a disk"), INVAR_E_NOMEM);
+    assert_string_equal(invar_error_last()->message, "the cache: no room");
+    assert_int_equal(invar_error_advise(status, INVAR_E_NOMEM, "lower kv-pages"), INVAR_E_NOMEM);
+    assert_string_equal(invar_error_last()->message, "the cache: no room; lower kv-pages");
+    assert_int_equal(invar_error_last()->native, 7);
+    for (int i = 0; i < 30; i++) // what does not fit is cut
+        assert_int_equal(invar_error_advise(status, INVAR_E_NOMEM, "lower kv-pages"), status);
+    assert_int_equal(strlen(invar_error_last()->message), INVAR_ERROR_MESSAGE_SIZE - 1);
+    assert_int_equal(invar_error_advise(INVAR_OK, INVAR_OK, "nothing"), INVAR_OK);
+}
+
 static void test_base_status__every_code_has_its_own_name(void **state)
 {
     (void)state;
     assert_string_equal(invar_status_name(INVAR_OK), "OK");
-    for (int a = 0; a >= INVAR_E_MPI; a--) {
+    for (int a = 0; a >= INVAR_E_NODEVICE; a--) {
         assert_string_not_equal(invar_status_name((invar_status)a), "UNKNOWN");
         for (int b = 0; b > a; b--)
             assert_string_not_equal(invar_status_name((invar_status)a),
                                     invar_status_name((invar_status)b));
     }
     assert_string_equal(invar_status_name((invar_status)1), "UNKNOWN");
-    assert_string_equal(invar_status_name((invar_status)(INVAR_E_MPI - 1)), "UNKNOWN");
+    assert_string_equal(invar_status_name((invar_status)(INVAR_E_NODEVICE - 1)), "UNKNOWN");
 }
 
 static void test_base_status__broken_invariant_aborts_with_one_line(void **state)
@@ -162,6 +178,7 @@ int main(void)
         cmocka_unit_test(test_base_status__take_clears_and_put_restores),
         cmocka_unit_test(test_base_status__record_belongs_to_the_thread),
         cmocka_unit_test(test_base_status__try_returns_the_first_failure),
+        cmocka_unit_test(test_base_status__advice_follows_its_own_code_only),
         cmocka_unit_test(test_base_status__every_code_has_its_own_name),
         cmocka_unit_test(test_base_status__broken_invariant_aborts_with_one_line),
     };

@@ -53,6 +53,28 @@ static void test_plain__no_pair_of_bytes_gets_through(void **state)
         }
 }
 
+static void assert_json(const char *text, const char *expected)
+{
+    char out[256] = "";
+    FILE *file = fmemopen(out, sizeof out, "w");
+
+    assert_non_null(file);
+    invar_plain_print_json(file, text);
+    (void)fclose(file);
+    assert_string_equal(out, expected);
+}
+
+static void test_plain__json_strings(void **state)
+{
+    (void)state;
+    assert_json("", "\"\"");
+    assert_json("two words", "\"two words\"");
+    assert_json("a \"key\"", "\"a \\\"key\\\"\"");
+    assert_json("C:\\n", "\"C:\\\\n\"");
+    assert_json("\033[31m\n", "\"\\\\x1b[31m\\\\x0a\"");
+    assert_json("\xc3\xa4\xff", "\"\xc3\xa4\\\\xff\"");
+}
+
 static void test_plain__leaves_out_what_does_not_fit(void **state)
 {
     char out[6];
@@ -132,6 +154,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_plain__escapes_what_a_terminal_would_obey),
         cmocka_unit_test(test_plain__no_pair_of_bytes_gets_through),
+        cmocka_unit_test(test_plain__json_strings),
         cmocka_unit_test(test_plain__leaves_out_what_does_not_fit),
         cmocka_unit_test(test_plain__words_for_a_shell),
         cmocka_unit_test(test_plain__width_counts_characters),

@@ -124,9 +124,28 @@ static void test_device__refuses_another_rounding_mode(void **state)
     invar_test_device_release(&dev);
 }
 
+/* Copies of arguments are what they are copies of, but for what lies between the fields. */
+static void test_args__copy_keeps_all_fields(void **state)
+{
+    static unsigned char from[INVAR_OP_ARGS_MOST], to[INVAR_OP_ARGS_MOST];
+
+    (void)state;
+    memset(from, 0xFF, sizeof from);
+    for (int op = 0; op < INVAR_OP_COUNT; op++) {
+        size_t bytes = invar_op_args_copy(to, (invar_op)op, from), cleared = 0;
+        for (size_t i = 0; i < bytes; i++)
+            cleared += to[i] == 0;
+        if (cleared > 8) // a float or an int before something of 8 bytes, or at the end
+            fail_msg("%s: %d bytes are not copied", invar_op_name((invar_op)op), (int)cleared);
+        if (op == INVAR_OP_LINEAR_FWD || op == INVAR_OP_LINEAR_DX || op == INVAR_OP_MOE_LINEAR_DX)
+            assert_int_equal(cleared, 0);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_args__copy_keeps_all_fields),
         cmocka_unit_test(test_device__cpu_has_every_op),
         cmocka_unit_test(test_device__names_are_unique),
         cmocka_unit_test(test_device__step_ops_are_those_with_products),

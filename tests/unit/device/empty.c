@@ -103,7 +103,12 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_tensor heads = in_3d(BF16, 0, 4, 8), kv = in_3d(BF16, 0, 2, 8);
     const invar_tensor slots = in_2d(I32, 0, 2), vector = in_1d(F32, 0), ids = in_1d(I32, 0);
 
-    const invar_linear_fwd_args linear_fwd = {in_2d(BF16, 0, 4), rows, weights, in_1d(F32, 4), 1};
+    const invar_linear_fwd_args linear_fwd = {.y = in_2d(BF16, 0, 4),
+                                              .x = rows,
+                                              .w = weights,
+                                              .bias = in_1d(F32, 4),
+                                              .k_shards = 1,
+                                              .residual = in_2d(BF16, 0, 4)};
     const invar_linear_dx_args linear_dx = {rows, {{in_2d(BF16, 0, 4), weights}}, 1, 1};
     const invar_linear_dw_args linear_dw = {out_2d(F32, 4, 16), in_2d(BF16, 0, 4), rows, none};
     const invar_token_sum_args token_sum = {out_1d(F32, 16), rows, none};
@@ -115,9 +120,10 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 3, 16), ids};
     const invar_embedding_bwd_args embedding_bwd = {out_2d(F32, 3, 16), rows, ids};
     const invar_add_args add = {rows, rows, rows};
-    const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f};
+    const invar_rotation turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
+    const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, turn};
     const invar_rmsnorm_bwd_args rmsnorm_bwd = {heads,         out_1d(F32, 8), heads, heads,
-                                                in_1d(F32, 8), none,           1e-6f};
+                                                in_1d(F32, 8), none,           1e-6f, turn};
     const invar_rope_table_args rope_table = {
         .cosine = in_2d(F32, 0, 4), .sine = in_2d(F32, 0, 4), .theta = 1e4};
     const invar_rope_fwd_args rope = {heads, heads, ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
@@ -237,6 +243,12 @@ static void test_empty__no_columns(void **state)
     // no outputs, or no gradients to make
     const invar_linear_fwd_args fwd_n = {
         .y = rows, .x = in_2d(BF16, 3, 16), .w = in_2d(BF16, 0, 16), .k_shards = 1};
+    const invar_linear_fwd_args gated_n = {.x = in_2d(BF16, 3, 16),
+                                           .w = in_2d(BF16, 0, 16),
+                                           .k_shards = 1,
+                                           .more = {{.w = in_2d(BF16, 0, 16)}},
+                                           .n_more = 1,
+                                           .act = rows};
     const invar_linear_dx_args dx_k = {rows, {{in_2d(BF16, 3, 4), in_2d(BF16, 4, 0)}}, 1, 1};
     const invar_linear_dw_args dw_n = {in_2d(F32, 0, 16), rows, in_2d(BF16, 3, 16), unit};
     const invar_linear_dw_args dw_k = {in_2d(F32, 4, 0), in_2d(BF16, 3, 4), rows, unit};
@@ -248,8 +260,10 @@ static void test_empty__no_columns(void **state)
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 5, 0), ids};
     const invar_embedding_bwd_args embedding_bwd = {in_2d(F32, 5, 0), rows, ids};
     const invar_add_args add = {rows, rows, rows};
-    const invar_rmsnorm_fwd_args norm_d = {heads, heads, in_1d(F32, 0), 1e-6f};
-    const invar_rmsnorm_fwd_args norm_h = {no_heads, no_heads, in_1d(F32, 8), 1e-6f};
+    const invar_rmsnorm_fwd_args norm_d = {
+        .y = heads, .x = heads, .weight = in_1d(F32, 0), .eps = 1e-6f};
+    const invar_rmsnorm_fwd_args norm_h = {
+        .y = no_heads, .x = no_heads, .weight = in_1d(F32, 8), .eps = 1e-6f};
     const invar_rope_table_args table = {.cosine = narrow, .sine = narrow, .theta = 1e4};
     const invar_rope_fwd_args rope_d = {heads, heads, ids, narrow, narrow};
     const invar_rope_fwd_args rope_h = {no_heads, no_heads, ids, in_2d(F32, 3, 4),
@@ -273,6 +287,7 @@ static void test_empty__no_columns(void **state)
 
     const empty_case cases[] = {
         {INVAR_OP_LINEAR_FWD, &fwd_n, NULL},
+        {INVAR_OP_LINEAR_FWD, &gated_n, NULL},
         {INVAR_OP_LINEAR_DX, &dx_k, NULL},
         {INVAR_OP_LINEAR_DW, &dw_n, NULL},
         {INVAR_OP_LINEAR_DW, &dw_k, NULL},

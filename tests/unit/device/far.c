@@ -94,6 +94,11 @@ static void test_far__copies_stay_within_a_block(void **state)
     assert_ok(invar_device_get(&dev, back, y + 8, sizeof here));
     assert_memory_equal(here, back, sizeof here);
     assert_ok(invar_device_zero(&dev, y, sizeof here));
+    assert_ok(invar_device_copy_each(&dev, y + 16, x + 4, sizeof *x, 2 * sizeof *x, 2));
+    assert_ok(invar_device_get(&dev, back, y + 16, 3 * sizeof *x));
+    assert_true(back[0] == 1.0f && back[1] != back[1] && back[2] == 3.0f); // NaN: never written
+    assert_fails(invar_device_copy_each(&dev, y, x, sizeof *x, 32 * sizeof *x, 3), INVAR_E_STATE,
+                 "elsewhere");
     assert_fails(invar_device_put(&dev, x + 62, here, sizeof here), INVAR_E_STATE, "elsewhere");
     assert_fails(invar_device_put(&dev, here, back, sizeof here), INVAR_E_STATE, "elsewhere");
     assert_fails(invar_device_get(&dev, y, x, sizeof here), INVAR_E_STATE, "elsewhere");
@@ -135,6 +140,38 @@ static void test_far__ops_take_no_address_of_the_host(void **state)
     invar_device_give(&dev, y);
 }
 
+static void test_far__a_graph_runs_what_was_noted(void **state)
+{
+    const invar_graphs *graphs = &dev.backend->graphs;
+    float here[3] = {1.0f, 2.0f, 3.0f}, back[3];
+    float *x = taken(3, "x"), *y = taken(3, "y");
+    invar_tensor of_x = invar_tensor_2d(x, INVAR_DTYPE_F32, 1, 3);
+    invar_tensor of_y = invar_tensor_2d(y, INVAR_DTYPE_F32, 1, 3);
+    invar_add_args twice = {.out = of_y, .a = of_x, .b = of_x};
+    invar_graph *graph;
+
+    (void)state;
+    assert_ok(invar_device_zero(&dev, y, sizeof here));
+    assert_ok(graphs->begin(&dev));
+    assert_ok(invar_add(&dev, &twice));
+    assert_fails(invar_device_put(&dev, x, here, sizeof here), INVAR_E_STATE, "only ops");
+    assert_ok(graphs->end(&graph, &dev));
+    twice.b = of_y; // the graph has its own
+    for (int i = 0; i < 3; i++) {
+        here[1] += 1.0f;
+        assert_ok(invar_device_get(&dev, back, y, sizeof back));
+        assert_true(back[1] == (i == 0 ? 0.0f : 2.0f * (here[1] - 1.0f))); // it has not run yet
+        assert_ok(invar_device_put(&dev, x, here, sizeof here));
+        assert_ok(graphs->run(&dev, graph));
+    }
+    graphs->free(&dev, graph);
+    assert_ok(graphs->begin(&dev));
+    assert_ok(graphs->end(NULL, &dev));
+    assert_int_equal(invar_far_counted().live_graphs, 0);
+    invar_device_give(&dev, x);
+    invar_device_give(&dev, y);
+}
+
 static void test_far__a_device_is_opened_first(void **state)
 {
     invar_device closed = {.backend = invar_far_backend()};
@@ -167,6 +204,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_far__the_host_cannot_touch_it, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__copies_stay_within_a_block, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__ops_take_no_address_of_the_host, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_far__a_graph_runs_what_was_noted, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__a_device_is_opened_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__memory_ends_where_it_shall, setup, teardown),
     };

@@ -50,7 +50,12 @@ static void test_overlap__linear_is_refused(void **state)
                        w = invar_tensor_2d(at(1), BF16, 8, 16);
     const invar_tensor y = invar_tensor_2d(at(2), BF16, 4, 8),
                        g = invar_tensor_2d(at(3), BF16, 4, 4);
-    const invar_linear_fwd_args fwd = {y, x, w, invar_tensor_1d(at(4), F32, 8), 1};
+    const invar_linear_fwd_args fwd = {.y = y,
+                                       .x = x,
+                                       .w = w,
+                                       .bias = invar_tensor_1d(at(4), F32, 8),
+                                       .k_shards = 1,
+                                       .residual = invar_tensor_2d(at(6), BF16, 4, 8)};
     const invar_linear_dx_args dx = {x, {{y, w}}, 1, 1};
     const invar_linear_dw_args dw = {invar_tensor_2d(at(5), F32, 8, 16), y, x, unit};
     const invar_moe_linear_fwd_args moe_fwd = {g, x, w, experts, 1};
@@ -62,6 +67,7 @@ static void test_overlap__linear_is_refused(void **state)
     OVERLAP(linear_fwd, fwd, y, x);
     OVERLAP(linear_fwd, fwd, y, w);
     OVERLAP(linear_fwd, fwd, y, bias);
+    OVERLAP(linear_fwd, fwd, y, residual);
     assert_ok(invar_linear_dx(dev, &dx));
     REFUSED(linear_dx, dx, dx.data, y.data, "linear.dx: dx and dy overlap");
     REFUSED(linear_dx, dx, dx.data, w.data, "linear.dx: dx and w overlap");
@@ -223,9 +229,10 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_embedding_fwd_args embed = {a, b, ids};
     const invar_embedding_bwd_args embed_back = {a, b, ids};
     const invar_add_args add = {a, b, c};
-    const invar_rmsnorm_fwd_args norm = {y, x, w, 1e-6f};
-    const invar_rmsnorm_bwd_args norm_back = {y,    invar_tensor_1d(at(5), F32, 16), dy, x, w, unit,
-                                              1e-6f};
+    const invar_rotation turn = {ids, cosine, sine};
+    const invar_rmsnorm_fwd_args norm = {y, x, w, 1e-6f, turn};
+    const invar_rmsnorm_bwd_args norm_back = {
+        y, invar_tensor_1d(at(5), F32, 16), dy, x, w, unit, 1e-6f, turn};
     const invar_rope_table_args table = {.cosine = cosine, .sine = sine, .theta = 1e4};
     const invar_rope_fwd_args rope = {y, x, ids, cosine, sine};
     const invar_swiglu_fwd_args swiglu = {a, b, c};
@@ -266,11 +273,13 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     OVERLAP(add, add, out, b);
     OVERLAP(rmsnorm_fwd, norm, y, x);
     OVERLAP(rmsnorm_fwd, norm, y, weight);
+    REFUSED(rmsnorm_fwd, norm, rotation.sine.data, y.data, "y and sine overlap");
     OVERLAP(rmsnorm_bwd, norm_back, dx, x);
     OVERLAP(rmsnorm_bwd, norm_back, dx, dy);
     OVERLAP(rmsnorm_bwd, norm_back, dx, dweight);
     OVERLAP(rmsnorm_bwd, norm_back, dweight, weight);
     REFUSED(rmsnorm_bwd, norm_back, dx, dy, "dx and dy overlap");
+    REFUSED(rmsnorm_bwd, norm_back, rotation.cosine.data, y.data, "dx and cosine overlap");
     OVERLAP(rope_table, table, cosine, sine);
     OVERLAP(rope_fwd, rope, y, x);
     OVERLAP(rope_fwd, rope, y, cosine);
@@ -343,9 +352,10 @@ static void run_in_place(const invar_device *dev, invar_dtype dtype)
     invar_test_fill_index(&positions, 8, ROWS);
     SAME_IN_PLACE(2, invar_add(dev, &(invar_add_args){out, in[0], in[1]}))
     SAME_IN_PLACE(2, invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){out, in[0], in[1]}))
-    SAME_IN_PLACE(
-        1, invar_rmsnorm_fwd(
-               dev, &(invar_rmsnorm_fwd_args){as_heads(out, 5), as_heads(in[0], 5), weight, 1e-6f}))
+    SAME_IN_PLACE(1, invar_rmsnorm_fwd(dev, &(invar_rmsnorm_fwd_args){.y = as_heads(out, 5),
+                                                                      .x = as_heads(in[0], 5),
+                                                                      .weight = weight,
+                                                                      .eps = 1e-6f}))
     SAME_IN_PLACE(1,
                   invar_rope_fwd(dev, &(invar_rope_fwd_args){as_heads(out, 5), as_heads(in[0], 5),
                                                              positions, cosine, sine}))

@@ -140,9 +140,7 @@ static void load_set(tensors *t, invar_checkpoint *c, const invar_model *model, 
 {
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_checkpoint_tensor *x = &t->items[t->count++];
-        x->set = set;
-        x->name = model->params[i].name;
-        x->tensor = model->params[i].master;
+        *x = (invar_checkpoint_tensor){set, model->params[i].name, model->params[i].master, NULL};
         x->tensor.data = calloc((size_t)(x->tensor.shape[0] * x->tensor.row_stride), sizeof(float));
         assert_non_null(x->tensor.data);
         assert_ok(invar_checkpoint_load(&x->tensor, c, set, x->name));

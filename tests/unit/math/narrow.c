@@ -45,6 +45,24 @@ static void test_narrow__log_of_normal_numbers_has_the_bits_of_log(void **state)
         0);
 }
 
+static float inverse(float d)
+{
+    return 1.0f / d;
+}
+
+/* All of them: 2^23 and one. */
+static void test_narrow__inverse_of_1_to_2_is_rounded_correctly(void **state)
+{
+    uint64_t differ = 0;
+
+    (void)state;
+    for (uint32_t bits = invar_f32_bits(1.0f); bits <= invar_f32_bits(2.0f); bits++) {
+        float d = invar_bits_f32(bits);
+        differ += invar_f32_bits(invar_inverse_of_1_to_2(d)) != invar_f32_bits(inverse(d));
+    }
+    assert_int_equal(differ, 0);
+}
+
 static float silu_near(float x)
 {
     return invar_silu_near(x, invar_sigmoid_near(x));
@@ -92,6 +110,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_narrow__exp_below_zero_has_the_bits_of_exp),
         cmocka_unit_test(test_narrow__log_of_normal_numbers_has_the_bits_of_log),
+        cmocka_unit_test(test_narrow__inverse_of_1_to_2_is_rounded_correctly),
         cmocka_unit_test(test_narrow__silu_near_zero_has_the_bits_of_silu),
         cmocka_unit_test(test_narrow__gumbel_has_the_bits_of_gumbel_and_its_bound_is_above),
     };

@@ -180,6 +180,32 @@ static void test_quantise__bits_match_reference(void **state)
         }
 }
 
+static void test_quantise__rounds_to_bf16(void **state)
+{
+    static const float special[] = {0.0f,    -0.0f,     INFINITY,  -INFINITY, NAN,
+                                    FLT_MAX, 0x1p-149f, 0x1.01p0f, 0x1.03p0f};
+    enum { SPECIAL = sizeof special / sizeof *special };
+    const int64_t sizes[][2] = {{1, 1}, {3, 7}, {5, 8}, {2, 5000}, {1, 100001}, {0, 4}, {4, 0}};
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        int64_t rows = sizes[i][0], cols = sizes[i][1];
+        invar_tensor x =
+            invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, cols), (int64_t)i % 3);
+        invar_tensor q =
+            invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, rows, cols), (int64_t)i % 2);
+
+        invar_test_fill_normal(&x, i, 1.0f);
+        for (int64_t j = 0; j < SPECIAL && rows > 0 && j < cols; j++)
+            invar_test_set(&x, rows - 1, cols - 1 - j, special[j]);
+        assert_ok(invar_quantise(*state, &(invar_quantise_args){q, x}));
+        for (int64_t j = 0; j < rows * cols; j++)
+            assert_int_equal(
+                ((const uint16_t *)q.data)[j / cols * q.row_stride + j % cols],
+                invar_bf16_from_f32(((const float *)x.data)[j / cols * x.row_stride + j % cols]));
+        invar_test_free(&x, &q);
+    }
+}
+
 static void test_dequantise__bits_match_reference(void **state)
 {
     for (int f = 0; f < FORMATS; f++)
@@ -415,6 +441,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quantise__bits_match_reference),
+        cmocka_unit_test(test_quantise__rounds_to_bf16),
         cmocka_unit_test(test_dequantise__bits_match_reference),
         cmocka_unit_test(test_quantise__accuracy_vs_f64),
         cmocka_unit_test(test_quantise__boundary_values),

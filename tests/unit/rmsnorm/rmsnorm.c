@@ -42,10 +42,15 @@ static void norm_free(norm *n)
 
 static void norm_run(const invar_device *dev, const norm *n)
 {
-    assert_ok(invar_rmsnorm_fwd(dev, &(invar_rmsnorm_fwd_args){n->y, n->x, n->weight, EPS}));
-    assert_ok(invar_rmsnorm_bwd(
-        dev,
-        &(invar_rmsnorm_bwd_args){n->dx, n->dweight, n->dy, n->x, n->weight, {n->start, 2}, EPS}));
+    assert_ok(invar_rmsnorm_fwd(
+        dev, &(invar_rmsnorm_fwd_args){.y = n->y, .x = n->x, .weight = n->weight, .eps = EPS}));
+    assert_ok(invar_rmsnorm_bwd(dev, &(invar_rmsnorm_bwd_args){.dx = n->dx,
+                                                               .dweight = n->dweight,
+                                                               .dy = n->dy,
+                                                               .x = n->x,
+                                                               .weight = n->weight,
+                                                               .units = {n->start, 2},
+                                                               .eps = EPS}));
 }
 
 /* ---- the contract, word for word ------------------------------------------------------------- */
@@ -309,6 +314,60 @@ static void test_rmsnorm__gradients_vs_finite_differences(void **state)
     norm_free(&n);
 }
 
+/* ---- with a rotation ------------------------------------------------------------------------- */
+
+/* The norm and the rotation as two ops, which is what the contract says. */
+static void two_ops(const invar_device *dev, const norm *n, const invar_rotation *r)
+{
+    norm_run(dev, n);
+    assert_ok(
+        invar_rope_fwd(dev, &(invar_rope_fwd_args){n->y, n->y, r->positions, r->cosine, r->sine}));
+}
+
+static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
+{
+    static const invar_dtype types[] = {INVAR_DTYPE_F32, INVAR_DTYPE_BF16};
+    enum { POSITIONS = 5 };
+
+    for (int i = 0; i < 2; i++) {
+        norm apart = norm_new(types[i], INVAR_DTYPE_F32, T, H, D), fused = apart;
+        invar_tensor turned = invar_test_tensor(apart.dy);
+        invar_rotation r = {
+            .positions = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T)),
+            .cosine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, D / 2)),
+            .sine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, D / 2))};
+
+        invar_test_fill_index(&r.positions, 5, POSITIONS);
+        invar_test_fill_normal(&r.cosine, 6, 1.0f);
+        invar_test_fill_normal(&r.sine, 7, 1.0f);
+        fused.y = invar_test_tensor(apart.y);
+        fused.dx = invar_test_tensor(apart.dx);
+        fused.dweight = invar_test_tensor(apart.dweight);
+        invar_test_fill_normal(&fused.dweight, 4, 1.0f);
+        assert_ok(invar_rmsnorm_fwd(
+            *state, &(invar_rmsnorm_fwd_args){fused.y, fused.x, fused.weight, EPS, r}));
+        assert_ok(invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){fused.dx,
+                                                                      fused.dweight,
+                                                                      fused.dy,
+                                                                      fused.x,
+                                                                      fused.weight,
+                                                                      {fused.start, 2},
+                                                                      EPS,
+                                                                      r}));
+        assert_ok(invar_rope_bwd(
+            *state, &(invar_rope_bwd_args){turned, apart.dy, r.positions, r.cosine, r.sine}));
+        apart.dy = turned;
+        two_ops(*state, &apart, &r);
+        invar_assert_bits_tensor(&fused.y, &apart.y, "rotated y");
+        invar_assert_bits_tensor(&fused.dx, &apart.dx, "dx of a rotated y");
+        invar_assert_bits_tensor(&fused.dweight, &apart.dweight, "dweight of a rotated y");
+        apart.dy = fused.dy;
+        norm_free(&apart);
+        invar_test_free(&fused.y, &fused.dx, &fused.dweight, &turned, &r.positions, &r.cosine,
+                        &r.sine);
+    }
+}
+
 /* ---- refusals -------------------------------------------------------------------------------- */
 
 static void test_rmsnorm__bad_arguments_are_refused(void **state)
@@ -322,8 +381,12 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
     invar_tensor w16 = invar_tensor_1d(half, INVAR_DTYPE_BF16, 8);
     invar_tensor flat = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 16);
     invar_tensor empty = invar_tensor_3d(data, INVAR_DTYPE_F32, 4, 2, 0);
+    int32_t places[] = {0, 0, 1, 2};
+    float angles[16] = {0};
+    invar_tensor table = invar_tensor_2d(angles, INVAR_DTYPE_F32, 2, 4);
+    invar_rotation turn = {.positions = none};
 
-#define FWD(...) invar_rmsnorm_fwd(*state, &(invar_rmsnorm_fwd_args){__VA_ARGS__})
+#define FWD(...) invar_rmsnorm_fwd(*state, &(invar_rmsnorm_fwd_args){__VA_ARGS__, .rotation = turn})
     assert_refused(FWD(x, none, w, EPS), "rmsnorm.fwd: x: missing");
     assert_refused(FWD(x, flat, w, EPS), "rmsnorm.fwd: x: rank 2");
     assert_refused(FWD(x, empty, w, EPS), "rmsnorm.fwd: x: nothing to normalise over");
@@ -333,7 +396,7 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
                    "rmsnorm.fwd: weight: extent 7");
     assert_refused(FWD(x, x, w, 0.0f), "rmsnorm.fwd: eps: 0");
     assert_refused(FWD(x, x, w, NAN), "rmsnorm.fwd: eps: nan");
-#define BWD(...) invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){__VA_ARGS__})
+#define BWD(...) invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){__VA_ARGS__, .rotation = turn})
     assert_refused(BWD(x16, w, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dx is bf16 but x is f32");
     assert_refused(BWD(x, w, x16, x, w, {start, 1}, EPS), "rmsnorm.bwd: dy is bf16 but x is f32");
     assert_refused(BWD(x, w16, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: dweight: type bf16");
@@ -341,6 +404,15 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
                    "rmsnorm.bwd: units: segments cover rows 0 to 3");
     assert_refused(BWD(x, w, x, x, none, {start, 1}, EPS), "rmsnorm.bwd: weight: missing");
     assert_refused(BWD(x, w, x, x, w, {start, 1}, -1.0f), "rmsnorm.bwd: eps: -1");
+    turn.cosine = table;
+    assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: a rotation without positions");
+    turn.positions = invar_tensor_1d(places, INVAR_DTYPE_I32, 4);
+    assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: sine is none but cosine is f32");
+    turn.sine = table;
+    assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: positions: value 2");
+    assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS), "rmsnorm.bwd: positions: value 2");
+    turn.cosine = turn.sine = invar_tensor_2d(angles, INVAR_DTYPE_F32, 3, 5);
+    assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: cosine: extent 5");
 }
 
 int main(void)
@@ -351,6 +423,7 @@ int main(void)
         cmocka_unit_test(test_rmsnorm__without_dweight_dx_is_the_same),
         cmocka_unit_test(test_rmsnorm__accuracy_vs_f64),
         cmocka_unit_test(test_rmsnorm__gradients_vs_finite_differences),
+        cmocka_unit_test(test_rmsnorm__rotation_is_the_op_that_follows),
         cmocka_unit_test(test_rmsnorm__bad_arguments_are_refused),
     };
 

@@ -26,6 +26,7 @@ typedef struct fake {
     int64_t n_jobs;
     int64_t passes;
     int64_t rows; /* in all passes */
+    bool apart;
 } fake;
 
 static void fake_init(fake *f, int64_t pages, int64_t page_size)
@@ -117,19 +118,21 @@ static void after(fake *f, const invar_turn *turn)
 
 static void check_pass(const fake *f, const invar_turn *turns, int64_t count)
 {
-    int64_t known = 0;
+    int64_t known = 0, others = 0;
 
     assert_true(count <= f->schedule.concurrency);
     for (int64_t i = 0; i < count; i++) {
         const invar_job *job = &f->jobs[turns[i].job];
 
         assert_true(i == 0 || turns[i].job > turns[i - 1].job);
-        if (turns[i].first >= job->prefill)
-            assert_int_equal(turns[i].count, 1);
-        else
+        if (turns[i].first < job->prefill)
             known += turns[i].count;
+        else
+            others += turns[i].count;
+        assert_true(turns[i].first < job->prefill || turns[i].count == 1);
     }
     assert_true(known <= f->schedule.chunk);
+    assert_true(!f->schedule.apart || others == 0 || known <= 2 * others);
 }
 
 static bool pass(fake *f)
@@ -154,6 +157,7 @@ static bool pass(fake *f)
 static void run(fake *f, int64_t concurrency, int64_t chunk)
 {
     assert_ok(invar_schedule_init(&f->schedule, f->cache, f->jobs, f->n_jobs, concurrency, chunk));
+    f->schedule.apart = f->apart;
     while (pass(f))
         assert_true(f->passes < 100000);
     for (int64_t i = 0; i < f->n_jobs; i++)
@@ -193,6 +197,36 @@ static void test_schedule__mixes_prefill_and_decode(void **state)
     }
     assert_false(pass(&f));
     assert_false(pass(&f)); // over stays over
+    fake_release(&f);
+}
+
+static void test_schedule__keeps_much_prefill_apart(void **state)
+{
+    // job 2 has two known rows beside one other
+    const invar_turn expected[][2] = {
+        {{0, 0, 3}},
+        {{0, 3, 2}, {1, 0, 1}},
+        {{1, 1, 3}},
+        {{0, 5, 1}, {1, 4, 1}},
+        {{0, 6, 1}, {1, 5, 1}},
+        {{1, 6, 1}, {2, 0, 2}},
+        {{2, 2, 1}},
+    };
+    const int64_t counts[] = {1, 2, 1, 2, 2, 2, 1};
+    fake f;
+
+    (void)state;
+    fake_init(&f, 100, 4);
+    add(&f, 5, 9, 7, 0);
+    add(&f, 4, 9, 7, 0);
+    add(&f, 2, 9, 3, 0);
+    assert_ok(invar_schedule_init(&f.schedule, f.cache, f.jobs, 3, 2, 3));
+    f.schedule.apart = true;
+    for (int i = 0; i < 7; i++) {
+        assert_true(pass(&f));
+        assert_memory_equal(f.schedule.turns, expected[i], (size_t)counts[i] * sizeof(invar_turn));
+    }
+    assert_false(pass(&f));
     fake_release(&f);
 }
 
@@ -327,6 +361,7 @@ static void test_schedule__always_comes_to_an_end(void **state)
         memcpy(f.prompt_tag, planned.prompt_tag, sizeof f.prompt_tag);
         memcpy(f.length, planned.length, sizeof f.length);
         f.n_jobs = planned.n_jobs;
+        f.apart = i % 2;
         run(&f, pick(seed, &n, 1, 12), pick(seed, &n, 1, 30));
         for (int64_t j = 0; j < f.n_jobs; j++)
             assert_int_equal(f.seen[j] + (f.prompt_tag[j] != j ? f.jobs[j].prefill : 0),
@@ -379,6 +414,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedule__mixes_prefill_and_decode),
+        cmocka_unit_test(test_schedule__keeps_much_prefill_apart),
         cmocka_unit_test(test_schedule__a_prompt_is_put_in_once),
         cmocka_unit_test(test_schedule__goes_on_behind_a_prompt),
         cmocka_unit_test(test_schedule__admits_in_order_when_pages_are_short),

@@ -323,7 +323,7 @@ static void test_train__a_device_that_is_not_there_is_refused(void **state)
     (void)state;
     if (invar_backend_cuda())
         skip();
-    assert_fails(train("cuda", cuda, NULL), INVAR_E_UNSUPPORTED, "choose device = cpu");
+    assert_fails(train("cuda", cuda, NULL), INVAR_E_NODEVICE, "choose device = cpu");
 }
 
 static void test_train__less_than_a_rollout_is_refused(void **state)

@@ -96,8 +96,14 @@ static int32_t sample_ref(const float *logits, int64_t vocabulary, const setting
 
 static const uint32_t key_of_tests[2] = {1234, 5};
 
+/* Tokens that some rows hide; zeroed: none. */
+typedef struct hiding {
+    invar_tensor hidden, hides;
+} hiding;
+
 /* Samples `rows` rows of logits at positions 0, 1, ... into tokens. */
-static void sample_rows(int32_t *tokens, const invar_tensor *logits, const settings *s)
+static void sample_hiding(int32_t *tokens, const invar_tensor *logits, const settings *s,
+                          const hiding *h)
 {
     int64_t rows = logits->shape[0];
     invar_sample_coords *coords = malloc((size_t)rows * sizeof *coords);
@@ -115,9 +121,16 @@ static void sample_rows(int32_t *tokens, const invar_tensor *logits, const setti
                                    .temperature = s->temperature,
                                    .top_k = s->top_k,
                                    .top_p = s->top_p,
-                                   .min_p = s->min_p}));
+                                   .min_p = s->min_p,
+                                   .hidden = h->hidden,
+                                   .hides = h->hides}));
     invar_test_device_release(&dev);
     free(coords);
+}
+
+static void sample_rows(int32_t *tokens, const invar_tensor *logits, const settings *s)
+{
+    sample_hiding(tokens, logits, s, &(hiding){{0}, {0}});
 }
 
 /* Typical logits, logits with ties, equal ones, zeros of both signs. */
@@ -190,6 +203,57 @@ static void test_sample__equals_the_expression_for_a_large_vocabulary(void **sta
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check_rows(&logits, &all[i]);
     invar_test_free(&logits);
+}
+
+/* ---- hidden tokens --------------------------------------------------------------------------- */
+
+/* A row that hides tokens draws as one whose logits are -2^100 there; the logits stay. */
+static void check_hiding(const invar_tensor *logits, const settings *s, int32_t count)
+{
+    enum { ROWS = 12 };
+    int32_t ids[64], flags[ROWS], tokens[ROWS], expected[ROWS], plain[ROWS];
+    invar_tensor changed = invar_test_tensor(
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, logits->shape[0], logits->shape[1]));
+    const hiding h = {invar_tensor_1d(ids, INVAR_DTYPE_I32, count),
+                      invar_tensor_1d(flags, INVAR_DTYPE_I32, ROWS)};
+
+    assert_true(count <= 64 && logits->shape[0] == ROWS);
+    for (int32_t i = 0; i < count; i++)
+        ids[i] = (int32_t)(invar_test_random(3, (uint64_t)i) % logits->shape[1]);
+    for (int32_t t = 0; t < ROWS; t++) {
+        flags[t] = (t % 3) * 1000 - 1000; // any number but 0
+        for (int64_t v = 0; v < logits->shape[1]; v++)
+            invar_test_set(&changed, t, v, invar_test_get(logits, t, v));
+        for (int32_t i = 0; flags[t] != 0 && i < count; i++)
+            invar_test_set(&changed, t, ids[i], -0x1p100f);
+    }
+    sample_rows(plain, logits, s);
+    sample_hiding(tokens, logits, s, &h);
+    sample_rows(expected, &changed, s);
+    assert_memory_equal(tokens, expected, sizeof tokens);
+    for (int32_t t = 0; t < ROWS; t++)
+        if (flags[t] == 0)
+            assert_int_equal(tokens[t], plain[t]);
+    invar_test_free(&changed);
+}
+
+static void test_sample__hidden_tokens_count_as_very_small(void **state)
+{
+    static const settings all[] = {{0, 0, 1, 0},    {1, 0, 1, 0},        {0.7f, 40, 1, 0},
+                                   {1, 0, 0.9f, 0}, {1.5f, 0, 1, 0.05f}, {0.8f, 30, 0.9f, 0.001f},
+                                   {1, 2, 1, 0}};
+    static const int64_t sizes[] = {1, 2, 5, 100, 1000};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (size_t j = 0; j < sizeof all / sizeof *all; j++) {
+            invar_tensor logits =
+                invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 12, sizes[i]), 3);
+            fill_logits(&logits, (int)j % 2);
+            for (int32_t count = 0; count <= 64; count = 4 * count + 1)
+                check_hiding(&logits, &all[j], count);
+            invar_test_free(&logits);
+        }
 }
 
 /* ---- edges, by hand -------------------------------------------------------------------------- */
@@ -349,7 +413,8 @@ static void test_sample__refuses_bad_arguments(void **state)
                                     .coords = coords,
                                     .temperature = 1.0f,
                                     .top_p = 1.0f};
-    invar_sample_args greedy = good;
+    const invar_tensor ids = invar_tensor_1d((int32_t[]){0, 4}, INVAR_DTYPE_I32, 2);
+    invar_sample_args greedy = good, blind = good;
     invar_device dev;
 
     (void)state;
@@ -372,6 +437,14 @@ static void test_sample__refuses_bad_arguments(void **state)
     REFUSED(top_p, NAN, "top_p: ");
     REFUSED(min_p, -0.5f, "min_p: -0.5; expected 0 to 1");
     REFUSED(min_p, 1.5f, "min_p: 1.5");
+    REFUSED(hidden, ids, "hides: missing");
+    REFUSED(hides, ids, "hidden: missing");
+    blind.hides = invar_tensor_1d((int32_t[]){0, 1, 0}, INVAR_DTYPE_I32, 3);
+    blind.hidden = ids;
+    assert_fails(invar_sample(&dev, &blind), INVAR_E_INVALID,
+                 "sample: hidden: value 4 in row 1; expected 0 to 3");
+    blind.hidden = blind.tokens;
+    assert_fails(invar_sample(&dev, &blind), INVAR_E_INVALID, "sample: tokens");
     greedy.temperature = 0.0f;
     greedy.coords = NULL; // no randomness, no coordinates
     assert_ok(invar_sample(&dev, &greedy));
@@ -383,6 +456,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sample__equals_the_expression),
         cmocka_unit_test(test_sample__equals_the_expression_for_a_large_vocabulary),
+        cmocka_unit_test(test_sample__hidden_tokens_count_as_very_small),
         cmocka_unit_test(test_sample__edges_of_the_filters),
         cmocka_unit_test(test_sample__survives_infinities_and_nan),
         cmocka_unit_test(test_sample__follows_the_distribution),

@@ -125,7 +125,7 @@ static void test_optimizer__follows_adamw_in_double(void **state)
         twin good, bare; // bare: without decay, the control
         float norm, clip;
 
-        assert_ok(invar_optimizer_new(&optimizer, model));
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         twin_new(&good, model);
         twin_new(&bare, model);
@@ -163,7 +163,7 @@ static void test_optimizer__decays_matrices_alone(void **state)
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
 
-        assert_ok(invar_optimizer_new(&optimizer, model));
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, dev));
         for (int64_t p = 0; p < model->n_params; p++) {
@@ -191,7 +191,7 @@ static void test_optimizer__compute_weights_follow(void **state)
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
 
-        assert_ok(invar_optimizer_new(&optimizer, model));
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         fill_gradients(grads, model, 1);
         assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, &devs[2]));
@@ -250,8 +250,8 @@ static void test_optimizer__reset_is_a_new_one(void **state)
     invar_optimizer *used = NULL, *fresh = NULL;
     invar_grads *grads = NULL;
 
-    assert_ok(invar_optimizer_new(&used, a));
-    assert_ok(invar_optimizer_new(&fresh, b));
+    assert_ok(invar_optimizer_new(&used, a, 0));
+    assert_ok(invar_optimizer_new(&fresh, b, 0));
     assert_ok(invar_grads_new(&grads, a));
     fill_gradients(grads, a, 1);
     assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, &adamw, dev));

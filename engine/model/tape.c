@@ -1,0 +1,243 @@
+/*
+ * tape.c - notes calls, compares them, makes graphs of them.
+ *
+ * What is heard from one flush to the next is a part, and has a list and a graph of its own.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/tape.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_PARTS 96
+
+/* A call, as it is noted and compared; its arguments follow. */
+typedef struct call {
+    invar_caller *caller;
+    int64_t grown; /* of the caller: which scratch */
+    int64_t op;
+    size_t bytes; /* of the arguments, rounded up to whole calls */
+} call;
+
+typedef struct part {
+    invar_tape_key key;
+    int64_t number; /* flushes before it; -1: free */
+    char *calls;
+    size_t used, room;
+    invar_graph *graph; /* of all calls; NULL: none yet */
+    bool refused;       /* there is no graph of these calls */
+} part;
+
+struct invar_tape {
+    invar_device dev; /* of all callers; its scratch is not used */
+    part parts[MOST_PARTS];
+    int next;  /* that is used anew when all are taken */
+    part *now; /* NULL: does not listen */
+    bool same; /* all calls of this part so far are those noted */
+    size_t at; /* behind the last of them */
+};
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+invar_status invar_tape_new(invar_tape **out, const invar_device *dev)
+{
+    invar_tape *tape = NULL;
+
+    *out = NULL;
+    if (!dev->backend->graphs.begin)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&tape, 1, sizeof *tape, "the calls of decoding"));
+    memset(tape, 0, sizeof *tape);
+    tape->dev = *dev;
+    for (int i = 0; i < MOST_PARTS; i++)
+        tape->parts[i].number = -1;
+    *out = tape;
+    return INVAR_OK;
+}
+
+static void drop_graph(invar_tape *tape, part *p)
+{
+    if (p->graph)
+        tape->dev.backend->graphs.free(&tape->dev, p->graph);
+    p->graph = NULL;
+    p->refused = false;
+}
+
+void invar_tape_free(invar_tape *tape)
+{
+    if (!tape)
+        return;
+    for (int i = 0; i < MOST_PARTS; i++) {
+        drop_graph(tape, &tape->parts[i]);
+        invar_free(tape->parts[i].calls);
+    }
+    invar_free(tape);
+}
+
+static part *find_part(invar_tape *tape, const invar_tape_key *key, int64_t number)
+{
+    part *p;
+
+    for (int i = 0; i < MOST_PARTS; i++) {
+        p = &tape->parts[i];
+        if (p->number == number && p->key.rows == key->rows && p->key.width == key->width)
+            return p;
+    }
+    p = &tape->parts[tape->next];
+    tape->next = (tape->next + 1) % MOST_PARTS;
+    drop_graph(tape, p);
+    p->key = *key;
+    p->number = number;
+    p->used = 0;
+    return p;
+}
+
+static void open_part(invar_tape *tape, const invar_tape_key *key, int64_t number)
+{
+    tape->now = find_part(tape, key, number);
+    tape->same = tape->now->used > 0;
+    tape->at = 0;
+}
+
+void invar_tape_begin(invar_tape *tape, const invar_tape_key *key)
+{
+    open_part(tape, key, 0);
+}
+
+void invar_tape_end(invar_tape *tape)
+{
+    tape->now = NULL;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* Room for one more call of any op. */
+static invar_status make_room(part *p)
+{
+    size_t most = sizeof(call) + INVAR_OP_ARGS_MOST + sizeof(call), room = 2 * p->room + most;
+    char *larger = NULL;
+
+    if (p->room - p->used >= most)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&larger, room, 1, "the calls of decoding"));
+    if (p->used > 0)
+        memcpy(larger, p->calls, p->used);
+    invar_free(p->calls);
+    p->calls = larger;
+    p->room = room;
+    return INVAR_OK;
+}
+
+/* Writes a call behind the last one of the list; its size. */
+static size_t write_call(char *to, invar_caller *caller, invar_op op, const void *args)
+{
+    call *c = (call *)to;
+    size_t bytes = invar_op_args_copy(c + 1, op, args);
+    size_t whole = (bytes + sizeof *c - 1) / sizeof *c * sizeof *c;
+
+    memset((char *)(c + 1) + bytes, 0, whole - bytes);
+    *c = (call){caller, caller->grown, op, whole};
+    return sizeof *c + whole;
+}
+
+static const call *next_call(const call *c)
+{
+    return (const call *)((const char *)(c + 1) + c->bytes);
+}
+
+/* The first `bytes` of the list, one by one. */
+static invar_status run_calls(const part *p, size_t bytes)
+{
+    for (const call *c = (const call *)p->calls; (const char *)c < p->calls + bytes;
+         c = next_call(c))
+        INVAR_TRY(invar_caller_run_now(c->caller, (invar_op)c->op, c + 1));
+    return INVAR_OK;
+}
+
+/* From here on the part is another. */
+static invar_status stray(invar_tape *tape)
+{
+    part *p = tape->now;
+
+    tape->same = false;
+    p->used = tape->at;
+    drop_graph(tape, p);
+    return run_calls(p, p->used);
+}
+
+invar_status invar_tape_call(invar_tape *tape, invar_caller *caller, invar_op op, const void *args)
+{
+    part *p = tape->now;
+
+    if (!p)
+        return invar_caller_run_now(caller, op, args);
+    INVAR_TRY(make_room(p));
+    if (tape->same) {
+        size_t bytes = write_call(p->calls + p->used, caller, op, args);
+
+        if (bytes <= p->used - tape->at &&
+            memcmp(p->calls + tape->at, p->calls + p->used, bytes) == 0) {
+            tape->at += bytes;
+            return INVAR_OK;
+        }
+        INVAR_TRY(stray(tape));
+    }
+    INVAR_TRY(invar_caller_run_now(caller, op, args));
+    // once it has run: the run may have grown the scratch
+    p->used += write_call(p->calls + p->used, caller, op, args);
+    return INVAR_OK;
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------- */
+
+/* Not through the callers: in a graph no scratch may grow. */
+static invar_status note_calls(const part *p)
+{
+    for (const call *c = (const call *)p->calls; (const char *)c < p->calls + p->used;
+         c = next_call(c))
+        INVAR_TRY(invar_op_run(&c->caller->dev, (invar_op)c->op, c + 1));
+    return INVAR_OK;
+}
+
+static invar_status make_graph(invar_tape *tape, part *p)
+{
+    const invar_graphs *graphs = &tape->dev.backend->graphs;
+    invar_status status;
+
+    INVAR_TRY(graphs->begin(&tape->dev));
+    status = note_calls(p);
+    if (status == INVAR_OK)
+        return graphs->end(&p->graph, &tape->dev);
+    (void)graphs->end(NULL, &tape->dev);
+    return status;
+}
+
+static invar_status run_part(invar_tape *tape, part *p)
+{
+    if (!p->graph && !p->refused && make_graph(tape, p) != INVAR_OK) {
+        // the calls themselves say whether something is wrong with them
+        invar_error_clear();
+        p->refused = true;
+    }
+    if (!p->graph)
+        return run_calls(p, p->used);
+    return tape->dev.backend->graphs.run(&tape->dev, p->graph);
+}
+
+invar_status invar_tape_flush(invar_tape *tape)
+{
+    part *p = tape->now;
+    invar_tape_key key;
+
+    if (!p)
+        return INVAR_OK;
+    if (tape->same)
+        INVAR_TRY(tape->at == p->used ? run_part(tape, p) : stray(tape));
+    key = p->key;
+    open_part(tape, &key, p->number + 1);
+    return INVAR_OK;
+}

@@ -1,0 +1,148 @@
+#!/usr/bin/env python3
+# bench_model.py INVAR PLUGINS - invar bench --model on a tiny shape: its numbers fit together.
+#
+# PLUGINS is the folder of the shared objects of tests/plugin. Times are not judged; bytes, counts,
+# formulas, bits, messages and exit codes are.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import pathlib
+import subprocess
+import sys
+
+INVAR, PLUGINS = sys.argv[1], pathlib.Path(sys.argv[2])
+LAYERS, HIDDEN, HEADS, KV_HEADS, DIM, WIDE, VOCAB = 2, 128, 4, 2, 64, 256, 512
+LINEAR = LAYERS * HIDDEN * ((2 * HEADS + 2 * KV_HEADS) * DIM + 3 * WIDE)
+NORMS = LAYERS * (2 * HIDDEN + 2 * DIM) + HIDDEN
+PARAMETERS = LINEAR + NORMS + VOCAB * HIDDEN
+N_PARAMS = 2 + 11 * LAYERS
+# bytes of the compute weights of linear layers, scales included; all others are bf16 or f32
+LINEAR_BYTES = {"fp32": 4 * LINEAR, "bf16": 2 * LINEAR, "fp8": LINEAR + 4 * LINEAR // 128**2,
+                "mxfp8": LINEAR + LINEAR // 32, "int4": LINEAR // 2 + 2 * LINEAR // 32}
+failures = []
+
+
+def expect(holds, what):
+    if not holds:
+        failures.append(what)
+        print(what, file=sys.stderr)
+
+
+def run(*words, code=0):
+    command = [INVAR, "bench", "--model", *words]
+    done = subprocess.run(command, capture_output=True, text=True)
+    expect(done.returncode == code, f"{' '.join(command)}: exit code {done.returncode}, expected "
+                                    f"{code}: {done.stderr}")
+    return done
+
+
+def answer(*words):
+    done = run("tiny", "--json", "--repetitions", "2", *words)
+    return json.loads(done.stdout) if done.returncode == 0 else {}
+
+
+def check_bytes(dtype):
+    a = answer("--dtype", dtype, "--threads", "2")
+    others = (4 if dtype == "fp32" else 2) * (PARAMETERS - LINEAR)
+    expect(a["parameters"] == PARAMETERS, f"{dtype}: {a['parameters']} parameters")
+    expect(a["bytes"]["masters"] == 4 * PARAMETERS, f"{dtype}: bytes of masters")
+    expect(a["bytes"]["weights"] == others + LINEAR_BYTES[dtype], f"{dtype}: bytes of weights")
+    train, decode = a["train"], a["decode"]
+    bytes_of = train["bytes"]
+    expect(8 * PARAMETERS <= bytes_of["optimizer"] < 9 * PARAMETERS, f"{dtype}: optimizer")
+    expect(bytes_of["gradients"] >= 4 * PARAMETERS, f"{dtype}: gradients")
+    expect(bytes_of["activations"] > 0 and decode["bytes"]["cache"] > 0, f"{dtype}: activations")
+    expect(train["grad_norm"] > 0, f"{dtype}: the gradient is {train['grad_norm']}")
+    expect(train["points"] == 2 + 2 * N_PARAMS, f"{dtype}: {train['points']} points")
+    expect(train["finer_points"] > train["points"], f"{dtype}: finer points")
+
+
+def check_train():
+    a = answer("--only", "train", "--tokens", "3x20", "--threads", "1")
+    train = a["train"]
+    expect("decode" not in a, "--only train decodes")
+    expect((train["samples"], train["length"]) == (3, 20), "--tokens is not obeyed")
+    product = 6 * (LINEAR + VOCAB * HIDDEN) + 6 * LAYERS * HEADS * DIM * 20
+    expect(train["flops"] == 60 * product, f"{train['flops']} FLOP, expected {60 * product}")
+    for seconds in ("seconds", "recorded_seconds", "points_seconds"):
+        expect(train[seconds] > 0, f"{seconds} is {train[seconds]}")
+    rate = train["tokens_per_second"] * train["seconds"]
+    expect(abs(rate - 60) < 1e-3, f"a step has {rate} tokens")
+    for words in (("--threads", "2"), ("--micro-batch", "1"), ("--profile",)):
+        other = answer("--only", "train", "--tokens", "3x20", *words)["train"]
+        expect(other["grad_norm"] == train["grad_norm"], f"other bits with {' '.join(words)}")
+
+
+def check_decode():
+    a = answer("--only", "decode", "--batch", "3", "--context", "9", "--profile", "--layers", "1")
+    decode = a["decode"]
+    expect("train" not in a and a["layers"] == 1, "--only decode, or --layers, is not obeyed")
+    expect((decode["batch"], decode["context"]) == (3, 9), "--batch or --context is not obeyed")
+    expect(decode["last_context"] > 9 and decode["prefill_seconds"] > 0, "nothing was decoded")
+    calls = calls_of(decode["profile"])
+    expect(calls.get("sample") == calls.get("attention.paged") == decode["profile"]["rounds"],
+           f"calls of a layer and of the sampler: {calls}")
+
+
+def calls_of(profile):
+    calls = {}
+    for row in profile["rows"]:
+        calls[row["op"]] = calls.get(row["op"], 0) + row["calls"]
+    inside = sum(row["seconds"] for row in profile["rows"])
+    expect(0 < inside <= profile["seconds"], "the ops took longer than everything")
+    return calls
+
+
+def check_profile():
+    calls = calls_of(answer("--only", "train", "--profile")["train"]["profile"])
+    expected = {"attention.fwd": LAYERS, "attention.bwd": LAYERS, "grad.norm": 1}
+    for op, count in expected.items():
+        expect(calls.get(op) == count, f"{op}: {calls.get(op)} calls, expected {count}")
+
+
+def check_peer():
+    a = answer("--peer", str(PLUGINS / "peer.so"))
+    train = a["train"]
+    expect(train["peer_seconds"] > 0 and a["decode"]["peer_seconds"] > 0, "the peer was not timed")
+    other = answer("--peer", str(PLUGINS / "peer.so"), "--profile")
+    calls = calls_of(other["train"]["peer_profile"])
+    expect(calls.get("attention.bwd") == LAYERS, f"calls of the peer: {calls}")
+    expect(train["peer_norm_ratio"] == 1, f"the peer's gradient: {train['peer_norm_ratio']}")
+    done = run("tiny", "--peer", str(PLUGINS / "peer_other.so"), code=1)
+    expect("it computes something else" in done.stderr, done.stderr)
+    done = run("tiny", "--peer", str(PLUGINS / "none.so"), code=129)
+    expect("no ops for this device" in done.stderr, done.stderr)
+    done = run("tiny", "--peer", "/does/not/exist.so", code=129)
+    expect("--peer: " in done.stderr, done.stderr)
+
+
+def check_text():
+    text = run("tiny", "--profile", "--dtype", "mxfp8").stdout
+    for part in ("tiny: mxfp8, ieee on cpu, 2 layers", "digests of the step, ledger",
+                 "reading the prompts", "attention.bwd", "the host", "  100.0%\n"):
+        expect(part in text, f"\"{part}\" is not in:\n{text}")
+    expect("\033" not in text, "colour went into a file")
+
+
+def check_messages():
+    for words, text in ((("gpt",), "there are qwen3-0.6b"),
+                        (("tiny", "--tokens", "8"), "--tokens 8: expected"),
+                        (("tiny", "--tokens", "0x8"), "--tokens 0x8: expected"),
+                        (("tiny", "--tokens", "1x99999"), "at most 1024 tokens"),
+                        (("tiny", "--dtype", "int3"), "expected fp32, bf16"),
+                        (("tiny", "--numerics", "sm80"), "there are ieee and sm90"),
+                        (("tiny", "--only", "sleep"), "there are train and decode"),
+                        (("tiny", "--device", "tpu"), "there are cpu and cuda")):
+        done = run(*words, code=129)
+        expect(text in done.stderr, f"{' '.join(words)}: {done.stderr}")
+
+
+for each in LINEAR_BYTES:
+    check_bytes(each)
+check_train()
+check_decode()
+check_profile()
+check_peer()
+check_text()
+check_messages()
+print(f"{len(failures)} failures")
+sys.exit(1 if failures else 0)

@@ -1,0 +1,117 @@
+#!/usr/bin/env bash
+# faults.sh INVAR LOST FOLDER - a GPU that is full, fails, is not there or has an old driver.
+#
+# Each time: one line that says what to do, the exit code of docs/verbs.md, a ledger that verifies;
+# and the run, started again, ends with the chain of one that nothing disturbed. LOST is invar on a
+# GPU that fails on request (lost.cu). Exit code: 0 all as expected, 1 not so.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 lost=$2 folder=$3 failed=0 checks=0
+recipe=$PWD/tests/golden/h200/dense.ini
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+
+complain() {
+    printf '%s\n' "$@" >&2
+    failed=1
+}
+
+# expect CODE TEXT COMMAND ...: the exit code, and TEXT in the last line of standard error.
+expect() {
+    local code=$1 text=$2 rc=0 last
+    shift 2
+    checks=$((checks + 1))
+    timeout 300 "$@" >out 2>err </dev/null || rc=$?
+    last=$(tail -n 1 err)
+    if ((rc != code)) || [[ $last != *"$text"* ]]; then
+        complain "$*: exit code $rc, expected $code with \"$text\":" "$last"
+    fi
+}
+
+# train RUN FLAG ...: as words
+train() {
+    words=(train "$recipe" --num-rollout 3 --device cuda --no-report --run "$1" --save "$1/save"
+        --load "$1/save" --save-interval 1 "${@:2}")
+}
+
+# go_on RUN: its ledger is whole, and the run ends as the undisturbed one
+go_on() {
+    if [[ -e $1/ledger.db ]]; then
+        expect 0 "" "$invar" ledger verify "$1"
+    fi
+    train "$1"
+    expect 0 "" "$lost" "${words[@]}"
+    expect 0 "" "$invar" ledger verify "$1"
+    expect 0 "" "$invar" diff whole "$1"
+}
+
+train whole
+expect 0 "" "$lost" "${words[@]}"
+
+# a kernel that traps: in the first rollout, in training, later
+for call in 50 3000 15000; do
+    train "lost$call"
+    INVAR_TEST_LOSE=$call expect 2 "started again, a run goes on from its last checkpoint" \
+        "$lost" "${words[@]}"
+    go_on "lost$call"
+done
+
+# a full GPU: before the weights, before the activations
+for free in 1 40; do
+    train "full$free"
+    INVAR_TEST_FREE=$free expect 2 "MiB" "$lost" "${words[@]}"
+    go_on "full$free"
+done
+train cache --kv-pages 1000000000
+expect 2 "lower kv-pages" "$lost" "${words[@]}"
+grep -q "the KV cache: [0-9]* MiB do not fit: [0-9]* of the GPU's" err || complain "$(cat err)"
+go_on cache
+
+# no GPU, no driver, an old one: nothing is begun
+absent() {
+    train absent
+    expect 125 "choose device = cpu" env "$@" "$invar" "${words[@]}"
+    [[ ! -e absent/ledger.db ]] || complain "$*: a ledger was begun"
+    expect 125 "choose device = cpu" env "$@" "$invar" selfcheck --device cuda --json
+    expect 125 "choose device = cpu" env "$@" "$invar" bench --device cuda --op add --json
+}
+absent CUDA_VISIBLE_DEVICES=
+mkdir old none
+: >none/libcuda.so.1
+absent LD_LIBRARY_PATH="$folder/none"
+cat >old/cuda.c <<'END'
+#include <stddef.h>
+#include <string.h>
+int cuInit(unsigned flags) { return (int)flags; }
+int cuDriverGetVersion(int *out) { return *out = 12040, 0; }
+int cuGetExportTable(const void **out, const void *id) { return *out = id ? NULL : out, 1; }
+int cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long flags, int *found);
+int cuGetProcAddress(const char *name, void **out, int version, unsigned long flags)
+{
+    return cuGetProcAddress_v2(name, out, version, flags, NULL);
+}
+int cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long flags, int *found)
+{
+    *out = strcmp(name, "cuDriverGetVersion") == 0 ? (void *)cuDriverGetVersion
+           : strcmp(name, "cuInit") == 0           ? (void *)cuInit
+           : strcmp(name, "cuGetExportTable") == 0 ? (void *)cuGetExportTable
+           : strcmp(name, "cuGetProcAddress") == 0 ? (void *)cuGetProcAddress_v2
+           : version && flags == 99                ? (void *)name
+                                                   : NULL;
+    if (found)
+        *found = *out ? 0 : 1;
+    return *out ? 0 : 500;
+}
+END
+if cc -shared -fPIC -o old/libcuda.so.1 old/cuda.c; then
+    absent LD_LIBRARY_PATH="$folder/old"
+    expect 125 "is for CUDA 12.4, this build needs CUDA" \
+        env LD_LIBRARY_PATH="$folder/old" "$invar" selfcheck --device cuda
+else
+    echo "no C compiler: a driver that is too old was not tried" >&2
+    failed=1
+fi
+
+((failed)) || echo "$checks checks"
+exit $failed

@@ -1,0 +1,132 @@
+/*
+ * guards.c - indices, pages and segments in the GPU's memory that no check has seen.
+ *
+ * Each wrong one is reported by the next wait, with its op; the GPU goes on, and the same call with
+ * the right ones passes. Usage: guards; exit code 1 when something is not as it should be.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels-deterministic/ops.h"
+
+static invar_device dev;
+static int failed;
+
+static void must(invar_status status)
+{
+    if (status == INVAR_OK)
+        return;
+    fprintf(stderr, "guards: %s\n", invar_error_last()->message);
+    exit(1);
+}
+
+/* A copy in the GPU's memory; it stays there. NULL: zeros. */
+static void *there(const void *from, size_t bytes)
+{
+    void *block;
+
+    must(invar_device_take(&dev, &block, bytes, "guards"));
+    must(from ? invar_device_put(&dev, block, from, bytes) : invar_device_zero(&dev, block, bytes));
+    return block;
+}
+
+/* Runs the op and waits; the message begins with `text`, or there is none where it is NULL. */
+static void expect(const char *what, invar_op op, const void *args, const char *text)
+{
+    invar_device own = dev;
+    size_t bytes = 0;
+    invar_status status;
+    bool good;
+
+    must(invar_op_workspace(&bytes, &own, op, args));
+    must(invar_device_arena(&own.scratch, &dev, "guards"));
+    must(invar_arena_plan_scratch(own.scratch, bytes + 1));
+    must(invar_arena_reserve(own.scratch));
+    status = invar_op_run(&own, op, args);
+    if (status == INVAR_OK)
+        status = invar_device_wait(&dev);
+    good = text ? status == INVAR_E_INVALID &&
+                      strncmp(invar_error_last()->message, text, strlen(text)) == 0
+                : status == INVAR_OK;
+    if (!good) {
+        fprintf(stderr, "guards: %s: \"%s\", expected \"%s\"\n", what,
+                status == INVAR_OK ? "" : invar_error_last()->message, text ? text : "");
+        failed = 1;
+    }
+    invar_arena_free(own.scratch);
+}
+
+static void ids(void)
+{
+    static const int32_t good[] = {0, 3, 1}, high[] = {0, 4, 1}, low[] = {0, 3, -1};
+    invar_embedding_fwd_args a = {
+        .out = invar_tensor_2d(there(NULL, 3 * 8 * 4), INVAR_DTYPE_F32, 3, 8),
+        .table = invar_tensor_2d(there(NULL, 4 * 8 * 4), INVAR_DTYPE_F32, 4, 8),
+        .ids = invar_tensor_1d(NULL, INVAR_DTYPE_I32, 3)};
+
+    a.ids.data = there(high, sizeof high);
+    expect("an id too high", INVAR_OP_EMBEDDING_FWD, &a, "embedding.fwd: index out of range 4");
+    a.ids.data = there(low, sizeof low);
+    expect("an id below 0", INVAR_OP_EMBEDDING_FWD, &a, "embedding.fwd: index out of range -1");
+    a.ids.data = there(good, sizeof good);
+    expect("good ids", INVAR_OP_EMBEDDING_FWD, &a, NULL);
+}
+
+static void units(void)
+{
+    static const int64_t good[] = {0, 2, 5}, back[] = {0, 6, 5}, some[] = {0, 2, 4};
+    invar_token_sum_args a = {.out = invar_tensor_1d(there(NULL, 8 * 4), INVAR_DTYPE_F32, 8),
+                              .x = invar_tensor_2d(there(NULL, 5 * 8 * 4), INVAR_DTYPE_F32, 5, 8),
+                              .units = {there(back, sizeof back), 2}};
+
+    expect("units backwards", INVAR_OP_TOKEN_SUM, &a, "token.sum: segments");
+    a.units.start = there(some, sizeof some);
+    expect("units of some rows", INVAR_OP_TOKEN_SUM, &a, "token.sum: segments");
+    a.units.start = there(good, sizeof good);
+    expect("good units", INVAR_OP_TOKEN_SUM, &a, NULL);
+}
+
+/* Two sequences with rows 2 to 5 and 0 to 1; pages of four positions. */
+static void slots(void)
+{
+    static const int32_t good[] = {0, 1, 2, -1}, twice[] = {0, 0, 2, -1}, both[] = {0, 1, 1, -1},
+                         shared[] = {0, 1, 0, -1}, none[] = {0, 4, 2, -1};
+    static const int64_t rows[] = {0, 4, 6}, lengths[] = {6, 2};
+    size_t cache = 4 * 4 * 8 * 4, row = 6 * 8 * 4;
+    invar_kv_write_args a = {
+        .cache = {.k = invar_tensor_4d(there(NULL, cache), INVAR_DTYPE_F32, 4, 4, 1, 8),
+                  .v = invar_tensor_4d(there(NULL, cache), INVAR_DTYPE_F32, 4, 4, 1, 8),
+                  .pages = invar_tensor_2d(there(good, sizeof good), INVAR_DTYPE_I32, 2, 2)},
+        .k = invar_tensor_3d(there(NULL, row), INVAR_DTYPE_F32, 6, 1, 8),
+        .v = invar_tensor_3d(there(NULL, row), INVAR_DTYPE_F32, 6, 1, 8),
+        .rows = {there(rows, sizeof rows), 2},
+        .lengths = there(lengths, sizeof lengths)};
+
+    expect("good pages", INVAR_OP_KV_WRITE, &a, NULL);
+    a.cache.pages.data = there(shared, sizeof shared);
+    expect("other slots of a page", INVAR_OP_KV_WRITE, &a, NULL);
+    a.cache.pages.data = there(both, sizeof both);
+    expect("two sequences in a slot", INVAR_OP_KV_WRITE, &a, "kv.write: named twice");
+    a.cache.pages.data = there(none, sizeof none);
+    expect("a page too high", INVAR_OP_KV_WRITE, &a, "kv.write: index out of range 4");
+    a.cache.pages.data = there(twice, sizeof twice);
+    expect("other slots of an own page", INVAR_OP_KV_WRITE, &a, NULL);
+}
+
+int main(void)
+{
+    dev.backend = invar_backend_cuda();
+    if (!dev.backend) {
+        fprintf(stderr, "guards: this build has no CUDA\n");
+        return 2;
+    }
+    must(invar_device_open(&dev));
+    ids();
+    units();
+    slots();
+    invar_device_close(&dev);
+    return failed;
+}

@@ -1,0 +1,81 @@
+/*
+ * lost.cu - invar on a GPU that fails, or that others have filled: for tests/gpu/faults.sh.
+ *
+ * Linked with --wrap=invar_backend_cuda, so that the program gets the table of here. With
+ * INVAR_TEST_LOSE=N in the environment a kernel that traps follows the N-th op: a sticky error, as
+ * after any fault of a kernel or of the machine. With INVAR_TEST_FREE=N only N MiB of the GPU's
+ * memory are free.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <cstdlib>
+
+#include "kernels-deterministic/cuda/cuda.h"
+
+extern "C" const invar_backend *__real_invar_backend_cuda(void);
+extern "C" const invar_backend *__wrap_invar_backend_cuda(void);
+
+static __global__ void fail()
+{
+    asm volatile("trap;");
+}
+
+static long long number(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text ? atoll(text) : 0;
+}
+
+static invar_status run(const invar_device *dev, invar_op op, const void *args, void *workspace)
+{
+    static const long long last = number("INVAR_TEST_LOSE");
+    static long long calls;
+    invar_status status = __real_invar_backend_cuda()->ops[op].run(dev, args, workspace);
+
+    if (++calls == last)
+        fail<<<1, 1, 0, invar_cuda_of(dev)->stream>>>();
+    return status;
+}
+
+#define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
+    static invar_status run_##fn(const invar_device *dev, const void *args, void *workspace)       \
+    {                                                                                              \
+        return run(dev, INVAR_OP_##ID, args, workspace);                                           \
+    }
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+
+/* All but so many MiB belong to somebody else; 0: all are free. */
+static void fill_memory(long long left)
+{
+    size_t free_bytes = 0, all, kept = (size_t)left << 20, least = (size_t)2 << 20;
+    void *block;
+
+    if (left == 0 || cudaMemGetInfo(&free_bytes, &all) != cudaSuccess)
+        return;
+    // what is free is not in one piece
+    for (size_t bytes = free_bytes; bytes >= least;) {
+        (void)cudaMemGetInfo(&free_bytes, &all);
+        bytes = free_bytes > kept && bytes > free_bytes - kept ? free_bytes - kept : bytes;
+        if (free_bytes <= kept || bytes < least)
+            break;
+        if (cudaMalloc(&block, bytes) != cudaSuccess)
+            bytes /= 2;
+    }
+    (void)cudaGetLastError();
+}
+
+const invar_backend *__wrap_invar_backend_cuda(void)
+{
+    static invar_backend table;
+
+    if (!table.name) {
+        fill_memory(number("INVAR_TEST_FREE"));
+        table = *__real_invar_backend_cuda();
+#define INVAR_OP(ID, fn, name, revision, numerics) table.ops[INVAR_OP_##ID].run = run_##fn;
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+    }
+    return &table;
+}

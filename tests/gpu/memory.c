@@ -1,0 +1,169 @@
+/*
+ * memory.c - copies to a device and back, and arrays that visit it.
+ *
+ * Of every size around those where a backend goes another way, from memory of the heap and from
+ * that of take_host; what was given to put is changed as soon as it returns. Then two arrays visit
+ * the device by pieces while an op works on them.
+ * Usage: memory cpu|cuda. Exit code 1 when a byte differs, 2 when something fails.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/pool.h"
+#include "engine/model/call.h"
+#include "engine/train/offload.h"
+
+#define MIB ((size_t)1 << 20)
+
+static void must(invar_status status)
+{
+    if (status == INVAR_OK)
+        return;
+    fprintf(stderr, "memory: %s\n", invar_error_last()->message);
+    exit(2);
+}
+
+static void fill(unsigned char *at, size_t bytes, unsigned seed)
+{
+    for (size_t i = 0; i < bytes; i++)
+        at[i] = (unsigned char)((i * 2654435761u + seed) >> 13);
+}
+
+static int compare(const char *what, const void *got, const void *expected, size_t bytes)
+{
+    const unsigned char *a = got, *b = expected;
+
+    for (size_t i = 0; i < bytes; i++)
+        if (a[i] != b[i]) {
+            printf("%s, %zu bytes: byte %zu is %02x, not %02x\n", what, bytes, i, a[i], b[i]);
+            return 1;
+        }
+    return 0;
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+/* There by one device, back by the other one. */
+static int there_and_back(const invar_device *dev, const invar_device *other, size_t bytes,
+                          void *from, void *to)
+{
+    unsigned char *expected;
+    void *there;
+    int wrong;
+
+    must(invar_alloc((void **)&expected, bytes, 1, "what is expected"));
+    fill(expected, bytes, (unsigned)bytes);
+    memcpy(from, expected, bytes);
+    must(invar_device_take(dev, &there, bytes, "an array"));
+    must(invar_device_put(dev, there, from, bytes));
+    memset(from, 0x5A, bytes);
+    must(invar_device_wait(dev));
+    memset(to, 0xA5, bytes);
+    must(invar_device_get(other, to, there, bytes));
+    wrong = compare("there and back", to, expected, bytes);
+    invar_device_give(dev, there);
+    invar_free(expected);
+    return wrong;
+}
+
+static int check_copies(const invar_device *dev, const invar_device *other)
+{
+    const size_t sizes[] = {1,       255,         4096,    MIB - 1,     MIB,
+                            MIB + 1, 4 * MIB - 1, 4 * MIB, 4 * MIB + 1, 37 * MIB + 3};
+    int wrong = 0;
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        void *heap[2], *host[2];
+
+        for (int j = 0; j < 2; j++) {
+            must(invar_alloc(&heap[j], sizes[i], 1, "an array"));
+            must(invar_device_take_host(dev, &host[j], sizes[i], "an array"));
+        }
+        wrong += there_and_back(dev, other, sizes[i], heap[0], heap[1]);
+        wrong += there_and_back(dev, other, sizes[i], host[0], heap[1]);
+        wrong += there_and_back(dev, other, sizes[i], heap[0], host[1]);
+        wrong += there_and_back(dev, other, sizes[i], host[0], host[1]);
+        for (int j = 0; j < 2; j++) {
+            invar_free(heap[j]);
+            invar_device_give_host(dev, host[j]);
+        }
+    }
+    return wrong;
+}
+
+/* ---- visits ---------------------------------------------------------------------------------- */
+
+/* The first array becomes the sum of both. */
+static invar_status add_up(void *payload, size_t first, size_t bytes,
+                           void *const there[INVAR_OFFLOAD_ARRAYS])
+{
+    int64_t n = (int64_t)(bytes / sizeof(float));
+    invar_tensor a = invar_tensor_2d(there[0], INVAR_DTYPE_F32, 1, n);
+    invar_tensor b = invar_tensor_2d(there[1], INVAR_DTYPE_F32, 1, n);
+
+    (void)first;
+    return INVAR_CALL(payload, ADD, add, .out = a, .a = a, .b = b);
+}
+
+static int check_visits(invar_caller *caller, size_t bytes, size_t piece)
+{
+    const invar_device *dev = &caller->dev;
+    void *arrays[INVAR_OFFLOAD_ARRAYS];
+    size_t n = bytes / sizeof(float);
+    invar_offload *offload;
+    float *a, *b;
+    int wrong = 0;
+
+    for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
+        must(invar_device_take_host(dev, &arrays[i], bytes, "an array that visits"));
+    a = arrays[0];
+    b = arrays[1];
+    for (size_t i = 0; i < n; i++) {
+        a[i] = (float)(i % 1021);
+        b[i] = (float)(i % 65521) * 0.5f;
+    }
+    must(invar_offload_new(&offload, dev, bytes, piece));
+    for (int i = 0; i < 2; i++)
+        must(invar_offload_run(offload, arrays, add_up, caller));
+    for (size_t i = 0; i < n && !wrong; i++) {
+        wrong = a[i] != (float)(i % 1021) + (float)(i % 65521) || b[i] != (float)(i % 65521) * 0.5f;
+        if (wrong)
+            printf("pieces of %zu bytes: element %zu is %g\n", piece, i, (double)a[i]);
+    }
+    invar_offload_free(offload);
+    for (int i = 0; i < INVAR_OFFLOAD_ARRAYS; i++)
+        invar_device_give_host(dev, arrays[i]);
+    return wrong;
+}
+
+int main(int argc, char **argv)
+{
+    bool cuda = argc == 2 && strcmp(argv[1], "cuda") == 0;
+    const invar_backend *backend = cuda ? invar_backend_cuda() : invar_backend_cpu();
+    invar_device dev = {.backend = backend}, other = {.backend = backend};
+    invar_caller caller;
+    int wrong;
+
+    if (!backend || argc != 2 || (!cuda && strcmp(argv[1], "cpu") != 0)) {
+        fputs("usage: memory cpu|cuda, the latter in a build with CUDA\n", stderr);
+        return 2;
+    }
+    must(invar_pool_new(&dev.pool, 4));
+    must(invar_device_open(&dev));
+    must(invar_device_open(&other));
+    invar_caller_init(&caller, &dev);
+    wrong = check_copies(&dev, &other);
+    wrong += check_visits(&caller, 40 * MIB + 256, 8 * MIB);
+    wrong += check_visits(&caller, 3 * MIB, 256 * 100);
+    wrong += check_visits(&caller, 5 * MIB, 64 * MIB);
+    invar_caller_release(&caller);
+    invar_device_close(&other);
+    invar_device_close(&dev);
+    invar_pool_free(dev.pool);
+    printf("%d differences\n", wrong);
+    return wrong > 0;
+}

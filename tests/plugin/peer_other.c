@@ -1,0 +1,24 @@
+/*
+ * peer_other.c - ops for invar bench --peer of which one does not do what it should.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/device.h"
+
+__attribute__((visibility("default"))) const invar_backend *
+invar_bench_peer(const invar_backend *own);
+
+static invar_status stay(const invar_device *dev, const void *args, void *workspace)
+{
+    (void)dev, (void)args, (void)workspace;
+    return INVAR_OK;
+}
+
+const invar_backend *invar_bench_peer(const invar_backend *own)
+{
+    static invar_backend table;
+
+    table = *own;
+    table.ops[INVAR_OP_LINEAR_DW].run = stay;
+    return &table;
+}
