@@ -43,7 +43,7 @@ struct invar_graph {
     noted *first, **last;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* while the memory is open */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* while the memory is open; calls */
 
 static struct {
     char *base;
@@ -154,14 +154,20 @@ static invar_status check_direct(const invar_device *dev)
 
 typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
 
-/* Counts a call; *dead_out where it has no effect, because the device is lost already. */
+/*
+ * Counts a call, by any thread; *dead_out where it has no effect, because the device is lost
+ * already.
+ */
 static invar_status count_call(bool *dead_out, call kind)
 {
+    bool noticed;
+
+    pthread_mutex_lock(&lock);
     *dead_out = ++far.counts.calls >= far.lose_at && far.lose_at > 0;
-    if (!*dead_out || (far.late && !far.counts.lost && kind != CALL_WAITS))
-        return INVAR_OK;
-    far.counts.lost = true;
-    return INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost");
+    noticed = *dead_out && (!far.late || far.counts.lost || kind == CALL_WAITS);
+    far.counts.lost = far.counts.lost || noticed;
+    pthread_mutex_unlock(&lock);
+    return noticed ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost") : INVAR_OK;
 }
 
 static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
