@@ -35,8 +35,11 @@ typedef struct part {
 struct invar_tape {
     invar_device dev; /* of all callers; its scratch is not used */
     part parts[MOST_PARTS];
-    int next;  /* that is used anew when all are taken */
-    part *now; /* NULL: does not listen */
+    int next; /* that is used anew when all are taken */
+    bool listens;
+    invar_tape_key key; /* while it listens */
+    int64_t flushes;
+    part *now; /* of the calls since the last flush; NULL: there was none */
     bool same; /* all calls of this part so far are those noted */
     size_t at; /* behind the last of them */
 };
@@ -96,20 +99,24 @@ static part *find_part(invar_tape *tape, const invar_tape_key *key, int64_t numb
     return p;
 }
 
-static void open_part(invar_tape *tape, const invar_tape_key *key, int64_t number)
+static void open_part(invar_tape *tape)
 {
-    tape->now = find_part(tape, key, number);
+    tape->now = find_part(tape, &tape->key, tape->flushes);
     tape->same = tape->now->used > 0;
     tape->at = 0;
 }
 
 void invar_tape_begin(invar_tape *tape, const invar_tape_key *key)
 {
-    open_part(tape, key, 0);
+    tape->listens = true;
+    tape->key = *key;
+    tape->flushes = 0;
+    tape->now = NULL;
 }
 
 void invar_tape_end(invar_tape *tape)
 {
+    tape->listens = false;
     tape->now = NULL;
 }
 
@@ -171,10 +178,13 @@ static invar_status stray(invar_tape *tape)
 
 invar_status invar_tape_call(invar_tape *tape, invar_caller *caller, invar_op op, const void *args)
 {
-    part *p = tape->now;
+    part *p;
 
-    if (!p)
+    if (!tape->listens)
         return invar_caller_run_now(caller, op, args);
+    if (!tape->now)
+        open_part(tape);
+    p = tape->now;
     INVAR_TRY(make_room(p));
     if (tape->same) {
         size_t bytes = write_call(p->calls + p->used, caller, op, args);
@@ -231,13 +241,12 @@ static invar_status run_part(invar_tape *tape, part *p)
 invar_status invar_tape_flush(invar_tape *tape)
 {
     part *p = tape->now;
-    invar_tape_key key;
 
     if (!p)
         return INVAR_OK;
     if (tape->same)
         INVAR_TRY(tape->at == p->used ? run_part(tape, p) : stray(tape));
-    key = p->key;
-    open_part(tape, &key, p->number + 1);
+    tape->flushes++;
+    tape->now = NULL;
     return INVAR_OK;
 }
