@@ -29,7 +29,7 @@ invar_status invar_offload_new(invar_offload **out, const invar_device *dev, siz
                                size_t piece) INVAR_MUST_USE;
 void invar_offload_free(invar_offload *offload);
 
-/* The bytes [first, first + bytes) of each array, which lie at `there` for now. */
+/* The bytes [first, first + bytes) of each array, which lie at `there` during the call. */
 typedef invar_status (*invar_offload_work)(void *payload, size_t first, size_t bytes,
                                            void *const there[INVAR_OFFLOAD_ARRAYS]);
 

@@ -2,27 +2,13 @@
 # generate.sh INVAR FOLDER - generate and eval: samples and evaluations alone are those of training.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 failed=0 checks=0
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 judge="python3 $PWD/engine/ext/example/reward.py"
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed.
-expect() {
-    local code=$1 text=$2 output rc=0
-    shift 2
-    checks=$((checks + 1))
-    output=$(timeout 120 "$invar" "$@" 2>&1 </dev/null) || rc=$?
-    if ((rc != code)) || [[ $output != *"$text"* ]]; then
-        complain "invar $*: exit code $rc, expected $code with \"$text\":" "$output"
-    fi
-}
 
 # equal WHAT A B: two files with the same bytes, which are not none.
 equal() {

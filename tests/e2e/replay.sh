@@ -4,28 +4,14 @@
 # PACKER FILE writes a pack whose step does not come out as recorded.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 packer=$2 folder=$3 failed=0 checks=0
+invar=$1 packer=$2 folder=$3
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed.
-expect() {
-    local code=$1 text=$2 output rc=0
-    shift 2
-    checks=$((checks + 1))
-    output=$(timeout 120 "$invar" "$@" 2>&1 </dev/null) || rc=$?
-    if ((rc != code)) || [[ $output != *"$text"* ]]; then
-        complain "invar $*: exit code $rc, expected $code with \"$text\":" "$output"
-    fi
-}
 
 # holds CONDITION ...: a command of the shell that must succeed.
 holds() {
