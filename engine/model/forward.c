@@ -48,7 +48,8 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
         return status;
     }
     next = grads->memory;
-    for (int64_t i = 0; i < model->n_params; i++) {
+    for (int64_t k = 0; k < model->n_params; k++) {
+        int64_t i = model->order[k];
         grads->of[i] = model->params[i].master;
         grads->of[i].data = next;
         next += master_bytes(&model->params[i]);

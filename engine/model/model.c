@@ -114,11 +114,11 @@ static void lay_out(invar_model *model, invar_carver *c)
 
     // masters beside masters, weights beside weights: the optimizer takes neighbours together
     for (int64_t i = 0; i < model->n_params; i++) {
-        invar_param *p = &model->params[i];
+        invar_param *p = &model->params[model->order[i]];
         p->master = carve_tensor(c, INVAR_DTYPE_F32, p->stack * p->rows, p->cols, 1);
     }
     for (int64_t i = 0; i < model->n_params; i++) {
-        invar_param *p = &model->params[i];
+        invar_param *p = &model->params[model->order[i]];
         int64_t rows = p->stack * p->rows;
         if (model->format == INVAR_FORMAT_FP32)
             p->weight = p->master;
@@ -129,6 +129,17 @@ static void lay_out(invar_model *model, invar_carver *c)
     }
     model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half, 1);
     model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half, 1);
+}
+
+/* What is decayed lies together, and so does what is not. */
+static void order_memory(invar_model *model)
+{
+    int64_t count = 0;
+
+    for (int vectors = 0; vectors < 2; vectors++)
+        for (int64_t i = 0; i < model->n_params; i++)
+            if ((model->params[i].cols == 0) == (vectors == 1))
+                model->order[count++] = i;
 }
 
 static void link_layers(invar_model *model)
@@ -186,10 +197,14 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
     status = invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
                          "the list of parameters");
     if (status == INVAR_OK)
+        status = invar_alloc((void **)&model->order, (size_t)count, sizeof *model->order,
+                             "the order of parameters");
+    if (status == INVAR_OK)
         status = invar_alloc((void **)&model->layers, (size_t)spec->layers, sizeof *model->layers,
                              "the list of layers");
     if (status == INVAR_OK) {
         model->n_params = invar_params_list(model->params, spec);
+        order_memory(model);
         link_layers(model);
     }
     for (int64_t i = 0; i < count && status == INVAR_OK; i++)
@@ -211,6 +226,7 @@ void invar_model_free(invar_model *model)
     if (!model)
         return;
     invar_free(model->params);
+    invar_free(model->order);
     invar_free(model->layers);
     invar_device_give(&model->dev, model->memory);
     invar_free(model);

@@ -79,6 +79,7 @@ typedef struct invar_model {
     invar_dtype storage;
     invar_param *params; /* (n_params) in canonical order */
     int64_t n_params;
+    int64_t *order;      /* (n_params) of their memory: matrices, then vectors */
     invar_layer *layers; /* (spec.layers) */
     const invar_param *embedding;
     const invar_param *norm;

@@ -45,7 +45,8 @@ static invar_status allocate(invar_optimizer *o, const invar_model *model, size_
     INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
     INVAR_TRY(take_memory(o, piece));
     next = o->memory;
-    for (int64_t i = 0; i < model->n_params; i++) {
+    for (int64_t k = 0; k < model->n_params; k++) {
+        int64_t i = model->order[k];
         o->m[i] = o->v[i] = model->params[i].master;
         o->m[i].data = next;
         o->v[i].data = next + o->bytes;
@@ -248,8 +249,8 @@ static invar_status quantise_range(step *s, size_t first, size_t bytes)
 {
     size_t begin = 0;
 
-    for (int64_t i = 0; i < s->model->n_params; i++) {
-        const invar_param *p = &s->model->params[i];
+    for (int64_t k = 0; k < s->model->n_params; k++) {
+        const invar_param *p = &s->model->params[s->model->order[k]];
         size_t end = begin + element_bytes(p);
         if (begin < end && first < end && end <= first + bytes)
             INVAR_TRY(quantise(s, p));
@@ -266,7 +267,8 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
     size_t begin = 0;
     part run = {0};
 
-    for (int64_t i = 0; i < s->model->n_params; i++) {
+    for (int64_t k = 0; k < s->model->n_params; k++) {
+        int64_t i = s->model->order[k];
         size_t end = begin + element_bytes(&s->model->params[i]);
         size_t from = begin > first ? begin : first;
         size_t to = end < first + bytes ? end : first + bytes;
