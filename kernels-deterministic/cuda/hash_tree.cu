@@ -8,8 +8,8 @@
  *
  * A warp hashes a node. 1024 digests are 16 KiB as well: the levels above the leaves are trees of
  * one shard, whose bytes are the digests below. A launch hashes one level of many tensors, which
- * travel as its parameters: small tensors cost no launches of their own. Nothing waits for the
- * device.
+ * travel as its parameters: small tensors cost no launches of their own, and all tensors go up
+ * together. Nothing waits for the device.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -235,7 +235,7 @@ __device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash
     write_digest(root.digest->bytes, invar_xxh_short(buffer, 32));
 }
 
-#define MOST_TREES 128 // of a launch: 15 KiB of parameters
+#define MOST_TREES 256 // of a launch: 28 KiB of parameters
 
 /* One level of some trees. */
 struct forest {
@@ -244,6 +244,8 @@ struct forest {
     tree_root root[MOST_TREES]; /* written where the level has one node */
     int count;
 };
+
+static_assert(sizeof(forest) + sizeof(void *) <= 32764, "CUDA takes no more parameters");
 
 /* The last tree that starts at or before this node: none is without one. */
 __device__ __forceinline__ int find_tree(const forest &trees, int64_t node)
@@ -332,6 +334,16 @@ static size_t table_bytes(const tree_source *x)
     return tree_shards(*x) > 1 ? ((size_t)tree_shards(*x) * sizeof(int64_t) + 15) / 16 * 16 : 0;
 }
 
+/* How many nodes a tree has at a level; none above that of its top. */
+static int64_t nodes_at(const tree_source *x, int level)
+{
+    int64_t nodes = x->leaves > 1 ? x->leaves : 1; // where there is no byte: the hash of none
+
+    for (; level > 0 && nodes > 0; level--)
+        nodes = nodes > 1 ? invar_ceil_div(nodes, INVAR_TREE_FANOUT) : 0;
+    return nodes;
+}
+
 size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_tree_args *a)
 {
     size_t bytes = 0;
@@ -340,73 +352,111 @@ size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_
     for (int64_t i = 0; i < a->count; i++) {
         tree_source x = source_of(a, i);
         bytes += table_bytes(&x);
-        for (int64_t nodes = x.leaves; nodes > 1; nodes = invar_ceil_div(nodes, INVAR_TREE_FANOUT))
-            bytes += (size_t)nodes * sizeof(invar_digest);
+        for (int level = 0; nodes_at(&x, level) > 0; level++)
+            bytes += (size_t)nodes_at(&x, level) * sizeof(invar_digest);
     }
     return bytes;
 }
 
-/* Hashes the level; the trees are then those that have another one, and its digests. */
-static invar_status climb(const invar_device *dev, forest *trees, char **workspace)
+/* What a level above the leaves hashes. */
+static tree_source source_of_digests(const invar_digest *digests, int64_t count)
 {
-    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS, nodes, blocks;
-    invar_digest *digests = (invar_digest *)*workspace;
-    bool linear = true;
-    int count = 0;
+    int64_t bytes = count * (int64_t)sizeof *digests;
 
-    trees->first[0] = 0;
-    for (int i = 0; i < trees->count; i++) {
+    return {(const uint8_t *)digests,   1, bytes, bytes, 1, nullptr, 1, 0, nullptr,
+            invar_ceil_div(bytes, LEAF)};
+}
+
+/* On the way up: a level of all trees after the other. */
+struct climb {
+    char *tables;              /* room for those of the tensors to come */
+    const invar_digest *below; /* what the next tree hashes at this level, if it is not the first */
+    invar_digest *out;         /* where the digests of `trees` go */
+    forest trees;              /* that are to be hashed, at this level */
+    bool higher;               /* there is a level above */
+};
+
+/* Hashes what has come together. */
+static invar_status hash_forest(const invar_device *dev, climb *c)
+{
+    forest *trees = &c->trees;
+    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
+    int64_t nodes = trees->first[trees->count], blocks = invar_ceil_div(nodes, WARPS);
+    bool linear = true;
+
+    if (trees->count == 0)
+        return INVAR_OK;
+    for (int i = 0; i < trees->count; i++)
         linear = linear && is_linear(&trees->x[i]);
-        // where there is no byte, the top is the hash of none
-        trees->first[i + 1] = trees->first[i] + (trees->x[i].leaves > 1 ? trees->x[i].leaves : 1);
-    }
-    nodes = trees->first[trees->count];
-    blocks = invar_ceil_div(nodes, WARPS);
     INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, linear ? hash_nodes<true> : hash_nodes<false>,
                            dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS),
-                           0)(digests, *trees));
-    *workspace = (char *)(digests + nodes);
-    for (int i = 0; i < trees->count; i++) {
-        int64_t leaves = trees->x[i].leaves, bytes = leaves * (int64_t)sizeof *digests;
-        if (leaves <= 1)
-            continue;
-        trees->x[count] = {(const uint8_t *)(digests + trees->first[i]),
-                           1,
-                           bytes,
-                           bytes,
-                           1,
-                           nullptr,
-                           1,
-                           0,
-                           nullptr,
-                           invar_ceil_div(bytes, LEAF)};
-        trees->root[count++] = trees->root[i];
-    }
-    trees->count = count;
+                           0)(c->out, *trees));
+    c->out += nodes;
+    trees->count = 0;
     return INVAR_OK;
 }
 
+/* Where the shards of a tensor begin; one shard needs no table. */
+static invar_status make_table(const invar_device *dev, tree_source *x, char **tables)
+{
+    if (tree_shards(*x) == 1)
+        return INVAR_OK;
+    INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, find_leaves, dim3(1), dim3(FIND_THREADS),
+                           0)((int64_t *)*tables, *x));
+    x->first_leaf = (const int64_t *)*tables;
+    *tables += table_bytes(x);
+    return INVAR_OK;
+}
+
+/* Takes a tree along that reaches this level. */
+static invar_status add_tree(const invar_device *dev, climb *c, const invar_hash_tree_args *a,
+                             int64_t number, int level)
+{
+    forest *trees = &c->trees;
+    tree_source x = source_of(a, number);
+    tree_root root = root_of(&x, &a->digest[number]);
+    int64_t nodes = nodes_at(&x, level);
+
+    if (level == 0) {
+        INVAR_TRY(make_table(dev, &x, &c->tables));
+    } else {
+        int64_t inputs = nodes_at(&x, level - 1);
+        x = source_of_digests(c->below, inputs);
+        c->below += inputs;
+    }
+    if (nodes == 0)
+        return INVAR_OK;
+    trees->x[trees->count] = x;
+    trees->root[trees->count] = root;
+    trees->first[trees->count + 1] = trees->first[trees->count] + nodes;
+    trees->count++;
+    c->higher = c->higher || nodes > 1;
+    return trees->count == MOST_TREES ? hash_forest(dev, c) : INVAR_OK;
+}
+
+/* The workspace: all tables, then the digests of one level after the other. */
 invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
                                   void *workspace)
 {
-    char *rest = (char *)workspace;
-    forest trees;
+    invar_digest *digests = (invar_digest *)workspace;
+    climb c;
 
-    for (int64_t next = 0; next < a->count;) {
-        trees.count = 0;
-        while (trees.count < MOST_TREES && next < a->count) {
-            tree_source *x = &trees.x[trees.count];
-            *x = source_of(a, next);
-            trees.root[trees.count++] = root_of(x, &a->digest[next++]);
-            if (tree_shards(*x) == 1)
-                continue;
-            INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, find_leaves, dim3(1),
-                                   dim3(FIND_THREADS), 0)((int64_t *)rest, *x));
-            x->first_leaf = (const int64_t *)rest;
-            rest += table_bytes(x);
-        }
-        while (trees.count > 0)
-            INVAR_TRY(climb(dev, &trees, &rest));
+    for (int64_t i = 0; i < a->count; i++) {
+        tree_source x = source_of(a, i);
+        digests += table_bytes(&x) / sizeof *digests;
+    }
+    c.tables = (char *)workspace;
+    c.below = c.out = digests;
+    c.trees.count = 0;
+    c.trees.first[0] = 0;
+    c.higher = true;
+    for (int level = 0; c.higher; level++) {
+        const invar_digest *begin = c.out;
+        c.higher = false;
+        for (int64_t i = 0; i < a->count; i++)
+            INVAR_TRY(add_tree(dev, &c, a, i, level));
+        INVAR_TRY(hash_forest(dev, &c));
+        c.below = begin;
     }
     return INVAR_OK;
 }

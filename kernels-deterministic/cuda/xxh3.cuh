@@ -4,8 +4,9 @@
  * The bits of XXH3_128bits (xxHash 0.8). Inputs of up to 240 bytes are hashed by one thread. Longer
  * ones are 64-byte stripes, 16 of which form a block. Within a block what stripes add to the eight
  * accumulators does not depend on these: so blocks are summed apart from each other, and only the
- * scrambling between them is a chain. A warp hashes up to 16 KiB: thread 4b + q sums the
- * accumulators 2q and 2q + 1 over block b, and over block b + 8.
+ * scrambling between them is a chain. A warp hashes up to 16 KiB, which it reads in order: thread
+ * 4r + q takes 16 bytes of the stripes r and r + 8 of every block, and the sums are then traded so
+ * that it has the accumulators 2q and 2q + 1 of the blocks r and r + 8.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -209,48 +210,78 @@ struct invar_xxh_pair {
     }
 };
 
-/* Which accumulators this thread has, and the secret's words for all stripes of a block. */
+/*
+ * Thread 4r + q: the accumulators 2q and 2q + 1, of the stripes r and r + 8 of every block. The
+ * secret's words are those for these two, and for the scrambling.
+ */
 struct invar_xxh_lane {
-    int q;
-    uint64_t key[INVAR_XXH_STRIPES + 1];
+    int q, r;
+    uint64_t key[2][2], scramble[2];
 
     __device__ __forceinline__ void start()
     {
         q = (int)threadIdx.x % 4;
+        r = (int)threadIdx.x % 32 / 4;
 #pragma unroll
-        for (int s = 0; s <= INVAR_XXH_STRIPES; s++)
-            key[s] = invar_xxh_secret[s + 2 * q];
+        for (int i = 0; i < 2; i++) {
+            key[0][i] = invar_xxh_secret[r + i + 2 * q];
+            key[1][i] = invar_xxh_secret[r + 8 + i + 2 * q];
+            scramble[i] = invar_xxh_secret[INVAR_XXH_STRIPES + i + 2 * q];
+        }
     }
 };
 
 /*
- * What the stripes of a block add, of `stripes` that there are in all. source(offset) yields 16
- * bytes. `Full`: 16 KiB; then nothing is left out but the last stripe of the last block.
+ * Half of the threads keep the first of two pairs, the others the second; each gets what the thread
+ * `distance` away has of its own.
+ */
+__device__ __forceinline__ invar_xxh_pair invar_xxh_trade(invar_xxh_pair first,
+                                                          invar_xxh_pair second, int distance)
+{
+    bool upper = (threadIdx.x & (unsigned)distance) != 0;
+    invar_xxh_pair keep = upper ? second : first, send = upper ? first : second;
+
+    return {keep.even + __shfl_xor_sync(0xFFFFFFFFu, send.even, distance),
+            keep.odd + __shfl_xor_sync(0xFFFFFFFFu, send.odd, distance)};
+}
+
+/*
+ * What the stripes of eight blocks from `first` on add, of `stripes` that there are in all: thread
+ * 4r + q gets the sum of block first + r. source(offset) yields 16 bytes; a warp reads 512 that lie
+ * together. `Full`: 16 KiB; then nothing is left out but the last stripe of the last block.
  */
 template <bool Full, typename Source>
-__device__ __forceinline__ invar_xxh_pair invar_xxh_block(const invar_xxh_lane &lane,
-                                                          const Source &source, int block,
-                                                          int stripes)
+__device__ __forceinline__ invar_xxh_pair invar_xxh_blocks(const invar_xxh_lane &lane,
+                                                           const Source &source, int first,
+                                                           int stripes)
 {
-    uint32_t begin = (uint32_t)(block * INVAR_XXH_BLOCK + 16 * lane.q);
-    int mine = stripes - block * INVAR_XXH_STRIPES; // stripes of this block, 16 at most
-    constexpr int batch = INVAR_XXH_STRIPES / 2;    // loads under way at once
-    invar_xxh_pair sum = {0, 0};
+    constexpr int count = 8, batch = 4; // blocks, and those whose loads are under way at once
+    uint32_t begin = (uint32_t)(first * INVAR_XXH_BLOCK + lane.r * INVAR_XXH_STRIPE + 16 * lane.q);
+    int left = stripes - first * INVAR_XXH_STRIPES - lane.r; // stripes from this thread's first on
+    invar_xxh_pair sum[count] = {};
 
 #pragma unroll
-    for (int half = 0; half < INVAR_XXH_STRIPES; half += batch) {
-        uint4 data[batch];
+    for (int base = 0; base < count; base += batch) {
+        uint4 data[batch][2];
 #pragma unroll
-        for (int i = 0; i < batch; i++)
-            data[i] = source(Full || half + i < mine ? begin + (half + i) * INVAR_XXH_STRIPE : 0);
+        for (int i = 0; i < 2 * batch; i++) {
+            int stripe = base * INVAR_XXH_STRIPES + 8 * i;
+            data[i / 2][i % 2] =
+                source(Full || stripe < left ? begin + (uint32_t)stripe * INVAR_XXH_STRIPE : 0);
+        }
 #pragma unroll
-        for (int i = 0; i < batch; i++) {
-            int s = half + i;
-            if ((Full && s < INVAR_XXH_STRIPES - 1) || s < mine)
-                sum.take(data[i], lane.key[s], lane.key[s + 1]);
+        for (int i = 0; i < 2 * batch; i++) {
+            int stripe = base * INVAR_XXH_STRIPES + 8 * i;
+            if ((Full && stripe < (2 * count - 1) * 8) || stripe < left)
+                sum[base + i / 2].take(data[i / 2][i % 2], lane.key[i % 2][0], lane.key[i % 2][1]);
         }
     }
-    return sum;
+#pragma unroll
+    for (int half = count / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int b = 0; b < half; b++)
+            sum[b] = invar_xxh_trade(sum[b], sum[b + half], 4 * half);
+    return sum[0];
 }
 
 __device__ __forceinline__ uint64_t invar_xxh_sum4(uint64_t x)
@@ -265,13 +296,13 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &l
                                                          const Source &source, uint32_t bytes,
                                                          uint4 last)
 {
-    int thread = (int)threadIdx.x % 32, q = lane.q;
+    int q = lane.q;
     int blocks = Full ? 15 : (int)(bytes - 1) / INVAR_XXH_BLOCK; // before the last one
     int stripes = (int)(bytes - 1) / INVAR_XXH_STRIPE;
     invar_xxh_pair part[2], acc;
 
-    part[0] = invar_xxh_block<Full>(lane, source, thread / 4, stripes);
-    part[1] = invar_xxh_block<Full>(lane, source, thread / 4 + 8, stripes);
+    part[0] = invar_xxh_blocks<Full>(lane, source, 0, stripes);
+    part[1] = invar_xxh_blocks<Full>(lane, source, 8, stripes);
     acc.even = q == 0   ? INVAR_XXH_PRIME32_3
                : q == 1 ? INVAR_XXH_PRIME64_2
                : q == 2 ? INVAR_XXH_PRIME64_4
@@ -287,7 +318,7 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &l
         acc.even += __shfl_sync(0xFFFFFFFFu, part[b / 8].even, b % 8 * 4 + q);
         acc.odd += __shfl_sync(0xFFFFFFFFu, part[b / 8].odd, b % 8 * 4 + q);
         if (b < blocks)
-            acc.scramble(lane.key[INVAR_XXH_STRIPES], invar_xxh_secret[17 + 2 * q]);
+            acc.scramble(lane.scramble[0], lane.scramble[1]);
     }
     acc.take(last, invar_xxh_key(121 + 16 * q), invar_xxh_key(129 + 16 * q));
     uint64_t low = invar_xxh_sum4(invar_xxh_fold(acc.even ^ invar_xxh_key(11 + 16 * q),
