@@ -136,7 +136,6 @@ static invar_status learn_actor(invar_loop_step *out, invar_loop *loop)
     loss.payload = out->loss;
     out->result =
         (invar_trainer_result){.now = f->train_logp + token, .entropy = f->entropy + token};
-    INVAR_TRY(invar_grads_zero(loop->grads));
     INVAR_TRY(invar_trainer_learn(loop->trainer, loop->session.actor,
                                   loop->batch.items + out->first, out->count, &loss, loop->grads,
                                   &out->result));
@@ -157,7 +156,6 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
     options.loss = INVAR_LOSS_VALUE;
     INVAR_TRY(invar_loss_new(&out->value_loss, &out->batch, &options, NULL, f->returns + token));
     loss.payload = out->value_loss;
-    INVAR_TRY(invar_grads_zero(loop->critic_grads));
     INVAR_TRY(invar_trainer_learn(loop->trainer, loop->session.critic,
                                   loop->batch.items + out->first, out->count, &loss,
                                   loop->critic_grads, &result));
@@ -181,6 +179,7 @@ static invar_status move_actor(invar_loop_step *out, invar_loop *loop)
         loop->place.rollout < invar_recipe_int(r, INVAR_KEY_NUM_CRITIC_ONLY_STEPS))
         return INVAR_OK;
     loop->place.weights++;
+    loop->weights_hashed = false;
     return invar_optimizer_step(loop->optimizer, loop->session.actor, loop->grads, out->clip,
                                 out->lr, &loop->set.adamw, &loop->session.dev);
 }

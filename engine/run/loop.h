@@ -76,7 +76,7 @@ typedef struct invar_loop {
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
     invar_rollout *rollout;
     invar_trainer *trainer;
-    invar_grads *grads;
+    invar_grads *grads; /* zero between steps */
     invar_optimizer *optimizer;
     invar_grads *critic_grads;
     invar_optimizer *critic_optimizer;
@@ -95,6 +95,7 @@ typedef struct invar_loop {
     bool own_weights;          /* the weights of now sampled them */
     invar_flat flat;
     invar_digest weights_hash; /* of the weights that sample */
+    bool weights_hashed;       /* it is that of the weights of now */
     int64_t dropped_groups;
     invar_train_summary *summary;
 } invar_loop;
@@ -171,7 +172,7 @@ void invar_loop_step_release(invar_loop_step *step);
  */
 invar_status invar_loop_define_points(invar_loop *loop, bool forward_done) INVAR_MUST_USE;
 
-/* The values of the step's points, all of them. */
+/* The values of the step's points, all of them. The gradients are zero afterwards. */
 invar_status invar_loop_points(invar_probe_result *out, invar_loop *loop,
                                const invar_loop_step *step) INVAR_MUST_USE;
 

@@ -297,7 +297,8 @@ static invar_status tied_point(invar_loop *loop, const char *prefix, const invar
     return invar_probe_device_whole(loop->probe, id, &grads->tied_head);
 }
 
-static invar_status weight_point(invar_loop *loop, const invar_param *p, const char *prefix)
+static invar_status weight_point(int64_t *out, invar_loop *loop, const invar_param *p,
+                                 const char *prefix)
 {
     name own, grad, norm;
     point at = {.name = own,
@@ -309,45 +310,74 @@ static invar_status weight_point(invar_loop *loop, const invar_param *p, const c
                 .dims = p->cols ? 2 : 1,
                 .layer = p->layer,
                 .inputs = {grad, norm}};
-    int64_t id;
 
     (void)snprintf(own, sizeof own, "%sweight.%s", prefix, p->name);
     (void)snprintf(grad, sizeof grad, "%sgrad.%s", prefix, p->name);
     (void)snprintf(norm, sizeof norm, "%sgrad_norm", prefix);
-    INVAR_TRY(define(&id, loop, &at));
-    return invar_probe_device_whole(loop->probe, id, &p->master);
+    INVAR_TRY(define(out, loop, &at));
+    return invar_probe_device_whole(loop->probe, *out, &p->master);
 }
 
-static invar_status param_points(invar_loop *loop, const invar_model *model,
+/* `ids` has room for a point of every parameter, and gets those of the weights. */
+static invar_status param_points(int64_t *ids, invar_loop *loop, const invar_model *model,
                                  const invar_grads *grads, const char *prefix, float norm)
 {
-    int64_t count = model->n_params, *ids;
-    invar_status status;
+    int64_t count = model->n_params;
 
     INVAR_TRY(tied_point(loop, prefix, grads));
-    INVAR_TRY(invar_alloc((void **)&ids, (size_t)count, sizeof *ids, "the points of gradients"));
-    status = INVAR_OK;
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        status = gradient_point(&ids[i], loop, model, &model->params[i], prefix, &grads->of[i]);
-    if (status == INVAR_OK)
-        status = norm_point(loop, prefix, norm, ids, count);
-    invar_free(ids);
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        status = weight_point(loop, &model->params[i], prefix);
-    return status;
+    for (int64_t i = 0; i < count; i++)
+        INVAR_TRY(gradient_point(&ids[i], loop, model, &model->params[i], prefix, &grads->of[i]));
+    INVAR_TRY(norm_point(loop, prefix, norm, ids, count));
+    for (int64_t i = 0; i < count; i++)
+        INVAR_TRY(weight_point(&ids[i], loop, &model->params[i], prefix));
+    return INVAR_OK;
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
+
+/* What invar_model_hash would make of the actor, since its points are whole masters. */
+static void hash_weights(invar_loop *loop, const invar_probe_result *points, const int64_t *ids)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    for (int64_t i = 0; i < loop->session.actor->n_params; i++)
+        invar_hasher_update(&hasher, points->digests[ids[i]].bytes, sizeof(invar_digest));
+    invar_hasher_final(&loop->weights_hash, &hasher);
+    loop->weights_hashed = true;
+}
+
+static invar_status learned_points(invar_probe_result *out, invar_loop *loop,
+                                   const invar_loop_step *step)
+{
+    const invar_model *actor = loop->session.actor, *critic = loop->session.critic;
+    int64_t actor_points = actor->n_params, critic_points = step->value_loss ? critic->n_params : 0;
+    int64_t *ids;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&ids, (size_t)(actor_points + critic_points), sizeof *ids,
+                          "the points of parameters"));
+    status = param_points(ids, loop, actor, loop->grads, "", step->norm);
+    if (status == INVAR_OK && step->value_loss)
+        status = param_points(ids + actor_points, loop, critic, loop->critic_grads, "critic.",
+                              step->critic_norm);
+    if (status == INVAR_OK)
+        status = invar_probe_finish(out, loop->probe);
+    if (status == INVAR_OK)
+        hash_weights(loop, out, ids);
+    invar_free(ids);
+    // begun here, a device does it while the ledger is written
+    if (status == INVAR_OK)
+        status = invar_grads_zero(loop->grads);
+    if (status == INVAR_OK && step->value_loss)
+        status = invar_grads_zero(loop->critic_grads);
+    return status;
+}
 
 invar_status invar_loop_points(invar_probe_result *out, invar_loop *loop,
                                const invar_loop_step *step)
 {
     (void)invar_flat_batch(&loop->flat, step->first, step->count); // the starts of its tokens
     INVAR_TRY(token_points(loop, step, step->loss != NULL));
-    if (step->loss)
-        INVAR_TRY(param_points(loop, loop->session.actor, loop->grads, "", step->norm));
-    if (step->value_loss)
-        INVAR_TRY(param_points(loop, loop->session.critic, loop->critic_grads, "critic.",
-                               step->critic_norm));
-    return invar_probe_finish(out, loop->probe);
+    return step->loss ? learned_points(out, loop, step) : invar_probe_finish(out, loop->probe);
 }

@@ -177,6 +177,16 @@ static invar_status rollout_step(invar_loop *loop)
     return end_step(loop, &step);
 }
 
+/* After a step that was recorded there is nothing to do. */
+static invar_status hash_weights(invar_loop *loop)
+{
+    if (loop->weights_hashed)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_hash(&loop->weights_hash, loop->session.actor, &loop->session.dev));
+    loop->weights_hashed = true;
+    return INVAR_OK;
+}
+
 static invar_status collect(invar_loop *loop)
 {
     invar_status status;
@@ -185,7 +195,7 @@ static invar_status collect(invar_loop *loop)
     invar_trace_begin(loop->trace, "rollout");
     loop->dropped_groups = 0;
     invar_rl_samples_reset(&loop->batch);
-    status = invar_model_hash(&loop->weights_hash, loop->session.actor, &loop->session.dev);
+    status = hash_weights(loop);
     invar_audit_begin(loop->audit, loop->place.step, INVAR_AUDIT_ROLLOUT);
     if (status == INVAR_OK)
         status = invar_loop_collect(loop);
