@@ -5,7 +5,8 @@
  * AdamW, new compute weights. The loss is the mean log-probability of random tokens, negated. The
  * recorded step adds what a run records of it: the digests of tokens, log-probabilities, gradients
  * and masters, those of the layers at level point, the hash of the weights that sample, and an
- * entry of a ledger, which is written to a temporary folder.
+ * entry of a ledger, which is written to a temporary folder. Kinds of steps that are compared take
+ * turns, so that the clocks of the device are the same for all.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -31,10 +32,13 @@ enum { WARM_UP = 2, MOST_TIMES = 64 };
 typedef struct recorder {
     invar_probe *probe;
     invar_probe_view view;
+    bool fine; /* layers are recorded, too */
     invar_ledger *ledger;
     char folder[64];
     int64_t step;
-    int64_t points; /* of the last entry */
+    int64_t points;       /* of the last entry */
+    invar_digest weights; /* hash of the weights of now */
+    int64_t *ids;         /* (n_params) their points */
 } recorder;
 
 static invar_status open_ledger(recorder *r)
@@ -53,14 +57,18 @@ static invar_status open_ledger(recorder *r)
     return invar_ledger_begin(r->ledger, &run);
 }
 
-static invar_status recorder_open(recorder *r, const invar_device *dev, int64_t level)
+static invar_status recorder_open(recorder *r, const invar_bench_subject *on, int64_t level)
 {
     static const char *const none[] = {NULL};
-    invar_probe_options options = {.level = level, .pool = dev->pool, .dev = dev};
+    invar_probe_options options = {.level = level, .pool = on->dev.pool, .dev = &on->dev};
 
-    *r = (recorder){.view = {.prefix = "", .given = {none, none}}};
+    *r =
+        (recorder){.view = {.prefix = "", .given = {none, none}}, .fine = level > INVAR_PROBE_STEP};
     INVAR_TRY(invar_probe_new(&r->probe, &options));
     r->view.probe = r->probe;
+    INVAR_TRY(invar_alloc((void **)&r->ids, (size_t)on->model->n_params, sizeof *r->ids,
+                          "the points of weights"));
+    INVAR_TRY(invar_model_hash(&r->weights, on->model, &on->dev));
     return open_ledger(r);
 }
 
@@ -70,6 +78,7 @@ static void recorder_close(recorder *r)
 
     invar_probe_free(r->probe);
     invar_ledger_close(r->ledger);
+    invar_free(r->ids);
     // what stays in /tmp makes the measurement none the worse
     invar_error_take(&before);
     if (r->folder[0] && invar_folder_remove(r->folder) != INVAR_OK)
@@ -96,15 +105,14 @@ static invar_status define(int64_t *out, const recorder *r, const char *name, co
                                                     .shards = 1});
 }
 
-static invar_status tensor_point(const recorder *r, const char *prefix, const invar_param *p,
-                                 const char *kind, const invar_tensor *tensor)
+static invar_status tensor_point(int64_t *out, const recorder *r, const char *prefix,
+                                 const invar_param *p, const char *kind, const invar_tensor *tensor)
 {
     char name[INVAR_PARAM_NAME_SIZE + 16];
-    int64_t id;
 
     (void)snprintf(name, sizeof name, "%s.%s", prefix, p->name);
-    INVAR_TRY(define(&id, r, name, kind, "f32", tensor));
-    return invar_probe_device_whole(r->probe, id, tensor);
+    INVAR_TRY(define(out, r, name, kind, "f32", tensor));
+    return invar_probe_device_whole(r->probe, *out, tensor);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -133,27 +141,33 @@ static invar_status mean_loss(void *payload, int64_t first, int64_t count, const
 
 static const invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
 
-/* Up to the norm. */
+/* Up to the norm; the gradients are zero before. */
 static invar_status differentiate(float *clip_out, lesson *l)
 {
     const invar_trainer_loss loss = {mean_loss, l->train, false};
     invar_trainer_result result = {.now = l->logp};
 
-    INVAR_TRY(invar_grads_zero(l->grads));
     INVAR_TRY(invar_trainer_learn(l->trainer, l->on->model, l->samples, l->train->samples, &loss,
                                   l->grads, &result));
     return invar_optimizer_norm(&l->norm, clip_out, l->on->model, l->grads, adamw.clip_grad,
                                 &l->on->dev);
 }
 
-static invar_status learn(lesson *l)
+/* All of it begun. */
+static invar_status advance(lesson *l)
 {
-    const invar_device *dev = &l->on->dev;
     float clip;
 
     INVAR_TRY(differentiate(&clip, l));
-    INVAR_TRY(invar_optimizer_step(l->optimizer, l->on->model, l->grads, clip, 1e-6f, &adamw, dev));
-    return invar_device_wait(dev);
+    return invar_optimizer_step(l->optimizer, l->on->model, l->grads, clip, 1e-6f, &adamw,
+                                &l->on->dev);
+}
+
+static invar_status learn(lesson *l)
+{
+    INVAR_TRY(advance(l));
+    INVAR_TRY(invar_grads_zero(l->grads));
+    return invar_device_wait(&l->on->dev);
 }
 
 static invar_status token_points(const recorder *r, const lesson *l)
@@ -173,11 +187,24 @@ static invar_status token_points(const recorder *r, const lesson *l)
     return INVAR_OK;
 }
 
-static invar_status append(recorder *r, const lesson *l, const invar_digest *weights)
+static void hash_weights(recorder *r, const invar_model *model, const invar_digest *digests)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    for (int64_t i = 0; i < model->n_params; i++)
+        invar_hasher_update(&hasher, digests[r->ids[i]].bytes, sizeof *digests);
+    invar_hasher_final(&r->weights, &hasher);
+}
+
+static invar_status append(recorder *r, const lesson *l)
 {
     invar_ledger_metric norm = {"train/grad_norm", (double)l->norm};
-    invar_ledger_step step = {
-        .step = r->step, .weights = r->step + 1, .rng = *weights, .metrics = &norm, .n_metrics = 1};
+    invar_ledger_step step = {.step = r->step,
+                              .weights = r->step + 1,
+                              .rng = r->weights,
+                              .metrics = &norm,
+                              .n_metrics = 1};
     invar_probe_result result;
 
     r->step++;
@@ -186,58 +213,103 @@ static invar_status append(recorder *r, const lesson *l, const invar_digest *wei
         INVAR_TRY(invar_ledger_define(r->ledger, result.points, (size_t)result.count));
     step.digests = result.digests;
     r->points = result.count;
-    return invar_ledger_append(r->ledger, &step);
+    hash_weights(r, l->on->model, result.digests);
+    INVAR_TRY(invar_grads_zero(l->grads)); // while the ledger is written
+    INVAR_TRY(invar_ledger_append(r->ledger, &step));
+    return invar_device_wait(&l->on->dev);
 }
 
-static invar_status learn_recorded(lesson *l, recorder *r, bool fine)
+/* The points are listed while the device is at the optimizer. */
+static invar_status learn_recorded(lesson *l, recorder *r)
 {
     const invar_model *model = l->on->model;
     invar_forward_probe show = {invar_probe_take, &r->view};
-    invar_digest weights;
     invar_status status;
 
-    INVAR_TRY(invar_model_hash(&weights, model, &l->on->dev));
     r->view.stream[0][0] = r->view.stream[1][0] = '\0';
     invar_probe_begin(r->probe, NULL);
-    invar_trainer_probe(l->trainer, fine ? &show : NULL);
-    status = learn(l);
+    invar_trainer_probe(l->trainer, r->fine ? &show : NULL);
+    status = advance(l);
     invar_trainer_probe(l->trainer, NULL);
     if (status == INVAR_OK)
         status = token_points(r, l);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = tensor_point(r, "grad", &model->params[i], "grad", &l->grads->of[i]);
+        status = tensor_point(&r->ids[i], r, "grad", &model->params[i], "grad", &l->grads->of[i]);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = tensor_point(r, "weight", &model->params[i], "param", &model->params[i].master);
-    return status == INVAR_OK ? append(r, l, &weights) : status;
+        status = tensor_point(&r->ids[i], r, "weight", &model->params[i], "param",
+                              &model->params[i].master);
+    return status == INVAR_OK ? append(r, l) : status;
 }
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* The median of steps, recorded where there is a recorder. */
-static invar_status measure(double *out, lesson *l, recorder *r, bool fine)
-{
+/* A kind of step. */
+typedef struct turn {
+    recorder *recorder;        /* NULL: nothing is recorded */
+    const invar_backend *peer; /* whose ops it takes; NULL: our own */
+    double *median_out;
     double times[MOST_TIMES];
+} turn;
+
+static invar_status take_turn(lesson *l, const turn *t)
+{
+    const invar_bench_subject *on = l->on;
+    invar_status status;
+
+    if (t->recorder)
+        return learn_recorded(l, t->recorder);
+    if (!t->peer)
+        return learn(l);
+    invar_meter_exchange(on->meter, t->peer);
+    status = learn(l);
+    invar_meter_exchange(on->meter, on->own);
+    return status;
+}
+
+/* The median of each kind; they take turns. */
+static invar_status measure(lesson *l, turn *turns, int n_turns)
+{
     int64_t count = l->on->repetitions;
 
     INVAR_CHECK(count <= MOST_TIMES);
-    for (int64_t i = -WARM_UP; i < count; i++) {
-        double begun = invar_bench_now();
-        INVAR_TRY(r ? learn_recorded(l, r, fine) : learn(l));
-        if (i >= 0)
-            times[i] = invar_bench_now() - begun;
-    }
-    *out = invar_bench_median(times, count);
+    for (int64_t i = -WARM_UP; i < count; i++)
+        for (turn *t = turns; t < turns + n_turns; t++) {
+            double begun = invar_bench_now();
+            INVAR_TRY(take_turn(l, t));
+            if (i >= 0)
+                t->times[i] = invar_bench_now() - begun;
+        }
+    for (turn *t = turns; t < turns + n_turns; t++)
+        *t->median_out = invar_bench_median(t->times, count);
     return INVAR_OK;
 }
 
-static invar_status measure_recorded(double *out, int64_t *points_out, lesson *l, int64_t level)
+/* The step, what its record adds, and with the ops of a peer, if there is one. */
+static invar_status measure_step(lesson *l)
 {
+    invar_bench_train *out = l->train;
     recorder r;
-    invar_status status = recorder_open(&r, &l->on->dev, level);
+    turn turns[] = {{.median_out = &out->seconds},
+                    {.recorder = &r, .median_out = &out->recorded_seconds},
+                    {.peer = l->on->peer, .median_out = &out->peer_seconds}};
+    invar_status status = recorder_open(&r, l->on, INVAR_PROBE_STEP);
 
     if (status == INVAR_OK)
-        status = measure(out, l, &r, level > INVAR_PROBE_STEP);
-    *points_out = r.points;
+        status = measure(l, turns, l->on->peer ? 3 : 2);
+    out->points = r.points;
+    recorder_close(&r);
+    return status;
+}
+
+static invar_status measure_points(lesson *l)
+{
+    recorder r;
+    turn fine = {.recorder = &r, .median_out = &l->train->points_seconds};
+    invar_status status = recorder_open(&r, l->on, INVAR_PROBE_POINT);
+
+    if (status == INVAR_OK)
+        status = measure(l, &fine, 1);
+    l->train->finer_points = r.points;
     recorder_close(&r);
     return status;
 }
@@ -253,23 +325,23 @@ static invar_status profile(invar_bench_profile *out, lesson *l)
 }
 
 /* A peer that computes something else is none. */
-static invar_status use_peer(lesson *l, float own)
+static invar_status try_peer(lesson *l, float own)
 {
     invar_bench_train *t = l->train;
     float clip;
 
     INVAR_TRY(differentiate(&clip, l));
+    INVAR_TRY(invar_grads_zero(l->grads));
     t->peer_norm_ratio = (double)l->norm / (double)own;
     if (!(t->peer_norm_ratio > 0.98 && t->peer_norm_ratio < 1.02))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                           "--peer: its gradient has a norm of %g, ours of %g: it computes "
                           "something else",
                           (double)l->norm, (double)own);
-    INVAR_TRY(measure(&t->peer_seconds, l, NULL, false));
     return profile(&t->profile.peer, l);
 }
 
-static invar_status measure_peer(lesson *l)
+static invar_status check_peer(lesson *l)
 {
     const invar_bench_subject *on = l->on;
     invar_status status;
@@ -278,8 +350,9 @@ static invar_status measure_peer(lesson *l)
     if (!on->peer)
         return INVAR_OK;
     INVAR_TRY(differentiate(&clip, l));
+    INVAR_TRY(invar_grads_zero(l->grads));
     invar_meter_exchange(on->meter, on->peer);
-    status = use_peer(l, l->norm);
+    status = try_peer(l, l->norm);
     invar_meter_exchange(on->meter, on->own);
     return status;
 }
@@ -303,11 +376,10 @@ static invar_status measure_all(lesson *l)
     t->norm = (double)l->norm;
     if (!(l->norm > 0.0f))
         return INVAR_FAIL(INVAR_E_STATE, 0, "bench: the gradient is zero: nothing was learned");
-    INVAR_TRY(measure(&t->seconds, l, NULL, false));
     weigh(t, l);
-    INVAR_TRY(measure_recorded(&t->recorded_seconds, &t->points, l, INVAR_PROBE_STEP));
-    INVAR_TRY(measure_recorded(&t->points_seconds, &t->finer_points, l, INVAR_PROBE_POINT));
-    INVAR_TRY(measure_peer(l));
+    INVAR_TRY(check_peer(l));
+    INVAR_TRY(measure_step(l));
+    INVAR_TRY(measure_points(l));
     return profile(&t->profile.own, l);
 }
 
