@@ -98,10 +98,11 @@ class Peer:
     def decode(self, batch, context, few=4, many=44):
         """Seconds of one more token for each sequence."""
         ids = torch.randint(151936, (batch, context), device="cuda")
+        mask = torch.ones_like(ids)  # or a random token could be taken for padding
 
         def generate(count):
-            return lambda: self.model.generate(ids, max_new_tokens=count, do_sample=True, top_k=0,
-                                               pad_token_id=0)
+            return lambda: self.model.generate(ids, attention_mask=mask, max_new_tokens=count,
+                                               do_sample=True, top_k=0, pad_token_id=0)
 
         self.model.eval()
         generate(many)()  # takes the memory that it will need
