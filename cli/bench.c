@@ -414,7 +414,7 @@ typedef struct settings {
     const char *device;
     const char *op;
     int64_t threads;
-    bool json;
+    invar_race_options race;
 #ifdef INVAR_LEDGER
     invar_bench_model_options whole; /* without a model: ops */
 #endif
@@ -483,7 +483,6 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
         {"numerics", &o->numerics, "NAME", "ieee or sm90; otherwise sm90 on a GPU alone"},
         {"only", &o->only, "PART", "train or decode alone"},
         {"tokens", &o->tokens, "BxL", "samples of a training step and tokens of each, as 8x2048"},
-        {"peer", &o->peer, "FILE.so", "the same with this file's ops (tests/bench/peer.cpp)"},
     };
     const struct {
         const char *name;
@@ -521,7 +520,7 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
 static const invar_option *options(settings *s)
 {
     static invar_option list[20];
-    int n = 4;
+    int n = 6;
 
     list[0] = (invar_option){.name = "device",
                              .type = INVAR_OPTION_TEXT,
@@ -535,7 +534,20 @@ static const invar_option *options(settings *s)
                              .help = "only ops with NAME in their name, as in linear or fwd"};
     list[2] =
         invar_option_threads(&s->threads, "every case with 1 thread, then with N; a model with N");
-    list[3] = (invar_option){.name = "json", .value = &s->json, .help = "every row as JSON"};
+    list[3] = (invar_option){.name = "json", .value = &s->race.json, .help = "every row as JSON"};
+    list[4] = (invar_option){.name = "peer",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->race.peer,
+                             .metavar = "FILE.so",
+                             .help = "on a GPU or with a model: beside this file's ops "
+                                     "(tests/bench/peer.cpp)"};
+    list[5] = (invar_option){.name = "burst",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->race.burst,
+                             .metavar = "MS",
+                             .help = "on a GPU: the turns of an op and its peers (10)",
+                             .low = 1,
+                             .high = 1000};
 #ifdef INVAR_LEDGER
     n += add_model_options(list + n, &s->whole);
 #endif
@@ -555,14 +567,14 @@ static int run_on_gpu(const settings *s)
     invar_status status = invar_pool_new(&pool, (int)s->threads);
 
     if (status == INVAR_OK)
-        status = invar_bench_gpu(s->op, pool, s->json);
+        status = invar_bench_gpu(s->op, &s->race, pool);
     invar_pool_free(pool);
     return answer(status);
 }
 
 static int run_on_cpu(const settings *s)
 {
-    invar_bench b = {.colour = invar_term_colour(stdout), .json = s->json};
+    invar_bench b = {.colour = invar_term_colour(stdout), .json = s->race.json};
     invar_status status = run_bench(&b, s);
 
     for (int p = 0; p < b.pools; p++)
@@ -577,13 +589,13 @@ static settings defaults(void)
         .device = "cpu",
         .op = "",
         .threads = invar_default_threads(),
+        .race = {.peer = "", .burst = 10},
 #ifdef INVAR_LEDGER
         .whole = {.model = "",
                   .dtype = "bf16",
                   .numerics = "",
                   .tokens = "",
                   .only = "",
-                  .peer = "",
                   .repetitions = 5},
 #endif
     };
@@ -607,10 +619,16 @@ static int run(int argc, char **argv)
     if (s.whole.model[0]) {
         s.whole.device = s.device;
         s.whole.threads = s.threads;
-        s.whole.json = s.json;
+        s.whole.json = s.race.json;
+        s.whole.peer = s.race.peer;
         return answer(invar_bench_model(&s.whole));
     }
 #endif
+    if (!cuda && s.race.peer[0]) {
+        fprintf(stderr, "invar: bench: --peer: ops of the CPU have their own peers; give --device "
+                        "cuda or --model\n");
+        return INVAR_EXIT_USAGE;
+    }
     return cuda ? run_on_gpu(&s) : run_on_cpu(&s);
 }
 
@@ -625,8 +643,9 @@ static void help(void)
         "heads x key heads x dim; experts tokens x experts or slots x width; otherwise as stored.\n"
         "Rates: products (GMAC/s), bytes read and written (GB/s) or tokens (Mtok/s).\n"
         "On a GPU: the sizes of training and decoding, TFLOP/s or GB/s, some elements compared\n"
-        "with the CPU (exit code 1: they differ, 125: there is no GPU); tests/bench/gpu.py sets\n"
-        "cuBLAS and cuDNN beside it.\n");
+        "with the CPU (exit code 1: they differ, 125: there is no GPU); beside a copy or, with\n"
+        "--peer, beside a vendor's ops, in turn. tests/bench/gpu.py makes that of cuBLAS and "
+        "cuDNN.\n");
 #ifdef INVAR_LEDGER
     puts("With --model: one optimizer step and decoding of a whole model, by the engine of a run;\n"
          "what digests and ledger add to the step; the bytes of everything.\n");

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 
+#include "cli/bench_race.h"
 #include "kernels-deterministic/ops.h"
 
 /* One run of invar bench; bench.c knows what is inside. */
@@ -70,7 +71,8 @@ float invar_bench_noise(uint64_t *state);
 invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *args) INVAR_MUST_USE;
 
 /* The same on a GPU, for ops with `only` in their names; `pool` is for the comparison. */
-invar_status invar_bench_gpu(const char *only, invar_pool *pool, bool json) INVAR_MUST_USE;
+invar_status invar_bench_gpu(const char *only, const invar_race_options *options,
+                             invar_pool *pool) INVAR_MUST_USE;
 
 /* Times a case of the current op, and its peer, under every thread count; prints the rows. */
 invar_status invar_bench_run(invar_bench *bench, const invar_bench_case *c) INVAR_MUST_USE;

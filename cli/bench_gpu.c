@@ -1,10 +1,9 @@
 /*
  * bench_gpu.c - invar bench --device cuda: ops at the sizes of training and decoding, on the GPU.
  *
- * A row is the median of several batches of calls back to back, over as many sets of operands as it
- * takes to overflow the cache. Of forward products in bf16 some elements are also computed by the
- * CPU and compared bit by bit. Peers (cuBLAS, cuDNN) are measured beside it by tests/bench/gpu.py,
- * which reads --json.
+ * The rows of bench_race.c: products and attention beside what --peer brings, ops that move data
+ * beside a copy, over as many sets of operands as it takes to overflow the cache. Of forward
+ * products in bf16 some elements are also computed by the CPU and compared bit by bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,14 +12,11 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
 #include "cli/bench.h"
-#include "cli/plain.h"
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
 
-enum { MOST_SETS = 8, REPETITIONS = 5 };
 #define CACHE_BYTES ((size_t)120 << 20) /* twice the second-level cache */
 #define NOISE_BYTES ((size_t)1 << 24)
 
@@ -28,8 +24,7 @@ typedef struct bench {
     invar_device gpu;
     invar_device cpu;
     const char *only; /* part of an op's name */
-    bool json;
-    int rows;
+    invar_race *race;
     int64_t compared, different; /* elements */
     uint16_t *noise;             /* NOISE_BYTES of bf16 */
     void *taken[64];             /* memory of the current row */
@@ -108,78 +103,7 @@ static invar_status make_array(void **out, bench *b, const void *from, size_t by
     return invar_device_put(&b->gpu, *out, from, bytes);
 }
 
-/* ---- time ------------------------------------------------------------------------------------ */
-
-/* A call: its arguments for each of `sets` sets of operands. */
-typedef struct shot {
-    invar_op op;
-    const void *args[MOST_SETS];
-    int sets;
-    const char *type;
-    const char *shape;
-    double work; /* per call, in FLOP or bytes */
-    const char *unit;
-} shot;
-
-static invar_status calls(double *seconds_out, bench *b, const shot *s, int count)
-{
-    double begin;
-
-    INVAR_TRY(invar_device_wait(&b->gpu));
-    begin = invar_bench_now();
-    for (int i = 0; i < count; i++)
-        INVAR_TRY(invar_op_run(&b->gpu, s->op, s->args[i % s->sets]));
-    INVAR_TRY(invar_device_wait(&b->gpu));
-    *seconds_out = (invar_bench_now() - begin) / count;
-    return INVAR_OK;
-}
-
-static invar_status measure(double *out, bench *b, const shot *s)
-{
-    double times[REPETITIONS], first;
-    int count;
-
-    INVAR_TRY(calls(&first, b, s, 2));
-    INVAR_TRY(calls(&first, b, s, 3));
-    count = first > 0.01 ? 5 : (int)(0.05 / (first + 1e-7)) + 1;
-    for (int i = 0; i < REPETITIONS; i++) {
-        double t;
-        int at = i;
-        INVAR_TRY(calls(&t, b, s, count));
-        for (; at > 0 && times[at - 1] > t; at--)
-            times[at] = times[at - 1];
-        times[at] = t;
-    }
-    *out = times[REPETITIONS / 2];
-    return INVAR_OK;
-}
-
-/* The measurement and the row of the table; the scratch is there already. */
-static invar_status fire(bench *b, const shot *s, int64_t compared, int64_t different)
-{
-    bool flops = strcmp(s->unit, "TFLOP/s") == 0;
-    double seconds, rate;
-
-    INVAR_TRY(measure(&seconds, b, s));
-    rate = s->work / seconds * (flops ? 1e-12 : 1e-9);
-    if (b->json)
-        printf("%s\n    {\"op\": \"%s\", \"type\": \"%s\", \"shape\": \"%s\", \"seconds\": %.9g, "
-               "\"rate\": %.6g, \"unit\": \"%s\", \"compared\": %" PRId64
-               ", \"different\": %" PRId64 "}",
-               b->rows ? "," : "", invar_op_name(s->op), s->type, s->shape, seconds, rate, s->unit,
-               compared, different);
-    else
-        printf("%-16s %-6s %-26s %11.1f %9.1f %-8s %8" PRId64 " %s\n", invar_op_name(s->op),
-               s->type, s->shape, seconds * 1e6, rate, s->unit, compared,
-               different  ? "DIFFERENT"
-               : compared ? "equal"
-                          : "");
-    fflush(stdout);
-    b->rows++;
-    b->compared += compared;
-    b->different += different;
-    return INVAR_OK;
-}
+/* ---- a row ----------------------------------------------------------------------------------- */
 
 /* Scratch of exactly what a call needs; the caller frees it with end_scratch. */
 static invar_status begin_scratch(invar_device *dev, invar_op op, const void *args)
@@ -196,6 +120,12 @@ static void end_scratch(invar_device *dev)
 {
     invar_arena_free(dev->scratch);
     dev->scratch = NULL;
+}
+
+static invar_status race(bench *b, const invar_race_row *row)
+{
+    INVAR_TRY(begin_scratch(&b->gpu, row->op, row->args[0]));
+    return invar_race_run(b->race, row);
 }
 
 /* ---- products -------------------------------------------------------------------------------- */
@@ -250,87 +180,82 @@ static invar_status compare_forward(int64_t *compared, int64_t *different, bench
     return status;
 }
 
-static int sets_for(size_t bytes)
-{
-    size_t sets = CACHE_BYTES / (bytes + 1) + 1;
+enum { SHAPE_SIZE = 64 };
 
-    return sets > MOST_SETS ? MOST_SETS : (int)sets;
+/* (m, n) by k products each, with operands of this type. */
+static invar_race_row product_row(invar_op op, invar_dtype type, size3 z, char shape[SHAPE_SIZE])
+{
+    size_t touched = tensor_bytes(type, z.m + z.n, z.k) + tensor_bytes(INVAR_DTYPE_BF16, z.m, z.n);
+    size_t sets = CACHE_BYTES / touched + 1;
+
+    snprintf(shape, SHAPE_SIZE, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
+    return (invar_race_row){.op = op,
+                            .type = invar_dtype_name(type),
+                            .shape = shape,
+                            .sets = sets > INVAR_RACE_SETS ? INVAR_RACE_SETS : (int)sets,
+                            .work = 2.0 * (double)z.m * (double)z.n * (double)z.k};
 }
 
 static invar_status forward(bench *b, size3 z)
 {
-    invar_linear_fwd_args args[MOST_SETS];
-    int64_t compared = 0, different = 0;
-    char shape[64];
-    shot s = {.op = INVAR_OP_LINEAR_FWD,
-              .sets = sets_for(tensor_bytes(INVAR_DTYPE_BF16, z.n, z.k)),
-              .type = "bf16",
-              .shape = shape,
-              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
-              .unit = "TFLOP/s"};
+    invar_linear_fwd_args args[INVAR_RACE_SETS];
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_FWD, INVAR_DTYPE_BF16, z, shape);
 
-    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
-    for (int i = 0; i < s.sets; i++) {
+    for (int i = 0; i < row.sets; i++) {
         args[i] = (invar_linear_fwd_args){.k_shards = 1};
         INVAR_TRY(make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
         INVAR_TRY(make(&args[i].w, b, INVAR_DTYPE_BF16, z.n, z.k));
         INVAR_TRY(room(&args[i].y, b, INVAR_DTYPE_F32, z.m, z.n));
-        s.args[i] = &args[i];
+        row.args[i] = &args[i];
     }
-    INVAR_TRY(begin_scratch(&b->gpu, s.op, s.args[0]));
-    INVAR_TRY(invar_op_run(&b->gpu, s.op, s.args[0]));
-    INVAR_TRY(compare_forward(&compared, &different, b, &args[0]));
-    for (int i = 0; i < s.sets; i++) // what a linear layer stores
+    INVAR_TRY(begin_scratch(&b->gpu, row.op, &args[0]));
+    INVAR_TRY(invar_op_run(&b->gpu, row.op, &args[0]));
+    end_scratch(&b->gpu);
+    INVAR_TRY(compare_forward(&row.compared, &row.different, b, &args[0]));
+    b->compared += row.compared;
+    b->different += row.different;
+    for (int i = 0; i < row.sets; i++) // what a linear layer stores
         args[i].y.dtype = INVAR_DTYPE_BF16;
-    return fire(b, &s, compared, different);
+    return race(b, &row);
 }
 
 static invar_status input_gradient(bench *b, size3 z)
 {
-    invar_linear_dx_args args = {.n_parts = 1, .k_shards = 1};
-    char shape[64];
-    shot s = {.op = INVAR_OP_LINEAR_DX,
-              .args = {&args},
-              .sets = 1,
-              .type = "bf16",
-              .shape = shape,
-              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
-              .unit = "TFLOP/s"};
+    invar_linear_dx_args args[INVAR_RACE_SETS];
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_DX, INVAR_DTYPE_BF16, z, shape);
 
-    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
-    INVAR_TRY(room(&args.dx, b, INVAR_DTYPE_BF16, z.m, z.n));
-    INVAR_TRY(make(&args.parts[0].dy, b, INVAR_DTYPE_BF16, z.m, z.k));
-    INVAR_TRY(make(&args.parts[0].w, b, INVAR_DTYPE_BF16, z.k, z.n));
-    INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
-    return fire(b, &s, 0, 0);
+    for (int i = 0; i < row.sets; i++) {
+        args[i] = (invar_linear_dx_args){.n_parts = 1, .k_shards = 1};
+        INVAR_TRY(room(&args[i].dx, b, INVAR_DTYPE_BF16, z.m, z.n));
+        INVAR_TRY(make(&args[i].parts[0].dy, b, INVAR_DTYPE_BF16, z.m, z.k));
+        INVAR_TRY(make(&args[i].parts[0].w, b, INVAR_DTYPE_BF16, z.k, z.n));
+        row.args[i] = &args[i];
+    }
+    return race(b, &row);
 }
 
 static invar_status weight_gradient(bench *b, size3 z)
 {
     enum { UNITS = 8 };
     int64_t start[UNITS + 1];
-    invar_linear_dw_args args = {.units = {NULL, UNITS}};
+    invar_linear_dw_args args[INVAR_RACE_SETS];
     void *units;
-    char shape[64];
-    shot s = {.op = INVAR_OP_LINEAR_DW,
-              .args = {&args},
-              .sets = 1,
-              .type = "bf16",
-              .shape = shape,
-              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
-              .unit = "TFLOP/s"};
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_DW, INVAR_DTYPE_BF16, z, shape);
 
-    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
     for (int i = 0; i <= UNITS; i++)
         start[i] = z.k / UNITS * i;
-    INVAR_TRY(room(&args.dw, b, INVAR_DTYPE_F32, z.m, z.n));
-    INVAR_TRY(invar_device_zero(&b->gpu, args.dw.data, tensor_bytes(INVAR_DTYPE_F32, z.m, z.n)));
-    INVAR_TRY(make(&args.dy, b, INVAR_DTYPE_BF16, z.k, z.m));
-    INVAR_TRY(make(&args.x, b, INVAR_DTYPE_BF16, z.k, z.n));
     INVAR_TRY(make_array(&units, b, start, sizeof start));
-    args.units.start = units;
-    INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
-    return fire(b, &s, 0, 0);
+    for (int i = 0; i < row.sets; i++) {
+        args[i] = (invar_linear_dw_args){.units = {units, UNITS}};
+        INVAR_TRY(make(&args[i].dw, b, INVAR_DTYPE_F32, z.m, z.n));
+        INVAR_TRY(make(&args[i].dy, b, INVAR_DTYPE_BF16, z.k, z.m));
+        INVAR_TRY(make(&args[i].x, b, INVAR_DTYPE_BF16, z.k, z.n));
+        row.args[i] = &args[i];
+    }
+    return race(b, &row);
 }
 
 static const size3 fp8_sizes[] = {{8192, 8192, 8192}, {4096, 4096, 4096}, {8192, 4096, 14336}};
@@ -355,26 +280,22 @@ static invar_status quantised(invar_tensor *out, bench *b, invar_dtype dtype, in
 static invar_status forward_quantised(bench *b, invar_dtype dtype, size3 z)
 {
     bool weights_only = dtype == INVAR_DTYPE_INT4;
-    invar_linear_fwd_args args = {.k_shards = 1};
-    char shape[64];
-    shot s = {.op = INVAR_OP_LINEAR_FWD,
-              .args = {&args},
-              .sets = 1,
-              .type = invar_dtype_name(dtype),
-              .shape = shape,
-              .work = 2.0 * (double)z.m * (double)z.n * (double)z.k,
-              .unit = "TFLOP/s"};
+    invar_linear_fwd_args args[INVAR_RACE_SETS];
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_FWD, dtype, z, shape);
 
-    snprintf(shape, sizeof shape, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
-    if (weights_only)
-        INVAR_TRY(make(&args.x, b, INVAR_DTYPE_BF16, z.m, z.k));
-    else
-        INVAR_TRY(quantised(&args.x, b, dtype, 1, z.m, z.k));
-    INVAR_TRY(
-        quantised(&args.w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, z.n, z.k));
-    INVAR_TRY(room(&args.y, b, INVAR_DTYPE_BF16, z.m, z.n));
-    INVAR_TRY(begin_scratch(&b->gpu, s.op, &args));
-    return fire(b, &s, 0, 0);
+    for (int i = 0; i < row.sets; i++) {
+        args[i] = (invar_linear_fwd_args){.k_shards = 1};
+        if (weights_only)
+            INVAR_TRY(make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
+        else
+            INVAR_TRY(quantised(&args[i].x, b, dtype, 1, z.m, z.k));
+        INVAR_TRY(quantised(&args[i].w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1,
+                            z.n, z.k));
+        INVAR_TRY(room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
+        row.args[i] = &args[i];
+    }
+    return race(b, &row);
 }
 
 /* ---- attention ------------------------------------------------------------------------------- */
@@ -402,15 +323,14 @@ static invar_status attention(bench *b, attention_size z)
     invar_attention_fwd_args f = {0};
     invar_attention_bwd_args g = {0};
     double flops = 2.0 * (double)(z.batch * z.heads * z.length) * (double)(z.length * z.dim);
-    char shape[64];
+    char shape[SHAPE_SIZE];
     void *samples;
-    shot s = {.op = INVAR_OP_ATTENTION_FWD,
-              .args = {&f},
-              .sets = 1,
-              .type = "bf16",
-              .shape = shape,
-              .work = flops,
-              .unit = "TFLOP/s"};
+    invar_race_row row = {.op = INVAR_OP_ATTENTION_FWD,
+                          .type = "bf16",
+                          .shape = shape,
+                          .args = {&f},
+                          .sets = 1,
+                          .work = flops};
 
     snprintf(shape, sizeof shape, "B%" PRId64 " H%" PRId64 "/%" PRId64 " S%" PRId64 " D%" PRId64,
              z.batch, z.heads, z.kv_heads, z.length, z.dim);
@@ -423,8 +343,7 @@ static invar_status attention(bench *b, attention_size z)
     INVAR_TRY(make_heads(&f.v, b, tokens, z.kv_heads, z.dim));
     INVAR_TRY(make_heads(&f.o, b, tokens, z.heads, z.dim));
     INVAR_TRY(room(&f.lse2, b, INVAR_DTYPE_F32, tokens, z.heads));
-    INVAR_TRY(begin_scratch(&b->gpu, s.op, &f));
-    INVAR_TRY(fire(b, &s, 0, 0));
+    INVAR_TRY(race(b, &row));
     end_scratch(&b->gpu);
     g = (invar_attention_bwd_args){
         .q = f.q, .k = f.k, .v = f.v, .o = f.o, .lse2 = f.lse2, .samples = f.samples};
@@ -432,11 +351,10 @@ static invar_status attention(bench *b, attention_size z)
     INVAR_TRY(make_heads(&g.dq, b, tokens, z.heads, z.dim));
     INVAR_TRY(make_heads(&g.dk, b, tokens, z.kv_heads, z.dim));
     INVAR_TRY(make_heads(&g.dv, b, tokens, z.kv_heads, z.dim));
-    s.op = INVAR_OP_ATTENTION_BWD;
-    s.args[0] = &g;
-    s.work = 2.5 * flops;
-    INVAR_TRY(begin_scratch(&b->gpu, s.op, &g));
-    return fire(b, &s, 0, 0);
+    row.op = INVAR_OP_ATTENTION_BWD;
+    row.args[0] = &g;
+    row.work = 2.5 * flops;
+    return race(b, &row);
 }
 
 /* ---- what moves data ------------------------------------------------------------------------- */
@@ -445,16 +363,14 @@ enum { TOKENS = 16384, HIDDEN = 4096, VOCABULARY = 151936 };
 
 static invar_status moves(bench *b, invar_op op, const void *args, const char *shape, double bytes)
 {
-    shot s = {.op = op,
-              .args = {args},
-              .sets = 1,
-              .type = "bf16",
-              .shape = shape,
-              .work = bytes,
-              .unit = "GB/s"};
+    invar_race_row row = {
+        .op = op, .type = "bf16", .shape = shape, .args = {args}, .sets = 1, .work = bytes};
+    size_t half = (size_t)(bytes / 2);
 
-    INVAR_TRY(begin_scratch(&b->gpu, op, args));
-    return fire(b, &s, 0, 0);
+    INVAR_TRY(take(&row.copy_to, b, half));
+    INVAR_TRY(take(&row.copy_from, b, half));
+    INVAR_TRY(fill(b, row.copy_from, half));
+    return race(b, &row);
 }
 
 static invar_status bench_add(bench *b)
@@ -618,24 +534,18 @@ static invar_status run_rows(bench *b)
     return INVAR_OK;
 }
 
-static invar_status run(bench *b)
+static invar_status run(bench *b, const invar_race_options *options)
 {
-    bool colour = invar_term_colour(stdout);
     invar_status status;
+    int rows;
 
     INVAR_TRY(invar_device_open(&b->gpu));
     INVAR_TRY(make_noise(b));
-    if (b->json)
-        printf("{\n  \"rows\": [");
-    else
-        printf("%s%-16s %-6s %-26s %11s %9s %-8s %8s%s\n",
-               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "type", "shape", "time us",
-               "rate", "", "compared", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    INVAR_TRY(invar_race_new(&b->race, &b->gpu, options));
     status = run_rows(b);
-    if (b->json)
-        invar_plain_end_json(stdout, status);
+    rows = invar_race_end(b->race, status);
     INVAR_TRY(status);
-    if (b->rows == 0)
+    if (rows == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--op: no op with '%s' in its name is measured on a GPU; without --op "
                           "all that are",
@@ -647,20 +557,19 @@ static invar_status run(bench *b)
     return INVAR_OK;
 }
 
-invar_status invar_bench_gpu(const char *only, invar_pool *pool, bool json)
+invar_status invar_bench_gpu(const char *only, const invar_race_options *options, invar_pool *pool)
 {
     bench b = {
         .gpu = {.backend = invar_backend_cuda(), .numerics = INVAR_NUMERICS_SM90},
         .cpu = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_SM90, .pool = pool},
-        .only = only,
-        .json = json};
+        .only = only};
     invar_status status;
 
     if (!b.gpu.backend)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "this build has the CPU only: configure with -DINVAR_CUDA=ON");
-    status = run(&b);
-    (void)end_row(&b, status);
+    status = run(&b, options);
+    invar_race_free(b.race);
     invar_free(b.noise);
     invar_device_close(&b.gpu);
     return status;

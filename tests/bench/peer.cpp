@@ -1,12 +1,16 @@
 /*
- * peer.cpp - a backend whose products and attention are the vendor's; for invar bench --peer.
+ * peer.cpp - products and attention by the vendor; for invar bench --peer.
  *
  * linear.fwd, .dx and .dw in bf16 are calls of cuBLASLt, attention.fwd and .bwd are cuDNN's, by
- * way of PyTorch, none of them bound to be deterministic; all other ops and types stay what they
- * were. A bias and what is added to are cuBLASLt's as well, an activation is the engine's. The
- * gradient of a weight is one product over all tokens. Samples are taken to have equal
- * lengths, as in the benchmark: attention looks at their number alone. tests/bench/gpu.py compiles
- * this; a failure ends the program.
+ * way of PyTorch. A bias and what is added to are cuBLASLt's as well, an activation is the
+ * engine's. The gradient of a weight is one product over all tokens. Samples are taken to have
+ * equal lengths, as in the benchmark: attention looks at their number alone. tests/bench/model.py
+ * compiles this; a failure ends the program.
+ *
+ * For whole models (invar_bench_peer) none of them is bound to be deterministic, and all other ops
+ * and types stay what they were. For single ops (invar_race_peers) there is PyTorch's deterministic
+ * mode, too, and products in fp8. These have a scale for each row of both operands, which
+ * is 1: cuBLAS does not multiply by the engine's blocks here, it only takes their bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,6 +28,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cli/bench_race.h"
 #include "kernels-deterministic/cuda/cuda.h"
 #include "kernels-deterministic/ops.h"
 
@@ -44,16 +49,22 @@ invar_backend table;
 constexpr size_t room_bytes = size_t{64} << 20;
 
 /* What tells one kind of product from another. */
-using kind = std::array<int64_t, 11>;
+using kind = std::array<int64_t, 13>;
 
 /* Columns of d (m, n) = a (m, k) b (k, n) + c + bias; rows of the engine are columns of cuBLAS. */
 struct product {
     int64_t m, n, k;
-    const invar_tensor &a, &b; /* bf16 */
+    const invar_tensor &a, &b; /* bf16; fp8, whose own scales are ignored */
     bool transpose_a, transpose_b;
     const invar_tensor &d;
-    const void *c;    /* nullptr: none; as d lies */
-    const void *bias; /* (m) bf16; nullptr: none */
+    const void *c;     /* nullptr: none; as d lies */
+    const void *bias;  /* (m) bf16; nullptr: none */
+    bool fast = false; /* fp8: sums that cuBLAS calls fast */
+
+    bool fp8() const
+    {
+        return a.dtype == INVAR_DTYPE_FP8;
+    }
 
     kind which() const
     {
@@ -67,14 +78,18 @@ struct product {
                 transpose_b,
                 d.dtype == INVAR_DTYPE_F32,
                 c != nullptr,
-                bias != nullptr};
+                bias != nullptr,
+                fp8(),
+                fast};
     }
 };
 
 cublasLtMatrixLayout_t layout(const invar_tensor &t, int64_t rows, int64_t columns)
 {
     cublasLtMatrixLayout_t made;
-    cudaDataType_t type = t.dtype == INVAR_DTYPE_F32 ? CUDA_R_32F : CUDA_R_16BF;
+    cudaDataType_t type = t.dtype == INVAR_DTYPE_F32   ? CUDA_R_32F
+                          : t.dtype == INVAR_DTYPE_FP8 ? CUDA_R_8F_E4M3
+                                                       : CUDA_R_16BF;
 
     if (cublasLtMatrixLayoutCreate(&made, type, (uint64_t)rows, (uint64_t)columns, t.row_stride) !=
         CUBLAS_STATUS_SUCCESS)
@@ -87,6 +102,29 @@ void describe(cublasLtMatmulDesc_t task, cublasLtMatmulDescAttributes_t what, co
 {
     if (cublasLtMatmulDescSetAttribute(task, what, &value, sizeof value) != CUBLAS_STATUS_SUCCESS)
         die("cublasLtMatmulDescSetAttribute", (long)what);
+}
+
+/* `count` times 1, for good. */
+void *ones(int64_t count)
+{
+    std::vector<float> values((size_t)count, 1.0f);
+    size_t bytes = values.size() * sizeof values[0];
+    void *made = nullptr;
+
+    if (cudaMalloc(&made, bytes) != cudaSuccess ||
+        cudaMemcpy(made, values.data(), bytes, cudaMemcpyHostToDevice) != cudaSuccess)
+        die("cudaMalloc", (long)bytes);
+    return made;
+}
+
+/* A scale for each row of the engine's two operands. */
+void scale_rows(cublasLtMatmulDesc_t task, const product &p)
+{
+    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, ones(p.m));
+    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, ones(p.n));
+    describe(task, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)p.fast);
 }
 
 /* A kind of product, and the way that cuBLAS prefers for it. */
@@ -107,6 +145,8 @@ struct plan {
             describe(task, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
             describe(task, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
         }
+        if (p.fp8())
+            scale_rows(task, p);
         a = p.transpose_a ? layout(p.a, p.k, p.m) : layout(p.a, p.m, p.k);
         b = p.transpose_b ? layout(p.b, p.n, p.k) : layout(p.b, p.k, p.n);
         d = layout(p.d, p.m, p.n);
@@ -259,6 +299,24 @@ invar_status linear_dw(const invar_device *dev, const void *args, void *workspac
     return INVAR_OK;
 }
 
+template <bool fast> invar_status linear_fwd_fp8(const invar_device *dev, const void *args, void *)
+{
+    const auto &a = *(const invar_linear_fwd_args *)args;
+
+    multiply(dev, {.m = a.w.shape[0],
+                   .n = a.x.shape[0],
+                   .k = a.x.shape[1],
+                   .a = a.w,
+                   .b = a.x,
+                   .transpose_a = true,
+                   .transpose_b = false,
+                   .d = a.y,
+                   .c = nullptr,
+                   .bias = nullptr,
+                   .fast = fast});
+    return INVAR_OK;
+}
+
 /* ---- PyTorch's results in our memory --------------------------------------------------------- */
 
 /*
@@ -388,21 +446,67 @@ invar_status attention_bwd(const invar_device *dev, const void *args, void *work
     return INVAR_OK;
 }
 
+/*
+ * In PyTorch's deterministic mode, which has no deterministic algorithm of cuDNN: it fills fresh
+ * results before they are computed.
+ */
+invar_status attention_bwd_deterministic(const invar_device *dev, const void *args, void *workspace)
+{
+    at::globalContext().setDeterministicAlgorithms(true, true);
+    invar_status status = attention_bwd(dev, args, workspace);
+    at::globalContext().setDeterministicAlgorithms(false, true);
+    return status;
+}
+
+/* False where the device is no GPU. */
+bool begin(const invar_backend *backend)
+{
+    cudaMemPool_t pool;
+    uint64_t all = UINT64_MAX;
+
+    if (!backend->memory.far)
+        return false;
+    own = backend;
+    // the pool keeps what it has: to take memory anew after each wait would be slow
+    if (cudaDeviceGetDefaultMemPool(&pool, 0) == cudaSuccess)
+        (void)cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all);
+    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
+        torch::cuda::CUDAPluggableAllocator::createCustomAllocator(lend, take_back));
+    return true;
+}
+
 } // namespace
 
-extern "C" __attribute__((visibility("default"))) const invar_backend *
-invar_bench_peer(const invar_backend *backend)
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+EXPORT const invar_backend *invar_bench_peer(const invar_backend *backend)
 {
-    if (!backend->memory.far)
+    if (!begin(backend))
         return nullptr;
-    own = backend;
     table = *backend;
     table.ops[INVAR_OP_LINEAR_FWD].run = linear_fwd;
     table.ops[INVAR_OP_LINEAR_DX].run = linear_dx;
     table.ops[INVAR_OP_LINEAR_DW].run = linear_dw;
     table.ops[INVAR_OP_ATTENTION_FWD].run = attention_fwd;
     table.ops[INVAR_OP_ATTENTION_BWD].run = attention_bwd;
-    torch::cuda::CUDAPluggableAllocator::changeCurrentAllocator(
-        torch::cuda::CUDAPluggableAllocator::createCustomAllocator(lend, take_back));
     return &table;
+}
+
+EXPORT const invar_race_peer *invar_race_peers(const invar_backend *backend)
+{
+    static const invar_race_peer list[] = {
+        {"cuBLAS", INVAR_OP_LINEAR_FWD, "bf16", linear_fwd},
+        {"cuBLAS", INVAR_OP_LINEAR_DX, "bf16", linear_dx},
+        {"cuBLAS", INVAR_OP_LINEAR_DW, "bf16", linear_dw},
+        {"cuBLAS, scales of rows", INVAR_OP_LINEAR_FWD, "fp8", linear_fwd_fp8<false>},
+        {"cuBLAS, scales of rows, fast accumulation", INVAR_OP_LINEAR_FWD, "fp8",
+         linear_fwd_fp8<true>},
+        {"cuDNN", INVAR_OP_ATTENTION_FWD, "bf16", attention_fwd},
+        {"cuDNN, PyTorch's deterministic mode", INVAR_OP_ATTENTION_BWD, "bf16",
+         attention_bwd_deterministic},
+        {"cuDNN", INVAR_OP_ATTENTION_BWD, "bf16", attention_bwd},
+        {},
+    };
+
+    return begin(backend) ? list : nullptr;
 }

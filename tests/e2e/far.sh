@@ -104,6 +104,18 @@ alike eval tiny.ini --load cuda/save --json
 expect 0 "0 different, 0 not recorded" selfcheck --device cuda
 alike selfcheck --record
 
+# an op beside its peers: a copy, and one that does it twice
+plugins=$(dirname "$invar")/plugin
+checks=$((checks + 1))
+timeout 300 "$invar" bench --device cuda --op add --peer "$plugins/peer.so" --json >bench.json
+python3 - bench.json <<'END' || complain "bench --peer" "$(cat bench.json)"
+import json, sys
+(row,) = json.load(open(sys.argv[1]))["rows"]
+ratios = {peer["name"]: peer["ratio"] for peer in row["peers"]}
+assert list(ratios) == ["copy", "twice"] and ratios["twice"] > 1.2, row
+END
+expect 129 "it has no ops for this device" bench --device cuda --peer "$plugins/none.so"
+
 # a device that is lost: the exit code, a ledger that verifies, and the run goes on
 for call in 60 700 1400 2100; do
     INVAR_TEST_LOSE=$call expect 2 "the device is lost" train tiny.ini --no-report --device cuda \

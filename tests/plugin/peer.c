@@ -1,14 +1,29 @@
 /*
- * peer.c - ops for invar bench --peer: the program's own.
+ * peer.c - ops for invar bench --peer: the program's own; beside add, add twice.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels-deterministic/device.h"
+#include "cli/bench_race.h"
 
-__attribute__((visibility("default"))) const invar_backend *
-invar_bench_peer(const invar_backend *own);
+#define EXPORT __attribute__((visibility("default")))
+
+EXPORT const invar_backend *invar_bench_peer(const invar_backend *own);
+EXPORT const invar_race_peer *invar_race_peers(const invar_backend *own);
 
 const invar_backend *invar_bench_peer(const invar_backend *own)
 {
     return own;
+}
+
+static invar_status add_twice(const invar_device *dev, const void *args, void *workspace)
+{
+    INVAR_TRY(dev->backend->ops[INVAR_OP_ADD].run(dev, args, workspace));
+    return dev->backend->ops[INVAR_OP_ADD].run(dev, args, workspace);
+}
+
+const invar_race_peer *invar_race_peers(const invar_backend *own)
+{
+    static const invar_race_peer list[] = {{"twice", INVAR_OP_ADD, "bf16", add_twice}, {0}};
+
+    return own->memory.far ? list : NULL;
 }
