@@ -112,4 +112,74 @@ static inline bool run_same(const run_memory *a, const run_memory *b)
            invar_digest_equal(&a->content, &b->content);
 }
 
+/* ---- runs below a folder of the test --------------------------------------------------------- */
+
+static char run_base[256];
+
+/* `path` begins with INVAR_TEST_WORK. */
+static inline int run_setup(const char *path)
+{
+    (void)snprintf(run_base, sizeof run_base, "%s.%ld", path, (long)getpid());
+    return invar_folder_make(run_base) != INVAR_OK;
+}
+
+static inline int run_teardown(void **state)
+{
+    (void)state;
+    return invar_folder_remove(run_base) != INVAR_OK;
+}
+
+/* A path below the folder of the test; it stays for a while. */
+static inline const char *run_below(const char *name)
+{
+    static char paths[128][400];
+    static int next;
+    char *path = paths[next++ % 128];
+
+    (void)snprintf(path, sizeof paths[0], "%s/%s", run_base, name);
+    return path;
+}
+
+static inline run_memory run_memory_of(const char *name)
+{
+    run_memory memory;
+
+    assert_true(run_remember(&memory, run_below(name)));
+    return memory;
+}
+
+static inline void run_select(const char *name, const char *sql, invar_ledger_row row,
+                              void *payload)
+{
+    invar_ledger_request request = {.sql = sql, .row = row, .payload = payload};
+    invar_ledger *ledger = NULL;
+    char path[500];
+
+    (void)snprintf(path, sizeof path, "%s/ledger.db", run_below(name));
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    assert_ok(invar_ledger_select(ledger, &request));
+    invar_ledger_close(ledger);
+}
+
+static inline invar_status run_take_number(void *payload, const char *const *columns,
+                                           const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    assert_int_equal(count, 1);
+    *(double *)payload =
+        values[0].type == INVAR_LEDGER_TYPE_INT ? (double)values[0].integer : values[0].real;
+    return INVAR_OK;
+}
+
+/* The first number of the last row. */
+static inline double run_asked(const char *name, const char *sql)
+{
+    double number = -1.0;
+
+    run_select(name, sql, run_take_number, &number);
+    return number;
+}
+
 #endif

@@ -58,27 +58,10 @@ const invar_backend *invar_backend_cuda(void)
 
 /* ---- runs ------------------------------------------------------------------------------------ */
 
-static char base[256];
-
 static int setup(void **state)
 {
     (void)state;
-    (void)snprintf(base, sizeof base, "%s/audit.%ld", INVAR_TEST_WORK, (long)getpid());
-    return invar_folder_make(base) != INVAR_OK;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return invar_folder_remove(base) != INVAR_OK;
-}
-
-static const char *below(const char *name)
-{
-    static char path[400];
-
-    (void)snprintf(path, sizeof path, "%s/%s", base, name);
-    return path;
+    return run_setup(INVAR_TEST_WORK "/audit");
 }
 
 static const run_pair dense[] = {{"hidden-size", "128"},
@@ -102,7 +85,7 @@ static const run_pair experts[] = {{"hidden-size", "128"},     {"num-attention-h
 
 static invar_status train(const char *name, const run_pair *model, const run_pair *more)
 {
-    invar_recipe *recipe = run_recipe(below(name), model, more);
+    invar_recipe *recipe = run_recipe(run_below(name), model, more);
     invar_status status;
 
     invar_far_begin(0);
@@ -110,40 +93,6 @@ static invar_status train(const char *name, const run_pair *model, const run_pai
     assert_int_equal(invar_far_counted().live, 0);
     invar_recipe_free(recipe);
     return status;
-}
-
-static run_memory memory_of(const char *name)
-{
-    run_memory memory;
-
-    assert_true(run_remember(&memory, below(name)));
-    return memory;
-}
-
-static invar_status take_number(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
-{
-    (void)columns;
-    if (!values)
-        return INVAR_OK;
-    assert_int_equal(count, 1);
-    *(double *)payload =
-        values[0].type == INVAR_LEDGER_TYPE_INT ? (double)values[0].integer : values[0].real;
-    return INVAR_OK;
-}
-
-static double asked(const char *name, const char *sql)
-{
-    invar_ledger *ledger = NULL;
-    double number = -1.0;
-    char path[500];
-
-    (void)snprintf(path, sizeof path, "%s/ledger.db", below(name));
-    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    assert_ok(invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = sql, .row = take_number, .payload = &number}));
-    invar_ledger_close(ledger);
-    return number;
 }
 
 /* The sum over all steps. */
@@ -154,7 +103,7 @@ static double gauged(const char *name, const char *gauge)
     (void)snprintf(sql, sizeof sql,
                    "SELECT total(value) FROM gauge JOIN series USING (series) WHERE name = '%s'",
                    gauge);
-    return asked(name, sql);
+    return run_asked(name, sql);
 }
 
 /* ---- right ----------------------------------------------------------------------------------- */
@@ -175,8 +124,8 @@ static void check_right(const char *kind, const run_pair *model, const char *dty
     assert_ok(train(names[0], model, plain));
     if (train(names[1], model, watched) != INVAR_OK)
         fail_msg("%s: %s", names[1], invar_error_last()->message);
-    one = memory_of(names[0]);
-    other = memory_of(names[1]);
+    one = run_memory_of(names[0]);
+    other = run_memory_of(names[1]);
     assert_true(run_same(&one, &other));
     assert_true(invar_digest_equal(&one.identity, &other.identity));
     assert_true(gauged(names[0], "audit/elements") == 0.0);
@@ -184,7 +133,7 @@ static void check_right(const char *kind, const run_pair *model, const char *dty
     assert_true(gauged(names[1], "audit/elements") >= 2 * 150.0);
     assert_true(gauged(names[1], "audit/elements") <= 3 * 200.0);
     assert_true(gauged(names[1], "audit/differ") == 0.0);
-    assert_true(asked(names[1], "SELECT count(*) FROM event WHERE level = 'error'") == 0.0);
+    assert_true(run_asked(names[1], "SELECT count(*) FROM event WHERE level = 'error'") == 0.0);
 }
 
 static void test_audit__right_results_pass(void **state)
@@ -214,8 +163,8 @@ static void check_found(invar_op op, int result, const run_pair *model, const ch
                    "SELECT count(*) FROM event WHERE kind = 'audit-mismatch' AND level = 'error' "
                    "AND message LIKE 'audit: %s%%'",
                    invar_op_name(op));
-    assert_true(asked(name, sql) == 1.0);
-    assert_true(asked(name, "SELECT exit_code FROM finish") == 1.0);
+    assert_true(run_asked(name, sql) == 1.0);
+    assert_true(run_asked(name, "SELECT exit_code FROM finish") == 1.0);
     plant(INVAR_OP_COUNT, 0);
 }
 
@@ -256,10 +205,10 @@ static void test_audit__goes_on_where_told_to(void **state)
     plant(INVAR_OP_LINEAR_DW, 0);
     assert_ok(train("record", dense, watched));
     plant(INVAR_OP_COUNT, 0);
-    assert_int_equal(memory_of("record").last, 2);
+    assert_int_equal(run_memory_of("record").last, 2);
     assert_true(gauged("record", "audit/differ") >= 3.0);
     assert_true(gauged("record", "audit/differ") ==
-                asked("record", "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'"));
+                run_asked("record", "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'"));
 }
 
 /* ---- long samples ---------------------------------------------------------------------------- */
@@ -406,5 +355,5 @@ int main(void)
         cmocka_unit_test(test_audit__products_with_all_arguments),
     };
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, run_teardown);
 }

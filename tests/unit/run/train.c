@@ -10,84 +10,29 @@
 #include "engine/io/rollout_file.h"
 #include "tests/run.h"
 
-static char base[256];
-
 static int setup(void **state)
 {
     (void)state;
-    (void)snprintf(base, sizeof base, "%s/train.%ld", INVAR_TEST_WORK, (long)getpid());
-    return invar_folder_make(base) != INVAR_OK;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return invar_folder_remove(base) != INVAR_OK;
-}
-
-/* A path below the folder of the test; it stays for a while. */
-static const char *below(const char *name)
-{
-    static char paths[128][400];
-    static int next;
-    char *path = paths[next++ % 128];
-
-    (void)snprintf(path, 400, "%s/%s", base, name);
-    return path;
+    return run_setup(INVAR_TEST_WORK "/train");
 }
 
 /* The run `name` with the pairs of both lists, the second one first; it may be NULL. */
 static invar_status train(const char *name, const run_pair *a, const run_pair *b)
 {
-    invar_recipe *recipe = run_recipe(below(name), a, b);
+    invar_recipe *recipe = run_recipe(run_below(name), a, b);
     invar_status status = run_train(recipe);
 
     invar_recipe_free(recipe);
     return status;
 }
 
-static run_memory memory_of(const char *name)
-{
-    run_memory memory;
-
-    assert_true(run_remember(&memory, below(name)));
-    return memory;
-}
-
 static run_memory trained(const char *name, const run_pair *a, const run_pair *b)
 {
     assert_ok(train(name, a, b));
-    return memory_of(name);
+    return run_memory_of(name);
 }
 
 /* ---- asking the ledger ----------------------------------------------------------------------- */
-
-static invar_status take_number(void *payload, const char *const *columns,
-                                const invar_ledger_value *values, int count)
-{
-    (void)columns;
-    if (!values)
-        return INVAR_OK;
-    assert_int_equal(count, 1);
-    *(double *)payload =
-        values[0].type == INVAR_LEDGER_TYPE_INT ? (double)values[0].integer : values[0].real;
-    return INVAR_OK;
-}
-
-/* The first number of the last row. */
-static double asked(const char *name, const char *sql)
-{
-    invar_ledger *ledger = NULL;
-    double number = -1.0;
-    char path[500];
-
-    (void)snprintf(path, sizeof path, "%s/ledger.db", below(name));
-    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    assert_ok(invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = sql, .row = take_number, .payload = &number}));
-    invar_ledger_close(ledger);
-    return number;
-}
 
 static invar_status take_blob(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
@@ -103,19 +48,11 @@ static invar_status take_blob(void *payload, const char *const *columns,
 /* The hash of every digest that the run has, those of diagnosis among them. */
 static invar_digest digests_of(const char *name)
 {
-    invar_ledger *ledger = NULL;
     invar_hasher hasher;
     invar_digest all;
-    char path[500];
 
-    (void)snprintf(path, sizeof path, "%s/ledger.db", below(name));
     invar_hasher_init(&hasher);
-    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    assert_ok(invar_ledger_select(
-        ledger, &(invar_ledger_request){.sql = "SELECT data FROM digest ORDER BY step, rank",
-                                        .row = take_blob,
-                                        .payload = &hasher}));
-    invar_ledger_close(ledger);
+    run_select(name, "SELECT data FROM digest ORDER BY step, rank", take_blob, &hasher);
     invar_hasher_final(&all, &hasher);
     return all;
 }
@@ -133,7 +70,7 @@ static float critic_head(const char *checkpoints)
     float head[16], most = 0.0f;
     invar_tensor t = invar_tensor_2d(head, INVAR_DTYPE_F32, 1, 16);
 
-    assert_ok(invar_checkpoint_open(&c, below(checkpoints), NULL));
+    assert_ok(invar_checkpoint_open(&c, run_below(checkpoints), NULL));
     assert_ok(invar_checkpoint_load(&t, c, "critic", "score.weight"));
     invar_checkpoint_close(c);
     for (int i = 0; i < 16; i++) {
@@ -152,8 +89,8 @@ static void test_train__ppo_has_one_chain(void **state)
                               {"log-probs-chunk-size", "1"},
                               {"debug-determinism", "full"},
                               {NULL, NULL}};
-    const run_pair half[] = {{"save", below("ppo.ckpt")},
-                             {"load", below("ppo.ckpt")},
+    const run_pair half[] = {{"save", run_below("ppo.ckpt")},
+                             {"load", run_below("ppo.ckpt")},
                              {"debug-exit-after-rollout", "2"},
                              {NULL, NULL}};
     const run_pair seed[] = {{"rollout-seed", "43"}, {NULL, NULL}};
@@ -165,7 +102,7 @@ static void test_train__ppo_has_one_chain(void **state)
     again = trained("ppo.threads", ppo, other);
     assert_true(run_same(&one, &again));
     assert_ok(train("ppo.resumed", ppo, half));
-    assert_int_equal(memory_of("ppo.resumed").last, 3);
+    assert_int_equal(run_memory_of("ppo.resumed").last, 3);
     assert_true(critic_head("ppo.ckpt") > 0.0f);
     again = trained("ppo.resumed", ppo, half);
     assert_true(run_same(&one, &again));
@@ -191,22 +128,22 @@ static void test_train__ppo_critic_learns(void **state)
     (void)state;
     assert_ok(train("ppo.critic", ppo, longer));
     (void)snprintf(sql, sizeof sql, loss, "ASC");
-    first = asked("ppo.critic", sql);
+    first = run_asked("ppo.critic", sql);
     (void)snprintf(sql, sizeof sql, loss, "DESC");
-    last = asked("ppo.critic", sql);
+    last = run_asked("ppo.critic", sql);
     assert_true(first > 0.0 && last > 0.0 && last < 0.7 * first);
     // only the critic learned: one set of weights sampled everything
-    assert_true(asked("ppo.critic", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
-    assert_true(asked("ppo", "SELECT count(DISTINCT weights_hash) FROM sample") == 4.0);
+    assert_true(run_asked("ppo.critic", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
+    assert_true(run_asked("ppo", "SELECT count(DISTINCT weights_hash) FROM sample") == 4.0);
 }
 
 /* A critic goes on in another run: from checkpoints that have one. */
 static void test_train__critic_from_checkpoints(void **state)
 {
-    const run_pair save[] = {{"save", below("teach.ckpt")}, {NULL, NULL}};
-    const run_pair load[] = {{"critic-load", below("teach.ckpt")}, {NULL, NULL}};
-    const run_pair plain[] = {{"save", below("none.ckpt")}, {NULL, NULL}};
-    const run_pair wrong[] = {{"critic-load", below("none.ckpt")}, {NULL, NULL}};
+    const run_pair save[] = {{"save", run_below("teach.ckpt")}, {NULL, NULL}};
+    const run_pair load[] = {{"critic-load", run_below("teach.ckpt")}, {NULL, NULL}};
+    const run_pair plain[] = {{"save", run_below("none.ckpt")}, {NULL, NULL}};
+    const run_pair wrong[] = {{"critic-load", run_below("none.ckpt")}, {NULL, NULL}};
     static const char first[] =
         "SELECT value FROM metrics WHERE name = 'rollout/values' AND step = 0";
     run_memory one, other;
@@ -214,8 +151,8 @@ static void test_train__critic_from_checkpoints(void **state)
     (void)state;
     one = trained("teach", ppo, save);
     other = trained("taught", ppo, load);
-    assert_true(asked("teach", first) == 0.0); // a new head
-    assert_true(asked("taught", first) != 0.0);
+    assert_true(run_asked("teach", first) == 0.0); // a new head
+    assert_true(run_asked("taught", first) != 0.0);
     assert_false(invar_digest_equal(&one.identity, &other.identity));
     assert_ok(train("none", plain, NULL));
     assert_fails(train("wrong", ppo, wrong), INVAR_E_NOTFOUND, "score.weight");
@@ -224,14 +161,14 @@ static void test_train__critic_from_checkpoints(void **state)
 static void test_train__without_the_optimizer_nothing_moves(void **state)
 {
     const run_pair still[] = {
-        {"debug-disable-optimizer", "true"}, {"save", below("still.ckpt")}, {NULL, NULL}};
+        {"debug-disable-optimizer", "true"}, {"save", run_below("still.ckpt")}, {NULL, NULL}};
 
     (void)state;
     assert_ok(train("still", ppo, still));
     assert_true(critic_head("still.ckpt") == 0.0f);
-    assert_true(asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
-    assert_true(asked("still", "SELECT max(value) FROM metrics WHERE name = "
-                               "'train/critic-grad_norm'") > 0.0);
+    assert_true(run_asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
+    assert_true(run_asked("still", "SELECT max(value) FROM metrics WHERE name = "
+                                   "'train/critic-grad_norm'") > 0.0);
 }
 
 /* Activations by name: the critic's apart from the actor's, experts' rows in no order of theirs. */
@@ -260,11 +197,11 @@ static void test_train__finer_points_have_one_value(void **state)
     again = digests_of("fine.coarse");
     assert_false(invar_digest_equal(&one, &again));
     (void)snprintf(sql, sizeof sql, points, "%layer.0.q");
-    assert_true(asked("fine", sql) == 2.0); // the actor's and the critic's
-    assert_true(asked("fine.coarse", sql) == 0.0);
+    assert_true(run_asked("fine", sql) == 2.0); // the actor's and the critic's
+    assert_true(run_asked("fine.coarse", sql) == 0.0);
     (void)snprintf(sql, sizeof sql, points, "%layer.0.attn");
-    assert_true(asked("fine", sql) == 2.0);
-    assert_true(asked("fine.coarse", sql) == 2.0);
+    assert_true(run_asked("fine", sql) == 2.0);
+    assert_true(run_asked("fine.coarse", sql) == 2.0);
 }
 
 /* ---- other ways to train --------------------------------------------------------------------- */
@@ -286,23 +223,23 @@ static void test_train__supervised_with_evaluation(void **state)
 
     (void)state;
     assert_ok(train("sft", sft, NULL));
-    assert_true(asked("sft", "SELECT count(*) FROM evaluation") >= 3.0);
+    assert_true(run_asked("sft", "SELECT count(*) FROM evaluation") >= 3.0);
     (void)snprintf(sql, sizeof sql, loss, "ASC");
-    first = asked("sft", sql);
+    first = run_asked("sft", sql);
     (void)snprintf(sql, sizeof sql, loss, "DESC");
-    last = asked("sft", sql);
+    last = run_asked("sft", sql);
     assert_true(last > 0.0 && last < 0.8 * first);
 }
 
 static void test_train__exports_without_checkpoints(void **state)
 {
     const run_pair export[] = {
-        {"save-hf", below("hf/{rollout_id}")}, {"save-interval", "1"}, {NULL, NULL}};
+        {"save-hf", run_below("hf/{rollout_id}")}, {"save-interval", "1"}, {NULL, NULL}};
 
     (void)state;
     assert_ok(train("export", export, NULL));
-    assert_true(invar_path_exists(below("hf/0/config.json")));
-    assert_true(invar_path_exists(below("hf/1/model.safetensors")));
+    assert_true(invar_path_exists(run_below("hf/0/config.json")));
+    assert_true(invar_path_exists(run_below("hf/1/model.safetensors")));
 }
 
 /* Greedy rollouts have log-probabilities, too: those at temperature 1. */
@@ -313,7 +250,7 @@ static void test_train__greedy_rollouts(void **state)
 
     (void)state;
     assert_ok(train("greedy", greedy, NULL));
-    assert_int_equal(memory_of("greedy").last, 1);
+    assert_int_equal(run_memory_of("greedy").last, 1);
 }
 
 static void test_train__a_device_that_is_not_there_is_refused(void **state)
@@ -348,21 +285,21 @@ static const run_pair sampled[] = {{"dynamic-sampling-filter", "nonzero_std"},
 
 static void test_train__files_stand_for_sampling(void **state)
 {
-    const run_pair write[] = {{"save-debug-rollout-data", below("files/{rollout_id}")},
+    const run_pair write[] = {{"save-debug-rollout-data", run_below("files/{rollout_id}")},
                               {NULL, NULL}};
-    const run_pair read[] = {{"load-debug-rollout-data", below("files/{rollout_id}")},
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
                              {NULL, NULL}};
-    const run_pair some[] = {{"load-debug-rollout-data", below("files/{rollout_id}")},
+    const run_pair some[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
                              {"debug-exit-after-rollout", "2"},
-                             {"save", below("files.ckpt")},
+                             {"save", run_below("files.ckpt")},
                              {NULL, NULL}};
-    const run_pair go_on[] = {{"load", below("files.ckpt")}, {NULL, NULL}};
+    const run_pair go_on[] = {{"load", run_below("files.ckpt")}, {NULL, NULL}};
     run_memory one, again;
 
     (void)state;
     one = trained("write", sampled, write);
-    assert_true(asked("write", "SELECT max(value) FROM metrics WHERE name = "
-                               "'rollout/dynamic_filter/dropped'") > 0.0);
+    assert_true(run_asked("write", "SELECT max(value) FROM metrics WHERE name = "
+                                   "'rollout/dynamic_filter/dropped'") > 0.0);
     again = trained("read", sampled, read);
     assert_true(run_same(&one, &again));
     assert_true(invar_digest_equal(&one.identity, &again.identity));
@@ -375,10 +312,10 @@ static void test_train__files_stand_for_sampling(void **state)
 static void test_train__rollouts_of_another_run_are_another_run(void **state)
 {
     const run_pair lr[] = {
-        {"lr", "0.02"}, {"load-debug-rollout-data", below("files/{rollout_id}")}, {NULL, NULL}};
+        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("files/{rollout_id}")}, {NULL, NULL}};
     const run_pair own[] = {{"lr", "0.02"}, {NULL, NULL}};
     const run_pair mixed[] = {
-        {"lr", "0.02"}, {"load-debug-rollout-data", below("mixed/{rollout_id}")}, {NULL, NULL}};
+        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("mixed/{rollout_id}")}, {NULL, NULL}};
     run_memory foreign, plain;
     char *text = NULL;
     size_t bytes;
@@ -389,24 +326,25 @@ static void test_train__rollouts_of_another_run_are_another_run(void **state)
     assert_false(invar_digest_equal(&foreign.chain, &plain.chain));
     assert_false(invar_digest_equal(&foreign.identity, &plain.identity));
     // nothing is said to be equal to what other weights sampled
-    assert_true(asked("foreign", "SELECT count(*) FROM metrics WHERE name = "
-                                 "'train/logp_diff_max'") == 1.0); // the first weights are the same
-    assert_true(asked("plain", "SELECT count(*) FROM metrics WHERE name = "
-                               "'train/logp_diff_max'") == 4.0);
+    assert_true(run_asked("foreign",
+                          "SELECT count(*) FROM metrics WHERE name = "
+                          "'train/logp_diff_max'") == 1.0); // the first weights are the same
+    assert_true(run_asked("plain", "SELECT count(*) FROM metrics WHERE name = "
+                                   "'train/logp_diff_max'") == 4.0);
     // a run that began with its own rollouts does not go on with others
-    assert_ok(invar_folder_make(below("mixed")));
-    assert_ok(invar_file_read(&text, &bytes, below("files/1"), 1 << 24));
-    assert_ok(invar_file_write(below("mixed/1"), text, bytes));
+    assert_ok(invar_folder_make(run_below("mixed")));
+    assert_ok(invar_file_read(&text, &bytes, run_below("files/1"), 1 << 24));
+    assert_ok(invar_file_write(run_below("mixed/1"), text, bytes));
     invar_free(text);
     {
         const run_pair begin[] = {{"lr", "0.02"},
-                                  {"save", below("mixed.ckpt")},
-                                  {"load", below("mixed.ckpt")},
+                                  {"save", run_below("mixed.ckpt")},
+                                  {"load", run_below("mixed.ckpt")},
                                   {"debug-exit-after-rollout", "1"},
                                   {NULL, NULL}};
-        const run_pair load[] = {{"load", below("mixed.ckpt")},
+        const run_pair load[] = {{"load", run_below("mixed.ckpt")},
                                  {"lr", "0.02"},
-                                 {"load-debug-rollout-data", below("mixed/{rollout_id}")},
+                                 {"load-debug-rollout-data", run_below("mixed/{rollout_id}")},
                                  {NULL, NULL}};
         assert_ok(train("mix", sampled, begin));
         assert_fails(train("mix", sampled, load), INVAR_E_INVALID, "of another run");
@@ -418,18 +356,19 @@ static void test_train__rollouts_of_another_run_are_another_run(void **state)
 /* A file whose tokens the model does not have is named, before any op sees them. */
 static void test_train__files_that_do_not_fit(void **state)
 {
-    const run_pair bad[] = {{"load-debug-rollout-data", below("bad/{rollout_id}")}, {NULL, NULL}};
+    const run_pair bad[] = {{"load-debug-rollout-data", run_below("bad/{rollout_id}")},
+                            {NULL, NULL}};
     invar_rollout_data data;
 
     (void)state;
-    assert_ok(invar_rollout_file_read(&data, below("files/0")));
+    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
     data.samples.items[1].tokens[0] = 99999;
-    assert_ok(invar_rollout_file_write(below("bad/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
                                        data.samples.count));
     assert_fails(train("bad.run", sampled, bad), INVAR_E_INVALID, "does not fit the model");
     data.samples.items[1].tokens[0] = 1;
     data.samples.items[1].draw = UINT32_MAX; // more prompts than the filter may look at
-    assert_ok(invar_rollout_file_write(below("bad/0"), &data.header, data.samples.items,
+    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
                                        data.samples.count));
     assert_fails(train("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
     invar_rollout_data_release(&data);
@@ -485,5 +424,5 @@ int main(void)
         cmocka_unit_test(test_train__identity_has_the_evaluation_data),
     };
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, run_teardown);
 }
