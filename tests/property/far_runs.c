@@ -18,30 +18,10 @@ const invar_backend *invar_backend_cuda(void)
     return invar_far_backend();
 }
 
-static char base[256];
-
 static int setup(void **state)
 {
     (void)state;
-    (void)snprintf(base, sizeof base, "%s/far_runs.%ld", INVAR_TEST_WORK, (long)getpid());
-    return invar_folder_make(base) != INVAR_OK;
-}
-
-static int teardown(void **state)
-{
-    (void)state;
-    return invar_folder_remove(base) != INVAR_OK;
-}
-
-/* A path below the folder of the test; it stays for a while. */
-static const char *below(const char *name)
-{
-    static char paths[64][400];
-    static int next;
-    char *path = paths[next++ % 64];
-
-    (void)snprintf(path, 400, "%s/%s", base, name);
-    return path;
+    return run_setup(INVAR_TEST_WORK "/far_runs");
 }
 
 /* Extents that every format can have. */
@@ -92,7 +72,7 @@ static invar_status train(const char *name, const char *device, const char *dtyp
             if (!run_has(i + 1 < LISTS ? lists[i + 1] : NULL, p->key))
                 all[count++] = *p;
     all[count] = (run_pair){NULL, NULL};
-    recipe = run_recipe(below(name), all, NULL);
+    recipe = run_recipe(run_below(name), all, NULL);
     invar_far_begin(0);
     status = run_train(recipe);
     assert_int_equal(invar_far_counted().live, 0); // all was given back
@@ -105,12 +85,9 @@ static invar_status train(const char *name, const char *device, const char *dtyp
 static run_memory trained(const char *name, const char *device, const char *dtype,
                           const run_pair *const lists[LISTS])
 {
-    run_memory memory;
-
     if (train(name, device, dtype, lists) != INVAR_OK)
         fail_msg("%s: %s", name, invar_error_last()->message);
-    assert_true(run_remember(&memory, below(name)));
-    return memory;
+    return run_memory_of(name);
 }
 
 /* ---- chains ---------------------------------------------------------------------------------- */
@@ -183,7 +160,7 @@ static void test_far_runs__dumps_what_the_cpu_dumps(void **state)
 
         (void)snprintf(a, sizeof a, "dump.cpu/dump/step_1/%s.npy", points[i]);
         (void)snprintf(b, sizeof b, "dump.far/dump/step_1/%s.npy", points[i]);
-        assert_same_file(below(a), below(b));
+        assert_same_file(run_below(a), run_below(b));
     }
 }
 
@@ -193,11 +170,11 @@ static void test_far_runs__dumps_what_the_cpu_dumps(void **state)
 static void test_far_runs__goes_on_on_another_device(void **state)
 {
     static const char *const devices[] = {"cuda", "cpu", "cuda"};
-    const run_pair places[] = {{"save", below("moving.ckpt")},
-                               {"load", below("moving.ckpt")},
+    const run_pair places[] = {{"save", run_below("moving.ckpt")},
+                               {"load", run_below("moving.ckpt")},
                                {"save-interval", "1"},
                                {"num-rollout", "3"},
-                               {"save-hf", below("moving.hf/{rollout_id}")},
+                               {"save-hf", run_below("moving.hf/{rollout_id}")},
                                {NULL, NULL}};
     const run_pair stays[] = {{"num-rollout", "3"}, {NULL, NULL}};
     const run_pair *const one[LISTS] = {wide, experts, ppo, stays};
@@ -215,7 +192,7 @@ static void test_far_runs__goes_on_on_another_device(void **state)
         assert_int_equal(moved.last, i);
     }
     assert_true(run_same(&whole, &moved));
-    assert_true(invar_path_exists(below("moving.hf/2/model.safetensors")));
+    assert_true(invar_path_exists(run_below("moving.hf/2/model.safetensors")));
 }
 
 /* A checkpoint is written while the run goes on, and has the bytes of one that it waited for. */
@@ -239,7 +216,7 @@ static void test_far_runs__a_checkpoint_behind_the_run_is_the_same(void **state)
 
         (void)snprintf(save, sizeof save, "save.%s", ways[i]);
         (void)snprintf(run, sizeof run, "run.%s", ways[i]);
-        places[0].value = below(save);
+        places[0].value = run_below(save);
         memory[i] = trained(run, i > 0 ? "cuda" : "cpu", "bf16", lists);
     }
     for (int i = 1; i < 4; i++) {
@@ -250,7 +227,7 @@ static void test_far_runs__a_checkpoint_behind_the_run_is_the_same(void **state)
 
                 (void)snprintf(a, sizeof a, "save.cpu/iter_%07d/%s", step, files[f]);
                 (void)snprintf(b, sizeof b, "save.%s/iter_%07d/%s", ways[i], step, files[f]);
-                assert_same_file(below(a), below(b));
+                assert_same_file(run_below(a), run_below(b));
             }
     }
 }
@@ -269,8 +246,8 @@ static void test_far_runs__offloaded_moments_change_nothing(void **state)
     moved = trained("offloaded", "cuda", "mxfp8", other);
     assert_true(run_same(&whole, &moved));
     for (int i = 0; i < 3; i++) {
-        const run_pair part[] = {{"save", below("offload.ckpt")},
-                                 {"load", below("offload.ckpt")},
+        const run_pair part[] = {{"save", run_below("offload.ckpt")},
+                                 {"load", run_below("offload.ckpt")},
                                  {"save-interval", "1"},
                                  {"num-rollout", "3"},
                                  {"debug-exit-after-rollout", "1"},
@@ -301,12 +278,12 @@ static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **sta
 
     (void)state;
     for (int i = 0; i < 2; i++) {
-        const char *save = below("blocked.ckpt");
+        const char *save = run_below("blocked.ckpt");
         const run_pair own[] = {{"device", "cuda"},      {"save", save},
                                 {"load", save},          {"save-interval", "1"},
                                 {"num-rollout", "3"},    {"num-steps-per-rollout", "1"},
                                 {"async-save", ways[i]}, {NULL, NULL}};
-        invar_recipe *recipe = run_recipe(below("blocked"), own, NULL);
+        invar_recipe *recipe = run_recipe(run_below("blocked"), own, NULL);
         invar_train_options options = {.until = -1, .progress = block_save, .payload = &save};
         invar_train_summary summary;
         invar_status status;
@@ -317,15 +294,15 @@ static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **sta
         assert_int_equal(status, INVAR_E_INVALID);
         invar_error_take(&errors[i]);
         assert_int_equal(invar_far_counted().live, 0);
-        assert_true(run_remember(&memory, below("blocked"))); // a ledger that verifies
+        assert_true(run_remember(&memory, run_below("blocked"))); // a ledger that verifies
         // the reason is gone: it begins again, since there was no checkpoint, and ends
         assert_ok(invar_folder_remove(save));
         assert_ok(run_train(recipe));
-        assert_true(run_remember(&memory, below("blocked")));
+        assert_true(run_remember(&memory, run_below("blocked")));
         assert_int_equal(memory.last, 2);
         invar_recipe_free(recipe);
         assert_ok(invar_folder_remove(save));
-        assert_ok(invar_folder_remove(below("blocked")));
+        assert_ok(invar_folder_remove(run_below("blocked")));
     }
     assert_string_equal(errors[0].message, errors[1].message);
     assert_int_equal(errors[0].status, errors[1].status);
@@ -335,12 +312,12 @@ static void test_far_runs__a_checkpoint_behind_the_run_fails_like_any(void **sta
 /* Weights of another run's checkpoint and of a Hugging Face folder. */
 static void test_far_runs__starts_from_weights(void **state)
 {
-    const run_pair save[] = {{"save", below("teacher.ckpt")},
-                             {"save-hf", below("teacher.hf/{rollout_id}")},
+    const run_pair save[] = {{"save", run_below("teacher.ckpt")},
+                             {"save-hf", run_below("teacher.hf/{rollout_id}")},
                              {NULL, NULL}};
     const run_pair *const first[LISTS] = {wide, experts, save, NULL};
-    const run_pair from[2][2] = {{{"ref-load", below("teacher.ckpt")}, {NULL, NULL}},
-                                 {{"ref-load", below("teacher.hf/1")}, {NULL, NULL}}};
+    const run_pair from[2][2] = {{{"ref-load", run_below("teacher.ckpt")}, {NULL, NULL}},
+                                 {{"ref-load", run_below("teacher.hf/1")}, {NULL, NULL}}};
 
     (void)state;
     (void)trained("teacher", "cuda", "fp32", first);
@@ -371,5 +348,5 @@ int main(void)
         cmocka_unit_test(test_far_runs__starts_from_weights),
     };
 
-    return cmocka_run_group_tests(tests, setup, teardown);
+    return cmocka_run_group_tests(tests, setup, run_teardown);
 }
