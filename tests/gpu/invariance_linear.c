@@ -2,8 +2,9 @@
  * invariance_linear.c - linear layers at the sizes where a GPU changes its kernel or its tile.
  *
  * Every number of rows from 1 to 300 and some beyond, every place in a batch, any neighbours, any
- * cut of a batch, for every format: y and dx of a row are the same bytes. The shapes are those that
- * other engines are tested with, or failed with (docs/testing.md).
+ * cut of a batch, for every format: y and dx of a row are the same bytes, and some rows of
+ * the whole are the CPU's. The shapes are those that other engines are tested with, or failed with
+ * (docs/testing.md).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +13,106 @@
 #include <stdlib.h>
 
 #include "tests/gpu/sweep.h"
+
+/* ---- some rows by the CPU -------------------------------------------------------------------- */
+
+enum { CPU_ROWS = 3 };
+
+/* The first, one in the middle, the last. */
+static int64_t cpu_row(int64_t rows, int i)
+{
+    return i == 0 ? 0 : i == 1 ? rows / 2 : rows - 1;
+}
+
+/* Where the device is the CPU, there is nothing to compare with. */
+static bool is_cpu(const invar_sweep *s)
+{
+    return s->dev.backend == invar_backend_cpu();
+}
+
+static invar_device cpu_open(const invar_sweep *s)
+{
+    invar_device cpu = {.backend = invar_backend_cpu(), .numerics = s->dev.numerics};
+
+    assert_ok(invar_pool_new(&cpu.pool, 8));
+    assert_ok(invar_arena_new_debug(&cpu.scratch, "scratch"));
+    assert_ok(invar_arena_plan_scratch(cpu.scratch, (size_t)1 << 32));
+    assert_ok(invar_arena_reserve(cpu.scratch));
+    return cpu;
+}
+
+static void cpu_close(invar_device *cpu)
+{
+    invar_arena_free(cpu->scratch);
+    invar_pool_free(cpu->pool);
+}
+
+static invar_tensor get_row(const invar_sweep *s, const invar_tensor *t, int64_t row)
+{
+    invar_tensor view = invar_tensor_rows(t, row, 1);
+
+    return invar_sweep_get(s, &view);
+}
+
+/* The call that yielded `expected`, on the heap. */
+static void check_forward_with_cpu(const invar_sweep *s, const invar_linear_fwd_args *whole,
+                                   const invar_tensor *expected, const char *what)
+{
+    invar_device cpu;
+    invar_linear_fwd_args args = *whole;
+
+    if (is_cpu(s))
+        return;
+    cpu = cpu_open(s);
+    args.w = invar_sweep_get(s, &whole->w);
+    if (whole->bias.data)
+        args.bias = invar_sweep_get(s, &whole->bias);
+    for (int i = 0; i < CPU_ROWS; i++) {
+        int64_t at = cpu_row(whole->x.shape[0], i);
+        invar_tensor row = invar_tensor_rows(expected, at, 1);
+
+        args.x = get_row(s, &whole->x, at);
+        args.y = invar_test_tensor(invar_tensor_2d(NULL, row.dtype, 1, row.shape[1]));
+        assert_ok(invar_linear_fwd(&cpu, &args));
+        invar_assert_bits_tensor(&row, &args.y, what);
+        invar_test_free(&args.x, &args.y);
+    }
+    invar_test_free(&args.w);
+    if (whole->bias.data)
+        invar_test_free(&args.bias);
+    cpu_close(&cpu);
+}
+
+static void check_backward_with_cpu(const invar_sweep *s, const invar_linear_dx_args *whole,
+                                    const invar_tensor *expected, const char *what)
+{
+    invar_device cpu;
+    invar_linear_dx_args args = *whole;
+
+    if (is_cpu(s))
+        return;
+    cpu = cpu_open(s);
+    for (int p = 0; p < args.n_parts; p++)
+        args.parts[p].w = invar_sweep_get(s, &whole->parts[p].w);
+    for (int i = 0; i < CPU_ROWS; i++) {
+        int64_t at = cpu_row(whole->dx.shape[0], i);
+        invar_tensor row = invar_tensor_rows(expected, at, 1);
+
+        for (int p = 0; p < args.n_parts; p++)
+            args.parts[p].dy = get_row(s, &whole->parts[p].dy, at);
+        args.dx = invar_test_tensor(invar_tensor_2d(NULL, row.dtype, 1, row.shape[1]));
+        assert_ok(invar_linear_dx(&cpu, &args));
+        invar_assert_bits_tensor(&row, &args.dx, what);
+        invar_test_free(&args.dx);
+        for (int p = 0; p < args.n_parts; p++)
+            invar_test_free(&args.parts[p].dy);
+    }
+    for (int p = 0; p < args.n_parts; p++)
+        invar_test_free(&args.parts[p].w);
+    cpu_close(&cpu);
+}
+
+/* ---- a layer --------------------------------------------------------------------------------- */
 
 /* A batch, and what it yields as a whole. */
 typedef struct layer {
@@ -41,32 +142,6 @@ static void backward(invar_sweep *s, const invar_tensor *dx, const invar_tensor 
 
     invar_sweep_zero(s, dx);
     invar_sweep_run(s, INVAR_OP_LINEAR_DX, &args);
-}
-
-/* Some rows of the whole, computed by the CPU. */
-static void check_with_cpu(const layer *l)
-{
-    const int64_t rows[] = {0, l->rows / 2, l->rows - 1};
-    invar_device cpu = {.backend = invar_backend_cpu(), .numerics = l->s->dev.numerics};
-    invar_tensor w = invar_sweep_get(l->s, &l->w);
-
-    assert_ok(invar_pool_new(&cpu.pool, 8));
-    assert_ok(invar_arena_new_debug(&cpu.scratch, "scratch"));
-    assert_ok(invar_arena_plan_scratch(cpu.scratch, (size_t)1 << 32));
-    assert_ok(invar_arena_reserve(cpu.scratch));
-    for (int i = 0; i < 3; i++) {
-        invar_tensor row = invar_tensor_rows(&l->x, rows[i], 1), x = invar_sweep_get(l->s, &row);
-        invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 1, l->n));
-        invar_tensor expected = invar_tensor_rows(&l->expected_y, rows[i], 1);
-        invar_linear_fwd_args args = {.y = y, .x = x, .w = w, .k_shards = 1};
-
-        assert_ok(invar_linear_fwd(&cpu, &args));
-        invar_assert_bits_tensor(&expected, &y, l->format->name);
-        invar_test_free(&x, &y);
-    }
-    invar_test_free(&w);
-    invar_arena_free(cpu.scratch);
-    invar_pool_free(cpu.pool);
 }
 
 typedef void (*filling)(const invar_sweep *s, const invar_tensor *t, uint64_t seed);
@@ -117,8 +192,12 @@ static layer layer_with(const invar_test_format *format, invar_numerics numerics
     backward(l.s, &l.dx, &l.dy, &l.w);
     l.expected_y = invar_sweep_get(l.s, &l.y);
     l.expected_dx = invar_sweep_get(l.s, &l.dx);
-    if (l.s->dev.backend != invar_backend_cpu())
-        check_with_cpu(&l);
+    check_forward_with_cpu(l.s, &(invar_linear_fwd_args){.x = l.x, .w = l.w, .k_shards = 1},
+                           &l.expected_y, format->name);
+    check_backward_with_cpu(
+        l.s,
+        &(invar_linear_dx_args){.dx = l.dx, .parts = {{l.dy, l.w}}, .n_parts = 1, .k_shards = 1},
+        &l.expected_dx, format->name);
     return l;
 }
 
@@ -365,6 +444,7 @@ static void test_linear__bits_of_narrow_results(void **state)
         args.y = y;
         invar_sweep_run(l.s, INVAR_OP_LINEAR_FWD, &args);
         expected = invar_sweep_get(l.s, &y);
+        check_forward_with_cpu(l.s, &args, &expected, l.format->name);
         for (size_t r = 0; r < sizeof picked / sizeof *picked && picked[r] <= l.rows; r++) {
             args.x = invar_tensor_rows(&l.x, l.rows - picked[r], picked[r]);
             args.y = invar_tensor_rows(&y, 0, picked[r]);
@@ -480,14 +560,16 @@ static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
 
         whole.dx = invar_sweep_2d(s, INVAR_DTYPE_F32, rows, k);
         for (int p = 0; p < 3; p++) {
-            invar_tensor dy = invar_sweep_normal(s, format->storage, rows, widths[p], 5);
-            invar_tensor w = invar_sweep_normal(s, format->storage, widths[p], k, 6);
+            uint64_t seed = 5 + 2 * (uint64_t)p;
+            invar_tensor dy = invar_sweep_normal(s, format->storage, rows, widths[p], seed);
+            invar_tensor w = invar_sweep_normal(s, format->storage, widths[p], k, seed + 1);
 
             whole.parts[p].dy = invar_sweep_quantised(s, &dy, format->x, false);
             whole.parts[p].w = invar_sweep_quantised(s, &w, format->w, true);
         }
         invar_sweep_run(s, INVAR_OP_LINEAR_DX, &whole);
         expected = invar_sweep_get(s, &whole.dx);
+        check_backward_with_cpu(s, &whole, &expected, format->name);
         part = whole;
         for (size_t r = 0; r < sizeof picked / sizeof *picked && picked[r] <= rows; r++) {
             part.dx = invar_tensor_rows(&whole.dx, 0, picked[r]);
