@@ -567,7 +567,8 @@ invar_status invar_bench_gpu(const char *only, const invar_race_options *options
 
     if (!b.gpu.backend)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
-                          "this build has the CPU only: configure with -DINVAR_CUDA=ON");
+                          "this build has the CPU only: configure with -DINVAR_CUDA=ON, or "
+                          "choose device = cpu");
     status = run(&b, options);
     invar_race_free(b.race);
     invar_free(b.noise);

@@ -229,7 +229,8 @@ static int find_backend(settings *s)
     }
     s->backend = cuda ? invar_backend_cuda() : invar_backend_cpu();
     if (!s->backend) {
-        fprintf(stderr, "invar: this build has the CPU only: configure with -DINVAR_CUDA=ON\n");
+        fprintf(stderr, "invar: this build has the CPU only: configure with -DINVAR_CUDA=ON, or "
+                        "choose device = cpu\n");
         return INVAR_EXIT_UNTESTABLE;
     }
     return INVAR_EXIT_OK;

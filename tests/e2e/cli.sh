@@ -35,8 +35,10 @@ expect 129 "'two' is not a whole number" selfcheck --threads two
 expect 129 "--threads: 0; expected 1 to" selfcheck --threads=0
 expect 129 "99999999999999999999; expected 1 to" selfcheck --threads 99999999999999999999
 expect 129 "--json takes no value" selfcheck --json=yes
-expect 125 "this build has the CPU only" bench --device cuda
-expect 125 "this build has the CPU only" selfcheck --device cuda --json
+# no GPU, whatever this build and this machine have
+CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" bench --device cuda
+CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" bench --device cuda --model tiny
+CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" selfcheck --device cuda --json
 expect 129 "--device tpu: there are cpu and cuda" selfcheck --device tpu
 expect 129 "--device needs a value" selfcheck --device
 expect 0 "next: invar bench --device cpu" selfcheck --device=cpu

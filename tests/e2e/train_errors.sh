@@ -80,8 +80,8 @@ refuses 129 "--lr: " r5 "${plain[@]}" --lr fast
 refuses 129 "'rollout-temperature' = 0" r6 "${plain[@]}" --rollout-temperature 0
 refuses 129 "'num-experts' needs model-type" r7 "${plain[@]}" --num-experts 4
 refuses 129 "'kl-coef' would be ignored" r8 train recipes/sm90.ini --kl-coef 0.1
-# a build without CUDA, that is: none of these tests has a GPU
-refuses 125 "choose device = cpu" no-cuda "${plain[@]}" --device cuda
+# no GPU, whatever this build and this machine have
+CUDA_VISIBLE_DEVICES='' refuses 125 "choose device = cpu" no-cuda "${plain[@]}" --device cuda
 refuses 129 "global-batch-size * num-steps-per-rollout" r9 "${plain[@]}" --global-batch-size 7
 refuses 129 "no task" r10 "${plain[@]}" --prompt-data task:sorting
 refuses 129 "unknown option '--frob'" r11 "${plain[@]}" --frob
@@ -89,6 +89,7 @@ refuses 2 "fp8 needs multiples" r12 "${plain[@]}" --dtype fp8
 for ((i = 1; i <= 12; i++)); do
     untouched "r$i"
 done
+untouched no-cuda
 
 # ---- models and data: a small folder as Hugging Face has them ----------------------------------
 cat >"$folder/make.ini" <<'RECIPE'
