@@ -57,6 +57,12 @@ typedef struct invar_device {
     void *context;        /* the backend's own, made by its `open`; NULL where it has none */
 } invar_device;
 
+/*
+ * The native code of an INVAR_E_NOMEM that means memory of a device whose memory is far: CUDA's own
+ * for that. Without it the host's memory is meant.
+ */
+#define INVAR_DEVICE_NOMEM 2
+
 /* The memory of a backend. Copies are ordered with the ops of the device. */
 typedef struct invar_memory {
     bool far; /* the host can neither read nor write it */

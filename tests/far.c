@@ -180,13 +180,13 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     INVAR_TRY(check_direct(dev));
     INVAR_TRY(count_call(&dead, CALL_TAKES));
     if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes on the device", what,
-                          bytes);
+        return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM,
+                          "%s: no memory for %zu bytes on the device", what, bytes);
     room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
     place = find_gap(&at, room);
     if (at + room > REGION)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes on the device", what,
-                          bytes);
+        return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM,
+                          "%s: no memory for %zu bytes on the device", what, bytes);
     memmove(&far.blocks[place + 1], &far.blocks[place],
             (size_t)(far.count - place) * sizeof *far.blocks);
     far.count++;

@@ -12,6 +12,14 @@
 
 #include "base/invar_banned.h"
 
+invar_status invar_near_advise(invar_status status, bool far, const char *advice)
+{
+    if (far && invar_error_last()->native != INVAR_DEVICE_NOMEM)
+        advice = "it is the host's memory that is short, not the device's: async-save and "
+                 "optimizer-cpu-offload take much of it";
+    return invar_error_advise(status, INVAR_E_NOMEM, advice);
+}
+
 static bool is_far(const invar_device *dev)
 {
     return dev && invar_device_far(dev);

@@ -16,6 +16,12 @@
 extern "C" {
 #endif
 
+/*
+ * Adds to the record of a failure for want of memory what helps: `advice` where it is memory of the
+ * device, far or not, else that it is the host's; yields `status` again.
+ */
+invar_status invar_near_advise(invar_status status, bool far, const char *advice) INVAR_MUST_USE;
+
 /* Bytes from a tensor's first element to its last, the gaps between rows included. */
 size_t invar_near_span(const invar_tensor *tensor);
 

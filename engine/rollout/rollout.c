@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/near.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
 #include "engine/rollout/stop.h"
@@ -420,5 +421,5 @@ invar_status invar_rollout_run(
             status = tick(payload, run.samples_done, run.tokens_done);
     }
     end(&run);
-    return invar_error_advise(status, INVAR_E_NOMEM, INVAR_FEED_ADVICE);
+    return invar_near_advise(status, invar_device_far(&rollout->caller.dev), INVAR_FEED_ADVICE);
 }

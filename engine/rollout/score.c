@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/near.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
 
@@ -124,5 +125,5 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
         status = take_pass(&s, temperature, logp_out);
     }
     end(&s);
-    return invar_error_advise(status, INVAR_E_NOMEM, INVAR_FEED_ADVICE);
+    return invar_near_advise(status, invar_device_far(&rollout->caller.dev), INVAR_FEED_ADVICE);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/model/near.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
 
@@ -370,11 +371,13 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
 {
     invar_loop *loop = NULL;
     invar_status status;
+    bool far;
 
     *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
     INVAR_TRY(invar_alloc((void **)&loop, 1, sizeof *loop, "a run"));
-    status = invar_error_advise(invar_loop_open(loop, recipe, options, out), INVAR_E_NOMEM,
-                                "the model with its gradients and moments is too large");
+    far = invar_recipe_enum(recipe, INVAR_KEY_DEVICE) != 0; // 0: the CPU
+    status = invar_near_advise(invar_loop_open(loop, recipe, options, out), far,
+                               "the model with its gradients and moments is too large");
     summarise(out, loop);
     if (status == INVAR_OK)
         status = invar_ledger_chain(&out->last_step, &out->chain, loop->ledger);

@@ -6,6 +6,7 @@
 #include "engine/train/trainer.h"
 
 #include "base/alloc.h"
+#include "engine/model/near.h"
 
 #include "base/invar_banned.h"
 
@@ -174,7 +175,7 @@ invar_status invar_trainer_score(invar_trainer *trainer, const invar_model *mode
     scores to = {logp_out, entropy_out};
     walk w = {trainer, trainer->scoring, model, samples, 0, 0, 0, visit_scores, &to};
 
-    return invar_error_advise(walk_over(&w, count, NULL), INVAR_E_NOMEM, ADVICE);
+    return invar_near_advise(walk_over(&w, count, NULL), invar_device_far(&trainer->dev), ADVICE);
 }
 
 static invar_status read_values(float *out, walk *w)
@@ -196,7 +197,7 @@ invar_status invar_trainer_values(invar_trainer *trainer, const invar_model *cri
 {
     walk w = {trainer, trainer->scoring, critic, samples, 0, 0, 0, visit_values, values_out};
 
-    return invar_error_advise(walk_over(&w, count, NULL), INVAR_E_NOMEM, ADVICE);
+    return invar_near_advise(walk_over(&w, count, NULL), invar_device_far(&trainer->dev), ADVICE);
 }
 
 /* ---- learning -------------------------------------------------------------------------------- */
@@ -270,7 +271,8 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
     if (loss->entropy && !result->entropy)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a loss over entropies needs room for them");
     result->routes = result->routes_differ = 0;
-    INVAR_TRY(invar_error_advise(walk_over(&w, count, &result->micro_batches), INVAR_E_NOMEM,
-                                 trainer->options.recompute ? ADVICE : LEARNING_ADVICE));
+    INVAR_TRY(invar_near_advise(walk_over(&w, count, &result->micro_batches),
+                                invar_device_far(&trainer->dev),
+                                trainer->options.recompute ? ADVICE : LEARNING_ADVICE));
     return invar_grads_join(grads, model, &trainer->dev);
 }

@@ -61,6 +61,19 @@ invar_status invar_cuda_fail(cudaError_t code, const char *what, const char *fil
     return status;
 }
 
+static_assert(cudaErrorMemoryAllocation == INVAR_DEVICE_NOMEM, "the GPU's memory is meant");
+
+/* Of the host's memory that is pinned: how much of the GPU's is free says nothing there. */
+static invar_status check_pinned(cudaError_t code, const char *what)
+{
+    if (code == cudaErrorMemoryAllocation) {
+        (void)cudaGetLastError();
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory of the host that CUDA can pin", what);
+    }
+    INVAR_CUDA_TRY(what, code);
+    return INVAR_OK;
+}
+
 static const char *reason_text(int32_t reason)
 {
     switch (reason) {
@@ -167,8 +180,7 @@ static invar_status pin(const invar_device *dev, char *block, size_t bytes, cons
     if (bytes < LANDING_BYTES)
         return INVAR_OK;
     INVAR_TRY(invar_pool_run(dev->pool, tasks, touch, &p));
-    INVAR_CUDA_TRY(what, cudaHostRegister(block, bytes, cudaHostRegisterDefault));
-    return INVAR_OK;
+    return check_pinned(cudaHostRegister(block, bytes, cudaHostRegisterDefault), what);
 }
 
 static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
@@ -410,16 +422,17 @@ static invar_status open_stream(invar_cuda *cuda)
                    cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &keep));
     INVAR_CUDA_TRY("fault word", cudaMalloc(&cuda->fault, sizeof *cuda->fault));
     INVAR_CUDA_TRY("fault word", cudaMemset(cuda->fault, 0, sizeof *cuda->fault));
-    INVAR_CUDA_TRY("fault word", cudaMallocHost(&cuda->landed, sizeof *cuda->landed));
+    INVAR_TRY(check_pinned(cudaMallocHost(&cuda->landed, sizeof *cuda->landed), "fault word"));
     *cuda->landed = invar_cuda_fault{};
     return INVAR_OK;
 }
 
 static invar_status open_pinned(invar_cuda *cuda)
 {
-    INVAR_CUDA_TRY("pinned memory", cudaMallocHost((void **)&cuda->ring.memory,
-                                                   INVAR_CUDA_SLOTS * INVAR_CUDA_SLOT_BYTES));
-    INVAR_CUDA_TRY("pinned memory", cudaMallocHost(&cuda->landing, LANDING_BYTES));
+    INVAR_TRY(check_pinned(
+        cudaMallocHost((void **)&cuda->ring.memory, INVAR_CUDA_SLOTS * INVAR_CUDA_SLOT_BYTES),
+        "what is on its way"));
+    INVAR_TRY(check_pinned(cudaMallocHost(&cuda->landing, LANDING_BYTES), "what arrives"));
     for (cudaEvent_t &event : cuda->ring.read)
         INVAR_CUDA_TRY("event", cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
     return INVAR_OK;

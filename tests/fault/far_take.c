@@ -49,6 +49,7 @@ static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, 
         fail_msg("%s: status %d, %d blocks of the device and %d of the host left: %s", what,
                  (int)status, counts.live, (int)f.live, invar_error_last()->message);
     invar_assert_message("no memory for", __FILE__, __LINE__);
+    assert_null(strstr(invar_error_last()->message, "the host's memory"));
     scenario_go_on(recipe, whole, what);
 }
 

@@ -48,6 +48,10 @@ static void fail_and_go_on(const invar_recipe *recipe, const run_memory *whole, 
                  invar_error_last()->message);
     if (status != INVAR_OK)
         invar_assert_message("no memory for", __FILE__, __LINE__);
+    if (invar_recipe_enum(recipe, INVAR_KEY_DEVICE) != 0) { // it is never the device's memory
+        assert_null(strstr(invar_error_last()->message, "lower "));
+        assert_null(strstr(invar_error_last()->message, "too large"));
+    }
     scenario_go_on(recipe, whole, what);
 }
 
