@@ -204,15 +204,21 @@ typedef struct invar_swiglu_fwd_args {
     invar_tensor y;    /* (T, D) storage */
     invar_tensor gate; /* (T, D) storage */
     invar_tensor up;   /* (T, D) storage */
+    invar_tensor y_q;  /* (T, D) with scales, optional: what quantise makes of y */
 } invar_swiglu_fwd_args;
 
-/* dgate and dup may each be dy, gate or up, not both the same one. */
+/*
+ * dgate and dup may each be dy, gate or up, not both the same one. The quantised ones are both
+ * there, of one format, or neither.
+ */
 typedef struct invar_swiglu_bwd_args {
-    invar_tensor dgate; /* (T, D) storage */
-    invar_tensor dup;   /* (T, D) storage */
-    invar_tensor dy;    /* (T, D) storage */
-    invar_tensor gate;  /* (T, D) storage */
-    invar_tensor up;    /* (T, D) storage */
+    invar_tensor dgate;   /* (T, D) storage */
+    invar_tensor dup;     /* (T, D) storage */
+    invar_tensor dy;      /* (T, D) storage */
+    invar_tensor gate;    /* (T, D) storage */
+    invar_tensor up;      /* (T, D) storage */
+    invar_tensor dgate_q; /* (T, D) with scales, optional: what quantise makes of dgate */
+    invar_tensor dup_q;   /* (T, D) with scales, optional: what quantise makes of dup */
 } invar_swiglu_bwd_args;
 
 /* ---- attention ------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
  *   y     = silu(gate) * up
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
+ * What is quantised, too, is what was stored.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,6 +15,14 @@
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
+
+/* Of x, unless q is absent. */
+static invar_status quantise(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
+{
+    if (!invar_tensor_present(q))
+        return INVAR_OK;
+    return invar_cpu_quantise(dev, &(invar_quantise_args){*q, *x}, NULL); // takes no workspace
+}
 
 static void forward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
 {
@@ -37,7 +46,8 @@ invar_status invar_cpu_swiglu_fwd(const invar_device *dev, const invar_swiglu_fw
                                   void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], forward_piece, a);
+    INVAR_TRY(invar_pieces_run(dev, a->y.shape[0], a->y.shape[1], forward_piece, a));
+    return quantise(dev, &a->y_q, &a->y);
 }
 
 static void backward_piece(const void *payload, int64_t row, int64_t first, int64_t count)
@@ -67,5 +77,7 @@ invar_status invar_cpu_swiglu_bwd(const invar_device *dev, const invar_swiglu_bw
                                   void *workspace)
 {
     (void)workspace;
-    return invar_pieces_run(dev, a->dy.shape[0], a->dy.shape[1], backward_piece, a);
+    INVAR_TRY(invar_pieces_run(dev, a->dy.shape[0], a->dy.shape[1], backward_piece, a));
+    INVAR_TRY(quantise(dev, &a->dgate_q, &a->dgate));
+    return quantise(dev, &a->dup_q, &a->dup);
 }

@@ -6,11 +6,12 @@
  *   y     = silu(gate) * up
  *   dup   = dy * silu(gate)
  *   dgate = (dy * up) * silu'(gate)
- * A gate in bf16 has few values: large tensors take what depends on it alone from a table.
+ * A gate in bf16 has few values: large tensors take what depends on it alone from a table. What is
+ * stored there can be quantised in the same pass, as quantise.cu would from memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels-deterministic/cuda/vector.cuh"
+#include "kernels-deterministic/cuda/quantise.cuh"
 #include "kernels-deterministic/math/narrow.h"
 
 /* Whether the short forms of math/narrow.h do for all values of the run. */
@@ -129,14 +130,82 @@ static invar_status launch_by_table(const invar_device *dev, invar_op op, const 
                               0)(f, y->shape[0], (int)(y->shape[1] / INVAR_RUN));
 }
 
+/* ---- codes of what is stored ----------------------------------------------------------------- */
+
+struct no_codes {
+    __device__ __forceinline__ void put(const bf16_run &, int64_t, int64_t) const
+    {
+    }
+};
+
+/* The larger of either half, as numbers without a sign. */
+__device__ __forceinline__ uint32_t larger_halves(uint32_t a, uint32_t b)
+{
+    uint32_t most;
+
+    asm("max.u16x2 %0, %1, %2;" : "=r"(most) : "r"(a), "r"(b));
+    return most;
+}
+
+/* Neighbours in a warp have neighbouring runs: those of a scale block find its largest together. */
+template <typename F> struct codes_too {
+    codes_view<F> to;
+    int64_t across; // scale blocks of a row
+
+    __device__ __forceinline__ void put(const bf16_run &run, int64_t row, int64_t first) const
+    {
+        constexpr uint32_t lanes = F::block / INVAR_RUN;
+        uint32_t lane = threadIdx.x % 32, most = 0;
+        uint32_t together = (uint32_t)((UINT64_C(1) << lanes) - 1) << (lane / lanes * lanes);
+        float x[INVAR_RUN];
+
+        // magnitudes of bf16 are ordered as their bits are, NaN above all
+#pragma unroll
+        for (int i = 0; i < run.words; i++)
+            most = larger_halves(most, run.word[i] & 0x7FFF7FFFu);
+#pragma unroll
+        for (uint32_t half = lanes / 2; half > 0; half /= 2)
+            most = larger_halves(most, __shfl_xor_sync(together, most, half));
+        auto scale = F::scale(__uint_as_float(max(most & 0xFFFFu, most >> 16) << 16));
+        if (lane % lanes == 0)
+            to.scale[row * across + first / F::block] = scale;
+#pragma unroll
+        for (int i = 0; i < INVAR_RUN; i++)
+            x[i] = run.get(i);
+        F::encode(scale, [&](auto four) { put_codes<F, true>(to.at(row, first), x, four); });
+    }
+};
+
+template <typename F> static codes_too<F> codes_too_of(const invar_tensor *q)
+{
+    return {codes_of<F>(q), q->shape[1] / F::block};
+}
+
+/* Whether codes_too serves, besides the table. */
+static bool takes_codes(const invar_tensor *q)
+{
+    bool rows =
+        q->dtype == INVAR_DTYPE_MXFP8 || (q->dtype == INVAR_DTYPE_FP8 && q->scale_rows == 1);
+
+    return rows && (((uintptr_t)q->data | (uintptr_t)q->row_stride) & 7) == 0;
+}
+
+static invar_status quantise(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)
+{
+    invar_quantise_args args = {*q, *x};
+
+    return invar_cuda_quantise(dev, &args, NULL); // takes no workspace
+}
+
 /* ---- forward --------------------------------------------------------------------------------- */
 
-struct forward_by_table {
+template <typename Codes> struct forward_by_table {
     using entry = float;
     struct values {
         bf16_run gate, up;
     };
     invar_view<__nv_bfloat16> y, gate, up;
+    Codes codes;
 
     static __device__ __forceinline__ entry make(float g)
     {
@@ -166,6 +235,7 @@ struct forward_by_table {
             multiply([&](int i) { return make(v.gate.get(i)); });
         v.gate.set(out);
         v.gate.store_whole(y.row(row) + first);
+        codes.put(v.gate, row, first);
     }
 };
 
@@ -201,15 +271,18 @@ size_t invar_cuda_swiglu_fwd_workspace(const invar_device *dev, const invar_swig
     return 0;
 }
 
-invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_fwd_args *a,
-                                   void *workspace)
+template <typename Codes>
+static invar_status forward_table(const invar_device *dev, const invar_swiglu_fwd_args *a,
+                                  Codes codes)
 {
-    (void)workspace;
-    if (by_table({&a->y, &a->gate, &a->up}))
-        return launch_by_table(dev, INVAR_OP_SWIGLU_FWD, &a->y,
-                               forward_by_table{invar_view_of<__nv_bfloat16>(&a->y),
-                                                invar_view_of<__nv_bfloat16>(&a->gate),
-                                                invar_view_of<__nv_bfloat16>(&a->up)});
+    return launch_by_table(dev, INVAR_OP_SWIGLU_FWD, &a->y,
+                           forward_by_table<Codes>{invar_view_of<__nv_bfloat16>(&a->y),
+                                                   invar_view_of<__nv_bfloat16>(&a->gate),
+                                                   invar_view_of<__nv_bfloat16>(&a->up), codes});
+}
+
+static invar_status forward(const invar_device *dev, const invar_swiglu_fwd_args *a)
+{
     return invar_by_storage(a->y.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         forward_runs<T> forward = {invar_view_of<T>(&a->y), invar_view_of<T>(&a->gate),
@@ -220,15 +293,30 @@ invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_f
     });
 }
 
+invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_fwd_args *a,
+                                   void *workspace)
+{
+    bool table = by_table({&a->y, &a->gate, &a->up}), codes = invar_tensor_present(&a->y_q);
+
+    (void)workspace;
+    if (table && codes && takes_codes(&a->y_q))
+        return a->y_q.dtype == INVAR_DTYPE_FP8
+                   ? forward_table(dev, a, codes_too_of<fp8_format>(&a->y_q))
+                   : forward_table(dev, a, codes_too_of<mxfp8_format>(&a->y_q));
+    INVAR_TRY(table ? forward_table(dev, a, no_codes()) : forward(dev, a));
+    return codes ? quantise(dev, &a->y_q, &a->y) : INVAR_OK;
+}
+
 /* ---- backward -------------------------------------------------------------------------------- */
 
 /* Everything is read before the first result is written: the results may lie on the inputs. */
-struct backward_by_table {
+template <typename Codes> struct backward_by_table {
     using entry = float2; /* silu and its derivative */
     struct values {
         bf16_run dy, gate, up;
     };
     invar_view<__nv_bfloat16> dgate, dup, dy, gate, up;
+    Codes dgate_codes, dup_codes;
 
     static __device__ __forceinline__ entry make(float g)
     {
@@ -264,6 +352,8 @@ struct backward_by_table {
         v.up.set(out_up);
         v.gate.store_whole(dgate.row(row) + first);
         v.up.store_whole(dup.row(row) + first);
+        dgate_codes.put(v.gate, row, first);
+        dup_codes.put(v.up, row, first);
     }
 };
 
@@ -307,17 +397,20 @@ size_t invar_cuda_swiglu_bwd_workspace(const invar_device *dev, const invar_swig
     return 0;
 }
 
-invar_status invar_cuda_swiglu_bwd(const invar_device *dev, const invar_swiglu_bwd_args *a,
-                                   void *workspace)
+template <typename Codes>
+static invar_status backward_table(const invar_device *dev, const invar_swiglu_bwd_args *a,
+                                   Codes dgate, Codes dup)
 {
-    (void)workspace;
-    if (by_table({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up}))
-        return launch_by_table(dev, INVAR_OP_SWIGLU_BWD, &a->dy,
-                               backward_by_table{invar_view_of<__nv_bfloat16>(&a->dgate),
-                                                 invar_view_of<__nv_bfloat16>(&a->dup),
-                                                 invar_view_of<__nv_bfloat16>(&a->dy),
-                                                 invar_view_of<__nv_bfloat16>(&a->gate),
-                                                 invar_view_of<__nv_bfloat16>(&a->up)});
+    return launch_by_table(
+        dev, INVAR_OP_SWIGLU_BWD, &a->dy,
+        backward_by_table<Codes>{
+            invar_view_of<__nv_bfloat16>(&a->dgate), invar_view_of<__nv_bfloat16>(&a->dup),
+            invar_view_of<__nv_bfloat16>(&a->dy), invar_view_of<__nv_bfloat16>(&a->gate),
+            invar_view_of<__nv_bfloat16>(&a->up), dgate, dup});
+}
+
+static invar_status backward(const invar_device *dev, const invar_swiglu_bwd_args *a)
+{
     return invar_by_storage(a->dy.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         backward_runs<T> backward = {invar_view_of<T>(&a->dgate),
@@ -329,4 +422,24 @@ invar_status invar_cuda_swiglu_bwd(const invar_device *dev, const invar_swiglu_b
         return invar_map(dev, INVAR_OP_SWIGLU_BWD, a->dy.shape[0], a->dy.shape[1],
                          invar_joined({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up}), backward);
     });
+}
+
+invar_status invar_cuda_swiglu_bwd(const invar_device *dev, const invar_swiglu_bwd_args *a,
+                                   void *workspace)
+{
+    bool table = by_table({&a->dgate, &a->dup, &a->dy, &a->gate, &a->up});
+    bool codes = invar_tensor_present(&a->dgate_q);
+
+    (void)workspace;
+    if (table && codes && takes_codes(&a->dgate_q) && takes_codes(&a->dup_q))
+        return a->dgate_q.dtype == INVAR_DTYPE_FP8
+                   ? backward_table(dev, a, codes_too_of<fp8_format>(&a->dgate_q),
+                                    codes_too_of<fp8_format>(&a->dup_q))
+                   : backward_table(dev, a, codes_too_of<mxfp8_format>(&a->dgate_q),
+                                    codes_too_of<mxfp8_format>(&a->dup_q));
+    INVAR_TRY(table ? backward_table(dev, a, no_codes(), no_codes()) : backward(dev, a));
+    if (!codes)
+        return INVAR_OK;
+    INVAR_TRY(quantise(dev, &a->dgate_q, &a->dgate));
+    return quantise(dev, &a->dup_q, &a->dup);
 }

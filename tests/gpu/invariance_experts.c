@@ -334,7 +334,7 @@ static rows run_forward(const layer *l, const tokens *t, const invar_tensor *sco
     invar_moe_plan_args plan = {r.row_token, r.slot_row, (int64_t *)r.experts.start, t->out[IDS],
                                 l->experts};
     invar_moe_gather_fwd_args gather = {r.x, t->in[X], r.row_token};
-    invar_swiglu_fwd_args swiglu = {r.act, r.gate, r.up};
+    invar_swiglu_fwd_args swiglu = {.y = r.act, .gate = r.gate, .up = r.up};
     invar_moe_combine_fwd_args combine = {t->out[OUT], r.y, t->out[WEIGHTS], r.slot_row,
                                           t->in[SHARED]};
 
@@ -369,7 +369,8 @@ static void run_layer(const layer *l, const tokens *t)
     invar_moe_combine_bwd_args combine = {dy,  dweights,        t->in[DOUT],
                                           r.y, t->out[WEIGHTS], r.slot_row};
     invar_moe_linear_dx_args down = {.dx = dact, .n_parts = 1, .experts = r.experts, .k_shards = 1};
-    invar_swiglu_bwd_args swiglu = {dgate, dup, dact, r.gate, r.up};
+    invar_swiglu_bwd_args swiglu = {
+        .dgate = dgate, .dup = dup, .dy = dact, .gate = r.gate, .up = r.up};
     invar_moe_linear_dx_args both = {.dx = dx, .n_parts = 2, .experts = r.experts, .k_shards = 1};
     invar_moe_gather_bwd_args gather = {t->out[DX_EXPERTS], dx, r.slot_row};
     invar_moe_route_bwd_args route = {dlogits, dweights, t->out[IDS], scores, l->router};

@@ -483,8 +483,9 @@ static fused fused_new(const invar_test_format *format, int64_t rows, int64_t n,
     for (int i = FIRST; i <= THIRD; i++)
         forward(s, &f.at[i], &f.l.x, &f.w[i], 1);
     invar_sweep_run(s, INVAR_OP_ADD, &(invar_add_args){f.at[SUM], f.residual, f.at[FIRST]});
-    invar_sweep_run(s, INVAR_OP_SWIGLU_FWD,
-                    &(invar_swiglu_fwd_args){f.at[ACT], f.at[FIRST], f.at[SECOND]});
+    invar_sweep_run(
+        s, INVAR_OP_SWIGLU_FWD,
+        &(invar_swiglu_fwd_args){.y = f.at[ACT], .gate = f.at[FIRST], .up = f.at[SECOND]});
     for (int i = 0; i < FUSED; i++)
         f.expected[i] = invar_sweep_get(s, &f.at[i]);
     return f;

@@ -89,13 +89,16 @@ static void run_rope(invar_sweep *s, const invar_tensor *t, const constants *c)
 static void run_swiglu(invar_sweep *s, const invar_tensor *t, const constants *c)
 {
     (void)c;
-    invar_sweep_run(s, INVAR_OP_SWIGLU_FWD, &(invar_swiglu_fwd_args){t[0], t[1], t[2]});
+    invar_sweep_run(s, INVAR_OP_SWIGLU_FWD,
+                    &(invar_swiglu_fwd_args){.y = t[0], .gate = t[1], .up = t[2]});
 }
 
 static void run_swiglu_bwd(invar_sweep *s, const invar_tensor *t, const constants *c)
 {
     (void)c;
-    invar_sweep_run(s, INVAR_OP_SWIGLU_BWD, &(invar_swiglu_bwd_args){t[0], t[1], t[2], t[3], t[4]});
+    invar_sweep_run(
+        s, INVAR_OP_SWIGLU_BWD,
+        &(invar_swiglu_bwd_args){.dgate = t[0], .dup = t[1], .dy = t[2], .gate = t[3], .up = t[4]});
 }
 
 static void run_quantise(invar_sweep *s, const invar_tensor *t, const constants *c)

@@ -61,7 +61,8 @@ void invar_oracle_mlp_forward(invar_oracle_mlp *m, invar_oracle_run *r, const in
     m->gate = linear(r, x, &m->wgate);
     m->up = linear(r, x, &m->wup);
     m->act = invar_oracle_like(r, &m->gate);
-    assert_ok(invar_swiglu_fwd(&r->dev, &(invar_swiglu_fwd_args){m->act, m->gate, m->up}));
+    assert_ok(invar_swiglu_fwd(
+        &r->dev, &(invar_swiglu_fwd_args){.y = m->act, .gate = m->gate, .up = m->up}));
     m->y = linear(r, &m->act, &m->wdown);
 }
 
@@ -83,8 +84,9 @@ invar_tensor invar_oracle_mlp_backward(const invar_oracle_mlp *m, invar_oracle_r
     invar_tensor dact = invar_oracle_dx(r, &(invar_linear_part){*dy, m->wdown}, 1);
 
     expect_mlp_dw(r, "dwdown", suffix, dy, &m->act, &m->wdown, units);
-    assert_ok(
-        invar_swiglu_bwd(&r->dev, &(invar_swiglu_bwd_args){dgate, dup, dact, m->gate, m->up}));
+    assert_ok(invar_swiglu_bwd(
+        &r->dev, &(invar_swiglu_bwd_args){
+                     .dgate = dgate, .dup = dup, .dy = dact, .gate = m->gate, .up = m->up}));
     expect_mlp_dw(r, "dwgate", suffix, &dgate, &m->x, &m->wgate, units);
     expect_mlp_dw(r, "dwup", suffix, &dup, &m->x, &m->wup, units);
     return invar_oracle_dx(r, (invar_linear_part[]){{dgate, m->wgate}, {dup, m->wup}}, 2);

@@ -250,7 +250,8 @@ static void block_forward(block *b, invar_oracle_run *r)
     b->gate = expert_linear(r, &b->plan, &b->rows, &b->wgate);
     b->up = expert_linear(r, &b->plan, &b->rows, &b->wup);
     b->act = invar_oracle_like(r, &b->gate);
-    assert_ok(invar_swiglu_fwd(&r->dev, &(invar_swiglu_fwd_args){b->act, b->gate, b->up}));
+    assert_ok(invar_swiglu_fwd(
+        &r->dev, &(invar_swiglu_fwd_args){.y = b->act, .gate = b->gate, .up = b->up}));
     b->y = expert_linear(r, &b->plan, &b->act, &b->wdown);
     out = invar_oracle_like(r, &b->x);
     args = (invar_moe_combine_fwd_args){
@@ -270,8 +271,9 @@ static invar_tensor experts_backward(const block *b, invar_oracle_run *r, const 
 
     expect_expert_dw(r, "dwdown", &b->plan, dy, &b->act, &b->wdown);
     dact = expert_dx(r, &b->plan, &(invar_linear_part){*dy, b->wdown}, 1);
-    assert_ok(
-        invar_swiglu_bwd(&r->dev, &(invar_swiglu_bwd_args){dgate, dup, dact, b->gate, b->up}));
+    assert_ok(invar_swiglu_bwd(
+        &r->dev, &(invar_swiglu_bwd_args){
+                     .dgate = dgate, .dup = dup, .dy = dact, .gate = b->gate, .up = b->up}));
     expect_expert_dw(r, "dwgate", &b->plan, &dgate, &b->rows, &b->wgate);
     expect_expert_dw(r, "dwup", &b->plan, &dup, &b->rows, &b->wup);
     return expert_dx(r, &b->plan, (invar_linear_part[]){{dgate, b->wgate}, {dup, b->wup}}, 2);

@@ -109,9 +109,11 @@ void invar_oracle_swiglu(invar_oracle_run *r)
     invar_tensor dy = invar_oracle_given(r, "dy"), y = invar_oracle_like(r, &dy);
     invar_tensor dgate = invar_oracle_like(r, &dy), dup = invar_oracle_like(r, &dy);
 
-    assert_ok(invar_swiglu_fwd(&r->dev, &(invar_swiglu_fwd_args){y, gate, up}));
+    assert_ok(invar_swiglu_fwd(&r->dev, &(invar_swiglu_fwd_args){.y = y, .gate = gate, .up = up}));
     invar_oracle_expect(r, "swiglu.fwd", "y", &y, INVAR_ORACLE_ROUNDED);
-    assert_ok(invar_swiglu_bwd(&r->dev, &(invar_swiglu_bwd_args){dgate, dup, dy, gate, up}));
+    assert_ok(invar_swiglu_bwd(
+        &r->dev,
+        &(invar_swiglu_bwd_args){.dgate = dgate, .dup = dup, .dy = dy, .gate = gate, .up = up}));
     invar_oracle_expect(r, "swiglu.bwd", "dgate", &dgate, INVAR_ORACLE_ROUNDED);
     invar_oracle_expect(r, "swiglu.bwd", "dup", &dup, INVAR_ORACLE_ROUNDED);
 }

@@ -70,14 +70,16 @@ static invar_status run_rope_bwd(const invar_device *dev, const invar_tensor *t,
 static invar_status run_swiglu(const invar_device *dev, const invar_tensor *t, const constants *c)
 {
     (void)c;
-    return invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){t[0], t[1], t[2]});
+    return invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = t[0], .gate = t[1], .up = t[2]});
 }
 
 static invar_status run_swiglu_bwd(const invar_device *dev, const invar_tensor *t,
                                    const constants *c)
 {
     (void)c;
-    return invar_swiglu_bwd(dev, &(invar_swiglu_bwd_args){t[0], t[1], t[2], t[3], t[4]});
+    return invar_swiglu_bwd(
+        dev,
+        &(invar_swiglu_bwd_args){.dgate = t[0], .dup = t[1], .dy = t[2], .gate = t[3], .up = t[4]});
 }
 
 static invar_status run_quantise(const invar_device *dev, const invar_tensor *t, const constants *c)

@@ -242,7 +242,7 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
         dev, &(invar_moe_linear_fwd_args){gate, xq, l->gate, experts, l->k_shards}));
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){up, xq, l->up, experts, l->k_shards}));
-    assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){act, gate, up}));
+    assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = act, .gate = gate, .up = up}));
     actq = quantised(&temps, dev, l, &act);
     assert_ok(invar_moe_linear_fwd(
         dev, &(invar_moe_linear_fwd_args){y, actq, l->down, experts, l->k_shards}));
@@ -256,7 +256,9 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
         dev, &(invar_moe_linear_dw_args){at[DDOWN], dy, act, row_token, experts, units}));
     assert_ok(invar_moe_linear_dx(
         dev, &(invar_moe_linear_dx_args){dact, {{dyq, l->down}}, 1, experts, l->k_shards}));
-    assert_ok(invar_swiglu_bwd(dev, &(invar_swiglu_bwd_args){dgate, dup, dact, gate, up}));
+    assert_ok(invar_swiglu_bwd(
+        dev,
+        &(invar_swiglu_bwd_args){.dgate = dgate, .dup = dup, .dy = dact, .gate = gate, .up = up}));
     dgateq = quantised(&temps, dev, l, &dgate);
     dupq = quantised(&temps, dev, l, &dup);
     assert_ok(invar_moe_linear_dw(

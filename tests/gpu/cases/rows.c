@@ -317,6 +317,27 @@ static void make_large(maker *m)
         m->f = (form){1400, 1, 3072};
 }
 
+/* Now and then a format for what is stored. */
+static invar_dtype codes_type(maker *m)
+{
+    invar_dtype type = INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4,
+                                  INVAR_DTYPE_NONE);
+
+    if (type == INVAR_DTYPE_NONE || matrix(m).shape[1] % invar_dtype_scale_block(type) != 0)
+        return INVAR_DTYPE_NONE;
+    return type;
+}
+
+static invar_tensor codes(maker *m, invar_dtype type)
+{
+    invar_tensor view = matrix(m);
+
+    if (type == INVAR_DTYPE_NONE)
+        return (invar_tensor){0};
+    view = invar_tensor_quantised(NULL, NULL, type, 1, view.shape[0], view.shape[1]);
+    return invar_case_tensor(m->c, view, m->gap);
+}
+
 static void make_swiglu_fwd(maker *m)
 {
     invar_swiglu_fwd_args *a = &m->c->args.swiglu_fwd;
@@ -329,6 +350,7 @@ static void make_swiglu_fwd(maker *m)
     case 1: a->y = a->up; break;
     default: a->y = output(m, matrix(m));
     }
+    a->y_q = codes(m, codes_type(m));
 }
 
 static void make_swiglu_bwd(maker *m)
@@ -336,6 +358,7 @@ static void make_swiglu_bwd(maker *m)
     invar_swiglu_bwd_args *a = &m->c->args.swiglu_bwd;
     invar_tensor in[3];
     int64_t first = invar_roll(&m->dice, 3);
+    invar_dtype type;
 
     make_large(m);
     for (int i = 0; i < 3; i++)
@@ -345,6 +368,9 @@ static void make_swiglu_bwd(maker *m)
     a->up = in[2];
     a->dgate = invar_roll(&m->dice, 2) ? in[first] : output(m, matrix(m));
     a->dup = invar_roll(&m->dice, 2) ? in[(first + 1) % 3] : output(m, matrix(m));
+    type = codes_type(m);
+    a->dgate_q = codes(m, type);
+    a->dup_q = codes(m, type);
 }
 
 /* ---- the family ------------------------------------------------------------------------------ */

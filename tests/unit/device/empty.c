@@ -127,8 +127,9 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_rope_table_args rope_table = {
         .cosine = in_2d(F32, 0, 4), .sine = in_2d(F32, 0, 4), .theta = 1e4};
     const invar_rope_fwd_args rope = {heads, heads, ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
-    const invar_swiglu_fwd_args swiglu_fwd = {rows, rows, rows};
-    const invar_swiglu_bwd_args swiglu_bwd = {rows, rows, rows, rows, rows};
+    const invar_swiglu_fwd_args swiglu_fwd = {.y = rows, .gate = rows, .up = rows};
+    const invar_swiglu_bwd_args swiglu_bwd = {
+        .dgate = rows, .dup = rows, .dy = rows, .gate = rows, .up = rows};
     const invar_attention_fwd_args attention_fwd = {heads, in_2d(F32, 0, 4), heads, kv, kv, none,
                                                     shape};
     const invar_attention_bwd_args attention_bwd = {heads, kv, kv, heads, heads, in_2d(F32, 0, 4),
@@ -268,7 +269,7 @@ static void test_empty__no_columns(void **state)
     const invar_rope_fwd_args rope_d = {heads, heads, ids, narrow, narrow};
     const invar_rope_fwd_args rope_h = {no_heads, no_heads, ids, in_2d(F32, 3, 4),
                                         in_2d(F32, 3, 4)};
-    const invar_swiglu_fwd_args swiglu = {rows, rows, rows};
+    const invar_swiglu_fwd_args swiglu = {.y = rows, .gate = rows, .up = rows};
     const invar_attention_fwd_args attention_d = {
         .o = heads, .q = heads, .k = heads, .v = heads, .samples = unit};
     const invar_attention_fwd_args attention_h = {

@@ -235,8 +235,9 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
         y, invar_tensor_1d(at(5), F32, 16), dy, x, w, unit, 1e-6f, turn};
     const invar_rope_table_args table = {.cosine = cosine, .sine = sine, .theta = 1e4};
     const invar_rope_fwd_args rope = {y, x, ids, cosine, sine};
-    const invar_swiglu_fwd_args swiglu = {a, b, c};
-    const invar_swiglu_bwd_args swiglu_back = {a, b, c, d, invar_tensor_2d(at(14), F32, 4, 32)};
+    const invar_swiglu_fwd_args swiglu = {.y = a, .gate = b, .up = c};
+    const invar_swiglu_bwd_args swiglu_back = {
+        .dgate = a, .dup = b, .dy = c, .gate = d, .up = invar_tensor_2d(at(14), F32, 4, 32)};
     const invar_logprob_fwd_args logprob = {t, {0}, u, s, a, ids, 1.0f};
     const invar_logprob_bwd_args back = {.dlogits = b,
                                          .dlogp = t,
@@ -351,7 +352,8 @@ static void run_in_place(const invar_device *dev, invar_dtype dtype)
     invar_test_fill_normal(&sine, 7, 1.0f);
     invar_test_fill_index(&positions, 8, ROWS);
     SAME_IN_PLACE(2, invar_add(dev, &(invar_add_args){out, in[0], in[1]}))
-    SAME_IN_PLACE(2, invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){out, in[0], in[1]}))
+    SAME_IN_PLACE(
+        2, invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = out, .gate = in[0], .up = in[1]}))
     SAME_IN_PLACE(1, invar_rmsnorm_fwd(dev, &(invar_rmsnorm_fwd_args){.y = as_heads(out, 5),
                                                                       .x = as_heads(in[0], 5),
                                                                       .weight = weight,
@@ -374,11 +376,15 @@ static void run_swiglu_back(const invar_device *dev, invar_dtype dtype)
         invar_tensor in[3] = {normal(dtype, 1), normal(dtype, 2), normal(dtype, 3)};
 
         if (i < 0) {
-            assert_ok(
-                invar_swiglu_bwd(dev, &(invar_swiglu_bwd_args){dgate, dup, in[0], in[1], in[2]}));
-        } else if (i / 3 != i % 3) {
             assert_ok(invar_swiglu_bwd(
-                dev, &(invar_swiglu_bwd_args){in[i / 3], in[i % 3], in[0], in[1], in[2]}));
+                dev, &(invar_swiglu_bwd_args){
+                         .dgate = dgate, .dup = dup, .dy = in[0], .gate = in[1], .up = in[2]}));
+        } else if (i / 3 != i % 3) {
+            assert_ok(invar_swiglu_bwd(dev, &(invar_swiglu_bwd_args){.dgate = in[i / 3],
+                                                                     .dup = in[i % 3],
+                                                                     .dy = in[0],
+                                                                     .gate = in[1],
+                                                                     .up = in[2]}));
             invar_assert_bits_tensor(&in[i / 3], &dgate, "dgate in place");
             invar_assert_bits_tensor(&in[i % 3], &dup, "dup in place");
         }

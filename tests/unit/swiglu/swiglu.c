@@ -35,9 +35,11 @@ static void gated_free(gated *g)
 
 static void gated_run(const invar_device *dev, const gated *g)
 {
-    assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){g->y, g->gate, g->up}));
     assert_ok(
-        invar_swiglu_bwd(dev, &(invar_swiglu_bwd_args){g->dgate, g->dup, g->dy, g->gate, g->up}));
+        invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = g->y, .gate = g->gate, .up = g->up}));
+    assert_ok(invar_swiglu_bwd(
+        dev, &(invar_swiglu_bwd_args){
+                 .dgate = g->dgate, .dup = g->dup, .dy = g->dy, .gate = g->gate, .up = g->up}));
 }
 
 static void test_swiglu__bits_match_reference(void **state)
@@ -60,6 +62,74 @@ static void test_swiglu__bits_match_reference(void **state)
         gated_free(&got);
         gated_free(&expected);
     }
+}
+
+/* ---- quantised ------------------------------------------------------------------------------- */
+
+static invar_tensor codes_new(const invar_tensor *of, invar_dtype dtype)
+{
+    return invar_test_tensor(
+        invar_tensor_quantised(NULL, NULL, dtype, 1, of->shape[0], of->shape[1]));
+}
+
+static void assert_codes(const invar_device *dev, const invar_tensor *codes, const invar_tensor *of)
+{
+    invar_tensor expected = codes_new(of, codes->dtype);
+
+    assert_ok(invar_quantise(dev, &(invar_quantise_args){expected, *of}));
+    invar_assert_bits_tensor(codes, &expected, "what is quantised too");
+    invar_test_free(&expected);
+}
+
+static void check_quantised(const invar_device *dev, invar_dtype dtype, invar_dtype format,
+                            int64_t rows, int64_t cols)
+{
+    invar_tensor view = invar_tensor_2d(NULL, dtype, rows, cols), t[8], plain[3], q[3];
+
+    for (int i = 0; i < 8; i++) {
+        t[i] = invar_test_strided(view, 8 * (i % 2));
+        invar_test_fill_normal(&t[i], (uint64_t)i, i == 1 ? 4.0f : 1.0f);
+    }
+    for (int i = 0; i < 3; i++)
+        q[i] = codes_new(&view, format);
+    assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = t[3], .gate = t[1], .up = t[2]}));
+    assert_ok(invar_swiglu_bwd(
+        dev, &(invar_swiglu_bwd_args){
+                 .dgate = t[4], .dup = t[5], .dy = t[0], .gate = t[1], .up = t[2]}));
+    for (int i = 0; i < 3; i++)
+        plain[i] = invar_test_copy(&t[3 + i]);
+    assert_ok(invar_swiglu_fwd(
+        dev, &(invar_swiglu_fwd_args){.y = t[6], .gate = t[1], .up = t[2], .y_q = q[0]}));
+    assert_ok(invar_swiglu_bwd(dev, &(invar_swiglu_bwd_args){.dgate = t[7],
+                                                             .dup = t[0], // in place
+                                                             .dy = t[0],
+                                                             .gate = t[1],
+                                                             .up = t[2],
+                                                             .dgate_q = q[1],
+                                                             .dup_q = q[2]}));
+    invar_assert_bits_tensor(&t[6], &plain[0], "y");
+    invar_assert_bits_tensor(&t[7], &plain[1], "dgate");
+    invar_assert_bits_tensor(&t[0], &plain[2], "dup");
+    for (int i = 0; i < 3; i++) {
+        assert_codes(dev, &q[i], &plain[i]);
+        invar_test_free(&plain[i], &q[i]);
+    }
+    for (int i = 0; i < 8; i++)
+        invar_test_free(&t[i]);
+}
+
+/* Also with so many elements that a GPU does both in one pass. */
+static void test_swiglu__codes_are_those_of_quantise(void **state)
+{
+    static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
+
+    for (int f = 0; f < 3; f++)
+        for (int d = 0; d < 2; d++) {
+            check_quantised(*state, invar_test_storage[d], formats[f], 7, 384);
+            check_quantised(*state, invar_test_storage[d], formats[f], 0, 128);
+        }
+    check_quantised(*state, INVAR_DTYPE_BF16, INVAR_DTYPE_FP8, 8205, 512);
+    check_quantised(*state, INVAR_DTYPE_BF16, INVAR_DTYPE_MXFP8, 43701, 96);
 }
 
 static double sigmoid_f64(double x)
@@ -124,23 +194,47 @@ static void test_swiglu__bad_arguments_are_refused(void **state)
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), none = {0};
     invar_tensor x16 = invar_tensor_2d(half, INVAR_DTYPE_BF16, 4, 8);
     invar_tensor narrow = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 7);
+    uint8_t codes[64], scales[16];
+    invar_tensor wide = invar_tensor_2d(data, INVAR_DTYPE_F32, 1, 32);
+    invar_tensor other = invar_tensor_2d(data + 32, INVAR_DTYPE_F32, 1, 32);
+    invar_tensor q = invar_tensor_quantised(codes, scales, INVAR_DTYPE_MXFP8, 1, 1, 32);
+    invar_tensor int4 = invar_tensor_quantised(codes + 32, scales + 8, INVAR_DTYPE_INT4, 1, 1, 32);
+    invar_tensor inside = invar_tensor_quantised(data, scales + 8, INVAR_DTYPE_MXFP8, 1, 1, 32);
 
-#define FWD(...) invar_swiglu_fwd(*state, &(invar_swiglu_fwd_args){__VA_ARGS__})
-    assert_refused(FWD(none, x, x), "swiglu.fwd: y: missing");
-    assert_refused(FWD(x, x16, x), "swiglu.fwd: gate is bf16 but y is f32");
-    assert_refused(FWD(x, x, narrow), "swiglu.fwd: up: extent 7 of index 1; expected 8");
-#define BWD(...) invar_swiglu_bwd(*state, &(invar_swiglu_bwd_args){__VA_ARGS__})
+#define FWD(Y, GATE, UP, CODES)                                                                    \
+    invar_swiglu_fwd(*state, &(invar_swiglu_fwd_args){.y = Y, .gate = GATE, .up = UP, .y_q = CODES})
+    assert_refused(FWD(none, x, x, none), "swiglu.fwd: y: missing");
+    assert_refused(FWD(x, x16, x, none), "swiglu.fwd: gate is bf16 but y is f32");
+    assert_refused(FWD(x, x, narrow, none), "swiglu.fwd: up: extent 7 of index 1; expected 8");
+    assert_refused(FWD(x, x, x, x), "swiglu.fwd: y_q: type f32");
+    assert_refused(FWD(x, x, x, q), "swiglu.fwd: y_q: extent 1 of index 0; expected 4");
+    assert_refused(FWD(wide, wide, wide, inside), "swiglu.fwd: y_q and y overlap");
+#define BWD(DGATE, DUP, DY, GATE, UP) BWD_CODES(DGATE, DUP, DY, GATE, UP, none, none)
+#define BWD_CODES(DGATE, DUP, DY, GATE, UP, DGATE_Q, DUP_Q)                                        \
+    invar_swiglu_bwd(*state, &(invar_swiglu_bwd_args){.dgate = DGATE,                              \
+                                                      .dup = DUP,                                  \
+                                                      .dy = DY,                                    \
+                                                      .gate = GATE,                                \
+                                                      .up = UP,                                    \
+                                                      .dgate_q = DGATE_Q,                          \
+                                                      .dup_q = DUP_Q})
     assert_refused(BWD(x, x, none, x, x), "swiglu.bwd: dy: missing");
     assert_refused(BWD(none, x, x, x, x), "swiglu.bwd: dgate is none");
     assert_refused(BWD(x, x16, x, x, x), "swiglu.bwd: dup is bf16");
     assert_refused(BWD(x, x, x, narrow, x), "swiglu.bwd: gate: extent 7");
     assert_refused(BWD(x, x, x, x, narrow), "swiglu.bwd: up: extent 7");
+    assert_refused(BWD_CODES(wide, other, wide, wide, wide, q, none), "swiglu.bwd: dup_q");
+    assert_refused(BWD_CODES(wide, other, wide, wide, wide, none, q), "swiglu.bwd: dgate_q");
+    assert_refused(BWD_CODES(wide, other, wide, wide, wide, q, int4), "differ in their format");
+    assert_refused(BWD_CODES(wide, other, wide, wide, wide, q, q), "dgate_q and dup_q overlap");
+    assert_refused(BWD_CODES(wide, other, wide, wide, wide, q, inside), "dup_q and d");
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_swiglu__bits_match_reference),
+        cmocka_unit_test(test_swiglu__codes_are_those_of_quantise),
         cmocka_unit_test(test_swiglu__accuracy_vs_f64),
         cmocka_unit_test(test_swiglu__gradients_vs_finite_differences),
         cmocka_unit_test(test_swiglu__bad_arguments_are_refused),
