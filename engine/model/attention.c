@@ -197,10 +197,10 @@ invar_status invar_block_attention_backward(invar_pass *pass, int64_t layer, inv
     const invar_layer *w = &pass->model->layers[layer];
     const invar_segments *units = &pass->given.units;
     invar_temps *t = &pass->temps;
-    invar_block_part out = {&t->d, "dattn", w->wo, NULL};
-    invar_block_part qkv[3] = {{&t->dq_raw, "dq", w->wq, w->bq},
-                               {&t->dk_raw, "dk", w->wk, w->bk},
-                               {&t->dv, "dv", w->wv, w->bv}};
+    invar_block_part out = {&t->d, "dattn", w->wo, NULL, false};
+    invar_block_part qkv[3] = {{&t->dq_raw, "dq", w->wq, w->bq, false},
+                               {&t->dk_raw, "dk", w->wk, w->bk, false},
+                               {&t->dv, "dv", w->wv, w->bv, false}};
 
     INVAR_TRY(invar_block_linear_backward(pass, layer, &t->d_o, &a->o, &out, 1, NULL, grads));
     INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "do", LINEAR_DX, &t->d_o, .inputs = {"d", "dattn.q"}));

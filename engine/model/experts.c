@@ -152,6 +152,7 @@ invar_status invar_block_experts(invar_pass *pass, int64_t layer, invar_acts *a)
     invar_tensor x, act;
 
     shape_experts(pass, a);
+    act = invar_block_codes(pass, &a->act, 0);
     INVAR_TRY(route(pass, layer, a));
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_GATHER_FWD, moe_gather_fwd, .out = a->gathered,
                          .x = a->norm_mid, .row_token = a->row_token));
@@ -163,9 +164,10 @@ invar_status invar_block_experts(invar_pass *pass, int64_t layer, invar_acts *a)
     INVAR_TRY(SHOW_ROWS(pass, a, layer, "gate", MOE_LINEAR_FWD, &a->gate, .inputs = {"expert.x"}));
     INVAR_TRY(SHOW_ROWS(pass, a, layer, "up", MOE_LINEAR_FWD, &a->up, .inputs = {"expert.x"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_FWD, swiglu_fwd, .y = a->act, .gate = a->gate,
-                         .up = a->up));
+                         .up = a->up, .y_q = act));
     INVAR_TRY(SHOW_ROWS(pass, a, layer, "act", SWIGLU_FWD, &a->act, .inputs = {"gate", "up"}));
-    INVAR_TRY(invar_block_operand(&act, pass, layer, NULL, &a->act));
+    if (!invar_tensor_present(&act))
+        INVAR_TRY(invar_block_operand(&act, pass, layer, NULL, &a->act));
     INVAR_TRY(invar_block_linear(pass, &a->expert_y, &act, w->down, NULL, &experts));
     INVAR_TRY(
         SHOW_ROWS(pass, a, layer, "expert.y", MOE_LINEAR_FWD, &a->expert_y, .inputs = {"act"}));
@@ -182,8 +184,12 @@ static invar_status experts_backward(invar_pass *pass, int64_t layer, invar_acts
 {
     const invar_layer *w = &pass->model->layers[layer];
     invar_temps *t = &pass->temps;
-    invar_block_part down = {&t->d_expert_y, NULL, w->down, NULL};
-    invar_block_part inner[2] = {{&t->d_gate, NULL, w->gate, NULL}, {&t->d_up, NULL, w->up, NULL}};
+    invar_tensor dgate_q = invar_block_codes(pass, &t->d_gate, 0);
+    invar_tensor dup_q = invar_block_codes(pass, &t->d_up, 1);
+    bool coded = invar_tensor_present(&dup_q);
+    invar_block_part down = {&t->d_expert_y, NULL, w->down, NULL, false};
+    invar_block_part inner[2] = {{&t->d_gate, NULL, w->gate, NULL, coded},
+                                 {&t->d_up, NULL, w->up, NULL, coded}};
 
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_COMBINE_BWD, moe_combine_bwd, .dy = t->d_expert_y,
                          .dweights = t->d_weights, .dout = t->d, .y = a->expert_y,
@@ -196,7 +202,8 @@ static invar_status experts_backward(invar_pass *pass, int64_t layer, invar_acts
     INVAR_TRY(SHOW_ROWS(pass, a, layer, "dact", MOE_LINEAR_DX, &t->d_act, .backward = true,
                         .inputs = {"dexpert.y"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, SWIGLU_BWD, swiglu_bwd, .dgate = t->d_gate, .dup = t->d_up,
-                         .dy = t->d_act, .gate = a->gate, .up = a->up));
+                         .dy = t->d_act, .gate = a->gate, .up = a->up, .dgate_q = dgate_q,
+                         .dup_q = dup_q));
     INVAR_TRY(SHOW_ROWS(pass, a, layer, "dgate", SWIGLU_BWD, &t->d_gate, .backward = true,
                         .inputs = {"dact", "gate", "up"}));
     INVAR_TRY(SHOW_ROWS(pass, a, layer, "dup", SWIGLU_BWD, &t->d_up, .backward = true,
@@ -216,7 +223,7 @@ static invar_status router_backward(invar_pass *pass, int64_t layer, invar_acts 
 {
     const invar_layer *w = &pass->model->layers[layer];
     invar_temps *t = &pass->temps;
-    invar_block_part part = {&t->d_logits, "drouter", w->router, NULL};
+    invar_block_part part = {&t->d_logits, "drouter", w->router, NULL, false};
 
     INVAR_TRY(INVAR_CALL(&pass->caller, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = t->d_logits,
                          .dweights = t->d_weights, .ids = a->used, .scores = a->scores,

@@ -20,16 +20,31 @@ static bool quantises_operands(const invar_param *w)
     return w->weight.dtype == INVAR_DTYPE_FP8 || w->weight.dtype == INVAR_DTYPE_MXFP8;
 }
 
+/* `x` in the buffer of that number. */
+static invar_tensor codes_of(const invar_pass *pass, const invar_tensor *x, int slot)
+{
+    const invar_tensor *room = &pass->temps.operand[slot];
+
+    return invar_tensor_quantised(room->data, room->scale, room->dtype, 1, x->shape[0],
+                                  x->shape[1]);
+}
+
+invar_tensor invar_block_codes(const invar_pass *pass, const invar_tensor *x, int slot)
+{
+    if (pass->probe.take || !invar_tensor_present(&pass->temps.operand[slot]))
+        return (invar_tensor){0};
+    return codes_of(pass, x, slot);
+}
+
 /* `x` into the buffer of that number. */
 static invar_status quantise(invar_tensor *out, invar_pass *pass, const invar_forward_value *value,
                              int slot)
 {
-    const invar_tensor *room = &pass->temps.operand[slot], *x = value->rows;
+    const invar_tensor *x = value->rows;
     invar_forward_value shown = *value;
     char point[32];
 
-    *out =
-        invar_tensor_quantised(room->data, room->scale, room->dtype, 1, x->shape[0], x->shape[1]);
+    *out = codes_of(pass, x, slot);
     INVAR_TRY(INVAR_CALL(&pass->caller, QUANTISE, quantise, .q = *out, .x = *x));
     if (!value->point) // rows in an order that is no sample's
         return INVAR_OK;
@@ -210,7 +225,9 @@ invar_status invar_block_linear_backward(invar_pass *pass, int64_t layer, const 
     }
     for (int32_t i = 0; i < n_parts; i++) {
         operands[i] = (invar_linear_part){*parts[i].dy, parts[i].w->weight};
-        if (quantises_operands(parts[i].w))
+        if (parts[i].coded)
+            operands[i].dy = codes_of(pass, parts[i].dy, i);
+        else if (quantises_operands(parts[i].w))
             INVAR_TRY(quantise(&operands[i].dy, pass,
                                &(invar_forward_value){
                                    .point = parts[i].of,

@@ -175,6 +175,12 @@ invar_tensor invar_pass_heads(const invar_tensor *t, int64_t heads);
 invar_status invar_block_operand(invar_tensor *out, invar_pass *pass, int64_t layer, const char *of,
                                  const invar_tensor *x) INVAR_MUST_USE;
 
+/*
+ * Where an op that makes `x` puts what a product takes for it, in the buffer of that number: absent
+ * where products take x itself, and where a probe is to be shown the two apart.
+ */
+invar_tensor invar_block_codes(const invar_pass *pass, const invar_tensor *x, int slot);
+
 /* y = operand w^T + bias (bias may be NULL). Experts: grouped by `experts`, else NULL. */
 invar_status invar_block_linear(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
                                 const invar_param *w, const invar_param *bias,
@@ -206,6 +212,7 @@ typedef struct invar_block_part {
     const char *of;         /* as for invar_block_operand */
     const invar_param *w;
     const invar_param *bias; /* NULL: none */
+    bool coded;              /* quantised already, into the buffer of its number */
 } invar_block_part;
 
 /* dx = one chain over the parts; dw and bias gradients of each part. x as stored. */
