@@ -14,12 +14,28 @@ struct norm_shape {
     float eps;
 };
 
-template <typename T>
-__device__ __forceinline__ T *row_of(const invar_view<T> &x, const norm_shape &shape, int64_t row)
+/* Where a row lies: the same place in all tensors. */
+struct norm_place {
+    int64_t token, column;
+};
+
+__device__ __forceinline__ norm_place place_of(const norm_shape &shape, int64_t row)
 {
     int64_t token = shape.heads == 1 ? row : invar_divide(row, shape.heads);
 
-    return x.row(token) + (row - token * shape.heads) * shape.n;
+    return {token, (row - token * shape.heads) * shape.n};
+}
+
+template <typename T>
+__device__ __forceinline__ T *row_at(const invar_view<T> &x, const norm_place &place)
+{
+    return x.row(place.token) + place.column;
+}
+
+template <typename T>
+__device__ __forceinline__ T *row_of(const invar_view<T> &x, const norm_shape &shape, int64_t row)
+{
+    return row_at(x, place_of(shape, row));
 }
 
 __device__ __forceinline__ float inverse_rms(float sum, const norm_shape &shape)

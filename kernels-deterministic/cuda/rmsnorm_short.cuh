@@ -232,8 +232,9 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 4)
     invar_run<W> w_run[SHORT_RUNS];
 
     invar_grid_begin();
-    short_load<Group>(x_run, row_of(x, shape, row), n);
-    short_load<Group>(dy_run, row_of(dy, shape, row), n);
+    norm_place place = place_of(shape, row);
+    short_load<Group>(x_run, row_at(x, place), n);
+    short_load<Group>(dy_run, row_at(dy, place), n);
     short_load<Group>(w_run, weight, n);
     float rstd = short_rstd<T, Group>(x_run, shape);
     short_gradient<Group>(dy_run, x_run, rstd, shape, [&](float w[INVAR_RUN], int k) {
@@ -241,7 +242,7 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 4)
         for (int i = 0; i < INVAR_RUN; i++)
             w[i] = w_run[k].get(i);
     });
-    short_store<Group>(row_of(dx, shape, row), dy_run, n);
+    short_store<Group>(row_at(dx, place), dy_run, n);
 }
 
 /* ---- backward, with the weight's gradient ---------------------------------------------------- */
@@ -369,10 +370,11 @@ short_take_rows(const short_sums<T> &b, short_memory<T, Group> &memory, int64_t 
 {
     using M = short_memory<T, Group>;
     int mine = ((int)threadIdx.x - 32 * SHORT_COLUMN_WARPS) / Group, n = (int)b.shape.n;
-    auto row_at = [&](int base) { return first_row + base + mine; };
+    auto row_in = [&](int base) { return first_row + base + mine; };
     auto width_at = [&](int base) { return base + mine < rows ? n : 0; };
     auto fetch = [&](int base, int slot) {
-        const T *x = row_of(b.x, b.shape, row_at(base)), *dy = row_of(b.dy, b.shape, row_at(base));
+        norm_place place = place_of(b.shape, row_in(base));
+        const T *x = row_at(b.x, place), *dy = row_at(b.dy, place);
 #pragma unroll
         for (int k = 0; k < SHORT_RUNS; k++) {
             int column = short_column<Group>(k);
@@ -392,7 +394,7 @@ short_take_rows(const short_sums<T> &b, short_memory<T, Group> &memory, int64_t 
         }
     };
     short_ring here, next;
-    int64_t position = Turn ? b.rotation.position(row_at(0), width_at(0) > 0) : 0;
+    int64_t position = Turn ? b.rotation.position(row_in(0), width_at(0) > 0) : 0;
 
     fetch(0, 0);
     next.advance();
@@ -404,7 +406,7 @@ short_take_rows(const short_sums<T> &b, short_memory<T, Group> &memory, int64_t 
         fetch(base + M::rows, next.stage);
         if (Turn) {
             angles.load(b.rotation, position);
-            position = b.rotation.position(row_at(base + M::rows), width_at(base + M::rows) > 0);
+            position = b.rotation.position(row_in(base + M::rows), width_at(base + M::rows) > 0);
         }
         short_copy_wait<1>();
         load(x, memory.x[here.stage][mine], width);
@@ -423,7 +425,7 @@ short_take_rows(const short_sums<T> &b, short_memory<T, Group> &memory, int64_t 
             memory.load_weight(w, short_column<Group>(k) / INVAR_RUN);
         });
         if (width > 0)
-            short_store<Group>(row_of(b.dx, b.shape, row_at(base)), dy, n);
+            short_store<Group>(row_of(b.dx, b.shape, row_in(base)), dy, n);
         here = next;
         next.advance();
     }
