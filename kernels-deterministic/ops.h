@@ -161,7 +161,10 @@ typedef struct invar_rmsnorm_fwd_args {
     invar_rotation rotation;
 } invar_rmsnorm_fwd_args;
 
-/* With a rotation, dy is what rope.bwd makes of the dy given, rounded. */
+/*
+ * With a rotation, dy is what rope.bwd makes of the dy given, rounded. With a residual, dx is what
+ * add makes of the residual and dx, rounded; dx may be the residual.
+ */
 typedef struct invar_rmsnorm_bwd_args {
     invar_tensor dx;      /* (T, H, D) storage */
     invar_tensor dweight; /* (D) f32, accumulates; optional */
@@ -171,6 +174,7 @@ typedef struct invar_rmsnorm_bwd_args {
     invar_segments units;
     float eps;
     invar_rotation rotation;
+    invar_tensor residual; /* (T, H, D) storage, optional */
 } invar_rmsnorm_bwd_args;
 
 typedef enum invar_rope_scaling { INVAR_ROPE_DEFAULT, INVAR_ROPE_LLAMA3 } invar_rope_scaling;

@@ -195,7 +195,7 @@ invar_status invar_block_attention_backward(invar_pass *pass, int64_t layer, inv
                                             invar_grads *grads)
 {
     const invar_layer *w = &pass->model->layers[layer];
-    const invar_segments *units = &pass->given.units;
+    const invar_block_join join = {&a->x, w->norm_in, "dx", "dx.norm", "dnorm_in", "in"};
     invar_temps *t = &pass->temps;
     invar_block_part out = {&t->d, "dattn", w->wo, NULL, false};
     invar_block_part qkv[3] = {{&t->dq_raw, "dq", w->wq, w->bq, false},
@@ -210,11 +210,5 @@ invar_status invar_block_attention_backward(invar_pass *pass, int64_t layer, inv
         invar_block_linear_backward(pass, layer, &t->branch, &a->norm_in, qkv, 3, NULL, grads));
     INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dnorm_in", LINEAR_DX, &t->branch,
                               .inputs = {"dq", "dk", "dv", "dq.q", "dk.q", "dv.q"}));
-    INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, &a->x, w->norm_in, 1, units,
-                                        grads));
-    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dx.norm", RMSNORM_BWD, &t->d_norm,
-                              .inputs = {"dnorm_in", "in"}));
-    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm));
-    return INVAR_SHOW_BACK(pass, layer, "dx", ADD, &t->d, .inputs = {"d", "dx.norm"},
-                           .stream = true);
+    return invar_block_join_backward(pass, layer, &join, grads);
 }

@@ -176,6 +176,27 @@ invar_status invar_block_norm_backward(invar_pass *pass, const invar_tensor *dx,
                       .weight = weight->weight, .units = *units, .eps = pass->model->spec.norm_eps);
 }
 
+invar_status invar_block_join_backward(invar_pass *pass, int64_t layer,
+                                       const invar_block_join *join, invar_grads *grads)
+{
+    invar_temps *t = &pass->temps;
+    invar_tensor d = invar_pass_heads(&t->d, 1);
+
+    if (!pass->probe.take)
+        return INVAR_CALL(&pass->caller, RMSNORM_BWD, rmsnorm_bwd, .dx = d,
+                          .dweight = *invar_pass_grad(pass, grads, join->weight),
+                          .dy = invar_pass_heads(&t->branch, 1), .x = invar_pass_heads(join->x, 1),
+                          .weight = join->weight->weight, .units = pass->given.units,
+                          .eps = pass->model->spec.norm_eps, .residual = d);
+    INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, join->x, join->weight, 1,
+                                        &pass->given.units, grads));
+    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, join->norm, RMSNORM_BWD, &t->d_norm,
+                              .inputs = {join->dy, join->of}));
+    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm));
+    return INVAR_SHOW_BACK(pass, layer, join->point, ADD, &t->d, .inputs = {"d", join->norm},
+                           .stream = true);
+}
+
 /* ---- forward --------------------------------------------------------------------------------- */
 
 static invar_acts *acts_of(invar_pass *pass, int64_t layer)

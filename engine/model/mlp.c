@@ -110,7 +110,8 @@ invar_status invar_block_mlp_backward(invar_pass *pass, int64_t layer, invar_act
                                       invar_grads *grads)
 {
     const invar_layer *w = &pass->model->layers[layer];
-    invar_temps *t = &pass->temps;
+    const invar_block_join join = {&a->mid,      w->norm_post, "dattn",
+                                   "dattn.norm", "dnorm_mid",  "attn"};
 
     if (w->router) {
         INVAR_TRY(invar_block_experts_backward(pass, layer, a, grads));
@@ -118,11 +119,5 @@ invar_status invar_block_mlp_backward(invar_pass *pass, int64_t layer, invar_act
         shape_dense(pass, a);
         INVAR_TRY(dense_backward(pass, layer, a, grads));
     }
-    INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, &a->mid, w->norm_post, 1,
-                                        &pass->given.units, grads));
-    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, "dattn.norm", RMSNORM_BWD, &t->d_norm,
-                              .inputs = {"dnorm_mid", "attn"}));
-    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm));
-    return INVAR_SHOW_BACK(pass, layer, "dattn", ADD, &t->d, .inputs = {"d", "dattn.norm"},
-                           .stream = true);
+    return invar_block_join_backward(pass, layer, &join, grads);
 }

@@ -247,6 +247,18 @@ invar_status invar_block_norm_backward(invar_pass *pass, const invar_tensor *dx,
                                        const invar_segments *units,
                                        invar_grads *grads) INVAR_MUST_USE;
 
+/* The gradient of the stream, temps.d, after a branch's norm; names of the points of its parts. */
+typedef struct invar_block_join {
+    const invar_tensor *x; /* what the norm took */
+    const invar_param *weight;
+    const char *point, *norm, *dy, *of; /* of the sum, of the norm's dx, of its dy and of x */
+} invar_block_join;
+
+/* temps.d = temps.d + the norm's backward of temps.branch: one op, or two for a probe. */
+invar_status invar_block_join_backward(invar_pass *pass, int64_t layer,
+                                       const invar_block_join *join,
+                                       invar_grads *grads) INVAR_MUST_USE;
+
 /* ---- head.c: the first part of a backward, down to temps.d ----------------------------------- */
 
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,

@@ -71,6 +71,11 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
         INVAR_CHECK_1D(op, a, dweight, INVAR_TYPE(F32), a->x.shape[2]);
         INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]));
     }
+    if (invar_tensor_present(&a->residual)) {
+        INVAR_TRY(invar_check_like(op, "residual", &a->residual, "x", &a->x));
+        INVAR_TRY(invar_check_in_place(op, "dx", &a->dx, "residual", &a->residual));
+        INVAR_TRY(invar_check_apart(op, "dweight", &a->dweight, "residual", &a->residual));
+    }
     // not in place: dweight reads dy and x once more
     INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, dx), INVAR_ARG(a, dweight), INVAR_ARG(a, dy),
                         INVAR_ARG(a, x), INVAR_ARG(a, weight), INVAR_ARG(r, positions),

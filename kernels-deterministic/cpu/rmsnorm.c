@@ -8,7 +8,8 @@
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
  *   dweight = sum over tokens in the order of token.h; a token adds sum = fma(dy, xhat, sum), heads
  *             ascending
- * With a rotation: rope.fwd of y, as it is stored; rope.bwd of dy, before anything else.
+ * With a rotation: rope.fwd of y, as it is stored; rope.bwd of dy, before anything else. With a
+ * residual: dx = residual + dx as it is stored, rounded once more.
  * A head's y and dx depend on its own row alone.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -83,6 +84,17 @@ typedef struct backward_job {
     float *rstd; /* (T * H) */
 } backward_job;
 
+/* g = the residual + g as dx would store it. dx may be the residual, so that is read first. */
+static void add_residual(float *g, const invar_rmsnorm_bwd_args *a, int64_t token, int64_t first,
+                         int64_t n, float *buffer)
+{
+    invar_row_load(buffer, &a->residual, token, first, n);
+    invar_row_store(&a->dx, token, first, n, g);
+    invar_row_load(g, &a->dx, token, first, n);
+    for (int64_t i = 0; i < n; i++)
+        g[i] = buffer[i] + g[i];
+}
+
 static void backward_head(const void *payload, int64_t head, void *scratch)
 {
     const backward_job *job = payload;
@@ -103,6 +115,8 @@ static void backward_head(const void *payload, int64_t head, void *scratch)
     mean = invar_reduce_f32(buffer, n) / (float)n;
     for (int64_t i = 0; i < n; i++)
         g[i] = rstd * invar_fmaf(-xhat[i], mean, g[i]);
+    if (invar_tensor_present(&a->residual))
+        add_residual(g, a, token, first, n, buffer);
     invar_row_store(&a->dx, token, first, n, g);
     job->rstd[head] = rstd;
 }

@@ -338,19 +338,24 @@ static size_t rstd_bytes(const invar_rmsnorm_bwd_args *a)
     return ((size_t)(a->x.shape[0] * a->x.shape[1]) * sizeof(float) + 255) / 256 * 256;
 }
 
-/* The sums of blocks of tokens, rstd of rows, and dy rotated back where no kernel does it. */
-static size_t before_rotated(const invar_rmsnorm_bwd_args *a)
+static size_t values_bytes(const invar_rmsnorm_bwd_args *a)
+{
+    size_t values = (size_t)(a->x.shape[0] * a->x.shape[1] * a->x.shape[2]);
+
+    return (values * (size_t)invar_dtype_bits(a->x.dtype) / 8 + 255) / 256 * 256;
+}
+
+/* The sums of blocks of tokens and rstd of rows; then what lies between ops, where there are two. */
+static size_t own_bytes(const invar_rmsnorm_bwd_args *a)
 {
     return invar_tensor_present(&a->dweight) ? sums_bytes(a) + rstd_bytes(a) : 0;
 }
 
 size_t invar_cuda_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rmsnorm_bwd_args *a)
 {
-    size_t values = (size_t)(a->x.shape[0] * a->x.shape[1] * a->x.shape[2]);
-
     (void)dev;
-    return before_rotated(a) +
-           (has_rotation(&a->rotation) ? values * (size_t)invar_dtype_bits(a->x.dtype) / 8 : 0);
+    return own_bytes(a) + (has_rotation(&a->rotation) ? values_bytes(a) : 0) +
+           (invar_tensor_present(&a->residual) ? values_bytes(a) : 0);
 }
 
 template <typename T>
@@ -361,10 +366,16 @@ static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bw
     invar_op op = INVAR_OP_RMSNORM_BWD;
     invar_view<T> dx = invar_view_of<T>(&a->dx), dy = invar_view_of<T>(&a->dy),
                   x = invar_view_of<T>(&a->x);
-    norm_shape joined = join_heads<T>(shape, invar_joined({&a->dx, &a->dy, &a->x}), {&dx, &dy, &x});
+    bool gapless = invar_joined({&a->dx, &a->dy, &a->x, &a->residual});
+    invar_view<T> residual = {};
+
+    if (invar_tensor_present(&a->residual))
+        residual = invar_view_of<T>(&a->residual);
+    norm_shape joined = join_heads<T>(shape, gapless, {&dx, &dy, &x, &residual});
     short_sums<T> rows = {dx,
                           dy,
                           x,
+                          residual,
                           invar_mixed_of(&a->weight),
                           joined,
                           shape->heads,
@@ -424,20 +435,41 @@ static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bw
                         0)(rows->sums, rows->dy, rows->x, rstd, rows->blocks, rows->shape);
 }
 
-/* The two ops one after the other. */
-static invar_status rotate_then_differentiate(const invar_device *dev,
-                                              const invar_rmsnorm_bwd_args *a, void *workspace)
+/* All heads of a token as one row. */
+static invar_tensor as_rows(const invar_tensor *t)
 {
-    invar_tensor dy = invar_tensor_3d((char *)workspace + before_rotated(a), a->x.dtype,
-                                      a->x.shape[0], a->x.shape[1], a->x.shape[2]);
-    invar_rope_bwd_args rope = {dy, a->dy, a->rotation.positions, a->rotation.cosine,
-                                a->rotation.sine};
-    invar_rmsnorm_bwd_args norm = *a;
+    invar_tensor rows = invar_tensor_2d(t->data, t->dtype, t->shape[0], t->shape[1] * t->shape[2]);
 
-    norm.dy = dy;
+    rows.row_stride = t->row_stride;
+    return rows;
+}
+
+/* rope.bwd, the norm, add: one after the other. */
+static invar_status differentiate_by_parts(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
+                                           void *workspace)
+{
+    const invar_rotation *r = &a->rotation;
+    bool rotated = has_rotation(r), added = invar_tensor_present(&a->residual);
+    char *memory = (char *)workspace + own_bytes(a);
+    invar_rmsnorm_bwd_args norm = *a;
+    invar_tensor between =
+        invar_tensor_3d(memory, a->x.dtype, a->x.shape[0], a->x.shape[1], a->x.shape[2]);
+
     norm.rotation = {};
-    INVAR_TRY(invar_cuda_rope_bwd(dev, &rope, nullptr));
-    return invar_cuda_rmsnorm_bwd(dev, &norm, workspace);
+    norm.residual = {};
+    if (rotated) {
+        invar_rope_bwd_args rope = {between, a->dy, r->positions, r->cosine, r->sine};
+        INVAR_TRY(invar_cuda_rope_bwd(dev, &rope, nullptr));
+        norm.dy = between;
+        between.data = memory + values_bytes(a);
+    }
+    if (added)
+        norm.dx = between;
+    INVAR_TRY(invar_cuda_rmsnorm_bwd(dev, &norm, workspace));
+    if (!added)
+        return INVAR_OK;
+    invar_add_args add = {as_rows(&a->dx), as_rows(&a->residual), as_rows(&between)};
+    return invar_cuda_add(dev, &add, nullptr);
 }
 
 invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
@@ -445,19 +477,22 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
 {
     invar_op op = INVAR_OP_RMSNORM_BWD;
     norm_shape shape = shape_of(&a->x, a->eps);
-    bool whole = invar_aligned({&a->dx, &a->dy, &a->x, &a->weight}) && shape.n % INVAR_RUN == 0;
+    bool whole = invar_aligned({&a->dx, &a->dy, &a->x, &a->weight, &a->residual}) &&
+                 shape.n % INVAR_RUN == 0;
     bool weight = invar_tensor_present(&a->dweight);
     float *sums = (float *)workspace;
     invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, a->x.shape[0]);
     bool narrow = whole && shape.n <= SHORT_MOST && shape.heads <= SHORT_HEADS;
-    bool inside = narrow && weight && rotates_inside(&shape, &a->rotation);
+    bool rotated = has_rotation(&a->rotation);
+    bool alone = !rotated && !invar_tensor_present(&a->residual);
+    bool inside = narrow && weight && (!rotated || rotates_inside(&shape, &a->rotation));
 
     INVAR_TRY(check_length(op, &shape));
     INVAR_TRY(check_rotation(op, &shape, &a->rotation));
     if (shape.rows == 0)
         return INVAR_OK;
-    if (has_rotation(&a->rotation) && !inside)
-        return rotate_then_differentiate(dev, a, workspace);
+    if (!alone && !inside)
+        return differentiate_by_parts(dev, a, workspace);
     INVAR_TRY(invar_by_storage(a->x.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         if (narrow)

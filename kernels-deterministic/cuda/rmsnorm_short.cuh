@@ -252,6 +252,7 @@ static __global__ void __launch_bounds__(SHORT_THREADS, 4)
 
 template <typename T> struct short_sums {
     invar_view<T> dx, dy, x;
+    invar_view<T> residual; /* data NULL: none */
     invar_mixed weight;
     norm_shape shape;
     int64_t heads; /* of a token; shape.heads is 1 where the rows of all tokens have no gaps */
@@ -360,6 +361,21 @@ __device__ __forceinline__ void short_store_shared(T *p, const invar_run<T> &run
             make_uint4(run.word[i], run.word[i + 1], run.word[i + 2], run.word[i + 3]);
 }
 
+/* run = round(run + other) */
+template <typename T>
+__device__ __forceinline__ void short_add(invar_run<T> (&run)[SHORT_RUNS],
+                                          const invar_run<T> (&other)[SHORT_RUNS])
+{
+#pragma unroll
+    for (int k = 0; k < SHORT_RUNS; k++) {
+        float sum[INVAR_RUN];
+#pragma unroll
+        for (int i = 0; i < INVAR_RUN; i++)
+            sum[i] = other[k].get(i) + run[k].get(i);
+        run[k].set(sum);
+    }
+}
+
 /*
  * A row thread: dx of its group's row of each round. It reads of the ring what it fetched itself;
  * with a rotation it puts dy back as the column warps need it.
@@ -424,8 +440,12 @@ short_take_rows(const short_sums<T> &b, short_memory<T, Group> &memory, int64_t 
         short_gradient<Group>(dy, x, rstd, b.shape, [&](float w[INVAR_RUN], int k) {
             memory.load_weight(w, short_column<Group>(k) / INVAR_RUN);
         });
-        if (width > 0)
-            short_store<Group>(row_of(b.dx, b.shape, row_in(base)), dy, n);
+        norm_place place = place_of(b.shape, row_in(base));
+        if (b.residual.data) {
+            short_load<Group>(x, row_at(b.residual, place), width);
+            short_add(dy, x);
+        }
+        short_store<Group>(row_at(b.dx, place), dy, width);
         here = next;
         next.advance();
     }

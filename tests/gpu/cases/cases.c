@@ -241,7 +241,7 @@ static const struct {
     ROW(RMSNORM_BWD, TENSOR(rmsnorm_bwd, dx), TENSOR(rmsnorm_bwd, dweight), TENSOR(rmsnorm_bwd, dy),
         TENSOR(rmsnorm_bwd, x), TENSOR(rmsnorm_bwd, weight), SEGMENTS(rmsnorm_bwd, units),
         TENSOR(rmsnorm_bwd, rotation.positions), TENSOR(rmsnorm_bwd, rotation.cosine),
-        TENSOR(rmsnorm_bwd, rotation.sine)),
+        TENSOR(rmsnorm_bwd, rotation.sine), TENSOR(rmsnorm_bwd, residual)),
     ROW(ROPE_TABLE, TENSOR(rope_table, cosine), TENSOR(rope_table, sine)),
     ROW(ROPE_FWD, TENSOR(rope_fwd, y), TENSOR(rope_fwd, x), TENSOR(rope_fwd, positions),
         TENSOR(rope_fwd, cosine), TENSOR(rope_fwd, sine)),

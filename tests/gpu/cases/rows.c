@@ -276,6 +276,10 @@ static void make_rmsnorm_bwd(maker *m)
     if (invar_roll(&m->dice, 4) != 0)
         a->dweight = input(m, vector(INVAR_DTYPE_F32, m->f.cols), 1.0f);
     a->rotation = rotation(m);
+    if (invar_roll(&m->dice, 2)) {
+        a->residual = input(m, heads(m), 1.0f);
+        a->dx = invar_roll(&m->dice, 2) ? a->residual : a->dx;
+    }
 }
 
 static void make_rope_table(maker *m)

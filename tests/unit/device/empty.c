@@ -122,8 +122,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_add_args add = {rows, rows, rows};
     const invar_rotation turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
     const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, turn};
-    const invar_rmsnorm_bwd_args rmsnorm_bwd = {heads,         out_1d(F32, 8), heads, heads,
-                                                in_1d(F32, 8), none,           1e-6f, turn};
+    const invar_rmsnorm_bwd_args rmsnorm_bwd = {heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8),
+                                                none,  1e-6f,          turn,  heads};
     const invar_rope_table_args rope_table = {
         .cosine = in_2d(F32, 0, 4), .sine = in_2d(F32, 0, 4), .theta = 1e4};
     const invar_rope_fwd_args rope = {heads, heads, ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};

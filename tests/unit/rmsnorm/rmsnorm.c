@@ -316,6 +316,14 @@ static void test_rmsnorm__gradients_vs_finite_differences(void **state)
 
 /* ---- with a rotation ------------------------------------------------------------------------- */
 
+static invar_tensor flat(const invar_tensor *t)
+{
+    invar_tensor rows = invar_tensor_2d(t->data, t->dtype, t->shape[0], t->shape[1] * t->shape[2]);
+
+    rows.row_stride = t->row_stride;
+    return rows;
+}
+
 /* The norm and the rotation as two ops, which is what the contract says. */
 static void two_ops(const invar_device *dev, const norm *n, const invar_rotation *r)
 {
@@ -331,7 +339,7 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
 
     for (int i = 0; i < 2; i++) {
         norm apart = norm_new(types[i], INVAR_DTYPE_F32, T, H, D), fused = apart;
-        invar_tensor turned = invar_test_tensor(apart.dy);
+        invar_tensor turned = invar_test_tensor(apart.dy), stream = invar_test_tensor(apart.dx);
         invar_rotation r = {
             .positions = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T)),
             .cosine = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, POSITIONS, D / 2)),
@@ -346,6 +354,8 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
         invar_test_fill_normal(&fused.dweight, 4, 1.0f);
         assert_ok(invar_rmsnorm_fwd(
             *state, &(invar_rmsnorm_fwd_args){fused.y, fused.x, fused.weight, EPS, r}));
+        invar_test_fill_normal(&fused.dx, 8, 1.0f);
+        invar_test_fill_normal(&stream, 8, 1.0f);
         assert_ok(invar_rmsnorm_bwd(*state, &(invar_rmsnorm_bwd_args){fused.dx,
                                                                       fused.dweight,
                                                                       fused.dy,
@@ -353,18 +363,21 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
                                                                       fused.weight,
                                                                       {fused.start, 2},
                                                                       EPS,
-                                                                      r}));
+                                                                      r,
+                                                                      fused.dx}));
         assert_ok(invar_rope_bwd(
             *state, &(invar_rope_bwd_args){turned, apart.dy, r.positions, r.cosine, r.sine}));
         apart.dy = turned;
         two_ops(*state, &apart, &r);
+        assert_ok(
+            invar_add(*state, &(invar_add_args){flat(&apart.dx), flat(&stream), flat(&apart.dx)}));
         invar_assert_bits_tensor(&fused.y, &apart.y, "rotated y");
         invar_assert_bits_tensor(&fused.dx, &apart.dx, "dx of a rotated y");
         invar_assert_bits_tensor(&fused.dweight, &apart.dweight, "dweight of a rotated y");
         apart.dy = fused.dy;
         norm_free(&apart);
-        invar_test_free(&fused.y, &fused.dx, &fused.dweight, &turned, &r.positions, &r.cosine,
-                        &r.sine);
+        invar_test_free(&fused.y, &fused.dx, &fused.dweight, &turned, &stream, &r.positions,
+                        &r.cosine, &r.sine);
     }
 }
 
@@ -404,6 +417,10 @@ static void test_rmsnorm__bad_arguments_are_refused(void **state)
                    "rmsnorm.bwd: units: segments cover rows 0 to 3");
     assert_refused(BWD(x, w, x, x, none, {start, 1}, EPS), "rmsnorm.bwd: weight: missing");
     assert_refused(BWD(x, w, x, x, w, {start, 1}, -1.0f), "rmsnorm.bwd: eps: -1");
+    assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .residual = x16),
+                   "rmsnorm.bwd: residual is bf16 but x is f32");
+    assert_refused(BWD(x, none, x, x, w, {start, 1}, EPS, .residual = flat),
+                   "rmsnorm.bwd: residual");
     turn.cosine = table;
     assert_refused(FWD(x, x, w, EPS), "rmsnorm.fwd: a rotation without positions");
     turn.positions = invar_tensor_1d(places, INVAR_DTYPE_I32, 4);
