@@ -267,6 +267,12 @@ __device__ __forceinline__ void invar_copy_in_flat(void *to, const void *from, u
                  : "memory");
 }
 
+/* Such bytes on their way into the L2 cache, for loads that follow. One thread. */
+__device__ __forceinline__ void invar_copy_ahead_flat(const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
 /* From shared memory; follow with commit, and wait before the memory is used again. */
 __device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, uint32_t bytes)
 {

@@ -93,7 +93,7 @@ static __global__ void __launch_bounds__(128, 6)
     float rstd = inverse_rms(sum.sum(), shape);
     sum.start();
     for_row([&](float x_i, float dy_i, float w_i) { return dy_i * w_i * (x_i * rstd); }, add);
-    float mean = sum.sum() / (float)shape.n;
+    float mean = mean_of(sum.sum(), shape);
     for_row([&](float x_i, float dy_i,
                 float w_i) { return rstd * invar_fmaf(-(x_i * rstd), mean, dy_i * w_i); },
             [&](const float out[INVAR_RUN], int64_t first) {
@@ -134,7 +134,10 @@ static __global__ void __launch_bounds__(PLAIN_COLUMNS)
 
 static norm_shape shape_of(const invar_tensor *x, float eps)
 {
-    return {x->shape[0] * x->shape[1], x->shape[1], x->shape[2], eps};
+    int64_t n = x->shape[2];
+
+    return {x->shape[0] * x->shape[1], x->shape[1], n, eps,
+            n > 0 && (n & (n - 1)) == 0 ? 1.0f / (float)n : 0.0f};
 }
 
 static invar_status check_length(invar_op op, const norm_shape *shape)
@@ -200,13 +203,12 @@ static bool rotates_inside(const norm_shape *shape, const invar_rotation *r)
 }
 
 static short_rotation rotation_of(const invar_device *dev, invar_op op, const norm_shape *shape,
-                                  const invar_rotation *r, float sign)
+                                  const invar_rotation *r)
 {
     return {invar_view_of<float>(&r->cosine),
             invar_view_of<float>(&r->sine),
             (const int32_t *)r->positions.data,
             shape->heads,
-            sign,
             op,
             invar_cuda_of(dev)->fault};
 }
@@ -227,7 +229,7 @@ static invar_status launch_short_forward(const invar_device *dev, const invar_rm
     invar_op op = INVAR_OP_RMSNORM_FWD;
     invar_view<T> y = invar_view_of<T>(&a->y), x = invar_view_of<T>(&a->x);
     norm_shape joined = join_heads<T>(shape, invar_joined({&a->y, &a->x}), {&y, &x});
-    short_rotation rotation = rotation_of(dev, op, shape, &a->rotation, 1.0f);
+    short_rotation rotation = rotation_of(dev, op, shape, &a->rotation);
 
     return by_short_group(shape->n, [&](auto group) {
         constexpr int lanes = decltype(group)::value;
@@ -326,6 +328,16 @@ template <typename T> static int count_slots(int64_t n)
     return slots < 4 ? 0 : (int)slots;
 }
 
+/* Slots of the kernel of long rows; 0 where it does not apply. */
+static int long_slots(const invar_rmsnorm_bwd_args *a, bool whole)
+{
+    int64_t n = a->x.shape[2];
+
+    if (!whole || !invar_tensor_present(&a->dweight) || n <= SHORT_MOST || n > MOST_COLUMNS)
+        return 0;
+    return a->x.dtype == INVAR_DTYPE_F32 ? count_slots<float>(n) : count_slots<__nv_bfloat16>(n);
+}
+
 static size_t sums_bytes(const invar_rmsnorm_bwd_args *a)
 {
     int64_t blocks = invar_token_blocks_most(&a->units, a->x.shape[0]);
@@ -345,7 +357,7 @@ static size_t values_bytes(const invar_rmsnorm_bwd_args *a)
     return (values * (size_t)invar_dtype_bits(a->x.dtype) / 8 + 255) / 256 * 256;
 }
 
-/* The sums of blocks of tokens and rstd of rows; then what lies between ops, where there are two. */
+/* The sums of blocks of tokens, and rstd of rows; what lies between ops comes behind them. */
 static size_t own_bytes(const invar_rmsnorm_bwd_args *a)
 {
     return invar_tensor_present(&a->dweight) ? sums_bytes(a) + rstd_bytes(a) : 0;
@@ -358,6 +370,11 @@ size_t invar_cuda_rmsnorm_bwd_workspace(const invar_device *dev, const invar_rms
            (invar_tensor_present(&a->residual) ? values_bytes(a) : 0);
 }
 
+template <typename T> static invar_view<T> view_if_present(const invar_tensor *t)
+{
+    return invar_tensor_present(t) ? invar_view_of<T>(t) : invar_view<T>{};
+}
+
 template <typename T>
 static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
                                  const norm_shape *shape, const invar_token_blocks *blocks,
@@ -366,22 +383,17 @@ static invar_status launch_short(const invar_device *dev, const invar_rmsnorm_bw
     invar_op op = INVAR_OP_RMSNORM_BWD;
     invar_view<T> dx = invar_view_of<T>(&a->dx), dy = invar_view_of<T>(&a->dy),
                   x = invar_view_of<T>(&a->x);
-    bool gapless = invar_joined({&a->dx, &a->dy, &a->x, &a->residual});
-    invar_view<T> residual = {};
-
-    if (invar_tensor_present(&a->residual))
-        residual = invar_view_of<T>(&a->residual);
-    norm_shape joined = join_heads<T>(shape, gapless, {&dx, &dy, &x, &residual});
     short_sums<T> rows = {dx,
                           dy,
                           x,
-                          residual,
+                          view_if_present<T>(&a->residual),
+                          invar_joined({&a->dy, &a->x}),
                           invar_mixed_of(&a->weight),
-                          joined,
-                          shape->heads,
-                          rotation_of(dev, op, shape, &a->rotation, -1.0f),
+                          *shape,
+                          rotation_of(dev, op, shape, &a->rotation),
                           *blocks,
                           sums};
+    norm_shape joined = join_heads<T>(shape, invar_joined({&a->dx, &a->dy, &a->x}), {&dx, &dy, &x});
 
     return by_short_group(shape->n, [&](auto group) {
         constexpr int lanes = decltype(group)::value;
@@ -483,15 +495,16 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
     float *sums = (float *)workspace;
     invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, a->x.shape[0]);
     bool narrow = whole && shape.n <= SHORT_MOST && shape.heads <= SHORT_HEADS;
-    bool rotated = has_rotation(&a->rotation);
-    bool alone = !rotated && !invar_tensor_present(&a->residual);
-    bool inside = narrow && weight && (!rotated || rotates_inside(&shape, &a->rotation));
+    int slots = long_slots(a, whole);
+    bool rotated = has_rotation(&a->rotation), added = invar_tensor_present(&a->residual);
+    bool inside =
+        weight && (rotated ? narrow && rotates_inside(&shape, &a->rotation) : narrow || slots > 0);
 
     INVAR_TRY(check_length(op, &shape));
     INVAR_TRY(check_rotation(op, &shape, &a->rotation));
     if (shape.rows == 0)
         return INVAR_OK;
-    if (!alone && !inside)
+    if ((rotated || added) && !inside)
         return differentiate_by_parts(dev, a, workspace);
     INVAR_TRY(invar_by_storage(a->x.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
@@ -500,16 +513,14 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
         backward_rows<T> rows = {invar_view_of<T>(&a->dx),
                                  invar_view_of<T>(&a->dy),
                                  invar_view_of<T>(&a->x),
+                                 view_if_present<T>(&a->residual),
                                  invar_mixed_of(&a->weight),
                                  shape,
                                  blocks,
                                  sums,
-                                 0,
-                                 0};
-        if (weight && whole && shape.n > SHORT_MOST && shape.n <= MOST_COLUMNS)
-            rows.slots = count_slots<T>(shape.n);
-        rows.row_warps = rows.slots < ROW_WARPS ? rows.slots : ROW_WARPS;
-        if (rows.slots > 0)
+                                 slots,
+                                 slots < ROW_WARPS ? slots : ROW_WARPS};
+        if (slots > 0)
             return launch_stream(dev, a, &rows);
         return launch_plain(dev, a, &rows,
                             weight ? (float *)((char *)workspace + sums_bytes(a)) : nullptr);

@@ -12,6 +12,7 @@
 struct norm_shape {
     int64_t rows, heads, n;
     float eps;
+    float inverse; /* 1 / n where that is exact, 0 elsewhere */
 };
 
 /* Where a row lies: the same place in all tensors. */
@@ -38,9 +39,15 @@ __device__ __forceinline__ T *row_of(const invar_view<T> &x, const norm_shape &s
     return row_at(x, place_of(shape, row));
 }
 
+/* sum / n: a product with a power of two is the same number, rounded the same way. */
+__device__ __forceinline__ float mean_of(float sum, const norm_shape &shape)
+{
+    return shape.inverse != 0.0f ? sum * shape.inverse : sum / (float)shape.n;
+}
+
 __device__ __forceinline__ float inverse_rms(float sum, const norm_shape &shape)
 {
-    return 1.0f / invar_sqrtf(sum / (float)shape.n + shape.eps);
+    return 1.0f / invar_sqrtf(mean_of(sum, shape) + shape.eps);
 }
 
 /* Width neighbouring values in shared memory. */

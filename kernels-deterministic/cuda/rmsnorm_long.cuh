@@ -73,10 +73,10 @@ template <typename F> __device__ __forceinline__ float reduce_runs(int n, F load
     return invar_fold_runs<32>(lane);
 }
 
-/* f(first) for each run of the thread in a row. */
-template <typename F> __device__ __forceinline__ void for_runs(int n, F f)
+/* f(first) for each run of the thread in a row, Ahead at a time. */
+template <int Ahead = 2, typename F> __device__ __forceinline__ void for_runs(int n, F f)
 {
-#pragma unroll 2
+#pragma unroll Ahead
     for (int first = (int)threadIdx.x % 32 * INVAR_RUN; first < n; first += INVAR_REDUCE_LANES)
         f(first);
 }
@@ -216,6 +216,7 @@ static __global__ void __launch_bounds__(32 * FORWARD_WARPS, 2) stream_forward(f
 
 template <typename T> struct backward_rows {
     invar_view<T> dx, dy, x;
+    invar_view<T> residual; /* data NULL: none */
     invar_mixed weight;
     norm_shape shape;
     invar_token_blocks blocks;
@@ -260,10 +261,10 @@ static __host__ __device__ __forceinline__ int64_t backward_head_bytes(int64_t n
     return MOST_SLOTS * (int64_t)sizeof(slot_barriers) + weight_values(n) * (int64_t)sizeof(float);
 }
 
-/* dx of one row by a warp; yields rstd. */
+/* dx of one row by a warp, to which a residual is added, unless NULL; yields rstd. */
 template <typename T>
-__device__ __forceinline__ float row_gradient(T *dx, const T *dy, const T *x, const float *weight,
-                                              const norm_shape &shape)
+__device__ __forceinline__ float row_gradient(T *dx, const T *dy, const T *x, const T *residual,
+                                              const float *weight, const norm_shape &shape)
 {
     float rstd = row_rstd(x, shape);
     auto load = [&](float xhat[INVAR_RUN], float g[INVAR_RUN], int first) {
@@ -284,17 +285,33 @@ __device__ __forceinline__ float row_gradient(T *dx, const T *dy, const T *x, co
         for (int i = 0; i < INVAR_RUN; i++)
             product[i] = g[i] * product[i];
     });
-    float mean = sum / (float)shape.n;
-    for_runs((int)shape.n, [&](int first) {
+    float mean = mean_of(sum, shape);
+    auto gradient = [&](invar_run<T> &out, int first) {
         float xhat[INVAR_RUN], g[INVAR_RUN];
-        invar_run<T> out;
         load(xhat, g, first);
 #pragma unroll
         for (int i = 0; i < INVAR_RUN; i++)
             g[i] = rstd * invar_fmaf(-xhat[i], mean, g[i]);
         out.set(g);
-        out.store_whole(dx + first);
-    });
+    };
+    if (residual)
+        for_runs<4>((int)shape.n, [&](int first) {
+            invar_run<T> out, other;
+            float sum[INVAR_RUN];
+            other.load_whole(residual + first);
+            gradient(out, first);
+#pragma unroll
+            for (int i = 0; i < INVAR_RUN; i++)
+                sum[i] = other.get(i) + out.get(i);
+            out.set(sum);
+            out.store_whole(dx + first);
+        });
+    else
+        for_runs((int)shape.n, [&](int first) {
+            invar_run<T> out;
+            gradient(out, first);
+            out.store_whole(dx + first);
+        });
     return rstd;
 }
 
@@ -357,8 +374,10 @@ __device__ __forceinline__ void take_rows(const backward_rows<T> &b,
         int slot = (int)(row % b.slots);
         uint32_t parity = (uint32_t)(row / b.slots) & 1;
         invar_barrier_wait(&memory.barriers[slot].full, parity);
+        const T *residual =
+            b.residual.data ? row_of(b.residual, b.shape, first_row + row) : nullptr;
         float rstd = row_gradient(row_of(b.dx, b.shape, first_row + row), memory.dy(slot),
-                                  memory.x(slot), memory.weight, b.shape);
+                                  memory.x(slot), residual, memory.weight, b.shape);
         if (thread == 0)
             *memory.rstd(slot) = rstd;
         __syncwarp();
@@ -383,6 +402,8 @@ __device__ __forceinline__ void fetch_rows(const backward_rows<T> &b,
         invar_barrier_expect(&barriers->full, 2 * bytes);
         invar_copy_in_flat(memory.x(slot), row_of(b.x, b.shape, row), bytes, &barriers->full);
         invar_copy_in_flat(memory.dy(slot), row_of(b.dy, b.shape, row), bytes, &barriers->full);
+        if (b.residual.data)
+            invar_copy_ahead_flat(row_of(b.residual, b.shape, row), bytes);
         slot = slot + 1 == b.slots ? 0 : slot + 1;
         parity ^= slot == 0;
     }

@@ -100,14 +100,19 @@ static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
     for (int64_t base = 0; base < count; base += INVAR_ADD_ROWS) {
         int64_t left = count - base;
 #pragma unroll
-        for (int i = 0; i < INVAR_ADD_ROWS; i += INVAR_ADD_WARPS)
-            if (live && i + warp < left)
-                row[i + warp][thread] = sums[(base + i + warp) * cols + col];
+        for (int i = 0; i < INVAR_ADD_ROWS; i += INVAR_ADD_WARPS) // x + -0 is x
+            row[i + warp][thread] =
+                live && i + warp < left ? sums[(base + i + warp) * cols + col] : -0.0f;
         __syncthreads();
-        for (int i = 0; warp == 0 && i < INVAR_ADD_ROWS && i < left; i += INVAR_ADD_STEP)
+        for (int i = 0; warp == 0 && i < INVAR_ADD_ROWS && i < left; i += INVAR_ADD_STEP) {
+            float term[INVAR_ADD_STEP];
 #pragma unroll
-            for (int j = i; j < i + INVAR_ADD_STEP; j++)
-                running = j < left ? running + row[j][thread] : running;
+            for (int j = 0; j < INVAR_ADD_STEP; j++)
+                term[j] = row[i + j][thread];
+#pragma unroll
+            for (int j = 0; j < INVAR_ADD_STEP; j++)
+                running = running + term[j];
+        }
         __syncthreads();
     }
     if (live && warp == 0)
