@@ -26,13 +26,13 @@ INVAR_FN float invar_at_least(float x, float low)
 #endif
 }
 
-/*
- * invar_exp(x) for x <= 0 and NaN. There 2^n needs no two factors that depend on n: 2^(n + 64) is
- * in range, its product with the mantissa exact and normal, and only the product with 2^-64 rounds.
- */
-INVAR_FN float invar_exp_not_above_0(float x)
+/* exp(y) = mantissa * 2^n for y <= 0; n lies in the low bits of `rounded`. */
+typedef struct invar_exp_below {
+    float mantissa, rounded;
+} invar_exp_below;
+
+INVAR_FN invar_exp_below invar_exp_split_below(float y)
 {
-    float y = invar_at_least(x, -104.0f);
     float t = invar_fmaf(y, 0x1.715476p0f, INVAR_ROUNDER);
     float n = t - INVAR_ROUNDER;
     float r0 = invar_fmaf(n, -0x1.62e43p-1f, y);
@@ -45,10 +45,38 @@ INVAR_FN float invar_exp_not_above_0(float x)
     q = invar_fmaf(q, r, 0x1.fffffap-2f);
     float sum = 1.0f + r0;
     float lost = r0 - (sum - 1.0f);
-    float mantissa = sum + invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
+    invar_exp_below e;
+    e.mantissa = sum + invar_fmaf(q, r * r, invar_fmaf(n, 0x1.05c61p-29f, lost));
+    e.rounded = t;
+    return e;
+}
 
-    float scale = invar_bits_f32((invar_f32_bits(t) << 23) + UINT32_C(0x5F800000));
-    return invar_canonical_f32(mantissa * scale * 0x1p-64f);
+/*
+ * invar_exp(x) for x <= 0 and NaN. There 2^n needs no two factors that depend on n: 2^(n + 64) is
+ * in range, its product with the mantissa exact and normal, and only the product with 2^-64 rounds.
+ */
+INVAR_FN float invar_exp_not_above_0(float x)
+{
+    invar_exp_below e = invar_exp_split_below(invar_at_least(x, -104.0f));
+    float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x5F800000));
+
+    return invar_canonical_f32(e.mantissa * scale * 0x1p-64f);
+}
+
+/*
+ * invar_exp(x) for INVAR_EXP_NEAR <= x <= 0 and NaN: the result is normal, and so is 2^n. As bits
+ * these x are the unsigned numbers up to INVAR_EXP_NEAR_BITS, but for positive ones: of values that
+ * cannot be positive, the largest bits tell whether all are near.
+ */
+#define INVAR_EXP_NEAR (-87.0f)
+#define INVAR_EXP_NEAR_BITS UINT32_C(0xC2AE0000)
+
+INVAR_FN float invar_exp_near(float x)
+{
+    invar_exp_below e = invar_exp_split_below(x);
+    float scale = invar_bits_f32((invar_f32_bits(e.rounded) << 23) + UINT32_C(0x3F800000));
+
+    return invar_canonical_f32(e.mantissa * scale);
 }
 
 /*

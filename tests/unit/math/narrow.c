@@ -37,6 +37,17 @@ static void test_narrow__exp_below_zero_has_the_bits_of_exp(void **state)
                      INVAR_NAN_BITS);
 }
 
+static void test_narrow__exp_near_zero_has_the_bits_of_exp(void **state)
+{
+    (void)state;
+    assert_int_equal(invar_f32_bits(INVAR_EXP_NEAR), INVAR_EXP_NEAR_BITS);
+    assert_int_equal(
+        count_differences(UINT32_C(0x80000000), INVAR_EXP_NEAR_BITS, invar_exp_near, invar_exp), 0);
+    assert_true(invar_exp_near(0.0f) == 1.0f);
+    assert_int_equal(invar_f32_bits(invar_exp_near(invar_bits_f32(INVAR_NAN_BITS))),
+                     INVAR_NAN_BITS);
+}
+
 static void test_narrow__log_of_normal_numbers_has_the_bits_of_log(void **state)
 {
     (void)state;
@@ -109,6 +120,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_narrow__exp_below_zero_has_the_bits_of_exp),
+        cmocka_unit_test(test_narrow__exp_near_zero_has_the_bits_of_exp),
         cmocka_unit_test(test_narrow__log_of_normal_numbers_has_the_bits_of_log),
         cmocka_unit_test(test_narrow__inverse_of_1_to_2_is_rounded_correctly),
         cmocka_unit_test(test_narrow__silu_near_zero_has_the_bits_of_silu),
