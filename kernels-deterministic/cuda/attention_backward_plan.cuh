@@ -71,7 +71,7 @@ template <int D> struct form {
         float rows[STAGES][2][QUERIES];  /* -lse2, delta */
         task tasks[STAGES];
         uint64_t task_full[STAGES], task_empty[STAGES];
-        uint64_t k_full, v_full, kv_empty, ds_free;
+        uint64_t k_full, v_full, k_empty, v_empty, ds_free;
         uint64_t q_full[STAGES], d_o_full[STAGES], tile_empty[STAGES];
         uint64_t sum_ready[STAGES][2], sum_added[STAGES][2], sum_free[STAGES][2];
     };
@@ -200,9 +200,11 @@ __device__ __forceinline__ int sum_before(int x, int *all)
  * The list of tasks. No bit depends on its order, but that the kernel ends does: a block waits for
  * the one above it, so within a head of a sample blocks descend, and nobody waits for a task behind
  * its own. Samples go from long to short; but the tasks of a head get longer, which would leave the
- * longest ones for the end. The last heads, as many as there are thread blocks for all their tasks
- * at once, go the other way round: nobody takes two of these, so each is taken while others wait
- * for it.
+ * longest ones for the end. So the last heads go through the list side by side, and halfway turn
+ * round: first the shorter half of their tasks, ascending, then the longest, descending. They are
+ * as many as there are thread blocks for all longer halves at once: nobody takes two of these, so
+ * each is taken while others wait for it. To turn round earlier would leave shorter tasks for the
+ * end, but those are the ones that a long task of many query heads soon waits for.
  */
 struct planner {
     const problem<bf16> &call;
@@ -237,8 +239,8 @@ struct planner {
         return todo;
     }
 
-    /* The tasks of a sample, by a warp. Those from `last` on are of the heads that turn round. */
-    __device__ void list(int64_t s, int last, int heads_last) const
+    /* The tasks of a sample, by a warp. Those from `turned` on are of the heads that turn round. */
+    __device__ void list(int64_t s, int turned, int heads) const
     {
         int blocks = blocks_of(s), kv_heads = (int)call.form.kv_heads, at = 0;
         int lane = (int)threadIdx.x % 32;
@@ -248,8 +250,11 @@ struct planner {
         at = __shfl_sync(0xFFFFFFFFu, at, 0);
         for (int i = lane; i < blocks * kv_heads; i += 32) {
             int block = blocks - 1 - i % blocks, n = at * kv_heads + i;
-            if (n >= last)
-                n = last + block * heads_last + (n - last) / blocks;
+            if (n >= turned) {
+                int half = blocks / 2,
+                    row = block >= half ? blocks - 1 - block : blocks - half + block;
+                n = turned + row * heads + (n - turned) / blocks;
+            }
             t.tasks[n] = task_of(s, i / blocks, block);
         }
     }
@@ -283,18 +288,17 @@ struct planner {
         place[thread] = before;
         __syncthreads();
 
-        int blocks = 255 - last_kind, heads_last = 0;
-        if (call.form.group == 1 && last_kind > 0) {
-            int heads = (total - place[last_kind]) / blocks * kv_heads;
-            heads_last = t.workers / blocks < heads ? t.workers / blocks : heads;
+        int blocks = 255 - last_kind, tasks = total * kv_heads, heads = 0;
+        if (last_kind > 0 && blocks > 1) {
+            heads = (total - place[last_kind]) / blocks * kv_heads;
+            heads = t.workers / (blocks / 2) < heads ? t.workers / (blocks / 2) : heads;
         }
-        int last = total * kv_heads - heads_last * blocks;
         __syncthreads();
         for (int64_t s = thread / 32; s < call.samples.count; s += 8)
-            list(s, last, heads_last);
+            list(s, tasks - heads * blocks, heads);
         if (thread == 0) {
-            t.state->tasks = total * kv_heads;
-            t.state->last = last;
+            t.state->tasks = tasks;
+            t.state->last = tasks - heads * (blocks / 2);
         }
     }
 };

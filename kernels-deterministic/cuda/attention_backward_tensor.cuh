@@ -9,12 +9,12 @@
  *   S^T = K Q^T   P^T = EXP2S(...)   dP^T = V dO^T   dS^T = P^T (dP^T - delta)
  *   dv += P^T dO   dk += dS^T Q   part of dq = dS K
  *
- * P^T goes from accumulators straight into the left side of its product; dS^T lies in shared memory
- * for dk and dq. A tile's sum of dq lies in device memory, in the order of accumulators. Blocks add
- * to it descending, from the diagonal on, each waiting for the one before it: `added` counts them.
- * A block starts on its diagonal, so the one before it is ahead of it; and a block is handed out
- * when the one before it is, or is sure to be (attention_backward_plan.cuh), so nobody waits for a
- * block that nobody works on. The block that adds last writes dq.
+ * P^T and dS^T go from accumulators straight into the left sides of their products; dS^T also lies
+ * in shared memory, for dq. A tile's sum of dq lies in device memory, in the order of accumulators.
+ * Blocks add to it descending, from the diagonal on, each waiting for the one before it: `added`
+ * counts them. A block starts on its diagonal, so the one before it is ahead of it; and a block is
+ * handed out when the one before it is, or is sure to be (attention_backward_plan.cuh), so nobody
+ * waits for a block that nobody works on. The block that adds last writes dq.
  *
  * Excluded pairs have weight +0 and are multiplied all the same. This goes wrong only where the
  * value is not finite, and then leaves a NaN in the result: so a NaN anywhere raises a flag, upon
@@ -106,11 +106,12 @@ template <int D> struct producer {
     {
         int row = todo.row0 + todo.block * KEYS, column = todo.kv_head * D;
 
-        invar_barrier_wait(&m.kv_empty, (tasks_before & 1) ^ 1);
-        invar_barrier_expect(&m.k_full, form<D>::KV_BYTES);
-        load_boxes<KEYS>(m.k, &a.map.k, column, row, &m.k_full);
+        invar_barrier_wait(&m.v_empty, (tasks_before & 1) ^ 1);
         invar_barrier_expect(&m.v_full, form<D>::KV_BYTES);
         load_boxes<KEYS>(m.v, &a.map.v, column, row, &m.v_full);
+        invar_barrier_wait(&m.k_empty, (tasks_before & 1) ^ 1);
+        invar_barrier_expect(&m.k_full, form<D>::KV_BYTES);
+        load_boxes<KEYS>(m.k, &a.map.k, column, row, &m.k_full);
     }
 
     __device__ void load_queries(const task &todo, int query_head, int tile, turn now)
@@ -127,7 +128,10 @@ template <int D> struct producer {
         load_boxes<QUERIES>(m.d_o[stage], &a.map.d_o, column, row, &m.d_o_full[stage]);
     }
 
-    /* Hands out tasks and loads their operands. */
+    /*
+     * Hands out tasks and loads their operands, in the order in which the task before lets go of
+     * their places: the first tile, v, k.
+     */
     __device__ void load_operands()
     {
         turn tile_turn = {0};
@@ -141,11 +145,13 @@ template <int D> struct producer {
             invar_barrier_arrive(&m.task_full[now.stage()]);
             if (todo.length == 0)
                 return;
-            load_keys(todo, now.count);
             for (int h = 0; h < a.group; h++)
 #pragma unroll 1
-                for (int tile = todo.begin; tile < todo.end; tile++, tile_turn.count++)
+                for (int tile = todo.begin; tile < todo.end; tile++, tile_turn.count++) {
                     load_queries(todo, todo.kv_head * a.group + h, tile, tile_turn);
+                    if (h == 0 && tile == todo.begin)
+                        load_keys(todo, now.count);
+                }
         }
     }
 
@@ -268,22 +274,6 @@ template <int D> struct consumer {
         for (int i = 0; i < GROUPS; i++)
             invar_product_bf16_a<D, 1>(acc, weights[i], right + i * GROUP_BYTES / 16,
                                        i > 0 ? 1 : add);
-        invar_product_commit();
-    }
-
-    /* The same with the weights in shared memory. */
-    __device__ __forceinline__ void accumulate(float (&acc)[GRADIENTS],
-                                               const unsigned char *weights,
-                                               const unsigned char *tile, int add) const
-    {
-        uint64_t left = invar_matrix(weights + which * 64 * ROW_BYTES, 0, 1024, INVAR_SWIZZLE_128);
-        uint64_t right = invar_matrix(tile, QUERIES * ROW_BYTES, 1024, INVAR_SWIZZLE_128);
-
-        invar_product_fence();
-#pragma unroll
-        for (int i = 0; i < GROUPS; i++)
-            invar_product_bf16<D, 0, 1>(acc, left + i * 32 / 16, right + i * GROUP_BYTES / 16,
-                                        i > 0 ? 1 : add);
         invar_product_commit();
     }
 
@@ -417,6 +407,15 @@ template <int D> struct consumer {
         }
     };
 
+    /* Field by field: a choice between the two as they are would keep them in memory. */
+    static __device__ __forceinline__ position choose(bool one, const position &x,
+                                                      const position &y)
+    {
+        return {one ? x.query_head : y.query_head,
+                one ? x.tile : y.tile,
+                {one ? x.now.count : y.now.count}};
+    }
+
     /* Adds the part to the tile's sum, in shared memory; or writes dq, if this part is the last. */
     __device__ __forceinline__ void add_part(const task &todo, const position &at,
                                              float (&part)[PARTS]) const
@@ -536,8 +535,8 @@ template <int D> struct consumer {
      *
      * A product is over for each warp by itself, so a warp overwrites ds only when all of them are
      * done with it. What the second warpgroup has read is older than its last turn, where its warps
-     * met. The first one reads the ds of a tile once more in the step behind it, after its turn:
-     * ds_free counts the warps that have.
+     * met. The first one reads the ds of a tile in the step behind it, after its turn: ds_free
+     * counts the warps that have.
      */
     template <bool MORE>
     __device__ __forceinline__ void step(registers &r, const task &todo, const position &here,
@@ -546,44 +545,46 @@ template <int D> struct consumer {
         int stage = here.now.stage();
         turn next = {here.now.count + 1};
         float dp[SCORES], part[PARTS];
-        uint32_t p[GROUPS][4], ds[GROUPS][4];
+        uint32_t weights[GROUPS][4]; /* p, then ds: there is no room for both */
 
         invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
         dots(dp, m.v, m.d_o[stage]);
         bool masked = partial(todo, here.tile);
         if (masked)
-            probabilities<true>(r.s, p, m.rows[stage][0], sight_of(todo, here.tile));
+            probabilities<true>(r.s, weights, m.rows[stage][0], sight_of(todo, here.tile));
         else
-            probabilities<false>(r.s, p, m.rows[stage][0], sight{});
-        accumulate(r.dv, p, m.d_o[stage], add);
-        invar_product_wait<1>();
+            probabilities<false>(r.s, weights, m.rows[stage][0], sight{});
+        accumulate(r.dv, weights, m.d_o[stage], add);
+        invar_product_wait<0>();
         invar_product_hold(dp);
+        invar_product_hold(r.dv);
+        if (!MORE)
+            release(&m.v_empty);
         if (masked)
-            differentials<true>(r.s, dp, ds, m.rows[stage][1], sight_of(todo, here.tile));
+            differentials<true>(r.s, dp, weights, m.rows[stage][1], sight_of(todo, here.tile));
         else
-            differentials<false>(r.s, dp, ds, m.rows[stage][1], sight{});
+            differentials<false>(r.s, dp, weights, m.rows[stage][1], sight{});
+        accumulate(r.dk, weights, m.q[stage], add);
         if (which == 0)
             invar_barrier_wait(&m.ds_free, (here.now.count & 1) ^ 1);
-        put_differentials(m.ds[stage], ds);
+        put_differentials(m.ds[stage], weights);
 
         wait_turn();
         query_part(part, m.ds[which == 0 ? 1 - stage : stage]);
-        accumulate(r.dk, m.ds[stage], m.q[stage], add);
         if (MORE) {
             invar_barrier_wait(&m.q_full[next.stage()], next.parity());
             dots(r.s, m.k, m.q[next.stage()]);
         }
-        invar_product_wait<MORE ? 2 : 1>();
+        invar_product_wait<MORE ? 1 : 0>();
         invar_product_hold(part);
         pass_turn();
         if (which == 0)
             release(&m.ds_free);
         if (which == 1 || add)
-            add_part(todo, which == 1 ? here : before, part);
+            add_part(todo, choose(which == 1, here, before), part);
         invar_product_wait<0>();
         invar_product_hold(r.s);
         invar_product_hold(r.dk);
-        invar_product_hold(r.dv);
         release(&m.tile_empty[stage]);
     }
 
@@ -626,7 +627,7 @@ template <int D> struct consumer {
         step<false>(r, todo, here, before, add);
         finish_queries(todo, here);
         now.count = here.now.count + 1;
-        release(&m.kv_empty);
+        release(&m.k_empty);
         write_keys(a.dv, todo, r.dv, 1.0f);
         write_keys(a.dk, todo, r.dk, a.scale);
     }
@@ -664,7 +665,8 @@ template <int D> __device__ void open_barriers(typename form<D>::shared &m)
     }
     invar_barrier_init(&m.k_full, 1);
     invar_barrier_init(&m.v_full, 1);
-    invar_barrier_init(&m.kv_empty, CONSUMER_WARPS);
+    invar_barrier_init(&m.k_empty, CONSUMER_WARPS);
+    invar_barrier_init(&m.v_empty, CONSUMER_WARPS);
     invar_barrier_init(&m.ds_free, CONSUMER_WARPS / 2);
     invar_barrier_init_done();
 }
