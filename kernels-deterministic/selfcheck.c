@@ -188,6 +188,20 @@ static invar_status emit_tensor(run *r, invar_op op, const char *what, const inv
     return r->emit(r->payload, op, what, &digest);
 }
 
+/*
+ * The same for what is computed from the result of `source`. A new revision of that op changes the
+ * digest although `op` has its bits as before: so it is another value, with another name.
+ */
+static invar_status emit_after(run *r, invar_op source, invar_op op, const char *what,
+                               const invar_tensor *t)
+{
+    char name[64];
+
+    snprintf(name, sizeof name, "%s after %s %d", what, invar_op_name(source),
+             invar_op_revision(source));
+    return emit_tensor(r, op, name, t);
+}
+
 /* ---- the pieces of the layer ----------------------------------------------------------------- */
 
 static invar_status linear(run *r, invar_tensor *y, const invar_tensor *x, const invar_tensor *w,
@@ -377,11 +391,11 @@ static invar_status attention_block(run *r, const invar_tensor *h)
     INVAR_TRY(emit_tensor(r, INVAR_OP_ATTENTION_FWD, "lse2", &lse2));
     INVAR_TRY(paged_attention(r, &q, &k, &v));
     INVAR_TRY(linear(r, &y, &o, &wo, NULL, SHARDS, r->storage));
-    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_FWD, "y of 2 shards", &y));
+    INVAR_TRY(emit_after(r, INVAR_OP_ATTENTION_FWD, INVAR_OP_LINEAR_FWD, "y of 2 shards", &y));
 
     INVAR_TRY(make_random(&dy, r, r->storage, TOKENS, WIDTH, 1.0f));
     INVAR_TRY(weight_grad(r, &dwo, &dy, &o));
-    INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_DW, "dwo", &dwo));
+    INVAR_TRY(emit_after(r, INVAR_OP_ATTENTION_FWD, INVAR_OP_LINEAR_DW, "dwo", &dwo));
     INVAR_TRY(input_grad(r, &d_o, &(invar_linear_part){dy, wo}, 1));
     INVAR_TRY(make(&dq, r, r->storage, TOKENS, Q_WIDTH));
     INVAR_TRY(make(&dk, r, r->storage, TOKENS, KV_WIDTH));
@@ -408,12 +422,12 @@ static invar_status attention_block(run *r, const invar_tensor *h)
         INVAR_TRY(invar_rope_bwd(r->dev, &rq));
         INVAR_TRY(invar_rope_bwd(r->dev, &rk));
     }
-    INVAR_TRY(emit_tensor(r, INVAR_OP_ROPE_BWD, "dq", &dq_normed));
+    INVAR_TRY(emit_after(r, INVAR_OP_ATTENTION_BWD, INVAR_OP_ROPE_BWD, "dq", &dq_normed));
     INVAR_TRY(norm_grad(r, &dq_raw, &dqk_weight, &dq_normed, &q_raw, &qk_weight, HEADS));
-    INVAR_TRY(emit_tensor(r, INVAR_OP_RMSNORM_BWD, "dq", &dq_raw));
-    INVAR_TRY(emit_tensor(r, INVAR_OP_RMSNORM_BWD, "dweight", &dqk_weight));
+    INVAR_TRY(emit_after(r, INVAR_OP_ATTENTION_BWD, INVAR_OP_RMSNORM_BWD, "dq", &dq_raw));
+    INVAR_TRY(emit_after(r, INVAR_OP_ATTENTION_BWD, INVAR_OP_RMSNORM_BWD, "dweight", &dqk_weight));
     INVAR_TRY(input_grad(r, &dh, (invar_linear_part[]){{dq_raw, wq}, {dk_raw, wk}, {dv, wv}}, 3));
-    return emit_tensor(r, INVAR_OP_LINEAR_DX, "dx of q, k, v", &dh);
+    return emit_after(r, INVAR_OP_ATTENTION_BWD, INVAR_OP_LINEAR_DX, "dx of q, k, v", &dh);
 }
 
 /*

@@ -4,8 +4,8 @@
  * Two passes, each with one writer per output: dq by tiles of query rows, dk and dv by blocks of
  * keys. Both rebuild the probabilities of their tiles from lse2; nothing of size T x T is kept.
  *
- * Numerics contract (rev 1), docs/arithmetic.md section 8:
- *   p   EXP2S(fma(s, c, -lse2)), s as in the forward
+ * Numerics contract (rev 2), docs/arithmetic.md section 8:
+ *   p   EXP2S(fma(s, c, -lse2)) by the polynomial of the storage type, s as in the forward
  *   ds  p * (dp - delta), where dp is the chain over the head dim of d_o and v, and
  *       delta = REDUCE(d_o * o); then p and ds are rounded to storage
  *   dv  one chain over (query heads ascending, queries ascending) of p and d_o
@@ -111,6 +111,18 @@ static void load_keys(backward_tile *t, int64_t key0, int64_t keys)
     t->keys = keys;
 }
 
+/* s becomes p. */
+static void weigh(float *s, int64_t count, const invar_attention_form *form, float lse2)
+{
+    if (form->dtype == INVAR_DTYPE_BF16) {
+        for (int64_t j = 0; j < count; j++)
+            s[j] = invar_exp2s_bf16(fmaf(s[j], form->c, -lse2));
+    } else {
+        for (int64_t j = 0; j < count; j++)
+            s[j] = invar_exp2s(fmaf(s[j], form->c, -lse2));
+    }
+}
+
 /* p and ds of the tile, rounded to storage; +0 where a row does not see a key. Sets ranges. */
 static void differentiate(const backward_tile *t)
 {
@@ -126,17 +138,16 @@ static void differentiate(const backward_tile *t)
     invar_attention_dots(w->dp, t->job->dev, &d_o, &t->v, w->chain);
     for (int64_t r = 0; r < rows; r++) {
         float *x = w->s + r * INVAR_ATTENTION_BLOCK, *y = w->dp + r * INVAR_ATTENTION_BLOCK;
-        float lse2 = w->lse2[r], delta = w->delta[r];
+        float delta = w->delta[r];
         invar_attention_range seen =
             invar_attention_keys(form, invar_attention_position(&t->rows, r), t->key0, keys);
 
         w->ranges[r] = seen;
         clear(x, seen.begin);
         clear(y, seen.begin);
-        for (int64_t j = seen.begin; j < seen.end; j++) {
-            x[j] = invar_exp2s(fmaf(x[j], form->c, -lse2));
+        weigh(x + seen.begin, seen.end - seen.begin, form, w->lse2[r]);
+        for (int64_t j = seen.begin; j < seen.end; j++)
             y[j] = x[j] * (y[j] - delta);
-        }
         clear(x + seen.end, keys - seen.end);
         clear(y + seen.end, keys - seen.end);
         invar_row_store(&p, r, 0, keys, x);

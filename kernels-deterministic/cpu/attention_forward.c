@@ -5,10 +5,11 @@
  * query rows are its last positions, all of them for a packed sample. So prefill in any chunking
  * and decode in any batch give the bits of the training forward.
  *
- * Numerics contract (rev 1), docs/arithmetic.md section 8. Per query row, blocks of keys ascending,
+ * Numerics contract (rev 2), docs/arithmetic.md section 8. Per query row, blocks of keys ascending,
  * only those with a visible key:
  *   s    chain over the head dim, from +0
- *   m'   max(m, max s * c); alpha = EXP2S(m - m'); p = EXP2S(fma(s, c, -m'))
+ *   m'   an integer: m, or ceil(top) where top = max s * c exceeds m + 8; alpha = EXP2S(m - m')
+ *   p    EXP2D(s, c, m'), by the polynomial of the storage type
  *   l    8 lanes (key mod 8): l * alpha, then + p with ascending key
  *   o    o * alpha, from which the chain continues over p, rounded to storage, and v
  * At a span's end the lanes fold 4, 2, 1; spans merge ascending. Result o / l.
@@ -31,7 +32,7 @@
 
 /* The softmax of one row over the blocks of the current span. */
 typedef struct running {
-    float m; /* largest score so far, times c */
+    float m; /* the reference: an integer, -inf before the first block */
     float l[LANES];
 } running;
 
@@ -156,21 +157,33 @@ static float largest(const float *s, int64_t count)
     return invar_bits_f32(top & INVAR_SIGN_BIT ? top ^ INVAR_SIGN_BIT : ~top);
 }
 
-/* Takes `count` scores, whole LANES, into the softmax of a row: s becomes p, o is rescaled. */
-static void take_scores(running *state, float *s, float *o, int64_t count, float c, int64_t dim)
+/* s becomes p. */
+static void weigh(float *s, int64_t count, const invar_attention_form *form, float m)
 {
-    float m = invar_max_f32(state->m, largest(s, count) * c);
+    if (form->dtype == INVAR_DTYPE_BF16) {
+        for (int64_t j = 0; j < count; j++)
+            s[j] = invar_exp2d_bf16(s[j], form->c, m);
+    } else {
+        for (int64_t j = 0; j < count; j++)
+            s[j] = invar_exp2d(s[j], form->c, m);
+    }
+}
+
+/* Takes `count` scores, whole LANES, into the softmax of a row: s becomes p, o is rescaled. */
+static void take_scores(running *state, float *s, float *o, int64_t count,
+                        const invar_attention_form *form)
+{
+    float m = invar_softmax_reference(state->m, largest(s, count) * form->c);
     float alpha = invar_exp2s(state->m - m);
 
     state->m = m;
-    for (int64_t j = 0; j < count; j++)
-        s[j] = invar_exp2s(fmaf(s[j], c, -m));
+    weigh(s, count, form, m);
     for (int lane = 0; lane < LANES; lane++)
         state->l[lane] *= alpha;
     for (int64_t j = 0; j < count; j += LANES)
         for (int lane = 0; lane < LANES; lane++)
             state->l[lane] += s[j + lane];
-    for (int64_t d = 0; d < dim; d++)
+    for (int64_t d = 0; d < form->dim; d++)
         o[d] *= alpha;
 }
 
@@ -198,7 +211,7 @@ static void take_block(const forward_tile *t, int64_t key0, int64_t count)
             memset(s, 0, (size_t)count * sizeof *s); // not a block of this row
         } else {
             mask(s, range, padded);
-            take_scores(&w->running[r], s, w->o + r * form->dim, padded, form->c, form->dim);
+            take_scores(&w->running[r], s, w->o + r * form->dim, padded, form);
         }
         invar_row_store(&p, r, 0, count, s);
     }

@@ -1,5 +1,5 @@
 /*
- * elementary.h - exp, EXP2S, log, log1p, tanh, sigmoid, silu and its derivative in fp32.
+ * elementary.h - exp, EXP2S, EXP2D, log, log1p, tanh, sigmoid, silu and its derivative in fp32.
  *
  * Each function is one fixed sequence of fp32 operations (docs/arithmetic.md lists the steps): the
  * bits are equal wherever those operations are IEEE's. No table, no libm, no branch: both sides of
@@ -16,6 +16,8 @@
  *   silu_grad  2.77     -inf: -0, +inf: 1, gradual underflow; in (-1.5, -1), around its zero,
  *                       1.05 * 2^-26 absolute instead
  *   exp2s     42.82     for x <= 128.5; see there
+ *   exp2s_bf16          as exp2s, with a relative error of up to 1.0137e-4 = 2^-13.27
+ *   exp2d, exp2d_bf16   2^(s c - m) with the relative errors of exp2s and exp2s_bf16; see there
  *
  * A NaN argument gives the canonical NaN. Subnormals are arguments and results like any other.
  *
@@ -75,28 +77,116 @@ INVAR_FN float invar_exp(float x)
     return invar_canonical_f32(e.mantissa * e.scale0 * e.scale1);
 }
 
-/*
- * 2^x for attention, a few issue slots instead of full range: a polynomial of degree 4, relative
- * error below 2^-18.4. EXP2S(0) = 1; x < -126.5, -inf included: +0; from there to -126 gradual
- * underflow; 127.5 <= x <= 128.5: +inf. From one float to the next it never falls by more than one
- * ulp. Larger x: meaningless, though the same everywhere.
- */
-INVAR_FN float invar_exp2s(float x)
-{
-    float y = x < -127.0f ? -127.0f : x;
-    float t = y + INVAR_ROUNDER;
-    float f = y - (t - INVAR_ROUNDER);
+/* ---- powers of two for the softmax of attention ---------------------------------------------- */
 
+/*
+ * 2^f for |f| <= 0.5 by a polynomial, exactly 1 at 0: of degree 4 for weights that stay f32
+ * (relative error below 2^-18.4), of degree 3 for weights that are rounded to bf16 (up to 2^-8)
+ * anyway (below 2^-13.26). Twice the value at -0.5 is not less than that at 0.5.
+ */
+INVAR_FN float invar_exp2_fraction(float f)
+{
     float p = 0x1.3a03c8p-7f;
     p = invar_fmaf(p, f, 0x1.c9fc74p-5f);
     p = invar_fmaf(p, f, 0x1.ec0374p-3f);
     p = invar_fmaf(p, f, 0x1.62e12cp-1f);
-    p = invar_fmaf(p, f, 1.0f);
-
-    // The integer sits in the low bits of t, the rest is shifted out; -127 makes the factor +0.
-    float scale = invar_bits_f32((invar_f32_bits(t) << 23) + UINT32_C(0x3F800000));
-    return invar_canonical_f32(p * scale);
+    return invar_fmaf(p, f, 1.0f);
 }
+
+INVAR_FN float invar_exp2_fraction_bf16(float f)
+{
+    float p = 0x1.c2a0bep-5f;
+    p = invar_fmaf(p, f, 0x1.f00c5ap-3f);
+    p = invar_fmaf(p, f, 0x1.62f5fep-1f);
+    return invar_fmaf(p, f, 1.0f);
+}
+
+/* 2^n of t = INVAR_ROUNDER + n for -126 <= n <= 127; +0 for n = -127, +inf for n = 128. */
+INVAR_FN float invar_exp2_whole(float t)
+{
+    // The integer sits in the low bits of t, the rest is shifted out.
+    return invar_bits_f32((invar_f32_bits(t) << 23) + UINT32_C(0x3F800000));
+}
+
+/* x = whole + fraction, |fraction| <= 0.5. x < -127 counts as -127. */
+typedef struct invar_exp2_parts {
+    float rounded; /* INVAR_ROUNDER + whole */
+    float fraction;
+} invar_exp2_parts;
+
+INVAR_FN invar_exp2_parts invar_exp2_split(float x)
+{
+    float y = x < -127.0f ? -127.0f : x;
+    invar_exp2_parts parts;
+    parts.rounded = y + INVAR_ROUNDER;
+    parts.fraction = y - (parts.rounded - INVAR_ROUNDER);
+    return parts;
+}
+
+/*
+ * EXP2S(x) = 2^x, a few issue slots instead of full range. EXP2S(0) = 1; x < -126.5, -inf
+ * included: +0; from there to -126 gradual underflow; 127.5 <= x <= 128.5: +inf. From one float to
+ * the next it never falls by more than one ulp. Larger x: meaningless, though the same everywhere.
+ * Integers from -126 to 127 give an exact power of two with either polynomial.
+ */
+INVAR_FN float invar_exp2s(float x)
+{
+    invar_exp2_parts e = invar_exp2_split(x);
+    return invar_canonical_f32(invar_exp2_fraction(e.fraction) * invar_exp2_whole(e.rounded));
+}
+
+INVAR_FN float invar_exp2s_bf16(float x)
+{
+    invar_exp2_parts e = invar_exp2_split(x);
+    return invar_canonical_f32(invar_exp2_fraction_bf16(e.fraction) * invar_exp2_whole(e.rounded));
+}
+
+/*
+ * The reference of a row's softmax after a block whose largest scaled score is `top`: an integer,
+ * or -inf before the first block. It rises only when the block exceeds it by more than 8, so that
+ * most blocks need no rescaling, and weights stay at most 2^8 but for rounding. NaN in top or m
+ * gives ceil(top) or NaN: the row is NaN then, by the factor EXP2S(m - m') or by its weights.
+ */
+INVAR_FN float invar_softmax_reference(float m, float top)
+{
+    return top <= m + 8.0f ? m : ceilf(top);
+}
+
+/* s c - m = whole + fraction, |fraction| <= 0.5, in two fused operations and a subtraction. */
+INVAR_FN invar_exp2_parts invar_exp2d_split(float s, float c, float m)
+{
+    float origin = INVAR_ROUNDER - m; // exact for an integer |m| < 2^22
+    invar_exp2_parts parts;
+    parts.rounded = invar_fmaf(s, c, origin);
+    parts.fraction = invar_fmaf(s, c, origin - parts.rounded);
+    return parts;
+}
+
+INVAR_FN float invar_exp2d_scale(invar_exp2_parts e, float p)
+{
+    float y = invar_canonical_f32(p * invar_exp2_whole(e.rounded));
+    return e.rounded < INVAR_ROUNDER - 126.0f ? 0.0f : y;
+}
+
+/*
+ * EXP2D(s, c, m) = 2^(s c - m) for an integer |m| < 2^22, |s c| < 2^22 and c > 0, with s c not
+ * rounded and s c - m < 127.5. Where that rounds to less than -126 (s = -inf included) it is +0, at
+ * -126 there may be gradual underflow. NaN for s = NaN or +inf and for m = NaN or -inf; +0 for
+ * m = +inf where s c is finite. Beyond, meaningless, though the same everywhere.
+ */
+INVAR_FN float invar_exp2d(float s, float c, float m)
+{
+    invar_exp2_parts e = invar_exp2d_split(s, c, m);
+    return invar_exp2d_scale(e, invar_exp2_fraction(e.fraction));
+}
+
+INVAR_FN float invar_exp2d_bf16(float s, float c, float m)
+{
+    invar_exp2_parts e = invar_exp2d_split(s, c, m);
+    return invar_exp2d_scale(e, invar_exp2_fraction_bf16(e.fraction));
+}
+
+/* ---- logarithms, tanh, sigmoid --------------------------------------------------------------- */
 
 /* k ln 2 + log(1 + f) + tail for |f| <= 1/3, integer |k| < 256 and a tail of rounding size. */
 INVAR_FN float invar_log_sum(float k, float f, float tail)

@@ -34,6 +34,12 @@ INVAR_FN float other_f32(uint32_t w)
     return invar_bits_f32(other(w));
 }
 
+/* An integer from -300 to 300, as the reference of a row of attention is one. */
+INVAR_FN float some_reference(uint32_t w)
+{
+    return (float)((int32_t)(other(w) % 601) - 300);
+}
+
 /* A scale byte that invar_e8m0_from_amax can return. */
 INVAR_FN uint8_t some_e8m0(uint32_t w)
 {
@@ -54,6 +60,10 @@ INVAR_FN uint32_t philox_of(uint32_t w)
 #define INVAR_ELEMENTARY_LIST(X)                                                                   \
     X(exp, invar_f32_bits(invar_exp(x)))                                                           \
     X(exp2s, invar_f32_bits(invar_exp2s(x)))                                                       \
+    X(exp2s_bf16, invar_f32_bits(invar_exp2s_bf16(x)))                                             \
+    X(exp2d, invar_f32_bits(invar_exp2d(x, 0x1.715476p-3f, some_reference(w))))                    \
+    X(exp2d_bf16, invar_f32_bits(invar_exp2d_bf16(x, 0x1.715476p-3f, some_reference(w))))          \
+    X(softmax_reference, canonical_bits(invar_softmax_reference(x, other_f32(w))))                 \
     X(log, invar_f32_bits(invar_log(x)))                                                           \
     X(log1p, invar_f32_bits(invar_log1p(x)))                                                       \
     X(tanh, invar_f32_bits(invar_tanh(x)))                                                         \

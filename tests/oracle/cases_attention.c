@@ -9,9 +9,13 @@
  * Limits beyond those of one rounding. f32: EXP2S is wrong by up to 2^-18.4, and a probability
  * times (dp - delta) inherits that at the size of dp, not of the difference. bf16: probabilities
  * and, in the backward, their gradients are rounded too, and delta comes from the rounded o. No
- * bounds: what random seeds show, with room.
+ * bounds: what random seeds show, with room. The worst element of o is one whose values nearly
+ * cancel: every weight of its row is rounded, the largest too, each by up to 2^-8 of its product.
+ * But lse2 has a bound: in bf16 the polynomial of exponentials is wrong by up to 1.0137e-4, so lse2
+ * by 1.463e-4, and the root mean square of lse2 is above 2.4 (here about 6).
  */
-#define OUTPUT ((invar_oracle_limit){{0x1p-15, 0x1p-18}, {0x1p-6, 0x1p-8}})
+#define OUTPUT ((invar_oracle_limit){{0x1p-15, 0x1p-18}, {0x1p-5, 0x1p-8}})
+#define LSE2 ((invar_oracle_limit){{0x1p-18, 0x1p-20}, {0x1p-14, 0x1p-15}})
 #define GRADIENT ((invar_oracle_limit){{0x1p-13, 0x1p-17}, {0x1p-2, 0x1p-7}})
 
 typedef struct problem {
@@ -62,7 +66,7 @@ static void packed(invar_oracle_run *r, const problem *p)
                                     .shape = p->shape};
 
     invar_oracle_expect(r, "attention.fwd", "o", &fwd.o, OUTPUT);
-    invar_oracle_expect(r, "attention.fwd", "lse2", &fwd.lse2, INVAR_ORACLE_IN_F32);
+    invar_oracle_expect(r, "attention.fwd", "lse2", &fwd.lse2, LSE2);
     assert_ok(invar_attention_bwd(&r->dev, &bwd));
     invar_oracle_expect(r, "attention.bwd", "dq", &bwd.dq, GRADIENT);
     invar_oracle_expect(r, "attention.bwd", "dk", &bwd.dk, GRADIENT);

@@ -134,7 +134,8 @@ static void test_attention_packing__shifted_blocks_are_caught(void **state)
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 1);
         attention_forward(&dev, &right);
         expression_forward(&wrong, 0, TWIST_BLOCKS_SHIFTED);
-        assert_true(invar_tensors_differ(&right.o, &wrong.o));
+        assert_true(invar_tensors_differ(&right.o, &wrong.o) ||
+                    invar_tensors_differ(&right.lse2, &wrong.lse2));
         invar_test_device_release(&dev);
         attention_pack_free(&right);
         attention_pack_free(&wrong);

@@ -194,7 +194,8 @@ static void test_attention_paged__other_spans_are_caught(void **state)
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 1);
         attention_forward(&dev, &right);
         attention_forward(&dev, &wrong);
-        assert_true(invar_tensors_differ(&right.o, &wrong.o));
+        assert_true(invar_tensors_differ(&right.o, &wrong.o) ||
+                    invar_tensors_differ(&right.lse2, &wrong.lse2));
         invar_test_device_release(&dev);
         attention_pack_free(&right);
         attention_pack_free(&wrong);
@@ -291,10 +292,11 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
     static const attention_form kv19802[] = {
         {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0}},
         {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0}},
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_F32, 14, 2, 64, {0.0f, 0, 0}},
     };
 
     (void)state;
-    for (int64_t f = 0; f < 2; f++) {
+    for (int64_t f = 0; f < 3; f++) {
         const attention_form *form = &kv19802[f];
         attention_pack p = attention_pack_new(form, 2, lengths), got;
         expression right, wrong;
@@ -306,14 +308,15 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
         attention_fill(&p, 1, 2);
         got = attention_pack_new(form, 2, lengths);
         right = expression_open(&p, 0, TWIST_NONE);
-        wrong = expression_open(&p, 0, TWIST_BLOCK_HALVED);
+        wrong = expression_open(&p, 0, TWIST_NONE);
+        wrong.span = 256; // a split of the keys, as vLLM's other tile size had it
         for (int64_t h = 0; h < form->heads; h++) {
             expression_row(&right, last, h);
             expression_row(&wrong, last, h);
         }
-        // what another tile size did to vLLM would be seen
-        assert_true(invar_bits_differ(right.o + last * 14 * 64, wrong.o + last * 14 * 64,
-                                      14 * 64 * sizeof(float)));
+        if (form->dtype == INVAR_DTYPE_F32) // that would be seen, but bf16 rounds it away
+            assert_true(invar_bits_differ(right.o + last * 14 * 64, wrong.o + last * 14 * 64,
+                                          14 * 64 * sizeof(float)));
         expected = invar_tensor_3d(right.o + last * 14 * 64, INVAR_DTYPE_F32, 1, 14, 64);
 
         invar_test_device_init(&dev, form->numerics, INVAR_CPU_PATH_SIMD, 2);

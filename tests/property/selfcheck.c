@@ -18,7 +18,7 @@ enum { MOST = 256 };
 typedef struct digests {
     int count;
     invar_op ops[MOST];
-    char what[MOST][32];
+    char what[MOST][64];
     invar_digest values[MOST];
 } digests;
 

@@ -2,7 +2,8 @@
  * expression.h - the expression of attention, written down naively.
  *
  * One scalar loop per sum, no tiles, no shared code with the op beyond the dot-step's reference and
- * the elementary functions. A twist changes one order of summation: a negative control.
+ * the elementary functions. A twist changes one order of summation, or the reference of a row's
+ * softmax: a negative control.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,10 +22,13 @@ typedef enum attention_twist {
     TWIST_NONE,
     TWIST_BLOCKS_DESCENDING, /* forward: key blocks from the last to the first */
     TWIST_BLOCK_HALVED,      /* forward: blocks of 64 where they are 128 */
-    TWIST_BLOCKS_SHIFTED,    /* forward: blocks counted from 48 keys before the sample */
+    TWIST_BLOCKS_SHIFTED,    /* forward: blocks counted from 41 keys before the sample */
     TWIST_ONE_LANE,          /* forward: the row sum in one lane */
+    TWIST_OTHER_POLYNOMIAL,  /* forward and backward: that of the other storage type */
     TWIST_DQ_ASCENDING,      /* backward: dq adds key blocks from the first to the last */
     TWIST_HEADS_DESCENDING,  /* backward: dk, dv take the query heads from the last to the first */
+    TWIST_RISES_EARLY,       /* forward: the reference rises by more than 7, not 8 */
+    TWIST_RISES_LATE,        /* forward: the reference rises by more than 9 */
     TWIST_COUNT
 } attention_twist;
 
@@ -109,6 +113,12 @@ static inline float expression_round(const expression *e, float x)
     return e->form->dtype == INVAR_DTYPE_BF16 ? invar_round_bf16(x) : x;
 }
 
+/* Whether weights have the polynomial for bf16. */
+static inline bool expression_short(const expression *e)
+{
+    return (e->form->dtype == INVAR_DTYPE_BF16) != (e->twist == TWIST_OTHER_POLYNOMIAL);
+}
+
 /* The chain over a[k], b[k] for k < n; products outside [begin, end) are skipped. */
 static inline float expression_chain(const expression *e, float acc, const float *a, int64_t a_step,
                                      const float *b, int64_t b_step, int64_t n, int64_t begin,
@@ -174,18 +184,20 @@ static inline void expression_block(const expression *e, expression_state *state
 {
     const attention_form *f = e->form;
     float s[INVAR_ATTENTION_BLOCK], p[INVAR_ATTENTION_BLOCK] = {0};
+    float slack = e->twist == TWIST_RISES_EARLY ? 7.0f : e->twist == TWIST_RISES_LATE ? 9.0f : 8.0f;
     float top = -INFINITY, m, alpha;
 
     for (int64_t j = begin; j < end; j++) {
         s[j - first] = expression_score(e, i, h, j);
         top = s[j - first] > top ? s[j - first] : top;
     }
-    m = top * e->c > state->m ? top * e->c : state->m;
+    m = top * e->c <= state->m + slack ? state->m : ceilf(top * e->c);
     alpha = invar_exp2s(state->m - m);
     for (int lane = 0; lane < 8; lane++)
         state->l[lane] *= alpha;
     for (int64_t j = begin; j < end; j++) {
-        float x = invar_exp2s(fmaf(s[j - first], e->c, -m));
+        float x = expression_short(e) ? invar_exp2d_bf16(s[j - first], e->c, m)
+                                      : invar_exp2d(s[j - first], e->c, m);
 
         state->l[e->twist == TWIST_ONE_LANE ? 0 : j % 8] += x;
         p[j - first] = expression_round(e, x);
@@ -199,7 +211,7 @@ static inline void expression_block(const expression *e, expression_state *state
 
 static inline void expression_row(const expression *e, int64_t i, int64_t h)
 {
-    int64_t dim = e->form->dim, shift = e->twist == TWIST_BLOCKS_SHIFTED ? 48 : 0;
+    int64_t dim = e->form->dim, shift = e->twist == TWIST_BLOCKS_SHIFTED ? 41 : 0;
     int64_t blocks = (e->length + shift + e->block - 1) / e->block;
     float m = -INFINITY, l = 0.0f, o[INVAR_ATTENTION_MAX_DIM] = {0};
     bool started = false;
@@ -269,11 +281,12 @@ static inline void expression_probabilities(const expression *e, int64_t i, int6
     delta = invar_test_reduce(x, dim);
     for (int64_t j = 0; j <= i; j++) {
         const float *v = e->v + (j * e->form->kv_heads + h / e->group) * dim;
-        float p, dp;
+        float exponent, p, dp;
 
         if (!expression_sees(e, i, j))
             continue;
-        p = invar_exp2s(fmaf(expression_score(e, i, h, j), e->c, -e->lse2[at]));
+        exponent = fmaf(expression_score(e, i, h, j), e->c, -e->lse2[at]);
+        p = expression_short(e) ? invar_exp2s_bf16(exponent) : invar_exp2s(exponent);
         dp = expression_chain(e, 0.0f, d_o, 1, v, 1, dim, 0, dim) + 0.0f;
         e->p[(h * e->length + i) * e->length + j] = expression_round(e, p);
         e->ds[(h * e->length + i) * e->length + j] = expression_round(e, p * (dp - delta));

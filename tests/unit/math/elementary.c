@@ -82,6 +82,7 @@ static double error_absolute(float got, double exact)
 
 APPLY(exp)
 APPLY(exp2s)
+APPLY(exp2s_bf16)
 APPLY(log)
 APPLY(log1p)
 APPLY(tanh)
@@ -89,11 +90,39 @@ APPLY(sigmoid)
 APPLY(silu)
 APPLY(silu_grad)
 
+/* EXP2D of a score, as in a row of attention with head dim 64 whose reference is -37. */
+#define EXP2D_SCALE 0x1.715476p-3f
+#define EXP2D_REFERENCE (-37.0f)
+
+static float invar_exp2d_of(float s)
+{
+    return invar_exp2d(s, EXP2D_SCALE, EXP2D_REFERENCE);
+}
+
+static float invar_exp2d_bf16_of(float s)
+{
+    return invar_exp2d_bf16(s, EXP2D_SCALE, EXP2D_REFERENCE);
+}
+
+APPLY(exp2d_of)
+APPLY(exp2d_bf16_of)
+
 static double oracle_exp2s(double x)
 {
     if (x < -126.5)
         return 0.0;
     return x >= 127.5 ? (double)INFINITY : exp2(x);
+}
+
+/* The exponent of exp2d_of. The product of two floats is exact. */
+static double exp2d_exponent(double s)
+{
+    return s * (double)EXP2D_SCALE - (double)EXP2D_REFERENCE;
+}
+
+static double oracle_exp2d(double s)
+{
+    return oracle_exp2s(exp2d_exponent(s));
 }
 
 static double oracle_sigmoid(double x)
@@ -124,6 +153,11 @@ static bool covers_exp2s(float x)
     return x <= 128.5f;
 }
 
+static bool covers_exp2d(float s)
+{
+    return exp2d_exponent((double)s) < 127.5;
+}
+
 /* silu' is zero at -1.27846...; there an error in ulp means nothing. */
 static bool covers_near_zero(float x)
 {
@@ -138,6 +172,9 @@ static bool covers_off_zero(float x)
 static const function functions[] = {
     {"exp", apply_exp, exp, covers_all, error_ulp, 0.775},
     {"exp2s", apply_exp2s, oracle_exp2s, covers_exp2s, error_ulp, 42.82},
+    {"exp2s_bf16", apply_exp2s_bf16, oracle_exp2s, covers_exp2s, error_ulp, 1345.1},
+    {"exp2d", apply_exp2d_of, oracle_exp2d, covers_exp2d, error_ulp, 42.92},
+    {"exp2d_bf16", apply_exp2d_bf16_of, oracle_exp2d, covers_exp2d, error_ulp, 1345.3},
     {"log", apply_log, log, covers_all, error_ulp, 0.882},
     {"log1p", apply_log1p, log1p, covers_all, error_ulp, 0.957},
     {"tanh", apply_tanh, tanh, covers_all, error_ulp, 0.958},
@@ -295,6 +332,15 @@ static void test_math_elementary__special_values(void **state)
         {"exp2s(nan)", invar_exp2s, 0xFFFFFFFF, NOT_A_NUMBER},
         {"exp2s(signalling nan)", invar_exp2s, 0x7F800001, NOT_A_NUMBER},
 
+        {"exp2s_bf16(+0)", invar_exp2s_bf16, 0, ONE},
+        {"exp2s_bf16(-inf)", invar_exp2s_bf16, NEG | INF, 0},
+        {"exp2s_bf16, last above zero", invar_exp2s_bf16, 0xC2FD0000, 0x005A8021},
+        {"exp2s_bf16, first zero", invar_exp2s_bf16, 0xC2FD0001, 0},
+        {"exp2s_bf16(-126)", invar_exp2s_bf16, 0xC2FC0000, 0x00800000},
+        {"exp2s_bf16(127)", invar_exp2s_bf16, 0x42FE0000, 0x7F000000},
+        {"exp2s_bf16(128.5)", invar_exp2s_bf16, 0x43008000, INF},
+        {"exp2s_bf16(signalling nan)", invar_exp2s_bf16, 0xFF800001, NOT_A_NUMBER},
+
         {"log(1)", invar_log, ONE, 0},
         {"log(+0)", invar_log, 0, NEG | INF},
         {"log(-0)", invar_log, NEG, NEG | INF},
@@ -356,6 +402,107 @@ static void test_math_elementary__special_values(void **state)
     assert_int_equal(wrong, 0);
 }
 
+/* ---- the softmax of attention ---------------------------------------------------------------- */
+
+static uint32_t bits_of_exp2d(float s, float m)
+{
+    uint32_t bits = invar_f32_bits(invar_exp2d(s, 1.0f, m));
+
+    // what decides between values is not the polynomial
+    assert_int_equal(invar_f32_bits(invar_exp2d_bf16(s, 1.0f, m)), bits);
+    return bits;
+}
+
+static void test_math_elementary__exp2d_special_values(void **state)
+{
+    const float inf = INFINITY, nan = NAN;
+
+    (void)state;
+    assert_int_equal(bits_of_exp2d(0.0f, 0.0f), ONE);
+    assert_int_equal(bits_of_exp2d(8.0f, 0.0f), 0x43800000);
+    assert_int_equal(bits_of_exp2d(-121.0f, 5.0f), 0x00800000);
+    assert_int_equal(bits_of_exp2d(-122.0f, 5.0f), 0);
+    assert_int_equal(bits_of_exp2d(-0x1p40f, -7.0f), 0);
+    assert_int_equal(bits_of_exp2d(-inf, 0.0f), 0);
+    assert_int_equal(bits_of_exp2d(3.0f, inf), 0);
+    assert_int_equal(bits_of_exp2d(0x1p22f - 1.0f, 0x1p22f - 1.0f), ONE); // the ends of the domain
+    assert_int_equal(bits_of_exp2d(1.0f - 0x1p22f, 1.0f - 0x1p22f), ONE);
+    assert_int_equal(bits_of_exp2d(inf, 0.0f), NOT_A_NUMBER);
+    assert_int_equal(bits_of_exp2d(inf, inf), NOT_A_NUMBER);
+    assert_int_equal(bits_of_exp2d(0.0f, -inf), NOT_A_NUMBER);
+    assert_int_equal(bits_of_exp2d(-inf, -inf), NOT_A_NUMBER);
+    assert_int_equal(bits_of_exp2d(nan, 0.0f), NOT_A_NUMBER);
+    assert_int_equal(bits_of_exp2d(-nan, 0.0f), NOT_A_NUMBER);
+    assert_int_equal(bits_of_exp2d(0.0f, nan), NOT_A_NUMBER);
+}
+
+/* Where s is the exponent itself, EXP2D is EXP2S. */
+static void test_math_elementary__exp2d_is_exp2s_of_the_exponent(void **state)
+{
+    uint64_t step = (uint64_t)invar_test_count(1021, 1), differ = 0;
+
+    (void)state;
+    for (uint64_t i = 0; i <= UINT32_MAX; i += step) {
+        float x = invar_bits_f32((uint32_t)i);
+        float wide = invar_exp2d(x, 1.0f, 0.0f), narrow = invar_exp2d_bf16(x, 1.0f, 0.0f);
+
+        differ += !(x > 128.5f) && (invar_f32_bits(wide) != invar_f32_bits(invar_exp2s(x)) ||
+                                    invar_f32_bits(narrow) != invar_f32_bits(invar_exp2s_bf16(x)));
+    }
+    assert_int_equal(differ, 0);
+}
+
+/* Another reference multiplies EXP2D by a power of two, exactly, where nothing underflows. */
+static void test_math_elementary__exp2d_scales_with_its_reference(void **state)
+{
+    (void)state;
+    for (uint64_t i = 0; i < 100000; i++) {
+        float s = invar_test_normal(1, i, 50.0f), c = 0.2f, m = (float)(int)(i % 41) - 20.0f;
+        float raised = m + (float)(1 + i % 9);
+
+        assert_true(invar_exp2d(s, c, m) * invar_exp2s(m - raised) == invar_exp2d(s, c, raised));
+        assert_true(invar_exp2d_bf16(s, c, m) * invar_exp2s(m - raised) ==
+                    invar_exp2d_bf16(s, c, raised));
+    }
+}
+
+static void test_math_elementary__softmax_reference_rises_by_more_than_eight(void **state)
+{
+    const float inf = INFINITY, nan = NAN;
+    const struct {
+        float m, top, expected;
+    } cases[] = {
+        {-inf, 0.5f, 1.0f},
+        {-inf, -0.5f, 0.0f},
+        {-inf, -3.0f, -3.0f},
+        {-inf, 0x1p22f - 0.5f, 0x1p22f},
+        {-inf, -inf, -inf},
+        {-inf, inf, inf},
+        {-inf, nan, nan},
+        {0.0f, 8.0f, 0.0f},
+        {0.0f, 0x1.000002p3f, 9.0f}, // the next float
+        {0.0f, 9.0f, 9.0f},
+        {-30.0f, -22.0f, -30.0f},
+        {-30.0f, -0x1.5ffffep4f, -21.0f},
+        {7.0f, -1000.0f, 7.0f},
+        {7.0f, -inf, 7.0f},
+        {7.0f, inf, inf},
+        {7.0f, nan, nan},
+        {inf, 3.0f, inf},
+        {nan, 3.25f, 4.0f}, // its row is NaN by EXP2S(m - m')
+        {nan, nan, nan},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        float got = invar_softmax_reference(cases[i].m, cases[i].top);
+
+        if (isnan(cases[i].expected) ? !isnan(got) : !(got == cases[i].expected))
+            fail_msg("m %g, top %g: %g, expected %g", (double)cases[i].m, (double)cases[i].top,
+                     (double)got, (double)cases[i].expected);
+    }
+}
+
 /* ---- EXP2S is monotone but for its last bit -------------------------------------------------- */
 
 /* The place of x in the ascending order of floats, -inf being 0. */
@@ -396,9 +543,12 @@ static void test_math_elementary__exp2s_is_monotone(void **state)
 
     (void)state;
     assert_int_equal(falls(invar_exp2s, 0, ordinal(128.5f), step), 0);
+    assert_int_equal(falls(invar_exp2s_bf16, 0, ordinal(128.5f), step), 0);
     // Float by float at the seams between two integers, where another polynomial begins.
-    for (float seam = -126.5f; seam <= 127.5f; seam += 1.0f)
+    for (float seam = -126.5f; seam <= 127.5f; seam += 1.0f) {
         assert_int_equal(falls(invar_exp2s, ordinal(seam) - 500, ordinal(seam) + 500, 1), 0);
+        assert_int_equal(falls(invar_exp2s_bf16, ordinal(seam) - 500, ordinal(seam) + 500, 1), 0);
+    }
     assert_true(falls(saw, ordinal(0.25f), ordinal(0.5f), 1) > 0); // the count can fail
 }
 
@@ -408,6 +558,10 @@ int main(void)
         cmocka_unit_test(test_math_elementary__accuracy_within_contract),
         cmocka_unit_test(test_math_elementary__sweep_catches_faults),
         cmocka_unit_test(test_math_elementary__special_values),
+        cmocka_unit_test(test_math_elementary__exp2d_special_values),
+        cmocka_unit_test(test_math_elementary__exp2d_is_exp2s_of_the_exponent),
+        cmocka_unit_test(test_math_elementary__exp2d_scales_with_its_reference),
+        cmocka_unit_test(test_math_elementary__softmax_reference_rises_by_more_than_eight),
         cmocka_unit_test(test_math_elementary__exp2s_is_monotone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
