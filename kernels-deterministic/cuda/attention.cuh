@@ -1,6 +1,6 @@
 /*
  * attention.cuh - what the forward and the backward of attention on CUDA share: the constants of a
- * call, who sees whom, tiles of rows, EXP2S in few instructions.
+ * call, who sees whom, tiles of rows, EXP2S.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -103,74 +103,18 @@ __device__ __forceinline__ int64_t invar_attention_slot(int64_t *first_out, cons
 
 /* ---- arithmetic ------------------------------------------------------------------------------ */
 
-/*
- * The integer next to x and the polynomial of the rest, of COUNT numbers: invar_exp2s without its
- * clamp and its last multiplication. Written side by side, because one after the other is how the
- * assembler leaves them otherwise, and each operation waits for the one before it.
- */
-template <int COUNT>
-__device__ __forceinline__ void invar_attention_exp2s_parts(float (&t)[COUNT], float (&p)[COUNT],
-                                                            const float (&x)[COUNT])
+/* EXP2S by the polynomial of the storage type; the select is a maximum that keeps NaN. */
+template <bool BF16> __device__ __forceinline__ float invar_attention_exp2s(float x)
 {
-    float f[COUNT];
+    float y = invar_max_nan(x, -127.0f), t = y + INVAR_ROUNDER, f = y - (t - INVAR_ROUNDER);
 
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        t[i] = x[i] + INVAR_ROUNDER;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        f[i] = t[i] - INVAR_ROUNDER;
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        f[i] = x[i] - f[i];
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        p[i] = invar_fmaf(0x1.3a03c8p-7f, f[i], 0x1.c9fc74p-5f);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        p[i] = invar_fmaf(p[i], f[i], 0x1.ec0374p-3f);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        p[i] = invar_fmaf(p[i], f[i], 0x1.62e12cp-1f);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        p[i] = invar_fmaf(p[i], f[i], 1.0f);
+    return (BF16 ? invar_exp2_fraction_bf16(f) : invar_exp2_fraction(f)) * invar_exp2_whole(t);
 }
 
-/* invar_exp2s of COUNT numbers; the select is a maximum that keeps NaN. */
-template <int COUNT> __device__ __forceinline__ void invar_attention_exp2s(float (&x)[COUNT])
+/* The factor of what was summed before, as references rise: integers, whatever the polynomial. */
+__device__ __forceinline__ float invar_attention_factor(float from, float to)
 {
-    float t[COUNT], p[COUNT];
-
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        x[i] = invar_max_nan(x[i], -127.0f);
-    invar_attention_exp2s_parts(t, p, x);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        x[i] = p[i] * __uint_as_float((__float_as_uint(t[i]) << 23) + 0x3F800000u);
-}
-
-/*
- * The same for -125 <= x <= 1/2: neither clamped nor subnormal, so the product with a power of two
- * is the sum of the exponents.
- */
-template <int COUNT> __device__ __forceinline__ void invar_attention_exp2s_near(float (&x)[COUNT])
-{
-    float t[COUNT], p[COUNT];
-
-    invar_attention_exp2s_parts(t, p, x);
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        x[i] = __uint_as_float(__float_as_uint(p[i]) + (__float_as_uint(t[i]) << 23));
-}
-
-__device__ __forceinline__ float invar_attention_exp2s(float x)
-{
-    float one[1] = {x};
-
-    invar_attention_exp2s(one);
-    return one[0];
+    return invar_attention_exp2s<true>(from - to);
 }
 
 /* Not zero where one of two bf16 is an infinity or a NaN. */

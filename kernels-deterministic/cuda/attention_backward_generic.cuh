@@ -340,7 +340,8 @@ template <typename T, typename STEP> struct worker {
             int to = BY_KEY ? at.y * (TILE + PADDING<T>)+at.x : at.x * (TILE + PADDING<T>)+at.y;
             float p = 0.0f, ds = 0.0f;
             if (sees(query0 + at.x, key0 + at.y)) {
-                p = invar_attention_exp2s(invar_fmaf(s[e] + 0.0f, call.form.c, -w.lse2[at.x]));
+                p = invar_attention_exp2s<sizeof(T) == 2>(
+                    invar_fmaf(s[e] + 0.0f, call.form.c, -w.lse2[at.x]));
                 ds = p * ((dp[e] + 0.0f) - w.delta[at.x]);
             }
             invar_store(w.p + to, p);

@@ -341,8 +341,8 @@ template <int D> struct consumer {
             float2 lse2 = *(const float2 *)(minus_lse2 + 8 * i + column());
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                float x =
-                    invar_attention_exp2s(invar_fmaf(s[4 * i + e], a.c, e % 2 ? lse2.y : lse2.x));
+                float x = invar_attention_exp2s<true>(
+                    invar_fmaf(s[4 * i + e], a.c, e % 2 ? lse2.y : lse2.x));
                 s[4 * i + e] = !MASKED || seen(i, e) ? x : 0.0f;
             }
             p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);

@@ -214,7 +214,7 @@ __device__ __forceinline__ void invar_attention_clip(int *begin_out, int *end_ou
  * so a thread holds two lanes of each row's sum.
  */
 typedef struct invar_attention_softmax {
-    float m[2]; /* largest score so far, times c */
+    float m[2]; /* references */
     float l[2][2];
 } invar_attention_softmax;
 
@@ -249,39 +249,34 @@ __device__ __forceinline__ void invar_attention_mask(float (&s)[COUNT], const in
     }
 }
 
-/* What the scores of a block ask for: the new maxima, the factors of what was summed before. */
-typedef struct invar_attention_rise {
-    float m[2], alpha[2];
-    /* of the whole warp: */
-    bool near; /* every argument of EXP2S is between -125 and 1/2: no clamp, nothing subnormal */
-    bool sure;
-} invar_attention_rise;
-
-/*
- * The largest score of a row, NaN if one is; every thread of the row gets it. Not SURE: three at
- * once as integers, which gives something negative and wrong where no score has a plus sign.
- */
-template <bool SURE, int COUNT>
+/* The largest score of a row, NaN if one is; every thread of the row gets it. */
+template <int COUNT>
 __device__ __forceinline__ float invar_attention_largest(const float (&s)[COUNT], int row)
 {
     float most = -INFINITY;
-    int high = INT32_MIN;
 
 #pragma unroll
-    for (int i = 2 * row; i < COUNT; i += 4) {
-        if (SURE)
-            most = invar_max_nan(most, invar_max_nan(s[i], s[i + 1]));
-        else
-            high = __vimax3_s32(high, __float_as_int(s[i]), __float_as_int(s[i + 1]));
-    }
+    for (int i = 2 * row; i < COUNT; i += 4)
+        most = invar_max_nan(most, invar_max_nan(s[i], s[i + 1]));
 #pragma unroll
-    for (int step = 1; step < 4; step *= 2) {
-        if (SURE)
-            most = invar_max_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
-        else
-            high = max(high, __shfl_xor_sync(0xFFFFFFFFu, high, step));
-    }
-    return SURE ? most : __int_as_float(high);
+    for (int step = 1; step < 4; step *= 2)
+        most = invar_max_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+    return most;
+}
+
+/*
+ * A number that no score of a row in this thread is above, or NaN if one is: as integers the
+ * largest is the largest score, unless none is positive.
+ */
+template <int COUNT>
+__device__ __forceinline__ float invar_attention_most(const float (&s)[COUNT], int row)
+{
+    int high = 0;
+
+#pragma unroll
+    for (int i = 2 * row; i < COUNT; i += 4)
+        high = __vimax3_s32(high, __float_as_int(s[i]), __float_as_int(s[i + 1]));
+    return __int_as_float(high);
 }
 
 /*
@@ -299,66 +294,128 @@ __device__ __forceinline__ float invar_attention_least(const float (&s)[COUNT], 
     return fminf(__uint_as_float(low), 0.0f);
 }
 
+/* What EXP2D adds to a score of a row with reference m: it sees the block, or none of its keys. */
+__device__ __forceinline__ float invar_attention_origin(float m, bool seen)
+{
+    return INVAR_ROUNDER - (seen ? m : 0.0f); // an m of -inf would give NaN
+}
+
+/* EXP2D by the polynomial of the storage type. */
+template <bool BF16>
+__device__ __forceinline__ float invar_attention_exp2d(float s, float c, float origin)
+{
+    float t = invar_fmaf(s, c, origin), f = invar_fmaf(s, c, origin - t);
+    float p = BF16 ? invar_exp2_fraction_bf16(f) : invar_exp2_fraction(f);
+
+    return t < INVAR_ROUNDER - 126.0f ? 0.0f : p * invar_exp2_whole(t);
+}
+
+/* True where scores from `least` on are near their reference m: p is neither zero nor subnormal. */
+__device__ __forceinline__ bool invar_attention_near(float least, float c, float m)
+{
+    // beyond 2^22 the origin is not exact
+    return (fabsf(m) < 0x1p22f) &
+           (invar_fmaf(least, c, INVAR_ROUNDER - m) >= INVAR_ROUNDER - 125.0f);
+}
+
 /*
- * Looks at the scores of a block; m is what was before it. A row that sees no key of the block
- * (seen is false, all its scores are -inf) stays as it is. Without branches: products may be under
- * way. If the result is not `sure`, it is to be done again with SURE.
+ * True where, for all rows of the warp, the scores of a block do not raise the reference and are
+ * near it. False says nothing. Without branches: products may be under way.
  */
-template <bool SURE, int COUNT>
-__device__ __forceinline__ void invar_attention_look(invar_attention_rise &out, const float (&m)[2],
+template <int COUNT>
+__device__ __forceinline__ bool invar_attention_calm(const invar_attention_softmax &x,
+                                                     const float (&s)[COUNT], float c)
+{
+    bool calm = true;
+
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float most = invar_attention_most(s, row), least = invar_attention_least(s, row);
+
+        calm = calm & (most * c <= x.m[row] + 8.0f) & invar_attention_near(least, c, x.m[row]);
+    }
+    return __all_sync(0xFFFFFFFFu, calm);
+}
+
+/*
+ * The references of rows for the scores of a block; what was summed before is scaled where they
+ * rise. A row that sees no key of the block (all its scores are -inf) stays as it is. True where
+ * all scores of the warp are near.
+ */
+template <int COUNT, int SUMS>
+__device__ __forceinline__ bool invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS],
                                                      const float (&s)[COUNT], float c,
                                                      const bool (&seen)[2])
 {
-    bool near = true, sure = true;
+    bool near = true;
 
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float top = invar_attention_largest<SURE>(s, row);
+        float top = invar_attention_largest(s, row) * c;
+        float m = seen[row] ? invar_softmax_reference(x.m[row], top) : x.m[row];
         float least = invar_attention_least(s, row);
 
-        sure = sure && (SURE || __float_as_int(top) >= 0);
-        out.m[row] = seen[row] ? invar_max_nan(m[row], top * c) : m[row];
-        out.alpha[row] = m[row] - out.m[row];
-        // beyond 2^20 the rounding of m may exceed 1/2
-        near = near && fabsf(out.m[row]) < 0x1p20f && invar_fmaf(least, c, -out.m[row]) >= -125.0f;
-    }
-    out.near = __all_sync(0xFFFFFFFFu, near);
-    out.sure = __all_sync(0xFFFFFFFFu, sure);
-    invar_attention_exp2s(out.alpha);
+        near = near && invar_attention_near(least, c, m);
+        // where m was -inf, the sums are zero or NaN and stay it
+        if (__any_sync(0xFFFFFFFFu, m != x.m[row] && x.m[row] != -INFINITY)) {
+            float alpha = seen[row] ? invar_attention_factor(x.m[row], m) : 1.0f;
+            x.l[row][0] = x.l[row][0] * alpha;
+            x.l[row][1] = x.l[row][1] * alpha;
 #pragma unroll
-    for (int row = 0; row < 2; row++)
-        out.alpha[row] = seen[row] ? out.alpha[row] : 1.0f;
+            for (int i = 2 * row; i < SUMS; i += 4) {
+                o[i] = o[i] * alpha;
+                o[i + 1] = o[i + 1] * alpha;
+            }
+        }
+        x.m[row] = m;
+    }
+    return __all_sync(0xFFFFFFFFu, near);
 }
 
-/* The maxima rise: p = EXP2S(fma(s, c, shift)) enter the sums now. */
-__device__ __forceinline__ void invar_attention_apply(invar_attention_softmax &x, float (&shift)[2],
-                                                      const invar_attention_rise &rise,
-                                                      const bool (&seen)[2])
+/* invar_exp2_fraction_bf16 of eight numbers, operation by operation. */
+__device__ __forceinline__ void invar_attention_fractions(float (&p)[8], const float (&f)[8])
 {
 #pragma unroll
-    for (int row = 0; row < 2; row++) {
-        shift[row] = seen[row] ? -rise.m[row] : 0.0f; // -inf - -inf would be NaN
-        x.m[row] = rise.m[row];
-        x.l[row][0] = x.l[row][0] * rise.alpha[row];
-        x.l[row][1] = x.l[row][1] * rise.alpha[row];
-    }
+    for (int j = 0; j < 8; j++)
+        p[j] = invar_fmaf(0x1.c2a0bep-5f, f[j], 0x1.f00c5ap-3f);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        p[j] = invar_fmaf(p[j], f[j], 0x1.62f5fep-1f);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        p[j] = invar_fmaf(p[j], f[j], 1.0f);
 }
 
-/* 16 keys: scores s[at..at + 8) become p, enter the sums and are rounded to an A operand. */
+/*
+ * 16 keys: scores s[at..at + 8) become p, enter the sums and are rounded to an A operand. NEAR: the
+ * product with a power of two is the sum of the exponents. Written side by side, because one after
+ * the other is how the assembler leaves them otherwise, and each operation waits for the one
+ * before it.
+ */
 template <bool NEAR, int COUNT>
 __device__ __forceinline__ void
 invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const float (&s)[COUNT],
-                           int at, float c, const float (&shift)[2])
+                           int at, float c, const float (&origin)[2])
 {
-    float p[8];
+    float p[8], t[8], f[8];
 
 #pragma unroll
     for (int j = 0; j < 8; j++)
-        p[j] = invar_fmaf(s[at + j], c, shift[j / 2 % 2]);
-    if (NEAR)
-        invar_attention_exp2s_near(p);
-    else
-        invar_attention_exp2s(p);
+        t[j] = invar_fmaf(s[at + j], c, origin[j / 2 % 2]);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        f[j] = origin[j / 2 % 2] - t[j];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        f[j] = invar_fmaf(s[at + j], c, f[j]);
+    invar_attention_fractions(p, f);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (NEAR)
+            p[j] = __uint_as_float(__float_as_uint(p[j]) + (__float_as_uint(t[j]) << 23));
+        else
+            p[j] = t[j] < INVAR_ROUNDER - 126.0f ? 0.0f : p[j] * invar_exp2_whole(t[j]);
+    }
 #pragma unroll
     for (int j = 0; j < 8; j++)
         x.l[j / 2 % 2][j % 2] = x.l[j / 2 % 2][j % 2] + p[j];
@@ -367,47 +424,31 @@ invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const f
         a[j] = invar_bf16x2_bits(p[2 * j], p[2 * j + 1]);
 }
 
-/* A block whose arguments of EXP2S are near. */
+/* A block whose scores are near. */
 template <int COUNT>
 __device__ __forceinline__ void
 invar_attention_weigh_near(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
-                           const float (&s)[COUNT], float c, const float (&shift)[2])
+                           const float (&s)[COUNT], float c, const float (&origin)[2])
 {
 #pragma unroll
     for (int i = 0; i < COUNT; i += 8)
-        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, shift);
+        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, origin);
 }
 
 /* Any block. The warp's rows see none of its keys from `keys` on: their p is +0. */
 template <int COUNT>
 __device__ __forceinline__ void
 invar_attention_weigh(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
-                      const float (&s)[COUNT], float c, const float (&shift)[2], int keys)
+                      const float (&s)[COUNT], float c, const float (&origin)[2], int keys)
 {
 #pragma unroll
     for (int i = 0; i < COUNT; i += 8) {
         if (2 * i < keys) {
-            invar_attention_weigh_step<false>(x, a[i / 8], s, i, c, shift);
+            invar_attention_weigh_step<false>(x, a[i / 8], s, i, c, origin);
         } else {
 #pragma unroll
             for (int j = 0; j < 4; j++)
                 a[i / 8][j] = 0;
-        }
-    }
-}
-
-/* o[4 i + 2 row + e] *= alpha[row]. Multiplication by 1 changes nothing and is left out. */
-template <int COUNT>
-__device__ __forceinline__ void invar_attention_rescale(float (&o)[COUNT], const float (&alpha)[2])
-{
-#pragma unroll
-    for (int row = 0; row < 2; row++) {
-        if (__any_sync(0xFFFFFFFFu, alpha[row] != 1.0f)) {
-#pragma unroll
-            for (int i = 2 * row; i < COUNT; i += 4) {
-                o[i] = o[i] * alpha[row];
-                o[i + 1] = o[i + 1] * alpha[row];
-            }
         }
     }
 }
@@ -444,8 +485,8 @@ __device__ __forceinline__ void invar_attention_merge(invar_attention_total &tot
         float l = invar_attention_fold(x.l[row]); // by all threads of the warp
         float m = fmaxf(total.m[row], x.m[row]);
 
-        alpha[row] = invar_attention_exp2s(total.m[row] - m);
-        beta[row] = invar_attention_exp2s(x.m[row] - m);
+        alpha[row] = invar_attention_factor(total.m[row], m);
+        beta[row] = invar_attention_factor(x.m[row], m);
         if (sees[row]) {
             total.l[row] =
                 total.started[row] ? invar_fmaf(l, beta[row], total.l[row] * alpha[row]) : l;

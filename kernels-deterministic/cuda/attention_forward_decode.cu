@@ -278,8 +278,8 @@ template <int DIM, int TILES> struct worker {
         }
     }
 
-    /* The largest score of each row, of all warps; the factors alpha go to memory too. */
-    __device__ __forceinline__ void rise(float (&shift)[TILES][2], float (&alpha)[TILES][2],
+    /* The references of all rows, given all warps' scores; the factors alpha go to memory too. */
+    __device__ __forceinline__ void rise(float (&origin)[TILES][2], float (&alpha)[TILES][2],
                                          const float (&s)[key_tiles][TILES][4], int key0)
     {
 #pragma unroll
@@ -306,9 +306,9 @@ template <int DIM, int TILES> struct worker {
                 bool seen = first[i][e] < key0 + block && position[i][e] >= key0;
                 float top = fmaxf(fmaxf(memory.top[0][row], memory.top[1][row]),
                                   fmaxf(memory.top[2][row], memory.top[3][row]));
-                float next = seen ? fmaxf(m[i][e], top * p.form.c) : m[i][e];
-                shift[i][e] = seen ? -next : 0.0f; // -inf - -inf would be NaN
-                alpha[i][e] = seen ? invar_attention_exp2s(m[i][e] - next) : 1.0f;
+                float next = seen ? invar_softmax_reference(m[i][e], top * p.form.c) : m[i][e];
+                origin[i][e] = invar_attention_origin(next, seen);
+                alpha[i][e] = seen ? invar_attention_factor(m[i][e], next) : 1.0f;
                 m[i][e] = next;
                 if (threadIdx.x < 4)
                     memory.alpha[row] = alpha[i][e];
@@ -318,7 +318,7 @@ template <int DIM, int TILES> struct worker {
 
     /* p, as it is and rounded, to memory. */
     __device__ __forceinline__ void weigh(const float (&s)[key_tiles][TILES][4],
-                                          const float (&shift)[TILES][2])
+                                          const float (&origin)[TILES][2])
     {
 #pragma unroll
         for (int j = 0; j < key_tiles; j++) {
@@ -328,8 +328,7 @@ template <int DIM, int TILES> struct worker {
                 for (int r = 0; r < 4; r++) {
                     int key = warp() * (block / 4) + 16 * j + lane() / 4 + r / 2 * 8;
                     int row = row_of(i, r % 2);
-                    float x =
-                        invar_attention_exp2s(invar_fmaf(s[j][i][r], p.form.c, shift[i][r % 2]));
+                    float x = invar_attention_exp2d<true>(s[j][i][r], p.form.c, origin[i][r % 2]);
                     memory.p[key][row] = x;
                     memory.weights[row][key] = invar_bf16_bits(x);
                 }
@@ -438,13 +437,13 @@ template <int DIM, int TILES> struct worker {
 
     __device__ __forceinline__ void take_block(int key0)
     {
-        float s[key_tiles][TILES][4], shift[TILES][2], alpha[TILES][2];
+        float s[key_tiles][TILES][4], origin[TILES][2], alpha[TILES][2];
 
         invar_barrier_wait(&memory.full[at.stage], at.parity);
         score(s, key0);
         release();
-        rise(shift, alpha, s, key0);
-        weigh(s, shift);
+        rise(origin, alpha, s, key0);
+        weigh(s, origin);
         sync_workers();
         sum_weights();
 #pragma unroll
@@ -502,8 +501,8 @@ template <int DIM, int TILES> struct worker {
                     int row = row_of(i, e);
                     float most = fmaxf(memory.m[row], m[i][e]);
                     memory.sees[row] = first[i][e] < stop && position[i][e] >= span0;
-                    memory.alpha[row] = invar_attention_exp2s(memory.m[row] - most);
-                    memory.beta[row] = invar_attention_exp2s(m[i][e] - most);
+                    memory.alpha[row] = invar_attention_factor(memory.m[row], most);
+                    memory.beta[row] = invar_attention_factor(m[i][e], most);
                     if (memory.sees[row])
                         memory.m[row] = memory.started[row] ? most : m[i][e];
                 }
@@ -706,7 +705,7 @@ __global__ void merge_spans(const __grid_constant__ invar_attention_problem p, p
     for (span++; span <= last; span++) {
         const float *next = part + span * width;
         float most = fmaxf(m, next[0]);
-        float alpha = invar_attention_exp2s(m - most), beta = invar_attention_exp2s(next[0] - most);
+        float alpha = invar_attention_factor(m, most), beta = invar_attention_factor(next[0], most);
 
         l = invar_fmaf(next[1], beta, l * alpha);
         if (live)

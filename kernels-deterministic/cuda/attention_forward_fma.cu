@@ -176,6 +176,7 @@ template <typename T, int DIM> struct tile_run {
     __device__ __forceinline__ float take_row(int index)
     {
         int row = warp() * warp_rows + index;
+        constexpr bool narrow = !std::is_same<T, float>::value;
         float *s = memory.s[row], top = -INFINITY;
         bool any = false;
 
@@ -187,14 +188,14 @@ template <typename T, int DIM> struct tile_run {
             top = fmaxf(top, __shfl_xor_sync(0xFFFFFFFFu, top, half));
         any = __any_sync(0xFFFFFFFFu, any);
 
-        float m = any ? fmaxf(state.m[index], top * p.form.c) : state.m[index];
-        float shift = any ? -m : 0.0f; // -inf - -inf would be NaN
-        float alpha = any ? invar_attention_exp2s(state.m[index] - m) : 1.0f;
+        float m = any ? invar_softmax_reference(state.m[index], top * p.form.c) : state.m[index];
+        float origin = invar_attention_origin(m, any);
+        float alpha = any ? invar_attention_factor(state.m[index], m) : 1.0f;
         state.m[index] = m;
         for (int j = lane(); j < block; j += 32) {
-            float x = invar_attention_exp2s(invar_fmaf(s[j], p.form.c, shift));
+            float x = invar_attention_exp2d<narrow>(s[j], p.form.c, origin);
             s[j] = x;
-            memory.p[j][row] = std::is_same<T, float>::value ? x : invar_round_bf16(x);
+            memory.p[j][row] = narrow ? invar_round_bf16(x) : x;
         }
         return alpha;
     }
@@ -269,8 +270,8 @@ template <typename T, int DIM> struct tile_run {
             bool sees = memory.position[row] >= span0 && memory.first[row] < span0 + p.form.span;
             bool started = state.started[index];
             float m = fmaxf(state.total_m[index], state.m[index]);
-            float alpha = invar_attention_exp2s(state.total_m[index] - m);
-            float beta = invar_attention_exp2s(state.m[index] - m);
+            float alpha = invar_attention_factor(state.total_m[index], m);
+            float beta = invar_attention_factor(state.m[index], m);
 
             if (lane() == 0) {
                 memory.alpha[row] = alpha;

@@ -277,8 +277,7 @@ template <int DIM> struct tile_run {
     /* One block of keys; `next` is the one after it, if it is below the tile's end. */
     __device__ __forceinline__ void take_block(int key0, int next)
     {
-        float s[block / 2], shift[2];
-        invar_attention_rise rise;
+        float s[block / 2], origin[2];
         uint32_t a[block / 16][4];
         int begin[2], end[2], warp = (int)threadIdx.x / 32;
         int keys = min(rows.tile_end - key0, block);
@@ -301,10 +300,10 @@ template <int DIM> struct tile_run {
             seen[0] = begin[0] < end[0];
             seen[1] = begin[1] < end[1];
         }
-        invar_attention_look<true>(rise, softmax.m, s, p.form.c, seen);
-        invar_attention_apply(softmax, shift, rise, seen);
-        invar_attention_rescale(o, rise.alpha);
-        invar_attention_weigh(softmax, a, s, p.form.c, shift, block);
+        invar_attention_rise(softmax, o, s, p.form.c, seen);
+        origin[0] = invar_attention_origin(softmax.m[0], seen[0]);
+        origin[1] = invar_attention_origin(softmax.m[1], seen[1]);
+        invar_attention_weigh(softmax, a, s, p.form.c, origin, block);
 
         copy_wait<1>();
         __syncthreads();

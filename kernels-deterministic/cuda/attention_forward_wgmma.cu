@@ -106,13 +106,16 @@ __global__ void __launch_bounds__(plan_threads)
 {
     __shared__ int place[plan_threads]; // of weight plan_threads - 1 - i: how many, then from where
     int64_t slots = plan_slots(p);
-    int own = (int)threadIdx.x, weight;
-    tile_entry entry;
+    int own = (int)threadIdx.x, weight, own_weight = 0;
+    tile_entry entry, own_entry; // the first one is kept
 
     invar_grid_release();
+    bool taken = own < slots && plan_slot(&own_entry, &own_weight, p, own);
     place[own] = 0;
     __syncthreads();
-    for (int64_t slot = own; slot < slots; slot += plan_threads) {
+    if (taken)
+        atomicAdd(&place[plan_threads - 1 - own_weight], 1);
+    for (int64_t slot = own + plan_threads; slot < slots; slot += plan_threads) {
         if (plan_slot(&entry, &weight, p, slot))
             atomicAdd(&place[plan_threads - 1 - weight], 1);
     }
@@ -131,7 +134,9 @@ __global__ void __launch_bounds__(plan_threads)
     }
     place[own] = sum - count;
     __syncthreads();
-    for (int64_t slot = own; slot < slots; slot += plan_threads) {
+    if (taken)
+        plan->entries[atomicAdd(&place[plan_threads - 1 - own_weight], 1)] = own_entry;
+    for (int64_t slot = own + plan_threads; slot < slots; slot += plan_threads) {
         if (plan_slot(&entry, &weight, p, slot))
             plan->entries[atomicAdd(&place[plan_threads - 1 - weight], 1)] = entry;
     }
@@ -174,8 +179,9 @@ struct tensor_maps {
 /* What the kernel takes besides the problem. */
 struct run_order {
     tile_plan *plan;
-    float *spans; // of each block and thread, span_floats; NULL: one span
-    int section;  // heads whose keys stay in the L2 together
+    float *spans;  // of each block and thread, span_floats; NULL: one span
+    float inverse; // 1 / c
+    int section;   // heads whose keys stay in the L2 together
     int heads;
 };
 
@@ -397,11 +403,11 @@ template <int DIM, bool WINDOW> struct computer {
     const invar_attention_problem &p;
     const run_order &order;
     layout &memory;
-    int group;      // warpgroup: 0 or 1
-    int tiles = 0;  // that came before
-    int blocks = 0; // whose scores have been computed; the last one's values may not be summed yet
+    int group;           // warpgroup: 0 or 1
+    unsigned tiles = 0;  // that came before
+    unsigned blocks = 0; // whose scores are known; the last one's values may not be summed yet
     invar_attention_softmax softmax;
-    invar_attention_rise rise; // of the scores that are being computed
+    bool calm; // the scores that are being computed: see invar_attention_calm
     float o[DIM / 2];
 
     /* In the tile: the thread's first row; the other is 8 below. */
@@ -419,7 +425,7 @@ template <int DIM, bool WINDOW> struct computer {
     /* ---- products ---- */
 
     /* Issues s = q k^T for the next block of keys; a commit must follow. */
-    __device__ __forceinline__ void issue_scores(float (&s)[block_keys / 2], int q_stage)
+    __device__ __forceinline__ void issue_scores(float (&s)[block_keys / 2], unsigned q_stage)
     {
         uint64_t q = matrix(invar_shared_address(memory.q[q_stage]) + 64 * group * run_bytes);
         uint64_t k = matrix(invar_shared_address(memory.k[stage(blocks)]));
@@ -442,12 +448,12 @@ template <int DIM, bool WINDOW> struct computer {
     }
 
     /* Place and parity of block number n in its ring. */
-    static __device__ __forceinline__ int stage(int n)
+    static __device__ __forceinline__ unsigned stage(unsigned n)
     {
         return n % layout::stages;
     }
 
-    static __device__ __forceinline__ uint32_t parity(int n)
+    static __device__ __forceinline__ uint32_t parity(unsigned n)
     {
         return n / layout::stages % 2;
     }
@@ -463,7 +469,7 @@ template <int DIM, bool WINDOW> struct computer {
     }
 
     /* Scores of the next block; nothing else is under way. */
-    __device__ __forceinline__ void score(float (&s)[block_keys / 2], int q_stage)
+    __device__ __forceinline__ void score(float (&s)[block_keys / 2], unsigned q_stage)
     {
         invar_barrier_wait(&memory.k_full[stage(blocks)], parity(blocks));
         take_turn();
@@ -475,7 +481,7 @@ template <int DIM, bool WINDOW> struct computer {
         invar_product_hold(s);
         release(&memory.k_empty[stage(blocks)]);
         blocks++;
-        rise.sure = false;
+        calm = false;
     }
 
     /*
@@ -484,11 +490,8 @@ template <int DIM, bool WINDOW> struct computer {
      */
     __device__ __forceinline__ void sum_and_score(float (&s)[block_keys / 2],
                                                   const uint32_t (&a)[block_keys / 16][4],
-                                                  int q_stage, bool fresh)
+                                                  unsigned q_stage, bool fresh)
     {
-        const float m[2] = {fresh ? -INFINITY : softmax.m[0], fresh ? -INFINITY : softmax.m[1]};
-        const bool seen[2] = {true, true};
-
         invar_barrier_wait(&memory.k_full[stage(blocks)], parity(blocks));
         invar_barrier_wait(&memory.v_full[stage(blocks - 1)], parity(blocks - 1));
         take_turn();
@@ -501,7 +504,7 @@ template <int DIM, bool WINDOW> struct computer {
         invar_product_wait<1>();
         invar_product_hold(s);
         release(&memory.k_empty[stage(blocks)]);
-        invar_attention_look<false>(rise, m, s, p.form.c, seen);
+        calm = invar_attention_calm(softmax, s, p.form.c) && !fresh;
         invar_product_wait<0>();
         invar_product_hold(o);
         release(&memory.v_empty[stage(blocks - 1)]);
@@ -588,17 +591,79 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
+    /* In the block of the tile's own rows the first 16 keys that some row of the warp does not see. */
+    __device__ __forceinline__ int edge() const
+    {
+        return uniform(row_of(thread_number()) / 16);
+    }
+
+    /* How many of its `edge` keys the thread's first row sees, less its first column; more for the
+     * other row: 8. */
+    static __device__ __forceinline__ int edge_keys(int lane)
+    {
+        return lane / 4 + 1 - 2 * (lane % 4);
+    }
+
+    /*
+     * In the block of the tile's own rows, of calm scores: those of keys that a row does not see
+     * become so small that their p, 2^-125 to 2^-124, changes nothing where it enters a sum of the
+     * row that counts: together the eight are at least about 1/2. False: it cannot be done.
+     */
+    __device__ __forceinline__ bool hide(float (&s)[block_keys / 2])
+    {
+        float low[2] = {(softmax.m[0] - 124.0f) * order.inverse,
+                        (softmax.m[1] - 124.0f) * order.inverse};
+        int keys = edge_keys(thread_number() % 32), first = edge();
+
+        if (!__all_sync(0xFFFFFFFFu, invar_attention_near(low[0], p.form.c, softmax.m[0]) &
+                                         invar_attention_near(low[1], p.form.c, softmax.m[1])))
+            return false;
+#pragma unroll
+        for (int step = 0; step < block_keys / 16; step++) {
+            if (step < first)
+                continue;
+            bool beyond = step > first;
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                int row = i / 2 % 2, at = i / 4 * 8 + i % 2 - 8 * row;
+                s[8 * step + i] = beyond || at >= keys ? low[row] : s[8 * step + i];
+            }
+        }
+        return true;
+    }
+
+    /* The weights of hidden keys become +0. */
+    __device__ __forceinline__ void clear_hidden(uint32_t (&a)[block_keys / 16][4])
+    {
+        int keys = edge_keys(thread_number() % 32), first = edge();
+        uint32_t seen[4];
+
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            int at = j / 2 * 8 - j % 2 * 8;
+            seen[j] = (at < keys ? 0x0000FFFFu : 0) | (at + 1 < keys ? 0xFFFF0000u : 0);
+        }
+#pragma unroll
+        for (int step = 0; step < block_keys / 16; step++) {
+            if (step < first)
+                continue;
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                a[step][j] = step > first ? 0 : a[step][j] & seen[j];
+        }
+    }
+
     /* ---- blocks ---- */
 
-    /* The scores of block b become weights; what was summed before is multiplied by alpha. */
+    /* The scores of block b become weights; the sums so far are scaled as that asks for. */
     __device__ __forceinline__ void take_scores(uint32_t (&a)[block_keys / 16][4],
                                                 float (&s)[block_keys / 2], int tile, int b)
     {
-        float shift[2];
-        bool seen[2] = {true, true}, masked = cut<WINDOW>(p.form, tile, b);
+        bool masked = cut<WINDOW>(p.form, tile, b), seen[2] = {true, true};
+        bool hidden = !WINDOW && masked && calm && hide(s), near = calm;
         int keys = block_keys; // from here on no row of the warp sees any
 
-        if (masked) {
+        if (masked && !hidden) {
             int begin[2], end[2];
             ranges(begin, end, tile, b);
             invar_attention_mask(s, begin, end);
@@ -608,14 +673,16 @@ template <int DIM, bool WINDOW> struct computer {
                 seen[1] = begin[1] < end[1];
             }
         }
-        if (masked || !rise.sure)
-            invar_attention_look<true>(rise, softmax.m, s, p.form.c, seen);
-        invar_attention_apply(softmax, shift, rise, seen);
-        if (rise.near)
-            invar_attention_weigh_near(softmax, a, s, p.form.c, shift);
+        if ((masked && !hidden) || !calm)
+            near = invar_attention_rise(softmax, o, s, p.form.c, seen);
+        const float origin[2] = {invar_attention_origin(softmax.m[0], seen[0]),
+                                 invar_attention_origin(softmax.m[1], seen[1])};
+        if (near)
+            invar_attention_weigh_near(softmax, a, s, p.form.c, origin);
         else
-            invar_attention_weigh(softmax, a, s, p.form.c, shift, keys);
-        invar_attention_rescale(o, rise.alpha);
+            invar_attention_weigh(softmax, a, s, p.form.c, origin, keys);
+        if (hidden)
+            clear_hidden(a);
     }
 
     /* ---- spans and tiles ---- */
@@ -680,17 +747,27 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
+    /* By the first thread of a row's four; the second one has the row 8 below. */
     __device__ __forceinline__ void store_lse2(const float (&l)[2], const tile_order &t, int thread)
     {
-        float x[2] = {invar_attention_lse2(l[0], softmax.m[0]),
-                      invar_attention_lse2(l[1], softmax.m[1])};
+        bool other = thread % 2 != 0;
+        int position = t.entry.tile * tile_rows + row_of(thread) + (other ? 8 : 0);
+        float x = invar_attention_lse2(other ? l[1] : l[0], other ? softmax.m[1] : softmax.m[0]);
 
+        if (thread % 4 < 2 && position >= t.entry.before && position < t.entry.length)
+            p.lse2[(int64_t)(t.entry.row0 + position) * p.lse2_stride + t.head] = x;
+    }
+
+    /* w = o / l, rounded, of 16 numbers in a row or so: few take the long way. */
+    static __device__ __forceinline__ void divide(uint32_t (&w)[8], float (&o)[16],
+                                                  const float (&l)[2])
+    {
+        if (__all_sync(0xFFFFFFFFu, invar_attention_quotients(w, o, l)))
+            return;
+        invar_attention_divide(o, l);
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            int position = t.entry.tile * tile_rows + row_of(thread) + 8 * i;
-            if (thread % 4 == 0 && position >= t.entry.before && position < t.entry.length)
-                p.lse2[(int64_t)(t.entry.row0 + position) * p.lse2_stride + t.head] = x[i];
-        }
+        for (int i = 0; i < 8; i++)
+            w[i] = invar_bf16x2_bits(o[2 * i], o[2 * i + 1]);
     }
 
     /* o / l through the memory of the queries, whose last use is over, to whole rows. */
@@ -698,22 +775,24 @@ template <int DIM, bool WINDOW> struct computer {
     {
         char *out = memory.q[tiles % 2];
         int thread = thread_number(), lane = thread % 32, first = row_of(thread) - lane / 4;
-        uint32_t w[DIM / 4];
         float l[2];
 
         invar_named_barrier(ALONE + group, 128);
         finish_rows(l);
-        if (!__all_sync(0xFFFFFFFFu, invar_attention_quotients(w, o, l))) {
-            invar_attention_divide(o, l);
 #pragma unroll
-            for (int i = 0; i < DIM / 4; i++)
-                w[i] = invar_bf16x2_bits(o[2 * i], o[2 * i + 1]);
-        }
+        for (int part = 0; part < DIM / 2; part += 16) {
+            uint32_t w[8];
+            float x[16];
 #pragma unroll
-        for (int i = 0; i < DIM / 4; i++) {
-            int r = first + lane / 4 + i % 2 * 8, column = i / 2;
-            *(uint32_t *)(out + column / 8 * run_block + r * run_bytes + (column ^ r) % 8 * 16 +
-                          lane % 4 * 4) = w[i];
+            for (int i = 0; i < 16; i++)
+                x[i] = o[part + i];
+            divide(w, x, l);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                int r = first + lane / 4 + i % 2 * 8, column = part / 4 + i / 2;
+                *(uint32_t *)(out + column / 8 * run_block + r * run_bytes + (column ^ r) % 8 * 16 +
+                              lane % 4 * 4) = w[i];
+            }
         }
         if (p.lse2)
             store_lse2(l, t, thread);
@@ -772,7 +851,7 @@ template <int DIM, bool WINDOW> struct computer {
         score(s, 0);
 #pragma unroll 1
         for (;;) {
-            int next = tiles; // whose queries the next scores are of
+            unsigned next = tiles; // whose queries the next scores are of
             bool more = true;
 
             take_scores(a, s, tile, b);
@@ -798,7 +877,7 @@ template <int DIM, bool WINDOW> struct computer {
             end_span(tile, last);
             if (last == tile) {
                 store(*t);
-                invar_barrier_arrive(&memory.q_empty[tiles % 2]);
+                release(&memory.q_empty[tiles % 2]);
                 tiles = next;
                 t = &memory.order[tiles % 2];
                 tile = t->entry.tile;
@@ -819,7 +898,7 @@ template <int DIM> __device__ __forceinline__ void init(memory_layout<DIM> &memo
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++) {
             invar_barrier_init(&memory.q_full[i], 1);
-            invar_barrier_init(&memory.q_empty[i], 256);
+            invar_barrier_init(&memory.q_empty[i], 8);
         }
         for (int i = 0; i < stages; i++) {
             invar_barrier_init(&memory.k_full[i], 1);
@@ -985,6 +1064,7 @@ invar_status invar_attention_wgmma(const invar_device *dev, const invar_attentio
     order.plan = (tile_plan *)workspace;
     order.spans =
         p->form.span < INVAR_ATTENTION_FAR ? (float *)((char *)workspace + plan_bytes(p)) : nullptr;
+    order.inverse = 1.0f / p->form.c;
     order.section = section_of(p);
     order.heads = (int)heads;
     INVAR_TRY(map_rows(&maps.q, p->q, p->n_rows, heads, p->form.dim, p->q_stride));
