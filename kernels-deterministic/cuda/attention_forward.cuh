@@ -266,7 +266,7 @@ __device__ __forceinline__ float invar_attention_largest(const float (&s)[COUNT]
 
 /*
  * A number that no score of a row in this thread is above, or NaN if one is: as integers the
- * largest is the largest score, unless none is positive.
+ * largest is the largest score, or it is 0, and none is positive.
  */
 template <int COUNT>
 __device__ __forceinline__ float invar_attention_most(const float (&s)[COUNT], int row)
@@ -320,42 +320,67 @@ __device__ __forceinline__ bool invar_attention_near(float least, float c, float
 
 /*
  * True where, for all rows of the warp, the scores of a block do not raise the reference and are
- * near it. False says nothing. Without branches: products may be under way.
+ * near it. False says nothing. Without branches: products may be under way. Leaves the bounds of
+ * the thread's scores of each row.
  */
 template <int COUNT>
-__device__ __forceinline__ bool invar_attention_calm(const invar_attention_softmax &x,
+__device__ __forceinline__ bool invar_attention_calm(float (&most)[2], float (&least)[2],
+                                                     const invar_attention_softmax &x,
                                                      const float (&s)[COUNT], float c)
 {
     bool calm = true;
 
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float most = invar_attention_most(s, row), least = invar_attention_least(s, row);
-
-        calm = calm & (most * c <= x.m[row] + 8.0f) & invar_attention_near(least, c, x.m[row]);
+        most[row] = invar_attention_most(s, row);
+        least[row] = invar_attention_least(s, row);
+        calm = calm & (most[row] * c <= x.m[row] + 8.0f) &
+               invar_attention_near(least[row], c, x.m[row]);
     }
     return __all_sync(0xFFFFFFFFu, calm);
 }
 
+/* Of the threads' bounds those of the rows. True: they are the largest scores. */
+__device__ __forceinline__ bool invar_attention_gather(float (&most)[2])
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2)
+            most[row] = invar_max_nan(most[row], __shfl_xor_sync(0xFFFFFFFFu, most[row], step));
+    }
+    return __all_sync(0xFFFFFFFFu, most[0] > 0.0f && most[1] > 0.0f);
+}
+
+/* The largest score of each row, and a number that none in this thread is below. */
+template <int COUNT>
+__device__ __forceinline__ void invar_attention_extremes(float (&most)[2], float (&least)[2],
+                                                         const float (&s)[COUNT])
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        most[row] = invar_attention_largest(s, row);
+        least[row] = invar_attention_least(s, row);
+    }
+}
+
 /*
- * The references of rows for the scores of a block; what was summed before is scaled where they
- * rise. A row that sees no key of the block (all its scores are -inf) stays as it is. True where
- * all scores of the warp are near.
+ * The references of rows for a block with these extremes; what was summed before is scaled where
+ * they rise. A row that sees no key of the block (all its scores are -inf) stays as it is. True
+ * where all scores of the warp are near.
  */
-template <int COUNT, int SUMS>
-__device__ __forceinline__ bool invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS],
-                                                     const float (&s)[COUNT], float c,
-                                                     const bool (&seen)[2])
+template <int SUMS>
+__device__ __forceinline__ bool
+invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS], const float (&most)[2],
+                     const float (&least)[2], float c, const bool (&seen)[2])
 {
     bool near = true;
 
 #pragma unroll
     for (int row = 0; row < 2; row++) {
-        float top = invar_attention_largest(s, row) * c;
-        float m = seen[row] ? invar_softmax_reference(x.m[row], top) : x.m[row];
-        float least = invar_attention_least(s, row);
+        float m = seen[row] ? invar_softmax_reference(x.m[row], most[row] * c) : x.m[row];
 
-        near = near && invar_attention_near(least, c, m);
+        near = near && invar_attention_near(least[row], c, m);
         // where m was -inf, the sums are zero or NaN and stay it
         if (__any_sync(0xFFFFFFFFu, m != x.m[row] && x.m[row] != -INFINITY)) {
             float alpha = seen[row] ? invar_attention_factor(x.m[row], m) : 1.0f;
@@ -424,14 +449,23 @@ invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const f
         a[j] = invar_bf16x2_bits(p[2 * j], p[2 * j + 1]);
 }
 
-/* A block whose scores are near. */
+/* A block whose scores are near; halved: only the first half of its keys. */
 template <int COUNT>
 __device__ __forceinline__ void
 invar_attention_weigh_near(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
-                           const float (&s)[COUNT], float c, const float (&origin)[2])
+                           const float (&s)[COUNT], float c, const float (&origin)[2], bool halved)
 {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += 8)
+    for (int i = 0; i < COUNT / 2; i += 8)
+        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, origin);
+    if (halved) {
+#pragma unroll
+        for (int i = COUNT / 2; i < COUNT; i += 2)
+            a[i / 8][i / 2 % 4] = 0;
+        return;
+    }
+#pragma unroll
+    for (int i = COUNT / 2; i < COUNT; i += 8)
         invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, origin);
 }
 

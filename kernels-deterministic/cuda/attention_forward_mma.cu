@@ -277,7 +277,7 @@ template <int DIM> struct tile_run {
     /* One block of keys; `next` is the one after it, if it is below the tile's end. */
     __device__ __forceinline__ void take_block(int key0, int next)
     {
-        float s[block / 2], origin[2];
+        float s[block / 2], origin[2], most[2], least[2];
         uint32_t a[block / 16][4];
         int begin[2], end[2], warp = (int)threadIdx.x / 32;
         int keys = min(rows.tile_end - key0, block);
@@ -300,7 +300,8 @@ template <int DIM> struct tile_run {
             seen[0] = begin[0] < end[0];
             seen[1] = begin[1] < end[1];
         }
-        invar_attention_rise(softmax, o, s, p.form.c, seen);
+        invar_attention_extremes(most, least, s);
+        invar_attention_rise(softmax, o, most, least, p.form.c, seen);
         origin[0] = invar_attention_origin(softmax.m[0], seen[0]);
         origin[1] = invar_attention_origin(softmax.m[1], seen[1]);
         invar_attention_weigh(softmax, a, s, p.form.c, origin, block);

@@ -407,7 +407,9 @@ template <int DIM, bool WINDOW> struct computer {
     unsigned tiles = 0;  // that came before
     unsigned blocks = 0; // whose scores are known; the last one's values may not be summed yet
     invar_attention_softmax softmax;
-    bool calm; // the scores that are being computed: see invar_attention_calm
+    bool halved;             // no row of the warpgroup sees the second half of the block
+    float most[2], least[2]; // of them in this thread: see invar_attention_calm
+    bool calm;               // the scores that are being computed: see invar_attention_calm
     float o[DIM / 2];
 
     /* In the tile: the thread's first row; the other is 8 below. */
@@ -437,14 +439,16 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* Issues o += p v for the block; a commit must follow. */
-    __device__ __forceinline__ void issue_sums(const uint32_t (&a)[block_keys / 16][4])
+    /* Issues o += p v for half of a block; a commit must follow. */
+    __device__ __forceinline__ void issue_sums(const uint32_t (&a)[block_keys / 16][4], int half)
     {
         uint64_t v = matrix(invar_shared_address(memory.v[stage(blocks - 1)]));
 
 #pragma unroll
-        for (int g = 0; g < block_keys / 16; g++)
+        for (int i = 0; i < block_keys / 32; i++) {
+            int g = half * (block_keys / 32) + i;
             invar_product_bf16_a<DIM, 1>(o, a[g], v + (g * 16 * run_bytes >> 4), 1);
+        }
     }
 
     /* Place and parity of block number n in its ring. */
@@ -482,6 +486,7 @@ template <int DIM, bool WINDOW> struct computer {
         release(&memory.k_empty[stage(blocks)]);
         blocks++;
         calm = false;
+        most[0] = most[1] = 0.0f;
     }
 
     /*
@@ -498,13 +503,20 @@ template <int DIM, bool WINDOW> struct computer {
         invar_product_fence();
         issue_scores(s, q_stage);
         invar_product_commit();
-        issue_sums(a);
+        issue_sums(a, 0);
         invar_product_commit();
-        pass_turn();
-        invar_product_wait<1>();
+        if (!halved) {
+            issue_sums(a, 1);
+            invar_product_commit();
+            pass_turn();
+            invar_product_wait<2>();
+        } else {
+            pass_turn();
+            invar_product_wait<1>();
+        }
         invar_product_hold(s);
         release(&memory.k_empty[stage(blocks)]);
-        calm = invar_attention_calm(softmax, s, p.form.c) && !fresh;
+        calm = invar_attention_calm(most, least, softmax, s, p.form.c) && !fresh;
         invar_product_wait<0>();
         invar_product_hold(o);
         release(&memory.v_empty[stage(blocks - 1)]);
@@ -516,8 +528,12 @@ template <int DIM, bool WINDOW> struct computer {
     {
         invar_barrier_wait(&memory.v_full[stage(blocks - 1)], parity(blocks - 1));
         invar_product_fence();
-        issue_sums(a);
+        issue_sums(a, 0);
         invar_product_commit();
+        if (!halved) {
+            issue_sums(a, 1);
+            invar_product_commit();
+        }
         invar_product_wait<0>();
         invar_product_hold(o);
         release(&memory.v_empty[stage(blocks - 1)]);
@@ -591,79 +607,65 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* In the block of the tile's own rows the first 16 keys that some row of the warp does not see. */
-    __device__ __forceinline__ int edge() const
+    /* Of s[BEGIN..BEGIN + 32), in the block of the tile's own rows, keys not seen have `low`. */
+    template <int BEGIN>
+    static __device__ __forceinline__ void hide_half(float (&s)[block_keys / 2],
+                                                     const float (&low)[2], int end)
     {
-        return uniform(row_of(thread_number()) / 16);
-    }
-
-    /* How many of its `edge` keys the thread's first row sees, less its first column; more for the
-     * other row: 8. */
-    static __device__ __forceinline__ int edge_keys(int lane)
-    {
-        return lane / 4 + 1 - 2 * (lane % 4);
+#pragma unroll
+        for (int i = BEGIN; i < BEGIN + block_keys / 4; i++) {
+            int row = i / 2 % 2, at = i / 4 * 8 + i % 2;
+            s[i] = at - 8 * row >= end ? low[row] : s[i];
+        }
     }
 
     /*
-     * In the block of the tile's own rows, of calm scores: those of keys that a row does not see
-     * become so small that their p, 2^-125 to 2^-124, changes nothing where it enters a sum of the
-     * row that counts: together the eight are at least about 1/2. False: it cannot be done.
+     * In the block of the tile's own rows, whose scores are calm: those of keys that a row does not
+     * see become so low that p by invar_attention_weigh_near is less than 2^-134, +0 once rounded.
+     * It changes no sum of the row that counts: together they are at least about 1/2. False: this
+     * cannot be done, and s is as it was.
      */
     __device__ __forceinline__ bool hide(float (&s)[block_keys / 2])
     {
-        float low[2] = {(softmax.m[0] - 124.0f) * order.inverse,
-                        (softmax.m[1] - 124.0f) * order.inverse};
-        int keys = edge_keys(thread_number() % 32), first = edge();
+        int thread = thread_number();
+        float low[2];
+        bool good = true;
 
-        if (!__all_sync(0xFFFFFFFFu, invar_attention_near(low[0], p.form.c, softmax.m[0]) &
-                                         invar_attention_near(low[1], p.form.c, softmax.m[1])))
+#pragma unroll
+        for (int row = 0; row < 2; row++) {
+            // EXP2D finds n = -127 and a fraction of about 2^-10: the sum of the exponents is 0
+            float origin = INVAR_ROUNDER - softmax.m[row];
+            low[row] = (softmax.m[row] - (127.0f - 0x1p-10f)) * order.inverse;
+            float t = invar_fmaf(low[row], p.form.c, origin);
+            float f = invar_fmaf(low[row], p.form.c, origin - t);
+            good = good & (t == INVAR_ROUNDER - 127.0f) & (f >= 0.0f) & (f <= 0x1p-9f);
+        }
+        if (!__all_sync(0xFFFFFFFFu, good))
             return false;
-#pragma unroll
-        for (int step = 0; step < block_keys / 16; step++) {
-            if (step < first)
-                continue;
-            bool beyond = step > first;
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                int row = i / 2 % 2, at = i / 4 * 8 + i % 2 - 8 * row;
-                s[8 * step + i] = beyond || at >= keys ? low[row] : s[8 * step + i];
-            }
-        }
+        int end = row_of(thread) + 1 - 2 * (thread % 4);
+        if (halved)
+            hide_half<0>(s, low, end);
+        else
+            hide_half<block_keys / 4>(s, low, end);
         return true;
-    }
-
-    /* The weights of hidden keys become +0. */
-    __device__ __forceinline__ void clear_hidden(uint32_t (&a)[block_keys / 16][4])
-    {
-        int keys = edge_keys(thread_number() % 32), first = edge();
-        uint32_t seen[4];
-
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int at = j / 2 * 8 - j % 2 * 8;
-            seen[j] = (at < keys ? 0x0000FFFFu : 0) | (at + 1 < keys ? 0xFFFF0000u : 0);
-        }
-#pragma unroll
-        for (int step = 0; step < block_keys / 16; step++) {
-            if (step < first)
-                continue;
-#pragma unroll
-            for (int j = 0; j < 4; j++)
-                a[step][j] = step > first ? 0 : a[step][j] & seen[j];
-        }
     }
 
     /* ---- blocks ---- */
 
-    /* The scores of block b become weights; the sums so far are scaled as that asks for. */
-    __device__ __forceinline__ void take_scores(uint32_t (&a)[block_keys / 16][4],
-                                                float (&s)[block_keys / 2], int tile, int b)
+    /*
+     * Block b, where it is not as most are: masks it and scales the sums so far as its scores ask
+     * for. True: its scores are near. False: they have become weights.
+     */
+    __device__ __forceinline__ bool prepare(uint32_t (&a)[block_keys / 16][4],
+                                            float (&s)[block_keys / 2], int tile, int b)
     {
         bool masked = cut<WINDOW>(p.form, tile, b), seen[2] = {true, true};
-        bool hidden = !WINDOW && masked && calm && hide(s), near = calm;
         int keys = block_keys; // from here on no row of the warp sees any
 
-        if (masked && !hidden) {
+        halved = !WINDOW && masked && group == 0;
+        if (!WINDOW && masked && calm && hide(s))
+            return true;
+        if (masked) {
             int begin[2], end[2];
             ranges(begin, end, tile, b);
             invar_attention_mask(s, begin, end);
@@ -673,16 +675,24 @@ template <int DIM, bool WINDOW> struct computer {
                 seen[1] = begin[1] < end[1];
             }
         }
-        if ((masked && !hidden) || !calm)
-            near = invar_attention_rise(softmax, o, s, p.form.c, seen);
+        if (masked || !invar_attention_gather(most))
+            invar_attention_extremes(most, least, s);
+        if (invar_attention_rise(softmax, o, most, least, p.form.c, seen))
+            return true;
         const float origin[2] = {invar_attention_origin(softmax.m[0], seen[0]),
                                  invar_attention_origin(softmax.m[1], seen[1])};
-        if (near)
-            invar_attention_weigh_near(softmax, a, s, p.form.c, origin);
-        else
-            invar_attention_weigh(softmax, a, s, p.form.c, origin, keys);
-        if (hidden)
-            clear_hidden(a);
+        invar_attention_weigh(softmax, a, s, p.form.c, origin, keys);
+        return false;
+    }
+
+    /* The scores of a block, which are near, become weights. */
+    __device__ __forceinline__ void weigh(uint32_t (&a)[block_keys / 16][4],
+                                          const float (&s)[block_keys / 2])
+    {
+        const float origin[2] = {invar_attention_origin(softmax.m[0], true),
+                                 invar_attention_origin(softmax.m[1], true)};
+
+        invar_attention_weigh_near(softmax, a, s, p.form.c, origin, halved);
     }
 
     /* ---- spans and tiles ---- */
@@ -831,7 +841,9 @@ template <int DIM, bool WINDOW> struct computer {
         close_span(tile, span0, span0 + p.form.span);
     }
 
-    /* Block after block, span after span, tile after tile: the next scores are always under way. */
+    /*
+     * Block after block, span after span, tile after tile: the next scores are always under way.
+     */
     __device__ __forceinline__ void run()
     {
         uint32_t a[block_keys / 16][4];
@@ -852,26 +864,33 @@ template <int DIM, bool WINDOW> struct computer {
 #pragma unroll 1
         for (;;) {
             unsigned next = tiles; // whose queries the next scores are of
-            bool more = true;
+            bool exact = false, near = true;
 
-            take_scores(a, s, tile, b);
-            if (b == tile) {
-                next++;
-                invar_barrier_wait(&memory.q_full[next % 2], next / 2 % 2);
-                more = uniform(memory.order[next % 2].head) >= 0;
+            halved = false;
+            if (!calm || cut<WINDOW>(p.form, tile, b))
+                near = prepare(a, s, tile, b);
+            if (near)
+                weigh(a, s);
+            if (cut<WINDOW>(p.form, tile, b)) {
+                bool more = true;
+                exact = special();
+                if (exact)
+                    sum_exact(a, tile, b);
+                if (b == tile) {
+                    next++;
+                    invar_barrier_wait(&memory.q_full[next % 2], next / 2 % 2);
+                    more = uniform(memory.order[next % 2].head) >= 0;
+                }
+                if (!more) {
+                    if (!exact)
+                        sum(a);
+                    break;
+                }
             }
-            bool exact = cut<WINDOW>(p.form, tile, b) && special();
-            if (exact)
-                sum_exact(a, tile, b);
-            if (!more) {
-                if (!exact)
-                    sum(a);
-                break;
-            }
-            if (exact)
-                score(s, next % 2);
-            else
+            if (!exact)
                 sum_and_score(s, a, next % 2, b == last);
+            else
+                score(s, next % 2);
             if (b++ < last)
                 continue;
             end_span(tile, last);
