@@ -1,7 +1,7 @@
 /*
  * attention_backward.cu - gradients of attention over packed samples.
  *
- * Numerics contract (rev 1), docs/arithmetic.md section 8:
+ * Numerics contract (rev 2), docs/arithmetic.md section 8:
  *   p   EXP2S(fma(s, c, -lse2)), s as in the forward
  *   ds  p * (dp - delta), where dp is the chain over the head dim of d_o and v, and
  *       delta = REDUCE(d_o * o); then p and ds are rounded to storage

@@ -9,7 +9,7 @@
  * and columns are the rows of the products, query rows their columns, so that few query rows cost
  * little. With spans in parallel, a second kernel merges.
  *
- * Numerics contract (rev 1): docs/arithmetic.md, section 8. A step does not know which of its
+ * Numerics contract (rev 2): docs/arithmetic.md, section 8. A step does not know which of its
  * operands is which.
  *
  * SPDX-License-Identifier: Apache-2.0

@@ -7,7 +7,7 @@
  * two columns and some of the rows. Products that a row does not see are skipped, so nothing can
  * reach it.
  *
- * Numerics contract (rev 1): docs/arithmetic.md, section 8.
+ * Numerics contract (rev 2): docs/arithmetic.md, section 8.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -7,7 +7,7 @@
  * values lie in shared memory; each is loaded anew as soon as it has been used, so that keys travel
  * while values are summed and values while scores are computed.
  *
- * Numerics contract (rev 1): docs/arithmetic.md, section 8.
+ * Numerics contract (rev 2): docs/arithmetic.md, section 8.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -9,7 +9,7 @@
  * tensor cores work for the other. Scores and weights never leave registers. All blocks go through
  * one loop: code that does not fit into the instruction cache costs more than it saves.
  *
- * Numerics contract (rev 1): docs/arithmetic.md, section 8. Rows of other samples and positions
+ * Numerics contract (rev 2): docs/arithmetic.md, section 8. Rows of other samples and positions
  * behind the end are loaded with a tile and meet a weight of +0, which changes nothing while they
  * are finite; three warps search masked blocks for values that are not, and such a block is summed
  * row by row.
