@@ -9,8 +9,7 @@
 #ifndef INVAR_KERNELS_CUDA_EPILOGUE_CUH
 #define INVAR_KERNELS_CUDA_EPILOGUE_CUH
 
-#include "kernels-deterministic/cuda/vector.cuh"
-#include "kernels-deterministic/math/narrow.h"
+#include "kernels-deterministic/cuda/gate.cuh"
 
 /* Brings what lies at p into the second-level cache. */
 __device__ __forceinline__ void invar_fetch_to_cache(const void *p)
@@ -53,8 +52,7 @@ __device__ __forceinline__ uint4 invar_with_residual(uint4 residual, uint4 y, co
 }
 
 /* What swiglu.fwd makes of eight values. Most of them are near 0, where silu takes less. */
-__device__ __forceinline__ invar_run<__nv_bfloat16> invar_gated(invar_run<__nv_bfloat16> gate,
-                                                                invar_run<__nv_bfloat16> up)
+__device__ __forceinline__ invar_bf16_run invar_gated(invar_bf16_run gate, invar_bf16_run up)
 {
     float out[INVAR_RUN];
     bool near = true;
@@ -81,6 +79,22 @@ __device__ __forceinline__ invar_run<__nv_bfloat16> invar_gated(invar_run<__nv_b
         }
         gate.word[gate.words - 1] = done;
     }
+    return gate;
+}
+
+/* The same with a table of silu. */
+__device__ __forceinline__ invar_bf16_run invar_gated(invar_bf16_run gate, invar_bf16_run up,
+                                                      const float *table)
+{
+    uint32_t at[INVAR_RUN];
+    float out[INVAR_RUN];
+
+    if (!invar_find_gates(at, gate))
+        return invar_gated(gate, up);
+#pragma unroll
+    for (int i = 0; i < INVAR_RUN; i++)
+        out[i] = table[at[i]] * up.get(i);
+    gate.set(out);
     return gate;
 }
 

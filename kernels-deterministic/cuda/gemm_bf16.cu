@@ -7,7 +7,7 @@
  * that they are one chain; the end of each is filled up with zeros by the copies.
  *
  * Gated: a tile has columns of the gate in its left half and the same ones of `up` in its right
- * half, so that a thread has both of them and can write their activation too.
+ * half, so that one warp gets both of them and can write their activation too.
  *
  * Blocks stay and take tile after tile. Which tiles there are, with experts, only the device knows:
  * each block makes the list of the experts' rows for itself, and clamps what it finds.
@@ -60,7 +60,7 @@ __device__ __forceinline__ rows_table rows_table_of(const gemm_shared<Tile> &sha
 {
     int32_t *table = (int32_t *)shared.extra();
 
-    return {table, table + (Tile::GATED ? 1 : ROWS_MAX_GROUPS) + 1};
+    return {table, table + Tile::GROUPS + 1};
 }
 
 /* Segments come checked; whatever they hold, no row outside the matrix is touched. */
@@ -332,6 +332,16 @@ __device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile 
         invar_fetch_to_cache((const uint8_t *)plan.residual + first * size + at);
 }
 
+/* Stages of a tile. */
+__device__ __forceinline__ int rows_blocks(const rows_plan &plan)
+{
+    int blocks = 0;
+
+    for (int part = 0; part < plan.parts; part++)
+        blocks += plan.blocks[part];
+    return blocks;
+}
+
 template <class Tile, int TB>
 __device__ __forceinline__ void rows_multiply(const rows_plan &plan,
                                               const gemm_shared<Tile> &shared, gemm_cluster cluster,
@@ -342,16 +352,14 @@ __device__ __forceinline__ void rows_multiply(const rows_plan &plan,
     rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
     gemm_place<Tile> place;
     rows_tile tile;
-    int blocks = 0;
+    int blocks = rows_blocks(plan);
 
-    for (int part = 0; part < plan.parts; part++)
-        blocks += plan.blocks[part];
     while (walk.next(tile)) {
         float acc[Tile::BLOCKS][Tile::COLS / 2];
         int row = tile.row + me.number * Tile::BLOCKS * 64 + warp % 4 * 16;
         for (int m = 0; !TB && plan.residual && m < Tile::BLOCKS; m++)
             rows_ask<Tile>(plan, tile, row + 64 * m);
-        gemm_chain<Tile, 0, TB>(acc, shared, place, blocks, me, [](int) {});
+        gemm_chain<Tile, 0, TB>(acc, shared, place, blocks, me, [](int, int) {});
         gemm_each<Tile::BLOCKS>([&](auto number) {
             constexpr int m = decltype(number)::VALUE;
             rows_finish<TB>(plan, tile, row + 64 * m, acc[m], staging);
@@ -418,36 +426,62 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
 
 /*
  * A product whose results go on: the warps that multiply leave them, rounded, in shared memory and
- * take the next tile, while four more warps make the activation of them and write everything.
+ * take the next tile, while more warps go on with them and write everything. They do so in strips
+ * of 64 columns: all that a warp leaves at one time, and the whole tile in so many times.
  */
-template <int CONSUMERS_, int BLOCKS_>
+template <int CONSUMERS_, int ACROSS_>
 struct gated_tile
-    : gemm_tile<CONSUMERS_, BLOCKS_, 128, 64,
-                GATED_HEAD_BYTES + CONSUMERS_ * 4 * BLOCKS_ * 2 * GEMM_STAGING_BYTES> {
+    : gemm_tile<CONSUMERS_, 1, 128 * ACROSS_, 64,
+                GATED_HEAD_BYTES + (ACROSS_ == 2 ? 4 * (int)INVAR_GATE_ENTRIES : 0), 2> {
     static constexpr bool GATED = true;
+    static constexpr int GROUPS = 1;
+    static constexpr int ACROSS = ACROSS_, TIMES = ACROSS_;
     static constexpr int THREADS = 128 * (2 + CONSUMERS_);
+    // of silu, where there is room for it and tiles are large
+    static constexpr bool TABLE = ACROSS_ == 2;
+
+    /* Where the n-th strip that is left lies in a tile: gate and up by turns. */
+    static __device__ constexpr int source(int n)
+    {
+        return n / 2 + n % 2 * ACROSS;
+    }
 };
 
-/* Behind the ring: what a warp that multiplies has left, and for whom it has. */
+/*
+ * Behind the ring: what the warps that multiply have left, for whom they have, and a table of silu.
+ */
 template <class Tile> struct gated_shared {
-    uint8_t *head;
+    gemm_shared<Tile> ring;
 
-    __device__ __forceinline__ explicit gated_shared(const gemm_shared<Tile> &shared)
-        : head(shared.extra())
+    __device__ __forceinline__ explicit gated_shared(const gemm_shared<Tile> &shared) : ring(shared)
     {
     }
     __device__ __forceinline__ uint64_t *ready(int warp) const
     {
-        return (uint64_t *)(head + GATED_TABLE_BYTES) + warp;
+        return (uint64_t *)(ring.extra() + GATED_TABLE_BYTES) + warp;
     }
     __device__ __forceinline__ uint64_t *taken(int warp) const
     {
         return ready(4 * Tile::CONSUMERS + warp);
     }
-    /* 16 rows and 64 columns of a warp's m-th block: of the gate, or of `up`. */
-    __device__ __forceinline__ uint8_t *strip(int warp, int m, int up) const
+    /* 16 rows and 64 columns, the i-th of a warp. */
+    __device__ __forceinline__ uint8_t *strip(int warp, int i) const
     {
-        return head + GATED_HEAD_BYTES + ((warp * Tile::BLOCKS + m) * 2 + up) * GEMM_STAGING_BYTES;
+        return ring.staging(warp * Tile::STRIPS + i);
+    }
+    __device__ __forceinline__ float *table() const
+    {
+        return (float *)(ring.extra() + GATED_HEAD_BYTES);
+    }
+
+    /* By all threads, before they meet. */
+    __device__ __forceinline__ void open() const
+    {
+        constexpr int BARRIERS = 8 * Tile::CONSUMERS;
+
+        static_assert(GATED_TABLE_BYTES + 8 * BARRIERS <= GATED_HEAD_BYTES, "barriers");
+        for (int i = 0; i < BARRIERS && threadIdx.x == 0; i++)
+            invar_barrier_init(ready(i), 1);
     }
 };
 
@@ -458,53 +492,92 @@ __device__ __forceinline__ void gated_arrive(uint64_t *barrier)
         invar_barrier_arrive(barrier);
 }
 
-template <class Tile>
+/*
+ * The warps that multiply. What of a tile is not left at once is kept, rounded, while the next one
+ * is multiplied: shared memory need not hold a whole tile.
+ */
+template <class Tile, int TB>
 __device__ __forceinline__ void gated_multiply(const rows_plan &plan,
                                                const gemm_shared<Tile> &shared,
                                                gemm_cluster cluster, int warp)
 {
+    constexpr int KEPT = (Tile::TIMES - 1) * Tile::STRIPS;
     gemm_consumer me = {warp / 4, cluster.size};
     gated_shared<Tile> left(shared);
     rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
     gemm_place<Tile> place;
     rows_tile tile;
-
-    for (uint32_t phase = 1; walk.next(tile); phase ^= 1) {
-        float acc[Tile::BLOCKS][Tile::COLS / 2];
-        gemm_chain<Tile, 0, 0>(acc, shared, place, plan.blocks[0], me, [](int) {});
+    gemm_rounded kept[KEPT ? KEPT : 1];
+    int blocks = rows_blocks(plan);
+    uint32_t phase = 1;
+    bool full = false;
+    auto leave = [&](auto stage) {
         invar_barrier_wait(left.taken(warp), phase);
-        gemm_each<2 * Tile::BLOCKS>([&](auto number) {
-            constexpr int m = decltype(number)::VALUE / 2, up = decltype(number)::VALUE % 2;
-            gemm_stage(left.strip(warp, m, up), acc[m] + Tile::COLS / 4 * up,
-                       (const __nv_bfloat16 *)nullptr);
-        });
+        gemm_each<Tile::STRIPS>([&](auto i) { stage(i, left.strip(warp, decltype(i)::VALUE)); });
         gated_arrive(left.ready(warp));
+        phase ^= 1;
+    };
+    auto leave_kept = [&](auto time) {
+        leave([&](auto i, uint8_t *to) {
+            gemm_stage(to, kept[decltype(time)::VALUE * Tile::STRIPS + decltype(i)::VALUE]);
+        });
+    };
+
+    while (walk.next(tile)) {
+        constexpr int WIDTH = Tile::COLS / Tile::ACROSS, EACH = WIDTH / GEMM_RUN;
+        float acc[Tile::ACROSS][WIDTH / 2];
+        auto strip = [&](int source) { return acc[source / EACH] + 32 * (source % EACH); };
+        gemm_chain<Tile, 0, TB>(acc, shared, place, blocks, me, [&](int i, int) {
+            gemm_each<Tile::TIMES - 1>([&](auto time) {
+                if (full && i == blocks * (decltype(time)::VALUE + 1) / Tile::TIMES)
+                    leave_kept(time);
+            });
+        });
+        leave([&](auto i, uint8_t *to) {
+            gemm_stage(to, strip(Tile::source(decltype(i)::VALUE)), (const __nv_bfloat16 *)nullptr);
+        });
+        gemm_each<KEPT>([&](auto i) {
+            kept[decltype(i)::VALUE].set(strip(Tile::source(decltype(i)::VALUE + Tile::STRIPS)));
+        });
+        full = true;
     }
+    if (full)
+        gemm_each<Tile::TIMES - 1>(leave_kept);
+}
+
+/* A run in shared memory. */
+__device__ __forceinline__ invar_bf16_run gated_run(const uint8_t *at)
+{
+    uint4 run = *(const uint4 *)at;
+
+    return {{run.x, run.y, run.z, run.w}};
 }
 
 /* 16 bytes of a row from `col` on, as far as they exist; `data` NULL: nowhere. */
 __device__ __forceinline__ void gated_put(const rows_plan &plan, void *data, int64_t stride,
-                                          int row, int col, const invar_run<__nv_bfloat16> &run)
+                                          int row, int col, const invar_bf16_run &run)
 {
     if (data)
         run.store((__nv_bfloat16 *)data + row * stride + col, plan.cols - col, plan.wide);
 }
 
-/* What warp `from` has left, in blocks whose first 16 rows begin at `row`. */
+/* What warp `from` has left of gate and up, from `row` and `col` on. */
 template <class Tile>
 __device__ __forceinline__ void gated_write(const rows_plan &plan, const rows_tile &tile, int row,
-                                            const gated_shared<Tile> &left, int from)
+                                            int col, const gated_shared<Tile> &left, int from)
 {
-    int lane = (int)threadIdx.x % 32, chunk = lane % 8, col = tile.col + chunk * INVAR_RUN;
+    int lane = (int)threadIdx.x % 32, chunk = lane % 8;
 
+    col += chunk * INVAR_RUN;
 #pragma unroll 2
-    for (int n = 0; n < 4 * Tile::BLOCKS; n++) {
-        int m = n / 4, inside = n % 4 * 4 + lane / 8, down = m * 64 + inside;
-        int at = gemm_staged(inside, chunk);
-        uint4 g = *(const uint4 *)(left.strip(from, m, 0) + at);
-        uint4 u = *(const uint4 *)(left.strip(from, m, 1) + at);
-        invar_run<__nv_bfloat16> gate = {{g.x, g.y, g.z, g.w}}, up = {{u.x, u.y, u.z, u.w}};
-        invar_run<__nv_bfloat16> act = invar_gated(gate, up);
+    for (int n = 0; n < 4; n++) {
+        int down = 4 * n + lane / 8, at = gemm_staged(down, chunk);
+        invar_bf16_run gate = gated_run(left.strip(from, 0) + at);
+        invar_bf16_run up = gated_run(left.strip(from, 1) + at), act;
+        if constexpr (Tile::TABLE)
+            act = invar_gated(gate, up, left.table());
+        else
+            act = invar_gated(gate, up);
         if (row + down >= tile.row_end || col >= plan.cols)
             continue;
         gated_put(plan, plan.out, plan.out_stride, row + down, col, gate);
@@ -520,16 +593,19 @@ __device__ __forceinline__ void gated_finish(const rows_plan &plan, const gemm_s
 {
     gated_shared<Tile> left(shared);
     rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
+    uint32_t phase = 0;
     rows_tile tile;
 
-    for (uint32_t phase = 0; walk.next(tile); phase ^= 1)
+    while (walk.next(tile))
 #pragma unroll 1
-        for (int from = warp; from < 4 * Tile::CONSUMERS; from += 4) {
-            invar_barrier_wait(left.ready(from), phase);
-            gated_write(plan, tile, tile.row + from / 4 * Tile::BLOCKS * 64 + warp * 16, left,
-                        from);
-            gated_arrive(left.taken(from));
-        }
+        for (int time = 0; time < Tile::TIMES; time++, phase ^= 1)
+#pragma unroll 1
+            for (int from = warp; from < 4 * Tile::CONSUMERS; from += 4) {
+                invar_barrier_wait(left.ready(from), phase);
+                gated_write(plan, tile, tile.row + from * 16, tile.col + time * GEMM_RUN, left,
+                            from);
+                gated_arrive(left.taken(from));
+            }
 }
 
 template <class Tile>
@@ -538,24 +614,23 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
 {
     extern __shared__ uint8_t memory[];
     gemm_shared<Tile> shared(memory);
+    gated_shared<Tile> left(shared);
     gemm_cluster cluster = {(int)invar_cluster_rank(), plan.cluster};
     int warp = gemm_warp();
 
-    static_assert(8 * 2 * 4 * Tile::CONSUMERS <= GATED_HEAD_BYTES - GATED_TABLE_BYTES, "barriers");
-    if (threadIdx.x == 0)
-        for (int i = 0; i < 4 * Tile::CONSUMERS; i++) {
-            invar_barrier_init(gated_shared<Tile>(shared).ready(i), 1);
-            invar_barrier_init(gated_shared<Tile>(shared).taken(i), 1);
-        }
-    rows_begin(plan, shared); // after which all threads see the barriers
+    left.open();
+    if constexpr (Tile::TABLE)
+        invar_make_gates(
+            left.table(), [](float g) { return invar_silu(g); }, Tile::THREADS);
+    rows_begin(plan, shared); // after which all threads see barriers and table
     if (warp < 4) {
         if constexpr (Tile::CONSUMERS == 2)
-            invar_registers_down<24>();
+            invar_registers_down<32>();
         rows_produce<Tile, 0>(plan, shared, cluster);
     } else if (warp < 4 + 4 * Tile::CONSUMERS) {
         if constexpr (Tile::CONSUMERS == 2)
             invar_registers_up<184>();
-        gated_multiply(plan, shared, cluster, warp - 4);
+        gated_multiply<Tile, 0>(plan, shared, cluster, warp - 4);
     } else {
         if constexpr (Tile::CONSUMERS == 2)
             invar_registers_down<112>();
@@ -695,7 +770,7 @@ template <typename F> static invar_status gated_by_tile(int number, F f)
 }
 
 static const gemm_tile_cost gated_tiles[] = {
-    {256, 128, 1.02, 1.02}, {128, 128, 1.04, 1.12}, {64, 128, 1.32, 1.15}};
+    {128, 256, 1.0, 1.02}, {128, 128, 1.04, 1.12}, {64, 128, 1.32, 1.15}};
 
 invar_status invar_gemm_bf16_gated(const invar_device *dev, const invar_product_set *set)
 {

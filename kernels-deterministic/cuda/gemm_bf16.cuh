@@ -32,10 +32,13 @@
  * BLOCKS times 64 rows for each of CONSUMERS warpgroups, and COLS columns; K of k in a stage: 64
  * where an operand has it contiguous. EXTRA bytes of shared memory are for the kernel's own use.
  */
-template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_> struct gemm_tile {
+template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_, int STRIPS_ = 1>
+struct gemm_tile {
     static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int BLOCKS = BLOCKS_;
     static constexpr bool GATED = false; // gemm_bf16.cu
+    static constexpr int GROUPS = 1024;
+    static constexpr int ACROSS = 1; // products side by side that make its columns
     static constexpr int COLS = COLS_;
     static constexpr int K = K_;
     static constexpr int ROWS = 64 * CONSUMERS * BLOCKS;
@@ -43,7 +46,8 @@ template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_> struct gem
     static constexpr int RUN_BYTES = GEMM_RUN * K * 2; // of 64 rows or columns in a stage
     static constexpr int A_BYTES = ROWS / GEMM_RUN * RUN_BYTES;
     static constexpr int STAGE_BYTES = A_BYTES + COLS / GEMM_RUN * RUN_BYTES;
-    static constexpr int STAGING = 4 * CONSUMERS * GEMM_STAGING_BYTES;
+    static constexpr int STRIPS = STRIPS_; // of staging memory, for each warp
+    static constexpr int STAGING = 4 * CONSUMERS * STRIPS * GEMM_STAGING_BYTES;
     static constexpr int SPARE = 1024 + STAGING + GEMM_BARRIER_BYTES + EXTRA_; // 1024: alignment
     static constexpr int FIT = (GEMM_SHARED_BYTES - SPARE) / STAGE_BYTES;
     static constexpr int STAGES = FIT < 8 ? FIT : 8;
@@ -285,18 +289,19 @@ __device__ __forceinline__ uint64_t gemm_step(uint64_t matrix, uint32_t by)
 }
 
 /*
- * One chain from +0 over `blocks` stages; blocks >= 1. tail(stage) is called before the last one is
- * multiplied.
+ * One chain from +0 over `blocks` stages; blocks >= 1. before(i, stage) is called before the i-th
+ * of them is multiplied.
  *
  * Two consumers that kept step would both leave the tensor cores idle while they write their
  * results. So the second starts a little later: one writes while the other multiplies.
  */
-template <class Tile, int TA, int TB, typename Tail>
-__device__ __forceinline__ void gemm_chain(float (&acc)[Tile::BLOCKS][Tile::COLS / 2],
-                                           const gemm_shared<Tile> &shared, gemm_place<Tile> &place,
-                                           int blocks, gemm_consumer me, Tail tail)
+template <class Tile, int TA, int TB, typename F>
+__device__ __forceinline__ void
+gemm_chain(float (&acc)[Tile::BLOCKS * Tile::ACROSS][Tile::COLS / Tile::ACROSS / 2],
+           const gemm_shared<Tile> &shared, gemm_place<Tile> &place, int blocks, gemm_consumer me,
+           F before)
 {
-    constexpr int LAG = 2;
+    constexpr int LAG = 2, WIDTH = Tile::COLS / Tile::ACROSS;
     constexpr int STAGE = Tile::STAGE_BYTES / 16, RUN = Tile::RUN_BYTES / 16;
     constexpr int A_STEP = TA ? 2048 / 16 : 32 / 16, B_STEP = TB ? 2048 / 16 : 32 / 16;
     bool lag = Tile::CONSUMERS == 2 && Tile::STAGES > LAG + 1 && blocks >= Tile::STAGES;
@@ -312,16 +317,16 @@ __device__ __forceinline__ void gemm_chain(float (&acc)[Tile::BLOCKS][Tile::COLS
         uint32_t at = invar_uniform((uint32_t)(place.stage * STAGE)), at_a = at + first;
 
         invar_barrier_wait(shared.full(place.stage), place.phase);
-        if (i + 1 == blocks)
-            tail(place.stage);
+        before(i, place.stage);
         invar_product_fence();
 #pragma unroll
         for (int k = 0; k < Tile::K / 16; k++)
-            gemm_each<Tile::BLOCKS>([&](auto number) {
-                constexpr int m = decltype(number)::VALUE;
-                invar_product_bf16<Tile::COLS, TA, TB>(
-                    acc[m], gemm_step(a0, at_a + k * A_STEP + m * RUN),
-                    gemm_step(b0, at + k * B_STEP), k > 0 || i > 0);
+            gemm_each<Tile::BLOCKS * Tile::ACROSS>([&](auto number) {
+                constexpr int n = decltype(number)::VALUE, m = n / Tile::ACROSS;
+                constexpr int RIGHT = n % Tile::ACROSS * (WIDTH / GEMM_RUN);
+                invar_product_bf16<WIDTH, TA, TB>(
+                    acc[n], gemm_step(a0, at_a + k * A_STEP + m * RUN),
+                    gemm_step(b0, at + k * B_STEP + RIGHT * RUN), k > 0 || i > 0);
             });
         invar_product_commit();
         invar_product_wait<1>();
@@ -334,7 +339,8 @@ __device__ __forceinline__ void gemm_chain(float (&acc)[Tile::BLOCKS][Tile::COLS
     }
     invar_product_wait<0>();
     gemm_release(shared, previous, me.cluster);
-    gemm_each<Tile::BLOCKS>([&](auto m) { invar_product_hold(acc[decltype(m)::VALUE]); });
+    gemm_each<Tile::BLOCKS * Tile::ACROSS>(
+        [&](auto n) { invar_product_hold(acc[decltype(n)::VALUE]); });
 }
 
 /* ---- from accumulators to rows --------------------------------------------------------------- */
@@ -361,9 +367,20 @@ __device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc, c
                 make_float2(acc[4 * i + 2 * half], acc[4 * i + 2 * half + 1]);
 }
 
-/* The same rounded: 64 columns of bf16. */
-__device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc,
-                                           const __nv_bfloat16 *)
+/* 64 columns rounded to bf16, in pairs. */
+struct gemm_rounded {
+    uint32_t pair[16];
+
+    __device__ __forceinline__ void set(const float *acc)
+    {
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            pair[i] = invar_bf16x2_bits(acc[2 * i], acc[2 * i + 1]);
+    }
+};
+
+/* The same of these. */
+__device__ __forceinline__ void gemm_stage(uint8_t *staging, const gemm_rounded &rounded)
 {
     int lane = (int)threadIdx.x % 32;
 
@@ -371,12 +388,20 @@ __device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc,
     for (int i = 0; i < 8; i += 2) {
         uint32_t at = invar_shared_address(staging) +
                       (uint32_t)gemm_staged(lane % 8 + 8 * (lane / 8 % 2), i + lane / 16);
-        const float *p = acc + 4 * i;
+        const uint32_t *p = rounded.pair + 2 * i;
         asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(at),
-                     "r"(invar_bf16x2_bits(p[0], p[1])), "r"(invar_bf16x2_bits(p[2], p[3])),
-                     "r"(invar_bf16x2_bits(p[4], p[5])), "r"(invar_bf16x2_bits(p[6], p[7]))
+                     "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3])
                      : "memory");
     }
+}
+
+__device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc,
+                                           const __nv_bfloat16 *)
+{
+    gemm_rounded rounded;
+
+    rounded.set(acc);
+    gemm_stage(staging, rounded);
 }
 
 /*

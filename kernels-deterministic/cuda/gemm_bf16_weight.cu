@@ -236,11 +236,11 @@ __device__ __forceinline__ void weight_tile_sums(const weight_plan &plan, const 
     weight_load(kept, from, 0);
     for (weight_units units(plan, tile.group); units.next();) {
         int count = units.end - units.begin, rest = count % Tile::K;
-        gemm_chain<Tile, 1, 1>(acc, shared, place, (count + Tile::K - 1) / Tile::K, me,
-                               [&](int stage) {
-                                   if (rest != 0)
-                                       weight_cut_stage(shared, stage, me.number, rest);
-                               });
+        int blocks = (count + Tile::K - 1) / Tile::K;
+        gemm_chain<Tile, 1, 1>(acc, shared, place, blocks, me, [&](int i, int stage) {
+            if (rest != 0 && i + 1 == blocks)
+                weight_cut_stage(shared, stage, me.number, rest);
+        });
 #pragma unroll
         for (int i = 0; i < KEPT; i++)
             kept[i] = kept[i] + acc[0][i];

@@ -11,8 +11,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "kernels-deterministic/cuda/gate.cuh"
 #include "kernels-deterministic/cuda/quantise.cuh"
-#include "kernels-deterministic/math/narrow.h"
 
 /* Whether the short forms of math/narrow.h do for all values of the run. */
 template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T> &run)
@@ -27,34 +27,11 @@ template <typename T> __device__ __forceinline__ bool all_near(const invar_run<T
 
 /* ---- by table -------------------------------------------------------------------------------- */
 
-/*
- * Entries for the bf16 gates of magnitude 2^-14 to 2^6, nearly all that occur, of both signs; made
- * by every block of threads before memory is touched. Gates without an entry are computed.
- */
-#define TABLE_FIRST (UINT32_C(113) << 7) // the bits of 2^-14
-#define TABLE_MAGNITUDES (UINT32_C(20) << 7)
-#define TABLE_ENTRIES (2 * TABLE_MAGNITUDES)
+/* Every block of threads makes the table before memory is touched. */
 #define TABLE_THREADS 512
 #define TABLE_BLOCKS 2                 // on a multiprocessor
 #define TABLE_AHEAD 2                  // runs of a thread that are under way at once
 #define TABLE_LEAST (INT64_C(1) << 22) // elements: for fewer it costs more than it saves
-
-using bf16_run = invar_run<__nv_bfloat16>;
-
-/* The entries of a run's gates; false where one has none. */
-__device__ __forceinline__ bool find_entries(uint32_t entry[INVAR_RUN], const bf16_run &gate)
-{
-    bool there = true;
-
-#pragma unroll
-    for (int i = 0; i < INVAR_RUN; i++) {
-        uint32_t bits = i & 1 ? gate.word[i / 2] >> 16 : gate.word[i / 2] & 0xFFFFu;
-        uint32_t magnitude = (bits & 0x7FFFu) - TABLE_FIRST;
-        there = there & (magnitude < TABLE_MAGNITUDES);
-        entry[i] = magnitude + (bits >> 15) * TABLE_MAGNITUDES;
-    }
-    return there;
-}
 
 /* A run of a tensor, counted through all rows, `each` of them a row. */
 struct run_place {
@@ -83,14 +60,12 @@ template <typename F>
 static __global__ void __launch_bounds__(TABLE_THREADS, TABLE_BLOCKS)
     map_by_table(F f, int64_t rows, int each)
 {
-    __shared__ typename F::entry table[TABLE_ENTRIES];
+    __shared__ typename F::entry table[INVAR_GATE_ENTRIES];
     run_place next = place_of((int64_t)blockIdx.x * TABLE_THREADS + threadIdx.x, each);
     run_place step = place_of((int64_t)gridDim.x * TABLE_THREADS, each);
 
     invar_grid_release();
-    for (uint32_t i = threadIdx.x; i < TABLE_ENTRIES; i += TABLE_THREADS)
-        table[i] = F::make(__uint_as_float((i % TABLE_MAGNITUDES + TABLE_FIRST) << 16 |
-                                           i / TABLE_MAGNITUDES << 31));
+    invar_make_gates(table, F::make, TABLE_THREADS);
     __syncthreads();
     invar_grid_wait();
     while (next.row < rows) {
@@ -133,7 +108,7 @@ static invar_status launch_by_table(const invar_device *dev, invar_op op, const 
 /* ---- codes of what is stored ----------------------------------------------------------------- */
 
 struct no_codes {
-    __device__ __forceinline__ void put(const bf16_run &, int64_t, int64_t) const
+    __device__ __forceinline__ void put(const invar_bf16_run &, int64_t, int64_t) const
     {
     }
 };
@@ -152,7 +127,7 @@ template <typename F> struct codes_too {
     codes_view<F> to;
     int64_t across; // scale blocks of a row
 
-    __device__ __forceinline__ void put(const bf16_run &run, int64_t row, int64_t first) const
+    __device__ __forceinline__ void put(const invar_bf16_run &run, int64_t row, int64_t first) const
     {
         constexpr uint32_t lanes = F::block / INVAR_RUN;
         uint32_t lane = threadIdx.x % 32, most = 0;
@@ -202,7 +177,7 @@ static invar_status quantise(const invar_device *dev, const invar_tensor *q, con
 template <typename Codes> struct forward_by_table {
     using entry = float;
     struct values {
-        bf16_run gate, up;
+        invar_bf16_run gate, up;
     };
     invar_view<__nv_bfloat16> y, gate, up;
     Codes codes;
@@ -229,7 +204,7 @@ template <typename Codes> struct forward_by_table {
                 out[i] = of_gate(i) * v.up.get(i);
         };
 
-        if (find_entries(at, v.gate))
+        if (invar_find_gates(at, v.gate))
             multiply([&](int i) { return table[at[i]]; });
         else
             multiply([&](int i) { return make(v.gate.get(i)); });
@@ -313,7 +288,7 @@ invar_status invar_cuda_swiglu_fwd(const invar_device *dev, const invar_swiglu_f
 template <typename Codes> struct backward_by_table {
     using entry = float2; /* silu and its derivative */
     struct values {
-        bf16_run dy, gate, up;
+        invar_bf16_run dy, gate, up;
     };
     invar_view<__nv_bfloat16> dgate, dup, dy, gate, up;
     Codes dgate_codes, dup_codes;
@@ -344,7 +319,7 @@ template <typename Codes> struct backward_by_table {
             }
         };
 
-        if (find_entries(at, v.gate))
+        if (invar_find_gates(at, v.gate))
             multiply([&](int i) { return table[at[i]]; });
         else
             multiply([&](int i) { return make(v.gate.get(i)); });
