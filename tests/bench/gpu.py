@@ -29,7 +29,9 @@ def print_row(row):
     bits = "DIFFERENT" if row["different"] else "equal" if row["compared"] else ""
     left = (f"{row['op']:14} {row['type']:6} {row['shape']:24} {row['seconds'] * 1e6:10.1f} "
             f"{row['rate']:8.1f} {row['unit']:8} {bits:9}")
-    for peer in row["peers"] or ({"seconds": math.nan, "ratio": math.nan, "name": "none"},):
+    if not row["peers"]:
+        print(left.rstrip(), flush=True)
+    for peer in row["peers"]:
         print(f"{left:85} {peer['seconds'] * 1e6:10.1f} {peer['ratio']:7.3f}  {peer['name']}",
               flush=True)
         left = ""
