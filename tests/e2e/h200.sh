@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# h200.sh INVAR FOLDER STEPS [FLAG ...] - GRPO runs that an H200 recorded, run again here.
+# h200.sh INVAR FOLDER STEPS [FLAG ...] - GRPO runs that an H200 and the CPU give alike, run again.
 #
 # tests/golden/h200/MODEL-FORMAT.golden are the chains of MODEL.ini with --dtype FORMAT, recorded on
-# an H200 with --device cuda. The first STEPS rollouts (0: all) are compared; FLAGs go to every run,
-# so the same script runs on a GPU (--device cuda). With INVAR_RECORD=1 new goldens are written into
-# FOLDER instead. A control with another seed must differ.
+# one of the two and repeated to their end on the other (docs/testing.md, records). The first STEPS
+# rollouts (0: all) are compared; FLAGs go to every run, so the same script runs on a GPU (--device
+# cuda). With INVAR_RECORD=1 new goldens are written into FOLDER instead. A control with another seed
+# must differ.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2 steps=$3
@@ -30,7 +31,7 @@ for model in dense moe; do
         if [[ ${INVAR_RECORD:-} == 1 ]]; then
             train "$name" "$@" --record-golden "$folder/$name.golden"
         elif ! train "$name" "$@" --golden "$goldens/$name.golden"; then
-            echo "$name differs from what the H200 recorded" >&2
+            echo "$name differs from what an H200 and the CPU gave" >&2
             tail -n 5 "$folder/$name.out" "$folder/$name.err" >&2
             code=1
         fi
