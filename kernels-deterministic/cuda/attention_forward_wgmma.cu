@@ -199,6 +199,9 @@ template <int DIM, bool WINDOW> struct computer {
     {
         const int *found = memory.special[stage(blocks - 1)];
 
+        // nobody waits for the search of whole blocks, so the ring's round before may not be over,
+        // and then a wait for this one's parity passes; values are loaded only when it is
+        invar_barrier_wait(&memory.v_full[stage(blocks - 1)], parity(blocks - 1));
         invar_barrier_wait(&memory.searched[stage(blocks - 1)], parity(blocks - 1));
         return uniform(found[0] | found[1] | found[2]) != 0;
     }
