@@ -11,7 +11,9 @@
 # all; who waited there then writes (or reads). EXPLAINED names the kernels whose reports are of
 # this kind, by reading them; they are counted, and anything else is a finding. In
 # attention_backward_tensor, lanes read -lse2 and delta of a tile before their warp arrives at
-# tile_empty, and write sums of dq before it arrives at sum_added; copies replace both later.
+# tile_empty, and write sums of dq before it arrives at sum_added; copies replace both later. In
+# forward_wgmma, lanes read order[] before their warp arrives at q_empty and special[] before it
+# arrives at v_empty; they meet in a named barrier instead.
 #
 # Exit code: 0 nothing was found, 1 something was, 77 there is no compute-sanitizer.
 # SPDX-License-Identifier: Apache-2.0
@@ -19,7 +21,7 @@ set -euo pipefail
 twin=$1 invar=$2 folder=$3
 : "${COUNT:=24}" "${HEAVY:=18}" "${LIMIT:=600}" "${JOBS:=$(nproc)}"
 : "${TOOLS:=racecheck memcheck initcheck synccheck}"
-: "${EXPLAINED:=forward_decode<|short_backward_sums<|attention_backward_tensor<}"
+: "${EXPLAINED:=forward_decode<|short_backward_sums<|attention_backward_tensor<|forward_wgmma<}"
 export PATH=$PATH:/usr/local/cuda/bin
 if ! command -v compute-sanitizer >/dev/null; then
     echo "no compute-sanitizer" >&2
