@@ -4,8 +4,8 @@
 # tests/golden/h200/MODEL-FORMAT.golden are the chains of MODEL.ini with --dtype FORMAT, recorded on
 # one of the two and repeated to their end on the other (docs/testing.md, records). The first STEPS
 # rollouts (0: all) are compared; FLAGs go to every run, so the same script runs on a GPU (--device
-# cuda). With INVAR_RECORD=1 new goldens are written into FOLDER instead. A control with another seed
-# must differ.
+# cuda). With INVAR_RECORD=1 new goldens are written into FOLDER instead. A control with another
+# seed must differ.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 invar=$1 folder=$2 steps=$3
