@@ -227,16 +227,16 @@ struct planner {
         int64_t start = call.samples.start[s], length = call.samples.start[s + 1] - start;
         // the last query that sees the block's last key
         int64_t last = (int64_t)block * KEYS + KEYS - 2 + call.form.window;
-        task todo = {};
+        task job = {};
 
-        todo.row0 = (int32_t)start;
-        todo.length = (int32_t)length;
-        todo.block = block;
-        todo.kv_head = kv_head;
-        todo.slot0 = (int32_t)(start / QUERIES + s);
-        todo.begin = block * KEYS / QUERIES;
-        todo.end = (int32_t)((last < length - 1 ? last : length - 1) / QUERIES) + 1;
-        return todo;
+        job.row0 = (int32_t)start;
+        job.length = (int32_t)length;
+        job.block = block;
+        job.kv_head = kv_head;
+        job.slot0 = (int32_t)(start / QUERIES + s);
+        job.begin = block * KEYS / QUERIES;
+        job.end = (int32_t)((last < length - 1 ? last : length - 1) / QUERIES) + 1;
+        return job;
     }
 
     /* The tasks of a sample, by a warp. Those from `turned` on are of the heads that turn round. */

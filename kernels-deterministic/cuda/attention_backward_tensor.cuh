@@ -77,20 +77,20 @@ template <int D> struct producer {
 
         for (turn now = {0};; now.count++) {
             invar_barrier_wait(&m.task_full[now.stage()], now.parity());
-            task todo = m.tasks[now.stage()];
+            task job = m.tasks[now.stage()];
             invar_barrier_arrive(&m.task_empty[now.stage()]);
-            if (todo.length == 0)
+            if (job.length == 0)
                 return;
             for (int h = 0; h < a.group; h++)
 #pragma unroll 1
-                for (int tile = todo.begin; tile < todo.end; tile++, tile_turn.count++)
-                    f(todo, todo.kv_head * a.group + h, tile, tile_turn);
+                for (int tile = job.begin; tile < job.end; tile++, tile_turn.count++)
+                    f(job, job.kv_head * a.group + h, tile, tile_turn);
         }
     }
 
-    __device__ int64_t slot(const task &todo, int query_head, int tile) const
+    __device__ int64_t slot(const task &job, int query_head, int tile) const
     {
-        return query_head * (int64_t)a.table.slots + todo.slot0 + tile;
+        return query_head * (int64_t)a.table.slots + job.slot0 + tile;
     }
 
     template <int ROWS>
@@ -102,9 +102,9 @@ template <int D> struct producer {
             invar_copy_in(to + i * ROWS * ROW_BYTES, map, column + i * BOX, row, barrier);
     }
 
-    __device__ void load_keys(const task &todo, uint32_t tasks_before)
+    __device__ void load_keys(const task &job, uint32_t tasks_before)
     {
-        int row = todo.row0 + todo.block * KEYS, column = todo.kv_head * D;
+        int row = job.row0 + job.block * KEYS, column = job.kv_head * D;
 
         invar_barrier_wait(&m.v_empty, (tasks_before & 1) ^ 1);
         invar_barrier_expect(&m.v_full, form<D>::KV_BYTES);
@@ -114,15 +114,15 @@ template <int D> struct producer {
         load_boxes<KEYS>(m.k, &a.map.k, column, row, &m.k_full);
     }
 
-    __device__ void load_queries(const task &todo, int query_head, int tile, turn now)
+    __device__ void load_queries(const task &job, int query_head, int tile, turn now)
     {
-        int stage = now.stage(), row = todo.row0 + tile * QUERIES, column = query_head * D;
+        int stage = now.stage(), row = job.row0 + tile * QUERIES, column = query_head * D;
         constexpr int BYTES = 2 * QUERIES * (int)sizeof(float);
 
         invar_barrier_wait(&m.tile_empty[stage], now.parity() ^ 1);
         invar_barrier_expect(&m.q_full[stage], form<D>::Q_BYTES + BYTES);
         load_boxes<QUERIES>(m.q[stage], &a.map.q, column, row, &m.q_full[stage]);
-        invar_copy_in_flat(m.rows[stage], a.table.rows + slot(todo, query_head, tile) * 2 * QUERIES,
+        invar_copy_in_flat(m.rows[stage], a.table.rows + slot(job, query_head, tile) * 2 * QUERIES,
                            BYTES, &m.q_full[stage]);
         invar_barrier_expect(&m.d_o_full[stage], form<D>::Q_BYTES);
         load_boxes<QUERIES>(m.d_o[stage], &a.map.d_o, column, row, &m.d_o_full[stage]);
@@ -140,17 +140,17 @@ template <int D> struct producer {
         for (turn now = {0};; now.count++) {
             invar_barrier_wait(&m.task_empty[now.stage()], now.parity() ^ 1);
             ticket = ticket < last ? atomicAdd(&a.table.state->ticket, 1) : tasks;
-            task todo = ticket < tasks ? a.table.tasks[ticket] : task{};
-            m.tasks[now.stage()] = todo;
+            task job = ticket < tasks ? a.table.tasks[ticket] : task{};
+            m.tasks[now.stage()] = job;
             invar_barrier_arrive(&m.task_full[now.stage()]);
-            if (todo.length == 0)
+            if (job.length == 0)
                 return;
             for (int h = 0; h < a.group; h++)
 #pragma unroll 1
-                for (int tile = todo.begin; tile < todo.end; tile++, tile_turn.count++) {
-                    load_queries(todo, todo.kv_head * a.group + h, tile, tile_turn);
-                    if (h == 0 && tile == todo.begin)
-                        load_keys(todo, now.count);
+                for (int tile = job.begin; tile < job.end; tile++, tile_turn.count++) {
+                    load_queries(job, job.kv_head * a.group + h, tile, tile_turn);
+                    if (h == 0 && tile == job.begin)
+                        load_keys(job, now.count);
                 }
         }
     }
@@ -161,11 +161,11 @@ template <int D> struct producer {
      */
     __device__ void load_sums()
     {
-        each_tile([&](const task &todo, int query_head, int tile, turn now) {
-            int stage = now.stage(), before = diagonal(tile) - todo.block;
+        each_tile([&](const task &job, int query_head, int tile, turn now) {
+            int stage = now.stage(), before = diagonal(tile) - job.block;
 
             for (int half = 1; half >= 0; half--) {
-                int64_t at = 2 * slot(todo, query_head, tile) + half;
+                int64_t at = 2 * slot(job, query_head, tile) + half;
                 invar_barrier_wait(&m.sum_free[stage][half], now.parity() ^ 1);
                 if (before == 0) {
                     invar_barrier_arrive(&m.sum_ready[stage][half]);
@@ -184,12 +184,12 @@ template <int D> struct producer {
     /* Stores one half, and lets the next block add. The last one has written dq itself. */
     __device__ void store_sums(int half)
     {
-        each_tile([&](const task &todo, int query_head, int tile, turn now) {
+        each_tile([&](const task &job, int query_head, int tile, turn now) {
             int stage = now.stage();
-            int64_t at = 2 * slot(todo, query_head, tile) + half;
+            int64_t at = 2 * slot(job, query_head, tile) + half;
 
             invar_barrier_wait(&m.sum_added[stage][half], now.parity());
-            if (todo.block == lowest(tile, a.window)) {
+            if (job.block == lowest(tile, a.window)) {
                 invar_barrier_arrive(&m.sum_free[stage][half]);
                 return;
             }
@@ -307,15 +307,15 @@ template <int D> struct consumer {
         }
     };
 
-    __device__ __forceinline__ sight sight_of(const task &todo, int tile) const
+    __device__ __forceinline__ sight sight_of(const task &job, int tile) const
     {
         sight s;
 
 #pragma unroll
         for (int i = 0; i < 2; i++) {
-            int key = todo.block * KEYS + which * 64 + row() + 8 * i;
+            int key = job.block * KEYS + which * 64 + row() + 8 * i;
             int first = tile * QUERIES + column();
-            int end = todo.length - key < a.window ? todo.length : key + a.window;
+            int end = job.length - key < a.window ? job.length : key + a.window;
             s.low[i] = key - first;
             s.high[i] = end - first;
         }
@@ -323,11 +323,11 @@ template <int D> struct consumer {
     }
 
     /* Whether some pair of the warpgroup's keys and the tile is excluded. */
-    __device__ __forceinline__ bool partial(const task &todo, int tile) const
+    __device__ __forceinline__ bool partial(const task &job, int tile) const
     {
-        int key = todo.block * KEYS + which * 64, query = tile * QUERIES;
+        int key = job.block * KEYS + which * 64, query = tile * QUERIES;
 
-        return query < key + 63 || query + QUERIES > todo.length ||
+        return query < key + 63 || query + QUERIES > job.length ||
                query + QUERIES - 1 - key >= a.window;
     }
 
@@ -397,11 +397,11 @@ template <int D> struct consumer {
         int query_head, tile;
         turn now;
 
-        __device__ __forceinline__ void advance(const task &todo)
+        __device__ __forceinline__ void advance(const task &job)
         {
             now.count++;
-            if (++tile == todo.end) {
-                tile = todo.begin;
+            if (++tile == job.end) {
+                tile = job.begin;
                 query_head++;
             }
         }
@@ -417,12 +417,12 @@ template <int D> struct consumer {
     }
 
     /* Adds the part to the tile's sum, in shared memory; or writes dq, if this part is the last. */
-    __device__ __forceinline__ void add_part(const task &todo, const position &at,
+    __device__ __forceinline__ void add_part(const task &job, const position &at,
                                              float (&part)[PARTS]) const
     {
         turn now = at.now;
         float4 *sum = m.sum[now.stage()][which] + thread;
-        bool first = todo.block == diagonal(at.tile);
+        bool first = job.block == diagonal(at.tile);
 
         invar_barrier_wait(&m.sum_ready[now.stage()][which], now.parity());
 #pragma unroll
@@ -433,8 +433,8 @@ template <int D> struct consumer {
             part[4 * i + 2] = old.z + part[4 * i + 2];
             part[4 * i + 3] = old.w + part[4 * i + 3];
         }
-        if (todo.block == lowest(at.tile, a.window)) {
-            write_queries(todo, at, part);
+        if (job.block == lowest(at.tile, a.window)) {
+            write_queries(job, at, part);
         } else {
 #pragma unroll
             for (int i = 0; i < PARTS / 4; i++)
@@ -451,7 +451,7 @@ template <int D> struct consumer {
             a.table.state->not_finite = 1;
     }
 
-    __device__ __forceinline__ void write_queries(const task &todo, const position &at,
+    __device__ __forceinline__ void write_queries(const task &job, const position &at,
                                                   const float (&sum)[PARTS]) const
     {
         int query = at.tile * QUERIES + row();
@@ -460,9 +460,9 @@ template <int D> struct consumer {
 
 #pragma unroll
         for (int half = 0; half < 2; half++) {
-            if (query + 8 * half >= todo.length)
+            if (query + 8 * half >= job.length)
                 continue;
-            bf16 *dq = a.dq.row((int64_t)todo.row0 + query + 8 * half) + first;
+            bf16 *dq = a.dq.row((int64_t)job.row0 + query + 8 * half) + first;
 #pragma unroll
             for (int i = 0; i < PARTS / 4; i++) {
                 float x = sum[4 * i + 2 * half] * a.scale, y = sum[4 * i + 2 * half + 1] * a.scale;
@@ -474,10 +474,10 @@ template <int D> struct consumer {
     }
 
     /* dk or dv of the warpgroup's keys, by way of its own rows of the ds buffers. */
-    __device__ __forceinline__ void write_keys(const invar_view<bf16> &to, const task &todo,
+    __device__ __forceinline__ void write_keys(const invar_view<bf16> &to, const task &job,
                                                const float (&sum)[GRADIENTS], float factor) const
     {
-        int key0 = todo.block * KEYS + which * 64;
+        int key0 = job.block * KEYS + which * 64;
         bool nan = false;
 
 #pragma unroll
@@ -496,8 +496,8 @@ template <int D> struct consumer {
         meet();
         for (int i = thread; i < 64 * D / 8; i += 128) {
             int r = i / 8 % 64, chunk = i % 8, box = i / (64 * 8);
-            if (key0 + r < todo.length)
-                *(uint4 *)(to.row((int64_t)todo.row0 + key0 + r) + todo.kv_head * D + box * BOX +
+            if (key0 + r < job.length)
+                *(uint4 *)(to.row((int64_t)job.row0 + key0 + r) + job.kv_head * D + box * BOX +
                            chunk * 8) = *(const uint4 *)(m.ds[box] + (which * 64 + r) * ROW_BYTES +
                                                          (chunk ^ r % 8) * 16);
         }
@@ -539,7 +539,7 @@ template <int D> struct consumer {
      * counts the warps that have.
      */
     template <bool MORE>
-    __device__ __forceinline__ void step(registers &r, const task &todo, const position &here,
+    __device__ __forceinline__ void step(registers &r, const task &job, const position &here,
                                          const position &before, int add) const
     {
         int stage = here.now.stage();
@@ -549,9 +549,9 @@ template <int D> struct consumer {
 
         invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
         dots(dp, m.v, m.d_o[stage]);
-        bool masked = partial(todo, here.tile);
+        bool masked = partial(job, here.tile);
         if (masked)
-            probabilities<true>(r.s, weights, m.rows[stage][0], sight_of(todo, here.tile));
+            probabilities<true>(r.s, weights, m.rows[stage][0], sight_of(job, here.tile));
         else
             probabilities<false>(r.s, weights, m.rows[stage][0], sight{});
         accumulate(r.dv, weights, m.d_o[stage], add);
@@ -561,7 +561,7 @@ template <int D> struct consumer {
         if (!MORE)
             release(&m.v_empty);
         if (masked)
-            differentials<true>(r.s, dp, weights, m.rows[stage][1], sight_of(todo, here.tile));
+            differentials<true>(r.s, dp, weights, m.rows[stage][1], sight_of(job, here.tile));
         else
             differentials<false>(r.s, dp, weights, m.rows[stage][1], sight{});
         accumulate(r.dk, weights, m.q[stage], add);
@@ -581,7 +581,7 @@ template <int D> struct consumer {
         if (which == 0)
             release(&m.ds_free);
         if (which == 1 || add)
-            add_part(todo, choose(which == 1, here, before), part);
+            add_part(job, choose(which == 1, here, before), part);
         invar_product_wait<0>();
         invar_product_hold(r.s);
         invar_product_hold(r.dk);
@@ -589,7 +589,7 @@ template <int D> struct consumer {
     }
 
     /* The part of dq that the first warpgroup is behind with; then ds is free. */
-    __device__ __forceinline__ void finish_queries(const task &todo, const position &last) const
+    __device__ __forceinline__ void finish_queries(const task &job, const position &last) const
     {
         wait_turn();
         if (which == 0) {
@@ -599,16 +599,16 @@ template <int D> struct consumer {
             invar_product_hold(part);
             pass_turn();
             meet();
-            add_part(todo, last, part);
+            add_part(job, last, part);
         }
     }
 
     /* All tiles of one task. */
-    __device__ __forceinline__ void run(const task &todo, uint32_t tasks_before, turn &now) const
+    __device__ __forceinline__ void run(const task &job, uint32_t tasks_before, turn &now) const
     {
         registers r;
-        int tiles = (todo.end - todo.begin) * a.group, add = 0;
-        position here = {todo.kv_head * a.group, todo.begin, now}, before = here;
+        int tiles = (job.end - job.begin) * a.group, add = 0;
+        position here = {job.kv_head * a.group, job.begin, now}, before = here;
 
         invar_barrier_wait(&m.k_full, tasks_before & 1);
         invar_barrier_wait(&m.q_full[now.stage()], now.parity());
@@ -619,17 +619,17 @@ template <int D> struct consumer {
         if (which == 1)
             pass_turn();
         for (; tiles > 1; tiles--) {
-            step<true>(r, todo, here, before, add);
+            step<true>(r, job, here, before, add);
             add = 1;
             before = here;
-            here.advance(todo);
+            here.advance(job);
         }
-        step<false>(r, todo, here, before, add);
-        finish_queries(todo, here);
+        step<false>(r, job, here, before, add);
+        finish_queries(job, here);
         now.count = here.now.count + 1;
         release(&m.k_empty);
-        write_keys(a.dv, todo, r.dv, 1.0f);
-        write_keys(a.dk, todo, r.dk, a.scale);
+        write_keys(a.dv, job, r.dv, 1.0f);
+        write_keys(a.dk, job, r.dk, a.scale);
     }
 
     __device__ void consume()
@@ -638,10 +638,10 @@ template <int D> struct consumer {
 
         for (turn now = {0};; now.count++) {
             invar_barrier_wait(&m.task_full[now.stage()], now.parity());
-            const task &todo = m.tasks[now.stage()];
-            if (todo.length == 0)
+            const task &job = m.tasks[now.stage()];
+            if (job.length == 0)
                 return;
-            run(todo, now.count, tile_turn);
+            run(job, now.count, tile_turn);
             invar_barrier_arrive(&m.task_empty[now.stage()]);
         }
     }

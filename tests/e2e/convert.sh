@@ -2,26 +2,13 @@
 # convert.sh INVAR FOLDER - weights from folder to folder: nothing is lost, equal bytes every time.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 failed=0 checks=0
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
+expect_verb=(convert)
 data=$PWD/tests/unit/engine/data
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT ARGUMENT ...: the exit code of invar convert, and TEXT in what is printed.
-expect() {
-    local code=$1 text=$2 output rc=0
-    shift 2
-    checks=$((checks + 1))
-    output=$(timeout 120 "$invar" convert "$@" 2>&1 </dev/null) || rc=$?
-    if ((rc != code)) || [[ $output != *"$text"* ]]; then
-        complain "invar convert $*: exit code $rc, expected $code with \"$text\":" "$output"
-    fi
-}
 
 # same A B: two folders with the same files.
 same() {

@@ -2,29 +2,13 @@
 # ledger_cli.sh INVAR LEDGER_MAKE FOLDER - the verbs over the ledger, with good and bad input.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 make=$2 folder=$3 failed=0 checks=0
+invar=$1 make=$2 folder=$3
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp
-escape=$'\033'
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed.
-expect() {
-    local code=$1 text=$2 output rc=0
-    shift 2
-    checks=$((checks + 1))
-    output=$(timeout 120 "$invar" "$@" 2>&1 </dev/null) || rc=$?
-    if ((rc != code)) || [[ $output != *"$text"* ]]; then
-        complain "invar $*: exit code $rc, expected $code with \"$text\":" "$output"
-    fi
-    [[ $output != *"$escape"* ]] || complain "invar $*: an escape sequence in a file"
-}
 
 # answers CODE EXPRESSION ARGUMENT ...: what stdout has is JSON (d), for which the Python holds.
 answers() {

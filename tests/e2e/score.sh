@@ -2,26 +2,13 @@
 # score.sh INVAR FOLDER - log-probabilities through the door for others: the same bits by every way.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 failed=0 checks=0
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
+expect_verb=(score)
 data=$PWD/tests/unit/engine/data
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT ARGUMENT ...: the exit code of invar score, and TEXT in what is printed.
-expect() {
-    local code=$1 text=$2 output rc=0
-    shift 2
-    checks=$((checks + 1))
-    output=$(timeout 120 "$invar" score "$@" 2>&1 </dev/null) || rc=$?
-    if ((rc != code)) || [[ $output != *"$text"* ]]; then
-        complain "invar score $*: exit code $rc, expected $code with \"$text\":" "$output"
-    fi
-}
 
 # ---- tokens: lines of 1 to 47 tokens below 40 ---------------------------------------------------
 word=7
