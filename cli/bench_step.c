@@ -330,6 +330,8 @@ static invar_status try_peer(lesson *l, float own)
     invar_bench_train *t = l->train;
     float clip;
 
+    // our own gradients are still there, and would stand for what it leaves undone
+    INVAR_TRY(invar_device_zero(&l->on->dev, l->grads->memory, l->grads->bytes));
     INVAR_TRY(differentiate(&clip, l));
     INVAR_TRY(invar_grads_zero(l->grads));
     t->peer_norm_ratio = (double)l->norm / (double)own;

@@ -5,7 +5,8 @@
  *   - "storage" is f32 or bf16; a value is rounded once, on the way into storage.
  *   - T tokens are rows of a micro-batch, in order of (sample, position); samples are packed.
  *   - An optional tensor is absent when its dtype is INVAR_DTYPE_NONE (a zeroed struct).
- *   - Gradients of weights are f32 and accumulate: the op adds to what is there.
+ *   - Gradients of weights are f32 and accumulate: the op adds to what is there. Where it has a
+ *     `fresh`, 1 says that nothing is there: what the memory holds is not read and counts as +0.
  *   - An output shares no memory with an input or another output, except where this file says that
  *     one tensor may be another: same memory, type and row stride. Column slices of one buffer do
  *     not overlap. Everything else is refused before anything is written.
@@ -88,6 +89,7 @@ typedef struct invar_linear_dw_args {
     invar_tensor dy; /* (T, N) storage */
     invar_tensor x;  /* (T, K) storage, same type */
     invar_segments units;
+    int64_t fresh; /* 1: dw is written, all of it; 0: it is added to */
 } invar_linear_dw_args;
 
 /* out += per unit, per block of 128 tokens, the sum of the block's rows (bias gradients). */
@@ -381,6 +383,7 @@ typedef struct invar_moe_linear_dw_args {
     invar_tensor row_token; /* (P) i32 */
     invar_segments experts;
     invar_segments units; /* over tokens */
+    int64_t fresh;        /* 1: dw is written, zeros where an expert has no rows; 0: added to */
 } invar_moe_linear_dw_args;
 
 /* out = sum of weight * expert output over slots ascending, the shared expert's output last. */

@@ -407,6 +407,7 @@ static invar_status weight_gradient(bool *differs, invar_audit_finding *finding,
     INVAR_TRY(fetch_cut(&own.dy, desk, &a->dy, (cut){0, tokens, s.row, 1}));
     INVAR_TRY(fetch_cut(&own.x, desk, &a->x, (cut){0, tokens, s.col, 1}));
     own.units = (invar_segments){units, a->units.count};
+    own.fresh = a->fresh;
     INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_LINEAR_DW, &own));
     s.cpu = &sum;
     return compare(differs, finding, desk, &s);
@@ -437,6 +438,7 @@ static invar_status expert_gradient(bool *differs, invar_audit_finding *finding,
     ends[1] = rows;
     own.experts = (invar_segments){ends, 1};
     own.units = (invar_segments){units, a->units.count};
+    own.fresh = a->fresh;
     INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_MOE_LINEAR_DW, &own));
     s.cpu = &sum;
     return compare(differs, finding, desk, &s);

@@ -24,13 +24,39 @@ static size_t master_bytes(const invar_param *p)
     return padded((size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float));
 }
 
+static invar_status zero_all(invar_grads *grads)
+{
+    return invar_device_zero(&grads->dev, grads->memory, grads->bytes);
+}
+
+static void lay_out_grads(invar_grads *grads, const invar_model *model)
+{
+    char *next = grads->memory;
+
+    INVAR_CHECK(model->order[0] == 0 && model->embedding == &model->params[0]);
+    for (int64_t k = 0; k < model->n_params; k++) {
+        int64_t i = model->order[k];
+        const invar_param *p = &model->params[i];
+        grads->of[i] = p->master;
+        grads->of[i].data = next;
+        if (p->cols == 0 && !grads->vectors)
+            grads->vectors = next; // the matrices are all before them
+        next += master_bytes(p);
+    }
+    grads->embedding_bytes = master_bytes(model->embedding);
+    grads->vector_bytes = (size_t)(next - (char *)grads->vectors);
+    if (model->head == model->embedding) {
+        grads->tied_head = model->embedding->master;
+        grads->tied_head.data = next;
+    }
+}
+
 invar_status invar_grads_new(invar_grads **out, const invar_model *model)
 {
     bool tied = model->head == model->embedding;
     invar_grads *grads = NULL;
     size_t bytes = tied ? master_bytes(model->embedding) : 0;
     invar_status status;
-    char *next;
 
     *out = NULL;
     for (int64_t i = 0; i < model->n_params; i++)
@@ -42,22 +68,13 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
     if (status == INVAR_OK)
         status = invar_device_take(&grads->dev, &grads->memory, bytes, "gradients");
     if (status == INVAR_OK)
-        status = invar_grads_zero(grads);
+        status = zero_all(grads);
     if (status != INVAR_OK) {
         invar_grads_free(grads);
         return status;
     }
-    next = grads->memory;
-    for (int64_t k = 0; k < model->n_params; k++) {
-        int64_t i = model->order[k];
-        grads->of[i] = model->params[i].master;
-        grads->of[i].data = next;
-        next += master_bytes(&model->params[i]);
-    }
-    if (tied) {
-        grads->tied_head = model->embedding->master;
-        grads->tied_head.data = next;
-    }
+    lay_out_grads(grads, model);
+    grads->fresh = true;
     *out = grads;
     return INVAR_OK;
 }
@@ -73,7 +90,9 @@ void invar_grads_free(invar_grads *grads)
 
 invar_status invar_grads_zero(invar_grads *grads)
 {
-    return invar_device_zero(&grads->dev, grads->memory, grads->bytes);
+    grads->fresh = true;
+    INVAR_TRY(invar_device_zero(&grads->dev, grads->memory, grads->embedding_bytes));
+    return invar_device_zero(&grads->dev, grads->vectors, grads->vector_bytes);
 }
 
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
@@ -82,6 +101,10 @@ invar_status invar_grads_join(invar_grads *grads, const invar_model *model, cons
     invar_caller caller;
     invar_status status;
 
+    if (grads->fresh) { // a step without a backward
+        INVAR_TRY(zero_all(grads));
+        grads->fresh = false;
+    }
     if (!invar_tensor_present(&grads->tied_head))
         return INVAR_OK;
     INVAR_CHECK(model->embedding == &model->params[0]);
@@ -320,6 +343,7 @@ static invar_status walk_back(invar_pass *pass, invar_grads *grads)
         INVAR_TRY(invar_block_attention_backward(pass, i, a, grads));
     }
     pass->caller.layer = -1;
+    grads->fresh = false;
     return INVAR_CALL(&pass->caller, EMBEDDING_BWD, embedding_bwd,
                       .dtable = *invar_pass_grad(pass, grads, pass->model->embedding),
                       .dout = pass->temps.d, .ids = ids_of(pass));

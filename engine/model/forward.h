@@ -46,17 +46,25 @@ typedef struct invar_head_rows {
     float temperature;
 } invar_head_rows;
 
-/* Gradients: one f32 tensor per parameter, accumulating; a tied head has one of its own. */
+/*
+ * Gradients: one f32 tensor per parameter, accumulating; a tied head has one of its own. Most of
+ * them are what linear layers make, whose first backward writes them: zeroing leaves these alone.
+ */
 typedef struct invar_grads {
     invar_tensor *of;       /* (n_params), shaped as the masters */
     invar_tensor tied_head; /* present where the head is the embedding */
+    bool fresh;             /* zeroed, with no backward since: linear layers' hold nothing yet */
     invar_device dev;       /* the model's, whose memory they are in */
-    void *memory;
-    size_t bytes;
+    void *memory;           /* the embedding's, those of linear layers, vectors', the tied head's */
+    size_t bytes, embedding_bytes;
+    void *vectors; /* norms and biases, in memory */
+    size_t vector_bytes;
 } invar_grads;
 
 invar_status invar_grads_new(invar_grads **out, const invar_model *model) INVAR_MUST_USE;
 void invar_grads_free(invar_grads *grads);
+
+/* For the next step: the gradients are defined again after its join. */
 invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
 
 /* Once a step, after the last backward: embedding += head, where tied (head + embedding). */

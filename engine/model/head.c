@@ -277,6 +277,15 @@ static invar_tensor head_gradient(const invar_pass *pass, invar_grads *grads)
                : *invar_pass_grad(pass, grads, pass->model->head);
 }
 
+/* Where no piece is there to write it. */
+static invar_status zero_head_gradient(invar_pass *pass, invar_grads *grads)
+{
+    invar_tensor dw = head_gradient(pass, grads);
+
+    return invar_device_zero(&pass->caller.dev, dw.data,
+                             (size_t)(dw.shape[0] * dw.row_stride) * sizeof(float));
+}
+
 /* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
 static invar_status project_back(invar_pass *pass, const piece *p, const both *units,
                                  invar_grads *grads)
@@ -292,7 +301,7 @@ static invar_status project_back(invar_pass *pass, const piece *p, const both *u
                               .inputs = {"head.dlogp", "head.dentropy", "head.logits"}));
     INVAR_TRY(INVAR_CALL(&pass->caller, LINEAR_DW, linear_dw, .dw = head_gradient(pass, grads),
                          .dy = d_logits, .x = invar_tensor_rows(&h->norm, p->first, p->rows),
-                         .units = units->ops));
+                         .units = units->ops, .fresh = grads->fresh && p->number == 0));
     return invar_caller_run(&pass->caller, INVAR_OP_LINEAR_DX, &dx);
 }
 
@@ -382,6 +391,8 @@ invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const flo
     INVAR_TRY(show_given(pass, "head.dlogp", pass->head_given.dlogp, &pass->head.units));
     if (dentropy)
         INVAR_TRY(show_given(pass, "head.dentropy", pass->head_given.dentropy, &pass->head.units));
+    if (grads->fresh && pass->head.units.count == 0)
+        INVAR_TRY(zero_head_gradient(pass, grads));
     for (piece p = {0}; next_piece(&p, pass);)
         INVAR_TRY(piece_back(pass, &p, grads));
     pass->state = INVAR_PASS_EMPTY;

@@ -188,7 +188,7 @@ static invar_status weight_gradients(invar_pass *pass, const invar_tensor *x,
                join(&dw, &dy, invar_pass_grad(pass, grads, parts[next].w), parts[next].dy))
             next++;
         INVAR_TRY(INVAR_CALL(&pass->caller, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = *x,
-                             .units = pass->given.units));
+                             .units = pass->given.units, .fresh = grads->fresh));
     }
     for (int32_t i = 0; i < n_parts; i++)
         if (parts[i].bias)
@@ -207,7 +207,7 @@ static invar_status expert_gradients(invar_pass *pass, const invar_tensor *x,
         INVAR_TRY(INVAR_CALL(&pass->caller, MOE_LINEAR_DW, moe_linear_dw,
                              .dw = *invar_pass_grad(pass, grads, parts[i].w), .dy = *parts[i].dy,
                              .x = *x, .row_token = acts->row_token, .experts = *experts,
-                             .units = pass->given.units));
+                             .units = pass->given.units, .fresh = grads->fresh));
     return INVAR_OK;
 }
 

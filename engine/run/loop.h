@@ -76,7 +76,7 @@ typedef struct invar_loop {
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
     invar_rollout *rollout;
     invar_trainer *trainer;
-    invar_grads *grads; /* zero between steps */
+    invar_grads *grads; /* zeroed between steps */
     invar_optimizer *optimizer;
     invar_grads *critic_grads;
     invar_optimizer *critic_optimizer;
@@ -172,7 +172,7 @@ void invar_loop_step_release(invar_loop_step *step);
  */
 invar_status invar_loop_define_points(invar_loop *loop, bool forward_done) INVAR_MUST_USE;
 
-/* The values of the step's points, all of them. The gradients are zero afterwards. */
+/* The values of the step's points, all of them. The gradients are zeroed afterwards. */
 invar_status invar_loop_points(invar_probe_result *out, invar_loop *loop,
                                const invar_loop_step *step) INVAR_MUST_USE;
 

@@ -216,6 +216,7 @@ invar_status invar_check_linear_dw(const invar_device *dev, const invar_linear_d
     INVAR_TRY(invar_check_same_type(op, "dy", &a->dy, "x", &a->x));
     INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->dy.shape[1], a->x.shape[1]);
     INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, a->dy.shape[0]));
+    INVAR_TRY(invar_check_range(op, "fresh", (double)a->fresh, 0, 1));
     INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, dw), INVAR_ARG(a, dy), INVAR_ARG(a, x));
     return INVAR_OK;
 }
@@ -260,6 +261,7 @@ invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_
     INVAR_CHECK_2D(op, a, dw, INVAR_TYPE(F32), a->experts.count * a->dy.shape[1], a->x.shape[1]);
     INVAR_CHECK_1D(op, a, row_token, INVAR_TYPE(I32), a->dy.shape[0]);
     INVAR_TRY(invar_check_segments(dev, op, "units", &a->units, tokens));
+    INVAR_TRY(invar_check_range(op, "fresh", (double)a->fresh, 0, 1));
     INVAR_TRY(invar_check_indices(dev, op, "row_token", &a->row_token, tokens));
     for (int64_t e = 0; e < a->experts.count && !invar_device_far(dev); e++)
         for (int64_t i = a->experts.start[e] + 1; i < a->experts.start[e + 1]; i++)

@@ -6,7 +6,8 @@
  *       then the bias in f32, one rounding; a residual, and the gated activation, come after that
  *       rounding and round again
  *   dx  one chain over the concatenated output features of the parts
- *   dw  per unit one chain over its tokens from +0, added to the running f32 gradient in unit order
+ *   dw  per unit one chain over its tokens from +0, added to the running f32 gradient in unit
+ *       order; a fresh one is +0 before the first unit
  * An element depends on its row and its column alone: invariant to every other row and to tiling.
  * An expert is the dense layer on its own rows.
  *
@@ -276,7 +277,13 @@ typedef struct weight_grad_job {
     const void *rule;
     int64_t row0;
     int64_t end;
+    bool fresh;
 } weight_grad_job;
+
+static float *running_row(const weight_grad_job *job, const invar_chain_range *r, int64_t row)
+{
+    return (float *)job->dw->data + (job->dw_row0 + r->row0 + row) * job->dw->row_stride + r->col0;
+}
 
 static void weight_grad_tile(const void *payload, const invar_device *dev,
                              const invar_chain_range *r, float *acc, void *workspace)
@@ -284,6 +291,8 @@ static void weight_grad_tile(const void *payload, const invar_device *dev,
     const weight_grad_job *job = payload;
     int64_t count = r->rows * r->cols;
 
+    for (int64_t i = 0; i < r->rows && job->fresh; i++)
+        memset(running_row(job, r, i), 0, (size_t)r->cols * sizeof(float));
     for (int64_t row = job->row0; row < job->end;) {
         int64_t end = job->unit_end(job->rule, row);
         invar_chain_tile tile = {{job->dy, INVAR_CHAIN_COLUMNS, r->row0, row},
@@ -295,8 +304,7 @@ static void weight_grad_tile(const void *payload, const invar_device *dev,
         invar_chain_run(acc, r->cols, dev, &tile, workspace);
         invar_chain_finish(acc, count);
         for (int64_t i = 0; i < r->rows; i++) {
-            float *running = (float *)job->dw->data +
-                             (job->dw_row0 + r->row0 + i) * job->dw->row_stride + r->col0;
+            float *running = running_row(job, r, i);
             for (int64_t j = 0; j < r->cols; j++)
                 running[j] += acc[i * r->cols + j];
         }
@@ -341,7 +349,8 @@ size_t invar_cpu_linear_dw_workspace(const invar_device *dev, const invar_linear
 invar_status invar_cpu_linear_dw(const invar_device *dev, const invar_linear_dw_args *a,
                                  void *workspace)
 {
-    weight_grad_job job = {&a->dw, &a->dy, &a->x, 0, dense_unit_end, &a->units, 0, a->dy.shape[0]};
+    weight_grad_job job = {&a->dw,    &a->dy, &a->x,          0,       dense_unit_end,
+                           &a->units, 0,      a->dy.shape[0], a->fresh};
 
     return weight_grad(dev, &job, workspace);
 }
@@ -374,9 +383,15 @@ invar_status invar_cpu_moe_linear_dw(const invar_device *dev, const invar_moe_li
 {
     for (int64_t e = 0; e < a->experts.count; e++) {
         expert_rule rule = {&a->units, a->row_token.data, a->experts.start[e + 1]};
-        weight_grad_job job = {
-            &a->dw,  &a->dy, &a->x, e * a->dy.shape[1], expert_unit_end, &rule, a->experts.start[e],
-            rule.end};
+        weight_grad_job job = {&a->dw,
+                               &a->dy,
+                               &a->x,
+                               e * a->dy.shape[1],
+                               expert_unit_end,
+                               &rule,
+                               a->experts.start[e],
+                               rule.end,
+                               a->fresh};
         INVAR_TRY(weight_grad(dev, &job, workspace));
     }
     return INVAR_OK;

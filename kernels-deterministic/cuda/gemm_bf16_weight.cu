@@ -8,7 +8,7 @@
  * infinity is no zero.
  *
  * A tile keeps its running sums over all units: in registers, and what there is no room for in
- * shared memory. out is read and written once.
+ * shared memory. out is read and written once; a fresh one is not read, the sums begin at +0.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,6 +21,7 @@ struct weight_plan {
     gemm_order order;
     gemm_divider group_tiles;
     int32_t cluster;
+    bool fresh;
     int64_t units;
     const int64_t *cut; // (groups, units + 1)
     float *out;
@@ -229,6 +230,8 @@ __device__ __forceinline__ void weight_tile_sums(const weight_plan &plan, const 
     weight_shelf<SHELVED> shelf(shared.extra());
 
     weight_rows from(plan, tile, warp, lane / 4, lane % 4 * 2);
+    if (plan.fresh)
+        from.rows = 0; // where there is none, sums begin at +0
     if constexpr (SHELVED > 0) {
         weight_load(shelved, from, 2 * KEPT);
         shelf.put(shelved);
@@ -340,6 +343,7 @@ static invar_status weight_launch(const invar_device *dev, const invar_weight_pr
     plan.group_tiles = gemm_divider_of((int64_t)plan.down * plan.order.across);
     plan.groups = (int32_t)p->groups;
     plan.cluster = cluster;
+    plan.fresh = p->fresh;
     plan.units = p->units;
     plan.cut = p->cut;
     plan.out = p->out;

@@ -269,7 +269,17 @@ __launch_bounds__(THREADS, 2) void weight_tiles(const __grid_constant__ invar_we
     side b = {p.b.data, nullptr, p.b.stride, 0, 0, col0, p.cols};
     const int64_t *cut = p.cut + group * (p.units + 1);
     typename STEP::chain c;
+    // calls change(element, its number in the chains) for every one that this thread has of out
+    auto each = [&](auto change) {
+        float *out = p.out + unknown((group * p.rows + row0) * p.out_stride + col0);
+        STEP::each([&](int n, int i, int j) {
+            if (row0 + i < p.rows && col0 + j < p.cols)
+                change(out[i * p.out_stride + j], n);
+        });
+    };
 
+    if (p.fresh)
+        each([](float &at, int) { at = 0.0f; });
     for (int64_t unit = 0; unit < p.units; unit++) {
         int64_t first = cut[unit] < 0 ? 0 : cut[unit];
         int64_t end = cut[unit + 1] > p.tokens ? p.tokens : cut[unit + 1];
@@ -277,13 +287,7 @@ __launch_bounds__(THREADS, 2) void weight_tiles(const __grid_constant__ invar_we
             continue; // an empty unit adds nothing, not even +0
         set_zero(c.acc);
         run_chain<STEP, types<TYPE, TYPE>, true, true>(c, s, a, b, first, end);
-        float *out = p.out + unknown((group * p.rows + row0) * p.out_stride + col0);
-        STEP::each([&](int n, int i, int j) {
-            if (row0 + i >= p.rows || col0 + j >= p.cols)
-                return;
-            float *at = out + i * p.out_stride + j;
-            *at = *at + (c.acc[n] + 0.0f);
-        });
+        each([&](float &at, int n) { at = at + (c.acc[n] + 0.0f); });
     }
 }
 

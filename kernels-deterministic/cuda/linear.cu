@@ -734,10 +734,10 @@ static size_t cuts_bytes(int64_t groups, int64_t units)
     return (size_t)(groups * (units + 1)) * sizeof(int64_t);
 }
 
-/* The gradients once the cuts are in the workspace. */
-static invar_status add_gradients(const invar_device *dev, invar_op op, const invar_tensor *dw,
-                                  const invar_tensor *dy, const invar_tensor *x, int64_t groups,
-                                  int64_t units, const int64_t *cuts)
+/* Of one group and no units: those, and where they are cut, are the caller's. */
+static invar_weight_product weight_product(invar_op op, const invar_tensor *dw,
+                                           const invar_tensor *dy, const invar_tensor *x,
+                                           bool fresh)
 {
     invar_weight_product p = {};
 
@@ -749,17 +749,21 @@ static invar_status add_gradients(const invar_device *dev, invar_op op, const in
     p.a = operand(dy, true);
     p.b = operand(x, true);
     p.tokens = dy->shape[0];
-    p.cut = cuts;
-    p.units = units;
-    p.groups = groups;
-    return invar_gemm_bf16_takes_weight(dev, &p) ? invar_gemm_bf16_weight(dev, &p)
-                                                 : invar_generic_weight_product(dev, &p);
+    p.groups = 1;
+    p.fresh = fresh;
+    return p;
 }
 
-/* Nothing is added where there are no rows, and then segments may be missing too. */
-static bool nothing_to_add(const invar_tensor *dw, const invar_tensor *dy)
+/* Without tokens nothing is added, and then segments may be missing too: there are no units. */
+static bool nothing_to_do(const invar_weight_product *p)
 {
-    return dy->shape[0] == 0 || dw->shape[0] == 0 || dw->shape[1] == 0;
+    return p->rows == 0 || p->cols == 0 || p->groups == 0 || (p->tokens == 0 && !p->fresh);
+}
+
+static invar_status add_gradients(const invar_device *dev, const invar_weight_product *p)
+{
+    return invar_gemm_bf16_takes_weight(dev, p) ? invar_gemm_bf16_weight(dev, p)
+                                                : invar_generic_weight_product(dev, p);
 }
 
 size_t invar_cuda_linear_dw_workspace(const invar_device *dev, const invar_linear_dw_args *a)
@@ -772,13 +776,18 @@ invar_status invar_cuda_linear_dw(const invar_device *dev, const invar_linear_dw
                                   void *workspace)
 {
     invar_op op = INVAR_OP_LINEAR_DW;
+    invar_weight_product p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
 
-    if (nothing_to_add(&a->dw, &a->dy))
+    if (nothing_to_do(&p))
         return INVAR_OK;
-    INVAR_TRY(invar_launch(dev, op, copy_segments, dim3(1), dim3(THREADS),
-                           0)((int64_t *)workspace, a->units.start, a->units.count, a->dy.shape[0],
-                              op, invar_cuda_of(dev)->fault));
-    return add_gradients(dev, op, &a->dw, &a->dy, &a->x, 1, a->units.count, (int64_t *)workspace);
+    if (p.tokens > 0) {
+        p.units = a->units.count;
+        p.cut = (int64_t *)workspace;
+        INVAR_TRY(invar_launch(dev, op, copy_segments, dim3(1), dim3(THREADS),
+                               0)((int64_t *)workspace, a->units.start, p.units, p.tokens, op,
+                                  invar_cuda_of(dev)->fault));
+    }
+    return add_gradients(dev, &p);
 }
 
 size_t invar_cuda_moe_linear_dw_workspace(const invar_device *dev,
@@ -792,15 +801,21 @@ invar_status invar_cuda_moe_linear_dw(const invar_device *dev, const invar_moe_l
                                       void *workspace)
 {
     invar_op op = INVAR_OP_MOE_LINEAR_DW;
+    invar_weight_product p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
 
-    if (nothing_to_add(&a->dw, &a->dy))
+    p.groups = a->experts.count;
+    if (nothing_to_do(&p))
         return INVAR_OK;
-    if (a->units.count == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: units: none, so that no row can have a token",
-                          invar_op_name(op));
-    INVAR_TRY(invar_launch(dev, op, cut_experts, dim3((unsigned)a->experts.count), dim3(THREADS),
-                           0)((int64_t *)workspace, (const int32_t *)a->row_token.data,
-                              a->dy.shape[0], a->experts, a->units, op, invar_cuda_of(dev)->fault));
-    return add_gradients(dev, op, &a->dw, &a->dy, &a->x, a->experts.count, a->units.count,
-                         (int64_t *)workspace);
+    if (p.tokens > 0) {
+        if (a->units.count == 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: units: none, so that no row can have a token",
+                              invar_op_name(op));
+        p.units = a->units.count;
+        p.cut = (int64_t *)workspace;
+        INVAR_TRY(invar_launch(dev, op, cut_experts, dim3((unsigned)p.groups), dim3(THREADS),
+                               0)((int64_t *)workspace, (const int32_t *)a->row_token.data,
+                                  p.tokens, a->experts, a->units, op, invar_cuda_of(dev)->fault));
+    }
+    return add_gradients(dev, &p);
 }

@@ -75,7 +75,7 @@ typedef struct invar_product_set {
 /*
  * out[g * rows + i][j] += per unit u one chain from +0 over the tokens t in [cut[u], cut[u+1]) of
  * a[t][i], b[t][j], units in order; cut is the g-th run of (units + 1) numbers. Both operands are
- * f32 or bf16 with k (the tokens) outermost.
+ * f32 or bf16 with k (the tokens) outermost. A fresh out is +0 before, whatever it holds.
  */
 typedef struct invar_weight_product {
     invar_op op;
@@ -87,6 +87,7 @@ typedef struct invar_weight_product {
     const int64_t *cut; /* (groups, units + 1) */
     int64_t units;
     int64_t groups;
+    bool fresh;
 } invar_weight_product;
 
 /* ---- generic.cu: every problem, any shape, stride, type and numerics; slow ------------------- */

@@ -294,7 +294,7 @@ invar_status linear_dw(const invar_device *dev, const void *args, void *workspac
                    .transpose_a = false,
                    .transpose_b = true,
                    .d = a.dw,
-                   .c = a.dw.data,
+                   .c = a.fresh ? nullptr : a.dw.data,
                    .bias = nullptr});
     return INVAR_OK;
 }

@@ -129,7 +129,7 @@ static invar_status head_grad(const invar_device *dev, float *grad, const micro 
 {
     return invar_linear_dw(
         dev, &(invar_linear_dw_args){invar_tensor_2d(grad, INVAR_DTYPE_F32, VOCABULARY, D),
-                                     rows(&m->all->dlogits, m), rows(&m->all->x, m), m->units});
+                                     rows(&m->all->dlogits, m), rows(&m->all->x, m), m->units, 0});
 }
 
 static const gradient gradients[] = {{"token.sum", D, bias_grad},

@@ -28,6 +28,14 @@ typedef struct outcome {
     invar_grads *grads;
 } outcome;
 
+/* As a step leaves them to the next one: what needs no zeros is not read before it is written. */
+static void new_gradients(invar_grads **out, const invar_model *model)
+{
+    assert_ok(invar_grads_new(out, model));
+    memset((*out)->memory, 0xFF, (*out)->bytes);
+    assert_ok(invar_grads_zero(*out));
+}
+
 static void gradient(float *out, int64_t first, int64_t count, uint64_t seed, float scale)
 {
     for (int64_t i = 0; i < count; i++)
@@ -46,7 +54,7 @@ static void run(outcome *out, const invar_model *model, const invar_rl_samples *
         units[i] = i;
     out->tokens = 0;
     assert_ok(invar_pass_new(&pass, dev, &options));
-    assert_ok(invar_grads_new(&out->grads, model));
+    new_gradients(&out->grads, model);
     for (int64_t first = 0; first < samples->count; first += how->micro_batch) {
         int64_t left = samples->count - first;
         int64_t count = how->micro_batch < left ? how->micro_batch : left;
@@ -209,12 +217,64 @@ static void test_model__routing_replays(void **state)
     invar_test_device_release(&dev);
 }
 
+static void assert_no_gradients(invar_grads *grads, const invar_model *model,
+                                const invar_device *dev)
+{
+    assert_ok(invar_grads_join(grads, model, dev));
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_tensor *t = &grads->of[i];
+        for (int64_t j = 0; j < t->shape[0] * t->row_stride; j++)
+            if (((const uint32_t *)t->data)[j] != 0)
+                fail_msg("the gradient of %s is not zero", model->params[i].name);
+    }
+    invar_grads_free(grads);
+}
+
+/* Without a backward, or without a row of the head, all gradients are zeros. */
+static void test_model__nothing_to_learn_from(void **state)
+{
+    static const int64_t none[1];
+
+    (void)state;
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
+        int64_t units[SAMPLES + 1] = {0, 1, 2, 3, 4, 5, 6, 7};
+        invar_micro_batch_plan plan = {0, SAMPLES, units, SAMPLES, 1.0f, 0, false};
+        invar_head_rows head = {.units = {none, 0}, .temperature = 1.0f};
+        invar_micro_batch batch = {0};
+        invar_rl_samples samples;
+        invar_pass *pass = NULL;
+        invar_grads *grads;
+        invar_model *model;
+        invar_device dev;
+
+        invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 2);
+        model = invar_test_model_new((invar_test_model)kind, INVAR_FORMAT_FP32, 11, &dev);
+        new_gradients(&grads, model);
+        assert_no_gradients(grads, model, &dev);
+
+        invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
+        assert_ok(invar_pass_new(&pass, &dev, &(invar_pass_options){.train = true}));
+        assert_ok(invar_micro_batch_fill(&batch, samples.items, &plan));
+        new_gradients(&grads, model);
+        assert_ok(invar_pass_run(pass, model, &batch.rows));
+        assert_ok(invar_pass_head(pass, &head, NULL, NULL));
+        assert_ok(invar_pass_backward(pass, NULL, NULL, grads));
+        assert_no_gradients(grads, model, &dev);
+        invar_micro_batch_release(&batch);
+        invar_pass_free(pass);
+        invar_rl_samples_reset(&samples);
+        invar_model_free(model);
+        invar_test_device_release(&dev);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_model__bits_invariant_to_execution),
         cmocka_unit_test(test_model__bits_follow_the_inputs),
         cmocka_unit_test(test_model__routing_replays),
+        cmocka_unit_test(test_model__nothing_to_learn_from),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -253,7 +253,7 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
         dev, &(invar_moe_combine_bwd_args){dy, dweights, b->dout, y, at[WEIGHTS], slot_row}));
     dyq = quantised(&temps, dev, l, &dy);
     assert_ok(invar_moe_linear_dw(
-        dev, &(invar_moe_linear_dw_args){at[DDOWN], dy, act, row_token, experts, units}));
+        dev, &(invar_moe_linear_dw_args){at[DDOWN], dy, act, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dx(
         dev, &(invar_moe_linear_dx_args){dact, {{dyq, l->down}}, 1, experts, l->k_shards}));
     assert_ok(invar_swiglu_bwd(
@@ -262,9 +262,9 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
     dgateq = quantised(&temps, dev, l, &dgate);
     dupq = quantised(&temps, dev, l, &dup);
     assert_ok(invar_moe_linear_dw(
-        dev, &(invar_moe_linear_dw_args){at[DGATE], dgate, x, row_token, experts, units}));
+        dev, &(invar_moe_linear_dw_args){at[DGATE], dgate, x, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dw(
-        dev, &(invar_moe_linear_dw_args){at[DUP], dup, x, row_token, experts, units}));
+        dev, &(invar_moe_linear_dw_args){at[DUP], dup, x, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dx(
         dev, &(invar_moe_linear_dx_args){
                  dx, {{dgateq, l->gate}, {dupq, l->up}}, 2, experts, l->k_shards}));
@@ -272,7 +272,8 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
         invar_moe_gather_bwd(dev, &(invar_moe_gather_bwd_args){at[DX_EXPERTS], dx, slot_row}));
     assert_ok(invar_moe_route_bwd(
         dev, &(invar_moe_route_bwd_args){at[DLOGITS], dweights, ids, scores, l->router}));
-    assert_ok(invar_linear_dw(dev, &(invar_linear_dw_args){at[DROUTER], at[DLOGITS], b->x, units}));
+    assert_ok(
+        invar_linear_dw(dev, &(invar_linear_dw_args){at[DROUTER], at[DLOGITS], b->x, units, 0}));
     assert_ok(invar_linear_dx(
         dev, &(invar_linear_dx_args){at[DX_ROUTER], {{at[DLOGITS], l->router_weight}}, 1, 1}));
 

@@ -399,12 +399,16 @@ invar_status invar_case_lines(int count, const char *only,
                               invar_status (*run)(void *payload, invar_case *c, uint64_t seed),
                               void *payload)
 {
+    static const line more[] = {
+        {INVAR_OP_LINEAR_FWD, "linear.fwd.fused", INVAR_CASE_MORE},
+        {INVAR_OP_LINEAR_DW, "linear.dw.fresh", INVAR_CASE_MORE},
+        {INVAR_OP_MOE_LINEAR_DW, "moe.linear.dw.fresh", INVAR_CASE_MORE},
+    };
     invar_status first = INVAR_OK;
 
-    for (int op = 0; op <= INVAR_OP_COUNT; op++) {
-        line l = {INVAR_OP_LINEAR_FWD, "linear.fwd.fused", INVAR_CASE_FUSED};
-        if (op < INVAR_OP_COUNT)
-            l = (line){(invar_op)op, invar_op_name((invar_op)op), 0};
+    for (int n = 0; n < INVAR_OP_COUNT + (int)(sizeof more / sizeof *more); n++) {
+        line l = n < INVAR_OP_COUNT ? (line){(invar_op)n, invar_op_name((invar_op)n), 0}
+                                    : more[n - INVAR_OP_COUNT];
         if (only && strcmp(only, l.name) != 0)
             continue;
         for (int i = 0; i < (invar_op_uses_step(l.op) ? INVAR_NUMERICS_COUNT : 1); i++) {

@@ -85,10 +85,11 @@ extern const invar_case_family invar_cases_moe;       /* moe.* but the linear on
 extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hash.tree */
 
 /*
- * Seeds from here on, of linear.fwd alone: calls with a residual, with more outputs than one, or
- * with an activation. Edge shapes again for the first of them.
+ * Seeds from here on make other calls, edge shapes again for the first of them: of linear.fwd with
+ * a residual, with more outputs than one, or with an activation; of linear.dw and moe.linear.dw
+ * with a fresh dw, whose memory holds NaNs. Other ops have none.
  */
-#define INVAR_CASE_FUSED (UINT64_C(1) << 32)
+#define INVAR_CASE_MORE (UINT64_C(1) << 32)
 
 /* The family of an op, and the making of a case; free puts its memory away. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
@@ -128,8 +129,9 @@ bool invar_case_is_list(const invar_case *c, const invar_case_block *block);
 /*
  * Makes and runs `count` cases of every op (of one, where `only` is not NULL) under each numerics
  * that its bits depend on, and prints one line for each: op, numerics, count, digest of the
- * digests. The fused calls of linear.fwd are `linear.fwd.fused` there. `run` leaves the results in
- * the case; where it fails, the other ops still run.
+ * digests. The fused calls of linear.fwd are `linear.fwd.fused` there, those with a fresh dw are
+ * `linear.dw.fresh` and `moe.linear.dw.fresh`. `run` leaves the results in the case; where it
+ * fails, the other ops still run.
  */
 invar_status invar_case_lines(int count, const char *only,
                               invar_status (*run)(void *payload, invar_case *c, uint64_t seed),

@@ -376,7 +376,7 @@ static void draw_gradient(maker *m, invar_dtype *dtype_out, shape *s, uint64_t s
     s->k = m->edge ? s->k : fit_chain(s->k, s, 1);
 }
 
-static void make_weight_grad(invar_case *c, uint64_t seed)
+static void make_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 {
     invar_linear_dw_args *a = &c->args.linear_dw;
     maker m = begin(c, seed);
@@ -386,7 +386,8 @@ static void make_weight_grad(invar_case *c, uint64_t seed)
     draw_gradient(&m, &dtype, &s, seed);
     a->dy = storage(&m, dtype, s.k, s.rows, true);
     a->x = storage(&m, dtype, s.k, s.cols, true);
-    a->dw = storage(&m, INVAR_DTYPE_F32, s.rows, s.cols, true);
+    a->dw = storage(&m, INVAR_DTYPE_F32, s.rows, s.cols, !fresh);
+    a->fresh = fresh;
     a->units = any_units(&m, s.k);
     snprintf(c->text, sizeof c->text,
              "%s, T %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %" PRId64 " units",
@@ -415,7 +416,7 @@ static int64_t fill_tokens(maker *m, const invar_tensor *row_token, const invar_
     return tokens;
 }
 
-static void make_moe_weight_grad(invar_case *c, uint64_t seed)
+static void make_moe_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 {
     invar_moe_linear_dw_args *a = &c->args.moe_linear_dw;
     maker m = begin(c, seed);
@@ -426,7 +427,8 @@ static void make_moe_weight_grad(invar_case *c, uint64_t seed)
     draw_gradient(&m, &dtype, &s, seed);
     a->dy = storage(&m, dtype, s.k, s.rows, true);
     a->x = storage(&m, dtype, s.k, s.cols, true);
-    a->dw = storage(&m, INVAR_DTYPE_F32, experts * s.rows, s.cols, true);
+    a->dw = storage(&m, INVAR_DTYPE_F32, experts * s.rows, s.cols, !fresh);
+    a->fresh = fresh;
     a->experts = invar_case_segments(c, s.k, experts, true, &m.dice);
     a->row_token = invar_case_tensor(c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, s.k), 0);
     a->units = any_units(&m, fill_tokens(&m, &a->row_token, &a->experts));
@@ -438,18 +440,16 @@ static void make_moe_weight_grad(invar_case *c, uint64_t seed)
 
 static void make(invar_case *c, uint64_t seed)
 {
+    bool more = seed >= INVAR_CASE_MORE;
+
+    seed -= more ? INVAR_CASE_MORE : 0;
     switch (c->op) {
-    case INVAR_OP_LINEAR_FWD:
-        if (seed < INVAR_CASE_FUSED)
-            make_forward(c, seed);
-        else
-            make_fused(c, seed - INVAR_CASE_FUSED);
-        return;
+    case INVAR_OP_LINEAR_FWD: more ? make_fused(c, seed) : make_forward(c, seed); return;
     case INVAR_OP_LINEAR_DX: make_input_grad(c, seed); return;
-    case INVAR_OP_LINEAR_DW: make_weight_grad(c, seed); return;
+    case INVAR_OP_LINEAR_DW: make_weight_grad(c, seed, more); return;
     case INVAR_OP_MOE_LINEAR_FWD: make_moe_forward(c, seed); return;
     case INVAR_OP_MOE_LINEAR_DX: make_moe_input_grad(c, seed); return;
-    default: make_moe_weight_grad(c, seed); return;
+    default: make_moe_weight_grad(c, seed, more); return;
     }
 }
 

@@ -110,7 +110,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                               .k_shards = 1,
                                               .residual = in_2d(BF16, 0, 4)};
     const invar_linear_dx_args linear_dx = {rows, {{in_2d(BF16, 0, 4), weights}}, 1, 1};
-    const invar_linear_dw_args linear_dw = {out_2d(F32, 4, 16), in_2d(BF16, 0, 4), rows, none};
+    const invar_linear_dw_args linear_dw = {out_2d(F32, 4, 16), in_2d(BF16, 0, 4), rows, none, 0};
     const invar_token_sum_args token_sum = {out_1d(F32, 16), rows, none};
     const invar_shard_fold_args shard_fold = {out_1d(F32, 16), in_2d(F32, 0, 16)};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_FP8, 128, 0, 128),
@@ -153,7 +153,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_moe_linear_dx_args moe_dx = {
         rows, {{in_2d(BF16, 0, 4), in_2d(BF16, count * 4, 16)}}, 1, none, 1};
     const invar_moe_linear_dw_args moe_dw = {
-        out_2d(F32, count * 4, 16), in_2d(BF16, 0, 4), rows, ids, none, none};
+        out_2d(F32, count * 4, 16), in_2d(BF16, 0, 4), rows, ids, none, none, 0};
     const invar_moe_combine_fwd_args combine_fwd = {rows, rows, in_2d(F32, 0, 2), slots, rows};
     const invar_moe_combine_bwd_args combine_bwd = {rows, in_2d(F32, 0, 2), rows,
                                                     rows, in_2d(F32, 0, 2), slots};
@@ -251,8 +251,8 @@ static void test_empty__no_columns(void **state)
                                            .n_more = 1,
                                            .act = rows};
     const invar_linear_dx_args dx_k = {rows, {{in_2d(BF16, 3, 4), in_2d(BF16, 4, 0)}}, 1, 1};
-    const invar_linear_dw_args dw_n = {in_2d(F32, 0, 16), rows, in_2d(BF16, 3, 16), unit};
-    const invar_linear_dw_args dw_k = {in_2d(F32, 4, 0), in_2d(BF16, 3, 4), rows, unit};
+    const invar_linear_dw_args dw_n = {in_2d(F32, 0, 16), rows, in_2d(BF16, 3, 16), unit, 0};
+    const invar_linear_dw_args dw_k = {in_2d(F32, 4, 0), in_2d(BF16, 3, 4), rows, unit, 0};
     const invar_moe_linear_fwd_args moe_n = {rows, in_2d(BF16, 3, 16), in_2d(BF16, 0, 16), unit, 1};
     const invar_token_sum_args token_sum = {in_1d(F32, 0), rows, unit};
     const invar_shard_fold_args shard_fold = {in_1d(F32, 0), in_2d(F32, 2, 0)};

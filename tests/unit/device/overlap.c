@@ -57,11 +57,11 @@ static void test_overlap__linear_is_refused(void **state)
                                        .k_shards = 1,
                                        .residual = invar_tensor_2d(at(6), BF16, 4, 8)};
     const invar_linear_dx_args dx = {x, {{y, w}}, 1, 1};
-    const invar_linear_dw_args dw = {invar_tensor_2d(at(5), F32, 8, 16), y, x, unit};
+    const invar_linear_dw_args dw = {invar_tensor_2d(at(5), F32, 8, 16), y, x, unit, 0};
     const invar_moe_linear_fwd_args moe_fwd = {g, x, w, experts, 1};
     const invar_moe_linear_dx_args moe_dx = {x, {{g, w}}, 1, experts, 1};
     const invar_moe_linear_dw_args moe_dw = {
-        dw.dw, g, x, invar_tensor_1d((int32_t[]){0, 1, 0, 1}, I32, 4), experts, {halves, 1}};
+        dw.dw, g, x, invar_tensor_1d((int32_t[]){0, 1, 0, 1}, I32, 4), experts, {halves, 1}, 0};
 
     assert_ok(invar_linear_fwd(dev, &fwd));
     OVERLAP(linear_fwd, fwd, y, x);

@@ -396,6 +396,8 @@ static void test_linear__refuses_bad_arguments(void **state)
 
     bad_dw = dw, bad_dw.units = (invar_segments){backwards, 2};
     assert_fails(invar_linear_dw(&dev, &bad_dw), INVAR_E_INVALID, "linear.dw: units: segment 1");
+    bad_dw = dw, bad_dw.fresh = 2;
+    assert_fails(invar_linear_dw(&dev, &bad_dw), INVAR_E_INVALID, "linear.dw: fresh: ");
     bad_dw = dw, bad_dw.units = (invar_segments){short_of, 1};
     assert_fails(invar_linear_dw(&dev, &bad_dw), INVAR_E_INVALID, "cover rows 0 to 3");
     bad_dw = dw, bad_dw.dy = b;

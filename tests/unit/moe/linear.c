@@ -173,7 +173,8 @@ static void test_moe_linear_dw__equals_the_dense_layer_per_expert(void **state)
             assert_ok(invar_linear_dw(&dev, &(invar_linear_dw_args){weights_of(&g.expected, e),
                                                                     rows_of(&g.args.dy, e),
                                                                     rows_of(&g.args.x, e),
-                                                                    {own, units.count}}));
+                                                                    {own, units.count},
+                                                                    0}));
         }
         invar_assert_bits_tensor(&g.args.dw, &g.expected, "dw");
         weight_gradient_free(&g);
@@ -279,7 +280,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     const invar_moe_linear_dx_args dx = {out, {{y, w}}, 1, {two, 2}, 1};
     static const int64_t many[(1 << 16) + 1];
     invar_moe_linear_fwd_args plain = fwd;
-    const invar_moe_linear_dw_args dw = {w, y, x, row_token, {two, 2}, {unit, 1}};
+    const invar_moe_linear_dw_args dw = {w, y, x, row_token, {two, 2}, {unit, 1}, 0};
     invar_device dev;
 
     (void)state;
@@ -322,6 +323,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
                          "moe.linear.dw: row_token: extent 3");
     assert_field_refused(moe_linear_dw, dw, units.start, two,
                          "moe.linear.dw: row_token: value 2 in row 1");
+    assert_field_refused(moe_linear_dw, dw, fresh, -1, "moe.linear.dw: fresh: ");
     assert_field_refused(moe_linear_dw, dw, experts.count, 1,
                          "moe.linear.dw: experts: segments cover");
     token[1] = 0;
