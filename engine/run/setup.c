@@ -46,7 +46,6 @@ static invar_status place_run(invar_loop *loop)
         INVAR_TRY(copy_path(loop->folder, folder));
     else
         INVAR_TRY(invar_path_join(loop->folder, sizeof loop->folder, "runs", loop->name));
-    INVAR_TRY(invar_folder_make(loop->folder));
     if (ledger[0])
         return copy_path(loop->ledger_path, ledger);
     return invar_path_join(loop->ledger_path, sizeof loop->ledger_path, loop->folder, "ledger.db");
@@ -288,10 +287,12 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(make_rollout(loop));
     INVAR_TRY(invar_loop_attach_audit(loop));
     INVAR_TRY(make_probe(loop));
-    INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
     // a wrong plug-in or folder is found before the ledger has a run with it
     INVAR_TRY(attach_all(loop));
     INVAR_TRY(make_save(loop));
+    // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
+    INVAR_TRY(invar_folder_make(loop->folder));
+    INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
     INVAR_TRY(invar_loop_resume(loop));
     loop->custom = (invar_loss_custom){invar_plugin_loss, loop->plugins[INVAR_LOOP_LOSS]};
     loop->set.rl.custom = &loop->custom;

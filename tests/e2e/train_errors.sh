@@ -67,7 +67,7 @@ recipe() {
 }
 # no run, not even its folder
 untouched() {
-    [[ ! -e $folder/$1/ledger.db ]] || complain "$1: a ledger of a run that never was"
+    [[ ! -e $folder/$1 ]] || complain "$1: the folder of a run that never was"
 }
 recipe '[rollout]' 'rollout-bath-size = 4'
 refuses 129 "bad.ini:2: " r1 "${bad[@]}"
