@@ -560,15 +560,12 @@ static invar_status run(bench *b, const invar_race_options *options)
 invar_status invar_bench_gpu(const char *only, const invar_race_options *options, invar_pool *pool)
 {
     bench b = {
-        .gpu = {.backend = invar_backend_cuda(), .numerics = INVAR_NUMERICS_SM90},
+        .gpu = {.numerics = INVAR_NUMERICS_SM90},
         .cpu = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_SM90, .pool = pool},
         .only = only};
     invar_status status;
 
-    if (!b.gpu.backend)
-        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
-                          "this build has the CPU only: configure with -DINVAR_CUDA=ON, or "
-                          "choose device = cpu");
+    INVAR_TRY(invar_backend_find(&b.gpu.backend, "cuda"));
     status = run(&b, options);
     invar_race_free(b.race);
     invar_free(b.noise);

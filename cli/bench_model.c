@@ -554,11 +554,7 @@ static invar_status open_subject(invar_bench_subject *subject, const answer *a)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--numerics %.40s: there are ieee and sm90",
                           o->numerics);
     INVAR_TRY(invar_format_parse(&format, o->dtype));
-    subject->own = cuda ? invar_backend_cuda() : invar_backend_cpu();
-    if (!subject->own)
-        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
-                          "this build has the CPU only: configure with -DINVAR_CUDA=ON, or "
-                          "choose device = cpu");
+    INVAR_TRY(invar_backend_find(&subject->own, o->device));
     INVAR_TRY(find_peer(subject, o->peer));
     INVAR_TRY(invar_meter_new(&subject->meter, subject->own));
     INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));

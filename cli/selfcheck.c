@@ -218,29 +218,10 @@ static const invar_option *options(settings *s)
     return list;
 }
 
-/* An exit code; 0 when there is a backend of that name in this build. */
-static int find_backend(settings *s)
-{
-    bool cuda = strcmp(s->device, "cuda") == 0;
-
-    if (!cuda && strcmp(s->device, "cpu") != 0) {
-        fprintf(stderr, "invar: selfcheck: --device %s: there are cpu and cuda\n", s->device);
-        return INVAR_EXIT_USAGE;
-    }
-    s->backend = cuda ? invar_backend_cuda() : invar_backend_cpu();
-    if (!s->backend) {
-        fprintf(stderr, "invar: this build has the CPU only: configure with -DINVAR_CUDA=ON, or "
-                        "choose device = cpu\n");
-        return INVAR_EXIT_UNTESTABLE;
-    }
-    return INVAR_EXIT_OK;
-}
-
 static int run(int argc, char **argv)
 {
     settings s = {.device = "cpu", .threads = invar_default_threads()};
     report r = {.settings = &s};
-    int code;
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
@@ -248,9 +229,8 @@ static int run(int argc, char **argv)
         fprintf(stderr, "invar: --json and --record do not go together\n");
         return INVAR_EXIT_USAGE;
     }
-    code = find_backend(&s);
-    if (code != INVAR_EXIT_OK)
-        return code;
+    if (invar_backend_find(&s.backend, s.device) != INVAR_OK)
+        return invar_report_error();
     if (s.json)
         printf("{\n  \"results\": [");
     for (r.index = 0; r.index < CONFIGURATIONS; r.index++) {

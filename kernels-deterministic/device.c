@@ -5,6 +5,8 @@
  */
 #include "kernels-deterministic/device.h"
 
+#include <string.h>
+
 #include "kernels-deterministic/check/check.h"
 #include "kernels-deterministic/ops.h"
 #include "kernels-deterministic/step/simd.h"
@@ -113,7 +115,22 @@ size_t invar_op_args_copy(void *to, invar_op op, const void *args)
     return facts[op].copy(to, args);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------- */
+/* ---- devices --------------------------------------------------------------------------------- */
+
+invar_status invar_backend_find(const invar_backend **out, const char *device)
+{
+    bool cuda = strcmp(device, "cuda") == 0;
+
+    *out = NULL;
+    if (!cuda && strcmp(device, "cpu") != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--device %.40s: there are cpu and cuda", device);
+    *out = cuda ? invar_backend_cuda() : invar_backend_cpu();
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
+                          "this build has no CUDA: configure with -DINVAR_CUDA=ON, or choose "
+                          "device = cpu");
+    return INVAR_OK;
+}
 
 invar_status invar_device_open(invar_device *dev)
 {

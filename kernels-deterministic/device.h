@@ -141,6 +141,9 @@ const invar_backend *invar_backend_cpu(void);
 /* NULL in a build without INVAR_CUDA. */
 const invar_backend *invar_backend_cuda(void);
 
+/* That of a device's name, cpu or cuda; INVAR_E_NODEVICE where this build does not have it. */
+invar_status invar_backend_find(const invar_backend **out, const char *device) INVAR_MUST_USE;
+
 /* Makes the backend ready, and puts away what that took. */
 invar_status invar_device_open(invar_device *dev) INVAR_MUST_USE;
 void invar_device_close(invar_device *dev);

@@ -40,14 +40,11 @@ static int64_t default_threads(const invar_model_spec *spec)
 
 static invar_status open_device(invar_session *s)
 {
-    static const invar_backend *(*const backends[])(void) = {invar_backend_cpu, invar_backend_cuda};
-    const invar_backend *backend = backends[invar_recipe_enum(s->recipe, INVAR_KEY_DEVICE)]();
+    bool cuda = invar_recipe_enum(s->recipe, INVAR_KEY_DEVICE) != 0; // 0: the CPU
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
+    const invar_backend *backend;
 
-    if (!backend)
-        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
-                          "this build has no CUDA: configure with -DINVAR_CUDA=ON, or choose "
-                          "device = cpu");
+    INVAR_TRY(invar_backend_find(&backend, cuda ? "cuda" : "cpu"));
     if (threads == 0)
         threads = default_threads(&s->spec);
     if (threads > 1)
