@@ -555,6 +555,44 @@ static const invar_option *options(settings *s)
     return list;
 }
 
+/* The first of these options that is among the words; NULL: none is. */
+static const char *first_given(const char *const *names, int argc, char **argv)
+{
+    for (; *names; names++)
+        for (int i = 0; i < argc; i++) {
+            size_t length = strlen(*names);
+            if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, *names, length) == 0 &&
+                (argv[i][2 + length] == '\0' || argv[i][2 + length] == '='))
+                return *names;
+        }
+    return NULL;
+}
+
+/* What is asked for and would be passed over in silence is refused. */
+static invar_status check_together(const settings *s, int argc, char **argv)
+{
+    static const char *const ops[] = {"op", "burst", NULL}, *const gpu[] = {"burst", NULL};
+    bool whole = false;
+    const char *stray;
+
+#ifdef INVAR_LEDGER
+    static const char *const models[] = {"dtype",       "numerics", "only",    "tokens",
+                                         "micro-batch", "batch",    "context", "layers",
+                                         "repetitions", "profile",  NULL};
+    whole = s->whole.model[0] != '\0';
+    stray = whole ? NULL : first_given(models, argc, argv);
+    if (stray)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about a whole model: give --model", stray);
+#endif
+    stray = whole ? first_given(ops, argc, argv) : NULL;
+    if (stray)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about single ops: leave out --model", stray);
+    stray = strcmp(s->device, "cpu") == 0 ? first_given(gpu, argc, argv) : NULL;
+    if (stray)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about a GPU: give --device cuda", stray);
+    return INVAR_OK;
+}
+
 /* On a GPU that is not there nothing can be said. */
 static int answer(invar_status status)
 {
@@ -608,7 +646,7 @@ static int run(int argc, char **argv)
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
         return invar_report_error();
-    if (check_selection(&s) != INVAR_OK)
+    if (check_selection(&s) != INVAR_OK || check_together(&s, argc, argv) != INVAR_OK)
         return invar_report_error();
     cuda = strcmp(s.device, "cuda") == 0;
     if (!cuda && strcmp(s.device, "cpu") != 0) {
