@@ -211,6 +211,41 @@ static void test_audit__goes_on_where_told_to(void **state)
                 run_asked("record", "SELECT count(*) FROM event WHERE kind = 'audit-mismatch'"));
 }
 
+/* ---- without an audit ------------------------------------------------------------------------ */
+
+/* Attention of rollouts and attention of training are two ops: where one is wrong, they part. */
+static void check_parted(invar_op op)
+{
+    static const char noticed[] =
+        "SELECT count(*) FROM event WHERE level = 'error' AND kind = 'logp-mismatch'";
+    const run_pair record[] = {{"on-mismatch", "record"}, {NULL, NULL}};
+    char stopped[80], recorded[80];
+
+    (void)snprintf(stopped, sizeof stopped, "parted.%s", invar_op_name(op));
+    (void)snprintf(recorded, sizeof recorded, "parted.%s.record", invar_op_name(op));
+    plant(op, 0);
+    assert_fails(train(stopped, dense, NULL), INVAR_E_MISMATCH,
+                 "log-probabilities of rollout and scoring differ");
+    invar_error_clear();
+    assert_true(run_asked(stopped, "SELECT exit_code FROM finish") == 1.0);
+    assert_true(run_asked(stopped, "SELECT count(*) FROM step") == 0.0);
+    assert_ok(train(recorded, dense, record));
+    plant(INVAR_OP_COUNT, 0);
+    assert_true(run_asked(stopped, noticed) == 1.0);
+    assert_true(run_asked(recorded, noticed) >= 3.0);
+    assert_true(run_asked(recorded, "SELECT count(*) FROM sample WHERE diff_bits <> 0 AND "
+                                    "diff_at >= 0 AND rollout_logp <> train_logp") >= 3.0);
+    assert_true(run_asked(recorded, "SELECT count(*) FROM metric JOIN series USING (series) WHERE "
+                                    "name = 'train/logp_diff_max' AND value > 0") == 3.0);
+}
+
+static void test_audit__rollout_and_training_that_part_are_noticed(void **state)
+{
+    (void)state;
+    check_parted(INVAR_OP_ATTENTION_PAGED);
+    check_parted(INVAR_OP_ATTENTION_FWD);
+}
+
 /* ---- long samples ---------------------------------------------------------------------------- */
 
 static invar_status count(void *payload, const invar_audit_finding *finding)
@@ -351,6 +386,7 @@ int main(void)
         cmocka_unit_test(test_audit__wrong_results_are_named),
         cmocka_unit_test(test_audit__few_elements_find_it_too),
         cmocka_unit_test(test_audit__goes_on_where_told_to),
+        cmocka_unit_test(test_audit__rollout_and_training_that_part_are_noticed),
         cmocka_unit_test(test_audit__long_samples),
         cmocka_unit_test(test_audit__products_with_all_arguments),
     };
