@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# pack.sh INVAR FOLDER [FLAG ...] - a step that a GPU made is packed, and the CPU makes it again.
+#
+# FLAGs go to the run alone (--device cuda). That a forged pack is found: tests/e2e/replay.sh.
+# Exit code: 0 identical, otherwise not so.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+invar=$1 folder=$2
+shift 2
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder"
+for model in dense moe; do
+    run=$folder/$model
+    "$invar" train "tests/golden/h200/$model.ini" --dtype bf16 --num-rollout 4 --run "$run" \
+        --save "" --no-report "$@" >"$run.out" 2>&1
+    "$invar" pack "$run" --step 3 --output "$run.tar" >"$run.out" 2>&1
+    "$invar" replay "$run.tar" --device cpu 2>"$run.err" | tee "$run.out"
+    grep -qx identical "$run.out"
+done
