@@ -513,6 +513,9 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
                                    .high = numbers[i].high};
     list[n++] = (invar_option){
         .name = "profile", .value = &o->profile, .help = "time of each op in a step and in a pass"};
+    list[n++] = (invar_option){.name = "optimizer-cpu-offload",
+                               .value = &o->offload,
+                               .help = "on a GPU: moments in the host's memory"};
     return n;
 }
 #endif
@@ -571,14 +574,16 @@ static const char *first_given(const char *const *names, int argc, char **argv)
 /* What is asked for and would be passed over in silence is refused. */
 static invar_status check_together(const settings *s, int argc, char **argv)
 {
-    static const char *const ops[] = {"op", "burst", NULL}, *const gpu[] = {"burst", NULL};
+    static const char *const ops[] = {"op", "burst", NULL}, *const gpu[] = {"burst",
+                                                                            "optimizer-cpu-offload",
+                                                                            NULL};
     bool whole = false;
     const char *stray;
 
 #ifdef INVAR_LEDGER
-    static const char *const models[] = {"dtype",       "numerics", "only",    "tokens",
-                                         "micro-batch", "batch",    "context", "layers",
-                                         "repetitions", "profile",  NULL};
+    static const char *const models[] = {
+        "dtype",   "numerics", "only",        "tokens",  "micro-batch",           "batch",
+        "context", "layers",   "repetitions", "profile", "optimizer-cpu-offload", NULL};
     whole = s->whole.model[0] != '\0';
     stray = whole ? NULL : first_given(models, argc, argv);
     if (stray)

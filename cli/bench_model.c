@@ -365,9 +365,9 @@ static void print_train(const answer *a)
         printf("  %-38s %+10.1f %%\n", "cost of determinism",
                100.0 * (t->seconds / t->peer_seconds - 1.0));
     }
-    printf("  %-38s gradients %.0f, optimizer %.0f, activations %.0f, head %.0f, scratch %.0f\n",
-           "MiB", mib(t->gradients), mib(t->optimizer), mib(t->activations), mib(t->head),
-           mib(t->scratch));
+    printf("  %-38s gradients %.0f, optimizer %.0f%s, activations %.0f, head %.0f, scratch %.0f\n",
+           "MiB", mib(t->gradients), mib(t->optimizer), a->options->offload ? " of the host" : "",
+           mib(t->activations), mib(t->head), mib(t->scratch));
     print_profile(&t->profile, "training");
 }
 
@@ -447,6 +447,8 @@ static void json_train(const answer *a)
     if (t->peer_seconds > 0.0)
         printf(", \"peer_seconds\": %.9g, \"peer_norm_ratio\": %.9g", t->peer_seconds,
                t->peer_norm_ratio);
+    if (a->options->offload)
+        printf(", \"optimizer_on_host\": true");
     printf(", \"bytes\": {\"gradients\": %zu, \"optimizer\": %zu, \"activations\": %zu, "
            "\"head\": %zu, \"scratch\": %zu}",
            t->gradients, t->optimizer, t->activations, t->head, t->scratch);
@@ -579,6 +581,7 @@ invar_status invar_bench_model(const invar_bench_model_options *options)
 {
     answer a = {.options = options};
     invar_bench_subject subject = {.repetitions = options->repetitions,
+                                   .offload = options->offload,
                                    .profile = options->profile};
     invar_status status;
 
@@ -588,6 +591,10 @@ invar_status invar_bench_model(const invar_bench_model_options *options)
         strcmp(options->only, "decode") != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--only %.40s: there are train and decode",
                           options->only);
+    if (options->offload && options->profile)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--profile and --optimizer-cpu-offload: give one of them; moments travel "
+                          "while others are computed with");
     status = open_subject(&subject, &a);
     if (status == INVAR_OK)
         status = measure(&a, &subject);

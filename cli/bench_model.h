@@ -26,6 +26,7 @@ typedef struct invar_bench_model_options {
     int64_t layers;
     int64_t repetitions;
     int64_t threads;
+    bool offload; /* the optimizer's moments are in the host's memory */
     bool profile;
     bool json;
 } invar_bench_model_options;
@@ -48,6 +49,7 @@ typedef struct invar_bench_subject {
     const invar_backend *peer; /* NULL: none */
     invar_model *model;
     int64_t repetitions;
+    bool offload;
     bool profile;
 } invar_bench_subject;
 

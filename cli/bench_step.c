@@ -418,7 +418,8 @@ static invar_status open_lesson(lesson *l)
 
     INVAR_TRY(make_samples(l));
     INVAR_TRY(invar_trainer_new(&l->trainer, &l->on->dev, &options));
-    INVAR_TRY(invar_optimizer_new(&l->optimizer, model, 0));
+    INVAR_TRY(
+        invar_optimizer_new(&l->optimizer, model, l->on->offload ? INVAR_OPTIMIZER_PIECE : 0));
     return invar_grads_new(&l->grads, model);
 }
 

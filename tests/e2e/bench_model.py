@@ -131,7 +131,8 @@ def check_messages():
                         (("tiny", "--dtype", "int3"), "expected fp32, bf16"),
                         (("tiny", "--numerics", "sm80"), "there are ieee and sm90"),
                         (("tiny", "--only", "sleep"), "there are train and decode"),
-                        (("tiny", "--device", "tpu"), "there are cpu and cuda")):
+                        (("tiny", "--device", "tpu"), "there are cpu and cuda"),
+                        (("tiny", "--optimizer-cpu-offload"), "give --device cuda")):
         done = run(*words, code=129)
         expect(text in done.stderr, f"{' '.join(words)}: {done.stderr}")
 

@@ -101,6 +101,19 @@ for device in cpu cuda; do
 done
 alike eval tiny.ini --load cuda/save --json
 
+# a step is one step, with the moments here or there
+for offload in "" --optimizer-cpu-offload; do
+    timeout 300 "$invar" bench --model tiny --device cuda --only train --repetitions 2 --json \
+        $offload >"bench$offload.json" || complain "bench $offload failed"
+done
+checks=$((checks + 1))
+python3 - bench{,--optimizer-cpu-offload}.json <<'END' || complain "bench: moments on the host"
+import json, sys
+here, there = (json.load(open(name))["train"] for name in sys.argv[1:])
+assert here["grad_norm"] == there["grad_norm"] > 0, (here, there)
+assert there["optimizer_on_host"] and "optimizer_on_host" not in here
+END
+
 # every op once: the recorded values
 expect 0 "0 different, 0 not recorded" selfcheck --device cuda
 alike selfcheck --record
