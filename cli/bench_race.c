@@ -199,11 +199,11 @@ static void print_json(const invar_race *race, const invar_race_row *row, const 
 static void print_line(const invar_race_row *row, const runner *runners, int count,
                        const char *unit, double rate)
 {
-    enum { LEFT = 85 }; // columns before those of the peer
+    enum { LEFT = 87 }; // columns before those of the peer
     double seconds = median(runners[0].times);
     const char *bits = row->different ? "DIFFERENT" : row->compared ? "equal" : "";
 
-    printf("%-14s %-6s %-24s %10.1f %8.1f %-8s %-9s", invar_op_name(row->op), row->type, row->shape,
+    printf("%-16s %-6s %-24s %10.1f %8.1f %-8s %-9s", invar_op_name(row->op), row->type, row->shape,
            1e6 * seconds, rate, unit, bits);
     for (int i = 1; i < count; i++)
         printf("%*s %10.1f %7.3f  %s\n", i > 1 ? LEFT : 0, "", 1e6 * median(runners[i].times),
@@ -270,7 +270,7 @@ invar_status invar_race_new(invar_race **out, const invar_device *dev,
     if (options->json)
         printf("{\n  \"rows\": [");
     else
-        printf("%s%-14s %-6s %-24s %10s %8s %-8s %-9s %10s %7s  %s%s\n",
+        printf("%s%-16s %-6s %-24s %10s %8s %-8s %-9s %10s %7s  %s%s\n",
                invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "type", "shape", "time us",
                "rate", "", "CPU", "peer us", "ratio", "peer",
                invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));

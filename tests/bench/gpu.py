@@ -29,19 +29,19 @@ GOALS = (("bf16 products of cuBLAS", ("linear.fwd", "linear.dw"), "bf16", 0.95, 
 
 def print_row(row):
     bits = "DIFFERENT" if row["different"] else "equal" if row["compared"] else ""
-    left = (f"{row['op']:14} {row['type']:6} {row['shape']:24} {row['seconds'] * 1e6:10.1f} "
+    left = (f"{row['op']:16} {row['type']:6} {row['shape']:24} {row['seconds'] * 1e6:10.1f} "
             f"{row['rate']:8.1f} {row['unit']:8} {bits:9}")
     if not row["peers"]:
         print(left.rstrip(), flush=True)
     for peer in row["peers"]:
-        print(f"{left:85} {peer['seconds'] * 1e6:10.1f} {peer['ratio']:7.3f}  {peer['name']}",
+        print(f"{left:87} {peer['seconds'] * 1e6:10.1f} {peer['ratio']:7.3f}  {peer['name']}",
               flush=True)
         left = ""
 
 
 def measure(invar, peer, *more):
     """The rows, printed as they come, one in each line; the exit code."""
-    print(f"{'op':14} {'type':6} {'shape':24} {'us':>10} {'rate':>8} {'':8} {'bits':9} "
+    print(f"{'op':16} {'type':6} {'shape':24} {'us':>10} {'rate':>8} {'':8} {'bits':9} "
           f"{'peer us':>10} {'ratio':>7}  peer")
     rows = []
     command = [invar, "bench", "--device", "cuda", "--json", "--peer", peer, *more]
