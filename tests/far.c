@@ -164,6 +164,7 @@ static invar_status count_call(bool *dead_out, call kind)
 
     pthread_mutex_lock(&lock);
     *dead_out = ++far.counts.calls >= far.lose_at && far.lose_at > 0;
+    far.counts.waits += kind == CALL_WAITS;
     noticed = *dead_out && (!far.late || far.counts.lost || kind == CALL_WAITS);
     far.counts.lost = far.counts.lost || noticed;
     pthread_mutex_unlock(&lock);

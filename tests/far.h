@@ -36,6 +36,7 @@ typedef struct invar_far_counts {
     int graphs;         /* that were made */
     int live_graphs;    /* that were not freed */
     int64_t graph_runs; /* their ops are counted among the ops */
+    int64_t waits;      /* gets, waits and the op whose result is the host's */
     int64_t calls;      /* of which invar_far_lose speaks */
     bool lost;          /* and somebody was told */
 } invar_far_counts;

@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/model/audit.h"
+#include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/far.h"
 #include "tests/unit/rollout/prompts.h"
@@ -311,6 +312,83 @@ static void test_far_model__more_draws_than_fit(void **state)
     both_free(&m);
 }
 
+/* ---- training -------------------------------------------------------------------------------- */
+
+static invar_status sum_loss(void *payload, int64_t first, int64_t count, const float *now,
+                             const float *entropy, float *dnow, float *dentropy)
+{
+    int64_t tokens = invar_trainer_tokens((const invar_rl_sample *)payload + first, count);
+
+    (void)now, (void)entropy, (void)dentropy;
+    for (int64_t i = 0; i < tokens; i++)
+        dnow[i] = -1.0f;
+    return INVAR_OK;
+}
+
+/* How often the host waits for the device in the last of two optimizer steps. */
+static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, invar_model *model,
+                             const invar_trainer_options *options, int64_t *micro_batches_out)
+{
+    const invar_adamw_options adamw = {
+        .beta1 = 0.9f, .beta2 = 0.98f, .eps = 1e-8f, .clip_grad = 1.0f};
+    static float now[TOKENS];
+    invar_trainer_loss loss = {sum_loss, samples->items, false};
+    invar_trainer_result result = {.now = now};
+    invar_optimizer *optimizer;
+    invar_trainer *trainer;
+    invar_grads *grads;
+    float norm, clip;
+    int64_t before = 0;
+
+    assert_ok(invar_trainer_new(&trainer, &m->far, options));
+    assert_ok(invar_optimizer_new(&optimizer, model, 0));
+    assert_ok(invar_grads_new(&grads, model));
+    for (int step = 0; step < 2; step++) {
+        before = invar_far_counted().waits;
+        assert_ok(invar_grads_zero(grads));
+        assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, grads,
+                                      &result));
+        assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, adamw.clip_grad, &m->far));
+        assert_ok(invar_optimizer_step(optimizer, model, grads, clip, 1e-3f, &adamw, &m->far));
+    }
+    *micro_batches_out = result.micro_batches;
+    before = invar_far_counted().waits - before;
+    invar_grads_free(grads);
+    invar_optimizer_free(optimizer);
+    invar_trainer_free(trainer);
+    return before;
+}
+
+/* For log-probabilities and the choice of experts of each micro-batch, and for the norm. */
+static void test_far_model__a_step_waits_for_what_is_recorded(void **state)
+{
+    const invar_rollout_limits limits = {.concurrency = 7};
+    const invar_trainer_options options[] = {
+        {.plan = {.unit = 2, .micro_batch = 1}, .head_rows = TOKENS, .temperature = 1.0f},
+        {.plan = {.unit = 2, .micro_batch = 4}, .head_rows = TOKENS, .temperature = 1.0f},
+        {.plan = {.unit = 2, .micro_batch = 100}, .head_rows = TOKENS, .temperature = 1.0f}};
+
+    (void)state;
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
+        invar_rl_samples samples;
+        both m;
+
+        both_new(&m, (invar_test_model)kind, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
+        generate(&samples, m.near_model, &m.near, &limits, &usual);
+        for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+            int64_t micro_batches;
+            int64_t waits = waits_of_step(&m, &samples, m.far_model, &options[i], &micro_batches);
+
+            if (waits != micro_batches * (m.far_model->spec.experts ? 2 : 1) + 1)
+                fail_msg("%s: %d waits in a step of %d micro-batches",
+                         invar_test_model_name((invar_test_model)kind), (int)waits,
+                         (int)micro_batches);
+        }
+        invar_rl_samples_reset(&samples);
+        both_free(&m);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -319,6 +397,7 @@ int main(void)
         cmocka_unit_test(test_far_model__graphs_change_no_bit),
         cmocka_unit_test(test_far_model__passes_that_are_alike_are_graphs),
         cmocka_unit_test(test_far_model__more_draws_than_fit),
+        cmocka_unit_test(test_far_model__a_step_waits_for_what_is_recorded),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
