@@ -197,7 +197,10 @@ static void print_run(const invar_train_summary *run, const char *report, const 
            run->last_step, run->stopped ? "; stopped by a signal, start it again to go on" : "");
     if (run->steps)
         printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);
-    printf("log-probs largest difference between rollout and training: %g\n", run->worst_diff);
+    if (run->compared)
+        printf("log-probs largest difference between rollout and training: %g\n", run->worst_diff);
+    else if (run->steps)
+        printf("log-probs not compared: these weights did not sample what they were trained on\n");
     printf("chain     %s\n", hex);
     printf("content   %s\n", content);
     if (report[0])
@@ -211,12 +214,13 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
     json_t *out;
 
     invar_digest_format(chain, &run->chain);
-    out = json_pack(
-        "{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:s, s:s, s:b}", "folder",
-        invar_rows_json_string(run->folder), "uuid", run->uuid, "steps", (json_int_t)run->steps,
-        "last_step", (json_int_t)run->last_step, "resumed_after", (json_int_t)run->resumed_after,
-        "first_reward", run->first_reward, "last_reward", run->last_reward, "worst_diff",
-        run->worst_diff, "chain", chain, "content", content, "stopped", (int)run->stopped);
+    out =
+        json_pack("{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:b, s:s, s:s, s:b}", "folder",
+                  invar_rows_json_string(run->folder), "uuid", run->uuid, "steps",
+                  (json_int_t)run->steps, "last_step", (json_int_t)run->last_step, "resumed_after",
+                  (json_int_t)run->resumed_after, "first_reward", run->first_reward, "last_reward",
+                  run->last_reward, "worst_diff", run->worst_diff, "compared", (int)run->compared,
+                  "chain", chain, "content", content, "stopped", (int)run->stopped);
     if (out && c->word)
         (void)json_object_set_new(out, "golden",
                                   json_pack("{s:s, s:I, s:I, s:I}", "verdict", c->word, "compared",

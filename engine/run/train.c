@@ -38,6 +38,7 @@ static void show_step(invar_loop *loop, const invar_loop_step *step)
         loop->summary->first_reward = p.reward;
     loop->summary->last_reward = p.reward;
     loop->summary->steps++;
+    loop->summary->compared = loop->summary->compared || (loop->own_weights && !loop->set.sft);
     if (p.logp_diff_max > loop->summary->worst_diff)
         loop->summary->worst_diff = p.logp_diff_max;
     if (loop->options->progress)

@@ -59,6 +59,7 @@ typedef struct invar_train_summary {
     int64_t steps;         /* executed by this call */
     double first_reward, last_reward;
     double worst_diff; /* largest log-prob difference of all steps executed */
+    bool compared;     /* there was one: the weights of a step had sampled what it was trained on */
     bool stopped;      /* by `stop` */
 } invar_train_summary;
 

@@ -137,7 +137,12 @@ for recipe in bf16 moe; do
     files="$folder/$recipe-rollouts-{rollout_id}"
     same "$recipe" --save-debug-rollout-data "$files"
     same "$recipe" --load-debug-rollout-data "$files" --debug-train-only --threads 3
+    [[ $(field compared "$folder/$recipe-$((runs - 1)).json") == true ]] ||
+        complain "$recipe: own rollouts from files are not compared"
 done
+# others' have log-probabilities that nothing of this run should be equal to
+train others bf16 --load-debug-rollout-data "$folder/bf16-rollouts-{rollout_id}" --seed 7
+[[ $(field compared "$folder/others.json") == false ]] || complain "rollouts of others: compared"
 
 # ---- stopped and gone on -----------------------------------------------------------------------
 for recipe in bf16 moe; do
