@@ -10,6 +10,9 @@
  * A tile keeps its running sums over all units: in registers, and what there is no room for in
  * shared memory. out is read and written once; a fresh one is not read, the sums begin at +0.
  *
+ * A tile may be turned: a and b change places, and its rows are columns of out. The products of a
+ * step are the same, and so are the bits. Tiles are not square, and one way round more of them fit.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/gemm_bf16.cuh"
@@ -93,6 +96,7 @@ __device__ __forceinline__ void weight_fill(const weight_plan &plan,
 
     for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++)
         for (weight_units units(plan, tile.group); units.next();)
+#pragma unroll 1 // few registers
             for (int token = units.begin; token < units.end; token += Tile::K)
                 filler.fill(map, token, B ? tile.col : tile.row, 0);
 }
@@ -166,22 +170,39 @@ __device__ __forceinline__ void weight_load(float (&sums)[COUNT], const weight_r
     }
 }
 
-/* 32 columns from `col` on, through the staging memory to out. */
-__device__ __forceinline__ void weight_store(const weight_rows &out, int col, const float *sums,
-                                             uint8_t *staging)
+/* And back. Four lanes share 32 bytes of a row. */
+template <int COUNT>
+__device__ __forceinline__ void weight_store(const float (&sums)[COUNT], const weight_rows &out,
+                                             int col)
 {
-    gemm_rows_of<float>(staging, sums, [&](int j, int, int, uint4 x) {
-        int left = out.left(4 * j, col);
-        uint32_t *to = (uint32_t *)out.at(4 * j, col);
-        if (left >= 4)
-            *(uint4 *)to = x;
-        if (left == 1 || left == 2 || left == 3)
-            to[0] = x.x;
-        if (left == 2 || left == 3)
-            to[1] = x.y;
-        if (left == 3)
-            to[2] = x.z;
-    });
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+        int down = 8 * (i / 2 % 2), right = col + 8 * (i / 4), left = out.left(down, right);
+        if (left >= 2)
+            *(float2 *)out.at(down, right) = make_float2(sums[i], sums[i + 1]);
+        if (left == 1)
+            *out.at(down, right) = sums[i];
+    }
+}
+
+/*
+ * Of a turned tile: f(i, at) for sums[i] of a thread, which belongs there in out; not where out
+ * has ended. Eight lanes share 32 bytes of a row of out.
+ */
+template <int COUNT, typename F>
+__device__ __forceinline__ void weight_each_turned(const weight_plan &plan, const weight_tile &tile,
+                                                   int warp, F f)
+{
+    int lane = (int)threadIdx.x % 32;
+    int row = tile.row + warp * 16 + lane / 4, col = tile.col + lane % 4 * 2;
+    float *first = plan.out + ((int64_t)tile.group * plan.cols + col) * plan.out_stride + row;
+
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        int down = 8 * (i / 2 % 2), right = 8 * (i / 4) + i % 2;
+        if (row + down < plan.rows && col + right < plan.cols)
+            f(i, first + right * plan.out_stride + down);
+    }
 }
 
 /* The sums that a thread has in shared memory: four at a time, side by side with other threads'. */
@@ -217,16 +238,58 @@ template <int COUNT> struct weight_shelf {
     }
 };
 
-/* All units of a tile. SHELVED of the sums are in shared memory. */
-template <class Tile, int SHELVED>
-__device__ __forceinline__ void weight_tile_sums(const weight_plan &plan, const weight_tile &tile,
+/* Adds up all units of a tile; add(acc) adds one of them. */
+template <class Tile, typename F>
+__device__ __forceinline__ void weight_add_units(const weight_plan &plan, const weight_tile &tile,
                                                  const gemm_shared<Tile> &shared,
-                                                 gemm_place<Tile> &place, int warp, int cluster)
+                                                 gemm_place<Tile> &place, gemm_consumer me, F add)
+{
+    float acc[1][Tile::COLS / 2];
+
+    for (weight_units units(plan, tile.group); units.next();) {
+        int count = units.end - units.begin, rest = count % Tile::K;
+        int blocks = (count + Tile::K - 1) / Tile::K;
+        gemm_chain<Tile, 1, 1>(acc, shared, place, blocks, me, [&](int i, int stage) {
+            if (rest != 0 && i + 1 == blocks)
+                weight_cut_stage(shared, stage, me.number, rest);
+        });
+        add(acc[0]);
+    }
+}
+
+template <int COUNT>
+__device__ __forceinline__ void weight_add(float (&sums)[COUNT], const float *acc)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        sums[i] = sums[i] + acc[i];
+}
+
+/* A turned tile. */
+template <class Tile>
+__device__ __forceinline__ void weight_sums_turned(const weight_plan &plan, const weight_tile &tile,
+                                                   const gemm_shared<Tile> &shared,
+                                                   gemm_place<Tile> &place, int warp, int cluster)
+{
+    float sums[Tile::COLS / 2] = {};
+
+    if (!plan.fresh)
+        weight_each_turned<Tile::COLS / 2>(plan, tile, warp,
+                                           [&](int i, const float *at) { sums[i] = *at; });
+    weight_add_units(plan, tile, shared, place, {warp / 4, cluster},
+                     [&](const float *acc) { weight_add(sums, acc); });
+    weight_each_turned<Tile::COLS / 2>(plan, tile, warp, [&](int i, float *at) { *at = sums[i]; });
+}
+
+/* A tile. SHELVED of the sums are in shared memory. */
+template <class Tile, int SHELVED>
+__device__ __forceinline__ void weight_sums(const weight_plan &plan, const weight_tile &tile,
+                                            const gemm_shared<Tile> &shared,
+                                            gemm_place<Tile> &place, int warp, int cluster)
 {
     constexpr int KEPT = Tile::COLS / 2 - SHELVED;
-    gemm_consumer me = {warp / 4, cluster};
     int lane = (int)threadIdx.x % 32;
-    float acc[1][Tile::COLS / 2], kept[KEPT], shelved[SHELVED > 0 ? SHELVED : 4];
+    float kept[KEPT], shelved[SHELVED > 0 ? SHELVED : 4];
     weight_shelf<SHELVED> shelf(shared.extra());
 
     weight_rows from(plan, tile, warp, lane / 4, lane % 4 * 2);
@@ -237,34 +300,21 @@ __device__ __forceinline__ void weight_tile_sums(const weight_plan &plan, const 
         shelf.put(shelved);
     }
     weight_load(kept, from, 0);
-    for (weight_units units(plan, tile.group); units.next();) {
-        int count = units.end - units.begin, rest = count % Tile::K;
-        int blocks = (count + Tile::K - 1) / Tile::K;
-        gemm_chain<Tile, 1, 1>(acc, shared, place, blocks, me, [&](int i, int stage) {
-            if (rest != 0 && i + 1 == blocks)
-                weight_cut_stage(shared, stage, me.number, rest);
-        });
-#pragma unroll
-        for (int i = 0; i < KEPT; i++)
-            kept[i] = kept[i] + acc[0][i];
+    weight_add_units(plan, tile, shared, place, {warp / 4, cluster}, [&](const float *acc) {
+        weight_add(kept, acc);
         if constexpr (SHELVED > 0)
-            shelf.add(acc[0] + KEPT);
-    }
-    weight_rows to(plan, tile, warp, lane / 8, lane % 8 * 4);
-    uint8_t *staging = shared.staging(warp);
-    gemm_each<KEPT / 16>([&](auto number) {
-        constexpr int i = decltype(number)::VALUE;
-        weight_store(to, 32 * i, kept + 16 * i, staging);
+            shelf.add(acc + KEPT);
     });
-    if constexpr (SHELVED > 0)
+    asm volatile("" : "+r"(lane)); // no address is kept from the loads until here
+    weight_rows to(plan, tile, warp, lane / 4, lane % 4 * 2);
+    weight_store(kept, to, 0);
+    if constexpr (SHELVED > 0) {
         shelf.get(shelved);
-    gemm_each<SHELVED / 16>([&](auto number) {
-        constexpr int i = decltype(number)::VALUE;
-        weight_store(to, 2 * KEPT + 32 * i, shelved + 16 * i, staging);
-    });
+        weight_store(shelved, to, 2 * KEPT);
+    }
 }
 
-template <class Tile, int SHELVED>
+template <class Tile, int SHELVED, bool TURNED>
 static __global__ void __launch_bounds__(Tile::THREADS, 1)
     gemm_bf16_weight(const __grid_constant__ weight_plan plan)
 {
@@ -284,18 +334,21 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     __syncthreads();
     invar_cluster_meet();
     if (warp < 4) {
-        invar_registers_down<40>();
+        invar_registers_down<24>();
         if (warp == 0 && invar_elect())
             weight_fill<Tile, 0>(plan, shared, cluster);
         if (warp == 1 && invar_elect())
             weight_fill<Tile, 1>(plan, shared, cluster);
         __syncwarp();
     } else {
-        invar_registers_up<232>();
+        invar_registers_up<240>();
         gemm_place<Tile> place;
         weight_tile tile;
         for (int n = 0; weight_tile_at<Tile>(plan, cluster, n, tile); n++)
-            weight_tile_sums<Tile, SHELVED>(plan, tile, shared, place, warp - 4, cluster.size);
+            if constexpr (TURNED)
+                weight_sums_turned(plan, tile, shared, place, warp - 4, cluster.size);
+            else
+                weight_sums<Tile, SHELVED>(plan, tile, shared, place, warp - 4, cluster.size);
     }
     // a block's memory must stand until the others have told it, and copied to it, their last
     invar_cluster_meet();
@@ -319,18 +372,29 @@ static const gemm_tile_cost weight_tiles[] = {
     {128, 128, 1.05, 1.05},
 };
 
-static gemm_choice weight_choose(const invar_weight_product *p, int multiprocessors)
+static const gemm_tile_cost weight_turned_tile = {128, 192, 1.01, 1.04};
+
+/* Tokens of a group that make the way of a turned tile to and from out, in small pieces, short. */
+#define WEIGHT_TURNED_TOKENS 2048
+
+/* As turned tiles see it. */
+static invar_weight_product weight_turned(const invar_weight_product *p)
 {
-    return gemm_choose(p->groups, p->rows, p->cols, weight_tiles,
-                       (int)(sizeof weight_tiles / sizeof *weight_tiles), multiprocessors);
+    invar_weight_product out = *p;
+
+    out.a = p->b;
+    out.b = p->a;
+    out.rows = p->cols;
+    out.cols = p->rows;
+    return out;
 }
 
-/* SHELVED of the sums of a thread are in shared memory. */
-template <int COLS, int K, int SHELVED>
+/* SHELVED of the sums of a thread are in shared memory. TURNED: p is what weight_turned made. */
+template <int COLS, int K, int SHELVED, bool TURNED>
 static invar_status weight_launch(const invar_device *dev, const invar_weight_product *p,
                                   int cluster)
 {
-    using Tile = gemm_tile<2, 1, COLS, K, SHELVED * 256 * (int)sizeof(float)>;
+    using Tile = gemm_tile<2, 1, COLS, K, SHELVED * 256 * (int)sizeof(float), 0>;
     weight_plan plan = {};
 
     INVAR_TRY(gemm_operand_map(&plan.a, &p->a, {p->tokens, p->rows, 1, p->tokens, K, 0}));
@@ -348,21 +412,25 @@ static invar_status weight_launch(const invar_device *dev, const invar_weight_pr
     plan.cut = p->cut;
     plan.out = p->out;
     plan.out_stride = p->out_stride;
-    return gemm_launch<Tile>(dev, p->op, gemm_bf16_weight<Tile, SHELVED>, plan,
+    return gemm_launch<Tile>(dev, p->op, gemm_bf16_weight<Tile, SHELVED, TURNED>, plan,
                              (int64_t)plan.group_tiles.by * plan.groups, cluster);
-}
-
-static invar_status weight_run(const invar_device *dev, const invar_weight_product *p,
-                               gemm_choice choice)
-{
-    switch (weight_tiles[choice.tile].cols) {
-    case 256: return weight_launch<256, 32, 64>(dev, p, choice.cluster);
-    case 192: return weight_launch<192, 64, 0>(dev, p, choice.cluster);
-    default: return weight_launch<128, 64, 0>(dev, p, choice.cluster);
-    }
 }
 
 invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_product *p)
 {
-    return weight_run(dev, p, weight_choose(p, invar_cuda_of(dev)->multiprocessors));
+    constexpr int TILES = (int)(sizeof weight_tiles / sizeof *weight_tiles);
+    int n = invar_cuda_of(dev)->multiprocessors;
+    invar_weight_product turned = weight_turned(p);
+    gemm_choice best = gemm_choose(p->groups, p->rows, p->cols, weight_tiles, TILES, n);
+    gemm_choice other = gemm_choose(p->groups, p->cols, p->rows, &weight_turned_tile, 1, n);
+
+    if (p->tokens / p->groups >= WEIGHT_TURNED_TOKENS &&
+        gemm_cost(p->groups, p->cols, p->rows, weight_turned_tile, other.cluster, n) <
+            gemm_cost(p->groups, p->rows, p->cols, weight_tiles[best.tile], best.cluster, n))
+        return weight_launch<192, 64, 0, true>(dev, &turned, other.cluster);
+    switch (weight_tiles[best.tile].cols) {
+    case 256: return weight_launch<256, 64, 32, false>(dev, p, best.cluster);
+    case 192: return weight_launch<192, 64, 0, false>(dev, p, best.cluster);
+    default: return weight_launch<128, 64, 0, false>(dev, p, best.cluster);
+    }
 }
