@@ -17,6 +17,7 @@ namespace tiles
 {
 
 constexpr int tile_rows = 128;
+constexpr int warp_rows = 16; // of a tile, by each warp that computes
 constexpr int block_keys = 128;
 constexpr int threads = 384;   // a warpgroup that loads, two that compute
 constexpr int searchers = 3;   // warps
@@ -168,6 +169,7 @@ template <int DIM> __device__ constexpr int span_floats()
 
 struct tensor_maps {
     CUtensorMap q, k, v;
+    CUtensorMap o; // of one run of a warp's rows
 };
 
 /* What the kernel takes besides the problem. */

@@ -56,6 +56,7 @@ template <int DIM, bool WINDOW> struct computer {
     using layout = memory_layout<DIM>;
 
     const invar_attention_problem &p;
+    const tensor_maps &maps;
     const run_order &order;
     layout &memory;
     int group;           // warpgroup: 0 or 1
@@ -70,7 +71,7 @@ template <int DIM, bool WINDOW> struct computer {
     /* In the tile: the thread's first row; the other is 8 below. */
     __device__ __forceinline__ int row_of(int thread) const
     {
-        return 64 * group + thread % 128 / 32 * 16 + thread % 32 / 4;
+        return 64 * group + thread % 128 / 32 * warp_rows + thread % 32 / 4;
     }
 
     __device__ __forceinline__ void release(uint64_t *empty)
@@ -438,7 +439,42 @@ template <int DIM, bool WINDOW> struct computer {
             w[i] = invar_bf16x2_bits(o[2 * i], o[2 * i + 1]);
     }
 
-    /* o / l through the memory of the queries, whose last use is over, to whole rows. */
+    /* A warp's results from shared memory to o, by a bulk copy; they all are rows of the sample. */
+    __device__ __forceinline__ void copy_rows(const char *from, const tile_order &t, int first,
+                                              int lane)
+    {
+        invar_fence_async();
+        __syncwarp();
+        if (lane == 0) {
+#pragma unroll
+            for (int run = 0; run < layout::runs; run++)
+                invar_copy_out(&maps.o, 0, t.entry.row0 + t.entry.tile * tile_rows + first,
+                               t.head * layout::runs + run, from + run * run_block);
+            invar_copy_commit();
+            invar_copy_wait_read<0>();
+        }
+    }
+
+    /* The same row by row, where some belong to another sample or to nobody. */
+    __device__ __forceinline__ void write_rows(const char *from, const tile_order &t, int first,
+                                               int lane)
+    {
+        uint16_t *to = (uint16_t *)p.o + (int64_t)t.entry.row0 * p.o_stride + t.head * DIM;
+
+        __syncwarp();
+#pragma unroll
+        for (int i = lane; i < warp_rows * DIM / 8; i += 32) {
+            int r = first + i / (DIM / 8), column = i % (DIM / 8);
+            int position = t.entry.tile * tile_rows + r;
+            uint4 x = *(const uint4 *)(from + column / 8 * run_block + r * run_bytes +
+                                       (column ^ r) % 8 * 16);
+            if (position >= t.entry.before && position < t.entry.length)
+                *(uint4 *)(to + position * p.o_stride + column * 8) = x;
+        }
+        invar_fence_async();
+    }
+
+    /* o / l through the memory of the queries, whose last use is over, to o. */
     __device__ __forceinline__ void store(const tile_order t)
     {
         char *out = memory.q[tiles % 2];
@@ -464,18 +500,13 @@ template <int DIM, bool WINDOW> struct computer {
         }
         if (p.lse2)
             store_lse2(l, t, thread);
-        __syncwarp();
-        uint16_t *to = (uint16_t *)p.o + (int64_t)t.entry.row0 * p.o_stride + t.head * DIM;
-#pragma unroll
-        for (int i = lane; i < 16 * DIM / 8; i += 32) {
-            int r = first + i / (DIM / 8), column = i % (DIM / 8);
-            int position = t.entry.tile * tile_rows + r;
-            uint4 x = *(const uint4 *)(out + column / 8 * run_block + r * run_bytes +
-                                       (column ^ r) % 8 * 16);
-            if (position >= t.entry.before && position < t.entry.length)
-                *(uint4 *)(to + position * p.o_stride + column * 8) = x;
-        }
-        invar_fence_async();
+        int position = t.entry.tile * tile_rows + first;
+        bool whole = position >= t.entry.before && position + warp_rows <= t.entry.length;
+        // a vote, although all threads agree: products may not stand in branches that could diverge
+        if (__all_sync(0xFFFFFFFFu, whole))
+            copy_rows(out + first * run_bytes, t, first, lane);
+        else
+            write_rows(out, t, first, lane);
         __syncwarp();
     }
 
@@ -614,15 +645,15 @@ __global__ void __launch_bounds__(threads, 1)
             searcher<DIM, WINDOW>{p, memory}.run();
     } else {
         invar_registers_up<240>();
-        computer<DIM, WINDOW>{p, order, memory, uniform((int)threadIdx.x / 128 - 1)}.run();
+        computer<DIM, WINDOW>{p, maps, order, memory, uniform((int)threadIdx.x / 128 - 1)}.run();
     }
 }
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
-/* Boxes of 64 columns and 128 rows, or a page, of all runs of a head, or one. */
+/* A tensor of rows, with boxes of so many of them and so many runs of 64 columns of a head. */
 invar_status map_rows(CUtensorMap *out, const void *data, int64_t rows, int64_t heads, int64_t dim,
-                      int64_t stride)
+                      int64_t stride, int box_rows, int64_t box_runs)
 {
     invar_tensor_box box = {};
 
@@ -634,12 +665,13 @@ invar_status map_rows(CUtensorMap *out, const void *data, int64_t rows, int64_t 
     box.extent[2] = (uint64_t)(heads * dim / 64);
     box.stride[1] = (uint64_t)stride * 2;
     box.stride[2] = run_bytes;
-    box.box[1] = tile_rows;
-    box.box[2] = (uint32_t)(dim / 64);
+    box.box[1] = (uint32_t)box_rows;
+    box.box[2] = (uint32_t)box_runs;
     box.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
     return invar_tensor_map(out, &box);
 }
 
+/* Pages, with boxes of one of them, or of as many rows as a block has, and one run. */
 invar_status map_pages(CUtensorMap *out, const void *data, const invar_attention_problem *p,
                        int64_t stride)
 {
@@ -736,7 +768,8 @@ invar_status invar_attention_wgmma(const invar_device *dev, const invar_attentio
 {
     tensor_maps maps;
     run_order order;
-    int64_t heads = p->form.kv_heads * p->form.group;
+    int64_t dim = p->form.dim, kv_heads = p->form.kv_heads, heads = kv_heads * p->form.group;
+    int64_t rows = p->n_rows, runs = dim / 64;
 
     order.plan = (tile_plan *)workspace;
     order.spans =
@@ -744,13 +777,14 @@ invar_status invar_attention_wgmma(const invar_device *dev, const invar_attentio
     order.inverse = 1.0f / p->form.c;
     order.section = section_of(p);
     order.heads = (int)heads;
-    INVAR_TRY(map_rows(&maps.q, p->q, p->n_rows, heads, p->form.dim, p->q_stride));
+    INVAR_TRY(map_rows(&maps.q, p->q, rows, heads, dim, p->q_stride, tile_rows, runs));
+    INVAR_TRY(map_rows(&maps.o, p->o, rows, heads, dim, p->o_stride, warp_rows, 1));
     if (p->paged) {
         INVAR_TRY(map_pages(&maps.k, p->k, p, p->k_stride));
         INVAR_TRY(map_pages(&maps.v, p->v, p, p->v_stride));
     } else {
-        INVAR_TRY(map_rows(&maps.k, p->k, p->n_rows, p->form.kv_heads, p->form.dim, p->k_stride));
-        INVAR_TRY(map_rows(&maps.v, p->v, p->n_rows, p->form.kv_heads, p->form.dim, p->v_stride));
+        INVAR_TRY(map_rows(&maps.k, p->k, rows, kv_heads, dim, p->k_stride, block_keys, runs));
+        INVAR_TRY(map_rows(&maps.v, p->v, rows, kv_heads, dim, p->v_stride, block_keys, runs));
     }
     INVAR_TRY(invar_launch(dev, p->op, plan_tiles, dim3(1), dim3(plan_threads), 0)(*p, order.plan));
     if (p->form.window < INVAR_ATTENTION_FAR)

@@ -239,6 +239,17 @@ __device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *m
         : "memory");
 }
 
+/* A box from shared memory; follow with commit, and wait before the memory is used again. */
+__device__ __forceinline__ void invar_copy_out(const CUtensorMap *map, int x, int y, int z,
+                                               const void *from)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
+            (uint64_t)map),
+        "r"(x), "r"(y), "r"(z), "r"(invar_shared_address(from))
+        : "memory");
+}
+
 __device__ __forceinline__ void invar_copy_commit()
 {
     asm volatile("cp.async.bulk.commit_group;" ::: "memory");
