@@ -40,7 +40,7 @@ struct tile_entry {
 };
 
 struct tile_plan {
-    int next;  // the first tile (and head) that nobody took
+    int next;  // tiles (and heads) that were taken behind the first of each block
     int count; // of entries
     tile_entry entries[1];
 };
@@ -209,11 +209,12 @@ template <int DIM> struct loader {
         return true;
     }
 
+    /* Behind the first tiles, which blocks have by their number. */
     __device__ __forceinline__ int next()
     {
         int w = lane == 0 ? atomicAdd(&order.plan->next, 1) : 0;
 
-        return uniform(w);
+        return uniform(w) + (int)gridDim.x;
     }
 
     /* What a block has of pages or of parts of a page: [begin, end), the thread's page. */
@@ -291,7 +292,7 @@ template <int DIM> struct loader {
     __device__ __forceinline__ void run()
     {
         tile_order t;
-        int w = next();
+        int w = (int)blockIdx.x;
 
         while (find(&t, w)) {
             w = next();

@@ -439,7 +439,7 @@ template <int DIM, bool WINDOW> struct computer {
             w[i] = invar_bf16x2_bits(o[2 * i], o[2 * i + 1]);
     }
 
-    /* A warp's results from shared memory to o, by a bulk copy; they all are rows of the sample. */
+    /* Starts a bulk copy of a warp's results to o; they all are rows of the sample. */
     __device__ __forceinline__ void copy_rows(const char *from, const tile_order &t, int first,
                                               int lane)
     {
@@ -451,7 +451,6 @@ template <int DIM, bool WINDOW> struct computer {
                 invar_copy_out(&maps.o, 0, t.entry.row0 + t.entry.tile * tile_rows + first,
                                t.head * layout::runs + run, from + run * run_block);
             invar_copy_commit();
-            invar_copy_wait_read<0>();
         }
     }
 
@@ -474,14 +473,16 @@ template <int DIM, bool WINDOW> struct computer {
         invar_fence_async();
     }
 
-    /* o / l through the memory of the queries, whose last use is over, to o. */
+    /*
+     * o / l through the memory of the queries to o. Their last use must be over in all warps: they
+     * took a turn since, or met.
+     */
     __device__ __forceinline__ void store(const tile_order t)
     {
         char *out = memory.q[tiles % 2];
         int thread = thread_number(), lane = thread % 32, first = row_of(thread) - lane / 4;
         float l[2];
 
-        invar_named_barrier(ALONE + group, 128);
         finish_rows(l);
 #pragma unroll
         for (int part = 0; part < DIM / 2; part += 16) {
@@ -498,8 +499,6 @@ template <int DIM, bool WINDOW> struct computer {
                               lane % 4 * 4) = w[i];
             }
         }
-        if (p.lse2)
-            store_lse2(l, t, thread);
         int position = t.entry.tile * tile_rows + first;
         bool whole = position >= t.entry.before && position + warp_rows <= t.entry.length;
         // a vote, although all threads agree: products may not stand in branches that could diverge
@@ -507,6 +506,10 @@ template <int DIM, bool WINDOW> struct computer {
             copy_rows(out + first * run_bytes, t, first, lane);
         else
             write_rows(out, t, first, lane);
+        if (p.lse2)
+            store_lse2(l, t, thread);
+        if (lane == 0)
+            invar_copy_wait_read<0>(); // until then the memory is in use
         __syncwarp();
     }
 
@@ -594,6 +597,7 @@ template <int DIM, bool WINDOW> struct computer {
             last = span_end(tile, b);
             start_span();
         }
+        invar_named_barrier(ALONE + group, 128);
         end_span(tile, last);
         store(*t);
     }
