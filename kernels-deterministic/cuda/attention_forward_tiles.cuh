@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(plan_threads)
     int own = (int)threadIdx.x, weight, own_weight = 0;
     tile_entry entry, own_entry; // the first one is kept
 
-    invar_grid_release();
+    invar_grid_begin();
     bool taken = own < slots && plan_slot(&own_entry, &own_weight, p, own);
     place[own] = 0;
     __syncthreads();

@@ -603,11 +603,17 @@ template <int DIM, bool WINDOW> struct computer {
     }
 };
 
-template <int DIM> __device__ __forceinline__ void init(memory_layout<DIM> &memory, bool zeros)
+template <int DIM>
+__device__ __forceinline__ void init(memory_layout<DIM> &memory, const tensor_maps &maps,
+                                     bool zeros)
 {
     constexpr int stages = memory_layout<DIM>::stages;
 
     if (threadIdx.x == 0) {
+        invar_copy_prefetch(&maps.q);
+        invar_copy_prefetch(&maps.k);
+        invar_copy_prefetch(&maps.v);
+        invar_copy_prefetch(&maps.o);
         for (int i = 0; i < 2; i++) {
             invar_barrier_init(&memory.q_full[i], 1);
             invar_barrier_init(&memory.q_empty[i], 8);
@@ -639,7 +645,8 @@ __global__ void __launch_bounds__(threads, 1)
     extern __shared__ __align__(1024) char shared[];
     memory_layout<DIM> &memory = *(memory_layout<DIM> *)shared;
 
-    init(memory, p.paged);
+    invar_grid_release();
+    init(memory, maps, p.paged);
     invar_grid_wait();
     if (threadIdx.x < 128) {
         invar_registers_down<24>();
@@ -790,7 +797,8 @@ invar_status invar_attention_wgmma(const invar_device *dev, const invar_attentio
         INVAR_TRY(map_rows(&maps.k, p->k, rows, kv_heads, dim, p->k_stride, block_keys, runs));
         INVAR_TRY(map_rows(&maps.v, p->v, rows, kv_heads, dim, p->v_stride, block_keys, runs));
     }
-    INVAR_TRY(invar_launch(dev, p->op, plan_tiles, dim3(1), dim3(plan_threads), 0)(*p, order.plan));
+    INVAR_TRY(
+        invar_launch_early(dev, p->op, plan_tiles, dim3(1), dim3(plan_threads), 0)(*p, order.plan));
     if (p->form.window < INVAR_ATTENTION_FAR)
         return p->form.dim == 64 ? launch<64, true>(dev, maps, p, order)
                                  : launch<128, true>(dev, maps, p, order);
