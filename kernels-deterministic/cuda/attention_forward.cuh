@@ -578,19 +578,20 @@ invar_attention_quotients(uint32_t (&w)[COUNT / 2], const float (&o)[COUNT], con
 {
     const float r[2] = {1.0f / l[0], 1.0f / l[1]};
     // the low half is the smallest distance above the middle less 2; the smallest |w|, twice
-    uint32_t middle = 0xFFFFFFFFu, least = 0xFFFFFFFFu;
+    uint32_t middle[2] = {0xFFFFFFFFu, 0xFFFFFFFFu}, least = 0xFFFFFFFFu;
 
 #pragma unroll
     for (int i = 0; i < COUNT; i += 2) {
         float y0 = o[i] * r[i / 2 % 2], y1 = o[i + 1] * r[i / 2 % 2];
 
-        middle = __viaddmin_u16x2(__float_as_uint(y0), 0x8002u, middle);
-        middle = __viaddmin_u16x2(__float_as_uint(y1), 0x8002u, middle);
+        middle[0] = __viaddmin_u16x2(__float_as_uint(y0), 0x8002u, middle[0]);
+        middle[1] = __viaddmin_u16x2(__float_as_uint(y1), 0x8002u, middle[1]);
         w[i / 2] = invar_bf16x2_bits(y0, y1);
         least = __viaddmin_u16x2(w[i / 2], w[i / 2], least);
     }
-    return (middle & 0xFFFFu) > 4 && min(least & 0xFFFFu, least >> 16) >= 0x1B00u && // 2^-100
-           fminf(l[0], l[1]) >= 0.5f && fmaxf(l[0], l[1]) <= 0x1p60f;
+    return (min(middle[0] & 0xFFFFu, middle[1] & 0xFFFFu) > 4) &
+           (min(least & 0xFFFFu, least >> 16) >= 0x1B00u) & // 2^-100
+           (fminf(l[0], l[1]) >= 0.5f) & (fmaxf(l[0], l[1]) <= 0x1p60f);
 }
 
 /*

@@ -29,9 +29,9 @@ namespace
  * The number of the thread, read anew: what a tile's begin and end compute from it would otherwise
  * be kept in registers throughout the tile.
  */
-__device__ __forceinline__ int thread_number()
+__device__ __forceinline__ unsigned thread_number()
 {
-    int x;
+    unsigned x;
 
     asm volatile("mov.u32 %0, %%tid.x;" : "=r"(x));
     return x;
@@ -66,12 +66,19 @@ template <int DIM, bool WINDOW> struct computer {
     bool halved;             // no row of the warpgroup sees the second half of the block
     float most[2], least[2]; // of them in this thread: see invar_attention_calm
     bool calm;               // the scores that are being computed: see invar_attention_calm
+    bool summed;             // o has sums of the span; else the next product starts from zeros
     float o[DIM / 2];
 
-    /* In the tile: the thread's first row; the other is 8 below. */
-    __device__ __forceinline__ int row_of(int thread) const
+    /* In the tile: the first row of the thread's warp. */
+    __device__ __forceinline__ int warp_row(unsigned thread) const
     {
-        return 64 * group + thread % 128 / 32 * warp_rows + thread % 32 / 4;
+        return 64 * group + (int)(thread % 128 / 32) * warp_rows;
+    }
+
+    /* The thread's first row; the other is 8 below. */
+    __device__ __forceinline__ int row_of(unsigned thread) const
+    {
+        return warp_row(thread) + (int)(thread % 32 / 4);
     }
 
     __device__ __forceinline__ void release(uint64_t *empty)
@@ -103,7 +110,7 @@ template <int DIM, bool WINDOW> struct computer {
 #pragma unroll
         for (int i = 0; i < block_keys / 32; i++) {
             int g = half * (block_keys / 32) + i;
-            invar_product_bf16_a<DIM, 1>(o, a[g], v + (g * 16 * run_bytes >> 4), 1);
+            invar_product_bf16_a<DIM, 1>(o, a[g], v + (g * 16 * run_bytes >> 4), g > 0 || summed);
         }
     }
 
@@ -177,6 +184,7 @@ template <int DIM, bool WINDOW> struct computer {
         invar_product_hold(o);
         release(&memory.v_empty[stage(blocks - 1)]);
         blocks++;
+        summed = true;
     }
 
     /* The sums of a block; nothing else is under way. */
@@ -212,9 +220,16 @@ template <int DIM, bool WINDOW> struct computer {
                                               int b)
     {
         const char *v = memory.v[stage(blocks - 1)];
-        int lane = thread_number() % 32, begin[2], end[2];
+        unsigned lane = thread_number() % 32;
+        int begin[2], end[2];
 
         ranges(begin, end, tile, b);
+        if (!summed) {
+#pragma unroll
+            for (int i = 0; i < DIM / 2; i++)
+                o[i] = 0.0f;
+            summed = true;
+        }
 
 #pragma unroll 1
         for (int g = 0; g < block_keys / 16; g++) {
@@ -235,7 +250,7 @@ template <int DIM, bool WINDOW> struct computer {
                     uint32_t pair[2];
 #pragma unroll
                     for (int j = 0; j < 2; j++) {
-                        int key = 16 * g + 8 * half + 2 * (lane % 4) + j;
+                        unsigned key = 16 * g + 8 * half + 2 * (lane % 4) + j;
                         pair[j] = *(const uint16_t *)(v + i / 8 * run_block + key * run_bytes +
                                                       ((i ^ key) % 8) * 16 + lane / 4 * 2);
                     }
@@ -286,7 +301,7 @@ template <int DIM, bool WINDOW> struct computer {
      */
     __device__ __forceinline__ bool hide(float (&s)[block_keys / 2])
     {
-        int thread = thread_number();
+        unsigned thread = thread_number();
         float low[2];
         bool good = true;
 
@@ -301,7 +316,7 @@ template <int DIM, bool WINDOW> struct computer {
         }
         if (!__all_sync(0xFFFFFFFFu, good))
             return false;
-        int end = row_of(thread) + 1 - 2 * (thread % 4);
+        int end = row_of(thread) + 1 - 2 * (int)(thread % 4);
         if (halved)
             hide_half<0>(s, low, end);
         else
@@ -359,15 +374,14 @@ template <int DIM, bool WINDOW> struct computer {
     __device__ __forceinline__ void start_span()
     {
         invar_attention_start(softmax);
-#pragma unroll
-        for (int i = 0; i < DIM / 2; i++)
-            o[i] = 0.0f;
+        summed = false;
     }
 
     /* This thread's memory for the sum of spans: o, then m and l of its two rows. */
     __device__ __forceinline__ float *spans_at() const
     {
-        return order.spans + (int64_t)blockIdx.x * 256 * span_floats<DIM>() + thread_number() - 128;
+        return order.spans + (int64_t)blockIdx.x * 256 * span_floats<DIM>() +
+               (thread_number() - 128);
     }
 
     /* Ends the span of keys [span0, stop): adds it to those before. */
@@ -417,7 +431,8 @@ template <int DIM, bool WINDOW> struct computer {
     }
 
     /* By the first thread of a row's four; the second one has the row 8 below. */
-    __device__ __forceinline__ void store_lse2(const float (&l)[2], const tile_order &t, int thread)
+    __device__ __forceinline__ void store_lse2(const float (&l)[2], const tile_order &t,
+                                               unsigned thread)
     {
         bool other = thread % 2 != 0;
         int position = t.entry.tile * tile_rows + row_of(thread) + (other ? 8 : 0);
@@ -441,7 +456,7 @@ template <int DIM, bool WINDOW> struct computer {
 
     /* Starts a bulk copy of a warp's results to o; they all are rows of the sample. */
     __device__ __forceinline__ void copy_rows(const char *from, const tile_order &t, int first,
-                                              int lane)
+                                              unsigned lane)
     {
         invar_fence_async();
         __syncwarp();
@@ -456,15 +471,15 @@ template <int DIM, bool WINDOW> struct computer {
 
     /* The same row by row, where some belong to another sample or to nobody. */
     __device__ __forceinline__ void write_rows(const char *from, const tile_order &t, int first,
-                                               int lane)
+                                               unsigned lane)
     {
         uint16_t *to = (uint16_t *)p.o + (int64_t)t.entry.row0 * p.o_stride + t.head * DIM;
 
         __syncwarp();
 #pragma unroll
-        for (int i = lane; i < warp_rows * DIM / 8; i += 32) {
-            int r = first + i / (DIM / 8), column = i % (DIM / 8);
-            int position = t.entry.tile * tile_rows + r;
+        for (unsigned i = lane; i < warp_rows * DIM / 8; i += 32) {
+            unsigned r = first + i / (DIM / 8), column = i % (DIM / 8);
+            int position = t.entry.tile * tile_rows + (int)r;
             uint4 x = *(const uint4 *)(from + column / 8 * run_block + r * run_bytes +
                                        (column ^ r) % 8 * 16);
             if (position >= t.entry.before && position < t.entry.length)
@@ -480,7 +495,10 @@ template <int DIM, bool WINDOW> struct computer {
     __device__ __forceinline__ void store(const tile_order t)
     {
         char *out = memory.q[tiles % 2];
-        int thread = thread_number(), lane = thread % 32, first = row_of(thread) - lane / 4;
+        unsigned thread = thread_number(), lane = thread % 32;
+        int first = uniform(warp_row(thread));
+        // swizzled: 16 bytes number i of a row are at i ^ row % 8
+        uint32_t at = row_of(thread) * run_bytes + lane / 4 * 16 + lane % 4 * 4;
         float l[2];
 
         finish_rows(l);
@@ -494,9 +512,9 @@ template <int DIM, bool WINDOW> struct computer {
             divide(w, x, l);
 #pragma unroll
             for (int i = 0; i < 8; i++) {
-                int r = first + lane / 4 + i % 2 * 8, column = part / 4 + i / 2;
-                *(uint32_t *)(out + column / 8 * run_block + r * run_bytes + (column ^ r) % 8 * 16 +
-                              lane % 4 * 4) = w[i];
+                int column = part / 4 + i / 2;
+                *(uint32_t *)(out + column / 8 * run_block + i % 2 * 8 * run_bytes +
+                              (at ^ column % 8 * 16)) = w[i];
             }
         }
         int position = t.entry.tile * tile_rows + first;
