@@ -574,7 +574,7 @@ template <int DIM, bool WINDOW> struct computer {
 #pragma unroll 1
         for (;;) {
             unsigned next = tiles; // whose queries the next scores are of
-            bool exact = false, near = true;
+            bool exact = false, near = true, more = true;
 
             halved = false;
             if (!calm || cut<WINDOW>(p.form, tile, b))
@@ -582,7 +582,6 @@ template <int DIM, bool WINDOW> struct computer {
             if (near)
                 weigh(a, s);
             if (cut<WINDOW>(p.form, tile, b)) {
-                bool more = true;
                 exact = special();
                 if (exact)
                     sum_exact(a, tile, b);
@@ -591,21 +590,23 @@ template <int DIM, bool WINDOW> struct computer {
                     invar_barrier_wait(&memory.q_full[next % 2], next / 2 % 2);
                     more = uniform(memory.order[next % 2].head) >= 0;
                 }
-                if (!more) {
-                    if (!exact)
-                        sum(a);
-                    break;
-                }
             }
-            if (!exact)
+            if (!more) {
+                if (!exact)
+                    sum(a);
+                invar_named_barrier(ALONE + group, 128);
+            } else if (!exact) {
                 sum_and_score(s, a, next % 2, b == last);
-            else
+            } else {
                 score(s, next % 2);
+            }
             if (b++ < last)
                 continue;
             end_span(tile, last);
             if (last == tile) {
                 store(*t);
+                if (!more)
+                    break;
                 release(&memory.q_empty[tiles % 2]);
                 tiles = next;
                 t = &memory.order[tiles % 2];
@@ -615,9 +616,6 @@ template <int DIM, bool WINDOW> struct computer {
             last = span_end(tile, b);
             start_span();
         }
-        invar_named_barrier(ALONE + group, 128);
-        end_span(tile, last);
-        store(*t);
     }
 };
 
