@@ -12,8 +12,8 @@
 # this kind, by reading them; they are counted, and anything else is a finding. In
 # attention_backward_tensor, lanes read -lse2 and delta of a tile before their warp arrives at
 # tile_empty, and write sums of dq before it arrives at sum_added; copies replace both later. In
-# forward_wgmma, lanes read order[] before their warp arrives at q_empty and special[] before it
-# arrives at v_empty; they meet in a named barrier instead.
+# forward_wgmma, lanes read order[] before their warp arrives at q_empty, and special[] before it
+# arrives at v_empty, for which they meet in a named barrier instead.
 #
 # Exit code: 0 nothing was found, 1 something was, 77 there is no compute-sanitizer.
 # SPDX-License-Identifier: Apache-2.0
