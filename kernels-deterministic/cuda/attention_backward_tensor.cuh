@@ -331,19 +331,85 @@ template <int D> struct consumer {
                query + QUERIES - 1 - key >= a.window;
     }
 
-    /* Scores become probabilities: s in f32, p rounded. */
-    template <bool MASKED>
-    __device__ __forceinline__ void probabilities(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
-                                                  const float *minus_lse2, const sight &seen) const
+    /* -lse2 or delta of a thread's queries. The first two are asked for ahead of what waits. */
+    struct numbers {
+        const float *rows;
+        float2 first;
+
+        __device__ __forceinline__ float2 operator[](int i) const
+        {
+            return i == 0 ? first : *(const float2 *)(rows + 8 * i);
+        }
+    };
+
+    __device__ __forceinline__ numbers numbers_of(const float *rows) const
+    {
+        rows += column();
+        return {rows, *(const float2 *)rows};
+    }
+
+    /*
+     * Scores become the arguments of EXP2S, negated: -x. True where all of the warp's x are in
+     * [-124, 0]: one comparison of bits without sign finds all others, NaN among them. A positive
+     * x, of a weight above 1 by rounding, is rare.
+     */
+    __device__ __forceinline__ bool negated_arguments(float (&s)[SCORES],
+                                                      const numbers &minus_lse2) const
+    {
+        uint32_t most[2] = {0, 0};
+
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+            float2 lse2 = minus_lse2[i];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[4 * i + e] = invar_fmaf(-s[4 * i + e], a.c, -(e % 2 ? lse2.y : lse2.x));
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                most[e] = __vimax3_u32(most[e], __float_as_uint(s[4 * i + 2 * e]),
+                                       __float_as_uint(s[4 * i + 2 * e + 1]));
+        }
+        return __all_sync(0xFFFFFFFFu, max(most[0], most[1]) <= __float_as_uint(124.0f));
+    }
+
+    /* EXP2S(-x) for x in [0, 124]: nothing to clamp, and the exponents are added. */
+    static __device__ __forceinline__ float near_weight(float x)
+    {
+        float t = INVAR_ROUNDER - x, f = -x - (t - INVAR_ROUNDER);
+
+        return __uint_as_float(__float_as_uint(invar_exp2_fraction_bf16(f)) +
+                               (__float_as_uint(t) << 23));
+    }
+
+    /* Negated arguments become probabilities: s in f32, p rounded. NEAR: all are in [0, 124]. */
+    template <bool NEAR>
+    static __device__ __forceinline__ void weigh(float (&s)[SCORES], uint32_t (&p)[GROUPS][4])
     {
 #pragma unroll
         for (int i = 0; i < QUERIES / 8; i++) {
-            float2 lse2 = *(const float2 *)(minus_lse2 + 8 * i + column());
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float x = s[4 * i + e];
+                s[4 * i + e] = NEAR ? near_weight(x) : invar_attention_exp2s<true>(-x);
+            }
+            p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);
+            p[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(s[4 * i + 2], s[4 * i + 3]);
+        }
+    }
+
+    /* Scores become probabilities where some pairs are excluded: s in f32, p rounded. */
+    __device__ __forceinline__ void weigh_partial(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
+                                                  const numbers &minus_lse2,
+                                                  const sight &seen) const
+    {
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+            float2 lse2 = minus_lse2[i];
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 float x = invar_attention_exp2s<true>(
                     invar_fmaf(s[4 * i + e], a.c, e % 2 ? lse2.y : lse2.x));
-                s[4 * i + e] = !MASKED || seen(i, e) ? x : 0.0f;
+                s[4 * i + e] = seen(i, e) ? x : 0.0f;
             }
             p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);
             p[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(s[4 * i + 2], s[4 * i + 3]);
@@ -354,11 +420,11 @@ template <int D> struct consumer {
     template <bool MASKED>
     __device__ __forceinline__ void
     differentials(const float (&p)[SCORES], const float (&dp)[SCORES], uint32_t (&ds)[GROUPS][4],
-                  const float *deltas, const sight &seen) const
+                  const numbers &deltas, const sight &seen) const
     {
 #pragma unroll
         for (int i = 0; i < QUERIES / 8; i++) {
-            float2 delta = *(const float2 *)(deltas + 8 * i + column());
+            float2 delta = deltas[i];
             float x[4];
 #pragma unroll
             for (int e = 0; e < 4; e++) {
@@ -546,24 +612,29 @@ template <int D> struct consumer {
         turn next = {here.now.count + 1};
         float dp[SCORES], part[PARTS];
         uint32_t weights[GROUPS][4]; /* p, then ds: there is no room for both */
+        numbers minus_lse2 = numbers_of(m.rows[stage][0]);
 
         invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
         dots(dp, m.v, m.d_o[stage]);
         bool masked = partial(job, here.tile);
+        // the first branch also keeps the arguments behind all of the products above
         if (masked)
-            probabilities<true>(r.s, weights, m.rows[stage][0], sight_of(job, here.tile));
+            weigh_partial(r.s, weights, minus_lse2, sight_of(job, here.tile));
+        else if (negated_arguments(r.s, minus_lse2))
+            weigh<true>(r.s, weights);
         else
-            probabilities<false>(r.s, weights, m.rows[stage][0], sight{});
+            weigh<false>(r.s, weights);
         accumulate(r.dv, weights, m.d_o[stage], add);
+        numbers delta = numbers_of(m.rows[stage][1]);
         invar_product_wait<0>();
         invar_product_hold(dp);
         invar_product_hold(r.dv);
         if (!MORE)
             release(&m.v_empty);
         if (masked)
-            differentials<true>(r.s, dp, weights, m.rows[stage][1], sight_of(job, here.tile));
+            differentials<true>(r.s, dp, weights, delta, sight_of(job, here.tile));
         else
-            differentials<false>(r.s, dp, weights, m.rows[stage][1], sight{});
+            differentials<false>(r.s, dp, weights, delta, sight{});
         accumulate(r.dk, weights, m.q[stage], add);
         if (which == 0)
             invar_barrier_wait(&m.ds_free, (here.now.count & 1) ^ 1);
@@ -632,13 +703,27 @@ template <int D> struct consumer {
         write_keys(a.dk, job, r.dk, a.scale);
     }
 
+    /* In uniform registers: from shared memory, each step would wait for it behind products. */
+    static __device__ __forceinline__ task uniform(const task &x)
+    {
+        task y = x;
+
+        y.row0 = (int32_t)invar_uniform((uint32_t)x.row0);
+        y.length = (int32_t)invar_uniform((uint32_t)x.length);
+        y.block = (int32_t)invar_uniform((uint32_t)x.block);
+        y.kv_head = (int32_t)invar_uniform((uint32_t)x.kv_head);
+        y.begin = (int32_t)invar_uniform((uint32_t)x.begin);
+        y.end = (int32_t)invar_uniform((uint32_t)x.end);
+        return y;
+    }
+
     __device__ void consume()
     {
         turn tile_turn = {0};
 
         for (turn now = {0};; now.count++) {
             invar_barrier_wait(&m.task_full[now.stage()], now.parity());
-            const task &job = m.tasks[now.stage()];
+            task job = uniform(m.tasks[now.stage()]);
             if (job.length == 0)
                 return;
             run(job, now.count, tile_turn);
