@@ -596,22 +596,23 @@ template <int D> struct consumer {
     }
 
     /*
-     * One tile. The scores of the next one, if there are MORE, are under way at the end. The first
-     * warpgroup is ahead of the second by half a step: its part of dq is that of the tile before.
+     * One tile. The scores of the next one are under way at the end; if there are no more, this
+     * one's once again: a step without them would be a second copy of all these instructions, and
+     * their cache is small. The first warpgroup is ahead of the second by half a step: its part of
+     * dq is that of the tile before.
      *
      * A product is over for each warp by itself, so a warp overwrites ds only when all of them are
      * done with it. What the second warpgroup has read is older than its last turn, where its warps
      * met. The first one reads the ds of a tile in the step behind it, after its turn: ds_free
      * counts the warps that have.
      */
-    template <bool MORE>
     __device__ __forceinline__ void step(registers &r, const task &job, const position &here,
-                                         const position &before, int add) const
+                                         const position &before, int add, bool more) const
     {
         int stage = here.now.stage();
         turn next = {here.now.count + 1};
         float dp[SCORES], part[PARTS];
-        uint32_t weights[GROUPS][4]; /* p, then ds: there is no room for both */
+        uint32_t p[GROUPS][4], ds[GROUPS][4];
         numbers minus_lse2 = numbers_of(m.rows[stage][0]);
 
         invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
@@ -619,34 +620,34 @@ template <int D> struct consumer {
         bool masked = partial(job, here.tile);
         // the first branch also keeps the arguments behind all of the products above
         if (masked)
-            weigh_partial(r.s, weights, minus_lse2, sight_of(job, here.tile));
+            weigh_partial(r.s, p, minus_lse2, sight_of(job, here.tile));
         else if (negated_arguments(r.s, minus_lse2))
-            weigh<true>(r.s, weights);
+            weigh<true>(r.s, p);
         else
-            weigh<false>(r.s, weights);
-        accumulate(r.dv, weights, m.d_o[stage], add);
+            weigh<false>(r.s, p);
+        accumulate(r.dv, p, m.d_o[stage], add);
         numbers delta = numbers_of(m.rows[stage][1]);
-        invar_product_wait<0>();
+        invar_product_wait<1>();
         invar_product_hold(dp);
-        invar_product_hold(r.dv);
-        if (!MORE)
+        if (!more)
             release(&m.v_empty);
         if (masked)
-            differentials<true>(r.s, dp, weights, delta, sight_of(job, here.tile));
+            differentials<true>(r.s, dp, ds, delta, sight_of(job, here.tile));
         else
-            differentials<false>(r.s, dp, weights, delta, sight{});
-        accumulate(r.dk, weights, m.q[stage], add);
+            differentials<false>(r.s, dp, ds, delta, sight{});
+        accumulate(r.dk, ds, m.q[stage], add);
         if (which == 0)
             invar_barrier_wait(&m.ds_free, (here.now.count & 1) ^ 1);
-        put_differentials(m.ds[stage], weights);
+        put_differentials(m.ds[stage], ds);
+        invar_product_wait<1>(); // dv is over: part and scores need the room of p
+        invar_product_hold(r.dv);
 
         wait_turn();
         query_part(part, m.ds[which == 0 ? 1 - stage : stage]);
-        if (MORE) {
+        if (more)
             invar_barrier_wait(&m.q_full[next.stage()], next.parity());
-            dots(r.s, m.k, m.q[next.stage()]);
-        }
-        invar_product_wait<MORE ? 1 : 0>();
+        dots(r.s, m.k, m.q[more ? next.stage() : stage]);
+        invar_product_wait<1>();
         invar_product_hold(part);
         pass_turn();
         if (which == 0)
@@ -689,13 +690,14 @@ template <int D> struct consumer {
         invar_product_hold(r.s);
         if (which == 1)
             pass_turn();
-        for (; tiles > 1; tiles--) {
-            step<true>(r, job, here, before, add);
+        for (;; tiles--) {
+            step(r, job, here, before, add, tiles > 1);
+            if (tiles == 1)
+                break;
             add = 1;
             before = here;
             here.advance(job);
         }
-        step<false>(r, job, here, before, add);
         finish_queries(job, here);
         now.count = here.now.count + 1;
         release(&m.k_empty);
