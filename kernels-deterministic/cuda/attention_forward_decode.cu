@@ -3,11 +3,12 @@
  * sequence: decoding, limited by memory.
  *
  * Persistent blocks of the grid take tiles of up to 8 or 16 rows (query heads that share a kv head,
- * positions in order) with all or one span of their keys. One warp brings keys and values into a
- * ring of slots, ahead of the others and across tiles; four warps share the work of a block of
- * keys: each has a quarter of the keys in the scores and a quarter of the columns in the sums. Keys
- * and columns are the rows of the products, query rows their columns, so that few query rows cost
- * little. With spans in parallel, a second kernel merges.
+ * positions in order) with all or one span of their keys. Two warps bring queries and keys, and
+ * values, into rings of slots, ahead of the others and across tiles: boxes of a page by bulk copies
+ * where pages and blocks of keys divide each other, else words of 16 bytes. Four warps share the
+ * work of a block of keys: each has a quarter of the keys in the scores and a quarter of the
+ * columns in the sums. Keys and columns are the rows of the products, query rows their columns, so
+ * that few query rows cost little. With spans in parallel, a second kernel merges.
  *
  * Numerics contract (rev 2): docs/arithmetic.md, section 8. A step does not know which of its
  * operands is which.
@@ -15,41 +16,70 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/attention_forward.cuh"
+#include "kernels-deterministic/cuda/tensor_map.h"
 
 namespace
 {
 
 constexpr int workers = 128; // threads that compute
-constexpr int threads = 160;
+constexpr int threads = 192;
 /* Two blocks with 8 rows fit on a multiprocessor, or one with 16. */
 constexpr int ring_bytes(int tiles)
 {
     return tiles == 1 ? 104 << 10 : 205 << 10;
 }
 
-/* Head dims up to DIM, TILES * 8 rows. */
-template <int DIM, int TILES> struct layout {
+/* The keys of a tile: all that its rows see, or those of one span. */
+struct key_range {
+    int first, end; // no row sees a key outside
+    int begin;      // of the first block
+};
+
+/* One piece of work: a tile of rows and its keys. */
+struct job {
+    invar_attention_tile tile; // of no rows: there is no more work
+    key_range keys;
+    int span;
+};
+
+/*
+ * Head dims up to DIM, TILES * 8 rows. A slot holds a block of keys or values row by row or, with
+ * BOXES, box by box: boxes of 64 columns, swizzled by 128 bytes.
+ */
+template <int DIM, int TILES, bool BOXES> struct layout {
     static constexpr int rows = 8 * TILES;
     static constexpr int block = DIM > 128 ? 64 : 128;
-    static constexpr int pitch = DIM + 8; // 8 rows of 16 bytes fall on different banks
+    static constexpr int padded = DIM + 8; // 8 rows of 16 bytes fall on different banks
+    static constexpr int pitch = BOXES ? DIM : padded;
     static constexpr int most = ring_bytes(TILES) / (block * pitch * 2);
     static constexpr int slots = most < 8 ? most : 8;
+    static constexpr int ahead = BOXES ? 2 : 1; // jobs
 
-    alignas(16) uint16_t slot[slots][block][pitch]; // keys, values, keys, values ...
-    alignas(16) uint16_t q[rows][pitch];
+    alignas(BOXES ? 1024 : 16) uint16_t slot[slots][block * pitch]; // keys, values, keys ...
+    alignas(16) uint16_t q[ahead][rows][padded];
     alignas(16) uint16_t weights[rows][block + 8]; // p, rounded
+    job work[ahead];
     float p[block][rows + 1];
     float top[4][rows]; // the largest score of each warp's keys
     // factors of what was summed before, of the span that ends; what the spans sum up to
     float alpha[rows], beta[rows], m[rows], l[rows];
     bool started[rows], sees[rows];
-    uint64_t full[slots], empty[slots];
+    uint64_t full[slots], empty[slots], ready[ahead], taken[ahead];
+
+    /* Where a slot has a column of a key. */
+    static __device__ __forceinline__ int place(int key, int column)
+    {
+        if constexpr (BOXES)
+            return column / 64 * (block * 64) + key * 64 + ((column / 8 ^ key) & 7) * 8 +
+                   column % 8;
+        else
+            return key * pitch + column;
+    }
 };
 
-/* The keys of a tile: all that its rows see, or those of one span. */
-struct key_range {
-    int first, end; // no row sees a key outside
-    int begin;      // of the first block
+/* The cache as boxes: up to a block of keys of one page, 64 columns of one head. */
+struct maps {
+    CUtensorMap k, v;
 };
 
 /* Where results go while spans are apart: (row and head, span, DIM + 2): m, l, o. */
@@ -63,19 +93,27 @@ __device__ __forceinline__ void sync_workers()
     invar_named_barrier(1, workers);
 }
 
-/* One piece of work: a tile of rows and its keys. */
-struct job {
-    invar_attention_tile tile;
-    key_range keys;
-    int span;
+/* A row of a tile, among the rows of q and o. */
+struct home {
+    int64_t row;
+    int head;
 };
 
+__device__ __forceinline__ home home_of(const invar_attention_problem &p,
+                                        const invar_attention_tile &t, int r)
+{
+    unsigned group = (unsigned)p.form.group, at = (unsigned)(t.head + r), position = at / group;
+
+    return {t.sequence.row0 + t.position + position,
+            (int)(t.kv_head * group + at - position * group)};
+}
+
 /* Job `index`; false: there is nothing to do. By whole warps. */
-template <int DIM, int TILES>
+template <int DIM, int TILES, bool BOXES>
 __device__ __forceinline__ bool job_of(job *out, const invar_attention_problem &p, const parts &to,
                                        int64_t index)
 {
-    using shape = layout<DIM, TILES>;
+    using shape = layout<DIM, TILES, BOXES>;
     key_range &keys = out->keys;
 
     out->span = (int)(index % to.spans);
@@ -94,7 +132,7 @@ __device__ __forceinline__ bool job_of(job *out, const invar_attention_problem &
     return true;
 }
 
-/* ---- loading: one warp ----------------------------------------------------------------------- */
+/* ---- loading: a warp for queries and keys, one for values ------------------------------------ */
 
 /* 16 bytes to shared memory without waiting; zeros where `there` is false. */
 __device__ __forceinline__ void copy_word(void *to, const void *from, bool there)
@@ -113,59 +151,199 @@ __device__ __forceinline__ void copy_arrive(uint64_t *barrier)
         : "memory");
 }
 
-template <int DIM, int TILES> struct loader {
-    using shape = layout<DIM, TILES>;
-    static constexpr int each = shape::block / 32; // keys of a thread
-    static constexpr int words = DIM / 8;          // of a key
-    static constexpr int together = 32 / words;    // keys
+/* What is brought to the slots of one of the two. */
+struct source {
+    const void *data;
+    const CUtensorMap *map;
+};
+
+template <int DIM, int TILES, bool BOXES> struct loader {
+    using shape = layout<DIM, TILES, BOXES>;
+    static constexpr int words = DIM / 8;                // of a row
+    static constexpr int runs = DIM < 64 ? 1 : DIM / 64; // of columns, a box each
+
+    /* A block of keys of a job; with BOXES, where the thread's box of it is. */
+    struct piece {
+        job work;
+        int64_t index;
+        int key0;
+        int page; // as the table has it: nobody has waited for it yet
+        int inside;
+    };
 
     const invar_attention_problem &p;
+    const parts &to;
+    int64_t jobs;
     shape &memory;
+    source from;
+    bool keys; // else values
     invar_ring<shape::slots> at;
+    invar_ring<shape::ahead> job_at;
 
-    /* One slot: the rows at base + from, of which thread t knows t, t + 32, ... */
-    __device__ __forceinline__ void load_slot(const void *base, const int64_t (&from)[each])
+    __device__ __forceinline__ int lane() const
     {
-        int lane = (int)threadIdx.x % 32, own = lane / words, column = lane % words * 8;
+        return (int)threadIdx.x % 32;
+    }
 
+    /* ---- jobs ---- */
+
+    /* To the workers, with its queries; columns that are not there are zeros. */
+    __device__ __forceinline__ void hand_over(const job &work)
+    {
+        invar_barrier_wait(&memory.taken[job_at.stage], job_at.parity ^ 1);
+        if (lane() == 0)
+            memory.work[job_at.stage] = work;
+        for (int i = lane(); i < work.tile.count * words; i += 32) {
+            int r = i / words, column = i % words * 8;
+            bool there = column < p.form.dim;
+            home own = home_of(p, work.tile, r);
+            copy_word(&memory.q[job_at.stage][r][column],
+                      (const uint16_t *)p.q + own.row * p.q_stride + own.head * p.form.dim +
+                          (there ? column : 0),
+                      there);
+        }
+        copy_arrive(&memory.ready[job_at.stage]);
+        if (lane() == 0)
+            invar_barrier_arrive(&memory.ready[job_at.stage]);
+        job_at.advance();
+    }
+
+    /* The first block of job x.index or of the next one that there is; false: none is left. */
+    __device__ __forceinline__ bool begin(piece &x)
+    {
+        while (x.index < jobs && !job_of<DIM, TILES, BOXES>(&x.work, p, to, x.index))
+            x.index += gridDim.x;
+        x.key0 = x.work.keys.begin;
+        return x.index < jobs;
+    }
+
+    __device__ __forceinline__ bool advance(piece &x)
+    {
+        x.key0 += shape::block;
+        if (x.key0 < x.work.keys.end)
+            return true;
+        x.index += gridDim.x;
+        return begin(x);
+    }
+
+    /* ---- boxes ---- */
+
+    __device__ __forceinline__ int box_rows() const
+    {
+        return p.page_size < shape::block ? (int)p.page_size : shape::block;
+    }
+
+    /* The first key of the thread's box. */
+    __device__ __forceinline__ int box_key(const piece &x) const
+    {
+        return x.key0 + lane() / runs * box_rows();
+    }
+
+    __device__ __forceinline__ bool has_box(const piece &x) const
+    {
+        int key = box_key(x);
+
+        return key < x.key0 + shape::block && key < x.work.keys.end &&
+               key + box_rows() > x.work.keys.first;
+    }
+
+    __device__ __forceinline__ void look_up(piece &x)
+    {
+        unsigned key = (unsigned)box_key(x), size = (unsigned)p.page_size, number = key / size;
+
+        x.inside = (int)(key - number * size);
+        x.page = has_box(x) ? p.pages[x.work.tile.sequence.number * p.pages_stride + number] : 0;
+    }
+
+    __device__ __forceinline__ void copy_boxes(const piece &x)
+    {
+        int rows = box_rows(), run = lane() % runs;
+        bool mine = has_box(x);
+        int page = (int)invar_guard(p.fault, p.op, x.page, p.n_pages);
+        unsigned boxes = __popc(__ballot_sync(0xFFFFFFFFu, mine));
+        uint64_t *full = &memory.full[at.stage];
+
+        invar_barrier_wait(&memory.empty[at.stage], at.parity ^ 1);
+        if (lane() == 0)
+            invar_barrier_expect(full, boxes * (unsigned)rows * 128);
+        __syncwarp();
+        if (mine)
+            invar_copy_in(&memory.slot[at.stage][(run * shape::block + box_key(x) - x.key0) * 64],
+                          from.map, 64 * run, x.work.tile.kv_head, x.inside, page, full);
+    }
+
+    /* ---- words ---- */
+
+    __device__ __forceinline__ void copy_words(const piece &x)
+    {
+        constexpr int each = shape::block / 32, together = 32 / words; // keys
+        int own = lane() / words, column = lane() % words * 8;
+        int64_t row[each];
+
+#pragma unroll
+        for (int j = 0; j < each; j++) {
+            int key = x.key0 + 32 * j + lane();
+            row[j] = -1;
+            if (key >= x.work.keys.first && key < x.work.keys.end) {
+                int64_t k_at, v_at;
+                invar_attention_key(&k_at, &v_at, p, x.work.tile, key);
+                row[j] = keys ? k_at : v_at;
+            }
+        }
         invar_barrier_wait(&memory.empty[at.stage], at.parity ^ 1);
 #pragma unroll
         for (int j = 0; j < each; j++) {
 #pragma unroll 8
             for (int i = 0; i < 32; i += together) {
-                int64_t row = __shfl_sync(0xFFFFFFFFu, from[j], i + own);
-                bool there = row >= 0 && column < p.form.dim;
-                copy_word(&memory.slot[at.stage][32 * j + i + own][column],
-                          (const uint16_t *)base + (there ? row + column : 0), there);
+                int64_t start = __shfl_sync(0xFFFFFFFFu, row[j], i + own);
+                bool there = start >= 0 && column < p.form.dim;
+                copy_word(&memory.slot[at.stage][shape::place(32 * j + i + own, column)],
+                          (const uint16_t *)from.data + (there ? start + column : 0), there);
             }
         }
         copy_arrive(&memory.full[at.stage]);
-        at.advance();
     }
 
-    __device__ __forceinline__ void run(const job &work)
-    {
-        const key_range &keys = work.keys;
+    /* ---- all ---- */
 
-        for (int key0 = keys.begin; key0 < keys.end; key0 += shape::block) {
-            int64_t k_from[each], v_from[each];
-#pragma unroll
-            for (int j = 0; j < each; j++) {
-                int key = key0 + 32 * j + (int)threadIdx.x % 32;
-                k_from[j] = v_from[j] = -1;
-                if (key >= keys.first && key < keys.end)
-                    invar_attention_key(&k_from[j], &v_from[j], p, work.tile, key);
-            }
-            load_slot(p.k, k_from);
-            load_slot(p.v, v_from);
+    /* Every other slot, from the first or from the second one on. */
+    __device__ __forceinline__ void run()
+    {
+        piece now;
+        bool more;
+
+        if (!keys)
+            at.advance();
+        now.index = blockIdx.x;
+        more = begin(now);
+        if (BOXES && more)
+            look_up(now);
+        while (more) {
+            piece next = now;
+            more = advance(next);
+            if (BOXES && more)
+                look_up(next); // on its way while this one is copied
+            if constexpr (BOXES)
+                copy_boxes(now);
+            else
+                copy_words(now);
+            if (keys && now.key0 == now.work.keys.begin)
+                hand_over(now.work);
+            at.advance();
+            at.advance();
+            now = next;
         }
+        now.work.tile.count = 0;
+        if (keys)
+            hand_over(now.work);
+        asm volatile("cp.async.wait_all;" ::: "memory");
     }
 };
 
 /* ---- computing: four warps ------------------------------------------------------------------- */
 
-template <int DIM, int TILES> struct worker {
-    using shape = layout<DIM, TILES>;
+template <int DIM, int TILES, bool BOXES> struct worker {
+    using shape = layout<DIM, TILES, BOXES>;
     static constexpr int block = shape::block;
     static constexpr int key_tiles = block / 64;                 // of 16, of a warp
     static constexpr int column_tiles = DIM < 64 ? 1 : DIM / 64; // of 16, of a warp
@@ -173,8 +351,10 @@ template <int DIM, int TILES> struct worker {
     const invar_attention_problem &p;
     shape &memory;
     invar_ring<shape::slots> at;
+    invar_ring<shape::ahead> job_at;
     invar_attention_tile t;
     key_range keys;
+    int last;                                // position of the last row
     int position[TILES][2], first[TILES][2]; // of the thread's rows 8 i + 2 (t % 4) + e
     float m[TILES][2];
     float l; // lane t % 8 of row t / 8
@@ -216,31 +396,31 @@ template <int DIM, int TILES> struct worker {
         at.advance();
     }
 
-    __device__ __forceinline__ void load_queries()
+    /* The next job and its queries; false: there is none. */
+    __device__ __forceinline__ bool take_job(job *out)
     {
-        for (int i = (int)threadIdx.x; i < shape::rows * (DIM / 8); i += workers) {
-            int r = i / (DIM / 8), column = i % (DIM / 8) * 8;
-            uint4 x = make_uint4(0, 0, 0, 0);
-            if (r < t.count && column < p.form.dim) {
-                int64_t row = t.sequence.row0 + invar_attention_position(p, t, r);
-                x = *(const uint4 *)((const uint16_t *)p.q + row * p.q_stride +
-                                     invar_attention_head(p, t, r) * p.form.dim + column);
-            }
-            *(uint4 *)&memory.q[r][column] = x;
-        }
-        sync_workers();
+        invar_barrier_wait(&memory.ready[job_at.stage], job_at.parity);
+        *out = memory.work[job_at.stage];
+        if (out->tile.count == 0)
+            return false;
 #pragma unroll
         for (int d = 0; d < DIM; d += 32) {
 #pragma unroll
             for (int i = 0; i < TILES; i++) {
                 uint32_t x[4];
-                invar_load_matrices<false>(x, &memory.q[8 * i + lane() % 8][d + lane() / 8 * 8]);
+                invar_load_matrices<false>(
+                    x, &memory.q[job_at.stage][8 * i + lane() % 8][d + lane() / 8 * 8]);
                 q[d / 16][i][0] = x[0];
                 q[d / 16][i][1] = x[1];
                 q[d / 16 + 1][i][0] = x[2];
                 q[d / 16 + 1][i][1] = x[3];
             }
         }
+        __syncwarp();
+        if (lane() == 0)
+            invar_barrier_arrive(&memory.taken[job_at.stage]);
+        job_at.advance();
+        return true;
     }
 
     /* ---- one block of keys ---- */
@@ -248,7 +428,8 @@ template <int DIM, int TILES> struct worker {
     /* s = chains over the head dim, keys of the warp by rows; then keys that are not seen: -inf. */
     __device__ __forceinline__ void score(float (&s)[key_tiles][TILES][4], int key0)
     {
-        const uint16_t(*k)[shape::pitch] = memory.slot[at.stage] + warp() * (block / 4);
+        const uint16_t *k = memory.slot[at.stage];
+        int own = warp() * (block / 4);
 
 #pragma unroll
         for (int i = 0; i < key_tiles * TILES * 4; i++)
@@ -258,7 +439,8 @@ template <int DIM, int TILES> struct worker {
 #pragma unroll
             for (int j = 0; j < key_tiles; j++) {
                 uint32_t a[4];
-                invar_load_matrices<false>(a, &k[16 * j + lane() % 16][d + lane() / 16 * 8]);
+                invar_load_matrices<false>(
+                    a, &k[shape::place(own + 16 * j + lane() % 16, d + lane() / 16 * 8)]);
 #pragma unroll
                 for (int i = 0; i < TILES; i++)
                     invar_product_warp(s[j][i], a, q[d / 16][i]);
@@ -270,7 +452,7 @@ template <int DIM, int TILES> struct worker {
             for (int i = 0; i < TILES; i++) {
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
-                    int key = key0 + warp() * (block / 4) + 16 * j + lane() / 4 + r / 2 * 8;
+                    int key = key0 + own + 16 * j + lane() / 4 + r / 2 * 8;
                     if (key < first[i][r % 2] || key > position[i][r % 2])
                         s[j][i][r] = -INFINITY;
                 }
@@ -349,10 +531,15 @@ template <int DIM, int TILES> struct worker {
             l = l + memory.p[j + lane8][row];
     }
 
+    /* Keys of the block, up to the end of the last group of 32 that there is. */
+    __device__ __forceinline__ int used(int key0) const
+    {
+        return min(block, (keys.end - key0 + 31) / 32 * 32);
+    }
+
     /* True where a value of the block is not finite and some row of the tile does not see it. */
     __device__ __forceinline__ bool needs_exact(int key0)
     {
-        int last = invar_attention_position(p, t, t.count - 1);
         uint32_t special = 0;
         int all;
 
@@ -361,9 +548,10 @@ template <int DIM, int TILES> struct worker {
         if (invar_attention_first(p, last) <= max(key0, keys.first) &&
             t.position + 1 >= min(key0 + block, keys.end))
             return false;
-        for (int i = (int)threadIdx.x; i < block * (DIM / 2); i += workers)
+        for (int i = (int)threadIdx.x; i < used(key0) * (DIM / 2); i += workers)
             special |= invar_attention_special(
-                *(const uint32_t *)&memory.slot[at.stage][i / (DIM / 2)][i % (DIM / 2) * 2]);
+                *(const uint32_t *)&memory
+                     .slot[at.stage][shape::place(i / (DIM / 2), i % (DIM / 2) * 2)]);
         asm volatile("{.reg .pred mine, all;"
                      "setp.ne.u32 mine, %1, 0;"
                      "barrier.cta.red.or.pred.aligned all, 1, 128, mine;"
@@ -401,15 +589,19 @@ template <int DIM, int TILES> struct worker {
         }
     }
 
-    /* o continues its chains over the block's keys, columns of the warp by rows. */
-    template <bool EXACT> __device__ __forceinline__ void sum_values(int key0)
+    /*
+     * o continues its chains over the block's keys, columns of the warp by rows. WHOLE: all of the
+     * block is there.
+     */
+    template <bool EXACT, bool WHOLE> __device__ __forceinline__ void sum_values(int key0)
     {
-        const uint16_t(*v)[shape::pitch] = memory.slot[at.stage];
+        const uint16_t *v = memory.slot[at.stage];
+        int end = WHOLE ? block : used(key0);
 
         if (first_column() >= DIM)
             return;
-#pragma unroll
-        for (int g = 0; g < block; g += 32) {
+#pragma unroll(WHOLE ? block / 32 : 1)
+        for (int g = 0; g < end; g += 32) {
             uint32_t b[TILES][4];
 #pragma unroll
             for (int i = 0; i < TILES; i++)
@@ -420,8 +612,9 @@ template <int DIM, int TILES> struct worker {
 #pragma unroll
                 for (int j = 0; j < column_tiles; j++) {
                     uint32_t a[4];
-                    invar_load_matrices<true>(a, &v[g + 16 * step + lane() % 8 + lane() / 16 * 8]
-                                                   [first_column() + 16 * j + lane() / 8 % 2 * 8]);
+                    invar_load_matrices<true>(
+                        a, &v[shape::place(g + 16 * step + lane() % 8 + lane() / 16 * 8,
+                                           first_column() + 16 * j + lane() / 8 % 2 * 8)]);
 #pragma unroll
                     for (int i = 0; i < TILES; i++) {
                         const uint32_t own[2] = {b[i][2 * step], b[i][2 * step + 1]};
@@ -433,6 +626,24 @@ template <int DIM, int TILES> struct worker {
                 }
             }
         }
+    }
+
+    /* Boxes bring what lies beside the keys, or nothing: values there are +0. */
+    __device__ __forceinline__ void clear_outside(int key0)
+    {
+        int before = max(keys.first - key0, 0), end = keys.end - key0;
+        int count = before + max(used(key0) - end, 0);
+
+        if (count == 0)
+            return;
+        for (int i = (int)threadIdx.x; i < count * (DIM / 8); i += workers) {
+            int key = i / (DIM / 8);
+            key = key < before ? key : end + key - before;
+            *(uint4 *)&memory.slot[at.stage][shape::place(key, i % (DIM / 8) * 8)] =
+                make_uint4(0, 0, 0, 0);
+        }
+        invar_fence_async(); // before a copy comes here
+        sync_workers();
     }
 
     __device__ __forceinline__ void take_block(int key0)
@@ -456,10 +667,14 @@ template <int DIM, int TILES> struct worker {
             }
         }
         invar_barrier_wait(&memory.full[at.stage], at.parity);
+        if constexpr (BOXES)
+            clear_outside(key0);
         if (needs_exact(key0))
-            sum_values<true>(key0);
+            sum_values<true, false>(key0);
+        else if (used(key0) < block)
+            sum_values<false, false>(key0);
         else
-            sum_values<false>(key0);
+            sum_values<false, true>(key0);
         release();
     }
 
@@ -550,127 +765,123 @@ template <int DIM, int TILES> struct worker {
             memory.m[threadIdx.x] = -INFINITY;
             memory.started[threadIdx.x] = false;
         }
-        load_queries();
+        last = invar_attention_position(p, t, t.count - 1);
         start_span();
     }
 
-    /* Where one value of the results goes; false: nowhere. */
-    __device__ __forceinline__ bool place(int *row_out, int *column_out, int j, int i, int r) const
+    /* With all of the thread's results: put(where its row is, column, value). */
+    template <typename PUT> __device__ __forceinline__ void each_result(PUT put)
     {
-        *row_out = row_of(i, r % 2);
-        *column_out = first_column() + 16 * j + lane() / 4 + r / 2 * 8;
-        return *row_out < t.count && *column_out < p.form.dim;
-    }
-
-    __device__ __forceinline__ int64_t row_at(int row) const
-    {
-        return t.sequence.row0 + invar_attention_position(p, t, row);
+#pragma unroll
+        for (int i = 0; i < TILES; i++) {
+#pragma unroll
+            for (int e = 0; e < 2; e++) {
+                int row = row_of(i, e);
+                if (row >= t.count)
+                    continue;
+                auto put_row = put(home_of(p, t, row), row);
+#pragma unroll
+                for (int j = 0; j < column_tiles; j++) {
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        int column = first_column() + 16 * j + lane() / 4 + half * 8;
+                        if (column < p.form.dim)
+                            put_row(column, total[j][i][2 * half + e]);
+                    }
+                }
+            }
+        }
     }
 
     __device__ __forceinline__ void store()
     {
-        if (p.lse2 && (int)threadIdx.x < t.count)
-            p.lse2[row_at((int)threadIdx.x) * p.lse2_stride +
-                   invar_attention_head(p, t, (int)threadIdx.x)] =
+        if (p.lse2 && (int)threadIdx.x < t.count) {
+            home own = home_of(p, t, (int)threadIdx.x);
+            p.lse2[own.row * p.lse2_stride + own.head] =
                 invar_attention_lse2(memory.l[threadIdx.x], memory.m[threadIdx.x]);
-#pragma unroll
-        for (int j = 0; j < column_tiles; j++) {
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-#pragma unroll
-                for (int r = 0; r < 4; r++) {
-                    int row, column;
-                    if (place(&row, &column, j, i, r))
-                        ((uint16_t *)p.o)[row_at(row) * p.o_stride +
-                                          invar_attention_head(p, t, row) * p.form.dim + column] =
-                            invar_bf16_bits(total[j][i][r] / memory.l[row] + 0.0f);
-                }
-            }
         }
+        each_result([&](home own, int row) {
+            uint16_t *o_row = (uint16_t *)p.o + own.row * p.o_stride + own.head * p.form.dim;
+            float sum = memory.l[row];
+            return [=](int column, float x) { o_row[column] = invar_bf16_bits(x / sum + 0.0f); };
+        });
     }
 
     /* m, l and o of the one span, for the merge. */
     __device__ __forceinline__ void store_part(const parts &to, int span)
     {
         int64_t heads = p.form.kv_heads * p.form.group, width = p.form.dim + 2;
-        auto part = [&](int row) {
-            return to.at +
-                   ((row_at(row) * heads + invar_attention_head(p, t, row)) * to.spans + span) *
-                       width;
+        auto part = [&](home own) {
+            return to.at + ((own.row * heads + own.head) * to.spans + span) * width;
         };
 
         if ((int)threadIdx.x < t.count) {
-            float *at_row = part((int)threadIdx.x);
+            float *at_row = part(home_of(p, t, (int)threadIdx.x));
             at_row[0] = memory.m[threadIdx.x];
             at_row[1] = memory.l[threadIdx.x];
         }
-#pragma unroll
-        for (int j = 0; j < column_tiles; j++) {
-#pragma unroll
-            for (int i = 0; i < TILES; i++) {
-#pragma unroll
-                for (int r = 0; r < 4; r++) {
-                    int row, column;
-                    if (place(&row, &column, j, i, r))
-                        part(row)[2 + column] = total[j][i][r];
-                }
-            }
-        }
+        each_result([&](home own, int) {
+            float *at_row = part(own) + 2;
+            return [=](int column, float x) { at_row[column] = x; };
+        });
     }
 
     __device__ __forceinline__ void run(const job &work, const parts &to)
     {
+        int64_t span = p.form.span, span0 = work.keys.begin;
+
         t = work.tile;
         keys = work.keys;
+        span0 = span0 < span ? 0 : span0 / span * span;
         start();
         for (int key0 = keys.begin; key0 < keys.end; key0 += block) {
-            int64_t span0 = key0 / p.form.span * p.form.span;
-
             take_block(key0);
-            if (key0 + block == span0 + p.form.span || key0 + block >= keys.end) {
-                close_span(span0, span0 + p.form.span);
+            if (key0 + block == span0 + span || key0 + block >= keys.end) {
+                close_span(span0, span0 + span);
                 start_span();
+                span0 += span;
             }
         }
-        sync_workers();
         if (to.at)
             store_part(to, work.span);
         else
             store();
-        sync_workers(); // before the next tile's queries
     }
 };
 
-template <int DIM, int TILES>
-__global__ void __launch_bounds__(threads)
-    forward_decode(const __grid_constant__ invar_attention_problem p, parts to, int64_t jobs)
+template <int DIM, int TILES, bool BOXES>
+__global__ void __launch_bounds__(threads, 2 / TILES)
+    forward_decode(const __grid_constant__ invar_attention_problem p,
+                   const __grid_constant__ maps map, const __grid_constant__ parts to, int64_t jobs)
 {
-    extern __shared__ __align__(16) char shared[];
-    using shape = layout<DIM, TILES>;
+    extern __shared__ __align__(1024) char shared[];
+    using shape = layout<DIM, TILES, BOXES>;
     shape &memory = *(shape *)shared;
-    job work;
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < shape::slots; i++) {
-            invar_barrier_init(&memory.full[i], 32);
+            invar_barrier_init(&memory.full[i], BOXES ? 1 : 32);
             invar_barrier_init(&memory.empty[i], 4);
+        }
+        for (int i = 0; i < shape::ahead; i++) {
+            invar_barrier_init(&memory.ready[i], 32 + 1);
+            invar_barrier_init(&memory.taken[i], 4);
         }
         invar_barrier_init_done();
     }
     __syncthreads();
     if (threadIdx.x >= workers) {
-        loader<DIM, TILES> own = {p, memory};
-        for (int64_t i = blockIdx.x; i < jobs; i += gridDim.x) {
-            if (job_of<DIM, TILES>(&work, p, to, i))
-                own.run(work);
-        }
-        asm volatile("cp.async.wait_all;" ::: "memory");
+        bool keys = threadIdx.x < workers + 32;
+        source from = {keys ? p.k : p.v, keys ? &map.k : &map.v};
+        if (BOXES && threadIdx.x % 32 == 0)
+            invar_copy_prefetch(from.map);
+        loader<DIM, TILES, BOXES> own = {p, to, jobs, memory, from, keys};
+        own.run();
     } else {
-        worker<DIM, TILES> own = {p, memory};
-        for (int64_t i = blockIdx.x; i < jobs; i += gridDim.x) {
-            if (job_of<DIM, TILES>(&work, p, to, i))
-                own.run(work, to);
-        }
+        worker<DIM, TILES, BOXES> own = {p, memory};
+        job work;
+        while (own.take_job(&work))
+            own.run(work, to);
     }
 }
 
@@ -736,24 +947,69 @@ int64_t spans_apart(const invar_device *dev, const invar_attention_problem *p)
     return spans;
 }
 
-template <int DIM, int TILES>
+/* Pages cut blocks of keys evenly, or blocks pages; a thread of a loader has at most one box. */
+template <int DIM> bool takes_boxes(const invar_attention_problem *p)
+{
+    constexpr int64_t block = layout<DIM, 1, true>::block, most = INT64_C(1) << 31;
+    int64_t page = p->page_size * p->form.kv_heads * DIM;
+
+    return p->paged && p->form.dim == DIM && p->page_size >= 8 &&
+           (p->page_size % block == 0 || block % p->page_size == 0) && p->page_size < most &&
+           p->n_pages < most && p->form.kv_heads < most && p->k_stride >= page &&
+           p->v_stride >= page;
+}
+
+template <int DIM>
+invar_status map_of(CUtensorMap *out, const invar_attention_problem *p, const void *data,
+                    int64_t stride)
+{
+    constexpr int64_t block = layout<DIM, 1, true>::block;
+    uint64_t heads = (uint64_t)p->form.kv_heads, page_size = (uint64_t)p->page_size;
+    invar_tensor_box box = {data,
+                            CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+                            4,
+                            {DIM, heads, page_size, (uint64_t)p->n_pages},
+                            {0, DIM * 2, heads * DIM * 2, (uint64_t)stride * 2},
+                            {64, 1, (uint32_t)(p->page_size < block ? p->page_size : block), 1},
+                            CU_TENSOR_MAP_SWIZZLE_128B,
+                            true};
+
+    return invar_tensor_map(out, &box);
+}
+
+template <int DIM, int TILES, bool BOXES>
 invar_status launch(const invar_device *dev, const invar_attention_problem *p, const parts &to)
 {
-    using shape = layout<DIM, TILES>;
+    using shape = layout<DIM, TILES, BOXES>;
     int64_t jobs = invar_attention_tiles(p, shape::rows) * to.spans;
     int64_t most = INT64_C(2) / TILES * invar_cuda_of(dev)->multiprocessors;
+    maps map = {};
 
-    return invar_launch(dev, p->op, forward_decode<DIM, TILES>,
+    if constexpr (BOXES) {
+        INVAR_TRY(map_of<DIM>(&map.k, p, p->k, p->k_stride));
+        INVAR_TRY(map_of<DIM>(&map.v, p, p->v, p->v_stride));
+    }
+    return invar_launch(dev, p->op, forward_decode<DIM, TILES, BOXES>,
                         dim3((unsigned)(jobs < most ? jobs : most)), dim3(threads),
-                        sizeof(shape))(*p, to, jobs);
+                        sizeof(shape))(*p, map, to, jobs);
+}
+
+template <int DIM, bool BOXES>
+invar_status launch(const invar_device *dev, const invar_attention_problem *p, const parts &to)
+{
+    if (p->n_rows * p->form.group <= 8 * p->rows.count)
+        return launch<DIM, 1, BOXES>(dev, p, to);
+    return launch<DIM, 2, BOXES>(dev, p, to);
 }
 
 template <int DIM>
 invar_status launch(const invar_device *dev, const invar_attention_problem *p, const parts &to)
 {
-    if (p->n_rows * p->form.group <= 8 * p->rows.count)
-        return launch<DIM, 1>(dev, p, to);
-    return launch<DIM, 2>(dev, p, to);
+    if constexpr (DIM == 64 || DIM == 128) {
+        if (takes_boxes<DIM>(p))
+            return launch<DIM, true>(dev, p, to);
+    }
+    return launch<DIM, false>(dev, p, to);
 }
 
 } // namespace
