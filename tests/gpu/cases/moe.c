@@ -176,8 +176,11 @@ static void make_route_fwd(maker *m)
     if (invar_roll(&m->dice, 2))
         a->bias = invar_case_normal(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_F32, m->f.experts), 0,
                                     &m->dice, 0.1f);
-    if (invar_roll(&m->dice, 3) == 0)
+    if (invar_roll(&m->dice, 3) == 0) {
         a->replay = choice(m);
+        // scores of all that is replayed may be 0, and the bits of 0 / 0 are not promised
+        a->router.normalise_eps += 0x1p-149f;
+    }
     a->ids = output(m, INVAR_DTYPE_I32, m->f.tokens, m->f.slots);
     a->weights = output(m, INVAR_DTYPE_F32, m->f.tokens, m->f.slots);
     a->scores = output(m, INVAR_DTYPE_F32, m->f.tokens, m->f.experts);
