@@ -11,6 +11,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "tests/gpu/sweep.h"
 
@@ -647,13 +648,21 @@ static void accumulate(const layer *l, const invar_tensor *dw, const int64_t *st
     invar_sweep_release(l->s, mark);
 }
 
+/* Where the units of t tokens begin: short ones, long ones, and one without a token. */
+static void cut_units(int64_t start[UNITS + 1], int64_t t)
+{
+    const int64_t at[] = {0, 1, 4, 20, t / 4, t / 4 + 1, t / 2, t / 2, t - 17, t};
+
+    memcpy(start, at, sizeof at);
+}
+
 static void check_micro_batches(const layer *l)
 {
-    const int64_t t = l->rows;
-    const int64_t start[] = {0, 1, 4, 20, t / 4, t / 4 + 1, t / 2, t / 2, t - 17, t};
-    const int64_t one[] = {0, t};
+    const int64_t one[] = {0, l->rows};
+    int64_t start[UNITS + 1];
     invar_tensor dw = invar_sweep_2d(l->s, INVAR_DTYPE_F32, l->n, l->k), expected;
 
+    cut_units(start, l->rows);
     accumulate(l, &dw, start, 0, UNITS);
     expected = invar_sweep_get(l->s, &dw);
     for (unsigned cuts = 1; cuts < 1u << (UNITS - 1);
@@ -687,6 +696,70 @@ static void test_linear_dw__bits_invariant_to_micro_batches(void **state)
             invar_sweep_size(s, fast ? 1024 : 128, 72), invar_sweep_size(s, fast ? 1408 : 200, 40));
 
         check_micro_batches(&l);
+        layer_free(&l);
+    }
+}
+
+/* Some rows of dw, which is on the heap. */
+static void check_weights_with_cpu(const layer *l, const invar_tensor *dw, const int64_t *start)
+{
+    invar_linear_dw_args args = {.units = {start, UNITS}, .fresh = 1};
+    invar_device cpu;
+    invar_tensor dy;
+
+    if (is_cpu(l->s))
+        return;
+    cpu = cpu_open(l->s);
+    dy = invar_sweep_get(l->s, &l->dy);
+    args.x = invar_sweep_get(l->s, &l->x);
+    for (int i = 0; i < CPU_ROWS; i++) {
+        int64_t at = cpu_row(l->n, i);
+        invar_tensor row = invar_tensor_rows(dw, at, 1);
+
+        args.dy = invar_tensor_columns(&dy, at, 1);
+        args.dw = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 1, l->k));
+        assert_ok(invar_linear_dw(&cpu, &args));
+        invar_assert_bits_tensor(&row, &args.dw, "dw of many tiles");
+        invar_test_free(&args.dw);
+    }
+    invar_test_free(&dy, &args.x);
+    cpu_close(&cpu);
+}
+
+/*
+ * A product is that of its operands in either order, so with both in each other's place the
+ * gradient is the same on its side: other tiles, the same bits.
+ */
+static void test_linear_dw__bits_invariant_to_tiles(void **state)
+{
+    const invar_test_format *bf16 = &invar_test_formats[1];
+    static const int64_t outputs[][2] = {{6144, 1024}, {1024, 3072}, {2048, 1024}, {4096, 4096}};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof outputs / sizeof *outputs; i++) {
+        invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
+        layer l = layer_new(bf16, INVAR_NUMERICS_SM90, invar_sweep_size(s, 2100, 90),
+                            invar_sweep_size(s, outputs[i][0], outputs[i][0] / 64),
+                            invar_sweep_size(s, outputs[i][1], outputs[i][1] / 64));
+        layer turned = l;
+        invar_tensor dw = invar_sweep_2d(s, INVAR_DTYPE_F32, l.n, l.k), got;
+        invar_tensor other = invar_sweep_2d(s, INVAR_DTYPE_F32, l.k, l.n), across;
+        int64_t start[UNITS + 1];
+
+        turned.dy = l.x;
+        turned.x = l.dy;
+        cut_units(start, l.rows);
+        accumulate(&l, &dw, start, 0, UNITS);
+        accumulate(&turned, &other, start, 0, UNITS);
+        got = invar_sweep_get(s, &dw);
+        across = invar_sweep_get(s, &other);
+        for (int64_t r = 0; r < l.n; r++)
+            for (int64_t c = 0; c < l.k; c++)
+                if (memcmp((float *)got.data + r * l.k + c, (float *)across.data + c * l.n + r,
+                           sizeof(float)) != 0)
+                    fail_msg("%d x %d: row %d, column %d", (int)l.n, (int)l.k, (int)r, (int)c);
+        check_weights_with_cpu(&l, &got, start);
+        invar_test_free(&got, &across);
         layer_free(&l);
     }
 }
@@ -725,6 +798,7 @@ int main(void)
         cmocka_unit_test(test_linear_dx__bits_invariant_to_rows_with_parts),
         cmocka_unit_test(test_linear__shards_apart_are_the_sharded_product),
         cmocka_unit_test(test_linear_dw__bits_invariant_to_micro_batches),
+        cmocka_unit_test(test_linear_dw__bits_invariant_to_tiles),
         cmocka_unit_test(test_linear__control_split_chain_is_seen),
     };
     return cmocka_run_group_tests(tests, NULL, invar_sweep_report);
