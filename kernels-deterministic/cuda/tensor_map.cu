@@ -42,7 +42,11 @@ invar_status invar_tensor_map(CUtensorMap *out, const invar_tensor_box *box)
                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (code != CUDA_SUCCESS)
         return INVAR_FAIL(INVAR_E_CUDA, (int)code,
-                          "a tensor map of rank %d, box %u x %u, was refused by the driver",
-                          box->rank, box->box[0], box->rank > 1 ? box->box[1] : 1);
+                          "the NVIDIA driver refused a tensor map (type %d, rank %d, extents %llu "
+                          "x %llu, box %u x %u): try a newer driver; if that one refuses it, too, "
+                          "report this line",
+                          (int)box->type, box->rank, (unsigned long long)box->extent[0],
+                          (unsigned long long)(box->rank > 1 ? box->extent[1] : 1), box->box[0],
+                          box->rank > 1 ? box->box[1] : 1);
     return INVAR_OK;
 }
