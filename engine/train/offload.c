@@ -29,7 +29,7 @@ struct invar_offload {
 
 static size_t pieces_of(const invar_offload *o)
 {
-    return (o->bytes + o->piece - 1) / o->piece;
+    return o->bytes == 0 ? 0 : (o->bytes + o->piece - 1) / o->piece;
 }
 
 /* Of the device's memory. */

@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/near.h"
+#include "engine/train/offload.h"
 #include "engine/train/optimizer.h"
 #include "tests/far.h"
 #include "tests/model.h"
@@ -205,12 +206,35 @@ static void test_far_offload__reset_is_a_new_one(void **state)
     device_release(&d);
 }
 
+static invar_status no_work(void *payload, size_t first, size_t bytes,
+                            void *const there[INVAR_OFFLOAD_ARRAYS])
+{
+    (void)payload, (void)first, (void)bytes, (void)there;
+    fail_msg("there is nothing to work on");
+    return INVAR_OK;
+}
+
+static void test_far_offload__nothing_to_move(void **state)
+{
+    void *const nowhere[INVAR_OFFLOAD_ARRAYS] = {NULL};
+    invar_offload *offload;
+    far_device d;
+
+    (void)state;
+    device_init(&d);
+    assert_ok(invar_offload_new(&offload, &d.far, 0, INVAR_ALIGN));
+    assert_ok(invar_offload_run(offload, nowhere, no_work, NULL));
+    invar_offload_free(offload);
+    device_release(&d);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_far_offload__pieces_change_no_bit),
         cmocka_unit_test(test_far_offload__takes_the_promised_memory),
         cmocka_unit_test(test_far_offload__reset_is_a_new_one),
+        cmocka_unit_test(test_far_offload__nothing_to_move),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
