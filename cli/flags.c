@@ -39,10 +39,15 @@ static bool is_switch(int key)
     return invar_config_schema()->keys[key].type == INVAR_RECIPE_TYPE_BOOL;
 }
 
-/* The value of a flag without '=': the next word, which a switch only takes if it is one. */
-static invar_status value_of(const char **out, int *used, int key, int left, char **next)
+/*
+ * The value of a flag without '=': the next word, which a switch only takes if it is one, or if it
+ * cannot be anything else, as there are no `words` beside flags.
+ */
+static invar_status value_of(const char **out, int *used, int key, bool words, int left,
+                             char **next)
 {
-    bool word = left > 0 && (strcmp(next[0], "true") == 0 || strcmp(next[0], "false") == 0);
+    bool word = left > 0 && (strcmp(next[0], "true") == 0 || strcmp(next[0], "false") == 0 ||
+                             (!words && next[0][0] != '-'));
 
     *used = 0;
     if (is_switch(key) && !word) {
@@ -59,7 +64,7 @@ static invar_status value_of(const char **out, int *used, int key, int left, cha
     return INVAR_OK;
 }
 
-static invar_status take(invar_recipe *recipe, int *argc, char **argv)
+static invar_status take(invar_recipe *recipe, bool words, int *argc, char **argv)
 {
     const invar_recipe_schema *schema = invar_config_schema();
     int kept = 0;
@@ -74,7 +79,7 @@ static invar_status take(invar_recipe *recipe, int *argc, char **argv)
             continue;
         }
         if (!value)
-            INVAR_TRY(value_of(&value, &used, key, *argc - i - 1, argv + i + 1));
+            INVAR_TRY(value_of(&value, &used, key, words, *argc - i - 1, argv + i + 1));
         (void)snprintf(origin, sizeof origin, "--%s", schema->keys[key].name);
         INVAR_TRY(invar_recipe_set(recipe, schema->keys[key].name, value, origin));
         i += used;
@@ -92,7 +97,7 @@ invar_status invar_flags_recipe(invar_recipe **out, const char *path, int *argc,
     INVAR_TRY(invar_recipe_new(&recipe, invar_config_schema()));
     status = path ? invar_recipe_read(recipe, path) : INVAR_OK;
     if (status == INVAR_OK)
-        status = take(recipe, argc, argv);
+        status = take(recipe, !path, argc, argv); // a file is the only word of its verbs
     if (status != INVAR_OK) {
         invar_recipe_free(recipe);
         return status;
@@ -146,7 +151,7 @@ static invar_status move_keys(const char **words, int *count_out, const invar_op
         int key = own ? -1 : key_of(argv[i], &value);
 
         if (key >= 0 && !value)
-            INVAR_TRY(value_of(&value, &used, key, *argc - i - 1, argv + i + 1));
+            INVAR_TRY(value_of(&value, &used, key, true, *argc - i - 1, argv + i + 1));
         count = own ? own : 1 + used;
         for (int k = i; k < i + count && k < *argc; k++) {
             if (key >= 0)

@@ -12,7 +12,7 @@
 /*
  * Takes `--key value`, `--key=value` and, for a key that is true or false, `--key` alone out of
  * argv; what is no key of a recipe stays, in order, for invar_options_parse. *argc is what is left.
- * `path` is the recipe file; NULL: none, defaults and flags only.
+ * `path` is the recipe file, and no other word may stay then; NULL: none, defaults and flags only.
  */
 invar_status invar_flags_recipe(invar_recipe **out, const char *path, int *argc,
                                 char **argv) INVAR_MUST_USE;

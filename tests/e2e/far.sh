@@ -67,6 +67,8 @@ for offload in true false true; do
         --load offloaded/save --optimizer-cpu-offload=$offload --debug-exit-after-rollout 1
 done
 expect 0 "" diff cpu offloaded
+expect 129 "--optimizer-cpu-offload: expected true or false, found 'maybe'" train tiny.ini \
+    --no-report --device cuda --run maybe --optimizer-cpu-offload maybe
 expect 1 "" diff cpu other
 # the last checkpoint is waited for, the one before it was written while the run went on
 for file in {hf/2/model,save/iter_000000{1,2}/model{,.exp_avg,.exp_avg_sq}}.safetensors; do
