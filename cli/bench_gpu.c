@@ -429,8 +429,7 @@ static invar_status attention(invar_gpu_bench *b, attention_size z)
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-/* A row ends: its memory and its scratch go back, whatever came of it. */
-static invar_status end_row(invar_gpu_bench *b, invar_status status)
+invar_status invar_gpu_bench_end_row(invar_gpu_bench *b, invar_status status)
 {
     end_scratch(&b->gpu);
     give_all(b);
@@ -447,18 +446,28 @@ static bool wanted(const invar_gpu_bench *b, invar_op op)
 static invar_status products(invar_gpu_bench *b)
 {
     for (size_t i = 0; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
-        INVAR_TRY(end_row(b, forward(b, forward_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, forward_sizes[i])));
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
-        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
-        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
-        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
+        INVAR_TRY(
+            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
     }
     for (size_t i = DECODING; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
-        INVAR_TRY(end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
+        INVAR_TRY(
+            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
-        INVAR_TRY(end_row(b, input_gradient(b, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i])));
     for (size_t i = 0; i < SIZES(weight_sizes) && wanted(b, INVAR_OP_LINEAR_DW); i++)
-        INVAR_TRY(end_row(b, weight_gradient(b, weight_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, weight_gradient(b, weight_sizes[i])));
+    return INVAR_OK;
+}
+
+static invar_status each(invar_gpu_bench *b, const invar_gpu_mover *m)
+{
+    for (; m->run; m++)
+        if (wanted(b, m->op))
+            INVAR_TRY(invar_gpu_bench_end_row(b, m->run(b)));
     return INVAR_OK;
 }
 
@@ -467,11 +476,9 @@ static invar_status run_rows(invar_gpu_bench *b)
     INVAR_TRY(products(b));
     for (size_t i = 0; i < SIZES(attention_sizes); i++)
         if (wanted(b, INVAR_OP_ATTENTION_FWD) || wanted(b, INVAR_OP_ATTENTION_BWD))
-            INVAR_TRY(end_row(b, attention(b, attention_sizes[i])));
-    for (const invar_gpu_mover *m = invar_gpu_movers; m->run; m++)
-        if (wanted(b, m->op))
-            INVAR_TRY(end_row(b, m->run(b)));
-    return INVAR_OK;
+            INVAR_TRY(invar_gpu_bench_end_row(b, attention(b, attention_sizes[i])));
+    INVAR_TRY(each(b, invar_gpu_movers));
+    return each(b, invar_gpu_experts);
 }
 
 static invar_status run(invar_gpu_bench *b, const invar_race_options *options)

@@ -1,7 +1,8 @@
 /*
  * bench_gpu.h - invar bench --device cuda: what its files share.
  *
- * bench_gpu.c has the run, products and attention of training; bench_gpu_rows.c what moves data.
+ * bench_gpu.c has the run, products and attention of training; bench_gpu_rows.c what moves data;
+ * bench_gpu_experts.c the ops of a mixture of experts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,6 +37,10 @@ invar_status invar_gpu_bench_room(invar_tensor *out, invar_gpu_bench *b, invar_d
                                   int64_t rows, int64_t cols) INVAR_MUST_USE;
 invar_status invar_gpu_bench_array(void **out, invar_gpu_bench *b, const void *from,
                                    size_t bytes) INVAR_MUST_USE;
+
+/* So many i32 of [0, bound), `step` apart. */
+invar_status invar_gpu_bench_indices(invar_tensor *out, invar_gpu_bench *b, int64_t count,
+                                     int64_t bound, int64_t step) INVAR_MUST_USE;
 
 /* ---- bits ------------------------------------------------------------------------------------ */
 
@@ -72,12 +77,22 @@ invar_status invar_gpu_bench_run(invar_device *dev, invar_op op, const void *arg
 
 invar_status invar_gpu_bench_race(invar_gpu_bench *b, const invar_race_row *row) INVAR_MUST_USE;
 
-/* An op of bench_gpu_rows.c. */
+/* A row of an op that moves data, beside a copy of so many bytes, half of them read. */
+invar_status invar_gpu_bench_moves(invar_gpu_bench *b, const invar_gpu_sample *s, invar_op op,
+                                   const void *args, const char *shape,
+                                   double bytes) INVAR_MUST_USE;
+
+/* A row ends: its memory and its scratch go back, whatever came of it. */
+invar_status invar_gpu_bench_end_row(invar_gpu_bench *b, invar_status status) INVAR_MUST_USE;
+
+/* The rows of an op; the last one is ended by the caller. */
 typedef struct invar_gpu_mover {
     invar_op op;
     invar_status (*run)(invar_gpu_bench *b);
 } invar_gpu_mover;
 
-extern const invar_gpu_mover invar_gpu_movers[]; /* ends with run == NULL */
+/* They end with run == NULL. */
+extern const invar_gpu_mover invar_gpu_movers[];  /* of bench_gpu_rows.c */
+extern const invar_gpu_mover invar_gpu_experts[]; /* of bench_gpu_experts.c */
 
 #endif

@@ -33,8 +33,8 @@ static invar_status race_copy(invar_gpu_bench *b, invar_race_row *row)
     return invar_gpu_bench_race(b, row);
 }
 
-static invar_status moves(invar_gpu_bench *b, const invar_gpu_sample *s, invar_op op,
-                          const void *args, const char *shape, double bytes)
+invar_status invar_gpu_bench_moves(invar_gpu_bench *b, const invar_gpu_sample *s, invar_op op,
+                                   const void *args, const char *shape, double bytes)
 {
     invar_race_row row = mover(op, args, shape, bytes);
 
@@ -53,7 +53,7 @@ static invar_status bench_add(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.b, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     part = a;
-    return moves(b, &s, INVAR_OP_ADD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_ADD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
 }
 
 static invar_status bench_rmsnorm(invar_gpu_bench *b)
@@ -68,7 +68,8 @@ static invar_status bench_rmsnorm(invar_gpu_bench *b)
     a.y = invar_tensor_3d(a.y.data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
     a.weight = invar_tensor_1d(a.weight.data, INVAR_DTYPE_BF16, HIDDEN);
     part = a;
-    return moves(b, &s, INVAR_OP_RMSNORM_FWD, &a, "16384x4096", 2.0 * TOKENS * HIDDEN * 2);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_RMSNORM_FWD, &a, "16384x4096",
+                                 2.0 * TOKENS * HIDDEN * 2);
 }
 
 static invar_status bench_swiglu(invar_gpu_bench *b)
@@ -80,26 +81,69 @@ static invar_status bench_swiglu(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.up, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     part = a;
-    return moves(b, &s, INVAR_OP_SWIGLU_FWD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_SWIGLU_FWD, &a, "16384x4096",
+                                 3.0 * TOKENS * HIDDEN * 2);
+}
+
+/* Activations, a scale for each row and block. */
+static invar_status quantise(invar_gpu_bench *b, invar_dtype dtype)
+{
+    static float here[2 * HIDDEN / INVAR_FP8_BLOCK], there[2 * HIDDEN / INVAR_FP8_BLOCK];
+    invar_quantise_args a = {.q = invar_tensor_quantised(NULL, NULL, dtype, 1, TOKENS, HIDDEN)};
+    invar_quantise_args part;
+    invar_gpu_sample s = {&part, 2, 2, 1, {&part.q, &part.x}};
+    size_t bytes = invar_tensor_scale_bytes(&a.q), row_bytes = bytes / TOKENS;
+    invar_race_row row =
+        mover(INVAR_OP_QUANTISE, &a, "16384x4096", 3.0 * TOKENS * HIDDEN + (double)bytes);
+
+    row.type = invar_dtype_name(dtype);
+    INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_take(&a.q.data, b, invar_gpu_bench_bytes(dtype, TOKENS, HIDDEN)));
+    INVAR_TRY(invar_gpu_bench_take(&a.q.scale, b, bytes));
+    part = a;
+    part.q.scale = here;
+    INVAR_TRY(invar_gpu_bench_compare(&row, b, &s));
+    INVAR_TRY(invar_device_get(&b->gpu, there,
+                               (char *)a.q.scale +
+                                   (size_t)invar_gpu_sample_first(TOKENS, s.rows) * row_bytes,
+                               (size_t)s.rows * row_bytes));
+    row.compared++;
+    row.different += memcmp(here, there, (size_t)s.rows * row_bytes) != 0;
+    return race_copy(b, &row);
+}
+
+static invar_status bench_quantise(invar_gpu_bench *b)
+{
+    INVAR_TRY(quantise(b, INVAR_DTYPE_FP8));
+    INVAR_TRY(invar_gpu_bench_end_row(b, INVAR_OK));
+    return quantise(b, INVAR_DTYPE_MXFP8);
+}
+
+/* Runs an op of a whole tensor on the CPU: `x`, to which `args` point, is a copy here meanwhile. */
+static invar_status run_near(invar_gpu_bench *b, invar_op op, const void *args, invar_tensor *x)
+{
+    size_t bytes = invar_gpu_bench_bytes(x->dtype, x->shape[0], x->shape[1]);
+    void *far = x->data;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc(&x->data, bytes, 1, "a tensor of a benchmark"));
+    status = invar_device_get(&b->gpu, x->data, far, bytes);
+    if (status == INVAR_OK)
+        status = invar_gpu_bench_run(&b->cpu, op, args);
+    invar_free(x->data);
+    x->data = far;
+    return status;
 }
 
 /* The whole digest. */
-static invar_status compare_digest(invar_race_row *row, invar_gpu_bench *b,
+static invar_status compare_digest(invar_race_row *row, invar_gpu_bench *b, invar_tensor *x,
                                    const invar_hash_tree_args *a)
 {
-    size_t bytes = invar_gpu_bench_bytes(a->x->dtype, a->x->shape[0], a->x->shape[1]);
-    invar_tensor near = *a->x;
+    invar_hash_tree_args near = *a;
     invar_digest here, there;
-    invar_status status;
 
-    INVAR_TRY(invar_alloc(&near.data, bytes, 1, "a tensor of a benchmark"));
-    status = invar_device_get(&b->gpu, near.data, a->x->data, bytes);
-    if (status == INVAR_OK)
-        status = invar_gpu_bench_run(
-            &b->cpu, row->op,
-            &(invar_hash_tree_args){.x = &near, .count = 1, .shards = a->shards, .digest = &here});
-    invar_free(near.data);
-    INVAR_TRY(status);
+    near.digest = &here;
+    INVAR_TRY(run_near(b, row->op, &near, x));
     INVAR_TRY(invar_gpu_bench_run(&b->gpu, row->op, a));
     INVAR_TRY(invar_device_get(&b->gpu, &there, a->digest, sizeof there));
     row->compared = 1;
@@ -118,13 +162,35 @@ static invar_status bench_hash(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_take(&digest, b, sizeof *a.digest));
     a.digest = digest;
     row = mover(INVAR_OP_HASH_TREE, &a, "65536x4096", 4.0 * TOKENS * HIDDEN * 2);
-    INVAR_TRY(compare_digest(&row, b, &a));
+    INVAR_TRY(compare_digest(&row, b, &x, &a));
+    return race_copy(b, &row);
+}
+
+enum { PARAMETERS = 1 << 28 };
+
+/* It waits for the device: the host has its results. */
+static invar_status bench_grad_norm(invar_gpu_bench *b)
+{
+    float there[2], here[2];
+    invar_tensor grad;
+    invar_grad_norm_args a = {
+        .norm = &there[0], .clip = &there[1], .grads = &grad, .count = 1, .max_norm = 1.0f};
+    invar_grad_norm_args near = a;
+    invar_race_row row = mover(INVAR_OP_GRAD_NORM, &a, "268435456", 4.0 * PARAMETERS);
+
+    row.type = "f32";
+    near.norm = &here[0];
+    near.clip = &here[1];
+    INVAR_TRY(invar_gpu_bench_make(&grad, b, INVAR_DTYPE_F32, 1, PARAMETERS));
+    INVAR_TRY(run_near(b, row.op, &near, &grad));
+    INVAR_TRY(invar_gpu_bench_run(&b->gpu, row.op, &a));
+    row.compared = 2;
+    row.different = (here[0] != there[0]) + (here[1] != there[1]);
     return race_copy(b, &row);
 }
 
 static invar_status bench_adamw(invar_gpu_bench *b)
 {
-    enum { COUNT = 1 << 28 };
     invar_adamw_args a = {.clip = 1.0f,
                           .lr = 1e-6f,
                           .beta1 = 0.9f,
@@ -138,14 +204,14 @@ static invar_status bench_adamw(invar_gpu_bench *b)
     invar_tensor *f32[] = {&a.master, &a.m, &a.v, &a.grad};
 
     for (size_t i = 0; i < sizeof f32 / sizeof *f32; i++) {
-        INVAR_TRY(invar_gpu_bench_make(f32[i], b, INVAR_DTYPE_F32, 1, COUNT));
-        *f32[i] = invar_tensor_1d(f32[i]->data, INVAR_DTYPE_F32, COUNT);
+        INVAR_TRY(invar_gpu_bench_make(f32[i], b, INVAR_DTYPE_F32, 1, PARAMETERS));
+        *f32[i] = invar_tensor_1d(f32[i]->data, INVAR_DTYPE_F32, PARAMETERS);
     }
-    INVAR_TRY(invar_device_zero(&b->gpu, a.v.data, (size_t)COUNT * sizeof(float)));
-    INVAR_TRY(invar_gpu_bench_make(&a.weight, b, INVAR_DTYPE_BF16, 1, COUNT));
-    a.weight = invar_tensor_1d(a.weight.data, INVAR_DTYPE_BF16, COUNT);
+    INVAR_TRY(invar_device_zero(&b->gpu, a.v.data, (size_t)PARAMETERS * sizeof(float)));
+    INVAR_TRY(invar_gpu_bench_make(&a.weight, b, INVAR_DTYPE_BF16, 1, PARAMETERS));
+    a.weight = invar_tensor_1d(a.weight.data, INVAR_DTYPE_BF16, PARAMETERS);
     part = a;
-    return moves(b, &s, INVAR_OP_ADAMW, &a, "268435456", 30.0 * COUNT);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_ADAMW, &a, "268435456", 30.0 * PARAMETERS);
 }
 
 enum { LOGIT_ROWS = 4096 };
@@ -181,7 +247,8 @@ static invar_status bench_logprob(invar_gpu_bench *b)
 
     INVAR_TRY(make_logprob(&a, b));
     part = a;
-    return moves(b, &s, INVAR_OP_LOGPROB_FWD, &a, "4096x151936", 4.0 * LOGIT_ROWS * VOCABULARY);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_LOGPROB_FWD, &a, "4096x151936",
+                                 4.0 * LOGIT_ROWS * VOCABULARY);
 }
 
 static invar_status bench_sample(invar_gpu_bench *b)
@@ -201,26 +268,34 @@ static invar_status bench_sample(invar_gpu_bench *b)
     a.coords = at;
     part = a;
     part.coords = coords + invar_gpu_sample_first(ROWS, s.rows);
-    return moves(b, &s, INVAR_OP_SAMPLE, &a, "256x151936", 4.0 * ROWS * VOCABULARY);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_SAMPLE, &a, "256x151936", 4.0 * ROWS * VOCABULARY);
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
 enum { UNITS = 8 };
 
+/* The tokens in equal parts, here and there. */
+static invar_status make_units(int64_t start[UNITS + 1], invar_segments *out, invar_gpu_bench *b)
+{
+    void *there;
+
+    for (int i = 0; i <= UNITS; i++)
+        start[i] = TOKENS / UNITS * i;
+    INVAR_TRY(invar_gpu_bench_array(&there, b, start, (UNITS + 1) * sizeof *start));
+    *out = (invar_segments){there, UNITS};
+    return INVAR_OK;
+}
+
 static invar_status bench_rmsnorm_bwd(invar_gpu_bench *b)
 {
     static const int64_t few[] = {0, 2};
     int64_t start[UNITS + 1];
-    invar_rmsnorm_bwd_args a = {.eps = 1e-6f, .units = {NULL, UNITS}}, part;
+    invar_rmsnorm_bwd_args a = {.eps = 1e-6f}, part;
     invar_gpu_sample s = {&part, 2, 4, 1, {&part.dx, &part.dy, &part.x, &part.weight}};
     invar_tensor *rows[] = {&a.dx, &a.dy, &a.x};
-    void *units;
 
-    for (int i = 0; i <= UNITS; i++)
-        start[i] = TOKENS / UNITS * i;
-    INVAR_TRY(invar_gpu_bench_array(&units, b, start, sizeof start));
-    a.units.start = units;
+    INVAR_TRY(make_units(start, &a.units, b));
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         INVAR_TRY(invar_gpu_bench_make(rows[i], b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
         *rows[i] = invar_tensor_3d(rows[i]->data, INVAR_DTYPE_BF16, TOKENS, 1, HIDDEN);
@@ -232,7 +307,8 @@ static invar_status bench_rmsnorm_bwd(invar_gpu_bench *b)
     part = a;
     part.dweight = (invar_tensor){0}; // a sum over all rows
     part.units = (invar_segments){few, 1};
-    return moves(b, &s, INVAR_OP_RMSNORM_BWD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_RMSNORM_BWD, &a, "16384x4096",
+                                 3.0 * TOKENS * HIDDEN * 2);
 }
 
 static invar_status bench_swiglu_bwd(invar_gpu_bench *b)
@@ -244,7 +320,25 @@ static invar_status bench_swiglu_bwd(invar_gpu_bench *b)
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         INVAR_TRY(invar_gpu_bench_make(all[i], b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
     part = a;
-    return moves(b, &s, INVAR_OP_SWIGLU_BWD, &a, "16384x4096", 5.0 * TOKENS * HIDDEN * 2);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_SWIGLU_BWD, &a, "16384x4096",
+                                 5.0 * TOKENS * HIDDEN * 2);
+}
+
+/* All columns, and so all rows. */
+static invar_status bench_token_sum(invar_gpu_bench *b)
+{
+    int64_t start[UNITS + 1];
+    invar_token_sum_args a = {0}, part;
+    invar_gpu_sample s = {&part, HIDDEN, 2, 1, {&part.out, &part.x}};
+
+    INVAR_TRY(make_units(start, &a.units, b));
+    INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_make(&a.out, b, INVAR_DTYPE_F32, 1, HIDDEN));
+    a.out = invar_tensor_1d(a.out.data, INVAR_DTYPE_F32, HIDDEN);
+    part = a;
+    part.units.start = start;
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_TOKEN_SUM, &a, "16384x4096",
+                                 1.0 * TOKENS * HIDDEN * 2);
 }
 
 static invar_status bench_logprob_bwd(invar_gpu_bench *b)
@@ -267,14 +361,14 @@ static invar_status bench_logprob_bwd(invar_gpu_bench *b)
     a.dlogp = f.logp;
     INVAR_TRY(invar_gpu_bench_room(&a.dlogits, b, INVAR_DTYPE_BF16, LOGIT_ROWS, VOCABULARY));
     part = a;
-    return moves(b, &s, INVAR_OP_LOGPROB_BWD, &a, "4096x151936", 6.0 * LOGIT_ROWS * VOCABULARY);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_LOGPROB_BWD, &a, "4096x151936",
+                                 6.0 * LOGIT_ROWS * VOCABULARY);
 }
 
 /* ---- indices --------------------------------------------------------------------------------- */
 
-/* So many of [0, bound), `step` apart. */
-static invar_status make_indices(invar_tensor *out, invar_gpu_bench *b, int64_t count,
-                                 int64_t bound, int64_t step)
+invar_status invar_gpu_bench_indices(invar_tensor *out, invar_gpu_bench *b, int64_t count,
+                                     int64_t bound, int64_t step)
 {
     int32_t *here = NULL;
     void *there;
@@ -298,12 +392,28 @@ static invar_status bench_embedding(invar_gpu_bench *b)
 
     INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.table, b, INVAR_DTYPE_BF16, VOCABULARY, WIDTH));
-    INVAR_TRY(make_indices(&a.ids, b, TOKENS, VOCABULARY, 7919));
+    INVAR_TRY(invar_gpu_bench_indices(&a.ids, b, TOKENS, VOCABULARY, 7919));
     part = a;
-    return moves(b, &s, INVAR_OP_EMBEDDING_FWD, &a, "16384x1024", 2.0 * TOKENS * WIDTH * 2);
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_EMBEDDING_FWD, &a, "16384x1024",
+                                 2.0 * TOKENS * WIDTH * 2);
 }
 
-static invar_status bench_rope(invar_gpu_bench *b)
+/* A table of which not all rows are asked for, some more than once; all of it is compared. */
+static invar_status bench_embedding_bwd(invar_gpu_bench *b)
+{
+    enum { WIDTH = 1024, ROWS = 32768, ASKED = 12289 };
+    invar_embedding_bwd_args a = {0}, part;
+    invar_gpu_sample s = {&part, ROWS, 3, 1, {&part.dtable, &part.dout, &part.ids}};
+
+    INVAR_TRY(invar_gpu_bench_make(&a.dtable, b, INVAR_DTYPE_F32, ROWS, WIDTH));
+    INVAR_TRY(invar_gpu_bench_make(&a.dout, b, INVAR_DTYPE_BF16, TOKENS, WIDTH));
+    INVAR_TRY(invar_gpu_bench_indices(&a.ids, b, TOKENS, ASKED, 7919));
+    part = a;
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_EMBEDDING_BWD, &a, "16384x1024",
+                                 2.0 * TOKENS * WIDTH + 8.0 * ASKED * WIDTH);
+}
+
+static invar_status rotate(invar_gpu_bench *b, invar_op op)
 {
     enum { HEADS = 16, DIM = 128, POSITIONS = 4096 };
     invar_rope_fwd_args a = {0}, part;
@@ -316,22 +426,19 @@ static invar_status bench_rope(invar_gpu_bench *b)
         *rows[i] = invar_tensor_3d(rows[i]->data, INVAR_DTYPE_BF16, TOKENS, HEADS, DIM);
         INVAR_TRY(invar_gpu_bench_make(tables[i], b, INVAR_DTYPE_F32, POSITIONS, DIM / 2));
     }
-    INVAR_TRY(make_indices(&a.positions, b, TOKENS, POSITIONS, 1));
+    INVAR_TRY(invar_gpu_bench_indices(&a.positions, b, TOKENS, POSITIONS, 1));
     part = a;
-    return moves(b, &s, INVAR_OP_ROPE_FWD, &a, "16384x16x128", 2.0 * TOKENS * HEADS * DIM * 2);
+    return invar_gpu_bench_moves(b, &s, op, &a, "16384x16x128", 2.0 * TOKENS * HEADS * DIM * 2);
 }
 
-static invar_status bench_gather(invar_gpu_bench *b)
+static invar_status bench_rope(invar_gpu_bench *b)
 {
-    enum { SLOTS = 4 };
-    invar_moe_gather_fwd_args a = {0}, part;
-    invar_gpu_sample s = {&part, 2, 3, 1, {&part.out, &part.x, &part.row_token}};
+    return rotate(b, INVAR_OP_ROPE_FWD);
+}
 
-    INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, TOKENS / SLOTS, HIDDEN));
-    INVAR_TRY(make_indices(&a.row_token, b, TOKENS, TOKENS / SLOTS, 1021));
-    part = a;
-    return moves(b, &s, INVAR_OP_MOE_GATHER_FWD, &a, "4096x4x4096", 2.0 * TOKENS * HIDDEN * 2);
+static invar_status bench_rope_bwd(invar_gpu_bench *b)
+{
+    return rotate(b, INVAR_OP_ROPE_BWD);
 }
 
 /* Decoding over a cache: what is read are keys and values. */
@@ -357,7 +464,8 @@ static invar_status bench_paged(invar_gpu_bench *b)
         *cached[i] = invar_tensor_4d(cached[i]->data, INVAR_DTYPE_BF16, SEQUENCES * PAGES, PAGE,
                                      KV_HEADS, DIM);
     }
-    INVAR_TRY(make_indices(&a.cache.pages, b, SEQUENCES * PAGES, SEQUENCES * PAGES, 1021));
+    INVAR_TRY(
+        invar_gpu_bench_indices(&a.cache.pages, b, SEQUENCES * PAGES, SEQUENCES * PAGES, 1021));
     a.cache.pages = invar_tensor_2d(a.cache.pages.data, INVAR_DTYPE_I32, SEQUENCES, PAGES);
     INVAR_TRY(invar_gpu_bench_array(&at, b, start, sizeof start));
     a.rows.start = at;
@@ -367,21 +475,61 @@ static invar_status bench_paged(invar_gpu_bench *b)
     return race_copy(b, &row);
 }
 
+/* A prompt of each sequence; all pages are compared. */
+static invar_status bench_kv_write(invar_gpu_bench *b)
+{
+    enum { SEQUENCES = 64, LENGTH = TOKENS / SEQUENCES, PAGE = 16, PAGES = LENGTH / PAGE };
+    enum { HEADS = 8, DIM = 128, ALL = SEQUENCES * PAGES };
+    int64_t start[SEQUENCES + 1], lengths[SEQUENCES];
+    invar_kv_write_args a = {.rows = {NULL, SEQUENCES}}, part;
+    invar_gpu_sample s = {
+        &part, ALL, 5, 2, {&part.cache.k, &part.cache.v, &part.k, &part.v, &part.cache.pages}};
+    invar_tensor *rows[] = {&a.k, &a.v}, *cached[] = {&a.cache.k, &a.cache.v};
+    void *at;
+
+    for (int i = 0; i <= SEQUENCES; i++)
+        start[i] = i * LENGTH;
+    for (int i = 0; i < SEQUENCES; i++)
+        lengths[i] = LENGTH;
+    for (int i = 0; i < 2; i++) {
+        INVAR_TRY(invar_gpu_bench_make(rows[i], b, INVAR_DTYPE_BF16, TOKENS, HEADS * DIM));
+        *rows[i] = invar_tensor_3d(rows[i]->data, INVAR_DTYPE_BF16, TOKENS, HEADS, DIM);
+        INVAR_TRY(invar_gpu_bench_room(cached[i], b, INVAR_DTYPE_BF16, TOKENS, HEADS * DIM));
+        *cached[i] = invar_tensor_4d(cached[i]->data, INVAR_DTYPE_BF16, ALL, PAGE, HEADS, DIM);
+    }
+    INVAR_TRY(invar_gpu_bench_indices(&a.cache.pages, b, ALL, ALL, 1021));
+    a.cache.pages = invar_tensor_2d(a.cache.pages.data, INVAR_DTYPE_I32, SEQUENCES, PAGES);
+    INVAR_TRY(invar_gpu_bench_array(&at, b, start, sizeof start));
+    a.rows.start = at;
+    INVAR_TRY(invar_gpu_bench_array(&at, b, lengths, sizeof lengths));
+    a.lengths = at;
+    part = a;
+    part.rows.start = start;
+    part.lengths = lengths;
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_KV_WRITE, &a, "64x256 H8 D128",
+                                 4.0 * TOKENS * HEADS * DIM * 2);
+}
+
 /* ---- all of them ----------------------------------------------------------------------------- */
 
 const invar_gpu_mover invar_gpu_movers[] = {
     {INVAR_OP_ADD, bench_add},
+    {INVAR_OP_QUANTISE, bench_quantise},
+    {INVAR_OP_TOKEN_SUM, bench_token_sum},
     {INVAR_OP_EMBEDDING_FWD, bench_embedding},
+    {INVAR_OP_EMBEDDING_BWD, bench_embedding_bwd},
     {INVAR_OP_RMSNORM_FWD, bench_rmsnorm},
     {INVAR_OP_RMSNORM_BWD, bench_rmsnorm_bwd},
     {INVAR_OP_ROPE_FWD, bench_rope},
+    {INVAR_OP_ROPE_BWD, bench_rope_bwd},
     {INVAR_OP_SWIGLU_FWD, bench_swiglu},
     {INVAR_OP_SWIGLU_BWD, bench_swiglu_bwd},
+    {INVAR_OP_KV_WRITE, bench_kv_write},
     {INVAR_OP_ATTENTION_PAGED, bench_paged},
-    {INVAR_OP_MOE_GATHER_FWD, bench_gather},
     {INVAR_OP_LOGPROB_FWD, bench_logprob},
     {INVAR_OP_LOGPROB_BWD, bench_logprob_bwd},
     {INVAR_OP_SAMPLE, bench_sample},
+    {INVAR_OP_GRAD_NORM, bench_grad_norm},
     {INVAR_OP_ADAMW, bench_adamw},
     {INVAR_OP_HASH_TREE, bench_hash},
     {INVAR_OP_COUNT, NULL},
