@@ -742,23 +742,9 @@ template <int DIM, bool WINDOW>
 invar_status launch(const invar_device *dev, const tensor_maps &maps,
                     const invar_attention_problem *p, const run_order &order)
 {
-    const char *what = invar_op_name(p->op);
-    cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute early = {};
-
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((unsigned)invar_cuda_of(dev)->multiprocessors);
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = sizeof(memory_layout<DIM>);
-    config.stream = invar_cuda_of(dev)->stream;
-    config.attrs = &early;
-    config.numAttrs = 1;
-    INVAR_CUDA_TRY(what, cudaFuncSetAttribute(forward_wgmma<DIM, WINDOW>,
-                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                              (int)config.dynamicSmemBytes));
-    INVAR_CUDA_TRY(what, cudaLaunchKernelEx(&config, forward_wgmma<DIM, WINDOW>, maps, *p, order));
-    return INVAR_OK;
+    return invar_launch_early(dev, p->op, forward_wgmma<DIM, WINDOW>,
+                              (unsigned)invar_cuda_of(dev)->multiprocessors, threads,
+                              sizeof(memory_layout<DIM>))(maps, *p, order);
 }
 
 } // namespace

@@ -64,8 +64,8 @@ static invar_launcher<Parameters...> invar_launch(const invar_device *dev, invar
 }
 
 /*
- * The same for a kernel whose threads all begin with invar_grid_begin() (hopper.cuh): it is started
- * while the one before it in the stream still runs.
+ * The same for a kernel whose threads all call invar_grid_begin() (hopper.cuh), or its two halves,
+ * before they need what came before: it is started while the kernel before it still runs.
  */
 template <typename... Parameters>
 static invar_launcher<Parameters...> invar_launch_early(const invar_device *dev, invar_op op,

@@ -204,22 +204,11 @@ static invar_status launch(const invar_device *dev, const invar_product *p, cons
         p->b[0].dtype == INVAR_DTYPE_INT4 ? invar_skinny_int4(plan) : invar_skinny_bf16(plan);
     int blocks = invar_cuda_of(dev)->multiprocessors;
     size_t shared = 2 * HEAD_BYTES + (size_t)plan->stages * plan->stage_bytes + PANEL_OVERRUN;
-    cudaLaunchAttribute early = {};
-    cudaLaunchConfig_t config = {};
 
-    early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    early.val.programmaticStreamSerializationAllowed = 1;
-    config.gridDim = dim3((unsigned)(!p->start && job->tiles < blocks ? job->tiles : blocks));
-    config.blockDim = dim3((unsigned)plan->warps * 32 + 32);
-    config.dynamicSmemBytes = shared;
-    config.stream = invar_cuda_of(dev)->stream;
-    config.attrs = &early;
-    config.numAttrs = 1;
-    INVAR_CUDA_TRY(
-        invar_op_name(p->op),
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    INVAR_CUDA_TRY(invar_op_name(p->op), cudaLaunchKernelEx(&config, kernel, *job));
-    return INVAR_OK;
+    if (!p->start && job->tiles < blocks)
+        blocks = job->tiles;
+    return invar_launch_early(dev, p->op, kernel, (unsigned)blocks, (unsigned)plan->warps * 32 + 32,
+                              shared)(*job);
 }
 
 bool invar_skinny_takes(const invar_device *dev, const invar_product *p)
