@@ -4,6 +4,7 @@
  * One region of address space, reserved once and closed. Blocks are its first free pieces, in a
  * list by address. What is in use is opened around each op and copy, for one thread at a time; in
  * huge pages, where the system has them, since the time that this takes goes with their number.
+ * A device may be opened several times, and each used by a thread of its own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,6 +17,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/alloc.h"
@@ -24,6 +26,7 @@
 #define REGION ((size_t)1 << 34)
 #define HUGE ((size_t)2 << 20)
 #define MOST_BLOCKS 4096
+#define MOST_OPEN 8
 #define LABEL 48
 
 typedef struct block {
@@ -43,15 +46,24 @@ struct invar_graph {
     noted *first, **last;
 };
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* while the memory is open; calls */
+/* A device that was opened. */
+typedef struct opened {
+    bool open;
+    invar_graph *graph; /* that ops go into; NULL: they run */
+    int64_t last_call;  /* when, in milliseconds */
+} opened;
+
+/* While the memory is open; blocks; calls. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
 static struct {
+    opened devices[MOST_OPEN]; /* the first one is the run's */
     char *base;
     block blocks[MOST_BLOCKS]; /* (count) by address */
     int count;
     int fail_at;
-    invar_graph *graph; /* that ops go into; NULL: they run */
     bool no_graphs;
+    int64_t still;   /* milliseconds */
     int64_t lose_at; /* 0: never */
     bool late;
     invar_far_counts counts;
@@ -136,9 +148,16 @@ static int find_gap(size_t *at_out, size_t bytes)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
+static opened *opened_of(const invar_device *dev)
+{
+    opened *o = dev->context;
+
+    return o && o->open ? o : NULL;
+}
+
 static invar_status check_device(const invar_device *dev)
 {
-    if (dev->context != &far)
+    if (!opened_of(dev))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: the device was not opened");
     return INVAR_OK;
 }
@@ -147,9 +166,33 @@ static invar_status check_device(const invar_device *dev)
 static invar_status check_direct(const invar_device *dev)
 {
     INVAR_TRY(check_device(dev));
-    if (far.graph)
+    if (opened_of(dev)->graph)
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: only ops belong into a graph");
     return INVAR_OK;
+}
+
+static int64_t milliseconds(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* See invar_far_delay. */
+static void linger(const invar_device *dev)
+{
+    const struct timespec pause = {.tv_nsec = 1000000};
+    const opened *run = &far.devices[0];
+    bool early = opened_of(dev) != run;
+
+    while (early) {
+        pthread_mutex_lock(&lock);
+        early = milliseconds() - run->last_call < far.still;
+        pthread_mutex_unlock(&lock);
+        if (early)
+            nanosleep(&pause, NULL);
+    }
 }
 
 typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
@@ -158,11 +201,12 @@ typedef enum call { CALL_TAKES, CALL_WORKS, CALL_WAITS } call;
  * Counts a call, by any thread; *dead_out where it has no effect, because the device is lost
  * already.
  */
-static invar_status count_call(bool *dead_out, call kind)
+static invar_status count_call(bool *dead_out, const invar_device *dev, call kind)
 {
     bool noticed;
 
     pthread_mutex_lock(&lock);
+    opened_of(dev)->last_call = milliseconds();
     *dead_out = ++far.counts.calls >= far.lose_at && far.lose_at > 0;
     far.counts.waits += kind == CALL_WAITS;
     noticed = *dead_out && (!far.late || far.counts.lost || kind == CALL_WAITS);
@@ -171,23 +215,17 @@ static invar_status count_call(bool *dead_out, call kind)
     return noticed ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost") : INVAR_OK;
 }
 
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+/* A new block; NULL: there is no room. */
+static char *add_block(size_t bytes, const char *what)
 {
-    size_t room, at;
-    bool dead;
+    size_t room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at;
     int place;
 
-    *out = NULL;
-    INVAR_TRY(check_direct(dev));
-    INVAR_TRY(count_call(&dead, CALL_TAKES));
     if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS)
-        return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM,
-                          "%s: no memory for %zu bytes on the device", what, bytes);
-    room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+        return NULL;
     place = find_gap(&at, room);
     if (at + room > REGION)
-        return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM,
-                          "%s: no memory for %zu bytes on the device", what, bytes);
+        return NULL;
     memmove(&far.blocks[place + 1], &far.blocks[place],
             (size_t)(far.count - place) * sizeof *far.blocks);
     far.count++;
@@ -195,10 +233,25 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
     snprintf(far.blocks[place].what, LABEL, "%s", what);
     far.counts.live++;
     far.counts.bytes += room;
-    *out = far.base + at;
-    open_memory();
-    memset(*out, 0xFF, room); // a value read before it was written is NaN
-    close_memory();
+    protect(PROT_READ | PROT_WRITE);
+    memset(far.base + at, 0xFF, room); // a value read before it was written is NaN
+    protect(PROT_NONE);
+    return far.base + at;
+}
+
+static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    bool dead;
+
+    *out = NULL;
+    INVAR_TRY(check_direct(dev));
+    INVAR_TRY(count_call(&dead, dev, CALL_TAKES));
+    pthread_mutex_lock(&lock);
+    *out = add_block(bytes, what);
+    pthread_mutex_unlock(&lock);
+    if (!*out)
+        return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM,
+                          "%s: no memory for %zu bytes on the device", what, bytes);
     return INVAR_OK;
 }
 
@@ -209,23 +262,26 @@ static void give(const invar_device *dev, void *address)
 
     if (!address)
         return;
+    pthread_mutex_lock(&lock);
     b = is_far(address) ? block_of(address) : NULL;
-    INVAR_CHECK(dev->context == &far && b && far.base + b->at == address);
+    INVAR_CHECK(opened_of(dev) && b && far.base + b->at == address);
     place = (int)(b - far.blocks);
     far.counts.bytes -= b->bytes;
     memmove(&far.blocks[place], &far.blocks[place + 1],
             (size_t)(far.count - place - 1) * sizeof *far.blocks);
     far.count--;
     far.counts.live--;
+    pthread_mutex_unlock(&lock);
 }
 
 static size_t room(const invar_device *dev)
 {
-    size_t used = 0;
+    size_t used;
 
-    INVAR_CHECK(dev->context == &far);
-    for (int i = 0; i < far.count; i++)
-        used += far.blocks[i].bytes;
+    INVAR_CHECK(opened_of(dev));
+    pthread_mutex_lock(&lock);
+    used = far.counts.bytes;
+    pthread_mutex_unlock(&lock);
     return REGION - used;
 }
 
@@ -237,7 +293,7 @@ static invar_status take_host(const invar_device *dev, void **out, size_t bytes,
 
 static void give_host(const invar_device *dev, void *address)
 {
-    INVAR_CHECK(dev->context == &far);
+    INVAR_CHECK(opened_of(dev));
     invar_free(address);
 }
 
@@ -245,20 +301,20 @@ static void give_host(const invar_device *dev, void *address)
 static invar_status copy_between(const invar_device *dev, void *to, const void *from, size_t bytes,
                                  bool to_far, bool from_far)
 {
-    bool dead;
+    bool dead, right;
 
     INVAR_TRY(check_direct(dev));
-    INVAR_TRY(count_call(&dead, to_far ? CALL_WORKS : CALL_WAITS));
+    INVAR_TRY(count_call(&dead, dev, to_far ? CALL_WORKS : CALL_WAITS));
     if (bytes == 0)
         return INVAR_OK;
-    if ((to_far ? !within(to, bytes) : is_far(to)) ||
-        (from_far ? !within(from, bytes) : is_far(from)))
-        return INVAR_FAIL(INVAR_E_STATE, 0, "far: a copy of %zu bytes leads elsewhere", bytes);
-    if (dead)
-        return INVAR_OK;
     open_memory();
-    memcpy(to, from, bytes);
+    right = (to_far ? within(to, bytes) : !is_far(to)) &&
+            (from_far ? within(from, bytes) : !is_far(from));
+    if (right && !dead)
+        memcpy(to, from, bytes);
     close_memory();
+    if (!right)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: a copy of %zu bytes leads elsewhere", bytes);
     return INVAR_OK;
 }
 
@@ -269,6 +325,8 @@ static invar_status put(const invar_device *dev, void *to, const void *from, siz
 
 static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
 {
+    INVAR_TRY(check_device(dev));
+    linger(dev);
     return copy_between(dev, to, from, bytes, false, true);
 }
 
@@ -287,19 +345,19 @@ static invar_status copy_each(const invar_device *dev, void *to, const void *fro
 
 static invar_status zero(const invar_device *dev, void *at, size_t bytes)
 {
-    bool dead;
+    bool dead, right;
 
     INVAR_TRY(check_direct(dev));
-    INVAR_TRY(count_call(&dead, CALL_WORKS));
+    INVAR_TRY(count_call(&dead, dev, CALL_WORKS));
     if (bytes == 0)
         return INVAR_OK;
-    if (!within(at, bytes))
-        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %zu bytes of zeros lead elsewhere", bytes);
-    if (dead)
-        return INVAR_OK;
     open_memory();
-    memset(at, 0, bytes);
+    right = within(at, bytes);
+    if (right && !dead)
+        memset(at, 0, bytes);
     close_memory();
+    if (!right)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "far: %zu bytes of zeros lead elsewhere", bytes);
     return INVAR_OK;
 }
 
@@ -308,7 +366,7 @@ static invar_status wait(const invar_device *dev)
     bool dead;
 
     INVAR_TRY(check_direct(dev));
-    return count_call(&dead, CALL_WAITS);
+    return count_call(&dead, dev, CALL_WAITS);
 }
 
 /* ---- ops ------------------------------------------------------------------------------------- */
@@ -388,7 +446,7 @@ static invar_status run_now(const invar_device *dev, invar_op op, const void *ar
     invar_status status;
     bool dead;
 
-    INVAR_TRY(count_call(&dead, op == INVAR_OP_GRAD_NORM ? CALL_WAITS : CALL_WORKS));
+    INVAR_TRY(count_call(&dead, dev, op == INVAR_OP_GRAD_NORM ? CALL_WAITS : CALL_WORKS));
     if (dead)
         return INVAR_OK;
     far.counts.ops++;
@@ -398,7 +456,8 @@ static invar_status run_now(const invar_device *dev, invar_op op, const void *ar
     return status;
 }
 
-static invar_status note(invar_op op, const void *args, size_t bytes, void *scratch)
+static invar_status note(invar_graph *graph, invar_op op, const void *args, size_t bytes,
+                         void *scratch)
 {
     noted *n;
 
@@ -406,8 +465,8 @@ static invar_status note(invar_op op, const void *args, size_t bytes, void *scra
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its list is the host's", invar_op_name(op));
     INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "an op of a graph"));
     *n = (noted){.op = op, .scratch = scratch};
-    *far.graph->last = n;
-    far.graph->last = &n->next;
+    *graph->last = n;
+    graph->last = &n->next;
     INVAR_TRY(invar_alloc(&n->args, bytes, 1, "the arguments of an op of a graph"));
     memcpy(n->args, args, bytes);
     return INVAR_OK;
@@ -417,12 +476,15 @@ static invar_status note(invar_op op, const void *args, size_t bytes, void *scra
 static invar_status run(const invar_device *dev, invar_op op, const void *args, const void *clean,
                         size_t bytes, void *scratch)
 {
+    invar_graph *graph;
+
     INVAR_TRY(check_device(dev));
     INVAR_TRY(check_args(op, args, clean, bytes));
     if (scratch && !is_far(scratch))
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its scratch is the host's",
                           invar_op_name(op));
-    return far.graph ? note(op, args, bytes, scratch) : run_now(dev, op, args, scratch);
+    graph = opened_of(dev)->graph;
+    return graph ? note(graph, op, args, bytes, scratch) : run_now(dev, op, args, scratch);
 }
 
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
@@ -462,17 +524,18 @@ static invar_status graph_begin(const invar_device *dev)
     INVAR_TRY(invar_alloc((void **)&graph, 1, sizeof *graph, "a graph"));
     graph->first = NULL;
     graph->last = &graph->first;
-    far.graph = graph;
+    opened_of(dev)->graph = graph;
     return INVAR_OK;
 }
 
 static invar_status graph_end(invar_graph **out, const invar_device *dev)
 {
-    invar_graph *graph = far.graph;
+    invar_graph *graph;
 
     INVAR_TRY(check_device(dev));
+    graph = opened_of(dev)->graph;
     INVAR_CHECK(graph);
-    far.graph = NULL;
+    opened_of(dev)->graph = NULL;
     if (!out || far.no_graphs) {
         drop(graph);
         return out ? INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "far: no graphs") : INVAR_OK;
@@ -496,7 +559,7 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
 {
     if (!graph)
         return;
-    INVAR_CHECK(dev->context == &far);
+    INVAR_CHECK(opened_of(dev));
     far.counts.live_graphs--;
     drop(graph);
 }
@@ -506,6 +569,7 @@ static void graph_free(const invar_device *dev, invar_graph *graph)
 static invar_status open_device(invar_device *dev)
 {
     struct sigaction action = {.sa_sigaction = on_fault, .sa_flags = SA_SIGINFO};
+    opened *free_one = far.devices;
 
     if (!far.base) {
         void *space = mmap(NULL, REGION + HUGE, PROT_NONE,
@@ -517,14 +581,19 @@ static invar_status open_device(invar_device *dev)
     }
     if (far.counts.opens++ == 0)
         sigaction(SIGSEGV, &action, &far.before);
-    dev->context = &far;
+    while (free_one < far.devices + MOST_OPEN && free_one->open)
+        free_one++;
+    INVAR_CHECK(free_one < far.devices + MOST_OPEN);
+    *free_one = (opened){.open = true};
+    dev->context = free_one;
     return INVAR_OK;
 }
 
 static void close_device(invar_device *dev)
 {
-    if (dev->context != &far)
+    if (!opened_of(dev))
         return;
+    opened_of(dev)->open = false;
     if (--far.counts.opens == 0)
         sigaction(SIGSEGV, &far.before, NULL);
     dev->context = NULL;
@@ -558,6 +627,14 @@ void invar_far_begin(int fail_at)
     far.fail_at = fail_at;
     far.no_graphs = false;
     far.lose_at = 0;
+    far.still = 0;
+}
+
+void invar_far_delay(int64_t still)
+{
+    pthread_mutex_lock(&lock);
+    far.still = still;
+    pthread_mutex_unlock(&lock);
 }
 
 void invar_far_refuse_graphs(void)
@@ -567,11 +644,18 @@ void invar_far_refuse_graphs(void)
 
 void invar_far_lose(int64_t at, bool late)
 {
+    pthread_mutex_lock(&lock);
     far.lose_at = at;
     far.late = late;
+    pthread_mutex_unlock(&lock);
 }
 
 invar_far_counts invar_far_counted(void)
 {
-    return far.counts;
+    invar_far_counts counts;
+
+    pthread_mutex_lock(&lock);
+    counts = far.counts;
+    pthread_mutex_unlock(&lock);
+    return counts;
 }

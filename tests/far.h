@@ -23,9 +23,17 @@ void invar_far_begin(int fail_at);
  * The device is lost at the at-th of the coming calls, be they takes, copies, waits or ops: this
  * one and all after it fail with INVAR_E_CUDA. `late`: as with a kernel that fails while the host
  * is ahead of it, nobody notices before the next get or wait, and what is done until then has no
- * effect. After invar_far_begin, which ends it.
+ * effect. After invar_far_begin, which ends it; 0: it is well again.
  */
 void invar_far_lose(int64_t at, bool late);
+
+/*
+ * A device that is opened while the run's own is open copies beside it. From now on, until the next
+ * call or begin, such a copy to the host comes as late as it may: once the run's device has had no
+ * call for `still` milliseconds, as while its thread waits for the copy. What was changed without
+ * waiting is copied as it has become. INT64_MAX: it does not come; 0: at once.
+ */
+void invar_far_delay(int64_t still);
 
 typedef struct invar_far_counts {
     int takes;

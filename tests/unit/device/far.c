@@ -172,6 +172,26 @@ static void test_far__a_graph_runs_what_was_noted(void **state)
     invar_device_give(&dev, y);
 }
 
+/* Of a device opened again: whatever the first one is doing. */
+static void test_far__copies_beside_a_graph(void **state)
+{
+    const invar_graphs *graphs = &dev.backend->graphs;
+    invar_device beside = {.backend = dev.backend};
+    float here = 1.0f, back = 0.0f;
+    float *x = taken(1, "x");
+
+    (void)state;
+    assert_ok(invar_device_open(&beside));
+    assert_ok(invar_device_put(&dev, x, &here, sizeof here));
+    assert_ok(graphs->begin(&dev));
+    assert_ok(invar_device_get(&beside, &back, x, sizeof here));
+    assert_true(back == here);
+    assert_ok(graphs->end(NULL, &dev));
+    invar_device_close(&beside);
+    assert_fails(invar_device_get(&beside, &back, x, sizeof here), INVAR_E_STATE, "not opened");
+    invar_device_give(&dev, x);
+}
+
 static void test_far__a_device_is_opened_first(void **state)
 {
     invar_device closed = {.backend = invar_far_backend()};
@@ -205,6 +225,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(test_far__copies_stay_within_a_block, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__ops_take_no_address_of_the_host, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__a_graph_runs_what_was_noted, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_far__copies_beside_a_graph, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__a_device_is_opened_first, setup, teardown),
         cmocka_unit_test_setup_teardown(test_far__memory_ends_where_it_shall, setup, teardown),
     };
