@@ -118,13 +118,14 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
 
 /*
  * The same in two calls, with a thread of its own behind them, so that the caller goes on in
- * between. The first copies the tensors and blobs away and starts the files; the second waits for
- * them and does what makes them a checkpoint: the ledger, the names, `latest`, the removal of old
- * ones. Without it nothing but iter_X.tmp has appeared, as if the writer had been killed.
+ * between. The first starts the thread, which copies the tensors away and writes the files; the
+ * second waits for them and does what makes them a checkpoint: the ledger, the names, `latest`, the
+ * removal of old ones. Without it nothing but iter_X.tmp has appeared, as if the writer had been
+ * killed.
  */
 typedef struct invar_checkpoint_writer invar_checkpoint_writer;
 
-/* `dev` is the device that most of what is written comes from, and outlives it; NULL: none. */
+/* `dev` is the device that tensors of a device are in, and outlives it; NULL: there are none. */
 invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out,
                                          const invar_device *dev) INVAR_MUST_USE;
 
@@ -132,12 +133,20 @@ invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out,
 void invar_checkpoint_writer_free(invar_checkpoint_writer *writer);
 
 /*
- * Strings, the pool and the ledger stay borrowed until the second call; all else may be changed at
- * once. INVAR_E_STATE: the one before has not been finished. The room for the copies is kept.
+ * Strings, the pool and the ledger stay borrowed until the second call. What the tensors hold is
+ * not changed before await_copy has returned; all else may be changed at once. INVAR_E_STATE: the
+ * one before has not been finished. The room for the copies is kept.
  */
 invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char *save,
                                     const invar_checkpoint_content *content,
                                     const invar_checkpoint_options *options) INVAR_MUST_USE;
+
+/*
+ * Until the tensors of the one that was begun are copied, or have failed to be, which the second
+ * call tells; where there is none, or they are already, it returns at once.
+ */
+void invar_checkpoint_await_copy(invar_checkpoint_writer *writer);
+bool invar_checkpoint_copying(invar_checkpoint_writer *writer); /* it would wait */
 
 /* Fails as invar_checkpoint_write would have. Where nothing was begun nothing happens. */
 invar_status invar_checkpoint_finish(invar_digest *hash_out,

@@ -1,9 +1,11 @@
 /*
- * checkpoint_background.c - a checkpoint whose files a thread writes while its caller goes on.
+ * checkpoint_background.c - a checkpoint that a thread copies and writes while its caller goes on.
  *
- * Everything is copied into one block of the host's memory first, far tensors by the device. The
- * thread works on the copies alone: it uses neither the device nor the pool nor the ledger, all of
- * which belong to the caller's thread.
+ * What is saved lies still from one optimizer step to the next. So the thread copies it all into
+ * one block of the host's memory while ops run, tells that it has, and writes the files from there.
+ * A device runs copies and ops in the order of the calls, and is one thread's: the copies have a
+ * device of their own, the same one opened again. The thread uses neither the caller's device nor
+ * its pool nor the ledger.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,134 +19,182 @@
 
 #include "base/invar_banned.h"
 
+#define THREADS_MOST 4 /* that copy within the host's memory: a few can do what it can */
+
 struct invar_checkpoint_writer {
-    const invar_device *dev; /* that the room is for */
-    void *room;              /* kept from one checkpoint to the next */
+    const invar_device *dev; /* whose memory is copied; NULL: the host's alone */
+    invar_device beside;     /* the same, with a pool, for the thread */
+    void *room;              /* for the tensors; kept from one checkpoint to the next */
     size_t bytes;
     bool begun;
     pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t told;
+    bool copied;         /* or failed to; under the lock */
     _Atomic bool done;   /* the thread is about to end */
     invar_status status; /* of the files, and why; the thread's until it is joined */
     invar_error why;
     invar_checkpoint_making making;
-    invar_checkpoint_content content; /* the copies */
+    void *lists;                        /* the block of what follows, and of the blobs' bytes */
+    invar_checkpoint_tensor *from, *to; /* (content.n_tensors) */
+    invar_checkpoint_content content;   /* the copies */
 };
+
+static invar_status open_beside(invar_checkpoint_writer *w)
+{
+    int threads = w->dev ? invar_pool_threads(w->dev->pool) : 1;
+
+    // it only copies, so the arithmetic of products need not be tried again
+    w->beside = (invar_device){.backend = w->dev ? w->dev->backend : invar_backend_cpu(),
+                               .numerics = INVAR_NUMERICS_IEEE};
+    INVAR_TRY(invar_pool_new(&w->beside.pool, threads < THREADS_MOST ? threads : THREADS_MOST));
+    return invar_device_open(&w->beside);
+}
 
 invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out, const invar_device *dev)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a writer of checkpoints"));
-    memset(*out, 0, sizeof **out);
-    (*out)->dev = dev;
+    invar_checkpoint_writer *w;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "a writer of checkpoints"));
+    memset(w, 0, sizeof *w);
+    w->dev = dev;
+    pthread_mutex_init(&w->lock, NULL);
+    pthread_cond_init(&w->told, NULL);
+    status = open_beside(w);
+    if (status != INVAR_OK) {
+        invar_checkpoint_writer_free(w);
+        return status;
+    }
+    *out = w;
     return INVAR_OK;
 }
 
-/* ---- copies ---------------------------------------------------------------------------------- */
+/* ---- lists ----------------------------------------------------------------------------------- */
 
-/* The lists, with the blobs' bytes and room for the tensors'; a carver without a block measures. */
-static void lay_out(invar_checkpoint_tensor **tensors, invar_checkpoint_blob **blobs,
-                    invar_carver *c, const invar_checkpoint_content *from)
+/* The lists, and the blobs' bytes; a carver without a block measures. */
+static void lay_out(invar_checkpoint_writer *w, invar_carver *c,
+                    const invar_checkpoint_content *content)
 {
-    *tensors = invar_carve(c, (size_t)from->n_tensors * sizeof **tensors);
-    *blobs = invar_carve(c, (size_t)from->n_blobs * sizeof **blobs);
-    for (int64_t i = 0; i < from->n_blobs; i++) {
-        invar_checkpoint_blob blob = from->blobs[i];
+    size_t bytes = (size_t)content->n_tensors * sizeof *content->tensors;
+    invar_checkpoint_blob *blobs;
+
+    w->from = invar_carve(c, bytes);
+    w->to = invar_carve(c, bytes);
+    blobs = invar_carve(c, (size_t)content->n_blobs * sizeof *blobs);
+    for (int64_t i = 0; i < content->n_blobs; i++) {
+        invar_checkpoint_blob blob = content->blobs[i];
         void *data = invar_carve(c, blob.bytes);
         if (!c->block)
             continue;
         if (blob.bytes > 0)
             memcpy(data, blob.data, blob.bytes);
         blob.data = data;
-        (*blobs)[i] = blob;
+        blobs[i] = blob;
     }
-    for (int64_t i = 0; i < from->n_tensors; i++) {
-        void *data = invar_carve(c, invar_near_span(&from->tensors[i].tensor));
-        if (!c->block)
-            continue;
-        (*tensors)[i] = from->tensors[i];
-        (*tensors)[i].tensor.data = data;
-        (*tensors)[i].dev = NULL;
-    }
+    w->content = (invar_checkpoint_content){.state = &w->making.index.state,
+                                            .tensors = w->to,
+                                            .n_tensors = content->n_tensors,
+                                            .blobs = blobs,
+                                            .n_blobs = content->n_blobs};
 }
+
+/* All that `content` leads to, but strings and what the tensors hold. */
+static invar_status take_lists(invar_checkpoint_writer *w, const invar_checkpoint_content *content)
+{
+    invar_carver c = {NULL, 0};
+
+    lay_out(w, &c, content);
+    INVAR_TRY(invar_alloc(&w->lists, c.used, 1, "the lists of a checkpoint"));
+    c = (invar_carver){w->lists, 0};
+    lay_out(w, &c, content);
+    for (int64_t i = 0; i < content->n_tensors; i++) {
+        w->from[i] = w->to[i] = content->tensors[i];
+        w->to[i].dev = NULL;
+    }
+    return INVAR_OK;
+}
+
+/* Of one checkpoint, whatever became of it. */
+static void release(invar_checkpoint_writer *w)
+{
+    invar_free(w->lists);
+    w->lists = NULL;
+    invar_checkpoint_making_release(&w->making);
+}
+
+/* ---- copies, by the thread ------------------------------------------------------------------- */
 
 static void release_room(invar_checkpoint_writer *w)
 {
-    if (w->dev)
-        invar_device_give_host(w->dev, w->room);
-    else
-        invar_free(w->room);
+    if (w->room)
+        invar_device_give_host(&w->beside, w->room);
     w->room = NULL;
     w->bytes = 0;
 }
 
 static invar_status make_room(invar_checkpoint_writer *w, size_t bytes)
 {
-    static const char what[] = "the copy that a checkpoint is written from";
-
     if (bytes <= w->bytes)
         return INVAR_OK;
     release_room(w);
-    INVAR_TRY(w->dev ? invar_device_take_host(w->dev, &w->room, bytes, what)
-                     : invar_alloc(&w->room, bytes, 1, what));
+    INVAR_TRY(invar_device_take_host(&w->beside, &w->room, bytes,
+                                     "the copy that a checkpoint is written from"));
     w->bytes = bytes;
     return INVAR_OK;
 }
 
-typedef struct copies {
-    const invar_checkpoint_tensor *from, *to;
-} copies;
+static void place_copies(invar_checkpoint_writer *w, invar_carver *c)
+{
+    for (int64_t i = 0; i < w->content.n_tensors; i++)
+        w->to[i].tensor.data = invar_carve(c, invar_near_span(&w->from[i].tensor));
+}
 
 static invar_status copy_near(void *payload, int64_t i, int worker)
 {
-    const copies *c = payload;
-    size_t bytes = invar_near_span(&c->from[i].tensor);
+    const invar_checkpoint_writer *w = payload;
+    size_t bytes = invar_near_span(&w->from[i].tensor);
 
     (void)worker;
-    if (!c->from[i].dev && bytes > 0)
-        memcpy(c->to[i].tensor.data, c->from[i].tensor.data, bytes);
+    if (!w->from[i].dev && bytes > 0)
+        memcpy(w->to[i].tensor.data, w->from[i].tensor.data, bytes);
     return INVAR_OK;
 }
 
-static invar_status copy_far(const copies *c, int64_t i)
-{
-    const invar_checkpoint_tensor *from = &c->from[i];
-
-    if (!from->dev)
-        return INVAR_OK;
-    return invar_device_get(from->dev, c->to[i].tensor.data, from->tensor.data,
-                            invar_near_span(&from->tensor));
-}
-
-/* w->content = a copy of all that `from` leads to, but strings. */
-static invar_status copy_content(invar_checkpoint_writer *w, const invar_checkpoint_content *from)
+static invar_status copy_tensors(invar_checkpoint_writer *w)
 {
     invar_carver c = {NULL, 0};
-    invar_checkpoint_tensor *tensors;
-    invar_checkpoint_blob *blobs;
-    copies all;
 
-    lay_out(&tensors, &blobs, &c, from);
+    place_copies(w, &c);
     INVAR_TRY(make_room(w, c.used));
     c = (invar_carver){w->room, 0};
-    lay_out(&tensors, &blobs, &c, from);
-    all = (copies){from->tensors, tensors};
-    for (int64_t i = 0; i < from->n_tensors; i++)
-        INVAR_TRY(copy_far(&all, i));
-    INVAR_TRY(invar_pool_run(w->making.options.pool, from->n_tensors, copy_near, &all));
-    w->content = (invar_checkpoint_content){.state = &w->making.index.state,
-                                            .tensors = tensors,
-                                            .n_tensors = from->n_tensors,
-                                            .blobs = blobs,
-                                            .n_blobs = from->n_blobs};
-    return INVAR_OK;
+    place_copies(w, &c);
+    for (int64_t i = 0; i < w->content.n_tensors; i++)
+        if (w->from[i].dev)
+            INVAR_TRY(invar_device_get(&w->beside, w->to[i].tensor.data, w->from[i].tensor.data,
+                                       invar_near_span(&w->from[i].tensor)));
+    return invar_pool_run(w->beside.pool, w->content.n_tensors, copy_near, w);
+}
+
+static void tell_copied(invar_checkpoint_writer *w, bool copied)
+{
+    pthread_mutex_lock(&w->lock);
+    w->copied = copied;
+    pthread_cond_signal(&w->told);
+    pthread_mutex_unlock(&w->lock);
 }
 
 /* ---- the thread ------------------------------------------------------------------------------ */
 
-static void *write_files(void *payload)
+static void *copy_and_write(void *payload)
 {
     invar_checkpoint_writer *w = payload;
 
-    w->status = invar_checkpoint_make_files(&w->making);
+    w->status = copy_tensors(w);
+    tell_copied(w, true);
+    if (w->status == INVAR_OK)
+        w->status = invar_checkpoint_make_files(&w->making);
     invar_error_take(&w->why);
     atomic_store(&w->done, true);
     return NULL;
@@ -156,8 +206,9 @@ static invar_status start(invar_checkpoint_writer *w)
 
     w->making.content = &w->content;
     w->making.options.pool = NULL;
+    tell_copied(w, false);
     atomic_store(&w->done, false);
-    rc = pthread_create(&w->thread, NULL, write_files, w);
+    rc = pthread_create(&w->thread, NULL, copy_and_write, w);
     if (rc != 0)
         return INVAR_FAIL(INVAR_E_IO, rc, "checkpoint: its thread did not start: %s", strerror(rc));
     w->begun = true;
@@ -174,12 +225,36 @@ invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char 
         return INVAR_FAIL(INVAR_E_STATE, 0, "checkpoint: the one before has not been finished");
     status = invar_checkpoint_prepare(&writer->making, save, content, options);
     if (status == INVAR_OK)
-        status = copy_content(writer, content);
+        status = take_lists(writer, content);
+    if (status == INVAR_OK && writer->dev)
+        status = invar_device_wait(writer->dev); // its copies do not wait for the other's ops
     if (status == INVAR_OK)
         status = start(writer);
     if (status != INVAR_OK)
-        invar_checkpoint_making_release(&writer->making);
+        release(writer);
     return status;
+}
+
+bool invar_checkpoint_copying(invar_checkpoint_writer *writer)
+{
+    bool copied;
+
+    if (!writer->begun)
+        return false;
+    pthread_mutex_lock(&writer->lock);
+    copied = writer->copied;
+    pthread_mutex_unlock(&writer->lock);
+    return !copied;
+}
+
+void invar_checkpoint_await_copy(invar_checkpoint_writer *writer)
+{
+    if (!writer->begun)
+        return;
+    pthread_mutex_lock(&writer->lock);
+    while (!writer->copied)
+        pthread_cond_wait(&writer->told, &writer->lock);
+    pthread_mutex_unlock(&writer->lock);
 }
 
 bool invar_checkpoint_ready(const invar_checkpoint_writer *writer)
@@ -208,7 +283,7 @@ invar_status invar_checkpoint_finish(invar_digest *hash_out, invar_checkpoint_wr
         status = invar_checkpoint_publish(&writer->making);
     if (status == INVAR_OK && hash_out)
         *hash_out = writer->making.hash;
-    invar_checkpoint_making_release(&writer->making);
+    release(writer);
     return status;
 }
 
@@ -223,8 +298,12 @@ void invar_checkpoint_writer_free(invar_checkpoint_writer *writer)
         if (join(writer) != INVAR_OK || invar_folder_remove(writer->making.partial) != INVAR_OK)
             invar_error_clear();
         invar_error_put(&before);
-        invar_checkpoint_making_release(&writer->making);
+        release(writer);
     }
     release_room(writer);
+    invar_device_close(&writer->beside);
+    invar_pool_free(writer->beside.pool);
+    pthread_cond_destroy(&writer->told);
+    pthread_mutex_destroy(&writer->lock);
     invar_free(writer);
 }

@@ -165,6 +165,7 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
     out->critic_lr = invar_schedule_lr(&loop->set.critic_schedule, loop->place.step);
     if (invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER))
         return INVAR_OK;
+    invar_loop_before_change(loop);
     return invar_optimizer_step(loop->critic_optimizer, loop->session.critic, loop->critic_grads,
                                 clip, out->critic_lr, &loop->set.adamw, &loop->session.dev);
 }
@@ -180,6 +181,7 @@ static invar_status move_actor(invar_loop_step *out, invar_loop *loop)
         return INVAR_OK;
     loop->place.weights++;
     loop->weights_hashed = false;
+    invar_loop_before_change(loop);
     return invar_optimizer_step(loop->optimizer, loop->session.actor, loop->grads, out->clip,
                                 out->lr, &loop->set.adamw, &loop->session.dev);
 }

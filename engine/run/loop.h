@@ -196,6 +196,9 @@ invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
  */
 invar_status invar_loop_save(invar_loop *loop, bool last) INVAR_MUST_USE;
 
+/* Before anything that a checkpoint keeps is changed: one that was begun has its copy then. */
+void invar_loop_before_change(invar_loop *loop);
+
 /* The checkpoint that was begun exists now; where there is none nothing happens. */
 invar_status invar_loop_finish_save(invar_loop *loop) INVAR_MUST_USE;
 

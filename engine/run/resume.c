@@ -203,8 +203,8 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
 }
 
 /*
- * While a far device goes on its memory can be copied away and written from the copy. After the
- * last rollout nothing goes on, and the memory of a near device is copied by nobody.
+ * While a far device goes on its memory is copied away and written from the copy. After the last
+ * rollout nothing goes on, and the memory of a near device is copied by nobody.
  */
 static invar_status write_content(invar_loop *loop, const invar_checkpoint_content *content,
                                   bool last)
@@ -277,6 +277,15 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
     status = write(loop, tensors, last);
     invar_free(tensors);
     return status == INVAR_OK ? export_hf(loop) : status;
+}
+
+void invar_loop_before_change(invar_loop *loop)
+{
+    if (!loop->writer || !invar_checkpoint_copying(loop->writer))
+        return;
+    invar_trace_begin(loop->trace, "save");
+    invar_checkpoint_await_copy(loop->writer);
+    invar_trace_end(loop->trace);
 }
 
 invar_status invar_loop_finish_save(invar_loop *loop)

@@ -218,14 +218,24 @@ static invar_status prepare(invar_loop *loop)
     return status;
 }
 
+static invar_status reset_optimizers(invar_loop *loop)
+{
+    if (!invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES))
+        return INVAR_OK;
+    invar_loop_before_change(loop);
+    INVAR_TRY(invar_optimizer_reset(loop->optimizer));
+    return loop->critic_optimizer ? invar_optimizer_reset(loop->critic_optimizer) : INVAR_OK;
+}
+
+static invar_status move_reference(invar_loop *loop)
+{
+    invar_loop_before_change(loop);
+    return invar_model_copy(loop->session.reference, loop->session.actor);
+}
+
 static invar_status one_rollout(invar_loop *loop)
 {
-    bool reset = invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES);
-
-    if (reset)
-        INVAR_TRY(invar_optimizer_reset(loop->optimizer));
-    if (reset && loop->critic_optimizer)
-        INVAR_TRY(invar_optimizer_reset(loop->critic_optimizer));
+    INVAR_TRY(reset_optimizers(loop));
     INVAR_TRY(collect(loop));
     show_sample(loop);
     INVAR_TRY(prepare(loop));
@@ -286,7 +296,7 @@ static invar_status between(invar_loop *loop, bool last)
                  invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
 
     if (loop->session.reference && due(loop, INVAR_KEY_REF_UPDATE_INTERVAL))
-        INVAR_TRY(invar_model_copy(loop->session.reference, loop->session.actor));
+        INVAR_TRY(move_reference(loop));
     if (due(loop, INVAR_KEY_EVAL_INTERVAL))
         INVAR_TRY(evaluate(loop));
     if (saves && (last || due(loop, INVAR_KEY_SAVE_INTERVAL)))

@@ -61,6 +61,10 @@ expect 0 "" train tiny.ini --no-report --device cuda --run other --rollout-seed 
 expect 0 "" diff cpu cuda
 expect 0 "" train tiny.ini --no-report --device cuda --run audited --audit 20
 expect 0 "" diff cpu audited
+# a checkpoint is copied as late as may be, and is the same
+INVAR_TEST_DELAY=100 expect 0 "" train tiny.ini --no-report --device cuda --run late \
+    --save late/save --save-interval 1
+expect 0 "" diff cpu late
 # the optimizer's moments on the host; resumed with them on the device, and the other way round
 for offload in true false true; do
     expect 0 "" train tiny.ini --no-report --device cuda --run offloaded --save offloaded/save \
@@ -74,6 +78,7 @@ expect 1 "" diff cpu other
 for file in {hf/2/model,save/iter_000000{1,2}/model{,.exp_avg,.exp_avg_sq}}.safetensors; do
     checks=$((checks + 1))
     cmp -s "cpu/$file" "cuda/$file" || complain "$file is another with cuda"
+    [[ $file == hf/* ]] || cmp -s "cpu/$file" "late/$file" || complain "$file is another, late"
 done
 expect 0 "" convert cuda/save converted --dtype bf16
 checks=$((checks + 2))
@@ -142,8 +147,9 @@ expect 129 "it has no ops for this device" bench --device cuda --peer "$plugins/
 
 # a device that is lost: the exit code, a ledger that verifies, and the run goes on
 for call in 60 700 1400 2100; do
-    INVAR_TEST_LOSE=$call expect 2 "the device is lost" train tiny.ini --no-report --device cuda \
-        --run lost$call --save lost$call/save --load lost$call/save --save-interval 1
+    INVAR_TEST_DELAY=50 INVAR_TEST_LOSE=$call expect 2 "the device is lost" train tiny.ini \
+        --no-report --device cuda --run lost$call --save lost$call/save --load lost$call/save \
+        --save-interval 1
     [[ ! -e lost$call/ledger.db ]] || expect 0 "" ledger verify lost$call
     expect 0 "" train tiny.ini --no-report --device cuda --run lost$call --save lost$call/save \
         --load lost$call/save --save-interval 1

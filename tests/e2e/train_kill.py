@@ -6,7 +6,8 @@
 # at moments drawn from a fixed seed, started again each time, and at last runs to its end. It must
 # have the chain and content of a run that nobody killed, and the golden; after every kill the
 # ledger must be whole, and at the end nothing half-written may be left. With DEVICE cuda, of an
-# INVAR with the far backend, checkpoints are written by a thread while the run goes on.
+# INVAR with the far backend, checkpoints are copied, as late as may be, and written by a thread
+# while the run goes on.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -75,6 +76,7 @@ def main():
     device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
     kills = 50 if os.environ.get("INVAR_TEST_FULL") else 3
     os.environ.pop("INVAR_LEDGER", None)
+    os.environ["INVAR_TEST_DELAY"] = "20"
     shutil.rmtree(folder, ignore_errors=True)
     whole = os.path.join(folder, "whole")
     killed, saved = os.path.join(folder, "killed"), os.path.join(folder, "killed-checkpoints")

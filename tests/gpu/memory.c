@@ -3,11 +3,14 @@
  *
  * Of every size around those where a backend goes another way, from memory of the heap and from
  * that of take_host; what was given to put is changed as soon as it returns. Then two arrays visit
- * the device by pieces while an op works on them.
+ * the device by pieces while an op works on them, and a thread copies from it while ops run there
+ * and are noted in graphs.
  * Usage: memory cpu|cuda. Exit code 1 when a byte differs, 2 when something fails.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -140,6 +143,89 @@ static int check_visits(invar_caller *caller, size_t bytes, size_t piece)
     return wrong;
 }
 
+/* ---- copies beside ops ----------------------------------------------------------------------- */
+
+typedef struct copier {
+    const invar_device *dev; /* the thread's own */
+    const void *there;
+    const unsigned char *expected;
+    size_t bytes;
+    int wrong;
+    _Atomic bool done;
+} copier;
+
+/* To new room every time, as the first checkpoint of a run. */
+static void *copy_beside(void *payload)
+{
+    enum { TIMES = 20 };
+    copier *c = payload;
+
+    for (int i = 0; i < TIMES; i++) {
+        void *host;
+
+        must(invar_device_take_host(c->dev, &host, c->bytes, "a copy"));
+        must(invar_device_get(c->dev, host, c->there, c->bytes));
+        c->wrong += compare("beside ops", host, c->expected, c->bytes);
+        invar_device_give_host(c->dev, host);
+    }
+    atomic_store(&c->done, true);
+    return NULL;
+}
+
+/* x += 1 in a graph that is made for it, where the backend has graphs. */
+static void count_up(const invar_device *dev, const invar_add_args *up)
+{
+    const invar_graphs *graphs = &dev->backend->graphs;
+    invar_graph *graph;
+
+    if (!graphs->begin) {
+        must(invar_add(dev, up));
+        return;
+    }
+    must(graphs->begin(dev));
+    must(invar_add(dev, up));
+    must(graphs->end(&graph, dev));
+    must(graphs->run(dev, graph));
+    must(invar_device_wait(dev));
+    graphs->free(dev, graph);
+}
+
+static int check_beside(const invar_device *dev, const invar_device *other)
+{
+    const float start[2] = {0.0f, 1.0f};
+    copier c = {.dev = other, .bytes = 24 * MIB + 4};
+    unsigned char *expected;
+    void *there, *counter;
+    pthread_t thread;
+    float counted, times = 0.0f;
+
+    must(invar_alloc((void **)&expected, c.bytes, 1, "what is expected"));
+    fill(expected, c.bytes, 7);
+    must(invar_device_take(dev, &there, c.bytes, "an array"));
+    must(invar_device_take(dev, &counter, sizeof start, "a counter"));
+    must(invar_device_put(dev, there, expected, c.bytes));
+    must(invar_device_put(dev, counter, start, sizeof start));
+    must(invar_device_wait(dev));
+    c.there = there;
+    c.expected = expected;
+    if (pthread_create(&thread, NULL, copy_beside, &c) != 0)
+        exit(2);
+    for (; !atomic_load(&c.done); times += 1.0f) {
+        invar_tensor x = invar_tensor_2d(counter, INVAR_DTYPE_F32, 1, 1);
+        invar_tensor one = invar_tensor_2d((float *)counter + 1, INVAR_DTYPE_F32, 1, 1);
+        count_up(dev, &(invar_add_args){.out = x, .a = x, .b = one});
+    }
+    pthread_join(thread, NULL);
+    must(invar_device_get(dev, &counted, counter, sizeof counted));
+    if (counted != times)
+        printf("beside copies: %g ops, counted %g\n", (double)times, (double)counted);
+    c.wrong += counted != times;
+    invar_device_give(dev, there);
+    invar_device_give(dev, counter);
+    invar_free(expected);
+    return c.wrong;
+}
+
 int main(int argc, char **argv)
 {
     bool cuda = argc == 2 && strcmp(argv[1], "cuda") == 0;
@@ -160,6 +246,7 @@ int main(int argc, char **argv)
     wrong += check_visits(&caller, 40 * MIB + 256, 8 * MIB);
     wrong += check_visits(&caller, 3 * MIB, 256 * 100);
     wrong += check_visits(&caller, 5 * MIB, 64 * MIB);
+    wrong += check_beside(&dev, &other);
     invar_caller_release(&caller);
     invar_device_close(&other);
     invar_device_close(&dev);

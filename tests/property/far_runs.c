@@ -6,9 +6,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/io/checkpoint.h"
 #include "engine/model/model.h"
 #include "tests/far.h"
 #include "tests/run.h"
@@ -58,6 +61,10 @@ static const run_pair ppo[] = {{"advantage-estimator", "ppo"},
 
 enum { LISTS = 4 };
 
+enum { STILL = 100 }; /* more milliseconds than a run leaves its device alone */
+
+static int64_t delay; /* of the coming runs' copies beside them: see invar_far_delay */
+
 /* The run `name` on a device, with the pairs of all lists, later ones over earlier ones. */
 static invar_status train(const char *name, const char *device, const char *dtype,
                           const run_pair *const lists[LISTS])
@@ -74,6 +81,7 @@ static invar_status train(const char *name, const char *device, const char *dtyp
     all[count] = (run_pair){NULL, NULL};
     recipe = run_recipe(run_below(name), all, NULL);
     invar_far_begin(0);
+    invar_far_delay(delay);
     status = run_train(recipe);
     assert_int_equal(invar_far_counted().live, 0); // all was given back
     assert_int_equal(invar_far_counted().opens, 0);
@@ -195,41 +203,232 @@ static void test_far_runs__goes_on_on_another_device(void **state)
     assert_true(invar_path_exists(run_below("moving.hf/2/model.safetensors")));
 }
 
-/* A checkpoint is written while the run goes on, and has the bytes of one that it waited for. */
-static void test_far_runs__a_checkpoint_behind_the_run_is_the_same(void **state)
-{
-    static const char *const files[] = {"model.safetensors", "model.exp_avg.safetensors",
-                                        "critic.exp_avg_sq.safetensors", "config.json"};
-    static const char *const ways[] = {"cpu", "behind", "waits", "offloaded"};
-    run_memory memory[4];
+/* How a run that saves after each of its three rollouts goes about it. */
+typedef struct way {
+    const char *name, *device, *async, *offload;
+} way;
 
-    (void)state;
-    for (int i = 0; i < 4; i++) {
+/* The state after each step has the bytes of the CPU's. */
+static void check_files(const char *name, const char *how, const char *const *files)
+{
+    for (int step = 0; step < 3; step++)
+        for (const char *const *f = files; *f; f++) {
+            char a[100], b[100];
+
+            (void)snprintf(a, sizeof a, "%s.cpu.save/iter_%07d/%s", name, step, *f);
+            (void)snprintf(b, sizeof b, "%s.%s.save/iter_%07d/%s", name, how, step, *f);
+            assert_same_file(run_below(a), run_below(b));
+        }
+}
+
+/*
+ * A checkpoint is copied and written while the run goes on, and has the bytes of one that it waited
+ * for. The copies come as late as they may: had something changed what is saved without waiting for
+ * them, they would have other bytes.
+ */
+static void check_saves(const char *name, const run_pair *own, const char *const *files)
+{
+    static const way ways[] = {{"cpu", "cpu", "true", "false"},
+                               {"behind", "cuda", "true", "false"},
+                               {"waits", "cuda", "false", "false"},
+                               {"offloaded", "cuda", "true", "true"}};
+    run_memory first = {0}, memory;
+
+    delay = STILL;
+    for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         run_pair places[] = {{"save", NULL},
                              {"save-interval", "1"},
-                             {"async-save", i == 2 ? "false" : "true"},
-                             {"optimizer-cpu-offload", i == 3 ? "true" : "false"},
+                             {"async-save", ways[i].async},
+                             {"optimizer-cpu-offload", ways[i].offload},
                              {"num-rollout", "3"},
                              {NULL, NULL}};
-        const run_pair *const lists[LISTS] = {wide, experts, ppo, places};
-        char save[32], run[32];
+        const run_pair *const lists[LISTS] = {wide, experts, own, places};
+        char run[50], save[60];
 
-        (void)snprintf(save, sizeof save, "save.%s", ways[i]);
-        (void)snprintf(run, sizeof run, "run.%s", ways[i]);
+        (void)snprintf(run, sizeof run, "%s.%s", name, ways[i].name);
+        (void)snprintf(save, sizeof save, "%s.save", run);
         places[0].value = run_below(save);
-        memory[i] = trained(run, i > 0 ? "cuda" : "cpu", "bf16", lists);
+        memory = trained(run, ways[i].device, "bf16", lists);
+        if (i == 0)
+            first = memory;
+        assert_true(run_same(&first, &memory));
+        check_files(name, ways[i].name, files);
     }
-    for (int i = 1; i < 4; i++) {
-        assert_true(run_same(&memory[0], &memory[i]));
-        for (int step = 0; step < 3; step++)
-            for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
-                char a[100], b[100];
+    delay = 0;
+}
 
-                (void)snprintf(a, sizeof a, "save.cpu/iter_%07d/%s", step, files[f]);
-                (void)snprintf(b, sizeof b, "save.%s/iter_%07d/%s", ways[i], step, files[f]);
-                assert_same_file(run_below(a), run_below(b));
-            }
-    }
+static void test_far_runs__a_checkpoint_behind_the_run_is_the_same(void **state)
+{
+    static const char *const of_critic[] = {"model.safetensors",  "model.exp_avg.safetensors",
+                                            "critic.safetensors", "critic.exp_avg_sq.safetensors",
+                                            "config.json",        NULL};
+    static const char *const of_actor[] = {"model.safetensors", "model.exp_avg.safetensors",
+                                           "model.exp_avg_sq.safetensors", "reference.safetensors",
+                                           NULL};
+    static const char *const of_reset[] = {"model.safetensors", "model.exp_avg.safetensors",
+                                           "model.exp_avg_sq.safetensors", NULL};
+    static const run_pair moving[] = {{"use-kl-loss", "true"},
+                                      {"kl-loss-coef", "0.1"},
+                                      {"ref-update-interval", "2"},
+                                      {NULL, NULL}};
+    static const run_pair reset[] = {{"reset-optimizer-states", "true"}, {NULL, NULL}};
+
+    (void)state;
+    check_saves("critic", ppo, of_critic);
+    check_saves("actor", moving, of_actor);
+    check_saves("reset", reset, of_reset);
+}
+
+/* ---- one checkpoint behind the back of a device ---------------------------------------------- */
+
+enum { VALUES = 300 };
+
+typedef struct scene {
+    invar_device dev;
+    void *values; /* (VALUES) of the device */
+    invar_checkpoint_writer *writer;
+    const char *save;
+    invar_checkpoint_state state;
+    invar_checkpoint_tensor tensor;
+    invar_checkpoint_content content;
+} scene;
+
+static void set_values(scene *s, float value)
+{
+    float values[VALUES];
+
+    for (int i = 0; i < VALUES; i++)
+        values[i] = value + (float)i;
+    assert_ok(invar_device_put(&s->dev, s->values, values, sizeof values));
+}
+
+static void scene_begin(scene *s, const char *save)
+{
+    *s = (scene){.dev = {.backend = invar_far_backend()}, .save = run_below(save)};
+    invar_far_begin(0);
+    assert_ok(invar_device_open(&s->dev));
+    assert_ok(invar_device_take(&s->dev, &s->values, VALUES * sizeof(float), "values"));
+    s->tensor = (invar_checkpoint_tensor){
+        "model", "x", invar_tensor_1d(s->values, INVAR_DTYPE_F32, VALUES), &s->dev};
+    s->content =
+        (invar_checkpoint_content){.state = &s->state, .tensors = &s->tensor, .n_tensors = 1};
+    assert_ok(invar_checkpoint_writer_new(&s->writer, &s->dev));
+}
+
+static void scene_end(scene *s)
+{
+    invar_checkpoint_writer_free(s->writer);
+    invar_device_give(&s->dev, s->values);
+    invar_device_close(&s->dev);
+    assert_int_equal(invar_far_counted().opens, 0);
+}
+
+/* What becomes of a state that is changed while it is saved. */
+static invar_status save_and_change(scene *s, bool waits)
+{
+    float loaded[VALUES];
+    invar_tensor into = invar_tensor_1d(loaded, INVAR_DTYPE_F32, VALUES);
+    invar_checkpoint *c;
+    invar_status status;
+
+    set_values(s, 1.0f);
+    invar_far_delay(waits ? STILL : INT64_MAX);
+    assert_ok(invar_checkpoint_begin(s->writer, s->save, &s->content, NULL));
+    if (waits)
+        invar_checkpoint_await_copy(s->writer);
+    assert_true(invar_checkpoint_copying(s->writer) == !waits);
+    set_values(s, 2.0f);
+    invar_far_delay(0);
+    assert_ok(invar_checkpoint_finish(NULL, s->writer));
+    assert_ok(invar_checkpoint_open(&c, s->save, NULL));
+    status = invar_checkpoint_load(&into, c, "model", "x");
+    invar_checkpoint_close(c);
+    if (status == INVAR_OK)
+        assert_true(loaded[0] == 1.0f && loaded[VALUES - 1] == (float)VALUES);
+    return status;
+}
+
+/* The control of the tests above: without a wait the copy has something else. */
+static void test_far_runs__a_change_waits_for_the_copy(void **state)
+{
+    scene s;
+
+    (void)state;
+    scene_begin(&s, "changed.save");
+    assert_ok(save_and_change(&s, true));
+    assert_fails(save_and_change(&s, false), INVAR_E_CORRUPT, "x");
+    assert_ok(save_and_change(&s, true));
+    scene_end(&s);
+}
+
+/* The device is lost while the thread copies: no checkpoint, and the next one is made as ever. */
+static void test_far_runs__a_copy_fails_its_checkpoint(void **state)
+{
+    scene s;
+
+    (void)state;
+    scene_begin(&s, "failed.save");
+    set_values(&s, 1.0f);
+    invar_far_delay(INT64_MAX);
+    assert_ok(invar_checkpoint_begin(s.writer, s.save, &s.content, NULL));
+    invar_far_lose(1, false);
+    invar_far_delay(0);
+    invar_checkpoint_await_copy(s.writer);
+    invar_far_lose(0, false);
+    assert_fails(invar_checkpoint_finish(NULL, s.writer), INVAR_E_CUDA, "the device is lost");
+    assert_false(invar_path_exists(s.save));
+    assert_ok(save_and_change(&s, true));
+    // one that is given up while it is copied
+    invar_far_delay(STILL);
+    assert_ok(invar_checkpoint_begin(s.writer, s.save, &s.content, NULL));
+    scene_end(&s);
+}
+
+/* ---- failures behind the run ----------------------------------------------------------------- */
+
+static pthread_t run_thread;
+
+/* No other thread gets a block as large as a state. */
+static void *refuse_others(size_t bytes, void *payload)
+{
+    void *block;
+
+    (void)payload;
+    if (bytes > 1 << 16 && !pthread_equal(pthread_self(), run_thread))
+        return NULL;
+    return posix_memalign(&block, INVAR_ALIGN, bytes) == 0 ? block : NULL;
+}
+
+static void free_block(void *block, void *payload)
+{
+    (void)payload;
+    free(block);
+}
+
+/* The host has no memory for the copy: the run ends with that, and goes on where there is some. */
+static void test_far_runs__a_copy_without_room_ends_the_run(void **state)
+{
+    const invar_allocator refusing = {refuse_others, free_block, NULL};
+    const run_pair places[] = {{"save", run_below("short.save")},
+                               {"load", run_below("short.save")},
+                               {"save-interval", "1"},
+                               {"num-rollout", "3"},
+                               {NULL, NULL}};
+    const run_pair *const lists[LISTS] = {wide, places, NULL, NULL};
+    const run_pair three[] = {{"num-rollout", "3"}, {NULL, NULL}};
+    const run_pair *const alone[LISTS] = {wide, three, NULL, NULL};
+    run_memory whole = trained("long", "cpu", "bf16", alone), memory;
+
+    (void)state;
+    run_thread = pthread_self();
+    invar_allocator_set(&refusing);
+    assert_fails(train("short", "cuda", "bf16", lists), INVAR_E_NOMEM,
+                 "the copy that a checkpoint is written from: no memory for");
+    invar_allocator_set(NULL);
+    assert_true(run_remember(&memory, run_below("short"))); // a ledger that verifies
+    assert_false(invar_path_exists(run_below("short.save/iter_0000000")));
+    memory = trained("short", "cuda", "bf16", lists);
+    assert_true(run_same(&whole, &memory));
 }
 
 /* Moments in the host's memory: where they are is free, and may change from life to life. */
@@ -343,6 +542,9 @@ int main(void)
         cmocka_unit_test(test_far_runs__dumps_what_the_cpu_dumps),
         cmocka_unit_test(test_far_runs__goes_on_on_another_device),
         cmocka_unit_test(test_far_runs__a_checkpoint_behind_the_run_is_the_same),
+        cmocka_unit_test(test_far_runs__a_change_waits_for_the_copy),
+        cmocka_unit_test(test_far_runs__a_copy_fails_its_checkpoint),
+        cmocka_unit_test(test_far_runs__a_copy_without_room_ends_the_run),
         cmocka_unit_test(test_far_runs__offloaded_moments_change_nothing),
         cmocka_unit_test(test_far_runs__a_checkpoint_behind_the_run_fails_like_any),
         cmocka_unit_test(test_far_runs__starts_from_weights),

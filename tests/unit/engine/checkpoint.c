@@ -632,7 +632,7 @@ static void assert_same_file(const char *a, const char *b)
     invar_free(text[1]);
 }
 
-/* Whatever happens to the tensors in between; also where the next one is larger. */
+/* Whatever happens to the tensors once they are copied; also where the next one is larger. */
 static void test_engine_checkpoint__a_thread_writes_the_same_bytes(void **state)
 {
     static const char *const files[] = {"hashes.xxh",
@@ -655,6 +655,8 @@ static void test_engine_checkpoint__a_thread_writes_the_same_bytes(void **state)
     for (int rows = ROWS; rows <= 4 * ROWS; rows += ROWS) {
         assert_ok(invar_checkpoint_write(&once, in[0], ckpt_make(&data, rows, rows), NULL));
         assert_ok(invar_checkpoint_begin(writer, in[1], &data.content, NULL));
+        invar_checkpoint_await_copy(writer);
+        assert_false(invar_checkpoint_copying(writer));
         memset(&data, 0x5A, offsetof(ckpt_data, tensors));
         assert_ok(invar_checkpoint_finish(&behind, writer));
         assert_memory_equal(&once, &behind, sizeof once);
@@ -678,6 +680,8 @@ static void test_engine_checkpoint__a_thread_makes_none_before_the_second_call(v
     (void)state;
     assert_ok(invar_checkpoint_writer_new(&writer, NULL));
     assert_ok(invar_checkpoint_finish(NULL, writer)); // nothing was begun
+    invar_checkpoint_await_copy(writer);
+    assert_false(invar_checkpoint_copying(writer));
     assert_false(invar_checkpoint_ready(writer));
     assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, 0, ROWS), &options));
     assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 1, ROWS), &options));
