@@ -44,14 +44,21 @@ invar_status invar_gpu_bench_moves(invar_gpu_bench *b, const invar_gpu_sample *s
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
+/* Two activations, and room for what is made of them. */
+static invar_status make_activations(invar_gpu_bench *b, invar_tensor *out, invar_tensor *x,
+                                     invar_tensor *y)
+{
+    INVAR_TRY(invar_gpu_bench_make(x, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(invar_gpu_bench_make(y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    return invar_gpu_bench_room(out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN);
+}
+
 static invar_status bench_add(invar_gpu_bench *b)
 {
     invar_add_args a = {0}, part;
     invar_gpu_sample s = {&part, 2, 3, 1, {&part.out, &part.a, &part.b}};
 
-    INVAR_TRY(invar_gpu_bench_make(&a.a, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_make(&a.b, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_room(&a.out, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make_activations(b, &a.out, &a.a, &a.b));
     part = a;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_ADD, &a, "16384x4096", 3.0 * TOKENS * HIDDEN * 2);
 }
@@ -77,9 +84,7 @@ static invar_status bench_swiglu(invar_gpu_bench *b)
     invar_swiglu_fwd_args a = {0}, part;
     invar_gpu_sample s = {&part, 2, 3, 1, {&part.y, &part.gate, &part.up}};
 
-    INVAR_TRY(invar_gpu_bench_make(&a.gate, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_make(&a.up, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
-    INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, TOKENS, HIDDEN));
+    INVAR_TRY(make_activations(b, &a.y, &a.gate, &a.up));
     part = a;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_SWIGLU_FWD, &a, "16384x4096",
                                  3.0 * TOKENS * HIDDEN * 2);

@@ -759,6 +759,10 @@ static void test_linear_dw__bits_invariant_to_tiles(void **state)
                            sizeof(float)) != 0)
                     fail_msg("%d x %d: row %d, column %d", (int)l.n, (int)l.k, (int)r, (int)c);
         check_weights_with_cpu(&l, &got, start);
+        // the control: all tokens as one unit
+        invar_sweep_zero(s, &other);
+        accumulate(&turned, &other, (const int64_t[]){0, l.rows}, 0, 1);
+        assert_false(invar_sweep_same(s, &other, &across, 0));
         invar_test_free(&got, &across);
         layer_free(&l);
     }

@@ -8,15 +8,6 @@
 
 #include "tests/unit/attention/expression.h"
 
-static const struct {
-    invar_dtype dtype;
-    invar_numerics numerics;
-} kinds[] = {
-    {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90},
-    {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
-    {INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
-    {INVAR_DTYPE_F32, INVAR_NUMERICS_SM90},
-};
 static const int64_t groups[] = {1, 2, 4, 7};
 static const int64_t dims[] = {16, 64, 80, 128, 192};
 static const int64_t windows[] = {0, 1, 17, 130};
@@ -50,12 +41,14 @@ static void check_form(const attention_form *form, int64_t length, const char *w
 /* Every combination; by default every 37th, which meets each value of each list. */
 static void test_attention_expression__bits_match(void **state)
 {
-    int64_t all = COUNT(kinds) * COUNT(groups) * COUNT(dims) * COUNT(windows) * COUNT(spans);
+    int64_t all =
+        COUNT(attention_kinds) * COUNT(groups) * COUNT(dims) * COUNT(windows) * COUNT(spans);
 
     (void)state;
     for (int64_t n = 0; n < all; n += invar_test_count(37, 1)) {
-        int64_t kind = n % COUNT(kinds), i = n / COUNT(kinds);
-        attention_form form = {kinds[kind].numerics, kinds[kind].dtype, 0, 1, 0, {0.0f, 0, 0}};
+        int64_t kind = n % COUNT(attention_kinds), i = n / COUNT(attention_kinds);
+        attention_form form = {
+            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 0, 1, 0, {0.0f, 0, 0}};
         char what[160];
         int64_t length;
 
@@ -101,7 +94,8 @@ static void test_attention_expression__twists_are_caught(void **state)
 {
     (void)state;
     for (int64_t kind = 0; kind < 3; kind++) {
-        attention_form form = {kinds[kind].numerics, kinds[kind].dtype, 2, 1, 16, {0.0f, 0, 0}};
+        attention_form form = {
+            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 2, 1, 16, {0.0f, 0, 0}};
         attention_pack right = attention_sample(&form, 269, 7);
         attention_pack wrong = attention_sample(&form, 269, 7);
 

@@ -18,6 +18,17 @@
 #include "kernels-deterministic/step/step.h"
 #include "tests/unit/attention/case.h"
 
+/* The types and numerics that tests walk through. */
+static const struct {
+    invar_dtype dtype;
+    invar_numerics numerics;
+} attention_kinds[] = {
+    {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90},
+    {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
+    {INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
+    {INVAR_DTYPE_F32, INVAR_NUMERICS_SM90},
+};
+
 typedef enum attention_twist {
     TWIST_NONE,
     TWIST_BLOCKS_DESCENDING, /* forward: key blocks from the last to the first */

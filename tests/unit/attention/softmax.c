@@ -15,19 +15,11 @@
 
 enum { DIM = 16, LENGTH = 256, NOWHERE = -1000 /* an exponent whose weight is +0 */ };
 
-static const struct {
-    invar_dtype dtype;
-    invar_numerics numerics;
-} kinds[] = {
-    {INVAR_DTYPE_BF16, INVAR_NUMERICS_SM90},
-    {INVAR_DTYPE_BF16, INVAR_NUMERICS_IEEE},
-    {INVAR_DTYPE_F32, INVAR_NUMERICS_IEEE},
-};
-enum { KINDS = sizeof kinds / sizeof *kinds };
+enum { KINDS = sizeof attention_kinds / sizeof *attention_kinds };
 
 static attention_form form_of(int kind, int64_t span)
 {
-    return (attention_form){kinds[kind].numerics,    kinds[kind].dtype, 1, 1, DIM,
+    return (attention_form){attention_kinds[kind].numerics, attention_kinds[kind].dtype, 1, 1, DIM,
                             {0x1.62e43p-1f, 0, span}};
 }
 
