@@ -186,6 +186,32 @@ __device__ __forceinline__ void weight_store(const float (&sums)[COUNT], const w
 }
 
 /*
+ * The same by way of the warp's staging memory: eight lanes share 128 bytes of a row. `out` begins
+ * at the warp's first row and the tile's first column.
+ */
+template <int COUNT>
+__device__ __forceinline__ void weight_store_staged(const float (&sums)[COUNT],
+                                                    const weight_rows &out, uint8_t *staging)
+{
+#pragma unroll
+    for (int first = 0; first < COUNT; first += 16)
+        gemm_rows_of<float>(staging, sums + first, [&](int, int row, int byte, uint4 x) {
+            int col = 2 * first + byte / 4, left = out.left(row, col);
+            float *at = out.at(row, col);
+            if (left >= 4) {
+                *(uint4 *)at = x;
+                return;
+            }
+            if (left > 0)
+                at[0] = __uint_as_float(x.x);
+            if (left > 1)
+                at[1] = __uint_as_float(x.y);
+            if (left > 2)
+                at[2] = __uint_as_float(x.z);
+        });
+}
+
+/*
  * Of a turned tile: f(i, at) for sums[i] of a thread, which belongs there in out; not where out
  * has ended. Eight lanes share 32 bytes of a row of out.
  */
@@ -305,12 +331,17 @@ __device__ __forceinline__ void weight_sums(const weight_plan &plan, const weigh
         if constexpr (SHELVED > 0)
             shelf.add(acc + KEPT);
     });
-    asm volatile("" : "+r"(lane)); // no address is kept from the loads until here
-    weight_rows to(plan, tile, warp, lane / 4, lane % 4 * 2);
-    weight_store(kept, to, 0);
-    if constexpr (SHELVED > 0) {
-        shelf.get(shelved);
-        weight_store(shelved, to, 2 * KEPT);
+    if constexpr (Tile::STRIPS > 0) {
+        static_assert(SHELVED == 0, "all sums are in registers");
+        weight_store_staged(kept, weight_rows(plan, tile, warp, 0, 0), shared.staging(warp));
+    } else {
+        asm volatile("" : "+r"(lane)); // no address is kept from the loads until here
+        weight_rows to(plan, tile, warp, lane / 4, lane % 4 * 2);
+        weight_store(kept, to, 0);
+        if constexpr (SHELVED > 0) {
+            shelf.get(shelved);
+            weight_store(shelved, to, 2 * KEPT);
+        }
     }
 }
 
@@ -374,6 +405,18 @@ static const gemm_tile_cost weight_tiles[] = {
 
 static const gemm_tile_cost weight_turned_tile = {128, 192, 1.01, 1.04};
 
+/*
+ * Where units have few tokens, on average up to so many: half of a stage would be zeros, which are
+ * copied nevertheless, and the way to out is a large part of the work. So stages are shorter, and
+ * whole lines are stored.
+ */
+#define WEIGHT_SHORT_UNIT 128
+
+static const gemm_tile_cost weight_short_tiles[] = {
+    {128, 192, 1.0, 1.0},
+    {128, 128, 1.1, 1.1},
+};
+
 /* Tokens of a group that make the way of a turned tile to and from out, in small pieces, short. */
 #define WEIGHT_TURNED_TOKENS 2048
 
@@ -389,12 +432,15 @@ static invar_weight_product weight_turned(const invar_weight_product *p)
     return out;
 }
 
-/* SHELVED of the sums of a thread are in shared memory. TURNED: p is what weight_turned made. */
-template <int COLS, int K, int SHELVED, bool TURNED>
+/*
+ * SHELVED of the sums of a thread are in shared memory. TURNED: p is what weight_turned made. With
+ * STRIPS of staging memory for each warp, that is where sums take shape before they are stored.
+ */
+template <int COLS, int K, int SHELVED, bool TURNED, int STRIPS = 0>
 static invar_status weight_launch(const invar_device *dev, const invar_weight_product *p,
                                   int cluster)
 {
-    using Tile = gemm_tile<2, 1, COLS, K, SHELVED * 256 * (int)sizeof(float), 0>;
+    using Tile = gemm_tile<2, 1, COLS, K, SHELVED * 256 * (int)sizeof(float), STRIPS>;
     weight_plan plan = {};
 
     INVAR_TRY(gemm_operand_map(&plan.a, &p->a, {p->tokens, p->rows, 1, p->tokens, K, 0}));
@@ -416,6 +462,18 @@ static invar_status weight_launch(const invar_device *dev, const invar_weight_pr
                              (int64_t)plan.group_tiles.by * plan.groups, cluster);
 }
 
+/* Experts have such units. */
+static invar_status weight_short_units(const invar_device *dev, const invar_weight_product *p)
+{
+    constexpr int TILES = (int)(sizeof weight_short_tiles / sizeof *weight_short_tiles);
+    gemm_choice best = gemm_choose(p->groups, p->rows, p->cols, weight_short_tiles, TILES,
+                                   invar_cuda_of(dev)->multiprocessors);
+
+    if (weight_short_tiles[best.tile].cols == 192)
+        return weight_launch<192, 32, 0, false, 1>(dev, p, best.cluster);
+    return weight_launch<128, 32, 0, false, 1>(dev, p, best.cluster);
+}
+
 invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_product *p)
 {
     constexpr int TILES = (int)(sizeof weight_tiles / sizeof *weight_tiles);
@@ -424,6 +482,8 @@ invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_
     gemm_choice best = gemm_choose(p->groups, p->rows, p->cols, weight_tiles, TILES, n);
     gemm_choice other = gemm_choose(p->groups, p->cols, p->rows, &weight_turned_tile, 1, n);
 
+    if (p->groups > 1 && p->tokens / p->groups <= WEIGHT_SHORT_UNIT * p->units)
+        return weight_short_units(dev, p);
     if (p->tokens / p->groups >= WEIGHT_TURNED_TOKENS &&
         gemm_cost(p->groups, p->cols, p->rows, weight_turned_tile, other.cluster, n) <
             gemm_cost(p->groups, p->rows, p->cols, weight_tiles[best.tile], best.cluster, n))

@@ -12,6 +12,7 @@ wgmma='void <unnamed>::forward_wgmma<(int)64, (bool)1>(forward::tiles::tensor_ma
 decode='void <unnamed>::forward_decode<(int)128, (int)1>(<unnamed>::parts, long)'
 backward='void backward::tensor::attention_backward_tensor<(int)64>(backward::tensor::arguments)'
 sums='void short_backward_sums<__nv_bfloat16, (int)8, (bool)1>(short_sums<T1>)'
+stream='void stream_backward<__nv_bfloat16, (int)8>(backward_rows<T1>)'
 plain='linear(forward_wgmma<T1>)'
 
 # report FIRST KERNEL [NEXT KERNEL] ...: kinds of access, each with its kernel
@@ -47,13 +48,15 @@ expect() {
 known=$(report Read "$wgmma" Write "$wgmma")
 expect 0 "a read and a write" 1 "$known"
 expect 0 "in the other order, several" 1 "$(report Write "$wgmma" Read "$wgmma" Read "$wgmma")"
-expect 0 "all kinds" 4 "$known" "$(report Read "$decode" Write "$decode" Write "$decode")" \
-    "$(report Write "$backward" Read "$backward")" "$(report Write "$backward" Write "$backward")"
+expect 0 "all kinds" 5 "$known" "$(report Read "$decode" Write "$decode" Write "$decode")" \
+    "$(report Write "$backward" Read "$backward")" "$(report Write "$backward" Write "$backward")" \
+    "$(report Write "$sums" Read "$sums" Read "$sums")"
 
 expect 1 "two writes where reads are explained" 1 "$(report Write "$wgmma" Write "$wgmma")"
 expect 1 "the same beside one that is explained" 2 "$known" \
     "$(report Write "$decode" Read "$decode" Write "$decode")"
-expect 1 "a kernel without explanation" 1 "$(report Read "$sums" Write "$sums")"
+expect 1 "the same in a norm" 1 "$(report Write "$sums" Write "$sums")"
+expect 1 "a kernel without explanation" 1 "$(report Read "$stream" Write "$stream")"
 expect 1 "a kernel with the name in its arguments" 1 "$(report Read "$plain" Write "$plain")"
 expect 1 "another kernel on one side" 1 "$(report Read "$wgmma" Write "$decode")"
 expect 1 "a report that is not printed" 2 "$known"
