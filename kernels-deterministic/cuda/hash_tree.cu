@@ -272,7 +272,6 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
     int64_t stride = (int64_t)gridDim.x * WARPS;
     invar_xxh_lane lane;
 
-    invar_grid_begin();
     lane.start();
     for (int64_t node = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
          node < trees.first[trees.count]; node += stride) {
@@ -389,9 +388,9 @@ static invar_status hash_forest(const invar_device *dev, climb *c)
         return INVAR_OK;
     for (int i = 0; i < trees->count; i++)
         linear = linear && is_linear(&trees->x[i]);
-    INVAR_TRY(invar_launch_early(
-        dev, INVAR_OP_HASH_TREE, linear ? hash_nodes<true> : hash_nodes<false>,
-        dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS), 0)(c->out, *trees));
+    INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, linear ? hash_nodes<true> : hash_nodes<false>,
+                           dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS),
+                           0)(c->out, *trees));
     c->out += nodes;
     trees->count = 0;
     return INVAR_OK;
