@@ -267,10 +267,10 @@ static invar_status take_step(lesson *l, const turn *t)
     return status;
 }
 
-/* So many steps of a kind, the first of them after some that are not timed. */
-static invar_status take_turn(lesson *l, turn *t, int64_t first, int64_t count)
+/* So many steps of a kind, after `idle` that are not timed. */
+static invar_status take_turn(lesson *l, turn *t, int64_t idle, int64_t first, int64_t count)
 {
-    for (int64_t i = -WARM_UP; i < count; i++) {
+    for (int64_t i = -idle; i < count; i++) {
         double begun = invar_bench_now();
         INVAR_TRY(take_step(l, t));
         if (i >= 0)
@@ -285,9 +285,11 @@ static invar_status measure(lesson *l, turn *turns, int n_turns)
     int64_t count = l->on->repetitions;
 
     INVAR_CHECK(count <= MOST_TIMES);
-    for (int64_t first = 0; first < count; first += IN_A_ROW)
+    for (int64_t first = 0; first < count; first += IN_A_ROW) {
+        int64_t left = count - first, idle = first == 0 || n_turns > 1 ? WARM_UP : 0;
         for (turn *t = turns; t < turns + n_turns; t++)
-            INVAR_TRY(take_turn(l, t, first, count - first < IN_A_ROW ? count - first : IN_A_ROW));
+            INVAR_TRY(take_turn(l, t, idle, first, left < IN_A_ROW ? left : IN_A_ROW));
+    }
     for (turn *t = turns; t < turns + n_turns; t++)
         *t->median_out = invar_bench_median(t->times, count);
     return INVAR_OK;

@@ -406,9 +406,9 @@ static const gemm_tile_cost weight_tiles[] = {
 static const gemm_tile_cost weight_turned_tile = {128, 192, 1.01, 1.04};
 
 /*
- * Where units have few tokens, on average up to so many: half of a stage would be zeros, which are
- * copied nevertheless, and the way to out is a large part of the work. So stages are shorter, and
- * whole lines are stored.
+ * Where units have few tokens, much of a stage would be zeros, which are copied nevertheless, and
+ * the way to out is a large part of the work. So stages are shorter, and whole lines are stored. On
+ * average up to so many: from there on, longer stages are as fast.
  */
 #define WEIGHT_SHORT_UNIT 128
 
@@ -462,16 +462,15 @@ static invar_status weight_launch(const invar_device *dev, const invar_weight_pr
                              (int64_t)plan.group_tiles.by * plan.groups, cluster);
 }
 
-/* Experts have such units. */
+/* Experts have such units. Blocks share nothing: it would not be faster. */
 static invar_status weight_short_units(const invar_device *dev, const invar_weight_product *p)
 {
-    constexpr int TILES = (int)(sizeof weight_short_tiles / sizeof *weight_short_tiles);
-    gemm_choice best = gemm_choose(p->groups, p->rows, p->cols, weight_short_tiles, TILES,
-                                   invar_cuda_of(dev)->multiprocessors);
+    int n = invar_cuda_of(dev)->multiprocessors;
 
-    if (weight_short_tiles[best.tile].cols == 192)
-        return weight_launch<192, 32, 0, false, 1>(dev, p, best.cluster);
-    return weight_launch<128, 32, 0, false, 1>(dev, p, best.cluster);
+    if (gemm_cost(p->groups, p->rows, p->cols, weight_short_tiles[0], 1, n) <=
+        gemm_cost(p->groups, p->rows, p->cols, weight_short_tiles[1], 1, n))
+        return weight_launch<192, 32, 0, false, 1>(dev, p, 1);
+    return weight_launch<128, 32, 0, false, 1>(dev, p, 1);
 }
 
 invar_status invar_gemm_bf16_weight(const invar_device *dev, const invar_weight_product *p)

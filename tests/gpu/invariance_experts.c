@@ -156,19 +156,39 @@ static void test_experts__grouped_rows_are_dense_rows(void **state)
 
 enum { UNITS = 5 };
 
+/*
+ * On a GPU: units of few tokens, and of many; rows and columns that fill tiles, and such that do
+ * not; added to zeros, or written over what is there.
+ */
+static const struct gradients {
+    int64_t experts, tokens, less;
+    bool fresh;
+} gradients[] = {{32, 3000, 0, false}, {32, 3000, 5, true}, {32, 3000, 6, false},
+                 {32, 3000, 7, true},  {4, 9000, 0, false}, {4, 9000, 7, true}};
+
+/* The first columns: what is behind them must stay. */
+static invar_tensor narrowed(invar_tensor t, int64_t cols)
+{
+    t.shape[1] = cols;
+    return t;
+}
+
 /* Token t goes to one expert; rows are sorted by expert, tokens ascending in each. */
-static void check_weight_gradients(invar_numerics numerics, const invar_test_format *format)
+static void check_weight_gradients(invar_numerics numerics, const invar_test_format *format,
+                                   const struct gradients *g)
 {
     invar_sweep *s = invar_sweep_begin(numerics);
     bool fast = numerics == INVAR_NUMERICS_SM90 && format->x != F32;
-    int64_t experts = invar_sweep_size(s, fast ? 32 : 6, 4);
-    int64_t tokens = invar_sweep_size(s, fast ? 3000 : 400, 90);
-    int64_t n = invar_sweep_size(s, fast ? 256 : 72, 40), k = invar_sweep_size(s, 384, 24);
+    int64_t experts = invar_sweep_size(s, fast ? g->experts : 6, 4);
+    int64_t tokens = invar_sweep_size(s, fast ? g->tokens : 400, 90);
+    int64_t rows_of_dw = invar_sweep_size(s, fast ? 256 : 72, 40), n = rows_of_dw - g->less;
+    int64_t stride = invar_sweep_size(s, 384, 24), k = stride - g->less;
     const int64_t unit[] = {0, 1, tokens / 3, tokens / 3 + 20, tokens - 7, tokens};
     int64_t start[MOST_EXPERTS + 1] = {0}, cut[MOST_EXPERTS][UNITS + 1], rows = 0;
     int mark = invar_sweep_mark(s);
     invar_moe_linear_dw_args grouped = {0};
-    invar_tensor dw = invar_sweep_2d(s, F32, n, k), expected;
+    invar_tensor all = invar_sweep_2d(s, F32, experts * n, stride), expected;
+    invar_tensor dw = invar_sweep_2d(s, F32, n, stride);
     int32_t *row_token = malloc((size_t)tokens * sizeof *row_token);
 
     assert_non_null(row_token);
@@ -188,23 +208,26 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
             cut[e][u] = rows - start[e];
         start[e + 1] = rows;
     }
-    grouped.dw = invar_sweep_2d(s, F32, experts * n, k);
-    grouped.dy = invar_sweep_normal(s, format->storage, rows, n, 6);
-    grouped.x = invar_sweep_normal(s, format->storage, rows, k, 7);
+    grouped.dw = narrowed(all, k);
+    grouped.dy = narrowed(invar_sweep_normal(s, format->storage, rows, rows_of_dw, 6), n);
+    grouped.x = narrowed(invar_sweep_normal(s, format->storage, rows, stride, 7), k);
+    grouped.fresh = g->fresh;
     grouped.row_token = invar_sweep_tensor(s, invar_tensor_1d(NULL, I32, rows));
     invar_sweep_put(s, &grouped.row_token, row_token);
     grouped.experts = (invar_segments){invar_sweep_numbers(s, start, experts + 1), experts};
     grouped.units = (invar_segments){invar_sweep_numbers(s, unit, UNITS + 1), UNITS};
+    invar_sweep_fill(s, &all, g->fresh ? 7.0f : 0.0f);
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_DW, &grouped);
-    expected = invar_sweep_get(s, &grouped.dw);
+    expected = invar_sweep_get(s, &all);
     for (int64_t e = 0; e < experts; e++) {
         int64_t count = start[e + 1] - start[e];
-        invar_linear_dw_args dense = {.dw = dw,
+        invar_linear_dw_args dense = {.dw = narrowed(dw, k),
                                       .dy = invar_tensor_rows(&grouped.dy, start[e], count),
                                       .x = invar_tensor_rows(&grouped.x, start[e], count),
-                                      .units = {invar_sweep_numbers(s, cut[e], UNITS + 1), UNITS}};
+                                      .units = {invar_sweep_numbers(s, cut[e], UNITS + 1), UNITS},
+                                      .fresh = g->fresh};
 
-        invar_sweep_zero(s, &dw);
+        invar_sweep_fill(s, &dw, g->fresh ? 7.0f : 0.0f);
         invar_sweep_run(s, INVAR_OP_LINEAR_DW, &dense);
         invar_sweep_assert(s, &dw, &expected, e * n, "%s dw of expert %d, %d rows", format->name,
                            (int)e, (int)count);
@@ -219,7 +242,9 @@ static void test_experts__weight_gradients_are_dense_ones(void **state)
     (void)state;
     for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS; i++)
         for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
-            check_weight_gradients((invar_numerics)numerics, &invar_test_formats[i]);
+            for (size_t g = 0; g < sizeof gradients / sizeof *gradients; g++)
+                check_weight_gradients((invar_numerics)numerics, &invar_test_formats[i],
+                                       &gradients[g]);
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # races.sh FILE - whether every report of racecheck in FILE is of a kind that is explained here.
 #
-# racecheck does not follow an order that is made in two steps: the lanes of a warp read (or wait
-# for their copies), meet in __syncwarp, and one of them arrives at a barrier in shared memory for
-# all; who waited there then writes (or reads). EXPLAINED names the kernels whose reports are of
+# racecheck does not follow an order that is made in two steps: the lanes of a warp read or write,
+# meet in __syncwarp, and one of them arrives at a barrier in shared memory for all; who waited
+# there then writes or reads. EXPLAINED names the kernels whose reports are of
 # this kind, by reading them, with the kinds of access that they are about:
 #
 #     forward_wgmma              lanes read order[] before their warp arrives at q_empty, and
@@ -16,11 +16,12 @@
 #                                tile_empty, and write sums of dq before it arrives at sum_added;
 #                                copies replace both, so that writes meet there, too
 #     short_backward_sums        lanes write rstd, and dy turned back, before their warp arrives at
-#                                done; the column warps read them
+#                                done; the column warps read them before they arrive at free, and
+#                                copies and the row warps replace them
 #
 # This was put to the test: with kernels in which every lane arrives for itself, the tool reports
 # nothing, and the results are the same (docs/testing.md, records). But then a warp arrives 32
-# times, which takes a tenth of the time of a norm's backward.
+# times, which makes a norm's backward a tenth slower.
 #
 # A report names the kernel, the kind of each access and its place in the machine code, which moves
 # with every change and compiler. It names no source line (the build has no line numbers) and no
