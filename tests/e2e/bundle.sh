@@ -48,7 +48,8 @@ bare() {
 
 # system_paths CACHE: which header or library of ours did not come out of the bundle.
 system_paths() {
-    sed -n -E 's/^((xxhash|sqlite|jansson|utf8proc)_(INCLUDE|LIBRARY)):[A-Z]+=(.*)/\1 \4/p' "$1" |
+    sed -n -E \
+        's/^((xxhash|sqlite|jansson|utf8proc|cmocka)_(INCLUDE|LIBRARY)):[A-Z]+=(.*)/\1 \4/p' "$1" |
         grep -vF " $bundle/libraries/"
 }
 
@@ -106,9 +107,10 @@ if ! bare "$folder/bin" "$bundle/build.sh" --cpu >"$folder/build.log" 2>&1; then
     complain "build.sh --cpu failed"
     exit 1
 fi
+# cmocka is looked for, and linked by tests on a GPU alone
 ! system_paths "$bundle/build/CMakeCache.txt" || complain "these are not of the bundle"
 grep -cE '_(INCLUDE|LIBRARY):[A-Z]+=.*/invar-bundle/libraries/' "$bundle/build/CMakeCache.txt" |
-    grep -qx 7 || complain "expected 4 headers and 3 libraries of the bundle in the build's cache"
+    grep -qx 8 || complain "expected 5 headers and 3 libraries of the bundle in the build's cache"
 system_paths "$build/CMakeCache.txt" >/dev/null ||
     complain "the control: $build has its libraries out of the bundle, too"
 ldd "$bundle/build/invar" >"$folder/linked"
