@@ -17,7 +17,6 @@
 #define PROMPTS 16 // in the data set
 #define EVERY 10   // steps from one evaluation and checkpoint to the next
 #define RANKS 2
-#define EPOCH 1767225600 // the beginning of 2026
 #define COUNT(array) (sizeof(array) / sizeof((array)[0]))
 
 /* ---- points ---------------------------------------------------------------------------------- */
@@ -465,7 +464,7 @@ static void timings(invar_ledger_timing out[PHASES], metric_list *gauges, const 
                        {"forward", "perf/log_probs_time", 300},
                        {"backward", "perf/actor_train_time", 600},
                        {"optimizer", "perf/update_weights_time", 100}};
-    int64_t start = (EPOCH + 3 * at->step) * INT64_C(1000000000), now = start;
+    int64_t start = (INVAR_TEST_LEDGER_EPOCH + 3 * at->step) * INT64_C(1000000000), now = start;
 
     gauges->count = 0;
     for (size_t i = 0; i < PHASES; i++) {
@@ -824,78 +823,4 @@ invar_status invar_test_ledger_write(const char *path, const invar_test_ledger *
         (void)remove(part); // whatever of it is there
     }
     return invar_test_ledger_add(path, spec);
-}
-
-/* ---- series of runs -------------------------------------------------------------------------- */
-
-typedef struct series {
-    int64_t steps;
-    bool found; // there is something to be found
-} series;
-
-static invar_status ci_runs(invar_ledger *ledger, const void *payload)
-{
-    const series *asked = payload;
-
-    for (int i = 7; i >= 0; i--) { // the newest first: runs are numbered against the commits
-        char name[8], seconds[24], subject[32];
-        const invar_ledger_fact facts[] = {{"ci", "case", "tiny"},
-                                           {"build", "commit", name},
-                                           {"build", "commit_time", seconds},
-                                           {"build", "subject", subject}};
-        invar_test_ledger spec = {.steps = asked->steps,
-                                  .name = name,
-                                  .kind = "ci",
-                                  .facts = facts,
-                                  .n_facts = COUNT(facts)};
-
-        (void)snprintf(name, sizeof name, "c%d", i);
-        (void)snprintf(seconds, sizeof seconds, "%d", EPOCH + 60 * i);
-        (void)snprintf(subject, sizeof subject, "change %d", i);
-        if (asked->found && i >= 3)
-            spec.faults[0] = (invar_test_fault){INVAR_TEST_DIVERGES, 0, "layer.1.mlp.out", 0, 1};
-        if (asked->found && i >= 6)
-            spec.faults[1] = (invar_test_fault){INVAR_TEST_DIVERGES, 0, "layer.0.attn.grad", 0, 2};
-        INVAR_TRY(first_life(ledger, &spec));
-    }
-    return INVAR_OK;
-}
-
-invar_status invar_test_ledger_ci(const char *path, int64_t n_steps, bool changes)
-{
-    return live(path, ci_runs, &(series){n_steps, changes});
-}
-
-static invar_status ab_runs(invar_ledger *ledger, const void *payload)
-{
-    const series *asked = payload;
-
-    for (int i = 0; i < 8; i++) {
-        char name[8], seed[8];
-        const char *side = i % 2 ? "b" : "a";
-        const invar_ledger_fact facts[] = {
-            {"ab", "experiment", "lr"}, {"ab", "seed", seed}, {"ab", "side", side}};
-        invar_test_ledger spec = {.steps = asked->steps,
-                                  .name = name,
-                                  .kind = "ab",
-                                  .seed = (uint64_t)(i / 2),
-                                  .facts = facts,
-                                  .n_facts = COUNT(facts)};
-
-        (void)snprintf(name, sizeof name, "%s%d", side, i / 2);
-        (void)snprintf(seed, sizeof seed, "%d", i / 2);
-        if (asked->found && i % 2) {
-            spec.faults[0] = (invar_test_fault){.kind = INVAR_TEST_REWARD_SHIFT,
-                                                .value = i < 6 ? 0.125 : -0.125};
-            spec.faults[1] =
-                (invar_test_fault){.kind = INVAR_TEST_DIVERGES, .point = "layer.0.attn.weight"};
-        }
-        INVAR_TRY(first_life(ledger, &spec));
-    }
-    return INVAR_OK;
-}
-
-invar_status invar_test_ledger_ab(const char *path, int64_t n_steps, bool effect)
-{
-    return live(path, ab_runs, &(series){n_steps, effect});
 }

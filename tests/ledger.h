@@ -29,8 +29,9 @@
 #include "base/status.h"
 #include "ledger/ledger.h"
 
-#define INVAR_TEST_LEDGER_POINTS 15 /* with .finer one more */
-#define INVAR_TEST_LEDGER_SAMPLES 8 /* a step */
+#define INVAR_TEST_LEDGER_POINTS 15        /* with .finer one more */
+#define INVAR_TEST_LEDGER_SAMPLES 8        /* a step */
+#define INVAR_TEST_LEDGER_EPOCH 1767225600 /* the beginning of 2026 */
 #define INVAR_TEST_LEDGER_FAULTS 4
 
 /*
