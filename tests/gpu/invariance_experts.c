@@ -231,6 +231,15 @@ static void check_weight_gradients(invar_numerics numerics, const invar_test_for
         invar_sweep_run(s, INVAR_OP_LINEAR_DW, &dense);
         invar_sweep_assert(s, &dw, &expected, e * n, "%s dw of expert %d, %d rows", format->name,
                            (int)e, (int)count);
+        // the control: an expert whose rows are of several units, as if they were of one
+        if (e == 1) {
+            const int64_t uncut[] = {0, count};
+            assert_true(count > cut[e][3] && cut[e][3] > cut[e][1]);
+            dense.units = (invar_segments){invar_sweep_numbers(s, uncut, 2), 1};
+            invar_sweep_fill(s, &dw, g->fresh ? 7.0f : 0.0f);
+            invar_sweep_run(s, INVAR_OP_LINEAR_DW, &dense);
+            assert_false(invar_sweep_same(s, &dw, &expected, e * n));
+        }
     }
     invar_test_free(&expected);
     free(row_token);
