@@ -107,13 +107,15 @@ static invar_status define(int64_t *out, const recorder *r, const char *name, co
 }
 
 static invar_status tensor_point(int64_t *out, const recorder *r, const char *prefix,
-                                 const invar_param *p, const char *kind, const invar_tensor *tensor)
+                                 const invar_param *p, const char *kind, const invar_tensor *tensor,
+                                 const invar_digest *digest)
 {
     char name[INVAR_PARAM_NAME_SIZE + 16];
 
     (void)snprintf(name, sizeof name, "%s.%s", prefix, p->name);
     INVAR_TRY(define(out, r, name, kind, "f32", tensor));
-    return invar_probe_device_whole(r->probe, *out, tensor);
+    return digest ? invar_probe_device_hashed(r->probe, *out, tensor, digest)
+                  : invar_probe_device_whole(r->probe, *out, tensor);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -143,30 +145,30 @@ static invar_status mean_loss(void *payload, int64_t first, int64_t count, const
 static const invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
 
 /* Up to the norm; the gradients are zero before. */
-static invar_status differentiate(float *clip_out, lesson *l)
+static invar_status differentiate(float *clip_out, lesson *l, bool digests)
 {
     const invar_trainer_loss loss = {mean_loss, l->train, false};
     invar_trainer_result result = {.now = l->logp};
 
     INVAR_TRY(invar_trainer_learn(l->trainer, l->on->model, l->samples, l->train->samples, &loss,
                                   l->grads, &result));
-    return invar_optimizer_norm(&l->norm, clip_out, l->on->model, l->grads, adamw.clip_grad,
-                                &l->on->dev);
+    return invar_optimizer_norm(&l->norm, clip_out, l->on->model, l->grads, digests,
+                                adamw.clip_grad, &l->on->dev);
 }
 
 /* All of it begun. */
-static invar_status advance(lesson *l)
+static invar_status advance(lesson *l, bool digests)
 {
     float clip;
 
-    INVAR_TRY(differentiate(&clip, l));
+    INVAR_TRY(differentiate(&clip, l, digests));
     return invar_optimizer_step(l->optimizer, l->on->model, l->grads, clip, 1e-6f, &adamw,
                                 &l->on->dev);
 }
 
 static invar_status learn(lesson *l)
 {
-    INVAR_TRY(advance(l));
+    INVAR_TRY(advance(l, false));
     INVAR_TRY(invar_grads_zero(l->grads));
     return invar_device_wait(&l->on->dev);
 }
@@ -230,15 +232,16 @@ static invar_status learn_recorded(lesson *l, recorder *r)
     r->view.stream[0][0] = r->view.stream[1][0] = '\0';
     invar_probe_begin(r->probe, NULL);
     invar_trainer_probe(l->trainer, r->fine ? &show : NULL);
-    status = advance(l);
+    status = advance(l, true);
     invar_trainer_probe(l->trainer, NULL);
     if (status == INVAR_OK)
         status = token_points(r, l);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = tensor_point(&r->ids[i], r, "grad", &model->params[i], "grad", &l->grads->of[i]);
+        status = tensor_point(&r->ids[i], r, "grad", &model->params[i], "grad", &l->grads->of[i],
+                              &l->grads->digests[i]);
     for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
         status = tensor_point(&r->ids[i], r, "weight", &model->params[i], "param",
-                              &model->params[i].master);
+                              &model->params[i].master, NULL);
     return status == INVAR_OK ? append(r, l) : status;
 }
 
@@ -343,7 +346,7 @@ static invar_status try_peer(lesson *l, float own)
 
     // our own gradients are still there, and would stand for what it leaves undone
     INVAR_TRY(invar_device_zero(&l->on->dev, l->grads->memory, l->grads->bytes));
-    INVAR_TRY(differentiate(&clip, l));
+    INVAR_TRY(differentiate(&clip, l, false));
     INVAR_TRY(invar_grads_zero(l->grads));
     t->peer_norm_ratio = (double)l->norm / (double)own;
     if (!(t->peer_norm_ratio > 0.98 && t->peer_norm_ratio < 1.02))
@@ -362,7 +365,7 @@ static invar_status check_peer(lesson *l)
 
     if (!on->peer)
         return INVAR_OK;
-    INVAR_TRY(differentiate(&clip, l));
+    INVAR_TRY(differentiate(&clip, l, false));
     INVAR_TRY(invar_grads_zero(l->grads));
     invar_meter_exchange(on->meter, on->peer);
     status = try_peer(l, l->norm);

@@ -459,7 +459,9 @@ typedef struct invar_sample_args {
 
 /*
  * norm = sqrt of the sum of squares; clip = min(1, max_norm / (norm + 1e-6)), 1 for max_norm 0.
- * A sum that is not finite is a fault: INVAR_E_STATE, naming the first such tensor.
+ * A sum that is not finite is a fault: INVAR_E_STATE, naming the first such tensor. The gradients
+ * are read for their digests, too, where these are wanted: those of hash.tree with one shard. All
+ * results are in the host's memory.
  */
 typedef struct invar_grad_norm_args {
     float *norm;
@@ -467,6 +469,7 @@ typedef struct invar_grad_norm_args {
     const invar_tensor *grads; /* (count) f32 of any rank, contiguous, in canonical order */
     int64_t count;
     float max_norm;
+    invar_digest *digest; /* (count), optional */
 } invar_grad_norm_args;
 
 /* One step on one tensor. beta1_power = beta1^t and beta2_power = beta2^t by repeated products. */

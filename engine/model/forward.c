@@ -66,6 +66,9 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
     status = invar_alloc((void **)&grads->of, (size_t)model->n_params, sizeof *grads->of,
                          "the list of gradients");
     if (status == INVAR_OK)
+        status = invar_alloc((void **)&grads->digests, (size_t)model->n_params,
+                             sizeof *grads->digests, "digests of gradients");
+    if (status == INVAR_OK)
         status = invar_device_take(&grads->dev, &grads->memory, bytes, "gradients");
     if (status == INVAR_OK)
         status = zero_all(grads);
@@ -84,6 +87,7 @@ void invar_grads_free(invar_grads *grads)
     if (!grads)
         return;
     invar_free(grads->of);
+    invar_free(grads->digests);
     invar_device_give(&grads->dev, grads->memory);
     invar_free(grads);
 }

@@ -52,6 +52,7 @@ typedef struct invar_head_rows {
  */
 typedef struct invar_grads {
     invar_tensor *of;       /* (n_params), shaped as the masters */
+    invar_digest *digests;  /* (n_params), the host's: of the gradients as their norm was taken */
     invar_tensor tied_head; /* present where the head is the embedding */
     bool fresh;             /* zeroed, with no backward since: linear layers' hold nothing yet */
     invar_device dev;       /* the model's, whose memory they are in */

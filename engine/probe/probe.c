@@ -439,19 +439,37 @@ static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_
     return INVAR_OK;
 }
 
-invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+static invar_status dump_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
     invar_tensor near;
 
+    if (!dumped_tensor(probe, point, tensor))
+        return INVAR_OK;
+    INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
+    return invar_dump_rows(probe->dump, name_of(probe, point), &near, NULL);
+}
+
+invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+{
     if (point == -1 || !is_far(probe))
         return invar_probe_whole(probe, point, tensor);
     INVAR_TRY(check_number(probe, point));
     if (point >= 0)
         INVAR_TRY(digest_whole(probe, point, tensor));
-    if (!dumped_tensor(probe, point, tensor))
+    return dump_whole(probe, point, tensor);
+}
+
+invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
+                                       const invar_tensor *tensor, const invar_digest *digest)
+{
+    if (point == -1)
         return INVAR_OK;
-    INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
-    return invar_dump_rows(probe->dump, name_of(probe, point), &near, NULL);
+    INVAR_TRY(check_number(probe, point));
+    if (point >= 0) {
+        INVAR_TRY(check_tensor(&probe->points[point], tensor));
+        INVAR_TRY(invar_probe_digest(probe, point, digest));
+    }
+    return dump_whole(probe, point, tensor);
 }
 
 static invar_status read_digests(invar_probe *probe)

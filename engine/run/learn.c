@@ -139,7 +139,7 @@ static invar_status learn_actor(invar_loop_step *out, invar_loop *loop)
     INVAR_TRY(invar_trainer_learn(loop->trainer, loop->session.actor,
                                   loop->batch.items + out->first, out->count, &loss, loop->grads,
                                   &out->result));
-    return invar_optimizer_norm(&out->norm, &out->clip, loop->session.actor, loop->grads,
+    return invar_optimizer_norm(&out->norm, &out->clip, loop->session.actor, loop->grads, true,
                                 loop->set.adamw.clip_grad, &loop->session.dev);
 }
 
@@ -160,7 +160,7 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
                                   loop->batch.items + out->first, out->count, &loss,
                                   loop->critic_grads, &result));
     INVAR_TRY(invar_optimizer_norm(&out->critic_norm, &clip, loop->session.critic,
-                                   loop->critic_grads, loop->set.adamw.clip_grad,
+                                   loop->critic_grads, true, loop->set.adamw.clip_grad,
                                    &loop->session.dev));
     out->critic_lr = invar_schedule_lr(&loop->set.critic_schedule, loop->place.step);
     if (invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER))

@@ -224,9 +224,9 @@ static void name_source(name out, const invar_model *model, int64_t layer, const
 }
 
 static invar_status gradient_point(int64_t *out, invar_loop *loop, const invar_model *model,
-                                   const invar_param *p, const char *prefix,
-                                   const invar_tensor *grad)
+                                   int64_t param, const char *prefix, const invar_grads *grads)
 {
+    const invar_param *p = &model->params[param];
     const char *const *sources = gradient_sources(p);
     name own, inputs[3];
     point at = {.name = own,
@@ -244,7 +244,7 @@ static invar_status gradient_point(int64_t *out, invar_loop *loop, const invar_m
         at.inputs[i] = inputs[i];
     }
     INVAR_TRY(define(out, loop, &at));
-    return invar_probe_device_whole(loop->probe, *out, grad);
+    return invar_probe_device_hashed(loop->probe, *out, &grads->of[param], &grads->digests[param]);
 }
 
 /* What stands between the gradients and the weights, for those who look closer. */
@@ -326,7 +326,7 @@ static invar_status param_points(int64_t *ids, invar_loop *loop, const invar_mod
 
     INVAR_TRY(tied_point(loop, prefix, grads));
     for (int64_t i = 0; i < count; i++)
-        INVAR_TRY(gradient_point(&ids[i], loop, model, &model->params[i], prefix, &grads->of[i]));
+        INVAR_TRY(gradient_point(&ids[i], loop, model, i, prefix, grads));
     INVAR_TRY(norm_point(loop, prefix, norm, ids, count));
     for (int64_t i = 0; i < count; i++)
         INVAR_TRY(weight_point(&ids[i], loop, &model->params[i], prefix));

@@ -104,10 +104,11 @@ invar_status invar_optimizer_reset(invar_optimizer *optimizer)
 }
 
 static invar_status norm_of(invar_caller *caller, float *norm_out, float *clip_out,
-                            const invar_tensor *grads, int64_t count, float clip_grad)
+                            const invar_tensor *grads, int64_t count, float clip_grad,
+                            invar_digest *digests)
 {
     return INVAR_CALL(caller, GRAD_NORM, grad_norm, .norm = norm_out, .clip = clip_out,
-                      .grads = grads, .count = count, .max_norm = clip_grad);
+                      .grads = grads, .count = count, .max_norm = clip_grad, .digest = digests);
 }
 
 /* The norm is no number: the first parameter whose own is none either, by name. */
@@ -116,7 +117,7 @@ static invar_status blame(invar_caller *caller, const invar_model *model, const 
     float norm, clip;
 
     for (int64_t i = 0; i < model->n_params; i++) {
-        invar_status status = norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f);
+        invar_status status = norm_of(caller, &norm, &clip, &grads->of[i], 1, 0.0f, NULL);
         if (status == INVAR_E_STATE)
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "the gradient of %s is not finite or its square overflows: look at "
@@ -129,14 +130,15 @@ static invar_status blame(invar_caller *caller, const invar_model *model, const 
 }
 
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
-                                  const invar_grads *grads, float clip_grad,
+                                  const invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev)
 {
     invar_caller caller;
     invar_status status;
 
     invar_caller_init(&caller, dev);
-    status = norm_of(&caller, norm_out, clip_out, grads->of, model->n_params, clip_grad);
+    status = norm_of(&caller, norm_out, clip_out, grads->of, model->n_params, clip_grad,
+                     digests ? grads->digests : NULL);
     if (status == INVAR_E_STATE)
         status = blame(&caller, model, grads);
     invar_caller_release(&caller);

@@ -48,9 +48,12 @@ invar_status invar_optimizer_reset(invar_optimizer *optimizer) INVAR_MUST_USE;
 /* The device whose memory the moments are in; NULL: the host's. */
 const invar_device *invar_optimizer_place(const invar_optimizer *optimizer);
 
-/* INVAR_E_STATE names a parameter whose gradient is not finite; nothing has changed then. */
+/*
+ * `digests`: the gradients are hashed in the same read, into grads->digests. INVAR_E_STATE names a
+ * parameter whose gradient is not finite; nothing has changed then.
+ */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
-                                  const invar_grads *grads, float clip_grad,
+                                  const invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev) INVAR_MUST_USE;
 
 /* One step with the clip of `norm`; the model's compute weights follow. */

@@ -252,6 +252,13 @@ invar_status invar_check_in_place(invar_op op, const char *arg_a, const invar_te
     return invar_check_apart(op, arg_a, a, arg_b, b);
 }
 
+invar_tensor invar_check_digests(invar_digest *digests, int64_t count)
+{
+    int64_t words = (int64_t)(sizeof *digests / sizeof(int32_t));
+
+    return digests ? invar_tensor_1d(digests, INVAR_DTYPE_I32, count * words) : (invar_tensor){0};
+}
+
 invar_status invar_check_outputs(invar_op op, int outputs, const invar_check_arg *args, int count)
 {
     for (int i = 0; i < outputs; i++)

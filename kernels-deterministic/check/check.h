@@ -71,7 +71,10 @@ invar_status invar_check_permutation(const invar_device *dev, invar_op op, const
 invar_status invar_check_apart(invar_op op, const char *arg_a, const invar_tensor *a,
                                const char *arg_b, const invar_tensor *b) INVAR_MUST_USE;
 
-/* The same, but one may be the other: equal type, data and row stride. For work in place. */
+/* Digests as a tensor, which shares no byte with another; absent where there are none. */
+invar_tensor invar_check_digests(invar_digest *digests, int64_t count);
+
+/* Apart, but one may be the other: equal type, data and row stride. For work in place. */
 invar_status invar_check_in_place(invar_op op, const char *arg_a, const invar_tensor *a,
                                   const char *arg_b, const invar_tensor *b) INVAR_MUST_USE;
 

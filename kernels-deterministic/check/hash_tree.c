@@ -16,8 +16,7 @@ static invar_status check_one(const invar_hash_tree_args *a, const invar_tensor 
     invar_op op = INVAR_OP_HASH_TREE;
     unsigned types =
         INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED | INVAR_TYPE(I32) | INVAR_TYPE(I64);
-    invar_tensor digests = invar_tensor_1d(
-        a->digest, INVAR_DTYPE_I32, a->count * (int64_t)(sizeof *a->digest / sizeof(int32_t)));
+    invar_tensor digests = invar_check_digests(a->digest, a->count);
     int64_t unit; // rows that share a scale stay together
 
     INVAR_TRY(invar_check_tensor(op, "x", x, types, INVAR_ANY, NULL));

@@ -16,6 +16,7 @@ invar_status invar_check_grad_norm(const invar_device *dev, const invar_grad_nor
     invar_op op = INVAR_OP_GRAD_NORM;
     const invar_tensor norm = invar_tensor_1d(a->norm, INVAR_DTYPE_F32, 1);
     const invar_tensor clip = invar_tensor_1d(a->clip, INVAR_DTYPE_F32, 1);
+    invar_tensor digests;
 
     (void)dev;
     if (!a->norm || !a->clip)
@@ -26,6 +27,9 @@ invar_status invar_check_grad_norm(const invar_device *dev, const invar_grad_nor
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: grads: %" PRId64 " tensors", invar_op_name(op),
                           a->count);
     INVAR_TRY(invar_check_range(op, "max_norm", a->max_norm, 0.0, FLT_MAX));
+    digests = invar_check_digests(a->digest, a->count);
+    INVAR_TRY(invar_check_apart(op, "norm", &norm, "digest", &digests));
+    INVAR_TRY(invar_check_apart(op, "clip", &clip, "digest", &digests));
     for (int64_t i = 0; i < a->count; i++) {
         const invar_tensor *t = &a->grads[i];
         char arg[48];
@@ -37,6 +41,7 @@ invar_status invar_check_grad_norm(const invar_device *dev, const invar_grad_nor
                               invar_op_name(op), arg);
         INVAR_TRY(invar_check_apart(op, "norm", &norm, arg, t));
         INVAR_TRY(invar_check_apart(op, "clip", &clip, arg, t));
+        INVAR_TRY(invar_check_apart(op, "digest", &digests, arg, t));
     }
     return INVAR_OK;
 }

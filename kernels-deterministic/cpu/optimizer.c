@@ -9,7 +9,8 @@
  *              v = fma(beta2, v, (1 - beta2) * (g * g))
  *              u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *              p = fma(-lr, fma(weight_decay, p, u), p), weight = p rounded to storage
- * An element of AdamW depends on its own values and the scalars alone.
+ * An element of AdamW depends on its own values and the scalars alone. The digests that come with
+ * the norm are those of hash.tree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -63,19 +64,28 @@ static bool is_finite(float x)
     return (invar_f32_bits(x) & ~INVAR_SIGN_BIT) < INVAR_INF_BITS;
 }
 
+static invar_hash_tree_args trees_of(const invar_grad_norm_args *a)
+{
+    return (invar_hash_tree_args){a->digest, a->grads, a->digest ? a->count : 0, 1};
+}
+
+/* Sums and hashes are not made at the same time. */
 size_t invar_cpu_grad_norm_workspace(const invar_device *dev, const invar_grad_norm_args *a)
 {
+    invar_hash_tree_args trees = trees_of(a);
+    size_t hashing = invar_cpu_hash_tree_workspace(dev, &trees), summing;
     int64_t most = 0;
 
-    (void)dev;
     for (int64_t i = 0; i < a->count; i++)
         most = chunks(&a->grads[i]) > most ? chunks(&a->grads[i]) : most;
-    return (size_t)(a->count + most) * sizeof(float);
+    summing = (size_t)(a->count + most) * sizeof(float);
+    return summing > hashing ? summing : hashing;
 }
 
 invar_status invar_cpu_grad_norm(const invar_device *dev, const invar_grad_norm_args *a,
                                  void *workspace)
 {
+    invar_hash_tree_args trees = trees_of(a);
     float *sums = workspace /* (count) */, norm, clip;
 
     for (int64_t i = 0; i < a->count; i++) {
@@ -94,6 +104,7 @@ invar_status invar_cpu_grad_norm(const invar_device *dev, const invar_grad_norm_
     if (!is_finite(norm))
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: grads: the sum of squares over tensors overflows",
                           invar_op_name(INVAR_OP_GRAD_NORM));
+    INVAR_TRY(invar_cpu_hash_tree(dev, &trees, workspace));
     clip = a->max_norm / (norm + CLIP_EPS);
     *a->norm = norm;
     *a->clip = a->max_norm > 0.0f && clip < 1.0f ? clip : 1.0f;

@@ -13,14 +13,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "kernels-deterministic/cuda/tree.cuh"
 #include "kernels-deterministic/cuda/vector.cuh"
-#include "kernels-deterministic/cuda/xxh3.cuh"
 
 #define WARPS 4
 #define BLOCKS 5 // of threads, on a multiprocessor
 #define LEAF INVAR_TREE_LEAF_BYTES
 
-static_assert(INVAR_TREE_LEAF_BYTES == INVAR_XXH_MOST, "a warp hashes a leaf");
 static_assert(INVAR_TREE_FANOUT * sizeof(invar_digest) == LEAF, "nodes are leaves of digests");
 
 /* ---- what is hashed -------------------------------------------------------------------------- */
@@ -89,33 +88,6 @@ static __global__ void __launch_bounds__(FIND_THREADS)
 
 /* ---- the bytes of a leaf --------------------------------------------------------------------- */
 
-/* 16 bytes, of which byte i lies at address(i). */
-template <typename F> __device__ __forceinline__ uint4 gather_bytes(F address)
-{
-    uint32_t word[4] = {0, 0, 0, 0};
-
-#pragma unroll
-    for (int i = 0; i < 16; i++)
-        word[i / 4] |= (uint32_t)*address(i) << 8 * (i % 4);
-    return make_uint4(word[0], word[1], word[2], word[3]);
-}
-
-/* Without gaps; pieces of 16 bytes are aligned. */
-struct linear_bytes {
-    const uint8_t *at;
-
-    __device__ __forceinline__ uint4 operator()(uint32_t offset) const
-    {
-        return *(const uint4 *)(at + offset);
-    }
-
-    /* From any offset on. */
-    __device__ __forceinline__ uint4 anywhere(uint32_t offset) const
-    {
-        return gather_bytes([&](int i) { return at + offset + i; });
-    }
-};
-
 /* Rows with gaps. `Pieces`: pieces of 16 bytes are aligned, and no row ends inside one. */
 template <bool Pieces> struct strided_bytes {
     const uint8_t *row; /* in which the leaf begins */
@@ -135,20 +107,9 @@ template <bool Pieces> struct strided_bytes {
 
     __device__ __forceinline__ uint4 anywhere(uint32_t offset) const
     {
-        return gather_bytes([&](int i) { return address(offset + i); });
+        return invar_gather_bytes([&](int i) { return address(offset + i); });
     }
 };
-
-template <typename Source>
-__device__ __forceinline__ invar_xxh_hash hash_long(const invar_xxh_lane &lane,
-                                                    const Source &source, uint32_t bytes)
-{
-    uint32_t last = bytes - INVAR_XXH_STRIPE + 16 * (uint32_t)lane.q;
-
-    if (bytes == LEAF)
-        return invar_xxh_long<true>(lane, source, bytes, source(last));
-    return invar_xxh_long<false>(lane, source, bytes, source.anywhere(last));
-}
 
 /* ---- nodes ----------------------------------------------------------------------------------- */
 
@@ -193,17 +154,13 @@ __device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
     strided_bytes<true> pieces = {shard.data + row * shard.row_stride, shard.row_bytes,
                                   shard.row_stride, begin - row * shard.row_bytes};
 
-    if (bytes <= INVAR_XXH_SHORT) {
-        for (uint32_t i = threadIdx.x % 32; i < bytes; i += 32)
-            buffer[i] = Linear ? shard.data[begin + i] : *pieces.address(i);
-        __syncwarp();
-        return invar_xxh_short(buffer, bytes);
-    }
     if (Linear)
-        return hash_long(lane, linear_bytes{shard.data + begin}, bytes);
+        return invar_tree_bytes(lane, shard.data + begin, bytes, buffer);
+    if (bytes <= INVAR_XXH_SHORT)
+        return invar_tree_short(bytes, buffer, [&](uint32_t i) { return *pieces.address(i); });
     if (((uintptr_t)shard.data | (uintptr_t)(shard.row_stride | shard.row_bytes)) % 16 == 0)
-        return hash_long(lane, pieces, bytes);
-    return hash_long(
+        return invar_tree_long(lane, pieces, bytes);
+    return invar_tree_long(
         lane, strided_bytes<false>{pieces.row, pieces.row_bytes, pieces.row_stride, pieces.column},
         bytes);
 }
@@ -284,8 +241,7 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         if (x.leaves <= 1)
             write_root(trees.root[tree], hash, buffer);
         else
-            *(ulonglong2 *)&out[node] =
-                make_ulonglong2(invar_xxh_swap(hash.high), invar_xxh_swap(hash.low));
+            invar_tree_store(&out[node], hash);
     }
 }
 
@@ -369,6 +325,8 @@ static tree_source source_of_digests(const invar_digest *digests, int64_t count)
 
 /* On the way up: a level of all trees after the other. */
 struct climb {
+    invar_op op;               /* on whose behalf */
+    bool hashed;               /* are the leaves of trees with several */
     char *tables;              /* room for those of the tensors to come */
     const invar_digest *below; /* what the next tree hashes at this level, if it is not the first */
     invar_digest *out;         /* where the digests of `trees` go */
@@ -388,7 +346,7 @@ static invar_status hash_forest(const invar_device *dev, climb *c)
         return INVAR_OK;
     for (int i = 0; i < trees->count; i++)
         linear = linear && is_linear(&trees->x[i]);
-    INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, linear ? hash_nodes<true> : hash_nodes<false>,
+    INVAR_TRY(invar_launch(dev, c->op, linear ? hash_nodes<true> : hash_nodes<false>,
                            dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS),
                            0)(c->out, *trees));
     c->out += nodes;
@@ -417,6 +375,11 @@ static invar_status add_tree(const invar_device *dev, climb *c, const invar_hash
     tree_root root = root_of(&x, &a->digest[number]);
     int64_t nodes = nodes_at(&x, level);
 
+    if (level == 0 && c->hashed && nodes > 1) {
+        c->out += nodes;
+        c->higher = true;
+        return INVAR_OK;
+    }
     if (level == 0) {
         INVAR_TRY(make_table(dev, &x, &c->tables));
     } else {
@@ -435,8 +398,8 @@ static invar_status add_tree(const invar_device *dev, climb *c, const invar_hash
 }
 
 /* The workspace: all tables, then the digests of one level after the other. */
-invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
-                                  void *workspace)
+static invar_status climb_trees(const invar_device *dev, invar_op op, bool hashed,
+                                const invar_hash_tree_args *a, void *workspace)
 {
     invar_digest *digests = (invar_digest *)workspace;
     climb c;
@@ -445,6 +408,8 @@ invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree
         tree_source x = source_of(a, i);
         digests += table_bytes(&x) / sizeof *digests;
     }
+    c.op = op;
+    c.hashed = hashed;
     c.tables = (char *)workspace;
     c.below = c.out = digests;
     c.trees.count = 0;
@@ -459,4 +424,16 @@ invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree
         c.below = begin;
     }
     return INVAR_OK;
+}
+
+invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
+                                  void *workspace)
+{
+    return climb_trees(dev, INVAR_OP_HASH_TREE, false, a, workspace);
+}
+
+invar_status invar_cuda_tree_rest(const invar_device *dev, invar_op op,
+                                  const invar_hash_tree_args *a, void *workspace)
+{
+    return climb_trees(dev, op, true, a, workspace);
 }

@@ -9,7 +9,8 @@
  *              v = fma(beta2, v, (1 - beta2) * (g * g))
  *              u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *              p = fma(-lr, fma(weight_decay, p, u), p), weight = p rounded to storage
- * An element of AdamW depends on its own values and the scalars alone.
+ * An element of AdamW depends on its own values and the scalars alone. The digests that come with
+ * the norm are those of hash.tree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,6 +18,7 @@
 #include <cstddef>
 
 #include "base/alloc.h"
+#include "kernels-deterministic/cuda/tree.cuh"
 #include "kernels-deterministic/cuda/vector.cuh"
 
 /* ---- norm ------------------------------------------------------------------------------------ */
@@ -25,9 +27,14 @@
  * REDUCE of a long tensor is REDUCE over the REDUCEs of its chunks of 4096. So the norm goes in
  * levels: at each, all chunks of all tensors are summed, one warp a chunk. Level 0 are the
  * gradients themselves; after the last one every tensor has one sum, or none if it is empty.
+ *
+ * A chunk of gradients is a leaf of their tree hash, too, so that one read serves both.
  */
 #define SUM_WARPS 4
+#define SUM_BLOCKS 4   // of threads, on a multiprocessor
 #define CLIP_EPS 1e-6f // 0x1.0c6f7ap-20
+
+static_assert(INVAR_REDUCE_CHUNK * sizeof(float) == INVAR_TREE_LEAF_BYTES, "a chunk is a leaf");
 
 /* Where a level's values lie: those of tensor i are at[begin[i]] .. at[begin[i + 1] - 1]. */
 struct norm_level {
@@ -78,6 +85,68 @@ template <bool Squares> __device__ __forceinline__ float sum_chunk(const float *
     return invar_fold_runs<32>(lane);
 }
 
+/*
+ * What invar_linear_bytes yields, whose squares are added up on the way. Pieces of 16 bytes come in
+ * ascending order: of every row of 256 numbers thread t gets 4t .. 4t+3, then 128 more than those.
+ */
+struct squared_bytes {
+    const uint8_t *at;
+    float (&lane)[2][4];
+    int &pieces; /* so far: a constant wherever the loops are unrolled */
+
+    __device__ __forceinline__ uint4 operator()(uint32_t offset) const
+    {
+        uint4 data = *(const uint4 *)(at + offset);
+        uint32_t word[4] = {data.x, data.y, data.z, data.w};
+        float *sum = lane[pieces++ % 2];
+
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            sum[i] = sum[i] + __uint_as_float(word[i]) * __uint_as_float(word[i]);
+        return data;
+    }
+};
+
+/* From the lanes of REDUCE that squared_bytes leaves with thread t to 8t .. 8t+7. */
+__device__ __forceinline__ void sort_lanes(float sorted[INVAR_RUN], const float lane[2][4])
+{
+    int thread = (int)threadIdx.x % 32;
+
+#pragma unroll
+    for (int i = 0; i < INVAR_RUN; i++) {
+        int from = (2 * thread + i / 4) % 32;
+        float lower = __shfl_sync(0xFFFFFFFFu, lane[0][i % 4], from);
+        float upper = __shfl_sync(0xFFFFFFFFu, lane[1][i % 4], from);
+        sorted[i] = thread < 16 ? lower : upper;
+    }
+}
+
+/* One warp: the sum of the squares of up to 4096 numbers, and the digest of their bytes. */
+__device__ __forceinline__ float sum_and_hash(invar_digest *digest, const invar_xxh_lane &lane,
+                                              const float *x, int64_t count, uint8_t *buffer)
+{
+    const uint8_t *bytes = (const uint8_t *)x;
+    invar_xxh_hash hash;
+    float sum;
+
+    if (count == INVAR_REDUCE_CHUNK) {
+        float squares[2][4] = {}, sorted[INVAR_RUN];
+        uint32_t last = INVAR_TREE_LEAF_BYTES - INVAR_XXH_STRIPE + 16 * (uint32_t)lane.q;
+        int pieces = 0;
+        hash = invar_xxh_long<true>(lane, squared_bytes{bytes, squares, pieces},
+                                    INVAR_TREE_LEAF_BYTES, *(const uint4 *)(bytes + last));
+        sort_lanes(sorted, squares);
+        sum = invar_fold_runs<32>(sorted);
+    } else {
+        hash = invar_tree_bytes(lane, bytes, (uint32_t)(count * sizeof *x), buffer);
+        sum = sum_chunk<true>(x, count);
+    }
+    if (threadIdx.x % 32 == 0)
+        invar_tree_store(digest, hash);
+    __syncwarp(); // the buffer is filled anew
+    return sum;
+}
+
 /* The tensor i with begin[i] <= number < begin[i + 1]. */
 __device__ __forceinline__ int64_t find_tensor(const int64_t *begin, int64_t count, int64_t number)
 {
@@ -93,22 +162,33 @@ __device__ __forceinline__ int64_t find_tensor(const int64_t *begin, int64_t cou
     return low;
 }
 
-/* Sums of the chunks of `from` into `to`; the first level takes squares of the gradients. */
-template <bool First>
-static __global__ void __launch_bounds__(32 * SUM_WARPS, 5)
-    sum_level(norm_level to, norm_level from, const float *const *grads, int64_t count)
-{
-    int64_t number = (int64_t)blockIdx.x * SUM_WARPS + threadIdx.x / 32;
+enum sum_kind { OF_SUMS, OF_SQUARES, OF_SQUARES_AND_HASHES };
 
-    if (number >= to.begin[count])
-        return;
-    int64_t i = find_tensor(to.begin, count, number);
-    int64_t first = (number - to.begin[i]) * INVAR_REDUCE_CHUNK;
-    int64_t left = from.begin[i + 1] - from.begin[i] - first;
-    const float *x = First ? grads[i] : from.at + from.begin[i];
-    float sum = sum_chunk<First>(x + first, left < INVAR_REDUCE_CHUNK ? left : INVAR_REDUCE_CHUNK);
-    if (threadIdx.x % 32 == 0)
-        to.at[number] = sum;
+/* Sums of the chunks of `from` into `to`; the first level takes squares of the gradients. */
+template <sum_kind Kind>
+static __global__ void __launch_bounds__(32 * SUM_WARPS, SUM_BLOCKS)
+    sum_level(norm_level to, norm_level from, const float *const *grads, int64_t count,
+              invar_digest *leaves)
+{
+    __shared__ uint8_t buffers[SUM_WARPS][INVAR_XXH_SHORT];
+    int64_t stride = (int64_t)gridDim.x * SUM_WARPS;
+    invar_xxh_lane lane;
+
+    if (Kind == OF_SQUARES_AND_HASHES)
+        lane.start();
+    for (int64_t number = (int64_t)blockIdx.x * SUM_WARPS + threadIdx.x / 32;
+         number < to.begin[count]; number += stride) {
+        int64_t i = find_tensor(to.begin, count, number);
+        int64_t first = (number - to.begin[i]) * INVAR_REDUCE_CHUNK;
+        int64_t left = from.begin[i + 1] - from.begin[i] - first;
+        int64_t here = left < INVAR_REDUCE_CHUNK ? left : INVAR_REDUCE_CHUNK;
+        const float *x = (Kind == OF_SUMS ? from.at + from.begin[i] : grads[i]) + first;
+        float sum = Kind == OF_SQUARES_AND_HASHES
+                        ? sum_and_hash(&leaves[number], lane, x, here, buffers[threadIdx.x / 32])
+                        : sum_chunk<Kind != OF_SUMS>(x, here);
+        if (threadIdx.x % 32 == 0)
+            to.at[number] = sum;
+    }
 }
 
 /* One block of threads, one for each of REDUCE's lanes. */
@@ -173,10 +253,43 @@ static int64_t sums_of_levels(const invar_grad_norm_args *a)
     return sums;
 }
 
+/* The digests on the device: their trees, and what one read with the sums asks of the tensors. */
+static invar_hash_tree_args trees_of(const invar_grad_norm_args *a, void *workspace)
+{
+    return {(invar_digest *)workspace, a->grads, a->digest ? a->count : 0, 1};
+}
+
+static bool hashed_on_the_way(const invar_grad_norm_args *a)
+{
+    bool fits = a->digest != nullptr;
+
+    for (int64_t i = 0; i < a->count; i++)
+        fits = fits && elements(&a->grads[i]) > 0 && (uintptr_t)a->grads[i].data % 16 == 0;
+    return fits;
+}
+
+/* Where what is in the workspace begins, in bytes; digests are first. */
+struct norm_layout {
+    size_t trees; /* what hash.tree needs */
+    size_t result, table, sums, end;
+};
+
+static norm_layout layout_of(const invar_device *dev, const invar_grad_norm_args *a)
+{
+    invar_hash_tree_args trees = trees_of(a, nullptr);
+    norm_layout at;
+
+    at.trees = (size_t)trees.count * sizeof *trees.digest;
+    at.result = at.trees + invar_cuda_hash_tree_workspace(dev, &trees);
+    at.table = at.result + sizeof(norm_result);
+    at.sums = at.table + table_bytes(a);
+    at.end = at.sums + (size_t)sums_of_levels(a) * sizeof(float);
+    return at;
+}
+
 size_t invar_cuda_grad_norm_workspace(const invar_device *dev, const invar_grad_norm_args *a)
 {
-    (void)dev;
-    return sizeof(norm_result) + table_bytes(a) + (size_t)sums_of_levels(a) * sizeof(float);
+    return layout_of(dev, a).end;
 }
 
 /* Fills in the table on the host. */
@@ -197,44 +310,77 @@ static void fill_table(int64_t *table, const invar_grad_norm_args *a, int levels
     }
 }
 
-static invar_status launch_norm(norm_result *result, const invar_device *dev,
-                                const invar_grad_norm_args *a, const int64_t *table, char *scratch)
+/* One level of sums; the first one may hash, too. */
+static invar_status launch_level(const invar_device *dev, const invar_grad_norm_args *a,
+                                 norm_level to, norm_level from, int64_t chunks,
+                                 const float *const *grads, invar_digest *leaves)
 {
-    invar_op op = INVAR_OP_GRAD_NORM;
+    bool first = !from.at;
+    bool hashes = first && hashed_on_the_way(a);
+    auto kernel = hashes  ? sum_level<OF_SQUARES_AND_HASHES>
+                  : first ? sum_level<OF_SQUARES>
+                          : sum_level<OF_SUMS>;
+    int64_t blocks = invar_ceil_div(chunks, SUM_WARPS);
+    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * SUM_BLOCKS;
+
+    // a warp that hashes begins with the secret, and goes on to further chunks
+    return invar_launch(dev, INVAR_OP_GRAD_NORM, kernel,
+                        dim3((unsigned)(hashes && blocks > most ? most : blocks)),
+                        dim3(32 * SUM_WARPS), 0)(to, from, grads, a->count, leaves);
+}
+
+static invar_status launch_norm(const invar_device *dev, const invar_grad_norm_args *a,
+                                const int64_t *table, char *scratch)
+{
+    norm_layout at = layout_of(dev, a);
     int levels = count_levels(a);
-    int64_t *begin = (int64_t *)(scratch + sizeof(norm_result));
+    int64_t *begin = (int64_t *)(scratch + at.table);
     const float *const *grads = (const float *const *)(begin + (levels + 1) * (a->count + 1));
-    norm_level from = {nullptr, begin};
-    float *sums = (float *)((char *)begin + table_bytes(a));
+    norm_level from = {nullptr, begin}; // the gradients
+    float *sums = (float *)(scratch + at.sums);
 
     INVAR_TRY(invar_device_put(dev, begin, table, table_bytes(a)));
     for (int level = 1; level <= levels; level++) {
         norm_level to = {sums, begin + level * (a->count + 1)};
         int64_t chunks = table[level * (a->count + 1) + a->count];
-        dim3 grid((unsigned)invar_ceil_div(chunks, SUM_WARPS));
-        INVAR_TRY(invar_launch(dev, op, level == 1 ? sum_level<true> : sum_level<false>, grid,
-                               dim3(32 * SUM_WARPS), 0)(to, from, grads, a->count));
+        INVAR_TRY(
+            launch_level(dev, a, to, from, chunks, grads, (invar_digest *)(scratch + at.trees)));
         sums += chunks;
         from = to;
     }
-    INVAR_TRY(invar_launch(dev, op, sum_tensors, dim3(1), dim3(INVAR_REDUCE_LANES),
-                           0)((norm_result *)scratch, from, a->count));
-    // nobody wrote what fills up the struct
-    return invar_device_get(dev, result, scratch, offsetof(norm_result, norm) + sizeof(float));
+    return invar_launch(dev, INVAR_OP_GRAD_NORM, sum_tensors, dim3(1), dim3(INVAR_REDUCE_LANES),
+                        0)((norm_result *)(scratch + at.result), from, a->count);
+}
+
+/* What the norm's first level has not hashed. */
+static invar_status launch_hashes(const invar_device *dev, const invar_grad_norm_args *a,
+                                  char *scratch)
+{
+    invar_hash_tree_args trees = trees_of(a, scratch);
+    char *workspace = scratch + layout_of(dev, a).trees;
+
+    if (hashed_on_the_way(a))
+        return invar_cuda_tree_rest(dev, INVAR_OP_GRAD_NORM, &trees, workspace);
+    return invar_cuda_hash_tree(dev, &trees, workspace);
 }
 
 invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm_args *a,
                                   void *workspace)
 {
     invar_op op = INVAR_OP_GRAD_NORM;
+    char *scratch = (char *)workspace;
     norm_result result;
     int64_t *table;
 
     INVAR_TRY(invar_alloc((void **)&table, 1, table_bytes(a), invar_op_name(op)));
     fill_table(table, a, count_levels(a));
-    invar_status status = launch_norm(&result, dev, a, table, (char *)workspace);
+    invar_status status = launch_norm(dev, a, table, scratch);
     invar_free(table);
     INVAR_TRY(status);
+    INVAR_TRY(launch_hashes(dev, a, scratch));
+    // nobody wrote what fills up the struct
+    INVAR_TRY(invar_device_get(dev, &result, scratch + layout_of(dev, a).result,
+                               offsetof(norm_result, norm) + sizeof result.norm));
     if (result.faulty < a->count)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: grads: tensor %" PRId64 ": the sum of squares is not finite",
@@ -242,6 +388,8 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
     if ((invar_f32_bits(result.norm) & ~INVAR_SIGN_BIT) >= INVAR_INF_BITS)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: grads: the sum of squares over tensors overflows",
                           invar_op_name(op));
+    if (a->digest)
+        INVAR_TRY(invar_device_get(dev, a->digest, scratch, (size_t)a->count * sizeof *a->digest));
     float clip = a->max_norm / (result.norm + CLIP_EPS);
     *a->norm = result.norm;
     *a->clip = a->max_norm > 0.0f && clip < 1.0f ? clip : 1.0f;

@@ -58,8 +58,11 @@ static void lead_far(twin *t, void **p)
 
 static void lead_back(twin *t, void **p)
 {
-    mirror *m = mirror_of(t, *p);
+    mirror *m;
 
+    if (!*p)
+        return;
+    m = mirror_of(t, *p);
     m->result = true;
     *p = m->back + ((char *)*p - (char *)m->block->data);
 }

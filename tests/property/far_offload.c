@@ -103,7 +103,7 @@ static after train(const invar_device *dev, invar_format format, size_t piece)
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < STEPS; step++) {
         fill_gradients(grads, model, step);
-        assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, adamw.clip_grad, dev));
+        assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, false, adamw.clip_grad, dev));
         assert_ok(invar_optimizer_step(optimizer, model, grads, clip, 0.01f, &adamw, dev));
     }
     out.of = calloc((size_t)out.count, sizeof *out.of);

@@ -103,7 +103,7 @@ typedef enum invar_field_kind {
     INVAR_FIELD_SEGMENTS, /* an invar_segments: its boundaries */
     INVAR_FIELD_POINTER,  /* any other pointer into the backend's memory */
     INVAR_FIELD_TENSORS,  /* a list of tensors; the list itself is host memory */
-    INVAR_FIELD_RESULT    /* a pointer to a result in host memory */
+    INVAR_FIELD_RESULT    /* a pointer to results in host memory, or NULL */
 } invar_field_kind;
 
 typedef struct invar_field {

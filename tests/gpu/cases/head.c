@@ -185,33 +185,42 @@ static int64_t length(maker *m)
                                    : invar_roll(&m->dice, 30000);
 }
 
-/* Slices of one block, one behind the other: most of them are aligned to an element only. */
+/*
+ * Slices of one block, one behind the other: most of them are aligned to an element only, or, as
+ * gradients in training, to 64 bytes.
+ */
 static void make_grad_norm(maker *m)
 {
     invar_grad_norm_args *a = &m->c->args.grad_norm;
     int64_t count = m->edge ? (int64_t)m->seed * 5 : invar_roll(&m->dice, 40), total = 0;
     invar_tensor *grads = invar_case_take(m->c, (size_t)count * sizeof *grads), all;
     float scale = (float[]){1.0f, 1e-3f, 1e12f, 1e-20f}[invar_roll(&m->dice, 4)];
+    bool hashed = invar_roll(&m->dice, 2), whole = invar_roll(&m->dice, 2);
+    int64_t unit = whole ? 16 : 1;
 
     for (int64_t i = 0; i < count; i++) {
         int64_t n = m->edge && i == 0 ? lengths[m->seed] : length(m);
+        n += whole && n == 0; // an empty one is hashed apart
         bool square = n % 8 == 0 && invar_roll(&m->dice, 2);
         grads[i] = square ? invar_tensor_2d(NULL, INVAR_DTYPE_F32, 8, n / 8)
                           : invar_tensor_1d(NULL, INVAR_DTYPE_F32, n);
-        total += n;
+        total += (n + unit - 1) / unit * unit;
     }
     all = vector(m, INVAR_DTYPE_F32, total, scale);
     for (int64_t i = 0, at = 0; i < count; i++) {
         grads[i].data = (float *)all.data + at;
-        at += grads[i].shape[0] * invar_tensor_row_elements(&grads[i]);
+        at += (grads[i].shape[0] * invar_tensor_row_elements(&grads[i]) + unit - 1) / unit * unit;
     }
     a->grads = grads;
     a->count = count;
     a->max_norm = (float[]){0.0f, 1.0f, 1e9f}[invar_roll(&m->dice, 3)];
     a->norm = invar_case_take(m->c, sizeof *a->norm);
     a->clip = invar_case_take(m->c, sizeof *a->clip);
-    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors, %" PRId64 " elements, scale %g",
-             count, total, (double)scale);
+    if (hashed)
+        a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+    snprintf(m->c->text, sizeof m->c->text,
+             "%" PRId64 " tensors, %" PRId64 " elements, scale %g, %s, %s", count, total,
+             (double)scale, hashed ? "hashed" : "not hashed", whole ? "aligned" : "anywhere");
 }
 
 /* n elements, from an address that is aligned to an element only, if `shift` is odd. */

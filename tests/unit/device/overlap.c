@@ -255,8 +255,8 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
                                     .clip = 1.0f,
                                     .eps = 1e-8f};
     float norm_clip[2];
-    const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f};
     invar_digest digest;
+    const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f, &digest};
     const invar_hash_tree_args hash = {&digest, &a, 1, 1};
     invar_quantise_args scales = quantise;
     invar_logprob_bwd_args half = back;
@@ -303,6 +303,9 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     OVERLAP(adamw, adamw, m, v);
     REFUSED(grad_norm, grad_norm, clip, norm_clip, "norm and clip overlap");
     REFUSED(grad_norm, grad_norm, norm, v.data, "norm and grads: tensor 0 overlap");
+    REFUSED(grad_norm, grad_norm, digest, v.data, "digest and grads: tensor 0 overlap");
+    REFUSED(grad_norm, grad_norm, norm, (float *)(void *)&digest, "norm and digest overlap");
+    REFUSED(grad_norm, grad_norm, clip, (float *)(void *)&digest, "clip and digest overlap");
     REFUSED(hash_tree, hash, digest, a.data, "digest and x overlap");
 }
 

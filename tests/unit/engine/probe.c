@@ -234,6 +234,40 @@ static void test_engine_probe__bytes_digests_and_leaves(void **state)
     invar_probe_free(probe);
 }
 
+/* The digest is taken as it is; the tensor must be the point's, and goes to the dump. */
+static void test_engine_probe__tensors_that_are_hashed(void **state)
+{
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3), other = x;
+    invar_ledger_point point = a_point("grad.x", &x);
+    invar_digest given = {{4, 5, 6}};
+    invar_probe *probe = fresh(1);
+    invar_probe_result result;
+    char path[sizeof folder + 64];
+    invar_dump *dump;
+    int64_t number, count;
+
+    (void)state;
+    snprintf(path, sizeof path, "%s/hashed", folder);
+    assert_ok(invar_dump_new(&dump, path, "grad.*"));
+    invar_probe_begin(probe, dump);
+    assert_ok(invar_probe_device_hashed(probe, -1, &x, &given));
+    assert_fails(invar_probe_device_hashed(probe, 5, &x, &given), INVAR_E_INVALID, "no point 5");
+    assert_ok(invar_probe_define(&number, probe, &point));
+    other.shape[1] = 7;
+    assert_fails(invar_probe_device_hashed(probe, number, &other, &given), INVAR_E_INVALID,
+                 "\"grad.x\" gets a tensor of another type or shape");
+    assert_ok(invar_probe_device_hashed(probe, number, &x, &given));
+    assert_fails(invar_probe_device_hashed(probe, number, &x, &given), INVAR_E_STATE,
+                 "\"grad.x\" has its value");
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_digest(&result.digests[number], &given, true);
+    assert_ok(invar_dump_finish(&count, dump));
+    assert_int_equal(count, 1);
+    invar_dump_free(dump);
+    invar_probe_free(probe);
+    invar_test_free(&x);
+}
+
 /* ---- points ---------------------------------------------------------------------------------- */
 
 static void test_engine_probe__levels_above_are_ignored(void **state)
@@ -530,6 +564,7 @@ int main(void)
         cmocka_unit_test(test_engine_probe__where_a_sample_ends_is_hashed),
         cmocka_unit_test(test_engine_probe__whole_equals_the_op_hash_tree),
         cmocka_unit_test(test_engine_probe__bytes_digests_and_leaves),
+        cmocka_unit_test(test_engine_probe__tensors_that_are_hashed),
         cmocka_unit_test(test_engine_probe__levels_above_are_ignored),
         cmocka_unit_test(test_engine_probe__a_point_without_value_is_named),
         cmocka_unit_test(test_engine_probe__refuses_what_does_not_fit),

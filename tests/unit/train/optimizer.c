@@ -132,7 +132,8 @@ static void test_optimizer__follows_adamw_in_double(void **state)
         for (int step = 0; step < 20; step++) {
             double expected;
             fill_gradients(grads, model, step);
-            assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, adamw.clip_grad, dev));
+            assert_ok(
+                invar_optimizer_norm(&norm, &clip, model, grads, false, adamw.clip_grad, dev));
             assert_ok(invar_optimizer_step(optimizer, model, grads, clip, lr, &adamw, dev));
             expected = twin_step(&good, model, grads, (double)lr, (double)adamw.weight_decay);
             assert_true(fabs((double)norm - expected) < 1e-5 * expected);
@@ -148,6 +149,31 @@ static void test_optimizer__follows_adamw_in_double(void **state)
         invar_optimizer_free(optimizer);
         invar_model_free(model);
     }
+}
+
+/* Where they are wanted, and not where they are not. */
+static void test_optimizer__hashes_gradients_with_their_norm(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new((invar_test_model)0, INVAR_FORMAT_FP32, 5, dev);
+    invar_grads *grads = NULL;
+    float norm[2], clip[2];
+
+    assert_ok(invar_grads_new(&grads, model));
+    fill_gradients(grads, model, 0);
+    memset(grads->digests, 0, (size_t)model->n_params * sizeof *grads->digests);
+    assert_ok(invar_optimizer_norm(&norm[0], &clip[0], model, grads, false, 1.0f, dev));
+    for (int64_t p = 0; p < model->n_params; p++)
+        assert_memory_equal(&grads->digests[p], &(invar_digest){{0}}, sizeof *grads->digests);
+    assert_ok(invar_optimizer_norm(&norm[1], &clip[1], model, grads, true, 1.0f, dev));
+    for (int64_t p = 0; p < model->n_params; p++) {
+        invar_digest expected;
+        assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&expected, &grads->of[p], 1, 1}));
+        assert_memory_equal(&grads->digests[p], &expected, sizeof expected);
+    }
+    assert_true(norm[0] == norm[1] && clip[0] == clip[1]);
+    invar_grads_free(grads);
+    invar_model_free(model);
 }
 
 /* With no gradient only decay moves: embedding, matrices, router and head, no norm, no bias. */
@@ -224,19 +250,19 @@ static void test_optimizer__names_a_gradient_that_is_no_number(void **state)
     value = grads->of[bad - model->params].data;
     value += elements(&bad->master) - 1;
     *value = NAN;
-    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, 1.0f, dev), INVAR_E_STATE,
+    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, false, 1.0f, dev), INVAR_E_STATE,
                  "model.layers.1.mlp.experts.down_proj.weight");
     *value = INFINITY;
-    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, 1.0f, dev), INVAR_E_STATE,
+    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, false, 1.0f, dev), INVAR_E_STATE,
                  "model.layers.1.mlp.experts.down_proj.weight");
     // every one is finite, their sum is not
     for (int64_t p = 0; p < model->n_params; p++)
         ((float *)grads->of[p].data)[0] = 1e19f;
     *value = 0.0f;
-    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, 1.0f, dev), INVAR_E_STATE,
+    assert_fails(invar_optimizer_norm(&norm, &clip, model, grads, false, 1.0f, dev), INVAR_E_STATE,
                  "overflows");
     fill_gradients(grads, model, 1);
-    assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, 0.0f, dev));
+    assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, false, 0.0f, dev));
     assert_true(clip == 1.0f); // 0: no clipping
     invar_grads_free(grads);
     invar_model_free(model);
@@ -280,6 +306,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer__follows_adamw_in_double),
+        cmocka_unit_test(test_optimizer__hashes_gradients_with_their_norm),
         cmocka_unit_test(test_optimizer__decays_matrices_alone),
         cmocka_unit_test(test_optimizer__compute_weights_follow),
         cmocka_unit_test(test_optimizer__names_a_gradient_that_is_no_number),
