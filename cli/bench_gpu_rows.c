@@ -220,6 +220,7 @@ static invar_status bench_adamw(invar_gpu_bench *b)
     invar_gpu_sample s = {
         &part, 64, 5, 4, {&part.weight, &part.master, &part.m, &part.v, &part.grad}};
     invar_tensor *f32[] = {&a.master, &a.m, &a.v, &a.grad};
+    void *digest;
 
     for (size_t i = 0; i < sizeof f32 / sizeof *f32; i++) {
         INVAR_TRY(invar_gpu_bench_make(f32[i], b, INVAR_DTYPE_F32, 1, PARAMETERS));
@@ -229,7 +230,13 @@ static invar_status bench_adamw(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.weight, b, INVAR_DTYPE_BF16, 1, PARAMETERS));
     a.weight = invar_tensor_1d(a.weight.data, INVAR_DTYPE_BF16, PARAMETERS);
     part = a;
-    return invar_gpu_bench_moves(b, &s, INVAR_OP_ADAMW, &a, "268435456", 30.0 * PARAMETERS);
+    INVAR_TRY(invar_gpu_bench_moves(b, &s, INVAR_OP_ADAMW, &a, "268435456", 30.0 * PARAMETERS));
+    INVAR_TRY(invar_gpu_bench_take(&digest, b, sizeof *a.digest));
+    part = a; // the sample has led it to its own memory
+    a.digest = digest;
+    a.end = &a.master.shape[0];
+    a.tensors = 1;
+    return invar_gpu_bench_moves(b, &s, INVAR_OP_ADAMW, &a, "268435456 hashed", 30.0 * PARAMETERS);
 }
 
 enum { LOGIT_ROWS = 4096 };

@@ -37,9 +37,10 @@ typedef struct recorder {
     invar_ledger *ledger;
     char folder[64];
     int64_t step;
-    int64_t points;       /* of the last entry */
-    invar_digest weights; /* hash of the weights of now */
-    int64_t *ids;         /* (n_params) their points */
+    int64_t points;        /* of the last entry */
+    invar_digest weights;  /* hash of the weights of now */
+    int64_t *ids;          /* (n_params) their points */
+    invar_digest *masters; /* (n_params) */
 } recorder;
 
 static invar_status open_ledger(recorder *r)
@@ -69,6 +70,8 @@ static invar_status recorder_open(recorder *r, const invar_bench_subject *on, in
     r->view.probe = r->probe;
     INVAR_TRY(invar_alloc((void **)&r->ids, (size_t)on->model->n_params, sizeof *r->ids,
                           "the points of weights"));
+    INVAR_TRY(invar_alloc((void **)&r->masters, (size_t)on->model->n_params, sizeof *r->masters,
+                          "digests of masters"));
     INVAR_TRY(invar_model_hash(&r->weights, on->model, &on->dev));
     return open_ledger(r);
 }
@@ -80,6 +83,7 @@ static void recorder_close(recorder *r)
     invar_probe_free(r->probe);
     invar_ledger_close(r->ledger);
     invar_free(r->ids);
+    invar_free(r->masters);
     // what stays in /tmp makes the measurement none the worse
     invar_error_take(&before);
     if (r->folder[0] && invar_folder_remove(r->folder) != INVAR_OK)
@@ -106,16 +110,13 @@ static invar_status define(int64_t *out, const recorder *r, const char *name, co
                                                     .shards = 1});
 }
 
-static invar_status tensor_point(int64_t *out, const recorder *r, const char *prefix,
-                                 const invar_param *p, const char *kind, const invar_tensor *tensor,
-                                 const invar_digest *digest)
+static invar_status define_of(int64_t *out, const recorder *r, const char *prefix,
+                              const invar_param *p, const char *kind, const invar_tensor *tensor)
 {
     char name[INVAR_PARAM_NAME_SIZE + 16];
 
     (void)snprintf(name, sizeof name, "%s.%s", prefix, p->name);
-    INVAR_TRY(define(out, r, name, kind, "f32", tensor));
-    return digest ? invar_probe_device_hashed(r->probe, *out, tensor, digest)
-                  : invar_probe_device_whole(r->probe, *out, tensor);
+    return define(out, r, name, kind, "f32", tensor);
 }
 
 /* ---- a step ---------------------------------------------------------------------------------- */
@@ -162,7 +163,7 @@ static invar_status advance(lesson *l, bool digests)
     float clip;
 
     INVAR_TRY(differentiate(&clip, l, digests));
-    return invar_optimizer_step(l->optimizer, l->on->model, l->grads, clip, 1e-6f, &adamw,
+    return invar_optimizer_step(l->optimizer, l->on->model, l->grads, clip, 1e-6f, digests, &adamw,
                                 &l->on->dev);
 }
 
@@ -187,6 +188,40 @@ static invar_status token_points(const recorder *r, const lesson *l)
         INVAR_TRY(invar_probe_rows(r->probe, tokens, &ids, &(invar_segments){all, 1}));
         INVAR_TRY(invar_probe_rows(r->probe, logp, &row, &(invar_segments){response, 1}));
     }
+    return INVAR_OK;
+}
+
+static invar_status gradient_points(const recorder *r, const lesson *l)
+{
+    const invar_model *model = l->on->model;
+    const invar_grads *grads = l->grads;
+
+    for (int64_t i = 0; i < model->n_params; i++) {
+        int64_t id;
+        INVAR_TRY(define_of(&id, r, "grad", &model->params[i], "grad", &grads->of[i]));
+        INVAR_TRY(invar_probe_device_hashed(r->probe, id, &grads->of[i], &grads->digests[i]));
+    }
+    return INVAR_OK;
+}
+
+/* The points are listed while the device is at the optimizer. */
+static invar_status weight_points(const recorder *r, const lesson *l)
+{
+    const invar_model *model = l->on->model;
+    bool hashed = invar_optimizer_hashes(l->optimizer);
+
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_tensor *master = &model->params[i].master;
+        INVAR_TRY(define_of(&r->ids[i], r, "weight", &model->params[i], "param", master));
+        if (!hashed)
+            INVAR_TRY(invar_probe_device_whole(r->probe, r->ids[i], master));
+    }
+    if (!hashed)
+        return INVAR_OK;
+    INVAR_TRY(invar_optimizer_digests(r->masters, l->optimizer, model));
+    for (int64_t i = 0; i < model->n_params; i++)
+        INVAR_TRY(invar_probe_device_hashed(r->probe, r->ids[i], &model->params[i].master,
+                                            &r->masters[i]));
     return INVAR_OK;
 }
 
@@ -222,10 +257,8 @@ static invar_status append(recorder *r, const lesson *l)
     return invar_device_wait(&l->on->dev);
 }
 
-/* The points are listed while the device is at the optimizer. */
 static invar_status learn_recorded(lesson *l, recorder *r)
 {
-    const invar_model *model = l->on->model;
     invar_forward_probe show = {invar_probe_take, &r->view};
     invar_status status;
 
@@ -236,12 +269,10 @@ static invar_status learn_recorded(lesson *l, recorder *r)
     invar_trainer_probe(l->trainer, NULL);
     if (status == INVAR_OK)
         status = token_points(r, l);
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = tensor_point(&r->ids[i], r, "grad", &model->params[i], "grad", &l->grads->of[i],
-                              &l->grads->digests[i]);
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = tensor_point(&r->ids[i], r, "weight", &model->params[i], "param",
-                              &model->params[i].master, NULL);
+    if (status == INVAR_OK)
+        status = gradient_points(r, l);
+    if (status == INVAR_OK)
+        status = weight_points(r, l);
     return status == INVAR_OK ? append(r, l) : status;
 }
 

@@ -472,7 +472,11 @@ typedef struct invar_grad_norm_args {
     invar_digest *digest; /* (count), optional */
 } invar_grad_norm_args;
 
-/* One step on one tensor. beta1_power = beta1^t and beta2_power = beta2^t by repeated products. */
+/*
+ * One step on n elements. beta1_power = beta1^t and beta2_power = beta2^t by repeated products. The
+ * elements may be those of several tensors, one behind the other, whose new masters are hashed as
+ * they are written: digest[i] is that of hash.tree with one shard.
+ */
 typedef struct invar_adamw_args {
     invar_tensor weight; /* (n) storage: the rounded master, optional */
     invar_tensor master; /* (n) f32 */
@@ -487,6 +491,9 @@ typedef struct invar_adamw_args {
     float weight_decay;
     float beta1_power;
     float beta2_power;
+    invar_digest *digest; /* (tensors), optional */
+    const int64_t *end;   /* (tensors) where each ends, none is empty, the last at n; the host's */
+    int64_t tensors;      /* 0: without digests */
 } invar_adamw_args;
 
 /* ---- hashing --------------------------------------------------------------------------------- */

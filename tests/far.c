@@ -405,7 +405,7 @@ static invar_status check_words(invar_op op, const void *args, size_t bytes)
     return INVAR_OK;
 }
 
-/* A list of tensors is the host's, as the results of grad.norm are. */
+/* A list of tensors is the host's, as the results of grad.norm and the ends of adamw are. */
 static invar_status check_list(invar_op op, const invar_tensor *list, int64_t count)
 {
     for (int64_t i = 0; i < count; i++) {
@@ -421,12 +421,17 @@ static invar_status check_args(invar_op op, const void *args, const void *clean,
 {
     const invar_grad_norm_args *norm = args;
     const invar_hash_tree_args *hash = args;
+    invar_adamw_args adamw;
 
     switch (op) {
     case INVAR_OP_GRAD_NORM: return check_list(op, norm->grads, norm->count);
     case INVAR_OP_HASH_TREE:
         INVAR_TRY(check_words(op, &hash->digest, sizeof hash->digest));
         return check_list(op, hash->x, hash->count);
+    case INVAR_OP_ADAMW:
+        adamw = *(const invar_adamw_args *)clean;
+        adamw.end = NULL;
+        return check_words(op, &adamw, bytes);
     default: return check_words(op, clean, bytes);
     }
 }
@@ -461,7 +466,7 @@ static invar_status note(invar_graph *graph, invar_op op, const void *args, size
 {
     noted *n;
 
-    if (op == INVAR_OP_GRAD_NORM || op == INVAR_OP_HASH_TREE)
+    if (op == INVAR_OP_GRAD_NORM || op == INVAR_OP_HASH_TREE || op == INVAR_OP_ADAMW)
         return INVAR_FAIL(INVAR_E_STATE, 0, "far: %s: its list is the host's", invar_op_name(op));
     INVAR_TRY(invar_alloc((void **)&n, 1, sizeof *n, "an op of a graph"));
     *n = (noted){.op = op, .scratch = scratch};

@@ -113,6 +113,8 @@ static size_t pointed_bytes(invar_op op, const void *args)
                sizeof(invar_sample_coords);
     case INVAR_OP_HASH_TREE:
         return (size_t)((const invar_hash_tree_args *)args)->count * sizeof(invar_digest);
+    case INVAR_OP_ADAMW:
+        return (size_t)((const invar_adamw_args *)args)->tensors * sizeof(invar_digest);
     default: INVAR_CHECK(false); return 0;
     }
 }

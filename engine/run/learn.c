@@ -166,8 +166,9 @@ static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
     if (invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER))
         return INVAR_OK;
     invar_loop_before_change(loop);
+    out->critic_hashed = invar_optimizer_hashes(loop->critic_optimizer);
     return invar_optimizer_step(loop->critic_optimizer, loop->session.critic, loop->critic_grads,
-                                clip, out->critic_lr, &loop->set.adamw, &loop->session.dev);
+                                clip, out->critic_lr, true, &loop->set.adamw, &loop->session.dev);
 }
 
 /* The actor rests while only the critic learns, and where the recipe says so. */
@@ -182,8 +183,9 @@ static invar_status move_actor(invar_loop_step *out, invar_loop *loop)
     loop->place.weights++;
     loop->weights_hashed = false;
     invar_loop_before_change(loop);
+    out->actor_hashed = invar_optimizer_hashes(loop->optimizer);
     return invar_optimizer_step(loop->optimizer, loop->session.actor, loop->grads, out->clip,
-                                out->lr, &loop->set.adamw, &loop->session.dev);
+                                out->lr, true, &loop->set.adamw, &loop->session.dev);
 }
 
 static invar_status check_training(invar_loop_step *out, invar_loop *loop)

@@ -146,6 +146,7 @@ typedef struct invar_loop_step {
     invar_rl_batch batch; /* what the losses look at */
     invar_loss *loss;     /* NULL: nothing was learned */
     invar_loss *value_loss;
+    bool actor_hashed, critic_hashed; /* AdamW has made the digests of its masters */
     float norm, clip, lr;
     float critic_norm, critic_lr;
     invar_logp_gap gap; /* rollout against training, or against scoring */

@@ -297,8 +297,9 @@ static invar_status tied_point(invar_loop *loop, const char *prefix, const invar
     return invar_probe_device_whole(loop->probe, id, &grads->tied_head);
 }
 
+/* `hashed`: the digest follows. */
 static invar_status weight_point(int64_t *out, invar_loop *loop, const invar_param *p,
-                                 const char *prefix)
+                                 const char *prefix, bool hashed)
 {
     name own, grad, norm;
     point at = {.name = own,
@@ -315,12 +316,33 @@ static invar_status weight_point(int64_t *out, invar_loop *loop, const invar_par
     (void)snprintf(grad, sizeof grad, "%sgrad.%s", prefix, p->name);
     (void)snprintf(norm, sizeof norm, "%sgrad_norm", prefix);
     INVAR_TRY(define(out, loop, &at));
-    return invar_probe_device_whole(loop->probe, *out, &p->master);
+    return hashed ? INVAR_OK : invar_probe_device_whole(loop->probe, *out, &p->master);
 }
 
-/* `ids` has room for a point of every parameter, and gets those of the weights. */
+/* What AdamW has made of the masters; all points are listed while it is at work. */
+static invar_status hashed_points(const int64_t *ids, invar_loop *loop, const invar_model *model,
+                                  const invar_optimizer *optimizer)
+{
+    invar_digest *digests;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&digests, (size_t)model->n_params, sizeof *digests,
+                          "digests of masters"));
+    status = invar_optimizer_digests(digests, optimizer, model);
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        status =
+            invar_probe_device_hashed(loop->probe, ids[i], &model->params[i].master, &digests[i]);
+    invar_free(digests);
+    return status;
+}
+
+/*
+ * `ids` has room for a point of every parameter, and gets those of the weights. `hashed` has the
+ * digests of the masters; NULL: they are hashed here.
+ */
 static invar_status param_points(int64_t *ids, invar_loop *loop, const invar_model *model,
-                                 const invar_grads *grads, const char *prefix, float norm)
+                                 const invar_grads *grads, const char *prefix, float norm,
+                                 const invar_optimizer *hashed)
 {
     int64_t count = model->n_params;
 
@@ -329,8 +351,8 @@ static invar_status param_points(int64_t *ids, invar_loop *loop, const invar_mod
         INVAR_TRY(gradient_point(&ids[i], loop, model, i, prefix, grads));
     INVAR_TRY(norm_point(loop, prefix, norm, ids, count));
     for (int64_t i = 0; i < count; i++)
-        INVAR_TRY(weight_point(&ids[i], loop, &model->params[i], prefix));
-    return INVAR_OK;
+        INVAR_TRY(weight_point(&ids[i], loop, &model->params[i], prefix, hashed != NULL));
+    return hashed ? hashed_points(ids, loop, model, hashed) : INVAR_OK;
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */
@@ -357,10 +379,12 @@ static invar_status learned_points(invar_probe_result *out, invar_loop *loop,
 
     INVAR_TRY(invar_alloc((void **)&ids, (size_t)(actor_points + critic_points), sizeof *ids,
                           "the points of parameters"));
-    status = param_points(ids, loop, actor, loop->grads, "", step->norm);
+    status = param_points(ids, loop, actor, loop->grads, "", step->norm,
+                          step->actor_hashed ? loop->optimizer : NULL);
     if (status == INVAR_OK && step->value_loss)
-        status = param_points(ids + actor_points, loop, critic, loop->critic_grads, "critic.",
-                              step->critic_norm);
+        status =
+            param_points(ids + actor_points, loop, critic, loop->critic_grads, "critic.",
+                         step->critic_norm, step->critic_hashed ? loop->critic_optimizer : NULL);
     if (status == INVAR_OK)
         status = invar_probe_finish(out, loop->probe);
     if (status == INVAR_OK)

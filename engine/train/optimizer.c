@@ -43,7 +43,11 @@ static invar_status allocate(invar_optimizer *o, const invar_model *model, size_
         o->bytes += moment_bytes(&model->params[i]);
     INVAR_TRY(invar_alloc((void **)&o->m, count, sizeof *o->m, "the list of moments"));
     INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
+    INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
     INVAR_TRY(take_memory(o, piece));
+    if (!o->offload)
+        INVAR_TRY(invar_device_take(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
+                                    "digests of masters"));
     next = o->memory;
     for (int64_t k = 0; k < model->n_params; k++) {
         int64_t i = model->order[k];
@@ -85,6 +89,8 @@ void invar_optimizer_free(invar_optimizer *optimizer)
         return;
     invar_free(optimizer->m);
     invar_free(optimizer->v);
+    invar_free(optimizer->ends);
+    invar_device_give(&optimizer->dev, optimizer->digests);
     if (optimizer->offload)
         invar_device_give_host(&optimizer->dev, optimizer->memory);
     else
@@ -153,6 +159,7 @@ typedef struct step {
     const invar_model *model;
     const invar_grads *grads;
     float clip, lr;
+    bool digests;
     const invar_adamw_options *options;
 } step;
 
@@ -161,6 +168,7 @@ typedef struct part {
     invar_tensor weight; /* zeroed: the ops read the master or a quantisation of it */
     invar_tensor master, m, v, grad;
     float decay;
+    int64_t first, tensors; /* the parameters, by their places in the order of memory */
 } part;
 
 static invar_tensor elements(const invar_tensor *t, int64_t first, int64_t count)
@@ -180,14 +188,17 @@ static bool rounds(const invar_param *p)
     return p->weight.dtype == INVAR_DTYPE_BF16;
 }
 
-static part part_of(const step *s, int64_t i, int64_t first, int64_t count, void *m, void *v)
+static part part_of(const step *s, int64_t place, int64_t first, int64_t count, void *m, void *v)
 {
+    int64_t i = s->model->order[place];
     const invar_param *p = &s->model->params[i];
     part out = {.master = elements(&p->master, first, count),
                 .m = invar_tensor_1d(m, INVAR_DTYPE_F32, count),
                 .v = invar_tensor_1d(v, INVAR_DTYPE_F32, count),
                 .grad = elements(&s->grads->of[i], first, count),
-                .decay = decays(p) ? s->options->weight_decay : 0.0f};
+                .decay = decays(p) ? s->options->weight_decay : 0.0f,
+                .first = place,
+                .tensors = 1};
 
     if (rounds(p))
         out.weight = elements(&p->weight, first, count);
@@ -209,13 +220,15 @@ static bool join(part *a, const part *b)
     bool weights = invar_tensor_present(&a->weight);
     size_t count = weights ? 5 : 4;
 
-    if (a->decay != b->decay || weights != invar_tensor_present(&b->weight))
+    if (a->decay != b->decay || weights != invar_tensor_present(&b->weight) ||
+        a->first + a->tensors != b->first)
         return false;
     for (size_t i = 0; i < count; i++)
         if (!adjoin(as[i], bs[i]))
             return false;
     for (size_t i = 0; i < count; i++)
         *as[i] = invar_tensor_1d(as[i]->data, as[i]->dtype, as[i]->shape[0] + bs[i]->shape[0]);
+    a->tensors += b->tensors;
     return true;
 }
 
@@ -226,11 +239,13 @@ static invar_status update(step *s, const part *p)
 
     if (!invar_tensor_present(&p->master)) // before the first
         return INVAR_OK;
-    return INVAR_CALL(&s->caller, ADAMW, adamw, .weight = p->weight, .master = p->master, .m = p->m,
-                      .v = p->v, .grad = p->grad, .clip = s->clip, .lr = s->lr,
-                      .beta1 = options->beta1, .beta2 = options->beta2, .eps = options->eps,
-                      .weight_decay = p->decay, .beta1_power = o->beta1_power,
-                      .beta2_power = o->beta2_power);
+    return INVAR_CALL(
+        &s->caller, ADAMW, adamw, .weight = p->weight, .master = p->master, .m = p->m, .v = p->v,
+        .grad = p->grad, .clip = s->clip, .lr = s->lr, .beta1 = options->beta1,
+        .beta2 = options->beta2, .eps = options->eps, .weight_decay = p->decay,
+        .beta1_power = o->beta1_power, .beta2_power = o->beta2_power,
+        .digest = s->digests ? &o->digests[p->first] : NULL,
+        .end = s->digests ? &o->ends[p->first] : NULL, .tensors = s->digests ? p->tensors : 0);
 }
 
 /* What ops read, where that is no rounding of single elements: after the last of them. */
@@ -270,29 +285,30 @@ static invar_status update_range(void *payload, size_t first, size_t bytes,
     part run = {0};
 
     for (int64_t k = 0; k < s->model->n_params; k++) {
-        int64_t i = s->model->order[k];
-        size_t end = begin + element_bytes(&s->model->params[i]);
+        const invar_param *p = &s->model->params[s->model->order[k]];
+        size_t end = begin + element_bytes(p);
         size_t from = begin > first ? begin : first;
         size_t to = end < first + bytes ? end : first + bytes;
 
         if (from < to) {
             part next =
-                part_of(s, i, (int64_t)((from - begin) / sizeof(float)),
+                part_of(s, k, (int64_t)((from - begin) / sizeof(float)),
                         (int64_t)((to - from) / sizeof(float)), (char *)there[0] + (from - first),
                         (char *)there[1] + (from - first));
             if (!join(&run, &next)) {
                 INVAR_TRY(update(s, &run));
                 run = next;
             }
+            s->optimizer->ends[k] = run.master.shape[0];
         }
-        begin += moment_bytes(&s->model->params[i]);
+        begin += moment_bytes(p);
     }
     INVAR_TRY(update(s, &run));
     return quantise_range(s, first, bytes);
 }
 
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
-                                  const invar_grads *grads, float clip, float lr,
+                                  const invar_grads *grads, float clip, float lr, bool digests,
                                   const invar_adamw_options *options, const invar_device *dev)
 {
     void *const moments[INVAR_OFFLOAD_ARRAYS] = {optimizer->memory,
@@ -302,6 +318,7 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
               .grads = grads,
               .clip = clip,
               .lr = lr,
+              .digests = digests && invar_optimizer_hashes(optimizer),
               .options = options};
     invar_status status;
 
@@ -312,5 +329,26 @@ invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model
     status = optimizer->offload ? invar_offload_run(optimizer->offload, moments, update_range, &s)
                                 : update_range(&s, 0, optimizer->bytes, moments);
     invar_caller_release(&s.caller);
+    return status;
+}
+
+bool invar_optimizer_hashes(const invar_optimizer *optimizer)
+{
+    return optimizer->digests != NULL;
+}
+
+invar_status invar_optimizer_digests(invar_digest *out, const invar_optimizer *optimizer,
+                                     const invar_model *model)
+{
+    size_t count = (size_t)model->n_params;
+    invar_digest *ordered;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&ordered, count, sizeof *ordered, "digests of masters"));
+    status =
+        invar_device_get(&optimizer->dev, ordered, optimizer->digests, count * sizeof *ordered);
+    for (int64_t k = 0; k < model->n_params && status == INVAR_OK; k++)
+        out[model->order[k]] = ordered[k];
+    invar_free(ordered);
     return status;
 }

@@ -27,6 +27,9 @@ typedef struct invar_optimizer {
     invar_offload *offload; /* NULL: the moments are in the device's memory */
     char *memory;           /* all of m, then all of v */
     size_t bytes;           /* of each */
+    /* Parameters in the order of memory: digests of their masters, NULL with an offload; ends. */
+    invar_digest *digests; /* in the device's memory */
+    int64_t *ends;         /* among the elements that are moved together */
 } invar_optimizer;
 
 typedef struct invar_adamw_options {
@@ -56,11 +59,21 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
                                   const invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev) INVAR_MUST_USE;
 
-/* One step with the clip of `norm`; the model's compute weights follow. */
+/*
+ * One step with the clip of `norm`; the model's compute weights follow. `digests`: the new masters
+ * are hashed as they are written, where invar_optimizer_hashes.
+ */
 invar_status invar_optimizer_step(invar_optimizer *optimizer, invar_model *model,
-                                  const invar_grads *grads, float clip, float lr,
+                                  const invar_grads *grads, float clip, float lr, bool digests,
                                   const invar_adamw_options *options,
                                   const invar_device *dev) INVAR_MUST_USE;
+
+/* Moments that visit the device by pieces leave no master whole: then a step hashes none. */
+bool invar_optimizer_hashes(const invar_optimizer *optimizer);
+
+/* What the last step with digests made of each parameter's master: (n_params). */
+invar_status invar_optimizer_digests(invar_digest *out, const invar_optimizer *optimizer,
+                                     const invar_model *model) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

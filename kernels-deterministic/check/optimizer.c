@@ -46,10 +46,37 @@ invar_status invar_check_grad_norm(const invar_device *dev, const invar_grad_nor
     return INVAR_OK;
 }
 
+/* The tensors whose digests are wanted are all of the elements. */
+static invar_status check_ends(const invar_adamw_args *a)
+{
+    invar_op op = INVAR_OP_ADAMW;
+    int64_t n = a->master.shape[0], before = 0;
+
+    if (a->tensors < 0 || (a->tensors > 0) != (a->digest != NULL) ||
+        (a->tensors > 0) != (a->end != NULL))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: tensors: %" PRId64 "; digest and end come with them",
+                          invar_op_name(op), a->tensors);
+    for (int64_t i = 0; i < a->tensors; i++) {
+        if (a->end[i] <= before || a->end[i] > n)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: end: tensor %" PRId64 " ends at %" PRId64 " of %" PRId64
+                              " elements, the one before at %" PRId64,
+                              invar_op_name(op), i, a->end[i], n, before);
+        before = a->end[i];
+    }
+    if (a->tensors > 0 && before != n)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: end: the last tensor ends at %" PRId64 " of %" PRId64 " elements",
+                          invar_op_name(op), before, n);
+    return INVAR_OK;
+}
+
 invar_status invar_check_adamw(const invar_device *dev, const invar_adamw_args *a)
 {
     invar_op op = INVAR_OP_ADAMW;
     const double below_1 = 1.0 - FLT_EPSILON / 2.0;
+    const invar_tensor digests = invar_check_digests(a->digest, a->tensors);
 
     (void)dev;
     INVAR_CHECK_1D(op, a, master, INVAR_TYPE(F32), INVAR_ANY);
@@ -66,7 +93,8 @@ invar_status invar_check_adamw(const invar_device *dev, const invar_adamw_args *
     INVAR_TRY(invar_check_range(op, "weight_decay", a->weight_decay, 0.0, FLT_MAX));
     INVAR_TRY(invar_check_range(op, "beta1_power", a->beta1_power, 0.0, below_1));
     INVAR_TRY(invar_check_range(op, "beta2_power", a->beta2_power, 0.0, below_1));
-    INVAR_CHECK_OUTPUTS(op, 4, INVAR_ARG(a, weight), INVAR_ARG(a, master), INVAR_ARG(a, m),
-                        INVAR_ARG(a, v), INVAR_ARG(a, grad));
+    INVAR_TRY(check_ends(a));
+    INVAR_CHECK_OUTPUTS(op, 5, INVAR_ARG(a, weight), INVAR_ARG(a, master), INVAR_ARG(a, m),
+                        INVAR_ARG(a, v), {"digest", &digests}, INVAR_ARG(a, grad));
     return INVAR_OK;
 }

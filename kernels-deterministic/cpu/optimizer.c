@@ -9,8 +9,8 @@
  *              v = fma(beta2, v, (1 - beta2) * (g * g))
  *              u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *              p = fma(-lr, fma(weight_decay, p, u), p), weight = p rounded to storage
- * An element of AdamW depends on its own values and the scalars alone. The digests that come with
- * the norm are those of hash.tree.
+ * An element of AdamW depends on its own values and the scalars alone. Digests that come along are
+ * those of hash.tree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -135,14 +135,34 @@ static void adamw_piece(const void *payload, int64_t row, int64_t first, int64_t
         invar_row_store(&a->weight, row, first, count, master);
 }
 
+/* One of the tensors whose digests are wanted. */
+static invar_tensor tensor_of(const invar_adamw_args *a, int64_t i)
+{
+    int64_t begin = i > 0 ? a->end[i - 1] : 0;
+
+    return invar_tensor_1d((float *)a->master.data + begin, INVAR_DTYPE_F32, a->end[i] - begin);
+}
+
 size_t invar_cpu_adamw_workspace(const invar_device *dev, const invar_adamw_args *a)
 {
-    (void)dev, (void)a;
-    return 0;
+    size_t most = 0;
+
+    for (int64_t i = 0; i < a->tensors; i++) {
+        invar_tensor x = tensor_of(a, i);
+        size_t bytes =
+            invar_cpu_hash_tree_workspace(dev, &(invar_hash_tree_args){&a->digest[i], &x, 1, 1});
+        most = bytes > most ? bytes : most;
+    }
+    return most;
 }
 
 invar_status invar_cpu_adamw(const invar_device *dev, const invar_adamw_args *a, void *workspace)
 {
-    (void)workspace;
-    return invar_pieces_run(dev, 1, a->master.shape[0], adamw_piece, a);
+    INVAR_TRY(invar_pieces_run(dev, 1, a->master.shape[0], adamw_piece, a));
+    for (int64_t i = 0; i < a->tensors; i++) {
+        invar_tensor x = tensor_of(a, i);
+        INVAR_TRY(
+            invar_cpu_hash_tree(dev, &(invar_hash_tree_args){&a->digest[i], &x, 1, 1}, workspace));
+    }
+    return INVAR_OK;
 }

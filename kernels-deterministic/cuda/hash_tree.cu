@@ -300,6 +300,17 @@ static int64_t nodes_at(const tree_source *x, int level)
     return nodes;
 }
 
+size_t invar_tree_room(int64_t leaves)
+{
+    tree_source x = {};
+    size_t digests = 0;
+
+    x.leaves = leaves;
+    for (int level = 0; nodes_at(&x, level) > 0; level++)
+        digests += (size_t)nodes_at(&x, level);
+    return digests * sizeof(invar_digest);
+}
+
 size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_tree_args *a)
 {
     size_t bytes = 0;
@@ -307,9 +318,7 @@ size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_
     (void)dev;
     for (int64_t i = 0; i < a->count; i++) {
         tree_source x = source_of(a, i);
-        bytes += table_bytes(&x);
-        for (int level = 0; nodes_at(&x, level) > 0; level++)
-            bytes += (size_t)nodes_at(&x, level) * sizeof(invar_digest);
+        bytes += table_bytes(&x) + invar_tree_room(x.leaves);
     }
     return bytes;
 }

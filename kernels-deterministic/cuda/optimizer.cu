@@ -9,8 +9,8 @@
  *              v = fma(beta2, v, (1 - beta2) * (g * g))
  *              u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps)
  *              p = fma(-lr, fma(weight_decay, p, u), p), weight = p rounded to storage
- * An element of AdamW depends on its own values and the scalars alone. The digests that come with
- * the norm are those of hash.tree.
+ * An element of AdamW depends on its own values and the scalars alone. Digests that come along are
+ * those of hash.tree.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -398,6 +398,16 @@ invar_status invar_cuda_grad_norm(const invar_device *dev, const invar_grad_norm
 
 /* ---- AdamW ----------------------------------------------------------------------------------- */
 
+/*
+ * Where the digests of the masters are wanted, a warp moves a leaf of their tree hash, and hashes
+ * what it writes.
+ */
+
+/* Four elements of each array. */
+struct adamw_values {
+    invar_run<float, 4> master, m, v, grad;
+};
+
 struct adamw_runs {
     static constexpr int width = 4;
     float *master, *m, *v;
@@ -408,39 +418,180 @@ struct adamw_runs {
     float beta2, rest2, correction2;
     bool aligned;
 
-    __device__ __forceinline__ void operator()(int64_t, int64_t first, int64_t count) const
+    __device__ __forceinline__ adamw_values load(int64_t first, int64_t count) const
     {
-        invar_run<float, width> master_run, m_run, v_run, grad_run;
+        adamw_values x;
+
+        x.grad.load(grad + first, count, aligned);
+        x.m.load(m + first, count, aligned);
+        x.v.load(v + first, count, aligned);
+        x.master.load(master + first, count, aligned);
+        return x;
+    }
+
+    /* A step on what was loaded from there. */
+    __device__ __forceinline__ void move(adamw_values &x, int64_t first, int64_t count) const
+    {
         float p[width], m_new[width], v_new[width];
 
-        grad_run.load(grad + first, count, aligned);
-        m_run.load(m + first, count, aligned);
-        v_run.load(v + first, count, aligned);
-        master_run.load(master + first, count, aligned);
 #pragma unroll
         for (int i = 0; i < width; i++) {
-            float g = grad_run.get(i) * clip;
-            m_new[i] = invar_fmaf(beta1, m_run.get(i), rest1 * g);
-            v_new[i] = invar_fmaf(beta2, v_run.get(i), rest2 * (g * g));
+            float g = x.grad.get(i) * clip;
+            m_new[i] = invar_fmaf(beta1, x.m.get(i), rest1 * g);
+            v_new[i] = invar_fmaf(beta2, x.v.get(i), rest2 * (g * g));
             float update = m_new[i] / correction1 / (invar_sqrtf(v_new[i] / correction2) + eps);
-            p[i] = master_run.get(i);
+            p[i] = x.master.get(i);
             p[i] = invar_fmaf(-lr, invar_fmaf(decay, p[i], update), p[i]);
         }
-        m_run.set(m_new);
-        v_run.set(v_new);
-        master_run.set(p);
-        m_run.store(m + first, count, aligned);
-        v_run.store(v + first, count, aligned);
-        master_run.store(master + first, count, aligned);
+        x.m.set(m_new);
+        x.v.set(v_new);
+        x.master.set(p);
+        x.m.store(m + first, count, aligned);
+        x.v.store(v + first, count, aligned);
+        x.master.store(master + first, count, aligned);
         if (weight.data)
             weight.store<width>(p, 0, first, count, aligned);
     }
+
+    __device__ __forceinline__ void operator()(int64_t, int64_t first, int64_t count) const
+    {
+        adamw_values x = load(first, count);
+
+        move(x, first, count);
+    }
 };
+
+/* The tensors that the elements belong to: where each begins, and its first leaf; then the end. */
+struct adamw_tensors {
+    int64_t count;
+    const int64_t *begin, *leaf; /* (count + 1) */
+};
+
+#define LEAF_WARPS 4
+#define LEAF_BLOCKS 8 // of threads, on a multiprocessor
+#define LEAF_ELEMENTS INVAR_REDUCE_CHUNK
+
+/* One warp: a step on a whole leaf, whose bytes are hashed as they are computed. */
+__device__ __forceinline__ invar_xxh_hash step_leaf(const adamw_runs &step, int64_t first)
+{
+    constexpr int row = INVAR_XXH_BLOCK / sizeof(float), width = adamw_runs::width;
+    auto bytes_of = [](const invar_run<float, width> &run) {
+        return make_uint4(run.word[0], run.word[1], run.word[2], run.word[3]);
+    };
+    invar_xxh_lane lane;
+
+    lane.start();
+    invar_xxh_stream stream(lane);
+    first += (int)threadIdx.x % 32 * width;
+#pragma unroll 1
+    for (int at = 0; at < LEAF_ELEMENTS; at += row) {
+        int64_t second = first + at + row / 2;
+        adamw_values x = step.load(first + at, width), y = step.load(second, width);
+
+        step.move(x, first + at, width);
+        step.move(y, second, width);
+        stream.take(lane, bytes_of(x.master), bytes_of(y.master), at + row == LEAF_ELEMENTS);
+    }
+    return stream.end(lane);
+}
+
+/* The same of fewer elements, which are read again; apart, so that its registers are. */
+static __device__ __noinline__ invar_xxh_hash step_tail(const adamw_runs &step, int64_t first,
+                                                        int64_t count, uint8_t *buffer)
+{
+    constexpr int width = adamw_runs::width;
+    invar_xxh_lane lane;
+
+    lane.start();
+    for (int64_t i = (int)threadIdx.x % 32 * width; i < count; i += 32 * width)
+        step(0, first + i, count - i);
+    __syncwarp();
+    return invar_tree_bytes<invar_any_bytes>(lane, (const uint8_t *)(step.master + first),
+                                             (uint32_t)(count * sizeof *step.master), buffer);
+}
+
+static __global__ void __launch_bounds__(32 * LEAF_WARPS, LEAF_BLOCKS)
+    adamw_and_hash(invar_digest *leaves, const __grid_constant__ adamw_runs step,
+                   adamw_tensors tensors)
+{
+    __shared__ uint8_t buffers[LEAF_WARPS][INVAR_XXH_SHORT];
+    int64_t number = (int64_t)blockIdx.x * LEAF_WARPS + threadIdx.x / 32;
+
+    if (number >= tensors.leaf[tensors.count])
+        return;
+    int64_t i = find_tensor(tensors.leaf, tensors.count, number);
+    int64_t first = tensors.begin[i] + (number - tensors.leaf[i]) * LEAF_ELEMENTS;
+    int64_t left = tensors.begin[i + 1] - first;
+    invar_xxh_hash hash = left >= LEAF_ELEMENTS
+                              ? step_leaf(step, first)
+                              : step_tail(step, first, left, buffers[threadIdx.x / 32]);
+    if (threadIdx.x % 32 == 0)
+        invar_tree_store(&leaves[number], hash);
+}
+
+/* What is on the host: the tensors for hash.tree, and the table of adamw_tensors. */
+struct adamw_lists {
+    invar_tensor *x;
+    int64_t *table;
+};
+
+static size_t table_bytes(const invar_adamw_args *a)
+{
+    return 2 * (size_t)(a->tensors + 1) * sizeof(int64_t);
+}
+
+static int64_t elements(const invar_adamw_args *a, int64_t tensor)
+{
+    return a->end[tensor] - (tensor > 0 ? a->end[tensor - 1] : 0);
+}
+
+static invar_status make_lists(adamw_lists *out, const invar_adamw_args *a)
+{
+    const char *what = invar_op_name(INVAR_OP_ADAMW);
+
+    INVAR_TRY(invar_alloc((void **)&out->x, (size_t)a->tensors, sizeof *out->x, what));
+    INVAR_TRY(invar_alloc((void **)&out->table, 1, table_bytes(a), what));
+    int64_t *begin = out->table, *leaf = begin + a->tensors + 1;
+    begin[0] = leaf[0] = 0;
+    for (int64_t i = 0; i < a->tensors; i++) {
+        begin[i + 1] = a->end[i];
+        leaf[i + 1] = leaf[i] + invar_ceil_div(elements(a, i), LEAF_ELEMENTS);
+        out->x[i] =
+            invar_tensor_1d((float *)a->master.data + begin[i], INVAR_DTYPE_F32, elements(a, i));
+    }
+    return INVAR_OK;
+}
+
+/* The trees, then the table. */
+static size_t tree_bytes(const invar_adamw_args *a)
+{
+    size_t bytes = 0;
+
+    for (int64_t i = 0; i < a->tensors; i++)
+        bytes += invar_tree_room(invar_ceil_div(elements(a, i), LEAF_ELEMENTS));
+    return bytes;
+}
+
+static invar_status launch_hashed(const invar_device *dev, const invar_adamw_args *a,
+                                  const adamw_runs &step, const adamw_lists &lists, char *scratch)
+{
+    invar_op op = INVAR_OP_ADAMW;
+    int64_t *table = (int64_t *)(scratch + tree_bytes(a));
+    adamw_tensors tensors = {a->tensors, table, table + a->tensors + 1};
+    int64_t leaves = lists.table[2 * a->tensors + 1];
+    invar_hash_tree_args trees = {a->digest, lists.x, a->tensors, 1};
+
+    INVAR_TRY(invar_device_put(dev, table, lists.table, table_bytes(a)));
+    INVAR_TRY(invar_launch(dev, op, adamw_and_hash,
+                           dim3((unsigned)invar_ceil_div(leaves, LEAF_WARPS)),
+                           dim3(32 * LEAF_WARPS), 0)((invar_digest *)scratch, step, tensors));
+    return invar_cuda_tree_rest(dev, op, &trees, scratch);
+}
 
 size_t invar_cuda_adamw_workspace(const invar_device *dev, const invar_adamw_args *a)
 {
-    (void)dev, (void)a;
-    return 0;
+    (void)dev;
+    return a->tensors > 0 ? tree_bytes(a) + table_bytes(a) : 0;
 }
 
 invar_status invar_cuda_adamw(const invar_device *dev, const invar_adamw_args *a, void *workspace)
@@ -461,7 +612,16 @@ invar_status invar_cuda_adamw(const invar_device *dev, const invar_adamw_args *a
                        1.0f - a->beta2,
                        1.0f - a->beta2_power,
                        invar_aligned({&a->weight, &a->master, &a->m, &a->v, &a->grad})};
+    adamw_lists lists = {nullptr, nullptr};
 
-    (void)workspace;
-    return invar_map(dev, INVAR_OP_ADAMW, 1, a->master.shape[0], false, step);
+    if (a->tensors == 0)
+        return invar_map(dev, INVAR_OP_ADAMW, 1, a->master.shape[0], false, step);
+    for (int64_t i = 0; i < a->tensors; i++)
+        step.aligned = step.aligned && a->end[i] % adamw_runs::width == 0;
+    invar_status status = make_lists(&lists, a);
+    if (status == INVAR_OK)
+        status = launch_hashed(dev, a, step, lists, (char *)workspace);
+    invar_free(lists.x);
+    invar_free(lists.table);
+    return status;
 }

@@ -1,10 +1,10 @@
 /*
  * tree.cuh - the leaves of tree hashes, for kernels that read a tensor anyway.
  *
- * hash.tree reads a tensor for its hash alone. An op that reads it for something else can hash its
- * leaves on the way, a warp each, by invar_tree_bytes or, for whole ones, by invar_xxh_long with a
- * source of its own; invar_cuda_tree_rest then does what is left. The bits are those of hash.tree
- * (hash_tree.cu).
+ * hash.tree reads a tensor for its hash alone. An op that reads or writes it anyway can hash its
+ * leaves on the way, a warp each: by invar_tree_bytes, or whole ones by invar_xxh_long with its own
+ * source, or by an invar_xxh_stream. invar_cuda_tree_rest then does what is left. The bits are
+ * those of hash.tree (hash_tree.cu).
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -43,6 +43,14 @@ struct invar_linear_bytes {
     }
 };
 
+/* Without gaps, from any address on. */
+struct invar_any_bytes : invar_linear_bytes {
+    __device__ __forceinline__ uint4 operator()(uint32_t offset) const
+    {
+        return anywhere(offset);
+    }
+};
+
 /* More than 240 bytes. */
 template <typename Source>
 __device__ __forceinline__ invar_xxh_hash invar_tree_long(const invar_xxh_lane &lane,
@@ -65,14 +73,15 @@ __device__ __forceinline__ invar_xxh_hash invar_tree_short(uint32_t bytes, uint8
     return invar_xxh_short(buffer, bytes);
 }
 
-/* One warp: the hash of a leaf whose bytes lie together, from an address of 16 on. */
+/* One warp: the hash of a leaf whose bytes lie together, from an address of 16 on or from any. */
+template <typename Source = invar_linear_bytes>
 __device__ __forceinline__ invar_xxh_hash invar_tree_bytes(const invar_xxh_lane &lane,
                                                            const uint8_t *data, uint32_t bytes,
                                                            uint8_t *buffer)
 {
     if (bytes <= INVAR_XXH_SHORT)
         return invar_tree_short(bytes, buffer, [&](uint32_t i) { return data[i]; });
-    return invar_tree_long(lane, invar_linear_bytes{data}, bytes);
+    return invar_tree_long(lane, Source{data}, bytes);
 }
 
 /* Canonical: big-endian, the high half first. */
@@ -80,6 +89,9 @@ __device__ __forceinline__ void invar_tree_store(invar_digest *out, invar_xxh_ha
 {
     *(ulonglong2 *)out = make_ulonglong2(invar_xxh_swap(hash.high), invar_xxh_swap(hash.low));
 }
+
+/* What hash.tree needs of its workspace for a tensor of one shard. */
+size_t invar_tree_room(int64_t leaves);
 
 /*
  * Everything of hash.tree but the leaves of tensors that have several, on behalf of `op`: their

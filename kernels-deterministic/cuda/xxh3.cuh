@@ -290,36 +290,24 @@ __device__ __forceinline__ uint64_t invar_xxh_sum4(uint64_t x)
     return x + __shfl_xor_sync(0xFFFFFFFFu, x, 2);
 }
 
-/* More than 240 bytes, 16 KiB at most. `last` is this thread's part of the last 64 bytes. */
-template <bool Full, typename Source>
-__device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &lane,
-                                                         const Source &source, uint32_t bytes,
-                                                         uint4 last)
+/* The accumulators before the first block. */
+__device__ __forceinline__ invar_xxh_pair invar_xxh_begin(const invar_xxh_lane &lane)
+{
+    switch (lane.q) {
+    case 0: return {INVAR_XXH_PRIME32_3, INVAR_XXH_PRIME64_1};
+    case 1: return {INVAR_XXH_PRIME64_2, INVAR_XXH_PRIME64_3};
+    case 2: return {INVAR_XXH_PRIME64_4, INVAR_XXH_PRIME32_2};
+    default: return {INVAR_XXH_PRIME64_5, INVAR_XXH_PRIME32_1};
+    }
+}
+
+/* The hash, after the last block; `last` is this thread's part of the last 64 bytes. */
+__device__ __forceinline__ invar_xxh_hash invar_xxh_end(const invar_xxh_lane &lane,
+                                                        invar_xxh_pair acc, uint32_t bytes,
+                                                        uint4 last)
 {
     int q = lane.q;
-    int blocks = Full ? 15 : (int)(bytes - 1) / INVAR_XXH_BLOCK; // before the last one
-    int stripes = (int)(bytes - 1) / INVAR_XXH_STRIPE;
-    invar_xxh_pair part[2], acc;
 
-    part[0] = invar_xxh_blocks<Full>(lane, source, 0, stripes);
-    part[1] = invar_xxh_blocks<Full>(lane, source, 8, stripes);
-    acc.even = q == 0   ? INVAR_XXH_PRIME32_3
-               : q == 1 ? INVAR_XXH_PRIME64_2
-               : q == 2 ? INVAR_XXH_PRIME64_4
-                        : INVAR_XXH_PRIME64_5;
-    acc.odd = q == 0   ? INVAR_XXH_PRIME64_1
-              : q == 1 ? INVAR_XXH_PRIME64_3
-              : q == 2 ? INVAR_XXH_PRIME32_2
-                       : INVAR_XXH_PRIME32_1;
-#pragma unroll
-    for (int b = 0; b < 16; b++) {
-        if (b > blocks)
-            continue;
-        acc.even += __shfl_sync(0xFFFFFFFFu, part[b / 8].even, b % 8 * 4 + q);
-        acc.odd += __shfl_sync(0xFFFFFFFFu, part[b / 8].odd, b % 8 * 4 + q);
-        if (b < blocks)
-            acc.scramble(lane.scramble[0], lane.scramble[1]);
-    }
     acc.take(last, invar_xxh_key(121 + 16 * q), invar_xxh_key(129 + 16 * q));
     uint64_t low = invar_xxh_sum4(invar_xxh_fold(acc.even ^ invar_xxh_key(11 + 16 * q),
                                                  acc.odd ^ invar_xxh_key(19 + 16 * q)));
@@ -328,5 +316,75 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &l
     return {invar_xxh_avalanche(bytes * INVAR_XXH_PRIME64_1 + low),
             invar_xxh_avalanche(~(bytes * INVAR_XXH_PRIME64_2) + high)};
 }
+
+/* More than 240 bytes, 16 KiB at most. `last` is this thread's part of the last 64 bytes. */
+template <bool Full, typename Source>
+__device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &lane,
+                                                         const Source &source, uint32_t bytes,
+                                                         uint4 last)
+{
+    int blocks = Full ? 15 : (int)(bytes - 1) / INVAR_XXH_BLOCK; // before the last one
+    int stripes = (int)(bytes - 1) / INVAR_XXH_STRIPE;
+    invar_xxh_pair part[2], acc = invar_xxh_begin(lane);
+
+    part[0] = invar_xxh_blocks<Full>(lane, source, 0, stripes);
+    part[1] = invar_xxh_blocks<Full>(lane, source, 8, stripes);
+#pragma unroll
+    for (int b = 0; b < 16; b++) {
+        if (b > blocks)
+            continue;
+        acc.even += __shfl_sync(0xFFFFFFFFu, part[b / 8].even, b % 8 * 4 + lane.q);
+        acc.odd += __shfl_sync(0xFFFFFFFFu, part[b / 8].odd, b % 8 * 4 + lane.q);
+        if (b < blocks)
+            acc.scramble(lane.scramble[0], lane.scramble[1]);
+    }
+    return invar_xxh_end(lane, acc, bytes, last);
+}
+
+/*
+ * The same of 16 KiB that come block by block: fewer registers and more exchanges, for a warp that
+ * computes the bytes. Thread 4r + q has 16 bytes of the stripes r and r + 8.
+ */
+struct invar_xxh_stream {
+    invar_xxh_pair acc;
+    uint4 last; /* what the thread had of its second stripe, the last time */
+
+    __device__ __forceinline__ explicit invar_xxh_stream(const invar_xxh_lane &lane)
+        : acc(invar_xxh_begin(lane)), last()
+    {
+    }
+
+    /* `end`: the last block, whose last stripe counts in a way of its own. */
+    __device__ __forceinline__ void take(const invar_xxh_lane &lane, uint4 first, uint4 second,
+                                         bool end)
+    {
+        invar_xxh_pair sum = {};
+
+        sum.take(first, lane.key[0][0], lane.key[0][1]);
+        if (!end || lane.r < 7)
+            sum.take(second, lane.key[1][0], lane.key[1][1]);
+#pragma unroll
+        for (int distance = 4; distance < 32; distance *= 2) {
+            sum.even += __shfl_xor_sync(0xFFFFFFFFu, sum.even, distance);
+            sum.odd += __shfl_xor_sync(0xFFFFFFFFu, sum.odd, distance);
+        }
+        acc.even += sum.even;
+        acc.odd += sum.odd;
+        if (!end)
+            acc.scramble(lane.scramble[0], lane.scramble[1]);
+        last = second;
+    }
+
+    __device__ __forceinline__ invar_xxh_hash end(const invar_xxh_lane &lane) const
+    {
+        auto of_last_stripe = [&](uint32_t word) {
+            return __shfl_sync(0xFFFFFFFFu, word, 28 + lane.q);
+        };
+
+        return invar_xxh_end(lane, acc, INVAR_XXH_MOST,
+                             make_uint4(of_last_stripe(last.x), of_last_stripe(last.y),
+                                        of_last_stripe(last.z), of_last_stripe(last.w)));
+    }
+};
 
 #endif

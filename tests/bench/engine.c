@@ -122,7 +122,7 @@ static void bench_train(bench *b, int repeats)
         DO(invar_grads_zero(grads));
         DO(invar_trainer_learn(trainer, b->model, b->samples, SAMPLES, &loss, grads, &result));
         DO(invar_optimizer_norm(&norm, &clip, b->model, grads, false, adamw.clip_grad, &b->dev));
-        DO(invar_optimizer_step(optimizer, b->model, grads, clip, 1e-4f, &adamw, &b->dev));
+        DO(invar_optimizer_step(optimizer, b->model, grads, clip, 1e-4f, false, &adamw, &b->dev));
         printf("%.6f\n", now() - start);
         fflush(stdout);
     }

@@ -349,7 +349,8 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
         assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, grads,
                                       &result));
         assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, true, adamw.clip_grad, &m->far));
-        assert_ok(invar_optimizer_step(optimizer, model, grads, clip, 1e-3f, &adamw, &m->far));
+        assert_ok(
+            invar_optimizer_step(optimizer, model, grads, clip, 1e-3f, true, &adamw, &m->far));
     }
     *micro_batches_out = result.micro_batches;
     before = invar_far_counted().waits - before;

@@ -103,8 +103,8 @@ static after train(const invar_device *dev, invar_format format, size_t piece)
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < STEPS; step++) {
         fill_gradients(grads, model, step);
-        assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, false, adamw.clip_grad, dev));
-        assert_ok(invar_optimizer_step(optimizer, model, grads, clip, 0.01f, &adamw, dev));
+        assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, true, adamw.clip_grad, dev));
+        assert_ok(invar_optimizer_step(optimizer, model, grads, clip, 0.01f, true, &adamw, dev));
     }
     out.of = calloc((size_t)out.count, sizeof *out.of);
     assert_non_null(out.of);
@@ -142,7 +142,15 @@ static void test_far_offload__pieces_change_no_bit(void **state)
     device_release(&d);
 }
 
-/* Without moments on the device there are the pieces: two of each, or one where one is all. */
+static size_t aligned(size_t bytes)
+{
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
+/*
+ * Without moments on the device there are the pieces: two of each, or one where one is all; with
+ * them, digests of the masters.
+ */
 static void test_far_offload__takes_the_promised_memory(void **state)
 {
     static const size_t pieces[] = {0, INVAR_ALIGN, 8192, INVAR_OPTIMIZER_PIECE};
@@ -155,20 +163,22 @@ static void test_far_offload__takes_the_promised_memory(void **state)
             invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 5, &d.far);
         invar_optimizer *optimizer = NULL;
         invar_grads *grads = NULL;
-        size_t before, moments = 0;
+        size_t before, moments = 0, digests = (size_t)model->n_params * sizeof(invar_digest);
+        bool whole = pieces[p] == 0;
 
         for (int64_t i = 0; i < model->n_params; i++)
-            moments +=
-                2 * ((bytes_of(&model->params[i]) + INVAR_ALIGN - 1) / INVAR_ALIGN) * INVAR_ALIGN;
+            moments += 2 * aligned(bytes_of(&model->params[i]));
         assert_true(moments > 8 * 8192);
         assert_ok(invar_grads_new(&grads, model));
         fill_gradients(grads, model, 0);
         before = invar_far_counted().bytes;
         assert_ok(invar_optimizer_new(&optimizer, model, pieces[p]));
-        assert_int_equal(invar_far_counted().bytes - before,
-                         pieces[p] == 0 || pieces[p] > moments ? moments : 4 * pieces[p]);
-        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, &d.far));
-        assert_int_equal(invar_optimizer_place(optimizer) == NULL, pieces[p] > 0);
+        assert_int_equal(invar_far_counted().bytes - before, whole ? moments + aligned(digests)
+                                                             : pieces[p] > moments ? moments
+                                                                                   : 4 * pieces[p]);
+        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, true, &adamw, &d.far));
+        assert_int_equal(invar_optimizer_place(optimizer) != NULL, whole);
+        assert_int_equal(invar_optimizer_hashes(optimizer), whole);
         invar_grads_free(grads);
         invar_optimizer_free(optimizer);
         assert_int_equal(invar_far_counted().opens, 1); // the device of the way back is closed
@@ -190,7 +200,7 @@ static void test_far_offload__reset_is_a_new_one(void **state)
     assert_ok(invar_optimizer_new(&optimizer, model, 4 * INVAR_ALIGN));
     assert_ok(invar_grads_new(&grads, model));
     fill_gradients(grads, model, 1);
-    assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, &d.far));
+    assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, &d.far));
     assert_true(((const float *)optimizer->m[0].data)[0] != 0.0f);
     assert_ok(invar_optimizer_reset(optimizer));
     assert_int_equal(optimizer->steps, 0);

@@ -299,7 +299,7 @@ static const struct {
         {INVAR_FIELD_RESULT, AT(grad_norm, clip)}, {INVAR_FIELD_TENSORS, AT(grad_norm, grads)},
         {INVAR_FIELD_RESULT, AT(grad_norm, digest)}),
     ROW(ADAMW, TENSOR(adamw, weight), TENSOR(adamw, master), TENSOR(adamw, m), TENSOR(adamw, v),
-        TENSOR(adamw, grad)),
+        TENSOR(adamw, grad), POINTER(adamw, digest)),
     ROW(HASH_TREE, POINTER(hash_tree, digest), {INVAR_FIELD_TENSORS, AT(hash_tree, x)}),
 };
 

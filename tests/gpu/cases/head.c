@@ -234,6 +234,22 @@ static invar_tensor slice(maker *m, invar_dtype dtype, int64_t n, int64_t shift,
     return t;
 }
 
+/* Up to six tensors with digests; most end where a leaf does, or at least a word of 16 bytes. */
+static void cut_masters(maker *m, invar_adamw_args *a, int64_t n)
+{
+    int64_t unit = INVAR_PICK(&m->dice, 4096, 4096, 4, 1), *end;
+
+    end = invar_case_take(m->c, 6 * sizeof *end);
+    memset(end, 0, 6 * sizeof *end);
+    for (int64_t at = 0; at < n;) {
+        at += unit * (1 + invar_roll(&m->dice, n / unit + 1));
+        end[a->tensors] = a->tensors == 5 || at > n ? n : at;
+        at = end[a->tensors++];
+    }
+    a->end = end;
+    a->digest = invar_case_take(m->c, (size_t)a->tensors * sizeof *a->digest);
+}
+
 static void make_adamw(maker *m)
 {
     invar_adamw_args *a = &m->c->args.adamw;
@@ -258,8 +274,11 @@ static void make_adamw(maker *m)
     a->weight_decay = invar_roll(&m->dice, 2) ? 0.1f : 0.0f;
     a->beta1_power = invar_roll(&m->dice, 2) ? 0.9f : 0.0f;
     a->beta2_power = invar_roll(&m->dice, 2) ? a->beta2 : 0.5f;
-    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " elements, shift %" PRId64 ", weight %s", n,
-             shift, invar_dtype_name(a->weight.dtype));
+    if (n > 0 && invar_roll(&m->dice, 2))
+        cut_masters(m, a, n);
+    snprintf(m->c->text, sizeof m->c->text,
+             "%" PRId64 " elements, shift %" PRId64 ", weight %s, %" PRId64 " hashed tensors", n,
+             shift, invar_dtype_name(a->weight.dtype), a->tensors);
 }
 
 /* ---- hash ------------------------------------------------------------------------------------ */

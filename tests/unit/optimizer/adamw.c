@@ -184,9 +184,66 @@ static void test_adamw__zero_gradient(void **state)
     adamw_free(&a);
 }
 
+/* Where tensors end: at leaves of 4096 elements, with every kind of rest, and anywhere. */
+typedef struct hashed_tensors {
+    int64_t count;
+    int64_t end[6];
+} hashed_tensors;
+
+static const hashed_tensors hashed[] = {
+    {1, {4096}},
+    {1, {4096 * 1025 + 5}}, // a second level
+    {5, {4096, 3 * 4096, 3 * 4096 + 4, 4 * 4096 + 64, 4 * 4096 + 1024}},
+    {4, {4096 + 60, 2 * 4096 + 120, 3 * 4096 + 184, 20000}}, // up to 240 bytes behind a leaf, more
+    {6, {1, 4098, 4099, 9001, 9001 + 2 * 4096, 30001}},      // no word of 16 bytes is aligned
+};
+
+static void check_hashed(void **state, const hashed_tensors *list, invar_dtype weight)
+{
+    const invar_device *devices = *state;
+    int64_t n = list->end[list->count - 1];
+
+    for (int d = 0; d < INVAR_TEST_DEVICES; d++) {
+        invar_adamw_args got = adamw_new(weight, n), expected = adamw_new(weight, n);
+        invar_digest digests[6], of_master;
+
+        got.digest = digests;
+        got.end = list->end;
+        got.tensors = list->count;
+        for (int step = 1; step <= 2; step++) {
+            next_step(&got, step);
+            next_step(&expected, step);
+            assert_ok(invar_adamw(&devices[d], &got));
+            assert_ok(invar_adamw(&devices[d], &expected));
+            assert_same(&got, &expected);
+            for (int64_t i = 0, begin = 0; i < list->count; begin = list->end[i++]) {
+                invar_tensor x = invar_tensor_rows(&expected.master, begin, list->end[i] - begin);
+                assert_ok(
+                    invar_hash_tree(&devices[d], &(invar_hash_tree_args){&of_master, &x, 1, 1}));
+                assert_memory_equal(&digests[i], &of_master, sizeof of_master);
+            }
+        }
+        // the control: another bit of the last element
+        ((uint32_t *)got.master.data)[n - 1] ^= UINT32_C(1) << 20;
+        of_master = digests[list->count - 1];
+        assert_ok(invar_adamw(&devices[d], &got));
+        assert_memory_not_equal(&digests[list->count - 1], &of_master, sizeof of_master);
+        adamw_free(&got);
+        adamw_free(&expected);
+    }
+}
+
+static void test_adamw__digests_are_those_of_hash_tree(void **state)
+{
+    for (size_t i = 0; i < sizeof hashed / sizeof *hashed; i++)
+        check_hashed(state, &hashed[i], i % 2 == 0 ? INVAR_DTYPE_BF16 : INVAR_DTYPE_NONE);
+}
+
 static void test_adamw__bad_arguments_are_refused(void **state)
 {
     invar_adamw_args good = adamw_new(INVAR_DTYPE_BF16, 8), a;
+    const int64_t ends[] = {3, 8, 8, 9};
+    invar_digest digests[4];
 
     next_step(&good, 1);
 #define REFUSED_WITH(change, text)                                                                 \
@@ -211,6 +268,19 @@ static void test_adamw__bad_arguments_are_refused(void **state)
     REFUSED_WITH(weight_decay = -0.5f, "adamw: weight_decay: -0.5");
     REFUSED_WITH(beta1_power = 1.0f, "adamw: beta1_power: 1");
     REFUSED_WITH(beta2_power = NAN, "adamw: beta2_power: nan");
+    REFUSED_WITH(tensors = 1, "adamw: tensors: 1; digest and end come with them");
+    good.digest = digests;
+    REFUSED_WITH(tensors = 0, "adamw: tensors: 0; digest and end");
+    good.end = ends;
+    REFUSED_WITH(tensors = -1, "adamw: tensors: -1");
+    REFUSED_WITH(tensors = 1, "adamw: end: the last tensor ends at 3 of 8");
+    REFUSED_WITH(tensors = 3, "adamw: end: tensor 2 ends at 8 of 8 elements, the one before at 8");
+    REFUSED_WITH(tensors = 4, "adamw: end: tensor 2 ends at 8 of 8 elements, the one before at 8");
+    good.tensors = 2;
+    assert_ok(invar_adamw(*state, &good));
+    REFUSED_WITH(master.shape[0] = 7, "adamw: m: extent 8");
+    REFUSED_WITH(digest = good.master.data, "adamw: master and digest overlap");
+    REFUSED_WITH(digest = good.grad.data, "adamw: digest and grad overlap");
     adamw_free(&good);
 }
 
@@ -221,6 +291,7 @@ int main(void)
         cmocka_unit_test(test_adamw__bits_invariant_to_splitting),
         cmocka_unit_test(test_adamw__accuracy_vs_f64_over_200_steps),
         cmocka_unit_test(test_adamw__zero_gradient),
+        cmocka_unit_test(test_adamw__digests_are_those_of_hash_tree),
         cmocka_unit_test(test_adamw__bad_arguments_are_refused),
     };
 

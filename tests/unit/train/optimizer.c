@@ -134,7 +134,7 @@ static void test_optimizer__follows_adamw_in_double(void **state)
             fill_gradients(grads, model, step);
             assert_ok(
                 invar_optimizer_norm(&norm, &clip, model, grads, false, adamw.clip_grad, dev));
-            assert_ok(invar_optimizer_step(optimizer, model, grads, clip, lr, &adamw, dev));
+            assert_ok(invar_optimizer_step(optimizer, model, grads, clip, lr, false, &adamw, dev));
             expected = twin_step(&good, model, grads, (double)lr, (double)adamw.weight_decay);
             assert_true(fabs((double)norm - expected) < 1e-5 * expected);
             assert_true(clip < 1.0f);
@@ -151,29 +151,54 @@ static void test_optimizer__follows_adamw_in_double(void **state)
     }
 }
 
-/* Where they are wanted, and not where they are not. */
-static void test_optimizer__hashes_gradients_with_their_norm(void **state)
+static void assert_digests(const invar_device *dev, const invar_digest *digests,
+                           const invar_tensor *tensor, int64_t p)
+{
+    invar_digest expected;
+
+    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&expected, tensor, 1, 1}));
+    assert_memory_equal(&digests[p], &expected, sizeof expected);
+}
+
+/* Of gradients with their norm, of masters with their step; where they are not wanted, none. */
+static void test_optimizer__hashes_what_it_reads_and_writes(void **state)
 {
     const invar_device *dev = *state;
-    invar_model *model = invar_test_model_new((invar_test_model)0, INVAR_FORMAT_FP32, 5, dev);
-    invar_grads *grads = NULL;
-    float norm[2], clip[2];
 
-    assert_ok(invar_grads_new(&grads, model));
-    fill_gradients(grads, model, 0);
-    memset(grads->digests, 0, (size_t)model->n_params * sizeof *grads->digests);
-    assert_ok(invar_optimizer_norm(&norm[0], &clip[0], model, grads, false, 1.0f, dev));
-    for (int64_t p = 0; p < model->n_params; p++)
-        assert_memory_equal(&grads->digests[p], &(invar_digest){{0}}, sizeof *grads->digests);
-    assert_ok(invar_optimizer_norm(&norm[1], &clip[1], model, grads, true, 1.0f, dev));
-    for (int64_t p = 0; p < model->n_params; p++) {
-        invar_digest expected;
-        assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&expected, &grads->of[p], 1, 1}));
-        assert_memory_equal(&grads->digests[p], &expected, sizeof expected);
+    for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {
+        invar_model *model =
+            invar_test_model_new((invar_test_model)kind, INVAR_FORMAT_BF16, 5, dev);
+        size_t bytes = (size_t)model->n_params * sizeof(invar_digest);
+        invar_digest *masters = calloc(1, bytes), *none = calloc(1, bytes);
+        invar_optimizer *optimizer = NULL;
+        invar_grads *grads = NULL;
+        float norm[2], clip[2];
+
+        assert_ok(invar_optimizer_new(&optimizer, model, 0));
+        assert_ok(invar_grads_new(&grads, model));
+        assert_true(invar_optimizer_hashes(optimizer));
+        fill_gradients(grads, model, 0);
+        memset(grads->digests, 0, bytes);
+        memset(optimizer->digests, 0, bytes);
+        assert_ok(invar_optimizer_norm(&norm[0], &clip[0], model, grads, false, 1.0f, dev));
+        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, dev));
+        assert_ok(invar_optimizer_digests(masters, optimizer, model));
+        assert_memory_equal(grads->digests, none, bytes);
+        assert_memory_equal(masters, none, bytes);
+        assert_ok(invar_optimizer_norm(&norm[1], &clip[1], model, grads, true, 1.0f, dev));
+        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, true, &adamw, dev));
+        assert_ok(invar_optimizer_digests(masters, optimizer, model));
+        for (int64_t p = 0; p < model->n_params; p++) {
+            assert_digests(dev, grads->digests, &grads->of[p], p);
+            assert_digests(dev, masters, &model->params[p].master, p);
+        }
+        assert_true(norm[0] == norm[1] && clip[0] == clip[1]);
+        free(masters);
+        free(none);
+        invar_grads_free(grads);
+        invar_optimizer_free(optimizer);
+        invar_model_free(model);
     }
-    assert_true(norm[0] == norm[1] && clip[0] == clip[1]);
-    invar_grads_free(grads);
-    invar_model_free(model);
 }
 
 /* With no gradient only decay moves: embedding, matrices, router and head, no norm, no bias. */
@@ -191,7 +216,7 @@ static void test_optimizer__decays_matrices_alone(void **state)
 
         assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
-        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, dev));
+        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, dev));
         for (int64_t p = 0; p < model->n_params; p++) {
             const invar_param *param = &model->params[p];
             bool moved = invar_tensors_differ(&param->master, &before->params[p].master);
@@ -220,7 +245,8 @@ static void test_optimizer__compute_weights_follow(void **state)
         assert_ok(invar_optimizer_new(&optimizer, model, 0));
         assert_ok(invar_grads_new(&grads, model));
         fill_gradients(grads, model, 1);
-        assert_ok(invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, &adamw, &devs[2]));
+        assert_ok(
+            invar_optimizer_step(optimizer, model, grads, 1.0f, 0.1f, false, &adamw, &devs[2]));
         for (int64_t p = 0; p < model->n_params; p++) {
             assert_true(invar_tensors_differ(&model->params[p].weight, &again->params[p].weight));
             memcpy(again->params[p].master.data, model->params[p].master.data,
@@ -280,20 +306,20 @@ static void test_optimizer__reset_is_a_new_one(void **state)
     assert_ok(invar_optimizer_new(&fresh, b, 0));
     assert_ok(invar_grads_new(&grads, a));
     fill_gradients(grads, a, 1);
-    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, &adamw, dev));
+    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, false, &adamw, dev));
     assert_ok(invar_model_copy(b, a));
     fill_gradients(grads, a, 2);
-    assert_ok(invar_optimizer_step(fresh, b, grads, 1.0f, 0.1f, &adamw, dev));
+    assert_ok(invar_optimizer_step(fresh, b, grads, 1.0f, 0.1f, false, &adamw, dev));
     {
         invar_tensor start = invar_test_copy(&a->params[0].master);
-        assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, &adamw, dev));
+        assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, false, &adamw, dev));
         assert_true(invar_tensors_differ(&a->params[0].master, &b->params[0].master)); // moments
         memcpy(a->params[0].master.data, start.data, (size_t)elements(&start) * sizeof(float));
         invar_test_free(&start);
     }
     assert_ok(invar_optimizer_reset(used));
     assert_int_equal(used->steps, 0);
-    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, &adamw, dev));
+    assert_ok(invar_optimizer_step(used, a, grads, 1.0f, 0.1f, false, &adamw, dev));
     invar_assert_bits_tensor(&a->params[0].master, &b->params[0].master, "after a reset");
     invar_grads_free(grads);
     invar_optimizer_free(used);
@@ -306,7 +332,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_optimizer__follows_adamw_in_double),
-        cmocka_unit_test(test_optimizer__hashes_gradients_with_their_norm),
+        cmocka_unit_test(test_optimizer__hashes_what_it_reads_and_writes),
         cmocka_unit_test(test_optimizer__decays_matrices_alone),
         cmocka_unit_test(test_optimizer__compute_weights_follow),
         cmocka_unit_test(test_optimizer__names_a_gradient_that_is_no_number),
