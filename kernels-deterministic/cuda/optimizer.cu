@@ -468,7 +468,7 @@ struct adamw_tensors {
 };
 
 #define LEAF_WARPS 4
-#define LEAF_BLOCKS 8 // of threads, on a multiprocessor
+#define LEAF_BLOCKS 5 // of threads, on a multiprocessor
 #define LEAF_ELEMENTS INVAR_REDUCE_CHUNK
 
 /* One warp: a step on a whole leaf, whose bytes are hashed as they are computed. */

@@ -6,7 +6,7 @@
 # with CUDA, on a GPU, which has no peers of the tests and is not lost on request.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 gpu=${3:-}
+invar=$(realpath "$1") folder=$(realpath -m "$2") gpu=${3:-}
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/expect.sh"
 unset INVAR_LEDGER
