@@ -121,7 +121,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 6
+#define INVAR_BACKEND_ABI 7
 
 struct invar_backend {
     int abi;

@@ -81,7 +81,7 @@ invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const in
 invar_status invar_probe_device_whole(invar_probe *probe, int64_t point,
                                       const invar_tensor *tensor) INVAR_MUST_USE;
 
-/* A whole tensor again, whose digest an op has made that read it anyway; it has no leaves. */
+/* A whole tensor again, whose digest an op made that read or wrote it; it has no leaves. */
 invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
                                        const invar_tensor *tensor,
                                        const invar_digest *digest) INVAR_MUST_USE;

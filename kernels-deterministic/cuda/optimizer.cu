@@ -253,12 +253,13 @@ static int64_t sums_of_levels(const invar_grad_norm_args *a)
     return sums;
 }
 
-/* The digests on the device: their trees, and what one read with the sums asks of the tensors. */
-static invar_hash_tree_args trees_of(const invar_grad_norm_args *a, void *workspace)
+/* What hash.tree would be asked for, with room on the device; nothing without digests. */
+static invar_hash_tree_args trees_of(const invar_grad_norm_args *a, void *room)
 {
-    return {(invar_digest *)workspace, a->grads, a->digest ? a->count : 0, 1};
+    return {(invar_digest *)room, a->grads, a->digest ? a->count : 0, 1};
 }
 
+/* One read serves both where every gradient is aligned and none is empty. */
 static bool hashed_on_the_way(const invar_grad_norm_args *a)
 {
     bool fits = a->digest != nullptr;
