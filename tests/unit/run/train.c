@@ -163,6 +163,10 @@ static void test_train__without_the_optimizer_nothing_moves(void **state)
 {
     const run_pair still[] = {
         {"debug-disable-optimizer", "true"}, {"save", run_below("still.ckpt")}, {NULL, NULL}};
+    static const char pairs[] = "SELECT count(*) FROM digests a JOIN digests b ON a.step = b.step "
+                                "AND b.name = 'critic.' || a.name WHERE a.name LIKE "
+                                "'weight.model.%%' %s";
+    char sql[256];
 
     (void)state;
     assert_ok(train("still", ppo, still));
@@ -170,6 +174,13 @@ static void test_train__without_the_optimizer_nothing_moves(void **state)
     assert_true(run_asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
     assert_true(run_asked("still", "SELECT max(value) FROM metrics WHERE name = "
                                    "'train/critic-grad_norm'") > 0.0);
+    // digests are of what is there: a critic that never moved is the actor with another head
+    (void)snprintf(sql, sizeof sql, pairs, "");
+    assert_true(run_asked("still", sql) > 0.0);
+    assert_true(run_asked("ppo", sql) > 0.0);
+    (void)snprintf(sql, sizeof sql, pairs, "AND a.hash <> b.hash");
+    assert_true(run_asked("still", sql) == 0.0);
+    assert_true(run_asked("ppo", sql) > 0.0);
 }
 
 /* Activations by name: the critic's apart from the actor's, experts' rows in no order of theirs. */
