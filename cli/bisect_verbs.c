@@ -6,10 +6,12 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "bisect/state/state.h"
 #include "cli/bisect.h"
+#include "cli/live.h"
 #include "cli/output.h"
 #include "cli/plain.h"
 
@@ -19,7 +21,7 @@
 
 typedef struct settings {
     invar_bisect_settings shared;
-    bool git, all;
+    bool git, all, yes;
 } settings;
 
 /* The options of a verb, some of the shared ones and one of its own. */
@@ -202,8 +204,53 @@ static const invar_verb view_verb = {.name = "view",
 static const invar_option *resume_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", "jobs", "html", "json", NULL};
+    const invar_option own = {
+        "yes", INVAR_OPTION_FLAG, &s->yes, NULL, "run what the log says without asking", 0, 0};
 
-    return choose(s, names, NULL);
+    return choose(s, names, &own);
+}
+
+/* A text, each of its lines below the other; NULL: nothing. */
+static void show_text(const char *name, const char *text)
+{
+    while (text && *text) {
+        size_t bytes = strcspn(text, "\n");
+        fprintf(stderr, "  %-11s", name);
+        invar_plain_print_bytes(stderr, text, bytes);
+        fputc('\n', stderr);
+        text += bytes + (text[bytes] == '\n');
+        name = "";
+    }
+}
+
+/* Everything of a log that decides what is executed; a recipe may name plug-ins. */
+static void show_commands(const invar_bisect_case *what)
+{
+    fputs("this log runs, as you and on this machine:\n", stderr);
+    show_text("repository", what->repo);
+    show_text("build", what->build || what->run ? what->build : "with cmake, as Invar is");
+    show_text("run", what->run);
+    show_text("recipe", what->recipe_text);
+    for (const char *const *flag = what->flags; flag && *flag; flag++)
+        show_text("flag", *flag);
+}
+
+/* A log comes from elsewhere, and its commands would run with all that the user may do. */
+static invar_status agree(const settings *s, const invar_bisect_case *what, const char *path)
+{
+    char answer[16], shown[INVAR_PATH_SHOWN_SIZE];
+
+    show_commands(what);
+    if (s->yes)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    if (!isatty(STDIN_FILENO) || !isatty(STDERR_FILENO))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: nothing was run: read the commands above, then give --yes", shown);
+    if (invar_live_ask(answer, sizeof answer, stderr, "run them? [y/N] ") &&
+        (answer[0] == 'y' || answer[0] == 'Y'))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0, "%s: nothing was run", shown);
 }
 
 static int resume(const settings *s, const char *path)
@@ -218,7 +265,8 @@ static int resume(const settings *s, const char *path)
     what.recipe_text = invar_state_recipe(state);
     if (s->shared.repo)
         what.repo = s->shared.repo;
-    code = invar_bisect_answer_it(&what, &s->shared, path);
+    code = agree(s, &what, path) == INVAR_OK ? invar_bisect_answer_it(&what, &s->shared, path)
+                                             : invar_report_error();
     invar_state_close(state);
     return code;
 }
@@ -242,7 +290,10 @@ static void help_resume(void)
 
     puts("Goes on from a log: what its trials answered is not run again. The log holds the "
          "question\n"
-         "and the recipe; --repo says where the repository is when it is elsewhere by now.\n");
+         "and the recipe; --repo says where the repository is when it is elsewhere by now.\n"
+         "\n"
+         "The log's commands run as you. They are shown first, and you are asked; --yes does not "
+         "ask,\nand without a terminal nothing is run unless it is given.\n");
     invar_options_help(resume_options(&s));
 }
 
@@ -250,7 +301,7 @@ static const invar_verb resume_verb = {.name = "resume-log",
                                        .summary = "go on from a log",
                                        .run = run_resume,
                                        .help = help_resume,
-                                       .arguments = "FILE [--repo DIR]"};
+                                       .arguments = "FILE [--yes] [--repo DIR]"};
 
 /* ---- reset ----------------------------------------------------------------------------------- */
 

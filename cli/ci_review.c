@@ -14,6 +14,7 @@
 #include "cli/ci.h"
 #include "cli/grid.h"
 #include "cli/ledger.h"
+#include "cli/live.h"
 #include "cli/plain.h"
 
 #include "base/invar_banned.h"
@@ -25,22 +26,11 @@ typedef struct settings {
 
 /* ---- review ---------------------------------------------------------------------------------- */
 
-/* A line from the terminal without its end; false: there is none any more. */
-static bool read_line(char *out, size_t size, const char *question)
-{
-    fputs(question, stdout);
-    fflush(stdout);
-    if (!fgets(out, (int)size, stdin))
-        return false;
-    out[strcspn(out, "\n")] = '\0';
-    return true;
-}
-
 static invar_status accept_with_reason(const invar_ci_case *item)
 {
     char reason[512];
 
-    if (!read_line(reason, sizeof reason, "reason: "))
+    if (!invar_live_ask(reason, sizeof reason, stdout, "reason: "))
         return INVAR_OK;
     if (invar_ci_accept(item, reason) == INVAR_OK) {
         puts("accepted");
@@ -60,7 +50,7 @@ static invar_status decide(bool *more_out, const invar_ci_case *item)
 
     *more_out = true;
     for (;;) {
-        if (!read_line(answer, sizeof answer, "[a]ccept, [r]eject, [s]kip: ")) {
+        if (!invar_live_ask(answer, sizeof answer, stdout, "[a]ccept, [r]eject, [s]kip: ")) {
             *more_out = false;
             return INVAR_OK;
         }

@@ -5,7 +5,7 @@
  */
 #include "cli/live.h"
 
-#include <stdio.h>
+#include <string.h>
 
 #include "cli/plain.h"
 
@@ -36,4 +36,14 @@ void invar_live_say(void *payload, const char *line)
     fputs("invar: ", stderr);
     invar_plain_print(stderr, line);
     fputc('\n', stderr);
+}
+
+bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question)
+{
+    fputs(question, shown);
+    fflush(shown);
+    if (!fgets(out, (int)size, stdin))
+        return false;
+    out[strcspn(out, "\n")] = '\0';
+    return true;
 }

@@ -7,6 +7,9 @@
 #define INVAR_CLI_LIVE_H
 
 #include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -14,6 +17,12 @@ extern "C" {
 
 /* "invar: line" on stderr, made safe; `payload` is not looked at. */
 void invar_live_say(void *payload, const char *line);
+
+/*
+ * Shows a question on `shown` and reads the answer, a line without its end, from standard input;
+ * false: there is no line any more.
+ */
+bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question);
 
 /*
  * From now on the first Ctrl-C (or SIGTERM) only makes *result nonzero; the second ends the program

@@ -56,14 +56,19 @@ size_t invar_plain_width(const char *text, size_t bytes)
     return width;
 }
 
-void invar_plain_print(FILE *out, const char *text)
+void invar_plain_print_bytes(FILE *out, const char *text, size_t bytes)
 {
     char shown[SHOWN_SIZE];
 
-    for (size_t left = strlen(text), length; left > 0; text += length, left -= length) {
-        length = show(shown, text, left);
+    for (size_t i = 0; i < bytes;) {
+        i += show(shown, text + i, bytes - i);
         fputs(shown, out);
     }
+}
+
+void invar_plain_print(FILE *out, const char *text)
+{
+    invar_plain_print_bytes(out, text, strlen(text));
 }
 
 void invar_plain_print_json(FILE *out, const char *text)

@@ -28,8 +28,9 @@ size_t invar_plain_escape(char *out, size_t size, const char *text, size_t bytes
 /* Columns that a safe string takes: its characters. */
 size_t invar_plain_width(const char *text, size_t bytes);
 
-/* A string, made safe. */
+/* A string, or `bytes` bytes, made safe. */
 void invar_plain_print(FILE *out, const char *text);
+void invar_plain_print_bytes(FILE *out, const char *text, size_t bytes);
 
 /* A string, made safe, in quotes as JSON has it. */
 void invar_plain_print_json(FILE *out, const char *text);

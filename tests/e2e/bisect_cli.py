@@ -165,7 +165,8 @@ def check_resume(case, scene, log):
     path = case.path("our.log")
     with open(path, "w", encoding="utf-8") as file:
         file.write(log)
-    scene.quietly("bisect", "resume-log", path, *scene.place("elsewhere"), what="resume-log")
+    scene.quietly("bisect", "resume-log", path, "--yes", *scene.place("elsewhere"),
+                  what="resume-log")
     before = len(scene.trials())
     case.finds(scene.culprit, *scene.words("elsewhere"))
     case.expect(len(scene.trials()) == before, "after resume-log trials ran again")
@@ -178,7 +179,8 @@ def check_resume(case, scene, log):
     with open(half, "w", encoding="utf-8") as file:
         file.write("\n".join(lines[:trials[3]]) + "\n")
     before = len(scene.trials())
-    answer = case.finds(scene.culprit, "bisect", "resume-log", half, *scene.place("half"))
+    answer = case.finds(scene.culprit, "bisect", "resume-log", half, "--yes",
+                        *scene.place("half"))
     case.expect(len(scene.trials()) - before == len(answer.get("trials", [])) - 3,
                 f"half of the way: {len(scene.trials()) - before} trials of",
                 len(answer.get("trials", [])))
@@ -190,10 +192,35 @@ def check_resume(case, scene, log):
     case.refuses(2, ["no.log"], "bisect", "resume-log", case.path("no.log"),
                  *scene.place("rubbish"))
     other, _ = case.plant("other", 2, 1)
-    rc, out, err = case.call("bisect", "resume-log", path, "--repo", other,
+    rc, out, err = case.call("bisect", "resume-log", path, "--yes", "--repo", other,
                              "--work", case.path("strange"))
     case.expect(rc in (2, 129) and len(complaints(err)) == 1, f"another repository's log: {rc}",
                 out, err)
+
+
+def check_resume_asks(case, scene, log):
+    """The commands of a log are shown, every byte of them, and run only for who agrees."""
+    lines = log.split("\n")
+    planted = case.path("planted")
+    run_line = next(n for n, line in enumerate(lines) if line.startswith("run "))
+    words = f"touch\\s{planted};\\sprintf\\s'\x1b[2K'\\n{'true;' * 999}echo\\slast;exit\\s0"
+    lines[run_line] = "run " + words
+    path = case.path("planted.log")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("\n".join(line for line in lines if not line.startswith("trial ")))
+    log_words = ["bisect", "resume-log", path, *scene.place("planted.work")]
+    shown = (f"touch {planted}; printf '\\x1b[2K'", "echo last", scene.repo)
+
+    err = case.refuses(129, ["planted.log", "--yes"], *log_words)
+    case.expect(all(text in err for text in shown), "the commands are not shown:", err)
+    env = {**case.env, "TERM": "xterm"}
+    for answer in ("n\n", "\n", "\x04"):
+        rc, said = at_terminal([case.invar, *log_words], env, answer)
+        case.expect(rc == 2 and all(text in said for text in shown) and "nothing was run" in said,
+                    f"answer {answer!r}: exit code {rc}", said)
+    case.expect(not os.path.exists(planted), "a command ran before anybody agreed")
+    rc, said = at_terminal([case.invar, *log_words], env, "y\n")
+    case.expect(os.path.exists(planted), f"agreed, and nothing ran: {rc}", said)
 
 
 def check_reset(case, scene):
@@ -226,11 +253,12 @@ def check_reset_at_work(case, scene):
                 f"a bisect that was looked at: {process.returncode}", out)
 
 
-def at_terminal(words, env):
+def at_terminal(words, env, typed=""):
     """Exit code and what a terminal shows."""
     number, terminal = pty.fork()
     if number == 0:
         os.execve(words[0], words, env)
+    os.write(terminal, typed.encode())
     shown = b""
     try:
         while chunk := os.read(terminal, 65536):
@@ -265,6 +293,7 @@ def main():
     log = check_log(case, scene)
     check_view(case, scene, answer)
     check_resume(case, scene, log)
+    check_resume_asks(case, scene, log)
     check_reset(case, scene)
     check_reset_at_work(case, scene)
     check_terminal(case, scene)

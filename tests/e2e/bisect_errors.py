@@ -332,7 +332,8 @@ def moved(case):
     with open(case.path("moved.log"), "w", encoding="utf-8") as file:
         file.write(log)
     os.rename(repo, repo + ".new")
-    words = ["bisect", "resume-log", case.path("moved.log"), "--work", case.path("work", "moved2")]
+    words = ["bisect", "resume-log", case.path("moved.log"), "--yes",
+             "--work", case.path("work", "moved2")]
     case.refuses(2, ["moved"], *words)
     answer = case.finds(ids[4], *words, "--repo", ".", cwd=repo + ".new")
     case.expect(len(answer.get("trials", [])) == log.count("\ntrial "), "nothing is run again")

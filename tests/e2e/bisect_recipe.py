@@ -187,8 +187,8 @@ def test_pinned():
                   "--until", "1", code=2)
     check(wrong["verdict"] == "wrong-end", "a good end that is not the golden's")
     recipe.unlink()
-    result = subprocess.run([INVAR, "bisect", "resume-log", FOLDER / "pinned.log", "--repo", folder,
-                             "--work", FOLDER / "elsewhere", "--json"],
+    result = subprocess.run([INVAR, "bisect", "resume-log", FOLDER / "pinned.log", "--yes",
+                             "--repo", folder, "--work", FOLDER / "elsewhere", "--json"],
                             capture_output=True, text=True)
     check(result.returncode == 0, result.stderr)
     resumed = json.loads(result.stdout)
