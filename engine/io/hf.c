@@ -9,6 +9,8 @@
  */
 #include "engine/io/hf.h"
 
+#include <dirent.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -336,6 +338,73 @@ bool invar_hf_has_weights(const char *dir)
     return has_file(dir, INVAR_HF_WEIGHTS) || has_file(dir, INVAR_HF_INDEX);
 }
 
+/* Files that folders without our weights have, the telling ones first. */
+typedef struct lookalike {
+    const char *begin, *end; /* of its name */
+    const char *remedy;
+} lookalike;
+
+#define UNREADABLE "cannot be read: load it with transformers and save it with save_pretrained"
+
+static const lookalike lookalikes[] = {
+    {"adapter_model", "", "is an adapter: merge it into its model and save that"},
+    {"", ".safetensors", "is a shard, and its index is missing: copy that, too"},
+    {"", ".bin", UNREADABLE},
+    {"", ".pth", UNREADABLE},
+    {"", ".gguf", UNREADABLE},
+};
+
+enum { N_LOOKALIKES = sizeof lookalikes / sizeof *lookalikes };
+
+/* The place in the table of what a file may be mistaken for; N_LOOKALIKES: of nothing. */
+static size_t lookalike_of(const char *name)
+{
+    size_t i = 0;
+
+    while (i < N_LOOKALIKES &&
+           !(strncmp(name, lookalikes[i].begin, strlen(lookalikes[i].begin)) == 0 &&
+             ends_with(name, lookalikes[i].end)))
+        i++;
+    return i;
+}
+
+/* The most telling file, of equal ones the first by name, so that a folder has one message. */
+static size_t find_lookalike(char out[INVAR_TEXT_QUOTE_SIZE], const char *dir)
+{
+    DIR *folder = opendir(dir);
+    char found[NAME_MAX + 1] = "";
+    size_t best = N_LOOKALIKES;
+    const struct dirent *entry;
+
+    while (folder && (entry = readdir(folder))) {
+        size_t at = lookalike_of(entry->d_name);
+        if (at < best || (at == best && at < N_LOOKALIKES && strcmp(entry->d_name, found) < 0)) {
+            (void)snprintf(found, sizeof found, "%s", entry->d_name);
+            best = at;
+        }
+    }
+    if (folder)
+        closedir(folder);
+    invar_text_quote(out, INVAR_TEXT_QUOTE_SIZE, found, strlen(found));
+    return best;
+}
+
+invar_status invar_hf_check_weights(const char *dir)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], name[INVAR_TEXT_QUOTE_SIZE];
+    size_t found;
+
+    if (invar_hf_has_weights(dir))
+        return INVAR_OK;
+    invar_path_show(shown, dir);
+    found = find_lookalike(name, dir);
+    return INVAR_FAIL(
+        INVAR_E_NOTFOUND, 0,
+        "%s: no weights: neither " INVAR_HF_WEIGHTS " nor " INVAR_HF_INDEX " is there%s%s%s%s",
+        shown, found < N_LOOKALIKES ? "; " : "", name, found < N_LOOKALIKES ? " " : "",
+        found < N_LOOKALIKES ? lookalikes[found].remedy : "");
+}
+
 static invar_status load(loader *l)
 {
     INVAR_TRY(plan(l));
@@ -350,14 +419,11 @@ invar_status invar_hf_load(invar_model *model, const char *dir, const invar_devi
     invar_status status;
     loader *l;
 
+    INVAR_TRY(invar_hf_check_weights(dir));
     INVAR_TRY(invar_alloc((void **)&l, 1, sizeof *l, "a loader"));
     *l = (loader){.model = model, .dir = dir, .window = {.dev = &model->dev}};
     invar_path_show(l->shown, dir);
-    status =
-        invar_hf_has_weights(dir)
-            ? load(l)
-            : INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                         "%s: there is neither " INVAR_HF_WEIGHTS " nor " INVAR_HF_INDEX, l->shown);
+    status = load(l);
     invar_free(l->first);
     invar_free(l->seen);
     invar_window_release(&l->window);

@@ -22,6 +22,9 @@ extern "C" {
 /* True when the folder has weights that _load would try. */
 bool invar_hf_has_weights(const char *dir);
 
+/* INVAR_E_NOTFOUND where it has none: what is missing, what lies there instead, what would do. */
+invar_status invar_hf_check_weights(const char *dir) INVAR_MUST_USE;
+
 /*
  * Fills the masters and refreshes the model. Beside a tied embedding, lm_head.weight may be there
  * if it has the embedding's bits. A critic takes the body of a language model, too: its head is

@@ -229,16 +229,18 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
                                  const invar_checkpoint_choice *choice, const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE];
+    invar_status status;
 
     *rollout_out = 0;
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest))
         return load_checkpoint(rollout_out, model, path, choice, dev);
-    if (!invar_hf_has_weights(path))
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "%.200s: no weights are there, neither checkpoints nor those of Hugging "
-                          "Face; name another folder, or train first",
-                          path);
+    if (!invar_path_exists(path))
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder", path);
+    status = invar_hf_check_weights(path);
+    if (status != INVAR_OK)
+        return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run",
+                          invar_error_last()->message);
     return invar_hf_load(model, path, dev);
 }
 
@@ -263,17 +265,30 @@ invar_status invar_session_load_newest(invar_session *s)
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 
+/* A model that was named is never made up. */
+static invar_status check_given(const char *dir)
+{
+    invar_status status = invar_hf_check_weights(dir);
+
+    if (status == INVAR_OK)
+        return INVAR_OK;
+    return INVAR_FAIL(status, 0, "%s; or name weights for this model with ref-load",
+                      invar_error_last()->message);
+}
+
 static invar_status first_weights(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
     const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
 
+    if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
+        INVAR_TRY(check_given(dir)); // before any memory
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, &s->dev));
     if (given(r, INVAR_KEY_REF_LOAD)) {
         s->weights_from = "ref-load";
         INVAR_TRY(invar_session_load(s->actor, invar_recipe_string(r, INVAR_KEY_REF_LOAD),
                                      INVAR_CHECKPOINT_LATEST, &s->dev));
-    } else if (dir[0] && invar_hf_has_weights(dir)) {
+    } else if (dir[0]) {
         s->weights_from = "hf-checkpoint";
         INVAR_TRY(invar_hf_load(s->actor, dir, &s->dev));
     } else {

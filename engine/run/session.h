@@ -2,8 +2,9 @@
  * session.h - what a recipe asks for, brought to life: device, tokenizer, models, data.
  *
  * Everything that generates, scores or trains begins here. Weights come, in this order, from
- * ref-load, from hf-checkpoint, or from Philox; a checkpoint that a run resumes from is loaded over
- * them later (engine/run/resume.h), so the identity of the run is known first.
+ * ref-load, from hf-checkpoint, or, where neither is given, from Philox; a checkpoint that a run
+ * resumes from is loaded over them later (engine/run/resume.c), so the identity of the run is known
+ * first.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

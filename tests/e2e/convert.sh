@@ -136,6 +136,9 @@ expect 129 "FROM has no checkpoints" qwen3.a no --ckpt-step 3
 expect 2 "no such file" nowhere no
 mkdir empty
 expect 2 "config.json" empty no
+cp -r qwen3.e bare
+rm bare/model.safetensors.index.json
+expect 2 "is a shard, and its index is missing" bare no
 cp -r qwen3.a damaged
 truncate -s -1 damaged/model.safetensors
 expect 2 "model.safetensors" damaged no

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-# replay_files.py FOLDER - a byte tokenizer, a model's config and a data set, for replay.sh.
+# replay_files.py FOLDER - a small model with a tokenizer of bytes, and a data set, for replay.sh.
 # SPDX-License-Identifier: Apache-2.0
-"""Writes FOLDER/hf/{config,tokenizer}.json and FOLDER/data.jsonl."""
+"""Writes FOLDER/hf, as Hugging Face has models, and FOLDER/data.jsonl."""
 import json
 import pathlib
+import random
+import struct
 import sys
 
 
@@ -36,12 +38,45 @@ CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_s
           "initializer_range": 0.02, "eos_token_id": 256, "torch_dtype": "float32"}
 
 
+def shapes():
+    """Every tensor of the model that CONFIG describes."""
+    hidden, inner = CONFIG["hidden_size"], CONFIG["intermediate_size"]
+    heads = CONFIG["num_attention_heads"] * CONFIG["head_dim"]
+    kv_heads = CONFIG["num_key_value_heads"] * CONFIG["head_dim"]
+    layer = {"input_layernorm": [hidden], "post_attention_layernorm": [hidden],
+             "self_attn.q_norm": [CONFIG["head_dim"]], "self_attn.k_norm": [CONFIG["head_dim"]],
+             "self_attn.q_proj": [heads, hidden], "self_attn.k_proj": [kv_heads, hidden],
+             "self_attn.v_proj": [kv_heads, hidden], "self_attn.o_proj": [hidden, heads],
+             "mlp.gate_proj": [inner, hidden], "mlp.up_proj": [inner, hidden],
+             "mlp.down_proj": [hidden, inner]}
+    out = {"model.embed_tokens.weight": [CONFIG["vocab_size"], hidden],
+           "model.norm.weight": [hidden]}
+    for i in range(CONFIG["num_hidden_layers"]):
+        out |= {f"model.layers.{i}.{name}.weight": shape for name, shape in layer.items()}
+    return out
+
+
+def weights():
+    """model.safetensors: random matrices, norms of ones."""
+    header, data, draw = {}, bytearray(), random.Random(1)
+    for name, shape in shapes().items():
+        count = shape[0] * (shape[1] if len(shape) > 1 else 1)
+        values = ([1.0] * count if len(shape) == 1 else
+                  [draw.gauss(0, CONFIG["initializer_range"]) for _ in range(count)])
+        start = len(data)
+        data += struct.pack(f"<{count}f", *values)
+        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [start, len(data)]}
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
 def main():
     folder = pathlib.Path(sys.argv[1])
     (folder / "hf").mkdir(parents=True)
     for name, value in (("config", CONFIG), ("tokenizer", tokenizer()),
                         ("tokenizer_config", {"eos_token": "<end>"})):
         (folder / "hf" / f"{name}.json").write_text(json.dumps(value), encoding="utf-8")
+    (folder / "hf" / "model.safetensors").write_bytes(weights())
     lines = [json.dumps({"input": f"{i} + {i} = ", "label": str(2 * i)}) for i in range(12)]
     (folder / "data.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
 

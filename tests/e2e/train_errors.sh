@@ -181,6 +181,31 @@ for ((i = 1; i <= 7; i++)); do
     untouched "m$i"
 done
 
+# a model that was named is never made up: weights of another kind, or without their index
+spoil bare && rm "$tensors"
+refuses 2 "bare: no weights: neither model.safetensors nor" m8 "${hf[@]}" "${damaged[@]}"
+touch "$folder/bare/pytorch_model.bin"
+refuses 2 "pytorch_model.bin cannot be read: load it" m8 "${hf[@]}" "${damaged[@]}"
+cp "$folder/hf-0/model.safetensors" "$folder/bare/model-00001-of-00001.safetensors"
+for verb in train generate eval; do
+    more=("$folder/hf.ini" "${damaged[@]}")
+    [[ $verb != generate ]] || more+=(--prompt "1=")
+    [[ $verb != eval ]] || more+=(--eval-prompt-data "good $folder/good.jsonl")
+    refuses 2 "model-00001-of-00001.safetensors is a shard, and its index is missing" m8 \
+        "$verb" "${more[@]}"
+done
+echo '{"tokens": [1, 2]}' >"$folder/tokens"
+refuses 2 "its index is missing" m8 score --hf-checkpoint "$folder/bare" --tokens "$folder/tokens"
+refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --ref-load "$folder/bare"
+refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --critic-load "$folder/bare" \
+    --advantage-estimator ppo
+refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --opd-teacher-load "$folder/bare" \
+    --use-opd
+untouched m8
+# its tokenizer and config will do where ref-load has the weights
+works m9 "${hf[@]}" "${damaged[@]}" --ref-load "$folder/hf-0"
+[[ $chain == "$learned" ]] || complain "ref-load beside a folder without weights: another chain"
+
 for data in broken keyless typed latin; do
     refuses 129 "$data.jsonl:6" "d-$data" "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
         --prompt-data "$folder/$data.jsonl"
@@ -200,7 +225,7 @@ refuses 2 "iter_0000002" c "${saved[@]}"
 sets=(--eval-prompt-data "max task:max" --load "$folder/c" --threads 1)
 refuses 2 "iter_0000002" c eval recipes/bf16.ini "${sets[@]}"
 works c eval recipes/bf16.ini "${sets[@]}" --skip-damaged
-refuses 2 "no weights are there" c eval recipes/bf16.ini "${sets[@]/%\/c//nothing}"
+refuses 2 "there is no such folder" c eval recipes/bf16.ini "${sets[@]/%\/c//nothing}"
 works c "${saved[@]}" --skip-damaged
 [[ $chain == "$whole" && $(field resumed_after) == 1 ]] ||
     complain "skip-damaged: $(<"$folder/out")"

@@ -503,14 +503,33 @@ static void test_engine_hf__believes_no_index(void **state)
                  "there is no object \"weight_map\"");
 }
 
+/* What lies there instead is named, the most telling file first. */
 static void test_engine_hf__a_folder_without_weights_is_not_found(void **state)
 {
+    static const char *const files[][2] = {
+        {"model.gguf", "model.gguf cannot be read"},
+        {"pytorch_model-00002-of-00002.bin", "pytorch_model-00002-of-00002.bin cannot be read"},
+        {"pytorch_model-00001-of-00002.bin", "pytorch_model-00001-of-00002.bin cannot be read"},
+        {"model-00001-of-00002.safetensors", "is a shard, and its index is missing"},
+        {"adapter_model.safetensors", "adapter_model.safetensors is an adapter"},
+    };
+    const char *dir = in_work("without");
     invar_model *model = loaded(fixture("llama"));
+    char path[4200];
 
     (void)state;
-    assert_false(invar_hf_has_weights(work));
-    assert_fails(invar_hf_load(model, work, &dev), INVAR_E_NOTFOUND,
-                 "there is neither model.safetensors nor");
+    assert_ok(invar_folder_make(dir));
+    assert_false(invar_hf_has_weights(dir));
+    assert_fails(invar_hf_load(model, dir, &dev), INVAR_E_NOTFOUND,
+                 "without: no weights: neither model.safetensors nor");
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+        assert_ok(invar_path_join(path, sizeof path, dir, files[i][0]));
+        assert_ok(invar_file_write(path, "", 0));
+        assert_fails(invar_hf_check_weights(dir), INVAR_E_NOTFOUND, files[i][1]);
+    }
+    assert_ok(invar_path_join(path, sizeof path, dir, "model.safetensors"));
+    assert_ok(invar_file_write(path, "", 0));
+    assert_ok(invar_hf_check_weights(dir));
     invar_model_free(model);
 }
 
