@@ -39,13 +39,17 @@ static invar_status named(invar_status status, const char *where)
     return INVAR_FAIL(reason.status, reason.native, "%s: %s", where, reason.message);
 }
 
+static invar_status copy_bytes(char **out, const char *text, size_t bytes)
+{
+    INVAR_TRY(invar_alloc((void **)out, bytes + 1, 1, "data set"));
+    memcpy(*out, text, bytes);
+    (*out)[bytes] = '\0';
+    return INVAR_OK;
+}
+
 static invar_status copy(char **out, const char *text)
 {
-    size_t bytes = strlen(text) + 1;
-
-    INVAR_TRY(invar_alloc((void **)out, bytes, 1, "data set"));
-    memcpy(*out, text, bytes);
-    return INVAR_OK;
+    return copy_bytes(out, text, strlen(text));
 }
 
 static invar_status dump(char **out, const json_t *value, size_t flags)
@@ -63,6 +67,13 @@ static invar_status encode(int32_t **out, int64_t *count_out, const invar_line_r
 }
 
 /* ---- members --------------------------------------------------------------------------------- */
+
+/* A line as it is written and as it was read. */
+typedef struct source {
+    const char *json;
+    size_t bytes;
+    json_t *object;
+} source;
 
 static invar_status wrong(const char *where, const char *key, const char *why)
 {
@@ -82,10 +93,23 @@ static invar_status format_real(char out[INVAR_NUMBER_SIZE], double value)
     return invar_number_format(out, value);
 }
 
-/* Any scalar as text: a string as it is, true, 42, 0.5. */
-static invar_status read_label(char **out, const json_t *object, const char *key, const char *where)
+/* A number that is not an integer of 64 bits; a larger integer keeps its digits. */
+static invar_status copy_real(char **out, const json_t *value, const source *line)
 {
-    const json_t *value = key[0] != '\0' ? json_object_get(object, key) : NULL;
+    char number[INVAR_NUMBER_SIZE];
+    const char *digits;
+    size_t bytes;
+
+    if (invar_json_digits(&digits, &bytes, line->object, value, line->json, line->bytes))
+        return copy_bytes(out, digits, bytes);
+    INVAR_TRY(format_real(number, json_real_value(value)));
+    return copy(out, number);
+}
+
+/* Any scalar as text: a string as it is, true, 42, 0.5. */
+static invar_status read_label(char **out, const source *line, const char *key, const char *where)
+{
+    const json_t *value = key[0] != '\0' ? json_object_get(line->object, key) : NULL;
     char number[INVAR_NUMBER_SIZE];
 
     if (key[0] == '\0')
@@ -97,9 +121,7 @@ static invar_status read_label(char **out, const json_t *object, const char *key
     case JSON_INTEGER:
         snprintf(number, sizeof number, "%" PRId64, (int64_t)json_integer_value(value));
         return copy(out, number);
-    case JSON_REAL:
-        INVAR_TRY(format_real(number, json_real_value(value)));
-        return copy(out, number);
+    case JSON_REAL: return copy_real(out, value, line);
     case JSON_TRUE:
     case JSON_FALSE: return copy(out, json_is_true(value) ? "true" : "false");
     default: return wrong(where, key, "is no label: it must be a string, a number, true or false");
@@ -316,10 +338,10 @@ invar_status invar_line_plain(invar_line *out, const invar_line_reader *reader, 
 }
 
 static invar_status read_object(invar_line *line, const invar_line_reader *reader,
-                                const json_t *object, const char *where)
+                                const source *given, const char *where)
 {
     const invar_dataset_options *options = reader->options;
-    json_t *input = json_object_get(object, options->input_key);
+    json_t *object = given->object, *input = json_object_get(object, options->input_key);
 
     if (!json_is_object(object))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the line is not a JSON object", where);
@@ -327,7 +349,7 @@ static invar_status read_object(invar_line *line, const invar_line_reader *reade
         return wrong(where, options->input_key, "is missing (input-key)");
     if (!json_is_string(input) && !json_is_array(input))
         return wrong(where, options->input_key, "is neither a string nor a list of messages");
-    INVAR_TRY(read_label(&line->label, object, options->label_key, where));
+    INVAR_TRY(read_label(&line->label, given, options->label_key, where));
     INVAR_TRY(read_metadata(&line->metadata, object, options->metadata_key, where));
     if (reader->chat)
         return read_chat(line, reader, object, input, where);
@@ -339,11 +361,11 @@ static invar_status read_object(invar_line *line, const invar_line_reader *reade
 invar_status invar_line_read(invar_line *out, const invar_line_reader *reader, const char *where,
                              const char *json, size_t bytes)
 {
-    json_t *object;
+    source given = {.json = json, .bytes = bytes};
     invar_status status;
 
-    INVAR_TRY(invar_json_parse(&object, where, json, bytes));
-    status = read_object(out, reader, object, where);
-    json_decref(object);
+    INVAR_TRY(invar_json_parse(&given.object, where, json, bytes));
+    status = read_object(out, reader, &given, where);
+    json_decref(given.object);
     return status;
 }

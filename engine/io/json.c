@@ -8,13 +8,19 @@
  * characters that did not fit: a wrong value, or worse. So the first allocation that fails ends the
  * parser, from inside. What it had built until then is lost.
  *
+ * jansson refuses an integer that does not fit into 64 bits, or reads all integers as reals. Where
+ * it refused one, the text is read the second way, and the integers that fit are put back: tree and
+ * text have the same numbers in the same order.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/io/json.h"
 
+#include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -72,6 +78,121 @@ static bool load(json_t **out, const char *text, size_t bytes, size_t flags, jso
     return true;
 }
 
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+/* The numbers of a text that was parsed, in their order. */
+typedef struct numbers {
+    const char *at, *end;
+    const char *text; /* the last one (bytes), not terminated */
+    size_t bytes;
+} numbers;
+
+static bool in_number(char c)
+{
+    return (c >= '0' && c <= '9') || c == '-' || c == '+' || c == '.' || c == 'e' || c == 'E';
+}
+
+/* The closing quote. */
+static const char *end_of_string(const char *quote, const char *end)
+{
+    const char *at = quote + 1;
+
+    while (at < end && *at != '"')
+        at += *at == '\\' ? 2 : 1;
+    return at;
+}
+
+static void next_number(numbers *n)
+{
+    while (n->at < n->end && *n->at != '-' && (*n->at < '0' || *n->at > '9'))
+        n->at = (*n->at == '"' ? end_of_string(n->at, n->end) : n->at) + 1;
+    INVAR_CHECK(n->at < n->end); // the tree has it
+    for (n->text = n->at; n->at < n->end && in_number(*n->at);)
+        n->at++;
+    n->bytes = (size_t)(n->at - n->text);
+}
+
+static bool has_fraction(const numbers *n)
+{
+    for (size_t i = 0; i < n->bytes; i++) {
+        if (n->text[i] == '.' || n->text[i] == 'e' || n->text[i] == 'E')
+            return true;
+    }
+    return false;
+}
+
+/* The next number where it is an integer that fits, new; NULL where not. False: no memory. */
+static bool next_integer(json_t **out, numbers *n)
+{
+    char digits[24]; // INT64_MIN has 20
+    long long value;
+
+    *out = NULL;
+    next_number(n);
+    if (has_fraction(n) || n->bytes >= sizeof digits)
+        return true;
+    memcpy(digits, n->text, n->bytes);
+    digits[n->bytes] = '\0';
+    errno = 0;
+    value = strtoll(digits, NULL, 10);
+    if (errno != 0)
+        return true;
+    *out = json_integer(value);
+    return *out != NULL;
+}
+
+static bool put_back(json_t *value, numbers *n);
+
+/* What is to stand in the place of `child`; NULL: it stays. */
+static bool renew(json_t **out, json_t *child, numbers *n)
+{
+    *out = NULL;
+    return json_is_real(child) ? next_integer(out, n) : put_back(child, n);
+}
+
+/* Puts integers in the places of the reals below `value` that were read for them. */
+static bool put_back(json_t *value, numbers *n)
+{
+    json_t *integer;
+
+    for (void *at = json_object_iter(value); at; at = json_object_iter_next(value, at)) {
+        if (!renew(&integer, json_object_iter_value(at), n) ||
+            (integer && json_object_iter_set_new(value, at, integer) != 0))
+            return false;
+    }
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        if (!renew(&integer, json_array_get(value, i), n) ||
+            (integer && json_array_set_new(value, i, integer) != 0))
+            return false;
+    }
+    return true;
+}
+
+/* Reads on until the number that is `wanted` below `value`. */
+static bool seek(json_t *value, const json_t *wanted, numbers *n)
+{
+    bool found = value == wanted;
+
+    if (json_is_number(value))
+        next_number(n);
+    for (void *at = json_object_iter(value); at && !found; at = json_object_iter_next(value, at))
+        found = seek(json_object_iter_value(at), wanted, n);
+    for (size_t i = 0; i < json_array_size(value) && !found; i++)
+        found = seek(json_array_get(value, i), wanted, n);
+    return found;
+}
+
+bool invar_json_digits(const char **out, size_t *bytes_out, json_t *tree, const json_t *value,
+                       const char *text, size_t bytes)
+{
+    numbers n = {.at = text, .end = text + bytes};
+
+    INVAR_CHECK(json_is_number(value) && seek(tree, value, &n));
+    *out = n.text;
+    *bytes_out = n.bytes;
+    return !has_fraction(&n);
+}
+
 /* ---- trees ----------------------------------------------------------------------------------- */
 
 /* Bounds of what the parser would build; of any bytes, JSON or not. */
@@ -98,9 +219,29 @@ static void measure(size_t *values_out, size_t *depth_out, const char *text, siz
     *depth_out = deepest;
 }
 
+/* load, with integers that do not fit as reals. */
+static bool load_numbers(json_t **out, const char *text, size_t bytes, size_t flags,
+                         json_error_t *error)
+{
+    numbers n = {.at = text, .end = text + bytes};
+
+    if (!load(out, text, bytes, flags, error))
+        return false;
+    if (*out || json_error_code(error) != json_error_numeric_overflow)
+        return true;
+    if (!load(out, text, bytes, flags | JSON_DECODE_INT_AS_REAL, error))
+        return false;
+    if (!*out || put_back(*out, &n))
+        return true;
+    json_decref(*out);
+    *out = NULL;
+    return false;
+}
+
 static invar_status parse(json_t **out, const char *where, const char *text, size_t bytes,
                           size_t more_flags)
 {
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | more_flags;
     char place[WHERE_SIZE], quote[INVAR_TEXT_QUOTE_SIZE * 2];
     size_t values, depth;
     json_error_t error;
@@ -114,7 +255,7 @@ static invar_status parse(json_t **out, const char *where, const char *text, siz
     if (depth > INVAR_JSON_MAX_DEPTH)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: nested deeper than %d", place,
                           INVAR_JSON_MAX_DEPTH);
-    if (!load(out, text, bytes, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | more_flags, &error))
+    if (!load_numbers(out, text, bytes, flags, &error))
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for %s", place);
     if (*out)
         return INVAR_OK;
@@ -178,6 +319,10 @@ invar_status invar_json_int(int64_t *out, const json_t *object, const char *key,
     const json_t *value;
 
     INVAR_TRY(member(&value, object, key, where));
+    if (json_is_real(value) && fabs(json_real_value(value)) >= 0x1p63)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: \"%s\" is %g, not in %lld to %lld",
+                          show(place, where), key, json_real_value(value), (long long)low,
+                          (long long)high);
     if (!json_is_integer(value))
         return wrong_type(key, where, "an integer");
     *out = json_integer_value(value);

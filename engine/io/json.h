@@ -24,8 +24,9 @@ extern "C" {
 #define INVAR_JSON_MAX_DEPTH 512
 
 /*
- * The caller owns *out (json_decref). Any JSON value is accepted; trailing bytes are not.
- * INVAR_E_INVALID, with line and column, for what is not JSON, has a key twice or is too large.
+ * The caller owns *out (json_decref). Any JSON value is accepted; trailing bytes are not. An
+ * integer that does not fit into 64 bits is the nearest real. INVAR_E_INVALID, with line and
+ * column, for what is not JSON, has a key twice or is too large.
  */
 invar_status invar_json_parse(json_t **out, const char *where, const char *text,
                               size_t bytes) INVAR_MUST_USE;
@@ -35,6 +36,13 @@ invar_status invar_json_parse_raw(json_t **out, const char *where, const char *t
                                   size_t bytes) INVAR_MUST_USE;
 
 invar_status invar_json_read(json_t **out, const char *path, size_t max_bytes) INVAR_MUST_USE;
+
+/*
+ * How a number of the tree was written in the text that the tree was parsed from: *out (bytes) is
+ * borrowed from the text. True: as an integer, so these are all of its digits.
+ */
+bool invar_json_digits(const char **out, size_t *bytes_out, json_t *tree, const json_t *value,
+                       const char *text, size_t bytes);
 
 /* Required members. Strings are borrowed from the object and hold no NUL inside. */
 invar_status invar_json_int(int64_t *out, const json_t *object, const char *key, const char *where,

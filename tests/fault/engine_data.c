@@ -9,9 +9,10 @@
 
 static invar_status read_dataset(bool sft)
 {
-    static const char text[] = "{\"input\": \"3,7=\", \"label\": 7, \"metadata\": {\"a\": 1}}\n"
-                               "{\"input\": \"3,8=\", \"label\": \"8\"}\n"
-                               "{\"input\": \"3,3,3,3=\", \"label\": 0.5}\n";
+    static const char text[] =
+        "{\"input\": \"3,7=\", \"label\": 1000000000000000000007, \"metadata\": {\"a\": [1]}}\n"
+        "{\"input\": \"3,8=\", \"label\": \"8\"}\n"
+        "{\"input\": \"3,3,3,3=\", \"label\": 0.5}\n";
     invar_dataset_options options = {.path = "d.jsonl",
                                      .input_key = "input",
                                      .label_key = "label",

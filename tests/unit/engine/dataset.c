@@ -100,13 +100,22 @@ static void test_dataset__reads_lines(void **state)
 static void test_dataset__labels_are_text(void **state)
 {
     static const char *const cases[][2] = {
-        {"\"\"", ""},       {"\" a \"", " a "},
-        {"-12", "-12"},     {"60.0", "60"},
-        {"-0.0", "0"},      {"0.1", "0.1"},
-        {"1e3", "1000"},    {"1e300", "1e+300"},
-        {"2.50", "2.5"},    {"true", "true"},
-        {"false", "false"}, {"\"\\u00e4\"", "\xC3\xA4"},
-        {"1e-5", "1e-05"},  {"9223372036854775807", "9223372036854775807"},
+        {"\"\"", ""},
+        {"\" a \"", " a "},
+        {"-12", "-12"},
+        {"60.0", "60"},
+        {"-0.0", "0"},
+        {"0.1", "0.1"},
+        {"1e3", "1000"},
+        {"1e300", "1e+300"},
+        {"2.50", "2.5"},
+        {"true", "true"},
+        {"false", "false"},
+        {"\"\\u00e4\"", "\xC3\xA4"},
+        {"1e-5", "1e-05"},
+        {"9223372036854775807", "9223372036854775807"},
+        {"-9223372036854775809", "-9223372036854775809"},
+        {"1000000000000000019884624838657", "1000000000000000019884624838657"},
     };
     invar_dataset_options options = defaults();
     (void)state;
@@ -116,7 +125,8 @@ static void test_dataset__labels_are_text(void **state)
         char text[128];
         invar_dataset *dataset;
 
-        snprintf(text, sizeof text, "{\"input\": \"a\", \"l\": %s}", cases[i][0]);
+        snprintf(text, sizeof text, "{\"n\": 18446744073709551616, \"input\": \"a\", \"l\": %s}",
+                 cases[i][0]);
         dataset = parsed(&options, text);
         assert_string_equal(invar_dataset_prompt(dataset, 0)->label, cases[i][1]);
         invar_dataset_close(dataset);

@@ -95,7 +95,8 @@ static void test_engine_json__refuses_what_is_not_strict(void **state)
         {"[\"\xED\xA0\x80\"]", "unable to decode"},
         {"[NaN]", "line 1"},
         {"[1e999]", "real number overflow"},
-        {"[9223372036854775808]", "too big integer"},
+        {"{\"a\": 9223372036854775808,\n \"a\": 2}", "line 2, column 4 is not JSON: duplicate"},
+        {"[09223372036854775808]", "line 1"},
         {"[01]", "line 1"},
     };
 
@@ -103,6 +104,48 @@ static void test_engine_json__refuses_what_is_not_strict(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses(cases[i][0], strlen(cases[i][0]), cases[i][1]);
     refuses(nul, sizeof nul - 1, "line 1");
+}
+
+/* Also next to digits in strings and keys, of which none is a number. */
+static void test_engine_json__large_integers_are_numbers(void **state)
+{
+    static const char text[] =
+        "{\"7\": [9223372036854775807, -9223372036854775808, 9223372036854775808, 1.5],"
+        " \"\\\\\": {\"\\\"-8\": -9223372036854775809, \"e\": [[], {}, -0, \"5\", true]},"
+        " \"model_max_length\": 1000000000000000019884624838656, \"vocab\" : 32000 }";
+    json_t *tree = parsed(text), *list = json_object_get(tree, "7"),
+           *object = json_object_get(tree, "\\"), *back;
+    const char *digits;
+    int64_t integer;
+    double real;
+    size_t bytes;
+
+    (void)state;
+    assert_true(json_integer_value(json_array_get(list, 0)) == INT64_MAX);
+    assert_true(json_integer_value(json_array_get(list, 1)) == INT64_MIN);
+    assert_true(json_real_value(json_array_get(list, 2)) == 0x1p63);
+    assert_true(json_real_value(json_array_get(list, 3)) == 1.5);
+    assert_true(json_real_value(json_object_get(object, "\"-8")) == -0x1p63);
+    assert_true(json_is_integer(json_array_get(json_object_get(object, "e"), 2)));
+    assert_ok(invar_json_int(&integer, tree, "vocab", "f.json", 0, 32000));
+    assert_ok(invar_json_real(&real, tree, "model_max_length", "f.json"));
+    assert_true(real == 1e30);
+    assert_fails(invar_json_int(&integer, tree, "model_max_length", "f.json", 0, 9),
+                 INVAR_E_INVALID, "f.json: \"model_max_length\" is 1e+30, not in 0 to 9");
+
+    assert_true(invar_json_digits(&digits, &bytes, tree, json_object_get(tree, "model_max_length"),
+                                  text, sizeof text - 1));
+    assert_int_equal(bytes, 31);
+    assert_memory_equal(digits, "1000000000000000019884624838656", 31);
+    assert_false(
+        invar_json_digits(&digits, &bytes, tree, json_array_get(list, 3), text, sizeof text - 1));
+    assert_int_equal(bytes, 3);
+    assert_memory_equal(digits, "1.5", 3);
+    json_decref(tree);
+
+    back = parsed("18446744073709551616");
+    assert_true(json_real_value(back) == 0x1p64);
+    json_decref(back);
 }
 
 /* Brackets in strings are text: they neither nest nor count. */
@@ -157,6 +200,7 @@ int main(void)
         cmocka_unit_test(test_engine_json__reads_members),
         cmocka_unit_test(test_engine_json__names_file_and_key),
         cmocka_unit_test(test_engine_json__refuses_what_is_not_strict),
+        cmocka_unit_test(test_engine_json__large_integers_are_numbers),
         cmocka_unit_test(test_engine_json__limits_depth_and_number),
         cmocka_unit_test(test_engine_json__writes_text),
     };
