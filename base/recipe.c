@@ -173,6 +173,9 @@ static invar_status check_schema_key(const invar_recipe_schema *schema, int inde
     if (section != index && strcmp(schema->keys[index - 1].section, key->section) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' stands apart from [%s]",
                           key->name, key->section);
+    if (key->effect == INVAR_RECIPE_EFFECT_LATER && !key->fallback)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' came later and has no default",
+                          key->name);
     if (!key->doc || (key->type == INVAR_RECIPE_TYPE_ENUM && !key->choices))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "recipe schema: '%s' lacks its doc or its choices",
                           key->name);
@@ -508,6 +511,13 @@ void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe,
     out->text = recipe->slots[key].value.text;
 }
 
+bool invar_recipe_entry_identifies(const invar_recipe_entry *entry)
+{
+    if (entry->key->effect == INVAR_RECIPE_EFFECT_LATER)
+        return strcmp(entry->text, entry->key->fallback) != 0;
+    return entry->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC;
+}
+
 /* Writes the canonical text, or only counts its bytes when `out` is NULL. */
 static size_t write_canonical(char *out, size_t size, const invar_recipe *recipe)
 {
@@ -515,17 +525,17 @@ static size_t write_canonical(char *out, size_t size, const invar_recipe *recipe
     size_t used = 0;
 
     for (int i = 0; i < recipe->schema->count; i++) {
-        const invar_recipe_key *key = &recipe->schema->keys[i];
-        const char *text = recipe->slots[i].value.text;
+        invar_recipe_entry e;
 
-        if (key->effect != INVAR_RECIPE_EFFECT_SEMANTIC || !text)
+        invar_recipe_entry_get(&e, recipe, i);
+        if (!invar_recipe_entry_identifies(&e) || !e.text)
             continue;
-        if (strcmp(section, key->section) != 0)
+        if (strcmp(section, e.key->section) != 0)
             used += (size_t)snprintf(out ? out + used : NULL, out ? size - used : 0, "[%s]\n",
-                                     key->section);
+                                     e.key->section);
         used += (size_t)snprintf(out ? out + used : NULL, out ? size - used : 0, "%s = %s\n",
-                                 key->name, text);
-        section = key->section;
+                                 e.key->name, e.text);
+        section = e.key->section;
     }
     return used;
 }

@@ -45,6 +45,7 @@ typedef enum invar_recipe_type {
 
 typedef enum invar_recipe_effect {
     INVAR_RECIPE_EFFECT_SEMANTIC, /* may change bits: belongs to the identity of the run */
+    INVAR_RECIPE_EFFECT_LATER,    /* the same, but only where it differs from its default */
     INVAR_RECIPE_EFFECT_FREE      /* must not change bits */
 } invar_recipe_effect;
 
@@ -124,8 +125,15 @@ typedef struct invar_recipe_entry {
 void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe, int key);
 
 /*
- * The effective values of all semantic keys in schema order, as a recipe that reads back to the
- * same values. Equal values give equal bytes, however they were written and wherever they came
+ * True when the value belongs to the identity of the run. A key that is added once identities are
+ * recorded is LATER: at its default, which means what was done before the key existed, it is left
+ * out, so that recorded identities stay what they are. Such a default may never change.
+ */
+bool invar_recipe_entry_identifies(const invar_recipe_entry *entry);
+
+/*
+ * The values that belong to the identity, in schema order, as a recipe that reads back to the same
+ * values. Equal values give equal bytes, however they were written and wherever they came
  * from: numbers are printed in their shortest exact form. The caller owns *out (invar_free).
  */
 invar_status invar_recipe_canonical(char **out, size_t *bytes_out,

@@ -1,7 +1,8 @@
 /*
  * identity.c - what a run is asked to do, and the ledger that remembers it.
  *
- * The identity is every semantic key, and the hashes of what the free keys only name: model,
+ * The identity is every semantic key (those that came later only where they differ from their
+ * default), and the hashes of what the free keys only name: model,
  * initial weights, tokenizer, data of training and evaluation, rollouts of another run. Free keys
  * and the revisions of ops are facts beside it.
  *
@@ -69,7 +70,7 @@ static invar_status gather(identity *id, const invar_loop *loop)
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
-        if (e.key->effect == INVAR_RECIPE_EFFECT_SEMANTIC)
+        if (invar_recipe_entry_identifies(&e))
             id->pairs[id->count++] = (invar_ledger_pair){e.key->name, e.text ? e.text : ""};
     }
     INVAR_TRY(hash_spec(&digest, s));
@@ -196,11 +197,19 @@ static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *ci
     return invar_ledger_begin(loop->ledger, &run);
 }
 
-/* A pair of the identity that the ledger's run has with another value. */
+/* The first pair of the identity that the ledger's run has with another value, or only one has. */
 typedef struct first_other {
     const identity *id;
+    bool met[INVAR_KEY_COUNT + EXTRA]; /* pairs of id that the ledger's run has */
     char key[INVAR_TEXT_QUOTE_SIZE], there[INVAR_TEXT_QUOTE_SIZE], here[INVAR_TEXT_QUOTE_SIZE];
 } first_other;
+
+static void keep_other(first_other *other, const char *key, const char *there, const char *here)
+{
+    invar_text_quote(other->key, sizeof other->key, key, strlen(key));
+    invar_text_quote(other->there, sizeof other->there, there, strlen(there));
+    invar_text_quote(other->here, sizeof other->here, here, strlen(here));
+}
 
 static invar_status take_pair(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
@@ -214,14 +223,21 @@ static invar_status take_pair(void *payload, const char *const *columns,
         values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_OK;
     for (size_t i = 0; i < other->id->count; i++)
-        if (strcmp(other->id->pairs[i].key, values[0].data) == 0)
+        if (strcmp(other->id->pairs[i].key, values[0].data) == 0) {
             here = other->id->pairs[i].value;
-    if (strcmp(here, values[1].data) == 0)
-        return INVAR_OK;
-    invar_text_quote(other->key, sizeof other->key, values[0].data, values[0].bytes);
-    invar_text_quote(other->there, sizeof other->there, values[1].data, values[1].bytes);
-    invar_text_quote(other->here, sizeof other->here, here, strlen(here));
+            other->met[i] = true;
+        }
+    if (strcmp(here, values[1].data) != 0)
+        keep_other(other, values[0].data, values[1].data, here);
     return INVAR_OK;
+}
+
+/* Evaluation data, a critic, a later key: what the ledger's run is without. */
+static void find_only_here(first_other *other)
+{
+    for (size_t i = 0; i < other->id->count && !other->key[0]; i++)
+        if (!other->met[i])
+            keep_other(other, other->id->pairs[i].key, "nothing", other->id->pairs[i].value);
 }
 
 /* The run that the ledger has is the one that is asked for. */
@@ -243,13 +259,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
     INVAR_TRY(gather(&id, loop));
     other.id = &id;
     INVAR_TRY(invar_ledger_select(ledger, &request));
-    if (!other.key[0]) // all that it has is the same
-        return INVAR_FAIL(
-            INVAR_E_STATE, 0,
-            "%.80s holds another run, without the evaluation data, critic, teacher or "
-            "rollouts of another run that this one has; choose another folder with "
-            "--run",
-            loop->ledger_path);
+    find_only_here(&other);
     if (loop->options->replay)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "this is not the recorded run: its %s was %s and is %s; give the files "

@@ -247,7 +247,7 @@ invar_status invar_recorded_write(const invar_recorded *recorded, const char *pa
 
 static invar_status override(invar_recorded *recorded, const invar_recipe_entry *e, invar_key key)
 {
-    if (e->key->effect == INVAR_RECIPE_EFFECT_SEMANTIC)
+    if (e->key->effect != INVAR_RECIPE_EFFECT_FREE)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: a replay computes what was recorded; %s may change bits (it is "
                           "semantic)",

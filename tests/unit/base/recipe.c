@@ -18,7 +18,7 @@
 #include "base/alloc.h"
 #include "tests/support.h"
 
-enum { NAME, LAYERS, ESTIMATOR, USE_KL, EPS_CLIP, SEED, THREADS, PROMPT_DATA, KEY_COUNT };
+enum { NAME, LAYERS, ESTIMATOR, USE_KL, EPS_CLIP, SEED, THREADS, PROMPT_DATA, LATE, KEY_COUNT };
 
 static const invar_recipe_key keys[KEY_COUNT] = {
     [NAME] = {.section = "model",
@@ -68,6 +68,14 @@ static const invar_recipe_key keys[KEY_COUNT] = {
                      .type = INVAR_RECIPE_TYPE_STRING,
                      .fallback = "",
                      .doc = "data set"},
+    [LATE] = {.section = "engine",
+              .name = "late",
+              .type = INVAR_RECIPE_TYPE_FLOAT,
+              .effect = INVAR_RECIPE_EFFECT_LATER,
+              .fallback = "0.5",
+              .float_min = 0,
+              .float_max = 1,
+              .doc = "came when runs were recorded already"},
 };
 
 static const invar_recipe_schema schema = {keys, KEY_COUNT};
@@ -526,6 +534,20 @@ static void test_base_recipe__canonical_text_depends_on_meaning_only(void **stat
     assert_string_not_equal(second, first);
 }
 
+static void test_base_recipe__a_later_key_counts_where_it_differs(void **state)
+{
+    char without[1024], with[1024];
+
+    (void)state;
+    canonical_of(without, sizeof without, "[model]\nmodel-name = a\n");
+    assert_null(strstr(without, "late"));
+    canonical_of(with, sizeof with, "[model]\nmodel-name = a\n[engine]\nlate = 5e-1\n");
+    assert_string_equal(with, without); // the default, spelled out and otherwise
+    canonical_of(with, sizeof with, "[model]\nmodel-name = a\n[engine]\nlate = 0.25\n");
+    assert_int_equal(strncmp(with, without, strlen(without)), 0);
+    assert_string_equal(with + strlen(without), "late = 0.25\n");
+}
+
 static void test_base_recipe__canonical_text_may_be_empty(void **state)
 {
     static const invar_recipe_key key = {.section = "s",
@@ -695,6 +717,8 @@ static void test_base_recipe__refuses_a_wrong_schema(void **state)
         {{.section = "s", .name = "b", .fallback = "yes", .doc = "d"},
          "recipe schema: b: expected true or false"},
         {{.section = "s", .name = "b", .fallback = "true"}, "'b' lacks its doc"},
+        {{.section = "s", .name = "b", .effect = INVAR_RECIPE_EFFECT_LATER, .doc = "d"},
+         "'b' came later and has no default"},
         {{.section = "s", .name = "b", .type = INVAR_RECIPE_TYPE_ENUM, .fallback = "x", .doc = "d"},
          "'b' lacks its doc or its choices"},
         {{.section = "s",
@@ -747,6 +771,7 @@ int main(void)
         cmocka_unit_test(test_base_recipe__check_names_the_missing_key),
         cmocka_unit_test(test_base_recipe__lists_values_with_origin),
         cmocka_unit_test(test_base_recipe__canonical_text_depends_on_meaning_only),
+        cmocka_unit_test(test_base_recipe__a_later_key_counts_where_it_differs),
         cmocka_unit_test(test_base_recipe__canonical_text_may_be_empty),
         cmocka_unit_test(test_base_recipe__floats_are_exact),
         cmocka_unit_test(test_base_recipe__floats_ignore_the_locale),

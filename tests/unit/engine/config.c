@@ -222,6 +222,7 @@ static void add_values(page *out, const invar_recipe_key *key)
 
 static void add_table(page *out)
 {
+    static const char *const effects[] = {"semantic", "semantic, if set", "free"};
     const invar_recipe_schema *schema = invar_config_schema();
     const char *section = "";
 
@@ -241,7 +242,7 @@ static void add_table(page *out)
             add(out, " | must be given");
         else
             add(out, key->fallback[0] ? " | `%s`" : " | empty%s", key->fallback);
-        add(out, " | %s | ", key->effect == INVAR_RECIPE_EFFECT_FREE ? "free" : "semantic");
+        add(out, " | %s | ", effects[key->effect]);
         if (strcmp(miles, key->name) == 0)
             add(out, "same");
         else
