@@ -9,6 +9,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,6 +49,11 @@ int invar_process_pipe(int ends[2])
     code = ends[0] < 0 ? errno : 0;
     ends[1] = invar_process_above(ends[1]);
     return ends[1] < 0 ? errno : code;
+}
+
+int invar_process_stop_code(int number)
+{
+    return 128 + (number == SIGHUP ? SIGTERM : number);
 }
 
 void invar_process_tail_add(invar_process_tail *tail, const char *block, size_t bytes)

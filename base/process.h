@@ -23,6 +23,10 @@ int invar_process_pipe(int ends[2]);
 /* The descriptor moved above the standard streams in the same way; -1 stays -1, with its errno. */
 int invar_process_above(int fd);
 
+/* The exit code of what a signal ended in order: 128 and its number, as shells count; 143, that of
+   SIGTERM, for SIGHUP, whose 129 means wrong arguments. */
+int invar_process_stop_code(int number);
+
 #define INVAR_PROCESS_TAIL_BYTES 512
 
 /* The end of what a program says, for a message about its death. Zeroed by the caller. */

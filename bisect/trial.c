@@ -6,12 +6,14 @@
 #include "bisect/trial.h"
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
 #include "base/alloc.h"
 #include "base/hash.h"
+#include "base/process.h"
 #include "bisect/trial_job.h"
 
 #include "base/invar_banned.h"
@@ -205,8 +207,11 @@ static invar_status make_folder(char out[INVAR_PATH_SIZE], const invar_trial_sce
 static bool stopped_with_us(const invar_trial_scene *scene, const invar_child_result *r)
 {
     const struct timespec moment = {0, 100000000};
+    int code = r->end == INVAR_CHILD_SIGNALLED ? ABORT_CODE + r->code
+               : r->end == INVAR_CHILD_EXITED  ? r->code
+                                               : 0;
 
-    if (r->end != INVAR_CHILD_SIGNALLED || (r->code != SIGINT && r->code != SIGTERM))
+    if (code != invar_process_stop_code(SIGINT) && code != invar_process_stop_code(SIGTERM))
         return false;
     (void)nanosleep(&moment, NULL);
     return scene->stop && *scene->stop;

@@ -173,7 +173,7 @@ int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_set
                                     .log = log,
                                     .jobs = settings->jobs,
                                     .threads = invar_default_threads(),
-                                    .stop = invar_live_catch(),
+                                    .stop = invar_live_catch("stopping; the same command goes on"),
                                     .event = show,
                                     .payload = &s};
     invar_bisect_answer *answer = NULL;

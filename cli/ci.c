@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/process.h"
 #include "base/progress.h"
 #include "base/term.h"
 #include "bisect/view/ci.h"
@@ -23,7 +24,6 @@
 #include "base/invar_banned.h"
 
 #define GENERATOR "invar " INVAR_VERSION ", ci"
-#define EXIT_STOPPED 130 /* ends a git bisect, too */
 
 /* ---- what the verbs share -------------------------------------------------------------------- */
 
@@ -198,7 +198,7 @@ static invar_ci_options options_of(const settings *s, invar_progress **progress)
                               .pinned = s->bisect,
                               .jobs = s->jobs,
                               .timeout = s->timeout,
-                              .stop = invar_live_catch(),
+                              .stop = invar_live_catch("stopping"),
                               .event = show,
                               .payload = progress};
 }
@@ -232,7 +232,8 @@ static int for_bisect(const settings *s, int code)
     if (!s->bisect || code == INVAR_EXIT_OK || code == INVAR_EXIT_DIFFERENT ||
         code == INVAR_EXIT_USAGE)
         return code;
-    return *invar_live_catch() ? EXIT_STOPPED : INVAR_EXIT_UNTESTABLE;
+    return invar_live_caught() ? invar_process_stop_code(invar_live_caught())
+                               : INVAR_EXIT_UNTESTABLE;
 }
 
 static invar_status print_table(const invar_ci_result *results, size_t count)

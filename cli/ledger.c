@@ -75,7 +75,10 @@ invar_status invar_run_state(const char **out, const char *path, const invar_led
 
     if (!run->finished)
         INVAR_TRY(invar_ledger_writer(writer, path));
-    *out = run->finished ? "finished" : writer[0] != '\0' ? "running" : "killed";
+    *out = run->stopped        ? "stopped"
+           : run->finished     ? "finished"
+           : writer[0] != '\0' ? "running"
+                               : "killed";
     return INVAR_OK;
 }
 

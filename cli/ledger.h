@@ -41,7 +41,7 @@ int invar_exit(invar_status status);
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest);
 
-/* "finished", "running" (somebody holds the ledger as its writer) or "killed". */
+/* "finished", "stopped" (in order, by a signal), "running" (it has a writer) or "killed". */
 invar_status invar_run_state(const char **out, const char *path,
                              const invar_ledger_summary *run) INVAR_MUST_USE;
 

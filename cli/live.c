@@ -5,29 +5,84 @@
  */
 #include "cli/live.h"
 
+#include <stdbool.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cli/plain.h"
 
 #include "base/invar_banned.h"
 
-static volatile sig_atomic_t interrupted;
+/* `timeout` and a terminal that closes send one request twice, within this time. */
+#define TOGETHER_NS 200000000
 
-static void interrupt(int signal)
+static volatile sig_atomic_t caught;
+static struct timespec first; // written before `caught`
+static char message[256];
+static size_t message_bytes;
+
+static bool long_ago(void)
 {
-    (void)signal;
-    interrupted = 1;
+    struct timespec now;
+
+    (void)clock_gettime(CLOCK_MONOTONIC, &now);
+    return (now.tv_sec - first.tv_sec) * 1000000000 + (now.tv_nsec - first.tv_nsec) > TOGETHER_NS;
 }
 
-const volatile sig_atomic_t *invar_live_catch(void)
+/* By the default action, once this handler has returned. */
+static void end_at_once(int number)
 {
-    struct sigaction action = {.sa_handler = interrupt, .sa_flags = (int)SA_RESETHAND};
+    (void)signal(number, SIG_DFL);
+    (void)raise(number);
+}
 
+static void interrupt(int number)
+{
+    static const char limit[] = "invar: a file has reached the size that is allowed (ulimit -f)\n";
+
+    if (caught) {
+        if (number != SIGXFSZ && long_ago())
+            end_at_once(number);
+        return;
+    }
+    (void)clock_gettime(CLOCK_MONOTONIC, &first);
+    caught = number;
+    if (number == SIGXFSZ && write(STDERR_FILENO, limit, sizeof limit - 1) < 0)
+        return; // nobody listens
+    if (write(STDERR_FILENO, message, message_bytes) < 0)
+        return;
+}
+
+/* Unless whoever started us wants it ignored, as nohup does. */
+static void catch_unless_ignored(int number, const struct sigaction *action)
+{
+    struct sigaction before;
+
+    if (sigaction(number, NULL, &before) == 0 && before.sa_handler != SIG_IGN)
+        (void)sigaction(number, action, NULL);
+}
+
+const volatile sig_atomic_t *invar_live_catch(const char *what)
+{
+    // without SA_RESTART: a wait for an answer ends, too
+    const struct sigaction action = {.sa_handler = interrupt};
+    int bytes = snprintf(message, sizeof message, "%sinvar: %s; a second Ctrl-C ends at once\n",
+                         isatty(STDERR_FILENO) ? "\n" : "", what);
+
+    message_bytes = (size_t)bytes < sizeof message ? (size_t)bytes : sizeof message - 1;
     (void)sigaction(SIGINT, &action, NULL);
     (void)sigaction(SIGTERM, &action, NULL);
+    catch_unless_ignored(SIGHUP, &action);
+    catch_unless_ignored(SIGXFSZ, &action);
     (void)signal(SIGPIPE, SIG_IGN);
     (void)signal(SIGCHLD, SIG_DFL); // ignored by a parent, no child could be waited for
-    return &interrupted;
+    return &caught;
+}
+
+int invar_live_caught(void)
+{
+    return caught;
 }
 
 void invar_live_say(void *payload, const char *line)

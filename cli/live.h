@@ -25,10 +25,15 @@ void invar_live_say(void *payload, const char *line);
 bool invar_live_ask(char *out, size_t size, FILE *shown, const char *question);
 
 /*
- * From now on the first Ctrl-C (or SIGTERM) only makes *result nonzero; the second ends the program
- * at once. A reader that went away is an error of writing, no signal.
+ * From now on the first SIGINT (Ctrl-C), SIGTERM, SIGHUP or SIGXFSZ only says "invar: WHAT; a
+ * second Ctrl-C ends at once" and makes *result its number. A later one, but SIGXFSZ, ends the
+ * program by its default action. SIGHUP and SIGXFSZ that are ignored stay so. A reader that went
+ * away is an error of writing, no signal.
  */
-const volatile sig_atomic_t *invar_live_catch(void);
+const volatile sig_atomic_t *invar_live_catch(const char *what);
+
+/* The signal that came; 0: none. */
+int invar_live_caught(void);
 
 #ifdef __cplusplus
 }

@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/process.h"
 #include "base/term.h"
 #include "cli/flags.h"
 #include "cli/ledger.h"
+#include "cli/live.h"
 #include "cli/plain.h"
 #include "engine/io/tar.h"
 #include "engine/run/pack.h"
@@ -213,7 +215,10 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK)
         status = replay(&code, &s, argv[0], flags);
     invar_recipe_free(flags);
-    return status == INVAR_OK ? code : invar_report_error();
+    if (status != INVAR_OK)
+        code = invar_report_error();
+    return status != INVAR_OK && invar_live_caught() ? invar_process_stop_code(invar_live_caught())
+                                                     : code;
 }
 
 static void help(void)

@@ -111,7 +111,7 @@ invar_status invar_replay_scene_set(invar_replay_scene *scene, const invar_recip
                                    .step = step,
                                    .progress = show,
                                    .say = invar_live_say,
-                                   .stop = invar_live_catch(),
+                                   .stop = invar_live_catch("stopping after the current rollout"),
                                    .payload = scene};
     return INVAR_OK;
 }

@@ -7,9 +7,11 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/process.h"
 #include "base/progress.h"
 #include "base/term.h"
 #include "cli/flags.h"
@@ -129,35 +131,24 @@ static invar_status compare(comparison *out, const settings *s, const invar_gold
 }
 
 static invar_status check_golden(comparison *out, int *code_out, const settings *s,
-                                 invar_ledger *ledger, int64_t run)
+                                 const invar_golden *golden, invar_ledger *ledger,
+                                 const invar_ledger_summary *run)
 {
     static const char *const words[] = {"identical", "different", "nothing"};
     static const int codes[] = {INVAR_EXIT_OK, INVAR_EXIT_DIFFERENT, INVAR_EXIT_NOTHING};
-    invar_golden *golden;
-    invar_status status;
 
     *out = (comparison){0};
-    if (s->record)
-        return invar_golden_record(s->record, ledger, run, GENERATOR);
-    if (!s->golden)
+    if (s->record && !run->stopped) // a golden is of what was asked for
+        return invar_golden_record(s->record, ledger, run->run, GENERATOR);
+    if (!golden)
         return INVAR_OK;
-    status = invar_golden_read(&golden, s->golden);
-    if (status == INVAR_E_NOTFOUND) {
-        invar_error_clear();
-        out->word = "missing";
-        *code_out = INVAR_EXIT_GOLDEN;
-        return INVAR_OK;
-    }
-    INVAR_TRY(status);
-    status = compare(out, s, golden, ledger, run);
-    invar_golden_free(golden);
-    INVAR_TRY(status);
+    INVAR_TRY(compare(out, s, golden, ledger, run->run));
     out->word = words[out->v.verdict];
     *code_out = codes[out->v.verdict];
     return INVAR_OK;
 }
 
-static void print_comparison(const comparison *c, const char *path)
+static void print_comparison(const comparison *c, const char *path, bool stopped)
 {
     bool colour = invar_term_colour(stdout), same = strcmp(c->word, "identical") == 0;
 
@@ -168,7 +159,8 @@ static void print_comparison(const comparison *c, const char *path)
         printf(" from step %" PRId64 " on%s", c->v.first,
                c->v.identity ? "" : "; it is of a run that was asked for something else");
     else if (same)
-        printf(", %" PRId64 " of %" PRId64 " steps", c->v.compared, c->v.steps);
+        printf("%s, %" PRId64 " of %" PRId64 " steps", stopped ? " so far" : "", c->v.compared,
+               c->v.steps);
     fputs(": ", stdout);
     invar_plain_print(stdout, path);
     putchar('\n');
@@ -187,14 +179,24 @@ static void print_next_commands(const invar_train_summary *run)
     printf("  invar replay %s --step 0 --threads 1\n", run->folder);
 }
 
+static const char *signal_name(int number)
+{
+    return number == SIGINT    ? "SIGINT"
+           : number == SIGHUP  ? "SIGHUP"
+           : number == SIGXFSZ ? "SIGXFSZ, a limit of file sizes"
+                               : "SIGTERM";
+}
+
 static void print_run(const invar_train_summary *run, const char *report, const char *content)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
     invar_digest_format(hex, &run->chain);
     printf("run       %s (%s)\n", run->folder, run->name);
-    printf("steps     %" PRId64 " executed, the last is %" PRId64 "%s\n", run->steps,
-           run->last_step, run->stopped ? "; stopped by a signal, start it again to go on" : "");
+    printf("steps     %" PRId64 " executed, the last is %" PRId64, run->steps, run->last_step);
+    if (run->stopped)
+        printf("; stopped by %s", signal_name(run->stopped));
+    putchar('\n');
     if (run->steps)
         printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);
     if (run->compared)
@@ -220,7 +222,7 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
                   (json_int_t)run->steps, "last_step", (json_int_t)run->last_step, "resumed_after",
                   (json_int_t)run->resumed_after, "first_reward", run->first_reward, "last_reward",
                   run->last_reward, "worst_diff", run->worst_diff, "compared", (int)run->compared,
-                  "chain", chain, "content", content, "stopped", (int)run->stopped);
+                  "chain", chain, "content", content, "stopped", run->stopped != 0);
     if (out && c->word)
         (void)json_object_set_new(out, "golden",
                                   json_pack("{s:s, s:I, s:I, s:I}", "verdict", c->word, "compared",
@@ -240,12 +242,15 @@ static invar_status tell(const settings *s, const invar_train_summary *run, cons
         return print_json(run, content, c);
     print_run(run, report, content);
     if (c->word)
-        print_comparison(c, s->golden);
+        print_comparison(c, s->golden, run->stopped);
+    if (s->record && run->stopped)
+        puts("golden    not recorded: the run was stopped");
     print_next_commands(run);
     return INVAR_OK;
 }
 
-static invar_status look_back(int *code_out, const settings *s, const invar_train_summary *run)
+static invar_status look_back(int *code_out, const settings *s, const invar_golden *golden,
+                              const invar_train_summary *run)
 {
     char report[INVAR_PATH_SIZE] = "";
     invar_ledger_summary found;
@@ -261,35 +266,59 @@ static invar_status look_back(int *code_out, const settings *s, const invar_trai
     if (status == INVAR_OK && !s->no_report)
         status = write_report(report, run, ledger, &found);
     if (status == INVAR_OK)
-        status = check_golden(&c, code_out, s, ledger, found.run);
+        status = check_golden(&c, code_out, s, golden, ledger, &found);
     if (status == INVAR_OK)
         status = tell(s, run, report, &content, &c);
     invar_ledger_close(ledger);
+    if (status == INVAR_OK && run->stopped)
+        *code_out = invar_process_stop_code(run->stopped);
     return status;
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
+/* Before the run: that a golden cannot be read or written should not come out after hours. */
+static invar_status read_golden(invar_golden **out, const settings *s)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], folder[INVAR_PATH_SIZE];
+    const char *path = s->golden ? s->golden : s->record, *slash = path ? strrchr(path, '/') : NULL;
+
+    *out = NULL;
+    if (s->golden && s->record)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden and --record-golden: give one of them");
+    if (!path)
+        return INVAR_OK;
+    if (s->golden && invar_path_exists(path))
+        return invar_golden_read(out, path);
+    invar_path_show(shown, path);
+    if (s->golden)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "golden %s: there is no such file; --record-golden writes one", shown);
+    (void)snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 0, path);
+    if (slash && !invar_path_exists(folder))
+        return INVAR_FAIL(INVAR_E_IO, 0, "golden %s: its folder is not there; make it first",
+                          shown);
+    return INVAR_OK;
+}
+
 static invar_status train(int *code_out, const char *path, const settings *s,
-                          const invar_recipe *recipe)
+                          const invar_golden *golden, const invar_recipe *recipe)
 {
     screen shown = {0};
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
-                                   .stop = invar_live_catch(),
+                                   .stop = invar_live_catch("stopping after the current rollout, "
+                                                            "which is recorded and saved"),
                                    .progress = show,
                                    .say = invar_live_say,
                                    .payload = &shown};
     invar_train_summary run;
     invar_status status;
 
-    INVAR_TRY(invar_config_check(recipe));
-    if (s->golden && s->record)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden and --record-golden: give one of them");
     status = invar_train(&run, recipe, &options);
     invar_progress_free(shown.progress);
     INVAR_TRY(status);
-    return look_back(code_out, s, &run);
+    return look_back(code_out, s, golden, &run);
 }
 
 static const invar_option *options(settings *s)
@@ -326,8 +355,10 @@ static int run(int argc, char **argv)
 {
     settings s = {.until = -1};
     invar_recipe *recipe = NULL;
+    invar_golden *golden = NULL;
     const char *path = argc > 0 && strncmp(argv[0], "--", 2) != 0 ? argv[0] : NULL;
     int code = INVAR_EXIT_OK;
+    bool missing = false;
     invar_status status;
 
     if (path) {
@@ -338,9 +369,21 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = train(&code, path, &s, recipe);
+        status = invar_config_check(recipe);
+    if (status == INVAR_OK) {
+        status = read_golden(&golden, &s);
+        missing = status == INVAR_E_NOTFOUND;
+    }
+    if (status == INVAR_OK)
+        status = train(&code, path, &s, golden, recipe);
+    invar_golden_free(golden);
     invar_recipe_free(recipe);
-    return status == INVAR_OK ? code : invar_report_error();
+    if (status == INVAR_OK)
+        return code;
+    code = invar_report_error();
+    return missing                          ? INVAR_EXIT_GOLDEN
+           : invar_live_caught() == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
+                                            : code;
 }
 
 static void help(void)
@@ -350,10 +393,12 @@ static void help(void)
     puts(
         "Runs a recipe: rollout, reward, advantage, train step, hash, ledger, checkpoint. The run\n"
         "has a folder of its own, runs/NAME, with the ledger and a report. Started again it goes\n"
-        "on from its last checkpoint, to the same bits. Ctrl-C ends it after the current rollout.\n"
+        "on from its last checkpoint, to the same bits. Ctrl-C ends it after the current rollout,\n"
+        "with a checkpoint; a second one ends it at once.\n"
         "\n"
         "Exit code 0: done, 1: log-probabilities or the golden differ, 2: could not finish,\n"
-        "4: golden missing, 6: nothing was compared.\n");
+        "4: golden missing, 6: nothing was compared; stopped and saved: 130 by SIGINT (Ctrl-C),\n"
+        "143 by SIGTERM or SIGHUP, 153 by a limit of file sizes.\n");
     invar_options_help(options(&s));
     puts("\nEvery key of a recipe is a flag, too; defaults in parentheses (docs/recipes.md):");
     invar_flags_help();

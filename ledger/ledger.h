@@ -281,6 +281,7 @@ typedef struct invar_ledger_summary {
     invar_digest integrity;        /* chain of the last entry */
     bool finished;                 /* the last segment ended in order */
     int64_t exit_code;             /* when finished */
+    bool stopped;                  /* finished, by a signal and before its time */
 } invar_ledger_summary;
 
 /* Calls `take` for each run in order of its number; stops when it fails, and returns that. */

@@ -23,7 +23,7 @@ static const char summaries[] =
     "  coalesce((SELECT min(step) FROM step s WHERE s.run = r.run), -1), "
     "  coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1), "
     "  (SELECT chain FROM step s WHERE s.run = r.run ORDER BY step DESC, seg DESC LIMIT 1), "
-    "  l.chain, f.exit_code "
+    "  l.chain, f.exit_code, f.reason = 'stopped' OR f.exit_code IN (130, 143, 153) "
     "FROM run r "
     "JOIN entry l ON l.run = r.run AND l.n = (SELECT max(n) FROM entry e WHERE e.run = r.run) "
     "LEFT JOIN finish f ON f.run = r.run "
@@ -57,6 +57,7 @@ static invar_status read_summary(invar_ledger_summary *out, invar_ledger *ledger
     out->last_step = invar_sql_int(stmt, 10);
     out->finished = invar_sql_type(stmt, 13) == INVAR_LEDGER_TYPE_INT;
     out->exit_code = invar_sql_int(stmt, 13);
+    out->stopped = out->finished && invar_sql_int(stmt, 14) != 0;
     if (!invar_sql_digest(&out->identity, stmt, 4) ||
         !invar_sql_digest(&out->integrity, stmt, 12) ||
         (out->last_step >= 0 && !invar_sql_digest(&out->chain, stmt, 11)))

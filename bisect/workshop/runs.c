@@ -301,17 +301,18 @@ static invar_status judge(running *r, const invar_child_result *result)
     bool finished = result->end == INVAR_CHILD_EXITED && (result->code == 0 || result->code == 1);
     progress p;
 
-    out->exit_code = result->code + (result->end == INVAR_CHILD_SIGNALLED ? 128 : 0);
     out->seconds = result->seconds;
     out->peak_bytes = result->peak_bytes;
     out->enough = result->end == INVAR_CHILD_WATCHED;
+    if (!out->enough) // the code of a run that we ended says no more than that
+        out->exit_code = result->code + (result->end == INVAR_CHILD_SIGNALLED ? 128 : 0);
     out->state = INVAR_RUN_FAILED;
     if (result->end == INVAR_CHILD_STOPPED) {
         out->state = INVAR_RUN_STOPPED;
         return INVAR_OK;
     }
     INVAR_TRY(look_into(&p, out->ledger));
-    if (finished && p.stopped)
+    if (result->end == INVAR_CHILD_EXITED && p.stopped)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a run was ended after step %" PRId64 " by a signal that came from "
                           "elsewhere: the same command goes on",

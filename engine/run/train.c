@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/process.h"
 #include "engine/model/near.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
@@ -62,11 +63,20 @@ static void show_sample(const invar_loop *loop)
 
 /* ---- one rollout ----------------------------------------------------------------------------- */
 
-static bool asked_to_stop(const invar_loop *loop)
+/* The signal that asks for the end; 0: none. */
+static int signal_of(const invar_loop *loop)
 {
-    const invar_train_options *o = loop->options;
+    return loop->options->stop ? *loop->options->stop : 0;
+}
 
-    return (o->stop && *o->stop) || (o->until >= 0 && loop->place.step > o->until);
+/* All that was asked for is done, `done` rollouts of it by this process. */
+static bool reached_end(const invar_loop *loop, int64_t done)
+{
+    int64_t most = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT);
+    int64_t until = loop->options->until;
+
+    return loop->place.rollout >= loop->set.rollouts || (most > 0 && done >= most) ||
+           (until >= 0 && loop->place.step > until);
 }
 
 /* A checkpoint whose files are written by now should not wait for the next one to exist. */
@@ -290,8 +300,10 @@ static invar_status evaluate(invar_loop *loop)
     return status;
 }
 
-static invar_status between(invar_loop *loop, bool last)
+/* A signal that comes during the save waits for the next rollout, whose end is saved again. */
+static invar_status between(invar_loop *loop, int64_t done)
 {
+    bool last = reached_end(loop, done);
     bool saves = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0] ||
                  invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
 
@@ -299,6 +311,8 @@ static invar_status between(invar_loop *loop, bool last)
         INVAR_TRY(move_reference(loop));
     if (due(loop, INVAR_KEY_EVAL_INTERVAL))
         INVAR_TRY(evaluate(loop));
+    loop->summary->stopped = last ? 0 : signal_of(loop);
+    last = last || loop->summary->stopped;
     if (saves && (last || due(loop, INVAR_KEY_SAVE_INTERVAL)))
         return save(loop, last);
     return INVAR_OK;
@@ -306,22 +320,17 @@ static invar_status between(invar_loop *loop, bool last)
 
 static invar_status run(invar_loop *loop)
 {
-    int64_t most = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT), done = 0;
+    int64_t done = 0;
 
     if (loop->place.step == 0 && invar_recipe_int(loop->recipe, INVAR_KEY_EVAL_INTERVAL) > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
-    while (loop->place.rollout < loop->set.rollouts && !asked_to_stop(loop)) {
-        bool last;
+    loop->summary->stopped = reached_end(loop, done) ? 0 : signal_of(loop);
+    while (!reached_end(loop, done) && !loop->summary->stopped) {
         INVAR_TRY(one_rollout(loop));
         loop->place.rollout++;
-        done++;
-        last = loop->place.rollout == loop->set.rollouts || done == most || asked_to_stop(loop);
-        INVAR_TRY(between(loop, last));
-        if (done == most)
-            break;
+        INVAR_TRY(between(loop, ++done));
     }
-    loop->summary->stopped = loop->options->stop && *loop->options->stop;
     return INVAR_OK;
 }
 
@@ -349,9 +358,14 @@ static invar_status finish(invar_loop *loop, invar_status status)
     if (!loop->ledger)
         return status;
     status = finish_save(&first, loop, status);
-    code = status == INVAR_OK ? 0 : status == INVAR_E_MISMATCH ? 1 : 2;
+    if (status == INVAR_OK && loop->summary->stopped)
+        return invar_ledger_finish(loop->ledger, invar_process_stop_code(loop->summary->stopped),
+                                   "stopped");
     if (status == INVAR_OK)
-        return invar_ledger_finish(loop->ledger, 0, loop->summary->stopped ? "stopped" : "done");
+        return invar_ledger_finish(loop->ledger, 0, "done");
+    code = signal_of(loop) == SIGXFSZ   ? invar_process_stop_code(SIGXFSZ)
+           : status == INVAR_E_MISMATCH ? 1
+                                        : 2;
     if (invar_loop_event(loop, "error", "failure", first.message) != INVAR_OK ||
         invar_ledger_finish(loop->ledger, code, first.message) != INVAR_OK)
         invar_error_clear(); // it may be the ledger itself that failed

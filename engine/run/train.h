@@ -36,7 +36,7 @@ typedef struct invar_train_options {
     bool replay; /* recorded steps again: plug-ins are answered from the ledger and not started,
                     nothing is evaluated */
     const volatile sig_atomic_t
-        *stop; /* nonzero: end in order after the current rollout; may be NULL */
+        *stop; /* a signal's number: end in order after the current rollout; may be NULL */
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;
@@ -60,7 +60,7 @@ typedef struct invar_train_summary {
     double first_reward, last_reward;
     double worst_diff; /* largest log-prob difference of all steps executed */
     bool compared;     /* there was one: the weights of a step had sampled what it was trained on */
-    bool stopped;      /* by `stop` */
+    int stopped;       /* the signal that ended it before its time; 0: none did */
 } invar_train_summary;
 
 /*

@@ -217,7 +217,7 @@ refused 2 "has a writer already" --run "$folder/stopped"
 kill -INT "$pid"
 rc=0
 wait "$pid" || rc=$?
-[[ $rc == 0 && $(field stopped "$folder/stopped.json") == true ]] ||
+[[ $rc == 130 && $(field stopped "$folder/stopped.json") == true ]] ||
     complain "Ctrl-C: exit code $rc, $(<"$folder/stopped.json")"
 exact stopped
 done_steps=$(steps stopped)

@@ -51,9 +51,9 @@ static int play_forever(const char *path, bool last)
             return 2;
         nanosleep(&nap, NULL);
     }
-    ended = invar_ledger_finish(ledger, 0, "stopped") == INVAR_OK;
+    ended = invar_ledger_finish(ledger, 143, "stopped") == INVAR_OK;
     invar_ledger_close(ledger);
-    return ended ? 0 : 2;
+    return ended ? 143 : 2;
 }
 
 /* PROGRAM train RECIPE --run FOLDER ...: the flag --play says what to do. */
