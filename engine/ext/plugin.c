@@ -13,6 +13,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/ext/call.h"
+#include "engine/ext/command.h"
 #include "engine/ext/object.h"
 #include "engine/ext/program.h"
 
@@ -23,6 +24,8 @@
 struct invar_plugin {
     char name[NAME_BYTES + 1];
     char title[INVAR_PLUGIN_TITLE_SIZE];
+    bool hashed;
+    invar_digest hash;    /* of its files, when they are `hashed` */
     uint32_t kinds;       /* what it was opened for */
     invar_object *object; /* one of the two, or neither */
     invar_program *program;
@@ -54,10 +57,10 @@ static invar_status greet(uint32_t *kinds_out, invar_plugin *plugin)
 
 static invar_status attach(invar_plugin *plugin, const invar_plugin_options *options)
 {
-    size_t bytes = strlen(options->spec);
     uint32_t offered = 0, missing;
 
-    if (bytes > 3 && strcmp(options->spec + bytes - 3, ".so") == 0) {
+    INVAR_TRY(invar_command_hash(&plugin->hashed, &plugin->hash, plugin->name, options->spec));
+    if (invar_command_object(options->spec)) {
         INVAR_TRY(invar_object_open(&plugin->object, plugin->name, options->spec));
         memcpy(plugin->title, invar_object_title(plugin->object), sizeof plugin->title);
         offered = invar_object_kinds(plugin->object);
@@ -122,6 +125,16 @@ void invar_plugin_close(invar_plugin *plugin)
 const char *invar_plugin_title(const invar_plugin *plugin)
 {
     return plugin->title;
+}
+
+const char *invar_plugin_name(const invar_plugin *plugin)
+{
+    return plugin->name;
+}
+
+const invar_digest *invar_plugin_hash(const invar_plugin *plugin)
+{
+    return plugin->hashed ? &plugin->hash : NULL;
 }
 
 /* ---- steps and replies ----------------------------------------------------------------------- */

@@ -8,10 +8,11 @@
  *
  * What a plug-in replies to a reward, filter or loss is kept until the next step begins, as rows
  * for the ledger. A step that the ledger already has is answered from those rows instead: the
- * plug-in is not asked, and a request that is not the recorded one is refused. So resume and
- * replay end on the same bits whatever the plug-in would say today. The requests of a step are a
- * function of the step: one call for each list of samples, each group or each sample of the loss,
- * in order. Hooks are told of things, not asked; they are neither kept nor answered from rows.
+ * plug-in is not asked, and a request that is not the recorded one is refused, as is a plug-in
+ * whose files are not those of the one that replied. So resume and replay end on the same bits
+ * whatever the plug-in would say today. The requests of a step are a function of the step: one call
+ * for each list of samples, each group or each sample of the loss, in order. Hooks are told of
+ * things, not asked; they are neither kept nor answered from rows.
  *
  * A plug-in belongs to one thread at a time.
  *
@@ -60,6 +61,14 @@ void invar_plugin_close(invar_plugin *plugin);
 
 /* The name that it has given itself; "" when there is none behind it. Borrowed. */
 const char *invar_plugin_title(const invar_plugin *plugin);
+
+/* Its role. Borrowed. */
+const char *invar_plugin_name(const invar_plugin *plugin);
+
+#define INVAR_PLUGIN_SCOPE "plugin" /* of the facts that have the digests of plug-ins */
+
+/* The digest of its own files (engine/ext/command.h), a fact of the run; NULL: not known. */
+const invar_digest *invar_plugin_hash(const invar_plugin *plugin);
 
 /* ---- steps and replies ----------------------------------------------------------------------- */
 

@@ -25,6 +25,7 @@
 #include "base/alloc.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "engine/ext/command.h"
 
 #include "base/invar_banned.h"
 
@@ -51,41 +52,6 @@ static void close_fd(int *fd)
     if (*fd >= 0)
         close(*fd);
     *fd = -1;
-}
-
-/* ---- words of a command ---------------------------------------------------------------------- */
-
-/*
- * Cuts `text`, which has room for it, into words in place: word i begins at words[i]. Returns how
- * many there are, or -1 for a quote without its end.
- */
-static int cut(char **words, char *text)
-{
-    char *to = text;
-    int count = 0;
-
-    while (*text) {
-        while (*text == ' ' || *text == '\t')
-            text++;
-        if (!*text)
-            break;
-        words[count++] = to;
-        while (*text && *text != ' ' && *text != '\t') {
-            char quote = *text == '"' || *text == '\'' ? *text++ : '\0';
-            if (!quote) {
-                *to++ = *text++;
-                continue;
-            }
-            while (*text && *text != quote)
-                *to++ = *text++;
-            if (!*text++)
-                return -1;
-        }
-        text += *text != '\0'; // before the end of the word overwrites it
-        *to++ = '\0';
-    }
-    words[count] = NULL;
-    return count;
 }
 
 /* ---- starting -------------------------------------------------------------------------------- */
@@ -163,27 +129,14 @@ static invar_status start(invar_program *program, char *const *words)
                       strerror(rc));
 }
 
-static invar_status cut_and_start(invar_program *program, const char *command)
+static invar_status cut_and_start(invar_program *program, const char *text)
 {
-    size_t bytes = strlen(command) + 1;
-    char *text = NULL, **words = NULL;
-    invar_status status;
-    int count;
+    invar_command command = {0};
+    invar_status status = invar_command_cut(&command, program->name, text);
 
-    INVAR_TRY(invar_alloc((void **)&text, bytes, 1, "a command"));
-    status = invar_alloc((void **)&words, bytes / 2 + 2, sizeof *words, "a command's words");
-    if (status == INVAR_OK) {
-        memcpy(text, command, bytes);
-        count = cut(words, text);
-        if (count > 0)
-            status = start(program, words);
-        else
-            status = INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: %s", program->name,
-                                count < 0 ? "the command has a quote without its end"
-                                          : "the command is empty");
-    }
-    invar_free(words);
-    invar_free(text);
+    if (status == INVAR_OK)
+        status = start(program, command.words);
+    invar_command_release(&command);
     return status;
 }
 

@@ -12,6 +12,8 @@
 
 #include "base/invar_banned.h"
 
+/* ---- replies --------------------------------------------------------------------------------- */
+
 /* A step without replies is one row whose plug-in is NULL. */
 static const char sql[] =
     "SELECT r.plugin, r.call, r.request, r.data FROM timeline t"
@@ -109,4 +111,59 @@ void invar_plugin_stored_release(invar_plugin_stored *stored)
 const invar_plugin_replies *invar_plugin_stored_replies(const invar_plugin_stored *stored)
 {
     return stored->found ? &stored->replies : NULL;
+}
+
+/* ---- who gave them --------------------------------------------------------------------------- */
+
+typedef struct maker {
+    const invar_plugin *plugin;
+    int64_t step;
+} maker;
+
+static invar_status compare_maker(void *payload, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
+{
+    const maker *m = payload;
+    char now[INVAR_DIGEST_HEX_SIZE];
+
+    (void)columns;
+    if (!values)
+        return INVAR_OK;
+    INVAR_CHECK(count == 1);
+    invar_digest_format(now, invar_plugin_hash(m->plugin));
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a fact that is none: verify it");
+    if (strcmp(values[0].data, now) == 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "plug-in %s: its file has changed (hash %.8s, was %.8s) and the recorded "
+                      "replies of step %" PRId64 " are the old one's; put that file back, or start "
+                      "a new run with --run",
+                      invar_plugin_name(m->plugin), now, (const char *)values[0].data, m->step);
+}
+
+invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger *ledger,
+                                       int64_t run, int64_t step)
+{
+    static const char text[] =
+        "SELECT f.value FROM timeline t JOIN fact f ON f.run = t.run AND f.seg = t.seg"
+        " WHERE t.run = :run AND t.step = :step AND f.scope = '" INVAR_PLUGIN_SCOPE
+        "' AND f.key = :plugin";
+    const invar_ledger_argument arguments[3] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
+        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
+        {"plugin",
+         {.type = INVAR_LEDGER_TYPE_TEXT,
+          .data = invar_plugin_name(plugin),
+          .bytes = strlen(invar_plugin_name(plugin))}},
+    };
+    maker m = {plugin, step};
+
+    if (!invar_plugin_hash(plugin))
+        return INVAR_OK;
+    return invar_ledger_select(ledger, &(invar_ledger_request){.sql = text,
+                                                               .arguments = arguments,
+                                                               .n_arguments = 3,
+                                                               .row = compare_maker,
+                                                               .payload = &m});
 }

@@ -25,6 +25,13 @@ invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *le
                                       int64_t step) INVAR_MUST_USE;
 void invar_plugin_stored_release(invar_plugin_stored *stored);
 
+/*
+ * INVAR_E_STATE when the replies of a step, as it counts, were given by a plug-in with other files
+ * (invar_plugin_hash). Where the files of either are not known, nothing is refused.
+ */
+invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger *ledger,
+                                       int64_t run, int64_t step) INVAR_MUST_USE;
+
 /* What invar_plugin_begin takes: NULL for a step that the ledger does not have. Borrowed. */
 const invar_plugin_replies *invar_plugin_stored_replies(const invar_plugin_stored *stored);
 

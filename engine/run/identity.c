@@ -160,10 +160,27 @@ static invar_status look_at_files(invar_loop *loop)
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 typedef struct facts {
-    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_FACTS_MAX];
+    invar_ledger_fact
+        items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_LOOP_PLUGINS + INVAR_FACTS_MAX];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
+    char plugin[INVAR_LOOP_PLUGINS][INVAR_DIGEST_HEX_SIZE];
 } facts;
+
+/* A plug-in is no part of the identity: what it replied is recorded, and counts. */
+static void add_plugins(facts *f, const invar_loop *loop)
+{
+    for (int i = 0; i < INVAR_LOOP_PLUGINS; i++) {
+        const invar_plugin *plugin = loop->plugins[i];
+        const invar_digest *hash = plugin ? invar_plugin_hash(plugin) : NULL;
+
+        if (!hash)
+            continue;
+        invar_digest_format(f->plugin[i], hash);
+        f->items[f->count++] =
+            (invar_ledger_fact){INVAR_PLUGIN_SCOPE, invar_plugin_name(plugin), f->plugin[i]};
+    }
+}
 
 static void gather_facts(facts *f, const invar_loop *loop)
 {
@@ -180,6 +197,7 @@ static void gather_facts(facts *f, const invar_loop *loop)
         f->items[f->count++] =
             (invar_ledger_fact){"op", invar_op_name((invar_op)op), f->revision[op]};
     }
+    add_plugins(f, loop);
     for (size_t i = 0; i < loop->facts.count; i++)
         f->items[f->count++] = loop->facts.items[i];
 }

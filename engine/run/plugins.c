@@ -21,6 +21,7 @@ invar_status invar_loop_begin_plugin(invar_loop *loop, int place)
     // a step without any reply took its samples from a file, or lost them in a shortened ledger
     if (stored->replies.count == 0 && !loop->options->replay)
         return invar_plugin_begin(plugin, step, NULL);
+    INVAR_TRY(invar_plugin_stored_check(plugin, loop->ledger, loop->run_number, step));
     return invar_plugin_begin(plugin, step, &stored->replies);
 }
 

@@ -440,7 +440,7 @@ static bool contradicts(const invar_diff *diff)
 static void judge(invar_diff *diff)
 {
     diff->twins = diff->twins && !diff->self && contradicts(diff);
-    if (diff->twins || (diff->self && !invar_diff_two_programs(diff)))
+    if (diff->twins || (diff->self && !invar_diff_two_makers(diff)))
         diff->verdict = INVAR_DIFF_VERDICT_NONDETERMINISTIC;
     else if (diff->parted)
         diff->verdict = INVAR_DIFF_VERDICT_DIFFERENT;

@@ -121,7 +121,8 @@ static invar_status read_facts(invar_diff *diff, invar_diff_list *facts,
 static bool obliges(const fact *f)
 {
     return f->rank == 0 || (f->rank == 1 && strcmp(f->key, "parent") == 0) ||
-           (f->rank == 2 && strcmp(f->key, "binary") == 0) || strcmp(f->scope, "op") == 0;
+           (f->rank == 2 && strcmp(f->key, "binary") == 0) || strcmp(f->scope, "op") == 0 ||
+           strcmp(f->scope, "plugin") == 0;
 }
 
 static invar_status add_fact(invar_diff *diff, invar_diff_list *facts, const fact *a, const fact *b)
@@ -142,12 +143,14 @@ static bool names_program(const fact *f)
     return f->rank == 2 && strcmp(f->key, "binary") == 0 && !f->several;
 }
 
-bool invar_diff_two_programs(const invar_diff *diff)
+const invar_diff_fact *invar_diff_two_makers(const invar_diff *diff)
 {
-    for (const invar_diff_fact *f = diff->facts; f < diff->facts + diff->n_facts; f++)
-        if (strcmp(f->scope, "build") == 0 && strcmp(f->key, "binary") == 0)
-            return f->a && f->b;
-    return false;
+    for (const invar_diff_fact *f = diff->facts; f < diff->facts + diff->n_facts; f++) {
+        bool program = strcmp(f->scope, "build") == 0 && strcmp(f->key, "binary") == 0;
+        if ((program || strcmp(f->scope, "plugin") == 0) && f->a && f->b)
+            return f;
+    }
+    return NULL;
 }
 
 /* Both lists have one order. */

@@ -89,8 +89,8 @@ invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source
 invar_status invar_diff_compare_facts(invar_diff *diff, const invar_diff_source *a,
                                       const invar_diff_source *b) INVAR_MUST_USE;
 
-/* True when the facts say that two different programs were at work: diff_facts.c. */
-bool invar_diff_two_programs(const invar_diff *diff);
+/* The fact that says that two programs or plug-ins were at work; NULL: none: diff_facts.c. */
+const invar_diff_fact *invar_diff_two_makers(const invar_diff *diff);
 
 /* Fills in metrics, samples and replies: diff_records.c. */
 invar_status invar_diff_compare_records(invar_diff *diff, const invar_diff_source *a,

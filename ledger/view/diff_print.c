@@ -139,6 +139,8 @@ static void add_step(line *l, const invar_diff *diff, const char *start)
 
 void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *diff)
 {
+    const invar_diff_fact *makers = invar_diff_two_makers(diff);
+    bool plugins = makers && strcmp(makers->scope, "plugin") == 0;
     line l = {out, 0, INVAR_DIFF_HEADLINE_SIZE};
 
     add(&l, "%s: ", invar_diff_verdict_name(diff->verdict));
@@ -155,8 +157,12 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
             diff->evaluations ? "evaluated" : "did");
         add_step(&l, diff, "its start");
         add(&l, " twice%s with two results",
-            invar_diff_two_programs(diff) ? " by two programs" : "");
+            plugins  ? " by two plug-ins"
+            : makers ? " by two programs"
+                     : "");
     } else {
+        if (plugins)
+            add(&l, "another plug-in (%.*s), ", clip(makers->key, 64), makers->key);
         add(&l, "%sfirst at ", diff->twins ? "same identity and program, " : "");
         add_step(&l, diff, "the start, before any step");
     }

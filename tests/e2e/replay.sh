@@ -233,5 +233,24 @@ expect 0 identical diff f g
 train h "${plugins[@]}" # the control: it does answer differently
 holds test "$(content h)" != "$chain"
 
+# A plug-in with another content is another one: its run differs, and it gets no old replies.
+cp "$here/fickle.py" judge.py
+plugins=(--rm-type none --custom-rm-path "python3 judge.py count")
+train i "${plugins[@]}"
+cp -r i j
+rm -r j/save/iter_0000003
+echo 1 >j/save/latest_checkpointed_iteration.txt
+echo '# changed' >>judge.py
+train k "${plugins[@]}"
+expect 1 'different: another plug-in (custom-rm-path), first at step 0' diff i k
+before=$(content j)
+expect 2 'plug-in custom-rm-path: its file has changed' train tiny.ini --run j --save j/save \
+    --load j/save --no-report "${plugins[@]}"
+expect 0 identical replay j --step 3 # which asks nobody
+holds test "$(content j)" = "$before"
+cp "$here/fickle.py" judge.py
+train j "${plugins[@]}"
+holds test "$(content j)" = "$before"
+
 ((failed)) || echo "$checks checks"
 exit "$failed"

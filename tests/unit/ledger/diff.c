@@ -116,6 +116,19 @@ static void test_diff__same_program_two_results(void **state)
                                                   INVAR_DIFF_SAMPLE_TRAIN);
     invar_diff_free(diff);
 
+    // nor is a judge part of the identity, but another one is another answer
+    const invar_ledger_fact old_judge = {"plugin", "custom-rm-path", "aa"};
+    const invar_ledger_fact new_judge = {"plugin", "custom-rm-path", "bb"};
+    a.facts = &old_judge;
+    b.facts = &new_judge;
+    a.n_facts = b.n_facts = 1;
+    diff = diff_specs(&a, &b);
+    assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
+    assert_headline(diff, "different: another plug-in (custom-rm-path), first at step 4, "
+                          "point rollout.tokens (rollout), which has no inputs");
+    invar_diff_free(diff);
+    a.n_facts = 0;
+
     // free circumstances do not excuse it, another identity does
     const invar_ledger_fact threads = {"free", "threads", "1"};
     b.facts = &threads;
