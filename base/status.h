@@ -34,7 +34,7 @@ typedef enum invar_status {
     INVAR_E_NODEVICE = -15    /* no device of that kind here: choose another */
 } invar_status;
 
-#define INVAR_ERROR_MESSAGE_SIZE 256
+#define INVAR_ERROR_MESSAGE_SIZE 4096
 
 typedef struct invar_error {
     invar_status status;

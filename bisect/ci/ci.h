@@ -60,7 +60,7 @@ typedef enum invar_ci_verdict {
     INVAR_CI_STOPPED   /* by the user */
 } invar_ci_verdict;
 
-#define INVAR_CI_STORY 512
+#define INVAR_CI_STORY INVAR_ERROR_MESSAGE_SIZE
 #define INVAR_CI_OPS 512
 
 typedef struct invar_ci_result {

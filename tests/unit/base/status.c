@@ -45,6 +45,8 @@ static void test_base_status__long_message_is_cut(void **state)
     text[sizeof text - 1] = '\0';
     assert_fails(INVAR_FAIL(INVAR_E_IO, 0, "%s", text), INVAR_E_IO, "xxx");
     assert_int_equal(strlen(invar_error_last()->message), INVAR_ERROR_MESSAGE_SIZE - 1);
+    text[1000] = '\0'; // two paths and what to do about them
+    assert_fails(INVAR_FAIL(INVAR_E_IO, 0, "%s", text), INVAR_E_IO, text);
 }
 
 static void test_base_status__message_may_quote_the_last_one(void **state)
@@ -122,7 +124,7 @@ static void test_base_status__advice_follows_its_own_code_only(void **state)
     assert_int_equal(invar_error_advise(status, INVAR_E_NOMEM, "lower kv-pages"), INVAR_E_NOMEM);
     assert_string_equal(invar_error_last()->message, "the cache: no room; lower kv-pages");
     assert_int_equal(invar_error_last()->native, 7);
-    for (int i = 0; i < 30; i++) // what does not fit is cut
+    for (int i = 0; i < 300; i++) // what does not fit is cut
         assert_int_equal(invar_error_advise(status, INVAR_E_NOMEM, "lower kv-pages"), status);
     assert_int_equal(strlen(invar_error_last()->message), INVAR_ERROR_MESSAGE_SIZE - 1);
     assert_int_equal(invar_error_advise(INVAR_OK, INVAR_OK, "nothing"), INVAR_OK);
