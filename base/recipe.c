@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/near.h"
 #include "base/recipe_value.h"
 #include "base/text.h"
 
@@ -21,7 +22,6 @@
 #define FILE_SIZE 84   /* a file's name in messages, cut on the left */
 #define ORIGIN_SIZE 96 /* "file:line" or a flag */
 #define WHERE_SIZE (ORIGIN_SIZE + INVAR_RECIPE_MAX_NAME + 3)
-#define HINT_SIZE (INVAR_RECIPE_MAX_NAME + sizeof "; did you mean ''?")
 
 typedef struct slot {
     invar_recipe_value value;
@@ -98,47 +98,14 @@ int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
     return find_key(schema, span_of(name));
 }
 
-/* Levenshtein distance of two names. */
-static size_t distance(span a, const char *b)
-{
-    size_t row[INVAR_RECIPE_MAX_NAME + 1], columns = strlen(b);
-
-    for (size_t j = 0; j <= columns; j++)
-        row[j] = j;
-    for (size_t i = 0; i < a.length; i++) {
-        size_t diagonal = row[0];
-        row[0] = i + 1;
-        for (size_t j = 0; j < columns; j++) {
-            size_t best = diagonal + (a.at[i] != b[j]);
-            if (row[j] + 1 < best)
-                best = row[j] + 1;
-            if (row[j + 1] + 1 < best)
-                best = row[j + 1] + 1;
-            diagonal = row[j + 1];
-            row[j + 1] = best;
-        }
-    }
-    return row[columns];
-}
-
 /* "; did you mean 'x'?", or nothing when no name is near. */
-static void suggest(char out[HINT_SIZE], const invar_recipe_schema *schema, span name,
-                    bool sections)
+static const char *suggest(invar_near *near, const invar_recipe_schema *schema, span name,
+                           bool sections)
 {
-    size_t best = 2 + name.length / 4; // farther off, a guess would mislead
-    const char *nearest = NULL;
-
-    for (int i = 0; i < schema->count; i++) {
-        const char *known = sections ? schema->keys[i].section : schema->keys[i].name;
-        size_t d = distance(name, known);
-        if (d < best) {
-            best = d;
-            nearest = known;
-        }
-    }
-    out[0] = '\0';
-    if (nearest)
-        snprintf(out, HINT_SIZE, "; did you mean '%s'?", nearest);
+    invar_near_init(near, name.at, name.length);
+    for (int i = 0; i < schema->count; i++)
+        invar_near_offer(near, sections ? schema->keys[i].section : schema->keys[i].name);
+    return invar_near_hint(near);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
@@ -264,7 +231,7 @@ static invar_status read_section(reader *r, span line)
 {
     invar_recipe *recipe = r->recipe;
     span name = trim(line);
-    char hint[HINT_SIZE];
+    invar_near near;
 
     if (name.at[name.length - 1] != ']')
         return refuse(r, "a section is [name], with nothing after it", line);
@@ -273,11 +240,10 @@ static invar_status read_section(reader *r, span line)
     if (!is_name(name))
         return refuse(r, "a section's name is made of letters, digits, - and _", line);
     r->section = find_section(recipe->schema, name);
-    if (r->section < 0) {
-        suggest(hint, recipe->schema, name, true);
+    if (r->section < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown section [%.*s]%s", recipe->file,
-                          r->line, (int)name.length, name.at, hint);
-    }
+                          r->line, (int)name.length, name.at,
+                          suggest(&near, recipe->schema, name, true));
     if (recipe->section_lines[r->section] != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: section [%.*s] is already in line %d",
                           recipe->file, r->line, (int)name.length, name.at,
@@ -291,7 +257,7 @@ static invar_status locate_key(int *out, const reader *r, span name)
 {
     const invar_recipe *recipe = r->recipe;
     const invar_recipe_key *keys = recipe->schema->keys;
-    char hint[HINT_SIZE];
+    invar_near near;
     int key = find_key(recipe->schema, name);
 
     if (r->section < 0)
@@ -300,11 +266,9 @@ static invar_status locate_key(int *out, const reader *r, span name)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' belongs to [%s], not to [%s]",
                           recipe->file, r->line, keys[key].name, keys[key].section,
                           keys[r->section].section);
-    if (key < 0) {
-        suggest(hint, recipe->schema, name, false);
+    if (key < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: unknown key '%.*s'%s", recipe->file, r->line,
-                          (int)name.length, name.at, hint);
-    }
+                          (int)name.length, name.at, suggest(&near, recipe->schema, name, false));
     if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FILE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:%d: key '%s' is already in line %d", recipe->file,
                           r->line, keys[key].name, recipe->slots[key].line);
@@ -438,16 +402,15 @@ invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
 invar_status invar_recipe_set(invar_recipe *recipe, const char *name, const char *value,
                               const char *origin)
 {
-    char hint[HINT_SIZE] = "", quote[INVAR_TEXT_QUOTE_SIZE];
-    char place[ORIGIN_SIZE];
+    char quote[INVAR_TEXT_QUOTE_SIZE], place[ORIGIN_SIZE];
+    invar_near near;
     int key = invar_recipe_find(recipe->schema, name);
 
     invar_text_quote(place, sizeof place, origin, strlen(origin));
     if (key < 0) {
-        if (is_name(span_of(name)))
-            suggest(hint, recipe->schema, span_of(name), false);
         invar_text_quote(quote, sizeof quote, name, strlen(name));
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote, hint);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: unknown key '%s'%s", place, quote,
+                          suggest(&near, recipe->schema, span_of(name), false));
     }
     if (recipe->slots[key].source == INVAR_RECIPE_SOURCE_FLAG)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the key '%s' is already set by %s", place, name,

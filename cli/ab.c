@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/program.h"
 #include "base/term.h"
 #include "bisect/view/ab.h"
 #include "cli/bisect.h"
@@ -68,14 +69,15 @@ static void print_next(const invar_ab_answer *answer)
     const invar_ab_effects *effects = &answer->effects;
 
     if (effects->count > effects->n_same) {
-        printf("next: invar ledger query ab-effect --experiment %s --metric ", answer->id);
+        printf("next: %s ledger query ab-effect --experiment %s --metric ", invar_program(),
+               answer->id);
         invar_plain_print_word(stdout, effects->items->name);
         printf(" --step %" PRId64 " --ledger ", effects->items->step);
         invar_plain_print_word(stdout, answer->ledger);
         putchar('\n');
     }
     if (answer->place.known) {
-        fputs("next: invar diff ", stdout);
+        printf("next: %s diff ", invar_program());
         invar_plain_print_word(stdout, answer->place.ledger_before);
         putchar(' ');
         invar_plain_print_word(stdout, answer->place.ledger_after);
@@ -126,7 +128,7 @@ static const invar_option *options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 7, &s->shared);
-    list[7 + INVAR_BISECT_SHARED_OPTIONS] = (invar_option){0};
+    list[7 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
     return list;
 }
 

@@ -46,7 +46,7 @@ static const invar_option *options(settings *s)
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 13, &s->shared);
-    list[13 + INVAR_BISECT_SHARED_OPTIONS] = (invar_option){0};
+    list[13 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
     return list;
 }
 

@@ -12,6 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/program.h"
 #include "base/term.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
@@ -139,8 +140,8 @@ static void print_text(const findings *f)
     printf("invar    %s, %s\n", INVAR_VERSION, f->built ? "with CUDA" : "without CUDA");
     printf("cpu      %ld cores\n", f->cores);
     if (!f->examined) {
-        printf("gpu      %s: %s\n\nnext: invar selfcheck\n", f->present ? "fails" : "none",
-               f->trouble);
+        printf("gpu      %s: %s\n\nnext: %s selfcheck\n", f->present ? "fails" : "none", f->trouble,
+               invar_program());
         return;
     }
     printf("gpu      %s, %d multiprocessors, %zu of %zu MiB free\n", f->gpu.name,
@@ -156,8 +157,10 @@ static void print_text(const findings *f)
                EDGE);
     if (f->trouble[0])
         printf("trouble  %s\n", f->trouble);
-    printf("\nnext: invar %s\n",
-           agrees(f) ? "bench --device cuda" : "train --device cpu: this GPU must not run sm90");
+    if (!agrees(f))
+        puts("         this GPU must not run numerics sm90: train with device = cpu");
+    printf("\nnext: %s %s\n", invar_program(),
+           agrees(f) ? "bench --device cuda" : "selfcheck --device cpu");
 }
 
 static void print_json(const findings *f)

@@ -139,7 +139,7 @@ static const invar_option *options(settings *s)
                              .low = 0,
                              .high = UINT32_MAX};
     list[1] = invar_option_json(&s->json);
-    list[2] = (invar_option){0};
+    list[2] = invar_flags_end();
     return list;
 }
 
@@ -147,14 +147,10 @@ static int run(int argc, char **argv)
 {
     settings s = {.rollout = -1};
     invar_recipe *recipe = NULL;
-    const char *path = argc > 0 && strncmp(argv[0], "--", 2) != 0 ? argv[0] : NULL;
+    const char *path = NULL;
     invar_status status;
 
-    if (path) {
-        argc--;
-        argv++;
-    }
-    status = invar_flags_recipe(&recipe, path, &argc, argv);
+    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)

@@ -5,6 +5,7 @@
  */
 #include "cli/flags.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -64,6 +65,44 @@ static invar_status value_of(const char **out, int *used, int key, bool words, i
     return INVAR_OK;
 }
 
+/* How many words the option at argv[0] takes; 0: it is none of these options. */
+static int option_words(const invar_option *options, const char *word)
+{
+    size_t bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
+
+    for (; options->name && bytes; options++)
+        if (strlen(options->name) == bytes && strncmp(options->name, word + 2, bytes) == 0)
+            return options->type == INVAR_OPTION_FLAG || word[2 + bytes] == '=' ? 1 : 2;
+    return 0;
+}
+
+/*
+ * Takes the word that is no flag and belongs to none out of argv: the recipe. Behind a key that is
+ * true or false it is its value only if it says so.
+ */
+static invar_status take_path(const char **out, const invar_option *options, int *argc, char **argv)
+{
+    *out = NULL;
+    for (int i = 0; i < *argc;) {
+        const char *value;
+        int own = option_words(options, argv[i]), key = own ? -1 : key_of(argv[i], &value),
+            used = 0;
+
+        if (!own && key < 0 && argv[i][0] == '-')
+            return INVAR_OK; // an unknown flag: whether it has a value cannot be said
+        if (!own && key < 0) {
+            *out = argv[i];
+            memmove(argv + i, argv + i + 1, (size_t)(*argc - i - 1) * sizeof *argv);
+            --*argc;
+            return INVAR_OK;
+        }
+        if (key >= 0 && !value)
+            INVAR_TRY(value_of(&value, &used, key, true, *argc - i - 1, argv + i + 1));
+        i += own ? own : 1 + used;
+    }
+    return INVAR_OK;
+}
+
 static invar_status take(invar_recipe *recipe, bool words, int *argc, char **argv)
 {
     const invar_recipe_schema *schema = invar_config_schema();
@@ -88,7 +127,7 @@ static invar_status take(invar_recipe *recipe, bool words, int *argc, char **arg
     return INVAR_OK;
 }
 
-invar_status invar_flags_recipe(invar_recipe **out, const char *path, int *argc, char **argv)
+static invar_status make_recipe(invar_recipe **out, const char *path, int *argc, char **argv)
 {
     invar_recipe *recipe = NULL;
     invar_status status;
@@ -106,16 +145,29 @@ invar_status invar_flags_recipe(invar_recipe **out, const char *path, int *argc,
     return INVAR_OK;
 }
 
-invar_status invar_flags_model(invar_recipe **out, int *argc, char **argv)
+invar_status invar_flags_keys(invar_recipe **out, int *argc, char **argv)
 {
-    const char *path = *argc > 0 && strncmp(argv[0], "--", 2) != 0 ? argv[0] : NULL;
+    return make_recipe(out, NULL, argc, argv);
+}
+
+invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
+                                const invar_option *options, int *argc, char **argv)
+{
+    *out = NULL;
+    INVAR_TRY(take_path(path_out, options, argc, argv));
+    return make_recipe(out, *path_out, argc, argv);
+}
+
+invar_status invar_flags_model(invar_recipe **out, const invar_option *options, int *argc,
+                               char **argv)
+{
+    const char *path;
     invar_recipe_entry numerics;
     invar_recipe *recipe;
     invar_status status;
 
-    if (path)
-        memmove(argv, argv + 1, (size_t)-- * argc * sizeof *argv);
-    INVAR_TRY(invar_flags_recipe(&recipe, path, argc, argv));
+    *out = NULL;
+    INVAR_TRY(invar_flags_recipe(&recipe, &path, options, argc, argv));
     invar_recipe_entry_get(&numerics, recipe, INVAR_KEY_NUMERICS);
     status = numerics.source == INVAR_RECIPE_SOURCE_NONE
                  ? invar_recipe_set(recipe, "numerics", "ieee", "default")
@@ -126,17 +178,6 @@ invar_status invar_flags_model(invar_recipe **out, int *argc, char **argv)
     }
     *out = recipe;
     return INVAR_OK;
-}
-
-/* How many words the option at argv[0] takes; 0: it is none of these options. */
-static int option_words(const invar_option *options, const char *word)
-{
-    size_t bytes = strncmp(word, "--", 2) == 0 ? strcspn(word + 2, "=") : 0;
-
-    for (; options->name && bytes; options++)
-        if (strlen(options->name) == bytes && strncmp(options->name, word + 2, bytes) == 0)
-            return options->type == INVAR_OPTION_FLAG || word[2 + bytes] == '=' ? 1 : 2;
-    return 0;
 }
 
 /* Moves the keys of a recipe from argv to `words`, with their values; the rest stays in order. */
@@ -178,7 +219,7 @@ invar_status invar_flags_words(const char ***out, const invar_option *options, i
     INVAR_TRY(invar_alloc((void **)&words, (size_t)*argc + 1, sizeof *words, "flags"));
     status = move_keys(words, &count, options, argc, argv);
     if (status == INVAR_OK)
-        status = invar_flags_recipe(&checked, NULL, &count, (char **)words); // all are keys
+        status = invar_flags_keys(&checked, &count, (char **)words); // all are keys
     invar_recipe_free(checked);
     if (status == INVAR_OK)
         *out = words;
@@ -187,17 +228,59 @@ invar_status invar_flags_words(const char ***out, const invar_option *options, i
     return status;
 }
 
+static const char *name_at(int index)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+
+    return index < schema->count ? schema->keys[index].name : NULL;
+}
+
+invar_option invar_flags_end(void)
+{
+    static invar_option_names names = {name_at};
+
+    return (invar_option){.value = &names};
+}
+
+/* What a value may be: "fp32|bf16", "true|false", "0 to 256", "number >= 0", "text". */
+static void format_values(char *out, size_t size, const invar_recipe_key *k)
+{
+    bool ints = k->int_min != 0 || k->int_max != 0, reals = k->float_min != 0 || k->float_max != 0;
+
+    switch (k->type) {
+    case INVAR_RECIPE_TYPE_BOOL: (void)snprintf(out, size, "true|false"); break;
+    case INVAR_RECIPE_TYPE_ENUM: (void)snprintf(out, size, "%s", k->choices); break;
+    case INVAR_RECIPE_TYPE_STRING: (void)snprintf(out, size, "TEXT"); break;
+    case INVAR_RECIPE_TYPE_INT:
+        (void)snprintf(out, size, ints ? "%" PRId64 " to %" PRId64 : "INTEGER", k->int_min,
+                       k->int_max);
+        break;
+    case INVAR_RECIPE_TYPE_FLOAT:
+        (void)snprintf(out, size, reals ? "%g to %g" : "NUMBER", k->float_min, k->float_max);
+        break;
+    }
+}
+
+static void print_default(const invar_recipe_key *k)
+{
+    if (!k->fallback)
+        fputs("must be given", stdout);
+    else
+        printf("default %s", k->fallback[0] ? k->fallback : "empty");
+}
+
 void invar_flags_help(void)
 {
     const invar_recipe_schema *schema = invar_config_schema();
+    char values[1024];
 
     for (int i = 0; i < schema->count; i++) {
         const invar_recipe_key *k = &schema->keys[i];
         if (i == 0 || strcmp(k->section, schema->keys[i - 1].section) != 0)
             printf("\n[%s]\n", k->section);
-        printf("  --%-36s %s", k->name, k->doc);
-        if (k->fallback && k->fallback[0])
-            printf(" (%s)", k->fallback);
-        putchar('\n');
+        format_values(values, sizeof values, k);
+        printf("  --%s %s (", k->name, values);
+        print_default(k);
+        printf(")\n      %s\n", k->doc);
     }
 }

@@ -12,16 +12,20 @@
 /*
  * Takes `--key value`, `--key=value` and, for a key that is true or false, `--key` alone out of
  * argv; what is no key of a recipe stays, in order, for invar_options_parse. *argc is what is left.
- * `path` is the recipe file, and no other word may stay then; NULL: none, defaults and flags only.
  */
-invar_status invar_flags_recipe(invar_recipe **out, const char *path, int *argc,
-                                char **argv) INVAR_MUST_USE;
+invar_status invar_flags_keys(invar_recipe **out, int *argc, char **argv) INVAR_MUST_USE;
 
 /*
- * The same for verbs that need a model only: the first word, if it is no flag, is the recipe, and
- * numerics is ieee where nobody says otherwise. What is left of argv are options.
+ * The same for a verb with a recipe: the first word that is neither a flag nor the value of one,
+ * before or behind them. `options` are the verb's own. *path_out is borrowed from argv; NULL: there
+ * was no such word, and all is as by default.
  */
-invar_status invar_flags_model(invar_recipe **out, int *argc, char **argv) INVAR_MUST_USE;
+invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
+                                const invar_option *options, int *argc, char **argv) INVAR_MUST_USE;
+
+/* The same for verbs that need a model only: numerics is ieee where nobody says otherwise. */
+invar_status invar_flags_model(invar_recipe **out, const invar_option *options, int *argc,
+                               char **argv) INVAR_MUST_USE;
 
 /*
  * Takes the keys of a recipe out of argv, as words for another program, ended by NULL;
@@ -31,7 +35,10 @@ invar_status invar_flags_model(invar_recipe **out, int *argc, char **argv) INVAR
 invar_status invar_flags_words(const char ***out, const invar_option *options, int *argc,
                                char **argv) INVAR_MUST_USE;
 
-/* The keys of a recipe with their defaults, by group, on stdout. */
+/* Ends the options of a verb that reads keys, too, so that a misspelt one is recognised. */
+invar_option invar_flags_end(void);
+
+/* The keys of a recipe with their values and defaults, by group, on stdout. */
 void invar_flags_help(void);
 
 #endif

@@ -368,7 +368,7 @@ static const invar_option *options(settings *s)
                              .low = 1,
                              .high = 65536};
     list[4] = invar_option_json(&s->json);
-    list[5] = (invar_option){0};
+    list[5] = invar_flags_end();
     return list;
 }
 
@@ -377,7 +377,7 @@ static int run(int argc, char **argv)
     settings s = {.n = 1};
     invar_recipe *recipe = NULL;
     int code = INVAR_EXIT_OK;
-    invar_status status = invar_flags_model(&recipe, &argc, argv);
+    invar_status status = invar_flags_model(&recipe, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);

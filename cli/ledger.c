@@ -5,6 +5,7 @@
  */
 #include "cli/ledger.h"
 
+#include "base/program.h"
 #include "cli/plain.h"
 
 #include "base/invar_banned.h"
@@ -57,7 +58,7 @@ int invar_exit(invar_status status)
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest)
 {
-    fprintf(out, "next: invar %s", verb);
+    fprintf(out, "next: %s %s", invar_program(), verb);
     if (word) {
         fputc(' ', out);
         invar_plain_print_word(out, word);

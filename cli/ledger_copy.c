@@ -350,10 +350,8 @@ static int run_report(int argc, char **argv)
         return invar_report_error();
     if (strcmp(s.out, "-") == 0)
         return INVAR_EXIT_OK;
-    print_done(s.out, "written");
-    fputs("next: xdg-open ", stdout);
-    invar_plain_print_word(stdout, s.out);
-    putchar('\n');
+    print_done(s.out, "written; open it in a browser");
+    invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);
     return INVAR_EXIT_OK;
 }
 

@@ -161,8 +161,10 @@ static invar_status print_queries(void)
     if (status == INVAR_OK)
         status = invar_grid_show(table, stdout);
     invar_grid_free(table);
-    if (status == INVAR_OK)
-        puts("\nnext: invar ledger query last-words @last");
+    if (status == INVAR_OK) {
+        putchar('\n');
+        invar_print_next(stdout, "ledger ls", NULL, NULL, NULL);
+    }
     return status;
 }
 

@@ -293,7 +293,7 @@ static invar_status make_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *word
 
 static int run_seal(int argc, char **argv)
 {
-    char line[INVAR_LEDGER_SEAL_SIZE];
+    char line[INVAR_LEDGER_SEAL_SIZE], seal[INVAR_LEDGER_SEAL_SIZE + 16];
     settings s = {0};
     int words;
 
@@ -302,7 +302,8 @@ static int run_seal(int argc, char **argv)
         return invar_report_error();
     puts(line);
     fprintf(stderr, "to keep it with the commit: git notes --ref=invar add -m '%s'\n", line);
-    invar_print_next(stderr, "ledger verify", words > 0 ? argv[0] : NULL, s.ledger, "--seal LINE");
+    (void)snprintf(seal, sizeof seal, "--seal '%s'", line);
+    invar_print_next(stderr, "ledger verify", words > 0 ? argv[0] : NULL, s.ledger, seal);
     return INVAR_EXIT_OK;
 }
 

@@ -7,32 +7,27 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/near.h"
+#include "base/program.h"
 #include "cli/verb.h"
 
 #include "base/invar_banned.h"
 
 static const invar_verb *const verbs[] = {
-    &invar_verb_selfcheck,
-    &invar_verb_bench,
+    &invar_verb_selfcheck, &invar_verb_bench,
     &invar_verb_doctor,
 #ifdef INVAR_LEDGER
-    &invar_verb_train,
-    &invar_verb_eval,
-    &invar_verb_generate,
-    &invar_verb_score,
-    &invar_verb_convert,
-    &invar_verb_replay,
-    &invar_verb_pack,
-    &invar_verb_ledger,
+    &invar_verb_train,     &invar_verb_eval,
+    &invar_verb_generate,  &invar_verb_score,
+    &invar_verb_convert,   &invar_verb_replay,
+    &invar_verb_pack,      &invar_verb_ledger,
     &invar_verb_diff,
 #endif
 #ifdef INVAR_BISECT
-    &invar_verb_bisect,
-    &invar_verb_blame,
-    &invar_verb_ab,
-    &invar_verb_ci,
+    &invar_verb_bisect,    &invar_verb_blame,
+    &invar_verb_ab,        &invar_verb_ci,
 #endif
-    NULL,
+    &invar_verb_version,   NULL,
 };
 
 static const invar_verb *find(const invar_verb *const *list, const char *name)
@@ -55,8 +50,7 @@ static void print_help(FILE *out)
             "invar - LLM post-training whose bits do not change\n\nusage: invar VERB [--option "
             "value ...]\n\n");
     print_verbs(out, verbs);
-    fprintf(out, "  %-12s %s\n  %-12s %s\n", "help VERB", "what a verb does and its options",
-            "version", "the version of this program");
+    fprintf(out, "  %-12s %s\n", "help VERB", "what a verb does and its options");
 }
 
 static int unexpected(const char *argument)
@@ -79,6 +73,18 @@ typedef struct selection {
     int words; /* of the command line that name it */
 } selection;
 
+/* "invar: ledger: no verb 'shwo'; did you mean 'show'? ..." */
+static void no_verb(const char *group, const invar_verb *const *list, const char *name)
+{
+    invar_near near;
+
+    invar_near_init(&near, name, strlen(name));
+    for (; *list; list++)
+        invar_near_offer(&near, (*list)->name);
+    fprintf(stderr, "invar: %s%sno verb '%s'%s; 'invar help%s%s' lists them\n", group,
+            *group ? ": " : "", name, invar_near_hint(&near), *group ? " " : "", group);
+}
+
 /*
  * argv[0] is the verb's name. A group without a further word stays selected itself; so does one
  * that can run when the word is none of its verbs.
@@ -87,7 +93,7 @@ static bool select_verb(selection *out, int argc, char **argv)
 {
     *out = (selection){.verb = find(verbs, argv[0]), .words = 1};
     if (!out->verb) {
-        fprintf(stderr, "invar: no verb '%s'; 'invar help' lists them\n", argv[0]);
+        no_verb("", verbs, argv[0]);
         return false;
     }
     if (!out->verb->subs || argc < 2 || asks_for_help(argv[1]))
@@ -96,8 +102,7 @@ static bool select_verb(selection *out, int argc, char **argv)
         return true;
     *out = (selection){.group = out->verb, .verb = find(out->verb->subs, argv[1]), .words = 2};
     if (!out->verb)
-        fprintf(stderr, "invar: %s: no verb '%s'; 'invar help %s' lists them\n", argv[0], argv[1],
-                argv[0]);
+        no_verb(argv[0], out->group->subs, argv[1]);
     return out->verb;
 }
 
@@ -132,14 +137,6 @@ static int help(int argc, char **argv)
     return INVAR_EXIT_OK;
 }
 
-static int version(int argc, char **argv)
-{
-    if (argc > 0)
-        return unexpected(argv[0]);
-    puts("invar " INVAR_VERSION);
-    return INVAR_EXIT_OK;
-}
-
 static int run(int argc, char **argv)
 {
     selection s;
@@ -150,8 +147,8 @@ static int run(int argc, char **argv)
     }
     if (strcmp(argv[0], "help") == 0 || asks_for_help(argv[0]))
         return help(argc - 1, argv + 1);
-    if (strcmp(argv[0], "version") == 0 || strcmp(argv[0], "--version") == 0)
-        return version(argc - 1, argv + 1);
+    if (strcmp(argv[0], "--version") == 0)
+        return invar_verb_version.run(argc - 1, argv + 1);
     if (!select_verb(&s, argc, argv))
         return INVAR_EXIT_USAGE;
     for (int i = s.words; i < argc; i++)
@@ -168,8 +165,12 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    int code = argc > 0 ? run(argc - 1, argv + 1) : INVAR_EXIT_USAGE;
+    int code = INVAR_EXIT_USAGE;
 
+    if (argc > 0) {
+        invar_program_set(argv[0]);
+        code = run(argc - 1, argv + 1);
+    }
     errno = 0;
     if (fflush(stdout) == 0 && !ferror(stdout))
         return code;

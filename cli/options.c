@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/near.h"
 #include "base/pool.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
@@ -66,6 +67,27 @@ invar_option invar_option_threads(int64_t *value, const char *help)
                           .high = INVAR_POOL_MAX_THREADS};
 }
 
+/* "unknown option '--sede 7'; did you mean '--seed'? ..."; of the word, `length` are its name. */
+static invar_status unknown(const invar_option *options, const char *word, size_t length)
+{
+    const invar_option_names *others;
+    char known[INVAR_NEAR_SIZE];
+    invar_near near;
+
+    invar_near_init(&near, word, length + 2);
+    for (; options->name; options++) {
+        (void)snprintf(known, sizeof known, "--%s", options->name);
+        invar_near_offer(&near, known);
+    }
+    others = options->value;
+    for (int i = 0; others && others->at(i); i++) {
+        (void)snprintf(known, sizeof known, "--%s", others->at(i));
+        invar_near_offer(&near, known);
+    }
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'%s; --help lists them", word,
+                      invar_near_hint(&near));
+}
+
 /* Reads the option at argv[*at]; leaves *at at its last word. */
 static invar_status set_option(int *at, const invar_option *options, int argc, char **argv)
 {
@@ -74,7 +96,7 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
     const invar_option *option = find(options, name, length);
 
     if (!option)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'; --help lists them", argv[*at]);
+        return unknown(options, argv[*at], length);
     if (option->type == INVAR_OPTION_FLAG) {
         if (equals)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s takes no value", option->name);

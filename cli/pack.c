@@ -76,7 +76,7 @@ static const invar_option *options(settings *s)
                              .value = &s->output,
                              .metavar = "FILE",
                              .help = "default: UUID-STEP.invar-pack"};
-    list[2] = (invar_option){0};
+    list[2] = invar_flags_end();
     return list;
 }
 
@@ -85,7 +85,7 @@ static int run(int argc, char **argv)
     settings s = {.step = -1};
     invar_recipe *flags = NULL;
     int words;
-    invar_status status = invar_flags_recipe(&flags, NULL, &argc, argv);
+    invar_status status = invar_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1);

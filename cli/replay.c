@@ -199,7 +199,7 @@ static const invar_option *options(settings *s)
                              .metavar = "DIR",
                              .help = "keep the ledger with both executions in this new folder"};
     list[4] = invar_option_json(&s->json);
-    list[5] = (invar_option){0};
+    list[5] = invar_flags_end();
     return list;
 }
 
@@ -208,7 +208,7 @@ static int run(int argc, char **argv)
     settings s = {.step = -1, .from = -1};
     invar_recipe *flags = NULL;
     int words, code = INVAR_EXIT_TROUBLE;
-    invar_status status = invar_flags_recipe(&flags, NULL, &argc, argv);
+    invar_status status = invar_flags_keys(&flags, &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN or a pack", 1, 1);

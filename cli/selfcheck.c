@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/program.h"
 #include "base/term.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
@@ -189,10 +190,11 @@ static int conclude(const report *r)
         printf("\n  ],\n  \"values\": %d, \"different\": %d, \"missing\": %d\n}\n", r->values,
                r->different, r->missing);
     else
-        printf("\n%d values: %d identical, %d different, %d not recorded\nnext: invar %s --device "
+        printf("\n%d values: %d identical, %d different, %d not recorded\nnext: %s %s --device "
                "%s%s\n",
                r->values, r->values - r->different - r->missing, r->different, r->missing,
-               right ? "bench" : "selfcheck", r->settings->device, right ? "" : " --json");
+               invar_program(), right ? "bench" : "selfcheck", r->settings->device,
+               right ? "" : " --json");
     if (r->different > 0)
         return INVAR_EXIT_DIFFERENT;
     return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;

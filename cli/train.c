@@ -347,7 +347,7 @@ static const invar_option *options(settings *s)
                              .value = &s->no_report,
                              .help = "do not write report.html"};
     list[4] = invar_option_json(&s->json);
-    list[5] = (invar_option){0};
+    list[5] = invar_flags_end();
     return list;
 }
 
@@ -356,16 +356,12 @@ static int run(int argc, char **argv)
     settings s = {.until = -1};
     invar_recipe *recipe = NULL;
     invar_golden *golden = NULL;
-    const char *path = argc > 0 && strncmp(argv[0], "--", 2) != 0 ? argv[0] : NULL;
+    const char *path = NULL;
     int code = INVAR_EXIT_OK;
     bool missing = false;
     invar_status status;
 
-    if (path) {
-        argc--;
-        argv++;
-    }
-    status = invar_flags_recipe(&recipe, path, &argc, argv);
+    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)

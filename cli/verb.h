@@ -41,6 +41,11 @@ typedef struct invar_option {
     int64_t high;
 } invar_option;
 
+/* Flags of a verb that others read; the last option, which has no name, may have them as value. */
+typedef struct invar_option_names {
+    const char *(*at)(int index); /* NULL behind the last */
+} invar_option_names;
+
 typedef struct invar_verb {
     const char *name;
     const char *summary;               /* one line */
@@ -50,6 +55,7 @@ typedef struct invar_verb {
     const struct invar_verb *const *subs; /* verbs of its own, then NULL; run may be NULL then */
 } invar_verb;
 
+extern const invar_verb invar_verb_version;
 extern const invar_verb invar_verb_selfcheck;
 extern const invar_verb invar_verb_bench;
 extern const invar_verb invar_verb_doctor;

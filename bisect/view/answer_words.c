@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/program.h"
 #include "base/text.h"
 #include "bisect/view/answer.h"
 
@@ -375,12 +376,12 @@ static bool add_word(line *l, const char *word)
     return true;
 }
 
-/* "invar diff A B" */
+/* "build/invar diff A B" */
 static bool add_diff(line *l, const invar_place *p)
 {
     if (!p->known || *p->ledger_before == '\0' || *p->ledger_after == '\0')
         return false;
-    add(l, "invar diff");
+    add(l, "%s diff", invar_program());
     return add_word(l, p->ledger_before) && add_word(l, p->ledger_after);
 }
 

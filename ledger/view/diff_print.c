@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/program.h"
 #include "base/term.h"
 #include "ledger/view/diff_internal.h"
 

@@ -28,6 +28,25 @@ expect 0 "--threads N" bench --help
 expect 129 "no verb 'frob'" help frob
 expect 129 "no verb 'frob'" frob
 expect 0 "invar 0." version
+for line in "commit    " "compiler  " "devices   cpu (" "numerics  ieee, sm90; "; do
+    expect 0 "$line" --version
+done
+expect 129 "no verb 'trian'; did you mean 'train'?" trian
+expect 129 "ledger: no verb 'shwo'; did you mean 'show'?" ledger shwo
+expect 129 "unknown option '--jsno'; did you mean '--json'?" selfcheck --jsno
+expect 129 "unknown option '--nmu-rollout'; did you mean '--num-rollout'?" train --nmu-rollout 7
+expect 0 "--dtype fp32|bf16|fp8|mxfp8|int4 (default bf16)" help train
+expect 0 "--num-layers 0 to 256 (default 0)" help train
+expect 0 "--rollout-shuffle true|false (default false)" help train
+expect 0 "--prompt-data TEXT (default empty)" help train
+# the recipe is the word that is neither a flag nor its value, wherever it stands
+expect 2 "no-such.ini: cannot be opened" train --seed 7 no-such.ini
+expect 2 "no-such.ini: cannot be opened" train --rollout-shuffle no-such.ini --seed=7
+expect 2 "no-such.ini: cannot be opened" eval --json --rollout 3 no-such.ini
+expect 2 "no-such.ini: cannot be opened" score --dtype fp32 no-such.ini --tokens -
+recipe=$(dirname "$0")/../../recipes/quickstart.ini
+expect 129 "unexpected argument 'two.ini'" train "$recipe" two.ini
+expect 129 "unknown option '--frob'" train --frob 7 no-such.ini
 expect 129 "unknown option '--frob'" selfcheck --frob
 expect 129 "unexpected argument 'frob'" selfcheck frob
 expect 129 "--threads needs a value" selfcheck --threads
@@ -41,7 +60,7 @@ CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" bench --device cuda --m
 CUDA_VISIBLE_DEVICES='' expect 125 "choose device = cpu" selfcheck --device cuda --json
 expect 129 "--device tpu: there are cpu and cuda" selfcheck --device tpu
 expect 129 "--device needs a value" selfcheck --device
-expect 0 "next: invar bench --device cpu" selfcheck --device=cpu
+expect 0 "next: $invar bench --device cpu" selfcheck --device=cpu
 expect 129 "there are cpu and cuda" bench --device tpu
 expect 129 "give --device cuda or --model" bench --op add --peer peer.so
 expect 129 "--layers is about a whole model: give --model" bench --op add --layers=2

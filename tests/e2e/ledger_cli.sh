@@ -104,7 +104,7 @@ expect 0 "$uuid" ledger show "$uuid"
 cd .. || exit 2
 
 # ---- ls --------------------------------------------------------------------------------------
-expect 0 "next: invar ledger show ${uuid:0:8}" ledger ls
+expect 0 "next: $invar ledger show ${uuid:0:8}" ledger ls
 answers 0 'sorted((r["name"], r["state"], r["exit_code"], r["steps"], r["segments"]) for r in d) ==
  [("a", "finished", 0, 30, 1), ("b", "finished", 0, 30, 1), ("c", "killed", None, 5, 1),
   ("other", "finished", 0, 30, 1), ("same", "finished", 0, 30, 2)]' ledger ls --json
@@ -129,7 +129,7 @@ answers 0 'd == []' ledger ls fresh.db --json
 cd .. || exit 2
 
 # ---- show ------------------------------------------------------------------------------------
-expect 0 "next: invar ledger show runs/a --step 29" ledger show runs/a
+expect 0 "next: $invar ledger show runs/a --step 29" ledger show runs/a
 expect 2 "has no step 30, but 0 to 29" ledger show runs/a --step 30
 expect 129 "--step: -1; expected 0 to" ledger show runs/a --step -1
 expect 129 "'x' is not a whole number" ledger show runs/a --step x
@@ -328,7 +328,7 @@ grep -q 'written' errors || complain "full disk: $(<errors)"
 
 # ---- diff ------------------------------------------------------------------------------------
 expect 0 "identical: 30 steps" diff runs/a runs/same
-expect 0 "next: invar ledger verify runs/a" diff runs/a runs/same
+expect 0 "next: $invar ledger verify runs/a" diff runs/a runs/same
 expect 3 "step 17, point layer.1.mlp.out" diff runs/a runs/b
 expect 1 "different: " diff runs/a runs/other
 answers 3 'd["verdict"] == "nondeterministic" and d["step"] == 17' diff runs/a runs/b --json

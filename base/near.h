@@ -1,0 +1,44 @@
+/*
+ * near.h - the known word that a misspelt one most likely means.
+ *
+ *     invar_near_init(&near, "trian", 5);
+ *     for (...)
+ *         invar_near_offer(&near, name);
+ *     "no verb 'trian'%s", invar_near_hint(&near)     "; did you mean 'train'?", or ""
+ *
+ * Two words are near when few letters are wrong, missing, too many or swapped with a neighbour: one
+ * and every fourth. A word that begins with the wanted one is near, too. Allocates nothing.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_NEAR_H
+#define INVAR_BASE_NEAR_H
+
+#include <stddef.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_NEAR_SIZE 96 /* longer words are near to none */
+
+typedef struct invar_near {
+    char wanted[INVAR_NEAR_SIZE];
+    char found[INVAR_NEAR_SIZE]; /* the nearest, of equal ones the first; "": none */
+    size_t cost;                 /* of that one */
+    char hint[INVAR_NEAR_SIZE + 32];
+} invar_near;
+
+/* `length` bytes of a word that is not known. */
+void invar_near_init(invar_near *near, const char *wanted, size_t length);
+
+/* A word that is known. */
+void invar_near_offer(invar_near *near, const char *word);
+
+/* The question to put behind a message; "" where no word is near. Borrowed from `near`. */
+const char *invar_near_hint(invar_near *near);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,22 @@
+/*
+ * program.h - how the user calls this program, for commands that are printed for use.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_BASE_PROGRAM_H
+#define INVAR_BASE_PROGRAM_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Once, at the start of main: the first word of the command line. */
+void invar_program_set(const char *word);
+
+/* That word as a shell reads it; "invar" where none was set or nothing can be made of it. */
+const char *invar_program(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

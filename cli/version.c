@@ -1,0 +1,152 @@
+/*
+ * version.c - invar version: what this program is, as a report of a problem should quote it.
+ *
+ * Commit and compiler are read from the file that the build left beside the program
+ * (ledger/provenance.h); a build without the ledger knows its version and compiler only.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include "cli/plain.h"
+#include "cli/verb.h"
+#include "kernels-deterministic/device.h"
+#ifdef INVAR_LEDGER
+#include "ledger/provenance.h"
+#endif
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    bool json;
+} settings;
+
+enum { LINE = 1024 };
+
+typedef struct about {
+    char commit[LINE], compiler[LINE], devices[LINE], numerics[LINE];
+} about;
+
+#ifdef INVAR_LEDGER
+static const char *fact(const invar_ledger_fact *facts, size_t count, const char *key)
+{
+    for (size_t i = 0; i < count; i++)
+        if (strcmp(facts[i].scope, "build") == 0 && strcmp(facts[i].key, key) == 0)
+            return facts[i].value;
+    return NULL;
+}
+
+static invar_status read_build(about *a)
+{
+    invar_provenance *found;
+    const char *commit, *dirty, *compiler, *type, *flags;
+    size_t count;
+
+    INVAR_TRY(invar_provenance_gather(&found, NULL));
+    const invar_ledger_fact *facts = invar_provenance_facts(&count, found);
+    commit = fact(facts, count, "commit");
+    dirty = fact(facts, count, "dirty");
+    compiler = fact(facts, count, "compiler");
+    type = fact(facts, count, "type");
+    flags = fact(facts, count, "flags");
+    if (commit && dirty)
+        (void)snprintf(a->commit, LINE, "%s%s%s", commit, strcmp(dirty, "clean") == 0 ? "" : ", ",
+                       strcmp(dirty, "clean") == 0 ? "" : dirty);
+    if (compiler && type && flags)
+        (void)snprintf(a->compiler, LINE, "%s, %s,%s%s", compiler, type, *flags == ' ' ? "" : " ",
+                       flags);
+    invar_provenance_free(found);
+    return INVAR_OK;
+}
+#else
+static invar_status read_build(about *a)
+{
+    (void)a;
+    return INVAR_OK;
+}
+#endif
+
+/* Which ones this build can use; whether they are here and sound is what `doctor` looks at. */
+static void describe_devices(about *a)
+{
+    struct utsname system;
+
+    (void)snprintf(a->devices, LINE, "cpu (%s, %ld cores)%s",
+                   uname(&system) == 0 ? system.machine : "unknown", sysconf(_SC_NPROCESSORS_ONLN),
+                   invar_backend_cuda() ? ", cuda (sm_90a)" : "; no cuda in this build");
+}
+
+/* The ops whose bits have changed since the first revision, by name. */
+static void describe_numerics(about *a)
+{
+    int used, changed = 0;
+
+    used = snprintf(a->numerics, LINE, "%s, %s; %d ops", invar_numerics_name(INVAR_NUMERICS_IEEE),
+                    invar_numerics_name(INVAR_NUMERICS_SM90), (int)INVAR_OP_COUNT);
+    for (int op = 0; op < INVAR_OP_COUNT && used < LINE; op++)
+        if (invar_op_revision((invar_op)op) != 1)
+            used += snprintf(a->numerics + used, (size_t)(LINE - used), "%s %s %d",
+                             changed++ ? "," : " of revision 1, but", invar_op_name((invar_op)op),
+                             invar_op_revision((invar_op)op));
+    if (changed == 0 && used < LINE)
+        (void)snprintf(a->numerics + used, (size_t)(LINE - used), " of revision 1");
+}
+
+static void print(const about *a, bool json)
+{
+    const struct {
+        const char *name, *text;
+    } lines[] = {{"commit", a->commit},
+                 {"compiler", a->compiler},
+                 {"devices", a->devices},
+                 {"numerics", a->numerics}};
+
+    printf(json ? "{\"version\": \"%s\"" : "invar %s\n", INVAR_VERSION);
+    for (size_t i = 0; i < sizeof lines / sizeof *lines; i++) {
+        printf(json ? ", \"%s\": " : "%-9s ", lines[i].name);
+        if (json)
+            invar_plain_print_json(stdout, lines[i].text);
+        else
+            invar_plain_print(stdout, lines[i].text);
+        fputs(json ? "" : "\n", stdout);
+    }
+    fputs(json ? "}\n" : "", stdout);
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[2];
+
+    list[0] = (invar_option){.name = "json", .value = &s->json, .help = "the same as JSON"};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {0};
+    about a = {.commit = "not known: there is no file .build beside the program",
+               .compiler = __VERSION__};
+
+    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK || read_build(&a) != INVAR_OK)
+        return invar_report_error();
+    describe_devices(&a);
+    describe_numerics(&a);
+    print(&a, s.json);
+    return INVAR_EXIT_OK;
+}
+
+static void help(void)
+{
+    settings s;
+
+    puts("The version, the commit and the compiler that this program was built from, the devices\n"
+         "that it can use, and its arithmetic: numerics, ops and their revisions.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_version = {
+    .name = "version", .summary = "what this program was built from", .run = run, .help = help};
