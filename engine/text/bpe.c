@@ -10,7 +10,6 @@
 #include "engine/text/bpe.h"
 
 #include <stdbool.h>
-#include <string.h>
 
 #include "base/alloc.h"
 
@@ -22,7 +21,6 @@ typedef struct rule {
 } rule;
 
 struct invar_bpe {
-    int32_t bytes[256];
     size_t mask;
     rule *rules; /* (mask + 1), open addressing */
 };
@@ -46,7 +44,7 @@ typedef struct word_state {
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 
-invar_status invar_bpe_new(invar_bpe **out, const int32_t bytes[256], size_t merges)
+invar_status invar_bpe_new(invar_bpe **out, size_t merges)
 {
     invar_status status;
     size_t slots = 16;
@@ -61,7 +59,6 @@ invar_status invar_bpe_new(invar_bpe **out, const int32_t bytes[256], size_t mer
         invar_free(bpe);
         return status;
     }
-    memcpy(bpe->bytes, bytes, sizeof bpe->bytes);
     bpe->mask = slots - 1;
     for (size_t i = 0; i < slots; i++)
         bpe->rules[i].left = -1;
@@ -180,15 +177,15 @@ static void merge(word_state *w)
     }
 }
 
-static invar_status reserve(invar_bpe_work *work, size_t bytes)
+static invar_status reserve(invar_bpe_work *work, size_t symbols)
 {
     size_t each = sizeof(symbol) + 2 * sizeof(candidate);
     size_t capacity = work->capacity ? work->capacity : 256;
     void *memory;
 
-    if (bytes <= work->capacity)
+    if (symbols <= work->capacity)
         return INVAR_OK;
-    while (capacity < bytes)
+    while (capacity < symbols)
         capacity *= 2;
     INVAR_TRY(invar_alloc(&memory, capacity, each, "a word"));
     invar_free(work->memory);
@@ -197,26 +194,23 @@ static invar_status reserve(invar_bpe_work *work, size_t bytes)
     return INVAR_OK;
 }
 
-invar_status invar_bpe_word(int32_t *ids, size_t *count_out, const invar_bpe *bpe,
-                            invar_bpe_work *work, const char *word, size_t bytes)
+invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe, invar_bpe_work *work)
 {
-    word_state w = {.bpe = bpe, .count = (int32_t)bytes};
+    word_state w = {.bpe = bpe, .count = (int32_t)*count};
     size_t n = 0;
 
-    *count_out = 0;
-    if (bytes > INT32_MAX / 4)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "a word of %zu bytes is too long", bytes);
-    INVAR_TRY(reserve(work, bytes));
+    if (*count > INT32_MAX / 4)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a word of %zu symbols is too long", *count);
+    INVAR_TRY(reserve(work, *count));
     w.symbols = work->memory;
     w.heap = (candidate *)(w.symbols + work->capacity);
     for (int32_t i = 0; i < w.count; i++)
-        w.symbols[i] =
-            (symbol){bpe->bytes[(unsigned char)word[i]], i - 1, i + 1 < w.count ? i + 1 : -1};
+        w.symbols[i] = (symbol){ids[i], i - 1, i + 1 < w.count ? i + 1 : -1};
     merge(&w);
     for (int32_t i = 0; i < w.count; i++)
         if (w.symbols[i].id >= 0)
             ids[n++] = w.symbols[i].id;
-    *count_out = n;
+    *count = n;
     return INVAR_OK;
 }
 

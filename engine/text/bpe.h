@@ -17,8 +17,8 @@ extern "C" {
 
 typedef struct invar_bpe invar_bpe;
 
-/* Room for `merges` pairs. bytes[b] is the id of byte b. */
-invar_status invar_bpe_new(invar_bpe **out, const int32_t bytes[256], size_t merges) INVAR_MUST_USE;
+/* Room for `merges` pairs. */
+invar_status invar_bpe_new(invar_bpe **out, size_t merges) INVAR_MUST_USE;
 void invar_bpe_free(invar_bpe *bpe);
 
 /* The pair (left, right) becomes `joined`; the lowest rank goes first. Again: replaced. */
@@ -27,12 +27,12 @@ void invar_bpe_add(invar_bpe *bpe, int32_t left, int32_t right, int32_t rank, in
 /* What the encoding of words needs besides; zeroed at first, grows; one per thread. */
 typedef struct invar_bpe_work {
     void *memory;
-    size_t capacity; /* in bytes of a word */
+    size_t capacity; /* in symbols of a word */
 } invar_bpe_work;
 
-/* Writes at most `bytes` ids; how many goes to *count_out. Time: bytes * log(bytes). */
-invar_status invar_bpe_word(int32_t *ids, size_t *count_out, const invar_bpe *bpe,
-                            invar_bpe_work *work, const char *word, size_t bytes) INVAR_MUST_USE;
+/* The ids of a word's symbols become those of its tokens. Time: count * log(count). */
+invar_status invar_bpe_word(int32_t *ids, size_t *count, const invar_bpe *bpe,
+                            invar_bpe_work *work) INVAR_MUST_USE;
 void invar_bpe_work_release(invar_bpe_work *work);
 
 #ifdef __cplusplus

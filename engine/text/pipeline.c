@@ -72,57 +72,84 @@ static invar_status read_normalizer(invar_pipeline *out, const input *in)
     return out->compose || !type[0] ? INVAR_OK : unknown(in, "normalizer", type);
 }
 
-/* ByteLevel; `alone`: not after a Split, where a prefix or its own expression would act on words */
-static invar_status read_byte_level(invar_pipeline *out, const input *in, const json_t *part,
-                                    bool alone)
-{
-    const char *type;
-    bool use_regex;
+/* ---- pre-tokenizers -------------------------------------------------------------------------- */
 
-    INVAR_TRY(type_of(&type, in, part, "pre_tokenizer"));
-    if (strcmp(type, "ByteLevel") != 0)
-        return unknown(in, "pre_tokenizer", type);
-    INVAR_TRY(invar_json_bool(&out->prefix_space, part, "add_prefix_space", in->where));
-    INVAR_TRY(flag(&use_regex, in, part, "use_regex", true));
-    if (alone)
-        out->pattern = use_regex ? INVAR_PATTERN_GPT2 : INVAR_PATTERN_WHOLE;
-    else if (use_regex || out->prefix_space)
-        return unknown(in, "pre_tokenizer", "Split and ByteLevel with use_regex or prefix space");
+static invar_status add_step(invar_pipeline *out, const input *in, invar_pre_step step)
+{
+    if (out->n_steps == INVAR_PRE_STEPS_MAX)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: more than %d pre-tokenizers", in->where,
+                          INVAR_PRE_STEPS_MAX);
+    out->steps[out->n_steps++] = step;
     return INVAR_OK;
+}
+
+static invar_status add_splitter(invar_pipeline *out, const input *in, invar_pattern pattern,
+                                 bool invert, invar_behavior behavior)
+{
+    return add_step(out, in, (invar_pre_step){INVAR_PRE_STEP_SPLIT, {pattern, invert, behavior}});
+}
+
+static invar_status read_byte_level(invar_pipeline *out, const input *in, const json_t *part)
+{
+    bool prefix_space, use_regex;
+
+    INVAR_TRY(invar_json_bool(&prefix_space, part, "add_prefix_space", in->where));
+    INVAR_TRY(flag(&use_regex, in, part, "use_regex", true));
+    if (prefix_space)
+        INVAR_TRY(add_step(out, in, (invar_pre_step){.kind = INVAR_PRE_STEP_SPACE}));
+    return use_regex ? add_splitter(out, in, INVAR_PATTERN_GPT2, false, INVAR_BEHAVIOR_ISOLATED)
+                     : INVAR_OK;
 }
 
 static invar_status read_split(invar_pipeline *out, const input *in, const json_t *part)
 {
-    const char *type, *behavior, *regex;
+    const char *name, *regex;
+    invar_behavior behavior;
+    invar_pattern pattern;
     bool invert;
 
-    INVAR_TRY(type_of(&type, in, part, "pre_tokenizer"));
-    if (strcmp(type, "Split") != 0)
-        return unknown(in, "pre_tokenizer", type);
-    INVAR_TRY(invar_json_string(&behavior, part, "behavior", in->where));
+    INVAR_TRY(invar_json_string(&name, part, "behavior", in->where));
+    if (!invar_behavior_find(&behavior, name))
+        return unknown(in, "pre_tokenizer's behavior", name);
     INVAR_TRY(invar_json_bool(&invert, part, "invert", in->where));
-    // the known expressions match everything, so that these two come to the same
-    if (strcmp(behavior, invert ? "Removed" : "Isolated") != 0)
-        return unknown(in, "pre_tokenizer's behavior", behavior);
     INVAR_TRY(invar_json_string(&regex, json_object_get(part, "pattern"), "Regex", in->where));
-    return invar_pattern_find(&out->pattern, regex) ? INVAR_OK
-                                                    : unknown(in, "pre_tokenizer's pattern", regex);
+    if (!invar_pattern_find(&pattern, regex))
+        return unknown(in, "pre_tokenizer's pattern", regex);
+    return add_splitter(out, in, pattern, invert, behavior);
 }
 
-static invar_status read_pre_tokenizer(invar_pipeline *out, const input *in)
+static invar_status read_digits(invar_pipeline *out, const input *in, const json_t *part)
 {
-    const json_t *part = json_object_get(in->root, "pre_tokenizer");
+    bool individual;
+
+    INVAR_TRY(invar_json_bool(&individual, part, "individual_digits", in->where));
+    return add_splitter(out, in, INVAR_PATTERN_DIGIT, false,
+                        individual ? INVAR_BEHAVIOR_ISOLATED : INVAR_BEHAVIOR_CONTIGUOUS);
+}
+
+/* ByteLevel must come last: it spells bytes as characters, which the steps after it would see. */
+static invar_status read_pre_tokenizer(invar_pipeline *out, const input *in, const json_t *part,
+                                       bool last)
+{
     const json_t *list = json_object_get(part, "pretokenizers");
     const char *type;
+    size_t count = json_array_size(list);
 
     INVAR_TRY(type_of(&type, in, part, "pre_tokenizer"));
-    if (strcmp(type, "Sequence") != 0)
-        return read_byte_level(out, in, part, true);
-    if (json_array_size(list) != 2)
-        return unknown(in, "pre_tokenizer", "a Sequence that is not Split and ByteLevel");
-    INVAR_TRY(read_split(out, in, json_array_get(list, 0)));
-    return read_byte_level(out, in, json_array_get(list, 1), false);
+    if (strcmp(type, "ByteLevel") == 0 && last)
+        return read_byte_level(out, in, part);
+    if (strcmp(type, "Split") == 0 && !last)
+        return read_split(out, in, part);
+    if (strcmp(type, "Digits") == 0 && !last)
+        return read_digits(out, in, part);
+    if (strcmp(type, "Sequence") != 0 || count == 0)
+        return unknown(in, last ? "the last pre_tokenizer" : "pre_tokenizer", type);
+    for (size_t i = 0; i < count; i++)
+        INVAR_TRY(read_pre_tokenizer(out, in, json_array_get(list, i), last && i + 1 == count));
+    return INVAR_OK;
 }
+
+/* ---- post-processors ------------------------------------------------------------------------- */
 
 /* Without special tokens a template is without effect when it is the sequence, once. */
 static invar_status check_template(const input *in, const json_t *part)
@@ -165,13 +192,13 @@ invar_status invar_pipeline_read(invar_pipeline *out, const json_t *root, const 
     const input in = {root, where};
     const char *decoder;
 
-    *out = (invar_pipeline){.pattern = INVAR_PATTERN_WHOLE};
+    *out = (invar_pipeline){0};
     if (!json_is_object(root))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not a JSON object", where);
     INVAR_TRY(must_be_null(&in, "truncation"));
     INVAR_TRY(must_be_null(&in, "padding"));
     INVAR_TRY(read_normalizer(out, &in));
-    INVAR_TRY(read_pre_tokenizer(out, &in));
+    INVAR_TRY(read_pre_tokenizer(out, &in, json_object_get(root, "pre_tokenizer"), true));
     INVAR_TRY(check_processor(&in, json_object_get(root, "post_processor"), false));
     INVAR_TRY(type_of(&decoder, &in, json_object_get(root, "decoder"), "decoder"));
     return strcmp(decoder, "ByteLevel") == 0 ? INVAR_OK : unknown(&in, "decoder", decoder);

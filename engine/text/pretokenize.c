@@ -1,9 +1,9 @@
 /*
- * pretokenize.c - text to words: the regular expressions of known tokenizers, by hand.
+ * pretokenize.c - text to words: the patterns of known tokenizers, by hand.
  *
- * Each expression is a list of alternatives, tried in order at the place where the last word ended;
- * the functions below are those alternatives. Together they match every character, so nothing is
- * left between words.
+ * Each regular expression is a list of alternatives, tried in order at the place where the last
+ * word ended; the functions below are those alternatives. Together they match every character, so
+ * nothing is left between words.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -35,6 +35,24 @@ bool invar_pattern_find(invar_pattern *out, const char *regex)
     for (size_t i = 0; i < sizeof known / sizeof known[0]; i++)
         if (strcmp(regex, known[i].regex) == 0) {
             *out = known[i].pattern;
+            return true;
+        }
+    return false;
+}
+
+bool invar_behavior_find(invar_behavior *out, const char *name)
+{
+    static const char *const names[] = {
+        [INVAR_BEHAVIOR_REMOVED] = "Removed",
+        [INVAR_BEHAVIOR_ISOLATED] = "Isolated",
+        [INVAR_BEHAVIOR_CONTIGUOUS] = "Contiguous",
+        [INVAR_BEHAVIOR_MERGED_WITH_PREVIOUS] = "MergedWithPrevious",
+        [INVAR_BEHAVIOR_MERGED_WITH_NEXT] = "MergedWithNext",
+    };
+
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++)
+        if (strcmp(name, names[i]) == 0) {
+            *out = (invar_behavior)i;
             return true;
         }
     return false;
@@ -203,15 +221,79 @@ static size_t llama3_word(const text_view *v, size_t digits)
     return end ? end : spaces(v);
 }
 
-size_t invar_pattern_word(invar_pattern pattern, const char *text, size_t bytes)
-{
-    text_view v = {text, bytes};
+/* ---- one kind of character ------------------------------------------------------------------- */
 
-    switch (pattern) {
-    case INVAR_PATTERN_GPT2: return gpt2_word(&v);
-    case INVAR_PATTERN_LLAMA3: return llama3_word(&v, 3);
-    case INVAR_PATTERN_QWEN2: return llama3_word(&v, 1);
-    case INVAR_PATTERN_WHOLE: break;
+/* One character that is numeric, or the text up to the next. */
+static size_t digit_range(bool *match_out, const text_view *v)
+{
+    character c = read_at(v, 0);
+    size_t end = c.length;
+
+    *match_out = invar_unicode_is_numeric(c.point);
+    while (!*match_out && (c = read_at(v, end)).length > 0 && !invar_unicode_is_numeric(c.point))
+        end += c.length;
+    return end;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+/* The end of what begins at `at`, a match or the text before one. */
+static size_t range_end(bool *match_out, const invar_splitter *splitter, const text_view *text,
+                        size_t at)
+{
+    text_view v = {text->text + at, text->bytes - at};
+    size_t length = 0;
+
+    *match_out = true;
+    switch (splitter->pattern) {
+    case INVAR_PATTERN_GPT2: length = gpt2_word(&v); break;
+    case INVAR_PATTERN_LLAMA3: length = llama3_word(&v, 3); break;
+    case INVAR_PATTERN_QWEN2: length = llama3_word(&v, 1); break;
+    case INVAR_PATTERN_DIGIT: length = digit_range(match_out, &v); break;
     }
-    return bytes;
+    *match_out = *match_out != splitter->invert;
+    return at + length;
+}
+
+static bool joins_any(invar_behavior behavior)
+{
+    return behavior != INVAR_BEHAVIOR_REMOVED && behavior != INVAR_BEHAVIOR_ISOLATED;
+}
+
+/* True when the range that follows belongs to the piece; `first`: the piece has one range yet. */
+static bool joins(invar_behavior behavior, bool first, bool match, bool next)
+{
+    switch (behavior) {
+    case INVAR_BEHAVIOR_CONTIGUOUS: return match == next;
+    case INVAR_BEHAVIOR_MERGED_WITH_PREVIOUS: return first && !match && next;
+    case INVAR_BEHAVIOR_MERGED_WITH_NEXT: return first && match && !next;
+    case INVAR_BEHAVIOR_REMOVED:
+    case INVAR_BEHAVIOR_ISOLATED: break;
+    }
+    return false;
+}
+
+bool invar_split_next(size_t *begin, size_t *end, size_t *at, const invar_splitter *splitter,
+                      const char *text, size_t bytes)
+{
+    const text_view v = {text, bytes};
+    bool match, next;
+    size_t beyond;
+
+    *end = *at;
+    do {
+        if (*end == bytes)
+            return false;
+        *begin = *end;
+        *end = range_end(&match, splitter, &v, *begin);
+    } while (match && splitter->behavior == INVAR_BEHAVIOR_REMOVED);
+    for (bool first = true; joins_any(splitter->behavior) && *end < bytes; first = false) {
+        beyond = range_end(&next, splitter, &v, *end);
+        if (!joins(splitter->behavior, first, match, next))
+            break;
+        *end = beyond;
+        match = next;
+    }
+    *at = *end;
+    return true;
 }

@@ -1,5 +1,5 @@
 /*
- * pretokenize.h - text to words: the regular expressions of known tokenizers, by hand.
+ * pretokenize.h - text to words: the patterns of known tokenizers, by hand.
  *
  * A word never crosses into the next; the merges of BPE happen inside words only.
  *
@@ -16,17 +16,39 @@ extern "C" {
 #endif
 
 typedef enum invar_pattern {
-    INVAR_PATTERN_WHOLE,  /* no splitting: the text is one word */
     INVAR_PATTERN_GPT2,   /* what ByteLevel has built in */
     INVAR_PATTERN_LLAMA3, /* numbers in groups of up to three digits */
-    INVAR_PATTERN_QWEN2   /* numbers digit by digit; also Qwen 2.5 and 3 */
+    INVAR_PATTERN_QWEN2,  /* numbers digit by digit; also Qwen 2.5 and 3 */
+    INVAR_PATTERN_DIGIT   /* one numeric character; text between such ones does not match */
 } invar_pattern;
 
 /* The pattern with that regular expression; false when it is not one of the known. */
 bool invar_pattern_find(invar_pattern *out, const char *regex);
 
-/* Bytes of the first word of `text`, which is valid UTF-8 and not empty. Linear in the result. */
-size_t invar_pattern_word(invar_pattern pattern, const char *text, size_t bytes);
+/* What becomes of the matches of a pattern, and of the text between them. */
+typedef enum invar_behavior {
+    INVAR_BEHAVIOR_REMOVED,              /* the text between */
+    INVAR_BEHAVIOR_ISOLATED,             /* each is a piece */
+    INVAR_BEHAVIOR_CONTIGUOUS,           /* matches that touch are one piece */
+    INVAR_BEHAVIOR_MERGED_WITH_PREVIOUS, /* a match ends the text before it */
+    INVAR_BEHAVIOR_MERGED_WITH_NEXT      /* a match begins the text after it */
+} invar_behavior;
+
+/* The behavior that the library's files call so; false when there is none. */
+bool invar_behavior_find(invar_behavior *out, const char *name);
+
+typedef struct invar_splitter {
+    invar_pattern pattern;
+    bool invert; /* what matches and what does not are exchanged */
+    invar_behavior behavior;
+} invar_splitter;
+
+/*
+ * The next piece of `text` from *at on is [*begin, *end); *at moves behind it. False when there is
+ * none. The text is valid UTF-8. Linear in what is passed.
+ */
+bool invar_split_next(size_t *begin, size_t *end, size_t *at, const invar_splitter *splitter,
+                      const char *text, size_t bytes);
 
 #ifdef __cplusplus
 }

@@ -54,7 +54,7 @@ void invar_tokenizer_free(invar_tokenizer *tokenizer)
     invar_added_tokens_free(tokenizer->raw);
     invar_added_tokens_free(tokenizer->normalized);
     invar_bpe_free(tokenizer->bpe);
-    invar_free(tokenizer->words.slots);
+    invar_word_table_free(tokenizer->words);
     invar_free(tokenizer->text);
     invar_free(tokenizer->begins);
     invar_free(tokenizer->special);
@@ -140,49 +140,6 @@ bool invar_tokenizer_special(const invar_tokenizer *tokenizer, int32_t id)
     return id >= 0 && id < tokenizer->size && tokenizer->special[id];
 }
 
-/* ---- words that are one token ---------------------------------------------------------------- */
-
-invar_status invar_word_table_new(invar_word_table *out, size_t count)
-{
-    size_t slots = 16;
-
-    while (slots < count * 2)
-        slots *= 2;
-    INVAR_TRY(invar_alloc((void **)&out->slots, slots, sizeof *out->slots, "words"));
-    memset(out->slots, -1, slots * sizeof *out->slots);
-    out->mask = slots - 1;
-    return INVAR_OK;
-}
-
-/* The slot of a word, or the empty one where it would be. */
-static int32_t *find_slot(const invar_tokenizer *t, const char *word, size_t bytes)
-{
-    invar_digest digest;
-    size_t slot, length;
-
-    invar_hash_bytes(&digest, word, bytes);
-    memcpy(&slot, digest.bytes, sizeof slot);
-    for (slot &= t->words.mask; t->words.slots[slot] >= 0; slot = (slot + 1) & t->words.mask) {
-        const char *text = invar_tokenizer_bytes(&length, t, t->words.slots[slot]);
-        if (length == bytes && memcmp(text, word, bytes) == 0)
-            break;
-    }
-    return &t->words.slots[slot];
-}
-
-int32_t invar_word_table_find(const invar_tokenizer *tokenizer, const char *word, size_t bytes)
-{
-    return tokenizer->words.slots ? *find_slot(tokenizer, word, bytes) : -1;
-}
-
-void invar_word_table_add(invar_tokenizer *tokenizer, int32_t id)
-{
-    size_t bytes;
-    const char *word = invar_tokenizer_bytes(&bytes, tokenizer, id);
-
-    *find_slot(tokenizer, word, bytes) = id;
-}
-
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
 typedef struct encoder {
@@ -211,39 +168,57 @@ static invar_status reserve(encoder *e, size_t more)
     return INVAR_OK;
 }
 
-static invar_status encode_words(encoder *e, const char *text, size_t bytes)
+static invar_status encode_word(encoder *e, const char *word, size_t bytes)
 {
-    size_t length, count;
+    int32_t id = invar_word_table_find(e->t->words, word, bytes);
+    size_t count;
 
-    for (size_t at = 0; at < bytes; at += length) {
-        int32_t id;
-        length = invar_pattern_word(e->t->pipeline.pattern, text + at, bytes - at);
-        INVAR_TRY(reserve(e, length));
-        id = invar_word_table_find(e->t, text + at, length);
-        if (id >= 0) {
-            e->ids[e->count++] = id;
-            continue;
-        }
-        INVAR_TRY(
-            invar_bpe_word(e->ids + e->count, &count, e->t->bpe, &e->work, text + at, length));
-        e->count += count;
+    INVAR_TRY(reserve(e, INVAR_SYMBOLS_PER_BYTE * bytes));
+    if (id >= 0) {
+        e->ids[e->count++] = id;
+        return INVAR_OK;
     }
+    INVAR_TRY(invar_symbols_word(e->ids + e->count, &count, &e->t->symbols, word, bytes));
+    INVAR_TRY(invar_bpe_word(e->ids + e->count, &count, e->t->bpe, &e->work));
+    e->count += count;
     return INVAR_OK;
 }
 
-static invar_status encode_piece(encoder *e, const char *text, size_t bytes)
+/* A piece that went through the first `step` steps, and is not empty. */
+static invar_status encode_piece(encoder *e, size_t step, const char *text, size_t bytes);
+
+static invar_status encode_spaced(encoder *e, size_t step, const char *text, size_t bytes)
 {
     invar_status status;
     char *spaced;
 
-    if (!e->t->pipeline.prefix_space || text[0] == ' ')
-        return encode_words(e, text, bytes);
+    if (text[0] == ' ')
+        return encode_piece(e, step, text, bytes);
     INVAR_TRY(invar_alloc((void **)&spaced, bytes + 1, 1, "text"));
     spaced[0] = ' ';
     memcpy(spaced + 1, text, bytes);
-    status = encode_words(e, spaced, bytes + 1);
+    status = encode_piece(e, step, spaced, bytes + 1);
     invar_free(spaced);
     return status;
+}
+
+static invar_status encode_piece(encoder *e, size_t step, const char *text, size_t bytes)
+{
+    const invar_pre_step *s = &e->t->pipeline.steps[step];
+    size_t begin, end, at = 0;
+
+    if (step == e->t->pipeline.n_steps)
+        return encode_word(e, text, bytes);
+    if (s->kind == INVAR_PRE_STEP_SPACE)
+        return encode_spaced(e, step + 1, text, bytes);
+    while (invar_split_next(&begin, &end, &at, &s->splitter, text, bytes))
+        INVAR_TRY(encode_piece(e, step + 1, text + begin, end - begin));
+    return INVAR_OK;
+}
+
+static invar_status encode_normal(encoder *e, const char *text, size_t bytes)
+{
+    return encode_piece(e, 0, text, bytes);
 }
 
 /* Cuts added tokens out; what is between them goes to `rest`, which is never given nothing. */
@@ -273,8 +248,8 @@ static invar_status encode_composed(encoder *e, const char *text, size_t bytes)
     if (e->t->pipeline.compose)
         INVAR_TRY(invar_unicode_compose(&composed, &length, text, bytes));
     if (!composed)
-        return cut(e, e->t->normalized, text, bytes, encode_piece);
-    status = cut(e, e->t->normalized, composed, length, encode_piece);
+        return cut(e, e->t->normalized, text, bytes, encode_normal);
+    status = cut(e, e->t->normalized, composed, length, encode_normal);
     invar_free(composed);
     return status;
 }

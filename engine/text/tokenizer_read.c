@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "engine/io/json.h"
+#include "engine/text/byte_chars.h"
 #include "engine/text/pipeline.h"
 #include "engine/text/tokenizer_parts.h"
 #include "engine/text/unicode.h"
@@ -28,10 +29,11 @@
 typedef struct reader {
     const char *where; /* the file, for messages */
     const json_t *root, *vocab, *merges, *added;
-    bool ignore_merges;
-    int64_t size;       /* ids are below it */
-    const char **names; /* (size) as in the file; NULL: no token */
-    size_t text_bytes;  /* of all names together */
+    bool ignore_merges, byte_fallback, fuse_unknown;
+    const char *unknown; /* NULL: none */
+    int64_t size;        /* ids are below it */
+    const char **names;  /* (size) as in the file; NULL: no token */
+    size_t text_bytes;   /* of all names together */
     invar_pipeline pipeline;
     invar_tokenizer *t;
 } reader;
@@ -57,10 +59,16 @@ static invar_status must_be_off(const reader *r, const json_t *model, const char
                       r->where, key);
 }
 
+/* One that is false where it is absent. */
+static invar_status read_switch(bool *out, const reader *r, const json_t *model, const char *key)
+{
+    *out = false;
+    return invar_json_has(model, key) ? invar_json_bool(out, model, key, r->where) : INVAR_OK;
+}
+
 static invar_status read_model(reader *r)
 {
-    static const char *const off[] = {"dropout", "byte_fallback", "continuing_subword_prefix",
-                                      "end_of_word_suffix"};
+    static const char *const off[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix"};
     const json_t *model = json_object_get(r->root, "model");
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *type = "BPE"; // files of the first years do not say it
@@ -74,8 +82,11 @@ static invar_status read_model(reader *r)
                           quoted(quote, type));
     for (size_t i = 0; i < sizeof off / sizeof off[0]; i++)
         INVAR_TRY(must_be_off(r, model, off[i]));
-    if (invar_json_has(model, "ignore_merges"))
-        INVAR_TRY(invar_json_bool(&r->ignore_merges, model, "ignore_merges", r->where));
+    INVAR_TRY(read_switch(&r->ignore_merges, r, model, "ignore_merges"));
+    INVAR_TRY(read_switch(&r->byte_fallback, r, model, "byte_fallback"));
+    INVAR_TRY(read_switch(&r->fuse_unknown, r, model, "fuse_unk"));
+    if (invar_json_has(model, "unk_token"))
+        INVAR_TRY(invar_json_string(&r->unknown, model, "unk_token", r->where));
     r->vocab = json_object_get(model, "vocab");
     r->merges = json_object_get(model, "merges");
     if (!json_is_object(r->vocab) || !json_is_array(r->merges))
@@ -172,73 +183,26 @@ static invar_status name_ids(reader *r)
     return INVAR_OK;
 }
 
-/* ---- bytes as characters --------------------------------------------------------------------- */
+/* ---- tokens ---------------------------------------------------------------------------------- */
 
-/* In a vocabulary printable bytes stand for themselves, the others for U+0100 and on. */
-static bool byte_is_printable(unsigned byte)
-{
-    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD);
-}
-
-static uint32_t char_of_byte(unsigned byte)
-{
-    uint32_t moved = 0x100;
-
-    if (byte_is_printable(byte))
-        return byte;
-    for (unsigned b = 0; b < byte; b++)
-        moved += !byte_is_printable(b);
-    return moved;
-}
-
-typedef struct byte_map {
-    uint32_t chars[256];
-    int16_t bytes[0x144]; /* -1: the character stands for no byte */
-} byte_map;
-
-static void byte_map_init(byte_map *map)
-{
-    memset(map->bytes, -1, sizeof map->bytes);
-    for (unsigned b = 0; b < 256; b++) {
-        map->chars[b] = char_of_byte(b);
-        map->bytes[map->chars[b]] = (int16_t)b;
-    }
-}
-
-/* A token's bytes: of a name that is not all bytes-as-characters, the name itself. */
-static size_t bytes_of_name(char *out, bool *mapped_out, const byte_map *map, const char *name)
-{
-    size_t length = strlen(name), used = 0, step;
-    uint32_t point;
-
-    *mapped_out = true;
-    for (size_t at = 0; at < length; at += step) {
-        step = invar_unicode_read(&point, name + at, length - at);
-        if (step == 0 || point >= 0x144 || map->bytes[point] < 0) {
-            *mapped_out = false;
-            memcpy(out, name, length);
-            return length;
-        }
-        out[used++] = (char)map->bytes[point];
-    }
-    return used;
-}
-
-static invar_status fill_tokens(reader *r, const byte_map *map)
+static invar_status fill_tokens(reader *r, const invar_byte_chars *map)
 {
     invar_tokenizer *t = r->t;
-    bool mapped;
 
     if (r->ignore_merges)
-        INVAR_TRY(invar_word_table_new(&t->words, (size_t)r->size));
+        INVAR_TRY(invar_word_table_new(&t->words, (size_t)r->size, r->text_bytes));
     for (int64_t id = 0; id < r->size; id++) {
-        size_t at = t->begins[id];
-        t->begins[id + 1] = at;
-        if (!r->names[id])
-            continue;
-        t->begins[id + 1] += bytes_of_name(t->text + at, &mapped, map, r->names[id]);
-        if (r->ignore_merges && mapped && json_object_get(r->vocab, r->names[id]))
-            invar_word_table_add(t, (int32_t)id);
+        char *text = t->text + t->begins[id];
+        size_t bytes = 0;
+        // of a name that does not spell bytes the text is the name itself
+        if (r->names[id] &&
+            !invar_byte_chars_read(text, &bytes, map, r->names[id], strlen(r->names[id]))) {
+            bytes = strlen(r->names[id]);
+            memcpy(text, r->names[id], bytes);
+        } else if (r->names[id] && r->ignore_merges && json_object_get(r->vocab, r->names[id])) {
+            invar_word_table_add(t->words, text, bytes, (int32_t)id);
+        }
+        t->begins[id + 1] = t->begins[id] + bytes;
     }
     return INVAR_OK;
 }
@@ -306,22 +270,14 @@ static invar_status add_merge(reader *r, size_t rank, const json_t *item, char *
     return INVAR_OK;
 }
 
-static invar_status fill_merges(reader *r, const byte_map *map)
+static invar_status fill_merges(reader *r)
 {
-    int32_t bytes[256];
     invar_status status = INVAR_OK;
     const json_t *item;
     char *room;
     size_t i;
 
-    for (unsigned b = 0; b < 256; b++) {
-        char name[4];
-        bytes[b] = id_of(r, (char[8]){0}, name, invar_unicode_write(name, map->chars[b]));
-        if (bytes[b] < 0)
-            return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                              "%s: the vocabulary has no token for the byte 0x%02X", r->where, b);
-    }
-    INVAR_TRY(invar_bpe_new(&r->t->bpe, bytes, json_array_size(r->merges)));
+    INVAR_TRY(invar_bpe_new(&r->t->bpe, json_array_size(r->merges)));
     INVAR_TRY(invar_alloc((void **)&room, 2 * TOKEN_MAX_BYTES + 1, 1, "a merge"));
     json_array_foreach(r->merges, i, item)
     {
@@ -331,6 +287,28 @@ static invar_status fill_merges(reader *r, const byte_map *map)
     }
     invar_free(room);
     return status;
+}
+
+/* ---- symbols --------------------------------------------------------------------------------- */
+
+static void fill_symbols(reader *r, const invar_byte_chars *map)
+{
+    invar_symbols *s = &r->t->symbols;
+    char room[8];
+
+    for (unsigned b = 0; b < 256; b++) {
+        char code[8];
+        s->lengths[b] = (uint8_t)invar_unicode_write(s->names[b], map->chars[b]);
+        s->bytes[b] = id_of(r, room, s->names[b], s->lengths[b]);
+        (void)snprintf(code, sizeof code, "<0x%02X>", b);
+        s->fallback[b] = r->byte_fallback ? id_of(r, room, code, strlen(code)) : -1;
+    }
+    s->fuse_unknown = r->fuse_unknown;
+    s->unknown = INVAR_UNKNOWN_DROPPED;
+    if (r->unknown) {
+        const json_t *id = json_object_get(r->vocab, r->unknown);
+        s->unknown = id ? (int32_t)json_integer_value(id) : INVAR_UNKNOWN_MISSING;
+    }
 }
 
 /* ---- added tokens ---------------------------------------------------------------------------- */
@@ -464,9 +442,9 @@ static invar_status build(reader *r, const invar_tokenizer_source *source)
 {
     json_t *config = NULL;
     invar_status status;
-    byte_map map;
+    invar_byte_chars map;
 
-    byte_map_init(&map);
+    invar_byte_chars_init(&map);
     INVAR_TRY(invar_pipeline_read(&r->pipeline, r->root, r->where));
     INVAR_TRY(read_model(r));
     r->added = json_object_get(r->root, "added_tokens");
@@ -475,7 +453,8 @@ static invar_status build(reader *r, const invar_tokenizer_source *source)
     INVAR_TRY(invar_tokenizer_new(&r->t, r->size, r->text_bytes));
     r->t->pipeline = r->pipeline;
     INVAR_TRY(fill_tokens(r, &map));
-    INVAR_TRY(fill_merges(r, &map));
+    INVAR_TRY(fill_merges(r));
+    fill_symbols(r, &map);
     INVAR_TRY(fill_added(r));
     if (source->config) {
         INVAR_TRY(invar_json_parse(&config, "tokenizer_config.json", source->config,

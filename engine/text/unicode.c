@@ -35,6 +35,9 @@ static const range new_numbers[] = {
     {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9}, {0x1E5F1, 0x1E5FA},
 };
 
+/* Numbers of Unicode 17.0. */
+static const range newest_numbers[] = {{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}};
+
 /* Characters of Unicode 10.0 to 15.0 that a later normalizer would move, split or join. */
 static const range inert[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
@@ -152,6 +155,12 @@ invar_char_kind invar_unicode_kind(uint32_t point)
     if (within(new_numbers, COUNT(new_numbers), point))
         return INVAR_CHAR_KIND_NUMBER;
     return INVAR_CHAR_KIND_OTHER;
+}
+
+bool invar_unicode_is_numeric(uint32_t point)
+{
+    return invar_unicode_kind(point) == INVAR_CHAR_KIND_NUMBER ||
+           within(newest_numbers, COUNT(newest_numbers), point);
 }
 
 /* ---- composition ----------------------------------------------------------------------------- */

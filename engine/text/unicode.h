@@ -2,8 +2,9 @@
  * unicode.h - what the tokenizer asks of characters: their kind, and the composed form of a text.
  *
  * The answers are those of Hugging Face's tokenizers library: the kinds of Unicode 16.0 (its
- * regular expressions), the composition of Unicode 9.0 (its normalizer). Below is utf8proc; a table
- * holds what differs from Unicode 15.0, the oldest version of utf8proc that will do.
+ * regular expressions), numeric as of 17.0 (its language), the composition of Unicode 9.0 (its
+ * normalizer). Below is utf8proc; tables hold what differs from Unicode 15.0, the oldest version of
+ * utf8proc that will do.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -40,6 +41,9 @@ size_t invar_unicode_read(uint32_t *out, const char *text, size_t left);
 size_t invar_unicode_write(char *out, uint32_t point);
 
 invar_char_kind invar_unicode_kind(uint32_t point);
+
+/* True for the characters that the pre-tokenizer Digits splits at. */
+bool invar_unicode_is_numeric(uint32_t point);
 
 /*
  * Normalization form C. The caller owns *out (invar_free), which has no NUL; *out is NULL where the

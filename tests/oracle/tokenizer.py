@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-# tokenizer.py [--seed N] [--out DIR] | --check [DIR] - what tokenizers, transformers say of text.
+# tokenizer.py [--seed N] [--out DIR] [KIND ...] | --check [DIR] - what the libraries say of text.
 #
-# Trains small byte-level BPE tokenizers with the patterns of GPT-2, Llama 3 and Qwen 2 and writes,
-# per tokenizer, tokenizer.json and expect.json: ids of strings, texts of ids, and checksums of the
-# ids of every code point in several places and of long mixed text; steps.json has such checksums of
-# words and of composed text. Renders the chat templates of DIR/templates by transformers into
+# Trains small BPE tokenizers with the parts of known models (KINDS; with KIND only those) and
+# writes, per tokenizer, tokenizer.json and expect.json: ids of strings, texts of ids, and checksums
+# of the ids of code points in several places and of long mixed text; steps.json has such checksums
+# of words and of composed text. Renders the chat templates of DIR/templates by transformers into
 # templates.json. tests/unit/tokenizer/oracle.c compares.
 #
 # With --check it computes what DIR says of its tokenizers anew; all must be equal. DIR is the
@@ -13,6 +13,7 @@
 """Fixtures of the tokenizer's oracle tests."""
 import argparse
 import array
+import dataclasses
 import json
 import pathlib
 import random
@@ -112,15 +113,42 @@ def byte_level(split):
                          pre.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
+@dataclasses.dataclass
+class Kind:
+    """
+    A tokenizer's parts. `limit` keeps only that many bytes or characters in the vocabulary; code
+    points below `sweep` are tried, one by one.
+    """
+    pre_tokenizer: object
+    normalizer: object = None
+    model: dict = dataclasses.field(default_factory=dict)
+    limit: int = 0
+    sweep: int = 0x4000
+
+
+KINDS = {
+    "gpt2": Kind(pre.ByteLevel(add_prefix_space=True), sweep=0x110000),
+    "llama3": Kind(byte_level(LLAMA3), model={"ignore_merges": True}, sweep=0x110000),
+    "qwen2": Kind(byte_level(QWEN2), normalizers.NFC(), sweep=0x110000),
+    "smollm2": Kind(pre.Sequence([pre.Digits(individual_digits=True),
+                                  pre.ByteLevel(add_prefix_space=False)]), limit=200),
+    "unknown": Kind(pre.Sequence([pre.Digits(), pre.ByteLevel()]),
+                    model={"unk_token": "<unk>", "fuse_unk": True}, limit=200),
+}
+
+
 def train(name, seed):
-    tokenizer = Tokenizer(models.BPE(ignore_merges=name == "llama3"))
-    if name == "qwen2":
-        tokenizer.normalizer = normalizers.NFC()
-    tokenizer.pre_tokenizer = {"gpt2": pre.ByteLevel(add_prefix_space=True),
-                               "llama3": byte_level(LLAMA3), "qwen2": byte_level(QWEN2)}[name]
+    kind = KINDS[name]
+    tokenizer = Tokenizer(models.BPE(**kind.model))
+    if kind.normalizer:
+        tokenizer.normalizer = kind.normalizer
+    tokenizer.pre_tokenizer = kind.pre_tokenizer
     tokenizer.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False,
-                                  initial_alphabet=pre.ByteLevel.alphabet())
+    alphabet = {"limit_alphabet": kind.limit} if kind.limit else {
+        "initial_alphabet": pre.ByteLevel.alphabet()}
+    unknown = [kind.model["unk_token"]] if "unk_token" in kind.model else []
+    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, special_tokens=unknown,
+                                  **alphabet)
     tokenizer.train_from_iterator(corpus(seed), trainer)
     tokenizer.add_tokens([AddedToken("<|endoftext|>", special=True, normalized=False),
                           AddedToken("<|im_start|>", special=True, normalized=False),
@@ -196,10 +224,10 @@ def encode(tokenizer, texts):
     return [e.ids for e in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-def sweep(lists):
+def sweep(lists, end):
     """[length, checksum] of what `lists` makes of the texts of every block of code points."""
     out = []
-    for first in range(0, 0x110000, BLOCK):
+    for first in range(0, end, BLOCK):
         points = [p for p in range(first, first + BLOCK) if not 0xD800 <= p < 0xE000]
         total, crc = 0, 0
         for numbers in lists([places(chr(p)) for p in points]):
@@ -242,7 +270,7 @@ def expect(place, seed):
             "strings": [{"text": text, "ids": ids}
                         for text, ids in zip(texts, encode(tokenizer, texts))],
             "decodes": decodes(tokenizer, seed), "large": large(tokenizer, seed),
-            "sweep": sweep(lambda texts: encode(tokenizer, texts))}
+            "sweep": sweep(lambda texts: encode(tokenizer, texts), KINDS[place.name].sweep)}
 
 
 def split(part, texts):
@@ -263,7 +291,7 @@ def steps(seed):
     ways = {name: lambda texts, part=part: split(part, texts) for name, part in parts.items()}
     ways["compose"] = compose
     return {"tokenizers": tokenizers.__version__, "seed": seed, **{
-        name: [checksum(0, numbers) for numbers in way(texts)] + sweep(way)
+        name: [checksum(0, numbers) for numbers in way(texts)] + sweep(way, 0x110000)
         for name, way in ways.items()}}
 
 
@@ -351,21 +379,27 @@ def check(folder):
 
 
 def main():
-    parser = argparse.ArgumentParser(usage="tokenizer.py [--seed N] [--out DIR] | --check [DIR]")
+    parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "tokenizer")
     parser.add_argument("--check", type=pathlib.Path, nargs="?", const=HERE / "tokenizer")
+    everything = [*KINDS, "steps", "templates"]
+    parser.add_argument("kinds", nargs="*", metavar="KIND", choices=[[], *everything])
     args = parser.parse_args()
     if args.check:
         return 1 if check(args.check) else 0
-    for name in ("gpt2", "llama3", "qwen2"):
+    wanted = args.kinds or everything
+    for name in filter(wanted.__contains__, KINDS):
         write(args.out, name, train(name, args.seed))
         data = expect(args.out / name, args.seed)
         (args.out / name / "expect.json").write_text(dump(data))
-    (args.out / "steps.json").write_text(dump(steps(args.seed)))
-    if args.out != HERE / "tokenizer":
-        shutil.copytree(HERE / "tokenizer/templates", args.out / "templates", dirs_exist_ok=True)
-    (args.out / "templates.json").write_text(dump(templates(args.out / "templates")))
+    if "steps" in wanted:
+        (args.out / "steps.json").write_text(dump(steps(args.seed)))
+    if "templates" in wanted:
+        if args.out != HERE / "tokenizer":
+            shutil.copytree(HERE / "tokenizer/templates", args.out / "templates",
+                            dirs_exist_ok=True)
+        (args.out / "templates.json").write_text(dump(templates(args.out / "templates")))
     return 0
 
 

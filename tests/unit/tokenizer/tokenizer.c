@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "engine/text/pretokenize.h"
 #include "tests/support.h"
 #include "tests/tokenizer_json.h"
 
@@ -84,11 +85,12 @@ static void test_tokenizer_parse__refuses_unknown_parts(void **state)
            "pre_tokenizer \"Metaspace\"");
     refuse((tokenizer_json){.pre_tokenizer = TOKENIZER_SPLIT("\\\\s", "Isolated", "false")}, NULL,
            INVAR_E_UNSUPPORTED, "pattern \"\\s\"");
-    refuse((tokenizer_json){.pre_tokenizer =
-                                TOKENIZER_SPLIT(TOKENIZER_QWEN2, "MergedWithNext", "false")},
-           NULL, INVAR_E_UNSUPPORTED, "MergedWithNext");
-    refuse((tokenizer_json){.pre_tokenizer = TOKENIZER_SPLIT(TOKENIZER_QWEN2, "Removed", "false")},
-           NULL, INVAR_E_UNSUPPORTED, "Removed");
+    refuse((tokenizer_json){.pre_tokenizer = TOKENIZER_SPLIT(TOKENIZER_QWEN2, "Kept", "false")},
+           NULL, INVAR_E_UNSUPPORTED, "behavior \"Kept\"");
+    refuse((tokenizer_json){.pre_tokenizer = "{\"type\":\"Digits\",\"individual_digits\":true}"},
+           NULL, INVAR_E_UNSUPPORTED, "the last pre_tokenizer \"Digits\"");
+    refuse((tokenizer_json){.pre_tokenizer = "{\"type\":\"Sequence\",\"pretokenizers\":[]}"}, NULL,
+           INVAR_E_UNSUPPORTED, "pre_tokenizer \"Sequence\"");
     refuse((tokenizer_json){.post_processor = "{\"type\":\"BertProcessing\"}"}, NULL,
            INVAR_E_UNSUPPORTED, "post_processor \"BertProcessing\"");
     refuse((tokenizer_json){.post_processor = "{\"type\":\"TemplateProcessing\",\"single\":["
@@ -101,8 +103,7 @@ static void test_tokenizer_parse__refuses_unknown_parts(void **state)
 
 static void test_tokenizer_parse__refuses_options_of_the_model(void **state)
 {
-    static const char *const set[] = {",\"dropout\":0.1", ",\"byte_fallback\":true",
-                                      ",\"continuing_subword_prefix\":\"##\"",
+    static const char *const set[] = {",\"dropout\":0.1", ",\"continuing_subword_prefix\":\"##\"",
                                       ",\"end_of_word_suffix\":\"</w>\""};
     static const char off[] = ",\"dropout\":null,\"byte_fallback\":false,\"unk_token\":\"<unk>\","
                               "\"continuing_subword_prefix\":\"\",\"end_of_word_suffix\":null";
@@ -168,22 +169,6 @@ static void test_tokenizer_parse__refuses_added_tokens_it_cannot_do(void **state
     refuse((tokenizer_json){.added = added, .normalizer = "{\"type\":\"NFC\"}"}, NULL,
            INVAR_E_UNSUPPORTED, "not in form C");
     invar_tokenizer_free(make((tokenizer_json){.added = added}));
-}
-
-static void test_tokenizer_parse__needs_every_byte(void **state)
-{
-    char json[TOKENIZER_JSON_SIZE], *z;
-    tokenizer_json parts = {0};
-    invar_tokenizer_source source = {"t.json", json, tokenizer_json_write(json, &parts), NULL, 0};
-    invar_tokenizer *tokenizer;
-
-    (void)state;
-    z = strstr(json, "\"z\":122");
-    assert_non_null(z);
-    z[1] = 'a';
-    assert_fails(invar_tokenizer_parse(&tokenizer, &source), INVAR_E_INVALID, "duplicate");
-    memcpy(z, "\"\":7777", 7); // the empty name, which is a token without text
-    assert_fails(invar_tokenizer_parse(&tokenizer, &source), INVAR_E_UNSUPPORTED, "the byte 0x7A");
 }
 
 /* ---- eos and config -------------------------------------------------------------------------- */
@@ -259,6 +244,87 @@ static void test_tokenizer_encode__ignore_merges_takes_whole_words(void **state)
     EXPECT(t, "xyz", 259);
     EXPECT(t, "xyza", 'x', 'y', 'z', 'a');
     invar_tokenizer_free(t);
+}
+
+/* A vocabulary without most bytes, and members of its model; ids as tokenizers 0.23 gives them. */
+static void test_tokenizer_encode__bytes_without_a_token(void **state)
+{
+    enum { A, B, UNK, Z, C4, A0, AB = 7 };
+    static const struct {
+        const char *text, *members;
+        int32_t ids[6];
+    } cases[] = {
+        {"azb", "", {AB, -1}}, // what is dropped keeps nothing apart
+        {"zz", "", {-1}},
+        {"azzb", ",\"unk_token\":null,\"fuse_unk\":true", {AB, -1}},
+        {"azzb", ",\"unk_token\":\"<unk>\"", {A, UNK, UNK, B, -1}},
+        {"azzb", ",\"unk_token\":\"<unk>\",\"fuse_unk\":true", {A, UNK, B, -1}},
+        {"azzb", ",\"byte_fallback\":true", {A, Z, Z, B, -1}},
+        // the character that spells a space has two bytes, and falls back to them
+        {"xz b", ",\"byte_fallback\":true", {Z, C4, A0, B, -1}},
+        {"xz b", ",\"byte_fallback\":true,\"unk_token\":\"<unk>\"", {Z, C4, A0, UNK, B, -1}},
+        {"xzxb", ",\"byte_fallback\":true,\"unk_token\":\"<unk>\"", {Z, UNK, UNK, B, -1}},
+        {"xzxb",
+         ",\"byte_fallback\":true,\"unk_token\":\"<unk>\",\"fuse_unk\":true",
+         {Z, UNK, B, -1}},
+        {"ab", ",\"unk_token\":\"<none>\"", {AB, -1}},
+        {"azb", ",\"unk_token\":\"<none>\"", {-2}}, // refused
+    };
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char json[1024];
+        int bytes = snprintf(
+            json, sizeof json,
+            "{\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false,"
+            "\"use_regex\":false},\"decoder\":{\"type\":\"ByteLevel\"},\"model\":{\"merges\":"
+            "[\"a b\"],\"vocab\":{\"a\":0,\"b\":1,\"<unk>\":2,\"<0x7A>\":3,\"<0xC4>\":4,"
+            "\"<0xA0>\":5,\"<0x79>\":6,\"ab\":7}%s}}",
+            cases[i].members);
+        invar_tokenizer_source source = {"t.json", json, (size_t)bytes, NULL, 0};
+        invar_tokenizer *t;
+        int64_t count;
+        int32_t *ids;
+        assert_ok(invar_tokenizer_parse(&t, &source));
+        if (cases[i].ids[0] == -2)
+            assert_fails(invar_tokenizer_encode(&ids, &count, t, cases[i].text, 3), INVAR_E_INVALID,
+                         "not in the tokenizer's vocabulary");
+        else
+            expect(t, cases[i].text, cases[i].ids);
+        invar_tokenizer_free(t);
+    }
+}
+
+/* "_" stands for where a piece ends; digits are the matches. */
+static void test_split_next__every_behavior(void **state)
+{
+    static const struct {
+        const char *name, *expected, *inverted;
+    } cases[] = {
+        {"Removed", "a_bc_", "1_2_3_4_5_"},
+        {"Isolated", "1_a_2_3_4_bc_5_", "1_a_2_3_4_bc_5_"},
+        {"Contiguous", "1_a_234_bc_5_", "1_a_234_bc_5_"},
+        {"MergedWithPrevious", "1_a2_3_4_bc5_", "1a_2_3_4bc_5_"},
+        {"MergedWithNext", "1a_2_3_4bc_5_", "1_a2_3_4_bc5_"},
+    };
+    static const char text[] = "1a234bc5";
+    invar_splitter splitter = {.pattern = INVAR_PATTERN_DIGIT};
+
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof cases / sizeof cases[0]; i++) {
+        char pieces[32];
+        size_t begin, end, at = 0, used = 0;
+        assert_true(invar_behavior_find(&splitter.behavior, cases[i / 2].name));
+        splitter.invert = i % 2;
+        while (invar_split_next(&begin, &end, &at, &splitter, text, sizeof text - 1)) {
+            memcpy(pieces + used, text + begin, end - begin);
+            used += end - begin;
+            pieces[used++] = '_';
+        }
+        pieces[used] = '\0';
+        assert_string_equal(pieces, i % 2 ? cases[i / 2].inverted : cases[i / 2].expected);
+    }
+    assert_false(invar_behavior_find(&splitter.behavior, "removed"));
 }
 
 static void test_tokenizer_encode__split_spellings_agree(void **state)
@@ -486,10 +552,11 @@ int main(void)
         cmocka_unit_test(test_tokenizer_parse__refuses_options_of_the_model),
         cmocka_unit_test(test_tokenizer_parse__refuses_damage),
         cmocka_unit_test(test_tokenizer_parse__refuses_added_tokens_it_cannot_do),
-        cmocka_unit_test(test_tokenizer_parse__needs_every_byte),
         cmocka_unit_test(test_tokenizer_parse__reads_eos),
         cmocka_unit_test(test_tokenizer_read__names_the_file),
         cmocka_unit_test(test_tokenizer_encode__ignore_merges_takes_whole_words),
+        cmocka_unit_test(test_tokenizer_encode__bytes_without_a_token),
+        cmocka_unit_test(test_split_next__every_behavior),
         cmocka_unit_test(test_tokenizer_encode__split_spellings_agree),
         cmocka_unit_test(test_tokenizer_encode__refuses_what_is_not_utf8),
         cmocka_unit_test(test_tokenizer_encode__long_texts_take_no_square_time),
