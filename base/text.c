@@ -56,3 +56,22 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length)
     }
     out[used] = '\0';
 }
+
+bool invar_text_item(const char **out, size_t *bytes_out, const char **cursor, char separator)
+{
+    const char *at = *cursor, *end;
+
+    while (*at == ' ' || *at == separator)
+        at++;
+    if (*at == '\0')
+        return false;
+    end = strchr(at, separator);
+    if (!end)
+        end = at + strlen(at);
+    *cursor = end;
+    while (end > at && end[-1] == ' ')
+        end--;
+    *out = at;
+    *bytes_out = (size_t)(end - at);
+    return true;
+}

@@ -6,6 +6,7 @@
 #ifndef INVAR_BASE_TEXT_H
 #define INVAR_BASE_TEXT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #ifdef __cplusplus
@@ -19,6 +20,12 @@ size_t invar_text_char(const char *text, size_t left);
 
 /* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);
+
+/*
+ * The items of a list, "a, b", one after another, without the spaces around them and without empty
+ * ones; false at the end. *out is not terminated.
+ */
+bool invar_text_item(const char **out, size_t *bytes_out, const char **cursor, char separator);
 
 #ifdef __cplusplus
 }

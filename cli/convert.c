@@ -40,6 +40,7 @@ enum { COMPANIONS = sizeof companions / sizeof *companions };
 typedef struct settings {
     const char *dtype;
     const char *tokenizer;
+    const char *ignored;
     int64_t max_shard_bytes;
     int64_t step;
     bool to_checkpoint;
@@ -129,7 +130,7 @@ static invar_status read_model(job *j)
 {
     invar_model_spec spec;
 
-    INVAR_TRY(invar_model_spec_read(&spec, j->source));
+    INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
     INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, &j->dev));
     return invar_session_load(j->model, j->from, j->set->step, &j->dev);
 }
@@ -277,7 +278,7 @@ static invar_status convert(job *j)
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[7];
+    static invar_option list[8];
 
     list[0] = (invar_option){.name = "dtype",
                              .type = INVAR_OPTION_TEXT,
@@ -310,13 +311,18 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_FLAG,
                              .value = &s->force,
                              .help = "write into a folder that is not empty"};
-    list[6] = (invar_option){0};
+    list[6] = (invar_option){.name = "hf-ignore-keys",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->ignored,
+                             .metavar = "A,B",
+                             .help = "unknown keys of FROM's config.json that change no bit"};
+    list[7] = (invar_option){0};
     return list;
 }
 
 static int run(int argc, char **argv)
 {
-    settings s = {.dtype = "fp32", .step = INVAR_CHECKPOINT_LATEST};
+    settings s = {.dtype = "fp32", .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
     job j = {.set = &s, .dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE}};
     int words;
     invar_status status;

@@ -79,33 +79,14 @@ int64_t invar_config_global_batch_size(const invar_recipe *recipe)
 
 /* ---- lists in a value ------------------------------------------------------------------------ */
 
-static bool next_item(const char **out, size_t *bytes_out, const char **cursor, char separator)
-{
-    const char *at = *cursor, *end;
-
-    while (*at == ' ' || *at == separator)
-        at++;
-    if (*at == '\0')
-        return false;
-    end = strchr(at, separator);
-    if (!end)
-        end = at + strlen(at);
-    *cursor = end;
-    while (end > at && end[-1] == ' ')
-        end--;
-    *out = at;
-    *bytes_out = (size_t)(end - at);
-    return true;
-}
-
 bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor)
 {
-    return next_item(out, bytes_out, cursor, ',');
+    return invar_text_item(out, bytes_out, cursor, ',');
 }
 
 bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor)
 {
-    return next_item(out, bytes_out, cursor, ' ');
+    return invar_text_item(out, bytes_out, cursor, ' ');
 }
 
 static bool parse_id(int32_t *out, const char *text, size_t bytes)

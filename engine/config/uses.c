@@ -38,6 +38,7 @@ static invar_status check_model_uses(const invar_config_facts *f)
     static const char experts[] = "num-experts above 0";
     const bool moe = invar_recipe_int(f->recipe, INVAR_KEY_NUM_EXPERTS) > 0;
     const use uses[] = {
+        {INVAR_KEY_HF_IGNORE_KEYS, f->hf, "hf-checkpoint"},
         {INVAR_KEY_MODEL_TYPE, !f->hf, own},
         {INVAR_KEY_NUM_LAYERS, !f->hf, own},
         {INVAR_KEY_HIDDEN_SIZE, !f->hf, own},

@@ -80,10 +80,12 @@ const char *invar_family_name(invar_family family);
 
 /*
  * Reads DIR/config.json and, if it is there, the eos ids of DIR/generation_config.json. Refuses
- * unknown families, unknown keys that would change a bit, and impossible numbers, by name. A model
+ * unknown families, unknown keys that may change a bit, and impossible numbers, by name. `ignored`
+ * ("a,b"; "": none) names unknown keys that change none, all of which must be there. A model
  * "...ForSequenceClassification" with one label is a critic.
  */
-invar_status invar_model_spec_read(invar_model_spec *out, const char *dir) INVAR_MUST_USE;
+invar_status invar_model_spec_read(invar_model_spec *out, const char *dir,
+                                   const char *ignored) INVAR_MUST_USE;
 
 /*
  * Refuses a spec that no model can have: heads that do not divide, odd head dims, switches that the

@@ -1,14 +1,9 @@
 /*
  * spec_read.c - config.json into a spec.
  *
- * Every key of the file is looked up in one table, by family: it goes into the spec, must have the
- * one value whose mathematics we have, or is known to change no bit. What is not in the table is
- * refused.
- *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <limits.h>
-#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +11,7 @@
 #include "base/text.h"
 #include "engine/io/json.h"
 #include "engine/model/family.h"
+#include "engine/model/spec_keys.h"
 
 #include "base/invar_banned.h"
 
@@ -26,158 +22,12 @@ typedef struct reader {
     const invar_family_facts *family;
     const json_t *config;
     const char *where;
+    const char *ignored; /* "a,b": unknown keys that may be there */
 } reader;
-
-/* ---- the keys -------------------------------------------------------------------------------- */
-
-#define LLAMA (1u << INVAR_FAMILY_LLAMA)
-#define QWEN2 (1u << INVAR_FAMILY_QWEN2)
-#define QWEN3 (1u << INVAR_FAMILY_QWEN3)
-#define MOE (1u << INVAR_FAMILY_QWEN3_MOE)
-#define ALL (LLAMA | QWEN2 | QWEN3 | MOE)
-
-typedef enum rule {
-    RULE_FREE,  /* changes no bit */
-    RULE_READ,  /* by a function below */
-    RULE_INT,   /* into a field; required */
-    RULE_FALSE, /* the only values that are supported */
-    RULE_ZERO,
-    RULE_ONE,
-    RULE_SILU
-} rule;
-
-typedef struct config_key {
-    const char *name;
-    unsigned families;
-    rule rule;
-    size_t field; /* RULE_INT */
-} config_key;
-
-#define FIELD(name) offsetof(invar_model_spec, name)
-
-static const config_key keys[] = {
-    {"vocab_size", ALL, RULE_INT, FIELD(vocab)},
-    {"hidden_size", ALL, RULE_INT, FIELD(hidden)},
-    {"intermediate_size", ALL, RULE_INT, FIELD(intermediate)},
-    {"num_hidden_layers", ALL, RULE_INT, FIELD(layers)},
-    {"num_attention_heads", ALL, RULE_INT, FIELD(heads)},
-    {"max_position_embeddings", ALL, RULE_INT, FIELD(max_positions)},
-    {"moe_intermediate_size", MOE, RULE_INT, FIELD(expert_intermediate)},
-    {"num_experts_per_tok", MOE, RULE_INT, FIELD(experts_per_token)},
-    {"model_type", ALL, RULE_READ, 0},
-    {"architectures", ALL, RULE_READ, 0},
-    {"id2label", ALL, RULE_READ, 0},
-    {"num_key_value_heads", ALL, RULE_READ, 0},
-    {"head_dim", ALL, RULE_READ, 0},
-    {"rms_norm_eps", ALL, RULE_READ, 0},
-    {"initializer_range", ALL, RULE_READ, 0},
-    {"tie_word_embeddings", ALL, RULE_READ, 0},
-    {"rope_theta", ALL, RULE_READ, 0},
-    {"rope_scaling", ALL, RULE_READ, 0},
-    {"rope_parameters", ALL, RULE_READ, 0},
-    {"eos_token_id", ALL, RULE_READ, 0},
-    {"use_sliding_window", QWEN2 | QWEN3, RULE_READ, 0},
-    {"sliding_window", QWEN2 | QWEN3, RULE_READ, 0},
-    {"max_window_layers", QWEN2 | QWEN3, RULE_READ, 0},
-    {"layer_types", QWEN2 | QWEN3 | MOE, RULE_READ, 0},
-    {"num_experts", MOE, RULE_READ, 0},
-    {"num_local_experts", MOE, RULE_READ, 0},
-    {"decoder_sparse_step", MOE, RULE_READ, 0},
-    {"mlp_only_layers", MOE, RULE_READ, 0},
-    {"norm_topk_prob", MOE, RULE_READ, 0},
-    {"hidden_act", ALL, RULE_SILU, 0},
-    {"attention_bias", LLAMA | QWEN3 | MOE, RULE_FALSE, 0},
-    {"mlp_bias", LLAMA, RULE_FALSE, 0},
-    {"use_sliding_window", MOE, RULE_FALSE, 0},
-    {"output_router_logits", MOE, RULE_FALSE, 0}, // the auxiliary loss is off without it
-    {"add_cross_attention", ALL, RULE_FALSE, 0},
-    {"is_encoder_decoder", ALL, RULE_FALSE, 0},
-    {"attention_dropout", ALL, RULE_ZERO, 0},
-    {"chunk_size_feed_forward", ALL, RULE_ZERO, 0},
-    {"pretraining_tp", ALL, RULE_ONE, 0},
-    {"sliding_window", MOE, RULE_FREE, 0}, // off without use_sliding_window
-    {"max_window_layers", MOE, RULE_FREE, 0},
-    {"router_aux_loss_coef", MOE, RULE_FREE, 0},
-    {"_attn_implementation_autoset", ALL, RULE_FREE, 0},
-    {"_name_or_path", ALL, RULE_FREE, 0},
-    {"bos_token_id", ALL, RULE_FREE, 0},
-    {"dtype", ALL, RULE_FREE, 0}, // the tensors say themselves what they are
-    {"label2id", ALL, RULE_FREE, 0},
-    {"output_attentions", ALL, RULE_FREE, 0},
-    {"output_hidden_states", ALL, RULE_FREE, 0},
-    {"pad_token_id", ALL, RULE_FREE, 0},
-    {"problem_type", ALL, RULE_FREE, 0},
-    {"return_dict", ALL, RULE_FREE, 0},
-    {"tokenizer_class", ALL, RULE_FREE, 0},
-    {"torch_dtype", ALL, RULE_FREE, 0},
-    {"transformers_version", ALL, RULE_FREE, 0},
-    {"use_cache", ALL, RULE_FREE, 0},
-};
-
-enum { N_KEYS = sizeof keys / sizeof *keys };
 
 static bool has(const reader *r, const char *key)
 {
     return invar_json_has(r->config, key);
-}
-
-static const config_key *find_key(const reader *r, const char *name)
-{
-    for (size_t i = 0; i < N_KEYS; i++) {
-        if ((keys[i].families >> r->spec->family & 1) && strcmp(keys[i].name, name) == 0)
-            return &keys[i];
-    }
-    return NULL;
-}
-
-static invar_status only(const reader *r, const config_key *key, bool right, const char *value)
-{
-    if (right)
-        return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: \"%s\" is supported with the value %s only",
-                      r->where, key->name, value);
-}
-
-static invar_status check_value(const reader *r, const config_key *key, const json_t *value)
-{
-    bool number = json_is_number(value);
-
-    if (json_is_null(value)) // as if it were not there
-        return INVAR_OK;
-    switch (key->rule) {
-    case RULE_FALSE: return only(r, key, json_is_false(value), "false");
-    case RULE_ZERO: return only(r, key, number && json_number_value(value) == 0, "0");
-    case RULE_ONE: return only(r, key, number && json_number_value(value) == 1, "1");
-    case RULE_SILU:
-        return only(r, key, json_is_string(value) && strcmp(json_string_value(value), "silu") == 0,
-                    "\"silu\"");
-    case RULE_FREE:
-    case RULE_READ:
-    case RULE_INT: break;
-    }
-    return INVAR_OK;
-}
-
-static invar_status check_keys(const reader *r)
-{
-    char quote[INVAR_TEXT_QUOTE_SIZE];
-    const char *name;
-    json_t *value;
-
-    json_object_foreach((json_t *)(uintptr_t)r->config, name, value)
-    {
-        const config_key *key = find_key(r, name);
-        if (!key) {
-            invar_text_quote(quote, sizeof quote, name, strlen(name));
-            return INVAR_FAIL(
-                INVAR_E_UNSUPPORTED, 0,
-                "%s: unknown key \"%s\" of a %s model; it may change the mathematics, "
-                "so it is not ignored",
-                r->where, quote, r->family->name);
-        }
-        INVAR_TRY(check_value(r, key, value));
-    }
-    return INVAR_OK;
 }
 
 /* ---- numbers and switches -------------------------------------------------------------------- */
@@ -206,11 +56,6 @@ static invar_status read_extents(const reader *r)
 {
     invar_model_spec *s = r->spec;
 
-    for (size_t i = 0; i < N_KEYS; i++) {
-        if (keys[i].rule == RULE_INT && (keys[i].families >> s->family & 1))
-            INVAR_TRY(invar_json_int((int64_t *)(void *)((char *)s + keys[i].field), r->config,
-                                     keys[i].name, r->where, 1, INT_MAX));
-    }
     s->kv_heads = s->heads;
     if (s->family != INVAR_FAMILY_LLAMA || has(r, "num_key_value_heads"))
         INVAR_TRY(
@@ -319,7 +164,7 @@ static invar_status read_scaling(const reader *r, const char *name, bool theta)
 
     INVAR_TRY(read_rope_type(&llama3, r, rope, name));
     INVAR_TRY(check_rope_keys(r, rope, name, llama3, theta));
-    if (theta)
+    if (theta && (invar_json_has(rope, "rope_theta") || !has(r, "rope_theta")))
         INVAR_TRY(invar_json_real(&out->theta, rope, "rope_theta", r->where));
     if (!llama3)
         return INVAR_OK;
@@ -333,23 +178,35 @@ static invar_status read_scaling(const reader *r, const char *name, bool theta)
     return INVAR_OK;
 }
 
-/* "rope_theta" with "rope_scaling", or "rope_parameters", which has both. */
+static bool same_scaling(const invar_rope_spec *a, const invar_rope_spec *b)
+{
+    return a->scaling == b->scaling && a->factor == b->factor &&
+           a->low_freq_factor == b->low_freq_factor && a->high_freq_factor == b->high_freq_factor &&
+           a->original_context == b->original_context;
+}
+
+/* "rope_theta" with "rope_scaling", or "rope_parameters", which has both; or all, if they agree. */
 static invar_status read_rope(const reader *r)
 {
-    invar_rope_spec *out = &r->spec->rope;
+    invar_rope_spec *out = &r->spec->rope, old;
 
     *out = (invar_rope_spec){.theta = 10000, .scaling = INVAR_ROPE_DEFAULT};
-    if (has(r, "rope_parameters")) {
-        if (has(r, "rope_theta") || has(r, "rope_scaling"))
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: \"rope_parameters\" beside \"rope_theta\" or \"rope_scaling\": "
-                              "remove one of them",
-                              r->where);
-        return read_scaling(r, "rope_parameters", true);
-    }
     if (has(r, "rope_theta"))
         INVAR_TRY(invar_json_real(&out->theta, r->config, "rope_theta", r->where));
-    return has(r, "rope_scaling") ? read_scaling(r, "rope_scaling", false) : INVAR_OK;
+    if (has(r, "rope_scaling"))
+        INVAR_TRY(read_scaling(r, "rope_scaling", false));
+    if (!has(r, "rope_parameters"))
+        return INVAR_OK;
+    old = *out;
+    *out = (invar_rope_spec){.theta = old.theta, .scaling = INVAR_ROPE_DEFAULT};
+    INVAR_TRY(read_scaling(r, "rope_parameters", true));
+    if ((has(r, "rope_theta") && old.theta != out->theta) ||
+        (has(r, "rope_scaling") && !same_scaling(&old, out)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: \"rope_parameters\" differs from \"rope_theta\" or "
+                          "\"rope_scaling\" beside it: remove one of them",
+                          r->where);
+    return INVAR_OK;
 }
 
 /* ---- layers ---------------------------------------------------------------------------------- */
@@ -526,7 +383,8 @@ static invar_status read_config(reader *r)
     invar_status status;
 
     INVAR_TRY(read_family(r));
-    INVAR_TRY(check_keys(r));
+    INVAR_TRY(invar_spec_keys_check(r->spec->family, r->config, r->ignored, r->where));
+    INVAR_TRY(invar_spec_keys_read(r->spec, r->config, r->where));
     INVAR_TRY(read_extents(r));
     INVAR_TRY(read_switches(r));
     INVAR_TRY(read_rope(r));
@@ -546,11 +404,11 @@ static invar_status read_generation(reader *r)
     return read_eos(r);
 }
 
-static invar_status read_file(invar_model_spec *out, const char *path,
+static invar_status read_file(invar_model_spec *out, const char *path, const char *ignored,
                               invar_status (*read)(reader *r))
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
-    reader r = {.spec = out, .where = shown};
+    reader r = {.spec = out, .where = shown, .ignored = ignored};
     invar_status status;
     json_t *config;
 
@@ -562,13 +420,13 @@ static invar_status read_file(invar_model_spec *out, const char *path,
     return status;
 }
 
-invar_status invar_model_spec_read(invar_model_spec *out, const char *dir)
+invar_status invar_model_spec_read(invar_model_spec *out, const char *dir, const char *ignored)
 {
     char path[INVAR_PATH_SIZE];
 
     *out = (invar_model_spec){0};
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "config.json"));
-    INVAR_TRY(read_file(out, path, read_config));
+    INVAR_TRY(read_file(out, path, ignored, read_config));
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "generation_config.json"));
-    return invar_path_exists(path) ? read_file(out, path, read_generation) : INVAR_OK;
+    return invar_path_exists(path) ? read_file(out, path, "", read_generation) : INVAR_OK;
 }

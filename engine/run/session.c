@@ -137,7 +137,8 @@ static invar_status read_spec(invar_session *s)
 {
     if (given(s->recipe, INVAR_KEY_HF_CHECKPOINT))
         INVAR_TRY(invar_model_spec_read(&s->spec,
-                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT)));
+                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_CHECKPOINT),
+                                        invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS)));
     else
         INVAR_TRY(spec_from_recipe(s));
     if (s->spec.value_head)

@@ -189,15 +189,18 @@ expect 2 '' replay text.pack --step 1
 "$here/replay_files.py" files
 sed -e '/^num-layers\|^hidden-size\|^ffn-\|^num-att\|^max-pos/d' \
     -e 's/task:max/files\/data.jsonl@[0:8]/' -e 's/^rm-type.*/rm-type = f1\nlabel-key = label/' \
-    -e 's/^dtype.*/dtype = bf16\nhf-checkpoint = files\/hf/' tiny.ini >hf.ini
+    -e 's/^dtype.*/dtype = bf16\nhf-checkpoint = files\/hf\nhf-ignore-keys = training_note/' \
+    tiny.ini >hf.ini
 recipe=hf.ini
 train d --save-hf 'exported-{rollout_id}'
 mv exported-3 exported
+expect 0 training_note ledger sql \
+    "SELECT value FROM fact WHERE scope = 'free' AND key = 'hf-ignore-keys'" d
 expect 0 identical replay d --step 3
 expect 0 '' pack d --step 3 --output d.pack
 holds test "$(tar tf d.pack | grep -c '^hf/\|^data.jsonl')" = 5
 cp files/hf/tokenizer* exported/
-train e --hf-checkpoint exported --use-kl-loss --kl-loss-coef 0.1
+train e --hf-checkpoint exported --hf-ignore-keys= --use-kl-loss --kl-loss-coef 0.1
 expect 0 '' pack e --step 2 --output e.pack
 holds test "$(tar tf e.pack | grep -c '^hf/model.safetensors')" = 1
 mv files exported away

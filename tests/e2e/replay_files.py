@@ -35,7 +35,8 @@ CONFIG = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_s
           "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 16,
           "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
           "hidden_act": "silu", "tie_word_embeddings": True, "attention_bias": False,
-          "initializer_range": 0.02, "eos_token_id": 256, "torch_dtype": "float32"}
+          "initializer_range": 0.02, "eos_token_id": 256, "torch_dtype": "float32",
+          "training_note": "hf-ignore-keys names this one"}
 
 
 def shapes():

@@ -70,7 +70,7 @@ static int setup(void **state)
     snprintf(work, sizeof work, "%s/model_files-XXXXXX", INVAR_TEST_WORK);
     if (!mkdtemp(work))
         return -1;
-    assert_ok(invar_model_spec_read(&spec, source));
+    assert_ok(invar_model_spec_read(&spec, source, ""));
     assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_FP32, &dev));
     return 0;
 }
@@ -88,7 +88,7 @@ static invar_status live_spec(void)
     size_t bytes;
     char *text;
 
-    INVAR_TRY(invar_model_spec_read(&spec, source));
+    INVAR_TRY(invar_model_spec_read(&spec, source, ""));
     INVAR_TRY(invar_model_spec_json(&text, &bytes, &spec, "float32"));
     invar_free(text);
     return INVAR_OK;

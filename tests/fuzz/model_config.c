@@ -23,7 +23,7 @@ static void check_round_trip(const invar_model_spec *spec, const char *folder, c
     INVAR_CHECK(invar_model_spec_json(&text, &bytes, spec, "float32") == INVAR_OK);
     INVAR_CHECK(bytes == strlen(text));
     fuzz_write(path, text, bytes);
-    INVAR_CHECK(invar_model_spec_read(&again, folder) == INVAR_OK);
+    INVAR_CHECK(invar_model_spec_read(&again, folder, "") == INVAR_OK);
     INVAR_CHECK(again.family == spec->family && again.window == spec->window);
     INVAR_CHECK(memcmp(&again.norm_eps, &spec->norm_eps, sizeof spec->norm_eps) == 0);
     INVAR_CHECK(memcmp(again.sparse, spec->sparse, sizeof spec->sparse) == 0);
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     fuzz_path(generation, "generation_config.json");
     fuzz_write(config, data, first);
     fuzz_write(generation, nul ? (const void *)(nul + 1) : "{}", nul ? size - first - 1 : 2);
-    status = invar_model_spec_read(&spec, folder);
+    status = invar_model_spec_read(&spec, folder, "");
     if (status == INVAR_OK) {
         check_round_trip(&spec, folder, config);
     } else {

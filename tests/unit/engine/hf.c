@@ -60,7 +60,7 @@ static invar_model *model_of(const char *dir, invar_format format)
     invar_model_spec spec;
     invar_model *model;
 
-    assert_ok(invar_model_spec_read(&spec, dir));
+    assert_ok(invar_model_spec_read(&spec, dir, ""));
     assert_ok(invar_model_new(&model, &spec, format, &dev));
     for (int64_t i = 0; i < model->n_params; i++) {
         const invar_param *p = &model->params[i];

@@ -47,7 +47,7 @@ static void remove_text(const char *name)
 static invar_status read_text(invar_model_spec *out, const char *config)
 {
     write_text("config.json", config);
-    return invar_model_spec_read(out, work);
+    return invar_model_spec_read(out, work, "");
 }
 
 static void assert_same(const invar_model_spec *a, const invar_model_spec *b)
@@ -214,7 +214,7 @@ static void test_engine_spec__reads_what_transformers_writes(void **state)
         char dir[1024];
 
         snprintf(dir, sizeof dir, "%s/unit/engine/data/%s", INVAR_TEST_DATA, names[i]);
-        assert_ok(invar_model_spec_read(&s, dir));
+        assert_ok(invar_model_spec_read(&s, dir, ""));
         assert_string_equal(invar_family_name(s.family), i < 4 ? names[i] : "qwen2");
         assert_int_equal(s.value_head, i == 4);
         assert_int_equal(s.hidden, 16);
@@ -292,6 +292,77 @@ static void test_engine_spec__reads_sparse_layers(void **state)
     assert_round_trip(&s);
 }
 
+#define ROPE(factor)                                                                               \
+    "{\"rope_type\": \"llama3\", \"factor\": " #factor                                             \
+    ", \"low_freq_factor\": 1, \"high_freq_factor\": 4, \"original_max_position_embeddings\": 32}"
+
+/* Both spellings in one file, as long as they agree. */
+static void test_engine_spec__reads_rope_twice(void **state)
+{
+    invar_model_spec once, twice;
+
+    (void)state;
+    assert_ok(read_text(&once, QWEN2 ", \"rope_theta\": 1e5, \"rope_scaling\": " ROPE(8) "}"));
+    assert_ok(read_text(&twice, QWEN2 ", \"rope_theta\": 1e5, \"rope_scaling\": " ROPE(
+                                    8) ", \"rope_parameters\": " ROPE(8) "}"));
+    assert_true(twice.rope.theta == 1e5 && twice.rope.factor == 8);
+    assert_same(&once, &twice);
+    assert_ok(read_text(&twice, QWEN2 ", \"rope_theta\": 1e5, \"rope_parameters\": "
+                                      "{\"rope_type\": \"default\", \"rope_theta\": 1e5}}"));
+    assert_true(twice.rope.theta == 1e5 && twice.rope.scaling == INVAR_ROPE_DEFAULT);
+}
+
+/* SmolLM2-135M-Instruct has some of these, loading a GGUF in transformers adds others. */
+static void test_engine_spec__ignores_what_every_model_may_have(void **state)
+{
+    static const char *const more[] = {
+        ", \"_name_or_path\": \"x\", \"_model_name_or_path\": \"y\", \"unk_token_id\": 0, "
+        "\"sep_token_id\": 70}",
+        ", \"is_llama_config\": true, \"rope_interleaved\": false, \"transformers.js_config\": "
+        "{\"dtype\": \"q4\"}}",
+        ", \"max_length\": 4096, \"temperature\": 0.6, \"top_p\": 0.9, \"num_beams\": 1, "
+        "\"suppress_tokens\": [1]}",
+        ", \"torchscript\": false, \"is_decoder\": true, \"pruned_heads\": {}, \"prefix\": null, "
+        "\"use_bfloat16\": false, \"task_specific_params\": {\"x\": 1}}",
+        ", \"dtype\": \"float16\", \"torch_dtype\": \"bfloat16\", \"quantization_config\": null}",
+    };
+    invar_model_spec plain, s;
+
+    (void)state;
+    assert_ok(read_text(&plain, LLAMA "}"));
+    for (size_t i = 0; i < sizeof more / sizeof *more; i++) {
+        char config[1024];
+
+        snprintf(config, sizeof config, "%s%s", LLAMA, more[i]);
+        assert_ok(read_text(&s, config));
+        assert_same(&plain, &s);
+    }
+}
+
+static void test_engine_spec__ignores_what_it_is_told_to(void **state)
+{
+    static const struct {
+        const char *ignored, *message;
+    } cases[] = {
+        {"", "unknown key \"logit_note\" of a llama model"},
+        {"other", "unknown key \"logit_note\""},
+        {"logit_note", "unknown key \"other\""},
+        {"logit_note,other,third", "there is no key \"third\" to be ignored"},
+        {"logit_note,other,vocab_size", "\"vocab_size\" is no unknown key"},
+        {"logit_note,other,use_cache", "\"use_cache\" is no unknown key"},
+    };
+    invar_model_spec plain, s;
+
+    (void)state;
+    assert_ok(read_text(&plain, LLAMA "}"));
+    write_text("config.json", LLAMA ", \"logit_note\": 2, \"other\": [], \"use_cache\": true}");
+    assert_ok(invar_model_spec_read(&s, work, " other, logit_note"));
+    assert_same(&plain, &s);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        assert_fails(invar_model_spec_read(&s, work, cases[i].ignored),
+                     i < 3 ? INVAR_E_UNSUPPORTED : INVAR_E_INVALID, cases[i].message);
+}
+
 static void test_engine_spec__refuses(void **state)
 {
     static const struct {
@@ -329,8 +400,16 @@ static void test_engine_spec__refuses(void **state)
          "\"rope_theta\" is missing"},
         {QWEN2 ", \"rope_parameters\": {\"rope_theta\": 1e4, \"partial_rotary_factor\": 0.5}}",
          INVAR_E_UNSUPPORTED, "\"partial_rotary_factor\""},
-        {QWEN2 ", \"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 1e4}}",
+        {QWEN2 ", \"rope_theta\": 1e4, \"rope_parameters\": {\"rope_theta\": 1e5}}",
          INVAR_E_INVALID, "remove one of them"},
+        {QWEN2 ", \"rope_scaling\": " ROPE(8) ", \"rope_parameters\": " ROPE(4) "}",
+         INVAR_E_INVALID, "\"rope_theta\" is missing"},
+        {QWEN2
+         ", \"rope_theta\": 1e4, \"rope_scaling\": " ROPE(8) ", \"rope_parameters\": " ROPE(4) "}",
+         INVAR_E_INVALID, "remove one of them"},
+        {LLAMA ", \"pruned_heads\": {\"0\": [1]}}", INVAR_E_UNSUPPORTED, "the value {} only"},
+        {LLAMA ", \"rope_interleaved\": true}", INVAR_E_UNSUPPORTED, "\"rope_interleaved\""},
+        {LLAMA ", \"auto_map\": {}}", INVAR_E_UNSUPPORTED, "hf-ignore-keys = auto_map"},
         {QWEN2 ", \"rope_theta\": -1}", INVAR_E_INVALID, "config.json: model: rope_theta"},
         {QWEN2 ", \"rope_theta\": \"x\"}", INVAR_E_INVALID, "not a finite number"},
         {QWEN2 ", \"rms_norm_eps\": 0}", INVAR_E_INVALID, "rms_norm_eps"},
@@ -392,7 +471,7 @@ static void test_engine_spec__refuses(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         assert_fails(read_text(&s, cases[i].config), cases[i].status, cases[i].message);
     remove_text("config.json");
-    assert_fails(invar_model_spec_read(&s, work), INVAR_E_NOTFOUND,
+    assert_fails(invar_model_spec_read(&s, work, ""), INVAR_E_NOTFOUND,
                  "config.json: cannot be opened");
 }
 
@@ -489,6 +568,9 @@ int main(void)
         cmocka_unit_test(test_engine_spec__has_the_defaults_of_transformers),
         cmocka_unit_test(test_engine_spec__reads_windows),
         cmocka_unit_test(test_engine_spec__reads_sparse_layers),
+        cmocka_unit_test(test_engine_spec__reads_rope_twice),
+        cmocka_unit_test(test_engine_spec__ignores_what_every_model_may_have),
+        cmocka_unit_test(test_engine_spec__ignores_what_it_is_told_to),
         cmocka_unit_test(test_engine_spec__refuses),
         cmocka_unit_test(test_engine_spec__check_refuses_what_no_family_has),
         cmocka_unit_test(test_engine_spec__numbers_survive),

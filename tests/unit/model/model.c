@@ -62,7 +62,7 @@ static void test_model__lists_what_transformers_writes(void **state)
 
         (void)snprintf(dir, sizeof dir, "%s/oracle/model/%s", INVAR_TEST_DATA, folders[i]);
         (void)snprintf(path, sizeof path, "%s/model.safetensors", dir);
-        assert_ok(invar_model_spec_read(&spec, dir));
+        assert_ok(invar_model_spec_read(&spec, dir, ""));
         assert_ok(invar_safetensors_open(&file, path));
         if (differences(&spec, file) != 0)
             fail_msg("%s: the list of parameters differs", folders[i]);
