@@ -11,8 +11,8 @@
  * call returns 0, or anything else after writing one line of why into `error`: that ends the run.
  * Calls come one at a time. Pointers in arguments are valid during the call only. A shared object
  * is inside the process: if it crashes or never returns, the run dies with it; what must not be
- * able to do that is written as a program (docs/plugins.md). The floating-point environment is put
- * back after every call.
+ * able to do that is written as a program (docs/plugins.md). The floating-point environment and the
+ * current folder are put back after every call.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

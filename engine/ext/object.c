@@ -1,19 +1,28 @@
 /*
  * object.c - a plug-in that is a shared object.
  *
- * The one thing that foreign code in our process can quietly do to results is to change how this
- * thread rounds: code built with -ffast-math does it when it is loaded. So the floating-point
- * environment is put back after loading and after every call.
+ * What foreign code in our process can quietly do to results is to change how this thread rounds:
+ * code built with -ffast-math does it when it is loaded. And a relative path means another file
+ * after a chdir. So floating-point environment and current folder are put back after loading and
+ * after every call. An exit() in it would end the run as if it were done: as long as an object is
+ * loaded, the process ends with a message and exit code 2 instead.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE 1 // O_PATH
+
 #include "engine/ext/object.h"
 
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <fenv.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
@@ -33,20 +42,70 @@ struct invar_object {
     char title[INVAR_PLUGIN_TITLE_SIZE];
 };
 
+/* ---- what is put back ------------------------------------------------------------------------ */
+
+typedef struct surroundings {
+    fenv_t rounding;
+    int folder; /* -1: the current one cannot be held */
+} surroundings;
+
+static void hold(surroundings *s)
+{
+    fegetenv(&s->rounding);
+    s->folder = open(".", O_PATH | O_DIRECTORY | O_CLOEXEC);
+}
+
+static void put_back(surroundings *s)
+{
+    fesetenv(&s->rounding);
+    if (s->folder < 0)
+        return;
+    INVAR_CHECK(fchdir(s->folder) == 0);
+    close(s->folder);
+}
+
+/* ---- an exit that is none of ours ------------------------------------------------------------ */
+
+static atomic_int loaded; /* objects */
+
+static void end_with_trouble(void)
+{
+    static const char message[] = "invar: a plug-in that is a shared object has ended the process "
+                                  "with exit(); the run is not "
+                                  "finished, start it again to go on\n";
+
+    if (atomic_load(&loaded) == 0)
+        return;
+    (void)fflush(NULL);
+    (void)fputs(message, stderr);
+    _exit(2);
+}
+
+static void watch_exit(void)
+{
+    INVAR_CHECK(atexit(end_with_trouble) == 0 && at_quick_exit(end_with_trouble) == 0);
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
 static invar_status load(invar_object *object, const char *path)
 {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
     char file[PATH_BYTES], quote[INVAR_TEXT_QUOTE_SIZE * 3];
     const char *why;
-    fenv_t before;
+    surroundings before;
     int bytes = snprintf(file, sizeof file, "%s%s", strchr(path, '/') ? "" : "./", path);
 
     if (bytes < 0 || (size_t)bytes >= sizeof file)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: the path is too long", object->name);
-    fegetenv(&before);
+    pthread_once(&once, watch_exit);
+    atomic_fetch_add(&loaded, 1);
+    hold(&before);
     object->library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-    fesetenv(&before);
+    put_back(&before);
     if (object->library)
         return INVAR_OK;
+    atomic_fetch_sub(&loaded, 1);
     why = dlerror();
     why = why ? why : "unknown reason";
     invar_text_quote(quote, sizeof quote, why, strlen(why));
@@ -88,13 +147,13 @@ static invar_status refused(const invar_object *object, int rc, char error[INVAR
 static invar_status begin(invar_object *object)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    fenv_t before;
+    surroundings before;
     int rc = 0;
 
-    fegetenv(&before);
+    hold(&before);
     if (object->table.open)
         rc = object->table.open(&object->self, error);
-    fesetenv(&before);
+    put_back(&before);
     if (rc)
         return refused(object, rc, error);
     object->opened = true;
@@ -125,16 +184,18 @@ invar_status invar_object_open(invar_object **out, const char *name, const char 
 
 void invar_object_close(invar_object *object)
 {
-    fenv_t before;
+    surroundings before;
 
     if (!object)
         return;
-    fegetenv(&before);
+    hold(&before);
     if (object->opened && object->table.close)
         object->table.close(object->self);
     if (object->library)
         dlclose(object->library);
-    fesetenv(&before);
+    put_back(&before);
+    if (object->library)
+        atomic_fetch_sub(&loaded, 1);
     invar_free(object);
 }
 
@@ -171,11 +232,11 @@ static int call_function(const invar_plugin_table *t, void *self, const invar_pl
 invar_status invar_object_call(invar_object *object, const invar_plugin_call *call)
 {
     char error[INVAR_PLUGIN_ERROR_SIZE] = "";
-    fenv_t before;
+    surroundings before;
     int rc;
 
-    fegetenv(&before);
+    hold(&before);
     rc = call_function(&object->table, object->self, call, error);
-    fesetenv(&before);
+    put_back(&before);
     return rc ? refused(object, rc, error) : INVAR_OK;
 }

@@ -6,15 +6,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#define _GNU_SOURCE 1 // posix_spawn_file_actions_addclosefrom_np
-
 #include "engine/ext/program.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
@@ -25,23 +22,23 @@
 #include "base/alloc.h"
 #include "base/process.h"
 #include "base/text.h"
+#include "engine/ext/child.h"
 #include "engine/ext/command.h"
 
 #include "base/invar_banned.h"
 
+#define LOG_BYTES ((size_t)1 << 20) /* of standard error that are passed on for one request */
 #define END_MS 1000            /* how long a program may take to end after its input has ended */
 #define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
-
-extern char **environ;
 
 struct invar_program {
     const char *name;
     int64_t timeout_ms; /* 0: none */
     int log_fd;
-    bool spoken;      /* there was an exchange */
-    pid_t pid;        /* 0: ended and reaped */
+    size_t logged; /* bytes since the last request */
+    bool spoken;   /* there was an exchange */
+    invar_ext_child child;
     int in, out, err; /* our ends; -1: closed */
-    int wait_status;  /* of a program that was reaped */
     char *line;       /* what came from it */
     size_t used, capacity;
     invar_process_tail tail; /* of its standard error */
@@ -71,62 +68,27 @@ static int take_ends(invar_program *program, int pipes[3][2])
     return 0;
 }
 
-static int spawn(invar_program *program, char *const *words, int pipes[3][2])
-{
-    posix_spawn_file_actions_t actions;
-    posix_spawnattr_t attributes;
-    sigset_t none, standard;
-    int rc = posix_spawn_file_actions_init(&actions);
-
-    if (rc)
-        return rc;
-    rc = posix_spawnattr_init(&attributes);
-    if (rc) {
-        posix_spawn_file_actions_destroy(&actions);
-        return rc;
-    }
-    for (int i = 0; i < 3 && !rc; i++)
-        rc = posix_spawn_file_actions_adddup2(&actions, pipes[i][i == 0 ? 0 : 1], i);
-    if (!rc)
-        rc = posix_spawn_file_actions_addclosefrom_np(&actions, 3);
-    sigemptyset(&none);
-    sigemptyset(&standard);
-    sigaddset(&standard, SIGPIPE);
-    sigaddset(&standard, SIGINT);
-    sigaddset(&standard, SIGQUIT);
-    posix_spawnattr_setsigmask(&attributes, &none);
-    posix_spawnattr_setsigdefault(&attributes, &standard);
-    posix_spawnattr_setpgroup(&attributes, 0);
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK |
-                                              POSIX_SPAWN_SETSIGDEF);
-    if (!rc)
-        rc = posix_spawnp(&program->pid, words[0], &actions, &attributes, words, environ);
-    posix_spawnattr_destroy(&attributes);
-    posix_spawn_file_actions_destroy(&actions);
-    return rc;
-}
-
 static invar_status start(invar_program *program, char *const *words)
 {
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
-    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
+    invar_status status;
 
     for (int i = 0; i < 3 && !rc; i++)
         rc = invar_process_pipe(pipes[i]);
     if (!rc)
         rc = take_ends(program, pipes);
-    if (!rc)
-        rc = spawn(program, words, pipes);
+    if (rc) {
+        status = INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.64s: no pipes for it: %s", program->name,
+                            strerror(rc));
+    } else {
+        const int streams[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
+        status = invar_ext_child_start(&program->child, program->name, words, streams);
+    }
     for (int i = 0; i < 3; i++) {
         close_fd(&pipes[i][0]);
         close_fd(&pipes[i][1]);
     }
-    if (!rc)
-        return INVAR_OK;
-    program->pid = 0;
-    invar_text_quote(quote, sizeof quote, words[0], strlen(words[0]));
-    return INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.64s: cannot start %s: %s", program->name, quote,
-                      strerror(rc));
+    return status;
 }
 
 static invar_status cut_and_start(invar_program *program, const char *text)
@@ -167,6 +129,22 @@ invar_status invar_program_open(invar_program **out, const char *name, const cha
 
 /* ---- ending ---------------------------------------------------------------------------------- */
 
+/* Passes on what it says, until that is too much. */
+static void log_errors(invar_program *program, const char *block, size_t bytes)
+{
+    static const char rest[] =
+        "\ninvar: the plug-in wrote more than 1 MiB to standard error for one "
+        "request; the rest is left out\n";
+    size_t room = LOG_BYTES - program->logged, some = bytes < room ? bytes : room;
+
+    if (program->log_fd < 0 || room == 0)
+        return;
+    program->logged += some;
+    if (write(program->log_fd, block, some) < 0 ||
+        (program->logged == LOG_BYTES && write(program->log_fd, rest, sizeof rest - 1) < 0))
+        program->log_fd = -1; // a log that cannot be written is no reason to stop
+}
+
 /* Keeps the end of what the program says, and passes it on. One that never stops is left to it. */
 static void drain_errors(invar_program *program)
 {
@@ -177,9 +155,9 @@ static void drain_errors(invar_program *program)
         if (got < 0)
             return;
         invar_process_tail_add(&program->tail, block, (size_t)got);
-        if (got > 0 && program->log_fd >= 0 && write(program->log_fd, block, (size_t)got) < 0)
-            program->log_fd = -1; // a log that cannot be written is no reason to stop
-        if (got == 0)
+        if (got > 0)
+            log_errors(program, block, (size_t)got);
+        else
             close_fd(&program->err);
     }
 }
@@ -191,11 +169,8 @@ static bool ends_within(invar_program *program, int64_t ms)
     struct timespec nap = {0, 2000000};
 
     for (;;) {
-        siginfo_t info = {0};
         drain_errors(program);
-        if (waitid(P_PID, (id_t)program->pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0)
-            return true; // no child of ours any more
-        if (info.si_pid == program->pid)
+        if (invar_ext_child_ended(&program->child))
             return true;
         if (invar_process_clock_ms() >= deadline)
             return false;
@@ -203,17 +178,11 @@ static bool ends_within(invar_program *program, int64_t ms)
     }
 }
 
-/* The group is killed before the reaping, while the number is still ours. */
 void invar_program_kill(invar_program *program)
 {
     close_fd(&program->in);
     close_fd(&program->out);
-    if (program->pid) {
-        kill(-program->pid, SIGKILL);
-        while (waitpid(program->pid, &program->wait_status, 0) < 0 && errno == EINTR)
-            continue;
-        program->pid = 0;
-    }
+    invar_ext_child_kill(&program->child);
     drain_errors(program);
     close_fd(&program->err);
 }
@@ -223,7 +192,7 @@ void invar_program_close(invar_program *program)
     if (!program)
         return;
     close_fd(&program->in);
-    if (program->pid)
+    if (program->child.pid)
         ends_within(program, END_MS);
     invar_program_kill(program);
     invar_free(program->line);
@@ -248,7 +217,7 @@ static invar_status report_end(invar_program *program)
     int how;
 
     invar_program_kill(program);
-    how = program->wait_status;
+    how = program->child.wait_status;
     last_words(words, program);
     if (!ended)
         return INVAR_FAIL(INVAR_E_IO, EPIPE, "plug-in %.64s: it closed its output%s", program->name,
@@ -407,10 +376,11 @@ invar_status invar_program_exchange(const char **line_out, size_t *bytes_out,
 {
     invar_status status;
 
-    if (!program->pid)
+    if (!program->child.pid)
         return INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %.64s: it has ended after an earlier failure",
                           program->name);
     program->used = 0;
+    program->logged = 0;
     status = program->spoken ? check_silence(program) : INVAR_OK; // its first line may come early
     program->spoken = true;
     if (status == INVAR_OK)

@@ -1,8 +1,8 @@
 /*
  * program.h - a child process that answers one line with one line.
  *
- * Started without a shell, in a process group of its own, with pipes for its three streams and none
- * of our other descriptors. Every failure ends and reaps it; so does close.
+ * Started without a shell (engine/ext/child.h), with pipes for its three streams. Every failure
+ * ends and reaps it, and its descendants; so does close, and the end of the thread that opened it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

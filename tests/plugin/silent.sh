@@ -10,6 +10,15 @@ case $1 in
 hang) sleep 600 ;;
 partial) printf '{"id":0,"rewards":[1,1,1' && sleep 600 ;;
 flood) while :; do echo zzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzzz >&2; done ;;
+session)
+    # shellcheck disable=SC2016 # the inner shell expands it
+    setsid sh -c 'sleep 600 & echo $! >"$1"' sh "$2"
+    sleep 600
+    ;;
+busy)
+    echo $$ >"$2"
+    while :; do :; done
+    ;;
 children)
     sleep 600 &
     echo $! >"$2"

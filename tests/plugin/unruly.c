@@ -7,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/ext/invar_plugin.h"
 
@@ -32,6 +33,10 @@ static int reward(void *self, const invar_plugin_sample *samples, size_t count, 
         out[i] = self ? (double)samples[i].index : -1.0;
     if (strcmp(label, "round") == 0)
         fesetround(FE_DOWNWARD);
+    if (strcmp(label, "chdir") == 0)
+        out[0] = chdir("/");
+    if (strcmp(label, "exit") == 0)
+        exit(0);
     if (strcmp(label, "nan") == 0)
         out[count - 1] = NAN;
     if (strcmp(label, "silent") == 0)

@@ -5,7 +5,10 @@
  */
 #include <fenv.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "engine/ext/plugin.h"
@@ -128,6 +131,58 @@ static void test_ext_object__rounding_is_put_back(void **state)
     assert_true(reward[5] == 105);
     invar_plugin_close(plugin);
     invar_rl_samples_reset(&samples);
+}
+
+static void test_ext_object__folder_is_put_back(void **state)
+{
+    char before[4096], after[4096];
+    invar_rl_samples samples;
+    invar_plugin *plugin;
+    double reward[6];
+
+    (void)state;
+    make_samples(&samples);
+    assert_non_null(getcwd(before, sizeof before));
+    assert_ok(open_kinds(&plugin, FOLDER "unruly.so", INVAR_PLUGIN_KIND_REWARD));
+    samples.items[0].label = "chdir";
+    assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+    assert_true(reward[0] == 0); // it did go
+    assert_non_null(getcwd(after, sizeof after));
+    assert_string_equal(after, before);
+    invar_plugin_close(plugin);
+    invar_rl_samples_reset(&samples);
+}
+
+/* Exit code 0 would say that the run is done. */
+static void test_ext_object__exit_is_trouble(void **state)
+{
+    invar_rl_samples samples;
+    invar_plugin *plugin;
+    double reward[6];
+    int how;
+    pid_t pid = fork();
+
+    (void)state;
+    assert_true(pid >= 0);
+    if (pid == 0) {
+        make_samples(&samples);
+        samples.items[0].label = "exit";
+        assert_ok(open_kinds(&plugin, FOLDER "unruly.so", INVAR_PLUGIN_KIND_REWARD));
+        assert_ok(invar_plugin_reward(plugin, samples.items, 6, reward));
+        _exit(99);
+    }
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_true(WIFEXITED(how));
+    assert_int_equal(WEXITSTATUS(how), 2);
+    // after the last object it is an exit as any other
+    pid = fork();
+    if (pid == 0) {
+        assert_ok(open_kinds(&plugin, FOLDER "unruly.so", INVAR_PLUGIN_KIND_REWARD));
+        invar_plugin_close(plugin);
+        exit(7);
+    }
+    assert_int_equal(waitpid(pid, &how, 0), pid);
+    assert_true(WIFEXITED(how) && WEXITSTATUS(how) == 7);
 }
 
 static void test_ext_object__refuses_wrong_answers(void **state)
@@ -370,6 +425,8 @@ int main(void)
         cmocka_unit_test(test_ext_object__checks_its_options),
         cmocka_unit_test(test_ext_object__example_rewards),
         cmocka_unit_test(test_ext_object__rounding_is_put_back),
+        cmocka_unit_test(test_ext_object__folder_is_put_back),
+        cmocka_unit_test(test_ext_object__exit_is_trouble),
         cmocka_unit_test(test_ext_object__refuses_wrong_answers),
         cmocka_unit_test(test_ext_object__one_drop_drops_the_group),
         cmocka_unit_test(test_ext_object__example_loss),

@@ -16,6 +16,7 @@
 
 #include "base/alloc.h"
 #include "engine/ext/plugin.h"
+#include "tests/pids.h"
 #include "tests/support.h"
 #include "tests/unit/ext/samples.h"
 
@@ -445,43 +446,77 @@ static void test_ext_program__early_reply(void **state)
     invar_free(values);
 }
 
-/* Neither gone nor dead and not yet reaped, which for an orphan is up to somebody else. */
-static bool alive(pid_t pid)
-{
-    char path[64], line[256] = "";
-    FILE *file;
-
-    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    file = fopen(path, "r");
-    if (!file)
-        return false;
-    if (!fgets(line, sizeof line, file))
-        line[0] = '\0';
-    fclose(file);
-    return line[0] && !strstr(line, ") Z");
-}
-
+/* Also those that have left for a session of their own and whose parent is gone. */
 static void test_ext_program__children_are_killed_too(void **state)
 {
-    char path[] = INVAR_TEST_WORK "/plugin-child-XXXXXX", spec[1024], text[32] = "";
-    int fd = mkstemp(path), tries = 0;
+    static const char *const modes[] = {"children", "session"};
+    char path[] = INVAR_TEST_WORK "/plugin-child-XXXXXX", spec[1024];
+    int fd = mkstemp(path);
     invar_plugin *plugin;
     double reward[6];
-    pid_t child;
 
     (void)state;
-    snprintf(spec, sizeof spec, SILENT "children '%s'", path);
-    assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, IMPATIENT));
-    assert_fails(ask(plugin, reward), INVAR_E_IO, "no reply within 1 s");
-    invar_plugin_close(plugin);
-    assert_true(pread(fd, text, sizeof text - 1, 0) > 0);
-    child = (pid_t)strtol(text, NULL, 10);
-    assert_true(child > 1);
-    while (alive(child) && tries < 500) {
-        tries++;
-        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    close(fd);
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        snprintf(spec, sizeof spec, SILENT "%s '%s'", modes[i], path);
+        assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, IMPATIENT));
+        assert_fails(ask(plugin, reward), INVAR_E_IO, "no reply within 1 s");
+        invar_plugin_close(plugin);
+        assert_true(invar_test_dies(invar_test_pid_in(path)));
+        unlink(path);
     }
-    assert_true(tries < 500);
+}
+
+/* One that computes, and does not notice that its input has ended. */
+static void test_ext_program__dies_with_us(void **state)
+{
+    char path[] = INVAR_TEST_WORK "/plugin-busy-XXXXXX", spec[1024];
+    int fd = mkstemp(path);
+    invar_plugin *plugin;
+    double reward[6];
+    pid_t engine, busy;
+
+    (void)state;
+    close(fd);
+    engine = fork();
+    assert_true(engine >= 0);
+    if (engine == 0) {
+        snprintf(spec, sizeof spec, SILENT "busy '%s'", path);
+        assert_ok(open_spec(&plugin, spec, INVAR_PLUGIN_KIND_REWARD, PATIENT));
+        (void)ask(plugin, reward);
+        _exit(99);
+    }
+    busy = invar_test_pid_in(path);
+    assert_int_equal(kill(engine, SIGKILL), 0);
+    assert_int_equal(waitpid(engine, NULL, 0), engine);
+    assert_true(invar_test_dies(busy));
+    unlink(path);
+}
+
+/* What a program says in thousands of lines for one request is cut, and that is said. */
+static void test_ext_program__standard_error_is_limited(void **state)
+{
+    char path[] = INVAR_TEST_WORK "/plugin-flood-XXXXXX", end[128] = "";
+    int fd = mkstemp(path);
+    invar_plugin_options options = {.name = "judge",
+                                    .spec = PROGRAM "flood",
+                                    .kinds = INVAR_PLUGIN_KIND_REWARD,
+                                    .timeout = PATIENT,
+                                    .log_fd = fd};
+    invar_plugin *plugin;
+    double reward[6];
+    off_t bytes;
+
+    (void)state;
+    assert_ok(invar_plugin_open(&plugin, &options));
+    assert_ok(ask(plugin, reward));
+    bytes = lseek(fd, 0, SEEK_END);
+    assert_in_range(bytes, 1 << 20, (1 << 20) + 128);
+    assert_true(pread(fd, end, sizeof end - 1, bytes - (off_t)sizeof end + 1) > 0);
+    assert_non_null(strstr(end, "more than 1 MiB to standard error"));
+    assert_ok(ask(plugin, reward)); // the next request has its own
+    assert_in_range(lseek(fd, 0, SEEK_END), 2 << 20, (2 << 20) + 256);
+    invar_plugin_close(plugin);
     close(fd);
     unlink(path);
 }
@@ -529,6 +564,8 @@ int main(void)
         cmocka_unit_test(test_ext_program__wrong_numbers),
         cmocka_unit_test(test_ext_program__early_reply),
         cmocka_unit_test(test_ext_program__children_are_killed_too),
+        cmocka_unit_test(test_ext_program__dies_with_us),
+        cmocka_unit_test(test_ext_program__standard_error_is_limited),
         cmocka_unit_test(test_ext_program__close_ends_it),
         cmocka_unit_test(test_ext_program__no_death_by_pipe),
     };

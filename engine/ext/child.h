@@ -1,0 +1,45 @@
+/*
+ * child.h - a child process that does not outlive us, nor its own descendants it.
+ *
+ * It leads a process group, has none of our descriptors but its three streams, and is killed by the
+ * kernel when the thread that started it ends. Its descendants carry a mark in their environment,
+ * by which they are found wherever they have gone: into another session, or away from their parent.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_EXT_CHILD_H
+#define INVAR_ENGINE_EXT_CHILD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_ext_child {
+    pid_t pid;       /* 0: none, or ended and reaped */
+    int wait_status; /* of one that was reaped */
+    char mark[64];   /* NAME=VALUE */
+} invar_ext_child;
+
+/*
+ * Starts words[0], found as a shell finds it; words ends with a NULL. `streams` are the child's
+ * ends of its standard streams. `name` is the plug-in's, for messages.
+ */
+invar_status invar_ext_child_start(invar_ext_child *out, const char *name, char *const *words,
+                                   const int streams[3]) INVAR_MUST_USE;
+
+/* True when it has ended by itself; it is not reaped yet. */
+bool invar_ext_child_ended(const invar_ext_child *child);
+
+/* Kills it and its descendants and reaps it. */
+void invar_ext_child_kill(invar_ext_child *child);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
