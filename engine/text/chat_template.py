@@ -1,15 +1,18 @@
 # Renders chat templates for engine/text/template.c: one JSON object a line in, one a line out.
 #
 # The environment is that of apply_chat_template in transformers, without what differs from run to
-# run: the clock, chance. The first line is {"template", "tool_template", "variables"}, answered by
-# {"ok": true}; then each {"messages", "tools", "add_generation_prompt"} by {"text"}. Whatever goes
-# wrong is answered by {"error"}. The text is an argument within single quotes: it has none itself.
+# run: the clock, chance, and addresses of objects that are no data. The first line is {"template",
+# "tool_template", "variables"}, answered by {"ok": true}; then each {"messages", "tools",
+# "add_generation_prompt"} by {"text"}. Whatever goes wrong is answered by {"error"}. The text is an
+# argument within single quotes: it has none itself.
 # SPDX-License-Identifier: Apache-2.0
 import json
+import re
 import resource
 import sys
 
 MEMORY = 1 << 30
+ADDRESS = re.compile(r"\bat 0x[0-9a-f]{4,}")
 REASONING = ("reasoning_content", "thinking", "reasoning")
 
 
@@ -65,7 +68,21 @@ def environment():
         raise jinja2.exceptions.TemplateError(
             "strftime_now reads the clock: set the date by the variables of the template")
 
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True,
+    def is_data(value):
+        if isinstance(value, dict):
+            return all(is_data(x) for item in value.items() for x in item)
+        if isinstance(value, (list, tuple)):
+            return all(is_data(x) for x in value)
+        return value is None or isinstance(value, (str, int, float, jinja2.Undefined))
+
+    def finalize(value):
+        if not is_data(value):
+            raise jinja2.exceptions.TemplateError(
+                f"it would print a {type(value).__name__}, which is no data; a filter such as "
+                "map or select needs |list or |join after it")
+        return value
+
+    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, finalize=finalize,
                                         extensions=[Generation, loopcontrols])
     env.filters["tojson"] = tojson
     del env.filters["random"], env.globals["lipsum"]
@@ -96,14 +113,24 @@ class Renderer:
         self.template = env.from_string(template)
         self.tool_template = env.from_string(tool_template) if tool_template else self.template
         self.variables = variables
+        self.given = template + (tool_template or "") + json.dumps(variables)
         return {"ok": True}
 
     def render(self, messages, tools, add_generation_prompt):
         check(messages)
         template = self.template if tools is None else self.tool_template
-        return {"text": template.render(
+        text = template.render(
             messages=[alias(message) for message in messages], tools=tools, documents=None,
-            add_generation_prompt=add_generation_prompt, **self.variables)}
+            add_generation_prompt=add_generation_prompt, **self.variables)
+        self.check_addresses(text, json.dumps([messages, tools]))
+        return {"text": text}
+
+    def check_addresses(self, text, given):
+        """What was made into text on the way (by ~, string or format) never came to finalize."""
+        for address in ADDRESS.findall(text):
+            if address not in given and address not in self.given:
+                raise ValueError(f"the text has the address of an object ({address}), which "
+                                 "differs from run to run")
 
 
 def describe(error):

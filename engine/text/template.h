@@ -3,7 +3,8 @@
  *
  * A child process (python3 with jinja2) renders with the environment of transformers'
  * apply_chat_template. It is needed while a data set is loaded, never during a run. A template that
- * asks for the clock (strftime_now) is refused: its text would differ from day to day.
+ * asks for the clock (strftime_now) or prints what is no data, such as a generator's address, is
+ * refused: its text would differ from day to day, or from run to run.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

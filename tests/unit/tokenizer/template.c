@@ -201,6 +201,37 @@ static void test_template_render__refuses_clock_and_chance(void **state)
     invar_template_close(chat);
 }
 
+/* Addresses of objects differ from run to run, and so would the prompts. */
+static void test_template_render__refuses_what_is_no_data(void **state)
+{
+    static const char *const cases[][2] = {
+        {"{{ messages|map(attribute='content') }}", "a generator, which is no data"},
+        {"{{ [messages|select] }}", "a list, which is no data"},
+        {"{{ messages[0].items }}", "which is no data"},
+        {"{{ 'a' ~ (messages|map(attribute='content')) }}", "the address of an object"},
+        {"{{ messages[0].items|string }}", "the address of an object"},
+        {"{{ '%s'|format(messages|select) }}", "the address of an object"},
+    };
+    static const char said[] = "[{\"role\": \"user\", \"content\": \"<f at 0x7f00beef>\"}]";
+    invar_template *chat;
+    size_t bytes;
+    char *text;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        chat = open_text(cases[i][0], "");
+        assert_fails(invar_template_render(&text, &bytes, chat, hello, "", false), INVAR_E_INVALID,
+                     cases[i][1]);
+        invar_template_close(chat);
+    }
+    chat = open_text("{{ messages|map(attribute='content')|join }} {{ none }} {{ nothing }}"
+                     "{{ [1, 2.5, {'a': (true, none)}] }} at 0xabcdef",
+                     "");
+    expect(chat, said, "", false,
+           "<f at 0x7f00beef> None [1, 2.5, {'a': (True, None)}] at 0xabcdef");
+    invar_template_close(chat);
+}
+
 static void test_template_render__keeps_templates_in_the_sandbox(void **state)
 {
     static const char *const escapes[] = {
@@ -347,6 +378,7 @@ int main(void)
         cmocka_unit_test(test_template_render__has_the_environment_of_transformers),
         cmocka_unit_test(test_template_render__recovers_from_errors_of_the_template),
         cmocka_unit_test(test_template_render__refuses_clock_and_chance),
+        cmocka_unit_test(test_template_render__refuses_what_is_no_data),
         cmocka_unit_test(test_template_render__keeps_templates_in_the_sandbox),
         cmocka_unit_test(test_template_render__ends_a_child_that_hangs),
         cmocka_unit_test(test_template_open__names_what_is_wrong_with_python),
