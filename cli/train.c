@@ -47,7 +47,7 @@ typedef struct screen {
 static void show(void *payload, const invar_train_progress *p)
 {
     screen *s = payload;
-    char text[256];
+    char text[256], diff[48] = "logp not compared";
 
     if (!s->progress) {
         invar_progress_options o = {.stream = stderr,
@@ -60,9 +60,11 @@ static void show(void *payload, const invar_train_progress *p)
             return;
         }
     }
+    if (p->compared)
+        (void)snprintf(diff, sizeof diff, "logp diff %g", p->logp_diff_max);
     if (p->measured)
-        (void)snprintf(s->last, sizeof s->last, "reward %.3f  len %.1f  |g| %.3g  logp diff %g",
-                       p->reward, p->response_len, p->grad_norm, p->logp_diff_max);
+        (void)snprintf(s->last, sizeof s->last, "reward %.3f  len %.1f  |g| %.3g  %s", p->reward,
+                       p->response_len, p->grad_norm, diff);
     if (p->measured)
         (void)snprintf(text, sizeof text, "%s", s->last);
     else
@@ -202,7 +204,8 @@ static void print_run(const invar_train_summary *run, const char *report, const 
     if (run->compared)
         printf("log-probs largest difference between rollout and training: %g\n", run->worst_diff);
     else if (run->steps)
-        printf("log-probs not compared: these weights did not sample what they were trained on\n");
+        printf("log-probs not compared%s\n",
+               run->foreign ? ": other weights had sampled what these were trained on" : "");
     printf("chain     %s\n", hex);
     printf("content   %s\n", content);
     if (report[0])
@@ -216,13 +219,13 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
     json_t *out;
 
     invar_digest_format(chain, &run->chain);
-    out =
-        json_pack("{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:f, s:b, s:s, s:s, s:b}", "folder",
-                  invar_rows_json_string(run->folder), "uuid", run->uuid, "steps",
-                  (json_int_t)run->steps, "last_step", (json_int_t)run->last_step, "resumed_after",
-                  (json_int_t)run->resumed_after, "first_reward", run->first_reward, "last_reward",
-                  run->last_reward, "worst_diff", run->worst_diff, "compared", (int)run->compared,
-                  "chain", chain, "content", content, "stopped", run->stopped != 0);
+    out = json_pack(
+        "{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b, s:s, s:s, s:b}", "folder",
+        invar_rows_json_string(run->folder), "uuid", run->uuid, "steps", (json_int_t)run->steps,
+        "last_step", (json_int_t)run->last_step, "resumed_after", (json_int_t)run->resumed_after,
+        "first_reward", run->first_reward, "last_reward", run->last_reward, "worst_diff",
+        run->compared ? json_real(run->worst_diff) : json_null(), "compared", (int)run->compared,
+        "chain", chain, "content", content, "stopped", run->stopped != 0);
     if (out && c->word)
         (void)json_object_set_new(out, "golden",
                                   json_pack("{s:s, s:I, s:I, s:I}", "verdict", c->word, "compared",

@@ -170,7 +170,8 @@ typedef struct invar_ledger_sample {
     invar_digest token_hash;
     invar_digest rollout_logp, train_logp;
     double reward, advantage;
-    double diff;        /* largest |rollout log-prob - training log-prob| */
+    double diff;        /* largest |rollout log-prob - training log-prob|; NaN without a place: not
+                           compared */
     int64_t diff_at;    /* position of that token; -1: none */
     const char *finish; /* stop length abort ... */
     int64_t arrival;    /* order of completion, outside the content hash */

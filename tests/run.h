@@ -148,6 +148,22 @@ static inline run_memory run_memory_of(const char *name)
     return memory;
 }
 
+/* The run `name` with the pairs of both lists, the second one first; it may be NULL. */
+static inline invar_status run_with(const char *name, const run_pair *a, const run_pair *b)
+{
+    invar_recipe *recipe = run_recipe(run_below(name), a, b);
+    invar_status status = run_train(recipe);
+
+    invar_recipe_free(recipe);
+    return status;
+}
+
+static inline run_memory run_trained(const char *name, const run_pair *a, const run_pair *b)
+{
+    assert_ok(run_with(name, a, b));
+    return run_memory_of(name);
+}
+
 static inline void run_select(const char *name, const char *sql, invar_ledger_row row,
                               void *payload)
 {

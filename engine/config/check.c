@@ -305,6 +305,10 @@ static invar_status check_algorithm(const invar_config_facts *f)
         return invar_config_refuse(r, INVAR_KEY_EPS_CLIP_HIGH, "is negative; -1 is eps-clip");
     if (dual > 0 && dual <= 1)
         return invar_config_refuse(r, INVAR_KEY_EPS_CLIP_C, "must be above 1 (or 0: off)");
+    if (invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS) &&
+        (invar_recipe_bool(r, INVAR_KEY_USE_TIS) || invar_recipe_bool(r, INVAR_KEY_USE_MIS)))
+        return invar_config_refuse(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS,
+                                   "leaves use-tis and use-mis nothing to weigh");
     if (invar_recipe_bool(r, INVAR_KEY_USE_TIS) && invar_recipe_bool(r, INVAR_KEY_USE_MIS))
         return invar_config_refuse(r, INVAR_KEY_USE_MIS, "and use-tis exclude each other");
     if (invar_recipe_bool(r, INVAR_KEY_CALCULATE_PER_TOKEN_LOSS) &&

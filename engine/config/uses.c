@@ -207,17 +207,24 @@ static invar_status check_loss_uses(const invar_config_facts *f)
 static invar_status check_importance_uses(const invar_config_facts *f)
 {
     static const char pol[] = "loss-type = policy_loss";
+    static const char foreign[] =
+        "load-debug-rollout-data: log-probs of rollout and training are equal otherwise";
     const invar_recipe *r = f->recipe;
     const bool policy = f->loss == INVAR_WORD_POLICY_LOSS;
+    const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
     const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
     const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
     const bool rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
     const use uses[] = {
+        {INVAR_KEY_USE_ROLLOUT_LOGPROBS, !f->sft, "another loss-type"},
+        {INVAR_KEY_USE_ROLLOUT_LOGPROBS, loads, foreign},
         {INVAR_KEY_USE_TIS, policy, pol},
+        {INVAR_KEY_USE_TIS, loads, foreign},
         {INVAR_KEY_TIS_CLIP, tis, "use-tis = true"},
         {INVAR_KEY_TIS_CLIP_LOW, tis, "use-tis = true"},
         {INVAR_KEY_TIS_MODE, tis, "use-tis = true"},
         {INVAR_KEY_USE_MIS, policy, pol},
+        {INVAR_KEY_USE_MIS, loads, foreign},
         {INVAR_KEY_MIS_LEVEL, mis, "use-mis = true"},
         {INVAR_KEY_MIS_MODE, mis, "use-mis = true"},
         {INVAR_KEY_MIS_LOWER_BOUND,

@@ -48,6 +48,7 @@ invar_status invar_rollout_file_write(const char *path, const invar_rollout_head
 
 /* What a file holds, with the memory of all that header and samples borrow. Release. */
 typedef struct invar_rollout_data {
+    invar_digest content; /* hash of all bytes */
     invar_rollout_header header;
     invar_rl_samples samples;
     void **memory; /* (n_memory) */
@@ -57,7 +58,10 @@ typedef struct invar_rollout_data {
 /* INVAR_E_NOTFOUND, INVAR_E_IO; INVAR_E_CORRUPT with file and line for everything else. */
 invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path) INVAR_MUST_USE;
 
-/* The same from memory; `where` stands for the path in messages. */
+/* The hash of all bytes, without a look at what they say. */
+invar_status invar_rollout_file_hash(invar_digest *out, const char *path) INVAR_MUST_USE;
+
+/* What `read` does, from memory; `where` stands for the path in messages. */
 invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where, const char *text,
                                       size_t bytes) INVAR_MUST_USE;
 void invar_rollout_data_release(invar_rollout_data *data);

@@ -503,6 +503,7 @@ invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where
     invar_status status;
 
     memset(out, 0, sizeof *out);
+    invar_hash_bytes(&out->content, text, bytes);
     status = check_end(where, text, bytes, end);
     for (int64_t number = 1; at < end && status == INVAR_OK; number++) {
         const char *newline = memchr(text + at, '\n', end - at);
@@ -527,6 +528,17 @@ invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path)
     status = invar_rollout_data_parse(out, shown, text, bytes);
     invar_free(text);
     return status;
+}
+
+invar_status invar_rollout_file_hash(invar_digest *out, const char *path)
+{
+    size_t bytes;
+    char *text;
+
+    INVAR_TRY(invar_file_read(&text, &bytes, path, MOST_BYTES));
+    invar_hash_bytes(out, text, bytes);
+    invar_free(text);
+    return INVAR_OK;
 }
 
 void invar_rollout_data_release(invar_rollout_data *data)

@@ -360,10 +360,11 @@ static void mis(work *w)
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* The same array twice would compare nothing. */
+/* The same array twice, or a copy, would compare nothing. */
 static bool comparable(const invar_rl_batch *batch)
 {
-    return batch->old_logp && batch->rollout_logp && batch->old_logp != batch->rollout_logp;
+    return batch->old_logp && batch->rollout_logp && batch->old_logp != batch->rollout_logp &&
+           !batch->copied;
 }
 
 invar_status invar_importance_init(invar_importance *out, invar_tally *tally,

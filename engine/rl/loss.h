@@ -119,8 +119,9 @@ typedef struct invar_rl_batch {
     const int64_t *group;      /* (samples) equal numbers stand together */
     const uint8_t *mask;       /* (T) */
     const float *reward;       /* (samples) raw */
-    const float *old_logp;     /* (T) of the weights that sampled */
+    const float *old_logp;     /* (T) before the step */
     const float *rollout_logp; /* (T) as sampled */
+    bool copied;               /* one of the last two is a copy of the other: no metric of both */
     const float *ref_logp;     /* (T) */
     const float *teacher_logp; /* (T) */
     const float *values;       /* (T) of the critic, before the step */

@@ -264,7 +264,7 @@ static void end(generation *run)
 
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
-static bool is_stop_id(const invar_sampling *p, int32_t token)
+bool invar_sampling_ends(const invar_sampling *p, int32_t token)
 {
     for (int64_t i = 0; i < p->n_stop_ids; i++)
         if (p->stop_ids[i] == token)
@@ -279,7 +279,7 @@ static invar_status judge(invar_finish *out, const generation *run, writer *w)
     const invar_rl_sample *s = w->sample;
     int32_t token = s->tokens[s->n_tokens - 1];
     bool may_end = invar_rl_sample_response(s) > p->min_response;
-    bool stop = may_end && is_stop_id(p, token);
+    bool stop = may_end && invar_sampling_ends(p, token);
 
     if (p->n_stop > 0) {
         size_t before = w->text.bytes;

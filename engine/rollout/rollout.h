@@ -37,6 +37,9 @@ typedef struct invar_sampling {
     bool skip_special; /* in the text of the response */
 } invar_sampling;
 
+/* True for a token of stop_ids. */
+bool invar_sampling_ends(const invar_sampling *sampling, int32_t token);
+
 #define INVAR_PURPOSE_TRAIN 0
 #define INVAR_PURPOSE_EVAL 1
 

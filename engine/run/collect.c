@@ -1,5 +1,5 @@
 /*
- * collect.c - the samples of a rollout: generated, judged and filtered; from data; from files.
+ * collect.c - the samples of a rollout: generated, judged and filtered; or the data's answers.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,7 +29,7 @@ static invar_status new_sample(invar_rl_sample **out, invar_loop *loop, invar_rl
     return invar_session_ask(s, p);
 }
 
-static const invar_prompt *next_prompt(invar_loop *loop)
+const invar_prompt *invar_loop_next_prompt(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
 
@@ -41,7 +41,7 @@ static const invar_prompt *next_prompt(invar_loop *loop)
 /* `place` counts the prompts of this rollout, also those of groups that were dropped. */
 static invar_status add_group(invar_loop *loop, invar_rl_samples *to, int64_t place)
 {
-    const invar_prompt *p = next_prompt(loop);
+    const invar_prompt *p = invar_loop_next_prompt(loop);
     int64_t n = loop->set.per_prompt, group = loop->place.groups++;
 
     if (place >= UINT32_MAX / n)
@@ -160,13 +160,12 @@ static invar_status run_round(invar_loop *loop, invar_group_choice *choice, int6
     return status;
 }
 
-/* Every prompt twice without a full batch: the filter will never be content. */
-static int64_t most_rounds(const invar_loop *loop, int64_t round)
+int64_t invar_loop_most_rounds(const invar_loop *loop, int64_t round)
 {
     return 2 * (invar_dataset_size(loop->session.data) / round + 1) + loop->set.prompts;
 }
 
-static int64_t round_size(const invar_loop *loop)
+int64_t invar_loop_round_size(const invar_loop *loop)
 {
     int64_t over = invar_recipe_int(loop->recipe, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
 
@@ -175,10 +174,11 @@ static int64_t round_size(const invar_loop *loop)
 
 static invar_status generate(invar_loop *loop)
 {
-    int64_t size = round_size(loop);
+    int64_t size = invar_loop_round_size(loop);
     invar_group_choice choice;
 
-    INVAR_TRY(invar_group_choice_init(&choice, loop->set.prompts, size, most_rounds(loop, size)));
+    INVAR_TRY(invar_group_choice_init(&choice, loop->set.prompts, size,
+                                      invar_loop_most_rounds(loop, size)));
     for (;;) {
         invar_rl_samples round = {0};
         invar_status status;
@@ -193,15 +193,10 @@ static invar_status generate(invar_loop *loop)
     }
 }
 
-/* ---- other sources --------------------------------------------------------------------------- */
+/* ---- answers of the data --------------------------------------------------------------------- */
 
-static invar_status add_answer(invar_loop *loop)
+invar_status invar_loop_answer(invar_rl_sample *s, const invar_prompt *p)
 {
-    const invar_prompt *p = next_prompt(loop);
-    invar_rl_sample *s;
-
-    INVAR_TRY(new_sample(&s, loop, &loop->batch, p));
-    s->group = loop->place.groups++;
     s->finish = INVAR_FINISH_STOP;
     s->n_tokens += p->n_answer;
     memcpy(s->tokens + p->n_tokens, p->answer, (size_t)p->n_answer * sizeof *s->tokens);
@@ -212,125 +207,15 @@ static invar_status add_answer(invar_loop *loop)
 
 static invar_status from_answers(invar_loop *loop)
 {
-    for (int64_t i = 0; i < loop->set.prompts * loop->set.per_prompt; i++)
-        INVAR_TRY(add_answer(loop));
-    return INVAR_OK;
-}
+    for (int64_t i = 0; i < loop->set.prompts * loop->set.per_prompt; i++) {
+        const invar_prompt *p = invar_loop_next_prompt(loop);
+        invar_rl_sample *s;
 
-/* A file may be of a model with more tokens or a longer context. */
-static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec *spec,
-                               const char *path)
-{
-    bool fits = s->prompt_tokens >= 1 && s->n_tokens > s->prompt_tokens &&
-                s->n_tokens - 1 <= spec->max_positions;
-
-    for (int64_t i = 0; i < s->n_tokens && fits; i++)
-        fits = s->tokens[i] >= 0 && s->tokens[i] < spec->vocab;
-    if (fits)
-        return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%.150s: sample %" PRId64 " does not fit the model: it needs a prompt and a "
-                      "response, tokens below %" PRId64 ", and %" PRId64 " positions at most",
-                      path, s->index, spec->vocab, spec->max_positions);
-}
-
-static invar_status check_loaded(invar_loop *loop, const char *path, bool own)
-{
-    const invar_rollout_header *h = &loop->loaded.header;
-    int64_t wanted = loop->set.global_batch * loop->set.steps_per_rollout;
-    invar_digest tokenizer;
-
-    if (!own && !invar_digest_equal(&h->run, &loop->source))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.150s is of another run; a run takes its rollouts from one run only, "
-                          "and from another than itself beginning with rollout 0",
-                          path);
-    if (own && h->rollout != loop->place.rollout)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.150s is of rollout %" PRId64 ", not %" PRId64,
-                          path, h->rollout, loop->place.rollout);
-
-    invar_tokenizer_hash(&tokenizer, loop->session.tokenizer);
-    if (!invar_digest_equal(&tokenizer, &h->tokenizer))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.150s was sampled with another tokenizer", path);
-    if (loop->batch.count != wanted)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.150s has %" PRId64 " samples, the recipe's steps need %" PRId64, path,
-                          loop->batch.count, wanted);
-    for (int64_t i = 0; i < loop->batch.count; i++)
-        INVAR_TRY(check_fits(&loop->batch.items[i], &loop->session.spec, path));
-    return INVAR_OK;
-}
-
-/*
- * The prompts that this rollout took from the data when it was sampled. Of the run's own rollouts
- * that is known: rounds are whole, and the last one had the last group of the batch.
- */
-static invar_status count_consumed(int64_t *out, const invar_loop *loop, bool own)
-{
-    int64_t size = round_size(loop), last = 0;
-
-    *out = loop->set.prompts;
-    if (!own || loop->set.sft || !loop->session.data)
-        return INVAR_OK;
-    for (int64_t i = 0; i < loop->batch.count; i++)
-        last = loop->batch.items[i].draw > last ? loop->batch.items[i].draw : last;
-    *out = (last / loop->set.per_prompt / size + 1) * size;
-    if (*out / size > most_rounds(loop, size))
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "the loaded rollout %" PRId64 " has draw %" PRId64
-                          ", which this recipe never makes",
-                          loop->place.rollout, last);
-    return INVAR_OK;
-}
-
-/* Leaves the place as sampling would have, so that the run may go on without files. */
-static invar_status pass_over(invar_loop *loop, bool own)
-{
-    int64_t consumed;
-
-    INVAR_TRY(count_consumed(&consumed, loop, own));
-    loop->place.samples += consumed * loop->set.per_prompt;
-    loop->place.groups += consumed;
-    loop->dropped_groups = consumed - loop->set.prompts;
-    for (int64_t i = 0; i < consumed && loop->session.data; i++)
-        (void)next_prompt(loop);
-    return INVAR_OK;
-}
-
-/* The samples of another run, or of this one at another time. */
-static invar_status from_file(invar_loop *loop, const char *pattern)
-{
-    char path[INVAR_PATH_SIZE];
-    bool own;
-
-    invar_rollout_data_release(&loop->loaded);
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout));
-    INVAR_TRY(invar_rollout_file_read(&loop->loaded, path));
-    loop->batch = loop->loaded.samples; // moved; the texts stay with the file
-    loop->loaded.samples = (invar_rl_samples){0};
-    for (int64_t i = 0; i < loop->batch.count; i++) {
-        loop->batch.items[i].weights = loop->loaded.header.weights;
-        loop->batch.items[i].weights_hash = loop->loaded.header.weights_hash;
+        INVAR_TRY(new_sample(&s, loop, &loop->batch, p));
+        s->group = loop->place.groups++;
+        INVAR_TRY(invar_loop_answer(s, p));
     }
-    own = invar_digest_equal(&loop->loaded.header.run, &loop->identity);
-    loop->own_weights = invar_digest_equal(&loop->loaded.header.weights_hash, &loop->weights_hash);
-    INVAR_TRY(check_loaded(loop, path, own));
-    return pass_over(loop, own);
-}
-
-static invar_status to_file(invar_loop *loop, const char *pattern)
-{
-    invar_rollout_header header = {.rollout = loop->place.rollout,
-                                   .run = loop->identity,
-                                   .weights = loop->place.weights,
-                                   .weights_hash = loop->weights_hash,
-                                   .n_samples_per_prompt = loop->set.per_prompt,
-                                   .sampling = invar_session_sampling(&loop->session)};
-    char path[INVAR_PATH_SIZE];
-
-    invar_tokenizer_hash(&header.tokenizer, loop->session.tokenizer);
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout));
-    return invar_rollout_file_write(path, &header, loop->batch.items, loop->batch.count);
+    return INVAR_OK;
 }
 
 invar_status invar_loop_collect(invar_loop *loop)
@@ -342,8 +227,8 @@ invar_status invar_loop_collect(invar_loop *loop)
     for (int i = INVAR_LOOP_REWARD; i <= INVAR_LOOP_FILTER; i++)
         INVAR_TRY(invar_loop_begin_plugin(loop, i));
     if (from[0])
-        INVAR_TRY(from_file(loop, from));
+        INVAR_TRY(invar_loop_load_rollout(loop, from));
     else
         INVAR_TRY(loop->set.sft ? from_answers(loop) : generate(loop));
-    return to[0] ? to_file(loop, to) : INVAR_OK;
+    return to[0] ? invar_loop_save_rollout(loop, to) : INVAR_OK;
 }

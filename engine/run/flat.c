@@ -102,6 +102,7 @@ invar_rl_batch invar_flat_batch(invar_flat *f, int64_t first, int64_t count)
                             .reward = f->reward + first,
                             .old_logp = f->score_logp + token,
                             .rollout_logp = f->rollout_logp + token,
+                            .copied = f->copied,
                             .ref_logp = from(f->ref_logp, token),
                             .teacher_logp = from(f->teacher_logp, token),
                             .values = from(f->values, token)};

@@ -23,7 +23,8 @@ typedef struct invar_flat {
     float *reward;       /* (samples) */
     uint8_t *mask;       /* (tokens); zero for samples that a filter removed */
     float *rollout_logp; /* (tokens) as sampled */
-    float *score_logp;   /* by the scoring forward, with the weights that sampled */
+    float *score_logp;   /* old: by the scoring forward, or those of the rollout */
+    bool copied;         /* one of the two is a copy of the other: there is nothing to compare */
     float *ref_logp;
     float *teacher_logp;
     float *values;

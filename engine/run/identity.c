@@ -2,9 +2,9 @@
  * identity.c - what a run is asked to do, and the ledger that remembers it.
  *
  * The identity is every semantic key (those that came later only where they differ from their
- * default), and the hashes of what the free keys only name: model,
- * initial weights, tokenizer, data of training and evaluation, rollouts of another run. Free keys
- * and the revisions of ops are facts beside it.
+ * default), and the hashes of what the free keys only name: model, initial weights, tokenizer, data
+ * of training and evaluation, foreign rollouts. Free keys and the revisions of ops are facts beside
+ * it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -21,7 +21,7 @@
 
 #define EXTRA 8 /* pairs beside the keys */
 #define EVAL_DATA "eval data hash"
-#define SOURCE "rollouts of"
+#define ROLLOUTS "rollouts hash"
 
 typedef struct identity {
     invar_ledger_pair pairs[INVAR_KEY_COUNT + EXTRA];
@@ -86,8 +86,8 @@ static invar_status gather(identity *id, const invar_loop *loop)
     }
     if (loop->evaluates)
         add_digest(id, EVAL_DATA, &loop->eval_data);
-    if (!invar_digest_equal(&loop->source, &none))
-        add_digest(id, SOURCE, &loop->source);
+    if (!invar_digest_equal(&loop->foreign, &none))
+        add_digest(id, ROLLOUTS, &loop->foreign);
     return INVAR_OK;
 }
 
@@ -104,14 +104,15 @@ static invar_status take_file(void *payload, const char *const *columns,
     if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
     loop->evaluates = loop->evaluates || strcmp(values[0].data, EVAL_DATA) == 0;
+    loop->own_rollouts = loop->own_rollouts && strcmp(values[0].data, ROLLOUTS) != 0;
     return invar_digest_parse(
-        strcmp(values[0].data, EVAL_DATA) == 0 ? &loop->eval_data : &loop->source, values[1].data);
+        strcmp(values[0].data, EVAL_DATA) == 0 ? &loop->eval_data : &loop->foreign, values[1].data);
 }
 
 static invar_status recall_files(invar_loop *loop)
 {
     const invar_ledger_request request = {
-        .sql = "SELECT key, value FROM identity WHERE key IN ('" EVAL_DATA "', '" SOURCE "')",
+        .sql = "SELECT key, value FROM identity WHERE key IN ('" EVAL_DATA "', '" ROLLOUTS "')",
         .row = take_file,
         .payload = loop};
     invar_ledger *ledger = NULL;
@@ -123,38 +124,22 @@ static invar_status recall_files(invar_loop *loop)
     return status;
 }
 
-/* Whose rollouts are loaded, by the first file of them, which also opens the way for the others. */
-static invar_status find_source(invar_loop *loop, const char *pattern)
-{
-    invar_rollout_data first = {0};
-    invar_digest own;
-    identity id;
-    char path[INVAR_PATH_SIZE];
-
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
-    if (!invar_path_exists(path))
-        return INVAR_OK;
-    INVAR_TRY(gather(&id, loop));
-    INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
-    INVAR_TRY(invar_rollout_file_read(&first, path));
-    if (!invar_digest_equal(&first.header.run, &own))
-        loop->source = first.header.run;
-    invar_rollout_data_release(&first);
-    return INVAR_OK;
-}
-
 static invar_status look_at_files(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
-    const char *pattern = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    invar_digest own;
+    identity id;
 
+    loop->own_rollouts = true;
     if (loop->options->replay)
         return recall_files(loop);
     loop->evaluates = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
                       invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
     if (loop->evaluates)
         INVAR_TRY(invar_evaluate_hash(&loop->eval_data, &loop->session));
-    return pattern[0] ? find_source(loop, pattern) : INVAR_OK;
+    INVAR_TRY(gather(&id, loop));
+    INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
+    return invar_loop_find_rollouts(loop, &own);
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */

@@ -1,9 +1,10 @@
 /*
  * learn.c - from samples to gradients to new weights.
  *
- * The checks of the debugging guide are assertions here: the log-probabilities of the rollout, of
- * the scoring forward and of the training forward are equal bit by bit; before the first step those
- * of actor and reference are, too. So the ratio is exactly 1 and every KL exactly 0 there.
+ * The checks of the debugging guide are assertions here: where the weights of now sampled, the
+ * log-probabilities of the rollout, of the scoring forward and of the training forward are equal
+ * bit by bit; before the first step those of actor and reference are, too. So the ratio is exactly
+ * 1 and every KL exactly 0 there. What other weights sampled is only measured.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -56,22 +57,39 @@ static invar_status hook(invar_loop *loop, int which)
     return plugin ? invar_plugin_hook(plugin, &event) : INVAR_OK;
 }
 
+static bool has_logp(const invar_rl_samples *batch)
+{
+    for (int64_t i = 0; i < batch->count; i++)
+        if (!batch->items[i].logp)
+            return false;
+    return true;
+}
+
+/*
+ * The old log-probabilities: the scoring forward's, or those of the rollout. The latter where they
+ * must be the same and the recipe does not ask, and where it wants those of foreign rollouts.
+ */
 static invar_status score(invar_loop *loop)
 {
     invar_flat *f = &loop->flat;
-    const invar_rl_sample *samples = loop->batch.items;
+    size_t bytes = (size_t)f->tokens * sizeof *f->score_logp;
+    bool sampled = has_logp(&loop->batch);
     invar_logp_gap gap;
 
-    if (!loop->own_weights || (!loop->set.check_logprobs && !loop->set.sft)) {
-        memcpy(f->score_logp, f->rollout_logp, (size_t)f->tokens * sizeof *f->score_logp);
+    f->copied = loop->own_rollouts ? !loop->set.check_logprobs : loop->set.rollout_logprobs;
+    if (sampled && f->copied) {
+        memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_trainer_score(loop->trainer, loop->session.actor, samples, f->samples,
+    INVAR_TRY(invar_trainer_score(loop->trainer, loop->session.actor, loop->batch.items, f->samples,
                                   f->score_logp, NULL));
-    if (loop->set.sft) { // nothing was sampled
-        memcpy(f->rollout_logp, f->score_logp, (size_t)f->tokens * sizeof *f->score_logp);
+    f->copied = !sampled;
+    if (!sampled) {
+        memcpy(f->rollout_logp, f->score_logp, bytes);
         return INVAR_OK;
     }
+    if (!loop->own_weights)
+        return INVAR_OK;
     return compare(loop, "log-probabilities of rollout and scoring", 0, f->samples, f->rollout_logp,
                    f->score_logp, &gap);
 }
@@ -193,6 +211,7 @@ static invar_status check_training(invar_loop_step *out, invar_loop *loop)
     invar_flat *f = &loop->flat;
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
+    out->compared = out->on_policy || !f->copied;
     if (!out->on_policy) // the weights have moved since: what can be compared was, in `score`
         return invar_flat_gap(&out->gap, f, out->first, out->count, f->rollout_logp, f->score_logp);
     INVAR_TRY(compare(loop, "log-probabilities of rollout and training", out->first, out->count,

@@ -40,7 +40,7 @@ typedef struct invar_loop_settings {
     int64_t per_prompt;        /* samples of a prompt */
     int64_t global_batch;      /* samples of an optimizer step */
     int64_t steps_per_rollout; /* optimizer steps */
-    bool sft, rollout_only, replay_routing, check_logprobs, stop_on_mismatch;
+    bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
 } invar_loop_settings;
 
 /* Where the run is: what a checkpoint keeps. */
@@ -69,7 +69,10 @@ typedef struct invar_loop {
     invar_digest identity;
     bool evaluates;         /* while it trains */
     invar_digest eval_data; /* of all evaluation sets */
-    invar_digest source;    /* the run whose rollouts are loaded: this one, or another */
+    bool own_rollouts;      /* that are loaded: they are what this run would sample */
+    invar_digest foreign;   /* of all rollouts that are loaded and are not */
+    invar_digest *files;    /* (n_files) of each of them; a replay does not know them */
+    int64_t n_files;
     invar_ledger *ledger;
     char uuid[INVAR_LEDGER_UUID_SIZE];
     int64_t run_number; /* in the ledger */
@@ -132,6 +135,32 @@ invar_status invar_loop_free_plugin(invar_loop *loop, int place) INVAR_MUST_USE;
 
 invar_status invar_loop_collect(invar_loop *loop) INVAR_MUST_USE;
 
+/* Moves the cursor. */
+const invar_prompt *invar_loop_next_prompt(invar_loop *loop);
+
+/* Prompts of a round of sampling. */
+int64_t invar_loop_round_size(const invar_loop *loop);
+
+/* Every prompt twice without a full batch: the filter will never be content. */
+int64_t invar_loop_most_rounds(const invar_loop *loop, int64_t round);
+
+/* SFT: the prompt's answer, with its mask, into a sample that has the prompt. */
+invar_status invar_loop_answer(invar_rl_sample *sample, const invar_prompt *prompt) INVAR_MUST_USE;
+
+/* ---- saved.c: rollouts in files -------------------------------------------------------------- */
+
+/*
+ * Decides whose rollouts the files are that the recipe loads: this run's, whose identity without
+ * them is `own`, or foreign ones, whose hash belongs to the identity. Keys that could do nothing
+ * with own rollouts are refused.
+ */
+invar_status invar_loop_find_rollouts(invar_loop *loop, const invar_digest *own) INVAR_MUST_USE;
+
+/* The samples of the coming rollout from its file; own ones are checked against the recipe. */
+invar_status invar_loop_load_rollout(invar_loop *loop, const char *pattern) INVAR_MUST_USE;
+
+invar_status invar_loop_save_rollout(invar_loop *loop, const char *pattern) INVAR_MUST_USE;
+
 /* ---- audit.c --------------------------------------------------------------------------------- */
 
 /* The recipe's audit, of the rollout and the trainer. */
@@ -149,6 +178,7 @@ typedef struct invar_loop_step {
     bool actor_hashed, critic_hashed; /* AdamW has made the digests of its masters */
     float norm, clip, lr;
     float critic_norm, critic_lr;
+    bool compared;      /* there is a gap: two forwards gave the log-probabilities */
     invar_logp_gap gap; /* rollout against training, or against scoring */
     invar_trainer_result result;
 } invar_loop_step;

@@ -7,6 +7,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@
 #include "base/invar_banned.h"
 
 #define MAX_METRICS 256
+#define MAX_GAUGES 16
 
 /* Everything of one entry while it is put together. */
 typedef struct entry {
@@ -24,6 +26,8 @@ typedef struct entry {
     const invar_loop_step *step;
     invar_ledger_metric metrics[MAX_METRICS];
     size_t n_metrics;
+    invar_ledger_metric gauges[MAX_GAUGES]; /* outside the content */
+    size_t n_gauges;
     char names[MAX_METRICS][80]; /* of metrics whose names are made here */
     size_t n_names;
     invar_ledger_sample *samples;
@@ -36,6 +40,21 @@ static void metric(entry *e, const char *name, double value)
 {
     INVAR_CHECK(e->n_metrics < MAX_METRICS);
     e->metrics[e->n_metrics++] = (invar_ledger_metric){name, value};
+}
+
+static void gauge(entry *e, const char *name, double value)
+{
+    INVAR_CHECK(e->n_gauges < MAX_GAUGES);
+    e->gauges[e->n_gauges++] = (invar_ledger_metric){name, value};
+}
+
+/* How far training is from the rollout: a gauge where it need not be 0, as other weights sampled */
+static void difference(entry *e, const char *name, double value)
+{
+    if (e->loop->own_weights)
+        metric(e, name, value);
+    else
+        gauge(e, name, value);
 }
 
 static void named_metric(entry *e, double value, const char *fmt, int64_t number)
@@ -59,7 +78,10 @@ static invar_status loss_metrics(entry *e, invar_loss *loss, const char *prefix)
         char *made = e->names[e->n_names++];
         INVAR_CHECK(e->n_names < MAX_METRICS);
         (void)snprintf(made, sizeof e->names[0], "train/%s%.48s", prefix, slash ? slash + 1 : name);
-        metric(e, made, items[i].value);
+        if (strncmp(made, "train/train_rollout_", strlen("train/train_rollout_")) == 0)
+            difference(e, made, items[i].value);
+        else
+            metric(e, made, items[i].value);
     }
     return INVAR_OK;
 }
@@ -90,12 +112,12 @@ static void train_metrics(entry *e)
     metric(e, "train/grad_norm", (double)s->norm);
     metric(e, "train/lr-pg_0", (double)s->lr);
     metric(e, "train/entropy", token_mean(&e->loop->flat, s, e->loop->flat.entropy));
-    if (e->loop->own_weights) { // else there is nothing that it should be equal to
-        metric(e, "train/logp_diff_max", (double)gap->max);
-        metric(e, "train/logp_diff_p50", (double)gap->p50);
-        metric(e, "train/logp_diff_p99", (double)gap->p99);
-        metric(e, "train/logp_diff_worst_sample", (double)gap->sample);
-        metric(e, "train/logp_diff_worst_position", (double)gap->position);
+    if (s->compared) {
+        difference(e, "train/logp_diff_max", (double)gap->max);
+        difference(e, "train/logp_diff_p50", (double)gap->p50);
+        difference(e, "train/logp_diff_p99", (double)gap->p99);
+        difference(e, "train/logp_diff_worst_sample", (double)gap->sample);
+        difference(e, "train/logp_diff_worst_position", (double)gap->position);
     }
     if (s->result.routes) {
         metric(e, "train/routing_choices", (double)s->result.routes);
@@ -225,6 +247,7 @@ static void fill_sample(entry *e, int64_t i)
     const invar_rl_sample *s = &loop->batch.items[at];
     const float *train = e->step->on_policy && e->step->loss ? f->train_logp : f->score_logp;
     invar_ledger_sample *out = &e->samples[i];
+    bool compared = e->step->compared && loop->own_weights;
     invar_logp_gap gap = invar_flat_worst(f, at, 1, f->rollout_logp, train);
 
     invar_train_coords(e->rng[i], s,
@@ -241,8 +264,8 @@ static void fill_sample(entry *e, int64_t i)
                                  .reward = s->reward,
                                  .advantage = n ? (double)f->advantage[first] : 0.0,
                                  .finish = invar_finish_name(s->finish),
-                                 .diff = (double)gap.max,
-                                 .diff_at = gap.position,
+                                 .diff = compared ? (double)gap.max : (double)NAN,
+                                 .diff_at = compared ? gap.position : -1,
                                  .arrival = s->arrival};
     invar_hash_bytes(&out->token_hash, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
     invar_hash_bytes(&out->rollout_logp, f->rollout_logp + first, (size_t)n * sizeof(float));
@@ -302,17 +325,16 @@ static invar_status replies_of(invar_ledger_reply **out, size_t *count_out, cons
     return INVAR_OK;
 }
 
-/* How much of the step was computed again; outside the content, as it is free. */
-static size_t audit_gauges(invar_ledger_metric out[2], const invar_loop *loop)
+/* How much of the step was computed again; free, so no part of the content. */
+static void audit_gauges(entry *e)
 {
     int64_t checked, differ;
 
-    if (!loop->audit)
-        return 0;
-    invar_audit_counted(&checked, &differ, loop->audit);
-    out[0] = (invar_ledger_metric){"audit/elements", (double)checked};
-    out[1] = (invar_ledger_metric){"audit/differ", (double)differ};
-    return 2;
+    if (!e->loop->audit)
+        return;
+    invar_audit_counted(&checked, &differ, e->loop->audit);
+    gauge(e, "audit/elements", (double)checked);
+    gauge(e, "audit/differ", (double)differ);
 }
 
 static invar_status append(entry *e, const invar_probe_result *points)
@@ -325,13 +347,13 @@ static invar_status append(entry *e, const invar_probe_result *points)
                               .n_metrics = e->n_metrics,
                               .samples = e->samples,
                               .n_samples = (size_t)e->step->count};
-    invar_ledger_metric gauges[2];
     invar_ledger_reply *replies = NULL;
     invar_status status;
 
     hash_samples(&step.batch, &step.rng, e);
-    step.gauges = gauges;
-    step.n_gauges = audit_gauges(gauges, loop);
+    audit_gauges(e);
+    step.gauges = e->gauges;
+    step.n_gauges = e->n_gauges;
     step.timings = invar_trace_timings(loop->trace, &step.n_timings);
     if (points->changed)
         INVAR_TRY(invar_ledger_define(loop->ledger, points->points, (size_t)points->count));

@@ -164,6 +164,7 @@ static void read_settings(invar_loop *loop)
     set->rollout_only = invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY);
     set->replay_routing = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY);
     set->check_logprobs = invar_recipe_bool(r, INVAR_KEY_CHECK_LOGPROBS);
+    set->rollout_logprobs = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS);
     set->stop_on_mismatch = invar_recipe_enum(r, INVAR_KEY_ON_MISMATCH) == 0;
 }
 
@@ -324,6 +325,7 @@ void invar_loop_close(invar_loop *loop)
         invar_plugin_stored_release(&loop->stored[i]);
     invar_rl_samples_reset(&loop->batch);
     invar_rollout_data_release(&loop->loaded);
+    invar_free(loop->files);
     invar_flat_release(&loop->flat);
     invar_trace_close(loop->trace);
     invar_probe_free(loop->probe);

@@ -27,6 +27,7 @@ static void show_step(invar_loop *loop, const invar_loop_step *step)
                               .phase = "train",
                               .measured = true,
                               .grad_norm = (double)step->norm,
+                              .compared = step->compared && loop->own_weights,
                               .logp_diff_max = (double)step->gap.max,
                               .chain = &loop->summary->chain};
 
@@ -39,8 +40,11 @@ static void show_step(invar_loop *loop, const invar_loop_step *step)
         loop->summary->first_reward = p.reward;
     loop->summary->last_reward = p.reward;
     loop->summary->steps++;
-    loop->summary->compared = loop->summary->compared || (loop->own_weights && !loop->set.sft);
-    if (p.logp_diff_max > loop->summary->worst_diff)
+    if (loop->set.sft) // scoring and training are compared, but nothing was sampled
+        p.compared = false;
+    loop->summary->compared = loop->summary->compared || p.compared;
+    loop->summary->foreign = loop->summary->foreign || !loop->own_weights;
+    if (p.compared && p.logp_diff_max > loop->summary->worst_diff)
         loop->summary->worst_diff = p.logp_diff_max;
     if (loop->options->progress)
         loop->options->progress(loop->options->payload, &p);
@@ -183,8 +187,11 @@ static invar_status one_step(invar_loop *loop, int64_t number)
 /* Without training a rollout is one step of the ledger, with what was sampled. */
 static invar_status rollout_step(invar_loop *loop)
 {
-    invar_loop_step step = {.first = 0, .count = loop->batch.count, .on_policy = true};
+    invar_flat *f = &loop->flat;
+    invar_loop_step step = {
+        .first = 0, .count = loop->batch.count, .on_policy = true, .compared = !f->copied};
 
+    INVAR_TRY(invar_flat_gap(&step.gap, f, 0, f->samples, f->rollout_logp, f->score_logp));
     invar_probe_begin(loop->probe, NULL);
     return end_step(loop, &step);
 }

@@ -25,6 +25,7 @@ typedef struct invar_train_progress {
     const char *phase;                          /* "rollout", "train", ... */
     int64_t samples_done, samples, tokens_done; /* of the phase rollout */
     bool measured;                              /* a step is done: the numbers below are its own */
+    bool compared;                              /* logp_diff_max is one of them */
     double reward, grad_norm, logp_diff_max, response_len;
     const invar_digest *chain;
 } invar_train_progress;
@@ -58,8 +59,9 @@ typedef struct invar_train_summary {
     invar_digest chain;    /* there */
     int64_t steps;         /* executed by this call */
     double first_reward, last_reward;
-    double worst_diff; /* largest log-prob difference of all steps executed */
+    double worst_diff; /* largest log-prob difference of all steps compared */
     bool compared;     /* there was one: the weights of a step had sampled what it was trained on */
+    bool foreign;      /* other weights had sampled what a step was trained on */
     int stopped;       /* the signal that ended it before its time; 0: none did */
 } invar_train_summary;
 

@@ -1,14 +1,16 @@
 -- logprob-gap: Did training and rollout compute the same log-probs, and if not, how bad did it get?
 -- params: :run run
 -- SPDX-License-Identifier: Apache-2.0
-WITH gap AS (
+WITH compared AS ( -- without a difference and its place nobody compared
+  SELECT * FROM samples WHERE run = :run AND (diff IS NOT NULL OR diff_at >= 0)),
+gap AS (
   SELECT count(*) AS samples, total(rollout_logp <> train_logp) AS differing,
          min(CASE WHEN rollout_logp <> train_logp THEN step END) AS first_step,
          max(CASE WHEN rollout_logp <> train_logp THEN step END) AS last_step
-  FROM samples WHERE run = :run),
+  FROM compared),
 worst AS (
   SELECT step AS worst_step, idx AS worst_sample, diff_at AS worst_position, diff AS worst
-  FROM samples WHERE run = :run AND rollout_logp <> train_logp
+  FROM compared WHERE rollout_logp <> train_logp
   ORDER BY diff IS NOT NULL, diff DESC, step, idx LIMIT 1)
 SELECT samples, CAST(differing AS INTEGER) AS differing, first_step, last_step, worst,
        worst_step, worst_sample, worst_position

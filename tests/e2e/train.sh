@@ -143,6 +143,9 @@ done
 # others' have log-probabilities that nothing of this run should be equal to
 train others bf16 --load-debug-rollout-data "$folder/bf16-rollouts-{rollout_id}" --seed 7
 [[ $(field compared "$folder/others.json") == false ]] || complain "rollouts of others: compared"
+[[ $(field worst_diff "$folder/others.json") == null ]] || complain "rollouts of others: a value"
+"$invar" ledger query logprob-gap --run "$folder/others" --json | grep -q '"samples": 0' ||
+    complain "rollouts of others: samples that were compared"
 
 # ---- stopped and gone on -----------------------------------------------------------------------
 for recipe in bf16 moe; do

@@ -1,5 +1,5 @@
 /*
- * train.c - whole runs: PPO, supervised learning, rollouts from files, what the identity has.
+ * train.c - whole runs: PPO, supervised learning, what the identity has.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -8,29 +8,12 @@
 
 #include "base/alloc.h"
 #include "engine/io/checkpoint.h"
-#include "engine/io/rollout_file.h"
 #include "tests/run.h"
 
 static int setup(void **state)
 {
     (void)state;
     return run_setup(INVAR_TEST_WORK "/train");
-}
-
-/* The run `name` with the pairs of both lists, the second one first; it may be NULL. */
-static invar_status train(const char *name, const run_pair *a, const run_pair *b)
-{
-    invar_recipe *recipe = run_recipe(run_below(name), a, b);
-    invar_status status = run_train(recipe);
-
-    invar_recipe_free(recipe);
-    return status;
-}
-
-static run_memory trained(const char *name, const run_pair *a, const run_pair *b)
-{
-    assert_ok(train(name, a, b));
-    return run_memory_of(name);
 }
 
 /* ---- asking the ledger ----------------------------------------------------------------------- */
@@ -98,16 +81,16 @@ static void test_train__ppo_has_one_chain(void **state)
     run_memory one, again;
 
     (void)state;
-    one = trained("ppo", ppo, NULL);
+    one = run_trained("ppo", ppo, NULL);
     assert_int_equal(one.last, 7);
-    again = trained("ppo.threads", ppo, other);
+    again = run_trained("ppo.threads", ppo, other);
     assert_true(run_same(&one, &again));
-    assert_ok(train("ppo.resumed", ppo, half));
+    assert_ok(run_with("ppo.resumed", ppo, half));
     assert_int_equal(run_memory_of("ppo.resumed").last, 3);
     assert_true(critic_head("ppo.ckpt") > 0.0f);
-    again = trained("ppo.resumed", ppo, half);
+    again = run_trained("ppo.resumed", ppo, half);
     assert_true(run_same(&one, &again));
-    again = trained("ppo.seed", ppo, seed);
+    again = run_trained("ppo.seed", ppo, seed);
     assert_false(invar_digest_equal(&one.chain, &again.chain));
 }
 
@@ -127,7 +110,7 @@ static void test_train__ppo_critic_learns(void **state)
     double first, last;
 
     (void)state;
-    assert_ok(train("ppo.critic", ppo, longer));
+    assert_ok(run_with("ppo.critic", ppo, longer));
     (void)snprintf(sql, sizeof sql, loss, "ASC");
     first = run_asked("ppo.critic", sql);
     (void)snprintf(sql, sizeof sql, loss, "DESC");
@@ -150,13 +133,13 @@ static void test_train__critic_from_checkpoints(void **state)
     run_memory one, other;
 
     (void)state;
-    one = trained("teach", ppo, save);
-    other = trained("taught", ppo, load);
+    one = run_trained("teach", ppo, save);
+    other = run_trained("taught", ppo, load);
     assert_true(run_asked("teach", first) == 0.0); // a new head
     assert_true(run_asked("taught", first) != 0.0);
     assert_false(invar_digest_equal(&one.identity, &other.identity));
-    assert_ok(train("none", plain, NULL));
-    assert_fails(train("wrong", ppo, wrong), INVAR_E_NOTFOUND, "score.weight");
+    assert_ok(run_with("none", plain, NULL));
+    assert_fails(run_with("wrong", ppo, wrong), INVAR_E_NOTFOUND, "score.weight");
 }
 
 static void test_train__without_the_optimizer_nothing_moves(void **state)
@@ -169,7 +152,7 @@ static void test_train__without_the_optimizer_nothing_moves(void **state)
     char sql[256];
 
     (void)state;
-    assert_ok(train("still", ppo, still));
+    assert_ok(run_with("still", ppo, still));
     assert_true(critic_head("still.ckpt") == 0.0f);
     assert_true(run_asked("still", "SELECT count(DISTINCT weights_hash) FROM sample") == 1.0);
     assert_true(run_asked("still", "SELECT max(value) FROM metrics WHERE name = "
@@ -200,9 +183,9 @@ static void test_train__finer_points_have_one_value(void **state)
     invar_digest one, again;
 
     (void)state;
-    assert_ok(train("fine", experts, NULL));
-    assert_ok(train("fine.other", experts, other));
-    assert_ok(train("fine.coarse", experts, coarse));
+    assert_ok(run_with("fine", experts, NULL));
+    assert_ok(run_with("fine.other", experts, other));
+    assert_ok(run_with("fine.coarse", experts, coarse));
     one = digests_of("fine");
     again = digests_of("fine.other");
     assert_true(invar_digest_equal(&one, &again));
@@ -234,7 +217,7 @@ static void test_train__supervised_with_evaluation(void **state)
     double first, last;
 
     (void)state;
-    assert_ok(train("sft", sft, NULL));
+    assert_ok(run_with("sft", sft, NULL));
     assert_true(run_asked("sft", "SELECT count(*) FROM evaluation") >= 3.0);
     (void)snprintf(sql, sizeof sql, loss, "ASC");
     first = run_asked("sft", sql);
@@ -249,7 +232,7 @@ static void test_train__exports_without_checkpoints(void **state)
         {"save-hf", run_below("hf/{rollout_id}")}, {"save-interval", "1"}, {NULL, NULL}};
 
     (void)state;
-    assert_ok(train("export", export, NULL));
+    assert_ok(run_with("export", export, NULL));
     assert_true(invar_path_exists(run_below("hf/0/config.json")));
     assert_true(invar_path_exists(run_below("hf/1/model.safetensors")));
 }
@@ -261,7 +244,7 @@ static void test_train__greedy_rollouts(void **state)
         {"rollout-temperature", "0"}, {"debug-rollout-only", "true"}, {NULL, NULL}};
 
     (void)state;
-    assert_ok(train("greedy", greedy, NULL));
+    assert_ok(run_with("greedy", greedy, NULL));
     assert_int_equal(run_memory_of("greedy").last, 1);
 }
 
@@ -271,7 +254,7 @@ static void test_train__a_device_that_is_not_there_is_refused(void **state)
 
     (void)state;
     assert_int_equal(setenv("CUDA_VISIBLE_DEVICES", "", 1), 0); // a build with CUDA finds none
-    assert_fails(train("cuda", cuda, NULL), INVAR_E_NODEVICE, "choose device = cpu");
+    assert_fails(run_with("cuda", cuda, NULL), INVAR_E_NODEVICE, "choose device = cpu");
 }
 
 static void test_train__less_than_a_rollout_is_refused(void **state)
@@ -280,109 +263,7 @@ static void test_train__less_than_a_rollout_is_refused(void **state)
         {"num-rollout", "0"}, {"num-epoch", "1"}, {"rollout-batch-size", "16"}, {NULL, NULL}};
 
     (void)state;
-    assert_fails(train("little", little, NULL), INVAR_E_INVALID, "give num-rollout");
-}
-
-/* ---- rollouts from files --------------------------------------------------------------------- */
-
-/* Rounds with groups that are dropped, so that what a rollout took is more than what it kept. */
-static const run_pair sampled[] = {{"dynamic-sampling-filter", "nonzero_std"},
-                                   {"over-sampling-batch-size", "5"},
-                                   {"rollout-shuffle", "true"},
-                                   {"task-size", "32"},
-                                   {"num-rollout", "4"},
-                                   {"lr", "0.01"},
-                                   {NULL, NULL}};
-
-static void test_train__files_stand_for_sampling(void **state)
-{
-    const run_pair write[] = {{"save-debug-rollout-data", run_below("files/{rollout_id}")},
-                              {NULL, NULL}};
-    const run_pair read[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
-                             {NULL, NULL}};
-    const run_pair some[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
-                             {"debug-exit-after-rollout", "2"},
-                             {"save", run_below("files.ckpt")},
-                             {NULL, NULL}};
-    const run_pair go_on[] = {{"load", run_below("files.ckpt")}, {NULL, NULL}};
-    run_memory one, again;
-
-    (void)state;
-    one = trained("write", sampled, write);
-    assert_true(run_asked("write", "SELECT max(value) FROM metrics WHERE name = "
-                                   "'rollout/dynamic_filter/dropped'") > 0.0);
-    again = trained("read", sampled, read);
-    assert_true(run_same(&one, &again));
-    assert_true(invar_digest_equal(&one.identity, &again.identity));
-    // the place in the data moves on with the files, so sampling may take over
-    assert_ok(train("part", sampled, some));
-    again = trained("part", sampled, go_on);
-    assert_true(run_same(&one, &again));
-}
-
-static void test_train__rollouts_of_another_run_are_another_run(void **state)
-{
-    const run_pair lr[] = {
-        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("files/{rollout_id}")}, {NULL, NULL}};
-    const run_pair own[] = {{"lr", "0.02"}, {NULL, NULL}};
-    const run_pair mixed[] = {
-        {"lr", "0.02"}, {"load-debug-rollout-data", run_below("mixed/{rollout_id}")}, {NULL, NULL}};
-    run_memory foreign, plain;
-    char *text = NULL;
-    size_t bytes;
-
-    (void)state;
-    foreign = trained("foreign", sampled, lr);
-    plain = trained("plain", sampled, own);
-    assert_false(invar_digest_equal(&foreign.chain, &plain.chain));
-    assert_false(invar_digest_equal(&foreign.identity, &plain.identity));
-    // nothing is said to be equal to what other weights sampled
-    assert_true(run_asked("foreign",
-                          "SELECT count(*) FROM metrics WHERE name = "
-                          "'train/logp_diff_max'") == 1.0); // the first weights are the same
-    assert_true(run_asked("plain", "SELECT count(*) FROM metrics WHERE name = "
-                                   "'train/logp_diff_max'") == 4.0);
-    // a run that began with its own rollouts does not go on with others
-    assert_ok(invar_folder_make(run_below("mixed")));
-    assert_ok(invar_file_read(&text, &bytes, run_below("files/1"), 1 << 24));
-    assert_ok(invar_file_write(run_below("mixed/1"), text, bytes));
-    invar_free(text);
-    {
-        const run_pair begin[] = {{"lr", "0.02"},
-                                  {"save", run_below("mixed.ckpt")},
-                                  {"load", run_below("mixed.ckpt")},
-                                  {"debug-exit-after-rollout", "1"},
-                                  {NULL, NULL}};
-        const run_pair load[] = {{"load", run_below("mixed.ckpt")},
-                                 {"lr", "0.02"},
-                                 {"load-debug-rollout-data", run_below("mixed/{rollout_id}")},
-                                 {NULL, NULL}};
-        assert_ok(train("mix", sampled, begin));
-        assert_fails(train("mix", sampled, load), INVAR_E_INVALID, "of another run");
-    }
-    // rollout 0 says whose they are, and it is not there
-    assert_fails(train("mix2", sampled, mixed), INVAR_E_NOTFOUND, "mixed/0");
-}
-
-/* A file whose tokens the model does not have is named, before any op sees them. */
-static void test_train__files_that_do_not_fit(void **state)
-{
-    const run_pair bad[] = {{"load-debug-rollout-data", run_below("bad/{rollout_id}")},
-                            {NULL, NULL}};
-    invar_rollout_data data;
-
-    (void)state;
-    assert_ok(invar_rollout_file_read(&data, run_below("files/0")));
-    data.samples.items[1].tokens[0] = 99999;
-    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
-                                       data.samples.count));
-    assert_fails(train("bad.run", sampled, bad), INVAR_E_INVALID, "does not fit the model");
-    data.samples.items[1].tokens[0] = 1;
-    data.samples.items[1].draw = UINT32_MAX; // more prompts than the filter may look at
-    assert_ok(invar_rollout_file_write(run_below("bad/0"), &data.header, data.samples.items,
-                                       data.samples.count));
-    assert_fails(train("bad.run", sampled, bad), INVAR_E_CORRUPT, "never makes");
-    invar_rollout_data_release(&data);
+    assert_fails(run_with("little", little, NULL), INVAR_E_INVALID, "give num-rollout");
 }
 
 /* ---- the identity ---------------------------------------------------------------------------- */
@@ -398,11 +279,11 @@ static void test_train__identity_has_the_evaluation_data(void **state)
     run_memory with, renamed, without, no_interval, logged;
 
     (void)state;
-    with = trained("eval.a", a, NULL);
-    renamed = trained("eval.b", b, NULL);
-    without = trained("eval.none", none, NULL);
-    no_interval = trained("eval.unused", unused, NULL);
-    logged = trained("eval.rate", rate, NULL);
+    with = run_trained("eval.a", a, NULL);
+    renamed = run_trained("eval.b", b, NULL);
+    without = run_trained("eval.none", none, NULL);
+    no_interval = run_trained("eval.unused", unused, NULL);
+    logged = run_trained("eval.rate", rate, NULL);
     // evaluation never moves training, but what is logged is another run's
     assert_true(invar_digest_equal(&with.chain, &without.chain));
     assert_true(invar_digest_equal(&with.chain, &renamed.chain));
@@ -413,7 +294,7 @@ static void test_train__identity_has_the_evaluation_data(void **state)
     assert_true(run_same(&no_interval, &without));
     assert_false(invar_digest_equal(&logged.content, &without.content));
     assert_false(invar_digest_equal(&logged.identity, &without.identity));
-    assert_fails(train("eval.a", b, NULL), INVAR_E_STATE, "eval data hash");
+    assert_fails(run_with("eval.a", b, NULL), INVAR_E_STATE, "eval data hash");
 }
 
 int main(void)
@@ -429,9 +310,6 @@ int main(void)
         cmocka_unit_test(test_train__greedy_rollouts),
         cmocka_unit_test(test_train__a_device_that_is_not_there_is_refused),
         cmocka_unit_test(test_train__less_than_a_rollout_is_refused),
-        cmocka_unit_test(test_train__files_stand_for_sampling),
-        cmocka_unit_test(test_train__rollouts_of_another_run_are_another_run),
-        cmocka_unit_test(test_train__files_that_do_not_fit),
         cmocka_unit_test(test_train__identity_has_the_evaluation_data),
     };
 
