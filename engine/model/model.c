@@ -12,6 +12,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -78,16 +79,37 @@ static bool quantised_kind(const invar_param *p)
     return p->kind == INVAR_PARAM_LINEAR || p->kind == INVAR_PARAM_EXPERT;
 }
 
-static invar_status check_extents(const invar_param *p, invar_format format)
+/* The first parameter whose extents the format cannot have; NULL: all fit. */
+static const invar_param *find_misfit(const invar_model *model, invar_format format)
 {
     const format_facts *f = &formats[format];
 
-    if (quantised_kind(p) && (p->cols % f->in_block || p->rows % f->out_block))
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "%s is %" PRId64 " x %" PRId64 "; %s needs multiples of %" PRId64
-                          " x %" PRId64 ": choose another dtype",
-                          p->name, p->rows, p->cols, f->name, f->out_block, f->in_block);
-    return INVAR_OK;
+    for (int64_t i = 0; i < model->n_params; i++) {
+        const invar_param *p = &model->params[i];
+        if (quantised_kind(p) && (p->cols % f->in_block || p->rows % f->out_block))
+            return p;
+    }
+    return NULL;
+}
+
+static invar_status check_extents(const invar_model *model, invar_format format)
+{
+    const invar_param *p = find_misfit(model, format);
+    const format_facts *f = &formats[format];
+    char fitting[64] = ""; // fp32 fits every model
+
+    if (!p)
+        return INVAR_OK;
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
+        size_t used = strlen(fitting);
+        if (!find_misfit(model, (invar_format)i))
+            snprintf(fitting + used, sizeof fitting - used, "%s%s", used ? ", " : "",
+                     formats[i].name);
+    }
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "%s is %" PRId64 " x %" PRId64 "; %s needs multiples of %" PRId64
+                      " x %" PRId64 "; this model can have dtype %s",
+                      p->name, p->rows, p->cols, f->name, f->out_block, f->in_block, fitting);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
@@ -206,9 +228,8 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
         model->n_params = invar_params_list(model->params, spec);
         order_memory(model);
         link_layers(model);
+        status = check_extents(model, format);
     }
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        status = check_extents(&model->params[i], format);
     if (status == INVAR_OK)
         status = allocate(model);
     if (status == INVAR_OK)

@@ -273,6 +273,26 @@ static void test_model__extents_that_a_format_cannot_have(void **state)
     }
 }
 
+/* Extents of SmolLM2-135M: the message says what is left. */
+static void test_model__a_refused_format_names_those_that_fit(void **state)
+{
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, true);
+    invar_model *model;
+
+    spec.hidden = 576;
+    spec.heads = 9;
+    spec.kv_heads = 3;
+    spec.head_dim = 64;
+    spec.intermediate = 1536;
+    assert_fails(invar_model_new(&model, &spec, INVAR_FORMAT_FP8, *state), INVAR_E_UNSUPPORTED,
+                 "fp8 needs multiples of 128 x 128; this model can have dtype fp32, bf16, mxfp8, "
+                 "int4");
+    spec.intermediate = 24;
+    assert_fails(invar_model_new(&model, &spec, INVAR_FORMAT_MXFP8, *state), INVAR_E_UNSUPPORTED,
+                 "this model can have dtype fp32");
+    assert_null(strstr(invar_error_last()->message, "bf16"));
+}
+
 /* What ops read is made from the masters, all of it, and from nothing else. */
 static void test_model__refresh_makes_the_compute_form(void **state)
 {
@@ -402,6 +422,7 @@ int main(void)
         cmocka_unit_test(test_model__first_values_depend_on_seed_and_place_alone),
         cmocka_unit_test(test_model__formats_by_name),
         cmocka_unit_test(test_model__extents_that_a_format_cannot_have),
+        cmocka_unit_test(test_model__a_refused_format_names_those_that_fit),
         cmocka_unit_test(test_model__refresh_makes_the_compute_form),
         cmocka_unit_test(test_model__copy_takes_masters_and_weights),
         cmocka_unit_test(test_model__copy_refuses_other_extents),
