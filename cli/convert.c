@@ -25,17 +25,6 @@
 #include "base/invar_banned.h"
 
 #define CONFIG "config.json"
-#define MAX_BYTES ((size_t)1 << 30)
-
-/* What is copied as it is. */
-static const char *const companions[] = {"tokenizer.json",
-                                         "tokenizer_config.json",
-                                         "special_tokens_map.json",
-                                         "generation_config.json",
-                                         "chat_template.jinja",
-                                         "vocab.json",
-                                         "merges.txt"};
-enum { COMPANIONS = sizeof companions / sizeof *companions };
 
 typedef struct settings {
     const char *dtype;
@@ -54,15 +43,13 @@ typedef struct job {
     invar_dtype dtype;
     invar_device dev;
     invar_model *model;
-    char source[INVAR_PATH_SIZE];                /* the folder that has config.json */
-    invar_checkpoint_blob files[COMPANIONS + 1]; /* config.json, and what comes along */
-    int64_t n_files;
+    char source[INVAR_PATH_SIZE]; /* the folder that has config.json */
+    invar_hf_files files;         /* config.json, and what comes along */
 } job;
 
 static void release(job *j)
 {
-    for (int64_t i = 0; i < j->n_files; i++)
-        invar_free((void *)(uintptr_t)j->files[i].data);
+    invar_hf_files_release(&j->files);
     invar_model_free(j->model);
 }
 
@@ -135,21 +122,6 @@ static invar_status read_model(job *j)
     return invar_session_load(j->model, j->from, j->set->step, &j->dev);
 }
 
-static invar_status read_file(job *j, const char *folder, const char *name)
-{
-    invar_checkpoint_blob *file = &j->files[j->n_files];
-    char path[INVAR_PATH_SIZE], *text;
-
-    INVAR_TRY(invar_path_join(path, sizeof path, folder, name));
-    if (!invar_path_exists(path))
-        return INVAR_OK;
-    INVAR_TRY(invar_file_read(&text, &file->bytes, path, MAX_BYTES));
-    file->name = name;
-    file->data = text;
-    j->n_files++;
-    return INVAR_OK;
-}
-
 /* True when a config.json says that the weights have the type that is written. */
 static invar_status names_type(bool *out, const job *j, const invar_checkpoint_blob *config)
 {
@@ -168,11 +140,11 @@ static invar_status names_type(bool *out, const job *j, const invar_checkpoint_b
 /* The one that is there, or one for what is written. */
 static invar_status make_config(job *j)
 {
-    invar_checkpoint_blob *config = &j->files[0];
+    invar_checkpoint_blob *config = &j->files.items[0];
     bool fits;
     char *text;
 
-    INVAR_TRY(read_file(j, j->source, CONFIG));
+    INVAR_TRY(invar_hf_files_add(&j->files, j->source, CONFIG));
     INVAR_TRY(names_type(&fits, j, config));
     if (fits)
         return INVAR_OK;
@@ -190,32 +162,21 @@ static invar_status read_all(job *j)
     INVAR_TRY(find_source(j));
     INVAR_TRY(read_model(j));
     INVAR_TRY(make_config(j));
-    for (int i = 0; i < COMPANIONS; i++)
-        INVAR_TRY(read_file(j, tokenizer, companions[i]));
-    if (j->set->tokenizer && j->n_files == 1)
+    INVAR_TRY(invar_hf_files_read(&j->files, tokenizer));
+    if (j->set->tokenizer && j->files.count == 1)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "--tokenizer: the folder has no tokenizer");
     return INVAR_OK;
 }
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-static invar_status write_hf(const job *j)
-{
-    char path[INVAR_PATH_SIZE];
-
-    INVAR_TRY(invar_hf_save(j->model, j->to, j->dtype, j->set->max_shard_bytes));
-    for (int64_t i = 0; i < j->n_files; i++) {
-        INVAR_TRY(invar_path_join(path, sizeof path, j->to, j->files[i].name));
-        INVAR_TRY(invar_file_write(path, j->files[i].data, j->files[i].bytes));
-    }
-    return INVAR_OK;
-}
-
 static invar_status write_checkpoint(const job *j)
 {
     invar_checkpoint_state state = {.format = "fp32"};
-    invar_checkpoint_content content = {
-        .state = &state, .n_tensors = j->model->n_params, .blobs = j->files, .n_blobs = j->n_files};
+    invar_checkpoint_content content = {.state = &state,
+                                        .n_tensors = j->model->n_params,
+                                        .blobs = j->files.items,
+                                        .n_blobs = j->files.count};
     invar_checkpoint_tensor *tensors = NULL;
     invar_status status;
 
@@ -272,7 +233,9 @@ static invar_status convert(job *j)
     INVAR_TRY(read_settings(j));
     INVAR_TRY(check_place(j));
     INVAR_TRY(read_all(j));
-    INVAR_TRY(j->set->to_checkpoint ? write_checkpoint(j) : write_hf(j));
+    INVAR_TRY(j->set->to_checkpoint
+                  ? write_checkpoint(j)
+                  : invar_hf_save(j->model, j->to, j->dtype, j->set->max_shard_bytes, &j->files));
     return print(j);
 }
 

@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/io/hf_files.h"
 #include "engine/model/model.h"
 
 #ifdef __cplusplus
@@ -36,13 +37,14 @@ invar_status invar_hf_load(invar_model *model, const char *dir,
                            const invar_device *dev) INVAR_MUST_USE;
 
 /*
- * Writes config.json and the masters, as INVAR_DTYPE_F32 or rounded to INVAR_DTYPE_BF16, into a
- * folder that is made if need be. More than `max_shard_bytes` (0: no limit) of tensors become
- * shards of at most that many bytes, and an index. Equal models give equal bytes. Weights that are
- * there already are removed first: killed halfway, the folder has none.
+ * Writes config.json, `files` (NULL: none; a config.json among them is the one that stays) and the
+ * masters, as INVAR_DTYPE_F32 or rounded to INVAR_DTYPE_BF16, into a folder that is made if need
+ * be. More than `max_shard_bytes` (0: no limit) of tensors become shards of at most that many
+ * bytes, and an index. Equal models give equal bytes. Weights that are there already are removed
+ * first and new ones come last: killed halfway, the folder has none.
  */
 invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtype dtype,
-                           int64_t max_shard_bytes) INVAR_MUST_USE;
+                           int64_t max_shard_bytes, const invar_hf_files *files) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

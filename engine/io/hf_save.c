@@ -219,18 +219,19 @@ static invar_status remove_old(const saver *s)
     return invar_folder_sync(s->dir);
 }
 
-static invar_status save(saver *s, int64_t max_bytes)
+static invar_status save(saver *s, int64_t max_bytes, const invar_hf_files *files)
 {
     INVAR_TRY(plan(s, max_bytes));
     INVAR_TRY(invar_folder_make(s->dir));
     INVAR_TRY(remove_old(s));
     INVAR_TRY(write_config(s));
+    INVAR_TRY(invar_hf_files_write(files, s->dir));
     INVAR_TRY(write_shards(s));
     return s->shards > 1 ? write_index(s) : INVAR_OK;
 }
 
 invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtype dtype,
-                           int64_t max_shard_bytes)
+                           int64_t max_shard_bytes, const invar_hf_files *files)
 {
     saver s = {.model = model, .dir = dir, .window = {.dev = &model->dev}};
     invar_status status;
@@ -239,7 +240,7 @@ invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtyp
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "weights are written as f32 or bf16, not as %s",
                           invar_dtype_name(dtype));
     s.type = dtype == INVAR_DTYPE_F32 ? INVAR_SAFETENSORS_F32 : INVAR_SAFETENSORS_BF16;
-    status = save(&s, max_shard_bytes);
+    status = save(&s, max_shard_bytes, files);
     invar_free(s.pieces);
     invar_free(s.tensors);
     invar_window_release(&s.window);

@@ -12,6 +12,7 @@
 #include "base/file.h"
 #include "engine/ext/plugin.h"
 #include "engine/ext/stored.h"
+#include "engine/io/hf_files.h"
 #include "engine/io/rollout_file.h"
 #include "engine/model/audit.h"
 #include "engine/probe/view.h"
@@ -83,6 +84,7 @@ typedef struct invar_loop {
     invar_optimizer *optimizer;
     invar_grads *critic_grads;
     invar_optimizer *critic_optimizer;
+    invar_hf_files hf_files;         /* of hf-checkpoint, which exports and checkpoints hand on */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
     invar_probe *probe;
     invar_probe_view view; /* how activations are named */

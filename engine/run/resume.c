@@ -227,9 +227,9 @@ static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bo
 {
     bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
     invar_checkpoint_state state;
-    invar_checkpoint_blob config = {.name = "config.json"};
+    invar_checkpoint_blob blobs[1 + INVAR_HF_FILES] = {{.name = "config.json"}};
     invar_checkpoint_content content = {
-        .state = &state, .tensors = tensors, .blobs = &config, .n_blobs = 1};
+        .state = &state, .tensors = tensors, .blobs = blobs, .n_blobs = 1 + loop->hf_files.count};
     part parts[3];
     int n = parts_of(parts, loop);
     char *text = NULL;
@@ -239,8 +239,9 @@ static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bo
         add_part(tensors, &content.n_tensors, &parts[i], moments);
     fill_state(&state, loop);
     INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->ledger));
-    INVAR_TRY(invar_model_spec_json(&text, &config.bytes, &loop->session.spec, "float32"));
-    config.data = text;
+    memcpy(&blobs[1], loop->hf_files.items, (size_t)loop->hf_files.count * sizeof *blobs);
+    INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->session.spec, "float32"));
+    blobs[0].data = text;
     status = write_content(loop, &content, last);
     invar_free(text);
     return status;
@@ -254,9 +255,10 @@ static invar_status export_hf(invar_loop *loop)
     if (!pattern[0])
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
-    return invar_hf_save(
-        loop->session.actor, path,
-        loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16, 0);
+    return invar_hf_save(loop->session.actor, path,
+                         loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
+                                                                   : INVAR_DTYPE_BF16,
+                         0, &loop->hf_files);
 }
 
 invar_status invar_loop_save(invar_loop *loop, bool last)

@@ -272,11 +272,14 @@ static invar_status make_save(const invar_loop *loop)
 
 static invar_status open_parts(invar_loop *loop)
 {
+    const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
 
     INVAR_TRY(
         invar_session_open(&loop->session, loop->recipe, INVAR_SESSION_DATA | INVAR_SESSION_LEARN));
+    if (hf[0])
+        INVAR_TRY(invar_hf_files_read(&loop->hf_files, hf));
     read_settings(loop);
     if (loop->set.rollouts == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -339,5 +342,6 @@ void invar_loop_close(invar_loop *loop)
     invar_optimizer_free(loop->critic_optimizer);
     invar_ledger_close(loop->ledger);
     invar_facts_release(&loop->facts);
+    invar_hf_files_release(&loop->hf_files);
     invar_session_close(&loop->session);
 }

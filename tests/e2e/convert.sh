@@ -65,8 +65,8 @@ same critic.a critic.c
 
 # ---- what comes along ---------------------------------------------------------------------------
 cp -r llama.a whole
-for name in tokenizer.json tokenizer_config.json special_tokens_map.json chat_template.jinja \
-    vocab.json merges.txt; do
+for name in tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json \
+    tokenizer.model vocab.json merges.txt chat_template.jinja chat_template.json; do
     echo "{} $name" >whole/$name
 done
 echo secret >whole/other.txt
@@ -120,6 +120,24 @@ expect 2 "iter_0000007" saved no --ckpt-step 7
 printf x >>saved/iter_0000001/model.safetensors
 expect 2 "model.safetensors" saved no
 expect 0 "read      saved/iter_0000000" saved run.older --ckpt-step 0
+
+# ---- a run that starts from a folder: exports and checkpoints hand its files on -----------------
+folders=$data/../../../oracle/folders
+real=$folders/4.57.6/llama-fp16-tied
+"$invar" train "$folders/train.ini" --hf-checkpoint "$real" --prompt-data "$folders/train.jsonl" \
+    --run run.real --no-report --save saved.real --save-hf 'real_{rollout_id}' >train.log 2>&1 ||
+    complain "training failed:" "$(<train.log)"
+expect 0 "read      saved.real/iter_0000001" saved.real real.new
+same real.new real_1
+for path in "$real"/*; do
+    checks=$((checks + 1))
+    case ${path##*/} in
+    config.json | model.safetensors) ! cmp -s "$path" "real_1/${path##*/}" ;;
+    *) cmp "$path" "real_1/${path##*/}" ;;
+    esac || complain "real_1: ${path##*/} is not as expected"
+done
+(($(find "$real" -type f | wc -l) == $(find real_1 -type f | wc -l))) ||
+    complain "real_1 has other files than $real: $(ls real_1)"
 
 # ---- refusals -----------------------------------------------------------------------------------
 expect 129 "llama.b: not empty; --force" qwen3.a llama.b

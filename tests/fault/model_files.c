@@ -99,10 +99,16 @@ static invar_status live_load(void)
     return invar_hf_load(model, source, &dev);
 }
 
-/* In shards, so that there is an index, too. */
+/* In shards, so that there is an index, too; with a file that is handed on. */
 static invar_status live_save(void)
 {
-    return invar_hf_save(model, work, INVAR_DTYPE_BF16, 6000);
+    invar_hf_files files = {.count = 0};
+    invar_status status = invar_hf_files_read(&files, source);
+
+    if (status == INVAR_OK)
+        status = invar_hf_save(model, work, INVAR_DTYPE_BF16, 6000, &files);
+    invar_hf_files_release(&files);
+    return status;
 }
 
 static void test_fault_model_files__survive_each_of_our_allocations(void **state)

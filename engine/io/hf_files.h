@@ -1,0 +1,41 @@
+/*
+ * hf_files.h - what a Hugging Face folder has beside config.json and weights, to be handed on.
+ *
+ * Files of the tokenizer, its chat template and generation_config.json: bytes that Invar copies as
+ * they are, so that an exported model can be used without the folder that it came from.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_IO_HF_FILES_H
+#define INVAR_ENGINE_IO_HF_FILES_H
+
+#include "engine/io/checkpoint.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_HF_FILES 11 /* one more than the names of hf_files.c, for a config.json */
+
+/* Zeroed, it has none. */
+typedef struct invar_hf_files {
+    invar_checkpoint_blob items[INVAR_HF_FILES]; /* the bytes are its own (invar_free) */
+    int64_t count;
+} invar_hf_files;
+
+/* Adds the file of the folder; one that is not there is left out. */
+invar_status invar_hf_files_add(invar_hf_files *files, const char *dir,
+                                const char *name) INVAR_MUST_USE;
+
+/* Adds all that are there, in an order of their own. */
+invar_status invar_hf_files_read(invar_hf_files *files, const char *dir) INVAR_MUST_USE;
+
+/* Each whole or not at all. `files` may be NULL. */
+invar_status invar_hf_files_write(const invar_hf_files *files, const char *dir) INVAR_MUST_USE;
+
+void invar_hf_files_release(invar_hf_files *files);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
