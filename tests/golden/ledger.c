@@ -231,7 +231,7 @@ static void test_ledger_golden__is_written_alike(void **state)
         .crash = 3,
         .resume = 2,
         .finer = true,
-        .faults = {{INVAR_TEST_DIRTY},
+        .faults = {{.kind = INVAR_TEST_DIRTY},
                    {INVAR_TEST_NAN, 8, .point = "layer.1.mlp.out"},
                    {INVAR_TEST_LOGP_MISMATCH, 1, .other = 2, .value = -0.0}}};
     const char *path = raw_path("again.db");

@@ -324,8 +324,8 @@ static void make_large(maker *m)
 /* Now and then a format for what is stored. */
 static invar_dtype codes_type(maker *m)
 {
-    invar_dtype type = INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4,
-                                  INVAR_DTYPE_NONE);
+    invar_dtype type = (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8,
+                                               INVAR_DTYPE_INT4, INVAR_DTYPE_NONE);
 
     if (type == INVAR_DTYPE_NONE || matrix(m).shape[1] % invar_dtype_scale_block(type) != 0)
         return INVAR_DTYPE_NONE;

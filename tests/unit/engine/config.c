@@ -305,8 +305,8 @@ static void test_config__accepts(void **state)
         "loss-type=sft_loss n-samples-per-prompt=1 rm-type=none rollout-max-response-len=0",
         "loss-type=sft_loss n-samples-per-prompt=1 eval-prompt-data=a~task:max",
         "loss-type=custom_loss custom-loss-function-path=./loss.so plugin-timeout=5",
-        "loss-type=custom_loss custom-loss-function-path=./l entropy-coef=0.1 use-kl-loss=true "
-        "kl-loss-coef=0.1 calculate-per-token-loss=true",
+        ("loss-type=custom_loss custom-loss-function-path=./l entropy-coef=0.1 use-kl-loss=true "
+         "kl-loss-coef=0.1 calculate-per-token-loss=true"),
         "loss-type=custom_loss custom-loss-function-path=./l loss-divisor=1000",
         "custom-rm-path=./rm.py rm-type=none group-rm=true",
         "num-steps-per-rollout=4",

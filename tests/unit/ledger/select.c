@@ -153,8 +153,8 @@ static const char *const refused[] = {
     "SELECT @x, $y",
     "SELECT \xff\xfe FROM step",
     "SELECT \x1b[2J",
-    "\xEF\xBB\xBF"
-    "DELETE FROM step", /* behind a byte order mark */
+    ("\xEF\xBB\xBF"
+     "DELETE FROM step"), /* behind a byte order mark */
 };
 
 /* Whatever the text, the ledger's bytes stay, nothing appears beside it, and it can be asked. */
