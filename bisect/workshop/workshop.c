@@ -200,12 +200,35 @@ static invar_status remove_unfinished(const char *folder)
     return status;
 }
 
+/* What is built and run in it is executed as us, so nobody else may write there. */
+static invar_status check_ours(const char *folder)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    if (stat(folder, &info) != 0)
+        return io_error(folder, "cannot be looked at");
+    invar_path_show(shown, folder);
+    if (info.st_uid != geteuid())
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: the folder belongs to somebody else, who could change the programs "
+                          "in it; give one of your own with --work DIR",
+                          shown);
+    if (info.st_mode & S_IWOTH)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: everybody can write into the folder and change the programs in it; "
+                          "'chmod o-w' it, or give another one with --work DIR",
+                          shown);
+    return INVAR_OK;
+}
+
 static invar_status make_parts(const invar_workshop *w)
 {
     static const char *const parts[] = {"slots", "programs", "runs", "bisects"};
     char path[INVAR_PATH_SIZE];
 
     INVAR_TRY(make_folder(w->folder));
+    INVAR_TRY(check_ours(w->folder));
     for (int i = 0; i < 4; i++) {
         INVAR_TRY(invar_path_join(path, sizeof path, w->folder, parts[i]));
         INVAR_TRY(invar_folder_make(path));

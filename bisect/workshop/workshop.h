@@ -47,6 +47,7 @@ typedef struct invar_workshop invar_workshop;
  * `folder` NULL: invar/NAME-HASH below $XDG_CACHE_HOME or $HOME/.cache, for the thing `subject` (a
  * path: NAME is its last part that is not ".git"). INVAR_E_INVALID: the folder lies inside one of
  * the folders `outside`, which are only read (a ".git": what it is of); ended by NULL.
+ * INVAR_E_STATE: the folder belongs to another user, or everybody can write into it.
  */
 invar_status invar_workshop_open(invar_workshop **out, const char *folder, const char *subject,
                                  const char *const *outside) INVAR_MUST_USE;

@@ -421,7 +421,9 @@ def no_permission(case):
     if under:
         subprocess.run(["chown", "-R", f"{NOBODY}:{NOBODY}", repo], check=True)
     p = Place(case, "permission", repo, ids)
-    case.refuses(2, ["ermission denied"], *p.trial(work=work), under=under)
+    case.refuses(2, ["ermission denied"], *p.trial(work=os.path.join(work, "w")), under=under)
+    if under:
+        case.refuses(2, ["somebody else"], *p.trial(work=work), under=under)
 
 
 def full_disk(case):

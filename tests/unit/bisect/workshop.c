@@ -56,6 +56,25 @@ static void assert_place(const char *subject, const char *expected)
     invar_workshop_close(shop);
 }
 
+static void test_workshop__is_ours_alone(void **state)
+{
+    invar_workshop *shop;
+
+    (void)state;
+    assert_int_equal(mkdir(below(work, "shared"), 0700), 0);
+    assert_int_equal(chmod(below(work, "shared"), 0777), 0);
+    assert_fails(invar_workshop_open(&shop, below(work, "shared"), repo_path, nowhere),
+                 INVAR_E_STATE, "chmod o-w");
+    assert_int_equal(chmod(below(work, "shared"), 0770), 0); // a group is the user's own affair
+    assert_ok(invar_workshop_open(&shop, below(work, "shared"), repo_path, nowhere));
+    invar_workshop_close(shop);
+    if (geteuid() != 0) // only root can give a folder away
+        return;
+    assert_int_equal(chown(below(work, "shared"), 65534, 65534), 0);
+    assert_fails(invar_workshop_open(&shop, below(work, "shared"), repo_path, nowhere),
+                 INVAR_E_STATE, "somebody else");
+}
+
 static void test_workshop__has_its_usual_place(void **state)
 {
     invar_workshop *shop;
@@ -544,7 +563,7 @@ static void test_workshop__full_disk_is_no_verdict(void **state)
     (void)state;
     snprintf(disk_path, sizeof disk_path, "%s/disk", work);
     assert_ok(invar_folder_make(disk_path));
-    if (mount("tmpfs", disk_path, "tmpfs", 0, "size=20m") != 0) {
+    if (mount("tmpfs", disk_path, "tmpfs", 0, "size=20m,mode=700") != 0) {
         print_message("no small disk can be had here: %s\n", strerror(errno));
         skip();
     }
@@ -572,6 +591,7 @@ static int leave_disk(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_workshop__is_ours_alone),
         cmocka_unit_test(test_workshop__has_its_usual_place),
         cmocka_unit_test(test_workshop__is_never_inside_the_work_tree),
         cmocka_unit_test(test_workshop__is_never_inside_a_repository),
