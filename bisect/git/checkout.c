@@ -36,14 +36,14 @@ static invar_status keep_module(invar_repo *repo, git_repository *module)
     git_repository **grown = NULL;
 
     if (repo->n_modules >= MOST_MODULES) {
-        git_repository_free(module);
+        INVAR_GIT(repository_free)(module);
         return INVAR_OK;
     }
     if (repo->n_modules % 16 == 0) {
         invar_status status =
             invar_alloc((void **)&grown, repo->n_modules + 16, sizeof *grown, "submodules");
         if (status != INVAR_OK) {
-            git_repository_free(module);
+            INVAR_GIT(repository_free)(module);
             return status;
         }
         if (repo->n_modules)
@@ -67,7 +67,8 @@ static invar_status try_module(invar_repo *repo, const char *path, unsigned flag
 {
     git_repository *module = NULL;
 
-    if (git_repository_open_ext(&module, path, flags | GIT_REPOSITORY_OPEN_NO_SEARCH, NULL) != 0)
+    if (INVAR_GIT(repository_open_ext)(&module, path, flags | GIT_REPOSITORY_OPEN_NO_SEARCH,
+                                       NULL) != 0)
         return INVAR_OK;
     return keep_module(repo, module);
 }
@@ -108,24 +109,27 @@ static invar_status find_all_modules(invar_repo *repo)
     INVAR_TRY(invar_path_join(path, sizeof path, repo->folder, "modules"));
     INVAR_TRY(find_modules(repo, path, 0));
     // a linked work tree has its own
-    INVAR_TRY(invar_path_join(path, sizeof path, git_repository_path(repo->git), "modules"));
-    if (strcmp(git_repository_path(repo->git), git_repository_commondir(repo->git)) != 0)
+    INVAR_TRY(invar_path_join(path, sizeof path, INVAR_GIT(repository_path)(repo->git), "modules"));
+    if (strcmp(INVAR_GIT(repository_path)(repo->git), INVAR_GIT(repository_commondir)(repo->git)) !=
+        0)
         INVAR_TRY(find_modules(repo, path, 0));
     repo->modules_known = true;
     return INVAR_OK;
 }
 
-static git_repository *module_with(const invar_repo *repo, const git_oid *id)
+/* NULL: none has it. */
+static invar_status find_commit(git_repository **out, const invar_repo *repo, const git_oid *id)
 {
-    git_commit *commit = NULL;
+    git_odb_object *found = NULL;
 
-    for (size_t i = 0; i < repo->n_modules; i++) {
-        if (git_commit_lookup(&commit, repo->modules[i], id) != 0)
-            continue;
-        git_commit_free(commit);
-        return repo->modules[i];
+    *out = NULL;
+    for (size_t i = 0; i < repo->n_modules && !*out; i++) {
+        INVAR_TRY(invar_git_read(&found, repo->modules[i], id, repo->shown));
+        if (found)
+            *out = repo->modules[i];
+        INVAR_GIT(odb_object_free)(found);
     }
-    return NULL;
+    return INVAR_OK;
 }
 
 /* The repository that has the commit of the submodule at `path`. */
@@ -135,15 +139,15 @@ static invar_status find_module(git_repository **out, invar_repo *repo, const ch
     char place[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], hex[INVAR_OID_SIZE];
 
     INVAR_TRY(find_all_modules(repo));
-    *out = module_with(repo, id);
+    INVAR_TRY(find_commit(out, repo, id));
     if (!*out && repo->work_tree[0]) { // one that was made there has its .git there
         INVAR_TRY(invar_path_join(place, sizeof place, repo->work_tree, path));
         INVAR_TRY(try_module(repo, place, 0));
-        *out = module_with(repo, id);
+        INVAR_TRY(find_commit(out, repo, id));
     }
     if (*out)
         return INVAR_OK;
-    git_oid_tostr(hex, 13, id);
+    INVAR_GIT(oid_tostr)(hex, 13, id);
     invar_path_show(shown, path);
     return INVAR_FAIL(INVAR_E_NOTFOUND, GIT_ENOTFOUND,
                       "submodule %s: commit %s is not here: 'git submodule update --init "
@@ -170,7 +174,7 @@ static invar_status add_file(listing *l, const git_tree_entry *entry, invar_file
 {
     char id[INVAR_OID_SIZE];
 
-    git_oid_tostr(id, sizeof id, git_tree_entry_id(entry));
+    INVAR_GIT(oid_tostr)(id, sizeof id, INVAR_GIT(tree_entry_id)(entry));
     return invar_files_add(l->files, l->path, mode, id, l->git);
 }
 
@@ -191,12 +195,12 @@ static invar_status add_module(listing *l, const git_oid *id)
 
 static invar_status add_entry(listing *l, const git_tree_entry *entry)
 {
-    switch (git_tree_entry_filemode(entry)) {
-    case GIT_FILEMODE_TREE: return list_tree(l, git_tree_entry_id(entry));
+    switch (INVAR_GIT(tree_entry_filemode)(entry)) {
+    case GIT_FILEMODE_TREE: return list_tree(l, INVAR_GIT(tree_entry_id)(entry));
     case GIT_FILEMODE_BLOB: return add_file(l, entry, INVAR_FILES_PLAIN);
     case GIT_FILEMODE_BLOB_EXECUTABLE: return add_file(l, entry, INVAR_FILES_PROGRAM);
     case GIT_FILEMODE_LINK: return add_file(l, entry, INVAR_FILES_LINK);
-    case GIT_FILEMODE_COMMIT: return add_module(l, git_tree_entry_id(entry));
+    case GIT_FILEMODE_COMMIT: return add_module(l, INVAR_GIT(tree_entry_id)(entry));
     default:
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: a tree has an entry of an unknown kind",
                           l->repo->shown);
@@ -206,7 +210,7 @@ static invar_status add_entry(listing *l, const git_tree_entry *entry)
 /* One entry of a tree at its place below l->path. */
 static invar_status visit(listing *l, const git_tree_entry *entry)
 {
-    const char *name = git_tree_entry_name(entry);
+    const char *name = INVAR_GIT(tree_entry_name)(entry);
     const size_t outer = l->length, length = strlen(name);
     invar_status status;
 
@@ -232,61 +236,60 @@ static invar_status visit(listing *l, const git_tree_entry *entry)
 static invar_status list_tree(listing *l, const git_oid *id)
 {
     git_tree *tree = NULL;
-    int code = git_tree_lookup(&tree, l->git, id);
+    int code = INVAR_GIT(tree_lookup)(&tree, l->git, id);
     invar_status status = INVAR_OK;
 
     if (code)
         return invar_git_fail(l->git, l->repo->shown, code, "a tree cannot be read");
-    for (size_t i = 0; status == INVAR_OK && i < git_tree_entrycount(tree); i++)
-        status = visit(l, git_tree_entry_byindex(tree, i));
-    git_tree_free(tree);
+    for (size_t i = 0; status == INVAR_OK && i < INVAR_GIT(tree_entrycount)(tree); i++)
+        status = visit(l, INVAR_GIT(tree_entry_byindex)(tree, i));
+    INVAR_GIT(tree_free)(tree);
     return status;
 }
 
 static invar_status list_commit(listing *l, git_repository *git, const git_oid *id)
 {
-    git_commit *commit = NULL;
+    invar_git_text commit;
     git_tree *tree = NULL;
-    git_oid top;
-    int code = git_commit_lookup(&commit, git, id);
+    int code = GIT_ENOTFOUND;
 
-    if (code == 0)
-        code = git_commit_tree(&tree, commit);
-    if (code == 0) {
-        top = *git_tree_id(tree);
-        l->modules = git_tree_entry_byname(tree, ".gitmodules") != NULL;
-        l->git = git;
-    }
-    git_tree_free(tree);
-    git_commit_free(commit);
+    INVAR_TRY(invar_git_text_open(&commit, git, id, l->repo->shown));
+    if (commit.object)
+        code = INVAR_GIT(tree_lookup)(&tree, git, &commit.tree);
+    invar_git_text_close(&commit);
     if (code)
         return invar_git_fail(git, l->repo->shown, code, "a commit cannot be read");
-    return list_tree(l, &top);
+    l->modules = INVAR_GIT(tree_entry_byname)(tree, ".gitmodules") != NULL;
+    l->git = git;
+    INVAR_GIT(tree_free)(tree);
+    return list_tree(l, &commit.tree);
 }
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-static invar_status read_blob(git_blob **out, const invar_repo *repo,
+static invar_status read_blob(git_odb_object **out, const invar_repo *repo,
                               const invar_files_entry *entry)
 {
+    char shown[INVAR_PATH_SHOWN_SIZE];
     git_oid id;
-    int code;
 
     INVAR_TRY(invar_git_oid(&id, entry->id));
-    code = git_blob_lookup(out, entry->from, &id);
-    return code ? invar_git_fail(entry->from, repo->shown, code, "a file cannot be read")
-                : INVAR_OK;
+    invar_path_show(shown, entry->path);
+    INVAR_TRY(invar_git_read(out, entry->from, &id, shown));
+    return *out ? INVAR_OK
+                : invar_git_fail(entry->from, repo->shown, GIT_ENOTFOUND, "a file cannot be read");
 }
 
 static invar_status put_blob(void *payload, const invar_files_entry *entry, int fd,
                              const char *path)
 {
-    git_blob *blob = NULL;
+    git_odb_object *blob;
     invar_status status;
 
     INVAR_TRY(read_blob(&blob, payload, entry));
-    status = invar_files_put(fd, git_blob_rawcontent(blob), (size_t)git_blob_rawsize(blob), path);
-    git_blob_free(blob);
+    status = invar_files_put(fd, INVAR_GIT(odb_object_data)(blob), INVAR_GIT(odb_object_size)(blob),
+                             path);
+    INVAR_GIT(odb_object_free)(blob);
     return status;
 }
 
@@ -294,18 +297,19 @@ static invar_status link_blob(void *payload, const invar_files_entry *entry,
                               char out[INVAR_PATH_SIZE])
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
-    git_blob *blob = NULL;
+    git_odb_object *blob;
     size_t length;
     bool fine;
 
     INVAR_TRY(read_blob(&blob, payload, entry));
-    length = (size_t)git_blob_rawsize(blob);
-    fine = length > 0 && length < INVAR_PATH_SIZE && !memchr(git_blob_rawcontent(blob), 0, length);
+    length = INVAR_GIT(odb_object_size)(blob);
+    fine = length > 0 && length < INVAR_PATH_SIZE &&
+           !memchr(INVAR_GIT(odb_object_data)(blob), 0, length);
     if (fine) {
-        memcpy(out, git_blob_rawcontent(blob), length);
+        memcpy(out, INVAR_GIT(odb_object_data)(blob), length);
         out[length] = '\0';
     }
-    git_blob_free(blob);
+    INVAR_GIT(odb_object_free)(blob);
     if (fine)
         return INVAR_OK;
     invar_path_show(shown, entry->path);

@@ -12,41 +12,60 @@
 
 #include "base/invar_banned.h"
 
-#define RENAME_LIMIT 1000 /* as git's diff.renameLimit */
+#define RENAME_LIMIT 1000       /* as git's diff.renameLimit */
+#define LARGEST_TEXT (64 << 20) /* larger files are not compared line by line */
 
 /* ---- the files ------------------------------------------------------------------------------- */
 
+/* The tree of the first parent; NULL where there is none. */
+static int tree_before(git_tree **out, invar_repo *repo, const invar_git_text *commit)
+{
+    invar_git_text parent;
+    git_oid id;
+    int code = GIT_ENOTFOUND;
+
+    *out = NULL;
+    if (commit->n_parents == 0)
+        return 0;
+    id = invar_git_text_parent(commit, 0);
+    if (invar_git_text_open(&parent, repo->git, &id, repo->shown) != INVAR_OK) {
+        invar_error_clear(); // as if it were not here
+        return code;
+    }
+    if (parent.object)
+        code = INVAR_GIT(tree_lookup)(out, repo->git, &parent.tree);
+    invar_git_text_close(&parent);
+    return code;
+}
+
 /* The difference to the first parent, or to nothing. */
-static int make_diff(git_diff **out, git_repository *git, git_commit *commit, bool renames)
+static int make_diff(git_diff **out, invar_repo *repo, const invar_git_text *commit, bool renames)
 {
     git_diff_options options;
     git_diff_find_options find;
     git_tree *tree = NULL, *before = NULL;
-    git_commit *parent = NULL;
-    int code = git_commit_tree(&tree, commit);
+    int code = INVAR_GIT(tree_lookup)(&tree, repo->git, &commit->tree);
 
-    git_diff_options_init(&options, GIT_DIFF_OPTIONS_VERSION);
-    git_diff_find_options_init(&find, GIT_DIFF_FIND_OPTIONS_VERSION);
+    INVAR_GIT(diff_options_init)(&options, GIT_DIFF_OPTIONS_VERSION);
+    INVAR_GIT(diff_find_options_init)(&find, GIT_DIFF_FIND_OPTIONS_VERSION);
     options.flags = GIT_DIFF_INCLUDE_TYPECHANGE;
     options.context_lines = 0;
+    options.max_size = LARGEST_TEXT;
     find.flags = GIT_DIFF_FIND_RENAMES;
     find.rename_limit = RENAME_LIMIT;
-    if (code == 0 && git_commit_parentcount(commit) > 0)
-        code = git_commit_parent(&parent, commit, 0);
-    if (code == 0 && parent)
-        code = git_commit_tree(&before, parent);
     if (code == 0)
-        code = git_diff_tree_to_tree(out, git, before, tree, &options);
+        code = tree_before(&before, repo, commit);
+    if (code == 0)
+        code = INVAR_GIT(diff_tree_to_tree)(out, repo->git, before, tree, &options);
     if (code == 0 && renames) {
-        code = git_diff_find_similar(*out, &find);
+        code = INVAR_GIT(diff_find_similar)(*out, &find);
         if (code) {
-            git_diff_free(*out);
+            INVAR_GIT(diff_free)(*out);
             *out = NULL;
         }
     }
-    git_tree_free(before);
-    git_tree_free(tree);
-    git_commit_free(parent);
+    INVAR_GIT(tree_free)(before);
+    INVAR_GIT(tree_free)(tree);
     return code;
 }
 
@@ -70,17 +89,17 @@ static int count_all(int64_t *out, git_repository *git, const git_diff_file *fil
     *out = 1;
     if (file->mode == GIT_FILEMODE_COMMIT)
         return 0;
-    code = git_blob_lookup(&blob, git, &file->id);
+    code = INVAR_GIT(blob_lookup)(&blob, git, &file->id);
     if (code)
         return code;
-    const char *text = git_blob_rawcontent(blob);
-    size_t bytes = (size_t)git_blob_rawsize(blob);
+    const char *text = INVAR_GIT(blob_rawcontent)(blob);
+    size_t bytes = (size_t)INVAR_GIT(blob_rawsize)(blob);
     *out = bytes > 0 && text[bytes - 1] != '\n';
     for (size_t i = 0; i < bytes; i++)
         *out += text[i] == '\n';
-    if (git_blob_is_binary(blob))
+    if (INVAR_GIT(blob_is_binary)(blob))
         *out = -1;
-    git_blob_free(blob);
+    INVAR_GIT(blob_free)(blob);
     return 0;
 }
 
@@ -95,14 +114,14 @@ static int count_both(int64_t *added, int64_t *removed, git_repository *git,
 
 static int count_patch(int64_t *added, int64_t *removed, git_diff *diff, size_t number)
 {
-    const git_diff_delta *delta = git_diff_get_delta(diff, number);
+    const git_diff_delta *delta = INVAR_GIT(diff_get_delta)(diff, number);
     git_patch *patch = NULL;
     size_t plus = 0, minus = 0;
-    int code = git_patch_from_diff(&patch, diff, number);
+    int code = INVAR_GIT(patch_from_diff)(&patch, diff, number);
 
     if (code == 0 && patch)
-        code = git_patch_line_stats(NULL, &plus, &minus, patch);
-    git_patch_free(patch);
+        code = INVAR_GIT(patch_line_stats)(NULL, &plus, &minus, patch);
+    INVAR_GIT(patch_free)(patch);
     *added = delta->flags & GIT_DIFF_FLAG_BINARY ? -1 : (int64_t)plus;
     *removed = delta->flags & GIT_DIFF_FLAG_BINARY ? -1 : (int64_t)minus;
     return code;
@@ -112,7 +131,7 @@ static int count_patch(int64_t *added, int64_t *removed, git_diff *diff, size_t 
 static int count_lines(int64_t *added, int64_t *removed, git_repository *git, git_diff *diff,
                        size_t number)
 {
-    const git_diff_delta *delta = git_diff_get_delta(diff, number);
+    const git_diff_delta *delta = INVAR_GIT(diff_get_delta)(diff, number);
     int code = delta->status == GIT_DELTA_TYPECHANGE ? count_both(added, removed, git, delta)
                                                      : count_patch(added, removed, diff, number);
 
@@ -123,11 +142,11 @@ static int count_lines(int64_t *added, int64_t *removed, git_repository *git, gi
 
 static int add_files(invar_repo_commit *out, git_repository *git, git_diff *diff)
 {
-    size_t count = git_diff_num_deltas(diff);
+    size_t count = INVAR_GIT(diff_num_deltas)(diff);
 
     out->files = (int64_t)count;
     for (size_t i = 0; i < count; i++) {
-        const git_diff_delta *delta = git_diff_get_delta(diff, i);
+        const git_diff_delta *delta = INVAR_GIT(diff_get_delta)(diff, i);
         const char *path = delta->new_file.path ? delta->new_file.path : delta->old_file.path;
         int64_t added, removed;
         int code = count_lines(&added, &removed, git, diff, i);
@@ -159,43 +178,60 @@ static void name_and_mail(char out[INVAR_REPO_TEXT], const char *name, const cha
                      bytes < 0 || (size_t)bytes >= sizeof text ? sizeof text - 1 : (size_t)bytes);
 }
 
-static void add_text(invar_repo_commit *out, git_commit *commit)
+/* The first paragraph in one line. */
+static void add_subject(invar_repo_commit *out, const char *message, size_t bytes)
 {
-    const git_signature *author = git_commit_author(commit);
-    const char *subject = git_commit_summary(commit);
-    unsigned parents = git_commit_parentcount(commit);
+    char text[2 * INVAR_REPO_TEXT];
+    size_t length = 0;
 
-    git_oid_tostr(out->id, sizeof out->id, git_commit_id(commit));
-    git_oid_tostr(out->tree, sizeof out->tree, git_commit_tree_id(commit));
-    out->n_parents = parents;
-    for (size_t i = 0; i < parents && i < INVAR_REPO_PARENTS; i++)
-        git_oid_tostr(out->parents[i], sizeof out->parents[i],
-                      git_commit_parent_id(commit, (unsigned)i));
-    name_and_mail(out->author, author ? author->name : "", author ? author->email : "");
-    out->when = git_commit_time(commit);
-    if (subject)
-        invar_text_quote(out->subject, sizeof out->subject, subject, strlen(subject));
+    while (bytes > 0 && (*message == '\n' || *message == ' ')) {
+        message++;
+        bytes--;
+    }
+    for (size_t i = 0; i < bytes && length < sizeof text; i++) {
+        if (message[i] == '\n' && (i + 1 == bytes || message[i + 1] == '\n'))
+            break;
+        text[length++] = message[i] == '\n' ? ' ' : message[i];
+    }
+    invar_text_quote(out->subject, sizeof out->subject, text, length);
+}
+
+static void add_text(invar_repo_commit *out, const git_oid *id, const invar_git_text *commit)
+{
+    INVAR_GIT(oid_tostr)(out->id, sizeof out->id, id);
+    INVAR_GIT(oid_tostr)(out->tree, sizeof out->tree, &commit->tree);
+    out->n_parents = commit->n_parents;
+    for (unsigned i = 0; i < commit->n_parents && i < INVAR_REPO_PARENTS; i++) {
+        git_oid parent = invar_git_text_parent(commit, i);
+        INVAR_GIT(oid_tostr)(out->parents[i], sizeof out->parents[i], &parent);
+    }
+    invar_text_quote(out->author, sizeof out->author, commit->author ? commit->author : "",
+                     commit->author_bytes);
+    out->when = commit->date;
+    add_subject(out, commit->message, commit->message_bytes);
 }
 
 invar_status invar_repo_describe(invar_repo_commit *out, invar_repo *repo, const char *commit)
 {
-    git_commit *found;
+    invar_git_text found;
     git_diff *diff = NULL;
+    git_oid id;
     int code;
 
     memset(out, 0, sizeof *out);
+    INVAR_TRY(invar_git_oid(&id, commit));
     INVAR_TRY(invar_git_commit(&found, repo, commit));
-    add_text(out, found);
-    code = make_diff(&diff, repo->git, found, true);
+    add_text(out, &id, &found);
+    code = make_diff(&diff, repo, &found, true);
     if (code == GIT_ENOTFOUND) // contents that are not here: names and kinds are told all the same
-        code = make_diff(&diff, repo->git, found, false);
+        code = make_diff(&diff, repo, &found, false);
     // of a shallow clone's last commit, or of a tree that is not here, nothing is known
     if (code == GIT_ENOTFOUND)
         code = 0;
     if (code == 0 && diff)
         code = add_files(out, repo->git, diff);
-    git_diff_free(diff);
-    git_commit_free(found);
+    INVAR_GIT(diff_free)(diff);
+    invar_git_text_close(&found);
     return code ? invar_git_fail(repo->git, repo->shown, code, "a commit cannot be compared")
                 : INVAR_OK;
 }
@@ -210,9 +246,9 @@ static const char *setting(git_config *config, const char *variable, const char 
 
     if (value && value[0])
         return value;
-    if (config && git_config_get_string(&value, config, author) == 0 && value[0])
+    if (config && INVAR_GIT(config_get_string)(&value, config, author) == 0 && value[0])
         return value;
-    if (config && git_config_get_string(&value, config, user) == 0 && value[0])
+    if (config && INVAR_GIT(config_get_string)(&value, config, user) == 0 && value[0])
         return value;
     return NULL;
 }
@@ -223,9 +259,11 @@ void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
     const char *name, *mail;
 
     if (repo)
-        git_repository_config_snapshot(&settings, repo->git);
-    else if (invar_git_start() == INVAR_OK && git_config_open_default(&config) == 0)
-        git_config_snapshot(&settings, config);
+        INVAR_GIT(repository_config_snapshot)(&settings, repo->git);
+    else if (invar_git_start() != INVAR_OK)
+        invar_error_clear(); // "unknown", as without settings
+    else if (INVAR_GIT(config_open_default)(&config) == 0)
+        INVAR_GIT(config_snapshot)(&settings, config);
     name = setting(settings, "GIT_AUTHOR_NAME", "author.name", "user.name");
     mail = setting(settings, "GIT_AUTHOR_EMAIL", "author.email", "user.email");
     if (!mail)
@@ -236,6 +274,8 @@ void invar_repo_signature(char out[INVAR_REPO_TEXT], const invar_repo *repo)
         invar_text_quote(out, INVAR_REPO_TEXT, name, strlen(name));
     else
         memcpy(out, "unknown", sizeof "unknown");
-    git_config_free(settings);
-    git_config_free(config);
+    if (settings)
+        INVAR_GIT(config_free)(settings);
+    if (config)
+        INVAR_GIT(config_free)(config);
 }

@@ -19,6 +19,53 @@
 extern "C" {
 #endif
 
+/* ---- libgit2 --------------------------------------------------------------------------------- */
+
+/* Its functions, found when the library was loaded (invar_git_start), not before. */
+typedef struct invar_git_library {
+#define INVAR_GIT_FUNCTION(name) __typeof__(git_##name) *name;
+#include "bisect/git/library.def"
+#undef INVAR_GIT_FUNCTION
+} invar_git_library;
+
+extern invar_git_library invar_git_loaded;
+
+/* INVAR_GIT(blob_free)(blob) calls git_blob_free. */
+#define INVAR_GIT(name) (invar_git_loaded.name)
+
+/* Loads libgit2, and makes it ready for use by any thread. */
+invar_status invar_git_start(void) INVAR_MUST_USE;
+
+/* ---- objects --------------------------------------------------------------------------------- */
+
+#define INVAR_GIT_LARGEST (512 << 20) /* bytes of an object: it lies in memory as a whole */
+
+/*
+ * The caller frees *out; NULL: the object is not here. INVAR_E_UNSUPPORTED: it is larger than
+ * INVAR_GIT_LARGEST. `shown` names the repository.
+ */
+invar_status invar_git_read(git_odb_object **out, git_repository *git, const git_oid *id,
+                            const char *shown) INVAR_MUST_USE;
+
+/* A commit as its text tells, whatever its times look like. Pointers are into the object. */
+typedef struct invar_git_text {
+    git_odb_object *object; /* NULL: it is not here */
+    git_oid tree;
+    const char *parents; /* lines of them */
+    unsigned n_parents;
+    const char *author; /* (author_bytes) "Name <mail>" */
+    size_t author_bytes;
+    int64_t date; /* of the committer; 0: none that can be read */
+    const char *message;
+    size_t message_bytes;
+} invar_git_text;
+
+/* INVAR_E_CORRUPT: the object is no commit. */
+invar_status invar_git_text_open(invar_git_text *out, git_repository *git, const git_oid *id,
+                                 const char *shown) INVAR_MUST_USE;
+void invar_git_text_close(invar_git_text *text); /* also one that is not here */
+git_oid invar_git_text_parent(const invar_git_text *text, unsigned number);
+
 /* ---- the graph of commits, read as far as somebody asked ------------------------------------- */
 
 enum {
@@ -81,9 +128,6 @@ struct invar_repo {
     bool modules_known;
 };
 
-/* libgit2 itself, ready for use by any thread. */
-invar_status invar_git_start(void) INVAR_MUST_USE;
-
 /* git_repository_open_ext with our messages. INVAR_E_NOTFOUND: there is none. */
 invar_status invar_git_open(git_repository **out, const char *path, unsigned flags) INVAR_MUST_USE;
 
@@ -95,7 +139,9 @@ invar_status invar_git_fail(git_repository *git, const char *shown, int code,
 invar_status invar_git_fail_shallow(const invar_repo *repo, const char *what) INVAR_MUST_USE;
 
 invar_status invar_git_oid(git_oid *out, const char *id) INVAR_MUST_USE;
-invar_status invar_git_commit(git_commit **out, invar_repo *repo, const char *id) INVAR_MUST_USE;
+
+/* A commit that must be here: INVAR_E_NOTFOUND. */
+invar_status invar_git_commit(invar_git_text *out, invar_repo *repo, const char *id) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -66,7 +66,7 @@ static int32_t *slot_of(const invar_git_graph *graph, const git_oid *id)
     memcpy(&at, id->id, sizeof at);
     for (at &= mask;; at = (at + 1) & mask) {
         int32_t number = graph->table[at];
-        if (number < 0 || git_oid_equal(&graph->nodes[number].id, id))
+        if (number < 0 || INVAR_GIT(oid_equal)(&graph->nodes[number].id, id))
             return &graph->table[at];
     }
 }
@@ -120,7 +120,7 @@ static bool is_shallow(const invar_repo *repo, const git_oid *id)
 
     while (low < high) {
         size_t middle = low + (high - low) / 2;
-        int order = git_oid_cmp(&repo->shallow[middle], id);
+        int order = INVAR_GIT(oid_cmp)(&repo->shallow[middle], id);
         if (order == 0)
             return true;
         if (order < 0)
@@ -135,32 +135,30 @@ invar_status invar_git_load(invar_repo *repo, int32_t number)
 {
     invar_git_graph *graph = &repo->graph;
     invar_git_node *node = &graph->nodes[number];
-    git_commit *commit = NULL;
     invar_status status = INVAR_OK;
+    invar_git_text commit;
     unsigned parents;
     int32_t first, parent;
-    int code;
 
     if (node->state & INVAR_GIT_LOADED)
         return INVAR_OK;
-    code = git_commit_lookup(&commit, repo->git, &node->id);
-    if (code == GIT_ENOTFOUND) {
+    INVAR_TRY(invar_git_text_open(&commit, repo->git, &node->id, repo->shown));
+    if (!commit.object) {
         node->state |= INVAR_GIT_LOADED | INVAR_GIT_MISSING;
         return INVAR_OK;
     }
-    if (code)
-        return invar_git_fail(repo->git, repo->shown, code, "a commit cannot be read");
     if (is_shallow(repo, &node->id))
         node->state |= INVAR_GIT_SHALLOW;
-    node->date = git_commit_time(commit);
-    parents = node->state & INVAR_GIT_SHALLOW ? 0 : git_commit_parentcount(commit);
+    node->date = commit.date;
+    parents = node->state & INVAR_GIT_SHALLOW ? 0 : commit.n_parents;
     first = graph->parents.count;
     for (unsigned i = 0; status == INVAR_OK && i < parents; i++) {
-        status = add(&parent, graph, git_commit_parent_id(commit, i));
+        git_oid id = invar_git_text_parent(&commit, i);
+        status = add(&parent, graph, &id);
         if (status == INVAR_OK)
             status = invar_git_push(&graph->parents, parent);
     }
-    git_commit_free(commit);
+    invar_git_text_close(&commit);
     if (status != INVAR_OK)
         return status;
     node = &graph->nodes[number]; // it may have moved
@@ -246,7 +244,7 @@ static void keep_base(char out[INVAR_REPO_BASES][INVAR_OID_SIZE], size_t *count,
     char text[INVAR_OID_SIZE];
     size_t at = *count;
 
-    git_oid_tostr(text, sizeof text, id);
+    INVAR_GIT(oid_tostr)(text, sizeof text, id);
     if (*count < INVAR_REPO_BASES)
         (*count)++;
     else if (strcmp(out[--at], text) < 0)

@@ -49,7 +49,7 @@ static invar_status enter(range *r, invar_git_numbers *open, invar_git_numbers *
 
     INVAR_TRY(invar_git_load(repo, number));
     node = &repo->graph.nodes[number];
-    git_oid_tostr(id, sizeof id, &node->id);
+    INVAR_GIT(oid_tostr)(id, sizeof id, &node->id);
     if (node->state & INVAR_GIT_MISSING)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "%s: commit %s is missing: the repository is damaged, "
@@ -135,18 +135,18 @@ static int hash_entry(invar_hasher *hasher, git_tree *tree, const char *path)
     memset(&id, 0, sizeof id);
     if (!path[0]) {
         mode = GIT_FILEMODE_TREE;
-        id = *git_tree_id(tree);
+        id = *INVAR_GIT(tree_id)(tree);
     } else {
-        code = git_tree_entry_bypath(&entry, tree, path);
+        code = INVAR_GIT(tree_entry_bypath)(&entry, tree, path);
         // not found means both: no such name (of the tree), and a tree that is not here (odb)
-        if (code == GIT_ENOTFOUND && git_error_last()->klass == GIT_ERROR_TREE)
+        if (code == GIT_ENOTFOUND && INVAR_GIT(error_last)()->klass == GIT_ERROR_TREE)
             code = 0;
         if (entry) {
-            mode = (uint32_t)git_tree_entry_filemode(entry);
-            id = *git_tree_entry_id(entry);
+            mode = (uint32_t)INVAR_GIT(tree_entry_filemode)(entry);
+            id = *INVAR_GIT(tree_entry_id)(entry);
         }
     }
-    git_tree_entry_free(entry);
+    INVAR_GIT(tree_entry_free)(entry);
     invar_hasher_update(hasher, &mode, sizeof mode);
     invar_hasher_update(hasher, id.id, sizeof id.id);
     return code;
@@ -157,7 +157,7 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
 {
     invar_repo *repo = r->repo;
     invar_hasher hasher;
-    git_commit *commit = NULL;
+    invar_git_text commit;
     git_tree *tree = NULL;
     static const unsigned char nothing[sizeof(uint32_t) + GIT_OID_RAWSZ];
     int code = 0;
@@ -167,18 +167,20 @@ static invar_status look_below(invar_digest *out, range *r, int32_t number)
         return INVAR_OK;
     }
     invar_hasher_init(&hasher);
-    if (number >= 0)
-        code = git_commit_lookup(&commit, repo->git, &repo->graph.nodes[number].id);
-    if (commit)
-        code = git_commit_tree(&tree, commit);
+    if (number >= 0) {
+        const git_oid *id = &repo->graph.nodes[number].id;
+        INVAR_TRY(invar_git_text_open(&commit, repo->git, id, repo->shown));
+        code =
+            commit.object ? INVAR_GIT(tree_lookup)(&tree, repo->git, &commit.tree) : GIT_ENOTFOUND;
+        invar_git_text_close(&commit);
+    }
     for (size_t i = 0; code == 0 && i < r->want->n_paths; i++) {
         if (tree)
             code = hash_entry(&hasher, tree, r->paths[i]);
         else
             invar_hasher_update(&hasher, nothing, sizeof nothing);
     }
-    git_tree_free(tree);
-    git_commit_free(commit);
+    INVAR_GIT(tree_free)(tree);
     if (code)
         return invar_git_fail(repo->git, repo->shown, code, "a tree cannot be read");
     invar_hasher_final(out, &hasher);
@@ -269,7 +271,7 @@ static invar_status build(invar_history **out, range *r)
         int32_t same = -1;
 
         node->place = i;
-        git_oid_tostr(commit->id, sizeof commit->id, &node->id);
+        INVAR_GIT(oid_tostr)(commit->id, sizeof commit->id, &node->id);
         commit->relevant = r->want->n_paths == 0 || (node->marks & MARK_RELEVANT);
         commit->parent = history->n_links;
         commit->date = node->date;

@@ -1,9 +1,7 @@
 /*
- * repo.c - opening a repository, its revisions, its errors in words.
+ * repo.c - opening a repository, its errors in words.
  *
- * The environment (GIT_DIR and its kin) does not choose the repository: the path does. Revisions
- * mean what they mean to git, with one difference: refs/replace and info/grafts are not followed,
- * as libgit2 does not know them; history is the one that the objects themselves tell.
+ * The environment (GIT_DIR and its kin) does not choose the repository: the path does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +9,6 @@
 
 #include "bisect/git/repo.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,42 +23,11 @@
 #define SHALLOW_BYTES (64u << 20)
 #define DIGITS (INVAR_OID_SIZE - 1)
 
-/* ---- libgit2 --------------------------------------------------------------------------------- */
-
-static int start_code;
-
-static void start_once(void)
-{
-    // known to be harmless to a reader: who fetches what, where settings and work trees lie,
-    // that nothing may be pruned
-    static const char *extensions[] = {"partialclone", "worktreeconfig", "preciousobjects",
-                                       "relativeworktrees"};
-
-    start_code = git_libgit2_init();
-    if (start_code < 0)
-        return;
-    start_code = git_libgit2_opts(GIT_OPT_SET_EXTENSIONS, extensions,
-                                  sizeof extensions / sizeof *extensions);
-    if (start_code == 0)
-        start_code = git_libgit2_opts(GIT_OPT_ENABLE_STRICT_HASH_VERIFICATION, 1);
-}
-
-invar_status invar_git_start(void)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-
-    pthread_once(&once, start_once);
-    if (start_code < 0)
-        return INVAR_FAIL(INVAR_E_GIT, start_code, "libgit2 cannot be started (code %d)",
-                          start_code);
-    return INVAR_OK;
-}
-
 /* ---- errors in words ------------------------------------------------------------------------- */
 
 static const char *last_text(void)
 {
-    const git_error *last = git_error_last();
+    const git_error *last = INVAR_GIT(error_last)();
 
     return last && last->message ? last->message : "no reason given";
 }
@@ -85,10 +51,10 @@ static bool is_partial(git_repository *git)
     git_config *config = NULL;
     bool found = false;
 
-    if (!git || git_repository_config_snapshot(&config, git) != 0)
+    if (!git || INVAR_GIT(repository_config_snapshot)(&config, git) != 0)
         return false;
-    git_config_foreach(config, look_for_promise, &found);
-    git_config_free(config);
+    INVAR_GIT(config_foreach)(config, look_for_promise, &found);
+    INVAR_GIT(config_free)(config);
     return found;
 }
 
@@ -122,7 +88,7 @@ static invar_status fail_missing(git_repository *git, const char *shown, int cod
 
 invar_status invar_git_fail(git_repository *git, const char *shown, int code, const char *what)
 {
-    const git_error *last = git_error_last();
+    const git_error *last = INVAR_GIT(error_last)();
     int area = last ? last->klass : GIT_ERROR_NONE;
     char text[80];
     invar_status status = INVAR_E_GIT;
@@ -181,7 +147,7 @@ invar_status invar_git_open(git_repository **out, const char *path, unsigned fla
 
     *out = NULL;
     INVAR_TRY(invar_git_start());
-    code = git_repository_open_ext(out, path, flags, NULL);
+    code = INVAR_GIT(repository_open_ext)(out, path, flags, NULL);
     return code ? fail_open(path, code) : INVAR_OK;
 }
 
@@ -198,7 +164,7 @@ static invar_status real_path(char out[INVAR_PATH_SIZE], const char *path)
 
 static int compare_oids(const void *a, const void *b)
 {
-    return git_oid_cmp(a, b);
+    return INVAR_GIT(oid_cmp)(a, b);
 }
 
 /* One id a line. */
@@ -216,7 +182,7 @@ static invar_status parse_shallow(invar_repo *repo, const char *text, size_t byt
         status = invar_alloc((void **)&repo->shallow, most, sizeof *ids, "shallow commits");
     for (const char *at = text; status == INVAR_OK && count < most && *at;) {
         size_t length = strcspn(at, "\n");
-        if (length == DIGITS && git_oid_fromstrn(&ids[count], at, DIGITS) == 0) {
+        if (length == DIGITS && INVAR_GIT(oid_fromstrn)(&ids[count], at, DIGITS) == 0) {
             order[count] = &ids[count];
             count++;
         }
@@ -259,8 +225,8 @@ invar_status invar_repo_open(invar_repo **out, const char *path)
     memset(repo, 0, sizeof *repo);
     status = invar_git_open(&repo->git, path, 0);
     if (status == INVAR_OK)
-        status = real_path(repo->folder, git_repository_commondir(repo->git));
-    work_tree = status == INVAR_OK ? git_repository_workdir(repo->git) : NULL;
+        status = real_path(repo->folder, INVAR_GIT(repository_commondir)(repo->git));
+    work_tree = status == INVAR_OK ? INVAR_GIT(repository_workdir)(repo->git) : NULL;
     if (work_tree)
         status = real_path(repo->work_tree, work_tree);
     if (status == INVAR_OK) {
@@ -280,11 +246,12 @@ void invar_repo_close(invar_repo *repo)
     if (!repo)
         return;
     for (size_t i = 0; i < repo->n_modules; i++)
-        git_repository_free(repo->modules[i]);
+        INVAR_GIT(repository_free)(repo->modules[i]);
     invar_free(repo->modules);
     invar_git_graph_release(&repo->graph);
     invar_free(repo->shallow);
-    git_repository_free(repo->git);
+    if (repo->git) // else libgit2 may not be here
+        INVAR_GIT(repository_free)(repo->git);
     invar_free(repo);
 }
 
@@ -298,103 +265,36 @@ const char *invar_repo_work_tree(const invar_repo *repo)
     return repo->work_tree[0] ? repo->work_tree : NULL;
 }
 
-/* ---- revisions ------------------------------------------------------------------------------- */
-
-static invar_status fail_revision(const invar_repo *repo, const char *revision, int code)
-{
-    char quoted[INVAR_TEXT_QUOTE_SIZE];
-
-    invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
-    if ((code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH) && repo->n_shallow)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, code,
-                          "%s: there is no revision '%s': the clone is shallow, "
-                          "'git fetch --unshallow' gets the rest",
-                          repo->shown, quoted);
-    if (code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no revision '%s'", repo->shown,
-                          quoted);
-    if (code == GIT_EAMBIGUOUS)
-        return INVAR_FAIL(INVAR_E_INVALID, code,
-                          "%s: '%s' names more than one object: give more digits", repo->shown,
-                          quoted);
-    if (code == GIT_EINVALIDSPEC)
-        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is not the name of one revision",
-                          repo->shown, quoted);
-    return invar_git_fail(repo->git, repo->shown, code, "a revision cannot be read");
-}
-
-static invar_status peel(char out[INVAR_OID_SIZE], invar_repo *repo, const git_object *object,
-                         const char *revision)
-{
-    char quoted[INVAR_TEXT_QUOTE_SIZE];
-    git_object *commit = NULL;
-    int code = git_object_peel(&commit, object, GIT_OBJECT_COMMIT);
-
-    if (code == GIT_EINVALIDSPEC || code == GIT_EPEEL) {
-        invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
-        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is a %s, not a commit", repo->shown,
-                          quoted, git_object_type2string(git_object_type(object)));
-    }
-    if (code)
-        return invar_git_fail(repo->git, repo->shown, code, "a tag cannot be followed");
-    git_oid_tostr(out, INVAR_OID_SIZE, git_object_id(commit));
-    git_object_free(commit);
-    return INVAR_OK;
-}
-
-invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
-{
-    char head[INVAR_PATH_SIZE];
-    const char *name = revision;
-    git_object *object = NULL;
-    invar_status status;
-    int code;
-
-    // libgit2 knows "@" alone, but not "@~1"
-    if (revision[0] == '@' && (revision[1] == '~' || revision[1] == '^')) {
-        int bytes = snprintf(head, sizeof head, "HEAD%s", revision + 1);
-        if (bytes < 0 || (size_t)bytes >= sizeof head)
-            return fail_revision(repo, revision, GIT_EINVALIDSPEC);
-        name = head;
-    }
-    code = git_revparse_single(&object, repo->git, name);
-    if (code)
-        return fail_revision(repo, revision, code);
-    status = peel(out, repo, object, revision);
-    git_object_free(object);
-    return status;
-}
+/* ---- commits --------------------------------------------------------------------------------- */
 
 invar_status invar_git_oid(git_oid *out, const char *id)
 {
     char quoted[INVAR_TEXT_QUOTE_SIZE];
 
-    if (strlen(id) == DIGITS && git_oid_fromstr(out, id) == 0)
+    if (strlen(id) == DIGITS && INVAR_GIT(oid_fromstr)(out, id) == 0)
         return INVAR_OK;
     invar_text_quote(quoted, sizeof quoted, id, strlen(id));
     return INVAR_FAIL(INVAR_E_INVALID, 0, "'%s' is no object id", quoted);
 }
 
-invar_status invar_git_commit(git_commit **out, invar_repo *repo, const char *id)
+invar_status invar_git_commit(invar_git_text *out, invar_repo *repo, const char *id)
 {
     git_oid oid;
-    int code;
 
-    *out = NULL;
     INVAR_TRY(invar_git_oid(&oid, id));
-    code = git_commit_lookup(out, repo->git, &oid);
-    if (code == GIT_ENOTFOUND)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no commit %s", repo->shown, id);
-    return code ? invar_git_fail(repo->git, repo->shown, code, "a commit cannot be read")
-                : INVAR_OK;
+    INVAR_TRY(invar_git_text_open(out, repo->git, &oid, repo->shown));
+    if (!out->object)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, GIT_ENOTFOUND, "%s: there is no commit %s", repo->shown,
+                          id);
+    return INVAR_OK;
 }
 
 invar_status invar_repo_tree(char out[INVAR_OID_SIZE], invar_repo *repo, const char *commit)
 {
-    git_commit *found;
+    invar_git_text found;
 
     INVAR_TRY(invar_git_commit(&found, repo, commit));
-    git_oid_tostr(out, INVAR_OID_SIZE, git_commit_tree_id(found));
-    git_commit_free(found);
+    INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &found.tree);
+    invar_git_text_close(&found);
     return INVAR_OK;
 }

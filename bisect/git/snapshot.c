@@ -48,8 +48,10 @@ typedef struct taking {
 
 static void drop_rules(rules *r)
 {
-    git_index_free(r->index);
-    git_repository_free(r->git);
+    if (r->git) { // else libgit2 may not be here
+        INVAR_GIT(index_free)(r->index);
+        INVAR_GIT(repository_free)(r->git);
+    }
     memset(r, 0, sizeof *r);
 }
 
@@ -65,12 +67,13 @@ static invar_status find_rules(rules *out, const char *path, unsigned flags)
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    if (!git_repository_workdir(out->git) || !realpath(git_repository_workdir(out->git), real)) {
+    if (!INVAR_GIT(repository_workdir)(out->git) ||
+        !realpath(INVAR_GIT(repository_workdir)(out->git), real)) {
         drop_rules(out);
         return INVAR_OK;
     }
     out->top = strlen(real);
-    code = git_repository_index(&out->index, out->git);
+    code = INVAR_GIT(repository_index)(&out->index, out->git);
     if (code == 0)
         return INVAR_OK;
     invar_path_show(shown, path);
@@ -91,10 +94,10 @@ static bool is_tracked(const rules *r, const char *path, bool folder)
     const char *name = name_in(r, path);
 
     // a submodule is one entry, a folder is that of its files
-    if (git_index_get_bypath(r->index, name, 0))
+    if (INVAR_GIT(index_get_bypath)(r->index, name, 0))
         return true;
     snprintf(prefix, sizeof prefix, "%s/", name);
-    return folder && git_index_find_prefix(NULL, r->index, prefix) == 0;
+    return folder && INVAR_GIT(index_find_prefix)(NULL, r->index, prefix) == 0;
 }
 
 static invar_status is_wanted(bool *out, const rules *r, const char *path, bool folder)
@@ -105,7 +108,7 @@ static invar_status is_wanted(bool *out, const rules *r, const char *path, bool 
     *out = true;
     if (!r->git || is_tracked(r, path, folder))
         return INVAR_OK;
-    code = git_ignore_path_is_ignored(&ignored, r->git, name_in(r, path));
+    code = INVAR_GIT(ignore_path_is_ignored)(&ignored, r->git, name_in(r, path));
     if (code) {
         invar_path_show(shown, path);
         return invar_git_fail(r->git, shown, code, "whether it is ignored cannot be told");

@@ -11,6 +11,7 @@ import os
 import resource
 import subprocess
 import sys
+import zlib
 import threading
 
 import bisect_repo
@@ -111,12 +112,13 @@ def tree(repo, *entries):
                                       for mode, name, oid in entries))
 
 
-def commit(repo, tree_id, parents, message=b"harmless\n", author=b"Ann <ann@example.org>"):
+def commit(repo, tree_id, parents, message=b"harmless\n", author=b"Ann <ann@example.org>",
+           time=b"1700009999 +0000"):
     head = b"tree %s\n" % tree_id.encode()
     for parent in parents:
         head += b"parent %s\n" % parent.encode()
     for role in (b"author", b"committer"):
-        head += b"%s %s 1700009999 +0000\n" % (role, author)
+        head += b"%s %s %s\n" % (role, author, time)
     return raw(repo, "commit", head + b"\n" + message)
 
 
@@ -218,4 +220,38 @@ def large(case):
         case.finds(ids[-1], *p.words("--run", trial))
 
 
-sys.exit(run_checks((garbage, endless, together, hostile_names, links, hostile_trees, large)))
+def bomb(case):
+    """A file of a few bytes that says it unpacks to more than memory has: refused unread."""
+    repo, ids = case.plant("bomb", 2, 2)
+    oid = "ab" * 20
+    os.makedirs(os.path.join(repo, ".git", "objects", oid[:2]), exist_ok=True)
+    with open(os.path.join(repo, ".git", "objects", oid[:2], oid[2:]), "wb") as file:
+        file.write(zlib.compress(b"blob %d\0" % (600 << 20) + bytes(99)))
+    last = commit(repo, tree(repo, (b"100644", b"bomb", oid)), [ids[-1]])
+    git(repo, "update-ref", "refs/heads/main", last)
+    with place(case, "bomb", repo=repo, ids=[ids[0], last]) as p:
+        case.refuses(2, ["bomb", "600 MiB"], *p.trial())
+
+
+def odd_times(case):
+    """Times that are none: git reads such commits, and so do we, also on the way to an end."""
+    repo, ids = case.plant("times", 2, 9)
+    good, bad = (tree(repo, (b"100644", b"value", value)) for value in values(repo))
+    odd = (b"yesterday", b"", b"99999999999999999999999 +0000", b"-5 +0000", b"1700009999 +0000")
+    for number, time in enumerate(odd * 2):
+        ids.append(commit(repo, bad if number > 6 else good, [ids[-1]], b"t%d\n" % number,
+                          time=time))
+    git(repo, "update-ref", "refs/heads/odd", ids[-1])
+    with place(case, "times", repo=repo, ids=ids) as p:
+        for first, last in ((ids[0], ids[-1]), ("odd~12", "odd"), (ids[5][:12], ids[-3]),
+                            ("odd^^~3", "odd~1^0^1")):
+            answer = case.finds(ids[10], *p.trial(good=first, bad=last))
+            culprit = answer.get("culprit") or {}
+            case.expect(culprit.get("subject") == "t7" and
+                        culprit.get("author") == "Ann <ann@example.org>", f"{culprit}")
+        case.refuses(129, ["odd~99"], *p.trial(good="odd~99"))
+        case.refuses(129, ["odd^2"], *p.trial(good="odd^2"))
+
+
+sys.exit(run_checks((garbage, endless, together, hostile_names, links, hostile_trees, large, bomb,
+                     odd_times)))

@@ -1,0 +1,175 @@
+/*
+ * revision.c - the commit that a revision names.
+ *
+ * Revisions mean what they mean to git, with one difference: refs/replace and info/grafts are not
+ * followed, as libgit2 does not know them; history is the one that the objects themselves tell.
+ *
+ * libgit2 stops at a commit with a malformed time (commit.c). A name, an id or HEAD with ~ and ^
+ * behind it is then followed here.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/text.h"
+#include "bisect/git/git.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_STEPS 1000000000L
+
+static invar_status fail_revision(const invar_repo *repo, const char *revision, int code)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+
+    invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
+    if ((code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH) && repo->n_shallow)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code,
+                          "%s: there is no revision '%s': the clone is shallow, "
+                          "'git fetch --unshallow' gets the rest",
+                          repo->shown, quoted);
+    if (code == GIT_ENOTFOUND || code == GIT_EUNBORNBRANCH)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: there is no revision '%s'", repo->shown,
+                          quoted);
+    if (code == GIT_EAMBIGUOUS)
+        return INVAR_FAIL(INVAR_E_INVALID, code,
+                          "%s: '%s' names more than one object: give more digits", repo->shown,
+                          quoted);
+    if (code == GIT_EINVALIDSPEC)
+        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is not the name of one revision",
+                          repo->shown, quoted);
+    return invar_git_fail(repo->git, repo->shown, code, "a revision cannot be read");
+}
+
+static invar_status peel(char out[INVAR_OID_SIZE], invar_repo *repo, const git_object *object,
+                         const char *revision)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+    git_object *commit = NULL;
+    int code = INVAR_GIT(object_peel)(&commit, object, GIT_OBJECT_COMMIT);
+
+    if (code == GIT_EINVALIDSPEC || code == GIT_EPEEL) {
+        invar_text_quote(quoted, sizeof quoted, revision, strlen(revision));
+        return INVAR_FAIL(INVAR_E_INVALID, code, "%s: '%s' is a %s, not a commit", repo->shown,
+                          quoted, INVAR_GIT(object_type2string)(INVAR_GIT(object_type)(object)));
+    }
+    if (code)
+        return invar_git_fail(repo->git, repo->shown, code, "a tag cannot be followed");
+    INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, INVAR_GIT(object_id)(commit));
+    INVAR_GIT(object_free)(commit);
+    return INVAR_OK;
+}
+
+/* ---- past commits that libgit2 does not read ------------------------------------------------- */
+
+/* The object that a name or the first digits of an id stand for; what it is is not looked at. */
+static int find_name(git_oid *out, git_repository *git, const char *name)
+{
+    git_reference *found = NULL, *last = NULL;
+    size_t length = strlen(name);
+    git_odb *odb = NULL;
+    git_oid digits;
+    int code = INVAR_GIT(reference_dwim)(&found, git, name);
+
+    if (code == 0)
+        code = INVAR_GIT(reference_resolve)(&last, found);
+    if (code == 0)
+        *out = *INVAR_GIT(reference_target)(last);
+    else if (length >= GIT_OID_MINPREFIXLEN &&
+             INVAR_GIT(oid_fromstrn)(&digits, name, length) == 0 &&
+             INVAR_GIT(repository_odb)(&odb, git) == 0)
+        code = INVAR_GIT(odb_exists_prefix)(out, odb, &digits, length);
+    INVAR_GIT(odb_free)(odb);
+    INVAR_GIT(reference_free)(last);
+    INVAR_GIT(reference_free)(found);
+    return code;
+}
+
+/* The parent with this number, from 1 on, in place of a commit. */
+static invar_status step_up(int32_t *commit, bool *found_out, invar_repo *repo, long parent)
+{
+    const invar_git_node *node;
+
+    INVAR_TRY(invar_git_load(repo, *commit));
+    node = &repo->graph.nodes[*commit];
+    *found_out = parent <= node->n_parents;
+    if (*found_out)
+        *commit = repo->graph.parents.at[node->parent + (int32_t)parent - 1];
+    return INVAR_OK;
+}
+
+/* Follows "~3^2" from a commit. *found_out false: there is no such parent, or it is no such text */
+static invar_status walk(int32_t *commit, bool *found_out, invar_repo *repo, const char *way)
+{
+    *found_out = true;
+    while (*found_out && *way) {
+        const char kind = *way++;
+        char *end = (char *)way;
+        long number = *way >= '0' && *way <= '9' ? strtol(way, &end, 10) : 1;
+        *found_out = (kind == '~' || kind == '^') && number <= MOST_STEPS;
+        way = end;
+        if (kind == '^' && number > 0 && *found_out)
+            INVAR_TRY(step_up(commit, found_out, repo, number));
+        for (; kind == '~' && number > 0 && *found_out; number--)
+            INVAR_TRY(step_up(commit, found_out, repo, 1));
+    }
+    return INVAR_OK;
+}
+
+static invar_status resolve_by_hand(char out[INVAR_OID_SIZE], invar_repo *repo, const char *name)
+{
+    char base[INVAR_PATH_SIZE];
+    size_t length = strcspn(name, "~^");
+    int32_t commit;
+    bool found;
+    git_oid id;
+    int code;
+
+    (void)snprintf(base, sizeof base, "%.*s", (int)length, name);
+    code = length < sizeof base ? find_name(&id, repo->git, base) : GIT_EINVALIDSPEC;
+    if (code)
+        return fail_revision(repo, name, code);
+    INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &id);
+    INVAR_TRY(invar_git_node_of(&commit, repo, out));
+    INVAR_TRY(walk(&commit, &found, repo, name + length));
+    if (!found || (repo->graph.nodes[commit].state & INVAR_GIT_MISSING))
+        return fail_revision(repo, name, GIT_ENOTFOUND);
+    INVAR_GIT(oid_tostr)(out, INVAR_OID_SIZE, &repo->graph.nodes[commit].id);
+    return INVAR_OK;
+}
+
+/* ---- any revision ---------------------------------------------------------------------------- */
+
+static bool is_odd_time(void)
+{
+    const git_error *last = INVAR_GIT(error_last)();
+
+    return last && last->message && strstr(last->message, "failed to parse signature");
+}
+
+invar_status invar_repo_resolve(char out[INVAR_OID_SIZE], invar_repo *repo, const char *revision)
+{
+    char head[INVAR_PATH_SIZE];
+    const char *name = revision;
+    git_object *object = NULL;
+    invar_status status;
+    int code;
+
+    // libgit2 knows "@" alone, but not "@~1"
+    if (revision[0] == '@' && (revision[1] == '~' || revision[1] == '^')) {
+        int bytes = snprintf(head, sizeof head, "HEAD%s", revision + 1);
+        if (bytes < 0 || (size_t)bytes >= sizeof head)
+            return fail_revision(repo, revision, GIT_EINVALIDSPEC);
+        name = head;
+    }
+    code = INVAR_GIT(revparse_single)(&object, repo->git, name);
+    if (code && is_odd_time())
+        return resolve_by_hand(out, repo, name);
+    if (code)
+        return fail_revision(repo, revision, code);
+    status = peel(out, repo, object, revision);
+    INVAR_GIT(object_free)(object);
+    return status;
+}
