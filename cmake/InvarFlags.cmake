@@ -82,6 +82,39 @@ if(INVAR_SANITIZE)
   target_link_options(invar_flags INTERFACE ${sanitize})
 endif()
 
+# Hardening: what an attacker finds harder in spite of a mistake of ours. It moves no bit of a
+# result: numbers are computed by the same instructions. Compilers have different parts of it.
+# Sanitizers bring their own checks, which fortified calls would hide.
+include(CheckCCompilerFlag)
+include(CheckPIESupported)
+set(CMAKE_REQUIRED_QUIET ON)
+check_pie_supported(LANGUAGES C)
+set(harden "")
+foreach(flag -fstack-protector-strong -fstack-clash-protection
+    -fcf-protection=full -mbranch-protection=standard)
+  string(MAKE_C_IDENTIFIER "INVAR_HAS${flag}" has)
+  check_c_compiler_flag("-Werror ${flag}" ${has})
+  if(${has})
+    list(APPEND harden ${flag})
+  endif()
+endforeach()
+# needs optimisation; the level that this compiler and libc know
+foreach(level 3 2)
+  set(flags -U_FORTIFY_SOURCE -D_FORTIFY_SOURCE=${level})
+  list(JOIN flags " " CMAKE_REQUIRED_FLAGS)
+  string(TOUPPER "${CMAKE_BUILD_TYPE}" type)
+  string(APPEND CMAKE_REQUIRED_FLAGS " -Werror ${CMAKE_C_FLAGS_${type}}")
+  check_c_source_compiles("#include <string.h>\nint main(void) { return 0; }"
+    INVAR_HAS_FORTIFY_${level})
+  unset(CMAKE_REQUIRED_FLAGS)
+  if(INVAR_HAS_FORTIFY_${level} AND NOT INVAR_SANITIZE)
+    list(APPEND harden ${flags})
+    break()
+  endif()
+endforeach()
+target_compile_options(invar_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${harden}>")
+target_link_options(invar_flags INTERFACE -Wl,-z,relro,-z,now,-z,noexecstack)
+
 # invar_library(NAME [SUBDIRS dir...] [LINK target...]): a static library from the C sources of the
 # current folder and of SUBDIRS.
 function(invar_library name)

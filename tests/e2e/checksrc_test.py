@@ -74,6 +74,12 @@ class Checksrc(unittest.TestCase):
         self.refuses("head", "engine/sample.h", c_file("other.h", includes=""))
         self.refuses("head", "scripts/sample", f"#!/bin/sh\ntrue # {SPDX}\n")
 
+    def test_pinned(self):
+        head = f"# a workflow\n# {SPDX}\n"
+        self.accepts("docs/ci/a.yml", f"{head}- uses: a/b@{'0a' * 20} # v1.2\n")
+        for name in ("a/b@v4", "a/b", f"a/b@{'0a' * 20}", f"a/b@{'0a' * 19} # v1.2"):
+            self.refuses("pinned", "docs/ci/a.yml", f"{head}      - uses: {name}\n")
+
     def test_unfinished(self):
         for word in ("TO" "DO", "FIX" "ME", "XX" "X"):
             self.refuses_body("todo", f"/* {word} later */\n")
