@@ -294,7 +294,10 @@ static invar_status put_in_place(const making *m)
     return invar_folder_sync(m->save);
 }
 
-/* Under another name first: a checkpoint that is being removed is none. */
+/*
+ * Under another name first: a checkpoint that is being removed is none, also when power is lost
+ * after its files are gone and before its name is.
+ */
 static invar_status drop(const char *save, int64_t step)
 {
     char path[INVAR_PATH_SIZE], partial[INVAR_PATH_SIZE];
@@ -302,6 +305,7 @@ static invar_status drop(const char *save, int64_t step)
     INVAR_TRY(invar_checkpoint_folder(path, save, step, ""));
     INVAR_TRY(invar_checkpoint_folder(partial, save, step, ".tmp"));
     INVAR_TRY(move(path, partial));
+    INVAR_TRY(invar_folder_sync(save));
     return invar_folder_remove(partial);
 }
 
