@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/text.h"
 #include "engine/io/dataset_line.h"
+#include "engine/io/gzip.h"
 #include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"
@@ -214,8 +215,11 @@ static invar_status read_lines(invar_dataset *dataset, const invar_line_reader *
     first = clamp(part->has_first, part->first, 0, lines);
     last = clamp(part->has_end, part->end, lines, lines);
     invar_path_show(shown, file);
+    if (lines == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is empty; add at least one line", shown);
     if (first >= last)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: no line of %" PRId64 " is taken", shown, lines);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the slice takes none of its %" PRId64 " lines",
+                          shown, lines);
     for (int64_t i = 0; i < last; i++) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         const char *stop = newline ? newline : end;
@@ -298,6 +302,20 @@ static invar_status check_options(const invar_dataset_options *options)
     return INVAR_OK;
 }
 
+/* In place of gzip data comes what is in it. */
+static invar_status expand(char **text, size_t *bytes, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], *packed = *text;
+    invar_status status;
+
+    if (!invar_gzip_is(packed, *bytes))
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    status = invar_gzip_expand(text, bytes, shown, packed, *bytes, MAX_FILE);
+    invar_free(packed);
+    return status;
+}
+
 static invar_status read_file(invar_dataset *dataset, const invar_line_reader *reader)
 {
     char path[INVAR_PATH_SIZE], *text;
@@ -307,6 +325,7 @@ static invar_status read_file(invar_dataset *dataset, const invar_line_reader *r
 
     INVAR_TRY(split_path(path, &part, reader->options->path));
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_FILE));
+    INVAR_TRY(expand(&text, &bytes, path));
     status = read_lines(dataset, reader, path, &part, text, bytes);
     invar_free(text);
     return status;

@@ -48,8 +48,9 @@ bare() {
 
 # system_paths CACHE: which header or library of ours did not come out of the bundle.
 system_paths() {
-    sed -n -E \
-        's/^((xxhash|sqlite|jansson|utf8proc|cmocka)_(INCLUDE|LIBRARY)):[A-Z]+=(.*)/\1 \4/p' "$1" |
+    local ours='(xxhash|sqlite|jansson|utf8proc|zlib|cmocka)_(INCLUDE|LIBRARY)'
+
+    sed -n -E "s/^($ours):[A-Z]+=(.*)/\\1 \\4/p" "$1" |
         grep -vF " $bundle/libraries/"
 }
 
@@ -110,11 +111,11 @@ fi
 # cmocka is looked for, and linked by tests on a GPU alone
 ! system_paths "$bundle/build/CMakeCache.txt" || complain "these are not of the bundle"
 grep -cE '_(INCLUDE|LIBRARY):[A-Z]+=.*/invar-bundle/libraries/' "$bundle/build/CMakeCache.txt" |
-    grep -qx 8 || complain "expected 5 headers and 3 libraries of the bundle in the build's cache"
+    grep -qx 10 || complain "expected 6 headers and 4 libraries of the bundle in the build's cache"
 system_paths "$build/CMakeCache.txt" >/dev/null ||
     complain "the control: $build has its libraries out of the bundle, too"
 ldd "$bundle/build/invar" >"$folder/linked"
-! grep -E 'lib(sqlite3|jansson|utf8proc|xxhash)|not found' "$folder/linked" |
+! grep -E 'lib(sqlite3|jansson|utf8proc|z|xxhash)\.|not found' "$folder/linked" |
     grep -vF " $bundle/libraries/" || complain "these are not linked from the bundle"
 
 # ---- the program ---------------------------------------------------------------------------------

@@ -14,8 +14,8 @@ import unittest
 SCRIPTS = pathlib.Path(__file__).resolve().parents[2] / "scripts"
 SETUP = SCRIPTS / "setup"
 BUILD = ["gcc", "libc6-dev", "cmake", "ninja-build", "libxxhash-dev", "libcmocka-dev",
-         "libsqlite3-dev", "libjansson-dev", "libutf8proc-dev", "libgit2-dev",
-         "python3-jinja2"]
+         "libsqlite3-dev", "libjansson-dev", "libutf8proc-dev", "zlib1g-dev",
+         "libgit2-dev", "python3-jinja2"]
 
 
 class Machine(unittest.TestCase):
@@ -97,7 +97,7 @@ class Machine(unittest.TestCase):
         self.have(BUILD[:4])
         code, text = self.run_setup("--check")
         self.assertEqual((code, self.apt_calls()), (1, []))
-        self.assertIn("7 missing", text)
+        self.assertIn("8 missing", text)
         self.assertIn("    libxxhash-dev\n    libcmocka-dev\n", text)
 
     def test_installs_only_what_is_missing(self):

@@ -5,6 +5,7 @@
  */
 #include "engine/config/config.h"
 #include "engine/io/dataset.h"
+#include "engine/io/gzip.h"
 #include "tests/fault/faulty.h"
 
 static invar_status read_dataset(bool sft)
@@ -33,6 +34,23 @@ static invar_status read_dataset(bool sft)
         assert_int_equal(invar_dataset_size(dataset), 2);
     invar_dataset_close(dataset);
     invar_tokenizer_free(tokenizer);
+    return status;
+}
+
+static invar_status packed(void)
+{
+    static const char data[] =
+        "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\xca\xcc\x2b\x28\x2d\x51\xb2\x52"
+        "\x50\x32\xd6\x31\xb7\x55\xd2\x51\x50\xca\x49\x4c\x4a\xcd\x01\x0a\x98\xd7\x72\x01"
+        "\x00\x08\x7a\x17\xc0\x1e\x00\x00\x00";
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    status = invar_gzip_expand(&text, &bytes, "d.gz", data, sizeof data - 1, 1 << 20);
+    if (status == INVAR_OK)
+        assert_int_equal(bytes, 30);
+    invar_free(text);
     return status;
 }
 
@@ -88,6 +106,7 @@ static void test_fault_engine_data__lines(void **state)
     (void)state;
     fail_each_allocation(plain);
     fail_each_allocation(with_answers);
+    fail_each_allocation(packed);
 }
 
 static void test_fault_engine_data__task(void **state)

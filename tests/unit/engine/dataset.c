@@ -136,8 +136,8 @@ static void test_dataset__labels_are_text(void **state)
 static void test_dataset__refuses_bad_lines(void **state)
 {
     static const char *const cases[][2] = {
-        {"", "d.jsonl: no line of 0 is taken"},
-        {" \n\n", "no line of 0"},
+        {"", "d.jsonl: it is empty; add at least one line"},
+        {" \n\n", "it is empty"},
         {"{\"input\": \"a\"}\n{\"input\": \"a\"", "d.jsonl:2: "},
         {"{\"input\": \"a\"}\n\n{\"input\": \"a\"}\n", "d.jsonl:2: "},
         {"{\"input\": \"a\"}\n[]\n", "d.jsonl:2: the line is not a JSON object"},
@@ -238,7 +238,7 @@ static void test_dataset__slices(void **state)
         snprintf(path, sizeof path, SCRATCH "/five.jsonl%s", cases[i].slice);
         if (!cases[i].lines) {
             assert_fails(invar_dataset_open(&dataset, &options, tokenizer), INVAR_E_INVALID,
-                         "no line of 5 is taken");
+                         "the slice takes none of its 5 lines");
             continue;
         }
         assert_ok(invar_dataset_open(&dataset, &options, tokenizer));
@@ -255,6 +255,40 @@ static void test_dataset__slices(void **state)
         assert_fails(invar_dataset_open(&dataset, &options, tokenizer), INVAR_E_INVALID,
                      "expected a slice of lines");
     }
+}
+
+/* The same records are the same data set, however the file is packed; its name says nothing. */
+static void test_dataset__gzip_is_the_same_data(void **state)
+{
+    // two members: {"input": "a"}, {"input": "b"}
+    static const char packed[] =
+        "\x1f\x8b\x08\x00\x00\x00\x00\x00\x02\xff\xab\x56\xca\xcc\x2b\x28\x2d\x51\xb2\x52"
+        "\x50\x4a\x54\xaa\xe5\x02\x00\xbe\x28\x83\xe1\x0f\x00\x00\x00\x1f\x8b\x08\x00\x00"
+        "\x00\x00\x00\x02\xff\xab\x56\xca\xcc\x2b\x28\x2d\x51\xb2\x52\x50\x4a\x52\xaa\xe5"
+        "\x02\x00\x50\x87\x36\xf3\x0f\x00\x00\x00";
+    invar_dataset_options options = defaults();
+    invar_dataset *dataset = parsed(&options, "{\"input\": \"a\"}\n{\"input\": \"b\"}\n");
+    invar_digest plain, expanded;
+    (void)state;
+
+    invar_dataset_hash(&plain, dataset);
+    invar_dataset_close(dataset);
+    assert_ok(invar_file_write(SCRATCH "/packed.jsonl", packed, sizeof packed - 1));
+    options.path = SCRATCH "/packed.jsonl";
+    assert_ok(invar_dataset_open(&dataset, &options, tokenizer));
+    invar_dataset_hash(&expanded, dataset);
+    assert_true(invar_digest_equal(&plain, &expanded));
+    invar_dataset_close(dataset);
+    options.path = SCRATCH "/packed.jsonl@[1:]";
+    assert_ok(invar_dataset_open(&dataset, &options, tokenizer));
+    assert_int_equal(invar_dataset_size(dataset), 1);
+    assert_string_equal(invar_dataset_prompt(dataset, 0)->text, "b");
+    invar_dataset_close(dataset);
+    assert_ok(invar_file_write(SCRATCH "/packed.jsonl", packed, sizeof packed - 2));
+    options.path = SCRATCH "/packed.jsonl";
+    assert_fails(invar_dataset_open(&dataset, &options, tokenizer), INVAR_E_INVALID,
+                 "packed.jsonl: the gzip data is damaged: it ends too early");
+    assert_null(dataset);
 }
 
 /* Lines outside of a slice may be anything; a bad line's number counts from the file's first. */
@@ -476,6 +510,7 @@ int main(void)
         cmocka_unit_test(test_dataset__drops_long_prompts),
         cmocka_unit_test(test_dataset__sft_without_template),
         cmocka_unit_test(test_dataset__slices),
+        cmocka_unit_test(test_dataset__gzip_is_the_same_data),
         cmocka_unit_test(test_dataset__reads_the_slice_only),
         cmocka_unit_test(test_dataset__opens_files_and_tasks),
         cmocka_unit_test(test_dataset__hash),
