@@ -271,7 +271,7 @@ static invar_status ask(invar_plugin *plugin, invar_plugin_call *call)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %s: it was not opened for the kind \"%s\"",
                           plugin->name, invar_plugin_kind_name(call->kind));
     call->plugin = plugin->name;
-    call->step = plugin->step;
+    call->step = call->event ? call->event->step : plugin->step; // of hooks none begins
     call->id = plugin->calls++;
     invar_plugin_call_hash(&request, call);
     if (plugin->stored && call->kind != INVAR_PLUGIN_KIND_HOOK)

@@ -191,7 +191,6 @@ static void test_ext_program__standard_error_goes_to_the_log(void **state)
 
     (void)state;
     assert_ok(invar_plugin_open(&plugin, &options));
-    assert_ok(invar_plugin_begin(plugin, 12, NULL));
     assert_ok(invar_plugin_hook(
         plugin,
         &(invar_plugin_event){
