@@ -125,8 +125,10 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
 static invar_status check_eval_uses(const invar_config_facts *f)
 {
     static const char data[] = "eval-prompt-data";
+    const bool sampler = !invar_recipe_bool(f->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY);
     const use uses[] = {
         {INVAR_KEY_EVAL_INTERVAL, f->eval, data},
+        {INVAR_KEY_EVAL_INTERVAL, sampler, "a rollout engine, which debug-train-only leaves out"},
         {INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT, f->eval, data},
         {INVAR_KEY_EVAL_TEMPERATURE, f->eval, data},
         {INVAR_KEY_EVAL_TOP_P, f->eval, data},

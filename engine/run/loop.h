@@ -76,11 +76,11 @@ typedef struct invar_loop {
     int64_t n_files;
     invar_ledger *ledger;
     char uuid[INVAR_LEDGER_UUID_SIZE];
-    int64_t run_number; /* in the ledger */
-    int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
-    invar_rollout *rollout;
+    int64_t run_number;     /* in the ledger */
+    int64_t recorded;       /* the last step that the ledger had when it was opened; -1: none */
+    invar_rollout *rollout; /* NULL: nothing is sampled */
     invar_trainer *trainer;
-    invar_grads *grads; /* zeroed between steps */
+    invar_grads *grads; /* zeroed between steps; NULL, like the next: nothing is learned */
     invar_optimizer *optimizer;
     invar_grads *critic_grads;
     invar_optimizer *critic_optimizer;

@@ -67,8 +67,11 @@ static invar_status load_part(invar_checkpoint *c, const part *p, const invar_de
     return invar_model_refresh(p->model, dev);
 }
 
+/* Without an optimizer nothing is learned: there is nothing to go on with. */
 static void load_optimizer(invar_optimizer *o, const invar_checkpoint_optimizer *from)
 {
+    if (!o)
+        return;
     o->steps = from->steps;
     o->beta1_power = from->beta1_power;
     o->beta2_power = from->beta2_power;
@@ -90,8 +93,7 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i], &loop->session.dev));
     load_optimizer(loop->optimizer, &state->actor);
-    if (loop->critic_optimizer)
-        load_optimizer(loop->critic_optimizer, &state->critic);
+    load_optimizer(loop->critic_optimizer, &state->critic);
     loop->place = (invar_loop_place){.rollout = state->rollout,
                                      .step = state->step + 1,
                                      .weights = state->weights,
@@ -176,6 +178,12 @@ static void add_part(invar_checkpoint_tensor *out, int64_t *n, const part *p, bo
     add_set(out, n, p->v, p->model, o->v, invar_optimizer_place(o));
 }
 
+static void fill_optimizer(invar_checkpoint_optimizer *out, const invar_optimizer *o)
+{
+    if (o)
+        *out = (invar_checkpoint_optimizer){o->steps, o->beta1_power, o->beta2_power};
+}
+
 static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
@@ -187,12 +195,8 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
                                     .groups = loop->place.groups,
                                     .identity = loop->identity,
                                     .n_cursors = 1};
-    out->actor = (invar_checkpoint_optimizer){loop->optimizer->steps, loop->optimizer->beta1_power,
-                                              loop->optimizer->beta2_power};
-    if (loop->critic_optimizer)
-        out->critic = (invar_checkpoint_optimizer){loop->critic_optimizer->steps,
-                                                   loop->critic_optimizer->beta1_power,
-                                                   loop->critic_optimizer->beta2_power};
+    fill_optimizer(&out->actor, loop->optimizer);
+    fill_optimizer(&out->critic, loop->critic_optimizer);
     (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->uuid);
     (void)snprintf(out->name, sizeof out->name, "%s", loop->name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));

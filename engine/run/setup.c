@@ -197,6 +197,8 @@ static invar_status make_trainer(invar_loop *loop)
         .replay = loop->set.replay_routing ? s->actor : NULL};
 
     INVAR_TRY(invar_trainer_new(&loop->trainer, &s->dev, &o));
+    if (loop->set.rollout_only) // it only scores
+        return INVAR_OK;
     INVAR_TRY(invar_grads_new(&loop->grads, s->actor));
     INVAR_TRY(invar_optimizer_new(&loop->optimizer, s->actor, piece_of_moments(loop)));
     if (!s->critic)
@@ -251,8 +253,9 @@ static invar_status make_rollout(invar_loop *loop)
 {
     invar_session *s = &loop->session;
     invar_rollout_limits limits = invar_session_limits(s);
+    const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
-    if (loop->set.sft && !loop->evaluates)
+    if (!loop->evaluates && (loop->set.sft || loads[0]))
         return INVAR_OK;
     return invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits);
 }

@@ -237,7 +237,7 @@ static invar_status prepare(invar_loop *loop)
 
 static invar_status reset_optimizers(invar_loop *loop)
 {
-    if (!invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES))
+    if (!loop->optimizer || !invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES))
         return INVAR_OK;
     invar_loop_before_change(loop);
     INVAR_TRY(invar_optimizer_reset(loop->optimizer));

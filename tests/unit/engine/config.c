@@ -448,6 +448,8 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "over-sampling-batch-size=32",
         "plugin-timeout=5",
         "eval-interval=5",
+        "load-debug-rollout-data=/d/{rollout_id} debug-train-only=true "
+        "eval-prompt-data=a~task:max eval-interval=5",
         "n-samples-per-eval-prompt=4",
         "eval-temperature=0",
         "eval-top-p=0.5",

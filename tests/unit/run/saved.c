@@ -266,6 +266,24 @@ static const run_pair steep[] = {{"dynamic-sampling-filter", "nonzero_std"},
                                  {"lr", "0.02"},
                                  {NULL, NULL}};
 
+/* Files need no cache: one that no memory has room for is not made. */
+static void test_saved__files_need_no_rollout_engine(void **state)
+{
+    const run_pair huge = {"kv-pages", "1000000000"};
+    const run_pair from[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                             {"debug-train-only", "true"},
+                             huge,
+                             {NULL, NULL}};
+    const run_pair sample[] = {huge, {NULL, NULL}};
+    run_memory one, again;
+
+    (void)state;
+    one = run_memory_of("write");
+    again = run_trained("no.engine", sampled, from);
+    assert_true(run_same(&one, &again));
+    assert_int_equal(run_with("engine", sampled, sample), INVAR_E_NOMEM);
+}
+
 /* What is in the file decides about the identity: two runs of one identity have one chain. */
 static void test_saved__foreign_rollouts_belong_to_the_identity(void **state)
 {
@@ -411,6 +429,7 @@ int main(void)
         cmocka_unit_test(test_saved__rollouts_of_another_run_are_another_run),
         cmocka_unit_test(test_saved__files_that_do_not_fit),
         cmocka_unit_test(test_saved__own_rollouts_that_were_changed),
+        cmocka_unit_test(test_saved__files_need_no_rollout_engine),
         cmocka_unit_test(test_saved__foreign_rollouts_belong_to_the_identity),
         cmocka_unit_test(test_saved__importance_acts_on_foreign_rollouts),
         cmocka_unit_test(test_saved__importance_cannot_act_on_own_rollouts),

@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,6 +249,66 @@ static void test_train__greedy_rollouts(void **state)
     assert_int_equal(run_memory_of("greedy").last, 1);
 }
 
+static size_t live, most;
+
+static void *count_alloc(size_t bytes, void *payload)
+{
+    void *block = NULL;
+
+    (void)payload;
+    if (posix_memalign(&block, INVAR_ALIGN, bytes ? bytes : 1) != 0)
+        return NULL;
+    live += malloc_usable_size(block);
+    most = live > most ? live : most;
+    return block;
+}
+
+static void count_free(void *block, void *payload)
+{
+    (void)payload;
+    live -= block ? malloc_usable_size(block) : 0;
+    free(block);
+}
+
+/* The most memory that a run of this model has at a time. */
+static size_t memory_of(const char *name, const run_pair *model, const run_pair *more)
+{
+    const invar_allocator counting = {count_alloc, count_free, NULL};
+
+    live = most = 0;
+    invar_allocator_set(&counting);
+    assert_ok(run_with(name, model, more));
+    invar_allocator_set(NULL);
+    assert_int_equal(live, 0);
+    return most;
+}
+
+/* Masters, and nothing else of their size: no gradients, no moments; checkpoints go on. */
+static void test_train__rollouts_alone_need_no_gradients(void **state)
+{
+    const size_t masters = (size_t)4 * 512 * 512 * sizeof(float);
+    const run_pair wide[] = {{"hidden-size", "512"},    {"num-attention-heads", "4"},
+                             {"ffn-hidden-size", "64"}, {"dtype", "fp32"},
+                             {"threads", "1"},          {NULL, NULL}};
+    const run_pair only[] = {{"debug-rollout-only", "true"}, {NULL, NULL}};
+    const run_pair first[] = {{"debug-rollout-only", "true"},
+                              {"debug-exit-after-rollout", "1"},
+                              {"save", run_below("only.ckpt")},
+                              {"load", run_below("only.ckpt")},
+                              {NULL, NULL}};
+    run_memory one, again;
+    size_t with, without;
+
+    (void)state;
+    with = memory_of("wide", wide, NULL);
+    without = memory_of("wide.only", wide, only);
+    assert_true(with > without + 3 * masters);
+    one = run_memory_of("wide.only");
+    assert_ok(run_with("wide.part", wide, first));
+    again = run_trained("wide.part", wide, first);
+    assert_true(run_same(&one, &again));
+}
+
 static void test_train__a_device_that_is_not_there_is_refused(void **state)
 {
     const run_pair cuda[] = {{"device", "cuda"}, {NULL, NULL}};
@@ -308,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_train__supervised_with_evaluation),
         cmocka_unit_test(test_train__exports_without_checkpoints),
         cmocka_unit_test(test_train__greedy_rollouts),
+        cmocka_unit_test(test_train__rollouts_alone_need_no_gradients),
         cmocka_unit_test(test_train__a_device_that_is_not_there_is_refused),
         cmocka_unit_test(test_train__less_than_a_rollout_is_refused),
         cmocka_unit_test(test_train__identity_has_the_evaluation_data),
