@@ -145,14 +145,16 @@ static void value_rows(invar_loss *loss, const view *v)
     for (int64_t t = 0; t < v->tokens; t++) {
         float off = v->now[t] - returns[t];
         float plain = off * off, clipped = plain;
+        bool far = false; // from the old value, whether or not that changes the loss
         if (clip > 0.0f) {
             float old = loss->batch->values[v->first + t], low = old - clip, high = old + clip;
+            far = invar_abs_f32(v->now[t] - old) > clip;
             float x = v->now[t] < low ? low : v->now[t] > high ? high : v->now[t];
             clipped = (x - returns[t]) * (x - returns[t]);
         }
         row_of(loss, ROW_LOSS)[t] = clipped > plain ? clipped : plain;
         row_of(loss, ROW_SLOPE)[t] = clipped > plain ? 0.0f : 2.0f * off;
-        row_of(loss, ROW_CLIPPED)[t] = clipped > plain ? 1.0f : 0.0f;
+        row_of(loss, ROW_CLIPPED)[t] = far ? 1.0f : 0.0f;
     }
 }
 
@@ -248,6 +250,9 @@ static void policy_metrics(invar_loss *loss, const view *v)
     for (int64_t t = 0; t < v->tokens; t++)
         distance[t] = 0.0f - distance[t];
     put(loss, v, loss->at.ppo_kl, ROW_LOG_RATIO, v->keep);
+    if (loss->at.opsm >= 0 && loss->tally.per_token) // the sample's share, as Miles has it
+        for (int64_t t = 0; t < v->tokens; t++)
+            row_of(loss, ROW_OPSM)[t] /= loss->tally.count[v->sample];
     put(loss, v, loss->at.opsm, ROW_OPSM, v->mask);
     invar_tally_put_all(&loss->tally, loss->at.ess_ratio, v->sample, ess_ratio(loss, v));
     put(loss, v, loss->at.ois, ROW_RATIO, v->mask);

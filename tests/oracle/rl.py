@@ -270,7 +270,9 @@ def policy(o, b, advantage, now, entropy):
     if o.get("use_opsm"):
         dropped = ((a < 0) & (b.spread(distance) > o["opsm_delta"])).double().detach()
         pg = pg * (1 - dropped)
-        metrics["opsm_clipfrac"] = mean(dropped, b.mask)
+        shares = b.means(dropped).sum()  # as Miles: of each sample, divided as the loss is
+        metrics["opsm_clipfrac"] = shares / (b.mask.sum() if o.get("per_token_loss")
+                                             else len(LENGTHS))
     if o.get("use_mis"):
         weight, keep, extra = mis(o, b, mean)
         metrics.update(extra)
@@ -307,12 +309,13 @@ def policy(o, b, advantage, now, entropy):
 def value(o, b, returns, now):
     mean = reducer(o, b)
     off, clip = (now - returns) ** 2, o.get("value_clip")
-    cut = off
+    cut, far = off, torch.zeros_like(off)
     if clip:
+        far = ((now - b.values).abs() > clip).double()
         cut = (torch.minimum(torch.maximum(now, b.values - clip), b.values + clip) - returns) ** 2
     loss = mean(torch.maximum(off, cut), b.mask)
     return loss, {"loss": loss, "value_loss": loss,
-                  "value_clipfrac": mean((cut > off).double(), b.mask)}
+                  "value_clipfrac": mean(far, b.mask)}
 
 
 def solve(name, extra, seed):
