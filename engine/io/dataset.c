@@ -84,7 +84,10 @@ static invar_status append(invar_dataset *dataset, int64_t number, const invar_l
     p.tokens = place(&at, line->tokens, tokens);
     if (line->answer) {
         p.answer = place(&at, line->answer, answer);
-        memset(at, 1, mask);
+        if (line->mask)
+            memcpy(at, line->mask, mask);
+        else
+            memset(at, 1, mask);
         p.answer_mask = (const uint8_t *)at;
         at += mask;
     }

@@ -49,9 +49,10 @@ typedef struct invar_dataset_options {
     int64_t max_prompt_tokens;        /* 0: no limit */
     int64_t max_total_tokens;         /* SFT: prompt and answer; 0: no limit */
     /*
-     * Also make answers: the label, or without a label key the last message, the assistant's. With
-     * a chat template an answer is what the rendering of the whole talk adds to the rendering of
-     * the prompt, up to its last special token; without, the label and the end of text.
+     * Also make answers. With a chat template every message of the assistant is learned, and the
+     * label as a last one where there is a label key; without, the label and the end of text. A
+     * message is learned by what the rendering of the whole talk has of it behind the prompt for
+     * generation; the first one begins the answer, what others say in between is masked.
      */
     bool sft;
     uint32_t seed;     /* of a built-in task */

@@ -23,6 +23,7 @@ void invar_line_release(invar_line *line)
     invar_free(line->metadata);
     invar_free(line->tokens);
     invar_free(line->answer);
+    invar_free(line->mask);
     *line = (invar_line){0};
 }
 
@@ -188,19 +189,6 @@ static invar_status open_talk(json_t **out, json_t *input, const char *key, cons
     return text ? append_message(*out, "user", text) : INVAR_OK;
 }
 
-/* The last message must be the answer. */
-static invar_status check_answer(const json_t *talk, const char *key, const char *where)
-{
-    const json_t *last = json_array_get(talk, json_array_size(talk) - 1);
-    const char *role = json_string_value(json_object_get(last, "role"));
-
-    if (!role || strcmp(role, "assistant") != 0)
-        return wrong(where, key, "does not end with the assistant's message, nor is there a label");
-    if (json_array_size(talk) < 2)
-        return wrong(where, key, "has an answer but no prompt");
-    return INVAR_OK;
-}
-
 static invar_status render(char **out, const invar_line_reader *reader, const json_t *talk,
                            const char *tools, bool generation, const char *where)
 {
@@ -217,38 +205,6 @@ static invar_status render(char **out, const invar_line_reader *reader, const js
     invar_free(*out);
     *out = NULL;
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the chat template wrote a NUL", where);
-}
-
-/* What the whole talk's rendering adds to the prompt's, without what follows its last end. */
-static invar_status cut_answer(invar_line *line, const invar_line_reader *reader, const char *whole,
-                               const char *where)
-{
-    int32_t *tokens;
-    int64_t count, end;
-    bool extends;
-
-    if (strncmp(whole, line->text, strlen(line->text)) != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: the chat template renders the prompt with an answer differently "
-                          "than without, so what to learn is not defined",
-                          where);
-    INVAR_TRY(encode(&tokens, &count, reader, whole, where));
-    extends = count > line->n_tokens &&
-              memcmp(tokens, line->tokens, (size_t)line->n_tokens * sizeof *tokens) == 0;
-    if (!extends) {
-        invar_free(tokens);
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: the tokens of prompt and answer do not begin with the prompt's",
-                          where);
-    }
-    for (end = count; end > line->n_tokens; end--) {
-        if (invar_tokenizer_special(reader->tokenizer, tokens[end - 1]))
-            break;
-    }
-    line->n_answer = (end > line->n_tokens ? end : count) - line->n_tokens;
-    memmove(tokens, tokens + line->n_tokens, (size_t)line->n_answer * sizeof *tokens);
-    line->answer = tokens;
-    return INVAR_OK;
 }
 
 /* The label and the end of text. */
@@ -283,29 +239,220 @@ static invar_status encode_prompt(invar_line *line, const invar_line_reader *rea
     return INVAR_OK;
 }
 
+/* ---- answers in a talk ----------------------------------------------------------------------- */
+
+/* A talk that is learned from, while its turns are found. */
+typedef struct lesson {
+    const invar_line_reader *reader;
+    const json_t *talk;
+    const char *tools, *where;
+    char *whole; /* the talk as the template renders it */
+    int32_t *tokens;
+    int64_t count;
+    uint8_t *mask;      /* (count) */
+    int64_t first, end; /* of the tokens from the first to the last turn; end 0: none yet */
+    size_t prompt;      /* bytes of the whole before the first turn */
+} lesson;
+
+static bool is_answer(const json_t *message)
+{
+    const char *role = json_string_value(json_object_get(message, "role"));
+
+    return role && strcmp(role, "assistant") == 0;
+}
+
+/* step_loss_mask of a message: 0 leaves it out, as in Miles. */
+static invar_status takes_part(bool *out, const lesson *l, const json_t *message)
+{
+    const json_t *value = json_object_get(message, "step_loss_mask");
+    bool zero = json_is_false(value) || (json_is_integer(value) && json_integer_value(value) == 0);
+    bool one = json_is_true(value) || (json_is_integer(value) && json_integer_value(value) == 1);
+
+    *out = is_answer(message) && !zero;
+    if (!value || zero || one)
+        return INVAR_OK;
+    return wrong(l->where, l->reader->options->input_key,
+                 "has a message whose step_loss_mask is neither 0 nor 1");
+}
+
+/* The first `count` messages, rendered. */
+static invar_status render_part(char **out, const lesson *l, size_t count, bool generation)
+{
+    json_t *part = json_array();
+    invar_status status = INVAR_OK;
+
+    for (size_t i = 0; part && i < count; i++)
+        if (json_array_append(part, json_array_get(l->talk, i)) != 0)
+            status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
+    if (!part)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for messages of a data set");
+    if (status == INVAR_OK)
+        status = render(out, l->reader, part, l->tools, generation, l->where);
+    json_decref(part);
+    return status;
+}
+
+/* The length of the longest end of `text` that `rest` begins with (Knuth, Morris and Pratt). */
+static invar_status overlap(size_t *out, const char *text, const char *rest)
+{
+    size_t bytes = strlen(text), most = strlen(rest), *back, at = 0;
+
+    if (strncmp(rest, text, bytes) == 0) { // nearly always
+        *out = bytes;
+        return INVAR_OK;
+    }
+    most = most < bytes ? most : bytes;
+    INVAR_TRY(invar_alloc((void **)&back, most + 1, sizeof *back, "an answer of a data set"));
+    back[0] = 0;
+    for (size_t i = 1; i < most; i++) {
+        while (at > 0 && rest[i] != rest[at])
+            at = back[at - 1];
+        back[i] = at += rest[i] == rest[at];
+    }
+    at = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        while (at > 0 && (at == most || text[i] != rest[at]))
+            at = back[at - 1];
+        at += at < most && text[i] == rest[at];
+    }
+    *out = at;
+    invar_free(back);
+    return INVAR_OK;
+}
+
+/*
+ * Where message k stands in the whole: behind the prompt for its generation. A template may leave
+ * out of an earlier answer what comes before it, such as the thoughts.
+ */
+static invar_status find_turn(size_t *begin_out, size_t *end_out, const lesson *l, size_t k)
+{
+    char *prompt = NULL, *said = NULL;
+    size_t begin = 0, length = 0;
+    invar_status status = render_part(&prompt, l, k, true);
+
+    if (status == INVAR_OK)
+        status = render_part(&said, l, k + 1, false);
+    if (status == INVAR_OK) {
+        begin = strlen(prompt);
+        if (strncmp(l->whole, prompt, begin) == 0 && strncmp(said, prompt, begin) == 0)
+            status = overlap(&length, said + begin, l->whole + begin);
+    }
+    invar_free(said);
+    invar_free(prompt);
+    INVAR_TRY(status);
+    if (length == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: the chat template renders the prompt with an answer differently "
+                          "than without, so what to learn is not defined (message %zu)",
+                          l->where, k);
+    *begin_out = begin;
+    *end_out = begin + length;
+    return INVAR_OK;
+}
+
+/* How many tokens the first `bytes` of the whole are. */
+static invar_status count_before(int64_t *out, const lesson *l, size_t bytes)
+{
+    int32_t *tokens;
+    bool same;
+
+    INVAR_TRY(named(invar_tokenizer_encode(&tokens, out, l->reader->tokenizer, l->whole, bytes),
+                    l->where));
+    same = *out <= l->count &&
+           (*out == 0 || memcmp(tokens, l->tokens, (size_t)*out * sizeof *tokens) == 0);
+    invar_free(tokens);
+    if (same)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: the tokens of prompt and answer do not begin with the prompt's",
+                      l->where);
+}
+
+static invar_status learn_turn(lesson *l, size_t k)
+{
+    size_t begin, end;
+    int64_t first, last;
+
+    if (k == 0)
+        return wrong(l->where, l->reader->options->input_key, "has an answer but no prompt");
+    INVAR_TRY(find_turn(&begin, &end, l, k));
+    INVAR_TRY(count_before(&first, l, begin));
+    INVAR_TRY(count_before(&last, l, end));
+    if (first == 0 || last == first)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the prompt or the answer is empty", l->where);
+    memset(l->mask + first, 1, (size_t)(last - first));
+    if (l->end == 0) {
+        l->first = first;
+        l->prompt = begin;
+    }
+    l->end = last;
+    return INVAR_OK;
+}
+
+static invar_status learn_turns(lesson *l)
+{
+    INVAR_TRY(encode(&l->tokens, &l->count, l->reader, l->whole, l->where));
+    INVAR_TRY(invar_alloc((void **)&l->mask, (size_t)l->count, 1, "data set"));
+    memset(l->mask, 0, (size_t)l->count);
+    for (size_t k = 0; k < json_array_size(l->talk); k++) {
+        bool taken;
+        INVAR_TRY(takes_part(&taken, l, json_array_get(l->talk, k)));
+        if (taken)
+            INVAR_TRY(learn_turn(l, k));
+    }
+    if (l->end == 0)
+        return wrong(l->where, l->reader->options->input_key,
+                     "has nothing to learn: step_loss_mask is 0 for every answer");
+    return INVAR_OK;
+}
+
+/* The prompt is what comes before the first turn, the answer the rest up to the last one's end. */
+static invar_status keep_lesson(invar_line *line, lesson *l)
+{
+    size_t prompt = (size_t)l->first * sizeof *l->tokens;
+
+    INVAR_TRY(copy_bytes(&line->text, l->whole, l->prompt));
+    INVAR_TRY(invar_alloc((void **)&line->tokens, prompt, 1, "data set"));
+    memcpy(line->tokens, l->tokens, prompt);
+    line->n_tokens = l->first;
+    line->n_answer = l->end - l->first;
+    memmove(l->tokens, l->tokens + l->first, (size_t)line->n_answer * sizeof *l->tokens);
+    memmove(l->mask, l->mask + l->first, (size_t)line->n_answer);
+    line->answer = l->tokens;
+    line->mask = l->mask;
+    l->tokens = NULL;
+    l->mask = NULL;
+    return INVAR_OK;
+}
+
+static invar_status read_lesson(invar_line *line, const invar_line_reader *reader, json_t *talk,
+                                const char *tools, const char *where)
+{
+    lesson l = {.reader = reader, .talk = talk, .tools = tools, .where = where};
+    invar_status status;
+
+    if (reader->options->label_key[0] != '\0')
+        INVAR_TRY(append_message(talk, "assistant", line->label));
+    if (!is_answer(json_array_get(talk, json_array_size(talk) - 1)))
+        return wrong(where, reader->options->input_key,
+                     "does not end with the assistant's message, nor is there a label");
+    INVAR_TRY(render(&l.whole, reader, talk, tools, false, where));
+    status = learn_turns(&l);
+    if (status == INVAR_OK)
+        status = keep_lesson(line, &l);
+    invar_free(l.whole);
+    invar_free(l.tokens);
+    invar_free(l.mask);
+    return status;
+}
+
 static invar_status read_talk(invar_line *line, const invar_line_reader *reader, json_t *talk,
                               const char *tools, const char *where)
 {
-    const invar_dataset_options *options = reader->options;
-    char *whole = NULL;
-    invar_status status;
-
-    if (options->sft && options->label_key[0] != '\0') {
-        INVAR_TRY(render(&line->text, reader, talk, tools, true, where));
-        INVAR_TRY(append_message(talk, "assistant", line->label));
-        INVAR_TRY(render(&whole, reader, talk, tools, false, where));
-    } else if (options->sft) {
-        INVAR_TRY(check_answer(talk, options->input_key, where));
-        INVAR_TRY(render(&whole, reader, talk, tools, false, where));
-        json_array_remove(talk, json_array_size(talk) - 1);
-    }
-    status = line->text ? INVAR_OK : render(&line->text, reader, talk, tools, true, where);
-    if (status == INVAR_OK)
-        status = encode_prompt(line, reader, where);
-    if (status == INVAR_OK && whole)
-        status = cut_answer(line, reader, whole, where);
-    invar_free(whole);
-    return status;
+    if (reader->options->sft)
+        return read_lesson(line, reader, talk, tools, where);
+    INVAR_TRY(render(&line->text, reader, talk, tools, true, where));
+    return encode_prompt(line, reader, where);
 }
 
 static invar_status read_chat(invar_line *line, const invar_line_reader *reader,

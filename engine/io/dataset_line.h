@@ -27,6 +27,7 @@ typedef struct invar_line {
     int32_t *tokens;
     int64_t n_tokens;
     int32_t *answer; /* SFT only */
+    uint8_t *mask;   /* (n_answer) 1: to be learned; NULL: all of it */
     int64_t n_answer;
 } invar_line;
 

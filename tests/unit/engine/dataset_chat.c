@@ -167,19 +167,30 @@ static void test_dataset_chat__refuses(void **state)
                  "template");
 }
 
-static void check_answer(const invar_prompt *p, const char *answer)
+/* The answer's text, what is learned of it in brackets. */
+static void check_answer(const invar_prompt *p, const char *expected)
 {
-    char *text;
-    size_t bytes;
+    char marked[512] = "";
 
-    assert_ok(invar_tokenizer_decode(&text, &bytes, tokenizer, p->answer, p->n_answer, false));
-    assert_string_equal(text, answer);
-    invar_free(text);
-    for (int64_t i = 0; i < p->n_answer; i++)
-        assert_int_equal(p->answer_mask[i], 1);
+    for (int64_t i = 0; i < p->n_answer; i++) {
+        bool on = p->answer_mask[i], before = i > 0 && p->answer_mask[i - 1];
+        char *text;
+        size_t bytes;
+
+        assert_ok(invar_tokenizer_decode(&text, &bytes, tokenizer, p->answer + i, 1, false));
+        (void)snprintf(marked + strlen(marked), sizeof marked - strlen(marked), "%s%s",
+                       on && !before   ? "["
+                       : !on && before ? "]"
+                                       : "",
+                       text);
+        invar_free(text);
+    }
+    assert_true(p->answer_mask[p->n_answer - 1]); // nothing follows the last turn
+    (void)snprintf(marked + strlen(marked), sizeof marked - strlen(marked), "]");
+    assert_string_equal(marked, expected);
 }
 
-/* The answer ends with its end, not with the line end that the template puts behind. */
+/* As in Miles: behind the prompt for generation all that the template writes, a line end, too. */
 static void test_dataset_chat__answers(void **state)
 {
     invar_dataset_options options = defaults();
@@ -191,7 +202,7 @@ static void test_dataset_chat__answers(void **state)
                                "\"assistant\", \"content\": \"yes\"}]}");
     assert_string_equal(invar_dataset_prompt(dataset, 0)->text,
                         "<|start|>user:q<|end|>\n<|start|>assistant:");
-    check_answer(invar_dataset_prompt(dataset, 0), "yes<|end|>");
+    check_answer(invar_dataset_prompt(dataset, 0), "[yes<|end|>\n]");
     assert_int_equal(invar_dataset_prompt(dataset, 0)->answer[3], END);
     invar_dataset_close(dataset);
 
@@ -201,7 +212,77 @@ static void test_dataset_chat__answers(void **state)
                                "\"123456789 123456789 123456789 123456789 \"}");
     assert_int_equal(invar_dataset_size(dataset), 1);
     assert_int_equal(invar_dataset_dropped(dataset), 1);
-    check_answer(invar_dataset_prompt(dataset, 0), "42<|end|>");
+    check_answer(invar_dataset_prompt(dataset, 0), "[42<|end|>\n]");
+    invar_dataset_close(dataset);
+}
+
+#define SAYS(role, text) "{\"role\": \"" role "\", \"content\": \"" text "\"}"
+#define MASKED(text, mask)                                                                         \
+    "{\"role\": \"assistant\", \"content\": \"" text "\", \"step_loss_mask\": " mask "}"
+
+static void test_dataset_chat__every_turn_is_learned(void **state)
+{
+    static const struct {
+        const char *talk, *prompt, *answer;
+    } cases[] = {
+        {SAYS("system", "s") ", " SAYS("user", "q") ", " SAYS("assistant", "yes") ", " SAYS(
+             "user", "r") ", " SAYS("assistant", "no"),
+         "<|start|>system:s<|end|>\n<|start|>user:q<|end|>\n<|start|>assistant:",
+         "[yes<|end|>\n]<|start|>user:r<|end|>\n<|start|>assistant:[no<|end|>\n]"},
+        {SAYS("user", "q") ", " MASKED("yes", "0") ", " SAYS("user", "r") ", " MASKED("no", "1"),
+         "<|start|>user:q<|end|>\n<|start|>assistant:yes<|end|>\n<|start|>user:r<|end|>\n"
+         "<|start|>assistant:",
+         "[no<|end|>\n]"},
+        {SAYS("user", "q") ", " MASKED("yes", "true") ", " SAYS("tool", "r") ", " MASKED(
+             "so", "false") ", " SAYS("user", "t") ", " SAYS("assistant", "no"),
+         "<|start|>user:q<|end|>\n<|start|>assistant:",
+         "[yes<|end|>\n]<|start|>tool:r<|end|>\n<|start|>assistant:so<|end|>\n"
+         "<|start|>user:t<|end|>\n<|start|>assistant:[no<|end|>\n]"},
+        {SAYS("user", "q") ", " SAYS("assistant", "yes") ", " MASKED("no", "0"),
+         "<|start|>user:q<|end|>\n<|start|>assistant:", "[yes<|end|>\n]"},
+    };
+    invar_dataset_options options = defaults();
+    (void)state;
+
+    options.sft = true;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char line[1024];
+        invar_dataset *dataset;
+
+        (void)snprintf(line, sizeof line, "{\"input\": [%s]}", cases[i].talk);
+        dataset = parsed(&options, line);
+        assert_string_equal(invar_dataset_prompt(dataset, 0)->text, cases[i].prompt);
+        check_answer(invar_dataset_prompt(dataset, 0), cases[i].answer);
+        invar_dataset_close(dataset);
+    }
+    refuses(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "0") "]}",
+            "d.jsonl:1: \"input\" has nothing to learn");
+    refuses(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "2") "]}",
+            "step_loss_mask is neither 0 nor 1");
+    refuses(&options, "{\"input\": [" SAYS("user", "q") ", " MASKED("yes", "\"1\"") "]}",
+            "step_loss_mask is neither 0 nor 1");
+}
+
+/* A template that shows the thoughts of the last answer only, as Qwen3's does. */
+static void test_dataset_chat__earlier_thoughts_are_left_out(void **state)
+{
+    static const char thoughtful[] =
+        "{%- for m in messages %}<|start|>{{ m.role }}:"
+        "{%- if m.role == 'assistant' and loop.last %}(aab){% endif %}"
+        "{{ m.content }}<|end|>{% endfor %}"
+        "{%- if add_generation_prompt %}<|start|>assistant:{% endif %}";
+    invar_dataset_options options = defaults();
+    invar_dataset *dataset;
+    (void)state;
+
+    options.sft = true;
+    options.chat_template_path = SCRATCH "/thoughtful.jinja";
+    assert_ok(invar_file_write(options.chat_template_path, thoughtful, sizeof thoughtful - 1));
+    dataset = parsed(&options,
+                     "{\"input\": [" SAYS("user", "q") ", " SAYS("assistant", "aabaac") ", " SAYS(
+                         "user", "r") ", " SAYS("assistant", "no") "]}");
+    check_answer(invar_dataset_prompt(dataset, 0),
+                 "[aabaac<|end|>]<|start|>user:r<|end|><|start|>assistant:[(aab)no<|end|>]");
     invar_dataset_close(dataset);
 }
 
@@ -225,7 +306,7 @@ static void test_dataset_chat__prompt_must_be_a_prefix(void **state)
     options.chat_template_path = SCRATCH "/open.jinja";
     assert_ok(invar_file_write(options.chat_template_path, open_end, sizeof open_end - 1));
     dataset = parsed(&options, talk);
-    check_answer(invar_dataset_prompt(dataset, 0), "yes.");
+    check_answer(invar_dataset_prompt(dataset, 0), "[yes.]");
     invar_dataset_close(dataset);
 }
 
@@ -236,6 +317,8 @@ int main(void)
         cmocka_unit_test(test_dataset_chat__variables),
         cmocka_unit_test(test_dataset_chat__refuses),
         cmocka_unit_test(test_dataset_chat__answers),
+        cmocka_unit_test(test_dataset_chat__every_turn_is_learned),
+        cmocka_unit_test(test_dataset_chat__earlier_thoughts_are_left_out),
         cmocka_unit_test(test_dataset_chat__prompt_must_be_a_prefix),
     };
 
