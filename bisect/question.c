@@ -148,11 +148,12 @@ static invar_status consider(void *payload, const char *const *columns,
     return INVAR_OK;
 }
 
-/* Every value of the timeline that has a name: metrics, and evaluations as "eval/SET/NAME". */
+/* Every value of the timeline that has a name: metrics, and evaluations. */
 #define VALUES                                                                                     \
     "SELECT step, name, bits FROM metrics WHERE run = :run UNION ALL "                             \
-    "SELECT e.step, 'eval/' || e.dataset || '/' || n.name, e.value_bits FROM evaluation e "        \
-    "JOIN series n USING(series) WHERE e.run = :run"
+    "SELECT e.step, " INVAR_LEDGER_EVALUATION(                                                     \
+        "e", "n") ", e.value_bits FROM evaluation e "                                              \
+                  "JOIN series n USING(series) WHERE e.run = :run"
 
 static invar_status choose(char out[INVAR_LEDGER_NAME_BYTES + 1], const invar_question *q,
                            invar_ledger *ledger, const invar_ledger_argument *run)

@@ -65,6 +65,19 @@ void invar_ledger_close(invar_ledger *ledger);
 invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE],
                                  const char *path) INVAR_MUST_USE;
 
+/* ---- names ----------------------------------------------------------------------------------- */
+
+/* The key of a run's identity that has the hash of its initial weights, where it has one. */
+#define INVAR_LEDGER_WEIGHTS "weights hash"
+
+/*
+ * SQL: how a result `e` of an evaluation, whose series is `n`, is called among metrics:
+ * eval/DATASET/NAME, or just NAME where that begins so already.
+ */
+#define INVAR_LEDGER_EVALUATION(e, n)                                                              \
+    "iif(substr(" n ".name, 1, length(" e ".dataset) + 5) = 'eval/' || " e ".dataset, " n          \
+    ".name, 'eval/' || " e ".dataset || '/' || " n ".name)"
+
 /* ---- beginning a run ------------------------------------------------------------------------- */
 
 typedef struct invar_ledger_pair {

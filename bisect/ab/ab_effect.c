@@ -203,11 +203,12 @@ static invar_status take_value(void *payload, const char *const *columns,
 
 static const char all_values[] =
     "SELECT name, step, run, bits FROM metrics WHERE step <= :last UNION ALL"
-    " SELECT 'eval/' || e.dataset || '/' || n.name, e.step, e.run, e.value_bits"
-    " FROM evaluation e JOIN series n USING(series) WHERE e.step <= :last AND e.seg ="
-    " (SELECT max(x.seg) FROM evaluation x WHERE x.run = e.run AND x.step = e.step"
-    "  AND x.dataset = e.dataset AND x.series = e.series)"
-    " ORDER BY 1, 2, 3";
+    " SELECT " INVAR_LEDGER_EVALUATION(
+        "e", "n") ", e.step, e.run, e.value_bits"
+                  " FROM evaluation e JOIN series n USING(series) WHERE e.step <= :last AND e.seg ="
+                  " (SELECT max(x.seg) FROM evaluation x WHERE x.run = e.run AND x.step = e.step"
+                  "  AND x.dataset = e.dataset AND x.series = e.series)"
+                  " ORDER BY 1, 2, 3";
 
 /* ---- which steps ----------------------------------------------------------------------------- */
 

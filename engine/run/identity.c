@@ -75,7 +75,7 @@ static invar_status gather(identity *id, const invar_loop *loop)
     }
     INVAR_TRY(hash_spec(&digest, s));
     add_digest(id, "model hash", &digest);
-    add_digest(id, "weights hash", &s->weights);
+    add_digest(id, INVAR_LEDGER_WEIGHTS, &s->weights);
     INVAR_TRY(add_model(id, "teacher hash", s->teacher, &s->dev));
     INVAR_TRY(add_model(id, "critic hash", s->critic, &s->dev));
     invar_tokenizer_hash(&digest, s->tokenizer);

@@ -86,9 +86,10 @@ static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a
     static const char text[] =
         "SELECT n.name, 0, '', m.value_bits FROM metric m JOIN series n USING(series) "
         "WHERE m.run = ?1 AND m.step = ?2 AND m.seg = ?3 "
-        "UNION ALL SELECT 'eval/' || e.dataset || '/' || n.name, 1, e.dataset, e.value_bits "
-        "FROM evaluation e JOIN series n USING(series) "
-        "WHERE e.run = ?1 AND e.step = ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
+        "UNION ALL SELECT " INVAR_LEDGER_EVALUATION(
+            "e", "n") ", 1, e.dataset, e.value_bits "
+                      "FROM evaluation e JOIN series n USING(series) "
+                      "WHERE e.run = ?1 AND e.step = ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
     invar_diff_list metrics = {0};
     invar_diff_join join;
     invar_status status = join_open(&join, a, b, text, METRIC_BITS);

@@ -57,12 +57,15 @@ invar_status invar_export_find(invar_export_run *out, invar_ledger *ledger, int6
 
 static const char scalars[] = OF_STEPS("metric") " UNION ALL " OF_STEPS(
     "gauge") " AND ?2 UNION ALL "
-             "SELECT x.step, x.seg, e.ns, 'eval/' || x.dataset || '/' || n.name, x.value_bits"
-             " FROM evaluation x LEFT JOIN series n USING(series)"
-             " JOIN entry e ON e.run = x.run AND e.n = x.entry WHERE x.run = ?1 AND x.seg ="
-             " (SELECT max(y.seg) FROM evaluation y WHERE y.run = x.run AND y.step = x.step"
-             "  AND y.dataset = x.dataset AND y.series = x.series)"
-             " ORDER BY 1, 4, 2, 5";
+             "SELECT x.step, x.seg, e.ns, " INVAR_LEDGER_EVALUATION(
+                 "x", "n") ", x.value_bits"
+                           " FROM evaluation x LEFT JOIN series n USING(series)"
+                           " JOIN entry e ON e.run = x.run AND e.n = x.entry WHERE x.run = ?1 AND "
+                           "x.seg ="
+                           " (SELECT max(y.seg) FROM evaluation y WHERE y.run = x.run AND y.step = "
+                           "x.step"
+                           "  AND y.dataset = x.dataset AND y.series = x.series)"
+                           " ORDER BY 1, 4, 2, 5";
 
 /* Names are refused when they are written; one that is none here would break whoever reads it. */
 static invar_status check_name(const char *name, size_t bytes)

@@ -250,11 +250,11 @@ static invar_status add_side_by_side(sheet *s, const char *kind, const char *tex
 
 /* ---- series that come one after the other ---------------------------------------------------- */
 
-static const char evaluations[] =
-    "SELECT 'eval/' || x.dataset || '/' || n.name AS name, x.step, x.value_bits"
-    " FROM evaluation x JOIN series n USING(series) WHERE x.run = ?1 AND x.seg ="
-    " (SELECT max(y.seg) FROM evaluation y WHERE y.run = x.run AND y.step = x.step"
-    "  AND y.dataset = x.dataset AND y.series = x.series) ORDER BY 1, 2";
+static const char evaluations[] = "SELECT " INVAR_LEDGER_EVALUATION(
+    "x", "n") " AS name, x.step, x.value_bits"
+              " FROM evaluation x JOIN series n USING(series) WHERE x.run = ?1 AND x.seg ="
+              " (SELECT max(y.seg) FROM evaluation y WHERE y.run = x.run AND y.step = x.step"
+              "  AND y.dataset = x.dataset AND y.series = x.series) ORDER BY 1, 2";
 
 static const char timings[] =
     "SELECT 'time/' || x.phase AS name, s.step, x.duration_ns / 1e9"

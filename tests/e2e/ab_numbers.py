@@ -16,7 +16,8 @@ import sys
 
 METRICS = """
 SELECT name, step, bits FROM metrics UNION ALL
-SELECT 'eval/' || dataset || '/' || name, step, value_bits FROM evaluation JOIN series USING(series)
+SELECT iif(name LIKE 'eval/' || dataset || '%', name, 'eval/' || dataset || '/' || name), step,
+    value_bits FROM evaluation JOIN series USING(series)
 ORDER BY 1, 2"""
 
 

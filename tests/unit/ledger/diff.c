@@ -109,7 +109,7 @@ static void test_diff__same_program_two_results(void **state)
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_NONDETERMINISTIC);
     assert_true(diff->twins && !diff->self);
     assert_headline(diff, "nondeterministic: same identity and program, first at step 4, "
-                          "point rollout.tokens (rollout), which has no inputs");
+                          "point rollout.tokens (rollout), the first that differs");
     assert_int_equal(diff->n_samples, INVAR_TEST_LEDGER_SAMPLES);
     assert_int_equal(diff->samples[0].fields, INVAR_DIFF_SAMPLE_WEIGHTS | INVAR_DIFF_SAMPLE_TOKENS |
                                                   INVAR_DIFF_SAMPLE_ROLLOUT |
@@ -125,7 +125,7 @@ static void test_diff__same_program_two_results(void **state)
     diff = diff_specs(&a, &b);
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT);
     assert_headline(diff, "different: another plug-in (custom-rm-path), first at step 4, "
-                          "point rollout.tokens (rollout), which has no inputs");
+                          "point rollout.tokens (rollout), the first that differs");
     invar_diff_free(diff);
     a.n_facts = 0;
 
@@ -199,7 +199,7 @@ static void test_diff__run_that_contradicts_itself(void **state)
 {
     invar_test_ledger whole = {.steps = 24}, resumed = {.steps = 24, .crash = 17, .resume = 9};
     invar_diff *diff;
-    char next[2][INVAR_DIFF_NEXT_SIZE], headline[INVAR_DIFF_HEADLINE_SIZE];
+    char next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], headline[INVAR_DIFF_HEADLINE_SIZE];
 
     (void)state;
     resumed.faults[0] = (invar_test_fault){INVAR_TEST_OVERLAP, 12, "loss.grad", 0, 1};
@@ -214,7 +214,7 @@ static void test_diff__run_that_contradicts_itself(void **state)
     assert_has(headline, ") did step 12 twice with two results, "
                          "point loss.grad (backward), its inputs are equal");
     assert_int_equal(invar_diff_next(next, diff), 1);
-    assert_has(next[0], " --step 12 --point loss.grad");
+    assert_has(next[0], " --step 12");
     invar_diff_free(diff);
     diff = diff_lives(&resumed, &whole);
     assert_int_equal(diff->self, 'A');
@@ -325,7 +325,8 @@ static void test_diff__repeated_step_with_other_numbers(void **state)
         {{INVAR_TEST_BATCH_REPEATED, 5, NULL, 1, 0}, "in what the step was given"},
     };
     invar_test_ledger spec = {.steps = 9, .killed = true};
-    char headline[INVAR_DIFF_HEADLINE_SIZE], whole[512], other[512], next[2][INVAR_DIFF_NEXT_SIZE];
+    char headline[INVAR_DIFF_HEADLINE_SIZE], whole[512], other[512],
+        next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
     invar_diff *diff;
 
     (void)state;
@@ -519,12 +520,24 @@ static void test_diff__evaluations(void **state)
     }
 }
 
+static void test_diff__evaluation_names_are_not_doubled(void **state)
+{
+    static const mark one[] = {{0, 0, "sort", "eval/sort-pass@1", 0.5}};
+    static const mark two[] = {{0, 0, "sort", "eval/sort-pass@1", 0.25}};
+    invar_diff *diff = diff_marked(&MARKED(one), &MARKED(two));
+
+    (void)state;
+    assert_int_equal(diff->n_metrics, 1);
+    assert_string_equal(diff->metrics[0].name, "eval/sort-pass@1");
+    invar_diff_free(diff);
+}
+
 static void test_diff__evaluation_before_any_step(void **state)
 {
     static const mark one[] = {{0, -1, "gsm8k", "reward", 0.5}};
     static const mark two[] = {{0, -1, "gsm8k", "reward", 0.25}};
     invar_diff *diff = diff_marked(&MARKED(one), &MARKED(two));
-    char next[2][INVAR_DIFF_NEXT_SIZE];
+    char next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
     char *text;
 
     (void)state;
@@ -633,6 +646,7 @@ int main(void)
         cmocka_unit_test(test_diff__samples_without_tensors),
         cmocka_unit_test(test_diff__evaluation_without_tensors),
         cmocka_unit_test(test_diff__evaluations),
+        cmocka_unit_test(test_diff__evaluation_names_are_not_doubled),
         cmocka_unit_test(test_diff__evaluation_before_any_step),
         cmocka_unit_test(test_diff__evaluation_of_a_later_segment),
         cmocka_unit_test(test_diff__evaluation_repeated),
