@@ -380,6 +380,40 @@ int64_t invar_diff_shown(const invar_diff *diff)
     return diff->parted ? diff->step : diff->common_last;
 }
 
+/* The hash of the weights that a run began with, from its identity; false: it has none. */
+static invar_status find_initial(bool *out, invar_sql_stmt **row, const invar_diff_source *of)
+{
+    INVAR_TRY(invar_diff_prepare(
+        row, of, "SELECT value FROM identity WHERE run = ?1 AND key = '" INVAR_LEDGER_WEIGHTS "'"));
+    return invar_sql_step(out, *row);
+}
+
+/*
+ * Whether the sides began the step with the same weights. Versions alone do not tell: of equal ones
+ * the chains before the step do, which are equal, and before the first step the initial weights.
+ */
+static invar_status compare_weights(invar_diff_answer *out, const moment now[2],
+                                    const invar_diff_source of[2])
+{
+    invar_sql_stmt *rows[2] = {NULL, NULL};
+    bool found[2] = {false, false};
+    invar_status status = INVAR_OK;
+
+    *out = now[0].weights == now[1].weights ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO;
+    if (*out == INVAR_DIFF_ANSWER_NO || of[0].step > 0)
+        return INVAR_OK;
+    for (int i = 0; i < 2 && status == INVAR_OK; i++)
+        status = find_initial(&found[i], &rows[i], &of[i]);
+    if (status == INVAR_OK && (!found[0] || !found[1]))
+        *out = INVAR_DIFF_ANSWER_UNKNOWN;
+    else if (status == INVAR_OK &&
+             strcmp(invar_sql_text(rows[0], 0, NULL), invar_sql_text(rows[1], 0, NULL)) != 0)
+        *out = INVAR_DIFF_ANSWER_NO;
+    invar_sql_free(rows[0]);
+    invar_sql_free(rows[1]);
+    return status;
+}
+
 /* The tensors of a step, and what it was given. */
 static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_source of[2])
 {
@@ -396,7 +430,7 @@ static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_
     diff->roots_differ = diff->parted && !invar_digest_equal(&now[0].root, &now[1].root);
     diff->same_batch = invar_digest_equal(&now[0].batch, &now[1].batch);
     diff->same_rng = invar_digest_equal(&now[0].rng, &now[1].rng);
-    diff->same_weights = now[0].weights == now[1].weights;
+    INVAR_TRY(compare_weights(&diff->same_weights, now, of));
     return invar_diff_compare_points(diff, &of[0], &of[1]);
 }
 
@@ -408,7 +442,8 @@ static invar_status compare_step(invar_diff *diff, view sides[2])
 
     if (step < 0 && !diff->parted)
         return INVAR_OK;
-    diff->same_batch = diff->same_rng = diff->same_weights = true; // before any step: nothing
+    diff->same_batch = diff->same_rng = true; // before any step: nothing
+    diff->same_weights = INVAR_DIFF_ANSWER_UNKNOWN;
     if (step >= 0)
         INVAR_TRY(compare_moments(diff, sides, of));
     return invar_diff_compare_records(diff, &of[0], &of[1]);

@@ -71,19 +71,19 @@ typedef struct invar_diff_point {
     int64_t layer;                                        /* -1: of no layer */
     int64_t level;                                        /* 0: part of the root */
     int64_t inputs;                                       /* how many points feed it */
-    bool born;    /* all its inputs are equal: the difference begins here */
+    bool born;    /* all its inputs are equal, or it has none on record and is the first */
     bool bridged; /* its inputs are not the same points on both sides; those of both decide */
     invar_digest a, b;
 } invar_diff_point;
 
-/* How the points of one phase and layer fared, in order of execution. */
+/* How the points of one phase and layer fared: phases in order of execution, layers upwards. */
 typedef struct invar_diff_group {
     const char *phase;
     int64_t layer; /* -1: of no layer */
     int64_t equal, different;
 } invar_diff_group;
 
-/* A metric whose bits differ; an evaluation beside the step is "eval/DATASET/NAME". */
+/* A metric whose bits differ, or an evaluation (its name: INVAR_LEDGER_EVALUATION). */
 typedef struct invar_diff_metric {
     const char *name;
     bool in_a, in_b;
@@ -113,6 +113,12 @@ typedef struct invar_diff_sample {
     unsigned fields; /* INVAR_DIFF_SAMPLE_*; 0 when one side lacks it */
 } invar_diff_sample;
 
+typedef enum invar_diff_answer {
+    INVAR_DIFF_ANSWER_NO,
+    INVAR_DIFF_ANSWER_YES,
+    INVAR_DIFF_ANSWER_UNKNOWN
+} invar_diff_answer;
+
 typedef struct invar_diff {
     invar_diff_verdict verdict;
     char self;  /* 'A' or 'B': that run disagrees with itself; both sides are then its segments */
@@ -128,7 +134,8 @@ typedef struct invar_diff {
     int64_t step; /* the first divergent one, -1 before the first step of all; -1: not parted */
     bool roots_differ; /* there; else only what is recorded beside the tensors */
     bool evaluations;  /* there; the step itself is equal, only evaluations after it are not */
-    bool same_batch, same_rng, same_weights; /* there */
+    bool same_batch, same_rng;      /* there */
+    invar_diff_answer same_weights; /* before it */
 
     const invar_diff_fact *facts;
     size_t n_facts;
@@ -168,10 +175,11 @@ void invar_diff_free(invar_diff *diff); /* NULL is allowed */
 /* The verdict in one line, "different: first at step 57, point layer.3.mlp.down.act (...)". */
 void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *diff);
 
-#define INVAR_DIFF_NEXT_SIZE 384
+#define INVAR_DIFF_NEXT_SIZE 1024
+#define INVAR_DIFF_NEXT_LINES 3
 
 /* The commands that would look closer; returns how many lines, 0 for runs without a difference. */
-int invar_diff_next(char out[2][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff);
+int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff);
 
 /* "identical", "different", "nondeterministic", "nothing". */
 const char *invar_diff_verdict_name(invar_diff_verdict verdict);

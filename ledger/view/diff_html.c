@@ -156,7 +156,7 @@ static void put_steps(FILE *f, const invar_diff *diff)
                                : "Their tensors are equal.");
     invar_html_item(f, "same data", diff->same_batch ? "yes" : "no");
     invar_html_item(f, "same rng", diff->same_rng ? "yes" : "no");
-    invar_html_item(f, "same weights", diff->same_weights ? "yes (version)" : "no (version)");
+    invar_html_item(f, "same weights before it", invar_diff_answer_name(diff->same_weights));
     fputs("</dl></section>\n", f);
 }
 
@@ -166,13 +166,16 @@ static void put_culprit(FILE *f, const invar_diff *diff)
 
     if (!p)
         return;
-    fputs("<section><h2>Where it begins</h2><p class=\"note\">The first point in order of "
-          "execution whose inputs are equal and whose value is not.</p>"
-          "<div class=\"culprit\"><h3>",
-          f);
+    fprintf(f,
+            "<section><h2>Where it begins</h2><p class=\"note\">The first point in order of "
+            "execution whose %s</p><div class=\"culprit\"><h3>",
+            p->inputs ? "inputs are equal and whose value is not."
+                      : "value differs; what it is made of is not on record.");
     invar_html_text(f, p->name);
-    fprintf(f, "</h3><span class=\"tag good\">%" PRId64 " input%s equal%s</span>", p->inputs,
-            p->inputs == 1 ? "" : "s", p->bridged ? " where both have them" : "");
+    fputs("</h3>", f);
+    if (p->inputs)
+        fprintf(f, "<span class=\"tag good\">%" PRId64 " input%s equal%s</span>", p->inputs,
+                p->inputs == 1 ? "" : "s", p->bridged ? " where both have them" : "");
     fputs("<span class=\"tag bad\">value differs</span><dl class=\"wide\">", f);
     invar_html_item(f, "phase", p->phase);
     if (p->layer >= 0)
@@ -426,14 +429,14 @@ static void put_compared(FILE *f, const invar_diff *diff)
 
 static void put_next(FILE *f, const invar_diff *diff)
 {
-    char lines[2][INVAR_DIFF_NEXT_SIZE];
+    char lines[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
     int count = invar_diff_next(lines, diff);
 
     if (count == 0)
         return;
     fprintf(f, "<section><h2>Next</h2><p class=\"note\">%s</p><pre>",
-            diff->roots_differ ? "To find the elements that differ, execute the step again."
-                               : "To see the numbers beside the tensors.");
+            count == INVAR_DIFF_NEXT_LINES ? "To find the op that differs, execute the step again."
+                                           : "To see the numbers of the step.");
     for (int i = 0; i < count; i++) {
         invar_html_text(f, lines[i]);
         fputc('\n', f);

@@ -6,6 +6,7 @@
 #ifndef INVAR_LEDGER_VIEW_DIFF_INTERNAL_H
 #define INVAR_LEDGER_VIEW_DIFF_INTERNAL_H
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -111,6 +112,10 @@ int64_t invar_diff_shown(const invar_diff *diff);
 
 /* The shortest decimal that means these bits; "?" when there is no memory for it. */
 void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value);
+
+/* "yes", "no", "not known"; in JSON true, false, null, a new reference. */
+const char *invar_diff_answer_name(invar_diff_answer answer);
+json_t *invar_diff_answer_json(invar_diff_answer answer);
 
 /* "12 ulp"; "" for 0, which is no distance. */
 void invar_diff_distance(char out[INVAR_NUMBER_SIZE], uint64_t ulp);

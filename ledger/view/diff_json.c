@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "ledger/view/diff.h"
+#include "ledger/view/diff_internal.h"
 
 #include "base/invar_banned.h"
 
@@ -55,6 +55,12 @@ static json_t *side(const invar_diff_side *s)
                      (json_int_t)s->first_step, "last_step", (json_int_t)s->last_step, "segment",
                      (json_int_t)s->seg, "root", digest(&s->root), "chain", digest(&s->chain),
                      "digests", s->digests);
+}
+
+json_t *invar_diff_answer_json(invar_diff_answer answer)
+{
+    return answer == INVAR_DIFF_ANSWER_UNKNOWN ? json_null()
+                                               : json_boolean(answer == INVAR_DIFF_ANSWER_YES);
 }
 
 static json_t *fact(const invar_diff *diff, size_t i)
@@ -143,7 +149,7 @@ static json_t *whole(const invar_diff *diff)
     invar_diff_headline(headline, diff);
     return json_pack(
         "{s:s, s:s, s:s?, s:b, s:o, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I},"
-        " s:I, s:b, s:b, s:b, s:b, s:b, s:o, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:o, s:o, s:I, "
+        " s:I, s:b, s:b, s:b, s:b, s:o, s:o, s:I, s:o, s:I, s:I, s:o, s:o, s:I, s:o, s:o, s:I, "
         "s:o, s:I,"
         " s:I, s:I}",
         "verdict", invar_diff_verdict_name(diff->verdict), "headline", headline, "self",
@@ -157,9 +163,10 @@ static json_t *whole(const invar_diff *diff)
         (json_int_t)(diff->samples_equal + (int64_t)diff->n_samples), "step",
         (json_int_t)diff->step, "roots_differ", diff->roots_differ, "evaluations",
         diff->evaluations, "same_batch", diff->same_batch, "same_rng", diff->same_rng,
-        "same_weights", diff->same_weights, "facts", list(diff, diff->n_facts, fact), "facts_equal",
-        (json_int_t)diff->facts_equal, "changes", list(diff, diff->n_changes, change), "points_a",
-        (json_int_t)diff->points_a, "points_b", (json_int_t)diff->points_b, "culprit",
+        "same_weights", invar_diff_answer_json(diff->same_weights), "facts",
+        list(diff, diff->n_facts, fact), "facts_equal", (json_int_t)diff->facts_equal, "changes",
+        list(diff, diff->n_changes, change), "points_a", (json_int_t)diff->points_a, "points_b",
+        (json_int_t)diff->points_b, "culprit",
         diff->culprit ? point_object(diff->culprit) : json_null(), "points",
         list(diff, diff->n_points, point), "points_equal", (json_int_t)diff->points_equal, "groups",
         list(diff, diff->n_groups, group), "metrics", list(diff, diff->n_metrics, metric),

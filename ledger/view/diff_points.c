@@ -3,8 +3,9 @@
  *
  * A point is a number that can be compared when both sides have it with one dtype, shape and number
  * of shards; every other difference between the manifests is one of structure. A difference is born
- * at a point whose inputs are all equal. An input that only one side has, such as a finer probe, is
- * looked through to its own inputs: what both sides have decides.
+ * at a point whose inputs are all equal; of points whose inputs are not on record, at the first one
+ * that differs. An input that only one side has, such as a finer probe, is looked through to its
+ * own inputs: what both sides have decides.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,6 +13,7 @@
 #include <jansson.h>
 #include <string.h>
 
+#include "base/sort.h"
 #include "ledger/view/diff_internal.h"
 
 #include "base/invar_banned.h"
@@ -340,20 +342,76 @@ static void settle(manifest *m, const manifest *other)
     }
 }
 
-static invar_status count_group(invar_diff *diff, invar_diff_list *groups, const point *p)
-{
-    invar_diff_group *last = groups->data;
-    void *group;
+/* Points in a row that are of one phase and layer. */
+typedef struct stretch {
+    invar_diff_group count;
+    size_t phase; /* the number of its phase, in order of execution */
+    size_t index;
+} stretch;
 
-    last = groups->count ? &last[groups->count - 1] : NULL;
-    if (!last || last->layer != p->layer || strcmp(last->phase, p->phase) != 0) {
-        INVAR_TRY(invar_diff_add(&group, diff, groups, sizeof *last));
-        last = group;
-        last->phase = p->phase;
-        last->layer = p->layer;
+static invar_status count_stretch(invar_diff *diff, invar_diff_list *stretches, const point *p)
+{
+    stretch *last = stretches->data;
+    void *entry;
+
+    last = stretches->count ? &last[stretches->count - 1] : NULL;
+    if (!last || last->count.layer != p->layer || strcmp(last->count.phase, p->phase) != 0) {
+        INVAR_TRY(invar_diff_add(&entry, diff, stretches, sizeof *last));
+        last = entry;
+        *last = (stretch){.count = {.phase = p->phase, .layer = p->layer},
+                          .index = stretches->count - 1};
     }
-    last->equal += p->fate == FATE_EQUAL;
-    last->different += p->fate == FATE_DIFFERENT;
+    last->count.equal += p->fate == FATE_EQUAL;
+    last->count.different += p->fate == FATE_DIFFERENT;
+    return INVAR_OK;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(((const stretch *)a)->count.phase, ((const stretch *)b)->count.phase);
+}
+
+static int by_place(const void *a, const void *b)
+{
+    const stretch *x = a, *y = b;
+
+    if (x->phase != y->phase)
+        return x->phase < y->phase ? -1 : 1;
+    return (x->count.layer > y->count.layer) - (x->count.layer < y->count.layer);
+}
+
+/* A pass comes back to a phase and to a layer: what lies apart is one group all the same. */
+static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stretches)
+{
+    invar_diff_list groups = {0};
+    stretch *all = stretches->data;
+    const void **order;
+    void *block;
+
+    INVAR_TRY(invar_diff_take(&block, diff, stretches->count, sizeof *order));
+    order = block;
+    for (size_t i = 0; i < stretches->count; i++)
+        order[i] = &all[i];
+    INVAR_TRY(invar_sort(order, stretches->count, by_name));
+    for (size_t i = 0; i < stretches->count; i++) { // the sort is stable: the first one comes first
+        const stretch *s = order[i], *before = i > 0 ? order[i - 1] : NULL;
+        all[s->index].phase = before && by_name(before, s) == 0 ? before->phase : s->index;
+    }
+    INVAR_TRY(invar_sort(order, stretches->count, by_place));
+    for (size_t i = 0; i < stretches->count; i++) {
+        const stretch *s = order[i];
+        invar_diff_group *last = groups.data;
+        if (i == 0 || by_place(order[i - 1], s) != 0) {
+            INVAR_TRY(invar_diff_add(&block, diff, &groups, sizeof *last));
+            *(invar_diff_group *)block = s->count;
+            continue;
+        }
+        last += groups.count - 1;
+        last->equal += s->count.equal;
+        last->different += s->count.different;
+    }
+    diff->groups = groups.data;
+    diff->n_groups = groups.count;
     return INVAR_OK;
 }
 
@@ -361,6 +419,8 @@ static invar_status add_point(invar_diff *diff, invar_diff_list *points, const m
                               const manifest *b, const point *p)
 {
     const point *q = &b->points[p->twin];
+    // without inputs on record, what comes later may follow from what differs before it
+    bool known = p->n_inputs + q->n_inputs > 0 || points->count == 0;
     void *entry;
 
     INVAR_TRY(invar_diff_add(&entry, diff, points, sizeof(invar_diff_point)));
@@ -375,7 +435,7 @@ static invar_status add_point(invar_diff *diff, invar_diff_list *points, const m
         .layer = p->layer,
         .level = p->level,
         .inputs = (int64_t)p->n_inputs,
-        .born = inputs_settled(a, p) && inputs_settled(b, q),
+        .born = known && inputs_settled(a, p) && inputs_settled(b, q),
         .bridged = !same_inputs(a, p, q),
         .a = p->value,
         .b = q->value,
@@ -385,24 +445,22 @@ static invar_status add_point(invar_diff *diff, invar_diff_list *points, const m
 
 static invar_status list_values(invar_diff *diff, const manifest *a, const manifest *b)
 {
-    invar_diff_list points = {0}, groups = {0};
+    invar_diff_list points = {0}, stretches = {0};
 
     for (const point *p = a->points; p < a->points + a->count; p++) {
         if (p->fate != FATE_EQUAL && p->fate != FATE_DIFFERENT)
             continue;
-        INVAR_TRY(count_group(diff, &groups, p));
+        INVAR_TRY(count_stretch(diff, &stretches, p));
         diff->points_equal += p->fate == FATE_EQUAL;
         if (p->fate == FATE_DIFFERENT)
             INVAR_TRY(add_point(diff, &points, a, b, p));
     }
     diff->points = points.data;
     diff->n_points = points.count;
-    diff->groups = groups.data;
-    diff->n_groups = groups.count;
     for (size_t i = 0; i < diff->n_points && !diff->culprit; i++)
         if (diff->points[i].born)
             diff->culprit = &diff->points[i];
-    return INVAR_OK;
+    return join_stretches(diff, &stretches);
 }
 
 invar_status invar_diff_compare_points(invar_diff *diff, const invar_diff_source *a,

@@ -15,7 +15,7 @@
 
 #include "base/invar_banned.h"
 
-enum { LINES = 40, VALUE_COLUMNS = 160, NAME_COLUMNS = 40, PAIR_COLUMNS = 60 };
+enum { LINES = 40, VALUE_COLUMNS = 160, NAME_COLUMNS = 40, POINT_COLUMNS = 160, PAIR_COLUMNS = 60 };
 
 typedef struct printer {
     FILE *stream;
@@ -82,7 +82,7 @@ static void add_tensors(line *l, const invar_diff *diff)
 
     if (p) {
         add_place(l, p);
-        add(l, p->inputs == 0 ? ", which has no inputs"
+        add(l, p->inputs == 0 ? ", the first that differs"
                : p->bridged   ? ", whose inputs are equal where both have them"
                               : ", its inputs are equal");
     } else if (diff->n_points) {
@@ -179,24 +179,52 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
 static bool plain(const char *word)
 {
     return *word && word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                      "0123456789._/")] == '\0';
+                                      "0123456789._/-")] == '\0';
 }
 
-int invar_diff_next(char out[2][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff)
+/* The run as its own ledger names it, wherever that lies. */
+static void add_run(line *l, const invar_diff_side *side)
+{
+    bool bare = plain(side->ledger);
+
+    add(l, bare ? " %s:%.8s" : " '%s:%.8s'", side->ledger, side->uuid);
+}
+
+/* False for what a forged or oddly named ledger would make of a command. */
+static bool nameable(const invar_diff_side *side)
+{
+    return plain(side->uuid) && strlen(side->ledger) < INVAR_DIFF_NEXT_SIZE / 2 &&
+           !strchr(side->ledger, '\'') && !strchr(side->ledger, '\\');
+}
+
+/*
+ * Where a training step was recorded without the inputs of its points, it can be executed again
+ * with them, and the copies name the op. What is recorded already can be looked at.
+ */
+int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff)
 {
     const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
     const invar_diff_side *sides[] = {&diff->a, &diff->b};
+    bool coarse = diff->roots_differ && diff->n_points && at->inputs == 0;
+    bool again = coarse && !diff->self && strcmp(diff->a.kind, "train") == 0 &&
+                 strcmp(diff->b.kind, "train") == 0;
     int count = !diff->parted ? 0 : diff->self ? 1 : 2;
 
-    if (!plain(diff->a.uuid) || !plain(diff->b.uuid)) // a forged ledger
+    if (!nameable(&diff->a) || !nameable(&diff->b))
         return 0;
     for (int i = 0; i < count; i++) {
         line l = {out[i], 0, INVAR_DIFF_NEXT_SIZE};
-        add(&l, "invar %s %.8s", diff->roots_differ ? "replay" : "ledger show", sides[i]->uuid);
+        add(&l, "%s %s", invar_program(), again ? "replay" : "ledger show");
+        add_run(&l, sides[i]);
         if (diff->step >= 0)
             add(&l, " --step %" PRId64, diff->step);
-        if (diff->roots_differ && at && plain(at->name) && strlen(at->name) < 256)
-            add(&l, " --point %s", at->name);
+        if (again)
+            add(&l, " --level full --keep replay-%.8s", sides[i]->uuid);
+    }
+    if (again) {
+        line l = {out[count++], 0, INVAR_DIFF_NEXT_SIZE};
+        add(&l, "%s diff replay-%.8s/run replay-%.8s/run", invar_program(), diff->a.uuid,
+            diff->b.uuid);
     }
     return count;
 }
@@ -282,11 +310,11 @@ static void put_pair(const printer *p, const char *name, int width, const char *
     fputc('\n', p->stream);
 }
 
-static int widest(int so_far, const char *text)
+static int widest(int so_far, const char *text, int most)
 {
     int width = columns(text);
 
-    width = width < NAME_COLUMNS ? width : NAME_COLUMNS;
+    width = width < most ? width : most;
     return width > so_far ? width : so_far;
 }
 
@@ -300,7 +328,7 @@ static void print_sides(const printer *p, const invar_diff *diff)
         const invar_diff_side *s = sides[i];
         fprintf(p->stream, "  %s%c%s  ", style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
                 style(p, INVAR_TERM_STYLE_PLAIN));
-        put(p, s->name, widest(columns(diff->a.name), diff->b.name), NAME_COLUMNS);
+        put(p, s->name, widest(columns(diff->a.name), diff->b.name, NAME_COLUMNS), NAME_COLUMNS);
         fprintf(p->stream, "  %.8s  ", s->uuid);
         if (s->first_step < 0)
             fprintf(p->stream, "no steps");
@@ -322,8 +350,8 @@ static void print_facts(printer *p, const invar_diff *diff)
 
     count_title(p, "facts", diff->n_facts, diff->facts_equal);
     for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
-        scope = widest(scope, diff->facts[i].scope);
-        key = widest(key, diff->facts[i].key);
+        scope = widest(scope, diff->facts[i].scope, NAME_COLUMNS);
+        key = widest(key, diff->facts[i].key, NAME_COLUMNS);
     }
     for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
         const invar_diff_fact *f = &diff->facts[i];
@@ -345,9 +373,16 @@ static void print_digests(const printer *p, const char *what, const invar_digest
             style(p, INVAR_TERM_STYLE_PLAIN), y);
 }
 
+const char *invar_diff_answer_name(invar_diff_answer answer)
+{
+    static const char *const names[] = {"no", "yes", "not known"};
+
+    return names[answer];
+}
+
 static const char *yes(bool x)
 {
-    return x ? "yes" : "no";
+    return invar_diff_answer_name(x ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO);
 }
 
 static void print_step(printer *p, const invar_diff *diff)
@@ -356,8 +391,8 @@ static void print_step(printer *p, const invar_diff *diff)
 
     snprintf(name, sizeof name, "step %" PRId64, diff->step);
     title(p, name, true);
-    fprintf(p->stream, "same data: %s, same random numbers: %s, same version of the weights: %s\n",
-            yes(diff->same_batch), yes(diff->same_rng), yes(diff->same_weights));
+    fprintf(p->stream, "same data: %s, same random numbers: %s, same weights before it: %s\n",
+            yes(diff->same_batch), yes(diff->same_rng), invar_diff_answer_name(diff->same_weights));
     print_digests(p, "root", &diff->a.root, &diff->b.root);
     print_digests(p, "chain", &diff->a.chain, &diff->b.chain);
 }
@@ -372,17 +407,17 @@ static void print_changes(printer *p, const invar_diff *diff)
     fprintf(p->stream, "%zu change%s; A has %" PRId64 " points, B %" PRId64 "\n", diff->n_changes,
             plural((int64_t)diff->n_changes), diff->points_a, diff->points_b);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++)
-        name = widest(name, diff->changes[i].point);
+        name = widest(name, diff->changes[i].point, POINT_COLUMNS);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++) {
         const invar_diff_change *c = &diff->changes[i];
         fprintf(p->stream, "  ");
-        put(p, c->point, name + 2, NAME_COLUMNS);
+        put(p, c->point, name + 2, POINT_COLUMNS);
         put_pair(p, c->what, 12, c->a, c->b);
     }
     rest(p, diff->n_changes);
 }
 
-/* The layers with differences as ranges, "layer 3-7, 9"; a backward pass counts down. */
+/* The layers with differences as ranges, "layer 3-7, 9". */
 static void put_layers(const printer *p, const invar_diff_group *groups, size_t count)
 {
     const char *before = ", layer ";
@@ -394,14 +429,8 @@ static void put_layers(const printer *p, const invar_diff_group *groups, size_t 
             i++;
             continue;
         }
-        for (; k < count && groups[k].different && groups[k].layer >= 0; k++) {
-            if (groups[k].layer == high + 1)
-                high++;
-            else if (groups[k].layer == low - 1)
-                low--;
-            else
-                break;
-        }
+        for (; k < count && groups[k].different && groups[k].layer == high + 1; k++)
+            high++;
         fprintf(p->stream, "%s%" PRId64, before, low);
         if (high > low)
             fprintf(p->stream, "-%" PRId64, high);
@@ -446,7 +475,7 @@ static void print_point(const printer *p, const invar_diff *diff, const invar_di
     invar_digest_format(a, &q->a);
     invar_digest_format(b, &q->b);
     fprintf(p->stream, "%s%c ", culprit ? style(p, INVAR_TERM_STYLE_RED) : "", culprit ? '>' : ' ');
-    put(p, q->name, name + 2, NAME_COLUMNS);
+    put(p, q->name, name + 2, POINT_COLUMNS);
     put(p, q->op, 16, NAME_COLUMNS);
     put(p, q->kind, 7, NAME_COLUMNS);
     put(p, q->dtype, 5, NAME_COLUMNS);
@@ -472,7 +501,7 @@ static void print_points(printer *p, const invar_diff *diff)
         return;
     print_phases(p, diff);
     for (size_t i = 0; i < diff->n_points && i < LINES; i++)
-        name = widest(name, diff->points[i].name);
+        name = widest(name, diff->points[i].name, POINT_COLUMNS);
     if (diff->culprit && diff->culprit >= diff->points + LINES)
         print_point(p, diff, diff->culprit, name);
     for (size_t i = 0; i < diff->n_points && i < LINES; i++)
@@ -523,11 +552,11 @@ static void print_metrics(printer *p, const invar_diff *diff)
 
     count_title(p, "metrics", diff->n_metrics, diff->metrics_equal);
     for (size_t i = 0; i < diff->n_metrics && i < LINES; i++)
-        name = widest(name, diff->metrics[i].name);
+        name = widest(name, diff->metrics[i].name, POINT_COLUMNS);
     for (size_t i = 0; i < diff->n_metrics && i < LINES; i++) {
         const invar_diff_metric *m = &diff->metrics[i];
         fprintf(p->stream, "  ");
-        put(p, m->name, name + 2, NAME_COLUMNS);
+        put(p, m->name, name + 2, POINT_COLUMNS);
         put_number(p, m->in_a, m->a);
         put_number(p, m->in_b, m->b);
         put_bits(p, m->in_a, m->a);
@@ -583,14 +612,14 @@ static void print_compared(printer *p, const invar_diff *diff)
 
 static void print_next(printer *p, const invar_diff *diff)
 {
-    char lines[2][INVAR_DIFF_NEXT_SIZE];
+    char lines[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
     int count = invar_diff_next(lines, diff);
 
     if (count == 0)
         return;
     title(p, "next", true);
     fprintf(p->stream, "%s\n",
-            diff->roots_differ ? "to find the elements that differ" : "to see the numbers");
+            count == INVAR_DIFF_NEXT_LINES ? "to find the op that differs" : "to see the numbers");
     for (int i = 0; i < count; i++)
         fprintf(p->stream, "  %s\n", lines[i]);
 }

@@ -7,8 +7,8 @@
  *   {b: the run, verdict, self: "a" | "b" | null, twins, first: step | null,
  *    strip: [[from, to, state]]   state: equal different records mixed a b
  *    compared: {steps, only_a, only_b, and of facts, points, metrics, samples X_equal, X_different}
- *    same_weights, same_batch, same_rng, changes: of the manifest
- *    point: {name, phase, layer, op, kind, born, a, b} | null      the first that differs
+ *    same_weights: true | false | null, same_batch, same_rng, changes: of the manifest
+ *    point: {name, phase, layer, op, kind, inputs, born, a, b} | null      the first that differs
  *    heat: [{phase, layer, equal, different}], points: [name],
  *    metrics: [{name, a: bits | null, b: bits | null, ulp: text | null}]}
  *
@@ -191,10 +191,11 @@ static invar_status add_point(json_t *pair, const invar_diff *diff)
     if (diff->n_points == 0)
         return invar_report_set(pair, "point", json_null());
     return invar_report_set(pair, "point",
-                            json_pack("{s:s, s:s, s:o, s:s, s:s, s:b, s:o, s:o}", "name", p->name,
-                                      "phase", p->phase, "layer", layer_of(p->layer), "op", p->op,
-                                      "kind", p->kind, "born", p->born, "a",
-                                      invar_report_digest(&p->a), "b", invar_report_digest(&p->b)));
+                            json_pack("{s:s, s:s, s:o, s:s, s:s, s:I, s:b, s:o, s:o}", "name",
+                                      p->name, "phase", p->phase, "layer", layer_of(p->layer), "op",
+                                      p->op, "kind", p->kind, "inputs", (json_int_t)p->inputs,
+                                      "born", p->born, "a", invar_report_digest(&p->a), "b",
+                                      invar_report_digest(&p->b)));
 }
 
 static invar_status add_lists(json_t *pair, const invar_diff *diff)
@@ -231,7 +232,7 @@ static invar_status describe(json_t *pair, const invar_diff *diff)
         invar_report_set(pair, "verdict", json_string(invar_diff_verdict_name(diff->verdict))));
     INVAR_TRY(invar_report_set(pair, "self", self ? json_string(self) : json_null()));
     INVAR_TRY(invar_report_set(pair, "twins", json_boolean(diff->twins)));
-    INVAR_TRY(invar_report_set(pair, "same_weights", json_boolean(diff->same_weights)));
+    INVAR_TRY(invar_report_set(pair, "same_weights", invar_diff_answer_json(diff->same_weights)));
     INVAR_TRY(invar_report_set(pair, "same_batch", json_boolean(diff->same_batch)));
     INVAR_TRY(invar_report_set(pair, "same_rng", json_boolean(diff->same_rng)));
     INVAR_TRY(invar_report_set(pair, "changes", json_integer((json_int_t)diff->n_changes)));

@@ -246,7 +246,7 @@
     return html('div', {class: 'origin'},
       pairs([
         ['step', group(pair.first)],
-        ['weights before', yes(pair.same_weights)],
+        ['weights before', pair.same_weights === null ? 'not known' : yes(pair.same_weights)],
         ['batch', yes(pair.same_batch)],
         ['random numbers', yes(pair.same_rng)]]),
       pairs([
@@ -257,8 +257,8 @@
       point ? pairs([
         ['first point', html('code', {}, point.name)],
         ['where', place(point)],
-        ['its inputs', point.born ? 'equal: the difference is born here'
-          : 'differ, or are not recorded'],
+        ['its inputs', point.inputs === 0 ? 'not recorded'
+          : point.born ? 'equal: the difference is born here' : 'differ, or are not recorded'],
         [pair.self ? 'at first' : 'first run', hash(point.a)],
         [pair.self ? 'repeated' : 'other run', hash(point.b)]]) : null);
   }

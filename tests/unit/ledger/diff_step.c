@@ -12,12 +12,18 @@ typedef struct small {
     size_t n_points;
     const invar_ledger_metric *metrics;
     size_t n_metrics;
-    unsigned other; /* bit i: the point i has other bits */
+    unsigned other;      /* bit i: the point i has other bits */
+    const char *weights; /* the hash of the initial ones; NULL: not in the identity */
 } small;
 
 static int64_t write_small(const small *spec)
 {
-    invar_ledger_run run = {.name = "small", .kind = "train", .circumstances.bare = true};
+    const invar_ledger_pair identity = {INVAR_LEDGER_WEIGHTS, spec->weights};
+    invar_ledger_run run = {.name = "small",
+                            .kind = "train",
+                            .identity = &identity,
+                            .n_identity = spec->weights ? 1 : 0,
+                            .circumstances.bare = true};
     invar_digest digests[64];
     invar_ledger_step step = {
         .digests = digests, .metrics = spec->metrics, .n_metrics = spec->n_metrics};
@@ -85,7 +91,7 @@ static void test_diff__structure(void **state)
         default: points[1].inputs = first_input; points[1].n_inputs = 1;
         }
         invar_diff *diff =
-            diff_small(&(small){three, 3, NULL, 0, 0}, &(small){points, 3, NULL, 0, 0});
+            diff_small(&(small){three, 3, NULL, 0, 0, NULL}, &(small){points, 3, NULL, 0, 0, NULL});
         assert_int_equal(diff->n_changes, 1);
         assert_string_equal(diff->changes[0].point, "two");
         assert_string_equal(diff->changes[0].what, cases[i].what);
@@ -110,7 +116,7 @@ static void test_diff__points_of_one_side(void **state)
     (void)state;
     memcpy(renamed, three, sizeof three);
     renamed[1].name = "twofold"; // begins as "two" does: the same bits
-    diff = diff_small(&(small){three, 3, NULL, 0, 0}, &(small){renamed, 3, NULL, 0, 0});
+    diff = diff_small(&(small){three, 3, NULL, 0, 0, NULL}, &(small){renamed, 3, NULL, 0, 0, NULL});
     assert_headline(diff, "identical: 1 step, 2 points a step; 2 changes of structure");
     assert_string_equal(diff->changes[0].what, "point");
     assert_null(diff->changes[0].b);
@@ -118,7 +124,7 @@ static void test_diff__points_of_one_side(void **state)
     assert_string_equal(diff->changes[1].b, "forward, linear, act, f32 [2,3]");
     invar_diff_free(diff);
 
-    diff = diff_small(&(small){three, 3, NULL, 0, 0}, &(small){turned, 3, NULL, 0, 0});
+    diff = diff_small(&(small){three, 3, NULL, 0, 0, NULL}, &(small){turned, 3, NULL, 0, 0, NULL});
     assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_DIFFERENT); // the root knows the order
     assert_int_equal(diff->n_changes, 1);
     assert_string_equal(diff->changes[0].what, "order");
@@ -155,7 +161,7 @@ static void test_diff__reshaped_input_hides_the_place(void **state)
     b[0].dtype = "bf16";
     a[1].inputs = b[1].inputs = first_input;
     a[1].n_inputs = b[1].n_inputs = 1;
-    diff = diff_small(&(small){a, 2, NULL, 0, 0}, &(small){b, 2, NULL, 0, 1U << 1});
+    diff = diff_small(&(small){a, 2, NULL, 0, 0, NULL}, &(small){b, 2, NULL, 0, 1U << 1, NULL});
     assert_null(diff->culprit);
     assert_headline(diff, "different: first at step 0, point two (forward, layer 0), "
                           "where it begins is not known");
@@ -175,13 +181,93 @@ static void test_diff__inputs_of_both_sides_count(void **state)
     b[2].inputs = both;
     b[2].n_inputs = 2;
     for (int turn = 0; turn < 2; turn++) {
-        diff = diff_small(&(small){turn ? b : a, 3, NULL, 0, 0},
-                          &(small){turn ? a : b, 3, NULL, 0, 1U << 0 | 1U << 2});
+        diff = diff_small(&(small){turn ? b : a, 3, NULL, 0, 0, NULL},
+                          &(small){turn ? a : b, 3, NULL, 0, 1U << 0 | 1U << 2, NULL});
         assert_int_equal(diff->n_points, 2);
         assert_string_equal(diff->culprit->name, "zero");
         assert_false(diff->points[1].born); // one side feeds it what differs
         invar_diff_free(diff);
     }
+}
+
+static void test_diff__points_without_inputs_begin_once(void **state)
+{
+    invar_diff *diff = diff_small(&(small){three, 3, NULL, 0, 0, NULL},
+                                  &(small){three, 3, NULL, 0, 1U << 1 | 1U << 2, NULL});
+    char next[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
+
+    (void)state;
+    assert_int_equal(diff->n_points, 2);
+    assert_ptr_equal(diff->culprit, &diff->points[0]);
+    assert_false(diff->points[1].born); // it may be made of the first
+    assert_headline(diff, "different: first at step 0, point two (forward, layer 0), "
+                          "the first that differs");
+    assert_int_equal(invar_diff_next(next, diff), 3); // to execute it again, with inputs on record
+    assert_has(next[0], "invar replay ");
+    assert_has(next[0], " --step 0 --level full --keep replay-");
+    assert_has(next[2], "invar diff replay-");
+    invar_diff_free(diff);
+}
+
+static void test_diff__groups_are_of_a_phase_and_layer_once(void **state)
+{
+    invar_ledger_point points[6] = {POINT("a"), POINT("b"), POINT("c"),
+                                    POINT("d"), POINT("e"), POINT("f")};
+    static const struct {
+        const char *phase;
+        int64_t layer, equal, different;
+    } expected[] = {
+        {"forward", 0, 0, 2}, {"forward", 1, 1, 0}, {"backward", 0, 1, 1}, {"backward", 1, 1, 0}};
+    invar_diff *diff;
+
+    (void)state;
+    points[1].layer = points[3].layer = 1;
+    points[3].phase = points[4].phase = points[5].phase = "backward";
+    // forward 0, forward 1, forward 0, backward 1, backward 0, backward 0
+    diff = diff_small(&(small){points, 6, NULL, 0, 0, NULL},
+                      &(small){points, 6, NULL, 0, 1U << 0 | 1U << 2 | 1U << 5, NULL});
+    assert_int_equal(diff->n_groups, COUNT(expected));
+    for (size_t i = 0; i < COUNT(expected); i++) {
+        assert_string_equal(diff->groups[i].phase, expected[i].phase);
+        assert_int_equal(diff->groups[i].layer, expected[i].layer);
+        assert_int_equal(diff->groups[i].equal, expected[i].equal);
+        assert_int_equal(diff->groups[i].different, expected[i].different);
+    }
+    invar_diff_free(diff);
+}
+
+static void test_diff__initial_weights_are_compared_not_their_version(void **state)
+{
+    static const struct {
+        const char *a, *b;
+        invar_diff_answer expected;
+    } cases[] = {{"11", "11", INVAR_DIFF_ANSWER_YES},
+                 {"11", "22", INVAR_DIFF_ANSWER_NO},
+                 {"11", NULL, INVAR_DIFF_ANSWER_UNKNOWN},
+                 {NULL, NULL, INVAR_DIFF_ANSWER_UNKNOWN}};
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        invar_diff *diff =
+            diff_small(&(small){.points = three, .n_points = 3, .weights = cases[i].a},
+                       &(small){three, 3, NULL, 0, 1U << 1, cases[i].b});
+        assert_int_equal(diff->same_weights, cases[i].expected);
+        invar_diff_free(diff);
+    }
+}
+
+static void test_diff__whole_names(void **state)
+{
+    static const char name[] = "grad.model.layers.0.post_attention_layernorm.weight";
+    invar_ledger_point points[2] = {POINT("one"), POINT(name)};
+    invar_diff *diff = diff_small(&(small){points, 2, NULL, 0, 0, NULL},
+                                  &(small){points, 2, NULL, 0, 1U << 1, NULL});
+    char *text = text_of(diff, print_plain);
+
+    (void)state;
+    assert_has(text, "> grad.model.layers.0.post_attention_layernorm.weight  linear ");
+    free(text);
+    invar_diff_free(diff);
 }
 
 static void test_diff__new_source_hides_the_place(void **state)
@@ -196,7 +282,7 @@ static void test_diff__new_source_hides_the_place(void **state)
     a[1].n_inputs = 1;
     b[2].inputs = both;
     b[2].n_inputs = 2;
-    diff = diff_small(&(small){a, 2, NULL, 0, 0}, &(small){b, 3, NULL, 0, 1U << 2});
+    diff = diff_small(&(small){a, 2, NULL, 0, 0, NULL}, &(small){b, 3, NULL, 0, 1U << 2, NULL});
     assert_int_equal(diff->n_points, 1);
     assert_null(diff->culprit); // it may come from what only B reads
     invar_diff_free(diff);
@@ -210,7 +296,8 @@ static void test_diff__finer_points_do_not_decide(void **state)
     (void)state;
     memcpy(points, three, sizeof three);
     points[1].level = 1;
-    diff = diff_small(&(small){points, 3, NULL, 0, 0}, &(small){points, 3, NULL, 0, 1U << 1});
+    diff = diff_small(&(small){points, 3, NULL, 0, 0, NULL},
+                      &(small){points, 3, NULL, 0, 1U << 1, NULL});
     assert_headline(diff, "identical: 1 step, 3 points a step; 1 point outside the root differs");
     assert_int_equal(diff->n_points, 1);
     invar_diff_free(diff);
@@ -231,8 +318,8 @@ static void test_diff__metrics_by_bits(void **state)
         uint64_t ulp;
     } expected[] = {{"gone", true, false, 0}, {"nan", true, true, 0},  {"new", false, true, 0},
                     {"next", true, true, 1},  {"sign", true, true, 3}, {"zero", true, true, 1}};
-    invar_diff *diff =
-        diff_small(&(small){three, 3, a, COUNT(a), 0}, &(small){three, 3, b, COUNT(b), 0});
+    invar_diff *diff = diff_small(&(small){three, 3, a, COUNT(a), 0, NULL},
+                                  &(small){three, 3, b, COUNT(b), 0, NULL});
 
     (void)state;
     assert_int_equal(diff->metrics_equal, 1);
@@ -449,7 +536,7 @@ static void test_diff__text(void **state)
         "different: first at step 17, point layer.0.mlp.out (forward, layer 0), its inputs",
         "\nfacts: 1 differ, 27 equal\n",
         "  build  binary  00112233445566778899aabbccddeeff | ff\n",
-        "\nstep 17: same data: yes, same random numbers: yes, same version of the weights: yes\n",
+        "\nstep 17: same data: yes, same random numbers: yes, same weights before it: yes\n",
         "\npoints: 11 differ, 4 equal\n",
         "  rollout     2 equal\n",
         "  forward     5 of 7 differ, layer 0-1\n",
@@ -460,14 +547,14 @@ static void test_diff__text(void **state)
         "\nplug-in replies: 1 equal\n",
         "\ncompared: 18 steps (0-17, by chains), 15 points, ",
         "  only A has 2 other steps\n",
-        " --step 17 --point layer.0.mlp.out\n",
+        " --step 17\n",
     };
 
     (void)state;
     for (size_t i = 0; i < COUNT(parts); i++)
         assert_has(text, parts[i]);
     assert_int_equal(lines_with(text, "begins here"), 1);
-    assert_int_equal(lines_with(text, "  invar replay "), 2);
+    assert_int_equal(lines_with(text, "  invar ledger show "), 2);
     assert_null(strchr(text, '\x1b'));
     free(text);
     invar_diff_free(diff);
@@ -547,7 +634,7 @@ static void test_diff__long_lists_are_cut(void **state)
         a[i] = (invar_ledger_metric){names[i], i};
         b[i] = (invar_ledger_metric){names[i], i + 1};
     }
-    diff = diff_small(&(small){three, 3, a, MANY, 0}, &(small){three, 3, b, MANY, 0});
+    diff = diff_small(&(small){three, 3, a, MANY, 0, NULL}, &(small){three, 3, b, MANY, 0, NULL});
     text = text_of(diff, print_plain);
     assert_int_equal(lines_with(text, "\n  m/"), 40);
     assert_has(text, "  ... and 20 more; --json has all\n");
@@ -668,6 +755,10 @@ int main(void)
         cmocka_unit_test(test_diff__looks_through_finer_points),
         cmocka_unit_test(test_diff__reshaped_input_hides_the_place),
         cmocka_unit_test(test_diff__inputs_of_both_sides_count),
+        cmocka_unit_test(test_diff__points_without_inputs_begin_once),
+        cmocka_unit_test(test_diff__groups_are_of_a_phase_and_layer_once),
+        cmocka_unit_test(test_diff__initial_weights_are_compared_not_their_version),
+        cmocka_unit_test(test_diff__whole_names),
         cmocka_unit_test(test_diff__new_source_hides_the_place),
         cmocka_unit_test(test_diff__finer_points_do_not_decide),
         cmocka_unit_test(test_diff__metrics_by_bits),
