@@ -12,29 +12,40 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/beside.h"
+
 #include "base/invar_banned.h"
 
 static invar_status io_error(const char *path, const char *what)
 {
-    return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: %s: %s", path, what, strerror(errno));
+    return INVAR_FAIL(INVAR_E_IO, errno, "%s: %s: %s", path, what, strerror(errno));
 }
 
-invar_status invar_output_open(invar_output *out, const char *path)
+/* A device or a pipe with a reader: what else would make us wait, or lead elsewhere, is refused. */
+static invar_status open_device(invar_output *out, const char *path, int flags)
 {
+    int fd = open(path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags);
     struct stat info;
+
+    if (fd < 0 && errno == ENXIO)
+        return INVAR_FAIL(INVAR_E_IO, ENXIO, "%s: nobody reads this pipe; start its reader first",
+                          path);
+    if (fd < 0)
+        return io_error(path, "cannot be written");
+    if (fstat(fd, &info) == 0 && S_ISDIR(info.st_mode))
+        errno = EISDIR;
+    else if (fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK) == 0 &&
+             (out->stream = fdopen(fd, "w")))
+        return INVAR_OK;
+    close(fd);
+    return io_error(path, "cannot be written");
+}
+
+static invar_status open_beside(invar_output *out, const char *path)
+{
     int fd;
 
-    *out = (invar_output){.stream = stdout};
-    if (strcmp(path, "-") == 0)
-        return INVAR_OK;
-    if (strlen(path) + 32 > sizeof out->path)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", path);
-    snprintf(out->path, sizeof out->path, "%s", path);
-    if (lstat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
-        out->stream = fopen(path, "we");
-        return out->stream ? INVAR_OK : io_error(path, "cannot be written");
-    }
-    snprintf(out->other, sizeof out->other, "%s.new-%ld", path, (long)getpid());
+    INVAR_TRY(invar_beside(out->other, path, "new"));
     fd = open(out->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return io_error(path, "cannot be made");
@@ -45,6 +56,41 @@ invar_status invar_output_open(invar_output *out, const char *path)
         return io_error(path, "cannot be written");
     }
     return INVAR_OK;
+}
+
+static invar_status begin(invar_output *out, const char *path)
+{
+    *out = (invar_output){.stream = stdout};
+    if (strlen(path) >= sizeof out->path)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", path);
+    memcpy(out->path, path, strlen(path) + 1);
+    return INVAR_OK;
+}
+
+/* Where links are the system's: /dev/stdout, /dev/fd/63, /proc/self/fd/1. */
+static bool is_system(const char *path)
+{
+    return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
+}
+
+invar_status invar_output_open(invar_output *out, const char *path)
+{
+    struct stat info;
+
+    INVAR_TRY(begin(out, path));
+    if (strcmp(path, "-") == 0)
+        return INVAR_OK;
+    if (is_system(path))
+        return open_device(out, path, 0);
+    if (lstat(path, &info) == 0 && (S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode)))
+        return open_device(out, path, O_NOFOLLOW);
+    return open_beside(out, path);
+}
+
+invar_status invar_output_replace(invar_output *out, const char *path)
+{
+    INVAR_TRY(begin(out, path));
+    return open_beside(out, path);
 }
 
 /* Everything is on the disk, and without an error since the beginning. */

@@ -1,8 +1,10 @@
 /*
  * output.h - a file that appears whole or not at all.
  *
- * It is written beside its place under another name, synced and renamed. "-" is standard output; a
- * pipe, a device or a link that is there already is written where it stands.
+ * It is written beside its place under another name, synced and renamed; a link that has its name
+ * is replaced, never followed, and what killed writers left is removed (base/beside.h). "-" is
+ * standard output. A device, and a pipe that somebody reads, is written where it stands; below /dev
+ * and /proc, where links are the system's, whatever is there.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,6 +13,7 @@
 
 #include <stdio.h>
 
+#include "base/file.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
@@ -19,11 +22,15 @@ extern "C" {
 
 typedef struct invar_output {
     FILE *stream;
-    char path[4096];
-    char other[4096]; /* the name until it is whole; "": none */
+    char path[INVAR_PATH_SIZE];
+    char other[INVAR_PATH_SIZE]; /* the name until it is whole; "": none */
 } invar_output;
 
+/* A file that the user names. */
 invar_status invar_output_open(invar_output *out, const char *path) INVAR_MUST_USE;
+
+/* A file of our own in a folder that may come from anybody: whatever has its name is replaced. */
+invar_status invar_output_replace(invar_output *out, const char *path) INVAR_MUST_USE;
 
 /* Ends it: keeps the file when `status` is INVAR_OK, else removes it. Yields the first failure. */
 invar_status invar_output_close(invar_output *out, invar_status status) INVAR_MUST_USE;

@@ -82,7 +82,7 @@ static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_s
     invar_output page;
 
     INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, "report.html"));
-    INVAR_TRY(invar_output_open(&page, path));
+    INVAR_TRY(invar_output_replace(&page, path));
     return invar_output_close(&page, invar_report_write(page.stream, &shown, 1));
 }
 

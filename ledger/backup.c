@@ -2,7 +2,8 @@
  * backup.c - a copy of a ledger in a new file, whole or without old detail.
  *
  * The copy is made in a folder of its own beside the place where it shall be, and gets its name
- * when it is whole and synced. A backup that was killed leaves that folder and nothing else.
+ * when it is whole and synced. A backup that was killed leaves that folder and nothing else; the
+ * next one of the same name removes it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,16 +12,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/beside.h"
 #include "ledger/file.h"
 #include "ledger/internal.h"
 
 #include "base/invar_banned.h"
-
-enum { PATH_BYTES = 4096 };
 
 static invar_status io_error(const char *path, const char *what)
 {
@@ -71,30 +71,27 @@ static invar_status give_name(const char *copy, const char *path)
     return invar_file_sync_folder(path);
 }
 
-static void remove_folder(const char *folder)
+/* The status that counts is the copy's. */
+static void remove_quietly(const char *folder)
 {
-    static const char *const names[] = {"copy", "copy-lock", "copy-wal", "copy-shm",
-                                        "copy-journal"};
-    char path[PATH_BYTES + 32];
+    invar_error kept;
 
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        snprintf(path, sizeof path, "%s/%s", folder, names[i]);
-        unlink(path);
-    }
-    rmdir(folder);
+    invar_error_take(&kept);
+    if (invar_folder_remove(folder) != INVAR_OK)
+        invar_error_clear(); // the next copy of this name removes it
+    invar_error_put(&kept);
 }
 
 invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
                                  const invar_ledger_keep *keep)
 {
-    char folder[PATH_BYTES], copy[PATH_BYTES + 8];
+    char folder[INVAR_PATH_SIZE], copy[INVAR_PATH_SIZE + 8];
     invar_status status;
 
-    if ((size_t)snprintf(folder, sizeof folder, "%s.partial-XXXXXX", path) >= sizeof folder)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", path);
+    INVAR_TRY(invar_beside(folder, path, "partial"));
     if (access(path, F_OK) == 0 || invar_file_has_wal(path)) // a log would become the copy's
         return name_taken(path);
-    if (!mkdtemp(folder))
+    if (mkdir(folder, 0700) != 0)
         return io_error(path, "cannot be made");
     snprintf(copy, sizeof copy, "%s/copy", folder);
     status = keep && keep->last >= 0 ? copy_shortened(ledger, copy, keep)
@@ -103,6 +100,6 @@ invar_status invar_ledger_backup(invar_ledger *ledger, const char *path,
         status = sync_file(copy);
     if (status == INVAR_OK)
         status = give_name(copy, path);
-    remove_folder(folder);
+    remove_quietly(folder);
     return status;
 }

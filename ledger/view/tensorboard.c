@@ -12,9 +12,9 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/beside.h"
 #include "ledger/view/export.h"
 #include "ledger/view/export_read.h"
 
@@ -146,14 +146,6 @@ static invar_status write_scalar(void *payload, const invar_export_scalar *scala
 
 /* ---- files ----------------------------------------------------------------------------------- */
 
-static invar_status make_folder(const char *path)
-{
-    if (mkdir(path, 0777) != 0 && errno != EEXIST)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.150s: the folder cannot be made: %s", path,
-                          strerror(errno));
-    return INVAR_OK;
-}
-
 /* TensorBoard reads every file with this word in its name and shows the sum of them. */
 static invar_status refuse_others(const char *folder)
 {
@@ -193,8 +185,8 @@ static invar_status write_and_rename(const char *partial, const char *path, inva
     invar_status status;
 
     if (fd < 0)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.100s: cannot be made: %s%s", partial,
-                          strerror(errno), errno == EEXIST ? "; a broken export left it" : "");
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: cannot be made: %s", partial,
+                          strerror(errno));
     to.out = fdopen(fd, "w");
     if (!to.out) {
         status = write_failed(path);
@@ -224,17 +216,18 @@ static void make_harmless(char *name)
 
 invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger, int64_t run)
 {
-    char inner[PATH_BYTES], partial[PATH_BYTES + 32], path[PATH_BYTES + 128];
+    char inner[PATH_BYTES], base[PATH_BYTES + 32], partial[INVAR_PATH_SIZE];
+    char path[PATH_BYTES + 128];
     invar_export_run found;
 
     INVAR_TRY(invar_export_find(&found, ledger, run));
     make_harmless(found.name);
     if ((size_t)snprintf(inner, sizeof inner, "%s/%s", folder, found.name) >= sizeof inner)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "the folder's name is too long: %.100s", folder);
-    INVAR_TRY(make_folder(folder));
-    INVAR_TRY(make_folder(inner));
+    INVAR_TRY(invar_folder_make(inner));
     INVAR_TRY(refuse_others(inner));
-    snprintf(partial, sizeof partial, "%s/.invar-export", inner);
+    snprintf(base, sizeof base, "%s/.invar-export", inner);
+    INVAR_TRY(invar_beside(partial, base, "new"));
     snprintf(path, sizeof path, "%s/events.out.tfevents.%010" PRId64 ".%s", inner,
              found.created_ns / 1000000000, found.uuid);
     return write_and_rename(partial, path, ledger, run, found.created_ns);

@@ -60,6 +60,19 @@ works() {
 works whole "${plain[@]}"
 whole=$chain
 
+# ---- a folder that somebody prepared: no report through a link, or into a pipe ------------------
+mkdir -p "$folder"/{linked,piped}
+echo precious >"$folder/precious"
+ln -s ../precious "$folder/linked/report.html"
+mkfifo "$folder/piped/report.html"
+for run in linked piped; do
+    timeout 120 "$invar" train recipes/bf16.ini --num-rollout 1 --threads 1 --run "$folder/$run" \
+        >"$folder/out" 2>"$folder/err" || complain "$run: exit code $?:" "$(<"$folder/err")"
+    [[ -f $folder/$run/report.html && ! -L $folder/$run/report.html ]] ||
+        complain "$run: no report of its own"
+done
+[[ $(<"$folder/precious") == precious ]] || complain "a report went through a link"
+
 # ---- recipes -----------------------------------------------------------------------------------
 recipe() {
     printf '%s\n' "$@" >"$folder/bad.ini"
