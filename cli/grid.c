@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/number.h"
 #include "base/term.h"
 #include "cli/plain.h"
 
@@ -101,6 +102,17 @@ invar_status invar_grid_int(invar_grid *table, int64_t value)
     char digits[32];
 
     snprintf(digits, sizeof digits, "%" PRId64, value);
+    return invar_grid_number(table, digits);
+}
+
+invar_status invar_grid_real(invar_grid *table, double value, bool exact)
+{
+    char digits[INVAR_NUMBER_SIZE];
+
+    if (exact || (value > -1e9 && value < 1e9 && value == (double)(int64_t)value)) // a count
+        INVAR_TRY(invar_number_format(digits, value));
+    else
+        snprintf(digits, sizeof digits, "%.4g", value);
     return invar_grid_number(table, digits);
 }
 

@@ -31,9 +31,10 @@ void invar_grid_free(invar_grid *table); /* NULL is allowed */
 invar_status invar_grid_text(invar_grid *table, const char *text, size_t bytes) INVAR_MUST_USE;
 invar_status invar_grid_number(invar_grid *table, const char *digits) INVAR_MUST_USE;
 
-/* The same for strings and integers. */
+/* The same for strings, integers and reals: of these 4 digits that count, or `exact`, all. */
 invar_status invar_grid_string(invar_grid *table, const char *text) INVAR_MUST_USE;
 invar_status invar_grid_int(invar_grid *table, int64_t value) INVAR_MUST_USE;
+invar_status invar_grid_real(invar_grid *table, double value, bool exact) INVAR_MUST_USE;
 
 /* `width`: of the lines, 0: as wide as they are. */
 invar_status invar_grid_print(const invar_grid *table, FILE *out, int width,

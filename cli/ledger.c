@@ -43,9 +43,18 @@ invar_option invar_option_csv(bool *value)
     return (invar_option){.name = "csv", .value = value, .help = "the answer as CSV"};
 }
 
-invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv)
+invar_option invar_option_exact(bool *value)
 {
-    *out = json ? INVAR_ROWS_FORMAT_JSON : csv ? INVAR_ROWS_FORMAT_CSV : INVAR_ROWS_FORMAT_TABLE;
+    return (invar_option){
+        .name = "exact", .value = value, .help = "numbers with all their digits, not 4"};
+}
+
+invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv, bool exact)
+{
+    *out = json    ? INVAR_ROWS_FORMAT_JSON
+           : csv   ? INVAR_ROWS_FORMAT_CSV
+           : exact ? INVAR_ROWS_FORMAT_EXACT
+                   : INVAR_ROWS_FORMAT_TABLE;
     return json && csv ? INVAR_FAIL(INVAR_E_INVALID, 0, "--json and --csv do not go together")
                        : INVAR_OK;
 }

@@ -32,7 +32,9 @@ extern const invar_verb invar_verb_ledger_watch;
 /* The options --json and --csv; the format they ask for together. */
 invar_option invar_option_json(bool *value);
 invar_option invar_option_csv(bool *value);
-invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv) INVAR_MUST_USE;
+invar_option invar_option_exact(bool *value);
+invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv,
+                               bool exact) INVAR_MUST_USE;
 
 /* INVAR_EXIT_OK, or what invar_report_error yields. */
 int invar_exit(invar_status status);

@@ -21,6 +21,7 @@ typedef struct settings {
     const char *ledger;
     bool json;
     bool csv;
+    bool exact;
     int64_t limit_ms;
 } settings;
 
@@ -69,19 +70,22 @@ static invar_status select_in_time(invar_ledger *ledger, const invar_ledger_requ
 
 /* ---- an answer ------------------------------------------------------------------------------- */
 
-/* Asks, and prints the answer. */
-static invar_status answer(invar_ledger *ledger, invar_ledger_request *request, const settings *s)
+/* Asks, and prints the answer; an empty one only if `query`, where it is named, was asked well. */
+static invar_status answer(invar_ledger *ledger, invar_ledger_request *request,
+                           const invar_ledger_query *query, const settings *s)
 {
     invar_rows_format format;
     invar_rows *rows;
     invar_status status;
 
-    INVAR_TRY(invar_rows_choose(&format, s->json, s->csv));
+    INVAR_TRY(invar_rows_choose(&format, s->json, s->csv, s->exact));
     INVAR_TRY(invar_rows_new(&rows, stdout, format));
     request->row = invar_rows_take;
     request->payload = rows;
     request->limit_ms = s->limit_ms;
     status = select_in_time(ledger, request);
+    if (status == INVAR_OK && query && invar_rows_count(rows) == 0)
+        status = invar_ledger_query_check(ledger, query, request->arguments);
     if (status == INVAR_OK)
         status = invar_rows_end(rows);
     invar_rows_free(rows);
@@ -294,7 +298,7 @@ static invar_status ask(invar_ledger *ledger, question *q, const int64_t *number
                   &(invar_ledger_request){.sql = q->query.sql,
                                           .arguments = q->arguments,
                                           .n_arguments = (size_t)q->query.n_params},
-                  s);
+                  &q->query, s);
 }
 
 static invar_status ask_about_runs(question *q, const settings *s)
@@ -325,7 +329,7 @@ static invar_status ask_about_ledger(question *q, const char *word, const settin
 
 static const invar_option *options(settings *s, question *q)
 {
-    static invar_option list[INVAR_LEDGER_QUERY_PARAMS + 5];
+    static invar_option list[INVAR_LEDGER_QUERY_PARAMS + 6];
     int count = 0;
 
     for (; q && count < q->query.n_params; count++)
@@ -337,6 +341,7 @@ static const invar_option *options(settings *s, question *q)
     list[count++] = limit_option(&s->limit_ms, "milliseconds it may run; any by default");
     list[count++] = invar_option_json(&s->json);
     list[count++] = invar_option_csv(&s->csv);
+    list[count++] = invar_option_exact(&s->exact);
     list[count] = (invar_option){0};
     return list;
 }
@@ -420,13 +425,14 @@ const invar_verb invar_verb_ledger_query = {
 
 static const invar_option *sql_options(settings *s)
 {
-    static invar_option list[5];
+    static invar_option list[6];
 
     list[0] = invar_option_ledger(&s->ledger);
     list[1] = limit_option(&s->limit_ms, "milliseconds it may run, 10000 by default; 0: any");
     list[2] = invar_option_json(&s->json);
     list[3] = invar_option_csv(&s->csv);
-    list[4] = (invar_option){0};
+    list[4] = invar_option_exact(&s->exact);
+    list[5] = (invar_option){0};
     return list;
 }
 
@@ -438,7 +444,7 @@ static invar_status run_text(const char *text, const char *word, const settings 
 
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = answer(ledger, &(invar_ledger_request){.sql = text}, s);
+    status = answer(ledger, &(invar_ledger_request){.sql = text}, NULL, s);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && for_people(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);

@@ -12,13 +12,18 @@
 #include "base/term.h"
 #include "cli/ledger.h"
 #include "cli/plain.h"
+#include "engine/config/config.h"
 
 #include "base/invar_banned.h"
+
+/* Of keys: those that somebody chose, and those that stand at their default. */
+typedef enum which { WHICH_ALL, WHICH_CHANGED, WHICH_DEFAULT } which;
 
 typedef struct section {
     const char *name;
     const char *sql; /* may use :run, :step (the last one without --step) and :limit */
-    bool bits;       /* a table shows them too; JSON always does */
+    bool bits;       /* an exact table shows them too; JSON always does */
+    which which;     /* JSON has all of them under the first name */
 } section;
 
 #define TIME_OF(ns) "strftime('%Y-%m-%dT%H:%M:%SZ', " ns " / 1000000000, 'unixepoch')"
@@ -31,100 +36,104 @@ typedef struct section {
     "SELECT n.name, x.value_bits FROM " table " x LEFT JOIN series n USING(series)"                \
     " WHERE x.run = :run AND x.step = :step AND x.seg = " NEWEST " ORDER BY n.name"
 
-/* Newest first where only the last ones are shown. */
+#define IDENTITY "SELECT key, value FROM identity WHERE run = :run ORDER BY key"
+#define FACTS                                                                                      \
+    "SELECT scope, key, value, group_concat(seg, ' ') AS segments FROM"                            \
+    " (SELECT * FROM fact WHERE run = :run ORDER BY seg)"                                          \
+    " GROUP BY scope, key, value ORDER BY scope, key, min(seg)"
+
+/* What people look for first. Newest first where only the last ones are shown. */
 static const section of_run[] = {
-    {"identity", "SELECT key, value FROM identity WHERE run = :run ORDER BY key", false},
-    {"segments",
-     "SELECT s.seg AS segment, " ENTRY_TIME " AS begun, s.after_step,"
-     " (SELECT count(*) FROM step t WHERE t.run = s.run AND t.seg = s.seg) AS steps,"
-     " f.exit_code, coalesce(f.reason, CASE WHEN s.seg < max(s.seg) OVER () THEN 'killed' END)"
-     " AS ended FROM segment s JOIN entry e ON e.run = s.run AND e.n = s.entry"
-     " LEFT JOIN finish f ON f.run = s.run AND f.seg = s.seg WHERE s.run = :run ORDER BY s.seg",
-     false},
-    {"facts",
-     "SELECT scope, key, value, group_concat(seg, ' ') AS segments FROM"
-     " (SELECT * FROM fact WHERE run = :run ORDER BY seg)"
-     " GROUP BY scope, key, value ORDER BY scope, key, min(seg)",
-     false},
-    {"objects",
-     "SELECT lower(hex(hash)) AS hash, kind, length(data) AS bytes FROM object"
-     " WHERE run = :run ORDER BY entry, hash",
-     false},
-    {"last metrics", NUMBERS("metric"), true},
-    {"last evaluations",
-     "SELECT e.dataset, n.name, e.step, e.value_bits FROM evaluation e"
-     " LEFT JOIN series n USING(series) WHERE e.run = :run AND (e.step, e.seg) ="
-     " (SELECT x.step, x.seg FROM evaluation x WHERE x.run = :run AND x.dataset = e.dataset"
-     " ORDER BY x.step DESC, x.seg DESC LIMIT 1)"
-     " ORDER BY e.dataset, n.name",
-     true},
-    {"last checkpoints",
-     "SELECT step, seg AS segment, state, path, bytes, lower(hex(hash)) AS hash FROM checkpoint c"
-     " WHERE run = :run AND entry = (SELECT max(entry) FROM checkpoint d"
-     " WHERE d.run = c.run AND d.step = c.step AND d.seg = c.seg)"
-     " ORDER BY step DESC, seg DESC LIMIT :limit",
-     false},
-    {"last seals",
-     "SELECT entry, lower(hex(content)) AS content, lower(hex(integrity)) AS integrity,"
-     " lower(hex(sha256)) AS sha256 FROM seal WHERE run = :run ORDER BY entry DESC LIMIT :limit",
-     false},
-    {"last events",
-     "SELECT " ENTRY_TIME " AS time, v.seg AS segment, v.step, v.level, v.kind, v.message, v.data"
-     " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
-     " WHERE v.run = :run ORDER BY v.entry DESC, v.i DESC LIMIT :limit",
-     false},
-    {NULL, NULL, false},
+    {.name = "last metrics", .sql = NUMBERS("metric"), .bits = true},
+    {.name = "last evaluations",
+     .sql = "SELECT e.dataset, n.name, e.step, e.value_bits FROM evaluation e"
+            " LEFT JOIN series n USING(series) WHERE e.run = :run AND (e.step, e.seg) ="
+            " (SELECT x.step, x.seg FROM evaluation x WHERE x.run = :run AND x.dataset = e.dataset"
+            " ORDER BY x.step DESC, x.seg DESC LIMIT 1)"
+            " ORDER BY e.dataset, n.name",
+     .bits = true},
+    {.name = "identity", .sql = IDENTITY, .which = WHICH_CHANGED},
+    {.name = "segments",
+     .sql =
+         "SELECT s.seg AS segment, " ENTRY_TIME " AS begun, s.after_step,"
+         " (SELECT count(*) FROM step t WHERE t.run = s.run AND t.seg = s.seg) AS steps,"
+         " f.exit_code, coalesce(f.reason, CASE WHEN s.seg < max(s.seg) OVER () THEN 'killed' END)"
+         " AS ended FROM segment s JOIN entry e ON e.run = s.run AND e.n = s.entry"
+         " LEFT JOIN finish f ON f.run = s.run AND f.seg = s.seg WHERE s.run = :run ORDER BY "
+         "s.seg"},
+    {.name = "last checkpoints",
+     .sql = "SELECT step, seg AS segment, state, path, bytes, lower(hex(hash)) AS hash FROM "
+            "checkpoint c"
+            " WHERE run = :run AND entry = (SELECT max(entry) FROM checkpoint d"
+            " WHERE d.run = c.run AND d.step = c.step AND d.seg = c.seg)"
+            " ORDER BY step DESC, seg DESC LIMIT :limit"},
+    {.name = "last events",
+     .sql = "SELECT " ENTRY_TIME
+            " AS time, v.seg AS segment, v.step, v.level, v.kind, v.message, v.data"
+            " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
+            " WHERE v.run = :run ORDER BY v.entry DESC, v.i DESC LIMIT :limit"},
+    {.name = "last seals",
+     .sql = "SELECT entry, lower(hex(content)) AS content, lower(hex(integrity)) AS integrity,"
+            " lower(hex(sha256)) AS sha256 FROM seal WHERE run = :run ORDER BY entry DESC LIMIT "
+            ":limit"},
+    {.name = "facts", .sql = FACTS, .which = WHICH_CHANGED},
+    {.name = "objects",
+     .sql = "SELECT lower(hex(hash)) AS hash, kind, length(data) AS bytes FROM object"
+            " WHERE run = :run ORDER BY entry, hash"},
+    {.name = "identity at its defaults", .sql = IDENTITY, .which = WHICH_DEFAULT},
+    {.name = "facts at their defaults", .sql = FACTS, .which = WHICH_DEFAULT},
+    {.name = NULL},
 };
 
 static const section of_step[] = {
-    {"executions",
-     "SELECT s.seg AS segment, lower(hex(s.root)) AS root, lower(hex(s.chain)) AS chain,"
-     " " ENTRY_TIME " AS time, s.weights, lower(hex(s.batch)) AS batch, lower(hex(s.rng)) AS rng,"
-     " lower(hex(s.content)) AS content FROM step s JOIN entry e ON e.run = s.run AND e.n = s.entry"
-     " WHERE s.run = :run AND s.step = :step ORDER BY s.seg",
-     false},
-    {"metrics", NUMBERS("metric"), true},
-    {"evaluations",
-     "SELECT e.seg AS segment, e.dataset, n.name, e.value_bits FROM evaluation e"
-     " LEFT JOIN series n USING(series) WHERE e.run = :run AND e.step = :step"
-     " ORDER BY e.seg, e.dataset, n.name",
-     true},
-    {"digests",
-     "SELECT d.ord, d.name, d.phase, d.layer, d.op, d.kind, d.level, d.hash,"
-     " (SELECT count(*) FROM digests r WHERE r.run = d.run AND r.step = d.step AND r.seg = d.seg"
-     " AND r.rank > 0 AND r.ord = d.ord AND d.replicated AND r.hash <> d.hash) AS differing_ranks"
-     " FROM digests d WHERE d.run = :run AND d.step = :step AND d.seg = " NEWEST
-     " AND d.rank = 0 ORDER BY d.ord",
-     false},
-    {"statistics",
-     "SELECT s.rank, s.ord, p.name, s.nans, s.infs, s.absmax_bits, s.l2_bits FROM stat s"
-     " LEFT JOIN digest d ON d.run = s.run AND d.step = s.step AND d.seg = s.seg AND d.rank = 0"
-     " LEFT JOIN point p ON p.manifest = d.manifest AND p.ord = s.ord"
-     " WHERE s.run = :run AND s.step = :step AND s.seg = " NEWEST " ORDER BY s.rank, s.ord",
-     false},
-    {"samples",
-     "SELECT idx, prompt, reward_bits, advantage_bits, diff_bits, diff_at, prompt_tokens, tokens,"
-     " finish, weights_first, weights_last, rng, arrival, lower(hex(token_hash)) AS token_hash,"
-     " lower(hex(rollout_logp)) AS rollout_logp, lower(hex(train_logp)) AS train_logp,"
-     " lower(hex(prompt_hash)) AS prompt_hash, lower(hex(weights_hash)) AS weights_hash"
-     " FROM samples WHERE run = :run AND step = :step ORDER BY idx",
-     false},
-    {"replies",
-     "SELECT plugin, call, lower(hex(request)) AS request, length(data) AS bytes,"
-     " substr(CAST(data AS TEXT), 1, 60) AS data_begins FROM reply"
-     " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY plugin, call",
-     false},
-    {"timings",
-     "SELECT phase, " START_TIME " AS begun, duration_ns FROM timing"
-     " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY start_ns, phase",
-     false},
-    {"gauges", NUMBERS("gauge"), false},
-    {"events",
-     "SELECT " ENTRY_TIME " AS time, v.seg AS segment, v.level, v.kind, v.message, v.data"
-     " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
-     " WHERE v.run = :run AND v.step = :step ORDER BY v.entry, v.i",
-     false},
-    {NULL, NULL, false},
+    {.name = "executions",
+     .sql = "SELECT s.seg AS segment, lower(hex(s.root)) AS root, lower(hex(s.chain)) AS chain,"
+            " " ENTRY_TIME
+            " AS time, s.weights, lower(hex(s.batch)) AS batch, lower(hex(s.rng)) AS rng,"
+            " lower(hex(s.content)) AS content FROM step s JOIN entry e ON e.run = s.run AND e.n = "
+            "s.entry"
+            " WHERE s.run = :run AND s.step = :step ORDER BY s.seg"},
+    {.name = "metrics", .sql = NUMBERS("metric"), .bits = true},
+    {.name = "evaluations",
+     .sql = "SELECT e.seg AS segment, e.dataset, n.name, e.value_bits FROM evaluation e"
+            " LEFT JOIN series n USING(series) WHERE e.run = :run AND e.step = :step"
+            " ORDER BY e.seg, e.dataset, n.name",
+     .bits = true},
+    {.name = "digests",
+     .sql = "SELECT d.ord, d.name, d.phase, d.layer, d.op, d.kind, d.level, d.hash,"
+            " (SELECT count(*) FROM digests r WHERE r.run = d.run AND r.step = d.step AND r.seg = "
+            "d.seg"
+            " AND r.rank > 0 AND r.ord = d.ord AND d.replicated AND r.hash <> d.hash) AS "
+            "differing_ranks"
+            " FROM digests d WHERE d.run = :run AND d.step = :step AND d.seg = " NEWEST
+            " AND d.rank = 0 ORDER BY d.ord"},
+    {.name = "statistics",
+     .sql =
+         "SELECT s.rank, s.ord, p.name, s.nans, s.infs, s.absmax_bits, s.l2_bits FROM stat s"
+         " LEFT JOIN digest d ON d.run = s.run AND d.step = s.step AND d.seg = s.seg AND d.rank = 0"
+         " LEFT JOIN point p ON p.manifest = d.manifest AND p.ord = s.ord"
+         " WHERE s.run = :run AND s.step = :step AND s.seg = " NEWEST " ORDER BY s.rank, s.ord"},
+    {.name = "samples",
+     .sql =
+         "SELECT idx, prompt, reward_bits, advantage_bits, diff_bits, diff_at, prompt_tokens, "
+         "tokens,"
+         " finish, weights_first, weights_last, rng, arrival, lower(hex(token_hash)) AS token_hash,"
+         " lower(hex(rollout_logp)) AS rollout_logp, lower(hex(train_logp)) AS train_logp,"
+         " lower(hex(prompt_hash)) AS prompt_hash, lower(hex(weights_hash)) AS weights_hash"
+         " FROM samples WHERE run = :run AND step = :step ORDER BY idx"},
+    {.name = "replies",
+     .sql = "SELECT plugin, call, lower(hex(request)) AS request, length(data) AS bytes,"
+            " substr(CAST(data AS TEXT), 1, 60) AS data_begins FROM reply"
+            " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY plugin, call"},
+    {.name = "timings",
+     .sql = "SELECT phase, " START_TIME " AS begun, duration_ns FROM timing"
+            " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY start_ns, phase"},
+    {.name = "gauges", .sql = NUMBERS("gauge")},
+    {.name = "events",
+     .sql = "SELECT " ENTRY_TIME " AS time, v.seg AS segment, v.level, v.kind, v.message, v.data"
+            " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
+            " WHERE v.run = :run AND v.step = :step ORDER BY v.entry, v.i"},
+    {.name = NULL},
 };
 
 enum { LAST = 10, MAX_COLUMNS = 32, BITS_SIZE = 19 };
@@ -133,6 +142,7 @@ typedef struct settings {
     const char *ledger;
     int64_t step; /* -1: the run */
     bool json;
+    bool exact;
 } settings;
 
 /* Where the rows of one section go. */
@@ -140,6 +150,7 @@ typedef struct sink {
     const section *section;
     json_t *array;    /* with --json */
     invar_rows *rows; /* otherwise */
+    bool exact;
     int64_t count;
 } sink;
 
@@ -194,6 +205,47 @@ static void expand(expanded *out, const char *const *columns, const invar_ledger
     }
 }
 
+/* ---- defaults -------------------------------------------------------------------------------- */
+
+static const invar_ledger_value *column(const char *name, const char *const *columns,
+                                        const invar_ledger_value *values, int count)
+{
+    for (int c = 0; c < count; c++)
+        if (strcmp(columns[c], name) == 0 && values[c].type == INVAR_LEDGER_TYPE_TEXT)
+            return &values[c];
+    return NULL;
+}
+
+static bool is_text(const invar_ledger_value *value, const char *text)
+{
+    return value && value->bytes == strlen(text) && memcmp(value->data, text, value->bytes) == 0;
+}
+
+/* A key of a recipe that has its default, or an op whose bits have never changed. */
+static bool is_default(const char *const *columns, const invar_ledger_value *values, int count)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+    const invar_ledger_value *scope = column("scope", columns, values, count);
+    const invar_ledger_value *key = column("key", columns, values, count);
+    const invar_ledger_value *value = column("value", columns, values, count);
+
+    if (is_text(scope, "op"))
+        return is_text(value, "1");
+    if (scope && !is_text(scope, "free"))
+        return false;
+    for (int i = 0; i < schema->count; i++)
+        if (is_text(key, schema->keys[i].name))
+            return schema->keys[i].fallback && is_text(value, schema->keys[i].fallback);
+    return false;
+}
+
+static bool belongs(const section *of, const char *const *columns, const invar_ledger_value *values,
+                    int count)
+{
+    return of->which == WHICH_ALL ||
+           is_default(columns, values, count) == (of->which == WHICH_DEFAULT);
+}
+
 static invar_status take_row(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
@@ -201,8 +253,10 @@ static invar_status take_row(void *payload, const char *const *columns,
     expanded e;
     json_t *row;
 
+    if (values && !s->array && !belongs(s->section, columns, values, count))
+        return INVAR_OK;
     s->count += values != NULL;
-    expand(&e, columns, values, count, s->array || s->section->bits);
+    expand(&e, columns, values, count, s->array || (s->section->bits && s->exact));
     if (!s->array)
         return invar_rows_take(s->rows, e.columns, values ? e.values : NULL, e.count);
     if (!values)
@@ -239,12 +293,14 @@ static void print_title(const char *title)
 }
 
 /* A section without rows is not shown. */
-static invar_status print_section(const section *what, const invar_located *at, int64_t step)
+static invar_status print_section(const section *what, const invar_located *at, int64_t step,
+                                  bool exact)
 {
-    sink s = {.section = what};
+    sink s = {.section = what, .exact = exact};
     invar_status status;
 
-    INVAR_TRY(invar_rows_new(&s.rows, stdout, INVAR_ROWS_FORMAT_TABLE));
+    INVAR_TRY(
+        invar_rows_new(&s.rows, stdout, exact ? INVAR_ROWS_FORMAT_EXACT : INVAR_ROWS_FORMAT_TABLE));
     status = select_rows(&s, at, step);
     if (status == INVAR_OK && s.count > 0) {
         print_title(what->name);
@@ -262,6 +318,10 @@ static invar_status add_section(json_t *object, const section *what, const invar
     sink s = {.section = what, .array = json_array()};
     bool last = strncmp(name, "last ", 5) == 0;
 
+    if (what->which == WHICH_DEFAULT) {
+        json_decref(s.array);
+        return INVAR_OK;
+    }
     if (json_object_set_new(object, last ? name + 5 : name, s.array) != 0)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the rows");
     return select_rows(&s, at, step);
@@ -361,7 +421,7 @@ static invar_status show(const invar_located *at, const char *word, const settin
     else
         print_step(at, step);
     for (; sections->name; sections++)
-        INVAR_TRY(print_section(sections, at, step));
+        INVAR_TRY(print_section(sections, at, step, s->exact));
     putchar('\n');
     snprintf(rest, sizeof rest, "--step %" PRId64, step);
     if (s->step < 0 && step >= 0)
@@ -373,7 +433,7 @@ static invar_status show(const invar_located *at, const char *word, const settin
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[4];
+    static invar_option list[5];
 
     list[0] = (invar_option){.name = "step",
                              .type = INVAR_OPTION_INT,
@@ -383,7 +443,8 @@ static const invar_option *options(settings *s)
                              .high = INT64_MAX};
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = invar_option_json(&s->json);
-    list[3] = (invar_option){0};
+    list[3] = invar_option_exact(&s->exact);
+    list[4] = (invar_option){0};
     return list;
 }
 
@@ -407,11 +468,13 @@ static void help(void)
 {
     settings s;
 
-    puts("Shows a run: what it is, its segments and how they ended, where it ran, its last "
-         "metrics,\n"
-         "checkpoints, seals and events. With --step: the hashes of that step, its metrics with\n"
-         "their bits, the digest of every point (and how many ranks hold another replica of it),\n"
-         "statistics, samples, replies of plug-ins, timings. --json leaves nothing out.\n");
+    puts(
+        "Shows a run: what it is, its last metrics, the keys that differ from their defaults, its\n"
+        "segments and how they ended, checkpoints, events, seals, where it ran, and at the end\n"
+        "what stands at its default. With --step: the hashes of that step, its metrics (with\n"
+        "--exact also their bits), the digest of every point (and how many ranks hold another\n"
+        "replica of it), statistics, samples, replies of plug-ins, timings. --json leaves nothing\n"
+        "out.\n");
     invar_options_help(options(&s));
 }
 

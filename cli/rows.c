@@ -17,12 +17,70 @@
 
 #include "base/invar_banned.h"
 
+enum {
+    CHUNK_BYTES = 1 << 20,
+    CELL_BYTES = 64,        /* of a table, beside its text */
+    TABLE_BYTES = 64 << 20, /* nobody reads more */
+    DOCUMENT_BYTES = 256 << 20,
+};
+
+/* A piece of a document that is not written yet. */
+typedef struct chunk {
+    struct chunk *next;
+    size_t used;
+    char text[CHUNK_BYTES];
+} chunk;
+
 struct invar_rows {
     FILE *stream;
     invar_rows_format format;
-    invar_grid *table; /* with INVAR_ROWS_FORMAT_TABLE, once the columns are known */
+    invar_grid *table;   /* of a table, once the columns are known */
+    chunk *first, *last; /* of a document */
+    size_t bytes;        /* that are held */
     int64_t count;
 };
+
+/* Counts what shall be held. */
+static invar_status hold(invar_rows *rows, size_t bytes, size_t most)
+{
+    rows->bytes += bytes;
+    if (rows->bytes <= most)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_NOMEM, 0,
+                      "the answer has more than %zu MiB; ask for less (LIMIT N), or take --csv, "
+                      "which is written row by row",
+                      most >> 20);
+}
+
+/* ---- a document ------------------------------------------------------------------------------ */
+
+static invar_status put_text(invar_rows *rows, const char *text, size_t bytes)
+{
+    INVAR_TRY(hold(rows, bytes, DOCUMENT_BYTES));
+    while (bytes > 0) {
+        size_t room = rows->last ? CHUNK_BYTES - rows->last->used : 0;
+        size_t part = bytes < room ? bytes : room;
+        chunk *fresh;
+        if (part == 0) {
+            INVAR_TRY(invar_alloc((void **)&fresh, 1, sizeof *fresh, "JSON"));
+            fresh->next = NULL;
+            fresh->used = 0;
+            *(rows->last ? &rows->last->next : &rows->first) = fresh;
+            rows->last = fresh;
+            continue;
+        }
+        memcpy(rows->last->text + rows->last->used, text, part);
+        rows->last->used += part;
+        text += part;
+        bytes -= part;
+    }
+    return INVAR_OK;
+}
+
+static invar_status put_string(invar_rows *rows, const char *text)
+{
+    return put_text(rows, text, strlen(text));
+}
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
@@ -113,16 +171,18 @@ invar_status invar_json_row(json_t **out, const char *const *columns,
     return row ? INVAR_OK : no_memory();
 }
 
-static void write_json(FILE *out, const json_t *value, size_t indent)
+#define JSON_FLAGS (JSON_ENSURE_ASCII | JSON_REAL_PRECISION(17))
+
+static int put_piece(const char *text, size_t bytes, void *rows)
 {
-    json_dumpf(value, out, indent | JSON_ENSURE_ASCII | JSON_REAL_PRECISION(17));
+    return put_text(rows, text, bytes) == INVAR_OK ? 0 : -1;
 }
 
 invar_status invar_json_write(FILE *out, json_t *value)
 {
     if (!value)
         return no_memory();
-    write_json(out, value, JSON_INDENT(2));
+    json_dumpf(value, out, JSON_INDENT(2) | JSON_FLAGS);
     fputc('\n', out);
     json_decref(value);
     return INVAR_OK;
@@ -150,18 +210,28 @@ static invar_status check_names(const char *const *columns, int count)
 static invar_status take_json(invar_rows *rows, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
+    invar_status status;
     json_t *row;
 
     if (!values) {
         INVAR_TRY(check_names(columns, count));
-        fputc('[', rows->stream);
-        return INVAR_OK;
+        return put_string(rows, "[");
     }
     INVAR_TRY(invar_json_row(&row, columns, values, count));
-    fputs(rows->count > 1 ? ",\n " : "\n ", rows->stream);
-    write_json(rows->stream, row, 0);
+    status = put_string(rows, rows->count > 1 ? ",\n " : "\n ");
+    if (status == INVAR_OK && json_dump_callback(row, put_piece, rows, JSON_FLAGS) != 0)
+        status = rows->bytes > DOCUMENT_BYTES ? INVAR_E_NOMEM : no_memory();
     json_decref(row);
-    return INVAR_OK;
+    return status;
+}
+
+/* The document's end, and all of it. */
+static invar_status end_json(invar_rows *rows)
+{
+    INVAR_TRY(put_string(rows, rows->count > 0 ? "\n]\n" : "]\n"));
+    for (const chunk *c = rows->first; c; c = c->next)
+        fwrite(c->text, 1, c->used, rows->stream);
+    return INVAR_OK; // main looks whether it could be written
 }
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
@@ -246,16 +316,12 @@ static invar_status add_blob(invar_grid *table, const invar_ledger_value *value)
     return status;
 }
 
-static invar_status add_cell(invar_grid *table, const invar_ledger_value *value)
+static invar_status add_cell(invar_grid *table, const invar_ledger_value *value, bool exact)
 {
-    char number[INVAR_NUMBER_SIZE];
-
     switch (value->type) {
     case INVAR_LEDGER_TYPE_NULL: return invar_grid_text(table, "", 0);
     case INVAR_LEDGER_TYPE_INT: return invar_grid_int(table, value->integer);
-    case INVAR_LEDGER_TYPE_REAL:
-        INVAR_TRY(invar_number_format(number, value->real));
-        return invar_grid_number(table, number);
+    case INVAR_LEDGER_TYPE_REAL: return invar_grid_real(table, value->real, exact);
     case INVAR_LEDGER_TYPE_TEXT: return invar_grid_text(table, value->data, value->bytes);
     case INVAR_LEDGER_TYPE_BLOB: return add_blob(table, value);
     }
@@ -267,9 +333,12 @@ static invar_status take_cells(invar_rows *rows, const char *const *columns,
 {
     if (!values)
         INVAR_TRY(invar_grid_new(&rows->table, count));
-    for (int c = 0; c < count; c++)
-        INVAR_TRY(values ? add_cell(rows->table, &values[c])
-                         : invar_grid_string(rows->table, columns[c]));
+    for (int c = 0; c < count; c++) {
+        INVAR_TRY(hold(rows, CELL_BYTES + (values ? values[c].bytes : 0), TABLE_BYTES));
+        INVAR_TRY(values
+                      ? add_cell(rows->table, &values[c], rows->format == INVAR_ROWS_FORMAT_EXACT)
+                      : invar_grid_string(rows->table, columns[c]));
+    }
     return INVAR_OK;
 }
 
@@ -289,7 +358,8 @@ invar_status invar_rows_take(void *payload, const char *const *columns,
 
     rows->count += values != NULL;
     switch (rows->format) {
-    case INVAR_ROWS_FORMAT_TABLE: return take_cells(rows, columns, values, count);
+    case INVAR_ROWS_FORMAT_TABLE:
+    case INVAR_ROWS_FORMAT_EXACT: return take_cells(rows, columns, values, count);
     case INVAR_ROWS_FORMAT_JSON: return take_json(rows, columns, values, count);
     case INVAR_ROWS_FORMAT_CSV: return take_csv(rows, columns, values, count);
     }
@@ -298,14 +368,30 @@ invar_status invar_rows_take(void *payload, const char *const *columns,
 
 invar_status invar_rows_end(invar_rows *rows)
 {
-    if (rows->format == INVAR_ROWS_FORMAT_JSON)
-        fputs(rows->count > 0 ? "\n]\n" : "]\n", rows->stream);
-    return rows->table ? invar_grid_show(rows->table, rows->stream) : INVAR_OK;
+    switch (rows->format) {
+    case INVAR_ROWS_FORMAT_JSON: return end_json(rows);
+    case INVAR_ROWS_FORMAT_CSV: return INVAR_OK;
+    default: break;
+    }
+    if (rows->count > 0)
+        return invar_grid_show(rows->table, rows->stream);
+    fputs("none found\n", rows->stream);
+    return INVAR_OK;
+}
+
+int64_t invar_rows_count(const invar_rows *rows)
+{
+    return rows->count;
 }
 
 void invar_rows_free(invar_rows *rows)
 {
-    if (rows)
-        invar_grid_free(rows->table);
+    if (!rows)
+        return;
+    invar_grid_free(rows->table);
+    for (chunk *c = rows->first, *next; c; c = next) {
+        next = c->next;
+        invar_free(c);
+    }
     invar_free(rows);
 }

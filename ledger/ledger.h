@@ -436,6 +436,14 @@ int invar_ledger_query_count(void);
 invar_status invar_ledger_query_at(invar_ledger_query *out, int index) INVAR_MUST_USE;
 invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name) INVAR_MUST_USE;
 
+/*
+ * For a query that answered without a row: fails with INVAR_E_INVALID where an argument names a
+ * metric, data set, case, experiment, level, point, prompt, sample or step that is not there, and
+ * says what is. `arguments` are the query's parameters, in order.
+ */
+invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_query *query,
+                                      const invar_ledger_argument *arguments) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/embedded.h"
+#include "base/near.h"
 #include "base/text.h"
 #include "ledger/internal.h"
 
@@ -96,6 +97,7 @@ invar_status invar_ledger_query_at(invar_ledger_query *out, int index)
 invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
 {
     char quote[INVAR_TEXT_QUOTE_SIZE];
+    invar_near near;
 
     for (int i = 0; i < invar_ledger_query_count(); i++) {
         INVAR_TRY(invar_ledger_query_at(out, i));
@@ -103,8 +105,14 @@ invar_status invar_ledger_query_find(invar_ledger_query *out, const char *name)
             return INVAR_OK;
     }
     invar_text_quote(quote, sizeof quote, name, strlen(name));
+    invar_near_init(&near, name, strlen(name));
+    for (int i = 0; i < invar_ledger_query_count(); i++) {
+        INVAR_TRY(invar_ledger_query_at(out, i));
+        invar_near_offer(&near, out->name);
+    }
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                      "there is no named query \"%s\"; invar ledger query lists them", quote);
+                      "there is no named query \"%s\"%s; invar ledger query lists them", quote,
+                      invar_near_hint(&near));
 }
 
 /* ---- any text that only reads ---------------------------------------------------------------- */

@@ -24,7 +24,7 @@ enum {
     PATH_BYTES = 4096,
     URI_BYTES = 3 * PATH_BYTES + 64, /* every byte escaped, and what stands around them */
     GUARD_STEPS = 50,                /* few, because one of them may take long */
-    GUARD_HEAP = 1 << 30
+    GUARD_HEAP = 512 << 20
 };
 
 struct invar_sql {
@@ -87,7 +87,12 @@ static invar_status fail(const invar_sql *sql, int rc)
     if (sql->db && (sqlite3_errcode(sql->db) & 0xff) == (rc & 0xff))
         why = sqlite3_errmsg(sql->db);
     switch (classify(rc)) {
-    case INVAR_E_NOMEM: return INVAR_FAIL(INVAR_E_NOMEM, rc, "no memory for SQLite");
+    case INVAR_E_NOMEM:
+        if (sql->limits_heap)
+            return INVAR_FAIL(INVAR_E_NOMEM, rc,
+                              "SQL: it needs more than %d MiB of memory; sort, group or join less",
+                              GUARD_HEAP >> 20);
+        return INVAR_FAIL(INVAR_E_NOMEM, rc, "no memory for SQLite");
     default:
         invar_text_quote(quote, sizeof quote, why, strlen(why)); // names come from the file
         return INVAR_FAIL(classify(rc), rc, "ledger %.100s: %s%s", sql->path, quote, advice(rc));
@@ -447,6 +452,7 @@ static int out_of_time(void *payload)
 
 invar_status invar_sql_guard(invar_sql *sql, int64_t limit_ms)
 {
+    INVAR_TRY(invar_sql_exec(sql, "PRAGMA temp_store = MEMORY")); // sorting fills no disk
     // their first use declares a table, which the authorizer could not tell from making one
     INVAR_TRY(invar_sql_exec(sql, "SELECT 1 FROM json_each('[]'), json_tree('[]')"));
     INVAR_TRY(check(sql, sqlite3_set_authorizer(sql->db, authorize, NULL)));
@@ -470,6 +476,8 @@ void invar_sql_unguard(invar_sql *sql)
     sqlite3_progress_handler(sql->db, 0, NULL, NULL);
     if (sql->limits_heap)
         sqlite3_hard_heap_limit64(0);
+    sql->limits_heap = false;
+    sqlite3_exec(sql->db, "PRAGMA temp_store = DEFAULT", NULL, NULL, NULL);
     sqlite3_limit(sql->db, SQLITE_LIMIT_LENGTH, INT_MAX);
     sqlite3_limit(sql->db, SQLITE_LIMIT_SQL_LENGTH, INT_MAX);
 }

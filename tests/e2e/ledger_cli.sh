@@ -130,6 +130,14 @@ cd .. || exit 2
 
 # ---- show ------------------------------------------------------------------------------------
 expect 0 "next: $invar ledger show runs/a --step 29" ledger show runs/a
+"$invar" ledger show runs/a >shown
+python3 - <<'P' || complain "show: metrics and chosen keys do not come first:" "$(<shown)"
+text = open("shown", encoding="utf-8").read()
+titles = ("last metrics", "identity", "segments", "facts")
+order = [text.index("\n" + title + "\n") for title in titles]
+assert order == sorted(order) and "0x" not in text
+P
+expect 0 "0x3f" ledger show runs/a --exact
 expect 2 "has no step 30, but 0 to 29" ledger show runs/a --step 30
 expect 129 "--step: -1; expected 0 to" ledger show runs/a --step -1
 expect 129 "'x' is not a whole number" ledger show runs/a --step x
@@ -162,12 +170,29 @@ answers 0 'd[0]["first_step"] is None' ledger query first-divergence runs/a runs
 expect 129 "hold the same run" ledger query first-divergence runs/a two.db:a
 expect 129 "--limit-ms: -1" ledger query last-words runs/a --limit-ms -1
 expect 0 "next: " ledger query first-divergence runs/a runs/b --limit-ms 60000
+# a name that is not there is no empty answer, and an empty answer says so
+expect 129 'no named query "last-wrods"; did you mean '"'last-words'" ledger query last-wrods runs/a
+expect 129 "no metric 'train/los'; did you mean 'train/loss'?" \
+    ledger query metric-jump runs/a --metric train/los
+expect 129 "no step '99'; there is 0 to 29" ledger query moved-first runs/a --step 99
+expect 129 "no prompt '12345'" ledger query prompt-history runs/a --prompt 12345
+expect 129 "no case 'frob'; there are none" ledger query numerics-blame --case frob runs/a
+expect 129 "unknown option '--metrci'; did you mean '--metric'?" \
+    ledger query metric-jump runs/a --metrci train/loss
+expect 0 "none found" ledger query metric-jump runs/a --metric train/loss
+answers 0 'd == []' ledger query metric-jump runs/a --metric train/loss --json
+expect 0 "none found" ledger sql "SELECT 1 WHERE 0" runs/a
+expect 0 "0.3333" ledger sql "SELECT 1 / 3.0" runs/a
+expect 0 "0.3333333333333333" ledger sql "SELECT 1 / 3.0" runs/a --exact
+expect 0 "12345678" ledger sql "SELECT 12345678.0" runs/a
 [[ -z $(ls -A tmp) ]] || complain "a merged ledger was left in $TMPDIR:" "$(ls tmp)"
 TMPDIR=$folder/nowhere expect 2 "no folder for a merged ledger" \
     ledger query first-divergence runs/a runs/b
 # every one of them, with values of the right types
 "$invar" ledger query --json | python3 -c 'import json, sys
 for q in json.load(sys.stdin):
+    if {"case", "experiment"} & {p["name"] for p in q["parameters"]}:
+        continue  # these ledgers have none
     words, runs = [q["name"]], ["two.db:1", "two.db:2"]
     for p in q["parameters"]:
         if not p["optional"]:
@@ -220,6 +245,19 @@ for forever in "SELECT instr(zeroblob(60000000), CAST(zeroblob(30000000) || x'01
     "SELECT instr(printf('%.*c', 60000000, 'a'), printf('%.*c', 30000000, 'a') || 'b')"; do
     expect 2 "the time limit of 300 ms was reached; " ledger sql "$forever" runs/a --limit-ms 300
 done
+# at the limit of time a document is whole, or there is none; nothing eats the memory or the disk
+endless="WITH RECURSIVE t(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM t) SELECT i FROM t"
+rc=0
+"$invar" ledger sql "$endless" runs/a --json --limit-ms 300 >torn 2>errors || rc=$?
+{ ((rc == 2)) && [[ ! -s torn ]]; } || complain "torn, exit code $rc:" "$(head -c 99 torn)"
+text="printf('%.*c', 1000000, 'x')"
+expect 2 "the answer has more than 64 MiB; ask for less" \
+    ledger sql "${endless/SELECT i FROM/SELECT $text FROM}" runs/a
+expect 2 "the answer has more than 256 MiB" \
+    ledger sql "${endless/SELECT i FROM/SELECT $text AS x FROM} LIMIT 300" runs/a --json
+endless="${endless/SELECT i FROM/SELECT $text || i AS x FROM} LIMIT 700"
+expect 2 "it needs more than 512 MiB of memory" ledger sql "SELECT x FROM ($endless) ORDER BY x" \
+    runs/a
 expect 129 "too complex" ledger sql \
     "SELECT printf('%.*c', 60000000, 'a') LIKE '%' || printf('%.*c', 49000, 'a') || 'b'" runs/a
 ((SECONDS - start < 60)) || complain "time limits of 300 ms took $((SECONDS - start)) s"
@@ -298,11 +336,35 @@ events = os.listdir("board/a")
 sys.exit(not (rows[0]["step"] == "0" and kinds.count("step") == 30 and
               len(events) == 1 and events[0].startswith("events.out.tfevents.")))' ||
     complain "export: not what its readers expect"
+expect 0 "next: " ledger export runs/a --tensorboard deep/er/board
+[[ -d deep/er/board/a ]] || complain "export made no folders for TensorBoard"
+# never through a link, and not into a pipe that nobody reads
+echo precious >target
 ln -s target link
 expect 0 "next: " ledger export runs/a --csv link
+[[ ! -L link && -s link && $(<target) == precious ]] || complain "an export went through a link"
+mkfifo pipe
+expect 2 "pipe: nobody reads this pipe" ledger export runs/a --csv pipe
+head -c 5 pipe >begun &
+"$invar" ledger export runs/a --csv pipe 2>/dev/null
+wait $!
+[[ $(<begun) == "step," ]] || complain "a pipe with a reader: $(<begun)"
 expect 0 "next: " ledger export runs/a --csv /dev/null
 expect 2 "written" ledger export runs/a --csv /dev/full
-[[ -L link && -s target && -c /dev/null && -c /dev/full ]] || complain "a device or link is gone"
+[[ -p pipe && -c /dev/null && -c /dev/full ]] || complain "a device or pipe is gone"
+[[ $("$invar" ledger export runs/a --csv /dev/stdout 2>/dev/null | head -c 5) == "step," ]] ||
+    complain "/dev/stdout is not written"
+# what killed writers left goes with the next one
+sh -c 'exit 0' &
+wait $!
+echo half >"page.html.new-$!"
+mkdir "late.db.partial-$!" && echo half >"late.db.partial-$!/copy"
+echo mine >page.html.new-x
+expect 0 "page.html: written" ledger report runs/a --out page.html
+expect 0 "late.db: written" ledger backup runs/a --out late.db
+[[ $(compgen -G '*.new-*') == page.html.new-x && -z $(compgen -G '*.partial-*') ]] ||
+    complain "left by killed writers:" "$(ls)"
+rm page.html page.html.new-x
 expect 129 "report needs --out" ledger report runs/a
 expect 2 "no run 'nowhere'" ledger report runs/a nowhere --out page.html
 [[ ! -e page.html ]] || complain "a failed report left a file"

@@ -510,9 +510,11 @@ static void test_ledger_queries__finish_reasons(void **state)
 static void test_ledger_queries__spike(void **state)
 {
     static const char when[] = "step what detail";
-    const char *path = raw_path("spike.db");
+    const char *path = raw_path("spike.db"), *early = raw_path("early.db");
 
     (void)state;
+    assert_ok(invar_test_ledger_write(
+        early, &(invar_test_ledger){.steps = 12, .faults = {{INVAR_TEST_SPIKE, .step = 9}}}));
     assert_ok(invar_test_ledger_write(
         path, &(invar_test_ledger){.steps = STEPS,
                                    .crash = 43,
@@ -527,6 +529,7 @@ static void test_ledger_queries__spike(void **state)
           "42|train/kl_loss|0.25\n42|train/ppo_kl|0.5\n44|train/grad_norm|25\n");
     control(healthy, "moved-first", "run=3 step=44 window=30", "first_step metric value", "");
     finds(path, "metric-jump", "run=1 metric=train/grad_norm", "step value", "44|25\n");
+    finds(early, "metric-jump", "run=1 metric=train/grad_norm", "step value", "9|25\n");
     control(healthy, "metric-jump", "run=1 metric=train/grad_norm", "step value", "");
     finds(path, "events", "run=1 text=RELOADED level=warning", "step seg level kind message data",
           "41|0|warning|config|reloaded: kl-loss-coef 0.1 -> 0.001|{\"key\": \"kl-loss-coef\"}\n");
