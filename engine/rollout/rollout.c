@@ -282,12 +282,10 @@ static invar_status judge(invar_finish *out, const generation *run, writer *w)
     bool stop = may_end && invar_sampling_ends(p, token);
 
     if (p->n_stop > 0) {
-        size_t before = w->text.bytes;
-
         INVAR_TRY(
             invar_text_stream_push(&w->text, run->rollout->tokenizer, token, p->skip_special));
-        stop = stop || (may_end && invar_stop_find(w->text.text, w->text.bytes, before, p->stop,
-                                                   p->n_stop) >= 0);
+        stop = stop || (may_end && invar_stop_find(w->text.text, w->text.bytes, w->text.fresh,
+                                                   p->stop, p->n_stop) >= 0);
     }
     *out = stop                      ? INVAR_FINISH_STOP
            : s->n_tokens == w->limit ? INVAR_FINISH_LENGTH

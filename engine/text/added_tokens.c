@@ -20,7 +20,7 @@ typedef struct node {
     int32_t child, sibling; /* 0: none */
     int32_t id;             /* -1: no token ends here */
     unsigned char byte;
-    bool lstrip, rstrip;
+    bool lstrip, rstrip, single_word;
 } node;
 
 struct invar_added_tokens {
@@ -104,6 +104,7 @@ invar_status invar_added_tokens_add(invar_added_tokens *added, const invar_added
     added->nodes[at].id = token->id;
     added->nodes[at].lstrip = token->lstrip;
     added->nodes[at].rstrip = token->rstrip;
+    added->nodes[at].single_word = token->single_word;
     return INVAR_OK;
 }
 
@@ -128,19 +129,42 @@ static bool is_space(uint32_t point)
     return invar_unicode_kind(point) == INVAR_CHAR_KIND_SPACE;
 }
 
+/* Where the character that ends at `at` begins; at > floor. */
+static size_t previous(uint32_t *point_out, const char *text, size_t at, size_t floor)
+{
+    size_t back = at - 1;
+
+    while (back > floor && ((unsigned char)text[back] & 0xC0) == 0x80)
+        back--;
+    if (!invar_unicode_read(point_out, text + back, at - back))
+        *point_out = 0; // the floor is inside of a character
+    return back;
+}
+
 static size_t spaces_before(const char *text, size_t at, size_t floor)
 {
     uint32_t point;
 
     while (at > floor) {
-        size_t back = at - 1;
-        while (back > floor && ((unsigned char)text[back] & 0xC0) == 0x80)
-            back--;
-        if (!invar_unicode_read(&point, text + back, at - back) || !is_space(point))
+        size_t back = previous(&point, text, at, floor);
+        if (!is_space(point))
             break;
         at = back;
     }
     return at;
+}
+
+static bool stands_alone(const char *text, size_t bytes, size_t begin, size_t end)
+{
+    uint32_t point;
+
+    if (begin > 0) {
+        (void)previous(&point, text, begin, 0);
+        if (invar_unicode_is_word(point))
+            return false;
+    }
+    return end == bytes || !invar_unicode_read(&point, text + end, bytes - end) ||
+           !invar_unicode_is_word(point);
 }
 
 static size_t spaces_after(const char *text, size_t bytes, size_t at)
@@ -165,9 +189,14 @@ bool invar_added_tokens_find(invar_added_match *out, const invar_added_tokens *a
         const node *n = found ? &added->nodes[found] : NULL;
         if (!n)
             continue;
+        if (n->single_word && !stands_alone(text, bytes, at, end)) {
+            at = end - 1; // the search goes on behind it
+            continue;
+        }
         out->id = n->id;
         out->begin = n->lstrip ? spaces_before(text, at, floor) : at;
-        out->end = n->rstrip ? spaces_after(text, bytes, end) : end;
+        // what is before the floor are spaces that a match before took, and passed already
+        out->end = n->rstrip ? spaces_after(text, bytes, end > floor ? end : floor) : end;
         out->next = end;
         return true;
     }

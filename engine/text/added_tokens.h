@@ -2,7 +2,7 @@
  * added_tokens.h - tokens found in the text as they are written, before any splitting into words.
  *
  * The leftmost is taken, of several there the longest. A token may also take the white space on its
- * left or right.
+ * left or right, and may want to stand alone, with no word character beside it.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,7 +28,7 @@ typedef struct invar_added_token {
     const char *content; /* UTF-8, not empty, at most INVAR_ADDED_TOKEN_MAX bytes */
     size_t bytes;
     int32_t id;
-    bool lstrip, rstrip;
+    bool lstrip, rstrip, single_word;
 } invar_added_token;
 
 #define INVAR_ADDED_TOKEN_MAX 1024

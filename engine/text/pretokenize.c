@@ -221,18 +221,26 @@ static size_t llama3_word(const text_view *v, size_t digits)
     return end ? end : spaces(v);
 }
 
-/* ---- one kind of character ------------------------------------------------------------------- */
+/* ---- patterns that leave text between their matches ------------------------------------------ */
 
-/* One character that is numeric, or the text up to the next. */
-static size_t digit_range(bool *match_out, const text_view *v)
+/* One character of a kind, or the text up to the next. */
+static size_t kind_range(bool *match_out, const text_view *v, bool (*is_kind)(uint32_t point))
 {
     character c = read_at(v, 0);
     size_t end = c.length;
 
-    *match_out = invar_unicode_is_numeric(c.point);
-    while (!*match_out && (c = read_at(v, end)).length > 0 && !invar_unicode_is_numeric(c.point))
+    *match_out = is_kind(c.point);
+    while (!*match_out && (c = read_at(v, end)).length > 0 && !is_kind(c.point))
         end += c.length;
     return end;
+}
+
+static size_t literal_range(bool *match_out, const text_view *v, const invar_literal *literal)
+{
+    size_t found = invar_literal_find(literal, v->text, v->bytes, 0);
+
+    *match_out = found == 0;
+    return *match_out ? literal->bytes : found;
 }
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -249,7 +257,11 @@ static size_t range_end(bool *match_out, const invar_splitter *splitter, const t
     case INVAR_PATTERN_GPT2: length = gpt2_word(&v); break;
     case INVAR_PATTERN_LLAMA3: length = llama3_word(&v, 3); break;
     case INVAR_PATTERN_QWEN2: length = llama3_word(&v, 1); break;
-    case INVAR_PATTERN_DIGIT: length = digit_range(match_out, &v); break;
+    case INVAR_PATTERN_DIGIT: length = kind_range(match_out, &v, invar_unicode_is_numeric); break;
+    case INVAR_PATTERN_PUNCTUATION:
+        length = kind_range(match_out, &v, invar_unicode_is_punctuation);
+        break;
+    case INVAR_PATTERN_LITERAL: length = literal_range(match_out, &v, &splitter->literal); break;
     }
     *match_out = *match_out != splitter->invert;
     return at + length;

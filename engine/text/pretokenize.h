@@ -11,6 +11,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "engine/text/replace.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -19,7 +21,10 @@ typedef enum invar_pattern {
     INVAR_PATTERN_GPT2,   /* what ByteLevel has built in */
     INVAR_PATTERN_LLAMA3, /* numbers in groups of up to three digits */
     INVAR_PATTERN_QWEN2,  /* numbers digit by digit; also Qwen 2.5 and 3 */
-    INVAR_PATTERN_DIGIT   /* one numeric character; text between such ones does not match */
+    /* these leave text between their matches */
+    INVAR_PATTERN_DIGIT,       /* one numeric character */
+    INVAR_PATTERN_PUNCTUATION, /* one character of punctuation */
+    INVAR_PATTERN_LITERAL      /* a string */
 } invar_pattern;
 
 /* The pattern with that regular expression; false when it is not one of the known. */
@@ -39,7 +44,8 @@ bool invar_behavior_find(invar_behavior *out, const char *name);
 
 typedef struct invar_splitter {
     invar_pattern pattern;
-    bool invert; /* what matches and what does not are exchanged */
+    invar_literal literal; /* not empty where it is the pattern */
+    bool invert;           /* what matches and what does not are exchanged */
     invar_behavior behavior;
 } invar_splitter;
 

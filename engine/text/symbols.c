@@ -1,9 +1,11 @@
 /*
- * symbols.c - a word to its first symbols, one for each byte, before any are merged.
+ * symbols.c - a word to its first symbols, one for each character, before any are merged.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/text/symbols.h"
+
+#include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
 
@@ -21,7 +23,7 @@ static void flush(writer *w)
     w->unknown = false;
 }
 
-/* The bytes of a character's name as tokens of their own; false when one of them has none. */
+/* The bytes of a character as tokens of their own; false when one of them has none. */
 static bool fall_back(writer *w, const char *name, size_t length)
 {
     for (size_t i = 0; i < length; i++)
@@ -47,20 +49,37 @@ static invar_status add_unknown(writer *w)
     return INVAR_OK;
 }
 
+static invar_status add_char(writer *w, uint32_t point)
+{
+    int32_t id = point < INVAR_BYTE_CHARS_END ? w->symbols->low[point] : -1;
+    char name[4];
+    size_t length;
+
+    if (id < 0) {
+        length = invar_unicode_write(name, point);
+        if (point >= INVAR_BYTE_CHARS_END)
+            id = invar_word_table_find(w->symbols->chars, name, length);
+        if (id < 0)
+            return fall_back(w, name, length) ? INVAR_OK : add_unknown(w);
+    }
+    flush(w);
+    w->ids[w->count++] = id;
+    return INVAR_OK;
+}
+
 invar_status invar_symbols_word(int32_t *ids, size_t *count_out, const invar_symbols *symbols,
                                 const char *word, size_t bytes)
 {
     writer w = {.symbols = symbols, .ids = ids};
+    uint32_t point;
 
     *count_out = 0;
-    for (size_t i = 0; i < bytes; i++) {
-        unsigned char byte = (unsigned char)word[i];
-        if (symbols->bytes[byte] >= 0) {
-            flush(&w);
-            w.ids[w.count++] = symbols->bytes[byte];
-        } else if (!fall_back(&w, symbols->names[byte], symbols->lengths[byte])) {
-            INVAR_TRY(add_unknown(&w));
-        }
+    for (size_t at = 0; at < bytes;) {
+        if (symbols->byte_level)
+            point = symbols->spelt.chars[(unsigned char)word[at++]];
+        else
+            at += invar_unicode_read(&point, word + at, bytes - at);
+        INVAR_TRY(add_char(&w, point));
     }
     flush(&w);
     *count_out = w.count;

@@ -1,8 +1,9 @@
 /*
- * symbols.h - a word to its first symbols, one for each byte, before any are merged.
+ * symbols.h - a word to its first symbols, one for each character, before any are merged.
  *
- * The vocabulary may lack some bytes. As in the tokenizers library such a byte becomes the tokens
- * of byte_fallback where it has them all, else the unknown token, else nothing.
+ * A byte-level word has one character for each byte. The vocabulary may lack some characters. As in
+ * the tokenizers library such a one becomes the tokens of byte_fallback where its bytes have them
+ * all, else the unknown token, else nothing.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -14,6 +15,8 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/text/byte_chars.h"
+#include "engine/text/word_table.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,9 +27,10 @@ extern "C" {
 #define INVAR_UNKNOWN_MISSING (-2) /* the model names a token that is not in the vocabulary */
 
 typedef struct invar_symbols {
-    int32_t bytes[256];    /* id of each byte's character; -1: not in the vocabulary */
-    char names[256][2];    /* each byte's character as UTF-8, for byte_fallback */
-    uint8_t lengths[256];  /* of the names */
+    bool byte_level;                   /* words are bytes; else they are text */
+    invar_byte_chars spelt;            /* byte-level: the character of each byte */
+    invar_word_table *chars;           /* the characters of the vocabulary */
+    int32_t low[INVAR_BYTE_CHARS_END]; /* ids of those below; -1: not in the vocabulary */
     int32_t fallback[256]; /* ids of "<0x00>" and on; -1: not there, or no byte_fallback */
     int32_t unknown;
     bool fuse_unknown; /* unknown ones that follow each other are one */

@@ -1,8 +1,8 @@
 /*
- * tokenizer.c - text to token ids and back.
+ * tokenizer.c - text to token ids.
  *
- * The way of a text: added tokens are cut out; the rest is composed; those added tokens that look
- * at composed text are cut out; the rest is split into words; each word is encoded.
+ * The way of a text: added tokens are cut out; the rest is normalized; those added tokens that look
+ * at normalized text are cut out; the rest is split into words; each word is encoded.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -17,12 +17,9 @@
 
 #include "base/invar_banned.h"
 
-/* Some bytes become several ids' worth of memory; a text this long is a mistake. */
-#define TEXT_MAX ((size_t)1 << 28)
-
 /* ---- life ------------------------------------------------------------------------------------ */
 
-invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size, size_t text_bytes)
+invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size)
 {
     invar_tokenizer *t;
     invar_status status;
@@ -32,17 +29,15 @@ invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size, size_t tex
     memset(t, 0, sizeof *t);
     t->size = size;
     t->eos = -1;
-    status = invar_alloc((void **)&t->text, text_bytes, 1, "tokens");
+    status = invar_alloc((void **)&t->begins, (size_t)size + 1, sizeof *t->begins, "tokens");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&t->begins, (size_t)size + 1, sizeof *t->begins, "tokens");
-    if (status == INVAR_OK)
-        status = invar_alloc((void **)&t->special, (size_t)size, 1, "tokens");
+        status = invar_alloc((void **)&t->flags, (size_t)size, 1, "tokens");
     if (status != INVAR_OK) {
         invar_tokenizer_free(t);
         return status;
     }
     memset(t->begins, 0, ((size_t)size + 1) * sizeof *t->begins);
-    memset(t->special, 0, (size_t)size);
+    memset(t->flags, 0, (size_t)size);
     *out = t;
     return INVAR_OK;
 }
@@ -55,9 +50,10 @@ void invar_tokenizer_free(invar_tokenizer *tokenizer)
     invar_added_tokens_free(tokenizer->normalized);
     invar_bpe_free(tokenizer->bpe);
     invar_word_table_free(tokenizer->words);
+    invar_word_table_free(tokenizer->symbols.chars);
     invar_free(tokenizer->text);
     invar_free(tokenizer->begins);
-    invar_free(tokenizer->special);
+    invar_free(tokenizer->flags);
     invar_free(tokenizer);
 }
 
@@ -65,6 +61,8 @@ static invar_status fill_alphabet(invar_tokenizer *t, const char *alphabet)
 {
     size_t length = (size_t)t->size - 1;
 
+    INVAR_TRY(invar_alloc((void **)&t->text, length, 1, "tokens"));
+    memset(t->flags, INVAR_TOKEN_IS_THERE, (size_t)t->size);
     memset(t->letters, -1, sizeof t->letters);
     for (size_t i = 0; i < length; i++) {
         unsigned char c = (unsigned char)alphabet[i];
@@ -80,7 +78,7 @@ static invar_status fill_alphabet(invar_tokenizer *t, const char *alphabet)
         t->begins[i + 1] = i + 1;
     }
     t->begins[length + 1] = length;
-    t->special[length] = 1;
+    t->flags[length] |= INVAR_TOKEN_IS_SPECIAL;
     t->eos = (int32_t)length;
     return INVAR_OK;
 }
@@ -95,7 +93,7 @@ invar_status invar_tokenizer_alphabet(invar_tokenizer **out, const char *alphabe
     if (length == 0 || length > 128)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "an alphabet has %zu characters, not 1 to 128",
                           length);
-    INVAR_TRY(invar_tokenizer_new(out, (int64_t)length + 1, length));
+    INVAR_TRY(invar_tokenizer_new(out, (int64_t)length + 1));
     status = fill_alphabet(*out, alphabet);
     if (status != INVAR_OK) {
         invar_tokenizer_free(*out);
@@ -137,13 +135,14 @@ const char *invar_tokenizer_bytes(size_t *bytes_out, const invar_tokenizer *toke
 
 bool invar_tokenizer_special(const invar_tokenizer *tokenizer, int32_t id)
 {
-    return id >= 0 && id < tokenizer->size && tokenizer->special[id];
+    return id >= 0 && id < tokenizer->size && tokenizer->flags[id] & INVAR_TOKEN_IS_SPECIAL;
 }
 
 /* ---- text to ids ----------------------------------------------------------------------------- */
 
 typedef struct encoder {
     const invar_tokenizer *t;
+    const char *origin; /* where the text begins */
     int32_t *ids;
     size_t count, capacity;
     invar_bpe_work work;
@@ -187,33 +186,74 @@ static invar_status encode_word(encoder *e, const char *word, size_t bytes)
 /* A piece that went through the first `step` steps, and is not empty. */
 static invar_status encode_piece(encoder *e, size_t step, const char *text, size_t bytes);
 
-static invar_status encode_spaced(encoder *e, size_t step, const char *text, size_t bytes)
+/* The piece with the literal before it. */
+static invar_status encode_prefixed(encoder *e, size_t step, const invar_literal *prefix,
+                                    const char *text, size_t bytes)
 {
     invar_status status;
-    char *spaced;
+    char *prefixed;
 
-    if (text[0] == ' ')
-        return encode_piece(e, step, text, bytes);
-    INVAR_TRY(invar_alloc((void **)&spaced, bytes + 1, 1, "text"));
-    spaced[0] = ' ';
-    memcpy(spaced + 1, text, bytes);
-    status = encode_piece(e, step, spaced, bytes + 1);
-    invar_free(spaced);
+    INVAR_TRY(invar_alloc((void **)&prefixed, prefix->bytes + bytes, 1, "text"));
+    memcpy(prefixed, prefix->text, prefix->bytes);
+    memcpy(prefixed + prefix->bytes, text, bytes);
+    status = encode_piece(e, step, prefixed, prefix->bytes + bytes);
+    invar_free(prefixed);
     return status;
+}
+
+static bool begins_with(const char *text, size_t bytes, const invar_literal *literal)
+{
+    return bytes >= literal->bytes && memcmp(text, literal->text, literal->bytes) == 0;
+}
+
+/* Spaces become the literal, and the piece may get one at its beginning. */
+static invar_status encode_metaspace(encoder *e, size_t step, const char *text, size_t bytes)
+{
+    const invar_pre_step *s = &e->t->pipeline.steps[step];
+    static const invar_literal space = {" ", 1};
+    bool wanted = s->prepend == INVAR_PREPEND_ALWAYS ||
+                  (s->prepend == INVAR_PREPEND_FIRST && text == e->origin);
+    invar_status status;
+    size_t length = 0;
+    char *replaced;
+
+    INVAR_TRY(invar_replace(&replaced, &length, &space, &s->literal, text, bytes));
+    if (replaced) {
+        text = replaced;
+        bytes = length;
+    }
+    if (wanted && !begins_with(text, bytes, &s->literal))
+        status = encode_prefixed(e, step + 1, &s->literal, text, bytes);
+    else
+        status = encode_piece(e, step + 1, text, bytes);
+    invar_free(replaced);
+    return status;
+}
+
+static invar_status encode_split(encoder *e, size_t step, const char *text, size_t bytes)
+{
+    const invar_splitter *splitter = &e->t->pipeline.steps[step].splitter;
+    size_t begin, end, at = 0;
+
+    while (invar_split_next(&begin, &end, &at, splitter, text, bytes))
+        INVAR_TRY(encode_piece(e, step + 1, text + begin, end - begin));
+    return INVAR_OK;
 }
 
 static invar_status encode_piece(encoder *e, size_t step, const char *text, size_t bytes)
 {
     const invar_pre_step *s = &e->t->pipeline.steps[step];
-    size_t begin, end, at = 0;
 
     if (step == e->t->pipeline.n_steps)
         return encode_word(e, text, bytes);
-    if (s->kind == INVAR_PRE_STEP_SPACE)
-        return encode_spaced(e, step + 1, text, bytes);
-    while (invar_split_next(&begin, &end, &at, &s->splitter, text, bytes))
-        INVAR_TRY(encode_piece(e, step + 1, text + begin, end - begin));
-    return INVAR_OK;
+    switch (s->kind) {
+    case INVAR_PRE_STEP_SPLIT: return encode_split(e, step, text, bytes);
+    case INVAR_PRE_STEP_METASPACE: return encode_metaspace(e, step, text, bytes);
+    case INVAR_PRE_STEP_PREFIX: break;
+    }
+    return begins_with(text, bytes, &s->literal)
+               ? encode_piece(e, step + 1, text, bytes)
+               : encode_prefixed(e, step + 1, &s->literal, text, bytes);
 }
 
 static invar_status encode_normal(encoder *e, const char *text, size_t bytes)
@@ -239,18 +279,15 @@ static invar_status cut(encoder *e, const invar_added_tokens *added, const char 
     return floor < bytes ? rest(e, text + floor, bytes - floor) : INVAR_OK;
 }
 
-static invar_status encode_composed(encoder *e, const char *text, size_t bytes)
+static invar_status encode_raw(encoder *e, const char *text, size_t bytes)
 {
     invar_status status;
-    char *composed = NULL;
-    size_t length = 0;
+    char *normal;
+    size_t length;
 
-    if (e->t->pipeline.compose)
-        INVAR_TRY(invar_unicode_compose(&composed, &length, text, bytes));
-    if (!composed)
-        return cut(e, e->t->normalized, text, bytes, encode_normal);
-    status = cut(e, e->t->normalized, composed, length, encode_normal);
-    invar_free(composed);
+    INVAR_TRY(invar_normalize(&normal, &length, &e->t->pipeline.normalizer, text, bytes));
+    status = cut(e, e->t->normalized, normal ? normal : text, length, encode_normal);
+    invar_free(normal);
     return status;
 }
 
@@ -276,9 +313,9 @@ static invar_status check_text(const char *text, size_t bytes)
     uint32_t point;
     size_t length;
 
-    if (bytes > TEXT_MAX)
+    if (bytes > INVAR_TEXT_MAX)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes, more than %zu", bytes,
-                          TEXT_MAX);
+                          INVAR_TEXT_MAX);
     for (size_t at = 0; at < bytes; at += length) {
         length = invar_unicode_read(&point, text + at, bytes - at);
         if (length == 0)
@@ -291,14 +328,14 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
                                     const invar_tokenizer *tokenizer, const char *text,
                                     size_t bytes)
 {
-    encoder e = {.t = tokenizer};
+    encoder e = {.t = tokenizer, .origin = text};
     invar_status status;
 
     *out = NULL;
     *count_out = 0;
     INVAR_TRY(check_text(text, bytes));
     INVAR_TRY(reserve(&e, 1));
-    status = tokenizer->bpe ? cut(&e, tokenizer->raw, text, bytes, encode_composed)
+    status = tokenizer->bpe ? cut(&e, tokenizer->raw, text, bytes, encode_raw)
                             : encode_letters(&e, text, bytes);
     invar_bpe_work_release(&e.work);
     if (status != INVAR_OK) {
@@ -307,28 +344,5 @@ invar_status invar_tokenizer_encode(int32_t **out, int64_t *count_out,
     }
     *out = e.ids;
     *count_out = (int64_t)e.count;
-    return INVAR_OK;
-}
-
-/* ---- ids to text ----------------------------------------------------------------------------- */
-
-invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_tokenizer *tokenizer,
-                                    const int32_t *ids, int64_t count, bool skip_special)
-{
-    invar_text_stream stream = {0};
-    invar_status status = INVAR_OK;
-
-    *out = NULL;
-    *bytes_out = 0;
-    for (int64_t i = 0; i < count && status == INVAR_OK; i++)
-        status = invar_text_stream_push(&stream, tokenizer, ids[i], skip_special);
-    if (status == INVAR_OK)
-        status = invar_text_stream_flush(&stream);
-    if (status != INVAR_OK) {
-        invar_text_stream_release(&stream);
-        return status;
-    }
-    *out = stream.text;
-    *bytes_out = stream.bytes;
     return INVAR_OK;
 }

@@ -1,10 +1,11 @@
 /*
  * tokenizer.h - text to token ids and back.
  *
- * Byte-level BPE as Hugging Face's tokenizers library has it, read from tokenizer.json, or a small
- * built-in alphabet for offline tasks. A pre-tokenizer, normalizer or model that is not one of the
- * known ones is refused: nothing is approximated. Reading is the only call that allocates much; a
- * tokenizer is constant afterwards and may be used by several threads.
+ * BPE as Hugging Face's tokenizers library has it (byte-level, or SentencePiece's with
+ * byte_fallback), read from tokenizer.json, or a small built-in alphabet for offline tasks. A
+ * pre-tokenizer, normalizer, decoder or model that is not one of the known ones is refused: nothing
+ * is approximated. Reading is the only call that allocates much; a tokenizer is constant afterwards
+ * and may be used by several threads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,8 +26,8 @@ extern "C" {
 typedef struct invar_tokenizer invar_tokenizer;
 
 /*
- * Reads DIR/tokenizer.json; where DIR/tokenizer_config.json is there, its eos_token, and its
- * added_tokens_decoder must not contradict.
+ * Reads DIR/tokenizer.json; where DIR/tokenizer_config.json is there, its eos_token and the
+ * switches of its added_tokens_decoder, which may name no other tokens.
  */
 invar_status invar_tokenizer_read(invar_tokenizer **out, const char *dir) INVAR_MUST_USE;
 
@@ -79,26 +80,38 @@ invar_status invar_tokenizer_decode(char **out, size_t *bytes_out, const invar_t
                                     const int32_t *ids, int64_t count,
                                     bool skip_special) INVAR_MUST_USE;
 
-/* The raw bytes of one token, for incremental decoding and stop strings; borrowed. "" if none. */
+/* What one token adds to a text, in bytes that need not be UTF-8; borrowed. "" if nothing. */
 const char *invar_tokenizer_bytes(size_t *bytes_out, const invar_tokenizer *tokenizer, int32_t id);
 
 /* True for a special token, which decoding may skip. */
 bool invar_tokenizer_special(const invar_tokenizer *tokenizer, int32_t id);
 
-/* Text that grows token by token; shows only whole characters. Zeroed at first; release. */
+/*
+ * Text that grows token by token: what decode gives, without the beginning of a character at its
+ * end. Zeroed at first; release.
+ */
 typedef struct invar_text_stream {
-    char *text; /* whole characters so far, NUL-terminated; NULL before the first push */
+    const char *text; /* NUL-terminated; NULL before the first push */
     size_t bytes;
-    size_t capacity;
+    size_t settled; /* so many bytes stay, whatever follows; the others may become U+FFFD */
+    size_t fresh;   /* the last push changed nothing before this byte */
+
+    /* its own */
+    char *whole; /* the text, with what decoders take from its beginning */
+    size_t used, capacity, changed;
+    bool begun;      /* there was a token */
     char pending[4]; /* the beginning of a character */
     size_t n_pending;
+    size_t run_begin, n_run; /* bytes that were tokens, after a string */
+    bool spoilt;             /* the run is no UTF-8 */
 } invar_text_stream;
 
 invar_status invar_text_stream_push(invar_text_stream *stream, const invar_tokenizer *tokenizer,
                                     int32_t id, bool skip_special) INVAR_MUST_USE;
 
 /* No more tokens follow: what is pending becomes U+FFFD, and the text is what decode gives. */
-invar_status invar_text_stream_flush(invar_text_stream *stream) INVAR_MUST_USE;
+invar_status invar_text_stream_flush(invar_text_stream *stream,
+                                     const invar_tokenizer *tokenizer) INVAR_MUST_USE;
 void invar_text_stream_release(invar_text_stream *stream);
 
 #ifdef __cplusplus

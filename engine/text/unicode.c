@@ -1,8 +1,5 @@
 /*
- * unicode.c - what the tokenizer asks of characters: their kind, and the composed form of a text.
- *
- * Composition runs in linear time for any text: utf8proc decomposes single characters and composes
- * a sorted sequence; the sorting between, which is quadratic there, is done here by counting.
+ * unicode.c - what the tokenizer asks of single characters.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,13 +9,9 @@
 #include <string.h>
 #include <utf8proc.h>
 
-#include "base/alloc.h"
-
 #include "base/invar_banned.h"
 
-typedef struct range {
-    uint32_t first, last;
-} range;
+typedef invar_unicode_range range;
 
 /* Letters and numbers of Unicode 15.1 and 16.0. */
 static const range new_letters[] = {
@@ -38,23 +31,66 @@ static const range new_numbers[] = {
 /* Numbers of Unicode 17.0. */
 static const range newest_numbers[] = {{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}};
 
-/* Characters of Unicode 10.0 to 15.0 that a later normalizer would move, split or join. */
-static const range inert[] = {
+/* Word characters that are neither letters, marks, digits nor joiners of Unicode 15.0. */
+static const range new_words[] = {
+    {0x897, 0x897},     {0x1C89, 0x1C8A},   {0x24B6, 0x24E9},   {0xA7CB, 0xA7CD},
+    {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3}, {0x10D40, 0x10D65}, {0x10D69, 0x10D6D},
+    {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x10EFC, 0x10EFC}, {0x11380, 0x11389},
+    {0x1138B, 0x1138B}, {0x1138E, 0x1138E}, {0x11390, 0x113B5}, {0x113B7, 0x113C0},
+    {0x113C2, 0x113C2}, {0x113C5, 0x113C5}, {0x113C7, 0x113CA}, {0x113CC, 0x113D3},
+    {0x113E1, 0x113E2}, {0x116D0, 0x116E3}, {0x11BC0, 0x11BE0}, {0x11BF0, 0x11BF9},
+    {0x11F5A, 0x11F5A}, {0x13460, 0x143FA}, {0x16100, 0x16139}, {0x16D40, 0x16D6C},
+    {0x16D70, 0x16D79}, {0x18CFF, 0x18CFF}, {0x1CCF0, 0x1CCF9}, {0x1E5D0, 0x1E5FA},
+    {0x1F130, 0x1F149}, {0x1F150, 0x1F169}, {0x1F170, 0x1F189}, {0x2EBF0, 0x2EE5D}};
+
+/* Marks of Unicode 10.0 to 15.0. */
+static const range new_marks[] = {
     {0x7FD, 0x7FD},     {0x898, 0x89F},     {0x8CA, 0x8D3},     {0x9FE, 0x9FE},
-    {0xC3C, 0xC3C},     {0xD3B, 0xD3C},     {0xEBA, 0xEBA},     {0x1715, 0x1715},
-    {0x1ABF, 0x1ACE},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},   {0x10D24, 0x10D27},
-    {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF}, {0x10F46, 0x10F50}, {0x10F82, 0x10F85},
-    {0x11070, 0x11070}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x11839, 0x1183A},
-    {0x11930, 0x11930}, {0x11938, 0x11938}, {0x1193D, 0x1193E}, {0x11943, 0x11943},
-    {0x119E0, 0x119E0}, {0x11A34, 0x11A34}, {0x11A47, 0x11A47}, {0x11A99, 0x11A99},
-    {0x11D42, 0x11D42}, {0x11D44, 0x11D45}, {0x11D97, 0x11D97}, {0x11F41, 0x11F42},
-    {0x16FF0, 0x16FF1}, {0x1E08F, 0x1E08F}, {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE},
-    {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF},
+    {0xAFA, 0xAFF},     {0xB55, 0xB55},     {0xC04, 0xC04},     {0xC3C, 0xC3C},
+    {0xCF3, 0xCF3},     {0xD00, 0xD00},     {0xD3B, 0xD3C},     {0xD81, 0xD81},
+    {0xEBA, 0xEBA},     {0xECE, 0xECE},     {0x1715, 0x1715},   {0x180F, 0x180F},
+    {0x1ABF, 0x1ACE},   {0x1CF7, 0x1CF7},   {0x1DF6, 0x1DFA},   {0xA82C, 0xA82C},
+    {0xA8FF, 0xA8FF},   {0x10D24, 0x10D27}, {0x10EAB, 0x10EAC}, {0x10EFD, 0x10EFF},
+    {0x10F46, 0x10F50}, {0x10F82, 0x10F85}, {0x11070, 0x11070}, {0x11073, 0x11074},
+    {0x110C2, 0x110C2}, {0x11145, 0x11146}, {0x111C9, 0x111C9}, {0x111CE, 0x111CF},
+    {0x11241, 0x11241}, {0x1133B, 0x1133B}, {0x1145E, 0x1145E}, {0x1182C, 0x1183A},
+    {0x11930, 0x11935}, {0x11937, 0x11938}, {0x1193B, 0x1193E}, {0x11940, 0x11940},
+    {0x11942, 0x11943}, {0x119D1, 0x119D7}, {0x119DA, 0x119E0}, {0x119E4, 0x119E4},
+    {0x11A01, 0x11A0A}, {0x11A33, 0x11A39}, {0x11A3B, 0x11A3E}, {0x11A47, 0x11A47},
+    {0x11A51, 0x11A5B}, {0x11A8A, 0x11A99}, {0x11D31, 0x11D36}, {0x11D3A, 0x11D3A},
+    {0x11D3C, 0x11D3D}, {0x11D3F, 0x11D45}, {0x11D47, 0x11D47}, {0x11D8A, 0x11D8E},
+    {0x11D90, 0x11D91}, {0x11D93, 0x11D97}, {0x11EF3, 0x11EF6}, {0x11F00, 0x11F01},
+    {0x11F03, 0x11F03}, {0x11F34, 0x11F3A}, {0x11F3E, 0x11F42}, {0x13440, 0x13440},
+    {0x13447, 0x13455}, {0x16F4F, 0x16F4F}, {0x16F7F, 0x16F87}, {0x16FE4, 0x16FE4},
+    {0x16FF0, 0x16FF1}, {0x1CF00, 0x1CF2D}, {0x1CF30, 0x1CF46}, {0x1E08F, 0x1E08F},
+    {0x1E130, 0x1E136}, {0x1E2AE, 0x1E2AE}, {0x1E2EC, 0x1E2EF}, {0x1E4EC, 0x1E4EF}};
+
+/* Punctuation of Unicode 8.0 to 15.0. */
+static const range new_punctuation[] = {
+    {0x61D, 0x61D},     {0x9FD, 0x9FD},     {0xA76, 0xA76},     {0xC77, 0xC77},
+    {0xC84, 0xC84},     {0x1B7D, 0x1B7E},   {0x2E43, 0x2E4F},   {0x2E52, 0x2E5D},
+    {0x10EAD, 0x10EAD}, {0x10F55, 0x10F59}, {0x10F86, 0x10F89}, {0x1144B, 0x1144F},
+    {0x1145A, 0x1145B}, {0x1145D, 0x1145D}, {0x11660, 0x1166C}, {0x116B9, 0x116B9},
+    {0x1183B, 0x1183B}, {0x11944, 0x11946}, {0x119E2, 0x119E2}, {0x11A3F, 0x11A46},
+    {0x11A9A, 0x11A9C}, {0x11A9E, 0x11AA2}, {0x11B00, 0x11B09}, {0x11C41, 0x11C45},
+    {0x11C70, 0x11C71}, {0x11EF7, 0x11EF8}, {0x11F43, 0x11F4F}, {0x11FFF, 0x11FFF},
+    {0x12FF1, 0x12FF2}, {0x16E97, 0x16E9A}, {0x16FE2, 0x16FE2}, {0x1E95E, 0x1E95F}};
+
+/* Capitals of Unicode 16.0 and 17.0, and how far away their small letters are. */
+static const struct {
+    uint32_t first, last;
+    int32_t distance;
+} new_capitals[] = {
+    {0x1C89, 0x1C89, 1},      {0xA7CB, 0xA7CB, 0x264 - 0xA7CB},
+    {0xA7CC, 0xA7CC, 1},      {0xA7CE, 0xA7CE, 1},
+    {0xA7D2, 0xA7D2, 1},      {0xA7D4, 0xA7D4, 1},
+    {0xA7DA, 0xA7DA, 1},      {0xA7DC, 0xA7DC, 0x19B - 0xA7DC},
+    {0x10D50, 0x10D65, 0x20}, {0x16EA0, 0x16EB8, 0x1B},
 };
 
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
-static bool within(const range *table, size_t count, uint32_t point)
+bool invar_unicode_within(const range *table, size_t count, uint32_t point)
 {
     for (size_t low = 0, high = count; low < high;) {
         size_t middle = (low + high) / 2;
@@ -150,9 +186,9 @@ invar_char_kind invar_unicode_kind(uint32_t point)
     case UTF8PROC_CATEGORY_NO: return INVAR_CHAR_KIND_NUMBER;
     default: break;
     }
-    if (within(new_letters, COUNT(new_letters), point))
+    if (invar_unicode_within(new_letters, COUNT(new_letters), point))
         return INVAR_CHAR_KIND_LETTER;
-    if (within(new_numbers, COUNT(new_numbers), point))
+    if (invar_unicode_within(new_numbers, COUNT(new_numbers), point))
         return INVAR_CHAR_KIND_NUMBER;
     return INVAR_CHAR_KIND_OTHER;
 }
@@ -160,132 +196,67 @@ invar_char_kind invar_unicode_kind(uint32_t point)
 bool invar_unicode_is_numeric(uint32_t point)
 {
     return invar_unicode_kind(point) == INVAR_CHAR_KIND_NUMBER ||
-           within(newest_numbers, COUNT(newest_numbers), point);
+           invar_unicode_within(newest_numbers, COUNT(newest_numbers), point);
 }
 
-/* ---- composition ----------------------------------------------------------------------------- */
-
-/* Code points. One of n bytes decomposes into at most 2n, whatever the character; never over 4. */
-typedef struct points {
-    utf8proc_int32_t *at;
-    utf8proc_int32_t *scratch; /* as long */
-    size_t count;
-} points;
-
-static int class_of(utf8proc_int32_t point)
+bool invar_unicode_is_punctuation(uint32_t point)
 {
-    return utf8proc_get_property(point)->combining_class;
-}
-
-/* Sorts the marks [from, to) by class; those of one class keep their order. */
-static void order_run(points *p, size_t from, size_t to)
-{
-    size_t starts[256] = {0}, sum = from;
-
-    for (size_t i = from; i < to; i++)
-        starts[class_of(p->at[i])]++;
-    for (size_t c = 0; c < 256; c++) {
-        size_t count = starts[c];
-        starts[c] = sum;
-        sum += count;
+    switch (utf8proc_category((utf8proc_int32_t)point)) {
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+        return !invar_unicode_within(new_punctuation, COUNT(new_punctuation), point);
+    default: break;
     }
-    for (size_t i = from; i < to; i++)
-        p->scratch[starts[class_of(p->at[i])]++] = p->at[i];
-    memcpy(p->at + from, p->scratch + from, (to - from) * sizeof *p->at);
+    // symbols of ASCII count, and two characters that were punctuation in Unicode 7.0
+    return (point < 0x80 && point && strchr("$+<=>^`|~", (int)point)) || point == 0x166D ||
+           point == 0x111C9;
 }
 
-/* Canonical order of [from, count): runs of marks, most of them in order already. */
-static void order(points *p, size_t from)
+static bool is_mark(uint32_t point)
 {
-    for (size_t i = from; i < p->count;) {
-        size_t begin = i;
-        bool sorted = true;
-        int last = 0, class;
-        for (; i < p->count && (class = class_of(p->at[i])) > 0; i++) {
-            sorted = sorted && last <= class;
-            last = class;
-        }
-        if (!sorted)
-            order_run(p, begin, i);
-        i += i == begin;
+    utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)point);
+
+    return category == UTF8PROC_CATEGORY_MN || category == UTF8PROC_CATEGORY_MC ||
+           category == UTF8PROC_CATEGORY_ME;
+}
+
+bool invar_unicode_is_accent(uint32_t point)
+{
+    // two characters were marks in Unicode 9.0
+    return (is_mark(point) && !invar_unicode_within(new_marks, COUNT(new_marks), point)) ||
+           point == 0x1CF2 || point == 0x1CF3;
+}
+
+bool invar_unicode_is_word(uint32_t point)
+{
+    switch (utf8proc_category((utf8proc_int32_t)point)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LL:
+    case UTF8PROC_CATEGORY_LT:
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO:
+    case UTF8PROC_CATEGORY_ND:
+    case UTF8PROC_CATEGORY_NL:
+    case UTF8PROC_CATEGORY_PC: return true;
+    default: break;
     }
+    return is_mark(point) || point == 0x200C || point == 0x200D ||
+           invar_unicode_within(new_words, COUNT(new_words), point);
 }
 
-/* Orders and composes what was added since `from`. */
-static void finish(points *p, size_t from)
+size_t invar_unicode_lower(uint32_t out[2], uint32_t point)
 {
-    utf8proc_ssize_t count;
-
-    order(p, from);
-    count = utf8proc_normalize_utf32(p->at + from, (utf8proc_ssize_t)(p->count - from),
-                                     UTF8PROC_STABLE | UTF8PROC_COMPOSE);
-    INVAR_CHECK(count >= 0);
-    p->count = from + (size_t)count;
-}
-
-/* No character below U+0300 changes alone or with another of them. */
-static bool composed_by_looks(const char *text, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; i++)
-        if ((unsigned char)text[i] >= 0xCC)
-            return false;
-    return true;
-}
-
-static void compose(points *p, const char *text, size_t bytes)
-{
-    size_t begin = 0;
-    uint32_t point;
-
-    for (size_t i = 0; i < bytes;) {
-        int boundary = 0;
-        size_t length = invar_unicode_read(&point, text + i, bytes - i);
-        INVAR_CHECK(length > 0);
-        i += length;
-        if (within(inert, COUNT(inert), point)) {
-            finish(p, begin);
-            p->at[p->count++] = (utf8proc_int32_t)point;
-            begin = p->count;
-        } else {
-            utf8proc_ssize_t added =
-                utf8proc_decompose_char((utf8proc_int32_t)point, p->at + p->count, 4,
-                                        UTF8PROC_STABLE | UTF8PROC_DECOMPOSE, &boundary);
-            INVAR_CHECK(added > 0 && added <= 4);
-            p->count += (size_t)added;
-        }
-    }
-    finish(p, begin);
-}
-
-/* The code points as UTF-8; counts them where `out` is NULL. */
-static size_t encode(char *out, const points *p)
-{
-    char spare[4];
-    size_t used = 0;
-
-    for (size_t i = 0; i < p->count; i++)
-        used += invar_unicode_write(out ? out + used : spare, (uint32_t)p->at[i]);
-    return used;
-}
-
-invar_status invar_unicode_compose(char **out, size_t *bytes_out, const char *text, size_t bytes)
-{
-    size_t room = 2 * bytes + 4;
-    points p = {NULL, NULL, 0};
-    invar_status status;
-
-    *out = NULL;
-    *bytes_out = 0;
-    if (composed_by_looks(text, bytes))
-        return INVAR_OK;
-    if (bytes > SIZE_MAX / 64)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes is too long", bytes);
-    INVAR_TRY(invar_alloc((void **)&p.at, 2 * room, sizeof *p.at, "text"));
-    p.scratch = p.at + room;
-    compose(&p, text, bytes);
-    status = invar_alloc((void **)out, encode(NULL, &p), 1, "text");
-    if (status == INVAR_OK)
-        *bytes_out = encode(*out, &p);
-    invar_free(p.at);
-    return status;
+    out[0] = (uint32_t)utf8proc_tolower((utf8proc_int32_t)point);
+    out[1] = 0x307; // the dot of U+0130, the one letter that becomes two
+    if (point == 0x130)
+        return 2;
+    for (size_t i = 0; i < COUNT(new_capitals); i++)
+        if (point >= new_capitals[i].first && point <= new_capitals[i].last)
+            out[0] = (uint32_t)((int32_t)point + new_capitals[i].distance);
+    return 1;
 }

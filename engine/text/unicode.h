@@ -1,10 +1,10 @@
 /*
- * unicode.h - what the tokenizer asks of characters: their kind, and the composed form of a text.
+ * unicode.h - what the tokenizer asks of characters, and the normalization forms of a text.
  *
- * The answers are those of Hugging Face's tokenizers library: the kinds of Unicode 16.0 (its
- * regular expressions), numeric as of 17.0 (its language), the composition of Unicode 9.0 (its
- * normalizer). Below is utf8proc; tables hold what differs from Unicode 15.0, the oldest version of
- * utf8proc that will do.
+ * The answers are those of Hugging Face's tokenizers library, whose parts have tables of different
+ * ages: the kinds are of Unicode 16.0, as word characters are; numbers and small letters of 17.0;
+ * forms and accents of 9.0; punctuation of 7.0. Below is utf8proc; tables hold what differs from
+ * Unicode 15.0, the oldest version of utf8proc that will do.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -42,15 +42,34 @@ size_t invar_unicode_write(char *out, uint32_t point);
 
 invar_char_kind invar_unicode_kind(uint32_t point);
 
-/* True for the characters that the pre-tokenizer Digits splits at. */
-bool invar_unicode_is_numeric(uint32_t point);
+bool invar_unicode_is_numeric(uint32_t point);     /* what the pre-tokenizer Digits splits at */
+bool invar_unicode_is_punctuation(uint32_t point); /* what Punctuation splits at */
+bool invar_unicode_is_accent(uint32_t point);      /* what the normalizer StripAccents removes */
+bool invar_unicode_is_word(uint32_t point);        /* \w of added tokens that are single words */
+
+/* The small letter of a capital, itself of any other character; how many they are. */
+size_t invar_unicode_lower(uint32_t out[2], uint32_t point);
+
+/* A table of characters, in order. */
+typedef struct invar_unicode_range {
+    uint32_t first, last;
+} invar_unicode_range;
+
+bool invar_unicode_within(const invar_unicode_range *table, size_t count, uint32_t point);
+
+typedef enum invar_unicode_form {
+    INVAR_UNICODE_NFC,
+    INVAR_UNICODE_NFD,
+    INVAR_UNICODE_NFKC,
+    INVAR_UNICODE_NFKD
+} invar_unicode_form;
 
 /*
- * Normalization form C. The caller owns *out (invar_free), which has no NUL; *out is NULL where the
- * text is in that form already by its looks: use the text itself. `text` is valid UTF-8.
+ * The text in that form. The caller owns *out (invar_free), which has no NUL; *out is NULL where
+ * the text is in that form already by its looks: use the text itself. `text` is valid UTF-8.
  */
-invar_status invar_unicode_compose(char **out, size_t *bytes_out, const char *text,
-                                   size_t bytes) INVAR_MUST_USE;
+invar_status invar_unicode_normalize(char **out, size_t *bytes_out, invar_unicode_form form,
+                                     const char *text, size_t bytes) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -31,20 +31,14 @@ static invar_status there_and_back(const invar_tokenizer *tokenizer, const char 
     return status;
 }
 
-/* Goes through composition, a prefix, added tokens and words that are one token. */
-static invar_status live_tokenizer(void)
+static invar_status live_parts(const tokenizer_json *parts)
 {
-    static const tokenizer_json parts = {
-        .normalizer = "{\"type\":\"NFC\"}",
-        .pre_tokenizer = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}",
-        .model = ",\"ignore_merges\":true",
-        .added = "[" TOKENIZER_ADDED(259, "<s>", TOKENIZER_FLAGS) "]"};
     static const char text[] =
         "e\xCC\x81t\xC3\xA9 abc<s>ab cccccccccccccccccccccccccccccccccccccccc"
         "cccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccccc";
     static const char config[] = "{\"eos_token\":\"<s>\"}";
     static char json[TOKENIZER_JSON_SIZE];
-    invar_tokenizer_source source = {"t.json", json, tokenizer_json_write(json, &parts), config,
+    invar_tokenizer_source source = {"t.json", json, tokenizer_json_write(json, parts), config,
                                      strlen(config)};
     invar_tokenizer *tokenizer;
     invar_status status;
@@ -53,6 +47,37 @@ static invar_status live_tokenizer(void)
     status = there_and_back(tokenizer, text);
     invar_tokenizer_free(tokenizer);
     return status;
+}
+
+/* Goes through composition, a prefix, added tokens and words that are one token. */
+static invar_status live_bytes(void)
+{
+    static const tokenizer_json parts = {
+        .normalizer = "{\"type\":\"NFC\"}",
+        .pre_tokenizer = "{\"type\":\"ByteLevel\",\"add_prefix_space\":true}",
+        .model = ",\"ignore_merges\":true",
+        .added = "[" TOKENIZER_ADDED(259, "<s>", TOKENIZER_FLAGS) "]"};
+
+    return live_parts(&parts);
+}
+
+/* Goes through every kind of normalizer, a metaspace, and a decoder that changes tokens. */
+static invar_status live_characters(void)
+{
+    static const tokenizer_json parts = {
+        .normalizer = "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFKD\"},"
+                      "{\"type\":\"StripAccents\"},{\"type\":\"Lowercase\"},{\"type\":\"Strip\","
+                      "\"strip_left\":true,\"strip_right\":true},{\"type\":\"Prepend\",\"prepend\":"
+                      "\"b\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\"t\"},\"content\":"
+                      "\"cab\"}]}",
+        .pre_tokenizer = "{\"type\":\"Metaspace\",\"replacement\":\"_\"}",
+        .decoder = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},\"content\":\"aaaaaaaa\"}",
+        .model = ",\"byte_fallback\":true",
+        .added = "[" TOKENIZER_ADDED(259, "<s>",
+                                     "\"single_word\":false,\"lstrip\":true,\"rstrip\":true,"
+                                     "\"normalized\":true,\"special\":true") "]"};
+
+    return live_parts(&parts);
 }
 
 static invar_status live_alphabet(void)
@@ -84,7 +109,8 @@ static invar_status live_template(void)
 static void test_fault_tokenizer__survives_lack_of_memory(void **state)
 {
     (void)state;
-    fail_each_allocation(live_tokenizer);
+    fail_each_allocation(live_bytes);
+    fail_each_allocation(live_characters);
     fail_each_allocation(live_alphabet);
 }
 

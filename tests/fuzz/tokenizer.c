@@ -33,9 +33,13 @@ static void check_stream(const invar_tokenizer *t, const int32_t *ids, int64_t c
 {
     invar_text_stream stream = {0};
 
-    for (int64_t i = 0; i < count; i++)
+    for (int64_t i = 0; i < count; i++) {
         INVAR_CHECK(invar_text_stream_push(&stream, t, ids[i], skip) == INVAR_OK);
-    INVAR_CHECK(invar_text_stream_flush(&stream) == INVAR_OK);
+        // what is settled stays
+        INVAR_CHECK(stream.settled <= stream.bytes && stream.settled <= bytes);
+        INVAR_CHECK(stream.settled == 0 || memcmp(stream.text, text, stream.settled) == 0);
+    }
+    INVAR_CHECK(invar_text_stream_flush(&stream, t) == INVAR_OK);
     INVAR_CHECK(stream.bytes == bytes && memcmp(stream.text, text, bytes) == 0);
     invar_text_stream_release(&stream);
 }

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-# tokenizer.py [--seed N] [--out DIR] [KIND ...] | --check [DIR] - what the libraries say of text.
+# tokenizer.py [--seed N] [--strings N] [--out DIR] [KIND ...] | --check [DIR] - what others say.
 #
 # Trains small BPE tokenizers with the parts of known models (KINDS; with KIND only those) and
 # writes, per tokenizer, tokenizer.json and expect.json: ids of strings, texts of ids, and checksums
@@ -113,17 +113,28 @@ def byte_level(split):
                          pre.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
+SENTENCES = {"unk_token": "<unk>", "fuse_unk": True, "byte_fallback": True}
+BYTE_NAMES = [f"<0x{byte:02X}>" for byte in range(256)]
+
+
+def to_spaces(*more):
+    return decoders.Sequence([decoders.Replace("\u2581", " "), decoders.ByteFallback(),
+                              decoders.Fuse(), *more])
+
+
 @dataclasses.dataclass
 class Kind:
     """
     A tokenizer's parts. `limit` keeps only that many bytes or characters in the vocabulary; code
-    points below `sweep` are tried, one by one.
+    points below `sweep` are tried, one by one. `added` are more tokens, which strings are full of.
     """
-    pre_tokenizer: object
+    pre_tokenizer: object = None
     normalizer: object = None
     model: dict = dataclasses.field(default_factory=dict)
+    decoder: object = decoders.ByteLevel()
     limit: int = 0
     sweep: int = 0x4000
+    added: list = dataclasses.field(default_factory=list)
 
 
 KINDS = {
@@ -134,22 +145,66 @@ KINDS = {
                                   pre.ByteLevel(add_prefix_space=False)]), limit=200),
     "unknown": Kind(pre.Sequence([pre.Digits(), pre.ByteLevel()]),
                     model={"unk_token": "<unk>", "fuse_unk": True}, limit=200),
+    "llama2": Kind(
+        None, normalizers.Sequence([normalizers.Prepend("\u2581"),
+                                    normalizers.Replace(" ", "\u2581")]), SENTENCES,
+        to_spaces(decoders.Strip(" ", 1, 0)), 150, added=[
+            AddedToken("[INST]", normalized=True), AddedToken("solo", single_word=True),
+            AddedToken("a b", lstrip=True, normalized=True, special=True)]),
+    "mistral": Kind(
+        pre.Metaspace(prepend_scheme="first", split=False), None, SENTENCES,
+        to_spaces(decoders.Strip(" ", 1, 0)), 150, added=[
+            AddedToken("solo", single_word=True, normalized=False),
+            AddedToken("<|end|>", rstrip=True, normalized=False, special=True)]),
+    "gemma": Kind(pre.Split(" ", "merged_with_previous"), normalizers.Replace(" ", "\u2581"),
+                  SENTENCES, to_spaces(), 150, added=[
+                      AddedToken("\u2581\u2581", normalized=False), AddedToken("\n\n"),
+                      AddedToken("   ", normalized=False)]),
+    "metaspace": Kind(pre.Sequence([pre.Punctuation("contiguous"), pre.Digits(), pre.Metaspace()]),
+                      None, {"unk_token": "<unk>"}, decoders.Metaspace(), 100),
+    "lowercase": Kind(
+        None, normalizers.Sequence([
+            normalizers.NFKD(), normalizers.Sequence([normalizers.StripAccents(),
+                                                      normalizers.Lowercase()]),
+            normalizers.Strip(left=False, right=True), normalizers.Replace("th", "\u00fe")]),
+        {"ignore_merges": True}, None, 100, added=[
+            AddedToken("\u00dcber", normalized=True), AddedToken("Th", single_word=True)]),
 }
+
+
+def learn(tokenizer, kind, seed):
+    """The vocabulary; a tokenizer of characters learns it from words."""
+    byte_words = isinstance(kind.decoder, decoders.ByteLevel)
+    tokenizer.pre_tokenizer = kind.pre_tokenizer if byte_words else pre.Metaspace()
+    known = [kind.model["unk_token"]] if "unk_token" in kind.model else []
+    if kind.model.get("byte_fallback"):
+        known += ["<s>", "</s>", *BYTE_NAMES]
+    alphabet = {"limit_alphabet": kind.limit} if kind.limit else {
+        "initial_alphabet": pre.ByteLevel.alphabet()}
+    size = 700 + len(known) if not byte_words else 700
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, special_tokens=known,
+                                  **alphabet)
+    tokenizer.train_from_iterator(corpus(seed), trainer)
+
+
+def without_byte_tokens(tokenizer):
+    """Training made them special; in real files they are plain tokens."""
+    data = json.loads(tokenizer.to_str())
+    data["added_tokens"] = [token for token in data["added_tokens"]
+                            if token["content"] not in BYTE_NAMES]
+    return Tokenizer.from_str(json.dumps(data))
 
 
 def train(name, seed):
     kind = KINDS[name]
     tokenizer = Tokenizer(models.BPE(**kind.model))
-    if kind.normalizer:
+    if kind.normalizer and not kind.added:
         tokenizer.normalizer = kind.normalizer
+    learn(tokenizer, kind, seed)
+    tokenizer = without_byte_tokens(tokenizer)
+    tokenizer.normalizer = kind.normalizer
     tokenizer.pre_tokenizer = kind.pre_tokenizer
-    tokenizer.decoder = decoders.ByteLevel()
-    alphabet = {"limit_alphabet": kind.limit} if kind.limit else {
-        "initial_alphabet": pre.ByteLevel.alphabet()}
-    unknown = [kind.model["unk_token"]] if "unk_token" in kind.model else []
-    trainer = trainers.BpeTrainer(vocab_size=700, show_progress=False, special_tokens=unknown,
-                                  **alphabet)
-    tokenizer.train_from_iterator(corpus(seed), trainer)
+    tokenizer.decoder = kind.decoder
     tokenizer.add_tokens([AddedToken("<|endoftext|>", special=True, normalized=False),
                           AddedToken("<|im_start|>", special=True, normalized=False),
                           AddedToken("<|im_end|>", special=True, normalized=False)])
@@ -157,6 +212,7 @@ def train(name, seed):
                           AddedToken("<tool_call>", special=False, normalized=False),
                           AddedToken(" zq", rstrip=True, normalized=False),
                           AddedToken("caf\u00e9s", special=False, normalized=True)])
+    tokenizer.add_tokens(kind.added)
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     if name == "llama3":
         tokenizer.post_processor = processors.Sequence([
@@ -169,7 +225,7 @@ def train(name, seed):
 def write(folder, name, tokenizer):
     """tokenizer.json, with the merges of one of them in the old spelling, and its config."""
     data = json.loads(tokenizer.to_str())
-    if name == "qwen2":
+    if name in ("qwen2", "gemma"):
         data["model"]["merges"] = [" ".join(pair) for pair in data["model"]["merges"]]
     place = folder / name
     place.mkdir(parents=True, exist_ok=True)
@@ -261,10 +317,25 @@ def decodes(tokenizer, seed):
     return out
 
 
-def expect(place, seed):
+def peppered(added, chance):
+    """Added tokens beside each other, spaces, words and anything."""
+    between = ["", " ", "  ", "a", " b ", "\u00e9", "_", "\n", "\u2581", "9", "\u00dc"]
+    out = mixed(chance.randrange(1 << 30), chance.randrange(0, 6))
+    for _ in range(chance.randrange(1, 5)):
+        content = chance.choice(added).content
+        out += chance.choice(between) + chance.choice([content, content, content.lower(),
+                                                       content.upper(), content[:-1]])
+        out += chance.choice(between) + mixed(chance.randrange(1 << 30), chance.randrange(0, 4))
+    return out
+
+
+def expect(place, seed, count=150):
     tokenizer = Tokenizer.from_file(str(place / "tokenizer.json"))
     chance = random.Random(seed)
-    texts = TRICKY + [mixed(chance.randrange(1 << 30), chance.randrange(1, 25)) for _ in range(150)]
+    texts = TRICKY + [mixed(chance.randrange(1 << 30), chance.randrange(1, 25))
+                      for _ in range(count)]
+    if KINDS[place.name].added:
+        texts += [peppered(KINDS[place.name].added, chance) for _ in range(count)]
     texts = [text for text in texts if "\0" not in text]
     return {"tokenizers": tokenizers.__version__, "seed": seed,
             "strings": [{"text": text, "ids": ids}
@@ -274,25 +345,36 @@ def expect(place, seed):
 
 
 def split(part, texts):
-    """The bytes of each word."""
-    return [[len(word) for word, _ in part.pre_tokenize_str(text)] for text in texts]
+    """The bytes of each word; ByteLevel has a character for each."""
+    spelt = not isinstance(part, (pre.Digits, pre.Punctuation))
+    return [[len(word) if spelt else len(word.encode()) for word, _ in part.pre_tokenize_str(text)]
+            for text in texts]
 
 
-def compose(texts):
-    form = normalizers.NFC()
-    return [list(form.normalize_str(text).encode()) for text in texts]
+def normalize(part, texts):
+    return [list(part.normalize_str(text).encode()) for text in texts]
 
 
 def steps(seed):
-    """Words and composed texts alone: ids do not show every boundary, and hide each other."""
-    parts = {"gpt2": pre.ByteLevel(add_prefix_space=False), "llama3": byte_level(LLAMA3),
-             "qwen2": byte_level(QWEN2)}
+    """Words and normalized texts alone: ids do not show every boundary, and hide each other."""
     texts = [mixed(seed + i, LARGE_CHARS) for i in range(LARGE_TEXTS)]
-    ways = {name: lambda texts, part=part: split(part, texts) for name, part in parts.items()}
-    ways["compose"] = compose
+    ways = {
+        "gpt2": (split, pre.ByteLevel(add_prefix_space=False), 0x110000),
+        "llama3": (split, byte_level(LLAMA3), 0x110000),
+        "qwen2": (split, byte_level(QWEN2), 0x110000),
+        "digits": (split, pre.Digits(individual_digits=True), 0x30000),
+        "punctuation": (split, pre.Punctuation(), 0x30000),
+        "compose": (normalize, normalizers.NFC(), 0x110000),
+        "nfd": (normalize, normalizers.NFD(), 0x30000),
+        "nfkc": (normalize, normalizers.NFKC(), 0x30000),
+        "nfkd": (normalize, normalizers.NFKD(), 0x30000),
+        "lowercase": (normalize, normalizers.Lowercase(), 0x30000),
+        "accents": (normalize, normalizers.StripAccents(), 0x30000),
+    }
     return {"tokenizers": tokenizers.__version__, "seed": seed, **{
-        name: [checksum(0, numbers) for numbers in way(texts)] + sweep(way, 0x110000)
-        for name, way in ways.items()}}
+        name: [checksum(0, numbers) for numbers in way(part, texts)] +
+        sweep(lambda texts, way=way, part=part: way(part, texts), end)
+        for name, (way, part, end) in ways.items()}}
 
 
 # ---- chat templates ------------------------------------------------------------------------------
@@ -381,6 +463,7 @@ def check(folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--strings", type=int, default=150, help="so many random ones of a kind")
     parser.add_argument("--out", type=pathlib.Path, default=HERE / "tokenizer")
     parser.add_argument("--check", type=pathlib.Path, nargs="?", const=HERE / "tokenizer")
     everything = [*KINDS, "steps", "templates"]
@@ -391,7 +474,7 @@ def main():
     wanted = args.kinds or everything
     for name in filter(wanted.__contains__, KINDS):
         write(args.out, name, train(name, args.seed))
-        data = expect(args.out / name, args.seed)
+        data = expect(args.out / name, args.seed, args.strings)
         (args.out / name / "expect.json").write_text(dump(data))
     if "steps" in wanted:
         (args.out / "steps.json").write_text(dump(steps(args.seed)))

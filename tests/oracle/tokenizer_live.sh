@@ -3,7 +3,7 @@
 #
 # Installs them into the virtual environment in FOLDER that live.sh uses, too; asks them again for
 # what the committed fixtures say; then trains other tokenizers from a random seed and runs TEST,
-# the program of tests/unit/tokenizer/oracle.c, on those.
+# the program of tests/unit/tokenizer/oracle.c, on those and 10,000 strings of each.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -16,5 +16,5 @@ python3 -m venv "$folder/venv"
 
 seed=$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')
 echo "random seed: $seed"
-"$python" "$here/tokenizer.py" --seed "$seed" --out "$folder/tokenizer"
+"$python" "$here/tokenizer.py" --seed "$seed" --strings 10000 --out "$folder/tokenizer"
 INVAR_TEST_FULL=1 INVAR_TOKENIZER_ORACLE=$folder/tokenizer "$test"

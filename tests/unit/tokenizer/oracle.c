@@ -10,10 +10,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/io/json.h"
+#include "engine/text/normalize.h"
 #include "engine/text/pretokenize.h"
 #include "engine/text/template.h"
 #include "engine/text/tokenizer.h"
@@ -22,7 +24,8 @@
 
 enum { BLOCK = 4096, LARGE_CHARS = 20000, LARGE_TEXTS = 8 };
 
-static const char *const names[] = {"gpt2", "llama3", "qwen2", "smollm2", "unknown"};
+static const char *const names[] = {"gpt2",   "llama3",  "qwen2", "smollm2",   "unknown",
+                                    "llama2", "mistral", "gemma", "metaspace", "lowercase"};
 enum { NAMES = sizeof names / sizeof names[0] };
 
 static const char *path_of(const char *name, const char *file)
@@ -88,6 +91,7 @@ typedef struct way {
     int64_t (*list)(int32_t **out, const struct way *w, const char *text, size_t bytes);
     const invar_tokenizer *tokenizer;
     invar_pattern pattern;
+    invar_normal_step step;
 } way;
 
 static int64_t list_ids(int32_t **out, const way *w, const char *text, size_t bytes)
@@ -100,7 +104,7 @@ static int64_t list_ids(int32_t **out, const way *w, const char *text, size_t by
 
 static int64_t list_words(int32_t **out, const way *w, const char *text, size_t bytes)
 {
-    const invar_splitter splitter = {w->pattern, false, INVAR_BEHAVIOR_ISOLATED};
+    const invar_splitter splitter = {.pattern = w->pattern, .behavior = INVAR_BEHAVIOR_ISOLATED};
     size_t begin, end, at = 0;
     int64_t count = 0;
 
@@ -112,18 +116,17 @@ static int64_t list_words(int32_t **out, const way *w, const char *text, size_t 
     return count;
 }
 
-static int64_t list_composed(int32_t **out, const way *w, const char *text, size_t bytes)
+static int64_t list_normal(int32_t **out, const way *w, const char *text, size_t bytes)
 {
-    char *composed;
+    const invar_normalizer normalizer = {{w->step}, 1};
+    char *normal;
     size_t count;
 
-    (void)w;
-    assert_ok(invar_unicode_compose(&composed, &count, text, bytes));
-    count = composed ? count : bytes;
+    assert_ok(invar_normalize(&normal, &count, &normalizer, text, bytes));
     assert_ok(invar_alloc((void **)out, count, sizeof **out, "bytes"));
     for (size_t i = 0; i < count; i++)
-        (*out)[i] = (unsigned char)(composed ? composed : text)[i];
-    invar_free(composed);
+        (*out)[i] = (unsigned char)(normal ? normal : text)[i];
+    invar_free(normal);
     return (int64_t)count;
 }
 
@@ -345,10 +348,35 @@ static void test_oracle_encode__ids_of_long_mixed_text(void **state)
     }
 }
 
-/* ---- words and composed text alone ----------------------------------------------------------- */
+/* A million letters, which are one word to most: a square of that would take minutes. */
+static void test_oracle_encode__a_megabyte_takes_no_square_time(void **state)
+{
+    static char text[1 << 20];
+
+    (void)state;
+    memset(text, 'a', sizeof text);
+    for (int k = 0; k < NAMES; k++) {
+        oracle o = open_oracle(names[k]);
+        clock_t begin = clock();
+        int64_t count;
+        int32_t *ids;
+        assert_ok(invar_tokenizer_encode(&ids, &count, o.tokenizer, text, sizeof text));
+        assert_true(clock() - begin < 20 * CLOCKS_PER_SEC);
+        assert_true(count > 0);
+        invar_free(ids);
+        close_oracle(&o);
+    }
+}
+
+/* ---- words and normalized text alone --------------------------------------------------------- */
 
 /* Ids do not show every boundary: where no merge reaches across, two words have the ids of one. */
-static void test_oracle_steps__words_and_composed_text(void **state)
+#define FORM(name)                                                                                 \
+    {                                                                                              \
+        .list = list_normal, .step = {.kind = INVAR_NORMAL_FORM, .form = (name) }                  \
+    }
+
+static void test_oracle_steps__words_and_normalized_text(void **state)
 {
     static const struct {
         const char *name;
@@ -356,7 +384,14 @@ static void test_oracle_steps__words_and_composed_text(void **state)
     } steps[] = {{"gpt2", {.list = list_words, .pattern = INVAR_PATTERN_GPT2}},
                  {"llama3", {.list = list_words, .pattern = INVAR_PATTERN_LLAMA3}},
                  {"qwen2", {.list = list_words, .pattern = INVAR_PATTERN_QWEN2}},
-                 {"compose", {.list = list_composed}}};
+                 {"digits", {.list = list_words, .pattern = INVAR_PATTERN_DIGIT}},
+                 {"punctuation", {.list = list_words, .pattern = INVAR_PATTERN_PUNCTUATION}},
+                 {"compose", FORM(INVAR_UNICODE_NFC)},
+                 {"nfd", FORM(INVAR_UNICODE_NFD)},
+                 {"nfkc", FORM(INVAR_UNICODE_NFKC)},
+                 {"nfkd", FORM(INVAR_UNICODE_NFKD)},
+                 {"lowercase", {.list = list_normal, .step = {.kind = INVAR_NORMAL_LOWERCASE}}},
+                 {"accents", {.list = list_normal, .step = {.kind = INVAR_NORMAL_STRIP_ACCENTS}}}};
     json_t *file;
 
     (void)state;
@@ -378,25 +413,45 @@ static void test_oracle_steps__words_and_composed_text(void **state)
 
 /* ---- decoding -------------------------------------------------------------------------------- */
 
+/* What the stream shows after some tokens: the text that those alone have, or its beginning. */
+static void check_shown(const invar_text_stream *stream, const invar_tokenizer *tokenizer,
+                        const int32_t *ids, int64_t count, bool skip)
+{
+    size_t bytes, missing;
+    char *text;
+
+    assert_ok(invar_tokenizer_decode(&text, &bytes, tokenizer, ids, count, skip));
+    assert_true(bytes >= stream->bytes && stream->settled <= stream->bytes);
+    missing = bytes - stream->bytes;
+    // the beginning of a character is not shown; of a run of bytes, that spoils what was shown
+    if (stream->settled == stream->bytes)
+        assert_memory_equal(stream->text, text, stream->bytes);
+    else
+        assert_memory_equal(stream->text, text, stream->settled);
+    assert_true(missing == 0 || stream->n_pending > 0);
+    invar_free(text);
+}
+
 static void check_decode(const invar_tokenizer *tokenizer, const json_t *item)
 {
     const json_t *list = json_object_get(item, "ids"), *text = json_object_get(item, "text");
     bool skip = json_is_true(json_object_get(item, "skip"));
     invar_text_stream stream = {0};
     int32_t ids[64];
-    size_t count = json_array_size(list), bytes, shown = 0;
+    size_t count = json_array_size(list), bytes, settled = 0;
     char *got;
 
     assert_true(count <= 64 && json_is_string(text));
     for (size_t i = 0; i < count; i++) {
         ids[i] = (int32_t)json_integer_value(json_array_get(list, i));
         assert_ok(invar_text_stream_push(&stream, tokenizer, ids[i], skip));
-        // what has been shown stays, and is the beginning of the whole
-        assert_true(stream.bytes >= shown);
-        shown = stream.bytes;
-        assert_memory_equal(stream.text, json_string_value(text), shown);
+        check_shown(&stream, tokenizer, ids, (int64_t)i + 1, skip);
+        // what is settled stays, and is the beginning of the whole
+        assert_true(stream.settled >= settled && stream.fresh >= settled);
+        settled = stream.settled;
+        assert_memory_equal(stream.text, json_string_value(text), settled);
     }
-    assert_ok(invar_text_stream_flush(&stream));
+    assert_ok(invar_text_stream_flush(&stream, tokenizer));
     assert_string_equal(stream.text, json_string_value(text));
     invar_text_stream_release(&stream);
     assert_ok(invar_tokenizer_decode(&got, &bytes, tokenizer, ids, (int64_t)count, skip));
@@ -490,7 +545,8 @@ int main(void)
         cmocka_unit_test(test_oracle_encode__ids_of_strings),
         cmocka_unit_test(test_oracle_encode__ids_of_every_code_point),
         cmocka_unit_test(test_oracle_encode__ids_of_long_mixed_text),
-        cmocka_unit_test(test_oracle_steps__words_and_composed_text),
+        cmocka_unit_test(test_oracle_encode__a_megabyte_takes_no_square_time),
+        cmocka_unit_test(test_oracle_steps__words_and_normalized_text),
         cmocka_unit_test(test_oracle_decode__texts_of_ids),
         cmocka_unit_test(test_oracle_template__texts_of_chats),
     };
