@@ -34,7 +34,8 @@ struct invar_template {
 
 /* What is needed to begin. */
 typedef struct beginning {
-    char *file;     /* the text of a template's own file; NULL: it is in the config */
+    char *file; /* the text of a template's own file; NULL: it is in the config */
+    char *tool_file;
     json_t *config; /* tokenizer_config.json; NULL: not there */
     json_t *variables;
     const char *text;
@@ -43,17 +44,43 @@ typedef struct beginning {
 
 /* ---- which template -------------------------------------------------------------------------- */
 
-static invar_status read_text(beginning *b, const char *path)
+/* The caller owns *out (invar_free). */
+static invar_status read_text(char **out, const char *path)
 {
+    char shown[INVAR_PATH_SHOWN_SIZE];
     size_t bytes;
 
-    INVAR_TRY(invar_file_read(&b->file, &bytes, path, TEMPLATE_MAX_BYTES));
-    if (memchr(b->file, '\0', bytes)) {
-        char shown[INVAR_PATH_SHOWN_SIZE];
-        invar_path_show(shown, path);
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a NUL in a template", shown);
-    }
+    INVAR_TRY(invar_file_read(out, &bytes, path, TEMPLATE_MAX_BYTES));
+    if (!memchr(*out, '\0', bytes))
+        return INVAR_OK;
+    invar_free(*out);
+    *out = NULL;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a NUL in a template", shown);
+}
+
+/* The file in the folder; what it has for *out is kept where there is no such file. */
+static invar_status read_named(char **out, const char *hf_dir, const char *name)
+{
+    char place[INVAR_PATH_SIZE], *text;
+
+    INVAR_TRY(invar_path_join(place, sizeof place, hf_dir, name));
+    if (!invar_path_exists(place))
+        return INVAR_OK;
+    INVAR_TRY(read_text(&text, place));
+    invar_free(*out);
+    *out = text;
+    return INVAR_OK;
+}
+
+/* Files of their own go before the config, all of it; the folder of more goes before the file. */
+static invar_status read_files(beginning *b, const char *hf_dir)
+{
+    INVAR_TRY(read_named(&b->file, hf_dir, "chat_template.jinja"));
+    INVAR_TRY(read_named(&b->file, hf_dir, "additional_chat_templates/default.jinja"));
+    INVAR_TRY(read_named(&b->tool_file, hf_dir, "additional_chat_templates/tool_use.jinja"));
     b->text = b->file;
+    b->tool_text = b->tool_file;
     return INVAR_OK;
 }
 
@@ -87,21 +114,23 @@ static invar_status find_template(beginning *b, const char *hf_dir, const char *
         if (invar_path_exists(place))
             INVAR_TRY(invar_json_read(&b->config, place, CONFIG_MAX_BYTES));
     }
-    if (*path)
-        return read_text(b, path);
-    if (*hf_dir) {
-        INVAR_TRY(invar_path_join(place, sizeof place, hf_dir, "chat_template.jinja"));
-        if (invar_path_exists(place))
-            return read_text(b, place);
+    if (*path) {
+        INVAR_TRY(read_text(&b->file, path));
+        b->text = b->file;
+        return INVAR_OK;
     }
-    INVAR_TRY(choose(b));
+    if (*hf_dir)
+        INVAR_TRY(read_files(b, hf_dir));
+    if (!b->file && !b->tool_file)
+        INVAR_TRY(choose(b));
     if (b->text)
         return INVAR_OK;
     invar_path_show(shown, *hf_dir ? hf_dir : "no folder");
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                      "%s: no chat template: neither chat_template.jinja nor chat_template in "
-                      "tokenizer_config.json; name a file, or use prompts that are plain text",
-                      shown);
+    return INVAR_FAIL(
+        INVAR_E_NOTFOUND, 0,
+        "%s: no chat template: neither chat_template.jinja nor a default chat_template in "
+        "tokenizer_config.json; name a file, or use prompts that are plain text",
+        shown);
 }
 
 /* ---- variables ------------------------------------------------------------------------------- */
@@ -272,6 +301,7 @@ invar_status invar_template_open_within(invar_template **out, const char *hf_dir
     if (status == INVAR_OK)
         status = greet(chat, &b);
     invar_free(b.file);
+    invar_free(b.tool_file);
     json_decref(b.config);
     json_decref(b.variables);
     if (status != INVAR_OK) {

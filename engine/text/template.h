@@ -24,11 +24,11 @@ extern "C" {
 typedef struct invar_template invar_template;
 
 /*
- * The template of `path`; where that is "", DIR/chat_template.jinja, or chat_template in
- * DIR/tokenizer_config.json (where there are several, "default", and "tool_use" with tools). The
- * variables bos_token, eos_token and their kin come from the latter file where it is there; an
- * empty `hf_dir` has no files. `kwargs` is a JSON object of more variables, "" for none.
- * INVAR_E_NOTFOUND: there is no template.
+ * The template of `path`; where that is "", DIR/chat_template.jinja and the files of
+ * DIR/additional_chat_templates, or else chat_template in DIR/tokenizer_config.json (of several,
+ * "default", and "tool_use" with tools). The variables bos_token, eos_token and their kin come from
+ * the latter file where it is there; an empty `hf_dir` has no files. `kwargs` is a JSON object of
+ * more variables, "" for none. INVAR_E_NOTFOUND: there is no template.
  */
 invar_status invar_template_open(invar_template **out, const char *hf_dir, const char *path,
                                  const char *kwargs) INVAR_MUST_USE;

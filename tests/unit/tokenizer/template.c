@@ -106,6 +106,34 @@ static void test_template_open__takes_the_right_source(void **state)
     invar_template_close(chat);
 }
 
+/* As transformers writes them since 4.51, where a model has several. */
+static void test_template_open__takes_the_folder_of_more(void **state)
+{
+    static const char config[] = "{\"chat_template\": \"config\"}";
+    char more[INVAR_PATH_SIZE];
+    const char *dir;
+    invar_template *chat;
+
+    (void)state;
+    dir = folder("file", config);
+    assert_ok(invar_path_join(more, sizeof more, dir, "additional_chat_templates"));
+    write_file(more, "rag.jinja", "rag");
+    write_file(more, "tool_use.jinja", "{{ tools|length }} tools");
+    assert_ok(invar_template_open(&chat, dir, "", ""));
+    expect(chat, hello, "", false, "file");
+    expect(chat, hello, "[{}, {}]", false, "2 tools");
+    invar_template_close(chat);
+    write_file(more, "default.jinja", "more");
+    assert_ok(invar_template_open(&chat, dir, "", ""));
+    expect(chat, hello, "", false, "more");
+    invar_template_close(chat);
+    // files go before the config, all of it: now there is none without tools
+    dir = folder(NULL, config);
+    assert_ok(invar_path_join(more, sizeof more, dir, "additional_chat_templates"));
+    write_file(more, "tool_use.jinja", "tools");
+    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_NOTFOUND, "no chat template");
+}
+
 static void test_template_open__refuses_what_is_no_template(void **state)
 {
     invar_template *chat;
@@ -374,6 +402,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template_open__takes_the_right_source),
+        cmocka_unit_test(test_template_open__takes_the_folder_of_more),
         cmocka_unit_test(test_template_open__refuses_what_is_no_template),
         cmocka_unit_test(test_template_render__has_the_environment_of_transformers),
         cmocka_unit_test(test_template_render__recovers_from_errors_of_the_template),
