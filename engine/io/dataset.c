@@ -17,6 +17,7 @@
 #include "base/text.h"
 #include "engine/io/dataset_line.h"
 #include "engine/io/gzip.h"
+#include "engine/io/parquet.h"
 #include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"
@@ -305,17 +306,22 @@ static invar_status check_options(const invar_dataset_options *options)
     return INVAR_OK;
 }
 
-/* In place of gzip data comes what is in it. */
-static invar_status expand(char **text, size_t *bytes, const char *path)
+/* In place of packed data come the lines that are in it. */
+static invar_status unpack(char **text, size_t *bytes, const char *path,
+                           const invar_dataset_options *options)
 {
+    const char *const columns[] = {options->input_key, options->label_key, options->metadata_key,
+                                   options->tool_key, NULL};
     char shown[INVAR_PATH_SHOWN_SIZE], *packed = *text;
-    invar_status status;
+    invar_status status = INVAR_OK;
 
-    if (!invar_gzip_is(packed, *bytes))
-        return INVAR_OK;
     invar_path_show(shown, path);
-    status = invar_gzip_expand(text, bytes, shown, packed, *bytes, MAX_FILE);
-    invar_free(packed);
+    if (invar_gzip_is(packed, *bytes))
+        status = invar_gzip_expand(text, bytes, shown, packed, *bytes, MAX_FILE);
+    else if (invar_parquet_is(packed, *bytes))
+        status = invar_parquet_read(text, bytes, path, columns, MAX_FILE);
+    if (*text != packed)
+        invar_free(packed);
     return status;
 }
 
@@ -328,7 +334,7 @@ static invar_status read_file(invar_dataset *dataset, const invar_line_reader *r
 
     INVAR_TRY(split_path(path, &part, reader->options->path));
     INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_FILE));
-    INVAR_TRY(expand(&text, &bytes, path));
+    INVAR_TRY(unpack(&text, &bytes, path, reader->options));
     status = read_lines(dataset, reader, path, &part, text, bytes);
     invar_free(text);
     return status;

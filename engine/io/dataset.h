@@ -1,5 +1,5 @@
 /*
- * dataset.h - prompts with labels: JSON lines from a file, also gzip's, or a built-in task.
+ * dataset.h - prompts with labels: JSON lines (also in gzip), Parquet, or a built-in task.
  *
  * Every line is one JSON object; a bad line is an error with its number, never skipped. All is read
  * and tokenized when the set is loaded; prompts longer than allowed are dropped there, counted.

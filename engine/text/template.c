@@ -1,9 +1,6 @@
 /*
  * template.c - messages to one text: a model's chat template, by the real Jinja2.
  *
- * The child is python3 with the text of chat_template.py, which is part of this program, as its
- * argument; -I keeps it from looking into the current folder and the user's settings.
- *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/text/template.h"
@@ -11,20 +8,16 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/embedded.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "engine/ext/program.h"
+#include "engine/ext/script.h"
 #include "engine/io/json.h"
-#include "engine/io/json_text.h"
 
 #include "base/invar_banned.h"
 
 #define TEMPLATE_MAX_BYTES ((size_t)4 << 20)
 #define CONFIG_MAX_BYTES ((size_t)8 << 20)
-#define ERROR_SIZE 160 /* of Jinja2's message, for ours */
-
-extern const invar_embedded invar_engine_scripts[]; /* chat_template.py */
+#define NAME "chat template"
 
 struct invar_template {
     invar_program *program;
@@ -177,24 +170,6 @@ static invar_status add_kwargs(beginning *b, const char *kwargs)
 
 /* ---- the child ------------------------------------------------------------------------------- */
 
-static invar_status start(invar_template *chat, double seconds)
-{
-    static const char before[] = "python3 -I -X utf8 -c '", after[] = "'";
-    const invar_embedded *script = &invar_engine_scripts[0];
-    size_t bytes = sizeof before - 1 + script->bytes + sizeof after;
-    invar_status status;
-    char *command;
-
-    INVAR_CHECK(!memchr(script->text, '\'', script->bytes));
-    INVAR_TRY(invar_alloc((void **)&command, bytes, 1, "a command"));
-    memcpy(command, before, sizeof before - 1);
-    memcpy(command + sizeof before - 1, script->text, script->bytes);
-    memcpy(command + bytes - sizeof after, after, sizeof after);
-    status = invar_program_open(&chat->program, "chat template", command, seconds, -1);
-    invar_free(command);
-    return status;
-}
-
 /* JSON from outside as a value of the line; it may have been written on several. */
 static void put_value(invar_json_text *line, const char *json, size_t bytes)
 {
@@ -207,29 +182,6 @@ static void put_value(invar_json_text *line, const char *json, size_t bytes)
     for (size_t i = begin; i < line->bytes; i++)
         if (line->data[i] == '\n' || line->data[i] == '\r')
             line->data[i] = ' ';
-}
-
-/* Sends the line; *out is the answer, and the caller's. An answer "error" becomes ours. */
-static invar_status ask(json_t **out, invar_template *chat)
-{
-    const char *answer, *error;
-    size_t bytes;
-
-    *out = NULL;
-    invar_json_text_newline(&chat->line);
-    INVAR_TRY(chat->line.status);
-    INVAR_TRY(
-        invar_program_exchange(&answer, &bytes, chat->program, chat->line.data, chat->line.bytes));
-    INVAR_TRY(invar_json_parse(out, "the answer of chat_template.py", answer, bytes));
-    error = json_string_value(json_object_get(*out, "error"));
-    if (error) {
-        char quote[ERROR_SIZE];
-        invar_text_quote(quote, sizeof quote, error, strlen(error));
-        json_decref(*out);
-        *out = NULL;
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "chat template: %s", quote);
-    }
-    return INVAR_OK;
 }
 
 static void hash_text(invar_hasher *hasher, const char *text, size_t bytes)
@@ -266,7 +218,7 @@ static invar_status greet(invar_template *chat, const beginning *b)
     hash_text(&hasher, variables, bytes);
     invar_hasher_final(&chat->hash, &hasher);
     invar_free(variables);
-    INVAR_TRY(ask(&answer, chat));
+    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line));
     json_decref(answer);
     return INVAR_OK;
 }
@@ -296,7 +248,7 @@ invar_status invar_template_open_within(invar_template **out, const char *hf_dir
         status = invar_alloc((void **)&chat, 1, sizeof *chat, "a chat template");
     if (status == INVAR_OK) {
         memset(chat, 0, sizeof *chat);
-        status = start(chat, seconds);
+        status = invar_script_open(&chat->program, NAME, "chat_template.py", seconds);
     }
     if (status == INVAR_OK)
         status = greet(chat, &b);
@@ -368,7 +320,7 @@ invar_status invar_template_render(char **out, size_t *bytes_out, invar_template
     invar_json_text_key(line, "add_generation_prompt");
     invar_json_text_bool(line, add_generation_prompt);
     invar_json_text_close(line, '}');
-    INVAR_TRY(ask(&answer, chat));
+    INVAR_TRY(invar_script_ask(&answer, chat->program, NAME, line));
     text = json_object_get(answer, "text");
     if (!json_is_string(text)) {
         status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "chat template: an answer without a text");

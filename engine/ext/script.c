@@ -1,0 +1,72 @@
+/*
+ * script.c - Python scripts that are part of this program, each in a child process.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/ext/script.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/embedded.h"
+#include "base/text.h"
+#include "engine/io/json.h"
+
+#include "base/invar_banned.h"
+
+#define ERROR_SIZE 200 /* of the script's message, for ours */
+
+extern const invar_embedded invar_engine_scripts[]; /* up to one without a name */
+
+static const invar_embedded *find(const char *file)
+{
+    const invar_embedded *script = invar_engine_scripts;
+
+    while (script->name && strcmp(script->name, file) != 0)
+        script++;
+    INVAR_CHECK(script->name && !memchr(script->text, '\'', script->bytes));
+    return script;
+}
+
+invar_status invar_script_open(invar_program **out, const char *name, const char *file,
+                               double seconds)
+{
+    static const char before[] = "python3 -I -X utf8 -c '", after[] = "'";
+    const invar_embedded *script = find(file);
+    size_t bytes = sizeof before - 1 + script->bytes + sizeof after;
+    invar_status status;
+    char *command;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&command, bytes, 1, "a command"));
+    memcpy(command, before, sizeof before - 1);
+    memcpy(command + sizeof before - 1, script->text, script->bytes);
+    memcpy(command + bytes - sizeof after, after, sizeof after);
+    status = invar_program_open(out, name, command, seconds, -1);
+    invar_free(command);
+    return status;
+}
+
+invar_status invar_script_ask(json_t **out, invar_program *program, const char *name,
+                              invar_json_text *line)
+{
+    const char *answer, *error;
+    size_t bytes;
+
+    *out = NULL;
+    invar_json_text_newline(line);
+    INVAR_TRY(line->status);
+    INVAR_TRY(invar_program_exchange(&answer, &bytes, program, line->data, line->bytes));
+    invar_json_text_reset(line);
+    INVAR_TRY(invar_json_parse(out, name, answer, bytes));
+    error = json_string_value(json_object_get(*out, "error"));
+    if (error) {
+        char quote[ERROR_SIZE];
+        invar_text_quote(quote, sizeof quote, error, strlen(error));
+        json_decref(*out);
+        *out = NULL;
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.*s: %s", INVAR_ERROR_MESSAGE_SIZE / 2, name,
+                          quote);
+    }
+    return INVAR_OK;
+}
