@@ -477,7 +477,7 @@ static const invar_verb *const subs[] = {&invar_verb_ci_record, &invar_verb_ci_c
 static void help(void)
 {
     puts("\n"
-         "A CASE is a recipe: a path, or a name in the folder --cases DIR (recipes). Its golden,\n"
+         "A CASE is a recipe or golden: a path, or a name in --cases DIR (recipes). Its golden,\n"
          "NAME.golden, lies beside it and is kept in git: one for all hardware.");
 }
 

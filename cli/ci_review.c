@@ -100,7 +100,7 @@ static invar_status review_all(const settings *s, const invar_ci_case *cases, si
     for (size_t i = 0; i < count && more; i++)
         INVAR_TRY(review_case(&more, &cases[i], ask));
     if (count == 0)
-        puts("nothing is pending");
+        printf("nothing is pending in %s; a case elsewhere is named by its path\n", s->cases);
     return INVAR_OK;
 }
 

@@ -36,7 +36,7 @@ typedef struct invar_ci_case {
     char new_golden[INVAR_PATH_SIZE], new_points[INVAR_PATH_SIZE];
 } invar_ci_case;
 
-/* `word` is the path of a recipe (it has a '/' or ends with ".ini") or a name in `folder`. */
+/* `word` is the path of a recipe or golden (NAME.ini, NAME.golden[.new]), or a name in `folder`. */
 invar_status invar_ci_case_of(invar_ci_case *out, const char *folder,
                               const char *word) INVAR_MUST_USE;
 

@@ -36,6 +36,17 @@ static invar_status name_file(char out[INVAR_PATH_SIZE], const char *folder, con
     return invar_path_join(out, INVAR_PATH_SIZE, folder, file);
 }
 
+/* How long the name of the case is that a file belongs to; 0: to none. */
+static size_t name_length(const char *file)
+{
+    static const char *const endings[] = {".ini", ".golden", ".golden.new"};
+
+    for (int i = 0; i < 3; i++)
+        if (ends_with(file, endings[i]))
+            return strlen(file) - strlen(endings[i]);
+    return 0;
+}
+
 /* The case `name`, `length` bytes of it, in a folder ("": here). */
 static invar_status make_case(invar_ci_case *out, const char *folder, const char *name,
                               size_t length)
@@ -54,13 +65,16 @@ static invar_status make_case(invar_ci_case *out, const char *folder, const char
 invar_status invar_ci_case_of(invar_ci_case *out, const char *folder, const char *word)
 {
     const char *slash = strrchr(word, '/'), *name = slash ? slash + 1 : word;
+    size_t length = name_length(name);
     char own[INVAR_PATH_SIZE] = "";
 
-    if (!slash && !ends_with(word, ".ini"))
+    if (!slash && length == 0)
         return make_case(out, folder, word, strlen(word));
-    if (!ends_with(name, ".ini"))
+    if (length == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "'%.120s' is no recipe: give NAME.ini, or a name in %.60s", word, folder);
+                          "'%.1000s' is no recipe: give NAME.ini or NAME.golden, or a name in "
+                          "%.1000s",
+                          word, folder);
     if (slash) {
         if ((size_t)(slash - word) >= sizeof own - 1)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", word);
@@ -69,7 +83,7 @@ invar_status invar_ci_case_of(invar_ci_case *out, const char *folder, const char
         if (slash == word)
             (void)snprintf(own, sizeof own, "/");
     }
-    return make_case(out, own, name, strlen(name) - 4);
+    return make_case(out, own, name, length);
 }
 
 bool invar_ci_pending(const invar_ci_case *item)
@@ -88,12 +102,8 @@ typedef struct list {
 /* A file of the folder; one more case, if it is of one that is not known yet. */
 static invar_status take_file(list *l, const char *file)
 {
-    static const char *const endings[] = {".ini", ".golden", ".golden.new"};
-    size_t length = 0;
+    size_t length = name_length(file);
 
-    for (int i = 0; i < 3; i++)
-        if (ends_with(file, endings[i]))
-            length = strlen(file) - strlen(endings[i]);
     if (length == 0 || length >= INVAR_GOLDEN_NAME || file[0] == '.')
         return INVAR_OK;
     for (size_t i = 0; i < l->count; i++)

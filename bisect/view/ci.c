@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/number.h"
+#include "base/program.h"
 #include "base/text.h"
 #include "bisect/view/json.h"
 
@@ -106,11 +107,11 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         line += length + 1;
     }
     if (result->pending)
-        fprintf(out, "%snext    invar ci accept %s --reason \"...\"\n", before,
+        fprintf(out, "%snext    %s ci review %s\n", before, invar_program(),
                 safe(text, word_of(result->item)));
     if (result->verdict == INVAR_CI_CHANGED)
-        fprintf(out, "%snext    invar bisect --good REV %s\n", before,
-                safe(text, result->item->recipe));
+        fprintf(out, "%sfind    %s bisect --good REV %s, with REV a commit whose bits were these\n",
+                before, invar_program(), safe(text, result->item->recipe));
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

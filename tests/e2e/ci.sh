@@ -118,11 +118,17 @@ expect 2 "exit code 1" record a --cases cases --program ./parting --force
 CI=1 expect 2 "CI is set" accept a --cases cases --reason why
 CI=1 expect 2 "CI is set" record a --cases cases --force
 [[ $(hashes) == "$before" ]] || complain "CI wrote into the cases: $(ls cases)"
-CI=false expect 1 "invar ci accept cases/a.ini" check a --cases cases --program ./changed
+CI=false expect 1 "$invar ci review cases/a.ini" check a --cases cases --program ./changed
 holds "-s cases/a.golden.new && -s cases/a.points.new" "pending"
 expect 0 "pending" status --cases cases
 expect 0 "from step 0, point weight.model" review --cases cases
 expect 0 '"first": 0' review --cases cases --json
+mkdir recipes
+expect 0 "nothing is pending in recipes; a case elsewhere is named by its path" review
+for word in cases/a.ini cases/a.golden ./cases/a.golden.new; do
+    expect 0 "from step 0, point weight.model" review "$word"
+done
+expect 0 '"first": 0' review cases/a.golden --json
 expect 129 "a reason is needed" accept a --cases cases
 expect 129 "one line" accept a --cases cases --reason $'two\nlines'
 expect 0 "rejected" review --cases cases --reject a
