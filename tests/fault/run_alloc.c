@@ -93,6 +93,29 @@ static void test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_fail
     sweep(behind);
 }
 
+/* Own rollouts are made again and compared, foreign ones are hashed and scored. */
+static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **state)
+{
+    const run_pair write[] = {{"dtype", "fp32"},
+                              {"threads", "1"},
+                              {"save-debug-rollout-data", run_below("files/{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair own[] = {{"dtype", "fp32"},
+                            {"threads", "1"},
+                            {"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                            {NULL, NULL}};
+    const run_pair foreign[] = {{"dtype", "fp32"},
+                                {"threads", "1"},
+                                {"load-debug-rollout-data", run_below("files/{rollout_id}")},
+                                {"use-tis", "true"},
+                                {NULL, NULL}};
+
+    (void)state;
+    assert_ok(run_with("writer", write, NULL));
+    sweep(own);
+    sweep(foreign);
+}
+
 static int setup(void **state)
 {
     (void)state;
@@ -105,6 +128,7 @@ int main(void)
         cmocka_unit_test(test_run_alloc__grpo_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__ppo_with_experts_goes_on_after_each_failure),
         cmocka_unit_test(test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_failure),
+        cmocka_unit_test(test_run_alloc__rollouts_from_files_go_on_after_each_failure),
     };
 
     return cmocka_run_group_tests(tests, setup, run_teardown);

@@ -24,7 +24,7 @@ const invar_backend *invar_backend_cuda(void)
 /* run_tiny with `own` over it, and with all files that a run can write while it trains. */
 static inline invar_recipe *scenario_recipe(const run_pair *own)
 {
-    char checkpoints[400], rollouts[400];
+    char checkpoints[400], rollouts[400] = "";
     const run_pair places[] = {{"save", checkpoints},
                                {"load", checkpoints},
                                {"save-interval", "1"},
@@ -32,7 +32,8 @@ static inline invar_recipe *scenario_recipe(const run_pair *own)
                                {NULL, NULL}};
 
     (void)snprintf(checkpoints, sizeof checkpoints, "%s/checkpoints", run_below(SCENARIO_RUN));
-    (void)snprintf(rollouts, sizeof rollouts, "%s/{rollout_id}.jsonl", run_below(SCENARIO_RUN));
+    if (!run_has(own, "load-debug-rollout-data")) // those it need not write again
+        (void)snprintf(rollouts, sizeof rollouts, "%s/{rollout_id}.jsonl", run_below(SCENARIO_RUN));
     return run_recipe(run_below(SCENARIO_RUN), own, places);
 }
 
