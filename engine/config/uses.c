@@ -200,6 +200,10 @@ static invar_status check_loss_uses(const invar_config_facts *f)
         {INVAR_KEY_REF_UPDATE_INTERVAL, reference, "use-kl-loss = true or a kl-coef"},
         {INVAR_KEY_LOSS_DIVISOR, !f->sft, rl},
         {INVAR_KEY_USE_OPSM, policy, pol},
+        {INVAR_KEY_USE_OPSM,
+         invar_config_steps_per_rollout(r) > 1 ||
+             invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA),
+         "num-steps-per-rollout above 1: the first step is on the policy that sampled"},
         {INVAR_KEY_OPSM_DELTA, invar_recipe_bool(r, INVAR_KEY_USE_OPSM), "use-opsm = true"},
     };
 

@@ -310,6 +310,7 @@ static void test_config__accepts(void **state)
         "loss-type=custom_loss custom-loss-function-path=./l loss-divisor=1000",
         "custom-rm-path=./rm.py rm-type=none group-rm=true",
         "num-steps-per-rollout=4",
+        "num-steps-per-rollout=4 use-opsm=true opsm-delta=0.1",
         "num-steps-per-rollout=4 global-batch-size=32",
         "load-debug-rollout-data=/d/{rollout_id} use-mis=true mis-mode=mask "
         "mis-lower-bound=0.1 use-rs=true rs-level=sequence",
@@ -500,6 +501,7 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "use-unbiased-kl=true",
         "kl-loss-type=k3",
         "ref-update-interval=3",
+        "use-opsm=true",
         "opsm-delta=0.1",
         "use-tis=true",
         "tis-mode=icepop use-tis=true",
