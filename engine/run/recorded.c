@@ -109,8 +109,8 @@ static invar_status remember_checkpoints(invar_recorded *recorded, const char *f
 
 /* Semantic keys, and the free ones of the segment that executed the step. */
 static const char sql[] =
-    "SELECT key, value FROM identity WHERE run = :run UNION ALL "
-    "SELECT f.key, f.value FROM fact f JOIN timeline t ON t.run = f.run AND t.seg = f.seg "
+    "SELECT key, value, 0 FROM identity WHERE run = :run UNION ALL "
+    "SELECT f.key, f.value, 1 FROM fact f JOIN timeline t ON t.run = f.run AND t.seg = f.seg "
     "WHERE f.run = :run AND t.step = :step AND f.scope = 'free'";
 
 static invar_status take_key(void *payload, const char *const *columns,
@@ -122,10 +122,13 @@ static invar_status take_key(void *payload, const char *const *columns,
     (void)columns;
     if (!values)
         return INVAR_OK;
-    INVAR_CHECK(count == 2);
+    INVAR_CHECK(count == 3);
     if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
     key = invar_recipe_find(invar_config_schema(), values[0].data);
+    if (key >= 0 && values[2].integer &&
+        invar_config_schema()->keys[key].effect != INVAR_RECIPE_EFFECT_FREE)
+        return INVAR_OK; // it was free for the version that made the run: it changed no bit
     if (key >= 0)
         return invar_recorded_put(payload, (invar_key)key, values[1].data);
     if (strchr(values[0].data, ' ')) // "data hash": what the keys only name
