@@ -189,6 +189,20 @@ static const char *signal_name(int number)
                                : "SIGTERM";
 }
 
+static void print_compared(const invar_train_summary *run)
+{
+    if (run->steps == 0)
+        return;
+    printf("log-probs ");
+    if (run->compared)
+        printf("largest difference between rollout and training: %g", run->worst_diff);
+    if (run->compared && run->compared < run->steps)
+        printf("; %" PRId64 " of %" PRId64 " steps ", run->steps - run->compared, run->steps);
+    if (run->compared < run->steps)
+        printf("not compared%s", run->foreign ? ": other weights had sampled the rollouts" : "");
+    putchar('\n');
+}
+
 static void print_run(const invar_train_summary *run, const char *report, const char *content)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -201,11 +215,7 @@ static void print_run(const invar_train_summary *run, const char *report, const 
     putchar('\n');
     if (run->steps)
         printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);
-    if (run->compared)
-        printf("log-probs largest difference between rollout and training: %g\n", run->worst_diff);
-    else if (run->steps)
-        printf("log-probs not compared%s\n",
-               run->foreign ? ": other weights had sampled what these were trained on" : "");
+    print_compared(run);
     printf("chain     %s\n", hex);
     printf("content   %s\n", content);
     if (report[0])
@@ -224,7 +234,7 @@ static invar_status print_json(const invar_train_summary *run, const char *conte
         invar_rows_json_string(run->folder), "uuid", run->uuid, "steps", (json_int_t)run->steps,
         "last_step", (json_int_t)run->last_step, "resumed_after", (json_int_t)run->resumed_after,
         "first_reward", run->first_reward, "last_reward", run->last_reward, "worst_diff",
-        run->compared ? json_real(run->worst_diff) : json_null(), "compared", (int)run->compared,
+        run->compared ? json_real(run->worst_diff) : json_null(), "compared", run->compared > 0,
         "chain", chain, "content", content, "stopped", run->stopped != 0);
     if (out && c->word)
         (void)json_object_set_new(out, "golden",

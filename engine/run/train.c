@@ -42,7 +42,7 @@ static void show_step(invar_loop *loop, const invar_loop_step *step)
     loop->summary->steps++;
     if (loop->set.sft) // scoring and training are compared, but nothing was sampled
         p.compared = false;
-    loop->summary->compared = loop->summary->compared || p.compared;
+    loop->summary->compared += p.compared;
     loop->summary->foreign = loop->summary->foreign || !loop->own_weights;
     if (p.compared && p.logp_diff_max > loop->summary->worst_diff)
         loop->summary->worst_diff = p.logp_diff_max;

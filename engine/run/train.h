@@ -60,7 +60,7 @@ typedef struct invar_train_summary {
     int64_t steps;         /* executed by this call */
     double first_reward, last_reward;
     double worst_diff; /* largest log-prob difference of all steps compared */
-    bool compared;     /* there was one: the weights of a step had sampled what it was trained on */
+    int64_t compared;  /* steps: their weights had sampled what they were trained on */
     bool foreign;      /* other weights had sampled what a step was trained on */
     int stopped;       /* the signal that ended it before its time; 0: none did */
 } invar_train_summary;
