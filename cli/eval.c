@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/number.h"
 #include "cli/flags.h"
 #include "cli/grid.h"
 #include "cli/ledger.h"
@@ -21,24 +20,24 @@
 typedef struct settings {
     int64_t rollout;
     bool json;
+    bool exact;
 } settings;
 
 /* Where results go: a table, or JSON. */
 typedef struct results {
     invar_grid *table;
     json_t *sets;
+    bool exact;
 } results;
 
 /* ---- results --------------------------------------------------------------------------------- */
 
-static invar_status add_line(invar_grid *table, const char *set, const invar_ledger_metric *m)
+static invar_status add_line(invar_grid *table, const char *set, const invar_ledger_metric *m,
+                             bool exact)
 {
-    char number[INVAR_NUMBER_SIZE];
-
-    INVAR_TRY(invar_number_format(number, m->value));
     INVAR_TRY(invar_grid_string(table, set));
     INVAR_TRY(invar_grid_string(table, m->name));
-    return invar_grid_number(table, number);
+    return invar_grid_real(table, m->value, exact);
 }
 
 static invar_status take(void *payload, const char *set, const invar_ledger_metric *list,
@@ -50,7 +49,7 @@ static invar_status take(void *payload, const char *set, const invar_ledger_metr
 
     for (size_t i = 0; i < count && !failed; i++) {
         failed = json_object_set_new(object, list[i].name, json_real(list[i].value));
-        INVAR_TRY(add_line(r->table, set, &list[i]));
+        INVAR_TRY(add_line(r->table, set, &list[i], r->exact));
     }
     return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
 }
@@ -105,7 +104,7 @@ static invar_status with_parts(results *r, const settings *set, const invar_reci
 
 static invar_status run_all(const settings *set, const invar_recipe *recipe)
 {
-    results r = {0};
+    results r = {.exact = set->exact};
     invar_status status;
 
     INVAR_TRY(invar_config_check(recipe));
@@ -129,7 +128,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[3];
+    static invar_option list[4];
 
     list[0] = (invar_option){.name = "rollout",
                              .type = INVAR_OPTION_INT,
@@ -139,7 +138,8 @@ static const invar_option *options(settings *s)
                              .low = 0,
                              .high = UINT32_MAX};
     list[1] = invar_option_json(&s->json);
-    list[2] = invar_flags_end();
+    list[2] = invar_option_exact(&s->exact);
+    list[3] = invar_flags_end();
     return list;
 }
 

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "cli/plain.h"
 #include "engine/config/config.h"
 
 #include "base/invar_banned.h"
@@ -281,6 +282,7 @@ void invar_flags_help(void)
         format_values(values, sizeof values, k);
         printf("  --%s %s (", k->name, values);
         print_default(k);
-        printf(")\n      %s\n", k->doc);
+        fputs(")\n      ", stdout);
+        invar_plain_wrap(stdout, k->doc, 6);
     }
 }

@@ -136,34 +136,28 @@ static void measure(column *columns, const invar_grid *t)
     }
 }
 
+/* The widest text that may be cut: not the first column. */
 static column *widest_text(column *columns, size_t count)
 {
     column *widest = NULL;
 
-    for (size_t c = 0; c < count; c++)
+    for (size_t c = 1; c < count; c++)
         if (!columns[c].right && columns[c].width > (widest ? widest->width : LEAST))
             widest = &columns[c];
     return widest;
 }
 
-/* Takes from the widest text until a row fits, then leaves out columns. Yields how many remain. */
-static size_t fit(column *columns, size_t count, size_t width)
+/* Takes from the widest text until a row fits; false: it cannot. */
+static bool fit(column *columns, size_t count, size_t width)
 {
-    size_t total = GAP * (count - 1), used = 0, c;
+    size_t total = GAP * (count - 1);
     column *widest;
 
-    for (c = 0; c < count; c++)
+    for (size_t c = 0; c < count; c++)
         total += columns[c].width;
     for (; total > width && (widest = widest_text(columns, count)); total--)
         widest->width--;
-    if (total <= width)
-        return count;
-    for (c = 0; c < count && used + columns[c].width + GAP + 1 <= width; c++)
-        used += columns[c].width + GAP; // behind the last stands an ellipsis
-    if (c > 0)
-        return c;
-    columns[0].width = width > GAP + 1 ? width - GAP - 1 : 1;
-    return 1;
+    return total <= width;
 }
 
 #define ELLIPSIS "\xe2\x80\xa6"
@@ -183,12 +177,11 @@ static void print_cut(FILE *out, const char *text, const cell *c, size_t width)
     fputs(ELLIPSIS, out);
 }
 
-static void print_row(FILE *out, const invar_grid *t, const column *columns, size_t shown,
-                      const cell *row)
+static void print_row(FILE *out, const invar_grid *t, const column *columns, const cell *row)
 {
     size_t pending = 0; // spaces, written only when something follows
 
-    for (size_t c = 0; c < shown; c++) {
+    for (size_t c = 0; c < t->columns; c++) {
         size_t width = row[c].width < columns[c].width ? row[c].width : columns[c].width;
         size_t fill = columns[c].width - width;
         if (columns[c].right)
@@ -200,22 +193,46 @@ static void print_row(FILE *out, const invar_grid *t, const column *columns, siz
         }
         pending += GAP + (columns[c].right ? 0 : fill);
     }
-    if (shown < t->columns)
-        fprintf(out, "%*s" ELLIPSIS, (int)pending, "");
+}
+
+/* A row as lines "column  value", without those that are empty; a blank line before all but one. */
+static void print_record(FILE *out, const invar_grid *t, size_t row, bool colour)
+{
+    const cell *heads = t->cells, *cells = t->cells + row * t->columns;
+    size_t widest = 0;
+
+    for (size_t c = 0; c < t->columns; c++)
+        widest = heads[c].width > widest ? heads[c].width : widest;
+    if (row > 1)
+        fputc('\n', out);
+    for (size_t c = 0; c < t->columns; c++) {
+        if (cells[c].bytes == 0)
+            continue;
+        fputs(invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), out);
+        fwrite(t->text + heads[c].at, 1, heads[c].bytes, out);
+        fputs(invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), out);
+        fprintf(out, "%*s", (int)(widest - heads[c].width + GAP), "");
+        fwrite(t->text + cells[c].at, 1, cells[c].bytes, out);
+        fputc('\n', out);
+    }
 }
 
 invar_status invar_grid_print(const invar_grid *t, FILE *out, int width, bool colour)
 {
-    size_t shown = t->columns;
+    size_t rows = t->count / t->columns;
     column *columns;
+    bool fits;
 
     INVAR_TRY(invar_alloc((void **)&columns, t->columns, sizeof *columns, "table"));
     measure(columns, t);
-    if (width > 0)
-        shown = fit(columns, t->columns, (size_t)width);
-    for (size_t i = 0; i + t->columns <= t->count; i += t->columns) {
+    fits = width <= 0 || fit(columns, t->columns, (size_t)width);
+    for (size_t i = fits ? 0 : 1; i < rows; i++) {
+        if (!fits) {
+            print_record(out, t, i, colour);
+            continue;
+        }
         fputs(invar_term_escape(colour && i == 0, INVAR_TERM_STYLE_BOLD), out);
-        print_row(out, t, columns, shown, &t->cells[i]);
+        print_row(out, t, columns, &t->cells[i * t->columns]);
         fputs(invar_term_escape(colour && i == 0, INVAR_TERM_STYLE_PLAIN), out);
         fputc('\n', out);
     }

@@ -2,9 +2,9 @@
  * grid.h - aligned tables.
  *
  * Cells are added from left to right; the first row is the head. Columns that hold only numbers are
- * aligned at the right. On a terminal the head is bold and rows are made to fit, with an ellipsis
- * where something is missing: texts are cut, the widest first, then the last columns left out.
- * Elsewhere everything is shown.
+ * aligned at the right. On a terminal the head is bold and rows are made to fit: texts are cut, the
+ * widest first, with an ellipsis; never the first column, which names the row. Where that is not
+ * enough every row is shown as lines of its own, "column  value", whole. Elsewhere all is shown.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -9,6 +9,7 @@
 
 #include "base/near.h"
 #include "base/program.h"
+#include "cli/plain.h"
 #include "cli/verb.h"
 
 #include "base/invar_banned.h"
@@ -40,8 +41,10 @@ static const invar_verb *find(const invar_verb *const *list, const char *name)
 
 static void print_verbs(FILE *out, const invar_verb *const *list)
 {
-    for (; *list; list++)
-        fprintf(out, "  %-12s %s\n", (*list)->name, (*list)->summary);
+    for (; *list; list++) {
+        fprintf(out, "  %-12s ", (*list)->name);
+        invar_plain_wrap(out, (*list)->summary, 15);
+    }
 }
 
 static void print_help(FILE *out)

@@ -149,10 +149,12 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
 
 void invar_options_help(const invar_option *options)
 {
-    for (; options->name; options++)
-        printf("  --%s%s%-*s %s\n", options->name, options->metavar ? " " : "",
-               (int)(18 - strlen(options->name) - (options->metavar ? 1 : 0)),
-               options->metavar ? options->metavar : "", options->help);
+    for (; options->name; options++) {
+        int used = printf("  --%s%s%-*s ", options->name, options->metavar ? " " : "",
+                          (int)(18 - strlen(options->name) - (options->metavar ? 1 : 0)),
+                          options->metavar ? options->metavar : "");
+        invar_plain_wrap(stdout, options->help ? options->help : "", used);
+    }
 }
 
 int invar_report_error(void)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/term.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"
@@ -111,6 +112,29 @@ void invar_plain_print_word(FILE *out, const char *word)
         fputs(*word == '\'' ? "'\\''" : shown, out);
     }
     fputc('\'', out);
+}
+
+void invar_plain_wrap_to(FILE *out, const char *text, int indent, int width)
+{
+    int at = indent;
+
+    while (*text) {
+        int length = (int)strcspn(text, " "),
+            columns = (int)invar_plain_width(text, (size_t)length);
+        if (width > 0 && at > indent && at + 1 + columns > width) {
+            fprintf(out, "\n%*s", indent, "");
+            at = indent;
+        }
+        at += fprintf(out, "%s%.*s", at > indent ? " " : "", length, text) - length + columns;
+        text += length;
+        text += strspn(text, " ");
+    }
+    fputc('\n', out);
+}
+
+void invar_plain_wrap(FILE *out, const char *text, int indent)
+{
+    invar_plain_wrap_to(out, text, indent, invar_term_live(out) ? invar_term_width(out) : 0);
 }
 
 #define SECOND_NS INT64_C(1000000000)

@@ -44,6 +44,15 @@ void invar_plain_end_json(FILE *out, invar_status status);
 /* A string, made safe, as a shell reads one word: in quotes where it needs them. */
 void invar_plain_print_word(FILE *out, const char *word);
 
+/*
+ * Our own text behind what takes `indent` columns of a line, and the line's end. On a terminal it
+ * goes on in lines that begin with as many spaces, whole words each; elsewhere it is one line.
+ */
+void invar_plain_wrap(FILE *out, const char *text, int indent);
+
+/* The same for a terminal of `width` columns; 0: one line. */
+void invar_plain_wrap_to(FILE *out, const char *text, int indent, int width);
+
 #define INVAR_PLAIN_TIME_SIZE 32
 
 /* Unix time as "2026-01-31T12:34:56Z". */

@@ -15,12 +15,21 @@
 
 #include "base/invar_banned.h"
 
-enum { LINES = 40, VALUE_COLUMNS = 160, NAME_COLUMNS = 40, POINT_COLUMNS = 160, PAIR_COLUMNS = 60 };
+enum {
+    LINES = 40,
+    VALUE_COLUMNS = 160,
+    NAME_COLUMNS = 40,
+    POINT_COLUMNS = 160,
+    PAIR_COLUMNS = 60,
+    POINT_DETAIL = 80,   /* columns of a point's line beside its name */
+    METRIC_DETAIL = 102, /* of a metric's */
+};
 
 typedef struct printer {
     FILE *stream;
     bool colour;
     bool listed; /* the last section had a list */
+    int width;   /* of the terminal; 0: none */
 } printer;
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
@@ -466,6 +475,12 @@ static void print_phases(const printer *p, const invar_diff *diff)
     }
 }
 
+/* A line of so many columns is not broken; on a narrow terminal its details are left out. */
+static bool has_room(const printer *p, int columns_needed)
+{
+    return p->width == 0 || columns_needed <= p->width;
+}
+
 static void print_point(const printer *p, const invar_diff *diff, const invar_diff_point *q,
                         int name)
 {
@@ -476,10 +491,12 @@ static void print_point(const printer *p, const invar_diff *diff, const invar_di
     invar_digest_format(b, &q->b);
     fprintf(p->stream, "%s%c ", culprit ? style(p, INVAR_TERM_STYLE_RED) : "", culprit ? '>' : ' ');
     put(p, q->name, name + 2, POINT_COLUMNS);
-    put(p, q->op, 16, NAME_COLUMNS);
-    put(p, q->kind, 7, NAME_COLUMNS);
-    put(p, q->dtype, 5, NAME_COLUMNS);
-    put(p, q->shape, 16, NAME_COLUMNS);
+    if (has_room(p, name + POINT_DETAIL)) {
+        put(p, q->op, 16, NAME_COLUMNS);
+        put(p, q->kind, 7, NAME_COLUMNS);
+        put(p, q->dtype, 5, NAME_COLUMNS);
+        put(p, q->shape, 16, NAME_COLUMNS);
+    }
     fprintf(p->stream, " %.8s | %.8s%s%s%s\n", a, b, q->level ? "  (not in the root)" : "",
             q->born ? "  begins here" : "", culprit ? style(p, INVAR_TERM_STYLE_PLAIN) : "");
 }
@@ -559,8 +576,10 @@ static void print_metrics(printer *p, const invar_diff *diff)
         put(p, m->name, name + 2, POINT_COLUMNS);
         put_number(p, m->in_a, m->a);
         put_number(p, m->in_b, m->b);
-        put_bits(p, m->in_a, m->a);
-        put_bits(p, m->in_b, m->b);
+        if (has_room(p, name + METRIC_DETAIL)) {
+            put_bits(p, m->in_a, m->a);
+            put_bits(p, m->in_b, m->b);
+        }
         invar_diff_distance(distance, m->ulp);
         fprintf(p->stream, "%s%s\n", *distance ? "  " : "", distance);
     }
@@ -628,7 +647,7 @@ invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool colour)
 {
     static const invar_term_style styles[] = {INVAR_TERM_STYLE_GREEN, INVAR_TERM_STYLE_RED,
                                               INVAR_TERM_STYLE_RED, INVAR_TERM_STYLE_YELLOW};
-    printer p = {stream, colour, true};
+    printer p = {stream, colour, true, invar_term_live(stream) ? invar_term_width(stream) : 0};
     char headline[INVAR_DIFF_HEADLINE_SIZE];
 
     invar_diff_headline(headline, diff);

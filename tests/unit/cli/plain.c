@@ -149,6 +149,30 @@ static void test_plain__times(void **state)
     assert_span(48 * 3600, "2d");
 }
 
+static void assert_wrapped(int width, const char *expected)
+{
+    char *text;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+
+    assert_non_null(stream);
+    fputs("  --x ", stream);
+    invar_plain_wrap_to(stream, "as many w\xc3\xb6rds as fit", 6, width);
+    fclose(stream);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void test_plain__wraps_at_words(void **state)
+{
+    (void)state;
+    assert_wrapped(0, "  --x as many w\xc3\xb6rds as fit\n");
+    assert_wrapped(80, "  --x as many w\xc3\xb6rds as fit\n");
+    assert_wrapped(19, "  --x as many w\xc3\xb6rds\n      as fit\n");
+    assert_wrapped(18, "  --x as many\n      w\xc3\xb6rds as fit\n");
+    assert_wrapped(1, "  --x as\n      many\n      w\xc3\xb6rds\n      as\n      fit\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -159,6 +183,7 @@ int main(void)
         cmocka_unit_test(test_plain__words_for_a_shell),
         cmocka_unit_test(test_plain__width_counts_characters),
         cmocka_unit_test(test_plain__times),
+        cmocka_unit_test(test_plain__wraps_at_words),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
