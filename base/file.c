@@ -86,6 +86,28 @@ static invar_status folder_of(char out[INVAR_PATH_SIZE], const char *path)
     return INVAR_OK;
 }
 
+/* ---- descriptors ----------------------------------------------------------------------------- */
+
+int invar_fd_open(const char *path, int flags, unsigned mode)
+{
+    int fd;
+
+    do
+        fd = open(path, flags, (mode_t)mode);
+    while (fd < 0 && errno == EINTR);
+    return fd;
+}
+
+int invar_fd_sync(int fd)
+{
+    int rc;
+
+    do
+        rc = fsync(fd);
+    while (rc != 0 && errno == EINTR);
+    return rc;
+}
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* The size of a regular file that has at most `max_bytes`. */
@@ -131,7 +153,8 @@ static invar_status fill(char *out, size_t bytes, int fd, const char *path)
 
 invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, size_t max_bytes)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not make us wait
+    int fd =
+        invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // a pipe must not make us wait
     char *text = NULL;
     size_t bytes = 0;
     invar_status status;
@@ -202,7 +225,7 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
                                     size_t max_bytes)
 {
     bool standard = strcmp(path, "-") == 0;
-    int fd = standard ? STDIN_FILENO : open(path, O_RDONLY | O_CLOEXEC);
+    int fd = standard ? STDIN_FILENO : invar_fd_open(path, O_RDONLY | O_CLOEXEC, 0);
     char *text = NULL;
     size_t bytes = 0;
     invar_status status;
@@ -246,7 +269,7 @@ invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
     memcpy(writer->partial, path, length);
     memcpy(writer->partial + length, SUFFIX, sizeof SUFFIX);
     unlink(writer->partial); // what a killed process left, or a link that leads elsewhere
-    writer->fd = open(writer->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    writer->fd = invar_fd_open(writer->partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd < 0) {
         invar_status status = io_error(writer->partial, "cannot be made");
         invar_free(writer);
@@ -278,7 +301,7 @@ invar_status invar_file_writer_commit(invar_file_writer *writer)
     int rc;
 
     INVAR_TRY(folder_of(folder, writer->path));
-    if (fsync(writer->fd) != 0)
+    if (invar_fd_sync(writer->fd) != 0)
         return io_error(writer->partial, "cannot be synced");
     rc = close(writer->fd);
     writer->fd = -1;
@@ -316,13 +339,27 @@ invar_status invar_file_write(const char *path, const void *data, size_t bytes)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
+/* The name of a new folder survives the loss of power when the folder that it stands in is synced;
+   one that may be written and not read cannot be. */
+static invar_status sync_above(const char *path)
+{
+    char plain[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE];
+    size_t length = strlen(path);
+
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    (void)snprintf(plain, sizeof plain, "%.*s", (int)length, path);
+    INVAR_TRY(folder_of(above, plain));
+    return access(above, R_OK) == 0 ? invar_folder_sync(above) : INVAR_OK;
+}
+
 static invar_status make_one(const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
 
     if (mkdir(path, 0777) == 0)
-        return INVAR_OK;
+        return sync_above(path);
     if (errno != EEXIST)
         return io_error(path, "the folder cannot be made");
     if (stat(path, &info) == 0 && S_ISDIR(info.st_mode))
@@ -350,11 +387,11 @@ invar_status invar_folder_make(const char *path)
 
 invar_status invar_folder_sync(const char *path)
 {
-    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC), rc;
+    int fd = invar_fd_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0), rc;
 
     if (fd < 0)
         return io_error(path, "cannot be opened");
-    rc = fsync(fd);
+    rc = invar_fd_sync(fd);
     if (rc != 0 && errno == EINVAL) // a file system that cannot sync folders needs none
         rc = 0;
     if (rc != 0) {

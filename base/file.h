@@ -16,6 +16,10 @@
 extern "C" {
 #endif
 
+/* open(2) and fsync(2), again where a signal came in between. */
+int invar_fd_open(const char *path, int flags, unsigned mode);
+int invar_fd_sync(int fd);
+
 /*
  * The whole file, with a NUL after its last byte that is not counted; the caller owns *out
  * (invar_free). INVAR_E_NOTFOUND, INVAR_E_IO, INVAR_E_INVALID for what is no regular file or has
@@ -55,7 +59,8 @@ invar_status invar_path_join(char *out, size_t size, const char *dir,
 /* The path as messages show it: one harmless line, cut on the left where it is long. */
 void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
 
-/* Makes the folder and those above it; one that is there is fine. */
+/* Makes the folder and those above it, each of which then survives the loss of power; one that is
+   there is fine. */
 invar_status invar_folder_make(const char *path) INVAR_MUST_USE;
 
 /* Syncs the entries of a folder, so that a rename in it survives the loss of power. */

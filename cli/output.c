@@ -24,7 +24,7 @@ static invar_status io_error(const char *path, const char *what)
 /* A device or a pipe with a reader: what else would make us wait, or lead elsewhere, is refused. */
 static invar_status open_device(invar_output *out, const char *path, int flags)
 {
-    int fd = open(path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags);
+    int fd = invar_fd_open(path, O_WRONLY | O_TRUNC | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | flags, 0);
     struct stat info;
 
     if (fd < 0 && errno == ENXIO)
@@ -46,7 +46,7 @@ static invar_status open_beside(invar_output *out, const char *path)
     int fd;
 
     INVAR_TRY(invar_beside(out->other, path, "new"));
-    fd = open(out->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    fd = invar_fd_open(out->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
         return io_error(path, "cannot be made");
     out->stream = fdopen(fd, "w");
@@ -96,7 +96,7 @@ invar_status invar_output_replace(invar_output *out, const char *path)
 /* Everything is on the disk, and without an error since the beginning. */
 static bool complete(FILE *stream, bool sync)
 {
-    return fflush(stream) == 0 && !ferror(stream) && (!sync || fsync(fileno(stream)) == 0);
+    return fflush(stream) == 0 && !ferror(stream) && (!sync || invar_fd_sync(fileno(stream)) == 0);
 }
 
 invar_status invar_output_close(invar_output *out, invar_status status)

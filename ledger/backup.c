@@ -50,11 +50,11 @@ static invar_status copy_shortened(invar_ledger *ledger, const char *path,
 
 static invar_status sync_file(const char *path)
 {
-    int fd = open(path, O_RDWR | O_CLOEXEC), rc;
+    int fd = invar_fd_open(path, O_RDWR | O_CLOEXEC, 0), rc;
 
     if (fd < 0)
         return io_error(path, "cannot be opened");
-    rc = fsync(fd);
+    rc = invar_fd_sync(fd);
     close(fd);
     return rc == 0 ? INVAR_OK : io_error(path, "cannot be synced");
 }

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "ledger/ledger.h"
 
@@ -157,7 +158,7 @@ static bool on_local_fuse(const char *path)
 
     if (stat(path, &info) != 0)
         return false;
-    fd = open(mounts_path, O_RDONLY | O_CLOEXEC);
+    fd = invar_fd_open(mounts_path, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return false;
     while ((bytes = read(fd, mounts + used, sizeof mounts - 1 - used)) > 0)
@@ -186,10 +187,10 @@ invar_status invar_file_sync_folder(const char *path)
     int fd, rc;
 
     folder_of(folder, path);
-    fd = open(folder, O_RDONLY | O_CLOEXEC);
+    fd = invar_fd_open(folder, O_RDONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return io_error(folder, "cannot be opened");
-    rc = fsync(fd);
+    rc = invar_fd_sync(fd);
     close(fd);
     // a file system that cannot sync folders says EINVAL, and needs none
     return rc != 0 && errno != EINVAL ? io_error(folder, "cannot be synced") : INVAR_OK;
@@ -234,7 +235,7 @@ static bool write_holder(int fd, const char *writer)
 static int open_lock(const char *name, int flags)
 {
     struct stat info;
-    int fd = open(name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
+    int fd = invar_fd_open(name, flags | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0666);
 
     if (fd >= 0 && (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode) || info.st_nlink > 1)) {
         close(fd);

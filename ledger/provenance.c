@@ -24,6 +24,7 @@
 #endif
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/recipe.h"
 #include "base/text.h"
@@ -84,7 +85,7 @@ static void keep_problem(invar_provenance *p)
 /* Opens a regular file: anything else might never end, or never begin. */
 static invar_status open_file(int *out, off_t *bytes_out, const char *path)
 {
-    int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+    int file = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY, 0);
     struct stat about;
 
     if (file < 0)

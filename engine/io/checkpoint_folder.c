@@ -241,7 +241,8 @@ static invar_status hash_open(invar_hasher *hasher, int64_t *bytes, int fd, cons
 
 invar_status invar_checkpoint_hash_file(invar_digest *out, int64_t *bytes_out, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // a pipe must not make us wait
+    int fd =
+        invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // a pipe must not make us wait
     char shown[INVAR_PATH_SHOWN_SIZE], *piece = NULL;
     invar_hasher hasher;
     invar_status status;

@@ -339,17 +339,6 @@ static invar_status announce(const making *m, invar_status (*how)(invar_ledger *
     return m->options.ledger ? how(m->options.ledger, &made) : INVAR_OK;
 }
 
-/* The folder of checkpoints; a new one must survive the loss of power, too. */
-static invar_status make_save(const char *save)
-{
-    bool fresh = !invar_path_exists(save);
-    char above[INVAR_PATH_SIZE];
-
-    INVAR_TRY(invar_folder_make(save));
-    INVAR_TRY(invar_path_join(above, sizeof above, save, ".."));
-    return fresh ? invar_folder_sync(above) : INVAR_OK;
-}
-
 /* After a failure nothing is left behind, and its reason stays. */
 static invar_status clean_up(const making *m, invar_status status)
 {
@@ -367,7 +356,7 @@ static invar_status clean_up(const making *m, invar_status status)
 invar_status invar_checkpoint_make_files(making *m)
 {
     INVAR_TRY(hash_near_ones(m));
-    INVAR_TRY(make_save(m->save));
+    INVAR_TRY(invar_folder_make(m->save));
     INVAR_TRY(invar_checkpoint_tidy(m->save));
     return clean_up(m, write_files(m));
 }

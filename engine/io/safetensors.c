@@ -326,7 +326,7 @@ static invar_status open_file(invar_safetensors *file, const char *path)
 {
     struct stat info;
 
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    file->fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (file->fd < 0)
         return INVAR_FAIL(errno == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, errno,
                           "%s: cannot be opened: %s", file->shown, strerror(errno));

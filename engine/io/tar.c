@@ -268,7 +268,7 @@ static invar_status add_open(invar_tar_writer *writer, const char *name, const c
 
 invar_status invar_tar_add_file(invar_tar_writer *writer, const char *name, const char *path)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     invar_status status;
 
     if (fd < 0)
@@ -403,7 +403,7 @@ static invar_status unpack_member(invar_tar_member *member, reader *r)
     *slash = '\0';
     INVAR_TRY(invar_folder_make(path));
     *slash = '/';
-    fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+    fd = invar_fd_open(path, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
     if (fd < 0)
         return io_error(path, "cannot be made");
     status = unpack_open(member, r, path, fd);
@@ -433,7 +433,7 @@ static invar_status open_archive(reader *r)
 {
     struct stat info;
 
-    r->fd = open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    r->fd = invar_fd_open(r->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     if (r->fd < 0)
         return io_error(r->path, "cannot be opened");
     if (fstat(r->fd, &info) != 0)
@@ -464,7 +464,7 @@ invar_status invar_tar_unpack(invar_tar_list *out, const char *path, const char 
 bool invar_tar_is(const char *path)
 {
     char magic[5] = "";
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     bool is = fd >= 0 && pread(fd, magic, sizeof magic, AT_MAGIC) == sizeof magic &&
               memcmp(magic, "ustar", sizeof magic) == 0;
 

@@ -298,7 +298,7 @@ static invar_status add(file *f, const invar_dump *dump, const invar_tensor *ten
     int fd;
 
     INVAR_TRY(path_of(path, dump, f->name, ".npy.tmp"));
-    fd = open(path, O_WRONLY | O_APPEND | O_CLOEXEC);
+    fd = invar_fd_open(path, O_WRONLY | O_APPEND | O_CLOEXEC, 0);
     if (fd < 0)
         return io_error(path, "cannot be opened");
     status = put_rows(fd, path, tensor, rows);
@@ -336,7 +336,7 @@ static invar_status complete(const invar_dump *dump, const file *f)
     make_header(header, f->type, f->shape, f->rank);
     INVAR_TRY(path_of(path, dump, f->name, ".npy.tmp"));
     INVAR_TRY(path_of(final, dump, f->name, ".npy"));
-    fd = open(path, O_WRONLY | O_CLOEXEC);
+    fd = invar_fd_open(path, O_WRONLY | O_CLOEXEC, 0);
     if (fd < 0)
         return io_error(path, "cannot be opened");
     do

@@ -264,13 +264,8 @@ static invar_status make_rollout(invar_loop *loop)
 static invar_status make_save(const invar_loop *loop)
 {
     const char *save = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE);
-    char above[INVAR_PATH_SIZE];
 
-    if (!save[0] || loop->options->replay)
-        return INVAR_OK;
-    INVAR_TRY(invar_folder_make(save));
-    INVAR_TRY(invar_path_join(above, sizeof above, save, ".."));
-    return invar_folder_sync(above);
+    return save[0] && !loop->options->replay ? invar_folder_make(save) : INVAR_OK;
 }
 
 static invar_status open_parts(invar_loop *loop)

@@ -178,8 +178,8 @@ static invar_status open_file(invar_trace *trace, const char *path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path of the trace is too long", shown);
     memcpy(trace->path, path, bytes);
     // neither through a link nor waiting for somebody who reads a pipe
-    trace->fd =
-        open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
+    trace->fd = invar_fd_open(
+        path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0666);
     if (trace->fd < 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%s: the trace cannot be made: %s", shown,
                           strerror(errno));

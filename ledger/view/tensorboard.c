@@ -171,7 +171,7 @@ static invar_status write_file(const target *to, invar_ledger *ledger, int64_t r
 {
     INVAR_TRY(write_version(to, ns));
     INVAR_TRY(invar_export_scalars(ledger, run, true, write_scalar, (void *)to));
-    if (fflush(to->out) != 0 || fsync(fileno(to->out)) != 0)
+    if (fflush(to->out) != 0 || invar_fd_sync(fileno(to->out)) != 0)
         return write_failed(to->path);
     return INVAR_OK;
 }
@@ -180,7 +180,7 @@ static invar_status write_file(const target *to, invar_ledger *ledger, int64_t r
 static invar_status write_and_rename(const char *partial, const char *path, invar_ledger *ledger,
                                      int64_t run, int64_t ns)
 {
-    int fd = open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    int fd = invar_fd_open(partial, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     target to = {NULL, path};
     invar_status status;
 

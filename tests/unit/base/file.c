@@ -3,13 +3,18 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#define _GNU_SOURCE 1 // syscall
+
 #include "base/file.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,6 +24,36 @@
 #include "tests/support.h"
 
 static char work[512];
+
+/* In the place of libc's: interrupted so many times, and remembers what was synced. */
+static int interruptions;
+static ino_t synced[64];
+static size_t n_synced;
+
+int fsync(int fd)
+{
+    struct stat info;
+
+    if (interruptions > 0) {
+        interruptions--;
+        errno = EINTR;
+        return -1;
+    }
+    if (fstat(fd, &info) == 0 && n_synced < sizeof synced / sizeof *synced)
+        synced[n_synced++] = info.st_ino;
+    return (int)syscall(SYS_fsync, fd);
+}
+
+static bool was_synced(const char *path)
+{
+    struct stat info;
+
+    assert_int_equal(stat(path, &info), 0);
+    for (size_t i = 0; i < n_synced; i++)
+        if (synced[i] == info.st_ino)
+            return true;
+    return false;
+}
 
 static const char *in_work(const char *name)
 {
@@ -205,6 +240,58 @@ static void test_base_file__a_link_in_place_of_the_partial_file_is_not_followed(
     assert_content(path, "other", 5);
 }
 
+/* ---- signals --------------------------------------------------------------------------------- */
+
+static void test_base_file__syncs_again_after_a_signal(void **state)
+{
+    (void)state;
+    interruptions = 3;
+    assert_ok(invar_file_write(in_work("interrupted"), "whole", 5));
+    assert_int_equal(interruptions, 0);
+    assert_content(in_work("interrupted"), "whole", 5);
+}
+
+static void on_alarm(int number)
+{
+    (void)number;
+    interruptions--;
+}
+
+/* A pipe that nobody has opened for writing makes open wait, and a timer interrupts it. */
+static void test_base_file__opens_again_after_a_signal(void **state)
+{
+    const struct sigaction action = {.sa_handler = on_alarm};
+    struct itimerval timer = {{0, 10000}, {0, 10000}}, off = {0};
+    const char *path = in_work("late-pipe");
+    pid_t child;
+    char *got;
+    size_t bytes;
+    int result;
+
+    (void)state;
+    assert_int_equal(mkfifo(path, 0600), 0);
+    child = fork();
+    assert_true(child >= 0);
+    if (child == 0) {
+        FILE *end;
+
+        usleep(200000);
+        end = fopen(path, "w");
+        _exit(end && fputs("late", end) >= 0 && fclose(end) == 0 ? 0 : 1);
+    }
+    interruptions = 0;
+    assert_int_equal(sigaction(SIGALRM, &action, NULL), 0);
+    assert_int_equal(setitimer(ITIMER_REAL, &timer, NULL), 0);
+    assert_ok(invar_file_read_stream(&got, &bytes, path, 100));
+    assert_int_equal(setitimer(ITIMER_REAL, &off, NULL), 0);
+    assert_true(interruptions < 0); // it was
+    interruptions = 0;
+    assert_string_equal(got, "late");
+    invar_free(got);
+    assert_int_equal(waitpid(child, &result, 0), child);
+    assert_int_equal(result, 0);
+}
+
 /* ---- paths ----------------------------------------------------------------------------------- */
 
 static void test_base_file__joins_paths(void **state)
@@ -265,6 +352,19 @@ static void test_base_file__makes_and_removes_folders(void **state)
     assert_fails(invar_folder_sync(in_work("a")), INVAR_E_NOTFOUND, "a: cannot be opened");
 }
 
+static void test_base_file__syncs_the_folder_of_a_new_one(void **state)
+{
+    (void)state;
+    n_synced = 0;
+    assert_ok(invar_folder_make(in_work("new/folder/deep/")));
+    assert_true(was_synced(work));
+    assert_true(was_synced(in_work("new")));
+    assert_true(was_synced(in_work("new/folder")));
+    n_synced = 0;
+    assert_ok(invar_folder_make(in_work("new/folder")));
+    assert_int_equal(n_synced, 0); // nothing is new
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -274,6 +374,9 @@ int main(void)
         cmocka_unit_test(test_base_file__a_failed_write_leaves_the_old_file),
         cmocka_unit_test(test_base_file__a_full_disk_is_an_error),
         cmocka_unit_test(test_base_file__a_link_in_place_of_the_partial_file_is_not_followed),
+        cmocka_unit_test(test_base_file__syncs_again_after_a_signal),
+        cmocka_unit_test(test_base_file__opens_again_after_a_signal),
+        cmocka_unit_test(test_base_file__syncs_the_folder_of_a_new_one),
         cmocka_unit_test(test_base_file__joins_paths),
         cmocka_unit_test(test_base_file__shows_paths_harmlessly),
         cmocka_unit_test(test_base_file__makes_and_removes_folders),
