@@ -353,7 +353,7 @@ static invar_status sync_above(const char *path)
     return access(above, R_OK) == 0 ? invar_folder_sync(above) : INVAR_OK;
 }
 
-static invar_status make_one(const char *path)
+invar_status invar_folder_make_one(const char *path)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
@@ -380,9 +380,61 @@ invar_status invar_folder_make(const char *path)
             continue;
         memcpy(part, path, i);
         part[i] = '\0';
-        INVAR_TRY(make_one(part));
+        INVAR_TRY(invar_folder_make_one(part));
     }
-    return make_one(path);
+    return invar_folder_make_one(path);
+}
+
+invar_status invar_folder_hold(invar_folder *out, const char *path)
+{
+    size_t length = strlen(path);
+
+    *out = (invar_folder){.held = false};
+    if (length >= sizeof out->path)
+        return path_too_long(path);
+    out->fd = invar_fd_open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
+    if (out->fd < 0)
+        return io_error(path, "cannot be opened");
+    memcpy(out->path, path, length + 1);
+    out->held = true;
+    return INVAR_OK;
+}
+
+void invar_folder_release(invar_folder *folder)
+{
+    if (folder->held)
+        close(folder->fd);
+    folder->held = false;
+}
+
+static bool leads_to(const char *path, const struct stat *wanted)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && info.st_dev == wanted->st_dev && info.st_ino == wanted->st_ino;
+}
+
+invar_status invar_folder_follow(invar_folder *folder)
+{
+    char link[64], path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+    ssize_t bytes;
+
+    if (fstat(folder->fd, &info) != 0)
+        return io_error(folder->path, "cannot be looked at");
+    if (leads_to(folder->path, &info))
+        return INVAR_OK;
+    (void)snprintf(link, sizeof link, "/proc/self/fd/%d", folder->fd);
+    bytes = readlink(link, path, sizeof path - 1);
+    path[bytes > 0 ? bytes : 0] = '\0';
+    if (!leads_to(path, &info)) {
+        invar_path_show(shown, folder->path);
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%s: the folder was removed while it was written to; nothing more is",
+                          shown);
+    }
+    memcpy(folder->path, path, (size_t)bytes + 1);
+    return INVAR_OK;
 }
 
 invar_status invar_folder_sync(const char *path)

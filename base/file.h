@@ -63,6 +63,22 @@ void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
    there is fine. */
 invar_status invar_folder_make(const char *path) INVAR_MUST_USE;
 
+/* The same where the folder above it must be there. */
+invar_status invar_folder_make_one(const char *path) INVAR_MUST_USE;
+
+/* A folder that is held open, so that it is found again where it is moved. Zeroed: none is held. */
+typedef struct invar_folder {
+    bool held;
+    int fd;
+    char path[INVAR_PATH_SIZE];
+} invar_folder;
+
+invar_status invar_folder_hold(invar_folder *out, const char *path) INVAR_MUST_USE;
+void invar_folder_release(invar_folder *folder);
+
+/* `path` leads to it again, wherever it is by now; INVAR_E_STATE: it was removed. */
+invar_status invar_folder_follow(invar_folder *folder) INVAR_MUST_USE;
+
 /* Syncs the entries of a folder, so that a rename in it survives the loss of power. */
 invar_status invar_folder_sync(const char *path) INVAR_MUST_USE;
 

@@ -124,6 +124,7 @@ invar_status invar_replay_scene_run(invar_replay_scene *scene, const char *word,
     if (step < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--step is missing: which step?");
     INVAR_TRY(invar_locate_run(&scene->located, word, ledger[0] ? ledger : NULL));
-    INVAR_TRY(invar_recorded_read(&scene->keys, scene->located.ledger, &scene->located.run, step));
+    INVAR_TRY(invar_recorded_read(&scene->keys, scene->located.ledger, scene->located.path,
+                                  &scene->located.run, step));
     return invar_replay_scene_set(scene, flags, step);
 }

@@ -21,6 +21,7 @@
 #include "cli/plain.h"
 #include "cli/rows.h"
 #include "engine/config/config.h"
+#include "engine/run/folders.h"
 #include "ledger/view/golden.h"
 #include "ledger/view/report.h"
 
@@ -34,6 +35,7 @@ typedef struct settings {
     int64_t until;
     bool json;
     bool no_report;
+    bool fresh;
 } settings;
 
 /* ---- while it runs --------------------------------------------------------------------------- */
@@ -211,7 +213,8 @@ static void print_run(const invar_train_summary *run, const char *report, const 
     printf("run       %s (%s)\n", run->folder, run->name);
     printf("steps     %" PRId64 " executed, the last is %" PRId64, run->steps, run->last_step);
     if (run->stopped)
-        printf("; stopped by %s", signal_name(run->stopped));
+        printf("; stopped by %s%s", signal_name(run->stopped),
+               run->saves ? "; start it again to go on" : "; nothing is saved (save = none)");
     putchar('\n');
     if (run->steps)
         printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);
@@ -318,16 +321,20 @@ static invar_status train(int *code_out, const char *path, const settings *s,
                           const invar_golden *golden, const invar_recipe *recipe)
 {
     screen shown = {0};
+    invar_folders at;
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
-                                   .stop = invar_live_catch("stopping after the current rollout, "
-                                                            "which is recorded and saved"),
+                                   .fresh = s->fresh,
                                    .progress = show,
                                    .say = invar_live_say,
                                    .payload = &shown};
     invar_train_summary run;
     invar_status status;
 
+    INVAR_TRY(invar_folders_find(&at, recipe, path));
+    options.stop = invar_live_catch(
+        at.save[0] ? "stopping after the current rollout, with a checkpoint"
+                   : "stopping after the current rollout, without a checkpoint (save = none)");
     status = invar_train(&run, recipe, &options);
     invar_progress_free(shown.progress);
     INVAR_TRY(status);
@@ -336,7 +343,7 @@ static invar_status train(int *code_out, const char *path, const settings *s,
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[6];
+    static invar_option list[7];
 
     list[0] = (invar_option){.name = "golden",
                              .type = INVAR_OPTION_TEXT,
@@ -359,8 +366,12 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_FLAG,
                              .value = &s->no_report,
                              .help = "do not write report.html"};
-    list[4] = invar_option_json(&s->json);
-    list[5] = invar_flags_end();
+    list[4] = (invar_option){.name = "fresh",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->fresh,
+                             .help = "begin anew; a run that is there is renamed to NAME.N"};
+    list[5] = invar_option_json(&s->json);
+    list[6] = invar_flags_end();
     return list;
 }
 
@@ -401,9 +412,9 @@ static void help(void)
 
     puts(
         "Runs a recipe: rollout, reward, advantage, train step, hash, ledger, checkpoint. The run\n"
-        "has a folder of its own, runs/NAME, with the ledger and a report. Started again it goes\n"
-        "on from its last checkpoint, to the same bits. Ctrl-C ends it after the current rollout,\n"
-        "with a checkpoint; a second one ends it at once.\n"
+        "has a folder of its own, runs/NAME, with ledger, checkpoints and a report. Started again\n"
+        "it goes on from its last checkpoint, to the same bits; --fresh begins anew. Ctrl-C ends\n"
+        "it after the current rollout, with a checkpoint; a second one ends it at once.\n"
         "\n"
         "Exit code 0: done, 1: log-probabilities or the golden differ, 2: could not finish,\n"
         "4: golden missing, 6: nothing was compared; stopped and saved: 130 by SIGINT (Ctrl-C),\n"

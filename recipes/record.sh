@@ -22,7 +22,7 @@ trap 'rm -rf "$work"' EXIT
 
 # train COMMAND ...: it must succeed, and agree with a golden it is given.
 train() {
-    "$@" --save "" --load "" --no-report >"$work/out" 2>"$work/err" || {
+    "$@" --save none --no-report >"$work/out" 2>"$work/err" || {
         cat "$work/out" "$work/err" >&2
         echo "$name: $* does not agree: nothing was recorded" >&2
         exit 1

@@ -334,8 +334,9 @@ static invar_status judge(running *r, const invar_child_result *result)
 
 static invar_status run(running *r, int lock)
 {
-    static const char *const without[] = {INVAR_SLOT_WITHOUT};
-    const size_t n_without = sizeof without / sizeof without[0];
+    // no checkpoints of a run that is only compared; an older program takes --save "" for that
+    static const char *const common[] = {INVAR_SLOT_WITHOUT, "INVAR_SAVE=none"};
+    const size_t n_common = sizeof common / sizeof common[0];
     const invar_run_request *q = r->request;
     size_t extra = count_words(q->environment);
     char log[INVAR_PATH_SIZE];
@@ -347,7 +348,7 @@ static invar_status run(running *r, int lock)
     if (status == INVAR_OK)
         status = make_line(&l, r);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&environment, n_without + extra + 1, sizeof *environment,
+        status = invar_alloc((void **)&environment, n_common + extra + 1, sizeof *environment,
                              "a run's environment");
     if (status == INVAR_OK) {
         invar_child_request request = {.words = l.words,
@@ -361,10 +362,10 @@ static invar_status run(running *r, int lock)
                                        .grace = RUN_GRACE,
                                        .same_addresses = q->same_addresses};
 
-        memcpy(environment, without, sizeof without);
+        memcpy(environment, common, sizeof common);
         if (extra)
-            memcpy(environment + n_without, q->environment, extra * sizeof *environment);
-        environment[n_without + extra] = NULL;
+            memcpy(environment + n_common, q->environment, extra * sizeof *environment);
+        environment[n_common + extra] = NULL;
         status = invar_child_run(&result, &request);
     }
     if (status == INVAR_OK)

@@ -63,16 +63,16 @@ static invar_status check_model_uses(const invar_config_facts *f)
 
 static invar_status check_ckpt_uses(const invar_config_facts *f)
 {
-    const bool save = invar_config_filled(f->recipe, INVAR_KEY_SAVE);
+    const bool save = strcmp(invar_recipe_string(f->recipe, INVAR_KEY_SAVE), "none") != 0;
     const bool export = invar_config_filled(f->recipe, INVAR_KEY_SAVE_HF);
-    const bool load = invar_config_filled(f->recipe, INVAR_KEY_LOAD);
+    const bool load = invar_config_filled(f->recipe, INVAR_KEY_LOAD) || save;
     const use uses[] = {
-        {INVAR_KEY_SAVE_INTERVAL, save || export, "save or save-hf"},
-        {INVAR_KEY_NO_SAVE_OPTIM, save, "save"},
-        {INVAR_KEY_ASYNC_SAVE, save, "save"},
-        {INVAR_KEY_KEEP_CHECKPOINTS, save, "save"},
-        {INVAR_KEY_CKPT_STEP, load, "load"},
-        {INVAR_KEY_SKIP_DAMAGED, load, "load"},
+        {INVAR_KEY_SAVE_INTERVAL, save || export, "a save that is not none, or save-hf"},
+        {INVAR_KEY_NO_SAVE_OPTIM, save, "a save that is not none"},
+        {INVAR_KEY_ASYNC_SAVE, save, "a save that is not none"},
+        {INVAR_KEY_KEEP_CHECKPOINTS, save, "a save that is not none"},
+        {INVAR_KEY_CKPT_STEP, load, "load, or a save that is not none"},
+        {INVAR_KEY_SKIP_DAMAGED, load, "load, or a save that is not none"},
         {INVAR_KEY_CRITIC_LOAD, f->ppo, "advantage-estimator = ppo"},
         {INVAR_KEY_OPD_TEACHER_LOAD, f->distills, "use-opd = true"},
     };

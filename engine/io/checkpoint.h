@@ -1,6 +1,7 @@
 /*
  * checkpoint.h - all that a run needs to go on, in a folder that is whole or not there.
  *
+ *     SAVE/owner                                the run that they belong to; locked while it writes
  *     SAVE/latest_checkpointed_iteration.txt    "5": the newest complete one
  *     SAVE/iter_0000005/                        after step 5
  *         hashes.xxh            XXH3-128 of every other file, for `xxhsum -c`
@@ -25,6 +26,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/status.h"
 #include "engine/io/dataset.h"
@@ -90,6 +92,44 @@ typedef struct invar_checkpoint_blob {
     size_t bytes;
 } invar_checkpoint_blob;
 
+/* ---- whose they are -------------------------------------------------------------------------- */
+
+typedef struct invar_checkpoint_owner {
+    char uuid[INVAR_LEDGER_UUID_SIZE]; /* "": of no run, as convert makes them */
+    invar_digest identity;
+} invar_checkpoint_owner;
+
+/*
+ * The right of one process to write into a folder. Zeroed, it is none; release. It is found again
+ * where the folder is moved.
+ */
+typedef struct invar_checkpoint_claim {
+    invar_folder folder;
+    bool held;
+    int fd;                       /* of the file `owner`, locked */
+    bool is_signed;               /* which says who it is */
+    bool owned;                   /* there is an owner */
+    invar_checkpoint_owner owner; /* where there is one */
+} invar_checkpoint_claim;
+
+/*
+ * Makes the folder where it is not there, locks it, and looks whose it is: what `owner` says, or,
+ * of a folder without it, the newest checkpoint. INVAR_E_BUSY: another process writes there.
+ */
+invar_status invar_checkpoint_claim_take(invar_checkpoint_claim *claim,
+                                         const char *save) INVAR_MUST_USE;
+
+/* Writes the owner, where none is written yet; durable. */
+invar_status invar_checkpoint_claim_sign(invar_checkpoint_claim *claim,
+                                         const invar_checkpoint_owner *owner) INVAR_MUST_USE;
+
+/*
+ * Before each write: claim->folder.path leads to the folder that was claimed. INVAR_E_STATE: it, or
+ * its owner, was removed or replaced.
+ */
+invar_status invar_checkpoint_claim_follow(invar_checkpoint_claim *claim) INVAR_MUST_USE;
+void invar_checkpoint_claim_release(invar_checkpoint_claim *claim);
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 typedef struct invar_checkpoint_content {
@@ -104,6 +144,7 @@ typedef struct invar_checkpoint_options {
     invar_ledger *ledger; /* gets intent and completion; NULL: none */
     int64_t keep;         /* this one and older ones, that many together; 0: all */
     invar_pool *pool;     /* for hashing; NULL: the calling thread */
+    bool claimed;         /* SAVE is there; where it is not it was moved, and is not made again */
 } invar_checkpoint_options;
 
 /*

@@ -136,21 +136,26 @@ static invar_status list_content(making *m)
     return invar_checkpoint_files_list(&m->files, index);
 }
 
+static invar_status name_folders(making *m)
+{
+    int64_t step = m->content->state->step;
+
+    INVAR_TRY(invar_checkpoint_folder(m->path, m->save, step, ""));
+    INVAR_TRY(invar_checkpoint_folder(m->partial, m->save, step, ".tmp"));
+    return invar_checkpoint_folder(m->old, m->save, step, ".old");
+}
+
 invar_status invar_checkpoint_prepare(making *m, const char *save,
                                       const invar_checkpoint_content *content,
                                       const invar_checkpoint_options *options)
 {
-    int64_t step = content->state->step;
-
     memset(m, 0, sizeof *m);
     m->save = save;
     m->content = content;
     if (options)
         m->options = *options;
     INVAR_TRY(list_content(m));
-    INVAR_TRY(invar_checkpoint_folder(m->path, save, step, ""));
-    INVAR_TRY(invar_checkpoint_folder(m->partial, save, step, ".tmp"));
-    INVAR_TRY(invar_checkpoint_folder(m->old, save, step, ".old"));
+    INVAR_TRY(name_folders(m));
     return hash_far_ones(m);
 }
 
@@ -256,7 +261,7 @@ static invar_status write_hashes(making *m)
 
 static invar_status write_files(making *m)
 {
-    INVAR_TRY(invar_folder_make(m->partial));
+    INVAR_TRY(invar_folder_make_one(m->partial));
     for (int64_t i = 0; i < m->index.n_sets; i++)
         INVAR_TRY(write_set(m, &m->index.sets[i]));
     for (int64_t i = 0; i < m->content->n_blobs; i++)
@@ -356,7 +361,8 @@ static invar_status clean_up(const making *m, invar_status status)
 invar_status invar_checkpoint_make_files(making *m)
 {
     INVAR_TRY(hash_near_ones(m));
-    INVAR_TRY(invar_folder_make(m->save));
+    if (!m->options.claimed)
+        INVAR_TRY(invar_folder_make(m->save));
     INVAR_TRY(invar_checkpoint_tidy(m->save));
     return clean_up(m, write_files(m));
 }
@@ -369,6 +375,7 @@ static invar_status give_name(making *m)
 
 invar_status invar_checkpoint_publish(making *m)
 {
+    INVAR_TRY(name_folders(m)); // `save` may have been moved since the files were written
     INVAR_TRY(clean_up(m, give_name(m)));
     INVAR_TRY(announce(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));

@@ -118,7 +118,7 @@ static invar_status recall_files(invar_loop *loop)
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->ledger_path, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, loop->at.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_select(ledger, &request);
     invar_ledger_close(ledger);
     return status;
@@ -190,7 +190,7 @@ static void gather_facts(facts *f, const invar_loop *loop)
 static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *circumstances)
 {
     identity id;
-    invar_ledger_run run = {.name = loop->name,
+    invar_ledger_run run = {.name = loop->at.name,
                             .kind = loop->options->kind ? loop->options->kind : "train",
                             .circumstances = *circumstances};
 
@@ -270,8 +270,8 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                           other.key, other.there, other.here);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%.80s holds another run: its %s is %s, not %s; choose another folder with "
-                      "--run",
-                      loop->ledger_path, other.key, other.there, other.here);
+                      "--run, or begin anew with --fresh",
+                      loop->at.ledger, other.key, other.there, other.here);
 }
 
 /* A replay is told before anything is loaded what of its files is not the recorded one. */
@@ -281,7 +281,7 @@ static invar_status check_recorded(const invar_loop *loop)
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->ledger_path, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, loop->at.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_find(&summary, ledger, NULL);
     if (status == INVAR_OK)
         status = check_same(loop, ledger, &summary);
@@ -299,40 +299,42 @@ invar_status invar_loop_identify(invar_loop *loop)
     return loop->options->replay ? check_recorded(loop) : INVAR_OK;
 }
 
-static invar_status find_run(bool *found_out, invar_ledger_summary *summary, invar_ledger *ledger)
+invar_status invar_loop_open_ledger(invar_loop *loop)
 {
-    invar_status status = invar_ledger_find(summary, ledger, NULL);
+    invar_ledger_options options = {.create = true, .writer = "invar train"};
+    invar_ledger_summary summary;
+    invar_status status;
 
-    *found_out = status == INVAR_OK;
+    INVAR_TRY(invar_ledger_open(&loop->ledger, loop->at.ledger, &options));
+    status = invar_ledger_find(&summary, loop->ledger, NULL);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         return INVAR_OK;
     }
-    return status;
+    INVAR_TRY(status);
+    INVAR_TRY(check_same(loop, loop->ledger, &summary));
+    memcpy(loop->uuid, summary.uuid, sizeof loop->uuid);
+    return INVAR_OK;
 }
 
-invar_status invar_loop_open_ledger(invar_loop *loop, int64_t step, const invar_digest *chain)
+invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest *chain)
 {
-    invar_ledger_options options = {.create = true, .writer = "invar train"};
     invar_ledger_circumstances circumstances = {0};
     invar_ledger_summary summary;
     facts known;
-    bool found;
 
-    INVAR_TRY(invar_ledger_open(&loop->ledger, loop->ledger_path, &options));
     gather_facts(&known, loop);
     circumstances.facts = known.items;
     circumstances.n_facts = known.count;
-    INVAR_TRY(find_run(&found, &summary, loop->ledger));
-    if (found) {
-        INVAR_TRY(check_same(loop, loop->ledger, &summary));
-        INVAR_TRY(invar_ledger_resume(loop->ledger, summary.uuid, step, chain, &circumstances));
+    if (loop->uuid[0]) {
+        INVAR_TRY(invar_ledger_find(&summary, loop->ledger, loop->uuid));
+        INVAR_TRY(invar_ledger_resume(loop->ledger, loop->uuid, step, chain, &circumstances));
     } else if (step >= 0) {
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "the checkpoint goes on after step %" PRId64
                           ", but %.120s has no run: give the run's folder with --run, or "
                           "start a new run from its weights with ref-load",
-                          step, loop->ledger_path);
+                          step, loop->at.ledger);
     } else {
         INVAR_TRY(begin(loop, &circumstances));
         INVAR_TRY(invar_ledger_find(&summary, loop->ledger, NULL));

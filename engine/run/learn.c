@@ -51,8 +51,8 @@ static invar_status hook(invar_loop *loop, int which)
     invar_plugin_event event = {.hook = which,
                                 .step = loop->place.step,
                                 .rollout = loop->place.rollout,
-                                .run = loop->name,
-                                .folder = loop->folder};
+                                .run = loop->at.name,
+                                .folder = loop->at.run};
 
     return plugin ? invar_plugin_hook(plugin, &event) : INVAR_OK;
 }

@@ -12,12 +12,14 @@
 #include "base/file.h"
 #include "engine/ext/plugin.h"
 #include "engine/ext/stored.h"
+#include "engine/io/checkpoint.h"
 #include "engine/io/hf_files.h"
 #include "engine/io/rollout_file.h"
 #include "engine/model/audit.h"
 #include "engine/probe/view.h"
 #include "engine/run/facts.h"
 #include "engine/run/flat.h"
+#include "engine/run/folders.h"
 #include "engine/run/judge.h"
 #include "engine/run/session.h"
 #include "engine/run/trace.h"
@@ -63,10 +65,10 @@ typedef struct invar_loop {
     invar_session session;
     invar_loop_settings set;
     invar_loop_place place;
-    char name[INVAR_LEDGER_NAME_BYTES + 1];
-    char folder[INVAR_PATH_SIZE];
-    char ledger_path[INVAR_PATH_SIZE];
-    invar_facts facts; /* given along by whoever started it */
+    invar_folders at;             /* where its files are */
+    invar_folder home;            /* at.run, held */
+    invar_checkpoint_claim claim; /* of at.save */
+    invar_facts facts;            /* given along by whoever started it */
     invar_digest identity;
     bool evaluates;         /* while it trains */
     invar_digest eval_data; /* of all evaluation sets */
@@ -114,13 +116,30 @@ void invar_loop_close(invar_loop *loop);
 
 /* ---- identity.c: ledger and identity --------------------------------------------------------- */
 
+/* Opens the run's ledger as its writer. Where it has a run, that must be this one; loop->uuid. */
+invar_status invar_loop_open_ledger(invar_loop *loop) INVAR_MUST_USE;
+
 /*
- * Opens the run's ledger as its writer. A new one begins the run; one with the same identity gets
- * a new segment after `step` (-1: from the start), whose chain must be `chain`.
+ * Begins the run in its ledger, or, where that has it, a new segment after `step` (-1: from the
+ * start), whose chain must be `chain`.
  */
-invar_status invar_loop_open_ledger(invar_loop *loop, int64_t step,
-                                    const invar_digest *chain) INVAR_MUST_USE;
+invar_status invar_loop_begin(invar_loop *loop, int64_t step,
+                              const invar_digest *chain) INVAR_MUST_USE;
 invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
+
+/* ---- start.c: where it writes ---------------------------------------------------------------- */
+
+/*
+ * Claims the folder of checkpoints, makes the run's folder and opens its ledger. INVAR_E_STATE: one
+ * of them is another run's. Where a fresh start is asked for, what is there gets another name.
+ */
+invar_status invar_loop_settle(invar_loop *loop) INVAR_MUST_USE;
+
+/* After the run has begun: its checkpoints' folder says so. */
+invar_status invar_loop_sign(invar_loop *loop) INVAR_MUST_USE;
+
+/* Before anything is written by its path: loop->at says where the folders are by now. */
+invar_status invar_loop_follow(invar_loop *loop) INVAR_MUST_USE;
 
 /* ---- plugins.c ------------------------------------------------------------------------------- */
 

@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/io/rollout_file.h"
+#include "engine/run/folders.h"
 
 #include "base/invar_banned.h"
 
@@ -140,18 +141,48 @@ static invar_status take_key(void *payload, const char *const *columns,
                       quoted);
 }
 
-static invar_status leave_out(invar_recorded *recorded)
+/* The run's own folder of checkpoints, where `save` is empty: beside its ledger, which may have
+   been moved since; or, where the ledger is elsewhere, where the run was. */
+static invar_status find_own(char out[INVAR_PATH_SIZE], const invar_recorded *recorded,
+                             const char *ledger, const char *name)
+{
+    const char *folder = invar_recorded_get(recorded, INVAR_KEY_RUN), *slash = strrchr(ledger, '/');
+    char run[INVAR_PATH_SIZE];
+
+    (void)snprintf(run, sizeof run, "%.*s", slash ? (int)(slash - ledger + 1) : 2,
+                   slash ? ledger : "./");
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, run, INVAR_FOLDERS_CHECKPOINTS));
+    if (invar_path_exists(out))
+        return INVAR_OK;
+    if (!folder[0]) {
+        INVAR_TRY(invar_path_join(run, sizeof run, "runs", name));
+        folder = run;
+    }
+    return invar_path_join(out, INVAR_PATH_SIZE, folder, INVAR_FOLDERS_CHECKPOINTS);
+}
+
+/* `ledger` and `name` of the run; NULL: a recipe alone. */
+static invar_status leave_out(invar_recorded *recorded, const char *ledger, const char *name)
 {
     const char *save = invar_recorded_get(recorded, INVAR_KEY_SAVE);
+    const char *load = invar_recorded_get(recorded, INVAR_KEY_LOAD);
+    char own[INVAR_PATH_SIZE];
 
-    INVAR_TRY(remember_checkpoints(recorded,
-                                   save[0] ? save : invar_recorded_get(recorded, INVAR_KEY_LOAD)));
+    if (strcmp(save, "none") == 0)
+        save = "";
+    else if (!save[0] && ledger) {
+        INVAR_TRY(find_own(own, recorded, ledger, name));
+        save = own;
+    }
+    if (load[0] && (!save[0] || !invar_path_exists(save)))
+        save = load;
+    INVAR_TRY(remember_checkpoints(recorded, save));
     for (size_t i = 0; i < COUNT(left_out); i++)
         INVAR_TRY(invar_recorded_put(recorded, left_out[i], NULL));
     return INVAR_OK;
 }
 
-invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger,
+invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger, const char *path,
                                  const invar_ledger_summary *run, int64_t step)
 {
     const invar_ledger_argument arguments[2] = {
@@ -170,7 +201,7 @@ invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger,
                           run->name, step, run->first_step, run->last_step);
     status = invar_ledger_select(ledger, &request);
     if (status == INVAR_OK)
-        status = leave_out(out);
+        status = leave_out(out, path, run->name);
     if (status == INVAR_OK)
         status = invar_recorded_put(out, INVAR_KEY_NAME, run->name);
     if (status != INVAR_OK)
@@ -203,7 +234,7 @@ invar_status invar_recorded_load(invar_recorded *out, const char *path)
     if (status == INVAR_OK)
         status = take_entries(out, recipe);
     if (status == INVAR_OK)
-        status = leave_out(out);
+        status = leave_out(out, NULL, NULL);
     invar_recipe_free(recipe);
     if (status != INVAR_OK)
         invar_recorded_release(out);

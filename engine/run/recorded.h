@@ -26,10 +26,10 @@ typedef struct invar_recorded {
 void invar_recorded_release(invar_recorded *recorded);
 
 /*
- * Of the segment that executed `step` as it counts. INVAR_E_NOTFOUND: no such step;
- * INVAR_E_CORRUPT: what the ledger has is no recipe of this program.
+ * Of the segment that executed `step` as it counts, from the ledger at `path`. INVAR_E_NOTFOUND: no
+ * such step; INVAR_E_CORRUPT: what the ledger has is no recipe of this program.
  */
-invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger,
+invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger, const char *path,
                                  const invar_ledger_summary *run, int64_t step) INVAR_MUST_USE;
 
 /* From a file that _write made. */

@@ -13,6 +13,7 @@
 #include "base/text.h"
 #include "engine/io/hf.h"
 #include "engine/rl/loss.h"
+#include "engine/run/folders.h"
 
 #include "base/invar_banned.h"
 
@@ -110,7 +111,7 @@ static invar_status try_folder(bool *found, int64_t *tried, invar_session *s, co
 static invar_status find_weights(invar_session *s, const invar_digest *wanted)
 {
     const char *load = invar_recipe_string(s->recipe, INVAR_KEY_LOAD);
-    const char *save = invar_recipe_string(s->recipe, INVAR_KEY_SAVE);
+    invar_folders at;
     char hex[INVAR_DIGEST_HEX_SIZE], first[INVAR_DIGEST_HEX_SIZE];
     bool found = invar_digest_equal(&s->weights, wanted);
     int64_t tried = 0;
@@ -118,9 +119,13 @@ static invar_status find_weights(invar_session *s, const invar_digest *wanted)
     if (found)
         return INVAR_OK;
     invar_digest_format(first, &s->weights);
+    INVAR_TRY(invar_folders_find(&at, s->recipe, NULL));
+    if (!invar_recipe_string(s->recipe, INVAR_KEY_SAVE)[0] &&
+        !invar_recipe_string(s->recipe, INVAR_KEY_RUN)[0])
+        at.save[0] = '\0'; // of which run?
     INVAR_TRY(try_folder(&found, &tried, s, load, wanted));
-    if (!found && strcmp(load, save) != 0)
-        INVAR_TRY(try_folder(&found, &tried, s, save, wanted));
+    if (!found && strcmp(load, at.save) != 0)
+        INVAR_TRY(try_folder(&found, &tried, s, at.save, wanted));
     if (found)
         return INVAR_OK;
     invar_digest_format(hex, wanted);

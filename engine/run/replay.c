@@ -157,8 +157,7 @@ static invar_status place(invar_recorded *keys, const invar_replay *replay, int6
     char number[24];
 
     INVAR_TRY(invar_recorded_put(keys, INVAR_KEY_RUN, replay->folder));
-    if (replay->save)
-        INVAR_TRY(invar_recorded_put(keys, INVAR_KEY_SAVE, replay->save));
+    INVAR_TRY(invar_recorded_put(keys, INVAR_KEY_SAVE, replay->save ? replay->save : "none"));
     if (after < 0)
         return INVAR_OK;
     (void)snprintf(number, sizeof number, "%" PRId64, after);

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "engine/io/checkpoint.h"
@@ -38,6 +39,12 @@ static int parts_of(part out[3], const invar_loop *loop)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
+static void say(const invar_loop *loop, const char *line)
+{
+    if (loop->options->say)
+        loop->options->say(loop->options->payload, line);
+}
+
 static void skipped(void *payload, int64_t step, const char *why)
 {
     const invar_loop *loop = payload;
@@ -45,8 +52,7 @@ static void skipped(void *payload, int64_t step, const char *why)
 
     (void)snprintf(line, sizeof line, "stepped over the checkpoint of step %" PRId64 ": %s", step,
                    why);
-    if (loop->options->say)
-        loop->options->say(loop->options->payload, line);
+    say(loop, line);
 }
 
 static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
@@ -58,7 +64,7 @@ static invar_status load_part(invar_checkpoint *c, const part *p, const invar_de
         if (!invar_checkpoint_has(c, p->m))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%.150s was written with no-save-optim: it can be a start "
-                              "(ref-load), but not be resumed",
+                              "(ref-load), but not be resumed; --fresh begins anew",
                               invar_checkpoint_path(c));
         place = invar_optimizer_place(p->optimizer);
         INVAR_TRY(invar_session_load_set(p->model, p->optimizer->m, place, c, p->m));
@@ -87,8 +93,8 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "%.120s belongs to another run: a semantic key, the data or the initial "
-            "weights differ; to begin anew give other folders (run, save, load), to start "
-            "from its weights ref-load",
+            "weights differ; to begin anew give other folders (run, save, load) or --fresh, "
+            "to start from its weights ref-load",
             invar_checkpoint_path(c));
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i], &loop->session.dev));
@@ -105,10 +111,32 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
     return INVAR_OK;
 }
 
-/* NULL where the recipe names no folder, or one without a checkpoint. */
+/* Two names of one folder, whether it is there or not. */
+static bool same_folder(const char *a, const char *b)
+{
+    size_t bytes_a = strlen(a), bytes_b = strlen(b);
+    struct stat at_a, at_b;
+
+    while (bytes_a > 1 && a[bytes_a - 1] == '/')
+        bytes_a--;
+    while (bytes_b > 1 && b[bytes_b - 1] == '/')
+        bytes_b--;
+    if (bytes_a == bytes_b && memcmp(a, b, bytes_a) == 0)
+        return true;
+    return stat(a, &at_a) == 0 && stat(b, &at_b) == 0 && at_a.st_dev == at_b.st_dev &&
+           at_a.st_ino == at_b.st_ino;
+}
+
+/*
+ * NULL: from the start. The run's own folder of checkpoints may have none yet, so that one command
+ * both begins a run and goes on with it; any other that is named must have one.
+ */
 static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop)
 {
-    const char *folder = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
+    const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
+    const bool own = !load[0] || same_folder(load, loop->at.save);
+    const char *folder = own ? loop->at.save : load;
+    char shown[INVAR_PATH_SHOWN_SIZE];
     invar_checkpoint_choice choice = {.step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
                                       .skip_damaged =
                                           invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
@@ -120,11 +148,17 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop)
     if (!folder[0])
         return INVAR_OK;
     status = invar_checkpoint_open(out, folder, &choice);
-    if (status == INVAR_E_NOTFOUND && choice.step < 0) {
-        invar_error_clear();
+    if (status != INVAR_E_NOTFOUND || choice.step >= 0)
+        return status;
+    invar_error_clear();
+    if (own)
         return INVAR_OK;
-    }
-    return status;
+    invar_path_show(shown, folder);
+    return INVAR_FAIL(
+        INVAR_E_NOTFOUND, 0,
+        "load: %s has no checkpoint; leave load empty to go on with the run's own, or "
+        "start from weights with ref-load",
+        shown);
 }
 
 static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
@@ -133,28 +167,47 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
     char line[INVAR_PATH_SIZE + 64];
 
     INVAR_TRY(load(loop, c));
-    INVAR_TRY(invar_loop_open_ledger(loop, state->step, &state->chain));
+    INVAR_TRY(invar_loop_begin(loop, state->step, &state->chain));
     loop->summary->resumed_after = state->step;
     (void)snprintf(line, sizeof line, "resumed after step %" PRId64 " from %s", state->step,
                    invar_checkpoint_path(c));
-    if (loop->options->say)
-        loop->options->say(loop->options->payload, line);
+    say(loop, line);
+    if (loop->place.rollout >= loop->set.rollouts && !loop->options->replay) {
+        (void)snprintf(line, sizeof line,
+                       "the run is finished: %" PRId64 " of %" PRId64
+                       " rollouts are done; a larger "
+                       "num-rollout goes on, --fresh begins anew",
+                       loop->place.rollout, loop->set.rollouts);
+        say(loop, line);
+    }
     return invar_checkpoint_settle(c, loop->ledger);
+}
+
+static invar_status start(invar_loop *loop)
+{
+    char line[160];
+
+    INVAR_TRY(invar_loop_begin(loop, -1, NULL));
+    if (loop->recorded < 0 || loop->options->replay)
+        return INVAR_OK;
+    (void)snprintf(line, sizeof line,
+                   "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
+                   " steps",
+                   loop->recorded + 1);
+    say(loop, line);
+    return INVAR_OK;
 }
 
 invar_status invar_loop_resume(invar_loop *loop)
 {
-    const char *save = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE);
     invar_checkpoint *c = NULL;
     invar_status status;
 
     loop->summary->resumed_after = -1;
     INVAR_TRY(open_checkpoint(&c, loop));
-    status = c ? go_on(loop, c) : invar_loop_open_ledger(loop, -1, NULL);
+    status = c ? go_on(loop, c) : start(loop);
     invar_checkpoint_close(c);
-    if (status == INVAR_OK && invar_path_exists(save))
-        return invar_checkpoint_tidy(save); // the ledger's lock is held: nobody else writes there
-    return status;
+    return status == INVAR_OK ? invar_loop_sign(loop) : status;
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -198,12 +251,39 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
     fill_optimizer(&out->actor, loop->optimizer);
     fill_optimizer(&out->critic, loop->critic_optimizer);
     (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->uuid);
-    (void)snprintf(out->name, sizeof out->name, "%s", loop->name);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->at.name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s",
                    invar_numerics_name((invar_numerics)invar_recipe_enum(r, INVAR_KEY_NUMERICS)));
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
     out->cursors[0].at = loop->place.cursor;
+}
+
+/*
+ * After a failure: true where the folder was moved meanwhile, which is why; then it is known where
+ * it is. Else the failure stays what it was.
+ */
+static bool was_moved(invar_loop *loop)
+{
+    char before[INVAR_PATH_SIZE];
+    invar_error first;
+
+    memcpy(before, loop->at.save, sizeof before);
+    invar_error_take(&first);
+    if (invar_loop_follow(loop) == INVAR_OK && strcmp(before, loop->at.save) != 0)
+        return true;
+    invar_error_put(&first);
+    return false;
+}
+
+static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *content,
+                              const invar_checkpoint_options *options)
+{
+    invar_status status = invar_checkpoint_write(NULL, loop->at.save, content, options);
+
+    if (status != INVAR_OK && was_moved(loop))
+        status = invar_checkpoint_write(NULL, loop->at.save, content, options);
+    return status;
 }
 
 /*
@@ -214,17 +294,17 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
                                   bool last)
 {
     const invar_recipe *r = loop->recipe;
-    const char *save = invar_recipe_string(r, INVAR_KEY_SAVE);
     invar_checkpoint_options options = {.ledger = loop->ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
-                                        .pool = loop->session.pool};
+                                        .pool = loop->session.pool,
+                                        .claimed = loop->claim.held};
 
     if (last || !invar_device_far(&loop->session.dev) ||
         !invar_recipe_bool(r, INVAR_KEY_ASYNC_SAVE))
-        return invar_checkpoint_write(NULL, save, content, &options);
+        return write_now(loop, content, &options);
     if (!loop->writer)
         INVAR_TRY(invar_checkpoint_writer_new(&loop->writer, &loop->session.dev));
-    return invar_checkpoint_begin(loop->writer, save, content, &options);
+    return invar_checkpoint_begin(loop->writer, loop->at.save, content, &options);
 }
 
 static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bool last)
@@ -273,9 +353,10 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
     int64_t most = 0;
     invar_status status;
 
-    if (!invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0])
+    if (!loop->at.save[0])
         return export_hf(loop);
     INVAR_TRY(invar_loop_finish_save(loop));
+    INVAR_TRY(invar_loop_follow(loop));
     for (int i = 0; i < n; i++)
         most += 3 * parts[i].model->n_params;
     INVAR_TRY(invar_alloc((void **)&tensors, (size_t)most, sizeof *tensors,
@@ -296,5 +377,14 @@ void invar_loop_before_change(invar_loop *loop)
 
 invar_status invar_loop_finish_save(invar_loop *loop)
 {
-    return loop->writer ? invar_checkpoint_finish(NULL, loop->writer) : INVAR_OK;
+    invar_status status;
+
+    if (!loop->writer)
+        return INVAR_OK;
+    INVAR_TRY(invar_loop_follow(loop));
+    status = invar_checkpoint_finish(NULL, loop->writer);
+    if (status == INVAR_OK || !was_moved(loop))
+        return status;
+    say(loop, "a checkpoint is missing: the run was moved while it was written");
+    return INVAR_OK;
 }

@@ -259,6 +259,8 @@ invar_status invar_session_load_newest(invar_session *s)
     invar_checkpoint_choice choice = {.step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
                                       .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED)};
 
+    if (!given(r, INVAR_KEY_LOAD) && choice.step >= 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs load");
     if (!given(r, INVAR_KEY_LOAD))
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,

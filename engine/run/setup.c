@@ -12,45 +12,6 @@
 
 #include "base/invar_banned.h"
 
-/* ---- names ----------------------------------------------------------------------------------- */
-
-static void name_run(invar_loop *loop)
-{
-    const char *name = invar_recipe_string(loop->recipe, INVAR_KEY_NAME);
-    const char *path = loop->options->recipe_path, *slash, *dot;
-
-    if (name[0] || !path) {
-        (void)snprintf(loop->name, sizeof loop->name, "%s", name[0] ? name : "run");
-        return;
-    }
-    slash = strrchr(path, '/');
-    path = slash ? slash + 1 : path;
-    dot = strrchr(path, '.');
-    (void)snprintf(loop->name, sizeof loop->name, "%.*s",
-                   dot && dot > path ? (int)(dot - path) : (int)strlen(path), path);
-}
-
-static invar_status copy_path(char out[INVAR_PATH_SIZE], const char *path)
-{
-    if (snprintf(out, INVAR_PATH_SIZE, "%s", path) >= INVAR_PATH_SIZE)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.100s...\" is too long", path);
-    return INVAR_OK;
-}
-
-static invar_status place_run(invar_loop *loop)
-{
-    const char *folder = invar_recipe_string(loop->recipe, INVAR_KEY_RUN);
-    const char *ledger = invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER);
-
-    if (folder[0])
-        INVAR_TRY(copy_path(loop->folder, folder));
-    else
-        INVAR_TRY(invar_path_join(loop->folder, sizeof loop->folder, "runs", loop->name));
-    if (ledger[0])
-        return copy_path(loop->ledger_path, ledger);
-    return invar_path_join(loop->ledger_path, sizeof loop->ledger_path, loop->folder, "ledger.db");
-}
-
 /* ---- settings -------------------------------------------------------------------------------- */
 
 static float real(const invar_recipe *r, invar_key key)
@@ -260,14 +221,6 @@ static invar_status make_rollout(invar_loop *loop)
     return invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits);
 }
 
-/* Made now: that it cannot be made should not come out after hours of training. */
-static invar_status make_save(const invar_loop *loop)
-{
-    const char *save = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE);
-
-    return save[0] && !loop->options->replay ? invar_folder_make(save) : INVAR_OK;
-}
-
 static invar_status open_parts(invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
@@ -291,17 +244,16 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(make_probe(loop));
     // a wrong plug-in or folder is found before the ledger has a run with it
     INVAR_TRY(attach_all(loop));
-    INVAR_TRY(make_save(loop));
     // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
-    INVAR_TRY(invar_folder_make(loop->folder));
+    INVAR_TRY(invar_loop_settle(loop));
     INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
     INVAR_TRY(invar_loop_resume(loop));
     loop->custom = (invar_loss_custom){invar_plugin_loss, loop->plugins[INVAR_LOOP_LOSS]};
     loop->set.rl.custom = &loop->custom;
     INVAR_TRY(
         invar_judge_read(&loop->judge, loop->recipe, loop->plugins[INVAR_LOOP_REWARD], false));
-    started.run = loop->name;
-    started.folder = loop->folder;
+    started.run = loop->at.name;
+    started.folder = loop->at.run;
     if (loop->plugins[INVAR_LOOP_HOOKS])
         return invar_plugin_hook(loop->plugins[INVAR_LOOP_HOOKS], &started);
     return INVAR_OK;
@@ -311,10 +263,9 @@ invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
                              const invar_train_options *options, invar_train_summary *summary)
 {
     *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
-    name_run(loop);
     if (!options->replay) // the recorded run has its own
         INVAR_TRY(invar_facts_read(&loop->facts));
-    INVAR_TRY(place_run(loop));
+    INVAR_TRY(invar_folders_find(&loop->at, recipe, options->recipe_path));
     return open_parts(loop);
 }
 
@@ -339,6 +290,8 @@ void invar_loop_close(invar_loop *loop)
     invar_grads_free(loop->critic_grads);
     invar_optimizer_free(loop->critic_optimizer);
     invar_ledger_close(loop->ledger);
+    invar_checkpoint_claim_release(&loop->claim);
+    invar_folder_release(&loop->home);
     invar_facts_release(&loop->facts);
     invar_hf_files_release(&loop->hf_files);
     invar_session_close(&loop->session);

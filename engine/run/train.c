@@ -112,7 +112,7 @@ static invar_status open_dump(invar_dump **out, const invar_loop *loop)
         return INVAR_OK;
     (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
                    loop->place.step);
-    INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : loop->folder, name));
+    INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : loop->at.run, name));
     return invar_dump_new(out, folder, points);
 }
 
@@ -252,6 +252,7 @@ static invar_status move_reference(invar_loop *loop)
 
 static invar_status one_rollout(invar_loop *loop)
 {
+    INVAR_TRY(invar_loop_follow(loop));
     INVAR_TRY(reset_optimizers(loop));
     INVAR_TRY(collect(loop));
     show_sample(loop);
@@ -311,8 +312,7 @@ static invar_status evaluate(invar_loop *loop)
 static invar_status between(invar_loop *loop, int64_t done)
 {
     bool last = reached_end(loop, done);
-    bool saves = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE)[0] ||
-                 invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
+    bool saves = loop->at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
 
     if (loop->session.reference && due(loop, INVAR_KEY_REF_UPDATE_INTERVAL))
         INVAR_TRY(move_reference(loop));
@@ -392,10 +392,11 @@ static void check_trace(const invar_loop *loop)
 
 static void summarise(invar_train_summary *out, const invar_loop *loop)
 {
-    memcpy(out->name, loop->name, sizeof out->name);
-    memcpy(out->folder, loop->folder, sizeof out->folder);
-    memcpy(out->ledger, loop->ledger_path, sizeof out->ledger);
+    memcpy(out->name, loop->at.name, sizeof out->name);
+    memcpy(out->folder, loop->at.run, sizeof out->folder);
+    memcpy(out->ledger, loop->at.ledger, sizeof out->ledger);
     memcpy(out->uuid, loop->uuid, sizeof out->uuid);
+    out->saves = loop->at.save[0];
 }
 
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
@@ -410,13 +411,15 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     far = invar_recipe_enum(recipe, INVAR_KEY_DEVICE) != 0; // 0: the CPU
     status = invar_near_advise(invar_loop_open(loop, recipe, options, out), far,
                                "the model with its gradients and moments is too large");
-    summarise(out, loop);
     if (status == INVAR_OK)
         status = invar_ledger_chain(&out->last_step, &out->chain, loop->ledger);
     if (status == INVAR_OK)
         status = run(loop);
     if (status == INVAR_OK)
         check_trace(loop);
+    if (status == INVAR_OK)
+        status = invar_loop_follow(loop);
+    summarise(out, loop);
     status = finish(loop, status);
     invar_loop_close(loop);
     invar_free(loop);

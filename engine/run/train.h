@@ -34,6 +34,7 @@ typedef struct invar_train_options {
     const char *recipe_path; /* names the run where the recipe does not */
     const char *kind;        /* of the run in the ledger; NULL: "train" */
     int64_t until;           /* end after the rollout of this step; -1: when the recipe is done */
+    bool fresh;              /* a run that is there already gets another name */
     bool replay; /* recorded steps again: plug-ins are answered from the ledger and not started,
                     nothing is evaluated */
     const volatile sig_atomic_t
@@ -62,6 +63,7 @@ typedef struct invar_train_summary {
     double worst_diff; /* largest log-prob difference of all steps compared */
     int64_t compared;  /* steps: their weights had sampled what they were trained on */
     bool foreign;      /* other weights had sampled what a step was trained on */
+    bool saves;        /* it has a folder of checkpoints */
     int stopped;       /* the signal that ended it before its time; 0: none did */
 } invar_train_summary;
 

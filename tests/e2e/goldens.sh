@@ -24,7 +24,7 @@ goldens=(recipes/*.golden)
 ((${#goldens[@]})) || { echo "no recipes/*.golden" >&2 && exit 2; }
 for golden in "${goldens[@]}"; do
     name=$(basename "$golden" .golden) rc=0
-    "$@" train "recipes/$name.ini" --run "$folder/$name" --save "" --load "" \
+    "$@" train "recipes/$name.ini" --run "$folder/$name" --save none \
         --no-report --golden "$golden" "${flags[@]}" >"$folder.txt" \
         2>"$folder.err" || rc=$?
     grep '^golden' "$folder.txt" || cat "$folder.err"

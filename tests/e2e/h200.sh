@@ -20,7 +20,7 @@ train() {
     if ((steps)); then
         limit=(--num-rollout "$steps")
     fi
-    "$invar" train "$goldens/$model.ini" --dtype "$format" --run "$folder/$1" --save "" \
+    "$invar" train "$goldens/$model.ini" --dtype "$format" --run "$folder/$1" --save none \
         --no-report "${limit[@]}" "${@:2}" >"$folder/$1.out" 2>"$folder/$1.err"
 }
 

@@ -32,7 +32,7 @@ train() {
     shift 2
     runs=$((runs + 1))
     [[ " $* " == *" --num-rollout "* ]] || flags+=(--num-rollout "$rollouts")
-    [[ " $* " == *" --save "* ]] || flags+=(--save "" --load "")
+    [[ " $* " == *" --save "* ]] || flags+=(--save none)
     "$invar" train "recipes/$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
         2>"$folder/$run.err" || rc=$?
     ((rc == 0)) || complain "$run ($recipe $*): exit code $rc" "$(tail -n 2 "$folder/$run.err")"

@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # train_life.sh INVAR FOLDER - the life of a run: stopped, started again, begun anew, moved.
 #
-# A signal ends a run in order: saved, with an exit code and a ledger that say so.
+# A signal ends a run in order: saved, with an exit code and a ledger that say so. Started again it
+# goes on, whatever stopped it, to the bits of a run that nobody stopped. Checkpoints belong to one
+# run: others are refused, and a run that is moved takes them along.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$(readlink -f "$1") folder=$2
@@ -72,8 +74,8 @@ for case in INT:130 TERM:143 HUP:143 XFSZ:153; do
     begin "s-$name" --golden whole.golden
     kill -s "$name" "$pid"
     end_of "$code"
-    holds grep -q "stopping after the current rollout.*a second Ctrl-C ends at once" err
-    holds grep -q "; stopped by SIG$name" out
+    holds grep -q "stopping after the current rollout, with a.*a second Ctrl-C ends at once" err
+    holds grep -q "; stopped by SIG$name.*; start it again to go on" out
     holds grep -q "^golden    identical so far, " out
     holds [ "$("$invar" ledger ls "s-$name" --json | grep -c "\"state\": \"stopped\"")" = 1 ]
     holds [ "$(sqlite3 -readonly "s-$name/ledger.db" 'SELECT exit_code || reason FROM finish')" = \
@@ -137,6 +139,119 @@ pid=$!
 end_of 153
 holds grep -q 'a file has reached the size that is allowed (ulimit -f)' err
 expect 0 '' ledger verify limit/ledger.db
+
+# ---- started again: it goes on -------------------------------------------------------------------
+# whole RUN: the bits of the run that nobody stopped.
+chain=$(sqlite3 -readonly whole/ledger.db 'SELECT hex(chain) FROM step ORDER BY step DESC LIMIT 1')
+whole() {
+    checks=$((checks + 1))
+    [[ $(sqlite3 -readonly "$1/ledger.db" "SELECT hex(s.chain) FROM timeline t JOIN step s
+        USING(run, seg, step) WHERE step = 5") == "$chain" ]] || complain "$1: another chain"
+    "$invar" ledger verify "$1/ledger.db" >look 2>&1 || complain "$1: $(<look)"
+}
+again=(train tiny.ini --no-report --run again)
+expect 0 'steps     2 executed, the last is 1' "${again[@]}" --until 1
+holds [ -s again/checkpoints/owner ]
+expect 0 'resumed after step 1 from again/checkpoints/iter_0000001' "${again[@]}" --until 3
+expect 0 'steps     2 executed, the last is 5' "${again[@]}" --load again/checkpoints/ --threads 2
+whole again
+expect 0 'the run is finished: 6 of 6 rollouts are done; a larger num-rollout goes on' "${again[@]}"
+expect 0 'steps     1 executed, the last is 6' "${again[@]}" --num-rollout 7
+expect 2 'its seed is 1234, not 5; choose another folder with --run, or begin anew with --fresh' \
+    "${again[@]}" --seed 5
+# anew: the old run keeps all that it has
+before=$(cd again && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + | sort)
+expect 0 'the old run is now again.1' "${again[@]}" --fresh --seed 5
+holds [ "$(cd again.1 && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + |
+    sort)" = "$before" ]
+expect 0 'the old run is now again.2' "${again[@]}" --fresh
+whole again
+expect 0 'steps     6 executed' train tiny.ini --no-report --run new --fresh
+begin busy
+expect 2 'has a writer: pid' train tiny.ini --no-report --run busy --fresh
+expect 2 'it has a writer already: pid' train tiny.ini --no-report --run busy
+kill -INT "$pid"
+end_of 130
+expect 129 'lies outside of the run' train tiny.ini --no-report --run new --fresh \
+    --ledger whole/ledger.db
+# without checkpoints from the start; what cannot be meant is refused
+none=(train tiny.ini --no-report --run none --save none)
+expect 0 'steps     2 executed' "${none[@]}" --until 1
+holds [ ! -e none/checkpoints ]
+expect 0 'no checkpoint: the run starts again at step 0; its ledger has 2 steps' "${none[@]}"
+whole none
+expect 129 "'save-interval' would be ignored" "${none[@]}" --save-interval 2
+INVAR_SAVE=none expect 0 'steps     6 executed' train tiny.ini --no-report --run variable
+holds [ ! -e variable/checkpoints ]
+INVAR_SAVE=there expect 0 'steps     6 executed' train tiny.ini --no-report --run variable-2
+holds [ -s there/owner ]
+begin unsaved --save none
+kill -INT "$pid"
+end_of 130
+holds grep -q 'without a checkpoint (save = none)' err
+holds grep -q 'nothing is saved (save = none)' out
+expect 2 'load: nowhere has no checkpoint; leave load empty' train tiny.ini --no-report --run l \
+    --load nowhere
+expect 0 'steps     6 executed' train tiny.ini --no-report --run l --load l-saved --save l-saved/
+expect 0 'steps     6 executed' train tiny.ini --no-report --run small --no-save-optim
+expect 2 'was written with no-save-optim' train tiny.ini --no-report --run small
+
+# ---- whose checkpoints -------------------------------------------------------------------------
+# killed at any moment and restarted by the same command: `train.kill`
+expect 0 'steps     2 executed' train tiny.ini --no-report --run a --save shared --until 1
+expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared
+expect 2 'of the same recipe in another run folder; give this run a folder of its own with save' \
+    train tiny.ini --no-report --run b --save shared
+expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared \
+    --seed 5
+holds [ ! -e b ]
+expect 0 'steps     4 executed' train tiny.ini --no-report --run a --save shared
+whole a
+# as older versions left them: the checkpoints say whose they are
+rm shared/owner
+expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared
+expect 0 'the run is finished' train tiny.ini --no-report --run a --save shared
+holds [ -s shared/owner ]
+# rubbish, and links that lead elsewhere
+echo rubbish >shared/owner
+expect 129 'shared/owner' train tiny.ini --no-report --run a --save shared
+rm shared/owner && ln -s ../tiny.ini shared/owner
+expect 2 'shared/owner: cannot be opened' train tiny.ini --no-report --run a --save shared
+rm shared/owner
+# a copy of the run has its name, too, but not the lock
+begin live --save both
+cp -r live copy && rm -f copy/ledger.db-lock
+expect 2 'both: a run writes its checkpoints there now' train tiny.ini --no-report --run copy \
+    --num-rollout 1000000 --save both
+kill -INT "$pid"
+end_of 130
+
+# ---- moved while it runs -----------------------------------------------------------------------
+mkdir place
+begin place/old --save-interval 1
+mv place/old place/moved
+now=$(steps place/moved)
+for ((i = 0; i < 300 && $(steps place/moved) < now + 3; i++)); do
+    sleep 0.1
+done
+kill -INT "$pid"
+end_of 130
+holds [ ! -e place/old ]
+holds grep -q 'the run was moved, and goes on in .*/place/moved' err
+holds grep -q '^run       .*/place/moved ' out
+last=$(($(steps place/moved) - 1))
+holds [ "$(cat place/moved/checkpoints/latest_checkpointed_iteration.txt)" = "$last" ]
+expect 0 "resumed after step $last " train tiny.ini --run place/moved --no-report --num-rollout \
+    $((last + 2))
+whole place/moved
+expect 0 identical replay place/moved --step "$last"
+# removed: nothing is made again
+begin place/gone --save-interval 1
+kill -STOP "$pid"
+rm -r place/gone
+kill -CONT "$pid"
+end_of 2
+holds [ ! -e place/gone ]
 
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"

@@ -14,7 +14,7 @@ unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder"
 run=$folder/run
-if ! "$invar" train "$(dirname "$0")/qwen3-0.6b.ini" --run "$run" --save "" --no-report "$@" \
+if ! "$invar" train "$(dirname "$0")/qwen3-0.6b.ini" --run "$run" --save none --no-report "$@" \
     >"$run.out" 2>"$run.err"; then
     tail -n 3 "$run.err" >&2
     exit 1

@@ -13,7 +13,7 @@ mkdir -p "$folder"
 for model in dense moe; do
     run=$folder/$model
     "$invar" train "tests/golden/h200/$model.ini" --dtype bf16 --num-rollout 4 --run "$run" \
-        --save "" --no-report "$@" >"$run.out" 2>&1
+        --save none --no-report "$@" >"$run.out" 2>&1
     "$invar" pack "$run" --step 3 --output "$run.tar" >"$run.out" 2>&1
     "$invar" replay "$run.tar" --device cpu 2>"$run.err" | tee "$run.out"
     grep -qx identical "$run.out"

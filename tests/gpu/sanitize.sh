@@ -44,7 +44,7 @@ start() {
 
 if [[ " $TOOLS " == *" memcheck "* ]]; then
     start memcheck train "$invar" train tests/golden/h200/dense.ini --device cuda --num-rollout 1 \
-        --run "$folder/run" --save "" --no-report
+        --run "$folder/run" --save none --no-report
 fi
 
 # cases TOOL OP: how many

@@ -365,6 +365,27 @@ static void test_base_file__syncs_the_folder_of_a_new_one(void **state)
     assert_int_equal(n_synced, 0); // nothing is new
 }
 
+static void test_base_file__finds_a_folder_that_was_moved(void **state)
+{
+    invar_folder held;
+
+    (void)state;
+    assert_fails(invar_folder_hold(&held, in_work("held")), INVAR_E_NOTFOUND, "held");
+    invar_folder_release(&held);
+    assert_ok(invar_folder_make(in_work("held")));
+    assert_ok(invar_folder_hold(&held, in_work("held")));
+    assert_ok(invar_folder_follow(&held));
+    assert_string_equal(held.path, in_work("held"));
+    assert_int_equal(rename(in_work("held"), in_work("moved")), 0);
+    assert_ok(invar_folder_make(in_work("held"))); // another one in its place
+    assert_ok(invar_folder_follow(&held));
+    assert_true(strlen(held.path) > 6 && strcmp(strrchr(held.path, '/'), "/moved") == 0);
+    assert_ok(invar_folder_remove(in_work("moved")));
+    assert_fails(invar_folder_follow(&held), INVAR_E_STATE, "moved: the folder was removed");
+    invar_folder_release(&held);
+    invar_folder_release(&held);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -380,6 +401,7 @@ int main(void)
         cmocka_unit_test(test_base_file__joins_paths),
         cmocka_unit_test(test_base_file__shows_paths_harmlessly),
         cmocka_unit_test(test_base_file__makes_and_removes_folders),
+        cmocka_unit_test(test_base_file__finds_a_folder_that_was_moved),
     };
 
     return cmocka_run_group_tests(tests, make_work, remove_work);

@@ -65,8 +65,8 @@ static int play(int argc, char **argv)
     mode = mode ? mode : "steps";
     for (int i = 1; i < argc; i++)
         printf("[%s]", argv[i]);
-    printf("\nenvironment %s %s\n", getenv("INVAR_LEDGER") ? "dirty" : "clean",
-           getenv("EXTRA") ? getenv("EXTRA") : "none");
+    printf("\nenvironment %s %s, save %s\n", getenv("INVAR_LEDGER") ? "dirty" : "clean",
+           getenv("EXTRA") ? getenv("EXTRA") : "none", getenv("INVAR_SAVE"));
     fflush(stdout);
     if (!folder)
         return 129;
@@ -146,8 +146,9 @@ static void test_workshop__run_is_made_once(void **state)
     assert_int_equal(last_step(a.ledger), 2);
     snprintf(expected, sizeof expected, "[train][%s/recipe.ini][--run][%s/runs/", work, shop_path);
     assert_contains(below(a.folder, "run.log"), expected);
-    assert_contains(below(a.folder, "run.log"),
-                    "[--save][][--load][][--no-report][--lr][1e-3]\nenvironment clean none\n");
+    assert_contains(
+        below(a.folder, "run.log"),
+        "[--save][][--load][][--no-report][--lr][1e-3]\nenvironment clean none, save none\n");
     b = run(s, &request);
     assert_true(b.cached);
     assert_int_equal(b.state, INVAR_RUN_DONE);
@@ -165,11 +166,11 @@ static void test_workshop__run_is_made_once(void **state)
     request.environment = environment;
     b = run(s, &request);
     assert_false(b.cached);
-    assert_contains(below(b.folder, "run.log"), "environment clean yes\n");
+    assert_contains(below(b.folder, "run.log"), "environment clean yes, save none\n");
     request.prefix = "env  EXTRA=prefix ";
     b = run(s, &request);
     assert_false(b.cached);
-    assert_contains(below(b.folder, "run.log"), "environment clean prefix\n");
+    assert_contains(below(b.folder, "run.log"), "environment clean prefix, save none\n");
     request.flags = flags + 2;
     assert_false(run(s, &request).cached);
     assert_true(run(s, &request).cached);

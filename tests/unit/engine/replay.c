@@ -88,7 +88,7 @@ static void open_scene(scene *s, const char *ledger, const invar_recorded *keys,
     if (keys)
         s->keys = *keys; // moved
     else
-        assert_ok(invar_recorded_read(&s->keys, s->ledger, &s->run, step));
+        assert_ok(invar_recorded_read(&s->keys, s->ledger, ledger, &s->run, step));
     below(s->scratch, "scratch");
     assert_ok(invar_folder_remove(s->scratch));
     assert_ok(invar_folder_make(s->scratch));

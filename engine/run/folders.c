@@ -1,0 +1,57 @@
+/*
+ * folders.c - where a run keeps its files.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/folders.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/config/config.h"
+
+#include "base/invar_banned.h"
+
+static void name_run(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name, const char *path)
+{
+    const char *slash, *dot;
+
+    if (name[0] || !path) {
+        (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%s", name[0] ? name : "run");
+        return;
+    }
+    slash = strrchr(path, '/');
+    path = slash ? slash + 1 : path;
+    dot = strrchr(path, '.');
+    (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%.*s",
+                   dot && dot > path ? (int)(dot - path) : (int)strlen(path), path);
+}
+
+/* What is given, or NAME in FOLDER. */
+static invar_status place(char out[INVAR_PATH_SIZE], const char *given, const char *folder,
+                          const char *name)
+{
+    if (!given[0])
+        return invar_path_join(out, INVAR_PATH_SIZE, folder, name);
+    if (snprintf(out, INVAR_PATH_SIZE, "%s", given) >= INVAR_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.100s...\" is too long", given);
+    return INVAR_OK;
+}
+
+invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, const char *path)
+{
+    const char *save = invar_recipe_string(recipe, INVAR_KEY_SAVE);
+    const char *usual = getenv("INVAR_SAVE");
+
+    if (!save[0] && usual)
+        save = usual;
+    name_run(out->name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);
+    INVAR_TRY(place(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
+    INVAR_TRY(
+        place(out->ledger, invar_recipe_string(recipe, INVAR_KEY_LEDGER), out->run, "ledger.db"));
+    out->save[0] = '\0';
+    if (strcmp(save, "none") == 0)
+        return INVAR_OK;
+    return place(out->save, save, out->run, INVAR_FOLDERS_CHECKPOINTS);
+}

@@ -1,0 +1,38 @@
+/*
+ * folders.h - where a run keeps its files, as its recipe says.
+ *
+ *     RUN              `run`, or runs/NAME
+ *     RUN/ledger.db    or `ledger`
+ *     RUN/checkpoints  or `save`; `none`: no checkpoints. Where `save` is empty the variable
+ *                      INVAR_SAVE goes before it: none, or a folder.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_FOLDERS_H
+#define INVAR_ENGINE_RUN_FOLDERS_H
+
+#include "base/file.h"
+#include "base/recipe.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_FOLDERS_CHECKPOINTS "checkpoints"
+
+typedef struct invar_folders {
+    char name[INVAR_LEDGER_NAME_BYTES + 1]; /* of the run */
+    char run[INVAR_PATH_SIZE];
+    char ledger[INVAR_PATH_SIZE];
+    char save[INVAR_PATH_SIZE]; /* "": none */
+} invar_folders;
+
+/* `path` of the recipe names the run where the recipe does not; NULL: "run". */
+invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe,
+                                const char *path) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

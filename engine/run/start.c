@@ -1,0 +1,142 @@
+/*
+ * start.c - what a run finds where it begins: itself, another run, or nothing.
+ *
+ * Nothing is made before it is known that the run may begin there. Its folder and that of its
+ * checkpoints are held open, so that they are found again when somebody moves them, and never made
+ * a second time.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/run/loop.h"
+
+#include "base/invar_banned.h"
+
+static void say(const invar_loop *loop, const char *what, const char *path)
+{
+    char line[INVAR_PATH_SIZE + 64];
+
+    (void)snprintf(line, sizeof line, "%s %s", what, path);
+    if (loop->options->say)
+        loop->options->say(loop->options->payload, line);
+}
+
+/* ---- anew ------------------------------------------------------------------------------------ */
+
+static invar_status check_idle(const invar_loop *loop)
+{
+    const char *ledger = loop->at.ledger;
+    char writer[INVAR_LEDGER_WRITER_SIZE];
+
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0] && invar_path_exists(ledger))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--fresh: the ledger %.120s lies outside of the run's folder and has the "
+                          "old run; give another one with --ledger",
+                          ledger);
+    INVAR_TRY(invar_ledger_writer(writer, ledger));
+    if (writer[0])
+        return INVAR_FAIL(INVAR_E_BUSY, 0, "--fresh: %.120s has a writer: %.110s; end it first",
+                          ledger, writer);
+    return INVAR_OK;
+}
+
+/* The old run becomes FOLDER.1, or the next number that is free. */
+static invar_status set_aside(const invar_loop *loop)
+{
+    char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE + 16], shown[INVAR_PATH_SHOWN_SIZE];
+    size_t length = strlen(loop->at.run);
+
+    while (length > 1 && loop->at.run[length - 1] == '/')
+        length--;
+    (void)snprintf(from, sizeof from, "%.*s", (int)length, loop->at.run);
+    for (int n = 1; n == 1 || invar_path_exists(to); n++)
+        (void)snprintf(to, sizeof to, "%s.%d", from, n);
+    if (rename(from, to) != 0) {
+        int code = errno;
+        invar_path_show(shown, from);
+        return INVAR_FAIL(INVAR_E_IO, code, "--fresh: %s cannot be renamed: %s", shown,
+                          strerror(code));
+    }
+    say(loop, "the old run is now", to);
+    return INVAR_OK;
+}
+
+/* ---- whose it is ----------------------------------------------------------------------------- */
+
+static invar_status refuse(const invar_loop *loop)
+{
+    const invar_checkpoint_owner *owner = &loop->claim.owner;
+    char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
+
+    invar_path_show(shown, loop->at.save);
+    if (owner->uuid[0])
+        (void)snprintf(who, sizeof who, "run %.8s", owner->uuid);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%s holds checkpoints of %s%s; give this run a folder of its own with save, "
+                      "or start from their weights with ref-load",
+                      shown, who,
+                      invar_digest_equal(&owner->identity, &loop->identity)
+                          ? ", of the same recipe in another run folder"
+                          : "");
+}
+
+static invar_status claim(invar_loop *loop)
+{
+    if (!loop->at.save[0] || loop->options->replay)
+        return INVAR_OK;
+    INVAR_TRY(invar_checkpoint_claim_take(&loop->claim, loop->at.save));
+    if (loop->claim.owned && (!loop->uuid[0] || strcmp(loop->claim.owner.uuid, loop->uuid) != 0))
+        return refuse(loop);
+    return INVAR_OK;
+}
+
+invar_status invar_loop_settle(invar_loop *loop)
+{
+    bool known;
+
+    if (loop->options->fresh && invar_path_exists(loop->at.run)) {
+        INVAR_TRY(check_idle(loop));
+        INVAR_TRY(set_aside(loop));
+    }
+    known = invar_path_exists(loop->at.ledger);
+    if (known)
+        INVAR_TRY(invar_loop_open_ledger(loop));
+    INVAR_TRY(claim(loop));
+    INVAR_TRY(invar_folder_make(loop->at.run));
+    INVAR_TRY(invar_folder_hold(&loop->home, loop->at.run));
+    return known ? INVAR_OK : invar_loop_open_ledger(loop);
+}
+
+invar_status invar_loop_sign(invar_loop *loop)
+{
+    invar_checkpoint_owner owner = {.identity = loop->identity};
+
+    if (!loop->claim.held)
+        return INVAR_OK;
+    memcpy(owner.uuid, loop->uuid, sizeof owner.uuid);
+    INVAR_TRY(invar_checkpoint_claim_sign(&loop->claim, &owner));
+    return invar_checkpoint_tidy(loop->at.save);
+}
+
+/* ---- moved ----------------------------------------------------------------------------------- */
+
+invar_status invar_loop_follow(invar_loop *loop)
+{
+    if (!loop->home.held)
+        return INVAR_OK;
+    INVAR_TRY(invar_folder_follow(&loop->home));
+    if (loop->claim.held) {
+        INVAR_TRY(invar_checkpoint_claim_follow(&loop->claim));
+        memcpy(loop->at.save, loop->claim.folder.path, sizeof loop->at.save);
+    }
+    if (strcmp(loop->home.path, loop->at.run) == 0)
+        return INVAR_OK;
+    say(loop, "the run was moved, and goes on in", loop->home.path);
+    memcpy(loop->at.run, loop->home.path, sizeof loop->at.run);
+    if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])
+        return INVAR_OK;
+    return invar_path_join(loop->at.ledger, sizeof loop->at.ledger, loop->at.run, "ledger.db");
+}
