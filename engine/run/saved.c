@@ -363,7 +363,8 @@ static invar_status check_header(const invar_loop *loop, const char *path)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "%.150s: its \"%s\" is not what this run has: the file was changed, or "
-                      "another version of the program wrote it",
+                      "another version of the program wrote it, whose rollouts are foreign with "
+                      "use-rollout-logprobs = true",
                       path, odd);
 }
 
