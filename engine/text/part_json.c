@@ -31,7 +31,8 @@ invar_status invar_part_unknown(const invar_part *part, const char *what)
     char quote[INVAR_TEXT_QUOTE_SIZE];
 
     invar_text_quote(quote, sizeof quote, what, strlen(what));
-    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: %s \"%s\" is not one that Invar knows",
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                      "%s: %s \"%s\" is not one that Invar knows; docs/recipes.md lists those",
                       part->where, part->name, quote);
 }
 

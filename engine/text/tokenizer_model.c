@@ -157,25 +157,34 @@ static invar_status fill_merges(reader *r)
 
 /* ---- symbols --------------------------------------------------------------------------------- */
 
+/* True when the name is one character. */
+static bool is_char(uint32_t *point_out, const char *name)
+{
+    size_t bytes = strlen(name);
+
+    return bytes > 0 && invar_unicode_read(point_out, name, bytes) == bytes;
+}
+
 /* The tokens of one character, which words begin from. */
 static invar_status fill_chars(reader *r)
 {
     invar_symbols *s = &r->t->symbols;
+    size_t count = 0;
     const char *name;
     const json_t *id;
     uint32_t point;
 
-    INVAR_TRY(invar_word_table_new(&s->chars, json_object_size(r->vocab), r->name_bytes));
+    json_object_foreach((json_t *)r->vocab, name, id) count += is_char(&point, name);
+    INVAR_TRY(invar_word_table_new(&s->chars, count, 4 * count));
     memset(s->low, -1, sizeof s->low);
     json_object_foreach((json_t *)r->vocab, name, id)
     {
-        size_t bytes = strlen(name);
-        if (bytes == 0 || invar_unicode_read(&point, name, bytes) != bytes)
+        if (!is_char(&point, name))
             continue;
         if (point < INVAR_BYTE_CHARS_END)
             s->low[point] = (int32_t)json_integer_value(id);
         else
-            invar_word_table_add(s->chars, name, bytes, (int32_t)json_integer_value(id));
+            invar_word_table_add(s->chars, name, strlen(name), (int32_t)json_integer_value(id));
     }
     return INVAR_OK;
 }

@@ -384,26 +384,38 @@ invar_status invar_tokenizer_parse(invar_tokenizer **out, const invar_tokenizer_
     return INVAR_OK;
 }
 
-invar_status invar_tokenizer_read(invar_tokenizer **out, const char *dir)
+/* Both files, of which the second may be missing; the caller frees what is not NULL. */
+static invar_status read_files(char **json, char **config, invar_tokenizer_source *source,
+                               char shown[INVAR_PATH_SHOWN_SIZE], const char *dir)
 {
-    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE], *json, *config = NULL;
-    invar_tokenizer_source source = {.where = shown};
-    invar_status status;
+    char path[INVAR_PATH_SIZE];
 
-    *out = NULL;
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer_config.json"));
     if (invar_path_exists(path))
-        INVAR_TRY(invar_file_read(&config, &source.config_bytes, path, CONFIG_MAX_BYTES));
-    status = invar_path_join(path, sizeof path, dir, "tokenizer.json");
-    if (status == INVAR_OK)
-        status = invar_file_read(&json, &source.json_bytes, path, JSON_MAX_BYTES);
+        INVAR_TRY(invar_file_read(config, &source->config_bytes, path, CONFIG_MAX_BYTES));
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
+    invar_path_show(shown, path);
+    if (!invar_path_exists(path))
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "%s: not there, and no other file of a tokenizer is read: write it with "
+                          "transformers, AutoTokenizer.from_pretrained(...).save_pretrained(...)",
+                          shown);
+    return invar_file_read(json, &source->json_bytes, path, JSON_MAX_BYTES);
+}
+
+invar_status invar_tokenizer_read(invar_tokenizer **out, const char *dir)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], *json = NULL, *config = NULL;
+    invar_tokenizer_source source = {.where = shown};
+    invar_status status = read_files(&json, &config, &source, shown, dir);
+
+    *out = NULL;
     if (status == INVAR_OK) {
-        invar_path_show(shown, path);
         source.json = json;
         source.config = config;
         status = invar_tokenizer_parse(out, &source);
-        invar_free(json);
     }
+    invar_free(json);
     invar_free(config);
     return status;
 }
