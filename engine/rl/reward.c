@@ -100,14 +100,25 @@ static double overlap(invar_piece response, invar_piece label)
     return (double)same / (double)all;
 }
 
+/* What GSM8K's labels have after their solution, "#### 72" as a line; else the label. */
+static invar_piece final_answer(invar_piece label)
+{
+    for (size_t at = label.length; at-- > 0;) {
+        bool begins = at == 0 || label.text[at - 1] == '\n';
+        if (begins && label.length - at >= 4 && memcmp(label.text + at, "####", 4) == 0)
+            return invar_piece_trim((invar_piece){label.text + at + 4, label.length - at - 4});
+    }
+    return label;
+}
+
 static invar_status apply(double *out, invar_reward reward, invar_piece response,
                           const invar_rl_sample *sample)
 {
     invar_piece label = {sample->label, strlen(sample->label)};
 
     switch (reward) {
-    case INVAR_REWARD_MATH: *out = invar_rule_math(response, label); return INVAR_OK;
-    case INVAR_REWARD_DAPO: *out = invar_rule_dapo(response, label); return INVAR_OK;
+    case INVAR_REWARD_MATH: *out = invar_rule_math(response, final_answer(label)); return INVAR_OK;
+    case INVAR_REWARD_DAPO: *out = invar_rule_dapo(response, final_answer(label)); return INVAR_OK;
     case INVAR_REWARD_F1: return invar_rule_f1(out, response, label);
     case INVAR_REWARD_GPQA: return invar_rule_gpqa(out, response, label, sample->metadata);
     case INVAR_REWARD_DETERMINISTIC_RANDOM:

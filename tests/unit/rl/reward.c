@@ -178,6 +178,29 @@ static void test_rl_reward__math_finds_the_box(void **state)
     free(deep);
 }
 
+/* The solution before the last line that begins with #### is none of the label. */
+static void test_rl_reward__labels_of_gsm8k(void **state)
+{
+    static const char label[] = "48/2 = <<48/2=24>>24 clips in May.\n48+24 = 72 clips.\n#### 72";
+    static const example boxes[] = {
+        {"\\boxed{72}", label, 1},
+        {"\\boxed{24}", label, 0},
+        {"\\boxed{1234}", "so many\n####1,234\n", 1},
+        {"\\boxed{-5}", "#### -5", 1},
+        {"\\boxed{5}", "#### 4\nno:\n#### 5", 1},
+        {"\\boxed{5}", "it is #### 5", 0}, // not a line
+        {"\\boxed{5}", "####", 0},
+    };
+    static const example answers[] = {
+        {"Answer: 72", label, 1}, {"Answer: 24", label, -1}, {"Answer: 1234", "a\n#### 1,234", 1}};
+
+    (void)state;
+    check_all("math", boxes, COUNT(boxes));
+    check_all("dapo", answers, COUNT(answers));
+    assert_true(judge_as("exact", "72", label, "{}") == 0); // which compares whole texts
+    assert_true(judge_as("exact", label, label, "{}") == 1);
+}
+
 /* ---- dapo, f1 -------------------------------------------------------------------------------- */
 
 static void test_rl_reward__dapo(void **state)
@@ -381,6 +404,7 @@ int main(void)
         cmocka_unit_test(test_rl_reward__math_as_text),
         cmocka_unit_test(test_rl_reward__math_as_value),
         cmocka_unit_test(test_rl_reward__math_finds_the_box),
+        cmocka_unit_test(test_rl_reward__labels_of_gsm8k),
         cmocka_unit_test(test_rl_reward__dapo),
         cmocka_unit_test(test_rl_reward__f1),
         cmocka_unit_test(test_rl_reward__gpqa_letters),
