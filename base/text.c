@@ -75,3 +75,15 @@ bool invar_text_item(const char **out, size_t *bytes_out, const char **cursor, c
     *bytes_out = (size_t)(end - at);
     return true;
 }
+
+bool invar_text_word(const char **out, size_t *bytes_out, const char **cursor)
+{
+    const char *at = *cursor + strspn(*cursor, " \t"), *end = NULL;
+
+    if (*at == '"' || *at == '\'')
+        end = strchr(at + 1, *at);
+    *out = end ? at + 1 : at;
+    *bytes_out = end ? (size_t)(end - at - 1) : strcspn(at, " \t");
+    *cursor = *out + *bytes_out + (end ? 1 : 0);
+    return *at != '\0';
+}

@@ -27,6 +27,9 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length);
  */
 bool invar_text_item(const char **out, size_t *bytes_out, const char **cursor, char separator);
 
+/* Words between blanks in the same way; one within '...' or "..." may have blanks itself. */
+bool invar_text_word(const char **out, size_t *bytes_out, const char **cursor);
+
 #ifdef __cplusplus
 }
 #endif

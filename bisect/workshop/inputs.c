@@ -54,31 +54,50 @@ static void mix_folder(invar_hasher *hasher, const char *path)
     invar_hasher_update(hasher, sum, sizeof sum);
 }
 
+/* What a word of a value names, where that is there. */
+static void mix_path(invar_hasher *hasher, const char *word, size_t length)
+{
+    char path[INVAR_PATH_SIZE], *part;
+    struct stat info;
+
+    if (length == 0 || length >= sizeof path)
+        return;
+    memcpy(path, word, length);
+    path[length] = '\0';
+    part = strstr(path, "@["); // lines of a file: data.jsonl@[0:100]
+    if (part)
+        *part = '\0';
+    if (stat(path, &info) != 0)
+        return;
+    invar_workshop_mix(hasher, path);
+    if (S_ISDIR(info.st_mode))
+        mix_folder(hasher, path);
+    else
+        mix_state(hasher, &info);
+}
+
+/* Words end at blanks and commas; one within quotes may have them. */
 void invar_workshop_mix_inputs(invar_hasher *hasher, const char *value, size_t bytes)
 {
     static const char between[] = " \t\r,";
+    const char *end = value + bytes;
 
-    for (const char *end = value + bytes; value < end;) {
-        char path[INVAR_PATH_SIZE], *part;
-        struct stat info;
-        size_t length = 0;
+    while (value < end && memchr(between, *value, sizeof between - 1))
+        value++;
+    while (end > value && memchr(between, end[-1], sizeof between - 1))
+        end--;
+    if (memchr(value, ' ', (size_t)(end - value))) // one path, if there is such a file
+        mix_path(hasher, value, (size_t)(end - value));
+    while (value < end) {
+        const char *quote = *value == '"' || *value == '\'' ? value : NULL, *stop = value;
 
-        while (value + length < end && !memchr(between, value[length], sizeof between - 1))
-            length++;
-        if (length > 0 && length < sizeof path) {
-            memcpy(path, value, length);
-            path[length] = '\0';
-            part = strstr(path, "@["); // lines of a file: data.jsonl@[0:100]
-            if (part)
-                *part = '\0';
-            if (stat(path, &info) == 0) {
-                invar_workshop_mix(hasher, path);
-                if (S_ISDIR(info.st_mode))
-                    mix_folder(hasher, path);
-                else
-                    mix_state(hasher, &info);
-            }
-        }
-        value += length + 1;
+        if (quote)
+            quote = memchr(value + 1, *value, (size_t)(end - value - 1));
+        while (stop < end && !memchr(between, *stop, sizeof between - 1))
+            stop++;
+        stop = quote ? quote : stop;
+        value += quote ? 1 : 0;
+        mix_path(hasher, value, (size_t)(stop - value));
+        value = stop + 1;
     }
 }

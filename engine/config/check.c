@@ -391,8 +391,11 @@ static invar_status check_eval_data(const invar_recipe *r)
             return invar_config_refuse(
                 r, INVAR_KEY_EVAL_PROMPT_DATA,
                 "is name path name path; a name has letters, digits, '-', '_', '.'");
-        if (!invar_config_words(&path, &path_bytes, &cursor))
+        if (!invar_config_words(&path, &path_bytes, &cursor) || path_bytes == 0)
             return invar_config_refuse(r, INVAR_KEY_EVAL_PROMPT_DATA, "has a name without a path");
+        if (*path == '"' || *path == '\'')
+            return invar_config_refuse(r, INVAR_KEY_EVAL_PROMPT_DATA,
+                                       "has a quote without its end");
         for (earlier = start; invar_config_words(&other, &other_bytes, &earlier) && other < name;) {
             if (other_bytes == name_bytes && memcmp(other, name, name_bytes) == 0)
                 return invar_config_refuse(r, INVAR_KEY_EVAL_PROMPT_DATA, "has a name twice");

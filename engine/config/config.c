@@ -86,7 +86,7 @@ bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor)
 
 bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor)
 {
-    return invar_text_item(out, bytes_out, cursor, ' ');
+    return invar_text_word(out, bytes_out, cursor);
 }
 
 static bool parse_id(int32_t *out, const char *text, size_t bytes)

@@ -44,7 +44,7 @@ int64_t invar_config_steps_per_rollout(const invar_recipe *recipe);
 /* Tokens of a list value "a,b,c" one after another; false at the end. *out is not terminated. */
 bool invar_config_list(const char **out, size_t *bytes_out, const char **cursor);
 
-/* The same for words between spaces, as eval-prompt-data has them: "name path name path". */
+/* The same for words, as eval-prompt-data has them: name path name "path with blanks". */
 bool invar_config_words(const char **out, size_t *bytes_out, const char **cursor);
 
 /* "7,19" as numbers, none for "". The caller owns *out (invar_free); NULL when there is none. */

@@ -204,18 +204,24 @@ static void test_workshop__run_stays_in_its_folder(void **state)
 static void test_workshop__run_is_made_anew_when_its_files_change(void **state)
 {
     static const char format[] = "[rollout]\nprompt-data = %s/data.jsonl@[0:9]\nname = none\n"
-                                 "eval-prompt-data = x %s/folder,y\nsave = %s/saved\n";
+                                 "eval-prompt-data = x %s/folder,y z \"%s/a b\"\n"
+                                 "chat-template-path = %s/c d\nsave = %s/saved\n";
     scene *s = *state;
     invar_built built = build(s, first, BUILD);
     invar_run_request request = request_for(&built, NULL);
-    char recipe[4 * sizeof work + sizeof format];
+    char recipe[6 * sizeof work + sizeof format];
 
-    snprintf(recipe, sizeof recipe, format, work, work, work);
+    snprintf(recipe, sizeof recipe, format, work, work, work, work, work);
     assert_ok(invar_file_write(recipe_path, recipe, strlen(recipe)));
     shell(NULL, work, "echo 1 >data.jsonl; mkdir folder saved; echo 1 >folder/weights");
     assert_false(run(s, &request).cached);
     assert_true(run(s, &request).cached);
     shell(NULL, work, "echo 12 >data.jsonl");
+    assert_false(run(s, &request).cached);
+    assert_true(run(s, &request).cached);
+    shell(NULL, work, "echo 1 >'a b'");
+    assert_false(run(s, &request).cached);
+    shell(NULL, work, "echo 1 >'c d'");
     assert_false(run(s, &request).cached);
     assert_true(run(s, &request).cached);
     shell(NULL, work, "echo 12 >folder/weights");

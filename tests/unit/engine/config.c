@@ -413,6 +413,8 @@ static void test_config__refuses_impossible(void **state)
         {"eval-prompt-data=a/b~task:max", "a name has letters"},
         {"eval-prompt-data=a", "a name without a path"},
         {"eval-prompt-data=a~x~b~y~a~z", "has a name twice"},
+        {"eval-prompt-data=a~'b~c", "has a quote without its end"},
+        {"eval-prompt-data=a~''", "a name without a path"},
     };
     (void)state;
 
@@ -594,7 +596,7 @@ static void test_config__lists(void **state)
 {
     invar_recipe *recipe =
         recipe_with("rollout-stop-token-ids=7,19,0 rollout-stop=[\"\\n\",\"ab\"]");
-    const char *cursor = "a, bc ,,d", *words = "  x  y/z ", *item;
+    const char *cursor = "a, bc ,,d", *words = "  x  y/z \t'a b\"' \"c\"d \"e", *item;
     size_t bytes;
     int64_t count;
     int32_t *ids;
@@ -607,6 +609,11 @@ static void test_config__lists(void **state)
     assert_false(invar_config_list(&item, &bytes, &cursor));
     assert_true(invar_config_words(&item, &bytes, &words) && bytes == 1 && *item == 'x');
     assert_true(invar_config_words(&item, &bytes, &words) && bytes == 3 && *item == 'y');
+    assert_true(invar_config_words(&item, &bytes, &words) && bytes == 4);
+    assert_memory_equal(item, "a b\"", 4);
+    assert_true(invar_config_words(&item, &bytes, &words) && bytes == 1 && *item == 'c');
+    assert_true(invar_config_words(&item, &bytes, &words) && bytes == 1 && *item == 'd');
+    assert_true(invar_config_words(&item, &bytes, &words) && bytes == 2 && *item == '"');
     assert_false(invar_config_words(&item, &bytes, &words));
 
     assert_ok(invar_config_ids(&ids, &count, recipe, INVAR_KEY_ROLLOUT_STOP_TOKEN_IDS));
