@@ -34,14 +34,31 @@ void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path)
     invar_text_quote(out + (cut ? 3 : 0), INVAR_PATH_SHOWN_SIZE - 3, path + cut, length - cut);
 }
 
+void invar_path_whole(char out[INVAR_PATH_WHOLE_SIZE], const char *path)
+{
+    char folder[INVAR_PATH_SIZE], whole[INVAR_PATH_SIZE], shown[INVAR_PATH_WHOLE_SIZE - 3];
+    int bytes;
+
+    out[0] = '\0';
+    if (path[0] == '/' || !getcwd(folder, sizeof folder))
+        return;
+    bytes = snprintf(whole, sizeof whole, "%s%s%s", folder, folder[1] ? "/" : "", path);
+    if (bytes < 0 || (size_t)bytes >= sizeof whole)
+        return;
+    invar_text_quote(shown, sizeof shown, whole, (size_t)bytes);
+    (void)snprintf(out, INVAR_PATH_WHOLE_SIZE, " (%s)", shown);
+}
+
 static invar_status io_error(const char *path, const char *what)
 {
     int code = errno;
-    char shown[INVAR_PATH_SHOWN_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
 
     invar_path_show(shown, path);
+    invar_path_whole(whole, path);
     if (code == ENOENT)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: %s: no such file or folder", shown, what);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, code, "%s: %s: no such file or folder%s", shown, what,
+                          whole);
     return INVAR_FAIL(INVAR_E_IO, code, "%s: %s: %s", shown, what, strerror(code));
 }
 

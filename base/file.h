@@ -59,6 +59,14 @@ invar_status invar_path_join(char *out, size_t size, const char *dir,
 /* The path as messages show it: one harmless line, cut on the left where it is long. */
 void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
 
+#define INVAR_PATH_WHOLE_SIZE 320
+
+/*
+ * What a message adds when a file is not there: " (/current/folder/FILE)" for a relative path, ""
+ * for another. Relative paths begin at the current folder, also those in a recipe.
+ */
+void invar_path_whole(char out[INVAR_PATH_WHOLE_SIZE], const char *path);
+
 /* Makes the folder and those above it, each of which then survives the loss of power; one that is
    there is fine. */
 invar_status invar_folder_make(const char *path) INVAR_MUST_USE;

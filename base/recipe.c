@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
 #include "base/near.h"
 #include "base/recipe_value.h"
 #include "base/text.h"
@@ -371,10 +372,14 @@ invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const ch
 static invar_status load(char *text, size_t *bytes_out, const char *path, const char *file)
 {
     FILE *stream = fopen(path, "rb");
+    char whole[INVAR_PATH_WHOLE_SIZE];
+    int code = errno;
     invar_status status = INVAR_OK;
 
+    invar_path_whole(whole, path);
     if (!stream)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be opened: %s", file, strerror(errno));
+        return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be opened: %s%s", file, strerror(code),
+                          code == ENOENT ? whole : "");
     *bytes_out = fread(text, 1, INVAR_RECIPE_MAX_BYTES + 1, stream);
     if (ferror(stream))
         status = INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be read: %s", file, strerror(errno));

@@ -362,16 +362,19 @@ invar_status invar_recorded_check_files(const invar_recorded *recorded, int64_t 
 {
     for (size_t i = 0; i < COUNT(paths); i++) {
         char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+        char whole[INVAR_PATH_WHOLE_SIZE];
         const char *name = invar_config_schema()->keys[paths[i]].name;
 
         INVAR_TRY(invar_recorded_file(path, recorded, paths[i], rollout));
         if (!path[0] || invar_path_exists(path))
             continue;
         invar_path_show(shown, path);
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "%s, the run's %s, is not there: start from the folder that the run was "
-                          "started in, or give --%s",
-                          shown, name, name);
+        invar_path_whole(whole, path);
+        return INVAR_FAIL(
+            INVAR_E_NOTFOUND, 0,
+            "%s, the run's %s, is not there%s: start from the folder that the run was "
+            "started in, or give --%s",
+            shown, name, whole, name);
     }
     return INVAR_OK;
 }

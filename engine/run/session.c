@@ -229,15 +229,16 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, co
 static invar_status load_weights(int64_t *rollout_out, invar_model *model, const char *path,
                                  const invar_checkpoint_choice *choice, const invar_device *dev)
 {
-    char latest[INVAR_PATH_SIZE];
+    char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
     invar_status status;
 
     *rollout_out = 0;
+    invar_path_whole(whole, path);
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest))
         return load_checkpoint(rollout_out, model, path, choice, dev);
     if (!invar_path_exists(path))
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder", path);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
     status = invar_hf_check_weights(path);
     if (status != INVAR_OK)
         return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run",

@@ -330,6 +330,34 @@ static void test_base_file__shows_paths_harmlessly(void **state)
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
+/* Who started in another folder sees where the file was looked for. */
+static void test_base_file__absent_files_have_their_whole_path(void **state)
+{
+    char folder[INVAR_PATH_SIZE], expected[INVAR_PATH_SIZE + 64], whole[INVAR_PATH_WHOLE_SIZE];
+    char long_path[INVAR_PATH_SIZE], *text;
+    size_t bytes;
+
+    (void)state;
+    assert_non_null(getcwd(folder, sizeof folder));
+    snprintf(expected, sizeof expected,
+             "absent/x: cannot be opened: no such file or folder (%s/absent/x)", folder);
+    assert_fails(invar_file_read(&text, &bytes, "absent/x", 10), INVAR_E_NOTFOUND, expected);
+    assert_fails(invar_file_read(&text, &bytes, "/absent/x", 10), INVAR_E_NOTFOUND,
+                 "/absent/x: cannot be opened: no such file or folder");
+    assert_null(strchr(invar_error_last()->message, '('));
+    assert_int_equal(chdir("/"), 0);
+    invar_path_whole(whole, "a\nb");
+    assert_int_equal(chdir(folder), 0);
+    assert_string_equal(whole, " (/a?b)");
+    memset(long_path, 'x', sizeof long_path - 1);
+    long_path[sizeof long_path - 1] = '\0';
+    invar_path_whole(whole, long_path); // no file has such a path
+    assert_string_equal(whole, "");
+    long_path[2000] = '\0';
+    invar_path_whole(whole, long_path);
+    assert_in_range(strlen(whole), 200, INVAR_PATH_WHOLE_SIZE - 1);
+}
+
 static void test_base_file__makes_and_removes_folders(void **state)
 {
     const char *outside = in_work("outside");
@@ -400,6 +428,7 @@ int main(void)
         cmocka_unit_test(test_base_file__syncs_the_folder_of_a_new_one),
         cmocka_unit_test(test_base_file__joins_paths),
         cmocka_unit_test(test_base_file__shows_paths_harmlessly),
+        cmocka_unit_test(test_base_file__absent_files_have_their_whole_path),
         cmocka_unit_test(test_base_file__makes_and_removes_folders),
         cmocka_unit_test(test_base_file__finds_a_folder_that_was_moved),
     };
