@@ -113,7 +113,8 @@ foreach(level 3 2)
   endif()
 endforeach()
 target_compile_options(invar_flags INTERFACE "$<$<COMPILE_LANGUAGE:C>:${harden}>")
-target_link_options(invar_flags INTERFACE -Wl,-z,relro,-z,now,-z,noexecstack)
+target_link_options(invar_flags INTERFACE
+  LINKER:-z,relro LINKER:-z,now LINKER:-z,noexecstack)
 
 # invar_library(NAME [SUBDIRS dir...] [LINK target...]): a static library from the C sources of the
 # current folder and of SUBDIRS.
