@@ -21,7 +21,7 @@ enum {
     CHUNK_BYTES = 1 << 20,
     CELL_BYTES = 64,        /* of a table, beside its text */
     TABLE_BYTES = 64 << 20, /* nobody reads more */
-    DOCUMENT_BYTES = 256 << 20,
+    DOCUMENT_BYTES = 128 << 20,
 };
 
 /* A piece of a document that is not written yet. */

@@ -252,12 +252,12 @@ rc=0
 { ((rc == 2)) && [[ ! -s torn ]]; } || complain "torn, exit code $rc:" "$(head -c 99 torn)"
 text="printf('%.*c', 1000000, 'x')"
 expect 2 "the answer has more than 64 MiB; ask for less" \
-    ledger sql "${endless/SELECT i FROM/SELECT $text FROM}" runs/a
-expect 2 "the answer has more than 256 MiB" \
-    ledger sql "${endless/SELECT i FROM/SELECT $text AS x FROM} LIMIT 300" runs/a --json
+    ledger sql "${endless/SELECT i FROM/SELECT $text FROM}" runs/a --limit-ms 0
+expect 2 "the answer has more than 128 MiB" \
+    ledger sql "${endless/SELECT i FROM/SELECT $text AS x FROM}" runs/a --json --limit-ms 0
 endless="${endless/SELECT i FROM/SELECT $text || i AS x FROM} LIMIT 700"
 expect 2 "it needs more than 512 MiB of memory" ledger sql "SELECT x FROM ($endless) ORDER BY x" \
-    runs/a
+    runs/a --limit-ms 0
 expect 129 "too complex" ledger sql \
     "SELECT printf('%.*c', 60000000, 'a') LIKE '%' || printf('%.*c', 49000, 'a') || 'b'" runs/a
 ((SECONDS - start < 60)) || complain "time limits of 300 ms took $((SECONDS - start)) s"
@@ -387,6 +387,43 @@ cp page.html before.html
 grep -q 'written' errors || complain "full disk: $(<errors)"
 { cmp -s page.html before.html && [[ -z $(compgen -G '*.new-*') && ! -e full.jsonl ]]; } ||
     complain "a full disk left something half-written:" "$(ls)"
+
+# ---- what comes next can be typed as it is printed ---------------------------------------------
+# leads ARGUMENT ...: every command that is printed for use works here.
+leads() {
+    local line rc lines
+    "$invar" "$@" >output 2>&1 </dev/null
+    lines=$(sed -n "s|^next: \($invar \)|\1|p; s|^  \($invar \)|\1|p" output)
+    [[ $lines ]] || complain "invar $*: no next command:" "$(<output)"
+    while read -r line; do
+        rc=0
+        checks=$((checks + 1))
+        bash -c "$line" >followed 2>&1 </dev/null || rc=$?
+        ((rc <= 1)) || complain "invar $*: next: $line: exit code $rc:" "$(<followed)"
+    done <<<"$lines"
+}
+leads ledger ls
+leads ledger ls two.db
+leads ledger show runs/a
+leads ledger show b --ledger two.db --step 3
+leads ledger query
+leads ledger query lineage runs/a
+leads ledger sql "SELECT 1" runs/a
+leads ledger verify runs/a
+leads ledger verify two.db
+leads ledger seal runs/a
+leads ledger import runs/a --into next.db
+leads ledger backup runs/a --out next-copy.db
+leads ledger export runs/a --csv next.csv
+leads ledger report runs/a runs/b --out next.html
+leads diff runs/a runs/same
+leads diff runs/a runs/b
+leads doctor
+mkdir elsewhere
+cp -r runs/b 'elsewhere/two words'
+leads ledger ls elsewhere
+leads diff runs/a 'elsewhere/two words'
+rm -r next.db next-copy.db next.csv next.html elsewhere
 
 # ---- diff ------------------------------------------------------------------------------------
 expect 0 "identical: 30 steps" diff runs/a runs/same
