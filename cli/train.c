@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/process.h"
+#include "base/program.h"
 #include "base/progress.h"
 #include "base/term.h"
 #include "cli/flags.h"
@@ -175,12 +176,28 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
              "the chain did");
 }
 
+static void print_next_command(const char *verb, const char *word, const char *rest)
+{
+    printf("  %s %s ", invar_program(), verb);
+    invar_plain_print_word(stdout, word);
+    puts(rest);
+}
+
 static void print_next_commands(const invar_train_summary *run)
 {
+    char usual[INVAR_PATH_SIZE];
+    const char *word = run->folder;
+
+    if (run->last_step < 0)
+        return; // nothing is there to look at
+    if (invar_path_join(usual, sizeof usual, run->folder, "ledger.db") != INVAR_OK)
+        invar_error_clear();
+    else if (strcmp(usual, run->ledger) != 0)
+        word = run->ledger;
     puts("\nnext:");
-    printf("  invar ledger show %s\n", run->folder);
-    printf("  invar ledger query worst-tokens --run %s\n", run->folder);
-    printf("  invar replay %s --step 0 --threads 1\n", run->folder);
+    print_next_command("ledger show", word, "");
+    print_next_command("ledger query worst-tokens --run", word, "");
+    print_next_command("replay", word, " --step 0 --threads 1");
 }
 
 static const char *signal_name(int number)

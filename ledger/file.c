@@ -89,13 +89,34 @@ static void folder_of(char out[PATH_BYTES], const char *path)
         snprintf(out, PATH_BYTES, "%.*s/", length, path);
 }
 
-bool invar_file_has_wal(const char *path)
+/* Of the file beside it with this suffix; -1: there is none. */
+static int64_t size_beside(const char *path, const char *suffix)
 {
-    char wal[PATH_BYTES];
+    char name[PATH_BYTES];
     struct stat info;
 
-    with_suffix(wal, path, "-wal");
-    return stat(wal, &info) == 0 && info.st_size > 0;
+    with_suffix(name, path, suffix);
+    return stat(name, &info) == 0 ? (int64_t)info.st_size : -1;
+}
+
+bool invar_file_has_wal(const char *path)
+{
+    return size_beside(path, "-wal") > 0;
+}
+
+bool invar_file_has_empty_wal(const char *path)
+{
+    return size_beside(path, "-wal") == 0;
+}
+
+bool invar_file_has_journal(const char *path)
+{
+    return size_beside(path, "-journal") >= 0;
+}
+
+bool invar_file_had_writer(const char *path)
+{
+    return size_beside(path, "-lock") >= 0;
 }
 
 bool invar_file_writable(const char *path)

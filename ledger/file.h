@@ -42,6 +42,12 @@ bool invar_file_has_wal(const char *path);
 /* True when the file can be written, and others be made beside it. */
 bool invar_file_writable(const char *path);
 
+/* What SQLite leaves beside it: a WAL that has nothing in it any more; a journal, which it only has
+   while it is made. That a writer has been there shows its lock. */
+bool invar_file_has_empty_wal(const char *path);
+bool invar_file_has_journal(const char *path);
+bool invar_file_had_writer(const char *path);
+
 /* True when the file has a second name (a hard link), whose writer would have another lock. */
 bool invar_file_has_other_names(const char *path);
 

@@ -11,6 +11,7 @@
 #include "ledger/ledger.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
@@ -29,8 +30,20 @@ static invar_status not_found(const char *path)
     return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "ledger %.150s: there is no such file", path);
 }
 
+/* Killed while it was made: a writer finishes what was begun, a reader can only say so. */
+static invar_status half_made(const char *path)
+{
+    return INVAR_FAIL(
+        INVAR_E_CORRUPT, 0,
+        "ledger %.120s: whoever began it was killed before its first entry; nothing is "
+        "lost: start the run again, or remove the file",
+        path);
+}
+
 static invar_status not_a_ledger(const char *path)
 {
+    if (invar_file_had_writer(path))
+        return half_made(path);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.150s: an empty file, not a ledger", path);
 }
 
@@ -123,6 +136,9 @@ static invar_status open_reader(invar_ledger *ledger, const char *path, invar_fi
     if (complete && (invar_file_network(path) || !invar_file_writable(path)))
         return open_as(ledger, path, INVAR_SQL_MODE_IMMUTABLE);
     status = open_as(ledger, path, INVAR_SQL_MODE_READ);
+    if (status != INVAR_OK && status != INVAR_E_NOMEM && invar_file_has_journal(path) &&
+        !has_writer(path))
+        return half_made(path);
     if (status == INVAR_E_IO && !complete && !invar_file_writable(path))
         return INVAR_FAIL(
             INVAR_E_IO, invar_error_last()->native,
@@ -175,10 +191,33 @@ static void complete_file(invar_sql *sql)
     invar_error_put(&error);
 }
 
+/*
+ * A reader has to make "-wal" and "-shm" and may not remove them. Who may write does that by
+ * leaving as the last one; SQLite sees to it that nobody else is there.
+ */
+static void remove_empty_wal(const char *path)
+{
+    invar_sql *sql = NULL;
+    invar_error error;
+
+    if (!invar_file_has_empty_wal(path) || !invar_file_writable(path) || has_writer(path))
+        return;
+    invar_error_take(&error);
+    if (invar_sql_open(&sql, path, INVAR_SQL_MODE_WRITE) != INVAR_OK ||
+        invar_sql_exec(sql, "PRAGMA user_version") != INVAR_OK)
+        invar_error_clear();
+    invar_sql_close(sql);
+    invar_error_put(&error);
+}
+
 void invar_ledger_close(invar_ledger *ledger)
 {
+    char path[INVAR_FILE_PATH_SIZE] = "";
+
     if (!ledger)
         return;
+    if (ledger->lock < 0 && ledger->sql)
+        (void)snprintf(path, sizeof path, "%s", invar_sql_path(ledger->sql));
     for (int i = 0; i < INVAR_TABLE_COUNT; i++)
         invar_sql_free(ledger->insert[i]);
     invar_sql_free(ledger->insert_entry);
@@ -190,6 +229,8 @@ void invar_ledger_close(invar_ledger *ledger)
     invar_sql_close(ledger->sql);
     if (ledger->lock >= 0)
         close(ledger->lock);
+    if (path[0])
+        remove_empty_wal(path);
     invar_free(ledger);
 }
 

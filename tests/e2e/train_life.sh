@@ -253,5 +253,50 @@ kill -CONT "$pid"
 end_of 2
 holds [ ! -e place/gone ]
 
+# ---- what it leaves ----------------------------------------------------------------------------
+# the commands that it shows work as they stand, and nothing of SQLite's stays beside a ledger
+for file in '' elsewhere.db; do
+    expect 0 'next:' train tiny.ini --run 'a run' --fresh --ledger "$file"
+    "$invar" train tiny.ini --run 'a run' --no-report --ledger "$file" >out 2>err
+    sed -n '/^next:/,$p' out | tail -n +2 >next
+    holds [ "$(wc -l <next)" = 3 ]
+    while read -r line; do
+        holds bash -c "$line >look 2>&1"
+    done <next
+    holds [ -z "$(find 'a run' . -maxdepth 1 -name '*-wal' -o -maxdepth 1 -name '*-shm')" ]
+done
+# killed while the ledger was made
+mkdir begun && touch begun/ledger.db begun/ledger.db-lock
+expect 2 'was killed before its first entry; nothing is lost: start the run again' \
+    ledger verify begun
+expect 0 'steps     6 executed' train tiny.ini --no-report --run begun
+whole begun
+mkdir half && python3 - half/ledger.db <<'HALF'
+"""A database whose first transaction was cut off: the pages are there, and so is the journal."""
+import os
+import shutil
+import sqlite3
+import sys
+
+path = sys.argv[1]
+sql = sqlite3.connect(path, isolation_level=None)
+sql.execute("PRAGMA cache_size = 1")
+sql.execute("PRAGMA cache_spill = 1")
+sql.execute("BEGIN")
+sql.execute("CREATE TABLE filler(x)")
+sql.executemany("INSERT INTO filler VALUES(?)", [("x" * 3000,)] * 50)
+for name in ("", "-journal"):
+    shutil.copy(path + name, path + name + ".kept")
+sql.execute("ROLLBACK")
+sql.close()
+for name in ("", "-journal"):
+    os.replace(path + name + ".kept", path + name)
+open(path + "-lock", "w").close()
+HALF
+expect 2 'was killed before its first entry; nothing is lost: start the run again' \
+    ledger verify half
+expect 0 'steps     6 executed' train tiny.ini --no-report --run half
+whole half
+
 ((failed)) || echo "$checks checks: all as expected"
 exit "$failed"
