@@ -3,9 +3,16 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/file.h"
 #include "engine/config/config.h"
 #include "engine/io/dataset.h"
 #include "engine/io/gzip.h"
+#include "engine/io/parquet.h"
 #include "tests/fault/faulty.h"
 
 static invar_status read_dataset(bool sft)
@@ -50,6 +57,21 @@ static invar_status packed(void)
     status = invar_gzip_expand(&text, &bytes, "d.gz", data, sizeof data - 1, 1 << 20);
     if (status == INVAR_OK)
         assert_int_equal(bytes, 30);
+    invar_free(text);
+    return status;
+}
+
+/* Rows from a python3 that knows them by heart. */
+static invar_status rows(void)
+{
+    static const char *const columns[] = {"input", NULL};
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    status = invar_parquet_read(&text, &bytes, "d.parquet", columns, 1 << 20);
+    if (status == INVAR_OK)
+        assert_string_equal(text, "{\"input\": \"3,7=\"}\n");
     invar_free(text);
     return status;
 }
@@ -109,6 +131,30 @@ static void test_fault_engine_data__lines(void **state)
     fail_each_allocation(packed);
 }
 
+static void test_fault_engine_data__rows(void **state)
+{
+    static const char python[] =
+        "#!/bin/sh\n"
+        "read -r _ && printf '%s\\n' '{\"ok\": true}'\n"
+        "read -r _ && printf '%s\\n' '{\"lines\": \"{\\\"input\\\": \\\"3,7=\\\"}\\n\"}'\n"
+        "read -r _ && printf '%s\\n' '{\"end\": true}'\n";
+    char folder[] = INVAR_TEST_WORK "/engine-data-XXXXXX", path[4096];
+    const char *before = getenv("PATH");
+    char *kept = strdup(before ? before : "");
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/python3", folder);
+    assert_ok(invar_file_write(path, python, sizeof python - 1));
+    assert_int_equal(chmod(path, 0755), 0);
+    snprintf(path, sizeof path, "%s:%s", folder, kept);
+    assert_int_equal(setenv("PATH", path, 1), 0);
+    fail_each_allocation(rows);
+    assert_int_equal(setenv("PATH", kept, 1), 0);
+    free(kept);
+    assert_ok(invar_folder_remove(folder));
+}
+
 static void test_fault_engine_data__task(void **state)
 {
     (void)state;
@@ -125,6 +171,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fault_engine_data__lines),
+        cmocka_unit_test(test_fault_engine_data__rows),
         cmocka_unit_test(test_fault_engine_data__task),
         cmocka_unit_test(test_fault_engine_data__lists),
     };
