@@ -109,7 +109,7 @@ static invar_status take_word(listing *l, const char *word)
     return l->ledgers > before
                ? INVAR_OK
                : INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                            "%.120s: neither it nor a folder in it has a ledger.db", word);
+                            "%.1000s: neither it nor a folder in it has a ledger.db", word);
 }
 
 static invar_status collect(listing *l, const settings *s, int words, char **argv)

@@ -18,7 +18,7 @@
 
 #define LAST "@last"
 
-enum { LIST_SIZE = 160 };
+enum { LIST_SIZE = 1024 };
 
 const char *invar_locate_given(const char *ledger)
 {
@@ -49,7 +49,7 @@ static invar_status make_pattern(char out[INVAR_LOCATE_PATH_SIZE], const char *f
         out[used++] = *c;
     }
     if (used + 32 >= INVAR_LOCATE_PATH_SIZE)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", folder);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.1000s", folder);
     snprintf(out + used, INVAR_LOCATE_PATH_SIZE - used, "/*/ledger.db");
     return INVAR_OK;
 }
@@ -153,7 +153,7 @@ static invar_status conclude(const search *s, const char *word)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.40s' fits several runs: %s", word, s->list);
     if (s->found[0] == '\0')
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "no run '%.80s': it is no folder, no file and no uuid of a run below "
+                          "no run '%.1000s': it is no folder, no file and no uuid of a run below "
                           "runs/; 'invar ledger ls' lists those",
                           word);
     return INVAR_OK;
@@ -180,7 +180,7 @@ invar_status invar_locate_file(char out[INVAR_LOCATE_PATH_SIZE], const char *wor
 {
     return ledger_at(out, word)
                ? INVAR_OK
-               : INVAR_FAIL(INVAR_E_NOTFOUND, errno, "%.160s: %s", word, strerror(errno));
+               : INVAR_FAIL(INVAR_E_NOTFOUND, errno, "%.1000s: %s", word, strerror(errno));
 }
 
 static bool is_prefix(const char *word)

@@ -128,8 +128,7 @@ static const invar_option *options(settings *s)
 static int run(int argc, char **argv)
 {
     settings s = {0};
-    about a = {.commit = "not known: there is no file .build beside the program",
-               .compiler = __VERSION__};
+    about a = {.commit = "not known", .compiler = __VERSION__};
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK || read_build(&a) != INVAR_OK)
         return invar_report_error();

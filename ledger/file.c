@@ -31,7 +31,7 @@ enum { PATH_BYTES = INVAR_FILE_PATH_SIZE + 16 };
 
 static invar_status io_error(const char *path, const char *what)
 {
-    return INVAR_FAIL(INVAR_E_IO, errno, "ledger %.120s: %s: %s", path, what, strerror(errno));
+    return INVAR_FAIL(INVAR_E_IO, errno, "ledger %.1000s: %s: %s", path, what, strerror(errno));
 }
 
 /* ---- where it lies --------------------------------------------------------------------------- */
@@ -41,7 +41,7 @@ invar_status invar_file_resolve(char out[INVAR_FILE_PATH_SIZE], const char *path
     struct stat info;
 
     if (strlen(path) >= INVAR_FILE_PATH_SIZE)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.100s", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.1000s", path);
     if (lstat(path, &info) != 0 || !S_ISLNK(info.st_mode))
         memcpy(out, path, strlen(path) + 1);
     else if (!realpath(path, out)) // PATH_MAX is our size
@@ -57,10 +57,10 @@ invar_status invar_file_look(invar_file_kind *out, const char *path)
     if (stat(path, &info) != 0)
         return errno == ENOENT ? INVAR_OK : io_error(path, "cannot be looked at");
     if (!S_ISREG(info.st_mode))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger %.120s: it is %s, not a file", path,
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger %.1000s: it is %s, not a file", path,
                           S_ISDIR(info.st_mode) ? "a folder" : "a device");
     if (info.st_size == 1) // SQLite takes it for empty, and would write over it
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.150s: a file of one byte, not a ledger", path);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: a file of one byte, not a ledger", path);
     *out = info.st_size == 0 ? INVAR_FILE_KIND_EMPTY : INVAR_FILE_KIND_DATA;
     return INVAR_OK;
 }
@@ -281,15 +281,16 @@ invar_status invar_file_lock(int *fd_out, const char *path, const char *writer)
     with_suffix(name, path, "-lock");
     fd = open_lock(name, O_RDWR | O_CREAT);
     if (fd < 0)
-        return INVAR_FAIL(INVAR_E_IO, errno,
-                          "ledger %.120s: its lock \"...-lock\" cannot be made: %s; write it where "
-                          "you may, with --ledger FILE",
-                          path, strerror(errno));
+        return INVAR_FAIL(
+            INVAR_E_IO, errno,
+            "ledger %.1000s: its lock \"...-lock\" cannot be made: %s; write it where "
+            "you may, with --ledger FILE",
+            path, strerror(errno));
     if (fcntl(fd, F_OFD_SETLK, &lock) != 0) {
         if (errno == EAGAIN || errno == EACCES) {
             read_holder(holder, fd);
             status = INVAR_FAIL(INVAR_E_BUSY, errno,
-                                "ledger %.90s: it has a writer already: %.110s", path, holder);
+                                "ledger %.1000s: it has a writer already: %.1000s", path, holder);
         } else {
             status = io_error(path, "cannot be locked");
         }

@@ -27,7 +27,7 @@
 
 static invar_status not_found(const char *path)
 {
-    return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "ledger %.150s: there is no such file", path);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, ENOENT, "ledger %.1000s: there is no such file", path);
 }
 
 /* Killed while it was made: a writer finishes what was begun, a reader can only say so. */
@@ -35,7 +35,7 @@ static invar_status half_made(const char *path)
 {
     return INVAR_FAIL(
         INVAR_E_CORRUPT, 0,
-        "ledger %.120s: whoever began it was killed before its first entry; nothing is "
+        "ledger %.1000s: whoever began it was killed before its first entry; nothing is "
         "lost: start the run again, or remove the file",
         path);
 }
@@ -44,7 +44,7 @@ static invar_status not_a_ledger(const char *path)
 {
     if (invar_file_had_writer(path))
         return half_made(path);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.150s: an empty file, not a ledger", path);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: an empty file, not a ledger", path);
 }
 
 static invar_status check_place(const char *path, bool write)
@@ -54,7 +54,7 @@ static invar_status check_place(const char *path, bool write)
     if (!network || (!write && !invar_file_has_wal(path)))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                      "ledger %.110s: it lies on %s, where SQLite loses data; put it on a local "
+                      "ledger %.1000s: it lies on %s, where SQLite loses data; put it on a local "
                       "disk with --ledger LOCAL",
                       path, network);
 }
@@ -81,7 +81,7 @@ static invar_status open_writer(invar_ledger *ledger, const char *path,
     INVAR_TRY(check_place(path, true));
     if (invar_file_has_other_names(path))
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "ledger %.120s: the file has a second name (a hard link), under which "
+                          "ledger %.1000s: the file has a second name (a hard link), under which "
                           "another writer could not be seen; make a copy",
                           path);
     INVAR_TRY(invar_file_lock(&ledger->lock, path, options->writer));
@@ -142,7 +142,7 @@ static invar_status open_reader(invar_ledger *ledger, const char *path, invar_fi
     if (status == INVAR_E_IO && !complete && !invar_file_writable(path))
         return INVAR_FAIL(
             INVAR_E_IO, invar_error_last()->native,
-            "ledger %.90s: its last steps are in \"...-wal\" and its folder cannot be "
+            "ledger %.1000s: its last steps are in \"...-wal\" and its folder cannot be "
             "written; copy both files to another folder",
             path);
     return status;
@@ -262,14 +262,14 @@ invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
                                    invar_durability durability)
 {
     if (ledger->lock < 0)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.120s: it is open for reading only",
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.1000s: it is open for reading only",
                           invar_sql_path(ledger->sql));
     if (invar_sql_in_transaction(ledger->sql)) // an earlier one that could not be ended
         INVAR_TRY(invar_sql_exec(ledger->sql, "ROLLBACK"));
     if (!invar_file_lock_stands(ledger->lock))
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
-            "ledger %.100s: its lock \"...-lock\" was removed, so somebody else may be "
+            "ledger %.1000s: its lock \"...-lock\" was removed, so somebody else may be "
             "writing by now; open it again",
             invar_sql_path(ledger->sql));
     INVAR_TRY(invar_sql_exec(ledger->sql, durability == INVAR_DURABILITY_POWER

@@ -56,16 +56,16 @@ static invar_status check_version(invar_sql *sql)
     INVAR_TRY(invar_sql_query_int(&version, sql, "PRAGMA user_version", 0));
     if (application != INVAR_SCHEMA_APPLICATION)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "%.150s: an SQLite file of another program, not a ledger",
+                          "%.1000s: an SQLite file of another program, not a ledger",
                           invar_sql_path(sql));
     if (version > INVAR_LEDGER_VERSION)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "ledger %.120s: its schema has version %" PRId64
+                          "ledger %.1000s: its schema has version %" PRId64
                           ", this program knows %d: use a newer invar",
                           invar_sql_path(sql), version, INVAR_LEDGER_VERSION);
     if (version < INVAR_LEDGER_VERSION)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "ledger %.120s: its schema has version %" PRId64 ", which never was",
+                          "ledger %.1000s: its schema has version %" PRId64 ", which never was",
                           invar_sql_path(sql), version);
     return INVAR_OK;
 }
@@ -91,7 +91,7 @@ static invar_status differs(invar_sql *sql, const char *what, invar_sql_stmt *st
 
     invar_text_quote(name, sizeof name, text, bytes);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "ledger %.110s: %s \"%s\" in its schema; it was not written by invar alone",
+                      "ledger %.1000s: %s \"%s\" in its schema; it was not written by invar alone",
                       invar_sql_path(sql), what, name);
 }
 

@@ -81,7 +81,7 @@ static const char *advice(int rc)
 static invar_status fail(const invar_sql *sql, int rc)
 {
     const char *why = sqlite3_errstr(rc);
-    char quote[104];
+    char quote[512];
 
     // the connection's message is about its last failure: more precise, when it is about this one
     if (sql->db && (sqlite3_errcode(sql->db) & 0xff) == (rc & 0xff))
@@ -95,7 +95,7 @@ static invar_status fail(const invar_sql *sql, int rc)
         return INVAR_FAIL(INVAR_E_NOMEM, rc, "no memory for SQLite");
     default:
         invar_text_quote(quote, sizeof quote, why, strlen(why)); // names come from the file
-        return INVAR_FAIL(classify(rc), rc, "ledger %.100s: %s%s", sql->path, quote, advice(rc));
+        return INVAR_FAIL(classify(rc), rc, "ledger %.1000s: %s%s", sql->path, quote, advice(rc));
     }
 }
 
@@ -153,7 +153,7 @@ invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mo
     invar_status status;
 
     if (strlen(path) >= PATH_BYTES)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.100s", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.1000s", path);
     if (path[0])
         make_uri(uri, path, mode);
     INVAR_TRY(invar_alloc(&block, 1, sizeof *sql, "a connection"));

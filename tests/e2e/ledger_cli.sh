@@ -77,6 +77,8 @@ expect 2 "no run 'abc'" ledger show abc
 expect 2 "no run 'ffffffffffffffff'" ledger show ffffffffffffffff
 expect 2 "no run has the number, name or uuid" ledger show runs/a:frob
 expect 129 "which run?" ledger show
+deep=$(printf 'long-name-of-a-folder/%.0s' {1..12})missing.db # whole, with its end
+expect 2 "$deep" ledger show a --ledger "$deep"
 expect 129 "unexpected argument 'runs/b'" ledger show runs/a runs/b
 expect 0 "2 runs imported" ledger import runs/a runs/b/ledger.db --into two.db
 expect 129 "two.db has several: " ledger show two.db
