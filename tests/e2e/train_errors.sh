@@ -187,7 +187,7 @@ refuses 129 "config/config.json" m4 "${hf[@]}" "${damaged[@]}"
 spoil family && sed -i 's/qwen3/mamba/' "$folder/family/config.json"
 refuses 2 "mamba" m5 "${hf[@]}" "${damaged[@]}"
 spoil words && echo '{}' >"$folder/words/tokenizer.json"
-refuses 2 "words/tokenizer.json" m6 "${hf[@]}" "${damaged[@]}"
+refuses 129 "words/tokenizer.json" m6 "${hf[@]}" "${damaged[@]}"
 spoil wide && sed -i 's/"hidden_size": *32/"hidden_size": 64/' "$folder/wide/config.json"
 refuses 2 "embed_tokens" m7 "${hf[@]}" "${damaged[@]}"
 for ((i = 1; i <= 7; i++)); do
