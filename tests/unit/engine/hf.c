@@ -282,6 +282,7 @@ typedef struct edit {
     const char *turn;         /* a tensor with its extents exchanged */
     invar_safetensor more[2]; /* tensors to add, of zeros */
     int64_t n_more;
+    bool mixed; /* every other tensor as BF16 */
 } edit;
 
 /* model.safetensors of a new folder, from the fixture's one. */
@@ -313,7 +314,7 @@ static void write_edited(const char *folder, const char *name, const edit *e)
             t.shape[1] = invar_safetensors_at(file, i)->shape[0];
         }
         assert_ok(invar_safetensors_read_f32(data[count], file, &t, 0, t.elements));
-        t.type = INVAR_SAFETENSORS_F32;
+        t.type = e->mixed && count % 2 ? INVAR_SAFETENSORS_BF16 : INVAR_SAFETENSORS_F32;
         list[count++] = t;
     }
     for (int64_t i = 0; i < e->n_more; i++)
@@ -323,7 +324,8 @@ static void write_edited(const char *folder, const char *name, const edit *e)
     for (int64_t i = 0; i < count; i++) {
         bool added = i >= count - e->n_more;
         int64_t elements = added ? list[i].shape[0] * list[i].shape[1] : list[i].elements;
-        assert_ok(invar_safetensors_put(writer, added ? zeros : data[i], elements));
+        assert_ok(added ? invar_safetensors_put(writer, zeros, elements)
+                        : invar_safetensors_put_f32(writer, data[i], elements));
     }
     assert_ok(invar_safetensors_commit(writer));
     invar_safetensors_writer_close(writer);
@@ -380,6 +382,19 @@ static void test_engine_hf__names_missing_surplus_and_misshapen_tensors(void **s
                     .n_more = 1,
                     .more = {{"model.norm.weight", INVAR_SAFETENSORS_I32, 1, {16, 1}, 0, 0}}}),
         INVAR_E_UNSUPPORTED, "'model.norm.weight' is I32; weights are F32, BF16 or F16");
+}
+
+/* The fixture is bf16, so its values are the same as either. */
+static void test_engine_hf__tensors_may_have_types_of_their_own(void **state)
+{
+    invar_model *model = loaded(fixture("llama")), *mixed;
+
+    (void)state;
+    write_edited("mixed", "llama", &(edit){.mixed = true});
+    mixed = loaded(in_work("mixed"));
+    assert_equal_models(model, mixed, true);
+    invar_model_free(model);
+    invar_model_free(mixed);
 }
 
 /* A tied head may be there when it is what it is tied to. */
@@ -542,6 +557,7 @@ int main(void)
         cmocka_unit_test(test_engine_hf__bf16_keeps_bf16_and_rounds_f32),
         cmocka_unit_test(test_engine_hf__shards_have_their_size),
         cmocka_unit_test(test_engine_hf__names_missing_surplus_and_misshapen_tensors),
+        cmocka_unit_test(test_engine_hf__tensors_may_have_types_of_their_own),
         cmocka_unit_test(test_engine_hf__compares_a_tied_head),
         cmocka_unit_test(test_engine_hf__a_critic_takes_the_body_of_a_language_model),
         cmocka_unit_test(test_engine_hf__believes_no_index),
