@@ -197,17 +197,8 @@ static void complete_file(invar_sql *sql)
  */
 static void remove_empty_wal(const char *path)
 {
-    invar_sql *sql = NULL;
-    invar_error error;
-
-    if (!invar_file_has_empty_wal(path) || !invar_file_writable(path) || has_writer(path))
-        return;
-    invar_error_take(&error);
-    if (invar_sql_open(&sql, path, INVAR_SQL_MODE_WRITE) != INVAR_OK ||
-        invar_sql_exec(sql, "PRAGMA user_version") != INVAR_OK)
-        invar_error_clear();
-    invar_sql_close(sql);
-    invar_error_put(&error);
+    if (invar_file_has_empty_wal(path) && invar_file_writable(path) && !has_writer(path))
+        invar_sql_remove_wal(path);
 }
 
 void invar_ledger_close(invar_ledger *ledger)

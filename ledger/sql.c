@@ -138,7 +138,8 @@ static invar_status configure(invar_sql *sql, invar_sql_mode mode)
                                          &sql->rollback, NULL));
 }
 
-invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mode)
+/* `sql` is empty and `path` short enough; leave() also where it failed. */
+static invar_status enter(invar_sql *sql, const char *path, invar_sql_mode mode)
 {
     static const int flags[] = {
         [INVAR_SQL_MODE_READ] = SQLITE_OPEN_READONLY,
@@ -148,21 +149,33 @@ invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mo
     };
     const int always = SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
     char uri[URI_BYTES] = ":memory:";
+
+    if (path[0])
+        make_uri(uri, path, mode);
+    memcpy(sql->path, path, strlen(path) + 1);
+    INVAR_TRY(check(sql, sqlite3_open_v2(uri, &sql->db, flags[mode] | always, NULL)));
+    return configure(sql, mode);
+}
+
+static void leave(invar_sql *sql)
+{
+    sqlite3_finalize(sql->rollback);
+    // refuses while a statement lives: that would be a leak in our code
+    INVAR_CHECK(sqlite3_close(sql->db) == SQLITE_OK);
+}
+
+invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mode)
+{
     invar_sql *sql;
     void *block;
     invar_status status;
 
     if (strlen(path) >= PATH_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.1000s", path);
-    if (path[0])
-        make_uri(uri, path, mode);
     INVAR_TRY(invar_alloc(&block, 1, sizeof *sql, "a connection"));
     sql = block;
     memset(sql, 0, sizeof *sql);
-    memcpy(sql->path, path, strlen(path) + 1);
-    status = check(sql, sqlite3_open_v2(uri, &sql->db, flags[mode] | always, NULL));
-    if (status == INVAR_OK)
-        status = configure(sql, mode);
+    status = enter(sql, path, mode);
     if (status != INVAR_OK) {
         invar_sql_close(sql);
         return status;
@@ -175,10 +188,22 @@ void invar_sql_close(invar_sql *sql)
 {
     if (!sql)
         return;
-    sqlite3_finalize(sql->rollback);
-    // refuses while a statement lives: that would be a leak in our code
-    INVAR_CHECK(sqlite3_close(sql->db) == SQLITE_OK);
+    leave(sql);
     invar_free(sql);
+}
+
+void invar_sql_remove_wal(const char *path)
+{
+    invar_sql sql;
+    invar_error error;
+
+    memset(&sql, 0, sizeof sql);
+    invar_error_take(&error);
+    if (enter(&sql, path, INVAR_SQL_MODE_WRITE) != INVAR_OK ||
+        invar_sql_exec(&sql, "PRAGMA user_version") != INVAR_OK)
+        invar_error_clear();
+    leave(&sql);
+    invar_error_put(&error);
 }
 
 const char *invar_sql_path(const invar_sql *sql)

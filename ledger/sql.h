@@ -36,6 +36,12 @@ typedef enum invar_sql_mode {
 invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mode) INVAR_MUST_USE;
 void invar_sql_close(invar_sql *sql); /* NULL is allowed; all statements freed before */
 
+/*
+ * Removes "-wal" and "-shm" of a file whose path was opened before, if it can: by entering as a
+ * writer and leaving as the last one. Takes no memory of ours and tells no error.
+ */
+void invar_sql_remove_wal(const char *path);
+
 const char *invar_sql_path(const invar_sql *sql);
 
 /* Runs statements that yield no rows. */
