@@ -189,12 +189,13 @@ static int conclude(const report *r)
     if (r->settings->json)
         printf("\n  ],\n  \"values\": %d, \"different\": %d, \"missing\": %d\n}\n", r->values,
                r->different, r->missing);
-    else
-        printf("\n%d values: %d identical, %d different, %d not recorded\nnext: %s %s --device "
-               "%s%s\n",
-               r->values, r->values - r->different - r->missing, r->different, r->missing,
-               invar_program(), right ? "bench" : "selfcheck", r->settings->device,
-               right ? "" : " --json");
+    else {
+        printf("\n%d values: %d identical, %d different, %d not recorded\n", r->values,
+               r->values - r->different - r->missing, r->different, r->missing);
+        // machines are compared by what stands on standard output: no path of theirs
+        fprintf(stderr, "next: %s %s --device %s%s\n", invar_program(),
+                right ? "bench" : "selfcheck", r->settings->device, right ? "" : " --json");
+    }
     if (r->different > 0)
         return INVAR_EXIT_DIFFERENT;
     return r->missing > 0 ? INVAR_EXIT_GOLDEN : INVAR_EXIT_OK;
