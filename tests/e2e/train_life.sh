@@ -99,7 +99,7 @@ kill -INT "$pid"
 kill -INT "$pid"
 end_of 130
 holds grep -q 'stopped by SIGINT' out
-sed 's/^\(rollout-batch\|task\)-size.*/\1-size = 4096/' tiny.ini >long.ini
+sed 's/^\(rollout-batch\|task\)-size.*/\1-size = 65536/' tiny.ini >long.ini
 "$invar" train long.ini --run long --no-report >out 2>err &
 pid=$!
 for ((i = 0; i < 300; i++)); do
