@@ -350,6 +350,11 @@ static invar_status pass_over(invar_loop *loop, const char *path)
         for (int64_t j = 0; j < n; j++, i++)
             INVAR_TRY(check_own(loop, &before, i, place, p, path));
     }
+    if (loop->own_rollouts && loop->session.data && i != loop->batch.count)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.150s: sample %" PRId64 " has a draw of an earlier one: the file was "
+                          "changed, or another version of the program wrote it",
+                          path, loop->batch.items[i].index);
     return INVAR_OK;
 }
 

@@ -256,6 +256,41 @@ static void test_saved__own_rollouts_that_were_changed(void **state)
     }
 }
 
+/* The first group goes, and one that nobody would look at comes behind the last draw. */
+static void replace_first_group(invar_rollout_data *d)
+{
+    invar_rl_sample *items = d->samples.items;
+
+    for (int i = 0; i < 2; i++) {
+        invar_rl_sample first = items[i];
+        items[i] = items[i + 2];
+        items[i + 2] = first;
+        items[i + 2].index = items[i].index + 2;
+        items[i + 2].group = items[i].group + 1;
+        items[i + 2].draw = items[i].draw;
+    }
+}
+
+static void test_saved__no_sample_is_passed_over(void **state)
+{
+    const run_pair write[] = {{"save-debug-rollout-data", run_below("plain/{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair read[] = {{"load-debug-rollout-data", run_below("replaced/{rollout_id}")},
+                             {NULL, NULL}};
+    invar_rollout_data data;
+
+    (void)state;
+    (void)run_trained("plain.run", write, NULL);
+    assert_ok(invar_rollout_file_read(&data, run_below("plain/0")));
+    assert_int_equal(data.samples.count, 4);
+    replace_first_group(&data);
+    assert_ok(invar_rollout_file_write(run_below("replaced/0"), &data.header, data.samples.items,
+                                       data.samples.count));
+    invar_rollout_data_release(&data);
+    assert_fails(run_with("replaced.run", read, NULL), INVAR_E_INVALID,
+                 "has a draw of an earlier one");
+}
+
 /* ---- foreign rollouts ------------------------------------------------------------------------ */
 
 static const run_pair steep[] = {{"dynamic-sampling-filter", "nonzero_std"},
@@ -429,6 +464,7 @@ int main(void)
         cmocka_unit_test(test_saved__rollouts_of_another_run_are_another_run),
         cmocka_unit_test(test_saved__files_that_do_not_fit),
         cmocka_unit_test(test_saved__own_rollouts_that_were_changed),
+        cmocka_unit_test(test_saved__no_sample_is_passed_over),
         cmocka_unit_test(test_saved__files_need_no_rollout_engine),
         cmocka_unit_test(test_saved__foreign_rollouts_belong_to_the_identity),
         cmocka_unit_test(test_saved__importance_acts_on_foreign_rollouts),
