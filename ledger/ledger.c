@@ -137,7 +137,7 @@ static invar_status open_reader(invar_ledger *ledger, const char *path, invar_fi
         return open_as(ledger, path, INVAR_SQL_MODE_IMMUTABLE);
     status = open_as(ledger, path, INVAR_SQL_MODE_READ);
     if (status != INVAR_OK && status != INVAR_E_NOMEM && invar_file_has_journal(path) &&
-        !has_writer(path))
+        invar_file_had_writer(path) && !has_writer(path))
         return half_made(path);
     if (status == INVAR_E_IO && !complete && !invar_file_writable(path))
         return INVAR_FAIL(

@@ -122,6 +122,14 @@ static invar_status refuse(finding *f, const invar_ledger_query_param *param,
                       f->used ? f->list : "none", more);
 }
 
+/* What nobody typed cannot be misspelt, as the pattern that stands for all levels. */
+static bool is_fallback(const invar_ledger_query_param *param, const invar_ledger_value *given)
+{
+    return param->optional && given->type == INVAR_LEDGER_TYPE_TEXT &&
+           given->bytes == strlen(param->fallback) &&
+           memcmp(given->data, param->fallback, given->bytes) == 0;
+}
+
 invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_query *query,
                                       const invar_ledger_argument *arguments)
 {
@@ -129,7 +137,8 @@ invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_q
         const invar_ledger_value *given = &arguments[i].value;
         finding f = {.numbers = given->type == INVAR_LEDGER_TYPE_INT};
         for (size_t k = 0; k < sizeof known / sizeof *known; k++) {
-            if (strcmp(known[k].param, query->params[i].name) != 0)
+            if (strcmp(known[k].param, query->params[i].name) != 0 ||
+                is_fallback(&query->params[i], given))
                 continue;
             if (!f.numbers)
                 invar_near_init(&f.near, given->data, given->bytes);
