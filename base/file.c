@@ -265,6 +265,27 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
+invar_status invar_path_check_output(const char *path)
+{
+    static const char magic[] = "SQLite format 3"; // with the zero behind it
+    char head[sizeof magic], shown[INVAR_PATH_SHOWN_SIZE];
+    int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
+    bool database = false;
+
+    if (fd >= 0) {
+        database = read(fd, head, sizeof head) == (ssize_t)sizeof head &&
+                   memcmp(head, magic, sizeof magic) == 0;
+        close(fd);
+    }
+    if (!database)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%s: a ledger or another database lies there and is not replaced; give "
+                      "another name",
+                      shown);
+}
+
 struct invar_file_writer {
     int fd; /* -1: closed */
     bool committed;
@@ -280,6 +301,7 @@ invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
     *out = NULL;
     if (length + sizeof SUFFIX > INVAR_PATH_SIZE)
         return path_too_long(path);
+    INVAR_TRY(invar_path_check_output(path));
     INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "a writer"));
     writer->committed = false;
     memcpy(writer->path, path, length + 1);

@@ -32,6 +32,12 @@ invar_status invar_file_read(char **out, size_t *bytes_out, const char *path,
 invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *path,
                                     size_t max_bytes) INVAR_MUST_USE;
 
+/*
+ * Fails where an SQLite database lies, such as a run's ledger: no output of ours replaces one, so
+ * the name was given by mistake.
+ */
+invar_status invar_path_check_output(const char *path) INVAR_MUST_USE;
+
 /* Writes PATH.tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a part. */
 invar_status invar_file_write(const char *path, const void *data, size_t bytes) INVAR_MUST_USE;
 

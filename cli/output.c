@@ -45,6 +45,7 @@ static invar_status open_beside(invar_output *out, const char *path)
 {
     int fd;
 
+    INVAR_TRY(invar_path_check_output(path));
     INVAR_TRY(invar_beside(out->other, path, "new"));
     fd = invar_fd_open(out->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)

@@ -176,6 +176,7 @@ static invar_status open_file(invar_trace *trace, const char *path)
     invar_path_show(shown, path);
     if (bytes > sizeof trace->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path of the trace is too long", shown);
+    INVAR_TRY(invar_path_check_output(path));
     memcpy(trace->path, path, bytes);
     // neither through a link nor waiting for somebody who reads a pipe
     trace->fd = invar_fd_open(

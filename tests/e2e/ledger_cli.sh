@@ -330,6 +330,14 @@ expect 1 "different: " diff runs/other less.db
 expect 129 "export needs --csv" ledger export runs/a
 expect 129 "are both x" ledger export runs/a --csv x --jsonl x
 expect 2 "nowhere/x" ledger export runs/a --csv nowhere/x
+# a ledger is no output: the name was given by mistake
+for words in 'export runs/a --csv' 'export runs/a --jsonl' 'report runs/a --out'; do
+    # shellcheck disable=SC2086
+    expect 129 "a ledger or another database lies there" ledger $words runs/other/ledger.db
+done
+expect 0 "clean" ledger verify runs/other/ledger.db
+# a default is no misspelling
+expect 0 "none found" ledger query events --run runs/a --text nothing-of-this-kind
 "$invar" ledger export runs/a --csv - --jsonl a.jsonl --tensorboard board 2>/dev/null |
     python3 -c 'import csv, json, os, sys
 rows = list(csv.DictReader(open(0, newline="")))

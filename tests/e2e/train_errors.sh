@@ -58,6 +58,13 @@ works() {
 }
 
 works whole "${plain[@]}"
+# a ledger is no output: the name was given by mistake
+for flag in --trace --record-golden; do
+    refuses 129 "a ledger or another database lies there" "over$flag" "${plain[@]}" "$flag" \
+        "$folder/whole/ledger.db"
+done
+[[ ! -e $folder/over--record-golden ]] || complain "a golden onto a ledger: a run was begun"
+whole_ledger "$folder/whole"
 whole=$chain
 
 # ---- a folder that somebody prepared: no report through a link, or into a pipe ------------------
