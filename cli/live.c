@@ -5,6 +5,7 @@
  */
 #include "cli/live.h"
 
+#include <errno.h>
 #include <stdbool.h>
 #include <string.h>
 #include <time.h>
@@ -40,6 +41,7 @@ static void end_at_once(int number)
 static void interrupt(int number)
 {
     static const char limit[] = "invar: a file has reached the size that is allowed (ulimit -f)\n";
+    int before = errno; // of whatever was interrupted
 
     if (caught) {
         if (number != SIGXFSZ && long_ago())
@@ -48,10 +50,10 @@ static void interrupt(int number)
     }
     (void)clock_gettime(CLOCK_MONOTONIC, &first);
     caught = number;
-    if (number == SIGXFSZ && write(STDERR_FILENO, limit, sizeof limit - 1) < 0)
-        return; // nobody listens
-    if (write(STDERR_FILENO, message, message_bytes) < 0)
+    if ((number != SIGXFSZ || write(STDERR_FILENO, limit, sizeof limit - 1) >= 0) &&
+        write(STDERR_FILENO, message, message_bytes) >= 0)
         return;
+    errno = before; // nobody listens
 }
 
 /* Unless whoever started us wants it ignored, as nohup does. */

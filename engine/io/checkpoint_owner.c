@@ -200,8 +200,11 @@ invar_status invar_checkpoint_claim_sign(invar_checkpoint_claim *claim,
     invar_digest_format(identity, &owner->identity);
     bytes =
         snprintf(text, sizeof text, "[owner]\nrun = %s\nidentity = %s\n", owner->uuid, identity);
-    if (pwrite(claim->fd, text, (size_t)bytes, 0) != bytes || invar_fd_sync(claim->fd) != 0)
-        return io_error(claim->folder.path, "its owner cannot be written");
+    if (pwrite(claim->fd, text, (size_t)bytes, 0) != bytes || invar_fd_sync(claim->fd) != 0) {
+        invar_status status = io_error(claim->folder.path, "its owner cannot be written");
+        (void)!ftruncate(claim->fd, 0); // a part of a name would be nobody's
+        return status;
+    }
     claim->is_signed = claim->owned = true;
     claim->owner = *owner;
     return invar_folder_sync(claim->folder.path);

@@ -53,17 +53,22 @@ static invar_status take_rows(reading *r, bool *end_out)
 {
     const json_t *lines;
     json_t *answer;
+    bool said_end;
     invar_status status;
 
     invar_json_text_open(&r->line, '{');
     invar_json_text_close(&r->line, '}');
     INVAR_TRY(invar_script_ask(&answer, r->program, r->name, &r->line));
     lines = json_object_get(answer, "lines");
+    said_end = json_is_true(json_object_get(answer, "end"));
     *end_out = !json_is_string(lines);
     if (!*end_out)
         invar_json_text_append(&r->rows, json_string_value(lines), json_string_length(lines));
     json_decref(answer);
     status = r->rows.status;
+    if (status == INVAR_OK && *end_out && !said_end)
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: its reader answered neither rows nor an end",
+                            r->name);
     if (status == INVAR_OK && r->rows.bytes > r->max)
         status = INVAR_FAIL(INVAR_E_INVALID, 0, "%s: its rows have more than the %zu bytes allowed",
                             r->name, r->max);

@@ -36,20 +36,19 @@ class Reader:
         if columns[0] not in names:
             known = ", ".join(names)
             raise KeyError(f"no column \"{columns[0]}\" (input-key); there are: {known}")
-        self.batches = file.iter_batches(ROWS, columns=[c for c in columns if c in names],
-                                         use_threads=False)
+        batches = file.iter_batches(ROWS, columns=[c for c in columns if c in names],
+                                    use_threads=False)
+        self.left = (row for batch in batches for row in batch.to_pylist())
         self.rows = 0
         return {"ok": True}
 
     def read(self):
         text = ""
-        while len(text) < TEXT:
-            batch = next(self.batches, None)
-            if batch is None:
+        for row in self.left:
+            self.rows += 1
+            text += json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain) + "\n"
+            if len(text) >= TEXT:
                 break
-            for row in batch.to_pylist():
-                self.rows += 1
-                text += json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain) + "\n"
         return {"lines": text} if text else {"end": True}
 
 
@@ -63,7 +62,9 @@ def describe(error, reader):
 
 
 def main():
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or hard > MEMORY:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     reader = Reader()
     answer = reader.open
     for line in sys.stdin.buffer:
