@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "engine/run/loop.h"
 
@@ -43,15 +44,48 @@ static invar_status check_idle(const invar_loop *loop)
     return INVAR_OK;
 }
 
-/* The old run becomes FOLDER.1, or the next number that is free. */
-static invar_status set_aside(const invar_loop *loop)
+/* The run's folder without slashes at its end: where it is a link, the link is meant. */
+static void name_home(char out[INVAR_PATH_SIZE], const invar_loop *loop)
 {
-    char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE + 16], shown[INVAR_PATH_SHOWN_SIZE];
     size_t length = strlen(loop->at.run);
 
     while (length > 1 && loop->at.run[length - 1] == '/')
         length--;
-    (void)snprintf(from, sizeof from, "%.*s", (int)length, loop->at.run);
+    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)length, loop->at.run);
+}
+
+/*
+ * True where the way to the checkpoints leads through the run's folder: another name of that is
+ * another place of theirs. A way that leads out of it again does not.
+ */
+static bool goes_along(const invar_loop *loop)
+{
+    const char *save = loop->at.save;
+    char home[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
+    struct stat run, there;
+    bool along = false;
+
+    name_home(home, loop);
+    if (lstat(home, &run) != 0)
+        return false;
+    for (size_t end = 1; save[0] && save[end - 1]; end++) {
+        if (save[end - 1] == '/' || (save[end] && save[end] != '/'))
+            continue;
+        (void)snprintf(part, sizeof part, "%.*s", (int)end, save);
+        if (lstat(part, &there) == 0 && there.st_dev == run.st_dev && there.st_ino == run.st_ino)
+            along = true;
+        else if (end > 1 && memcmp(&save[end - 2], "..", 2) == 0)
+            along = false;
+    }
+    return along;
+}
+
+/* The old run becomes FOLDER.1, or the next number that is free. */
+static invar_status set_aside(const invar_loop *loop)
+{
+    char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE + 16], shown[INVAR_PATH_SHOWN_SIZE];
+
+    name_home(from, loop);
     for (int n = 1; n == 1 || invar_path_exists(to); n++)
         (void)snprintf(to, sizeof to, "%s.%d", from, n);
     if (rename(from, to) != 0) {
@@ -78,14 +112,16 @@ static invar_status refuse(const invar_loop *loop)
                       "%s holds checkpoints of %s%s; give this run a folder of its own with save, "
                       "or start from their weights with ref-load",
                       shown, who,
-                      invar_digest_equal(&owner->identity, &loop->identity)
+                      loop->options->fresh
+                          ? ", and --fresh sets aside only what is in the run's folder"
+                      : invar_digest_equal(&owner->identity, &loop->identity)
                           ? ", of the same recipe in another run folder"
                           : "");
 }
 
 static invar_status claim(invar_loop *loop)
 {
-    if (!loop->at.save[0] || loop->options->replay)
+    if (!loop->at.save[0] || loop->options->replay || loop->claim.held)
         return INVAR_OK;
     INVAR_TRY(invar_checkpoint_claim_take(&loop->claim, loop->at.save));
     if (loop->claim.owned && (!loop->uuid[0] || strcmp(loop->claim.owner.uuid, loop->uuid) != 0))
@@ -99,6 +135,8 @@ invar_status invar_loop_settle(invar_loop *loop)
 
     if (loop->options->fresh && invar_path_exists(loop->at.run)) {
         INVAR_TRY(check_idle(loop));
+        if (invar_path_exists(loop->at.save) && !goes_along(loop))
+            INVAR_TRY(claim(loop)); // it stays where it is: refused before anything is renamed
         INVAR_TRY(set_aside(loop));
     }
     known = invar_path_exists(loop->at.ledger);

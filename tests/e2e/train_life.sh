@@ -207,6 +207,22 @@ expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b -
 holds [ ! -e b ]
 expect 0 'steps     4 executed' train tiny.ini --no-report --run a --save shared
 whole a
+# anew, with checkpoints that would stay: refused before anything is moved
+for save in shared ./shared/ a/../shared; do
+    expect 2 "--fresh sets aside only what is in the run's folder; give this run a folder of" \
+        train tiny.ini --no-report --run a/ --save $save --fresh
+done
+INVAR_SAVE=shared expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run a \
+    --fresh
+holds [ ! -e a.1 ]
+whole a
+# those that go along, by whatever name, and those that are nobody's
+cp -r shared scratch && mkdir free
+for save in new/checkpoints "$PWD/new/checkpoints/" new/linked free; do
+    ln -s ../scratch new/linked
+    expect 0 'the old run is now new.' train tiny.ini --no-report --run new --save "$save" --fresh
+    holds [ -s "$save/owner" ]
+done
 # as older versions left them: the checkpoints say whose they are
 rm shared/owner
 expect 2 'shared holds checkpoints of run ' train tiny.ini --no-report --run b --save shared
