@@ -174,9 +174,10 @@ invar_status invar_checkpoint_writer_new(invar_checkpoint_writer **out,
 void invar_checkpoint_writer_free(invar_checkpoint_writer *writer);
 
 /*
- * Strings, the pool and the ledger stay borrowed until the second call. What the tensors hold is
- * not changed before await_copy has returned; all else may be changed at once. INVAR_E_STATE: the
- * one before has not been finished. The room for the copies is kept.
+ * Strings, the pool and the ledger stay borrowed until the second call. `save` is read by the two
+ * calls alone: in between it may be changed to where the folder was moved to. What the tensors hold
+ * is not changed before await_copy has returned; all else may be changed at once. INVAR_E_STATE:
+ * the one before has not been finished. The room for the copies is kept.
  */
 invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char *save,
                                     const invar_checkpoint_content *content,
@@ -192,6 +193,9 @@ bool invar_checkpoint_copying(invar_checkpoint_writer *writer); /* it would wait
 /* Fails as invar_checkpoint_write would have. Where nothing was begun nothing happens. */
 invar_status invar_checkpoint_finish(invar_digest *hash_out,
                                      invar_checkpoint_writer *writer) INVAR_MUST_USE;
+
+/* The folder that the last one was written to, as far as it came; "": none was begun. */
+const char *invar_checkpoint_writer_save(const invar_checkpoint_writer *writer);
 
 /* One was begun, and to finish it would not wait for files. */
 bool invar_checkpoint_ready(const invar_checkpoint_writer *writer);

@@ -27,6 +27,7 @@ struct invar_checkpoint_writer {
     void *room;              /* for the tensors; kept from one checkpoint to the next */
     size_t bytes;
     bool begun;
+    const char *save; /* the caller's, who says with it where the folder is by now */
     pthread_t thread;
     pthread_mutex_t lock;
     pthread_cond_t told;
@@ -223,6 +224,7 @@ invar_status invar_checkpoint_begin(invar_checkpoint_writer *writer, const char 
 
     if (writer->begun)
         return INVAR_FAIL(INVAR_E_STATE, 0, "checkpoint: the one before has not been finished");
+    writer->save = save;
     status = invar_checkpoint_prepare(&writer->making, save, content, options);
     if (status == INVAR_OK)
         status = take_lists(writer, content);
@@ -257,6 +259,11 @@ void invar_checkpoint_await_copy(invar_checkpoint_writer *writer)
     pthread_mutex_unlock(&writer->lock);
 }
 
+const char *invar_checkpoint_writer_save(const invar_checkpoint_writer *writer)
+{
+    return writer->making.save;
+}
+
 bool invar_checkpoint_ready(const invar_checkpoint_writer *writer)
 {
     return writer->begun && atomic_load(&writer->done);
@@ -280,7 +287,7 @@ invar_status invar_checkpoint_finish(invar_digest *hash_out, invar_checkpoint_wr
         return INVAR_OK;
     status = join(writer);
     if (status == INVAR_OK)
-        status = invar_checkpoint_publish(&writer->making);
+        status = invar_checkpoint_publish(&writer->making, writer->save);
     if (status == INVAR_OK && hash_out)
         *hash_out = writer->making.hash;
     release(writer);

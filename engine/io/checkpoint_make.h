@@ -15,7 +15,7 @@ extern "C" {
 #endif
 
 typedef struct invar_checkpoint_making {
-    const char *save;
+    char save[INVAR_PATH_SIZE]; /* its own: the caller's may change while a thread writes */
     const invar_checkpoint_content *content;
     invar_checkpoint_options options;
     invar_checkpoint_index index;
@@ -43,8 +43,9 @@ invar_status invar_checkpoint_prepare(invar_checkpoint_making *making, const cha
  */
 invar_status invar_checkpoint_make_files(invar_checkpoint_making *making) INVAR_MUST_USE;
 
-/* From the ledger's intent to the removal of old ones. */
-invar_status invar_checkpoint_publish(invar_checkpoint_making *making) INVAR_MUST_USE;
+/* From the ledger's intent to the removal of old ones; `save` is where its folder is by now. */
+invar_status invar_checkpoint_publish(invar_checkpoint_making *making,
+                                      const char *save) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -136,10 +136,12 @@ static invar_status list_content(making *m)
     return invar_checkpoint_files_list(&m->files, index);
 }
 
-static invar_status name_folders(making *m)
+static invar_status name_folders(making *m, const char *save)
 {
     int64_t step = m->content->state->step;
 
+    if (snprintf(m->save, sizeof m->save, "%s", save) >= (int)sizeof m->save)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.100s...\" is too long", save);
     INVAR_TRY(invar_checkpoint_folder(m->path, m->save, step, ""));
     INVAR_TRY(invar_checkpoint_folder(m->partial, m->save, step, ".tmp"));
     return invar_checkpoint_folder(m->old, m->save, step, ".old");
@@ -150,12 +152,11 @@ invar_status invar_checkpoint_prepare(making *m, const char *save,
                                       const invar_checkpoint_options *options)
 {
     memset(m, 0, sizeof *m);
-    m->save = save;
     m->content = content;
     if (options)
         m->options = *options;
     INVAR_TRY(list_content(m));
-    INVAR_TRY(name_folders(m));
+    INVAR_TRY(name_folders(m, save));
     return hash_far_ones(m);
 }
 
@@ -373,9 +374,9 @@ static invar_status give_name(making *m)
     return put_in_place(m);
 }
 
-invar_status invar_checkpoint_publish(making *m)
+invar_status invar_checkpoint_publish(making *m, const char *save)
 {
-    INVAR_TRY(name_folders(m)); // `save` may have been moved since the files were written
+    INVAR_TRY(name_folders(m, save)); // it may have been moved since the files were written
     INVAR_TRY(clean_up(m, give_name(m)));
     INVAR_TRY(announce(m, invar_ledger_checkpoint_complete));
     INVAR_TRY(invar_checkpoint_latest_write(m->save, m->index.state.step));
@@ -385,10 +386,10 @@ invar_status invar_checkpoint_publish(making *m)
     return INVAR_OK;
 }
 
-static invar_status make(making *m)
+static invar_status make(making *m, const char *save)
 {
     INVAR_TRY(invar_checkpoint_make_files(m));
-    return invar_checkpoint_publish(m);
+    return invar_checkpoint_publish(m, save);
 }
 
 invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
@@ -401,7 +402,7 @@ invar_status invar_checkpoint_write(invar_digest *hash_out, const char *save,
     INVAR_TRY(invar_alloc((void **)&m, 1, sizeof *m, "a checkpoint"));
     status = invar_checkpoint_prepare(m, save, content, options);
     if (status == INVAR_OK)
-        status = make(m);
+        status = make(m, save);
     if (status == INVAR_OK && hash_out)
         *hash_out = m->hash;
     invar_checkpoint_making_release(m);

@@ -260,15 +260,15 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
 }
 
 /*
- * After a failure: true where the folder was moved meanwhile, which is why; then it is known where
- * it is. Else the failure stays what it was.
+ * After a failure to write to `path`: true where the folder was moved meanwhile, which is why; then
+ * it is known where it is. Else the failure stays what it was.
  */
-static bool was_moved(invar_loop *loop)
+static bool was_moved(invar_loop *loop, const char *path)
 {
     char before[INVAR_PATH_SIZE];
     invar_error first;
 
-    memcpy(before, loop->at.save, sizeof before);
+    (void)snprintf(before, sizeof before, "%s", path); // `path` may be what changes
     invar_error_take(&first);
     if (invar_loop_follow(loop) == INVAR_OK && strcmp(before, loop->at.save) != 0)
         return true;
@@ -281,7 +281,7 @@ static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *
 {
     invar_status status = invar_checkpoint_write(NULL, loop->at.save, content, options);
 
-    if (status != INVAR_OK && was_moved(loop))
+    if (status != INVAR_OK && was_moved(loop, loop->at.save))
         status = invar_checkpoint_write(NULL, loop->at.save, content, options);
     return status;
 }
@@ -383,7 +383,7 @@ invar_status invar_loop_finish_save(invar_loop *loop)
         return INVAR_OK;
     INVAR_TRY(invar_loop_follow(loop));
     status = invar_checkpoint_finish(NULL, loop->writer);
-    if (status == INVAR_OK || !was_moved(loop))
+    if (status == INVAR_OK || !was_moved(loop, invar_checkpoint_writer_save(loop->writer)))
         return status;
     say(loop, "a checkpoint is missing: the run was moved while it was written");
     return INVAR_OK;

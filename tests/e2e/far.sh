@@ -174,5 +174,23 @@ for call in 1 9 30; do
     lost_json $call bench --op add
 done
 
+# ---- moved, again and again, while checkpoints are written behind its back ----------------------
+"$invar" train tiny.ini --device cuda --run moved.0 --num-rollout 1000000 --no-report \
+    --save-interval 1 >moved.out 2>moved.err &
+pid=$!
+for ((i = 0; i < 300; i++)); do
+    [[ -e moved.0/checkpoints/latest_checkpointed_iteration.txt ]] && break
+    sleep 0.1
+done
+for ((i = 0; i < 20; i++)); do
+    mv moved.$i moved.$((i + 1))
+    sleep 0.05
+done
+kill -INT $pid
+rc=0 checks=$((checks + 1))
+wait $pid || rc=$?
+((rc == 130)) || complain "a run that is moved: exit code $rc, expected 130:" "$(<moved.err)"
+expect 0 '' ledger verify moved.20/ledger.db
+
 ((failed)) || echo "$checks checks"
 exit $failed

@@ -822,6 +822,40 @@ static void test_engine_checkpoint__writes_where_its_folder_is(void **state)
     invar_checkpoint_claim_release(&claim);
 }
 
+/* What the caller does to the path concerns the two calls alone; where it was written is known. */
+static void test_engine_checkpoint__a_thread_has_a_path_of_its_own(void **state)
+{
+    invar_checkpoint_options options = {.claimed = true};
+    invar_checkpoint_writer *writer;
+    char moved[sizeof save], at[sizeof save];
+
+    (void)state;
+    snprintf(moved, sizeof moved, "%s/moved.behind", folder);
+    memcpy(at, save, sizeof at);
+    assert_ok(invar_folder_make(save));
+    assert_ok(invar_checkpoint_writer_new(&writer, NULL));
+    assert_string_equal(invar_checkpoint_writer_save(writer), "");
+    assert_ok(invar_checkpoint_begin(writer, at, ckpt_make(&data, 1, ROWS), &options));
+    memcpy(at, moved, sizeof at);
+    while (!invar_checkpoint_ready(writer))
+        sched_yield();
+    assert_string_equal(invar_checkpoint_writer_save(writer), save);
+    assert_true(there("iter_0000001.tmp/hashes.xxh"));
+    assert_int_equal(rename(save, moved), 0);
+    assert_ok(invar_checkpoint_finish(NULL, writer)); // moved before the second call
+    assert_string_equal(invar_checkpoint_writer_save(writer), moved);
+    // moved before the files were written
+    memcpy(at, save, sizeof at);
+    assert_ok(invar_checkpoint_begin(writer, at, ckpt_make(&data, 2, ROWS), &options));
+    memcpy(at, moved, sizeof at);
+    assert_fails(invar_checkpoint_finish(NULL, writer), INVAR_E_NOTFOUND, "cannot be read");
+    assert_string_equal(invar_checkpoint_writer_save(writer), save);
+    assert_false(invar_path_exists(save));
+    memcpy(save, moved, sizeof save);
+    assert_int_equal(open_latest(), 1);
+    invar_checkpoint_writer_free(writer);
+}
+
 #define TEST(name) cmocka_unit_test_setup(test_engine_checkpoint__##name, new_save)
 
 int main(void)
@@ -831,6 +865,7 @@ int main(void)
         TEST(without_an_owner_belongs_to_its_writer),
         TEST(refuses_an_owner_that_is_none),
         TEST(writes_where_its_folder_is),
+        TEST(a_thread_has_a_path_of_its_own),
         TEST(keeps_every_bit),
         TEST(xxhsum_agrees),
         TEST(equal_contents_give_equal_hashes),
