@@ -45,12 +45,14 @@ typedef struct job {
     invar_model *model;
     char source[INVAR_PATH_SIZE]; /* the folder that has config.json */
     invar_hf_files files;         /* config.json, and what comes along */
+    invar_checkpoint_claim claim; /* of TO, where it has files already and gets a checkpoint */
 } job;
 
 static void release(job *j)
 {
     invar_hf_files_release(&j->files);
     invar_model_free(j->model);
+    invar_checkpoint_claim_release(&j->claim);
 }
 
 /* ---- may it be written ----------------------------------------------------------------------- */
@@ -75,7 +77,23 @@ static invar_status is_empty(bool *out, const char *path)
     return INVAR_OK;
 }
 
-static invar_status check_place(const job *j)
+/* A run goes on from what its folder holds: nobody else writes there, forced or not. */
+static invar_status claim_place(job *j)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    INVAR_TRY(invar_checkpoint_claim_take(&j->claim, j->to));
+    if (!j->claim.owner.uuid[0])
+        return INVAR_OK;
+    invar_path_show(shown, j->to);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "%s holds checkpoints of run %.8s, which --force does not replace; give another "
+        "folder",
+        shown, j->claim.owner.uuid);
+}
+
+static invar_status check_place(job *j)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat from, to;
@@ -86,10 +104,10 @@ static invar_status check_place(const job *j)
         from.st_ino == to.st_ino)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: FROM and TO are the same folder", shown);
     INVAR_TRY(is_empty(&empty, j->to));
-    if (empty || j->set->force)
-        return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not empty; --force writes into it all the same",
-                      shown);
+    if (!empty && !j->set->force)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not empty; --force writes into it all the same",
+                          shown);
+    return empty || !j->set->to_checkpoint ? INVAR_OK : claim_place(j);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */

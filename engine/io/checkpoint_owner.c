@@ -147,8 +147,8 @@ static invar_status lock(invar_checkpoint_claim *claim)
         return INVAR_OK; // on a file system without locks the owner's name has to do
     invar_path_show(shown, claim->folder.path);
     return INVAR_FAIL(INVAR_E_BUSY, errno,
-                      "%s: a run writes its checkpoints there now; wait for its end, or give this "
-                      "one another folder with save",
+                      "%s: a run writes its checkpoints there now; wait for its end, or give "
+                      "another folder",
                       shown);
 }
 

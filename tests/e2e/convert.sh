@@ -116,6 +116,17 @@ for from in run.new start saved; do
         complain "$from cannot be a start"
     cmp -s start.run.new "start.$from" || complain "$from starts with other weights"
 done
+# the checkpoints of a run stay its own; those of nobody are replaced
+cp -r saved saved.before
+expect 2 "saved holds checkpoints of run " qwen3.a saved --to-checkpoint --force
+expect 2 "which --force does not replace; give another folder" qwen3.a saved --to-checkpoint --force
+same saved.before saved
+rm saved.before/owner # as older versions left them: the checkpoints say whose they are
+expect 2 "saved.before holds checkpoints of run " qwen3.a saved.before --to-checkpoint --force
+cp -r start start.again
+expect 0 "written" run.old start.again --to-checkpoint --force
+! cmp -s start/iter_0000000/model.safetensors start.again/iter_0000000/model.safetensors ||
+    complain "--force replaced nothing"
 expect 2 "iter_0000007" saved no --ckpt-step 7
 printf x >>saved/iter_0000001/model.safetensors
 expect 2 "model.safetensors" saved no
