@@ -199,7 +199,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Runs a recipe with two versions of the program, on the same seeds, prompts and schedule:\n"
         "identical, or where they part, down to the op, and what that does to every metric.\n"
         "\n"
@@ -210,7 +210,7 @@ static void help(void)
         "Exit code 0: identical, 1: different, 3: a side does not repeat itself, 125: a side\n"
         "cannot be built or run, 2: could not finish; the same command goes on.\n");
     invar_options_help(options(&s));
-    puts("\nEvery key of a recipe is a flag, too: invar help train lists them.");
+    invar_help_text("\nEvery key of a recipe is a flag, too: invar help train lists them.");
 }
 
 const invar_verb invar_verb_ab = {

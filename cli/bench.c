@@ -679,7 +679,7 @@ static void help(void)
 {
     settings s = defaults();
 
-    puts(
+    invar_help_text(
         "Times every op and, beside it in the same run, a peer where a fair one is present.\n"
         "\n"
         "Shapes: products rows x outputs x inputs (x experts); attention (sequences x) length x\n"
@@ -690,8 +690,9 @@ static void help(void)
         "--peer, beside a vendor's ops, in turn. tests/bench/gpu.py makes that of cuBLAS and "
         "cuDNN.\n");
 #ifdef INVAR_LEDGER
-    puts("With --model: one optimizer step and decoding of a whole model, by the engine of a run;\n"
-         "what digests and ledger add to the step; the bytes of everything.\n");
+    invar_help_text(
+        "With --model: one optimizer step and decoding of a whole model, by the engine of a run;\n"
+        "what digests and ledger add to the step; the bytes of everything.\n");
 #endif
     invar_options_help(options(&s));
 }

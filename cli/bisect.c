@@ -153,7 +153,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Finds the commit that changed the bits of a recipe, or that made a metric cross a bound, "
         "or\nthat made a command fail. Each revision is checked out into a folder of our own, "
         "built and\nrun there; repository, work tree and index are only read. Killed or stopped, "

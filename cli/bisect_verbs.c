@@ -128,8 +128,9 @@ static void help_log(void)
 {
     settings s;
 
-    puts("Prints what the newest bisect of the repository was asked and what each trial answered.\n"
-         "The file can be sent: invar bisect resume-log goes on from it.\n");
+    invar_help_text(
+        "Prints what the newest bisect of the repository was asked and what each trial answered.\n"
+        "The file can be sent: invar bisect resume-log goes on from it.\n");
     invar_options_help(log_options(&s));
 }
 
@@ -189,7 +190,8 @@ static void help_view(void)
 {
     settings s;
 
-    puts("Shows the answer of the newest bisect of the repository again. Runs nothing.\n");
+    invar_help_text(
+        "Shows the answer of the newest bisect of the repository again. Runs nothing.\n");
     invar_options_help(view_options(&s));
 }
 
@@ -288,12 +290,13 @@ static void help_resume(void)
 {
     settings s;
 
-    puts("Goes on from a log: what its trials answered is not run again. The log holds the "
-         "question\n"
-         "and the recipe; --repo says where the repository is when it is elsewhere by now.\n"
-         "\n"
-         "The log's commands run as you. They are shown first, and you are asked; --yes does not "
-         "ask,\nand without a terminal nothing is run unless it is given.\n");
+    invar_help_text(
+        "Goes on from a log: what its trials answered is not run again. The log holds the "
+        "question\n"
+        "and the recipe; --repo says where the repository is when it is elsewhere by now.\n"
+        "\n"
+        "The log's commands run as you. They are shown first, and you are asked; --yes does not "
+        "ask,\nand without a terminal nothing is run unless it is given.\n");
     invar_options_help(resume_options(&s));
 }
 
@@ -347,8 +350,9 @@ static void help_reset(void)
 {
     settings s;
 
-    puts("Forgets all bisects of the repository. Programs that were built and runs that were made\n"
-         "stay, so that the next one is quick; --all removes them as well.\n");
+    invar_help_text(
+        "Forgets all bisects of the repository. Programs that were built and runs that were made\n"
+        "stay, so that the next one is quick; --all removes them as well.\n");
     invar_options_help(reset_options(&s));
 }
 

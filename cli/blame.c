@@ -107,13 +107,14 @@ static void help(void)
 {
     settings s;
 
-    puts("Lists the commits that changed the bits of a recipe's run, or of those of its points "
-         "that\n"
-         "are asked for: the numeric changelog along the first parents, and inside merges that\n"
-         "brought a change. Intervals whose ends are equal are not looked into: a change that was\n"
-         "taken back exactly stays unseen.\n"
-         "\n"
-         "Exit codes as invar bisect.\n");
+    invar_help_text(
+        "Lists the commits that changed the bits of a recipe's run, or of those of its points "
+        "that\n"
+        "are asked for: the numeric changelog along the first parents, and inside merges that\n"
+        "brought a change. Intervals whose ends are equal are not looked into: a change that was\n"
+        "taken back exactly stays unseen.\n"
+        "\n"
+        "Exit codes as invar bisect.\n");
     invar_options_help(options(&s));
 }
 

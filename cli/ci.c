@@ -385,15 +385,16 @@ static void check_help(void)
 {
     settings s;
 
-    puts("Runs each CASE, a recipe or a name in --cases, and compares its bits with its golden; "
-         "all\n"
-         "that have a golden where none is named. What differs is run twice. Nothing good is run\n"
-         "again to say where the difference begins. What changed becomes pending beside its "
-         "golden,\n"
-         "for 'invar ci review', unless CI is set in the environment.\n"
-         "\n"
-         "Exit code 0: same, 1: changed, 3: nondeterministic, 4: golden missing or obsolete,\n"
-         "6: nothing was compared, 2: could not finish.\n");
+    invar_help_text(
+        "Runs each CASE, a recipe or a name in --cases, and compares its bits with its golden; "
+        "all\n"
+        "that have a golden where none is named. What differs is run twice. Nothing good is run\n"
+        "again to say where the difference begins. What changed becomes pending beside its "
+        "golden,\n"
+        "for 'invar ci review', unless CI is set in the environment.\n"
+        "\n"
+        "Exit code 0: same, 1: changed, 3: nondeterministic, 4: golden missing or obsolete,\n"
+        "6: nothing was compared, 2: could not finish.\n");
     invar_options_help(check_options(&s));
 }
 
@@ -457,8 +458,9 @@ static void record_help(void)
 {
     settings s;
 
-    puts("Runs a CASE twice, the second time with other threads, batches and environment, and\n"
-         "writes its golden and its points beside the recipe when the bits are equal.\n");
+    invar_help_text(
+        "Runs a CASE twice, the second time with other threads, batches and environment, and\n"
+        "writes its golden and its points beside the recipe when the bits are equal.\n");
     invar_options_help(record_options(&s));
 }
 
@@ -476,9 +478,10 @@ static const invar_verb *const subs[] = {&invar_verb_ci_record, &invar_verb_ci_c
 
 static void help(void)
 {
-    puts("\n"
-         "A CASE is a recipe or golden: a path, or a name in --cases DIR (recipes). Its golden,\n"
-         "NAME.golden, lies beside it and is kept in git: one for all hardware.");
+    invar_help_text(
+        "\n"
+        "A CASE is a recipe or golden: a path, or a name in --cases DIR (recipes). Its golden,\n"
+        "NAME.golden, lies beside it and is kept in git: one for all hardware.");
 }
 
 const invar_verb invar_verb_ci = {.name = "ci",

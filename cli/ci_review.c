@@ -156,7 +156,7 @@ static void review_help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Shows what is pending, case by case: from which step the bits differ, where that begins,\n"
         "ops whose revision is another, the loss. On a terminal it asks: a accepts (and asks "
         "why),\n"
@@ -216,9 +216,10 @@ static void accept_help(void)
 {
     settings s;
 
-    puts("Makes the pending bits of a CASE its golden, with a line of history: who, at which "
-         "commit,\n"
-         "why. Not in CI.\n");
+    invar_help_text(
+        "Makes the pending bits of a CASE its golden, with a line of history: who, at which "
+        "commit,\n"
+        "why. Not in CI.\n");
     invar_options_help(accept_options(&s));
 }
 
@@ -347,9 +348,10 @@ static void status_help(void)
 {
     settings s;
 
-    puts("The recipes of a folder and their goldens: how many steps, the identity, op revisions,\n"
-         "how often a change was accepted, whether points localise a difference, what is "
-         "pending.\n");
+    invar_help_text(
+        "The recipes of a folder and their goldens: how many steps, the identity, op revisions,\n"
+        "how often a change was accepted, whether points localise a difference, what is "
+        "pending.\n");
     invar_options_help(status_options(&s));
 }
 

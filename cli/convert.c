@@ -323,9 +323,10 @@ static void help(void)
 {
     settings s;
 
-    puts("Reads the weights of a Hugging Face folder, or of a folder of checkpoints, and writes\n"
-         "them as a Hugging Face folder or as a checkpoint. The same weights give the same bytes.\n"
-         "Tokenizer files and generation_config.json come along.\n");
+    invar_help_text(
+        "Reads the weights of a Hugging Face folder, or of a folder of checkpoints, and writes\n"
+        "them as a Hugging Face folder or as a checkpoint. The same weights give the same bytes.\n"
+        "Tokenizer files and generation_config.json come along.\n");
     invar_options_help(options(&s));
 }
 

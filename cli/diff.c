@@ -100,12 +100,13 @@ static void help(void)
 {
     settings s;
 
-    puts("Compares two runs: the facts that differ, the first step whose bits do, and in it the\n"
-         "first point whose inputs are equal and whose value is not.\n"
-         "\n"
-         "A and B are runs: a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last.\n"
-         "Exit code 0: identical, 1: different, 3: nondeterministic (same inputs and program, two\n"
-         "results), 6: no step in common, 2: could not be compared.\n");
+    invar_help_text(
+        "Compares two runs: the facts that differ, the first step whose bits do, and in it the\n"
+        "first point whose inputs are equal and whose value is not.\n"
+        "\n"
+        "A and B are runs: a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last.\n"
+        "Exit code 0: identical, 1: different, 3: nondeterministic (same inputs and program, two\n"
+        "results), 6: no step in common, 2: could not be compared.\n");
     invar_options_help(options(&s));
 }
 

@@ -213,11 +213,12 @@ static void help(void)
 {
     settings s;
 
-    puts("Looks at the GPU: driver, memory, whether its tensor cores compute numerics sm90, "
-         "bandwidth,\n"
-         "and the rate of one large product. Exit code 0: fine or no GPU, 1: the tensor cores "
-         "differ,\n"
-         "2: the GPU fails.\n");
+    invar_help_text(
+        "Looks at the GPU: driver, memory, whether its tensor cores compute numerics sm90, "
+        "bandwidth,\n"
+        "and the rate of one large product. Exit code 0: fine or no GPU, 1: the tensor cores "
+        "differ,\n"
+        "2: the GPU fails.\n");
     invar_options_help(options(&s));
 }
 

@@ -163,9 +163,10 @@ static void help(void)
 {
     settings s;
 
-    puts("Samples and judges every set of the recipe's eval-prompt-data, with the weights that\n"
-         "--load names (--ckpt-step picks one), else with the initial ones. Results are those\n"
-         "that training records with the same weights. Keys of the recipe are flags, too.\n");
+    invar_help_text(
+        "Samples and judges every set of the recipe's eval-prompt-data, with the weights that\n"
+        "--load names (--ckpt-step picks one), else with the initial ones. Results are those\n"
+        "that training records with the same weights. Keys of the recipe are flags, too.\n");
     invar_options_help(options(&s));
 }
 

@@ -262,27 +262,38 @@ static void format_values(char *out, size_t size, const invar_recipe_key *k)
     }
 }
 
-static void print_default(const invar_recipe_key *k)
+static void print_key(const invar_recipe_key *k)
 {
-    if (!k->fallback)
-        fputs("must be given", stdout);
-    else
-        printf("default %s", k->fallback[0] ? k->fallback : "empty");
+    const char *fallback = !k->fallback ? "" : k->fallback[0] ? k->fallback : "empty";
+    char values[1024], head[1200];
+
+    format_values(values, sizeof values, k);
+    (void)snprintf(head, sizeof head, "%s (%s%s)", values,
+                   k->fallback ? "default " : "must be given", fallback);
+    invar_plain_wrap(stdout, head, printf("  --%s ", k->name));
+    invar_plain_wrap(stdout, k->doc, printf("      "));
 }
 
 void invar_flags_help(void)
 {
     const invar_recipe_schema *schema = invar_config_schema();
-    char values[1024];
 
     for (int i = 0; i < schema->count; i++) {
         const invar_recipe_key *k = &schema->keys[i];
         if (i == 0 || strcmp(k->section, schema->keys[i - 1].section) != 0)
             printf("\n[%s]\n", k->section);
-        format_values(values, sizeof values, k);
-        printf("  --%s %s (", k->name, values);
-        print_default(k);
-        fputs(")\n      ", stdout);
-        invar_plain_wrap(stdout, k->doc, 6);
+        print_key(k);
     }
+}
+
+bool invar_flags_help_key(const char *name)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+    int key = invar_recipe_find(schema, strncmp(name, "--", 2) == 0 ? name + 2 : name);
+
+    if (key < 0)
+        return false;
+    printf("[%s]\n", schema->keys[key].section);
+    print_key(&schema->keys[key]);
+    return true;
 }

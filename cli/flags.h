@@ -41,4 +41,7 @@ invar_option invar_flags_end(void);
 /* The keys of a recipe with their values and defaults, by group, on stdout. */
 void invar_flags_help(void);
 
+/* One of them, with or without its dashes; false: there is none of that name. */
+bool invar_flags_help_key(const char *name);
+
 #endif

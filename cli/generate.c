@@ -391,7 +391,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Completes prompts, or makes one recorded sample again, alone and to the bit. The model\n"
         "and how it samples: a recipe as first word, and its keys as flags: --hf-checkpoint DIR,\n"
         "--load DIR, --rollout-temperature, --rollout-max-response-len (256), --rollout-seed, ...\n"

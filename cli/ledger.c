@@ -19,7 +19,7 @@ static const invar_verb *const subs[] = {
 
 static void help(void)
 {
-    puts(
+    invar_help_text(
         "\n"
         "A RUN is a folder (its ledger.db), a ledger, FILE:WHICH for one of several (its number,\n"
         "name or first digits of its uuid), the first 4 digits or more of the uuid of a run below\n"

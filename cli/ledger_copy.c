@@ -118,8 +118,9 @@ static void help_import(void)
 {
     settings s;
 
-    puts("Copies the runs of other ledgers into one, where questions about several runs can be\n"
-         "asked. Each is verified before, has the same hashes after, and is taken once only.\n");
+    invar_help_text(
+        "Copies the runs of other ledgers into one, where questions about several runs can be\n"
+        "asked. Each is verified before, has the same hashes after, and is taken once only.\n");
     invar_options_help(import_options(&s));
 }
 
@@ -185,7 +186,7 @@ static void help_backup(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Copies a ledger as it is at this moment, also while a run writes it. With --keep-last or\n"
         "--keep-every the copy leaves out the detail of the other steps: digests, statistics,\n"
         "samples, replies, timings, gauges. Roots, chains and metrics stay, and the copy still\n"
@@ -268,7 +269,8 @@ static void help_export(void)
 {
     settings s;
 
-    puts("Writes a run in the formats of other programs. A double's bits stand beside it.\n");
+    invar_help_text(
+        "Writes a run in the formats of other programs. A double's bits stand beside it.\n");
     invar_options_help(export_options(&s));
 }
 
@@ -359,7 +361,7 @@ static void help_report(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Writes one self-contained page about a run, or about several side by side: curves, facts\n"
         "that differ, where two runs part, slow steps. It needs no server and no network.\n");
     invar_options_help(report_options(&s));

@@ -191,10 +191,11 @@ static void help(void)
 {
     settings s;
 
-    puts("Lists runs: those of the ledgers and folders given, else those below runs/. A run is\n"
-         "running while a process holds its ledger as the writer; killed when it ended otherwise\n"
-         "than by its own word; stopped when a signal ended it in order; finished with the exit\n"
-         "code that it gave.\n");
+    invar_help_text(
+        "Lists runs: those of the ledgers and folders given, else those below runs/. A run is\n"
+        "running while a process holds its ledger as the writer; killed when it ended otherwise\n"
+        "than by its own word; stopped when a signal ended it in order; finished with the exit\n"
+        "code that it gave.\n");
     invar_options_help(options(&s));
 }
 

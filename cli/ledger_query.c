@@ -406,7 +406,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Without a name: the questions that come with the ledger, and their parameters. With one:\n"
         "its answer. A parameter is an option of its name; runs may also be given as words, in\n"
         "their order. A question about no run in particular is about all runs of a ledger, the\n"
@@ -466,7 +466,7 @@ static void help_sql(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Runs one statement that only reads, over the ledger that RUN is in or --ledger names. It\n"
         "cannot write, attach other files, load extensions or run for ever. The tables and views\n"
         "are explained in docs/ledger.md; for example:\n"

@@ -468,7 +468,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Shows a run: what it is, its last metrics, the keys that differ from their defaults, its\n"
         "segments and how they ended, checkpoints, events, seals, where it ran, and at the end\n"
         "what stands at its default. With --step: the hashes of that step, its metrics (with\n"

@@ -245,11 +245,12 @@ static void help(void)
 {
     settings s;
 
-    puts("Computes everything again that a ledger says about itself: each row's sum, the entries\n"
-         "and their chain, roots and chains of steps, seals; and shows both hashes of each run:\n"
-         "content (equal for runs that computed the same bits) and integrity (of every row).\n"
-         "Exit code 0: clean, 1: clean, but not what the seal says, 2: damaged, no ledger, or a\n"
-         "copy without old detail, whose seal cannot be checked.\n");
+    invar_help_text(
+        "Computes everything again that a ledger says about itself: each row's sum, the entries\n"
+        "and their chain, roots and chains of steps, seals; and shows both hashes of each run:\n"
+        "content (equal for runs that computed the same bits) and integrity (of every row).\n"
+        "Exit code 0: clean, 1: clean, but not what the seal says, 2: damaged, no ledger, or a\n"
+        "copy without old detail, whose seal cannot be checked.\n");
     invar_options_help(options(&s));
 }
 
@@ -311,7 +312,7 @@ static void help_seal(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Prints one line that pins the run as it is now, by SHA-256. Kept where the ledger cannot\n"
         "reach, as in a git note, it shows any later change, a forged one too. A run that goes on\n"
         "does not break it.\n");

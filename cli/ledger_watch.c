@@ -249,8 +249,9 @@ static void help(void)
 {
     settings s;
 
-    puts("Prints a line for every step that a running run completes, beginning with the last ten,\n"
-         "and ends with the run. Exit code 0: it finished, 2: it was killed.\n");
+    invar_help_text(
+        "Prints a line for every step that a running run completes, beginning with the last ten,\n"
+        "and ends with the run. Exit code 0: it finished, 2: it was killed.\n");
     invar_options_help(options(&s));
 }
 

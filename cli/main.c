@@ -9,6 +9,7 @@
 
 #include "base/near.h"
 #include "base/program.h"
+#include "cli/flags.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
 
@@ -39,21 +40,26 @@ static const invar_verb *find(const invar_verb *const *list, const char *name)
     return NULL;
 }
 
+static void print_entry(FILE *out, const char *name, const char *summary)
+{
+    fprintf(out, "  %-12s ", name);
+    invar_plain_wrap(out, summary, 15);
+}
+
 static void print_verbs(FILE *out, const invar_verb *const *list)
 {
-    for (; *list; list++) {
-        fprintf(out, "  %-12s ", (*list)->name);
-        invar_plain_wrap(out, (*list)->summary, 15);
-    }
+    for (; *list; list++)
+        print_entry(out, (*list)->name, (*list)->summary);
 }
 
 static void print_help(FILE *out)
 {
-    fprintf(out,
-            "invar - LLM post-training whose bits do not change\n\nusage: invar VERB [--option "
-            "value ...]\n\n");
+    fputs("invar - LLM post-training whose bits do not change\n\n"
+          "usage: invar VERB [--option value ...]\n\n",
+          out);
     print_verbs(out, verbs);
-    fprintf(out, "  %-12s %s\n", "help VERB", "what a verb does and its options");
+    print_entry(out, "help VERB", "what a verb does and its options");
+    print_entry(out, "help KEY", "what a key of a recipe does, its values and default");
 }
 
 static int unexpected(const char *argument)
@@ -113,15 +119,31 @@ static void print_verb(FILE *out, const selection *s)
 {
     const char *group = s->group ? s->group->name : "", *space = s->group ? " " : "";
 
-    fprintf(out, "invar %s%s%s - %s\n\n", group, space, s->verb->name, s->verb->summary);
-    if (s->verb->arguments)
-        fprintf(out, "usage: invar %s%s%s %s\n\n", group, space, s->verb->name, s->verb->arguments);
+    invar_plain_wrap(out, s->verb->summary,
+                     fprintf(out, "invar %s%s%s - ", group, space, s->verb->name));
+    fputc('\n', out);
+    if (s->verb->arguments) {
+        invar_plain_wrap(out, s->verb->arguments,
+                         fprintf(out, "usage: invar %s%s%s ", group, space, s->verb->name));
+        fputc('\n', out);
+    }
     if (s->verb->subs)
         print_verbs(out, s->verb->subs);
     if (s->verb->subs && s->verb->run)
         fputc('\n', out);
     if (out == stdout) // not as part of a complaint
         s->verb->help();
+}
+
+/* Keys of a recipe come with the verbs that read one. */
+static bool help_key(const char *name)
+{
+#ifdef INVAR_LEDGER
+    return invar_flags_help_key(name);
+#else
+    (void)name;
+    return false;
+#endif
 }
 
 static int help(int argc, char **argv)
@@ -132,6 +154,8 @@ static int help(int argc, char **argv)
         print_help(stdout);
         return INVAR_EXIT_OK;
     }
+    if (argc == 1 && !find(verbs, argv[0]) && help_key(argv[0]))
+        return INVAR_EXIT_OK;
     if (!select_verb(&s, argc, argv))
         return INVAR_EXIT_USAGE;
     if (argc > s.words)

@@ -147,6 +147,11 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
     return INVAR_OK;
 }
 
+void invar_help_text(const char *text)
+{
+    invar_plain_fill(stdout, text);
+}
+
 void invar_options_help(const invar_option *options)
 {
     for (; options->name; options++) {

@@ -99,7 +99,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Writes one file, a plain tar archive, with all that a recorded step needs: the state\n"
         "before its rollout, the ledger, the recipe, data, tokenizer and initial weights that the\n"
         "seed does not make. Where the run has no checkpoint there, the steps before it are\n"

@@ -6,6 +6,7 @@
 #include "cli/plain.h"
 
 #include <inttypes.h>
+#include <stdbool.h>
 #include <string.h>
 #include <time.h>
 
@@ -114,27 +115,70 @@ void invar_plain_print_word(FILE *out, const char *word)
     fputc('\'', out);
 }
 
-void invar_plain_wrap_to(FILE *out, const char *text, int indent, int width)
+/* Words from column `indent` on; a new line, begun with as many blanks, where one does not fit. */
+static void put_words(FILE *out, const char *text, size_t bytes, int indent, int width)
 {
+    const char *end = text + bytes;
+    bool gap = false; // a blank before the next word
     int at = indent;
 
-    while (*text) {
-        int length = (int)strcspn(text, " "),
-            columns = (int)invar_plain_width(text, (size_t)length);
-        if (width > 0 && at > indent && at + 1 + columns > width) {
+    while (text < end) {
+        const char *word = text;
+        int columns;
+        while (text < end && !strchr(" \n", *text) && *text++ != '|') // choices: a|b|c
+            ;
+        columns = (int)invar_plain_width(word, (size_t)(text - word));
+        if (width > 0 && at > indent && at + gap + columns > width) {
             fprintf(out, "\n%*s", indent, "");
             at = indent;
+            gap = false;
         }
-        at += fprintf(out, "%s%.*s", at > indent ? " " : "", length, text) - length + columns;
-        text += length;
-        text += strspn(text, " ");
+        fprintf(out, "%s%.*s", gap ? " " : "", (int)(text - word), word);
+        at += gap + columns;
+        for (gap = false; text < end && strchr(" \n", *text); text++)
+            gap = true;
     }
+}
+
+void invar_plain_wrap_to(FILE *out, const char *text, int indent, int width)
+{
+    put_words(out, text, strlen(text), indent, width);
     fputc('\n', out);
+}
+
+void invar_plain_fill_to(FILE *out, const char *text, int width)
+{
+    while (width > 0 && *text) {
+        int indent = (int)strspn(text, " ");
+        const char *end = text + indent;
+        while (*end && *text != '\n' && !(*end == '\n' && (indent > 0 || strchr("\n ", end[1]))))
+            end++;
+        fprintf(out, "%*s", indent, "");
+        put_words(out, text + indent, (size_t)(end - text) - (size_t)indent, indent, width);
+        if (*end == '\n')
+            fputc(*end++, out);
+        text = end;
+    }
+    fputs(text, out);
+    fputc('\n', out);
+}
+
+/* Of the terminal, but no wider than is easy to read; 0: there is none. */
+static int text_width(FILE *out)
+{
+    int width = invar_term_live(out) ? invar_term_width(out) : 0;
+
+    return width < 100 ? width : 100;
 }
 
 void invar_plain_wrap(FILE *out, const char *text, int indent)
 {
-    invar_plain_wrap_to(out, text, indent, invar_term_live(out) ? invar_term_width(out) : 0);
+    invar_plain_wrap_to(out, text, indent, text_width(out));
+}
+
+void invar_plain_fill(FILE *out, const char *text)
+{
+    invar_plain_fill_to(out, text, text_width(out));
 }
 
 #define SECOND_NS INT64_C(1000000000)

@@ -50,8 +50,15 @@ void invar_plain_print_word(FILE *out, const char *word);
  */
 void invar_plain_wrap(FILE *out, const char *text, int indent);
 
-/* The same for a terminal of `width` columns; 0: one line. */
+/*
+ * Our own paragraphs, and a line's end. On a terminal their lines become as long as fit. A line
+ * that is empty or indented belongs to no paragraph. Elsewhere all lines are as they stand.
+ */
+void invar_plain_fill(FILE *out, const char *text);
+
+/* The same for a terminal of `width` columns; 0: no terminal. */
 void invar_plain_wrap_to(FILE *out, const char *text, int indent, int width);
+void invar_plain_fill_to(FILE *out, const char *text, int width);
 
 #define INVAR_PLAIN_TIME_SIZE 32
 

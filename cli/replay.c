@@ -225,16 +225,17 @@ static void help(void)
 {
     settings s;
 
-    puts("Executes recorded steps again, from the newest checkpoint before them, and compares\n"
-         "every bit with the ledger. The run's own files are only read; plug-ins are not started,\n"
-         "the ledger has what they replied.\n"
-         "\n"
-         "RUN is a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last; or a file\n"
-         "that invar pack made. Keys of a recipe that must not change bits (threads,\n"
-         "micro-batch-size, ...) are flags here, too; so are the paths of files that have moved:\n"
-         "--load for the checkpoints, --prompt-data, --hf-checkpoint, ...\n"
-         "\n"
-         "Exit code 0: identical, 1: different, 6: nothing was compared, 2: could not be done.\n");
+    invar_help_text(
+        "Executes recorded steps again, from the newest checkpoint before them, and compares\n"
+        "every bit with the ledger. The run's own files are only read; plug-ins are not started,\n"
+        "the ledger has what they replied.\n"
+        "\n"
+        "RUN is a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last; or a file\n"
+        "that invar pack made. Keys of a recipe that must not change bits (threads,\n"
+        "micro-batch-size, ...) are flags here, too; so are the paths of files that have moved:\n"
+        "--load for the checkpoints, --prompt-data, --hf-checkpoint, ...\n"
+        "\n"
+        "Exit code 0: identical, 1: different, 6: nothing was compared, 2: could not be done.\n");
     invar_options_help(options(&s));
 }
 

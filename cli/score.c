@@ -313,10 +313,11 @@ static void help(void)
 {
     settings s;
 
-    puts("Log-probabilities of given tokens under a model, to the bit: the same numbers from the\n"
-         "training forward, from prefill in any chunking and from decoding token by token.\n"
-         "The model: --hf-checkpoint DIR, --dtype, --numerics (ieee), --threads,\n"
-         "--rollout-temperature, or a recipe as first word.\n");
+    invar_help_text(
+        "Log-probabilities of given tokens under a model, to the bit: the same numbers from the\n"
+        "training forward, from prefill in any chunking and from decoding token by token.\n"
+        "The model: --hf-checkpoint DIR, --dtype, --numerics (ieee), --threads,\n"
+        "--rollout-temperature, or a recipe as first word.\n");
     invar_options_help(options(&s));
 }
 

@@ -254,7 +254,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Runs every op once, on fixed data, and compares each result's hash with the one recorded\n"
         "for this revision. Exit code 0: identical, 1: different, 4: not recorded, 125: there is "
         "no\n"

@@ -427,7 +427,7 @@ static void help(void)
 {
     settings s;
 
-    puts(
+    invar_help_text(
         "Runs a recipe: rollout, reward, advantage, train step, hash, ledger, checkpoint. The run\n"
         "has a folder of its own, runs/NAME, with ledger, checkpoints and a report. Started again\n"
         "it goes on from its last checkpoint, to the same bits; --fresh begins anew. Ctrl-C ends\n"
@@ -437,7 +437,8 @@ static void help(void)
         "4: golden missing, 6: nothing was compared; stopped and saved: 130 by SIGINT (Ctrl-C),\n"
         "143 by SIGTERM or SIGHUP, 153 by a limit of file sizes.\n");
     invar_options_help(options(&s));
-    puts("\nEvery key of a recipe is a flag, too; defaults in parentheses (docs/recipes.md):");
+    invar_help_text(
+        "\nEvery key of a recipe is a flag, too; defaults in parentheses (docs/recipes.md):");
     invar_flags_help();
 }
 

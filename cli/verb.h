@@ -87,6 +87,9 @@ invar_status invar_options_parse_words(int *count_out, const invar_option *optio
                                        char **argv, const char *what, int low,
                                        int high) INVAR_MUST_USE;
 
+/* Paragraphs of a verb's help on stdout; with a "\n" at their end, and an empty line. */
+void invar_help_text(const char *text);
+
 /* The options as aligned lines on stdout. */
 void invar_options_help(const invar_option *options);
 

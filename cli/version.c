@@ -142,8 +142,9 @@ static void help(void)
 {
     settings s;
 
-    puts("The version, the commit and the compiler that this program was built from, the devices\n"
-         "that it can use, and its arithmetic: numerics, ops and their revisions.\n");
+    invar_help_text(
+        "The version, the commit and the compiler that this program was built from, the devices\n"
+        "that it can use, and its arithmetic: numerics, ops and their revisions.\n");
     invar_options_help(options(&s));
 }
 

@@ -3,6 +3,7 @@
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
 invar=$1
+here=$(dirname "$0")
 failed=0
 
 # expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed.
@@ -39,12 +40,27 @@ expect 0 "--dtype fp32|bf16|fp8|mxfp8|int4 (default bf16)" help train
 expect 0 "--num-layers 0 to 256 (default 0)" help train
 expect 0 "--rollout-shuffle true|false (default false)" help train
 expect 0 "--prompt-data TEXT (default empty)" help train
+expect 0 "[optimizer]" help lr
+expect 0 "--lr 0 to 1000 (default 1e-06)" help --lr
+# on a terminal help is as wide as that, up to 100 columns; each word of it is there
+for columns in 60 200; do
+    widest=$((columns < 100 ? columns : 100))
+    for verb in "" bench train generate ledger "ledger sql" bisect lr; do
+        read -ra words <<<"$verb"
+        shown=$("$here/terminal.py" "$columns" "$invar" help "${words[@]}") || failed=1
+        if (($(wc -L <<<"$shown") > widest)) || [[ -z $shown ]] ||
+            ! cmp -s <(tr -d ' \n' <<<"$shown") <("$invar" help "${words[@]}" | tr -d ' \n'); then
+            printf 'help %s is not made for %d columns:\n%s\n' "$verb" "$columns" "$shown" >&2
+            failed=1
+        fi
+    done
+done
 # the recipe is the word that is neither a flag nor its value, wherever it stands
 expect 2 "no-such.ini: cannot be opened" train --seed 7 no-such.ini
 expect 2 "no-such.ini: cannot be opened" train --rollout-shuffle no-such.ini --seed=7
 expect 2 "no-such.ini: cannot be opened" eval --json --rollout 3 no-such.ini
 expect 2 "no-such.ini: cannot be opened" score --dtype fp32 no-such.ini --tokens -
-recipe=$(dirname "$0")/../../recipes/quickstart.ini
+recipe=$here/../../recipes/quickstart.ini
 expect 129 "unexpected argument 'two.ini'" train "$recipe" two.ini
 expect 129 "unknown option '--frob'" train --frob 7 no-such.ini
 expect 129 "unknown option '--frob'" selfcheck --frob

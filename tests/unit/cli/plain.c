@@ -173,6 +173,46 @@ static void test_plain__wraps_at_words(void **state)
     assert_wrapped(1, "  --x as\n      many\n      w\xc3\xb6rds\n      as\n      fit\n");
 }
 
+static void test_plain__wraps_behind_a_choice(void **state)
+{
+    char *text;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+
+    (void)state;
+    assert_non_null(stream);
+    invar_plain_wrap_to(stream, "one|two|three (default one)", 0, 9);
+    fclose(stream);
+    assert_string_equal(text, "one|two|\nthree\n(default\none)\n");
+    free(text);
+}
+
+static void assert_filled(const char *paragraphs, int width, const char *expected)
+{
+    char *text;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+
+    assert_non_null(stream);
+    invar_plain_fill_to(stream, paragraphs, width);
+    fclose(stream);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void test_plain__fills_paragraphs(void **state)
+{
+    static const char two[] = "One of\ntwo lines.\n\nAnother:\n  SELECT a\nand on\n";
+
+    (void)state;
+    assert_filled("", 20, "\n");
+    assert_filled("word", 20, "word\n");
+    assert_filled("\nword", 20, "\nword\n");
+    assert_filled(two, 0, "One of\ntwo lines.\n\nAnother:\n  SELECT a\nand on\n\n");
+    assert_filled(two, 40, "One of two lines.\n\nAnother:\n  SELECT a\nand on\n\n");
+    assert_filled(two, 9, "One of\ntwo\nlines.\n\nAnother:\n  SELECT\n  a\nand on\n\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -184,6 +224,8 @@ int main(void)
         cmocka_unit_test(test_plain__width_counts_characters),
         cmocka_unit_test(test_plain__times),
         cmocka_unit_test(test_plain__wraps_at_words),
+        cmocka_unit_test(test_plain__wraps_behind_a_choice),
+        cmocka_unit_test(test_plain__fills_paragraphs),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
