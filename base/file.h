@@ -60,12 +60,12 @@ invar_status invar_path_join(char *out, size_t size, const char *dir,
 
 #define INVAR_PATH_SIZE 4096
 
-#define INVAR_PATH_SHOWN_SIZE 96
+#define INVAR_PATH_SHOWN_SIZE 1024
 
-/* The path as messages show it: one harmless line, cut on the left where it is long. */
+/* The path as messages show it: one harmless line; of a longer one the end. */
 void invar_path_show(char out[INVAR_PATH_SHOWN_SIZE], const char *path);
 
-#define INVAR_PATH_WHOLE_SIZE 320
+#define INVAR_PATH_WHOLE_SIZE 1024
 
 /*
  * What a message adds when a file is not there: " (/current/folder/FILE)" for a relative path, ""

@@ -20,8 +20,7 @@
 
 #include "base/invar_banned.h"
 
-#define FILE_SIZE 84   /* a file's name in messages, cut on the left */
-#define ORIGIN_SIZE 96 /* "file:line" or a flag */
+#define ORIGIN_SIZE (INVAR_PATH_SHOWN_SIZE + 12) /* "file:line" or a flag */
 #define WHERE_SIZE (ORIGIN_SIZE + INVAR_RECIPE_MAX_NAME + 3)
 
 typedef struct slot {
@@ -37,7 +36,7 @@ struct invar_recipe {
     int *section_lines; /* (schema->count): at a section's first key, where it began; 0: nowhere */
     bool parsed;
     bool flagged;
-    char file[FILE_SIZE];
+    char file[INVAR_PATH_SHOWN_SIZE]; /* its path in messages */
 };
 
 /* A piece of the file. Not NUL-terminated. */
@@ -327,17 +326,6 @@ static invar_status read_line(reader *r, span line)
     }
 }
 
-/* Keeps the end of a long path, which tells more, and makes it fit for a message. */
-static void set_file(invar_recipe *recipe, const char *path)
-{
-    size_t length = strlen(path), most = FILE_SIZE - 8;
-    size_t cut = length > most ? length - most : 0;
-
-    if (cut)
-        memcpy(recipe->file, "...", 3);
-    invar_text_quote(recipe->file + (cut ? 3 : 0), FILE_SIZE - 3, path + cut, length - cut);
-}
-
 invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const char *text,
                                 size_t bytes)
 {
@@ -347,7 +335,7 @@ invar_status invar_recipe_parse(invar_recipe *recipe, const char *file, const ch
     if (recipe->parsed || recipe->flagged)
         return INVAR_FAIL(INVAR_E_STATE, 0, "recipe: the file comes once, before all flags");
     recipe->parsed = true;
-    set_file(recipe, file);
+    invar_path_show(recipe->file, file);
     if (bytes > INVAR_RECIPE_MAX_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s:1: the file is larger than %d bytes",
                           recipe->file, INVAR_RECIPE_MAX_BYTES);
@@ -393,7 +381,7 @@ invar_status invar_recipe_read(invar_recipe *recipe, const char *path)
     size_t bytes;
     invar_status status;
 
-    set_file(recipe, path);
+    invar_path_show(recipe->file, path);
     INVAR_TRY(invar_alloc((void **)&text, INVAR_RECIPE_MAX_BYTES + 1, 1, recipe->file));
     status = load(text, &bytes, path, recipe->file);
     if (status == INVAR_OK)

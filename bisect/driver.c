@@ -47,7 +47,7 @@ void invar_driver_say(invar_driver *driver, invar_bisect_verdict verdict, const 
 {
     driver->answer->verdict = verdict;
     (void)snprintf(driver->answer->who, sizeof driver->answer->who, "%.40s", who);
-    (void)snprintf(driver->answer->story, sizeof driver->answer->story, "%.255s", story);
+    (void)snprintf(driver->answer->story, sizeof driver->answer->story, "%s", story);
 }
 
 /* ---- recording ------------------------------------------------------------------------------- */

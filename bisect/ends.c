@@ -114,7 +114,7 @@ static void blame_good_end(invar_driver *d, const invar_bisect_trial *good, cons
     char story[INVAR_CHILD_STORY_SIZE];
 
     if (d->what->question.kind == INVAR_QUESTION_EXIT)
-        (void)snprintf(story, sizeof story, "%.60s: exit code %d%s%.160s", why, good->exit_code,
+        (void)snprintf(story, sizeof story, "%.60s: exit code %d%s%.1000s", why, good->exit_code,
                        good->story[0] ? ": " : "", good->story);
     else
         (void)snprintf(story, sizeof story, "%.60s", why);

@@ -50,7 +50,7 @@ invar_run_request invar_trial_request(const invar_trial_scene *scene, const inva
 
 static void give_up(invar_state_trial *out, const char *what, const char *story)
 {
-    (void)snprintf(out->trial.story, sizeof out->trial.story, "%s: %.200s", what, story);
+    (void)snprintf(out->trial.story, sizeof out->trial.story, "%s: %.1000s", what, story);
 }
 
 /* The same, and where all of it can be read; a path that does not fit as a whole is no use. */
@@ -160,7 +160,7 @@ static invar_status judge_command(invar_state_trial *out, const invar_trial_scen
     if (r->end != INVAR_CHILD_WATCHED && r->end != INVAR_CHILD_TIMED_OUT && code >= ABORT_CODE)
         return INVAR_FAIL(
             INVAR_E_STATE, code,
-            "%.12s: the command ended with %d, and 128 or above means to stop: %.120s",
+            "%.12s: the command ended with %d, and 128 or above means to stop: %.1000s",
             out->trial.commit, code, story);
     if (!exited || (r->end == INVAR_CHILD_EXITED && code == SKIP_CODE)) {
         give_up(out, "run", story);

@@ -537,12 +537,13 @@ static invar_status find_peer(invar_bench_subject *subject, const char *path)
         return INVAR_OK;
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.200s", dlerror());
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.1000s", dlerror());
     symbol = dlsym(library, "invar_bench_peer");
     memcpy(&make, &symbol, sizeof symbol);
     subject->peer = make ? make(subject->own) : NULL;
     if (!subject->peer || !has_ops_of(subject->peer, subject->own))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.100s: it has no ops for this device", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.1000s: it has no ops for this device",
+                          path);
     return INVAR_OK;
 }
 

@@ -58,12 +58,13 @@ static invar_status find_peers(invar_race *race, const char *path)
         return INVAR_OK;
     library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     if (!library)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.200s", dlerror());
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.1000s", dlerror());
     symbol = dlsym(library, "invar_race_peers");
     memcpy(&list, &symbol, sizeof symbol);
     race->peers = list ? list(race->dev->backend) : NULL;
     if (!race->peers)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.100s: it has no ops for this device", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.1000s: it has no ops for this device",
+                          path);
     return INVAR_OK;
 }
 

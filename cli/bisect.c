@@ -75,7 +75,7 @@ static invar_status check(const settings *s, const char *recipe, const char *con
 {
     if (recipe && !s->good && !invar_path_exists(recipe))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "'%.100s' is no recipe, and bisect has only the verbs log, view, "
+                          "'%.1000s' is no recipe, and bisect has only the verbs log, view, "
                           "resume-log and reset",
                           recipe);
     INVAR_TRY(need(s->good, "--good REV, a revision that is as it should be,"));

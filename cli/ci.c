@@ -417,10 +417,11 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
     INVAR_TRY(invar_ci_attended("record"));
     INVAR_TRY(invar_ci_case_of(&item, s->cases, word));
     if (has_golden(&item) && !s->force)
-        return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "%.100s has a golden: 'invar ci check', 'review' and 'accept' change it; "
-                          "--force records it anew",
-                          item.name);
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%.1000s has a golden: 'invar ci check', 'review' and 'accept' change it; "
+            "--force records it anew",
+            item.name);
     status = invar_ci_record(&result, &item, &o);
     invar_progress_free(progress);
     invar_ci_release(&result, 1); // what it was run with the second time is not shown

@@ -233,7 +233,7 @@ static invar_status export_run(const settings *s, const char *word)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "export needs --csv FILE, --jsonl FILE or --tensorboard FOLDER");
     if (s->csv && s->jsonl && strcmp(s->csv, s->jsonl) == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--csv and --jsonl are both %.100s", s->csv);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--csv and --jsonl are both %.1000s", s->csv);
     INVAR_TRY(invar_locate_run(&at, word, s->ledger));
     if (s->csv)
         status = export_file(&at, s->csv, invar_export_csv);

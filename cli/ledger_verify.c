@@ -179,7 +179,7 @@ static invar_status check_rows(invar_ledger *ledger, const char *path, const cha
         return status;
     INVAR_TRY(print_answer(&verdict, ledger, path, seal, s));
     if (verdict.bad > 0)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.80s is damaged: %.140s", path, verdict.first);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s is damaged: %.1000s", path, verdict.first);
     return INVAR_OK;
 }
 

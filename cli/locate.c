@@ -267,7 +267,8 @@ static invar_status several(const invar_located *at, const char *which)
 
     INVAR_TRY(invar_ledger_runs(at->ledger, add_candidate, &c));
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%.60s has several: %s; say FILE:RUN or --ledger FILE RUN", at->path, c.list);
+                      "%.1000s has several: %s; say FILE:RUN or --ledger FILE RUN", at->path,
+                      c.list);
 }
 
 invar_status invar_locate_run(invar_located *out, const char *word, const char *ledger)

@@ -31,7 +31,7 @@ static invar_status make_folder(char out[FOLDER_SIZE])
                           parent && parent[0] != '\0' ? parent : "/tmp");
 
     if (length >= FOLDER_SIZE || !mkdtemp(out))
-        return INVAR_FAIL(INVAR_E_IO, errno, "no folder for a merged ledger: %.120s: %s", out,
+        return INVAR_FAIL(INVAR_E_IO, errno, "no folder for a merged ledger: %.1000s: %s", out,
                           strerror(errno));
     return INVAR_OK;
 }
@@ -82,7 +82,7 @@ static invar_status check_copies(const invar_located *runs, int count)
                 !same_file(runs[i].path, runs[k].path))
                 return INVAR_FAIL(
                     INVAR_E_INVALID, 0,
-                    "%.80s and %.80s hold the same run, %.8s; invar diff compares them",
+                    "%.1000s and %.1000s hold the same run, %.8s; invar diff compares them",
                     runs[k].path, runs[i].path, runs[i].run.uuid);
     return INVAR_OK;
 }

@@ -63,7 +63,7 @@ static invar_status begin(invar_output *out, const char *path)
 {
     *out = (invar_output){.stream = stdout};
     if (strlen(path) >= sizeof out->path)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.1000s", path);
     memcpy(out->path, path, strlen(path) + 1);
     return INVAR_OK;
 }

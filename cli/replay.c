@@ -45,9 +45,9 @@ static invar_status open_pack(invar_replay_scene *scene, const settings *s, cons
                           s->step, pack.step);
     INVAR_TRY(invar_locate_run(&scene->located, pack.ledger, NULL));
     if (strcmp(scene->located.run.uuid, pack.uuid) != 0)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.150s: its ledger is of another run", word);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: its ledger is of another run", word);
     if (pack.step > scene->located.run.last_step)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.150s: its ledger has no step %" PRId64, word,
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: its ledger has no step %" PRId64, word,
                           pack.step);
     return invar_replay_scene_set(scene, flags, pack.step);
 }

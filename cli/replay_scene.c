@@ -46,7 +46,7 @@ static invar_status make_scratch(char out[INVAR_PATH_SIZE])
     INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, root && root[0] ? root : "/tmp",
                               "invar-replay-XXXXXX"));
     if (!mkdtemp(out))
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.150s: the scratch folder cannot be made: %s", out,
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: the scratch folder cannot be made: %s", out,
                           strerror(errno));
     return INVAR_OK;
 }

@@ -55,10 +55,10 @@ static invar_status read_tokens(invar_rl_sample *s, const json_t *tokens, const 
     size_t count = json_array_size(tokens);
 
     if (!json_is_array(tokens) || count == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.150s: \"tokens\" is no list with numbers", where);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s: \"tokens\" is no list with numbers", where);
     if (count > (size_t)spec->max_positions)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.150s: %zu tokens; the model takes %" PRId64 " at most", where, count,
+                          "%.1000s: %zu tokens; the model takes %" PRId64 " at most", where, count,
                           spec->max_positions);
     INVAR_TRY(invar_alloc((void **)&s->tokens, count, sizeof *s->tokens, "tokens"));
     for (size_t i = 0; i < count; i++) {
@@ -66,7 +66,7 @@ static invar_status read_tokens(invar_rl_sample *s, const json_t *tokens, const 
         if (!json_is_integer(id) || json_integer_value(id) < 0 ||
             json_integer_value(id) >= spec->vocab)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%.150s: token %zu is no number from 0 to %" PRId64, where, i,
+                              "%.1000s: token %zu is no number from 0 to %" PRId64, where, i,
                               spec->vocab - 1);
         s->tokens[i] = (int32_t)json_integer_value(id);
     }
@@ -112,7 +112,7 @@ static invar_status read_lines(lines *l, const char *path, const invar_model_spe
     }
     invar_free(text);
     if (status == INVAR_OK && l->samples.count == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.200s has no line to score", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s has no line to score", path);
     return status;
 }
 

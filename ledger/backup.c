@@ -24,13 +24,13 @@
 
 static invar_status io_error(const char *path, const char *what)
 {
-    return INVAR_FAIL(INVAR_E_IO, errno, "%.120s: %s: %s", path, what, strerror(errno));
+    return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: %s: %s", path, what, strerror(errno));
 }
 
 static invar_status name_taken(const char *path)
 {
     return INVAR_FAIL(INVAR_E_INVALID, EEXIST,
-                      "%.150s: there is a file of that name already, or one of that name with "
+                      "%.1000s: there is a file of that name already, or one of that name with "
                       "\"-wal\"",
                       path);
 }

@@ -322,12 +322,13 @@ static invar_status load_position(invar_ledger_position *out, invar_ledger *ledg
     INVAR_TRY(chain_known(&has_step, &has_chain, ledger, run->run, after_step, chain));
     if (!has_step)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                          "ledger %.80s: it has no step %" PRId64 " of %.40s; the checkpoint is of "
+                          "ledger %.1000s: it has no step %" PRId64
+                          " of %.40s; the checkpoint is of "
                           "another run, or newer than this ledger",
                           invar_sql_path(ledger->sql), after_step, run->name);
     if (!has_chain)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                          "ledger %.80s: its chain at step %" PRId64
+                          "ledger %.1000s: its chain at step %" PRId64
                           " of %.40s is not the checkpoint's; they do not belong together",
                           invar_sql_path(ledger->sql), after_step, run->name);
     out->chain = *chain;

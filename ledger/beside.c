@@ -100,7 +100,7 @@ static invar_status check_checkpoint(invar_ledger *ledger, const invar_ledger_ch
         INVAR_TRY(invar_ledger_chain_at(&chain, ledger, ledger->at.run, made->step));
     if (!invar_digest_equal(&chain, &made->chain))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                          "checkpoint %.100s: its chain is not the ledger's at step %" PRId64
+                          "checkpoint %.1000s: its chain is not the ledger's at step %" PRId64
                           "; it holds another state than it says",
                           made->path, made->step);
     return INVAR_OK;

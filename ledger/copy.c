@@ -90,7 +90,7 @@ static invar_status copy_manifest(transfer *t, invar_sql_stmt *stmt)
     int64_t number;
 
     if (!invar_sql_digest(&hash, stmt, 1))
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.120s: a manifest has no hash",
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: a manifest has no hash",
                           invar_sql_path(t->from->sql));
     INVAR_TRY(invar_manifest_find(&number, t->to->sql, &hash));
     if (number != 0)
@@ -120,7 +120,7 @@ static invar_status copy_series(transfer *t, const invar_row_found *row)
             if (row->values[i].type != INVAR_LEDGER_TYPE_TEXT)
                 return INVAR_FAIL(
                     INVAR_E_CORRUPT, 0,
-                    "ledger %.120s: a value has no name; invar ledger verify names it",
+                    "ledger %.1000s: a value has no name; invar ledger verify names it",
                     invar_sql_path(t->from->sql));
             INVAR_TRY(invar_ledger_add_series(t->to, row->values[i].data));
         }
@@ -132,7 +132,7 @@ static invar_status check_entry(const transfer *t, int64_t entry)
     if (entry >= 0 && entry < t->run.entries)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "ledger %.120s: a row belongs to no entry; invar ledger "
+                      "ledger %.1000s: a row belongs to no entry; invar ledger "
                       "verify names it",
                       invar_sql_path(t->from->sql));
 }
@@ -254,7 +254,7 @@ static invar_status copy_run(transfer *t)
                                   "SELECT count(*) FROM entry WHERE run = ?1", t->run.run));
     if (entries != t->run.entries)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "ledger %.120s: entries are missing; invar ledger verify says which",
+                          "ledger %.1000s: entries are missing; invar ledger verify says which",
                           invar_sql_path(t->from->sql));
     INVAR_TRY(invar_alloc(&block, (size_t)t->run.entries, sizeof *t->left, "the entries"));
     t->left = block;
@@ -296,8 +296,8 @@ static invar_status find_place(transfer *t)
     INVAR_TRY(invar_seal_integrity(&theirs, t->from, t->run.run, t->first - 1));
     if (!invar_digest_equal(&ours, &theirs))
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                          "ledger %.80s: its run %.32s has another history than the one of that "
-                          "uuid in %.80s",
+                          "ledger %.1000s: its run %.32s has another history than the one of that "
+                          "uuid in %.1000s",
                           invar_sql_path(t->from->sql), t->run.uuid, invar_sql_path(t->to->sql));
     return INVAR_OK;
 }
@@ -320,10 +320,11 @@ static invar_status take_run(void *payload, const invar_ledger_summary *run)
     if (t.first == run->entries)
         return INVAR_OK;
     if (t.number == b->to->at.run) // the writer's position would be another run's
-        return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "ledger %.80s: its run %.32s is being written and cannot be extended by "
-                          "%.80s; close it first",
-                          invar_sql_path(b->to->sql), run->uuid, invar_sql_path(b->from->sql));
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "ledger %.1000s: its run %.32s is being written and cannot be extended by "
+            "%.1000s; close it first",
+            invar_sql_path(b->to->sql), run->uuid, invar_sql_path(b->from->sql));
     INVAR_TRY(copy_run(&t));
     b->copied++;
     return INVAR_OK;
@@ -335,7 +336,8 @@ static invar_status check_source(invar_ledger *from)
 
     INVAR_TRY(invar_ledger_verify(&verdict, from, NULL, NULL));
     if (verdict.bad > 0)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.60s: it is damaged and not copied: %.150s",
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "ledger %.1000s: it is damaged and not copied: %.1000s",
                           invar_sql_path(from->sql), verdict.first);
     return INVAR_OK;
 }
@@ -347,7 +349,7 @@ static invar_status copy_runs(batch *b, bool verified)
     bool began;
 
     if (b->to->lock < 0)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.120s: it is open for reading only",
+        return INVAR_FAIL(INVAR_E_STATE, 0, "ledger %.1000s: it is open for reading only",
                           invar_sql_path(b->to->sql));
     INVAR_TRY(invar_ledger_snapshot(&began, b->from));
     if (verified)

@@ -62,7 +62,7 @@ static invar_status read_summary(invar_ledger_summary *out, invar_ledger *ledger
         !invar_sql_digest(&out->integrity, stmt, 12) ||
         (out->last_step >= 0 && !invar_sql_digest(&out->chain, stmt, 11)))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "ledger %.120s: run %" PRId64
+                          "ledger %.1000s: run %" PRId64
                           " has a hash of a wrong size; invar ledger verify says more",
                           invar_sql_path(ledger->sql), out->run);
     return INVAR_OK;
@@ -136,18 +136,18 @@ invar_status invar_ledger_find(invar_ledger_summary *out, invar_ledger *ledger, 
     if (s.matches == 1)
         return INVAR_OK;
     if (!which && s.matches == 0)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.120s: it holds no run",
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.1000s: it holds no run",
                           invar_sql_path(ledger->sql));
     if (!which)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger %.120s: it holds %d runs; say which",
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger %.1000s: it holds %d runs; say which",
                           invar_sql_path(ledger->sql), s.matches);
     invar_text_quote(quote, sizeof quote, which, strlen(which));
     if (s.matches == 0)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "ledger %.120s: no run has the number, name or uuid \"%s\"",
+                          "ledger %.1000s: no run has the number, name or uuid \"%s\"",
                           invar_sql_path(ledger->sql), quote);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "ledger %.120s: %d runs are \"%s\"; give more of the uuid",
+                      "ledger %.1000s: %d runs are \"%s\"; give more of the uuid",
                       invar_sql_path(ledger->sql), s.matches, quote);
 }
 
@@ -170,10 +170,10 @@ invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int6
         status = invar_sql_step(&row, stmt);
     if (status == INVAR_OK && !row)
         status =
-            INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.120s: run %" PRId64 " has no step %" PRId64,
+            INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.1000s: run %" PRId64 " has no step %" PRId64,
                        invar_sql_path(ledger->sql), run, step);
     else if (status == INVAR_OK && !invar_sql_digest(out, stmt, 0))
-        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.120s: step %" PRId64 " has no chain",
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: step %" PRId64 " has no chain",
                             invar_sql_path(ledger->sql), step);
     invar_sql_free(stmt);
     return status;

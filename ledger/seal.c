@@ -103,7 +103,7 @@ static invar_status check_whole(invar_ledger *ledger, int64_t run)
     if (pruned > 0)
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
-            "ledger %.100s: rows were left out of this copy, so no seal of run %" PRId64
+            "ledger %.1000s: rows were left out of this copy, so no seal of run %" PRId64
             " can be computed; use the original",
             invar_sql_path(ledger->sql), run);
     return INVAR_OK;
@@ -119,7 +119,7 @@ invar_status invar_seal_integrity(invar_digest *out, invar_ledger *ledger, int64
     status = invar_sql_step(&row, stmt);
     if (status == INVAR_OK && (!row || !invar_sql_digest(out, stmt, 0)))
         status =
-            INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.120s: run %" PRId64 " has no entry %" PRId64,
+            INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: run %" PRId64 " has no entry %" PRId64,
                        invar_sql_path(ledger->sql), run, n);
     invar_sql_free(stmt);
     return status;
@@ -259,21 +259,22 @@ static invar_status compare(invar_ledger *ledger, const char *line, size_t lengt
     INVAR_TRY(parse(uuid, &entries, line));
     status = invar_ledger_find(&summary, ledger, uuid);
     if (status == INVAR_E_NOTFOUND)
-        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "ledger %.120s: the sealed run %.32s is not in it",
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0, "ledger %.1000s: the sealed run %.32s is not in it",
                           invar_sql_path(ledger->sql), uuid);
     INVAR_TRY(status);
     if (entries > summary.entries)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                          "ledger %.80s: the sealed run had %" PRId64
+                          "ledger %.1000s: the sealed run had %" PRId64
                           " entries, this one has %" PRId64 ": its end is missing",
                           invar_sql_path(ledger->sql), entries, summary.entries);
     INVAR_TRY(invar_seal_compute(&seal, ledger, summary.run, entries));
     print_seal(now, uuid, &seal);
     if (strlen(now) != length || memcmp(now, line, length) != 0)
-        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
-                          "ledger %.100s: run %.32s is not what the seal says; invar ledger verify "
-                          "may name the row",
-                          invar_sql_path(ledger->sql), uuid);
+        return INVAR_FAIL(
+            INVAR_E_MISMATCH, 0,
+            "ledger %.1000s: run %.32s is not what the seal says; invar ledger verify "
+            "may name the row",
+            invar_sql_path(ledger->sql), uuid);
     return INVAR_OK;
 }
 

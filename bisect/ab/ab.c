@@ -168,7 +168,7 @@ static invar_status lock_experiment(invar_ab_work *w)
     INVAR_TRY(invar_path_join(path, sizeof path, w->answer->folder, "lock"));
     w->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
     if (w->lock < 0)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: %s", path, strerror(errno));
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: %s", path, strerror(errno));
     if (flock(w->lock, LOCK_EX | LOCK_NB) != 0)
         return INVAR_FAIL(INVAR_E_BUSY, errno, "another process is at this experiment, %s",
                           w->answer->id);
@@ -237,7 +237,7 @@ static bool is_lost(invar_ab_work *w, int side, int64_t seed, const invar_ran *r
         return false;
     w->answer->verdict = ran->state == INVAR_RUN_STOPPED ? INVAR_AB_STOPPED : INVAR_AB_UNTESTABLE;
     w->answer->who = side;
-    (void)snprintf(w->answer->story, sizeof w->answer->story, "seed %" PRId64 ": %.220s", seed,
+    (void)snprintf(w->answer->story, sizeof w->answer->story, "seed %" PRId64 ": %.1000s", seed,
                    ran->story);
     if (invar_path_join(w->answer->log, sizeof w->answer->log, ran->folder, "run.log") != INVAR_OK)
         invar_error_clear();

@@ -174,7 +174,7 @@ static invar_status merge(int64_t *numbers, invar_ab_answer *answer)
     INVAR_TRY(invar_folder_make(folder));
     INVAR_TRY(import_all(numbers, answer, fresh));
     if (rename(fresh, answer->ledger) != 0)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.160s cannot get its name: %s", fresh,
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s cannot get its name: %s", fresh,
                           strerror(errno));
     return invar_folder_remove(folder);
 }

@@ -380,8 +380,9 @@ static invar_status make_folder(scene *s)
     INVAR_TRY(invar_path_join(s->folder, sizeof s->folder, base && *base ? base : "/tmp",
                               "invar-ci-XXXXXX"));
     if (!mkdtemp(s->folder))
-        return INVAR_FAIL(INVAR_E_IO, errno, "no temporary folder %.120s: %s; --work DIR names one",
-                          s->folder, strerror(errno));
+        return INVAR_FAIL(INVAR_E_IO, errno,
+                          "no temporary folder %.1000s: %s; --work DIR names one", s->folder,
+                          strerror(errno));
     s->temporary = true;
     return INVAR_OK;
 }

@@ -52,7 +52,7 @@ static invar_status make_case(invar_ci_case *out, const char *folder, const char
                               size_t length)
 {
     if (length == 0 || length >= sizeof out->name)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.100s' is no name of a case", name);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.1000s' is no name of a case", name);
     memcpy(out->name, name, length);
     out->name[length] = '\0';
     INVAR_TRY(name_file(out->recipe, folder, out->name, ".ini"));
@@ -77,7 +77,7 @@ invar_status invar_ci_case_of(invar_ci_case *out, const char *folder, const char
                           word, folder);
     if (slash) {
         if ((size_t)(slash - word) >= sizeof own - 1)
-            return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", word);
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.1000s", word);
         memcpy(own, word, (size_t)(slash - word));
         own[slash - word] = '\0';
         if (slash == word)
@@ -110,7 +110,7 @@ static invar_status take_file(list *l, const char *file)
         if (strlen(l->items[i].name) == length && memcmp(l->items[i].name, file, length) == 0)
             return INVAR_OK;
     if (l->count == MAX_CASES)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.120s: more than %d cases", l->folder, MAX_CASES);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s: more than %d cases", l->folder, MAX_CASES);
     return make_case(&l->items[l->count++], l->folder, file, length);
 }
 
@@ -145,7 +145,7 @@ invar_status invar_ci_cases(invar_ci_case **out, size_t *count_out, const char *
     if (!dir)
         return INVAR_FAIL(
             errno == ENOENT ? INVAR_E_NOTFOUND : INVAR_E_IO, errno,
-            "the cases of %.140s cannot be listed: %s; --cases DIR says where they are", folder,
+            "the cases of %.1000s cannot be listed: %s; --cases DIR says where they are", folder,
             strerror(errno));
     status = invar_alloc(&memory, MAX_CASES, sizeof *l.items, "cases");
     l.items = status == INVAR_OK ? memory : NULL;

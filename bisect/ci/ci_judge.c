@@ -153,7 +153,7 @@ const char *invar_ci_verdict_name(invar_ci_verdict verdict)
 static invar_status nothing_pending(const invar_ci_case *item)
 {
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                      "%.100s: nothing is pending; 'invar ci check %.60s' writes what differs",
+                      "%.1000s: nothing is pending; 'invar ci check %.1000s' writes what differs",
                       item->name, item->name);
 }
 
@@ -185,7 +185,8 @@ invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item)
 static invar_status remove_file(const char *path)
 {
     if (unlink(path) != 0 && errno != ENOENT)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.150s cannot be removed: %s", path, strerror(errno));
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s cannot be removed: %s", path,
+                          strerror(errno));
     return INVAR_OK;
 }
 
@@ -259,7 +260,7 @@ static invar_status put_in_place(const invar_ci_case *item, const invar_golden *
 
     // points first: where they do not fit their golden, nobody believes them
     if (invar_path_exists(item->new_points) && rename(item->new_points, item->points) != 0)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.150s cannot be renamed: %s", item->new_points,
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s cannot be renamed: %s", item->new_points,
                           strerror(errno));
     if (accepted_already(before, pending))
         return INVAR_OK;

@@ -277,7 +277,7 @@ static invar_status read_recipe(char **out, const invar_bisect_case *what)
     *out = NULL;
     return INVAR_FAIL(
         INVAR_E_INVALID, 0,
-        "%.150s: not a recipe, which begins with a [section]; a command is given with --run",
+        "%.1000s: not a recipe, which begins with a [section]; a command is given with --run",
         what->recipe);
 }
 

@@ -341,7 +341,7 @@ static invar_status start(child *c)
 {
     static const struct timespec nap = {0, 5000000};
     const char *word = c->request->words[0];
-    char quote[INVAR_TEXT_QUOTE_SIZE * 2];
+    char quote[INVAR_TEXT_QUOTE_SIZE * 2], shown[INVAR_PATH_SHOWN_SIZE];
     problem p = {STAGE_STREAMS, 0};
     int code;
 
@@ -366,8 +366,8 @@ static invar_status start(child *c)
     }
     code = code ? code : p.code;
     if (p.where == STAGE_FOLDER) {
-        invar_path_show(quote, c->request->folder);
-        return INVAR_FAIL(INVAR_E_IO, code, "%s: nothing can be run there: %s", quote,
+        invar_path_show(shown, c->request->folder);
+        return INVAR_FAIL(INVAR_E_IO, code, "%s: nothing can be run there: %s", shown,
                           strerror(code));
     }
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be started: %s", quote, strerror(code));

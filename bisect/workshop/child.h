@@ -70,7 +70,7 @@ typedef struct invar_child_result {
 invar_status invar_child_run(invar_child_result *out,
                              const invar_child_request *request) INVAR_MUST_USE;
 
-#define INVAR_CHILD_STORY_SIZE 256
+#define INVAR_CHILD_STORY_SIZE 1280
 
 /* How it ended, in words: "exit code 2: LAST WORDS", "no end within 60 s", ... */
 void invar_child_tell(char out[INVAR_CHILD_STORY_SIZE], const invar_child_result *result,

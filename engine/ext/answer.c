@@ -16,11 +16,11 @@
 
 #include "base/invar_banned.h"
 
-#define WHERE_SIZE 80
+#define WHERE_SIZE 1024
 
 static void place(char out[WHERE_SIZE], const char *plugin)
 {
-    snprintf(out, WHERE_SIZE, "plug-in %.64s", plugin);
+    snprintf(out, WHERE_SIZE, "plug-in %.1000s", plugin);
 }
 
 /* A reply that is wrong is damage from outside, whatever the reader of JSON calls it. */
@@ -193,7 +193,7 @@ static int parts_of(answer_part out[MOST_PARTS], const invar_plugin_call *call)
 
 static invar_status not_finite(const invar_plugin_call *call, const char *what, int64_t i)
 {
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.64s: %s %" PRId64 " is not finite",
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s %" PRId64 " is not finite",
                       call->plugin, what, i);
 }
 
@@ -208,7 +208,7 @@ static invar_status check_values(const invar_plugin_call *call)
     for (size_t i = 0; call->verdict && i < call->count; i++) {
         if (call->verdict[i] > INVAR_PLUGIN_DROP)
             return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                              "plug-in %.64s: the verdict on sample %" PRId64
+                              "plug-in %.1000s: the verdict on sample %" PRId64
                               " is %d, not keep, remove or drop",
                               call->plugin, call->samples[i].index, call->verdict[i]);
     }
@@ -229,7 +229,8 @@ static invar_status read_plain(const invar_plugin_call *call, const char *data, 
         expected += parts[i].bytes;
     if (bytes != expected || data[0] != 'b')
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "plug-in %.64s: the stored reply to call %" PRId64 " has %zu bytes, not "
+                          "plug-in %.1000s: the stored reply to call %" PRId64
+                          " has %zu bytes, not "
                           "JSON and not %zu",
                           call->plugin, call->id, bytes, expected);
     data++;

@@ -126,7 +126,7 @@ invar_status invar_ext_child_start(invar_ext_child *out, const char *name, char 
     if (!rc)
         return INVAR_OK;
     invar_text_quote(quote, sizeof quote, words[0], strlen(words[0]));
-    return INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.64s: cannot start %s: %s", name, quote,
+    return INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.1000s: cannot start %s: %s", name, quote,
                       strerror(rc));
 }
 

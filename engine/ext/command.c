@@ -66,7 +66,7 @@ invar_status invar_command_cut(invar_command *out, const char *name, const char 
     memcpy(out->text, text, bytes);
     count = cut(out->words, out->text);
     if (count <= 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: %s", name,
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: %s", name,
                           count < 0 ? "the command has a quote without its end"
                                     : "the command is empty");
     out->count = (size_t)count;

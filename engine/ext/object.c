@@ -97,7 +97,8 @@ static invar_status load(invar_object *object, const char *path)
     int bytes = snprintf(file, sizeof file, "%s%s", strchr(path, '/') ? "" : "./", path);
 
     if (bytes < 0 || (size_t)bytes >= sizeof file)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: the path is too long", object->name);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: the path is too long",
+                          object->name);
     pthread_once(&once, watch_exit);
     atomic_fetch_add(&loaded, 1);
     hold(&before);
@@ -109,7 +110,7 @@ static invar_status load(invar_object *object, const char *path)
     why = dlerror();
     why = why ? why : "unknown reason";
     invar_text_quote(quote, sizeof quote, why, strlen(why));
-    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.64s: cannot load it: %s", object->name, quote);
+    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: cannot load it: %s", object->name, quote);
 }
 
 static invar_status read_table(invar_object *object)
@@ -119,15 +120,15 @@ static invar_status read_table(invar_object *object)
 
     if (!table)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "plug-in %.64s: it does not export the symbol " SYMBOL, object->name);
+                          "plug-in %.1000s: it does not export the symbol " SYMBOL, object->name);
     if (table->abi != INVAR_PLUGIN_ABI)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "plug-in %.64s: it was built for version %u of the interface, this "
+                          "plug-in %.1000s: it was built for version %u of the interface, this "
                           "engine has %d",
                           object->name, table->abi, INVAR_PLUGIN_ABI);
     size = table->size < sizeof object->table ? table->size : (uint32_t)sizeof object->table;
     if (size < offsetof(invar_plugin_table, open) || !table->name || !table->name[0])
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: its " SYMBOL " has no size or name",
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: its " SYMBOL " has no size or name",
                           object->name);
     memcpy(&object->table, table, size);
     invar_text_quote(object->title, sizeof object->title, table->name, strlen(table->name));
@@ -140,7 +141,7 @@ static invar_status refused(const invar_object *object, int rc, char error[INVAR
 
     error[INVAR_PLUGIN_ERROR_SIZE - 1] = '\0';
     invar_text_quote(quote, sizeof quote, error, strlen(error));
-    return INVAR_FAIL(INVAR_E_STATE, rc, "plug-in %.64s: it refuses: %s", object->name,
+    return INVAR_FAIL(INVAR_E_STATE, rc, "plug-in %.1000s: it refuses: %s", object->name,
                       quote[0] ? quote : "it does not say why");
 }
 

@@ -78,7 +78,7 @@ static invar_status start(invar_program *program, char *const *words)
     if (!rc)
         rc = take_ends(program, pipes);
     if (rc) {
-        status = INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.64s: no pipes for it: %s", program->name,
+        status = INVAR_FAIL(INVAR_E_IO, rc, "plug-in %.1000s: no pipes for it: %s", program->name,
                             strerror(rc));
     } else {
         const int streams[3] = {pipes[0][0], pipes[1][1], pipes[2][1]};
@@ -110,7 +110,7 @@ invar_status invar_program_open(invar_program **out, const char *name, const cha
 
     *out = NULL;
     if (!(timeout >= 0))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.64s: a timeout below 0", name);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "plug-in %.1000s: a timeout below 0", name);
     INVAR_TRY(invar_alloc((void **)&program, 1, sizeof *program, "a program"));
     memset(program, 0, sizeof *program);
     program->name = name;
@@ -220,12 +220,12 @@ static invar_status report_end(invar_program *program)
     how = program->child.wait_status;
     last_words(words, program);
     if (!ended)
-        return INVAR_FAIL(INVAR_E_IO, EPIPE, "plug-in %.64s: it closed its output%s", program->name,
-                          words);
+        return INVAR_FAIL(INVAR_E_IO, EPIPE, "plug-in %.1000s: it closed its output%s",
+                          program->name, words);
     if (WIFSIGNALED(how))
-        return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.64s: it was killed by signal %d%s",
+        return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: it was killed by signal %d%s",
                           program->name, WTERMSIG(how), words);
-    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.64s: it ended with exit code %d%s", program->name,
+    return INVAR_FAIL(INVAR_E_IO, 0, "plug-in %.1000s: it ended with exit code %d%s", program->name,
                       WEXITSTATUS(how), words);
 }
 
@@ -235,14 +235,14 @@ static invar_status report_silence(invar_program *program)
 
     invar_program_kill(program);
     return INVAR_FAIL(INVAR_E_IO, ETIMEDOUT,
-                      "plug-in %.64s: no reply within %.3g s (plugin-timeout)%s", program->name,
+                      "plug-in %.1000s: no reply within %.3g s (plugin-timeout)%s", program->name,
                       (double)program->timeout_ms / 1000, last_words(words, program));
 }
 
 static invar_status report_rubbish(invar_program *program, const char *what)
 {
     invar_program_kill(program);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.64s: %s", program->name, what);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s", program->name, what);
 }
 
 /* ---- an exchange ----------------------------------------------------------------------------- */
@@ -327,7 +327,7 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_program 
     left = program->timeout_ms && left < 60000 ? left : 60000;
     ready = poll(fds, 3, (int)left);
     if (ready < 0 && errno != EINTR)
-        return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.64s: %s", program->name, strerror(errno));
+        return INVAR_FAIL(INVAR_E_IO, errno, "plug-in %.1000s: %s", program->name, strerror(errno));
     if (ready <= 0)
         return INVAR_OK;
     if (fds[1].revents)
@@ -377,8 +377,8 @@ invar_status invar_program_exchange(const char **line_out, size_t *bytes_out,
     invar_status status;
 
     if (!program->child.pid)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "plug-in %.64s: it has ended after an earlier failure",
-                          program->name);
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "plug-in %.1000s: it has ended after an earlier failure", program->name);
     program->used = 0;
     program->logged = 0;
     status = program->spoken ? check_silence(program) : INVAR_OK; // its first line may come early

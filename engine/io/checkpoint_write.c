@@ -141,7 +141,7 @@ static invar_status name_folders(making *m, const char *save)
     int64_t step = m->content->state->step;
 
     if (snprintf(m->save, sizeof m->save, "%s", save) >= (int)sizeof m->save)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.100s...\" is too long", save);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.1000s...\" is too long", save);
     INVAR_TRY(invar_checkpoint_folder(m->path, m->save, step, ""));
     INVAR_TRY(invar_checkpoint_folder(m->partial, m->save, step, ".tmp"));
     return invar_checkpoint_folder(m->old, m->save, step, ".old");

@@ -29,7 +29,7 @@
 
 #include "base/invar_banned.h"
 
-#define WHERE_SIZE 120
+#define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 24)
 
 /* `where` comes from outside, too: it is the name of a file. */
 static const char *show(char out[WHERE_SIZE], const char *where)

@@ -22,7 +22,7 @@
 
 #define MOST_BYTES ((size_t)64 << 30)
 #define MOST_TOKENS (INT64_C(1) << 31)
-#define WHERE_SIZE 128
+#define WHERE_SIZE (INVAR_PATH_SHOWN_SIZE + 24)
 
 /* One line, being read. */
 typedef struct line {
@@ -447,7 +447,7 @@ static invar_status take_line(invar_rollout_data *data, const char *where, int64
     invar_status status;
     json_t *object;
 
-    snprintf(l.where, sizeof l.where, "%.100s:%" PRId64, where, number);
+    snprintf(l.where, sizeof l.where, "%.1000s:%" PRId64, where, number);
     INVAR_TRY(as_corrupt(invar_json_parse_raw(&object, l.where, text, bytes)));
     l.object = object;
     if (number == 1) {
@@ -492,7 +492,7 @@ static invar_status check_end(const char *where, const char *text, size_t bytes,
     if (lines > 0 && strlen(end) == bytes - at && memcmp(end, text + at, bytes - at) == 0)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "%.120s: cut off or changed: the last line does not end what is before it",
+                      "%.1000s: cut off or changed: the last line does not end what is before it",
                       where);
 }
 

@@ -35,7 +35,7 @@ static invar_status place(char out[INVAR_PATH_SIZE], const char *given, const ch
     if (!given[0])
         return invar_path_join(out, INVAR_PATH_SIZE, folder, name);
     if (snprintf(out, INVAR_PATH_SIZE, "%s", given) >= INVAR_PATH_SIZE)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.100s...\" is too long", given);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path \"%.1000s...\" is too long", given);
     return INVAR_OK;
 }
 

@@ -269,7 +269,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                           "that it was made with",
                           other.key, other.there, other.here);
     return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%.80s holds another run: its %s is %s, not %s; choose another folder with "
+                      "%.1000s holds another run: its %s is %s, not %s; choose another folder with "
                       "--run, or begin anew with --fresh",
                       loop->at.ledger, other.key, other.there, other.here);
 }
@@ -332,7 +332,7 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest
     } else if (step >= 0) {
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "the checkpoint goes on after step %" PRId64
-                          ", but %.120s has no run: give the run's folder with --run, or "
+                          ", but %.1000s has no run: give the run's folder with --run, or "
                           "start a new run from its weights with ref-load",
                           step, loop->at.ledger);
     } else {

@@ -23,7 +23,7 @@ invar_status invar_loop_mismatch(invar_loop *loop, const char *kind, const char 
     INVAR_TRY(invar_loop_event(loop, "error", kind, text));
     if (!loop->set.stop_on_mismatch)
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.220s", loop->place.step, text);
+    return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
 }
 
 static invar_status compare(invar_loop *loop, const char *what, int64_t first, int64_t count,

@@ -63,7 +63,7 @@ static invar_status load_part(invar_checkpoint *c, const part *p, const invar_de
     if (p->optimizer) {
         if (!invar_checkpoint_has(c, p->m))
             return INVAR_FAIL(INVAR_E_STATE, 0,
-                              "%.150s was written with no-save-optim: it can be a start "
+                              "%.1000s was written with no-save-optim: it can be a start "
                               "(ref-load), but not be resumed; --fresh begins anew",
                               invar_checkpoint_path(c));
         place = invar_optimizer_place(p->optimizer);
@@ -92,7 +92,7 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
     if (!invar_digest_equal(&state->identity, &loop->identity))
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
-            "%.120s belongs to another run: a semantic key, the data or the initial "
+            "%.1000s belongs to another run: a semantic key, the data or the initial "
             "weights differ; to begin anew give other folders (run, save, load) or --fresh, "
             "to start from its weights ref-load",
             invar_checkpoint_path(c));

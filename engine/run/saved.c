@@ -108,7 +108,7 @@ static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec 
     if (fits)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%.150s: sample %" PRId64 " does not fit the model: it needs a prompt and a "
+                      "%.1000s: sample %" PRId64 " does not fit the model: it needs a prompt and a "
                       "response, tokens below %" PRId64 ", and %" PRId64 " positions at most",
                       path, s->index, spec->vocab, spec->max_positions);
 }
@@ -121,15 +121,15 @@ static invar_status check_loaded(const invar_loop *loop, const char *path)
 
     if (loop->own_rollouts && !invar_digest_equal(&h->run, &loop->identity))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.150s is of another run; a run takes its rollouts from one run only, "
+                          "%.1000s is of another run; a run takes its rollouts from one run only, "
                           "and from another than itself beginning with rollout 0",
                           path);
     invar_tokenizer_hash(&tokenizer, loop->session.tokenizer);
     if (!invar_digest_equal(&tokenizer, &h->tokenizer))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.150s was sampled with another tokenizer", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s was sampled with another tokenizer", path);
     if (loop->batch.count != wanted)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.150s has %" PRId64 " samples, the recipe's steps need %" PRId64, path,
+                          "%.1000s has %" PRId64 " samples, the recipe's steps need %" PRId64, path,
                           loop->batch.count, wanted);
     for (int64_t i = 0; i < loop->batch.count; i++)
         INVAR_TRY(check_fits(&loop->batch.items[i], &loop->session.spec, path));
@@ -148,13 +148,14 @@ static invar_status check_foreign(const invar_loop *loop, const char *path,
     if (!loop->options->replay && (loop->place.rollout >= loop->n_files ||
                                    !invar_digest_equal(content, &loop->files[loop->place.rollout])))
         return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "%.150s has changed since the run was started: its content belongs to "
+                          "%.1000s has changed since the run was started: its content belongs to "
                           "the run's identity; begin another run",
                           path);
     for (int64_t i = 0; i < loop->batch.count && needed; i++)
         if (!loop->batch.items[i].logp)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%.150s: sample %" PRId64 " has no log-probabilities, which use-tis, "
+                              "%.1000s: sample %" PRId64
+                              " has no log-probabilities, which use-tis, "
                               "use-mis and use-rollout-logprobs need",
                               path, loop->batch.items[i].index);
     return INVAR_OK;
@@ -302,7 +303,8 @@ static invar_status check_own(const invar_loop *loop, const invar_loop_place *be
     invar_rl_sample_release(&want);
     if (odd)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.150s: \"%s\" of sample %" PRId64 " is not what this recipe gives: the "
+                          "%.1000s: \"%s\" of sample %" PRId64
+                          " is not what this recipe gives: the "
                           "file was changed, or another version of the program wrote it",
                           path, odd, s->index);
     return status;
@@ -352,7 +354,7 @@ static invar_status pass_over(invar_loop *loop, const char *path)
     }
     if (loop->own_rollouts && loop->session.data && i != loop->batch.count)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%.150s: sample %" PRId64 " has a draw of an earlier one: the file was "
+                          "%.1000s: sample %" PRId64 " has a draw of an earlier one: the file was "
                           "changed, or another version of the program wrote it",
                           path, loop->batch.items[i].index);
     return INVAR_OK;
@@ -367,7 +369,7 @@ static invar_status check_header(const invar_loop *loop, const char *path)
     if (!odd)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%.150s: its \"%s\" is not what this run has: the file was changed, or "
+                      "%.1000s: its \"%s\" is not what this run has: the file was changed, or "
                       "another version of the program wrote it, whose rollouts are foreign with "
                       "use-rollout-logprobs = true",
                       path, odd);

@@ -33,13 +33,14 @@ static invar_status check_idle(const invar_loop *loop)
     char writer[INVAR_LEDGER_WRITER_SIZE];
 
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0] && invar_path_exists(ledger))
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "--fresh: the ledger %.120s lies outside of the run's folder and has the "
-                          "old run; give another one with --ledger",
-                          ledger);
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "--fresh: the ledger %.1000s lies outside of the run's folder and has the "
+            "old run; give another one with --ledger",
+            ledger);
     INVAR_TRY(invar_ledger_writer(writer, ledger));
     if (writer[0])
-        return INVAR_FAIL(INVAR_E_BUSY, 0, "--fresh: %.120s has a writer: %.110s; end it first",
+        return INVAR_FAIL(INVAR_E_BUSY, 0, "--fresh: %.1000s has a writer: %.1000s; end it first",
                           ledger, writer);
     return INVAR_OK;
 }

@@ -79,7 +79,7 @@ static invar_status as_damage(invar_status status, const char *path)
         return status;
     invar_error_take(&why);
     invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %.140s", shown, why.message);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %.1000s", shown, why.message);
 }
 
 static invar_status check_manifest(invar_pack *out, const invar_tar_list *list, const char *path,

@@ -8,12 +8,13 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/file.h"
 #include "base/text.h"
 #include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
 
-#define NAME_SIZE 512 /* for messages: where in the file */
+#define NAME_SIZE (INVAR_PATH_SHOWN_SIZE + 128) /* for messages: where in the file */
 
 invar_status invar_part_type(const char **out, const invar_part *part)
 {

@@ -43,7 +43,7 @@ static invar_diff_source source_of(const view *v, int64_t step, int64_t seg)
 invar_status invar_diff_corrupt(const invar_diff_source *source, const char *what)
 {
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "ledger %.80s, run %" PRId64 ": %s; see `invar ledger verify`",
+                      "ledger %.1000s, run %" PRId64 ": %s; see `invar ledger verify`",
                       invar_sql_path(source->sql), source->run, what);
 }
 
@@ -113,7 +113,7 @@ static invar_status read_side(invar_diff *diff, view *v, invar_sql_stmt *row)
 
     INVAR_TRY(invar_sql_step(&found, row));
     if (!found)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.100s has no run %" PRId64,
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.1000s has no run %" PRId64,
                           invar_sql_path(v->ledger->sql), v->run);
     INVAR_TRY(invar_diff_text(&side->ledger, diff, invar_sql_path(v->ledger->sql),
                               strlen(invar_sql_path(v->ledger->sql))));

@@ -343,7 +343,7 @@ invar_status invar_golden_points_path(char *out, size_t size, const char *golden
     }
     written = snprintf(out, size, "%.*s.points%s", (int)(length - cut_off), golden, more);
     if (written < 0 || (size_t)written >= size)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.100s", golden);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.1000s", golden);
     return INVAR_OK;
 }
 

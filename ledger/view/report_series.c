@@ -185,7 +185,7 @@ static invar_status take_name(void *payload, invar_sql_stmt *row)
     sheet *s = payload;
 
     if (s->count == s->room) { // a reader's snapshot has no more than were counted
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.120s: the table series contradicts itself",
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: the table series contradicts itself",
                           invar_sql_path(s->run->ledger->sql));
     }
     curve *c = &s->curves[s->count++];
@@ -216,7 +216,7 @@ static invar_status take_value(void *payload, invar_sql_stmt *row)
 
     if (!c)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                          "ledger %.120s: series %" PRId64
+                          "ledger %.1000s: series %" PRId64
                           " has no name; invar ledger verify says more",
                           invar_sql_path(s->run->ledger->sql), series);
     return add(c, s, invar_sql_int(row, 1), (uint64_t)invar_sql_int(row, 2));

@@ -95,7 +95,7 @@ static uint32_t masked_crc(const uint8_t *data, size_t bytes)
 
 static invar_status write_failed(const char *path)
 {
-    return INVAR_FAIL(INVAR_E_IO, errno, "%.150s: cannot be written: %s", path, strerror(errno));
+    return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: cannot be written: %s", path, strerror(errno));
 }
 
 typedef struct target {
@@ -154,14 +154,14 @@ static invar_status refuse_others(const char *folder)
     invar_status status = INVAR_OK;
 
     if (!dir)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.150s: the folder cannot be read: %s", folder,
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: the folder cannot be read: %s", folder,
                           strerror(errno));
     while (status == INVAR_OK && (entry = readdir(dir)) != NULL) {
         if (strstr(entry->d_name, "tfevents"))
-            status =
-                INVAR_FAIL(INVAR_E_INVALID, 0,
-                           "%.100s has events already, %.80s: remove them or name another folder",
-                           folder, entry->d_name);
+            status = INVAR_FAIL(
+                INVAR_E_INVALID, 0,
+                "%.1000s has events already, %.1000s: remove them or name another folder", folder,
+                entry->d_name);
     }
     closedir(dir);
     return status;
@@ -223,7 +223,7 @@ invar_status invar_export_tensorboard(const char *folder, invar_ledger *ledger, 
     INVAR_TRY(invar_export_find(&found, ledger, run));
     make_harmless(found.name);
     if ((size_t)snprintf(inner, sizeof inner, "%s/%s", folder, found.name) >= sizeof inner)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "the folder's name is too long: %.100s", folder);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the folder's name is too long: %.1000s", folder);
     INVAR_TRY(invar_folder_make(inner));
     INVAR_TRY(refuse_others(inner));
     snprintf(base, sizeof base, "%s/.invar-export", inner);

@@ -79,6 +79,14 @@ expect 2 "no run has the number, name or uuid" ledger show runs/a:frob
 expect 129 "which run?" ledger show
 deep=$(printf 'long-name-of-a-folder/%.0s' {1..12})missing.db # whole, with its end
 expect 2 "$deep" ledger show a --ledger "$deep"
+deep=${deep%/*}
+mkdir -p "$deep" && cp runs/a/ledger.db "$deep" && echo frob >"$deep/wrong.ini"
+expect 2 "ledger $deep/ledger.db: no run has the number" ledger show "$deep:frob"
+expect 129 "$deep/wrong.ini:1: neither [section]" train "$deep/wrong.ini"
+expect 2 "$deep/none/config.json: cannot be opened" convert "$deep/none" converted
+expect 129 "$deep/ledger.db: there is a file of that name" ledger backup runs/a \
+    --out "$deep/ledger.db"
+rm -r "${deep%%/*}"
 expect 129 "unexpected argument 'runs/b'" ledger show runs/a runs/b
 expect 0 "2 runs imported" ledger import runs/a runs/b/ledger.db --into two.db
 expect 129 "two.db has several: " ledger show two.db

@@ -316,12 +316,16 @@ static void test_base_file__joins_paths(void **state)
 
 static void test_base_file__shows_paths_harmlessly(void **state)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], path[300];
+    char shown[INVAR_PATH_SHOWN_SIZE], path[INVAR_PATH_SHOWN_SIZE + 200];
 
     (void)state;
     invar_path_show(shown, "a\n\x1B[2Jb\xFF");
     assert_string_equal(shown, "a??[2Jb?");
     memset(path, 'x', sizeof path);
+    path[900] = '\0';
+    invar_path_show(shown, path);
+    assert_string_equal(shown, path);
+    path[900] = 'x';
     memcpy(path + sizeof path - 9, "/end.txt", 9);
     invar_path_show(shown, path);
     assert_memory_equal(shown, "...xxx", 6);

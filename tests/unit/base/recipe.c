@@ -333,7 +333,7 @@ static void test_base_recipe__messages_are_one_clean_line(void **state)
         "\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4"
         "\xC3\xA4\xC3\xA4\xC3\xA4\xC3\xA4\n";
     invar_recipe *recipe = fresh();
-    char path[600];
+    char path[2000];
 
     (void)state;
     refuses(text, "\xC3\xA4\xC3\xA4...'"); // cut between characters
