@@ -19,6 +19,7 @@ def main():
     environment = dict(os.environ, TERM="xterm", NO_COLOR="1")
     child = subprocess.Popen(sys.argv[2:], stdout=terminal, env=environment)
     os.close(terminal)
+    shown = b""
     while True:
         try:
             got = os.read(reader, 65536)
@@ -26,7 +27,8 @@ def main():
             break
         if not got:
             break
-        sys.stdout.buffer.write(got.replace(b"\r\n", b"\n"))
+        shown += got
+    sys.stdout.buffer.write(shown.replace(b"\r\n", b"\n"))
     return child.wait()
 
 
