@@ -142,7 +142,9 @@ def describe(error):
 
 
 def main():
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    if hard == resource.RLIM_INFINITY or hard > MEMORY:
+        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     renderer = Renderer()
     answer = renderer.open
     for line in sys.stdin.buffer:

@@ -357,24 +357,44 @@ static void check_no_jinja(const char *dir)
     assert_null(chat);
 }
 
-static void test_template_open__names_what_is_wrong_with_python(void **state)
+static void check_opens(const char *dir)
 {
-    char no_jinja[INVAR_PATH_SIZE];
-    FILE *which = popen("command -v python3", "r");
-    char real[INVAR_PATH_SIZE] = "";
+    invar_template *chat;
 
-    (void)state;
+    assert_ok(invar_template_open(&chat, dir, "", ""));
+    invar_template_close(chat);
+}
+
+/* The system's python3 after these words of a shell, and with these options. */
+static void with_real_python(const char *words, const char *options, void (*check)(const char *dir))
+{
+    char script[INVAR_PATH_SIZE + 100], real[INVAR_PATH_SIZE] = "";
+    FILE *which = popen("command -v python3", "r");
+
     assert_non_null(which);
     assert_non_null(fgets(real, sizeof real, which));
     pclose(which);
     real[strcspn(real, "\n")] = '\0';
+    snprintf(script, sizeof script, "#!/bin/sh\n%s\nPATH=/bin:/usr/bin exec %s %s \"$@\"\n", words,
+             real, options);
+    with_python(script, check);
+}
+
+static void test_template_open__names_what_is_wrong_with_python(void **state)
+{
+    (void)state;
     with_python(NULL, check_missing);
     with_python("#!/bin/sh\necho no module >&2\nexit 3\n", check_dies);
     with_python("#!/bin/sh\nread -r line\necho rubbish\nread -r line\n", check_rubbish);
-    // -S: without the folders where packages are
-    snprintf(no_jinja, sizeof no_jinja, "#!/bin/sh\nPATH=/bin:/usr/bin exec %s -S \"$@\"\n", real);
-    with_python(no_jinja, check_no_jinja);
+    with_real_python("", "-S", check_no_jinja); // without the folders where packages are
     assert_no_children();
+}
+
+/* A limit of memory that the user has set may be lower than ours, and cannot be raised. */
+static void test_template_open__lives_under_a_lower_limit(void **state)
+{
+    (void)state;
+    with_real_python("ulimit -v 600000", "", check_opens);
 }
 
 static void test_template_hash__is_of_text_and_variables(void **state)
@@ -411,6 +431,7 @@ int main(void)
         cmocka_unit_test(test_template_render__keeps_templates_in_the_sandbox),
         cmocka_unit_test(test_template_render__ends_a_child_that_hangs),
         cmocka_unit_test(test_template_open__names_what_is_wrong_with_python),
+        cmocka_unit_test(test_template_open__lives_under_a_lower_limit),
         cmocka_unit_test(test_template_hash__is_of_text_and_variables),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
