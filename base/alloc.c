@@ -6,6 +6,7 @@
 #include "base/alloc.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/invar_banned.h"
 
@@ -42,6 +43,22 @@ invar_status invar_alloc(void **out, size_t count, size_t size, const char *what
     *out = current.alloc(count * size > 0 ? count * size : 1, current.payload);
     if (!*out)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: no memory for %zu bytes", what, count * size);
+    return INVAR_OK;
+}
+
+invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max_bytes,
+                              const char *what)
+{
+    size_t more = *room ? 2 * *room : (size_t)1 << 16;
+    char *grown;
+
+    more = more <= max_bytes ? more : max_bytes + 1;
+    INVAR_TRY(invar_alloc((void **)&grown, more + 1, 1, what));
+    if (used)
+        memcpy(grown, *text, used);
+    invar_free(*text);
+    *text = grown;
+    *room = more;
     return INVAR_OK;
 }
 

@@ -32,6 +32,14 @@ void invar_allocator_set(const invar_allocator *allocator);
 /* *out = count * size bytes. Refuses overflow. A request for 0 bytes yields a valid block. */
 invar_status invar_alloc(void **out, size_t count, size_t size, const char *what) INVAR_MUST_USE;
 
+/*
+ * Twice the room for a text that is read to its end, of which `used` bytes are kept: at least
+ * 64 KiB, at most `max_bytes` and one more, which shows that there is too much. A byte for a NUL is
+ * not counted. *text is NULL and *room 0 at first.
+ */
+invar_status invar_alloc_grow(char **text, size_t *room, size_t used, size_t max_bytes,
+                              const char *what) INVAR_MUST_USE;
+
 /* NULL is allowed. */
 void invar_free(void *block);
 

@@ -21,6 +21,7 @@
 #include "base/invar_banned.h"
 
 #define SUFFIX ".tmp"
+#define PIECE ((size_t)1 << 20)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
@@ -127,6 +128,12 @@ int invar_fd_sync(int fd)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* For files alone: a pipe must not make us wait. */
+static int open_to_read(const char *path)
+{
+    return invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
+}
+
 /* The size of a regular file that has at most `max_bytes`. */
 static invar_status look(size_t *out, int fd, const char *path, size_t max_bytes)
 {
@@ -170,8 +177,7 @@ static invar_status fill(char *out, size_t bytes, int fd, const char *path)
 
 invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, size_t max_bytes)
 {
-    int fd =
-        invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // a pipe must not make us wait
+    int fd = open_to_read(path);
     char *text = NULL;
     size_t bytes = 0;
     invar_status status;
@@ -195,21 +201,6 @@ invar_status invar_file_read(char **out, size_t *bytes_out, const char *path, si
     return INVAR_OK;
 }
 
-/* Twice the room, up to `max_bytes` and one more, which shows that there is too much. */
-static invar_status grow(char **text, size_t *room, size_t used, size_t max_bytes)
-{
-    size_t more = *room ? 2 * *room : 1 << 16;
-    char *grown = NULL;
-
-    *room = more > max_bytes ? max_bytes + 1 : more;
-    INVAR_TRY(invar_alloc((void **)&grown, *room + 1, 1, "a file"));
-    if (used)
-        memcpy(grown, *text, used);
-    invar_free(*text);
-    *text = grown;
-    return INVAR_OK;
-}
-
 static invar_status drain(char **text, size_t *used, int fd, const char *path, size_t max_bytes)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
@@ -219,7 +210,7 @@ static invar_status drain(char **text, size_t *used, int fd, const char *path, s
         ssize_t got;
 
         if (*used == room)
-            INVAR_TRY(grow(text, &room, *used, max_bytes));
+            INVAR_TRY(invar_alloc_grow(text, &room, *used, max_bytes, "a file"));
         got = read(fd, *text + *used, room - *used);
         if (got < 0 && errno == EINTR)
             continue;
@@ -236,6 +227,45 @@ static invar_status drain(char **text, size_t *used, int fd, const char *path, s
     }
     (*text)[*used] = '\0';
     return INVAR_OK;
+}
+
+static invar_status hash_rest(invar_digest *out, int64_t *bytes_out, int fd, const char *path,
+                              char *piece)
+{
+    invar_hasher hasher;
+    ssize_t got;
+
+    invar_hasher_init(&hasher);
+    while ((got = read(fd, piece, PIECE)) != 0) {
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return io_error(path, "cannot be read");
+        invar_hasher_update(&hasher, piece, (size_t)got);
+        *bytes_out += got;
+    }
+    invar_hasher_final(out, &hasher);
+    return INVAR_OK;
+}
+
+invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out, const char *path)
+{
+    int fd = open_to_read(path);
+    invar_status status;
+    char *piece = NULL;
+    size_t bytes;
+
+    *bytes_out = 0;
+    if (fd < 0)
+        return io_error(path, "cannot be opened");
+    status = look(&bytes, fd, path, SIZE_MAX);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&piece, PIECE, 1, "a piece of a file");
+    if (status == INVAR_OK)
+        status = hash_rest(out, bytes_out, fd, path, piece);
+    invar_free(piece);
+    close(fd);
+    return status;
 }
 
 invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *path,

@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/hash.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
@@ -31,6 +32,13 @@ invar_status invar_file_read(char **out, size_t *bytes_out, const char *path,
 /* The same of a file, a pipe or a device, to its end; "-" is standard input. */
 invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *path,
                                     size_t max_bytes) INVAR_MUST_USE;
+
+/*
+ * The digest of a regular file of any size, and how many bytes it has; little memory is used.
+ * INVAR_E_NOTFOUND, INVAR_E_IO, INVAR_E_INVALID for what is no regular file, as above.
+ */
+invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out,
+                             const char *path) INVAR_MUST_USE;
 
 /*
  * Fails where an SQLite database lies, such as a run's ledger: no output of ours replaces one, so

@@ -35,7 +35,6 @@
 #define VALUE_SIZE 256 /* of a value that does not come from the build's file */
 #define PATH_SIZE 4096
 #define SYSTEM_FILE_BYTES 65536 /* of /proc/cpuinfo and the like: the first CPU is enough */
-#define PIECE_BYTES 65536       /* of the program, when it is hashed */
 
 struct invar_provenance {
     invar_recipe *build; /* holds the values of its facts */
@@ -247,41 +246,16 @@ static void find_build(char out[PATH_SIZE])
         memcpy(out + length, ending, sizeof ending);
 }
 
-static invar_status hash_file(invar_digest *out, int file, const char *path)
-{
-    invar_hasher hasher;
-    char *piece;
-    size_t bytes = 0;
-    invar_status status;
-
-    INVAR_TRY(invar_alloc((void **)&piece, PIECE_BYTES, 1, path));
-    invar_hasher_init(&hasher);
-    do {
-        status = read_bytes(&bytes, file, piece, PIECE_BYTES, path);
-        if (status == INVAR_OK)
-            invar_hasher_update(&hasher, piece, bytes);
-    } while (status == INVAR_OK && bytes == PIECE_BYTES);
-    invar_hasher_final(out, &hasher);
-    invar_free(piece);
-    return status;
-}
-
 static invar_status gather_program(invar_provenance *p)
 {
     static const char path[] = "/proc/self/exe";
     char hex[INVAR_DIGEST_HEX_SIZE];
     invar_digest digest;
-    invar_status status;
-    off_t bytes;
-    int file;
+    int64_t bytes;
 
-    if (open_file(&file, &bytes, path) != INVAR_OK) { // no /proc here
-        invar_error_clear();
+    if (access(path, R_OK) != 0) // no /proc here
         return INVAR_OK;
-    }
-    status = hash_file(&digest, file, path);
-    close(file);
-    INVAR_TRY(status);
+    INVAR_TRY(invar_file_hash(&digest, &bytes, path));
     invar_digest_format(hex, &digest);
     keep(p, "build", "binary", "%s", hex);
     return INVAR_OK;

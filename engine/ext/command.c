@@ -18,8 +18,6 @@
 
 #include "base/invar_banned.h"
 
-#define MAX_BYTES ((size_t)1 << 32) /* of one file */
-
 /* ---- words ----------------------------------------------------------------------------------- */
 
 /*
@@ -100,14 +98,11 @@ static bool is_file(const char *path)
 static invar_status add_file(bool *found_out, invar_hasher *hasher, const char *path)
 {
     invar_digest digest;
-    size_t bytes;
-    char *data;
+    int64_t bytes;
 
     if (!is_file(path))
         return INVAR_OK;
-    INVAR_TRY(invar_file_read(&data, &bytes, path, MAX_BYTES));
-    invar_hash_bytes(&digest, data, bytes);
-    invar_free(data);
+    INVAR_TRY(invar_file_hash(&digest, &bytes, path));
     invar_hasher_update(hasher, digest.bytes, sizeof digest.bytes);
     *found_out = true;
     return INVAR_OK;

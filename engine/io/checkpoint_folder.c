@@ -24,7 +24,6 @@
 
 #define PREFIX "iter_"
 #define LATEST "latest_checkpointed_iteration.txt"
-#define PIECE ((size_t)1 << 20)
 
 static invar_status io_error(const char *path, const char *what)
 {
@@ -220,48 +219,4 @@ invar_status invar_checkpoint_latest(int64_t *step_out, const char *save)
             "or set skip-damaged",
             shown, quote);
     return INVAR_OK;
-}
-
-/* ---- hashing a file -------------------------------------------------------------------------- */
-
-static invar_status hash_open(invar_hasher *hasher, int64_t *bytes, int fd, const char *path,
-                              char *piece)
-{
-    for (;;) {
-        ssize_t got = read(fd, piece, PIECE);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            return io_error(path, "cannot be read");
-        if (got == 0)
-            return INVAR_OK;
-        invar_hasher_update(hasher, piece, (size_t)got);
-        *bytes += got;
-    }
-}
-
-invar_status invar_checkpoint_hash_file(invar_digest *out, int64_t *bytes_out, const char *path)
-{
-    int fd =
-        invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // a pipe must not make us wait
-    char shown[INVAR_PATH_SHOWN_SIZE], *piece = NULL;
-    invar_hasher hasher;
-    invar_status status;
-    struct stat info;
-
-    *bytes_out = 0;
-    if (fd < 0)
-        return io_error(path, "cannot be opened");
-    invar_path_show(shown, path);
-    if (fstat(fd, &info) != 0 || !S_ISREG(info.st_mode))
-        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: it is no regular file", shown);
-    else
-        status = invar_alloc((void **)&piece, PIECE, 1, "a piece of a file");
-    invar_hasher_init(&hasher);
-    if (status == INVAR_OK)
-        status = hash_open(&hasher, bytes_out, fd, path, piece);
-    invar_hasher_final(out, &hasher);
-    invar_free(piece);
-    close(fd);
-    return status;
 }

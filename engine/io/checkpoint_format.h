@@ -107,10 +107,6 @@ const invar_checkpoint_file *invar_checkpoint_files_find(const invar_checkpoint_
 invar_status invar_checkpoint_folder(char out[INVAR_PATH_SIZE], const char *save, int64_t step,
                                      const char *suffix) INVAR_MUST_USE;
 
-/* XXH3-128 of a regular file. */
-invar_status invar_checkpoint_hash_file(invar_digest *out, int64_t *bytes_out,
-                                        const char *path) INVAR_MUST_USE;
-
 invar_status invar_checkpoint_latest_write(const char *save, int64_t step) INVAR_MUST_USE;
 
 #ifdef __cplusplus

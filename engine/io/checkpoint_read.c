@@ -241,9 +241,11 @@ static invar_status check_hashes(invar_checkpoint *c)
         const invar_checkpoint_file *file = &c->files.of[i];
         invar_status status;
         INVAR_TRY(invar_path_join(path, sizeof path, c->path, file->name));
-        status = invar_checkpoint_hash_file(&hash, &bytes, path);
+        status = invar_file_hash(&hash, &bytes, path);
         if (status == INVAR_E_NOTFOUND)
             return damaged(c, file->name, "is missing");
+        if (status == INVAR_E_INVALID)
+            return damaged(c, file->name, "is no regular file");
         INVAR_TRY(status);
         if (!invar_digest_equal(&hash, &file->hash))
             return blame(c, file->name);

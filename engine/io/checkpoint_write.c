@@ -251,7 +251,7 @@ static invar_status write_hashes(making *m)
     for (int64_t i = 0; i < m->files.count; i++) {
         invar_checkpoint_file *file = &m->files.of[i];
         INVAR_TRY(invar_path_join(path, sizeof path, m->partial, file->name));
-        INVAR_TRY(invar_checkpoint_hash_file(&file->hash, &bytes, path));
+        INVAR_TRY(invar_file_hash(&file->hash, &bytes, path));
         m->bytes += bytes;
     }
     length = invar_checkpoint_files_text(m->text, &m->files);

@@ -14,7 +14,6 @@
 
 #include "base/invar_banned.h"
 
-#define FIRST_ROOM ((size_t)1 << 16)
 #define GZIP_ONLY (15 + 16) /* the largest window; neither zlib's nor a raw form */
 
 typedef struct expansion {
@@ -50,20 +49,9 @@ static void give_back(void *unused, void *block)
     invar_free(block);
 }
 
-/* Twice the room, up to one byte more than is allowed, which shows that there is too much. */
 static invar_status grow(expansion *e)
 {
-    size_t room = e->room > 0 ? 2 * e->room : FIRST_ROOM;
-    char *grown;
-
-    room = room <= e->max ? room : e->max + 1;
-    INVAR_TRY(invar_alloc((void **)&grown, room + 1, 1, "expanded gzip"));
-    if (e->used > 0)
-        memcpy(grown, e->out, e->used);
-    invar_free(e->out);
-    e->out = grown;
-    e->room = room;
-    return INVAR_OK;
+    return invar_alloc_grow(&e->out, &e->room, e->used, e->max, "expanded gzip");
 }
 
 /* ---- expanding ------------------------------------------------------------------------------- */

@@ -58,9 +58,6 @@ typedef struct invar_rollout_data {
 /* INVAR_E_NOTFOUND, INVAR_E_IO; INVAR_E_CORRUPT with file and line for everything else. */
 invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path) INVAR_MUST_USE;
 
-/* The hash of all bytes, without a look at what they say. */
-invar_status invar_rollout_file_hash(invar_digest *out, const char *path) INVAR_MUST_USE;
-
 /* What `read` does, from memory; `where` stands for the path in messages. */
 invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where, const char *text,
                                       size_t bytes) INVAR_MUST_USE;

@@ -530,17 +530,6 @@ invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path)
     return status;
 }
 
-invar_status invar_rollout_file_hash(invar_digest *out, const char *path)
-{
-    size_t bytes;
-    char *text;
-
-    INVAR_TRY(invar_file_read(&text, &bytes, path, MOST_BYTES));
-    invar_hash_bytes(out, text, bytes);
-    invar_free(text);
-    return INVAR_OK;
-}
-
 void invar_rollout_data_release(invar_rollout_data *data)
 {
     invar_rl_samples_reset(&data->samples);

@@ -22,7 +22,7 @@
 
 static invar_status hash_file(invar_loop *loop, const char *path)
 {
-    int64_t n = loop->n_files;
+    int64_t n = loop->n_files, bytes;
     invar_digest *files;
 
     if ((n & (n - 1)) == 0) { // full: 0, 1, 2, 4, ...
@@ -33,7 +33,7 @@ static invar_status hash_file(invar_loop *loop, const char *path)
         invar_free(loop->files);
         loop->files = files;
     }
-    INVAR_TRY(invar_rollout_file_hash(&loop->files[n], path));
+    INVAR_TRY(invar_file_hash(&loop->files[n], &bytes, path));
     loop->n_files++;
     return INVAR_OK;
 }

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/file.h"
 #include "base/hash.h"
 #include "base/pool.h"
 #include "base/progress.h"
@@ -153,9 +154,12 @@ static char path[] = INVAR_TEST_WORK "/fault-XXXXXX";
 
 static invar_status use_recipe(invar_recipe *recipe)
 {
+    invar_digest digest;
+    int64_t length;
     char *text;
     size_t bytes;
 
+    INVAR_TRY(invar_file_hash(&digest, &length, path));
     INVAR_TRY(invar_recipe_read(recipe, path));
     INVAR_TRY(invar_recipe_set(recipe, "int", "3", "--int"));
     INVAR_TRY(invar_recipe_set(recipe, "float", "0.5", "--float"));

@@ -108,7 +108,7 @@ static void put_hashes(const invar_checkpoint_index *index)
         return;
     for (int64_t i = 0; i < files.count; i++) {
         snprintf(path, sizeof path, "%s/iter_0000003/%s", save, files.of[i].name);
-        if (invar_checkpoint_hash_file(&files.of[i].hash, &bytes, path) != INVAR_OK)
+        if (invar_file_hash(&files.of[i].hash, &bytes, path) != INVAR_OK)
             invar_error_clear();
     }
     put(INVAR_CHECKPOINT_HASHES, text, invar_checkpoint_files_text(text, &files));

@@ -128,6 +128,34 @@ static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
     invar_free(got);
 }
 
+static void test_base_file__hashes_files_of_any_size(void **state)
+{
+    const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7};
+    const char *path = in_work("hashed");
+    char *data = malloc(sizes[5]);
+    invar_digest whole, got;
+    int64_t bytes = 7;
+
+    (void)state;
+    assert_non_null(data);
+    for (size_t i = 0; i < sizes[5]; i++)
+        data[i] = (char)invar_test_random(9, i / 4);
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        assert_ok(invar_file_write(path, data, sizes[i]));
+        invar_hash_bytes(&whole, data, sizes[i]);
+        assert_ok(invar_file_hash(&got, &bytes, path));
+        assert_int_equal(bytes, sizes[i]);
+        assert_true(invar_digest_equal(&got, &whole));
+    }
+    free(data);
+    assert_fails(invar_file_hash(&got, &bytes, in_work("none")), INVAR_E_NOTFOUND,
+                 "none: cannot be opened: no such file");
+    assert_fails(invar_file_hash(&got, &bytes, work), INVAR_E_INVALID, "a folder, not a file");
+    assert_int_equal(mkfifo(in_work("hashed pipe"), 0600), 0);
+    assert_fails(invar_file_hash(&got, &bytes, in_work("hashed pipe")), INVAR_E_INVALID,
+                 "not a file");
+}
+
 /* A pipe that another process fills with `bytes` times an 'x'. */
 static void assert_stream(size_t bytes, size_t max_bytes, invar_status expected)
 {
@@ -423,6 +451,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_file__writes_and_reads_back),
         cmocka_unit_test(test_base_file__refuses_what_is_no_file_of_that_size),
+        cmocka_unit_test(test_base_file__hashes_files_of_any_size),
         cmocka_unit_test(test_base_file__reads_streams_up_to_a_limit),
         cmocka_unit_test(test_base_file__a_failed_write_leaves_the_old_file),
         cmocka_unit_test(test_base_file__a_full_disk_is_an_error),
