@@ -100,11 +100,21 @@ static invar_status step(expansion *e, bool *ended_out)
     return INVAR_OK;
 }
 
+/* Zeros, or nothing: after the last member they only fill a block up, as those of a tape. */
+static bool only_zeros(const char *data, size_t bytes)
+{
+    size_t zeros = 0;
+
+    while (zeros < bytes && data[zeros] == 0)
+        zeros++;
+    return zeros == bytes;
+}
+
 static invar_status expand(expansion *e)
 {
     bool ended = false;
 
-    while (!ended || e->z.avail_in > 0 || e->left > 0) {
+    while (!ended || !only_zeros(e->next - e->z.avail_in, e->z.avail_in + e->left)) {
         if (ended && inflateReset(&e->z) != Z_OK)
             return damaged(e, "its parts do not follow each other");
         INVAR_TRY(step(e, &ended));

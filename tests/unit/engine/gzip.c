@@ -71,6 +71,24 @@ static void test_engine_gzip__expands_every_member(void **state)
     free(given);
 }
 
+/* As gzip itself does; one zero beside other bytes is damage. */
+static void test_engine_gzip__zeros_may_follow(void **state)
+{
+    char data[1024] = {0}, *text;
+    size_t packed = pack(data, 0, sizeof data, "a\n", 2), bytes;
+
+    (void)state;
+    packed = pack(data, packed, sizeof data, "b\n", 2);
+    for (size_t zeros = 0; packed + zeros < sizeof data; zeros += 1 + zeros) {
+        assert_ok(invar_gzip_expand(&text, &bytes, "d.gz", data, packed + zeros, MOST));
+        assert_int_equal(bytes, 4);
+        assert_string_equal(text, "a\nb\n");
+        invar_free(text);
+    }
+    data[packed + 500] = 1;
+    refuses(data, packed + 501, MOST, "incorrect header check");
+}
+
 static void test_engine_gzip__refuses_damage(void **state)
 {
     static const char given[] = "{\"input\": \"3,7=\", \"label\": \"7777777777777777777\"}\n";
@@ -94,6 +112,9 @@ static void test_engine_gzip__refuses_damage(void **state)
     assert_in_range(harmless, 1, 60);
     memcpy(data + packed, "more", 4);
     refuses(data, packed + 4, MOST, "incorrect header check");
+    memcpy(data + packed + 4, data, packed);
+    memset(data + packed, 0, 4);
+    refuses(data, 2 * packed + 4, MOST, "incorrect header check");
     refuses("", 0, MOST, "it ends too early");
     assert_false(invar_gzip_is("\x1f", 1));
     assert_false(invar_gzip_is("{\"", 2));
@@ -105,6 +126,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_engine_gzip__expands_every_member),
+        cmocka_unit_test(test_engine_gzip__zeros_may_follow),
         cmocka_unit_test(test_engine_gzip__refuses_damage),
     };
 
