@@ -15,6 +15,8 @@
 
 #include "base/invar_banned.h"
 
+#define IMPORT "import" /* what an import says of itself in a ledger's lock */
+
 typedef struct settings {
     const char *ledger;
     const char *into;
@@ -60,6 +62,48 @@ static const invar_option *import_options(settings *s)
     return list;
 }
 
+static bool ends_with(const char *text, const char *end)
+{
+    size_t bytes = strlen(text), wanted = strlen(end);
+
+    return bytes >= wanted && strcmp(text + bytes - wanted, end) == 0;
+}
+
+static invar_status count_run(void *payload, const invar_ledger_summary *run)
+{
+    (void)run;
+    ++*(int64_t *)payload;
+    return INVAR_OK;
+}
+
+/*
+ * The ledger of a run's folder has that run alone, and the run is found by it: a second one would
+ * make it unstartable. Ledgers that collect runs were written by imports.
+ */
+static invar_status check_into(const char *path)
+{
+    char now[INVAR_LEDGER_WRITER_SIZE], last[INVAR_LEDGER_WRITER_SIZE];
+    const char *slash = strrchr(path, '/');
+    invar_ledger *ledger;
+    invar_status status;
+    int64_t runs = 0;
+
+    INVAR_TRY(invar_ledger_writer(now, path));
+    INVAR_TRY(invar_ledger_last_writer(last, path));
+    if (now[0] || !invar_path_exists(path) || ends_with(last, ": " IMPORT) ||
+        (strcmp(slash ? slash + 1 : path, "ledger.db") != 0 && !ends_with(last, ": invar train")))
+        return INVAR_OK; // a writer that is there is named when the ledger is opened
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_runs(ledger, count_run, &runs);
+    invar_ledger_close(ledger);
+    if (status == INVAR_OK && runs == 1)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%.1000s is the ledger of a run, which could not go on with others in "
+                          "it; import both into another file, --into FILE",
+                          path);
+    return status;
+}
+
 static invar_status import_file(int64_t *runs_out, invar_ledger *into, const char *word)
 {
     char path[INVAR_LOCATE_PATH_SIZE];
@@ -82,8 +126,9 @@ static invar_status import_files(int64_t *total_out, const settings *s, int word
     *total_out = 0;
     if (!s->into)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "import needs --into FILE");
+    INVAR_TRY(check_into(s->into));
     INVAR_TRY(invar_ledger_open(&into, s->into,
-                                &(invar_ledger_options){.create = true, .writer = "import"}));
+                                &(invar_ledger_options){.create = true, .writer = IMPORT}));
     status = INVAR_OK;
     for (int i = 0; i < words && status == INVAR_OK; i++) {
         status = import_file(&runs, into, argv[i]);

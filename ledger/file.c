@@ -313,24 +313,45 @@ bool invar_file_lock_stands(int fd)
     return fstat(fd, &info) == 0 && info.st_nlink == 1;
 }
 
-invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char *path)
+/* Opens the lock of a ledger; -1: there is none. */
+static invar_status find_lock(int *out, const char *path)
 {
     char name[PATH_BYTES], target[INVAR_FILE_PATH_SIZE];
+
+    INVAR_TRY(invar_file_resolve(target, path));
+    with_suffix(name, target, "-lock");
+    *out = open_lock(name, O_RDWR);
+    if (*out < 0 && (errno == EACCES || errno == EROFS))
+        *out = open_lock(name, O_RDONLY);
+    return *out < 0 && errno != ENOENT ? io_error(path, "its lock cannot be opened") : INVAR_OK;
+}
+
+invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char *path)
+{
     struct flock lock = whole_file();
     int fd;
 
     out[0] = '\0';
-    INVAR_TRY(invar_file_resolve(target, path));
-    with_suffix(name, target, "-lock");
-    fd = open_lock(name, O_RDWR);
-    if (fd < 0 && (errno == EACCES || errno == EROFS))
-        fd = open_lock(name, O_RDONLY);
+    INVAR_TRY(find_lock(&fd, path));
     if (fd < 0)
-        return errno == ENOENT ? INVAR_OK : io_error(path, "its lock cannot be opened");
+        return INVAR_OK;
     if (fcntl(fd, F_OFD_GETLK, &lock) != 0)
         lock.l_type = F_UNLCK; // a file system without locks has no writer of ours
     if (lock.l_type != F_UNLCK)
         read_holder(out, fd);
+    close(fd);
+    return INVAR_OK;
+}
+
+invar_status invar_ledger_last_writer(char out[INVAR_LEDGER_WRITER_SIZE], const char *path)
+{
+    int fd;
+
+    out[0] = '\0';
+    INVAR_TRY(find_lock(&fd, path));
+    if (fd < 0)
+        return INVAR_OK;
+    read_holder(out, fd);
     close(fd);
     return INVAR_OK;
 }

@@ -65,6 +65,10 @@ void invar_ledger_close(invar_ledger *ledger);
 invar_status invar_ledger_writer(char out[INVAR_LEDGER_WRITER_SIZE],
                                  const char *path) INVAR_MUST_USE;
 
+/* Who writes it, or wrote it last; "": nobody knows, as in a copy without its lock. */
+invar_status invar_ledger_last_writer(char out[INVAR_LEDGER_WRITER_SIZE],
+                                      const char *path) INVAR_MUST_USE;
+
 /* ---- names ----------------------------------------------------------------------------------- */
 
 /* The key of a run's identity that has the hash of its initial weights, where it has one. */

@@ -320,6 +320,13 @@ expect 2 "metric" ledger import flipped.db --into none.db
 answers 0 'd["imported"] == 0' ledger import runs/a --into two.db --json
 expect 129 "expected FILE" ledger import --into two.db
 expect 129 "import needs --into FILE" ledger import runs/a
+# a run's own ledger keeps its run alone; a collection may have any name
+sum=$(sha256sum runs/b/ledger.db)
+expect 2 "runs/b/ledger.db is the ledger of a run" ledger import runs/a --into runs/b/ledger.db
+[[ $(sha256sum runs/b/ledger.db) == "$sum" ]] || complain "an import changed the ledger of a run"
+mkdir collection
+expect 0 "1 runs imported" ledger import runs/a --into collection/ledger.db
+expect 0 "1 runs imported" ledger import runs/b --into collection/ledger.db
 expect 2 "nowhere: No such file" ledger import nowhere --into two.db
 expect 0 "copy.db: written" ledger backup two.db --out copy.db
 expect 129 "there is a file of that name already" ledger backup two.db --out copy.db

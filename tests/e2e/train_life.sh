@@ -281,6 +281,12 @@ for file in '' elsewhere.db; do
     done <next
     holds [ -z "$(find 'a run' . -maxdepth 1 -name '*-wal' -o -maxdepth 1 -name '*-shm')" ]
 done
+# a run goes on after somebody tried to bring another one into its ledger, wherever that is
+for into in whole/ledger.db elsewhere.db; do
+    expect 2 'is the ledger of a run, which could not go on with others in it; import both into' \
+        ledger import a --into "$into"
+done
+expect 0 'the run is finished' train tiny.ini --no-report --run whole
 # killed while the ledger was made
 mkdir begun && touch begun/ledger.db begun/ledger.db-lock
 expect 2 'was killed before its first entry; nothing is lost: start the run again' \
