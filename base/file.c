@@ -295,25 +295,52 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-invar_status invar_path_check_output(const char *path)
-{
-    static const char magic[] = "SQLite format 3"; // with the zero behind it
-    char head[sizeof magic], shown[INVAR_PATH_SHOWN_SIZE];
-    int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
-    bool database = false;
+#define HEAD_BYTES 512 /* of a file that are looked at for its kind */
 
-    if (fd >= 0) {
-        database = read(fd, head, sizeof head) == (ssize_t)sizeof head &&
-                   memcmp(head, magic, sizeof magic) == 0;
+/* The first bytes of a file; 0: it is empty, or no file is there but a link or a device. */
+static size_t read_head(char head[HEAD_BYTES], const char *path)
+{
+    int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
+    struct stat info;
+    ssize_t bytes = 0;
+
+    if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
+        bytes = read(fd, head, HEAD_BYTES);
+
+    if (fd >= 0)
         close(fd);
-    }
-    if (!database)
-        return INVAR_OK;
+    return bytes > 0 ? (size_t)bytes : 0;
+}
+
+static bool has_mark(const char *head, size_t bytes, const char *mark, size_t at)
+{
+    size_t length = strlen(mark);
+
+    INVAR_CHECK(at + length <= HEAD_BYTES);
+    if (bytes <= at)
+        return bytes == 0;
+    return memcmp(head + at, mark, bytes - at < length ? bytes - at : length) == 0;
+}
+
+invar_status invar_path_check_output(const char *path, const char *mark, size_t at)
+{
+    static const char database[] = "SQLite format 3"; // with the zero behind it
+    char head[HEAD_BYTES], shown[INVAR_PATH_SHOWN_SIZE];
+    size_t bytes = read_head(head, path);
+
     invar_path_show(shown, path);
-    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "%s: a ledger or another database lies there and is not replaced; give "
-                      "another name",
-                      shown);
+    if (bytes >= sizeof database && memcmp(head, database, sizeof database) == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: a ledger or another database lies there and is not replaced; give "
+                          "another name",
+                          shown);
+    if (mark && !has_mark(head, bytes, mark, at))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "%s: a file of another kind lies there and is not replaced; remove it, or "
+            "give another name",
+            shown);
+    return INVAR_OK;
 }
 
 struct invar_file_writer {
@@ -331,7 +358,7 @@ invar_status invar_file_writer_open(invar_file_writer **out, const char *path)
     *out = NULL;
     if (length + sizeof SUFFIX > INVAR_PATH_SIZE)
         return path_too_long(path);
-    INVAR_TRY(invar_path_check_output(path));
+    INVAR_TRY(invar_path_check_output(path, NULL, 0));
     INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "a writer"));
     writer->committed = false;
     memcpy(writer->path, path, length + 1);

@@ -41,10 +41,12 @@ invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out,
                              const char *path) INVAR_MUST_USE;
 
 /*
- * Fails where an SQLite database lies, such as a run's ledger: no output of ours replaces one, so
- * the name was given by mistake.
+ * Fails where a file lies that an output must not replace: the name was given by mistake. An output
+ * that the user names replaces what is empty or has its kind's `mark`, the text that files of the
+ * kind have at byte `at` (what is cut off before the mark's end will do). Without a mark, NULL,
+ * whatever is no SQLite database, such as a ledger.
  */
-invar_status invar_path_check_output(const char *path) INVAR_MUST_USE;
+invar_status invar_path_check_output(const char *path, const char *mark, size_t at) INVAR_MUST_USE;
 
 /* Writes PATH.tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a part. */
 invar_status invar_file_write(const char *path, const void *data, size_t bytes) INVAR_MUST_USE;

@@ -15,6 +15,7 @@
 #include "cli/live.h"
 #include "cli/output.h"
 #include "cli/plain.h"
+#include "ledger/view/page.h"
 
 #include "base/invar_banned.h"
 
@@ -161,7 +162,7 @@ static invar_status tell(const invar_bisect_answer *a, const invar_bisect_settin
     INVAR_TRY(keep(a));
     if (!s->html)
         return INVAR_OK;
-    INVAR_TRY(invar_output_open(&page, s->html));
+    INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK));
     return invar_output_close(&page, invar_answer_html(page.stream, a));
 }
 

@@ -300,7 +300,7 @@ static invar_status print_services(const settings *s, const invar_ci_result *res
     }
     if (!s->junit)
         return INVAR_OK;
-    INVAR_TRY(invar_output_open(&file, s->junit));
+    INVAR_TRY(invar_output_open(&file, s->junit, INVAR_CI_JUNIT_MARK));
     invar_ci_junit(file.stream, results, count);
     return invar_output_close(&file, INVAR_OK);
 }

@@ -11,6 +11,7 @@
 #include "cli/output.h"
 #include "cli/plain.h"
 #include "ledger/view/export.h"
+#include "ledger/view/page.h"
 #include "ledger/view/report.h"
 
 #include "base/invar_banned.h"
@@ -260,12 +261,12 @@ static const invar_option *export_options(settings *s)
     return list;
 }
 
-static invar_status export_file(const invar_located *at, const char *path,
+static invar_status export_file(const invar_located *at, const char *path, const char *mark,
                                 invar_status (*write)(FILE *, invar_ledger *, int64_t))
 {
     invar_output out;
 
-    INVAR_TRY(invar_output_open(&out, path));
+    INVAR_TRY(invar_output_open(&out, path, mark));
     return invar_output_close(&out, write(out.stream, at->ledger, at->run.run));
 }
 
@@ -281,9 +282,9 @@ static invar_status export_run(const settings *s, const char *word)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--csv and --jsonl are both %.1000s", s->csv);
     INVAR_TRY(invar_locate_run(&at, word, s->ledger));
     if (s->csv)
-        status = export_file(&at, s->csv, invar_export_csv);
+        status = export_file(&at, s->csv, INVAR_EXPORT_CSV_MARK, invar_export_csv);
     if (s->jsonl && status == INVAR_OK)
-        status = export_file(&at, s->jsonl, invar_export_jsonl);
+        status = export_file(&at, s->jsonl, INVAR_EXPORT_JSONL_MARK, invar_export_jsonl);
     if (s->tensorboard && status == INVAR_OK)
         status = invar_export_tensorboard(s->tensorboard, at.ledger, at.run.run);
     invar_located_close(&at);
@@ -358,7 +359,7 @@ static invar_status write_report(const char *path, const invar_located *runs, in
     for (int i = 0; i < count; i++)
         list[i] = (invar_report_run){
             .ledger = runs[i].ledger, .run = runs[i].run.run, .label = label(runs, count, i, argv)};
-    status = invar_output_open(&out, path);
+    status = invar_output_open(&out, path, INVAR_PAGE_MARK);
     if (status == INVAR_OK)
         status = invar_output_close(&out, invar_report_write(out.stream, list, (size_t)count));
     invar_free(list);

@@ -41,11 +41,11 @@ static invar_status open_device(invar_output *out, const char *path, int flags)
     return io_error(path, "cannot be written");
 }
 
-static invar_status open_beside(invar_output *out, const char *path)
+static invar_status open_beside(invar_output *out, const char *path, const char *mark)
 {
     int fd;
 
-    INVAR_TRY(invar_path_check_output(path));
+    INVAR_TRY(invar_path_check_output(path, mark, 0));
     INVAR_TRY(invar_beside(out->other, path, "new"));
     fd = invar_fd_open(out->other, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (fd < 0)
@@ -74,7 +74,7 @@ static bool is_system(const char *path)
     return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
 }
 
-invar_status invar_output_open(invar_output *out, const char *path)
+invar_status invar_output_open(invar_output *out, const char *path, const char *mark)
 {
     struct stat info;
 
@@ -85,13 +85,13 @@ invar_status invar_output_open(invar_output *out, const char *path)
         return open_device(out, path, 0);
     if (lstat(path, &info) == 0 && (S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode)))
         return open_device(out, path, O_NOFOLLOW);
-    return open_beside(out, path);
+    return open_beside(out, path, mark);
 }
 
 invar_status invar_output_replace(invar_output *out, const char *path)
 {
     INVAR_TRY(begin(out, path));
-    return open_beside(out, path);
+    return open_beside(out, path, NULL);
 }
 
 /* Everything is on the disk, and without an error since the beginning. */

@@ -26,8 +26,12 @@ typedef struct invar_output {
     char other[INVAR_PATH_SIZE]; /* the name until it is whole; "": none */
 } invar_output;
 
-/* A file that the user names. */
-invar_status invar_output_open(invar_output *out, const char *path) INVAR_MUST_USE;
+/*
+ * A file that the user names. One that is there is replaced where it is empty or begins with
+ * `mark`, as all of this kind do: what somebody else put there stays.
+ */
+invar_status invar_output_open(invar_output *out, const char *path,
+                               const char *mark) INVAR_MUST_USE;
 
 /* A file of our own in a folder that may come from anybody: whatever has its name is replaced. */
 invar_status invar_output_replace(invar_output *out, const char *path) INVAR_MUST_USE;

@@ -331,7 +331,7 @@ static invar_status read_golden(invar_golden **out, const settings *s)
     if (slash && !invar_path_exists(folder))
         return INVAR_FAIL(INVAR_E_IO, 0, "golden %s: its folder is not there; make it first",
                           shown);
-    return invar_path_check_output(path);
+    return invar_golden_check_output(path);
 }
 
 static invar_status train(int *code_out, const char *path, const settings *s,

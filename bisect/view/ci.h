@@ -29,7 +29,10 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
 /* NULL: no memory. */
 json_t *invar_ci_json(const invar_ci_result *results, size_t count);
 
-/* JUnit XML, as GitLab, Jenkins and others read it. */
+#define INVAR_CI_JUNIT_MARK                                                                        \
+    "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"invar ci\" "
+
+/* JUnit XML, which begins with that mark, as GitLab, Jenkins and others read it. */
 void invar_ci_junit(FILE *out, const invar_ci_result *results, size_t count);
 
 /* Annotations of GitHub Actions: the first divergence of each case, ten at most. */

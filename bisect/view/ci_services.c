@@ -135,11 +135,10 @@ void invar_ci_junit(FILE *out, const invar_ci_result *results, size_t count)
         failures += results[i].verdict != INVAR_CI_SAME && !is_error(&results[i]);
         seconds += results[i].seconds;
     }
-    fprintf(
-        out,
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n<testsuite name=\"invar ci\" "
-        "tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"0\" time=\"%.3f\">\n",
-        count, failures, errors, seconds);
+    fprintf(out,
+            INVAR_CI_JUNIT_MARK
+            "tests=\"%zu\" failures=\"%zu\" errors=\"%zu\" skipped=\"0\" time=\"%.3f\">\n",
+            count, failures, errors, seconds);
     for (size_t i = 0; i < count; i++)
         print_testcase(out, &results[i]);
     fputs("</testsuite>\n</testsuites>\n", out);

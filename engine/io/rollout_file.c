@@ -17,6 +17,8 @@
 #include "base/invar_banned.h"
 
 #define PLACE "{rollout_id}"
+#define FORMAT "invar-rollout"
+#define MARK "{\"format\":\"" FORMAT "\"," /* the first bytes of a file */
 
 bool invar_rollout_file_distinct(const char *pattern)
 {
@@ -113,7 +115,7 @@ static void put_sampling(invar_json_text *text, const invar_sampling *s)
 static void put_header(invar_json_text *text, const invar_rollout_header *header)
 {
     invar_json_text_open(text, '{');
-    put_string(text, "format", "invar-rollout");
+    put_string(text, "format", FORMAT);
     put_int(text, "version", INVAR_ROLLOUT_FILE_VERSION);
     put_int(text, "rollout", header->rollout);
     put_digest(text, "run", &header->run);
@@ -261,6 +263,7 @@ invar_status invar_rollout_file_write(const char *path, const invar_rollout_head
     invar_status status;
 
     INVAR_TRY(make_folder(path));
+    INVAR_TRY(invar_path_check_output(path, MARK, 0));
     INVAR_TRY(invar_file_writer_open(&out.writer, path));
     invar_sha256_init(&out.sha);
     status = write_all(&out, header, samples, count);

@@ -28,6 +28,8 @@
 
 /* ---- headers --------------------------------------------------------------------------------- */
 
+#define MAGIC "ustar"
+
 /* Where the fields of a header are. */
 enum {
     AT_NAME = 0,
@@ -64,7 +66,7 @@ static void make_header(uint8_t out[BLOCK], const char *name, int64_t bytes)
     put(out, AT_TIME, "00000000000");
     put(out, AT_SUM, "        ");
     put(out, AT_TYPE, "0");
-    put(out, AT_MAGIC, "ustar");
+    put(out, AT_MAGIC, MAGIC);
     put(out, AT_MAGIC + 6, "00");
     put(out, AT_MAJOR, "0000000");
     put(out, AT_MINOR, "0000000");
@@ -180,7 +182,9 @@ invar_status invar_tar_writer_open(invar_tar_writer **out, const char *path)
     INVAR_TRY(invar_alloc((void **)&writer, 1, sizeof *writer, "an archive"));
     memset(writer, 0, sizeof *writer);
     (void)snprintf(writer->path, sizeof writer->path, "%s", path);
-    status = invar_file_writer_open(&writer->file, path);
+    status = invar_path_check_output(path, MAGIC, AT_MAGIC);
+    if (status == INVAR_OK)
+        status = invar_file_writer_open(&writer->file, path);
     if (status != INVAR_OK) {
         invar_free(writer);
         return status;
@@ -466,7 +470,7 @@ bool invar_tar_is(const char *path)
     char magic[5] = "";
     int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0);
     bool is = fd >= 0 && pread(fd, magic, sizeof magic, AT_MAGIC) == sizeof magic &&
-              memcmp(magic, "ustar", sizeof magic) == 0;
+              memcmp(magic, MAGIC, sizeof magic) == 0;
 
     if (fd >= 0)
         (void)close(fd);

@@ -244,6 +244,8 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(make_probe(loop));
     // a wrong plug-in or folder is found before the ledger has a run with it
     INVAR_TRY(attach_all(loop));
+    if (trace[0])
+        INVAR_TRY(invar_trace_check_path(trace));
     // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
     INVAR_TRY(invar_loop_settle(loop));
     INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));

@@ -15,6 +15,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -24,6 +25,11 @@
 
 #include "base/invar_banned.h"
 
+/* The first event says whose file it is, also to a later run that would replace it. */
+#define BEGINNING                                                                                  \
+    "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"invar\"}" \
+    "}\n"
+
 typedef struct open_phase {
     const char *name;
     int64_t begin_ns;      /* of the monotonic clock */
@@ -32,7 +38,6 @@ typedef struct open_phase {
 
 struct invar_trace {
     int fd; /* -1: no file, or no longer */
-    bool first;
     int64_t origin_ns;
     int64_t step;
     open_phase stack[INVAR_TRACE_DEPTH];
@@ -95,9 +100,7 @@ static invar_json_text *event(invar_trace *trace, const char *name, const char *
     invar_json_text *line = &trace->line;
 
     invar_json_text_reset(line);
-    if (!trace->first)
-        invar_json_text_append(line, ",", 1);
-    invar_json_text_append(line, "{", 1);
+    invar_json_text_append(line, ",{", 2);
     invar_json_text_key(line, "name");
     invar_json_text_string(line, name, strlen(name));
     invar_json_text_key(line, "ph");
@@ -125,7 +128,6 @@ static void put_event(invar_trace *trace)
     if (trace->line.status == INVAR_OK && trace->fd >= 0)
         give_up(trace, write_bytes(trace, trace->line.data, trace->line.bytes));
     give_up(trace, trace->line.status);
-    trace->first = false;
 }
 
 /* The number of the phase's track; its first use names it. */
@@ -168,6 +170,20 @@ static void put_phase(invar_trace *trace, const open_phase *phase, int64_t end_n
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+invar_status invar_trace_check_path(const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+
+    if (lstat(path, &info) == 0 && S_ISLNK(info.st_mode)) {
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: the trace is not written through a link; give the file's own name",
+                          shown);
+    }
+    return invar_path_check_output(path, BEGINNING, 0);
+}
+
 static invar_status open_file(invar_trace *trace, const char *path)
 {
     size_t bytes = strlen(path) + 1;
@@ -176,7 +192,7 @@ static invar_status open_file(invar_trace *trace, const char *path)
     invar_path_show(shown, path);
     if (bytes > sizeof trace->path)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the path of the trace is too long", shown);
-    INVAR_TRY(invar_path_check_output(path));
+    INVAR_TRY(invar_trace_check_path(path));
     memcpy(trace->path, path, bytes);
     // neither through a link nor waiting for somebody who reads a pipe
     trace->fd = invar_fd_open(
@@ -184,7 +200,7 @@ static invar_status open_file(invar_trace *trace, const char *path)
     if (trace->fd < 0)
         return INVAR_FAIL(INVAR_E_IO, errno, "%s: the trace cannot be made: %s", shown,
                           strerror(errno));
-    return write_bytes(trace, "[\n", 2);
+    return write_bytes(trace, BEGINNING, strlen(BEGINNING));
 }
 
 invar_status invar_trace_open(invar_trace **out, const char *path)
@@ -196,7 +212,6 @@ invar_status invar_trace_open(invar_trace **out, const char *path)
     INVAR_TRY(invar_alloc((void **)&trace, 1, sizeof *trace, "a trace"));
     memset(trace, 0, sizeof *trace);
     trace->fd = -1;
-    trace->first = true;
     trace->step = -1;
     trace->origin_ns = clock_ns(CLOCK_MONOTONIC);
     if (path && path[0])

@@ -72,7 +72,7 @@ invar_status invar_export_csv(FILE *out, invar_ledger *ledger, int64_t run)
     invar_export_run found;
 
     INVAR_TRY(invar_export_find(&found, ledger, run));
-    fputs("step,segment,name,value,bits\r\n", out);
+    fputs(INVAR_EXPORT_CSV_MARK, out);
     INVAR_TRY(invar_export_scalars(ledger, run, false, write_scalar, out));
     return end(out);
 }

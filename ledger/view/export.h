@@ -19,6 +19,10 @@
 extern "C" {
 #endif
 
+/* What each of the files begins with. */
+#define INVAR_EXPORT_CSV_MARK "step,segment,name,value,bits\r\n"
+#define INVAR_EXPORT_JSONL_MARK "{\"kind\":\"run\","
+
 /*
  * step,segment,name,value,bits (RFC 4180), a row a metric of the timeline, and a row a result of
  * an evaluation, whose name is eval/DATASET/METRIC. Ordered by step and name.

@@ -112,7 +112,9 @@ invar_status invar_golden_write(const char *path, const invar_golden *golden)
     size_t bytes;
 
     INVAR_TRY(invar_golden_print(&text, &bytes, golden));
-    status = invar_file_write(path, text, bytes);
+    status = invar_path_check_output(path, MAGIC, 0);
+    if (status == INVAR_OK)
+        status = invar_file_write(path, text, bytes);
     invar_free(text);
     return status;
 }
@@ -451,6 +453,15 @@ static invar_status hand_on(invar_golden **golden, const char *path)
     invar_golden_free(*golden);
     *golden = with;
     return INVAR_OK;
+}
+
+invar_status invar_golden_check_output(const char *path)
+{
+    char beside[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
+    INVAR_TRY(invar_path_check_output(path, MAGIC, 0));
+    return invar_path_check_output(beside, MAGIC, 0); // theirs begins with it, too
 }
 
 invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t run,

@@ -193,6 +193,9 @@ invar_status invar_golden_points_path(char *out, size_t size, const char *golden
 
 /* ---- both files ------------------------------------------------------------------------------ */
 
+/* Fails where a file lies that is neither a golden, nor its points in their place. */
+invar_status invar_golden_check_output(const char *path) INVAR_MUST_USE;
+
 /* Writes the golden of a run and its points; a golden that is there hands on its history. */
 invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t run,
                                  const char *generator) INVAR_MUST_USE;

@@ -87,7 +87,9 @@ invar_status invar_golden_points_write(const char *path, const invar_golden_poin
     size_t bytes;
 
     INVAR_TRY(invar_golden_points_print(&text, &bytes, points));
-    status = invar_file_write(path, text, bytes);
+    status = invar_path_check_output(path, MAGIC, 0);
+    if (status == INVAR_OK)
+        status = invar_file_write(path, text, bytes);
     invar_free(text);
     return status;
 }

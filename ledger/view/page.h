@@ -21,6 +21,8 @@
 extern "C" {
 #endif
 
+#define INVAR_PAGE_MARK "<!DOCTYPE html>\n<!-- " /* what all of our pages begin with */
+
 /* `files` ends with one without a name. Does not close `out`. */
 invar_status invar_page_write(FILE *out, const invar_embedded *files,
                               const json_t *data) INVAR_MUST_USE;

@@ -351,6 +351,18 @@ for words in 'export runs/a --csv' 'export runs/a --jsonl' 'report runs/a --out'
     expect 129 "a ledger or another database lies there" ledger $words runs/other/ledger.db
 done
 expect 0 "clean" ledger verify runs/other/ledger.db
+# nor is anything of another kind replaced; an older output of the same kind is
+echo precious >mine
+for words in 'ledger export runs/a --csv' 'ledger export runs/a --jsonl' \
+    'ledger report runs/a --out' 'diff runs/a runs/a --html'; do
+    # shellcheck disable=SC2086
+    expect 129 "mine: a file of another kind lies there and is not replaced" $words mine
+    for ((i = 0; i < 2; i++)); do
+        # shellcheck disable=SC2086
+        expect 0 "" $words "again${words##*--}"
+    done
+done
+[[ $(<mine) == precious ]] || complain "an output replaced a file of another kind"
 # a default is no misspelling
 expect 0 "none found" ledger query events --run runs/a --text nothing-of-this-kind
 "$invar" ledger export runs/a --csv - --jsonl a.jsonl --tensorboard board 2>/dev/null |
@@ -393,7 +405,7 @@ rm page.html page.html.new-x
 expect 129 "report needs --out" ledger report runs/a
 expect 2 "no run 'nowhere'" ledger report runs/a nowhere --out page.html
 [[ ! -e page.html ]] || complain "a failed report left a file"
-echo old >page.html
+printf '<!DOCTYPE html>\n<!-- old' >page.html
 expect 0 "page.html: written" ledger report runs/a runs/b --out page.html
 grep -q '</html>' page.html || complain "report: $(head -c 200 page.html)"
 expect 2 "nowhere/page.html" ledger report runs/a --out nowhere/page.html

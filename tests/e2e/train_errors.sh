@@ -59,11 +59,34 @@ works() {
 
 works whole "${plain[@]}"
 # a ledger is no output: the name was given by mistake
+shopt -s nullglob
 for flag in --trace --record-golden; do
     refuses 129 "a ledger or another database lies there" "over$flag" "${plain[@]}" "$flag" \
         "$folder/whole/ledger.db"
 done
-[[ ! -e $folder/over--record-golden ]] || complain "a golden onto a ledger: a run was begun"
+# nor is a file of another kind replaced, by its own name or beside it, nor a link followed
+cp recipes/bf16.ini "$folder/mine.ini" && cp recipes/bf16.ini "$folder/mine.points"
+ln -s mine.ini "$folder/link"
+other="a file of another kind lies there and is not replaced; remove it, or give another name"
+refuses 129 "mine.ini: $other" over--trace "${plain[@]}" --trace "$folder/mine.ini"
+refuses 129 "mine.ini: $other" over--golden "${plain[@]}" --record-golden "$folder/mine.ini"
+refuses 129 "mine.points: $other" over--golden "${plain[@]}" --record-golden "$folder/mine.golden"
+refuses 129 "the trace is not written through a link" over--trace "${plain[@]}" --trace \
+    "$folder/link"
+cp recipes/bf16.ini "$folder/mine-0"
+refuses 129 "mine-0: $other" over-rollouts "${plain[@]}" --save-debug-rollout-data \
+    "$folder/mine-{rollout_id}"
+for name in mine.ini mine.points mine-0; do
+    cmp -s recipes/bf16.ini "$folder/$name" || complain "$name was replaced"
+done
+[[ -L $folder/link && -z $(echo "$folder"/over--{trace,golden}*) ]] ||
+    complain "an output that is refused: $(echo "$folder"/over*)"
+# what is empty, or of the kind, is
+touch "$folder/empty.json"
+for ((i = 0; i < 2; i++)); do
+    works "again-$i" "${plain[@]}" --trace "$folder/empty.json" --record-golden "$folder/own" \
+        --save-debug-rollout-data "$folder/rollouts/{rollout_id}"
+done
 whole_ledger "$folder/whole"
 whole=$chain
 

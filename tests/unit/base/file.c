@@ -107,6 +107,36 @@ static void test_base_file__writes_and_reads_back(void **state)
     assert_false(invar_path_exists(in_work("whole.tmp")));
 }
 
+static void test_base_file__says_what_an_output_may_replace(void **state)
+{
+    static const struct {
+        const char *content;
+        const char *mark;
+        size_t at;
+        bool fine;
+    } cases[] = {{"", "kind", 0, true},         {"kind of file", "kind", 0, true},
+                 {"ki", "kind", 0, true},       {"kin", "kind", 4, false},
+                 {"0123kind", "kind", 4, true}, {"0123king", "kind", 4, false},
+                 {"kinder", "king", 0, false},  {"anything", NULL, 0, true}};
+    const char *path = in_work("output"), *link = in_work("link");
+
+    (void)state;
+    assert_ok(invar_path_check_output(path, "kind", 0)); // there is none
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        assert_ok(invar_file_write(path, cases[i].content, strlen(cases[i].content)));
+        if (cases[i].fine)
+            assert_ok(invar_path_check_output(path, cases[i].mark, cases[i].at));
+        else
+            assert_fails(invar_path_check_output(path, cases[i].mark, cases[i].at), INVAR_E_INVALID,
+                         "a file of another kind lies there");
+    }
+    assert_int_equal(symlink(path, link), 0);
+    assert_ok(invar_path_check_output(link, "mark", 0)); // it is the link that would be replaced
+    assert_ok(invar_file_write(in_work("db"), "SQLite format 3\0...", 19));
+    assert_fails(invar_path_check_output(in_work("db"), NULL, 0), INVAR_E_INVALID,
+                 "a ledger or another database lies there");
+}
+
 static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
 {
     const char *path = in_work("ten"), *pipe = in_work("pipe");
@@ -450,6 +480,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_base_file__writes_and_reads_back),
+        cmocka_unit_test(test_base_file__says_what_an_output_may_replace),
         cmocka_unit_test(test_base_file__refuses_what_is_no_file_of_that_size),
         cmocka_unit_test(test_base_file__hashes_files_of_any_size),
         cmocka_unit_test(test_base_file__reads_streams_up_to_a_limit),

@@ -107,7 +107,7 @@ static void test_engine_trace__is_json_that_perfetto_reads(void **state)
     assert_true(outer >= inner);
     assert_int_equal(phases, 8);
     assert_int_equal(counts, 2);
-    assert_int_equal(names, 3); // a track for each name of a phase
+    assert_int_equal(names, 4); // the process, and a track for each name of a phase
     json_decref(events);
 }
 
@@ -136,7 +136,7 @@ static void test_engine_trace__loads_after_a_cut_at_any_line(void **state)
         json_decref(events);
         assert_int_equal(invar_json_parse(&events, "part", part, i + 1), INVAR_E_INVALID);
     }
-    assert_int_equal(cuts, 1 + 8 + 2 + 3);
+    assert_int_equal(cuts, 1 + 1 + 3 + 8 + 2); // bracket, process, tracks, phases, counts
     invar_free(part);
     invar_free(text);
 }
