@@ -5,9 +5,11 @@
  */
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/time.h>
 #include <unistd.h>
 
@@ -240,6 +242,21 @@ static invar_status take_words(const char **ledger_out, question *q, int words, 
                : INVAR_FAIL(INVAR_E_INVALID, 0, "unexpected argument '%.100s'", argv[used]);
 }
 
+/* What counts something, as its default shows, is at least 1; a ledger's numbers begin with 0. */
+static invar_status check_range(const invar_ledger_query_param *param,
+                                const invar_ledger_value *value, const char *text)
+{
+    bool counts = param->optional && strtod(param->fallback, NULL) > 0;
+
+    if (param->type == 'i' && value->integer < counts)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected %d or more", param->name, text,
+                          counts);
+    if (param->type == 'n' && (!isfinite(value->real) || (counts && value->real < 0)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected a number%s", param->name, text,
+                          counts ? " of 0 or more" : "");
+    return INVAR_OK;
+}
+
 static invar_status convert(invar_ledger_value *out, const invar_ledger_query_param *param,
                             const char *text)
 {
@@ -262,7 +279,7 @@ static invar_status convert(invar_ledger_value *out, const invar_ledger_query_pa
     if (end == text || *end != '\0' || (errno == ERANGE && param->type == 'i'))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: '%.60s' is not %s", param->name, text,
                           param->type == 'i' ? "a whole number" : "a number");
-    return INVAR_OK;
+    return check_range(param, out, text);
 }
 
 /* Values of all parameters; the numbers of runs follow when these are in one ledger. */
@@ -451,13 +468,30 @@ static invar_status run_text(const char *text, const char *word, const settings 
     return status;
 }
 
+static bool is_statement(const char *word)
+{
+    word += strspn(word, " \t\n");
+    return strncasecmp(word, "select", 6) == 0 || strncasecmp(word, "with", 4) == 0 ||
+           strncasecmp(word, "values", 6) == 0;
+}
+
+static invar_status parse_sql(int *words, settings *s, int argc, char **argv)
+{
+    INVAR_TRY(invar_options_parse_words(words, sql_options(s), argc, argv, "\"SELECT ...\"", 1, 2));
+    if (*words == 2 && is_statement(argv[1]) && !is_statement(argv[0]))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'%.1000s' stands where the statement belongs: invar ledger sql "
+                          "\"SELECT ...\" %.1000s",
+                          argv[0], argv[0]);
+    return INVAR_OK;
+}
+
 static int run_sql(int argc, char **argv)
 {
     settings s = {.limit_ms = 10000};
     int words;
 
-    if (invar_options_parse_words(&words, sql_options(&s), argc, argv, "\"SELECT ...\"", 1, 2) !=
-        INVAR_OK)
+    if (parse_sql(&words, &s, argc, argv) != INVAR_OK)
         return invar_report_error();
     return invar_exit(run_text(argv[0], words > 1 ? argv[1] : NULL, &s));
 }

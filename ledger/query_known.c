@@ -20,20 +20,26 @@
 static const struct known {
     const char *param;
     const char *values; /* one column, `value` */
+    const char *all;    /* where there may be many: what shows them; NULL: they are few */
 } known[] = {
-    {"metric", "SELECT DISTINCT name AS value FROM metrics WHERE run = coalesce(:run, run)"},
-    {"dataset", "SELECT DISTINCT dataset AS value FROM evaluation WHERE run = coalesce(:run, run)"},
-    {"level", "SELECT DISTINCT level AS value FROM event WHERE run = coalesce(:run, run)"},
-    {"case", "SELECT DISTINCT value FROM fact WHERE scope = 'ci' AND key = 'case'"},
-    {"experiment", "SELECT DISTINCT value FROM fact WHERE scope = 'ab' AND key = 'experiment'"},
-    {"point", "SELECT DISTINCT name AS value FROM point"},
-    {"step", "SELECT DISTINCT step AS value FROM timeline WHERE run = coalesce(:run, run)"},
-    {"prompt", "SELECT DISTINCT prompt AS value FROM samples WHERE run = coalesce(:run, run)"},
+    {"metric", "SELECT DISTINCT name AS value FROM metrics WHERE run = coalesce(:run, run)",
+     "query metric-summary RUN"},
+    {"dataset", "SELECT DISTINCT dataset AS value FROM evaluation WHERE run = coalesce(:run, run)",
+     "query eval-history RUN"},
+    {"level", "SELECT DISTINCT level AS value FROM event WHERE run = coalesce(:run, run)", NULL},
+    {"case", "SELECT DISTINCT value FROM fact WHERE scope = 'ci' AND key = 'case'", NULL},
+    {"experiment", "SELECT DISTINCT value FROM fact WHERE scope = 'ab' AND key = 'experiment'",
+     NULL},
+    {"point", "SELECT DISTINCT name AS value FROM point", "show RUN --step S"},
+    {"step", "SELECT DISTINCT step AS value FROM timeline WHERE run = coalesce(:run, run)", NULL},
+    {"prompt", "SELECT DISTINCT prompt AS value FROM samples WHERE run = coalesce(:run, run)",
+     NULL},
     {"sample",
-     "SELECT DISTINCT idx AS value FROM samples WHERE run = coalesce(:run, run) AND step = :step"},
+     "SELECT DISTINCT idx AS value FROM samples WHERE run = coalesce(:run, run) AND step = :step",
+     NULL},
 };
 
-enum { LISTED = 1024, SQL_BYTES = 512 };
+enum { LISTED = 160, SQL_BYTES = 512 }; // a list that is longer than two lines is not read
 
 typedef struct finding {
     bool fits;
@@ -106,19 +112,20 @@ static invar_status look_up(finding *out, invar_ledger *ledger, const struct kno
             .sql = sql, .arguments = given, .n_arguments = 3, .row = take_value, .payload = out});
 }
 
-static invar_status refuse(finding *f, const invar_ledger_query_param *param,
-                           const invar_ledger_value *given)
+static invar_status refuse(finding *f, const struct known *kind, const invar_ledger_value *given)
 {
-    char quote[INVAR_NEAR_SIZE], more[48] = "";
+    char quote[INVAR_NEAR_SIZE], more[128] = "";
 
     if (given->type == INVAR_LEDGER_TYPE_INT)
         (void)snprintf(quote, sizeof quote, "%" PRId64, given->integer);
     else
         invar_text_quote(quote, sizeof quote, given->data, given->bytes);
     if (f->more > 0)
-        (void)snprintf(more, sizeof more, " and %" PRId64 " more", f->more);
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'%s; there %s %s%s", param->name,
-                      param->name, quote, invar_near_hint(&f->near), f->numbers ? "is" : "are",
+        (void)snprintf(more, sizeof more, " and %" PRId64 " more%s%s%s", f->more,
+                       kind->all ? "; 'invar ledger " : "", kind->all ? kind->all : "",
+                       kind->all ? "' shows them" : "");
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'%s; there %s %s%s", kind->param,
+                      kind->param, quote, invar_near_hint(&f->near), f->numbers ? "is" : "are",
                       f->used ? f->list : "none", more);
 }
 
@@ -144,7 +151,7 @@ invar_status invar_ledger_query_check(invar_ledger *ledger, const invar_ledger_q
                 invar_near_init(&f.near, given->data, given->bytes);
             INVAR_TRY(look_up(&f, ledger, &known[k], query, arguments));
             if (!f.fits)
-                return refuse(&f, &query->params[i], given);
+                return refuse(&f, &known[k], given);
         }
     }
     return INVAR_OK;

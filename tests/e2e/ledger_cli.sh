@@ -169,7 +169,18 @@ expect 129 'no named query "frob"' ledger query frob
 expect 129 "query first-divergence needs --b RUN" ledger query first-divergence --a runs/a
 expect 129 "unexpected argument 'runs/c'" ledger query first-divergence runs/a runs/b runs/c
 expect 129 "unknown option '--frob'" ledger query first-divergence runs/a runs/b --frob 1
-expect 129 "'x' is not a whole number" ledger query last-words runs/a --count x
+for count in x 1e3 '' ' '; do
+    expect 129 "'$count' is not a whole number" ledger query last-words runs/a --count "$count"
+done
+for count in 0 -1; do
+    expect 129 "--count: $count; expected 1 or more" ledger query last-words runs/a --count $count
+done
+expect 129 "--prompt: -1; expected 0 or more" ledger query prompt-history runs/a --prompt=-1
+expect 129 "--factor: nan; expected a number of 0 or" ledger query slow-steps runs/a --factor nan
+expect 129 "--factor: -1; expected a number of 0 or" ledger query slow-steps runs/a --factor -1
+expect 129 "--limit: inf; expected a number" \
+    ledger query first-threshold runs/a --metric train/loss --limit inf
+expect 0 "next: " ledger query first-threshold runs/a --metric train/loss --limit -1
 expect 129 "--json and --csv do not go together" ledger query last-words runs/a --json --csv
 expect 129 "which ledger?" ledger query nondet-twins
 answers 0 'd[0]["first_step"] == 17 and d[0]["compared_steps"] == 30' \
@@ -184,6 +195,8 @@ expect 0 "next: " ledger query first-divergence runs/a runs/b --limit-ms 60000
 expect 129 'no named query "last-wrods"; did you mean '"'last-words'" ledger query last-wrods runs/a
 expect 129 "no metric 'train/los'; did you mean 'train/loss'?" \
     ledger query metric-jump runs/a --metric train/los
+expect 129 "more; 'invar ledger query metric-summary RUN' shows them" \
+    ledger query metric-jump runs/a --metric frob
 expect 129 "no step '99'; there is 0 to 29" ledger query moved-first runs/a --step 99
 expect 129 "no prompt '12345'" ledger query prompt-history runs/a --prompt 12345
 expect 129 "no case 'frob'; there are none" ledger query numerics-blame --case frob runs/a
@@ -240,6 +253,7 @@ expect 129 "two columns are called 'a'" ledger sql "SELECT 1 AS a, 2 AS a" runs/
 expect 0 "30" ledger sql "SELECT count(*) FROM step" --ledger runs/a
 expect 129 "which ledger?" ledger sql "SELECT 1"
 expect 129 'expected "SELECT ..."' ledger sql
+expect 129 'invar ledger sql "SELECT ..." runs/a' ledger sql runs/a "select 1"
 for text in "DELETE FROM step" "UPDATE run SET name = 'x'" "DROP TABLE step" "CREATE TABLE t(a)" \
     "INSERT INTO series VALUES(99, 'x')" "ATTACH 'other.db' AS o" "PRAGMA journal_mode = DELETE" \
     "PRAGMA writable_schema = 1" "SELECT load_extension('x')" "SELECT 1; DELETE FROM step" \
