@@ -27,13 +27,14 @@ typedef struct listing {
     int64_t now_ns;
     int64_t ledgers;
     int64_t runs;
+    int64_t unreadable;                 /* ledgers */
     char first[INVAR_LOCATE_PATH_SIZE]; /* a RUN argument for the first of them */
     int code;                           /* of the program, once a ledger could not be read */
 } listing;
 
 static const char *const columns[] = {"run",      "name", "kind",  "state",   "steps",
                                       "segments", "age",  "chain", "created", "ledger"};
-enum { COLUMNS = sizeof columns / sizeof *columns };
+enum { STATE = 3, COLUMNS = sizeof columns / sizeof *columns };
 
 static invar_status add_row(listing *l, const invar_ledger_summary *run, const char *state)
 {
@@ -85,15 +86,32 @@ static invar_status read_ledger(listing *l, const char *path)
     return status;
 }
 
-/* A ledger that cannot be read is told, and the others are listed. */
+static invar_status add_unreadable(listing *l)
+{
+    l->unreadable++;
+    if (l->array)
+        return json_array_append_new(
+                   l->array,
+                   json_pack("{s:o, s:n, s:n, s:s, s:o}", "ledger", invar_rows_json_string(l->path),
+                             "uuid", "name", "state", "unreadable", "error",
+                             invar_rows_json_string(invar_error_last()->message))) == 0
+                   ? INVAR_OK
+                   : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
+    for (int i = 0; i < COLUMNS - 1; i++)
+        INVAR_TRY(invar_grid_string(l->table, i == STATE ? "unreadable" : ""));
+    return invar_grid_string(l->table, l->path);
+}
+
+/* A ledger that cannot be read has a row that says so, and the others are listed. */
 static invar_status take_ledger(void *payload, const char *path)
 {
     listing *l = payload;
 
     l->ledgers++;
-    if (read_ledger(l, path) != INVAR_OK)
-        l->code = invar_report_error();
-    return INVAR_OK;
+    if (read_ledger(l, path) == INVAR_OK)
+        return INVAR_OK;
+    l->code = invar_report_error();
+    return add_unreadable(l);
 }
 
 /* A run's folder, a folder of such folders, or a ledger. */
@@ -134,7 +152,7 @@ static invar_status print(listing *l)
         l->array = NULL;
         return status;
     }
-    if (l->runs == 0) {
+    if (l->runs == 0 && l->unreadable == 0) {
         if (l->code == INVAR_EXIT_OK)
             puts(l->ledgers == 0   ? "no ledger below runs/; say where: invar ledger ls FOLDER"
                  : l->ledgers == 1 ? "the ledger holds no run"
@@ -142,6 +160,8 @@ static invar_status print(listing *l)
         return INVAR_OK;
     }
     INVAR_TRY(invar_grid_show(l->table, stdout));
+    if (l->runs == 0)
+        return INVAR_OK;
     putchar('\n');
     invar_print_next(stdout, "ledger show", l->first, NULL, NULL);
     return INVAR_OK;
@@ -195,7 +215,8 @@ static void help(void)
         "Lists runs: those of the ledgers and folders given, else those below runs/. A run is\n"
         "running while a process holds its ledger as the writer; killed when it ended otherwise\n"
         "than by its own word; stopped when a signal ended it in order; finished with the exit\n"
-        "code that it gave.\n");
+        "code that it gave. A ledger that is damaged or none is unreadable: the others are\n"
+        "listed all the same, standard error says why, and the exit code is 2.\n");
     invar_options_help(options(&s));
 }
 

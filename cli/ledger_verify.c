@@ -102,7 +102,9 @@ static invar_status print_hashes(invar_ledger *ledger)
 static void print_verdict(const invar_ledger_verdict *v, const char *path)
 {
     invar_plain_print(stdout, path);
-    printf(": %s\n", v->bad == 0 ? "clean" : "CORRUPT");
+    printf(": %s\n", v->bad > 0     ? "CORRUPT"
+                     : v->runs == 0 ? "no run in it, so nothing was checked"
+                                    : "clean");
     printf("checked: %" PRId64 " runs, %" PRId64 " entries, %" PRId64 " rows, %" PRId64
            " steps, %" PRId64 " seals\n",
            v->runs, v->entries, v->rows, v->steps, v->seals);
@@ -160,7 +162,7 @@ static invar_status print_answer(const invar_ledger_verdict *v, invar_ledger *le
     print_verdict(v, path);
     if (seal)
         printf("seal: %s\n", seal);
-    if (v->bad > 0)
+    if (v->bad > 0 || v->runs == 0)
         return INVAR_OK;
     INVAR_TRY(print_hashes(ledger));
     putchar('\n');
@@ -168,8 +170,8 @@ static invar_status print_answer(const invar_ledger_verdict *v, invar_ledger *le
     return INVAR_OK;
 }
 
-/* INVAR_E_CORRUPT when there is a finding. */
-static invar_status check_rows(invar_ledger *ledger, const char *path, const char *seal,
+/* INVAR_E_CORRUPT when there is a finding. *code becomes that of a ledger that has no run. */
+static invar_status check_rows(int *code, invar_ledger *ledger, const char *path, const char *seal,
                                const settings *s)
 {
     invar_ledger_verdict verdict;
@@ -180,6 +182,8 @@ static invar_status check_rows(invar_ledger *ledger, const char *path, const cha
     INVAR_TRY(print_answer(&verdict, ledger, path, seal, s));
     if (verdict.bad > 0)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s is damaged: %.1000s", path, verdict.first);
+    if (*code == INVAR_EXIT_OK && verdict.runs == 0)
+        *code = INVAR_EXIT_NOTHING;
     return INVAR_OK;
 }
 
@@ -207,7 +211,7 @@ static int check(invar_ledger *ledger, const char *path, const settings *s)
         seal = check_seal(&code, ledger, line);
     if (code == INVAR_EXIT_USAGE)
         return code;
-    return check_rows(ledger, path, seal, s) == INVAR_OK ? code : invar_report_error();
+    return check_rows(&code, ledger, path, seal, s) == INVAR_OK ? code : invar_report_error();
 }
 
 static const invar_option *options(settings *s)
@@ -250,7 +254,7 @@ static void help(void)
         "and their chain, roots and chains of steps, seals; and shows both hashes of each run:\n"
         "content (equal for runs that computed the same bits) and integrity (of every row).\n"
         "Exit code 0: clean, 1: clean, but not what the seal says, 2: damaged, no ledger, or a\n"
-        "copy without old detail, whose seal cannot be checked.\n");
+        "copy without old detail, whose seal cannot be checked, 6: it has no run.\n");
     invar_options_help(options(&s));
 }
 

@@ -82,11 +82,14 @@ typedef struct search {
     char found[INVAR_LOCATE_PATH_SIZE]; /* "": nothing yet */
     invar_ledger_summary run;
     bool several;
-    char list[LIST_SIZE]; /* of all that fit, when there are several */
+    char list[LIST_SIZE];   /* of all that fit, when there are several */
+    char copies[LIST_SIZE]; /* of the ledgers that hold `run`, when more than one does */
 } search;
 
 static void keep(search *s, const invar_ledger_summary *run)
 {
+    if (strcmp(s->run.uuid, run->uuid) != 0)
+        s->copies[0] = '\0';
     snprintf(s->found, sizeof s->found, "%s", s->path);
     s->run = *run;
 }
@@ -99,6 +102,15 @@ static void list(search *s, const char *path, const invar_ledger_summary *run)
              run->uuid, path);
 }
 
+static void note_copy(search *s)
+{
+    size_t used = strlen(s->copies);
+
+    if (used == 0)
+        used = (size_t)snprintf(s->copies, sizeof s->copies, "%.1000s", s->found);
+    (void)snprintf(s->copies + used, sizeof s->copies - used, ", %s", s->path);
+}
+
 static invar_status consider(void *payload, const invar_ledger_summary *run)
 {
     search *s = payload;
@@ -109,6 +121,7 @@ static invar_status consider(void *payload, const invar_ledger_summary *run)
     if (first) {
         keep(s, run);
     } else if (strcmp(s->run.uuid, run->uuid) == 0) { // a copy: the one that knows more
+        note_copy(s);
         if (run->entries > s->run.entries)
             keep(s, run);
     } else if (!s->prefix) {
@@ -156,6 +169,13 @@ static invar_status conclude(const search *s, const char *word)
                           "no run '%.1000s': it is no folder, no file and no uuid of a run below "
                           "runs/; 'invar ledger ls' lists those",
                           word);
+    if (s->copies[0]) {
+        fprintf(stderr, "invar: run %.8s is in several ledgers: ", s->run.uuid);
+        invar_plain_print(stderr, s->copies);
+        fputs("; taken is ", stderr);
+        invar_plain_print(stderr, s->found);
+        fputs("; to choose another give its path\n", stderr);
+    }
     return INVAR_OK;
 }
 

@@ -8,7 +8,8 @@
  *     FILE:WHICH  (or FOLDER:WHICH) one of several: its number, name, or first digits of its uuid
  *     DIGITS      4 or more: the run below runs/ whose uuid begins with them
  * With a ledger (--ledger FILE, else INVAR_LEDGER in the environment), RUN is a WHICH or @last.
- * "Below runs/" means runs/NAME/ledger.db in the current folder.
+ * "Below runs/" means runs/NAME/ledger.db in the current folder. Of several ledgers that hold the
+ * run, the one with most entries is taken, and standard error says which.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

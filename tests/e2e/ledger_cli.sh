@@ -111,6 +111,14 @@ cd twins || exit 2
 expect 129 "'${uuid:0:6}' fits several runs: ${uuid:0:12} in runs/x/ledger.db, " \
     ledger show "${uuid:0:6}"
 expect 0 "$uuid" ledger show "$uuid"
+# copies of a run: which one is taken is said
+mkdir runs/z && cp runs/x/ledger.db runs/z/
+expect 0 "in several ledgers: runs/x/ledger.db, runs/z/ledger.db; taken is runs/x/ledger.db; to" \
+    ledger show "$uuid"
+expect 0 "taken is runs/x/ledger.db" ledger verify "$uuid"
+"$invar" ledger seal runs/z --store >out 2>&1 || complain "no seal in a copy:" "$(<out)"
+expect 0 "taken is runs/z/ledger.db" ledger show "$uuid"
+[[ $("$invar" ledger show runs/x 2>&1) != *"several ledgers"* ]] || complain "a path has copies"
 cd .. || exit 2
 
 # ---- ls --------------------------------------------------------------------------------------
@@ -136,6 +144,8 @@ expect 0 "the ledger holds no run" ledger ls fresh.db
 expect 0 "the ledger holds no run" ledger ls bare
 expect 0 "the ledgers hold no run" ledger ls bare fresh.db
 answers 0 'd == []' ledger ls fresh.db --json
+expect 6 "fresh.db: no run in it, so nothing was checked" ledger verify fresh.db
+answers 6 'd["runs"] == [] and d["runs_checked"] == 0' ledger verify fresh.db --json
 cd .. || exit 2
 
 # ---- show ------------------------------------------------------------------------------------
@@ -518,6 +528,11 @@ done
 mkdir -p runs/text
 cp text.db runs/text/ledger.db
 expect 2 "finished 0" ledger ls
+"$invar" ledger ls >out 2>/dev/null
+grep -q "unreadable .* runs/text/ledger.db" out || complain "no row for a damaged ledger" "$(<out)"
+answers 2 'len(d) == 6 and [(r["ledger"], r["uuid"]) for r in d if r["state"] == "unreadable"] ==
+ [("runs/text/ledger.db", None)] and "text" in [r for r in d if "error" in r][0]["error"]' \
+    ledger ls --json
 expect 0 "left out: " ledger show @last
 rm -r runs/text
 
