@@ -72,25 +72,50 @@ static invar_status select_in_time(invar_ledger *ledger, const invar_ledger_requ
 
 /* ---- an answer ------------------------------------------------------------------------------- */
 
+enum { MAX_COLUMNS = 32 }; // of a named question
+
+/* The rows of an answer; those of a named question about one run say where checkpoints are now. */
+typedef struct sink {
+    invar_rows *rows;
+    const char *ledger; /* of that run; NULL: none */
+} sink;
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    char place[INVAR_LOCATE_PATH_SIZE];
+    invar_ledger_value copy[MAX_COLUMNS];
+    const sink *s = payload;
+
+    if (values && s->ledger) {
+        INVAR_CHECK(count <= MAX_COLUMNS);
+        memcpy(copy, values, (size_t)count * sizeof *copy);
+        invar_locate_checkpoint(copy, place, columns, count, s->ledger);
+        values = copy;
+    }
+    return invar_rows_take(s->rows, columns, values, count);
+}
+
 /* Asks, and prints the answer; an empty one only if `query`, where it is named, was asked well. */
 static invar_status answer(invar_ledger *ledger, invar_ledger_request *request,
-                           const invar_ledger_query *query, const settings *s)
+                           const invar_ledger_query *query, const char *run_ledger,
+                           const settings *s)
 {
+    sink out = {.ledger = run_ledger};
     invar_rows_format format;
-    invar_rows *rows;
     invar_status status;
 
     INVAR_TRY(invar_rows_choose(&format, s->json, s->csv, s->exact));
-    INVAR_TRY(invar_rows_new(&rows, stdout, format));
-    request->row = invar_rows_take;
-    request->payload = rows;
+    INVAR_TRY(invar_rows_new(&out.rows, stdout, format));
+    request->row = take_row;
+    request->payload = &out;
     request->limit_ms = s->limit_ms;
     status = select_in_time(ledger, request);
-    if (status == INVAR_OK && query && invar_rows_count(rows) == 0)
+    if (status == INVAR_OK && query && invar_rows_count(out.rows) == 0)
         status = invar_ledger_query_check(ledger, query, request->arguments);
     if (status == INVAR_OK)
-        status = invar_rows_end(rows);
-    invar_rows_free(rows);
+        status = invar_rows_end(out.rows);
+    invar_rows_free(out.rows);
     return status;
 }
 
@@ -315,7 +340,7 @@ static invar_status ask(invar_ledger *ledger, question *q, const int64_t *number
                   &(invar_ledger_request){.sql = q->query.sql,
                                           .arguments = q->arguments,
                                           .n_arguments = (size_t)q->query.n_params},
-                  &q->query, s);
+                  &q->query, q->n_runs == 1 ? q->runs[0].path : NULL, s);
 }
 
 static invar_status ask_about_runs(question *q, const settings *s)
@@ -461,7 +486,7 @@ static invar_status run_text(const char *text, const char *word, const settings 
 
     INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
-    status = answer(ledger, &(invar_ledger_request){.sql = text}, NULL, s);
+    status = answer(ledger, &(invar_ledger_request){.sql = text}, NULL, NULL, s);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && for_people(s))
         invar_print_next(stderr, "ledger query", NULL, NULL, NULL);

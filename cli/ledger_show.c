@@ -143,11 +143,13 @@ typedef struct settings {
     int64_t step; /* -1: the run */
     bool json;
     bool exact;
+    bool all;
 } settings;
 
 /* Where the rows of one section go. */
 typedef struct sink {
     const section *section;
+    const char *ledger;
     json_t *array;    /* with --json */
     invar_rows *rows; /* otherwise */
     bool exact;
@@ -249,6 +251,7 @@ static bool belongs(const section *of, const char *const *columns, const invar_l
 static invar_status take_row(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
+    char place[INVAR_LOCATE_PATH_SIZE];
     sink *s = payload;
     expanded e;
     json_t *row;
@@ -257,6 +260,8 @@ static invar_status take_row(void *payload, const char *const *columns,
         return INVAR_OK;
     s->count += values != NULL;
     expand(&e, columns, values, count, s->array || (s->section->bits && s->exact));
+    if (values)
+        invar_locate_checkpoint(e.values, place, e.columns, e.count, s->ledger);
     if (!s->array)
         return invar_rows_take(s->rows, e.columns, values ? e.values : NULL, e.count);
     if (!values)
@@ -292,17 +297,19 @@ static void print_title(const char *title)
            invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
 }
 
-/* A section without rows is not shown. */
-static invar_status print_section(const section *what, const invar_located *at, int64_t step,
-                                  bool exact)
+/* A section without rows is not shown; one of defaults is only counted without --all. */
+static invar_status print_section(int64_t *hidden, const section *what, const invar_located *at,
+                                  int64_t step, const settings *how)
 {
-    sink s = {.section = what, .exact = exact};
+    bool exact = how->exact, hide = what->which == WHICH_DEFAULT && !how->all;
+    sink s = {.section = what, .ledger = at->path, .exact = exact};
     invar_status status;
 
     INVAR_TRY(
         invar_rows_new(&s.rows, stdout, exact ? INVAR_ROWS_FORMAT_EXACT : INVAR_ROWS_FORMAT_TABLE));
     status = select_rows(&s, at, step);
-    if (status == INVAR_OK && s.count > 0) {
+    *hidden += hide ? s.count : 0;
+    if (status == INVAR_OK && s.count > 0 && !hide) {
         print_title(what->name);
         status = invar_rows_end(s.rows);
     }
@@ -315,7 +322,7 @@ static invar_status add_section(json_t *object, const section *what, const invar
                                 int64_t step)
 {
     const char *name = what->name;
-    sink s = {.section = what, .array = json_array()};
+    sink s = {.section = what, .ledger = at->path, .array = json_array()};
     bool last = strncmp(name, "last ", 5) == 0;
 
     if (what->which == WHICH_DEFAULT) {
@@ -407,7 +414,7 @@ static invar_status show_json(const invar_located *at, const char *state, const 
 static invar_status show(const invar_located *at, const char *word, const settings *s)
 {
     const section *sections = s->step >= 0 ? of_step : of_run;
-    int64_t step = s->step >= 0 ? s->step : at->run.last_step;
+    int64_t step = s->step >= 0 ? s->step : at->run.last_step, hidden = 0;
     const char *state;
     char rest[64];
 
@@ -421,7 +428,12 @@ static invar_status show(const invar_located *at, const char *word, const settin
     else
         print_step(at, step);
     for (; sections->name; sections++)
-        INVAR_TRY(print_section(sections, at, step, s->exact));
+        INVAR_TRY(print_section(&hidden, sections, at, step, s));
+    if (hidden > 0)
+        printf(hidden == 1 ? "\n%" PRId64 " key or op stands at its default; --all shows it\n"
+                           : "\n%" PRId64
+                             " keys and ops stand at their defaults; --all shows them\n",
+               hidden);
     putchar('\n');
     snprintf(rest, sizeof rest, "--step %" PRId64, step);
     if (s->step < 0 && step >= 0)
@@ -433,7 +445,7 @@ static invar_status show(const invar_located *at, const char *word, const settin
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[5];
+    static invar_option list[6];
 
     list[0] = (invar_option){.name = "step",
                              .type = INVAR_OPTION_INT,
@@ -444,7 +456,9 @@ static const invar_option *options(settings *s)
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = invar_option_json(&s->json);
     list[3] = invar_option_exact(&s->exact);
-    list[4] = (invar_option){0};
+    list[4] = (invar_option){
+        .name = "all", .value = &s->all, .help = "of a run also what stands at its default"};
+    list[5] = (invar_option){0};
     return list;
 }
 
@@ -470,8 +484,8 @@ static void help(void)
 
     invar_help_text(
         "Shows a run: what it is, its last metrics, the keys that differ from their defaults, its\n"
-        "segments and how they ended, checkpoints, events, seals, where it ran, and at the end\n"
-        "what stands at its default. With --step: the hashes of that step, its metrics (with\n"
+        "segments and how they ended, checkpoints, events, seals, where it ran; with --all\n"
+        "also what stands at its default. With --step: the hashes of that step, its metrics (with\n"
         "--exact also their bits), the digest of every point (and how many ranks hold another\n"
         "replica of it), statistics, samples, replies of plug-ins, timings. --json leaves nothing\n"
         "out.\n");

@@ -338,3 +338,44 @@ invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *w
     invar_located_close(&run);
     return INVAR_OK;
 }
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+static bool is_folder(const char *path)
+{
+    struct stat info;
+
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+/* Into `buffer`: what of "a/b/c" is there beside the ledger, as in FOLDER/b/c. */
+static bool find_beside(char buffer[INVAR_LOCATE_PATH_SIZE], const char *ledger, const char *path,
+                        size_t bytes)
+{
+    const char *slash = strrchr(ledger, '/'), *end = path + bytes;
+    int folder = slash ? (int)(slash - ledger) + 1 : 0;
+
+    for (const char *at = path; at < end; at++) {
+        int length;
+        if (*at == '/' || (at > path && at[-1] != '/'))
+            continue;
+        length = snprintf(buffer, INVAR_LOCATE_PATH_SIZE, "%.*s%.*s", folder, ledger,
+                          (int)(end - at), at);
+        if (length > 0 && length < INVAR_LOCATE_PATH_SIZE && is_folder(buffer))
+            return true;
+    }
+    return false;
+}
+
+void invar_locate_checkpoint(invar_ledger_value *values, char buffer[INVAR_LOCATE_PATH_SIZE],
+                             const char *const *columns, int count, const char *ledger)
+{
+    for (int i = 0; i < count; i++)
+        if ((strcmp(columns[i], "path") == 0 || strcmp(columns[i], "checkpoint") == 0) &&
+            values[i].type == INVAR_LEDGER_TYPE_TEXT &&
+            find_beside(buffer, ledger, values[i].data, values[i].bytes)) {
+            values[i].data = buffer;
+            values[i].bytes = strlen(buffer);
+            return;
+        }
+}

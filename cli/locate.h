@@ -42,6 +42,14 @@ void invar_located_close(invar_located *located);
 invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *word,
                                  const char *ledger) INVAR_MUST_USE;
 
+/*
+ * In a row about a checkpoint, the column `path` or `checkpoint` as it is now: the ledger has the
+ * path that it was written to, and a run's folder may have been moved since. The longest end of it
+ * that is there beside `ledger` is taken; none: it stays. `buffer` holds it.
+ */
+void invar_locate_checkpoint(invar_ledger_value *values, char buffer[INVAR_LOCATE_PATH_SIZE],
+                             const char *const *columns, int count, const char *ledger);
+
 /* The ledger that --ledger or else the environment names; NULL: neither. */
 const char *invar_locate_given(const char *ledger);
 

@@ -158,6 +158,31 @@ order = [text.index("\n" + title + "\n") for title in titles]
 assert order == sorted(order) and "0x" not in text
 P
 expect 0 "0x3f" ledger show runs/a --exact
+# what stands at its default is counted, and shown with --all (this ledger has such keys)
+cp runs/a/ledger.db plain.db
+triggers=$(sqlite3 plain.db "SELECT group_concat(sql, ';') FROM sqlite_master
+    WHERE type = 'trigger' AND tbl_name = 'identity'")
+drop=$(sqlite3 plain.db "SELECT group_concat('DROP TRIGGER ' || name, ';')
+    FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'identity'")
+sqlite3 plain.db "$drop; UPDATE identity SET key = 'eps-clip', value = '0.2'
+    WHERE key = (SELECT min(key) FROM identity); $triggers"
+expect 0 "1 key or op stands at its default; --all shows it" ledger show plain.db
+[[ $("$invar" ledger show plain.db) != *eps-clip* ]] || complain "show: a default without --all"
+expect 0 "eps-clip" ledger show plain.db --all
+answers 0 '"eps-clip" in [i["key"] for i in d["identity"]]' ledger show plain.db --json
+# checkpoints are where the run is now, whatever was its folder when they were written
+mkdir -p 'moved here/checkpoints/000029' && cp runs/a/ledger.db 'moved here'
+for words in "show" "query restore-points"; do
+    # shellcheck disable=SC2086
+    expect 0 "  moved here/checkpoints/000029 " ledger $words 'moved here'
+    # shellcheck disable=SC2086
+    expect 0 "  checkpoints/000019 " ledger $words 'moved here' # is not there: as it is recorded
+done
+mkdir -p 'moved here/checkpoints/000009'
+answers 0 'd[0]["checkpoint"] == "moved here/checkpoints/000009"' \
+    ledger query policy-of-sample 'moved here' --step 15 --sample 0 --json
+answers 0 'd[0]["path"] == "checkpoints/000009"' \
+    ledger sql "SELECT path FROM checkpoint ORDER BY entry" 'moved here' --json
 expect 2 "has no step 30, but 0 to 29" ledger show runs/a --step 30
 expect 129 "--step: -1; expected 0 to" ledger show runs/a --step -1
 expect 129 "'x' is not a whole number" ledger show runs/a --step x

@@ -162,6 +162,7 @@ expect 2 'its seed is 1234, not 5; choose another folder with --run, or begin an
 # anew: the old run keeps all that it has
 before=$(cd again && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + | sort)
 expect 0 'the old run is now again.1' "${again[@]}" --fresh --seed 5
+expect 0 ' again.1/checkpoints/iter_' ledger query restore-points again.1
 holds [ "$(cd again.1 && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + |
     sort)" = "$before" ]
 expect 0 'the old run is now again.2' "${again[@]}" --fresh
