@@ -228,10 +228,12 @@ static bool is_ignored(const reader *r, const char *name)
     return false;
 }
 
-/* Names that are no unknown keys of the file are mistakes: they would look as if they acted. */
-static invar_status check_ignored(const reader *r)
+/* Such names are mistakes: they would look as if they acted. */
+invar_status invar_spec_keys_ignored(invar_family family, const json_t *config, const char *ignored,
+                                     const char *where)
 {
-    const char *cursor = r->ignored, *item;
+    const reader reading = {family, config, ignored, where}, *r = &reading;
+    const char *cursor = ignored, *item;
     size_t bytes;
 
     while (invar_text_item(&item, &bytes, &cursor, ',')) {
@@ -251,13 +253,15 @@ static invar_status check_ignored(const reader *r)
     return INVAR_OK;
 }
 
-static invar_status check_all(const reader *r)
+invar_status invar_spec_keys_check(invar_family family, const json_t *config, const char *ignored,
+                                   const char *where)
 {
+    const reader reading = {family, config, ignored, where}, *r = &reading;
     char quote[INVAR_TEXT_QUOTE_SIZE];
     const char *name;
     json_t *value;
 
-    json_object_foreach((json_t *)(uintptr_t)r->config, name, value)
+    json_object_foreach((json_t *)(uintptr_t)config, name, value)
     {
         const config_key *key = find_key(r, name);
         if (key)
@@ -271,15 +275,6 @@ static invar_status check_all(const reader *r)
                           r->where, quote, invar_family_name(r->family), quote);
     }
     return INVAR_OK;
-}
-
-invar_status invar_spec_keys_check(invar_family family, const json_t *config, const char *ignored,
-                                   const char *where)
-{
-    const reader r = {family, config, ignored, where};
-
-    INVAR_TRY(check_ignored(&r));
-    return check_all(&r);
 }
 
 invar_status invar_spec_keys_read(invar_model_spec *spec, const json_t *config, const char *where)

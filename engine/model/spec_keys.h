@@ -20,6 +20,10 @@ extern "C" {
 invar_status invar_spec_keys_check(invar_family family, const json_t *config, const char *ignored,
                                    const char *where) INVAR_MUST_USE;
 
+/* Refuses an ignored key that the file does not have, or that is not unknown. */
+invar_status invar_spec_keys_ignored(invar_family family, const json_t *config, const char *ignored,
+                                     const char *where) INVAR_MUST_USE;
+
 /* The extents that stand in the file as they are, into the fields of a spec whose family is set. */
 invar_status invar_spec_keys_read(invar_model_spec *spec, const json_t *config,
                                   const char *where) INVAR_MUST_USE;

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
 #include "engine/io/json.h"
@@ -16,6 +17,7 @@
 #include "base/invar_banned.h"
 
 #define MAX_BYTES (1 << 20)
+#define VALUE_SIZE 256 /* of a key, in messages */
 
 typedef struct reader {
     invar_model_spec *spec;
@@ -378,11 +380,10 @@ static invar_status read_eos(const reader *r)
 
 /* ---- the files ------------------------------------------------------------------------------- */
 
-static invar_status read_config(reader *r)
+static invar_status read_rest(reader *r)
 {
     invar_status status;
 
-    INVAR_TRY(read_family(r));
     INVAR_TRY(invar_spec_keys_check(r->spec->family, r->config, r->ignored, r->where));
     INVAR_TRY(invar_spec_keys_read(r->spec, r->config, r->where));
     INVAR_TRY(read_extents(r));
@@ -395,6 +396,20 @@ static invar_status read_config(reader *r)
     if (status != INVAR_OK)
         return INVAR_FAIL(status, 0, "%s: %s", r->where, invar_error_last()->message);
     return INVAR_OK;
+}
+
+static invar_status read_config(reader *r)
+{
+    INVAR_TRY(read_family(r));
+    INVAR_TRY(invar_spec_keys_ignored(r->spec->family, r->config, r->ignored, r->where));
+    return read_rest(r);
+}
+
+/* Of weights for a model that has been read: its ignored keys may be missing here. */
+static invar_status read_other(reader *r)
+{
+    INVAR_TRY(read_family(r));
+    return read_rest(r);
 }
 
 static invar_status read_generation(reader *r)
@@ -429,4 +444,91 @@ invar_status invar_model_spec_read(invar_model_spec *out, const char *dir, const
     INVAR_TRY(read_file(out, path, ignored, read_config));
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "generation_config.json"));
     return invar_path_exists(path) ? read_file(out, path, "", read_generation) : INVAR_OK;
+}
+
+/* ---- weights of another folder --------------------------------------------------------------- */
+
+/* The config.json of a spec as an object; the caller owns *out (json_decref). */
+static invar_status describe(json_t **out, const invar_model_spec *spec)
+{
+    invar_status status;
+    size_t bytes;
+    char *text;
+
+    INVAR_TRY(invar_model_spec_json(&text, &bytes, spec, "float32"));
+    status = invar_json_parse(out, "config.json", text, bytes);
+    invar_free(text);
+    return status;
+}
+
+static void show(char out[VALUE_SIZE], const json_t *value)
+{
+    const size_t form = JSON_COMPACT | JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
+    size_t bytes = json_dumpb(value, out, VALUE_SIZE - 1, form);
+
+    if (bytes == 0 || bytes >= VALUE_SIZE)
+        (void)snprintf(out, VALUE_SIZE, bytes ? "a long list" : "not there");
+    else
+        out[bytes] = '\0';
+}
+
+/* Every key of `a` has the same value in `b`. */
+static invar_status compare(const json_t *a, const json_t *b, bool of_model, const char *where)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)(uintptr_t)a, key, value)
+    {
+        const json_t *other = json_object_get(b, key);
+        char here[VALUE_SIZE], there[VALUE_SIZE];
+
+        if (json_equal(value, (json_t *)(uintptr_t)other))
+            continue;
+        show(here, of_model ? other : value);
+        show(there, of_model ? value : other);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: \"%s\" is %s, and %s in the model that the weights are for: name "
+                          "weights of the same model",
+                          where, key, here, there);
+    }
+    return INVAR_OK;
+}
+
+/* What says nothing about the weights is the model's own; a critic has a head of another kind. */
+static void set_free_values(invar_model_spec *other, const invar_model_spec *spec)
+{
+    other->init_std = spec->init_std;
+    other->max_positions = spec->max_positions;
+    memcpy(other->eos, spec->eos, sizeof spec->eos);
+    other->n_eos = spec->n_eos;
+    other->value_head = spec->value_head;
+    if (spec->value_head)
+        other->tied = spec->tied;
+}
+
+invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *dir,
+                                      const char *ignored)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    json_t *model = NULL, *weights = NULL;
+    invar_model_spec other = {0};
+    invar_status status;
+
+    INVAR_TRY(invar_path_join(path, sizeof path, dir, "config.json"));
+    if (!invar_path_exists(path))
+        return INVAR_OK;
+    INVAR_TRY(read_file(&other, path, ignored, read_other));
+    set_free_values(&other, spec);
+    invar_path_show(shown, path);
+    status = describe(&model, spec);
+    if (status == INVAR_OK)
+        status = describe(&weights, &other);
+    if (status == INVAR_OK)
+        status = compare(model, weights, true, shown);
+    if (status == INVAR_OK)
+        status = compare(weights, model, false, shown);
+    json_decref(model);
+    json_decref(weights);
+    return status;
 }

@@ -210,8 +210,15 @@ invar_status invar_session_load_set(const invar_model *model, const invar_tensor
     return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
 }
 
+/* `ignored`: unknown keys of its config.json; NULL: that is not compared with the model's. */
+static invar_status check_config(const invar_model *model, const char *dir, const char *ignored)
+{
+    return ignored ? invar_model_spec_compare(&model->spec, dir, ignored) : INVAR_OK;
+}
+
 static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, const char *path,
-                                    const invar_checkpoint_choice *choice, const invar_device *dev)
+                                    const invar_checkpoint_choice *choice, const char *ignored,
+                                    const invar_device *dev)
 {
     const char *set = "model";
     invar_checkpoint *checkpoint = NULL;
@@ -221,13 +228,16 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, co
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
         set = "critic"; // of a run; a converted critic is the only model there
-    status = invar_session_load_set(model, NULL, NULL, checkpoint, set);
+    status = check_config(model, invar_checkpoint_path(checkpoint), ignored);
+    if (status == INVAR_OK)
+        status = invar_session_load_set(model, NULL, NULL, checkpoint, set);
     invar_checkpoint_close(checkpoint);
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
 
 static invar_status load_weights(int64_t *rollout_out, invar_model *model, const char *path,
-                                 const invar_checkpoint_choice *choice, const invar_device *dev)
+                                 const invar_checkpoint_choice *choice, const char *ignored,
+                                 const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
     invar_status status;
@@ -236,13 +246,14 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
     invar_path_whole(whole, path);
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest))
-        return load_checkpoint(rollout_out, model, path, choice, dev);
+        return load_checkpoint(rollout_out, model, path, choice, ignored, dev);
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
     status = invar_hf_check_weights(path);
     if (status != INVAR_OK)
         return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run",
                           invar_error_last()->message);
+    INVAR_TRY(check_config(model, path, ignored));
     return invar_hf_load(model, path, dev);
 }
 
@@ -251,7 +262,17 @@ invar_status invar_session_load(invar_model *model, const char *path, int64_t st
 {
     int64_t rollout;
 
-    return load_weights(&rollout, model, path, &(invar_checkpoint_choice){.step = step}, dev);
+    return load_weights(&rollout, model, path, &(invar_checkpoint_choice){.step = step}, NULL, dev);
+}
+
+/* The newest weights of what the key names, which must be of this model. */
+static invar_status load_named(invar_session *s, invar_model *model, int key)
+{
+    const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
+    int64_t rollout;
+
+    return load_weights(&rollout, model, invar_recipe_string(s->recipe, key), &newest,
+                        invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS), &s->dev);
 }
 
 invar_status invar_session_load_newest(invar_session *s)
@@ -265,7 +286,7 @@ invar_status invar_session_load_newest(invar_session *s)
     if (!given(r, INVAR_KEY_LOAD))
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
-                           &s->dev));
+                           invar_recipe_string(r, INVAR_KEY_HF_IGNORE_KEYS), &s->dev));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 
@@ -290,8 +311,7 @@ static invar_status first_weights(invar_session *s)
     INVAR_TRY(invar_model_new(&s->actor, &s->spec, s->format, &s->dev));
     if (given(r, INVAR_KEY_REF_LOAD)) {
         s->weights_from = "ref-load";
-        INVAR_TRY(invar_session_load(s->actor, invar_recipe_string(r, INVAR_KEY_REF_LOAD),
-                                     INVAR_CHECKPOINT_LATEST, &s->dev));
+        INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
     } else if (dir[0]) {
         s->weights_from = "hf-checkpoint";
         INVAR_TRY(invar_hf_load(s->actor, dir, &s->dev));
@@ -341,8 +361,7 @@ static invar_status other_models(invar_session *s)
     }
     if (needs_teacher(r)) {
         INVAR_TRY(invar_model_new(&s->teacher, &s->spec, s->format, &s->dev));
-        INVAR_TRY(invar_session_load(s->teacher, invar_recipe_string(r, INVAR_KEY_OPD_TEACHER_LOAD),
-                                     INVAR_CHECKPOINT_LATEST, &s->dev));
+        INVAR_TRY(load_named(s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
     }
     if (invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) == INVAR_ESTIMATOR_PPO) {
         invar_model_spec spec = s->spec;
@@ -350,8 +369,7 @@ static invar_status other_models(invar_session *s)
         spec.tied = false;
         INVAR_TRY(invar_model_new(&s->critic, &spec, s->format, &s->dev));
         if (given(r, INVAR_KEY_CRITIC_LOAD))
-            return invar_session_load(s->critic, invar_recipe_string(r, INVAR_KEY_CRITIC_LOAD),
-                                      INVAR_CHECKPOINT_LATEST, &s->dev);
+            return load_named(s, s->critic, INVAR_KEY_CRITIC_LOAD);
         return critic_from_actor(s);
     }
     return INVAR_OK;

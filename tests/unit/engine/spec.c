@@ -363,6 +363,47 @@ static void test_engine_spec__ignores_what_it_is_told_to(void **state)
                      i < 3 ? INVAR_E_UNSUPPORTED : INVAR_E_INVALID, cases[i].message);
 }
 
+static void test_engine_spec__weights_are_of_the_same_model(void **state)
+{
+    static const struct {
+        const char *config, *message; /* NULL: they are */
+    } cases[] = {
+        {LLAMA "}", NULL},
+        {LLAMA ", \"rope_theta\": 5e5}",
+         "config.json: \"rope_theta\" is 500000.0, and 10000.0 in the model that the weights are"},
+        {LLAMA ", \"rms_norm_eps\": 1e-5}", "\"rms_norm_eps\" is 1e-5, and 1e-6 in"},
+        {LLAMA ", \"head_dim\": 32}", "\"head_dim\" is 32, and "},
+        {LLAMA ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8, "
+               "\"low_freq_factor\": 1, \"high_freq_factor\": 4, "
+               "\"original_max_position_embeddings\": 16}}",
+         "\"rope_scaling\" is {"},
+        {LLAMA ", \"initializer_range\": 0.5, \"eos_token_id\": 3}", NULL},
+        {LLAMA ", \"note\": 1}", NULL},
+        {LLAMA ", \"other\": 1}", "unknown key \"other\""},
+    };
+    invar_model_spec spec;
+
+    (void)state;
+    assert_ok(read_text(&spec, LLAMA "}"));
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        write_text("config.json", cases[i].config);
+        if (cases[i].message)
+            assert_fails(invar_model_spec_compare(&spec, work, "note"),
+                         strstr(cases[i].message, "unknown") ? INVAR_E_UNSUPPORTED
+                                                             : INVAR_E_INVALID,
+                         cases[i].message);
+        else
+            assert_ok(invar_model_spec_compare(&spec, work, "note"));
+    }
+    spec.value_head = true; // the config.json of a run's checkpoint is the actor's
+    write_text("config.json", LLAMA ", \"tie_word_embeddings\": true}");
+    assert_ok(invar_model_spec_compare(&spec, work, ""));
+    spec.value_head = false;
+    assert_fails(invar_model_spec_compare(&spec, work, ""), INVAR_E_INVALID,
+                 "\"tie_word_embeddings\" is true, and false in");
+    assert_ok(invar_model_spec_compare(&spec, "/nowhere", "")); // shapes are all that is known
+}
+
 static void test_engine_spec__refuses(void **state)
 {
     static const struct {
@@ -571,6 +612,7 @@ int main(void)
         cmocka_unit_test(test_engine_spec__reads_rope_twice),
         cmocka_unit_test(test_engine_spec__ignores_what_every_model_may_have),
         cmocka_unit_test(test_engine_spec__ignores_what_it_is_told_to),
+        cmocka_unit_test(test_engine_spec__weights_are_of_the_same_model),
         cmocka_unit_test(test_engine_spec__refuses),
         cmocka_unit_test(test_engine_spec__check_refuses_what_no_family_has),
         cmocka_unit_test(test_engine_spec__numbers_survive),
