@@ -180,7 +180,7 @@ static invar_status read_all(job *j)
     INVAR_TRY(find_source(j));
     INVAR_TRY(read_model(j));
     INVAR_TRY(make_config(j));
-    INVAR_TRY(invar_hf_files_read(&j->files, tokenizer));
+    INVAR_TRY(invar_hf_files_read(&j->files, tokenizer, ""));
     if (j->set->tokenizer && j->files.count == 1)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "--tokenizer: the folder has no tokenizer");
     return INVAR_OK;

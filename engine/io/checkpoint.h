@@ -7,7 +7,7 @@
  *         hashes.xxh            XXH3-128 of every other file, for `xxhsum -c`
  *         state.json            the numbers below; type, extents and tree hash of every tensor
  *         model.safetensors     a set of tensors; also model.exp_avg, model.exp_avg_sq, critic, ...
- *         config.json, ...      blobs
+ *         config.json, ...      blobs, some in a folder of their own
  *
  * The hash of a checkpoint is the XXH3-128 of hashes.xxh. Writing: all files in iter_X.tmp, synced;
  * the ledger's intent; rename, sync; the ledger's completion; the file `latest`; removal of old
@@ -87,10 +87,13 @@ typedef struct invar_checkpoint_tensor {
 
 /* Bytes under a file's name: "config.json", "buffer.bin". */
 typedef struct invar_checkpoint_blob {
-    const char *name; /* [A-Za-z0-9._-], not that of another file */
+    const char *name; /* [A-Za-z0-9._-], not that of another file; or such a folder, '/', name */
     const void *data;
     size_t bytes;
 } invar_checkpoint_blob;
+
+/* True when a blob may have the name. */
+bool invar_checkpoint_blob_name(const char *name);
 
 /* ---- whose they are -------------------------------------------------------------------------- */
 

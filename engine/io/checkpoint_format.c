@@ -56,6 +56,25 @@ static bool is_plain(const char *name, size_t most)
     return length > 0 && length <= most && name[0] != '.' && strspn(name, allowed) == length;
 }
 
+/* The same of a file, or of one in a folder. */
+static bool is_file_name(const char *name, size_t most)
+{
+    const char *slash = strchr(name, '/');
+    char folder[INVAR_CHECKPOINT_FILE_SIZE] = "";
+
+    if (!slash)
+        return is_plain(name, most);
+    if ((size_t)(slash - name) < sizeof folder)
+        memcpy(folder, name, (size_t)(slash - name));
+    return strlen(name) <= most && is_plain(folder, most) && is_plain(slash + 1, most);
+}
+
+bool invar_checkpoint_blob_name(const char *name)
+{
+    return is_file_name(name, INVAR_CHECKPOINT_NAME_BYTES) &&
+           strcmp(name, INVAR_CHECKPOINT_HASHES) != 0;
+}
+
 /* Printable, and not longer than `most`. */
 static bool is_text(const char *text, size_t most)
 {
@@ -168,8 +187,7 @@ invar_status invar_checkpoint_index_check(invar_checkpoint_index *index, const c
         INVAR_TRY(check_entry(&index->entries[i], where));
     INVAR_TRY(check_unique(index, where));
     for (int64_t i = 0; i < index->n_blobs; i++)
-        if (!is_plain(index->blobs[i], INVAR_CHECKPOINT_NAME_BYTES) ||
-            strcmp(index->blobs[i], INVAR_CHECKPOINT_HASHES) == 0)
+        if (!invar_checkpoint_blob_name(index->blobs[i]))
             return refuse(where, "the blob", index->blobs[i], "has no name that a file may have");
     return find_sets(index, where);
 }
@@ -559,7 +577,8 @@ static bool parse_line(invar_checkpoint_file *out, const char **at, const char *
     memset(out, 0, sizeof *out);
     memcpy(out->name, *at + 34, length - 34);
     if (memcmp(*at + 32, "  ", 2) != 0 || strspn(hex, "0123456789abcdef") != 32 ||
-        invar_digest_parse(&out->hash, hex) != INVAR_OK || !is_plain(out->name, sizeof out->name))
+        invar_digest_parse(&out->hash, hex) != INVAR_OK ||
+        !is_file_name(out->name, sizeof out->name))
         return false;
     *at = newline + 1;
     return true;

@@ -229,6 +229,19 @@ static invar_status write_file(const making *m, const char *name, const void *da
     return invar_file_write(path, data, bytes);
 }
 
+/* Its folder, where it has one, is made first. */
+static invar_status write_blob(const making *m, const invar_checkpoint_blob *blob)
+{
+    char folder[INVAR_PATH_SIZE], *slash;
+
+    INVAR_TRY(invar_path_join(folder, sizeof folder, m->partial, blob->name));
+    slash = strrchr(folder, '/');
+    *slash = '\0';
+    if (strcmp(folder, m->partial) != 0)
+        INVAR_TRY(invar_folder_make_one(folder));
+    return write_file(m, blob->name, blob->data, blob->bytes);
+}
+
 static invar_status write_state(const making *m)
 {
     invar_status status;
@@ -266,8 +279,7 @@ static invar_status write_files(making *m)
     for (int64_t i = 0; i < m->index.n_sets; i++)
         INVAR_TRY(write_set(m, &m->index.sets[i]));
     for (int64_t i = 0; i < m->content->n_blobs; i++)
-        INVAR_TRY(write_file(m, m->content->blobs[i].name, m->content->blobs[i].data,
-                             m->content->blobs[i].bytes));
+        INVAR_TRY(write_blob(m, &m->content->blobs[i]));
     INVAR_TRY(write_state(m));
     return write_hashes(m);
 }

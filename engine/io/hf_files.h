@@ -1,7 +1,7 @@
 /*
  * hf_files.h - what a Hugging Face folder has beside config.json and weights, to be handed on.
  *
- * Files of the tokenizer, its chat template and generation_config.json: bytes that Invar copies as
+ * Files of the tokenizer, its chat templates and generation_config.json: bytes that Invar copies as
  * they are, so that an exported model can be used without the folder that it came from.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -15,20 +15,28 @@
 extern "C" {
 #endif
 
-#define INVAR_HF_FILES 11 /* one more than the names of hf_files.c, for a config.json */
+#define INVAR_HF_TEMPLATES "additional_chat_templates" /* a folder of NAME.jinja */
+#define INVAR_HF_MAX_TEMPLATES 16
+#define INVAR_HF_FILES (11 + INVAR_HF_MAX_TEMPLATES) /* hf_files.c has 10; and a config.json */
 
-/* Zeroed, it has none. */
+/* Zeroed, it has none. Not to be moved: the items name what is in it. */
 typedef struct invar_hf_files {
     invar_checkpoint_blob items[INVAR_HF_FILES]; /* the bytes are its own (invar_free) */
     int64_t count;
+    char names[INVAR_HF_MAX_TEMPLATES][INVAR_CHECKPOINT_NAME_BYTES + 1]; /* of more templates */
+    int64_t n_names;
 } invar_hf_files;
 
 /* Adds the file of the folder; one that is not there is left out. */
 invar_status invar_hf_files_add(invar_hf_files *files, const char *dir,
                                 const char *name) INVAR_MUST_USE;
 
-/* Adds all that are there, in an order of their own. */
-invar_status invar_hf_files_read(invar_hf_files *files, const char *dir) INVAR_MUST_USE;
+/*
+ * Adds all that are there, in an order of their own. `chat_template` ("": none) is a file that
+ * stands in the place of all chat templates of the folder.
+ */
+invar_status invar_hf_files_read(invar_hf_files *files, const char *dir,
+                                 const char *chat_template) INVAR_MUST_USE;
 
 /* Each whole or not at all. `files` may be NULL. */
 invar_status invar_hf_files_write(const invar_hf_files *files, const char *dir) INVAR_MUST_USE;

@@ -15,6 +15,7 @@
 #include "base/alloc.h"
 #include "base/sort.h"
 #include "engine/io/checkpoint_format.h"
+#include "engine/io/hf_files.h"
 #include "engine/io/json_text.h"
 #include "engine/io/tar.h"
 #include "engine/run/pack_names.h"
@@ -110,8 +111,8 @@ static invar_status add_below(packer *p, const char *folder, const char *dir, co
     return invar_tar_add_file(p->tar, member, path);
 }
 
-static invar_status add_folder(packer *p, const char *folder, const char *dir, bool all,
-                               bool weights)
+static invar_status add_files(packer *p, const char *folder, const char *dir, bool all,
+                              bool weights)
 {
     names found = {.count = 0};
     invar_status status = list_files(&found, dir, all, weights);
@@ -122,6 +123,20 @@ static invar_status add_folder(packer *p, const char *folder, const char *dir, b
         invar_free(found.items[i]);
     }
     return status;
+}
+
+/* With the one folder that may be in it, that of more chat templates. */
+static invar_status add_folder(packer *p, const char *folder, const char *dir, bool all,
+                               bool weights)
+{
+    char from[INVAR_PATH_SIZE], to[INVAR_PATH_SIZE];
+
+    INVAR_TRY(add_files(p, folder, dir, all, weights));
+    INVAR_TRY(invar_path_join(from, sizeof from, dir, INVAR_HF_TEMPLATES));
+    if (!invar_path_exists(from))
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(to, sizeof to, folder, INVAR_HF_TEMPLATES));
+    return add_files(p, to, from, all, weights);
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */

@@ -229,8 +229,9 @@ static invar_status open_parts(invar_loop *loop)
 
     INVAR_TRY(
         invar_session_open(&loop->session, loop->recipe, INVAR_SESSION_DATA | INVAR_SESSION_LEARN));
-    if (hf[0])
-        INVAR_TRY(invar_hf_files_read(&loop->hf_files, hf));
+    if (hf[0]) // an export has the template that the model was trained with
+        INVAR_TRY(invar_hf_files_read(
+            &loop->hf_files, hf, invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
     read_settings(loop);
     if (loop->set.rollouts == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

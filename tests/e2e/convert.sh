@@ -69,9 +69,13 @@ for name in tokenizer.json tokenizer_config.json special_tokens_map.json added_t
     tokenizer.model vocab.json merges.txt chat_template.jinja chat_template.json; do
     echo "{} $name" >whole/$name
 done
-echo secret >whole/other.txt
+mkdir whole/additional_chat_templates
+for name in tool_use rag a; do
+    echo "{{ $name }}" >whole/additional_chat_templates/$name.jinja
+done
+echo secret | tee whole/other.txt >whole/additional_chat_templates/other.txt
 expect 0 "written" whole along
-rm whole/other.txt
+rm whole/other.txt whole/additional_chat_templates/other.txt
 same whole along
 expect 0 "written" whole along.checkpoint --to-checkpoint
 expect 0 "written" along.checkpoint along.back
@@ -149,6 +153,27 @@ for path in "$real"/*; do
 done
 (($(find "$real" -type f | wc -l) == $(find real_1 -type f | wc -l))) ||
     complain "real_1 has other files than $real: $(ls real_1)"
+
+# the chat templates that it was trained with, those of the folder or a file
+cp -r "$real" more
+mkdir more/additional_chat_templates
+echo '{{ messages[0].content }} tools' >more/additional_chat_templates/tool_use.jinja
+echo '{{ messages[0].content }} mine' >mine.jinja
+echo '{"messages": [{"role": "user", "content": "12 + 30 ="}], "label": "42"}' >chat.jsonl
+chat() {
+    "$invar" train "$folders/train.ini" --hf-checkpoint more --prompt-data chat.jsonl --no-report \
+        --input-key messages --apply-chat-template --run "run.$1" --save "saved.$1" \
+        --save-hf "$1_{rollout_id}" "${@:2}" >train.log 2>&1 ||
+        complain "$1 failed:" "$(<train.log)"
+    expect 0 "written" "saved.$1" "$1.new"
+    same "$1.new" "$1_1"
+}
+chat all
+same more/additional_chat_templates all_1/additional_chat_templates
+cmp more/chat_template.jinja all_1/chat_template.jinja || complain "another chat template"
+chat own --chat-template-path mine.jinja
+cmp mine.jinja own_1/chat_template.jinja || complain "not the chat template of chat-template-path"
+[[ ! -e own_1/additional_chat_templates ]] || complain "a template that was not trained with"
 
 # ---- refusals -----------------------------------------------------------------------------------
 expect 129 "llama.b: not empty; --force" qwen3.a llama.b

@@ -103,7 +103,7 @@ static invar_status live_load(void)
 static invar_status live_save(void)
 {
     invar_hf_files files = {.count = 0};
-    invar_status status = invar_hf_files_read(&files, source);
+    invar_status status = invar_hf_files_read(&files, source, "");
 
     if (status == INVAR_OK)
         status = invar_hf_save(model, work, INVAR_DTYPE_BF16, 6000, &files);
