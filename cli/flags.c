@@ -151,12 +151,23 @@ invar_status invar_flags_keys(invar_recipe **out, int *argc, char **argv)
     return make_recipe(out, NULL, argc, argv);
 }
 
-invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
+static invar_status read_recipe(invar_recipe **out, const char **path_out,
                                 const invar_option *options, int *argc, char **argv)
 {
     *out = NULL;
     INVAR_TRY(take_path(path_out, options, argc, argv));
     return make_recipe(out, *path_out, argc, argv);
+}
+
+invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
+                                const invar_option *options, int *argc, char **argv)
+{
+    *out = NULL;
+    if (*argc == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "which recipe? Give a file, such as recipes/quickstart.ini, or its keys "
+                          "as flags");
+    return read_recipe(out, path_out, options, argc, argv);
 }
 
 invar_status invar_flags_model(invar_recipe **out, const invar_option *options, int *argc,
@@ -168,7 +179,7 @@ invar_status invar_flags_model(invar_recipe **out, const invar_option *options, 
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(invar_flags_recipe(&recipe, &path, options, argc, argv));
+    INVAR_TRY(read_recipe(&recipe, &path, options, argc, argv));
     invar_recipe_entry_get(&numerics, recipe, INVAR_KEY_NUMERICS);
     status = numerics.source == INVAR_RECIPE_SOURCE_NONE
                  ? invar_recipe_set(recipe, "numerics", "ieee", "default")

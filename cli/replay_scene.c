@@ -121,9 +121,9 @@ invar_status invar_replay_scene_run(invar_replay_scene *scene, const char *word,
 {
     const char *ledger = invar_recipe_string(flags, INVAR_KEY_LEDGER);
 
+    INVAR_TRY(invar_locate_run(&scene->located, word, ledger[0] ? ledger : NULL));
     if (step < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--step is missing: which step?");
-    INVAR_TRY(invar_locate_run(&scene->located, word, ledger[0] ? ledger : NULL));
     INVAR_TRY(invar_recorded_read(&scene->keys, scene->located.ledger, scene->located.path,
                                   &scene->located.run, step));
     return invar_replay_scene_set(scene, flags, step);

@@ -484,8 +484,22 @@ invar_rollout_limits invar_session_limits(const invar_session *s)
 
 /* ---- life ------------------------------------------------------------------------------------ */
 
+/* Said once, of the folder: else it would be the first file of it that is missing. */
+static invar_status find_model(const invar_recipe *recipe)
+{
+    const char *dir = invar_recipe_string(recipe, INVAR_KEY_HF_CHECKPOINT);
+    char shown[INVAR_PATH_SHOWN_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+
+    if (!dir[0] || invar_path_exists(dir))
+        return INVAR_OK;
+    invar_path_show(shown, dir);
+    invar_path_whole(whole, dir);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "hf-checkpoint: %s: no such folder%s", shown, whole);
+}
+
 static invar_status open_all(invar_session *s, unsigned wants)
 {
+    INVAR_TRY(find_model(s->recipe));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(read_spec(s));
     INVAR_TRY(open_device(s));

@@ -36,6 +36,9 @@ expect 129 "no verb 'trian'; did you mean 'train'?" trian
 expect 129 "ledger: no verb 'shwo'; did you mean 'show'?" ledger shwo
 expect 129 "unknown option '--jsno'; did you mean '--json'?" selfcheck --jsno
 expect 129 "unknown option '--nmu-rollout'; did you mean '--num-rollout'?" train --nmu-rollout 7
+for verb in train eval; do
+    expect 129 "which recipe? Give a file, such as recipes/quickstart.ini, or its keys" $verb
+done
 expect 0 "--dtype fp32|bf16|fp8|mxfp8|int4 (default bf16)" help train
 expect 0 "--num-layers 0 to 256 (default 0)" help train
 expect 0 "--rollout-shuffle true|false (default false)" help train

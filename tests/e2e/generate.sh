@@ -227,7 +227,7 @@ told other --load saved --rollout 1
 expect 0 "eval/file-pass@4" eval tiny.ini --load saved
 expect 129 "no eval-prompt-data" eval tiny.ini --eval-prompt-data= --eval-interval 0 \
     --n-samples-per-eval-prompt 1 --eval-temperature -1 --eval-label-key=
-expect 129 "rollout-batch-size" eval
+expect 129 "rollout-batch-size" eval --num-rollout 1
 expect 2 "nowhere" eval tiny.ini --load nowhere
 expect 129 "ckpt-step" eval tiny.ini --ckpt-step 1
 # rewards by a plug-in, one by one and by groups

@@ -85,6 +85,7 @@ prints a >after
 holds cmp before after
 
 expect 129 '--step is missing' replay a
+expect 2 "no run 'nofile.tar': it is no folder, no file" replay nofile.tar
 expect 2 'has no step 4: its steps are 0 to 3' replay a --step 4
 expect 2 'has no step' replay a --step 99 --from 1
 expect 129 'not before the last' replay a --step 1 --from 2

@@ -206,7 +206,7 @@ spoil() {
     tensors=$(echo "$folder/$1"/*.safetensors)
     damaged=(--hf-checkpoint "$folder/$1" --prompt-data "$folder/good.jsonl")
 }
-refuses 2 "nowhere/" m1 "${hf[@]}" --hf-checkpoint "$folder/nowhere" \
+refuses 2 "nowhere: no such folder" m1 "${hf[@]}" --hf-checkpoint "$folder/nowhere" \
     --prompt-data "$folder/good.jsonl"
 spoil short && truncate -s -10 "$tensors"
 refuses 2 "short/" m2 "${hf[@]}" "${damaged[@]}"
