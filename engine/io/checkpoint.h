@@ -242,13 +242,13 @@ void invar_checkpoint_hash(invar_digest *out, const invar_checkpoint *checkpoint
 bool invar_checkpoint_has(const invar_checkpoint *checkpoint, const char *set);
 
 /*
- * Copies; INVAR_E_MISMATCH when type or extents are others, INVAR_E_NOTFOUND without it,
+ * Copies; INVAR_E_STATE when type or extents are others, INVAR_E_NOTFOUND without it,
  * INVAR_E_CORRUPT when the file has changed since it was opened: `into` then holds rubbish.
  */
 invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *checkpoint,
                                    const char *set, const char *name) INVAR_MUST_USE;
 
-/* After loading a set: INVAR_E_MISMATCH names a tensor of it that nobody asked for. */
+/* After loading a set: INVAR_E_STATE names a tensor of it that nobody asked for. */
 invar_status invar_checkpoint_loaded(const invar_checkpoint *checkpoint,
                                      const char *set) INVAR_MUST_USE;
 
@@ -267,6 +267,11 @@ invar_status invar_checkpoint_settle(const invar_checkpoint *checkpoint,
 /* The steps of SAVE's folders, ascending, whole or not; the caller owns *out (invar_free). */
 invar_status invar_checkpoint_list(int64_t **out, int64_t *count_out,
                                    const char *save) INVAR_MUST_USE;
+
+#define INVAR_CHECKPOINT_HINT_SIZE (INVAR_PATH_SHOWN_SIZE + 64)
+
+/* What a message adds where FOLDER has no checkpoint: that it is a run's, which has them; or "". */
+void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *folder);
 
 /* What SAVE/latest_checkpointed_iteration.txt says; INVAR_E_NOTFOUND without that file. */
 invar_status invar_checkpoint_latest(int64_t *step_out, const char *save) INVAR_MUST_USE;

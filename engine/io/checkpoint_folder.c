@@ -220,3 +220,20 @@ invar_status invar_checkpoint_latest(int64_t *step_out, const char *save)
             shown, quote);
     return INVAR_OK;
 }
+
+void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *folder)
+{
+    char below[INVAR_PATH_SIZE], latest[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+
+    out[0] = '\0';
+    if (invar_path_join(below, sizeof below, folder, "checkpoints") != INVAR_OK ||
+        invar_path_join(latest, sizeof latest, below, LATEST) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    if (!invar_path_exists(latest))
+        return;
+    invar_path_show(shown, below);
+    (void)snprintf(out, INVAR_CHECKPOINT_HINT_SIZE, ": it is a run's folder, whose are in %s",
+                   shown);
+}

@@ -463,7 +463,7 @@ invar_status invar_checkpoint_load(invar_tensor *into, invar_checkpoint *c, cons
     INVAR_TRY(invar_checkpoint_type(&type, name, into->dtype));
     if (e->type != type || e->rank != into->rank ||
         memcmp(e->shape, into->shape, (size_t)e->rank * sizeof *e->shape) != 0)
-        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+        return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: %.40s: tensor \"%.80s\" has another type or shape than the model's",
                           c->shown, set, name);
     INVAR_TRY(load(into, c, c->sets[number], e));
@@ -478,7 +478,7 @@ invar_status invar_checkpoint_loaded(const invar_checkpoint *c, const char *set)
     for (int64_t i = 0; number >= 0 && i < c->index.sets[number].count; i++) {
         const invar_checkpoint_entry *e = &c->index.entries[c->index.sets[number].first + i];
         if (!e->taken)
-            return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+            return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%s: %.40s: the model has no tensor \"%.80s\"; it is of another spec",
                               c->shown, set, e->name);
     }

@@ -239,7 +239,7 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
                                  const invar_checkpoint_choice *choice, const char *ignored,
                                  const invar_device *dev)
 {
-    char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE];
+    char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
     invar_status status;
 
     *rollout_out = 0;
@@ -250,9 +250,10 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
     status = invar_hf_check_weights(path);
+    invar_checkpoint_hint(hint, path);
     if (status != INVAR_OK)
-        return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run",
-                          invar_error_last()->message);
+        return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run%s",
+                          invar_error_last()->message, hint);
     INVAR_TRY(check_config(model, path, ignored));
     return invar_hf_load(model, path, dev);
 }

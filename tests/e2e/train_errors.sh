@@ -233,7 +233,7 @@ cp "$folder/hf-0/model.safetensors" "$folder/bare/model-00001-of-00001.safetenso
 for verb in train generate eval; do
     more=("$folder/hf.ini" "${damaged[@]}")
     [[ $verb != generate ]] || more+=(--prompt "1=")
-    [[ $verb != eval ]] || more+=(--eval-prompt-data "good $folder/good.jsonl")
+    [[ $verb != eval ]] || more+=(--eval-prompt-data "good $folder/good.jsonl" --load=)
     refuses 2 "model-00001-of-00001.safetensors is a shard, and its index is missing" m8 \
         "$verb" "${more[@]}"
 done

@@ -270,6 +270,33 @@ kill -CONT "$pid"
 end_of 2
 holds [ ! -e place/gone ]
 
+# ---- whose weights are evaluated -------------------------------------------------------------------
+mkdir eval && cp tiny.ini eval/tiny.ini
+eval_of() {
+    (cd eval && "$invar" eval tiny.ini --eval-prompt-data 'm task:max' --json "$@") >out 2>err
+}
+eval_of
+holds grep -q '"from": "the initial ones (seed)"' out
+holds [ ! -s err ]
+(cd eval && "$invar" train tiny.ini --no-report) >out 2>err
+eval_of
+holds grep -q 'these are the initial weights; runs/tiny has trained ones: --run runs/tiny' err
+first=$(grep '"weights"' out)
+eval_of --run runs/tiny
+holds grep -q '"from": "runs/tiny/checkpoints"' out
+holds grep -q '"rollout": 6' out
+holds [ ! -s err ]
+holds [ "$(grep '"weights"' out)" != "$first" ]
+eval_of --run runs/tiny --load=
+holds [ "$(grep '"weights"' out)" = "$first" ]
+set=(--eval-prompt-data 'm task:max')
+expect 2 'run: nothing has no checkpoint; train it, or name weights with --load' eval tiny.ini \
+    --run nothing "${set[@]}"
+expect 2 "nor are there checkpoints of a run: it is a run's folder, whose are in whole/checkpoints" \
+    eval tiny.ini "${set[@]}" --load whole
+expect 2 'has another type or shape than the model' eval tiny.ini "${set[@]}" --run whole \
+    --hidden-size 32
+
 # ---- what it leaves ----------------------------------------------------------------------------
 # the commands that it shows work as they stand, and nothing of SQLite's stays beside a ledger
 for file in '' elsewhere.db; do
