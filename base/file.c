@@ -525,9 +525,11 @@ invar_status invar_folder_follow(invar_folder *folder)
     path[bytes > 0 ? bytes : 0] = '\0';
     if (!leads_to(path, &info)) {
         invar_path_show(shown, folder->path);
-        return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "%s: the folder was removed while it was written to; nothing more is",
-                          shown);
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%s: the folder was removed while it was written to; what was in it is gone, and "
+            "nothing more is written",
+            shown);
     }
     memcpy(folder->path, path, (size_t)bytes + 1);
     return INVAR_OK;

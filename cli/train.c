@@ -296,7 +296,7 @@ static invar_status look_back(int *code_out, const settings *s, const invar_gold
     status = invar_ledger_find(&found, ledger, run->uuid);
     if (status == INVAR_OK)
         status = invar_ledger_content(&content, ledger, found.run);
-    if (status == INVAR_OK && !s->no_report)
+    if (status == INVAR_OK && !s->no_report && !run->finished)
         status = write_report(report, run, ledger, &found);
     if (status == INVAR_OK)
         status = check_golden(&c, code_out, s, golden, ledger, &found);

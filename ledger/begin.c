@@ -321,7 +321,7 @@ static invar_status load_position(invar_ledger_position *out, invar_ledger *ledg
         return INVAR_OK;
     INVAR_TRY(chain_known(&has_step, &has_chain, ledger, run->run, after_step, chain));
     if (!has_step)
-        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+        return INVAR_FAIL(INVAR_E_STATE, 0,
                           "ledger %.1000s: it has no step %" PRId64
                           " of %.40s; the checkpoint is of "
                           "another run, or newer than this ledger",

@@ -115,35 +115,24 @@ const invar_plugin_replies *invar_plugin_stored_replies(const invar_plugin_store
 
 /* ---- who gave them --------------------------------------------------------------------------- */
 
-typedef struct maker {
-    const invar_plugin *plugin;
-    int64_t step;
-} maker;
-
-static invar_status compare_maker(void *payload, const char *const *columns,
-                                  const invar_ledger_value *values, int count)
+static invar_status take_maker(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
 {
-    const maker *m = payload;
-    char now[INVAR_DIGEST_HEX_SIZE];
+    char *out = payload;
 
     (void)columns;
     if (!values)
         return INVAR_OK;
     INVAR_CHECK(count == 1);
-    invar_digest_format(now, invar_plugin_hash(m->plugin));
-    if (values[0].type != INVAR_LEDGER_TYPE_TEXT)
+    if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[0].bytes >= INVAR_DIGEST_HEX_SIZE)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a fact that is none: verify it");
-    if (strcmp(values[0].data, now) == 0)
-        return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "plug-in %s: its file has changed (hash %.8s, was %.8s) and the recorded "
-                      "replies of step %" PRId64 " are the old one's; put that file back, or start "
-                      "a new run with --run",
-                      invar_plugin_name(m->plugin), now, (const char *)values[0].data, m->step);
+    memcpy(out, values[0].data, values[0].bytes);
+    out[values[0].bytes] = '\0';
+    return INVAR_OK;
 }
 
-invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger *ledger,
-                                       int64_t run, int64_t step)
+invar_status invar_plugin_stored_maker(char out[INVAR_DIGEST_HEX_SIZE], const invar_plugin *plugin,
+                                       invar_ledger *ledger, int64_t run, int64_t step)
 {
     static const char text[] =
         "SELECT f.value FROM timeline t JOIN fact f ON f.run = t.run AND f.seg = t.seg"
@@ -157,13 +146,29 @@ invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger 
           .data = invar_plugin_name(plugin),
           .bytes = strlen(invar_plugin_name(plugin))}},
     };
-    maker m = {plugin, step};
 
-    if (!invar_plugin_hash(plugin))
-        return INVAR_OK;
+    out[0] = '\0';
     return invar_ledger_select(ledger, &(invar_ledger_request){.sql = text,
                                                                .arguments = arguments,
                                                                .n_arguments = 3,
-                                                               .row = compare_maker,
-                                                               .payload = &m});
+                                                               .row = take_maker,
+                                                               .payload = out});
+}
+
+invar_status invar_plugin_stored_check(const invar_plugin *plugin, invar_ledger *ledger,
+                                       int64_t run, int64_t step)
+{
+    char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE];
+
+    if (!invar_plugin_hash(plugin))
+        return INVAR_OK;
+    INVAR_TRY(invar_plugin_stored_maker(was, plugin, ledger, run, step));
+    invar_digest_format(now, invar_plugin_hash(plugin));
+    if (!was[0] || strcmp(was, now) == 0)
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "plug-in %s: its file has changed (hash %.8s, was %.8s) and the recorded "
+                      "replies of step %" PRId64 " are the old one's; put that file back, or start "
+                      "a new run with --run",
+                      invar_plugin_name(plugin), now, was, step);
 }

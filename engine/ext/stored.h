@@ -26,6 +26,14 @@ invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *le
 void invar_plugin_stored_release(invar_plugin_stored *stored);
 
 /*
+ * The hash that the plug-in's files had (invar_plugin_hash) when a step, as it counts, was executed;
+ * "": it is not known.
+ */
+invar_status invar_plugin_stored_maker(char out[INVAR_DIGEST_HEX_SIZE], const invar_plugin *plugin,
+                                       invar_ledger *ledger, int64_t run,
+                                       int64_t step) INVAR_MUST_USE;
+
+/*
  * INVAR_E_STATE when the replies of a step, as it counts, were given by a plug-in with other files
  * (invar_plugin_hash). Where the files of either are not known, nothing is refused.
  */

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "engine/config/config.h"
 
 #include "base/invar_banned.h"
@@ -26,6 +27,18 @@ static void name_run(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *name, co
     dot = strrchr(path, '.');
     (void)snprintf(out, INVAR_LEDGER_NAME_BYTES + 1, "%.*s",
                    dot && dot > path ? (int)(dot - path) : (int)strlen(path), path);
+}
+
+/* It is the name of a folder below runs/. */
+static invar_status check_name(const char *name)
+{
+    char quoted[INVAR_TEXT_QUOTE_SIZE];
+
+    if (!strchr(name, '/') && strcmp(name, ".") != 0 && strcmp(name, "..") != 0)
+        return INVAR_OK;
+    invar_text_quote(quoted, sizeof quoted, name, strlen(name));
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "name: \"%s\" is no name of a folder; a path is given with --run", quoted);
 }
 
 /* What is given, or NAME in FOLDER. */
@@ -46,6 +59,8 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
 
     if (!save[0] && usual)
         save = usual;
+    out->usual = !save[0];
+    INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
     name_run(out->name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);
     INVAR_TRY(place(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
     INVAR_TRY(

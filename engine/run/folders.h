@@ -26,6 +26,7 @@ typedef struct invar_folders {
     char run[INVAR_PATH_SIZE];
     char ledger[INVAR_PATH_SIZE];
     char save[INVAR_PATH_SIZE]; /* "": none */
+    bool usual;                 /* nobody named it: it is in the run's folder */
 } invar_folders;
 
 /* `path` of the recipe names the run where the recipe does not; NULL: "run". */

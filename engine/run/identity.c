@@ -173,6 +173,8 @@ static void gather_facts(facts *f, const invar_loop *loop)
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
+        if (i == INVAR_KEY_SAVE && loop->at.save[0] && !loop->at.usual)
+            e.text = loop->at.save; // the environment may have named it
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
             f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
     }
@@ -317,6 +319,50 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
     return INVAR_OK;
 }
 
+invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
+{
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "the checkpoint goes on after step %" PRId64
+                      ", but %.1000s has no run: give the run's folder with --run, or start a new "
+                      "run from its weights with ref-load",
+                      step, loop->at.ledger);
+}
+
+static invar_status take_save(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    (void)columns;
+    (void)payload;
+    if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT || strcmp(values[0].data, "none") == 0)
+        return INVAR_OK;
+    INVAR_CHECK(count == 1);
+    invar_path_show(shown, values[0].data);
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "the run's checkpoints went to %s, by save or INVAR_SAVE, and this time "
+                      "neither is given: give --save to go on from there, or --fresh to begin anew",
+                      shown);
+}
+
+invar_status invar_loop_check_save(const invar_loop *loop)
+{
+    const invar_ledger_argument uuid = {
+        "uuid", {.type = INVAR_LEDGER_TYPE_TEXT, .data = loop->uuid, .bytes = strlen(loop->uuid)}};
+
+    if (!loop->uuid[0] || !loop->at.usual || loop->options->replay)
+        return INVAR_OK;
+    return invar_ledger_select(
+        loop->ledger,
+        &(invar_ledger_request){
+            .sql = "SELECT f.value FROM fact f JOIN run r USING(run) WHERE r.uuid = :uuid AND "
+                   "f.scope = 'free' AND f.key = 'save' AND f.seg = "
+                   "(SELECT max(seg) FROM segment WHERE run = r.run)",
+            .arguments = &uuid,
+            .n_arguments = 1,
+            .row = take_save});
+}
+
 invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest *chain)
 {
     invar_ledger_circumstances circumstances = {0};
@@ -330,11 +376,7 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest
         INVAR_TRY(invar_ledger_find(&summary, loop->ledger, loop->uuid));
         INVAR_TRY(invar_ledger_resume(loop->ledger, loop->uuid, step, chain, &circumstances));
     } else if (step >= 0) {
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "the checkpoint goes on after step %" PRId64
-                          ", but %.1000s has no run: give the run's folder with --run, or "
-                          "start a new run from its weights with ref-load",
-                          step, loop->at.ledger);
+        return invar_loop_without_run(loop, step);
     } else {
         INVAR_TRY(begin(loop, &circumstances));
         INVAR_TRY(invar_ledger_find(&summary, loop->ledger, NULL));

@@ -87,6 +87,7 @@ typedef struct invar_loop {
     invar_grads *critic_grads;
     invar_optimizer *critic_optimizer;
     invar_hf_files hf_files;         /* of hf-checkpoint, which exports and checkpoints hand on */
+    invar_checkpoint *from;          /* what it goes on from, until it has; NULL: none */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
     invar_probe *probe;
     invar_probe_view view; /* how activations are named */
@@ -114,6 +115,9 @@ invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
                              invar_train_summary *summary) INVAR_MUST_USE;
 void invar_loop_close(invar_loop *loop);
 
+/* A line for people, where somebody listens. */
+void invar_loop_say(const invar_loop *loop, const char *line);
+
 /* ---- identity.c: ledger and identity --------------------------------------------------------- */
 
 /* Opens the run's ledger as its writer. Where it has a run, that must be this one; loop->uuid. */
@@ -126,6 +130,15 @@ invar_status invar_loop_open_ledger(invar_loop *loop) INVAR_MUST_USE;
 invar_status invar_loop_begin(invar_loop *loop, int64_t step,
                               const invar_digest *chain) INVAR_MUST_USE;
 invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
+
+/* INVAR_E_NOTFOUND: a checkpoint of `step` is to be gone on from, and its run is not there. */
+invar_status invar_loop_without_run(const invar_loop *loop, int64_t step) INVAR_MUST_USE;
+
+/*
+ * Before the run starts again without a checkpoint: INVAR_E_STATE when its checkpoints went into a
+ * folder that this time nobody named.
+ */
+invar_status invar_loop_check_save(const invar_loop *loop) INVAR_MUST_USE;
 
 /* ---- start.c: where it writes ---------------------------------------------------------------- */
 
@@ -142,6 +155,9 @@ invar_status invar_loop_sign(invar_loop *loop) INVAR_MUST_USE;
 invar_status invar_loop_follow(invar_loop *loop) INVAR_MUST_USE;
 
 /* ---- plugins.c ------------------------------------------------------------------------------- */
+
+/* Tells, and notes in the ledger, which plug-ins are others than when `step` was executed. */
+invar_status invar_loop_compare_plugins(invar_loop *loop, int64_t step) INVAR_MUST_USE;
 
 /*
  * A new step for a plug-in that is asked; without one nothing happens. It is answered from the
@@ -239,7 +255,13 @@ invar_status invar_loop_event(invar_loop *loop, const char *level, const char *k
 
 /* ---- resume.c -------------------------------------------------------------------------------- */
 
-/* Loads the checkpoint that the recipe names, if there is one, and opens the ledger behind it. */
+/* Before anything is made: a `load` that is not the run's own folder has a checkpoint of this run. */
+invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
+
+/*
+ * Loads the checkpoint that was found, or the newest of the run's own, and begins behind it. Where
+ * all that is asked for is done already nothing is written, and loop->summary says so.
+ */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
 
 /*

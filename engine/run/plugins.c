@@ -3,9 +3,37 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
+
+static invar_status tell_change(invar_loop *loop, const invar_plugin *plugin, int64_t step)
+{
+    char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE], line[256];
+
+    INVAR_TRY(invar_plugin_stored_maker(was, plugin, loop->ledger, loop->run_number, step));
+    invar_digest_format(now, invar_plugin_hash(plugin));
+    if (!was[0] || strcmp(was, now) == 0)
+        return INVAR_OK;
+    (void)snprintf(line, sizeof line,
+                   "plug-in %s: its file has changed since step %" PRId64
+                   ", hash %s, was %s; the run goes on with the new one",
+                   invar_plugin_name(plugin), step, now, was);
+    invar_loop_say(loop, line);
+    return invar_loop_event(loop, "warning", "plugin", line);
+}
+
+invar_status invar_loop_compare_plugins(invar_loop *loop, int64_t step)
+{
+    for (int i = 0; i < INVAR_LOOP_PLUGINS; i++)
+        if (loop->plugins[i] && invar_plugin_hash(loop->plugins[i]))
+            INVAR_TRY(tell_change(loop, loop->plugins[i], step));
+    return INVAR_OK;
+}
 
 invar_status invar_loop_begin_plugin(invar_loop *loop, int place)
 {

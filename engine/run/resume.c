@@ -39,12 +39,6 @@ static int parts_of(part out[3], const invar_loop *loop)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-static void say(const invar_loop *loop, const char *line)
-{
-    if (loop->options->say)
-        loop->options->say(loop->options->payload, line);
-}
-
 static void skipped(void *payload, int64_t step, const char *why)
 {
     const invar_loop *loop = payload;
@@ -52,7 +46,7 @@ static void skipped(void *payload, int64_t step, const char *why)
 
     (void)snprintf(line, sizeof line, "stepped over the checkpoint of step %" PRId64 ": %s", step,
                    why);
-    say(loop, line);
+    invar_loop_say(loop, line);
 }
 
 static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
@@ -89,13 +83,6 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
     part parts[3];
     int n = parts_of(parts, loop);
 
-    if (!invar_digest_equal(&state->identity, &loop->identity))
-        return INVAR_FAIL(
-            INVAR_E_STATE, 0,
-            "%.1000s belongs to another run: a semantic key, the data or the initial "
-            "weights differ; to begin anew give other folders (run, save, load) or --fresh, "
-            "to start from its weights ref-load",
-            invar_checkpoint_path(c));
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i], &loop->session.dev));
     load_optimizer(loop->optimizer, &state->actor);
@@ -131,12 +118,10 @@ static bool same_folder(const char *a, const char *b)
  * NULL: from the start. The run's own folder of checkpoints may have none yet, so that one command
  * both begins a run and goes on with it; any other that is named must have one.
  */
-static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop)
+static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop, const char *folder,
+                                    bool own)
 {
-    const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
-    const bool own = !load[0] || same_folder(load, loop->at.save);
-    const char *folder = own ? loop->at.save : load;
-    char shown[INVAR_PATH_SHOWN_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
     invar_checkpoint_choice choice = {.step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
                                       .skip_damaged =
                                           invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
@@ -154,32 +139,95 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop)
     if (own)
         return INVAR_OK;
     invar_path_show(shown, folder);
+    invar_checkpoint_hint(hint, folder);
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,
-        "load: %s has no checkpoint; leave load empty to go on with the run's own, or "
+        "load: %s has no checkpoint%s; leave load empty to go on with the run's own, or "
         "start from weights with ref-load",
-        shown);
+        shown, hint);
+}
+
+/* What the run is asked for must be what the checkpoint was asked for. */
+static invar_status check_identity(const invar_loop *loop, const invar_checkpoint *c)
+{
+    if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &loop->identity))
+        return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_STATE, 0,
+                      "%.1000s belongs to another run: a semantic key, the data or the initial "
+                      "weights differ; to begin anew give other folders (run, save, load) or "
+                      "--fresh, to start from its weights ref-load",
+                      invar_checkpoint_path(c));
+}
+
+invar_status invar_loop_find_checkpoint(invar_loop *loop)
+{
+    const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
+    bool known = invar_path_exists(loop->at.ledger) && !loop->options->fresh;
+
+    if (!load[0] || same_folder(load, loop->at.save))
+        return INVAR_OK;
+    INVAR_TRY(open_checkpoint(&loop->from, loop, load, false));
+    INVAR_TRY(check_identity(loop, loop->from));
+    if (known || loop->options->replay)
+        return INVAR_OK;
+    return invar_loop_without_run(loop, invar_checkpoint_state_of(loop->from)->step);
+}
+
+/* All that is asked for is there, and the ledger says that the run ended well. */
+static invar_status look_for_end(invar_ledger_summary *out, const invar_loop *loop,
+                                 const invar_checkpoint_state *state)
+{
+    bool done = state->rollout >= loop->set.rollouts ||
+                (loop->options->until >= 0 && state->step >= loop->options->until);
+
+    *out = (invar_ledger_summary){.finished = false};
+    if (!done || loop->options->replay || !loop->uuid[0])
+        return INVAR_OK;
+    return invar_ledger_find(out, loop->ledger, loop->uuid);
+}
+
+/* Nothing is written: the run stays as it is. */
+static void stay(invar_loop *loop, const invar_checkpoint_state *state,
+                 const invar_ledger_summary *found)
+{
+    char line[256];
+
+    loop->summary->finished = true;
+    loop->summary->resumed_after = state->step;
+    loop->summary->last_step = found->last_step;
+    loop->summary->chain = found->chain;
+    if (state->rollout < loop->set.rollouts)
+        (void)snprintf(line, sizeof line,
+                       "nothing is left to do: the run is at step %" PRId64
+                       ", and was to end after step %" PRId64,
+                       state->step, loop->options->until);
+    else
+        (void)snprintf(line, sizeof line,
+                       "the run is finished: %" PRId64 " rollouts are done, num-rollout is %" PRId64
+                       "; a larger one goes on, --fresh begins anew",
+                       state->rollout, loop->set.rollouts);
+    invar_loop_say(loop, line);
 }
 
 static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
     char line[INVAR_PATH_SIZE + 64];
+    invar_ledger_summary found;
 
+    INVAR_TRY(check_identity(loop, c));
+    INVAR_TRY(look_for_end(&found, loop, state));
+    if (found.finished && found.exit_code == 0) {
+        stay(loop, state, &found);
+        return INVAR_OK;
+    }
     INVAR_TRY(load(loop, c));
     INVAR_TRY(invar_loop_begin(loop, state->step, &state->chain));
     loop->summary->resumed_after = state->step;
     (void)snprintf(line, sizeof line, "resumed after step %" PRId64 " from %s", state->step,
                    invar_checkpoint_path(c));
-    say(loop, line);
-    if (loop->place.rollout >= loop->set.rollouts && !loop->options->replay) {
-        (void)snprintf(line, sizeof line,
-                       "the run is finished: %" PRId64 " of %" PRId64
-                       " rollouts are done; a larger "
-                       "num-rollout goes on, --fresh begins anew",
-                       loop->place.rollout, loop->set.rollouts);
-        say(loop, line);
-    }
+    invar_loop_say(loop, line);
+    INVAR_TRY(invar_loop_compare_plugins(loop, state->step));
     return invar_checkpoint_settle(c, loop->ledger);
 }
 
@@ -187,6 +235,7 @@ static invar_status start(invar_loop *loop)
 {
     char line[160];
 
+    INVAR_TRY(invar_loop_check_save(loop));
     INVAR_TRY(invar_loop_begin(loop, -1, NULL));
     if (loop->recorded < 0 || loop->options->replay)
         return INVAR_OK;
@@ -194,20 +243,18 @@ static invar_status start(invar_loop *loop)
                    "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
                    " steps",
                    loop->recorded + 1);
-    say(loop, line);
+    invar_loop_say(loop, line);
     return INVAR_OK;
 }
 
 invar_status invar_loop_resume(invar_loop *loop)
 {
-    invar_checkpoint *c = NULL;
-    invar_status status;
-
-    loop->summary->resumed_after = -1;
-    INVAR_TRY(open_checkpoint(&c, loop));
-    status = c ? go_on(loop, c) : start(loop);
-    invar_checkpoint_close(c);
-    return status == INVAR_OK ? invar_loop_sign(loop) : status;
+    if (!loop->from)
+        INVAR_TRY(open_checkpoint(&loop->from, loop, loop->at.save, true));
+    INVAR_TRY(loop->from ? go_on(loop, loop->from) : start(loop));
+    invar_checkpoint_close(loop->from);
+    loop->from = NULL;
+    return invar_loop_sign(loop);
 }
 
 /* ---- saving ---------------------------------------------------------------------------------- */
@@ -385,6 +432,6 @@ invar_status invar_loop_finish_save(invar_loop *loop)
     status = invar_checkpoint_finish(NULL, loop->writer);
     if (status == INVAR_OK || !was_moved(loop, invar_checkpoint_writer_save(loop->writer)))
         return status;
-    say(loop, "a checkpoint is missing: the run was moved while it was written");
+    invar_loop_say(loop, "a checkpoint is missing: the run was moved while it was written");
     return INVAR_OK;
 }

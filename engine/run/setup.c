@@ -247,10 +247,13 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(attach_all(loop));
     if (trace[0])
         INVAR_TRY(invar_trace_check_path(trace));
+    INVAR_TRY(invar_loop_find_checkpoint(loop));
     // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
     INVAR_TRY(invar_loop_settle(loop));
-    INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
     INVAR_TRY(invar_loop_resume(loop));
+    if (loop->summary->finished)
+        return INVAR_OK;
+    INVAR_TRY(invar_trace_open(&loop->trace, trace[0] ? trace : NULL));
     loop->custom = (invar_loss_custom){invar_plugin_loss, loop->plugins[INVAR_LOOP_LOSS]};
     loop->set.rl.custom = &loop->custom;
     INVAR_TRY(
@@ -260,6 +263,12 @@ static invar_status open_parts(invar_loop *loop)
     if (loop->plugins[INVAR_LOOP_HOOKS])
         return invar_plugin_hook(loop->plugins[INVAR_LOOP_HOOKS], &started);
     return INVAR_OK;
+}
+
+void invar_loop_say(const invar_loop *loop, const char *line)
+{
+    if (loop->options->say)
+        loop->options->say(loop->options->payload, line);
 }
 
 invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
@@ -287,6 +296,7 @@ void invar_loop_close(invar_loop *loop)
     invar_rollout_free(loop->rollout);
     invar_trainer_free(loop->trainer);
     invar_audit_free(loop->audit);
+    invar_checkpoint_close(loop->from);
     invar_checkpoint_writer_free(loop->writer);
     invar_grads_free(loop->grads);
     invar_optimizer_free(loop->optimizer);

@@ -21,8 +21,7 @@ static void say(const invar_loop *loop, const char *what, const char *path)
     char line[INVAR_PATH_SIZE + 64];
 
     (void)snprintf(line, sizeof line, "%s %s", what, path);
-    if (loop->options->say)
-        loop->options->say(loop->options->payload, line);
+    invar_loop_say(loop, line);
 }
 
 /* ---- anew ------------------------------------------------------------------------------------ */

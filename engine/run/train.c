@@ -62,7 +62,7 @@ static void show_sample(const invar_loop *loop)
                    "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
                    loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
                    s->response ? s->response : "", s->reward);
-    loop->options->say(loop->options->payload, line);
+    invar_loop_say(loop, line);
 }
 
 /* ---- one rollout ----------------------------------------------------------------------------- */
@@ -329,6 +329,7 @@ static invar_status run(invar_loop *loop)
 {
     int64_t done = 0;
 
+    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain, loop->ledger));
     if (loop->place.step == 0 && invar_recipe_int(loop->recipe, INVAR_KEY_EVAL_INTERVAL) > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
@@ -356,13 +357,27 @@ static invar_status finish_save(invar_error *first, invar_loop *loop, invar_stat
     return status;
 }
 
+/* A failure of a run whose folder is gone is just that, whatever could not be written first. */
+static invar_status explain(invar_loop *loop, invar_status status)
+{
+    invar_error first;
+
+    if (status == INVAR_OK || !loop->home.held)
+        return status;
+    invar_error_take(&first);
+    if (invar_folder_follow(&loop->home) == INVAR_E_STATE)
+        return INVAR_E_STATE;
+    invar_error_put(&first);
+    return status;
+}
+
 /* The end is written whatever it is; the first failure is the one that is reported. */
 static invar_status finish(invar_loop *loop, invar_status status)
 {
     invar_error first;
     int64_t code;
 
-    if (!loop->ledger)
+    if (!loop->ledger || loop->summary->finished)
         return status;
     status = finish_save(&first, loop, status);
     if (status == INVAR_OK && loop->summary->stopped)
@@ -385,8 +400,7 @@ static void check_trace(const invar_loop *loop)
 {
     if (!loop->trace || invar_trace_check(loop->trace) == INVAR_OK)
         return;
-    if (loop->options->say)
-        loop->options->say(loop->options->payload, invar_error_last()->message);
+    invar_loop_say(loop, invar_error_last()->message);
     invar_error_clear();
 }
 
@@ -411,16 +425,14 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
     far = invar_recipe_enum(recipe, INVAR_KEY_DEVICE) != 0; // 0: the CPU
     status = invar_near_advise(invar_loop_open(loop, recipe, options, out), far,
                                "the model with its gradients and moments is too large");
-    if (status == INVAR_OK)
-        status = invar_ledger_chain(&out->last_step, &out->chain, loop->ledger);
-    if (status == INVAR_OK)
+    if (status == INVAR_OK && !out->finished)
         status = run(loop);
     if (status == INVAR_OK)
         check_trace(loop);
     if (status == INVAR_OK)
         status = invar_loop_follow(loop);
     summarise(out, loop);
-    status = finish(loop, status);
+    status = finish(loop, explain(loop, status));
     invar_loop_close(loop);
     invar_free(loop);
     return status;

@@ -64,6 +64,7 @@ typedef struct invar_train_summary {
     int64_t compared;  /* steps: their weights had sampled what they were trained on */
     bool foreign;      /* other weights had sampled what a step was trained on */
     bool saves;        /* it has a folder of checkpoints */
+    bool finished;     /* all was done before this call, which wrote nothing */
     int stopped;       /* the signal that ended it before its time; 0: none did */
 } invar_train_summary;
 

@@ -155,7 +155,21 @@ holds [ -s again/checkpoints/owner ]
 expect 0 'resumed after step 1 from again/checkpoints/iter_0000001' "${again[@]}" --until 3
 expect 0 'steps     2 executed, the last is 5' "${again[@]}" --load again/checkpoints/ --threads 2
 whole again
-expect 0 'the run is finished: 6 of 6 rollouts are done; a larger num-rollout goes on' "${again[@]}"
+# finished: said, and nothing is written
+state_of() {
+    find "$1" -type f ! -name '*-lock' -exec cksum {} + | sort
+}
+before=$(state_of again)
+finished='the run is finished: 6 rollouts are done, num-rollout is'
+expect 0 "$finished 6; a larger one goes on, --fresh begins anew" train tiny.ini --run again
+expect 0 "$finished 3; a larger one goes on" "${again[@]}" --num-rollout 3 --trace again.json
+expect 0 'nothing is left to do: the run is at step 5, and was to end after step 2' "${again[@]}" \
+    --num-rollout 9 --until 2
+expect 0 'golden    identical, 6 of 6 steps' "${again[@]}" --golden whole.golden
+"$invar" "${again[@]}" >out 2>err
+holds [ -z "$(grep 'resumed after' err)" ]
+holds [ "$(state_of again)" = "$before" ]
+holds [ ! -e again.json ]
 expect 0 'steps     1 executed, the last is 6' "${again[@]}" --num-rollout 7
 expect 2 'its seed is 1234, not 5; choose another folder with --run, or begin anew with --fresh' \
     "${again[@]}" --seed 5
@@ -184,8 +198,21 @@ whole none
 expect 129 "'save-interval' would be ignored" "${none[@]}" --save-interval 2
 INVAR_SAVE=none expect 0 'steps     6 executed' train tiny.ini --no-report --run variable
 holds [ ! -e variable/checkpoints ]
-INVAR_SAVE=there expect 0 'steps     6 executed' train tiny.ini --no-report --run variable-2
+INVAR_SAVE=there expect 0 'steps     4 executed' train tiny.ini --no-report --run variable-2 \
+    --until 3
 holds [ -s there/owner ]
+# where they went is a fact: a restart that does not name the place says so, a replay looks there
+for flag in '' --no-save-optim; do
+    # shellcheck disable=SC2086
+    expect 2 "the run's checkpoints went to there, by save or INVAR_SAVE, and this time neither" \
+        train tiny.ini --no-report --run variable-2 $flag
+done
+holds [ "$(steps variable-2)" = 4 ]
+expect 0 'resumed after step 3 from there/iter_' train tiny.ini --no-report --run variable-2 \
+    --save there --until 4
+expect 0 'after the checkpoint of step 3' replay variable-2 --step 4
+INVAR_SAVE=there expect 0 'steps     1 executed' train tiny.ini --no-report --run variable-2
+whole variable-2
 begin unsaved --save none
 kill -INT "$pid"
 end_of 130
@@ -193,9 +220,21 @@ holds grep -q 'without a checkpoint (save = none)' err
 holds grep -q 'nothing is saved (save = none)' out
 expect 2 'load: nowhere has no checkpoint; leave load empty' train tiny.ini --no-report --run l \
     --load nowhere
+holds [ ! -e l ]
+expect 2 'load: nope has no checkpoint' train tiny.ini --no-report --run whole --fresh --load nope
+expect 2 "load: whole has no checkpoint: it is a run's folder, whose are in whole/checkpoints" \
+    train tiny.ini --no-report --run l --load whole
+expect 2 'goes on after step 5, but l/ledger.db has no run' train tiny.ini --no-report --run l \
+    --load whole/checkpoints
+expect 2 'belongs to another run' train tiny.ini --no-report --run l --load whole/checkpoints --seed 5
+holds [ ! -e l -a ! -e whole.1 ]
+for name in x/y ../zz . ..; do
+    expect 129 "name: \"$name\" is no name of a folder; a path is given with --run" \
+        train tiny.ini --no-report --name $name
+done
 expect 0 'steps     6 executed' train tiny.ini --no-report --run l --load l-saved --save l-saved/
 expect 0 'steps     6 executed' train tiny.ini --no-report --run small --no-save-optim
-expect 2 'was written with no-save-optim' train tiny.ini --no-report --run small
+expect 2 'was written with no-save-optim' train tiny.ini --no-report --run small --num-rollout 7
 
 # ---- whose checkpoints -------------------------------------------------------------------------
 # killed at any moment and restarted by the same command: `train.kill`
@@ -269,6 +308,31 @@ rm -r place/gone
 kill -CONT "$pid"
 end_of 2
 holds [ ! -e place/gone ]
+holds grep -q 'gone: the folder was removed while it was written to; what was in it is gone' err
+
+# ---- a plug-in that changed ----------------------------------------------------------------------
+# a plug-in that is another one now, where no recorded reply is needed
+cat >judge.py <<'PLUGIN'
+import json, sys
+
+json.loads(sys.stdin.readline())
+print(json.dumps({"invar": 1, "name": "judge", "kinds": ["reward"]}), flush=True)
+for line in sys.stdin:
+    request = json.loads(line)
+    rewards = [float(len(set(s["tokens"]))) for s in request["samples"]]
+    print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
+PLUGIN
+sed '/^rm-type/d' tiny.ini >judged.ini
+judged=(train judged.ini --no-report --run judged --custom-rm-path "python3 judge.py")
+expect 0 'steps     2 executed' "${judged[@]}" --until 1
+expect 0 'steps     1 executed' "${judged[@]}" --until 2
+holds [ "$(sqlite3 -readonly judged/ledger.db 'SELECT count(*) FROM event')" = 0 ]
+echo '# another one' >>judge.py
+expect 0 'plug-in custom-rm-path: its file has changed since step 2, hash ' "${judged[@]}"
+holds [ "$(sqlite3 -readonly judged/ledger.db "SELECT count(*) FROM event, fact a, fact b
+    WHERE level = 'warning' AND event.kind = 'plugin' AND a.scope = 'plugin' AND a.seg = 1
+    AND b.scope = 'plugin' AND b.seg = 2 AND a.value <> b.value
+    AND message LIKE '%hash ' || b.value || ', was ' || a.value || ';%'")" = 1 ]
 
 # ---- whose weights are evaluated -------------------------------------------------------------------
 mkdir eval && cp tiny.ini eval/tiny.ini

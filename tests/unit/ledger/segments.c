@@ -167,7 +167,7 @@ static void test_ledger_segments__resume_refuses(void **state)
                  "is not the checkpoint's");
     assert_fails(invar_ledger_resume(ledger, NULL, 1, &chain, &bare), INVAR_E_MISMATCH,
                  "is not the checkpoint's");
-    assert_fails(invar_ledger_resume(ledger, NULL, 3, &chain, &bare), INVAR_E_MISMATCH,
+    assert_fails(invar_ledger_resume(ledger, NULL, 3, &chain, &bare), INVAR_E_STATE,
                  "it has no step 3 of test; the checkpoint is of another run, or newer");
     assert_fails(invar_ledger_resume(ledger, NULL, -2, &chain, &bare), INVAR_E_INVALID, "-2");
     assert_fails(invar_ledger_resume(ledger, "nobody", 2, &chain, &bare), INVAR_E_NOTFOUND,
