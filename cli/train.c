@@ -43,9 +43,19 @@ typedef struct settings {
 
 typedef struct screen {
     invar_progress *progress;
-    bool json;
+    const invar_golden *golden; /* to compare with; NULL: none */
     char last[160];
 } screen;
+
+/* Not after hours: that a golden cannot be equal, or only by chance, is known at the beginning. */
+static void compare_identity(void *payload, const invar_digest *identity)
+{
+    const screen *s = payload;
+
+    if (s->golden && !invar_digest_equal(&s->golden->identity, identity))
+        invar_live_say(NULL, "the golden is of a run that was asked for something else: a semantic "
+                             "key, the data, the model or its weights differ");
+}
 
 static void show(void *payload, const invar_train_progress *p)
 {
@@ -337,12 +347,13 @@ static invar_status read_golden(invar_golden **out, const settings *s)
 static invar_status train(int *code_out, const char *path, const settings *s,
                           const invar_golden *golden, const invar_recipe *recipe)
 {
-    screen shown = {0};
+    screen shown = {.golden = golden};
     invar_folders at;
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
                                    .fresh = s->fresh,
                                    .progress = show,
+                                   .identified = compare_identity,
                                    .say = invar_live_say,
                                    .payload = &shown};
     invar_train_summary run;

@@ -26,7 +26,7 @@ invar_status invar_plugin_stored_read(invar_plugin_stored *out, invar_ledger *le
 void invar_plugin_stored_release(invar_plugin_stored *stored);
 
 /*
- * The hash that the plug-in's files had (invar_plugin_hash) when a step, as it counts, was executed;
+ * The hash that the plug-in's files had (invar_plugin_hash) when a step, as it counts, was done;
  * "": it is not known.
  */
 invar_status invar_plugin_stored_maker(char out[INVAR_DIGEST_HEX_SIZE], const invar_plugin *plugin,

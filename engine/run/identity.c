@@ -146,10 +146,11 @@ static invar_status look_at_files(invar_loop *loop)
 
 typedef struct facts {
     invar_ledger_fact
-        items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_LOOP_PLUGINS + INVAR_FACTS_MAX];
+        items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_LOOP_PLUGINS + INVAR_FACTS_MAX + 1];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
     char plugin[INVAR_LOOP_PLUGINS][INVAR_DIGEST_HEX_SIZE];
+    char dropped[24];
 } facts;
 
 /* A plug-in is no part of the identity: what it replied is recorded, and counts. */
@@ -177,6 +178,11 @@ static void gather_facts(facts *f, const invar_loop *loop)
             e.text = loop->at.save; // the environment may have named it
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
             f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
+    }
+    if (loop->session.data && invar_dataset_dropped(loop->session.data)) {
+        (void)snprintf(f->dropped, sizeof f->dropped, "%" PRId64,
+                       invar_dataset_dropped(loop->session.data));
+        f->items[f->count++] = (invar_ledger_fact){"data", "prompts-left-out", f->dropped};
     }
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
         (void)snprintf(f->revision[op], sizeof f->revision[op], "%d",

@@ -105,6 +105,7 @@ typedef struct invar_loop {
     invar_digest weights_hash; /* of the weights that sample */
     bool weights_hashed;       /* it is that of the weights of now */
     int64_t dropped_groups;
+    bool told_equal; /* rewards */
     invar_train_summary *summary;
 } invar_loop;
 
@@ -255,7 +256,7 @@ invar_status invar_loop_event(invar_loop *loop, const char *level, const char *k
 
 /* ---- resume.c -------------------------------------------------------------------------------- */
 
-/* Before anything is made: a `load` that is not the run's own folder has a checkpoint of this run. */
+/* Before anything is made: a `load` that is not the run's own folder has a checkpoint of it. */
 invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
 
 /*

@@ -221,6 +221,21 @@ static invar_status make_rollout(invar_loop *loop)
     return invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits);
 }
 
+static void tell_dropped(const invar_loop *loop)
+{
+    const invar_dataset *data = loop->session.data;
+    char line[160];
+
+    if (!data || !invar_dataset_dropped(data) || loop->options->replay)
+        return;
+    (void)snprintf(line, sizeof line,
+                   "prompt-data: %" PRId64 " of %" PRId64
+                   " prompts are too long and are left out (rollout-max-prompt-len)",
+                   invar_dataset_dropped(data),
+                   invar_dataset_dropped(data) + invar_dataset_size(data));
+    invar_loop_say(loop, line);
+}
+
 static invar_status open_parts(invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
@@ -233,12 +248,15 @@ static invar_status open_parts(invar_loop *loop)
         INVAR_TRY(invar_hf_files_read(
             &loop->hf_files, hf, invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
     read_settings(loop);
+    tell_dropped(loop);
     if (loop->set.rollouts == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "num-epoch: so many times through the data is less than one rollout of "
                           "%" PRId64 " prompts; give num-rollout",
                           loop->set.prompts);
     INVAR_TRY(invar_loop_identify(loop));
+    if (loop->options->identified)
+        loop->options->identified(loop->options->payload, &loop->identity);
     INVAR_TRY(make_trainer(loop));
     INVAR_TRY(make_rollout(loop));
     INVAR_TRY(invar_loop_attach_audit(loop));

@@ -65,6 +65,29 @@ static void show_sample(const invar_loop *loop)
     invar_loop_say(loop, line);
 }
 
+/* Once: who sees it in the first rollout need not wait for the curves. */
+static void tell_equal_rewards(invar_loop *loop)
+{
+    const invar_flat *f = &loop->flat;
+    char line[256];
+
+    if (loop->told_equal || loop->set.sft || f->samples < 2)
+        return;
+    for (int64_t i = 1; i < f->samples; i++)
+        if (f->reward[i] != f->reward[0])
+            return;
+    for (int64_t t = 0; t < f->start[f->samples]; t++)
+        if (f->advantage[t] != 0.0f)
+            return;
+    (void)snprintf(line, sizeof line,
+                   "all rewards of rollout %" PRId64
+                   " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
+                   "(debug-rollout-print-every = 1), at rm-type and at label-key",
+                   loop->place.rollout, (double)f->reward[0]);
+    invar_loop_say(loop, line);
+    loop->told_equal = true;
+}
+
 /* ---- one rollout ----------------------------------------------------------------------------- */
 
 /* The signal that asks for the end; 0: none. */
@@ -259,6 +282,7 @@ static invar_status one_rollout(invar_loop *loop)
     INVAR_TRY(prepare(loop));
     if (loop->set.rollout_only)
         return rollout_step(loop);
+    tell_equal_rewards(loop);
     for (int64_t i = 0; i < loop->set.steps_per_rollout; i++)
         INVAR_TRY(one_step(loop, i));
     return INVAR_OK;
@@ -361,12 +385,14 @@ static invar_status finish_save(invar_error *first, invar_loop *loop, invar_stat
 static invar_status explain(invar_loop *loop, invar_status status)
 {
     invar_error first;
+    invar_status now;
 
     if (status == INVAR_OK || !loop->home.held)
         return status;
     invar_error_take(&first);
-    if (invar_folder_follow(&loop->home) == INVAR_E_STATE)
-        return INVAR_E_STATE;
+    now = invar_folder_follow(&loop->home);
+    if (now == INVAR_E_STATE)
+        return now;
     invar_error_put(&first);
     return status;
 }

@@ -125,6 +125,9 @@ sleep 0.5
 kill -TERM "$pid"
 end_of 143
 holds grep -q 'stopped by SIGTERM' out
+# a golden of another recipe: said before the run begins
+"$invar" train tiny.ini --run early --seed 5 --golden whole.golden --no-report >out 2>err
+holds grep -q 'the golden is of a run that was asked for something else' <(head -1 err)
 # no golden, no run
 expect 4 'there is no such file; --record-golden writes one' train tiny.ini --run never \
     --golden nowhere.golden
@@ -226,7 +229,8 @@ expect 2 "load: whole has no checkpoint: it is a run's folder, whose are in whol
     train tiny.ini --no-report --run l --load whole
 expect 2 'goes on after step 5, but l/ledger.db has no run' train tiny.ini --no-report --run l \
     --load whole/checkpoints
-expect 2 'belongs to another run' train tiny.ini --no-report --run l --load whole/checkpoints --seed 5
+expect 2 'belongs to another run' train tiny.ini --no-report --run l --seed 5 \
+    --load whole/checkpoints
 holds [ ! -e l -a ! -e whole.1 ]
 for name in x/y ../zz . ..; do
     expect 129 "name: \"$name\" is no name of a folder; a path is given with --run" \
@@ -310,7 +314,19 @@ end_of 2
 holds [ ! -e place/gone ]
 holds grep -q 'gone: the folder was removed while it was written to; what was in it is gone' err
 
-# ---- a plug-in that changed ----------------------------------------------------------------------
+# ---- what a run says once ----------------------------------------------------------------------
+# rewards that are all alike, and prompts that are left out
+"$invar" train tiny.ini --run flat --rm-type math --no-report >out 2>err
+holds grep -q 'all rewards of rollout 0 are 0: its advantages are 0, and nothing is learnt' err
+holds [ "$(grep -c 'all rewards' err)" = 1 ]
+long=(--prompt-data task:copy --rm-type exact --no-report --rollout-max-prompt-len)
+expect 0 'prompt-data: 2 of 8 prompts are too long and are left out (rollout-max-prompt-len)' \
+    train tiny.ini --run dropped "${long[@]}" 4
+holds [ "$(sqlite3 -readonly dropped/ledger.db \
+    "SELECT value FROM fact WHERE scope = 'data' AND key = 'prompts-left-out'")" = 2 ]
+expect 129 'no prompt is left: all 8 are longer than allowed (2 tokens, rollout-max-prompt-len)' \
+    train tiny.ini --run empty "${long[@]}" 2
+holds [ ! -e empty ]
 # a plug-in that is another one now, where no recorded reply is needed
 cat >judge.py <<'PLUGIN'
 import json, sys
@@ -334,7 +350,7 @@ holds [ "$(sqlite3 -readonly judged/ledger.db "SELECT count(*) FROM event, fact 
     AND b.scope = 'plugin' AND b.seg = 2 AND a.value <> b.value
     AND message LIKE '%hash ' || b.value || ', was ' || a.value || ';%'")" = 1 ]
 
-# ---- whose weights are evaluated -------------------------------------------------------------------
+# ---- whose weights are evaluated ---------------------------------------------------------------
 mkdir eval && cp tiny.ini eval/tiny.ini
 eval_of() {
     (cd eval && "$invar" eval tiny.ini --eval-prompt-data 'm task:max' --json "$@") >out 2>err
@@ -356,7 +372,7 @@ holds [ "$(grep '"weights"' out)" = "$first" ]
 set=(--eval-prompt-data 'm task:max')
 expect 2 'run: nothing has no checkpoint; train it, or name weights with --load' eval tiny.ini \
     --run nothing "${set[@]}"
-expect 2 "nor are there checkpoints of a run: it is a run's folder, whose are in whole/checkpoints" \
+expect 2 "checkpoints of a run: it is a run's folder, whose are in whole/checkpoints" \
     eval tiny.ini "${set[@]}" --load whole
 expect 2 'has another type or shape than the model' eval tiny.ini "${set[@]}" --run whole \
     --hidden-size 32
