@@ -38,6 +38,11 @@ size_t invar_text_char(const char *text, size_t left)
     return length;
 }
 
+const char *invar_text_plural(int64_t count)
+{
+    return count == 1 ? "" : "s";
+}
+
 void invar_text_quote(char *out, size_t size, const char *text, size_t length)
 {
     size_t room = size - sizeof "...", used = 0, i = 0;

@@ -8,6 +8,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -17,6 +18,9 @@ extern "C" {
 size_t invar_text_char(const char *text, size_t left);
 
 #define INVAR_TEXT_QUOTE_SIZE 48 /* usual room */
+
+/* The ending of a word for so many: "" for one, else "s". */
+const char *invar_text_plural(int64_t count);
 
 /* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);

@@ -9,6 +9,7 @@
 
 #include "base/alloc.h"
 #include "base/term.h"
+#include "base/text.h"
 #include "bisect/view/answer.h"
 #include "bisect/workshop/workshop.h"
 #include "cli/bisect.h"
@@ -102,9 +103,9 @@ static void show(void *payload, invar_bisect_event_kind kind, const invar_bisect
         fputs("\r\033[K", stderr);
     if (more > 0)
         (void)snprintf(line, sizeof line,
-                       "bisect: testing %.12s, %" PRId64 " suspects, about %" PRId64
+                       "bisect: testing %.12s, %" PRId64 " suspect%s, about %" PRId64
                        " more trial%s",
-                       trial->commit, left, more, more == 1 ? "" : "s");
+                       trial->commit, left, invar_text_plural(left), more, invar_text_plural(more));
     else
         (void)snprintf(line, sizeof line, "bisect: testing %.12s, %s", trial->commit, trial->role);
     if (kind == INVAR_BISECT_EVENT_END)

@@ -13,6 +13,7 @@
 
 #include "base/alloc.h"
 #include "base/term.h"
+#include "base/text.h"
 #include "cli/flags.h"
 #include "cli/ledger.h"
 #include "cli/logprobs.h"
@@ -118,9 +119,10 @@ static invar_status print_sample(const invar_rl_sample *s, bool alone)
     bool colour = invar_term_colour(stdout);
 
     if (!alone)
-        printf("%sprompt %" PRId64 ", draw %" PRIu32 ": %s after %" PRId64 " tokens%s\n",
+        printf("%sprompt %" PRId64 ", draw %" PRIu32 ": %s after %" PRId64 " token%s%s\n",
                invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), s->prompt, s->draw,
                invar_finish_name(s->finish), invar_rl_sample_response(s),
+               invar_text_plural(invar_rl_sample_response(s)),
                invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
     return print_text(s->response ? s->response : "", s->response_bytes);
 }
@@ -198,8 +200,8 @@ static invar_status complete(const settings *set, invar_session *session)
                           : invar_session_data(&data, session, set->prompts, false));
     g.data = data;
     if (invar_dataset_dropped(data))
-        fprintf(stderr, "invar: %" PRId64 " prompts were left out: too long\n",
-                invar_dataset_dropped(data));
+        fprintf(stderr, "invar: %" PRId64 " prompt%s left out: too long\n",
+                invar_dataset_dropped(data), invar_dataset_dropped(data) == 1 ? " was" : "s were");
     status =
         invar_rollout_new(&g.rollout, session->actor, session->tokenizer, &session->dev, &limits);
     if (status == INVAR_OK)

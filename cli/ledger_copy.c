@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "cli/ledger.h"
 #include "cli/output.h"
 #include "cli/plain.h"
@@ -154,7 +155,7 @@ static int run_import(int argc, char **argv)
         return invar_exit(invar_json_write(stdout, json_pack("{s:o, s:I}", "ledger",
                                                              invar_rows_json_string(s.into),
                                                              "imported", (json_int_t)runs)));
-    snprintf(text, sizeof text, "%" PRId64 " runs imported", runs);
+    snprintf(text, sizeof text, "%" PRId64 " run%s imported", runs, invar_text_plural(runs));
     print_done(s.into, text);
     invar_print_next(stdout, "ledger ls", s.into, NULL, NULL);
     return INVAR_EXIT_OK;

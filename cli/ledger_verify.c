@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/progress.h"
+#include "base/text.h"
 #include "cli/grid.h"
 #include "cli/ledger.h"
 #include "cli/plain.h"
@@ -105,13 +106,16 @@ static void print_verdict(const invar_ledger_verdict *v, const char *path)
     printf(": %s\n", v->bad > 0     ? "CORRUPT"
                      : v->runs == 0 ? "no run in it, so nothing was checked"
                                     : "clean");
-    printf("checked: %" PRId64 " runs, %" PRId64 " entries, %" PRId64 " rows, %" PRId64
-           " steps, %" PRId64 " seals\n",
-           v->runs, v->entries, v->rows, v->steps, v->seals);
+    printf("checked: %" PRId64 " run%s, %" PRId64 " entr%s, %" PRId64 " row%s, %" PRId64
+           " step%s, %" PRId64 " seal%s\n",
+           v->runs, invar_text_plural(v->runs), v->entries, v->entries == 1 ? "y" : "ies", v->rows,
+           invar_text_plural(v->rows), v->steps, invar_text_plural(v->steps), v->seals,
+           invar_text_plural(v->seals));
     if (v->pruned > 0 || v->seals_pruned > 0)
-        printf("left out when this copy was made: %" PRId64 " rows, so %" PRId64
-               " seals cannot be checked here\n",
-               v->pruned, v->seals_pruned);
+        printf("left out when this copy was made: %" PRId64 " row%s, so %" PRId64
+               " seal%s cannot be checked here\n",
+               v->pruned, invar_text_plural(v->pruned), v->seals_pruned,
+               invar_text_plural(v->seals_pruned));
     if (v->bad > 0) {
         printf("findings: %" PRId64 "; the first: ", v->bad);
         invar_plain_print(stdout, v->first);

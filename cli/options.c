@@ -67,9 +67,33 @@ invar_option invar_option_threads(int64_t *value, const char *help)
                           .high = INVAR_POOL_MAX_THREADS};
 }
 
+/* What verbs call the file that they write: each name is understood in place of another. */
+static bool is_output(const char *name, size_t length)
+{
+    static const char *const names[] = {"out", "output", "into", "to"};
+
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strlen(names[i]) == length && strncmp(names[i], name, length) == 0)
+            return true;
+    return false;
+}
+
+static void offer_output(invar_near *near, const invar_option *options)
+{
+    char known[INVAR_NEAR_SIZE];
+
+    for (; options->name; options++)
+        if (is_output(options->name, strlen(options->name))) {
+            (void)snprintf(known, sizeof known, "--%s", options->name);
+            invar_near_init(near, known, strlen(known));
+            invar_near_offer(near, known);
+        }
+}
+
 /* "unknown option '--sede 7'; did you mean '--seed'? ..."; of the word, `length` are its name. */
 static invar_status unknown(const invar_option *options, const char *word, size_t length)
 {
+    const invar_option *verb = options;
     const invar_option_names *others;
     char known[INVAR_NEAR_SIZE];
     invar_near near;
@@ -84,6 +108,8 @@ static invar_status unknown(const invar_option *options, const char *word, size_
         (void)snprintf(known, sizeof known, "--%s", others->at(i));
         invar_near_offer(&near, known);
     }
+    if (!near.found[0] && is_output(word + 2, length))
+        offer_output(&near, verb);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s'%s; --help lists them", word,
                       invar_near_hint(&near));
 }

@@ -84,7 +84,7 @@ static invar_status read_line(lines *l, const char *path, int64_t number, const 
     json_t *object;
 
     (void)snprintf(where, sizeof where, "%.*s:%" PRId64, 4000, path, number);
-    INVAR_TRY(invar_json_parse(&object, where, text, bytes));
+    INVAR_TRY(invar_json_parse_raw(&object, where, text, bytes)); // its text may have any bytes
     status = invar_rl_samples_append(&s, &l->samples);
     if (status == INVAR_OK) {
         s->index = number - 1;

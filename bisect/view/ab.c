@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "base/term.h"
+#include "base/text.h"
 #include "bisect/view/answer_words.h"
 
 #include "base/invar_banned.h"
@@ -36,18 +37,14 @@ const char *invar_ab_kind_name(invar_ab_kind kind)
 
 /* ---- the verdict ----------------------------------------------------------------------------- */
 
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 static void tell_identical(char out[INVAR_AB_LINE], const invar_ab_answer *a)
 {
     int64_t steps = a->pairs->steps;
     size_t n = a->n_pairs;
 
     (void)snprintf(out, INVAR_AB_LINE, "identical: %zu seed%s, %" PRId64 " step%s%s", n,
-                   plural((int64_t)n), steps, plural(steps), n == 1 ? "" : " each");
+                   invar_text_plural((int64_t)n), steps, invar_text_plural(steps),
+                   n == 1 ? "" : " each");
 }
 
 static void tell_different(char out[INVAR_AB_LINE], const invar_ab_answer *a)
@@ -59,12 +56,13 @@ static void tell_different(char out[INVAR_AB_LINE], const invar_ab_answer *a)
     if (place[0])
         (void)snprintf(out, INVAR_AB_LINE,
                        "different: from %.1900s on, in %" PRId64 " of %zu seed%s", place,
-                       a->n_different, a->n_pairs, plural((int64_t)a->n_pairs));
+                       a->n_different, a->n_pairs, invar_text_plural((int64_t)a->n_pairs));
     else // as far as both go they are equal
         (void)snprintf(out, INVAR_AB_LINE,
                        "different: equal in the %" PRId64
                        " step%s that both have, but A has %" PRId64 " more and B %" PRId64,
-                       p->steps, plural(p->steps), p->only[INVAR_AB_A], p->only[INVAR_AB_B]);
+                       p->steps, invar_text_plural(p->steps), p->only[INVAR_AB_A],
+                       p->only[INVAR_AB_B]);
 }
 
 static void tell_nondeterministic(char out[INVAR_AB_LINE], const invar_ab_answer *a)
@@ -209,7 +207,7 @@ static void print_effects(FILE *f, const invar_ab_answer *a)
     fprintf(f,
             "\neffect of B against A, %zu seed%s: mean of b - a, its standard error, seeds in "
             "which b is higher, lower, equal\n",
-            a->n_pairs, plural((int64_t)a->n_pairs));
+            a->n_pairs, invar_text_plural((int64_t)a->n_pairs));
     if (shown) {
         fprintf(f, "  %-*s  at step %-" PRId64 "%*s  mean of steps %" PRId64 " to %" PRId64 "\n",
                 width, "metric", e->last, 16, "", e->tail_first, e->last);
@@ -222,13 +220,14 @@ static void print_effects(FILE *f, const invar_ab_answer *a)
                 fprintf(f, "  (last at step %" PRId64 ")", e->items[i].step);
             if (e->items[i].odd)
                 fprintf(f, "  (%" PRId64 " value%s left out)", e->items[i].odd,
-                        plural(e->items[i].odd));
+                        invar_text_plural(e->items[i].odd));
             fputc('\n', f);
         }
         if (apart > shown)
             fprintf(f, "  and %zu more\n", apart - shown);
     }
-    fprintf(f, "  %zu metric%s equal in every bit\n", e->n_same, plural((int64_t)e->n_same));
+    fprintf(f, "  %zu metric%s equal in every bit\n", e->n_same,
+            invar_text_plural((int64_t)e->n_same));
 }
 
 static void print_cost(FILE *f, const invar_ab_answer *a)

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "base/term.h"
+#include "base/text.h"
 #include "bisect/view/answer_words.h"
 
 #include "base/invar_banned.h"
@@ -71,11 +72,6 @@ static void title(const printer *p, const char *text)
             style(p, INVAR_TERM_STYLE_PLAIN));
 }
 
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* ---- sections -------------------------------------------------------------------------------- */
 
 static void print_verdict(const printer *p, const invar_bisect_answer *a)
@@ -127,7 +123,7 @@ static void print_commit(const printer *p, const invar_repo_commit *c)
     item(p, "author", c->author);
     item(p, "date", when);
     item_format(p, "files", "%" PRId64 " changed, %" PRId64 " line%s added, %" PRId64 " removed",
-                c->files, c->added, plural(c->added), c->removed);
+                c->files, c->added, invar_text_plural(c->added), c->removed);
     for (size_t i = 0; i < c->n_shown; i++)
         print_file(p, &c->shown[i]);
     if (c->files > (int64_t)c->n_shown)
@@ -245,8 +241,9 @@ static void print_search(const printer *p, const invar_bisect_answer *a)
     item(p, "note", invar_answer_third(a));
     item(p, "question", a->question);
     if (a->range > 0)
-        item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range, plural(a->range),
-                    INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT, a->bad);
+        item_format(p, "range", "%" PRId64 " commit%s, %.*s to %.*s", a->range,
+                    invar_text_plural(a->range), INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT,
+                    a->bad);
     else // it was not looked at
         item_format(p, "range", "%.*s to %.*s", INVAR_ANSWER_SHORT, a->good, INVAR_ANSWER_SHORT,
                     a->bad);

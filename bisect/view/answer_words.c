@@ -66,15 +66,10 @@ static void add_commit(line *l, const char *id)
     add(l, "%s", safe);
 }
 
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* "1 commit", "2 commits" */
 static void add_count(line *l, int64_t count, const char *what)
 {
-    add(l, "%" PRId64 " %s%s", count, what, plural(count));
+    add(l, "%" PRId64 " %s%s", count, what, invar_text_plural(count));
 }
 
 void invar_answer_time(char out[INVAR_ANSWER_TIME], int64_t seconds)

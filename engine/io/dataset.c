@@ -222,8 +222,8 @@ static invar_status read_lines(invar_dataset *dataset, const invar_line_reader *
     if (lines == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is empty; add at least one line", shown);
     if (first >= last)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the slice takes none of its %" PRId64 " lines",
-                          shown, lines);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the slice takes none of its %" PRId64 " line%s",
+                          shown, lines, invar_text_plural(lines));
     for (int64_t i = 0; i < last; i++) {
         const char *newline = memchr(at, '\n', (size_t)(end - at));
         const char *stop = newline ? newline : end;

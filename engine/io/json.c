@@ -238,6 +238,13 @@ static bool load_numbers(json_t **out, const char *text, size_t bytes, size_t fl
     return false;
 }
 
+static bool is_blank(const char *text, size_t bytes)
+{
+    while (bytes > 0 && strchr(" \t\r\n", text[bytes - 1]) && text[bytes - 1] != '\0')
+        bytes--;
+    return bytes == 0;
+}
+
 static invar_status parse(json_t **out, const char *where, const char *text, size_t bytes,
                           size_t more_flags)
 {
@@ -248,6 +255,8 @@ static invar_status parse(json_t **out, const char *where, const char *text, siz
 
     *out = NULL;
     show(place, where);
+    if (is_blank(text, bytes))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it is empty; expected JSON", place);
     measure(&values, &depth, text, bytes);
     if (values > INVAR_JSON_MAX_VALUES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: more than %d values", place,
@@ -259,7 +268,17 @@ static invar_status parse(json_t **out, const char *where, const char *text, siz
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for %s", place);
     if (*out)
         return INVAR_OK;
+    if (bytes >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: it begins with a byte order mark; save it as UTF-8 without one",
+                          place);
+    if (json_error_code(&error) == json_error_null_character)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a text in it has the character NUL, \\u0000",
+                          place);
     invar_text_quote(quote, sizeof quote, error.text, strlen(error.text));
+    if (!memchr(text, '\n', bytes)) // which line it is, `where` says
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: column %d is not JSON: %s", place, error.column,
+                          quote);
     return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: line %d, column %d is not JSON: %s", place,
                       error.line, error.column, quote);
 }

@@ -43,7 +43,7 @@ invar_status invar_reward_parse(invar_reward *out, bool *boxed_out, const char *
     }
     invar_text_quote(quoted, sizeof quoted, name, strlen(name));
     return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "rm-type %s: no such reward; there are math, dapo, f1, gpqa, "
+                      "is \"%s\", which is no reward; there are math, dapo, f1, gpqa, "
                       "deterministic_random, exact and overlap, each also with boxed_ before it",
                       quoted);
 }
@@ -146,7 +146,10 @@ static invar_status override(invar_reward *reward, bool *boxed, const char *meta
     name = json_string_value(json_object_get(object, "rm_type"));
     status = name && *name ? invar_reward_parse(reward, boxed, name) : INVAR_OK;
     json_decref(object);
-    return status;
+    if (status != INVAR_OK)
+        return INVAR_FAIL(status, 0, "metadata of a sample: \"rm_type\" %s",
+                          invar_error_last()->message);
+    return INVAR_OK;
 }
 
 invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -35,9 +36,9 @@ static invar_status compare(invar_loop *loop, const char *what, int64_t first, i
     if (gap->differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
-                   "%s differ at %" PRId64 " tokens; the worst is token %" PRId64
+                   "%s differ at %" PRId64 " token%s; the worst is token %" PRId64
                    " of sample %" PRId64 ", off by %g",
-                   what, gap->differ, gap->position,
+                   what, gap->differ, invar_text_plural(gap->differ), gap->position,
                    loop->batch.items[first + (gap->sample < 0 ? 0 : gap->sample)].index,
                    (double)gap->max);
     return invar_loop_mismatch(loop, "logp-mismatch", text);

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "engine/io/checkpoint.h"
 #include "engine/io/hf.h"
 #include "engine/run/loop.h"
@@ -241,8 +242,8 @@ static invar_status start(invar_loop *loop)
         return INVAR_OK;
     (void)snprintf(line, sizeof line,
                    "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
-                   " steps",
-                   loop->recorded + 1);
+                   " step%s",
+                   loop->recorded + 1, invar_text_plural(loop->recorded + 1));
     invar_loop_say(loop, line);
     return INVAR_OK;
 }

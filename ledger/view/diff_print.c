@@ -11,6 +11,7 @@
 
 #include "base/program.h"
 #include "base/term.h"
+#include "base/text.h"
 #include "ledger/view/diff_internal.h"
 
 #include "base/invar_banned.h"
@@ -60,11 +61,6 @@ static void add(line *l, const char *format, ...)
     l->used += (size_t)length < l->size - l->used ? (size_t)length : l->size - l->used - 1;
 }
 
-static const char *plural(int64_t count)
-{
-    return count == 1 ? "" : "s";
-}
-
 /* How many bytes of the text to show: at most so many, and whole characters. */
 static int clip(const char *text, size_t most)
 {
@@ -104,7 +100,7 @@ static void add_tensors(line *l, const invar_diff *diff)
                               : "A and B");
     } else {
         add(l, ", in structure only: %zu change%s of what is computed", diff->n_changes,
-            plural((int64_t)diff->n_changes));
+            invar_text_plural((int64_t)diff->n_changes));
     }
 }
 
@@ -113,29 +109,30 @@ static void add_records(line *l, const invar_diff *diff)
 {
     if (diff->evaluations)
         add(l, ", in %zu result%s of evaluations", diff->n_metrics,
-            plural((int64_t)diff->n_metrics));
+            invar_text_plural((int64_t)diff->n_metrics));
     else if (diff->n_metrics + diff->n_samples == 0 && diff->replies_different == 0)
         add(l, ", not in tensors but in what the step was given");
     else
         add(l, ", not in tensors but in %zu metric%s, %zu sample%s, %" PRId64 " plug-in repl%s",
-            diff->n_metrics, plural((int64_t)diff->n_metrics), diff->n_samples,
-            plural((int64_t)diff->n_samples), diff->replies_different,
+            diff->n_metrics, invar_text_plural((int64_t)diff->n_metrics), diff->n_samples,
+            invar_text_plural((int64_t)diff->n_samples), diff->replies_different,
             diff->replies_different == 1 ? "y" : "ies");
 }
 
 static void add_identical(line *l, const invar_diff *diff)
 {
     add(l, "%" PRId64 " step%s, %" PRId64 " points a step", diff->steps_compared,
-        plural(diff->steps_compared), diff->points_equal + (int64_t)diff->n_points);
+        invar_text_plural(diff->steps_compared), diff->points_equal + (int64_t)diff->n_points);
     if (diff->only_a)
         add(l, "; %" PRId64 " more only in A", diff->only_a);
     if (diff->only_b)
         add(l, "; %" PRId64 " more only in B", diff->only_b);
     if (diff->n_changes)
-        add(l, "; %zu change%s of structure", diff->n_changes, plural((int64_t)diff->n_changes));
+        add(l, "; %zu change%s of structure", diff->n_changes,
+            invar_text_plural((int64_t)diff->n_changes));
     if (diff->n_points)
         add(l, "; %zu point%s outside the root differ%s", diff->n_points,
-            plural((int64_t)diff->n_points), diff->n_points == 1 ? "s" : "");
+            invar_text_plural((int64_t)diff->n_points), diff->n_points == 1 ? "s" : "");
 }
 
 /* "step 7", and before all steps what stands there. */
@@ -414,7 +411,7 @@ static void print_changes(printer *p, const invar_diff *diff)
         return;
     title(p, "structure", true);
     fprintf(p->stream, "%zu change%s; A has %" PRId64 " points, B %" PRId64 "\n", diff->n_changes,
-            plural((int64_t)diff->n_changes), diff->points_a, diff->points_b);
+            invar_text_plural((int64_t)diff->n_changes), diff->points_a, diff->points_b);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++)
         name = widest(name, diff->changes[i].point, POINT_COLUMNS);
     for (size_t i = 0; i < diff->n_changes && i < LINES; i++) {
@@ -618,7 +615,7 @@ static void print_compared(printer *p, const invar_diff *diff)
     fprintf(p->stream,
             "%" PRId64 " step%s (%" PRId64 "-%" PRId64 ", by chains), %" PRId64 " points, %" PRId64
             " metrics, %" PRId64 " samples at step %" PRId64 "\n",
-            diff->steps_compared, plural(diff->steps_compared), diff->common_first,
+            diff->steps_compared, invar_text_plural(diff->steps_compared), diff->common_first,
             diff->common_first + diff->steps_compared - 1,
             diff->points_equal + (int64_t)diff->n_points,
             diff->metrics_equal + (int64_t)diff->n_metrics,

@@ -225,6 +225,20 @@ equal "evaluation of the newest weights" want have
 told other --load saved --rollout 1
 ! cmp -s want other || complain "other draws, the same results"
 expect 0 "eval/file-pass@4" eval tiny.ini --load saved
+# 4 digits that count, or all of them
+"$invar" eval tiny.ini --load saved >short 2>/dev/null
+"$invar" eval tiny.ini --load saved --exact >long 2>/dev/null
+"$invar" eval tiny.ini --load saved --json >json 2>/dev/null
+python3 - <<'END' || complain "eval: not 4 digits, or not all with --exact:" "$(cat short long)"
+import json
+want = {n: v for s in json.load(open("json"))["sets"].values() for n, v in s.items()}
+rows = [{w[1]: w[2] for w in map(str.split, open(f)) if len(w) == 3 and w[1] in want}
+        for f in ("short", "long")]
+assert set(rows[0]) == set(rows[1]) == set(want), rows
+assert all(float(rows[1][n]) == v for n, v in want.items())
+assert all(rows[0][n] == "%.4g" % v for n, v in want.items())
+assert any(float(rows[0][n]) != v for n, v in want.items()), "no value that 4 digits cut"
+END
 expect 129 "no eval-prompt-data" eval tiny.ini --eval-prompt-data= --eval-interval 0 \
     --n-samples-per-eval-prompt 1 --eval-temperature -1 --eval-label-key=
 expect 129 "rollout-batch-size" eval --num-rollout 1

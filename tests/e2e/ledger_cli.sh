@@ -6,6 +6,7 @@ invar=$1 make=$2 folder=$3
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/expect.sh"
 unset INVAR_LEDGER
+terminal=$(cd "$(dirname "$0")" && pwd)/terminal.py
 rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp
@@ -369,6 +370,14 @@ expect 2 "metric" ledger import flipped.db --into none.db
 answers 0 'd["imported"] == 0' ledger import runs/a --into two.db --json
 expect 129 "expected FILE" ledger import --into two.db
 expect 129 "import needs --into FILE" ledger import runs/a
+for name in out output to; do
+    expect 129 "did you mean '--into'?" ledger import runs/a --$name two.db
+done
+expect 129 "did you mean '--out'?" ledger backup runs/a --into copy.db
+expect 129 "did you mean '--out'?" ledger report runs/a --output page.html
+expect 129 "did you mean '--output'?" pack runs/a --step 1 --into step.pack
+expect 0 "1 run imported" ledger import runs/a --into one.db
+expect 0 "checked: 1 run, " ledger verify one.db
 # a run's own ledger keeps its run alone; a collection may have any name
 sum=$(sha256sum runs/b/ledger.db)
 expect 2 "runs/b/ledger.db is the ledger of a run" ledger import runs/a --into runs/b/ledger.db
@@ -519,6 +528,25 @@ expect 1 "different: " diff runs/a runs/other
 answers 3 'd["verdict"] == "nondeterministic" and d["step"] == 17' diff runs/a runs/b --json
 expect 3 "step 17" diff 1 2 --ledger two.db
 expect 0 "identical" diff two.db:a runs/a
+# on a narrow terminal details give way, and no name or hash is cut
+for columns in 40 60 250; do
+    checks=$((checks + 1))
+    "$terminal" $columns "$invar" diff runs/a runs/b >shown 2>&1
+    (($? == 3)) || complain "diff on $columns columns: another exit code" "$(<shown)"
+    python3 - $columns <<'P' || complain "diff is not made for $columns columns:" "$(<shown)"
+import re, subprocess, sys
+columns, lines = int(sys.argv[1]), open("shown", encoding="utf-8").read().split("\n")
+points = [line for line in lines if re.search(r" [0-9a-f]{8} \| [0-9a-f]{8}", line)]
+metrics = [line for line in lines if line.endswith(" ulp")]
+names = {line[2:].split()[0] for line in points}
+assert len(points) == 9 and {"layer.1.mlp.out", "layer.0.attn.weight"} <= names, names
+assert len(metrics) == 7 and metrics[0].split()[0] == "train/entropy_loss"
+# type and bits only where there is room for them
+assert all(("f32" in line) == (columns > 200) for line in points), points
+assert all((len(line.split()) == 7) == (columns > 200) for line in metrics), metrics
+assert columns != 60 or all(len(line) <= columns for line in points)
+P
+done
 expect 1 "different" diff runs/a runs/other --html diff.html
 grep -q '</html>' diff.html || complain "diff --html: $(head -c 200 diff.html)"
 "$make" none.db steps=0 || exit 2

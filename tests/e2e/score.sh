@@ -156,8 +156,9 @@ bad() {
     printf '{"tokens":[1,2]}\n{"tokens":[3]}\n%s\n{"tokens":[4]}\n' "$1" >bad
     expect 129 "$2" "${model[@]}" --tokens bad
 }
-bad '{"tokens":[1,2' "bad:3"
-bad '' "bad:3"
+bad '{"tokens":[1,2' "bad:3: column 14 is not JSON"
+bad '' "bad:3: it is empty; expected JSON"
+bad $'\xef\xbb\xbf{"tokens":[1,2]}' "bad:3: it begins with a byte order mark"
 bad '[1,2]' 'bad:3: "tokens" is no list'
 bad '{"token":[1,2]}' 'bad:3: "tokens" is no list'
 bad '{"tokens":[]}' 'bad:3: "tokens" is no list'
@@ -172,6 +173,9 @@ bad "$(line 65)" 'bad:3: 65 tokens; the model takes 64 at most'
 expect 129 "bad has no line to score" "${model[@]}" --tokens bad
 printf '\n\n' >bad
 expect 129 "bad has no line to score" "${model[@]}" --tokens bad
+# a line of generate --json: its text may have any character
+printf '{"tokens":[1,2],"text":"a\\u0000b"}\n' >bad
+expect 0 '{"logprobs":' "${model[@]}" --tokens bad --json
 printf '{"tokens":[1,2]}\n\n\n' >bad
 expect 0 "per token" "${model[@]}" --tokens bad
 

@@ -119,6 +119,7 @@ refuses 129 "bad.ini:2: " r2 "${bad[@]}"
 recipe '[rollout' 'rollout-batch-size = 4'
 refuses 129 "bad.ini:1: " r3 "${bad[@]}"
 refuses 2 "nowhere.ini" r4 train "$folder/nowhere.ini"
+refuses 129 "--rm-type: 'rm-type' is \"frob\", which is no reward" r5 "${plain[@]}" --rm-type frob
 refuses 129 "--lr: " r5 "${plain[@]}" --lr fast
 refuses 129 "'rollout-temperature' = 0" r6 "${plain[@]}" --rollout-temperature 0
 refuses 129 "'num-experts' needs model-type" r7 "${plain[@]}" --num-experts 4

@@ -84,26 +84,29 @@ static void test_engine_json__refuses_what_is_not_strict(void **state)
 {
     static const char nul[] = "[\"a\0b\"]";
     static const char *const cases[][2] = {
-        {"", "f.json: line 1, column 0 is not JSON"},
+        {"", "f.json: it is empty; expected JSON"},
+        {" \n", "f.json: it is empty; expected JSON"},
+        {"\xEF\xBB\xBF{}", "f.json: it begins with a byte order mark"},
+        {"[\"\\u0000\"]", "f.json: a text in it has the character NUL"},
+        {"[1,\n]", "f.json: line 2, column 1 is not JSON"},
         {"{\"a\": 1,\n \"a\": 2}", "f.json: line 2, column 4 is not JSON: duplicate object key"},
         {"{} x", "end of file expected"},
-        {"[1,]", "line 1, column 4"},
-        {"{'a': 1}", "line 1"},
-        {"[\"\\u0000\"]", "line 1"},
+        {"[1,]", "f.json: column 4 is not JSON"},
+        {"{'a': 1}", "is not JSON"},
         {"[\"\xFF\"]", "unable to decode byte 0xff"},
         {"[\"\xC0\x80\"]", "unable to decode"},
         {"[\"\xED\xA0\x80\"]", "unable to decode"},
-        {"[NaN]", "line 1"},
+        {"[NaN]", "is not JSON"},
         {"[1e999]", "real number overflow"},
         {"{\"a\": 9223372036854775808,\n \"a\": 2}", "line 2, column 4 is not JSON: duplicate"},
-        {"[09223372036854775808]", "line 1"},
-        {"[01]", "line 1"},
+        {"[09223372036854775808]", "is not JSON"},
+        {"[01]", "is not JSON"},
     };
 
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         refuses(cases[i][0], strlen(cases[i][0]), cases[i][1]);
-    refuses(nul, sizeof nul - 1, "line 1");
+    refuses(nul, sizeof nul - 1, "is not JSON: control character 0x0");
 }
 
 /* Also next to digits in strings and keys, of which none is a number. */

@@ -374,8 +374,10 @@ static void test_rl_reward__names(void **state)
         assert_true(!boxed && reward == (invar_reward)i);
     }
     assert_fails(invar_reward_parse(&reward, &boxed, "maths"), INVAR_E_INVALID, "maths");
-    assert_fails(invar_reward_parse(&reward, &boxed, "boxed_"), INVAR_E_INVALID, "no such reward");
-    assert_fails(invar_reward_parse(&reward, &boxed, ""), INVAR_E_INVALID, "no such reward");
+    assert_fails(invar_reward_parse(&reward, &boxed, "boxed_"), INVAR_E_INVALID,
+                 "no reward; there are math");
+    assert_fails(invar_reward_parse(&reward, &boxed, ""), INVAR_E_INVALID,
+                 "no reward; there are math");
 }
 
 static void test_rl_reward__metadata_goes_first(void **state)
