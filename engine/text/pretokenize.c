@@ -3,7 +3,7 @@
  *
  * Each regular expression is a list of alternatives, tried in order at the place where the last
  * word ended; the functions below are those alternatives. Together they match every character, so
- * nothing is left between words.
+ * nothing is left between words, but for the expressions of which the header says so.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -18,6 +18,11 @@
 
 #define TAIL "|\\s+(?!\\S)|\\s+"
 #define CONTRACTIONS "'s|'t|'re|'ve|'m|'ll|'d"
+#define PREFIX "[^\\r\\n\\p{L}\\p{N}]?"
+#define UPPER "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define CASED(tail) PREFIX UPPER "*" LOWER "+" tail "|" PREFIX UPPER "+" LOWER "*" tail
+#define REST "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+" TAIL
 
 static const struct {
     invar_pattern pattern;
@@ -28,6 +33,14 @@ static const struct {
                            "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+" TAIL},
     {INVAR_PATTERN_QWEN2, "(?i:" CONTRACTIONS ")|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
                           "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+" TAIL},
+    {INVAR_PATTERN_O200K, CASED("(?i:" CONTRACTIONS ")?") "|\\p{N}{1,3}" REST},
+    {INVAR_PATTERN_TEKKEN, CASED("") "|\\p{N}" REST},
+    {INVAR_PATTERN_NUMBERS, "\\p{N}{1,3}"},
+    {INVAR_PATTERN_HAN, "[\xE4\xB8\x80-\xE9\xBE\xA5\xE3\x81\x80-\xE3\x82\x9F"
+                        "\xE3\x82\xA0-\xE3\x83\xBF]+"},
+    {INVAR_PATTERN_DEEPSEEK, "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+"
+                             "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+"
+                             "| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+" TAIL},
 };
 
 bool invar_pattern_find(invar_pattern *out, const char *regex)
@@ -142,26 +155,37 @@ static size_t spaced_run(const text_view *v, invar_char_kind kind)
     return end > begin ? end : 0;
 }
 
+/* "[^\r\n\p{L}\p{N}]?": where what follows begins. */
+static size_t prefix(const text_view *v)
+{
+    character c = read_at(v, 0);
+
+    return is_newline(c) || c.kind == INVAR_CHAR_KIND_LETTER || c.kind == INVAR_CHAR_KIND_NUMBER
+               ? 0
+               : c.length;
+}
+
 /* "[^\r\n\p{L}\p{N}]?\p{L}+" */
 static size_t letters(const text_view *v)
 {
-    character c = read_at(v, 0);
-    size_t begin = 0, end;
+    size_t begin = prefix(v), end;
 
-    if (!is_newline(c) && c.kind != INVAR_CHAR_KIND_LETTER && c.kind != INVAR_CHAR_KIND_NUMBER)
-        begin = c.length;
     end = run(v, begin, INVAR_CHAR_KIND_LETTER, SIZE_MAX);
     return end > begin ? end : 0;
 }
 
-/* " ?[^\s\p{L}\p{N}]+[\r\n]*" */
-static size_t others(const text_view *v)
+/* "[\r\n]*", or "[\r\n/]*", after a match that ends there. */
+static size_t newlines_after(const text_view *v, size_t end, bool slash)
 {
-    size_t end = spaced_run(v, INVAR_CHAR_KIND_OTHER);
-
-    while (end && is_newline(read_at(v, end)))
+    while (end && end < v->bytes && (is_newline(read_at(v, end)) || (slash && v->text[end] == '/')))
         end++;
     return end;
+}
+
+/* " ?[^\s\p{L}\p{N}]+" and newlines. */
+static size_t others(const text_view *v, bool slash)
+{
+    return newlines_after(v, spaced_run(v, INVAR_CHAR_KIND_OTHER), slash);
 }
 
 /* "\s*[\r\n]+": to the last newline of the white space. */
@@ -215,13 +239,184 @@ static size_t llama3_word(const text_view *v, size_t digits)
     if (!end)
         end = run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
     if (!end)
-        end = others(v);
+        end = others(v, false);
     if (!end)
         end = newlines(v);
     return end ? end : spaces(v);
 }
 
+static bool is_upper(invar_char_class class)
+{
+    return class == INVAR_CHAR_CLASS_CAPITAL || class == INVAR_CHAR_CLASS_CASELESS ||
+           class == INVAR_CHAR_CLASS_MARK;
+}
+
+static bool is_lower(invar_char_class class)
+{
+    return class == INVAR_CHAR_CLASS_SMALL || class == INVAR_CHAR_CLASS_CASELESS ||
+           class == INVAR_CHAR_CLASS_MARK;
+}
+
+/* The end of the characters of those classes from `at` on. */
+static size_t class_run(const text_view *v, size_t at, bool (*is_one)(invar_char_class))
+{
+    character c;
+
+    while ((c = read_at(v, at)).length > 0 && is_one(invar_unicode_class(c.point)))
+        at += c.length;
+    return at;
+}
+
+/*
+ * UPPER*LOWER+ from `begin` on. Where no small letter follows, the first part gives back what the
+ * second one needs: the word ends behind the last character that is of both.
+ */
+static size_t lower_word(const text_view *v, size_t begin)
+{
+    size_t upper = begin, both = 0, end;
+    character c;
+
+    for (; (c = read_at(v, upper)).length > 0 && is_upper(invar_unicode_class(c.point));
+         upper += c.length)
+        if (is_lower(invar_unicode_class(c.point)))
+            both = upper + c.length;
+    end = class_run(v, upper, is_lower);
+    return end > upper ? end : both;
+}
+
+/* UPPER+LOWER*, where lower_word has no match: capitals alone. */
+static size_t upper_word(const text_view *v, size_t begin)
+{
+    size_t end = class_run(v, begin, is_upper);
+
+    return end > begin ? end : 0;
+}
+
+/* Each alternative with the character before it, and then without. */
+static size_t cased_word(const text_view *v)
+{
+    size_t begin = prefix(v), end = lower_word(v, begin);
+
+    if (!end && begin)
+        end = lower_word(v, 0);
+    if (!end)
+        end = upper_word(v, begin);
+    return end;
+}
+
+static size_t o200k_word(const text_view *v, size_t digits, bool contractions)
+{
+    size_t end = cased_word(v);
+
+    if (end && end < v->bytes && contractions)
+        end += contraction(&(text_view){v->text + end, v->bytes - end}, true);
+    if (!end)
+        end = run(v, 0, INVAR_CHAR_KIND_NUMBER, digits);
+    if (!end)
+        end = others(v, true);
+    if (!end)
+        end = newlines(v);
+    return end ? end : spaces(v);
+}
+
+/* ---- the expressions of DeepSeek-V3 ---------------------------------------------------------- */
+
+static bool is_ascii_letter(character c)
+{
+    return c.length == 1 &&
+           ((c.point >= 'a' && c.point <= 'z') || (c.point >= 'A' && c.point <= 'Z'));
+}
+
+static bool is_letter_or_mark(invar_char_class class)
+{
+    return is_upper(class) || is_lower(class);
+}
+
+static bool is_sign(invar_char_class class)
+{
+    return class == INVAR_CHAR_CLASS_SIGN;
+}
+
+/* ASCII punctuation and ASCII letters. */
+static size_t ascii_word(const text_view *v)
+{
+    character c = read_at(v, 0);
+    size_t end = 1;
+
+    if (c.length != 1 || !is_sign(invar_unicode_class(c.point)))
+        return 0;
+    while (is_ascii_letter(read_at(v, end)))
+        end++;
+    return end > 1 ? end : 0;
+}
+
+/* "[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+" */
+static size_t marked_letters(const text_view *v)
+{
+    character c = read_at(v, 0);
+    bool before = !is_newline(c) && c.kind != INVAR_CHAR_KIND_LETTER &&
+                  !is_sign(invar_unicode_class(c.point));
+    size_t begin = before ? c.length : 0;
+    size_t end = class_run(v, begin, is_letter_or_mark);
+
+    if (end == begin)
+        end = class_run(v, begin = 0, is_letter_or_mark);
+    return end > begin ? end : 0;
+}
+
+/* " ?[\p{P}\p{S}]+[\r\n]*" */
+static size_t signs(const text_view *v)
+{
+    size_t begin = v->text[0] == ' ' ? 1 : 0;
+    size_t end = class_run(v, begin, is_sign);
+
+    return end > begin ? newlines_after(v, end, false) : 0;
+}
+
+static size_t deepseek_word(const text_view *v)
+{
+    size_t end = ascii_word(v);
+
+    if (!end)
+        end = marked_letters(v);
+    if (!end)
+        end = signs(v);
+    if (!end)
+        end = newlines(v);
+    return end ? end : spaces(v);
+}
+
+static size_t numbers(const text_view *v)
+{
+    return run(v, 0, INVAR_CHAR_KIND_NUMBER, 3);
+}
+
+static size_t han(const text_view *v)
+{
+    static const invar_unicode_range table[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
+    size_t end = 0;
+    character c;
+
+    while ((c = read_at(v, end)).length > 0 && invar_unicode_within(table, 2, c.point))
+        end += c.length;
+    return end;
+}
+
 /* ---- patterns that leave text between their matches ------------------------------------------ */
+
+/* A match, or the text up to the next. */
+static size_t match_range(bool *match_out, const text_view *v, size_t (*match)(const text_view *v))
+{
+    size_t end = match(v);
+
+    *match_out = end > 0;
+    while (!*match_out && end < v->bytes) {
+        end += read_at(v, end).length;
+        if (end < v->bytes && match(&(text_view){v->text + end, v->bytes - end}) > 0)
+            break;
+    }
+    return end;
+}
 
 /* One character of a kind, or the text up to the next. */
 static size_t kind_range(bool *match_out, const text_view *v, bool (*is_kind)(uint32_t point))
@@ -257,6 +452,11 @@ static size_t range_end(bool *match_out, const invar_splitter *splitter, const t
     case INVAR_PATTERN_GPT2: length = gpt2_word(&v); break;
     case INVAR_PATTERN_LLAMA3: length = llama3_word(&v, 3); break;
     case INVAR_PATTERN_QWEN2: length = llama3_word(&v, 1); break;
+    case INVAR_PATTERN_O200K: length = o200k_word(&v, 3, true); break;
+    case INVAR_PATTERN_TEKKEN: length = o200k_word(&v, 1, false); break;
+    case INVAR_PATTERN_NUMBERS: length = match_range(match_out, &v, numbers); break;
+    case INVAR_PATTERN_HAN: length = match_range(match_out, &v, han); break;
+    case INVAR_PATTERN_DEEPSEEK: length = match_range(match_out, &v, deepseek_word); break;
     case INVAR_PATTERN_DIGIT: length = kind_range(match_out, &v, invar_unicode_is_numeric); break;
     case INVAR_PATTERN_PUNCTUATION:
         length = kind_range(match_out, &v, invar_unicode_is_punctuation);

@@ -21,7 +21,12 @@ typedef enum invar_pattern {
     INVAR_PATTERN_GPT2,   /* what ByteLevel has built in */
     INVAR_PATTERN_LLAMA3, /* numbers in groups of up to three digits */
     INVAR_PATTERN_QWEN2,  /* numbers digit by digit; also Qwen 2.5 and 3 */
+    INVAR_PATTERN_O200K,  /* words also end where capitals begin; GPT-4o, gpt-oss */
+    INVAR_PATTERN_TEKKEN, /* the same, numbers digit by digit, no contractions; Mistral Nemo */
     /* these leave text between their matches */
+    INVAR_PATTERN_NUMBERS,     /* one to three digits; this and the next two: DeepSeek-V3 */
+    INVAR_PATTERN_HAN,         /* characters of Chinese and Japanese */
+    INVAR_PATTERN_DEEPSEEK,    /* words, punctuation, white space */
     INVAR_PATTERN_DIGIT,       /* one numeric character */
     INVAR_PATTERN_PUNCTUATION, /* one character of punctuation */
     INVAR_PATTERN_LITERAL      /* a string */

@@ -31,6 +31,25 @@ static const range new_numbers[] = {
 /* Numbers of Unicode 17.0. */
 static const range newest_numbers[] = {{0x11DE0, 0x11DE9}, {0x16FF4, 0x16FF6}};
 
+/* Capitals and small ones among those letters, marks, punctuation and symbols of the same age. */
+static const range new_upper[] = {
+    {0x1C89, 0x1C89}, {0xA7CB, 0xA7CC}, {0xA7DA, 0xA7DA}, {0xA7DC, 0xA7DC}, {0x10D50, 0x10D65}};
+static const range new_small[] = {
+    {0x1C8A, 0x1C8A}, {0xA7CD, 0xA7CD}, {0xA7DB, 0xA7DB}, {0x10D70, 0x10D85}};
+static const range newer_marks[] = {{0x897, 0x897},     {0x10D69, 0x10D6D}, {0x10EFC, 0x10EFC},
+                                    {0x113B8, 0x113C0}, {0x113C2, 0x113C2}, {0x113C5, 0x113C5},
+                                    {0x113C7, 0x113CA}, {0x113CC, 0x113D0}, {0x113D2, 0x113D2},
+                                    {0x113E1, 0x113E2}, {0x11F5A, 0x11F5A}, {0x1611E, 0x1612F},
+                                    {0x1E5EE, 0x1E5EF}};
+static const range new_signs[] = {
+    {0x1B4E, 0x1B4F},   {0x1B7F, 0x1B7F},   {0x2427, 0x2429},   {0x2FFC, 0x2FFF},
+    {0x31E4, 0x31E5},   {0x31EF, 0x31EF},   {0x10D6E, 0x10D6E}, {0x10D8E, 0x10D8F},
+    {0x113D4, 0x113D5}, {0x113D7, 0x113D8}, {0x11BE1, 0x11BE1}, {0x16D6D, 0x16D6F},
+    {0x1CC00, 0x1CCEF}, {0x1CD00, 0x1CEB3}, {0x1E5FF, 0x1E5FF}, {0x1F8B2, 0x1F8BB},
+    {0x1F8C0, 0x1F8C1}, {0x1FA89, 0x1FA89}, {0x1FA8F, 0x1FA8F}, {0x1FABE, 0x1FABE},
+    {0x1FAC6, 0x1FAC6}, {0x1FADC, 0x1FADC}, {0x1FADF, 0x1FADF}, {0x1FAE9, 0x1FAE9},
+    {0x1FBCB, 0x1FBEF}};
+
 /* Word characters that are neither letters, marks, digits nor joiners of Unicode 15.0. */
 static const range new_words[] = {
     {0x897, 0x897},     {0x1C89, 0x1C8A},   {0x24B6, 0x24E9},   {0xA7CB, 0xA7CD},
@@ -191,6 +210,47 @@ invar_char_kind invar_unicode_kind(uint32_t point)
     if (invar_unicode_within(new_numbers, COUNT(new_numbers), point))
         return INVAR_CHAR_KIND_NUMBER;
     return INVAR_CHAR_KIND_OTHER;
+}
+
+/* What utf8proc's tables do not have yet. */
+static invar_char_class new_class(uint32_t point)
+{
+    if (invar_unicode_within(new_upper, COUNT(new_upper), point))
+        return INVAR_CHAR_CLASS_CAPITAL;
+    if (invar_unicode_within(new_small, COUNT(new_small), point))
+        return INVAR_CHAR_CLASS_SMALL;
+    if (invar_unicode_within(new_letters, COUNT(new_letters), point))
+        return INVAR_CHAR_CLASS_CASELESS;
+    if (invar_unicode_within(newer_marks, COUNT(newer_marks), point))
+        return INVAR_CHAR_CLASS_MARK;
+    return invar_unicode_within(new_signs, COUNT(new_signs), point) ? INVAR_CHAR_CLASS_SIGN
+                                                                    : INVAR_CHAR_CLASS_NONE;
+}
+
+invar_char_class invar_unicode_class(uint32_t point)
+{
+    switch (utf8proc_category((utf8proc_int32_t)point)) {
+    case UTF8PROC_CATEGORY_LU:
+    case UTF8PROC_CATEGORY_LT: return INVAR_CHAR_CLASS_CAPITAL;
+    case UTF8PROC_CATEGORY_LL: return INVAR_CHAR_CLASS_SMALL;
+    case UTF8PROC_CATEGORY_LM:
+    case UTF8PROC_CATEGORY_LO: return INVAR_CHAR_CLASS_CASELESS;
+    case UTF8PROC_CATEGORY_MN:
+    case UTF8PROC_CATEGORY_MC:
+    case UTF8PROC_CATEGORY_ME: return INVAR_CHAR_CLASS_MARK;
+    case UTF8PROC_CATEGORY_PC:
+    case UTF8PROC_CATEGORY_PD:
+    case UTF8PROC_CATEGORY_PS:
+    case UTF8PROC_CATEGORY_PE:
+    case UTF8PROC_CATEGORY_PI:
+    case UTF8PROC_CATEGORY_PF:
+    case UTF8PROC_CATEGORY_PO:
+    case UTF8PROC_CATEGORY_SM:
+    case UTF8PROC_CATEGORY_SC:
+    case UTF8PROC_CATEGORY_SK:
+    case UTF8PROC_CATEGORY_SO: return INVAR_CHAR_CLASS_SIGN;
+    default: return new_class(point);
+    }
 }
 
 bool invar_unicode_is_numeric(uint32_t point)

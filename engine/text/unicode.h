@@ -2,9 +2,9 @@
  * unicode.h - what the tokenizer asks of characters, and the normalization forms of a text.
  *
  * The answers are those of Hugging Face's tokenizers library, whose parts have tables of different
- * ages: the kinds are of Unicode 16.0, as word characters are; numbers and small letters of 17.0;
- * forms and accents of 9.0; punctuation of 7.0. Below is utf8proc; tables hold what differs from
- * Unicode 15.0, the oldest version of utf8proc that will do.
+ * ages: kinds and classes are of Unicode 16.0, as word characters are; numbers and small letters
+ * of 17.0; forms and accents of 9.0; punctuation of 7.0. Below is utf8proc; tables hold what
+ * differs from Unicode 15.0, the oldest version of utf8proc that will do.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -28,6 +28,16 @@ typedef enum invar_char_kind {
     INVAR_CHAR_KIND_SPACE   /* \s */
 } invar_char_kind;
 
+/* What patterns ask beyond the kind. */
+typedef enum invar_char_class {
+    INVAR_CHAR_CLASS_NONE,     /* a space, a number, a control character, or unassigned */
+    INVAR_CHAR_CLASS_CAPITAL,  /* \p{Lu} and \p{Lt} */
+    INVAR_CHAR_CLASS_SMALL,    /* \p{Ll} */
+    INVAR_CHAR_CLASS_CASELESS, /* \p{Lm} and \p{Lo} */
+    INVAR_CHAR_CLASS_MARK,     /* \p{M} */
+    INVAR_CHAR_CLASS_SIGN      /* \p{P} and \p{S} */
+} invar_char_class;
+
 /* Names the tables, for digests: two machines with the same name give the same answers. */
 const char *invar_unicode_version(void);
 
@@ -41,6 +51,7 @@ size_t invar_unicode_read(uint32_t *out, const char *text, size_t left);
 size_t invar_unicode_write(char *out, uint32_t point);
 
 invar_char_kind invar_unicode_kind(uint32_t point);
+invar_char_class invar_unicode_class(uint32_t point);
 
 bool invar_unicode_is_numeric(uint32_t point);     /* what the pre-tokenizer Digits splits at */
 bool invar_unicode_is_punctuation(uint32_t point); /* what Punctuation splits at */

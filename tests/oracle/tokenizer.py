@@ -89,6 +89,23 @@ REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 LLAMA3 = "(?i:" + CONTRACTIONS + r")|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}" + REST
 QWEN2 = "(?i:" + CONTRACTIONS + r")|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}" + REST
 
+PREFIX = r"[^\r\n\p{L}\p{N}]?"
+UPPER, LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+def cased(tail):
+    return f"{PREFIX}{UPPER}*{LOWER}+{tail}|{PREFIX}{UPPER}+{LOWER}*{tail}"
+
+
+O200K = cased("(?i:" + CONTRACTIONS + ")?") + r"|\p{N}{1,3}" + CASED_REST
+TEKKEN = cased("") + r"|\p{N}" + CASED_REST
+NUMBERS = r"\p{N}{1,3}"
+HAN = "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+"
+DEEPSEEK = (r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+"""
+            r"|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"
+            r"| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
 WORDS = """the of and to in a is that for it as was with be by on not he I his but at are
 this have from or had an they which one you were her all she there would their we him been
 has when who will more no if out so said what up its about into than them can only other new
@@ -108,8 +125,8 @@ def corpus(seed):
     return lines + [mixed(seed + i, 400) for i in range(40)]
 
 
-def byte_level(split):
-    return pre.Sequence([pre.Split(Regex(split), "isolated"),
+def byte_level(*splits):
+    return pre.Sequence([*(pre.Split(Regex(split), "isolated") for split in splits),
                          pre.ByteLevel(add_prefix_space=False, use_regex=False)])
 
 
@@ -141,6 +158,9 @@ KINDS = {
     "gpt2": Kind(pre.ByteLevel(add_prefix_space=True), sweep=0x110000),
     "llama3": Kind(byte_level(LLAMA3), model={"ignore_merges": True}, sweep=0x110000),
     "qwen2": Kind(byte_level(QWEN2), normalizers.NFC(), sweep=0x110000),
+    "o200k": Kind(byte_level(O200K), model={"ignore_merges": True}),
+    "tekken": Kind(byte_level(TEKKEN), model={"ignore_merges": True}),
+    "deepseek": Kind(byte_level(NUMBERS, HAN, DEEPSEEK)),
     "smollm2": Kind(pre.Sequence([pre.Digits(individual_digits=True),
                                   pre.ByteLevel(add_prefix_space=False)]), limit=200),
     "unknown": Kind(pre.Sequence([pre.Digits(), pre.ByteLevel()]),
@@ -362,6 +382,11 @@ def steps(seed):
         "gpt2": (split, pre.ByteLevel(add_prefix_space=False), 0x110000),
         "llama3": (split, byte_level(LLAMA3), 0x110000),
         "qwen2": (split, byte_level(QWEN2), 0x110000),
+        "o200k": (split, byte_level(O200K), 0x30000),
+        "tekken": (split, byte_level(TEKKEN), 0x30000),
+        "numbers": (split, byte_level(NUMBERS), 0x30000),
+        "han": (split, byte_level(HAN), 0x30000),
+        "deepseek": (split, byte_level(DEEPSEEK), 0x30000),
         "digits": (split, pre.Digits(individual_digits=True), 0x30000),
         "punctuation": (split, pre.Punctuation(), 0x30000),
         "compose": (normalize, normalizers.NFC(), 0x110000),

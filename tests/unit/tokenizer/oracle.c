@@ -24,8 +24,9 @@
 
 enum { BLOCK = 4096, LARGE_CHARS = 20000, LARGE_TEXTS = 8 };
 
-static const char *const names[] = {"gpt2",   "llama3",  "qwen2", "smollm2",   "unknown",
-                                    "llama2", "mistral", "gemma", "metaspace", "lowercase"};
+static const char *const names[] = {"gpt2",     "llama3",    "qwen2",    "o200k",  "tekken",
+                                    "deepseek", "smollm2",   "unknown",  "llama2", "mistral",
+                                    "gemma",    "metaspace", "lowercase"};
 enum { NAMES = sizeof names / sizeof names[0] };
 
 static const char *path_of(const char *name, const char *file)
@@ -384,6 +385,11 @@ static void test_oracle_steps__words_and_normalized_text(void **state)
     } steps[] = {{"gpt2", {.list = list_words, .pattern = INVAR_PATTERN_GPT2}},
                  {"llama3", {.list = list_words, .pattern = INVAR_PATTERN_LLAMA3}},
                  {"qwen2", {.list = list_words, .pattern = INVAR_PATTERN_QWEN2}},
+                 {"o200k", {.list = list_words, .pattern = INVAR_PATTERN_O200K}},
+                 {"tekken", {.list = list_words, .pattern = INVAR_PATTERN_TEKKEN}},
+                 {"numbers", {.list = list_words, .pattern = INVAR_PATTERN_NUMBERS}},
+                 {"han", {.list = list_words, .pattern = INVAR_PATTERN_HAN}},
+                 {"deepseek", {.list = list_words, .pattern = INVAR_PATTERN_DEEPSEEK}},
                  {"digits", {.list = list_words, .pattern = INVAR_PATTERN_DIGIT}},
                  {"punctuation", {.list = list_words, .pattern = INVAR_PATTERN_PUNCTUATION}},
                  {"compose", FORM(INVAR_UNICODE_NFC)},
