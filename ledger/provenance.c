@@ -88,11 +88,10 @@ static invar_status open_file(int *out, off_t *bytes_out, const char *path)
     struct stat about;
 
     if (file < 0)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: cannot be opened: %s", path,
-                          strerror(errno));
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: cannot be opened: %s", path, strerror(errno));
     if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
         close(file);
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s: is not a file", path);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.160s: is not a file", path);
     }
     *out = file;
     *bytes_out = about.st_size;
@@ -109,7 +108,7 @@ static invar_status read_bytes(size_t *out, int file, char *data, size_t size, c
         if (count < 0 && errno == EINTR)
             continue;
         if (count < 0)
-            return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: cannot be read: %s", path,
+            return INVAR_FAIL(INVAR_E_IO, errno, "%.160s: cannot be read: %s", path,
                               strerror(errno));
         if (count == 0)
             break;
@@ -203,7 +202,7 @@ static invar_status read_diff(invar_provenance *p, const char *build)
     off_t total;
 
     if (snprintf(path, sizeof path, "%s.diff", build) >= (int)sizeof path)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s...: the path is too long", build);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.160s...: the path is too long", build);
     INVAR_TRY(load(&p->diff, &bytes, &total, path, INVAR_PROVENANCE_DIFF_BYTES));
     p->object = (invar_ledger_object){"build", "diff", "text/x-diff", p->diff, bytes};
     p->n_objects = 1;

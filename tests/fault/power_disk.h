@@ -415,7 +415,9 @@ static inline void disk_write_file(const char *path, disk_loss *l, int node)
     FILE *file = fopen(path, "wb");
 
     disk_content(&content, l, node);
-    if (!file || fwrite(content.at, 1, (size_t)content.size, file) != (size_t)content.size ||
+    if (!file ||
+        (content.size > 0 &&
+         fwrite(content.at, 1, (size_t)content.size, file) != (size_t)content.size) ||
         fclose(file) != 0)
         abort();
 }

@@ -29,8 +29,8 @@ static int64_t write_small(const small *spec)
         .digests = digests, .metrics = spec->metrics, .n_metrics = spec->n_metrics};
 
     assert_true(spec->n_points <= COUNT(digests));
-    for (size_t i = 0; i < spec->n_points; i++) // the same name, the same bits
-        invar_hash_bytes(&digests[i], spec->points[i].name, 3);
+    for (size_t i = 0; i < spec->n_points; i++) // the same first letters, the same bits
+        invar_hash_bytes(&digests[i], spec->points[i].name, strnlen(spec->points[i].name, 3));
     for (size_t i = 0; i < spec->n_points; i++)
         digests[i].bytes[0] ^= (uint8_t)(spec->other >> i & 1);
     assert_ok(invar_ledger_begin(shared, &run));

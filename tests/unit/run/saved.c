@@ -301,15 +301,16 @@ static const run_pair steep[] = {{"dynamic-sampling-filter", "nonzero_std"},
                                  {"lr", "0.02"},
                                  {NULL, NULL}};
 
-/* Files need no cache: one that no memory has room for is not made. */
+/* Files need no cache: one that no address space has room for is not made. */
 static void test_saved__files_need_no_rollout_engine(void **state)
 {
-    const run_pair huge = {"kv-pages", "1000000000"};
+    const run_pair pages = {"kv-pages", "1000000000"}, size = {"page-size", "4096"};
     const run_pair from[] = {{"load-debug-rollout-data", run_below("files/{rollout_id}")},
                              {"debug-train-only", "true"},
-                             huge,
+                             pages,
+                             size,
                              {NULL, NULL}};
-    const run_pair sample[] = {huge, {NULL, NULL}};
+    const run_pair sample[] = {pages, size, {NULL, NULL}};
     run_memory one, again;
 
     (void)state;
