@@ -121,7 +121,10 @@ int main(int argc, char **argv)
 
     if (status == INVAR_OK)
         status = train(ledger, argc > 1 ? strtoll(argv[1], NULL, 10) : 12);
-    if (status != INVAR_OK)
+    if (status == INVAR_OK)
+        fprintf(stdout, "wrote ledger.db; its last step is %lld\nnext: invar ledger ls .\n",
+                (long long)t.step);
+    else
         fprintf(stderr, "trainer: %s\n", invar_error_last()->message);
     invar_ledger_close(ledger);
     return status != INVAR_OK;

@@ -58,7 +58,11 @@ echo '#include <ledger/ledger.h>' |
 # a run that is interrupted and resumed computes what one that is not computes
 mkdir twice once
 (cd twice && ../trainer 6 && ../trainer 12)
-(cd once && ../trainer 12)
+(cd once && ../trainer 12) >log
+grep -qx 'wrote ledger.db; its last step is 11' log || complain "the trainer says:" "$(cat log)"
+next=$(sed -n 's/^next: //p' log)
+[[ $next && $(cd once && PATH="$PWD/../prefix/bin:$PATH" sh -c "$next") == *"toy"* ]] ||
+    complain "the next command of the trainer: $next"
 ask twice "SELECT count(*), min(after_step), max(after_step) FROM segment" "2|-1|3"
 ask twice "SELECT group_concat(step) FROM (SELECT step FROM step GROUP BY step
            HAVING count(*) = 2 AND count(DISTINCT chain) = 1 ORDER BY step)" "4,5"

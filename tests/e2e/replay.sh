@@ -96,6 +96,20 @@ expect 129 'debug-determinism' replay a --step 1 --level finest
 expect 2 '' replay nowhere --step 1
 expect 129 'missing' replay --step 1
 
+# older versions recorded check-logprobs as a free key, which is no part of what the run was
+cp -r a old
+triggers=$(sqlite3 old/ledger.db "SELECT group_concat(sql, ';') FROM sqlite_master
+    WHERE type = 'trigger' AND tbl_name = 'fact'")
+drop=$(sqlite3 old/ledger.db "SELECT group_concat('DROP TRIGGER ' || name, ';')
+    FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'fact'")
+for value in true false; do
+    sqlite3 old/ledger.db "$drop; UPDATE fact SET key = 'check-logprobs', value = '$value'
+        WHERE scope = 'free' AND key IN ('page-size', 'check-logprobs'); $triggers"
+    known=$(sqlite3 old/ledger.db "SELECT value FROM fact WHERE key = 'check-logprobs'")
+    holds [ "$known" = $value ]
+    expect 0 identical replay old --step 3
+done
+
 # a damaged checkpoint is stepped over, one of another run, too
 cp -r a damaged
 poke damaged/save/iter_0000001/model.safetensors 5000
