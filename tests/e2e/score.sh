@@ -145,7 +145,7 @@ expect 2 "cannot be read" "${model[@]}" --tokens .
 expect 129 "--mode is train, prefill or decode" "${model[@]}" --tokens tokens --mode frob
 expect 129 "--batch-size: -1" "${model[@]}" --tokens tokens --batch-size -1
 expect 129 "unknown option '--frob'" "${model[@]}" --tokens tokens --frob
-expect 2 "no such file" --hf-checkpoint nowhere --tokens tokens
+expect 2 "no such folder" --hf-checkpoint nowhere --tokens tokens
 expect 129 "no tokenizer" --tokens tokens
 expect 129 "critic" --hf-checkpoint "$data/critic" --tokens tokens --dtype fp32
 expect 2 "fp8 needs multiples of 128" --hf-checkpoint "$data/qwen3" --tokens tokens --dtype fp8
