@@ -12,11 +12,11 @@
 #include "base/text.h"
 #include "engine/ext/script.h"
 #include "engine/io/json.h"
+#include "engine/text/tokenizer_config.h"
 
 #include "base/invar_banned.h"
 
 #define TEMPLATE_MAX_BYTES ((size_t)4 << 20)
-#define CONFIG_MAX_BYTES ((size_t)8 << 20)
 #define NAME "chat template"
 
 struct invar_template {
@@ -100,13 +100,10 @@ static invar_status choose(beginning *b)
 
 static invar_status find_template(beginning *b, const char *hf_dir, const char *path)
 {
-    char place[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    char shown[INVAR_PATH_SHOWN_SIZE];
 
-    if (*hf_dir) {
-        INVAR_TRY(invar_path_join(place, sizeof place, hf_dir, "tokenizer_config.json"));
-        if (invar_path_exists(place))
-            INVAR_TRY(invar_json_read(&b->config, place, CONFIG_MAX_BYTES));
-    }
+    if (*hf_dir)
+        INVAR_TRY(invar_tokenizer_config_read(&b->config, hf_dir));
     if (*path) {
         INVAR_TRY(read_text(&b->file, path));
         b->text = b->file;

@@ -27,7 +27,8 @@ typedef struct invar_tokenizer invar_tokenizer;
 
 /*
  * Reads DIR/tokenizer.json; where DIR/tokenizer_config.json is there, its eos_token and the
- * switches of its added_tokens_decoder, which may name no other tokens.
+ * switches of its added_tokens_decoder, which may name no other tokens. Older folders have their
+ * eos_token in DIR/special_tokens_map.json.
  */
 invar_status invar_tokenizer_read(invar_tokenizer **out, const char *dir) INVAR_MUST_USE;
 

@@ -13,13 +13,13 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
+#include "engine/text/tokenizer_config.h"
 #include "engine/text/tokenizer_reader.h"
 #include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
 
 #define JSON_MAX_BYTES ((size_t)64 << 20)
-#define CONFIG_MAX_BYTES ((size_t)8 << 20)
 #define ID_MAX (1 << 22)
 
 typedef invar_tokenizer_reader reader;
@@ -384,15 +384,25 @@ invar_status invar_tokenizer_parse(invar_tokenizer **out, const invar_tokenizer_
     return INVAR_OK;
 }
 
+static invar_status read_config(char **out, size_t *bytes_out, const char *dir)
+{
+    invar_status status = INVAR_OK;
+    json_t *config;
+
+    INVAR_TRY(invar_tokenizer_config_read(&config, dir));
+    if (config)
+        status = invar_json_dump(out, bytes_out, config, JSON_COMPACT, "tokenizer_config.json");
+    json_decref(config);
+    return status;
+}
+
 /* Both files, of which the second may be missing; the caller frees what is not NULL. */
 static invar_status read_files(char **json, char **config, invar_tokenizer_source *source,
                                char shown[INVAR_PATH_SHOWN_SIZE], const char *dir)
 {
     char path[INVAR_PATH_SIZE];
 
-    INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer_config.json"));
-    if (invar_path_exists(path))
-        INVAR_TRY(invar_file_read(config, &source->config_bytes, path, CONFIG_MAX_BYTES));
+    INVAR_TRY(read_config(config, &source->config_bytes, dir));
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "tokenizer.json"));
     invar_path_show(shown, path);
     if (!invar_path_exists(path))

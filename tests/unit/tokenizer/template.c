@@ -106,6 +106,34 @@ static void test_template_open__takes_the_right_source(void **state)
     invar_template_close(chat);
 }
 
+/* Folders of before transformers 4.34 have tokens in a file of their own. */
+static void test_template_open__takes_tokens_of_the_special_map(void **state)
+{
+    static const struct {
+        const char *config, *text;
+    } cases[] = {
+        {NULL, "<B E>"},
+        {"{\"bos_token\": \"C\"}", "<C E>"},
+        {"{\"bos_token\": \"C\", \"added_tokens_decoder\": {}}", "<C >"},
+    };
+    invar_template *chat;
+    const char *dir;
+
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        dir = folder("<{{ bos_token }} {{ eos_token }}>", cases[i].config);
+        write_file(dir, "special_tokens_map.json",
+                   "{\"bos_token\": \"B\", \"eos_token\": {\"content\": \"E\"}}");
+        assert_ok(invar_template_open(&chat, dir, "", ""));
+        expect(chat, hello, "", false, cases[i].text);
+        invar_template_close(chat);
+    }
+    dir = folder("x", NULL);
+    write_file(dir, "special_tokens_map.json", "[]");
+    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_INVALID,
+                 "special_tokens_map.json: not a JSON object");
+}
+
 /* As transformers writes them since 4.51, where a model has several. */
 static void test_template_open__takes_the_folder_of_more(void **state)
 {
@@ -422,6 +450,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_template_open__takes_the_right_source),
+        cmocka_unit_test(test_template_open__takes_tokens_of_the_special_map),
         cmocka_unit_test(test_template_open__takes_the_folder_of_more),
         cmocka_unit_test(test_template_open__refuses_what_is_no_template),
         cmocka_unit_test(test_template_render__has_the_environment_of_transformers),

@@ -301,6 +301,12 @@ static void test_tokenizer_read__names_the_file(void **state)
     assert_fails(invar_tokenizer_read(&t, folder), INVAR_E_INVALID, "tokenizer.json");
     assert_ok(invar_file_write(path, json, tokenizer_json_write(json, &parts)));
     assert_ok(invar_tokenizer_read(&t, folder));
+    assert_int_equal(invar_tokenizer_eos(t), -1);
+    invar_tokenizer_free(t);
+    assert_ok(invar_path_join(path, sizeof path, folder, "special_tokens_map.json"));
+    assert_ok(invar_file_write(path, "{\"eos_token\": \"a\"}", 18));
+    assert_ok(invar_tokenizer_read(&t, folder));
+    assert_true(invar_tokenizer_eos(t) >= 0);
     invar_tokenizer_free(t);
     assert_ok(invar_folder_remove(folder));
 }
