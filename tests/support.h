@@ -32,6 +32,16 @@ int64_t invar_test_count(int64_t reduced, int64_t whole);
         invar_assert_message((text), __FILE__, __LINE__);                                          \
     } while (0)
 
+/*
+ * What a message says of a program that does not start. TSan's vfork is a fork: there a child that
+ * cannot become the program looks like one that ends with 127.
+ */
+#ifdef __SANITIZE_THREAD__
+#define INVAR_TEST_CANNOT_START(text) "exit code 127"
+#else
+#define INVAR_TEST_CANNOT_START(text) "cannot start " text
+#endif
+
 void invar_assert_status(invar_status got, invar_status expected, const char *expr,
                          const char *file, int line);
 void invar_assert_message(const char *text, const char *file, int line);

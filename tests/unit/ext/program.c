@@ -262,10 +262,11 @@ static void cannot_open(const char *spec, invar_status code, const char *text, d
 static void test_ext_program__bad_commands(void **state)
 {
     (void)state;
-    cannot_open("/no/such/program -x", INVAR_E_IO, "cannot start /no/such/program: No such file",
-                PATIENT);
-    cannot_open("no-such-program-either", INVAR_E_IO, "cannot start", PATIENT);
-    cannot_open("/etc/passwd", INVAR_E_IO, "cannot start /etc/passwd: Permission denied", PATIENT);
+    cannot_open("/no/such/program -x", INVAR_E_IO,
+                INVAR_TEST_CANNOT_START("/no/such/program: No such file"), PATIENT);
+    cannot_open("no-such-program-either", INVAR_E_IO, INVAR_TEST_CANNOT_START(""), PATIENT);
+    cannot_open("/etc/passwd", INVAR_E_IO,
+                INVAR_TEST_CANNOT_START("/etc/passwd: Permission denied"), PATIENT);
     cannot_open("python3 'unfinished", INVAR_E_INVALID, "a quote without its end", PATIENT);
     cannot_open("  \t ", INVAR_E_INVALID, "the command is empty", PATIENT);
     cannot_open("true", INVAR_E_INVALID, "a timeout below 0", -1);

@@ -355,7 +355,8 @@ static void check_missing(const char *dir)
 {
     invar_template *chat;
 
-    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_IO, "cannot start python3");
+    assert_fails(invar_template_open(&chat, dir, "", ""), INVAR_E_IO,
+                 INVAR_TEST_CANNOT_START("python3"));
     assert_null(chat);
 }
 
