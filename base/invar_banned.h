@@ -7,8 +7,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+/* Macros in some C libraries; poisoning a macro is a warning. */
 #ifdef alloca
-#undef alloca // a macro in some C libraries; poisoning a macro is a warning
+#undef alloca
+#endif
+#ifdef sprintf // with FORTIFY, where the compiler is clang
+#undef sprintf
 #endif
 
 #pragma GCC poison rand time qsort strtok sprintf setlocale localtime gmtime alloca
