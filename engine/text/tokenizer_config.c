@@ -26,7 +26,7 @@ static invar_status add_special(json_t **config, json_t *special)
         *config = json_object();
     if (!json_is_object(special))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "special_tokens_map.json: not a JSON object");
-    if (!*config || json_object_update_missing(*config, special) != 0)
+    if (!*config || json_object_update(*config, special) != 0)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for special tokens");
     return INVAR_OK;
 }

@@ -14,7 +14,8 @@ extern "C" {
 
 /*
  * DIR/tokenizer_config.json. Where it lists no added tokens (added_tokens_decoder), as before
- * transformers 4.34, or is not there, DIR/special_tokens_map.json has the tokens that it lacks.
+ * transformers 4.34, or is not there, the tokens of DIR/special_tokens_map.json go before its own,
+ * as they do in transformers.
  * The caller owns *out (json_decref); NULL where neither file is there.
  */
 invar_status invar_tokenizer_config_read(json_t **out, const char *dir) INVAR_MUST_USE;

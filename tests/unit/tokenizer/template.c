@@ -113,7 +113,7 @@ static void test_template_open__takes_tokens_of_the_special_map(void **state)
         const char *config, *text;
     } cases[] = {
         {NULL, "<B E>"},
-        {"{\"bos_token\": \"C\"}", "<C E>"},
+        {"{\"bos_token\": \"C\", \"eos_token\": null}", "<B E>"},
         {"{\"bos_token\": \"C\", \"added_tokens_decoder\": {}}", "<C >"},
     };
     invar_template *chat;
