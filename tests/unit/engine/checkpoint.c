@@ -787,8 +787,8 @@ static void test_engine_checkpoint__refuses_an_owner_that_is_none(void **state)
         "rubbish\n", "[owner]\nrun = x\n",
         "[owner]\nrun =\nidentity = 00112233445566778899aabbccddeeff\n",
         "[owner]\nrun = x\nidentity = 0011\n",
-        "[owner]\nrun = 0123456789012345678901234567890123456789012345678901234567890123456789\n"
-        "identity = 00112233445566778899aabbccddeeff\n"};
+        ("[owner]\nrun = 0123456789012345678901234567890123456789012345678901234567890123456789\n"
+         "identity = 00112233445566778899aabbccddeeff\n")};
     invar_checkpoint_claim claim;
     char path[600];
 
