@@ -285,7 +285,7 @@ static invar_status read_key(reader *r, span line)
     int key = -1;
 
     if (!sign)
-        return refuse(r, "neither [section] nor key = value nor # comment", line);
+        return refuse(r, "neither [section] nor key = value nor a comment (# or ;)", line);
     name = trim((span){line.at, (size_t)(sign - line.at)});
     value = trim((span){sign + 1, line.length - (size_t)(sign + 1 - line.at)});
     if (name.length == 0)

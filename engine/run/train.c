@@ -65,13 +65,13 @@ static void show_sample(const invar_loop *loop)
     invar_loop_say(loop, line);
 }
 
-/* Once: who sees it in the first rollout need not wait for the curves. */
+/* Once: who sees it in the first rollout need not wait for the curves. Rewards above 0 are good. */
 static void tell_equal_rewards(invar_loop *loop)
 {
     const invar_flat *f = &loop->flat;
     char line[256];
 
-    if (loop->told_equal || loop->set.sft || f->samples < 2)
+    if (loop->told_equal || loop->set.sft || f->samples < 2 || f->reward[0] > 0.0f)
         return;
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])
