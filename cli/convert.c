@@ -124,8 +124,9 @@ static invar_status find_source(job *j)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "--ckpt-step: FROM has no checkpoints");
         return invar_path_join(j->source, sizeof j->source, j->from, "");
     }
-    INVAR_TRY(invar_checkpoint_open(&checkpoint, j->from,
-                                    &(invar_checkpoint_choice){.step = j->set->step}));
+    INVAR_TRY(invar_checkpoint_open(
+        &checkpoint, j->from,
+        &(invar_checkpoint_choice){.step = j->set->step, .settings = INVAR_CHECKPOINT_CKPT_STEP}));
     (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
     invar_checkpoint_close(checkpoint);
     return INVAR_OK;

@@ -215,6 +215,9 @@ typedef struct invar_checkpoint invar_checkpoint;
 
 #define INVAR_CHECKPOINT_LATEST (-1)
 
+/* What its user can set, which a message then advises. */
+enum { INVAR_CHECKPOINT_CKPT_STEP = 1, INVAR_CHECKPOINT_SKIP_DAMAGED = 2 };
+
 typedef struct invar_checkpoint_choice {
     int64_t step; /* INVAR_CHECKPOINT_LATEST, or that of a folder */
     /* Take the newest older one that is whole, when the chosen one is not. */
@@ -222,6 +225,7 @@ typedef struct invar_checkpoint_choice {
     /* Told of each one that is stepped over; may be NULL. `why` is the error's message. */
     void (*skipped)(void *payload, int64_t step, const char *why);
     void *payload;
+    unsigned settings; /* 0: the message says only what is wrong */
 } invar_checkpoint_choice;
 
 /*
@@ -231,6 +235,17 @@ typedef struct invar_checkpoint_choice {
  */
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
                                    const invar_checkpoint_choice *choice) INVAR_MUST_USE;
+
+/*
+ * The same for one that is named by its own folder, such as SAVE/iter_0000003 or a copy of it, of
+ * which invar_checkpoint_is is true.
+ */
+invar_status invar_checkpoint_open_folder(invar_checkpoint **out,
+                                          const char *folder) INVAR_MUST_USE;
+
+/* True when the folder is one checkpoint: its hashes lie there. */
+bool invar_checkpoint_is(const char *folder);
+
 void invar_checkpoint_close(invar_checkpoint *checkpoint); /* NULL is allowed */
 
 /* Borrowed until close. */

@@ -213,11 +213,8 @@ invar_status invar_checkpoint_latest(int64_t *step_out, const char *save)
     invar_free(text);
     invar_path_show(shown, path);
     if (!good)
-        return INVAR_FAIL(
-            INVAR_E_CORRUPT, 0,
-            "%s: \"%s\" is not the number of a checkpoint; choose one with ckpt-step, "
-            "or set skip-damaged",
-            shown, quote);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"%s\" is not the number of a checkpoint", shown,
+                          quote);
     return INVAR_OK;
 }
 

@@ -20,7 +20,7 @@
 #define MAX_STATE ((size_t)256 << 20)
 #define MAX_BLOB ((size_t)1 << 36)
 #define PIECE ((size_t)64 * INVAR_TREE_LEAF_BYTES)
-#define ADVICE "; choose an older one with ckpt-step, or set skip-damaged"
+#define SHOWN_STEPS 8 /* of those that a message lists, the newest */
 
 struct invar_checkpoint {
     char path[INVAR_PATH_SIZE];
@@ -47,7 +47,7 @@ void invar_checkpoint_close(invar_checkpoint *c)
 
 static invar_status damaged(const invar_checkpoint *c, const char *file, const char *why)
 {
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s %s" ADVICE, c->shown, file, why);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %s %s", c->shown, file, why);
 }
 
 /* The whole of one file; a missing one is damage. */
@@ -130,8 +130,8 @@ static invar_status damaged_tensor(const invar_checkpoint *c, const invar_checkp
     char quote[INVAR_TEXT_QUOTE_SIZE * 2];
 
     invar_text_quote(quote, sizeof quote, e->name, strlen(e->name));
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %.48s.safetensors: tensor \"%s\" %s" ADVICE,
-                      c->shown, e->set, quote, why);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: %.48s.safetensors: tensor \"%s\" %s", c->shown,
+                      e->set, quote, why);
 }
 
 /* The tensor in the file, with the type and the shape that state.json says. */
@@ -269,6 +269,7 @@ static invar_status open_sets(invar_checkpoint *c)
     return INVAR_OK;
 }
 
+/* `step` is the one that it must hold; INVAR_CHECKPOINT_LATEST: any. */
 static invar_status load_folder(invar_checkpoint *c, int64_t step)
 {
     INVAR_TRY(read_hashes(c));
@@ -276,8 +277,8 @@ static invar_status load_folder(invar_checkpoint *c, int64_t step)
     INVAR_TRY(check_files(c));
     INVAR_TRY(check_hashes(c));
     INVAR_TRY(open_sets(c));
-    if (c->index.state.step != step)
-        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: it holds step %" PRId64 ADVICE, c->shown,
+    if (step != INVAR_CHECKPOINT_LATEST && c->index.state.step != step)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: it holds step %" PRId64, c->shown,
                           c->index.state.step);
     return INVAR_OK;
 }
@@ -296,27 +297,51 @@ static invar_status find_folder(char out[INVAR_PATH_SIZE], const char *save, int
     INVAR_TRY(invar_checkpoint_folder(out, save, step, ".old"));
     if (invar_path_exists(out))
         return INVAR_OK;
-    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such checkpoint" ADVICE, shown);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such checkpoint", shown);
 }
 
-static invar_status open_step(invar_checkpoint **out, const char *save, int64_t step)
+/* The checkpoint that `folder` is. */
+static invar_status open_at(invar_checkpoint **out, const char *folder, int64_t step)
 {
     invar_checkpoint *c;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&c, 1, sizeof *c, "a checkpoint"));
     memset(c, 0, sizeof *c);
-    status = find_folder(c->path, save, step);
-    if (status == INVAR_OK) {
-        invar_path_show(c->shown, c->path);
-        status = load_folder(c, step);
-    }
+    (void)snprintf(c->path, sizeof c->path, "%s", folder);
+    invar_path_show(c->shown, c->path);
+    status = load_folder(c, step);
     if (status != INVAR_OK) {
         invar_checkpoint_close(c);
         return status;
     }
     *out = c;
     return INVAR_OK;
+}
+
+static invar_status open_step(invar_checkpoint **out, const char *save, int64_t step)
+{
+    char folder[INVAR_PATH_SIZE];
+
+    INVAR_TRY(find_folder(folder, save, step));
+    return open_at(out, folder, step);
+}
+
+bool invar_checkpoint_is(const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (invar_path_join(path, sizeof path, folder, INVAR_CHECKPOINT_HASHES) == INVAR_OK)
+        return invar_path_exists(path);
+    invar_error_clear();
+    return false;
+}
+
+invar_status invar_checkpoint_open_folder(invar_checkpoint **out, const char *folder)
+{
+    *out = NULL;
+    INVAR_CHECK(strlen(folder) < INVAR_PATH_SIZE);
+    return open_at(out, folder, INVAR_CHECKPOINT_LATEST);
 }
 
 static void tell(const invar_checkpoint_choice *choice, int64_t step)
@@ -349,34 +374,90 @@ static invar_status open_older(invar_checkpoint **out, const char *save, int64_t
     return first;
 }
 
+/* The steps in SAVE but `step`, as a text. */
+static invar_status list_others(char *out, size_t size, bool *older, const char *save, int64_t step)
+{
+    int64_t *steps, count, others = 0;
+    size_t used = 0;
+
+    *older = false;
+    INVAR_TRY(invar_checkpoint_list(&steps, &count, save));
+    for (int64_t i = 0; i < count; i++)
+        others += steps[i] != step;
+    (void)snprintf(out, size, "%s", others > SHOWN_STEPS ? "..., " : "");
+    for (int64_t i = 0, left = others; i < count; i++) {
+        if (steps[i] == step)
+            continue;
+        *older = *older || steps[i] < step;
+        if (left-- > SHOWN_STEPS)
+            continue;
+        used = strlen(out);
+        (void)snprintf(out + used, size - used, "%" PRId64 "%s", steps[i], left ? ", " : "");
+    }
+    invar_free(steps);
+    return INVAR_OK;
+}
+
+/* Adds to the error what could be opened instead of `step`, and by which of the user's settings. */
+static invar_status advise(const char *save, int64_t step, const invar_checkpoint_choice *choice)
+{
+    char list[(SHOWN_STEPS + 1) * 24];
+    invar_error why;
+    bool older;
+
+    if (!choice->settings)
+        return invar_error_last()->status;
+    invar_error_take(&why);
+    if (choice->skip_damaged)
+        return INVAR_FAIL(why.status, why.native, "%s; no older one is whole", why.message);
+    if (list_others(list, sizeof list, &older, save, step) != INVAR_OK) {
+        invar_error_put(&why); // it counts, whatever else is wrong there
+        return why.status;
+    }
+    if (!list[0])
+        return INVAR_FAIL(why.status, why.native, "%s; there is no other one", why.message);
+    return INVAR_FAIL(
+        why.status, why.native, "%s; choose another with ckpt-step: %s%s", why.message, list,
+        older && choice->settings & INVAR_CHECKPOINT_SKIP_DAMAGED ? "; or set skip-damaged" : "");
+}
+
+static invar_status open_chosen(invar_checkpoint **out, int64_t *step, const char *save,
+                                const invar_checkpoint_choice *choice)
+{
+    bool latest = choice->step == INVAR_CHECKPOINT_LATEST;
+    invar_status status;
+    invar_error why;
+
+    *step = choice->step;
+    status = latest ? invar_checkpoint_latest(step, save) : INVAR_OK;
+    if (status != INVAR_OK)
+        *step = INT64_MAX;
+    else
+        status = open_step(out, save, *step);
+    if (!latest || status != INVAR_E_NOTFOUND || *step == INT64_MAX)
+        return status;
+    invar_error_take(&why); // `latest` promised it, so this is damage
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", why.message);
+}
+
 invar_status invar_checkpoint_open(invar_checkpoint **out, const char *save,
                                    const invar_checkpoint_choice *choice)
 {
     static const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
-    bool latest = !choice || choice->step == INVAR_CHECKPOINT_LATEST;
-    invar_status status = INVAR_OK;
+    invar_status status;
     int64_t step;
 
     *out = NULL;
     choice = choice ? choice : &newest;
-    step = choice->step;
-    if (latest)
-        status = invar_checkpoint_latest(&step, save);
-    if (latest && status == INVAR_E_NOTFOUND)
+    status = open_chosen(out, &step, save, choice);
+    if (status == INVAR_OK || status == INVAR_E_NOMEM ||
+        (status == INVAR_E_NOTFOUND && step == INT64_MAX))
         return status;
-    if (status != INVAR_OK)
-        step = INT64_MAX;
-    else
-        status = open_step(out, save, step);
-    if (latest && status == INVAR_E_NOTFOUND) {
-        invar_error why;
-        invar_error_take(&why); // `latest` promised it, so this is damage
-        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s", why.message);
+    if (choice->skip_damaged) {
+        tell(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
+        status = open_older(out, save, step, choice);
     }
-    if (status == INVAR_OK || status == INVAR_E_NOMEM || !choice->skip_damaged)
-        return status;
-    tell(choice, step == INT64_MAX ? INVAR_CHECKPOINT_LATEST : step);
-    return open_older(out, save, step, choice);
+    return status == INVAR_OK || status == INVAR_E_NOMEM ? status : advise(save, step, choice);
 }
 
 /* ---- what is in it --------------------------------------------------------------------------- */

@@ -123,11 +123,12 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop, co
                                     bool own)
 {
     char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
-    invar_checkpoint_choice choice = {.step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
-                                      .skip_damaged =
-                                          invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
-                                      .skipped = skipped,
-                                      .payload = loop};
+    invar_checkpoint_choice choice = {
+        .step = invar_recipe_int(loop->recipe, INVAR_KEY_CKPT_STEP),
+        .skip_damaged = invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_DAMAGED),
+        .skipped = skipped,
+        .payload = loop,
+        .settings = INVAR_CHECKPOINT_CKPT_STEP | INVAR_CHECKPOINT_SKIP_DAMAGED};
     invar_status status;
 
     *out = NULL;

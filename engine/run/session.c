@@ -216,15 +216,14 @@ static invar_status check_config(const invar_model *model, const char *dir, cons
     return ignored ? invar_model_spec_compare(&model->spec, dir, ignored) : INVAR_OK;
 }
 
-static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, const char *path,
-                                    const invar_checkpoint_choice *choice, const char *ignored,
+/* The checkpoint is closed. */
+static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model,
+                                    invar_checkpoint *checkpoint, const char *ignored,
                                     const invar_device *dev)
 {
     const char *set = "model";
-    invar_checkpoint *checkpoint = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
         set = "critic"; // of a run; a converted critic is the only model there
@@ -235,18 +234,35 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model, co
     return status == INVAR_OK ? invar_model_refresh(model, dev) : status;
 }
 
+/* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
+static invar_status load_folder(int64_t *rollout_out, invar_model *model, const char *path,
+                                const char *ignored, const invar_device *dev)
+{
+    invar_checkpoint *checkpoint;
+
+    *rollout_out = 0;
+    if (invar_checkpoint_is(path)) {
+        INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
+        return load_checkpoint(rollout_out, model, checkpoint, ignored, dev);
+    }
+    INVAR_TRY(check_config(model, path, ignored));
+    return invar_hf_load(model, path, dev);
+}
+
 static invar_status load_weights(int64_t *rollout_out, invar_model *model, const char *path,
                                  const invar_checkpoint_choice *choice, const char *ignored,
                                  const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
+    invar_checkpoint *checkpoint;
     invar_status status;
 
-    *rollout_out = 0;
     invar_path_whole(whole, path);
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
-    if (invar_path_exists(latest))
-        return load_checkpoint(rollout_out, model, path, choice, ignored, dev);
+    if (invar_path_exists(latest)) {
+        INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
+        return load_checkpoint(rollout_out, model, checkpoint, ignored, dev);
+    }
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
     status = invar_hf_check_weights(path);
@@ -254,16 +270,20 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
     if (status != INVAR_OK)
         return INVAR_FAIL(status, 0, "%s; nor are there checkpoints of a run%s",
                           invar_error_last()->message, hint);
-    INVAR_TRY(check_config(model, path, ignored));
-    return invar_hf_load(model, path, dev);
+    if (choice->step != INVAR_CHECKPOINT_LATEST)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'ckpt-step' would be ignored: %.1000s is no folder of checkpoints",
+                          path);
+    return load_folder(rollout_out, model, path, ignored, dev);
 }
 
 invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
                                 const invar_device *dev)
 {
+    const invar_checkpoint_choice choice = {.step = step, .settings = INVAR_CHECKPOINT_CKPT_STEP};
     int64_t rollout;
 
-    return load_weights(&rollout, model, path, &(invar_checkpoint_choice){.step = step}, NULL, dev);
+    return load_weights(&rollout, model, path, &choice, NULL, dev);
 }
 
 /* The newest weights of what the key names, which must be of this model. */
@@ -280,10 +300,12 @@ invar_status invar_session_load_newest(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
     invar_checkpoint_choice choice = {.step = invar_recipe_int(r, INVAR_KEY_CKPT_STEP),
-                                      .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED)};
+                                      .skip_damaged = invar_recipe_bool(r, INVAR_KEY_SKIP_DAMAGED),
+                                      .settings = INVAR_CHECKPOINT_CKPT_STEP |
+                                                  INVAR_CHECKPOINT_SKIP_DAMAGED};
 
     if (!given(r, INVAR_KEY_LOAD) && choice.step >= 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs load");
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
     if (!given(r, INVAR_KEY_LOAD))
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
@@ -306,6 +328,7 @@ static invar_status first_weights(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
     const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
+    int64_t rollout; // of weights to begin with: not asked for
 
     if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
         INVAR_TRY(check_given(dir)); // before any memory
@@ -315,7 +338,7 @@ static invar_status first_weights(invar_session *s)
         INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
     } else if (dir[0]) {
         s->weights_from = "hf-checkpoint";
-        INVAR_TRY(invar_hf_load(s->actor, dir, &s->dev));
+        INVAR_TRY(load_folder(&rollout, s->actor, dir, NULL, &s->dev));
     } else {
         s->weights_from = "seed";
         INVAR_TRY(

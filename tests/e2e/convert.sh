@@ -131,9 +131,22 @@ cp -r start start.again
 expect 0 "written" run.old start.again --to-checkpoint --force
 ! cmp -s start/iter_0000000/model.safetensors start.again/iter_0000000/model.safetensors ||
     complain "--force replaced nothing"
-expect 2 "iter_0000007" saved no --ckpt-step 7
-printf x >>saved/iter_0000001/model.safetensors
-expect 2 "model.safetensors" saved no
+expect 2 "iter_0000007: there is no such checkpoint; choose another with ckpt-step: 0, 1" saved no \
+    --ckpt-step 7
+# one that is named by its own folder is verified, too, whoever reads it
+expect 0 "read      saved/iter_0000001" saved/iter_0000001 run.named
+same run.new run.named
+printf xxxx | dd of=saved/iter_0000001/model.safetensors bs=1 seek=3000 conv=notrunc 2>dd.log
+damaged='saved/iter_0000001: model.safetensors: tensor "'
+expect 2 "$damaged" saved no
+expect 2 "ckpt-step: 0" saved no
+expect 2 "$damaged" saved/iter_0000001 no
+expect_verb=()
+for key in load ref-load; do
+    expect 2 "$damaged" generate tiny.ini --prompt '3,7=' --$key saved/iter_0000001
+done
+expect 2 "$damaged" score --hf-checkpoint saved/iter_0000001 --tokens tokens
+expect_verb=(convert)
 expect 0 "read      saved/iter_0000000" saved run.older --ckpt-step 0
 
 # ---- a run that starts from a folder: exports and checkpoints hand its files on -----------------

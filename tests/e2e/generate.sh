@@ -219,7 +219,13 @@ for step in 1 3 5; do
     recorded want $step
     told have --load saved --ckpt-step $step --rollout-concurrency $step
     equal "evaluation after step $step" want have
+    told have --load saved/iter_000000$step
+    equal "evaluation of the folder of step $step" want have
 done
+expect 129 "'ckpt-step' would be ignored: saved/iter_0000003 is no folder of checkpoints" \
+    eval tiny.ini --load saved/iter_0000003 --ckpt-step 1
+expect 2 "no such checkpoint; choose another with ckpt-step: 1, 3, 5" eval tiny.ini --load saved \
+    --ckpt-step 7
 told have --load saved
 equal "evaluation of the newest weights" want have
 told other --load saved --rollout 1

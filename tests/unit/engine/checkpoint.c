@@ -380,7 +380,12 @@ static void note_skipped(void *payload, int64_t step, const char *why)
 static void test_engine_checkpoint__damaged_ones_are_stepped_over_when_asked(void **state)
 {
     told t = {0};
-    invar_checkpoint_choice choice = {INVAR_CHECKPOINT_LATEST, true, note_skipped, &t};
+    invar_checkpoint_choice choice = {.step = INVAR_CHECKPOINT_LATEST,
+                                      .skip_damaged = true,
+                                      .skipped = note_skipped,
+                                      .payload = &t,
+                                      .settings = INVAR_CHECKPOINT_CKPT_STEP |
+                                                  INVAR_CHECKPOINT_SKIP_DAMAGED};
     invar_checkpoint *c;
     char path[600];
 
@@ -392,7 +397,7 @@ static void test_engine_checkpoint__damaged_ones_are_stepped_over_when_asked(voi
     flip("iter_0000004/buffer.bin", 0);
     path_in(path, "iter_0000003/model.safetensors");
     assert_int_equal(unlink(path), 0);
-    assert_open_fails(INVAR_E_CORRUPT, "skip-damaged");
+    assert_open_fails(INVAR_E_CORRUPT, "iter_0000004: buffer.bin is damaged");
     assert_int_equal(ckpt_open_and_check(save, &choice, ROWS), 2);
     assert_int_equal(t.count, 2);
     assert_int_equal(t.steps[0], 4);
@@ -409,6 +414,54 @@ static void test_engine_checkpoint__damaged_ones_are_stepped_over_when_asked(voi
     choice.step = 4;
     choice.skipped = NULL;
     assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT, "iter_0000004");
+    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT,
+                 "another; no older one is whole");
+}
+
+static void test_engine_checkpoint__messages_say_what_can_be_chosen(void **state)
+{
+    invar_checkpoint_choice choice = {.step = 2, .settings = INVAR_CHECKPOINT_CKPT_STEP};
+    invar_checkpoint *c;
+
+    (void)state;
+    write_step(3, 0);
+    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_NOTFOUND,
+                 "iter_0000002: there is no such checkpoint; choose another with ckpt-step: 3");
+    assert_null(strstr(invar_error_last()->message, "skip-damaged"));
+    flip("iter_0000003/buffer.bin", 0);
+    choice = (invar_checkpoint_choice){.step = INVAR_CHECKPOINT_LATEST, .settings = ~0U};
+    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT,
+                 "another; there is no other one");
+    for (int64_t step = 4; step <= 14; step++)
+        write_step(step, 0);
+    flip("iter_0000014/buffer.bin", 0);
+    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_CORRUPT,
+                 "ckpt-step: ..., 6, 7, 8, 9, 10, 11, 12, 13; or set skip-damaged");
+    choice.step = 1;
+    assert_fails(invar_checkpoint_open(&c, save, &choice), INVAR_E_NOTFOUND, "12, 13, 14");
+    assert_null(strstr(invar_error_last()->message, "skip-damaged")); // none is older
+}
+
+static void test_engine_checkpoint__a_folder_by_its_own_name_is_verified(void **state)
+{
+    char path[600], other[600];
+    invar_checkpoint *c;
+
+    (void)state;
+    write_step(3, 0);
+    path_in(path, "iter_0000003");
+    path_in(other, "best");
+    assert_false(invar_checkpoint_is(save));
+    assert_true(invar_checkpoint_is(path));
+    assert_int_equal(rename(path, other), 0); // a copy may have any name
+    assert_ok(invar_checkpoint_open_folder(&c, other));
+    assert_int_equal(invar_checkpoint_state_of(c)->step, 3);
+    assert_string_equal(invar_checkpoint_path(c), other);
+    invar_checkpoint_close(c);
+    flip("best/model.safetensors", -1);
+    assert_fails(invar_checkpoint_open_folder(&c, other), INVAR_E_CORRUPT,
+                 "best: model.safetensors: tensor \"lm_head.weight\" is damaged");
+    assert_null(c);
 }
 
 /* ---- callers --------------------------------------------------------------------------------- */
@@ -884,6 +937,8 @@ int main(void)
         TEST(missing_and_foreign_files_are_named),
         TEST(latest_is_read_strictly),
         TEST(damaged_ones_are_stepped_over_when_asked),
+        TEST(messages_say_what_can_be_chosen),
+        TEST(a_folder_by_its_own_name_is_verified),
         TEST(missing_and_extra_tensors_are_named),
         TEST(a_file_that_changes_after_opening_is_noticed),
         TEST(refuses_impossible_contents),
