@@ -298,18 +298,26 @@ invar_status invar_file_read_stream(char **out, size_t *bytes_out, const char *p
 #define HEAD_BYTES 512 /* of a file that are looked at for its kind */
 
 /* The first bytes of a file; 0: it is empty, or no file is there but a link or a device. */
-static size_t read_head(char head[HEAD_BYTES], const char *path)
+static invar_status read_head(size_t *bytes_out, char head[HEAD_BYTES], const char *path)
 {
     int fd = invar_fd_open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW, 0);
+    char shown[INVAR_PATH_SHOWN_SIZE];
     struct stat info;
     ssize_t bytes = 0;
 
+    *bytes_out = 0;
+    if (fd < 0 && errno == EACCES) {
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_IO, errno,
+                          "%s: what lies there cannot be read, and is not replaced: %s", shown,
+                          strerror(errno));
+    }
     if (fd >= 0 && fstat(fd, &info) == 0 && S_ISREG(info.st_mode))
         bytes = read(fd, head, HEAD_BYTES);
-
     if (fd >= 0)
         close(fd);
-    return bytes > 0 ? (size_t)bytes : 0;
+    *bytes_out = bytes > 0 ? (size_t)bytes : 0;
+    return INVAR_OK;
 }
 
 static bool has_mark(const char *head, size_t bytes, const char *mark, size_t at)
@@ -326,8 +334,9 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
 {
     static const char database[] = "SQLite format 3"; // with the zero behind it
     char head[HEAD_BYTES], shown[INVAR_PATH_SHOWN_SIZE];
-    size_t bytes = read_head(head, path);
+    size_t bytes;
 
+    INVAR_TRY(read_head(&bytes, head, path));
     invar_path_show(shown, path);
     if (bytes >= sizeof database && memcmp(head, database, sizeof database) == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

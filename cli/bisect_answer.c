@@ -163,7 +163,7 @@ static invar_status tell(const invar_bisect_answer *a, const invar_bisect_settin
     INVAR_TRY(keep(a));
     if (!s->html)
         return INVAR_OK;
-    INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK));
+    INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK("answer")));
     return invar_output_close(&page, invar_answer_html(page.stream, a));
 }
 

@@ -168,7 +168,7 @@ static invar_status view_it(const settings *s)
     if (s->shared.html) {
         INVAR_TRY(newest(path, s, "answer.html"));
         INVAR_TRY(need_answer(path));
-        INVAR_TRY(invar_output_open(&page, s->shared.html, INVAR_PAGE_MARK));
+        INVAR_TRY(invar_output_open(&page, s->shared.html, INVAR_PAGE_MARK("answer")));
         INVAR_TRY(invar_output_close(&page, copy_file(page.stream, path)));
         if (page.stream == stdout)
             return INVAR_OK;

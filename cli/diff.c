@@ -34,7 +34,7 @@ static invar_status print(const invar_diff *diff, const settings *s, char **word
     invar_output page;
 
     if (s->html) {
-        INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK));
+        INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK("diff")));
         INVAR_TRY(invar_output_close(&page, invar_diff_html(page.stream, diff)));
         if (page.stream == stdout)
             return INVAR_OK;

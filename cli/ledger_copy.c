@@ -360,7 +360,7 @@ static invar_status write_report(const char *path, const invar_located *runs, in
     for (int i = 0; i < count; i++)
         list[i] = (invar_report_run){
             .ledger = runs[i].ledger, .run = runs[i].run.run, .label = label(runs, count, i, argv)};
-    status = invar_output_open(&out, path, INVAR_PAGE_MARK);
+    status = invar_output_open(&out, path, INVAR_PAGE_MARK("report"));
     if (status == INVAR_OK)
         status = invar_output_close(&out, invar_report_write(out.stream, list, (size_t)count));
     invar_free(list);

@@ -91,10 +91,9 @@ invar_status invar_model_spec_read(invar_model_spec *out, const char *dir,
  * Refuses weights of another model: DIR/config.json, where there is one, must agree with `spec` in
  * all that their mathematics needs, and the error names the key that does not. Keys that say
  * nothing about weights may differ: the longest sequence, how it ends, how weights are drawn, the
- * kind of head. `ignored` as above, but its keys need not be there.
+ * kind of head. Unknown keys are not compared.
  */
-invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *dir,
-                                      const char *ignored) INVAR_MUST_USE;
+invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *dir) INVAR_MUST_USE;
 
 /*
  * Refuses a spec that no model can have: heads that do not divide, odd head dims, switches that the

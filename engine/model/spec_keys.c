@@ -266,7 +266,7 @@ invar_status invar_spec_keys_check(invar_family family, const json_t *config, co
         const config_key *key = find_key(r, name);
         if (key)
             INVAR_TRY(check_value(r, key, value));
-        if (key || json_is_null(value) || is_free(name) || is_ignored(r, name))
+        if (key || json_is_null(value) || is_free(name) || !ignored || is_ignored(r, name))
             continue;
         invar_text_quote(quote, sizeof quote, name, strlen(name));
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,

@@ -15,7 +15,8 @@ extern "C" {
 
 /*
  * Refuses keys that a model of the family does not have, and values whose mathematics we do not
- * have, by name. `ignored` is that of invar_model_spec_read; `where` names the file.
+ * have, by name. `ignored` is that of invar_model_spec_read, NULL: every unknown key; `where` names
+ * the file.
  */
 invar_status invar_spec_keys_check(invar_family family, const json_t *config, const char *ignored,
                                    const char *where) INVAR_MUST_USE;

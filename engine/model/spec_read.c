@@ -405,7 +405,7 @@ static invar_status read_config(reader *r)
     return read_rest(r);
 }
 
-/* Of weights for a model that has been read: its ignored keys may be missing here. */
+/* Of weights for a model that has been read, which says what is computed with them. */
 static invar_status read_other(reader *r)
 {
     INVAR_TRY(read_family(r));
@@ -507,8 +507,7 @@ static void set_free_values(invar_model_spec *other, const invar_model_spec *spe
         other->tied = spec->tied;
 }
 
-invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *dir,
-                                      const char *ignored)
+invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *dir)
 {
     char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
     json_t *model = NULL, *weights = NULL;
@@ -518,7 +517,7 @@ invar_status invar_model_spec_compare(const invar_model_spec *spec, const char *
     INVAR_TRY(invar_path_join(path, sizeof path, dir, "config.json"));
     if (!invar_path_exists(path))
         return INVAR_OK;
-    INVAR_TRY(read_file(&other, path, ignored, read_other));
+    INVAR_TRY(read_file(&other, path, NULL, read_other));
     set_free_values(&other, spec);
     invar_path_show(shown, path);
     status = describe(&model, spec);

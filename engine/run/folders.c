@@ -60,7 +60,8 @@ invar_status invar_folders_find(invar_folders *out, const invar_recipe *recipe, 
     if (!save[0] && usual)
         save = usual;
     out->usual = !save[0];
-    INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
+    if (!invar_recipe_string(recipe, INVAR_KEY_RUN)[0]) // otherwise the name is only a name
+        INVAR_TRY(check_name(invar_recipe_string(recipe, INVAR_KEY_NAME)));
     name_run(out->name, invar_recipe_string(recipe, INVAR_KEY_NAME), path);
     INVAR_TRY(place(out->run, invar_recipe_string(recipe, INVAR_KEY_RUN), "runs", out->name));
     INVAR_TRY(

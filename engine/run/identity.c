@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
@@ -334,16 +335,32 @@ invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
                       step, loop->at.ledger);
 }
 
+/* Whether the folder has a checkpoint, and is not the run's own, in other words. */
+static bool has_checkpoint(const char *folder, const invar_loop *loop)
+{
+    struct stat here, there;
+    int64_t step;
+
+    if (stat(folder, &there) != 0 || (stat(loop->at.save, &here) == 0 &&
+                                      here.st_dev == there.st_dev && here.st_ino == there.st_ino))
+        return false;
+    if (invar_checkpoint_latest(&step, folder) == INVAR_OK)
+        return true;
+    invar_error_clear();
+    return false;
+}
+
 static invar_status take_save(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     (void)columns;
-    (void)payload;
     if (!values || values[0].type != INVAR_LEDGER_TYPE_TEXT || strcmp(values[0].data, "none") == 0)
         return INVAR_OK;
     INVAR_CHECK(count == 1);
+    if (!has_checkpoint(values[0].data, payload)) // what is gone cannot be gone on from
+        return INVAR_OK;
     invar_path_show(shown, values[0].data);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "the run's checkpoints went to %s, by save or INVAR_SAVE, and this time "
@@ -366,7 +383,8 @@ invar_status invar_loop_check_save(const invar_loop *loop)
                    "(SELECT max(seg) FROM segment WHERE run = r.run)",
             .arguments = &uuid,
             .n_arguments = 1,
-            .row = take_save});
+            .row = take_save,
+            .payload = (void *)(uintptr_t)loop});
 }
 
 invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest *chain)

@@ -211,15 +211,31 @@ static void stay(invar_loop *loop, const invar_checkpoint_state *state,
     invar_loop_say(loop, line);
 }
 
+/* Whether the ledger has ended where this checkpoint stands: the same steps, the same bits. */
+static invar_status is_end(bool *out, const invar_loop *loop, const invar_checkpoint_state *state,
+                           const invar_ledger_summary *found)
+{
+    invar_digest chain;
+
+    *out = false;
+    if (!found->finished || found->exit_code != 0 || state->step > found->last_step)
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_chain_at(&chain, loop->ledger, found->run, state->step));
+    *out = invar_digest_equal(&chain, &state->chain);
+    return INVAR_OK;
+}
+
 static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
     char line[INVAR_PATH_SIZE + 64];
     invar_ledger_summary found;
+    bool ended;
 
     INVAR_TRY(check_identity(loop, c));
     INVAR_TRY(look_for_end(&found, loop, state));
-    if (found.finished && found.exit_code == 0) {
+    INVAR_TRY(is_end(&ended, loop, state, &found));
+    if (ended) {
         stay(loop, state, &found);
         return INVAR_OK;
     }

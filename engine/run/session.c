@@ -210,15 +210,15 @@ invar_status invar_session_load_set(const invar_model *model, const invar_tensor
     return status == INVAR_OK ? invar_checkpoint_loaded(checkpoint, set) : status;
 }
 
-/* `ignored`: unknown keys of its config.json; NULL: that is not compared with the model's. */
-static invar_status check_config(const invar_model *model, const char *dir, const char *ignored)
+/* `compared`: a config.json beside the weights must agree with the model. */
+static invar_status check_config(const invar_model *model, const char *dir, bool compared)
 {
-    return ignored ? invar_model_spec_compare(&model->spec, dir, ignored) : INVAR_OK;
+    return compared ? invar_model_spec_compare(&model->spec, dir) : INVAR_OK;
 }
 
 /* The checkpoint is closed. */
 static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model,
-                                    invar_checkpoint *checkpoint, const char *ignored,
+                                    invar_checkpoint *checkpoint, bool compared,
                                     const invar_device *dev)
 {
     const char *set = "model";
@@ -227,7 +227,7 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model,
     *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
         set = "critic"; // of a run; a converted critic is the only model there
-    status = check_config(model, invar_checkpoint_path(checkpoint), ignored);
+    status = check_config(model, invar_checkpoint_path(checkpoint), compared);
     if (status == INVAR_OK)
         status = invar_session_load_set(model, NULL, NULL, checkpoint, set);
     invar_checkpoint_close(checkpoint);
@@ -236,21 +236,21 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model,
 
 /* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
 static invar_status load_folder(int64_t *rollout_out, invar_model *model, const char *path,
-                                const char *ignored, const invar_device *dev)
+                                bool compared, const invar_device *dev)
 {
     invar_checkpoint *checkpoint;
 
     *rollout_out = 0;
     if (invar_checkpoint_is(path)) {
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
-        return load_checkpoint(rollout_out, model, checkpoint, ignored, dev);
+        return load_checkpoint(rollout_out, model, checkpoint, compared, dev);
     }
-    INVAR_TRY(check_config(model, path, ignored));
+    INVAR_TRY(check_config(model, path, compared));
     return invar_hf_load(model, path, dev);
 }
 
 static invar_status load_weights(int64_t *rollout_out, invar_model *model, const char *path,
-                                 const invar_checkpoint_choice *choice, const char *ignored,
+                                 const invar_checkpoint_choice *choice, bool compared,
                                  const invar_device *dev)
 {
     char latest[INVAR_PATH_SIZE], whole[INVAR_PATH_WHOLE_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
@@ -261,7 +261,7 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest)) {
         INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
-        return load_checkpoint(rollout_out, model, checkpoint, ignored, dev);
+        return load_checkpoint(rollout_out, model, checkpoint, compared, dev);
     }
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
@@ -274,7 +274,7 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "'ckpt-step' would be ignored: %.1000s is no folder of checkpoints",
                           path);
-    return load_folder(rollout_out, model, path, ignored, dev);
+    return load_folder(rollout_out, model, path, compared, dev);
 }
 
 invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
@@ -283,7 +283,7 @@ invar_status invar_session_load(invar_model *model, const char *path, int64_t st
     const invar_checkpoint_choice choice = {.step = step, .settings = INVAR_CHECKPOINT_CKPT_STEP};
     int64_t rollout;
 
-    return load_weights(&rollout, model, path, &choice, NULL, dev);
+    return load_weights(&rollout, model, path, &choice, false, dev);
 }
 
 /* The newest weights of what the key names, which must be of this model. */
@@ -292,8 +292,8 @@ static invar_status load_named(invar_session *s, invar_model *model, int key)
     const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
     int64_t rollout;
 
-    return load_weights(&rollout, model, invar_recipe_string(s->recipe, key), &newest,
-                        invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS), &s->dev);
+    return load_weights(&rollout, model, invar_recipe_string(s->recipe, key), &newest, true,
+                        &s->dev);
 }
 
 invar_status invar_session_load_newest(invar_session *s)
@@ -309,7 +309,7 @@ invar_status invar_session_load_newest(invar_session *s)
     if (!given(r, INVAR_KEY_LOAD))
         return INVAR_OK;
     INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
-                           invar_recipe_string(r, INVAR_KEY_HF_IGNORE_KEYS), &s->dev));
+                           true, &s->dev));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 

@@ -25,10 +25,13 @@
 
 #include "base/invar_banned.h"
 
-/* The first event says whose file it is, also to a later run that would replace it. */
+/* The first event says whose file it is. */
 #define BEGINNING                                                                                  \
     "[\n{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":1,\"tid\":0,\"args\":{\"name\":\"invar\"}" \
     "}\n"
+
+/* What every trace begins with: those of older versions have another first event. */
+#define MARK "[\n{\"name\":\""
 
 typedef struct open_phase {
     const char *name;
@@ -181,7 +184,7 @@ invar_status invar_trace_check_path(const char *path)
                           "%s: the trace is not written through a link; give the file's own name",
                           shown);
     }
-    return invar_path_check_output(path, BEGINNING, 0);
+    return invar_path_check_output(path, MARK, 0);
 }
 
 static invar_status open_file(invar_trace *trace, const char *path)

@@ -71,7 +71,8 @@ static void tell_equal_rewards(invar_loop *loop)
     const invar_flat *f = &loop->flat;
     char line[256];
 
-    if (loop->told_equal || loop->set.sft || f->samples < 2 || f->reward[0] > 0.0f)
+    if (loop->told_equal || loop->set.sft || f->samples < 2 || f->reward[0] > 0.0f ||
+        loop->options->replay || loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
         return;
     for (int64_t i = 1; i < f->samples; i++)
         if (f->reward[i] != f->reward[0])

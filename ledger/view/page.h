@@ -21,7 +21,8 @@
 extern "C" {
 #endif
 
-#define INVAR_PAGE_MARK "<!DOCTYPE html>\n<!-- " /* what all of our pages begin with */
+/* What a page of ours begins with: INVAR_PAGE_MARK("report"). */
+#define INVAR_PAGE_MARK(name) "<!DOCTYPE html>\n<!-- " name ".html - the page of `invar "
 
 /* `files` ends with one without a name. Does not close `out`. */
 invar_status invar_page_write(FILE *out, const invar_embedded *files,

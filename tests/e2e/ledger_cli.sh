@@ -421,6 +421,8 @@ for words in 'ledger export runs/a --csv' 'ledger export runs/a --jsonl' \
     done
 done
 [[ $(<mine) == precious ]] || complain "an output replaced a file of another kind"
+printf '<!DOCTYPE html>\n<!-- saved from url=(0021)http://example.org/ -->\n' >saved.html
+expect 129 "saved.html: a file of another kind lies there" ledger report runs/a --out saved.html
 # a default is no misspelling
 expect 0 "none found" ledger query events --run runs/a --text nothing-of-this-kind
 "$invar" ledger export runs/a --csv - --jsonl a.jsonl --tensorboard board 2>/dev/null |

@@ -216,6 +216,12 @@ expect 0 'resumed after step 3 from there/iter_' train tiny.ini --no-report --ru
 expect 0 'after the checkpoint of step 3' replay variable-2 --step 4
 INVAR_SAVE=there expect 0 'steps     1 executed' train tiny.ini --no-report --run variable-2
 whole variable-2
+# the usual folder in other words, and one that is gone, are no reason to refuse
+expect 0 'steps     2 executed' train tiny.ini --no-report --run spelt --save spelt/checkpoints \
+    --until 1
+rm -r spelt/checkpoints
+expect 0 'no checkpoint: the run starts again' train tiny.ini --no-report --run spelt
+whole spelt
 begin unsaved --save none
 kill -INT "$pid"
 end_of 130
@@ -236,7 +242,15 @@ for name in x/y ../zz . ..; do
     expect 129 "name: \"$name\" is no name of a folder; a path is given with --run" \
         train tiny.ini --no-report --name $name
 done
-expect 0 'steps     6 executed' train tiny.ini --no-report --run l --load l-saved --save l-saved/
+expect 0 'steps     6 executed' train tiny.ini --no-report --run l --load l-saved --save l-saved/ \
+    --name x/y
+# a finished run whose checkpoint is not what the ledger has
+cp -r l swapped && cp -r l-saved swapped/checkpoints && rm -f swapped/checkpoints/owner
+state=swapped/checkpoints/iter_0000005/state.json
+sed -i 's/"chain": "./&0/; s/\("chain": "[0-9a-f]\{32\}\)[0-9a-f]/\1/' "$state"
+sum=$(xxhsum -H128 "$state" 2>/dev/null)
+sed -i "s/^[0-9a-f]*  state.json/${sum%% *}  state.json/" swapped/checkpoints/iter_0000005/hashes.xxh
+expect 1 "is not the checkpoint's" train tiny.ini --no-report --run swapped
 expect 0 'steps     6 executed' train tiny.ini --no-report --run small --no-save-optim
 expect 2 'was written with no-save-optim' train tiny.ini --no-report --run small --num-rollout 7
 
