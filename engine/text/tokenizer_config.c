@@ -20,12 +20,16 @@ static invar_status read_one(json_t **out, const char *dir, const char *name)
     return invar_path_exists(path) ? invar_json_read(out, path, MAX_BYTES) : INVAR_OK;
 }
 
-static invar_status add_special(json_t **config, json_t *special)
+static invar_status add_special(json_t **config, json_t *special, const char *dir)
 {
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
     if (!*config)
         *config = json_object();
+    invar_path_show(shown, dir);
     if (!json_is_object(special))
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "special_tokens_map.json: not a JSON object");
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s/special_tokens_map.json: not a JSON object",
+                          shown);
     if (!*config || json_object_update(*config, special) != 0)
         return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for special tokens");
     return INVAR_OK;
@@ -42,7 +46,7 @@ invar_status invar_tokenizer_config_read(json_t **out, const char *dir)
     if (!config || (json_is_object(config) && !json_object_get(config, "added_tokens_decoder")))
         status = read_one(&special, dir, "special_tokens_map.json");
     if (special)
-        status = add_special(&config, special);
+        status = add_special(&config, special, dir);
     json_decref(special);
     if (status != INVAR_OK) {
         json_decref(config);

@@ -307,9 +307,11 @@ static invar_status read_eos(reader *r)
         return INVAR_OK;
     r->t->eos = token_text(eos) ? find_token(r, token_text(eos)) : -1;
     if (r->t->eos < 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: eos_token \"%s\" of tokenizer_config.json is no token", r->where,
-                          quoted(quote, token_text(eos) ? token_text(eos) : ""));
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "%s: eos_token \"%s\" of tokenizer_config.json (or special_tokens_map.json) is no "
+            "token",
+            r->where, quoted(quote, token_text(eos) ? token_text(eos) : ""));
     return INVAR_OK;
 }
 

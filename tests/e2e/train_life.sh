@@ -246,10 +246,11 @@ expect 0 'steps     6 executed' train tiny.ini --no-report --run l --load l-save
     --name x/y
 # a finished run whose checkpoint is not what the ledger has
 cp -r l swapped && cp -r l-saved swapped/checkpoints && rm -f swapped/checkpoints/owner
-state=swapped/checkpoints/iter_0000005/state.json
+last=swapped/checkpoints/iter_0000005
+state=$last/state.json
 sed -i 's/"chain": "./&0/; s/\("chain": "[0-9a-f]\{32\}\)[0-9a-f]/\1/' "$state"
 sum=$(xxhsum -H128 "$state" 2>/dev/null)
-sed -i "s/^[0-9a-f]*  state.json/${sum%% *}  state.json/" swapped/checkpoints/iter_0000005/hashes.xxh
+sed -i "s/^[0-9a-f]*  state.json/${sum%% *}  state.json/" $last/hashes.xxh
 expect 1 "is not the checkpoint's" train tiny.ini --no-report --run swapped
 expect 0 'steps     6 executed' train tiny.ini --no-report --run small --no-save-optim
 expect 2 'was written with no-save-optim' train tiny.ini --no-report --run small --num-rollout 7
