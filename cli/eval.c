@@ -13,11 +13,9 @@
 #include "cli/flags.h"
 #include "cli/grid.h"
 #include "cli/ledger.h"
-#include "cli/live.h"
 #include "cli/plain.h"
-#include "engine/io/checkpoint.h"
+#include "cli/weights.h"
 #include "engine/run/evaluate.h"
-#include "engine/run/folders.h"
 
 #include "base/invar_banned.h"
 
@@ -60,14 +58,10 @@ static invar_status take(void *payload, const char *set, const invar_ledger_metr
 
 static invar_status print(const results *r, const invar_session *s, int64_t rollout, bool json)
 {
-    const char *load = invar_recipe_string(s->recipe, INVAR_KEY_LOAD);
-    char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_PATH_SIZE + 32];
+    char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
 
     invar_digest_format(weights, &s->weights);
-    if (load[0])
-        (void)snprintf(from, sizeof from, "%s", load);
-    else
-        (void)snprintf(from, sizeof from, "the initial ones (%s)", s->weights_from);
+    invar_weights_from(from, s);
     if (json)
         return invar_json_write(stdout, json_pack("{s:s, s:o, s:I, s:O}", "weights", weights,
                                                   "from", invar_rows_json_string(from), "rollout",
@@ -81,50 +75,6 @@ static invar_status print(const results *r, const invar_session *s, int64_t roll
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-/* Where `run` says whose weights are meant, and `load` nothing: the newest that this run saved. */
-static invar_status choose_weights(invar_recipe *recipe)
-{
-    char shown[INVAR_PATH_SHOWN_SIZE];
-    invar_recipe_entry load;
-    invar_folders at;
-    int64_t step;
-
-    invar_recipe_entry_get(&load, recipe, INVAR_KEY_LOAD);
-    if (load.source > INVAR_RECIPE_SOURCE_DEFAULT || !invar_recipe_string(recipe, INVAR_KEY_RUN)[0])
-        return INVAR_OK;
-    INVAR_TRY(invar_folders_find(&at, recipe, NULL));
-    invar_path_show(shown, at.run);
-    if (!at.save[0] || invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND)
-        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                          "run: %s has no checkpoint; train it, or name weights with --load "
-                          "(--load= is the initial ones)",
-                          shown);
-    return invar_recipe_set(recipe, "load", at.save, "--run");
-}
-
-/* Who trained before and names no weights may not mean those from before that. */
-static void tell_trained(const invar_recipe *recipe, const char *path)
-{
-    char line[2 * INVAR_PATH_SHOWN_SIZE + 128], shown[INVAR_PATH_SHOWN_SIZE];
-    invar_recipe_entry load;
-    invar_folders at;
-    int64_t step;
-
-    invar_recipe_entry_get(&load, recipe, INVAR_KEY_LOAD);
-    if (load.source > INVAR_RECIPE_SOURCE_DEFAULT)
-        return;
-    if (invar_folders_find(&at, recipe, path) != INVAR_OK || !at.save[0] ||
-        invar_checkpoint_latest(&step, at.save) != INVAR_OK) {
-        invar_error_clear();
-        return;
-    }
-    invar_path_show(shown, at.run);
-    (void)snprintf(line, sizeof line,
-                   "these are the initial weights; %s has trained ones: --run %s evaluates them",
-                   shown, shown);
-    invar_live_say(NULL, line);
-}
-
 static invar_status evaluate(results *r, const settings *set, invar_session *s,
                              invar_plugin *plugin)
 {
@@ -133,7 +83,7 @@ static invar_status evaluate(results *r, const settings *set, invar_session *s,
     invar_status status;
 
     INVAR_TRY(invar_session_load_newest(s));
-    e.number = set->rollout >= 0 ? set->rollout : s->rollout;
+    e.number = set->rollout >= 0 ? set->rollout : s->loaded.rollout;
     INVAR_TRY(invar_judge_read(&e.judge, s->recipe, plugin, true));
     INVAR_TRY(invar_rollout_new(&e.rollout, s->actor, s->tokenizer, &s->dev, &limits));
     status = invar_evaluate(&e);
@@ -210,11 +160,11 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = choose_weights(recipe);
+        status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
         status = run_all(&s, recipe);
     if (status == INVAR_OK)
-        tell_trained(recipe, path);
+        invar_weights_hint(recipe, path);
     invar_recipe_free(recipe);
     return invar_exit(status);
 }
@@ -224,9 +174,10 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Samples and judges every set of the recipe's eval-prompt-data, with the weights that\n"
-        "--load names (--ckpt-step picks one), else with the initial ones. Results are those\n"
-        "that training records with the same weights. Keys of the recipe are flags, too.\n");
+        "Samples and judges every set of the recipe's eval-prompt-data. The weights are those of\n"
+        "--load DIR, else the newest checkpoint of --run DIR, else the initial ones (--load= in\n"
+        "any case); --ckpt-step picks another checkpoint. Results are those that training records\n"
+        "with the same weights. Keys of the recipe are flags, too.\n");
     invar_options_help(options(&s));
 }
 

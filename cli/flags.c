@@ -170,16 +170,15 @@ invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
     return read_recipe(out, path_out, options, argc, argv);
 }
 
-invar_status invar_flags_model(invar_recipe **out, const invar_option *options, int *argc,
-                               char **argv)
+invar_status invar_flags_model(invar_recipe **out, const char **path_out,
+                               const invar_option *options, int *argc, char **argv)
 {
-    const char *path;
     invar_recipe_entry numerics;
     invar_recipe *recipe;
     invar_status status;
 
     *out = NULL;
-    INVAR_TRY(read_recipe(&recipe, &path, options, argc, argv));
+    INVAR_TRY(read_recipe(&recipe, path_out, options, argc, argv));
     invar_recipe_entry_get(&numerics, recipe, INVAR_KEY_NUMERICS);
     status = numerics.source == INVAR_RECIPE_SOURCE_NONE
                  ? invar_recipe_set(recipe, "numerics", "ieee", "default")

@@ -24,8 +24,8 @@ invar_status invar_flags_recipe(invar_recipe **out, const char **path_out,
                                 const invar_option *options, int *argc, char **argv) INVAR_MUST_USE;
 
 /* The same for verbs that need a model only: numerics is ieee where nobody says otherwise. */
-invar_status invar_flags_model(invar_recipe **out, const invar_option *options, int *argc,
-                               char **argv) INVAR_MUST_USE;
+invar_status invar_flags_model(invar_recipe **out, const char **path_out,
+                               const invar_option *options, int *argc, char **argv) INVAR_MUST_USE;
 
 /*
  * Takes the keys of a recipe out of argv, as words for another program, ended by NULL;

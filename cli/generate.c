@@ -16,8 +16,10 @@
 #include "base/text.h"
 #include "cli/flags.h"
 #include "cli/ledger.h"
+#include "cli/live.h"
 #include "cli/logprobs.h"
 #include "cli/plain.h"
+#include "cli/weights.h"
 #include "engine/run/regenerate.h"
 #include "engine/run/train.h"
 
@@ -127,6 +129,16 @@ static invar_status print_sample(const invar_rl_sample *s, bool alone)
     return print_text(s->response ? s->response : "", s->response_bytes);
 }
 
+/* On stderr, as one text alone is all that is on stdout. */
+static void say_weights(const invar_session *session)
+{
+    char from[INVAR_WEIGHTS_FROM_SIZE], line[INVAR_WEIGHTS_FROM_SIZE + 16];
+
+    invar_weights_from(from, session);
+    (void)snprintf(line, sizeof line, "weights from %s", from);
+    invar_live_say(NULL, line);
+}
+
 /* ---- prompts --------------------------------------------------------------------------------- */
 
 typedef struct generation {
@@ -194,6 +206,8 @@ static invar_status complete(const settings *set, invar_session *session)
     invar_status status;
 
     INVAR_TRY(invar_session_load_newest(session));
+    if (!set->json)
+        say_weights(session);
     if (g.sampling.max_response == 0)
         g.sampling.max_response = MAX_RESPONSE;
     INVAR_TRY(set->prompt ? invar_session_prompt(&data, session, set->prompt)
@@ -378,13 +392,18 @@ static int run(int argc, char **argv)
 {
     settings s = {.n = 1};
     invar_recipe *recipe = NULL;
+    const char *path = NULL;
     int code = INVAR_EXIT_OK;
-    invar_status status = invar_flags_model(&recipe, options(&s), &argc, argv);
+    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK && !s.sample) // whose coordinates say which
+        status = invar_weights_choose(recipe);
     if (status == INVAR_OK)
         status = run_all(&code, &s, recipe);
+    if (status == INVAR_OK && !s.sample && path)
+        invar_weights_hint(recipe, path);
     invar_recipe_free(recipe);
     return status == INVAR_OK ? code : invar_report_error();
 }
@@ -396,7 +415,9 @@ static void help(void)
     invar_help_text(
         "Completes prompts, or makes one recorded sample again, alone and to the bit. The model\n"
         "and how it samples: a recipe as first word, and its keys as flags: --hf-checkpoint DIR,\n"
-        "--load DIR, --rollout-temperature, --rollout-max-response-len (256), --rollout-seed, ...\n"
+        "--rollout-temperature, --rollout-max-response-len (256), --rollout-seed, ... The weights\n"
+        "are those of --load DIR, else the newest checkpoint of --run DIR (--ckpt-step picks\n"
+        "another), else the initial ones; standard error says which.\n"
         "\n"
         "--sample needs the recipe of the run; the weights are the initial ones or those of a\n"
         "checkpoint in its load or save. With --run FOLDER the sample is compared with the\n"

@@ -17,6 +17,8 @@
 #include "cli/flags.h"
 #include "cli/ledger.h"
 #include "cli/logprobs.h"
+#include "cli/plain.h"
+#include "cli/weights.h"
 #include "engine/io/json.h"
 #include "engine/run/session.h"
 #include "engine/train/trainer.h"
@@ -224,8 +226,12 @@ static invar_status print_json(const lines *l)
     return status;
 }
 
-static void print_table(const lines *l)
+static void print_table(const lines *l, const invar_session *s)
 {
+    char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
+
+    invar_digest_format(weights, &s->weights);
+    invar_weights_from(from, s);
     printf("line    tokens  log-prob        per token\n");
     for (int64_t i = 0; i < l->samples.count; i++) {
         int64_t n = l->samples.items[i].n_tokens - 1;
@@ -235,6 +241,9 @@ static void print_table(const lines *l)
         printf("%-7" PRId64 " %-7" PRId64 " %-15.6f %.6f\n", l->samples.items[i].index + 1, n + 1,
                sum, n ? sum / (double)n : 0.0);
     }
+    printf("\nweights %s\nfrom    ", weights);
+    invar_plain_print(stdout, from);
+    putchar('\n');
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
@@ -248,7 +257,9 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     if (!set->tokens)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--tokens FILE is missing");
     INVAR_TRY(invar_session_open(&session, recipe, INVAR_SESSION_NO_TOKENIZER));
-    status = read_lines(&l, set->tokens, &session.spec);
+    status = invar_session_load_newest(&session);
+    if (status == INVAR_OK)
+        status = read_lines(&l, set->tokens, &session.spec);
     if (status == INVAR_OK)
         status = make_room(&l);
     if (status == INVAR_OK)
@@ -256,7 +267,7 @@ static invar_status run_all(const settings *set, const invar_recipe *recipe)
     if (status == INVAR_OK && set->json)
         status = print_json(&l);
     else if (status == INVAR_OK)
-        print_table(&l);
+        print_table(&l, &session);
     release(&l);
     invar_session_close(&session);
     return status;
@@ -299,12 +310,17 @@ static int run(int argc, char **argv)
 {
     settings s = {.mode = "train"};
     invar_recipe *recipe = NULL;
-    invar_status status = invar_flags_model(&recipe, options(&s), &argc, argv);
+    const char *path = NULL;
+    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
 
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)
+        status = invar_weights_choose(recipe);
+    if (status == INVAR_OK)
         status = run_all(&s, recipe);
+    if (status == INVAR_OK && path)
+        invar_weights_hint(recipe, path);
     invar_recipe_free(recipe);
     return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
 }
@@ -317,7 +333,9 @@ static void help(void)
         "Log-probabilities of given tokens under a model, to the bit: the same numbers from the\n"
         "training forward, from prefill in any chunking and from decoding token by token.\n"
         "The model: --hf-checkpoint DIR, --dtype, --numerics (ieee), --threads,\n"
-        "--rollout-temperature, or a recipe as first word.\n");
+        "--rollout-temperature, or a recipe as first word. The weights are those of --load DIR,\n"
+        "else the newest checkpoint of --run DIR (--ckpt-step picks another), else the initial\n"
+        "ones.\n");
     invar_options_help(options(&s));
 }
 

@@ -217,14 +217,15 @@ static invar_status check_config(const invar_model *model, const char *dir, bool
 }
 
 /* The checkpoint is closed. */
-static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model,
+static invar_status load_checkpoint(invar_session_origin *out, invar_model *model,
                                     invar_checkpoint *checkpoint, bool compared,
                                     const invar_device *dev)
 {
     const char *set = "model";
     invar_status status;
 
-    *rollout_out = invar_checkpoint_state_of(checkpoint)->rollout;
+    out->rollout = invar_checkpoint_state_of(checkpoint)->rollout;
+    (void)snprintf(out->folder, sizeof out->folder, "%s", invar_checkpoint_path(checkpoint));
     if (model->spec.value_head && invar_checkpoint_has(checkpoint, "critic"))
         set = "critic"; // of a run; a converted critic is the only model there
     status = check_config(model, invar_checkpoint_path(checkpoint), compared);
@@ -235,21 +236,22 @@ static invar_status load_checkpoint(int64_t *rollout_out, invar_model *model,
 }
 
 /* One folder with weights: a checkpoint, which is verified, or Hugging Face's. */
-static invar_status load_folder(int64_t *rollout_out, invar_model *model, const char *path,
+static invar_status load_folder(invar_session_origin *out, invar_model *model, const char *path,
                                 bool compared, const invar_device *dev)
 {
     invar_checkpoint *checkpoint;
 
-    *rollout_out = 0;
     if (invar_checkpoint_is(path)) {
         INVAR_TRY(invar_checkpoint_open_folder(&checkpoint, path));
-        return load_checkpoint(rollout_out, model, checkpoint, compared, dev);
+        return load_checkpoint(out, model, checkpoint, compared, dev);
     }
+    out->rollout = 0;
+    (void)snprintf(out->folder, sizeof out->folder, "%s", path);
     INVAR_TRY(check_config(model, path, compared));
     return invar_hf_load(model, path, dev);
 }
 
-static invar_status load_weights(int64_t *rollout_out, invar_model *model, const char *path,
+static invar_status load_weights(invar_session_origin *out, invar_model *model, const char *path,
                                  const invar_checkpoint_choice *choice, bool compared,
                                  const invar_device *dev)
 {
@@ -261,7 +263,7 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
     INVAR_TRY(invar_path_join(latest, sizeof latest, path, "latest_checkpointed_iteration.txt"));
     if (invar_path_exists(latest)) {
         INVAR_TRY(invar_checkpoint_open(&checkpoint, path, choice));
-        return load_checkpoint(rollout_out, model, checkpoint, compared, dev);
+        return load_checkpoint(out, model, checkpoint, compared, dev);
     }
     if (!invar_path_exists(path))
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: there is no such folder%s", path, whole);
@@ -274,25 +276,25 @@ static invar_status load_weights(int64_t *rollout_out, invar_model *model, const
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "'ckpt-step' would be ignored: %.1000s is no folder of checkpoints",
                           path);
-    return load_folder(rollout_out, model, path, compared, dev);
+    return load_folder(out, model, path, compared, dev);
 }
 
 invar_status invar_session_load(invar_model *model, const char *path, int64_t step,
                                 const invar_device *dev)
 {
     const invar_checkpoint_choice choice = {.step = step, .settings = INVAR_CHECKPOINT_CKPT_STEP};
-    int64_t rollout;
+    invar_session_origin origin;
 
-    return load_weights(&rollout, model, path, &choice, false, dev);
+    return load_weights(&origin, model, path, &choice, false, dev);
 }
 
 /* The newest weights of what the key names, which must be of this model. */
 static invar_status load_named(invar_session *s, invar_model *model, int key)
 {
     const invar_checkpoint_choice newest = {.step = INVAR_CHECKPOINT_LATEST};
-    int64_t rollout;
+    invar_session_origin origin;
 
-    return load_weights(&rollout, model, invar_recipe_string(s->recipe, key), &newest, true,
+    return load_weights(&origin, model, invar_recipe_string(s->recipe, key), &newest, true,
                         &s->dev);
 }
 
@@ -308,7 +310,7 @@ invar_status invar_session_load_newest(invar_session *s)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "'ckpt-step' would be ignored: it needs run or load");
     if (!given(r, INVAR_KEY_LOAD))
         return INVAR_OK;
-    INVAR_TRY(load_weights(&s->rollout, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
+    INVAR_TRY(load_weights(&s->loaded, s->actor, invar_recipe_string(r, INVAR_KEY_LOAD), &choice,
                            true, &s->dev));
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
@@ -328,7 +330,7 @@ static invar_status first_weights(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
     const char *dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT);
-    int64_t rollout; // of weights to begin with: not asked for
+    invar_session_origin origin;
 
     if (dir[0] && !given(r, INVAR_KEY_REF_LOAD))
         INVAR_TRY(check_given(dir)); // before any memory
@@ -338,7 +340,7 @@ static invar_status first_weights(invar_session *s)
         INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
     } else if (dir[0]) {
         s->weights_from = "hf-checkpoint";
-        INVAR_TRY(load_folder(&rollout, s->actor, dir, NULL, &s->dev));
+        INVAR_TRY(load_folder(&origin, s->actor, dir, NULL, &s->dev));
     } else {
         s->weights_from = "seed";
         INVAR_TRY(

@@ -22,6 +22,12 @@
 extern "C" {
 #endif
 
+/* Where weights came from. */
+typedef struct invar_session_origin {
+    char folder[INVAR_PATH_SIZE]; /* Hugging Face's, or that of one checkpoint; "": none */
+    int64_t rollout;              /* the coming one, which a checkpoint knows; else 0 */
+} invar_session_origin;
+
 typedef struct invar_session {
     const invar_recipe *recipe; /* borrowed, checked */
     invar_pool *pool;
@@ -33,11 +39,11 @@ typedef struct invar_session {
     invar_model *reference; /* NULL: not needed */
     invar_model *teacher;
     invar_model *critic;
-    invar_dataset *data;      /* NULL: no prompt-data */
-    invar_digest weights;     /* of the actor at the start */
-    const char *weights_from; /* "ref-load", "hf-checkpoint" or "seed" */
-    int64_t rollout;          /* the coming one; not 0 after load_newest of a checkpoint */
-    int32_t *stop_ids;        /* the model's ends, the tokenizer's, the recipe's */
+    invar_dataset *data;         /* NULL: no prompt-data */
+    invar_digest weights;        /* of the actor at the start */
+    const char *weights_from;    /* "ref-load", "hf-checkpoint" or "seed" */
+    invar_session_origin loaded; /* by load_newest */
+    int32_t *stop_ids;           /* the model's ends, the tokenizer's, the recipe's */
     int64_t n_stop_ids;
     char **stop;
     int64_t n_stop;

@@ -130,6 +130,36 @@ for line, score in zip(lines, scores):
     assert line["finish"] in ("stop", "length") and line["weights"] in line["coords"]
     assert line["prompt"] == lines.index(line) // 3 and len(line["prompt_hash"]) == 32
 END
+# whose weights: those of load, of a run, or the initial ones; score takes the same, and says so
+for from in "--load saved" "--load saved/iter_0000005" "--load saved --ckpt-step 5" \
+    "--run run --save saved"; do
+    # shellcheck disable=SC2086 # several words
+    "$invar" score tiny.ini $from --tokens one --json >other || complain "score $from failed"
+    equal "score with $from" scored other
+    # shellcheck disable=SC2086
+    "$invar" generate tiny.ini --prompts test.jsonl --n 3 $from --json >other
+    equal "generate with $from" one other
+    # shellcheck disable=SC2086
+    expect 0 "from    saved/iter_0000005" score tiny.ini $from --tokens one
+    # shellcheck disable=SC2086
+    expect 0 "weights from saved/iter_0000005" generate tiny.ini $from --prompt '3,7='
+done
+"$invar" score tiny.ini --load saved --ckpt-step 1 --tokens one --json >other
+! cmp -s scored other || complain "score: another checkpoint, the same numbers"
+"$invar" score tiny.ini --tokens one --json >other
+! cmp -s scored other || complain "score: the initial weights, the same numbers"
+expect 0 "from    the initial ones (seed)" score tiny.ini --run run --load= --tokens one
+expect 0 "weights from the initial ones (seed)" generate tiny.ini --prompt '3,7='
+expect 0 "runs/tiny has trained ones: --run runs/tiny takes them" score tiny.ini --tokens one \
+    --save saved
+for verb in "score --tokens one" "generate --prompt 3,7="; do
+    # shellcheck disable=SC2086
+    expect 2 "nope: there is no such folder" $verb tiny.ini --load nope
+    # shellcheck disable=SC2086
+    expect 2 "run: nope has no checkpoint; train it, or name weights" $verb tiny.ini --run nope
+    # shellcheck disable=SC2086
+    expect 129 "'ckpt-step' would be ignored: it needs run or load" $verb tiny.ini --ckpt-step 1
+done
 # the coordinates of a completion make it again
 "$invar" generate tiny.ini --load saved --prompts task:max --n 2 --json | sed -n 5p >line
 own=$(sed 's/.*"coords":"//; s/".*//' line)

@@ -378,7 +378,7 @@ eval_of
 holds grep -q 'these are the initial weights; runs/tiny has trained ones: --run runs/tiny' err
 first=$(grep '"weights"' out)
 eval_of --run runs/tiny
-holds grep -q '"from": "runs/tiny/checkpoints"' out
+holds grep -q '"from": "runs/tiny/checkpoints/iter_0000005"' out
 holds grep -q '"rollout": 6' out
 holds [ ! -s err ]
 holds [ "$(grep '"weights"' out)" != "$first" ]
