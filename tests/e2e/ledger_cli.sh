@@ -465,7 +465,7 @@ rm page.html page.html.new-x
 expect 129 "report needs --out" ledger report runs/a
 expect 2 "no run 'nowhere'" ledger report runs/a nowhere --out page.html
 [[ ! -e page.html ]] || complain "a failed report left a file"
-printf '<!DOCTYPE html>\n<!-- old' >page.html
+printf '<!DOCTYPE html>\n<!-- report.html - the page of `invar old' >page.html
 expect 0 "page.html: written" ledger report runs/a runs/b --out page.html
 grep -q '</html>' page.html || complain "report: $(head -c 200 page.html)"
 expect 2 "nowhere/page.html" ledger report runs/a --out nowhere/page.html
