@@ -352,6 +352,25 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
     return INVAR_OK;
 }
 
+invar_status invar_path_check_place(const char *path)
+{
+    char folder[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info;
+    int code;
+
+    INVAR_TRY(folder_of(folder, path));
+    invar_path_show(shown, path);
+    if (stat(folder, &info) != 0 && errno == ENOENT)
+        return INVAR_FAIL(INVAR_E_IO, ENOENT, "%s: its folder is not there; make it first", shown);
+    if (lstat(path, &info) == 0 && S_ISDIR(info.st_mode))
+        return INVAR_FAIL(INVAR_E_INVALID, EISDIR, "%s: is a folder; give the name of a file",
+                          shown);
+    if (faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0)
+        return INVAR_OK;
+    code = errno;
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be written: %s", shown, strerror(code));
+}
+
 struct invar_file_writer {
     int fd; /* -1: closed */
     bool committed;

@@ -48,6 +48,12 @@ invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out,
  */
 invar_status invar_path_check_output(const char *path, const char *mark, size_t at) INVAR_MUST_USE;
 
+/*
+ * Before long work: fails where a file cannot be made at `path`, since its folder is missing, is
+ * none or may not be written to, or since `path` itself is a folder.
+ */
+invar_status invar_path_check_place(const char *path) INVAR_MUST_USE;
+
 /* Writes PATH.tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a part. */
 invar_status invar_file_write(const char *path, const void *data, size_t bytes) INVAR_MUST_USE;
 

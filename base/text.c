@@ -62,6 +62,29 @@ void invar_text_quote(char *out, size_t size, const char *text, size_t length)
     out[used] = '\0';
 }
 
+void invar_text_print_word(FILE *out, const char *word)
+{
+    static const char usual[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:=,";
+
+    if (word[0] != '\0' && word[strspn(word, usual)] == '\0') {
+        fputs(word, out);
+        return;
+    }
+    fputc('\'', out);
+    for (size_t left = strlen(word), length; left > 0; word += length, left -= length) {
+        length = invar_text_char(word, left);
+        if (*word == '\'')
+            fputs("'\\''", out);
+        else if (length > 0)
+            fwrite(word, 1, length, out);
+        else
+            fprintf(out, "\\x%02x", (unsigned char)*word);
+        length = length ? length : 1;
+    }
+    fputc('\'', out);
+}
+
 bool invar_text_item(const char **out, size_t *bytes_out, const char **cursor, char separator)
 {
     const char *at = *cursor, *end;

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,6 +25,12 @@ const char *invar_text_plural(int64_t count);
 
 /* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);
+
+/*
+ * A string as a shell reads one word: in quotes where it needs them. What is not printable is shown
+ * as \xNN.
+ */
+void invar_text_print_word(FILE *out, const char *word);
 
 /*
  * The items of a list, "a, b", one after another, without the spaces around them and without empty

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "bisect/ab/ab.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -73,16 +74,16 @@ static void print_next(const invar_ab_answer *answer)
     if (effects->count > effects->n_same) {
         printf("next: %s ledger query ab-effect --experiment %s --metric ", invar_program(),
                answer->id);
-        invar_plain_print_word(stdout, effects->items->name);
+        invar_text_print_word(stdout, effects->items->name);
         printf(" --step %" PRId64 " --ledger ", effects->items->step);
-        invar_plain_print_word(stdout, answer->ledger);
+        invar_text_print_word(stdout, answer->ledger);
         putchar('\n');
     }
     if (answer->place.known) {
         printf("next: %s diff ", invar_program());
-        invar_plain_print_word(stdout, answer->place.ledger_before);
+        invar_text_print_word(stdout, answer->place.ledger_before);
         putchar(' ');
-        invar_plain_print_word(stdout, answer->place.ledger_after);
+        invar_text_print_word(stdout, answer->place.ledger_after);
         putchar('\n');
     }
 }

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "bisect/state/state.h"
 #include "cli/bisect.h"
 #include "cli/live.h"
@@ -82,7 +83,7 @@ static void print_git(const invar_state *state)
            what->good);
     for (const char *const *path = what->paths; path && *path; path++) {
         fputs(path == what->paths ? " -- " : " ", stdout);
-        invar_plain_print_word(stdout, *path);
+        invar_text_print_word(stdout, *path);
     }
     putchar('\n');
     for (size_t i = 0; i < count; i++) {

@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cli/ci.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -68,18 +69,21 @@ invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char 
                              char **argv, bool (*wanted)(const invar_ci_case *item))
 {
     invar_status status = INVAR_OK;
-    void *memory;
+    invar_ci_case *cases;
 
+    *out = NULL;
     if (words == 0)
         return choose_all(out, count_out, folder, wanted);
-    INVAR_TRY(invar_alloc(&memory, (size_t)words, sizeof **out, "cases"));
-    *out = memory;
+    INVAR_TRY(invar_alloc((void **)&cases, (size_t)words, sizeof *cases, "cases"));
     for (int i = 0; i < words && status == INVAR_OK; i++)
-        status = invar_ci_case_of(&(*out)[i], folder, argv[i]);
+        status = invar_ci_case_of(&cases[i], folder, argv[i]);
+    if (status != INVAR_OK) {
+        invar_free(cases);
+        return status;
+    }
+    *out = cases;
     *count_out = (size_t)words;
-    if (status != INVAR_OK)
-        invar_free(memory);
-    return status;
+    return INVAR_OK;
 }
 
 static invar_term_style style_of(invar_ci_verdict verdict)
@@ -349,6 +353,8 @@ static invar_status check_words(int *code_out, const settings *s, int words, cha
     if (s->bisect && !s->golden)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--bisect needs --golden FILE, a copy outside the tree that changes");
+    if (s->junit)
+        INVAR_TRY(invar_output_check(s->junit, INVAR_CI_JUNIT_MARK));
     INVAR_TRY(invar_ci_choose(&cases, &count, s->cases, words, argv, has_golden));
     status = check_cases(code_out, s, cases, count);
     invar_free(cases);
@@ -436,9 +442,9 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
     printf(": recorded, %" PRId64
            " steps; run twice, the second time otherwise\n  next    git add ",
            result.steps);
-    invar_plain_print_word(stdout, item.golden);
+    invar_text_print_word(stdout, item.golden);
     putchar(' ');
-    invar_plain_print_word(stdout, item.points);
+    invar_text_print_word(stdout, item.points);
     putchar('\n');
     return INVAR_OK;
 }

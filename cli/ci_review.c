@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/term.h"
+#include "base/text.h"
 #include "bisect/view/ci.h"
 #include "cli/ci.h"
 #include "cli/grid.h"
@@ -195,9 +196,9 @@ static invar_status accept_case(const settings *s, const char *word)
     INVAR_TRY(invar_ci_accept(&item, s->reason ? s->reason : ""));
     invar_plain_print(stdout, item.name);
     fputs(": accepted; commit ", stdout);
-    invar_plain_print(stdout, item.golden);
+    invar_text_print_word(stdout, item.golden);
     fputs(" and ", stdout);
-    invar_plain_print(stdout, item.points);
+    invar_text_print_word(stdout, item.points);
     putchar('\n');
     return INVAR_OK;
 }

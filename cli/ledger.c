@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "cli/ledger.h"
+#include "base/text.h"
 
 #include "base/program.h"
 #include "cli/plain.h"
@@ -70,11 +71,11 @@ void invar_print_next(FILE *out, const char *verb, const char *word, const char 
     fprintf(out, "next: %s %s", invar_program(), verb);
     if (word) {
         fputc(' ', out);
-        invar_plain_print_word(out, word);
+        invar_text_print_word(out, word);
     }
     if (ledger) {
         fputs(" --ledger ", out);
-        invar_plain_print_word(out, ledger);
+        invar_text_print_word(out, ledger);
     }
     fprintf(out, "%s%s\n", rest ? " " : "", rest ? rest : "");
 }

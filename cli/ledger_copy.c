@@ -303,7 +303,7 @@ static int run_export(int argc, char **argv)
         return invar_report_error();
     if (s.tensorboard) {
         fputs("next: tensorboard --logdir ", stderr);
-        invar_plain_print_word(stderr, s.tensorboard);
+        invar_text_print_word(stderr, s.tensorboard);
         fputc('\n', stderr);
     } else {
         invar_print_next(stderr, "ledger report", words > 0 ? argv[0] : NULL, s.ledger,

@@ -74,18 +74,34 @@ static bool is_system(const char *path)
     return strncmp(path, "/dev/", 5) == 0 || strncmp(path, "/proc/", 6) == 0;
 }
 
-invar_status invar_output_open(invar_output *out, const char *path, const char *mark)
+static bool is_device(const char *path)
 {
     struct stat info;
 
+    return lstat(path, &info) == 0 && (S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode));
+}
+
+invar_status invar_output_open(invar_output *out, const char *path, const char *mark)
+{
     INVAR_TRY(begin(out, path));
     if (strcmp(path, "-") == 0)
         return INVAR_OK;
     if (is_system(path))
         return open_device(out, path, 0);
-    if (lstat(path, &info) == 0 && (S_ISCHR(info.st_mode) || S_ISFIFO(info.st_mode)))
+    if (is_device(path))
         return open_device(out, path, O_NOFOLLOW);
     return open_beside(out, path, mark);
+}
+
+invar_status invar_output_check(const char *path, const char *mark)
+{
+    invar_output out;
+
+    INVAR_TRY(begin(&out, path));
+    if (strcmp(path, "-") == 0 || is_system(path) || is_device(path))
+        return INVAR_OK;
+    INVAR_TRY(invar_path_check_place(path));
+    return invar_path_check_output(path, mark, 0);
 }
 
 invar_status invar_output_replace(invar_output *out, const char *path)

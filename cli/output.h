@@ -33,6 +33,9 @@ typedef struct invar_output {
 invar_status invar_output_open(invar_output *out, const char *path,
                                const char *mark) INVAR_MUST_USE;
 
+/* Before long work: fails where _open would, as far as that is known by then. */
+invar_status invar_output_check(const char *path, const char *mark) INVAR_MUST_USE;
+
 /* A file of our own in a folder that may come from anybody: whatever has its name is replaced. */
 invar_status invar_output_replace(invar_output *out, const char *path) INVAR_MUST_USE;
 

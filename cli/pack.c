@@ -92,7 +92,7 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK)
         status = pack(&s, argv[0], flags);
     invar_recipe_free(flags);
-    return invar_exit(status);
+    return invar_replay_exit(status, INVAR_EXIT_OK);
 }
 
 static void help(void)

@@ -97,24 +97,6 @@ void invar_plain_end_json(FILE *out, invar_status status)
     fputs("\n}\n", out);
 }
 
-void invar_plain_print_word(FILE *out, const char *word)
-{
-    static const char usual[] =
-        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+@:=,";
-    char shown[SHOWN_SIZE];
-
-    if (word[0] != '\0' && word[strspn(word, usual)] == '\0') {
-        fputs(word, out);
-        return;
-    }
-    fputc('\'', out);
-    for (size_t left = strlen(word), length; left > 0; word += length, left -= length) {
-        length = show(shown, word, left);
-        fputs(*word == '\'' ? "'\\''" : shown, out);
-    }
-    fputc('\'', out);
-}
-
 /* Words from column `indent` on; a new line, begun with as many blanks, where one does not fit. */
 static void put_words(FILE *out, const char *text, size_t bytes, int indent, int width)
 {

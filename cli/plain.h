@@ -41,9 +41,6 @@ void invar_plain_print_json(FILE *out, const char *text);
  */
 void invar_plain_end_json(FILE *out, invar_status status);
 
-/* A string, made safe, as a shell reads one word: in quotes where it needs them. */
-void invar_plain_print_word(FILE *out, const char *word);
-
 /*
  * Our own text behind what takes `indent` columns of a line, and the line's end. On a terminal it
  * goes on in lines that begin with as many spaces, whole words each; elsewhere it is one line.

@@ -9,11 +9,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/process.h"
 #include "base/term.h"
 #include "cli/flags.h"
 #include "cli/ledger.h"
-#include "cli/live.h"
 #include "cli/plain.h"
 #include "engine/io/tar.h"
 #include "engine/run/pack.h"
@@ -215,10 +213,7 @@ static int run(int argc, char **argv)
     if (status == INVAR_OK)
         status = replay(&code, &s, argv[0], flags);
     invar_recipe_free(flags);
-    if (status != INVAR_OK)
-        code = invar_report_error();
-    return status != INVAR_OK && invar_live_caught() ? invar_process_stop_code(invar_live_caught())
-                                                     : code;
+    return invar_replay_exit(status, code);
 }
 
 static void help(void)

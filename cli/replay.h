@@ -39,6 +39,9 @@ invar_status invar_replay_scene_run(invar_replay_scene *scene, const char *word,
 invar_status invar_replay_scene_set(invar_replay_scene *scene, const invar_recipe *flags,
                                     int64_t step) INVAR_MUST_USE;
 
+/* The exit code: of the signal that stopped it, of a failure, or `code`. */
+int invar_replay_exit(invar_status status, int code);
+
 /* A failure to remove the scratch folder is told, no more. */
 void invar_replay_scene_close(invar_replay_scene *scene);
 

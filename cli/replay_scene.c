@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/process.h"
+#include "cli/ledger.h"
 #include "cli/live.h"
 #include "cli/replay.h"
 
@@ -80,6 +82,14 @@ invar_status invar_replay_scene_open(invar_replay_scene *scene, const char *keep
     }
     INVAR_TRY(invar_path_join(scene->folder, sizeof scene->folder, scene->scratch, "run"));
     return invar_folder_make(scene->folder);
+}
+
+int invar_replay_exit(invar_status status, int code)
+{
+    if (status == INVAR_OK)
+        return code;
+    code = invar_report_error();
+    return invar_live_caught() ? invar_process_stop_code(invar_live_caught()) : code;
 }
 
 void invar_replay_scene_close(invar_replay_scene *scene)

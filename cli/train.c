@@ -4,6 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/run/train.h"
+#include "base/text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -189,7 +190,7 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
 static void print_next_command(const char *verb, const char *word, const char *rest)
 {
     printf("  %s %s ", invar_program(), verb);
-    invar_plain_print_word(stdout, word);
+    invar_text_print_word(stdout, word);
     puts(rest);
 }
 
@@ -420,7 +421,7 @@ static int run(int argc, char **argv)
         status = invar_config_check(recipe);
     if (status == INVAR_OK) {
         status = read_golden(&golden, &s);
-        missing = status == INVAR_E_NOTFOUND;
+        missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
     }
     if (status == INVAR_OK)
         status = train(&code, path, &s, golden, recipe);
@@ -445,7 +446,8 @@ static void help(void)
         "it after the current rollout, with a checkpoint; a second one ends it at once.\n"
         "\n"
         "Exit code 0: done, 1: log-probabilities or the golden differ, 2: could not finish,\n"
-        "4: golden missing, 6: nothing was compared; stopped and saved: 130 by SIGINT (Ctrl-C),\n"
+        "4: golden missing or of another version, 6: nothing was compared; stopped and saved: 130 "
+        "by SIGINT (Ctrl-C),\n"
         "143 by SIGTERM or SIGHUP, 153 by a limit of file sizes.\n");
     invar_options_help(options(&s));
     invar_help_text(

@@ -106,12 +106,16 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         fprintf(out, "%svaried  %s\n", before, text);
         line += length + 1;
     }
-    if (result->pending)
-        fprintf(out, "%snext    %s ci review %s\n", before, invar_program(),
-                safe(text, word_of(result->item)));
-    if (result->verdict == INVAR_CI_CHANGED)
-        fprintf(out, "%sfind    %s bisect --good REV %s, with REV a commit whose bits were these\n",
-                before, invar_program(), safe(text, result->item->recipe));
+    if (result->pending) {
+        fprintf(out, "%snext    %s ci review ", before, invar_program());
+        invar_text_print_word(out, word_of(result->item));
+        fputc('\n', out);
+    }
+    if (result->verdict == INVAR_CI_CHANGED) {
+        fprintf(out, "%sfind    %s bisect --good REV ", before, invar_program());
+        invar_text_print_word(out, result->item->recipe);
+        fputs(", with REV a commit whose bits were these\n", out);
+    }
 }
 
 /* ---- JSON ------------------------------------------------------------------------------------ */

@@ -347,15 +347,16 @@ invar_status invar_pack_write(invar_pack_result *out, const invar_replay *replay
     memset(p, 0, sizeof *p);
     p->replay = replay;
     p->result = out;
-    status = invar_replay_rollout(&p->first, &p->rollout, replay->keys, replay->step);
+    // first of all: a name that will not do should not come out after hours
+    status = invar_tar_writer_open(&p->tar, path);
+    if (status == INVAR_OK)
+        status = invar_replay_rollout(&p->first, &p->rollout, replay->keys, replay->step);
     if (status == INVAR_OK)
         status = invar_recorded_check_files(replay->keys, p->rollout);
     if (status == INVAR_OK)
         status = find_checkpoint(p);
     if (status == INVAR_OK)
         status = copy_keys(p);
-    if (status == INVAR_OK)
-        status = invar_tar_writer_open(&p->tar, path);
     if (status == INVAR_OK)
         status = add_all(p);
     invar_tar_writer_close(p->tar);

@@ -102,7 +102,15 @@ expect 2 "nothing is pending" accept a --cases cases --reason why
 expect 2 "nothing is pending" review --cases cases --reject a
 expect 2 "cannot be listed" check --cases nowhere
 expect 2 "there is no recipe" check b --cases cases
-expect 129 "is no recipe" check ./b.txt
+for verb in check review accept record; do
+    expect 129 "is no recipe" "$verb" ./b.txt
+done
+# before anything is run
+cp cases/a.ini kept.xml
+expect 129 "kept.xml: a file of another kind lies there" check a --cases cases --junit kept.xml
+expect 2 "nowhere/bits.xml: its folder is not there" check a --cases cases --junit nowhere/bits.xml
+holds "! -s output" "an output that is refused: something was run"
+cmp -s cases/a.ini kept.xml || complain "kept.xml was replaced"
 expect 129 "" check --unknown
 expect 129 "needs --golden" check --bisect a
 [[ -z $(ls -A tmp) ]] || complain "left behind: $(ls tmp)"
@@ -146,6 +154,12 @@ grep -qxF "accepted 1: $who, a higher rate, on purpose" cases/a.golden ||
 holds "! -e cases/a.golden.new && ! -e cases/a.points.new" "accept"
 expect 0 "same" check a --cases cases --program ./changed
 expect 1 "changed" check a --cases cases
+# a name with blanks: the commands that are shown can be used as they stand
+mkdir 'my cases' && cp cases/a.ini 'my cases/a b.ini' && cp cases/a.golden 'my cases/a b.golden'
+expect 1 "ci review 'my cases/a b.ini'" check 'my cases/a b.ini'
+expect 1 "bisect --good REV 'my cases/a b.ini'" check 'my cases/a b.ini'
+expect 0 "commit 'my cases/a b.golden' and 'my cases/a b.points'" accept 'my cases/a b.ini' \
+    --reason why
 expect 0 "recorded" record a --cases cases --force
 grep -q '^accepted 1: Ada' cases/a.golden || complain "recorded anew, the history is gone"
 holds "! -e cases/a.golden.new" "recorded anew"

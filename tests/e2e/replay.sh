@@ -157,6 +157,25 @@ expect 129 '--step' pack a
 expect 2 '' pack a --step 1 --output nowhere/a.pack
 holds test ! -e nowhere
 
+# a name that will not do is found before steps are executed; stopped by Ctrl-C
+cp tiny.ini kept.ini
+"$invar" pack a --step 3 --output kept.ini >output 2>&1
+holds test "$?" = 129
+holds grep -q '^invar: kept.ini: a file of another kind lies there' <(head -1 output)
+holds cmp tiny.ini kept.ini
+train long --num-rollout 300 --save-interval 1000
+"$invar" pack long --step 299 --output long.pack >output 2>errors &
+pid=$!
+for ((i = 0; i < 100; i++)); do
+    [[ -z $(ls tmp/*/run 2>/dev/null) ]] || break
+    sleep 0.05
+done
+kill -INT "$pid"
+rc=0
+wait "$pid" || rc=$?
+holds test "$rc" = 130
+holds test -z "$(find . -maxdepth 1 -name 'long.pack*')$(ls tmp)"
+
 # the control: a weight that is not the recorded one
 "$packer" other.pack >output 2>&1 || complain "$(<output)"
 expect 1 'did step 2 twice' replay other.pack

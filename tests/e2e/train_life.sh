@@ -128,7 +128,9 @@ holds grep -q 'stopped by SIGTERM' out
 # a golden of another recipe: said before the run begins
 "$invar" train tiny.ini --run early --seed 5 --golden whole.golden --no-report >out 2>err
 holds grep -q 'the golden is of a run that was asked for something else' <(head -1 err)
-# no golden, no run
+# no golden, or one of another version: no run
+printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >old.golden
+expect 4 'old.golden' train tiny.ini --run never --golden old.golden
 expect 4 'there is no such file; --record-golden writes one' train tiny.ini --run never \
     --golden nowhere.golden
 expect 2 'its folder is not there' train tiny.ini --run never --record-golden nowhere/a.golden

@@ -5,6 +5,7 @@
  */
 #include "base/text.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "tests/support.h"
@@ -85,12 +86,37 @@ static void test_text__quote(void **state)
     assert_quote("012\u20AC456789", 8, "012..."); // a character is not cut
 }
 
+static void assert_word(const char *word, const char *expected)
+{
+    char *text;
+    size_t bytes;
+    FILE *stream = open_memstream(&text, &bytes);
+
+    assert_non_null(stream);
+    invar_text_print_word(stream, word);
+    fclose(stream);
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void test_text__words_for_a_shell(void **state)
+{
+    (void)state;
+    assert_word("runs/a-1/ledger.db:7", "runs/a-1/ledger.db:7");
+    assert_word("", "''");
+    assert_word("two words", "'two words'");
+    assert_word("it's", "'it'\\''s'");
+    assert_word("$(reboot)", "'$(reboot)'");
+    assert_word("\033[31m'", "'\\x1b[31m'\\'''");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_text__every_code_point),
         cmocka_unit_test(test_text__not_utf8),
         cmocka_unit_test(test_text__quote),
+        cmocka_unit_test(test_text__words_for_a_shell),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -86,30 +86,6 @@ static void test_plain__leaves_out_what_does_not_fit(void **state)
     assert_string_equal(out, "a\\x1b");
 }
 
-static void assert_word(const char *word, const char *expected)
-{
-    char *text;
-    size_t bytes;
-    FILE *stream = open_memstream(&text, &bytes);
-
-    assert_non_null(stream);
-    invar_plain_print_word(stream, word);
-    fclose(stream);
-    assert_string_equal(text, expected);
-    free(text);
-}
-
-static void test_plain__words_for_a_shell(void **state)
-{
-    (void)state;
-    assert_word("runs/a-1/ledger.db:7", "runs/a-1/ledger.db:7");
-    assert_word("", "''");
-    assert_word("two words", "'two words'");
-    assert_word("it's", "'it'\\''s'");
-    assert_word("$(reboot)", "'$(reboot)'");
-    assert_word("\033[31m'", "'\\x1b[31m'\\'''");
-}
-
 static void test_plain__width_counts_characters(void **state)
 {
     (void)state;
@@ -220,7 +196,6 @@ int main(void)
         cmocka_unit_test(test_plain__no_pair_of_bytes_gets_through),
         cmocka_unit_test(test_plain__json_strings),
         cmocka_unit_test(test_plain__leaves_out_what_does_not_fit),
-        cmocka_unit_test(test_plain__words_for_a_shell),
         cmocka_unit_test(test_plain__width_counts_characters),
         cmocka_unit_test(test_plain__times),
         cmocka_unit_test(test_plain__wraps_at_words),
