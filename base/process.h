@@ -27,7 +27,7 @@ int invar_process_above(int fd);
    SIGTERM, for SIGHUP, whose 129 means wrong arguments. */
 int invar_process_stop_code(int number);
 
-#define INVAR_PROCESS_TAIL_BYTES 512
+#define INVAR_PROCESS_TAIL_BYTES 1024 /* room for a message and the paths in it */
 
 /* The end of what a program says, for a message about its death. Zeroed by the caller. */
 typedef struct invar_process_tail {

@@ -341,7 +341,7 @@ static invar_status start(child *c)
 {
     static const struct timespec nap = {0, 5000000};
     const char *word = c->request->words[0];
-    char quote[INVAR_TEXT_QUOTE_SIZE * 2], shown[INVAR_PATH_SHOWN_SIZE];
+    char quote[INVAR_CHILD_WORDS_SIZE - 64], shown[INVAR_PATH_SHOWN_SIZE];
     problem p = {STAGE_STREAMS, 0};
     int code;
 

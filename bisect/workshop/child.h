@@ -18,6 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/process.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
@@ -25,7 +26,7 @@ extern "C" {
 #endif
 
 #define INVAR_CHILD_LOG_BYTES (2u << 20) /* of a log: half from the beginning, half from the end */
-#define INVAR_CHILD_WORDS_SIZE 160
+#define INVAR_CHILD_WORDS_SIZE INVAR_PROCESS_TAIL_BYTES
 
 typedef struct invar_child_request {
     const char *const *words;       /* argv, ended by NULL; the program is found as a shell does */
@@ -70,7 +71,7 @@ typedef struct invar_child_result {
 invar_status invar_child_run(invar_child_result *out,
                              const invar_child_request *request) INVAR_MUST_USE;
 
-#define INVAR_CHILD_STORY_SIZE 1280
+#define INVAR_CHILD_STORY_SIZE (INVAR_CHILD_WORDS_SIZE + 256)
 
 /* How it ended, in words: "exit code 2: LAST WORDS", "no end within 60 s", ... */
 void invar_child_tell(char out[INVAR_CHILD_STORY_SIZE], const invar_child_result *result,

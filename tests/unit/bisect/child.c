@@ -121,6 +121,10 @@ static void test_child__last_words_are_harmless(void **state)
 
     (void)state;
     assert_string_equal(r.last_words, "bar?[31m ? end");
+    // a message keeps the path in it, however deep the folder is
+    r = run("printf 'no file: /%0700d/end: No such file or directory\\n' 0");
+    assert_non_null(strstr(r.last_words, "0/end: No such file or directory"));
+    assert_memory_equal(r.last_words, "no file: /0", 11);
     r = run("head -c 5000 /dev/zero | tr '\\000' x");
     assert_int_equal(strlen(r.last_words), INVAR_CHILD_WORDS_SIZE - 1);
 }
@@ -196,7 +200,7 @@ static void test_child__can_have_the_same_addresses(void **state)
 static void test_child__missing_program_is_a_result(void **state)
 {
     const char *words[] = {"/no/such/program", NULL};
-    char story[INVAR_CHILD_STORY_SIZE];
+    char deep[200] = "", story[INVAR_CHILD_STORY_SIZE];
     invar_child_result r;
 
     (void)state;
@@ -205,6 +209,11 @@ static void test_child__missing_program_is_a_result(void **state)
     assert_int_equal(r.code, ENOENT);
     invar_child_tell(story, &r, 0);
     assert_string_equal(story, "cannot be run: /no/such/program: No such file or directory");
+    (void)memset(deep, 'd', sizeof deep - 1);
+    deep[0] = '/';
+    words[0] = deep;
+    assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
+    assert_memory_equal(r.last_words, deep, sizeof deep - 1);
     words[0] = "invar-no-such-program-in-the-path";
     assert_ok(invar_child_run(&r, &(invar_child_request){.words = words, .lock = -1}));
     assert_int_equal(r.end, INVAR_CHILD_MISSING);
