@@ -43,6 +43,13 @@ const char *invar_text_plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
+bool invar_text_ends(const char *text, const char *end)
+{
+    size_t length = strlen(text), tail = strlen(end);
+
+    return length >= tail && strcmp(text + length - tail, end) == 0;
+}
+
 void invar_text_quote(char *out, size_t size, const char *text, size_t length)
 {
     size_t room = size - sizeof "...", used = 0, i = 0;

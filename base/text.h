@@ -23,6 +23,9 @@ size_t invar_text_char(const char *text, size_t left);
 /* The ending of a word for so many: "" for one, else "s". */
 const char *invar_text_plural(int64_t count);
 
+/* True when `text` has `end` as its last characters, as a file's name has its ending. */
+bool invar_text_ends(const char *text, const char *end);
+
 /* A harmless excerpt of any bytes, for messages: one line of UTF-8. `size` is the room, >= 4. */
 void invar_text_quote(char *out, size_t size, const char *text, size_t length);
 

@@ -332,7 +332,7 @@ static invar_status reset_it(const settings *s)
         INVAR_TRY(invar_path_join(path, sizeof path, folder, rest[i]));
         INVAR_TRY(invar_folder_remove(path));
     }
-    printf("removed %" PRId64 " bisect%s%s from ", count, count == 1 ? "" : "s",
+    printf("removed %" PRId64 " bisect%s%s from ", count, invar_text_plural(count),
            s->all ? ", all programs, runs and checkouts" : "");
     invar_plain_print(stdout, folder);
     putchar('\n');

@@ -64,13 +64,6 @@ static const invar_option *import_options(settings *s)
     return list;
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t bytes = strlen(text), wanted = strlen(end);
-
-    return bytes >= wanted && strcmp(text + bytes - wanted, end) == 0;
-}
-
 static invar_status count_run(void *payload, const invar_ledger_summary *run)
 {
     (void)run;
@@ -92,8 +85,9 @@ static invar_status check_into(const char *path)
 
     INVAR_TRY(invar_ledger_writer(now, path));
     INVAR_TRY(invar_ledger_last_writer(last, path));
-    if (now[0] || !invar_path_exists(path) || ends_with(last, ": " IMPORT) ||
-        (strcmp(slash ? slash + 1 : path, "ledger.db") != 0 && !ends_with(last, ": invar train")))
+    if (now[0] || !invar_path_exists(path) || invar_text_ends(last, ": " IMPORT) ||
+        (strcmp(slash ? slash + 1 : path, "ledger.db") != 0 &&
+         !invar_text_ends(last, ": invar train")))
         return INVAR_OK; // a writer that is there is named when the ledger is opened
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_ledger_runs(ledger, count_run, &runs);

@@ -10,18 +10,12 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "bisect/ci/ci.h"
 
 #include "base/invar_banned.h"
 
 #define MAX_CASES 1024
-
-static bool ends_with(const char *text, const char *ending)
-{
-    size_t length = strlen(text), tail = strlen(ending);
-
-    return length > tail && strcmp(text + length - tail, ending) == 0;
-}
 
 static invar_status name_file(char out[INVAR_PATH_SIZE], const char *folder, const char *name,
                               const char *ending)
@@ -42,7 +36,7 @@ static size_t name_length(const char *file)
     static const char *const endings[] = {".ini", ".golden", ".golden.new"};
 
     for (int i = 0; i < 3; i++)
-        if (ends_with(file, endings[i]))
+        if (invar_text_ends(file, endings[i]))
             return strlen(file) - strlen(endings[i]);
     return 0;
 }

@@ -65,19 +65,12 @@ static invar_status expect_shape(const invar_safetensors *file, const invar_safe
     return invar_safetensors_expect(file, t, t->type, p->cols ? 2 : 1, shape);
 }
 
-static bool ends_with(const char *text, const char *end)
-{
-    size_t length = strlen(text), tail = strlen(end);
-
-    return length >= tail && strcmp(text + length - tail, end) == 0;
-}
-
 /* A tensor that is no parameter of this model, and may be there all the same. */
 static invar_status pass_over(loader *l, const char *path, const char *name)
 {
     const invar_model_spec *spec = &l->model->spec;
 
-    if (ends_with(name, FREQUENCIES))
+    if (invar_text_ends(name, FREQUENCIES))
         return INVAR_OK;
     if (strcmp(name, HEAD) == 0 && (spec->tied || spec->value_head)) {
         if (spec->tied)
@@ -135,7 +128,7 @@ static invar_status load_file(loader *l)
 /* A plain file name: no folder, nothing hidden. */
 static bool is_shard_name(const char *name)
 {
-    return name && name[0] != '.' && !strchr(name, '/') && ends_with(name, ".safetensors");
+    return name && name[0] != '.' && !strchr(name, '/') && invar_text_ends(name, ".safetensors");
 }
 
 /* The shard has the tensors that the index says it has, and no others. */
@@ -363,7 +356,7 @@ static size_t lookalike_of(const char *name)
 
     while (i < N_LOOKALIKES &&
            !(strncmp(name, lookalikes[i].begin, strlen(lookalikes[i].begin)) == 0 &&
-             ends_with(name, lookalikes[i].end)))
+             invar_text_ends(name, lookalikes[i].end)))
         i++;
     return i;
 }

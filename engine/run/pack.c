@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
+#include "base/text.h"
 #include "engine/io/checkpoint_format.h"
 #include "engine/io/hf_files.h"
 #include "engine/io/json_text.h"
@@ -35,21 +36,15 @@ typedef struct packer {
 
 /* ---- folders --------------------------------------------------------------------------------- */
 
-static bool ends_with(const char *name, const char *end)
-{
-    size_t a = strlen(name), b = strlen(end);
-
-    return a >= b && strcmp(name + a - b, end) == 0;
-}
-
 /* What of a Hugging Face folder is read. */
 static bool wanted(const char *name, bool weights)
 {
     if (name[0] == '.')
         return false;
-    if (ends_with(name, ".safetensors") || ends_with(name, ".safetensors.index.json"))
+    if (invar_text_ends(name, ".safetensors") || invar_text_ends(name, ".safetensors.index.json"))
         return weights;
-    return ends_with(name, ".json") || ends_with(name, ".jinja") || ends_with(name, ".txt");
+    return invar_text_ends(name, ".json") || invar_text_ends(name, ".jinja") ||
+           invar_text_ends(name, ".txt");
 }
 
 typedef struct names {

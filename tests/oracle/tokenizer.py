@@ -113,8 +113,8 @@ some could time these two may then do first any my now such like our over man me
 made after also did many before must don't I'll we've it's they're you'd def return import
 self None print == != += -> // /* */ <b> </b> été naïve façade Straße über schön niño mañana
 São coração привет мир как дела это тест γειά σου κόσμε שלום עולם مرحبا بالعالم नमस्ते
-दुनिया สวัสดีชาวโลก 你好 世界 我们 学习 こんにちは 世界 カタカナ 안녕하세요 세계 한국어 tiếng Việt 😀 🎉 👩‍👩‍👧 1 12 123
-1234 2024 3.14 1,000 ½ ² Ⅷ x² \\frac{1}{2} boxed""".split()
+दुनिया สวัสดีชาวโลก 你好 世界 我们 学习 こんにちは 世界 カタカナ 안녕하세요 세계 한국어
+tiếng Việt 😀 🎉 👩‍👩‍👧 1 12 123 1234 2024 3.14 1,000 ½ ² Ⅷ x² \\frac{1}{2} boxed""".split()
 
 
 def corpus(seed):

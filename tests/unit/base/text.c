@@ -110,6 +110,16 @@ static void test_text__words_for_a_shell(void **state)
     assert_word("\033[31m'", "'\\x1b[31m'\\'''");
 }
 
+static void test_text__ends(void **state)
+{
+    (void)state;
+    assert_true(invar_text_ends("model.safetensors", ".safetensors"));
+    assert_true(invar_text_ends(".ini", ".ini"));
+    assert_true(invar_text_ends("", ""));
+    assert_false(invar_text_ends("ini", ".ini"));
+    assert_false(invar_text_ends("a.ini.new", ".ini"));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -117,6 +127,7 @@ int main(void)
         cmocka_unit_test(test_text__not_utf8),
         cmocka_unit_test(test_text__quote),
         cmocka_unit_test(test_text__words_for_a_shell),
+        cmocka_unit_test(test_text__ends),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
