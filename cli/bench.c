@@ -682,13 +682,17 @@ static void help(void)
     invar_help_text(
         "Times every op and, beside it in the same run, a peer where a fair one is present.\n"
         "\n"
-        "Shapes: products rows x outputs x inputs (x experts); attention (sequences x) length x\n"
-        "heads x key heads x dim; experts tokens x experts or slots x width; otherwise as stored.\n"
-        "Rates: products (GMAC/s), bytes read and written (GB/s) or tokens (Mtok/s).\n"
-        "On a GPU: the sizes of training and decoding, TFLOP/s or GB/s, some elements compared\n"
-        "with the CPU (exit code 1: they differ, 125: there is no GPU); beside a copy or, with\n"
-        "--peer, beside a vendor's ops, in turn. tests/bench/gpu.py makes that of cuBLAS and "
-        "cuDNN.\n");
+        "The column `shape` depends on the op. A matrix product has rows x outputs x inputs, and\n"
+        "x experts where there are some. Attention has length x heads x key heads x dim, with the\n"
+        "number of sequences in front where there are several. An op of experts has tokens x\n"
+        "experts or slots x width. Every other op has the shape of its tensor. Rates are in\n"
+        "multiplications and additions (GMAC/s), bytes read and written (GB/s) or tokens "
+        "(Mtok/s).\n"
+        "\n"
+        "On a GPU the sizes are those of training and decoding, and the rates TFLOP/s or GB/s.\n"
+        "Some elements of each result are compared with the CPU's (exit code 1: they differ, 125:\n"
+        "there is no GPU). The peer is a copy or, with --peer, a vendor's ops, in turn;\n"
+        "tests/bench/gpu.py builds such a file from cuBLAS and cuDNN.\n");
 #ifdef INVAR_LEDGER
     invar_help_text(
         "With --model: one optimizer step and decoding of a whole model, by the engine of a run;\n"

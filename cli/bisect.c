@@ -155,8 +155,8 @@ static void help(void)
 
     invar_help_text(
         "Finds the commit that changed the bits of a recipe, or that made a metric cross a bound, "
-        "or\nthat made a command fail. Each revision is checked out into a folder of our own, "
-        "built and\nrun there; repository, work tree and index are only read. Killed or stopped, "
+        "or\nthat made a command fail. Each revision is checked out into a separate folder, built "
+        "and\nrun there; repository, work tree and index are only read. Killed or stopped, "
         "the same\ncommand goes on. The answer names the commit and, for a recipe, the step, the "
         "point and the\nop that changed.\n"
         "\n"

@@ -30,7 +30,8 @@ void invar_bisect_options_shared(invar_option out[INVAR_BISECT_SHARED_OPTIONS],
         {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "trials at a time (1)", 1, INVAR_SEARCH_JOBS},
         {"timeout", INVAR_OPTION_REAL, &s->timeout, "S",
          "seconds for a build or a run (3600); 0: no end", 0, INT64_C(1) << 40},
-        {"work", INVAR_OPTION_TEXT, &s->work, "DIR", "our folder (~/.cache/invar/NAME)", 0, 0},
+        {"work", INVAR_OPTION_TEXT, &s->work, "DIR",
+         "where it keeps checkouts, programs and runs (~/.cache/invar/NAME)", 0, 0},
         {"html", INVAR_OPTION_TEXT, &s->html, "FILE", "also write the answer as a page", 0, 0},
         {"json", INVAR_OPTION_FLAG, &s->json, NULL, "the answer as JSON", 0, 0}};
 

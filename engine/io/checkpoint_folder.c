@@ -231,6 +231,6 @@ void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *fol
     if (!invar_path_exists(latest))
         return;
     invar_path_show(shown, below);
-    (void)snprintf(out, INVAR_CHECKPOINT_HINT_SIZE, ": it is a run's folder, whose are in %s",
-                   shown);
+    (void)snprintf(out, INVAR_CHECKPOINT_HINT_SIZE,
+                   ": it is the folder of a run, which keeps them in %s", shown);
 }

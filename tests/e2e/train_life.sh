@@ -233,7 +233,7 @@ expect 2 'load: nowhere has no checkpoint; leave load empty' train tiny.ini --no
     --load nowhere
 holds [ ! -e l ]
 expect 2 'load: nope has no checkpoint' train tiny.ini --no-report --run whole --fresh --load nope
-expect 2 "load: whole has no checkpoint: it is a run's folder, whose are in whole/checkpoints" \
+expect 2 'has no checkpoint: it is the folder of a run, which keeps them in whole/checkpoints' \
     train tiny.ini --no-report --run l --load whole
 expect 2 'goes on after step 5, but l/ledger.db has no run' train tiny.ini --no-report --run l \
     --load whole/checkpoints
@@ -389,7 +389,7 @@ holds [ "$(grep '"weights"' out)" = "$first" ]
 set=(--eval-prompt-data 'm task:max')
 expect 2 'run: nothing has no checkpoint; train it, or name weights with --load' eval tiny.ini \
     --run nothing "${set[@]}"
-expect 2 "checkpoints of a run: it is a run's folder, whose are in whole/checkpoints" \
+expect 2 'a run: it is the folder of a run, which keeps them in whole/checkpoints' \
     eval tiny.ini "${set[@]}" --load whole
 expect 129 'name weights of the same model' eval tiny.ini "${set[@]}" --run whole \
     --hidden-size 32
