@@ -340,7 +340,7 @@ static invar_status first_weights(invar_session *s)
         INVAR_TRY(load_named(s, s->actor, INVAR_KEY_REF_LOAD));
     } else if (dir[0]) {
         s->weights_from = "hf-checkpoint";
-        INVAR_TRY(load_folder(&origin, s->actor, dir, NULL, &s->dev));
+        INVAR_TRY(load_folder(&origin, s->actor, dir, false, &s->dev));
     } else {
         s->weights_from = "seed";
         INVAR_TRY(

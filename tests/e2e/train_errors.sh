@@ -233,13 +233,14 @@ refuses 2 "pytorch_model.bin cannot be read: load it" m8 "${hf[@]}" "${damaged[@
 cp "$folder/hf-0/model.safetensors" "$folder/bare/model-00001-of-00001.safetensors"
 for verb in train generate eval; do
     more=("$folder/hf.ini" "${damaged[@]}")
-    [[ $verb != generate ]] || more+=(--prompt "1=")
+    [[ $verb != generate ]] || more+=(--prompt "1=" --load=)
     [[ $verb != eval ]] || more+=(--eval-prompt-data "good $folder/good.jsonl" --load=)
     refuses 2 "model-00001-of-00001.safetensors is a shard, and its index is missing" m8 \
         "$verb" "${more[@]}"
 done
 echo '{"tokens": [1, 2]}' >"$folder/tokens"
-refuses 2 "its index is missing" m8 score --hf-checkpoint "$folder/bare" --tokens "$folder/tokens"
+refuses 2 "its index is missing" m8 score --hf-checkpoint "$folder/bare" --load= \
+    --tokens "$folder/tokens"
 refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --ref-load "$folder/bare"
 refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --critic-load "$folder/bare" \
     --advantage-estimator ppo
