@@ -172,15 +172,43 @@ static invar_status append_message(json_t *messages, const char *role, const cha
     return INVAR_OK;
 }
 
+static bool has(const json_t *message, const char *member)
+{
+    const json_t *value = json_object_get(message, member);
+
+    return value && !json_is_null(value);
+}
+
+/*
+ * A template renders nothing where a member is missing. Only who calls a tool need not say
+ * anything; what a content may be is the template's business.
+ */
+static invar_status check_message(const json_t *message, size_t i, const char *key,
+                                  const char *where)
+{
+    const char *role = json_string_value(json_object_get(message, "role")), *missing;
+    char why[128];
+
+    if (!json_is_object(message))
+        return wrong(where, key, "has a message that is not an object");
+    if (role && role[0] &&
+        (has(message, "content") || has(message, "tool_calls") || has(message, "function_call")))
+        return INVAR_OK;
+    missing = role && role[0] ? "content" : "role";
+    snprintf(why, sizeof why,
+             "has no \"%s\" in message %zu (from 0); a message is "
+             "{\"role\": \"user\", \"content\": \"...\"}",
+             missing, i);
+    return wrong(where, key, why);
+}
+
 /* The talk as a new list: the input's messages, or the input as the user's only one. */
 static invar_status open_talk(json_t **out, json_t *input, const char *key, const char *where)
 {
     const char *text = json_string_value(input);
 
-    for (size_t i = 0; i < json_array_size(input); i++) {
-        if (!json_is_object(json_array_get(input, i)))
-            return wrong(where, key, "has a message that is not an object");
-    }
+    for (size_t i = 0; i < json_array_size(input); i++)
+        INVAR_TRY(check_message(json_array_get(input, i), i, key, where));
     if (!text && json_array_size(input) == 0)
         return wrong(where, key, "has no message");
     *out = text ? json_array() : json_copy(input);

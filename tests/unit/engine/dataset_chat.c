@@ -22,6 +22,9 @@ static const char turns[] = "{%- if tools %}{{ tools | length }} tools{% endif %
                             "{%- if add_generation_prompt %}{{ '<|start|>assistant:' }}{%- endif %}"
                             "{%- if mark is defined %}{{ mark }}{%- endif %}";
 
+/* Asks for no member that could be missing. */
+static const char lenient[] = "{% for m in messages %}{{ m.role }};{% endfor %}";
+
 static invar_tokenizer *tokenizer;
 
 /* One token a byte, and two special ones. */
@@ -60,6 +63,7 @@ static int set_up(void **state)
     assert_ok(invar_folder_make(SCRATCH));
     write_tokenizer();
     assert_ok(invar_file_write(SCRATCH "/chat_template.jinja", turns, sizeof turns - 1));
+    assert_ok(invar_file_write(SCRATCH "/lenient.jinja", lenient, sizeof lenient - 1));
     assert_ok(invar_tokenizer_read(&tokenizer, SCRATCH));
     return 0;
 }
@@ -134,6 +138,22 @@ static void test_dataset_chat__renders_prompts(void **state)
     invar_dataset_close(dataset);
 }
 
+/* Who calls a tool may say nothing; a content may be empty, or a list of parts. */
+static void test_dataset_chat__content_may_be_absent_or_a_list(void **state)
+{
+    invar_dataset_options options = defaults();
+    invar_dataset *dataset;
+    (void)state;
+
+    options.chat_template_path = SCRATCH "/lenient.jinja";
+    dataset = parsed(
+        &options, "{\"input\": [{\"role\": \"system\", \"content\": \"\"}, {\"role\": \"user\", "
+                  "\"content\": [{\"type\": \"text\"}]}, {\"role\": \"assistant\", \"content\": "
+                  "null, \"tool_calls\": [{}]}, {\"role\": \"assistant\", \"tool_calls\": [{}]}]}");
+    assert_string_equal(invar_dataset_prompt(dataset, 0)->text, "system;user;assistant;assistant;");
+    invar_dataset_close(dataset);
+}
+
 static void test_dataset_chat__variables(void **state)
 {
     invar_dataset_options options = defaults();
@@ -157,7 +177,24 @@ static void test_dataset_chat__refuses(void **state)
     refuses(&options, "{\"input\": \"a\"}\n{\"input\": [5]}", "d.jsonl:2: \"input\" has a message");
     refuses(&options, "{\"input\": \"a\", \"tools\": 5}", "\"tools\" is not a list of tools");
     refuses(&options, "{\"input\": \"a\", \"tools\": \"[\"}", "d.jsonl:1: ");
-    refuses(&options, "{\"input\": \"a\"}\n{\"input\": [{\"role\": \"user\"}]}", "d.jsonl:2: ");
+    refuses(&options, "{\"input\": \"a\"}\n{\"input\": [{\"role\": \"user\"}]}",
+            "d.jsonl:2: \"input\" has no \"content\" in message 0");
+    // with a template that renders nothing for what is missing, as most do
+    options.chat_template_path = SCRATCH "/lenient.jinja";
+    refuses(&options,
+            "{\"input\": \"a\"}\n{\"input\": [{\"from\": \"human\", \"value\": \"2+2?\"}]}",
+            "d.jsonl:2: \"input\" has no \"role\" in message 0");
+    refuses(&options,
+            "{\"input\": [{\"role\": \"user\", \"content\": \"a\"}, {\"content\": \"b\"}]}",
+            "has no \"role\" in message 1");
+    refuses(&options, "{\"input\": [{\"role\": \"\", \"content\": \"a\"}]}", "has no \"role\"");
+    refuses(&options, "{\"input\": [{\"role\": 1, \"content\": \"a\"}]}", "has no \"role\"");
+    refuses(&options, "{\"input\": [{\"role\": \"user\", \"content\": null}]}",
+            "has no \"content\"");
+    refuses(&options,
+            "{\"input\": [{\"role\": \"user\", \"content\": null, \"tool_calls\": null}]}",
+            "has no \"content\"");
+    options.chat_template_path = "";
     options.sft = true;
     refuses(&options, "{\"input\": \"a\"}", "\"input\" does not end with the assistant's message");
     refuses(&options, "{\"input\": [{\"role\": \"assistant\", \"content\": \"a\"}]}",
@@ -314,6 +351,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_dataset_chat__renders_prompts),
+        cmocka_unit_test(test_dataset_chat__content_may_be_absent_or_a_list),
         cmocka_unit_test(test_dataset_chat__variables),
         cmocka_unit_test(test_dataset_chat__refuses),
         cmocka_unit_test(test_dataset_chat__answers),
