@@ -107,7 +107,8 @@ static invar_status check_call(const invar_device *dev, invar_op op, const void 
     if (dev->numerics < 0 || dev->numerics >= INVAR_NUMERICS_COUNT)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: numerics %d does not exist", facts[op].name,
                           (int)dev->numerics);
-    return facts[op].check(dev, args);
+    INVAR_TRY(facts[op].check(dev, args));
+    return invar_check_memory(op, args);
 }
 
 size_t invar_op_args_copy(void *to, invar_op op, const void *args)

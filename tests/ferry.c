@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "kernels-deterministic/fields.h"
 #include "tests/far.h"
-#include "tests/gpu/cases/cases.h"
 
 #define GUARD 256 /* bytes before each span and behind the last; addresses are kept modulo this */
 #define MOST_PIECES 2048
@@ -98,34 +98,6 @@ static void add_tensor(crossing *c, invar_tensor *t)
     add_piece(c, &t->scale, invar_tensor_scale_bytes(t));
 }
 
-/* Of a pointer that is neither a tensor's nor that of segments. */
-static size_t pointed_bytes(invar_op op, const void *args)
-{
-    switch (op) {
-    case INVAR_OP_ATTENTION_PAGED:
-        return (size_t)((const invar_attention_paged_args *)args)->rows.count * sizeof(int64_t);
-    case INVAR_OP_KV_WRITE:
-        return (size_t)((const invar_kv_write_args *)args)->rows.count * sizeof(int64_t);
-    case INVAR_OP_MOE_PLAN:
-        return (size_t)(((const invar_moe_plan_args *)args)->experts + 1) * sizeof(int64_t);
-    case INVAR_OP_SAMPLE:
-        return (size_t)((const invar_sample_args *)args)->logits.shape[0] *
-               sizeof(invar_sample_coords);
-    case INVAR_OP_HASH_TREE:
-        return (size_t)((const invar_hash_tree_args *)args)->count * sizeof(invar_digest);
-    case INVAR_OP_ADAMW:
-        return (size_t)((const invar_adamw_args *)args)->tensors * sizeof(invar_digest);
-    default: INVAR_CHECK(false); return 0;
-    }
-}
-
-/* How many tensors the list of an op has. */
-static int64_t list_count(invar_op op, const void *args)
-{
-    return op == INVAR_OP_GRAD_NORM ? ((const invar_grad_norm_args *)args)->count
-                                    : ((const invar_hash_tree_args *)args)->count;
-}
-
 /* The list stays here, as a copy whose tensors lead over there. */
 static void add_list(crossing *c, const invar_tensor **list, int64_t count)
 {
@@ -142,18 +114,22 @@ static void add_list(crossing *c, const invar_tensor **list, int64_t count)
 static void find_pieces(crossing *c, void *args)
 {
     int count;
-    const invar_field *fields = invar_case_fields(&count, c->op);
+    const invar_field *fields = invar_op_fields(&count, c->op);
 
     for (int i = 0; i < count; i++) {
-        void *field = (char *)args + fields[i].offset;
-        switch (fields[i].kind) {
+        const invar_field *f = &fields[i];
+        void *field = (char *)args + f->offset;
+        switch (f->kind) {
         case INVAR_FIELD_TENSOR: add_tensor(c, field); break;
         case INVAR_FIELD_SEGMENTS: // the boundaries are its first field
             add_piece(c, field, (size_t)(((invar_segments *)field)->count + 1) * sizeof(int64_t));
             break;
-        case INVAR_FIELD_POINTER: add_piece(c, field, pointed_bytes(c->op, args)); break;
-        case INVAR_FIELD_TENSORS: add_list(c, field, list_count(c->op, args)); break;
-        case INVAR_FIELD_RESULT: break;
+        case INVAR_FIELD_ARRAY:
+            if (!f->host)
+                add_piece(c, field, (size_t)invar_field_count(f, args) * f->element);
+            break;
+        case INVAR_FIELD_TENSORS: add_list(c, field, invar_field_count(f, args)); break;
+        default: break; // a number
         }
     }
 }

@@ -75,10 +75,7 @@ invar_status invar_check_attention_fwd(const invar_device *dev, const invar_atte
 
     INVAR_TRY(check_packed(dev, op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
-    INVAR_TRY(invar_check_optional(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape));
-    INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, o), INVAR_ARG(a, lse2), INVAR_ARG(a, q),
-                        INVAR_ARG(a, k), INVAR_ARG(a, v));
-    return INVAR_OK;
+    return invar_check_optional(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape);
 }
 
 invar_status invar_check_attention_bwd(const invar_device *dev, const invar_attention_bwd_args *a)
@@ -91,11 +88,7 @@ invar_status invar_check_attention_bwd(const invar_device *dev, const invar_atte
     INVAR_TRY(check_like(op, "dq", &a->dq, "q", &a->q));
     INVAR_TRY(check_like(op, "dk", &a->dk, "k", &a->k));
     INVAR_TRY(check_like(op, "dv", &a->dv, "k", &a->k));
-    INVAR_TRY(invar_check_tensor(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape));
-    INVAR_CHECK_OUTPUTS(op, 3, INVAR_ARG(a, dq), INVAR_ARG(a, dk), INVAR_ARG(a, dv),
-                        INVAR_ARG(a, d_o), INVAR_ARG(a, o), INVAR_ARG(a, lse2), INVAR_ARG(a, q),
-                        INVAR_ARG(a, k), INVAR_ARG(a, v));
-    return INVAR_OK;
+    return invar_check_tensor(op, "lse2", &a->lse2, INVAR_TYPE(F32), 2, a->q.shape);
 }
 
 /* ---- the KV cache ---------------------------------------------------------------------------- */
@@ -179,10 +172,7 @@ invar_status invar_check_attention_paged(const invar_device *dev,
                    a->q.shape[2]);
     INVAR_TRY(check_heads(op, &a->q, a->cache.k.shape[2]));
     INVAR_TRY(check_shape(op, &a->shape, a->q.shape[2]));
-    INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, a->shape.window));
-    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, o), INVAR_ARG(a, q), INVAR_ARG(a, cache.k),
-                        INVAR_ARG(a, cache.v), INVAR_ARG(a, cache.pages));
-    return INVAR_OK;
+    return check_sequences(dev, op, &a->cache, &a->rows, a->lengths, a->shape.window);
 }
 
 /* A page that new rows of a sequence fill: its slots [first, end). */
@@ -247,7 +237,5 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
     INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, 1));
     if (!invar_device_far(dev))
         INVAR_TRY(check_filled(a));
-    INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, cache.k), INVAR_ARG(a, cache.v),
-                        INVAR_ARG(a, cache.pages), INVAR_ARG(a, k), INVAR_ARG(a, v));
     return INVAR_OK;
 }

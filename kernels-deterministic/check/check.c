@@ -7,6 +7,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
+
+#include "kernels-deterministic/fields.h"
 
 #include "base/invar_banned.h"
 
@@ -235,36 +238,100 @@ static bool tensors_overlap(const invar_tensor *a, const invar_tensor *b)
     return false;
 }
 
-invar_status invar_check_apart(invar_op op, const char *arg_a, const invar_tensor *a,
-                               const char *arg_b, const invar_tensor *b)
+/* A piece of memory that arguments lead to. */
+typedef struct place {
+    const char *name;
+    invar_tensor tensor; /* an array is bytes in a row */
+} place;
+
+static invar_status check_apart(invar_op op, const place *a, const place *b)
 {
-    if (invar_tensor_present(a) && invar_tensor_present(b) && tensors_overlap(a, b))
+    if (tensors_overlap(&a->tensor, &b->tensor))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s and %s overlap in memory", invar_op_name(op),
-                          arg_a, arg_b);
+                          a->name, b->name);
     return INVAR_OK;
 }
 
-invar_status invar_check_in_place(invar_op op, const char *arg_a, const invar_tensor *a,
-                                  const char *arg_b, const invar_tensor *b)
+/* A vector has no stride that could differ. */
+static bool is_in_place(const invar_tensor *a, const invar_tensor *b)
 {
-    if (a->dtype == b->dtype && a->data == b->data && a->row_stride == b->row_stride)
-        return INVAR_OK;
-    return invar_check_apart(op, arg_a, a, arg_b, b);
+    return a->dtype == b->dtype && a->data == b->data &&
+           (a->rank == 1 || a->row_stride == b->row_stride);
 }
 
-invar_tensor invar_check_digests(invar_digest *digests, int64_t count)
+static bool may_be(const invar_field *output, const invar_field *other)
 {
-    int64_t words = (int64_t)(sizeof *digests / sizeof(int32_t));
-
-    return digests ? invar_tensor_1d(digests, INVAR_DTYPE_I32, count * words) : (invar_tensor){0};
+    for (int i = 0; output->other[i]; i++)
+        if (output->other[i] - 1 == other->offset)
+            return true;
+    return false;
 }
 
-invar_status invar_check_outputs(invar_op op, int outputs, const invar_check_arg *args, int count)
+static invar_tensor bytes_of(const void *data, int64_t count, size_t size)
 {
-    for (int i = 0; i < outputs; i++)
-        for (int j = i + 1; j < count; j++)
-            INVAR_TRY(
-                invar_check_apart(op, args[i].name, args[i].tensor, args[j].name, args[j].tensor));
+    // four bytes a piece: every element of an array has whole ones
+    return invar_tensor_1d((void *)(uintptr_t)data, INVAR_DTYPE_I32,
+                           count * (int64_t)(size / sizeof(int32_t)));
+}
+
+static place place_of(const invar_field *f, const void *args)
+{
+    const void *in = invar_field_in(f, args);
+
+    switch (f->kind) {
+    case INVAR_FIELD_TENSOR: return (place){f->name, *(const invar_tensor *)in};
+    case INVAR_FIELD_SEGMENTS: {
+        const invar_segments *s = in;
+        return (place){f->name, bytes_of(s->start, s->count + 1, sizeof *s->start)};
+    }
+    default:
+        return (place){f->name,
+                       bytes_of(*(const void *const *)in, invar_field_count(f, args), f->element)};
+    }
+}
+
+/* A list of tensors is apart from an output if each of them is. */
+static invar_status check_list(invar_op op, const place *output, const invar_field *f,
+                               const void *args)
+{
+    const invar_tensor *list = *(const invar_tensor *const *)invar_field_in(f, args);
+
+    for (int64_t i = 0; i < invar_field_count(f, args); i++) {
+        char name[48];
+        (void)snprintf(name, sizeof name, "%s[%" PRId64 "]", f->name, i);
+        INVAR_TRY(check_apart(op, output, &(place){name, list[i]}));
+    }
+    return INVAR_OK;
+}
+
+static bool leads_to_memory(const invar_field *f, const void *args)
+{
+    return f->kind <= INVAR_FIELD_TENSORS && invar_field_present(f, args);
+}
+
+invar_status invar_check_memory(invar_op op, const void *args)
+{
+    int count;
+    const invar_field *fields = invar_op_fields(&count, op);
+
+    for (int i = 0; i < count && fields[i].role != INVAR_FIELD_IN; i++) {
+        place output;
+        if (!leads_to_memory(&fields[i], args))
+            continue;
+        output = place_of(&fields[i], args);
+        for (int j = i + 1; j < count; j++) {
+            place other;
+            if (!leads_to_memory(&fields[j], args))
+                continue;
+            if (fields[j].kind == INVAR_FIELD_TENSORS) {
+                INVAR_TRY(check_list(op, &output, &fields[j], args));
+                continue;
+            }
+            other = place_of(&fields[j], args);
+            if (!may_be(&fields[i], &fields[j]) || !is_in_place(&output.tensor, &other.tensor))
+                INVAR_TRY(check_apart(op, &output, &other));
+        }
+    }
     return INVAR_OK;
 }
 

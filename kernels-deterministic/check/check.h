@@ -65,34 +65,11 @@ invar_status invar_check_permutation(const invar_device *dev, invar_op op, const
                                      const invar_tensor *t, uint8_t *seen) INVAR_MUST_USE;
 
 /*
- * Two tensors, already checked, that share no byte of data or scales. Columns of one buffer are
- * apart although their rows alternate; an absent or empty tensor is apart from everything.
+ * An output shares no byte with another field, unless fields.def says that it may be that one: for
+ * arguments that their own check has accepted. Columns of one buffer are apart although their rows
+ * alternate; an absent or empty tensor is apart from everything.
  */
-invar_status invar_check_apart(invar_op op, const char *arg_a, const invar_tensor *a,
-                               const char *arg_b, const invar_tensor *b) INVAR_MUST_USE;
-
-/* Digests as a tensor, which shares no byte with another; absent where there are none. */
-invar_tensor invar_check_digests(invar_digest *digests, int64_t count);
-
-/* Apart, but one may be the other: equal type, data and row stride. For work in place. */
-invar_status invar_check_in_place(invar_op op, const char *arg_a, const invar_tensor *a,
-                                  const char *arg_b, const invar_tensor *b) INVAR_MUST_USE;
-
-typedef struct invar_check_arg {
-    const char *name;
-    const invar_tensor *tensor;
-} invar_check_arg;
-
-/* The first `outputs` of `count` arguments are written: each is apart from all the others. */
-invar_status invar_check_outputs(invar_op op, int outputs, const invar_check_arg *args,
-                                 int count) INVAR_MUST_USE;
-
-/* INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, x)). */
-#define INVAR_ARG(args, field) ((invar_check_arg){#field, &(args)->field})
-#define INVAR_CHECK_OUTPUTS(op, outputs, ...)                                                      \
-    INVAR_TRY(invar_check_outputs(                                                                 \
-        (op), (outputs), (const invar_check_arg[]){__VA_ARGS__},                                   \
-        (int)(sizeof((const invar_check_arg[]){__VA_ARGS__}) / sizeof(invar_check_arg))))
+invar_status invar_check_memory(invar_op op, const void *args) INVAR_MUST_USE;
 
 /* A finite float in [low, high]. */
 invar_status invar_check_range(invar_op op, const char *arg, double value, double low,

@@ -16,7 +16,6 @@ static invar_status check_one(const invar_hash_tree_args *a, const invar_tensor 
     invar_op op = INVAR_OP_HASH_TREE;
     unsigned types =
         INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED | INVAR_TYPE(I32) | INVAR_TYPE(I64);
-    invar_tensor digests = invar_check_digests(a->digest, a->count);
     int64_t unit; // rows that share a scale stay together
 
     INVAR_TRY(invar_check_tensor(op, "x", x, types, INVAR_ANY, NULL));
@@ -26,7 +25,7 @@ static invar_status check_one(const invar_hash_tree_args *a, const invar_tensor 
                           "%s: shards: %" PRId64 " rows do not cut into %d shards of whole %" PRId64
                           "s",
                           invar_op_name(op), x->shape[0], a->shards, unit);
-    return invar_check_apart(op, "digest", &digests, "x", x);
+    return INVAR_OK;
 }
 
 invar_status invar_check_hash_tree(const invar_device *dev, const invar_hash_tree_args *a)

@@ -25,7 +25,6 @@ invar_status invar_check_rope_table(const invar_device *dev, const invar_rope_ta
     if (a->cosine.shape[0] > MAX_POSITIONS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: cosine: %" PRId64 " positions; at most %" PRId64,
                           invar_op_name(op), a->cosine.shape[0], MAX_POSITIONS);
-    INVAR_TRY(invar_check_apart(op, "cosine", &a->cosine, "sine", &a->sine));
     INVAR_TRY(invar_check_range(op, "theta", a->theta, 1.0, MAX_THETA));
     switch (a->scaling) {
     case INVAR_ROPE_DEFAULT: return INVAR_OK;
@@ -55,11 +54,7 @@ static invar_status check_rotation(const invar_device *dev, invar_op op,
     INVAR_CHECK_2D(op, a, cosine, INVAR_TYPE(F32), INVAR_ANY, a->x.shape[2] / 2);
     INVAR_TRY(invar_check_like(op, "sine", &a->sine, "cosine", &a->cosine));
     INVAR_CHECK_1D(op, a, positions, INVAR_TYPE(I32), a->x.shape[0]);
-    INVAR_TRY(invar_check_indices(dev, op, "positions", &a->positions, a->cosine.shape[0]));
-    INVAR_TRY(invar_check_in_place(op, "y", &a->y, "x", &a->x));
-    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y), INVAR_ARG(a, positions), INVAR_ARG(a, cosine),
-                        INVAR_ARG(a, sine));
-    return INVAR_OK;
+    return invar_check_indices(dev, op, "positions", &a->positions, a->cosine.shape[0]);
 }
 
 invar_status invar_check_rope_fwd(const invar_device *dev, const invar_rope_fwd_args *a)

@@ -19,8 +19,6 @@ static invar_status check_hidden(const invar_device *dev, const invar_sample_arg
         return INVAR_OK;
     INVAR_CHECK_1D(op, a, hidden, INVAR_TYPE(I32), INVAR_ANY);
     INVAR_CHECK_1D(op, a, hides, INVAR_TYPE(I32), a->logits.shape[0]);
-    INVAR_TRY(invar_check_apart(op, "tokens", &a->tokens, "hidden", &a->hidden));
-    INVAR_TRY(invar_check_apart(op, "tokens", &a->tokens, "hides", &a->hides));
     return invar_check_indices(dev, op, "hidden", &a->hidden, a->logits.shape[1]);
 }
 
@@ -34,7 +32,6 @@ invar_status invar_check_sample(const invar_device *dev, const invar_sample_args
     INVAR_TRY(invar_check_range(op, "top_k", a->top_k, 0, INT32_MAX));
     INVAR_TRY(invar_check_range(op, "top_p", a->top_p, LEAST_TOP_P, 1));
     INVAR_TRY(invar_check_range(op, "min_p", a->min_p, 0, 1));
-    INVAR_TRY(invar_check_apart(op, "tokens", &a->tokens, "logits", &a->logits));
     INVAR_TRY(check_hidden(dev, a));
     if (a->temperature == 0.0f)
         return INVAR_OK;

@@ -15,12 +15,8 @@ invar_status invar_check_swiglu_fwd(const invar_device *dev, const invar_swiglu_
     INVAR_CHECK_2D(op, a, y, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_like(op, "gate", &a->gate, "y", &a->y));
     INVAR_TRY(invar_check_like(op, "up", &a->up, "y", &a->y));
-    INVAR_TRY(invar_check_in_place(op, "y", &a->y, "gate", &a->gate));
-    INVAR_TRY(invar_check_in_place(op, "y", &a->y, "up", &a->up));
     if (invar_tensor_present(&a->y_q))
         INVAR_CHECK_2D(op, a, y_q, INVAR_TYPES_QUANTISED, a->y.shape[0], a->y.shape[1]);
-    INVAR_CHECK_OUTPUTS(op, 1, INVAR_ARG(a, y_q), INVAR_ARG(a, y), INVAR_ARG(a, gate),
-                        INVAR_ARG(a, up));
     return INVAR_OK;
 }
 
@@ -33,8 +29,6 @@ static invar_status check_codes(invar_op op, const invar_swiglu_bwd_args *a)
     if (a->dup_q.dtype != a->dgate_q.dtype || a->dup_q.scale_rows != a->dgate_q.scale_rows)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: dgate_q and dup_q differ in their format",
                           invar_op_name(op));
-    INVAR_CHECK_OUTPUTS(op, 2, INVAR_ARG(a, dgate_q), INVAR_ARG(a, dup_q), INVAR_ARG(a, dgate),
-                        INVAR_ARG(a, dup), INVAR_ARG(a, dy), INVAR_ARG(a, gate), INVAR_ARG(a, up));
     return INVAR_OK;
 }
 
@@ -48,12 +42,5 @@ invar_status invar_check_swiglu_bwd(const invar_device *dev, const invar_swiglu_
     INVAR_TRY(invar_check_like(op, "dup", &a->dup, "dy", &a->dy));
     INVAR_TRY(invar_check_like(op, "gate", &a->gate, "dy", &a->dy));
     INVAR_TRY(invar_check_like(op, "up", &a->up, "dy", &a->dy));
-    for (int i = 0; i < 2; i++) {
-        invar_check_arg out = i ? INVAR_ARG(a, dup) : INVAR_ARG(a, dgate);
-        INVAR_TRY(invar_check_in_place(op, out.name, out.tensor, "dy", &a->dy));
-        INVAR_TRY(invar_check_in_place(op, out.name, out.tensor, "gate", &a->gate));
-        INVAR_TRY(invar_check_in_place(op, out.name, out.tensor, "up", &a->up));
-    }
-    INVAR_TRY(invar_check_apart(op, "dgate", &a->dgate, "dup", &a->dup));
     return check_codes(op, a);
 }

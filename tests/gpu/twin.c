@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/pool.h"
+#include "kernels-deterministic/fields.h"
 #include "tests/gpu/cases/cases.h"
 
 enum { MOST_BLOCKS = 64, MOST_TENSORS = 512 };
@@ -70,7 +71,7 @@ static void lead_back(twin *t, void **p)
 static void translate(twin *t, invar_case *far, invar_tensor *list)
 {
     int count;
-    const invar_field *fields = invar_case_fields(&count, far->op);
+    const invar_field *fields = invar_op_fields(&count, far->op);
     const invar_tensor *near;
     int64_t length;
 
@@ -81,9 +82,15 @@ static void translate(twin *t, invar_case *far, invar_tensor *list)
             lead_far(t, &((invar_tensor *)(void *)field)->data);
             lead_far(t, &((invar_tensor *)(void *)field)->scale);
             break;
+        case INVAR_FIELD_ARRAY:
+            if (!fields[i].host)
+                lead_far(t, (void **)(void *)field);
+            else if (fields[i].role == INVAR_FIELD_OUT)
+                lead_back(t, (void **)(void *)field);
+            break;
         case INVAR_FIELD_SEGMENTS: // the boundaries are its first field
-        case INVAR_FIELD_POINTER: lead_far(t, (void **)(void *)field); break;
-        case INVAR_FIELD_RESULT: lead_back(t, (void **)(void *)field); break;
+            lead_far(t, (void **)(void *)field);
+            break;
         case INVAR_FIELD_TENSORS:
             near = invar_case_list(&length, far);
             for (int64_t n = 0; n < length; n++) {
@@ -93,6 +100,7 @@ static void translate(twin *t, invar_case *far, invar_tensor *list)
             }
             *(invar_tensor **)(void *)field = list;
             break;
+        default: break; // a number
         }
     }
 }

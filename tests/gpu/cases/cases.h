@@ -97,23 +97,6 @@ void invar_case_free(invar_case *c);
 
 /* ---- running --------------------------------------------------------------------------------- */
 
-/* Where an op's arguments lead out of the struct. */
-typedef enum invar_field_kind {
-    INVAR_FIELD_TENSOR,   /* an invar_tensor: its data and its scale */
-    INVAR_FIELD_SEGMENTS, /* an invar_segments: its boundaries */
-    INVAR_FIELD_POINTER,  /* any other pointer into the backend's memory */
-    INVAR_FIELD_TENSORS,  /* a list of tensors; the list itself is host memory */
-    INVAR_FIELD_RESULT    /* a pointer to results in host memory, or NULL */
-} invar_field_kind;
-
-typedef struct invar_field {
-    invar_field_kind kind;
-    size_t offset; /* in the arguments */
-} invar_field;
-
-/* The fields of an op's arguments; *count_out of them. */
-const invar_field *invar_case_fields(int *count_out, invar_op op);
-
 /* Runs the case on the device that its memory belongs to: scratch is grown as needed. */
 invar_status invar_case_run(const invar_device *dev, const invar_case *c) INVAR_MUST_USE;
 

@@ -221,15 +221,15 @@ static void test_fused__refuses_bad_arguments(void **state)
     bad = good, bad.act = (invar_tensor){0}, bad.more[0].y = (invar_tensor){0};
     REFUSED("linear.fwd: y: missing");
     bad = good, bad.more[0] = f.layer[2];
-    REFUSED("linear.fwd: y of more: ");
+    REFUSED("linear.fwd: more[0].y: ");
     bad = good, bad.act.dtype = INVAR_DTYPE_F32;
     REFUSED("linear.fwd: act is f32 but y is bf16");
     bad = good, bad.act.data = bad.y.data;
     REFUSED("linear.fwd: y and act overlap");
     bad = good, bad.more[0].y.data = bad.y.data;
-    REFUSED("linear.fwd: y and y of more overlap");
+    REFUSED("linear.fwd: y and more[0].y overlap");
     bad = good, bad.act.data = bad.more[0].w.data;
-    REFUSED("linear.fwd: act and w of more overlap");
+    REFUSED("linear.fwd: act and more[0].w overlap");
     bad = call(&f, 0), free_call(&bad), bad.y = good.y, bad.residual = good.y;
     REFUSED("linear.fwd: y and residual overlap");
     bad.residual = f.residual, bad.residual.shape[1] = N - 1;

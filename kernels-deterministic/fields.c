@@ -1,0 +1,95 @@
+/*
+ * fields.c - the arguments of every op as data.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/fields.h"
+
+#include <string.h>
+
+#include "base/invar_banned.h"
+
+#define AT(name) (uint16_t) offsetof(args_of, name)
+#define SIZE(name) (uint16_t)sizeof(((const args_of *)0)->name)
+
+#define ALWAYS .optional = false
+#define MAYBE .optional = true
+#define AMONG(count, i) .among = AT(count), .index = (i)
+#define OR(name) AT(name) + 1,
+#define DEVICE false
+#define HOST true
+#define ONE .count_at = 0
+#define COUNT(name, n) .count_at = AT(name), .more = (n)
+
+#define FIELD(label, KIND, ROLE, ...)                                                              \
+    {.name = #label,                                                                               \
+     .kind = INVAR_FIELD_##KIND,                                                                   \
+     .role = INVAR_FIELD_##ROLE,                                                                   \
+     .bytes = SIZE(label),                                                                         \
+     .offset = AT(label),                                                                          \
+     __VA_ARGS__},
+
+/* A function for each op, so that its struct has one name inside. */
+#define BEGIN(fn)                                                                                  \
+    static const invar_field *fields_of_##fn(int *count_out)                                       \
+    {                                                                                              \
+        typedef invar_##fn##_args args_of;                                                         \
+        static const invar_field fields[] = {
+#define END                                                                                        \
+    }                                                                                              \
+    ;                                                                                              \
+    *count_out = (int)(sizeof fields / sizeof *fields);                                            \
+    return fields;                                                                                 \
+    }
+#define TENSOR(label, ROLE, presence, others)                                                      \
+    FIELD(label, TENSOR, ROLE, .other = {others 0}, presence)
+#define SEGMENTS(label) FIELD(label, SEGMENTS, IN, )
+#define ARRAY(label, ROLE, presence, place, count)                                                 \
+    FIELD(label, ARRAY, ROLE, .host = (place), .element = SIZE(label[0]), presence, count)
+#define TENSORS(label, ROLE, count)                                                                \
+    FIELD(label, TENSORS, ROLE, .host = true, .element = SIZE(label[0]), count)
+#define NUMBER(label, type) FIELD(label, type, IN, )
+#include "kernels-deterministic/fields.def"
+
+static const invar_field *(*const lists[INVAR_OP_COUNT])(int *count_out) = {
+#define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = fields_of_##fn,
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+};
+
+const invar_field *invar_op_fields(int *count_out, invar_op op)
+{
+    return lists[op](count_out);
+}
+
+static int64_t i64_at(const void *args, uint16_t offset)
+{
+    int64_t value;
+
+    memcpy(&value, (const char *)args + offset, sizeof value);
+    return value;
+}
+
+int64_t invar_field_count(const invar_field *field, const void *args)
+{
+    return field->count_at ? i64_at(args, field->count_at) + field->more : 1;
+}
+
+bool invar_field_present(const invar_field *field, const void *args)
+{
+    const void *in = invar_field_in(field, args);
+    int32_t among;
+
+    if (field->among) {
+        memcpy(&among, (const char *)args + field->among, sizeof among);
+        if (field->index >= among)
+            return false;
+    }
+    switch (field->kind) {
+    case INVAR_FIELD_TENSOR: return invar_tensor_present(in);
+    case INVAR_FIELD_SEGMENTS: return ((const invar_segments *)in)->start != NULL;
+    case INVAR_FIELD_ARRAY:
+    case INVAR_FIELD_TENSORS: return *(const void *const *)in != NULL;
+    default: return true;
+    }
+}
