@@ -69,7 +69,7 @@ static void test_fields__numbers_have_their_size(void **state)
 
 /* ---- what the ops do ------------------------------------------------------------------------- */
 
-/* Told of every run of bytes that a field leads to: the rows of a tensor, the elements of others. */
+/* Told of every run of bytes that a field leads to: rows of a tensor, elements of others. */
 typedef void each_run(void *payload, const invar_field *field, invar_dtype dtype, char *at,
                       size_t bytes);
 
