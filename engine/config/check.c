@@ -207,21 +207,55 @@ static invar_status check_sampling(const invar_config_facts *f)
     return INVAR_OK;
 }
 
-/* *judges_out: it is a reward, and not "none" or empty. */
-static invar_status check_reward_name(bool *judges_out, const invar_recipe *r, invar_key key)
+/* An empty one is none. */
+static invar_status read_reward(invar_reward *out, const invar_recipe *r, invar_key key)
 {
-    invar_reward reward = INVAR_REWARD_NONE;
     invar_status status = INVAR_OK;
     invar_error reason;
     bool boxed;
 
+    *out = INVAR_REWARD_NONE;
     if (invar_config_filled(r, key))
-        status = invar_reward_parse(&reward, &boxed, invar_recipe_string(r, key));
-    *judges_out = reward != INVAR_REWARD_NONE;
+        status = invar_reward_parse(out, &boxed, invar_recipe_string(r, key));
     if (status == INVAR_OK)
         return INVAR_OK;
     invar_error_take(&reason);
     return invar_config_refuse(r, key, reason.message);
+}
+
+/* Evaluation sets from files; tasks bring their labels. */
+static bool evaluates_files(const invar_recipe *r)
+{
+    const char *cursor = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA), *name, *path;
+    size_t bytes;
+
+    while (invar_config_words(&name, &bytes, &cursor) && invar_config_words(&path, &bytes, &cursor))
+        if (bytes < 5 || strncmp(path, "task:", 5) != 0)
+            return true;
+    return false;
+}
+
+/* A reward that compares with a label of the data needs to know where that is. */
+static invar_status check_labels(const invar_config_facts *f, invar_reward reward,
+                                 invar_reward eval)
+{
+    const invar_recipe *r = f->recipe;
+    const bool own = invar_config_filled(r, INVAR_KEY_EVAL_RM_TYPE);
+    const bool trains = !f->sft && !f->task && invar_config_filled(r, INVAR_KEY_PROMPT_DATA) &&
+                        !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+
+    if (invar_config_filled(r, INVAR_KEY_LABEL_KEY))
+        return INVAR_OK;
+    if (trains && invar_reward_needs_label(reward))
+        return invar_config_refuse(r, INVAR_KEY_RM_TYPE,
+                                   "compares with a label: name the member of prompt-data that "
+                                   "is the label with label-key");
+    if (evaluates_files(r) && !invar_config_filled(r, INVAR_KEY_EVAL_LABEL_KEY) &&
+        invar_reward_needs_label(own ? eval : reward))
+        return invar_config_refuse(r, own ? INVAR_KEY_EVAL_RM_TYPE : INVAR_KEY_RM_TYPE,
+                                   "compares with a label: name the member of eval-prompt-data "
+                                   "that is the label with label-key or eval-label-key");
+    return INVAR_OK;
 }
 
 static invar_status check_rewards(const invar_config_facts *f)
@@ -230,11 +264,13 @@ static invar_status check_rewards(const invar_config_facts *f)
     const bool single = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT) == 1;
     const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
     const bool judged = !f->sft && f->estimator != INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
-    bool judges;
+    invar_reward reward, eval;
 
-    INVAR_TRY(check_reward_name(&judges, r, INVAR_KEY_EVAL_RM_TYPE));
-    INVAR_TRY(check_reward_name(&judges, r, INVAR_KEY_RM_TYPE));
-    if (judged && !judges && !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) &&
+    INVAR_TRY(read_reward(&eval, r, INVAR_KEY_EVAL_RM_TYPE));
+    INVAR_TRY(read_reward(&reward, r, INVAR_KEY_RM_TYPE));
+    INVAR_TRY(check_labels(f, reward, eval));
+    if (judged && reward == INVAR_REWARD_NONE &&
+        !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) &&
         !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
         return invar_config_refuse(r, INVAR_KEY_RM_TYPE, "is missing (or custom-rm-path)");
     if (f->grouped && single && !raw)
@@ -417,10 +453,10 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_batch(recipe));
     INVAR_TRY(check_lengths(&f));
     INVAR_TRY(check_sampling(&f));
+    INVAR_TRY(check_eval_data(recipe));
     INVAR_TRY(check_rewards(&f));
     INVAR_TRY(check_algorithm(&f));
     INVAR_TRY(check_optimizer(recipe));
     INVAR_TRY(check_debug(&f));
-    INVAR_TRY(check_eval_data(recipe));
     return invar_config_check_uses(&f);
 }

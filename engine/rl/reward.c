@@ -48,6 +48,13 @@ invar_status invar_reward_parse(invar_reward *out, bool *boxed_out, const char *
                       quoted);
 }
 
+bool invar_reward_needs_label(invar_reward reward)
+{
+    return reward == INVAR_REWARD_MATH || reward == INVAR_REWARD_DAPO ||
+           reward == INVAR_REWARD_F1 || reward == INVAR_REWARD_EXACT ||
+           reward == INVAR_REWARD_OVERLAP;
+}
+
 /* The bits of a coin thrown by tokens and text: SHA-256 of "[1, 2, 3]" and the response. */
 static double deterministic_random(const invar_rl_sample *sample, invar_piece response)
 {

@@ -34,6 +34,9 @@ const char *invar_reward_name(invar_reward reward);
 invar_status invar_reward_parse(invar_reward *out, bool *boxed_out,
                                 const char *name) INVAR_MUST_USE;
 
+/* True when nothing is right without a label. gpqa may have its answer in the metadata. */
+bool invar_reward_needs_label(invar_reward reward);
+
 /* Judges one response. metadata.rm_type, if a sample has one, goes before the recipe's. */
 invar_status invar_reward_of(double *out, invar_reward reward, bool boxed,
                              const invar_rl_sample *sample) INVAR_MUST_USE;

@@ -31,6 +31,11 @@ static const char good[] = "[model]\n"
                            "[engine]\n"
                            "numerics = ieee\n";
 
+/* Flags that make the good recipe one of a model from files and prompts from a file. */
+#define FROM_FILE                                                                                  \
+    "hf-checkpoint=/m num-layers=0 hidden-size=0 ffn-hidden-size=0 num-attention-heads=0 "         \
+    "prompt-data=a.jsonl "
+
 /* The good recipe with flags: "key=value key=value"; '~' stands for a space in a value. */
 static invar_recipe *recipe_with(const char *flags)
 {
@@ -326,6 +331,15 @@ static void test_config__accepts(void **state)
         "num-rollout=0 num-epoch=2",
         "eval-prompt-data=a~task:max~b~task:add eval-interval=5 skip-eval-before-train=true",
         "rollout-stop=[\"\\n\",\"###\"] rollout-stop-token-ids=3,4",
+        // rewards that can do without a label, or get one
+        FROM_FILE "rm-type=deterministic_random",
+        FROM_FILE "rm-type=gpqa",
+        FROM_FILE "rm-type=none custom-rm-path=./rm.py",
+        FROM_FILE "rm-type=f1 load-debug-rollout-data=/d/{rollout_id}",
+        FROM_FILE "rm-type=f1 label-key=answer eval-prompt-data=a~b.jsonl",
+        FROM_FILE "rm-type=none custom-rm-path=./rm.py eval-prompt-data=a~b.jsonl",
+        FROM_FILE "rm-type=gpqa eval-rm-type=f1 eval-prompt-data=a~b.jsonl eval-label-key=answer",
+        FROM_FILE "rm-type=gpqa eval-rm-type=f1 eval-prompt-data=a~task:max",
     };
     (void)state;
 
@@ -340,6 +354,14 @@ static void test_config__refuses_impossible(void **state)
         {"num-epoch=2", "--num-epoch: 'num-epoch' and num-rollout"},
         {"num-rollout=0", "'num-rollout' is missing"},
         {"input-key=", "'input-key' is empty"},
+        {FROM_FILE "rm-type=f1", "--rm-type: 'rm-type' compares with a label"},
+        {FROM_FILE "rm-type=boxed_math label-key=", "with label-key"},
+        {FROM_FILE "rm-type=dapo", "with label-key"},
+        {FROM_FILE "rm-type=exact eval-prompt-data=a~b.jsonl eval-label-key=l", "of prompt-data"},
+        {FROM_FILE "rm-type=overlap", "with label-key"},
+        {FROM_FILE "rm-type=gpqa eval-rm-type=f1 eval-prompt-data=a~task:max~b~b.jsonl",
+         "--eval-rm-type: 'eval-rm-type' compares with a label: name the member of eval-prompt-"},
+        {"eval-prompt-data=a~b.jsonl", "good.ini:12: 'rm-type' compares with a label"},
         {"num-layers=0", "'num-layers' is missing"},
         {"hidden-size=0", "'hidden-size' is missing"},
         {"num-attention-heads=0", "'num-attention-heads' is missing"},
@@ -531,7 +553,7 @@ static void test_config__refuses_what_would_be_ignored(void **state)
         "use-dynamic-batch-size=true max-tokens-per-gpu=9 micro-batch-size=2",
         "max-tokens-per-gpu=9",
         "debug-dump-dir=/d",
-        "eval-prompt-data=a~task:max prompt-data=a.jsonl hf-checkpoint=/m num-layers=0 "
+        "eval-prompt-data=a~task:max prompt-data=a.jsonl label-key=l hf-checkpoint=/m num-layers=0 "
         "ffn-hidden-size=0 num-attention-heads=0 hidden-size=0 vocab-size=9",
     };
     (void)state;
