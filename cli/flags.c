@@ -10,6 +10,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
 #include "cli/plain.h"
 #include "engine/config/config.h"
 
@@ -77,12 +79,26 @@ static int option_words(const invar_option *options, const char *word)
     return 0;
 }
 
+/* A word behind a switch that is neither of its values must look like a file, or be one. */
+static invar_status check_path(const char *word, int key)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    if (key < 0 || strpbrk(word, "./") || invar_path_exists(word))
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, word, strlen(word));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: \"%s\" is neither true or false, nor a recipe",
+                      invar_config_schema()->keys[key].name, quote);
+}
+
 /*
  * Takes the word that is no flag and belongs to none out of argv: the recipe. Behind a key that is
  * true or false it is its value only if it says so.
  */
 static invar_status take_path(const char **out, const invar_option *options, int *argc, char **argv)
 {
+    int alone = -1; // the switch before this word, where it has no value
+
     *out = NULL;
     for (int i = 0; i < *argc;) {
         const char *value;
@@ -92,6 +108,7 @@ static invar_status take_path(const char **out, const invar_option *options, int
         if (!own && key < 0 && argv[i][0] == '-')
             return INVAR_OK; // an unknown flag: whether it has a value cannot be said
         if (!own && key < 0) {
+            INVAR_TRY(check_path(argv[i], alone));
             *out = argv[i];
             memmove(argv + i, argv + i + 1, (size_t)(*argc - i - 1) * sizeof *argv);
             --*argc;
@@ -99,6 +116,7 @@ static invar_status take_path(const char **out, const invar_option *options, int
         }
         if (key >= 0 && !value)
             INVAR_TRY(value_of(&value, &used, key, true, *argc - i - 1, argv + i + 1));
+        alone = key >= 0 && !used && !strchr(argv[i], '=') ? key : -1;
         i += own ? own : 1 + used;
     }
     return INVAR_OK;

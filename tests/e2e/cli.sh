@@ -62,6 +62,8 @@ done
 expect 2 "no-such.ini: cannot be opened" train --seed 7 no-such.ini
 expect 2 "no-such.ini: cannot be opened" train --rollout-shuffle no-such.ini --seed=7
 expect 2 "no-such.ini: cannot be opened" eval --json --rollout 3 no-such.ini
+expect 129 '--apply-chat-template: "maybe" is neither true or false, nor a recipe' generate \
+    --apply-chat-template maybe --prompt x
 expect 2 "no-such.ini: cannot be opened" score --dtype fp32 no-such.ini --tokens -
 recipe=$here/../../recipes/quickstart.ini
 expect 129 "unexpected argument 'two.ini'" train "$recipe" two.ini
