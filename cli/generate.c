@@ -32,7 +32,7 @@ typedef struct settings {
     const char *prompt;
     const char *prompts;
     const char *sample;
-    int64_t n;
+    int64_t n; /* 0: nobody said, which is 1 */
     bool json;
 } settings;
 
@@ -45,6 +45,18 @@ typedef enum verdict {
 } verdict;
 
 static const char *const verdict_names[] = {"", "identical", "different", "missing"};
+
+/* What of a sample is compared. */
+enum { PART_PROMPT, PART_TOKENS, PART_LOGP, PARTS };
+
+static const char *const part_names[PARTS] = {"prompt", "tokens", "log-probabilities"};
+
+/* What was found, and whether each part differs. */
+typedef struct comparison {
+    invar_digest ours[PARTS];
+    bool differs[PARTS];
+    verdict found;
+} comparison;
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
@@ -87,8 +99,18 @@ static void put_int(invar_json_text *line, const char *key, int64_t value)
     invar_json_text_int(line, value);
 }
 
+static void put_differences(invar_json_text *line, const comparison *c)
+{
+    invar_json_text_key(line, "differs");
+    invar_json_text_open(line, '[');
+    for (int i = 0; i < PARTS; i++)
+        if (c->differs[i])
+            invar_json_text_string(line, part_names[i], strlen(part_names[i]));
+    invar_json_text_close(line, ']');
+}
+
 /* "tokens" are all, the prompt's first, so that `invar score` takes the line as it is. */
-static invar_status print_json(const invar_rl_sample *s, uint32_t seed, verdict found)
+static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const comparison *c)
 {
     const char *finish = invar_finish_name(s->finish);
     char coords[INVAR_TRAIN_COORDS_SIZE];
@@ -107,8 +129,10 @@ static invar_status print_json(const invar_rl_sample *s, uint32_t seed, verdict 
     put_string(&line, "coords", coords, strlen(coords));
     put_digest(&line, "weights", &s->weights_hash);
     put_digest(&line, "prompt_hash", &s->prompt_hash);
-    if (found != VERDICT_NONE)
-        put_string(&line, "ledger", verdict_names[found], strlen(verdict_names[found]));
+    if (c && c->found != VERDICT_NONE)
+        put_string(&line, "ledger", verdict_names[c->found], strlen(verdict_names[c->found]));
+    if (c && c->found == VERDICT_DIFFERENT)
+        put_differences(&line, c);
     invar_json_text_close(&line, '}');
     status = invar_logprobs_end(stdout, &line);
     invar_json_text_release(&line);
@@ -147,12 +171,13 @@ typedef struct generation {
     const invar_dataset *data;
     invar_rollout *rollout;
     invar_sampling sampling;
+    int64_t n; /* of each prompt */
 } generation;
 
 /* Appends the samples of prompt i. */
 static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_t i)
 {
-    int64_t n = g->set->n;
+    int64_t n = g->n;
 
     for (int64_t j = 0; j < n; j++) {
         invar_rl_sample *s;
@@ -169,11 +194,11 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
 
 static invar_status run_batch(const generation *g, invar_rl_samples *batch)
 {
-    bool alone = invar_dataset_size(g->data) * g->set->n == 1;
+    bool alone = invar_dataset_size(g->data) * g->n == 1;
 
     INVAR_TRY(invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL));
     for (int64_t i = 0; i < batch->count; i++)
-        INVAR_TRY(g->set->json ? print_json(&batch->items[i], g->sampling.seed, VERDICT_NONE)
+        INVAR_TRY(g->set->json ? print_json(&batch->items[i], g->sampling.seed, NULL)
                                : print_sample(&batch->items[i], alone));
     (void)fflush(stdout);
     return INVAR_OK;
@@ -189,7 +214,7 @@ static invar_status run_prompts(const generation *g)
 
         do
             status = add_prompt(&batch, g, i++);
-        while (status == INVAR_OK && i < prompts && batch.count + g->set->n <= BATCH);
+        while (status == INVAR_OK && i < prompts && batch.count + g->n <= BATCH);
         if (status == INVAR_OK)
             status = run_batch(g, &batch);
         invar_rl_samples_reset(&batch);
@@ -201,7 +226,10 @@ static invar_status run_prompts(const generation *g)
 static invar_status complete(const settings *set, invar_session *session)
 {
     invar_rollout_limits limits = invar_session_limits(session);
-    generation g = {.set = set, .session = session, .sampling = invar_session_sampling(session)};
+    generation g = {.set = set,
+                    .session = session,
+                    .sampling = invar_session_sampling(session),
+                    .n = set->n ? set->n : 1};
     invar_dataset *data = NULL;
     invar_status status;
 
@@ -227,12 +255,6 @@ static invar_status complete(const settings *set, invar_session *session)
 
 /* ---- a recorded sample ----------------------------------------------------------------------- */
 
-typedef struct comparison {
-    invar_digest tokens, logp;
-    const invar_digest *prompt;
-    verdict found;
-} comparison;
-
 static bool same(const invar_ledger_value *value, const invar_digest *digest)
 {
     return value->bytes == sizeof digest->bytes &&
@@ -246,50 +268,54 @@ static invar_status take_row(void *payload, const char *const *columns,
     comparison *c = payload;
 
     (void)columns;
-    INVAR_CHECK(count == 3);
+    INVAR_CHECK(count == PARTS);
     if (!values)
         return INVAR_OK;
     if (c->found == VERDICT_MISSING)
         c->found = VERDICT_IDENTICAL;
-    if (!same(&values[0], &c->tokens) || !same(&values[1], &c->logp) ||
-        !same(&values[2], c->prompt))
+    for (int i = 0; i < PARTS; i++) {
+        if (same(&values[i], &c->ours[i]))
+            continue;
+        c->differs[i] = true;
         c->found = VERDICT_DIFFERENT;
+    }
     return INVAR_OK;
 }
 
-static invar_status look_up(verdict *out, const invar_rl_sample *s, const char *coords,
+static invar_status look_up(comparison *c, const invar_rl_sample *s, const char *coords,
                             const char *path)
 {
-    comparison c = {.prompt = &s->prompt_hash, .found = VERDICT_MISSING};
     invar_ledger_argument rng = {
         "rng", {.type = INVAR_LEDGER_TYPE_TEXT, .data = coords, .bytes = strlen(coords)}};
     invar_ledger_request request = {
-        .sql = "SELECT token_hash, rollout_logp, prompt_hash FROM sample WHERE rng = :rng",
+        .sql = "SELECT prompt_hash, token_hash, rollout_logp FROM sample WHERE rng = :rng",
         .arguments = &rng,
         .n_arguments = 1,
         .row = take_row,
-        .payload = &c};
+        .payload = c};
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    invar_hash_bytes(&c.tokens, s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
-    invar_hash_bytes(&c.logp, s->logp, (size_t)invar_rl_sample_response(s) * sizeof *s->logp);
+    c->found = VERDICT_MISSING;
+    c->ours[PART_PROMPT] = s->prompt_hash;
+    invar_hash_bytes(&c->ours[PART_TOKENS], s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
+    invar_hash_bytes(&c->ours[PART_LOGP], s->logp,
+                     (size_t)invar_rl_sample_response(s) * sizeof *s->logp);
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_ledger_select(ledger, &request);
     invar_ledger_close(ledger);
-    *out = c.found;
     return status;
 }
 
 /* With a run or a ledger named, the sample is compared with what that has. */
-static invar_status compare(verdict *out, const invar_rl_sample *s, const settings *set,
+static invar_status compare(comparison *out, const invar_rl_sample *s, const settings *set,
                             const invar_recipe *recipe)
 {
     const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
     const char *ledger = invar_recipe_string(recipe, INVAR_KEY_LEDGER);
     char path[INVAR_LOCATE_PATH_SIZE];
 
-    *out = VERDICT_NONE;
+    *out = (comparison){.found = VERDICT_NONE};
     if (!folder[0] && !ledger[0])
         return INVAR_OK;
     INVAR_TRY(invar_locate_file(path, ledger[0] ? ledger : folder));
@@ -305,24 +331,31 @@ static int exit_code(verdict found)
     }
 }
 
-static void print_verdict(verdict found)
+/* "different: tokens and log-probabilities"; where nothing differs, all that was compared. */
+static void print_verdict(const comparison *c)
 {
-    bool colour = invar_term_colour(stdout);
+    bool colour = invar_term_colour(stdout), all = c->found == VERDICT_IDENTICAL;
+    int left = 0;
 
-    if (found == VERDICT_MISSING)
+    if (c->found == VERDICT_MISSING)
         puts("ledger    has no sample with these coordinates: nothing was compared");
-    else if (found != VERDICT_NONE)
-        printf("ledger    %s%s%s: prompt, tokens and log-probabilities\n",
-               invar_term_escape(colour, found == VERDICT_IDENTICAL ? INVAR_TERM_STYLE_GREEN
-                                                                    : INVAR_TERM_STYLE_RED),
-               verdict_names[found], invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    if (c->found == VERDICT_MISSING || c->found == VERDICT_NONE)
+        return;
+    printf("ledger    %s%s%s: ",
+           invar_term_escape(colour, all ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED),
+           verdict_names[c->found], invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    for (int i = 0; i < PARTS; i++)
+        left += all || c->differs[i];
+    for (int i = 0; i < PARTS; i++)
+        if (all || c->differs[i])
+            printf("%s%s", part_names[i], --left > 1 ? ", " : left == 1 ? " and " : "\n");
 }
 
 static invar_status again(int *code_out, const settings *set, invar_session *session)
 {
     invar_rl_samples samples = {0};
     invar_coords coords;
-    verdict found;
+    comparison found;
     invar_status status;
 
     INVAR_TRY(invar_coords_parse(&coords, set->sample));
@@ -330,11 +363,11 @@ static invar_status again(int *code_out, const settings *set, invar_session *ses
     if (status == INVAR_OK)
         status = compare(&found, samples.items, set, session->recipe);
     if (status == INVAR_OK) {
-        *code_out = exit_code(found);
-        status = set->json ? print_json(samples.items, coords.seed, found)
+        *code_out = exit_code(found.found);
+        status = set->json ? print_json(samples.items, coords.seed, &found)
                            : print_sample(samples.items, true);
         if (!set->json)
-            print_verdict(found);
+            print_verdict(&found);
     }
     invar_rl_samples_reset(&samples);
     return status;
@@ -351,6 +384,9 @@ static invar_status run_all(int *code_out, const settings *set, const invar_reci
         return INVAR_FAIL(
             INVAR_E_INVALID, 0,
             "exactly one of --prompt TEXT, --prompts FILE and --sample COORDS is needed");
+    if (set->sample && set->n)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--n would be ignored: --sample makes the one sample that COORDS name");
     INVAR_TRY(invar_session_open(&session, recipe, set->sample ? INVAR_SESSION_DATA : 0));
     status = set->sample ? again(code_out, set, &session) : complete(set, &session);
     invar_session_close(&session);
@@ -390,7 +426,7 @@ static const invar_option *options(settings *s)
 
 static int run(int argc, char **argv)
 {
-    settings s = {.n = 1};
+    settings s = {0};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
     int code = INVAR_EXIT_OK;

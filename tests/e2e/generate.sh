@@ -79,8 +79,15 @@ expect 0 '"ledger":"identical"' "${sample[@]}" "$last" --json
 expect 0 'identical' generate tiny.ini --load saved --ledger run/ledger.db --sample "$last"
 expect 0 '' generate tiny.ini --sample "$first" # the initial weights need no checkpoint
 # controls: what is not the same is not called so
-expect 1 "different" "${sample[@]}" "$last" --rollout-temperature 0.5
-expect 1 "different" "${sample[@]}" "$last" --rollout-top-p 0.3
+expect 1 "different: " "${sample[@]}" "$last" --rollout-temperature 0.5
+expect 1 "different: " "${sample[@]}" "$last" --rollout-top-p 0.3
+# and only what differs is named: a sharper distribution has other numbers for the same tokens
+expect 1 "different: log-probabilities" "${sample[@]}" "$last" --rollout-temperature 0.999
+expect 1 '"ledger":"different","differs":["log-probabilities"]}' "${sample[@]}" "$last" --json \
+    --rollout-temperature 0.999
+expect 1 "different: tokens and log-probabilities" "${sample[@]}" "$last" \
+    --rollout-max-response-len 1
+expect 129 "--n would be ignored" "${sample[@]}" "$last" --n 3
 expect 1 '"ledger":"different"' "${sample[@]}" "$last" --numerics ieee --dtype fp32 --json
 expect 6 "nothing was compared" "${sample[@]}" "${last/draw=11/draw=12}"
 # what is missing is named
