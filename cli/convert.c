@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "cli/ledger.h"
+#include "cli/live.h"
 #include "cli/plain.h"
 #include "engine/io/checkpoint.h"
 #include "engine/io/hf.h"
@@ -177,11 +178,15 @@ static invar_status make_config(job *j)
 static invar_status read_all(job *j)
 {
     const char *tokenizer = j->set->tokenizer ? j->set->tokenizer : j->source;
+    char warning[INVAR_HF_WARNING_SIZE];
 
     INVAR_TRY(find_source(j));
     INVAR_TRY(read_model(j));
     INVAR_TRY(make_config(j));
     INVAR_TRY(invar_hf_files_read(&j->files, tokenizer, ""));
+    invar_hf_files_warning(warning, &j->files);
+    if (warning[0])
+        invar_live_say(NULL, warning);
     if (j->set->tokenizer && j->files.count == 1)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "--tokenizer: the folder has no tokenizer");
     return INVAR_OK;

@@ -6,14 +6,14 @@
 #include "engine/io/hf_files.h"
 
 #include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/sort.h"
-#include "base/text.h"
 
 #include "base/invar_banned.h"
 
@@ -35,6 +35,7 @@ static const char *const names[] = {
     "generation_config.json",
 };
 enum { N_NAMES = sizeof names / sizeof *names };
+_Static_assert(N_NAMES == INVAR_HF_NAMES, "the room for them");
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -59,59 +60,78 @@ invar_status invar_hf_files_add(invar_hf_files *files, const char *dir, const ch
     return invar_path_exists(path) ? add_path(files, path, name) : INVAR_OK;
 }
 
-/* Keeps "additional_chat_templates/NAME", where that is a template of the folder `path`. */
-static invar_status keep_template(invar_hf_files *files, const char *path, const char *name)
+static void leave_out(invar_hf_files *files, const char *name)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    files->left_out++;
+    invar_text_quote(files->one_left_out, sizeof files->one_left_out, name, strlen(name));
+}
+
+/*
+ * Keeps "additional_chat_templates/NAME", where that is a template: in the order of names, so that
+ * the files do not depend on that of the folder.
+ */
+static void keep_template(invar_hf_files *files, const char *name)
+{
     char whole[sizeof INVAR_HF_TEMPLATES + NAME_MAX + 1];
-    size_t length = strlen(name), end = strlen(ENDING);
+    int64_t at = files->n_names;
 
-    if (name[0] == '.' || length <= end || strcmp(name + length - end, ENDING) != 0)
-        return INVAR_OK;
-    invar_path_show(shown, path);
-    invar_text_quote(quote, sizeof quote, name, length);
+    if (name[0] == '.' || !invar_text_ends(name, ENDING))
+        return;
     (void)snprintf(whole, sizeof whole, INVAR_HF_TEMPLATES "/%s", name);
-    if (!invar_checkpoint_blob_name(whole))
-        return INVAR_FAIL(
-            INVAR_E_UNSUPPORTED, 0,
-            "%s: a chat template's name is of A-Z a-z 0-9 . _ -, unlike \"%s\": rename "
-            "it",
-            shown, quote);
+    while (at > 0 && strcmp(files->names[at - 1], whole) > 0)
+        at--;
+    if (!invar_checkpoint_blob_name(whole) || at == INVAR_HF_MAX_TEMPLATES) {
+        leave_out(files, name);
+        return;
+    }
     if (files->n_names == INVAR_HF_MAX_TEMPLATES)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: more than %d chat templates", shown,
-                          INVAR_HF_MAX_TEMPLATES);
-    memcpy(files->names[files->n_names++], whole, strlen(whole) + 1);
-    return INVAR_OK;
+        leave_out(files, files->names[--files->n_names] + sizeof INVAR_HF_TEMPLATES);
+    memmove(files->names[at + 1], files->names[at],
+            (size_t)(files->n_names - at) * sizeof *files->names);
+    memcpy(files->names[at], whole, strlen(whole) + 1);
+    files->n_names++;
 }
 
-static int by_name(const void *a, const void *b)
+static invar_status cannot_list(const char *path, int code)
 {
-    return strcmp(a, b);
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be listed: %s", shown, strerror(code));
 }
 
-/* In the order of names, so that the files do not depend on that of the folder. */
 static invar_status add_templates(invar_hf_files *files, const char *dir)
 {
-    const void *order[INVAR_HF_MAX_TEMPLATES];
-    invar_status status = INVAR_OK;
     char path[INVAR_PATH_SIZE];
     struct dirent *entry;
     DIR *stream;
+    int code;
 
     INVAR_TRY(invar_path_join(path, sizeof path, dir, INVAR_HF_TEMPLATES));
     stream = opendir(path);
     if (!stream)
-        return INVAR_OK;
-    while (status == INVAR_OK && (entry = readdir(stream)) != NULL)
-        status = keep_template(files, path, entry->d_name);
+        return errno == ENOENT ? INVAR_OK : cannot_list(path, errno);
+    while (errno = 0, (entry = readdir(stream)) != NULL)
+        keep_template(files, entry->d_name);
+    code = errno;
     (void)closedir(stream);
+    if (code)
+        return cannot_list(path, code);
     for (int64_t i = 0; i < files->n_names; i++)
-        order[i] = files->names[i];
-    if (status == INVAR_OK)
-        status = invar_sort(order, (size_t)files->n_names, by_name);
-    for (int64_t i = 0; i < files->n_names && status == INVAR_OK; i++)
-        status = invar_hf_files_add(files, dir, order[i]);
-    return status;
+        INVAR_TRY(invar_hf_files_add(files, dir, files->names[i]));
+    return INVAR_OK;
+}
+
+void invar_hf_files_warning(char out[INVAR_HF_WARNING_SIZE], const invar_hf_files *files)
+{
+    out[0] = '\0';
+    if (files->left_out)
+        (void)snprintf(out, INVAR_HF_WARNING_SIZE,
+                       INVAR_HF_TEMPLATES
+                       ": %" PRId64 " chat template%s not handed on, as \"%s\": "
+                       "a name is of A-Z a-z 0-9 . _ -, and there are at most %d",
+                       files->left_out, files->left_out == 1 ? " is" : "s are", files->one_left_out,
+                       INVAR_HF_MAX_TEMPLATES);
 }
 
 invar_status invar_hf_files_read(invar_hf_files *files, const char *dir, const char *chat_template)

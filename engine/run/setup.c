@@ -236,6 +236,15 @@ static void tell_dropped(const invar_loop *loop)
     invar_loop_say(loop, line);
 }
 
+static void tell_left_out(const invar_loop *loop)
+{
+    char line[INVAR_HF_WARNING_SIZE];
+
+    invar_hf_files_warning(line, &loop->hf_files);
+    if (line[0] && !loop->options->replay)
+        invar_loop_say(loop, line);
+}
+
 static invar_status open_parts(invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
@@ -249,6 +258,7 @@ static invar_status open_parts(invar_loop *loop)
             &loop->hf_files, hf, invar_recipe_string(loop->recipe, INVAR_KEY_CHAT_TEMPLATE_PATH)));
     read_settings(loop);
     tell_dropped(loop);
+    tell_left_out(loop);
     if (loop->set.rollouts == 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "num-epoch: so many times through the data is less than one rollout of "

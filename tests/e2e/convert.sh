@@ -82,6 +82,24 @@ expect 0 "written" along.checkpoint along.back
 same whole along.back
 expect 0 "written" llama.c along.given --tokenizer whole
 same whole along.given
+# a template that cannot be handed on is left out, and said; so are those after the 48th name
+cp -r whole many
+echo x >'many/additional_chat_templates/two words.jinja'
+expect 0 'additional_chat_templates: 1 chat template is not handed on, as "two words.jinja": a' \
+    many along.many
+same whole along.many
+rm many/additional_chat_templates/*
+for ((i = 10; i < 60; i++)); do
+    echo $i >many/additional_chat_templates/$i.jinja
+done
+expect 0 '2 chat templates are not handed on' many along.most --to-checkpoint
+expect 0 'written' along.most along.most.back
+rm many/additional_chat_templates/5[89].jinja
+same many along.most.back
+# a folder that cannot be listed is none without templates
+rm -r many/additional_chat_templates
+echo x >many/additional_chat_templates
+expect 2 'many/additional_chat_templates: cannot be listed: Not a directory' many along.error
 expect 2 "has no tokenizer" llama.c along.nothing --tokenizer llama.c
 
 # ---- checkpoints of a run -----------------------------------------------------------------------
