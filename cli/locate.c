@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 
 #include "cli/plain.h"
+#include "engine/io/checkpoint.h"
 
 #include "base/invar_banned.h"
 
@@ -341,41 +342,60 @@ invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *w
 
 /* ---- checkpoints ----------------------------------------------------------------------------- */
 
-static bool is_folder(const char *path)
-{
-    struct stat info;
-
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
-}
-
 /* Into `buffer`: what of "a/b/c" is there beside the ledger, as in FOLDER/b/c. */
-static bool find_beside(char buffer[INVAR_LOCATE_PATH_SIZE], const char *ledger, const char *path,
-                        size_t bytes)
+static bool find_beside(char buffer[INVAR_LOCATE_PATH_SIZE], const char *ledger,
+                        const invar_ledger_value *path, const invar_digest *hash)
 {
-    const char *slash = strrchr(ledger, '/'), *end = path + bytes;
+    const char *slash = strrchr(ledger, '/'), *begin = path->data, *end = begin + path->bytes;
     int folder = slash ? (int)(slash - ledger) + 1 : 0;
 
-    for (const char *at = path; at < end; at++) {
+    for (const char *at = begin; at < end; at++) {
         int length;
-        if (*at == '/' || (at > path && at[-1] != '/'))
+        if (*at == '/' || (at > begin && at[-1] != '/'))
             continue;
         length = snprintf(buffer, INVAR_LOCATE_PATH_SIZE, "%.*s%.*s", folder, ledger,
                           (int)(end - at), at);
-        if (length > 0 && length < INVAR_LOCATE_PATH_SIZE && is_folder(buffer))
+        if (length > 0 && length < INVAR_LOCATE_PATH_SIZE &&
+            invar_checkpoint_has_hash(buffer, hash))
             return true;
     }
+    return false;
+}
+
+/* The hash that a column has; false: it has none. */
+static bool read_hash(invar_digest *out, const invar_ledger_value *value)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    if (value->bytes != sizeof hex - 1)
+        return false;
+    snprintf(hex, sizeof hex, "%s", (const char *)value->data);
+    if (invar_digest_parse(out, hex) == INVAR_OK)
+        return true;
+    invar_error_clear();
     return false;
 }
 
 void invar_locate_checkpoint(invar_ledger_value *values, char buffer[INVAR_LOCATE_PATH_SIZE],
                              const char *const *columns, int count, const char *ledger)
 {
-    for (int i = 0; i < count; i++)
-        if ((strcmp(columns[i], "path") == 0 || strcmp(columns[i], "checkpoint") == 0) &&
-            values[i].type == INVAR_LEDGER_TYPE_TEXT &&
-            find_beside(buffer, ledger, values[i].data, values[i].bytes)) {
-            values[i].data = buffer;
-            values[i].bytes = strlen(buffer);
-            return;
-        }
+    invar_ledger_value *path = NULL;
+    bool known = false;
+    invar_digest hash;
+
+    for (int i = 0; i < count; i++) {
+        if (values[i].type != INVAR_LEDGER_TYPE_TEXT)
+            continue;
+        if (strcmp(columns[i], "path") == 0 || strcmp(columns[i], "checkpoint") == 0)
+            path = &values[i];
+        else if (strcmp(columns[i], "hash") == 0 || strcmp(columns[i], "checkpoint_hash") == 0)
+            known = read_hash(&hash, &values[i]);
+    }
+    if (!path || !known)
+        return;
+    snprintf(buffer, INVAR_LOCATE_PATH_SIZE, "%.*s", (int)path->bytes, (const char *)path->data);
+    if (invar_checkpoint_has_hash(buffer, &hash) || !find_beside(buffer, ledger, path, &hash))
+        return;
+    path->data = buffer;
+    path->bytes = strlen(buffer);
 }

@@ -44,8 +44,9 @@ invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *w
 
 /*
  * In a row about a checkpoint, the column `path` or `checkpoint` as it is now: the ledger has the
- * path that it was written to, and a run's folder may have been moved since. The longest end of it
- * that is there beside `ledger` is taken; none: it stays. `buffer` holds it.
+ * path that it was written to, and a run's folder may have been moved since. Unless the checkpoint
+ * with the hash of the row is there, the longest end of the path that leads to it beside `ledger`
+ * is taken; none: it stays. `buffer` holds it.
  */
 void invar_locate_checkpoint(invar_ledger_value *values, char buffer[INVAR_LOCATE_PATH_SIZE],
                              const char *const *columns, int count, const char *ledger);

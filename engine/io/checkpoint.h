@@ -246,6 +246,9 @@ invar_status invar_checkpoint_open_folder(invar_checkpoint **out,
 /* True when the folder is one checkpoint: its hashes lie there. */
 bool invar_checkpoint_is(const char *folder);
 
+/* True when the folder is the checkpoint that has this hash; its other files are not looked at. */
+bool invar_checkpoint_has_hash(const char *folder, const invar_digest *hash);
+
 void invar_checkpoint_close(invar_checkpoint *checkpoint); /* NULL is allowed */
 
 /* Borrowed until close. */

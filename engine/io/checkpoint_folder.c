@@ -218,6 +218,20 @@ invar_status invar_checkpoint_latest(int64_t *step_out, const char *save)
     return INVAR_OK;
 }
 
+bool invar_checkpoint_has_hash(const char *folder, const invar_digest *hash)
+{
+    char path[INVAR_PATH_SIZE];
+    invar_digest found;
+    int64_t bytes;
+
+    if (invar_path_join(path, sizeof path, folder, INVAR_CHECKPOINT_HASHES) != INVAR_OK ||
+        invar_file_hash(&found, &bytes, path) != INVAR_OK) {
+        invar_error_clear();
+        return false;
+    }
+    return invar_digest_equal(&found, hash);
+}
+
 void invar_checkpoint_hint(char out[INVAR_CHECKPOINT_HINT_SIZE], const char *folder)
 {
     char below[INVAR_PATH_SIZE], latest[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];

@@ -1,7 +1,7 @@
 -- checkpoint-verify: Which checkpoints do not hold the step that they claim to hold?
 -- params: :run run
 -- SPDX-License-Identifier: Apache-2.0
-SELECT k.step, k.seg, k.state, k.path,
+SELECT k.step, k.seg, k.state, k.path, lower(hex(k.hash)) AS hash,
        CASE WHEN s.run IS NULL THEN 'no such step' ELSE 'another chain' END AS wrong,
        lower(hex(k.chain)) AS chain_of_checkpoint, lower(hex(s.chain)) AS chain_of_step
 FROM checkpoint k

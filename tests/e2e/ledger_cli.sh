@@ -172,18 +172,34 @@ expect 0 "1 key or op stands at its default; --all shows it" ledger show plain.d
 expect 0 "eps-clip" ledger show plain.db --all
 answers 0 '"eps-clip" in [i["key"] for i in d["identity"]]' ledger show plain.db --json
 # checkpoints are where the run is now, whatever was its folder when they were written
-mkdir -p 'moved here/checkpoints/000029' && cp runs/a/ledger.db 'moved here'
+# and the hash tells that it is they: here that of an empty list
+make_checkpoint() {
+    mkdir -p "$1" && : >"$1/hashes.xxh"
+}
+make_checkpoint 'moved here/checkpoints/000029'
+mkdir -p 'moved here/checkpoints/000019' && echo other >'moved here/checkpoints/000019/hashes.xxh'
+cp runs/a/ledger.db 'moved here'
+drop=$(sqlite3 'moved here/ledger.db' "SELECT group_concat('DROP TRIGGER ' || name, ';')
+    FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'checkpoint'")
+triggers=$(sqlite3 'moved here/ledger.db' "SELECT group_concat(sql, ';') FROM sqlite_master
+    WHERE type = 'trigger' AND tbl_name = 'checkpoint'")
+sqlite3 'moved here/ledger.db' "$drop; UPDATE checkpoint
+    SET hash = x'99aa06d3014798d86001c324468d497f'; $triggers"
 for words in "show" "query restore-points"; do
     # shellcheck disable=SC2086
     expect 0 "  moved here/checkpoints/000029 " ledger $words 'moved here'
     # shellcheck disable=SC2086
     expect 0 "  checkpoints/000019 " ledger $words 'moved here' # is not there: as it is recorded
 done
-mkdir -p 'moved here/checkpoints/000009'
+make_checkpoint 'moved here/checkpoints/000009'
 answers 0 'd[0]["checkpoint"] == "moved here/checkpoints/000009"' \
     ledger query policy-of-sample 'moved here' --step 15 --sample 0 --json
 answers 0 'd[0]["path"] == "checkpoints/000009"' \
     ledger sql "SELECT path FROM checkpoint ORDER BY entry" 'moved here' --json
+# where the recorded one is there it is the one, whatever lies beside the ledger
+make_checkpoint checkpoints/000029
+answers 0 'd[0]["path"] == "checkpoints/000029"' ledger query restore-points 'moved here' --json
+rm -r checkpoints
 expect 2 "has no step 30, but 0 to 29" ledger show runs/a --step 30
 expect 129 "--step: -1; expected 0 to" ledger show runs/a --step -1
 expect 129 "'x' is not a whole number" ledger show runs/a --step x
