@@ -4,6 +4,8 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -11,6 +13,7 @@
 #include "cli/ledger.h"
 #include "cli/output.h"
 #include "cli/plain.h"
+#include "engine/run/folders.h"
 #include "ledger/view/export.h"
 #include "ledger/view/page.h"
 #include "ledger/view/report.h"
@@ -71,24 +74,42 @@ static invar_status count_run(void *payload, const invar_ledger_summary *run)
     return INVAR_OK;
 }
 
+/* True for the ledger of a run: `invar train` wrote it last, or it lies among a run's files. */
+static invar_status is_of_run(bool *out, const char *path)
+{
+    static const char *const marks[] = {INVAR_FOLDERS_CHECKPOINTS, "report.html"};
+    char last[INVAR_LEDGER_WRITER_SIZE], beside[INVAR_PATH_SIZE];
+    const char *slash = strrchr(path, '/');
+
+    INVAR_TRY(invar_ledger_last_writer(last, path));
+    *out = invar_text_ends(last, ": invar train");
+    for (size_t i = 0; slash && strcmp(slash, "/ledger.db") == 0 && i < 2; i++) {
+        int length =
+            snprintf(beside, sizeof beside, "%.*s/%s", (int)(slash - path), path, marks[i]);
+        *out |= length < (int)sizeof beside && invar_path_exists(beside);
+    }
+    return INVAR_OK;
+}
+
 /*
- * The ledger of a run's folder has that run alone, and the run is found by it: a second one would
- * make it unstartable. Ledgers that collect runs were written by imports.
+ * The ledger of a run has that run alone, and the run is found by it: a second one would make it
+ * unstartable. A copy, or a ledger that collects runs, may have any name.
  */
 static invar_status check_into(const char *path)
 {
-    char now[INVAR_LEDGER_WRITER_SIZE], last[INVAR_LEDGER_WRITER_SIZE];
-    const char *slash = strrchr(path, '/');
+    char now[INVAR_LEDGER_WRITER_SIZE], real[PATH_MAX];
     invar_ledger *ledger;
     invar_status status;
+    bool of_run = false;
     int64_t runs = 0;
 
-    INVAR_TRY(invar_ledger_writer(now, path));
-    INVAR_TRY(invar_ledger_last_writer(last, path));
-    if (now[0] || !invar_path_exists(path) || invar_text_ends(last, ": " IMPORT) ||
-        (strcmp(slash ? slash + 1 : path, "ledger.db") != 0 &&
-         !invar_text_ends(last, ": invar train")))
-        return INVAR_OK; // a writer that is there is named when the ledger is opened
+    if (!realpath(path, real)) // through links: the marks are where the file is
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_writer(now, real));
+    if (!now[0]) // one that is there is named when the ledger is opened
+        INVAR_TRY(is_of_run(&of_run, real));
+    if (!of_run)
+        return INVAR_OK;
     INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
     status = invar_ledger_runs(ledger, count_run, &runs);
     invar_ledger_close(ledger);

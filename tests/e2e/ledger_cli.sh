@@ -396,12 +396,22 @@ expect 0 "1 run imported" ledger import runs/a --into one.db
 expect 0 "checked: 1 run, " ledger verify one.db
 # a run's own ledger keeps its run alone; a collection may have any name
 sum=$(sha256sum runs/b/ledger.db)
-expect 2 "runs/b/ledger.db is the ledger of a run" ledger import runs/a --into runs/b/ledger.db
+mkdir runs/b/checkpoints && ln -s runs/b/ledger.db linked.db
+mv runs/b/ledger.db-lock lock # what is beside it tells, too, and a link changes nothing
+for into in runs/b/ledger.db linked.db; do
+    expect 2 "$into is the ledger of a run" ledger import runs/a --into $into
+done
+mv lock runs/b/ledger.db-lock && rmdir runs/b/checkpoints && rm linked.db
 [[ $(sha256sum runs/b/ledger.db) == "$sum" ]] || complain "an import changed the ledger of a run"
 mkdir collection
 expect 0 "1 run imported" ledger import runs/a --into collection/ledger.db
+rm collection/ledger.db-lock
 expect 0 "1 run imported" ledger import runs/b --into collection/ledger.db
 expect 2 "nowhere: No such file" ledger import nowhere --into two.db
+mkdir kept
+expect 0 "kept/ledger.db: written" ledger backup runs/a --out kept/ledger.db
+expect 0 "0 runs imported" ledger import runs/a --into kept/ledger.db
+expect 0 "1 run imported" ledger import runs/b --into kept/ledger.db
 expect 0 "copy.db: written" ledger backup two.db --out copy.db
 expect 129 "there is a file of that name already" ledger backup two.db --out copy.db
 expect 129 "backup needs --out FILE" ledger backup two.db
