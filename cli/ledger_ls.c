@@ -57,6 +57,16 @@ static invar_status add_row(listing *l, const invar_ledger_summary *run, const c
     return invar_grid_string(l->table, l->path);
 }
 
+/* Every row has the same keys: `error` is null where the ledger can be read. */
+static invar_status append_json(listing *l, json_t *row, json_t *error)
+{
+    int failed = json_object_set_new(row, "error", error);
+
+    return json_array_append_new(l->array, row) == 0 && failed == 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
+}
+
 static invar_status take_run(void *payload, const invar_ledger_summary *run)
 {
     listing *l = payload;
@@ -69,9 +79,7 @@ static invar_status take_run(void *payload, const invar_ledger_summary *run)
     INVAR_TRY(invar_run_state(&state, l->path, run));
     if (!l->array)
         return add_row(l, run, state);
-    return json_array_append_new(l->array, invar_run_json(l->path, run, state)) == 0
-               ? INVAR_OK
-               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
+    return append_json(l, invar_run_json(l->path, run, state), json_null());
 }
 
 static invar_status read_ledger(listing *l, const char *path)
@@ -86,17 +94,25 @@ static invar_status read_ledger(listing *l, const char *path)
     return status;
 }
 
+/* The row of a run of which nothing is known. */
+static json_t *unreadable_json(const char *path)
+{
+    json_t *row = invar_run_json(path, &(invar_ledger_summary){.run = 0}, "unreadable");
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(row, key,
+                        value) if (strcmp(key, "ledger") != 0 && strcmp(key, "state") != 0)(void)
+        json_object_set_new(row, key, json_null());
+    return row;
+}
+
 static invar_status add_unreadable(listing *l)
 {
     l->unreadable++;
     if (l->array)
-        return json_array_append_new(
-                   l->array,
-                   json_pack("{s:o, s:n, s:n, s:s, s:o}", "ledger", invar_rows_json_string(l->path),
-                             "uuid", "name", "state", "unreadable", "error",
-                             invar_rows_json_string(invar_error_last()->message))) == 0
-                   ? INVAR_OK
-                   : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
+        return append_json(l, unreadable_json(l->path),
+                           invar_rows_json_string(invar_error_last()->message));
     for (int i = 0; i < COLUMNS - 1; i++)
         INVAR_TRY(invar_grid_string(l->table, i == STATE ? "unreadable" : ""));
     return invar_grid_string(l->table, l->path);

@@ -612,7 +612,9 @@ expect 2 "finished 0" ledger ls
 "$invar" ledger ls >out 2>/dev/null
 grep -q "unreadable .* runs/text/ledger.db" out || complain "no row for a damaged ledger" "$(<out)"
 answers 2 'len(d) == 6 and [(r["ledger"], r["uuid"]) for r in d if r["state"] == "unreadable"] ==
- [("runs/text/ledger.db", None)] and "text" in [r for r in d if "error" in r][0]["error"]' \
+ [("runs/text/ledger.db", None)] and len({frozenset(r) for r in d}) == 1 and
+ [r["error"] is None for r in d] == [r["steps"] is not None for r in d] and
+ "text" in [r for r in d if r["error"]][0]["error"]' \
     ledger ls --json
 expect 0 "left out: " ledger show @last
 rm -r runs/text
