@@ -267,7 +267,10 @@ static invar_status take_words(const char **ledger_out, question *q, int words, 
                : INVAR_FAIL(INVAR_E_INVALID, 0, "unexpected argument '%.100s'", argv[used]);
 }
 
-/* What counts something, as its default shows, is at least 1; a ledger's numbers begin with 0. */
+/*
+ * What counts something, as its default shows, is at least 1; a ledger's numbers begin with 0. A
+ * bound without a default may be infinite: only NaN is beyond it.
+ */
 static invar_status check_range(const invar_ledger_query_param *param,
                                 const invar_ledger_value *value, const char *text)
 {
@@ -276,7 +279,8 @@ static invar_status check_range(const invar_ledger_query_param *param,
     if (param->type == 'i' && value->integer < counts)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected %d or more", param->name, text,
                           counts);
-    if (param->type == 'n' && (!isfinite(value->real) || (counts && value->real < 0)))
+    if (param->type == 'n' &&
+        (isnan(value->real) || (counts && (isinf(value->real) || value->real < 0))))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected a number%s", param->name, text,
                           counts ? " of 0 or more" : "");
     return INVAR_OK;
@@ -301,7 +305,8 @@ static invar_status convert(invar_ledger_value *out, const invar_ledger_query_pa
             .type = INVAR_LEDGER_TYPE_TEXT, .data = text, .bytes = strlen(text)};
         return INVAR_OK;
     }
-    if (end == text || *end != '\0' || (errno == ERANGE && param->type == 'i'))
+    if (end == text || *end != '\0' ||
+        (errno == ERANGE && (param->type == 'i' || isinf(out->real))))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: '%.60s' is not %s", param->name, text,
                           param->type == 'i' ? "a whole number" : "a number");
     return check_range(param, out, text);

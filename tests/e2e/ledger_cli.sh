@@ -230,8 +230,18 @@ done
 expect 129 "--prompt: -1; expected 0 or more" ledger query prompt-history runs/a --prompt=-1
 expect 129 "--factor: nan; expected a number of 0 or" ledger query slow-steps runs/a --factor nan
 expect 129 "--factor: -1; expected a number of 0 or" ledger query slow-steps runs/a --factor -1
-expect 129 "--limit: inf; expected a number" \
-    ledger query first-threshold runs/a --metric train/loss --limit inf
+expect 129 "--factor: inf; expected a number of 0 or" ledger query slow-steps runs/a --factor inf
+expect 129 "--limit: nan; expected a number" \
+    ledger query first-threshold runs/a --metric train/loss --limit nan
+expect 129 "'1e999' is not a number" \
+    ledger query first-threshold runs/a --metric train/loss --limit 1e999
+# no number is beyond infinity: what is left is NaN
+answers 0 'd == []' ledger query first-threshold runs/a --metric train/loss --limit inf --json
+answers 0 '[(r["step"], r["detail"]) for r in d if r["what"] == "threshold"] ==
+ [(5, "train/loss = NaN")]' \
+    ledger query first-threshold odd.db --metric train/loss --limit inf --json
+answers 0 'd[0]["step"] == 0' \
+    ledger query first-threshold runs/a --metric train/loss --limit=-inf --json
 expect 0 "next: " ledger query first-threshold runs/a --metric train/loss --limit -1
 expect 129 "--json and --csv do not go together" ledger query last-words runs/a --json --csv
 expect 129 "which ledger?" ledger query nondet-twins
