@@ -59,7 +59,9 @@ static void print_help(FILE *out)
           out);
     print_verbs(out, verbs);
     print_entry(out, "help VERB", "what a verb does and its options");
+#ifdef INVAR_LEDGER
     print_entry(out, "help KEY", "what a key of a recipe does, its values and default");
+#endif
 }
 
 static int unexpected(const char *argument)

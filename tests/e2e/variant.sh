@@ -18,6 +18,17 @@ fi
 cmake -B "$folder" "$@"
 cmake --build "$folder" --target invar step_sums elementary_sums
 
+# keys of a recipe are offered where there are recipes, as the presets without the ledger have none
+"${runner[@]}" "$folder/invar" help >"$folder/help.txt"
+count() {
+    grep -c "^  $1" "$folder/help.txt" || true
+}
+if (($(count 'train ') != $(count 'help KEY'))); then
+    cat "$folder/help.txt"
+    echo "$folder/invar offers help about keys that it does not have, or not about those it has" >&2
+    exit 1
+fi
+
 # same PROGRAM ARGUMENT ...: prints the same lines there and here; few enough for an emulator.
 same() {
     local program=$1 rc=0
