@@ -29,6 +29,7 @@
 
 #include "base/invar_banned.h"
 
+#define REPORT "report.html"
 #define GENERATOR "invar " INVAR_VERSION ", train"
 
 typedef struct settings {
@@ -95,7 +96,7 @@ static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_s
     invar_report_run shown = {.ledger = ledger, .run = found->run};
     invar_output page;
 
-    INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, "report.html"));
+    INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, REPORT));
     INVAR_TRY(invar_output_replace(&page, path));
     return invar_output_close(&page, invar_report_write(page.stream, &shown, 1));
 }
@@ -194,9 +195,10 @@ static void print_next_command(const char *verb, const char *word, const char *r
     puts(rest);
 }
 
-static void print_next_commands(const invar_train_summary *run)
+/* `report`: the page that was written; "": none was, and a command names how to get it. */
+static void print_next_commands(const invar_train_summary *run, const char *report)
 {
-    char usual[INVAR_PATH_SIZE];
+    char usual[INVAR_PATH_SIZE], page[INVAR_PATH_SIZE];
     const char *word = run->folder;
 
     if (run->last_step < 0)
@@ -209,6 +211,17 @@ static void print_next_commands(const invar_train_summary *run)
     print_next_command("ledger show", word, "");
     print_next_command("ledger query worst-tokens --run", word, "");
     print_next_command("replay", word, " --step 0 --threads 1");
+    if (report[0])
+        return;
+    if (invar_path_join(page, sizeof page, run->folder, REPORT) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    printf("  %s ledger report ", invar_program());
+    invar_text_print_word(stdout, word);
+    fputs(" --out ", stdout);
+    invar_text_print_word(stdout, page);
+    putchar('\n');
 }
 
 static const char *signal_name(int number)
@@ -289,7 +302,7 @@ static invar_status tell(const settings *s, const invar_train_summary *run, cons
         print_comparison(c, s->golden, run->stopped);
     if (s->record && run->stopped)
         puts("golden    not recorded: the run was stopped");
-    print_next_commands(run);
+    print_next_commands(run, report);
     return INVAR_OK;
 }
 
