@@ -91,11 +91,16 @@ static invar_term_style style_of(invar_ci_verdict verdict)
     return verdict == INVAR_CI_SAME ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED;
 }
 
-/* "same 4 of 4 steps", "changed from step 7", but "trouble: there is no recipe" */
-static bool continues(const invar_ci_result *result)
+/* "same 4 of 4 steps", "changed from step 7", but "trouble: there is no recipe", and "stopped" */
+static const char *joint(const invar_ci_result *result)
 {
-    return result->verdict == INVAR_CI_SAME || result->verdict == INVAR_CI_CHANGED ||
-           result->verdict == INVAR_CI_NONDETERMINISTIC;
+    switch (result->verdict) {
+    case INVAR_CI_SAME:
+    case INVAR_CI_CHANGED:
+    case INVAR_CI_NONDETERMINISTIC: return " ";
+    case INVAR_CI_STOPPED: return "";
+    default: return ": ";
+    }
 }
 
 void invar_ci_show(const invar_ci_result *result)
@@ -107,8 +112,7 @@ void invar_ci_show(const invar_ci_result *result)
     invar_plain_print(stdout, result->item->name);
     printf(": %s%s%s%s%s\n", invar_term_escape(colour, style_of(result->verdict)),
            invar_ci_verdict_name(result->verdict),
-           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), continues(result) ? " " : ": ",
-           headline);
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), joint(result), headline);
     invar_ci_details(stdout, result, "  ");
 }
 
@@ -353,6 +357,8 @@ static invar_status check_words(int *code_out, const settings *s, int words, cha
     if (s->bisect && !s->golden)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--bisect needs --golden FILE, a copy outside the tree that changes");
+    if (s->golden && !invar_path_exists(s->golden))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden %.1000s: there is no such file", s->golden);
     if (s->junit)
         INVAR_TRY(invar_output_check(s->junit, INVAR_CI_JUNIT_MARK));
     INVAR_TRY(invar_ci_choose(&cases, &count, s->cases, words, argv, has_golden));

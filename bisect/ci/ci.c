@@ -115,7 +115,11 @@ static invar_status run_case(invar_ci_side *out, invar_ci_result *result, scene 
     result->runs++;
     report(s, INVAR_CI_RAN, result, 1);
     if (ran.state != INVAR_RUN_DONE || ran.exit_code != 0) { // 1: log-probs differ, it is cut short
-        result->verdict = ran.state == INVAR_RUN_STOPPED ? INVAR_CI_STOPPED : INVAR_CI_TROUBLE;
+        if (ran.state == INVAR_RUN_STOPPED) {
+            result->verdict = INVAR_CI_STOPPED;
+            return INVAR_OK;
+        }
+        result->verdict = INVAR_CI_TROUBLE;
         (void)snprintf(result->story, sizeof result->story, "it could not be run: %s", ran.story);
         if (chaos)
             memcpy(result->varied, chaos->told, sizeof result->varied);
@@ -250,14 +254,9 @@ static invar_status run_chaos(invar_ci_result *out, scene *s, const invar_ci_sid
 }
 
 /* Whether the recipe asks for something else than when the golden was made. */
-static void look_at_recipe(invar_ci_result *out, const invar_ci_options *o)
+static void look_at_recipe(invar_ci_result *out, const invar_ci_options *o, int64_t made)
 {
-    if (out->verdict == INVAR_CI_SAME && o->steps == 0 && out->compared < out->steps) {
-        out->verdict = INVAR_CI_OBSOLETE;
-        (void)snprintf(out->story, sizeof out->story,
-                       "the recipe has %" PRId64 " steps, the golden %" PRId64, out->compared,
-                       out->steps);
-    }
+    invar_ci_look_at_length(out, made, o->steps);
     if (!o->pinned)
         invar_ci_look_at_identity(out);
 }
@@ -288,7 +287,7 @@ static invar_status compare_case(invar_ci_result *out, scene *s, const invar_ci_
         return INVAR_OK;
     if (was->golden) {
         status = invar_ci_judge(out, was, &is);
-        look_at_recipe(out, s->options);
+        look_at_recipe(out, s->options, is.golden->n_steps);
     } else {
         out->verdict = INVAR_CI_OBSOLETE; // a golden that only its version is known of
         status = INVAR_OK;
@@ -331,8 +330,7 @@ static invar_status check_case(invar_ci_result *out, scene *s)
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         out->verdict = INVAR_CI_MISSING;
-        (void)snprintf(out->story, sizeof out->story, "no golden yet: invar ci record %s",
-                       out->item->name);
+        (void)snprintf(out->story, sizeof out->story, "no golden yet");
         return INVAR_OK;
     }
     if (status == INVAR_E_UNSUPPORTED) {

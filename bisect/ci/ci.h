@@ -57,7 +57,7 @@ typedef enum invar_ci_verdict {
     INVAR_CI_OBSOLETE, /* the golden is of another recipe, of none or of another version */
     INVAR_CI_NOTHING,  /* not one step was compared */
     INVAR_CI_TROUBLE,  /* it could not be run or read: `story` */
-    INVAR_CI_STOPPED   /* by the user */
+    INVAR_CI_STOPPED   /* by the user; without a story */
 } invar_ci_verdict;
 
 #define INVAR_CI_STORY INVAR_ERROR_MESSAGE_SIZE

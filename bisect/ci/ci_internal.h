@@ -76,6 +76,12 @@ typedef struct invar_ci_side {
 
 void invar_ci_side_free(invar_ci_side *side);
 
+/*
+ * A golden of another length is OBSOLETE where its bits are the same: `made` steps were run, of
+ * the first `asked` (0: of all).
+ */
+void invar_ci_look_at_length(invar_ci_result *out, int64_t made, int64_t asked);
+
 /* A golden of another identity is OBSOLETE, whatever the bits are. */
 void invar_ci_look_at_identity(invar_ci_result *out);
 

@@ -129,6 +129,18 @@ invar_status invar_ci_judge(invar_ci_result *out, const invar_ci_side *was, cons
     return c.first >= 0 ? take_place(out, was, is) : INVAR_OK;
 }
 
+void invar_ci_look_at_length(invar_ci_result *out, int64_t made, int64_t asked)
+{
+    int64_t expected = asked > 0 && asked < out->steps ? asked : out->steps;
+
+    if (out->verdict != INVAR_CI_SAME || made == expected)
+        return;
+    out->verdict = INVAR_CI_OBSOLETE;
+    (void)snprintf(out->story, sizeof out->story,
+                   "the golden is of another length: it has %" PRId64 " steps, the run %" PRId64,
+                   out->steps, made);
+}
+
 void invar_ci_look_at_identity(invar_ci_result *out)
 {
     if (out->same_identity)
@@ -154,7 +166,7 @@ static invar_status nothing_pending(const invar_ci_case *item)
 {
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                       "%.1000s: nothing is pending; 'invar ci check %.1000s' writes what differs",
-                      item->name, item->name);
+                      item->name, item->recipe);
 }
 
 invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item)
@@ -175,6 +187,7 @@ invar_status invar_ci_review(invar_ci_result *out, const invar_ci_case *item)
         status = INVAR_OK;
     } else if (status == INVAR_OK) {
         status = invar_ci_judge(out, &was, &is);
+        invar_ci_look_at_length(out, is.golden->n_steps, 0);
         invar_ci_look_at_identity(out);
     }
     invar_ci_side_free(&was);

@@ -106,8 +106,9 @@ void invar_ci_details(FILE *out, const invar_ci_result *result, const char *befo
         fprintf(out, "%svaried  %s\n", before, text);
         line += length + 1;
     }
-    if (result->pending) {
-        fprintf(out, "%snext    %s ci review ", before, invar_program());
+    if (result->pending || result->verdict == INVAR_CI_MISSING) {
+        fprintf(out, "%snext    %s ci %s ", before, invar_program(),
+                result->pending ? "review" : "record");
         invar_text_print_word(out, word_of(result->item));
         fputc('\n', out);
     }

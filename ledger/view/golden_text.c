@@ -73,30 +73,37 @@ invar_status invar_golden_put_digest(invar_golden_buffer *out, const char *key,
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
+/* `record` alone does not replace what lies there. */
+#define RECORD "record it again ('invar ci record --force')"
+
 static invar_status not_a_line(const char *where, int64_t line, const char *expected)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, where);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "%s:%" PRId64 ": not a line of a golden, expected %s: record it again", shown,
-                      line, expected);
+                      "%s:%" PRId64 ": not a line of a golden, expected %s: " RECORD, shown, line,
+                      expected);
 }
 
 /* Printable lines, each ended. */
 static invar_status check_bytes(const char *where, const char *text, size_t bytes)
 {
+    char shown[INVAR_PATH_SHOWN_SIZE];
     int64_t line = 1;
     size_t step;
 
+    if (bytes == 0) {
+        invar_path_show(shown, where);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s is empty, no golden: " RECORD, shown);
+    }
     for (size_t i = 0; i < bytes; i += step) {
         step = text[i] == '\n' || text[i] == '\t' ? 1 : invar_text_char(text + i, bytes - i);
         if (step == 0)
             return not_a_line(where, line, "printable text");
         line += text[i] == '\n';
     }
-    return bytes && text[bytes - 1] == '\n' ? INVAR_OK
-                                            : not_a_line(where, line, "an end of the line");
+    return text[bytes - 1] == '\n' ? INVAR_OK : not_a_line(where, line, "an end of the line");
 }
 
 static invar_status check_version(const invar_golden_lines *lines, const char *magic, int version)
@@ -110,8 +117,8 @@ static invar_status check_version(const invar_golden_lines *lines, const char *m
     invar_path_show(shown, lines->where);
     if (found != version)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                          "%s is a golden of version %" PRId64 ", this invar has version %d: "
-                          "record it again",
+                          "%s is a golden of version %" PRId64
+                          ", this invar has version %d: " RECORD,
                           shown, found, version);
     return INVAR_OK;
 }

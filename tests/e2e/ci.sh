@@ -80,10 +80,12 @@ else:
     import atexit
     args += ["--until", "0"]
     atexit.register(lambda: os._exit(1))'
+printf '#!/bin/sh\nexec sleep 60\n' >slow && chmod +x slow
 fake crashing 'sys.exit("no numbers today")'
 
 # ---- record and check --------------------------------------------------------------------------
 expect 4 "no golden yet" check a --cases cases
+expect 4 "next    $invar ci record cases/a.ini" check a --cases cases
 expect 6 "no case with a golden" check --cases cases
 expect 0 "recorded, 3 steps" record a --cases cases
 holds "-s cases/a.golden && -s cases/a.points && ! -e cases/a.golden.new" "record"
@@ -98,7 +100,7 @@ expect 0 '"compared": 2,' check a --cases cases --steps 2 --json
 expect 0 "good" status --cases cases
 expect 0 '"accepted": 0' status --cases cases --json
 expect 0 "nothing is pending" review --cases cases
-expect 2 "nothing is pending" accept a --cases cases --reason why
+expect 2 "'invar ci check cases/a.ini' writes what differs" accept a --cases cases --reason why
 expect 2 "nothing is pending" review --cases cases --reject a
 expect 2 "cannot be listed" check --cases nowhere
 expect 2 "there is no recipe" check b --cases cases
@@ -174,7 +176,8 @@ expect 0 "same" check a --cases cases --program ./chunky
 [[ $(hashes) == "$before" ]] || complain "nondeterministic bits were written: $(ls cases)"
 
 # ---- obsolete, nothing, trouble ----------------------------------------------------------------
-mkdir other
+mkdir other stopped
+cp cases/a.ini cases/a.golden stopped/
 sed 's/^lr = .*/lr = 0.004/' cases/a.ini >other/a.ini
 cp cases/a.golden cases/a.points other/
 expect 4 "another identity" check a --cases other
@@ -188,7 +191,20 @@ expect 0 "obsolete" status --cases other
 cp cases/a.ini other/
 sed 's/^num-rollout = 3/num-rollout = 2/' cases/a.ini >other/a.ini
 cp cases/a.golden cases/a.points other/
-expect 4 "the recipe has 2 steps, the golden 3" check a --cases other --no-write
+expect 4 "the golden is of another length: it has 3 steps, the run 2" \
+    check a --cases other --no-write
+expect 4 "it has 3 steps, the run 2" check a --cases other --no-write --steps 3
+# a golden that ends early says nothing of the steps after it
+sed '/^2 /d' cases/a.golden >other/a.golden
+cp cases/a.ini other/
+expect 0 "same" check a --cases other --steps 2
+expect 4 "it has 2 steps, the run 3" check a --cases other --steps 3
+expect 4 "it has 2 steps, the run 3" check a --cases other
+expect 0 "obsolete: the golden is of another length" review a --cases other
+cp cases/a.golden other/
+expect 0 "same" check a --cases other
+sed 's/^num-rollout = 3/num-rollout = 4/' cases/a.ini >other/a.ini
+expect 4 "it has 3 steps, the run 4" check a --cases other --no-write
 cp cases/a.ini other/
 printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >other/a.golden
 expect 4 "version 1" check a --cases other --no-write
@@ -197,6 +213,18 @@ rm -f other/a.golden.new other/a.points.new
 expect 6 "not one step" check a --cases other
 sed 's/^0 ./0 z/' cases/a.golden >other/a.golden
 expect 2 "a.golden:" check a --cases other
+: >other/a.golden
+expect 2 "a.golden is empty, no golden: record it again ('invar ci record --force')" \
+    check a --cases other
+expect 0 "recorded" record a --cases other --force
+# Ctrl-C: the user knows why
+for verb in check record; do
+    rc=0 checks=$((checks + 1))
+    timeout --signal INT 1 "$invar" ci "$verb" a --cases stopped --program ./slow \
+        >output 2>errors || rc=$?
+    grep -qx "a: stopped" output || complain "$verb, Ctrl-C, exit code $rc:" "$(cat output errors)"
+    rm -f stopped/a.golden
+done
 expect 2 "no numbers today" check a --cases cases --program ./crashing
 expect 2 "" check a --cases cases --program ./absent
 expect 2 "trouble: there is no recipe" check nowhere --cases cases
@@ -296,7 +324,10 @@ mkdir tree && cp cases/a.golden pinned.golden && cp cases/a.ini pinned.ini
 )
 grep -qx "commit 9" culprit || complain "git bisect run found $(<culprit):" "$(<bisect.log)"
 expect 125 "no numbers today" check --bisect --golden pinned.golden pinned.ini --program ./crashing
-expect 125 "no golden" check --bisect --golden absent.golden pinned.ini
+for flag in --bisect --no-write; do
+    expect 129 "--golden absent.golden: there is no such file" \
+        check "$flag" --golden absent.golden pinned.ini
+done
 expect 125 "nondeterministic" check --bisect --golden pinned.golden pinned.ini --program ./fickle
 expect 1 "changed" check --bisect --golden pinned.golden pinned.ini --program ./changed
 expect 0 "same" check --bisect --golden pinned.golden pinned.ini

@@ -290,7 +290,7 @@ static void test_golden__files_that_are_none(void **state)
         invar_status code;
         const char *message;
     } bad[] = {
-        {"", INVAR_E_CORRUPT, "x:1:"},
+        {"", INVAR_E_CORRUPT, "x is empty"},
         {"# invar golden 1\n# a\nidentity 00\n", INVAR_E_UNSUPPORTED, "record it again"},
         {"# invar golden 3\n", INVAR_E_UNSUPPORTED, "version 3"},
         {"# invar golden 2", INVAR_E_CORRUPT, "x:1:"},
