@@ -69,6 +69,6 @@ const char *invar_near_hint(invar_near *near)
 {
     near->hint[0] = '\0';
     if (near->found[0])
-        (void)snprintf(near->hint, sizeof near->hint, "; did you mean '%s'?", near->found);
+        (void)snprintf(near->hint, sizeof near->hint, " (did you mean '%s'?)", near->found);
     return near->hint;
 }

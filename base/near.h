@@ -4,7 +4,7 @@
  *     invar_near_init(&near, "trian", 5);
  *     for (...)
  *         invar_near_offer(&near, name);
- *     "no verb 'trian'%s", invar_near_hint(&near)     "; did you mean 'train'?", or ""
+ *     "no verb 'trian'%s", invar_near_hint(&near)     " (did you mean 'train'?)", or ""
  *
  * Two words are near when few letters are wrong, missing, too many or swapped with a neighbour: one
  * and every fourth. A word that begins with the wanted one is near, too. Allocates nothing.

@@ -98,7 +98,7 @@ int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
     return find_key(schema, span_of(name));
 }
 
-/* "; did you mean 'x'?", or nothing when no name is near. */
+/* " (did you mean 'x'?)", or nothing when no name is near. */
 static const char *suggest(invar_near *near, const invar_recipe_schema *schema, span name,
                            bool sections)
 {

@@ -84,7 +84,7 @@ typedef struct selection {
     int words; /* of the command line that name it */
 } selection;
 
-/* "invar: ledger: no verb 'shwo'; did you mean 'show'? ..." */
+/* "invar: ledger: no verb 'shwo' (did you mean 'show'?); ..." */
 static void no_verb(const char *group, const invar_verb *const *list, const char *name)
 {
     invar_near near;

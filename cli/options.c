@@ -90,7 +90,7 @@ static void offer_output(invar_near *near, const invar_option *options)
         }
 }
 
-/* "unknown option '--sede 7'; did you mean '--seed'? ..."; of the word, `length` are its name. */
+/* "unknown option '--sede 7' (did you mean '--seed'?); ..."; of the word, `length` are its name. */
 static invar_status unknown(const invar_option *options, const char *word, size_t length)
 {
     const invar_option *verb = options;

@@ -32,10 +32,10 @@ expect 0 "invar 0." version
 for line in "commit    " "compiler  " "devices   cpu (" "numerics  ieee, sm90; "; do
     expect 0 "$line" --version
 done
-expect 129 "no verb 'trian'; did you mean 'train'?" trian
-expect 129 "ledger: no verb 'shwo'; did you mean 'show'?" ledger shwo
-expect 129 "unknown option '--jsno'; did you mean '--json'?" selfcheck --jsno
-expect 129 "unknown option '--nmu-rollout'; did you mean '--num-rollout'?" train --nmu-rollout 7
+expect 129 "no verb 'trian' (did you mean 'train'?)" trian
+expect 129 "ledger: no verb 'shwo' (did you mean 'show'?)" ledger shwo
+expect 129 "unknown option '--jsno' (did you mean '--json'?)" selfcheck --jsno
+expect 129 "unknown option '--nmu-rollout' (did you mean '--num-rollout'?)" train --nmu-rollout 7
 for verb in train eval; do
     expect 129 "which recipe? Give a file, such as recipes/quickstart.ini, or its keys" $verb
 done

@@ -254,15 +254,16 @@ expect 129 "hold the same run" ledger query first-divergence runs/a two.db:a
 expect 129 "--limit-ms: -1" ledger query last-words runs/a --limit-ms -1
 expect 0 "next: " ledger query first-divergence runs/a runs/b --limit-ms 60000
 # a name that is not there is no empty answer, and an empty answer says so
-expect 129 'no named query "last-wrods"; did you mean '"'last-words'" ledger query last-wrods runs/a
-expect 129 "no metric 'train/los'; did you mean 'train/loss'?" \
+expect 129 'no named query "last-wrods" (did you mean '"'last-words'?)" \
+    ledger query last-wrods runs/a
+expect 129 "no metric 'train/los' (did you mean 'train/loss'?)" \
     ledger query metric-jump runs/a --metric train/los
 expect 129 "more; 'invar ledger query metric-summary RUN' shows them" \
     ledger query metric-jump runs/a --metric frob
 expect 129 "no step '99'; there is 0 to 29" ledger query moved-first runs/a --step 99
 expect 129 "no prompt '12345'" ledger query prompt-history runs/a --prompt 12345
 expect 129 "no case 'frob'; there are none" ledger query numerics-blame --case frob runs/a
-expect 129 "unknown option '--metrci'; did you mean '--metric'?" \
+expect 129 "unknown option '--metrci' (did you mean '--metric'?)" \
     ledger query metric-jump runs/a --metrci train/loss
 expect 0 "none found" ledger query metric-jump runs/a --metric train/loss
 answers 0 'd == []' ledger query metric-jump runs/a --metric train/loss --json

@@ -50,7 +50,7 @@ static void test_base_near__asks(void **state)
     invar_near_init(&near, "scoreboard", 4);
     assert_string_equal(invar_near_hint(&near), "");
     invar_near_offer(&near, "score");
-    assert_string_equal(invar_near_hint(&near), "; did you mean 'score'?");
+    assert_string_equal(invar_near_hint(&near), " (did you mean 'score'?)");
 }
 
 static void test_base_near__long_words_are_near_to_none(void **state)

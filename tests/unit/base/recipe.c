@@ -221,10 +221,10 @@ static void test_base_recipe__refuses_bad_lines(void **state)
 static void test_base_recipe__suggests_the_nearest_name(void **state)
 {
     static const char *const cases[][2] = {
-        {"[modle]\n", "r.ini:1: unknown section [modle]; did you mean 'model'?"},
+        {"[modle]\n", "r.ini:1: unknown section [modle] (did you mean 'model'?)"},
         {"[zzzzzzzz]\n", "r.ini:1: unknown section [zzzzzzzz]"},
         {"[model]\nnum_layer = 3\n",
-         "r.ini:2: unknown key 'num_layer'; did you mean 'num-layers'?"},
+         "r.ini:2: unknown key 'num_layer' (did you mean 'num-layers'?)"},
         {"[grpo]\nuse-kl = true\n", "unknown key 'use-kl'"},
         {"[grpo]\nuse_kl_loss = true\n", "did you mean 'use-kl-loss'?"},
         {"[grpo]\nseed = 1\n", "r.ini:2: key 'seed' belongs to [engine], not to [grpo]"},
@@ -422,7 +422,7 @@ static void test_base_recipe__refuses_bad_flags_and_keeps_the_value(void **state
                  "--num-layers: expected a decimal integer, found 'many'");
     assert_int_equal(invar_recipe_int(recipe, LAYERS), 7);
     assert_fails(invar_recipe_set(recipe, "num-layer", "8", "--num-layer"), INVAR_E_INVALID,
-                 "--num-layer: unknown key 'num-layer'; did you mean 'num-layers'?");
+                 "--num-layer: unknown key 'num-layer' (did you mean 'num-layers'?)");
     assert_fails(invar_recipe_set(recipe, "", "8", "--"), INVAR_E_INVALID, "--: unknown key ''");
     assert_fails(invar_recipe_set(recipe, "a b", "8", "--a b"), INVAR_E_INVALID,
                  "unknown key 'a b'");
