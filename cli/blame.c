@@ -7,12 +7,14 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "cli/bisect.h"
 #include "cli/flags.h"
 
 #include "base/invar_banned.h"
 
 #define DEFAULT_UNTIL 3
+#define KINDS "act, grad, param, opt, logits, logp, data" /* of points */
 
 typedef struct settings {
     invar_bisect_settings shared;
@@ -29,8 +31,7 @@ static const invar_option *options(settings *s)
         {"build", INVAR_OPTION_TEXT, &s->build, "CMD", "instead of Invar's own build", 0, 0},
         {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "what it makes (@invar)", 0, 0},
         {"layer", INVAR_OPTION_INT, &s->layer, "N", "only points of this layer", 0, INT64_MAX},
-        {"kind", INVAR_OPTION_TEXT, &s->kind, "KIND", "only act, grad, param, opt, logp, data", 0,
-         0},
+        {"kind", INVAR_OPTION_TEXT, &s->kind, "KIND", "only " KINDS, 0, 0},
         {"op", INVAR_OPTION_TEXT, &s->op, "OP", "only of this op", 0, 0},
         {"phase", INVAR_OPTION_TEXT, &s->phase, "PHASE", "only rollout, forward, backward, ...", 0,
          0},
@@ -53,6 +54,21 @@ static invar_status copy(char out[INVAR_QUESTION_WORD], const char *word, const 
     return INVAR_OK;
 }
 
+/* A word that no point has would be found out after all the builds. */
+static invar_status check_kind(const char *word)
+{
+    const char *kind, *cursor = KINDS;
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    size_t bytes;
+
+    while (invar_text_item(&kind, &bytes, &cursor, ','))
+        if (strlen(word) == bytes && memcmp(word, kind, bytes) == 0)
+            return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, word, strlen(word));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--kind: there is no kind '%s'; there are %s", quote,
+                      KINDS);
+}
+
 static invar_status make_question(invar_question *q, const settings *s)
 {
     bool any = s->layer < 0 && !s->kind && !s->op && !s->phase && !s->point;
@@ -60,6 +76,8 @@ static invar_status make_question(invar_question *q, const settings *s)
     *q = (invar_question){.kind = any ? INVAR_QUESTION_CHAIN : INVAR_QUESTION_POINTS,
                           .until = s->until,
                           .layer = s->layer};
+    if (s->kind)
+        INVAR_TRY(check_kind(s->kind));
     INVAR_TRY(copy(q->point_kind, s->kind, "kind"));
     INVAR_TRY(copy(q->point_op, s->op, "op"));
     INVAR_TRY(copy(q->phase, s->phase, "phase"));

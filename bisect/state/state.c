@@ -23,15 +23,20 @@
 #define MAX_TRIALS 100000
 #define TRIAL_FIELDS 14
 
+/* A reset takes away what the workshop holds; a file that somebody gave is not mended by it. */
+static const char *advice(const invar_state *state)
+{
+    return state->folder[0] ? "invar bisect reset begins anew"
+                            : "a whole one is what 'invar bisect log' prints";
+}
+
 invar_status invar_state_damaged(const invar_state *state, int64_t line)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
 
     invar_path_show(shown, state->path);
-    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                      "%s:%" PRId64 ": not a line of a bisect's state: invar bisect reset begins "
-                      "anew",
-                      shown, line);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s:%" PRId64 ": not a line of a bisect's state: %s",
+                      shown, line, advice(state));
 }
 
 /* ---- trials ---------------------------------------------------------------------------------- */
@@ -143,11 +148,10 @@ static invar_status read_text(invar_state *s, size_t *whole_out, const char *tex
     if (strncmp(text, INVAR_STATE_MAGIC, strlen(INVAR_STATE_MAGIC)) != 0) {
         char shown[INVAR_PATH_SHOWN_SIZE];
         invar_path_show(shown, s->path);
-        return INVAR_FAIL(
-            INVAR_E_CORRUPT, 0,
-            "%s: not the state of a bisect: its first line is not \"%.16s\"; where it "
-            "should be one, invar bisect reset begins anew",
-            shown, INVAR_STATE_MAGIC);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: not the state of a bisect: %s\"%.16s\": %s",
+                          shown,
+                          bytes ? "its first line is not " : "it is empty and does not begin with ",
+                          INVAR_STATE_MAGIC, advice(s));
     }
     if (strlen(text) != bytes || !end)
         return invar_state_damaged(s, 1);

@@ -189,6 +189,13 @@ def check_resume(case, scene, log):
         file.write(b"git bisect start\n\0\xff" * 99)
     case.refuses(2, ["rubbish.log"], "bisect", "resume-log", case.path("rubbish.log"),
                  *scene.place("rubbish"))
+    with open(path, "rb") as file:
+        whole = file.read()
+    for name, text in ("empty.log", b""), ("cut.log", whole[:40]), ("odd.log", whole + b"odd\n"):
+        with open(case.path(name), "wb") as file:
+            file.write(text)
+        case.refuses(2, [name, "a whole one is what 'invar bisect log' prints"], "bisect",
+                     "resume-log", case.path(name), *scene.place("rubbish"))
     case.refuses(2, ["no.log"], "bisect", "resume-log", case.path("no.log"),
                  *scene.place("rubbish"))
     other, _ = case.plant("other", 2, 1)

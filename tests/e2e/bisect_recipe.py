@@ -114,6 +114,10 @@ def test_many_changes():
     folder2, commits2 = repository("undone", undone)
     answer = invar("bisect", folder2, "--good", commits2[0], "--bad", commits2[-1], "--all-changes")
     check(commits2[16] in [change["commit"] for change in answer["changes"]], "the last change")
+    misspelt = subprocess.run([INVAR, "blame", "--good", "HEAD", "--kind", "grads", "a.ini"],
+                              capture_output=True, text=True, check=False)
+    check(misspelt.returncode == 129 and "act, grad, param" in misspelt.stderr,
+          f"blame of a kind that there is not: {misspelt}")
     data = invar("blame", folder, *ends, "--point", "batch.tokens", "--until", "0", code=2)
     check(data["verdict"] == "same-ends", "tokens of step 0 come before the optimizer")
 
