@@ -348,6 +348,25 @@ chmod +x changed-here
 (cd pushing && ! INVAR=$folder/changed-here git push -q origin HEAD:main >../push.log 2>&1) ||
     complain "the hook lets changed bits pass: $(<push.log)"
 grep -q "from step 0" push.log || complain "the hook does not say where: $(<push.log)"
+# a program of the work tree is of the commit that is pushed
+mkdir pushing/build && printf '/build/\n' >pushing/.git/info/exclude
+cat >pushing/build/invar <<HOOKED
+#!/bin/sh
+[ "\$1" != --version ] || exec printf 'invar 1\ncommit    %s\n' "\$(cat "$folder/built")"
+exec "$invar" "\$@"
+HOOKED
+chmod +x pushing/build/invar
+tip=$(git -C pushing rev-parse HEAD)
+for built in "$(git -C pushing rev-parse HEAD~1)" "$tip, modified" ""; do
+    printf '%s' "$built" >built
+    (cd pushing && ! git push -q origin HEAD:main >../push.log 2>&1) ||
+        complain "the hook lets a build of '$built' pass"
+    grep -qF "build/invar is of ${built:-no known commit}, what is pushed is $tip" push.log ||
+        complain "the hook does not say what is stale: $(<push.log)"
+done
+printf '%s, untracked' "$tip" >built
+(cd pushing && git tag -am one one && git push -q origin HEAD:main one >../push.log 2>&1) ||
+    complain "the hook refuses the build of what is pushed: $(<push.log)"
 (cd pushing && INVAR=/bin/false git push -q origin :main >../push.log 2>&1) ||
     complain "the hook minds a branch that is removed: $(<push.log)"
 [[ -z $(ls -A tmp) ]] || complain "left behind: $(ls tmp)"
