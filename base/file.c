@@ -7,6 +7,7 @@
 
 #include "base/file.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
@@ -79,6 +80,26 @@ invar_status invar_path_join(char *out, size_t size, const char *dir, const char
     int bytes = snprintf(out, size, "%s%s%s", dir, slash, name);
 
     return bytes < 0 || (size_t)bytes >= size ? path_too_long(dir) : INVAR_OK;
+}
+
+invar_status invar_folder_is_empty(bool *out, const char *path)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    DIR *folder = opendir(path);
+    int entries = 0;
+
+    *out = true;
+    if (!folder && errno == ENOENT)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    if (!folder)
+        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be written to: %s", shown,
+                          strerror(errno));
+    while (entries < 3 && readdir(folder)) // "." and ".." are always there
+        entries++;
+    closedir(folder);
+    *out = entries < 3;
+    return INVAR_OK;
 }
 
 bool invar_path_exists(const char *path)

@@ -115,6 +115,9 @@ invar_status invar_folder_sync(const char *path) INVAR_MUST_USE;
 /* Removes a folder and all in it; one that is not there is fine. Follows no links. */
 invar_status invar_folder_remove(const char *path) INVAR_MUST_USE;
 
+/* False where something is in the folder; one that is not there is empty. */
+invar_status invar_folder_is_empty(bool *out, const char *path) INVAR_MUST_USE;
+
 /* True when something is there. */
 bool invar_path_exists(const char *path);
 

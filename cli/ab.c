@@ -56,7 +56,7 @@ static invar_status write_page(char path_out[INVAR_PATH_SIZE], const invar_ab_an
     else
         INVAR_TRY(invar_path_join(path_out, INVAR_PATH_SIZE, answer->folder, "report.html"));
     INVAR_TRY(html ? invar_output_open(&page, path_out, INVAR_PAGE_MARK("ab"))
-                   : invar_output_replace(&page, path_out));
+                   : invar_output_replace(&page, path_out, NULL));
     return invar_output_close(&page, invar_ab_html(page.stream, answer));
 }
 

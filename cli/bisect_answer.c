@@ -148,7 +148,7 @@ static invar_status keep(const invar_bisect_answer *a)
         char path[INVAR_PATH_SIZE];
         invar_output page;
         INVAR_TRY(invar_path_join(path, sizeof path, a->folder, forms[i].name));
-        INVAR_TRY(invar_output_replace(&page, path));
+        INVAR_TRY(invar_output_replace(&page, path, NULL));
         INVAR_TRY(invar_output_close(&page, forms[i].write(page.stream, a)));
     }
     return INVAR_OK;

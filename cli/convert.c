@@ -7,8 +7,6 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -58,26 +56,6 @@ static void release(job *j)
 
 /* ---- may it be written ----------------------------------------------------------------------- */
 
-static invar_status is_empty(bool *out, const char *path)
-{
-    char shown[INVAR_PATH_SHOWN_SIZE];
-    DIR *folder = opendir(path);
-    int entries = 0;
-
-    *out = true;
-    if (!folder && errno == ENOENT)
-        return INVAR_OK;
-    invar_path_show(shown, path);
-    if (!folder)
-        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be written to: %s", shown,
-                          strerror(errno));
-    while (entries < 3 && readdir(folder)) // "." and ".." are always there
-        entries++;
-    closedir(folder);
-    *out = entries < 3;
-    return INVAR_OK;
-}
-
 /* A run goes on from what its folder holds: nobody else writes there, forced or not. */
 static invar_status claim_place(job *j)
 {
@@ -104,7 +82,7 @@ static invar_status check_place(job *j)
     if (stat(j->from, &from) == 0 && stat(j->to, &to) == 0 && from.st_dev == to.st_dev &&
         from.st_ino == to.st_ino)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: FROM and TO are the same folder", shown);
-    INVAR_TRY(is_empty(&empty, j->to));
+    INVAR_TRY(invar_folder_is_empty(&empty, j->to));
     if (!empty && !j->set->force)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not empty; --force writes into it all the same",
                           shown);

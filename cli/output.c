@@ -104,10 +104,10 @@ invar_status invar_output_check(const char *path, const char *mark)
     return invar_path_check_output(path, mark, 0);
 }
 
-invar_status invar_output_replace(invar_output *out, const char *path)
+invar_status invar_output_replace(invar_output *out, const char *path, const char *mark)
 {
     INVAR_TRY(begin(out, path));
-    return open_beside(out, path, NULL);
+    return open_beside(out, path, mark);
 }
 
 /* Everything is on the disk, and without an error since the beginning. */

@@ -36,8 +36,12 @@ invar_status invar_output_open(invar_output *out, const char *path,
 /* Before long work: fails where _open would, as far as that is known by then. */
 invar_status invar_output_check(const char *path, const char *mark) INVAR_MUST_USE;
 
-/* A file of our own in a folder that may come from anybody: whatever has its name is replaced. */
-invar_status invar_output_replace(invar_output *out, const char *path) INVAR_MUST_USE;
+/*
+ * A file of our own in a folder that may come from anybody: a link, a pipe or a device that has its
+ * name is replaced. So is a file as above; where `mark` is NULL any that is no database.
+ */
+invar_status invar_output_replace(invar_output *out, const char *path,
+                                  const char *mark) INVAR_MUST_USE;
 
 /* Ends it: keeps the file when `status` is INVAR_OK, else removes it. Yields the first failure. */
 invar_status invar_output_close(invar_output *out, invar_status status) INVAR_MUST_USE;

@@ -25,6 +25,7 @@
 #include "engine/config/config.h"
 #include "engine/run/folders.h"
 #include "ledger/view/golden.h"
+#include "ledger/view/page.h"
 #include "ledger/view/report.h"
 
 #include "base/invar_banned.h"
@@ -44,19 +45,30 @@ typedef struct settings {
 /* ---- while it runs --------------------------------------------------------------------------- */
 
 typedef struct screen {
+    const settings *set;
     invar_progress *progress;
-    const invar_golden *golden; /* to compare with; NULL: none */
+    const invar_golden *golden; /* to compare with, or to replace; NULL: none */
     char last[160];
 } screen;
 
 /* Not after hours: that a golden cannot be equal, or only by chance, is known at the beginning. */
-static void compare_identity(void *payload, const invar_digest *identity)
+static invar_status compare_identity(void *payload, const invar_digest *identity)
 {
     const screen *s = payload;
+    char shown[INVAR_PATH_SHOWN_SIZE];
 
-    if (s->golden && !invar_digest_equal(&s->golden->identity, identity))
-        invar_live_say(NULL, "the golden is of a run that was asked for something else: a semantic "
-                             "key, the data, the model or its weights differ");
+    if (!s->golden || invar_digest_equal(&s->golden->identity, identity))
+        return INVAR_OK;
+    if (s->set->record) {
+        invar_path_show(shown, s->set->record);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "golden %s: it is of a run that was asked for something else, and is not "
+                          "replaced; remove it, or give another name",
+                          shown);
+    }
+    invar_live_say(NULL, "the golden is of a run that was asked for something else: a semantic "
+                         "key, the data, the model or its weights differ");
+    return INVAR_OK;
 }
 
 static void show(void *payload, const invar_train_progress *p)
@@ -97,7 +109,7 @@ static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_s
     invar_output page;
 
     INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, REPORT));
-    INVAR_TRY(invar_output_replace(&page, path));
+    INVAR_TRY(invar_output_replace(&page, path, INVAR_PAGE_MARK("report")));
     return invar_output_close(&page, invar_report_write(page.stream, &shown, 1));
 }
 
@@ -105,6 +117,7 @@ static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_s
 typedef struct comparison {
     const char *word; /* NULL: there was none */
     invar_golden_comparison v;
+    int64_t further;                   /* steps that the run has and the golden has not */
     char place[INVAR_GOLDEN_HEADLINE]; /* where they part; "": nowhere, or nobody knows */
 } comparison;
 
@@ -140,6 +153,7 @@ static invar_status compare(comparison *out, const settings *s, const invar_gold
 
     INVAR_TRY(invar_golden_of_run(&is, ledger, run, GENERATOR));
     invar_golden_compare(&out->v, golden, is);
+    out->further = is->n_steps > golden->n_steps ? is->n_steps - golden->n_steps : 0;
     invar_golden_free(is);
     out->v.ops_differ = 0; // their names went with it
     if (out->v.verdict == INVAR_GOLDEN_CHANGED)
@@ -178,6 +192,9 @@ static void print_comparison(const comparison *c, const char *path, bool stopped
     else if (same)
         printf("%s, %" PRId64 " of %" PRId64 " steps", stopped ? " so far" : "", c->v.compared,
                c->v.steps);
+    if (same && c->further)
+        printf("; %" PRId64 " further step%s of the run %s not compared", c->further,
+               invar_text_plural(c->further), c->further == 1 ? "was" : "were");
     fputs(": ", stdout);
     invar_plain_print(stdout, path);
     putchar('\n');
@@ -337,8 +354,8 @@ static invar_status look_back(int *code_out, const settings *s, const invar_gold
 /* Before the run: that a golden cannot be read or written should not come out after hours. */
 static invar_status read_golden(invar_golden **out, const settings *s)
 {
-    char shown[INVAR_PATH_SHOWN_SIZE], folder[INVAR_PATH_SIZE];
-    const char *path = s->golden ? s->golden : s->record, *slash = path ? strrchr(path, '/') : NULL;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    const char *path = s->golden ? s->golden : s->record;
 
     *out = NULL;
     if (s->golden && s->record)
@@ -351,17 +368,27 @@ static invar_status read_golden(invar_golden **out, const settings *s)
     if (s->golden)
         return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
                           "golden %s: there is no such file; --record-golden writes one", shown);
-    (void)snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path + 1) : 0, path);
-    if (slash && !invar_path_exists(folder))
-        return INVAR_FAIL(INVAR_E_IO, 0, "golden %s: its folder is not there; make it first",
-                          shown);
-    return invar_golden_check_output(path);
+    INVAR_TRY(invar_golden_check_output(path));
+    // what cannot be read is of no run: it is replaced
+    if (invar_golden_read(out, path) != INVAR_OK)
+        invar_error_clear();
+    return INVAR_OK;
+}
+
+static invar_status check_report(const settings *s, const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (s->no_report || s->fresh) // a folder that is there gets another name
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, REPORT));
+    return invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0);
 }
 
 static invar_status train(int *code_out, const char *path, const settings *s,
                           const invar_golden *golden, const invar_recipe *recipe)
 {
-    screen shown = {.golden = golden};
+    screen shown = {.set = s, .golden = golden};
     invar_folders at;
     invar_train_options options = {.recipe_path = path,
                                    .until = s->until,
@@ -374,13 +401,14 @@ static invar_status train(int *code_out, const char *path, const settings *s,
     invar_status status;
 
     INVAR_TRY(invar_folders_find(&at, recipe, path));
+    INVAR_TRY(check_report(s, at.run));
     options.stop = invar_live_catch(
         at.save[0] ? "stopping after the current rollout, with a checkpoint"
                    : "stopping after the current rollout, without a checkpoint (save = none)");
     status = invar_train(&run, recipe, &options);
     invar_progress_free(shown.progress);
     INVAR_TRY(status);
-    return look_back(code_out, s, golden, &run);
+    return look_back(code_out, s, s->golden ? golden : NULL, &run);
 }
 
 static const invar_option *options(settings *s)

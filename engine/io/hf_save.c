@@ -7,7 +7,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <dirent.h>
+#include <errno.h>
 #include <inttypes.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -207,6 +210,43 @@ static invar_status write_config(const saver *s)
     return status;
 }
 
+/* "model-00001-of-00002.safetensors" */
+static bool is_shard(const char *name)
+{
+    static const char *const between[] = {"model-", "-of-", ".safetensors"};
+
+    for (int i = 0; i < 3; i++) {
+        size_t bytes = strlen(between[i]);
+        if (strncmp(name, between[i], bytes) != 0)
+            return false;
+        name += bytes;
+        if (i < 2)
+            name += strspn(name, "0123456789");
+    }
+    return *name == '\0';
+}
+
+static invar_status remove_shards(const saver *s)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    DIR *folder = opendir(s->dir);
+    invar_status status = INVAR_OK;
+    const struct dirent *entry;
+
+    if (!folder) {
+        invar_path_show(shown, s->dir);
+        return INVAR_FAIL(INVAR_E_IO, errno, "%s: cannot be listed: %s", shown, strerror(errno));
+    }
+    while (status == INVAR_OK && (entry = readdir(folder)) != NULL)
+        if (is_shard(entry->d_name)) {
+            status = invar_path_join(path, sizeof path, s->dir, entry->d_name);
+            if (status == INVAR_OK)
+                unlink(path);
+        }
+    closedir(folder);
+    return status;
+}
+
 /* What an earlier save left and a reader would take for this one. */
 static invar_status remove_old(const saver *s)
 {
@@ -216,6 +256,7 @@ static invar_status remove_old(const saver *s)
     unlink(path);
     INVAR_TRY(invar_path_join(path, sizeof path, s->dir, INVAR_HF_WEIGHTS));
     unlink(path);
+    INVAR_TRY(remove_shards(s));
     return invar_folder_sync(s->dir);
 }
 

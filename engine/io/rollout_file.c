@@ -256,6 +256,17 @@ static invar_status make_folder(const char *path)
     return invar_folder_make(folder);
 }
 
+invar_status invar_rollout_file_check(const char *pattern, int64_t count)
+{
+    char path[INVAR_PATH_SIZE];
+
+    for (int64_t i = 0; i < count; i++) {
+        INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, i));
+        INVAR_TRY(invar_path_check_output(path, MARK, 0));
+    }
+    return INVAR_OK;
+}
+
 invar_status invar_rollout_file_write(const char *path, const invar_rollout_header *header,
                                       const invar_rl_sample *samples, int64_t count)
 {

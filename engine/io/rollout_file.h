@@ -42,6 +42,9 @@ invar_status invar_rollout_file_path(char *out, size_t size, const char *pattern
 /* True for a pattern that gives each rollout a file of its own. */
 bool invar_rollout_file_distinct(const char *pattern);
 
+/* Fails where a file of another kind has one of the names of rollouts [0, count). */
+invar_status invar_rollout_file_check(const char *pattern, int64_t count) INVAR_MUST_USE;
+
 /* Atomic: the old file or the new one, never a part. Makes the folder. */
 invar_status invar_rollout_file_write(const char *path, const invar_rollout_header *header,
                                       const invar_rl_sample *samples, int64_t count) INVAR_MUST_USE;

@@ -47,7 +47,7 @@ typedef struct generation {
 
 /* ---- what is refused ------------------------------------------------------------------------- */
 
-static invar_status check_sampling(const invar_rollout *r, const invar_sampling *p)
+invar_status invar_rollout_check(const invar_rollout *r, const invar_sampling *p)
 {
     const invar_model_spec *spec = &r->model->spec;
 
@@ -61,6 +61,10 @@ static invar_status check_sampling(const invar_rollout *r, const invar_sampling 
                           "rollout: a context of %" PRId64 " tokens; the model has %" PRId64
                           " positions",
                           p->max_context, spec->max_positions);
+    if ((p->max_context ? p->max_context : spec->max_positions) < 2)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: a context of 1 token has no room for a prompt and a response; "
+                          "allow a longer one (rollout-max-context-len, max-position-embeddings)");
     for (int64_t i = 0; i < p->n_stop_ids; i++)
         if (p->stop_ids[i] < 0 || p->stop_ids[i] >= spec->vocab)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -229,7 +233,7 @@ static invar_status begin(generation *run, invar_rl_sample *samples)
     invar_rollout_limits limits;
     int64_t most = 1;
 
-    INVAR_TRY(check_sampling(run->rollout, run->sampling));
+    INVAR_TRY(invar_rollout_check(run->rollout, run->sampling));
     INVAR_TRY(invar_alloc((void **)&run->writers, (size_t)run->count, sizeof *run->writers,
                           "the samples of a rollout"));
     memset(run->writers, 0, (size_t)run->count * sizeof *run->writers);

@@ -62,6 +62,10 @@ invar_status invar_rollout_new(invar_rollout **out, const invar_model *model,
                                const invar_rollout_limits *limits) INVAR_MUST_USE;
 void invar_rollout_free(invar_rollout *rollout);
 
+/* Fails where _generate would, whatever the samples are. */
+invar_status invar_rollout_check(const invar_rollout *rollout,
+                                 const invar_sampling *sampling) INVAR_MUST_USE;
+
 /* Of all products and attention; borrowed, NULL ends it. */
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
 

@@ -323,6 +323,7 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
     INVAR_TRY(status);
     INVAR_TRY(check_same(loop, loop->ledger, &summary));
     memcpy(loop->uuid, summary.uuid, sizeof loop->uuid);
+    loop->recorded = summary.last_step;
     return INVAR_OK;
 }
 

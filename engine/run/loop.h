@@ -265,6 +265,9 @@ invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
  */
 invar_status invar_loop_resume(invar_loop *loop) INVAR_MUST_USE;
 
+/* Before the run begins: fails where save-hf names a folder of somebody else. */
+invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;
+
 /*
  * Writes the checkpoint and the Hugging Face export, each where the recipe wants it. On a device
  * with memory of its own, unless this is the last one, the checkpoint is only begun.

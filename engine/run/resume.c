@@ -189,15 +189,14 @@ static invar_status look_for_end(invar_ledger_summary *out, const invar_loop *lo
 }
 
 /* Nothing is written: the run stays as it is. */
-static void stay(invar_loop *loop, const invar_checkpoint_state *state,
-                 const invar_ledger_summary *found)
+static void stay(invar_loop *loop, const invar_checkpoint_state *state)
 {
     char line[256];
 
     loop->summary->finished = true;
     loop->summary->resumed_after = state->step;
-    loop->summary->last_step = found->last_step;
-    loop->summary->chain = found->chain;
+    loop->summary->last_step = state->step; // as when it ended there, whatever the ledger has
+    loop->summary->chain = state->chain;
     if (state->rollout < loop->set.rollouts)
         (void)snprintf(line, sizeof line,
                        "nothing is left to do: the run is at step %" PRId64
@@ -236,7 +235,7 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
     INVAR_TRY(look_for_end(&found, loop, state));
     INVAR_TRY(is_end(&ended, loop, state, &found));
     if (ended) {
-        stay(loop, state, &found);
+        stay(loop, state);
         return INVAR_OK;
     }
     INVAR_TRY(load(loop, c));
@@ -396,6 +395,41 @@ static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bo
     return status;
 }
 
+/*
+ * The export of a rollout goes into a folder that is new or empty. One of a rollout that the ledger
+ * had when the run was started may be the run's own, of before.
+ */
+static invar_status check_export(const invar_loop *loop, const char *pattern, int64_t rollout)
+{
+    char path[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    bool empty;
+
+    if ((rollout + 1) * steps <= loop->recorded + 1)
+        return INVAR_OK;
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, rollout));
+    INVAR_TRY(invar_folder_is_empty(&empty, path));
+    if (empty)
+        return INVAR_OK;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "save-hf: %s is not empty, and this run did not write it; remove it, or give "
+                      "another name",
+                      shown);
+}
+
+invar_status invar_loop_check_exports(const invar_loop *loop)
+{
+    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
+    int64_t interval = invar_recipe_int(loop->recipe, INVAR_KEY_SAVE_INTERVAL);
+
+    if (!pattern[0] || loop->options->replay)
+        return INVAR_OK;
+    for (int64_t end = interval; interval > 0 && end < loop->set.rollouts; end += interval)
+        INVAR_TRY(check_export(loop, pattern, end - 1));
+    return check_export(loop, pattern, loop->set.rollouts - 1);
+}
+
 static invar_status export_hf(invar_loop *loop)
 {
     const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF);
@@ -403,6 +437,7 @@ static invar_status export_hf(invar_loop *loop)
 
     if (!pattern[0])
         return INVAR_OK;
+    INVAR_TRY(check_export(loop, pattern, loop->place.rollout - 1)); // a stop exports any
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout - 1));
     return invar_hf_save(loop->session.actor, path,
                          loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32

@@ -214,11 +214,14 @@ static invar_status make_rollout(invar_loop *loop)
 {
     invar_session *s = &loop->session;
     invar_rollout_limits limits = invar_session_limits(s);
+    invar_sampling sampling;
     const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
     if (!loop->evaluates && (loop->set.sft || loads[0]))
         return INVAR_OK;
-    return invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits);
+    INVAR_TRY(invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits));
+    sampling = invar_session_sampling(s);
+    return invar_rollout_check(loop->rollout, &sampling);
 }
 
 static void tell_dropped(const invar_loop *loop)
@@ -249,6 +252,7 @@ static invar_status open_parts(invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
+    const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
 
     INVAR_TRY(
@@ -266,7 +270,7 @@ static invar_status open_parts(invar_loop *loop)
                           loop->set.prompts);
     INVAR_TRY(invar_loop_identify(loop));
     if (loop->options->identified)
-        loop->options->identified(loop->options->payload, &loop->identity);
+        INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity));
     INVAR_TRY(make_trainer(loop));
     INVAR_TRY(make_rollout(loop));
     INVAR_TRY(invar_loop_attach_audit(loop));
@@ -275,6 +279,8 @@ static invar_status open_parts(invar_loop *loop)
     INVAR_TRY(attach_all(loop));
     if (trace[0])
         INVAR_TRY(invar_trace_check_path(trace));
+    if (rollouts[0] && !loop->options->replay)
+        INVAR_TRY(invar_rollout_file_check(rollouts, loop->set.rollouts));
     INVAR_TRY(invar_loop_find_checkpoint(loop));
     // not sooner: a run that cannot begin, for want of a GPU or of its weights, leaves no folder
     INVAR_TRY(invar_loop_settle(loop));
@@ -302,7 +308,7 @@ void invar_loop_say(const invar_loop *loop, const char *line)
 invar_status invar_loop_open(invar_loop *loop, const invar_recipe *recipe,
                              const invar_train_options *options, invar_train_summary *summary)
 {
-    *loop = (invar_loop){.recipe = recipe, .options = options, .summary = summary};
+    *loop = (invar_loop){.recipe = recipe, .options = options, .recorded = -1, .summary = summary};
     if (!options->replay) // the recorded run has its own
         INVAR_TRY(invar_facts_read(&loop->facts));
     INVAR_TRY(invar_folders_find(&loop->at, recipe, options->recipe_path));

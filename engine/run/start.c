@@ -7,10 +7,13 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "engine/run/loop.h"
 
@@ -22,6 +25,72 @@ static void say(const invar_loop *loop, const char *what, const char *path)
 
     (void)snprintf(line, sizeof line, "%s %s", what, path);
     invar_loop_say(loop, line);
+}
+
+/* ---- a folder of somebody else --------------------------------------------------------------- */
+
+/* "checkpoints" of "runs/a/checkpoints/x" below "runs/a": a name in the run's folder. */
+static bool leads_through(const char *path, const char *folder, const char *name)
+{
+    size_t length = strlen(folder), bytes = strlen(name);
+
+    while (length > 1 && folder[length - 1] == '/')
+        length--;
+    if (strncmp(path, folder, length) != 0 || path[length] != '/')
+        return false;
+    path += length + strspn(path + length, "/");
+    return strncmp(path, name, bytes) == 0 && (path[bytes] == '/' || path[bytes] == '\0');
+}
+
+/* The log of whoever started the run. */
+static bool is_our_output(int folder, const char *name)
+{
+    struct stat there, out;
+
+    if (fstatat(folder, name, &there, AT_SYMLINK_NOFOLLOW) != 0)
+        return false;
+    for (int fd = STDOUT_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fstat(fd, &out) == 0 && out.st_dev == there.st_dev && out.st_ino == there.st_ino)
+            return true;
+    return false;
+}
+
+/* What a run leaves in its folder, also one whose ledger was removed. */
+static bool is_of_a_run(const invar_loop *loop, DIR *folder, const char *name)
+{
+    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
+           strcmp(name, INVAR_FOLDERS_CHECKPOINTS) == 0 || strcmp(name, "report.html") == 0 ||
+           strcmp(name, "dump") == 0 || strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
+           leads_through(loop->at.save, loop->at.run, name) ||
+           leads_through(loop->at.ledger, loop->at.run, name) || is_our_output(dirfd(folder), name);
+}
+
+/* A folder without a ledger that holds other things is somebody's, and its name was a mistake. */
+static invar_status check_home(const invar_loop *loop)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], what[INVAR_PATH_SHOWN_SIZE];
+    const struct dirent *entry;
+    bool foreign = false;
+    DIR *folder;
+
+    if (loop->options->replay || invar_path_exists(loop->at.ledger))
+        return INVAR_OK;
+    folder = opendir(loop->at.run);
+    if (!folder)
+        return INVAR_OK; // it is not there, or making it says why it cannot be
+    while (!foreign && (entry = readdir(folder)) != NULL)
+        if (!is_of_a_run(loop, folder, entry->d_name)) {
+            invar_path_show(what, entry->d_name);
+            foreign = true;
+        }
+    closedir(folder);
+    if (!foreign)
+        return INVAR_OK;
+    invar_path_show(shown, loop->at.run);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "run: %s holds \"%s\" and no ledger: it is no folder of a run; give another "
+                      "one with --run",
+                      shown, what);
 }
 
 /* ---- anew ------------------------------------------------------------------------------------ */
@@ -133,6 +202,7 @@ invar_status invar_loop_settle(invar_loop *loop)
 {
     bool known;
 
+    INVAR_TRY(check_home(loop));
     if (loop->options->fresh && invar_path_exists(loop->at.run)) {
         INVAR_TRY(check_idle(loop));
         if (invar_path_exists(loop->at.save) && !goes_along(loop))
@@ -142,6 +212,7 @@ invar_status invar_loop_settle(invar_loop *loop)
     known = invar_path_exists(loop->at.ledger);
     if (known)
         INVAR_TRY(invar_loop_open_ledger(loop));
+    INVAR_TRY(invar_loop_check_exports(loop));
     INVAR_TRY(claim(loop));
     INVAR_TRY(invar_folder_make(loop->at.run));
     INVAR_TRY(invar_folder_hold(&loop->home, loop->at.run));

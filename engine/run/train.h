@@ -40,8 +40,9 @@ typedef struct invar_train_options {
     const volatile sig_atomic_t
         *stop; /* a signal's number: end in order after the current rollout; may be NULL */
     void (*progress)(void *payload, const invar_train_progress *progress); /* may be NULL */
-    /* What the run is asked for, as soon as it is known and before it begins; may be NULL. */
-    void (*identified)(void *payload, const invar_digest *identity);
+    /* What the run is asked for, as soon as it is known and before it begins, which a failure
+       prevents; may be NULL. */
+    invar_status (*identified)(void *payload, const invar_digest *identity);
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;
 } invar_train_options;

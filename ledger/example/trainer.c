@@ -12,6 +12,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "ledger/ledger.h"
@@ -116,14 +117,25 @@ static invar_status train(invar_ledger *ledger, int64_t steps)
 int main(int argc, char **argv)
 {
     const invar_ledger_options options = {.create = true, .writer = "the toy trainer"};
+    const char *slash = strrchr(argv[0], '/');
+    char *end = "", program[4096];
+    long long steps = argc > 1 ? strtoll(argv[1], &end, 10) : 12;
     invar_ledger *ledger = NULL;
-    invar_status status = invar_ledger_open(&ledger, "ledger.db", &options);
+    invar_status status;
 
+    if (argc > 2 || *end || steps < 1) {
+        fprintf(stderr, "usage: %s [STEPS]: writes so many steps (12), 1 or more\n", argv[0]);
+        return 2;
+    }
+    status = invar_ledger_open(&ledger, "ledger.db", &options);
     if (status == INVAR_OK)
-        status = train(ledger, argc > 1 ? strtoll(argv[1], NULL, 10) : 12);
+        status = train(ledger, steps);
+    // in a build invar lies beside it, installed it is found by its name
+    (void)snprintf(program, sizeof program, "%.*sinvar", slash ? (int)(slash + 1 - argv[0]) : 0,
+                   argv[0]);
     if (status == INVAR_OK)
-        fprintf(stdout, "wrote ledger.db; its last step is %lld\nnext: invar ledger ls .\n",
-                (long long)t.step);
+        fprintf(stdout, "wrote ledger.db; its last step is %lld\nnext: %s ledger ls .\n",
+                (long long)t.step, access(program, X_OK) == 0 ? program : "invar");
     else
         fprintf(stderr, "trainer: %s\n", invar_error_last()->message);
     invar_ledger_close(ledger);

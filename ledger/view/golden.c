@@ -460,6 +460,7 @@ invar_status invar_golden_check_output(const char *path)
     char beside[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
+    INVAR_TRY(invar_path_check_place(path));
     INVAR_TRY(invar_path_check_output(path, MAGIC, 0));
     return invar_path_check_output(beside, MAGIC, 0); // theirs begins with it, too
 }

@@ -212,6 +212,13 @@ same llama.a llama.b
 expect 0 "written   llama.b" qwen3.a llama.b --force
 same qwen3.a llama.b
 expect 129 "the same folder" qwen3.a ./qwen3.a --force
+# one file over shards: none of them stays
+expect 0 "written" qwen3.a shards.b --max-shard-bytes 20000
+(($(find shards.b -name 'model-0*' | wc -l) > 1)) || complain "no shards: $(ls shards.b)"
+touch shards.b/model-card.safetensors
+expect 0 "written" qwen3.a shards.b --force
+[[ $(cd shards.b && echo *.safetensors*) == "model-card.safetensors model.safetensors" ]] ||
+    complain "of an earlier export: $(ls shards.b)"
 same qwen3.a llama.b
 expect 129 "an argument is missing" qwen3.a
 expect 129 "unexpected argument" qwen3.a b c

@@ -60,6 +60,9 @@ mkdir twice once
 (cd twice && ../trainer 6 && ../trainer 12)
 (cd once && ../trainer 12) >log
 grep -qx 'wrote ledger.db; its last step is 11' log || complain "the trainer says:" "$(cat log)"
+if (cd once && ../trainer abc) 2>log.usage || ! grep -q '^usage: ' log.usage; then
+    complain "the trainer takes anything for a number of steps"
+fi
 next=$(sed -n 's/^next: //p' log)
 [[ $next && $(cd once && PATH="$PWD/../prefix/bin:$PATH" sh -c "$next") == *"toy"* ]] ||
     complain "the next command of the trainer: $next"

@@ -76,7 +76,50 @@ refuses 129 "the trace is not written through a link" over--trace "${plain[@]}" 
 cp recipes/bf16.ini "$folder/mine-0"
 refuses 129 "mine-0: $other" over-rollouts "${plain[@]}" --save-debug-rollout-data \
     "$folder/mine-{rollout_id}"
-for name in mine.ini mine.points mine-0; do
+rm "$folder/mine-0" && cp recipes/bf16.ini "$folder/mine-2"
+refuses 129 "mine-2: $other" over-rollouts "${plain[@]}" --save-debug-rollout-data \
+    "$folder/mine-{rollout_id}"
+mkdir "$folder/over-report" && cp recipes/bf16.ini "$folder/over-report/report.html"
+rc=0
+"$invar" "${plain[@]:0:6}" --run "$folder/over-report" >"$folder/out" 2>"$folder/err" || rc=$?
+if [[ $rc != 129 || -e $folder/over-report/ledger.db ]] ||
+    ! grep -qF "report.html: $other" "$folder/err"; then
+    complain "a foreign report.html: exit code $rc:" "$(<"$folder/err")"
+fi
+cmp -s recipes/bf16.ini "$folder/over-report/report.html" || complain "report.html was replaced"
+# a golden of another recipe
+cp recipes/fp8.golden "$folder/fp8.golden"
+refuses 129 "it is of a run that was asked for something else, and is not replaced" over--golden \
+    "${plain[@]}" --record-golden "$folder/fp8.golden"
+cmp -s recipes/fp8.golden "$folder/fp8.golden" || complain "fp8.golden was replaced"
+# a folder of something else, which --fresh does not move either
+mkdir "$folder/thesis" && echo precious >"$folder/thesis/chapter1"
+for flag in --no-save-optim --fresh; do
+    refuses 129 'thesis holds "chapter1" and no ledger: it is no folder of a run' thesis \
+        "${plain[@]}" "$flag"
+done
+[[ $(ls "$folder"/thesis*) == chapter1 ]] || complain "a foreign folder: $(ls "$folder"/thesis*)"
+# but one with the log of the run, or with what a run leaves
+mkdir -p "$folder/logged/checkpoints"
+"$invar" "${plain[@]}" --run "$folder/logged" >"$folder/logged/log" 2>&1 ||
+    complain "a log in the run's folder: $(<"$folder/logged/log")"
+# a folder that save-hf would replace: before the run, also one of a later rollout
+export=(--save-interval 2 --save-hf "$folder/export-{rollout_id}")
+mkdir "$folder/export-3" && echo mine >"$folder/export-3/chat_template.jinja"
+refuses 129 "export-3 is not empty, and this run did not write it" exports "${plain[@]}" \
+    "${export[@]}"
+[[ ! -e $folder/exports && ! -e $folder/export-1 ]] || complain "exports: something was run"
+rm -r "$folder/export-3"
+works exports "${plain[@]}" "${export[@]}" --debug-exit-after-rollout 2
+refuses 129 "export-1 is not empty, and this run did not write it" others "${plain[@]}" \
+    "${export[@]}"
+# its own it replaces: the checkpoint is gone, the steps are executed again
+rm -r "$folder/exports/checkpoints" && echo stale >"$folder/export-1/model.safetensors"
+works exports "${plain[@]}" "${export[@]}"
+cmp -s "$folder/export-1/model.safetensors" <(echo stale) && complain "its own export stays"
+[[ -s $folder/export-3/config.json ]] || complain "no export of the last rollout"
+
+for name in mine.ini mine.points mine-2; do
     cmp -s recipes/bf16.ini "$folder/$name" || complain "$name was replaced"
 done
 [[ -L $folder/link && -z $(echo "$folder"/over--{trace,golden}*) ]] ||
@@ -127,6 +170,8 @@ refuses 129 "'kl-coef' would be ignored" r8 train recipes/sm90.ini --kl-coef 0.1
 # no GPU, whatever this build and this machine have
 CUDA_VISIBLE_DEVICES='' refuses 125 "choose device = cpu" no-cuda "${plain[@]}" --device cuda
 refuses 129 "global-batch-size * num-steps-per-rollout" r9 "${plain[@]}" --global-batch-size 7
+refuses 129 "stop id 99; the vocabulary has 13 tokens" r9 "${plain[@]}" --rollout-stop-token-ids 99
+refuses 129 "a context of 1 token has no room" r9 "${plain[@]}" --max-position-embeddings 1
 refuses 129 "no task" r10 "${plain[@]}" --prompt-data task:sorting
 refuses 129 "unknown option '--frob'" r11 "${plain[@]}" --frob
 refuses 2 "fp8 needs multiples" r12 "${plain[@]}" --dtype fp8
@@ -313,6 +358,9 @@ if (($(id -u) == 0)); then
 fi
 if "${under[@]}" "$invar" version >/dev/null 2>&1; then
     refuses 2 "ermission denied" locked/run "${plain[@]}"
+    refuses 2 "locked/a.golden: cannot be written: Permission denied" locked-golden "${plain[@]}" \
+        --record-golden "$locked/a.golden"
+    untouched locked-golden
 else
     echo "skipped: nobody without permissions can run $invar"
 fi

@@ -176,6 +176,16 @@ holds [ -z "$(grep 'resumed after' err)" ]
 holds [ "$(state_of again)" = "$before" ]
 holds [ ! -e again.json ]
 expect 0 'steps     1 executed, the last is 6' "${again[@]}" --num-rollout 7
+expect 0 'identical, 6 of 6 steps; 1 further step of the run was not compared' "${again[@]}" \
+    --num-rollout 7 --golden whole.golden
+# at an earlier step than its ledger: what is told is of there, however often
+longer=(train tiny.ini --no-report --run longer --save-interval 2)
+expect 0 'the last is 5' "${longer[@]}"
+rm -r longer/checkpoints/iter_0000005
+echo 3 >longer/checkpoints/latest_checkpointed_iteration.txt
+for ((i = 0; i < 2; i++)); do
+    expect 0 'steps     0 executed, the last is 3' "${longer[@]}" --num-rollout 4
+done
 expect 2 'its seed is 1234, not 5; choose another folder with --run, or begin anew with --fresh' \
     "${again[@]}" --seed 5
 # anew: the old run keeps all that it has
