@@ -77,8 +77,8 @@ typedef struct invar_ci_side {
 void invar_ci_side_free(invar_ci_side *side);
 
 /*
- * A golden of another length is OBSOLETE where its bits are the same: `made` steps were run, of
- * the first `asked` (0: of all).
+ * A golden of another length is OBSOLETE where its bits are the same: `made` steps were run, and
+ * at least `asked` wanted (0: all).
  */
 void invar_ci_look_at_length(invar_ci_result *out, int64_t made, int64_t asked);
 

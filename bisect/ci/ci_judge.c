@@ -131,9 +131,10 @@ invar_status invar_ci_judge(invar_ci_result *out, const invar_ci_side *was, cons
 
 void invar_ci_look_at_length(invar_ci_result *out, int64_t made, int64_t asked)
 {
-    int64_t expected = asked > 0 && asked < out->steps ? asked : out->steps;
+    // a run ends with a whole rollout, which may be of several steps
+    int64_t least = asked > 0 && asked < out->steps ? asked : out->steps;
 
-    if (out->verdict != INVAR_CI_SAME || made == expected)
+    if (out->verdict != INVAR_CI_SAME || (made >= least && made <= out->steps))
         return;
     out->verdict = INVAR_CI_OBSOLETE;
     (void)snprintf(out->story, sizeof out->story,
