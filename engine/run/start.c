@@ -55,12 +55,14 @@ static bool is_our_output(int folder, const char *name)
     return false;
 }
 
-/* What a run leaves in its folder, also one whose ledger was removed. */
+/* What a run leaves in its folder, also one whose ledger was removed; bisect, ab and ci begin with
+   run.log there. */
 static bool is_of_a_run(const invar_loop *loop, DIR *folder, const char *name)
 {
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
            strcmp(name, INVAR_FOLDERS_CHECKPOINTS) == 0 || strcmp(name, "report.html") == 0 ||
-           strcmp(name, "dump") == 0 || strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
+           strcmp(name, "dump") == 0 || strcmp(name, "run.log") == 0 ||
+           strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
            leads_through(loop->at.save, loop->at.run, name) ||
            leads_through(loop->at.ledger, loop->at.run, name) || is_our_output(dirfd(folder), name);
 }
