@@ -55,13 +55,22 @@ static bool is_our_output(int folder, const char *name)
     return false;
 }
 
-/* What a run leaves in its folder, also one whose ledger was removed; bisect, ab and ci begin with
-   run.log there. */
+/* What people put beside a run: its log, its recipe, the script that starts it. */
+static bool goes_with_a_run(const char *name)
+{
+    static const char *const endings[] = {".log", ".out", ".err", ".txt", ".ini", ".sh", ".md"};
+
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (invar_text_ends(name, endings[i]))
+            return true;
+    return name[0] == '.';
+}
+
+/* What a run leaves in its folder, also one whose ledger was removed. */
 static bool is_of_a_run(const invar_loop *loop, DIR *folder, const char *name)
 {
-    return strcmp(name, ".") == 0 || strcmp(name, "..") == 0 ||
-           strcmp(name, INVAR_FOLDERS_CHECKPOINTS) == 0 || strcmp(name, "report.html") == 0 ||
-           strcmp(name, "dump") == 0 || strcmp(name, "run.log") == 0 ||
+    return goes_with_a_run(name) || strcmp(name, INVAR_FOLDERS_CHECKPOINTS) == 0 ||
+           strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
            strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
            leads_through(loop->at.save, loop->at.run, name) ||
            leads_through(loop->at.ledger, loop->at.run, name) || is_our_output(dirfd(folder), name);

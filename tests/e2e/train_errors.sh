@@ -99,6 +99,11 @@ for flag in --no-save-optim --fresh; do
         "${plain[@]}" "$flag"
 done
 [[ $(ls "$folder"/thesis*) == chapter1 ]] || complain "a foreign folder: $(ls "$folder"/thesis*)"
+# what people keep beside a run is not foreign
+mkdir "$folder/mine" && cp recipes/bf16.ini "$folder/mine/own.ini"
+echo begun >"$folder/mine/tee.log"
+"$invar" train "$folder/mine/own.ini" --run "$folder/mine" --num-rollout 1 --no-report \
+    >"$folder/out" 2>&1 || complain "a recipe and a log: $(<"$folder/out")"
 # but one with the log of the run, or with what a run leaves
 mkdir -p "$folder/logged/checkpoints"
 "$invar" "${plain[@]}" --run "$folder/logged" >"$folder/logged/log" 2>&1 ||
