@@ -20,7 +20,7 @@
 #include "cli/logprobs.h"
 #include "cli/plain.h"
 #include "cli/weights.h"
-#include "engine/run/regenerate.h"
+#include "engine/replay/regenerate.h"
 #include "engine/run/train.h"
 
 #include "base/invar_banned.h"

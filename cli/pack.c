@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/pack.h"
+#include "engine/replay/pack.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -14,7 +14,7 @@
 #include "cli/ledger.h"
 #include "cli/plain.h"
 #include "engine/io/tar.h"
-#include "engine/run/pack.h"
+#include "engine/replay/pack.h"
 #include "ledger/view/diff.h"
 
 #include "base/invar_banned.h"

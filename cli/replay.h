@@ -8,7 +8,7 @@
 
 #include "base/progress.h"
 #include "cli/locate.h"
-#include "engine/run/replay.h"
+#include "engine/replay/replay.h"
 
 #ifdef __cplusplus
 extern "C" {

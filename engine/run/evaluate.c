@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/run/flat.h"
+#include "engine/rl/flat.h"
 
 #include "base/invar_banned.h"
 

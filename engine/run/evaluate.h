@@ -9,8 +9,8 @@
 #ifndef INVAR_ENGINE_RUN_EVALUATE_H
 #define INVAR_ENGINE_RUN_EVALUATE_H
 
-#include "engine/run/judge.h"
 #include "engine/run/session.h"
+#include "engine/source/judge.h"
 
 #ifdef __cplusplus
 extern "C" {

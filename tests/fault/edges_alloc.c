@@ -8,7 +8,7 @@
 
 #include "engine/ext/plugin.h"
 #include "engine/io/rollout_file.h"
-#include "engine/run/trace.h"
+#include "engine/record/trace.h"
 #include "tests/fault/faulty.h"
 #include "tests/rollout_samples.h"
 #include "tests/unit/ext/samples.h"

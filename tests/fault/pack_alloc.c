@@ -8,7 +8,7 @@
 
 #include "base/file.h"
 #include "engine/io/tar.h"
-#include "engine/run/recorded.h"
+#include "engine/replay/recorded.h"
 #include "tests/fault/faulty.h"
 
 static char folder[] = INVAR_TEST_WORK "/pack_alloc-XXXXXX";

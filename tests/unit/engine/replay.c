@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/replay.h"
+#include "engine/replay/replay.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "engine/io/checkpoint.h"
-#include "engine/run/pack.h"
+#include "engine/replay/pack.h"
 #include "engine/run/session.h"
 #include "tests/support.h"
 

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/trace.h"
+#include "engine/record/trace.h"
 
 #include <math.h>
 #include <signal.h>

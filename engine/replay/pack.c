@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/pack.h"
+#include "engine/replay/pack.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include "engine/io/hf_files.h"
 #include "engine/io/json_text.h"
 #include "engine/io/tar.h"
-#include "engine/run/pack_names.h"
+#include "engine/replay/pack_names.h"
 
 #include "base/invar_banned.h"
 

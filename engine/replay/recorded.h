@@ -6,8 +6,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_RECORDED_H
-#define INVAR_ENGINE_RUN_RECORDED_H
+#ifndef INVAR_ENGINE_REPLAY_RECORDED_H
+#define INVAR_ENGINE_REPLAY_RECORDED_H
 
 #include "base/file.h"
 #include "engine/config/config.h"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/replay.h"
+#include "engine/replay/replay.h"
 
 #include <inttypes.h>
 #include <stdio.h>

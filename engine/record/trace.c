@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/trace.h"
+#include "engine/record/trace.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_PACK_NAMES_H
-#define INVAR_ENGINE_RUN_PACK_NAMES_H
+#ifndef INVAR_ENGINE_REPLAY_PACK_NAMES_H
+#define INVAR_ENGINE_REPLAY_PACK_NAMES_H
 
 #define INVAR_PACK_FORMAT "invar-pack 1"
 #define INVAR_PACK_MANIFEST "manifest.json"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/judge.h"
+#include "engine/source/judge.h"
 
 #include "base/alloc.h"
 #include "engine/config/config.h"

@@ -6,8 +6,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_REGENERATE_H
-#define INVAR_ENGINE_RUN_REGENERATE_H
+#ifndef INVAR_ENGINE_REPLAY_REGENERATE_H
+#define INVAR_ENGINE_REPLAY_REGENERATE_H
 
 #include "engine/run/session.h"
 

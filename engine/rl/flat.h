@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_FLAT_H
-#define INVAR_ENGINE_RUN_FLAT_H
+#ifndef INVAR_ENGINE_RL_FLAT_H
+#define INVAR_ENGINE_RL_FLAT_H
 
 #include "engine/rl/loss.h"
 #include "engine/rl/sample.h"

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "engine/run/flat.h"
+#include "engine/rl/flat.h"
 #include "tests/support.h"
 
 enum { SAMPLES = 4 };

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/flat.h"
+#include "engine/rl/flat.h"
 
 #include <string.h>
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_JUDGE_H
-#define INVAR_ENGINE_RUN_JUDGE_H
+#ifndef INVAR_ENGINE_SOURCE_JUDGE_H
+#define INVAR_ENGINE_SOURCE_JUDGE_H
 
 #include "base/recipe.h"
 #include "engine/ext/plugin.h"

@@ -14,10 +14,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_PACK_H
-#define INVAR_ENGINE_RUN_PACK_H
+#ifndef INVAR_ENGINE_REPLAY_PACK_H
+#define INVAR_ENGINE_REPLAY_PACK_H
 
-#include "engine/run/replay.h"
+#include "engine/replay/replay.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/recorded.h"
+#include "engine/replay/recorded.h"
 
 #include <inttypes.h>
 #include <stdio.h>

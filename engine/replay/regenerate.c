@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/run/regenerate.h"
+#include "engine/replay/regenerate.h"
 
 #include <inttypes.h>
 #include <string.h>

@@ -12,8 +12,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_TRACE_H
-#define INVAR_ENGINE_RUN_TRACE_H
+#ifndef INVAR_ENGINE_RECORD_TRACE_H
+#define INVAR_ENGINE_RECORD_TRACE_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -7,10 +7,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RUN_REPLAY_H
-#define INVAR_ENGINE_RUN_REPLAY_H
+#ifndef INVAR_ENGINE_REPLAY_REPLAY_H
+#define INVAR_ENGINE_REPLAY_REPLAY_H
 
-#include "engine/run/recorded.h"
+#include "engine/replay/recorded.h"
 #include "engine/run/train.h"
 
 #ifdef __cplusplus

@@ -9,8 +9,8 @@
 #include "base/text.h"
 #include "engine/io/json.h"
 #include "engine/io/tar.h"
-#include "engine/run/pack.h"
-#include "engine/run/pack_names.h"
+#include "engine/replay/pack.h"
+#include "engine/replay/pack_names.h"
 
 #include "base/invar_banned.h"
 
