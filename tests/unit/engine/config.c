@@ -204,57 +204,73 @@ static void add(page *out, const char *format, ...)
     assert_true(out->used < sizeof out->text);
 }
 
-/* `|` ends a cell, even inside of code. */
-static void add_words(page *out, const char *words)
+/* An item of a list, at most 100 columns wide. */
+static void add_filled(page *out, const char *text)
 {
-    for (const char *c = words; *c; c++)
-        add(out, *c == '|' ? " \\| " : "%c", *c);
+    size_t column = 0;
+
+    while (*text) {
+        size_t gap = strspn(text, " "), word = strcspn(text + gap, " ");
+        if (column > 2 && column + gap + word > 100) {
+            add(out, "\n  ");
+            column = 2;
+            text += gap;
+            continue;
+        }
+        add(out, "%.*s", (int)(gap + word), text);
+        column += gap + word;
+        text += gap + word;
+    }
+    add(out, "\n");
 }
 
 static void add_values(page *out, const invar_recipe_key *key)
 {
-    static const char *const names[] = {"true, false", "integer", "number", "text", ""};
+    static const char *const names[] = {"true or false", "integer", "number", "text", ""};
 
     if (key->type == INVAR_RECIPE_TYPE_ENUM)
-        add_words(out, key->choices);
+        for (const char *c = key->choices; *c; c++)
+            add(out, *c == '|' ? " or " : "%c", *c);
     else if (key->type == INVAR_RECIPE_TYPE_INT && (key->int_min || key->int_max))
-        add(out, "integer, %lld to %lld", (long long)key->int_min, (long long)key->int_max);
+        add(out, "%lld to %lld", (long long)key->int_min, (long long)key->int_max);
     else if (key->type == INVAR_RECIPE_TYPE_FLOAT)
         add(out, "number, %g to %.10g", key->float_min, key->float_max);
     else
         add(out, "%s", names[key->type]);
 }
 
-static void add_table(page *out)
+static void add_key(page *out, const invar_recipe_key *key, const char *miles)
 {
-    static const char *const effects[] = {"semantic", "semantic, if set", "free"};
+    static const char *const effects[] = {"semantic", "semantic if set", "free"};
+    static page head, body;
+
+    head.used = body.used = 0;
+    add(&head, "- **`%s`**: ", key->name);
+    add_values(&head, key);
+    if (!key->fallback)
+        add(&head, "; must be given");
+    else
+        add(&head, key->fallback[0] ? "; default `%s`" : "; default empty%s", key->fallback);
+    add(&head, "; %s", effects[key->effect]);
+    if (strcmp(miles, key->name) != 0)
+        add(&head, miles[0] ? "; Miles: `%s`" : "; not in Miles%s", miles);
+    add(&head, "\\");
+    add(&body, "  %s", key->doc);
+    add_filled(out, head.text);
+    add_filled(out, body.text);
+}
+
+static void add_keys(page *out)
+{
     const invar_recipe_schema *schema = invar_config_schema();
     const char *section = "";
 
     for (int i = 0; i < schema->count; i++) {
         const invar_recipe_key *key = &schema->keys[i];
-        const char *miles = invar_config_miles((invar_key)i);
-
         if (strcmp(section, key->section) != 0)
-            add(out,
-                "\n### [%s]\n\n| key | values | default | effect | Miles | meaning |\n"
-                "| --- | --- | --- | --- | --- | --- |\n",
-                key->section);
+            add(out, "\n### [%s]\n\n", key->section);
         section = key->section;
-        add(out, "| `%s` | ", key->name);
-        add_values(out, key);
-        if (!key->fallback)
-            add(out, " | must be given");
-        else
-            add(out, key->fallback[0] ? " | `%s`" : " | empty%s", key->fallback);
-        add(out, " | %s | ", effects[key->effect]);
-        if (strcmp(miles, key->name) == 0)
-            add(out, "same");
-        else
-            add(out, miles[0] ? "`%s`" : "-%s", miles);
-        add(out, " | ");
-        add_words(out, key->doc);
-        add(out, " |\n");
+        add_key(out, key, invar_config_miles((invar_key)i));
     }
     add(out, "\n");
 }
@@ -271,7 +287,7 @@ static void test_config__documented(void **state)
     assert_non_null(file);
     text[fread(text, 1, sizeof text - 1, file)] = '\0';
     fclose(file);
-    add_table(&expected);
+    add_keys(&expected);
     from = strstr(text, begin);
     assert_non_null(from);
     from += sizeof begin - 1;
