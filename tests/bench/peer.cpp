@@ -28,7 +28,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "cli/bench_race.h"
+#include "cli/bench/race.h"
 #include "kernels-deterministic/cuda/cuda.h"
 #include "kernels-deterministic/ops.h"
 

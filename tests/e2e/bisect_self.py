@@ -78,7 +78,7 @@ def noise(chance, number):
         rewrite(path, lambda text: f"{text}/* {note} */\n")
         return commit(f"comment {note}")
     if kind == 4:
-        rewrite("cli/train.c", lambda text: re.sub('"the whole loop[^"]*"',
+        rewrite("cli/run/train.c", lambda text: re.sub('"the whole loop[^"]*"',
                                                    f'"the whole loop, {note}"', text))
         return commit(f"cli: another word, {note}")
     rewrite("tests/support.c", lambda text: f"{text}/* {note} */\n")

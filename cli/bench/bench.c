@@ -1,0 +1,705 @@
+/*
+ * bench.c - invar bench: what each op costs, beside a peer measured in the same run.
+ *
+ * A row is the median of several timed repetitions, after one that warms up. The peers are found at
+ * run time: OpenBLAS by dlopen (sgemm on the same matrices), memcpy by as many threads for ops that
+ * mostly move data, XXH3 over the same bytes in one call, and our own ieee chain for sm90. An op
+ * without a fair peer has none. The cases are in ops.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/bench/bench.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/term.h"
+#include "cli/plain.h"
+#include "cli/verb.h"
+#ifdef INVAR_LEDGER
+#include "cli/bench/model.h"
+#endif
+
+#include "base/invar_banned.h"
+
+typedef void (*sgemm_fn)(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
+                         const float *a, int lda, const float *b, int ldb, float beta, float *c,
+                         int ldc);
+
+typedef struct blas {
+    bool sought;
+    sgemm_fn sgemm; /* NULL: none here */
+    void (*set_threads)(int threads);
+} blas;
+
+enum { MAX_POOLS = 2 };
+
+struct invar_bench {
+    bool json;
+    bool colour;
+    int rows;
+    invar_op op;                 /* the current one */
+    bool first_of_op;            /* no row of it yet */
+    invar_pool *pool[MAX_POOLS]; /* 1 thread, then as many as asked for */
+    int pools;
+    void *memory; /* tensors of the current op */
+    size_t used;
+    blas library;
+};
+
+#define MEMORY_BYTES ((size_t)1 << 30)
+
+static size_t aligned(size_t bytes)
+{
+    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+}
+
+void *invar_bench_take(invar_bench *bench, size_t bytes)
+{
+    void *p = (char *)bench->memory + bench->used;
+
+    bench->used += aligned(bytes);
+    INVAR_CHECK(bench->used <= MEMORY_BYTES);
+    return p;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+double invar_bench_now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* The sum of four bytes. */
+float invar_bench_noise(uint64_t *state)
+{
+    uint64_t s = *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+
+    return (float)((int)(s >> 56) + (int)(s >> 48 & 0xFF) + (int)(s >> 40 & 0xFF) +
+                   (int)(s >> 32 & 0xFF) - 510) *
+           0x1p-8f;
+}
+
+typedef invar_status (*timed_fn)(void *payload);
+
+static invar_status time_calls(double *out, timed_fn run, void *payload, int64_t calls)
+{
+    double start = invar_bench_now();
+
+    for (int64_t c = 0; c < calls; c++)
+        INVAR_TRY(run(payload));
+    *out = (invar_bench_now() - start) / (double)calls;
+    return INVAR_OK;
+}
+
+/*
+ * The median of 7 repetitions, each long enough to be told from the clock's grain; of 3 where a
+ * call is so long that its own length evens out what disturbs it.
+ */
+static invar_status measure(double *out, timed_fn run, void *payload)
+{
+    enum { MOST = 7, FEW = 3 };
+    const double grain = 0.02, slow = 0.15;
+    double times[MOST], first;
+    int64_t calls = 1;
+    int repetitions = MOST;
+
+    INVAR_TRY(time_calls(&first, run, payload, 1));
+    if (first < slow)
+        INVAR_TRY(time_calls(&first, run, payload, 1));
+    if (first < grain)
+        calls = (int64_t)(grain / (first + 1e-9)) + 1;
+    if (first >= slow)
+        repetitions = FEW;
+    for (int i = 0; i < repetitions; i++) {
+        double t;
+        int at = i;
+        INVAR_TRY(time_calls(&t, run, payload, calls));
+        for (; at > 0 && times[at - 1] > t; at--)
+            times[at] = times[at - 1];
+        times[at] = t;
+    }
+    *out = times[repetitions / 2];
+    return INVAR_OK;
+}
+
+/* ---- ops ------------------------------------------------------------------------------------- */
+
+typedef struct call {
+    invar_device dev;
+    invar_op op;
+    const void *args;
+} call;
+
+static invar_status run_call(void *payload)
+{
+    const call *c = payload;
+
+    return invar_op_run(&c->dev, c->op, c->args);
+}
+
+/* The op, timed, on a device that has just the scratch it needs; out NULL: only run, once. */
+static invar_status run_op(double *out, invar_op op, const void *args, invar_pool *pool,
+                           invar_numerics numerics)
+{
+    call c = {{.backend = invar_backend_cpu(), .numerics = numerics, .pool = pool}, op, args};
+    invar_status status;
+    size_t bytes;
+
+    INVAR_TRY(invar_op_workspace(&bytes, &c.dev, op, args));
+    INVAR_TRY(invar_arena_new(&c.dev.scratch, "bench"));
+    status = invar_arena_plan_scratch(c.dev.scratch, aligned(bytes));
+    if (status == INVAR_OK)
+        status = invar_arena_reserve(c.dev.scratch);
+    if (status == INVAR_OK)
+        status = out ? measure(out, run_call, &c) : run_call(&c);
+    invar_arena_free(c.dev.scratch);
+    return status;
+}
+
+invar_status invar_bench_prepare(invar_bench *bench, invar_op op, const void *args)
+{
+    return run_op(NULL, op, args, bench->pool[bench->pools - 1], INVAR_NUMERICS_IEEE);
+}
+
+/* ---- peers ----------------------------------------------------------------------------------- */
+
+/* A pointer to data becomes a pointer to a function, as POSIX promises for dlsym. */
+static void find_symbol(void *out, void *library, const char *name)
+{
+    void *symbol = dlsym(library, name);
+
+    memcpy(out, &symbol, sizeof symbol);
+}
+
+/* On the first product, so that a run without one neither loads nor misses it. */
+static void find_blas(blas *out)
+{
+    void *library = dlopen("libopenblas.so.0", RTLD_NOW | RTLD_LOCAL);
+
+    out->sought = true;
+    if (library) {
+        find_symbol(&out->sgemm, library, "cblas_sgemm");
+        find_symbol(&out->set_threads, library, "openblas_set_num_threads");
+    }
+    if (out->sgemm && out->set_threads)
+        return;
+    out->sgemm = NULL;
+    fprintf(stderr, "invar: bench: no OpenBLAS here, so no peer for f32 products "
+                    "(apt-get install libopenblas0-pthread)\n");
+}
+
+typedef struct sgemm_call {
+    sgemm_fn sgemm;
+    const invar_bench_case *c;
+} sgemm_call;
+
+static invar_status run_sgemm(void *payload)
+{
+    enum { ROW_MAJOR = 101, AS_IS = 111, TRANSPOSED = 112 };
+    const sgemm_call *s = payload;
+
+    for (int64_t i = 0; i < s->c->n_products; i++) {
+        const invar_bench_product *p = &s->c->products[i];
+        int64_t depth = p->a.shape[p->transpose_a ? 0 : 1];
+        if (p->c.shape[0] == 0 || depth == 0)
+            continue; // an expert without tokens
+        s->sgemm(ROW_MAJOR, p->transpose_a ? TRANSPOSED : AS_IS,
+                 p->transpose_b ? TRANSPOSED : AS_IS, (int)p->c.shape[0], (int)p->c.shape[1],
+                 (int)depth, 1.0f, p->a.data, (int)p->a.row_stride, p->b.data, (int)p->b.row_stride,
+                 p->accumulate ? 1.0f : 0.0f, p->c.data, (int)p->c.row_stride);
+    }
+    return INVAR_OK;
+}
+
+typedef struct copy_call {
+    char *to;
+    const char *from;
+    size_t bytes;
+    invar_pool *pool;
+} copy_call;
+
+/* One part per thread. */
+static invar_status copy_part(void *payload, int64_t task, int worker)
+{
+    const copy_call *c = payload;
+    size_t parts = (size_t)invar_pool_threads(c->pool), part = (size_t)task;
+    size_t first = c->bytes / parts * part;
+    size_t end = part + 1 == parts ? c->bytes : first + c->bytes / parts;
+
+    (void)worker;
+    memcpy(c->to + first, c->from + first, end - first);
+    return INVAR_OK;
+}
+
+static invar_status run_copy(void *payload)
+{
+    copy_call *c = payload;
+
+    return invar_pool_run(c->pool, invar_pool_threads(c->pool), copy_part, c);
+}
+
+static invar_status measure_copy(double *out, invar_bench *b, size_t moved, invar_pool *pool)
+{
+    size_t mark = b->used, bytes = moved / 2; // each byte is read and written
+    copy_call copy = {invar_bench_take(b, bytes), invar_bench_take(b, bytes), bytes, pool};
+    invar_status status;
+
+    memset(copy.to, 1, 2 * aligned(bytes)); // pages that exist, unlike fresh zeros
+    status = measure(out, run_copy, &copy);
+    b->used = mark;
+    return status;
+}
+
+typedef struct hash_call {
+    const void *data;
+    size_t bytes;
+    invar_digest digest;
+} hash_call;
+
+static invar_status run_hash(void *payload)
+{
+    hash_call *h = payload;
+
+    invar_hash_bytes(&h->digest, h->data, h->bytes);
+    return INVAR_OK;
+}
+
+/* *name = NULL where there is no peer. */
+static invar_status measure_peer(double *out, const char **name, invar_bench *b,
+                                 const invar_bench_case *c, invar_pool *pool)
+{
+    *name = NULL;
+    switch (c->peer) {
+    case INVAR_BENCH_PEER_NONE: return INVAR_OK;
+    case INVAR_BENCH_PEER_COPY:
+        *name = "memcpy";
+        return measure_copy(out, b, (size_t)c->work, pool);
+    case INVAR_BENCH_PEER_SGEMM:
+        if (!b->library.sought)
+            find_blas(&b->library);
+        if (!b->library.sgemm)
+            return INVAR_OK;
+        *name = "OpenBLAS sgemm";
+        b->library.set_threads(invar_pool_threads(pool));
+        return measure(out, run_sgemm, &(sgemm_call){b->library.sgemm, c});
+    case INVAR_BENCH_PEER_XXH3:
+        *name = "XXH3, one call";
+        return measure(out, run_hash, &(hash_call){.data = c->hashed, .bytes = (size_t)c->work});
+    }
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "peer %d does not exist", (int)c->peer);
+}
+
+/* ---- rows of the table ----------------------------------------------------------------------- */
+
+typedef struct row {
+    const char *op; /* the table leaves out what the row above says too */
+    const char *shape;
+    const char *type;
+    invar_numerics numerics;
+    int threads;
+    double seconds;
+    double rate;
+    const char *unit;
+    const char *peer; /* NULL: none */
+    double peer_seconds;
+    bool first_of_op;
+    bool first_of_case;
+} row;
+
+static void print_json(const row *r, bool first)
+{
+    printf("%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"type\": \"%s\", \"numerics\": \"%s\", "
+           "\"threads\": %d, \"seconds\": %.9g, \"rate\": %.6g, \"unit\": \"%s\"",
+           first ? "" : ",", r->op, r->shape, r->type, invar_numerics_name(r->numerics), r->threads,
+           r->seconds, r->rate, r->unit);
+    if (r->peer)
+        printf(", \"peer\": \"%s\", \"peer_seconds\": %.9g, \"ratio\": %.4g", r->peer,
+               r->peer_seconds, r->peer_seconds / r->seconds);
+    printf("}");
+}
+
+static void print_line(const row *r)
+{
+    printf("%-15s %-17s %-5s %-4s %4d %10.3f %9.*f %-6s", r->first_of_op ? r->op : "",
+           r->first_of_case ? r->shape : "", r->first_of_case ? r->type : "",
+           invar_numerics_name(r->numerics), r->threads, 1e3 * r->seconds, r->rate < 0.01 ? 6 : 2,
+           r->rate, r->unit);
+    if (r->peer)
+        printf(" %6.3f  %s", r->peer_seconds / r->seconds, r->peer);
+    printf("\n");
+}
+
+static void print_head(bool colour)
+{
+    printf("%s%-15s %-17s %-5s %-4s %4s %10s %9s %-6s %6s  %s%s\n",
+           invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op", "shape", "type", "num", "thr",
+           "time ms", "rate", "", "ratio", "peer",
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+}
+
+static void print_row(invar_bench *b, const row *r)
+{
+    if (b->json)
+        print_json(r, b->rows == 0);
+    else
+        print_line(r);
+    fflush(stdout);
+    b->rows++;
+}
+
+/* "1024x2048" */
+static void format_shape(char *out, size_t size, const int64_t *shape)
+{
+    size_t length = 0;
+
+    out[0] = '\0';
+    for (int i = 0; shape[i] != 0 && length < size; i++)
+        length +=
+            (size_t)snprintf(out + length, size - length, "%s%" PRId64, i > 0 ? "x" : "", shape[i]);
+}
+
+static void set_rate(row *r, const invar_bench_case *c)
+{
+    switch (c->unit) {
+    case INVAR_BENCH_UNIT_MAC: r->unit = "GMAC/s"; break;
+    case INVAR_BENCH_UNIT_BYTE: r->unit = "GB/s"; break;
+    case INVAR_BENCH_UNIT_TOKEN: r->unit = "Mtok/s"; break;
+    }
+    r->rate = c->work / r->seconds / (c->unit == INVAR_BENCH_UNIT_TOKEN ? 1e6 : 1e9);
+}
+
+invar_status invar_bench_run(invar_bench *b, const invar_bench_case *c)
+{
+    // f32 operands use fmaf under every numerics: sm90 would repeat the ieee rows
+    bool step = invar_op_uses_step(b->op) && c->type != INVAR_DTYPE_F32;
+    double ieee[MAX_POOLS] = {0};
+    char shape[64];
+    row r = {.op = invar_op_name(b->op),
+             .shape = shape,
+             .type = invar_dtype_name(c->type),
+             .first_of_case = true};
+
+    format_shape(shape, sizeof shape, c->shape);
+    for (int n = 0; n < (step ? INVAR_NUMERICS_COUNT : 1); n++)
+        for (int p = 0; p < b->pools; p++) {
+            r.numerics = (invar_numerics)n;
+            r.threads = invar_pool_threads(b->pool[p]);
+            r.first_of_op = b->first_of_op;
+            INVAR_TRY(run_op(&r.seconds, b->op, c->args, b->pool[p], r.numerics));
+            set_rate(&r, c);
+            if (r.numerics == INVAR_NUMERICS_IEEE) {
+                ieee[p] = r.seconds;
+                INVAR_TRY(measure_peer(&r.peer_seconds, &r.peer, b, c, b->pool[p]));
+            } else {
+                r.peer = "our ieee chain";
+                r.peer_seconds = ieee[p];
+            }
+            print_row(b, &r);
+            b->first_of_op = r.first_of_case = false;
+        }
+    return INVAR_OK;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+typedef struct settings {
+    const char *device;
+    const char *op;
+    int64_t threads;
+    invar_race_options race;
+#ifdef INVAR_LEDGER
+    invar_bench_model_options whole; /* without a model: ops */
+#endif
+} settings;
+
+static bool selected(const settings *s, invar_op op)
+{
+    return strstr(invar_op_name(op), s->op) != NULL;
+}
+
+static invar_status check_selection(const settings *s)
+{
+    for (int op = 0; op < INVAR_OP_COUNT; op++)
+        if (selected(s, (invar_op)op))
+            return INVAR_OK;
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--op: no op has '%s' in its name", s->op);
+}
+
+static invar_status run_selected(invar_bench *b, const settings *s)
+{
+    for (int op = 0; op < INVAR_OP_COUNT; op++) {
+        if (!selected(s, (invar_op)op))
+            continue;
+        b->op = (invar_op)op;
+        b->first_of_op = true;
+        b->used = 0;
+        INVAR_TRY(invar_bench_ops[op](b));
+    }
+    return INVAR_OK;
+}
+
+static invar_status run_bench(invar_bench *b, const settings *s)
+{
+    invar_status status;
+
+    INVAR_TRY(invar_alloc(&b->memory, 1, MEMORY_BYTES, "bench"));
+    INVAR_TRY(invar_pool_new(&b->pool[b->pools], 1));
+    b->pools++;
+    if (s->threads > 1) {
+        INVAR_TRY(invar_pool_new(&b->pool[b->pools], (int)s->threads));
+        b->pools++;
+    }
+    if (b->json)
+        printf("{\n  \"rows\": [");
+    else
+        print_head(b->colour);
+    status = run_selected(b, s);
+    if (b->json)
+        invar_plain_end_json(stdout, status);
+    else if (status == INVAR_OK)
+        printf("\nratio: the peer's time over ours; above 1 we are faster\n");
+    return status;
+}
+
+#ifdef INVAR_LEDGER
+static int add_model_options(invar_option *list, invar_bench_model_options *o)
+{
+    const struct {
+        const char *name;
+        const char **value;
+        const char *metavar, *help;
+    } texts[] = {
+        {"model", &o->model, "SHAPE",
+         "a whole model: qwen3-0.6b, qwen2.5-1.5b, qwen3-8b or tiny, with random weights"},
+        {"dtype", &o->dtype, "FORMAT", "its format: fp32, bf16, fp8, mxfp8 or int4"},
+        {"numerics", &o->numerics, "NAME", "ieee or sm90; otherwise sm90 on a GPU alone"},
+        {"only", &o->only, "PART", "train or decode alone"},
+        {"tokens", &o->tokens, "BxL", "samples of a training step and tokens of each, as 8x2048"},
+    };
+    const struct {
+        const char *name;
+        int64_t *value, low, high;
+        const char *help;
+    } numbers[] = {
+        {"micro-batch", &o->micro_batch, 1, 1 << 20, "samples at a time; otherwise all"},
+        {"batch", &o->batch, 1, 1 << 16, "sequences that are decoded together"},
+        {"context", &o->context, 1, 1 << 20, "tokens of each before the first that is timed"},
+        {"layers", &o->layers, 1, 256, "of the shape's, where a step does not fit"},
+        {"repetitions", &o->repetitions, 1, 64, "timed steps, of which the median counts"},
+    };
+    int n = 0;
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
+        list[n++] = (invar_option){.name = texts[i].name,
+                                   .type = INVAR_OPTION_TEXT,
+                                   .value = texts[i].value,
+                                   .metavar = texts[i].metavar,
+                                   .help = texts[i].help};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        list[n++] = (invar_option){.name = numbers[i].name,
+                                   .type = INVAR_OPTION_INT,
+                                   .value = numbers[i].value,
+                                   .metavar = "N",
+                                   .help = numbers[i].help,
+                                   .low = numbers[i].low,
+                                   .high = numbers[i].high};
+    list[n++] = (invar_option){
+        .name = "profile", .value = &o->profile, .help = "time of each op in a step and in a pass"};
+    list[n++] = (invar_option){.name = "optimizer-cpu-offload",
+                               .value = &o->offload,
+                               .help = "on a GPU: moments in the host's memory"};
+    return n;
+}
+#endif
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[20];
+    int n = 6;
+
+    list[0] = (invar_option){.name = "device",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->device,
+                             .metavar = "DEVICE",
+                             .help = "where to run: cpu or cuda"};
+    list[1] = (invar_option){.name = "op",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->op,
+                             .metavar = "NAME",
+                             .help = "only ops with NAME in their name, as in linear or fwd"};
+    list[2] =
+        invar_option_threads(&s->threads, "every case with 1 thread, then with N; a model with N");
+    list[3] = (invar_option){.name = "json", .value = &s->race.json, .help = "every row as JSON"};
+    list[4] = (invar_option){.name = "peer",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->race.peer,
+                             .metavar = "FILE.so",
+                             .help = "on a GPU or with a model: beside this file's ops "
+                                     "(tests/bench/peer.cpp)"};
+    list[5] = (invar_option){.name = "burst",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->race.burst,
+                             .metavar = "MS",
+                             .help = "on a GPU: the turns of an op and its peers (10)",
+                             .low = 1,
+                             .high = 1000};
+#ifdef INVAR_LEDGER
+    n += add_model_options(list + n, &s->whole);
+#endif
+    list[n] = (invar_option){0};
+    return list;
+}
+
+/* The first of these options that is among the words; NULL: none is. */
+static const char *first_given(const char *const *names, int argc, char **argv)
+{
+    for (; *names; names++)
+        for (int i = 0; i < argc; i++) {
+            size_t length = strlen(*names);
+            if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, *names, length) == 0 &&
+                (argv[i][2 + length] == '\0' || argv[i][2 + length] == '='))
+                return *names;
+        }
+    return NULL;
+}
+
+/* What is asked for and would be passed over in silence is refused. */
+static invar_status check_together(const settings *s, int argc, char **argv)
+{
+    static const char *const ops[] = {"op", "burst", NULL}, *const gpu[] = {"burst",
+                                                                            "optimizer-cpu-offload",
+                                                                            NULL};
+    bool whole = false;
+    const char *stray;
+
+#ifdef INVAR_LEDGER
+    static const char *const models[] = {
+        "dtype",   "numerics", "only",        "tokens",  "micro-batch",           "batch",
+        "context", "layers",   "repetitions", "profile", "optimizer-cpu-offload", NULL};
+    whole = s->whole.model[0] != '\0';
+    stray = whole ? NULL : first_given(models, argc, argv);
+    if (stray)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about a whole model: give --model", stray);
+#endif
+    stray = whole ? first_given(ops, argc, argv) : NULL;
+    if (stray)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about single ops: leave out --model", stray);
+    stray = strcmp(s->device, "cpu") == 0 ? first_given(gpu, argc, argv) : NULL;
+    if (stray)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about a GPU: give --device cuda", stray);
+    return INVAR_OK;
+}
+
+/* On a GPU that is not there nothing can be said. */
+static int answer(invar_status status)
+{
+    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
+}
+
+static int run_on_gpu(const settings *s)
+{
+    invar_pool *pool = NULL;
+    invar_status status = invar_pool_new(&pool, (int)s->threads);
+
+    if (status == INVAR_OK)
+        status = invar_bench_gpu(s->op, &s->race, pool);
+    invar_pool_free(pool);
+    return answer(status);
+}
+
+static int run_on_cpu(const settings *s)
+{
+    invar_bench b = {.colour = invar_term_colour(stdout), .json = s->race.json};
+    invar_status status = run_bench(&b, s);
+
+    for (int p = 0; p < b.pools; p++)
+        invar_pool_free(b.pool[p]);
+    invar_free(b.memory);
+    return answer(status);
+}
+
+static settings defaults(void)
+{
+    return (settings){
+        .device = "cpu",
+        .op = "",
+        .threads = invar_default_threads(),
+        .race = {.peer = "", .burst = 10},
+#ifdef INVAR_LEDGER
+        .whole = {.model = "",
+                  .dtype = "bf16",
+                  .numerics = "",
+                  .tokens = "",
+                  .only = "",
+                  .repetitions = 5},
+#endif
+    };
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = defaults();
+    bool cuda;
+
+    if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
+        return invar_report_error();
+    if (check_selection(&s) != INVAR_OK || check_together(&s, argc, argv) != INVAR_OK)
+        return invar_report_error();
+    cuda = strcmp(s.device, "cuda") == 0;
+    if (!cuda && strcmp(s.device, "cpu") != 0) {
+        fprintf(stderr, "invar: bench: --device %s: there are cpu and cuda\n", s.device);
+        return INVAR_EXIT_USAGE;
+    }
+#ifdef INVAR_LEDGER
+    if (s.whole.model[0]) {
+        s.whole.device = s.device;
+        s.whole.threads = s.threads;
+        s.whole.json = s.race.json;
+        s.whole.peer = s.race.peer;
+        return answer(invar_bench_model(&s.whole));
+    }
+#endif
+    if (!cuda && s.race.peer[0]) {
+        fprintf(stderr, "invar: bench: --peer: ops of the CPU have their own peers; give --device "
+                        "cuda or --model\n");
+        return INVAR_EXIT_USAGE;
+    }
+    return cuda ? run_on_gpu(&s) : run_on_cpu(&s);
+}
+
+static void help(void)
+{
+    settings s = defaults();
+
+    invar_help_text(
+        "Times every op and, beside it in the same run, a peer where a fair one is present.\n"
+        "\n"
+        "The column `shape` depends on the op. A matrix product has rows x outputs x inputs, and\n"
+        "x experts where there are some. Attention has length x heads x key heads x dim, with the\n"
+        "number of sequences in front where there are several. An op of experts has tokens x\n"
+        "experts or slots x width. Every other op has the shape of its tensor. Rates are in\n"
+        "multiplications and additions (GMAC/s), bytes read and written (GB/s) or tokens "
+        "(Mtok/s).\n"
+        "\n"
+        "On a GPU the sizes are those of training and decoding, and the rates TFLOP/s or GB/s.\n"
+        "Some elements of each result are compared with the CPU's (exit code 1: they differ, 125:\n"
+        "there is no GPU). The peer is a copy or, with --peer, a vendor's ops, in turn;\n"
+        "tests/bench/gpu.py builds such a file from cuBLAS and cuDNN.\n");
+#ifdef INVAR_LEDGER
+    invar_help_text(
+        "With --model: one optimizer step and decoding of a whole model, by the engine of a run;\n"
+        "what digests and ledger add to the step; the bytes of everything.\n");
+#endif
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_bench = {
+    .name = "bench", .summary = "what each op costs, beside a peer", .run = run, .help = help};

@@ -1,0 +1,169 @@
+/*
+ * decode.c - what a pass costs in which every sequence gets one token.
+ *
+ * Random prompts of the same length, no two the same, go through the rollout with a cache that has
+ * room for all of them. Timed are passes in which all sequences drew a token and none was still
+ * reading its prompt, one after the other.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/model.h"
+#include "engine/rollout/rollout.h"
+
+#include "base/invar_banned.h"
+
+enum { WARM_UP = 3, PAGE = 16, MOST_TIMES = 256, PASSES_PER_REPETITION = 4 };
+
+/* A rollout that is watched pass by pass. */
+typedef struct watch {
+    const invar_bench_subject *on;
+    int64_t batch;
+    int64_t wanted;   /* passes to time */
+    int64_t profiled; /* passes after them to profile */
+    int64_t tokens;   /* before this pass */
+    int64_t full;     /* passes so far in which all sequences drew a token */
+    double begun, last, prefilled;
+    double times[MOST_TIMES];
+    int64_t count;
+    bool enough;
+} watch;
+
+static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    watch *w = payload;
+    double now = invar_bench_now();
+    bool full = tokens_done - w->tokens == w->batch;
+
+    (void)samples_done;
+    w->tokens = tokens_done;
+    if (!full)
+        w->full = 0;
+    else if (w->full++ == 0)
+        w->prefilled = now - w->begun; // the prompts of the last ones were in this pass
+    else if (w->full > WARM_UP && w->count < w->wanted)
+        w->times[w->count++] = now - w->last;
+    w->last = invar_bench_now();
+    if (w->count < w->wanted)
+        return INVAR_OK;
+    if (w->profiled > 0 && w->full == WARM_UP + w->wanted)
+        INVAR_TRY(invar_meter_begin(w->on->meter, &w->on->dev));
+    w->enough = w->full >= WARM_UP + w->wanted + w->profiled;
+    if (w->enough && w->profiled > 0)
+        invar_meter_end(w->on->meter);
+    return w->enough ? INVAR_FAIL(INVAR_E_STATE, 0, "bench: it has run long enough") : INVAR_OK;
+}
+
+static invar_status make_prompts(invar_rl_sample *samples, int64_t count, int64_t tokens,
+                                 int64_t vocabulary)
+{
+    uint64_t state = 11;
+
+    for (int64_t i = 0; i < count; i++) {
+        invar_rl_sample *s = &samples[i];
+        INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)tokens, sizeof *s->tokens, "tokens"));
+        s->index = s->group = i;
+        s->draw = (uint32_t)i;
+        s->prompt_tokens = s->n_tokens = tokens;
+        invar_bench_tokens(s->tokens, tokens, &state, vocabulary);
+    }
+    return INVAR_OK;
+}
+
+/* Tokens that the first sequence has drawn when the last one has read its prompt, and then some. */
+static int64_t response(const invar_bench_decode *d, const watch *w, int64_t chunk)
+{
+    return 2 * ((d->batch * d->context + chunk - 1) / chunk) + WARM_UP + w->wanted + w->profiled +
+           8;
+}
+
+static invar_status run(watch *w, invar_bench_decode *d, invar_rl_sample *samples)
+{
+    const invar_bench_subject *on = w->on;
+    int64_t chunk = invar_device_far(&on->dev) ? 4096 : 512, longest;
+    invar_sampling sampling = {
+        .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = response(d, w, chunk)};
+    invar_rollout_limits limits = {.concurrency = d->batch,
+                                   .chunk = chunk,
+                                   .page_size = PAGE,
+                                   .no_graphs = w->profiled > 0}; // ops in a graph have no times
+    invar_rollout *rollout = NULL;
+    invar_status status;
+
+    longest = d->context + sampling.max_response;
+    limits.pages = d->batch * ((longest + PAGE - 1) / PAGE + 1);
+    INVAR_TRY(invar_rollout_new(&rollout, on->model, NULL, &on->dev, &limits));
+    status = make_prompts(samples, d->batch, d->context, on->model->spec.vocab);
+    w->begun = w->last = invar_bench_now();
+    if (status == INVAR_OK)
+        status = invar_rollout_run(rollout, samples, d->batch, &sampling, tick, w);
+    if (w->enough) {
+        invar_error_clear();
+        status = INVAR_OK;
+    }
+    d->last_context = samples[0].n_tokens;
+    d->cache = invar_meter_taken(on->meter, "the KV cache");
+    d->activations = invar_meter_taken(on->meter, "activations");
+    invar_rollout_free(rollout);
+    if (status == INVAR_OK && !w->enough)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "bench: too few passes had all sequences in them");
+    return status;
+}
+
+static invar_status measure(watch *w, invar_bench_decode *d)
+{
+    invar_rl_sample *samples = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&samples, (size_t)d->batch, sizeof *samples, "samples"));
+    memset(samples, 0, (size_t)d->batch * sizeof *samples);
+    status = run(w, d, samples);
+    for (int64_t i = 0; i < d->batch; i++)
+        invar_rl_sample_release(&samples[i]);
+    invar_free(samples);
+    return status;
+}
+
+/* Passes of a rollout of their own, op by op. */
+static invar_status profile(invar_bench_profile *out, invar_bench_decode *d,
+                            const invar_bench_subject *on)
+{
+    watch w = {.on = on, .batch = d->batch, .wanted = 1, .profiled = PASSES_PER_REPETITION};
+
+    if (!on->profile)
+        return INVAR_OK;
+    INVAR_TRY(measure(&w, d));
+    return invar_bench_profile_take(out, on->meter, w.profiled);
+}
+
+/* Of whatever is behind the meter. */
+static invar_status measure_all(double *out, double *prefill_out, invar_bench_profile *profile_out,
+                                invar_bench_decode *d, const invar_bench_subject *on)
+{
+    watch w = {.on = on, .batch = d->batch, .wanted = PASSES_PER_REPETITION * on->repetitions};
+
+    INVAR_CHECK(w.wanted <= MOST_TIMES);
+    INVAR_TRY(profile(profile_out, d, on));
+    INVAR_TRY(measure(&w, d));
+    *out = invar_bench_median(w.times, w.count);
+    *prefill_out = w.prefilled;
+    return INVAR_OK;
+}
+
+invar_status invar_bench_decode_run(invar_bench_decode *d, const invar_bench_subject *on)
+{
+    invar_status status = INVAR_OK;
+    double prefill;
+
+    if (on->peer) {
+        invar_meter_exchange(on->meter, on->peer);
+        status = measure_all(&d->peer_seconds, &prefill, &d->profile.peer, d, on);
+        invar_meter_exchange(on->meter, on->own);
+    }
+    if (status == INVAR_OK)
+        status = measure_all(&d->seconds, &d->prefill_seconds, &d->profile.own, d, on);
+    return status;
+}

@@ -1,0 +1,523 @@
+/*
+ * gpu.c - invar bench --device cuda: ops at the sizes of training and decoding, on the GPU.
+ *
+ * The rows of race.c: products and attention beside what --peer brings, ops that move data
+ * beside a copy, over as many sets of operands as it takes to overflow the cache. Before it is
+ * timed an op runs once, and some of what it yields is computed by the CPU, too, and compared bit
+ * by bit: elements of products and rows of attention by the audit of the engine, and of all others
+ * some rows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/gpu.h"
+#include "kernels-deterministic/row.h"
+#ifdef INVAR_LEDGER
+#include "engine/model/audit.h"
+#endif
+
+#include "base/invar_banned.h"
+
+#define CACHE_BYTES ((size_t)120 << 20) /* twice the second-level cache */
+#define NOISE_BYTES ((size_t)1 << 24)
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+invar_status invar_gpu_bench_take(void **out, invar_gpu_bench *b, size_t bytes)
+{
+    INVAR_CHECK(b->n_taken < (int)(sizeof b->taken / sizeof *b->taken));
+    INVAR_TRY(invar_device_take(&b->gpu, out, bytes, "tensors of a benchmark"));
+    b->taken[b->n_taken++] = *out;
+    return INVAR_OK;
+}
+
+static void give_all(invar_gpu_bench *b)
+{
+    while (b->n_taken > 0)
+        invar_device_give(&b->gpu, b->taken[--b->n_taken]);
+}
+
+static invar_status make_noise(invar_gpu_bench *b)
+{
+    uint64_t state = 1;
+
+    INVAR_TRY(invar_alloc((void **)&b->noise, NOISE_BYTES, 1, "noise"));
+    for (size_t i = 0; i < NOISE_BYTES / sizeof *b->noise; i++) {
+        invar_tensor at = invar_tensor_1d(&b->noise[i], INVAR_DTYPE_BF16, 1);
+        float value = invar_bench_noise(&state);
+        invar_row_store(&at, 0, 0, 1, &value);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_gpu_bench_fill(invar_gpu_bench *b, void *to, size_t bytes)
+{
+    size_t period = NOISE_BYTES - 2 * 997; // rows do not repeat
+
+    for (size_t at = 0; at < bytes; at += period)
+        INVAR_TRY(invar_device_put(&b->gpu, (char *)to + at, b->noise,
+                                   bytes - at < period ? bytes - at : period));
+    return INVAR_OK;
+}
+
+size_t invar_gpu_bench_bytes(invar_dtype dtype, int64_t rows, int64_t cols)
+{
+    return (size_t)(rows * cols) * (size_t)invar_dtype_bits(dtype) / 8;
+}
+
+invar_status invar_gpu_bench_make(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+                                  int64_t rows, int64_t cols)
+{
+    size_t bytes = invar_gpu_bench_bytes(dtype, rows, cols);
+    void *data;
+
+    INVAR_TRY(invar_gpu_bench_take(&data, b, bytes));
+    INVAR_TRY(invar_gpu_bench_fill(b, data, bytes));
+    *out = invar_tensor_2d(data, dtype, rows, cols);
+    return INVAR_OK;
+}
+
+invar_status invar_gpu_bench_room(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+                                  int64_t rows, int64_t cols)
+{
+    void *data;
+
+    INVAR_TRY(invar_gpu_bench_take(&data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
+    *out = invar_tensor_2d(data, dtype, rows, cols);
+    return INVAR_OK;
+}
+
+invar_status invar_gpu_bench_array(void **out, invar_gpu_bench *b, const void *from, size_t bytes)
+{
+    INVAR_TRY(invar_gpu_bench_take(out, b, bytes));
+    return invar_device_put(&b->gpu, *out, from, bytes);
+}
+
+/* ---- a row ----------------------------------------------------------------------------------- */
+
+/* Scratch of exactly what a call needs; the caller frees it with end_scratch. */
+static invar_status begin_scratch(invar_device *dev, invar_op op, const void *args)
+{
+    size_t bytes;
+
+    INVAR_TRY(invar_op_workspace(&bytes, dev, op, args));
+    INVAR_TRY(invar_device_arena(&dev->scratch, dev, "scratch of a benchmark"));
+    INVAR_TRY(invar_arena_plan_scratch(dev->scratch, bytes + INVAR_ALIGN));
+    return invar_arena_reserve(dev->scratch);
+}
+
+static void end_scratch(invar_device *dev)
+{
+    invar_arena_free(dev->scratch);
+    dev->scratch = NULL;
+}
+
+invar_status invar_gpu_bench_race(invar_gpu_bench *b, const invar_race_row *row)
+{
+    b->compared += row->compared;
+    b->different += row->different;
+    INVAR_TRY(begin_scratch(&b->gpu, row->op, row->args[0]));
+    return invar_race_run(b->race, row);
+}
+
+/* ---- bits ------------------------------------------------------------------------------------ */
+
+#ifdef INVAR_LEDGER
+static invar_status note_difference(void *payload, const invar_audit_finding *finding)
+{
+    (void)finding;
+    ++*(int64_t *)payload;
+    return INVAR_OK;
+}
+
+static invar_status run_audited(invar_caller *caller, const invar_race_row *row)
+{
+    for (int64_t step = 0; step < 2; step++) { // the first time the audit learns what there is
+        invar_audit_begin(caller->audit, step, INVAR_AUDIT_TRAIN);
+        INVAR_TRY(invar_caller_run(caller, row->op, row->args[0]));
+        invar_audit_end(caller->audit);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_gpu_bench_audit(invar_race_row *row, const invar_gpu_bench *b)
+{
+    enum { ELEMENTS = 16 };
+    invar_audit_options options = {
+        .elements = ELEMENTS, .found = note_difference, .payload = &row->different};
+    invar_caller caller;
+    invar_status status;
+    int64_t differ;
+
+    invar_caller_init(&caller, &b->gpu);
+    status = invar_audit_new(&caller.audit, &b->gpu, &options);
+    if (status == INVAR_OK)
+        status = run_audited(&caller, row);
+    invar_audit_counted(&row->compared, &differ, caller.audit);
+    invar_audit_free(caller.audit);
+    invar_caller_release(&caller);
+    return status;
+}
+#else
+invar_status invar_gpu_bench_audit(invar_race_row *row, const invar_gpu_bench *b)
+{
+    (void)row, (void)b;
+    return INVAR_OK;
+}
+#endif
+
+/* Where the rows of a tensor lie on the GPU and here, before the op and, of results, after it. */
+typedef struct excerpt {
+    const char *far;
+    size_t bytes;
+    char *near, *after;
+} excerpt;
+
+static invar_status fetch(excerpt *out, const invar_gpu_bench *b, invar_tensor *t, int64_t all,
+                          int64_t rows)
+{
+    size_t row = (size_t)(t->row_stride * invar_dtype_bits(t->dtype)) / 8;
+    bool cut = t->shape[0] == all; // a weight is there as a whole
+
+    if (cut)
+        t->shape[0] = rows;
+    out->far = (char *)t->data + (cut ? (size_t)invar_gpu_sample_first(all, rows) * row : 0);
+    out->bytes = (size_t)t->shape[0] * row;
+    INVAR_TRY(invar_alloc((void **)&out->near, out->bytes, 1, "rows of a benchmark"));
+    INVAR_TRY(invar_alloc((void **)&out->after, out->bytes, 1, "rows of a benchmark"));
+    t->data = out->near;
+    return invar_device_get(&b->gpu, out->near, out->far, out->bytes);
+}
+
+invar_status invar_gpu_bench_run(invar_device *dev, invar_op op, const void *args)
+{
+    invar_status status = begin_scratch(dev, op, args);
+
+    if (status == INVAR_OK)
+        status = invar_op_run(dev, op, args);
+    end_scratch(dev);
+    return status;
+}
+
+static invar_status compare_excerpts(invar_race_row *row, invar_gpu_bench *b,
+                                     const invar_gpu_sample *s, excerpt *e)
+{
+    int64_t all = s->tensors[0]->shape[0];
+
+    for (int i = 0; i < s->count; i++)
+        INVAR_TRY(fetch(&e[i], b, s->tensors[i], all, s->rows));
+    INVAR_TRY(invar_gpu_bench_run(&b->gpu, row->op, row->args[0]));
+    INVAR_TRY(invar_gpu_bench_run(&b->cpu, row->op, s->args));
+    for (int i = 0; i < s->results; i++) {
+        size_t size = (size_t)invar_dtype_bits(s->tensors[i]->dtype) / 8;
+        INVAR_TRY(invar_device_get(&b->gpu, e[i].after, e[i].far, e[i].bytes));
+        for (size_t at = 0; at < e[i].bytes; at += size)
+            row->different += memcmp(e[i].near + at, e[i].after + at, size) != 0;
+        row->compared += (int64_t)(e[i].bytes / size);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_gpu_bench_compare(invar_race_row *row, invar_gpu_bench *b,
+                                     const invar_gpu_sample *s)
+{
+    excerpt e[INVAR_GPU_SAMPLE_TENSORS] = {{0}};
+    invar_status status = compare_excerpts(row, b, s, e);
+
+    for (int i = 0; i < INVAR_GPU_SAMPLE_TENSORS; i++) {
+        invar_free(e[i].near);
+        invar_free(e[i].after);
+    }
+    return status;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+
+typedef struct size3 {
+    int64_t m, n, k;
+} size3;
+
+static const size3 forward_sizes[] = {
+    {8192, 8192, 8192}, {4096, 4096, 4096},  {8192, 4096, 14336}, {8192, 14336, 4096},
+    {8192, 896, 4864},  {8192, 151936, 896}, {16384, 1024, 3072}, {1024, 4096, 4096},
+    {256, 4096, 4096},  {64, 4096, 4096},    {16, 4096, 4096},    {1, 4096, 4096},
+};
+enum { DECODING = 9 }; /* from this size on */
+static const size3 weight_sizes[] = {{1024, 3072, 16384}, {2048, 1024, 16384}, {4096, 4096, 16384}};
+
+enum { SHAPE_SIZE = 64 };
+
+/* (m, n) by k products each, with operands of this type. */
+static invar_race_row product_row(invar_op op, invar_dtype type, size3 z, char shape[SHAPE_SIZE])
+{
+    size_t touched = invar_gpu_bench_bytes(type, z.m + z.n, z.k) +
+                     invar_gpu_bench_bytes(INVAR_DTYPE_BF16, z.m, z.n);
+    size_t sets = CACHE_BYTES / touched + 1;
+
+    snprintf(shape, SHAPE_SIZE, "%" PRId64 "x%" PRId64 "x%" PRId64, z.m, z.n, z.k);
+    return (invar_race_row){.op = op,
+                            .type = invar_dtype_name(type),
+                            .shape = shape,
+                            .sets = sets > INVAR_RACE_SETS ? INVAR_RACE_SETS : (int)sets,
+                            .work = 2.0 * (double)z.m * (double)z.n * (double)z.k};
+}
+
+static invar_status forward(invar_gpu_bench *b, size3 z)
+{
+    invar_linear_fwd_args args[INVAR_RACE_SETS];
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_FWD, INVAR_DTYPE_BF16, z, shape);
+
+    for (int i = 0; i < row.sets; i++) {
+        args[i] = (invar_linear_fwd_args){.k_shards = 1};
+        INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
+        INVAR_TRY(invar_gpu_bench_make(&args[i].w, b, INVAR_DTYPE_BF16, z.n, z.k));
+        INVAR_TRY(invar_gpu_bench_room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
+        row.args[i] = &args[i];
+    }
+    INVAR_TRY(invar_gpu_bench_audit(&row, b));
+    return invar_gpu_bench_race(b, &row);
+}
+
+static invar_status input_gradient(invar_gpu_bench *b, size3 z)
+{
+    invar_linear_dx_args args[INVAR_RACE_SETS];
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_DX, INVAR_DTYPE_BF16, z, shape);
+
+    for (int i = 0; i < row.sets; i++) {
+        args[i] = (invar_linear_dx_args){.n_parts = 1, .k_shards = 1};
+        INVAR_TRY(invar_gpu_bench_room(&args[i].dx, b, INVAR_DTYPE_BF16, z.m, z.n));
+        INVAR_TRY(invar_gpu_bench_make(&args[i].parts[0].dy, b, INVAR_DTYPE_BF16, z.m, z.k));
+        INVAR_TRY(invar_gpu_bench_make(&args[i].parts[0].w, b, INVAR_DTYPE_BF16, z.k, z.n));
+        row.args[i] = &args[i];
+    }
+    INVAR_TRY(invar_gpu_bench_audit(&row, b));
+    return invar_gpu_bench_race(b, &row);
+}
+
+static invar_status weight_gradient(invar_gpu_bench *b, size3 z)
+{
+    enum { UNITS = 8 };
+    int64_t start[UNITS + 1];
+    invar_linear_dw_args args[INVAR_RACE_SETS];
+    void *units;
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_DW, INVAR_DTYPE_BF16, z, shape);
+
+    for (int i = 0; i <= UNITS; i++)
+        start[i] = z.k / UNITS * i;
+    INVAR_TRY(invar_gpu_bench_array(&units, b, start, sizeof start));
+    for (int i = 0; i < row.sets; i++) {
+        args[i] = (invar_linear_dw_args){.units = {units, UNITS}};
+        INVAR_TRY(invar_gpu_bench_make(&args[i].dw, b, INVAR_DTYPE_F32, z.m, z.n));
+        INVAR_TRY(invar_gpu_bench_make(&args[i].dy, b, INVAR_DTYPE_BF16, z.k, z.m));
+        INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.k, z.n));
+        row.args[i] = &args[i];
+    }
+    INVAR_TRY(invar_gpu_bench_audit(&row, b));
+    return invar_gpu_bench_race(b, &row);
+}
+
+static const size3 fp8_sizes[] = {{8192, 8192, 8192}, {4096, 4096, 4096}, {8192, 4096, 14336}};
+
+static invar_status quantised(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+                              int32_t scale_rows, int64_t rows, int64_t cols)
+{
+    invar_quantise_args q = {.q =
+                                 invar_tensor_quantised(NULL, NULL, dtype, scale_rows, rows, cols)};
+    invar_status status;
+
+    INVAR_TRY(invar_gpu_bench_make(&q.x, b, INVAR_DTYPE_BF16, rows, cols));
+    INVAR_TRY(invar_gpu_bench_take(&q.q.data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
+    INVAR_TRY(invar_gpu_bench_take(&q.q.scale, b, invar_tensor_scale_bytes(&q.q)));
+    *out = q.q;
+    INVAR_TRY(begin_scratch(&b->gpu, INVAR_OP_QUANTISE, &q));
+    status = invar_quantise(&b->gpu, &q);
+    end_scratch(&b->gpu);
+    return status;
+}
+
+static invar_status forward_quantised(invar_gpu_bench *b, invar_dtype dtype, size3 z)
+{
+    bool weights_only = dtype == INVAR_DTYPE_INT4;
+    invar_linear_fwd_args args[INVAR_RACE_SETS];
+    char shape[SHAPE_SIZE];
+    invar_race_row row = product_row(INVAR_OP_LINEAR_FWD, dtype, z, shape);
+
+    for (int i = 0; i < row.sets; i++) {
+        args[i] = (invar_linear_fwd_args){.k_shards = 1};
+        if (weights_only)
+            INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
+        else
+            INVAR_TRY(quantised(&args[i].x, b, dtype, 1, z.m, z.k));
+        INVAR_TRY(quantised(&args[i].w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1,
+                            z.n, z.k));
+        INVAR_TRY(invar_gpu_bench_room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
+        row.args[i] = &args[i];
+    }
+    INVAR_TRY(invar_gpu_bench_audit(&row, b));
+    return invar_gpu_bench_race(b, &row);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+typedef struct attention_size {
+    int64_t batch, heads, kv_heads, length, dim;
+} attention_size;
+
+static const attention_size attention_sizes[] = {
+    {4, 16, 16, 4096, 128}, {1, 32, 32, 16384, 128}, {8, 16, 16, 2048, 128},
+    {16, 14, 14, 1024, 64}, {8, 16, 8, 2048, 128},
+};
+
+static invar_status make_heads(invar_tensor *out, invar_gpu_bench *b, int64_t tokens, int64_t heads,
+                               int64_t dim)
+{
+    INVAR_TRY(invar_gpu_bench_make(out, b, INVAR_DTYPE_BF16, tokens, heads * dim));
+    *out = invar_tensor_3d(out->data, INVAR_DTYPE_BF16, tokens, heads, dim);
+    return INVAR_OK;
+}
+
+static invar_status attention(invar_gpu_bench *b, attention_size z)
+{
+    int64_t tokens = z.batch * z.length, start[17];
+    invar_attention_fwd_args f = {0};
+    invar_attention_bwd_args g = {0};
+    double flops = 2.0 * (double)(z.batch * z.heads * z.length) * (double)(z.length * z.dim);
+    char shape[SHAPE_SIZE];
+    void *samples;
+    invar_race_row row = {.op = INVAR_OP_ATTENTION_FWD,
+                          .type = "bf16",
+                          .shape = shape,
+                          .args = {&f},
+                          .sets = 1,
+                          .work = flops};
+
+    snprintf(shape, sizeof shape, "B%" PRId64 " H%" PRId64 "/%" PRId64 " S%" PRId64 " D%" PRId64,
+             z.batch, z.heads, z.kv_heads, z.length, z.dim);
+    for (int64_t i = 0; i <= z.batch; i++)
+        start[i] = i * z.length;
+    INVAR_TRY(invar_gpu_bench_array(&samples, b, start, (size_t)(z.batch + 1) * sizeof *start));
+    f.samples = (invar_segments){samples, z.batch};
+    INVAR_TRY(make_heads(&f.q, b, tokens, z.heads, z.dim));
+    INVAR_TRY(make_heads(&f.k, b, tokens, z.kv_heads, z.dim));
+    INVAR_TRY(make_heads(&f.v, b, tokens, z.kv_heads, z.dim));
+    INVAR_TRY(make_heads(&f.o, b, tokens, z.heads, z.dim));
+    INVAR_TRY(invar_gpu_bench_room(&f.lse2, b, INVAR_DTYPE_F32, tokens, z.heads));
+    INVAR_TRY(invar_gpu_bench_audit(&row, b));
+    INVAR_TRY(invar_gpu_bench_race(b, &row));
+    end_scratch(&b->gpu);
+    g = (invar_attention_bwd_args){
+        .q = f.q, .k = f.k, .v = f.v, .o = f.o, .lse2 = f.lse2, .samples = f.samples};
+    INVAR_TRY(make_heads(&g.d_o, b, tokens, z.heads, z.dim));
+    INVAR_TRY(make_heads(&g.dq, b, tokens, z.heads, z.dim));
+    INVAR_TRY(make_heads(&g.dk, b, tokens, z.kv_heads, z.dim));
+    INVAR_TRY(make_heads(&g.dv, b, tokens, z.kv_heads, z.dim));
+    row.op = INVAR_OP_ATTENTION_BWD;
+    row.args[0] = &g;
+    row.work = 2.5 * flops;
+    row.compared = row.different = 0;
+    INVAR_TRY(invar_gpu_bench_audit(&row, b));
+    return invar_gpu_bench_race(b, &row);
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+invar_status invar_gpu_bench_end_row(invar_gpu_bench *b, invar_status status)
+{
+    end_scratch(&b->gpu);
+    give_all(b);
+    return status;
+}
+
+#define SIZES(list) (sizeof(list) / sizeof *(list))
+
+static bool wanted(const invar_gpu_bench *b, invar_op op)
+{
+    return strstr(invar_op_name(op), b->only) != NULL;
+}
+
+static invar_status products(invar_gpu_bench *b)
+{
+    for (size_t i = 0; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, forward_sizes[i])));
+    for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
+        INVAR_TRY(
+            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_MXFP8, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, fp8_sizes[i])));
+    }
+    for (size_t i = DECODING; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(
+            invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
+    for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i])));
+    for (size_t i = 0; i < SIZES(weight_sizes) && wanted(b, INVAR_OP_LINEAR_DW); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, weight_gradient(b, weight_sizes[i])));
+    return INVAR_OK;
+}
+
+static invar_status each(invar_gpu_bench *b, const invar_gpu_mover *m)
+{
+    for (; m->run; m++)
+        if (wanted(b, m->op))
+            INVAR_TRY(invar_gpu_bench_end_row(b, m->run(b)));
+    return INVAR_OK;
+}
+
+static invar_status run_rows(invar_gpu_bench *b)
+{
+    INVAR_TRY(products(b));
+    for (size_t i = 0; i < SIZES(attention_sizes); i++)
+        if (wanted(b, INVAR_OP_ATTENTION_FWD) || wanted(b, INVAR_OP_ATTENTION_BWD))
+            INVAR_TRY(invar_gpu_bench_end_row(b, attention(b, attention_sizes[i])));
+    INVAR_TRY(each(b, invar_gpu_movers));
+    return each(b, invar_gpu_experts);
+}
+
+static invar_status run(invar_gpu_bench *b, const invar_race_options *options)
+{
+    invar_status status;
+    int rows;
+
+    INVAR_TRY(invar_device_open(&b->gpu));
+    INVAR_TRY(make_noise(b));
+    INVAR_TRY(invar_race_new(&b->race, &b->gpu, options));
+    status = run_rows(b);
+    rows = invar_race_end(b->race, status);
+    INVAR_TRY(status);
+    if (rows == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--op: no op with '%s' in its name is measured on a GPU; without --op "
+                          "all that are",
+                          b->only);
+    if (b->different > 0)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "%" PRId64 " of %" PRId64
+                          " elements differ from the CPU: see invar doctor, and invar selfcheck "
+                          "--device cuda",
+                          b->different, b->compared);
+    return INVAR_OK;
+}
+
+invar_status invar_bench_gpu(const char *only, const invar_race_options *options, invar_pool *pool)
+{
+    invar_gpu_bench b = {
+        .gpu = {.numerics = INVAR_NUMERICS_SM90, .pool = pool},
+        .cpu = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_SM90, .pool = pool},
+        .only = only};
+    invar_status status;
+
+    INVAR_TRY(invar_backend_find(&b.gpu.backend, "cuda"));
+    status = run(&b, options);
+    invar_race_free(b.race);
+    invar_free(b.noise);
+    invar_device_close(&b.gpu);
+    return status;
+}

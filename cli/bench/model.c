@@ -1,0 +1,608 @@
+/*
+ * model.c - invar bench --model: the shapes, the random model, the answer.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/bench/model.h"
+
+#include <dlfcn.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/term.h"
+#include "cli/bench/bench.h"
+#include "cli/plain.h"
+#include "engine/model/call.h"
+#include "kernels-deterministic/math/bf16.h"
+
+#include "base/invar_banned.h"
+
+#define PEAK_FLOPS 989e12 /* of an H100 or H200, bf16, dense */
+
+/* ---- shapes ---------------------------------------------------------------------------------- */
+
+typedef struct shape {
+    const char *name;
+    invar_model_spec spec;
+    int64_t samples, length; /* of a step */
+    int64_t batch, context;  /* of decoding */
+} shape;
+
+#define QWEN                                                                                       \
+    .vocab = 151936, .norm_eps = 1e-6f, .init_std = 0.02f, .head_dim = 128, .rope = {.theta = 1e6}
+
+static const shape shapes[] = {
+    {"qwen3-0.6b",
+     {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 1024, .layers = 28, .heads = 16, .kv_heads = 8,
+      .intermediate = 3072, .max_positions = 40960, .tied = true, .qk_norm = true},
+     8,
+     2048,
+     256,
+     512},
+    {"qwen2.5-1.5b",
+     {QWEN, .family = INVAR_FAMILY_QWEN2, .hidden = 1536, .layers = 28, .heads = 12, .kv_heads = 2,
+      .intermediate = 8960, .max_positions = 32768, .tied = true, .qkv_bias = true},
+     8,
+     2048,
+     256,
+     512},
+    {"qwen3-8b",
+     {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 4096, .layers = 36, .heads = 32, .kv_heads = 8,
+      .intermediate = 12288, .max_positions = 40960, .qk_norm = true},
+     8,
+     2048,
+     256,
+     512},
+    {"tiny",
+     {.family = INVAR_FAMILY_QWEN3,
+      .vocab = 512,
+      .hidden = 128,
+      .layers = 2,
+      .heads = 4,
+      .kv_heads = 2,
+      .head_dim = 64,
+      .intermediate = 256,
+      .max_positions = 1024,
+      .norm_eps = 1e-6f,
+      .init_std = 0.02f,
+      .tied = true,
+      .qk_norm = true,
+      .rope = {.theta = 1e6}},
+     2,
+     32,
+     4,
+     16},
+};
+
+static invar_status find_shape(shape *out, const invar_bench_model_options *o)
+{
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+        if (strcmp(shapes[i].name, o->model) == 0) {
+            *out = shapes[i];
+            if (o->layers)
+                out->spec.layers = o->layers;
+            return INVAR_OK;
+        }
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "--model %.40s: there are qwen3-0.6b, qwen2.5-1.5b, qwen3-8b and tiny",
+                      o->model);
+}
+
+/* "8x2048" */
+static invar_status read_tokens(shape *out, const char *text)
+{
+    char *end;
+
+    if (!text[0])
+        return INVAR_OK;
+    out->samples = strtoll(text, &end, 10);
+    out->length = *end == 'x' ? strtoll(end + 1, &end, 10) : 0;
+    if (*end || out->samples < 1 || out->length < 1 || out->samples > 1 << 20 ||
+        out->length > out->spec.max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--tokens %.40s: expected samples x tokens of each, as 8x2048, at most "
+                          "%" PRId64 " tokens",
+                          text, out->spec.max_positions);
+    return INVAR_OK;
+}
+
+/* ---- random weights -------------------------------------------------------------------------- */
+
+/* Numbers in the device's memory, as f32 and rounded to bf16, that parameters are cut from. */
+typedef struct noise {
+    const invar_device *dev;
+    float *wide;
+    uint16_t *narrow;
+} noise;
+
+enum { NOISE_COUNT = (1 << 22) - 3001 }; // rows of matrices do not repeat
+
+static invar_status make_noise(noise *n, float deviation)
+{
+    float *wide = NULL;
+    uint16_t *narrow = NULL;
+    uint64_t state = 3;
+    invar_status status = invar_alloc((void **)&wide, NOISE_COUNT, sizeof *wide, "noise");
+
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&narrow, NOISE_COUNT, sizeof *narrow, "noise");
+    for (int64_t i = 0; i < NOISE_COUNT && status == INVAR_OK; i++) {
+        wide[i] = invar_bench_noise(&state) * (deviation / INVAR_BENCH_NOISE);
+        narrow[i] = invar_bf16_from_f32(wide[i]);
+    }
+    if (status == INVAR_OK)
+        status = invar_device_take(n->dev, (void **)&n->wide, NOISE_COUNT * sizeof *wide, "noise");
+    if (status == INVAR_OK)
+        status =
+            invar_device_take(n->dev, (void **)&n->narrow, NOISE_COUNT * sizeof *narrow, "noise");
+    if (status == INVAR_OK)
+        status = invar_device_put(n->dev, n->wide, wide, NOISE_COUNT * sizeof *wide);
+    if (status == INVAR_OK)
+        status = invar_device_put(n->dev, n->narrow, narrow, NOISE_COUNT * sizeof *narrow);
+    invar_free(wide);
+    invar_free(narrow);
+    return status;
+}
+
+/* `count` elements of `size` bytes, from place `first` of the noise on and over again. */
+static invar_status spread(const noise *n, void *to, const void *from, size_t size, int64_t count,
+                           int64_t first)
+{
+    for (int64_t at = 0, piece; at < count; at += piece, first = 0) {
+        piece = NOISE_COUNT - first < count - at ? NOISE_COUNT - first : count - at;
+        INVAR_TRY(invar_device_copy(n->dev, (char *)to + (size_t)at * size,
+                                    (const char *)from + (size_t)first * size,
+                                    (size_t)piece * size));
+    }
+    return INVAR_OK;
+}
+
+static int64_t elements(const invar_param *p)
+{
+    return p->stack * p->rows * (p->cols ? p->cols : 1);
+}
+
+static invar_status fill_norm(const noise *n, const invar_param *p)
+{
+    size_t count = (size_t)elements(p);
+    float *ones = NULL;
+    uint16_t *rounded;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&ones, count, sizeof *ones + sizeof *rounded, "ones"));
+    rounded = (uint16_t *)(ones + count);
+    for (size_t i = 0; i < count; i++) {
+        ones[i] = 1.0f;
+        rounded[i] = invar_bf16_from_f32(1.0f);
+    }
+    status = invar_device_put(n->dev, p->master.data, ones, count * sizeof *ones);
+    if (status == INVAR_OK && p->weight.dtype == INVAR_DTYPE_BF16)
+        status = invar_device_put(n->dev, p->weight.data, rounded, count * sizeof *rounded);
+    invar_free(ones);
+    return status;
+}
+
+/* The master, and what the format makes of it. */
+static invar_status fill_param(const noise *n, invar_caller *caller, const invar_param *p,
+                               int64_t number)
+{
+    int64_t first = number * 104729 % NOISE_COUNT;
+
+    if (p->kind == INVAR_PARAM_NORM)
+        return fill_norm(n, p);
+    INVAR_TRY(spread(n, p->master.data, n->wide, sizeof *n->wide, elements(p), first));
+    if (p->weight.dtype == INVAR_DTYPE_BF16)
+        return spread(n, p->weight.data, n->narrow, sizeof *n->narrow, elements(p), first);
+    if (p->weight.dtype == INVAR_DTYPE_F32)
+        return INVAR_OK; // the master itself
+    return INVAR_CALL(caller, QUANTISE, quantise, .q = p->weight, .x = p->master);
+}
+
+static invar_status fill_model(invar_model *model, const invar_device *dev)
+{
+    noise n = {.dev = dev};
+    invar_caller caller;
+    invar_status status = make_noise(&n, model->spec.init_std);
+
+    invar_caller_init(&caller, dev);
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
+        status = fill_param(&n, &caller, &model->params[i], i);
+    invar_caller_release(&caller);
+    if (n.wide)
+        invar_device_give(dev, n.wide);
+    if (n.narrow)
+        invar_device_give(dev, n.narrow);
+    return status;
+}
+
+void invar_bench_tokens(int32_t *out, int64_t count, uint64_t *state, int64_t vocabulary)
+{
+    for (int64_t i = 0; i < count; i++) {
+        *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        out[i] = (int32_t)((*state >> 33) % (uint64_t)vocabulary);
+    }
+}
+
+/* ---- numbers --------------------------------------------------------------------------------- */
+
+double invar_bench_median(double *times, int64_t count)
+{
+    for (int64_t i = 1; i < count; i++) {
+        double t = times[i];
+        int64_t at = i;
+        for (; at > 0 && times[at - 1] > t; at--)
+            times[at] = times[at - 1];
+        times[at] = t;
+    }
+    return times[count / 2];
+}
+
+invar_status invar_bench_profile_take(invar_bench_profile *out, invar_meter *meter, int64_t rounds)
+{
+    const invar_meter_row *rows = invar_meter_rows(&out->count, meter);
+
+    INVAR_TRY(invar_alloc((void **)&out->rows, (size_t)out->count, sizeof *rows, "a profile"));
+    memcpy(out->rows, rows, (size_t)out->count * sizeof *rows);
+    out->seconds = invar_meter_seconds(meter);
+    out->rounds = rounds;
+    return INVAR_OK;
+}
+
+/* Everything that was found out. */
+typedef struct answer {
+    const invar_bench_model_options *options;
+    const invar_model *model;
+    const invar_device *dev;
+    shape shape;
+    int64_t parameters, multiplied; /* all, and those of products: the embedding only where tied */
+    size_t masters, weights;        /* bytes */
+    invar_bench_train train;
+    invar_bench_decode decode;
+} answer;
+
+static void weigh(answer *a)
+{
+    for (int64_t i = 0; i < a->model->n_params; i++) {
+        const invar_param *p = &a->model->params[i];
+        size_t count = (size_t)elements(p);
+        bool product = p->cols && (p->kind != INVAR_PARAM_EMBEDDING || a->model->spec.tied);
+
+        a->parameters += elements(p);
+        a->multiplied += product ? elements(p) : 0;
+        a->masters += count * sizeof(float);
+        a->weights += count * (size_t)invar_dtype_bits(p->weight.dtype) / 8 +
+                      invar_tensor_scale_bytes(&p->weight);
+    }
+}
+
+/* 6 for every weight of a product and token; attention over half of the square, thrice. */
+static double step_flops(const answer *a)
+{
+    const invar_model_spec *s = &a->model->spec;
+    double tokens = (double)(a->train.samples * a->train.length);
+    double pairs = 2.0 * (double)(s->layers * s->heads * s->head_dim) * (double)a->train.length;
+
+    return tokens * (6.0 * (double)a->multiplied + 3.0 * pairs);
+}
+
+/* ---- for people ------------------------------------------------------------------------------ */
+
+static double mib(size_t bytes)
+{
+    return (double)bytes / 1048576.0;
+}
+
+/* The peer's seconds for the same calls; 0: it has none. */
+static double peer_seconds(const invar_bench_profile *peer, const invar_meter_row *row)
+{
+    for (int64_t i = 0; i < peer->count; i++)
+        if (strcmp(peer->rows[i].name, row->name) == 0 &&
+            strcmp(peer->rows[i].shape, row->shape) == 0)
+            return peer->rows[i].seconds;
+    return 0.0;
+}
+
+/* The host's share: what no op and no copy took. */
+static double rest(const invar_bench_profile *p)
+{
+    double seconds = p->seconds;
+
+    for (int64_t i = 0; i < p->count; i++)
+        seconds -= p->rows[i].seconds;
+    return seconds;
+}
+
+static void print_row(const invar_bench_profiles *p, const invar_meter_row *r, double peer)
+{
+    double rounds = (double)p->own.rounds;
+
+    printf("%-16s %-26s %8" PRId64 " %11.1f %9.3f %6.1f%%", r->name, r->shape,
+           r->calls / p->own.rounds, 1e6 * r->seconds / (double)r->calls, 1e3 * r->seconds / rounds,
+           100.0 * r->seconds / p->own.seconds);
+    if (p->peer.rows)
+        printf(" %9.3f", 1e3 * peer / rounds);
+    printf("\n");
+}
+
+static void print_profile(const invar_bench_profiles *p, const char *what)
+{
+    const invar_bench_profile *own = &p->own;
+    invar_meter_row host = {.name = "the host", .calls = own->rounds, .seconds = rest(own)};
+    invar_meter_row all = {.name = "all", .calls = own->rounds, .seconds = own->seconds};
+
+    if (!own->rows)
+        return;
+    printf("\n%-16s %-26s %8s %11s %9s %7s%s\n", what, "", "calls", "us each", "ms", "share",
+           p->peer.rows ? "   peer ms" : "");
+    for (int64_t i = 0; i < own->count; i++)
+        print_row(p, &own->rows[i], peer_seconds(&p->peer, &own->rows[i]));
+    print_row(p, &host, p->peer.rows ? rest(&p->peer) : 0.0);
+    print_row(p, &all, p->peer.seconds);
+}
+
+static void print_more(const char *what, double seconds, double base)
+{
+    printf("  %-38s %10.3f ms %+7.1f %%\n", what, 1e3 * seconds, 100.0 * (seconds / base - 1.0));
+}
+
+static void print_train(const answer *a)
+{
+    const invar_bench_train *t = &a->train;
+    double rate = (double)(t->samples * t->length) / t->seconds;
+
+    printf("\ntraining, %" PRId64 " x %" PRId64 " tokens\n", t->samples, t->length);
+    printf("  %-38s %10.3f ms %12.0f tokens/s", "a step", 1e3 * t->seconds, rate);
+    if (invar_device_far(a->dev))
+        printf("  %.1f %% of 989 TFLOP/s", 100.0 * step_flops(a) / t->seconds / PEAK_FLOPS);
+    printf("\n");
+    print_more("digests of the step, ledger", t->recorded_seconds, t->seconds);
+    print_more("digests of its layers too", t->points_seconds, t->seconds);
+    if (t->peer_seconds > 0.0) {
+        printf("  %-38s %10.3f ms\n", "with the peer's ops", 1e3 * t->peer_seconds);
+        printf("  %-38s %+10.1f %%\n", "cost of determinism",
+               100.0 * (t->seconds / t->peer_seconds - 1.0));
+    }
+    printf("  %-38s gradients %.0f, optimizer %.0f%s, activations %.0f, head %.0f, scratch %.0f\n",
+           "MiB", mib(t->gradients), mib(t->optimizer), a->options->offload ? " of the host" : "",
+           mib(t->activations), mib(t->head), mib(t->scratch));
+    print_profile(&t->profile, "training");
+}
+
+static void print_decode(const answer *a)
+{
+    const invar_bench_decode *d = &a->decode;
+    double batch = (double)d->batch;
+
+    printf("\ndecoding, %" PRId64 " sequences, context %" PRId64 " to %" PRId64 "\n", d->batch,
+           d->context, d->last_context);
+    printf("  %-38s %10.3f ms %12.0f tokens/s\n", "a token of each", 1e3 * d->seconds,
+           batch / d->seconds);
+    if (d->peer_seconds > 0.0)
+        printf("  %-38s %10.3f ms %12.0f tokens/s\n", "with the peer's ops", 1e3 * d->peer_seconds,
+               batch / d->peer_seconds);
+    printf("  %-38s %10.3f ms %12.0f tokens/s\n", "reading the prompts", 1e3 * d->prefill_seconds,
+           batch * (double)d->context / d->prefill_seconds);
+    printf("  %-38s cache %.0f, activations %.0f\n", "MiB", mib(d->cache), mib(d->activations));
+    print_profile(&d->profile, "decoding");
+}
+
+static void print_head(const answer *a)
+{
+    bool colour = invar_term_colour(stdout);
+
+    printf("%s%s%s: %s, %s on %s, %" PRId64 " layers, %.1f M parameters\n",
+           invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), a->shape.name,
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), invar_format_name(a->model->format),
+           invar_numerics_name(a->dev->numerics), a->options->device, a->model->spec.layers,
+           1e-6 * (double)a->parameters);
+    printf("  %-38s masters %.0f, weights %.0f\n", "MiB", mib(a->masters), mib(a->weights));
+}
+
+/* ---- for programs ---------------------------------------------------------------------------- */
+
+static void json_rows(const char *name, const invar_bench_profile *p)
+{
+    if (!p->rows)
+        return;
+    printf(", \"%s\": {\"seconds\": %.9g, \"rounds\": %" PRId64 ", \"rows\": [", name, p->seconds,
+           p->rounds);
+    for (int64_t i = 0; i < p->count; i++)
+        printf("%s\n    {\"op\": \"%s\", \"shape\": \"%s\", \"calls\": %" PRId64
+               ", \"seconds\": %.9g}",
+               i ? "," : "", p->rows[i].name, p->rows[i].shape, p->rows[i].calls,
+               p->rows[i].seconds);
+    printf("]}");
+}
+
+static void json_profile(const invar_bench_profiles *p)
+{
+    json_rows("profile", &p->own);
+    json_rows("peer_profile", &p->peer);
+}
+
+static void json_head(const answer *a)
+{
+    printf("{\n  \"model\": \"%s\", \"dtype\": \"%s\", \"numerics\": \"%s\", \"device\": \"%s\", "
+           "\"layers\": %" PRId64 ", \"parameters\": %" PRId64
+           ",\n  \"bytes\": {\"masters\": %zu, \"weights\": %zu}",
+           a->shape.name, invar_format_name(a->model->format),
+           invar_numerics_name(a->dev->numerics), a->options->device, a->model->spec.layers,
+           a->parameters, a->masters, a->weights);
+}
+
+static void json_train(const answer *a)
+{
+    const invar_bench_train *t = &a->train;
+
+    printf(",\n  \"train\": {\"samples\": %" PRId64 ", \"length\": %" PRId64
+           ", \"seconds\": %.9g, \"tokens_per_second\": %.9g, \"flops\": %.9g, "
+           "\"grad_norm\": %.9g, \"recorded_seconds\": %.9g, \"points_seconds\": %.9g, "
+           "\"points\": %" PRId64 ", \"finer_points\": %" PRId64,
+           t->samples, t->length, t->seconds, (double)(t->samples * t->length) / t->seconds,
+           step_flops(a), t->norm, t->recorded_seconds, t->points_seconds, t->points,
+           t->finer_points);
+    if (t->peer_seconds > 0.0)
+        printf(", \"peer_seconds\": %.9g, \"peer_norm_ratio\": %.9g", t->peer_seconds,
+               t->peer_norm_ratio);
+    if (a->options->offload)
+        printf(", \"optimizer_on_host\": true");
+    printf(", \"bytes\": {\"gradients\": %zu, \"optimizer\": %zu, \"activations\": %zu, "
+           "\"head\": %zu, \"scratch\": %zu}",
+           t->gradients, t->optimizer, t->activations, t->head, t->scratch);
+    json_profile(&t->profile);
+    printf("}");
+}
+
+static void json_decode(const answer *a)
+{
+    const invar_bench_decode *d = &a->decode;
+
+    printf(",\n  \"decode\": {\"batch\": %" PRId64 ", \"context\": %" PRId64
+           ", \"last_context\": %" PRId64 ", \"seconds\": %.9g, \"tokens_per_second\": %.9g, "
+           "\"prefill_seconds\": %.9g",
+           d->batch, d->context, d->last_context, d->seconds, (double)d->batch / d->seconds,
+           d->prefill_seconds);
+    if (d->peer_seconds > 0.0)
+        printf(", \"peer_seconds\": %.9g", d->peer_seconds);
+    printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}", d->cache, d->activations);
+    json_profile(&d->profile);
+    printf("}");
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static bool wanted(const invar_bench_model_options *o, const char *part)
+{
+    return !o->only[0] || strcmp(o->only, part) == 0;
+}
+
+/* What is known is printed before the next part begins. */
+static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
+{
+    const invar_bench_model_options *o = a->options;
+
+    if (wanted(o, "train")) {
+        a->train = (invar_bench_train){
+            .samples = a->shape.samples, .length = a->shape.length, .micro_batch = o->micro_batch};
+        INVAR_TRY(invar_bench_train_run(&a->train, subject));
+        (o->json ? json_train : print_train)(a);
+        fflush(stdout);
+    }
+    if (wanted(o, "decode")) {
+        a->decode = (invar_bench_decode){.batch = o->batch ? o->batch : a->shape.batch,
+                                         .context = o->context ? o->context : a->shape.context};
+        INVAR_TRY(invar_bench_decode_run(&a->decode, subject));
+        (o->json ? json_decode : print_decode)(a);
+    }
+    return INVAR_OK;
+}
+
+static invar_status measure(answer *a, const invar_bench_subject *subject)
+{
+    const invar_bench_model_options *o = a->options;
+    invar_status status;
+
+    a->model = subject->model;
+    a->dev = &subject->dev;
+    weigh(a);
+    (o->json ? json_head : print_head)(a);
+    status = measure_parts(a, subject);
+    if (!o->json)
+        return status;
+    if (status != INVAR_OK) {
+        printf(",\n  \"error\": ");
+        invar_plain_print_json(stdout, invar_error_last()->message);
+    }
+    printf("\n}\n");
+    return status;
+}
+
+static bool has_ops_of(const invar_backend *peer, const invar_backend *own)
+{
+    for (int op = 0; op < INVAR_OP_COUNT; op++)
+        if (own->ops[op].run && !(peer->ops[op].run && peer->ops[op].workspace))
+            return false;
+    return peer->abi == own->abi;
+}
+
+static invar_status find_peer(invar_bench_subject *subject, const char *path)
+{
+    invar_bench_peer_fn make = NULL;
+    void *library, *symbol;
+
+    if (!path[0])
+        return INVAR_OK;
+    library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer: %.1000s", dlerror());
+    symbol = dlsym(library, "invar_bench_peer");
+    memcpy(&make, &symbol, sizeof symbol);
+    subject->peer = make ? make(subject->own) : NULL;
+    if (!subject->peer || !has_ops_of(subject->peer, subject->own))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--peer %.1000s: it has no ops for this device",
+                          path);
+    return INVAR_OK;
+}
+
+static invar_status open_subject(invar_bench_subject *subject, const answer *a)
+{
+    const invar_bench_model_options *o = a->options;
+    bool cuda = strcmp(o->device, "cuda") == 0, sm90 = strcmp(o->numerics, "sm90") == 0;
+    invar_format format;
+
+    if (o->numerics[0] && !sm90 && strcmp(o->numerics, "ieee") != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--numerics %.40s: there are ieee and sm90",
+                          o->numerics);
+    INVAR_TRY(invar_format_parse(&format, o->dtype));
+    INVAR_TRY(invar_backend_find(&subject->own, o->device));
+    INVAR_TRY(find_peer(subject, o->peer));
+    INVAR_TRY(invar_meter_new(&subject->meter, subject->own));
+    INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));
+    subject->dev.backend = invar_meter_backend(subject->meter);
+    subject->dev.numerics =
+        sm90 || (cuda && !o->numerics[0]) ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE;
+    INVAR_TRY(invar_device_open(&subject->dev));
+    INVAR_TRY(invar_model_new(&subject->model, &a->shape.spec, format, &subject->dev));
+    return fill_model(subject->model, &subject->dev);
+}
+
+static void close_subject(invar_bench_subject *subject)
+{
+    invar_model_free(subject->model);
+    if (subject->meter)
+        invar_device_close(&subject->dev);
+    invar_pool_free(subject->dev.pool);
+    invar_meter_free(subject->meter);
+}
+
+invar_status invar_bench_model(const invar_bench_model_options *options)
+{
+    answer a = {.options = options};
+    invar_bench_subject subject = {.repetitions = options->repetitions,
+                                   .offload = options->offload,
+                                   .profile = options->profile};
+    invar_status status;
+
+    INVAR_TRY(find_shape(&a.shape, options));
+    INVAR_TRY(read_tokens(&a.shape, options->tokens));
+    if (options->only[0] && strcmp(options->only, "train") != 0 &&
+        strcmp(options->only, "decode") != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--only %.40s: there are train and decode",
+                          options->only);
+    if (options->offload && options->profile)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--profile and --optimizer-cpu-offload: give one of them; moments travel "
+                          "while others are computed with");
+    status = open_subject(&subject, &a);
+    if (status == INVAR_OK)
+        status = measure(&a, &subject);
+    invar_free(a.train.profile.own.rows);
+    invar_free(a.train.profile.peer.rows);
+    invar_free(a.decode.profile.own.rows);
+    invar_free(a.decode.profile.peer.rows);
+    close_subject(&subject);
+    return status;
+}

@@ -1,0 +1,110 @@
+/*
+ * model.h - invar bench --model: a whole training step and decoding, of random weights.
+ *
+ * model.c makes the model, asks for the measurements and prints them; step.c trains,
+ * decode.c generates. Both use the engine as a run does.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_CLI_BENCH_MODEL_H
+#define INVAR_CLI_BENCH_MODEL_H
+
+#include "cli/bench/meter.h"
+#include "engine/model/model.h"
+
+typedef struct invar_bench_model_options {
+    const char *device; /* cpu or cuda */
+    const char *model;  /* the name of a shape */
+    const char *dtype;
+    const char *numerics; /* "": sm90 on a GPU, ieee on the CPU */
+    const char *tokens;   /* "8x2048": samples of a step and the tokens of each; "": the shape's */
+    const char *only;     /* "": both; train, decode */
+    const char *peer;     /* a shared object, see invar_bench_peer_fn; "": none */
+    int64_t micro_batch;  /* samples; 0: all in one */
+    int64_t batch;        /* sequences; 0: as the shape has it, here and below */
+    int64_t context;      /* tokens of each before the first that is timed */
+    int64_t layers;
+    int64_t repetitions;
+    int64_t threads;
+    bool offload; /* the optimizer's moments are in the host's memory */
+    bool profile;
+    bool json;
+} invar_bench_model_options;
+
+invar_status invar_bench_model(const invar_bench_model_options *options) INVAR_MUST_USE;
+
+/*
+ * What a peer exports as invar_bench_peer: a table with other ops and the same memory, or NULL. A
+ * device of `own` may be used with it.
+ */
+typedef const invar_backend *(*invar_bench_peer_fn)(const invar_backend *own);
+
+/* ---- between the files ----------------------------------------------------------------------- */
+
+/* What is measured. */
+typedef struct invar_bench_subject {
+    invar_device dev; /* its backend is the meter's */
+    invar_meter *meter;
+    const invar_backend *own;  /* behind the meter */
+    const invar_backend *peer; /* NULL: none */
+    invar_model *model;
+    int64_t repetitions;
+    bool offload;
+    bool profile;
+} invar_bench_subject;
+
+/* Tokens below `vocabulary`, the next of a sequence. */
+void invar_bench_tokens(int32_t *out, int64_t count, uint64_t *state, int64_t vocabulary);
+
+/* The median of `count` times, which are put in order. */
+double invar_bench_median(double *times, int64_t count);
+
+typedef struct invar_bench_profile {
+    invar_meter_row *rows; /* (count), the longest first; invar_free */
+    int64_t count;
+    double seconds; /* of what was profiled, everything included */
+    int64_t rounds; /* steps or passes in it */
+} invar_bench_profile;
+
+/* Its own, and the peer's; rows NULL: not asked for. */
+typedef struct invar_bench_profiles {
+    invar_bench_profile own, peer;
+} invar_bench_profiles;
+
+/* What the meter has measured over `rounds`. */
+invar_status invar_bench_profile_take(invar_bench_profile *out, invar_meter *meter,
+                                      int64_t rounds) INVAR_MUST_USE;
+
+typedef struct invar_bench_train {
+    int64_t samples, length; /* tokens of each that are computed */
+    int64_t micro_batch;     /* samples; 0: all */
+    /* out */
+    double seconds;               /* a step */
+    double recorded_seconds;      /* with the digests of level step and an entry of the ledger */
+    double points_seconds;        /* with those of level point */
+    double peer_seconds;          /* 0: no peer */
+    double peer_norm_ratio;       /* of the peer's gradient to ours */
+    int64_t points, finer_points; /* digests of an entry at the two levels */
+    double norm;                  /* of the gradient of the first step */
+    size_t gradients, optimizer, activations, head, scratch; /* bytes */
+    invar_bench_profiles profile;
+} invar_bench_train;
+
+invar_status invar_bench_train_run(invar_bench_train *train,
+                                   const invar_bench_subject *subject) INVAR_MUST_USE;
+
+typedef struct invar_bench_decode {
+    int64_t batch, context;
+    /* out */
+    double seconds;            /* a pass that gives every sequence one token */
+    double peer_seconds;       /* 0: no peer */
+    double prefill_seconds;    /* until every sequence had its first token */
+    int64_t last_context;      /* of the longest sequence, in the end */
+    size_t cache, activations; /* bytes */
+    invar_bench_profiles profile;
+} invar_bench_decode;
+
+invar_status invar_bench_decode_run(invar_bench_decode *decode,
+                                    const invar_bench_subject *subject) INVAR_MUST_USE;
+
+#endif

@@ -1,0 +1,224 @@
+/*
+ * ab.c - invar ab: two versions of a program on the same recipe and seeds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "bisect/ab/ab.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/program.h"
+#include "base/term.h"
+#include "bisect/view/ab.h"
+#include "cli/bisect/bisect.h"
+#include "cli/flags.h"
+#include "cli/live.h"
+#include "cli/output.h"
+#include "cli/plain.h"
+#include "ledger/view/page.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    invar_bisect_settings shared;
+    invar_ab_case what;
+} settings;
+
+static int exit_code(invar_ab_verdict verdict)
+{
+    switch (verdict) {
+    case INVAR_AB_IDENTICAL: return INVAR_EXIT_OK;
+    case INVAR_AB_DIFFERENT: return INVAR_EXIT_DIFFERENT;
+    case INVAR_AB_NONDETERMINISTIC: return INVAR_EXIT_NONDETERMINISTIC;
+    case INVAR_AB_UNTESTABLE: return INVAR_EXIT_UNTESTABLE;
+    case INVAR_AB_STOPPED: break;
+    }
+    return INVAR_EXIT_TROUBLE;
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+/* Into `html`, or beside the experiment's ledger; *path_out "": there is nothing to show. */
+static invar_status write_page(char path_out[INVAR_PATH_SIZE], const invar_ab_answer *answer,
+                               const char *html)
+{
+    invar_output page;
+
+    path_out[0] = '\0';
+    if (!html && !answer->ledger[0])
+        return INVAR_OK;
+    if (html)
+        (void)snprintf(path_out, INVAR_PATH_SIZE, "%s", html);
+    else
+        INVAR_TRY(invar_path_join(path_out, INVAR_PATH_SIZE, answer->folder, "report.html"));
+    INVAR_TRY(html ? invar_output_open(&page, path_out, INVAR_PAGE_MARK("ab"))
+                   : invar_output_replace(&page, path_out, NULL));
+    return invar_output_close(&page, invar_ab_html(page.stream, answer));
+}
+
+static void print_path(const char *what, const char *path)
+{
+    printf("%-9s ", what);
+    invar_plain_print(stdout, path);
+    putchar('\n');
+}
+
+static void print_next(const invar_ab_answer *answer)
+{
+    const invar_ab_effects *effects = &answer->effects;
+
+    if (effects->count > effects->n_same) {
+        printf("next: %s ledger query ab-effect --experiment %s --metric ", invar_program(),
+               answer->id);
+        invar_text_print_word(stdout, effects->items->name);
+        printf(" --step %" PRId64 " --ledger ", effects->items->step);
+        invar_text_print_word(stdout, answer->ledger);
+        putchar('\n');
+    }
+    if (answer->place.known) {
+        printf("next: %s diff ", invar_program());
+        invar_text_print_word(stdout, answer->place.ledger_before);
+        putchar(' ');
+        invar_text_print_word(stdout, answer->place.ledger_after);
+        putchar('\n');
+    }
+}
+
+static invar_status tell(const invar_ab_answer *answer, const settings *s)
+{
+    char page[INVAR_PATH_SIZE];
+
+    INVAR_TRY(write_page(page, answer, s->shared.html));
+    if (strcmp(page, "-") == 0)
+        return INVAR_OK;
+    if (s->shared.json)
+        return invar_ab_json(stdout, answer);
+    INVAR_TRY(invar_ab_print(stdout, answer, invar_term_colour(stdout)));
+    if (answer->ledger[0])
+        print_path("ledger", answer->ledger);
+    if (page[0])
+        print_path("report", page);
+    if (answer->ledger[0]) {
+        putchar('\n');
+        print_next(answer);
+    }
+    return INVAR_OK;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[8 + INVAR_BISECT_SHARED_OPTIONS];
+    const invar_option own[] = {
+        {"a", INVAR_OPTION_TEXT, &s->what.sides[INVAR_AB_A], "WHAT",
+         "one side: a folder, a program or a revision", 0, 0},
+        {"b", INVAR_OPTION_TEXT, &s->what.sides[INVAR_AB_B], "WHAT", "the other", 0, 0},
+        {"seeds", INVAR_OPTION_INT, &s->what.seeds, "N", "seeds, from the recipe's on (3)", 1,
+         INVAR_AB_SEEDS},
+        {"steps", INVAR_OPTION_INT, &s->what.steps, "N", "steps of each run (all of the recipe)", 1,
+         INT64_C(1) << 40},
+        {"own-recipe", INVAR_OPTION_FLAG, &s->what.own_recipe, NULL,
+         "each side runs the RECIPE of its own tree", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->what.build, "CMD", "builds a tree (cmake, as Invar is)", 0,
+         0},
+        {"program", INVAR_OPTION_TEXT, &s->what.program, "PATH",
+         "what it makes; @NAME: in its build folder (@invar)", 0, 0}};
+
+    memcpy(list, own, sizeof own);
+    invar_bisect_options_shared(list + 7, &s->shared);
+    list[7 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
+    return list;
+}
+
+static invar_status check(const settings *s, const char *path)
+{
+    if (!s->what.sides[INVAR_AB_A] || !s->what.sides[INVAR_AB_B])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "both sides are needed: --a and --b");
+    if (s->what.own_recipe && path[0] == '/')
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--own-recipe: the recipe is named by its path in the trees");
+    return INVAR_OK;
+}
+
+/* The recipe is the only word that is neither an option nor a key. */
+static invar_status parse(settings *s, const char ***flags_out, int argc, char **argv)
+{
+    int words;
+
+    INVAR_TRY(invar_flags_words(flags_out, options(s), &argc, argv));
+    INVAR_TRY(invar_options_parse_words(&words, options(s), argc, argv, "a RECIPE", 1, 1));
+    s->what.recipe = argv[0];
+    s->what.flags = *flags_out;
+    return check(s, argv[0]);
+}
+
+/* Progress, not to be taken for an error. */
+static void say(void *payload, const char *line)
+{
+    (void)payload;
+    fputs("ab: ", stderr);
+    invar_plain_print(stderr, line);
+    fputc('\n', stderr);
+}
+
+static invar_status compare(int *code_out, settings *s)
+{
+    const invar_ab_options how = {.work = s->shared.work,
+                                  .jobs = s->shared.jobs,
+                                  .threads = invar_default_threads(),
+                                  .stop = invar_live_catch("stopping; the same command goes on"),
+                                  .say = say};
+    invar_ab_answer *answer = NULL;
+    invar_status status;
+
+    s->what.repo = s->shared.repo;
+    s->what.timeout = s->shared.timeout;
+    INVAR_TRY(invar_ab_run(&answer, &s->what, &how));
+    *code_out = exit_code(answer->verdict);
+    status = tell(answer, s);
+    invar_ab_answer_free(answer);
+    return status;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.what = {.seeds = 3}};
+    const char **flags = NULL;
+    int code = INVAR_EXIT_TROUBLE;
+    invar_status status = parse(&s, &flags, argc, argv);
+
+    if (status == INVAR_OK)
+        status = compare(&code, &s);
+    invar_free((void *)flags);
+    return status == INVAR_OK ? code : invar_report_error();
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Runs a recipe with two versions of the program, on the same seeds, prompts and schedule:\n"
+        "identical, or where they part, down to the op, and what that does to every metric.\n"
+        "\n"
+        "A side is an executable file, a folder (a work tree as it is now; only read), or else a\n"
+        "revision; file:, dir: and rev: before it say which. First A runs twice, the second time\n"
+        "with other free keys: when it does not repeat itself the experiment is refused.\n"
+        "\n"
+        "Exit code 0: identical, 1: different, 3: a side does not repeat itself, 125: a side\n"
+        "cannot be built or run, 2: could not finish; the same command goes on.\n");
+    invar_options_help(options(&s));
+    invar_help_text("\nEvery key of a recipe is a flag, too: invar help train lists them.");
+}
+
+const invar_verb invar_verb_ab = {
+    .name = "ab",
+    .summary = "two versions on the same recipe and seeds",
+    .run = run,
+    .help = help,
+    .arguments = "--a REV|DIR|FILE --b REV|DIR|FILE RECIPE [--option value ...] [--key value ...]"};

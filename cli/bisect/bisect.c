@@ -1,0 +1,179 @@
+/*
+ * bisect.c - invar bisect: which commit changed the answer.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/bisect/bisect.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/flags.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    invar_bisect_settings shared;
+    const char *good, *bad, *run, *build, *program, *golden, *metric, *paths, *skip;
+    int64_t until;
+    bool chain, first_parent, all_changes;
+} settings;
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[14 + INVAR_BISECT_SHARED_OPTIONS];
+    const invar_option own[] = {
+        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "a revision that is as it should be", 0, 0},
+        {"bad", INVAR_OPTION_TEXT, &s->bad, "REV", "a revision that is not (HEAD)", 0, 0},
+        {"run", INVAR_OPTION_TEXT, &s->run, "CMD", "instead of a recipe: a command for sh", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->build, "CMD", "before it, in each tree", 0, 0},
+        {"program", INVAR_OPTION_TEXT, &s->program, "PATH",
+         "what the build makes; equal ones are run once", 0, 0},
+        {"until", INVAR_OPTION_INT, &s->until, "STEP", "the last step that counts", -1, INT64_MAX},
+        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE", "what the good end must agree with", 0,
+         0},
+        {"metric", INVAR_OPTION_TEXT, &s->metric, "'M > X'", "bad is where this holds at a step", 0,
+         0},
+        {"chain", INVAR_OPTION_FLAG, &s->chain, NULL,
+         "ask a command's ledger, $INVAR_RUN/ledger.db", 0, 0},
+        {"first-parent", INVAR_OPTION_FLAG, &s->first_parent, NULL, "follow only first parents", 0,
+         0},
+        {"paths", INVAR_OPTION_TEXT, &s->paths, "A,B", "only commits that touch these", 0, 0},
+        {"skip", INVAR_OPTION_TEXT, &s->skip, "REV,REV", "never test these", 0, 0},
+        {"all-changes", INVAR_OPTION_FLAG, &s->all_changes, NULL, "every change, not the first", 0,
+         0}};
+
+    memcpy(list, own, sizeof own);
+    invar_bisect_options_shared(list + 13, &s->shared);
+    list[13 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
+    return list;
+}
+
+static invar_status need(const char *value, const char *what)
+{
+    return value ? INVAR_OK : INVAR_FAIL(INVAR_E_INVALID, 0, "%s is missing", what);
+}
+
+static invar_status make_question(invar_question *out, const settings *s)
+{
+    *out = (invar_question){.layer = -1};
+    if (s->metric && s->chain)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--metric and --chain: give one of them");
+    if (s->metric)
+        INVAR_TRY(invar_question_parse(out, s->metric));
+    else
+        out->kind = s->run && !s->chain ? INVAR_QUESTION_EXIT : INVAR_QUESTION_CHAIN;
+    out->until = s->until;
+    if (out->kind == INVAR_QUESTION_EXIT && s->until >= 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--until is about steps: it needs a recipe, --chain or --metric");
+    return INVAR_OK;
+}
+
+static invar_status check(const settings *s, const char *recipe, const char *const *flags)
+{
+    if (recipe && !s->good && !invar_path_exists(recipe))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'%.1000s' is no recipe, and bisect has only the verbs log, view, "
+                          "resume-log and reset",
+                          recipe);
+    INVAR_TRY(need(s->good, "--good REV, a revision that is as it should be,"));
+    if (s->run && s->run[strspn(s->run, " \t\n")] == '\0')
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--run: the command is empty");
+    if (recipe && s->run)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a recipe and --run: give one of them");
+    if (!recipe && !s->run)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "what shall run? give a RECIPE or --run CMD");
+    if (s->run && flags[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s is a key of a recipe: --run takes none",
+                          flags[0]);
+    if (s->golden && (s->metric || (s->run && !s->chain)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--golden is about chains: it needs a recipe or --chain");
+    if (s->all_changes && (s->paths || s->skip))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--all-changes follows every first parent: %s is for a search without it",
+                          s->paths ? "--paths" : "--skip");
+    if (s->program && !s->build && s->run)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--program names what --build makes: give both");
+    return INVAR_OK;
+}
+
+static int ask(settings *s, const char *recipe, const char *const *flags)
+{
+    const char **paths = NULL, **skip = NULL;
+    invar_bisect_case what = {.repo = s->shared.repo,
+                              .good = s->good,
+                              .bad = s->bad,
+                              .first_parent = s->first_parent,
+                              .all_changes = s->all_changes,
+                              .recipe = recipe,
+                              .flags = flags,
+                              .golden = s->golden,
+                              .run = s->run,
+                              .build = s->build,
+                              .program = s->program,
+                              .timeout = s->shared.timeout};
+    invar_status status = check(s, recipe, flags);
+    int code;
+
+    if (status == INVAR_OK)
+        status = make_question(&what.question, s);
+    if (status == INVAR_OK)
+        status = invar_bisect_list(&paths, (char *)s->paths);
+    if (status == INVAR_OK)
+        status = invar_bisect_list(&skip, (char *)s->skip);
+    what.paths = paths;
+    what.skip = skip;
+    code =
+        status == INVAR_OK ? invar_bisect_answer_it(&what, &s->shared, NULL) : invar_report_error();
+    invar_free((void *)paths);
+    invar_free((void *)skip);
+    return code;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.bad = "HEAD", .until = -1};
+    const char **flags = NULL;
+    int words, code;
+
+    if (invar_flags_words(&flags, options(&s), &argc, argv) != INVAR_OK)
+        return invar_report_error();
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 0, 1) == INVAR_OK)
+        code = ask(&s, words ? argv[0] : NULL, flags);
+    else
+        code = invar_report_error();
+    invar_free((void *)flags);
+    return code;
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Finds the commit that changed the bits of a recipe, or that made a metric cross a bound, "
+        "or\nthat made a command fail. Each revision is checked out into a separate folder, built "
+        "and\nrun there; repository, work tree and index are only read. Killed or stopped, "
+        "the same\ncommand goes on. The answer names the commit and, for a recipe, the step, the "
+        "point and the\nop that changed.\n"
+        "\n"
+        "A recipe is built as Invar is (cmake) and its keys are flags here, too. A command (--run) "
+        "is\nfor everything else: exit code 0 is good, 125 cannot be tested, 1 to 127 is bad, 128 "
+        "and\nabove ends the search. It runs in the tree and has in its environment INVAR_SOURCE,\n"
+        "INVAR_BUILD, INVAR_RUN (a folder of its own), INVAR_COMMIT and INVAR_JOBS.\n"
+        "\n"
+        "Exit code 0: found; 2: not found (only untestable commits are left, the ends do not "
+        "differ,\nstopped); 3: nondeterministic; 125: an end cannot be built or run.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_bisect = {
+    .name = "bisect",
+    .summary = "which commit changed the bits, down to the op",
+    .run = run,
+    .help = help,
+    .subs = invar_bisect_verbs,
+    .arguments = "--good REV [--bad REV] RECIPE [--key value ...] | --run CMD"};

@@ -1,0 +1,144 @@
+/*
+ * blame.c - invar blame: which commits changed the bits of some points, a numeric changelog.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "cli/bisect/bisect.h"
+#include "cli/flags.h"
+
+#include "base/invar_banned.h"
+
+#define DEFAULT_UNTIL 3
+#define KINDS "act, grad, param, opt, logits, logp, data" /* of points */
+
+typedef struct settings {
+    invar_bisect_settings shared;
+    const char *good, *bad, *build, *program, *kind, *op, *phase, *point;
+    int64_t layer, until;
+} settings;
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[11 + INVAR_BISECT_SHARED_OPTIONS];
+    const invar_option own[] = {
+        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "the oldest revision to compare with", 0, 0},
+        {"bad", INVAR_OPTION_TEXT, &s->bad, "REV", "the newest revision (HEAD)", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->build, "CMD", "instead of Invar's own build", 0, 0},
+        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "what it makes (@invar)", 0, 0},
+        {"layer", INVAR_OPTION_INT, &s->layer, "N", "only points of this layer", 0, INT64_MAX},
+        {"kind", INVAR_OPTION_TEXT, &s->kind, "KIND", "only " KINDS, 0, 0},
+        {"op", INVAR_OPTION_TEXT, &s->op, "OP", "only of this op", 0, 0},
+        {"phase", INVAR_OPTION_TEXT, &s->phase, "PHASE", "only rollout, forward, backward, ...", 0,
+         0},
+        {"point", INVAR_OPTION_TEXT, &s->point, "PATTERN", "only names like this, % for any text",
+         0, 0},
+        {"until", INVAR_OPTION_INT, &s->until, "STEP", "the last step that counts (3)", 0,
+         INT64_MAX}};
+
+    memcpy(list, own, sizeof own);
+    invar_bisect_options_shared(list + 10, &s->shared);
+    list[10 + INVAR_BISECT_SHARED_OPTIONS] = invar_flags_end();
+    return list;
+}
+
+static invar_status copy(char out[INVAR_QUESTION_WORD], const char *word, const char *name)
+{
+    if (word && strlen(word) >= INVAR_QUESTION_WORD)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: the word is too long", name);
+    (void)snprintf(out, INVAR_QUESTION_WORD, "%s", word ? word : "");
+    return INVAR_OK;
+}
+
+/* A word that no point has would be found out after all the builds. */
+static invar_status check_kind(const char *word)
+{
+    const char *kind, *cursor = KINDS;
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    size_t bytes;
+
+    while (invar_text_item(&kind, &bytes, &cursor, ','))
+        if (strlen(word) == bytes && memcmp(word, kind, bytes) == 0)
+            return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, word, strlen(word));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--kind: there is no kind '%s'; there are %s", quote,
+                      KINDS);
+}
+
+static invar_status make_question(invar_question *q, const settings *s)
+{
+    bool any = s->layer < 0 && !s->kind && !s->op && !s->phase && !s->point;
+
+    *q = (invar_question){.kind = any ? INVAR_QUESTION_CHAIN : INVAR_QUESTION_POINTS,
+                          .until = s->until,
+                          .layer = s->layer};
+    if (s->kind)
+        INVAR_TRY(check_kind(s->kind));
+    INVAR_TRY(copy(q->point_kind, s->kind, "kind"));
+    INVAR_TRY(copy(q->point_op, s->op, "op"));
+    INVAR_TRY(copy(q->phase, s->phase, "phase"));
+    return copy(q->point, s->point, "point");
+}
+
+static int ask(const settings *s, const char *recipe, const char *const *flags)
+{
+    invar_bisect_case what = {.repo = s->shared.repo,
+                              .good = s->good,
+                              .bad = s->bad,
+                              .first_parent = true,
+                              .all_changes = true,
+                              .recipe = recipe,
+                              .flags = flags,
+                              .build = s->build,
+                              .program = s->program,
+                              .timeout = s->shared.timeout};
+
+    if (make_question(&what.question, s) != INVAR_OK)
+        return invar_report_error();
+    return invar_bisect_answer_it(&what, &s->shared, NULL);
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.bad = "HEAD", .layer = -1, .until = DEFAULT_UNTIL};
+    const char **flags = NULL;
+    int words, code;
+
+    if (invar_flags_words(&flags, options(&s), &argc, argv) != INVAR_OK)
+        return invar_report_error();
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "RECIPE", 1, 1) != INVAR_OK)
+        code = invar_report_error();
+    else if (!s.good) {
+        fputs("invar: --good REV is missing: where the changelog begins\n", stderr);
+        code = INVAR_EXIT_USAGE;
+    } else
+        code = ask(&s, argv[0], flags);
+    invar_free((void *)flags);
+    return code;
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Lists the commits that changed the bits of a recipe's run, or of those of its points "
+        "that\n"
+        "are asked for: the numeric changelog along the first parents, and inside merges that\n"
+        "brought a change. Intervals whose ends are equal are not looked into: a change that was\n"
+        "taken back exactly stays unseen.\n"
+        "\n"
+        "Exit codes as invar bisect.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_blame = {.name = "blame",
+                                     .summary = "which commits changed the bits, a changelog",
+                                     .run = run,
+                                     .help = help,
+                                     .arguments =
+                                         "--good REV [--bad REV] RECIPE [--key value ...]"};

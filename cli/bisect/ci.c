@@ -1,0 +1,504 @@
+/*
+ * ci.c - invar ci: bit-exact CI; recording and checking goldens.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/bisect/ci.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/process.h"
+#include "base/progress.h"
+#include "base/term.h"
+#include "bisect/view/ci.h"
+#include "cli/grid.h"
+#include "cli/ledger/ledger.h"
+#include "cli/live.h"
+#include "cli/output.h"
+#include "cli/plain.h"
+
+#include "base/invar_banned.h"
+
+#define GENERATOR "invar " INVAR_VERSION ", ci"
+
+/* ---- what the verbs share -------------------------------------------------------------------- */
+
+invar_option invar_option_cases(const char **value)
+{
+    return (invar_option){.name = "cases",
+                          .type = INVAR_OPTION_TEXT,
+                          .value = value,
+                          .metavar = "DIR",
+                          .help = "folder of the recipes and their goldens (recipes)"};
+}
+
+bool invar_ci_unattended(void)
+{
+    const char *ci = getenv("CI");
+
+    return ci && *ci && strcmp(ci, "false") != 0;
+}
+
+invar_status invar_ci_attended(const char *what)
+{
+    if (invar_ci_unattended())
+        return INVAR_FAIL(INVAR_E_STATE, 0, "%s writes, and CI is set: goldens are made by people",
+                          what);
+    return INVAR_OK;
+}
+
+static invar_status choose_all(invar_ci_case **out, size_t *count_out, const char *folder,
+                               bool (*wanted)(const invar_ci_case *item))
+{
+    size_t count, kept = 0;
+
+    INVAR_TRY(invar_ci_cases(out, &count, folder));
+    for (size_t i = 0; i < count; i++)
+        if (wanted(&(*out)[i]))
+            (*out)[kept++] = (*out)[i];
+    *count_out = kept;
+    return INVAR_OK;
+}
+
+invar_status invar_ci_choose(invar_ci_case **out, size_t *count_out, const char *folder, int words,
+                             char **argv, bool (*wanted)(const invar_ci_case *item))
+{
+    invar_status status = INVAR_OK;
+    invar_ci_case *cases;
+
+    *out = NULL;
+    if (words == 0)
+        return choose_all(out, count_out, folder, wanted);
+    INVAR_TRY(invar_alloc((void **)&cases, (size_t)words, sizeof *cases, "cases"));
+    for (int i = 0; i < words && status == INVAR_OK; i++)
+        status = invar_ci_case_of(&cases[i], folder, argv[i]);
+    if (status != INVAR_OK) {
+        invar_free(cases);
+        return status;
+    }
+    *out = cases;
+    *count_out = (size_t)words;
+    return INVAR_OK;
+}
+
+static invar_term_style style_of(invar_ci_verdict verdict)
+{
+    return verdict == INVAR_CI_SAME ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED;
+}
+
+/* "same 4 of 4 steps", "changed from step 7", but "trouble: there is no recipe", and "stopped" */
+static const char *joint(const invar_ci_result *result)
+{
+    switch (result->verdict) {
+    case INVAR_CI_SAME:
+    case INVAR_CI_CHANGED:
+    case INVAR_CI_NONDETERMINISTIC: return " ";
+    case INVAR_CI_STOPPED: return "";
+    default: return ": ";
+    }
+}
+
+void invar_ci_show(const invar_ci_result *result)
+{
+    bool colour = invar_term_colour(stdout);
+    char headline[INVAR_CI_LINE];
+
+    invar_ci_headline(headline, result);
+    invar_plain_print(stdout, result->item->name);
+    printf(": %s%s%s%s%s\n", invar_term_escape(colour, style_of(result->verdict)),
+           invar_ci_verdict_name(result->verdict),
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), joint(result), headline);
+    invar_ci_details(stdout, result, "  ");
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+typedef struct settings {
+    const char *cases, *golden, *program, *work, *junit;
+    int64_t steps, chaos, seed, jobs;
+    double timeout;
+    bool bisect, no_write, json, force;
+} settings;
+
+static const invar_option *check_options(settings *s)
+{
+    static invar_option list[14];
+    const invar_option own[] = {
+        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "the invar under test (this one)", 0,
+         0},
+        {"steps", INVAR_OPTION_INT, &s->steps, "N", "only the first N steps (all)", 1,
+         INT64_C(1) << 40},
+        {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "cases at a time (1)", 1, 64},
+        {"chaos", INVAR_OPTION_INT, &s->chaos, "[N]",
+         "N more runs of each (4), each with other threads, batches, environment", 0, 1000},
+        {"chaos-seed", INVAR_OPTION_INT, &s->seed, "N", "which ones (0)", 0, INT64_MAX},
+        {"junit", INVAR_OPTION_TEXT, &s->junit, "FILE", "also write JUnit XML", 0, 0},
+        {"no-write", INVAR_OPTION_FLAG, &s->no_write, NULL,
+         "no pending goldens, as with CI in the environment", 0, 0},
+        {"bisect", INVAR_OPTION_FLAG, &s->bisect, NULL,
+         "for git bisect run: exit code 125 where nothing can be said", 0, 0},
+        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE", "of the one case, instead of its own", 0,
+         0},
+        {"work", INVAR_OPTION_TEXT, &s->work, "DIR", "keep the runs there (they are removed)", 0,
+         0},
+        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S", "of a run (3600); 0: no end", 0,
+         INT64_C(1) << 40}};
+
+    memcpy(list, own, sizeof own);
+    list[11] = invar_option_cases(&s->cases);
+    list[12] = invar_option_json(&s->json);
+    list[13] = (invar_option){0};
+    return list;
+}
+
+static const invar_option *record_options(settings *s)
+{
+    static invar_option list[6];
+    const invar_option own[] = {
+        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "the invar that runs it (this one)", 0,
+         0},
+        {"force", INVAR_OPTION_FLAG, &s->force, NULL, "also where there is a golden", 0, 0},
+        {"work", INVAR_OPTION_TEXT, &s->work, "DIR", "keep the runs there (they are removed)", 0,
+         0},
+        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S", "of a run (3600); 0: no end", 0,
+         INT64_C(1) << 40}};
+
+    memcpy(list, own, sizeof own);
+    list[4] = invar_option_cases(&s->cases);
+    list[5] = (invar_option){0};
+    return list;
+}
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+static void show(void *payload, invar_ci_event event, const invar_ci_result *result, int64_t done,
+                 int64_t total)
+{
+    invar_progress **progress = payload;
+    char text[INVAR_CI_LINE];
+    invar_progress_options o = {.stream = stderr, .title = "ci", .unit = "runs", .total = total};
+
+    if (!*progress && invar_progress_new(progress, &o) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    (void)snprintf(text, sizeof text, "%.100s %s", result->item->name,
+                   event == INVAR_CI_ENDED ? invar_ci_verdict_name(result->verdict) : "");
+    invar_progress_update(*progress, done, text);
+}
+
+static invar_ci_options options_of(const settings *s, invar_progress **progress)
+{
+    return (invar_ci_options){.program = s->program,
+                              .generator = GENERATOR,
+                              .golden = s->golden,
+                              .work = s->work,
+                              .steps = s->steps,
+                              .chaos = s->chaos,
+                              .chaos_seed = s->seed,
+                              // what is pending is about the case's own golden
+                              .write = !s->no_write && !s->golden && !invar_ci_unattended(),
+                              .pinned = s->bisect,
+                              .jobs = s->jobs,
+                              .timeout = s->timeout,
+                              .stop = invar_live_catch("stopping"),
+                              .event = show,
+                              .payload = progress};
+}
+
+/* ---- afterwards ------------------------------------------------------------------------------ */
+
+/* Of several cases the gravest counts. */
+static int exit_code(const invar_ci_result *results, size_t count)
+{
+    static const struct {
+        invar_ci_verdict verdict;
+        int code;
+    } order[] = {{INVAR_CI_STOPPED, INVAR_EXIT_TROUBLE},
+                 {INVAR_CI_TROUBLE, INVAR_EXIT_TROUBLE},
+                 {INVAR_CI_NONDETERMINISTIC, INVAR_EXIT_NONDETERMINISTIC},
+                 {INVAR_CI_CHANGED, INVAR_EXIT_DIFFERENT},
+                 {INVAR_CI_MISSING, INVAR_EXIT_GOLDEN},
+                 {INVAR_CI_OBSOLETE, INVAR_EXIT_GOLDEN},
+                 {INVAR_CI_NOTHING, INVAR_EXIT_NOTHING}};
+
+    for (size_t k = 0; k < sizeof order / sizeof *order; k++)
+        for (size_t i = 0; i < count; i++)
+            if (results[i].verdict == order[k].verdict)
+                return order[k].code;
+    return count ? INVAR_EXIT_OK : INVAR_EXIT_NOTHING;
+}
+
+/* git bisect run: 0 good, 1 bad, 125 skip, 128 and above: end the search. */
+static int for_bisect(const settings *s, int code)
+{
+    if (!s->bisect || code == INVAR_EXIT_OK || code == INVAR_EXIT_DIFFERENT ||
+        code == INVAR_EXIT_USAGE)
+        return code;
+    return invar_live_caught() ? invar_process_stop_code(invar_live_caught())
+                               : INVAR_EXIT_UNTESTABLE;
+}
+
+static invar_status print_table(const invar_ci_result *results, size_t count)
+{
+    static const char *const head[] = {"case", "verdict", "steps", "runs", "seconds", "first"};
+    invar_grid *grid;
+    invar_status status;
+    char seconds[32];
+
+    INVAR_TRY(invar_grid_new(&grid, 6));
+    status = INVAR_OK;
+    for (int i = 0; i < 6 && status == INVAR_OK; i++)
+        status = invar_grid_string(grid, head[i]);
+    for (size_t i = 0; i < count && status == INVAR_OK; i++) {
+        const invar_ci_result *r = &results[i];
+        (void)snprintf(seconds, sizeof seconds, "%.1f", r->seconds);
+        status = invar_grid_string(grid, r->item->name);
+        if (status == INVAR_OK)
+            status = invar_grid_string(grid, invar_ci_verdict_name(r->verdict));
+        if (status == INVAR_OK)
+            status = invar_grid_int(grid, r->compared);
+        if (status == INVAR_OK)
+            status = invar_grid_int(grid, r->runs);
+        if (status == INVAR_OK)
+            status = invar_grid_number(grid, seconds);
+        if (status == INVAR_OK)
+            status = r->first >= 0 ? invar_grid_int(grid, r->first) : invar_grid_string(grid, "");
+    }
+    if (status == INVAR_OK)
+        status = invar_grid_show(grid, stdout);
+    invar_grid_free(grid);
+    return status;
+}
+
+static invar_status print_results(const settings *s, const invar_ci_result *results, size_t count,
+                                  int code)
+{
+    if (s->json)
+        return invar_json_write(stdout, json_pack("{s:i, s:o}", "exit_code", code, "cases",
+                                                  invar_ci_json(results, count)));
+    for (size_t i = 0; i < count; i++)
+        if (results[i].verdict != INVAR_CI_SAME || results[i].chaos)
+            invar_ci_show(&results[i]);
+    if (count == 0)
+        printf("no case with a golden in %s: 'invar ci record CASE' makes one\n", s->cases);
+    return count ? print_table(results, count) : INVAR_OK;
+}
+
+/* What the services that run CI want, each where they want it. */
+static invar_status print_services(const settings *s, const invar_ci_result *results, size_t count)
+{
+    const char *actions = getenv("GITHUB_ACTIONS"), *summary = getenv("GITHUB_STEP_SUMMARY");
+    invar_output file;
+    FILE *stream;
+
+    if (actions && strcmp(actions, "true") == 0)
+        invar_ci_annotations(s->json ? stderr : stdout, results, count);
+    if (summary && *summary) {
+        stream = fopen(summary, "ae");
+        if (stream)
+            invar_ci_markdown(stream, results, count);
+        if (!stream || fclose(stream) != 0)
+            fprintf(stderr, "invar: the summary of the job could not be written\n");
+    }
+    if (!s->junit)
+        return INVAR_OK;
+    INVAR_TRY(invar_output_open(&file, s->junit, INVAR_CI_JUNIT_MARK));
+    invar_ci_junit(file.stream, results, count);
+    return invar_output_close(&file, INVAR_OK);
+}
+
+/* ---- check ----------------------------------------------------------------------------------- */
+
+static bool has_golden(const invar_ci_case *item)
+{
+    return invar_path_exists(item->golden);
+}
+
+static invar_status check_cases(int *code_out, const settings *s, const invar_ci_case *cases,
+                                size_t count)
+{
+    invar_progress *progress = NULL;
+    invar_ci_options o = options_of(s, &progress);
+    invar_ci_result *results;
+    invar_status status;
+    void *memory;
+
+    INVAR_TRY(invar_alloc(&memory, count, sizeof *results, "results"));
+    results = memory;
+    for (size_t i = 0; i < count; i++)
+        results[i] = (invar_ci_result){.item = &cases[i]};
+    status = count ? invar_ci_check(results, cases, count, &o) : INVAR_OK;
+    invar_progress_free(progress);
+    if (status == INVAR_OK) {
+        *code_out = for_bisect(s, exit_code(results, count));
+        status = print_results(s, results, count, *code_out);
+    }
+    if (status == INVAR_OK)
+        status = print_services(s, results, count);
+    invar_ci_release(results, count);
+    invar_free(memory);
+    return status;
+}
+
+static invar_status check_words(int *code_out, const settings *s, int words, char **argv)
+{
+    invar_ci_case *cases;
+    invar_status status;
+    size_t count;
+
+    if (s->golden && words != 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden FILE is of one case: name it");
+    if (s->bisect && !s->golden)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--bisect needs --golden FILE, a copy outside the tree that changes");
+    if (s->golden && !invar_path_exists(s->golden))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden %.1000s: there is no such file", s->golden);
+    if (s->junit)
+        INVAR_TRY(invar_output_check(s->junit, INVAR_CI_JUNIT_MARK));
+    INVAR_TRY(invar_ci_choose(&cases, &count, s->cases, words, argv, has_golden));
+    status = check_cases(code_out, s, cases, count);
+    invar_free(cases);
+    return status;
+}
+
+/* "--chaos" without a number is "--chaos=4". */
+static void complete_chaos(int argc, char **argv)
+{
+    static char usual[] = "--chaos=4";
+
+    for (int i = 0; i < argc; i++) {
+        const char *next = i + 1 < argc ? argv[i + 1] : "";
+        if (strcmp(argv[i], "--chaos") == 0 &&
+            (*next == '\0' || strspn(next, "0123456789") < strlen(next)))
+            argv[i] = usual;
+    }
+}
+
+static int check(int argc, char **argv)
+{
+    settings s = {.cases = "recipes", .jobs = 1, .timeout = 3600};
+    int words, code = INVAR_EXIT_OK;
+    invar_status status;
+
+    complete_chaos(argc, argv);
+    status = invar_options_parse_words(&words, check_options(&s), argc, argv, "CASE", 0, argc);
+    if (status == INVAR_OK)
+        status = check_words(&code, &s, words, argv);
+    return status == INVAR_OK ? code : for_bisect(&s, invar_report_error());
+}
+
+static void check_help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Runs each CASE, a recipe or a name in --cases, and compares its bits with its golden; "
+        "all\n"
+        "that have a golden where none is named. What differs is run twice. Nothing good is run\n"
+        "again to say where the difference begins. What changed becomes pending beside its "
+        "golden,\n"
+        "for 'invar ci review', unless CI is set in the environment.\n"
+        "\n"
+        "Exit code 0: same, 1: changed, 3: nondeterministic, 4: golden missing or obsolete,\n"
+        "6: nothing was compared, 2: could not finish.\n");
+    invar_options_help(check_options(&s));
+}
+
+const invar_verb invar_verb_ci_check = {.name = "check",
+                                        .summary = "run cases and compare them with their goldens",
+                                        .run = check,
+                                        .help = check_help,
+                                        .arguments = "[CASE ...] [--option value ...]"};
+
+/* ---- record ---------------------------------------------------------------------------------- */
+
+static invar_status record_case(int *code_out, const settings *s, const char *word)
+{
+    invar_progress *progress = NULL;
+    invar_ci_options o = options_of(s, &progress);
+    invar_ci_result result;
+    invar_ci_case item;
+    invar_status status;
+
+    INVAR_TRY(invar_ci_attended("record"));
+    INVAR_TRY(invar_ci_case_of(&item, s->cases, word));
+    if (has_golden(&item) && !s->force)
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%.1000s has a golden: 'invar ci check', 'review' and 'accept' change it; "
+            "--force records it anew",
+            item.name);
+    status = invar_ci_record(&result, &item, &o);
+    invar_progress_free(progress);
+    invar_ci_release(&result, 1); // what it was run with the second time is not shown
+    result.variations = NULL;
+    INVAR_TRY(status);
+    *code_out = exit_code(&result, 1);
+    if (result.verdict != INVAR_CI_SAME) {
+        invar_ci_show(&result);
+        return INVAR_OK;
+    }
+    invar_plain_print(stdout, item.name);
+    printf(": recorded, %" PRId64
+           " steps; run twice, the second time otherwise\n  next    git add ",
+           result.steps);
+    invar_text_print_word(stdout, item.golden);
+    putchar(' ');
+    invar_text_print_word(stdout, item.points);
+    putchar('\n');
+    return INVAR_OK;
+}
+
+static int record(int argc, char **argv)
+{
+    settings s = {.cases = "recipes", .jobs = 1, .timeout = 3600};
+    int words, code = INVAR_EXIT_OK;
+    invar_status status =
+        invar_options_parse_words(&words, record_options(&s), argc, argv, "CASE", 1, 1);
+
+    if (status == INVAR_OK)
+        status = record_case(&code, &s, argv[0]);
+    return status == INVAR_OK ? code : invar_report_error();
+}
+
+static void record_help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Runs a CASE twice, the second time with other threads, batches and environment, and\n"
+        "writes its golden and its points beside the recipe when the bits are equal.\n");
+    invar_options_help(record_options(&s));
+}
+
+const invar_verb invar_verb_ci_record = {.name = "record",
+                                         .summary = "make the golden of a case",
+                                         .run = record,
+                                         .help = record_help,
+                                         .arguments = "CASE [--option value ...]"};
+
+/* ---- the group ------------------------------------------------------------------------------- */
+
+static const invar_verb *const subs[] = {&invar_verb_ci_record, &invar_verb_ci_check,
+                                         &invar_verb_ci_review, &invar_verb_ci_accept,
+                                         &invar_verb_ci_status, NULL};
+
+static void help(void)
+{
+    invar_help_text(
+        "\n"
+        "A CASE is a recipe or golden: a path, or a name in --cases DIR (recipes). Its golden,\n"
+        "NAME.golden, lies beside it and is kept in git: one for all hardware.");
+}
+
+const invar_verb invar_verb_ci = {.name = "ci",
+                                  .summary = "bit-exact CI: recipes against their goldens",
+                                  .help = help,
+                                  .arguments = "VERB [CASE ...] [--option value ...]",
+                                  .subs = subs};

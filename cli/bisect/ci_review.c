@@ -1,0 +1,363 @@
+/*
+ * ci_review.c - invar ci review, accept and status: what becomes of bits that changed.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/term.h"
+#include "base/text.h"
+#include "bisect/view/ci.h"
+#include "cli/bisect/ci.h"
+#include "cli/grid.h"
+#include "cli/ledger/ledger.h"
+#include "cli/live.h"
+#include "cli/plain.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *cases, *reason, *reject;
+    bool json;
+} settings;
+
+/* ---- review ---------------------------------------------------------------------------------- */
+
+static invar_status accept_with_reason(const invar_ci_case *item)
+{
+    char reason[512];
+
+    if (!invar_live_ask(reason, sizeof reason, stdout, "reason: "))
+        return INVAR_OK;
+    if (invar_ci_accept(item, reason) == INVAR_OK) {
+        puts("accepted");
+        return INVAR_OK;
+    }
+    if (invar_error_last()->status != INVAR_E_INVALID)
+        return invar_error_last()->status;
+    (void)invar_report_error(); // no reason: it stays pending
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+/* Asks until there is an answer; *more_out is false when there will be none any more. */
+static invar_status decide(bool *more_out, const invar_ci_case *item)
+{
+    char answer[16];
+
+    *more_out = true;
+    for (;;) {
+        if (!invar_live_ask(answer, sizeof answer, stdout, "[a]ccept, [r]eject, [s]kip: ")) {
+            *more_out = false;
+            return INVAR_OK;
+        }
+        switch (answer[0]) {
+        case 'a': return accept_with_reason(item);
+        case 'r': INVAR_TRY(invar_ci_reject(item)); return puts("rejected"), INVAR_OK;
+        case 's': return INVAR_OK;
+        default: break;
+        }
+    }
+}
+
+static invar_status review_case(bool *more_out, const invar_ci_case *item, bool ask)
+{
+    invar_ci_result result;
+
+    INVAR_TRY(invar_ci_review(&result, item));
+    if (ask)
+        result.pending = false; // the question says what can be done
+    invar_ci_show(&result);
+    return ask ? decide(more_out, item) : INVAR_OK;
+}
+
+static invar_status review_json(const invar_ci_case *cases, size_t count)
+{
+    invar_ci_result *results;
+    invar_status status = INVAR_OK;
+    void *memory;
+
+    INVAR_TRY(invar_alloc(&memory, count, sizeof *results, "results"));
+    results = memory;
+    for (size_t i = 0; i < count && status == INVAR_OK; i++)
+        status = invar_ci_review(&results[i], &cases[i]);
+    if (status == INVAR_OK)
+        status = invar_json_write(stdout, invar_ci_json(results, count));
+    invar_free(memory);
+    return status;
+}
+
+static invar_status review_all(const settings *s, const invar_ci_case *cases, size_t count)
+{
+    bool ask = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO) && !invar_ci_unattended();
+    bool more = true;
+
+    if (s->json)
+        return review_json(cases, count);
+    for (size_t i = 0; i < count && more; i++)
+        INVAR_TRY(review_case(&more, &cases[i], ask));
+    if (count == 0)
+        printf("nothing is pending in %s; a case elsewhere is named by its path\n", s->cases);
+    return INVAR_OK;
+}
+
+static invar_status reject_case(const settings *s)
+{
+    invar_ci_case item;
+
+    INVAR_TRY(invar_ci_attended("review --reject"));
+    INVAR_TRY(invar_ci_case_of(&item, s->cases, s->reject));
+    INVAR_TRY(invar_ci_reject(&item));
+    invar_plain_print(stdout, item.name);
+    puts(": rejected");
+    return INVAR_OK;
+}
+
+static const invar_option *review_options(settings *s)
+{
+    static invar_option list[4];
+
+    list[0] = (invar_option){.name = "reject",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->reject,
+                             .metavar = "CASE",
+                             .help = "remove what is pending"};
+    list[1] = invar_option_cases(&s->cases);
+    list[2] = invar_option_json(&s->json);
+    list[3] = (invar_option){0};
+    return list;
+}
+
+static int review(int argc, char **argv)
+{
+    settings s = {.cases = "recipes"};
+    invar_ci_case *cases = NULL;
+    size_t count;
+    int words;
+    invar_status status =
+        invar_options_parse_words(&words, review_options(&s), argc, argv, "CASE", 0, argc);
+
+    if (status == INVAR_OK && s.reject && words)
+        status = INVAR_FAIL(INVAR_E_INVALID, 0, "--reject CASE: one case, and no other words");
+    if (status == INVAR_OK && s.reject)
+        return invar_exit(reject_case(&s));
+    if (status == INVAR_OK)
+        status = invar_ci_choose(&cases, &count, s.cases, words, argv, invar_ci_pending);
+    if (status == INVAR_OK)
+        status = review_all(&s, cases, count);
+    invar_free(cases);
+    return invar_exit(status);
+}
+
+static void review_help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Shows what is pending, case by case: from which step the bits differ, where that begins,\n"
+        "ops whose revision is another, the loss. On a terminal it asks: a accepts (and asks "
+        "why),\n"
+        "r rejects, s goes on.\n");
+    invar_options_help(review_options(&s));
+}
+
+const invar_verb invar_verb_ci_review = {.name = "review",
+                                         .summary = "look at what changed, accept or reject it",
+                                         .run = review,
+                                         .help = review_help,
+                                         .arguments = "[CASE ...] [--reject CASE]"};
+
+/* ---- accept ---------------------------------------------------------------------------------- */
+
+static const invar_option *accept_options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = (invar_option){.name = "reason",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->reason,
+                             .metavar = "TEXT",
+                             .help = "why the bits change; it stays in the golden"};
+    list[1] = invar_option_cases(&s->cases);
+    list[2] = (invar_option){0};
+    return list;
+}
+
+static invar_status accept_case(const settings *s, const char *word)
+{
+    invar_ci_case item;
+
+    INVAR_TRY(invar_ci_attended("accept"));
+    INVAR_TRY(invar_ci_case_of(&item, s->cases, word));
+    INVAR_TRY(invar_ci_accept(&item, s->reason ? s->reason : ""));
+    invar_plain_print(stdout, item.name);
+    fputs(": accepted; commit ", stdout);
+    invar_text_print_word(stdout, item.golden);
+    fputs(" and ", stdout);
+    invar_text_print_word(stdout, item.points);
+    putchar('\n');
+    return INVAR_OK;
+}
+
+static int accept(int argc, char **argv)
+{
+    settings s = {.cases = "recipes"};
+    int words;
+    invar_status status =
+        invar_options_parse_words(&words, accept_options(&s), argc, argv, "CASE", 1, 1);
+
+    return invar_exit(status == INVAR_OK ? accept_case(&s, argv[0]) : status);
+}
+
+static void accept_help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Makes the pending bits of a CASE its golden, with a line of history: who, at which "
+        "commit,\n"
+        "why. Not in CI.\n");
+    invar_options_help(accept_options(&s));
+}
+
+const invar_verb invar_verb_ci_accept = {.name = "accept",
+                                         .summary = "make pending bits the golden",
+                                         .run = accept,
+                                         .help = accept_help,
+                                         .arguments = "CASE --reason TEXT"};
+
+/* ---- status ---------------------------------------------------------------------------------- */
+
+/* What is known of a case without running it. */
+typedef struct standing {
+    const char *golden; /* a word */
+    int64_t steps, ops, accepted;
+    char identity[INVAR_DIGEST_HEX_SIZE];
+    bool points;
+} standing;
+
+static standing look(const invar_ci_case *item)
+{
+    standing out = {.golden = "good"};
+    invar_golden_points *points;
+    invar_golden *golden;
+    invar_status status = invar_golden_read(&golden, item->golden);
+
+    invar_error_clear();
+    if (status != INVAR_OK) {
+        out.golden = status == INVAR_E_NOTFOUND      ? "missing"
+                     : status == INVAR_E_UNSUPPORTED ? "obsolete"
+                                                     : "damaged";
+        return out;
+    }
+    if (!invar_path_exists(item->recipe))
+        out.golden = "obsolete"; // nothing makes it any more
+    out.steps = golden->n_steps;
+    out.ops = (int64_t)golden->n_ops;
+    out.accepted = (int64_t)golden->n_accepted;
+    invar_digest_format(out.identity, &golden->identity);
+    if (invar_golden_points_read(&points, item->points) == INVAR_OK) {
+        out.points = invar_golden_points_fit(points, golden);
+        invar_golden_points_free(points);
+    }
+    invar_error_clear();
+    invar_golden_free(golden);
+    return out;
+}
+
+static invar_status status_row(invar_grid *grid, const invar_ci_case *item)
+{
+    standing s = look(item);
+    char identity[13];
+
+    (void)snprintf(identity, sizeof identity, "%.12s", s.identity);
+    INVAR_TRY(invar_grid_string(grid, item->name));
+    INVAR_TRY(invar_grid_string(grid, s.golden));
+    INVAR_TRY(invar_grid_int(grid, s.steps));
+    INVAR_TRY(invar_grid_string(grid, identity));
+    INVAR_TRY(invar_grid_int(grid, s.ops));
+    INVAR_TRY(invar_grid_int(grid, s.accepted));
+    INVAR_TRY(invar_grid_string(grid, s.points ? "yes" : "no"));
+    return invar_grid_string(grid, invar_ci_pending(item) ? "pending" : "");
+}
+
+static invar_status status_table(const invar_ci_case *cases, size_t count)
+{
+    static const char *const head[] = {"case", "golden",   "steps",  "identity",
+                                       "ops",  "accepted", "points", "pending"};
+    invar_status status = INVAR_OK;
+    invar_grid *grid;
+
+    INVAR_TRY(invar_grid_new(&grid, 8));
+    for (int i = 0; i < 8 && status == INVAR_OK; i++)
+        status = invar_grid_string(grid, head[i]);
+    for (size_t i = 0; i < count && status == INVAR_OK; i++)
+        status = status_row(grid, &cases[i]);
+    if (status == INVAR_OK)
+        status = invar_grid_show(grid, stdout);
+    invar_grid_free(grid);
+    return status;
+}
+
+static invar_status status_json(const invar_ci_case *cases, size_t count)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; list && i < count; i++) {
+        standing s = look(&cases[i]);
+        (void)json_array_append_new(
+            list, json_pack("{s:o, s:s, s:I, s:o, s:I, s:I, s:b, s:b}", "case",
+                            invar_rows_json_string(cases[i].name), "golden", s.golden, "steps",
+                            (json_int_t)s.steps, "identity",
+                            s.identity[0] ? json_string(s.identity) : json_null(), "ops",
+                            (json_int_t)s.ops, "accepted", (json_int_t)s.accepted, "points",
+                            (int)s.points, "pending", (int)invar_ci_pending(&cases[i])));
+    }
+    return invar_json_write(stdout, list);
+}
+
+static const invar_option *status_options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = invar_option_cases(&s->cases);
+    list[1] = invar_option_json(&s->json);
+    list[2] = (invar_option){0};
+    return list;
+}
+
+static int show_status(int argc, char **argv)
+{
+    settings s = {.cases = "recipes"};
+    invar_ci_case *cases = NULL;
+    size_t count;
+    invar_status status = invar_options_parse(status_options(&s), argc, argv);
+
+    if (status == INVAR_OK)
+        status = invar_ci_cases(&cases, &count, s.cases);
+    if (status == INVAR_OK)
+        status = s.json ? status_json(cases, count) : status_table(cases, count);
+    invar_free(cases);
+    return invar_exit(status);
+}
+
+static void status_help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "The recipes of a folder and their goldens: how many steps, the identity, op revisions,\n"
+        "how often a change was accepted, whether points localise a difference, what is "
+        "pending.\n");
+    invar_options_help(status_options(&s));
+}
+
+const invar_verb invar_verb_ci_status = {.name = "status",
+                                         .summary = "the cases and what is pending",
+                                         .run = show_status,
+                                         .help = status_help,
+                                         .arguments = "[--cases DIR]"};

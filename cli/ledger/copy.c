@@ -1,0 +1,437 @@
+/*
+ * copy.c - invar ledger import, backup, export and report: what a ledger becomes elsewhere.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "cli/ledger/ledger.h"
+#include "cli/output.h"
+#include "cli/plain.h"
+#include "engine/run/folders.h"
+#include "ledger/view/export.h"
+#include "ledger/view/page.h"
+#include "ledger/view/report.h"
+
+#include "base/invar_banned.h"
+
+#define IMPORT "import" /* what an import says of itself in a ledger's lock */
+
+typedef struct settings {
+    const char *ledger;
+    const char *into;
+    const char *out;
+    const char *csv, *jsonl, *tensorboard;
+    int64_t keep_last, keep_every;
+    bool json;
+} settings;
+
+static invar_option text_option(const char *name, const char **value, const char *metavar,
+                                const char *help)
+{
+    return (invar_option){
+        .name = name, .type = INVAR_OPTION_TEXT, .value = value, .metavar = metavar, .help = help};
+}
+
+static invar_option count_option(const char *name, int64_t *value, const char *help)
+{
+    return (invar_option){.name = name,
+                          .type = INVAR_OPTION_INT,
+                          .value = value,
+                          .metavar = "N",
+                          .help = help,
+                          .high = INT64_MAX};
+}
+
+/* "PATH: text" on stdout. */
+static void print_done(const char *path, const char *text)
+{
+    invar_plain_print(stdout, path);
+    printf(": %s\n", text);
+}
+
+/* ---- import ---------------------------------------------------------------------------------- */
+
+static const invar_option *import_options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = text_option("into", &s->into, "FILE", "the ledger that gets them; made when missing");
+    list[1] = invar_option_json(&s->json);
+    list[2] = (invar_option){0};
+    return list;
+}
+
+static invar_status count_run(void *payload, const invar_ledger_summary *run)
+{
+    (void)run;
+    ++*(int64_t *)payload;
+    return INVAR_OK;
+}
+
+/* True for the ledger of a run: `invar train` wrote it last, or it lies among a run's files. */
+static invar_status is_of_run(bool *out, const char *path)
+{
+    static const char *const marks[] = {INVAR_FOLDERS_CHECKPOINTS, "report.html"};
+    char last[INVAR_LEDGER_WRITER_SIZE], beside[INVAR_PATH_SIZE];
+    const char *slash = strrchr(path, '/');
+
+    INVAR_TRY(invar_ledger_last_writer(last, path));
+    *out = invar_text_ends(last, ": invar train");
+    for (size_t i = 0; slash && strcmp(slash, "/ledger.db") == 0 && i < 2; i++) {
+        int length =
+            snprintf(beside, sizeof beside, "%.*s/%s", (int)(slash - path), path, marks[i]);
+        *out |= length < (int)sizeof beside && invar_path_exists(beside);
+    }
+    return INVAR_OK;
+}
+
+/*
+ * The ledger of a run has that run alone, and the run is found by it: a second one would make it
+ * unstartable. A copy, or a ledger that collects runs, may have any name.
+ */
+static invar_status check_into(const char *path)
+{
+    char now[INVAR_LEDGER_WRITER_SIZE], real[PATH_MAX];
+    invar_ledger *ledger;
+    invar_status status;
+    bool of_run = false;
+    int64_t runs = 0;
+
+    if (!realpath(path, real)) // through links: the marks are where the file is
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_writer(now, real));
+    if (!now[0]) // one that is there is named when the ledger is opened
+        INVAR_TRY(is_of_run(&of_run, real));
+    if (!of_run)
+        return INVAR_OK;
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_runs(ledger, count_run, &runs);
+    invar_ledger_close(ledger);
+    if (status == INVAR_OK && runs == 1)
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "%.1000s is the ledger of a run, which could not go on with others in "
+                          "it; import both into another file, --into FILE",
+                          path);
+    return status;
+}
+
+static invar_status import_file(int64_t *runs_out, invar_ledger *into, const char *word)
+{
+    char path[INVAR_LOCATE_PATH_SIZE];
+    invar_ledger *from;
+    invar_status status;
+
+    INVAR_TRY(invar_locate_file(path, word));
+    INVAR_TRY(invar_ledger_open(&from, path, &(invar_ledger_options){0}));
+    status = invar_ledger_import(runs_out, into, from);
+    invar_ledger_close(from);
+    return status;
+}
+
+static invar_status import_files(int64_t *total_out, const settings *s, int words, char **argv)
+{
+    invar_ledger *into;
+    invar_status status;
+    int64_t runs;
+
+    *total_out = 0;
+    if (!s->into)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "import needs --into FILE");
+    INVAR_TRY(check_into(s->into));
+    INVAR_TRY(invar_ledger_open(&into, s->into,
+                                &(invar_ledger_options){.create = true, .writer = IMPORT}));
+    status = INVAR_OK;
+    for (int i = 0; i < words && status == INVAR_OK; i++) {
+        status = import_file(&runs, into, argv[i]);
+        *total_out += status == INVAR_OK ? runs : 0;
+    }
+    invar_ledger_close(into);
+    return status;
+}
+
+static int run_import(int argc, char **argv)
+{
+    settings s = {0};
+    int64_t runs;
+    char text[64];
+    int words;
+
+    if (invar_options_parse_words(&words, import_options(&s), argc, argv, "FILE", 1, argc) !=
+            INVAR_OK ||
+        import_files(&runs, &s, words, argv) != INVAR_OK)
+        return invar_report_error();
+    if (s.json)
+        return invar_exit(invar_json_write(stdout, json_pack("{s:o, s:I}", "ledger",
+                                                             invar_rows_json_string(s.into),
+                                                             "imported", (json_int_t)runs)));
+    snprintf(text, sizeof text, "%" PRId64 " run%s imported", runs, invar_text_plural(runs));
+    print_done(s.into, text);
+    invar_print_next(stdout, "ledger ls", s.into, NULL, NULL);
+    return INVAR_EXIT_OK;
+}
+
+static void help_import(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Copies the runs of other ledgers into one, where questions about several runs can be\n"
+        "asked. Each is verified before, has the same hashes after, and is taken once only.\n");
+    invar_options_help(import_options(&s));
+}
+
+const invar_verb invar_verb_ledger_import = {
+    .name = "import",
+    .summary = "bring the runs of several ledgers into one",
+    .run = run_import,
+    .help = help_import,
+    .arguments = "FILE|FOLDER ... --into FILE [--option value ...]"};
+
+/* ---- backup ---------------------------------------------------------------------------------- */
+
+static const invar_option *backup_options(settings *s)
+{
+    static invar_option list[6];
+
+    list[0] = text_option("out", &s->out, "FILE", "the copy; must not exist");
+    list[1] = count_option("keep-last", &s->keep_last, "keep the detail of the last N steps only");
+    list[2] = count_option("keep-every", &s->keep_every, "and that of every N-th step");
+    list[3] = invar_option_ledger(&s->ledger);
+    list[4] = invar_option_json(&s->json);
+    list[5] = (invar_option){0};
+    return list;
+}
+
+static invar_status backup(const settings *s, const char *word)
+{
+    char path[INVAR_LOCATE_PATH_SIZE];
+    invar_ledger *ledger;
+    invar_status status;
+
+    if (!s->out)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "backup needs --out FILE");
+    if (s->keep_every > 0 && s->keep_last < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--keep-every keeps nothing more without --keep-last N");
+    INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_backup(
+        ledger, s->out, &(invar_ledger_keep){.last = s->keep_last, .every = s->keep_every});
+    invar_ledger_close(ledger);
+    return status;
+}
+
+static int run_backup(int argc, char **argv)
+{
+    settings s = {.keep_last = -1};
+    int words;
+
+    if (invar_options_parse_words(&words, backup_options(&s), argc, argv, "RUN", 0, 1) !=
+            INVAR_OK ||
+        backup(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
+        return invar_report_error();
+    if (s.json)
+        return invar_exit(
+            invar_json_write(stdout, json_pack("{s:o}", "ledger", invar_rows_json_string(s.out))));
+    print_done(s.out, "written");
+    invar_print_next(stdout, "ledger verify", s.out, NULL, NULL);
+    return INVAR_EXIT_OK;
+}
+
+static void help_backup(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Copies a ledger as it is at this moment, also while a run writes it. With --keep-last or\n"
+        "--keep-every the copy leaves out the detail of the other steps: digests, statistics,\n"
+        "samples, replies, timings, gauges. Roots, chains and metrics stay, and the copy still\n"
+        "verifies. This is the only way to make a ledger smaller; nothing is ever deleted.\n");
+    invar_options_help(backup_options(&s));
+}
+
+const invar_verb invar_verb_ledger_backup = {
+    .name = "backup",
+    .summary = "copy a ledger, if wished without old detail",
+    .run = run_backup,
+    .help = help_backup,
+    .arguments = "RUN|FILE --out FILE [--keep-last N] [--keep-every N] [--option value ...]"};
+
+/* ---- export ---------------------------------------------------------------------------------- */
+
+static const invar_option *export_options(settings *s)
+{
+    static invar_option list[5];
+
+    list[0] = text_option("csv", &s->csv, "FILE", "metrics and evaluations; - is stdout");
+    list[1] = text_option("jsonl", &s->jsonl, "FILE", "all there is, as JSON lines; - is stdout");
+    list[2] = text_option("tensorboard", &s->tensorboard, "FOLDER", "scalars as an event file");
+    list[3] = invar_option_ledger(&s->ledger);
+    list[4] = (invar_option){0};
+    return list;
+}
+
+static invar_status export_file(const invar_located *at, const char *path, const char *mark,
+                                invar_status (*write)(FILE *, invar_ledger *, int64_t))
+{
+    invar_output out;
+
+    INVAR_TRY(invar_output_open(&out, path, mark));
+    return invar_output_close(&out, write(out.stream, at->ledger, at->run.run));
+}
+
+static invar_status export_run(const settings *s, const char *word)
+{
+    invar_located at;
+    invar_status status = INVAR_OK;
+
+    if (!s->csv && !s->jsonl && !s->tensorboard)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "export needs --csv FILE, --jsonl FILE or --tensorboard FOLDER");
+    if (s->csv && s->jsonl && strcmp(s->csv, s->jsonl) == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--csv and --jsonl are both %.1000s", s->csv);
+    INVAR_TRY(invar_locate_run(&at, word, s->ledger));
+    if (s->csv)
+        status = export_file(&at, s->csv, INVAR_EXPORT_CSV_MARK, invar_export_csv);
+    if (s->jsonl && status == INVAR_OK)
+        status = export_file(&at, s->jsonl, INVAR_EXPORT_JSONL_MARK, invar_export_jsonl);
+    if (s->tensorboard && status == INVAR_OK)
+        status = invar_export_tensorboard(s->tensorboard, at.ledger, at.run.run);
+    invar_located_close(&at);
+    return status;
+}
+
+static int run_export(int argc, char **argv)
+{
+    settings s = {0};
+    int words;
+
+    if (invar_options_parse_words(&words, export_options(&s), argc, argv, "RUN", 0, 1) !=
+            INVAR_OK ||
+        export_run(&s, words > 0 ? argv[0] : NULL) != INVAR_OK)
+        return invar_report_error();
+    if (s.tensorboard) {
+        fputs("next: tensorboard --logdir ", stderr);
+        invar_text_print_word(stderr, s.tensorboard);
+        fputc('\n', stderr);
+    } else {
+        invar_print_next(stderr, "ledger report", words > 0 ? argv[0] : NULL, s.ledger,
+                         "--out report.html");
+    }
+    return INVAR_EXIT_OK;
+}
+
+static void help_export(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Writes a run in the formats of other programs. A double's bits stand beside it.\n");
+    invar_options_help(export_options(&s));
+}
+
+const invar_verb invar_verb_ledger_export = {
+    .name = "export",
+    .summary = "write a run as CSV, JSON lines or for TensorBoard",
+    .run = run_export,
+    .help = help_export,
+    .arguments = "RUN --csv FILE|--jsonl FILE|--tensorboard FOLDER [--option value ...]"};
+
+/* ---- report ---------------------------------------------------------------------------------- */
+
+static const invar_option *report_options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = text_option("out", &s->out, "FILE", "the page; replaced when it is there");
+    list[1] = invar_option_ledger(&s->ledger);
+    list[2] = (invar_option){0};
+    return list;
+}
+
+/* The argument, where the name would not tell a run from another; NULL: the name does. */
+static const char *label(const invar_located *runs, int count, int i, char **argv)
+{
+    for (int other = 0; other < count; other++)
+        if (other != i && strcmp(runs[other].run.name, runs[i].run.name) == 0)
+            return argv[i];
+    return NULL;
+}
+
+static invar_status write_report(const char *path, const invar_located *runs, int count,
+                                 char **argv)
+{
+    invar_report_run *list;
+    invar_output out;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&list, (size_t)count, sizeof *list, "report"));
+    for (int i = 0; i < count; i++)
+        list[i] = (invar_report_run){
+            .ledger = runs[i].ledger, .run = runs[i].run.run, .label = label(runs, count, i, argv)};
+    status = invar_output_open(&out, path, INVAR_PAGE_MARK("report"));
+    if (status == INVAR_OK)
+        status = invar_output_close(&out, invar_report_write(out.stream, list, (size_t)count));
+    invar_free(list);
+    return status;
+}
+
+static invar_status report(const settings *s, int words, char **argv)
+{
+    int count = words > 0 ? words : 1, open = 0;
+    invar_located *runs;
+    invar_status status = INVAR_OK;
+
+    if (!s->out)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "report needs --out FILE.html");
+    INVAR_TRY(invar_alloc((void **)&runs, (size_t)count, sizeof *runs, "report"));
+    while (open < count && status == INVAR_OK) {
+        status = invar_locate_run(&runs[open], words > 0 ? argv[open] : NULL, s->ledger);
+        open += status == INVAR_OK;
+    }
+    if (status == INVAR_OK)
+        status = write_report(s->out, runs, count, argv);
+    while (open > 0)
+        invar_located_close(&runs[--open]);
+    invar_free(runs);
+    return status;
+}
+
+static int run_report(int argc, char **argv)
+{
+    settings s = {0};
+    int words;
+
+    if (invar_options_parse_words(&words, report_options(&s), argc, argv, "RUN", 0, argc) !=
+            INVAR_OK ||
+        report(&s, words, argv) != INVAR_OK)
+        return invar_report_error();
+    if (strcmp(s.out, "-") == 0)
+        return INVAR_EXIT_OK;
+    print_done(s.out, "written; open it in a browser");
+    invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);
+    return INVAR_EXIT_OK;
+}
+
+static void help_report(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Writes one self-contained page about a run, or about several side by side: curves, facts\n"
+        "that differ, where two runs part, slow steps. It needs no server and no network.\n");
+    invar_options_help(report_options(&s));
+}
+
+const invar_verb invar_verb_ledger_report = {
+    .name = "report",
+    .summary = "write a page with curves, for one run or several",
+    .run = run_report,
+    .help = help_report,
+    .arguments = "RUN [RUN ...] --out FILE.html [--option value ...]"};

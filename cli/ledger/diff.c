@@ -1,0 +1,118 @@
+/*
+ * diff.c - invar diff: where the bits of two runs part.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/view/diff.h"
+
+#include "base/term.h"
+#include "cli/ledger/ledger.h"
+#include "cli/output.h"
+#include "ledger/view/page.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *ledger;
+    const char *html;
+    bool json;
+} settings;
+
+static int exit_code(invar_diff_verdict verdict)
+{
+    switch (verdict) {
+    case INVAR_DIFF_VERDICT_IDENTICAL: return INVAR_EXIT_OK;
+    case INVAR_DIFF_VERDICT_DIFFERENT: return INVAR_EXIT_DIFFERENT;
+    case INVAR_DIFF_VERDICT_NONDETERMINISTIC: return INVAR_EXIT_NONDETERMINISTIC;
+    case INVAR_DIFF_VERDICT_NOTHING: return INVAR_EXIT_NOTHING;
+    }
+    return INVAR_EXIT_TROUBLE;
+}
+
+static invar_status print(const invar_diff *diff, const settings *s, char **words)
+{
+    invar_output page;
+
+    if (s->html) {
+        INVAR_TRY(invar_output_open(&page, s->html, INVAR_PAGE_MARK("diff")));
+        INVAR_TRY(invar_output_close(&page, invar_diff_html(page.stream, diff)));
+        if (page.stream == stdout)
+            return INVAR_OK;
+    }
+    if (s->json)
+        return invar_diff_json(stdout, diff);
+    INVAR_TRY(invar_diff_print(stdout, diff, invar_term_colour(stdout)));
+    if (!diff->parted) { // otherwise it has said what comes next
+        putchar('\n');
+        invar_print_next(stdout, "ledger verify", words[0], s->ledger, NULL);
+    }
+    return INVAR_OK;
+}
+
+static invar_status compare(int *code_out, const settings *s, char **words)
+{
+    invar_located a = {.ledger = NULL}, b = {.ledger = NULL};
+    invar_diff *diff = NULL;
+    invar_status status;
+
+    status = invar_locate_run(&a, words[0], s->ledger);
+    if (status == INVAR_OK)
+        status = invar_locate_run(&b, words[1], s->ledger);
+    if (status == INVAR_OK)
+        status = invar_diff_runs(&diff, a.ledger, a.run.run, b.ledger, b.run.run);
+    if (status == INVAR_OK) {
+        *code_out = exit_code(diff->verdict);
+        status = print(diff, s, words);
+    }
+    invar_diff_free(diff);
+    invar_located_close(&a);
+    invar_located_close(&b);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[4];
+
+    list[0] = (invar_option){.name = "html",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->html,
+                             .metavar = "FILE",
+                             .help = "also write it as one self-contained page"};
+    list[1] = invar_option_ledger(&s->ledger);
+    list[2] = invar_option_json(&s->json);
+    list[3] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {0};
+    int words, code;
+
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "A B, two runs", 2, 2) !=
+            INVAR_OK ||
+        compare(&code, &s, argv) != INVAR_OK)
+        return invar_report_error();
+    return code;
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Compares two runs: the facts that differ, the first step whose bits do, and in it the\n"
+        "first point whose inputs are equal and whose value is not.\n"
+        "\n"
+        "A and B are runs: a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last.\n"
+        "Exit code 0: identical, 1: different, 3: nondeterministic (same inputs and program, two\n"
+        "results), 6: no step in common, 2: could not be compared.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_diff = {.name = "diff",
+                                    .summary = "where the bits of two runs part",
+                                    .run = run,
+                                    .help = help,
+                                    .arguments = "A B [--option value ...]"};

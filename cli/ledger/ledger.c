@@ -1,0 +1,119 @@
+/*
+ * ledger.c - invar ledger: the list of its verbs, and what they share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/ledger/ledger.h"
+#include "base/text.h"
+
+#include "base/program.h"
+#include "cli/plain.h"
+
+#include "base/invar_banned.h"
+
+static const invar_verb *const subs[] = {
+    &invar_verb_ledger_ls,     &invar_verb_ledger_show,   &invar_verb_ledger_query,
+    &invar_verb_ledger_sql,    &invar_verb_ledger_verify, &invar_verb_ledger_seal,
+    &invar_verb_ledger_import, &invar_verb_ledger_export, &invar_verb_ledger_backup,
+    &invar_verb_ledger_report, &invar_verb_ledger_watch,  NULL,
+};
+
+static void help(void)
+{
+    invar_help_text(
+        "\n"
+        "A RUN is a folder (its ledger.db), a ledger, FILE:WHICH for one of several (its number,\n"
+        "name or first digits of its uuid), the first 4 digits or more of the uuid of a run below\n"
+        "runs/, or @last, the newest one there. With --ledger FILE, or FILE in the environment's\n"
+        "INVAR_LEDGER, it is a WHICH in that file.");
+}
+
+const invar_verb invar_verb_ledger = {.name = "ledger",
+                                      .summary = "what every step's bits were",
+                                      .help = help,
+                                      .arguments = "VERB [ARGUMENT ...] [--option value ...]",
+                                      .subs = subs};
+
+invar_option invar_option_json(bool *value)
+{
+    return (invar_option){.name = "json", .value = value, .help = "the answer as JSON"};
+}
+
+invar_option invar_option_csv(bool *value)
+{
+    return (invar_option){.name = "csv", .value = value, .help = "the answer as CSV"};
+}
+
+invar_option invar_option_exact(bool *value)
+{
+    return (invar_option){
+        .name = "exact", .value = value, .help = "numbers with all their digits, not 4"};
+}
+
+invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv, bool exact)
+{
+    *out = json    ? INVAR_ROWS_FORMAT_JSON
+           : csv   ? INVAR_ROWS_FORMAT_CSV
+           : exact ? INVAR_ROWS_FORMAT_EXACT
+                   : INVAR_ROWS_FORMAT_TABLE;
+    return json && csv ? INVAR_FAIL(INVAR_E_INVALID, 0, "--json and --csv do not go together")
+                       : INVAR_OK;
+}
+
+int invar_exit(invar_status status)
+{
+    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
+}
+
+void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
+                      const char *rest)
+{
+    fprintf(out, "next: %s %s", invar_program(), verb);
+    if (word) {
+        fputc(' ', out);
+        invar_text_print_word(out, word);
+    }
+    if (ledger) {
+        fputs(" --ledger ", out);
+        invar_text_print_word(out, ledger);
+    }
+    fprintf(out, "%s%s\n", rest ? " " : "", rest ? rest : "");
+}
+
+invar_status invar_run_state(const char **out, const char *path, const invar_ledger_summary *run)
+{
+    char writer[INVAR_LEDGER_WRITER_SIZE] = "";
+
+    if (!run->finished)
+        INVAR_TRY(invar_ledger_writer(writer, path));
+    *out = run->stopped        ? "stopped"
+           : run->finished     ? "finished"
+           : writer[0] != '\0' ? "running"
+                               : "killed";
+    return INVAR_OK;
+}
+
+int64_t invar_run_steps(const invar_ledger_summary *run)
+{
+    return run->last_step < 0 ? 0 : run->last_step - run->first_step + 1;
+}
+
+json_t *invar_run_json(const char *path, const invar_ledger_summary *run, const char *state)
+{
+    char created[INVAR_PLAIN_TIME_SIZE], updated[INVAR_PLAIN_TIME_SIZE];
+
+    invar_plain_time(created, run->created_ns);
+    invar_plain_time(updated, run->updated_ns);
+    return json_pack(
+        "{s:o, s:I, s:o, s:o, s:o, s:o, s:s, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, "
+        "s:s, s:o}",
+        "ledger", invar_rows_json_string(path), "run", (json_int_t)run->run, "uuid",
+        invar_rows_json_string(run->uuid), "name", invar_rows_json_string(run->name), "kind",
+        invar_rows_json_string(run->kind), "identity", invar_json_digest(&run->identity), "created",
+        created, "created_ns", (json_int_t)run->created_ns, "updated", updated, "updated_ns",
+        (json_int_t)run->updated_ns, "entries", (json_int_t)run->entries, "segments",
+        (json_int_t)run->segments, "first_step", (json_int_t)run->first_step, "last_step",
+        (json_int_t)run->last_step, "steps", (json_int_t)invar_run_steps(run), "chain",
+        invar_json_digest(&run->chain), "integrity", invar_json_digest(&run->integrity), "state",
+        state, "exit_code", run->finished ? json_integer(run->exit_code) : json_null());
+}

@@ -1,0 +1,401 @@
+/*
+ * locate.c - finds the run that a RUN argument names.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/ledger/locate.h"
+
+#include <errno.h>
+#include <glob.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "cli/plain.h"
+#include "engine/io/checkpoint.h"
+
+#include "base/invar_banned.h"
+
+#define LAST "@last"
+
+enum { LIST_SIZE = 1024 };
+
+const char *invar_locate_given(const char *ledger)
+{
+    const char *fallback = getenv("INVAR_LEDGER");
+
+    if (ledger)
+        return ledger;
+    return fallback && fallback[0] != '\0' ? fallback : NULL;
+}
+
+invar_option invar_option_ledger(const char **value)
+{
+    return (invar_option){.name = "ledger",
+                          .type = INVAR_OPTION_TEXT,
+                          .value = value,
+                          .metavar = "FILE",
+                          .help = "the ledger that RUN is in, by number, name or uuid"};
+}
+
+/* A pattern that fits exactly the folder's ledgers, whatever signs its name has. */
+static invar_status make_pattern(char out[INVAR_LOCATE_PATH_SIZE], const char *folder)
+{
+    size_t used = 0;
+
+    for (const char *c = folder; *c && used + 32 < INVAR_LOCATE_PATH_SIZE; c++) {
+        if (strchr("*?[\\", *c))
+            out[used++] = '\\';
+        out[used++] = *c;
+    }
+    if (used + 32 >= INVAR_LOCATE_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "the path is too long: %.1000s", folder);
+    snprintf(out + used, INVAR_LOCATE_PATH_SIZE - used, "/*/ledger.db");
+    return INVAR_OK;
+}
+
+invar_status invar_locate_below(const char *folder,
+                                invar_status (*take)(void *payload, const char *path),
+                                void *payload)
+{
+    char pattern[INVAR_LOCATE_PATH_SIZE];
+    invar_status status = INVAR_OK;
+    glob_t found;
+
+    INVAR_TRY(make_pattern(pattern, folder));
+    switch (glob(pattern, 0, NULL, &found)) {
+    case 0: break;
+    case GLOB_NOSPACE: return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
+    default: return INVAR_OK;
+    }
+    for (size_t i = 0; i < found.gl_pathc && status == INVAR_OK; i++)
+        status = take(payload, found.gl_pathv[i]);
+    globfree(&found);
+    return status;
+}
+
+/* ---- searching ------------------------------------------------------------------------------- */
+
+typedef struct search {
+    const char *prefix;                 /* of the uuid; NULL: the newest run is wanted */
+    const char *path;                   /* of the ledger that is being read */
+    char found[INVAR_LOCATE_PATH_SIZE]; /* "": nothing yet */
+    invar_ledger_summary run;
+    bool several;
+    char list[LIST_SIZE];   /* of all that fit, when there are several */
+    char copies[LIST_SIZE]; /* of the ledgers that hold `run`, when more than one does */
+} search;
+
+static void keep(search *s, const invar_ledger_summary *run)
+{
+    if (strcmp(s->run.uuid, run->uuid) != 0)
+        s->copies[0] = '\0';
+    snprintf(s->found, sizeof s->found, "%s", s->path);
+    s->run = *run;
+}
+
+static void list(search *s, const char *path, const invar_ledger_summary *run)
+{
+    size_t used = strlen(s->list);
+
+    snprintf(s->list + used, sizeof s->list - used, "%s%.12s in %s", used > 0 ? ", " : "",
+             run->uuid, path);
+}
+
+static void note_copy(search *s)
+{
+    size_t used = strlen(s->copies);
+
+    if (used == 0)
+        used = (size_t)snprintf(s->copies, sizeof s->copies, "%.1000s", s->found);
+    (void)snprintf(s->copies + used, sizeof s->copies - used, ", %s", s->path);
+}
+
+static invar_status consider(void *payload, const invar_ledger_summary *run)
+{
+    search *s = payload;
+    bool first = s->found[0] == '\0';
+
+    if (s->prefix && strncmp(run->uuid, s->prefix, strlen(s->prefix)) != 0)
+        return INVAR_OK;
+    if (first) {
+        keep(s, run);
+    } else if (strcmp(s->run.uuid, run->uuid) == 0) { // a copy: the one that knows more
+        note_copy(s);
+        if (run->entries > s->run.entries)
+            keep(s, run);
+    } else if (!s->prefix) {
+        if (run->created_ns > s->run.created_ns)
+            keep(s, run);
+    } else {
+        if (!s->several)
+            list(s, s->found, &s->run);
+        list(s, s->path, run);
+        s->several = true;
+    }
+    return INVAR_OK;
+}
+
+static invar_status search_file(search *s, const char *path)
+{
+    invar_ledger *ledger;
+    invar_status status;
+
+    s->path = path;
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_runs(ledger, consider, s);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* One bad file among many does not hide the others. */
+static invar_status search_any(void *payload, const char *path)
+{
+    if (search_file(payload, path) != INVAR_OK) {
+        fputs("invar: left out: ", stderr);
+        invar_plain_print(stderr, invar_error_last()->message);
+        fputc('\n', stderr);
+        invar_error_clear();
+    }
+    return INVAR_OK;
+}
+
+static invar_status conclude(const search *s, const char *word)
+{
+    if (s->several)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "'%.40s' fits several runs: %s", word, s->list);
+    if (s->found[0] == '\0')
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "no run '%.1000s': it is no folder, no file and no uuid of a run below "
+                          "runs/; 'invar ledger ls' lists those",
+                          word);
+    if (s->copies[0]) {
+        fprintf(stderr, "invar: run %.8s is in several ledgers: ", s->run.uuid);
+        invar_plain_print(stderr, s->copies);
+        fputs("; taken is ", stderr);
+        invar_plain_print(stderr, s->found);
+        fputs("; to choose another give its path\n", stderr);
+    }
+    return INVAR_OK;
+}
+
+/* ---- one run --------------------------------------------------------------------------------- */
+
+/* The ledger that a file or a folder is; false when there is neither. */
+static bool ledger_at(char out[INVAR_LOCATE_PATH_SIZE], const char *word)
+{
+    struct stat info;
+
+    if (strlen(word) + sizeof "/ledger.db" > INVAR_LOCATE_PATH_SIZE) {
+        errno = ENAMETOOLONG;
+        return false;
+    }
+    if (stat(word, &info) != 0)
+        return false;
+    snprintf(out, INVAR_LOCATE_PATH_SIZE, S_ISDIR(info.st_mode) ? "%s/ledger.db" : "%s", word);
+    return true;
+}
+
+invar_status invar_locate_file(char out[INVAR_LOCATE_PATH_SIZE], const char *word)
+{
+    return ledger_at(out, word)
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_NOTFOUND, errno, "%.1000s: %s", word, strerror(errno));
+}
+
+static bool is_prefix(const char *word)
+{
+    size_t length = strlen(word);
+
+    return length >= 4 && length < INVAR_LEDGER_UUID_SIZE &&
+           strspn(word, "0123456789abcdef") == length;
+}
+
+/* A ledger, and which of its runs. */
+typedef struct place {
+    char path[INVAR_LOCATE_PATH_SIZE];
+    const char *which; /* NULL: the only one */
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+} place;
+
+/* FILE:WHICH, divided at its last colon. */
+static bool divide(place *out, const char *word)
+{
+    const char *colon = strrchr(word, ':');
+    char before[INVAR_LOCATE_PATH_SIZE];
+
+    if (!colon || (size_t)(colon - word) >= sizeof before)
+        return false;
+    snprintf(before, sizeof before, "%.*s", (int)(colon - word), word);
+    out->which = colon + 1;
+    return ledger_at(out->path, before);
+}
+
+static void take_given(char out[INVAR_LOCATE_PATH_SIZE], const char *ledger)
+{
+    if (!ledger_at(out, ledger)) // opening it will say why
+        snprintf(out, INVAR_LOCATE_PATH_SIZE, "%s", ledger);
+}
+
+static invar_status resolve(place *out, const char *word, const char *ledger)
+{
+    search s = {.prefix = NULL};
+
+    out->which = NULL;
+    if (ledger) {
+        take_given(out->path, ledger);
+        out->which = word;
+        if (!word || strcmp(word, LAST) != 0)
+            return INVAR_OK;
+        INVAR_TRY(search_file(&s, out->path));
+    } else if (strcmp(word, LAST) == 0) {
+        INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_any, &s));
+    } else if (ledger_at(out->path, word) || divide(out, word)) {
+        return INVAR_OK;
+    } else if (is_prefix(word)) {
+        s.prefix = word;
+        INVAR_TRY(invar_locate_below(INVAR_LOCATE_RUNS, search_any, &s));
+    }
+    INVAR_TRY(conclude(&s, word));
+    snprintf(out->path, sizeof out->path, "%s", s.found);
+    snprintf(out->uuid, sizeof out->uuid, "%s", s.run.uuid);
+    out->which = out->uuid;
+    return INVAR_OK;
+}
+
+typedef struct candidates {
+    const char *which; /* NULL: any */
+    char list[LIST_SIZE];
+} candidates;
+
+static invar_status add_candidate(void *payload, const invar_ledger_summary *run)
+{
+    candidates *c = payload;
+    size_t used = strlen(c->list);
+
+    if (!c->which || strcmp(c->which, run->name) == 0 ||
+        strncmp(c->which, run->uuid, strlen(c->which)) == 0)
+        snprintf(c->list + used, sizeof c->list - used, "%s%.12s (%.40s)", used > 0 ? ", " : "",
+                 run->uuid, run->name);
+    return INVAR_OK;
+}
+
+/* The file has several that fit: fails with a list of them. */
+static invar_status several(const invar_located *at, const char *which)
+{
+    candidates c = {.which = which};
+
+    INVAR_TRY(invar_ledger_runs(at->ledger, add_candidate, &c));
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "%.1000s has several: %s; say FILE:RUN or --ledger FILE RUN", at->path,
+                      c.list);
+}
+
+invar_status invar_locate_run(invar_located *out, const char *word, const char *ledger)
+{
+    invar_status status;
+    place at;
+
+    *out = (invar_located){.ledger = NULL};
+    ledger = invar_locate_given(ledger);
+    if (!word && !ledger)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "which run? say RUN, as in runs/NAME or @last, or --ledger FILE");
+    INVAR_TRY(resolve(&at, word, ledger));
+    snprintf(out->path, sizeof out->path, "%s", at.path);
+    INVAR_TRY(invar_ledger_open(&out->ledger, out->path, &(invar_ledger_options){0}));
+    status = invar_ledger_find(&out->run, out->ledger, at.which);
+    if (status == INVAR_E_INVALID)
+        status = several(out, at.which);
+    if (status != INVAR_OK)
+        invar_located_close(out);
+    return status;
+}
+
+void invar_located_close(invar_located *located)
+{
+    invar_ledger_close(located->ledger);
+    located->ledger = NULL;
+}
+
+invar_status invar_locate_ledger(char out[INVAR_LOCATE_PATH_SIZE], const char *word,
+                                 const char *ledger)
+{
+    invar_located run;
+
+    ledger = invar_locate_given(ledger);
+    if (!word && !ledger)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "which ledger? say a file, a folder or a RUN, or --ledger FILE");
+    if (!word) {
+        take_given(out, ledger);
+        return INVAR_OK;
+    }
+    if (!ledger && ledger_at(out, word))
+        return INVAR_OK;
+    INVAR_TRY(invar_locate_run(&run, word, ledger));
+    snprintf(out, INVAR_LOCATE_PATH_SIZE, "%s", run.path);
+    invar_located_close(&run);
+    return INVAR_OK;
+}
+
+/* ---- checkpoints ----------------------------------------------------------------------------- */
+
+/* Into `buffer`: what of "a/b/c" is there beside the ledger, as in FOLDER/b/c. */
+static bool find_beside(char buffer[INVAR_LOCATE_PATH_SIZE], const char *ledger,
+                        const invar_ledger_value *path, const invar_digest *hash)
+{
+    const char *slash = strrchr(ledger, '/'), *begin = path->data, *end = begin + path->bytes;
+    int folder = slash ? (int)(slash - ledger) + 1 : 0;
+
+    for (const char *at = begin; at < end; at++) {
+        int length;
+        if (*at == '/' || (at > begin && at[-1] != '/'))
+            continue;
+        length = snprintf(buffer, INVAR_LOCATE_PATH_SIZE, "%.*s%.*s", folder, ledger,
+                          (int)(end - at), at);
+        if (length > 0 && length < INVAR_LOCATE_PATH_SIZE &&
+            invar_checkpoint_has_hash(buffer, hash))
+            return true;
+    }
+    return false;
+}
+
+/* The hash that a column has; false: it has none. */
+static bool read_hash(invar_digest *out, const invar_ledger_value *value)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    if (value->bytes != sizeof hex - 1)
+        return false;
+    snprintf(hex, sizeof hex, "%s", (const char *)value->data);
+    if (invar_digest_parse(out, hex) == INVAR_OK)
+        return true;
+    invar_error_clear();
+    return false;
+}
+
+void invar_locate_checkpoint(invar_ledger_value *values, char buffer[INVAR_LOCATE_PATH_SIZE],
+                             const char *const *columns, int count, const char *ledger)
+{
+    invar_ledger_value *path = NULL;
+    bool known = false;
+    invar_digest hash;
+
+    for (int i = 0; i < count; i++) {
+        if (values[i].type != INVAR_LEDGER_TYPE_TEXT)
+            continue;
+        if (strcmp(columns[i], "path") == 0 || strcmp(columns[i], "checkpoint") == 0)
+            path = &values[i];
+        else if (strcmp(columns[i], "hash") == 0 || strcmp(columns[i], "checkpoint_hash") == 0)
+            known = read_hash(&hash, &values[i]);
+    }
+    if (!path || !known)
+        return;
+    snprintf(buffer, INVAR_LOCATE_PATH_SIZE, "%.*s", (int)path->bytes, (const char *)path->data);
+    if (invar_checkpoint_has_hash(buffer, &hash) || !find_beside(buffer, ledger, path, &hash))
+        return;
+    path->data = buffer;
+    path->bytes = strlen(buffer);
+}

@@ -1,0 +1,243 @@
+/*
+ * ls.c - invar ledger ls: the runs of many ledgers, one line each.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/grid.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *ledger;
+    bool json;
+} settings;
+
+typedef struct listing {
+    invar_grid *table;
+    json_t *array;    /* with --json, else NULL */
+    const char *path; /* of the ledger that is being read */
+    bool by_uuid;     /* which is below runs/, so that a uuid is enough to find its runs */
+    int64_t now_ns;
+    int64_t ledgers;
+    int64_t runs;
+    int64_t unreadable;                 /* ledgers */
+    char first[INVAR_LOCATE_PATH_SIZE]; /* a RUN argument for the first of them */
+    int code;                           /* of the program, once a ledger could not be read */
+} listing;
+
+static const char *const columns[] = {"run",      "name", "kind",  "state",   "steps",
+                                      "segments", "age",  "chain", "created", "ledger"};
+enum { STATE = 3, COLUMNS = sizeof columns / sizeof *columns };
+
+static invar_status add_row(listing *l, const invar_ledger_summary *run, const char *state)
+{
+    char chain[INVAR_DIGEST_HEX_SIZE], text[INVAR_PLAIN_TIME_SIZE + 16];
+
+    INVAR_TRY(invar_grid_text(l->table, run->uuid, strnlen(run->uuid, 8)));
+    INVAR_TRY(invar_grid_string(l->table, run->name));
+    INVAR_TRY(invar_grid_string(l->table, run->kind));
+    if (run->finished)
+        snprintf(text, sizeof text, "%s %" PRId64, state, run->exit_code);
+    INVAR_TRY(invar_grid_string(l->table, run->finished ? text : state));
+    INVAR_TRY(invar_grid_int(l->table, invar_run_steps(run)));
+    INVAR_TRY(invar_grid_int(l->table, run->segments));
+    invar_plain_span(text, l->now_ns - run->created_ns);
+    INVAR_TRY(invar_grid_number(l->table, text));
+    invar_digest_format(chain, &run->chain);
+    INVAR_TRY(invar_grid_text(l->table, chain, run->last_step < 0 ? 0 : 12));
+    invar_plain_time(text, run->created_ns);
+    INVAR_TRY(invar_grid_string(l->table, text));
+    return invar_grid_string(l->table, l->path);
+}
+
+/* Every row has the same keys: `error` is null where the ledger can be read. */
+static invar_status append_json(listing *l, json_t *row, json_t *error)
+{
+    int failed = json_object_set_new(row, "error", error);
+
+    return json_array_append_new(l->array, row) == 0 && failed == 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
+}
+
+static invar_status take_run(void *payload, const invar_ledger_summary *run)
+{
+    listing *l = payload;
+    const char *state;
+
+    if (l->runs++ == 0 && l->by_uuid)
+        snprintf(l->first, sizeof l->first, "%.8s", run->uuid);
+    else if (l->runs == 1)
+        snprintf(l->first, sizeof l->first, "%s:%.8s", l->path, run->uuid);
+    INVAR_TRY(invar_run_state(&state, l->path, run));
+    if (!l->array)
+        return add_row(l, run, state);
+    return append_json(l, invar_run_json(l->path, run, state), json_null());
+}
+
+static invar_status read_ledger(listing *l, const char *path)
+{
+    invar_ledger *ledger;
+    invar_status status;
+
+    l->path = path;
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_runs(ledger, take_run, l);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* The row of a run of which nothing is known. */
+static json_t *unreadable_json(const char *path)
+{
+    json_t *row = invar_run_json(path, &(invar_ledger_summary){.run = 0}, "unreadable");
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(row, key,
+                        value) if (strcmp(key, "ledger") != 0 && strcmp(key, "state") != 0)(void)
+        json_object_set_new(row, key, json_null());
+    return row;
+}
+
+static invar_status add_unreadable(listing *l)
+{
+    l->unreadable++;
+    if (l->array)
+        return append_json(l, unreadable_json(l->path),
+                           invar_rows_json_string(invar_error_last()->message));
+    for (int i = 0; i < COLUMNS - 1; i++)
+        INVAR_TRY(invar_grid_string(l->table, i == STATE ? "unreadable" : ""));
+    return invar_grid_string(l->table, l->path);
+}
+
+/* A ledger that cannot be read has a row that says so, and the others are listed. */
+static invar_status take_ledger(void *payload, const char *path)
+{
+    listing *l = payload;
+
+    l->ledgers++;
+    if (read_ledger(l, path) == INVAR_OK)
+        return INVAR_OK;
+    l->code = invar_report_error();
+    return add_unreadable(l);
+}
+
+/* A run's folder, a folder of such folders, or a ledger. */
+static invar_status take_word(listing *l, const char *word)
+{
+    char path[INVAR_LOCATE_PATH_SIZE];
+    int64_t before = l->ledgers;
+
+    INVAR_TRY(invar_locate_file(path, word));
+    if (strcmp(path, word) == 0 || access(path, F_OK) == 0)
+        return take_ledger(l, path);
+    INVAR_TRY(invar_locate_below(word, take_ledger, l));
+    return l->ledgers > before
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                            "%.1000s: neither it nor a folder in it has a ledger.db", word);
+}
+
+static invar_status collect(listing *l, const settings *s, int words, char **argv)
+{
+    const char *given = invar_locate_given(s->ledger);
+
+    l->by_uuid = words == 0 && !given;
+    if (words == 0)
+        return given ? take_word(l, given) : invar_locate_below(INVAR_LOCATE_RUNS, take_ledger, l);
+    for (int i = 0; i < words; i++)
+        if (take_word(l, argv[i]) != INVAR_OK)
+            l->code = invar_report_error();
+    return INVAR_OK;
+}
+
+static invar_status print(listing *l)
+{
+    invar_status status;
+
+    if (l->array) {
+        status = invar_json_write(stdout, l->array);
+        l->array = NULL;
+        return status;
+    }
+    if (l->runs == 0 && l->unreadable == 0) {
+        if (l->code == INVAR_EXIT_OK)
+            puts(l->ledgers == 0   ? "no ledger below runs/; say where: invar ledger ls FOLDER"
+                 : l->ledgers == 1 ? "the ledger holds no run"
+                                   : "the ledgers hold no run");
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_grid_show(l->table, stdout));
+    if (l->runs == 0)
+        return INVAR_OK;
+    putchar('\n');
+    invar_print_next(stdout, "ledger show", l->first, NULL, NULL);
+    return INVAR_OK;
+}
+
+static invar_status list_runs(listing *l, const settings *s, int words, char **argv)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_REALTIME, &now);
+    l->now_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    if (s->json && !(l->array = json_array()))
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of runs");
+    INVAR_TRY(invar_grid_new(&l->table, COLUMNS));
+    for (int i = 0; i < COLUMNS; i++)
+        INVAR_TRY(invar_grid_string(l->table, columns[i]));
+    INVAR_TRY(collect(l, s, words, argv));
+    return print(l);
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = invar_option_ledger(&s->ledger);
+    list[1] = invar_option_json(&s->json);
+    list[2] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {0};
+    listing l = {.code = INVAR_EXIT_OK};
+    invar_status status;
+    int words;
+
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "FOLDER", 0, argc) != INVAR_OK)
+        return invar_report_error();
+    status = list_runs(&l, &s, words, argv);
+    invar_grid_free(l.table);
+    json_decref(l.array);
+    return status == INVAR_OK ? l.code : invar_report_error();
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Lists runs: those of the ledgers and folders given, else those below runs/. A run is\n"
+        "running while a process holds its ledger as the writer; killed when it ended otherwise\n"
+        "than by its own word; stopped when a signal ended it in order; finished with the exit\n"
+        "code that it gave. A ledger that is damaged or none is unreadable: the others are\n"
+        "listed all the same, standard error says why, and the exit code is 2.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_ledger_ls = {.name = "ls",
+                                         .summary = "list runs",
+                                         .run = run,
+                                         .help = help,
+                                         .arguments = "[FOLDER|FILE ...] [--option value ...]"};

@@ -1,0 +1,546 @@
+/*
+ * query.c - invar ledger query and sql: questions, named ones and any.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#include "cli/grid.h"
+#include "cli/ledger/ledger.h"
+#include "cli/ledger/merge.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *ledger;
+    bool json;
+    bool csv;
+    bool exact;
+    int64_t limit_ms;
+} settings;
+
+/* ---- the time limit -------------------------------------------------------------------------- */
+
+/*
+ * The library looks at the clock between SQLite's instructions, and one of them may be a function
+ * over millions of bytes: instr() takes their product. Nothing but the end of the process stops
+ * that. It only reads, and what it merged has no name any more, so it may end anywhere.
+ */
+enum { GRACE_MS = 1000 }; // for the library, which ends in order
+
+static char late[128]; // what there is to say then; nothing can be formatted in a handler
+
+static void end_late(int number)
+{
+    (void)number;
+    (void)!write(STDERR_FILENO, late, strlen(late)); // nothing is left to do when it fails
+    _exit(INVAR_EXIT_TROUBLE);
+}
+
+static void set_timer(int64_t ms)
+{
+    const struct itimerval once = {.it_value = {ms / 1000, ms % 1000 * 1000}};
+
+    setitimer(ITIMER_REAL, &once, NULL);
+}
+
+static invar_status select_in_time(invar_ledger *ledger, const invar_ledger_request *request)
+{
+    const struct sigaction action = {.sa_handler = end_late};
+    invar_status status;
+
+    if (request->limit_ms > 0) {
+        snprintf(late, sizeof late,
+                 "invar: the time limit of %" PRId64
+                 " ms was reached; ask for less, or allow more with --limit-ms N\n",
+                 request->limit_ms);
+        sigaction(SIGALRM, &action, NULL);
+        set_timer(request->limit_ms + GRACE_MS);
+    }
+    status = invar_ledger_select(ledger, request);
+    set_timer(0);
+    return status;
+}
+
+/* ---- an answer ------------------------------------------------------------------------------- */
+
+enum { MAX_COLUMNS = 32 }; // of a named question
+
+/* The rows of an answer; those of a named question about one run say where checkpoints are now. */
+typedef struct sink {
+    invar_rows *rows;
+    const char *ledger; /* of that run; NULL: none */
+} sink;
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    char place[INVAR_LOCATE_PATH_SIZE];
+    invar_ledger_value copy[MAX_COLUMNS];
+    const sink *s = payload;
+
+    if (values && s->ledger) {
+        INVAR_CHECK(count <= MAX_COLUMNS);
+        memcpy(copy, values, (size_t)count * sizeof *copy);
+        invar_locate_checkpoint(copy, place, columns, count, s->ledger);
+        values = copy;
+    }
+    return invar_rows_take(s->rows, columns, values, count);
+}
+
+/* Asks, and prints the answer; an empty one only if `query`, where it is named, was asked well. */
+static invar_status answer(invar_ledger *ledger, invar_ledger_request *request,
+                           const invar_ledger_query *query, const char *run_ledger,
+                           const settings *s)
+{
+    sink out = {.ledger = run_ledger};
+    invar_rows_format format;
+    invar_status status;
+
+    INVAR_TRY(invar_rows_choose(&format, s->json, s->csv, s->exact));
+    INVAR_TRY(invar_rows_new(&out.rows, stdout, format));
+    request->row = take_row;
+    request->payload = &out;
+    request->limit_ms = s->limit_ms;
+    status = select_in_time(ledger, request);
+    if (status == INVAR_OK && query && invar_rows_count(out.rows) == 0)
+        status = invar_ledger_query_check(ledger, query, request->arguments);
+    if (status == INVAR_OK)
+        status = invar_rows_end(out.rows);
+    invar_rows_free(out.rows);
+    return status;
+}
+
+static invar_option limit_option(int64_t *value, const char *help)
+{
+    return (invar_option){.name = "limit-ms",
+                          .type = INVAR_OPTION_INT,
+                          .value = value,
+                          .metavar = "N",
+                          .help = help,
+                          .high = INT32_MAX};
+}
+
+static bool for_people(const settings *s)
+{
+    return !s->json && !s->csv;
+}
+
+/* ---- the list of named queries --------------------------------------------------------------- */
+
+static const char *type_name(char type)
+{
+    switch (type) {
+    case 'r': return "RUN";
+    case 'i': return "INTEGER";
+    case 'n': return "NUMBER";
+    default: return "TEXT";
+    }
+}
+
+/* "--run RUN [--count INTEGER]" */
+static void format_params(char *out, size_t size, const invar_ledger_query *query)
+{
+    size_t used = 0;
+
+    out[0] = '\0';
+    for (int i = 0; i < query->n_params && used < size; i++) {
+        const invar_ledger_query_param *p = &query->params[i];
+        used += (size_t)snprintf(out + used, size - used, "%s%s--%s %s%s%s%s", i > 0 ? " " : "",
+                                 p->optional ? "[" : "", p->name, type_name(p->type),
+                                 p->optional ? "=" : "", p->fallback, p->optional ? "]" : "");
+    }
+}
+
+static invar_status add_query(invar_grid *table, int index)
+{
+    invar_ledger_query query;
+    char params[512];
+
+    INVAR_TRY(invar_ledger_query_at(&query, index));
+    format_params(params, sizeof params, &query);
+    INVAR_TRY(invar_grid_string(table, query.name));
+    INVAR_TRY(invar_grid_string(table, query.question));
+    return invar_grid_string(table, params);
+}
+
+static invar_status add_queries(invar_grid *table)
+{
+    INVAR_TRY(invar_grid_string(table, "query"));
+    INVAR_TRY(invar_grid_string(table, "question"));
+    INVAR_TRY(invar_grid_string(table, "parameters"));
+    for (int i = 0; i < invar_ledger_query_count(); i++)
+        INVAR_TRY(add_query(table, i));
+    return INVAR_OK;
+}
+
+static invar_status print_queries(void)
+{
+    invar_grid *table;
+    invar_status status;
+
+    INVAR_TRY(invar_grid_new(&table, 3));
+    status = add_queries(table);
+    if (status == INVAR_OK)
+        status = invar_grid_show(table, stdout);
+    invar_grid_free(table);
+    if (status == INVAR_OK) {
+        putchar('\n');
+        invar_print_next(stdout, "ledger ls", NULL, NULL, NULL);
+    }
+    return status;
+}
+
+static json_t *param_json(const invar_ledger_query_param *p)
+{
+    return json_pack("{s:s, s:s, s:b, s:s?}", "name", p->name, "type", type_name(p->type),
+                     "optional", p->optional, "default", p->optional ? p->fallback : NULL);
+}
+
+static json_t *query_json(const invar_ledger_query *query)
+{
+    json_t *params = json_array();
+
+    for (int i = 0; i < query->n_params; i++)
+        json_array_append_new(params, param_json(&query->params[i]));
+    return json_pack("{s:s, s:s, s:o, s:s}", "name", query->name, "question", query->question,
+                     "parameters", params, "sql", query->sql);
+}
+
+static invar_status write_queries(void)
+{
+    json_t *list = json_array();
+    invar_ledger_query query;
+    invar_status status = INVAR_OK;
+
+    for (int i = 0; i < invar_ledger_query_count() && status == INVAR_OK; i++) {
+        status = invar_ledger_query_at(&query, i);
+        if (status == INVAR_OK && json_array_append_new(list, query_json(&query)) != 0)
+            status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the list of queries");
+    }
+    if (status == INVAR_OK)
+        return invar_json_write(stdout, list);
+    json_decref(list);
+    return status;
+}
+
+/* ---- a named query --------------------------------------------------------------------------- */
+
+typedef struct question {
+    invar_ledger_query query;
+    const char *texts[INVAR_LEDGER_QUERY_PARAMS]; /* as typed; NULL: not given */
+    invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
+    invar_located runs[INVAR_LEDGER_QUERY_PARAMS]; /* those of type 'r', in order */
+    int n_runs;
+} question;
+
+static int count_runs(const invar_ledger_query *query)
+{
+    int count = 0;
+
+    for (int i = 0; i < query->n_params; i++)
+        count += query->params[i].type == 'r';
+    return count;
+}
+
+/* Words after the name are the runs that no option gives, in order; else the ledger. */
+static invar_status take_words(const char **ledger_out, question *q, int words, char **argv)
+{
+    int used = 0;
+
+    *ledger_out = NULL;
+    for (int i = 0; i < q->query.n_params && used < words; i++)
+        if (q->query.params[i].type == 'r' && !q->texts[i])
+            q->texts[i] = argv[used++];
+    if (used < words && count_runs(&q->query) == 0)
+        *ledger_out = argv[used++];
+    return used == words
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_INVALID, 0, "unexpected argument '%.100s'", argv[used]);
+}
+
+/*
+ * What counts something, as its default shows, is at least 1; a ledger's numbers begin with 0. A
+ * bound without a default may be infinite: only NaN is beyond it.
+ */
+static invar_status check_range(const invar_ledger_query_param *param,
+                                const invar_ledger_value *value, const char *text)
+{
+    bool counts = param->optional && strtod(param->fallback, NULL) > 0;
+
+    if (param->type == 'i' && value->integer < counts)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected %d or more", param->name, text,
+                          counts);
+    if (param->type == 'n' &&
+        (isnan(value->real) || (counts && (isinf(value->real) || value->real < 0))))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: %s; expected a number%s", param->name, text,
+                          counts ? " of 0 or more" : "");
+    return INVAR_OK;
+}
+
+static invar_status convert(invar_ledger_value *out, const invar_ledger_query_param *param,
+                            const char *text)
+{
+    char *end = NULL;
+
+    errno = 0;
+    switch (param->type) {
+    case 'i':
+        *out =
+            (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = strtoll(text, &end, 10)};
+        break;
+    case 'n':
+        *out = (invar_ledger_value){.type = INVAR_LEDGER_TYPE_REAL, .real = strtod(text, &end)};
+        break;
+    default:
+        *out = (invar_ledger_value){
+            .type = INVAR_LEDGER_TYPE_TEXT, .data = text, .bytes = strlen(text)};
+        return INVAR_OK;
+    }
+    if (end == text || *end != '\0' ||
+        (errno == ERANGE && (param->type == 'i' || isinf(out->real))))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: '%.60s' is not %s", param->name, text,
+                          param->type == 'i' ? "a whole number" : "a number");
+    return check_range(param, out, text);
+}
+
+/* Values of all parameters; the numbers of runs follow when these are in one ledger. */
+static invar_status read_arguments(question *q, const settings *s)
+{
+    bool only_run = invar_locate_given(s->ledger) && count_runs(&q->query) == 1;
+
+    for (int i = 0; i < q->query.n_params; i++) {
+        const invar_ledger_query_param *p = &q->query.params[i];
+        const char *text = q->texts[i] ? q->texts[i] : p->optional ? p->fallback : NULL;
+        q->arguments[i].name = p->name;
+        if (!text && !(p->type == 'r' && only_run))
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "query %s needs --%s %s", q->query.name, p->name,
+                              type_name(p->type));
+        if (p->type != 'r') {
+            INVAR_TRY(convert(&q->arguments[i].value, p, text));
+            continue;
+        }
+        INVAR_TRY(invar_locate_run(&q->runs[q->n_runs], text, s->ledger));
+        q->n_runs++;
+    }
+    return INVAR_OK;
+}
+
+static invar_status ask(invar_ledger *ledger, question *q, const int64_t *numbers,
+                        const settings *s)
+{
+    for (int i = 0, run = 0; i < q->query.n_params; i++)
+        if (q->query.params[i].type == 'r')
+            q->arguments[i].value =
+                (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = numbers[run++]};
+    return answer(ledger,
+                  &(invar_ledger_request){.sql = q->query.sql,
+                                          .arguments = q->arguments,
+                                          .n_arguments = (size_t)q->query.n_params},
+                  &q->query, q->n_runs == 1 ? q->runs[0].path : NULL, s);
+}
+
+static invar_status ask_about_runs(question *q, const settings *s)
+{
+    int64_t numbers[INVAR_LEDGER_QUERY_PARAMS];
+    invar_ledger *ledger, *owned;
+    invar_status status;
+
+    status = invar_merge(&ledger, &owned, q->runs, q->n_runs, numbers);
+    if (status == INVAR_OK)
+        status = ask(ledger, q, numbers, s);
+    invar_ledger_close(owned);
+    return status;
+}
+
+static invar_status ask_about_ledger(question *q, const char *word, const settings *s)
+{
+    char path[INVAR_LOCATE_PATH_SIZE];
+    invar_ledger *ledger;
+    invar_status status;
+
+    INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = ask(ledger, q, NULL, s);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+static const invar_option *options(settings *s, question *q)
+{
+    static invar_option list[INVAR_LEDGER_QUERY_PARAMS + 6];
+    int count = 0;
+
+    for (; q && count < q->query.n_params; count++)
+        list[count] = (invar_option){.name = q->query.params[count].name,
+                                     .type = INVAR_OPTION_TEXT,
+                                     .value = &q->texts[count],
+                                     .metavar = type_name(q->query.params[count].type)};
+    list[count++] = invar_option_ledger(&s->ledger);
+    list[count++] = limit_option(&s->limit_ms, "milliseconds it may run; any by default");
+    list[count++] = invar_option_json(&s->json);
+    list[count++] = invar_option_csv(&s->csv);
+    list[count++] = invar_option_exact(&s->exact);
+    list[count] = (invar_option){0};
+    return list;
+}
+
+static void print_next(const question *q, const settings *s)
+{
+    int i = 0;
+
+    while (i < q->query.n_params && q->query.params[i].type != 'r')
+        i++;
+    if (i < q->query.n_params)
+        invar_print_next(stderr, "ledger show", q->texts[i], s->ledger, NULL);
+    else
+        invar_print_next(stderr, "ledger query", NULL, NULL, NULL);
+}
+
+static invar_status run_query(question *q, int argc, char **argv)
+{
+    settings s = {0};
+    const char *ledger;
+    int words;
+
+    if (invar_ledger_query_find(&q->query, argv[0]) != INVAR_OK) // a word that is none of ours
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s", invar_error_last()->message);
+    INVAR_TRY(
+        invar_options_parse_words(&words, options(&s, q), argc - 1, argv + 1, "RUN", 0, argc));
+    INVAR_TRY(take_words(&ledger, q, words, argv + 1));
+    INVAR_TRY(read_arguments(q, &s));
+    INVAR_TRY(q->n_runs > 0 ? ask_about_runs(q, &s) : ask_about_ledger(q, ledger, &s));
+    if (for_people(&s))
+        print_next(q, &s);
+    return INVAR_OK;
+}
+
+static int run_list(int argc, char **argv)
+{
+    settings s = {0};
+
+    if (invar_options_parse(options(&s, NULL), argc, argv) != INVAR_OK)
+        return invar_report_error();
+    if (s.csv) {
+        fputs("invar: the list of queries is a table or --json, not --csv\n", stderr);
+        return INVAR_EXIT_USAGE;
+    }
+    return invar_exit(s.json ? write_queries() : print_queries());
+}
+
+static int run(int argc, char **argv)
+{
+    question q = {.n_runs = 0};
+    invar_status status;
+
+    if (argc == 0 || argv[0][0] == '-')
+        return run_list(argc, argv);
+    status = run_query(&q, argc, argv);
+    for (int i = 0; i < q.n_runs; i++)
+        invar_located_close(&q.runs[i]);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Without a name: the questions that come with the ledger, and their parameters. With one:\n"
+        "its answer. A parameter is an option of its name; runs may also be given as words, in\n"
+        "their order. A question about no run in particular is about all runs of a ledger, the\n"
+        "word or --ledger. Runs of different ledgers are merged first, in a private folder.\n");
+    invar_options_help(options(&s, NULL));
+}
+
+const invar_verb invar_verb_ledger_query = {
+    .name = "query",
+    .summary = "answer a named question",
+    .run = run,
+    .help = help,
+    .arguments = "[NAME [RUN ...] [--PARAMETER value ...]] [--option value ...]"};
+
+/* ---- any text -------------------------------------------------------------------------------- */
+
+static const invar_option *sql_options(settings *s)
+{
+    static invar_option list[6];
+
+    list[0] = invar_option_ledger(&s->ledger);
+    list[1] = limit_option(&s->limit_ms, "milliseconds it may run, 10000 by default; 0: any");
+    list[2] = invar_option_json(&s->json);
+    list[3] = invar_option_csv(&s->csv);
+    list[4] = invar_option_exact(&s->exact);
+    list[5] = (invar_option){0};
+    return list;
+}
+
+static invar_status run_text(const char *text, const char *word, const settings *s)
+{
+    char path[INVAR_LOCATE_PATH_SIZE];
+    invar_ledger *ledger;
+    invar_status status;
+
+    INVAR_TRY(invar_locate_ledger(path, word, s->ledger));
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = answer(ledger, &(invar_ledger_request){.sql = text}, NULL, NULL, s);
+    invar_ledger_close(ledger);
+    if (status == INVAR_OK && for_people(s))
+        invar_print_next(stderr, "ledger query", NULL, NULL, NULL);
+    return status;
+}
+
+static bool is_statement(const char *word)
+{
+    word += strspn(word, " \t\n");
+    return strncasecmp(word, "select", 6) == 0 || strncasecmp(word, "with", 4) == 0 ||
+           strncasecmp(word, "values", 6) == 0;
+}
+
+static invar_status parse_sql(int *words, settings *s, int argc, char **argv)
+{
+    INVAR_TRY(invar_options_parse_words(words, sql_options(s), argc, argv, "\"SELECT ...\"", 1, 2));
+    if (*words == 2 && is_statement(argv[1]) && !is_statement(argv[0]))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "'%.1000s' stands where the statement belongs: invar ledger sql "
+                          "\"SELECT ...\" %.1000s",
+                          argv[0], argv[0]);
+    return INVAR_OK;
+}
+
+static int run_sql(int argc, char **argv)
+{
+    settings s = {.limit_ms = 10000};
+    int words;
+
+    if (parse_sql(&words, &s, argc, argv) != INVAR_OK)
+        return invar_report_error();
+    return invar_exit(run_text(argv[0], words > 1 ? argv[1] : NULL, &s));
+}
+
+static void help_sql(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Runs one statement that only reads, over the ledger that RUN is in or --ledger names. It\n"
+        "cannot write, attach other files, load extensions or run for ever. The tables and views\n"
+        "are explained in docs/ledger.md; for example:\n"
+        "    SELECT step, value FROM metrics WHERE run = 1 AND name = 'train/grad_norm'\n");
+    invar_options_help(sql_options(&s));
+}
+
+const invar_verb invar_verb_ledger_sql = {.name = "sql",
+                                          .summary = "answer any question that only reads",
+                                          .run = run_sql,
+                                          .help = help_sql,
+                                          .arguments =
+                                              "\"SELECT ...\" [RUN|FILE] [--option value ...]"};

@@ -1,0 +1,499 @@
+/*
+ * show.c - invar ledger show: all that a ledger knows of a run, or of one of its steps.
+ *
+ * Each section is one SELECT. A column X_bits becomes X, the double with these bits, and X_bits in
+ * hexadecimal; so NaN and -0 are shown as they are.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/term.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+#include "engine/config/config.h"
+
+#include "base/invar_banned.h"
+
+/* Of keys: those that somebody chose, and those that stand at their default. */
+typedef enum which { WHICH_ALL, WHICH_CHANGED, WHICH_DEFAULT } which;
+
+typedef struct section {
+    const char *name;
+    const char *sql; /* may use :run, :step (the last one without --step) and :limit */
+    bool bits;       /* an exact table shows them too; JSON always does */
+    which which;     /* JSON has all of them under the first name */
+} section;
+
+#define TIME_OF(ns) "strftime('%Y-%m-%dT%H:%M:%SZ', " ns " / 1000000000, 'unixepoch')"
+#define ENTRY_TIME TIME_OF("e.ns")
+#define START_TIME TIME_OF("start_ns")
+#define NEWEST "(SELECT max(seg) FROM step WHERE run = :run AND step = :step)"
+
+/* A damaged ledger may have lost a name; its values are shown all the same. */
+#define NUMBERS(table)                                                                             \
+    "SELECT n.name, x.value_bits FROM " table " x LEFT JOIN series n USING(series)"                \
+    " WHERE x.run = :run AND x.step = :step AND x.seg = " NEWEST " ORDER BY n.name"
+
+#define IDENTITY "SELECT key, value FROM identity WHERE run = :run ORDER BY key"
+#define FACTS                                                                                      \
+    "SELECT scope, key, value, group_concat(seg, ' ') AS segments FROM"                            \
+    " (SELECT * FROM fact WHERE run = :run ORDER BY seg)"                                          \
+    " GROUP BY scope, key, value ORDER BY scope, key, min(seg)"
+
+/* What people look for first. Newest first where only the last ones are shown. */
+static const section of_run[] = {
+    {.name = "last metrics", .sql = NUMBERS("metric"), .bits = true},
+    {.name = "last evaluations",
+     .sql = "SELECT e.dataset, n.name, e.step, e.value_bits FROM evaluation e"
+            " LEFT JOIN series n USING(series) WHERE e.run = :run AND (e.step, e.seg) ="
+            " (SELECT x.step, x.seg FROM evaluation x WHERE x.run = :run AND x.dataset = e.dataset"
+            " ORDER BY x.step DESC, x.seg DESC LIMIT 1)"
+            " ORDER BY e.dataset, n.name",
+     .bits = true},
+    {.name = "identity", .sql = IDENTITY, .which = WHICH_CHANGED},
+    {.name = "segments",
+     .sql =
+         "SELECT s.seg AS segment, " ENTRY_TIME " AS begun, s.after_step,"
+         " (SELECT count(*) FROM step t WHERE t.run = s.run AND t.seg = s.seg) AS steps,"
+         " f.exit_code, coalesce(f.reason, CASE WHEN s.seg < max(s.seg) OVER () THEN 'killed' END)"
+         " AS ended FROM segment s JOIN entry e ON e.run = s.run AND e.n = s.entry"
+         " LEFT JOIN finish f ON f.run = s.run AND f.seg = s.seg WHERE s.run = :run ORDER BY "
+         "s.seg"},
+    {.name = "last checkpoints",
+     .sql = "SELECT step, seg AS segment, state, path, bytes, lower(hex(hash)) AS hash FROM "
+            "checkpoint c"
+            " WHERE run = :run AND entry = (SELECT max(entry) FROM checkpoint d"
+            " WHERE d.run = c.run AND d.step = c.step AND d.seg = c.seg)"
+            " ORDER BY step DESC, seg DESC LIMIT :limit"},
+    {.name = "last events",
+     .sql = "SELECT " ENTRY_TIME
+            " AS time, v.seg AS segment, v.step, v.level, v.kind, v.message, v.data"
+            " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
+            " WHERE v.run = :run ORDER BY v.entry DESC, v.i DESC LIMIT :limit"},
+    {.name = "last seals",
+     .sql = "SELECT entry, lower(hex(content)) AS content, lower(hex(integrity)) AS integrity,"
+            " lower(hex(sha256)) AS sha256 FROM seal WHERE run = :run ORDER BY entry DESC LIMIT "
+            ":limit"},
+    {.name = "facts", .sql = FACTS, .which = WHICH_CHANGED},
+    {.name = "objects",
+     .sql = "SELECT lower(hex(hash)) AS hash, kind, length(data) AS bytes FROM object"
+            " WHERE run = :run ORDER BY entry, hash"},
+    {.name = "identity at its defaults", .sql = IDENTITY, .which = WHICH_DEFAULT},
+    {.name = "facts at their defaults", .sql = FACTS, .which = WHICH_DEFAULT},
+    {.name = NULL},
+};
+
+static const section of_step[] = {
+    {.name = "executions",
+     .sql = "SELECT s.seg AS segment, lower(hex(s.root)) AS root, lower(hex(s.chain)) AS chain,"
+            " " ENTRY_TIME
+            " AS time, s.weights, lower(hex(s.batch)) AS batch, lower(hex(s.rng)) AS rng,"
+            " lower(hex(s.content)) AS content FROM step s JOIN entry e ON e.run = s.run AND e.n = "
+            "s.entry"
+            " WHERE s.run = :run AND s.step = :step ORDER BY s.seg"},
+    {.name = "metrics", .sql = NUMBERS("metric"), .bits = true},
+    {.name = "evaluations",
+     .sql = "SELECT e.seg AS segment, e.dataset, n.name, e.value_bits FROM evaluation e"
+            " LEFT JOIN series n USING(series) WHERE e.run = :run AND e.step = :step"
+            " ORDER BY e.seg, e.dataset, n.name",
+     .bits = true},
+    {.name = "digests",
+     .sql = "SELECT d.ord, d.name, d.phase, d.layer, d.op, d.kind, d.level, d.hash,"
+            " (SELECT count(*) FROM digests r WHERE r.run = d.run AND r.step = d.step AND r.seg = "
+            "d.seg"
+            " AND r.rank > 0 AND r.ord = d.ord AND d.replicated AND r.hash <> d.hash) AS "
+            "differing_ranks"
+            " FROM digests d WHERE d.run = :run AND d.step = :step AND d.seg = " NEWEST
+            " AND d.rank = 0 ORDER BY d.ord"},
+    {.name = "statistics",
+     .sql =
+         "SELECT s.rank, s.ord, p.name, s.nans, s.infs, s.absmax_bits, s.l2_bits FROM stat s"
+         " LEFT JOIN digest d ON d.run = s.run AND d.step = s.step AND d.seg = s.seg AND d.rank = 0"
+         " LEFT JOIN point p ON p.manifest = d.manifest AND p.ord = s.ord"
+         " WHERE s.run = :run AND s.step = :step AND s.seg = " NEWEST " ORDER BY s.rank, s.ord"},
+    {.name = "samples",
+     .sql =
+         "SELECT idx, prompt, reward_bits, advantage_bits, diff_bits, diff_at, prompt_tokens, "
+         "tokens,"
+         " finish, weights_first, weights_last, rng, arrival, lower(hex(token_hash)) AS token_hash,"
+         " lower(hex(rollout_logp)) AS rollout_logp, lower(hex(train_logp)) AS train_logp,"
+         " lower(hex(prompt_hash)) AS prompt_hash, lower(hex(weights_hash)) AS weights_hash"
+         " FROM samples WHERE run = :run AND step = :step ORDER BY idx"},
+    {.name = "replies",
+     .sql = "SELECT plugin, call, lower(hex(request)) AS request, length(data) AS bytes,"
+            " substr(CAST(data AS TEXT), 1, 60) AS data_begins FROM reply"
+            " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY plugin, call"},
+    {.name = "timings",
+     .sql = "SELECT phase, " START_TIME " AS begun, duration_ns FROM timing"
+            " WHERE run = :run AND step = :step AND seg = " NEWEST " ORDER BY start_ns, phase"},
+    {.name = "gauges", .sql = NUMBERS("gauge")},
+    {.name = "events",
+     .sql = "SELECT " ENTRY_TIME " AS time, v.seg AS segment, v.level, v.kind, v.message, v.data"
+            " FROM event v JOIN entry e ON e.run = v.run AND e.n = v.entry"
+            " WHERE v.run = :run AND v.step = :step ORDER BY v.entry, v.i"},
+    {.name = NULL},
+};
+
+enum { LAST = 10, MAX_COLUMNS = 32, BITS_SIZE = 19 };
+
+typedef struct settings {
+    const char *ledger;
+    int64_t step; /* -1: the run */
+    bool json;
+    bool exact;
+    bool all;
+} settings;
+
+/* Where the rows of one section go. */
+typedef struct sink {
+    const section *section;
+    const char *ledger;
+    json_t *array;    /* with --json */
+    invar_rows *rows; /* otherwise */
+    bool exact;
+    int64_t count;
+} sink;
+
+/* ---- bits as numbers ------------------------------------------------------------------------- */
+
+typedef struct expanded {
+    const char *columns[MAX_COLUMNS];
+    invar_ledger_value values[MAX_COLUMNS];
+    int count;
+    char names[MAX_COLUMNS][INVAR_LEDGER_QUERY_WORD];
+    char bits[MAX_COLUMNS][BITS_SIZE];
+} expanded;
+
+static void push(expanded *e, const char *column, const invar_ledger_value *value)
+{
+    INVAR_CHECK(e->count < MAX_COLUMNS);
+    e->columns[e->count] = column;
+    if (value)
+        e->values[e->count] = *value;
+    e->count++;
+}
+
+/* X from X_bits, and with `bits` these too. */
+static void push_double(expanded *e, const char *column, const invar_ledger_value *value, bool bits)
+{
+    char *name = e->names[e->count], *hex = e->bits[e->count];
+    invar_ledger_value real = {.type = INVAR_LEDGER_TYPE_REAL},
+                       text = {.type = INVAR_LEDGER_TYPE_TEXT};
+
+    snprintf(name, INVAR_LEDGER_QUERY_WORD, "%.*s", (int)(strlen(column) - strlen("_bits")),
+             column);
+    if (value) {
+        memcpy(&real.real, &value->integer, sizeof real.real);
+        text.bytes = (size_t)snprintf(hex, BITS_SIZE, "0x%016" PRIx64, (uint64_t)value->integer);
+        text.data = hex;
+    }
+    push(e, name, value ? &real : NULL);
+    if (bits)
+        push(e, column, value ? &text : NULL);
+}
+
+static void expand(expanded *out, const char *const *columns, const invar_ledger_value *values,
+                   int count, bool bits)
+{
+    out->count = 0;
+    for (int c = 0; c < count; c++) {
+        const char *suffix = strstr(columns[c], "_bits");
+        if (suffix && suffix[strlen("_bits")] == '\0')
+            push_double(out, columns[c], values ? &values[c] : NULL, bits);
+        else
+            push(out, columns[c], values ? &values[c] : NULL);
+    }
+}
+
+/* ---- defaults -------------------------------------------------------------------------------- */
+
+static const invar_ledger_value *column(const char *name, const char *const *columns,
+                                        const invar_ledger_value *values, int count)
+{
+    for (int c = 0; c < count; c++)
+        if (strcmp(columns[c], name) == 0 && values[c].type == INVAR_LEDGER_TYPE_TEXT)
+            return &values[c];
+    return NULL;
+}
+
+static bool is_text(const invar_ledger_value *value, const char *text)
+{
+    return value && value->bytes == strlen(text) && memcmp(value->data, text, value->bytes) == 0;
+}
+
+/* A key of a recipe that has its default, or an op whose bits have never changed. */
+static bool is_default(const char *const *columns, const invar_ledger_value *values, int count)
+{
+    const invar_recipe_schema *schema = invar_config_schema();
+    const invar_ledger_value *scope = column("scope", columns, values, count);
+    const invar_ledger_value *key = column("key", columns, values, count);
+    const invar_ledger_value *value = column("value", columns, values, count);
+
+    if (is_text(scope, "op"))
+        return is_text(value, "1");
+    if (scope && !is_text(scope, "free"))
+        return false;
+    for (int i = 0; i < schema->count; i++)
+        if (is_text(key, schema->keys[i].name))
+            return schema->keys[i].fallback && is_text(value, schema->keys[i].fallback);
+    return false;
+}
+
+static bool belongs(const section *of, const char *const *columns, const invar_ledger_value *values,
+                    int count)
+{
+    return of->which == WHICH_ALL ||
+           is_default(columns, values, count) == (of->which == WHICH_DEFAULT);
+}
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    char place[INVAR_LOCATE_PATH_SIZE];
+    sink *s = payload;
+    expanded e;
+    json_t *row;
+
+    if (values && !s->array && !belongs(s->section, columns, values, count))
+        return INVAR_OK;
+    s->count += values != NULL;
+    expand(&e, columns, values, count, s->array || (s->section->bits && s->exact));
+    if (values)
+        invar_locate_checkpoint(e.values, place, e.columns, e.count, s->ledger);
+    if (!s->array)
+        return invar_rows_take(s->rows, e.columns, values ? e.values : NULL, e.count);
+    if (!values)
+        return INVAR_OK;
+    INVAR_TRY(invar_json_row(&row, e.columns, e.values, e.count));
+    return json_array_append_new(s->array, row) == 0
+               ? INVAR_OK
+               : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the rows");
+}
+
+/* ---- sections -------------------------------------------------------------------------------- */
+
+static invar_status select_rows(sink *s, const invar_located *at, int64_t step)
+{
+    const invar_ledger_argument arguments[] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = at->run.run}},
+        {"step", {.type = INVAR_LEDGER_TYPE_INT, .integer = step}},
+        {"limit", {.type = INVAR_LEDGER_TYPE_INT, .integer = s->array ? -1 : LAST}},
+    };
+
+    return invar_ledger_select(at->ledger, &(invar_ledger_request){.sql = s->section->sql,
+                                                                   .arguments = arguments,
+                                                                   .n_arguments = 3,
+                                                                   .row = take_row,
+                                                                   .payload = s});
+}
+
+static void print_title(const char *title)
+{
+    bool colour = invar_term_colour(stdout);
+
+    printf("\n%s%s%s\n", invar_term_escape(colour, INVAR_TERM_STYLE_CYAN), title,
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+}
+
+/* A section without rows is not shown; one of defaults is only counted without --all. */
+static invar_status print_section(int64_t *hidden, const section *what, const invar_located *at,
+                                  int64_t step, const settings *how)
+{
+    bool exact = how->exact, hide = what->which == WHICH_DEFAULT && !how->all;
+    sink s = {.section = what, .ledger = at->path, .exact = exact};
+    invar_status status;
+
+    INVAR_TRY(
+        invar_rows_new(&s.rows, stdout, exact ? INVAR_ROWS_FORMAT_EXACT : INVAR_ROWS_FORMAT_TABLE));
+    status = select_rows(&s, at, step);
+    *hidden += hide ? s.count : 0;
+    if (status == INVAR_OK && s.count > 0 && !hide) {
+        print_title(what->name);
+        status = invar_rows_end(s.rows);
+    }
+    invar_rows_free(s.rows);
+    return status;
+}
+
+/* Under its name, without the "last" that is true of the table only. */
+static invar_status add_section(json_t *object, const section *what, const invar_located *at,
+                                int64_t step)
+{
+    const char *name = what->name;
+    sink s = {.section = what, .ledger = at->path, .array = json_array()};
+    bool last = strncmp(name, "last ", 5) == 0;
+
+    if (what->which == WHICH_DEFAULT) {
+        json_decref(s.array);
+        return INVAR_OK;
+    }
+    if (json_object_set_new(object, last ? name + 5 : name, s.array) != 0)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the rows");
+    return select_rows(&s, at, step);
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status check_step(const invar_located *at, int64_t step)
+{
+    if (at->run.last_step < 0)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "run %.8s has no step yet", at->run.uuid);
+    if (step < at->run.first_step || step > at->run.last_step)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "run %.8s has no step %" PRId64 ", but %" PRId64 " to %" PRId64,
+                          at->run.uuid, step, at->run.first_step, at->run.last_step);
+    return INVAR_OK;
+}
+
+static void print_fact(const char *key, const char *value)
+{
+    printf("%-10s ", key);
+    invar_plain_print(stdout, value);
+    putchar('\n');
+}
+
+static void print_digest(const char *key, const invar_digest *digest)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, digest);
+    print_fact(key, hex);
+}
+
+static void print_run(const invar_located *at, const char *state)
+{
+    char text[INVAR_PLAIN_TIME_SIZE];
+
+    print_fact("name", at->run.name);
+    print_fact("uuid", at->run.uuid);
+    print_fact("kind", at->run.kind);
+    printf("%-10s %s", "state", state);
+    if (at->run.finished)
+        printf(", exit code %" PRId64, at->run.exit_code);
+    printf("\n%-10s %" PRId64, "steps", invar_run_steps(&at->run));
+    if (at->run.last_step >= 0)
+        printf(", %" PRId64 " to %" PRId64, at->run.first_step, at->run.last_step);
+    printf("\n%-10s %" PRId64 "\n", "entries", at->run.entries);
+    invar_plain_time(text, at->run.created_ns);
+    print_fact("created", text);
+    invar_plain_time(text, at->run.updated_ns);
+    print_fact("updated", text);
+    print_digest("identity", &at->run.identity);
+    print_digest("chain", &at->run.chain);
+    print_digest("integrity", &at->run.integrity);
+    print_fact("ledger", at->path);
+}
+
+static void print_step(const invar_located *at, int64_t step)
+{
+    printf("step %" PRId64 " of ", step);
+    invar_plain_print(stdout, at->run.name);
+    fputs(", run ", stdout);
+    invar_plain_print(stdout, at->run.uuid);
+    putchar('\n');
+}
+
+static invar_status show_json(const invar_located *at, const char *state, const section *sections,
+                              int64_t step, const settings *s)
+{
+    json_t *out = json_pack("{s:o}", "run", invar_run_json(at->path, &at->run, state));
+    invar_status status = INVAR_OK;
+
+    if (s->step >= 0 && out && json_object_set_new(out, "step", json_integer(s->step)) != 0)
+        status = INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the step");
+    for (; out && sections->name && status == INVAR_OK; sections++)
+        status = add_section(out, sections, at, step);
+    if (status == INVAR_OK)
+        return invar_json_write(stdout, out);
+    json_decref(out);
+    return status;
+}
+
+static invar_status show(const invar_located *at, const char *word, const settings *s)
+{
+    const section *sections = s->step >= 0 ? of_step : of_run;
+    int64_t step = s->step >= 0 ? s->step : at->run.last_step, hidden = 0;
+    const char *state;
+    char rest[64];
+
+    if (s->step >= 0)
+        INVAR_TRY(check_step(at, s->step));
+    INVAR_TRY(invar_run_state(&state, at->path, &at->run));
+    if (s->json)
+        return show_json(at, state, sections, step, s);
+    if (s->step < 0)
+        print_run(at, state);
+    else
+        print_step(at, step);
+    for (; sections->name; sections++)
+        INVAR_TRY(print_section(&hidden, sections, at, step, s));
+    if (hidden > 0)
+        printf(hidden == 1 ? "\n%" PRId64 " key or op stands at its default; --all shows it\n"
+                           : "\n%" PRId64
+                             " keys and ops stand at their defaults; --all shows them\n",
+               hidden);
+    putchar('\n');
+    snprintf(rest, sizeof rest, "--step %" PRId64, step);
+    if (s->step < 0 && step >= 0)
+        invar_print_next(stdout, "ledger show", word, s->ledger, rest);
+    else
+        invar_print_next(stdout, "ledger verify", word, s->ledger, NULL);
+    return INVAR_OK;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[6];
+
+    list[0] = (invar_option){.name = "step",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->step,
+                             .metavar = "S",
+                             .help = "everything about this step",
+                             .high = INT64_MAX};
+    list[1] = invar_option_ledger(&s->ledger);
+    list[2] = invar_option_json(&s->json);
+    list[3] = invar_option_exact(&s->exact);
+    list[4] = (invar_option){
+        .name = "all", .value = &s->all, .help = "of a run also what stands at its default"};
+    list[5] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.step = -1};
+    invar_located at;
+    invar_status status;
+    int words;
+
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK)
+        return invar_report_error();
+    if (invar_locate_run(&at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
+        return invar_report_error();
+    status = show(&at, words > 0 ? argv[0] : NULL, &s);
+    invar_located_close(&at);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Shows a run: what it is, its last metrics, the keys that differ from their defaults, its\n"
+        "segments and how they ended, checkpoints, events, seals, where it ran; with --all\n"
+        "also what stands at its default. With --step: the hashes of that step, its metrics (with\n"
+        "--exact also their bits), the digest of every point (and how many ranks hold another\n"
+        "replica of it), statistics, samples, replies of plug-ins, timings. --json leaves nothing\n"
+        "out.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_ledger_show = {.name = "show",
+                                           .summary = "show a run, or one of its steps",
+                                           .run = run,
+                                           .help = help,
+                                           .arguments = "RUN [--step S] [--option value ...]"};

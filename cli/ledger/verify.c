@@ -1,0 +1,334 @@
+/*
+ * verify.c - invar ledger verify and seal: is a ledger still what was written?
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/progress.h"
+#include "base/text.h"
+#include "cli/grid.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *ledger;
+    const char *seal;
+    bool json;
+    bool store;
+} settings;
+
+/* ---- progress -------------------------------------------------------------------------------- */
+
+/* The total is known with the first call; when that is also the last, there is nothing to show. */
+static void show_progress(void *payload, int64_t done, int64_t total)
+{
+    invar_progress **progress = payload;
+    const invar_progress_options how = {
+        .stream = stderr, .title = "verify", .unit = "rows", .first = done, .total = total};
+
+    if (!*progress && done < total && invar_progress_new(progress, &how) != INVAR_OK)
+        invar_error_clear();
+    invar_progress_update(*progress, done, NULL);
+}
+
+static invar_status verify(invar_ledger_verdict *out, invar_ledger *ledger)
+{
+    invar_progress *progress = NULL;
+    invar_status status = invar_ledger_verify(out, ledger, show_progress, &progress);
+
+    invar_progress_free(progress);
+    return status;
+}
+
+/* ---- both hashes of every run ---------------------------------------------------------------- */
+
+typedef struct hashes {
+    invar_ledger *ledger;
+    invar_grid *table; /* one of the two */
+    json_t *array;
+} hashes;
+
+static invar_status add_hashes(void *payload, const invar_ledger_summary *run)
+{
+    hashes *h = payload;
+    char content_hex[INVAR_DIGEST_HEX_SIZE], integrity_hex[INVAR_DIGEST_HEX_SIZE];
+    invar_digest content;
+
+    INVAR_TRY(invar_ledger_content(&content, h->ledger, run->run));
+    invar_digest_format(content_hex, &content);
+    invar_digest_format(integrity_hex, &run->integrity);
+    if (h->array)
+        return json_array_append_new(h->array,
+                                     json_pack("{s:o, s:o, s:s, s:s}", "uuid",
+                                               invar_rows_json_string(run->uuid), "name",
+                                               invar_rows_json_string(run->name), "content",
+                                               content_hex, "integrity", integrity_hex)) == 0
+                   ? INVAR_OK
+                   : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the hashes");
+    INVAR_TRY(invar_grid_text(h->table, run->uuid, strnlen(run->uuid, 8)));
+    INVAR_TRY(invar_grid_string(h->table, run->name));
+    INVAR_TRY(invar_grid_string(h->table, content_hex));
+    return invar_grid_string(h->table, integrity_hex);
+}
+
+static invar_status add_head(invar_grid *table)
+{
+    INVAR_TRY(invar_grid_string(table, "run"));
+    INVAR_TRY(invar_grid_string(table, "name"));
+    INVAR_TRY(invar_grid_string(table, "content"));
+    return invar_grid_string(table, "integrity");
+}
+
+static invar_status print_hashes(invar_ledger *ledger)
+{
+    hashes h = {.ledger = ledger};
+    invar_status status;
+
+    INVAR_TRY(invar_grid_new(&h.table, 4));
+    status = add_head(h.table);
+    if (status == INVAR_OK)
+        status = invar_ledger_runs(ledger, add_hashes, &h);
+    if (status == INVAR_OK)
+        status = invar_grid_show(h.table, stdout);
+    invar_grid_free(h.table);
+    return status;
+}
+
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+static void print_verdict(const invar_ledger_verdict *v, const char *path)
+{
+    invar_plain_print(stdout, path);
+    printf(": %s\n", v->bad > 0     ? "CORRUPT"
+                     : v->runs == 0 ? "no run in it, so nothing was checked"
+                                    : "clean");
+    printf("checked: %" PRId64 " run%s, %" PRId64 " entr%s, %" PRId64 " row%s, %" PRId64
+           " step%s, %" PRId64 " seal%s\n",
+           v->runs, invar_text_plural(v->runs), v->entries, v->entries == 1 ? "y" : "ies", v->rows,
+           invar_text_plural(v->rows), v->steps, invar_text_plural(v->steps), v->seals,
+           invar_text_plural(v->seals));
+    if (v->pruned > 0 || v->seals_pruned > 0)
+        printf("left out when this copy was made: %" PRId64 " row%s, so %" PRId64
+               " seal%s cannot be checked here\n",
+               v->pruned, invar_text_plural(v->pruned), v->seals_pruned,
+               invar_text_plural(v->seals_pruned));
+    if (v->bad > 0) {
+        printf("findings: %" PRId64 "; the first: ", v->bad);
+        invar_plain_print(stdout, v->first);
+        putchar('\n');
+    }
+}
+
+static invar_status write_json(const invar_ledger_verdict *v, invar_ledger *ledger,
+                               const char *path, const char *seal)
+{
+    hashes h = {.ledger = ledger, .array = json_array()};
+    json_t *out = json_pack(
+        "{s:o, s:b, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:s?, s:o}", "ledger",
+        invar_rows_json_string(path), "clean", v->bad == 0, "runs_checked", (json_int_t)v->runs,
+        "entries", (json_int_t)v->entries, "rows", (json_int_t)v->rows, "steps",
+        (json_int_t)v->steps, "pruned", (json_int_t)v->pruned, "seals", (json_int_t)v->seals,
+        "seals_pruned", (json_int_t)v->seals_pruned, "bad", (json_int_t)v->bad, "first",
+        v->bad > 0 ? invar_rows_json_string(v->first) : json_null(), "seal", seal, "runs", h.array);
+    invar_status status = INVAR_OK;
+
+    if (out && v->bad == 0)
+        status = invar_ledger_runs(ledger, add_hashes, &h);
+    if (status == INVAR_OK)
+        return invar_json_write(stdout, out);
+    json_decref(out);
+    return status;
+}
+
+/* The line itself, or the first line of standard input for "-". */
+static invar_status read_seal(const char **out, char buffer[INVAR_LEDGER_SEAL_SIZE],
+                              const char *given)
+{
+    *out = given;
+    if (!given || strcmp(given, "-") != 0)
+        return INVAR_OK;
+    if (!fgets(buffer, INVAR_LEDGER_SEAL_SIZE, stdin))
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--seal -: no line on standard input");
+    buffer[strcspn(buffer, "\r\n")] = '\0';
+    *out = buffer;
+    return INVAR_OK;
+}
+
+static invar_status print_answer(const invar_ledger_verdict *v, invar_ledger *ledger,
+                                 const char *path, const char *seal, const settings *s)
+{
+    if (s->json)
+        return write_json(v, ledger, path, seal);
+    print_verdict(v, path);
+    if (seal)
+        printf("seal: %s\n", seal);
+    if (v->bad > 0 || v->runs == 0)
+        return INVAR_OK;
+    INVAR_TRY(print_hashes(ledger));
+    putchar('\n');
+    invar_print_next(stdout, v->runs == 1 && !seal ? "ledger seal" : "ledger ls", path, NULL, NULL);
+    return INVAR_OK;
+}
+
+/* INVAR_E_CORRUPT when there is a finding. *code becomes that of a ledger that has no run. */
+static invar_status check_rows(int *code, invar_ledger *ledger, const char *path, const char *seal,
+                               const settings *s)
+{
+    invar_ledger_verdict verdict;
+    invar_status status = verify(&verdict, ledger);
+
+    if (status != INVAR_OK && status != INVAR_E_CORRUPT)
+        return status;
+    INVAR_TRY(print_answer(&verdict, ledger, path, seal, s));
+    if (verdict.bad > 0)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s is damaged: %.1000s", path, verdict.first);
+    if (*code == INVAR_EXIT_OK && verdict.runs == 0)
+        *code = INVAR_EXIT_NOTHING;
+    return INVAR_OK;
+}
+
+/* What became of the seal, in a word; its failure is told at once. */
+static const char *check_seal(int *code_out, invar_ledger *ledger, const char *line)
+{
+    *code_out = invar_exit(invar_ledger_seal_check(ledger, line));
+    switch (*code_out) {
+    case INVAR_EXIT_OK: return "as sealed";
+    case INVAR_EXIT_DIFFERENT: return "different";
+    default: return "cannot be checked";
+    }
+}
+
+/* The seal first: a line that is none is refused before the long work. */
+static int check(invar_ledger *ledger, const char *path, const settings *s)
+{
+    char buffer[INVAR_LEDGER_SEAL_SIZE];
+    const char *line, *seal = NULL;
+    int code = INVAR_EXIT_OK;
+
+    if (read_seal(&line, buffer, s->seal) != INVAR_OK)
+        return invar_report_error();
+    if (line)
+        seal = check_seal(&code, ledger, line);
+    if (code == INVAR_EXIT_USAGE)
+        return code;
+    return check_rows(&code, ledger, path, seal, s) == INVAR_OK ? code : invar_report_error();
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[4];
+
+    list[0] = (invar_option){.name = "seal",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->seal,
+                             .metavar = "LINE",
+                             .help = "also compare with what `ledger seal` printed; -: from stdin"};
+    list[1] = invar_option_ledger(&s->ledger);
+    list[2] = invar_option_json(&s->json);
+    list[3] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    char path[INVAR_LOCATE_PATH_SIZE];
+    settings s = {0};
+    invar_ledger *ledger;
+    int words, code;
+
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK ||
+        invar_locate_ledger(path, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK ||
+        invar_ledger_open(&ledger, path, &(invar_ledger_options){0}) != INVAR_OK)
+        return invar_report_error();
+    code = check(ledger, path, &s);
+    invar_ledger_close(ledger);
+    return code;
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Computes everything again that a ledger says about itself: each row's sum, the entries\n"
+        "and their chain, roots and chains of steps, seals; and shows both hashes of each run:\n"
+        "content (equal for runs that computed the same bits) and integrity (of every row).\n"
+        "Exit code 0: clean, 1: clean, but not what the seal says, 2: damaged, no ledger, or a\n"
+        "copy without old detail, whose seal cannot be checked, 6: it has no run.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_ledger_verify = {.name = "verify",
+                                             .summary = "check that no bit of a ledger has changed",
+                                             .run = run,
+                                             .help = help,
+                                             .arguments = "RUN|FILE [--option value ...]"};
+
+/* ---- seal ------------------------------------------------------------------------------------ */
+
+static const invar_option *seal_options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = (invar_option){.name = "store",
+                             .value = &s->store,
+                             .help = "put it into the ledger too; needs the writer's place"};
+    list[1] = invar_option_ledger(&s->ledger);
+    list[2] = (invar_option){0};
+    return list;
+}
+
+static invar_status make_seal(char out[INVAR_LEDGER_SEAL_SIZE], const char *word, const settings *s)
+{
+    invar_located at;
+    invar_status status;
+
+    INVAR_TRY(invar_locate_run(&at, word, s->ledger));
+    status = INVAR_OK;
+    if (s->store) {
+        invar_located_close(&at); // a reader would keep the writer from emptying its log
+        status = invar_ledger_open(&at.ledger, at.path,
+                                   &(invar_ledger_options){.write = true, .writer = "seal"});
+    }
+    if (status == INVAR_OK)
+        status = invar_ledger_seal(out, at.ledger, at.run.run);
+    invar_located_close(&at);
+    return status;
+}
+
+static int run_seal(int argc, char **argv)
+{
+    char line[INVAR_LEDGER_SEAL_SIZE], seal[INVAR_LEDGER_SEAL_SIZE + 16];
+    settings s = {0};
+    int words;
+
+    if (invar_options_parse_words(&words, seal_options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK ||
+        make_seal(line, words > 0 ? argv[0] : NULL, &s) != INVAR_OK)
+        return invar_report_error();
+    puts(line);
+    fprintf(stderr, "to keep it with the commit: git notes --ref=invar add -m '%s'\n", line);
+    (void)snprintf(seal, sizeof seal, "--seal '%s'", line);
+    invar_print_next(stderr, "ledger verify", words > 0 ? argv[0] : NULL, s.ledger, seal);
+    return INVAR_EXIT_OK;
+}
+
+static void help_seal(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Prints one line that pins the run as it is now, by SHA-256. Kept where the ledger cannot\n"
+        "reach, as in a git note, it shows any later change, a forged one too. A run that goes on\n"
+        "does not break it.\n");
+    invar_options_help(seal_options(&s));
+}
+
+const invar_verb invar_verb_ledger_seal = {.name = "seal",
+                                           .summary = "print one line that pins a run",
+                                           .run = run_seal,
+                                           .help = help_seal,
+                                           .arguments = "RUN [--option value ...]"};

@@ -1,0 +1,263 @@
+/*
+ * watch.c - invar ledger watch: a run while it happens.
+ *
+ * It only reads, in short transactions, so it holds up nobody. Steps are told in the order in which
+ * they were executed: segment after segment, also those that a resume executes again.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/term.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *ledger;
+    const char *metrics;
+    double interval_s;
+    int64_t until_step;
+} settings;
+
+enum { PAST = 10, NAMES_SIZE = 1024 }; // steps that are told although they are over
+
+/* What is told of a step unless --metrics says otherwise; the names are Miles'. */
+static const char usual[] = "rollout/raw_reward,train/loss,train/grad_norm,train/ppo_kl,"
+                            "train/entropy_loss,train/train_rollout_logprob_abs_diff";
+
+typedef struct watch {
+    const settings *settings;
+    const char *names; /* of metrics: ",a,b," */
+    invar_located at;
+    int64_t segment;   /* that is being told */
+    int64_t last_step; /* of it that was told */
+    bool in_line;      /* of that step, which more metrics may follow on */
+} watch;
+
+/* ---- the line that says that it waits -------------------------------------------------------- */
+
+static void clear_status(void)
+{
+    if (invar_term_live(stderr))
+        fputs("\r\033[K", stderr);
+}
+
+static void print_status(const watch *w)
+{
+    char age[INVAR_PLAIN_TIME_SIZE];
+    struct timespec now;
+
+    if (!invar_term_live(stderr))
+        return;
+    clock_gettime(CLOCK_REALTIME, &now);
+    invar_plain_span(age, (int64_t)now.tv_sec * 1000000000 + now.tv_nsec - w->at.run.updated_ns);
+    fprintf(stderr, "\r\033[Kstep %" PRId64 ", segment %" PRId64 ", last word %s ago", w->last_step,
+            w->segment, age);
+    fflush(stderr);
+}
+
+/* ---- steps ----------------------------------------------------------------------------------- */
+
+static const char new_steps[] =
+    "SELECT s.step, lower(hex(s.chain)), n.name, m.value_bits FROM step s"
+    " LEFT JOIN (metric m JOIN series n USING(series)) ON m.run = s.run AND m.step = s.step"
+    " AND m.seg = s.seg AND instr(:names, ',' || n.name || ',') > 0"
+    " WHERE s.run = :run AND s.seg = :segment AND s.step > :after AND s.step <= :until"
+    " ORDER BY s.step, instr(:names, ',' || n.name || ',')";
+
+static void end_line(watch *w)
+{
+    if (w->in_line)
+        putchar('\n');
+    w->in_line = false;
+}
+
+/* A row is a step and one of its metrics, if it has one. */
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    watch *w = payload;
+    const char *name;
+    double value;
+
+    (void)columns;
+    (void)count;
+    if (!values)
+        return INVAR_OK;
+    if (!w->in_line || values[0].integer != w->last_step) {
+        end_line(w);
+        w->last_step = values[0].integer;
+        w->in_line = true;
+        printf("step %-6" PRId64 " chain %.12s", w->last_step, (const char *)values[1].data);
+    }
+    if (values[2].type == INVAR_LEDGER_TYPE_NULL)
+        return INVAR_OK;
+    memcpy(&value, &values[3].integer, sizeof value);
+    name = strrchr(values[2].data, '/');
+    fputs("  ", stdout);
+    invar_plain_print(stdout, name && w->settings->metrics == usual ? name + 1 : values[2].data);
+    printf(" %.5g", value); // for the eye; `show` has all digits
+    return INVAR_OK;
+}
+
+static invar_ledger_value integer(int64_t value)
+{
+    return (invar_ledger_value){.type = INVAR_LEDGER_TYPE_INT, .integer = value};
+}
+
+static invar_status tell_steps(watch *w)
+{
+    const invar_ledger_argument arguments[] = {
+        {"run", integer(w->at.run.run)},
+        {"segment", integer(w->segment)},
+        {"after", integer(w->last_step)},
+        {"until", integer(w->settings->until_step)},
+        {"names", {.type = INVAR_LEDGER_TYPE_TEXT, .data = w->names, .bytes = strlen(w->names)}},
+    };
+    invar_status status;
+
+    status = invar_ledger_select(w->at.ledger, &(invar_ledger_request){.sql = new_steps,
+                                                                       .arguments = arguments,
+                                                                       .n_arguments = 5,
+                                                                       .row = take_row,
+                                                                       .payload = w});
+    end_line(w);
+    return status;
+}
+
+/* What is new, of all segments. */
+static invar_status tell_news(watch *w)
+{
+    INVAR_TRY(tell_steps(w));
+    while (w->segment + 1 < w->at.run.segments) {
+        w->segment++;
+        w->last_step = -1;
+        printf("segment %" PRId64 " begins\n", w->segment);
+        INVAR_TRY(tell_steps(w));
+    }
+    return INVAR_OK;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+/* Looks once. *done_out: there is nothing to wait for any more. */
+static invar_status look(bool *done_out, watch *w)
+{
+    char writer[INVAR_LEDGER_WRITER_SIZE], uuid[INVAR_LEDGER_UUID_SIZE];
+
+    // first the writer, then the run: one that finishes in between is found again
+    INVAR_TRY(invar_ledger_writer(writer, w->at.path));
+    memcpy(uuid, w->at.run.uuid, sizeof uuid);
+    INVAR_TRY(invar_ledger_find(&w->at.run, w->at.ledger, uuid));
+    clear_status();
+    INVAR_TRY(tell_news(w));
+    *done_out = true;
+    if (w->at.run.last_step >= w->settings->until_step)
+        return INVAR_OK;
+    if (w->at.run.finished) {
+        printf("%s with exit code %" PRId64 "\n", w->at.run.stopped ? "stopped" : "finished",
+               w->at.run.exit_code);
+        return INVAR_OK;
+    }
+    if (writer[0] == '\0')
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "run %.8s was killed after step %" PRId64
+                          ": nobody writes its ledger any more, and it did not finish",
+                          w->at.run.uuid, w->at.run.last_step);
+    *done_out = false;
+    return INVAR_OK;
+}
+
+static void pause_for(double seconds)
+{
+    struct timespec span = {.tv_sec = (time_t)seconds};
+
+    span.tv_nsec = (long)((seconds - (double)span.tv_sec) * 1e9);
+    nanosleep(&span, NULL);
+}
+
+static invar_status follow(watch *w)
+{
+    bool done = false;
+
+    w->segment = w->at.run.segments - 1;
+    w->last_step = w->at.run.last_step;
+    if (w->last_step > w->settings->until_step)
+        w->last_step = w->settings->until_step;
+    w->last_step -= PAST;
+    for (;;) {
+        INVAR_TRY(look(&done, w));
+        if (fflush(stdout) != 0 || done)
+            return INVAR_OK; // main says what became of standard output
+        print_status(w);
+        pause_for(w->settings->interval_s);
+    }
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[5];
+
+    list[0] = (invar_option){.name = "interval",
+                             .type = INVAR_OPTION_REAL,
+                             .value = &s->interval_s,
+                             .metavar = "S",
+                             .help = "seconds between looks, 1 by default",
+                             .high = 3600};
+    list[1] = (invar_option){.name = "until-step",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->until_step,
+                             .metavar = "N",
+                             .help = "end when this step is done",
+                             .high = INT64_MAX};
+    list[2] = (invar_option){.name = "metrics",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->metrics,
+                             .metavar = "A,B",
+                             .help = "which metrics to show, instead of the usual ones"};
+    list[3] = invar_option_ledger(&s->ledger);
+    list[4] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.interval_s = 1, .until_step = INT64_MAX, .metrics = usual};
+    char names[NAMES_SIZE];
+    watch w = {.settings = &s, .names = names};
+    invar_status status;
+    int words;
+
+    if (invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 0, 1) != INVAR_OK ||
+        invar_locate_run(&w.at, words > 0 ? argv[0] : NULL, s.ledger) != INVAR_OK)
+        return invar_report_error();
+    if (s.interval_s < 0.01)
+        s.interval_s = 0.01; // a look takes the ledger a moment too
+    snprintf(names, sizeof names, ",%s,", s.metrics);
+    status = follow(&w);
+    invar_located_close(&w.at);
+    if (status == INVAR_OK)
+        invar_print_next(stdout, "ledger show", words > 0 ? argv[0] : NULL, s.ledger, NULL);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Prints a line for every step that a running run completes, beginning with the last ten,\n"
+        "and ends with the run. Exit code 0: it finished, 2: it was killed.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_ledger_watch = {
+    .name = "watch",
+    .summary = "follow a run while it happens",
+    .run = run,
+    .help = help,
+    .arguments = "RUN [--interval S] [--until-step N] [--option value ...]"};

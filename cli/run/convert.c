@@ -1,0 +1,321 @@
+/*
+ * convert.c - invar convert: weights from one kind of folder into another.
+ *
+ * A Hugging Face folder, or the checkpoints of a run, becomes a Hugging Face folder or a checkpoint
+ * to start from (ref-load). The same input gives the same bytes. What else belongs to a model, its
+ * tokenizer above all, comes along; config.json stays as it is where it describes what is written.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/ledger/ledger.h"
+#include "cli/live.h"
+#include "cli/plain.h"
+#include "engine/io/checkpoint.h"
+#include "engine/io/hf.h"
+#include "engine/io/json.h"
+#include "engine/run/session.h"
+
+#include "base/invar_banned.h"
+
+#define CONFIG "config.json"
+
+typedef struct settings {
+    const char *dtype;
+    const char *tokenizer;
+    const char *ignored;
+    int64_t max_shard_bytes;
+    int64_t step;
+    bool to_checkpoint;
+    bool force;
+} settings;
+
+typedef struct job {
+    const settings *set;
+    const char *from;
+    const char *to;
+    invar_dtype dtype;
+    invar_device dev;
+    invar_model *model;
+    char source[INVAR_PATH_SIZE]; /* the folder that has config.json */
+    invar_hf_files files;         /* config.json, and what comes along */
+    invar_checkpoint_claim claim; /* of TO, where it has files already and gets a checkpoint */
+} job;
+
+static void release(job *j)
+{
+    invar_hf_files_release(&j->files);
+    invar_model_free(j->model);
+    invar_checkpoint_claim_release(&j->claim);
+}
+
+/* ---- may it be written ----------------------------------------------------------------------- */
+
+/* A run goes on from what its folder holds: nobody else writes there, forced or not. */
+static invar_status claim_place(job *j)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    INVAR_TRY(invar_checkpoint_claim_take(&j->claim, j->to));
+    if (!j->claim.owner.uuid[0])
+        return INVAR_OK;
+    invar_path_show(shown, j->to);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "%s holds checkpoints of run %.8s, which --force does not replace; give another "
+        "folder",
+        shown, j->claim.owner.uuid);
+}
+
+static invar_status check_place(job *j)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat from, to;
+    bool empty;
+
+    invar_path_show(shown, j->to);
+    if (stat(j->from, &from) == 0 && stat(j->to, &to) == 0 && from.st_dev == to.st_dev &&
+        from.st_ino == to.st_ino)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: FROM and TO are the same folder", shown);
+    INVAR_TRY(invar_folder_is_empty(&empty, j->to));
+    if (!empty && !j->set->force)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: not empty; --force writes into it all the same",
+                          shown);
+    return empty || !j->set->to_checkpoint ? INVAR_OK : claim_place(j);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* The folder of the spec: FROM itself, or the chosen checkpoint in it. */
+static invar_status find_source(job *j)
+{
+    invar_checkpoint *checkpoint = NULL;
+    char latest[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(latest, sizeof latest, j->from, "latest_checkpointed_iteration.txt"));
+    if (!invar_path_exists(latest)) {
+        if (j->set->step != INVAR_CHECKPOINT_LATEST)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "--ckpt-step: FROM has no checkpoints");
+        return invar_path_join(j->source, sizeof j->source, j->from, "");
+    }
+    INVAR_TRY(invar_checkpoint_open(
+        &checkpoint, j->from,
+        &(invar_checkpoint_choice){.step = j->set->step, .settings = INVAR_CHECKPOINT_CKPT_STEP}));
+    (void)snprintf(j->source, sizeof j->source, "%s", invar_checkpoint_path(checkpoint));
+    invar_checkpoint_close(checkpoint);
+    return INVAR_OK;
+}
+
+static invar_status read_model(job *j)
+{
+    invar_model_spec spec;
+
+    INVAR_TRY(invar_model_spec_read(&spec, j->source, j->set->ignored));
+    INVAR_TRY(invar_model_new(&j->model, &spec, INVAR_FORMAT_FP32, &j->dev));
+    return invar_session_load(j->model, j->from, j->set->step, &j->dev);
+}
+
+/* True when a config.json says that the weights have the type that is written. */
+static invar_status names_type(bool *out, const job *j, const invar_checkpoint_blob *config)
+{
+    const char *wanted = j->dtype == INVAR_DTYPE_F32 ? "float32" : "bfloat16", *type;
+    json_t *object;
+
+    INVAR_TRY(invar_json_parse(&object, CONFIG, config->data, config->bytes));
+    type = json_string_value(json_object_get(object, "dtype"));
+    if (!type)
+        type = json_string_value(json_object_get(object, "torch_dtype"));
+    *out = type && strcmp(type, wanted) == 0;
+    json_decref(object);
+    return INVAR_OK;
+}
+
+/* The one that is there, or one for what is written. */
+static invar_status make_config(job *j)
+{
+    invar_checkpoint_blob *config = &j->files.items[0];
+    bool fits;
+    char *text;
+
+    INVAR_TRY(invar_hf_files_add(&j->files, j->source, CONFIG));
+    INVAR_TRY(names_type(&fits, j, config));
+    if (fits)
+        return INVAR_OK;
+    INVAR_TRY(invar_model_spec_json(&text, &config->bytes, &j->model->spec,
+                                    j->dtype == INVAR_DTYPE_F32 ? "float32" : "bfloat16"));
+    invar_free((void *)(uintptr_t)config->data);
+    config->data = text;
+    return INVAR_OK;
+}
+
+static invar_status read_all(job *j)
+{
+    const char *tokenizer = j->set->tokenizer ? j->set->tokenizer : j->source;
+    char warning[INVAR_HF_WARNING_SIZE];
+
+    INVAR_TRY(find_source(j));
+    INVAR_TRY(read_model(j));
+    INVAR_TRY(make_config(j));
+    INVAR_TRY(invar_hf_files_read(&j->files, tokenizer, ""));
+    invar_hf_files_warning(warning, &j->files);
+    if (warning[0])
+        invar_live_say(NULL, warning);
+    if (j->set->tokenizer && j->files.count == 1)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "--tokenizer: the folder has no tokenizer");
+    return INVAR_OK;
+}
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static invar_status write_checkpoint(const job *j)
+{
+    invar_checkpoint_state state = {.format = "fp32"};
+    invar_checkpoint_content content = {.state = &state,
+                                        .n_tensors = j->model->n_params,
+                                        .blobs = j->files.items,
+                                        .n_blobs = j->files.count};
+    invar_checkpoint_tensor *tensors = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)j->model->n_params, sizeof *tensors,
+                          "the list of a checkpoint's tensors"));
+    for (int64_t i = 0; i < j->model->n_params; i++)
+        tensors[i] = (invar_checkpoint_tensor){.set = "model",
+                                               .name = j->model->params[i].name,
+                                               .tensor = j->model->params[i].master,
+                                               .dev = &j->model->dev};
+    content.tensors = tensors;
+    status = invar_checkpoint_write(NULL, j->to, &content, &(invar_checkpoint_options){0});
+    invar_free(tensors);
+    return status;
+}
+
+static invar_status print(const job *j)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+    invar_digest digest;
+
+    INVAR_TRY(invar_model_hash(&digest, j->model, &j->dev));
+    invar_digest_format(hex, &digest);
+    printf("read      ");
+    invar_plain_print(stdout, j->source);
+    printf("\nweights   %s%s\nwritten   ", hex,
+           j->dtype == INVAR_DTYPE_BF16 ? ", then rounded to bf16" : "");
+    invar_plain_print(stdout, j->to);
+    putchar('\n');
+    return INVAR_OK;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status read_settings(job *j)
+{
+    const settings *s = j->set;
+
+    if (strcmp(s->dtype, "fp32") == 0)
+        j->dtype = INVAR_DTYPE_F32;
+    else if (strcmp(s->dtype, "bf16") == 0)
+        j->dtype = INVAR_DTYPE_BF16;
+    else
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--dtype is fp32 or bf16");
+    if (s->to_checkpoint && (j->dtype != INVAR_DTYPE_F32 || s->max_shard_bytes > 0))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "a checkpoint is fp32 in one file: --to-checkpoint goes with neither "
+                          "--dtype nor --max-shard-bytes");
+    return INVAR_OK;
+}
+
+static invar_status convert(job *j)
+{
+    INVAR_TRY(read_settings(j));
+    INVAR_TRY(check_place(j));
+    INVAR_TRY(read_all(j));
+    INVAR_TRY(j->set->to_checkpoint
+                  ? write_checkpoint(j)
+                  : invar_hf_save(j->model, j->to, j->dtype, j->set->max_shard_bytes, &j->files));
+    return print(j);
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[8];
+
+    list[0] = (invar_option){.name = "dtype",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->dtype,
+                             .metavar = "TYPE",
+                             .help = "fp32 or bf16 (fp32, as masters are)"};
+    list[1] = (invar_option){.name = "max-shard-bytes",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->max_shard_bytes,
+                             .metavar = "N",
+                             .help = "several files of tensors, each at most so large (0: one)",
+                             .high = INT64_MAX};
+    list[2] = (invar_option){.name = "ckpt-step",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->step,
+                             .metavar = "S",
+                             .help = "which checkpoint (-1: the newest)",
+                             .low = -1,
+                             .high = INT64_MAX};
+    list[3] = (invar_option){.name = "tokenizer",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->tokenizer,
+                             .metavar = "DIR",
+                             .help = "tokenizer files from here (from FROM)"};
+    list[4] = (invar_option){.name = "to-checkpoint",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->to_checkpoint,
+                             .help = "write a checkpoint of step 0, for ref-load"};
+    list[5] = (invar_option){.name = "force",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->force,
+                             .help = "write into a folder that is not empty"};
+    list[6] = (invar_option){.name = "hf-ignore-keys",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->ignored,
+                             .metavar = "A,B",
+                             .help = "unknown keys of FROM's config.json that change no bit"};
+    list[7] = (invar_option){0};
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.dtype = "fp32", .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
+    job j = {.set = &s, .dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE}};
+    int words;
+    invar_status status;
+
+    status =
+        invar_options_parse_words(&words, options(&s), argc, argv, "FROM TO, two folders", 2, 2);
+    if (status == INVAR_OK) {
+        j.from = argv[0];
+        j.to = argv[1];
+        status = convert(&j);
+    }
+    release(&j);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Reads the weights of a Hugging Face folder, or of a folder of checkpoints, and writes\n"
+        "them as a Hugging Face folder or as a checkpoint. The same weights give the same bytes.\n"
+        "Tokenizer files and generation_config.json come along.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_convert = {.name = "convert",
+                                       .summary = "weights to a Hugging Face folder, or back",
+                                       .run = run,
+                                       .help = help,
+                                       .arguments = "FROM TO [--option value ...]"};

@@ -1,0 +1,189 @@
+/*
+ * eval.c - invar eval: the evaluation sets of a recipe, with given weights.
+ *
+ * The draws are those of the evaluation that training does with the same weights, so the numbers
+ * are the ledger's.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/flags.h"
+#include "cli/grid.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+#include "cli/run/weights.h"
+#include "engine/run/evaluate.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    int64_t rollout;
+    bool json;
+    bool exact;
+} settings;
+
+/* Where results go: a table, or JSON. */
+typedef struct results {
+    invar_grid *table;
+    json_t *sets;
+    bool exact;
+} results;
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+static invar_status add_line(invar_grid *table, const char *set, const invar_ledger_metric *m,
+                             bool exact)
+{
+    INVAR_TRY(invar_grid_string(table, set));
+    INVAR_TRY(invar_grid_string(table, m->name));
+    return invar_grid_real(table, m->value, exact);
+}
+
+static invar_status take(void *payload, const char *set, const invar_ledger_metric *list,
+                         size_t count)
+{
+    results *r = payload;
+    json_t *object = json_object();
+    int failed = json_object_set_new(r->sets, set, object);
+
+    for (size_t i = 0; i < count && !failed; i++) {
+        failed = json_object_set_new(object, list[i].name, json_real(list[i].value));
+        INVAR_TRY(add_line(r->table, set, &list[i], r->exact));
+    }
+    return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for results") : INVAR_OK;
+}
+
+static invar_status print(const results *r, const invar_session *s, int64_t rollout, bool json)
+{
+    char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
+
+    invar_digest_format(weights, &s->weights);
+    invar_weights_from(from, s);
+    if (json)
+        return invar_json_write(stdout, json_pack("{s:s, s:o, s:I, s:O}", "weights", weights,
+                                                  "from", invar_rows_json_string(from), "rollout",
+                                                  (json_int_t)rollout, "sets", r->sets));
+    INVAR_TRY(invar_grid_show(r->table, stdout));
+    printf("\nweights %s, draws of rollout %" PRId64 "\nfrom    ", weights, rollout);
+    invar_plain_print(stdout, from);
+    putchar('\n');
+    return INVAR_OK;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status evaluate(results *r, const settings *set, invar_session *s,
+                             invar_plugin *plugin)
+{
+    invar_rollout_limits limits = invar_session_limits(s);
+    invar_evaluation e = {.session = s, .take = take, .payload = r};
+    invar_status status;
+
+    INVAR_TRY(invar_session_load_newest(s));
+    e.number = set->rollout >= 0 ? set->rollout : s->loaded.rollout;
+    INVAR_TRY(invar_judge_read(&e.judge, s->recipe, plugin, true));
+    INVAR_TRY(invar_rollout_new(&e.rollout, s->actor, s->tokenizer, &s->dev, &limits));
+    status = invar_evaluate(&e);
+    if (status == INVAR_OK)
+        status = print(r, s, e.number, set->json);
+    invar_rollout_free(e.rollout);
+    return status;
+}
+
+static invar_status with_parts(results *r, const settings *set, const invar_recipe *recipe)
+{
+    invar_plugin *plugin = NULL;
+    invar_session session;
+    invar_status status;
+
+    INVAR_TRY(invar_session_open(&session, recipe, 0));
+    status = invar_judge_attach(&plugin, recipe, false);
+    if (status == INVAR_OK)
+        status = evaluate(r, set, &session, plugin);
+    invar_plugin_close(plugin);
+    invar_session_close(&session);
+    return status;
+}
+
+static invar_status run_all(const settings *set, const invar_recipe *recipe)
+{
+    results r = {.exact = set->exact};
+    invar_status status;
+
+    INVAR_TRY(invar_config_check(recipe));
+    if (!invar_recipe_string(recipe, INVAR_KEY_EVAL_PROMPT_DATA)[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "there is nothing to evaluate: the recipe has no eval-prompt-data");
+    r.sets = json_object();
+    status = invar_grid_new(&r.table, 3);
+    if (status == INVAR_OK)
+        status = invar_grid_string(r.table, "set");
+    if (status == INVAR_OK)
+        status = invar_grid_string(r.table, "metric");
+    if (status == INVAR_OK)
+        status = invar_grid_string(r.table, "value");
+    if (status == INVAR_OK)
+        status = with_parts(&r, set, recipe);
+    invar_grid_free(r.table);
+    json_decref(r.sets);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[4];
+
+    list[0] = (invar_option){.name = "rollout",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->rollout,
+                             .metavar = "N",
+                             .help = "the draws before this rollout (the checkpoint's, else 0)",
+                             .low = 0,
+                             .high = UINT32_MAX};
+    list[1] = invar_option_json(&s->json);
+    list[2] = invar_option_exact(&s->exact);
+    list[3] = invar_flags_end();
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.rollout = -1};
+    invar_recipe *recipe = NULL;
+    const char *path = NULL;
+    invar_status status;
+
+    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK)
+        status = invar_weights_choose(recipe);
+    if (status == INVAR_OK)
+        status = run_all(&s, recipe);
+    if (status == INVAR_OK)
+        invar_weights_hint(recipe, path);
+    invar_recipe_free(recipe);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Samples and judges every set of the recipe's eval-prompt-data. The weights are those of\n"
+        "--load DIR, else the newest checkpoint of --run DIR, else the initial ones (--load= in\n"
+        "any case); --ckpt-step picks another checkpoint. Results are those that training records\n"
+        "with the same weights. Keys of the recipe are flags, too.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_eval = {.name = "eval",
+                                    .summary = "how good weights are on the evaluation sets",
+                                    .run = run,
+                                    .help = help,
+                                    .arguments =
+                                        "RECIPE [--run DIR | --load DIR] [--key value ...]"};

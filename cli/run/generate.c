@@ -1,0 +1,469 @@
+/*
+ * generate.c - invar generate: completions of prompts, or one recorded sample made again.
+ *
+ * A completion depends on the weights, the prompt, the sampling settings and its coordinates: the
+ * seed, and the number of the draw. Prompts run in batches, which change no bit, and are shown as
+ * the batches end.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/term.h"
+#include "base/text.h"
+#include "cli/flags.h"
+#include "cli/ledger/ledger.h"
+#include "cli/live.h"
+#include "cli/plain.h"
+#include "cli/run/logprobs.h"
+#include "cli/run/weights.h"
+#include "engine/replay/regenerate.h"
+#include "engine/run/train.h"
+
+#include "base/invar_banned.h"
+
+#define BATCH 64         /* samples, or those of one prompt */
+#define MAX_RESPONSE 256 /* tokens, where the recipe does not say */
+
+typedef struct settings {
+    const char *prompt;
+    const char *prompts;
+    const char *sample;
+    int64_t n; /* 0: nobody said, which is 1 */
+    bool json;
+} settings;
+
+/* What the ledger says of a sample that was made again. */
+typedef enum verdict {
+    VERDICT_NONE,
+    VERDICT_IDENTICAL,
+    VERDICT_DIFFERENT,
+    VERDICT_MISSING
+} verdict;
+
+static const char *const verdict_names[] = {"", "identical", "different", "missing"};
+
+/* What of a sample is compared. */
+enum { PART_PROMPT, PART_TOKENS, PART_LOGP, PARTS };
+
+static const char *const part_names[PARTS] = {"prompt", "tokens", "log-probabilities"};
+
+/* What was found, and whether each part differs. */
+typedef struct comparison {
+    invar_digest ours[PARTS];
+    bool differs[PARTS];
+    verdict found;
+} comparison;
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+/* Safe for a terminal; its lines stay lines. */
+static invar_status print_text(const char *text, size_t bytes)
+{
+    size_t size = 4 * bytes + 1;
+    char *safe = NULL;
+
+    INVAR_TRY(invar_alloc((void **)&safe, size, 1, "a text to show"));
+    for (const char *line = text, *end = text + bytes; line < end;) {
+        const char *newline = memchr(line, '\n', (size_t)(end - line));
+        const char *stop = newline ? newline : end;
+
+        invar_plain_escape(safe, size, line, (size_t)(stop - line));
+        puts(safe);
+        line = stop + 1;
+    }
+    if (bytes == 0)
+        putchar('\n');
+    invar_free(safe);
+    return INVAR_OK;
+}
+
+static void put_string(invar_json_text *line, const char *key, const char *text, size_t bytes)
+{
+    invar_json_text_key(line, key);
+    invar_json_text_string(line, text, bytes);
+}
+
+static void put_digest(invar_json_text *line, const char *key, const invar_digest *digest)
+{
+    invar_json_text_key(line, key);
+    invar_json_text_digest(line, digest);
+}
+
+static void put_int(invar_json_text *line, const char *key, int64_t value)
+{
+    invar_json_text_key(line, key);
+    invar_json_text_int(line, value);
+}
+
+static void put_differences(invar_json_text *line, const comparison *c)
+{
+    invar_json_text_key(line, "differs");
+    invar_json_text_open(line, '[');
+    for (int i = 0; i < PARTS; i++)
+        if (c->differs[i])
+            invar_json_text_string(line, part_names[i], strlen(part_names[i]));
+    invar_json_text_close(line, ']');
+}
+
+/* "tokens" are all, the prompt's first, so that `invar score` takes the line as it is. */
+static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const comparison *c)
+{
+    const char *finish = invar_finish_name(s->finish);
+    char coords[INVAR_TRAIN_COORDS_SIZE];
+    invar_json_text line = {0};
+    invar_status status;
+
+    invar_train_coords(coords, s, seed, INVAR_PURPOSE_TRAIN);
+    invar_json_text_open(&line, '{');
+    put_int(&line, "prompt", s->prompt);
+    put_int(&line, "prompt_tokens", s->prompt_tokens);
+    invar_json_text_key(&line, "tokens");
+    invar_json_text_ints(&line, s->tokens, s->n_tokens);
+    invar_logprobs_put(&line, s->logp, invar_rl_sample_response(s));
+    put_string(&line, "text", s->response ? s->response : "", s->response_bytes);
+    put_string(&line, "finish", finish, strlen(finish));
+    put_string(&line, "coords", coords, strlen(coords));
+    put_digest(&line, "weights", &s->weights_hash);
+    put_digest(&line, "prompt_hash", &s->prompt_hash);
+    if (c && c->found != VERDICT_NONE)
+        put_string(&line, "ledger", verdict_names[c->found], strlen(verdict_names[c->found]));
+    if (c && c->found == VERDICT_DIFFERENT)
+        put_differences(&line, c);
+    invar_json_text_close(&line, '}');
+    status = invar_logprobs_end(stdout, &line);
+    invar_json_text_release(&line);
+    return status;
+}
+
+/* One alone is its text and nothing else. */
+static invar_status print_sample(const invar_rl_sample *s, bool alone)
+{
+    bool colour = invar_term_colour(stdout);
+
+    if (!alone)
+        printf("%sprompt %" PRId64 ", draw %" PRIu32 ": %s after %" PRId64 " token%s%s\n",
+               invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), s->prompt, s->draw,
+               invar_finish_name(s->finish), invar_rl_sample_response(s),
+               invar_text_plural(invar_rl_sample_response(s)),
+               invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    return print_text(s->response ? s->response : "", s->response_bytes);
+}
+
+/* On stderr, as one text alone is all that is on stdout. */
+static void say_weights(const invar_session *session)
+{
+    char from[INVAR_WEIGHTS_FROM_SIZE], line[INVAR_WEIGHTS_FROM_SIZE + 16];
+
+    invar_weights_from(from, session);
+    (void)snprintf(line, sizeof line, "weights from %s", from);
+    invar_live_say(NULL, line);
+}
+
+/* ---- prompts --------------------------------------------------------------------------------- */
+
+typedef struct generation {
+    const settings *set;
+    const invar_session *session;
+    const invar_dataset *data;
+    invar_rollout *rollout;
+    invar_sampling sampling;
+    int64_t n; /* of each prompt */
+} generation;
+
+/* Appends the samples of prompt i. */
+static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_t i)
+{
+    int64_t n = g->n;
+
+    for (int64_t j = 0; j < n; j++) {
+        invar_rl_sample *s;
+
+        INVAR_TRY(invar_rl_samples_append(&s, to));
+        s->index = i * n + j;
+        s->group = i;
+        s->draw = (uint32_t)s->index;
+        s->weights_hash = g->session->weights;
+        INVAR_TRY(invar_session_ask(s, invar_dataset_prompt(g->data, i)));
+    }
+    return INVAR_OK;
+}
+
+static invar_status run_batch(const generation *g, invar_rl_samples *batch)
+{
+    bool alone = invar_dataset_size(g->data) * g->n == 1;
+
+    INVAR_TRY(invar_rollout_run(g->rollout, batch->items, batch->count, &g->sampling, NULL, NULL));
+    for (int64_t i = 0; i < batch->count; i++)
+        INVAR_TRY(g->set->json ? print_json(&batch->items[i], g->sampling.seed, NULL)
+                               : print_sample(&batch->items[i], alone));
+    (void)fflush(stdout);
+    return INVAR_OK;
+}
+
+static invar_status run_prompts(const generation *g)
+{
+    int64_t prompts = invar_dataset_size(g->data);
+
+    for (int64_t i = 0; i < prompts;) {
+        invar_rl_samples batch = {0};
+        invar_status status = INVAR_OK;
+
+        do
+            status = add_prompt(&batch, g, i++);
+        while (status == INVAR_OK && i < prompts && batch.count + g->n <= BATCH);
+        if (status == INVAR_OK)
+            status = run_batch(g, &batch);
+        invar_rl_samples_reset(&batch);
+        INVAR_TRY(status);
+    }
+    return INVAR_OK;
+}
+
+static invar_status complete(const settings *set, invar_session *session)
+{
+    invar_rollout_limits limits = invar_session_limits(session);
+    generation g = {.set = set,
+                    .session = session,
+                    .sampling = invar_session_sampling(session),
+                    .n = set->n ? set->n : 1};
+    invar_dataset *data = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_session_load_newest(session));
+    if (!set->json)
+        say_weights(session);
+    if (g.sampling.max_response == 0)
+        g.sampling.max_response = MAX_RESPONSE;
+    INVAR_TRY(set->prompt ? invar_session_prompt(&data, session, set->prompt)
+                          : invar_session_data(&data, session, set->prompts, false));
+    g.data = data;
+    if (invar_dataset_dropped(data))
+        fprintf(stderr, "invar: %" PRId64 " prompt%s left out: too long\n",
+                invar_dataset_dropped(data), invar_dataset_dropped(data) == 1 ? " was" : "s were");
+    status =
+        invar_rollout_new(&g.rollout, session->actor, session->tokenizer, &session->dev, &limits);
+    if (status == INVAR_OK)
+        status = run_prompts(&g);
+    invar_rollout_free(g.rollout);
+    invar_dataset_close(data);
+    return status;
+}
+
+/* ---- a recorded sample ----------------------------------------------------------------------- */
+
+static bool same(const invar_ledger_value *value, const invar_digest *digest)
+{
+    return value->bytes == sizeof digest->bytes &&
+           memcmp(value->data, digest->bytes, sizeof digest->bytes) == 0;
+}
+
+/* A run that was resumed may have the sample more than once: all must be equal to ours. */
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    comparison *c = payload;
+
+    (void)columns;
+    INVAR_CHECK(count == PARTS);
+    if (!values)
+        return INVAR_OK;
+    if (c->found == VERDICT_MISSING)
+        c->found = VERDICT_IDENTICAL;
+    for (int i = 0; i < PARTS; i++) {
+        if (same(&values[i], &c->ours[i]))
+            continue;
+        c->differs[i] = true;
+        c->found = VERDICT_DIFFERENT;
+    }
+    return INVAR_OK;
+}
+
+static invar_status look_up(comparison *c, const invar_rl_sample *s, const char *coords,
+                            const char *path)
+{
+    invar_ledger_argument rng = {
+        "rng", {.type = INVAR_LEDGER_TYPE_TEXT, .data = coords, .bytes = strlen(coords)}};
+    invar_ledger_request request = {
+        .sql = "SELECT prompt_hash, token_hash, rollout_logp FROM sample WHERE rng = :rng",
+        .arguments = &rng,
+        .n_arguments = 1,
+        .row = take_row,
+        .payload = c};
+    invar_ledger *ledger = NULL;
+    invar_status status;
+
+    c->found = VERDICT_MISSING;
+    c->ours[PART_PROMPT] = s->prompt_hash;
+    invar_hash_bytes(&c->ours[PART_TOKENS], s->tokens, (size_t)s->n_tokens * sizeof *s->tokens);
+    invar_hash_bytes(&c->ours[PART_LOGP], s->logp,
+                     (size_t)invar_rl_sample_response(s) * sizeof *s->logp);
+    INVAR_TRY(invar_ledger_open(&ledger, path, &(invar_ledger_options){0}));
+    status = invar_ledger_select(ledger, &request);
+    invar_ledger_close(ledger);
+    return status;
+}
+
+/* With a run or a ledger named, the sample is compared with what that has. */
+static invar_status compare(comparison *out, const invar_rl_sample *s, const settings *set,
+                            const invar_recipe *recipe)
+{
+    const char *folder = invar_recipe_string(recipe, INVAR_KEY_RUN);
+    const char *ledger = invar_recipe_string(recipe, INVAR_KEY_LEDGER);
+    char path[INVAR_LOCATE_PATH_SIZE];
+
+    *out = (comparison){.found = VERDICT_NONE};
+    if (!folder[0] && !ledger[0])
+        return INVAR_OK;
+    INVAR_TRY(invar_locate_file(path, ledger[0] ? ledger : folder));
+    return look_up(out, s, set->sample, path);
+}
+
+static int exit_code(verdict found)
+{
+    switch (found) {
+    case VERDICT_DIFFERENT: return INVAR_EXIT_DIFFERENT;
+    case VERDICT_MISSING: return INVAR_EXIT_NOTHING;
+    default: return INVAR_EXIT_OK;
+    }
+}
+
+/* "different: tokens and log-probabilities"; where nothing differs, all that was compared. */
+static void print_verdict(const comparison *c)
+{
+    bool colour = invar_term_colour(stdout), all = c->found == VERDICT_IDENTICAL;
+    int left = 0;
+
+    if (c->found == VERDICT_MISSING)
+        puts("ledger    has no sample with these coordinates: nothing was compared");
+    if (c->found == VERDICT_MISSING || c->found == VERDICT_NONE)
+        return;
+    printf("ledger    %s%s%s: ",
+           invar_term_escape(colour, all ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED),
+           verdict_names[c->found], invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    for (int i = 0; i < PARTS; i++)
+        left += all || c->differs[i];
+    for (int i = 0; i < PARTS; i++)
+        if (all || c->differs[i])
+            printf("%s%s", part_names[i], --left > 1 ? ", " : left == 1 ? " and " : "\n");
+}
+
+static invar_status again(int *code_out, const settings *set, invar_session *session)
+{
+    invar_rl_samples samples = {0};
+    invar_coords coords;
+    comparison found;
+    invar_status status;
+
+    INVAR_TRY(invar_coords_parse(&coords, set->sample));
+    status = invar_regenerate(&samples, session, &coords);
+    if (status == INVAR_OK)
+        status = compare(&found, samples.items, set, session->recipe);
+    if (status == INVAR_OK) {
+        *code_out = exit_code(found.found);
+        status = set->json ? print_json(samples.items, coords.seed, &found)
+                           : print_sample(samples.items, true);
+        if (!set->json)
+            print_verdict(&found);
+    }
+    invar_rl_samples_reset(&samples);
+    return status;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status run_all(int *code_out, const settings *set, const invar_recipe *recipe)
+{
+    invar_session session;
+    invar_status status;
+
+    if (!set->prompt + !set->prompts + !set->sample != 2)
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "exactly one of --prompt TEXT, --prompts FILE and --sample COORDS is needed");
+    if (set->sample && set->n)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--n would be ignored: --sample makes the one sample that COORDS name");
+    INVAR_TRY(invar_session_open(&session, recipe, set->sample ? INVAR_SESSION_DATA : 0));
+    status = set->sample ? again(code_out, set, &session) : complete(set, &session);
+    invar_session_close(&session);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[6];
+
+    list[0] = (invar_option){.name = "prompt",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->prompt,
+                             .metavar = "TEXT",
+                             .help = "complete this text"};
+    list[1] = (invar_option){.name = "prompts",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->prompts,
+                             .metavar = "FILE",
+                             .help = "complete the prompts of a data set (JSON lines, task:NAME)"};
+    list[2] = (invar_option){.name = "sample",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->sample,
+                             .metavar = "COORDS",
+                             .help = "make a sample of the ledger again, by its column rng"};
+    list[3] = (invar_option){.name = "n",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->n,
+                             .metavar = "N",
+                             .help = "completions of each prompt (1)",
+                             .low = 1,
+                             .high = 65536};
+    list[4] = invar_option_json(&s->json);
+    list[5] = invar_flags_end();
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {0};
+    invar_recipe *recipe = NULL;
+    const char *path = NULL;
+    int code = INVAR_EXIT_OK;
+    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
+
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK && !s.sample) // whose coordinates say which
+        status = invar_weights_choose(recipe);
+    if (status == INVAR_OK)
+        status = run_all(&code, &s, recipe);
+    if (status == INVAR_OK && !s.sample && path)
+        invar_weights_hint(recipe, path);
+    invar_recipe_free(recipe);
+    return status == INVAR_OK ? code : invar_report_error();
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Completes prompts, or makes one recorded sample again, alone and to the bit. The model\n"
+        "and how it samples: a recipe as first word, and its keys as flags: --hf-checkpoint DIR,\n"
+        "--rollout-temperature, --rollout-max-response-len (256), --rollout-seed, ... The weights\n"
+        "are those of --load DIR, else the newest checkpoint of --run DIR (--ckpt-step picks\n"
+        "another), else the initial ones; standard error says which.\n"
+        "\n"
+        "--sample needs the recipe of the run; the weights are the initial ones or those of a\n"
+        "checkpoint in its load or save. With --run FOLDER the sample is compared with the\n"
+        "ledger's: exit code 0 identical, 1 different, 6 not there.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_generate = {
+    .name = "generate",
+    .summary = "completions of prompts, or one recorded sample again",
+    .run = run,
+    .help = help,
+    .arguments = "[RECIPE] --prompt TEXT | --prompts FILE | --sample COORDS [--key value ...]"};

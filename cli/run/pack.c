@@ -1,0 +1,117 @@
+/*
+ * pack.c - invar pack: one file with all that a recorded step needs.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/replay/pack.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/flags.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+#include "cli/run/replay.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    int64_t step;
+    const char *output;
+} settings;
+
+static void print(const invar_replay_scene *scene, const invar_pack_result *r, const char *path)
+{
+    printf("run       ");
+    invar_plain_print(stdout, scene->located.run.name);
+    printf(" (%.8s), step %" PRId64 "\nstate     ", scene->located.run.uuid, scene->replay.step);
+    if (r->after < 0)
+        puts("none: the step is of the first rollout");
+    else
+        printf("after step %" PRId64 "%s\n", r->after,
+               r->made ? ", made by executing the steps before it again"
+                       : ", the run's checkpoint");
+    printf("pack      ");
+    invar_plain_print(stdout, path);
+    printf(", %" PRId64 " members, %" PRId64 " bytes\n\n", r->members, r->bytes);
+    invar_print_next(stdout, "replay", path, NULL, NULL);
+}
+
+static invar_status pack(const settings *s, const char *word, const invar_recipe *flags)
+{
+    invar_replay_scene scene = {.kept = false};
+    char path[INVAR_PATH_SIZE];
+    invar_pack_result result;
+    invar_status status = invar_replay_scene_open(&scene, NULL);
+
+    if (status == INVAR_OK)
+        status = invar_replay_scene_run(&scene, word, flags, s->step);
+    if (status == INVAR_OK) {
+        (void)snprintf(path, sizeof path, "%.8s-%" PRId64 ".invar-pack", scene.located.run.uuid,
+                       s->step);
+        if (s->output)
+            (void)snprintf(path, sizeof path, "%s", s->output);
+        status = invar_pack_write(&result, &scene.replay, path);
+    }
+    invar_progress_free(scene.progress);
+    scene.progress = NULL;
+    if (status == INVAR_OK)
+        print(&scene, &result, path);
+    invar_replay_scene_close(&scene);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = (invar_option){.name = "step",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->step,
+                             .metavar = "S",
+                             .help = "the step to pack",
+                             .high = INT64_MAX};
+    list[1] = (invar_option){.name = "output",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->output,
+                             .metavar = "FILE",
+                             .help = "default: UUID-STEP.invar-pack"};
+    list[2] = invar_flags_end();
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.step = -1};
+    invar_recipe *flags = NULL;
+    int words;
+    invar_status status = invar_flags_keys(&flags, &argc, argv);
+
+    if (status == INVAR_OK)
+        status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN", 1, 1);
+    if (status == INVAR_OK)
+        status = pack(&s, argv[0], flags);
+    invar_recipe_free(flags);
+    return invar_replay_exit(status, INVAR_EXIT_OK);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Writes one file, a plain tar archive, with all that a recorded step needs: the state\n"
+        "before its rollout, the ledger, the recipe, data, tokenizer and initial weights that the\n"
+        "seed does not make. Where the run has no checkpoint there, the steps before it are\n"
+        "executed again. invar replay FILE executes the step from it, on any machine.\n"
+        "\n"
+        "RUN is a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last. Flags as of\n"
+        "invar replay.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_pack = {.name = "pack",
+                                    .summary = "one file with all that a recorded step needs",
+                                    .run = run,
+                                    .help = help,
+                                    .arguments = "RUN --step S [--output FILE]"};

@@ -1,0 +1,241 @@
+/*
+ * replay.c - invar replay: recorded steps executed again, and compared with the ledger.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/run/replay.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/term.h"
+#include "cli/flags.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+#include "engine/io/tar.h"
+#include "engine/replay/pack.h"
+#include "ledger/view/diff.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    int64_t step, from;
+    const char *level;
+    const char *keep;
+    bool json;
+} settings;
+
+/* ---- what is executed again ------------------------------------------------------------------ */
+
+static invar_status open_pack(invar_replay_scene *scene, const settings *s, const char *word,
+                              const invar_recipe *flags)
+{
+    char folder[INVAR_PATH_SIZE];
+    invar_pack pack;
+
+    INVAR_TRY(invar_path_join(folder, sizeof folder, scene->scratch, "pack"));
+    INVAR_TRY(invar_folder_make(folder));
+    INVAR_TRY(invar_pack_read(&pack, word, folder));
+    scene->keys = pack.keys; // moved
+    if (s->step >= 0 && s->step != pack.step)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--step %" PRId64 ": the pack is of step %" PRId64,
+                          s->step, pack.step);
+    INVAR_TRY(invar_locate_run(&scene->located, pack.ledger, NULL));
+    if (strcmp(scene->located.run.uuid, pack.uuid) != 0)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: its ledger is of another run", word);
+    if (pack.step > scene->located.run.last_step)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%.1000s: its ledger has no step %" PRId64, word,
+                          pack.step);
+    return invar_replay_scene_set(scene, flags, pack.step);
+}
+
+static invar_status prepare(invar_replay_scene *scene, const settings *s, const char *word,
+                            const invar_recipe *flags)
+{
+    INVAR_TRY(invar_replay_scene_open(scene, s->keep));
+    if (invar_tar_is(word))
+        INVAR_TRY(open_pack(scene, s, word, flags));
+    else
+        INVAR_TRY(invar_replay_scene_run(scene, word, flags, s->step));
+    if (s->from >= 0)
+        scene->replay.from = s->from;
+    if (s->level)
+        return invar_recorded_put(&scene->keys, INVAR_KEY_DEBUG_DETERMINISM, s->level);
+    return INVAR_OK;
+}
+
+/* ---- what came out --------------------------------------------------------------------------- */
+
+/* The first step and point at which the two executions part, in a line. */
+static invar_status explain(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_replay_result *r)
+{
+    invar_ledger_summary run;
+    invar_ledger *copy = NULL;
+    invar_diff *diff = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&copy, r->ledger, &(invar_ledger_options){0}));
+    status = invar_ledger_find(&run, copy, NULL);
+    if (status == INVAR_OK)
+        status = invar_diff_runs(&diff, copy, run.run, copy, run.run);
+    if (status == INVAR_OK)
+        invar_diff_headline(out, diff);
+    invar_diff_free(diff);
+    invar_ledger_close(copy);
+    return status;
+}
+
+static const char *verdict_of(const invar_replay_result *r)
+{
+    return r->differs >= 0 ? "different" : r->compared ? "identical" : "nothing";
+}
+
+static invar_status print_json(const invar_replay_scene *scene, const invar_replay_result *r,
+                               const char *headline)
+{
+    json_t *object = json_pack(
+        "{s:s, s:s, s:o, s:I, s:I, s:I, s:I, s:I, s:o, s:o}", "verdict", verdict_of(r), "run",
+        scene->located.run.uuid, "name", invar_rows_json_string(scene->located.run.name), "after",
+        (json_int_t)r->after, "first", (json_int_t)r->first, "last", (json_int_t)r->last,
+        "compared", (json_int_t)r->compared, "differs", (json_int_t)r->differs, "headline",
+        invar_rows_json_string(headline), "chain", invar_json_digest(&r->chain));
+
+    return invar_json_write(stdout, object);
+}
+
+static void print(const invar_replay_scene *scene, const invar_replay_result *r,
+                  const char *headline)
+{
+    bool colour = invar_term_colour(stdout);
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, &r->chain);
+    printf("run       ");
+    invar_plain_print(stdout, scene->located.run.name);
+    printf(" (%.8s)\nsteps     %" PRId64 " to %" PRId64 " executed again, ",
+           scene->located.run.uuid, r->first, r->last);
+    if (r->after >= 0)
+        printf("after the checkpoint of step %" PRId64 "\n", r->after);
+    else
+        puts("from the start of the run");
+    printf("chain     %s\n", hex);
+    if (scene->kept) {
+        printf("ledger    ");
+        invar_plain_print(stdout, r->ledger);
+        puts(" has both executions");
+    }
+    if (r->differs >= 0)
+        invar_plain_print(stdout, headline);
+    else if (r->compared == 0)
+        printf("nothing was compared: the ledger has none of these steps");
+    else
+        printf("%sidentical%s", invar_term_escape(colour, INVAR_TERM_STYLE_GREEN),
+               invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    putchar('\n');
+}
+
+static invar_status tell(int *code_out, invar_replay_scene *scene, const settings *s,
+                         const invar_replay_result *r)
+{
+    char headline[INVAR_DIFF_HEADLINE_SIZE] = "";
+
+    invar_progress_free(scene->progress);
+    scene->progress = NULL;
+    *code_out = r->differs >= 0 ? INVAR_EXIT_DIFFERENT
+                : r->compared   ? INVAR_EXIT_OK
+                                : INVAR_EXIT_NOTHING;
+    if (r->differs >= 0)
+        INVAR_TRY(explain(headline, r));
+    if (s->json)
+        return print_json(scene, r, headline);
+    print(scene, r, headline);
+    return INVAR_OK;
+}
+
+static invar_status replay(int *code_out, const settings *s, const char *word,
+                           const invar_recipe *flags)
+{
+    invar_replay_scene scene = {.kept = false};
+    invar_replay_result result;
+    invar_status status = prepare(&scene, s, word, flags);
+
+    if (status == INVAR_OK)
+        status = invar_replay_run(&result, &scene.replay);
+    if (status == INVAR_OK)
+        status = tell(code_out, &scene, s, &result);
+    invar_replay_scene_close(&scene);
+    return status;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[6];
+
+    list[0] = (invar_option){.name = "step",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->step,
+                             .metavar = "S",
+                             .help = "the step to execute again; a pack knows its own",
+                             .high = INT64_MAX};
+    list[1] = (invar_option){.name = "from",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->from,
+                             .metavar = "A",
+                             .help = "and all steps since this one (default: S)",
+                             .high = INT64_MAX};
+    list[2] = (invar_option){.name = "level",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->level,
+                             .metavar = "LEVEL",
+                             .help = "record them finer: step, point or full"};
+    list[3] = (invar_option){.name = "keep",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->keep,
+                             .metavar = "DIR",
+                             .help = "keep the ledger with both executions in this new folder"};
+    list[4] = invar_option_json(&s->json);
+    list[5] = invar_flags_end();
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.step = -1, .from = -1};
+    invar_recipe *flags = NULL;
+    int words, code = INVAR_EXIT_TROUBLE;
+    invar_status status = invar_flags_keys(&flags, &argc, argv);
+
+    if (status == INVAR_OK)
+        status = invar_options_parse_words(&words, options(&s), argc, argv, "RUN or a pack", 1, 1);
+    if (status == INVAR_OK)
+        status = replay(&code, &s, argv[0], flags);
+    invar_recipe_free(flags);
+    return invar_replay_exit(status, code);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Executes recorded steps again, from the newest checkpoint before them, and compares\n"
+        "every bit with the ledger. The run's own files are only read; plug-ins are not started,\n"
+        "the ledger has what they replied.\n"
+        "\n"
+        "RUN is a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last; or a file\n"
+        "that invar pack made. Keys of a recipe that must not change bits (threads,\n"
+        "micro-batch-size, ...) are flags here, too; so are the paths of files that have moved:\n"
+        "--load for the checkpoints, --prompt-data, --hf-checkpoint, ...\n"
+        "\n"
+        "Exit code 0: identical, 1: different, 6: nothing was compared, 2: could not be done.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_replay = {.name = "replay",
+                                      .summary = "execute recorded steps again and compare",
+                                      .run = run,
+                                      .help = help,
+                                      .arguments = "RUN|FILE --step S [--option value ...]"};

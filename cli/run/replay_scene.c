@@ -1,0 +1,140 @@
+/*
+ * replay_scene.c - what the verbs replay and pack share.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/process.h"
+#include "cli/ledger/ledger.h"
+#include "cli/live.h"
+#include "cli/run/replay.h"
+
+#include "base/invar_banned.h"
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+static void show(void *payload, const invar_train_progress *p)
+{
+    invar_replay_scene *scene = payload;
+    char text[96];
+
+    if (!scene->progress) {
+        invar_progress_options o = {.stream = stderr,
+                                    .title = "replay",
+                                    .unit = "steps",
+                                    .first = p->step,
+                                    .total = scene->replay.step + 1};
+        if (invar_progress_new(&scene->progress, &o) != INVAR_OK) {
+            invar_error_clear();
+            return;
+        }
+    }
+    (void)snprintf(text, sizeof text, "rollout %" PRId64 "  %s", p->rollout, p->phase);
+    invar_progress_update(scene->progress, p->step, text);
+}
+
+/* ---- the scratch folder ---------------------------------------------------------------------- */
+
+static invar_status make_scratch(char out[INVAR_PATH_SIZE])
+{
+    const char *root = getenv("TMPDIR");
+
+    INVAR_TRY(invar_path_join(out, INVAR_PATH_SIZE, root && root[0] ? root : "/tmp",
+                              "invar-replay-XXXXXX"));
+    if (!mkdtemp(out))
+        return INVAR_FAIL(INVAR_E_IO, errno, "%.1000s: the scratch folder cannot be made: %s", out,
+                          strerror(errno));
+    return INVAR_OK;
+}
+
+static invar_status use_kept(char out[INVAR_PATH_SIZE], const char *keep)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, keep);
+    if (strlen(keep) >= INVAR_PATH_SIZE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--keep: %s: the path is too long", shown);
+    INVAR_TRY(invar_folder_make(keep));
+    if (rmdir(keep) != 0) // the simplest question whether it is empty
+        return INVAR_FAIL(INVAR_E_INVALID, errno, "--keep: %s: %s; give a new or empty folder",
+                          shown, strerror(errno));
+    memcpy(out, keep, strlen(keep) + 1);
+    return invar_folder_make(keep);
+}
+
+invar_status invar_replay_scene_open(invar_replay_scene *scene, const char *keep)
+{
+    if (keep) {
+        INVAR_TRY(use_kept(scene->scratch, keep));
+        scene->kept = true;
+    } else {
+        invar_status status = make_scratch(scene->scratch);
+        if (status != INVAR_OK) {
+            scene->scratch[0] = '\0';
+            return status;
+        }
+    }
+    INVAR_TRY(invar_path_join(scene->folder, sizeof scene->folder, scene->scratch, "run"));
+    return invar_folder_make(scene->folder);
+}
+
+int invar_replay_exit(invar_status status, int code)
+{
+    if (status == INVAR_OK)
+        return code;
+    code = invar_report_error();
+    return invar_live_caught() ? invar_process_stop_code(invar_live_caught()) : code;
+}
+
+void invar_replay_scene_close(invar_replay_scene *scene)
+{
+    invar_error first;
+
+    invar_progress_free(scene->progress);
+    invar_located_close(&scene->located);
+    invar_recorded_release(&scene->keys);
+    if (!scene->scratch[0] || scene->kept)
+        return;
+    invar_error_take(&first);
+    if (invar_folder_remove(scene->scratch) != INVAR_OK)
+        invar_live_say(NULL, invar_error_last()->message);
+    invar_error_put(&first);
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+invar_status invar_replay_scene_set(invar_replay_scene *scene, const invar_recipe *flags,
+                                    int64_t step)
+{
+    INVAR_TRY(invar_recorded_override(&scene->keys, flags));
+    scene->replay = (invar_replay){.ledger = scene->located.ledger,
+                                   .run = &scene->located.run,
+                                   .keys = &scene->keys,
+                                   .folder = scene->folder,
+                                   .from = step,
+                                   .step = step,
+                                   .progress = show,
+                                   .say = invar_live_say,
+                                   .stop = invar_live_catch("stopping after the current rollout"),
+                                   .payload = scene};
+    return INVAR_OK;
+}
+
+invar_status invar_replay_scene_run(invar_replay_scene *scene, const char *word,
+                                    const invar_recipe *flags, int64_t step)
+{
+    const char *ledger = invar_recipe_string(flags, INVAR_KEY_LEDGER);
+
+    INVAR_TRY(invar_locate_run(&scene->located, word, ledger[0] ? ledger : NULL));
+    if (step < 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--step is missing: which step?");
+    INVAR_TRY(invar_recorded_read(&scene->keys, scene->located.ledger, scene->located.path,
+                                  &scene->located.run, step));
+    return invar_replay_scene_set(scene, flags, step);
+}

@@ -1,0 +1,347 @@
+/*
+ * score.c - invar score: log-probabilities of given tokens, by any of the three forwards.
+ *
+ * Reads lines {"tokens":[...]} and prints for each {"logprobs":[...],"bits":["bf3a41c2",...]}: the
+ * log-probability of every token but the first, as numbers and as bits. The mode, the batch size,
+ * the chunk and the threads change none of them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "cli/flags.h"
+#include "cli/ledger/ledger.h"
+#include "cli/plain.h"
+#include "cli/run/logprobs.h"
+#include "cli/run/weights.h"
+#include "engine/io/json.h"
+#include "engine/run/session.h"
+#include "engine/train/trainer.h"
+
+#include "base/invar_banned.h"
+
+#define MAX_BYTES ((size_t)1 << 30)
+
+typedef struct settings {
+    const char *tokens;
+    const char *mode;
+    int64_t batch_size;
+    int64_t chunk;
+    bool json;
+} settings;
+
+/* The lines of the file, as samples whose prompt is their first token. */
+typedef struct lines {
+    invar_rl_samples samples;
+    float **logp; /* (count) each n_tokens - 1 */
+} lines;
+
+static void release(lines *l)
+{
+    for (int64_t i = 0; l->logp && i < l->samples.count; i++)
+        invar_free(l->logp[i]);
+    invar_free(l->logp);
+    invar_rl_samples_reset(&l->samples);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+static invar_status read_tokens(invar_rl_sample *s, const json_t *tokens, const char *where,
+                                const invar_model_spec *spec)
+{
+    size_t count = json_array_size(tokens);
+
+    if (!json_is_array(tokens) || count == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s: \"tokens\" is no list with numbers", where);
+    if (count > (size_t)spec->max_positions)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%.1000s: %zu tokens; the model takes %" PRId64 " at most", where, count,
+                          spec->max_positions);
+    INVAR_TRY(invar_alloc((void **)&s->tokens, count, sizeof *s->tokens, "tokens"));
+    for (size_t i = 0; i < count; i++) {
+        const json_t *id = json_array_get(tokens, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
+            json_integer_value(id) >= spec->vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%.1000s: token %zu is no number from 0 to %" PRId64, where, i,
+                              spec->vocab - 1);
+        s->tokens[i] = (int32_t)json_integer_value(id);
+    }
+    s->prompt_tokens = 1;
+    s->n_tokens = (int64_t)count;
+    return INVAR_OK;
+}
+
+static invar_status read_line(lines *l, const char *path, int64_t number, const char *text,
+                              size_t bytes, const invar_model_spec *spec)
+{
+    char where[INVAR_PATH_SIZE];
+    invar_rl_sample *s;
+    invar_status status;
+    json_t *object;
+
+    (void)snprintf(where, sizeof where, "%.*s:%" PRId64, 4000, path, number);
+    INVAR_TRY(invar_json_parse_raw(&object, where, text, bytes)); // its text may have any bytes
+    status = invar_rl_samples_append(&s, &l->samples);
+    if (status == INVAR_OK) {
+        s->index = number - 1;
+        status = read_tokens(s, json_object_get(object, "tokens"), where, spec);
+    }
+    json_decref(object);
+    return status;
+}
+
+static invar_status read_lines(lines *l, const char *path, const invar_model_spec *spec)
+{
+    invar_status status = INVAR_OK;
+    char *text = NULL;
+    size_t bytes;
+    int64_t number = 0;
+
+    INVAR_TRY(invar_file_read_stream(&text, &bytes, path, MAX_BYTES));
+    while (bytes > 0 && text[bytes - 1] == '\n') // lines may be empty at the end only
+        bytes--;
+    for (char *line = text, *end = text + bytes; line < end && status == INVAR_OK;) {
+        char *newline = memchr(line, '\n', (size_t)(end - line));
+        char *stop = newline ? newline : end;
+        status = read_line(l, path, ++number, line, (size_t)(stop - line), spec);
+        line = stop + 1;
+    }
+    invar_free(text);
+    if (status == INVAR_OK && l->samples.count == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s has no line to score", path);
+    return status;
+}
+
+static invar_status make_room(lines *l)
+{
+    INVAR_TRY(invar_alloc((void **)&l->logp, (size_t)l->samples.count, sizeof *l->logp,
+                          "log-probabilities"));
+    memset(l->logp, 0, (size_t)l->samples.count * sizeof *l->logp);
+    for (int64_t i = 0; i < l->samples.count; i++)
+        INVAR_TRY(invar_alloc((void **)&l->logp[i], (size_t)l->samples.items[i].n_tokens - 1,
+                              sizeof **l->logp, "log-probabilities"));
+    return INVAR_OK;
+}
+
+/* ---- scoring --------------------------------------------------------------------------------- */
+
+/* The training forward takes samples with something to predict. */
+static invar_status by_training(lines *l, const invar_session *s, int64_t batch, float temperature)
+{
+    invar_trainer_options o = {.plan = {.unit = 1, .micro_batch = batch},
+                               .temperature = temperature};
+    invar_trainer *trainer = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_trainer_new(&trainer, &s->dev, &o));
+    status = INVAR_OK;
+    for (int64_t i = 0; i < l->samples.count && status == INVAR_OK;) {
+        int64_t count = 0, tokens = 0;
+        float *flat = NULL;
+
+        while (i + count < l->samples.count && l->samples.items[i + count].n_tokens > 1)
+            tokens += l->samples.items[i + count++].n_tokens - 1;
+        if (count == 0) {
+            i++;
+            continue;
+        }
+        status = invar_alloc((void **)&flat, (size_t)tokens, sizeof *flat, "log-probabilities");
+        if (status == INVAR_OK)
+            status =
+                invar_trainer_score(trainer, s->actor, l->samples.items + i, count, flat, NULL);
+        for (int64_t j = 0, at = 0; j < count && status == INVAR_OK; j++) {
+            int64_t n = l->samples.items[i + j].n_tokens - 1;
+            memcpy(l->logp[i + j], flat + at, (size_t)n * sizeof *flat);
+            at += n;
+        }
+        invar_free(flat);
+        i += count;
+    }
+    invar_trainer_free(trainer);
+    return status;
+}
+
+static invar_status by_cache(lines *l, const invar_session *s, int64_t batch, int64_t chunk,
+                             float temperature)
+{
+    invar_rollout_limits limits = invar_session_limits(s);
+    int64_t count = l->samples.count, *n = NULL;
+    const int32_t **tokens = NULL;
+    invar_rollout *rollout = NULL;
+    invar_status status;
+
+    limits.concurrency = batch;
+    limits.chunk = chunk;
+    status = invar_alloc((void **)&n, (size_t)count, sizeof *n, "lengths");
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&tokens, (size_t)count, sizeof *tokens, "sequences");
+    if (status == INVAR_OK) {
+        for (int64_t i = 0; i < count; i++) {
+            n[i] = l->samples.items[i].n_tokens;
+            tokens[i] = l->samples.items[i].tokens;
+        }
+        status = invar_rollout_new(&rollout, s->actor, NULL, &s->dev, &limits);
+    }
+    if (status == INVAR_OK)
+        status = invar_rollout_score(rollout, tokens, n, count, temperature, l->logp);
+    invar_rollout_free(rollout);
+    invar_free(tokens);
+    invar_free(n);
+    return status;
+}
+
+static invar_status score(lines *l, const invar_session *s, const settings *set)
+{
+    float temperature = (float)invar_recipe_float(s->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
+
+    if (strcmp(set->mode, "train") == 0)
+        return by_training(l, s, set->batch_size ? set->batch_size : 1, temperature);
+    if (strcmp(set->mode, "prefill") == 0)
+        return by_cache(l, s, set->batch_size, set->chunk, temperature);
+    if (strcmp(set->mode, "decode") == 0)
+        return by_cache(l, s, set->batch_size, 1, temperature);
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--mode is train, prefill or decode");
+}
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+static invar_status print_json(const lines *l)
+{
+    invar_json_text line = {0};
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < l->samples.count && status == INVAR_OK; i++) {
+        invar_json_text_open(&line, '{');
+        invar_logprobs_put(&line, l->logp[i], l->samples.items[i].n_tokens - 1);
+        invar_json_text_close(&line, '}');
+        status = invar_logprobs_end(stdout, &line);
+    }
+    invar_json_text_release(&line);
+    return status;
+}
+
+static void print_table(const lines *l, const invar_session *s)
+{
+    char weights[INVAR_DIGEST_HEX_SIZE], from[INVAR_WEIGHTS_FROM_SIZE];
+
+    invar_digest_format(weights, &s->weights);
+    invar_weights_from(from, s);
+    printf("line    tokens  log-prob        per token\n");
+    for (int64_t i = 0; i < l->samples.count; i++) {
+        int64_t n = l->samples.items[i].n_tokens - 1;
+        double sum = 0.0;
+        for (int64_t j = 0; j < n; j++)
+            sum += (double)l->logp[i][j];
+        printf("%-7" PRId64 " %-7" PRId64 " %-15.6f %.6f\n", l->samples.items[i].index + 1, n + 1,
+               sum, n ? sum / (double)n : 0.0);
+    }
+    printf("\nweights %s\nfrom    ", weights);
+    invar_plain_print(stdout, from);
+    putchar('\n');
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status run_all(const settings *set, const invar_recipe *recipe)
+{
+    invar_session session;
+    lines l = {0};
+    invar_status status;
+
+    if (!set->tokens)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--tokens FILE is missing");
+    INVAR_TRY(invar_session_open(&session, recipe, INVAR_SESSION_NO_TOKENIZER));
+    status = invar_session_load_newest(&session);
+    if (status == INVAR_OK)
+        status = read_lines(&l, set->tokens, &session.spec);
+    if (status == INVAR_OK)
+        status = make_room(&l);
+    if (status == INVAR_OK)
+        status = score(&l, &session, set);
+    if (status == INVAR_OK && set->json)
+        status = print_json(&l);
+    else if (status == INVAR_OK)
+        print_table(&l, &session);
+    release(&l);
+    invar_session_close(&session);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[6];
+
+    list[0] = (invar_option){.name = "tokens",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->tokens,
+                             .metavar = "FILE",
+                             .help = "lines {\"tokens\":[...]}; -: from standard input"};
+    list[1] = (invar_option){.name = "mode",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->mode,
+                             .metavar = "MODE",
+                             .help = "train, prefill or decode: which forward (train)"};
+    list[2] = (invar_option){.name = "batch-size",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->batch_size,
+                             .metavar = "N",
+                             .help = "sequences at a time (0: as fits)",
+                             .low = 0,
+                             .high = 65536};
+    list[3] = (invar_option){.name = "chunk",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->chunk,
+                             .metavar = "N",
+                             .help = "rows of prefill in one pass (0: 512)",
+                             .low = 0,
+                             .high = 1 << 24};
+    list[4] = invar_option_json(&s->json);
+    list[5] = invar_flags_end();
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.mode = "train"};
+    invar_recipe *recipe = NULL;
+    const char *path = NULL;
+    invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
+
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK)
+        status = invar_weights_choose(recipe);
+    if (status == INVAR_OK)
+        status = run_all(&s, recipe);
+    if (status == INVAR_OK && path)
+        invar_weights_hint(recipe, path);
+    invar_recipe_free(recipe);
+    return status == INVAR_OK ? INVAR_EXIT_OK : invar_report_error();
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Log-probabilities of given tokens under a model, to the bit: the same numbers from the\n"
+        "training forward, from prefill in any chunking and from decoding token by token.\n"
+        "The model: --hf-checkpoint DIR, --dtype, --numerics (ieee), --threads,\n"
+        "--rollout-temperature, or a recipe as first word. The weights are those of --load DIR,\n"
+        "else the newest checkpoint of --run DIR (--ckpt-step picks another), else the initial\n"
+        "ones.\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_score = {.name = "score",
+                                     .summary = "log-probabilities of given tokens",
+                                     .run = run,
+                                     .help = help,
+                                     .arguments = "[RECIPE] --hf-checkpoint DIR --tokens FILE "
+                                                  "[--option value ...]"};

@@ -1,0 +1,503 @@
+/*
+ * train.c - invar train: the whole loop, from a recipe.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/train.h"
+#include "base/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/process.h"
+#include "base/program.h"
+#include "base/progress.h"
+#include "base/term.h"
+#include "cli/flags.h"
+#include "cli/ledger/ledger.h"
+#include "cli/ledger/rows.h"
+#include "cli/live.h"
+#include "cli/output.h"
+#include "cli/plain.h"
+#include "engine/config/config.h"
+#include "engine/run/folders.h"
+#include "ledger/view/golden.h"
+#include "ledger/view/page.h"
+#include "ledger/view/report.h"
+
+#include "base/invar_banned.h"
+
+#define REPORT "report.html"
+#define GENERATOR "invar " INVAR_VERSION ", train"
+
+typedef struct settings {
+    const char *golden;
+    const char *record;
+    int64_t until;
+    bool json;
+    bool no_report;
+    bool fresh;
+} settings;
+
+/* ---- while it runs --------------------------------------------------------------------------- */
+
+typedef struct screen {
+    const settings *set;
+    invar_progress *progress;
+    const invar_golden *golden; /* to compare with, or to replace; NULL: none */
+    char last[160];
+} screen;
+
+/* Not after hours: that a golden cannot be equal, or only by chance, is known at the beginning. */
+static invar_status compare_identity(void *payload, const invar_digest *identity)
+{
+    const screen *s = payload;
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    if (!s->golden || invar_digest_equal(&s->golden->identity, identity))
+        return INVAR_OK;
+    if (s->set->record) {
+        invar_path_show(shown, s->set->record);
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "golden %s: it is of a run that was asked for something else, and is not "
+                          "replaced; remove it, or give another name",
+                          shown);
+    }
+    invar_live_say(NULL, "the golden is of a run that was asked for something else: a semantic "
+                         "key, the data, the model or its weights differ");
+    return INVAR_OK;
+}
+
+static void show(void *payload, const invar_train_progress *p)
+{
+    screen *s = payload;
+    char text[256], diff[48] = "logp not compared";
+
+    if (!s->progress) {
+        invar_progress_options o = {.stream = stderr,
+                                    .title = "train",
+                                    .unit = "rollouts",
+                                    .first = p->rollout,
+                                    .total = p->rollouts};
+        if (invar_progress_new(&s->progress, &o) != INVAR_OK) {
+            invar_error_clear();
+            return;
+        }
+    }
+    if (p->compared)
+        (void)snprintf(diff, sizeof diff, "logp diff %g", p->logp_diff_max);
+    if (p->measured)
+        (void)snprintf(s->last, sizeof s->last, "reward %.3f  len %.1f  |g| %.3g  %s", p->reward,
+                       p->response_len, p->grad_norm, diff);
+    if (p->measured)
+        (void)snprintf(text, sizeof text, "%s", s->last);
+    else
+        (void)snprintf(text, sizeof text, "%s  (sampling %" PRId64 "/%" PRId64 ")", s->last,
+                       p->samples_done, p->samples);
+    invar_progress_update(s->progress, p->rollout + (p->measured ? 1 : 0), text);
+}
+
+/* ---- afterwards ------------------------------------------------------------------------------ */
+
+static invar_status write_report(char path[INVAR_PATH_SIZE], const invar_train_summary *run,
+                                 invar_ledger *ledger, const invar_ledger_summary *found)
+{
+    invar_report_run shown = {.ledger = ledger, .run = found->run};
+    invar_output page;
+
+    INVAR_TRY(invar_path_join(path, INVAR_PATH_SIZE, run->folder, REPORT));
+    INVAR_TRY(invar_output_replace(&page, path, INVAR_PAGE_MARK("report")));
+    return invar_output_close(&page, invar_report_write(page.stream, &shown, 1));
+}
+
+/* What became of the comparison with a golden. */
+typedef struct comparison {
+    const char *word; /* NULL: there was none */
+    invar_golden_comparison v;
+    int64_t further;                   /* steps that the run has and the golden has not */
+    char place[INVAR_GOLDEN_HEADLINE]; /* where they part; "": nowhere, or nobody knows */
+} comparison;
+
+/* From the points beside the golden, where there are some of it. */
+static invar_status localise(comparison *out, const char *path, const invar_golden *golden,
+                             invar_ledger *ledger, int64_t run)
+{
+    invar_golden_points *was = NULL, *is = NULL;
+    char beside[INVAR_PATH_SIZE];
+    invar_golden_place place;
+    invar_status status;
+
+    INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
+    if (!invar_path_exists(beside))
+        return INVAR_OK;
+    status = invar_golden_points_read(&was, beside);
+    if (status == INVAR_OK && invar_golden_points_fit(was, golden)) {
+        status = invar_golden_points_of_run(&is, ledger, run);
+        if (status == INVAR_OK)
+            status = invar_golden_localise(&place, was, is, out->v.first);
+        if (status == INVAR_OK)
+            invar_golden_place_tell(out->place, &place, out->v.first);
+    }
+    invar_golden_points_free(was);
+    invar_golden_points_free(is);
+    return status;
+}
+
+static invar_status compare(comparison *out, const settings *s, const invar_golden *golden,
+                            invar_ledger *ledger, int64_t run)
+{
+    invar_golden *is;
+
+    INVAR_TRY(invar_golden_of_run(&is, ledger, run, GENERATOR));
+    invar_golden_compare(&out->v, golden, is);
+    out->further = is->n_steps > golden->n_steps ? is->n_steps - golden->n_steps : 0;
+    invar_golden_free(is);
+    out->v.ops_differ = 0; // their names went with it
+    if (out->v.verdict == INVAR_GOLDEN_CHANGED)
+        INVAR_TRY(localise(out, s->golden, golden, ledger, run));
+    return INVAR_OK;
+}
+
+static invar_status check_golden(comparison *out, int *code_out, const settings *s,
+                                 const invar_golden *golden, invar_ledger *ledger,
+                                 const invar_ledger_summary *run)
+{
+    static const char *const words[] = {"identical", "different", "nothing"};
+    static const int codes[] = {INVAR_EXIT_OK, INVAR_EXIT_DIFFERENT, INVAR_EXIT_NOTHING};
+
+    *out = (comparison){0};
+    if (s->record && !run->stopped) // a golden is of what was asked for
+        return invar_golden_record(s->record, ledger, run->run, GENERATOR);
+    if (!golden)
+        return INVAR_OK;
+    INVAR_TRY(compare(out, s, golden, ledger, run->run));
+    out->word = words[out->v.verdict];
+    *code_out = codes[out->v.verdict];
+    return INVAR_OK;
+}
+
+static void print_comparison(const comparison *c, const char *path, bool stopped)
+{
+    bool colour = invar_term_colour(stdout), same = strcmp(c->word, "identical") == 0;
+
+    printf("golden    %s%s%s",
+           invar_term_escape(colour, same ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED), c->word,
+           invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+    if (strcmp(c->word, "different") == 0)
+        printf(" from step %" PRId64 " on%s", c->v.first,
+               c->v.identity ? "" : "; it is of a run that was asked for something else");
+    else if (same)
+        printf("%s, %" PRId64 " of %" PRId64 " steps", stopped ? " so far" : "", c->v.compared,
+               c->v.steps);
+    if (same && c->further)
+        printf("; %" PRId64 " further step%s of the run %s not compared", c->further,
+               invar_text_plural(c->further), c->further == 1 ? "was" : "were");
+    fputs(": ", stdout);
+    invar_plain_print(stdout, path);
+    putchar('\n');
+    if (c->place[0])
+        printf("          %s\n", c->place);
+    if (same && !c->v.identity)
+        puts("          its identity is another: a key, the data or a library changed, no bit of "
+             "the chain did");
+}
+
+static void print_next_command(const char *verb, const char *word, const char *rest)
+{
+    printf("  %s %s ", invar_program(), verb);
+    invar_text_print_word(stdout, word);
+    puts(rest);
+}
+
+/* `report`: the page that was written; "": none was, and a command names how to get it. */
+static void print_next_commands(const invar_train_summary *run, const char *report)
+{
+    char usual[INVAR_PATH_SIZE], page[INVAR_PATH_SIZE];
+    const char *word = run->folder;
+
+    if (run->last_step < 0)
+        return; // nothing is there to look at
+    if (invar_path_join(usual, sizeof usual, run->folder, "ledger.db") != INVAR_OK)
+        invar_error_clear();
+    else if (strcmp(usual, run->ledger) != 0)
+        word = run->ledger;
+    puts("\nnext:");
+    print_next_command("ledger show", word, "");
+    print_next_command("ledger query worst-tokens --run", word, "");
+    print_next_command("replay", word, " --step 0 --threads 1");
+    if (report[0])
+        return;
+    if (invar_path_join(page, sizeof page, run->folder, REPORT) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    printf("  %s ledger report ", invar_program());
+    invar_text_print_word(stdout, word);
+    fputs(" --out ", stdout);
+    invar_text_print_word(stdout, page);
+    putchar('\n');
+}
+
+static const char *signal_name(int number)
+{
+    return number == SIGINT    ? "SIGINT"
+           : number == SIGHUP  ? "SIGHUP"
+           : number == SIGXFSZ ? "SIGXFSZ, a limit of file sizes"
+                               : "SIGTERM";
+}
+
+static void print_compared(const invar_train_summary *run)
+{
+    if (run->steps == 0)
+        return;
+    printf("log-probs ");
+    if (run->compared)
+        printf("largest difference between rollout and training: %g", run->worst_diff);
+    if (run->compared && run->compared < run->steps)
+        printf("; %" PRId64 " of %" PRId64 " steps ", run->steps - run->compared, run->steps);
+    if (run->compared < run->steps)
+        printf("not compared%s", run->foreign ? ": other weights had sampled the rollouts" : "");
+    putchar('\n');
+}
+
+static void print_run(const invar_train_summary *run, const char *report, const char *content)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, &run->chain);
+    printf("run       %s (%s)\n", run->folder, run->name);
+    printf("steps     %" PRId64 " executed, the last is %" PRId64, run->steps, run->last_step);
+    if (run->stopped)
+        printf("; stopped by %s%s", signal_name(run->stopped),
+               run->saves ? "; start it again to go on" : "; nothing is saved (save = none)");
+    putchar('\n');
+    if (run->steps)
+        printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);
+    print_compared(run);
+    printf("chain     %s\n", hex);
+    printf("content   %s\n", content);
+    if (report[0])
+        printf("report    %s\n", report);
+}
+
+static invar_status print_json(const invar_train_summary *run, const char *content,
+                               const comparison *c)
+{
+    char chain[INVAR_DIGEST_HEX_SIZE];
+    json_t *out;
+
+    invar_digest_format(chain, &run->chain);
+    out = json_pack(
+        "{s:o, s:s, s:I, s:I, s:I, s:f, s:f, s:o, s:b, s:s, s:s, s:b}", "folder",
+        invar_rows_json_string(run->folder), "uuid", run->uuid, "steps", (json_int_t)run->steps,
+        "last_step", (json_int_t)run->last_step, "resumed_after", (json_int_t)run->resumed_after,
+        "first_reward", run->first_reward, "last_reward", run->last_reward, "worst_diff",
+        run->compared ? json_real(run->worst_diff) : json_null(), "compared", run->compared > 0,
+        "chain", chain, "content", content, "stopped", run->stopped != 0);
+    if (out && c->word)
+        (void)json_object_set_new(out, "golden",
+                                  json_pack("{s:s, s:I, s:I, s:I}", "verdict", c->word, "compared",
+                                            (json_int_t)c->v.compared, "steps",
+                                            (json_int_t)c->v.steps, "first_difference",
+                                            (json_int_t)c->v.first));
+    return invar_json_write(stdout, out);
+}
+
+static invar_status tell(const settings *s, const invar_train_summary *run, const char *report,
+                         const invar_digest *digest, const comparison *c)
+{
+    char content[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(content, digest);
+    if (s->json)
+        return print_json(run, content, c);
+    print_run(run, report, content);
+    if (c->word)
+        print_comparison(c, s->golden, run->stopped);
+    if (s->record && run->stopped)
+        puts("golden    not recorded: the run was stopped");
+    print_next_commands(run, report);
+    return INVAR_OK;
+}
+
+static invar_status look_back(int *code_out, const settings *s, const invar_golden *golden,
+                              const invar_train_summary *run)
+{
+    char report[INVAR_PATH_SIZE] = "";
+    invar_ledger_summary found;
+    invar_ledger *ledger = NULL;
+    invar_digest content;
+    comparison c;
+    invar_status status;
+
+    INVAR_TRY(invar_ledger_open(&ledger, run->ledger, &(invar_ledger_options){0}));
+    status = invar_ledger_find(&found, ledger, run->uuid);
+    if (status == INVAR_OK)
+        status = invar_ledger_content(&content, ledger, found.run);
+    if (status == INVAR_OK && !s->no_report && !run->finished)
+        status = write_report(report, run, ledger, &found);
+    if (status == INVAR_OK)
+        status = check_golden(&c, code_out, s, golden, ledger, &found);
+    if (status == INVAR_OK)
+        status = tell(s, run, report, &content, &c);
+    invar_ledger_close(ledger);
+    if (status == INVAR_OK && run->stopped)
+        *code_out = invar_process_stop_code(run->stopped);
+    return status;
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+/* Before the run: that a golden cannot be read or written should not come out after hours. */
+static invar_status read_golden(invar_golden **out, const settings *s)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    const char *path = s->golden ? s->golden : s->record;
+
+    *out = NULL;
+    if (s->golden && s->record)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--golden and --record-golden: give one of them");
+    if (!path)
+        return INVAR_OK;
+    if (s->golden && invar_path_exists(path))
+        return invar_golden_read(out, path);
+    invar_path_show(shown, path);
+    if (s->golden)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "golden %s: there is no such file; --record-golden writes one", shown);
+    INVAR_TRY(invar_golden_check_output(path));
+    // what cannot be read is of no run: it is replaced
+    if (invar_golden_read(out, path) != INVAR_OK)
+        invar_error_clear();
+    return INVAR_OK;
+}
+
+static invar_status check_report(const settings *s, const char *folder)
+{
+    char path[INVAR_PATH_SIZE];
+
+    if (s->no_report || s->fresh) // a folder that is there gets another name
+        return INVAR_OK;
+    INVAR_TRY(invar_path_join(path, sizeof path, folder, REPORT));
+    return invar_path_check_output(path, INVAR_PAGE_MARK("report"), 0);
+}
+
+static invar_status train(int *code_out, const char *path, const settings *s,
+                          const invar_golden *golden, const invar_recipe *recipe)
+{
+    screen shown = {.set = s, .golden = golden};
+    invar_folders at;
+    invar_train_options options = {.recipe_path = path,
+                                   .until = s->until,
+                                   .fresh = s->fresh,
+                                   .progress = show,
+                                   .identified = compare_identity,
+                                   .say = invar_live_say,
+                                   .payload = &shown};
+    invar_train_summary run;
+    invar_status status;
+
+    INVAR_TRY(invar_folders_find(&at, recipe, path));
+    INVAR_TRY(check_report(s, at.run));
+    options.stop = invar_live_catch(
+        at.save[0] ? "stopping after the current rollout, with a checkpoint"
+                   : "stopping after the current rollout, without a checkpoint (save = none)");
+    status = invar_train(&run, recipe, &options);
+    invar_progress_free(shown.progress);
+    INVAR_TRY(status);
+    return look_back(code_out, s, s->golden ? golden : NULL, &run);
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[7];
+
+    list[0] = (invar_option){.name = "golden",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->golden,
+                             .metavar = "FILE",
+                             .help = "compare the chain with a recorded one"};
+    list[1] = (invar_option){.name = "record-golden",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->record,
+                             .metavar = "FILE",
+                             .help = "write the chain of this run"};
+    list[2] = (invar_option){.name = "until",
+                             .type = INVAR_OPTION_INT,
+                             .value = &s->until,
+                             .metavar = "STEP",
+                             .help = "end after the rollout that has this step",
+                             .low = -1,
+                             .high = INT64_MAX};
+    list[3] = (invar_option){.name = "no-report",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->no_report,
+                             .help = "do not write report.html"};
+    list[4] = (invar_option){.name = "fresh",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->fresh,
+                             .help = "begin anew; a run that is there is renamed to NAME.N"};
+    list[5] = invar_option_json(&s->json);
+    list[6] = invar_flags_end();
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {.until = -1};
+    invar_recipe *recipe = NULL;
+    invar_golden *golden = NULL;
+    const char *path = NULL;
+    int code = INVAR_EXIT_OK;
+    bool missing = false;
+    invar_status status;
+
+    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK)
+        status = invar_config_check(recipe);
+    if (status == INVAR_OK) {
+        status = read_golden(&golden, &s);
+        missing = status == INVAR_E_NOTFOUND || status == INVAR_E_UNSUPPORTED;
+    }
+    if (status == INVAR_OK)
+        status = train(&code, path, &s, golden, recipe);
+    invar_golden_free(golden);
+    invar_recipe_free(recipe);
+    if (status == INVAR_OK)
+        return code;
+    code = invar_report_error();
+    return missing                          ? INVAR_EXIT_GOLDEN
+           : invar_live_caught() == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
+                                            : code;
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Runs a recipe: rollout, reward, advantage, train step, hash, ledger, checkpoint. The run\n"
+        "has a folder of its own, runs/NAME, with ledger, checkpoints and a report. Started again\n"
+        "it goes on from its last checkpoint, to the same bits; --fresh begins anew. Ctrl-C ends\n"
+        "it after the current rollout, with a checkpoint; a second one ends it at once.\n"
+        "\n"
+        "Exit code 0: done, 1: log-probabilities or the golden differ, 2: could not finish,\n"
+        "4: golden missing or of another version, 6: nothing was compared; stopped and saved: 130 "
+        "by SIGINT (Ctrl-C),\n"
+        "143 by SIGTERM or SIGHUP, 153 by a limit of file sizes.\n");
+    invar_options_help(options(&s));
+    invar_help_text(
+        "\nEvery key of a recipe is a flag, too; defaults in parentheses (docs/recipes.md):");
+    invar_flags_help();
+}
+
+const invar_verb invar_verb_train = {.name = "train",
+                                     .summary = "the whole loop, from a recipe",
+                                     .run = run,
+                                     .help = help,
+                                     .arguments = "RECIPE [--key value ...]"};

@@ -1,0 +1,69 @@
+/*
+ * weights.c - whose weights a verb over a model takes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/run/weights.h"
+
+#include <stdio.h>
+
+#include "cli/live.h"
+#include "engine/io/checkpoint.h"
+#include "engine/run/folders.h"
+
+#include "base/invar_banned.h"
+
+static bool load_is_given(const invar_recipe *recipe)
+{
+    invar_recipe_entry load;
+
+    invar_recipe_entry_get(&load, recipe, INVAR_KEY_LOAD);
+    return load.source > INVAR_RECIPE_SOURCE_DEFAULT;
+}
+
+invar_status invar_weights_choose(invar_recipe *recipe)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    invar_folders at;
+    int64_t step;
+
+    if (load_is_given(recipe) || !invar_recipe_string(recipe, INVAR_KEY_RUN)[0])
+        return INVAR_OK;
+    INVAR_TRY(invar_folders_find(&at, recipe, NULL));
+    invar_path_show(shown, at.run);
+    if (!at.save[0] || invar_checkpoint_latest(&step, at.save) == INVAR_E_NOTFOUND)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                          "run: %s has no checkpoint; train it, or name weights with --load "
+                          "(--load= is the initial ones)",
+                          shown);
+    return invar_recipe_set(recipe, "load", at.save, "--run");
+}
+
+void invar_weights_from(char out[INVAR_WEIGHTS_FROM_SIZE], const invar_session *session)
+{
+    if (session->loaded.folder[0])
+        (void)snprintf(out, INVAR_WEIGHTS_FROM_SIZE, "%s", session->loaded.folder);
+    else
+        (void)snprintf(out, INVAR_WEIGHTS_FROM_SIZE, "the initial ones (%s)",
+                       session->weights_from);
+}
+
+void invar_weights_hint(const invar_recipe *recipe, const char *path)
+{
+    char line[2 * INVAR_PATH_SHOWN_SIZE + 128], shown[INVAR_PATH_SHOWN_SIZE];
+    invar_folders at;
+    int64_t step;
+
+    if (load_is_given(recipe))
+        return;
+    if (invar_folders_find(&at, recipe, path) != INVAR_OK || !at.save[0] ||
+        invar_checkpoint_latest(&step, at.save) != INVAR_OK) {
+        invar_error_clear();
+        return;
+    }
+    invar_path_show(shown, at.run);
+    (void)snprintf(line, sizeof line,
+                   "these are the initial weights; %s has trained ones: --run %s takes them", shown,
+                   shown);
+    invar_live_say(NULL, line);
+}
