@@ -188,7 +188,8 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[2];
 
-    list[0] = (invar_option){.name = "json", .value = &s->json, .help = "the findings as JSON"};
+    list[0] =
+        (invar_option){.name = "json", .value = &s->json, .help = "print the findings as JSON"};
     return list;
 }
 
@@ -214,13 +215,18 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Looks at the GPU: driver, memory, whether its tensor cores compute numerics sm90, "
-        "bandwidth,\n"
-        "and the rate of one large product. Exit code 0: fine or no GPU, 1: the tensor cores "
-        "differ,\n"
-        "2: the GPU fails.\n");
+        "Checks the GPU: driver, memory, whether its tensor cores compute numerics = sm90 bit for\n"
+        "bit, memory bandwidth, and the speed of one large matrix product.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    no problem found, or no GPU\n"
+        "  1    the tensor cores compute other bits\n"
+        "  2    the GPU fails\n");
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_doctor = {
-    .name = "doctor", .summary = "look at the GPU: driver, bits, speed", .run = run, .help = help};
+const invar_verb invar_verb_doctor = {.name = "doctor",
+                                      .summary =
+                                          "check the GPU: driver, memory, tensor cores, speed",
+                                      .run = run,
+                                      .help = help};

@@ -54,13 +54,13 @@ static void print_verbs(FILE *out, const invar_verb *const *list)
 
 static void print_help(FILE *out)
 {
-    fputs("invar - LLM post-training whose bits do not change\n\n"
+    fputs("invar - reproducible post-training of language models\n\n"
           "usage: invar VERB [--option value ...]\n\n",
           out);
     print_verbs(out, verbs);
-    print_entry(out, "help VERB", "what a verb does and its options");
+    print_entry(out, "help VERB", "explain a verb and its options");
 #ifdef INVAR_LEDGER
-    print_entry(out, "help KEY", "what a key of a recipe does, its values and default");
+    print_entry(out, "help KEY", "explain a recipe key, its values and its default");
 #endif
 }
 

@@ -209,14 +209,15 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->device,
                              .metavar = "DEVICE",
-                             .help = "where to run: cpu or cuda; no bit depends on it"};
-    list[1] = invar_option_threads(&s->threads, "threads to run on; no bit depends on it");
-    list[2] = (invar_option){.name = "portable",
-                             .value = &s->portable,
-                             .help = "plain C instead of SIMD; no bit depends on it"};
-    list[3] = (invar_option){.name = "json", .value = &s->json, .help = "every value as JSON"};
-    list[4] = (invar_option){
-        .name = "record", .value = &s->record, .help = "print golden lines instead of comparing"};
+                             .help = "where to run: cpu or cuda (cpu)"};
+    list[1] = invar_option_threads(&s->threads, "number of threads (all cores)");
+    list[2] = (invar_option){
+        .name = "portable", .value = &s->portable, .help = "use plain C instead of SIMD"};
+    list[3] =
+        (invar_option){.name = "json", .value = &s->json, .help = "print every value as JSON"};
+    list[4] = (invar_option){.name = "record",
+                             .value = &s->record,
+                             .help = "print lines for the golden file instead of comparing"};
     list[5] = (invar_option){0};
     return list;
 }
@@ -255,15 +256,19 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Runs every op once, on fixed data, and compares each result's hash with the one recorded\n"
-        "for this revision. Exit code 0: identical, 1: different, 4: not recorded, 125: there is "
-        "no\n"
-        "such device here.\n");
+        "Runs every op once on fixed data and compares the hash of each result with the recorded\n"
+        "one. Use it to check a new machine, compiler or GPU.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    identical\n"
+        "  1    different\n"
+        "  4    an op has no recorded hash\n"
+        "  125  no such device here\n");
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_selfcheck = {.name = "selfcheck",
-                                         .summary =
-                                             "compare every op's bits with the recorded ones",
-                                         .run = run,
-                                         .help = help};
+const invar_verb invar_verb_selfcheck = {
+    .name = "selfcheck",
+    .summary = "run every op once and compare its bits with recorded ones",
+    .run = run,
+    .help = help};

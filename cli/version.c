@@ -121,7 +121,7 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[2];
 
-    list[0] = (invar_option){.name = "json", .value = &s->json, .help = "the same as JSON"};
+    list[0] = (invar_option){.name = "json", .value = &s->json, .help = "print it as JSON"};
     return list;
 }
 
@@ -143,10 +143,12 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "The version, the commit and the compiler that this program was built from, the devices\n"
-        "that it can use, and its arithmetic: numerics, ops and their revisions.\n");
+        "Shows the version, commit and compiler of this program, the devices that it can use, its\n"
+        "numerics, and the revision of every op. Quote this in bug reports.\n");
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_version = {
-    .name = "version", .summary = "what this program was built from", .run = run, .help = help};
+const invar_verb invar_verb_version = {.name = "version",
+                                       .summary = "show what this program was built from",
+                                       .run = run,
+                                       .help = help};

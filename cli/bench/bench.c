@@ -478,22 +478,27 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
         const char *metavar, *help;
     } texts[] = {
         {"model", &o->model, "SHAPE",
-         "a whole model: qwen3-0.6b, qwen2.5-1.5b, qwen3-8b or tiny, with random weights"},
-        {"dtype", &o->dtype, "FORMAT", "its format: fp32, bf16, fp8, mxfp8 or int4"},
-        {"numerics", &o->numerics, "NAME", "ieee or sm90; otherwise sm90 on a GPU alone"},
-        {"only", &o->only, "PART", "train or decode alone"},
-        {"tokens", &o->tokens, "BxL", "samples of a training step and tokens of each, as 8x2048"},
+         "measure a whole model with random weights: qwen3-0.6b, qwen2.5-1.5b, qwen3-8b or tiny"},
+        {"dtype", &o->dtype, "FORMAT",
+         "number format of the model: fp32, bf16, fp8, mxfp8 or int4 (bf16)"},
+        {"numerics", &o->numerics, "NAME",
+         "arithmetic: ieee or sm90 (sm90 on a GPU, otherwise ieee)"},
+        {"only", &o->only, "PART", "measure only train or only decode"},
+        {"tokens", &o->tokens, "BxL",
+         "samples in a training step x tokens in each (8x2048; tiny: fewer)"},
     };
     const struct {
         const char *name;
         int64_t *value, low, high;
         const char *help;
     } numbers[] = {
-        {"micro-batch", &o->micro_batch, 1, 1 << 20, "samples at a time; otherwise all"},
-        {"batch", &o->batch, 1, 1 << 16, "sequences that are decoded together"},
-        {"context", &o->context, 1, 1 << 20, "tokens of each before the first that is timed"},
-        {"layers", &o->layers, 1, 256, "of the shape's, where a step does not fit"},
-        {"repetitions", &o->repetitions, 1, 64, "timed steps, of which the median counts"},
+        {"micro-batch", &o->micro_batch, 1, 1 << 20, "number of samples in a micro-batch (all)"},
+        {"batch", &o->batch, 1, 1 << 16, "number of sequences decoded together (256; tiny: fewer)"},
+        {"context", &o->context, 1, 1 << 20,
+         "number of tokens in each sequence before decoding is timed (512; tiny: fewer)"},
+        {"layers", &o->layers, 1, 256,
+         "use only the first N layers, when a step does not fit in memory"},
+        {"repetitions", &o->repetitions, 1, 64, "number of timed steps (5); the median is shown"},
     };
     int n = 0;
 
@@ -511,11 +516,12 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
                                    .help = numbers[i].help,
                                    .low = numbers[i].low,
                                    .high = numbers[i].high};
-    list[n++] = (invar_option){
-        .name = "profile", .value = &o->profile, .help = "time of each op in a step and in a pass"};
+    list[n++] = (invar_option){.name = "profile",
+                               .value = &o->profile,
+                               .help = "show the time of each op in a step and in a decoding pass"};
     list[n++] = (invar_option){.name = "optimizer-cpu-offload",
                                .value = &o->offload,
-                               .help = "on a GPU: moments in the host's memory"};
+                               .help = "on a GPU: keep the moments of AdamW in host memory"};
     return n;
 }
 #endif
@@ -529,28 +535,29 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->device,
                              .metavar = "DEVICE",
-                             .help = "where to run: cpu or cuda"};
+                             .help = "where to run: cpu or cuda (cpu)"};
     list[1] = (invar_option){.name = "op",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->op,
                              .metavar = "NAME",
-                             .help = "only ops with NAME in their name, as in linear or fwd"};
-    list[2] =
-        invar_option_threads(&s->threads, "every case with 1 thread, then with N; a model with N");
-    list[3] = (invar_option){.name = "json", .value = &s->race.json, .help = "every row as JSON"};
+                             .help = "only ops whose name contains NAME, such as linear or fwd"};
+    list[2] = invar_option_threads(&s->threads, "measure with 1 thread and with N; a model with N");
+    list[3] =
+        (invar_option){.name = "json", .value = &s->race.json, .help = "print every row as JSON"};
     list[4] = (invar_option){.name = "peer",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->race.peer,
                              .metavar = "FILE.so",
-                             .help = "on a GPU or with a model: beside this file's ops "
-                                     "(tests/bench/peer.cpp)"};
-    list[5] = (invar_option){.name = "burst",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->race.burst,
-                             .metavar = "MS",
-                             .help = "on a GPU: the turns of an op and its peers (10)",
-                             .low = 1,
-                             .high = 1000};
+                             .help = "on a GPU or with --model: also measure the ops of this "
+                                     "shared object (tests/bench/peer.cpp)"};
+    list[5] = (invar_option){
+        .name = "burst",
+        .type = INVAR_OPTION_INT,
+        .value = &s->race.burst,
+        .metavar = "MS",
+        .help = "on a GPU: how long each op and its peers run in turn, in milliseconds (10)",
+        .low = 1,
+        .high = 1000};
 #ifdef INVAR_LEDGER
     n += add_model_options(list + n, &s->whole);
 #endif
@@ -680,26 +687,31 @@ static void help(void)
     settings s = defaults();
 
     invar_help_text(
-        "Times every op and, beside it in the same run, a peer where a fair one is present.\n"
+        "Measures the speed of every op and, in the same run, of a peer to compare it with:\n"
+        "OpenBLAS, memcpy or plain XXH3 on a CPU; a copy of as many bytes on a GPU, or with\n"
+        "--peer the kernels of a vendor (tests/bench/gpu.py builds such a file from cuBLAS and\n"
+        "cuDNN).\n"
         "\n"
-        "The column `shape` depends on the op. A matrix product has rows x outputs x inputs, and\n"
-        "x experts where there are some. Attention has length x heads x key heads x dim, with the\n"
-        "number of sequences in front where there are several. An op of experts has tokens x\n"
-        "experts or slots x width. Every other op has the shape of its tensor. Rates are in\n"
-        "multiplications and additions (GMAC/s), bytes read and written (GB/s) or tokens "
-        "(Mtok/s).\n"
+        "The column 'shape' depends on the op. A matrix product shows rows x outputs x inputs (x\n"
+        "experts). Attention shows length x heads x key heads x head width, with the number of\n"
+        "sequences in front if there is more than one. Expert ops show tokens x experts, or slots\n"
+        "x width. Other ops show the shape of their tensor. Rates are multiply-adds (GMAC/s, on a\n"
+        "GPU TFLOP/s), bytes read and written (GB/s) or tokens (Mtok/s).\n"
         "\n"
-        "On a GPU the sizes are those of training and decoding, and the rates TFLOP/s or GB/s.\n"
-        "Some elements of each result are compared with the CPU's (exit code 1: they differ, 125:\n"
-        "there is no GPU). The peer is a copy or, with --peer, a vendor's ops, in turn;\n"
-        "tests/bench/gpu.py builds such a file from cuBLAS and cuDNN.\n");
+        "On a GPU, part of every result is also compared with the CPU.\n");
 #ifdef INVAR_LEDGER
     invar_help_text(
-        "With --model: one optimizer step and decoding of a whole model, by the engine of a run;\n"
-        "what digests and ledger add to the step; the bytes of everything.\n");
+        "With --model it measures one optimizer step and decoding of a whole model, what hashing\n"
+        "and the ledger add to a step, and the memory that each part takes.\n");
 #endif
+    invar_help_text("Exit codes:\n"
+                    "  0    done\n"
+                    "  1    bits on the GPU differ from the CPU's\n"
+                    "  125  no such device here\n");
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_bench = {
-    .name = "bench", .summary = "what each op costs, beside a peer", .run = run, .help = help};
+const invar_verb invar_verb_bench = {.name = "bench",
+                                     .summary = "measure the speed of ops or of a whole model",
+                                     .run = run,
+                                     .help = help};

@@ -116,18 +116,19 @@ static const invar_option *options(settings *s)
     static invar_option list[8 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
         {"a", INVAR_OPTION_TEXT, &s->what.sides[INVAR_AB_A], "WHAT",
-         "one side: a folder, a program or a revision", 0, 0},
-        {"b", INVAR_OPTION_TEXT, &s->what.sides[INVAR_AB_B], "WHAT", "the other", 0, 0},
-        {"seeds", INVAR_OPTION_INT, &s->what.seeds, "N", "seeds, from the recipe's on (3)", 1,
-         INVAR_AB_SEEDS},
-        {"steps", INVAR_OPTION_INT, &s->what.steps, "N", "steps of each run (all of the recipe)", 1,
-         INT64_C(1) << 40},
+         "side A: a revision, a folder or a program", 0, 0},
+        {"b", INVAR_OPTION_TEXT, &s->what.sides[INVAR_AB_B], "WHAT",
+         "side B: a revision, a folder or a program", 0, 0},
+        {"seeds", INVAR_OPTION_INT, &s->what.seeds, "N",
+         "number of seeds, counting up from the recipe's (3)", 1, INVAR_AB_SEEDS},
+        {"steps", INVAR_OPTION_INT, &s->what.steps, "N",
+         "number of steps in each run (all of the recipe)", 1, INT64_C(1) << 40},
         {"own-recipe", INVAR_OPTION_FLAG, &s->what.own_recipe, NULL,
-         "each side runs the RECIPE of its own tree", 0, 0},
-        {"build", INVAR_OPTION_TEXT, &s->what.build, "CMD", "builds a tree (cmake, as Invar is)", 0,
-         0},
+         "RECIPE is a path inside each tree; each side runs its own version", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->what.build, "CMD",
+         "shell command that builds a tree (default: cmake, as for Invar)", 0, 0},
         {"program", INVAR_OPTION_TEXT, &s->what.program, "PATH",
-         "what it makes; @NAME: in its build folder (@invar)", 0, 0}};
+         "program that the build makes; @NAME: inside the build folder (@invar)", 0, 0}};
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 7, &s->shared);
@@ -203,22 +204,33 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Runs a recipe with two versions of the program, on the same seeds, prompts and schedule:\n"
-        "identical, or where they part, down to the op, and what that does to every metric.\n"
+        "Runs a recipe with two versions of the program, on the same seeds, prompts and schedule.\n"
+        "The answer is 'identical', or where the two diverge, down to the op, and how every\n"
+        "metric changes.\n"
         "\n"
-        "A side is an executable file, a folder (a work tree as it is now; only read), or else a\n"
-        "revision; file:, dir: and rev: before it say which. First A runs twice, the second time\n"
-        "with other free keys: when it does not repeat itself the experiment is refused.\n"
+        "A side is an executable file, a folder (a work tree with its uncommitted changes; it is\n"
+        "only read) or a git revision. Write file:, dir: or rev: before it when the kind is\n"
+        "unclear. Side A first runs twice, with different threads and micro-batches. If these two\n"
+        "runs differ, A is nondeterministic and the experiment stops.\n"
         "\n"
-        "Exit code 0: identical, 1: different, 3: a side does not repeat itself, 125: a side\n"
-        "cannot be built or run, 2: could not finish; the same command goes on.\n");
+        "If the experiment is interrupted, run the same command again to continue it.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    identical\n"
+        "  1    different\n"
+        "  2    could not finish\n"
+        "  3    a side is nondeterministic\n"
+        "  125  a side cannot be built or run\n");
     invar_options_help(options(&s));
-    invar_help_text("\nEvery key of a recipe is a flag, too: invar help train lists them.");
+    invar_help_text(
+        "\n"
+        "Every recipe key is also an option: 'invar help train' lists them, 'invar help KEY'\n"
+        "explains one.");
 }
 
 const invar_verb invar_verb_ab = {
     .name = "ab",
-    .summary = "two versions on the same recipe and seeds",
+    .summary = "compare two versions on the same recipe and seeds",
     .run = run,
     .help = help,
     .arguments = "--a REV|DIR|FILE --b REV|DIR|FILE RECIPE [--option value ...] [--key value ...]"};

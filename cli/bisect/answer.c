@@ -26,14 +26,16 @@ void invar_bisect_options_shared(invar_option out[INVAR_BISECT_SHARED_OPTIONS],
                                  invar_bisect_settings *s)
 {
     const invar_option list[INVAR_BISECT_SHARED_OPTIONS] = {
-        {"repo", INVAR_OPTION_TEXT, &s->repo, "DIR", "the repository (.)", 0, 0},
-        {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "trials at a time (1)", 1, INVAR_SEARCH_JOBS},
+        {"repo", INVAR_OPTION_TEXT, &s->repo, "DIR", "the git repository (.)", 0, 0},
+        {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "number of trials that run at the same time (1)",
+         1, INVAR_SEARCH_JOBS},
         {"timeout", INVAR_OPTION_REAL, &s->timeout, "S",
-         "seconds for a build or a run (3600); 0: no end", 0, INT64_C(1) << 40},
+         "time limit of a build or a run in seconds (3600); 0: none", 0, INT64_C(1) << 40},
         {"work", INVAR_OPTION_TEXT, &s->work, "DIR",
-         "where it keeps checkouts, programs and runs (~/.cache/invar/NAME)", 0, 0},
-        {"html", INVAR_OPTION_TEXT, &s->html, "FILE", "also write the answer as a page", 0, 0},
-        {"json", INVAR_OPTION_FLAG, &s->json, NULL, "the answer as JSON", 0, 0}};
+         "folder for checkouts, programs and runs (~/.cache/invar/NAME)", 0, 0},
+        {"html", INVAR_OPTION_TEXT, &s->html, "FILE", "also write the result as an HTML page", 0,
+         0},
+        {"json", INVAR_OPTION_FLAG, &s->json, NULL, "print the result as JSON", 0, 0}};
 
     *s = (invar_bisect_settings){.repo = ".", .jobs = 1, .timeout = DEFAULT_TIMEOUT};
     memcpy(out, list, sizeof list);

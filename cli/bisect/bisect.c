@@ -24,25 +24,28 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[14 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
-        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "a revision that is as it should be", 0, 0},
-        {"bad", INVAR_OPTION_TEXT, &s->bad, "REV", "a revision that is not (HEAD)", 0, 0},
-        {"run", INVAR_OPTION_TEXT, &s->run, "CMD", "instead of a recipe: a command for sh", 0, 0},
-        {"build", INVAR_OPTION_TEXT, &s->build, "CMD", "before it, in each tree", 0, 0},
+        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "a revision that behaves as it should", 0, 0},
+        {"bad", INVAR_OPTION_TEXT, &s->bad, "REV", "a revision that does not (HEAD)", 0, 0},
+        {"run", INVAR_OPTION_TEXT, &s->run, "CMD",
+         "shell command to test each revision with, instead of a recipe", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->build, "CMD", "shell command that builds each revision", 0,
+         0},
         {"program", INVAR_OPTION_TEXT, &s->program, "PATH",
-         "what the build makes; equal ones are run once", 0, 0},
-        {"until", INVAR_OPTION_INT, &s->until, "STEP", "the last step that counts", -1, INT64_MAX},
-        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE", "what the good end must agree with", 0,
-         0},
-        {"metric", INVAR_OPTION_TEXT, &s->metric, "'M > X'", "bad is where this holds at a step", 0,
-         0},
+         "program that the build makes; identical programs are run once", 0, 0},
+        {"until", INVAR_OPTION_INT, &s->until, "STEP", "last step to compare", -1, INT64_MAX},
+        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE",
+         "golden file that the good end must match", 0, 0},
+        {"metric", INVAR_OPTION_TEXT, &s->metric, "'M > X'",
+         "a revision is bad if this holds at any step, such as 'grad_norm > 5'", 0, 0},
         {"chain", INVAR_OPTION_FLAG, &s->chain, NULL,
-         "ask a command's ledger, $INVAR_RUN/ledger.db", 0, 0},
-        {"first-parent", INVAR_OPTION_FLAG, &s->first_parent, NULL, "follow only first parents", 0,
-         0},
-        {"paths", INVAR_OPTION_TEXT, &s->paths, "A,B", "only commits that touch these", 0, 0},
-        {"skip", INVAR_OPTION_TEXT, &s->skip, "REV,REV", "never test these", 0, 0},
-        {"all-changes", INVAR_OPTION_FLAG, &s->all_changes, NULL, "every change, not the first", 0,
-         0}};
+         "with --run: compare the ledger that CMD writes to $INVAR_RUN/ledger.db", 0, 0},
+        {"first-parent", INVAR_OPTION_FLAG, &s->first_parent, NULL,
+         "follow only the first parent of merges", 0, 0},
+        {"paths", INVAR_OPTION_TEXT, &s->paths, "A,B", "test only commits that touch these paths",
+         0, 0},
+        {"skip", INVAR_OPTION_TEXT, &s->skip, "REV,REV", "never test these revisions", 0, 0},
+        {"all-changes", INVAR_OPTION_FLAG, &s->all_changes, NULL,
+         "find every commit that changed the result, not only the first", 0, 0}};
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 13, &s->shared);
@@ -154,25 +157,29 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Finds the commit that changed the bits of a recipe, or that made a metric cross a bound, "
-        "or\nthat made a command fail. Each revision is checked out into a separate folder, built "
-        "and\nrun there; repository, work tree and index are only read. Killed or stopped, "
-        "the same\ncommand goes on. The answer names the commit and, for a recipe, the step, the "
-        "point and the\nop that changed.\n"
+        "Finds the commit that changed the bits of a recipe, made a metric cross a bound, or made\n"
+        "a command fail. Each revision is checked out, built and run in a separate folder; your\n"
+        "repository, work tree and index are only read. If it is interrupted, run the same\n"
+        "command again to continue. For a recipe the answer also names the step, the point and\n"
+        "the op that changed.\n"
         "\n"
-        "A recipe is built as Invar is (cmake) and its keys are flags here, too. A command (--run) "
-        "is\nfor everything else: exit code 0 is good, 125 cannot be tested, 1 to 127 is bad, 128 "
-        "and\nabove ends the search. It runs in the tree and has in its environment INVAR_SOURCE,\n"
-        "INVAR_BUILD, INVAR_RUN (a folder of its own), INVAR_COMMIT and INVAR_JOBS.\n"
+        "With RECIPE, each revision is built with cmake, or with --build, and recipe keys are\n"
+        "options here too. With --run, anything can be tested: exit code 0 means good, 1 to 127\n"
+        "bad, 125 cannot be tested, 128 or more ends the search. The command runs in the\n"
+        "checked-out tree; its environment has INVAR_SOURCE, INVAR_BUILD, INVAR_RUN (an empty\n"
+        "folder for its output), INVAR_COMMIT and INVAR_JOBS.\n"
         "\n"
-        "Exit code 0: found; 2: not found (only untestable commits are left, the ends do not "
-        "differ,\nstopped); 3: nondeterministic; 125: an end cannot be built or run.\n");
+        "Exit codes:\n"
+        "  0    found\n"
+        "  2    not found: no testable commit is left, both ends behave alike, or it was stopped\n"
+        "  3    nondeterministic: one commit gave two results\n"
+        "  125  the good or the bad end cannot be built or run\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_bisect = {
     .name = "bisect",
-    .summary = "which commit changed the bits, down to the op",
+    .summary = "find the commit that changed the bits, down to the op",
     .run = run,
     .help = help,
     .subs = invar_bisect_verbs,

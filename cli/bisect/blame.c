@@ -26,19 +26,20 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[11 + INVAR_BISECT_SHARED_OPTIONS];
     const invar_option own[] = {
-        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "the oldest revision to compare with", 0, 0},
+        {"good", INVAR_OPTION_TEXT, &s->good, "REV", "the oldest revision to compare", 0, 0},
         {"bad", INVAR_OPTION_TEXT, &s->bad, "REV", "the newest revision (HEAD)", 0, 0},
-        {"build", INVAR_OPTION_TEXT, &s->build, "CMD", "instead of Invar's own build", 0, 0},
-        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "what it makes (@invar)", 0, 0},
+        {"build", INVAR_OPTION_TEXT, &s->build, "CMD",
+         "shell command that builds a tree (default: cmake, as for Invar)", 0, 0},
+        {"program", INVAR_OPTION_TEXT, &s->program, "PATH",
+         "program that the build makes; @NAME: inside the build folder (@invar)", 0, 0},
         {"layer", INVAR_OPTION_INT, &s->layer, "N", "only points of this layer", 0, INT64_MAX},
-        {"kind", INVAR_OPTION_TEXT, &s->kind, "KIND", "only " KINDS, 0, 0},
-        {"op", INVAR_OPTION_TEXT, &s->op, "OP", "only of this op", 0, 0},
-        {"phase", INVAR_OPTION_TEXT, &s->phase, "PHASE", "only rollout, forward, backward, ...", 0,
-         0},
-        {"point", INVAR_OPTION_TEXT, &s->point, "PATTERN", "only names like this, % for any text",
-         0, 0},
-        {"until", INVAR_OPTION_INT, &s->until, "STEP", "the last step that counts (3)", 0,
-         INT64_MAX}};
+        {"kind", INVAR_OPTION_TEXT, &s->kind, "KIND", "only points of this kind: " KINDS, 0, 0},
+        {"op", INVAR_OPTION_TEXT, &s->op, "OP", "only points of this op, such as linear.fwd", 0, 0},
+        {"phase", INVAR_OPTION_TEXT, &s->phase, "PHASE",
+         "only points of this phase: rollout, forward, backward, optimizer", 0, 0},
+        {"point", INVAR_OPTION_TEXT, &s->point, "PATTERN",
+         "only points whose name matches; % stands for any text", 0, 0},
+        {"until", INVAR_OPTION_INT, &s->until, "STEP", "last step to compare (3)", 0, INT64_MAX}};
 
     memcpy(list, own, sizeof own);
     invar_bisect_options_shared(list + 10, &s->shared);
@@ -126,18 +127,17 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Lists the commits that changed the bits of a recipe's run, or of those of its points "
-        "that\n"
-        "are asked for: the numeric changelog along the first parents, and inside merges that\n"
-        "brought a change. Intervals whose ends are equal are not looked into: a change that was\n"
-        "taken back exactly stays unseen.\n"
+        "Lists every commit between two revisions that changed the bits of a recipe's run, or of\n"
+        "selected points of it. It follows first parents, and looks into merges that brought a\n"
+        "change. If the bits at both ends of a range are equal, it does not look inside the\n"
+        "range: a change that was later reverted exactly is not listed.\n"
         "\n"
-        "Exit codes as invar bisect.\n");
+        "Exit codes are those of 'invar bisect'.\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_blame = {.name = "blame",
-                                     .summary = "which commits changed the bits, a changelog",
+                                     .summary = "list every commit that changed the bits",
                                      .run = run,
                                      .help = help,
                                      .arguments =

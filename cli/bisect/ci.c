@@ -34,7 +34,7 @@ invar_option invar_option_cases(const char **value)
                           .type = INVAR_OPTION_TEXT,
                           .value = value,
                           .metavar = "DIR",
-                          .help = "folder of the recipes and their goldens (recipes)"};
+                          .help = "folder of recipes and goldens (recipes)"};
 }
 
 bool invar_ci_unattended(void)
@@ -129,25 +129,29 @@ static const invar_option *check_options(settings *s)
 {
     static invar_option list[14];
     const invar_option own[] = {
-        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "the invar under test (this one)", 0,
-         0},
-        {"steps", INVAR_OPTION_INT, &s->steps, "N", "only the first N steps (all)", 1,
+        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "the invar to test (this one)", 0, 0},
+        {"steps", INVAR_OPTION_INT, &s->steps, "N", "compare only the first N steps (all)", 1,
          INT64_C(1) << 40},
-        {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "cases at a time (1)", 1, 64},
+        {"jobs", INVAR_OPTION_INT, &s->jobs, "N", "number of cases that run at the same time (1)",
+         1, 64},
         {"chaos", INVAR_OPTION_INT, &s->chaos, "[N]",
-         "N more runs of each (4), each with other threads, batches, environment", 0, 1000},
-        {"chaos-seed", INVAR_OPTION_INT, &s->seed, "N", "which ones (0)", 0, INT64_MAX},
-        {"junit", INVAR_OPTION_TEXT, &s->junit, "FILE", "also write JUnit XML", 0, 0},
+         "run each case N more times (4) with random threads, batches and environment; the bits "
+         "must not change",
+         0, 1000},
+        {"chaos-seed", INVAR_OPTION_INT, &s->seed, "N", "seed of the random choices of --chaos (0)",
+         0, INT64_MAX},
+        {"junit", INVAR_OPTION_TEXT, &s->junit, "FILE", "also write the result as JUnit XML", 0, 0},
         {"no-write", INVAR_OPTION_FLAG, &s->no_write, NULL,
-         "no pending goldens, as with CI in the environment", 0, 0},
+         "do not store changed bits as pending; the default when CI is set in the environment", 0,
+         0},
         {"bisect", INVAR_OPTION_FLAG, &s->bisect, NULL,
-         "for git bisect run: exit code 125 where nothing can be said", 0, 0},
-        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE", "of the one case, instead of its own", 0,
-         0},
-        {"work", INVAR_OPTION_TEXT, &s->work, "DIR", "keep the runs there (they are removed)", 0,
-         0},
-        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S", "of a run (3600); 0: no end", 0,
-         INT64_C(1) << 40}};
+         "for 'git bisect run': exit code 125 when a revision cannot be judged", 0, 0},
+        {"golden", INVAR_OPTION_TEXT, &s->golden, "FILE",
+         "golden file to use instead of the case's own; for a single case", 0, 0},
+        {"work", INVAR_OPTION_TEXT, &s->work, "DIR",
+         "keep the runs in this folder (default: delete them)", 0, 0},
+        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S",
+         "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40}};
 
     memcpy(list, own, sizeof own);
     list[11] = invar_option_cases(&s->cases);
@@ -160,13 +164,13 @@ static const invar_option *record_options(settings *s)
 {
     static invar_option list[6];
     const invar_option own[] = {
-        {"program", INVAR_OPTION_TEXT, &s->program, "PATH", "the invar that runs it (this one)", 0,
-         0},
-        {"force", INVAR_OPTION_FLAG, &s->force, NULL, "also where there is a golden", 0, 0},
-        {"work", INVAR_OPTION_TEXT, &s->work, "DIR", "keep the runs there (they are removed)", 0,
-         0},
-        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S", "of a run (3600); 0: no end", 0,
-         INT64_C(1) << 40}};
+        {"program", INVAR_OPTION_TEXT, &s->program, "PATH",
+         "the invar that runs the case (this one)", 0, 0},
+        {"force", INVAR_OPTION_FLAG, &s->force, NULL, "replace an existing golden", 0, 0},
+        {"work", INVAR_OPTION_TEXT, &s->work, "DIR",
+         "keep the runs in this folder (default: delete them)", 0, 0},
+        {"timeout", INVAR_OPTION_REAL, &s->timeout, "S",
+         "time limit of a run in seconds (3600); 0: none", 0, INT64_C(1) << 40}};
 
     memcpy(list, own, sizeof own);
     list[4] = invar_option_cases(&s->cases);
@@ -398,15 +402,19 @@ static void check_help(void)
     settings s;
 
     invar_help_text(
-        "Runs each CASE, a recipe or a name in --cases, and compares its bits with its golden; "
-        "all\n"
-        "that have a golden where none is named. What differs is run twice. Nothing good is run\n"
-        "again to say where the difference begins. What changed becomes pending beside its "
-        "golden,\n"
-        "for 'invar ci review', unless CI is set in the environment.\n"
+        "Runs each CASE and compares its bits with its golden file; without CASE, every recipe in\n"
+        "--cases that has a golden. When bits differ, the case runs once more to rule out\n"
+        "nondeterminism, and the answer names the first point that differs. The new bits are\n"
+        "stored beside the golden as pending, for 'invar ci review', unless CI is set in the\n"
+        "environment.\n"
         "\n"
-        "Exit code 0: same, 1: changed, 3: nondeterministic, 4: golden missing or obsolete,\n"
-        "6: nothing was compared, 2: could not finish.\n");
+        "Exit codes:\n"
+        "  0    same\n"
+        "  1    changed\n"
+        "  2    could not finish\n"
+        "  3    nondeterministic\n"
+        "  4    golden missing or obsolete\n"
+        "  6    nothing was compared\n");
     invar_options_help(check_options(&s));
 }
 
@@ -472,13 +480,13 @@ static void record_help(void)
     settings s;
 
     invar_help_text(
-        "Runs a CASE twice, the second time with other threads, batches and environment, and\n"
-        "writes its golden and its points beside the recipe when the bits are equal.\n");
+        "Runs a CASE twice, with different threads, batches and environment. If both runs have\n"
+        "the same bits, writes NAME.golden and NAME.points beside the recipe.\n");
     invar_options_help(record_options(&s));
 }
 
 const invar_verb invar_verb_ci_record = {.name = "record",
-                                         .summary = "make the golden of a case",
+                                         .summary = "record the golden of a case",
                                          .run = record,
                                          .help = record_help,
                                          .arguments = "CASE [--option value ...]"};
@@ -493,12 +501,14 @@ static void help(void)
 {
     invar_help_text(
         "\n"
-        "A CASE is a recipe or golden: a path, or a name in --cases DIR (recipes). Its golden,\n"
-        "NAME.golden, lies beside it and is kept in git: one for all hardware.");
+        "A CASE is a recipe or its golden: a path, or a name in the folder --cases (recipes). The\n"
+        "golden, NAME.golden, lies beside the recipe and is kept in git. One golden serves all\n"
+        "hardware.");
 }
 
 const invar_verb invar_verb_ci = {.name = "ci",
-                                  .summary = "bit-exact CI: recipes against their goldens",
+                                  .summary =
+                                      "bit-exact CI: compare recipes with their golden files",
                                   .help = help,
                                   .arguments = "VERB [CASE ...] [--option value ...]",
                                   .subs = subs};

@@ -125,7 +125,7 @@ static const invar_option *review_options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->reject,
                              .metavar = "CASE",
-                             .help = "remove what is pending"};
+                             .help = "reject the pending bits of CASE: delete them"};
     list[1] = invar_option_cases(&s->cases);
     list[2] = invar_option_json(&s->json);
     list[3] = (invar_option){0};
@@ -158,15 +158,14 @@ static void review_help(void)
     settings s;
 
     invar_help_text(
-        "Shows what is pending, case by case: from which step the bits differ, where that begins,\n"
-        "ops whose revision is another, the loss. On a terminal it asks: a accepts (and asks "
-        "why),\n"
-        "r rejects, s goes on.\n");
+        "Shows pending changes, case by case: the first step and point that differ, ops with a\n"
+        "new revision, and the loss. On a terminal it asks what to do: a accepts (and asks for a\n"
+        "reason), r rejects, s skips.\n");
     invar_options_help(review_options(&s));
 }
 
 const invar_verb invar_verb_ci_review = {.name = "review",
-                                         .summary = "look at what changed, accept or reject it",
+                                         .summary = "show pending changes, accept or reject them",
                                          .run = review,
                                          .help = review_help,
                                          .arguments = "[CASE ...] [--reject CASE]"};
@@ -181,7 +180,7 @@ static const invar_option *accept_options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->reason,
                              .metavar = "TEXT",
-                             .help = "why the bits change; it stays in the golden"};
+                             .help = "why the bits changed; stored in the golden"};
     list[1] = invar_option_cases(&s->cases);
     list[2] = (invar_option){0};
     return list;
@@ -218,14 +217,13 @@ static void accept_help(void)
     settings s;
 
     invar_help_text(
-        "Makes the pending bits of a CASE its golden, with a line of history: who, at which "
-        "commit,\n"
-        "why. Not in CI.\n");
+        "Makes the pending bits of a CASE its new golden and adds a line of history to it: who,\n"
+        "at which commit, why. Refused when CI is set in the environment.\n");
     invar_options_help(accept_options(&s));
 }
 
 const invar_verb invar_verb_ci_accept = {.name = "accept",
-                                         .summary = "make pending bits the golden",
+                                         .summary = "make pending bits the new golden",
                                          .run = accept,
                                          .help = accept_help,
                                          .arguments = "CASE --reason TEXT"};
@@ -350,14 +348,14 @@ static void status_help(void)
     settings s;
 
     invar_help_text(
-        "The recipes of a folder and their goldens: how many steps, the identity, op revisions,\n"
-        "how often a change was accepted, whether points localise a difference, what is "
-        "pending.\n");
+        "Lists the recipes of a folder and their goldens: number of steps, identity, op\n"
+        "revisions, number of accepted changes, whether a .points file can localise a difference,\n"
+        "and what is pending.\n");
     invar_options_help(status_options(&s));
 }
 
 const invar_verb invar_verb_ci_status = {.name = "status",
-                                         .summary = "the cases and what is pending",
+                                         .summary = "list cases, goldens and pending changes",
                                          .run = show_status,
                                          .help = status_help,
                                          .arguments = "[--cases DIR]"};

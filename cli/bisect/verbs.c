@@ -97,8 +97,13 @@ static void print_git(const invar_state *state)
 static const invar_option *log_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", NULL};
-    const invar_option own = {
-        "git", INVAR_OPTION_FLAG, &s->git, NULL, "as git bisect replay reads it", 0, 0};
+    const invar_option own = {"git",
+                              INVAR_OPTION_FLAG,
+                              &s->git,
+                              NULL,
+                              "print the log in the format of 'git bisect replay'",
+                              0,
+                              0};
 
     return choose(s, names, &own);
 }
@@ -131,13 +136,13 @@ static void help_log(void)
     settings s;
 
     invar_help_text(
-        "Prints what the newest bisect of the repository was asked and what each trial answered.\n"
-        "The file can be sent: invar bisect resume-log goes on from it.\n");
+        "Prints the question of the repository's latest bisect and the result of each trial.\n"
+        "'invar bisect resume-log' continues from this output on another machine.\n");
     invar_options_help(log_options(&s));
 }
 
 static const invar_verb log_verb = {.name = "log",
-                                    .summary = "what was asked and what each trial answered",
+                                    .summary = "print the question and the result of every trial",
                                     .run = run_log,
                                     .help = help_log,
                                     .arguments = "[--git]"};
@@ -192,13 +197,12 @@ static void help_view(void)
 {
     settings s;
 
-    invar_help_text(
-        "Shows the answer of the newest bisect of the repository again. Runs nothing.\n");
+    invar_help_text("Shows the result of the repository's latest bisect again. Runs nothing.\n");
     invar_options_help(view_options(&s));
 }
 
 static const invar_verb view_verb = {.name = "view",
-                                     .summary = "the answer of the newest bisect again",
+                                     .summary = "show the result of the latest bisect again",
                                      .run = run_view,
                                      .help = help_view,
                                      .arguments = "[--json] [--html FILE]"};
@@ -209,7 +213,8 @@ static const invar_option *resume_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", "jobs", "html", "json", NULL};
     const invar_option own = {
-        "yes", INVAR_OPTION_FLAG, &s->yes, NULL, "run what the log says without asking", 0, 0};
+        "yes", INVAR_OPTION_FLAG, &s->yes, NULL, "run the commands of the log without asking", 0,
+        0};
 
     return choose(s, names, &own);
 }
@@ -293,17 +298,17 @@ static void help_resume(void)
     settings s;
 
     invar_help_text(
-        "Goes on from a log: what its trials answered is not run again. The log holds the "
-        "question\n"
-        "and the recipe; --repo says where the repository is when it is elsewhere by now.\n"
+        "Continues a bisect from a log that 'invar bisect log' printed. Trials in the log are not\n"
+        "run again. If the repository is at another path here, name it with --repo.\n"
         "\n"
-        "The log's commands run as you. They are shown first, and you are asked; --yes does not "
-        "ask,\nand without a terminal nothing is run unless it is given.\n");
+        "The log contains shell commands and a recipe, which will run as you. They are shown\n"
+        "first and you are asked to confirm. --yes skips the question; without a terminal and\n"
+        "without --yes nothing runs.\n");
     invar_options_help(resume_options(&s));
 }
 
 static const invar_verb resume_verb = {.name = "resume-log",
-                                       .summary = "go on from a log",
+                                       .summary = "continue from a log, here or on another machine",
                                        .run = run_resume,
                                        .help = help_resume,
                                        .arguments = "FILE [--yes] [--repo DIR]"};
@@ -313,8 +318,13 @@ static const invar_verb resume_verb = {.name = "resume-log",
 static const invar_option *reset_options(settings *s)
 {
     static const char *const names[] = {"repo", "work", NULL};
-    const invar_option own = {
-        "all", INVAR_OPTION_FLAG, &s->all, NULL, "programs, runs and checkouts, too", 0, 0};
+    const invar_option own = {"all",
+                              INVAR_OPTION_FLAG,
+                              &s->all,
+                              NULL,
+                              "also delete built programs, runs and checkouts",
+                              0,
+                              0};
 
     return choose(s, names, &own);
 }
@@ -353,13 +363,13 @@ static void help_reset(void)
     settings s;
 
     invar_help_text(
-        "Forgets all bisects of the repository. Programs that were built and runs that were made\n"
-        "stay, so that the next one is quick; --all removes them as well.\n");
+        "Deletes the records of all bisects of the repository. Built programs and finished runs\n"
+        "stay cached, so that the next bisect is quick; --all deletes them too.\n");
     invar_options_help(reset_options(&s));
 }
 
 static const invar_verb reset_verb = {.name = "reset",
-                                      .summary = "forget the bisects of a repository",
+                                      .summary = "delete the bisects of a repository",
                                       .run = run_reset,
                                       .help = help_reset,
                                       .arguments = "[--all]"};

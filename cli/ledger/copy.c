@@ -61,7 +61,8 @@ static const invar_option *import_options(settings *s)
 {
     static invar_option list[3];
 
-    list[0] = text_option("into", &s->into, "FILE", "the ledger that gets them; made when missing");
+    list[0] = text_option("into", &s->into, "FILE",
+                          "ledger file to copy the runs into; created if missing");
     list[1] = invar_option_json(&s->json);
     list[2] = (invar_option){0};
     return list;
@@ -181,14 +182,14 @@ static void help_import(void)
     settings s;
 
     invar_help_text(
-        "Copies the runs of other ledgers into one, where questions about several runs can be\n"
-        "asked. Each is verified before, has the same hashes after, and is taken once only.\n");
+        "Copies runs from several ledgers into one file, so that a query can compare them. Each\n"
+        "run is verified first, keeps its hashes, and is copied only once.\n");
     invar_options_help(import_options(&s));
 }
 
 const invar_verb invar_verb_ledger_import = {
     .name = "import",
-    .summary = "bring the runs of several ledgers into one",
+    .summary = "copy runs from several ledgers into one",
     .run = run_import,
     .help = help_import,
     .arguments = "FILE|FOLDER ... --into FILE [--option value ...]"};
@@ -199,9 +200,9 @@ static const invar_option *backup_options(settings *s)
 {
     static invar_option list[6];
 
-    list[0] = text_option("out", &s->out, "FILE", "the copy; must not exist");
-    list[1] = count_option("keep-last", &s->keep_last, "keep the detail of the last N steps only");
-    list[2] = count_option("keep-every", &s->keep_every, "and that of every N-th step");
+    list[0] = text_option("out", &s->out, "FILE", "file to write; must not exist yet");
+    list[1] = count_option("keep-last", &s->keep_last, "keep the detail of the last N steps");
+    list[2] = count_option("keep-every", &s->keep_every, "keep the detail of every N-th step");
     list[3] = invar_option_ledger(&s->ledger);
     list[4] = invar_option_json(&s->json);
     list[5] = (invar_option){0};
@@ -249,16 +250,17 @@ static void help_backup(void)
     settings s;
 
     invar_help_text(
-        "Copies a ledger as it is at this moment, also while a run writes it. With --keep-last or\n"
-        "--keep-every the copy leaves out the detail of the other steps: digests, statistics,\n"
-        "samples, replies, timings, gauges. Roots, chains and metrics stay, and the copy still\n"
-        "verifies. This is the only way to make a ledger smaller; nothing is ever deleted.\n");
+        "Copies a ledger, also while a run is writing it. --keep-last and --keep-every leave the\n"
+        "detail of the other steps out of the copy: digests, statistics, samples, plug-in\n"
+        "replies, timings, gauges. Roots, chains and metrics stay, and the copy can still be\n"
+        "verified. This is the only way to get a smaller ledger; nothing is ever deleted from the\n"
+        "original.\n");
     invar_options_help(backup_options(&s));
 }
 
 const invar_verb invar_verb_ledger_backup = {
     .name = "backup",
-    .summary = "copy a ledger, if wished without old detail",
+    .summary = "copy a ledger, optionally without old detail",
     .run = run_backup,
     .help = help_backup,
     .arguments = "RUN|FILE --out FILE [--keep-last N] [--keep-every N] [--option value ...]"};
@@ -269,9 +271,12 @@ static const invar_option *export_options(settings *s)
 {
     static invar_option list[5];
 
-    list[0] = text_option("csv", &s->csv, "FILE", "metrics and evaluations; - is stdout");
-    list[1] = text_option("jsonl", &s->jsonl, "FILE", "all there is, as JSON lines; - is stdout");
-    list[2] = text_option("tensorboard", &s->tensorboard, "FOLDER", "scalars as an event file");
+    list[0] = text_option("csv", &s->csv, "FILE",
+                          "write metrics and evaluations as CSV; - writes to standard output");
+    list[1] = text_option("jsonl", &s->jsonl, "FILE",
+                          "write everything as JSON lines; - writes to standard output");
+    list[2] = text_option("tensorboard", &s->tensorboard, "FOLDER",
+                          "write scalars as a TensorBoard event file into this folder");
     list[3] = invar_option_ledger(&s->ledger);
     list[4] = (invar_option){0};
     return list;
@@ -332,13 +337,14 @@ static void help_export(void)
     settings s;
 
     invar_help_text(
-        "Writes a run in the formats of other programs. A double's bits stand beside it.\n");
+        "Writes a run in a format that other programs read. The exact bits of every number are\n"
+        "written beside it.\n");
     invar_options_help(export_options(&s));
 }
 
 const invar_verb invar_verb_ledger_export = {
     .name = "export",
-    .summary = "write a run as CSV, JSON lines or for TensorBoard",
+    .summary = "write a run as CSV, JSON lines or TensorBoard events",
     .run = run_export,
     .help = help_export,
     .arguments = "RUN --csv FILE|--jsonl FILE|--tensorboard FOLDER [--option value ...]"};
@@ -349,7 +355,8 @@ static const invar_option *report_options(settings *s)
 {
     static invar_option list[3];
 
-    list[0] = text_option("out", &s->out, "FILE", "the page; replaced when it is there");
+    list[0] =
+        text_option("out", &s->out, "FILE", "HTML file to write; an existing page is replaced");
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = (invar_option){0};
     return list;
@@ -424,14 +431,15 @@ static void help_report(void)
     settings s;
 
     invar_help_text(
-        "Writes one self-contained page about a run, or about several side by side: curves, facts\n"
-        "that differ, where two runs part, slow steps. It needs no server and no network.\n");
+        "Writes one self-contained HTML page about one run or several side by side: curves, facts\n"
+        "that differ, where two runs diverge, slow steps. The page needs no server and no\n"
+        "network.\n");
     invar_options_help(report_options(&s));
 }
 
 const invar_verb invar_verb_ledger_report = {
     .name = "report",
-    .summary = "write a page with curves, for one run or several",
+    .summary = "write an HTML page with curves of one or several runs",
     .run = run_report,
     .help = help_report,
     .arguments = "RUN [RUN ...] --out FILE.html [--option value ...]"};

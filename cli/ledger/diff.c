@@ -78,7 +78,7 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->html,
                              .metavar = "FILE",
-                             .help = "also write it as one self-contained page"};
+                             .help = "also write the result as one self-contained HTML page"};
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = invar_option_json(&s->json);
     list[3] = (invar_option){0};
@@ -102,17 +102,23 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Compares two runs: the facts that differ, the first step whose bits do, and in it the\n"
-        "first point whose inputs are equal and whose value is not.\n"
+        "Compares two runs. Shows the facts that differ (configuration, build, host), the first\n"
+        "step at which the bits diverge, and in that step the first point whose inputs are equal\n"
+        "and whose value is not.\n"
         "\n"
-        "A and B are runs: a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last.\n"
-        "Exit code 0: identical, 1: different, 3: nondeterministic (same inputs and program, two\n"
-        "results), 6: no step in common, 2: could not be compared.\n");
+        "A and B are runs: a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, or @last.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    identical\n"
+        "  1    different\n"
+        "  2    could not be compared\n"
+        "  3    nondeterministic: the same program and inputs gave two results\n"
+        "  6    no step in common\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_diff = {.name = "diff",
-                                    .summary = "where the bits of two runs part",
+                                    .summary = "find where two runs diverge: step, layer, tensor",
                                     .run = run,
                                     .help = help,
                                     .arguments = "A B [--option value ...]"};

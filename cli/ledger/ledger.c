@@ -22,32 +22,33 @@ static void help(void)
 {
     invar_help_text(
         "\n"
-        "A RUN is a folder (its ledger.db), a ledger, FILE:WHICH for one of several (its number,\n"
-        "name or first digits of its uuid), the first 4 digits or more of the uuid of a run below\n"
-        "runs/, or @last, the newest one there. With --ledger FILE, or FILE in the environment's\n"
-        "INVAR_LEDGER, it is a WHICH in that file.");
+        "A RUN is one of: a run's folder, which holds ledger.db; a ledger file; FILE:WHICH, where\n"
+        "WHICH is the number, the name or the first digits of the uuid of a run in that file; at\n"
+        "least 4 digits of the uuid of a run below runs/; or @last, the newest run below runs/.\n"
+        "With --ledger FILE, or with the environment variable INVAR_LEDGER, RUN is a WHICH in\n"
+        "that file.");
 }
 
 const invar_verb invar_verb_ledger = {.name = "ledger",
-                                      .summary = "what every step's bits were",
+                                      .summary = "query, verify and export the record of runs",
                                       .help = help,
                                       .arguments = "VERB [ARGUMENT ...] [--option value ...]",
                                       .subs = subs};
 
 invar_option invar_option_json(bool *value)
 {
-    return (invar_option){.name = "json", .value = value, .help = "the answer as JSON"};
+    return (invar_option){.name = "json", .value = value, .help = "print the result as JSON"};
 }
 
 invar_option invar_option_csv(bool *value)
 {
-    return (invar_option){.name = "csv", .value = value, .help = "the answer as CSV"};
+    return (invar_option){.name = "csv", .value = value, .help = "print the result as CSV"};
 }
 
 invar_option invar_option_exact(bool *value)
 {
     return (invar_option){
-        .name = "exact", .value = value, .help = "numbers with all their digits, not 4"};
+        .name = "exact", .value = value, .help = "show all digits of numbers instead of 4"};
 }
 
 invar_status invar_rows_choose(invar_rows_format *out, bool json, bool csv, bool exact)

@@ -32,11 +32,12 @@ const char *invar_locate_given(const char *ledger)
 
 invar_option invar_option_ledger(const char **value)
 {
-    return (invar_option){.name = "ledger",
-                          .type = INVAR_OPTION_TEXT,
-                          .value = value,
-                          .metavar = "FILE",
-                          .help = "the ledger that RUN is in, by number, name or uuid"};
+    return (invar_option){
+        .name = "ledger",
+        .type = INVAR_OPTION_TEXT,
+        .value = value,
+        .metavar = "FILE",
+        .help = "ledger file that contains RUN; RUN is then a number, a name or a uuid"};
 }
 
 /* A pattern that fits exactly the folder's ledgers, whatever signs its name has. */

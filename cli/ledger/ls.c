@@ -228,11 +228,14 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Lists runs: those of the ledgers and folders given, else those below runs/. A run is\n"
-        "running while a process holds its ledger as the writer; killed when it ended otherwise\n"
-        "than by its own word; stopped when a signal ended it in order; finished with the exit\n"
-        "code that it gave. A ledger that is damaged or none is unreadable: the others are\n"
-        "listed all the same, standard error says why, and the exit code is 2.\n");
+        "Lists the runs in the given ledgers and folders, or those below runs/. The column\n"
+        "'state' is one of:\n"
+        "\n"
+        "  running     a process is writing the ledger\n"
+        "  finished    it ended by itself, with the exit code shown\n"
+        "  stopped     a signal ended it in an orderly way\n"
+        "  killed      it ended without recording an end\n"
+        "  unreadable  damaged, or not a ledger; the exit code is then 2\n");
     invar_options_help(options(&s));
 }
 

@@ -385,7 +385,7 @@ static const invar_option *options(settings *s, question *q)
                                      .value = &q->texts[count],
                                      .metavar = type_name(q->query.params[count].type)};
     list[count++] = invar_option_ledger(&s->ledger);
-    list[count++] = limit_option(&s->limit_ms, "milliseconds it may run; any by default");
+    list[count++] = limit_option(&s->limit_ms, "time limit in milliseconds (none)");
     list[count++] = invar_option_json(&s->json);
     list[count++] = invar_option_csv(&s->csv);
     list[count++] = invar_option_exact(&s->exact);
@@ -454,16 +454,17 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Without a name: the questions that come with the ledger, and their parameters. With one:\n"
-        "its answer. A parameter is an option of its name; runs may also be given as words, in\n"
-        "their order. A question about no run in particular is about all runs of a ledger, the\n"
-        "word or --ledger. Runs of different ledgers are merged first, in a private folder.\n");
+        "Runs a named query. Without NAME, lists all queries and their parameters. Each parameter\n"
+        "is an option of the same name; runs may also be given as plain arguments, in order. A\n"
+        "query that is not about one run covers all runs of a ledger, given as an argument or\n"
+        "with --ledger. Runs in different ledgers are first merged in a private temporary "
+        "folder.\n");
     invar_options_help(options(&s, NULL));
 }
 
 const invar_verb invar_verb_ledger_query = {
     .name = "query",
-    .summary = "answer a named question",
+    .summary = "run a named query",
     .run = run,
     .help = help,
     .arguments = "[NAME [RUN ...] [--PARAMETER value ...]] [--option value ...]"};
@@ -475,7 +476,7 @@ static const invar_option *sql_options(settings *s)
     static invar_option list[6];
 
     list[0] = invar_option_ledger(&s->ledger);
-    list[1] = limit_option(&s->limit_ms, "milliseconds it may run, 10000 by default; 0: any");
+    list[1] = limit_option(&s->limit_ms, "time limit in milliseconds (10000); 0: none");
     list[2] = invar_option_json(&s->json);
     list[3] = invar_option_csv(&s->csv);
     list[4] = invar_option_exact(&s->exact);
@@ -531,15 +532,16 @@ static void help_sql(void)
     settings s;
 
     invar_help_text(
-        "Runs one statement that only reads, over the ledger that RUN is in or --ledger names. It\n"
-        "cannot write, attach other files, load extensions or run for ever. The tables and views\n"
-        "are explained in docs/ledger.md; for example:\n"
+        "Runs one SQL statement that only reads, on the ledger that contains RUN or on --ledger.\n"
+        "It cannot write, attach other files or load extensions, and it has a time limit.\n"
+        "docs/ledger.md explains the tables and views. Example:\n"
+        "\n"
         "    SELECT step, value FROM metrics WHERE run = 1 AND name = 'train/grad_norm'\n");
     invar_options_help(sql_options(&s));
 }
 
 const invar_verb invar_verb_ledger_sql = {.name = "sql",
-                                          .summary = "answer any question that only reads",
+                                          .summary = "run any SQL query that only reads",
                                           .run = run_sql,
                                           .help = help_sql,
                                           .arguments =

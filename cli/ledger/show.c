@@ -451,13 +451,13 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_INT,
                              .value = &s->step,
                              .metavar = "S",
-                             .help = "everything about this step",
+                             .help = "show everything about this step",
                              .high = INT64_MAX};
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = invar_option_json(&s->json);
     list[3] = invar_option_exact(&s->exact);
-    list[4] = (invar_option){
-        .name = "all", .value = &s->all, .help = "of a run also what stands at its default"};
+    list[4] =
+        (invar_option){.name = "all", .value = &s->all, .help = "also show keys at their default"};
     list[5] = (invar_option){0};
     return list;
 }
@@ -483,17 +483,18 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Shows a run: what it is, its last metrics, the keys that differ from their defaults, its\n"
-        "segments and how they ended, checkpoints, events, seals, where it ran; with --all\n"
-        "also what stands at its default. With --step: the hashes of that step, its metrics (with\n"
-        "--exact also their bits), the digest of every point (and how many ranks hold another\n"
-        "replica of it), statistics, samples, replies of plug-ins, timings. --json leaves nothing\n"
-        "out.\n");
+        "Shows a run: its identity, its latest metrics, the keys that differ from their defaults,\n"
+        "its segments and how they ended, checkpoints, events, seals, and where it ran. --all\n"
+        "also shows keys at their default.\n"
+        "\n"
+        "With --step it shows that step: hashes, metrics (with --exact also their bits), the\n"
+        "digest of every point and how many ranks disagree with it, statistics, samples, plug-in\n"
+        "replies, timings. --json prints everything.\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_ledger_show = {.name = "show",
-                                           .summary = "show a run, or one of its steps",
+                                           .summary = "show a run or one of its steps",
                                            .run = run,
                                            .help = help,
                                            .arguments = "RUN [--step S] [--option value ...]"};

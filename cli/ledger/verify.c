@@ -222,11 +222,12 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[4];
 
-    list[0] = (invar_option){.name = "seal",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->seal,
-                             .metavar = "LINE",
-                             .help = "also compare with what `ledger seal` printed; -: from stdin"};
+    list[0] = (invar_option){
+        .name = "seal",
+        .type = INVAR_OPTION_TEXT,
+        .value = &s->seal,
+        .metavar = "LINE",
+        .help = "also compare with a line that `ledger seal` printed; - reads standard input"};
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = invar_option_json(&s->json);
     list[3] = (invar_option){0};
@@ -254,11 +255,15 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Computes everything again that a ledger says about itself: each row's sum, the entries\n"
-        "and their chain, roots and chains of steps, seals; and shows both hashes of each run:\n"
-        "content (equal for runs that computed the same bits) and integrity (of every row).\n"
-        "Exit code 0: clean, 1: clean, but not what the seal says, 2: damaged, no ledger, or a\n"
-        "copy without old detail, whose seal cannot be checked, 6: it has no run.\n");
+        "Recomputes every hash in a ledger: of rows, of entries and their chain, of steps and of\n"
+        "seals. Prints two hashes for each run: 'content' is equal for runs that computed the\n"
+        "same bits, 'integrity' covers every row.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    clean\n"
+        "  1    clean, but not what the seal says\n"
+        "  2    damaged, not a ledger, or a copy without old detail, whose seal cannot be checked\n"
+        "  6    the ledger has no run\n");
     invar_options_help(options(&s));
 }
 
@@ -274,9 +279,10 @@ static const invar_option *seal_options(settings *s)
 {
     static invar_option list[3];
 
-    list[0] = (invar_option){.name = "store",
-                             .value = &s->store,
-                             .help = "put it into the ledger too; needs the writer's place"};
+    list[0] =
+        (invar_option){.name = "store",
+                       .value = &s->store,
+                       .help = "also store the seal in the ledger; refused while a run writes it"};
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = (invar_option){0};
     return list;
@@ -321,14 +327,15 @@ static void help_seal(void)
     settings s;
 
     invar_help_text(
-        "Prints one line that pins the run as it is now, by SHA-256. Kept where the ledger cannot\n"
-        "reach, as in a git note, it shows any later change, a forged one too. A run that goes on\n"
-        "does not break it.\n");
+        "Prints one line with a SHA-256 that pins the current state of the run. Keep it outside\n"
+        "the ledger, for example in a git note: it then reveals any later change, even a forged\n"
+        "one. Continuing the run does not invalidate it.\n");
     invar_options_help(seal_options(&s));
 }
 
-const invar_verb invar_verb_ledger_seal = {.name = "seal",
-                                           .summary = "print one line that pins a run",
-                                           .run = run_seal,
-                                           .help = help_seal,
-                                           .arguments = "RUN [--option value ...]"};
+const invar_verb invar_verb_ledger_seal = {
+    .name = "seal",
+    .summary = "print one line that reveals any later change of a run",
+    .run = run_seal,
+    .help = help_seal,
+    .arguments = "RUN [--option value ...]"};

@@ -206,19 +206,19 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_REAL,
                              .value = &s->interval_s,
                              .metavar = "S",
-                             .help = "seconds between looks, 1 by default",
+                             .help = "seconds between updates (1)",
                              .high = 3600};
     list[1] = (invar_option){.name = "until-step",
                              .type = INVAR_OPTION_INT,
                              .value = &s->until_step,
                              .metavar = "N",
-                             .help = "end when this step is done",
+                             .help = "stop when this step is done",
                              .high = INT64_MAX};
     list[2] = (invar_option){.name = "metrics",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->metrics,
                              .metavar = "A,B",
-                             .help = "which metrics to show, instead of the usual ones"};
+                             .help = "metrics to show instead of the usual ones"};
     list[3] = invar_option_ledger(&s->ledger);
     list[4] = (invar_option){0};
     return list;
@@ -250,14 +250,18 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Prints a line for every step that a running run completes, beginning with the last ten,\n"
-        "and ends with the run. Exit code 0: it finished, 2: it was killed.\n");
+        "Follows a running run: prints its last ten steps, then a line for every new step, and\n"
+        "ends with the run.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    the run finished\n"
+        "  2    the run was killed\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_ledger_watch = {
     .name = "watch",
-    .summary = "follow a run while it happens",
+    .summary = "follow a run live, step by step",
     .run = run,
     .help = help,
     .arguments = "RUN [--interval S] [--until-step N] [--option value ...]"};

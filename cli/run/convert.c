@@ -249,38 +249,40 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->dtype,
                              .metavar = "TYPE",
-                             .help = "fp32 or bf16 (fp32, as masters are)"};
+                             .help = "number format of the written weights: fp32 or bf16 (fp32)"};
     list[1] = (invar_option){.name = "max-shard-bytes",
                              .type = INVAR_OPTION_INT,
                              .value = &s->max_shard_bytes,
                              .metavar = "N",
-                             .help = "several files of tensors, each at most so large (0: one)",
+                             .help = "split tensors into files of at most this size (0: one file)",
                              .high = INT64_MAX};
     list[2] = (invar_option){.name = "ckpt-step",
                              .type = INVAR_OPTION_INT,
                              .value = &s->step,
                              .metavar = "S",
-                             .help = "which checkpoint (-1: the newest)",
+                             .help = "step of the checkpoint to read (-1: the newest)",
                              .low = -1,
                              .high = INT64_MAX};
     list[3] = (invar_option){.name = "tokenizer",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->tokenizer,
                              .metavar = "DIR",
-                             .help = "tokenizer files from here (from FROM)"};
-    list[4] = (invar_option){.name = "to-checkpoint",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->to_checkpoint,
-                             .help = "write a checkpoint of step 0, for ref-load"};
+                             .help = "folder to copy tokenizer files from (FROM)"};
+    list[4] = (invar_option){
+        .name = "to-checkpoint",
+        .type = INVAR_OPTION_FLAG,
+        .value = &s->to_checkpoint,
+        .help = "write a checkpoint of step 0, for ref-load, instead of a Hugging Face folder"};
     list[5] = (invar_option){.name = "force",
                              .type = INVAR_OPTION_FLAG,
                              .value = &s->force,
-                             .help = "write into a folder that is not empty"};
-    list[6] = (invar_option){.name = "hf-ignore-keys",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->ignored,
-                             .metavar = "A,B",
-                             .help = "unknown keys of FROM's config.json that change no bit"};
+                             .help = "write even if the folder is not empty"};
+    list[6] = (invar_option){
+        .name = "hf-ignore-keys",
+        .type = INVAR_OPTION_TEXT,
+        .value = &s->ignored,
+        .metavar = "A,B",
+        .help = "unknown keys of FROM's config.json to ignore, because they change no number"};
     list[7] = (invar_option){0};
     return list;
 }
@@ -308,14 +310,15 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Reads the weights of a Hugging Face folder, or of a folder of checkpoints, and writes\n"
-        "them as a Hugging Face folder or as a checkpoint. The same weights give the same bytes.\n"
-        "Tokenizer files and generation_config.json come along.\n");
+        "Reads weights from a Hugging Face folder or from checkpoints, and writes them as a\n"
+        "Hugging Face folder or as a checkpoint. Equal weights give equal bytes. Tokenizer files\n"
+        "and generation_config.json are copied.\n");
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_convert = {.name = "convert",
-                                       .summary = "weights to a Hugging Face folder, or back",
-                                       .run = run,
-                                       .help = help,
-                                       .arguments = "FROM TO [--option value ...]"};
+const invar_verb invar_verb_convert = {
+    .name = "convert",
+    .summary = "convert weights between checkpoints and Hugging Face folders",
+    .run = run,
+    .help = help,
+    .arguments = "FROM TO [--option value ...]"};

@@ -136,13 +136,15 @@ static const invar_option *options(settings *s)
 {
     static invar_option list[4];
 
-    list[0] = (invar_option){.name = "rollout",
-                             .type = INVAR_OPTION_INT,
-                             .value = &s->rollout,
-                             .metavar = "N",
-                             .help = "the draws before this rollout (the checkpoint's, else 0)",
-                             .low = 0,
-                             .high = UINT32_MAX};
+    list[0] = (invar_option){
+        .name = "rollout",
+        .type = INVAR_OPTION_INT,
+        .value = &s->rollout,
+        .metavar = "N",
+        .help =
+            "use the random draws of this rollout (default: the checkpoint's next rollout, or 0)",
+        .low = 0,
+        .high = UINT32_MAX};
     list[1] = invar_option_json(&s->json);
     list[2] = invar_option_exact(&s->exact);
     list[3] = invar_flags_end();
@@ -174,16 +176,18 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Samples and judges every set of the recipe's eval-prompt-data. The weights are those of\n"
-        "--load DIR, else the newest checkpoint of --run DIR, else the initial ones (--load= in\n"
-        "any case); --ckpt-step picks another checkpoint. Results are those that training records\n"
-        "with the same weights. Keys of the recipe are flags, too.\n");
+        "Samples and scores every data set of the recipe's eval-prompt-data. The results equal\n"
+        "those that training records for the same weights.\n"
+        "\n"
+        "The weights come from --load DIR; otherwise from the newest checkpoint of --run DIR;\n"
+        "otherwise they are the initial ones, also with an empty --load=. --ckpt-step picks\n"
+        "another checkpoint. Recipe keys are options here too.\n");
     invar_options_help(options(&s));
 }
 
-const invar_verb invar_verb_eval = {.name = "eval",
-                                    .summary = "how good weights are on the evaluation sets",
-                                    .run = run,
-                                    .help = help,
-                                    .arguments =
-                                        "RECIPE [--run DIR | --load DIR] [--key value ...]"};
+const invar_verb invar_verb_eval = {
+    .name = "eval",
+    .summary = "evaluate weights on the evaluation sets of a recipe",
+    .run = run,
+    .help = help,
+    .arguments = "RECIPE [--run DIR | --load DIR] [--key value ...]"};

@@ -401,22 +401,24 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->prompt,
                              .metavar = "TEXT",
-                             .help = "complete this text"};
-    list[1] = (invar_option){.name = "prompts",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->prompts,
-                             .metavar = "FILE",
-                             .help = "complete the prompts of a data set (JSON lines, task:NAME)"};
-    list[2] = (invar_option){.name = "sample",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->sample,
-                             .metavar = "COORDS",
-                             .help = "make a sample of the ledger again, by its column rng"};
+                             .help = "text to complete"};
+    list[1] =
+        (invar_option){.name = "prompts",
+                       .type = INVAR_OPTION_TEXT,
+                       .value = &s->prompts,
+                       .metavar = "FILE",
+                       .help = "data set with prompts to complete: a JSON lines file or task:NAME"};
+    list[2] = (invar_option){
+        .name = "sample",
+        .type = INVAR_OPTION_TEXT,
+        .value = &s->sample,
+        .metavar = "COORDS",
+        .help = "reproduce a recorded sample; COORDS is column rng of the ledger's table sample"};
     list[3] = (invar_option){.name = "n",
                              .type = INVAR_OPTION_INT,
                              .value = &s->n,
                              .metavar = "N",
-                             .help = "completions of each prompt (1)",
+                             .help = "number of completions for each prompt (1)",
                              .low = 1,
                              .high = 65536};
     list[4] = invar_option_json(&s->json);
@@ -449,21 +451,28 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Completes prompts, or makes one recorded sample again, alone and to the bit. The model\n"
-        "and how it samples: a recipe as first word, and its keys as flags: --hf-checkpoint DIR,\n"
-        "--rollout-temperature, --rollout-max-response-len (256), --rollout-seed, ... The weights\n"
-        "are those of --load DIR, else the newest checkpoint of --run DIR (--ckpt-step picks\n"
-        "another), else the initial ones; standard error says which.\n"
+        "Completes prompts, or reproduces one recorded sample on its own, bit for bit. The model\n"
+        "and the sampling settings come from a recipe, from its keys as options (--hf-checkpoint\n"
+        "DIR, --rollout-temperature, --rollout-max-response-len with a default of 256,\n"
+        "--rollout-seed, ...), or from both.\n"
         "\n"
-        "--sample needs the recipe of the run; the weights are the initial ones or those of a\n"
-        "checkpoint in its load or save. With --run FOLDER the sample is compared with the\n"
-        "ledger's: exit code 0 identical, 1 different, 6 not there.\n");
+        "The weights come from --load DIR; otherwise from the newest checkpoint of --run DIR\n"
+        "(--ckpt-step picks another); otherwise they are the initial ones. Standard error says\n"
+        "which.\n"
+        "\n"
+        "--sample needs the recipe of the run. Its weights are the initial ones or those of a\n"
+        "checkpoint in load or save. With --run DIR the sample is compared with the recorded one.\n"
+        "\n"
+        "Exit codes of --sample with --run:\n"
+        "  0    identical\n"
+        "  1    different\n"
+        "  6    the ledger has no such sample\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_generate = {
     .name = "generate",
-    .summary = "completions of prompts, or one recorded sample again",
+    .summary = "complete prompts, or reproduce one recorded sample",
     .run = run,
     .help = help,
     .arguments = "[RECIPE] --prompt TEXT | --prompts FILE | --sample COORDS [--key value ...]"};

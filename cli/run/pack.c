@@ -69,13 +69,13 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_INT,
                              .value = &s->step,
                              .metavar = "S",
-                             .help = "the step to pack",
+                             .help = "step to pack",
                              .high = INT64_MAX};
     list[1] = (invar_option){.name = "output",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->output,
                              .metavar = "FILE",
-                             .help = "default: UUID-STEP.invar-pack"};
+                             .help = "file to write (UUID-STEP.invar-pack)"};
     list[2] = invar_flags_end();
     return list;
 }
@@ -100,18 +100,20 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Writes one file, a plain tar archive, with all that a recorded step needs: the state\n"
-        "before its rollout, the ledger, the recipe, data, tokenizer and initial weights that the\n"
-        "seed does not make. Where the run has no checkpoint there, the steps before it are\n"
-        "executed again. invar replay FILE executes the step from it, on any machine.\n"
+        "Writes everything that one recorded step needs into one file, a plain tar archive: the\n"
+        "state before its rollout, the ledger, the recipe, the data, the tokenizer, and the\n"
+        "initial weights unless a seed generates them. If the run has no checkpoint at that step,\n"
+        "the steps since the last one are executed again first. 'invar replay FILE' then executes\n"
+        "the step on any machine.\n"
         "\n"
-        "RUN is a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last. Flags as of\n"
-        "invar replay.\n");
+        "RUN is a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, or @last. The options\n"
+        "of 'invar replay' work here too.\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_pack = {.name = "pack",
-                                    .summary = "one file with all that a recorded step needs",
+                                    .summary =
+                                        "pack a recorded step and all that it needs into one file",
                                     .run = run,
                                     .help = help,
                                     .arguments = "RUN --step S [--output FILE]"};

@@ -178,19 +178,20 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_INT,
                              .value = &s->step,
                              .metavar = "S",
-                             .help = "the step to execute again; a pack knows its own",
+                             .help = "step to execute again; not needed for a pack",
                              .high = INT64_MAX};
     list[1] = (invar_option){.name = "from",
                              .type = INVAR_OPTION_INT,
                              .value = &s->from,
                              .metavar = "A",
-                             .help = "and all steps since this one (default: S)",
+                             .help = "execute all steps from A to S (default: only S)",
                              .high = INT64_MAX};
-    list[2] = (invar_option){.name = "level",
-                             .type = INVAR_OPTION_TEXT,
-                             .value = &s->level,
-                             .metavar = "LEVEL",
-                             .help = "record them finer: step, point or full"};
+    list[2] = (invar_option){
+        .name = "level",
+        .type = INVAR_OPTION_TEXT,
+        .value = &s->level,
+        .metavar = "LEVEL",
+        .help = "how much detail to record: step, point or full, as debug-determinism"};
     list[3] = (invar_option){.name = "keep",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->keep,
@@ -221,21 +222,26 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Executes recorded steps again, from the newest checkpoint before them, and compares\n"
-        "every bit with the ledger. The run's own files are only read; plug-ins are not started,\n"
-        "the ledger has what they replied.\n"
+        "Executes recorded steps again, starting at the newest checkpoint before them, and\n"
+        "compares every bit with the ledger. The run's own files are only read. Plug-ins are not\n"
+        "started; their recorded replies are used.\n"
         "\n"
-        "RUN is a folder, a ledger, FILE:RUN, 4 or more digits of a uuid, or @last; or a file\n"
-        "that invar pack made. Keys of a recipe that must not change bits (threads,\n"
-        "micro-batch-size, ...) are flags here, too; so are the paths of files that have moved:\n"
-        "--load for the checkpoints, --prompt-data, --hf-checkpoint, ...\n"
+        "RUN is a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, @last, or a file made\n"
+        "by 'invar pack'. Free (non-semantic) recipe keys, which cannot change bits, are options\n"
+        "here too (--threads, --micro-batch-size, ...), and so are the paths of files that have\n"
+        "moved: --load for the checkpoints, --prompt-data, --hf-checkpoint, ...\n"
         "\n"
-        "Exit code 0: identical, 1: different, 6: nothing was compared, 2: could not be done.\n");
+        "Exit codes:\n"
+        "  0    identical\n"
+        "  1    different\n"
+        "  2    could not be done\n"
+        "  6    nothing was compared\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_replay = {.name = "replay",
-                                      .summary = "execute recorded steps again and compare",
+                                      .summary =
+                                          "execute recorded steps again and compare every bit",
                                       .run = run,
                                       .help = help,
                                       .arguments = "RUN|FILE --step S [--option value ...]"};

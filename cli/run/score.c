@@ -281,24 +281,24 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->tokens,
                              .metavar = "FILE",
-                             .help = "lines {\"tokens\":[...]}; -: from standard input"};
+                             .help = "file with lines {\"tokens\":[...]}; - reads standard input"};
     list[1] = (invar_option){.name = "mode",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->mode,
                              .metavar = "MODE",
-                             .help = "train, prefill or decode: which forward (train)"};
+                             .help = "which forward pass: train, prefill or decode (train)"};
     list[2] = (invar_option){.name = "batch-size",
                              .type = INVAR_OPTION_INT,
                              .value = &s->batch_size,
                              .metavar = "N",
-                             .help = "sequences at a time (0: as fits)",
+                             .help = "number of sequences in a batch (0: as many as fit)",
                              .low = 0,
                              .high = 65536};
     list[3] = (invar_option){.name = "chunk",
                              .type = INVAR_OPTION_INT,
                              .value = &s->chunk,
                              .metavar = "N",
-                             .help = "rows of prefill in one pass (0: 512)",
+                             .help = "number of prefill tokens in one pass (0: 512)",
                              .low = 0,
                              .high = 1 << 24};
     list[4] = invar_option_json(&s->json);
@@ -330,17 +330,18 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Log-probabilities of given tokens under a model, to the bit: the same numbers from the\n"
-        "training forward, from prefill in any chunking and from decoding token by token.\n"
-        "The model: --hf-checkpoint DIR, --dtype, --numerics (ieee), --threads,\n"
-        "--rollout-temperature, or a recipe as first word. The weights are those of --load DIR,\n"
-        "else the newest checkpoint of --run DIR (--ckpt-step picks another), else the initial\n"
-        "ones.\n");
+        "Computes the log-probabilities of given tokens. The training forward pass, prefill in\n"
+        "any chunking and decoding token by token give the same bits.\n"
+        "\n"
+        "The model comes from a recipe, from its keys as options (--hf-checkpoint DIR, --dtype,\n"
+        "--numerics with a default of ieee, --threads, --rollout-temperature), or from both. The\n"
+        "weights come from --load DIR; otherwise from the newest checkpoint of --run DIR\n"
+        "(--ckpt-step picks another); otherwise they are the initial ones.\n");
     invar_options_help(options(&s));
 }
 
 const invar_verb invar_verb_score = {.name = "score",
-                                     .summary = "log-probabilities of given tokens",
+                                     .summary = "compute log-probabilities of given tokens",
                                      .run = run,
                                      .help = help,
                                      .arguments = "[RECIPE] --hf-checkpoint DIR --tokens FILE "

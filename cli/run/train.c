@@ -419,27 +419,28 @@ static const invar_option *options(settings *s)
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->golden,
                              .metavar = "FILE",
-                             .help = "compare the chain with a recorded one"};
+                             .help = "compare the chain with this golden file"};
     list[1] = (invar_option){.name = "record-golden",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->record,
                              .metavar = "FILE",
-                             .help = "write the chain of this run"};
+                             .help = "write the chain of this run as a golden file"};
     list[2] = (invar_option){.name = "until",
                              .type = INVAR_OPTION_INT,
                              .value = &s->until,
                              .metavar = "STEP",
-                             .help = "end after the rollout that has this step",
+                             .help = "stop after the rollout that contains this step",
                              .low = -1,
                              .high = INT64_MAX};
     list[3] = (invar_option){.name = "no-report",
                              .type = INVAR_OPTION_FLAG,
                              .value = &s->no_report,
                              .help = "do not write report.html"};
-    list[4] = (invar_option){.name = "fresh",
-                             .type = INVAR_OPTION_FLAG,
-                             .value = &s->fresh,
-                             .help = "begin anew; a run that is there is renamed to NAME.N"};
+    list[4] =
+        (invar_option){.name = "fresh",
+                       .type = INVAR_OPTION_FLAG,
+                       .value = &s->fresh,
+                       .help = "start over; an existing run is renamed to NAME.1, NAME.2, ..."};
     list[5] = invar_option_json(&s->json);
     list[6] = invar_flags_end();
     return list;
@@ -481,23 +482,33 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Runs a recipe: rollout, reward, advantage, train step, hash, ledger, checkpoint. The run\n"
-        "has a folder of its own, runs/NAME, with ledger, checkpoints and a report. Started again\n"
-        "it goes on from its last checkpoint, to the same bits; --fresh begins anew. Ctrl-C ends\n"
-        "it after the current rollout, with a checkpoint; a second one ends it at once.\n"
+        "Runs a recipe: rollout, rewards, advantages, optimizer steps, hashes, ledger,\n"
+        "checkpoints. The run has its own folder, runs/NAME, with ledger, checkpoints and\n"
+        "report.html.\n"
         "\n"
-        "Exit code 0: done, 1: log-probabilities or the golden differ, 2: could not finish,\n"
-        "4: golden missing or of another version, 6: nothing was compared; stopped and saved: 130 "
-        "by SIGINT (Ctrl-C),\n"
-        "143 by SIGTERM or SIGHUP, 153 by a limit of file sizes.\n");
+        "Run the same command again to resume from the last checkpoint, with the same bits as an\n"
+        "uninterrupted run; --fresh starts over. Ctrl-C stops after the current rollout and saves\n"
+        "a checkpoint; a second Ctrl-C stops at once.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    done\n"
+        "  1    log-probabilities of rollout and training differ, or the golden differs\n"
+        "  2    could not finish\n"
+        "  4    golden missing or of another version\n"
+        "  6    nothing was compared\n"
+        "  130  stopped by SIGINT (Ctrl-C) and saved\n"
+        "  143  stopped by SIGTERM or SIGHUP and saved\n"
+        "  153  stopped by a limit on file sizes\n");
     invar_options_help(options(&s));
     invar_help_text(
-        "\nEvery key of a recipe is a flag, too; defaults in parentheses (docs/recipes.md):");
+        "\n"
+        "Every recipe key is also an option. Defaults are in parentheses; docs/recipes.md has\n"
+        "more:");
     invar_flags_help();
 }
 
 const invar_verb invar_verb_train = {.name = "train",
-                                     .summary = "the whole loop, from a recipe",
+                                     .summary = "train a model as a recipe says",
                                      .run = run,
                                      .help = help,
                                      .arguments = "RECIPE [--key value ...]"};
