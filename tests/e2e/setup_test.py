@@ -245,7 +245,9 @@ class Usage(unittest.TestCase):
         targets = re.search(r"--target (.*)", (SCRIPTS / "quickstart").read_text())[1].split()
         examples = "".join((root / name / "CMakeLists.txt").read_text()
                            for name in ("ledger", "engine"))
-        for program in re.findall(r"`build/(\w+)", (root / "README.md").read_text()):
+        programs = re.findall(r"^build/(\w+)", (root / "README.md").read_text(), re.MULTILINE)
+        self.assertTrue(programs)
+        for program in programs:
             self.assertTrue(program in targets or f"add_dependencies(examples {program})" in
                             examples and "examples" in targets, program)
 
