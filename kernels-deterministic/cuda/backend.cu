@@ -3,15 +3,15 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels-deterministic/cuda/cuda.h"
+#include "kernels-deterministic/cuda/common/cuda.h"
 
 #include <cinttypes>
 #include <cstdlib>
 #include <cstring>
 
 #include "base/alloc.h"
-#include "kernels-deterministic/cuda/fitness.h"
-#include "kernels-deterministic/cuda/probe.h"
+#include "kernels-deterministic/cuda/common/fitness.h"
+#include "kernels-deterministic/cuda/sm90/probe.h"
 
 /* ---- errors ---------------------------------------------------------------------------------- */
 

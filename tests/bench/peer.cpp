@@ -29,7 +29,7 @@
 #include <vector>
 
 #include "cli/bench/race.h"
-#include "kernels-deterministic/cuda/cuda.h"
+#include "kernels-deterministic/cuda/common/cuda.h"
 #include "kernels-deterministic/ops.h"
 
 namespace

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # cuda_lint.py FOLDER FLAG ... - what the CUDA sources become in PTX is arithmetic of the contract.
 #
-# Compiles every .cu of kernels-deterministic/cuda to PTX with the flags of the build and refuses
+# Compiles every .cu below kernels-deterministic/cuda to PTX with the flags of the build and refuses
 # instructions whose result is approximate, flushed, contracted by the compiler or dependent on the
 # order of threads, and calls of functions that are not ours. Then the same for samples that must be
 # refused. Exit code 77 where there is no nvcc.
@@ -73,7 +73,7 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     code, instructions = 0, 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        jobs = [pool.submit(check_source, s, folder, flags) for s in sorted(SOURCES.glob("*.cu"))]
+        jobs = [pool.submit(check_source, s, folder, flags) for s in sorted(SOURCES.rglob("*.cu"))]
         for job in jobs:
             source, found, ptx = job.result()
             instructions += ptx.count(";")

@@ -10,7 +10,7 @@
  */
 #include <cstdlib>
 
-#include "kernels-deterministic/cuda/cuda.h"
+#include "kernels-deterministic/cuda/common/cuda.h"
 
 extern "C" const invar_backend *__real_invar_backend_cuda(void);
 extern "C" const invar_backend *__wrap_invar_backend_cuda(void);

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "kernels-deterministic/cuda/fitness.h"
+#include "kernels-deterministic/cuda/common/fitness.h"
 #include "tests/support.h"
 
 static void test_fitness__drivers(void **state)

@@ -1,0 +1,126 @@
+/*
+ * attention.cuh - what the forward and the backward of attention on CUDA share: the constants of a
+ * call, who sees whom, tiles of rows, EXP2S.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_ATTENTION_ATTENTION_CUH
+#define INVAR_KERNELS_CUDA_SM90_ATTENTION_ATTENTION_CUH
+
+#include <cmath>
+
+#include "kernels-deterministic/cuda/common/kernel.cuh"
+#include "kernels-deterministic/math/elementary.h"
+
+#define INVAR_ATTENTION_LANES 8                /* of a row's sum of p: key mod 8 */
+#define INVAR_ATTENTION_LOG2E 0x1.715476p0f    /* in lse2 */
+#define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* beyond every position */
+
+/* The constants of one call. */
+typedef struct invar_attention_form {
+    int64_t dim; /* of a head */
+    int64_t kv_heads;
+    int64_t group;  /* query heads per kv head */
+    int64_t block;  /* keys */
+    int64_t window; /* INVAR_ATTENTION_FAR: no limit */
+    int64_t span;   /* INVAR_ATTENTION_FAR: one span */
+    float scale;
+    float c; /* scale * log2(e): scores become exponents of two */
+} invar_attention_form;
+
+static inline invar_attention_form invar_attention_form_of(const invar_tensor *q /* (T, HQ, D) */,
+                                                           int64_t kv_heads,
+                                                           const invar_attention_shape *shape)
+{
+    invar_attention_form form;
+
+    form.dim = q->shape[2];
+    form.kv_heads = kv_heads;
+    form.group = q->shape[1] / kv_heads;
+    form.block = invar_attention_block(form.dim);
+    form.window = shape->window > 0 && shape->window < INVAR_ATTENTION_FAR ? shape->window
+                                                                           : INVAR_ATTENTION_FAR;
+    form.span =
+        shape->span > 0 && shape->span < INVAR_ATTENTION_FAR ? shape->span : INVAR_ATTENTION_FAR;
+    form.scale = shape->scale != 0.0f ? shape->scale : (float)(1.0 / std::sqrt((double)form.dim));
+    form.c = (float)((double)form.scale * 0x1.71547652b82fep0);
+    return form;
+}
+
+/* ---- who sees whom --------------------------------------------------------------------------- */
+
+/* The first key that the query at `position` sees; the last one is `position` itself. */
+__host__ __device__ __forceinline__ int64_t
+invar_attention_first_key(const invar_attention_form &form, int64_t position)
+{
+    return position >= form.window ? position - form.window + 1 : 0;
+}
+
+/* ---- segments -------------------------------------------------------------------------------- */
+
+/* True where segments start at 0, ascend around `segment` and stay within `rows`; else reports. */
+__device__ __forceinline__ bool invar_attention_segment(invar_cuda_fault *fault, invar_op op,
+                                                        const invar_segments &segments,
+                                                        int64_t rows, int64_t segment)
+{
+    int64_t begin = segments.start[segment], end = segments.start[segment + 1];
+    bool good = begin >= 0 && begin <= end && end <= rows && (segment > 0 || begin == 0) &&
+                (segment + 1 < segments.count || end == rows);
+
+    if (!good)
+        invar_report(fault, op, INVAR_CUDA_SEGMENTS, segment);
+    return good;
+}
+
+/*
+ * Tiles of `size` rows that begin anew with each segment (size 128 and query rows: the grid of
+ * blocks, if a segment begins at position 0), in slots that are found without a table: segment s
+ * has the slots from start[s] * per_row / size + s on. Some slots are empty.
+ */
+__host__ __device__ __forceinline__ int64_t invar_attention_slots(int64_t rows, int64_t count,
+                                                                  int64_t per_row, int64_t size)
+{
+    return count > 0 ? rows * per_row / size + count : 0;
+}
+
+/* The segment of a slot; its tile begins `first` rows (of per_row each) behind the segment's. */
+__device__ __forceinline__ int64_t invar_attention_slot(int64_t *first_out, const int64_t *start,
+                                                        int64_t count, int64_t per_row,
+                                                        int64_t size, int64_t slot)
+{
+    int64_t low = 0, high = count - 1;
+
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (start[middle] * per_row / size + middle <= slot)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    *first_out = (slot - (start[low] * per_row / size + low)) * size;
+    return low;
+}
+
+/* ---- arithmetic ------------------------------------------------------------------------------ */
+
+/* EXP2S by the polynomial of the storage type; the select is a maximum that keeps NaN. */
+template <bool BF16> __device__ __forceinline__ float invar_attention_exp2s(float x)
+{
+    float y = invar_max_nan(x, -127.0f), t = y + INVAR_ROUNDER, f = y - (t - INVAR_ROUNDER);
+
+    return (BF16 ? invar_exp2_fraction_bf16(f) : invar_exp2_fraction(f)) * invar_exp2_whole(t);
+}
+
+/* The factor of what was summed before, as references rise: integers, whatever the polynomial. */
+__device__ __forceinline__ float invar_attention_factor(float from, float to)
+{
+    return invar_attention_exp2s<true>(from - to);
+}
+
+/* Not zero where one of two bf16 is an infinity or a NaN. */
+__device__ __forceinline__ uint32_t invar_attention_special(uint32_t pair)
+{
+    return ((pair & 0x7F807F80u) + 0x00800080u) & 0x80008000u;
+}
+
+#endif

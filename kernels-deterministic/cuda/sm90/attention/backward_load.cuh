@@ -1,0 +1,187 @@
+/*
+ * backward_load.cuh - the warps of backward_tensor.cuh that move tiles: one
+ * brings q, d_o, k and v to shared memory, one brings sums of dq, two store them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_ATTENTION_BACKWARD_LOAD_CUH
+#define INVAR_KERNELS_CUDA_SM90_ATTENTION_BACKWARD_LOAD_CUH
+
+#include "kernels-deterministic/cuda/sm90/attention/backward_plan.cuh"
+#include "kernels-deterministic/cuda/sm90/tensor_map.h"
+
+namespace backward
+{
+namespace tensor
+{
+
+/* The place in rings of two, and whether this is an odd round. */
+struct turn {
+    uint32_t count;
+
+    __device__ __forceinline__ int stage() const
+    {
+        return (int)(count % STAGES);
+    }
+
+    __device__ __forceinline__ uint32_t parity() const
+    {
+        return count / STAGES % 2;
+    }
+};
+
+/* What the kernel takes. */
+struct arguments {
+    maps map;
+    tables table;
+    invar_view<bf16> dq, dk, dv;
+    float scale, c;
+    int32_t group, window;
+};
+
+template <int D> struct producer {
+    using shared = typename form<D>::shared;
+
+    static constexpr int HALF_BYTES = form<D>::HALF * (int)sizeof(float);
+
+    shared &m;
+    const arguments &a;
+
+    /* Calls f(task, query head, tile, turn) for all tiles of all tasks. */
+    template <typename F> __device__ void each_tile(F f)
+    {
+        turn tile_turn = {0};
+
+        for (turn now = {0};; now.count++) {
+            invar_barrier_wait(&m.task_full[now.stage()], now.parity());
+            task job = m.tasks[now.stage()];
+            invar_barrier_arrive(&m.task_empty[now.stage()]);
+            if (job.length == 0)
+                return;
+            for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+                for (int tile = job.begin; tile < job.end; tile++, tile_turn.count++)
+                    f(job, job.kv_head * a.group + h, tile, tile_turn);
+        }
+    }
+
+    __device__ int64_t slot(const task &job, int query_head, int tile) const
+    {
+        return query_head * (int64_t)a.table.slots + job.slot0 + tile;
+    }
+
+    template <int ROWS>
+    __device__ void load_boxes(unsigned char *to, const CUtensorMap *map, int column, int row,
+                               uint64_t *barrier)
+    {
+#pragma unroll
+        for (int i = 0; i < D / BOX; i++)
+            invar_copy_in(to + i * ROWS * ROW_BYTES, map, column + i * BOX, row, barrier);
+    }
+
+    __device__ void load_keys(const task &job, uint32_t tasks_before)
+    {
+        int row = job.row0 + job.block * KEYS, column = job.kv_head * D;
+
+        invar_barrier_wait(&m.v_empty, (tasks_before & 1) ^ 1);
+        invar_barrier_expect(&m.v_full, form<D>::KV_BYTES);
+        load_boxes<KEYS>(m.v, &a.map.v, column, row, &m.v_full);
+        invar_barrier_wait(&m.k_empty, (tasks_before & 1) ^ 1);
+        invar_barrier_expect(&m.k_full, form<D>::KV_BYTES);
+        load_boxes<KEYS>(m.k, &a.map.k, column, row, &m.k_full);
+    }
+
+    __device__ void load_queries(const task &job, int query_head, int tile, turn now)
+    {
+        int stage = now.stage(), row = job.row0 + tile * QUERIES, column = query_head * D;
+        constexpr int BYTES = 2 * QUERIES * (int)sizeof(float);
+
+        invar_barrier_wait(&m.tile_empty[stage], now.parity() ^ 1);
+        invar_barrier_expect(&m.q_full[stage], form<D>::Q_BYTES + BYTES);
+        load_boxes<QUERIES>(m.q[stage], &a.map.q, column, row, &m.q_full[stage]);
+        invar_copy_in_flat(m.rows[stage], a.table.rows + slot(job, query_head, tile) * 2 * QUERIES,
+                           BYTES, &m.q_full[stage]);
+        invar_barrier_expect(&m.d_o_full[stage], form<D>::Q_BYTES);
+        load_boxes<QUERIES>(m.d_o[stage], &a.map.d_o, column, row, &m.d_o_full[stage]);
+    }
+
+    /*
+     * Hands out tasks and loads their operands, in the order in which the task before lets go of
+     * their places: the first tile, v, k.
+     */
+    __device__ void load_operands()
+    {
+        turn tile_turn = {0};
+        int32_t tasks = a.table.state->tasks, last = a.table.state->last, ticket = -1;
+
+        for (turn now = {0};; now.count++) {
+            invar_barrier_wait(&m.task_empty[now.stage()], now.parity() ^ 1);
+            ticket = ticket < last ? atomicAdd(&a.table.state->ticket, 1) : tasks;
+            task job = ticket < tasks ? a.table.tasks[ticket] : task{};
+            m.tasks[now.stage()] = job;
+            invar_barrier_arrive(&m.task_full[now.stage()]);
+            if (job.length == 0)
+                return;
+            for (int h = 0; h < a.group; h++)
+#pragma unroll 1
+                for (int tile = job.begin; tile < job.end; tile++, tile_turn.count++) {
+                    load_queries(job, job.kv_head * a.group + h, tile, tile_turn);
+                    if (h == 0 && tile == job.begin)
+                        load_keys(job, now.count);
+                }
+        }
+    }
+
+    /*
+     * Loads the sums of dq of each tile, once the block before this one has added to them: first
+     * the half of the second warpgroup, which comes first to it.
+     */
+    __device__ void load_sums()
+    {
+        each_tile([&](const task &job, int query_head, int tile, turn now) {
+            int stage = now.stage(), before = diagonal(tile) - job.block;
+
+            for (int half = 1; half >= 0; half--) {
+                int64_t at = 2 * slot(job, query_head, tile) + half;
+                invar_barrier_wait(&m.sum_free[stage][half], now.parity() ^ 1);
+                if (before == 0) {
+                    invar_barrier_arrive(&m.sum_ready[stage][half]);
+                    continue;
+                }
+                while (read_added(a.table.added + at) < before) {
+                }
+                fence_copies();
+                invar_barrier_expect(&m.sum_ready[stage][half], HALF_BYTES);
+                invar_copy_in_flat(m.sum[stage][half], a.table.sums + at * form<D>::HALF,
+                                   HALF_BYTES, &m.sum_ready[stage][half]);
+            }
+        });
+    }
+
+    /* Stores one half, and lets the next block add. The last one has written dq itself. */
+    __device__ void store_sums(int half)
+    {
+        each_tile([&](const task &job, int query_head, int tile, turn now) {
+            int stage = now.stage();
+            int64_t at = 2 * slot(job, query_head, tile) + half;
+
+            invar_barrier_wait(&m.sum_added[stage][half], now.parity());
+            if (job.block == lowest(tile, a.window)) {
+                invar_barrier_arrive(&m.sum_free[stage][half]);
+                return;
+            }
+            invar_copy_out_flat(a.table.sums + at * form<D>::HALF, m.sum[stage][half], HALF_BYTES);
+            invar_copy_commit();
+            invar_copy_wait_read<0>();
+            invar_barrier_arrive(&m.sum_free[stage][half]);
+            invar_copy_wait<0>();
+            fence_copies();
+            raise_added(a.table.added + at);
+        });
+    }
+};
+
+} // namespace tensor
+} // namespace backward
+
+#endif

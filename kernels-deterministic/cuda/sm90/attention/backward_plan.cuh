@@ -1,0 +1,325 @@
+/*
+ * backward_plan.cuh - what goes before the tensor-core kernel of attention.bwd: the list
+ * of its tasks, and -lse2 and delta of all rows, tile by tile.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_ATTENTION_BACKWARD_PLAN_CUH
+#define INVAR_KERNELS_CUDA_SM90_ATTENTION_BACKWARD_PLAN_CUH
+
+#include "kernels-deterministic/cuda/sm90/attention/backward_generic.cuh"
+
+namespace backward
+{
+namespace tensor
+{
+
+using bf16 = __nv_bfloat16;
+
+constexpr int KEYS = 128;          /* of a block */
+constexpr int QUERIES = 64;        /* of a tile */
+constexpr int BOX = 64;            /* columns of a tile in shared memory: rows of 128 bytes */
+constexpr int ROW_BYTES = BOX * 2; /* of a box */
+constexpr int GROUP_BYTES = 16 * ROW_BYTES; /* a step along rows of a box */
+constexpr int STAGES = 2;
+constexpr int CONSUMERS = 256, THREADS = 128 + CONSUMERS;
+constexpr int CONSUMER_WARPS = CONSUMERS / 32;
+
+/* One block of keys of one kv head. length 0: no more tasks. */
+struct alignas(16) task {
+    int32_t row0, length; /* of the sample */
+    int32_t block, kv_head;
+    int32_t slot0;      /* of the sample's first tile of queries */
+    int32_t begin, end; /* tiles of queries */
+    int32_t unused;
+};
+
+struct head {
+    int32_t ticket; /* the next task to hand out */
+    int32_t tasks;
+    int32_t last; /* whoever takes this task or one behind it, takes no other */
+    int32_t not_finite;
+};
+
+/* What lies in the workspace. */
+struct tables {
+    head *state;
+    task *tasks;
+    int32_t *added;  /* (heads, slots, 2): blocks that have added to each half of the columns */
+    float *rows;     /* (heads, slots, 2, QUERIES): -lse2, delta */
+    float *sums;     /* (heads, slots, QUERIES * D) */
+    int32_t slots;   /* tiles of queries, empty ones among them */
+    int32_t workers; /* thread blocks that take tasks */
+};
+
+struct maps {
+    CUtensorMap q, d_o, k, v;
+};
+
+template <int D> struct form {
+    static constexpr int KV_BYTES = KEYS * D * 2, Q_BYTES = QUERIES * D * 2;
+    static constexpr int HALF = QUERIES * D / 2; /* of a tile of dq, by columns: a warpgroup's */
+    static constexpr int SCORES = QUERIES / 2;   /* of a thread: 64 keys by QUERIES */
+    static constexpr int GRADIENTS = D / 2;      /* of a thread: 64 keys by D */
+    static constexpr int PARTS = D / 4;          /* of a thread: QUERIES by half of D */
+
+    struct alignas(1024) shared {
+        unsigned char k[KV_BYTES], v[KV_BYTES];                 /* boxes of (KEYS, 64) */
+        unsigned char q[STAGES][Q_BYTES], d_o[STAGES][Q_BYTES]; /* boxes of (QUERIES, 64) */
+        unsigned char ds[STAGES][KEYS * QUERIES * 2];           /* boxes of (KEYS, 64 queries) */
+        float4 sum[STAGES][2][HALF / 4]; /* (PARTS / 4, thread) of each warpgroup */
+        float rows[STAGES][2][QUERIES];  /* -lse2, delta */
+        task tasks[STAGES];
+        uint64_t task_full[STAGES], task_empty[STAGES];
+        uint64_t k_full, v_full, k_empty, v_empty, ds_free;
+        uint64_t q_full[STAGES], d_o_full[STAGES], tile_empty[STAGES];
+        uint64_t sum_ready[STAGES][2], sum_added[STAGES][2], sum_free[STAGES][2];
+    };
+};
+
+/* ---- the order of the sums of dq ------------------------------------------------------------- */
+
+/* The block of keys on the diagonal of a tile: the first one that adds. */
+__device__ __forceinline__ int diagonal(int tile)
+{
+    return tile * QUERIES / KEYS;
+}
+
+/* The last one that adds: that of the first key which the tile's first query sees. */
+__device__ __forceinline__ int lowest(int tile, int window)
+{
+    int first = tile * QUERIES - window + 1;
+
+    return first > 0 ? first / KEYS : 0;
+}
+
+__device__ __forceinline__ int32_t read_added(const int32_t *added)
+{
+    int32_t n;
+
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(n) : "l"(added) : "memory");
+    return n;
+}
+
+__device__ __forceinline__ void raise_added(int32_t *added)
+{
+    asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(added) : "memory");
+}
+
+/* Between copies of the bulk engine and the counter that says whose turn it is. */
+__device__ __forceinline__ void fence_copies()
+{
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+/* ---- preparation ----------------------------------------------------------------------------- */
+
+/*
+ * The REDUCE of LANES * 8 products, 8 in each of LANES neighbouring threads: halves of the sum are
+ * folded across threads, each of which keeps one half of what it holds. Every thread gets the sum.
+ */
+template <int LANES> __device__ __forceinline__ float fold(float (&x)[8])
+{
+    int held = 8;
+
+#pragma unroll
+    for (int half = LANES / 2; half > 0; half /= 2) {
+        bool upper = (threadIdx.x & (unsigned)half) != 0;
+        if (held > 1) {
+            held /= 2;
+#pragma unroll
+            for (int i = 0; i < held; i++) {
+                float given = upper ? x[i] : x[i + held], kept = upper ? x[i + held] : x[i];
+                x[i] = kept + __shfl_xor_sync(0xFFFFFFFFu, given, half);
+            }
+        } else {
+            x[0] = x[0] + __shfl_xor_sync(0xFFFFFFFFu, x[0], half);
+        }
+    }
+#pragma unroll
+    for (int half = LANES / 2; half > LANES / 16; half /= 2)
+        x[0] = x[0] + __shfl_xor_sync(0xFFFFFFFFu, x[0], half);
+    return x[0];
+}
+
+/* -lse2 and delta of one tile of queries of one head. */
+template <int D>
+__device__ void prepare_rows(const problem<bf16> &call, const tables &t, int64_t slot, int head)
+{
+    constexpr int LANES = D / 8, PER_PASS = 256 / LANES;
+    int64_t first, sample = invar_attention_slot(&first, call.samples.start, call.samples.count, 1,
+                                                 QUERIES, slot);
+    int64_t row0 = call.samples.start[sample] + first, end = call.samples.start[sample + 1];
+    float *rows = t.rows + (head * (int64_t)t.slots + slot) * 2 * QUERIES;
+    int part = (int)threadIdx.x % LANES * 8;
+    bool good = call.samples.start[sample] >= 0 && first >= 0 && end <= call.q.rows;
+
+    if (threadIdx.x == 0)
+        *(int2 *)(t.added + 2 * (head * (int64_t)t.slots + slot)) = make_int2(0, 0);
+#pragma unroll
+    for (int r0 = 0; r0 < QUERIES; r0 += PER_PASS) {
+        int r = r0 + (int)threadIdx.x / LANES;
+        int64_t row = row0 + r;
+        bool real = good && row < end;
+        uint4 zero = {}, x = real ? *(const uint4 *)(call.d_o.row(row) + head * D + part) : zero;
+        uint4 y = real ? *(const uint4 *)(call.o.row(row) + head * D + part) : zero;
+        uint32_t a[4] = {x.x, x.y, x.z, x.w}, b[4] = {y.x, y.y, y.z, y.w};
+        float products[8];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            products[2 * i] = 0.0f + __uint_as_float(a[i] << 16) * __uint_as_float(b[i] << 16);
+            products[2 * i + 1] =
+                0.0f + __uint_as_float(a[i] & 0xFFFF0000u) * __uint_as_float(b[i] & 0xFFFF0000u);
+        }
+        float delta = fold<LANES>(products);
+        if (part == 0) {
+            rows[r] = real ? -call.lse2.row(row)[head] : 0.0f;
+            rows[QUERIES + r] = delta;
+        }
+    }
+}
+
+/* `x` summed over the threads before this one; `all` gets the whole sum. 256 threads. */
+__device__ __forceinline__ int sum_before(int x, int *all)
+{
+    __shared__ int sums[2][256];
+    int n = (int)threadIdx.x, from = 0;
+
+    sums[0][n] = x;
+    __syncthreads();
+    for (int step = 1; step < 256; step *= 2) {
+        sums[1 - from][n] = sums[from][n] + (n >= step ? sums[from][n - step] : 0);
+        from = 1 - from;
+        __syncthreads();
+    }
+    *all = sums[from][255];
+    return sums[from][n] - x;
+}
+
+/*
+ * The list of tasks. No bit depends on its order, but that the kernel ends does: a block waits for
+ * the one above it, so within a head of a sample blocks descend, and nobody waits for a task behind
+ * its own. Samples go from long to short; but the tasks of a head get longer, which would leave the
+ * longest ones for the end. So the last heads go through the list side by side, and halfway turn
+ * round: first the shorter half of their tasks, ascending, then the longest, descending. They are
+ * as many as there are thread blocks for all longer halves at once: nobody takes two of these, so
+ * each is taken while others wait for it. To turn round earlier would leave shorter tasks for the
+ * end, but those are the ones that a long task of many query heads soon waits for.
+ */
+struct planner {
+    const problem<bf16> &call;
+    const tables &t;
+    int32_t *place; /* (256) of the next sample of each kind, in blocks */
+
+    /* The kinds, in the order of the list: number of blocks, descending. */
+    static __device__ __forceinline__ int kind(int blocks)
+    {
+        return blocks < 255 ? 255 - blocks : 0;
+    }
+
+    __device__ int blocks_of(int64_t s) const
+    {
+        return (int)((call.samples.start[s + 1] - call.samples.start[s] + KEYS - 1) / KEYS);
+    }
+
+    __device__ task task_of(int64_t s, int kv_head, int block) const
+    {
+        int64_t start = call.samples.start[s], length = call.samples.start[s + 1] - start;
+        // the last query that sees the block's last key
+        int64_t last = (int64_t)block * KEYS + KEYS - 2 + call.form.window;
+        task job = {};
+
+        job.row0 = (int32_t)start;
+        job.length = (int32_t)length;
+        job.block = block;
+        job.kv_head = kv_head;
+        job.slot0 = (int32_t)(start / QUERIES + s);
+        job.begin = block * KEYS / QUERIES;
+        job.end = (int32_t)((last < length - 1 ? last : length - 1) / QUERIES) + 1;
+        return job;
+    }
+
+    /* The tasks of a sample, by a warp. Those from `turned` on are of the heads that turn round. */
+    __device__ void list(int64_t s, int turned, int heads) const
+    {
+        int blocks = blocks_of(s), kv_heads = (int)call.form.kv_heads, at = 0;
+        int lane = (int)threadIdx.x % 32;
+
+        if (lane == 0)
+            at = atomicAdd(&place[kind(blocks)], blocks);
+        at = __shfl_sync(0xFFFFFFFFu, at, 0);
+        for (int i = lane; i < blocks * kv_heads; i += 32) {
+            int block = blocks - 1 - i % blocks, n = at * kv_heads + i;
+            if (n >= turned) {
+                int half = blocks / 2,
+                    row = block >= half ? blocks - 1 - block : blocks - half + block;
+                n = turned + row * heads + (n - turned) / blocks;
+            }
+            t.tasks[n] = task_of(s, i / blocks, block);
+        }
+    }
+
+    /* All of it, by a block of 256 threads. */
+    __device__ void run()
+    {
+        __shared__ int32_t last_kind;
+        int thread = (int)threadIdx.x, kv_heads = (int)call.form.kv_heads, total;
+        bool good = true;
+
+        for (int64_t s = thread; s < call.samples.count; s += 256)
+            good = invar_attention_segment(call.fault, INVAR_OP_ATTENTION_BWD, call.samples,
+                                           call.q.rows, s) &&
+                   good;
+        place[thread] = 0;
+        last_kind = 0;
+        good = __syncthreads_and(good);
+        if (thread == 0)
+            *t.state = head{};
+        if (!good)
+            return;
+
+        for (int64_t s = thread; s < call.samples.count; s += 256)
+            atomicAdd(&place[kind(blocks_of(s))], blocks_of(s));
+        __syncthreads();
+        int own = place[thread];
+        if (own > 0)
+            atomicMax(&last_kind, thread);
+        int before = sum_before(own, &total);
+        place[thread] = before;
+        __syncthreads();
+
+        int blocks = 255 - last_kind, tasks = total * kv_heads, heads = 0;
+        if (last_kind > 0 && blocks > 1) {
+            heads = (total - place[last_kind]) / blocks * kv_heads;
+            heads = t.workers / (blocks / 2) < heads ? t.workers / (blocks / 2) : heads;
+        }
+        __syncthreads();
+        for (int64_t s = thread / 32; s < call.samples.count; s += 8)
+            list(s, tasks - heads * blocks, heads);
+        if (thread == 0) {
+            t.state->tasks = tasks;
+            t.state->last = tasks - heads * (blocks / 2);
+        }
+    }
+};
+
+template <int D>
+__global__ void __launch_bounds__(256)
+    attention_backward_prepare(const __grid_constant__ problem<bf16> call,
+                               const __grid_constant__ tables t)
+{
+    int heads = (int)(call.form.kv_heads * call.form.group);
+
+    if (blockIdx.x == 0) {
+        __shared__ int32_t place[256];
+        planner p = {call, t, place};
+        p.run();
+        return;
+    }
+    prepare_rows<D>(call, t, (blockIdx.x - 1) / heads, (int)((blockIdx.x - 1) % heads));
+}
+
+} // namespace tensor
+} // namespace backward
+
+#endif

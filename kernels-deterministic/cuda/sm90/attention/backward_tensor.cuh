@@ -1,0 +1,746 @@
+/*
+ * backward_tensor.cuh - gradients of attention at tensor-core speed: bf16 under sm90,
+ * head dim 64 or 128, one span.
+ *
+ * A task is a block of 128 keys of one kv head. Its two consumer warpgroups hold dk and dv of 64
+ * keys each in registers while they walk the query heads of the group, and of each head the tiles
+ * of queries that see the block, ascending:
+ *
+ *   S^T = K Q^T   P^T = EXP2S(...)   dP^T = V dO^T   dS^T = P^T (dP^T - delta)
+ *   dv += P^T dO   dk += dS^T Q   part of dq = dS K
+ *
+ * P^T and dS^T go from accumulators straight into the left sides of their products; dS^T also lies
+ * in shared memory, for dq. A tile's sum of dq lies in device memory, in the order of accumulators.
+ * Blocks add to it descending, from the diagonal on, each waiting for the one before it: `added`
+ * counts them. A block starts on its diagonal, so the one before it is ahead of it; and a block is
+ * handed out when the one before it is, or is sure to be (backward_plan.cuh), so nobody
+ * waits for a block that nobody works on. The block that adds last writes dq.
+ *
+ * Excluded pairs have weight +0 and are multiplied all the same. This goes wrong only where the
+ * value is not finite, and then leaves a NaN in the result: so a NaN anywhere raises a flag, upon
+ * which the generic kernel computes everything again. Values of the next sample behind a sample's
+ * end are excluded pairs, too.
+ *
+ * The warps of the first warpgroup move tiles and sums (backward_load.cuh).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_ATTENTION_BACKWARD_TENSOR_CUH
+#define INVAR_KERNELS_CUDA_SM90_ATTENTION_BACKWARD_TENSOR_CUH
+
+#include "kernels-deterministic/cuda/sm90/attention/backward_load.cuh"
+
+namespace backward
+{
+namespace tensor
+{
+
+/* ---- consumers ------------------------------------------------------------------------------- */
+
+template <int D> struct consumer {
+    using shared = typename form<D>::shared;
+    static constexpr int SCORES = form<D>::SCORES;
+    static constexpr int GRADIENTS = form<D>::GRADIENTS, PARTS = form<D>::PARTS;
+    static constexpr int GROUPS = QUERIES / 16; /* steps of a tile along queries */
+
+    shared &m;
+    const arguments &a;
+    int which;  /* warpgroup: 0, 1 */
+    int thread; /* of the warpgroup */
+
+    __device__ __forceinline__ int warp() const
+    {
+        return thread / 32;
+    }
+
+    __device__ __forceinline__ int lane() const
+    {
+        return thread % 32;
+    }
+
+    /* Of accumulators: the first row, and the first column, of this thread. */
+    __device__ __forceinline__ int row() const
+    {
+        return 16 * warp() + lane() / 4;
+    }
+
+    __device__ __forceinline__ int column() const
+    {
+        return 2 * (lane() % 4);
+    }
+
+    /* One arrival of each warp. */
+    __device__ __forceinline__ void release(uint64_t *barrier) const
+    {
+        __syncwarp();
+        if (lane() == 0)
+            invar_barrier_arrive(barrier);
+    }
+
+    /* acc = the chain over D of this warpgroup's 64 keys (of k or v) and a tile (of q or d_o). */
+    __device__ __forceinline__ void dots(float (&acc)[SCORES], const unsigned char *keys,
+                                         const unsigned char *tile) const
+    {
+        uint64_t left = invar_matrix(keys + which * 64 * ROW_BYTES, 0, 1024, INVAR_SWIZZLE_128);
+        uint64_t right = invar_matrix(tile, 0, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < D / 16; i++)
+            invar_product_bf16<QUERIES, 0, 0>(
+                acc, left + (i / 4 * KEYS * ROW_BYTES + i % 4 * 32) / 16,
+                right + (i / 4 * QUERIES * ROW_BYTES + i % 4 * 32) / 16, i > 0);
+        invar_product_commit();
+    }
+
+    /* The chains of 64 keys by D continue over a tile of queries. */
+    __device__ __forceinline__ void accumulate(float (&acc)[GRADIENTS],
+                                               const uint32_t (&weights)[GROUPS][4],
+                                               const unsigned char *tile, int add) const
+    {
+        uint64_t right = invar_matrix(tile, QUERIES * ROW_BYTES, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            invar_product_bf16_a<D, 1>(acc, weights[i], right + i * GROUP_BYTES / 16,
+                                       i > 0 ? 1 : add);
+        invar_product_commit();
+    }
+
+    /* part = the chain over the block's keys: the tile's queries by half of the columns of dq. */
+    __device__ __forceinline__ void query_part(float (&part)[PARTS], const unsigned char *ds) const
+    {
+        int half = D == 128 ? which * KEYS * ROW_BYTES : which * ROW_BYTES / 2;
+        uint64_t left = invar_matrix(ds, 0, 1024, INVAR_SWIZZLE_128);
+        uint64_t right = invar_matrix(m.k + half, 0, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < KEYS / 16; i++)
+            invar_product_bf16<D / 2, 1, 1>(part, left + i * GROUP_BYTES / 16,
+                                            right + i * GROUP_BYTES / 16, i > 0);
+        invar_product_commit();
+    }
+
+    /*
+     * Which queries of a tile a thread's keys row() and row() + 8 see, as [low, high) of queries
+     * counted from the thread's first one.
+     */
+    struct sight {
+        int low[2], high[2];
+
+        __device__ __forceinline__ bool operator()(int i, int e) const
+        {
+            int query = 8 * i + e % 2;
+
+            return query >= low[e / 2] && query < high[e / 2];
+        }
+    };
+
+    __device__ __forceinline__ sight sight_of(const task &job, int tile) const
+    {
+        sight s;
+
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            int key = job.block * KEYS + which * 64 + row() + 8 * i;
+            int first = tile * QUERIES + column();
+            int end = job.length - key < a.window ? job.length : key + a.window;
+            s.low[i] = key - first;
+            s.high[i] = end - first;
+        }
+        return s;
+    }
+
+    /* Whether some pair of the warpgroup's keys and the tile is excluded. */
+    __device__ __forceinline__ bool partial(const task &job, int tile) const
+    {
+        int key = job.block * KEYS + which * 64, query = tile * QUERIES;
+
+        return query < key + 63 || query + QUERIES > job.length ||
+               query + QUERIES - 1 - key >= a.window;
+    }
+
+    /* -lse2 or delta of a thread's queries. The first two are asked for ahead of what waits. */
+    struct numbers {
+        const float *rows;
+        float2 first;
+
+        __device__ __forceinline__ float2 operator[](int i) const
+        {
+            return i == 0 ? first : *(const float2 *)(rows + 8 * i);
+        }
+    };
+
+    __device__ __forceinline__ numbers numbers_of(const float *rows) const
+    {
+        rows += column();
+        return {rows, *(const float2 *)rows};
+    }
+
+    /*
+     * Scores become the arguments of EXP2S, negated: -x. True where all of the warp's x are in
+     * [-124, 0]: one comparison of bits without sign finds all others, NaN among them. A positive
+     * x, of a weight above 1 by rounding, is rare.
+     */
+    __device__ __forceinline__ bool negated_arguments(float (&s)[SCORES],
+                                                      const numbers &minus_lse2) const
+    {
+        uint32_t most[2] = {0, 0};
+
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+            float2 lse2 = minus_lse2[i];
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[4 * i + e] = invar_fmaf(-s[4 * i + e], a.c, -(e % 2 ? lse2.y : lse2.x));
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                most[e] = __vimax3_u32(most[e], __float_as_uint(s[4 * i + 2 * e]),
+                                       __float_as_uint(s[4 * i + 2 * e + 1]));
+        }
+        return __all_sync(0xFFFFFFFFu, max(most[0], most[1]) <= __float_as_uint(124.0f));
+    }
+
+    /* EXP2S(-x) for x in [0, 124]: nothing to clamp, and the exponents are added. */
+    static __device__ __forceinline__ float near_weight(float x)
+    {
+        float t = INVAR_ROUNDER - x, f = -x - (t - INVAR_ROUNDER);
+
+        return __uint_as_float(__float_as_uint(invar_exp2_fraction_bf16(f)) +
+                               (__float_as_uint(t) << 23));
+    }
+
+    /* Negated arguments become probabilities: s in f32, p rounded. NEAR: all are in [0, 124]. */
+    template <bool NEAR>
+    static __device__ __forceinline__ void weigh(float (&s)[SCORES], uint32_t (&p)[GROUPS][4])
+    {
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float x = s[4 * i + e];
+                s[4 * i + e] = NEAR ? near_weight(x) : invar_attention_exp2s<true>(-x);
+            }
+            p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);
+            p[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(s[4 * i + 2], s[4 * i + 3]);
+        }
+    }
+
+    /* Scores become probabilities where some pairs are excluded: s in f32, p rounded. */
+    __device__ __forceinline__ void weigh_partial(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
+                                                  const numbers &minus_lse2,
+                                                  const sight &seen) const
+    {
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+            float2 lse2 = minus_lse2[i];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float x = invar_attention_exp2s<true>(
+                    invar_fmaf(s[4 * i + e], a.c, e % 2 ? lse2.y : lse2.x));
+                s[4 * i + e] = seen(i, e) ? x : 0.0f;
+            }
+            p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);
+            p[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(s[4 * i + 2], s[4 * i + 3]);
+        }
+    }
+
+    /* ds = p (dp - delta), rounded. */
+    template <bool MASKED>
+    __device__ __forceinline__ void
+    differentials(const float (&p)[SCORES], const float (&dp)[SCORES], uint32_t (&ds)[GROUPS][4],
+                  const numbers &deltas, const sight &seen) const
+    {
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++) {
+            float2 delta = deltas[i];
+            float x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                x[e] = p[4 * i + e] * (dp[4 * i + e] - (e % 2 ? delta.y : delta.x));
+                x[e] = !MASKED || seen(i, e) ? x[e] : 0.0f;
+            }
+            ds[i / 2][i % 2 * 2] = invar_bf16x2_bits(x[0], x[1]);
+            ds[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(x[2], x[3]);
+        }
+    }
+
+    /* 16 rows by 16 columns from registers in the order of a product's left side. */
+    __device__ __forceinline__ void put_matrices(unsigned char *box, int row0, int chunk,
+                                                 const uint32_t (&x)[4]) const
+    {
+        // lane l names row l % 8 of matrix l / 8: rows 0-7, 8-15 of columns 0-7, then of 8-15
+        int r = row0 + lane() % 16, at = chunk + lane() / 16;
+
+        asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                         invar_shared_address(box + r * ROW_BYTES + (at ^ r % 8) * 16)),
+                     "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                     : "memory");
+    }
+
+    __device__ __forceinline__ void put_differentials(unsigned char *to,
+                                                      const uint32_t (&ds)[GROUPS][4]) const
+    {
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            put_matrices(to, which * 64 + 16 * warp(), i * 2, ds[i]);
+        invar_fence_async();
+    }
+
+    /* A tile of queries of one head. */
+    struct position {
+        int query_head, tile;
+        turn now;
+
+        __device__ __forceinline__ void advance(const task &job)
+        {
+            now.count++;
+            if (++tile == job.end) {
+                tile = job.begin;
+                query_head++;
+            }
+        }
+    };
+
+    /* Field by field: a choice between the two as they are would keep them in memory. */
+    static __device__ __forceinline__ position choose(bool one, const position &x,
+                                                      const position &y)
+    {
+        return {one ? x.query_head : y.query_head,
+                one ? x.tile : y.tile,
+                {one ? x.now.count : y.now.count}};
+    }
+
+    /* Adds the part to the tile's sum, in shared memory; or writes dq, if this part is the last. */
+    __device__ __forceinline__ void add_part(const task &job, const position &at,
+                                             float (&part)[PARTS]) const
+    {
+        turn now = at.now;
+        float4 *sum = m.sum[now.stage()][which] + thread;
+        bool first = job.block == diagonal(at.tile);
+
+        invar_barrier_wait(&m.sum_ready[now.stage()][which], now.parity());
+#pragma unroll
+        for (int i = 0; i < PARTS / 4; i++) {
+            float4 old = first ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sum[i * 128];
+            part[4 * i] = old.x + part[4 * i];
+            part[4 * i + 1] = old.y + part[4 * i + 1];
+            part[4 * i + 2] = old.z + part[4 * i + 2];
+            part[4 * i + 3] = old.w + part[4 * i + 3];
+        }
+        if (job.block == lowest(at.tile, a.window)) {
+            write_queries(job, at, part);
+        } else {
+#pragma unroll
+            for (int i = 0; i < PARTS / 4; i++)
+                sum[i * 128] =
+                    make_float4(part[4 * i], part[4 * i + 1], part[4 * i + 2], part[4 * i + 3]);
+            invar_fence_async();
+        }
+        release(&m.sum_added[now.stage()][which]);
+    }
+
+    __device__ __forceinline__ void report_nan(bool found) const
+    {
+        if (found)
+            a.table.state->not_finite = 1;
+    }
+
+    __device__ __forceinline__ void write_queries(const task &job, const position &at,
+                                                  const float (&sum)[PARTS]) const
+    {
+        int query = at.tile * QUERIES + row();
+        int first = at.query_head * D + which * (D / 2) + column();
+        bool nan = false;
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            if (query + 8 * half >= job.length)
+                continue;
+            bf16 *dq = a.dq.row((int64_t)job.row0 + query + 8 * half) + first;
+#pragma unroll
+            for (int i = 0; i < PARTS / 4; i++) {
+                float x = sum[4 * i + 2 * half] * a.scale, y = sum[4 * i + 2 * half + 1] * a.scale;
+                nan = nan || x != x || y != y;
+                *(uint32_t *)(dq + 8 * i) = invar_bf16x2_bits(x, y);
+            }
+        }
+        report_nan(nan);
+    }
+
+    /* dk or dv of the warpgroup's keys, by way of its own rows of the ds buffers. */
+    __device__ __forceinline__ void write_keys(const invar_view<bf16> &to, const task &job,
+                                               const float (&sum)[GRADIENTS], float factor) const
+    {
+        int key0 = job.block * KEYS + which * 64;
+        bool nan = false;
+
+#pragma unroll
+        for (int i = 0; i < D / 16; i++) {
+            uint32_t x[4];
+#pragma unroll
+            for (int e = 0; e < 4; e++) {
+                float low = (0.0f + sum[8 * i + 2 * e]) * factor;
+                float high = (0.0f + sum[8 * i + 2 * e + 1]) * factor;
+                nan = nan || low != low || high != high;
+                x[e] = invar_bf16x2_bits(low, high);
+            }
+            put_matrices(m.ds[i / 4], which * 64 + 16 * warp(), i % 4 * 2, x);
+        }
+        report_nan(nan);
+        meet();
+        for (int i = thread; i < 64 * D / 8; i += 128) {
+            int r = i / 8 % 64, chunk = i % 8, box = i / (64 * 8);
+            if (key0 + r < job.length)
+                *(uint4 *)(to.row((int64_t)job.row0 + key0 + r) + job.kv_head * D + box * BOX +
+                           chunk * 8) = *(const uint4 *)(m.ds[box] + (which * 64 + r) * ROW_BYTES +
+                                                         (chunk ^ r % 8) * 16);
+        }
+        meet();
+    }
+
+    /* The gradients of a warpgroup's keys, and the scores of a tile. */
+    struct registers {
+        float dk[GRADIENTS], dv[GRADIENTS], s[SCORES];
+    };
+
+    /*
+     * The two warpgroups take turns: while one feeds the tensor cores, the other computes. Each
+     * waits here for its turn, and then knows that the other one's ds are there.
+     */
+    __device__ __forceinline__ void wait_turn() const
+    {
+        invar_named_barrier(1 + which, CONSUMERS);
+    }
+
+    __device__ __forceinline__ void pass_turn() const
+    {
+        invar_named_arrive(2 - which, CONSUMERS);
+    }
+
+    /* The warps of this warpgroup. */
+    __device__ __forceinline__ void meet() const
+    {
+        invar_named_barrier(3 + which, 128);
+    }
+
+    /*
+     * One tile. The scores of the next one are under way at the end; if there are no more, this
+     * one's once again: a step without them would be a second copy of all these instructions, and
+     * their cache is small. The first warpgroup is ahead of the second by half a step: its part of
+     * dq is that of the tile before.
+     *
+     * A product is over for each warp by itself, so a warp overwrites ds only when all of them are
+     * done with it. What the second warpgroup has read is older than its last turn, where its warps
+     * met. The first one reads the ds of a tile in the step behind it, after its turn: ds_free
+     * counts the warps that have.
+     */
+    __device__ __forceinline__ void step(registers &r, const task &job, const position &here,
+                                         const position &before, int add, bool more) const
+    {
+        int stage = here.now.stage();
+        turn next = {here.now.count + 1};
+        float dp[SCORES], part[PARTS];
+        uint32_t p[GROUPS][4], ds[GROUPS][4];
+        numbers minus_lse2 = numbers_of(m.rows[stage][0]);
+
+        invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
+        dots(dp, m.v, m.d_o[stage]);
+        bool masked = partial(job, here.tile);
+        // the first branch also keeps the arguments behind all of the products above
+        if (masked)
+            weigh_partial(r.s, p, minus_lse2, sight_of(job, here.tile));
+        else if (negated_arguments(r.s, minus_lse2))
+            weigh<true>(r.s, p);
+        else
+            weigh<false>(r.s, p);
+        accumulate(r.dv, p, m.d_o[stage], add);
+        numbers delta = numbers_of(m.rows[stage][1]);
+        invar_product_wait<1>();
+        invar_product_hold(dp);
+        if (!more)
+            release(&m.v_empty);
+        if (masked)
+            differentials<true>(r.s, dp, ds, delta, sight_of(job, here.tile));
+        else
+            differentials<false>(r.s, dp, ds, delta, sight{});
+        accumulate(r.dk, ds, m.q[stage], add);
+        if (which == 0)
+            invar_barrier_wait(&m.ds_free, (here.now.count & 1) ^ 1);
+        put_differentials(m.ds[stage], ds);
+        invar_product_wait<1>(); // dv is over: part and scores need the room of p
+        invar_product_hold(r.dv);
+
+        wait_turn();
+        query_part(part, m.ds[which == 0 ? 1 - stage : stage]);
+        if (more)
+            invar_barrier_wait(&m.q_full[next.stage()], next.parity());
+        dots(r.s, m.k, m.q[more ? next.stage() : stage]);
+        invar_product_wait<1>();
+        invar_product_hold(part);
+        pass_turn();
+        if (which == 0)
+            release(&m.ds_free);
+        if (which == 1 || add)
+            add_part(job, choose(which == 1, here, before), part);
+        invar_product_wait<0>();
+        invar_product_hold(r.s);
+        invar_product_hold(r.dk);
+        release(&m.tile_empty[stage]);
+    }
+
+    /* The part of dq that the first warpgroup is behind with; then ds is free. */
+    __device__ __forceinline__ void finish_queries(const task &job, const position &last) const
+    {
+        wait_turn();
+        if (which == 0) {
+            float part[PARTS];
+            query_part(part, m.ds[last.now.stage()]);
+            invar_product_wait<0>();
+            invar_product_hold(part);
+            pass_turn();
+            meet();
+            add_part(job, last, part);
+        }
+    }
+
+    /* All tiles of one task. */
+    __device__ __forceinline__ void run(const task &job, uint32_t tasks_before, turn &now) const
+    {
+        registers r;
+        int tiles = (job.end - job.begin) * a.group, add = 0;
+        position here = {job.kv_head * a.group, job.begin, now}, before = here;
+
+        invar_barrier_wait(&m.k_full, tasks_before & 1);
+        invar_barrier_wait(&m.q_full[now.stage()], now.parity());
+        dots(r.s, m.k, m.q[now.stage()]);
+        invar_barrier_wait(&m.v_full, tasks_before & 1);
+        invar_product_wait<0>();
+        invar_product_hold(r.s);
+        if (which == 1)
+            pass_turn();
+        for (;; tiles--) {
+            step(r, job, here, before, add, tiles > 1);
+            if (tiles == 1)
+                break;
+            add = 1;
+            before = here;
+            here.advance(job);
+        }
+        finish_queries(job, here);
+        now.count = here.now.count + 1;
+        release(&m.k_empty);
+        write_keys(a.dv, job, r.dv, 1.0f);
+        write_keys(a.dk, job, r.dk, a.scale);
+    }
+
+    /* In uniform registers: from shared memory, each step would wait for it behind products. */
+    static __device__ __forceinline__ task uniform(const task &x)
+    {
+        task y = x;
+
+        y.row0 = (int32_t)invar_uniform((uint32_t)x.row0);
+        y.length = (int32_t)invar_uniform((uint32_t)x.length);
+        y.block = (int32_t)invar_uniform((uint32_t)x.block);
+        y.kv_head = (int32_t)invar_uniform((uint32_t)x.kv_head);
+        y.begin = (int32_t)invar_uniform((uint32_t)x.begin);
+        y.end = (int32_t)invar_uniform((uint32_t)x.end);
+        return y;
+    }
+
+    __device__ void consume()
+    {
+        turn tile_turn = {0};
+
+        for (turn now = {0};; now.count++) {
+            invar_barrier_wait(&m.task_full[now.stage()], now.parity());
+            task job = uniform(m.tasks[now.stage()]);
+            if (job.length == 0)
+                return;
+            run(job, now.count, tile_turn);
+            invar_barrier_arrive(&m.task_empty[now.stage()]);
+        }
+    }
+};
+
+/* ---- the kernel ------------------------------------------------------------------------------ */
+
+template <int D> __device__ void open_barriers(typename form<D>::shared &m)
+{
+    for (int i = 0; i < STAGES; i++) {
+        invar_barrier_init(&m.task_full[i], 1);
+        invar_barrier_init(&m.task_empty[i], 3 + CONSUMERS);
+        invar_barrier_init(&m.q_full[i], 1);
+        invar_barrier_init(&m.d_o_full[i], 1);
+        invar_barrier_init(&m.tile_empty[i], CONSUMER_WARPS);
+        for (int half = 0; half < 2; half++) {
+            invar_barrier_init(&m.sum_ready[i][half], 1);
+            invar_barrier_init(&m.sum_added[i][half], CONSUMER_WARPS / 2);
+            invar_barrier_init(&m.sum_free[i][half], 1);
+        }
+    }
+    invar_barrier_init(&m.k_full, 1);
+    invar_barrier_init(&m.v_full, 1);
+    invar_barrier_init(&m.k_empty, CONSUMER_WARPS);
+    invar_barrier_init(&m.v_empty, CONSUMER_WARPS);
+    invar_barrier_init(&m.ds_free, CONSUMER_WARPS / 2);
+    invar_barrier_init_done();
+}
+
+template <int D>
+__global__ void __launch_bounds__(THREADS, 1)
+    attention_backward_tensor(const __grid_constant__ arguments a)
+{
+    extern __shared__ __align__(1024) unsigned char tensor_memory[];
+    typename form<D>::shared &m = *(typename form<D>::shared *)tensor_memory;
+    // the same in all threads of a warp, and known to be
+    int group = __shfl_sync(0xFFFFFFFFu, (int)threadIdx.x / 128, 0);
+    int thread = (int)threadIdx.x % 128;
+
+    if (threadIdx.x == 0)
+        open_barriers<D>(m);
+    __syncthreads();
+    if (group == 0) {
+        invar_registers_down<24>();
+        producer<D> p = {m, a};
+        if (thread == 0)
+            p.load_operands();
+        else if (thread == 32)
+            p.load_sums();
+        else if (thread == 64 || thread == 96)
+            p.store_sums(thread == 96);
+    } else {
+        invar_registers_up<240>();
+        consumer<D> c = {m, a, group - 1, thread};
+        c.consume();
+    }
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+/* Rows, heads and addresses that the kernel can take, whatever the samples are. */
+static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
+{
+    const invar_tensor *all[] = {&args->q,   &args->k,  &args->v,  &args->o,
+                                 &args->d_o, &args->dq, &args->dk, &args->dv};
+    int64_t dim = args->q.shape[2], rows = args->q.shape[0], most = INT64_C(1) << 30;
+
+    if (dev->numerics != INVAR_NUMERICS_SM90 || args->q.dtype != INVAR_DTYPE_BF16 ||
+        (dim != 64 && dim != 128) || args->shape.span != 0)
+        return false;
+    // everything is numbered in 32 bits
+    if (rows > most || args->samples.count > most || args->q.shape[1] > most ||
+        (invar_attention_slots(rows, args->samples.count, 1, QUERIES) + 1) * args->q.shape[1] >
+            most)
+        return false;
+    for (const invar_tensor *t : all)
+        if (!invar_tensor_map_takes(t->data, t->row_stride * (int64_t)sizeof(bf16)))
+            return false;
+    return true;
+}
+
+/* Hands out consecutive pieces of the workspace; from NULL, only counts. */
+struct piece_of {
+    unsigned char *base;
+    size_t used;
+
+    template <typename T> T *take(int64_t count)
+    {
+        T *at = base ? (T *)(base + used) : NULL;
+
+        used += ((size_t)count * sizeof(T) + 255) / 256 * 256;
+        return at;
+    }
+};
+
+template <int D>
+static tables tables_of(const invar_attention_bwd_args *args, void *workspace, size_t *bytes_out)
+{
+    int64_t rows = args->q.shape[0], heads = args->q.shape[1], count = args->samples.count;
+    int64_t slots = invar_attention_slots(rows, count, 1, QUERIES);
+    int64_t blocks = invar_attention_slots(rows, count, 1, KEYS);
+    piece_of piece = {(unsigned char *)workspace, 0};
+    tables t = {};
+
+    t.slots = (int32_t)slots;
+    t.state = piece.take<head>(1);
+    t.tasks = piece.take<task>(blocks * args->k.shape[1]);
+    t.added = piece.take<int32_t>(heads * slots * 2);
+    t.rows = piece.take<float>(heads * slots * 2 * QUERIES);
+    t.sums = piece.take<float>(heads * slots * QUERIES * D);
+    *bytes_out = piece.used;
+    return t;
+}
+
+/* (T, heads, D) in boxes of 64 columns. */
+static invar_status map_of(CUtensorMap *out, const invar_tensor *t, int rows)
+{
+    invar_tensor_box box = {};
+
+    box.data = t->data;
+    box.type = CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    box.rank = 2;
+    box.extent[0] = (uint64_t)(t->shape[1] * t->shape[2]);
+    box.extent[1] = (uint64_t)t->shape[0];
+    box.stride[1] = (uint64_t)t->row_stride * sizeof(bf16);
+    box.box[0] = BOX;
+    box.box[1] = (uint32_t)rows;
+    box.swizzle = CU_TENSOR_MAP_SWIZZLE_128B;
+    return invar_tensor_map(out, &box);
+}
+
+/* All thread blocks at once, or none yet: the order of the last tasks relies on it. */
+template <int D> static invar_status launch_together(const invar_device *dev, const arguments &a)
+{
+    const char *name = invar_op_name(INVAR_OP_ATTENTION_BWD);
+    cudaLaunchAttribute together = {};
+    cudaLaunchConfig_t config = {};
+
+    together.id = cudaLaunchAttributeCooperative;
+    together.val.cooperative = 1;
+    config.gridDim = dim3((unsigned)a.table.workers);
+    config.blockDim = dim3(THREADS);
+    config.dynamicSmemBytes = sizeof(typename form<D>::shared);
+    config.stream = invar_cuda_of(dev)->stream;
+    config.attrs = &together;
+    config.numAttrs = 1;
+    INVAR_CUDA_TRY(name, cudaFuncSetAttribute(attention_backward_tensor<D>,
+                                              cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                              (int)config.dynamicSmemBytes));
+    INVAR_CUDA_TRY(name, cudaLaunchKernelEx(&config, attention_backward_tensor<D>, a));
+    return INVAR_OK;
+}
+
+template <int D>
+static invar_status launch(const invar_device *dev, const invar_attention_bwd_args *args,
+                           const problem<bf16> &call, void *workspace)
+{
+    int64_t heads = args->q.shape[1], most = INT64_C(1) << 30;
+    size_t bytes;
+    arguments a = {};
+
+    a.table = tables_of<D>(args, workspace, &bytes);
+    a.table.workers = invar_cuda_of(dev)->multiprocessors;
+    INVAR_TRY(map_of(&a.map.q, &args->q, QUERIES));
+    INVAR_TRY(map_of(&a.map.d_o, &args->d_o, QUERIES));
+    INVAR_TRY(map_of(&a.map.k, &args->k, KEYS));
+    INVAR_TRY(map_of(&a.map.v, &args->v, KEYS));
+    a.dq = call.dq;
+    a.dk = call.dk;
+    a.dv = call.dv;
+    a.scale = call.form.scale;
+    a.c = call.form.c;
+    a.group = (int32_t)call.form.group;
+    a.window = (int32_t)(call.form.window < most ? call.form.window : most);
+    INVAR_TRY(invar_launch(dev, INVAR_OP_ATTENTION_BWD, attention_backward_prepare<D>,
+                           (unsigned)(1 + a.table.slots * heads), 256, 0)(call, a.table));
+    INVAR_TRY(launch_together<D>(dev, a));
+    return generic::launch<bf16, generic::tensor_step>(dev, call, &a.table.state->not_finite);
+}
+
+} // namespace tensor
+} // namespace backward
+
+#endif

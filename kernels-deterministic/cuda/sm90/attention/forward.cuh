@@ -1,0 +1,633 @@
+/*
+ * forward.cuh - the forward of attention as its kernels take it, and the softmax of
+ * a row in the layout of tensor-core accumulators.
+ *
+ * forward.cu turns the arguments of attention.fwd and attention.paged into one problem
+ * and hands it to the first kernel that takes it. A kernel never decides bits.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_ATTENTION_FORWARD_CUH
+#define INVAR_KERNELS_CUDA_SM90_ATTENTION_FORWARD_CUH
+
+#include "kernels-deterministic/cuda/sm90/attention/attention.cuh"
+#include "kernels-deterministic/cuda/sm90/hopper.cuh"
+
+/*
+ * Query rows of sequence s are [rows.start[s], rows.start[s + 1]), its last positions. Keys lie in
+ * rows like the queries (a sequence has as many keys as queries), or in pages.
+ */
+typedef struct invar_attention_problem {
+    invar_op op;
+    invar_cuda_fault *fault;
+    invar_attention_form form;
+    invar_dtype dtype;
+    void *o; /* (n_rows, HQ, D) */
+    const void *q;
+    float *lse2; /* (n_rows, HQ), NULL: not wanted */
+    int64_t o_stride, q_stride, lse2_stride;
+    const void *k, *v;          /* (n_rows, HKV, D) or (n_pages, page_size, HKV, D) */
+    int64_t k_stride, v_stride; /* of rows or of pages */
+    bool paged;                 /* what follows is for pages only, but for the rows */
+    const int32_t *pages;       /* (S, max_pages) */
+    int64_t pages_stride, page_size, n_pages, max_pages;
+    invar_segments rows;
+    int64_t n_rows;
+    const int64_t *lengths; /* (S) */
+} invar_attention_problem;
+
+/*
+ * ---- forward_wgmma.cu: bf16 on the tensor cores, head dim 64 or 128, tiles of 128 rows
+ */
+
+bool invar_attention_wgmma_takes(const invar_device *dev, const invar_attention_problem *p);
+size_t invar_attention_wgmma_workspace(const invar_device *dev, const invar_attention_problem *p);
+invar_status invar_attention_wgmma(const invar_device *dev, const invar_attention_problem *p,
+                                   void *workspace) INVAR_MUST_USE;
+
+/* ---- forward_decode.cu: bf16, few rows of each sequence -------------------------------------- */
+
+bool invar_attention_decode_takes(const invar_device *dev, const invar_attention_problem *p);
+size_t invar_attention_decode_workspace(const invar_device *dev, const invar_attention_problem *p);
+invar_status invar_attention_decode(const invar_device *dev, const invar_attention_problem *p,
+                                    void *workspace) INVAR_MUST_USE;
+
+/* ---- forward_mma.cu: bf16 on the tensor cores, any shape ------------------------------------- */
+
+bool invar_attention_mma_takes(const invar_device *dev, const invar_attention_problem *p);
+invar_status invar_attention_mma(const invar_device *dev,
+                                 const invar_attention_problem *p) INVAR_MUST_USE;
+
+/* ---- forward_fma.cu: chains of fused multiply-adds, any shape -------------------------------- */
+
+invar_status invar_attention_fma(const invar_device *dev,
+                                 const invar_attention_problem *p) INVAR_MUST_USE;
+
+/* ---- sequences ------------------------------------------------------------------------------- */
+
+#define INVAR_ATTENTION_MOST (INT32_MAX - 1024) /* positions of a sequence */
+
+typedef struct invar_attention_sequence {
+    int64_t number;
+    int64_t row0; /* of position 0 in q, o and packed keys; may lie before their start */
+    int before;   /* positions whose queries came earlier */
+    int length;   /* keys */
+} invar_attention_sequence;
+
+/* False, and a report, where the sequence is not what the check asks of it. */
+__device__ __forceinline__ bool invar_attention_find(invar_attention_sequence *out,
+                                                     const invar_attention_problem &p,
+                                                     int64_t number)
+{
+    if (!invar_attention_segment(p.fault, p.op, p.rows, p.n_rows, number))
+        return false;
+    int64_t begin = p.rows.start[number], count = p.rows.start[number + 1] - begin;
+    int64_t length = p.paged ? p.lengths[number] : count;
+
+    out->number = number;
+    out->row0 = begin - (length - count);
+    out->before = (int)(length - count);
+    out->length = (int)length;
+    if (count == 0)
+        return true;
+    if (length < count || length > INVAR_ATTENTION_MOST ||
+        (p.paged && (length - 1) / p.page_size >= p.max_pages)) {
+        invar_report(p.fault, p.op, INVAR_CUDA_INDEX, length);
+        return false;
+    }
+    return true;
+}
+
+/* The page of a position, by its number in the list of pages. */
+__device__ __forceinline__ int64_t invar_attention_page(const invar_attention_problem &p,
+                                                        const invar_attention_sequence &s,
+                                                        unsigned index)
+{
+    return invar_guard(p.fault, p.op, p.pages[s.number * p.pages_stride + index], p.n_pages);
+}
+
+/*
+ * Rows of one sequence that share a kv head: row r is query head (head + r) % group of that kv
+ * head's group, at position + (head + r) / group.
+ */
+typedef struct invar_attention_tile {
+    invar_attention_sequence sequence;
+    int kv_head;
+    int position;
+    int head;
+    int count;
+} invar_attention_tile;
+
+/*
+ * The sequence of a slot of tiles (invar_attention_slot), searched by all threads of a warp: few
+ * steps, because each waits for memory.
+ */
+__device__ __forceinline__ int64_t invar_attention_find_slot(const invar_attention_problem &p,
+                                                             int size, int64_t slot)
+{
+    int64_t low = 0, high = p.rows.count - 1;
+
+    while (low < high) {
+        int64_t step = (high - low + 31) / 32, probe = low + ((int)threadIdx.x % 32 + 1) * step;
+        bool before = probe <= high && p.rows.start[probe] * p.form.group / size + probe <= slot;
+        low += __popc(__ballot_sync(0xFFFFFFFFu, before)) * step;
+        high = min(high, low + step - 1);
+    }
+    return low;
+}
+
+/* Tile `index` of `size` rows; the longest come first. By whole warps. */
+__device__ __forceinline__ bool invar_attention_tile_of(invar_attention_tile *out,
+                                                        const invar_attention_problem &p, int size,
+                                                        int64_t index)
+{
+    int64_t slots = invar_attention_slots(p.n_rows, p.rows.count, p.form.group, size);
+    int64_t slot = slots - 1 - index / p.form.kv_heads;
+    int64_t number = invar_attention_find_slot(p, size, slot);
+    int64_t first = (slot - (p.rows.start[number] * p.form.group / size + number)) * size;
+
+    if (!invar_attention_find(&out->sequence, p, number))
+        return false;
+    int64_t count = (out->sequence.length - out->sequence.before) * p.form.group - first;
+    if (first < 0 || count <= 0)
+        return false;
+    out->kv_head = (int)(index % p.form.kv_heads);
+    out->position = out->sequence.before + (int)(first / p.form.group);
+    out->head = (int)(first % p.form.group);
+    out->count = count < size ? (int)count : size;
+    return true;
+}
+
+static inline int64_t invar_attention_tiles(const invar_attention_problem *p, int size)
+{
+    return invar_attention_slots(p->n_rows, p->rows.count, p->form.group, size) * p->form.kv_heads;
+}
+
+__device__ __forceinline__ int invar_attention_position(const invar_attention_problem &p,
+                                                        const invar_attention_tile &t, int r)
+{
+    return t.position + (t.head + r) / (int)p.form.group;
+}
+
+__device__ __forceinline__ int invar_attention_head(const invar_attention_problem &p,
+                                                    const invar_attention_tile &t, int r)
+{
+    int group = (int)p.form.group;
+
+    return t.kv_head * group + (t.head + r) % group;
+}
+
+/* The first key that a position of the tile sees. */
+__device__ __forceinline__ int invar_attention_first(const invar_attention_problem &p, int position)
+{
+    return (int)invar_attention_first_key(p.form, position);
+}
+
+/* Offsets of one key of the tile's sequence and kv head in k and v. */
+__device__ __forceinline__ void invar_attention_key(int64_t *k_at, int64_t *v_at,
+                                                    const invar_attention_problem &p,
+                                                    const invar_attention_tile &t, int key)
+{
+    int64_t row = t.sequence.row0 + key, inside = t.kv_head * p.form.dim;
+
+    if (p.paged) {
+        unsigned size = (unsigned)p.page_size;
+        row = invar_attention_page(p, t.sequence, (unsigned)key / size);
+        inside += (unsigned)key % size * (p.form.kv_heads * p.form.dim);
+    }
+    *k_at = row * p.k_stride + inside;
+    *v_at = row * p.v_stride + inside;
+}
+
+/* The part of [begin, end) that lies in `count` places from `first` on, counted from there. */
+__device__ __forceinline__ void invar_attention_clip(int *begin_out, int *end_out, int begin,
+                                                     int end, int first, int count)
+{
+    *begin_out = min(max(begin - first, 0), count);
+    *end_out = min(max(end - first, 0), count);
+}
+
+/* ---- softmax --------------------------------------------------------------------------------- */
+
+/*
+ * Two rows of a warp's accumulators (hopper.cuh): s[4 i + 2 row + e] is column 8 i + 2 (t % 4) + e,
+ * so a thread holds two lanes of each row's sum.
+ */
+typedef struct invar_attention_softmax {
+    float m[2]; /* references */
+    float l[2][2];
+} invar_attention_softmax;
+
+__device__ __forceinline__ void invar_attention_start(invar_attention_softmax &x)
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        x.m[row] = -INFINITY;
+        x.l[row][0] = x.l[row][1] = 0.0f;
+    }
+}
+
+/* Scores outside [begin, end) of their row become -inf: their p is +0. */
+template <int COUNT>
+__device__ __forceinline__ void invar_attention_mask(float (&s)[COUNT], const int (&begin)[2],
+                                                     const int (&end)[2])
+{
+    int column = 2 * ((int)threadIdx.x % 4);
+    int from = __reduce_max_sync(0xFFFFFFFFu, max(begin[0], begin[1]));
+    int to = __reduce_min_sync(0xFFFFFFFFu, min(end[0], end[1]));
+
+#pragma unroll
+    for (int step = 0; step < COUNT; step += 8) {
+        if (2 * step >= from && 2 * step + 16 <= to)
+            continue; // all rows of the warp see these 16 keys
+#pragma unroll
+        for (int i = step; i < step + 8; i++) {
+            int row = i / 2 % 2, at = i / 4 * 8 + i % 2;
+            if (at < begin[row] - column || at >= end[row] - column)
+                s[i] = -INFINITY;
+        }
+    }
+}
+
+/* The largest score of a row, NaN if one is; every thread of the row gets it. */
+template <int COUNT>
+__device__ __forceinline__ float invar_attention_largest(const float (&s)[COUNT], int row)
+{
+    float most = -INFINITY;
+
+#pragma unroll
+    for (int i = 2 * row; i < COUNT; i += 4)
+        most = invar_max_nan(most, invar_max_nan(s[i], s[i + 1]));
+#pragma unroll
+    for (int step = 1; step < 4; step *= 2)
+        most = invar_max_nan(most, __shfl_xor_sync(0xFFFFFFFFu, most, step));
+    return most;
+}
+
+/*
+ * A number that no score of a row in this thread is above, or NaN if one is: as integers the
+ * largest is the largest score, or it is 0, and none is positive.
+ */
+template <int COUNT>
+__device__ __forceinline__ float invar_attention_most(const float (&s)[COUNT], int row)
+{
+    int high = 0;
+
+#pragma unroll
+    for (int i = 2 * row; i < COUNT; i += 4)
+        high = __vimax3_s32(high, __float_as_int(s[i]), __float_as_int(s[i + 1]));
+    return __int_as_float(high);
+}
+
+/*
+ * A number that no score of a row in this thread is below: as integers without sign the largest is
+ * the smallest score, unless none is negative.
+ */
+template <int COUNT>
+__device__ __forceinline__ float invar_attention_least(const float (&s)[COUNT], int row)
+{
+    uint32_t low = 0;
+
+#pragma unroll
+    for (int i = 2 * row; i < COUNT; i += 4)
+        low = __vimax3_u32(low, __float_as_uint(s[i]), __float_as_uint(s[i + 1]));
+    return fminf(__uint_as_float(low), 0.0f);
+}
+
+/* What EXP2D adds to a score of a row with reference m: it sees the block, or none of its keys. */
+__device__ __forceinline__ float invar_attention_origin(float m, bool seen)
+{
+    return INVAR_ROUNDER - (seen ? m : 0.0f); // an m of -inf would give NaN
+}
+
+/* EXP2D by the polynomial of the storage type. */
+template <bool BF16>
+__device__ __forceinline__ float invar_attention_exp2d(float s, float c, float origin)
+{
+    float t = invar_fmaf(s, c, origin), f = invar_fmaf(s, c, origin - t);
+    float p = BF16 ? invar_exp2_fraction_bf16(f) : invar_exp2_fraction(f);
+
+    return t < INVAR_ROUNDER - 126.0f ? 0.0f : p * invar_exp2_whole(t);
+}
+
+/* True where scores from `least` on are near their reference m: p is neither zero nor subnormal. */
+__device__ __forceinline__ bool invar_attention_near(float least, float c, float m)
+{
+    // beyond 2^22 the origin is not exact
+    return (fabsf(m) < 0x1p22f) &
+           (invar_fmaf(least, c, INVAR_ROUNDER - m) >= INVAR_ROUNDER - 125.0f);
+}
+
+/*
+ * True where, for all rows of the warp, the scores of a block do not raise the reference and are
+ * near it. False says nothing. Without branches: products may be under way. Leaves the bounds of
+ * the thread's scores of each row.
+ */
+template <int COUNT>
+__device__ __forceinline__ bool invar_attention_calm(float (&most)[2], float (&least)[2],
+                                                     const invar_attention_softmax &x,
+                                                     const float (&s)[COUNT], float c)
+{
+    bool calm = true;
+
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        most[row] = invar_attention_most(s, row);
+        least[row] = invar_attention_least(s, row);
+        calm = calm & (most[row] * c <= x.m[row] + 8.0f) &
+               invar_attention_near(least[row], c, x.m[row]);
+    }
+    return __all_sync(0xFFFFFFFFu, calm);
+}
+
+/* Of the threads' bounds those of the rows. True: they are the largest scores. */
+__device__ __forceinline__ bool invar_attention_gather(float (&most)[2])
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+#pragma unroll
+        for (int step = 1; step < 4; step *= 2)
+            most[row] = invar_max_nan(most[row], __shfl_xor_sync(0xFFFFFFFFu, most[row], step));
+    }
+    return __all_sync(0xFFFFFFFFu, most[0] > 0.0f && most[1] > 0.0f);
+}
+
+/* The largest score of each row, and a number that none in this thread is below. */
+template <int COUNT>
+__device__ __forceinline__ void invar_attention_extremes(float (&most)[2], float (&least)[2],
+                                                         const float (&s)[COUNT])
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        most[row] = invar_attention_largest(s, row);
+        least[row] = invar_attention_least(s, row);
+    }
+}
+
+/*
+ * The references of rows for a block with these extremes; what was summed before is scaled where
+ * they rise. A row that sees no key of the block (all its scores are -inf) stays as it is. True
+ * where all scores of the warp are near.
+ */
+template <int SUMS>
+__device__ __forceinline__ bool
+invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS], const float (&most)[2],
+                     const float (&least)[2], float c, const bool (&seen)[2])
+{
+    bool near = true;
+
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float m = seen[row] ? invar_softmax_reference(x.m[row], most[row] * c) : x.m[row];
+
+        near = near && invar_attention_near(least[row], c, m);
+        // where m was -inf, the sums are zero or NaN and stay it
+        if (__any_sync(0xFFFFFFFFu, m != x.m[row] && x.m[row] != -INFINITY)) {
+            float alpha = seen[row] ? invar_attention_factor(x.m[row], m) : 1.0f;
+            x.l[row][0] = x.l[row][0] * alpha;
+            x.l[row][1] = x.l[row][1] * alpha;
+#pragma unroll
+            for (int i = 2 * row; i < SUMS; i += 4) {
+                o[i] = o[i] * alpha;
+                o[i + 1] = o[i + 1] * alpha;
+            }
+        }
+        x.m[row] = m;
+    }
+    return __all_sync(0xFFFFFFFFu, near);
+}
+
+/* invar_exp2_fraction_bf16 of eight numbers, operation by operation. */
+__device__ __forceinline__ void invar_attention_fractions(float (&p)[8], const float (&f)[8])
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        p[j] = invar_fmaf(0x1.c2a0bep-5f, f[j], 0x1.f00c5ap-3f);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        p[j] = invar_fmaf(p[j], f[j], 0x1.62f5fep-1f);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        p[j] = invar_fmaf(p[j], f[j], 1.0f);
+}
+
+/*
+ * 16 keys: scores s[at..at + 8) become p, enter the sums and are rounded to an A operand. NEAR: the
+ * product with a power of two is the sum of the exponents. Written side by side, because one after
+ * the other is how the assembler leaves them otherwise, and each operation waits for the one
+ * before it.
+ */
+template <bool NEAR, int COUNT>
+__device__ __forceinline__ void
+invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const float (&s)[COUNT],
+                           int at, float c, const float (&origin)[2])
+{
+    float p[8], t[8], f[8];
+
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        t[j] = invar_fmaf(s[at + j], c, origin[j / 2 % 2]);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        f[j] = origin[j / 2 % 2] - t[j];
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        f[j] = invar_fmaf(s[at + j], c, f[j]);
+    invar_attention_fractions(p, f);
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        if (NEAR)
+            p[j] = __uint_as_float(__float_as_uint(p[j]) + (__float_as_uint(t[j]) << 23));
+        else
+            p[j] = t[j] < INVAR_ROUNDER - 126.0f ? 0.0f : p[j] * invar_exp2_whole(t[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        x.l[j / 2 % 2][j % 2] = x.l[j / 2 % 2][j % 2] + p[j];
+#pragma unroll
+    for (int j = 0; j < 4; j++)
+        a[j] = invar_bf16x2_bits(p[2 * j], p[2 * j + 1]);
+}
+
+/* A block whose scores are near; halved: only the first half of its keys. */
+template <int COUNT>
+__device__ __forceinline__ void
+invar_attention_weigh_near(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
+                           const float (&s)[COUNT], float c, const float (&origin)[2], bool halved)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT / 2; i += 8)
+        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, origin);
+    if (halved) {
+#pragma unroll
+        for (int i = COUNT / 2; i < COUNT; i += 2)
+            a[i / 8][i / 2 % 4] = 0;
+        return;
+    }
+#pragma unroll
+    for (int i = COUNT / 2; i < COUNT; i += 8)
+        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, origin);
+}
+
+/* Any block. The warp's rows see none of its keys from `keys` on: their p is +0. */
+template <int COUNT>
+__device__ __forceinline__ void
+invar_attention_weigh(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
+                      const float (&s)[COUNT], float c, const float (&origin)[2], int keys)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 8) {
+        if (2 * i < keys) {
+            invar_attention_weigh_step<false>(x, a[i / 8], s, i, c, origin);
+        } else {
+#pragma unroll
+            for (int j = 0; j < 4; j++)
+                a[i / 8][j] = 0;
+        }
+    }
+}
+
+/* The 8 lanes of a row, folded by 4, 2, 1; every thread of the row gets the sum. */
+__device__ __forceinline__ float invar_attention_fold(const float (&l)[2])
+{
+    float even = l[0] + __shfl_xor_sync(0xFFFFFFFFu, l[0], 2);
+    float odd = l[1] + __shfl_xor_sync(0xFFFFFFFFu, l[1], 2);
+
+    even = even + __shfl_xor_sync(0xFFFFFFFFu, even, 1);
+    odd = odd + __shfl_xor_sync(0xFFFFFFFFu, odd, 1);
+    return even + odd;
+}
+
+/* The spans of a row that are closed. */
+typedef struct invar_attention_total {
+    float m[2];
+    float l[2];
+    bool started[2];
+} invar_attention_total;
+
+/*
+ * Adds the span that just ended, for rows that see one of its keys. What its o is to become: o =
+ * fma(o, beta, old * alpha) with the two factors of each row, old being the o of the spans before.
+ */
+__device__ __forceinline__ void invar_attention_merge(invar_attention_total &total,
+                                                      float (&alpha)[2], float (&beta)[2],
+                                                      const invar_attention_softmax &x,
+                                                      const bool (&sees)[2])
+{
+#pragma unroll
+    for (int row = 0; row < 2; row++) {
+        float l = invar_attention_fold(x.l[row]); // by all threads of the warp
+        float m = fmaxf(total.m[row], x.m[row]);
+
+        alpha[row] = invar_attention_factor(total.m[row], m);
+        beta[row] = invar_attention_factor(x.m[row], m);
+        if (sees[row]) {
+            total.l[row] =
+                total.started[row] ? invar_fmaf(l, beta[row], total.l[row] * alpha[row]) : l;
+            total.m[row] = total.started[row] ? m : x.m[row];
+        }
+    }
+}
+
+__device__ __forceinline__ float invar_attention_lse2(float l, float m)
+{
+    return invar_fmaf(invar_log(l), INVAR_ATTENTION_LOG2E, m);
+}
+
+/*
+ * o[4 i + 2 row + e] = o / l[row] + 0. A correctly rounded reciprocal and two corrections by exact
+ * remainders give the correctly rounded quotient wherever no remainder underflows; elsewhere, and
+ * for zeros, it is a division.
+ */
+template <int COUNT>
+__device__ __forceinline__ void invar_attention_divide(float (&o)[COUNT], const float (&l)[2])
+{
+    float least = fminf(l[0], l[1]), most = fmaxf(l[0], l[1]);
+
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) {
+        least = fminf(least, fabsf(o[i]));
+        most = fmaxf(most, fabsf(o[i]));
+    }
+    // a NaN may hide from both: it passes through either way
+    if (least >= 0x1p-40f && most <= 0x1p40f) {
+        float r[2] = {1.0f / l[0], 1.0f / l[1]};
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            int row = i / 2 % 2;
+            float y = o[i] * r[row];
+            y = invar_fmaf(invar_fmaf(-y, l[row], o[i]), r[row], y);
+            o[i] = invar_fmaf(invar_fmaf(-y, l[row], o[i]), r[row], y);
+        }
+    } else {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            o[i] = o[i] / l[i / 2 % 2] + 0.0f;
+    }
+}
+
+/*
+ * w = o / l + 0 rounded to f32, then to bf16, in pairs. o times the rounded reciprocal is at most
+ * two units of the last place off. This changes the bf16 only near the middle between two of them:
+ * there, where a result is tiny or zero, and for odd l it returns false, and w is to be computed by
+ * invar_attention_divide.
+ */
+template <int COUNT>
+__device__ __forceinline__ bool
+invar_attention_quotients(uint32_t (&w)[COUNT / 2], const float (&o)[COUNT], const float (&l)[2])
+{
+    const float r[2] = {1.0f / l[0], 1.0f / l[1]};
+    // the low half is the smallest distance above the middle less 2; the smallest |w|, twice
+    uint32_t middle[2] = {0xFFFFFFFFu, 0xFFFFFFFFu}, least = 0xFFFFFFFFu;
+
+#pragma unroll
+    for (int i = 0; i < COUNT; i += 2) {
+        float y0 = o[i] * r[i / 2 % 2], y1 = o[i + 1] * r[i / 2 % 2];
+
+        middle[0] = __viaddmin_u16x2(__float_as_uint(y0), 0x8002u, middle[0]);
+        middle[1] = __viaddmin_u16x2(__float_as_uint(y1), 0x8002u, middle[1]);
+        w[i / 2] = invar_bf16x2_bits(y0, y1);
+        least = __viaddmin_u16x2(w[i / 2], w[i / 2], least);
+    }
+    return (min(middle[0] & 0xFFFFu, middle[1] & 0xFFFFu) > 4) &
+           (min(least & 0xFFFFu, least >> 16) >= 0x1B00u) & // 2^-100
+           (fminf(l[0], l[1]) >= 0.5f) & (fmaxf(l[0], l[1]) <= 0x1p60f);
+}
+
+/*
+ * o (16 x 8) continues its chain by one step of 16 keys, where values may be infinite or NaN and
+ * rows see different keys: row by row, with the values that the row does not see replaced by +0. b
+ * holds the values of the keys key + 2 (t % 4), + 1, + 8, + 9; begin and end are those of the
+ * thread's two rows.
+ */
+__device__ __forceinline__ void invar_attention_step_exact(float (&o)[4], const uint32_t (&a)[4],
+                                                           const uint32_t (&b)[2], int key,
+                                                           const int (&begin)[2],
+                                                           const int (&end)[2])
+{
+    int lane = (int)threadIdx.x % 32, at = key + 2 * (lane % 4);
+
+#pragma unroll 1
+    for (int r = 0; r < 16; r++) {
+        int from = __shfl_sync(0xFFFFFFFFu, r < 8 ? begin[0] : begin[1], r % 8 * 4);
+        int to = __shfl_sync(0xFFFFFFFFu, r < 8 ? end[0] : end[1], r % 8 * 4);
+        float sum[4] = {o[0], o[1], o[2], o[3]};
+        uint32_t seen[2];
+
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int k = at + 8 * half;
+            seen[half] = (k >= from && k < to ? b[half] & 0x0000FFFFu : 0) |
+                         (k + 1 >= from && k + 1 < to ? b[half] & 0xFFFF0000u : 0);
+        }
+        invar_product_warp(sum, a, seen);
+        if (lane / 4 == r % 8) {
+            o[0] = r < 8 ? sum[0] : o[0];
+            o[1] = r < 8 ? sum[1] : o[1];
+            o[2] = r < 8 ? o[2] : sum[2];
+            o[3] = r < 8 ? o[3] : sum[3];
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,256 @@
+/*
+ * kv_write.cu - keys and values of new rows into the pages of a cache.
+ *
+ * Bits are copied, by a block of threads for each row. One more looks whether two rows fill one
+ * slot, which the check cannot see here: which of them stays would depend on the order of blocks.
+ *
+ * Numerics contract (rev 1): docs/arithmetic.md, section 8.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/sm90/attention/forward.cuh"
+
+namespace
+{
+
+/* ---- slots that two rows fill ---------------------------------------------------------------- */
+
+/* The sequence of a row, which is its position `*position_out`; false where there is none. */
+__device__ bool find_sequence(invar_attention_sequence *out, int64_t *position_out,
+                              const invar_attention_problem &p, int64_t row)
+{
+    // the last sequence that begins at or before the row: it is not empty
+    int64_t low = 0, high = p.rows.count - 1;
+
+    while (low < high) {
+        int64_t middle = (low + high + 1) / 2;
+        if (p.rows.start[middle] <= row)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    if (!invar_attention_find(out, p, low))
+        return false;
+    *position_out = row - out->row0;
+    return *position_out >= out->before && *position_out < out->length;
+}
+
+enum { NAMES = 2048 }; // of pages, in shared memory
+
+/* The slots of a page that a row and the next ones of its sequence fill. */
+struct filled {
+    int64_t first, end;
+
+    __device__ filled(const invar_attention_problem &p, const invar_attention_sequence &s,
+                      int64_t position)
+        : first(position % p.page_size), end(first + s.length - position)
+    {
+        end = end < p.page_size ? end : p.page_size;
+    }
+};
+
+/*
+ * Puts a page that is filled from this position on into the table, with its first row; reports it
+ * where another sequence, or another place of this one, fills the same slots.
+ */
+__device__ void name_page(unsigned long long *table, const invar_attention_problem &p,
+                          const invar_attention_sequence &s, int64_t position, uint32_t page,
+                          uint32_t hash)
+{
+    unsigned long long mine = (uint64_t)(page + 1) << 32 | (uint32_t)(s.row0 + position);
+    filled here(p, s, position);
+
+    for (uint32_t at = hash, tries = 0; tries < NAMES; at++, tries++) {
+        unsigned long long other = atomicCAS(&table[at % NAMES], 0ull, mine);
+        invar_attention_sequence t;
+        int64_t start;
+        if (other == 0)
+            return;
+        if (other >> 32 != page + 1 || !find_sequence(&t, &start, p, (uint32_t)other))
+            continue;
+        filled there(p, t, start);
+        if (here.first < there.end && there.first < here.end) {
+            invar_report(p.fault, p.op, INVAR_CUDA_REPEATED, page);
+            return;
+        }
+    }
+}
+
+/* What find_repeated fetches of several sequences at once: the wait for memory is what it costs. */
+struct page_batch {
+    static constexpr int COUNT = 4;
+    invar_attention_sequence s[COUNT];
+    int64_t index[COUNT]; // of a page in its sequence
+    int32_t page[COUNT];  // -1: none
+
+    /* Sequences n, n + step, ...; the `part`-th page that each of them fills. */
+    __device__ __forceinline__ page_batch(const invar_attention_problem &p, int64_t n, int64_t step,
+                                          int part)
+    {
+        int64_t begin[COUNT], end[COUNT], length[COUNT];
+
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            s[i].number = n + i * step;
+            bool there = s[i].number < p.rows.count;
+            begin[i] = there ? p.rows.start[s[i].number] : 0;
+            end[i] = there ? p.rows.start[s[i].number + 1] : 0;
+            length[i] = there ? p.lengths[s[i].number] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < COUNT; i++) {
+            s[i].length = length[i];
+            s[i].before = length[i] - (end[i] - begin[i]);
+            s[i].row0 = begin[i] - s[i].before;
+            index[i] = s[i].before / p.page_size + part;
+            page[i] = page_at(p, i);
+        }
+    }
+
+    /* What is out of range is reported by the block whose row it is. */
+    __device__ __forceinline__ int32_t page_at(const invar_attention_problem &p, int i) const
+    {
+        bool good = s[i].before >= 0 && s[i].before < s[i].length && index[i] < p.max_pages &&
+                    index[i] * p.page_size < s[i].length && s[i].row0 + s[i].before >= 0 &&
+                    s[i].row0 + s[i].length <= p.n_rows;
+        int32_t at = good ? p.pages[s[i].number * p.pages_stride + index[i]] : -1;
+
+        return at < p.n_pages ? at : -1;
+    }
+};
+
+/*
+ * Reports slots that two rows fill. One block, in no more time than the others take: about as many
+ * threads share a sequence as it has pages.
+ */
+__device__ void find_repeated(const invar_attention_problem &p)
+{
+    __shared__ unsigned long long table[NAMES];
+    int64_t pages = p.n_rows / p.page_size + 2 * p.rows.count;
+    pages = pages < p.n_rows ? pages : p.n_rows;
+    // where there are more pages than a table likes, they take turns
+    uint32_t turns = (uint32_t)invar_ceil_div(pages, NAMES / 2);
+    int share = 1;
+    while (share < 32 && 2 * share * p.rows.count <= pages)
+        share *= 2;
+    int64_t step = (int)blockDim.x / share, first = (int)threadIdx.x / share;
+
+    for (uint32_t turn = 0; turn < turns; turn++) {
+        for (int i = (int)threadIdx.x; i < NAMES; i += (int)blockDim.x)
+            table[i] = 0;
+        __syncthreads();
+        for (int64_t n = first; n < p.rows.count; n += step * page_batch::COUNT) {
+            page_batch batch(p, n, step, (int)threadIdx.x % share);
+#pragma unroll
+            for (int i = 0; i < page_batch::COUNT; i++)
+                while (batch.page[i] >= 0) {
+                    const invar_attention_sequence &s = batch.s[i];
+                    int64_t begin = batch.index[i] * p.page_size;
+                    uint32_t hash = (uint32_t)batch.page[i] * 0x9E3779B1u >> 8;
+                    if (hash / NAMES % turns == turn)
+                        name_page(table, p, s, begin < s.before ? s.before : begin,
+                                  (uint32_t)batch.page[i], hash);
+                    batch.index[i] += share;
+                    batch.page[i] = batch.page_at(p, i);
+                }
+        }
+        __syncthreads();
+    }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* A row of keys or values and its slot in the cache, in units of WORD. */
+template <typename WORD> struct slots {
+    WORD *cache;
+    const WORD *rows;
+    int64_t page_stride, row_stride;
+};
+
+/* A block for each row; the first one looks at them all. */
+template <typename WORD>
+__global__ void write_rows(slots<WORD> k, slots<WORD> v, int64_t words,
+                           const __grid_constant__ invar_attention_problem p)
+{
+    int64_t row = (int64_t)blockIdx.x - 1, position;
+    invar_attention_sequence s;
+
+    if (row < 0) {
+        find_repeated(p);
+        return;
+    }
+    if (!find_sequence(&s, &position, p, row))
+        return;
+    int64_t page = invar_attention_page(p, s, position / p.page_size);
+    int64_t slot = position % p.page_size * words;
+    for (int64_t i = threadIdx.x; i < words; i += blockDim.x) {
+        k.cache[page * k.page_stride + slot + i] = k.rows[row * k.row_stride + i];
+        v.cache[page * v.page_stride + slot + i] = v.rows[row * v.row_stride + i];
+    }
+}
+
+template <typename WORD>
+slots<WORD> slots_of(const invar_tensor *cache, const invar_tensor *rows, int64_t per_word)
+{
+    return {(WORD *)cache->data, (const WORD *)rows->data, cache->row_stride / per_word,
+            rows->row_stride / per_word};
+}
+
+template <typename WORD>
+invar_status write_all(const invar_device *dev, const invar_kv_write_args *a,
+                       const invar_attention_problem &p)
+{
+    int64_t per_word = (int64_t)sizeof(WORD) * 8 / invar_dtype_bits(a->k.dtype);
+    int64_t words = invar_tensor_row_elements(&a->k) / per_word;
+    unsigned threads = words < 32 ? 32 : words < 256 ? (unsigned)(words + 31) / 32 * 32 : 256;
+
+    return invar_launch(dev, INVAR_OP_KV_WRITE, write_rows<WORD>, dim3((unsigned)(p.n_rows + 1)),
+                        dim3(threads), 0)(slots_of<WORD>(&a->cache.k, &a->k, per_word),
+                                          slots_of<WORD>(&a->cache.v, &a->v, per_word), words, p);
+}
+
+/* True where rows of t can be moved by words of 16 bytes. */
+bool by_words(const invar_tensor *t, int64_t elements)
+{
+    int64_t bytes = invar_dtype_bits(t->dtype) / 8;
+
+    return ((uintptr_t)t->data & 15) == 0 && t->row_stride * bytes % 16 == 0 &&
+           elements * bytes % 16 == 0;
+}
+
+} // namespace
+
+size_t invar_cuda_kv_write_workspace(const invar_device *dev, const invar_kv_write_args *args)
+{
+    (void)dev;
+    (void)args;
+    return 0;
+}
+
+invar_status invar_cuda_kv_write(const invar_device *dev, const invar_kv_write_args *args,
+                                 void *workspace)
+{
+    invar_attention_problem p = {};
+    int64_t elements = invar_tensor_row_elements(&args->k);
+
+    (void)workspace;
+    if (elements == 0 || args->k.shape[0] == 0)
+        return INVAR_OK;
+    p.op = INVAR_OP_KV_WRITE;
+    p.fault = invar_cuda_of(dev)->fault;
+    p.rows = args->rows;
+    p.n_rows = args->k.shape[0];
+    p.lengths = args->lengths;
+    p.paged = true;
+    p.pages = (const int32_t *)args->cache.pages.data;
+    p.pages_stride = args->cache.pages.row_stride;
+    p.page_size = args->cache.k.shape[1];
+    p.n_pages = args->cache.k.shape[0];
+    p.max_pages = args->cache.pages.shape[1];
+    if (by_words(&args->cache.k, elements) && by_words(&args->cache.v, elements) &&
+        by_words(&args->k, elements) && by_words(&args->v, elements))
+        return write_all<uint4>(dev, args, p);
+    if (args->k.dtype == INVAR_DTYPE_BF16)
+        return write_all<uint16_t>(dev, args, p);
+    return write_all<uint32_t>(dev, args, p);
+}

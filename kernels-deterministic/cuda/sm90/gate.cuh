@@ -1,0 +1,47 @@
+/*
+ * gate.cuh - functions of a gate in bf16 by table.
+ *
+ * Such a gate has few values. A table in shared memory has those of magnitude 2^-14 to 2^6, nearly
+ * all that occur, of both signs; the others are computed. It holds what would be computed, so it
+ * changes no bit.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_GATE_CUH
+#define INVAR_KERNELS_CUDA_SM90_GATE_CUH
+
+#include "kernels-deterministic/cuda/sm90/vector.cuh"
+#include "kernels-deterministic/math/narrow.h"
+
+#define INVAR_GATE_FIRST (UINT32_C(113) << 7) // the bits of 2^-14
+#define INVAR_GATE_MAGNITUDES (UINT32_C(20) << 7)
+#define INVAR_GATE_ENTRIES (2 * INVAR_GATE_MAGNITUDES)
+
+using invar_bf16_run = invar_run<__nv_bfloat16>;
+
+/* The table of `make` of each gate, by the `threads` threads of a block. */
+template <typename T, typename F>
+__device__ __forceinline__ void invar_make_gates(T *table, F make, int threads)
+{
+    for (uint32_t i = threadIdx.x; i < INVAR_GATE_ENTRIES; i += (uint32_t)threads)
+        table[i] = make(__uint_as_float((i % INVAR_GATE_MAGNITUDES + INVAR_GATE_FIRST) << 16 |
+                                        i / INVAR_GATE_MAGNITUDES << 31));
+}
+
+/* The entries of a run's gates; false where one has none. */
+__device__ __forceinline__ bool invar_find_gates(uint32_t entry[INVAR_RUN],
+                                                 const invar_bf16_run &gate)
+{
+    bool there = true;
+
+#pragma unroll
+    for (int i = 0; i < INVAR_RUN; i++) {
+        uint32_t bits = i & 1 ? gate.word[i / 2] >> 16 : gate.word[i / 2] & 0xFFFFu;
+        uint32_t magnitude = (bits & 0x7FFFu) - INVAR_GATE_FIRST;
+        there = there & (magnitude < INVAR_GATE_MAGNITUDES);
+        entry[i] = magnitude + (bits >> 15) * INVAR_GATE_MAGNITUDES;
+    }
+    return there;
+}
+
+#endif

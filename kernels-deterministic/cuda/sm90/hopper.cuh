@@ -1,0 +1,502 @@
+/*
+ * hopper.cuh - the instructions of sm_90a that C++ has no words for: barriers in shared memory,
+ * bulk tensor copies, warpgroup matrix products, registers moved between warpgroups.
+ *
+ * Accumulator layout of a warpgroup product (64 x N, f32): thread t of the 128 holds, in
+ * acc[4 i + r], row 16 (t / 32) + t % 32 / 4 + 8 (r / 2), column 8 i + 2 (t % 4) + r % 2.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_HOPPER_CUH
+#define INVAR_KERNELS_CUDA_SM90_HOPPER_CUH
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+__device__ __forceinline__ uint32_t invar_shared_address(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* ---- barriers in shared memory --------------------------------------------------------------- */
+
+__device__ __forceinline__ void invar_barrier_init(uint64_t *barrier, uint32_t arrivals)
+{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(invar_shared_address(barrier)),
+                 "r"(arrivals));
+}
+
+/* After the inits, before anyone else uses them (then __syncthreads or a cluster barrier). */
+__device__ __forceinline__ void invar_barrier_init_done()
+{
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+
+__device__ __forceinline__ void invar_barrier_arrive(uint64_t *barrier)
+{
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(invar_shared_address(barrier))
+                 : "memory");
+}
+
+/*
+ * On the barrier at the same place in block `rank` of the cluster. Makes no writes of this thread
+ * visible there: enough, and much cheaper, where the memory behind the barrier was only read by
+ * finished products.
+ */
+__device__ __forceinline__ void invar_barrier_free_at(uint64_t *barrier, uint32_t rank)
+{
+    asm volatile(
+        "{.reg .b32 there;"
+        "mapa.shared::cluster.u32 there, %0, %1;"
+        "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(invar_shared_address(barrier)),
+        "r"(rank)
+        : "memory");
+}
+
+/* Arrives, and announces so many bytes of bulk copies. */
+__device__ __forceinline__ void invar_barrier_expect(uint64_t *barrier, uint32_t bytes)
+{
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(
+                     invar_shared_address(barrier)),
+                 "r"(bytes)
+                 : "memory");
+}
+
+/* Until the phase of this parity is over; parity 1 passes on a fresh barrier. */
+__device__ __forceinline__ void invar_barrier_wait(uint64_t *barrier, uint32_t parity)
+{
+    asm volatile("{.reg .pred over;"
+                 "again:"
+                 "mbarrier.try_wait.parity.shared::cta.b64 over, [%0], %1;"
+                 "@!over bra again;}" ::"r"(invar_shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* The same, with what other blocks of the cluster wrote before they arrived. */
+__device__ __forceinline__ void invar_barrier_wait_cluster(uint64_t *barrier, uint32_t parity)
+{
+    asm volatile("{.reg .pred over;"
+                 "again:"
+                 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 over, [%0], %1;"
+                 "@!over bra again;}" ::"r"(invar_shared_address(barrier)),
+                 "r"(parity)
+                 : "memory");
+}
+
+/* A place in a ring of stages, and the parity of its phase. */
+template <int STAGES> struct invar_ring {
+    int stage = 0;
+    uint32_t parity = 0;
+
+    __device__ __forceinline__ void advance()
+    {
+        if (++stage == STAGES) {
+            stage = 0;
+            parity ^= 1;
+        }
+    }
+};
+
+/* Barrier number `id` (1..15) of the block, among `threads` threads. */
+__device__ __forceinline__ void invar_named_barrier(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* Arrives there without waiting. */
+__device__ __forceinline__ void invar_named_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* What this thread wrote into shared memory, before copies and products read it. */
+__device__ __forceinline__ void invar_fence_async()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* True in one thread of the warp, always the same one; by the whole warp. */
+__device__ __forceinline__ bool invar_elect()
+{
+    uint32_t mine;
+
+    asm volatile("{.reg .pred p;"
+                 "elect.sync _|p, 0xFFFFFFFF;"
+                 "selp.u32 %0, 1, 0, p;}"
+                 : "=r"(mine));
+    return mine != 0;
+}
+
+/* A number that is the same in all threads of the warp, so that the compiler knows. */
+__device__ __forceinline__ uint32_t invar_uniform(uint32_t x)
+{
+    return __reduce_or_sync(0xFFFFFFFFu, x);
+}
+
+__device__ __forceinline__ uint32_t invar_cluster_rank()
+{
+    uint32_t rank;
+
+    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+
+/* All threads of the cluster. */
+__device__ __forceinline__ void invar_cluster_sync()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+
+/* The same for no more than that all have come so far: orders no memory, and is cheaper. */
+__device__ __forceinline__ void invar_cluster_meet()
+{
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\n"
+                 "barrier.cluster.wait.aligned;" ::
+                     : "memory");
+}
+
+/*
+ * For kernels launched with programmatic serialization, which may begin while the one before them
+ * in the stream still runs: waits until that has ended. Before any global memory is touched.
+ */
+__device__ __forceinline__ void invar_grid_wait()
+{
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+
+/* Lets the next such kernel begin as soon as there is room. */
+__device__ __forceinline__ void invar_grid_release()
+{
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+/* Both, at the head of a kernel that has nothing to do before it touches memory. */
+__device__ __forceinline__ void invar_grid_begin()
+{
+    invar_grid_release();
+    invar_grid_wait();
+}
+
+/* ---- bulk tensor copies ---------------------------------------------------------------------- */
+
+__device__ __forceinline__ void invar_copy_prefetch(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"((uint64_t)map) : "memory");
+}
+
+/* A box to shared memory; x is the contiguous index. Completes on `barrier`. One thread. */
+__device__ __forceinline__ void invar_copy_in(void *to, const CUtensorMap *map, int x, int y,
+                                              uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3}], [%4];" ::"r"(invar_shared_address(to)),
+                 "l"((uint64_t)map), "r"(x), "r"(y), "r"(invar_shared_address(barrier))
+                 : "memory");
+}
+
+__device__ __forceinline__ void invar_copy_in(void *to, const CUtensorMap *map, int x, int y, int z,
+                                              uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(invar_shared_address(to)),
+                 "l"((uint64_t)map), "r"(x), "r"(y), "r"(z), "r"(invar_shared_address(barrier))
+                 : "memory");
+}
+
+__device__ __forceinline__ void invar_copy_in(void *to, const CUtensorMap *map, int x, int y, int z,
+                                              int w, uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4, %5}], [%6];" ::"r"(invar_shared_address(to)),
+                 "l"((uint64_t)map), "r"(x), "r"(y), "r"(z), "r"(w),
+                 "r"(invar_shared_address(barrier))
+                 : "memory");
+}
+
+/* The same box to the same place in every block of `mask`, each block's own barrier told. */
+__device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *map, int x, int y,
+                                                  uint64_t *barrier, uint16_t mask)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(invar_shared_address(to)),
+        "l"((uint64_t)map), "r"(x), "r"(y), "r"(invar_shared_address(barrier)), "h"(mask)
+        : "memory");
+}
+
+__device__ __forceinline__ void invar_copy_in_all(void *to, const CUtensorMap *map, int x, int y,
+                                                  int z, uint64_t *barrier, uint16_t mask)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(invar_shared_address(to)),
+        "l"((uint64_t)map), "r"(x), "r"(y), "r"(z), "r"(invar_shared_address(barrier)), "h"(mask)
+        : "memory");
+}
+
+/* A box from shared memory; follow with commit, and wait before the memory is used again. */
+__device__ __forceinline__ void invar_copy_out(const CUtensorMap *map, int x, int y, int z,
+                                               const void *from)
+{
+    asm volatile(
+        "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(
+            (uint64_t)map),
+        "r"(x), "r"(y), "r"(z), "r"(invar_shared_address(from))
+        : "memory");
+}
+
+__device__ __forceinline__ void invar_copy_commit()
+{
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+
+/* Until at most PENDING groups of this thread are still being read. */
+template <int PENDING> __device__ __forceinline__ void invar_copy_wait_read()
+{
+    asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Until at most PENDING groups of this thread have not been written. */
+template <int PENDING> __device__ __forceinline__ void invar_copy_wait()
+{
+    asm volatile("cp.async.bulk.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Consecutive bytes instead of a box: a multiple of 16, both sides aligned to 16. One thread. */
+__device__ __forceinline__ void invar_copy_in_flat(void *to, const void *from, uint32_t bytes,
+                                                   uint64_t *barrier)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1], %2, [%3];" ::"r"(invar_shared_address(to)),
+                 "l"((uint64_t)__cvta_generic_to_global(from)), "r"(bytes),
+                 "r"(invar_shared_address(barrier))
+                 : "memory");
+}
+
+/* Such bytes on their way into the L2 cache, for loads that follow. One thread. */
+__device__ __forceinline__ void invar_copy_ahead_flat(const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
+
+/* From shared memory; follow with commit, and wait before the memory is used again. */
+__device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, uint32_t bytes)
+{
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(
+                     (uint64_t)__cvta_generic_to_global(to)),
+                 "r"(invar_shared_address(from)), "r"(bytes)
+                 : "memory");
+}
+
+/* ---- warpgroup matrix products --------------------------------------------------------------- */
+
+/*
+ * A matrix in shared memory. Offsets in bytes. Swizzle by 128 bytes (layout 1): rows of 128 bytes,
+ * 8 of them a block of 1024; K contiguous: `stride` is 1024 and `leading` unused, a step along k
+ * adds the bytes of a step to the address; K outermost (transposed): `stride` is the distance of 8
+ * rows of k (1024), `leading` that of two runs of 64 elements along m or n.
+ */
+enum { INVAR_SWIZZLE_NONE = 0, INVAR_SWIZZLE_128 = 1 };
+
+__device__ __forceinline__ uint64_t invar_matrix(const void *at, uint32_t leading, uint32_t stride,
+                                                 int swizzle)
+{
+    uint64_t address = (invar_shared_address(at) & 0x3FFFF) >> 4;
+
+    return address | (uint64_t)((leading & 0x3FFFF) >> 4) << 16 |
+           (uint64_t)((stride & 0x3FFFF) >> 4) << 32 | (uint64_t)swizzle << 62;
+}
+
+/* Before the first product after registers of accumulators or of A were written. */
+__device__ __forceinline__ void invar_product_fence()
+{
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+
+__device__ __forceinline__ void invar_product_commit()
+{
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+/* Until at most PENDING groups run. Accumulators of finished groups may be read afterwards. */
+template <int PENDING> __device__ __forceinline__ void invar_product_wait()
+{
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
+}
+
+/* Keeps the compiler from moving uses of the accumulators across this place. */
+template <int COUNT> __device__ __forceinline__ void invar_product_hold(float (&acc)[COUNT])
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; i++)
+        asm volatile("" : "+f"(acc[i])::"memory");
+}
+
+#define INVAR_ACC_4 "%0, %1, %2, %3"
+#define INVAR_ACC_8                                                                                \
+    INVAR_ACC_4 ", "                                                                               \
+                "%4, %5, %6, %7"
+#define INVAR_ACC_16                                                                               \
+    INVAR_ACC_8 ", "                                                                               \
+                "%8, %9, %10, %11, %12, %13, %14, %15"
+#define INVAR_ACC_32                                                                               \
+    INVAR_ACC_16 ", "                                                                              \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define INVAR_ACC_64                                                                               \
+    INVAR_ACC_32                                                                                   \
+    ", "                                                                                           \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+#define INVAR_ACC_96                                                                               \
+    INVAR_ACC_64                                                                                   \
+    ", "                                                                                           \
+    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
+    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
+#define INVAR_ACC_128                                                                              \
+    INVAR_ACC_96                                                                                   \
+    ", "                                                                                           \
+    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "       \
+    "%111, "                                                                                       \
+    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "         \
+    "%126, %127"
+
+#define INVAR_F4(d, i) "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
+#define INVAR_F8(d, i) INVAR_F4(d, i), INVAR_F4(d, (i) + 4)
+#define INVAR_F16(d, i) INVAR_F8(d, i), INVAR_F8(d, (i) + 8)
+#define INVAR_F32(d, i) INVAR_F16(d, i), INVAR_F16(d, (i) + 16)
+#define INVAR_F64(d, i) INVAR_F32(d, i), INVAR_F32(d, (i) + 32)
+#define INVAR_F96(d, i) INVAR_F64(d, i), INVAR_F32(d, (i) + 64)
+#define INVAR_F128(d, i) INVAR_F64(d, i), INVAR_F64(d, (i) + 64)
+
+/* One instruction: shape, accumulators, their count, numbers of the operands behind them. */
+#define INVAR_PRODUCT_SS(N, COUNT, A, B, P, X, Y)                                                  \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" INVAR_ACC_##COUNT    \
+                 "}, " A ", " B ", p, 1, 1, " X ", " Y ";}"                                        \
+                 : INVAR_F##COUNT(acc, 0)                                                          \
+                 : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB))
+#define INVAR_PRODUCT_RS(N, COUNT, A0, A1, A2, A3, B, P, Y)                                        \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" INVAR_ACC_##COUNT    \
+                 "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1, " Y ";}"                    \
+                 : INVAR_F##COUNT(acc, 0)                                                          \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TB))
+#define INVAR_PRODUCT_E4M3(N, COUNT, A, B, P)                                                      \
+    asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;"                                         \
+                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" INVAR_ACC_##COUNT    \
+                 "}, " A ", " B ", p, 1, 1;}"                                                      \
+                 : INVAR_F##COUNT(acc, 0)                                                          \
+                 : "l"(a), "l"(b), "r"(add))
+
+/*
+ * acc (64 x N) += A B^T, one step of the contract for each element: 16 products of bf16, 32 of
+ * e4m3. add = 0 starts from +0 instead of acc. TA, TB: A, B lie with K outermost. N is a power of
+ * two from 8 to 256, or 192 for the first of them.
+ */
+template <int N, int TA, int TB>
+__device__ __forceinline__ void invar_product_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b,
+                                                   int add)
+{
+    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 192 || N == 256,
+                  "columns");
+    if constexpr (N == 8)
+        INVAR_PRODUCT_SS(8, 4, "%4", "%5", "%6", "%7", "%8");
+    else if constexpr (N == 16)
+        INVAR_PRODUCT_SS(16, 8, "%8", "%9", "%10", "%11", "%12");
+    else if constexpr (N == 32)
+        INVAR_PRODUCT_SS(32, 16, "%16", "%17", "%18", "%19", "%20");
+    else if constexpr (N == 64)
+        INVAR_PRODUCT_SS(64, 32, "%32", "%33", "%34", "%35", "%36");
+    else if constexpr (N == 128)
+        INVAR_PRODUCT_SS(128, 64, "%64", "%65", "%66", "%67", "%68");
+    else if constexpr (N == 192)
+        INVAR_PRODUCT_SS(192, 96, "%96", "%97", "%98", "%99", "%100");
+    else if constexpr (N == 256)
+        INVAR_PRODUCT_SS(256, 128, "%128", "%129", "%130", "%131", "%132");
+}
+
+/* A in registers: four pairs of bf16, rows t % 32 / 4 and + 8, columns 2 (t % 4) and + 8. */
+template <int N, int TB>
+__device__ __forceinline__ void invar_product_bf16_a(float (&acc)[N / 2], const uint32_t (&a)[4],
+                                                     uint64_t b, int add)
+{
+    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "columns");
+    if constexpr (N == 8)
+        INVAR_PRODUCT_RS(8, 4, "%4", "%5", "%6", "%7", "%8", "%9", "%10");
+    else if constexpr (N == 16)
+        INVAR_PRODUCT_RS(16, 8, "%8", "%9", "%10", "%11", "%12", "%13", "%14");
+    else if constexpr (N == 32)
+        INVAR_PRODUCT_RS(32, 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22");
+    else if constexpr (N == 64)
+        INVAR_PRODUCT_RS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38");
+    else if constexpr (N == 128)
+        INVAR_PRODUCT_RS(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70");
+    else if constexpr (N == 256)
+        INVAR_PRODUCT_RS(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134");
+}
+
+/* K is contiguous in both. */
+template <int N>
+__device__ __forceinline__ void invar_product_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b,
+                                                   int add)
+{
+    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "columns");
+    if constexpr (N == 8)
+        INVAR_PRODUCT_E4M3(8, 4, "%4", "%5", "%6");
+    else if constexpr (N == 16)
+        INVAR_PRODUCT_E4M3(16, 8, "%8", "%9", "%10");
+    else if constexpr (N == 32)
+        INVAR_PRODUCT_E4M3(32, 16, "%16", "%17", "%18");
+    else if constexpr (N == 64)
+        INVAR_PRODUCT_E4M3(64, 32, "%32", "%33", "%34");
+    else if constexpr (N == 128)
+        INVAR_PRODUCT_E4M3(128, 64, "%64", "%65", "%66");
+    else if constexpr (N == 256)
+        INVAR_PRODUCT_E4M3(256, 128, "%128", "%129", "%130");
+}
+
+/* Four 8 x 8 matrices of bf16 from shared memory; lane l names row l % 8 of matrix l / 8. */
+template <bool TRANSPOSED>
+__device__ __forceinline__ void invar_load_matrices(uint32_t (&m)[4], const void *row)
+{
+    if constexpr (TRANSPOSED)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                     : "r"(invar_shared_address(row))
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                     : "r"(invar_shared_address(row))
+                     : "memory");
+}
+
+/* acc (16 x 8) += A B^T by one warp: the same step (docs/arithmetic.md, section 2). */
+__device__ __forceinline__ void invar_product_warp(float (&acc)[4], const uint32_t (&a)[4],
+                                                   const uint32_t (&b)[2])
+{
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : INVAR_F4(acc, 0)
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+/* ---- registers ------------------------------------------------------------------------------- */
+
+/* The warpgroup gives up, or takes, registers: multiples of 8. */
+template <int COUNT> __device__ __forceinline__ void invar_registers_down()
+{
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+template <int COUNT> __device__ __forceinline__ void invar_registers_up()
+{
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+
+#endif

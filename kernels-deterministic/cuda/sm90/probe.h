@@ -1,0 +1,40 @@
+/*
+ * probe.h - what this GPU is, and whether its tensor cores compute the step of the contract.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_PROBE_H
+#define INVAR_KERNELS_CUDA_SM90_PROBE_H
+
+#include "kernels-deterministic/device.h"
+#include "kernels-deterministic/step/tiles.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_probe_by {
+    INVAR_PROBE_WARPGROUP, /* wgmma */
+    INVAR_PROBE_WARP       /* mma.sync; bf16 only */
+} invar_probe_by;
+
+/* out[n] = the outputs of tile n as the tensor cores yield them, in bits; host memory. Waits. */
+invar_status invar_probe_tiles(uint32_t (*out)[INVAR_TILE_OUTPUTS], const invar_device *dev,
+                               invar_tile_form form, invar_probe_by by,
+                               const invar_step_tile *tiles, size_t count) INVAR_MUST_USE;
+
+/* The outputs of a tile by the integer reference. */
+void invar_probe_expected(uint32_t out[INVAR_TILE_OUTPUTS], const invar_step_tile *tile,
+                          invar_tile_form form);
+
+/* `tiles` of every family and form, by every instruction, against the reference. */
+invar_status invar_probe_step(int64_t *outputs_out, int64_t *differences_out,
+                              const invar_device *dev, size_t tiles) INVAR_MUST_USE;
+
+/* Everything that invar_device_facts has, measured now. */
+invar_status invar_probe_facts(const invar_device *dev, invar_device_facts *out) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,821 @@
+/*
+ * linear.cu - linear layers: y, dx, dw, dense and grouped by expert.
+ *
+ * Numerics contract (rev 1): docs/arithmetic.md, section 3, as in cpu/linear.c. Here the arguments
+ * become a problem of product.h and go to the first kernel that takes it. Where none of the fast
+ * ones takes it as it is, but one would take it with operands rewritten, they are rewritten into
+ * the workspace: mxfp8 and int4 as the bf16 values that they stand for, fp8 weights with k
+ * outermost transposed. Neither changes a value, so neither changes a bit. Shards of a chain are
+ * products of their own, added by the tree afterwards. Several outputs of one x, and the activation
+ * of two of them, are one launch where a kernel takes them so.
+ *
+ * Segments and tokens lie in device memory. They are checked on the device, once, and a copy goes
+ * on: the kernels of products see segments that ascend and cover the rows, or none at all.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <type_traits>
+
+#include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
+#include "kernels-deterministic/cuda/sm90/product/product.h"
+
+#define THREADS 256
+
+/* ---- checked copies of segments -------------------------------------------------------------- */
+
+/* Whether `count` segments ascend from 0 to `rows`, by the whole block; reports where not. */
+static __device__ bool segments_good(const int64_t *start, int64_t count, int64_t rows, invar_op op,
+                                     invar_cuda_fault *fault)
+{
+    bool wrong = false;
+
+    for (int64_t i = threadIdx.x; i <= count; i += THREADS) {
+        bool here = i < count ? start[i] > start[i + 1] : start[0] != 0 || start[count] != rows;
+        if (here)
+            invar_report(fault, op, INVAR_CUDA_SEGMENTS, start[i]);
+        wrong = wrong || here;
+    }
+    return !__syncthreads_or(wrong);
+}
+
+/* One block. Segments that are not good become empty ones. */
+static __global__ void copy_segments(int64_t *to, const int64_t *start, int64_t count, int64_t rows,
+                                     invar_op op, invar_cuda_fault *fault)
+{
+    bool good = segments_good(start, count, rows, op, fault);
+
+    for (int64_t i = threadIdx.x; i <= count; i += THREADS)
+        to[i] = good ? start[i] : 0;
+}
+
+/* The first of the ascending tokens in [first, end) that is not below `token`. */
+static __device__ int64_t first_not_below(const int32_t *tokens, int64_t first, int64_t end,
+                                          int64_t token)
+{
+    while (first < end) {
+        int64_t middle = first + (end - first) / 2;
+        if (tokens[middle] < token)
+            first = middle + 1;
+        else
+            end = middle;
+    }
+    return first;
+}
+
+/* Whether tokens [first, end) ascend within [0, bound), by the whole block; reports where not. */
+static __device__ bool tokens_good(const int32_t *tokens, int64_t first, int64_t end, int64_t bound,
+                                   invar_op op, invar_cuda_fault *fault)
+{
+    bool wrong = false;
+
+    for (int64_t i = first + threadIdx.x; i < end; i += THREADS) {
+        bool outside = tokens[i] < 0 || tokens[i] >= bound;
+        bool repeated = i > first && tokens[i] <= tokens[i - 1];
+        if (outside || repeated)
+            invar_report(fault, op, outside ? INVAR_CUDA_INDEX : INVAR_CUDA_REPEATED, tokens[i]);
+        wrong = wrong || outside || repeated;
+    }
+    return !__syncthreads_or(wrong);
+}
+
+/* Block e: where the units cut the rows of expert e. A dense layer has unit boundaries for cuts. */
+static __global__ void cut_experts(int64_t *cuts, const int32_t *tokens, int64_t rows,
+                                   invar_segments experts, invar_segments units, invar_op op,
+                                   invar_cuda_fault *fault)
+{
+    int64_t *cut = cuts + (int64_t)blockIdx.x * (units.count + 1);
+    int64_t all = units.start[units.count], first = 0, end = 0;
+    bool good = segments_good(experts.start, experts.count, rows, op, fault);
+
+    good = segments_good(units.start, units.count, all, op, fault) && good;
+    if (good) {
+        first = experts.start[blockIdx.x];
+        end = experts.start[blockIdx.x + 1];
+        good = tokens_good(tokens, first, end, all, op, fault);
+    }
+    for (int64_t u = threadIdx.x; u <= units.count; u += THREADS)
+        cut[u] = good ? first_not_below(tokens, first, end, units.start[u]) : 0;
+}
+
+/* ---- rewritten operands ---------------------------------------------------------------------- */
+
+/*
+ * Blocks of 128 x 128 bytes, from (groups * depth, cols) to (groups * cols, depth), and their
+ * scales. The source is aligned to 16 bytes.
+ */
+struct fp8_transposition {
+    uint8_t *to;
+    float *to_scale;
+    const uint8_t *from;
+    const float *from_scale;
+    int64_t stride; /* of from */
+    int64_t depth, cols;
+};
+
+/* Byte j of word i becomes byte i of word j. */
+static __device__ __forceinline__ void transpose_bytes(uint32_t (&w)[4])
+{
+    uint32_t low01 = __byte_perm(w[0], w[1], 0x5140), low23 = __byte_perm(w[2], w[3], 0x5140);
+    uint32_t high01 = __byte_perm(w[0], w[1], 0x7362), high23 = __byte_perm(w[2], w[3], 0x7362);
+
+    w[0] = __byte_perm(low01, low23, 0x5410);
+    w[1] = __byte_perm(low01, low23, 0x7632);
+    w[2] = __byte_perm(high01, high23, 0x5410);
+    w[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+static __global__ void transpose_fp8(fp8_transposition t)
+{
+    constexpr int BLOCK = INVAR_FP8_BLOCK, WORDS = BLOCK / 4;
+    __shared__ uint32_t tile[BLOCK][WORDS + 1];
+    int64_t across = t.cols / BLOCK, down = t.depth / BLOCK;
+    int64_t row = (int64_t)blockIdx.x / across, col = (int64_t)blockIdx.x % across;
+    int64_t to_row = row / down * across + col, to_col = row % down;
+
+    for (int i = (int)threadIdx.x; i < BLOCK * WORDS / 4; i += THREADS) {
+        int r = i / (WORDS / 4), c = i % (WORDS / 4) * 4;
+        uint4 four = *(const uint4 *)(t.from + (row * BLOCK + r) * t.stride + col * BLOCK + 4 * c);
+        tile[r][c] = four.x;
+        tile[r][c + 1] = four.y;
+        tile[r][c + 2] = four.z;
+        tile[r][c + 3] = four.w;
+    }
+    if (threadIdx.x == 0)
+        t.to_scale[to_row * down + to_col] = t.from_scale[row * across + col];
+    __syncthreads();
+    for (int i = (int)threadIdx.x; i < BLOCK * WORDS / 4; i += THREADS) {
+        int r = i % WORDS * 4, c = i / WORDS;
+        uint32_t square[4] = {tile[r][c], tile[r + 1][c], tile[r + 2][c], tile[r + 3][c]};
+        uint8_t *to = t.to + (to_row * BLOCK + 4 * c) * t.depth + to_col * BLOCK + r;
+        transpose_bytes(square);
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            *(uint32_t *)(to + j * t.depth) = square[j];
+    }
+}
+
+/* The extents of operand b of a part, all groups together: index 0, then the contiguous one. */
+static int64_t rows_of_b(const invar_product *p, int part)
+{
+    return p->groups * p->group_rows[part];
+}
+
+static int64_t cols_of_b(const invar_product *p, int part)
+{
+    return p->b[part].k_outer ? p->cols : p->k[part];
+}
+
+static invar_status transpose(const invar_device *dev, const invar_product *p, int part,
+                              const invar_operand *to)
+{
+    const invar_operand *from = &p->b[part];
+    fp8_transposition t = {(uint8_t *)to->data,
+                           (float *)to->scale,
+                           (const uint8_t *)from->data,
+                           (const float *)from->scale,
+                           from->stride,
+                           p->k[part],
+                           p->cols};
+    int64_t blocks = rows_of_b(p, part) / INVAR_FP8_BLOCK * (p->cols / INVAR_FP8_BLOCK);
+
+    return invar_launch(dev, p->op, transpose_fp8, dim3((unsigned)blocks), dim3(THREADS), 0)(t);
+}
+
+static invar_status dequantise(const invar_device *dev, const invar_operand *from,
+                               const invar_operand *to, int64_t rows, int64_t cols)
+{
+    invar_dequantise_args args = {};
+
+    args.x = invar_tensor_2d((void *)to->data, INVAR_DTYPE_BF16, rows, cols);
+    args.q = invar_tensor_quantised((void *)from->data, (void *)from->scale, from->dtype,
+                                    from->scale_rows, rows, cols);
+    args.q.row_stride = from->stride;
+    return invar_cuda_dequantise(dev, &args, NULL); // takes no workspace
+}
+
+/* ---- shards ---------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ float4 add(float4 a, float4 b)
+{
+    return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
+}
+
+/*
+ * out = the shards added by the tree, then bias and residual. A shard is `fours` times 4 elements.
+ */
+template <typename T>
+static __global__ void fold_shards(invar_product p, const float4 *shards, int64_t fours)
+{
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, across = fours / p.rows;
+    int64_t row = at / across, col = at % across * 4;
+
+    if (at >= fours)
+        return;
+    float4 sum = add(shards[at], shards[at + fours]);
+    if (p.shards == 4)
+        sum = add(sum, add(shards[at + 2 * fours], shards[at + 3 * fours]));
+    float x[4] = {sum.x, sum.y, sum.z, sum.w};
+    T *out = (T *)p.out + row * p.out_stride;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        if (col + i >= p.cols)
+            return;
+        x[i] = x[i] + 0.0f;
+        if (p.bias)
+            x[i] = x[i] + (p.bias_dtype == INVAR_DTYPE_F32
+                               ? invar_load((const float *)p.bias + col + i)
+                               : invar_load((const __nv_bfloat16 *)p.bias + col + i));
+        if (p.residual)
+            x[i] = invar_with_residual((const T *)p.residual + row * p.residual_stride + col + i,
+                                       x[i]);
+        invar_store(out + col + i, x[i]);
+    }
+}
+
+/* (lines, line) to (shards, lines, line / shards). */
+static __global__ void cut_scales(float *to, const float *from, int64_t lines, int64_t line,
+                                  int64_t shards)
+{
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, piece = line / shards;
+
+    if (at < lines * line)
+        to[(at % line / piece * lines + at / line) * piece + at % piece] = from[at];
+}
+
+/* ---- which kernel ---------------------------------------------------------------------------- */
+
+typedef invar_status (*run_product)(const invar_device *dev, const invar_product *p);
+
+/*
+ * A product as its kernel takes it: rewritten operands and checked segments in the workspace. Where
+ * `shards` is set, the kernel takes the shards one by one. They go there, `shard` floats apart, and
+ * the scales of fp8 operands are there shard by shard.
+ */
+struct plan {
+    run_product run;
+    invar_product product;
+    float *shards;
+    int64_t shard;
+    float *a_scales[INVAR_LINEAR_MAX_PARTS], *b_scales[INVAR_LINEAR_MAX_PARTS];
+    char *workspace;
+    size_t bytes;
+};
+
+/* Rows of a group below which rewriting its weights costs more than a fast kernel saves. */
+#define REWRITE_ROWS 16
+
+static void *take(plan *plan, int64_t bytes)
+{
+    void *at = plan->workspace + plan->bytes;
+
+    plan->bytes += (size_t)invar_ceil_div(bytes, 256) * 256;
+    return at;
+}
+
+static run_product fast_kernel(const invar_device *dev, const invar_product *p)
+{
+    if (invar_skinny_takes(dev, p))
+        return invar_skinny;
+    if (invar_gemm_bf16_takes(dev, p))
+        return invar_gemm_bf16;
+    if (invar_gemm_fp8_takes(dev, p))
+        return invar_gemm_fp8;
+    return NULL;
+}
+
+/* The scales of an fp8 operand with k contiguous: (scale_lines, k / 128). */
+static int64_t scale_lines(const invar_operand *x, int64_t rows)
+{
+    return rows / x->scale_rows;
+}
+
+/* Piece v of the operand's k, `k` long. Its scales, if any, are in `scales`. */
+static void cut_operand(invar_operand *x, int64_t v, int64_t k, int64_t rows, const float *scales)
+{
+    int64_t bytes = v * k * (x->k_outer ? x->stride : 1) * invar_dtype_bits(x->dtype) / 8;
+
+    x->data = (const char *)x->data + bytes;
+    if (x->dtype == INVAR_DTYPE_FP8)
+        x->scale = scales + v * scale_lines(x, rows) * (k / INVAR_FP8_BLOCK);
+}
+
+/* Shard v as a product of its own, into f32. */
+static invar_product shard_of(const plan *plan, int v)
+{
+    invar_product p = plan->product;
+
+    for (int part = 0; part < p.parts; part++) {
+        p.k[part] /= p.shards;
+        cut_operand(&p.a[part], v, p.k[part], p.rows, plan->a_scales[part]);
+        cut_operand(&p.b[part], v, p.k[part], rows_of_b(&p, part), plan->b_scales[part]);
+    }
+    p.shards = 1;
+    p.bias = p.residual = NULL;
+    p.out = plan->shards + v * plan->shard;
+    p.out_dtype = INVAR_DTYPE_F32;
+    p.out_stride = plan->shard / p.rows;
+    return p;
+}
+
+/* Memory for the shards of a product, if they can be cut: bf16, or fp8 with k contiguous. */
+static bool take_shards(plan *plan)
+{
+    invar_product *p = &plan->product;
+
+    for (int part = 0; part < p->parts; part++) {
+        const invar_operand *a = &p->a[part], *b = &p->b[part];
+        bool fp8 = a->dtype == INVAR_DTYPE_FP8 && b->dtype == INVAR_DTYPE_FP8 && !b->k_outer;
+        int64_t line = p->k[part] / INVAR_FP8_BLOCK * (int64_t)sizeof(float);
+        if (fp8) {
+            plan->a_scales[part] = (float *)take(plan, scale_lines(a, p->rows) * line);
+            plan->b_scales[part] = (float *)take(plan, scale_lines(b, rows_of_b(p, part)) * line);
+        } else if (a->dtype != INVAR_DTYPE_BF16 || b->dtype != INVAR_DTYPE_BF16) {
+            return false;
+        }
+    }
+    plan->shard = p->rows * invar_ceil_div(p->cols, 4) * 4;
+    plan->shards = (float *)take(plan, p->shards * plan->shard * (int64_t)sizeof(float));
+    return true;
+}
+
+/* Sets `run` to a fast kernel that takes the product, whole or shard by shard, if there is one. */
+static void find_fast(const invar_device *dev, plan *plan)
+{
+    if (plan->product.shards == 1) {
+        plan->run = fast_kernel(dev, &plan->product);
+    } else if (take_shards(plan)) {
+        invar_product first = shard_of(plan, 0);
+        plan->run = fast_kernel(dev, &first);
+    }
+}
+
+/* The operand as bf16, if it stands for bf16 values. */
+static void rewrite_values(plan *plan, invar_operand *x, int64_t rows, int64_t cols)
+{
+    if (x->dtype != INVAR_DTYPE_MXFP8 && x->dtype != INVAR_DTYPE_INT4)
+        return;
+    x->data = take(plan, rows * cols * (int64_t)sizeof(uint16_t));
+    x->scale = NULL;
+    x->dtype = INVAR_DTYPE_BF16;
+    x->stride = cols;
+}
+
+/* fp8 weights with k outermost as weights with k contiguous. */
+static void rewrite_layout(plan *plan, int part)
+{
+    invar_product *p = &plan->product;
+    invar_operand *b = &p->b[part];
+    int64_t elements = rows_of_b(p, part) * p->cols;
+
+    if (b->dtype != INVAR_DTYPE_FP8 || !b->k_outer || ((uintptr_t)b->data | b->stride) % 16 != 0)
+        return;
+    b->data = take(plan, elements);
+    b->scale = take(plan, elements / (INVAR_FP8_BLOCK * INVAR_FP8_BLOCK) * (int64_t)sizeof(float));
+    b->k_outer = false;
+    b->stride = p->k[part];
+    p->group_rows[part] = p->cols;
+}
+
+/* Pure in everything but the contents of memory; of the workspace only its alignment matters. */
+static plan make_plan(const invar_device *dev, const invar_product *p, void *workspace)
+{
+    plan plain = {}, fast, rewritten;
+
+    plain.product = *p;
+    plain.workspace = (char *)workspace;
+    if (p->start)
+        plain.product.start =
+            (const int64_t *)take(&plain, (p->groups + 1) * (int64_t)sizeof *p->start);
+    fast = plain;
+    find_fast(dev, &fast);
+    if (fast.run)
+        return fast;
+    if (dev->numerics == INVAR_NUMERICS_SM90 && p->rows >= REWRITE_ROWS * p->groups) {
+        rewritten = plain;
+        for (int part = 0; part < p->parts; part++) {
+            rewrite_values(&rewritten, &rewritten.product.a[part], p->rows, p->k[part]);
+            rewrite_values(&rewritten, &rewritten.product.b[part], rows_of_b(p, part),
+                           cols_of_b(p, part));
+            rewrite_layout(&rewritten, part);
+        }
+        find_fast(dev, &rewritten);
+        if (rewritten.run)
+            return rewritten;
+    }
+    plain.run = invar_generic_product;
+    return plain;
+}
+
+static bool empty(const invar_product *p)
+{
+    return p->rows == 0 || p->cols == 0;
+}
+
+static size_t product_workspace(const invar_device *dev, const invar_product *p)
+{
+    // an aligned address that nobody reads
+    return empty(p) ? 0 : make_plan(dev, p, (void *)256).bytes;
+}
+
+static invar_status rewrite_part(const invar_device *dev, const invar_product *p, const plan *plan,
+                                 int part)
+{
+    const invar_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
+
+    if (a->data != p->a[part].data)
+        INVAR_TRY(dequantise(dev, &p->a[part], a, p->rows, p->k[part]));
+    if (b->data == p->b[part].data)
+        return INVAR_OK;
+    if (b->dtype == INVAR_DTYPE_FP8)
+        return transpose(dev, p, part, b);
+    return dequantise(dev, &p->b[part], b, rows_of_b(p, part), cols_of_b(p, part));
+}
+
+static invar_status fold(const invar_device *dev, const invar_product *p, const plan *plan)
+{
+    int64_t fours = plan->shard / 4;
+
+    return invar_by_storage(p->out_dtype, [&](auto *type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        return invar_launch(dev, p->op, fold_shards<T>,
+                            dim3((unsigned)invar_ceil_div(fours, THREADS)), dim3(THREADS),
+                            0)(*p, (const float4 *)plan->shards, fours);
+    });
+}
+
+/* The scales of an operand, if it has any, shard by shard. */
+static invar_status cut_scales_of(const invar_device *dev, const invar_product *p, float *to,
+                                  const invar_operand *x, int64_t rows, int part)
+{
+    int64_t lines = scale_lines(x, rows), line = p->k[part] / INVAR_FP8_BLOCK;
+
+    if (x->dtype != INVAR_DTYPE_FP8)
+        return INVAR_OK;
+    return invar_launch(dev, p->op, cut_scales,
+                        dim3((unsigned)invar_ceil_div(lines * line, THREADS)), dim3(THREADS),
+                        0)(to, (const float *)x->scale, lines, line, p->shards);
+}
+
+static invar_status multiply_shards(const invar_device *dev, const invar_product *p,
+                                    const plan *plan)
+{
+    for (int part = 0; part < p->parts; part++) {
+        const invar_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
+        INVAR_TRY(cut_scales_of(dev, p, plan->a_scales[part], a, p->rows, part));
+        INVAR_TRY(
+            cut_scales_of(dev, p, plan->b_scales[part], b, rows_of_b(&plan->product, part), part));
+    }
+    for (int v = 0; v < p->shards; v++) {
+        invar_product shard = shard_of(plan, v);
+        INVAR_TRY(plan->run(dev, &shard));
+    }
+    return fold(dev, p, plan);
+}
+
+static invar_status multiply(const invar_device *dev, const invar_product *p, void *workspace)
+{
+    if (empty(p))
+        return INVAR_OK;
+    plan plan = make_plan(dev, p, workspace);
+    if (p->start)
+        INVAR_TRY(invar_launch(dev, p->op, copy_segments, dim3(1), dim3(THREADS),
+                               0)((int64_t *)plan.product.start, p->start, p->groups, p->rows,
+                                  p->op, invar_cuda_of(dev)->fault));
+    for (int part = 0; part < p->parts; part++)
+        INVAR_TRY(rewrite_part(dev, p, &plan, part));
+    return plan.shards ? multiply_shards(dev, p, &plan) : plan.run(dev, &plan.product);
+}
+
+/* ---- y --------------------------------------------------------------------------------------- */
+
+static invar_operand operand(const invar_tensor *t, bool k_outer)
+{
+    return {t->data, t->scale, t->dtype, t->scale_rows, k_outer, t->row_stride};
+}
+
+static invar_product product_into(invar_op op, const invar_tensor *out, int32_t shards)
+{
+    invar_product p = {};
+
+    p.op = op;
+    p.rows = out->shape[0];
+    p.cols = out->shape[1];
+    p.out = out->data;
+    p.out_dtype = out->dtype;
+    p.out_stride = out->row_stride;
+    p.shards = shards;
+    p.groups = 1;
+    return p;
+}
+
+static void by_expert(invar_product *p, const invar_segments *experts)
+{
+    p->start = experts->start;
+    p->groups = experts->count;
+}
+
+static void set_forward(invar_product *p, const invar_tensor *x, const invar_tensor *w)
+{
+    p->a[0] = operand(x, false);
+    p->b[0] = operand(w, false);
+    p->k[0] = x->shape[1];
+    p->group_rows[0] = p->cols;
+    p->parts = 1;
+}
+
+/* An output that is absent has the type and the shape of `act`, and nowhere to go. */
+static invar_product output_of(const invar_linear_fwd_args *a, const invar_linear_output *output)
+{
+    bool stored = invar_tensor_present(&output->y);
+    invar_product p = product_into(INVAR_OP_LINEAR_FWD, stored ? &output->y : &a->act, a->k_shards);
+
+    set_forward(&p, &a->x, &output->w);
+    if (!stored)
+        p.out = NULL;
+    if (invar_tensor_present(&output->bias)) {
+        p.bias = output->bias.data;
+        p.bias_dtype = output->bias.dtype;
+    }
+    return p;
+}
+
+static invar_product_set forward(const invar_linear_fwd_args *a)
+{
+    invar_linear_output first = {a->y, a->w, a->bias};
+    invar_product_set set = {};
+
+    set.count = 1 + a->n_more;
+    set.product[0] = output_of(a, &first);
+    for (int32_t i = 0; i < a->n_more; i++)
+        set.product[1 + i] = output_of(a, &a->more[i]);
+    if (invar_tensor_present(&a->residual)) {
+        set.product[0].residual = a->residual.data;
+        set.product[0].residual_stride = a->residual.row_stride;
+    }
+    if (invar_tensor_present(&a->act)) {
+        set.act = a->act.data;
+        set.act_stride = a->act.row_stride;
+    }
+    return set;
+}
+
+typedef invar_status (*run_set)(const invar_device *dev, const invar_product_set *set);
+
+/* The kernel that computes all of a set in one launch; NULL: there is none. */
+static run_set set_kernel(const invar_device *dev, const invar_product_set *set)
+{
+    if (set->count > 1 && invar_skinny_takes_set(dev, set))
+        return invar_skinny_set;
+    if (set->act && invar_gemm_bf16_takes_gated(dev, set))
+        return invar_gemm_bf16_gated;
+    return NULL;
+}
+
+/* Of what is made for the activation alone, if it is. */
+static int64_t hidden_bytes(const invar_product *p)
+{
+    int64_t bytes = p->rows * p->cols * invar_dtype_bits(p->out_dtype) / 8;
+
+    return p->out ? 0 : invar_ceil_div(bytes, 256) * 256;
+}
+
+size_t invar_cuda_linear_fwd_workspace(const invar_device *dev, const invar_linear_fwd_args *a)
+{
+    invar_product_set set = forward(a);
+    size_t hidden = 0, most = 0;
+
+    if (set_kernel(dev, &set))
+        return 0;
+    for (int32_t i = 0; i < set.count; i++) {
+        size_t own = product_workspace(dev, &set.product[i]);
+        hidden += (size_t)hidden_bytes(&set.product[i]);
+        most = own > most ? own : most;
+    }
+    return hidden + most;
+}
+
+/* What a product has for out. */
+static invar_tensor stored_by(const invar_product *p)
+{
+    invar_tensor t = invar_tensor_2d(p->out, p->out_dtype, p->rows, p->cols);
+
+    t.row_stride = p->out_stride;
+    return t;
+}
+
+/* One after the other. Outputs that nobody asked for go into the workspace. */
+static invar_status run_singly(const invar_device *dev, invar_product_set *set,
+                               const invar_tensor *act, char *workspace)
+{
+    invar_swiglu_fwd_args swiglu = {};
+
+    for (int32_t i = 0; i < set->count; i++) {
+        invar_product *p = &set->product[i];
+        int64_t bytes = hidden_bytes(p);
+        if (p->out)
+            continue;
+        p->out = workspace;
+        p->out_stride = p->cols;
+        workspace += bytes;
+    }
+    set->act = NULL;
+    if (run_set all = set_kernel(dev, set))
+        INVAR_TRY(all(dev, set));
+    else
+        for (int32_t i = 0; i < set->count; i++)
+            INVAR_TRY(multiply(dev, &set->product[i], workspace));
+    if (!invar_tensor_present(act))
+        return INVAR_OK;
+    swiglu.y = *act;
+    swiglu.gate = stored_by(&set->product[0]);
+    swiglu.up = stored_by(&set->product[1]);
+    return invar_cuda_swiglu_fwd(dev, &swiglu, NULL); // takes no workspace
+}
+
+invar_status invar_cuda_linear_fwd(const invar_device *dev, const invar_linear_fwd_args *a,
+                                   void *workspace)
+{
+    invar_product_set set = forward(a);
+    run_set all = set_kernel(dev, &set);
+
+    return all ? all(dev, &set) : run_singly(dev, &set, &a->act, (char *)workspace);
+}
+
+static invar_product moe_forward(const invar_moe_linear_fwd_args *a)
+{
+    invar_product p = product_into(INVAR_OP_MOE_LINEAR_FWD, &a->y, a->k_shards);
+
+    set_forward(&p, &a->x, &a->w);
+    by_expert(&p, &a->experts);
+    return p;
+}
+
+size_t invar_cuda_moe_linear_fwd_workspace(const invar_device *dev,
+                                           const invar_moe_linear_fwd_args *a)
+{
+    invar_product p = moe_forward(a);
+
+    return product_workspace(dev, &p);
+}
+
+invar_status invar_cuda_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a,
+                                       void *workspace)
+{
+    invar_product p = moe_forward(a);
+
+    return multiply(dev, &p, workspace);
+}
+
+/* ---- dx -------------------------------------------------------------------------------------- */
+
+static void set_parts(invar_product *p, const invar_linear_part *parts, int32_t count)
+{
+    p->parts = count;
+    for (int32_t i = 0; i < count; i++) {
+        p->a[i] = operand(&parts[i].dy, false);
+        p->b[i] = operand(&parts[i].w, true);
+        p->k[i] = parts[i].dy.shape[1];
+        p->group_rows[i] = p->k[i];
+    }
+}
+
+static invar_product input_grad(const invar_linear_dx_args *a)
+{
+    invar_product p = product_into(INVAR_OP_LINEAR_DX, &a->dx, a->k_shards);
+
+    set_parts(&p, a->parts, a->n_parts);
+    return p;
+}
+
+size_t invar_cuda_linear_dx_workspace(const invar_device *dev, const invar_linear_dx_args *a)
+{
+    invar_product p = input_grad(a);
+
+    return product_workspace(dev, &p);
+}
+
+invar_status invar_cuda_linear_dx(const invar_device *dev, const invar_linear_dx_args *a,
+                                  void *workspace)
+{
+    invar_product p = input_grad(a);
+
+    return multiply(dev, &p, workspace);
+}
+
+static invar_product moe_input_grad(const invar_moe_linear_dx_args *a)
+{
+    invar_product p = product_into(INVAR_OP_MOE_LINEAR_DX, &a->dx, a->k_shards);
+
+    set_parts(&p, a->parts, a->n_parts);
+    by_expert(&p, &a->experts);
+    return p;
+}
+
+size_t invar_cuda_moe_linear_dx_workspace(const invar_device *dev,
+                                          const invar_moe_linear_dx_args *a)
+{
+    invar_product p = moe_input_grad(a);
+
+    return product_workspace(dev, &p);
+}
+
+invar_status invar_cuda_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a,
+                                      void *workspace)
+{
+    invar_product p = moe_input_grad(a);
+
+    return multiply(dev, &p, workspace);
+}
+
+/* ---- dw -------------------------------------------------------------------------------------- */
+
+static size_t cuts_bytes(int64_t groups, int64_t units)
+{
+    return (size_t)(groups * (units + 1)) * sizeof(int64_t);
+}
+
+/* Of one group and no units: those, and where they are cut, are the caller's. */
+static invar_weight_product weight_product(invar_op op, const invar_tensor *dw,
+                                           const invar_tensor *dy, const invar_tensor *x,
+                                           bool fresh)
+{
+    invar_weight_product p = {};
+
+    p.op = op;
+    p.rows = dy->shape[1];
+    p.cols = x->shape[1];
+    p.out = (float *)dw->data;
+    p.out_stride = dw->row_stride;
+    p.a = operand(dy, true);
+    p.b = operand(x, true);
+    p.tokens = dy->shape[0];
+    p.groups = 1;
+    p.fresh = fresh;
+    return p;
+}
+
+/* Without tokens nothing is added, and then segments may be missing too: there are no units. */
+static bool nothing_to_do(const invar_weight_product *p)
+{
+    return p->rows == 0 || p->cols == 0 || p->groups == 0 || (p->tokens == 0 && !p->fresh);
+}
+
+static invar_status add_gradients(const invar_device *dev, const invar_weight_product *p)
+{
+    return invar_gemm_bf16_takes_weight(dev, p) ? invar_gemm_bf16_weight(dev, p)
+                                                : invar_generic_weight_product(dev, p);
+}
+
+size_t invar_cuda_linear_dw_workspace(const invar_device *dev, const invar_linear_dw_args *a)
+{
+    (void)dev;
+    return cuts_bytes(1, a->units.count);
+}
+
+invar_status invar_cuda_linear_dw(const invar_device *dev, const invar_linear_dw_args *a,
+                                  void *workspace)
+{
+    invar_op op = INVAR_OP_LINEAR_DW;
+    invar_weight_product p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
+
+    if (nothing_to_do(&p))
+        return INVAR_OK;
+    if (p.tokens > 0) {
+        p.units = a->units.count;
+        p.cut = (int64_t *)workspace;
+        INVAR_TRY(invar_launch(dev, op, copy_segments, dim3(1), dim3(THREADS),
+                               0)((int64_t *)workspace, a->units.start, p.units, p.tokens, op,
+                                  invar_cuda_of(dev)->fault));
+    }
+    return add_gradients(dev, &p);
+}
+
+size_t invar_cuda_moe_linear_dw_workspace(const invar_device *dev,
+                                          const invar_moe_linear_dw_args *a)
+{
+    (void)dev;
+    return cuts_bytes(a->experts.count, a->units.count);
+}
+
+invar_status invar_cuda_moe_linear_dw(const invar_device *dev, const invar_moe_linear_dw_args *a,
+                                      void *workspace)
+{
+    invar_op op = INVAR_OP_MOE_LINEAR_DW;
+    invar_weight_product p = weight_product(op, &a->dw, &a->dy, &a->x, a->fresh);
+
+    p.groups = a->experts.count;
+    if (nothing_to_do(&p))
+        return INVAR_OK;
+    if (p.tokens > 0) {
+        if (a->units.count == 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "%s: units: none, so that no row can have a token",
+                              invar_op_name(op));
+        p.units = a->units.count;
+        p.cut = (int64_t *)workspace;
+        INVAR_TRY(invar_launch(dev, op, cut_experts, dim3((unsigned)p.groups), dim3(THREADS),
+                               0)((int64_t *)workspace, (const int32_t *)a->row_token.data,
+                                  p.tokens, a->experts, a->units, op, invar_cuda_of(dev)->fault));
+    }
+    return add_gradients(dev, &p);
+}

@@ -1,0 +1,448 @@
+/*
+ * hash_tree.cu - the tree hashes of tensors.
+ *
+ * Contract (rev 1), base/hash.h and docs/arithmetic.md, section 10: XXH3-128 of leaves of 16 KiB of
+ * canonical bytes, of up to 1024 digests at each level above, and of (bytes, shards, top) at the
+ * root. Row i of n is in logical shard floor(i V / n). A quantised tensor gives the tree two shards
+ * for each logical one: its data, then its scales.
+ *
+ * A warp hashes a node. 1024 digests are 16 KiB as well: the levels above the leaves are trees of
+ * one shard, whose bytes are the digests below. A launch hashes one level of many tensors, which
+ * travel as its parameters: small tensors cost no launches of their own, and all tensors go up
+ * together. Nothing waits for the device.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/common/tree.cuh"
+#include "kernels-deterministic/cuda/sm90/vector.cuh"
+
+#define WARPS 4
+#define BLOCKS 5 // of threads, on a multiprocessor
+#define LEAF INVAR_TREE_LEAF_BYTES
+
+static_assert(INVAR_TREE_FANOUT * sizeof(invar_digest) == LEAF, "nodes are leaves of digests");
+
+/* ---- what is hashed -------------------------------------------------------------------------- */
+
+/* A tensor in shards; see data_shard and scale_shard of the CPU's hash_tree.c. */
+struct tree_source {
+    const uint8_t *data;
+    int64_t rows, row_bytes, row_stride; /* bytes */
+    int64_t shards;                      /* logical ones */
+    const uint8_t *scale;                /* NULL: none */
+    int64_t scale_rows, scale_bytes;     /* rows that share scales, and the bytes of these */
+    const int64_t *first_leaf;           /* (shards of the tree); NULL where there is one */
+    int64_t leaves;
+};
+
+/* A shard of the tree: rows of bytes. */
+struct tree_shard {
+    const uint8_t *data;
+    int64_t rows, row_bytes, row_stride;
+};
+
+static __host__ __device__ __forceinline__ int64_t tree_shards(const tree_source &x)
+{
+    return x.scale ? 2 * x.shards : x.shards;
+}
+
+static __host__ __device__ __forceinline__ tree_shard shard_of(const tree_source &x, int64_t number)
+{
+    int64_t v = x.scale ? number / 2 : number, first = 0, end = x.rows;
+
+    if (x.shards > 1) {
+        first = (v * x.rows + x.shards - 1) / x.shards;
+        end = ((v + 1) * x.rows + x.shards - 1) / x.shards;
+    }
+
+    if (x.scale && number % 2 == 1) {
+        int64_t bytes = (end - first) / x.scale_rows * x.scale_bytes;
+        return {x.scale + first / x.scale_rows * x.scale_bytes, 1, bytes, bytes};
+    }
+    return {x.data + first * x.row_stride, end - first, x.row_bytes, x.row_stride};
+}
+
+static __host__ __device__ __forceinline__ int64_t leaves_of(const tree_shard &shard)
+{
+    return invar_ceil_div(shard.rows * shard.row_bytes, LEAF);
+}
+
+#define FIND_THREADS 1024
+
+/* The number of each shard's first leaf, by one block of threads. */
+static __global__ void __launch_bounds__(FIND_THREADS)
+    find_leaves(int64_t *first_leaf, tree_source x)
+{
+    int64_t next = 0;
+
+    for (int64_t base = 0; base < tree_shards(x); base += FIND_THREADS) {
+        int64_t number = base + threadIdx.x, total;
+        bool there = number < tree_shards(x);
+        int64_t count = there ? leaves_of(shard_of(x, number)) : 0;
+        int64_t before = invar_sum_before<FIND_THREADS>(count, &total);
+        if (there)
+            first_leaf[number] = next + before;
+        next += total;
+    }
+}
+
+/* ---- the bytes of a leaf --------------------------------------------------------------------- */
+
+/* Rows with gaps. `Pieces`: pieces of 16 bytes are aligned, and no row ends inside one. */
+template <bool Pieces> struct strided_bytes {
+    const uint8_t *row; /* in which the leaf begins */
+    int64_t row_bytes, row_stride, column;
+
+    __device__ __forceinline__ const uint8_t *address(uint32_t offset) const
+    {
+        int64_t down = invar_divide(column + offset, row_bytes);
+
+        return row + down * row_stride + (column + offset - down * row_bytes);
+    }
+
+    __device__ __forceinline__ uint4 operator()(uint32_t offset) const
+    {
+        return Pieces ? *(const uint4 *)address(offset) : anywhere(offset);
+    }
+
+    __device__ __forceinline__ uint4 anywhere(uint32_t offset) const
+    {
+        return invar_gather_bytes([&](int i) { return address(offset + i); });
+    }
+};
+
+/* ---- nodes ----------------------------------------------------------------------------------- */
+
+/* The last shard that starts at or before this leaf: it is not empty. */
+__device__ __forceinline__ int64_t find_shard(const tree_source &x, int64_t leaf)
+{
+    int64_t low = 0, high = tree_shards(x);
+
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        if (x.first_leaf[middle] <= leaf)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* True where pieces of 16 bytes of every shard lie one behind the other, and aligned. */
+static bool is_linear(const tree_source *x)
+{
+    auto aligned = [&](const uint8_t *data, int64_t row) {
+        return ((uintptr_t)data | (uintptr_t)(x->shards > 1 ? row : 0)) % 16 == 0;
+    };
+
+    return x->row_stride == x->row_bytes && aligned(x->data, x->row_bytes) &&
+           (!x->scale || aligned(x->scale, x->scale_bytes));
+}
+
+/* One warp: the hash of a leaf. `buffer` is the warp's own, for a short one. */
+template <bool Linear>
+__device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
+                                                    const tree_source &x, int64_t leaf,
+                                                    uint8_t *buffer)
+{
+    int64_t number = x.first_leaf ? find_shard(x, leaf) : 0;
+    tree_shard shard = shard_of(x, number);
+    int64_t begin = (leaf - (x.first_leaf ? x.first_leaf[number] : 0)) * LEAF;
+    int64_t left = shard.rows * shard.row_bytes - begin;
+    uint32_t bytes = (uint32_t)(left < LEAF ? left : LEAF);
+    int64_t row = Linear || left == 0 ? 0 : invar_divide(begin, shard.row_bytes);
+    strided_bytes<true> pieces = {shard.data + row * shard.row_stride, shard.row_bytes,
+                                  shard.row_stride, begin - row * shard.row_bytes};
+
+    if (Linear)
+        return invar_tree_bytes(lane, shard.data + begin, bytes, buffer);
+    if (bytes <= INVAR_XXH_SHORT)
+        return invar_tree_short(bytes, buffer, [&](uint32_t i) { return *pieces.address(i); });
+    if (((uintptr_t)shard.data | (uintptr_t)(shard.row_stride | shard.row_bytes)) % 16 == 0)
+        return invar_tree_long(lane, pieces, bytes);
+    return invar_tree_long(
+        lane, strided_bytes<false>{pieces.row, pieces.row_bytes, pieces.row_stride, pieces.column},
+        bytes);
+}
+
+/* Canonical: big-endian, the high half first. */
+__device__ __forceinline__ void write_digest(uint8_t *out, invar_xxh_hash hash)
+{
+    for (int i = 0; i < 8; i++) {
+        out[i] = (uint8_t)(hash.high >> (56 - 8 * i));
+        out[8 + i] = (uint8_t)(hash.low >> (56 - 8 * i));
+    }
+}
+
+/* What only the root knows. */
+struct tree_root {
+    invar_digest *digest;
+    uint64_t bytes, shards;
+};
+
+/* XXH3-128(le64 bytes || le64 shards || top) */
+__device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash top,
+                                           uint8_t *buffer)
+{
+    for (int i = 0; i < 8; i++) {
+        buffer[i] = (uint8_t)(root.bytes >> 8 * i);
+        buffer[8 + i] = (uint8_t)(root.shards >> 8 * i);
+    }
+    write_digest(buffer + 16, top);
+    write_digest(root.digest->bytes, invar_xxh_short(buffer, 32));
+}
+
+#define MOST_TREES 256 // of a launch: 28 KiB of parameters
+
+/* One level of some trees. */
+struct forest {
+    int64_t first[MOST_TREES + 1]; /* the number of each tree's first node among all */
+    tree_source x[MOST_TREES];
+    tree_root root[MOST_TREES]; /* written where the level has one node */
+    int count;
+};
+
+static_assert(sizeof(forest) + sizeof(void *) <= 32764, "CUDA takes no more parameters");
+
+/* The last tree that starts at or before this node: none is without one. */
+__device__ __forceinline__ int find_tree(const forest &trees, int64_t node)
+{
+    int low = 0, high = trees.count;
+
+    while (high - low > 1) {
+        int middle = (low + high) / 2;
+        if (trees.first[middle] <= node)
+            low = middle;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* The digests of a level, one behind the other; of a tree with a single node, its root. */
+template <bool Linear>
+static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    hash_nodes(invar_digest *out, const __grid_constant__ forest trees)
+{
+    __shared__ uint8_t buffers[WARPS][INVAR_XXH_SHORT];
+    uint8_t *buffer = buffers[threadIdx.x / 32];
+    int64_t stride = (int64_t)gridDim.x * WARPS;
+    invar_xxh_lane lane;
+
+    lane.start();
+    for (int64_t node = (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+         node < trees.first[trees.count]; node += stride) {
+        int tree = find_tree(trees, node);
+        const tree_source &x = trees.x[tree];
+        invar_xxh_hash hash = hash_leaf<Linear>(lane, x, node - trees.first[tree], buffer);
+        __syncwarp();
+        if (threadIdx.x % 32 != 0)
+            continue;
+        if (x.leaves <= 1)
+            write_root(trees.root[tree], hash, buffer);
+        else
+            invar_tree_store(&out[node], hash);
+    }
+}
+
+/* ---- launches -------------------------------------------------------------------------------- */
+
+static tree_source source_of(const invar_hash_tree_args *a, int64_t number)
+{
+    const invar_tensor *x = &a->x[number];
+    int64_t bits = invar_dtype_bits(x->dtype), block = invar_dtype_scale_block(x->dtype);
+    tree_source source = {(const uint8_t *)x->data,
+                          x->shape[0],
+                          invar_tensor_row_elements(x) * bits / 8,
+                          x->row_stride * bits / 8,
+                          a->shards,
+                          nullptr,
+                          1,
+                          0,
+                          nullptr,
+                          0};
+
+    if (block != 0) {
+        invar_tensor rows = *x;
+        rows.shape[0] = x->scale_rows;
+        // without elements there may be no memory: then any address does for nothing
+        source.scale = x->scale ? (const uint8_t *)x->scale : (const uint8_t *)a->digest;
+        source.scale_rows = x->scale_rows;
+        source.scale_bytes = (int64_t)invar_tensor_scale_bytes(&rows);
+    }
+    for (int64_t i = 0; i < tree_shards(source); i++)
+        source.leaves += leaves_of(shard_of(source, i));
+    return source;
+}
+
+static tree_root root_of(const tree_source *x, invar_digest *digest)
+{
+    tree_root root = {digest, (uint64_t)(x->rows * x->row_bytes), (uint64_t)tree_shards(*x)};
+
+    if (x->scale)
+        root.bytes += (uint64_t)(x->rows / x->scale_rows * x->scale_bytes);
+    return root;
+}
+
+/* The table of a tree's first leaves; one shard needs none. */
+static size_t table_bytes(const tree_source *x)
+{
+    return tree_shards(*x) > 1 ? ((size_t)tree_shards(*x) * sizeof(int64_t) + 15) / 16 * 16 : 0;
+}
+
+/* How many nodes a tree has at a level; none above that of its top. */
+static int64_t nodes_at(const tree_source *x, int level)
+{
+    int64_t nodes = x->leaves > 1 ? x->leaves : 1; // where there is no byte: the hash of none
+
+    for (; level > 0 && nodes > 0; level--)
+        nodes = nodes > 1 ? invar_ceil_div(nodes, INVAR_TREE_FANOUT) : 0;
+    return nodes;
+}
+
+size_t invar_tree_room(int64_t leaves)
+{
+    tree_source x = {};
+    size_t digests = 0;
+
+    x.leaves = leaves;
+    for (int level = 0; nodes_at(&x, level) > 0; level++)
+        digests += (size_t)nodes_at(&x, level);
+    return digests * sizeof(invar_digest);
+}
+
+size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_tree_args *a)
+{
+    size_t bytes = 0;
+
+    (void)dev;
+    for (int64_t i = 0; i < a->count; i++) {
+        tree_source x = source_of(a, i);
+        bytes += table_bytes(&x) + invar_tree_room(x.leaves);
+    }
+    return bytes;
+}
+
+/* What a level above the leaves hashes. */
+static tree_source source_of_digests(const invar_digest *digests, int64_t count)
+{
+    int64_t bytes = count * (int64_t)sizeof *digests;
+
+    return {(const uint8_t *)digests,   1, bytes, bytes, 1, nullptr, 1, 0, nullptr,
+            invar_ceil_div(bytes, LEAF)};
+}
+
+/* On the way up: a level of all trees after the other. */
+struct climb {
+    invar_op op;               /* on whose behalf */
+    bool hashed;               /* are the leaves of trees with several */
+    char *tables;              /* room for those of the tensors to come */
+    const invar_digest *below; /* what the next tree hashes at this level, if it is not the first */
+    invar_digest *out;         /* where the digests of `trees` go */
+    forest trees;              /* that are to be hashed, at this level */
+    bool higher;               /* there is a level above */
+};
+
+/* Hashes what has come together. */
+static invar_status hash_forest(const invar_device *dev, climb *c)
+{
+    forest *trees = &c->trees;
+    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
+    int64_t nodes = trees->first[trees->count], blocks = invar_ceil_div(nodes, WARPS);
+    bool linear = true;
+
+    if (trees->count == 0)
+        return INVAR_OK;
+    for (int i = 0; i < trees->count; i++)
+        linear = linear && is_linear(&trees->x[i]);
+    INVAR_TRY(invar_launch(dev, c->op, linear ? hash_nodes<true> : hash_nodes<false>,
+                           dim3((unsigned)(blocks < most ? blocks : most)), dim3(32 * WARPS),
+                           0)(c->out, *trees));
+    c->out += nodes;
+    trees->count = 0;
+    return INVAR_OK;
+}
+
+/* Where the shards of a tensor begin; one shard needs no table. */
+static invar_status make_table(const invar_device *dev, tree_source *x, char **tables)
+{
+    if (tree_shards(*x) == 1)
+        return INVAR_OK;
+    INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_TREE, find_leaves, dim3(1), dim3(FIND_THREADS),
+                           0)((int64_t *)*tables, *x));
+    x->first_leaf = (const int64_t *)*tables;
+    *tables += table_bytes(x);
+    return INVAR_OK;
+}
+
+/* Takes a tree along that reaches this level. */
+static invar_status add_tree(const invar_device *dev, climb *c, const invar_hash_tree_args *a,
+                             int64_t number, int level)
+{
+    forest *trees = &c->trees;
+    tree_source x = source_of(a, number);
+    tree_root root = root_of(&x, &a->digest[number]);
+    int64_t nodes = nodes_at(&x, level);
+
+    if (level == 0 && c->hashed && nodes > 1) {
+        c->out += nodes;
+        c->higher = true;
+        return INVAR_OK;
+    }
+    if (level == 0) {
+        INVAR_TRY(make_table(dev, &x, &c->tables));
+    } else {
+        int64_t inputs = nodes_at(&x, level - 1);
+        x = source_of_digests(c->below, inputs);
+        c->below += inputs;
+    }
+    if (nodes == 0)
+        return INVAR_OK;
+    trees->x[trees->count] = x;
+    trees->root[trees->count] = root;
+    trees->first[trees->count + 1] = trees->first[trees->count] + nodes;
+    trees->count++;
+    c->higher = c->higher || nodes > 1;
+    return trees->count == MOST_TREES ? hash_forest(dev, c) : INVAR_OK;
+}
+
+/* The workspace: all tables, then the digests of one level after the other. */
+static invar_status climb_trees(const invar_device *dev, invar_op op, bool hashed,
+                                const invar_hash_tree_args *a, void *workspace)
+{
+    invar_digest *digests = (invar_digest *)workspace;
+    climb c;
+
+    for (int64_t i = 0; i < a->count; i++) {
+        tree_source x = source_of(a, i);
+        digests += table_bytes(&x) / sizeof *digests;
+    }
+    c.op = op;
+    c.hashed = hashed;
+    c.tables = (char *)workspace;
+    c.below = c.out = digests;
+    c.trees.count = 0;
+    c.trees.first[0] = 0;
+    c.higher = true;
+    for (int level = 0; c.higher; level++) {
+        const invar_digest *begin = c.out;
+        c.higher = false;
+        for (int64_t i = 0; i < a->count; i++)
+            INVAR_TRY(add_tree(dev, &c, a, i, level));
+        INVAR_TRY(hash_forest(dev, &c));
+        c.below = begin;
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_cuda_hash_tree(const invar_device *dev, const invar_hash_tree_args *a,
+                                  void *workspace)
+{
+    return climb_trees(dev, INVAR_OP_HASH_TREE, false, a, workspace);
+}
+
+invar_status invar_cuda_tree_rest(const invar_device *dev, invar_op op,
+                                  const invar_hash_tree_args *a, void *workspace)
+{
+    return climb_trees(dev, op, true, a, workspace);
+}

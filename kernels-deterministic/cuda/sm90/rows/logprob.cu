@@ -1,0 +1,500 @@
+/*
+ * logprob.cu - log-probability of a token, entropy of its distribution, and their backward.
+ *
+ * Numerics contract (rev 1), docs/arithmetic.md section 9: z = logit * (1/T); the vocabulary in
+ * chunks of 256, each with its own maximum and REDUCE; the chunks joined by REDUCE under the
+ * maximum M of all. The backward recomputes each probability from M and log L; one rounding into
+ * storage at the end. A token's results depend on its own row alone.
+ *
+ * Forward: a block of threads takes a row, each of its warps a chunk at a time; logits are read
+ * once. Of few rows, more blocks take pieces, and another kernel joins their chunks.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "kernels-deterministic/cuda/sm90/vector.cuh"
+#include "kernels-deterministic/math/narrow.h"
+
+#define CHUNK 256
+#define LANES (CHUNK / 32) // values of a thread, in the order of invar_fold_warp
+#define THREADS 256
+#define BLOCKS 4 // of the forward, on a multiprocessor
+#define PAIR 2   // chunks that a warp takes at once
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+/* What is known of a chunk, under its own maximum. */
+struct chunk_sum {
+    float largest;  /* m_c */
+    float total;    /* l_c: sum of exp(z - m_c) */
+    float weighted; /* a_c: sum of exp(z - m_c) * (z - m_c) */
+};
+
+struct logprob_row {
+    float *logp, *entropy /* NULL: not wanted */, *max, *logsum;
+    invar_view<float> logits;
+    const int32_t *targets;
+    float inverse;   /* of the temperature */
+    chunk_sum *sums; /* (blocks or rows, chunks); NULL: in shared memory */
+    int64_t chunks;
+    invar_cuda_fault *fault;
+};
+
+/* One warp: `count` values of a chunk, 256 if it is Full. */
+template <bool Full>
+__device__ __forceinline__ void load_chunk(float x[LANES], const float *chunk, int count)
+{
+    int thread = (int)(threadIdx.x & 31u);
+    const float *own = chunk + thread;
+
+#pragma unroll
+    for (int k = 0; k < LANES; k++)
+        x[k] = Full || thread + 32 * k < count ? own[32 * k] : 0.0f;
+}
+
+/* The bits of a float as a number with its order, the canonical NaN above all; and back. */
+__device__ __forceinline__ int in_order(int bits)
+{
+    return bits ^ (bits >> 31 & 0x7FFFFFFF);
+}
+
+/* The maximum is the same in every order; x is not a NaN but the canonical one. */
+__device__ __forceinline__ float largest_of_warp(float x)
+{
+    int largest = __reduce_max_sync(0xFFFFFFFFu, in_order(__float_as_int(x)));
+
+    return __int_as_float(in_order(largest));
+}
+
+/* The values below the maximum of their chunk, which is returned. */
+template <bool Unit, bool Full>
+__device__ __forceinline__ float lower_chunk(float x[LANES], int count, float inverse)
+{
+    int thread = (int)(threadIdx.x & 31u);
+    float largest = -INFINITY;
+
+#pragma unroll
+    for (int k = 0; k < LANES; k++) {
+        x[k] = Unit ? x[k] : x[k] * inverse;
+        if (Full && k == 0)
+            largest = x[0];
+        else if (Full || thread + 32 * k < count)
+            largest = invar_max_nan(largest, x[k]);
+    }
+    largest = largest_of_warp(largest);
+#pragma unroll
+    for (int k = 0; k < LANES; k++)
+        x[k] = x[k] - largest;
+    return largest;
+}
+
+/* Whether invar_exp_near is enough for all x, none of which is above 0. */
+template <int Count> __device__ __forceinline__ bool all_near(const float *x)
+{
+    uint32_t bits = 0;
+
+#pragma unroll
+    for (int k = 0; k < Count; k += 2)
+        bits = __vimax3_u32(bits, __float_as_uint(x[k]), __float_as_uint(x[k + 1]));
+    return bits <= INVAR_EXP_NEAR_BITS;
+}
+
+/* The sums of chunks by one warp, as invar_fold_warp: each half of its threads gets one of two. */
+template <int Chunks> __device__ __forceinline__ float fold_chunks(float lane[Chunks * LANES])
+{
+    bool upper = (threadIdx.x & 16) != 0;
+
+#pragma unroll
+    for (int half = LANES / 2; half > 0; half /= 2)
+#pragma unroll
+        for (int j = 0; j < half; j++)
+#pragma unroll
+            for (int c = 0; c < Chunks; c++)
+                lane[c * LANES + j] = lane[c * LANES + j] + lane[c * LANES + j + half];
+    float first = lane[0], last = lane[(Chunks - 1) * LANES];
+    float sent = upper ? first : last, sum = upper ? last : first;
+    sum = sum + __shfl_xor_sync(0xFFFFFFFFu, sent, 16);
+#pragma unroll
+    for (int half = 8; half > 0; half /= 2)
+        sum = sum + __shfl_xor_sync(0xFFFFFFFFu, sum, half);
+    return sum;
+}
+
+/* One or two neighbouring chunks by one warp; `count` values of the last, CHUNK if it is Full. */
+template <bool Entropy, bool Unit, int Chunks, bool Full>
+__device__ __forceinline__ void sum_chunk(chunk_sum *sums, float x[Chunks * LANES], int count,
+                                          float inverse)
+{
+    int thread = (int)(threadIdx.x & 31u);
+    bool last = Chunks > 1 && thread >= 16;
+    float largest[Chunks], e[Chunks * LANES];
+
+#pragma unroll
+    for (int c = 0; c < Chunks; c++)
+        largest[c] = lower_chunk<Unit, Full>(x + c * LANES, count, inverse);
+    if (__all_sync(0xFFFFFFFFu, Full && all_near<Chunks * LANES>(x))) {
+#pragma unroll
+        for (int k = 0; k < Chunks * LANES; k++)
+            e[k] = invar_exp_near(x[k]);
+    } else {
+#pragma unroll
+        for (int k = 0; k < Chunks * LANES; k++) {
+            bool there = Full || thread + 32 * k < count;
+            e[k] = there ? invar_exp_not_above_0(x[k]) : 0.0f;
+            x[k] = there ? x[k] : 0.0f;
+        }
+    }
+    if (Entropy)
+#pragma unroll
+        for (int k = 0; k < Chunks * LANES; k++)
+            x[k] = e[k] * x[k];
+    float total = fold_chunks<Chunks>(e), weighted = Entropy ? fold_chunks<Chunks>(x) : 0.0f;
+    if (thread % (32 / Chunks) == 0) {
+        chunk_sum *own = sums + last;
+        own->largest = last ? largest[Chunks - 1] : largest[0];
+        own->total = total;
+        if (Entropy)
+            own->weighted = weighted;
+    }
+}
+
+__device__ __forceinline__ float largest_of_block(float x, float *shared /* (THREADS / 32) */)
+{
+    x = largest_of_warp(x);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int w = 0; w < THREADS / 32; w++)
+        x = invar_max_nan(x, shared[w]);
+    __syncthreads();
+    return x;
+}
+
+/* The chunks' sums, all of them there, under the maximum of all. */
+template <bool Entropy>
+__device__ __forceinline__ void join_chunks(const logprob_row &row, chunk_sum *sums, int64_t token)
+{
+    __shared__ float shared[THREADS / 32];
+    float largest = -INFINITY;
+
+    for (int64_t c = threadIdx.x; c < row.chunks; c += THREADS)
+        largest = invar_max_nan(largest, sums[c].largest);
+    largest = largest_of_block(largest, shared);
+    for (int64_t c = threadIdx.x; c < row.chunks; c += THREADS) {
+        float below = sums[c].largest - largest, factor = invar_exp_not_above_0(below);
+        if (Entropy)
+            sums[c].weighted = invar_fmaf(sums[c].total, below, sums[c].weighted) * factor;
+        sums[c].total = sums[c].total * factor;
+    }
+    __syncthreads();
+    float total = invar_reduce_block(row.chunks, shared, [&](int64_t c) { return sums[c].total; });
+    float weighted = 0.0f;
+    if (Entropy)
+        weighted =
+            invar_reduce_block(row.chunks, shared, [&](int64_t c) { return sums[c].weighted; });
+    if (threadIdx.x != 0)
+        return;
+    int64_t target =
+        invar_guard(row.fault, INVAR_OP_LOGPROB_FWD, row.targets[token], row.logits.cols);
+    float logsum = invar_log(total);
+    row.max[token] = largest;
+    row.logsum[token] = logsum;
+    row.logp[token] = (row.logits.row(token)[target] * row.inverse - largest) - logsum;
+    if (Entropy)
+        row.entropy[token] = logsum - weighted / total;
+}
+
+/* The chunks of a row, dealt out to `warps` warps by pairs; the last one may be shorter. */
+template <bool Entropy, bool Unit>
+__device__ __forceinline__ void sum_chunks(chunk_sum *sums, const float *logits, int64_t vocabulary,
+                                           float inverse, int64_t warp, int64_t warps)
+{
+    constexpr int width = PAIR * CHUNK;
+    int64_t full = vocabulary / CHUNK, pairs = full / PAIR, step = warps * width;
+    int own = warp < pairs ? (int)invar_ceil_div(pairs - warp, warps) : 0;
+    const float *from = logits + warp * width;
+    chunk_sum *to = sums + warp * PAIR;
+    float x[PAIR * LANES], next[PAIR * LANES];
+    auto load = [&](float x[PAIR * LANES], const float *pair) {
+#pragma unroll
+        for (int c = 0; c < PAIR; c++)
+            load_chunk<true>(x + c * LANES, pair + c * CHUNK, CHUNK);
+    };
+
+    if (own > 0)
+        load(next, from);
+#pragma unroll 2
+    for (int i = 0; i < own; i++, to += warps * PAIR) {
+#pragma unroll
+        for (int k = 0; k < PAIR * LANES; k++)
+            x[k] = next[k];
+        from += i + 1 < own ? step : 0;
+        load(next, from);
+        sum_chunk<Entropy, Unit, PAIR, true>(to, x, CHUNK, inverse);
+    }
+    if (warp != pairs % warps)
+        return;
+    for (int64_t c = pairs * PAIR; c < full; c++) {
+        load_chunk<true>(x, logits + c * CHUNK, CHUNK);
+        sum_chunk<Entropy, Unit, 1, true>(sums + c, x, CHUNK, inverse);
+    }
+    if (full * CHUNK < vocabulary) {
+        int count = (int)(vocabulary - full * CHUNK);
+        load_chunk<false>(x, logits + full * CHUNK, count);
+        sum_chunk<Entropy, Unit, 1, false>(sums + full, x, count, inverse);
+    }
+}
+
+template <bool Entropy, bool Unit>
+static __global__ void __launch_bounds__(THREADS, Entropy ? 3 : BLOCKS)
+    forward_rows(logprob_row row)
+{
+    extern __shared__ chunk_sum shared_sums[];
+    chunk_sum *sums = row.sums ? row.sums + (int64_t)blockIdx.x * row.chunks : shared_sums;
+
+    invar_grid_begin();
+    for (int64_t token = blockIdx.x; token < row.logits.rows; token += gridDim.x) {
+        sum_chunks<Entropy, Unit>(sums, row.logits.row(token), row.logits.cols, row.inverse,
+                                  threadIdx.x / 32, THREADS / 32);
+        __syncthreads();
+        join_chunks<Entropy>(row, sums, token);
+        __syncthreads(); // before the next row's sums
+    }
+}
+
+/* The row is blockIdx.y, of which gridDim.x blocks have the chunks. */
+template <bool Entropy, bool Unit>
+static __global__ void __launch_bounds__(THREADS, Entropy ? 3 : BLOCKS) sum_pieces(logprob_row row)
+{
+    int64_t token = blockIdx.y;
+
+    invar_grid_begin();
+    sum_chunks<Entropy, Unit>(row.sums + token * row.chunks, row.logits.row(token), row.logits.cols,
+                              row.inverse, blockIdx.x * (THREADS / 32) + threadIdx.x / 32,
+                              gridDim.x * (THREADS / 32));
+}
+
+template <bool Entropy>
+static __global__ void __launch_bounds__(THREADS) join_pieces(logprob_row row)
+{
+    int64_t token = blockIdx.x;
+
+    invar_grid_begin();
+    join_chunks<Entropy>(row, row.sums + token * row.chunks, token);
+}
+
+static int64_t chunks_of(const invar_tensor *logits)
+{
+    return invar_ceil_div(logits->shape[1], CHUNK);
+}
+
+static size_t sums_bytes(const invar_tensor *logits)
+{
+    return (size_t)chunks_of(logits) * sizeof(chunk_sum);
+}
+
+static bool sums_fit(const invar_tensor *logits)
+{
+    return sums_bytes(logits) <= 40 * 1024;
+}
+
+static int64_t blocks_most(const invar_device *dev)
+{
+    return (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
+}
+
+/* Blocks of threads for each row, where there are too few rows to have one each. */
+static int64_t pieces_of(const invar_device *dev, const invar_tensor *logits)
+{
+    int64_t pieces = blocks_most(dev) / (logits->shape[0] > 0 ? logits->shape[0] : 1);
+    int64_t most = invar_ceil_div(chunks_of(logits), PAIR * (THREADS / 32));
+
+    return pieces < most ? pieces : most;
+}
+
+size_t invar_cuda_logprob_fwd_workspace(const invar_device *dev, const invar_logprob_fwd_args *a)
+{
+    int64_t rows = a->logits.shape[0], most = blocks_most(dev);
+
+    if (pieces_of(dev, &a->logits) <= 1 && sums_fit(&a->logits))
+        return 0;
+    return sums_bytes(&a->logits) * (size_t)(rows < most ? rows : most);
+}
+
+invar_status invar_cuda_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a,
+                                    void *workspace)
+{
+    invar_op op = INVAR_OP_LOGPROB_FWD;
+    int64_t rows = a->logits.shape[0], most = blocks_most(dev);
+    int64_t pieces = pieces_of(dev, &a->logits);
+    bool entropy = invar_tensor_present(&a->entropy);
+    bool shared = pieces <= 1 && sums_fit(&a->logits);
+    logprob_row row = {(float *)a->logp.data,
+                       entropy ? (float *)a->entropy.data : nullptr,
+                       (float *)a->max.data,
+                       (float *)a->logsum.data,
+                       invar_view_of<float>(&a->logits),
+                       (const int32_t *)a->targets.data,
+                       1.0f / a->temperature,
+                       shared ? nullptr : (chunk_sum *)workspace,
+                       chunks_of(&a->logits),
+                       invar_cuda_of(dev)->fault};
+
+    return invar_by_flag(entropy, [&](auto flag) {
+        return invar_by_flag(row.inverse == 1.0f, [&](auto unit) {
+            if (pieces <= 1)
+                return invar_launch_early(dev, op, forward_rows<flag.value, unit.value>,
+                                          dim3((unsigned)(rows < most ? rows : most)),
+                                          dim3(THREADS), shared ? sums_bytes(&a->logits) : 0)(row);
+            INVAR_TRY(invar_launch_early(dev, op, sum_pieces<flag.value, unit.value>,
+                                         dim3((unsigned)pieces, (unsigned)rows), dim3(THREADS),
+                                         0)(row));
+            return invar_launch_early(dev, op, join_pieces<flag.value>, dim3((unsigned)rows),
+                                      dim3(THREADS), 0)(row);
+        });
+    });
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+#define RUNS 4 // of a thread, of one row
+
+template <typename T> struct backward_rows {
+    invar_view<T> dlogits;
+    invar_view<float> logits;
+    const float *dlogp, *dentropy, *entropy, *max, *logsum;
+    const int32_t *targets;
+    float inverse;
+    bool aligned;
+    invar_cuda_fault *fault;
+};
+
+/* x[i] without an address: the array stays in registers. */
+__device__ __forceinline__ float pick(const float x[INVAR_RUN], int i)
+{
+    float y = x[0];
+
+#pragma unroll
+    for (int j = 1; j < INVAR_RUN; j++)
+        y = j == i ? x[j] : y;
+    return y;
+}
+
+/* p = exp(logp), which is at most 1 unless max and logsum are not those of the logits. */
+__device__ __forceinline__ void exponentials(float p[INVAR_RUN], const float logp[INVAR_RUN])
+{
+    // as signed numbers, the bits of INVAR_EXP_NEAR .. -0 are below all others
+    int most = __float_as_int(logp[0]);
+    bool usual = true;
+
+#pragma unroll
+    for (int i = 1; i < INVAR_RUN; i += 2)
+        most = __vimax3_s32(most, __float_as_int(logp[i]),
+                            __float_as_int(logp[i + 1 < INVAR_RUN ? i + 1 : i]));
+    if (most <= (int)INVAR_EXP_NEAR_BITS) {
+#pragma unroll
+        for (int i = 0; i < INVAR_RUN; i++)
+            p[i] = invar_exp_near(logp[i]);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < INVAR_RUN; i++)
+        usual = usual && !(logp[i] > 0.0f);
+    if (usual) {
+#pragma unroll
+        for (int i = 0; i < INVAR_RUN; i++)
+            p[i] = invar_exp_not_above_0(logp[i]);
+        return;
+    }
+#pragma unroll 1
+    for (int i = 0; i < INVAR_RUN; i++) {
+        float e = invar_exp(pick(logp, i));
+#pragma unroll
+        for (int j = 0; j < INVAR_RUN; j++)
+            p[j] = j == i ? e : p[j];
+    }
+}
+
+/* The row is blockIdx.y, of which a thread has the runs that are THREADS runs apart. */
+template <typename T, bool Entropy, bool Unit>
+static __global__ void __launch_bounds__(THREADS, 4) backward(backward_rows<T> b)
+{
+    int64_t first = ((int64_t)blockIdx.x * RUNS * THREADS + threadIdx.x) * INVAR_RUN;
+    int64_t cols = b.logits.cols;
+
+    invar_grid_begin();
+    for (int64_t token = blockIdx.y; token < b.logits.rows; token += gridDim.y) {
+        invar_run<float> x[RUNS];
+#pragma unroll
+        for (int r = 0; r < RUNS; r++) {
+            int64_t at = first + r * THREADS * INVAR_RUN;
+            x[r].load(b.logits.row(token) + at, cols - at, b.aligned);
+        }
+        int64_t target = invar_guard(b.fault, INVAR_OP_LOGPROB_BWD, b.targets[token], cols);
+        float largest = b.max[token], log_total = b.logsum[token], d = b.dlogp[token];
+        float h = Entropy ? b.entropy[token] : 0.0f, dh = Entropy ? b.dentropy[token] : 0.0f;
+#pragma unroll
+        for (int r = 0; r < RUNS; r++) {
+            int64_t at = first + r * THREADS * INVAR_RUN;
+            float logp[INVAR_RUN], p[INVAR_RUN], g[INVAR_RUN];
+#pragma unroll
+            for (int i = 0; i < INVAR_RUN; i++) {
+                float z = Unit ? x[r].get(i) : x[r].get(i) * b.inverse;
+                logp[i] = (z - largest) - log_total;
+            }
+            exponentials(p, logp);
+#pragma unroll
+            for (int i = 0; i < INVAR_RUN; i++)
+                g[i] = invar_fmaf(-p[i], d, 0.0f);
+            if (target >= at && target - at < INVAR_RUN)
+#pragma unroll
+                for (int i = 0; i < INVAR_RUN; i++)
+                    g[i] = i == target - at ? invar_fmaf(-p[i], d, d) : g[i];
+            invar_run<T> out;
+#pragma unroll
+            for (int i = 0; i < INVAR_RUN; i++) {
+                if (Entropy)
+                    g[i] = invar_fmaf(-dh, p[i] * (logp[i] + h), g[i]);
+                g[i] = Unit ? g[i] : g[i] * b.inverse;
+            }
+            out.set(g);
+            out.store(b.dlogits.row(token) + at, cols - at, b.aligned);
+        }
+    }
+}
+
+size_t invar_cuda_logprob_bwd_workspace(const invar_device *dev, const invar_logprob_bwd_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_logprob_bwd(const invar_device *dev, const invar_logprob_bwd_args *a,
+                                    void *workspace)
+{
+    float inverse = 1.0f / a->temperature;
+    dim3 grid((unsigned)invar_ceil_div(a->logits.shape[1], RUNS * THREADS * INVAR_RUN),
+              invar_grid_rows(a->logits.shape[0]));
+
+    (void)workspace;
+    return invar_by_storage(a->dlogits.dtype, [&](auto *type) {
+        using T = std::remove_pointer_t<decltype(type)>;
+        backward_rows<T> rows = {invar_view_of<T>(&a->dlogits),
+                                 invar_view_of<float>(&a->logits),
+                                 (const float *)a->dlogp.data,
+                                 (const float *)a->dentropy.data,
+                                 (const float *)a->entropy.data,
+                                 (const float *)a->max.data,
+                                 (const float *)a->logsum.data,
+                                 (const int32_t *)a->targets.data,
+                                 inverse,
+                                 invar_aligned({&a->dlogits, &a->logits}),
+                                 invar_cuda_of(dev)->fault};
+        return invar_by_flag(invar_tensor_present(&a->dentropy), [&](auto entropy) {
+            return invar_by_flag(inverse == 1.0f, [&](auto unit) {
+                return invar_launch_early(dev, INVAR_OP_LOGPROB_BWD,
+                                          backward<T, entropy.value, unit.value>, grid,
+                                          dim3(THREADS), 0)(rows);
+            });
+        });
+    });
+}
