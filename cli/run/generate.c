@@ -20,8 +20,9 @@
 #include "cli/plain.h"
 #include "cli/run/logprobs.h"
 #include "cli/run/weights.h"
+#include "engine/record/recorder.h"
 #include "engine/replay/regenerate.h"
-#include "engine/run/train.h"
+#include "engine/source/source.h"
 
 #include "base/invar_banned.h"
 
@@ -187,7 +188,7 @@ static invar_status add_prompt(invar_rl_samples *to, const generation *g, int64_
         s->group = i;
         s->draw = (uint32_t)s->index;
         s->weights_hash = g->session->weights;
-        INVAR_TRY(invar_session_ask(s, invar_dataset_prompt(g->data, i)));
+        INVAR_TRY(invar_source_ask(s, invar_dataset_prompt(g->data, i)));
     }
     return INVAR_OK;
 }

@@ -601,7 +601,7 @@ invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
     invar_ledger_point full = *point;
     sources from = {.count = 0};
 
-    for (; inputs && *inputs; inputs++)
+    for (; probe->options.level > INVAR_PROBE_STEP && inputs && *inputs; inputs++)
         add_sources(&from, probe, *inputs);
     full.inputs = from.of;
     full.n_inputs = (size_t)from.count;

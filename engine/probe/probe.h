@@ -106,7 +106,8 @@ invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,
 
 /*
  * The same as define, with the inputs by name (NULL after the last). An input that is above the
- * level stands for what it is computed from itself; one that nobody has heard of for nothing.
+ * level stands for what it is computed from itself; one that nobody has heard of for nothing. At
+ * INVAR_PROBE_STEP, where those between are missing, a point has no inputs.
  */
 invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
                                      const invar_ledger_point *point,

@@ -14,6 +14,7 @@
 #include "engine/io/hf.h"
 #include "engine/rl/loss.h"
 #include "engine/run/folders.h"
+#include "engine/source/source.h"
 
 #include "base/invar_banned.h"
 
@@ -190,7 +191,7 @@ invar_status invar_regenerate(invar_rl_samples *out, invar_session *session,
     s->rollout = coords->rollout;
     s->draw = coords->draw;
     s->weights_hash = coords->weights;
-    INVAR_TRY(invar_session_ask(s, prompt));
+    INVAR_TRY(invar_source_ask(s, prompt));
     INVAR_TRY(
         invar_rollout_new(&rollout, session->actor, session->tokenizer, &session->dev, &limits));
     status = invar_rollout_run(rollout, s, 1, &sampling, NULL, NULL);

@@ -22,7 +22,6 @@ static void *carve(invar_carver *c, int64_t count, size_t size)
 static void lay_out(invar_flat *f, invar_carver *c, const invar_flat_wants *wants)
 {
     f->start = carve(c, f->samples + 1, sizeof *f->start);
-    f->step_start = carve(c, f->samples + 1, sizeof *f->step_start);
     f->group = carve(c, f->samples, sizeof *f->group);
     f->reward = carve(c, f->samples, sizeof *f->reward);
     f->mask = carve(c, f->tokens, sizeof *f->mask);
@@ -89,14 +88,19 @@ static const float *from(const float *array, int64_t token)
     return array ? array + token : NULL;
 }
 
-invar_rl_batch invar_flat_batch(invar_flat *f, int64_t first, int64_t count)
+void invar_flat_starts(int64_t *out, const invar_flat *f, int64_t first, int64_t count)
+{
+    for (int64_t i = 0; i <= count; i++)
+        out[i] = f->start[first + i] - f->start[first];
+}
+
+invar_rl_batch invar_flat_batch(const invar_flat *f, int64_t first, int64_t count,
+                                const int64_t *start)
 {
     int64_t token = f->start[first];
 
-    for (int64_t i = 0; i <= count; i++)
-        f->step_start[i] = f->start[first + i] - token;
     return (invar_rl_batch){.samples = count,
-                            .start = f->step_start,
+                            .start = start,
                             .group = f->group + first,
                             .mask = f->mask + token,
                             .reward = f->reward + first,

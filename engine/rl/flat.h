@@ -18,7 +18,6 @@ typedef struct invar_flat {
     int64_t samples;
     int64_t tokens;
     int64_t *start;      /* (samples + 1) */
-    int64_t *step_start; /* (samples + 1) of one optimizer step, from 0 */
     int64_t *group;      /* (samples) */
     float *reward;       /* (samples) */
     uint8_t *mask;       /* (tokens); zero for samples that a filter removed */
@@ -46,8 +45,15 @@ invar_status invar_flat_make(invar_flat *out, const invar_rl_samples *samples,
                              const invar_flat_wants *wants) INVAR_MUST_USE;
 void invar_flat_release(invar_flat *flat);
 
-/* The view of samples [first, first + count), with all that is there; borrowed. */
-invar_rl_batch invar_flat_batch(invar_flat *flat, int64_t first, int64_t count);
+/* (count + 1) where the tokens of samples [first, first + count) start, from 0. */
+void invar_flat_starts(int64_t *out, const invar_flat *flat, int64_t first, int64_t count);
+
+/*
+ * The view of samples [first, first + count), with all that is there; borrowed, like `start`, which
+ * invar_flat_starts has made for them.
+ */
+invar_rl_batch invar_flat_batch(const invar_flat *flat, int64_t first, int64_t count,
+                                const int64_t *start);
 
 /*
  * pass@k, unbiased: 1 - C(n - c, k) / C(n, k), a reward of 1 being correct; mean over groups. A

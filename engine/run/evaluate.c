@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/rl/flat.h"
+#include "engine/source/source.h"
 
 #include "base/invar_banned.h"
 
@@ -75,7 +76,7 @@ static invar_status add_prompts(invar_rl_samples *out, int64_t number, const inv
         s->group = i / per_prompt;
         s->rollout = (uint32_t)number;
         s->draw = (uint32_t)i;
-        INVAR_TRY(invar_session_ask(s, p));
+        INVAR_TRY(invar_source_ask(s, p));
     }
     return INVAR_OK;
 }

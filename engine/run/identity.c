@@ -85,10 +85,10 @@ static invar_status gather(identity *id, const invar_loop *loop)
         invar_dataset_hash(&digest, s->data);
         add_digest(id, "data hash", &digest);
     }
-    if (loop->evaluates)
-        add_digest(id, EVAL_DATA, &loop->eval_data);
-    if (!invar_digest_equal(&loop->foreign, &none))
-        add_digest(id, ROLLOUTS, &loop->foreign);
+    if (loop->identity.evaluates)
+        add_digest(id, EVAL_DATA, &loop->identity.eval_data);
+    if (!invar_digest_equal(&loop->identity.saved.foreign, &none))
+        add_digest(id, ROLLOUTS, &loop->identity.saved.foreign);
     return INVAR_OK;
 }
 
@@ -104,10 +104,12 @@ static invar_status take_file(void *payload, const char *const *columns,
     INVAR_CHECK(count == 2);
     if (values[0].type != INVAR_LEDGER_TYPE_TEXT || values[1].type != INVAR_LEDGER_TYPE_TEXT)
         return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the ledger has a key that is no text: verify it");
-    loop->evaluates = loop->evaluates || strcmp(values[0].data, EVAL_DATA) == 0;
-    loop->own_rollouts = loop->own_rollouts && strcmp(values[0].data, ROLLOUTS) != 0;
-    return invar_digest_parse(
-        strcmp(values[0].data, EVAL_DATA) == 0 ? &loop->eval_data : &loop->foreign, values[1].data);
+    loop->identity.evaluates = loop->identity.evaluates || strcmp(values[0].data, EVAL_DATA) == 0;
+    loop->identity.saved.own = loop->identity.saved.own && strcmp(values[0].data, ROLLOUTS) != 0;
+    return invar_digest_parse(strcmp(values[0].data, EVAL_DATA) == 0
+                                  ? &loop->identity.eval_data
+                                  : &loop->identity.saved.foreign,
+                              values[1].data);
 }
 
 static invar_status recall_files(invar_loop *loop)
@@ -119,7 +121,7 @@ static invar_status recall_files(invar_loop *loop)
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->at.ledger, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_select(ledger, &request);
     invar_ledger_close(ledger);
     return status;
@@ -131,34 +133,33 @@ static invar_status look_at_files(invar_loop *loop)
     invar_digest own;
     identity id;
 
-    loop->own_rollouts = true;
+    loop->identity.saved = (invar_saved){.own = true};
     if (loop->options->replay)
         return recall_files(loop);
-    loop->evaluates = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
-                      invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
-    if (loop->evaluates)
-        INVAR_TRY(invar_evaluate_hash(&loop->eval_data, &loop->session));
+    loop->identity.evaluates = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
+                               invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    if (loop->identity.evaluates)
+        INVAR_TRY(invar_evaluate_hash(&loop->identity.eval_data, &loop->session));
     INVAR_TRY(gather(&id, loop));
     INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
-    return invar_loop_find_rollouts(loop, &own);
+    return invar_saved_find(&loop->identity.saved, r, &own);
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
 typedef struct facts {
-    invar_ledger_fact
-        items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_LOOP_PLUGINS + INVAR_FACTS_MAX + 1];
+    invar_ledger_fact items[INVAR_KEY_COUNT + INVAR_OP_COUNT + INVAR_PLUGINS + INVAR_FACTS_MAX + 1];
     size_t count;
     char revision[INVAR_OP_COUNT][16];
-    char plugin[INVAR_LOOP_PLUGINS][INVAR_DIGEST_HEX_SIZE];
+    char plugin[INVAR_PLUGINS][INVAR_DIGEST_HEX_SIZE];
     char dropped[24];
 } facts;
 
 /* A plug-in is no part of the identity: what it replied is recorded, and counts. */
 static void add_plugins(facts *f, const invar_loop *loop)
 {
-    for (int i = 0; i < INVAR_LOOP_PLUGINS; i++) {
-        const invar_plugin *plugin = loop->plugins[i];
+    for (int i = 0; i < INVAR_PLUGINS; i++) {
+        const invar_plugin *plugin = loop->plugins.of[i];
         const invar_digest *hash = plugin ? invar_plugin_hash(plugin) : NULL;
 
         if (!hash)
@@ -175,8 +176,8 @@ static void gather_facts(facts *f, const invar_loop *loop)
     for (int i = 0; i < INVAR_KEY_COUNT; i++) {
         invar_recipe_entry e;
         invar_recipe_entry_get(&e, loop->recipe, i);
-        if (i == INVAR_KEY_SAVE && loop->at.save[0] && !loop->at.usual)
-            e.text = loop->at.save; // the environment may have named it
+        if (i == INVAR_KEY_SAVE && loop->home.at.save[0] && !loop->home.at.usual)
+            e.text = loop->home.at.save; // the environment may have named it
         if (e.key->effect == INVAR_RECIPE_EFFECT_FREE && e.text && e.text[0])
             f->items[f->count++] = (invar_ledger_fact){"free", e.key->name, e.text};
     }
@@ -192,21 +193,21 @@ static void gather_facts(facts *f, const invar_loop *loop)
             (invar_ledger_fact){"op", invar_op_name((invar_op)op), f->revision[op]};
     }
     add_plugins(f, loop);
-    for (size_t i = 0; i < loop->facts.count; i++)
-        f->items[f->count++] = loop->facts.items[i];
+    for (size_t i = 0; i < loop->identity.facts.count; i++)
+        f->items[f->count++] = loop->identity.facts.items[i];
 }
 
 static invar_status begin(invar_loop *loop, const invar_ledger_circumstances *circumstances)
 {
     identity id;
-    invar_ledger_run run = {.name = loop->at.name,
+    invar_ledger_run run = {.name = loop->home.at.name,
                             .kind = loop->options->kind ? loop->options->kind : "train",
                             .circumstances = *circumstances};
 
     INVAR_TRY(gather(&id, loop));
     run.identity = id.pairs;
     run.n_identity = id.count;
-    return invar_ledger_begin(loop->ledger, &run);
+    return invar_ledger_begin(loop->recorder.ledger, &run);
 }
 
 /* The first pair of the identity that the ledger's run has with another value, or only one has. */
@@ -266,7 +267,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                                     .payload = &other};
     identity id;
 
-    if (invar_digest_equal(&found->identity, &loop->identity))
+    if (invar_digest_equal(&found->identity, &loop->identity.digest))
         return INVAR_OK;
     INVAR_TRY(gather(&id, loop));
     other.id = &id;
@@ -280,7 +281,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%.1000s holds another run: its %s is %s, not %s; choose another folder with "
                       "--run, or begin anew with --fresh",
-                      loop->at.ledger, other.key, other.there, other.here);
+                      loop->home.at.ledger, other.key, other.there, other.here);
 }
 
 /* A replay is told before anything is loaded what of its files is not the recorded one. */
@@ -290,7 +291,7 @@ static invar_status check_recorded(const invar_loop *loop)
     invar_ledger *ledger = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&ledger, loop->at.ledger, &(invar_ledger_options){0}));
+    INVAR_TRY(invar_ledger_open(&ledger, loop->home.at.ledger, &(invar_ledger_options){0}));
     status = invar_ledger_find(&summary, ledger, NULL);
     if (status == INVAR_OK)
         status = check_same(loop, ledger, &summary);
@@ -304,7 +305,7 @@ invar_status invar_loop_identify(invar_loop *loop)
 
     INVAR_TRY(look_at_files(loop));
     INVAR_TRY(gather(&id, loop));
-    INVAR_TRY(invar_ledger_identity(&loop->identity, id.pairs, id.count));
+    INVAR_TRY(invar_ledger_identity(&loop->identity.digest, id.pairs, id.count));
     return loop->options->replay ? check_recorded(loop) : INVAR_OK;
 }
 
@@ -314,16 +315,16 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
     invar_ledger_summary summary;
     invar_status status;
 
-    INVAR_TRY(invar_ledger_open(&loop->ledger, loop->at.ledger, &options));
-    status = invar_ledger_find(&summary, loop->ledger, NULL);
+    INVAR_TRY(invar_ledger_open(&loop->recorder.ledger, loop->home.at.ledger, &options));
+    status = invar_ledger_find(&summary, loop->recorder.ledger, NULL);
     if (status == INVAR_E_NOTFOUND) {
         invar_error_clear();
         return INVAR_OK;
     }
     INVAR_TRY(status);
-    INVAR_TRY(check_same(loop, loop->ledger, &summary));
-    memcpy(loop->uuid, summary.uuid, sizeof loop->uuid);
-    loop->recorded = summary.last_step;
+    INVAR_TRY(check_same(loop, loop->recorder.ledger, &summary));
+    memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
+    loop->recorder.recorded = summary.last_step;
     return INVAR_OK;
 }
 
@@ -333,7 +334,7 @@ invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
                       "the checkpoint goes on after step %" PRId64
                       ", but %.1000s has no run: give the run's folder with --run, or start a new "
                       "run from its weights with ref-load",
-                      step, loop->at.ledger);
+                      step, loop->home.at.ledger);
 }
 
 /* Whether the folder has a checkpoint, and is not the run's own, in other words. */
@@ -342,7 +343,7 @@ static bool has_checkpoint(const char *folder, const invar_loop *loop)
     struct stat here, there;
     int64_t step;
 
-    if (stat(folder, &there) != 0 || (stat(loop->at.save, &here) == 0 &&
+    if (stat(folder, &there) != 0 || (stat(loop->home.at.save, &here) == 0 &&
                                       here.st_dev == there.st_dev && here.st_ino == there.st_ino))
         return false;
     if (invar_checkpoint_latest(&step, folder) == INVAR_OK)
@@ -371,13 +372,15 @@ static invar_status take_save(void *payload, const char *const *columns,
 
 invar_status invar_loop_check_save(const invar_loop *loop)
 {
-    const invar_ledger_argument uuid = {
-        "uuid", {.type = INVAR_LEDGER_TYPE_TEXT, .data = loop->uuid, .bytes = strlen(loop->uuid)}};
+    const invar_ledger_argument uuid = {"uuid",
+                                        {.type = INVAR_LEDGER_TYPE_TEXT,
+                                         .data = loop->recorder.uuid,
+                                         .bytes = strlen(loop->recorder.uuid)}};
 
-    if (!loop->uuid[0] || !loop->at.usual || loop->options->replay)
+    if (!loop->recorder.uuid[0] || !loop->home.at.usual || loop->options->replay)
         return INVAR_OK;
     return invar_ledger_select(
-        loop->ledger,
+        loop->recorder.ledger,
         &(invar_ledger_request){
             .sql = "SELECT f.value FROM fact f JOIN run r USING(run) WHERE r.uuid = :uuid AND "
                    "f.scope = 'free' AND f.key = 'save' AND f.seg = "
@@ -397,17 +400,18 @@ invar_status invar_loop_begin(invar_loop *loop, int64_t step, const invar_digest
     gather_facts(&known, loop);
     circumstances.facts = known.items;
     circumstances.n_facts = known.count;
-    if (loop->uuid[0]) {
-        INVAR_TRY(invar_ledger_find(&summary, loop->ledger, loop->uuid));
-        INVAR_TRY(invar_ledger_resume(loop->ledger, loop->uuid, step, chain, &circumstances));
+    if (loop->recorder.uuid[0]) {
+        INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, loop->recorder.uuid));
+        INVAR_TRY(invar_ledger_resume(loop->recorder.ledger, loop->recorder.uuid, step, chain,
+                                      &circumstances));
     } else if (step >= 0) {
         return invar_loop_without_run(loop, step);
     } else {
         INVAR_TRY(begin(loop, &circumstances));
-        INVAR_TRY(invar_ledger_find(&summary, loop->ledger, NULL));
+        INVAR_TRY(invar_ledger_find(&summary, loop->recorder.ledger, NULL));
     }
-    memcpy(loop->uuid, summary.uuid, sizeof loop->uuid);
-    loop->run_number = summary.run;
-    loop->recorded = summary.last_step;
+    memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
+    loop->recorder.run = summary.run;
+    loop->recorder.recorded = summary.last_step;
     return INVAR_OK;
 }

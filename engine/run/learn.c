@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
 #include "base/text.h"
 #include "engine/run/loop.h"
 
@@ -21,7 +22,7 @@
 
 invar_status invar_loop_mismatch(invar_loop *loop, const char *kind, const char *text)
 {
-    INVAR_TRY(invar_loop_event(loop, "error", kind, text));
+    INVAR_TRY(invar_recorder_event(&loop->recorder, loop->place.step, "error", kind, text));
     if (!loop->set.stop_on_mismatch)
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_MISMATCH, 0, "step %" PRId64 ": %.1000s", loop->place.step, text);
@@ -39,23 +40,20 @@ static invar_status compare(invar_loop *loop, const char *what, int64_t first, i
                    "%s differ at %" PRId64 " token%s; the worst is token %" PRId64
                    " of sample %" PRId64 ", off by %g",
                    what, gap->differ, invar_text_plural(gap->differ), gap->position,
-                   loop->batch.items[first + (gap->sample < 0 ? 0 : gap->sample)].index,
+                   loop->batch.samples.items[first + (gap->sample < 0 ? 0 : gap->sample)].index,
                    (double)gap->max);
     return invar_loop_mismatch(loop, "logp-mismatch", text);
 }
 
 /* ---- before the first step of a rollout ------------------------------------------------------ */
 
-static invar_status hook(invar_loop *loop, int which)
+static invar_status hook(const invar_loop *loop, int which)
 {
-    invar_plugin *plugin = loop->plugins[INVAR_LOOP_HOOKS + which];
-    invar_plugin_event event = {.hook = which,
-                                .step = loop->place.step,
-                                .rollout = loop->place.rollout,
-                                .run = loop->at.name,
-                                .folder = loop->at.run};
-
-    return plugin ? invar_plugin_hook(plugin, &event) : INVAR_OK;
+    return invar_plugins_hook(&loop->plugins, &(invar_plugin_event){.hook = which,
+                                                                    .step = loop->place.step,
+                                                                    .rollout = loop->place.rollout,
+                                                                    .run = loop->home.at.name,
+                                                                    .folder = loop->home.at.run});
 }
 
 static bool has_logp(const invar_rl_samples *batch)
@@ -74,22 +72,22 @@ static invar_status score(invar_loop *loop)
 {
     invar_flat *f = &loop->flat;
     size_t bytes = (size_t)f->tokens * sizeof *f->score_logp;
-    bool sampled = has_logp(&loop->batch);
+    bool sampled = has_logp(&loop->batch.samples);
     invar_logp_gap gap;
 
-    f->copied = loop->own_rollouts ? !loop->set.check_logprobs : loop->set.rollout_logprobs;
+    f->copied = loop->identity.saved.own ? !loop->set.check_logprobs : loop->set.rollout_logprobs;
     if (sampled && f->copied) {
         memcpy(f->score_logp, f->rollout_logp, bytes);
         return INVAR_OK;
     }
-    INVAR_TRY(invar_trainer_score(loop->trainer, loop->session.actor, loop->batch.items, f->samples,
-                                  f->score_logp, NULL));
+    INVAR_TRY(invar_trainer_score(loop->trainer, loop->session.actor, loop->batch.samples.items,
+                                  f->samples, f->score_logp, NULL));
     f->copied = !sampled;
     if (!sampled) {
         memcpy(f->rollout_logp, f->score_logp, bytes);
         return INVAR_OK;
     }
-    if (!loop->own_weights)
+    if (!loop->batch.own_weights)
         return INVAR_OK;
     return compare(loop, "log-probabilities of rollout and scoring", 0, f->samples, f->rollout_logp,
                    f->score_logp, &gap);
@@ -99,13 +97,13 @@ static invar_status score_others(invar_loop *loop)
 {
     invar_session *s = &loop->session;
     invar_flat *f = &loop->flat;
-    const invar_rl_sample *samples = loop->batch.items;
+    const invar_rl_sample *samples = loop->batch.samples.items;
     invar_logp_gap gap;
 
     if (s->reference) {
         INVAR_TRY(invar_trainer_score(loop->trainer, s->reference, samples, f->samples, f->ref_logp,
                                       NULL));
-        if (loop->place.step == 0 && loop->own_weights)
+        if (loop->place.step == 0 && loop->batch.own_weights)
             INVAR_TRY(compare(loop,
                               "log-probabilities of actor and reference before the first step", 0,
                               f->samples, f->score_logp, f->ref_logp, &gap));
@@ -125,7 +123,7 @@ invar_status invar_loop_prepare(invar_loop *loop)
     invar_rl_batch all;
 
     invar_flat_release(&loop->flat);
-    INVAR_TRY(invar_flat_make(&loop->flat, &loop->batch, &wants));
+    INVAR_TRY(invar_flat_make(&loop->flat, &loop->batch.samples, &wants));
     INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_LOGPROB));
     INVAR_TRY(score(loop));
     INVAR_TRY(score_others(loop));
@@ -133,11 +131,48 @@ invar_status invar_loop_prepare(invar_loop *loop)
         memset(loop->flat.advantage, 0, (size_t)loop->flat.tokens * sizeof(float));
         return INVAR_OK;
     }
-    all = invar_flat_batch(&loop->flat, 0, loop->flat.samples);
+    all = invar_flat_batch(&loop->flat, 0, loop->flat.samples, loop->flat.start);
     return invar_rl_advantages(loop->flat.advantage, loop->flat.returns, &all, &loop->set.rl);
 }
 
 /* ---- one optimizer step ---------------------------------------------------------------------- */
+
+invar_status invar_loop_step_make(invar_loop_step *out, const invar_loop *loop, int64_t first,
+                                  int64_t count)
+{
+    bool passes = invar_recipe_bool(loop->recipe, INVAR_KEY_LOG_PASSRATE);
+
+    if (first + count > loop->flat.samples)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout %" PRId64 " has %" PRId64
+                          " samples; its optimizer steps need %" PRId64,
+                          loop->place.rollout, loop->flat.samples,
+                          loop->set.global_batch * loop->set.steps_per_rollout);
+    INVAR_TRY(invar_alloc((void **)&out->start, (size_t)count + 1, sizeof *out->start,
+                          "the starts of a step's samples"));
+    invar_flat_starts(out->start, &loop->flat, first, count);
+    out->batch = invar_flat_batch(&loop->flat, first, count, out->start);
+    out->is = (invar_step){.number = loop->place.step,
+                           .samples = loop->batch.samples.items,
+                           .flat = &loop->flat,
+                           .first = first,
+                           .count = count,
+                           .start = out->start,
+                           .own_weights = loop->batch.own_weights,
+                           .dropped_groups = loop->batch.dropped_groups,
+                           .passes = passes ? loop->set.per_prompt : 0,
+                           .seed = (uint32_t)invar_recipe_int(loop->recipe, INVAR_KEY_ROLLOUT_SEED),
+                           .audit = loop->audit};
+    return INVAR_OK;
+}
+
+void invar_loop_step_release(invar_loop_step *step)
+{
+    for (int i = 0; i < INVAR_STEP_LEARNERS; i++)
+        invar_loss_free(step->losses[i]);
+    invar_free(step->start);
+    *step = (invar_loop_step){0};
+}
 
 static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
                              const float *entropy, float *dnow, float *dentropy)
@@ -145,111 +180,89 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
     return invar_loss_run(payload, first, count, now, entropy, dnow, dentropy);
 }
 
-static invar_status learn_actor(invar_loop_step *out, invar_loop *loop)
+/* The gradients of learner `which`: of the policy or, where `values` are learned, of those. */
+static invar_status differentiate(invar_loop_step *step, invar_loop *loop, int which,
+                                  invar_trainer_result *result, bool values)
 {
-    invar_flat *f = &loop->flat;
-    int64_t token = f->start[out->first];
-    invar_trainer_loss loss = {run_loss, NULL, loop->set.rl.entropy_coef != 0.0f};
+    const invar_flat *f = &loop->flat;
+    const invar_step *is = &step->is;
+    int64_t token = f->start[is->first];
+    invar_rl_options rl = loop->set.rl;
+    invar_trainer_loss loss = {run_loss, NULL, !values && rl.entropy_coef != 0.0f};
 
-    INVAR_TRY(invar_loss_new(&out->loss, &out->batch, &loop->set.rl, f->advantage + token, NULL));
-    loss.payload = out->loss;
-    out->result =
-        (invar_trainer_result){.now = f->train_logp + token, .entropy = f->entropy + token};
-    INVAR_TRY(invar_trainer_learn(loop->trainer, loop->session.actor,
-                                  loop->batch.items + out->first, out->count, &loss, loop->grads,
-                                  &out->result));
-    return invar_optimizer_norm(&out->norm, &out->clip, loop->session.actor, loop->grads, true,
-                                loop->set.adamw.clip_grad, &loop->session.dev);
+    if (values)
+        rl.loss = INVAR_LOSS_VALUE;
+    INVAR_TRY(invar_loss_new(&step->losses[which], &step->batch, &rl,
+                             values ? NULL : f->advantage + token,
+                             values ? f->returns + token : NULL));
+    loss.payload = step->losses[which];
+    step->is.learners[which].loss = step->losses[which];
+    return invar_learner_differentiate(is->learners[which].learner, loop->trainer,
+                                       is->samples + is->first, is->count, &loss, result);
 }
 
-static invar_status learn_critic(invar_loop_step *out, invar_loop *loop)
+static invar_status check_training(invar_step *is, invar_loop *loop)
 {
-    invar_flat *f = &loop->flat;
-    int64_t token = f->start[out->first];
-    invar_rl_options options = loop->set.rl;
-    invar_trainer_loss loss = {run_loss, NULL, false};
-    invar_trainer_result result = {.now = f->train_values + token};
-    float clip;
-
-    loop->view.prefix = "critic.";
-    options.loss = INVAR_LOSS_VALUE;
-    INVAR_TRY(invar_loss_new(&out->value_loss, &out->batch, &options, NULL, f->returns + token));
-    loss.payload = out->value_loss;
-    INVAR_TRY(invar_trainer_learn(loop->trainer, loop->session.critic,
-                                  loop->batch.items + out->first, out->count, &loss,
-                                  loop->critic_grads, &result));
-    INVAR_TRY(invar_optimizer_norm(&out->critic_norm, &clip, loop->session.critic,
-                                   loop->critic_grads, true, loop->set.adamw.clip_grad,
-                                   &loop->session.dev));
-    out->critic_lr = invar_schedule_lr(&loop->set.critic_schedule, loop->place.step);
-    if (invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER))
-        return INVAR_OK;
-    invar_loop_before_change(loop);
-    out->critic_hashed = invar_optimizer_hashes(loop->critic_optimizer);
-    return invar_optimizer_step(loop->critic_optimizer, loop->session.critic, loop->critic_grads,
-                                clip, out->critic_lr, true, &loop->set.adamw, &loop->session.dev);
-}
-
-/* The actor rests while only the critic learns, and where the recipe says so. */
-static invar_status move_actor(invar_loop_step *out, invar_loop *loop)
-{
-    const invar_recipe *r = loop->recipe;
-
-    out->lr = invar_schedule_lr(&loop->set.schedule, loop->place.step);
-    if (invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER) ||
-        loop->place.rollout < invar_recipe_int(r, INVAR_KEY_NUM_CRITIC_ONLY_STEPS))
-        return INVAR_OK;
-    loop->place.weights++;
-    loop->weights_hashed = false;
-    invar_loop_before_change(loop);
-    out->actor_hashed = invar_optimizer_hashes(loop->optimizer);
-    return invar_optimizer_step(loop->optimizer, loop->session.actor, loop->grads, out->clip,
-                                out->lr, true, &loop->set.adamw, &loop->session.dev);
-}
-
-static invar_status check_training(invar_loop_step *out, invar_loop *loop)
-{
-    invar_flat *f = &loop->flat;
+    const invar_flat *f = &loop->flat;
     char text[INVAR_ERROR_MESSAGE_SIZE];
 
-    out->compared = out->on_policy || !f->copied;
-    if (!out->on_policy) // the weights have moved since: what can be compared was, in `score`
-        return invar_flat_gap(&out->gap, f, out->first, out->count, f->rollout_logp, f->score_logp);
-    INVAR_TRY(compare(loop, "log-probabilities of rollout and training", out->first, out->count,
-                      f->rollout_logp, f->train_logp, &out->gap));
-    if (out->result.routes_differ == 0)
+    is->compared = is->on_policy || !f->copied;
+    if (!is->on_policy) // the weights have moved since: what can be compared was, in `score`
+        return invar_flat_gap(&is->gap, f, is->first, is->count, f->rollout_logp, f->score_logp);
+    INVAR_TRY(compare(loop, "log-probabilities of rollout and training", is->first, is->count,
+                      f->rollout_logp, f->train_logp, &is->gap));
+    if (is->routes_differ == 0)
         return INVAR_OK;
     (void)snprintf(text, sizeof text,
                    "%" PRId64 " of %" PRId64
                    " choices of experts are others in training than in the rollout",
-                   out->result.routes_differ, out->result.routes);
+                   is->routes_differ, is->routes);
     return invar_loop_mismatch(loop, "routing-mismatch", text);
 }
 
-invar_status invar_loop_learn(invar_loop_step *out, invar_loop *loop, int64_t number)
+static invar_status learn_policy(invar_loop_step *step, invar_loop *loop)
 {
-    *out = (invar_loop_step){.first = number * loop->set.global_batch,
-                             .count = loop->set.global_batch,
-                             .on_policy = number == 0 && loop->own_weights};
-    if (out->first + out->count > loop->flat.samples)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "rollout %" PRId64 " has %" PRId64
-                          " samples; its optimizer steps need %" PRId64,
-                          loop->place.rollout, loop->flat.samples,
-                          loop->set.global_batch * loop->set.steps_per_rollout);
-    INVAR_TRY(invar_loop_begin_plugin(loop, INVAR_LOOP_LOSS));
-    INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP));
-    out->batch = invar_flat_batch(&loop->flat, out->first, out->count);
-    INVAR_TRY(learn_actor(out, loop));
-    INVAR_TRY(check_training(out, loop));
-    if (loop->session.critic)
-        INVAR_TRY(learn_critic(out, loop));
-    return move_actor(out, loop);
+    int64_t token = loop->flat.start[step->is.first];
+    invar_trainer_result result = {.now = loop->flat.train_logp + token,
+                                   .entropy = loop->flat.entropy + token};
+
+    INVAR_TRY(differentiate(step, loop, 0, &result, false));
+    step->is.routes = result.routes;
+    step->is.routes_differ = result.routes_differ;
+    return check_training(&step->is, loop);
 }
 
-void invar_loop_step_release(invar_loop_step *step)
+static invar_status learn_values(invar_loop_step *step, invar_loop *loop)
 {
-    invar_loss_free(step->loss);
-    invar_loss_free(step->value_loss);
-    *step = (invar_loop_step){0};
+    int64_t token = loop->flat.start[step->is.first];
+    invar_trainer_result result = {.now = loop->flat.train_values + token};
+
+    invar_recorder_watch(&loop->recorder, loop->trainer, loop->critic.options.prefix);
+    INVAR_TRY(differentiate(step, loop, 1, &result, true));
+    if (!loop->set.rest)
+        invar_loop_before_change(loop);
+    return invar_learner_move(&loop->critic, loop->place.step, loop->set.rest);
+}
+
+/* The actor rests while only the critic learns, and where the recipe says so. */
+static invar_status move_actor(invar_loop *loop)
+{
+    bool rest = loop->set.rest || loop->place.rollout < loop->set.critic_only;
+
+    if (!rest) {
+        loop->place.weights++;
+        invar_loop_before_change(loop);
+    }
+    return invar_learner_move(&loop->actor, loop->place.step, rest);
+}
+
+invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop)
+{
+    INVAR_TRY(
+        invar_plugins_begin(&loop->plugins, INVAR_PLUGINS_LOSS, &loop->recorder, loop->place.step));
+    INVAR_TRY(hook(loop, INVAR_PLUGIN_BEFORE_TRAIN_STEP));
+    INVAR_TRY(learn_policy(step, loop));
+    if (loop->critic.model)
+        INVAR_TRY(learn_values(step, loop));
+    return move_actor(loop);
 }

@@ -3,19 +3,68 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/run/plugins.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
-#include "engine/run/loop.h"
+#include "base/alloc.h"
+#include "engine/config/config.h"
+#include "engine/source/judge.h"
 
 #include "base/invar_banned.h"
 
-static invar_status tell_change(invar_loop *loop, const invar_plugin *plugin, int64_t step)
+static invar_status attach(invar_plugin **out, const invar_recipe *recipe, invar_key key,
+                           uint32_t kinds, bool replay)
+{
+    invar_recipe_entry e;
+    invar_plugin_options o = {.kinds = kinds,
+                              .timeout = (double)invar_recipe_int(recipe, INVAR_KEY_PLUGIN_TIMEOUT),
+                              .log_fd = 2};
+
+    invar_recipe_entry_get(&e, recipe, (int)key);
+    if (!e.text || !e.text[0])
+        return INVAR_OK;
+    o.name = e.key->name;
+    o.spec = replay ? NULL : e.text;
+    return invar_plugin_open(out, &o);
+}
+
+invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe, bool replay)
+{
+    static const struct {
+        invar_key key;
+        uint32_t kinds;
+    } others[] = {
+        [INVAR_PLUGINS_FILTER] = {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, INVAR_PLUGIN_KIND_FILTER},
+        [INVAR_PLUGINS_LOSS] = {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, INVAR_PLUGIN_KIND_LOSS},
+        [INVAR_PLUGINS_HOOKS] = {INVAR_KEY_CUSTOM_INIT_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
+        {INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH, INVAR_PLUGIN_KIND_HOOK},
+    };
+
+    *out = (invar_plugins){.replay = replay};
+    INVAR_TRY(invar_judge_attach(&out->of[INVAR_PLUGINS_REWARD], recipe, replay));
+    for (int i = INVAR_PLUGINS_FILTER; i < INVAR_PLUGINS; i++)
+        INVAR_TRY(attach(&out->of[i], recipe, others[i].key, others[i].kinds, replay));
+    return INVAR_OK;
+}
+
+void invar_plugins_close(invar_plugins *plugins)
+{
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        invar_plugin_close(plugins->of[i]);
+    for (int i = 0; i < INVAR_PLUGINS_HOOKS; i++)
+        invar_plugin_stored_release(&plugins->stored[i]);
+    *plugins = (invar_plugins){0};
+}
+
+static invar_status tell_change(const invar_plugin *plugin, invar_recorder *recorder, int64_t step)
 {
     char was[INVAR_DIGEST_HEX_SIZE], now[INVAR_DIGEST_HEX_SIZE], line[256];
 
-    INVAR_TRY(invar_plugin_stored_maker(was, plugin, loop->ledger, loop->run_number, step));
+    INVAR_TRY(invar_plugin_stored_maker(was, plugin, recorder->ledger, recorder->run, step));
     invar_digest_format(now, invar_plugin_hash(plugin));
     if (!was[0] || strcmp(was, now) == 0)
         return INVAR_OK;
@@ -23,39 +72,62 @@ static invar_status tell_change(invar_loop *loop, const invar_plugin *plugin, in
                    "plug-in %s: its file has changed since step %" PRId64
                    ", hash %s, was %s; the run goes on with the new one",
                    invar_plugin_name(plugin), step, now, was);
-    invar_loop_say(loop, line);
-    return invar_loop_event(loop, "warning", "plugin", line);
+    invar_recorder_say(recorder, line);
+    return invar_recorder_event(recorder, step + 1, "warning", "plugin", line);
 }
 
-invar_status invar_loop_compare_plugins(invar_loop *loop, int64_t step)
+invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder *recorder,
+                                   int64_t step)
 {
-    for (int i = 0; i < INVAR_LOOP_PLUGINS; i++)
-        if (loop->plugins[i] && invar_plugin_hash(loop->plugins[i]))
-            INVAR_TRY(tell_change(loop, loop->plugins[i], step));
+    for (int i = 0; i < INVAR_PLUGINS; i++)
+        if (plugins->of[i] && invar_plugin_hash(plugins->of[i]))
+            INVAR_TRY(tell_change(plugins->of[i], recorder, step));
     return INVAR_OK;
 }
 
-invar_status invar_loop_begin_plugin(invar_loop *loop, int place)
+invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_recorder *recorder,
+                                 int64_t step)
 {
-    invar_plugin_stored *stored = &loop->stored[place];
-    invar_plugin *plugin = loop->plugins[place];
-    int64_t step = loop->place.step;
+    invar_plugin_stored *stored = &plugins->stored[place];
+    invar_plugin *plugin = plugins->of[place];
 
     if (!plugin)
         return INVAR_OK;
     invar_plugin_stored_release(stored);
-    if (step <= loop->recorded)
-        INVAR_TRY(invar_plugin_stored_read(stored, loop->ledger, loop->run_number, step));
+    if (step <= recorder->recorded)
+        INVAR_TRY(invar_plugin_stored_read(stored, recorder->ledger, recorder->run, step));
     // a step without any reply took its samples from a file, or lost them in a shortened ledger
-    if (stored->replies.count == 0 && !loop->options->replay)
+    if (stored->replies.count == 0 && !plugins->replay)
         return invar_plugin_begin(plugin, step, NULL);
-    INVAR_TRY(invar_plugin_stored_check(plugin, loop->ledger, loop->run_number, step));
+    INVAR_TRY(invar_plugin_stored_check(plugin, recorder->ledger, recorder->run, step));
     return invar_plugin_begin(plugin, step, &stored->replies);
 }
 
-invar_status invar_loop_free_plugin(invar_loop *loop, int place)
+invar_status invar_plugins_hook(const invar_plugins *plugins, const invar_plugin_event *event)
 {
-    invar_plugin *plugin = loop->plugins[place];
+    invar_plugin *plugin = plugins->of[INVAR_PLUGINS_HOOKS + event->hook];
 
-    return plugin ? invar_plugin_begin(plugin, loop->place.step, NULL) : INVAR_OK;
+    return plugin ? invar_plugin_hook(plugin, event) : INVAR_OK;
+}
+
+invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
+                                   const invar_plugins *plugins, bool first)
+{
+    invar_plugin_replies parts[INVAR_PLUGINS_HOOKS] = {{NULL, 0}};
+    size_t count = 0;
+
+    *out = NULL;
+    *count_out = 0;
+    for (int i = 0; i < INVAR_PLUGINS_HOOKS; i++)
+        if (plugins->of[i] && (first || i == INVAR_PLUGINS_LOSS)) {
+            parts[i] = invar_plugin_replies_take(plugins->of[i]);
+            count += parts[i].count;
+        }
+    if (count == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)out, count, sizeof **out, "replies of plug-ins"));
+    for (int i = 0; i < INVAR_PLUGINS_HOOKS; i++)
+        for (size_t j = 0; j < parts[i].count; j++)
+            (*out)[(*count_out)++] = parts[i].items[j];
+    return INVAR_OK;
 }

@@ -29,10 +29,11 @@ static int parts_of(part out[3], const invar_loop *loop)
     bool moving = invar_recipe_int(loop->recipe, INVAR_KEY_REF_UPDATE_INTERVAL) > 0;
     int n = 0;
 
-    out[n++] = (part){"model", "model.exp_avg", "model.exp_avg_sq", s->actor, loop->optimizer};
+    out[n++] =
+        (part){"model", "model.exp_avg", "model.exp_avg_sq", s->actor, loop->actor.optimizer};
     if (s->critic)
         out[n++] = (part){"critic", "critic.exp_avg", "critic.exp_avg_sq", s->critic,
-                          loop->critic_optimizer};
+                          loop->critic.optimizer};
     if (s->reference && moving)
         out[n++] = (part){"reference", NULL, NULL, s->reference, NULL};
     return n;
@@ -47,7 +48,7 @@ static void skipped(void *payload, int64_t step, const char *why)
 
     (void)snprintf(line, sizeof line, "stepped over the checkpoint of step %" PRId64 ": %s", step,
                    why);
-    invar_loop_say(loop, line);
+    invar_recorder_say(&loop->recorder, line);
 }
 
 static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
@@ -86,16 +87,14 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
 
     for (int i = 0; i < n; i++)
         INVAR_TRY(load_part(c, &parts[i], &loop->session.dev));
-    load_optimizer(loop->optimizer, &state->actor);
-    load_optimizer(loop->critic_optimizer, &state->critic);
-    loop->place = (invar_loop_place){.rollout = state->rollout,
-                                     .step = state->step + 1,
-                                     .weights = state->weights,
-                                     .samples = state->samples,
-                                     .groups = state->groups};
+    load_optimizer(loop->actor.optimizer, &state->actor);
+    load_optimizer(loop->critic.optimizer, &state->critic);
+    loop->place = (invar_loop_place){
+        .rollout = state->rollout, .step = state->step + 1, .weights = state->weights};
+    loop->source.place = (invar_source_place){.samples = state->samples, .groups = state->groups};
     for (int64_t i = 0; i < state->n_cursors; i++)
         if (strcmp(state->cursors[i].name, "train") == 0)
-            loop->place.cursor = state->cursors[i].at;
+            loop->source.place.cursor = state->cursors[i].at;
     return INVAR_OK;
 }
 
@@ -152,7 +151,7 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop, co
 /* What the run is asked for must be what the checkpoint was asked for. */
 static invar_status check_identity(const invar_loop *loop, const invar_checkpoint *c)
 {
-    if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &loop->identity))
+    if (invar_digest_equal(&invar_checkpoint_state_of(c)->identity, &loop->identity.digest))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%.1000s belongs to another run: a semantic key, the data or the initial "
@@ -164,28 +163,28 @@ static invar_status check_identity(const invar_loop *loop, const invar_checkpoin
 invar_status invar_loop_find_checkpoint(invar_loop *loop)
 {
     const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
-    bool known = invar_path_exists(loop->at.ledger) && !loop->options->fresh;
+    bool known = invar_path_exists(loop->home.at.ledger) && !loop->options->fresh;
 
-    if (!load[0] || same_folder(load, loop->at.save))
+    if (!load[0] || same_folder(load, loop->home.at.save))
         return INVAR_OK;
-    INVAR_TRY(open_checkpoint(&loop->from, loop, load, false));
-    INVAR_TRY(check_identity(loop, loop->from));
+    INVAR_TRY(open_checkpoint(&loop->store.from, loop, load, false));
+    INVAR_TRY(check_identity(loop, loop->store.from));
     if (known || loop->options->replay)
         return INVAR_OK;
-    return invar_loop_without_run(loop, invar_checkpoint_state_of(loop->from)->step);
+    return invar_loop_without_run(loop, invar_checkpoint_state_of(loop->store.from)->step);
 }
 
 /* All that is asked for is there, and the ledger says that the run ended well. */
 static invar_status look_for_end(invar_ledger_summary *out, const invar_loop *loop,
                                  const invar_checkpoint_state *state)
 {
-    bool done = state->rollout >= loop->set.rollouts ||
+    bool done = state->rollout >= loop->set.course.rollouts ||
                 (loop->options->until >= 0 && state->step >= loop->options->until);
 
     *out = (invar_ledger_summary){.finished = false};
-    if (!done || loop->options->replay || !loop->uuid[0])
+    if (!done || loop->options->replay || !loop->recorder.uuid[0])
         return INVAR_OK;
-    return invar_ledger_find(out, loop->ledger, loop->uuid);
+    return invar_ledger_find(out, loop->recorder.ledger, loop->recorder.uuid);
 }
 
 /* Nothing is written: the run stays as it is. */
@@ -197,7 +196,7 @@ static void stay(invar_loop *loop, const invar_checkpoint_state *state)
     loop->summary->resumed_after = state->step;
     loop->summary->last_step = state->step; // as when it ended there, whatever the ledger has
     loop->summary->chain = state->chain;
-    if (state->rollout < loop->set.rollouts)
+    if (state->rollout < loop->set.course.rollouts)
         (void)snprintf(line, sizeof line,
                        "nothing is left to do: the run is at step %" PRId64
                        ", and was to end after step %" PRId64,
@@ -206,8 +205,8 @@ static void stay(invar_loop *loop, const invar_checkpoint_state *state)
         (void)snprintf(line, sizeof line,
                        "the run is finished: %" PRId64 " rollouts are done, num-rollout is %" PRId64
                        "; a larger one goes on, --fresh begins anew",
-                       state->rollout, loop->set.rollouts);
-    invar_loop_say(loop, line);
+                       state->rollout, loop->set.course.rollouts);
+    invar_recorder_say(&loop->recorder, line);
 }
 
 /* Whether the ledger has ended where this checkpoint stands: the same steps, the same bits. */
@@ -219,7 +218,7 @@ static invar_status is_end(bool *out, const invar_loop *loop, const invar_checkp
     *out = false;
     if (!found->finished || found->exit_code != 0 || state->step > found->last_step)
         return INVAR_OK;
-    INVAR_TRY(invar_ledger_chain_at(&chain, loop->ledger, found->run, state->step));
+    INVAR_TRY(invar_ledger_chain_at(&chain, loop->recorder.ledger, found->run, state->step));
     *out = invar_digest_equal(&chain, &state->chain);
     return INVAR_OK;
 }
@@ -243,9 +242,9 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
     loop->summary->resumed_after = state->step;
     (void)snprintf(line, sizeof line, "resumed after step %" PRId64 " from %s", state->step,
                    invar_checkpoint_path(c));
-    invar_loop_say(loop, line);
-    INVAR_TRY(invar_loop_compare_plugins(loop, state->step));
-    return invar_checkpoint_settle(c, loop->ledger);
+    invar_recorder_say(&loop->recorder, line);
+    INVAR_TRY(invar_plugins_compare(&loop->plugins, &loop->recorder, state->step));
+    return invar_checkpoint_settle(c, loop->recorder.ledger);
 }
 
 static invar_status start(invar_loop *loop)
@@ -254,23 +253,23 @@ static invar_status start(invar_loop *loop)
 
     INVAR_TRY(invar_loop_check_save(loop));
     INVAR_TRY(invar_loop_begin(loop, -1, NULL));
-    if (loop->recorded < 0 || loop->options->replay)
+    if (loop->recorder.recorded < 0 || loop->options->replay)
         return INVAR_OK;
     (void)snprintf(line, sizeof line,
                    "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
                    " step%s",
-                   loop->recorded + 1, invar_text_plural(loop->recorded + 1));
-    invar_loop_say(loop, line);
+                   loop->recorder.recorded + 1, invar_text_plural(loop->recorder.recorded + 1));
+    invar_recorder_say(&loop->recorder, line);
     return INVAR_OK;
 }
 
 invar_status invar_loop_resume(invar_loop *loop)
 {
-    if (!loop->from)
-        INVAR_TRY(open_checkpoint(&loop->from, loop, loop->at.save, true));
-    INVAR_TRY(loop->from ? go_on(loop, loop->from) : start(loop));
-    invar_checkpoint_close(loop->from);
-    loop->from = NULL;
+    if (!loop->store.from)
+        INVAR_TRY(open_checkpoint(&loop->store.from, loop, loop->home.at.save, true));
+    INVAR_TRY(loop->store.from ? go_on(loop, loop->store.from) : start(loop));
+    invar_checkpoint_close(loop->store.from);
+    loop->store.from = NULL;
     return invar_loop_sign(loop);
 }
 
@@ -308,19 +307,19 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
     *out = (invar_checkpoint_state){.step = loop->place.step - 1,
                                     .rollout = loop->place.rollout,
                                     .weights = loop->place.weights,
-                                    .samples = loop->place.samples,
-                                    .groups = loop->place.groups,
-                                    .identity = loop->identity,
+                                    .samples = loop->source.place.samples,
+                                    .groups = loop->source.place.groups,
+                                    .identity = loop->identity.digest,
                                     .n_cursors = 1};
-    fill_optimizer(&out->actor, loop->optimizer);
-    fill_optimizer(&out->critic, loop->critic_optimizer);
-    (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->uuid);
-    (void)snprintf(out->name, sizeof out->name, "%s", loop->at.name);
+    fill_optimizer(&out->actor, loop->actor.optimizer);
+    fill_optimizer(&out->critic, loop->critic.optimizer);
+    (void)snprintf(out->uuid, sizeof out->uuid, "%s", loop->recorder.uuid);
+    (void)snprintf(out->name, sizeof out->name, "%s", loop->home.at.name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s",
                    invar_numerics_name((invar_numerics)invar_recipe_enum(r, INVAR_KEY_NUMERICS)));
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
-    out->cursors[0].at = loop->place.cursor;
+    out->cursors[0].at = loop->source.place.cursor;
 }
 
 /*
@@ -334,7 +333,7 @@ static bool was_moved(invar_loop *loop, const char *path)
 
     (void)snprintf(before, sizeof before, "%s", path); // `path` may be what changes
     invar_error_take(&first);
-    if (invar_loop_follow(loop) == INVAR_OK && strcmp(before, loop->at.save) != 0)
+    if (invar_loop_follow(loop) == INVAR_OK && strcmp(before, loop->home.at.save) != 0)
         return true;
     invar_error_put(&first);
     return false;
@@ -343,10 +342,10 @@ static bool was_moved(invar_loop *loop, const char *path)
 static invar_status write_now(invar_loop *loop, const invar_checkpoint_content *content,
                               const invar_checkpoint_options *options)
 {
-    invar_status status = invar_checkpoint_write(NULL, loop->at.save, content, options);
+    invar_status status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
 
-    if (status != INVAR_OK && was_moved(loop, loop->at.save))
-        status = invar_checkpoint_write(NULL, loop->at.save, content, options);
+    if (status != INVAR_OK && was_moved(loop, loop->home.at.save))
+        status = invar_checkpoint_write(NULL, loop->home.at.save, content, options);
     return status;
 }
 
@@ -358,17 +357,17 @@ static invar_status write_content(invar_loop *loop, const invar_checkpoint_conte
                                   bool last)
 {
     const invar_recipe *r = loop->recipe;
-    invar_checkpoint_options options = {.ledger = loop->ledger,
+    invar_checkpoint_options options = {.ledger = loop->recorder.ledger,
                                         .keep = invar_recipe_int(r, INVAR_KEY_KEEP_CHECKPOINTS),
                                         .pool = loop->session.pool,
-                                        .claimed = loop->claim.held};
+                                        .claimed = loop->home.claim.held};
 
     if (last || !invar_device_far(&loop->session.dev) ||
         !invar_recipe_bool(r, INVAR_KEY_ASYNC_SAVE))
         return write_now(loop, content, &options);
-    if (!loop->writer)
-        INVAR_TRY(invar_checkpoint_writer_new(&loop->writer, &loop->session.dev));
-    return invar_checkpoint_begin(loop->writer, loop->at.save, content, &options);
+    if (!loop->store.writer)
+        INVAR_TRY(invar_checkpoint_writer_new(&loop->store.writer, &loop->session.dev));
+    return invar_checkpoint_begin(loop->store.writer, loop->home.at.save, content, &options);
 }
 
 static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bool last)
@@ -376,8 +375,10 @@ static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bo
     bool moments = !invar_recipe_bool(loop->recipe, INVAR_KEY_NO_SAVE_OPTIM);
     invar_checkpoint_state state;
     invar_checkpoint_blob blobs[1 + INVAR_HF_FILES] = {{.name = "config.json"}};
-    invar_checkpoint_content content = {
-        .state = &state, .tensors = tensors, .blobs = blobs, .n_blobs = 1 + loop->hf_files.count};
+    invar_checkpoint_content content = {.state = &state,
+                                        .tensors = tensors,
+                                        .blobs = blobs,
+                                        .n_blobs = 1 + loop->store.hf_files.count};
     part parts[3];
     int n = parts_of(parts, loop);
     char *text = NULL;
@@ -386,8 +387,9 @@ static invar_status write(invar_loop *loop, invar_checkpoint_tensor *tensors, bo
     for (int i = 0; i < n; i++)
         add_part(tensors, &content.n_tensors, &parts[i], moments);
     fill_state(&state, loop);
-    INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->ledger));
-    memcpy(&blobs[1], loop->hf_files.items, (size_t)loop->hf_files.count * sizeof *blobs);
+    INVAR_TRY(invar_ledger_chain(&state.step, &state.chain, loop->recorder.ledger));
+    memcpy(&blobs[1], loop->store.hf_files.items,
+           (size_t)loop->store.hf_files.count * sizeof *blobs);
     INVAR_TRY(invar_model_spec_json(&text, &blobs[0].bytes, &loop->session.spec, "float32"));
     blobs[0].data = text;
     status = write_content(loop, &content, last);
@@ -405,7 +407,7 @@ static invar_status check_export(const invar_loop *loop, const char *pattern, in
     int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
     bool empty;
 
-    if ((rollout + 1) * steps <= loop->recorded + 1)
+    if ((rollout + 1) * steps <= loop->recorder.recorded + 1)
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, rollout));
     INVAR_TRY(invar_folder_is_empty(&empty, path));
@@ -425,9 +427,9 @@ invar_status invar_loop_check_exports(const invar_loop *loop)
 
     if (!pattern[0] || loop->options->replay)
         return INVAR_OK;
-    for (int64_t end = interval; interval > 0 && end < loop->set.rollouts; end += interval)
+    for (int64_t end = interval; interval > 0 && end < loop->set.course.rollouts; end += interval)
         INVAR_TRY(check_export(loop, pattern, end - 1));
-    return check_export(loop, pattern, loop->set.rollouts - 1);
+    return check_export(loop, pattern, loop->set.course.rollouts - 1);
 }
 
 static invar_status export_hf(invar_loop *loop)
@@ -442,7 +444,7 @@ static invar_status export_hf(invar_loop *loop)
     return invar_hf_save(loop->session.actor, path,
                          loop->session.format == INVAR_FORMAT_FP32 ? INVAR_DTYPE_F32
                                                                    : INVAR_DTYPE_BF16,
-                         0, &loop->hf_files);
+                         0, &loop->store.hf_files);
 }
 
 invar_status invar_loop_save(invar_loop *loop, bool last)
@@ -453,7 +455,7 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
     int64_t most = 0;
     invar_status status;
 
-    if (!loop->at.save[0])
+    if (!loop->home.at.save[0])
         return export_hf(loop);
     INVAR_TRY(invar_loop_finish_save(loop));
     INVAR_TRY(invar_loop_follow(loop));
@@ -468,23 +470,24 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
 
 void invar_loop_before_change(invar_loop *loop)
 {
-    if (!loop->writer || !invar_checkpoint_copying(loop->writer))
+    if (!loop->store.writer || !invar_checkpoint_copying(loop->store.writer))
         return;
-    invar_trace_begin(loop->trace, "save");
-    invar_checkpoint_await_copy(loop->writer);
-    invar_trace_end(loop->trace);
+    invar_trace_begin(loop->recorder.trace, "save");
+    invar_checkpoint_await_copy(loop->store.writer);
+    invar_trace_end(loop->recorder.trace);
 }
 
 invar_status invar_loop_finish_save(invar_loop *loop)
 {
     invar_status status;
 
-    if (!loop->writer)
+    if (!loop->store.writer)
         return INVAR_OK;
     INVAR_TRY(invar_loop_follow(loop));
-    status = invar_checkpoint_finish(NULL, loop->writer);
-    if (status == INVAR_OK || !was_moved(loop, invar_checkpoint_writer_save(loop->writer)))
+    status = invar_checkpoint_finish(NULL, loop->store.writer);
+    if (status == INVAR_OK || !was_moved(loop, invar_checkpoint_writer_save(loop->store.writer)))
         return status;
-    invar_loop_say(loop, "a checkpoint is missing: the run was moved while it was written");
+    invar_recorder_say(&loop->recorder,
+                       "a checkpoint is missing: the run was moved while it was written");
     return INVAR_OK;
 }

@@ -15,6 +15,7 @@
 #include "engine/io/json_text.h"
 #include "engine/model/near.h"
 #include "engine/rl/loss.h"
+#include "engine/run/settings.h"
 
 #include "base/invar_banned.h"
 
@@ -349,19 +350,6 @@ static invar_status first_weights(invar_session *s)
     return invar_model_hash(&s->weights, s->actor, &s->dev);
 }
 
-static bool needs_reference(const invar_recipe *r)
-{
-    return invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS) ||
-           invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0.0;
-}
-
-static bool needs_teacher(const invar_recipe *r)
-{
-    return invar_recipe_bool(r, INVAR_KEY_USE_OPD) ||
-           invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) ==
-               INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
-}
-
 /* The actor's body, where the critic has no weights of its own; its head starts at zero. */
 static invar_status critic_from_actor(invar_session *s)
 {
@@ -381,15 +369,15 @@ static invar_status other_models(invar_session *s)
 {
     const invar_recipe *r = s->recipe;
 
-    if (needs_reference(r)) {
+    if (invar_settings_reference(r)) {
         INVAR_TRY(invar_model_new(&s->reference, &s->spec, s->format, &s->dev));
         INVAR_TRY(invar_model_copy(s->reference, s->actor));
     }
-    if (needs_teacher(r)) {
+    if (invar_settings_teacher(r)) {
         INVAR_TRY(invar_model_new(&s->teacher, &s->spec, s->format, &s->dev));
         INVAR_TRY(load_named(s, s->teacher, INVAR_KEY_OPD_TEACHER_LOAD));
     }
-    if (invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) == INVAR_ESTIMATOR_PPO) {
+    if (invar_settings_critic(r)) {
         invar_model_spec spec = s->spec;
         spec.value_head = true;
         spec.tied = false;
@@ -458,20 +446,6 @@ invar_status invar_session_prompt(invar_dataset **out, const invar_session *s, c
         status = invar_dataset_parse(out, &o, s->tokenizer, line.data, line.bytes);
     invar_json_text_release(&line);
     return status;
-}
-
-invar_status invar_session_ask(invar_rl_sample *out, const invar_prompt *p)
-{
-    out->prompt = p->line;
-    out->prompt_hash = p->hash;
-    out->prompt_text = p->text;
-    out->label = p->label;
-    out->metadata = p->metadata;
-    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)(p->n_tokens + p->n_answer),
-                          sizeof *out->tokens, "tokens of a prompt"));
-    memcpy(out->tokens, p->tokens, (size_t)p->n_tokens * sizeof *out->tokens);
-    out->prompt_tokens = out->n_tokens = p->n_tokens;
-    return INVAR_OK;
 }
 
 invar_sampling invar_session_sampling(const invar_session *s)

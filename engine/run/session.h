@@ -76,12 +76,6 @@ invar_status invar_session_prompt(invar_dataset **out, const invar_session *sess
                                   const char *text) INVAR_MUST_USE;
 
 /*
- * The prompt into a zeroed sample: texts and hash are borrowed from the data set, the tokens are a
- * copy with room for its answer.
- */
-invar_status invar_session_ask(invar_rl_sample *out, const invar_prompt *prompt) INVAR_MUST_USE;
-
-/*
  * A set of a checkpoint into `of`, as many tensors as the model has parameters, and of the shapes
  * of its masters, in the memory of `dev` (NULL: the host's); where `of` is NULL into the masters.
  */

@@ -24,7 +24,7 @@ static void say(const invar_loop *loop, const char *what, const char *path)
     char line[INVAR_PATH_SIZE + 64];
 
     (void)snprintf(line, sizeof line, "%s %s", what, path);
-    invar_loop_say(loop, line);
+    invar_recorder_say(&loop->recorder, line);
 }
 
 /* ---- a folder of somebody else --------------------------------------------------------------- */
@@ -72,8 +72,9 @@ static bool is_of_a_run(const invar_loop *loop, DIR *folder, const char *name)
     return goes_with_a_run(name) || strcmp(name, INVAR_FOLDERS_CHECKPOINTS) == 0 ||
            strcmp(name, "report.html") == 0 || strcmp(name, "dump") == 0 ||
            strncmp(name, "ledger.db", strlen("ledger.db")) == 0 ||
-           leads_through(loop->at.save, loop->at.run, name) ||
-           leads_through(loop->at.ledger, loop->at.run, name) || is_our_output(dirfd(folder), name);
+           leads_through(loop->home.at.save, loop->home.at.run, name) ||
+           leads_through(loop->home.at.ledger, loop->home.at.run, name) ||
+           is_our_output(dirfd(folder), name);
 }
 
 /* A folder without a ledger that holds other things is somebody's, and its name was a mistake. */
@@ -84,9 +85,9 @@ static invar_status check_home(const invar_loop *loop)
     bool foreign = false;
     DIR *folder;
 
-    if (loop->options->replay || invar_path_exists(loop->at.ledger))
+    if (loop->options->replay || invar_path_exists(loop->home.at.ledger))
         return INVAR_OK;
-    folder = opendir(loop->at.run);
+    folder = opendir(loop->home.at.run);
     if (!folder)
         return INVAR_OK; // it is not there, or making it says why it cannot be
     while (!foreign && (entry = readdir(folder)) != NULL)
@@ -97,7 +98,7 @@ static invar_status check_home(const invar_loop *loop)
     closedir(folder);
     if (!foreign)
         return INVAR_OK;
-    invar_path_show(shown, loop->at.run);
+    invar_path_show(shown, loop->home.at.run);
     return INVAR_FAIL(INVAR_E_INVALID, 0,
                       "run: %s holds \"%s\" and no ledger: it is no folder of a run; give another "
                       "one with --run",
@@ -108,7 +109,7 @@ static invar_status check_home(const invar_loop *loop)
 
 static invar_status check_idle(const invar_loop *loop)
 {
-    const char *ledger = loop->at.ledger;
+    const char *ledger = loop->home.at.ledger;
     char writer[INVAR_LEDGER_WRITER_SIZE];
 
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0] && invar_path_exists(ledger))
@@ -127,11 +128,11 @@ static invar_status check_idle(const invar_loop *loop)
 /* The run's folder without slashes at its end: where it is a link, the link is meant. */
 static void name_home(char out[INVAR_PATH_SIZE], const invar_loop *loop)
 {
-    size_t length = strlen(loop->at.run);
+    size_t length = strlen(loop->home.at.run);
 
-    while (length > 1 && loop->at.run[length - 1] == '/')
+    while (length > 1 && loop->home.at.run[length - 1] == '/')
         length--;
-    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)length, loop->at.run);
+    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)length, loop->home.at.run);
 }
 
 /*
@@ -140,7 +141,7 @@ static void name_home(char out[INVAR_PATH_SIZE], const invar_loop *loop)
  */
 static bool goes_along(const invar_loop *loop)
 {
-    const char *save = loop->at.save;
+    const char *save = loop->home.at.save;
     char home[INVAR_PATH_SIZE], part[INVAR_PATH_SIZE];
     struct stat run, there;
     bool along = false;
@@ -182,10 +183,10 @@ static invar_status set_aside(const invar_loop *loop)
 
 static invar_status refuse(const invar_loop *loop)
 {
-    const invar_checkpoint_owner *owner = &loop->claim.owner;
+    const invar_checkpoint_owner *owner = &loop->home.claim.owner;
     char shown[INVAR_PATH_SHOWN_SIZE], who[INVAR_LEDGER_UUID_SIZE + 16] = "something else";
 
-    invar_path_show(shown, loop->at.save);
+    invar_path_show(shown, loop->home.at.save);
     if (owner->uuid[0])
         (void)snprintf(who, sizeof who, "run %.8s", owner->uuid);
     return INVAR_FAIL(INVAR_E_STATE, 0,
@@ -194,17 +195,18 @@ static invar_status refuse(const invar_loop *loop)
                       shown, who,
                       loop->options->fresh
                           ? ", and --fresh sets aside only what is in the run's folder"
-                      : invar_digest_equal(&owner->identity, &loop->identity)
+                      : invar_digest_equal(&owner->identity, &loop->identity.digest)
                           ? ", of the same recipe in another run folder"
                           : "");
 }
 
 static invar_status claim(invar_loop *loop)
 {
-    if (!loop->at.save[0] || loop->options->replay || loop->claim.held)
+    if (!loop->home.at.save[0] || loop->options->replay || loop->home.claim.held)
         return INVAR_OK;
-    INVAR_TRY(invar_checkpoint_claim_take(&loop->claim, loop->at.save));
-    if (loop->claim.owned && (!loop->uuid[0] || strcmp(loop->claim.owner.uuid, loop->uuid) != 0))
+    INVAR_TRY(invar_checkpoint_claim_take(&loop->home.claim, loop->home.at.save));
+    if (loop->home.claim.owned &&
+        (!loop->recorder.uuid[0] || strcmp(loop->home.claim.owner.uuid, loop->recorder.uuid) != 0))
         return refuse(loop);
     return INVAR_OK;
 }
@@ -214,49 +216,50 @@ invar_status invar_loop_settle(invar_loop *loop)
     bool known;
 
     INVAR_TRY(check_home(loop));
-    if (loop->options->fresh && invar_path_exists(loop->at.run)) {
+    if (loop->options->fresh && invar_path_exists(loop->home.at.run)) {
         INVAR_TRY(check_idle(loop));
-        if (invar_path_exists(loop->at.save) && !goes_along(loop))
+        if (invar_path_exists(loop->home.at.save) && !goes_along(loop))
             INVAR_TRY(claim(loop)); // it stays where it is: refused before anything is renamed
         INVAR_TRY(set_aside(loop));
     }
-    known = invar_path_exists(loop->at.ledger);
+    known = invar_path_exists(loop->home.at.ledger);
     if (known)
         INVAR_TRY(invar_loop_open_ledger(loop));
     INVAR_TRY(invar_loop_check_exports(loop));
     INVAR_TRY(claim(loop));
-    INVAR_TRY(invar_folder_make(loop->at.run));
-    INVAR_TRY(invar_folder_hold(&loop->home, loop->at.run));
+    INVAR_TRY(invar_folder_make(loop->home.at.run));
+    INVAR_TRY(invar_folder_hold(&loop->home.folder, loop->home.at.run));
     return known ? INVAR_OK : invar_loop_open_ledger(loop);
 }
 
 invar_status invar_loop_sign(invar_loop *loop)
 {
-    invar_checkpoint_owner owner = {.identity = loop->identity};
+    invar_checkpoint_owner owner = {.identity = loop->identity.digest};
 
-    if (!loop->claim.held)
+    if (!loop->home.claim.held)
         return INVAR_OK;
-    memcpy(owner.uuid, loop->uuid, sizeof owner.uuid);
-    INVAR_TRY(invar_checkpoint_claim_sign(&loop->claim, &owner));
-    return invar_checkpoint_tidy(loop->at.save);
+    memcpy(owner.uuid, loop->recorder.uuid, sizeof owner.uuid);
+    INVAR_TRY(invar_checkpoint_claim_sign(&loop->home.claim, &owner));
+    return invar_checkpoint_tidy(loop->home.at.save);
 }
 
 /* ---- moved ----------------------------------------------------------------------------------- */
 
 invar_status invar_loop_follow(invar_loop *loop)
 {
-    if (!loop->home.held)
+    if (!loop->home.folder.held)
         return INVAR_OK;
-    INVAR_TRY(invar_folder_follow(&loop->home));
-    if (loop->claim.held) {
-        INVAR_TRY(invar_checkpoint_claim_follow(&loop->claim));
-        memcpy(loop->at.save, loop->claim.folder.path, sizeof loop->at.save);
+    INVAR_TRY(invar_folder_follow(&loop->home.folder));
+    if (loop->home.claim.held) {
+        INVAR_TRY(invar_checkpoint_claim_follow(&loop->home.claim));
+        memcpy(loop->home.at.save, loop->home.claim.folder.path, sizeof loop->home.at.save);
     }
-    if (strcmp(loop->home.path, loop->at.run) == 0)
+    if (strcmp(loop->home.folder.path, loop->home.at.run) == 0)
         return INVAR_OK;
-    say(loop, "the run was moved, and goes on in", loop->home.path);
-    memcpy(loop->at.run, loop->home.path, sizeof loop->at.run);
+    say(loop, "the run was moved, and goes on in", loop->home.folder.path);
+    memcpy(loop->home.at.run, loop->home.folder.path, sizeof loop->home.at.run);
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])
         return INVAR_OK;
-    return invar_path_join(loop->at.ledger, sizeof loop->at.ledger, loop->at.run, "ledger.db");
+    return invar_path_join(loop->home.at.ledger, sizeof loop->home.at.ledger, loop->home.at.run,
+                           "ledger.db");
 }

@@ -19,33 +19,32 @@
 
 /* ---- what people see ------------------------------------------------------------------------- */
 
-static void show_step(invar_loop *loop, const invar_loop_step *step)
+static void show_step(invar_loop *loop, const invar_step *step)
 {
+    invar_train_summary *sum = loop->summary;
     invar_train_progress p = {.rollout = loop->place.rollout,
-                              .rollouts = loop->set.rollouts,
+                              .rollouts = loop->set.course.rollouts,
                               .step = loop->place.step,
                               .phase = "train",
                               .measured = true,
-                              .grad_norm = (double)step->norm,
-                              .compared = step->compared && loop->own_weights,
+                              .grad_norm = (double)loop->actor.norm,
+                              // where nothing was sampled, scoring is compared, which is no news
+                              .compared = step->compared && step->own_weights && !loop->set.sft,
                               .logp_diff_max = (double)step->gap.max,
-                              .chain = &loop->summary->chain};
+                              .chain = &sum->chain};
 
     for (int64_t i = step->first; i < step->first + step->count; i++) {
-        p.reward += loop->batch.items[i].reward / (double)step->count;
-        p.response_len +=
-            (double)invar_rl_sample_response(&loop->batch.items[i]) / (double)step->count;
+        p.reward += step->samples[i].reward / (double)step->count;
+        p.response_len += (double)invar_rl_sample_response(&step->samples[i]) / (double)step->count;
     }
-    if (loop->summary->steps == 0)
-        loop->summary->first_reward = p.reward;
-    loop->summary->last_reward = p.reward;
-    loop->summary->steps++;
-    if (loop->set.sft) // scoring and training are compared, but nothing was sampled
-        p.compared = false;
-    loop->summary->compared += p.compared;
-    loop->summary->foreign = loop->summary->foreign || !loop->own_weights;
-    if (p.compared && p.logp_diff_max > loop->summary->worst_diff)
-        loop->summary->worst_diff = p.logp_diff_max;
+    if (sum->steps == 0)
+        sum->first_reward = p.reward;
+    sum->last_reward = p.reward;
+    sum->steps++;
+    sum->compared += p.compared;
+    sum->foreign = sum->foreign || !step->own_weights;
+    if (p.compared && p.logp_diff_max > sum->worst_diff)
+        sum->worst_diff = p.logp_diff_max;
     if (loop->options->progress)
         loop->options->progress(loop->options->payload, &p);
 }
@@ -53,16 +52,16 @@ static void show_step(invar_loop *loop, const invar_loop_step *step)
 static void show_sample(const invar_loop *loop)
 {
     int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
-    const invar_rl_sample *s = loop->batch.items;
+    const invar_rl_sample *s = loop->batch.samples.items;
     char line[1024];
 
-    if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.count)
+    if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
         return;
     (void)snprintf(line, sizeof line,
                    "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
                    loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
                    s->response ? s->response : "", s->reward);
-    invar_loop_say(loop, line);
+    invar_recorder_say(&loop->recorder, line);
 }
 
 /* Once: who sees it in the first rollout need not wait for the curves. Rewards above 0 are good. */
@@ -85,7 +84,7 @@ static void tell_equal_rewards(invar_loop *loop)
                    " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
                    "(debug-rollout-print-every = 1), at rm-type and at label-key",
                    loop->place.rollout, (double)f->reward[0]);
-    invar_loop_say(loop, line);
+    invar_recorder_say(&loop->recorder, line);
     loop->told_equal = true;
 }
 
@@ -97,28 +96,26 @@ static int signal_of(const invar_loop *loop)
     return loop->options->stop ? *loop->options->stop : 0;
 }
 
-/* All that was asked for is done, `done` rollouts of it by this process. */
-static bool reached_end(const invar_loop *loop, int64_t done)
-{
-    int64_t most = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT);
-    int64_t until = loop->options->until;
-
-    return loop->place.rollout >= loop->set.rollouts || (most > 0 && done >= most) ||
-           (until >= 0 && loop->place.step > until);
-}
-
 /* A checkpoint whose files are written by now should not wait for the next one to exist. */
 static invar_status look_after_save(invar_loop *loop)
 {
-    if (!loop->writer || !invar_checkpoint_ready(loop->writer))
+    if (!loop->store.writer || !invar_checkpoint_ready(loop->store.writer))
         return INVAR_OK;
     return invar_loop_finish_save(loop);
 }
 
-static invar_status end_step(invar_loop *loop, const invar_loop_step *step)
+static invar_status end_step(invar_loop *loop, invar_step *step)
 {
-    INVAR_TRY(invar_loop_record(loop, step));
-    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain, loop->ledger));
+    invar_ledger_reply *replies = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, step->first == 0));
+    step->replies = replies;
+    status = invar_recorder_end(&loop->recorder, step);
+    invar_free(replies);
+    INVAR_TRY(status);
+    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain,
+                                 loop->recorder.ledger));
     loop->place.step++;
     show_step(loop, step);
     return look_after_save(loop);
@@ -136,7 +133,7 @@ static invar_status open_dump(invar_dump **out, const invar_loop *loop)
         return INVAR_OK;
     (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
                    loop->place.step);
-    INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : loop->at.run, name));
+    INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : loop->home.at.run, name));
     return invar_dump_new(out, folder, points);
 }
 
@@ -155,40 +152,46 @@ static invar_status close_dump(invar_dump *dump, const invar_recipe *recipe)
     return INVAR_OK;
 }
 
-/* Points of tokens have their place between the forward and the backward that is made of them. */
-static invar_status take_point(void *payload, const invar_forward_value *value)
+/* A phase of the loop, with its time and what is audited in it. */
+static invar_status in_phase(invar_loop *loop, const char *name, invar_audit_part part,
+                             invar_status (*run)(invar_loop *loop, void *payload), void *payload)
 {
-    invar_loop *loop = payload;
-
-    if (value->backward && *loop->view.stream[1] == '\0')
-        INVAR_TRY(invar_loop_define_points(loop, true));
-    return invar_probe_take(&loop->view, value);
-}
-
-static invar_status learn(invar_loop_step *out, invar_loop *loop, int64_t number, invar_dump *dump)
-{
-    static const char *const forward[] = {"batch.tokens", NULL};
-    static const char *const backward[] = {
-        "train.logp",      "rollout.logp", "score.logp",    "ref.logp",
-        "batch.advantage", "batch.reward", "critic.values", NULL};
-    invar_forward_probe show = {take_point, loop};
-    bool fine = invar_recipe_enum(loop->recipe, INVAR_KEY_DEBUG_DETERMINISM) > 0 || dump;
     invar_status status;
 
-    loop->view =
-        (invar_probe_view){.probe = loop->probe, .prefix = "", .given = {forward, backward}};
-    invar_probe_begin(loop->probe, dump);
-    if (fine)
-        INVAR_TRY(invar_loop_define_points(loop, false));
-    invar_trace_step(loop->trace, loop->place.step);
-    invar_trainer_probe(loop->trainer, fine ? &show : NULL);
-    invar_trace_begin(loop->trace, "train");
-    invar_audit_begin(loop->audit, loop->place.step, INVAR_AUDIT_TRAIN);
-    status = invar_loop_learn(out, loop, number);
+    invar_trace_step(loop->recorder.trace, loop->place.step);
+    invar_trace_begin(loop->recorder.trace, name);
+    invar_audit_begin(loop->audit, loop->place.step, part);
+    status = run(loop, payload);
     invar_audit_end(loop->audit);
-    invar_trace_end(loop->trace);
-    invar_trainer_probe(loop->trainer, NULL);
+    invar_trace_end(loop->recorder.trace);
     return status;
+}
+
+static invar_status learn(invar_loop *loop, void *step)
+{
+    invar_status status;
+
+    invar_recorder_watch(&loop->recorder, loop->trainer, loop->actor.options.prefix);
+    status = invar_loop_learn(step, loop);
+    invar_recorder_watch(&loop->recorder, loop->trainer, NULL);
+    return status;
+}
+
+static invar_status run_step(invar_loop_step *step, invar_loop *loop, int64_t number,
+                             invar_dump *dump)
+{
+    invar_step *is = &step->is;
+
+    INVAR_TRY(
+        invar_loop_step_make(step, loop, number * loop->set.global_batch, loop->set.global_batch));
+    is->on_policy = number == 0 && is->own_weights;
+    is->learners[is->n_learners++].learner = &loop->actor;
+    if (loop->critic.model)
+        is->learners[is->n_learners++].learner = &loop->critic;
+    INVAR_TRY(invar_recorder_begin(&loop->recorder, is, dump));
+    INVAR_TRY(in_phase(loop, "train", INVAR_AUDIT_TRAIN, learn, step));
+    INVAR_TRY(end_step(loop, is));
+    return close_dump(dump, loop->recipe);
 }
 
 static invar_status one_step(invar_loop *loop, int64_t number)
@@ -198,11 +201,7 @@ static invar_status one_step(invar_loop *loop, int64_t number)
     invar_status status;
 
     INVAR_TRY(open_dump(&dump, loop));
-    status = learn(&step, loop, number, dump);
-    if (status == INVAR_OK)
-        status = end_step(loop, &step);
-    if (status == INVAR_OK)
-        status = close_dump(dump, loop->recipe);
+    status = run_step(&step, loop, number, dump);
     invar_loop_step_release(&step);
     invar_dump_free(dump);
     return status;
@@ -211,61 +210,54 @@ static invar_status one_step(invar_loop *loop, int64_t number)
 /* Without training a rollout is one step of the ledger, with what was sampled. */
 static invar_status rollout_step(invar_loop *loop)
 {
-    invar_flat *f = &loop->flat;
-    invar_loop_step step = {
-        .first = 0, .count = loop->batch.count, .on_policy = true, .compared = !f->copied};
+    const invar_flat *f = &loop->flat;
+    invar_loop_step step = {0};
+    invar_step *is = &step.is;
+    invar_status status = invar_loop_step_make(&step, loop, 0, f->samples);
 
-    INVAR_TRY(invar_flat_gap(&step.gap, f, 0, f->samples, f->rollout_logp, f->score_logp));
-    invar_probe_begin(loop->probe, NULL);
-    return end_step(loop, &step);
-}
-
-/* After a step that was recorded there is nothing to do. */
-static invar_status hash_weights(invar_loop *loop)
-{
-    if (loop->weights_hashed)
-        return INVAR_OK;
-    INVAR_TRY(invar_model_hash(&loop->weights_hash, loop->session.actor, &loop->session.dev));
-    loop->weights_hashed = true;
-    return INVAR_OK;
-}
-
-static invar_status collect(invar_loop *loop)
-{
-    invar_status status;
-
-    invar_trace_step(loop->trace, loop->place.step);
-    invar_trace_begin(loop->trace, "rollout");
-    loop->dropped_groups = 0;
-    invar_rl_samples_reset(&loop->batch);
-    status = hash_weights(loop);
-    invar_audit_begin(loop->audit, loop->place.step, INVAR_AUDIT_ROLLOUT);
+    is->on_policy = true;
+    is->compared = !f->copied;
     if (status == INVAR_OK)
-        status = invar_loop_collect(loop);
-    invar_audit_end(loop->audit);
-    invar_trace_end(loop->trace);
+        status = invar_flat_gap(&is->gap, f, 0, f->samples, f->rollout_logp, f->score_logp);
+    if (status == INVAR_OK)
+        status = invar_recorder_begin(&loop->recorder, is, NULL);
+    if (status == INVAR_OK)
+        status = end_step(loop, is);
+    invar_loop_step_release(&step);
     return status;
 }
 
-static invar_status prepare(invar_loop *loop)
+static invar_status collect(invar_loop *loop, void *payload)
 {
-    invar_status status;
+    const char *to = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
+    invar_source_order order = {.rollout = loop->place.rollout, .weights = loop->place.weights};
+    bool ready = false;
 
-    invar_trace_begin(loop->trace, "score");
-    invar_audit_begin(loop->audit, loop->place.step, INVAR_AUDIT_SCORE);
-    status = invar_loop_prepare(loop);
-    invar_audit_end(loop->audit);
-    invar_trace_end(loop->trace);
-    return status;
+    (void)payload;
+    INVAR_TRY(invar_learner_hash(&order.weights_hash, &loop->actor));
+    for (int i = INVAR_PLUGINS_REWARD; i <= INVAR_PLUGINS_FILTER; i++)
+        INVAR_TRY(invar_plugins_begin(&loop->plugins, i, &loop->recorder, loop->place.step));
+    invar_rl_samples_reset(&loop->batch.samples);
+    INVAR_TRY(invar_source_start(&loop->source, &order));
+    while (!ready)
+        INVAR_TRY(invar_source_poll(&ready, &loop->source));
+    invar_source_take(&loop->batch, &loop->source);
+    return to[0] ? invar_source_save(&loop->source, &loop->batch, to) : INVAR_OK;
+}
+
+static invar_status prepare(invar_loop *loop, void *payload)
+{
+    (void)payload;
+    return invar_loop_prepare(loop);
 }
 
 static invar_status reset_optimizers(invar_loop *loop)
 {
-    if (!loop->optimizer || !invar_recipe_bool(loop->recipe, INVAR_KEY_RESET_OPTIMIZER_STATES))
+    if (!loop->set.reset_optimizer)
         return INVAR_OK;
     invar_loop_before_change(loop);
-    INVAR_TRY(invar_optimizer_reset(loop->optimizer));
-    return loop->critic_optimizer ? invar_optimizer_reset(loop->critic_optimizer) : INVAR_OK;
+    INVAR_TRY(invar_learner_reset(&loop->actor));
+    return invar_learner_reset(&loop->critic);
 }
 
 static invar_status move_reference(invar_loop *loop)
@@ -278,9 +270,9 @@ static invar_status one_rollout(invar_loop *loop)
 {
     INVAR_TRY(invar_loop_follow(loop));
     INVAR_TRY(reset_optimizers(loop));
-    INVAR_TRY(collect(loop));
+    INVAR_TRY(in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect, NULL));
     show_sample(loop);
-    INVAR_TRY(prepare(loop));
+    INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, prepare, NULL));
     if (loop->set.rollout_only)
         return rollout_step(loop);
     tell_equal_rewards(loop);
@@ -291,20 +283,13 @@ static invar_status one_rollout(invar_loop *loop)
 
 /* ---- between rollouts ------------------------------------------------------------------------ */
 
-static bool due(const invar_loop *loop, invar_key key)
-{
-    int64_t interval = invar_recipe_int(loop->recipe, (int)key);
-
-    return interval > 0 && loop->place.rollout % interval == 0;
-}
-
 static invar_status save(invar_loop *loop, bool last)
 {
     invar_status status;
 
-    invar_trace_begin(loop->trace, "save");
+    invar_trace_begin(loop->recorder.trace, "save");
     status = invar_loop_save(loop, last);
-    invar_trace_end(loop->trace);
+    invar_trace_end(loop->recorder.trace);
     return status;
 }
 
@@ -320,49 +305,59 @@ static invar_status evaluate(invar_loop *loop)
                           .rollout = loop->rollout,
                           .number = loop->place.rollout,
                           .take = take_results,
-                          .payload = loop->ledger};
+                          .payload = loop->recorder.ledger};
+    invar_plugin *reward = loop->plugins.of[INVAR_PLUGINS_REWARD];
     invar_status status;
 
     if (loop->options->replay)
         return INVAR_OK;
-    INVAR_TRY(invar_loop_free_plugin(loop, INVAR_LOOP_REWARD));
-    INVAR_TRY(invar_judge_read(&e.judge, loop->recipe, loop->plugins[INVAR_LOOP_REWARD], true));
-    invar_trace_begin(loop->trace, "eval");
+    if (reward) // the ledger keeps no replies to an evaluation
+        INVAR_TRY(invar_plugin_begin(reward, loop->place.step, NULL));
+    INVAR_TRY(invar_judge_read(&e.judge, loop->recipe, reward, true));
+    invar_trace_begin(loop->recorder.trace, "eval");
     status = invar_evaluate(&e);
-    invar_trace_end(loop->trace);
+    invar_trace_end(loop->recorder.trace);
     return status;
 }
 
-/* A signal that comes during the save waits for the next rollout, whose end is saved again. */
-static invar_status between(invar_loop *loop, int64_t done)
+static invar_course_place place_of(const invar_loop *loop, int64_t done)
 {
-    bool last = reached_end(loop, done);
-    bool saves = loop->at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
+    return (invar_course_place){loop->place.rollout, loop->place.step, done};
+}
 
-    if (loop->session.reference && due(loop, INVAR_KEY_REF_UPDATE_INTERVAL))
+/* A signal that comes during the save waits for the next rollout, whose end is saved again. */
+static invar_status between(bool *last_out, invar_loop *loop, int64_t done)
+{
+    const invar_course_place at = place_of(loop, done);
+    bool saves = loop->home.at.save[0] || invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_HF)[0];
+    invar_course_turn turn = invar_course_after(&loop->set.course, &at, 0);
+
+    if (loop->session.reference && turn.move_reference)
         INVAR_TRY(move_reference(loop));
-    if (due(loop, INVAR_KEY_EVAL_INTERVAL))
+    if (turn.evaluate)
         INVAR_TRY(evaluate(loop));
-    loop->summary->stopped = last ? 0 : signal_of(loop);
-    last = last || loop->summary->stopped;
-    if (saves && (last || due(loop, INVAR_KEY_SAVE_INTERVAL)))
-        return save(loop, last);
-    return INVAR_OK;
+    turn = invar_course_after(&loop->set.course, &at, signal_of(loop));
+    loop->summary->stopped = turn.stopped;
+    *last_out = turn.last;
+    return saves && turn.save ? save(loop, turn.last) : INVAR_OK;
 }
 
 static invar_status run(invar_loop *loop)
 {
-    int64_t done = 0;
+    invar_course_place start = place_of(loop, 0);
+    bool last = invar_course_ended(&loop->set.course, &start);
 
-    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain, loop->ledger));
-    if (loop->place.step == 0 && invar_recipe_int(loop->recipe, INVAR_KEY_EVAL_INTERVAL) > 0 &&
+    INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain,
+                                 loop->recorder.ledger));
+    if (loop->place.step == 0 && loop->set.course.eval_interval > 0 &&
         !invar_recipe_bool(loop->recipe, INVAR_KEY_SKIP_EVAL_BEFORE_TRAIN))
         INVAR_TRY(evaluate(loop));
-    loop->summary->stopped = reached_end(loop, done) ? 0 : signal_of(loop);
-    while (!reached_end(loop, done) && !loop->summary->stopped) {
+    loop->summary->stopped = last ? 0 : signal_of(loop);
+    last = last || loop->summary->stopped;
+    for (int64_t done = 1; !last; done++) {
         INVAR_TRY(one_rollout(loop));
         loop->place.rollout++;
-        INVAR_TRY(between(loop, ++done));
+        INVAR_TRY(between(&last, loop, done));
     }
     return INVAR_OK;
 }
@@ -388,10 +383,10 @@ static invar_status explain(invar_loop *loop, invar_status status)
     invar_error first;
     invar_status now;
 
-    if (status == INVAR_OK || !loop->home.held)
+    if (status == INVAR_OK || !loop->home.folder.held)
         return status;
     invar_error_take(&first);
-    now = invar_folder_follow(&loop->home);
+    now = invar_folder_follow(&loop->home.folder);
     if (now == INVAR_E_STATE)
         return now;
     invar_error_put(&first);
@@ -404,19 +399,20 @@ static invar_status finish(invar_loop *loop, invar_status status)
     invar_error first;
     int64_t code;
 
-    if (!loop->ledger || loop->summary->finished)
+    if (!loop->recorder.ledger || loop->summary->finished)
         return status;
     status = finish_save(&first, loop, status);
     if (status == INVAR_OK && loop->summary->stopped)
-        return invar_ledger_finish(loop->ledger, invar_process_stop_code(loop->summary->stopped),
-                                   "stopped");
+        return invar_ledger_finish(loop->recorder.ledger,
+                                   invar_process_stop_code(loop->summary->stopped), "stopped");
     if (status == INVAR_OK)
-        return invar_ledger_finish(loop->ledger, 0, "done");
+        return invar_ledger_finish(loop->recorder.ledger, 0, "done");
     code = signal_of(loop) == SIGXFSZ   ? invar_process_stop_code(SIGXFSZ)
            : status == INVAR_E_MISMATCH ? 1
                                         : 2;
-    if (invar_loop_event(loop, "error", "failure", first.message) != INVAR_OK ||
-        invar_ledger_finish(loop->ledger, code, first.message) != INVAR_OK)
+    if (invar_recorder_event(&loop->recorder, loop->place.step, "error", "failure",
+                             first.message) != INVAR_OK ||
+        invar_ledger_finish(loop->recorder.ledger, code, first.message) != INVAR_OK)
         invar_error_clear(); // it may be the ledger itself that failed
     invar_error_put(&first);
     return status;
@@ -425,19 +421,19 @@ static invar_status finish(invar_loop *loop, invar_status status)
 /* A trace that could not be written whole is worth a line, not a failure. */
 static void check_trace(const invar_loop *loop)
 {
-    if (!loop->trace || invar_trace_check(loop->trace) == INVAR_OK)
+    if (!loop->recorder.trace || invar_trace_check(loop->recorder.trace) == INVAR_OK)
         return;
-    invar_loop_say(loop, invar_error_last()->message);
+    invar_recorder_say(&loop->recorder, invar_error_last()->message);
     invar_error_clear();
 }
 
 static void summarise(invar_train_summary *out, const invar_loop *loop)
 {
-    memcpy(out->name, loop->at.name, sizeof out->name);
-    memcpy(out->folder, loop->at.run, sizeof out->folder);
-    memcpy(out->ledger, loop->at.ledger, sizeof out->ledger);
-    memcpy(out->uuid, loop->uuid, sizeof out->uuid);
-    out->saves = loop->at.save[0];
+    memcpy(out->name, loop->home.at.name, sizeof out->name);
+    memcpy(out->folder, loop->home.at.run, sizeof out->folder);
+    memcpy(out->ledger, loop->home.at.ledger, sizeof out->ledger);
+    memcpy(out->uuid, loop->recorder.uuid, sizeof out->uuid);
+    out->saves = loop->home.at.save[0];
 }
 
 invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,

@@ -11,7 +11,6 @@
 
 #include "base/file.h"
 #include "base/recipe.h"
-#include "engine/rl/sample.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus
@@ -46,12 +45,6 @@ typedef struct invar_train_options {
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
     void *payload;
 } invar_train_options;
-
-#define INVAR_TRAIN_COORDS_SIZE 192
-
-/* The text that names all a sample was made from: "seed=42,purpose=0,rollout=3,draw=17,...". */
-void invar_train_coords(char out[INVAR_TRAIN_COORDS_SIZE], const invar_rl_sample *sample,
-                        uint32_t seed, uint32_t purpose);
 
 typedef struct invar_train_summary {
     char name[INVAR_LEDGER_NAME_BYTES + 1];

@@ -136,7 +136,7 @@ static invar_status blame(invar_caller *caller, const invar_model *model, const 
 }
 
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
-                                  const invar_grads *grads, bool digests, float clip_grad,
+                                  invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev)
 {
     invar_caller caller;

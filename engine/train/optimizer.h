@@ -56,7 +56,7 @@ const invar_device *invar_optimizer_place(const invar_optimizer *optimizer);
  * parameter whose gradient is not finite; nothing has changed then.
  */
 invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_model *model,
-                                  const invar_grads *grads, bool digests, float clip_grad,
+                                  invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev) INVAR_MUST_USE;
 
 /*

@@ -73,6 +73,7 @@ static void test_flat__arrays(void **state)
 
 static void test_flat__a_step_is_a_view(void **state)
 {
+    int64_t start[3], other[5];
     invar_rl_batch b;
     invar_flat f;
     scene s;
@@ -80,7 +81,10 @@ static void test_flat__a_step_is_a_view(void **state)
     (void)state;
     make(&s);
     assert_ok(invar_flat_make(&f, &s.list, &(invar_flat_wants){.reference = true}));
-    b = invar_flat_batch(&f, 1, 2);
+    invar_flat_starts(start, &f, 1, 2);
+    b = invar_flat_batch(&f, 1, 2, start);
+    invar_flat_starts(other, &f, 0, 4); // another view leaves the first one as it is
+    (void)invar_flat_batch(&f, 0, 4, other);
     assert_int_equal(b.samples, 2);
     assert_memory_equal(b.start, ((int64_t[]){0, 1, 4}), 3 * sizeof(int64_t));
     assert_int_equal(b.group[1], 6);

@@ -9,47 +9,48 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/file.h"
+#include "engine/config/config.h"
 #include "engine/rollout/stop.h"
-#include "engine/run/loop.h"
+#include "engine/source/source.h"
 
 #include "base/invar_banned.h"
 
 /* ---- whose they are -------------------------------------------------------------------------- */
 
-static invar_status hash_file(invar_loop *loop, const char *path)
+static invar_status hash_file(invar_saved *saved, const char *path)
 {
-    int64_t n = loop->n_files, bytes;
+    int64_t n = saved->n_files, bytes;
     invar_digest *files;
 
     if ((n & (n - 1)) == 0) { // full: 0, 1, 2, 4, ...
         INVAR_TRY(invar_alloc((void **)&files, (size_t)(n ? 2 * n : 1), sizeof *files,
                               "hashes of rollouts"));
         if (n)
-            memcpy(files, loop->files, (size_t)n * sizeof *files);
-        invar_free(loop->files);
-        loop->files = files;
+            memcpy(files, saved->files, (size_t)n * sizeof *files);
+        invar_free(saved->files);
+        saved->files = files;
     }
-    INVAR_TRY(invar_file_hash(&loop->files[n], &bytes, path));
-    loop->n_files++;
+    INVAR_TRY(invar_file_hash(&saved->files[n], &bytes, path));
+    saved->n_files++;
     return INVAR_OK;
 }
 
 /* All that are there, like the lines of a data set: not only those that this run gets to. */
-static invar_status hash_files(invar_loop *loop, const char *pattern)
+static invar_status hash_files(invar_saved *saved, const char *pattern)
 {
     char path[INVAR_PATH_SIZE];
 
     for (;;) {
-        INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->n_files));
+        INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, saved->n_files));
         if (!invar_path_exists(path))
             break;
-        INVAR_TRY(hash_file(loop, path));
+        INVAR_TRY(hash_file(saved, path));
     }
-    invar_hash_bytes(&loop->foreign, loop->files, (size_t)loop->n_files * sizeof *loop->files);
+    invar_hash_bytes(&saved->foreign, saved->files, (size_t)saved->n_files * sizeof *saved->files);
     return INVAR_OK;
 }
 
@@ -76,22 +77,28 @@ static invar_status refuse_idle_keys(const invar_recipe *r, const char *path)
     return INVAR_OK;
 }
 
-invar_status invar_loop_find_rollouts(invar_loop *loop, const invar_digest *own)
+invar_status invar_saved_find(invar_saved *out, const invar_recipe *recipe, const invar_digest *own)
 {
-    const char *pattern = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
+    const char *pattern = invar_recipe_string(recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
     invar_rollout_data first = {0};
     char path[INVAR_PATH_SIZE];
 
+    *out = (invar_saved){.own = true};
     if (!pattern[0])
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
     if (!invar_path_exists(path)) // the first rollout fails, or the run goes on from a later one
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_read(&first, path));
-    loop->own_rollouts =
-        invar_digest_equal(&first.header.run, own) && !decided_by_plugin(loop->recipe);
+    out->own = invar_digest_equal(&first.header.run, own) && !decided_by_plugin(recipe);
     invar_rollout_data_release(&first);
-    return loop->own_rollouts ? refuse_idle_keys(loop->recipe, path) : hash_files(loop, pattern);
+    return out->own ? refuse_idle_keys(recipe, path) : hash_files(out, pattern);
+}
+
+void invar_saved_release(invar_saved *saved)
+{
+    invar_free(saved->files);
+    *saved = (invar_saved){0};
 }
 
 /* ---- what all must fulfil -------------------------------------------------------------------- */
@@ -113,51 +120,53 @@ static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec 
                       path, s->index, spec->vocab, spec->max_positions);
 }
 
-static invar_status check_loaded(const invar_loop *loop, const char *path)
+static invar_status check_loaded(const invar_source *source, const char *path)
 {
-    const invar_rollout_header *h = &loop->loaded.header;
-    int64_t wanted = loop->set.global_batch * loop->set.steps_per_rollout;
+    const invar_source_options *o = &source->options;
+    const invar_rollout_header *h = &source->loaded.header;
+    const invar_rl_samples *samples = &source->batch.samples;
+    int64_t wanted = o->prompts * o->per_prompt;
     invar_digest tokenizer;
 
-    if (loop->own_rollouts && !invar_digest_equal(&h->run, &loop->identity))
+    if (o->saved->own && !invar_digest_equal(&h->run, &o->run))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s is of another run; a run takes its rollouts from one run only, "
                           "and from another than itself beginning with rollout 0",
                           path);
-    invar_tokenizer_hash(&tokenizer, loop->session.tokenizer);
+    invar_tokenizer_hash(&tokenizer, o->tokenizer);
     if (!invar_digest_equal(&tokenizer, &h->tokenizer))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s was sampled with another tokenizer", path);
-    if (loop->batch.count != wanted)
+    if (samples->count != wanted)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s has %" PRId64 " samples, the recipe's steps need %" PRId64, path,
-                          loop->batch.count, wanted);
-    for (int64_t i = 0; i < loop->batch.count; i++)
-        INVAR_TRY(check_fits(&loop->batch.items[i], &loop->session.spec, path));
+                          samples->count, wanted);
+    for (int64_t i = 0; i < samples->count; i++)
+        INVAR_TRY(check_fits(&samples->items[i], o->spec, path));
     return INVAR_OK;
 }
 
 /* ---- foreign ones ---------------------------------------------------------------------------- */
 
 /* The file is the one that the identity knows, and has what the recipe wants of it. */
-static invar_status check_foreign(const invar_loop *loop, const char *path,
-                                  const invar_digest *content)
+static invar_status check_foreign(const invar_source *source, const char *path)
 {
-    const invar_rl_options *rl = &loop->set.rl;
-    bool needed = rl->use_tis || rl->use_mis || loop->set.rollout_logprobs;
+    const invar_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+    int64_t rollout = source->order.rollout;
 
-    if (!loop->options->replay && (loop->place.rollout >= loop->n_files ||
-                                   !invar_digest_equal(content, &loop->files[loop->place.rollout])))
+    if (!o->replay && (rollout >= o->saved->n_files ||
+                       !invar_digest_equal(&source->loaded.content, &o->saved->files[rollout])))
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%.1000s has changed since the run was started: its content belongs to "
                           "the run's identity; begin another run",
                           path);
-    for (int64_t i = 0; i < loop->batch.count && needed; i++)
-        if (!loop->batch.items[i].logp)
+    for (int64_t i = 0; i < samples->count && o->needs_logp; i++)
+        if (!samples->items[i].logp)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%.1000s: sample %" PRId64
                               " has no log-probabilities, which use-tis, "
                               "use-mis and use-rollout-logprobs need",
-                              path, loop->batch.items[i].index);
+                              path, samples->items[i].index);
     return INVAR_OK;
 }
 
@@ -182,17 +191,18 @@ static bool same_stops(const invar_sampling *a, const invar_sampling *b)
 }
 
 /* The first member of the header that is not what this run would write; NULL: none. */
-static const char *odd_header(const invar_loop *loop, const invar_rollout_header *h)
+static const char *odd_header(const invar_source *source)
 {
-    const invar_sampling want = invar_session_sampling(&loop->session), *s = &h->sampling;
+    const invar_rollout_header *h = &source->loaded.header;
+    const invar_sampling want = source->options.sampling, *s = &h->sampling;
     const struct {
         const char *name;
         bool same;
     } members[] = {
-        {"rollout", h->rollout == loop->place.rollout},
-        {"weights", h->weights == loop->place.weights},
-        {"weights_hash", loop->own_weights},
-        {"n_samples_per_prompt", h->n_samples_per_prompt == loop->set.per_prompt},
+        {"rollout", h->rollout == source->order.rollout},
+        {"weights", h->weights == source->order.weights},
+        {"weights_hash", source->batch.own_weights},
+        {"n_samples_per_prompt", h->n_samples_per_prompt == source->options.per_prompt},
         {"seed", s->seed == want.seed},
         {"purpose", s->purpose == want.purpose},
         {"temperature", s->temperature == want.temperature},
@@ -253,10 +263,10 @@ static const char *odd_member(const invar_rl_sample *s, const invar_rl_sample *w
 }
 
 /* What follows from the drawn tokens: text, end and reward. */
-static invar_status complete(invar_rl_sample *want, const invar_loop *loop,
+static invar_status complete(invar_rl_sample *want, const invar_source_options *o,
                              const invar_rl_sample *s)
 {
-    const invar_sampling sampling = invar_session_sampling(&loop->session);
+    const invar_sampling *sampling = &o->sampling;
     int64_t n = invar_rl_sample_response(s);
     int32_t *tokens;
 
@@ -270,35 +280,35 @@ static invar_status complete(invar_rl_sample *want, const invar_loop *loop,
     INVAR_TRY(invar_alloc((void **)&want->mask, (size_t)n, 1, "a loss mask"));
     memset(want->mask, 1, (size_t)n);
     INVAR_TRY(invar_alloc((void **)&want->logp, (size_t)n, sizeof *want->logp, "log-probs"));
-    INVAR_TRY(invar_tokenizer_decode(&want->response, &want->response_bytes,
-                                     loop->session.tokenizer, tokens + want->prompt_tokens, n,
-                                     sampling.skip_special));
-    want->finish = invar_sampling_ends(&sampling, tokens[want->n_tokens - 1]) ||
-                           invar_stop_find(want->response, want->response_bytes, 0, sampling.stop,
-                                           sampling.n_stop) >= 0
+    INVAR_TRY(invar_tokenizer_decode(&want->response, &want->response_bytes, o->tokenizer,
+                                     tokens + want->prompt_tokens, n, sampling->skip_special));
+    want->finish = invar_sampling_ends(sampling, tokens[want->n_tokens - 1]) ||
+                           invar_stop_find(want->response, want->response_bytes, 0, sampling->stop,
+                                           sampling->n_stop) >= 0
                        ? INVAR_FINISH_STOP
                        : INVAR_FINISH_LENGTH;
     want->route_size = s->route_size; // training compares the experts
-    return invar_judge_run(&loop->judge, want, 1);
+    return invar_judge_run(&o->judge, want, 1);
 }
 
 /* `place`: the prompt's among those that the rollout took. */
-static invar_status check_own(const invar_loop *loop, const invar_loop_place *before, int64_t i,
-                              int64_t place, const invar_prompt *p, const char *path)
+static invar_status check_own(const invar_source *source, const invar_source_place *before,
+                              int64_t i, int64_t place, const invar_prompt *p, const char *path)
 {
-    const invar_rl_sample *s = &loop->batch.items[i];
-    int64_t n = loop->set.per_prompt;
+    const invar_source_options *o = &source->options;
+    const invar_rl_sample *s = &source->batch.samples.items[i];
+    int64_t n = o->per_prompt;
     invar_rl_sample want = {.index = before->samples + place * n + i % n,
                             .group = before->groups + place,
-                            .rollout = (uint32_t)before->rollout,
-                            .draw = loop->set.sft ? 0 : (uint32_t)(place * n + i % n),
-                            .weights = before->weights,
-                            .weights_hash = loop->weights_hash};
+                            .rollout = (uint32_t)source->order.rollout,
+                            .draw = o->answers ? 0 : (uint32_t)(place * n + i % n),
+                            .weights = source->order.weights,
+                            .weights_hash = source->order.weights_hash};
     const char *odd;
-    invar_status status = invar_session_ask(&want, p);
+    invar_status status = invar_source_ask(&want, p);
 
     if (status == INVAR_OK)
-        status = loop->set.sft ? invar_loop_answer(&want, p) : complete(&want, loop, s);
+        status = o->answers ? invar_source_fill_answer(&want, p) : complete(&want, o, s);
     odd = status == INVAR_OK ? odd_member(s, &want) : NULL;
     invar_rl_sample_release(&want);
     if (odd)
@@ -316,55 +326,59 @@ static invar_status check_own(const invar_loop *loop, const invar_loop_place *be
  * The prompts that this rollout took from the data when it was sampled. Of the run's own rollouts
  * that is known: rounds are whole, and the last one had the last group of the batch.
  */
-static invar_status count_consumed(int64_t *out, const invar_loop *loop)
+static invar_status count_consumed(int64_t *out, const invar_source *source)
 {
-    int64_t size = invar_loop_round_size(loop), last = 0;
+    const invar_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+    int64_t last = 0;
 
-    *out = loop->set.prompts;
-    if (!loop->own_rollouts || loop->set.sft || !loop->session.data)
+    *out = o->prompts;
+    if (!o->saved->own || o->answers || !o->data)
         return INVAR_OK;
-    for (int64_t i = 0; i < loop->batch.count; i++)
-        last = loop->batch.items[i].draw > last ? loop->batch.items[i].draw : last;
-    *out = (last / loop->set.per_prompt / size + 1) * size;
-    if (*out / size > invar_loop_most_rounds(loop, size))
+    for (int64_t i = 0; i < samples->count; i++)
+        last = samples->items[i].draw > last ? samples->items[i].draw : last;
+    *out = (last / o->per_prompt / o->round + 1) * o->round;
+    if (*out / o->round > invar_source_most_rounds(source))
         return INVAR_FAIL(INVAR_E_CORRUPT, 0,
                           "the loaded rollout %" PRId64 " has draw %" PRId64
                           ", which this recipe never makes",
-                          loop->place.rollout, last);
+                          source->order.rollout, last);
     return INVAR_OK;
 }
 
 /* Leaves the place as sampling would have, so that the run may go on without files. */
-static invar_status pass_over(invar_loop *loop, const char *path)
+static invar_status pass_over(invar_source *source, const char *path)
 {
-    const invar_loop_place before = loop->place;
-    int64_t n = loop->set.per_prompt, consumed, i = 0;
+    const invar_source_options *o = &source->options;
+    const invar_source_place before = source->place;
+    const invar_rl_samples *samples = &source->batch.samples;
+    int64_t n = o->per_prompt, consumed, i = 0;
 
-    INVAR_TRY(count_consumed(&consumed, loop));
-    loop->place.samples += consumed * n;
-    loop->place.groups += consumed;
-    loop->dropped_groups = consumed - loop->set.prompts;
-    for (int64_t place = 0; place < consumed && loop->session.data; place++) {
-        const invar_prompt *p = invar_loop_next_prompt(loop);
-        if (!loop->own_rollouts || i == loop->batch.count ||
-            (!loop->set.sft && loop->batch.items[i].draw / n > place))
+    INVAR_TRY(count_consumed(&consumed, source));
+    source->place.samples += consumed * n;
+    source->place.groups += consumed;
+    source->batch.dropped_groups = consumed - o->prompts;
+    for (int64_t place = 0; place < consumed && o->data; place++) {
+        const invar_prompt *p = invar_source_next(source);
+        if (!o->saved->own || i == samples->count ||
+            (!o->answers && samples->items[i].draw / n > place))
             continue; // a group that the filter dropped
         for (int64_t j = 0; j < n; j++, i++)
-            INVAR_TRY(check_own(loop, &before, i, place, p, path));
+            INVAR_TRY(check_own(source, &before, i, place, p, path));
     }
-    if (loop->own_rollouts && loop->session.data && i != loop->batch.count)
+    if (o->saved->own && o->data && i != samples->count)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s: sample %" PRId64 " has a draw of an earlier one: the file was "
                           "changed, or another version of the program wrote it",
-                          path, loop->batch.items[i].index);
+                          path, samples->items[i].index);
     return INVAR_OK;
 }
 
 /* ---- one rollout ----------------------------------------------------------------------------- */
 
-static invar_status check_header(const invar_loop *loop, const char *path)
+static invar_status check_header(const invar_source *source, const char *path)
 {
-    const char *odd = loop->own_rollouts ? odd_header(loop, &loop->loaded.header) : NULL;
+    const char *odd = source->options.saved->own ? odd_header(source) : NULL;
 
     if (!odd)
         return INVAR_OK;
@@ -375,37 +389,40 @@ static invar_status check_header(const invar_loop *loop, const char *path)
                       path, odd);
 }
 
-invar_status invar_loop_load_rollout(invar_loop *loop, const char *pattern)
+invar_status invar_source_load(bool *ready_out, invar_source *source)
 {
-    const invar_rollout_header *h = &loop->loaded.header;
+    const invar_rollout_header *h = &source->loaded.header;
     char path[INVAR_PATH_SIZE];
 
-    invar_rollout_data_release(&loop->loaded);
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout));
-    INVAR_TRY(invar_rollout_file_read(&loop->loaded, path));
-    loop->batch = loop->loaded.samples; // moved; the texts stay with the file
-    loop->loaded.samples = (invar_rl_samples){0};
-    loop->own_weights =
-        invar_digest_equal(&h->weights_hash, &loop->weights_hash) &&
-        h->sampling.temperature == invar_session_sampling(&loop->session).temperature;
-    INVAR_TRY(check_loaded(loop, path));
-    INVAR_TRY(check_header(loop, path));
-    if (!loop->own_rollouts)
-        INVAR_TRY(check_foreign(loop, path, &loop->loaded.content));
-    return pass_over(loop, path);
+    INVAR_TRY(
+        invar_rollout_file_path(path, sizeof path, source->options.load, source->order.rollout));
+    INVAR_TRY(invar_rollout_file_read(&source->loaded, path));
+    source->batch.samples = source->loaded.samples; // moved; the texts stay with the file
+    source->loaded.samples = (invar_rl_samples){0};
+    source->batch.own_weights = invar_digest_equal(&h->weights_hash, &source->order.weights_hash) &&
+                                h->sampling.temperature == source->options.sampling.temperature;
+    INVAR_TRY(check_loaded(source, path));
+    INVAR_TRY(check_header(source, path));
+    if (!source->options.saved->own)
+        INVAR_TRY(check_foreign(source, path));
+    *ready_out = true;
+    return pass_over(source, path);
 }
 
-invar_status invar_loop_save_rollout(invar_loop *loop, const char *pattern)
+invar_status invar_source_save(const invar_source *source, const invar_source_batch *batch,
+                               const char *pattern)
 {
-    invar_rollout_header header = {.rollout = loop->place.rollout,
-                                   .run = loop->identity,
-                                   .weights = loop->place.weights,
-                                   .weights_hash = loop->weights_hash,
-                                   .n_samples_per_prompt = loop->set.per_prompt,
-                                   .sampling = invar_session_sampling(&loop->session)};
+    const invar_source_options *o = &source->options;
+    const invar_source_order *order = &source->order;
+    invar_rollout_header header = {.rollout = order->rollout,
+                                   .run = o->run,
+                                   .weights = order->weights,
+                                   .weights_hash = order->weights_hash,
+                                   .n_samples_per_prompt = o->per_prompt,
+                                   .sampling = o->sampling};
     char path[INVAR_PATH_SIZE];
 
-    invar_tokenizer_hash(&header.tokenizer, loop->session.tokenizer);
-    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, loop->place.rollout));
-    return invar_rollout_file_write(path, &header, loop->batch.items, loop->batch.count);
+    invar_tokenizer_hash(&header.tokenizer, o->tokenizer);
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, order->rollout));
+    return invar_rollout_file_write(path, &header, batch->samples.items, batch->samples.count);
 }

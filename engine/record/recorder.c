@@ -1,0 +1,193 @@
+/*
+ * recorder.c - the points of a step, from its beginning to the entry.
+ *
+ * Points of level 0 are in the order of docs/arithmetic.md, "The chain". Where finer points are
+ * recorded, every point stands after those that it is computed from, and names them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/record/recorder.h"
+
+#include "engine/record/entry.h"
+
+#include "base/invar_banned.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_options *options)
+{
+    const invar_probe_options o = {
+        .level = options->level, .pool = options->pool, .dev = options->dev};
+
+    *out = (invar_recorder){.options = *options, .recorded = -1};
+    return invar_probe_new(&out->probe, &o);
+}
+
+void invar_recorder_close(invar_recorder *recorder)
+{
+    invar_trace_close(recorder->trace);
+    invar_probe_free(recorder->probe);
+    invar_ledger_close(recorder->ledger);
+    *recorder = (invar_recorder){0};
+}
+
+void invar_recorder_say(const invar_recorder *recorder, const char *line)
+{
+    if (recorder->options.say)
+        recorder->options.say(recorder->options.payload, line);
+}
+
+invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
+                                  const char *kind, const char *message)
+{
+    return invar_ledger_note(
+        recorder->ledger,
+        &(invar_ledger_event){.step = step, .level = level, .kind = kind, .message = message});
+}
+
+/* ---- points of tokens ------------------------------------------------------------------------ */
+
+/* A point of the batch: one number a response token or a sample, or the tokens themselves. */
+typedef struct token_point {
+    const char *name, *phase, *op, *kind;
+    const float *values; /* (flat->tokens); NULL: there is no such point */
+    const char *inputs[3];
+} token_point;
+
+static invar_status define(int64_t *out, invar_recorder *r, const token_point *p, const char *dtype)
+{
+    const int64_t any = -1;
+    const invar_ledger_point full = {.name = p->name,
+                                     .phase = p->phase,
+                                     .layer = -1,
+                                     .op = p->op,
+                                     .kind = p->kind,
+                                     .dtype = dtype,
+                                     .shape = &any,
+                                     .dims = 1,
+                                     .shards = 1};
+
+    return invar_probe_define_from(out, r->probe, &full, p->inputs);
+}
+
+/* The tokens of every sample; `values` false: only its place. */
+static invar_status tokens_point(invar_recorder *r, bool values)
+{
+    const token_point p = {"batch.tokens", "rollout", "sample", "data", NULL, {NULL}};
+    const invar_step *s = r->step;
+    int64_t id;
+
+    INVAR_TRY(define(&id, r, &p, "i32"));
+    for (int64_t i = 0; values && i < s->count; i++) {
+        const invar_rl_sample *sample = &s->samples[s->first + i];
+        int64_t ends[2] = {0, sample->n_tokens};
+        invar_tensor tensor = invar_tensor_1d(sample->tokens, INVAR_DTYPE_I32, sample->n_tokens);
+        INVAR_TRY(invar_probe_rows(r->probe, id, &tensor, &(invar_segments){ends, 1}));
+    }
+    return INVAR_OK;
+}
+
+/* A number a response token, a shard a sample; rewards are a number a sample, and whole. */
+static invar_status number_point(invar_recorder *r, const token_point *p, bool values)
+{
+    const invar_step *s = r->step;
+    bool rewards = p->values == s->flat->reward;
+    int64_t id, first = rewards ? s->first : s->flat->start[s->first];
+    invar_tensor tensor = invar_tensor_1d((void *)(uintptr_t)(p->values + first), INVAR_DTYPE_F32,
+                                          rewards ? s->count : s->start[s->count]);
+
+    INVAR_TRY(define(&id, r, p, "f32"));
+    if (!values)
+        return INVAR_OK;
+    return rewards ? invar_probe_whole(r->probe, id, &tensor)
+                   : invar_probe_rows(r->probe, id, &tensor, &(invar_segments){s->start, s->count});
+}
+
+/* All of them, in the order of the chain; without `values` they only get their place. */
+static invar_status token_points(invar_recorder *r, bool values)
+{
+    const invar_flat *f = r->step->flat;
+    // rollout, scoring and training are one forward: what made the logits made the log-probs
+    const token_point points[] = {
+        {"rollout.logp", "rollout", "logprob.fwd", "logp", f->rollout_logp, {"head.logits"}},
+        {"batch.reward", "rollout", "reward", "data", f->reward, {"batch.tokens"}},
+        {"score.logp", "forward", "logprob.fwd", "logp", f->score_logp, {"head.logits"}},
+        {"ref.logp", "forward", "logprob.fwd", "logp", f->ref_logp, {"batch.tokens"}},
+        {"teacher.logp", "forward", "logprob.fwd", "logp", f->teacher_logp, {"batch.tokens"}},
+        {"critic.values", "forward", "linear.fwd", "act", f->values, {"batch.tokens"}},
+        {"batch.advantage",
+         "rollout",
+         "advantage",
+         "data",
+         f->advantage,
+         {"batch.reward", "critic.values"}},
+        {"train.logp", "forward", "logprob.fwd", "logp", f->train_logp, {"head.logits"}},
+    };
+    size_t count = r->step->n_learners ? sizeof points / sizeof *points : 2;
+
+    INVAR_TRY(tokens_point(r, values));
+    for (size_t i = 0; i < count; i++)
+        if (points[i].values)
+            INVAR_TRY(number_point(r, &points[i], values));
+    return INVAR_OK;
+}
+
+/* ---- watching -------------------------------------------------------------------------------- */
+
+/* Points of tokens have their place between the forward and the backward that is made of them. */
+static invar_status take_point(void *payload, const invar_forward_value *value)
+{
+    invar_recorder *r = payload;
+
+    if (value->backward && *r->view.stream[1] == '\0')
+        INVAR_TRY(token_points(r, false));
+    return invar_probe_take(&r->view, value);
+}
+
+static bool fine(const invar_recorder *r)
+{
+    return r->options.level > INVAR_PROBE_STEP || r->dump;
+}
+
+invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, invar_dump *dump)
+{
+    static const char *const forward[] = {"batch.tokens", NULL};
+    static const char *const backward[] = {
+        "train.logp",      "rollout.logp", "score.logp",    "ref.logp",
+        "batch.advantage", "batch.reward", "critic.values", NULL};
+
+    r->view = (invar_probe_view){.probe = r->probe, .prefix = "", .given = {forward, backward}};
+    r->step = step;
+    r->dump = dump;
+    invar_probe_begin(r->probe, dump);
+    return fine(r) && step->n_learners ? tokens_point(r, false) : INVAR_OK;
+}
+
+void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char *prefix)
+{
+    const invar_forward_probe show = {take_point, r};
+
+    if (prefix)
+        r->view.prefix = prefix;
+    invar_trainer_probe(trainer, prefix && fine(r) ? &show : NULL);
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+invar_status invar_recorder_end(invar_recorder *r, const invar_step *step)
+{
+    invar_probe_result points;
+
+    r->step = step;
+    INVAR_TRY(token_points(r, true));
+    for (int i = 0; i < step->n_learners; i++)
+        INVAR_TRY(invar_learner_points(step->learners[i].learner, r->probe));
+    INVAR_TRY(invar_probe_finish(&points, r->probe));
+    // begun here, a device does it while the ledger is written
+    for (int i = 0; i < step->n_learners; i++)
+        INVAR_TRY(invar_learner_settle(step->learners[i].learner, &points));
+    r->points = points.count;
+    if (points.changed)
+        INVAR_TRY(invar_ledger_define(r->ledger, points.points, (size_t)points.count));
+    return invar_entry_append(r, step, &points);
+}

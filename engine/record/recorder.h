@@ -1,0 +1,125 @@
+/*
+ * recorder.h - what a run leaves of its steps: points and their digests, an entry of the ledger.
+ *
+ *     invar_recorder_begin(recorder, &step, NULL);
+ *     invar_recorder_watch(recorder, trainer, "");    learning shows its activations
+ *     ...                                             the learners learn
+ *     invar_recorder_end(recorder, &step);            one transaction of the ledger
+ *
+ * All that is written for people or for later (ledger, trace, dump, lines on the console) goes
+ * through here: of several ranks one has a recorder that writes.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RECORD_RECORDER_H
+#define INVAR_ENGINE_RECORD_RECORDER_H
+
+#include "engine/probe/view.h"
+#include "engine/record/trace.h"
+#include "engine/rl/flat.h"
+#include "engine/rl/loss.h"
+#include "engine/train/learner.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+enum { INVAR_STEP_LEARNERS = 2 }; /* an actor and a critic */
+
+/* A learner in a step. */
+typedef struct invar_step_learner {
+    invar_learner *learner;
+    invar_loss *loss; /* whose metrics are recorded; NULL: none */
+} invar_step_learner;
+
+/* What a step has to tell. All of it is borrowed; zeroed, there is nothing. */
+typedef struct invar_step {
+    int64_t number;                 /* of the run */
+    const invar_rl_sample *samples; /* (flat->samples) of the whole rollout */
+    const invar_flat *flat;         /* their numbers */
+    int64_t first, count;           /* which of them are this step's */
+    const int64_t *start;           /* (count + 1) invar_flat_starts of those */
+    bool own_weights;               /* the weights that learn have sampled the rollout, */
+    bool on_policy;                 /* and still are the same */
+    bool compared;                  /* there is a gap: two forwards gave the log-probabilities */
+    invar_logp_gap gap;             /* rollout against training, or against scoring */
+    int64_t routes, routes_differ;  /* choices of experts made again */
+    int64_t dropped_groups;         /* of the rollout */
+    int64_t passes;                 /* pass@k of the rollout up to this k; 0: none */
+    uint32_t seed;                  /* of the rollout */
+    invar_step_learner learners[INVAR_STEP_LEARNERS];
+    int n_learners; /* 0: nothing was learned */
+    invar_audit *audit;
+    const invar_ledger_reply *replies; /* of plug-ins */
+    size_t n_replies;
+} invar_step;
+
+/* ---- the recorder ---------------------------------------------------------------------------- */
+
+typedef struct invar_recorder_options {
+    int64_t level; /* INVAR_PROBE_STEP, ... */
+    invar_pool *pool;
+    const invar_device *dev;
+    void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
+    void *payload;
+} invar_recorder_options;
+
+/* Zeroed, it is closed. */
+typedef struct invar_recorder {
+    invar_recorder_options options;
+    invar_ledger *ledger; /* owned, once there is one */
+    char uuid[INVAR_LEDGER_UUID_SIZE];
+    int64_t run;        /* its number in the ledger */
+    int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
+    invar_trace *trace; /* owned; NULL: no time is taken */
+    invar_probe *probe;
+    invar_probe_view view;  /* how activations are named */
+    invar_dump *dump;       /* of the current step */
+    const invar_step *step; /* the current one */
+    int64_t points;         /* of the last entry */
+} invar_recorder;
+
+invar_status invar_recorder_open(invar_recorder *out,
+                                 const invar_recorder_options *options) INVAR_MUST_USE;
+void invar_recorder_close(invar_recorder *recorder);
+
+/* Where somebody listens. */
+void invar_recorder_say(const invar_recorder *recorder, const char *line);
+
+/* At once. */
+invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
+                                  const char *kind, const char *message) INVAR_MUST_USE;
+
+/*
+ * A new step, which stays where it is until its end. `dump` gets the tensors that it wants; NULL:
+ * none does. It is borrowed.
+ */
+invar_status invar_recorder_begin(invar_recorder *recorder, const invar_step *step,
+                                  invar_dump *dump) INVAR_MUST_USE;
+
+/*
+ * Where points finer than the chain are wanted, the trainer shows its activations from now on,
+ * named `prefix` and their own name; NULL: it stops.
+ */
+void invar_recorder_watch(invar_recorder *recorder, invar_trainer *trainer, const char *prefix);
+
+/*
+ * Digests, metrics and samples of the step into the ledger. The learners are settled: their
+ * gradients are zero again, while the ledger is written.
+ */
+invar_status invar_recorder_end(invar_recorder *recorder, const invar_step *step) INVAR_MUST_USE;
+
+/* ---- coordinates ----------------------------------------------------------------------------- */
+
+#define INVAR_TRAIN_COORDS_SIZE 192
+
+/* The text that names all a sample was made from: "seed=42,purpose=0,rollout=3,draw=17,...". */
+void invar_train_coords(char out[INVAR_TRAIN_COORDS_SIZE], const invar_rl_sample *sample,
+                        uint32_t seed, uint32_t purpose);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

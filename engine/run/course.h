@@ -1,0 +1,49 @@
+/*
+ * course.h - what a run does after which rollout, and when it ends.
+ *
+ * Functions of numbers alone: every rank that has the same numbers decides alike.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_COURSE_H
+#define INVAR_ENGINE_RUN_COURSE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_course {
+    int64_t rollouts; /* of the whole run */
+    int64_t until;    /* it ends after the rollout of this step; -1: when it is done */
+    int64_t most;     /* rollouts of one process; 0: no limit */
+    /* Rollouts between two of these; 0: never */
+    int64_t ref_interval, eval_interval, save_interval;
+} invar_course;
+
+/* How far it is. */
+typedef struct invar_course_place {
+    int64_t rollout; /* the next one */
+    int64_t step;    /* the next one */
+    int64_t done;    /* rollouts by this process */
+} invar_course_place;
+
+typedef struct invar_course_turn {
+    bool move_reference, evaluate, save;
+    bool last;   /* no rollout follows */
+    int stopped; /* by this signal; 0: by none */
+} invar_course_turn;
+
+/* All that was asked for is done. */
+bool invar_course_ended(const invar_course *course, const invar_course_place *place);
+
+/* What follows a rollout; `signal` asks for the end, 0: none does. */
+invar_course_turn invar_course_after(const invar_course *course, const invar_course_place *place,
+                                     int signal);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,56 @@
+/*
+ * plugins.h - the plug-ins of a run, asked in its steps, or answered from its ledger.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_PLUGINS_H
+#define INVAR_ENGINE_RUN_PLUGINS_H
+
+#include "base/recipe.h"
+#include "engine/ext/stored.h"
+#include "engine/record/recorder.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { INVAR_PLUGINS_REWARD, INVAR_PLUGINS_FILTER, INVAR_PLUGINS_LOSS, INVAR_PLUGINS_HOOKS };
+#define INVAR_PLUGINS (INVAR_PLUGINS_HOOKS + 3) /* one for each hook */
+
+/* Zeroed, there is none. */
+typedef struct invar_plugins {
+    invar_plugin *of[INVAR_PLUGINS];                 /* NULL: not attached */
+    invar_plugin_stored stored[INVAR_PLUGINS_HOOKS]; /* their replies to the step before */
+    bool replay; /* they are not started: their replies come from the ledger */
+} invar_plugins;
+
+invar_status invar_plugins_open(invar_plugins *out, const invar_recipe *recipe,
+                                bool replay) INVAR_MUST_USE;
+void invar_plugins_close(invar_plugins *plugins);
+
+/* Tells, and notes in the ledger, which are others than when `step` was executed. */
+invar_status invar_plugins_compare(const invar_plugins *plugins, invar_recorder *recorder,
+                                   int64_t step) INVAR_MUST_USE;
+
+/*
+ * A new step for a plug-in that is asked; without one nothing happens. It is answered from the
+ * ledger where that has the step already.
+ */
+invar_status invar_plugins_begin(invar_plugins *plugins, int place, const invar_recorder *recorder,
+                                 int64_t step) INVAR_MUST_USE;
+
+/* Tells a hook, where one is attached. */
+invar_status invar_plugins_hook(const invar_plugins *plugins,
+                                const invar_plugin_event *event) INVAR_MUST_USE;
+
+/*
+ * What was replied in this step, `first` of its rollout or not: of the loss, and of rewards and
+ * filters, which are asked once for the whole rollout. The caller frees the array, which borrows.
+ */
+invar_status invar_plugins_replies(invar_ledger_reply **out, size_t *count_out,
+                                   const invar_plugins *plugins, bool first) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

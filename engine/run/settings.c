@@ -1,0 +1,159 @@
+/*
+ * settings.c - a recipe as the loop reads it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/settings.h"
+
+#include "engine/config/config.h"
+
+#include "base/invar_banned.h"
+
+static float real(const invar_recipe *r, invar_key key)
+{
+    return (float)invar_recipe_float(r, (int)key);
+}
+
+static void read_importance(invar_rl_options *o, const invar_recipe *r)
+{
+    o->use_tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
+    o->tis_clip = real(r, INVAR_KEY_TIS_CLIP);
+    o->tis_clip_low = real(r, INVAR_KEY_TIS_CLIP_LOW);
+    o->tis_icepop = invar_recipe_enum(r, INVAR_KEY_TIS_MODE) == 1;
+    o->use_mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
+    o->mis_level = (invar_mis_level)invar_recipe_enum(r, INVAR_KEY_MIS_LEVEL);
+    o->mis_mode = (invar_mis_mode)invar_recipe_enum(r, INVAR_KEY_MIS_MODE);
+    o->mis_low = real(r, INVAR_KEY_MIS_LOWER_BOUND);
+    o->mis_high = real(r, INVAR_KEY_MIS_UPPER_BOUND);
+    o->mis_batch_normalize = invar_recipe_bool(r, INVAR_KEY_MIS_BATCH_NORMALIZE);
+    o->mis_rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
+    o->mis_rs_level = (invar_mis_level)invar_recipe_enum(r, INVAR_KEY_RS_LEVEL);
+    o->mis_rs_low = real(r, INVAR_KEY_RS_LOWER_BOUND);
+    o->mis_rs_high = real(r, INVAR_KEY_RS_UPPER_BOUND);
+    o->mis_veto = real(r, INVAR_KEY_RS_VETO_THRESHOLD);
+    o->use_opsm = invar_recipe_bool(r, INVAR_KEY_USE_OPSM);
+    o->opsm_delta = real(r, INVAR_KEY_OPSM_DELTA);
+}
+
+/* The recipe's words stand in the order of the enums. */
+static invar_loss_type loss_of(const invar_recipe *r)
+{
+    static const invar_loss_type types[] = {INVAR_LOSS_POLICY, INVAR_LOSS_SFT, INVAR_LOSS_CUSTOM};
+
+    return types[invar_recipe_enum(r, INVAR_KEY_LOSS_TYPE)];
+}
+
+static void read_rl(invar_rl_options *o, const invar_recipe *r)
+{
+    float high = real(r, INVAR_KEY_EPS_CLIP_HIGH);
+
+    *o = (invar_rl_options){
+        .loss = loss_of(r),
+        .estimator = (invar_estimator)invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR),
+        .rewards_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION),
+        .std_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION),
+        .normalize_advantages = invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES),
+        .gamma = real(r, INVAR_KEY_GAMMA),
+        .lambd = real(r, INVAR_KEY_LAMBD),
+        .kl_coef = real(r, INVAR_KEY_KL_COEF),
+        .kl_type = (invar_kl)invar_recipe_enum(r, INVAR_KEY_KL_LOSS_TYPE),
+        .use_kl_loss = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS),
+        .kl_loss_coef = real(r, INVAR_KEY_KL_LOSS_COEF),
+        .unbiased_kl = invar_recipe_bool(r, INVAR_KEY_USE_UNBIASED_KL),
+        .eps_clip = real(r, INVAR_KEY_EPS_CLIP),
+        .eps_clip_high = high < 0.0f ? real(r, INVAR_KEY_EPS_CLIP) : high,
+        .eps_clip_c = real(r, INVAR_KEY_EPS_CLIP_C),
+        .value_clip = real(r, INVAR_KEY_VALUE_CLIP),
+        .entropy_coef = real(r, INVAR_KEY_ENTROPY_COEF),
+        .per_token_loss = invar_recipe_bool(r, INVAR_KEY_CALCULATE_PER_TOKEN_LOSS),
+        .constant_divisor = real(r, INVAR_KEY_LOSS_DIVISOR),
+        .opd_kl_coef = invar_settings_teacher(r) ? real(r, INVAR_KEY_OPD_KL_COEF) : 0.0f};
+    read_importance(o, r);
+}
+
+static void read_schedules(invar_settings *set, const invar_recipe *r)
+{
+    double critic_lr = invar_recipe_float(r, INVAR_KEY_CRITIC_LR);
+
+    set->schedule =
+        (invar_schedule){.style = (invar_decay)invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE),
+                         .lr = invar_recipe_float(r, INVAR_KEY_LR),
+                         .min_lr = invar_recipe_float(r, INVAR_KEY_MIN_LR),
+                         .warmup_init = invar_recipe_float(r, INVAR_KEY_LR_WARMUP_INIT),
+                         .warmup_steps = invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS),
+                         .decay_steps = invar_recipe_int(r, INVAR_KEY_LR_DECAY_ITERS)};
+    set->critic_schedule = set->schedule;
+    set->critic_schedule.warmup_steps = invar_recipe_int(r, INVAR_KEY_CRITIC_LR_WARMUP_ITERS);
+    if (critic_lr > 0.0)
+        set->critic_schedule.lr = critic_lr;
+    set->adamw = (invar_adamw_options){.beta1 = real(r, INVAR_KEY_ADAM_BETA1),
+                                       .beta2 = real(r, INVAR_KEY_ADAM_BETA2),
+                                       .eps = real(r, INVAR_KEY_ADAM_EPS),
+                                       .weight_decay = real(r, INVAR_KEY_WEIGHT_DECAY),
+                                       .clip_grad = real(r, INVAR_KEY_CLIP_GRAD)};
+}
+
+/* num-rollout, or what num-epoch comes to; the last rest of the data is left out. */
+static int64_t rollouts_of(const invar_recipe *r, int64_t data)
+{
+    int64_t rollouts = invar_recipe_int(r, INVAR_KEY_NUM_ROLLOUT);
+    int64_t epochs = invar_recipe_int(r, INVAR_KEY_NUM_EPOCH);
+
+    if (rollouts || !data)
+        return rollouts;
+    return epochs * data / invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE);
+}
+
+static invar_course read_course(const invar_recipe *r, int64_t data, int64_t until)
+{
+    return (invar_course){.rollouts = rollouts_of(r, data),
+                          .until = until,
+                          .most = invar_recipe_int(r, INVAR_KEY_DEBUG_EXIT_AFTER_ROLLOUT),
+                          .ref_interval = invar_recipe_int(r, INVAR_KEY_REF_UPDATE_INTERVAL),
+                          .eval_interval = invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL),
+                          .save_interval = invar_recipe_int(r, INVAR_KEY_SAVE_INTERVAL)};
+}
+
+void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t data, int64_t until)
+{
+    int64_t over = invar_recipe_int(r, INVAR_KEY_OVER_SAMPLING_BATCH_SIZE);
+
+    *out = (invar_settings){
+        .course = read_course(r, data, until),
+        .prompts = invar_recipe_int(r, INVAR_KEY_ROLLOUT_BATCH_SIZE),
+        .per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT),
+        .global_batch = invar_config_global_batch_size(r),
+        .steps_per_rollout = invar_config_steps_per_rollout(r),
+        .critic_only = invar_recipe_int(r, INVAR_KEY_NUM_CRITIC_ONLY_STEPS),
+        .rollout_only = invar_recipe_bool(r, INVAR_KEY_DEBUG_ROLLOUT_ONLY),
+        .replay_routing = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY),
+        .check_logprobs = invar_recipe_bool(r, INVAR_KEY_CHECK_LOGPROBS),
+        .rollout_logprobs = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS),
+        .stop_on_mismatch = invar_recipe_enum(r, INVAR_KEY_ON_MISMATCH) == 0,
+        .rest = invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER),
+        .reset_optimizer = invar_recipe_bool(r, INVAR_KEY_RESET_OPTIMIZER_STATES)};
+    out->round = over ? over : out->prompts;
+    read_rl(&out->rl, r);
+    out->sft = out->rl.loss == INVAR_LOSS_SFT;
+    read_schedules(out, r);
+}
+
+/* ---- models ---------------------------------------------------------------------------------- */
+
+bool invar_settings_reference(const invar_recipe *r)
+{
+    return invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS) ||
+           invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0.0;
+}
+
+bool invar_settings_teacher(const invar_recipe *r)
+{
+    return invar_recipe_bool(r, INVAR_KEY_USE_OPD) ||
+           invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) ==
+               INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
+}
+
+bool invar_settings_critic(const invar_recipe *r)
+{
+    return invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) == INVAR_ESTIMATOR_PPO;
+}

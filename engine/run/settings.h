@@ -1,0 +1,48 @@
+/*
+ * settings.h - what the recipe says about learning, read once.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_SETTINGS_H
+#define INVAR_ENGINE_RUN_SETTINGS_H
+
+#include "base/recipe.h"
+#include "engine/rl/loss.h"
+#include "engine/run/course.h"
+#include "engine/train/optimizer.h"
+#include "engine/train/schedule.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_settings {
+    invar_rl_options rl;
+    invar_adamw_options adamw;
+    invar_schedule schedule;
+    invar_schedule critic_schedule;
+    invar_course course;
+    int64_t prompts;           /* of a rollout */
+    int64_t per_prompt;        /* samples of a prompt */
+    int64_t round;             /* prompts of a round of sampling */
+    int64_t global_batch;      /* samples of an optimizer step */
+    int64_t steps_per_rollout; /* optimizer steps */
+    int64_t critic_only;       /* rollouts in which the actor rests */
+    bool sft, rollout_only, replay_routing, check_logprobs, rollout_logprobs, stop_on_mismatch;
+    bool rest;            /* no weights move */
+    bool reset_optimizer; /* before each rollout */
+} invar_settings;
+
+/* `data` prompts (0: none), which num-epoch counts; `until` is of the course. */
+void invar_settings_read(invar_settings *out, const invar_recipe *recipe, int64_t data,
+                         int64_t until);
+
+/* Which models beside the actor take part. */
+bool invar_settings_reference(const invar_recipe *recipe);
+bool invar_settings_teacher(const invar_recipe *recipe);
+bool invar_settings_critic(const invar_recipe *recipe);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

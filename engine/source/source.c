@@ -1,0 +1,252 @@
+/*
+ * source.c - samples that are made: generated, judged and filtered; or the data's answers.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/source/source.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rl/loss.h"
+
+#include "base/invar_banned.h"
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+void invar_source_open(invar_source *out, const invar_source_options *options)
+{
+    *out = (invar_source){.options = *options,
+                          .work = options->load[0]   ? invar_source_load
+                                  : options->answers ? invar_source_answer
+                                                     : invar_source_sample};
+}
+
+static void forget(invar_source *source)
+{
+    invar_rl_samples_reset(&source->batch.samples);
+    invar_rollout_data_release(&source->loaded);
+}
+
+void invar_source_close(invar_source *source)
+{
+    forget(source);
+    *source = (invar_source){0};
+}
+
+invar_status invar_source_start(invar_source *source, const invar_source_order *order)
+{
+    const invar_source_options *o = &source->options;
+
+    forget(source);
+    source->order = *order;
+    source->batch = (invar_source_batch){.own_weights = true};
+    if (source->work != invar_source_sample)
+        return INVAR_OK;
+    return invar_group_choice_init(&source->choice, o->prompts, o->round,
+                                   invar_source_most_rounds(source));
+}
+
+invar_status invar_source_poll(bool *ready_out, invar_source *source)
+{
+    return source->work(ready_out, source);
+}
+
+void invar_source_take(invar_source_batch *out, invar_source *source)
+{
+    *out = source->batch;
+    source->batch = (invar_source_batch){0};
+}
+
+/* Every prompt twice without a full batch: the filter will never be content. */
+int64_t invar_source_most_rounds(const invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+
+    return 2 * (invar_dataset_size(o->data) / o->round + 1) + o->prompts;
+}
+
+/* ---- new samples ----------------------------------------------------------------------------- */
+
+invar_status invar_source_ask(invar_rl_sample *out, const invar_prompt *p)
+{
+    out->prompt = p->line;
+    out->prompt_hash = p->hash;
+    out->prompt_text = p->text;
+    out->label = p->label;
+    out->metadata = p->metadata;
+    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)(p->n_tokens + p->n_answer),
+                          sizeof *out->tokens, "tokens of a prompt"));
+    memcpy(out->tokens, p->tokens, (size_t)p->n_tokens * sizeof *out->tokens);
+    out->prompt_tokens = out->n_tokens = p->n_tokens;
+    return INVAR_OK;
+}
+
+const invar_prompt *invar_source_next(invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+
+    return invar_dataset_next(o->data, &source->place.cursor, o->shuffle, o->sampling.seed);
+}
+
+static invar_status new_sample(invar_rl_sample **out, invar_source *source, invar_rl_samples *to,
+                               const invar_prompt *p)
+{
+    invar_rl_sample *s;
+
+    INVAR_TRY(invar_rl_samples_append(&s, to));
+    s->index = source->place.samples++;
+    s->rollout = (uint32_t)source->order.rollout;
+    s->weights = source->order.weights;
+    s->weights_hash = source->order.weights_hash;
+    *out = s;
+    return invar_source_ask(s, p);
+}
+
+/* `place` counts the prompts of this rollout, also those of groups that were dropped. */
+static invar_status add_group(invar_source *source, invar_rl_samples *to, int64_t place)
+{
+    const invar_prompt *p = invar_source_next(source);
+    int64_t n = source->options.per_prompt, group = source->place.groups++;
+
+    if (place >= UINT32_MAX / n)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%" PRId64 " prompts with %" PRId64
+                          " samples each are more than a rollout can number",
+                          place + 1, n);
+    for (int64_t j = 0; j < n; j++) {
+        invar_rl_sample *s;
+        INVAR_TRY(new_sample(&s, source, to, p));
+        s->group = group;
+        s->draw = (uint32_t)(place * n + j);
+    }
+    return INVAR_OK;
+}
+
+/* ---- filtering ------------------------------------------------------------------------------- */
+
+/* keep_out (groups); samples that the plug-in removes stay, masked. */
+static invar_status filter(bool *keep_out, const invar_source_options *o, invar_rl_sample *samples,
+                           int64_t groups)
+{
+    int64_t n = o->per_prompt;
+    uint8_t *verdict = NULL;
+    float *rewards = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&rewards, (size_t)n, sizeof *rewards, "rewards of a group"));
+    status = invar_alloc((void **)&verdict, (size_t)(groups * n), 1, "verdicts of the filter");
+    if (status == INVAR_OK && o->filter)
+        status = invar_plugin_filter(o->filter, samples, groups * n, verdict);
+    for (int64_t g = 0; g < groups && status == INVAR_OK; g++) {
+        keep_out[g] = true;
+        for (int64_t j = 0; j < n; j++) {
+            rewards[j] = (float)samples[g * n + j].reward;
+            if (o->filter && verdict[g * n + j] == INVAR_PLUGIN_DROP)
+                keep_out[g] = false;
+            if (o->filter && verdict[g * n + j] == INVAR_PLUGIN_REMOVE)
+                samples[g * n + j].removed = true;
+        }
+        if (o->spread && !invar_rl_group_keeps(rewards, n))
+            keep_out[g] = false;
+    }
+    invar_free(verdict);
+    invar_free(rewards);
+    return status;
+}
+
+/* ---- rounds ---------------------------------------------------------------------------------- */
+
+/* Moves the chosen groups to the batch; the others are forgotten. */
+static invar_status take_groups(invar_source *source, invar_rl_samples *round,
+                                const invar_group_fate *fates, int64_t groups)
+{
+    int64_t n = source->options.per_prompt;
+
+    for (int64_t i = 0; i < groups * n; i++) {
+        invar_rl_sample *s;
+        if (fates[i / n] != INVAR_GROUP_BATCH) {
+            source->batch.dropped_groups += i % n == 0;
+            continue;
+        }
+        INVAR_TRY(invar_rl_samples_append(&s, &source->batch.samples));
+        *s = round->items[i];
+        round->items[i] = (invar_rl_sample){0};
+    }
+    return INVAR_OK;
+}
+
+static invar_status choose(invar_source *source, invar_rl_samples *round, int64_t groups)
+{
+    invar_group_fate *fates = NULL;
+    bool *keep = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&fates, (size_t)groups, sizeof *fates, "fates of groups"));
+    status = invar_alloc((void **)&keep, (size_t)groups, sizeof *keep, "groups to keep");
+    if (status == INVAR_OK)
+        status = filter(keep, &source->options, round->items, groups);
+    if (status == INVAR_OK) {
+        invar_group_choice_take(fates, &source->choice, keep);
+        status = take_groups(source, round, fates, groups);
+    }
+    invar_free(keep);
+    invar_free(fates);
+    return status;
+}
+
+static invar_status run_round(invar_source *source, invar_rl_samples *round, int64_t groups)
+{
+    const invar_source_options *o = &source->options;
+
+    for (int64_t g = 0; g < groups; g++)
+        INVAR_TRY(add_group(source, round, source->choice.consumed + g));
+    INVAR_TRY(invar_rollout_run(o->rollout, round->items, round->count, &o->sampling, o->tick,
+                                o->payload));
+    INVAR_TRY(invar_judge_run(&o->judge, round->items, round->count));
+    return choose(source, round, groups);
+}
+
+invar_status invar_source_sample(bool *ready_out, invar_source *source)
+{
+    invar_rl_samples round = {0};
+    invar_status status;
+    int64_t groups;
+
+    INVAR_TRY(invar_group_choice_next(&groups, &source->choice));
+    *ready_out = groups == 0;
+    if (*ready_out)
+        return INVAR_OK;
+    status = run_round(source, &round, groups);
+    invar_rl_samples_reset(&round);
+    return status;
+}
+
+/* ---- answers of the data --------------------------------------------------------------------- */
+
+invar_status invar_source_fill_answer(invar_rl_sample *s, const invar_prompt *p)
+{
+    s->finish = INVAR_FINISH_STOP;
+    s->n_tokens += p->n_answer;
+    memcpy(s->tokens + p->n_tokens, p->answer, (size_t)p->n_answer * sizeof *s->tokens);
+    INVAR_TRY(invar_alloc((void **)&s->mask, (size_t)p->n_answer, 1, "a loss mask"));
+    memcpy(s->mask, p->answer_mask, (size_t)p->n_answer);
+    return INVAR_OK;
+}
+
+invar_status invar_source_answer(bool *ready_out, invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+
+    for (int64_t i = 0; i < o->prompts * o->per_prompt; i++) {
+        const invar_prompt *p = invar_source_next(source);
+        invar_rl_sample *s;
+
+        INVAR_TRY(new_sample(&s, source, &source->batch.samples, p));
+        s->group = source->place.groups++;
+        INVAR_TRY(invar_source_fill_answer(s, p));
+    }
+    *ready_out = true;
+    return INVAR_OK;
+}

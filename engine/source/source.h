@@ -1,0 +1,143 @@
+/*
+ * source.h - where the samples of a rollout come from: sampled, the answers of the data, files.
+ *
+ *     invar_source_start(&source, &order);
+ *     do invar_source_poll(&ready, &source); while (!ready);      each does a piece of the work
+ *     invar_source_take(&batch, &source);
+ *
+ * Whoever asks does not know which kind it is. Samples come with their rewards, in order; what they
+ * are is a function of the data, the order and the settings alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_SOURCE_SOURCE_H
+#define INVAR_ENGINE_SOURCE_SOURCE_H
+
+#include "engine/io/dataset.h"
+#include "engine/io/rollout_file.h"
+#include "engine/rollout/group.h"
+#include "engine/rollout/rollout.h"
+#include "engine/source/judge.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- files with rollouts --------------------------------------------------------------------- */
+
+/* Whose the rollouts in the recipe's files are. Zeroed, there are none; release. */
+typedef struct invar_saved {
+    bool own;             /* they are what this run would sample */
+    invar_digest foreign; /* of all of them, where they are not */
+    invar_digest *files;  /* (n_files) of each; a replay does not know them */
+    int64_t n_files;
+} invar_saved;
+
+/*
+ * Decides it of the files that the recipe names: this run's, whose identity without them is `own`,
+ * or foreign ones, whose hash belongs to the identity. Keys that could do nothing with own rollouts
+ * are refused.
+ */
+invar_status invar_saved_find(invar_saved *out, const invar_recipe *recipe,
+                              const invar_digest *own) INVAR_MUST_USE;
+void invar_saved_release(invar_saved *saved);
+
+/* ---- the source ------------------------------------------------------------------------------ */
+
+/* What it is made of; all is borrowed. */
+typedef struct invar_source_options {
+    invar_dataset *data; /* NULL: files alone */
+    const invar_tokenizer *tokenizer;
+    const invar_model_spec *spec;
+    invar_rollout *rollout; /* that samples; NULL where nothing does */
+    invar_sampling sampling;
+    invar_judge judge;
+    invar_plugin *filter; /* NULL: none */
+    bool spread;          /* groups whose rewards are all alike are dropped */
+    bool shuffle;
+    bool answers;       /* of the data instead of samples: SFT */
+    int64_t prompts;    /* of a rollout */
+    int64_t per_prompt; /* samples of a prompt */
+    int64_t round;      /* prompts of a round of sampling */
+    /* Told while samples are made; may be NULL. */
+    invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done);
+    void *payload;
+    /* Files: */
+    const char *load; /* their pattern; "": none */
+    const invar_saved *saved;
+    invar_digest run; /* the identity that own ones have */
+    bool replay;      /* their hashes are not known */
+    bool needs_logp;  /* a sample without log-probabilities is refused */
+} invar_source_options;
+
+/* How far it is: what a checkpoint keeps. */
+typedef struct invar_source_place {
+    int64_t samples; /* index of the next sample */
+    int64_t groups;
+    invar_cursor cursor;
+} invar_source_place;
+
+/* What it is asked for. */
+typedef struct invar_source_order {
+    int64_t rollout;
+    int64_t weights; /* version of those that sample */
+    invar_digest weights_hash;
+} invar_source_order;
+
+/* The samples of a rollout. */
+typedef struct invar_source_batch {
+    invar_rl_samples samples; /* owned; texts are borrowed from the source until its next start */
+    bool own_weights;         /* the weights of the order have sampled them */
+    int64_t dropped_groups;   /* by a filter */
+} invar_source_batch;
+
+typedef struct invar_source {
+    invar_source_options options;
+    invar_source_place place;
+    invar_source_order order;
+    invar_status (*work)(bool *ready, struct invar_source *source); /* the kind of it */
+    invar_group_choice choice;                                      /* of what is sampled */
+    invar_rollout_data loaded;                                      /* the file of this rollout */
+    invar_source_batch batch;
+} invar_source;
+
+/* Nothing can fail. `out` is zeroed or closed. */
+void invar_source_open(invar_source *out, const invar_source_options *options);
+void invar_source_close(invar_source *source);
+
+invar_status invar_source_start(invar_source *source,
+                                const invar_source_order *order) INVAR_MUST_USE;
+
+/* Goes on; what it does before it returns is the kind's own affair. */
+invar_status invar_source_poll(bool *ready_out, invar_source *source) INVAR_MUST_USE;
+
+/* When ready; the caller owns the samples. */
+void invar_source_take(invar_source_batch *out, invar_source *source);
+
+/* The batch, as it was taken, into the file of its rollout. */
+invar_status invar_source_save(const invar_source *source, const invar_source_batch *batch,
+                               const char *pattern) INVAR_MUST_USE;
+
+/*
+ * The prompt into a zeroed sample: texts and hash are borrowed from the data set, the tokens are a
+ * copy with room for its answer.
+ */
+invar_status invar_source_ask(invar_rl_sample *out, const invar_prompt *prompt) INVAR_MUST_USE;
+
+/* ---- kinds ----------------------------------------------------------------------------------- */
+
+/* Sampled, a round at a time; the answers of the data; the file of the rollout. */
+invar_status invar_source_sample(bool *ready_out, invar_source *source) INVAR_MUST_USE;
+invar_status invar_source_answer(bool *ready_out, invar_source *source) INVAR_MUST_USE;
+invar_status invar_source_load(bool *ready_out, invar_source *source) INVAR_MUST_USE;
+
+/* For them: the next prompt of the data; the most rounds that are sampled; an answer's sample. */
+const invar_prompt *invar_source_next(invar_source *source);
+int64_t invar_source_most_rounds(const invar_source *source);
+invar_status invar_source_fill_answer(invar_rl_sample *out,
+                                      const invar_prompt *prompt) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,89 @@
+/*
+ * learner.c - a model that learns, step by step.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/learner.h"
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+invar_status invar_learner_open(invar_learner *out, invar_model *model, bool learns,
+                                const invar_learner_options *options)
+{
+    *out = (invar_learner){.options = *options, .model = model};
+    if (!learns)
+        return INVAR_OK;
+    INVAR_TRY(invar_grads_new(&out->grads, model));
+    INVAR_TRY(invar_optimizer_new(&out->optimizer, model, options->piece));
+    return invar_alloc((void **)&out->weights, (size_t)model->n_params, sizeof *out->weights,
+                       "the points of weights");
+}
+
+void invar_learner_close(invar_learner *learner)
+{
+    invar_grads_free(learner->grads);
+    invar_optimizer_free(learner->optimizer);
+    invar_free(learner->weights);
+    *learner = (invar_learner){0};
+}
+
+invar_status invar_learner_reset(invar_learner *learner)
+{
+    return learner->optimizer ? invar_optimizer_reset(learner->optimizer) : INVAR_OK;
+}
+
+invar_status invar_learner_hash(invar_digest *out, invar_learner *learner)
+{
+    if (!learner->hashed)
+        INVAR_TRY(invar_model_hash(&learner->hash, learner->model, learner->options.dev));
+    learner->hashed = true;
+    *out = learner->hash;
+    return INVAR_OK;
+}
+
+invar_status invar_learner_differentiate(invar_learner *learner, invar_trainer *trainer,
+                                         const invar_rl_sample *samples, int64_t count,
+                                         const invar_trainer_loss *loss,
+                                         invar_trainer_result *result)
+{
+    learner->moved = false;
+    INVAR_TRY(
+        invar_trainer_learn(trainer, learner->model, samples, count, loss, learner->grads, result));
+    return invar_optimizer_norm(&learner->norm, &learner->clip, learner->model, learner->grads,
+                                !learner->options.unwatched, learner->options.adamw.clip_grad,
+                                learner->options.dev);
+}
+
+invar_status invar_learner_move(invar_learner *learner, int64_t step, bool rest)
+{
+    learner->lr = invar_schedule_lr(&learner->options.schedule, step);
+    if (rest)
+        return INVAR_OK;
+    learner->moved = true;
+    learner->hashed = false;
+    return invar_optimizer_step(learner->optimizer, learner->model, learner->grads, learner->clip,
+                                learner->lr, !learner->options.unwatched, &learner->options.adamw,
+                                learner->options.dev);
+}
+
+/* What invar_model_hash would make of the masters, since the points are whole masters. */
+static void hash_points(invar_learner *learner, const invar_probe_result *points)
+{
+    invar_hasher hasher;
+
+    invar_hasher_init(&hasher);
+    for (int64_t i = 0; i < learner->model->n_params; i++)
+        invar_hasher_update(&hasher, points->digests[learner->weights[i]].bytes,
+                            sizeof(invar_digest));
+    invar_hasher_final(&learner->hash, &hasher);
+    learner->hashed = true;
+}
+
+invar_status invar_learner_settle(invar_learner *learner, const invar_probe_result *points)
+{
+    if (points)
+        hash_points(learner, points);
+    return invar_grads_zero(learner->grads);
+}

@@ -1,0 +1,212 @@
+/*
+ * learner_points.c - the points of a learner: its gradients, their norm, its weights.
+ *
+ * Points of level 0 are in the order of docs/arithmetic.md, "The chain".
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/train/learner.h"
+
+#include "base/invar_banned.h"
+
+typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
+
+/* ---- what gradients are computed from -------------------------------------------------------- */
+
+/* The op that makes a parameter's gradient. */
+static const char *gradient_op(invar_param_kind kind)
+{
+    switch (kind) {
+    case INVAR_PARAM_EMBEDDING: return "embedding.bwd";
+    case INVAR_PARAM_NORM: return "rmsnorm.bwd";
+    case INVAR_PARAM_BIAS: return "token.sum";
+    case INVAR_PARAM_EXPERT: return "moe.linear.dw";
+    default: return "linear.dw";
+    }
+}
+
+/*
+ * What a gradient is computed from: names of its layer's points, NULL after the last; "in" is the
+ * residual stream at its beginning, "out" the gradient of the stream at its end.
+ */
+static const char *const *gradient_sources(const invar_param *p)
+{
+    static const struct {
+        const char *ending, *sources[4];
+    } table[] = {
+        {"input_layernorm.weight", {"dnorm_in", "in"}},
+        {"q_proj.weight", {"dq", "norm_in"}},
+        {"q_proj.bias", {"dq"}},
+        {"k_proj.weight", {"dk", "norm_in"}},
+        {"k_proj.bias", {"dk"}},
+        {"v_proj.weight", {"dv", "norm_in"}},
+        {"v_proj.bias", {"dv"}},
+        {"q_norm.weight", {"dq.norm", "q.proj"}},
+        {"k_norm.weight", {"dk.norm", "k.proj"}},
+        {"o_proj.weight", {"dattn", "o"}},
+        {"post_attention_layernorm.weight", {"dnorm_mid", "attn"}},
+        {"gate_proj.weight", {"dgate", "norm_mid", "expert.x"}},
+        {"up_proj.weight", {"dup", "norm_mid", "expert.x"}},
+        {"experts.down_proj.weight", {"dexpert.y", "act"}},
+        {"down_proj.weight", {"out", "act"}},
+        {"mlp.gate.weight", {"drouter", "norm_mid"}},
+        {"embed_tokens.weight", {"layer.0.dx", "batch.tokens", "grad.tied_head"}},
+        {"model.norm.weight", {"head.dnorm", "in"}},
+        {"lm_head.weight", {"head.dlogits", "head.norm"}},
+        {"score.weight", {"head.dlogits", "head.norm"}},
+    };
+    static const char *const none[] = {NULL};
+    size_t length = strlen(p->name);
+
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        size_t ending = strlen(table[i].ending);
+        if (length >= ending && strcmp(p->name + length - ending, table[i].ending) == 0)
+            return table[i].sources;
+    }
+    return none;
+}
+
+static void name_source(name out, const invar_learner *l, int64_t layer, const char *source)
+{
+    int64_t layers = l->model->spec.layers, below = (layer < 0 ? layers : layer) - 1;
+    bool in = strcmp(source, "in") == 0, end = strcmp(source, "out") == 0;
+    const char *prefix = l->options.prefix;
+
+    if (in && below < 0)
+        (void)snprintf(out, sizeof(name), "%sembed", prefix);
+    else if (end && layer + 1 == layers)
+        (void)snprintf(out, sizeof(name), "%shead.dx", prefix);
+    else if (in || end)
+        (void)snprintf(out, sizeof(name), "%slayer.%" PRId64 ".%s", prefix, in ? below : layer + 1,
+                       in ? "mlp" : "dx");
+    else if (layer >= 0)
+        (void)snprintf(out, sizeof(name), "%slayer.%" PRId64 ".%s", prefix, layer, source);
+    else
+        (void)snprintf(out, sizeof(name), "%s%s", prefix, source);
+}
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+/* A point of f32 in the tensor's shape, named PREFIX `kind_of` `param`. */
+static invar_ledger_point point_of(name own, const invar_learner *l, const char *kind_of,
+                                   const char *param, const invar_tensor *tensor)
+{
+    (void)snprintf(own, sizeof(name), "%s%s%s", l->options.prefix, kind_of, param);
+    return (invar_ledger_point){.name = own,
+                                .phase = "backward",
+                                .layer = -1,
+                                .kind = "grad",
+                                .dtype = "f32",
+                                .shape = tensor->shape,
+                                .dims = (size_t)tensor->rank,
+                                .shards = 1};
+}
+
+static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_probe *probe,
+                                   int64_t param)
+{
+    const invar_param *p = &l->model->params[param];
+    const char *const *sources = gradient_sources(p), *inputs[4] = {NULL};
+    name own, names[3];
+    invar_ledger_point at = point_of(own, l, "grad.", p->name, &p->master);
+
+    at.layer = p->layer;
+    at.op = gradient_op(p->kind);
+    for (int i = 0; sources[i]; i++) {
+        name_source(names[i], l, p->layer, sources[i]);
+        inputs[i] = names[i];
+    }
+    INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
+    return invar_probe_device_hashed(probe, *out, &l->grads->of[param], &l->grads->digests[param]);
+}
+
+/* What stands between the gradients and the weights, for those who look closer. */
+static invar_status norm_point(const invar_learner *l, invar_probe *probe, const int64_t *grads)
+{
+    float norm = l->norm;
+    invar_tensor tensor = invar_tensor_1d(&norm, INVAR_DTYPE_F32, 1);
+    name own;
+    invar_ledger_point at = point_of(own, l, "grad_norm", "", &tensor);
+    int64_t id;
+
+    at.phase = "optimizer";
+    at.op = "grad.norm";
+    at.level = INVAR_PROBE_FULL;
+    at.inputs = grads;
+    at.n_inputs = (size_t)l->model->n_params;
+    INVAR_TRY(invar_probe_define(&id, probe, &at));
+    return invar_probe_whole(probe, id, &tensor);
+}
+
+/* The head's share of the gradient that it has in common with the embedding. */
+static invar_status tied_point(const invar_learner *l, invar_probe *probe)
+{
+    const invar_tensor *tied = &l->grads->tied_head;
+    name own, logits, norm;
+    const char *const inputs[] = {logits, norm, NULL};
+    invar_ledger_point at;
+    int64_t id;
+
+    if (!invar_tensor_present(tied))
+        return INVAR_OK;
+    at = point_of(own, l, "grad.tied_head", "", tied);
+    at.op = "linear.dw";
+    at.level = INVAR_PROBE_FULL;
+    name_source(logits, l, -1, "head.dlogits");
+    name_source(norm, l, -1, "head.norm");
+    INVAR_TRY(invar_probe_define_from(&id, probe, &at, inputs));
+    return invar_probe_device_whole(probe, id, tied);
+}
+
+/* `hashed`: the digest follows. */
+static invar_status weight_point(int64_t *out, const invar_learner *l, invar_probe *probe,
+                                 const invar_param *p, bool hashed)
+{
+    name own, grad, norm;
+    const char *const inputs[] = {grad, norm, NULL};
+    invar_ledger_point at = point_of(own, l, "weight.", p->name, &p->master);
+
+    at.phase = "optimizer";
+    at.layer = p->layer;
+    at.op = "adamw";
+    at.kind = "param";
+    (void)snprintf(grad, sizeof grad, "%sgrad.%s", l->options.prefix, p->name);
+    (void)snprintf(norm, sizeof norm, "%sgrad_norm", l->options.prefix);
+    INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
+    return hashed ? INVAR_OK : invar_probe_device_whole(probe, *out, &p->master);
+}
+
+/* What AdamW has made of the masters; all points are listed while it is at work. */
+static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
+{
+    invar_digest *digests;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&digests, (size_t)l->model->n_params, sizeof *digests,
+                          "digests of masters"));
+    status = invar_optimizer_digests(digests, l->optimizer, l->model);
+    for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
+        status = invar_probe_device_hashed(probe, l->weights[i], &l->model->params[i].master,
+                                           &digests[i]);
+    invar_free(digests);
+    return status;
+}
+
+invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
+{
+    bool hashed = l->moved && invar_optimizer_hashes(l->optimizer);
+    int64_t count = l->model->n_params;
+
+    INVAR_TRY(tied_point(l, probe));
+    for (int64_t i = 0; i < count; i++) // those of gradients first: the norm is computed from them
+        INVAR_TRY(gradient_point(&l->weights[i], l, probe, i));
+    INVAR_TRY(norm_point(l, probe, l->weights));
+    for (int64_t i = 0; i < count; i++)
+        INVAR_TRY(weight_point(&l->weights[i], l, probe, &l->model->params[i], hashed));
+    return hashed ? hashed_points(l, probe) : INVAR_OK;
+}
