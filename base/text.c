@@ -10,16 +10,18 @@
 
 #include "base/invar_banned.h"
 
-size_t invar_text_char(const char *text, size_t left)
+size_t invar_text_utf8(uint32_t *out, const char *text, size_t left)
 {
     // smallest code point by length: below it the encoding is overlong
-    static const uint32_t smallest[5] = {0, 0, 0xA0, 0x800, 0x10000}; // U+0080..9F are controls
+    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
     const unsigned char *c = (const unsigned char *)text;
     uint32_t point;
     size_t length;
 
-    if (c[0] < 0x80)
-        return c[0] >= 0x20 && c[0] != 0x7F;
+    if (c[0] < 0x80) {
+        *out = c[0];
+        return 1;
+    }
     length = c[0] >= 0xF0 ? 4 : c[0] >= 0xE0 ? 3 : 2;
     if (c[0] < 0xC0 || c[0] >= 0xF8 || length > left)
         return 0;
@@ -30,6 +32,17 @@ size_t invar_text_char(const char *text, size_t left)
         point = point << 6 | (c[i] & 0x3F);
     }
     if (point < smallest[length] || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF))
+        return 0;
+    *out = point;
+    return length;
+}
+
+size_t invar_text_char(const char *text, size_t left)
+{
+    uint32_t point;
+    size_t length = invar_text_utf8(&point, text, left);
+
+    if (length == 0 || point < 0x20 || (point >= 0x7F && point < 0xA0)) // controls
         return 0;
     // separators of lines, and marks that turn the direction of the text around them
     if ((point >= 0x2028 && point <= 0x202E) || (point >= 0x2066 && point <= 0x2069) ||

@@ -15,6 +15,9 @@
 extern "C" {
 #endif
 
+/* Reads one character: bytes of it at `text`, 0 when it is not UTF-8. `left` > 0. */
+size_t invar_text_utf8(uint32_t *point_out, const char *text, size_t left);
+
 /* Bytes of the character at `text`, 0 when it is a control character or not UTF-8. `left` > 0. */
 size_t invar_text_char(const char *text, size_t left);
 

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/program.h"
-#include "base/term.h"
+#include "base/console/term.h"
+#include "base/process/program.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
 #include "kernels-deterministic/ops.h"

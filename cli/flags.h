@@ -6,7 +6,7 @@
 #ifndef INVAR_CLI_FLAGS_H
 #define INVAR_CLI_FLAGS_H
 
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "cli/verb.h"
 
 /*

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/console/term.h"
 #include "base/number.h"
-#include "base/term.h"
 #include "cli/plain.h"
 
 #include "base/invar_banned.h"

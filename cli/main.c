@@ -7,8 +7,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/near.h"
-#include "base/program.h"
+#include "base/console/near.h"
+#include "base/process/program.h"
 #include "cli/flags.h"
 #include "cli/plain.h"
 #include "cli/verb.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/near.h"
+#include "base/console/near.h"
 #include "base/pool.h"
 #include "cli/plain.h"
 #include "cli/verb.h"

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/program.h"
-#include "base/term.h"
+#include "base/console/term.h"
+#include "base/process/program.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
 #include "kernels-deterministic/selfcheck.h"

@@ -26,7 +26,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/hash.h"
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"

@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/console/near.h"
 #include "base/embedded.h"
-#include "base/near.h"
 #include "base/text.h"
 #include "ledger/internal.h"
 

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/near.h"
+#include "base/console/near.h"
 #include "base/text.h"
 #include "ledger/internal.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/pool.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "bisect/ci/ci_internal.h"
 
 #include "base/invar_banned.h"

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/term.h"
+#include "base/console/term.h"
 #include "base/text.h"
 #include "bisect/view/answer_words.h"
 

@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/term.h"
+#include "base/console/term.h"
 #include "base/text.h"
 #include "bisect/view/answer_words.h"
 

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/program.h"
+#include "base/process/program.h"
 #include "base/text.h"
 #include "bisect/view/answer.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/number.h"
-#include "base/program.h"
+#include "base/process/program.h"
 #include "base/text.h"
 #include "bisect/view/json.h"
 

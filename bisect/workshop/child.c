@@ -30,7 +30,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "base/text.h"
 #include "bisect/workshop/user.h"
 

@@ -18,7 +18,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "base/process.h"
+#include "base/process/process.h"
 #include "base/status.h"
 
 #ifdef __cplusplus

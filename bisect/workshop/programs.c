@@ -20,7 +20,7 @@
 
 #include "base/alloc.h"
 #include "base/number.h"
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "bisect/workshop/workshop.h"
 #include "bisect/workshop/workshop_internal.h"
 

@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/number.h"
-#include "base/process.h"
-#include "base/recipe.h"
+#include "base/process/process.h"
+#include "base/recipe/recipe.h"
 #include "bisect/workshop/workshop.h"
 #include "bisect/workshop/workshop_internal.h"
 #include "ledger/ledger.h"

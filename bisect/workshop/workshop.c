@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "bisect/workshop/user.h"
 #include "bisect/workshop/workshop_internal.h"
 

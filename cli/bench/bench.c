@@ -17,7 +17,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
+#include "base/console/term.h"
 #include "cli/plain.h"
 #include "cli/verb.h"
 #ifdef INVAR_LEDGER

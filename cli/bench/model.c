@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
+#include "base/console/term.h"
 #include "cli/bench/bench.h"
 #include "cli/plain.h"
 #include "engine/model/call.h"

@@ -16,7 +16,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
+#include "base/console/term.h"
 #include "cli/bench/bench.h"
 #include "cli/plain.h"
 #include "kernels-deterministic/math/elementary.h"

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/program.h"
-#include "base/term.h"
+#include "base/console/term.h"
+#include "base/process/program.h"
 #include "bisect/view/ab.h"
 #include "cli/bisect/bisect.h"
 #include "cli/flags.h"

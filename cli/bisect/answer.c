@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
+#include "base/console/term.h"
 #include "base/text.h"
 #include "bisect/view/answer.h"
 #include "bisect/workshop/workshop.h"

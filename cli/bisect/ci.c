@@ -12,9 +12,9 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/process.h"
-#include "base/progress.h"
-#include "base/term.h"
+#include "base/console/progress.h"
+#include "base/console/term.h"
+#include "base/process/process.h"
 #include "bisect/view/ci.h"
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
+#include "base/console/term.h"
 #include "base/text.h"
 #include "bisect/view/ci.h"
 #include "cli/bisect/ci.h"

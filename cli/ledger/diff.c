@@ -5,7 +5,7 @@
  */
 #include "ledger/view/diff.h"
 
-#include "base/term.h"
+#include "base/console/term.h"
 #include "cli/ledger/ledger.h"
 #include "cli/output.h"
 #include "ledger/view/page.h"

@@ -6,7 +6,7 @@
 #include "cli/ledger/ledger.h"
 #include "base/text.h"
 
-#include "base/program.h"
+#include "base/process/program.h"
 #include "cli/plain.h"
 
 #include "base/invar_banned.h"

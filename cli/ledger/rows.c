@@ -10,8 +10,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/console/term.h"
 #include "base/number.h"
-#include "base/term.h"
 #include "cli/grid.h"
 #include "cli/plain.h"
 

@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/term.h"
+#include "base/console/term.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
 #include "engine/config/config.h"

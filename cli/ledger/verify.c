@@ -6,7 +6,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/progress.h"
+#include "base/console/progress.h"
 #include "base/text.h"
 #include "cli/grid.h"
 #include "cli/ledger/ledger.h"

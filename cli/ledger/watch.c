@@ -10,7 +10,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/term.h"
+#include "base/console/term.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
 

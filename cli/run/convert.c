@@ -13,12 +13,12 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "cli/ledger/ledger.h"
 #include "cli/live.h"
 #include "cli/plain.h"
 #include "engine/io/checkpoint.h"
 #include "engine/io/hf.h"
-#include "engine/io/json.h"
 #include "engine/run/session.h"
 
 #include "base/invar_banned.h"

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
+#include "base/console/term.h"
 #include "base/text.h"
 #include "cli/flags.h"
 #include "cli/ledger/ledger.h"

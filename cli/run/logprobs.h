@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#include "engine/io/json_text.h"
+#include "base/json/text.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/term.h"
+#include "base/console/term.h"
 #include "cli/flags.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"

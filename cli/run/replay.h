@@ -6,7 +6,7 @@
 #ifndef INVAR_CLI_RUN_REPLAY_H
 #define INVAR_CLI_RUN_REPLAY_H
 
-#include "base/progress.h"
+#include "base/console/progress.h"
 #include "cli/ledger/locate.h"
 #include "engine/replay/replay.h"
 

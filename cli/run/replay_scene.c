@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/process.h"
+#include "base/process/process.h"
 #include "cli/ledger/ledger.h"
 #include "cli/live.h"
 #include "cli/run/replay.h"

@@ -14,12 +14,12 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "cli/flags.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
 #include "cli/run/logprobs.h"
 #include "cli/run/weights.h"
-#include "engine/io/json.h"
 #include "engine/run/session.h"
 #include "engine/train/trainer.h"
 

@@ -12,10 +12,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/process.h"
-#include "base/program.h"
-#include "base/progress.h"
-#include "base/term.h"
+#include "base/console/progress.h"
+#include "base/console/term.h"
+#include "base/process/process.h"
+#include "base/process/program.h"
 #include "cli/flags.h"
 #include "cli/ledger/ledger.h"
 #include "cli/ledger/rows.h"

@@ -3,7 +3,7 @@
  *
  * The table is keys.def, one entry a key, included to build the enum and the schema, and checked
  * against docs/recipes.md by a test. `check` refuses impossible combinations and settings that
- * would be ignored, by key, file and line. Values are read with base/recipe.h's getters:
+ * would be ignored, by key, file and line. Values are read with base/recipe/recipe.h's getters:
  * invar_recipe_int(recipe, INVAR_KEY_ROLLOUT_BATCH_SIZE).
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -11,7 +11,7 @@
 #ifndef INVAR_ENGINE_CONFIG_CONFIG_H
 #define INVAR_ENGINE_CONFIG_CONFIG_H
 
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/json/json.h"
 #include "base/text.h"
 #include "engine/ext/call.h"
 #include "engine/ext/plugin.h"
-#include "engine/io/json.h"
 
 #include "base/invar_banned.h"
 

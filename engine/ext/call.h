@@ -10,8 +10,8 @@
 #define INVAR_ENGINE_EXT_CALL_H
 
 #include "base/hash.h"
+#include "base/json/text.h"
 #include "engine/ext/invar_plugin.h"
-#include "engine/io/json_text.h"
 
 #ifdef __cplusplus
 extern "C" {

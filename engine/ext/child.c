@@ -26,7 +26,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "base/text.h"
 #include "engine/ext/child.h"
 #include "engine/ext/command.h"

@@ -9,8 +9,8 @@
 
 #include "base/alloc.h"
 #include "base/embedded.h"
+#include "base/json/json.h"
 #include "base/text.h"
-#include "engine/io/json.h"
 
 #include "base/invar_banned.h"
 

@@ -9,8 +9,8 @@
 
 #include <jansson.h>
 
+#include "base/json/text.h"
 #include "engine/ext/program.h"
-#include "engine/io/json_text.h"
 
 #ifdef __cplusplus
 extern "C" {

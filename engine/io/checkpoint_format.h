@@ -7,8 +7,8 @@
 #define INVAR_ENGINE_IO_CHECKPOINT_FORMAT_H
 
 #include "base/file.h"
+#include "base/json/json.h"
 #include "engine/io/checkpoint.h"
-#include "engine/io/json.h"
 #include "engine/io/safetensors.h"
 
 #ifdef __cplusplus

@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "engine/io/checkpoint_format.h"
 
 #include "base/invar_banned.h"

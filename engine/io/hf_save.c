@@ -17,9 +17,9 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "engine/io/hf.h"
 #include "engine/io/hf_names.h"
-#include "engine/io/json.h"
 #include "engine/io/safetensors.h"
 #include "engine/model/near.h"
 

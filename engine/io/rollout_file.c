@@ -11,7 +11,7 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "engine/io/json_text.h"
+#include "base/json/text.h"
 #include "engine/io/rollout_end.h"
 
 #include "base/invar_banned.h"

@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/io/json.h"
+#include "base/json/json.h"
 #include "engine/io/rollout_end.h"
 #include "engine/io/rollout_file.h"
 

@@ -18,9 +18,9 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/sort.h"
 #include "base/text.h"
-#include "engine/io/json.h"
 #include "kernels-deterministic/math/bf16.h"
 
 #include "base/invar_banned.h"

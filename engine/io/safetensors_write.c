@@ -7,12 +7,10 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <utf8proc.h>
-
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/text.h"
-#include "engine/io/json.h"
 #include "engine/io/safetensors.h"
 #include "kernels-deterministic/math/bf16.h"
 
@@ -52,14 +50,15 @@ static int64_t elements_of(const invar_safetensor *t)
 
 static bool is_utf8(const char *text)
 {
-    const utf8proc_uint8_t *at = (const utf8proc_uint8_t *)text;
-    utf8proc_int32_t point;
+    size_t length = strlen(text);
+    uint32_t point;
 
-    while (*at) {
-        utf8proc_ssize_t step = utf8proc_iterate(at, -1, &point);
-        if (step <= 0)
+    while (length > 0) {
+        size_t step = invar_text_utf8(&point, text, length);
+        if (step == 0)
             return false;
-        at += step;
+        text += step;
+        length -= step;
     }
     return true;
 }

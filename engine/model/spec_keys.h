@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_MODEL_SPEC_KEYS_H
 #define INVAR_ENGINE_MODEL_SPEC_KEYS_H
 
-#include "engine/io/json.h"
+#include "base/json/json.h"
 #include "engine/model/spec.h"
 
 #ifdef __cplusplus

@@ -9,8 +9,8 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/text.h"
-#include "engine/io/json.h"
 #include "engine/model/family.h"
 #include "engine/model/spec_keys.h"
 

@@ -21,7 +21,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/io/json_text.h"
+#include "base/json/text.h"
 
 #include "base/invar_banned.h"
 

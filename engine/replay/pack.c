@@ -13,11 +13,11 @@
 #include <sys/stat.h>
 
 #include "base/alloc.h"
+#include "base/json/text.h"
 #include "base/sort.h"
 #include "base/text.h"
 #include "engine/io/checkpoint_format.h"
 #include "engine/io/hf_files.h"
-#include "engine/io/json_text.h"
 #include "engine/io/tar.h"
 #include "engine/replay/pack_names.h"
 

@@ -6,8 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/json.h"
 #include "base/text.h"
-#include "engine/io/json.h"
 #include "engine/io/tar.h"
 #include "engine/replay/pack.h"
 #include "engine/replay/pack_names.h"

@@ -8,8 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/json/json.h"
 #include "base/text.h"
-#include "engine/io/json.h"
 #include "engine/rl/rules.h"
 #include "ledger/sha256.h"
 

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/io/json.h"
+#include "base/json/json.h"
 #include "engine/rl/rules.h"
 
 #include "base/invar_banned.h"

@@ -12,7 +12,7 @@
 #define INVAR_ENGINE_RUN_FOLDERS_H
 
 #include "base/file.h"
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_RUN_PLUGINS_H
 #define INVAR_ENGINE_RUN_PLUGINS_H
 
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "engine/ext/stored.h"
 #include "engine/record/recorder.h"
 

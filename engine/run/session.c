@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/text.h"
 #include "engine/io/hf.h"
-#include "engine/io/json_text.h"
 #include "engine/model/near.h"
 #include "engine/rl/loss.h"
 #include "engine/run/settings.h"

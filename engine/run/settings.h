@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_RUN_SETTINGS_H
 #define INVAR_ENGINE_RUN_SETTINGS_H
 
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "engine/rl/loss.h"
 #include "engine/run/course.h"
 #include "engine/train/optimizer.h"

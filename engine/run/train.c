@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "engine/model/near.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"

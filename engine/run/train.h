@@ -10,7 +10,7 @@
 #include <stdbool.h>
 
 #include "base/file.h"
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "ledger/ledger.h"
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_SOURCE_JUDGE_H
 #define INVAR_ENGINE_SOURCE_JUDGE_H
 
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "engine/ext/plugin.h"
 #include "engine/rl/reward.h"
 

@@ -136,7 +136,7 @@ static size_t previous(uint32_t *point_out, const char *text, size_t at, size_t 
 
     while (back > floor && ((unsigned char)text[back] & 0xC0) == 0x80)
         back--;
-    if (!invar_unicode_read(point_out, text + back, at - back))
+    if (!invar_text_utf8(point_out, text + back, at - back))
         *point_out = 0; // the floor is inside of a character
     return back;
 }
@@ -163,7 +163,7 @@ static bool stands_alone(const char *text, size_t bytes, size_t begin, size_t en
         if (invar_unicode_is_word(point))
             return false;
     }
-    return end == bytes || !invar_unicode_read(&point, text + end, bytes - end) ||
+    return end == bytes || !invar_text_utf8(&point, text + end, bytes - end) ||
            !invar_unicode_is_word(point);
 }
 
@@ -172,7 +172,7 @@ static size_t spaces_after(const char *text, size_t bytes, size_t at)
     uint32_t point;
     size_t length;
 
-    while (at < bytes && (length = invar_unicode_read(&point, text + at, bytes - at)) > 0 &&
+    while (at < bytes && (length = invar_text_utf8(&point, text + at, bytes - at)) > 0 &&
            is_space(point))
         at += length;
     return at;

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "engine/text/unicode.h"
+#include "base/text.h"
 
 #include "base/invar_banned.h"
 
@@ -35,7 +35,7 @@ bool invar_byte_chars_read(char *out, size_t *bytes_out, const invar_byte_chars 
 
     *bytes_out = 0;
     for (size_t at = 0; at < length; at += step) {
-        step = invar_unicode_read(&point, name + at, length - at);
+        step = invar_text_utf8(&point, name + at, length - at);
         if (step == 0 || point >= INVAR_BYTE_CHARS_END || map->bytes[point] < 0)
             return false;
         out[(*bytes_out)++] = (char)map->bytes[point];

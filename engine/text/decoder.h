@@ -12,8 +12,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 
+#include "base/json/json.h"
 #include "base/status.h"
-#include "engine/io/json.h"
 #include "engine/text/byte_chars.h"
 #include "engine/text/replace.h"
 

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 
 #include "base/invar_banned.h"
 
@@ -26,7 +27,7 @@ static size_t lowercase(char *out, const char *text, size_t bytes)
     size_t used = 0, count;
 
     for (size_t at = 0; at < bytes;) {
-        at += invar_unicode_read(&point, text + at, bytes - at);
+        at += invar_text_utf8(&point, text + at, bytes - at);
         count = invar_unicode_lower(lower, point);
         for (size_t i = 0; i < count; i++)
             used += invar_unicode_write(out + used, lower[i]);
@@ -40,7 +41,7 @@ static size_t strip_accents(char *out, const char *text, size_t bytes)
     uint32_t point;
 
     for (size_t at = 0; at < bytes; at += length) {
-        length = invar_unicode_read(&point, text + at, bytes - at);
+        length = invar_text_utf8(&point, text + at, bytes - at);
         if (invar_unicode_is_accent(point))
             continue;
         memcpy(out + used, text + at, length);
@@ -55,7 +56,7 @@ static size_t left_end(const char *text, size_t bytes)
     size_t at = 0, length;
     uint32_t point;
 
-    while (at < bytes && (length = invar_unicode_read(&point, text + at, bytes - at)) > 0 &&
+    while (at < bytes && (length = invar_text_utf8(&point, text + at, bytes - at)) > 0 &&
            is_space(point))
         at += length;
     return at;
@@ -69,7 +70,7 @@ static size_t right_end(const char *text, size_t begin, size_t bytes)
         size_t at = bytes - 1;
         while (at > begin && ((unsigned char)text[at] & 0xC0) == 0x80)
             at--;
-        (void)invar_unicode_read(&point, text + at, bytes - at);
+        (void)invar_text_utf8(&point, text + at, bytes - at);
         if (!is_space(point))
             break;
         bytes = at;

@@ -60,7 +60,7 @@ invar_status invar_part_char(invar_literal *out, const invar_part *part, const c
     uint32_t point;
 
     INVAR_TRY(invar_part_literal(out, part, key));
-    if (out->bytes == 0 || invar_unicode_read(&point, out->text, out->bytes) != out->bytes)
+    if (out->bytes == 0 || invar_text_utf8(&point, out->text, out->bytes) != out->bytes)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: \"%s\" is not one character", part->where,
                           part->name, key);
     return INVAR_OK;

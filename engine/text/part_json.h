@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
+#include "base/json/json.h"
 #include "base/status.h"
-#include "engine/io/json.h"
 #include "engine/text/replace.h"
 
 #ifdef __cplusplus

@@ -8,8 +8,8 @@
 
 #include <stdbool.h>
 
+#include "base/json/json.h"
 #include "base/status.h"
-#include "engine/io/json.h"
 #include "engine/text/decoder.h"
 #include "engine/text/normalize.h"
 #include "engine/text/pretokenize.h"

@@ -12,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "base/text.h"
 #include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
@@ -89,7 +90,7 @@ static character read_at(const text_view *v, size_t at)
     character c = {0, 0, INVAR_CHAR_KIND_OTHER};
 
     if (at < v->bytes) {
-        c.length = invar_unicode_read(&c.point, v->text + at, v->bytes - at);
+        c.length = invar_text_utf8(&c.point, v->text + at, v->bytes - at);
         INVAR_CHECK(c.length > 0);
         c.kind = invar_unicode_kind(c.point);
     }

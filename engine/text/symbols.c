@@ -5,6 +5,7 @@
  */
 #include "engine/text/symbols.h"
 
+#include "base/text.h"
 #include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
@@ -78,7 +79,7 @@ invar_status invar_symbols_word(int32_t *ids, size_t *count_out, const invar_sym
         if (symbols->byte_level)
             point = symbols->spelt.chars[(unsigned char)word[at++]];
         else
-            at += invar_unicode_read(&point, word + at, bytes - at);
+            at += invar_text_utf8(&point, word + at, bytes - at);
         INVAR_TRY(add_char(&w, point));
     }
     flush(&w);

@@ -9,9 +9,9 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 #include "base/text.h"
 #include "engine/ext/script.h"
-#include "engine/io/json.h"
 #include "engine/text/tokenizer_config.h"
 
 #include "base/invar_banned.h"

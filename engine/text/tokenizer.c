@@ -317,7 +317,7 @@ static invar_status check_text(const char *text, size_t bytes)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a text of %zu bytes, more than %zu", bytes,
                           INVAR_TEXT_MAX);
     for (size_t at = 0; at < bytes; at += length) {
-        length = invar_unicode_read(&point, text + at, bytes - at);
+        length = invar_text_utf8(&point, text + at, bytes - at);
         if (length == 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "byte %zu of the text is not UTF-8", at);
     }

@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_TEXT_TOKENIZER_CONFIG_H
 #define INVAR_ENGINE_TEXT_TOKENIZER_CONFIG_H
 
-#include "engine/io/json.h"
+#include "base/json/json.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -162,7 +162,7 @@ static bool is_char(uint32_t *point_out, const char *name)
 {
     size_t bytes = strlen(name);
 
-    return bytes > 0 && invar_unicode_read(point_out, name, bytes) == bytes;
+    return bytes > 0 && invar_text_utf8(point_out, name, bytes) == bytes;
 }
 
 /* The tokens of one character, which words begin from. */

@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_TEXT_TOKENIZER_READER_H
 #define INVAR_ENGINE_TEXT_TOKENIZER_READER_H
 
-#include "engine/io/json.h"
+#include "base/json/json.h"
 #include "engine/text/byte_chars.h"
 #include "engine/text/tokenizer_parts.h"
 

@@ -142,33 +142,6 @@ invar_status invar_unicode_check(void)
 
 /* ---- characters ------------------------------------------------------------------------------ */
 
-size_t invar_unicode_read(uint32_t *out, const char *text, size_t left)
-{
-    // smallest code point by length: below it the encoding is overlong
-    static const uint32_t smallest[5] = {0, 0, 0x80, 0x800, 0x10000};
-    const unsigned char *c = (const unsigned char *)text;
-    uint32_t point;
-    size_t length;
-
-    if (c[0] < 0x80) {
-        *out = c[0];
-        return 1;
-    }
-    length = c[0] >= 0xF0 ? 4 : c[0] >= 0xE0 ? 3 : 2;
-    if (c[0] < 0xC0 || c[0] >= 0xF8 || length > left)
-        return 0;
-    point = c[0] & (0x7Fu >> length);
-    for (size_t i = 1; i < length; i++) {
-        if ((c[i] & 0xC0) != 0x80)
-            return 0;
-        point = point << 6 | (c[i] & 0x3F);
-    }
-    if (point < smallest[length] || point > 0x10FFFF || (point >= 0xD800 && point <= 0xDFFF))
-        return 0;
-    *out = point;
-    return length;
-}
-
 size_t invar_unicode_write(char *out, uint32_t point)
 {
     return (size_t)utf8proc_encode_char((utf8proc_int32_t)point, (utf8proc_uint8_t *)out);

@@ -44,9 +44,6 @@ const char *invar_unicode_version(void);
 /* INVAR_E_UNSUPPORTED when utf8proc's tables are too old. */
 invar_status invar_unicode_check(void) INVAR_MUST_USE;
 
-/* Bytes of the character at `text`, 0 when it is not UTF-8. `left` > 0. */
-size_t invar_unicode_read(uint32_t *out, const char *text, size_t left);
-
 /* Writes the character, at most 4 bytes; how many. */
 size_t invar_unicode_write(char *out, uint32_t point);
 

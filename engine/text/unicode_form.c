@@ -10,6 +10,7 @@
 #include <utf8proc.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "engine/text/unicode.h"
 
 #include "base/invar_banned.h"
@@ -139,7 +140,7 @@ static void convert(points *p, const char *text, size_t bytes)
         options |= UTF8PROC_COMPAT;
     for (size_t i = 0; i < bytes;) {
         int boundary = 0;
-        size_t length = invar_unicode_read(&point, text + i, bytes - i);
+        size_t length = invar_text_utf8(&point, text + i, bytes - i);
         INVAR_CHECK(length > 0);
         i += length;
         if (is_inert(p->form, point)) {

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/program.h"
-#include "base/term.h"
+#include "base/console/term.h"
+#include "base/process/program.h"
 #include "base/text.h"
 #include "ledger/view/diff_internal.h"
 

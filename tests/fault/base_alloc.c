@@ -11,11 +11,11 @@
 #include <unistd.h>
 
 #include "base/arena.h"
+#include "base/console/progress.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/pool.h"
-#include "base/progress.h"
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "tests/fault/faulty.h"
 
 /* ---- arena ----------------------------------------------------------------------------------- */

@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 
 #include <string.h>
 

@@ -40,7 +40,10 @@ static void test_text__every_code_point(void **state)
     (void)state;
     for (uint32_t point = 0; point < 0x110000; point++) {
         size_t length = encode(bytes, point);
-        bool printable = !is_control(point) && (point < 0xD800 || point > 0xDFFF);
+        bool valid = point < 0xD800 || point > 0xDFFF, printable = valid && !is_control(point);
+        uint32_t read = point + 1;
+        if (invar_text_utf8(&read, bytes, length) != (valid ? length : 0) || read != point + !valid)
+            fail_msg("U+%04X, read as U+%04X", point, read);
         if (invar_text_char(bytes, length) != (printable ? length : 0))
             fail_msg("U+%04X", point);
         if (length > 1 && invar_text_char(bytes, length - 1) != 0)
@@ -61,9 +64,13 @@ static void test_text__not_utf8(void **state)
                                         "\xC3(",
                                         "\xED\xA0\x80"};
 
+    uint32_t point;
+
     (void)state;
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         assert_int_equal(invar_text_char(cases[i], strlen(cases[i])), 0);
+        assert_int_equal(invar_text_utf8(&point, cases[i], strlen(cases[i])), 0);
+    }
 }
 
 static void assert_quote(const char *text, size_t size, const char *expected)

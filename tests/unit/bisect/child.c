@@ -21,7 +21,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "base/process.h"
+#include "base/process/process.h"
 #include "bisect/workshop/user.h"
 #include "tests/pids.h"
 #include "tests/support.h"

@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/io/json.h"
+#include "base/json/json.h"
 #include "tests/support.h"
 
 static char path[] = INVAR_TEST_WORK "/trace-XXXXXX";

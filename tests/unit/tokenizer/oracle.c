@@ -14,7 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/io/json.h"
+#include "base/json/json.h"
 #include "engine/text/normalize.h"
 #include "engine/text/pretokenize.h"
 #include "engine/text/template.h"

@@ -1,14 +1,14 @@
 /*
- * json_text.c - tests of JSON text that is built piece by piece.
+ * text.c - tests of JSON text that is built piece by piece.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/json_text.h"
+#include "base/json/text.h"
 
 #include <math.h>
 #include <string.h>
 
-#include "engine/io/json.h"
+#include "base/json/json.h"
 #include "tests/support.h"
 
 static void expect(invar_json_text *text, const char *expected)

@@ -6,8 +6,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_IO_JSON_H
-#define INVAR_ENGINE_IO_JSON_H
+#ifndef INVAR_BASE_JSON_JSON_H
+#define INVAR_BASE_JSON_JSON_H
 
 #include <jansson.h>
 #include <stdbool.h>

@@ -5,8 +5,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BASE_TERM_H
-#define INVAR_BASE_TERM_H
+#ifndef INVAR_BASE_CONSOLE_TERM_H
+#define INVAR_BASE_CONSOLE_TERM_H
 
 #include <stdbool.h>
 #include <stdio.h>

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/near.h"
+#include "base/console/near.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -14,7 +14,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/json.h"
+#include "base/json/json.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,12 +1,12 @@
 /*
- * recipe_value.c - the text of one recipe value, checked and converted.
+ * value.c - the text of one recipe value, checked and converted.
  *
  * Numbers are read by grammars of our own before the C library sees them, because it accepts more
  * than a recipe may hold (hexadecimal, "nan", leading space) and, for floats, obeys the locale.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/recipe_value.h"
+#include "base/recipe/value.h"
 
 #include <inttypes.h>
 #include <math.h>

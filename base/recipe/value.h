@@ -1,5 +1,5 @@
 /*
- * recipe_value.h - the text of one recipe value, checked and converted. Private to the recipe.
+ * value.h - the text of one recipe value, checked and converted. Private to the recipe.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 #include "base/status.h"
 
 #ifdef __cplusplus

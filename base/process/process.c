@@ -5,7 +5,7 @@
  */
 #define _GNU_SOURCE 1 // pipe2
 
-#include "base/process.h"
+#include "base/process/process.h"
 
 #include <errno.h>
 #include <fcntl.h>

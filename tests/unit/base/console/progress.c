@@ -5,7 +5,7 @@
  */
 #define _XOPEN_SOURCE 700 // pseudo-terminals
 
-#include "base/progress.h"
+#include "base/console/progress.h"
 
 #include <fcntl.h>
 #include <stdlib.h>
@@ -13,8 +13,8 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "base/console/term.h"
 #include "base/pool.h"
-#include "base/term.h"
 #include "tests/support.h"
 
 /* A display that writes into memory, under a clock that stands still. */

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/json.h"
+#include "base/json/json.h"
 
 #include <stdlib.h>
 #include <string.h>

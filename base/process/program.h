@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BASE_PROGRAM_H
-#define INVAR_BASE_PROGRAM_H
+#ifndef INVAR_BASE_PROCESS_PROGRAM_H
+#define INVAR_BASE_PROCESS_PROGRAM_H
 
 #ifdef __cplusplus
 extern "C" {

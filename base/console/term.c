@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/term.h"
+#include "base/console/term.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/process.h"
+#include "base/process/process.h"
 
 #include <fcntl.h>
 #include <string.h>

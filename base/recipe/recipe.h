@@ -16,8 +16,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BASE_RECIPE_H
-#define INVAR_BASE_RECIPE_H
+#ifndef INVAR_BASE_RECIPE_RECIPE_H
+#define INVAR_BASE_RECIPE_RECIPE_H
 
 #include <stdbool.h>
 #include <stddef.h>

@@ -6,16 +6,16 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/console/near.h"
 #include "base/file.h"
-#include "base/near.h"
-#include "base/recipe_value.h"
+#include "base/recipe/value.h"
 #include "base/text.h"
 
 #include "base/invar_banned.h"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/program.h"
+#include "base/process/program.h"
 
 #include <stdio.h>
 #include <string.h>

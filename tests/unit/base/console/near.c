@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/near.h"
+#include "base/console/near.h"
 
 #include <string.h>
 

@@ -11,8 +11,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BASE_NEAR_H
-#define INVAR_BASE_NEAR_H
+#ifndef INVAR_BASE_CONSOLE_NEAR_H
+#define INVAR_BASE_CONSOLE_NEAR_H
 
 #include <stddef.h>
 

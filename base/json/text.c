@@ -1,19 +1,18 @@
 /*
- * json_text.c - JSON text, built piece by piece in memory.
+ * text.c - JSON text, built piece by piece in memory.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/json_text.h"
+#include "base/json/text.h"
 
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-#include <utf8proc.h>
-
 #include "base/alloc.h"
 #include "base/number.h"
+#include "base/text.h"
 
 #include "base/invar_banned.h"
 
@@ -114,16 +113,14 @@ static int64_t plain_run(const char *string, size_t at, size_t bytes)
 
     while (i < bytes) {
         unsigned char c = (unsigned char)string[i];
-        utf8proc_int32_t point;
-        utf8proc_ssize_t length = 1;
+        uint32_t point;
+        size_t length;
         if (c < 0x20 || c == '"' || c == '\\' || c == 0x7F)
             break;
-        if (c >= 0x80)
-            length = utf8proc_iterate((const utf8proc_uint8_t *)string + i,
-                                      (utf8proc_ssize_t)(bytes - i), &point);
-        if (length < 1)
+        length = invar_text_utf8(&point, string + i, bytes - i);
+        if (length == 0)
             return -1;
-        i += (size_t)length;
+        i += length;
     }
     return (int64_t)(i - at);
 }

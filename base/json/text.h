@@ -1,5 +1,5 @@
 /*
- * json_text.h - JSON text, built piece by piece in memory.
+ * text.h - JSON text, built piece by piece in memory.
  *
  *     invar_json_text text = {0};
  *     invar_json_text_open(&text, '{');
@@ -13,8 +13,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_IO_JSON_TEXT_H
-#define INVAR_ENGINE_IO_JSON_TEXT_H
+#ifndef INVAR_BASE_JSON_TEXT_H
+#define INVAR_BASE_JSON_TEXT_H
 
 #include <stdbool.h>
 #include <stddef.h>

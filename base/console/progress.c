@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/progress.h"
+#include "base/console/progress.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -14,7 +14,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "base/term.h"
+#include "base/console/term.h"
 
 #include "base/invar_banned.h"
 

@@ -3,8 +3,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BASE_PROCESS_H
-#define INVAR_BASE_PROCESS_H
+#ifndef INVAR_BASE_PROCESS_PROCESS_H
+#define INVAR_BASE_PROCESS_PROCESS_H
 
 #include <stddef.h>
 #include <stdint.h>

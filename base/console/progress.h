@@ -11,8 +11,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_BASE_PROGRESS_H
-#define INVAR_BASE_PROGRESS_H
+#ifndef INVAR_BASE_CONSOLE_PROGRESS_H
+#define INVAR_BASE_CONSOLE_PROGRESS_H
 
 #include <stdbool.h>
 #include <stdint.h>

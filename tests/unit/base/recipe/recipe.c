@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "base/recipe.h"
+#include "base/recipe/recipe.h"
 
 #include <errno.h>
 #include <locale.h>
