@@ -52,7 +52,7 @@ def check_bytes(dtype):
     expect(bytes_of["gradients"] >= 4 * PARAMETERS, f"{dtype}: gradients")
     expect(bytes_of["activations"] > 0 and decode["bytes"]["cache"] > 0, f"{dtype}: activations")
     expect(train["grad_norm"] > 0, f"{dtype}: the gradient is {train['grad_norm']}")
-    expect(train["points"] == 2 + 2 * N_PARAMS, f"{dtype}: {train['points']} points")
+    expect(train["points"] == 6 + 2 * N_PARAMS, f"{dtype}: {train['points']} points")
     expect(train["finer_points"] > train["points"], f"{dtype}: finer points")
 
 
