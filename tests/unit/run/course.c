@@ -1,0 +1,72 @@
+/*
+ * course.c - what follows a rollout, and the end, from numbers alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/course.h"
+
+#include <stdio.h>
+
+#include "tests/support.h"
+
+static void test_course__ends_when_all_is_done(void **state)
+{
+    const invar_course whole = {.rollouts = 4, .until = -1};
+    const invar_course until = {.rollouts = 4, .until = 5};
+    const invar_course some = {.rollouts = 4, .until = -1, .most = 2};
+
+    (void)state;
+    assert_false(invar_course_ended(&whole, &(invar_course_place){3, 6, 3}));
+    assert_true(invar_course_ended(&whole, &(invar_course_place){4, 8, 1}));
+    // after the rollout that has the step, not before
+    assert_false(invar_course_ended(&until, &(invar_course_place){2, 5, 2}));
+    assert_true(invar_course_ended(&until, &(invar_course_place){3, 6, 3}));
+    // of this process, wherever it has begun
+    assert_false(invar_course_ended(&some, &(invar_course_place){3, 6, 1}));
+    assert_true(invar_course_ended(&some, &(invar_course_place){2, 4, 2}));
+}
+
+static void test_course__has_intervals(void **state)
+{
+    const invar_course course = {
+        .rollouts = 7, .until = -1, .ref_interval = 2, .eval_interval = 3, .save_interval = 4};
+    const char *expected = "..;r.;.e;r.s;..;re;..sL";
+    char seen[64];
+    size_t n = 0;
+
+    (void)state;
+    for (int64_t rollout = 1; rollout <= 7; rollout++) {
+        invar_course_turn t =
+            invar_course_after(&course, &(invar_course_place){rollout, rollout, rollout}, 0);
+        n += (size_t)snprintf(seen + n, sizeof seen - n, "%s%s%s%s%s", rollout > 1 ? ";" : "",
+                              t.move_reference ? "r" : ".", t.evaluate ? "e" : ".",
+                              t.save ? "s" : "", t.last ? "L" : "");
+        assert_int_equal(t.stopped, 0);
+    }
+    assert_string_equal(seen, expected);
+}
+
+static void test_course__a_signal_saves_and_ends(void **state)
+{
+    const invar_course course = {.rollouts = 7, .until = -1};
+    invar_course_turn t = invar_course_after(&course, &(invar_course_place){3, 3, 3}, 15);
+
+    (void)state;
+    assert_true(t.last && t.save && !t.evaluate && !t.move_reference);
+    assert_int_equal(t.stopped, 15);
+    // a run that is done was not stopped
+    t = invar_course_after(&course, &(invar_course_place){7, 7, 7}, 15);
+    assert_true(t.last && t.save);
+    assert_int_equal(t.stopped, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_course__ends_when_all_is_done),
+        cmocka_unit_test(test_course__has_intervals),
+        cmocka_unit_test(test_course__a_signal_saves_and_ends),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
