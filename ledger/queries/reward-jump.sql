@@ -1,4 +1,4 @@
--- reward-jump: Which prompts gained reward at a step while their length moved too (reward hacking)?
+-- reward-jump: Which prompts' reward and length jumped together (reward hacking)?
 -- params: :run run, :step integer, :window integer = 50, :gain number = 0.25, :shift number = 0.25
 -- SPDX-License-Identifier: Apache-2.0
 WITH side AS (
