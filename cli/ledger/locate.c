@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 
 #include "cli/plain.h"
-#include "engine/io/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 
 #include "base/invar_banned.h"
 

@@ -17,8 +17,8 @@
 #include "cli/ledger/ledger.h"
 #include "cli/live.h"
 #include "cli/plain.h"
-#include "engine/io/checkpoint.h"
-#include "engine/io/hf.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/hf.h"
 #include "engine/run/session.h"
 
 #include "base/invar_banned.h"

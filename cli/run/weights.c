@@ -8,7 +8,7 @@
 #include <stdio.h>
 
 #include "cli/live.h"
-#include "engine/io/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/run/folders.h"
 
 #include "base/invar_banned.h"

@@ -16,8 +16,8 @@
 #include "base/json/text.h"
 #include "base/sort.h"
 #include "base/text.h"
-#include "engine/io/checkpoint_format.h"
-#include "engine/io/hf_files.h"
+#include "engine/checkpoint/format.h"
+#include "engine/hf/files.h"
 #include "engine/io/tar.h"
 #include "engine/replay/pack_names.h"
 

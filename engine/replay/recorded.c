@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/io/rollout_file.h"
+#include "engine/rollout/file.h"
 #include "engine/run/folders.h"
 
 #include "base/invar_banned.h"

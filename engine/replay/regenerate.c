@@ -11,7 +11,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/text.h"
-#include "engine/io/hf.h"
+#include "engine/hf/hf.h"
 #include "engine/rl/loss.h"
 #include "engine/run/folders.h"
 #include "engine/source/source.h"

@@ -13,7 +13,7 @@
 
 #include "engine/model/forward.h"
 #include "engine/rl/sample.h"
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -11,8 +11,8 @@
 #define INVAR_ENGINE_RUN_LOOP_H
 
 #include "base/file.h"
-#include "engine/io/checkpoint.h"
-#include "engine/io/hf_files.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/files.h"
 #include "engine/model/audit.h"
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"

@@ -10,8 +10,8 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
-#include "engine/io/checkpoint.h"
-#include "engine/io/hf.h"
+#include "engine/checkpoint/checkpoint.h"
+#include "engine/hf/hf.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"

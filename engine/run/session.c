@@ -12,7 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/text.h"
-#include "engine/io/hf.h"
+#include "engine/hf/hf.h"
 #include "engine/model/near.h"
 #include "engine/rl/loss.h"
 #include "engine/run/settings.h"

@@ -11,12 +11,12 @@
 #ifndef INVAR_ENGINE_RUN_SESSION_H
 #define INVAR_ENGINE_RUN_SESSION_H
 
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/config/config.h"
-#include "engine/io/checkpoint.h"
-#include "engine/io/dataset.h"
+#include "engine/data/dataset.h"
 #include "engine/model/forward.h"
 #include "engine/rollout/rollout.h"
-#include "engine/text/tokenizer.h"
+#include "engine/tokenizer/tokenizer.h"
 
 #ifdef __cplusplus
 extern "C" {

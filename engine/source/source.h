@@ -13,8 +13,8 @@
 #ifndef INVAR_ENGINE_SOURCE_SOURCE_H
 #define INVAR_ENGINE_SOURCE_SOURCE_H
 
-#include "engine/io/dataset.h"
-#include "engine/io/rollout_file.h"
+#include "engine/data/dataset.h"
+#include "engine/rollout/file.h"
 #include "engine/rollout/group.h"
 #include "engine/rollout/rollout.h"
 #include "engine/source/judge.h"

@@ -15,7 +15,7 @@
 #include <time.h>
 
 #include "base/alloc.h"
-#include "engine/io/hf.h"
+#include "engine/hf/hf.h"
 #include "engine/rollout/rollout.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"

@@ -7,7 +7,7 @@
 #define INVAR_TESTS_FAULT_CHECKPOINT_SCENARIO_H
 
 #include "base/alloc.h"
-#include "engine/io/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "tests/fault/ledger_scenario.h"
 
 enum {

@@ -7,8 +7,8 @@
 #include <unistd.h>
 
 #include "engine/ext/plugin.h"
-#include "engine/io/rollout_file.h"
 #include "engine/record/trace.h"
+#include "engine/rollout/file.h"
 #include "tests/fault/faulty.h"
 #include "tests/rollout_samples.h"
 #include "tests/unit/ext/samples.h"

@@ -10,9 +10,9 @@
 
 #include "base/file.h"
 #include "engine/config/config.h"
-#include "engine/io/dataset.h"
-#include "engine/io/gzip.h"
-#include "engine/io/parquet.h"
+#include "engine/data/dataset.h"
+#include "engine/data/gzip.h"
+#include "engine/data/parquet.h"
 #include "tests/fault/faulty.h"
 
 static invar_status read_dataset(bool sft)

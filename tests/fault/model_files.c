@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 #include "base/file.h"
-#include "engine/io/hf.h"
+#include "engine/hf/hf.h"
 #include "tests/fault/faulty.h"
 
 static char work[512];

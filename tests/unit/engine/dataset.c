@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/dataset.h"
+#include "engine/data/dataset.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -8,7 +8,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/io/dataset.h"
+#include "engine/data/dataset.h"
 #include "tests/support.h"
 
 #define SCRATCH INVAR_TEST_WORK "/engine_dataset_chat"

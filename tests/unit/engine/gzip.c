@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/gzip.h"
+#include "engine/data/gzip.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/hf.h"
+#include "engine/hf/hf.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -7,7 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/parquet.h"
+#include "engine/data/parquet.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/io/dataset.h"
+#include "engine/data/dataset.h"
 #include "tests/support.h"
 
 #define FAKE INVAR_TEST_DATA "/unit/engine/data/parquet"

@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/io/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/replay/pack.h"
 #include "engine/run/session.h"
 #include "tests/support.h"

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/io/task.h"
+#include "engine/data/task.h"
 
 #include <stdio.h>
 #include <stdlib.h>

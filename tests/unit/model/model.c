@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/io/hf_names.h"
+#include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
 #include "engine/model/call.h"
 #include "engine/model/params.h"

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/io/checkpoint.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "tests/run.h"
 
 static int setup(void **state)

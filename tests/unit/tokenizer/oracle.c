@@ -15,11 +15,11 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/json.h"
+#include "engine/chat/template.h"
 #include "engine/text/normalize.h"
 #include "engine/text/pretokenize.h"
-#include "engine/text/template.h"
-#include "engine/text/tokenizer.h"
 #include "engine/text/unicode.h"
+#include "engine/tokenizer/tokenizer.h"
 #include "tests/support.h"
 
 enum { BLOCK = 4096, LARGE_CHARS = 20000, LARGE_TEXTS = 8 };

@@ -5,7 +5,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/text/template.h"
+#include "engine/chat/template.h"
 
 #include <stdio.h>
 #include <stdlib.h>

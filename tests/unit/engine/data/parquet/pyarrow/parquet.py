@@ -1,4 +1,4 @@
-# pyarrow.parquet, as far as engine/io/parquet_rows.py uses it.
+# pyarrow.parquet, as far as engine/data/parquet_rows.py uses it.
 # SPDX-License-Identifier: Apache-2.0
 """Rows from JSON lines; "NAN" stands for a number that JSON does not have."""
 import datetime

@@ -1,0 +1,149 @@
+/*
+ * gzip.c - gzip data, expanded.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/data/gzip.h"
+
+#include <limits.h>
+#include <string.h>
+
+#include <zlib.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+#define GZIP_ONLY (15 + 16) /* the largest window; neither zlib's nor a raw form */
+
+typedef struct expansion {
+    z_stream z;
+    const char *where;
+    const char *next; /* what z was not given yet */
+    size_t left;
+    char *out;
+    size_t used, room, max;
+} expansion;
+
+bool invar_gzip_is(const char *data, size_t bytes)
+{
+    return bytes >= 2 && memcmp(data, "\x1f\x8b", 2) == 0;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+static void *take(void *unused, unsigned count, unsigned size)
+{
+    void *block;
+
+    (void)unused;
+    if (invar_alloc(&block, count, size, "gzip") == INVAR_OK)
+        return block;
+    invar_error_clear(); // zlib says so itself
+    return NULL;
+}
+
+static void give_back(void *unused, void *block)
+{
+    (void)unused;
+    invar_free(block);
+}
+
+static invar_status grow(expansion *e)
+{
+    return invar_alloc_grow(&e->out, &e->room, e->used, e->max, "expanded gzip");
+}
+
+/* ---- expanding ------------------------------------------------------------------------------- */
+
+static invar_status damaged(const expansion *e, const char *why)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: the gzip data is damaged: %s", e->where, why);
+}
+
+/* More input and more room, where either is spent; both are counted in unsigned by zlib. */
+static invar_status feed(expansion *e)
+{
+    if (e->z.avail_in == 0) {
+        e->z.avail_in = e->left < UINT_MAX ? (unsigned)e->left : UINT_MAX;
+        e->z.next_in = (z_const Bytef *)e->next;
+        e->next += e->z.avail_in;
+        e->left -= e->z.avail_in;
+    }
+    if (e->used == e->room)
+        INVAR_TRY(grow(e));
+    e->z.next_out = (Bytef *)e->out + e->used;
+    e->z.avail_out = e->room - e->used < UINT_MAX ? (unsigned)(e->room - e->used) : UINT_MAX;
+    return INVAR_OK;
+}
+
+/* One call of zlib; *ended_out: a member is complete. */
+static invar_status step(expansion *e, bool *ended_out)
+{
+    unsigned before;
+    int code;
+
+    INVAR_TRY(feed(e));
+    before = e->z.avail_out;
+    code = inflate(&e->z, Z_NO_FLUSH);
+    e->used += before - e->z.avail_out;
+    *ended_out = code == Z_STREAM_END;
+    if (e->used > e->max)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: it expands to more than the %zu bytes allowed",
+                          e->where, e->max);
+    if (code == Z_MEM_ERROR)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for expanding %s", e->where);
+    if (code == Z_BUF_ERROR)
+        return damaged(e, "it ends too early");
+    if (code != Z_OK && code != Z_STREAM_END)
+        return damaged(e, e->z.msg ? e->z.msg : "it is not what gzip writes");
+    return INVAR_OK;
+}
+
+/* Zeros, or nothing: after the last member they only fill a block up, as those of a tape. */
+static bool only_zeros(const char *data, size_t bytes)
+{
+    size_t zeros = 0;
+
+    while (zeros < bytes && data[zeros] == 0)
+        zeros++;
+    return zeros == bytes;
+}
+
+static invar_status expand(expansion *e)
+{
+    bool ended = false;
+
+    while (!ended || !only_zeros(e->next - e->z.avail_in, e->z.avail_in + e->left)) {
+        if (ended && inflateReset(&e->z) != Z_OK)
+            return damaged(e, "its parts do not follow each other");
+        INVAR_TRY(step(e, &ended));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where, const char *data,
+                               size_t bytes, size_t max_bytes)
+{
+    expansion e = {.where = where, .next = data, .left = bytes, .max = max_bytes};
+    invar_status status;
+
+    *out = NULL;
+    *bytes_out = 0;
+    e.z.zalloc = take;
+    e.z.zfree = give_back;
+    if (inflateInit2(&e.z, GZIP_ONLY) != Z_OK)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for expanding %s", where);
+    status = expand(&e);
+    if (status == INVAR_OK && e.used == 0)
+        status = grow(&e); // room for the NUL
+    inflateEnd(&e.z);
+    if (status != INVAR_OK) {
+        invar_free(e.out);
+        return status;
+    }
+    e.out[e.used] = '\0';
+    *out = e.out;
+    *bytes_out = e.used;
+    return INVAR_OK;
+}

@@ -1,0 +1,32 @@
+/*
+ * gzip.h - gzip data, expanded. The only user of zlib.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_DATA_GZIP_H
+#define INVAR_ENGINE_DATA_GZIP_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* True when the data begins as gzip's does. */
+bool invar_gzip_is(const char *data, size_t bytes);
+
+/*
+ * All members, one after another, with a NUL after the last byte that is not counted; the caller
+ * owns *out (invar_free). INVAR_E_INVALID, beginning with `where`, for data that is damaged, ends
+ * early or becomes more than `max_bytes`: never a part.
+ */
+invar_status invar_gzip_expand(char **out, size_t *bytes_out, const char *where, const char *data,
+                               size_t bytes, size_t max_bytes) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

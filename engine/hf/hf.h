@@ -1,0 +1,52 @@
+/*
+ * hf.h - the weights of a model in a Hugging Face folder.
+ *
+ * Reading takes model.safetensors, or the shards of model.safetensors.index.json, which lie in the
+ * same folder. Every parameter must be there once, with its shape; a tensor that is none of the
+ * model's is refused. F32, BF16 and F16 become f32 exactly.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_HF_HF_H
+#define INVAR_ENGINE_HF_HF_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/hf/files.h"
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* True when the folder has weights that _load would try. */
+bool invar_hf_has_weights(const char *dir);
+
+/* INVAR_E_NOTFOUND where it has none: what is missing, what lies there instead, what would do. */
+invar_status invar_hf_check_weights(const char *dir) INVAR_MUST_USE;
+
+/*
+ * Fills the masters and refreshes the model. Beside a tied embedding, lm_head.weight may be there
+ * if it has the embedding's bits. A critic takes the body of a language model, too: its head is
+ * zero where there is no score.weight, and lm_head.weight is passed over. After a failure the
+ * masters are undefined. INVAR_E_NOTFOUND: no weights; INVAR_E_CORRUPT: what is wrong with which
+ * tensor.
+ */
+invar_status invar_hf_load(invar_model *model, const char *dir,
+                           const invar_device *dev) INVAR_MUST_USE;
+
+/*
+ * Writes config.json, `files` (NULL: none; a config.json among them is the one that stays) and the
+ * masters, as INVAR_DTYPE_F32 or rounded to INVAR_DTYPE_BF16, into a folder that is made if need
+ * be. More than `max_shard_bytes` (0: no limit) of tensors become shards of at most that many
+ * bytes, and an index. Equal models give equal bytes. Weights that are there already are removed
+ * first and new ones come last: killed halfway, the folder has none.
+ */
+invar_status invar_hf_save(const invar_model *model, const char *dir, invar_dtype dtype,
+                           int64_t max_shard_bytes, const invar_hf_files *files) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,51 @@
+/*
+ * parts.h - what a tokenizer is made of; for its own files.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_TOKENIZER_PARTS_H
+#define INVAR_ENGINE_TOKENIZER_PARTS_H
+
+#include "engine/text/word_table.h"
+#include "engine/tokenizer/added_tokens.h"
+#include "engine/tokenizer/bpe.h"
+#include "engine/tokenizer/pipeline.h"
+#include "engine/tokenizer/symbols.h"
+#include "engine/tokenizer/tokenizer.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum {
+    INVAR_TOKEN_IS_THERE = 1,
+    INVAR_TOKEN_IS_SPECIAL = 2, /* decoding may skip it */
+    INVAR_TOKEN_IS_BYTE = 4     /* of a run of bytes, which together are text */
+};
+
+struct invar_tokenizer {
+    /* tokens by id; an id without a token is empty */
+    int64_t size;
+    char *text;
+    size_t *begins; /* (size + 1), into text */
+    uint8_t *flags; /* (size), INVAR_TOKEN_IS_ */
+    int32_t eos;
+    invar_digest hash;
+
+    /* text to ids, in this order; a built-in alphabet has only `letters` */
+    invar_added_tokens *raw; /* found in the text itself */
+    invar_pipeline pipeline;
+    invar_added_tokens *normalized; /* found in the normalized text */
+    invar_word_table *words; /* one token each, whatever the merges say; NULL: no such words */
+    invar_symbols symbols;
+    invar_bpe *bpe;
+    int16_t letters[128]; /* ids of the characters, -1: none */
+};
+
+/* Tokens without text and flags; the caller owns *out (invar_tokenizer_free), and gives it text. */
+invar_status invar_tokenizer_new(invar_tokenizer **out, int64_t size) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
