@@ -228,7 +228,7 @@ int invar_op_uses_step(invar_op op);
 #define INVAR_OP_ARGS_MOST 1024
 
 /*
- * Copies the arguments to `to`, which has room for INVAR_OP_ARGS_MOST bytes and the alignment of
+ * Copies the arguments to `to`, an invar_op_args or INVAR_OP_ARGS_MOST bytes with the alignment of
  * malloc, and yields their size. Where the compiler can do that, what lies between the fields is
  * cleared: equal arguments are then equal bytes.
  */

@@ -13,8 +13,9 @@
 #define SIZE(name) (uint16_t)sizeof(((const args_of *)0)->name)
 
 #define ALWAYS .optional = false
-#define MAYBE .optional = true
-#define AMONG(count, i) .among = AT(count), .index = (i)
+#define FUSED .optional = true, .fused = true
+#define MAYBE(why) .optional = true, .whole = (why)
+#define AMONG(count, i, presence) .among = AT(count), .index = (i), presence
 #define OR(name) AT(name) + 1,
 #define DEVICE false
 #define HOST true
@@ -92,4 +93,26 @@ bool invar_field_present(const invar_field *field, const void *args)
     case INVAR_FIELD_TENSORS: return *(const void *const *)in != NULL;
     default: return true;
     }
+}
+
+/* Four bytes a piece: every element of an array has whole ones. */
+static invar_tensor words_of(const void *data, int64_t count, size_t element)
+{
+    return invar_tensor_1d((void *)(uintptr_t)data, INVAR_DTYPE_I32,
+                           count * (int64_t)(element / sizeof(int32_t)));
+}
+
+invar_tensor invar_field_memory(const invar_field *field, const void *args)
+{
+    const void *in = invar_field_in(field, args);
+    const invar_segments *segments = in;
+
+    switch (field->kind) {
+    case INVAR_FIELD_TENSOR: return *(const invar_tensor *)in;
+    case INVAR_FIELD_SEGMENTS:
+        return words_of(segments->start, segments->count + 1, sizeof *segments->start);
+    default: break;
+    }
+    INVAR_CHECK(field->kind == INVAR_FIELD_ARRAY);
+    return words_of(*(const void *const *)in, invar_field_count(field, args), field->element);
 }

@@ -39,8 +39,10 @@ typedef struct invar_field {
     invar_field_kind kind;
     invar_field_role role;
     bool optional;
-    bool host;      /* an array in the host's memory, whatever the backend */
-    uint16_t bytes; /* of the field, in the struct */
+    bool fused;        /* optional, and makes the call one that has parts (parts.h) */
+    const char *whole; /* of any other optional field: why not */
+    bool host;         /* an array in the host's memory, whatever the backend */
+    uint16_t bytes;    /* of the field, in the struct */
     uint16_t offset;
     /* Present where `index` is less than the i32 at `among`; 0: always, or as the field says. */
     uint16_t among, index;
@@ -65,6 +67,12 @@ static inline const void *invar_field_in(const invar_field *field, const void *a
 {
     return (const char *)args + field->offset;
 }
+
+/*
+ * The memory that a field leads to, of a tensor, an array or segments: an array and the boundaries
+ * of segments are a vector of i32.
+ */
+invar_tensor invar_field_memory(const invar_field *field, const void *args);
 
 #ifdef __cplusplus
 }

@@ -510,6 +510,13 @@ typedef struct invar_hash_tree_args {
     int32_t shards; /* of each of them */
 } invar_hash_tree_args;
 
+/* The arguments of any op. */
+typedef union invar_op_args {
+#define INVAR_OP(ID, fn, name, revision, numerics) invar_##fn##_args fn;
+#include "kernels-deterministic/ops.def"
+#undef INVAR_OP
+} invar_op_args;
+
 /* invar_linear_fwd(dev, &args) and so on. */
 #define INVAR_OP(ID, fn, name, revision, numerics)                                                 \
     invar_status invar_##fn(const invar_device *dev, const invar_##fn##_args *args) INVAR_MUST_USE;

@@ -241,7 +241,7 @@ static bool tensors_overlap(const invar_tensor *a, const invar_tensor *b)
 /* A piece of memory that arguments lead to. */
 typedef struct place {
     const char *name;
-    invar_tensor tensor; /* an array is bytes in a row */
+    invar_tensor tensor;
 } place;
 
 static invar_status check_apart(invar_op op, const place *a, const place *b)
@@ -265,29 +265,6 @@ static bool may_be(const invar_field *output, const invar_field *other)
         if (output->other[i] - 1 == other->offset)
             return true;
     return false;
-}
-
-static invar_tensor bytes_of(const void *data, int64_t count, size_t size)
-{
-    // four bytes a piece: every element of an array has whole ones
-    return invar_tensor_1d((void *)(uintptr_t)data, INVAR_DTYPE_I32,
-                           count * (int64_t)(size / sizeof(int32_t)));
-}
-
-static place place_of(const invar_field *f, const void *args)
-{
-    const void *in = invar_field_in(f, args);
-
-    switch (f->kind) {
-    case INVAR_FIELD_TENSOR: return (place){f->name, *(const invar_tensor *)in};
-    case INVAR_FIELD_SEGMENTS: {
-        const invar_segments *s = in;
-        return (place){f->name, bytes_of(s->start, s->count + 1, sizeof *s->start)};
-    }
-    default:
-        return (place){f->name,
-                       bytes_of(*(const void *const *)in, invar_field_count(f, args), f->element)};
-    }
 }
 
 /* A list of tensors is apart from an output if each of them is. */
@@ -318,7 +295,7 @@ invar_status invar_check_memory(invar_op op, const void *args)
         place output;
         if (!leads_to_memory(&fields[i], args))
             continue;
-        output = place_of(&fields[i], args);
+        output = (place){fields[i].name, invar_field_memory(&fields[i], args)};
         for (int j = i + 1; j < count; j++) {
             place other;
             if (!leads_to_memory(&fields[j], args))
@@ -327,7 +304,7 @@ invar_status invar_check_memory(invar_op op, const void *args)
                 INVAR_TRY(check_list(op, &output, &fields[j], args));
                 continue;
             }
-            other = place_of(&fields[j], args);
+            other = (place){fields[j].name, invar_field_memory(&fields[j], args)};
             if (!may_be(&fields[i], &fields[j]) || !is_in_place(&output.tensor, &other.tensor))
                 INVAR_TRY(check_apart(op, &output, &other));
         }

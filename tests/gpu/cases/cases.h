@@ -10,7 +10,7 @@
 #ifndef INVAR_TESTS_GPU_CASES_H
 #define INVAR_TESTS_GPU_CASES_H
 
-#include "kernels-deterministic/ops.h"
+#include "kernels-deterministic/parts.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -27,11 +27,7 @@ typedef struct invar_case_block {
 typedef struct invar_case {
     invar_op op;
     invar_numerics numerics;
-    union {
-#define INVAR_OP(ID, fn, name, revision, numerics) invar_##fn##_args fn;
-#include "kernels-deterministic/ops.def"
-#undef INVAR_OP
-    } args;
+    invar_op_args args;
     invar_case_block *blocks; /* newest first */
     char text[160];           /* the shape in words, for messages */
 } invar_case;
@@ -99,6 +95,22 @@ void invar_case_free(invar_case *c);
 
 /* Runs the case on the device that its memory belongs to: scratch is grown as needed. */
 invar_status invar_case_run(const invar_device *dev, const invar_case *c) INVAR_MUST_USE;
+
+/* The parts of a case's call, and their side memory; a call that is not fused has none. */
+typedef struct invar_case_parts {
+    invar_parts list;
+    void *side, *host_side;
+} invar_case_parts;
+
+/* Takes the side memory, filled with 0xFF, and runs the parts: before the case itself runs. */
+invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev,
+                                  const invar_case *c) INVAR_MUST_USE;
+
+/* After the case has run: an output of it that is not what its parts made, or NULL. */
+invar_status invar_case_parts_compare(const invar_part_output **differs_out,
+                                      const invar_case_parts *parts,
+                                      const invar_device *dev) INVAR_MUST_USE;
+void invar_case_parts_free(invar_case_parts *parts, const invar_device *dev);
 
 /* The digest of every byte of the case's memory: results, and what must not have changed. */
 invar_digest invar_case_digest(const invar_case *c);

@@ -1,0 +1,119 @@
+/*
+ * parts.c - the parts of random calls, beside the calls themselves.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tests/gpu/cases/cases.h"
+
+static invar_status take_side(invar_case_parts *p, const invar_device *dev)
+{
+    const invar_parts *list = &p->list;
+    void *fill;
+    invar_status status;
+
+    INVAR_TRY(invar_device_take(dev, &p->side, list->bytes, "side memory"));
+    INVAR_TRY(invar_alloc(&p->host_side, list->host_bytes, 1, "side memory of the host"));
+    INVAR_TRY(invar_alloc(&fill, list->bytes, 1, "what fills side memory"));
+    memset(fill, 0xFF, list->bytes);
+    memset(p->host_side, 0xFF, list->host_bytes);
+    status = invar_device_put(dev, p->side, fill, list->bytes);
+    invar_free(fill);
+    return status;
+}
+
+invar_status invar_case_parts_run(invar_case_parts *out, const invar_device *dev,
+                                  const invar_case *c)
+{
+    memset(out, 0, sizeof *out);
+    invar_parts_of(&out->list, c->op, &c->args, NULL, NULL);
+    if (out->list.count == 0)
+        return INVAR_OK;
+    INVAR_TRY(take_side(out, dev));
+    invar_parts_of(&out->list, c->op, &c->args, out->side, out->host_side);
+    INVAR_TRY(invar_parts_begin(dev, &out->list));
+    for (int i = 0; i < out->list.count; i++) {
+        invar_case part = {
+            .op = out->list.call[i].op, .numerics = c->numerics, .args = out->list.call[i].args};
+        INVAR_TRY(invar_case_run(dev, &part));
+    }
+    return INVAR_OK;
+}
+
+void invar_case_parts_free(invar_case_parts *parts, const invar_device *dev)
+{
+    invar_device_give(dev, parts->side);
+    invar_free(parts->host_side);
+}
+
+/* ---- comparison ------------------------------------------------------------------------------ */
+
+static invar_status fetch(void **out, const invar_device *dev, const void *from, size_t bytes,
+                          bool host)
+{
+    INVAR_TRY(invar_alloc(out, bytes, 1, "what a call wrote"));
+    if (bytes > 0 && host)
+        memcpy(*out, from, bytes);
+    return bytes > 0 && !host ? invar_device_get(dev, *out, from, bytes) : INVAR_OK;
+}
+
+/* Bytes from the first element to the last one. */
+static size_t span_of(const invar_tensor *t)
+{
+    int64_t elements =
+        t->shape[0] > 0 ? (t->shape[0] - 1) * t->row_stride + invar_tensor_row_elements(t) : 0;
+
+    return (size_t)(elements * invar_dtype_bits(t->dtype)) / 8;
+}
+
+/* A copy in the host's memory. */
+static invar_status fetch_tensor(invar_tensor *out, const invar_device *dev, const invar_tensor *t,
+                                 bool host)
+{
+    *out = *t;
+    out->data = out->scale = NULL;
+    INVAR_TRY(fetch(&out->data, dev, t->data, span_of(t), host));
+    return fetch(&out->scale, dev, t->scale, invar_tensor_scale_bytes(t), host);
+}
+
+static bool same(const invar_tensor *a, const invar_tensor *b)
+{
+    size_t bits = (size_t)invar_dtype_bits(a->dtype);
+    size_t row = (size_t)invar_tensor_row_elements(a) * bits / 8;
+
+    for (int64_t i = 0; i < a->shape[0]; i++)
+        if (memcmp((const char *)a->data + (size_t)(i * a->row_stride) * bits / 8,
+                   (const char *)b->data + (size_t)(i * b->row_stride) * bits / 8, row) != 0)
+            return false;
+    return memcmp(a->scale, b->scale, invar_tensor_scale_bytes(a)) == 0;
+}
+
+static invar_status compare(bool *same_out, const invar_device *dev, const invar_part_output *o)
+{
+    invar_tensor fused, side = {0};
+    invar_status status = fetch_tensor(&fused, dev, &o->fused, o->field->host);
+
+    if (status == INVAR_OK)
+        status = fetch_tensor(&side, dev, &o->side, o->host);
+    *same_out = status == INVAR_OK && same(&fused, &side);
+    invar_free(fused.data);
+    invar_free(fused.scale);
+    invar_free(side.data);
+    invar_free(side.scale);
+    return status;
+}
+
+invar_status invar_case_parts_compare(const invar_part_output **differs_out,
+                                      const invar_case_parts *parts, const invar_device *dev)
+{
+    *differs_out = NULL;
+    for (int i = 0; i < parts->list.outputs && !*differs_out; i++) {
+        const invar_part_output *o = &parts->list.output[i];
+        bool equal;
+        INVAR_TRY(compare(&equal, dev, o));
+        *differs_out = equal ? NULL : o;
+    }
+    return INVAR_OK;
+}
