@@ -2,8 +2,10 @@
  * twin.c - random calls of every op, on the CPU and on the GPU, compared byte by byte.
  *
  * A case's memory is copied to the GPU, the op runs on both sides, and every byte of every block is
- * compared: results, and what lies between and beside them. Prints the digests of what the GPU
- * left, as case_sums does for the CPU. Usage: twin [COUNT [OP]]; exit code 1 when a byte differs.
+ * compared: results, and what lies between and beside them. Of a fused call the GPU runs the parts,
+ * too (kernels-deterministic/parts.h), and its outputs are compared with theirs. Prints the digests
+ * of what the GPU left, as case_sums does for the CPU. Usage: twin [COUNT [OP]]; exit code 1 when a
+ * byte differs.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -32,6 +34,7 @@ typedef struct twin {
     mirror at[MOST_BLOCKS];
     int count;
     int64_t differences;
+    int64_t fused, apart; /* fused calls, and those whose outputs are not those of their parts */
 } twin;
 
 /* ---- pointers -------------------------------------------------------------------------------- */
@@ -168,6 +171,29 @@ static invar_status compare(twin *t, invar_case *c, uint64_t seed)
     return INVAR_OK;
 }
 
+/* The case on the GPU, after its parts. */
+static invar_status run_with_parts(twin *t, const invar_case *far, uint64_t seed)
+{
+    const invar_part_output *differs = NULL;
+    invar_case_parts parts;
+    invar_status status = invar_case_parts_run(&parts, &t->gpu, far);
+
+    if (status == INVAR_OK)
+        status = invar_case_run(&t->gpu, far);
+    if (status == INVAR_OK)
+        status = invar_case_parts_compare(&differs, &parts, &t->gpu);
+    t->fused += parts.list.count > 0;
+    if (differs) {
+        fprintf(
+            stderr, "%s %s seed %" PRIu64 ", %s: on the GPU %s is not what part %d, %s, gives\n",
+            invar_op_name(far->op), invar_numerics_name(far->numerics), seed, far->text,
+            differs->field->name, differs->call, invar_op_name(parts.list.call[differs->call].op));
+        t->apart++;
+    }
+    invar_case_parts_free(&parts, &t->gpu);
+    return status;
+}
+
 static invar_status run_both(void *payload, invar_case *c, uint64_t seed)
 {
     twin *t = payload;
@@ -180,7 +206,7 @@ static invar_status run_both(void *payload, invar_case *c, uint64_t seed)
         status = invar_case_run(&t->cpu, c);
     }
     if (status == INVAR_OK)
-        status = invar_case_run(&t->gpu, &far);
+        status = run_with_parts(t, &far, seed);
     if (status == INVAR_OK)
         status = compare(t, c, seed);
     put_away(t);
@@ -203,6 +229,9 @@ int main(int argc, char **argv)
     if (status != INVAR_OK)
         fprintf(stderr, "twin: %s\n", invar_error_last()->message);
     invar_device_close(&t.gpu);
-    fprintf(stderr, "twin: %" PRId64 " blocks differ\n", t.differences);
-    return status != INVAR_OK || t.differences > 0;
+    fprintf(stderr,
+            "twin: %" PRId64 " blocks differ, and %" PRId64 " of %" PRId64
+            " fused calls from their parts\n",
+            t.differences, t.apart, t.fused);
+    return status != INVAR_OK || t.differences > 0 || t.apart > 0;
 }
