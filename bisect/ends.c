@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "bisect/driver.h"
-#include "ledger/view/golden.h"
+#include "ledger/view/golden/golden.h"
 
 #include "base/invar_banned.h"
 

@@ -1,9 +1,9 @@
 /*
  * place.h - where two programs part when they run the same recipe: step, point, layer, op, tensor.
  *
- * First the runs that exist are compared (ledger/view/diff.h); then both programs run the recipe
- * again up to that step with every point recorded (debug-determinism full), which names the op.
- * Where the first difference is in what was sampled, the program after runs once more with the
+ * First the runs that exist are compared (ledger/view/diff/diff.h); then both programs run the
+ * recipe again up to that step with every point recorded (debug-determinism full), which names the
+ * op. Where the first difference is in what was sampled, the program after runs once more with the
  * samples of the one before (samples/ in the workshop): the op behind the tokens shows then. A
  * program that does not know these keys leaves the answer as fine as it was.
  *
@@ -19,7 +19,7 @@
 #include "base/file.h"
 #include "base/status.h"
 #include "bisect/workshop/workshop.h"
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "base/beside.h"
-#include "ledger/file.h"
 #include "ledger/internal.h"
+#include "ledger/store/file.h"
 
 #include "base/invar_banned.h"
 

@@ -7,8 +7,8 @@
 #define INVAR_LEDGER_INTERNAL_H
 
 #include "ledger/ledger.h"
-#include "ledger/row.h"
-#include "ledger/sql.h"
+#include "ledger/store/row.h"
+#include "ledger/store/sql.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -17,9 +17,9 @@
 #include <unistd.h>
 
 #include "base/alloc.h"
-#include "ledger/file.h"
 #include "ledger/internal.h"
-#include "ledger/schema.h"
+#include "ledger/store/file.h"
+#include "ledger/store/schema.h"
 
 #include "base/invar_banned.h"
 

@@ -11,7 +11,7 @@
 
 #include "base/hash.h"
 #include "base/status.h"
-#include "ledger/sql.h"
+#include "ledger/store/sql.h"
 
 #ifdef __cplusplus
 extern "C" {

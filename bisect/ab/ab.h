@@ -29,7 +29,7 @@
 #include "bisect/git/repo.h"
 #include "bisect/place.h"
 #include "bisect/workshop/workshop.h"
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,8 @@
  * ci.h - bit-exact CI: recipes as cases, each with a golden beside it, run and compared.
  *
  *     FOLDER/NAME.ini          the recipe: what is run
- *     FOLDER/NAME.golden       what its bits were; NAME.points: more of them (ledger/view/golden.h)
+ *     FOLDER/NAME.golden       what its bits were (ledger/view/golden/golden.h)
+ *     FOLDER/NAME.points       more of them
  *     FOLDER/NAME.golden.new   what they are now, where that differs, until somebody accepts or
  *     FOLDER/NAME.points.new   rejects it: pending
  *
@@ -22,7 +23,7 @@
 
 #include "base/file.h"
 #include "base/status.h"
-#include "ledger/view/golden.h"
+#include "ledger/view/golden/golden.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -2,7 +2,7 @@
  * ab_html.c - the answer of an A/B experiment as one page.
  *
  * What is embedded, for templates/ab.js to show: the object of ab_json.c, and in it `runs`: [{side,
- * seed, series}], series as ledger/view/report.c describes them.
+ * seed, series}], series as ledger/view/report/report.c describes them.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,7 +11,7 @@
 #include "base/embedded.h"
 #include "bisect/view/ab.h"
 #include "ledger/view/page.h"
-#include "ledger/view/report_internal.h"
+#include "ledger/view/report/internal.h"
 
 #include "base/invar_banned.h"
 

@@ -14,9 +14,9 @@
 #include "cli/output.h"
 #include "cli/plain.h"
 #include "engine/run/folders.h"
-#include "ledger/view/export.h"
+#include "ledger/view/export/export.h"
 #include "ledger/view/page.h"
-#include "ledger/view/report.h"
+#include "ledger/view/report/report.h"
 
 #include "base/invar_banned.h"
 

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 
 #include "base/console/term.h"
 #include "cli/ledger/ledger.h"

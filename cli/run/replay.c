@@ -15,7 +15,7 @@
 #include "cli/plain.h"
 #include "engine/io/tar.h"
 #include "engine/replay/pack.h"
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 
 #include "base/invar_banned.h"
 

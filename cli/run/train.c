@@ -24,9 +24,9 @@
 #include "cli/plain.h"
 #include "engine/config/config.h"
 #include "engine/run/folders.h"
-#include "ledger/view/golden.h"
+#include "ledger/view/golden/golden.h"
 #include "ledger/view/page.h"
-#include "ledger/view/report.h"
+#include "ledger/view/report/report.h"
 
 #include "base/invar_banned.h"
 

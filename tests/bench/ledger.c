@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 #include "ledger/ledger.h"
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 
 enum { POINTS = 1000, METRICS = 60, REPEATS = 21 };
 

@@ -127,7 +127,7 @@ class Checksrc(unittest.TestCase):
         for target, path in (("<xxhash.h>", "base/hash.c"), ("<cmocka.h>", "tests/sample.c"),
                              ('"ledger/x.h"', "engine/sample.c"), ('"engine/x.h"', "cli/sample.c"),
                              ('"ledger/x.h"', "bisect/sample.c"), ("<stdio.h>", "base/sample.c"),
-                             ('"cli/x.h"', "tests/sample.c"), ("<sqlite3.h>", "ledger/sql.c"),
+                             ('"cli/x.h"', "tests/sample.c"), ("<sqlite3.h>", "ledger/store/sql.c"),
                              ("<jansson.h>", "ledger/view/sample.c"),
                              ("<jansson.h>", "cli/sample.c")):
             line = f'#include {target}\n#include "base/invar_banned.h"\n'

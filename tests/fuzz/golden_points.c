@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "ledger/view/golden.h"
+#include "ledger/view/golden/golden.h"
 #include "tests/fuzz/fuzz.h"
 
 static void check_points(const invar_golden_points *points, const uint8_t *data, size_t size)

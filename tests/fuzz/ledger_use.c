@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "ledger/view/diff.h"
-#include "ledger/view/export.h"
-#include "ledger/view/report.h"
+#include "ledger/view/diff/diff.h"
+#include "ledger/view/export/export.h"
+#include "ledger/view/report/report.h"
 #include "tests/fuzz/scratch.h"
 
 enum { SECONDS = 60, QUERY_MS = 100 };

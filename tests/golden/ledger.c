@@ -9,7 +9,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 #include "tests/unit/ledger/raw.h"
 
 static const char *const recorded[] = {"ledger-1"};

@@ -15,7 +15,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 #include "tests/ledger.h"
 #include "tests/support.h"
 

@@ -1,7 +1,8 @@
 /*
  * report.js - fills the page of `invar ledger report` from the JSON that stands in it.
  *
- * ledger/view/report.c describes the data. Text of the ledger enters the page by textContent only.
+ * ledger/view/report/report.c describes the data. Text of the ledger enters the page by textContent
+ * only.
  * When all is drawn the root element has data-ready; a failure stands there as data-failed.
  *
  * SPDX-License-Identifier: Apache-2.0

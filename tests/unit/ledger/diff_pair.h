@@ -14,7 +14,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "ledger/view/diff.h"
+#include "ledger/view/diff/diff.h"
 #include "tests/ledger.h"
 #include "tests/support.h"
 

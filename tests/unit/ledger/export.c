@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "ledger/view/export.h"
+#include "ledger/view/export/export.h"
 
 #include <dirent.h>
 #include <errno.h>

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "ledger/view/golden.h"
+#include "ledger/view/golden/golden.h"
 
 #include <inttypes.h>
 #include <stdio.h>

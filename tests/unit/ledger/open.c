@@ -15,7 +15,7 @@
 #include <sys/syscall.h>
 #include <sys/vfs.h>
 
-#include "ledger/file.h"
+#include "ledger/store/file.h"
 #include "tests/unit/ledger/raw.h"
 
 enum { NOBODY = 65534 };

@@ -5,7 +5,7 @@
  */
 #include <sys/stat.h>
 
-#include "ledger/file.h"
+#include "ledger/store/file.h"
 #include "tests/unit/ledger/raw.h"
 
 static const invar_ledger_options writer = {.write = true};

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "ledger/view/report.h"
+#include "ledger/view/report/report.h"
 
 #include <inttypes.h>
 #include <jansson.h>

@@ -4,7 +4,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "ledger/row.h"
+#include "ledger/store/row.h"
 
 #include "ledger/internal.h"
 #include "tests/unit/ledger/raw.h"

@@ -5,7 +5,7 @@
  */
 #include <time.h>
 
-#include "ledger/sql.h"
+#include "ledger/store/sql.h"
 #include "tests/unit/ledger/raw.h"
 
 static const invar_test_ledger spec = {.steps = 12};

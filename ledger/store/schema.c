@@ -1,0 +1,145 @@
+/*
+ * schema.c - brings a file to the schema of this version, and refuses what is not a ledger.
+ *
+ * A database runs code when it is read: views and triggers. So every object of a file is compared,
+ * to the letter, with those of a fresh ledger before anything else is asked of it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/store/schema.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "base/text.h"
+#include "ledger/store/row.h"
+
+#include "base/invar_banned.h"
+
+/* ---- migration ------------------------------------------------------------------------------- */
+
+static invar_status run_script(invar_sql *sql, const invar_embedded *script, int version)
+{
+    char text[128];
+
+    INVAR_TRY(invar_sql_exec(sql, "BEGIN IMMEDIATE"));
+    INVAR_TRY(invar_sql_exec(sql, script->text));
+    snprintf(text, sizeof text, "PRAGMA application_id = %d; PRAGMA user_version = %d",
+             INVAR_SCHEMA_APPLICATION, version);
+    INVAR_TRY(invar_sql_exec(sql, text));
+    return invar_sql_exec(sql, "COMMIT");
+}
+
+invar_status invar_schema_migrate(invar_sql *sql, const invar_embedded *scripts)
+{
+    int64_t version;
+
+    INVAR_TRY(invar_sql_query_int(&version, sql, "PRAGMA user_version", 0));
+    for (int next = 1; scripts[next - 1].name; next++) {
+        invar_status status;
+        if (next <= version)
+            continue;
+        status = run_script(sql, &scripts[next - 1], next);
+        if (status != INVAR_OK)
+            return invar_sql_roll_back(sql, status);
+    }
+    return INVAR_OK;
+}
+
+/* ---- is it a ledger? ------------------------------------------------------------------------- */
+
+static invar_status check_version(invar_sql *sql)
+{
+    int64_t application, version;
+
+    INVAR_TRY(invar_sql_query_int(&application, sql, "PRAGMA application_id", 0));
+    INVAR_TRY(invar_sql_query_int(&version, sql, "PRAGMA user_version", 0));
+    if (application != INVAR_SCHEMA_APPLICATION)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "%.1000s: an SQLite file of another program, not a ledger",
+                          invar_sql_path(sql));
+    if (version > INVAR_LEDGER_VERSION)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "ledger %.1000s: its schema has version %" PRId64
+                          ", this program knows %d: use a newer invar",
+                          invar_sql_path(sql), version, INVAR_LEDGER_VERSION);
+    if (version < INVAR_LEDGER_VERSION)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "ledger %.1000s: its schema has version %" PRId64 ", which never was",
+                          invar_sql_path(sql), version);
+    return INVAR_OK;
+}
+
+/* All but the tables of ANALYZE. Values with their types: damage can turn a text into a blob. */
+static const char objects[] =
+    "SELECT type, name, tbl_name, sql FROM sqlite_schema"
+    " WHERE NOT (type = 'table' AND name GLOB 'sqlite_stat[1-4]') ORDER BY name, type";
+
+static void hash_object(invar_hasher *hasher, invar_sql_stmt *stmt)
+{
+    for (int i = 0; i < invar_sql_columns(stmt); i++) {
+        invar_ledger_value value = invar_value_column(stmt, i);
+        invar_value_hash(hasher, &value);
+    }
+}
+
+static invar_status differs(invar_sql *sql, const char *what, invar_sql_stmt *stmt)
+{
+    char name[INVAR_TEXT_QUOTE_SIZE];
+    size_t bytes;
+    const char *text = invar_sql_text(stmt, 1, &bytes);
+
+    invar_text_quote(name, sizeof name, text, bytes);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "ledger %.1000s: %s \"%s\" in its schema; it was not written by invar alone",
+                      invar_sql_path(sql), what, name);
+}
+
+/* Walks both lists, which are sorted by name. */
+static invar_status compare_objects(invar_sql *sql, invar_sql_stmt *ours, invar_sql_stmt *theirs)
+{
+    bool more_ours = true, more_theirs = true;
+
+    for (;;) {
+        invar_hasher a, b;
+        invar_digest x, y;
+        INVAR_TRY(invar_sql_step(&more_ours, ours));
+        INVAR_TRY(invar_sql_step(&more_theirs, theirs));
+        if (!more_ours && !more_theirs)
+            return INVAR_OK;
+        if (!more_theirs)
+            return differs(sql, "there is no", ours);
+        if (!more_ours)
+            return differs(sql, "there is a foreign", theirs);
+        invar_hasher_init(&a);
+        invar_hasher_init(&b);
+        hash_object(&a, ours);
+        hash_object(&b, theirs);
+        invar_hasher_final(&x, &a);
+        invar_hasher_final(&y, &b);
+        if (!invar_digest_equal(&x, &y))
+            return differs(sql, "there is a changed or foreign", theirs);
+    }
+}
+
+invar_status invar_schema_check(invar_sql *sql)
+{
+    invar_sql *fresh = NULL;
+    invar_sql_stmt *ours = NULL, *theirs = NULL;
+    invar_status status;
+
+    INVAR_TRY(check_version(sql));
+    status = invar_sql_open(&fresh, "", INVAR_SQL_MODE_CREATE);
+    if (status == INVAR_OK)
+        status = invar_schema_migrate(fresh, invar_ledger_schemas);
+    if (status == INVAR_OK)
+        status = invar_sql_prepare(&ours, fresh, objects);
+    if (status == INVAR_OK)
+        status = invar_sql_prepare(&theirs, sql, objects);
+    if (status == INVAR_OK)
+        status = compare_objects(sql, ours, theirs);
+    invar_sql_free(ours);
+    invar_sql_free(theirs);
+    invar_sql_close(fresh);
+    return status;
+}

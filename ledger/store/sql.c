@@ -1,0 +1,533 @@
+/*
+ * sql.c - SQLite behind our status codes.
+ *
+ * Every connection is defensive: no trusted schema, no double-quoted strings, no extensions, no
+ * memory map (SQLite before 3.51.3 loses data when a second connection resets the WAL; so one
+ * writer is the only one to write and to checkpoint, and all others are read-only).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/store/sql.h"
+
+#include <limits.h>
+#include <sqlite3.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+
+#include "base/invar_banned.h"
+
+enum {
+    PATH_BYTES = 4096,
+    URI_BYTES = 3 * PATH_BYTES + 64, /* every byte escaped, and what stands around them */
+    GUARD_STEPS = 50,                /* few, because one of them may take long */
+    GUARD_HEAP = 512 << 20
+};
+
+struct invar_sql {
+    sqlite3 *db;
+    sqlite3_stmt *rollback; /* prepared ahead: ending a transaction must not need memory */
+    int64_t guard_ms;       /* how long a guarded statement may run; 0: for ever */
+    int64_t guard_start;    /* when the current one began */
+    bool limits_heap;       /* this connection has set the limit of SQLite's memory */
+    char path[PATH_BYTES];
+};
+
+struct invar_sql_stmt {
+    sqlite3_stmt *handle;
+    invar_sql *sql;
+    bool lost; /* there was no memory for a value of the current row */
+};
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* The reaction that is open to the caller. */
+static invar_status classify(int rc)
+{
+    static const struct {
+        int rc;
+        invar_status status;
+    } known[] = {
+        {SQLITE_NOMEM, INVAR_E_NOMEM},     {SQLITE_BUSY, INVAR_E_BUSY},
+        {SQLITE_LOCKED, INVAR_E_BUSY},     {SQLITE_FULL, INVAR_E_IO},
+        {SQLITE_IOERR, INVAR_E_IO},        {SQLITE_CANTOPEN, INVAR_E_IO},
+        {SQLITE_PERM, INVAR_E_IO},         {SQLITE_READONLY, INVAR_E_IO},
+        {SQLITE_CORRUPT, INVAR_E_CORRUPT}, {SQLITE_NOTADB, INVAR_E_CORRUPT},
+        {SQLITE_INTERRUPT, INVAR_E_STATE}, {SQLITE_CONSTRAINT, INVAR_E_INVALID},
+    };
+    invar_status status = INVAR_E_SQL;
+
+    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+        if (known[i].rc == (rc & 0xff))
+            status = known[i].status;
+    return status;
+}
+
+static const char *advice(int rc)
+{
+    switch (rc & 0xff) {
+    case SQLITE_FULL: return "; free some space and repeat";
+    case SQLITE_CORRUPT: return "; the file is damaged: go back to a copy of it";
+    case SQLITE_NOTADB: return "; it is no ledger, or its first bytes are damaged";
+    case SQLITE_INTERRUPT: return ": the time limit was reached";
+    case SQLITE_AUTH: return "; only a SELECT is allowed";
+    default: return "";
+    }
+}
+
+static invar_status fail(const invar_sql *sql, int rc)
+{
+    const char *why = sqlite3_errstr(rc);
+    char quote[512];
+
+    // the connection's message is about its last failure: more precise, when it is about this one
+    if (sql->db && (sqlite3_errcode(sql->db) & 0xff) == (rc & 0xff))
+        why = sqlite3_errmsg(sql->db);
+    switch (classify(rc)) {
+    case INVAR_E_NOMEM:
+        if (sql->limits_heap)
+            return INVAR_FAIL(INVAR_E_NOMEM, rc,
+                              "SQL: it needs more than %d MiB of memory; sort, group or join less",
+                              GUARD_HEAP >> 20);
+        return INVAR_FAIL(INVAR_E_NOMEM, rc, "no memory for SQLite");
+    default:
+        invar_text_quote(quote, sizeof quote, why, strlen(why)); // names come from the file
+        return INVAR_FAIL(classify(rc), rc, "ledger %.1000s: %s%s", sql->path, quote, advice(rc));
+    }
+}
+
+static invar_status check(const invar_sql *sql, int rc)
+{
+    return rc == SQLITE_OK ? INVAR_OK : fail(sql, rc);
+}
+
+/* ---- connections ----------------------------------------------------------------------------- */
+
+/*
+ * A URI, so that no path means anything else to SQLite, as ":memory:" and "file:a?mode=memory" do:
+ * what stands for itself stays, the rest is escaped.
+ */
+static void make_uri(char out[URI_BYTES], const char *path, invar_sql_mode mode)
+{
+    static const char plain[] =
+        "/-_.~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    size_t used = (size_t)snprintf(out, URI_BYTES, path[0] == '/' ? "file://" : "file:./");
+
+    for (; *path; path++)
+        used += (size_t)snprintf(out + used, URI_BYTES - used,
+                                 strchr(plain, *path) ? "%c" : "%%%02X", (unsigned char)*path);
+    if (mode == INVAR_SQL_MODE_IMMUTABLE)
+        snprintf(out + used, URI_BYTES - used, "?immutable=1");
+}
+
+static invar_status configure(invar_sql *sql, invar_sql_mode mode)
+{
+    sqlite3_extended_result_codes(sql->db, 1);
+    sqlite3_db_config(sql->db, SQLITE_DBCONFIG_DEFENSIVE, 1, NULL);
+    sqlite3_db_config(sql->db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, NULL);
+    sqlite3_db_config(sql->db, SQLITE_DBCONFIG_DQS_DML, 0, NULL);
+    sqlite3_db_config(sql->db, SQLITE_DBCONFIG_DQS_DDL, 0, NULL);
+    sqlite3_busy_timeout(sql->db, 10000);
+    INVAR_TRY(invar_sql_exec(sql, "PRAGMA mmap_size = 0; PRAGMA cell_size_check = ON"));
+    if (mode == INVAR_SQL_MODE_READ || mode == INVAR_SQL_MODE_IMMUTABLE)
+        INVAR_TRY(invar_sql_exec(sql, "PRAGMA query_only = ON"));
+    return check(sql, sqlite3_prepare_v3(sql->db, "ROLLBACK", -1, SQLITE_PREPARE_PERSISTENT,
+                                         &sql->rollback, NULL));
+}
+
+/* `sql` is empty and `path` short enough; leave() also where it failed. */
+static invar_status enter(invar_sql *sql, const char *path, invar_sql_mode mode)
+{
+    static const int flags[] = {
+        [INVAR_SQL_MODE_READ] = SQLITE_OPEN_READONLY,
+        [INVAR_SQL_MODE_IMMUTABLE] = SQLITE_OPEN_READONLY,
+        [INVAR_SQL_MODE_WRITE] = SQLITE_OPEN_READWRITE,
+        [INVAR_SQL_MODE_CREATE] = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE,
+    };
+    const int always = SQLITE_OPEN_URI | SQLITE_OPEN_NOMUTEX;
+    char uri[URI_BYTES] = ":memory:";
+
+    if (path[0])
+        make_uri(uri, path, mode);
+    memcpy(sql->path, path, strlen(path) + 1);
+    INVAR_TRY(check(sql, sqlite3_open_v2(uri, &sql->db, flags[mode] | always, NULL)));
+    return configure(sql, mode);
+}
+
+static void leave(invar_sql *sql)
+{
+    sqlite3_finalize(sql->rollback);
+    // refuses while a statement lives: that would be a leak in our code
+    INVAR_CHECK(sqlite3_close(sql->db) == SQLITE_OK);
+}
+
+invar_status invar_sql_open(invar_sql **out, const char *path, invar_sql_mode mode)
+{
+    invar_sql *sql;
+    void *block;
+    invar_status status;
+
+    if (strlen(path) >= PATH_BYTES)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "ledger: the path is too long: %.1000s", path);
+    INVAR_TRY(invar_alloc(&block, 1, sizeof *sql, "a connection"));
+    sql = block;
+    memset(sql, 0, sizeof *sql);
+    status = enter(sql, path, mode);
+    if (status != INVAR_OK) {
+        invar_sql_close(sql);
+        return status;
+    }
+    *out = sql;
+    return INVAR_OK;
+}
+
+void invar_sql_close(invar_sql *sql)
+{
+    if (!sql)
+        return;
+    leave(sql);
+    invar_free(sql);
+}
+
+void invar_sql_remove_wal(const char *path)
+{
+    invar_sql sql;
+    invar_error error;
+
+    memset(&sql, 0, sizeof sql);
+    invar_error_take(&error);
+    if (enter(&sql, path, INVAR_SQL_MODE_WRITE) != INVAR_OK ||
+        invar_sql_exec(&sql, "PRAGMA user_version") != INVAR_OK)
+        invar_error_clear();
+    leave(&sql);
+    invar_error_put(&error);
+}
+
+const char *invar_sql_path(const invar_sql *sql)
+{
+    return sql->path;
+}
+
+invar_status invar_sql_exec(invar_sql *sql, const char *text)
+{
+    return check(sql, sqlite3_exec(sql->db, text, NULL, NULL, NULL));
+}
+
+bool invar_sql_in_transaction(const invar_sql *sql)
+{
+    return !sqlite3_get_autocommit(sql->db);
+}
+
+invar_status invar_sql_roll_back(invar_sql *sql, invar_status status)
+{
+    if (invar_sql_in_transaction(sql)) {
+        sqlite3_step(sql->rollback); // what fails is tried again before the next transaction
+        sqlite3_reset(sql->rollback);
+    }
+    return status;
+}
+
+/* ---- statements ------------------------------------------------------------------------------ */
+
+/* True when only white space, comments and semicolons follow. */
+static bool nothing_follows(sqlite3 *db, const char *tail)
+{
+    while (*tail) {
+        sqlite3_stmt *next = NULL;
+        const char *after;
+        if (sqlite3_prepare_v2(db, tail, -1, &next, &after) != SQLITE_OK || next) {
+            sqlite3_finalize(next);
+            return false;
+        }
+        tail = after;
+    }
+    return true;
+}
+
+invar_status invar_sql_prepare(invar_sql_stmt **out, invar_sql *sql, const char *text)
+{
+    sqlite3_stmt *handle = NULL;
+    invar_sql_stmt *stmt;
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+    const char *tail;
+    void *block;
+    invar_status status = check(sql, sqlite3_prepare_v2(sql->db, text, -1, &handle, &tail));
+
+    if (status != INVAR_OK)
+        return status;
+    if (!handle)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: there is no statement in it");
+    if (!nothing_follows(sql->db, tail)) {
+        sqlite3_finalize(handle);
+        invar_text_quote(quote, sizeof quote, tail, strlen(tail));
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "SQL: one statement at a time; behind it stands: %s",
+                          quote);
+    }
+    status = invar_alloc(&block, 1, sizeof *stmt, "a statement");
+    if (status != INVAR_OK) {
+        sqlite3_finalize(handle);
+        return status;
+    }
+    stmt = block;
+    *stmt = (invar_sql_stmt){.handle = handle, .sql = sql};
+    *out = stmt;
+    return INVAR_OK;
+}
+
+void invar_sql_free(invar_sql_stmt *stmt)
+{
+    if (!stmt)
+        return;
+    sqlite3_finalize(stmt->handle);
+    invar_free(stmt);
+}
+
+invar_status invar_sql_bind_int(invar_sql_stmt *stmt, int index, int64_t value)
+{
+    return check(stmt->sql, sqlite3_bind_int64(stmt->handle, index, value));
+}
+
+invar_status invar_sql_bind_real(invar_sql_stmt *stmt, int index, double value)
+{
+    return check(stmt->sql, sqlite3_bind_double(stmt->handle, index, value));
+}
+
+invar_status invar_sql_bind_text(invar_sql_stmt *stmt, int index, const char *text, size_t bytes)
+{
+    return check(stmt->sql,
+                 sqlite3_bind_text64(stmt->handle, index, text, bytes, SQLITE_STATIC, SQLITE_UTF8));
+}
+
+invar_status invar_sql_bind_blob(invar_sql_stmt *stmt, int index, const void *data, size_t bytes)
+{
+    if (bytes == 0) // a NULL pointer would bind NULL
+        return check(stmt->sql, sqlite3_bind_zeroblob(stmt->handle, index, 0));
+    return check(stmt->sql, sqlite3_bind_blob64(stmt->handle, index, data, bytes, SQLITE_STATIC));
+}
+
+invar_status invar_sql_bind_null(invar_sql_stmt *stmt, int index)
+{
+    return check(stmt->sql, sqlite3_bind_null(stmt->handle, index));
+}
+
+int invar_sql_param(invar_sql_stmt *stmt, const char *name)
+{
+    return sqlite3_bind_parameter_index(stmt->handle, name);
+}
+
+int invar_sql_params(invar_sql_stmt *stmt)
+{
+    return sqlite3_bind_parameter_count(stmt->handle);
+}
+
+const char *invar_sql_param_name(invar_sql_stmt *stmt, int index)
+{
+    const char *name = sqlite3_bind_parameter_name(stmt->handle, index);
+
+    return name ? name : "?";
+}
+
+invar_status invar_sql_step(bool *row_out, invar_sql_stmt *stmt)
+{
+    int rc;
+
+    *row_out = false;
+    INVAR_TRY(invar_sql_row(stmt));
+    rc = sqlite3_step(stmt->handle);
+    *row_out = rc == SQLITE_ROW;
+    return rc == SQLITE_ROW || rc == SQLITE_DONE ? INVAR_OK : fail(stmt->sql, rc);
+}
+
+void invar_sql_reset(invar_sql_stmt *stmt)
+{
+    sqlite3_reset(stmt->handle); // repeats the failure that step has already told
+    stmt->lost = false;
+}
+
+/* ---- the current row ------------------------------------------------------------------------- */
+
+/* NULL is an empty value, or one that there was no memory for. */
+static void note_lost(invar_sql_stmt *stmt, const void *data)
+{
+    if (!data && sqlite3_errcode(stmt->sql->db) == SQLITE_NOMEM)
+        stmt->lost = true;
+}
+
+invar_status invar_sql_row(const invar_sql_stmt *stmt)
+{
+    return stmt->lost ? fail(stmt->sql, SQLITE_NOMEM) : INVAR_OK;
+}
+
+int invar_sql_columns(invar_sql_stmt *stmt)
+{
+    return sqlite3_column_count(stmt->handle);
+}
+
+const char *invar_sql_column_name(invar_sql_stmt *stmt, int column)
+{
+    const char *name = sqlite3_column_name(stmt->handle, column);
+
+    return name ? name : "";
+}
+
+invar_ledger_type invar_sql_type(invar_sql_stmt *stmt, int column)
+{
+    switch (sqlite3_column_type(stmt->handle, column)) {
+    case SQLITE_INTEGER: return INVAR_LEDGER_TYPE_INT;
+    case SQLITE_FLOAT: return INVAR_LEDGER_TYPE_REAL;
+    case SQLITE_TEXT: return INVAR_LEDGER_TYPE_TEXT;
+    case SQLITE_BLOB: return INVAR_LEDGER_TYPE_BLOB;
+    default: return INVAR_LEDGER_TYPE_NULL;
+    }
+}
+
+int64_t invar_sql_int(invar_sql_stmt *stmt, int column)
+{
+    return sqlite3_column_int64(stmt->handle, column);
+}
+
+double invar_sql_real(invar_sql_stmt *stmt, int column)
+{
+    return sqlite3_column_double(stmt->handle, column);
+}
+
+const char *invar_sql_text(invar_sql_stmt *stmt, int column, size_t *bytes_out)
+{
+    const char *text = (const char *)sqlite3_column_text(stmt->handle, column);
+
+    note_lost(stmt, text);
+    if (bytes_out)
+        *bytes_out = text ? (size_t)sqlite3_column_bytes(stmt->handle, column) : 0;
+    return text ? text : "";
+}
+
+const void *invar_sql_blob(invar_sql_stmt *stmt, int column, size_t *bytes_out)
+{
+    const void *data = sqlite3_column_blob(stmt->handle, column);
+
+    note_lost(stmt, data);
+    *bytes_out = data ? (size_t)sqlite3_column_bytes(stmt->handle, column) : 0;
+    return data ? data : "";
+}
+
+bool invar_sql_digest(invar_digest *out, invar_sql_stmt *stmt, int column)
+{
+    size_t bytes;
+    const void *data = invar_sql_blob(stmt, column, &bytes);
+
+    if (bytes != sizeof out->bytes)
+        return false;
+    memcpy(out->bytes, data, sizeof out->bytes);
+    return true;
+}
+
+invar_status invar_sql_query_int(int64_t *out, invar_sql *sql, const char *text, int64_t argument)
+{
+    invar_sql_stmt *stmt;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, sql, text));
+    status = invar_sql_params(stmt) > 0 ? invar_sql_bind_int(stmt, 1, argument) : INVAR_OK;
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, stmt);
+    if (status == INVAR_OK)
+        *out = row ? invar_sql_int(stmt, 0) : 0;
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- guarded statements ---------------------------------------------------------------------- */
+
+static int authorize(void *payload, int action, const char *a, const char *b, const char *c,
+                     const char *d)
+{
+    (void)payload, (void)a, (void)c, (void)d;
+    switch (action) {
+    case SQLITE_SELECT:
+    case SQLITE_READ:
+    case SQLITE_RECURSIVE: return SQLITE_OK;
+    case SQLITE_FUNCTION:
+        // the built-in functions that reach beyond the file: into libraries, and into memory
+        return !b || sqlite3_stricmp(b, "load_extension") == 0 ||
+                       sqlite3_stricmp(b, "fts3_tokenizer") == 0
+                   ? SQLITE_DENY
+                   : SQLITE_OK;
+    default: return SQLITE_DENY;
+    }
+}
+
+static int64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static int out_of_time(void *payload)
+{
+    const invar_sql *sql = payload;
+
+    return now_ms() - sql->guard_start > sql->guard_ms;
+}
+
+invar_status invar_sql_guard(invar_sql *sql, int64_t limit_ms)
+{
+    INVAR_TRY(invar_sql_exec(sql, "PRAGMA temp_store = MEMORY")); // sorting fills no disk
+    // their first use declares a table, which the authorizer could not tell from making one
+    INVAR_TRY(invar_sql_exec(sql, "SELECT 1 FROM json_each('[]'), json_tree('[]')"));
+    INVAR_TRY(check(sql, sqlite3_set_authorizer(sql->db, authorize, NULL)));
+    sql->guard_ms = limit_ms;
+    sql->guard_start = now_ms();
+    if (limit_ms > 0)
+        sqlite3_progress_handler(sql->db, GUARD_STEPS, out_of_time, sql);
+    // a query cannot eat the machine: a bound for one value, for the text, and for all of SQLite
+    sqlite3_limit(sql->db, SQLITE_LIMIT_LENGTH, 64 * 1024 * 1024);
+    sqlite3_limit(sql->db, SQLITE_LIMIT_SQL_LENGTH, 1024 * 1024);
+    sqlite3_limit(sql->db, SQLITE_LIMIT_LIKE_PATTERN_LENGTH, 1000);
+    sql->limits_heap = sqlite3_hard_heap_limit64(-1) == 0; // whose it is already, shall keep it
+    if (sql->limits_heap)
+        sqlite3_hard_heap_limit64(GUARD_HEAP);
+    return INVAR_OK;
+}
+
+void invar_sql_unguard(invar_sql *sql)
+{
+    sqlite3_set_authorizer(sql->db, NULL, NULL);
+    sqlite3_progress_handler(sql->db, 0, NULL, NULL);
+    if (sql->limits_heap)
+        sqlite3_hard_heap_limit64(0);
+    sql->limits_heap = false;
+    sqlite3_exec(sql->db, "PRAGMA temp_store = DEFAULT", NULL, NULL, NULL);
+    sqlite3_limit(sql->db, SQLITE_LIMIT_LENGTH, INT_MAX);
+    sqlite3_limit(sql->db, SQLITE_LIMIT_SQL_LENGTH, INT_MAX);
+}
+
+/* ---- copies ---------------------------------------------------------------------------------- */
+
+invar_status invar_sql_copy(invar_sql *sql, const char *path)
+{
+    sqlite3_backup *backup;
+    invar_sql *to;
+    invar_status status = invar_sql_open(&to, path, INVAR_SQL_MODE_CREATE);
+    int rc;
+
+    if (status != INVAR_OK)
+        return status;
+    backup = sqlite3_backup_init(to->db, "main", sql->db, "main");
+    if (!backup) {
+        status = fail(to, sqlite3_extended_errcode(to->db));
+    } else {
+        // all pages in one step: one snapshot, whatever a writer does meanwhile
+        rc = sqlite3_backup_step(backup, -1);
+        sqlite3_backup_finish(backup);
+        if (rc != SQLITE_DONE)
+            status = fail(rc == sqlite3_extended_errcode(to->db) ? to : sql, rc);
+    }
+    invar_sql_close(to);
+    return status;
+}

@@ -1,0 +1,533 @@
+/*
+ * diff.c - where two runs part.
+ *
+ * A chain that differs at one step differs at every later one, so the first divergent step is found
+ * by binary search. That holds only for a run whose repeated steps repeated their bits, which is
+ * checked first and by the same search: the steps that a segment repeats begin with the chain of
+ * those that it repeats. What stands beside the tensors is in no chain, and is compared only where
+ * the chains are equal: step by step, by the hashes of their contents.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/view/diff/diff.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ledger/internal.h"
+#include "ledger/view/diff/internal.h"
+
+#include "base/invar_banned.h"
+
+/* A run, seen up to and including a segment: at each step the newest one that did it counts. */
+typedef struct view {
+    invar_ledger *ledger;
+    int64_t run;
+    int64_t newest;
+    invar_diff_side *side;
+    invar_sql_stmt *at;
+} view;
+
+/* What one execution of a step recorded about itself. */
+typedef struct moment {
+    int64_t seg, weights;
+    invar_digest batch, rng, root, chain;
+} moment;
+
+static invar_diff_source source_of(const view *v, int64_t step, int64_t seg)
+{
+    return (invar_diff_source){v->ledger->sql, v->run, step, seg, v->newest, v->side};
+}
+
+invar_status invar_diff_corrupt(const invar_diff_source *source, const char *what)
+{
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "ledger %.1000s, run %" PRId64 ": %s; see `invar ledger verify`",
+                      invar_sql_path(source->sql), source->run, what);
+}
+
+static invar_status corrupt(const view *v, const char *what)
+{
+    invar_diff_source source = source_of(v, -1, -1);
+
+    return invar_diff_corrupt(&source, what);
+}
+
+invar_status invar_diff_prepare(invar_sql_stmt **out, const invar_diff_source *source,
+                                const char *text)
+{
+    const int64_t arguments[] = {source->run, source->step, source->seg, source->newest};
+    invar_sql_stmt *stmt;
+    invar_status status;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, source->sql, text));
+    status = INVAR_OK;
+    for (int i = 0; status == INVAR_OK && i < 4 && i < invar_sql_params(stmt); i++)
+        status = invar_sql_bind_int(stmt, i + 1, arguments[i]);
+    if (status == INVAR_OK)
+        *out = stmt;
+    else
+        invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- looking at a run ------------------------------------------------------------------------ */
+
+/* *found_out: the view has the step. */
+static invar_status look(bool *found_out, moment *out, view *v, int64_t step)
+{
+    invar_status status;
+    bool whole = true;
+
+    INVAR_TRY(invar_sql_bind_int(v->at, 2, step));
+    INVAR_TRY(invar_sql_bind_int(v->at, 3, v->newest));
+    status = invar_sql_step(found_out, v->at);
+    if (status == INVAR_OK && *found_out) {
+        out->seg = invar_sql_int(v->at, 0);
+        out->weights = invar_sql_int(v->at, 1);
+        whole = invar_sql_digest(&out->batch, v->at, 2) && invar_sql_digest(&out->rng, v->at, 3) &&
+                invar_sql_digest(&out->root, v->at, 4) && invar_sql_digest(&out->chain, v->at, 5);
+    }
+    invar_sql_reset(v->at);
+    return whole ? status : corrupt(v, "a digest of a step has not 16 bytes");
+}
+
+/* Both sides at a step that both must have. */
+static invar_status look_both(moment out[2], invar_diff *diff, view sides[2], int64_t step)
+{
+    diff->lookups++;
+    for (int i = 0; i < 2; i++) {
+        bool found;
+        INVAR_TRY(look(&found, &out[i], &sides[i], step));
+        if (!found)
+            return corrupt(&sides[i], "the steps have a gap");
+    }
+    return INVAR_OK;
+}
+
+static invar_status read_side(invar_diff *diff, view *v, invar_sql_stmt *row)
+{
+    invar_diff_side *side = v->side;
+    bool found;
+
+    INVAR_TRY(invar_sql_step(&found, row));
+    if (!found)
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "ledger %.1000s has no run %" PRId64,
+                          invar_sql_path(v->ledger->sql), v->run);
+    INVAR_TRY(invar_diff_text(&side->ledger, diff, invar_sql_path(v->ledger->sql),
+                              strlen(invar_sql_path(v->ledger->sql))));
+    INVAR_TRY(invar_diff_column(&side->uuid, diff, row, 0));
+    INVAR_TRY(invar_diff_column(&side->name, diff, row, 1));
+    INVAR_TRY(invar_diff_column(&side->kind, diff, row, 2));
+    side->segments = invar_sql_int(row, 3);
+    side->first_step = invar_sql_int(row, 4);
+    side->last_step = invar_sql_int(row, 5);
+    side->run = v->run;
+    side->seg = -1;
+    if (side->first_step != (side->last_step == -1 ? -1 : 0) || side->last_step == INT64_MAX)
+        return corrupt(v, "the steps do not count from 0");
+    return INVAR_OK;
+}
+
+static invar_status open_side(invar_diff *diff, view *v)
+{
+    invar_diff_source source = source_of(v, 0, 0);
+    invar_sql_stmt *row = NULL;
+    invar_status status =
+        invar_diff_prepare(&v->at, &source,
+                           "SELECT seg, weights, batch, rng, root, chain FROM step "
+                           "WHERE run = ?1 AND step = ?2 AND seg <= ?3 ORDER BY seg DESC LIMIT 1");
+
+    if (status == INVAR_OK)
+        status = invar_diff_prepare(
+            &row, &source,
+            "SELECT uuid, name, kind, (SELECT count(*) FROM segment s WHERE s.run = r.run), "
+            "coalesce((SELECT min(step) FROM step s WHERE s.run = r.run), -1), "
+            "coalesce((SELECT max(step) FROM step s WHERE s.run = r.run), -1) "
+            "FROM run r WHERE run = ?1");
+    if (status == INVAR_OK)
+        status = read_side(diff, v, row);
+    invar_sql_free(row);
+    return status;
+}
+
+/* ---- searching ------------------------------------------------------------------------------- */
+
+/* The first step of [first, last] whose chains differ; -1: none. */
+static invar_status search_chains(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
+                                  int64_t last)
+{
+    moment now[2];
+
+    *out = -1;
+    INVAR_TRY(look_both(now, diff, sides, last));
+    if (invar_digest_equal(&now[0].chain, &now[1].chain))
+        return INVAR_OK;
+    while (first < last) {
+        int64_t middle = first + (last - first) / 2;
+        INVAR_TRY(look_both(now, diff, sides, middle));
+        if (invar_digest_equal(&now[0].chain, &now[1].chain))
+            first = middle + 1;
+        else
+            last = middle;
+    }
+    INVAR_TRY(look_both(now, diff, sides, first));
+    if (invar_digest_equal(&now[0].root, &now[1].root))
+        return corrupt(&sides[1], "it or the other run has a chain that its roots do not make");
+    *out = first;
+    return INVAR_OK;
+}
+
+/* The first step of [first, last] whose contents differ; -1: none. Reads them all. */
+static invar_status search_content(int64_t *out, const view sides[2], int64_t first, int64_t last)
+{
+    // beside max(), SQLite takes the other columns from the row that has it
+    static const char text[] = "SELECT step, content, max(seg) FROM step "
+                               "WHERE run = ?1 AND step BETWEEN ?2 AND ?3 AND seg <= ?4 "
+                               "GROUP BY step ORDER BY step";
+    invar_diff_join join = {.keys = 1};
+    invar_status status = INVAR_OK;
+    bool row = false;
+
+    *out = -1;
+    for (int i = 0; status == INVAR_OK && i < 2; i++) {
+        invar_diff_source range = source_of(&sides[i], first, last);
+        status = invar_diff_prepare(i ? &join.b : &join.a, &range, text);
+    }
+    while (status == INVAR_OK && *out < 0 &&
+           (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row)
+        if (!join.in_a || !join.in_b || !invar_diff_join_same(&join, 1))
+            *out = invar_sql_int(join.in_a ? join.a : join.b, 0);
+    invar_diff_join_release(&join);
+    return status;
+}
+
+/* The same of both: where tensors part, else where anything else of a step does. */
+static invar_status search(int64_t *out, invar_diff *diff, view sides[2], int64_t first,
+                           int64_t last)
+{
+    INVAR_TRY(search_chains(out, diff, sides, first, last));
+    return *out < 0 ? search_content(out, sides, first, last) : INVAR_OK;
+}
+
+static void part(invar_diff *diff, int64_t step, bool evaluations)
+{
+    diff->parted = true;
+    diff->step = step;
+    diff->evaluations = evaluations;
+}
+
+/* ---- a run and itself ------------------------------------------------------------------------ */
+
+/* True when the segment that sides[1] ends with has done the step, and one before has too. */
+static invar_status repeated(bool *out, invar_diff *diff, view sides[2], int64_t step)
+{
+    moment old, new;
+    bool found;
+
+    diff->lookups++;
+    *out = false;
+    INVAR_TRY(look(&found, &new, &sides[1], step));
+    if (!found || new.seg != sides[1].newest)
+        return INVAR_OK;
+    return look(out, &old, &sides[0], step);
+}
+
+/* The first step that a segment repeated with another result; -1: none. */
+static invar_status search_segment(int64_t *out, invar_diff *diff, view sides[2], int64_t after)
+{
+    const invar_diff_side *side = sides[0].side;
+    int64_t first, low, high = side->last_step;
+    bool twice = false;
+
+    *out = -1;
+    if (side->first_step < 0 || after >= high)
+        return INVAR_OK;
+    low = first = after < side->first_step ? side->first_step : after + 1;
+    INVAR_TRY(repeated(&twice, diff, sides, first));
+    if (!twice)
+        return INVAR_OK;
+    while (low < high) { // the repeated steps are the first ones of the segment: find the last
+        int64_t middle = high - (high - low) / 2;
+        INVAR_TRY(repeated(&twice, diff, sides, middle));
+        if (twice)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return search(out, diff, sides, first, low);
+}
+
+/* A step that a segment of the run repeated with another result, and `twice` its executions. */
+static invar_status search_segments(invar_diff *diff, view twice[2], const invar_diff_source *run)
+{
+    invar_sql_stmt *segments = NULL;
+    invar_status status = invar_diff_prepare(
+        &segments, run,
+        "SELECT seg, after_step FROM segment WHERE run = ?1 AND seg > 0 ORDER BY seg");
+    int64_t step = -1;
+    bool row;
+
+    while (status == INVAR_OK && step < 0) {
+        status = invar_sql_step(&row, segments);
+        if (status != INVAR_OK || !row)
+            break;
+        twice[1].newest = invar_sql_int(segments, 0);
+        twice[0].newest = twice[1].newest - 1;
+        status = search_segment(&step, diff, twice, invar_sql_int(segments, 1));
+    }
+    invar_sql_free(segments);
+    if (status == INVAR_OK && step >= 0)
+        part(diff, step, false);
+    return status;
+}
+
+/* The same of evaluations. */
+static invar_status search_repeated(invar_diff *diff, view twice[2], const invar_diff_source *run)
+{
+    invar_sql_stmt *rows = NULL;
+    invar_status status = invar_diff_prepare(
+        &rows, run,
+        "SELECT e.step, e.seg, f.seg FROM evaluation e JOIN evaluation f "
+        "USING(run, step, dataset, series) WHERE e.run = ?1 AND e.step >= -1 AND e.seg < f.seg "
+        "AND e.value_bits <> f.value_bits ORDER BY 1, 3, 2 LIMIT 1");
+    bool row = false;
+
+    if (status == INVAR_OK)
+        status = invar_sql_step(&row, rows);
+    if (status == INVAR_OK && row) {
+        part(diff, invar_sql_int(rows, 0), true);
+        twice[0].newest = invar_sql_int(rows, 1);
+        twice[1].newest = invar_sql_int(rows, 2);
+    }
+    invar_sql_free(rows);
+    return status;
+}
+
+/* When the run `v` has two results of one step, `sides` become the segments that have them. */
+static invar_status search_self(invar_diff *diff, view sides[2], const view *v, char name)
+{
+    invar_diff_source run = source_of(v, 0, 0);
+    view twice[2] = {*v, *v};
+
+    INVAR_TRY(search_segments(diff, twice, &run));
+    if (!diff->parted)
+        INVAR_TRY(search_repeated(diff, twice, &run));
+    if (!diff->parted)
+        return INVAR_OK;
+    diff->self = name;
+    diff->a = diff->b = *v->side;
+    if (diff->evaluations) { // which need not have executed the step
+        diff->a.seg = twice[0].newest;
+        diff->b.seg = twice[1].newest;
+    }
+    twice[0].side = &diff->a;
+    twice[1].side = &diff->b;
+    memcpy(sides, twice, sizeof twice);
+    diff->common_first = diff->common_last = diff->step;
+    diff->steps_compared = diff->step >= 0;
+    return INVAR_OK;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+/* Evaluations of the common steps: what contradicts comes first, then what one side lacks. */
+static invar_status compare_evaluations(invar_diff *diff, const view sides[2])
+{
+    invar_diff_source a = source_of(&sides[0], diff->common_last, -1);
+    invar_diff_source b = source_of(&sides[1], diff->common_last, -1);
+    int64_t step;
+    bool found;
+
+    INVAR_TRY(invar_diff_compare_evaluations(&found, &step, &a, &b, false));
+    if (found && (!diff->parted || step < diff->step))
+        part(diff, step, true);
+    if (diff->parted)
+        return INVAR_OK;
+    INVAR_TRY(invar_diff_compare_evaluations(&found, &step, &a, &b, true));
+    if (found)
+        part(diff, step, true);
+    return INVAR_OK;
+}
+
+/* The common steps, and the first of them that differs. */
+static invar_status compare_steps(invar_diff *diff, view sides[2])
+{
+    int64_t a = diff->a.last_step, b = diff->b.last_step, last = a < b ? a : b, step;
+    bool beside;
+
+    diff->only_a = a - last;
+    diff->only_b = b - last;
+    if (last < 0)
+        return INVAR_OK;
+    diff->common_first = 0;
+    diff->common_last = last;
+    INVAR_TRY(search_chains(&step, diff, sides, 0, last));
+    beside = step < 0;
+    if (beside)
+        INVAR_TRY(search_content(&step, sides, 0, last));
+    if (step >= 0)
+        part(diff, step, false);
+    if (beside)
+        INVAR_TRY(compare_evaluations(diff, sides));
+    diff->steps_compared = diff->parted && !diff->evaluations ? diff->step + 1 : last + 1;
+    return INVAR_OK;
+}
+
+int64_t invar_diff_shown(const invar_diff *diff)
+{
+    return diff->parted ? diff->step : diff->common_last;
+}
+
+/* The hash of the weights that a run began with, from its identity; false: it has none. */
+static invar_status find_initial(bool *out, invar_sql_stmt **row, const invar_diff_source *of)
+{
+    INVAR_TRY(invar_diff_prepare(
+        row, of, "SELECT value FROM identity WHERE run = ?1 AND key = '" INVAR_LEDGER_WEIGHTS "'"));
+    return invar_sql_step(out, *row);
+}
+
+/*
+ * Whether the sides began the step with the same weights. Versions alone do not tell: of equal ones
+ * the chains before the step do, which are equal, and before the first step the initial weights.
+ */
+static invar_status compare_weights(invar_diff_answer *out, const moment now[2],
+                                    const invar_diff_source of[2])
+{
+    invar_sql_stmt *rows[2] = {NULL, NULL};
+    bool found[2] = {false, false};
+    invar_status status = INVAR_OK;
+
+    *out = now[0].weights == now[1].weights ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO;
+    if (*out == INVAR_DIFF_ANSWER_NO || of[0].step > 0)
+        return INVAR_OK;
+    for (int i = 0; i < 2 && status == INVAR_OK; i++)
+        status = find_initial(&found[i], &rows[i], &of[i]);
+    if (status == INVAR_OK && (!found[0] || !found[1]))
+        *out = INVAR_DIFF_ANSWER_UNKNOWN;
+    else if (status == INVAR_OK &&
+             strcmp(invar_sql_text(rows[0], 0, NULL), invar_sql_text(rows[1], 0, NULL)) != 0)
+        *out = INVAR_DIFF_ANSWER_NO;
+    invar_sql_free(rows[0]);
+    invar_sql_free(rows[1]);
+    return status;
+}
+
+/* The tensors of a step, and what it was given. */
+static invar_status compare_moments(invar_diff *diff, view sides[2], invar_diff_source of[2])
+{
+    moment now[2];
+
+    INVAR_TRY(look_both(now, diff, sides, of[0].step));
+    for (int i = 0; i < 2; i++) {
+        invar_diff_side *side = sides[i].side;
+        of[i].seg = now[i].seg;
+        side->seg = side->seg < 0 ? now[i].seg : side->seg;
+        side->root = now[i].root;
+        side->chain = now[i].chain;
+    }
+    diff->roots_differ = diff->parted && !invar_digest_equal(&now[0].root, &now[1].root);
+    diff->same_batch = invar_digest_equal(&now[0].batch, &now[1].batch);
+    diff->same_rng = invar_digest_equal(&now[0].rng, &now[1].rng);
+    INVAR_TRY(compare_weights(&diff->same_weights, now, of));
+    return invar_diff_compare_points(diff, &of[0], &of[1]);
+}
+
+/* Everything about one step: the divergent one, or for identical runs the last. */
+static invar_status compare_step(invar_diff *diff, view sides[2])
+{
+    int64_t step = invar_diff_shown(diff);
+    invar_diff_source of[2] = {source_of(&sides[0], step, -1), source_of(&sides[1], step, -1)};
+
+    if (step < 0 && !diff->parted)
+        return INVAR_OK;
+    diff->same_batch = diff->same_rng = true; // before any step: nothing
+    diff->same_weights = INVAR_DIFF_ANSWER_UNKNOWN;
+    if (step >= 0)
+        INVAR_TRY(compare_moments(diff, sides, of));
+    return invar_diff_compare_records(diff, &of[0], &of[1]);
+}
+
+/* The facts of whole runs; of the two segments when a run is compared with itself. */
+static invar_status compare_circumstances(invar_diff *diff, const view sides[2])
+{
+    invar_diff_source of[2];
+
+    for (int i = 0; i < 2; i++) {
+        int64_t seg = sides[i].side->seg;
+        of[i] = source_of(&sides[i], diff->self ? seg : 0, diff->self ? seg : INT64_MAX);
+    }
+    return invar_diff_compare_facts(diff, &of[0], &of[1]);
+}
+
+/* True when values differ, and not only what was evaluated. */
+static bool contradicts(const invar_diff *diff)
+{
+    if (!diff->evaluations)
+        return diff->parted;
+    for (const invar_diff_metric *m = diff->metrics; m < diff->metrics + diff->n_metrics; m++)
+        if (m->in_a && m->in_b)
+            return true;
+    return false;
+}
+
+static void judge(invar_diff *diff)
+{
+    diff->twins = diff->twins && !diff->self && contradicts(diff);
+    if (diff->twins || (diff->self && !invar_diff_two_makers(diff)))
+        diff->verdict = INVAR_DIFF_VERDICT_NONDETERMINISTIC;
+    else if (diff->parted)
+        diff->verdict = INVAR_DIFF_VERDICT_DIFFERENT;
+    else if (diff->common_first < 0)
+        diff->verdict = INVAR_DIFF_VERDICT_NOTHING;
+    else
+        diff->verdict = INVAR_DIFF_VERDICT_IDENTICAL;
+}
+
+static invar_status compare(invar_diff *diff, view runs[2])
+{
+    bool same = runs[0].ledger == runs[1].ledger && runs[0].run == runs[1].run;
+    view sides[2];
+
+    INVAR_TRY(open_side(diff, &runs[0]));
+    INVAR_TRY(open_side(diff, &runs[1]));
+    memcpy(sides, runs, sizeof sides);
+    INVAR_TRY(search_self(diff, sides, &runs[0], 'A'));
+    if (!diff->self && !same)
+        INVAR_TRY(search_self(diff, sides, &runs[1], 'B'));
+    if (!diff->self)
+        INVAR_TRY(compare_steps(diff, sides));
+    INVAR_TRY(compare_step(diff, sides));
+    INVAR_TRY(compare_circumstances(diff, sides));
+    judge(diff);
+    return INVAR_OK;
+}
+
+invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
+                             int64_t run_b)
+{
+    bool began[2] = {false, false};
+    invar_diff *diff;
+    void *block;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc(&block, 1, sizeof *diff, "a diff"));
+    diff = block;
+    *diff = (invar_diff){.step = -1, .common_first = -1, .common_last = -1};
+    view runs[2] = {{a, run_a, INT64_MAX, &diff->a, NULL}, {b, run_b, INT64_MAX, &diff->b, NULL}};
+    status = invar_ledger_snapshot(&began[0], a);
+    if (status == INVAR_OK)
+        status = invar_ledger_snapshot(&began[1], b);
+    if (status == INVAR_OK)
+        status = compare(diff, runs);
+    for (int i = 0; i < 2; i++) {
+        invar_sql_free(runs[i].at);
+        invar_ledger_snapshot_end(i ? b : a, began[i]);
+    }
+    if (status == INVAR_OK)
+        *out = diff;
+    else
+        invar_diff_free(diff);
+    return status;
+}

@@ -1,0 +1,191 @@
+/*
+ * facts.c - the facts of two runs: what they are, and under which circumstances they ran.
+ *
+ * A fact belongs to a segment. One that had several values over the segments of a run is shown with
+ * all of them, and is equal to another only when that had the same ones in the same segments.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ledger/view/diff/internal.h"
+
+#include "base/invar_banned.h"
+
+/* A fact of one side; `rank` orders the scopes. */
+typedef struct fact {
+    int64_t rank;
+    const char *scope, *key, *value;
+    bool several; /* values, one after another, each with its segment */
+} fact;
+
+/* A value and the first segment that had it. */
+typedef struct era {
+    const char *value;
+    int64_t seg;
+} era;
+
+static int compare_facts(const fact *a, const fact *b)
+{
+    int order;
+
+    if (a->rank != b->rank)
+        return a->rank < b->rank ? -1 : 1;
+    order = strcmp(a->scope, b->scope);
+    return order ? order : strcmp(a->key, b->key);
+}
+
+/* Adds the fact with the values that it had, when it is complete. */
+static invar_status end_fact(invar_diff *diff, invar_diff_list *facts, fact *now,
+                             invar_diff_list *eras)
+{
+    const era *list = eras->data;
+    size_t bytes = 1, used = 0;
+    char *text;
+    void *block;
+
+    if (eras->count == 0)
+        return INVAR_OK;
+    now->value = list[0].value;
+    now->several = eras->count > 1;
+    for (size_t i = 0; now->several && i < eras->count; i++)
+        bytes += strlen(list[i].value) + 64;
+    INVAR_TRY(invar_diff_take(&block, diff, 1, bytes));
+    text = block;
+    for (size_t i = 0; now->several && i < eras->count; i++)
+        used += (size_t)snprintf(text + used, bytes - used, "%s%s (from segment %" PRId64 ")",
+                                 i ? ", " : "", list[i].value, list[i].seg);
+    if (now->several)
+        now->value = text;
+    eras->count = 0;
+    INVAR_TRY(invar_diff_add(&block, diff, facts, sizeof *now));
+    *(fact *)block = *now;
+    return INVAR_OK;
+}
+
+/* One more row: another fact, or the same one in a later segment. */
+static invar_status take_fact(invar_diff *diff, invar_diff_list *facts, fact *now,
+                              invar_diff_list *eras, invar_sql_stmt *row)
+{
+    fact next = {.rank = invar_sql_int(row, 0)};
+    const era *last;
+    const char *value;
+    void *block;
+
+    INVAR_TRY(invar_diff_column(&next.scope, diff, row, 1));
+    INVAR_TRY(invar_diff_column(&next.key, diff, row, 2));
+    INVAR_TRY(invar_diff_column(&value, diff, row, 4));
+    if (eras->count && compare_facts(now, &next) != 0)
+        INVAR_TRY(end_fact(diff, facts, now, eras));
+    *now = next;
+    last = eras->count ? (const era *)eras->data + eras->count - 1 : NULL;
+    if (last && strcmp(last->value, value) == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_diff_add(&block, diff, eras, sizeof(era)));
+    *(era *)block = (era){value, invar_sql_int(row, 3)};
+    return INVAR_OK;
+}
+
+/* What may change bits, then how and where it ran. */
+static invar_status read_facts(invar_diff *diff, invar_diff_list *facts,
+                               const invar_diff_source *segments)
+{
+    static const char text[] =
+        "SELECT 0, 'identity', key, 0, value FROM identity WHERE run = ?1 "
+        "UNION ALL SELECT 1, 'run', 'kind', 0, kind FROM run WHERE run = ?1 "
+        "UNION ALL SELECT 1, 'run', 'parent', 0, parent || ' step ' || coalesce(fork_step, -1) "
+        "FROM run WHERE run = ?1 AND parent IS NOT NULL "
+        "UNION ALL SELECT CASE scope WHEN 'build' THEN 2 WHEN 'host' THEN 3 WHEN 'gpu' THEN 4 "
+        "WHEN 'free' THEN 5 ELSE 6 END, scope, key, seg, value FROM fact "
+        "WHERE run = ?1 AND seg BETWEEN ?2 AND ?3 ORDER BY 1, 2, 3, 4";
+    invar_diff_list eras = {0};
+    fact now = {0};
+    invar_sql_stmt *rows;
+    invar_status status;
+    bool row = false;
+
+    INVAR_TRY(invar_diff_prepare(&rows, segments, text));
+    do {
+        status = invar_sql_step(&row, rows);
+        if (status == INVAR_OK)
+            status = row ? take_fact(diff, facts, &now, &eras, rows)
+                         : end_fact(diff, facts, &now, &eras);
+    } while (status == INVAR_OK && row);
+    invar_sql_free(rows);
+    return status;
+}
+
+/* True for what must be equal if two runs are to have the same bits. */
+static bool obliges(const fact *f)
+{
+    return f->rank == 0 || (f->rank == 1 && strcmp(f->key, "parent") == 0) ||
+           (f->rank == 2 && strcmp(f->key, "binary") == 0) || strcmp(f->scope, "op") == 0 ||
+           strcmp(f->scope, "plugin") == 0;
+}
+
+static invar_status add_fact(invar_diff *diff, invar_diff_list *facts, const fact *a, const fact *b)
+{
+    const fact *any = a ? a : b;
+    void *entry;
+
+    INVAR_TRY(invar_diff_add(&entry, diff, facts, sizeof(invar_diff_fact)));
+    *(invar_diff_fact *)entry =
+        (invar_diff_fact){any->scope, any->key, a ? a->value : NULL, b ? b->value : NULL};
+    if (obliges(any))
+        diff->twins = false;
+    return INVAR_OK;
+}
+
+static bool names_program(const fact *f)
+{
+    return f->rank == 2 && strcmp(f->key, "binary") == 0 && !f->several;
+}
+
+const invar_diff_fact *invar_diff_two_makers(const invar_diff *diff)
+{
+    for (const invar_diff_fact *f = diff->facts; f < diff->facts + diff->n_facts; f++) {
+        bool program = strcmp(f->scope, "build") == 0 && strcmp(f->key, "binary") == 0;
+        if ((program || strcmp(f->scope, "plugin") == 0) && f->a && f->b)
+            return f;
+    }
+    return NULL;
+}
+
+/* Both lists have one order. */
+static invar_status merge_facts(invar_diff *diff, const invar_diff_list *a,
+                                const invar_diff_list *b)
+{
+    invar_diff_list facts = {0};
+    const fact *x = a->data, *y = b->data;
+    size_t i = 0, k = 0;
+    bool program = false;
+
+    diff->twins = true;
+    while (i < a->count || k < b->count) {
+        int order = i == a->count ? 1 : k == b->count ? -1 : compare_facts(&x[i], &y[k]);
+        if (order == 0 && strcmp(x[i].value, y[k].value) == 0) {
+            diff->facts_equal++;
+            program = program || names_program(&x[i]);
+        } else {
+            INVAR_TRY(add_fact(diff, &facts, order <= 0 ? &x[i] : NULL, order >= 0 ? &y[k] : NULL));
+        }
+        i += order <= 0;
+        k += order >= 0;
+    }
+    diff->twins = diff->twins && program;
+    diff->facts = facts.data;
+    diff->n_facts = facts.count;
+    return INVAR_OK;
+}
+
+invar_status invar_diff_compare_facts(invar_diff *diff, const invar_diff_source *a,
+                                      const invar_diff_source *b)
+{
+    invar_diff_list x = {0}, y = {0};
+
+    INVAR_TRY(read_facts(diff, &x, a));
+    INVAR_TRY(read_facts(diff, &y, b));
+    return merge_facts(diff, &x, &y);
+}

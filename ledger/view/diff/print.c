@@ -1,0 +1,668 @@
+/*
+ * print.c - a diff for people: the verdict, then what differs; what is equal is one number.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/console/term.h"
+#include "base/process/program.h"
+#include "base/text.h"
+#include "ledger/view/diff/internal.h"
+
+#include "base/invar_banned.h"
+
+enum {
+    LINES = 40,
+    VALUE_COLUMNS = 160,
+    NAME_COLUMNS = 40,
+    POINT_COLUMNS = 160,
+    PAIR_COLUMNS = 60,
+    POINT_DETAIL = 80,   /* columns of a point's line beside its name */
+    METRIC_DETAIL = 102, /* of a metric's */
+};
+
+typedef struct printer {
+    FILE *stream;
+    bool colour;
+    bool listed; /* the last section had a list */
+    int width;   /* of the terminal; 0: none */
+} printer;
+
+/* ---- the verdict ----------------------------------------------------------------------------- */
+
+const char *invar_diff_verdict_name(invar_diff_verdict verdict)
+{
+    static const char *const names[] = {"identical", "different", "nondeterministic", "nothing"};
+
+    return names[verdict];
+}
+
+/* Text that ends where its buffer does. */
+typedef struct line {
+    char *text;
+    size_t used, size;
+} line;
+
+static void add(line *l, const char *format, ...) INVAR_PRINTF(2, 3);
+
+static void add(line *l, const char *format, ...)
+{
+    va_list args;
+    int length;
+
+    va_start(args, format);
+    length = vsnprintf(l->text + l->used, l->size - l->used, format, args);
+    va_end(args);
+    l->used += (size_t)length < l->size - l->used ? (size_t)length : l->size - l->used - 1;
+}
+
+/* How many bytes of the text to show: at most so many, and whole characters. */
+static int clip(const char *text, size_t most)
+{
+    size_t bytes = strlen(text);
+
+    if (bytes > most)
+        for (bytes = most; bytes > 0 && ((unsigned char)text[bytes] & 0xc0) == 0x80;)
+            bytes--;
+    return (int)bytes;
+}
+
+static void add_place(line *l, const invar_diff_point *p)
+{
+    add(l, ", point %.*s (%.*s", clip(p->name, 256), p->name, clip(p->phase, 64), p->phase);
+    if (p->layer >= 0)
+        add(l, ", layer %" PRId64, p->layer);
+    add(l, ")");
+}
+
+/* The place where tensors part. */
+static void add_tensors(line *l, const invar_diff *diff)
+{
+    const invar_diff_point *p = diff->culprit;
+
+    if (p) {
+        add_place(l, p);
+        add(l, p->inputs == 0 ? ", the first that differs"
+               : p->bridged   ? ", whose inputs are equal where both have them"
+                              : ", its inputs are equal");
+    } else if (diff->n_points) {
+        add_place(l, diff->points);
+        add(l, ", where it begins is not known");
+    } else if (!diff->a.digests || !diff->b.digests) {
+        add(l, "; its points are not in this copy of %s",
+            diff->b.digests   ? "A"
+            : diff->a.digests ? "B"
+                              : "A and B");
+    } else {
+        add(l, ", in structure only: %zu change%s of what is computed", diff->n_changes,
+            invar_text_plural((int64_t)diff->n_changes));
+    }
+}
+
+/* What differs although all tensors are equal. */
+static void add_records(line *l, const invar_diff *diff)
+{
+    if (diff->evaluations)
+        add(l, ", in %zu result%s of evaluations", diff->n_metrics,
+            invar_text_plural((int64_t)diff->n_metrics));
+    else if (diff->n_metrics + diff->n_samples == 0 && diff->replies_different == 0)
+        add(l, ", not in tensors but in what the step was given");
+    else
+        add(l, ", not in tensors but in %zu metric%s, %zu sample%s, %" PRId64 " plug-in repl%s",
+            diff->n_metrics, invar_text_plural((int64_t)diff->n_metrics), diff->n_samples,
+            invar_text_plural((int64_t)diff->n_samples), diff->replies_different,
+            diff->replies_different == 1 ? "y" : "ies");
+}
+
+static void add_identical(line *l, const invar_diff *diff)
+{
+    add(l, "%" PRId64 " step%s, %" PRId64 " points a step", diff->steps_compared,
+        invar_text_plural(diff->steps_compared), diff->points_equal + (int64_t)diff->n_points);
+    if (diff->only_a)
+        add(l, "; %" PRId64 " more only in A", diff->only_a);
+    if (diff->only_b)
+        add(l, "; %" PRId64 " more only in B", diff->only_b);
+    if (diff->n_changes)
+        add(l, "; %zu change%s of structure", diff->n_changes,
+            invar_text_plural((int64_t)diff->n_changes));
+    if (diff->n_points)
+        add(l, "; %zu point%s outside the root differ%s", diff->n_points,
+            invar_text_plural((int64_t)diff->n_points), diff->n_points == 1 ? "s" : "");
+}
+
+/* "step 7", and before all steps what stands there. */
+static void add_step(line *l, const invar_diff *diff, const char *start)
+{
+    if (diff->step >= 0)
+        add(l, "step %" PRId64, diff->step);
+    else
+        add(l, "%s", start);
+}
+
+void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *diff)
+{
+    const invar_diff_fact *makers = invar_diff_two_makers(diff);
+    bool plugins = makers && strcmp(makers->scope, "plugin") == 0;
+    line l = {out, 0, INVAR_DIFF_HEADLINE_SIZE};
+
+    add(&l, "%s: ", invar_diff_verdict_name(diff->verdict));
+    if (diff->verdict == INVAR_DIFF_VERDICT_NOTHING) {
+        add(&l, "the runs have no step in common");
+        return;
+    }
+    if (diff->verdict == INVAR_DIFF_VERDICT_IDENTICAL) {
+        add_identical(&l, diff);
+        return;
+    }
+    if (diff->self) {
+        add(&l, "run %.*s (%.8s) %s ", clip(diff->a.name, 64), diff->a.name, diff->a.uuid,
+            diff->evaluations ? "evaluated" : "did");
+        add_step(&l, diff, "its start");
+        add(&l, " twice%s with two results",
+            plugins  ? " by two plug-ins"
+            : makers ? " by two programs"
+                     : "");
+    } else {
+        if (plugins)
+            add(&l, "another plug-in (%.*s), ", clip(makers->key, 64), makers->key);
+        add(&l, "%sfirst at ", diff->twins ? "same identity and program, " : "");
+        add_step(&l, diff, "the start, before any step");
+    }
+    if (diff->roots_differ)
+        add_tensors(&l, diff);
+    else
+        add_records(&l, diff);
+}
+
+/* ---- the next command ------------------------------------------------------------------------ */
+
+/* True for a word that means the same to every shell. */
+static bool plain(const char *word)
+{
+    return *word && word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                                      "0123456789._/-")] == '\0';
+}
+
+/* The run as its own ledger names it, wherever that lies. */
+static void add_run(line *l, const invar_diff_side *side)
+{
+    bool bare = plain(side->ledger);
+
+    add(l, bare ? " %s:%.8s" : " '%s:%.8s'", side->ledger, side->uuid);
+}
+
+/* False for what a forged or oddly named ledger would make of a command. */
+static bool nameable(const invar_diff_side *side)
+{
+    return plain(side->uuid) && strlen(side->ledger) < INVAR_DIFF_NEXT_SIZE / 2 &&
+           !strchr(side->ledger, '\'') && !strchr(side->ledger, '\\');
+}
+
+/*
+ * Where a training step was recorded without the inputs of its points, it can be executed again
+ * with them, and the copies name the op. What is recorded already can be looked at.
+ */
+int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff)
+{
+    const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
+    const invar_diff_side *sides[] = {&diff->a, &diff->b};
+    bool coarse = diff->roots_differ && diff->n_points && at->inputs == 0;
+    bool again = coarse && !diff->self && strcmp(diff->a.kind, "train") == 0 &&
+                 strcmp(diff->b.kind, "train") == 0;
+    int count = !diff->parted ? 0 : diff->self ? 1 : 2;
+
+    if (!nameable(&diff->a) || !nameable(&diff->b))
+        return 0;
+    for (int i = 0; i < count; i++) {
+        line l = {out[i], 0, INVAR_DIFF_NEXT_SIZE};
+        add(&l, "%s %s", invar_program(), again ? "replay" : "ledger show");
+        add_run(&l, sides[i]);
+        if (diff->step >= 0)
+            add(&l, " --step %" PRId64, diff->step);
+        if (again)
+            add(&l, " --level full --keep replay-%.8s", sides[i]->uuid);
+    }
+    if (again) {
+        line l = {out[count++], 0, INVAR_DIFF_NEXT_SIZE};
+        add(&l, "%s diff replay-%.8s/run replay-%.8s/run", invar_program(), diff->a.uuid,
+            diff->b.uuid);
+    }
+    return count;
+}
+
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+static const char *style(const printer *p, invar_term_style s)
+{
+    return invar_term_escape(p->colour, s);
+}
+
+static int columns(const char *text)
+{
+    int count = 0;
+
+    for (; *text; text++)
+        count += ((unsigned char)*text & 0xc0) != 0x80;
+    return count;
+}
+
+/* The text padded to `width` columns, cut after `most`. */
+static void put(const printer *p, const char *text, int width, int most)
+{
+    const char *end = text;
+    int count = 0;
+
+    for (; *end; end++) {
+        if (((unsigned char)*end & 0xc0) == 0x80)
+            continue;
+        if (count == most)
+            break;
+        count++;
+    }
+    fprintf(p->stream, "%.*s%s", (int)(end - text), text, *end ? "..." : "");
+    if (count < width)
+        fprintf(p->stream, "%*s", width - count, "");
+}
+
+/* Begins a section; one with a list is set apart from its neighbours. */
+static void title(printer *p, const char *name, bool list)
+{
+    fprintf(p->stream, "%s%s%s%s: ", list || p->listed ? "\n" : "", style(p, INVAR_TERM_STYLE_BOLD),
+            name, style(p, INVAR_TERM_STYLE_PLAIN));
+    p->listed = list;
+}
+
+/* "metrics: 3 differ, 57 equal" */
+static void count_title(printer *p, const char *name, size_t different, int64_t equal)
+{
+    if (different == 0 && equal == 0)
+        return;
+    title(p, name, different > 0);
+    if (different)
+        fprintf(p->stream, "%zu differ, ", different);
+    fprintf(p->stream, "%" PRId64 " equal\n", equal);
+}
+
+/* What was left out of a list of `count`. */
+static void rest(const printer *p, size_t count)
+{
+    if (count > LINES)
+        fprintf(p->stream, "  %s... and %zu more; --json has all%s\n",
+                style(p, INVAR_TERM_STYLE_DIM), count - LINES, style(p, INVAR_TERM_STYLE_PLAIN));
+}
+
+/* "NAME  A | B", or on three lines when they are long. */
+static void put_pair(const printer *p, const char *name, int width, const char *a, const char *b)
+{
+    a = a ? a : "-";
+    b = b ? b : "-";
+    if (columns(a) + columns(b) <= PAIR_COLUMNS) {
+        put(p, name, width, NAME_COLUMNS);
+        fprintf(p->stream, "%s %s|%s %s\n", a, style(p, INVAR_TERM_STYLE_DIM),
+                style(p, INVAR_TERM_STYLE_PLAIN), b);
+        return;
+    }
+    put(p, name, 0, NAME_COLUMNS);
+    for (int i = 0; i < 2; i++) {
+        fprintf(p->stream, "\n    %s%c%s ", style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
+                style(p, INVAR_TERM_STYLE_PLAIN));
+        put(p, i ? b : a, 0, VALUE_COLUMNS);
+    }
+    fputc('\n', p->stream);
+}
+
+static int widest(int so_far, const char *text, int most)
+{
+    int width = columns(text);
+
+    width = width < most ? width : most;
+    return width > so_far ? width : so_far;
+}
+
+/* ---- sections -------------------------------------------------------------------------------- */
+
+static void print_sides(const printer *p, const invar_diff *diff)
+{
+    const invar_diff_side *sides[] = {&diff->a, &diff->b};
+
+    for (int i = 0; i < 2; i++) {
+        const invar_diff_side *s = sides[i];
+        fprintf(p->stream, "  %s%c%s  ", style(p, INVAR_TERM_STYLE_CYAN), "AB"[i],
+                style(p, INVAR_TERM_STYLE_PLAIN));
+        put(p, s->name, widest(columns(diff->a.name), diff->b.name, NAME_COLUMNS), NAME_COLUMNS);
+        fprintf(p->stream, "  %.8s  ", s->uuid);
+        if (s->first_step < 0)
+            fprintf(p->stream, "no steps");
+        else
+            fprintf(p->stream, "steps %" PRId64 "-%" PRId64, s->first_step, s->last_step);
+        if (diff->self)
+            fprintf(p->stream, "  segment %" PRId64, s->seg);
+        else if (s->segments > 1)
+            fprintf(p->stream, "  %" PRId64 " segments", s->segments);
+        fprintf(p->stream, "  %s", style(p, INVAR_TERM_STYLE_DIM));
+        put(p, s->ledger, 0, VALUE_COLUMNS);
+        fprintf(p->stream, "%s\n", style(p, INVAR_TERM_STYLE_PLAIN));
+    }
+}
+
+static void print_facts(printer *p, const invar_diff *diff)
+{
+    int scope = 0, key = 0;
+
+    count_title(p, "facts", diff->n_facts, diff->facts_equal);
+    for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
+        scope = widest(scope, diff->facts[i].scope, NAME_COLUMNS);
+        key = widest(key, diff->facts[i].key, NAME_COLUMNS);
+    }
+    for (size_t i = 0; i < diff->n_facts && i < LINES; i++) {
+        const invar_diff_fact *f = &diff->facts[i];
+        fprintf(p->stream, "  ");
+        put(p, f->scope, scope + 2, NAME_COLUMNS);
+        put_pair(p, f->key, key + 2, f->a, f->b);
+    }
+    rest(p, diff->n_facts);
+}
+
+static void print_digests(const printer *p, const char *what, const invar_digest *a,
+                          const invar_digest *b)
+{
+    char x[INVAR_DIGEST_HEX_SIZE], y[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(x, a);
+    invar_digest_format(y, b);
+    fprintf(p->stream, "  %-6s %s %s|%s %s\n", what, x, style(p, INVAR_TERM_STYLE_DIM),
+            style(p, INVAR_TERM_STYLE_PLAIN), y);
+}
+
+const char *invar_diff_answer_name(invar_diff_answer answer)
+{
+    static const char *const names[] = {"no", "yes", "not known"};
+
+    return names[answer];
+}
+
+static const char *yes(bool x)
+{
+    return invar_diff_answer_name(x ? INVAR_DIFF_ANSWER_YES : INVAR_DIFF_ANSWER_NO);
+}
+
+static void print_step(printer *p, const invar_diff *diff)
+{
+    char name[32];
+
+    snprintf(name, sizeof name, "step %" PRId64, diff->step);
+    title(p, name, true);
+    fprintf(p->stream, "same data: %s, same random numbers: %s, same weights before it: %s\n",
+            yes(diff->same_batch), yes(diff->same_rng), invar_diff_answer_name(diff->same_weights));
+    print_digests(p, "root", &diff->a.root, &diff->b.root);
+    print_digests(p, "chain", &diff->a.chain, &diff->b.chain);
+}
+
+static void print_changes(printer *p, const invar_diff *diff)
+{
+    int name = 0;
+
+    if (diff->n_changes == 0)
+        return;
+    title(p, "structure", true);
+    fprintf(p->stream, "%zu change%s; A has %" PRId64 " points, B %" PRId64 "\n", diff->n_changes,
+            invar_text_plural((int64_t)diff->n_changes), diff->points_a, diff->points_b);
+    for (size_t i = 0; i < diff->n_changes && i < LINES; i++)
+        name = widest(name, diff->changes[i].point, POINT_COLUMNS);
+    for (size_t i = 0; i < diff->n_changes && i < LINES; i++) {
+        const invar_diff_change *c = &diff->changes[i];
+        fprintf(p->stream, "  ");
+        put(p, c->point, name + 2, POINT_COLUMNS);
+        put_pair(p, c->what, 12, c->a, c->b);
+    }
+    rest(p, diff->n_changes);
+}
+
+/* The layers with differences as ranges, "layer 3-7, 9". */
+static void put_layers(const printer *p, const invar_diff_group *groups, size_t count)
+{
+    const char *before = ", layer ";
+
+    for (size_t i = 0; i < count;) {
+        int64_t low = groups[i].layer, high = low;
+        size_t k = i + 1;
+        if (groups[i].different == 0 || low < 0) {
+            i++;
+            continue;
+        }
+        for (; k < count && groups[k].different && groups[k].layer == high + 1; k++)
+            high++;
+        fprintf(p->stream, "%s%" PRId64, before, low);
+        if (high > low)
+            fprintf(p->stream, "-%" PRId64, high);
+        before = ", ";
+        i = k;
+    }
+}
+
+/* One line a phase. */
+static void print_phases(const printer *p, const invar_diff *diff)
+{
+    size_t lines = 0;
+
+    for (size_t i = 0; i < diff->n_groups && lines < LINES; lines++) {
+        const invar_diff_group *first = &diff->groups[i];
+        int64_t equal = 0, different = 0;
+        size_t count = 0;
+        for (; i < diff->n_groups && strcmp(diff->groups[i].phase, first->phase) == 0; i++) {
+            equal += diff->groups[i].equal;
+            different += diff->groups[i].different;
+            count++;
+        }
+        fprintf(p->stream, "  ");
+        put(p, first->phase, 12, NAME_COLUMNS);
+        if (different == 0) {
+            fprintf(p->stream, "%s%" PRId64 " equal%s\n", style(p, INVAR_TERM_STYLE_DIM), equal,
+                    style(p, INVAR_TERM_STYLE_PLAIN));
+            continue;
+        }
+        fprintf(p->stream, "%" PRId64 " of %" PRId64 " differ", different, equal + different);
+        put_layers(p, first, count);
+        fputc('\n', p->stream);
+    }
+}
+
+/* A line of so many columns is not broken; on a narrow terminal its details are left out. */
+static bool has_room(const printer *p, int columns_needed)
+{
+    return p->width == 0 || columns_needed <= p->width;
+}
+
+static void print_point(const printer *p, const invar_diff *diff, const invar_diff_point *q,
+                        int name)
+{
+    char a[INVAR_DIGEST_HEX_SIZE], b[INVAR_DIGEST_HEX_SIZE];
+    bool culprit = q == diff->culprit;
+
+    invar_digest_format(a, &q->a);
+    invar_digest_format(b, &q->b);
+    fprintf(p->stream, "%s%c ", culprit ? style(p, INVAR_TERM_STYLE_RED) : "", culprit ? '>' : ' ');
+    put(p, q->name, name + 2, POINT_COLUMNS);
+    if (has_room(p, name + POINT_DETAIL)) {
+        put(p, q->op, 16, NAME_COLUMNS);
+        put(p, q->kind, 7, NAME_COLUMNS);
+        put(p, q->dtype, 5, NAME_COLUMNS);
+        put(p, q->shape, 16, NAME_COLUMNS);
+    }
+    fprintf(p->stream, " %.8s | %.8s%s%s%s\n", a, b, q->level ? "  (not in the root)" : "",
+            q->born ? "  begins here" : "", culprit ? style(p, INVAR_TERM_STYLE_PLAIN) : "");
+}
+
+static void print_points(printer *p, const invar_diff *diff)
+{
+    int name = 0;
+
+    if (!diff->a.digests || !diff->b.digests) {
+        title(p, "points", false);
+        fprintf(p->stream, "not in the ledger of %s: only the root of the step is known\n",
+                diff->b.digests   ? "A"
+                : diff->a.digests ? "B"
+                                  : "A and B");
+        return;
+    }
+    count_title(p, "points", diff->n_points, diff->points_equal);
+    if (diff->n_points == 0)
+        return;
+    print_phases(p, diff);
+    for (size_t i = 0; i < diff->n_points && i < LINES; i++)
+        name = widest(name, diff->points[i].name, POINT_COLUMNS);
+    if (diff->culprit && diff->culprit >= diff->points + LINES)
+        print_point(p, diff, diff->culprit, name);
+    for (size_t i = 0; i < diff->n_points && i < LINES; i++)
+        print_point(p, diff, &diff->points[i], name);
+    rest(p, diff->n_points);
+}
+
+void invar_diff_number(char out[INVAR_NUMBER_SIZE], double value)
+{
+    if (invar_number_format(out, value) == INVAR_OK)
+        return;
+    invar_error_clear(); // the bits stand beside it
+    memcpy(out, "?", 2);
+}
+
+void invar_diff_distance(char out[INVAR_NUMBER_SIZE], uint64_t ulp)
+{
+    if (ulp == 0)
+        *out = '\0';
+    else
+        snprintf(out, INVAR_NUMBER_SIZE, ulp < 1000000 ? "%.0f ulp" : "%.1e ulp", (double)ulp);
+}
+
+static void put_number(const printer *p, bool present, double value)
+{
+    char text[INVAR_NUMBER_SIZE] = "-";
+
+    if (present)
+        invar_diff_number(text, value);
+    fprintf(p->stream, "%-26s", text);
+}
+
+static void put_bits(const printer *p, bool present, double value)
+{
+    uint64_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    if (present)
+        fprintf(p->stream, " %016" PRIx64, bits);
+    else
+        fprintf(p->stream, " %-16s", "-");
+}
+
+static void print_metrics(printer *p, const invar_diff *diff)
+{
+    char distance[INVAR_NUMBER_SIZE];
+    int name = 0;
+
+    count_title(p, "metrics", diff->n_metrics, diff->metrics_equal);
+    for (size_t i = 0; i < diff->n_metrics && i < LINES; i++)
+        name = widest(name, diff->metrics[i].name, POINT_COLUMNS);
+    for (size_t i = 0; i < diff->n_metrics && i < LINES; i++) {
+        const invar_diff_metric *m = &diff->metrics[i];
+        fprintf(p->stream, "  ");
+        put(p, m->name, name + 2, POINT_COLUMNS);
+        put_number(p, m->in_a, m->a);
+        put_number(p, m->in_b, m->b);
+        if (has_room(p, name + METRIC_DETAIL)) {
+            put_bits(p, m->in_a, m->a);
+            put_bits(p, m->in_b, m->b);
+        }
+        invar_diff_distance(distance, m->ulp);
+        fprintf(p->stream, "%s%s\n", *distance ? "  " : "", distance);
+    }
+    rest(p, diff->n_metrics);
+}
+
+static void print_samples(printer *p, const invar_diff *diff)
+{
+    count_title(p, "samples", diff->n_samples, diff->samples_equal);
+    for (size_t i = 0; i < diff->n_samples && i < LINES; i++) {
+        const invar_diff_sample *s = &diff->samples[i];
+        const char *comma = "";
+        fprintf(p->stream, "  sample %-5" PRId64 " prompt %-8" PRId64 " ", s->idx,
+                s->in_a ? s->prompt_a : s->prompt_b);
+        if (!s->in_a || !s->in_b)
+            fprintf(p->stream, "only in %c", s->in_a ? 'A' : 'B');
+        for (int bit = 0; bit < INVAR_DIFF_SAMPLE_FIELDS; bit++) {
+            if (!(s->fields & 1U << bit))
+                continue;
+            fprintf(p->stream, "%s%s", comma, invar_diff_sample_field(bit));
+            comma = ", ";
+        }
+        fputc('\n', p->stream);
+    }
+    rest(p, diff->n_samples);
+    count_title(p, "plug-in replies", (size_t)diff->replies_different, diff->replies_equal);
+}
+
+static void print_compared(printer *p, const invar_diff *diff)
+{
+    title(p, "compared", true);
+    if (diff->common_first < 0) {
+        fprintf(p->stream, "%s\n", diff->parted ? "evaluations before any step" : "nothing");
+        return;
+    }
+    fprintf(p->stream,
+            "%" PRId64 " step%s (%" PRId64 "-%" PRId64 ", by chains), %" PRId64 " points, %" PRId64
+            " metrics, %" PRId64 " samples at step %" PRId64 "\n",
+            diff->steps_compared, invar_text_plural(diff->steps_compared), diff->common_first,
+            diff->common_first + diff->steps_compared - 1,
+            diff->points_equal + (int64_t)diff->n_points,
+            diff->metrics_equal + (int64_t)diff->n_metrics,
+            diff->samples_equal + (int64_t)diff->n_samples, invar_diff_shown(diff));
+    if (diff->only_a)
+        fprintf(p->stream, "  only A has %" PRId64 " other steps\n", diff->only_a);
+    if (diff->only_b)
+        fprintf(p->stream, "  only B has %" PRId64 " other steps\n", diff->only_b);
+}
+
+static void print_next(printer *p, const invar_diff *diff)
+{
+    char lines[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
+    int count = invar_diff_next(lines, diff);
+
+    if (count == 0)
+        return;
+    title(p, "next", true);
+    fprintf(p->stream, "%s\n",
+            count == INVAR_DIFF_NEXT_LINES ? "to find the op that differs" : "to see the numbers");
+    for (int i = 0; i < count; i++)
+        fprintf(p->stream, "  %s\n", lines[i]);
+}
+
+invar_status invar_diff_print(FILE *stream, const invar_diff *diff, bool colour)
+{
+    static const invar_term_style styles[] = {INVAR_TERM_STYLE_GREEN, INVAR_TERM_STYLE_RED,
+                                              INVAR_TERM_STYLE_RED, INVAR_TERM_STYLE_YELLOW};
+    printer p = {stream, colour, true, invar_term_live(stream) ? invar_term_width(stream) : 0};
+    char headline[INVAR_DIFF_HEADLINE_SIZE];
+
+    invar_diff_headline(headline, diff);
+    fprintf(stream, "%s%s%s\n\n", style(&p, styles[diff->verdict]), headline,
+            style(&p, INVAR_TERM_STYLE_PLAIN));
+    print_sides(&p, diff);
+    print_facts(&p, diff);
+    if (diff->step >= 0)
+        print_step(&p, diff);
+    if (invar_diff_shown(diff) >= 0) {
+        print_changes(&p, diff);
+        print_points(&p, diff);
+    }
+    print_metrics(&p, diff);
+    print_samples(&p, diff);
+    print_compared(&p, diff);
+    print_next(&p, diff);
+    if (fflush(stream) != 0 || ferror(stream))
+        return INVAR_FAIL(INVAR_E_IO, errno, "cannot write the diff: %s", strerror(errno));
+    return INVAR_OK;
+}

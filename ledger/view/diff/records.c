@@ -1,0 +1,242 @@
+/*
+ * records.c - metrics, samples and replies of two executions of a step.
+ *
+ * Numbers are equal when their bits are. An evaluation at a step stands among its metrics, as
+ * "eval/DATASET/NAME". It counts as the newest segment has it, which need not be the one that
+ * executed the step: a run that was resumed may have evaluated before its next step.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "ledger/view/diff/internal.h"
+
+#include "base/invar_banned.h"
+
+/* The same statement on both sides. */
+static invar_status join_open(invar_diff_join *join, const invar_diff_source *a,
+                              const invar_diff_source *b, const char *text, int keys)
+{
+    *join = (invar_diff_join){.keys = keys};
+    INVAR_TRY(invar_diff_prepare(&join->a, a, text));
+    return invar_diff_prepare(&join->b, b, text);
+}
+
+/* The segment of the evaluation `e` as it counts. */
+#define NEWEST                                                                                     \
+    "(SELECT max(x.seg) FROM evaluation x WHERE x.run = e.run AND x.step = e.step "                \
+    "AND x.dataset = e.dataset AND x.series = e.series AND x.seg <= ?4) "
+
+/* ---- metrics --------------------------------------------------------------------------------- */
+
+/* The order of doubles as an order of integers: negative ones mirrored, -0 just below +0. */
+static uint64_t rank_of(int64_t bits)
+{
+    uint64_t word = (uint64_t)bits;
+
+    return word >> 63 ? ~word : word | UINT64_C(1) << 63;
+}
+
+static double double_of(int64_t bits)
+{
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static uint64_t ulp_distance(int64_t a, int64_t b)
+{
+    uint64_t x = rank_of(a), y = rank_of(b);
+
+    if (double_of(a) != double_of(a) || double_of(b) != double_of(b))
+        return 0;
+    return x > y ? x - y : y - x;
+}
+
+/* Where the bits stand, behind the keys: a name, and whose it is, since two may read the same. */
+enum { METRIC_BITS = 3 };
+
+static invar_status add_metric(invar_diff *diff, invar_diff_list *metrics,
+                               const invar_diff_join *join)
+{
+    int64_t a = join->in_a ? invar_sql_int(join->a, METRIC_BITS) : 0;
+    int64_t b = join->in_b ? invar_sql_int(join->b, METRIC_BITS) : 0;
+    invar_diff_metric *metric;
+    void *entry;
+
+    INVAR_TRY(invar_diff_add(&entry, diff, metrics, sizeof *metric));
+    metric = entry;
+    metric->in_a = join->in_a;
+    metric->in_b = join->in_b;
+    metric->a = double_of(a);
+    metric->b = double_of(b);
+    metric->ulp = join->in_a && join->in_b ? ulp_distance(a, b) : 0;
+    return invar_diff_column(&metric->name, diff, join->in_a ? join->a : join->b, 0);
+}
+
+static bool is_evaluation(const invar_diff_join *join)
+{
+    return invar_sql_int(join->in_a ? join->a : join->b, 1) == 1;
+}
+
+static invar_status compare_metrics(invar_diff *diff, const invar_diff_source *a,
+                                    const invar_diff_source *b)
+{
+    static const char text[] =
+        "SELECT n.name, 0, '', m.value_bits FROM metric m JOIN series n USING(series) "
+        "WHERE m.run = ?1 AND m.step = ?2 AND m.seg = ?3 "
+        "UNION ALL SELECT " INVAR_LEDGER_EVALUATION(
+            "e", "n") ", 1, e.dataset, e.value_bits "
+                      "FROM evaluation e JOIN series n USING(series) "
+                      "WHERE e.run = ?1 AND e.step = ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
+    invar_diff_list metrics = {0};
+    invar_diff_join join;
+    invar_status status = join_open(&join, a, b, text, METRIC_BITS);
+    bool row = false;
+
+    while (status == INVAR_OK && (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row) {
+        bool both = join.in_a && join.in_b;
+        if (both && invar_diff_join_same(&join, METRIC_BITS))
+            diff->metrics_equal++;
+        else if (both || !diff->self || !is_evaluation(&join)) // a segment need not evaluate
+            status = add_metric(diff, &metrics, &join);
+    }
+    invar_diff_join_release(&join);
+    diff->metrics = metrics.data;
+    diff->n_metrics = metrics.count;
+    return status;
+}
+
+/* ---- samples --------------------------------------------------------------------------------- */
+
+/* The fields in the order of their bits: name, and which columns of the statement they are. */
+static const struct {
+    const char *name;
+    int first, count;
+} fields[INVAR_DIFF_SAMPLE_FIELDS] = {
+    {"prompt", 1, 3},
+    {"random numbers", 4, 1},
+    {"weights", 5, 3},
+    {"tokens", 8, 2},
+    {"rollout log-probs", 10, 1},
+    {"training log-probs", 11, 1},
+    {"log-prob difference", 12, 2},
+    {"reward", 14, 1},
+    {"advantage", 15, 1},
+    {"finish", 16, 1},
+};
+
+const char *invar_diff_sample_field(int bit)
+{
+    return bit >= 0 && bit < INVAR_DIFF_SAMPLE_FIELDS ? fields[bit].name : "";
+}
+
+static unsigned compare_sample(const invar_diff_join *join)
+{
+    unsigned differing = 0;
+
+    for (int i = 0; i < INVAR_DIFF_SAMPLE_FIELDS; i++)
+        for (int k = 0; k < fields[i].count; k++)
+            if (!invar_diff_join_same(join, fields[i].first + k))
+                differing |= 1U << i;
+    return differing;
+}
+
+static invar_status take_sample(invar_diff *diff, invar_diff_list *samples,
+                                const invar_diff_join *join)
+{
+    bool both = join->in_a && join->in_b;
+    unsigned differing = both ? compare_sample(join) : 0;
+    void *entry;
+
+    if (both && differing == 0) {
+        diff->samples_equal++;
+        return INVAR_OK;
+    }
+    INVAR_TRY(invar_diff_add(&entry, diff, samples, sizeof(invar_diff_sample)));
+    *(invar_diff_sample *)entry = (invar_diff_sample){
+        .idx = invar_sql_int(join->in_a ? join->a : join->b, 0),
+        .in_a = join->in_a,
+        .in_b = join->in_b,
+        .prompt_a = join->in_a ? invar_sql_int(join->a, 1) : -1,
+        .prompt_b = join->in_b ? invar_sql_int(join->b, 1) : -1,
+        .fields = differing,
+    };
+    return INVAR_OK;
+}
+
+static invar_status compare_samples(invar_diff *diff, const invar_diff_source *a,
+                                    const invar_diff_source *b)
+{
+    static const char text[] =
+        "SELECT idx, prompt, prompt_hash, prompt_tokens, rng, weights_first, weights_last, "
+        "weights_hash, tokens, token_hash, rollout_logp, train_logp, diff_bits, diff_at, "
+        "reward_bits, advantage_bits, finish FROM sample "
+        "WHERE run = ?1 AND step = ?2 AND seg = ?3 ORDER BY idx";
+    invar_diff_list samples = {0};
+    invar_diff_join join;
+    invar_status status = join_open(&join, a, b, text, 1);
+    bool row = false;
+
+    while (status == INVAR_OK && (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row)
+        status = take_sample(diff, &samples, &join);
+    invar_diff_join_release(&join);
+    diff->samples = samples.data;
+    diff->n_samples = samples.count;
+    return status;
+}
+
+/* ---- replies --------------------------------------------------------------------------------- */
+
+static invar_status compare_replies(invar_diff *diff, const invar_diff_source *a,
+                                    const invar_diff_source *b)
+{
+    static const char text[] = "SELECT plugin, call, request, data FROM reply "
+                               "WHERE run = ?1 AND step = ?2 AND seg = ?3 ORDER BY plugin, call";
+    invar_diff_join join;
+    invar_status status = join_open(&join, a, b, text, 2);
+    bool row = false;
+
+    while (status == INVAR_OK && (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row) {
+        bool same = join.in_a && join.in_b && invar_diff_join_same(&join, 2) &&
+                    invar_diff_join_same(&join, 3);
+        diff->replies_equal += same;
+        diff->replies_different += !same;
+    }
+    invar_diff_join_release(&join);
+    return status;
+}
+
+invar_status invar_diff_compare_records(invar_diff *diff, const invar_diff_source *a,
+                                        const invar_diff_source *b)
+{
+    INVAR_TRY(compare_metrics(diff, a, b));
+    INVAR_TRY(compare_samples(diff, a, b));
+    return compare_replies(diff, a, b);
+}
+
+/* ---- evaluations ----------------------------------------------------------------------------- */
+
+invar_status invar_diff_compare_evaluations(bool *found_out, int64_t *step_out,
+                                            const invar_diff_source *a, const invar_diff_source *b,
+                                            bool alone)
+{
+    static const char text[] =
+        "SELECT e.step, e.dataset, n.name, e.value_bits "
+        "FROM evaluation e JOIN series n USING(series) "
+        "WHERE e.run = ?1 AND e.step BETWEEN -1 AND ?2 AND e.seg = " NEWEST "ORDER BY 1, 2, 3";
+    invar_diff_join join;
+    invar_status status = join_open(&join, a, b, text, 3);
+    bool row = false;
+
+    *found_out = false;
+    while (status == INVAR_OK && !*found_out &&
+           (status = invar_diff_join_next(&row, &join)) == INVAR_OK && row) {
+        bool both = join.in_a && join.in_b;
+        *found_out = alone ? !both : both && !invar_diff_join_same(&join, 3);
+        *step_out = invar_sql_int(join.in_a ? join.a : join.b, 0);
+    }
+    invar_diff_join_release(&join);
+    return status;
+}

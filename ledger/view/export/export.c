@@ -1,0 +1,392 @@
+/*
+ * export.c - a run as CSV and as JSON lines.
+ *
+ * JSON: a table of queries says what there is. The names of a query's columns are the names of the
+ * members, their types are the types in JSON, and a column of bits becomes a number as well.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/view/export/export.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/number.h"
+#include "base/text.h"
+#include "ledger/internal.h"
+#include "ledger/store/sql.h"
+#include "ledger/view/export/read.h"
+
+#include "base/invar_banned.h"
+
+/* ---- both ------------------------------------------------------------------------------------ */
+
+static invar_status check_written(FILE *out)
+{
+    if (ferror(out))
+        return INVAR_FAIL(INVAR_E_IO, errno, "the export cannot be written: %s", strerror(errno));
+    return INVAR_OK;
+}
+
+static invar_status end(FILE *out)
+{
+    fflush(out);
+    return check_written(out);
+}
+
+/* ---- CSV ------------------------------------------------------------------------------------- */
+
+static void write_field(FILE *out, const char *text, size_t bytes)
+{
+    bool quoted = bytes > 0 && strcspn(text, "\",\r\n") < bytes;
+
+    if (quoted)
+        fputc('"', out);
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '"')
+            fputc('"', out);
+        fputc(text[i], out);
+    }
+    if (quoted)
+        fputc('"', out);
+}
+
+static invar_status write_scalar(void *payload, const invar_export_scalar *scalar)
+{
+    FILE *out = payload;
+    char value[INVAR_NUMBER_SIZE];
+
+    INVAR_TRY(invar_number_format(value, scalar->value));
+    fprintf(out, "%" PRId64 ",%" PRId64 ",", scalar->step, scalar->seg);
+    write_field(out, scalar->name, scalar->name_bytes);
+    fprintf(out, ",%s,0x%016" PRIx64 "\r\n", value, scalar->bits);
+    return check_written(out);
+}
+
+invar_status invar_export_csv(FILE *out, invar_ledger *ledger, int64_t run)
+{
+    invar_export_run found;
+
+    INVAR_TRY(invar_export_find(&found, ledger, run));
+    fputs(INVAR_EXPORT_CSV_MARK, out);
+    INVAR_TRY(invar_export_scalars(ledger, run, false, write_scalar, out));
+    return end(out);
+}
+
+/* ---- JSON: what there is --------------------------------------------------------------------- */
+
+/* An object inside a line. ?1 is the run; ?2, ?3 ... are the first columns of the line's query. */
+typedef struct member {
+    const char *name;
+    bool plain; /* the second column is the value; else it is an object of all but the first */
+    const char *sql;
+} member;
+
+#define MEMBERS 4
+
+typedef struct part {
+    const char *kind;
+    const char *sql; /* ?1 is the run */
+    member members[MEMBERS];
+} part;
+
+#define OF_STEP "WHERE x.run = ?1 AND x.step = ?2 AND x.seg = ?3"
+#define NUMBERS(table)                                                                             \
+    "SELECT n.name, x.value_bits AS bits FROM " table                                              \
+    " x LEFT JOIN series n USING(series) " OF_STEP " ORDER BY n.name"
+#define DIGESTS(rank)                                                                              \
+    "SELECT x.name, x.hash FROM digests x " OF_STEP " AND x.rank = " rank " ORDER BY x.ord"
+
+static const part parts[] = {
+    {.kind = "run",
+     .sql = "SELECT r.uuid, r.name, r.kind AS run_kind, r.identity, r.parent, r.fork_step,"
+            " e.ns AS created_ns FROM run r JOIN entry e ON e.run = r.run AND e.n = r.entry"
+            " WHERE r.run = ?1"},
+    {.kind = "identity", .sql = "SELECT key, value FROM identity WHERE run = ?1 ORDER BY key"},
+    {.kind = "segment",
+     .sql = "SELECT s.seg AS segment, s.after_step, s.chain, e.ns, f.exit_code, f.reason"
+            " FROM segment s JOIN entry e ON e.run = s.run AND e.n = s.entry"
+            " LEFT JOIN finish f ON f.run = s.run AND f.seg = s.seg"
+            " WHERE s.run = ?1 ORDER BY s.seg"},
+    {.kind = "fact",
+     .sql = "SELECT seg AS segment, scope, key, value FROM fact WHERE run = ?1"
+            " ORDER BY seg, scope, key"},
+    {.kind = "object",
+     .sql = "SELECT hash, kind AS object_kind, data FROM object WHERE run = ?1 ORDER BY hash"},
+    {.kind = "point",
+     .sql = "SELECT m.hash AS manifest, p.ord, p.name, p.phase, p.layer, p.op,"
+            " p.kind AS point_kind, p.level, p.dtype, p.shape, p.shards, p.replicated, p.inputs"
+            " FROM point p JOIN manifest m USING(manifest)"
+            " WHERE p.manifest IN (SELECT manifest FROM digest WHERE run = ?1)"
+            " ORDER BY p.manifest, p.ord"},
+    {.kind = "step",
+     .sql = "SELECT s.step, s.seg AS segment, s.seg = (SELECT max(t.seg) FROM step t"
+            " WHERE t.run = s.run AND t.step = s.step) AS newest, e.ns, s.weights, s.batch, s.rng,"
+            " s.root, s.chain, s.content, m.hash AS manifest"
+            " FROM step s JOIN entry e ON e.run = s.run AND e.n = s.entry"
+            " LEFT JOIN digest d ON d.run = s.run AND d.step = s.step AND d.seg = s.seg"
+            " AND d.rank = 0 LEFT JOIN manifest m USING(manifest)"
+            " WHERE s.run = ?1 ORDER BY s.step, s.seg",
+     .members = {{.name = "metrics", .sql = NUMBERS("metric")},
+                 {.name = "digests", .plain = true, .sql = DIGESTS("0")},
+                 {.name = "gauges", .sql = NUMBERS("gauge")},
+                 {.name = "timings",
+                  .sql = "SELECT x.phase, x.start_ns, x.duration_ns FROM timing x " OF_STEP
+                         " ORDER BY x.phase"}}},
+    {.kind = "replica",
+     .sql = "SELECT step, seg AS segment, rank FROM digest WHERE run = ?1 AND rank > 0"
+            " ORDER BY step, seg, rank",
+     .members = {{.name = "digests", .plain = true, .sql = DIGESTS("?4")}}},
+    {.kind = "stat",
+     .sql = "SELECT x.step, x.seg AS segment, x.rank, p.name AS point, x.nans, x.infs,"
+            " x.absmax_bits, x.l2_bits FROM stat x LEFT JOIN digest d ON d.run = x.run"
+            " AND d.step = x.step AND d.seg = x.seg AND d.rank = 0"
+            " LEFT JOIN point p ON p.manifest = d.manifest AND p.ord = x.ord"
+            " WHERE x.run = ?1 ORDER BY x.step, x.seg, x.rank, x.ord"},
+    {.kind = "sample",
+     .sql = "SELECT step, seg AS segment, idx, prompt, prompt_hash, rng, weights_first,"
+            " weights_last, weights_hash, prompt_tokens, tokens, token_hash, rollout_logp,"
+            " train_logp, reward_bits, advantage_bits, diff_bits, diff_at, finish, arrival"
+            " FROM sample WHERE run = ?1 ORDER BY step, seg, idx"},
+    {.kind = "reply",
+     .sql = "SELECT step, seg AS segment, plugin, call, request, data FROM reply WHERE run = ?1"
+            " ORDER BY step, seg, plugin, call"},
+    {.kind = "evaluation",
+     .sql = "SELECT x.step, x.seg AS segment, e.ns, x.dataset, n.name, x.value_bits AS bits"
+            " FROM evaluation x LEFT JOIN series n USING(series)"
+            " JOIN entry e ON e.run = x.run AND e.n = x.entry"
+            " WHERE x.run = ?1 ORDER BY x.step, x.seg, x.dataset, n.name"},
+    {.kind = "checkpoint",
+     .sql = "SELECT step, seg AS segment, entry, state, path, bytes, hash, chain FROM checkpoint"
+            " WHERE run = ?1 ORDER BY step, seg, entry"},
+    {.kind = "event",
+     .sql = "SELECT entry, i, seg AS segment, step, level, kind AS event_kind, message, data"
+            " FROM event WHERE run = ?1 ORDER BY entry, i"},
+    {.kind = "seal",
+     .sql = "SELECT entry, content, integrity, sha256 FROM seal WHERE run = ?1 ORDER BY entry"},
+    {.kind = "entry",
+     .sql = "SELECT n, kind AS entry_kind, ns, rows, chain FROM entry WHERE run = ?1 ORDER BY n"},
+};
+
+/* ---- JSON: how it is written ----------------------------------------------------------------- */
+
+/* Why jansson has no string for a text: it says NULL for two reasons. */
+static invar_status no_string(const char *text, size_t bytes)
+{
+    json_t *checked = json_stringn(text, bytes), *any = json_stringn_nocheck(text, bytes);
+    bool damaged = any && !checked;
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    json_decref(checked);
+    json_decref(any);
+    if (!damaged)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "the export: no memory for a value");
+    invar_text_quote(quote, sizeof quote, text, bytes);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the export: '%s' is not UTF-8; verify the ledger",
+                      quote);
+}
+
+/* Takes the value over, also when it fails; NULL stands for one that there was no memory for. */
+static invar_status put(json_t *object, const char *name, json_t *value)
+{
+    if (json_object_set_new(object, name, value) != 0)
+        return no_string(name, strlen(name));
+    return INVAR_OK;
+}
+
+static invar_status put_text(json_t *object, const char *name, const char *text, size_t bytes)
+{
+    json_t *value = json_stringn(text, bytes);
+
+    return value ? put(object, name, value) : no_string(text, bytes);
+}
+
+static invar_status put_blob(json_t *object, const char *name, const uint8_t *data, size_t bytes)
+{
+    static const char digits[] = "0123456789abcdef";
+    char *hex;
+    void *block;
+    json_t *value;
+
+    INVAR_TRY(invar_alloc(&block, bytes, 2, "the export"));
+    hex = block;
+    for (size_t i = 0; i < bytes; i++) {
+        hex[2 * i] = digits[data[i] >> 4];
+        hex[2 * i + 1] = digits[data[i] & 15];
+    }
+    value = json_stringn(hex, 2 * bytes);
+    invar_free(hex);
+    return put(object, name, value);
+}
+
+/* "X_bits": X, then X_bits; "bits": value, then bits. */
+static invar_status put_bits(json_t *object, const char *name, int64_t bits)
+{
+    char real[64] = "value", text[INVAR_NUMBER_SIZE], hex[24];
+    double value;
+
+    memcpy(&value, &bits, sizeof value);
+    if (strcmp(name, "bits") != 0)
+        snprintf(real, sizeof real, "%.*s", (int)(strlen(name) - strlen("_bits")), name);
+    snprintf(hex, sizeof hex, "0x%016" PRIx64, (uint64_t)bits);
+    if (isfinite(value)) {
+        INVAR_TRY(put(object, real, json_real(value)));
+    } else {
+        INVAR_TRY(invar_number_format(text, value));
+        INVAR_TRY(put(object, real, json_string(text)));
+    }
+    return put(object, name, json_string(hex));
+}
+
+static bool is_bits(const char *name)
+{
+    size_t length = strlen(name);
+
+    return length >= 4 && strcmp(name + length - 4, "bits") == 0;
+}
+
+static invar_status put_column(json_t *object, const char *name, invar_sql_stmt *row, int column)
+{
+    size_t bytes;
+    const void *data;
+
+    switch (invar_sql_type(row, column)) {
+    case INVAR_LEDGER_TYPE_INT: return put(object, name, json_integer(invar_sql_int(row, column)));
+    case INVAR_LEDGER_TYPE_TEXT:
+        data = invar_sql_text(row, column, &bytes);
+        return put_text(object, name, data, bytes);
+    case INVAR_LEDGER_TYPE_BLOB:
+        data = invar_sql_blob(row, column, &bytes);
+        return put_blob(object, name, data, bytes);
+    default: return put(object, name, json_null());
+    }
+}
+
+static invar_status put_columns(json_t *object, invar_sql_stmt *row, int first)
+{
+    for (int i = first; i < invar_sql_columns(row); i++) {
+        const char *name = invar_sql_column_name(row, i);
+        if (is_bits(name))
+            INVAR_TRY(put_bits(object, name, invar_sql_int(row, i)));
+        else
+            INVAR_TRY(put_column(object, name, row, i));
+    }
+    return INVAR_OK;
+}
+
+static invar_status put_item(json_t *object, const member *m, invar_sql_stmt *row)
+{
+    const char *name = invar_sql_text(row, 0, NULL);
+    json_t *item;
+
+    if (name[0] == '\0')
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "the export: a value has no name; verify the ledger");
+    if (m->plain)
+        return put_column(object, name, row, 1);
+    item = json_object();
+    INVAR_TRY(put(object, name, item)); // borrowed from here on
+    return put_columns(item, row, 1);
+}
+
+static invar_status put_member(json_t *object, const member *m, invar_sql_stmt *inner, int64_t run,
+                               invar_sql_stmt *outer)
+{
+    json_t *value = json_object();
+    invar_status status = INVAR_OK;
+    bool row = true;
+
+    INVAR_TRY(put(object, m->name, value));
+    INVAR_TRY(invar_sql_bind_int(inner, 1, run));
+    for (int i = 2; i <= invar_sql_params(inner); i++)
+        INVAR_TRY(invar_sql_bind_int(inner, i, invar_sql_int(outer, i - 2)));
+    while (status == INVAR_OK && row) {
+        status = invar_sql_step(&row, inner);
+        if (status == INVAR_OK && row)
+            status = put_item(value, m, inner);
+    }
+    invar_sql_reset(inner);
+    return status;
+}
+
+static invar_status write_line(FILE *out, const json_t *line)
+{
+    // it fails for want of memory, too
+    if (json_dumpf(line, out, JSON_COMPACT) != 0 && !ferror(out))
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "the export: no memory for a line");
+    fputc('\n', out);
+    return check_written(out);
+}
+
+/* What a part runs: the query of its lines, then those of the members. */
+typedef struct queries {
+    invar_sql_stmt *lines;
+    invar_sql_stmt *members[MEMBERS];
+} queries;
+
+static invar_status write_row(FILE *out, int64_t run, const part *p, const queries *q)
+{
+    json_t *line = json_object();
+    invar_status status = put(line, "kind", json_string(p->kind));
+
+    if (status == INVAR_OK)
+        status = put_columns(line, q->lines, 0);
+    for (int i = 0; i < MEMBERS && p->members[i].sql && status == INVAR_OK; i++)
+        status = put_member(line, &p->members[i], q->members[i], run, q->lines);
+    if (status == INVAR_OK)
+        status = write_line(out, line);
+    json_decref(line);
+    return status;
+}
+
+static invar_status write_rows(FILE *out, int64_t run, const part *p, const queries *q)
+{
+    bool row;
+
+    INVAR_TRY(invar_sql_bind_int(q->lines, 1, run));
+    for (;;) {
+        INVAR_TRY(invar_sql_step(&row, q->lines));
+        if (!row)
+            return INVAR_OK;
+        INVAR_TRY(write_row(out, run, p, q));
+    }
+}
+
+static invar_status write_part(FILE *out, invar_sql *sql, int64_t run, const part *p)
+{
+    queries q = {NULL, {NULL}};
+    invar_status status = invar_sql_prepare(&q.lines, sql, p->sql);
+
+    for (int i = 0; i < MEMBERS && p->members[i].sql && status == INVAR_OK; i++)
+        status = invar_sql_prepare(&q.members[i], sql, p->members[i].sql);
+    if (status == INVAR_OK)
+        status = write_rows(out, run, p, &q);
+    for (int i = 0; i < MEMBERS; i++)
+        invar_sql_free(q.members[i]);
+    invar_sql_free(q.lines);
+    return status;
+}
+
+static invar_status write_parts(FILE *out, invar_sql *sql, int64_t run)
+{
+    for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
+        INVAR_TRY(write_part(out, sql, run, &parts[i]));
+    return end(out);
+}
+
+invar_status invar_export_jsonl(FILE *out, invar_ledger *ledger, int64_t run)
+{
+    invar_export_run found;
+    invar_status status;
+    bool began;
+
+    INVAR_TRY(invar_ledger_snapshot(&began, ledger));
+    status = invar_export_find(&found, ledger, run);
+    if (status == INVAR_OK)
+        status = write_parts(out, ledger->sql, run);
+    invar_ledger_snapshot_end(ledger, began);
+    return status;
+}

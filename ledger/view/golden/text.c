@@ -1,0 +1,268 @@
+/*
+ * text.c - the text of goldens: put together, and taken apart strictly.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/file.h"
+#include "base/text.h"
+#include "ledger/view/golden/internal.h"
+
+#include "base/invar_banned.h"
+
+/* ---- writing --------------------------------------------------------------------------------- */
+
+static invar_status grow(invar_golden_buffer *out, size_t bytes)
+{
+    size_t room = out->room ? out->room : 4096;
+    void *larger;
+
+    if (bytes < out->room - out->used) // one byte stays for the NUL
+        return INVAR_OK;
+    while (room - out->used <= bytes)
+        room *= 2;
+    INVAR_TRY(invar_alloc(&larger, room, 1, "the text of a golden"));
+    if (out->used)
+        memcpy(larger, out->data, out->used);
+    invar_free(out->data);
+    out->data = larger;
+    out->room = room;
+    return INVAR_OK;
+}
+
+invar_status invar_golden_put(invar_golden_buffer *out, const char *text, size_t bytes)
+{
+    INVAR_TRY(grow(out, bytes));
+    memcpy(out->data + out->used, text, bytes);
+    out->used += bytes;
+    out->data[out->used] = '\0';
+    return INVAR_OK;
+}
+
+invar_status invar_golden_putf(invar_golden_buffer *out, const char *format, ...)
+{
+    va_list list;
+    int length;
+
+    va_start(list, format);
+    length = vsnprintf(NULL, 0, format, list);
+    va_end(list);
+    INVAR_CHECK(length >= 0);
+    INVAR_TRY(grow(out, (size_t)length));
+    va_start(list, format);
+    (void)vsnprintf(out->data + out->used, (size_t)length + 1, format, list);
+    va_end(list);
+    out->used += (size_t)length;
+    return INVAR_OK;
+}
+
+invar_status invar_golden_put_digest(invar_golden_buffer *out, const char *key,
+                                     const invar_digest *digest)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, digest);
+    return invar_golden_putf(out, "%s %s\n", key, hex);
+}
+
+/* ---- reading --------------------------------------------------------------------------------- */
+
+/* `record` alone does not replace what lies there. */
+#define RECORD "record it again ('invar ci record --force')"
+
+static invar_status not_a_line(const char *where, int64_t line, const char *expected)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    invar_path_show(shown, where);
+    return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                      "%s:%" PRId64 ": not a line of a golden, expected %s: " RECORD, shown, line,
+                      expected);
+}
+
+/* Printable lines, each ended. */
+static invar_status check_bytes(const char *where, const char *text, size_t bytes)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    int64_t line = 1;
+    size_t step;
+
+    if (bytes == 0) {
+        invar_path_show(shown, where);
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s is empty, no golden: " RECORD, shown);
+    }
+    for (size_t i = 0; i < bytes; i += step) {
+        step = text[i] == '\n' || text[i] == '\t' ? 1 : invar_text_char(text + i, bytes - i);
+        if (step == 0)
+            return not_a_line(where, line, "printable text");
+        line += text[i] == '\n';
+    }
+    return text[bytes - 1] == '\n' ? INVAR_OK : not_a_line(where, line, "an end of the line");
+}
+
+static invar_status check_version(const invar_golden_lines *lines, const char *magic, int version)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE];
+    char *rest = invar_golden_after(lines, magic);
+    int64_t found;
+
+    if (!rest || !invar_golden_take_int(&found, &rest) || *rest)
+        return invar_golden_damaged(lines, magic);
+    invar_path_show(shown, lines->where);
+    if (found != version)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%s is a golden of version %" PRId64
+                          ", this invar has version %d: " RECORD,
+                          shown, found, version);
+    return INVAR_OK;
+}
+
+invar_status invar_golden_lines_open(invar_golden_lines *out, char **memory_out, const char *where,
+                                     const char *text, size_t bytes, const char *magic, int version)
+{
+    void *memory;
+
+    *memory_out = NULL;
+    INVAR_TRY(check_bytes(where, text, bytes));
+    INVAR_TRY(invar_alloc(&memory, bytes + 1, 1, "a golden"));
+    memcpy(memory, text, bytes);
+    *memory_out = memory;
+    (*memory_out)[bytes] = '\0';
+    *out = (invar_golden_lines){.where = where, .next = memory};
+    (void)invar_golden_lines_next(out);
+    return check_version(out, magic, version);
+}
+
+bool invar_golden_lines_next(invar_golden_lines *lines)
+{
+    char *end;
+
+    if (*lines->next == '\0')
+        return false;
+    lines->line = lines->next;
+    end = strchr(lines->line, '\n'); // there is one: the last byte
+    *end = '\0';
+    lines->next = end + 1;
+    lines->number++;
+    return true;
+}
+
+char *invar_golden_after(const invar_golden_lines *lines, const char *key)
+{
+    size_t length = strlen(key);
+
+    if (strncmp(lines->line, key, length) != 0 || lines->line[length] != ' ')
+        return NULL;
+    return lines->line + length + 1;
+}
+
+invar_status invar_golden_damaged(const invar_golden_lines *lines, const char *expected)
+{
+    return not_a_line(lines->where, lines->number, expected);
+}
+
+invar_status invar_golden_read_text(const char **out, invar_golden_lines *lines, const char *key)
+{
+    if (!invar_golden_lines_next(lines))
+        return invar_golden_damaged(lines, key);
+    *out = invar_golden_after(lines, key);
+    if (!*out || **out == '\0' || strlen(*out) > INVAR_LEDGER_NAME_BYTES || strchr(*out, '\t'))
+        return invar_golden_damaged(lines, key);
+    return INVAR_OK;
+}
+
+invar_status invar_golden_read_digest(invar_digest *out, invar_golden_lines *lines, const char *key)
+{
+    const char *text;
+
+    INVAR_TRY(invar_golden_read_text(&text, lines, key));
+    if (invar_digest_parse(out, text) == INVAR_OK)
+        return INVAR_OK;
+    invar_error_clear();
+    return invar_golden_damaged(lines, key);
+}
+
+bool invar_golden_take_int(int64_t *out, char **at)
+{
+    char *from = *at;
+
+    *out = 0;
+    for (; **at >= '0' && **at <= '9' && *at - from < 18; (*at)++)
+        *out = *out * 10 + (**at - '0');
+    return *at > from && (**at < '0' || **at > '9');
+}
+
+invar_status invar_golden_same_text(const char *where, const char *text, size_t bytes,
+                                    const invar_golden_buffer *printed)
+{
+    int64_t line = 1;
+
+    if (printed->used == bytes && memcmp(printed->data, text, bytes) == 0)
+        return INVAR_OK;
+    for (size_t i = 0; i < bytes && i < printed->used && text[i] == printed->data[i]; i++)
+        line += text[i] == '\n';
+    return not_a_line(where, line, "it as invar writes it");
+}
+
+/* ---- the ledger ------------------------------------------------------------------------------ */
+
+invar_status invar_golden_select(invar_ledger *ledger, const char *sql, int64_t run,
+                                 int64_t manifest, invar_ledger_row row, void *payload)
+{
+    invar_ledger_argument arguments[2] = {
+        {.name = "run", .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = run}},
+        {.name = "manifest", .value = {.type = INVAR_LEDGER_TYPE_INT, .integer = manifest}}};
+    invar_ledger_request request = {.sql = sql,
+                                    .arguments = arguments,
+                                    .n_arguments = manifest ? 2 : 1,
+                                    .row = row,
+                                    .payload = payload};
+
+    return invar_ledger_select(ledger, &request);
+}
+
+invar_status invar_golden_blob(invar_digest *out, const invar_ledger_value *value)
+{
+    if (value->type != INVAR_LEDGER_TYPE_BLOB || value->bytes != sizeof out->bytes)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "golden: a digest of the ledger is damaged");
+    memcpy(out->bytes, value->data, sizeof out->bytes);
+    return INVAR_OK;
+}
+
+typedef struct manifest {
+    int64_t number;
+    invar_digest hash;
+} manifest;
+
+static invar_status take_manifest(void *payload, const char *const *columns,
+                                  const invar_ledger_value *values, int count)
+{
+    manifest *m = payload;
+
+    (void)columns;
+    (void)count;
+    if (!values)
+        return INVAR_OK;
+    m->number = values[0].integer;
+    return invar_golden_blob(&m->hash, &values[1]);
+}
+
+invar_status invar_golden_manifest(int64_t *number_out, invar_digest *hash_out,
+                                   invar_ledger *ledger, int64_t run)
+{
+    static const char sql[] = "SELECT d.manifest, m.hash FROM digest d JOIN manifest m "
+                              "USING(manifest) WHERE d.run = :run AND d.rank = 0 "
+                              "ORDER BY d.step, d.seg DESC LIMIT 1";
+    manifest m = {0};
+
+    INVAR_TRY(invar_golden_select(ledger, sql, run, 0, take_manifest, &m));
+    *number_out = m.number;
+    *hash_out = m.hash;
+    return INVAR_OK;
+}

@@ -1,0 +1,222 @@
+/*
+ * report.c - runs as one HTML page.
+ *
+ * What is embedded, for templates/report.js to show. Digests are hexadecimal, times milliseconds
+ * since 1970 unless named otherwise, and a number that could be any double is its pattern in 16
+ * hexadecimal digits, so that none is rounded and NaN keeps its payload:
+ *
+ *   {runs: [{label, uuid, name, kind, first, last, identity, chain, content, integrity, created_ms,
+ *            updated_ms, parent, fork_step, seals,
+ *            segments: [{after, ms, exit, reason}]          exit null: it has no end
+ *            again: {steps, differ, first}                  steps executed more than once
+ *            nan: {step, point} | null                      the first tensor that is not finite
+ *            series: [{name, kind, count, odd, at, bits}]   kind: metric gauge evaluation time
+ *            checkpoints: [step], levels: {level: count},
+ *            events: [{step, ms, level, kind, message, data}],
+ *            slow: [{step, phase, ms, median_ms}]}],
+ *    facts: {scope: {key: [[value] | null]}},               a list for each run: over its segments
+ *    pairs: [{b, verdict, self, twins, first, strip: [[from, to, state]], ...}]}    pair.c
+ *
+ * A series has `count` values, of which `odd` are not finite; `at` are the differences of the steps
+ * of those that are here, beginning with the first step, and `bits` their patterns in one text.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "ledger/view/report/report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/embedded.h"
+#include "base/text.h"
+#include "ledger/internal.h"
+#include "ledger/view/page.h"
+#include "ledger/view/report/internal.h"
+
+#include "base/invar_banned.h"
+
+enum { LEAST_POINTS = 60 }; // of a series, however many there are
+
+extern const invar_embedded invar_report_files[];
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+/* Where a text of more bytes than allowed is cut: not inside a character. */
+static size_t cut(const char *text, size_t bytes)
+{
+    if (bytes <= INVAR_REPORT_TEXT_BYTES)
+        return bytes;
+    bytes = INVAR_REPORT_TEXT_BYTES;
+    while (bytes > 0 && ((unsigned char)text[bytes] & 0xC0) == 0x80)
+        bytes--;
+    return bytes;
+}
+
+json_t *invar_report_text(const char *text, size_t bytes)
+{
+    static const char broken[] = "\xEF\xBF\xBD", more[] = " \xE2\x80\xA6";
+    size_t kept = cut(text, bytes), used = 0;
+    char *copy;
+
+    if (kept == bytes) {
+        json_t *plain = json_stringn(text, bytes);
+        if (plain)
+            return plain;
+    }
+    if (invar_alloc((void **)&copy, kept + 1, strlen(broken) + strlen(more), "a text") != INVAR_OK)
+        return NULL;
+    for (size_t i = 0, step; i < kept; i += step) {
+        size_t valid = invar_text_char(text + i, kept - i);
+        bool control = (unsigned char)text[i] < 0x80;
+        step = valid > 0 ? valid : 1;
+        memcpy(copy + used, valid > 0 || control ? text + i : broken,
+               valid > 0 || control ? step : strlen(broken));
+        used += valid > 0 || control ? step : strlen(broken);
+    }
+    if (kept < bytes) {
+        memcpy(copy + used, more, strlen(more));
+        used += strlen(more);
+    }
+    json_t *value = json_stringn(copy, used);
+    invar_free(copy);
+    return value;
+}
+
+json_t *invar_report_column(invar_sql_stmt *row, int column)
+{
+    size_t bytes;
+    const char *text;
+
+    switch (invar_sql_type(row, column)) {
+    case INVAR_LEDGER_TYPE_NULL: return json_null();
+    case INVAR_LEDGER_TYPE_INT: return json_integer(invar_sql_int(row, column));
+    default: text = invar_sql_text(row, column, &bytes); return invar_report_text(text, bytes);
+    }
+}
+
+json_t *invar_report_digest(const invar_digest *digest)
+{
+    char hex[INVAR_DIGEST_HEX_SIZE];
+
+    invar_digest_format(hex, digest);
+    return json_string(hex);
+}
+
+void invar_report_bits(char out[INVAR_REPORT_BITS_DIGITS + 1], uint64_t bits)
+{
+    snprintf(out, INVAR_REPORT_BITS_DIGITS + 1, "%016" PRIx64, bits);
+}
+
+/* ---- containers and rows --------------------------------------------------------------------- */
+
+static invar_status made(int failed)
+{
+    return failed ? INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the data of the report") : INVAR_OK;
+}
+
+invar_status invar_report_set(json_t *object, const char *key, json_t *value)
+{
+    return made(json_object_set_new(object, key, value));
+}
+
+invar_status invar_report_member(json_t **out, json_t *object, const char *key, json_t *fresh)
+{
+    *out = fresh;
+    return invar_report_set(object, key, fresh);
+}
+
+invar_status invar_report_append(json_t *array, json_t *value)
+{
+    return made(json_array_append_new(array, value));
+}
+
+static invar_status each(invar_sql_stmt *stmt, int64_t run, invar_report_take take, void *payload)
+{
+    bool row;
+
+    if (invar_sql_params(stmt) > 0)
+        INVAR_TRY(invar_sql_bind_int(stmt, 1, run));
+    for (;;) {
+        INVAR_TRY(invar_sql_step(&row, stmt));
+        if (!row)
+            return INVAR_OK;
+        INVAR_TRY(take(payload, stmt));
+    }
+}
+
+invar_status invar_report_each(const invar_report_run *run, const char *text,
+                               invar_report_take take, void *payload)
+{
+    invar_sql_stmt *stmt;
+
+    INVAR_TRY(invar_sql_prepare(&stmt, run->ledger->sql, text));
+    invar_status status = each(stmt, run->run, take, payload);
+    invar_sql_free(stmt);
+    return status;
+}
+
+/* ---- the whole ------------------------------------------------------------------------------- */
+
+/* How many points a series may have here. Names in ledgers are counted, used or not. */
+static invar_status points_of_each(int64_t *out, const invar_report_run *runs, size_t count)
+{
+    int64_t series = 0, here;
+
+    for (size_t i = 0; i < count; i++) {
+        INVAR_TRY(invar_report_series_count(&here, &runs[i]));
+        series += here;
+    }
+    *out = INVAR_REPORT_BUDGET / (series > 0 ? series : 1);
+    if (*out > INVAR_REPORT_POINTS)
+        *out = INVAR_REPORT_POINTS;
+    if (*out < LEAST_POINTS)
+        *out = LEAST_POINTS;
+    return INVAR_OK;
+}
+
+static invar_status collect(json_t *data, const invar_report_run *runs, size_t count)
+{
+    json_t *list, *facts, *pairs;
+    int64_t limit;
+
+    INVAR_TRY(invar_report_member(&list, data, "runs", json_array()));
+    INVAR_TRY(invar_report_member(&facts, data, "facts", json_object()));
+    INVAR_TRY(invar_report_member(&pairs, data, "pairs", json_array()));
+    INVAR_TRY(points_of_each(&limit, runs, count));
+    for (size_t i = 0; i < count; i++) {
+        INVAR_TRY(invar_report_add_run(list, &runs[i], limit));
+        INVAR_TRY(invar_report_add_facts(facts, &runs[i], i, count));
+    }
+    for (size_t i = 1; i < count; i++)
+        INVAR_TRY(invar_report_add_pair(pairs, runs, i));
+    return INVAR_OK;
+}
+
+/* The rest of the runs inside this one's snapshot; a ledger that several share has one. */
+static invar_status collect_at_once(json_t *data, const invar_report_run *runs, size_t count,
+                                    size_t index)
+{
+    bool began;
+
+    if (index == count)
+        return collect(data, runs, count);
+    INVAR_TRY(invar_ledger_snapshot(&began, runs[index].ledger));
+    invar_status status = collect_at_once(data, runs, count, index + 1);
+    invar_ledger_snapshot_end(runs[index].ledger, began);
+    return status;
+}
+
+invar_status invar_report_write(FILE *out, const invar_report_run *runs, size_t count)
+{
+    if (count == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a report needs a run");
+    json_t *data = json_object();
+    invar_status status = made(!data);
+    if (status == INVAR_OK)
+        status = collect_at_once(data, runs, count, 0);
+    if (status == INVAR_OK)
+        status = invar_page_write(out, invar_report_files, data);
+    json_decref(data);
+    return status;
+}

@@ -1,0 +1,45 @@
+/*
+ * report.h - runs as one HTML page: curves, where they part, facts, slow steps, events.
+ *
+ * The page is one file that loads nothing: templates/ and the data are inside. It says nothing
+ * about the time or the machine that it was made on, so equal runs in equal ledgers give equal
+ * bytes. Its size is bounded: long series are thinned to their extremes, long lists are cut, and
+ * the page says so.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_LEDGER_VIEW_REPORT_REPORT_H
+#define INVAR_LEDGER_VIEW_REPORT_REPORT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "base/status.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_REPORT_POINTS 2000     /* of a series, at most */
+#define INVAR_REPORT_BUDGET 600000   /* points of all series; many series share it */
+#define INVAR_REPORT_EVENTS 500      /* of a run: errors first, then warnings, then the newest */
+#define INVAR_REPORT_SLOW_STEPS 20   /* of a run */
+#define INVAR_REPORT_NAMES 200       /* points and metrics that differ between two runs */
+#define INVAR_REPORT_TEXT_BYTES 2000 /* of a fact or a message */
+
+typedef struct invar_report_run {
+    invar_ledger *ledger; /* several runs may share one */
+    int64_t run;          /* its number there */
+    const char *label;    /* NULL: its name */
+} invar_report_run;
+
+/* Every run is compared with the first. Each ledger is read as of one moment. */
+invar_status invar_report_write(FILE *out, const invar_report_run *runs,
+                                size_t count) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

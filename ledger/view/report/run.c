@@ -1,0 +1,271 @@
+/*
+ * run.c - what the report says about one run alone, and its facts.
+ *
+ * Lists come straight from statements: each row is an object with the columns as members.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "ledger/internal.h"
+#include "ledger/view/report/internal.h"
+
+#include "base/invar_banned.h"
+
+#define CHECKPOINTS 2000   /* the newest */
+enum { FACT_VALUES = 16 }; // of one fact over the segments
+
+#define AS_TEXT(number) #number
+#define LIMIT(number) " LIMIT " AS_TEXT(number)
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static invar_status take_members(void *payload, invar_sql_stmt *row)
+{
+    for (int i = 0; i < invar_sql_columns(row); i++)
+        INVAR_TRY(
+            invar_report_set(payload, invar_sql_column_name(row, i), invar_report_column(row, i)));
+    return INVAR_OK;
+}
+
+static invar_status take_object(void *payload, invar_sql_stmt *row)
+{
+    json_t *object = json_object();
+
+    INVAR_TRY(invar_report_append(payload, object));
+    return take_members(object, row);
+}
+
+static invar_status take_value(void *payload, invar_sql_stmt *row)
+{
+    return invar_report_append(payload, invar_report_column(row, 0));
+}
+
+static invar_status take_count(void *payload, invar_sql_stmt *row)
+{
+    json_t *name = invar_report_column(row, 0);
+    json_t *count = name ? invar_report_column(row, 1) : NULL;
+    invar_status status = invar_report_set(payload, json_string_value(name), count);
+
+    json_decref(name);
+    return status;
+}
+
+static const struct {
+    const char *key, *text;
+    invar_report_take take;
+} lists[] = {
+    {"segments",
+     "SELECT g.after_step AS after, e.ns / 1000000 AS ms, f.exit_code AS exit, f.reason AS reason"
+     " FROM segment g JOIN entry e ON e.run = g.run AND e.n = g.entry"
+     " LEFT JOIN finish f ON f.run = g.run AND f.seg = g.seg WHERE g.run = ?1 ORDER BY g.seg",
+     take_object},
+    {"checkpoints",
+     "SELECT DISTINCT step FROM checkpoint WHERE run = ?1 AND state = 'complete'"
+     " ORDER BY step DESC" LIMIT(CHECKPOINTS),
+     take_value},
+    {"events",
+     "SELECT x.step AS step, e.ns / 1000000 AS ms, x.level AS level, x.kind AS kind,"
+     " x.message AS message, x.data AS data"
+     " FROM event x JOIN entry e ON e.run = x.run AND e.n = x.entry WHERE x.run = ?1"
+     " ORDER BY CASE x.level WHEN 'error' THEN 0 WHEN 'warning' THEN 1 WHEN 'info' THEN 2"
+     " ELSE 3 END, x.entry DESC, x.i DESC" LIMIT(INVAR_REPORT_EVENTS),
+     take_object},
+};
+
+static const char origin[] = "SELECT parent, fork_step,"
+                             " (SELECT count(*) FROM seal s WHERE s.run = r.run) AS seals"
+                             " FROM run r WHERE run = ?1";
+
+static const char levels[] = "SELECT level, count(*) FROM event WHERE run = ?1 GROUP BY level";
+
+static const char again[] =
+    "SELECT count(*) AS steps, coalesce(sum(differs), 0) AS differ,"
+    " min(CASE WHEN differs THEN step END) AS first"
+    " FROM (SELECT step, count(DISTINCT content) > 1 AS differs FROM step WHERE run = ?1"
+    "       GROUP BY step HAVING count(*) > 1)";
+
+/* ---- questions that the ledger has a name for ------------------------------------------------ */
+
+static json_t *value_of(const invar_ledger_value *value)
+{
+    switch (value->type) {
+    case INVAR_LEDGER_TYPE_INT: return json_integer(value->integer);
+    case INVAR_LEDGER_TYPE_REAL: return json_real(value->real);
+    case INVAR_LEDGER_TYPE_TEXT: return invar_report_text(value->data, value->bytes);
+    default: return json_null();
+    }
+}
+
+static invar_status take_answer(void *payload, const char *const *columns,
+                                const invar_ledger_value *values, int count)
+{
+    if (!values)
+        return INVAR_OK; // only the names so far
+    json_t *object = json_object();
+    INVAR_TRY(invar_report_append(payload, object));
+    for (int i = 0; i < count; i++)
+        INVAR_TRY(invar_report_set(object, columns[i], value_of(&values[i])));
+    return INVAR_OK;
+}
+
+static invar_status ask(json_t *answers, const invar_report_run *run, const char *name,
+                        double factor, int64_t count)
+{
+    const invar_ledger_argument arguments[] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = run->run}},
+        {"factor", {.type = INVAR_LEDGER_TYPE_REAL, .real = factor}},
+        {"count", {.type = INVAR_LEDGER_TYPE_INT, .integer = count}},
+    };
+    invar_ledger_query query;
+
+    INVAR_TRY(invar_ledger_query_find(&query, name));
+    return invar_ledger_select(
+        run->ledger, &(invar_ledger_request){.sql = query.sql,
+                                             .arguments = arguments,
+                                             .n_arguments = sizeof arguments / sizeof arguments[0],
+                                             .row = take_answer,
+                                             .payload = answers});
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static invar_status add_summary(json_t *object, const invar_report_run *run,
+                                const invar_ledger_summary *summary)
+{
+    const char *label = run->label ? run->label : summary->name;
+    invar_digest content;
+
+    INVAR_TRY(invar_ledger_content(&content, run->ledger, run->run));
+    const struct {
+        const char *key;
+        json_t *value;
+    } members[] = {
+        {"label", invar_report_text(label, strlen(label))},
+        {"uuid", invar_report_text(summary->uuid, strlen(summary->uuid))},
+        {"name", invar_report_text(summary->name, strlen(summary->name))},
+        {"kind", invar_report_text(summary->kind, strlen(summary->kind))},
+        {"first", json_integer(summary->first_step)},
+        {"last", json_integer(summary->last_step)},
+        {"identity", invar_report_digest(&summary->identity)},
+        {"chain", invar_report_digest(&summary->chain)},
+        {"content", invar_report_digest(&content)},
+        {"integrity", invar_report_digest(&summary->integrity)},
+        {"created_ms", json_integer(summary->created_ns / 1000000)},
+        {"updated_ms", json_integer(summary->updated_ns / 1000000)},
+    };
+    invar_status status = INVAR_OK;
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) { // takes all over, also then
+        invar_status here = invar_report_set(object, members[i].key, members[i].value);
+        status = status == INVAR_OK ? here : status;
+    }
+    return status;
+}
+
+static invar_status find_run(invar_ledger_summary *out, const invar_report_run *run)
+{
+    char number[24];
+
+    snprintf(number, sizeof number, "%" PRId64, run->run);
+    return invar_ledger_find(out, run->ledger, number);
+}
+
+invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int64_t limit)
+{
+    json_t *object = json_object(), *member;
+    invar_ledger_summary summary;
+
+    INVAR_TRY(invar_report_append(runs, object));
+    INVAR_TRY(find_run(&summary, run));
+    INVAR_TRY(add_summary(object, run, &summary));
+    INVAR_TRY(invar_report_each(run, origin, take_members, object));
+    INVAR_TRY(invar_report_member(&member, object, "again", json_object()));
+    INVAR_TRY(invar_report_each(run, again, take_members, member));
+    INVAR_TRY(invar_report_member(&member, object, "levels", json_object()));
+    INVAR_TRY(invar_report_each(run, levels, take_count, member));
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++) {
+        INVAR_TRY(invar_report_member(&member, object, lists[i].key, json_array()));
+        INVAR_TRY(invar_report_each(run, lists[i].text, lists[i].take, member));
+    }
+    INVAR_TRY(invar_report_member(&member, object, "slow", json_array()));
+    INVAR_TRY(ask(member, run, "slow-steps", 1.5, INVAR_REPORT_SLOW_STEPS));
+    INVAR_TRY(invar_report_member(&member, object, "nan", json_array()));
+    INVAR_TRY(ask(member, run, "nan-birth", 0, 1));
+    INVAR_TRY(invar_report_member(&member, object, "series", json_array()));
+    return invar_report_add_series(member, run, summary.first_step, summary.last_step, limit);
+}
+
+/* ---- facts ----------------------------------------------------------------------------------- */
+
+typedef struct fact_table {
+    json_t *scopes;
+    size_t index, count; /* which run of how many */
+} fact_table;
+
+/* The member whose name is in a column; where it is missing it becomes `fresh`, which is owned. */
+static invar_status member_of(json_t **out, json_t *object, invar_sql_stmt *row, int column,
+                              json_t *fresh)
+{
+    json_t *name = invar_report_column(row, column);
+    invar_status status = INVAR_OK;
+
+    *out = json_object_get(object, json_string_value(name));
+    if (*out)
+        json_decref(fresh);
+    else if (name)
+        status = invar_report_member(out, object, json_string_value(name), fresh);
+    else
+        status = invar_report_set(object, NULL, fresh); // gives it back, and fails
+    json_decref(name);
+    return status;
+}
+
+/* One null for each run. */
+static json_t *nothing_yet(size_t count)
+{
+    json_t *array = json_array();
+
+    for (size_t i = 0; i < count; i++)
+        if (json_array_append_new(array, json_null()) != 0) {
+            json_decref(array);
+            return NULL;
+        }
+    return array;
+}
+
+static invar_status take_fact(void *payload, invar_sql_stmt *row)
+{
+    const fact_table *t = payload;
+    json_t *scope, *runs, *values;
+
+    INVAR_TRY(member_of(&scope, t->scopes, row, 0, json_object()));
+    INVAR_TRY(member_of(&runs, scope, row, 1, nothing_yet(t->count)));
+    values = json_array_get(runs, t->index);
+    if (!json_is_array(values)) {
+        values = json_array();
+        if (!values || json_array_set_new(runs, t->index, values) != 0)
+            return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the facts of the report");
+    }
+    json_t *value = invar_report_column(row, 2);
+    size_t known = json_array_size(values);
+    if (value && known > 0 &&
+        (known == FACT_VALUES || json_equal(json_array_get(values, known - 1), value))) {
+        json_decref(value);
+        return INVAR_OK;
+    }
+    return invar_report_append(values, value);
+}
+
+invar_status invar_report_add_facts(json_t *facts, const invar_report_run *run, size_t index,
+                                    size_t count)
+{
+    fact_table t = {.scopes = facts, .index = index, .count = count};
+
+    return invar_report_each(run,
+                             "SELECT 'identity', key, value, 0 FROM identity WHERE run = ?1"
+                             " UNION ALL SELECT scope, key, value, seg FROM fact WHERE run = ?1"
+                             " ORDER BY 1, 2, 4",
+                             take_fact, &t);
+}

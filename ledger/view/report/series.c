@@ -1,0 +1,313 @@
+/*
+ * series.c - the report's curves: every series, thinned without losing an extreme.
+ *
+ * A long run is cut into stretches of equally many steps. Of a stretch the least and the greatest
+ * value remain, and the first that is not finite; of a series also the first and the last value.
+ * So one pass suffices, whatever the length, and a spike of one step is drawn in full height.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "ledger/internal.h"
+#include "ledger/view/report/internal.h"
+
+#include "base/invar_banned.h"
+
+enum { OF_A_STRETCH = 3 }; // points that can remain
+
+typedef struct point {
+    int64_t step;
+    uint64_t bits;
+    double value; /* the same */
+} point;
+
+/* One series while it is read. All zeros before its first value. */
+typedef struct curve {
+    int64_t series;     /* its number in the ledger */
+    json_t *name;       /* owned */
+    int64_t count, odd; /* values so far; those not finite */
+
+    uint64_t stretch;    /* the present one */
+    int64_t finite, bad; /* values in it */
+    point low, high;     /* of the finite ones */
+    point strange;       /* the first other one */
+    point first, last;   /* of the whole series */
+
+    json_t *at; /* owned; NULL: nothing is kept yet */
+    int64_t kept_step;
+    char *bits; /* (room) of what is kept */
+    size_t used, room;
+} curve;
+
+/* What all series of a run have in common. */
+typedef struct sheet {
+    const invar_report_run *run;
+    json_t *out;
+    const char *kind;
+    uint64_t first_step, width; /* of a stretch, in steps; unsigned, as steps may be anything */
+    curve *curves;              /* (count) by number */
+    int64_t count, room;
+} sheet;
+
+static void curve_release(curve *c)
+{
+    json_decref(c->name);
+    json_decref(c->at);
+    invar_free(c->bits);
+    memset(c, 0, sizeof *c);
+}
+
+/* ---- thinning -------------------------------------------------------------------------------- */
+
+static invar_status reserve(curve *c)
+{
+    size_t room = c->room > 0 ? 2 * c->room : 64 * (size_t)INVAR_REPORT_BITS_DIGITS;
+    char *larger;
+
+    if (c->used + INVAR_REPORT_BITS_DIGITS < c->room)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&larger, room, 1, "a series"));
+    if (c->used > 0)
+        memcpy(larger, c->bits, c->used);
+    invar_free(c->bits);
+    c->bits = larger;
+    c->room = room;
+    return INVAR_OK;
+}
+
+static invar_status keep(curve *c, const point *p)
+{
+    uint64_t before = c->at ? (uint64_t)c->kept_step : 0;
+
+    if (c->at && p->step <= c->kept_step)
+        return INVAR_OK; // the same point in two roles
+    if (!c->at)
+        c->at = json_array();
+    INVAR_TRY(invar_report_append(c->at, json_integer((json_int_t)((uint64_t)p->step - before))));
+    INVAR_TRY(reserve(c));
+    invar_report_bits(c->bits + c->used, p->bits);
+    c->used += INVAR_REPORT_BITS_DIGITS;
+    c->kept_step = p->step;
+    return INVAR_OK;
+}
+
+/* Keeps what the present stretch leaves, in order of steps. */
+static invar_status end_stretch(curve *c, bool ends_series)
+{
+    const point *left[OF_A_STRETCH + 2];
+    int n = 0;
+
+    if (!c->at)
+        left[n++] = &c->first;
+    if (c->finite > 0) {
+        left[n++] = &c->low;
+        left[n++] = &c->high;
+    }
+    if (c->bad > 0)
+        left[n++] = &c->strange;
+    if (ends_series)
+        left[n++] = &c->last;
+    for (int i = 1; i < n; i++) {
+        for (int k = i; k > 0 && left[k]->step < left[k - 1]->step; k--) {
+            const point *swap = left[k];
+            left[k] = left[k - 1];
+            left[k - 1] = swap;
+        }
+    }
+    for (int i = 0; i < n; i++)
+        INVAR_TRY(keep(c, left[i]));
+    c->finite = c->bad = 0;
+    return INVAR_OK;
+}
+
+static invar_status add(curve *c, const sheet *s, int64_t step, uint64_t bits)
+{
+    point p = {.step = step, .bits = bits};
+    uint64_t stretch = ((uint64_t)step - s->first_step) / s->width;
+
+    memcpy(&p.value, &bits, sizeof p.value);
+    if (c->count > 0 && stretch != c->stretch)
+        INVAR_TRY(end_stretch(c, false));
+    c->stretch = stretch;
+    if (c->count++ == 0)
+        c->first = p;
+    c->last = p;
+    if (!isfinite(p.value)) {
+        c->odd++;
+        if (c->bad++ == 0)
+            c->strange = p;
+        return INVAR_OK;
+    }
+    if (c->finite == 0 || p.value < c->low.value)
+        c->low = p;
+    if (c->finite == 0 || p.value > c->high.value)
+        c->high = p;
+    c->finite++;
+    return INVAR_OK;
+}
+
+/* Puts the series into the data; it is released. */
+static invar_status finish(curve *c, const sheet *s)
+{
+    invar_status status = INVAR_OK;
+
+    if (c->count > 0) {
+        status = end_stretch(c, true);
+        if (status == INVAR_OK)
+            status = invar_report_append(
+                s->out, json_pack("{s:O, s:s, s:I, s:I, s:O, s:s%}", "name", c->name, "kind",
+                                  s->kind, "count", (json_int_t)c->count, "odd", (json_int_t)c->odd,
+                                  "at", c->at, "bits", c->bits, c->used));
+    }
+    curve_release(c);
+    return status;
+}
+
+invar_status invar_report_series_count(int64_t *out, const invar_report_run *run)
+{
+    return invar_sql_query_int(out, run->ledger->sql, "SELECT count(*) FROM series WHERE ?1 = ?1",
+                               run->run);
+}
+
+/* ---- series that come side by side, step after step ------------------------------------------ */
+
+#define OF_STEPS(table)                                                                            \
+    "SELECT x.series, s.step, x.value_bits FROM step s JOIN " table " x USING(run, step, seg)"     \
+    " WHERE s.run = ?1 AND s.seg ="                                                                \
+    " (SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step) ORDER BY s.step"
+
+static invar_status take_name(void *payload, invar_sql_stmt *row)
+{
+    sheet *s = payload;
+
+    if (s->count == s->room) { // a reader's snapshot has no more than were counted
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0, "ledger %.1000s: the table series contradicts itself",
+                          invar_sql_path(s->run->ledger->sql));
+    }
+    curve *c = &s->curves[s->count++];
+    c->series = invar_sql_int(row, 0);
+    c->name = invar_report_column(row, 1);
+    return c->name ? INVAR_OK : INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a series");
+}
+
+static curve *find(const sheet *s, int64_t series)
+{
+    int64_t low = 0, high = s->count;
+
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (s->curves[middle].series < series)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < s->count && s->curves[low].series == series ? &s->curves[low] : NULL;
+}
+
+static invar_status take_value(void *payload, invar_sql_stmt *row)
+{
+    sheet *s = payload;
+    int64_t series = invar_sql_int(row, 0);
+    curve *c = find(s, series);
+
+    if (!c)
+        return INVAR_FAIL(INVAR_E_CORRUPT, 0,
+                          "ledger %.1000s: series %" PRId64
+                          " has no name; invar ledger verify says more",
+                          invar_sql_path(s->run->ledger->sql), series);
+    return add(c, s, invar_sql_int(row, 1), (uint64_t)invar_sql_int(row, 2));
+}
+
+static invar_status read_side_by_side(sheet *s, const char *text)
+{
+    INVAR_TRY(invar_report_each(s->run,
+                                "SELECT series, name FROM series"
+                                " ORDER BY series",
+                                take_name, s));
+    INVAR_TRY(invar_report_each(s->run, text, take_value, s));
+    for (int64_t i = 0; i < s->count; i++)
+        INVAR_TRY(finish(&s->curves[i], s));
+    return INVAR_OK;
+}
+
+static invar_status add_side_by_side(sheet *s, const char *kind, const char *text)
+{
+    INVAR_TRY(invar_report_series_count(&s->room, s->run));
+    INVAR_TRY(invar_alloc((void **)&s->curves, (size_t)s->room, sizeof *s->curves, "series"));
+    memset(s->curves, 0, (size_t)s->room * sizeof *s->curves);
+    s->count = 0;
+    s->kind = kind;
+    invar_status status = read_side_by_side(s, text);
+    for (int64_t i = 0; i < s->count; i++)
+        curve_release(&s->curves[i]);
+    invar_free(s->curves);
+    return status;
+}
+
+/* ---- series that come one after the other ---------------------------------------------------- */
+
+static const char evaluations[] = "SELECT " INVAR_LEDGER_EVALUATION(
+    "x", "n") " AS name, x.step, x.value_bits"
+              " FROM evaluation x JOIN series n USING(series) WHERE x.run = ?1 AND x.seg ="
+              " (SELECT max(y.seg) FROM evaluation y WHERE y.run = x.run AND y.step = x.step"
+              "  AND y.dataset = x.dataset AND y.series = x.series) ORDER BY 1, 2";
+
+static const char timings[] =
+    "SELECT 'time/' || x.phase AS name, s.step, x.duration_ns / 1e9"
+    " FROM step s JOIN timing x USING(run, step, seg) WHERE s.run = ?1 AND s.seg ="
+    " (SELECT max(t.seg) FROM step t WHERE t.run = s.run AND t.step = s.step) ORDER BY 1, 2";
+
+static invar_status take_named(void *payload, invar_sql_stmt *row)
+{
+    sheet *s = payload;
+    curve *c = s->curves;
+    uint64_t bits = (uint64_t)invar_sql_int(row, 2);
+    json_t *name = invar_report_column(row, 0);
+
+    if (!name)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for a series");
+    if (c->name && json_equal(c->name, name)) {
+        json_decref(name);
+    } else {
+        invar_status status = finish(c, s);
+        c->name = name;
+        INVAR_TRY(status);
+    }
+    if (invar_sql_type(row, 2) == INVAR_LEDGER_TYPE_REAL) {
+        double value = invar_sql_real(row, 2);
+        memcpy(&bits, &value, sizeof bits);
+    }
+    return add(c, s, invar_sql_int(row, 1), bits);
+}
+
+static invar_status add_one_by_one(sheet *s, const char *kind, const char *text)
+{
+    curve present = {0};
+
+    s->kind = kind;
+    s->curves = &present;
+    invar_status status = invar_report_each(s->run, text, take_named, s);
+    if (status == INVAR_OK)
+        status = finish(&present, s);
+    curve_release(&present);
+    return status;
+}
+
+invar_status invar_report_add_series(json_t *series, const invar_report_run *run, int64_t first,
+                                     int64_t last, int64_t limit)
+{
+    uint64_t span = (uint64_t)last - (uint64_t)first; // steps less one
+    uint64_t stretches = (uint64_t)(limit - 2) / OF_A_STRETCH;
+    sheet s = {.run = run, .out = series, .first_step = (uint64_t)first, .width = 1};
+
+    if (span >= (uint64_t)limit)
+        s.width = span / stretches + 1;
+    INVAR_TRY(add_side_by_side(&s, "metric", OF_STEPS("metric")));
+    INVAR_TRY(add_side_by_side(&s, "gauge", OF_STEPS("gauge")));
+    INVAR_TRY(add_one_by_one(&s, "evaluation", evaluations));
+    return add_one_by_one(&s, "time", timings);
+}
