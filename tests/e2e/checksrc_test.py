@@ -56,6 +56,40 @@ class Checksrc(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr), (code, ""))
             self.assertTrue(done.stdout.startswith(line or "checksrc: 1 files, 0 findings"))
 
+    def test_inner_arrows(self):
+        for path, target in (("engine/model/sample.c", "engine/run/x.h"),
+                             ("engine/program/sample.c", "engine/model/x.h"),
+                             ("engine/fresh/sample.c", "engine/model/x.h"),
+                             ("engine/run/sample.c", "engine/fresh/x.h"),
+                             ("ledger/store/sample.c", "ledger/internal.h"),
+                             ("ledger/sample.c", "ledger/view/x.h"),
+                             ("ledger/view/golden/sample.c", "ledger/view/diff/x.h"),
+                             ("base/sample.c", "base/json/x.h"),
+                             ("kernels-deterministic/cuda/common/sample.cuh",
+                              "kernels-deterministic/cuda/sm90/x.cuh"),
+                             ("kernels-deterministic/cuda/common/sample.cuh",
+                              "kernels-deterministic/cuda/sm90/rows/x.cuh")):
+            line = f'#include "{target}"\n#include "base/invar_banned.h"\n'
+            self.refuses("include", path, c_file(path.split("/")[-1], includes=line))
+        for path, target in (("engine/run/sample.c", "engine/model/x.h"),
+                             ("engine/model/sample.c", "engine/model/x.h"),
+                             ("ledger/store/sample.c", "ledger/ledger.h"),
+                             ("engine/ext/example/sample.c", "engine/ext/x.h"),
+                             ("tests/unit/base/sample.c", "tests/support.h")):
+            line = f'#include "{target}"\n#include "base/invar_banned.h"\n'
+            self.accepts(path, c_file(path.split("/")[-1], includes=line))
+
+    def test_rooms_have_no_cycle(self):
+        # of kernels-deterministic device.c knows the checks and steps, and these its types
+        done, left = set(), {room: {r for r in rooms if r in checksrc.ROOMS}
+                             for room, rooms in checksrc.ROOMS.items()
+                             if not room.startswith("kernels-deterministic")}
+        while left:
+            free = {room for room, rooms in left.items() if rooms <= done}
+            self.assertTrue(free, left)
+            done |= free
+            left = {room: rooms for room, rooms in left.items() if room not in free}
+
     def test_good_files(self):
         self.accepts("engine/sample.c", c_file("sample.c", "int invar_x(void);\n"))
         self.accepts("scripts/sample", f"#!/bin/sh\n# A sample.\n# {SPDX}\ntrue\n")
