@@ -6,12 +6,14 @@
 #include "engine/probe/probe.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
 #include "engine/model/digests.h"
 #include "engine/model/near.h"
+#include "engine/probe/stat.h"
 
 #include "base/invar_banned.h"
 
@@ -22,8 +24,10 @@ typedef struct value {
     uint64_t bytes;
     int64_t shards;
     bool present;
-    bool whole; /* nothing may be added */
-    bool given; /* the digest came from elsewhere */
+    bool whole;   /* nothing may be added */
+    bool given;   /* the digest came from elsewhere */
+    bool counted; /* there are statistics */
+    invar_ledger_stat stat;
 } value;
 
 enum { SOURCES = 32 };
@@ -48,6 +52,8 @@ struct invar_probe {
     invar_digest *digests;
     value *values;
     int64_t count, capacity;
+    invar_ledger_stat *stats; /* (stats_capacity) of the last result */
+    int64_t stats_capacity;
     int64_t listed; /* points of the last result */
     int64_t cursor; /* where the next search begins: points come in order */
     /* Names of points that only the dump wants: the k-th has the number -2 - k. */
@@ -87,6 +93,7 @@ void invar_probe_free(invar_probe *probe)
     invar_free(probe->points);
     invar_free(probe->digests);
     invar_free(probe->values);
+    invar_free(probe->stats);
     invar_free(probe->hidden);
     invar_free(probe->absent);
     invar_window_release(&probe->window);
@@ -349,6 +356,17 @@ static invar_status add_rows(invar_probe *probe, value *v, const invar_tensor *t
     return status;
 }
 
+/* Where statistics are wanted: those of rows that the host can read. */
+static void count_rows(invar_probe *probe, int64_t point, const invar_tensor *near, int64_t rows)
+{
+    value *v = &probe->values[point];
+
+    if (!probe->options.stats || !invar_stat_counts(near->dtype))
+        return;
+    invar_stat_add(&v->stat, near, rows);
+    v->counted = true;
+}
+
 static bool dumped(const invar_probe *probe, int64_t point)
 {
     return probe->dump && invar_dump_wants(probe->dump, name_of(probe, point));
@@ -371,6 +389,7 @@ invar_status invar_probe_rows(invar_probe *probe, int64_t point, const invar_ten
         INVAR_TRY(check_open(probe, point, false));
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
         INVAR_TRY(add_rows(probe, &probe->values[point], tensor, samples));
+        count_rows(probe, point, tensor, samples->start[samples->count]);
     }
     return dumped_tensor(probe, point, tensor)
                ? invar_dump_rows(probe->dump, name_of(probe, point), tensor, samples)
@@ -392,6 +411,7 @@ static invar_status add_whole(invar_probe *probe, int64_t point, const invar_ten
     status = add_rows(probe, v, tensor, &(invar_segments){start, shards});
     invar_free(start);
     v->whole = status == INVAR_OK;
+    count_rows(probe, point, tensor, n);
     return status;
 }
 
@@ -439,14 +459,19 @@ static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_
     return INVAR_OK;
 }
 
-static invar_status dump_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
+/* A tensor whose digest needs no reading is read for whom the digest is not enough. */
+static invar_status read_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
+    bool dump = dumped_tensor(probe, point, tensor);
+    bool counts = point >= 0 && probe->options.stats && invar_stat_counts(tensor->dtype);
     invar_tensor near;
 
-    if (!dumped_tensor(probe, point, tensor))
+    if (!dump && !counts)
         return INVAR_OK;
     INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
-    return invar_dump_rows(probe->dump, name_of(probe, point), &near, NULL);
+    if (counts)
+        count_rows(probe, point, &near, near.shape[0]);
+    return dump ? invar_dump_rows(probe->dump, name_of(probe, point), &near, NULL) : INVAR_OK;
 }
 
 invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
@@ -456,7 +481,7 @@ invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const i
     INVAR_TRY(check_number(probe, point));
     if (point >= 0)
         INVAR_TRY(digest_whole(probe, point, tensor));
-    return dump_whole(probe, point, tensor);
+    return read_whole(probe, point, tensor);
 }
 
 invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
@@ -469,7 +494,7 @@ invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
         INVAR_TRY(invar_probe_digest(probe, point, digest));
     }
-    return dump_whole(probe, point, tensor);
+    return read_whole(probe, point, tensor);
 }
 
 static invar_status read_digests(invar_probe *probe)
@@ -521,8 +546,38 @@ invar_status invar_probe_digest(invar_probe *probe, int64_t point, const invar_d
 
 /* ---- results --------------------------------------------------------------------------------- */
 
+/* Statistics of all points that have any, in their order. */
+static invar_status list_stats(size_t *count_out, invar_probe *probe)
+{
+    *count_out = 0;
+    INVAR_TRY(grow((void **)&probe->stats, &probe->stats_capacity, 0, probe->count,
+                   sizeof *probe->stats));
+    for (int64_t i = 0; i < probe->count; i++) {
+        invar_ledger_stat stat = probe->values[i].stat;
+        if (!probe->values[i].counted)
+            continue;
+        stat.point = i;
+        stat.l2 = sqrt(stat.l2);
+        probe->stats[(*count_out)++] = stat;
+    }
+    return INVAR_OK;
+}
+
+const invar_ledger_point *invar_probe_odd(invar_ledger_stat *out, const invar_probe *probe)
+{
+    for (int64_t i = 0; i < probe->count; i++) {
+        *out = probe->values[i].stat;
+        out->point = i;
+        if (out->nans || out->infs)
+            return &probe->points[i];
+    }
+    return NULL;
+}
+
 invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
 {
+    size_t n_stats;
+
     INVAR_TRY(read_digests(probe));
     for (int64_t i = 0; i < probe->count; i++) {
         const value *v = &probe->values[i];
@@ -533,8 +588,13 @@ invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
             INVAR_TRY(
                 invar_tree_root(&probe->digests[i], v->leaves, v->count, v->bytes, v->shards));
     }
-    *out = (invar_probe_result){probe->points, probe->digests, probe->count,
-                                probe->count != probe->listed};
+    INVAR_TRY(list_stats(&n_stats, probe));
+    *out = (invar_probe_result){.points = probe->points,
+                                .digests = probe->digests,
+                                .count = probe->count,
+                                .changed = probe->count != probe->listed,
+                                .stats = probe->stats,
+                                .n_stats = n_stats};
     probe->listed = probe->count;
     return INVAR_OK;
 }

@@ -37,7 +37,8 @@ enum {
 
 typedef struct invar_probe_options {
     int64_t level;
-    invar_pool *pool;        /* NULL: the calling thread */
+    bool stats;       /* count what is not finite, too; whatever is far is read back for it */
+    invar_pool *pool; /* NULL: the calling thread */
     const invar_device *dev; /* for tensors in its memory; NULL: all are in the host's */
 } invar_probe_options;
 
@@ -94,11 +95,19 @@ typedef struct invar_probe_result {
     const invar_ledger_point *points; /* (count) for invar_ledger_define */
     const invar_digest *digests;      /* (count) for invar_ledger_step */
     int64_t count;
-    bool changed; /* there are points that the last result did not have */
+    bool changed;                   /* there are points that the last result did not have */
+    const invar_ledger_stat *stats; /* (n_stats) of all points of f32 and bf16, where wanted */
+    size_t n_stats;
 } invar_probe_result;
 
 /* INVAR_E_STATE names a point that got no value. The arrays are borrowed until the next call. */
 invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe) INVAR_MUST_USE;
+
+/*
+ * At any time in a step, where statistics are wanted: the first point, in order, that has got a
+ * number that is not finite; NULL: none has. Borrowed until the next define.
+ */
+const invar_ledger_point *invar_probe_odd(invar_ledger_stat *out, const invar_probe *probe);
 
 /* After finish: the leaf digests of a point, in the order of its shards; borrowed until begin. */
 invar_status invar_probe_leaves(const invar_digest **out, int64_t *count_out,

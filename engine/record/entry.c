@@ -329,6 +329,8 @@ static invar_status append(entry *e, invar_recorder *recorder, const invar_probe
     invar_ledger_step step = {.step = s->number,
                               .weights = s->samples[s->first].weights,
                               .digests = points->digests,
+                              .stats = points->stats,
+                              .n_stats = points->n_stats,
                               .metrics = e->metrics,
                               .n_metrics = e->n_metrics,
                               .samples = e->samples,

@@ -8,6 +8,9 @@
  */
 #include "engine/record/recorder.h"
 
+#include <inttypes.h>
+#include <stdio.h>
+
 #include "engine/record/entry.h"
 
 #include "base/invar_banned.h"
@@ -16,8 +19,10 @@
 
 invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_options *options)
 {
-    const invar_probe_options o = {
-        .level = options->level, .pool = options->pool, .dev = options->dev};
+    const invar_probe_options o = {.level = options->level,
+                                   .stats = options->stats,
+                                   .pool = options->pool,
+                                   .dev = options->dev};
 
     *out = (invar_recorder){.options = *options, .recorded = -1};
     return invar_probe_new(&out->probe, &o);
@@ -189,5 +194,48 @@ invar_status invar_recorder_end(invar_recorder *r, const invar_step *step)
     r->points = points.count;
     if (points.changed)
         INVAR_TRY(invar_ledger_define(r->ledger, points.points, (size_t)points.count));
-    return invar_entry_append(r, step, &points);
+    INVAR_TRY(invar_entry_append(r, step, &points));
+    r->step = NULL;
+    return INVAR_OK;
+}
+
+/* With what a row of `stat` has, for the query nan-birth: the step gets no such rows. */
+static invar_status note_odd(invar_recorder *r, const invar_ledger_point *p,
+                             const invar_ledger_stat *stat)
+{
+    char message[INVAR_LEDGER_NAME_BYTES + 200], data[INVAR_LEDGER_NAME_BYTES + 300];
+
+    (void)snprintf(message, sizeof message,
+                   "%s (%s): %" PRId64 " NaN, %" PRId64
+                   " infinite, the largest of the others is %g",
+                   p->name, p->op, stat->nans, stat->infs, stat->absmax);
+    // names of points, phases and ops have nothing that JSON would escape
+    (void)snprintf(data, sizeof data,
+                   "{\"point\": \"%s\", \"phase\": \"%s\", \"layer\": %" PRId64
+                   ", \"op\": \"%s\", \"kind\": \"%s\", \"ord\": %" PRId64 ", \"nans\": %" PRId64
+                   ", \"infs\": %" PRId64 ", \"absmax\": %.17g}",
+                   p->name, p->phase, p->layer, p->op, p->kind, stat->point, stat->nans, stat->infs,
+                   stat->absmax);
+    return invar_ledger_note(r->ledger, &(invar_ledger_event){.step = r->step->number,
+                                                              .level = "error",
+                                                              .kind = "not-finite",
+                                                              .message = message,
+                                                              .data = data});
+}
+
+invar_status invar_recorder_fail(invar_recorder *r, invar_status status)
+{
+    bool watched = r->options.stats && r->step;
+    invar_ledger_stat stat;
+    const invar_ledger_point *point = watched ? invar_probe_odd(&stat, r->probe) : NULL;
+    invar_error first;
+
+    if (!point)
+        return status;
+    invar_error_take(&first);
+    if (note_odd(r, point, &stat) != INVAR_OK)
+        invar_error_clear(); // what made the step fail is what there is to tell
+    return INVAR_FAIL(status, first.native,
+                      "%.3000s; the first point that is not finite is %s (%s)", first.message,
+                      point->name, point->op);
 }

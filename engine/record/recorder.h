@@ -60,6 +60,7 @@ typedef struct invar_step {
 
 typedef struct invar_recorder_options {
     int64_t level; /* INVAR_PROBE_STEP, ... */
+    bool stats;    /* of every point that is recorded: what is not finite, how large the rest is */
     invar_pool *pool;
     const invar_device *dev;
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
@@ -77,7 +78,7 @@ typedef struct invar_recorder {
     invar_probe *probe;
     invar_probe_view view;  /* how activations are named */
     invar_dump *dump;       /* of the current step */
-    const invar_step *step; /* the current one */
+    const invar_step *step; /* the current one; NULL between steps */
     int64_t points;         /* of the last entry */
 } invar_recorder;
 
@@ -110,6 +111,12 @@ void invar_recorder_watch(invar_recorder *recorder, invar_trainer *trainer, cons
  * gradients are zero again, while the ledger is written.
  */
 invar_status invar_recorder_end(invar_recorder *recorder, const invar_step *step) INVAR_MUST_USE;
+
+/*
+ * Instead of the end, after the failure `status`, which it returns: where statistics are kept, the
+ * message, and an event, name the first point that is not finite.
+ */
+invar_status invar_recorder_fail(invar_recorder *recorder, invar_status status) INVAR_MUST_USE;
 
 /* ---- coordinates ----------------------------------------------------------------------------- */
 

@@ -62,8 +62,9 @@ static invar_status make_learners(invar_loop *loop)
 
 static invar_status open_recorder(invar_loop *loop)
 {
-    invar_recorder_options o = {.level =
-                                    invar_recipe_enum(loop->recipe, INVAR_KEY_DEBUG_DETERMINISM),
+    const invar_recipe *r = loop->recipe;
+    invar_recorder_options o = {.level = invar_recipe_enum(r, INVAR_KEY_DEBUG_DETERMINISM),
+                                .stats = invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS),
                                 .pool = loop->session.pool,
                                 .dev = &loop->session.dev,
                                 .say = loop->options->say,

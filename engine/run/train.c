@@ -202,6 +202,8 @@ static invar_status one_step(invar_loop *loop, int64_t number)
 
     INVAR_TRY(open_dump(&dump, loop));
     status = run_step(&step, loop, number, dump);
+    if (status != INVAR_OK)
+        status = invar_recorder_fail(&loop->recorder, status);
     invar_loop_step_release(&step);
     invar_dump_free(dump);
     return status;

@@ -27,6 +27,7 @@ static const run_pair ppo[] = {{"dtype", "bf16"},
                                {"use-rollout-routing-replay", "true"},
                                {"recompute-granularity", "full"},
                                {"debug-determinism", "full"},
+                               {"debug-stats", "true"},
                                {"audit", "8"},
                                {NULL, NULL}};
 
@@ -34,6 +35,7 @@ static const run_pair ppo[] = {{"dtype", "bf16"},
 static const run_pair behind[] = {{"dtype", "bf16"},
                                   {"threads", "1"},
                                   {"device", "cuda"},
+                                  {"debug-stats", "true"},
                                   {"optimizer-cpu-offload", "true"},
                                   {NULL, NULL}};
 

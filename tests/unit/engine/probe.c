@@ -5,6 +5,7 @@
  */
 #include "engine/probe/view.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -557,6 +558,71 @@ static void test_engine_probe__the_dump_sees_points_above_the_level(void **state
     invar_test_free(&x);
 }
 
+/* ---- statistics ------------------------------------------------------------------------------ */
+
+/* Of f32 and bf16, the same however rows are cut; the first point that is not finite has a name. */
+static void test_engine_probe__counts_what_is_not_finite(void **state)
+{
+    const float odd[6] = {1.0f, -3.0f, INFINITY, 2.0f, NAN, -INFINITY};
+    const uint16_t bf16[2] = {0x4040, 0xffc0}; // 3, NaN
+    const int32_t two[2] = {1, 2};
+    const invar_tensor rows = invar_tensor_2d((void *)(uintptr_t)odd, INVAR_DTYPE_F32, 3, 2);
+    const invar_tensor narrow = invar_tensor_1d((void *)(uintptr_t)bf16, INVAR_DTYPE_BF16, 2);
+    const invar_tensor ids = invar_tensor_1d((void *)(uintptr_t)two, INVAR_DTYPE_I32, 2);
+    int64_t shape[2] = {-1, 2}, a, b, c;
+    invar_ledger_point point = {.name = "tokens",
+                                .phase = "forward",
+                                .layer = -1,
+                                .op = "op",
+                                .kind = "act",
+                                .dtype = "i32",
+                                .shape = shape,
+                                .dims = 1,
+                                .shards = 1};
+    invar_probe_result result;
+    invar_ledger_stat first;
+    invar_probe *probe = NULL;
+
+    (void)state;
+    assert_ok(invar_probe_new(&probe, &(invar_probe_options){.stats = true}));
+    for (int cut = 0; cut < 3; cut++) {
+        const invar_tensor head = invar_tensor_rows(&rows, 0, cut);
+        const invar_tensor rest = invar_tensor_rows(&rows, cut, 3 - cut);
+        int64_t end_head[2] = {0, cut}, end_rest[2] = {0, 3 - cut};
+
+        invar_probe_begin(probe, NULL);
+        point.name = "tokens", point.dtype = "i32", point.dims = 1;
+        assert_ok(invar_probe_define(&a, probe, &point));
+        assert_ok(invar_probe_whole(probe, a, &ids));
+        assert_null(invar_probe_odd(&first, probe));
+        point.name = "rows", point.dtype = "f32", point.dims = 2;
+        assert_ok(invar_probe_define(&b, probe, &point));
+        if (cut > 0)
+            assert_ok(invar_probe_rows(probe, b, &head, &(invar_segments){end_head, 1}));
+        assert_ok(invar_probe_rows(probe, b, &rest, &(invar_segments){end_rest, 1}));
+        point.name = "narrow", point.dtype = "bf16", point.dims = 1;
+        assert_ok(invar_probe_define(&c, probe, &point));
+        assert_ok(invar_probe_device_hashed(probe, c, &narrow, &(invar_digest){{1}}));
+        assert_string_equal(invar_probe_odd(&first, probe)->name, "rows");
+        assert_true(first.point == b && first.nans == 1 && first.infs == 2);
+        assert_ok(invar_probe_finish(&result, probe));
+        assert_int_equal(result.n_stats, 2); // tokens have none
+        assert_true(result.stats[0].point == b && result.stats[0].nans == 1);
+        assert_true(result.stats[0].absmax == 3.0 && result.stats[0].l2 == sqrt(14.0));
+        assert_true(result.stats[1].point == c && result.stats[1].nans == 1);
+        assert_true(result.stats[1].infs == 0 && result.stats[1].l2 == 3.0);
+    }
+    invar_probe_free(probe);
+    assert_ok(invar_probe_new(&probe, &(invar_probe_options){.stats = false}));
+    invar_probe_begin(probe, NULL);
+    assert_ok(invar_probe_define(&c, probe, &point));
+    assert_ok(invar_probe_whole(probe, c, &narrow));
+    assert_null(invar_probe_odd(&first, probe));
+    assert_ok(invar_probe_finish(&result, probe));
+    assert_int_equal(result.n_stats, 0);
+    invar_probe_free(probe);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -571,6 +637,7 @@ int main(void)
         cmocka_unit_test(test_engine_probe__points_know_what_they_are_computed_from),
         cmocka_unit_test(test_engine_probe__a_forward_makes_points_that_a_ledger_takes),
         cmocka_unit_test(test_engine_probe__the_dump_sees_points_above_the_level),
+        cmocka_unit_test(test_engine_probe__counts_what_is_not_finite),
     };
 
     return cmocka_run_group_tests(tests, set_up, tear_down);

@@ -5,6 +5,7 @@
  */
 #include "engine/record/recorder.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -31,11 +32,13 @@ static void fill(float *values, int64_t count, uint64_t seed)
         values[i] = invar_test_normal(seed, (uint64_t)i, 1.0f);
 }
 
-static void open_scene(scene *s, const invar_device *dev, const char *name, int64_t level)
+static void open_scene(scene *s, const invar_device *dev, const char *name,
+                       const invar_recorder_options *options)
 {
-    const invar_recorder_options options = {.level = level, .dev = dev};
     const invar_ledger_run run = {.name = "run", .kind = "train", .circumstances = {.bare = true}};
+    invar_recorder_options own = *options;
 
+    own.dev = dev;
     memset(s, 0, sizeof *s);
     s->dev = dev;
     invar_test_samples(&s->samples, SAMPLES, 8, 64, 5);
@@ -46,7 +49,7 @@ static void open_scene(scene *s, const invar_device *dev, const char *name, int6
     fill(s->flat.advantage, s->flat.tokens, 4);
     fill(s->flat.entropy, s->flat.tokens, 5);
     (void)snprintf(s->path, sizeof s->path, "%s/%s.db", folder, name);
-    assert_ok(invar_recorder_open(&s->recorder, &options));
+    assert_ok(invar_recorder_open(&s->recorder, &own));
     assert_ok(
         invar_ledger_open(&s->recorder.ledger, s->path, &(invar_ledger_options){.create = true}));
     assert_ok(invar_ledger_begin(s->recorder.ledger, &run));
@@ -107,7 +110,7 @@ static void test_recorder__samples_alone(void **state)
     invar_step step;
     scene s;
 
-    open_scene(&s, *state, "alone", INVAR_PROBE_STEP);
+    open_scene(&s, *state, "alone", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
     step = step_of(&s, 0, 0, 2, start);
     record(&s, &step);
     assert_int_equal(s.recorder.points, 3);
@@ -150,7 +153,7 @@ static invar_digest learned(int64_t *points_out, const invar_device *dev, const 
     invar_digest chain;
     scene s;
 
-    open_scene(&s, dev, name, level);
+    open_scene(&s, dev, name, &(invar_recorder_options){.level = level});
     assert_ok(invar_trainer_new(&trainer, dev, &trainer_options));
     assert_ok(invar_learner_open(&learner, model, true, &options));
     for (int64_t number = 0; number < 2; number++) {
@@ -194,6 +197,57 @@ static void test_recorder__levels_have_one_chain(void **state)
     assert_true(invar_digest_equal(&coarse, &point) && invar_digest_equal(&coarse, &full));
 }
 
+/* ---- what is not finite ---------------------------------------------------------------------- */
+
+/* The answer of nan-birth: "step point", "" where there is none. */
+static invar_status take_birth(void *payload, const char *const *columns,
+                               const invar_ledger_value *values, int count)
+{
+    (void)columns, (void)count;
+    if (values)
+        (void)snprintf(payload, 200, "%d %s", (int)values[0].integer, (const char *)values[3].data);
+    return INVAR_OK;
+}
+
+static void born(scene *s, const char *expected)
+{
+    const invar_ledger_argument arguments[2] = {
+        {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = 1}},
+        {"count", {.type = INVAR_LEDGER_TYPE_INT, .integer = 1}}};
+    invar_ledger_query query;
+    char found[200] = "";
+
+    assert_ok(invar_ledger_query_find(&query, "nan-birth"));
+    assert_ok(
+        invar_ledger_select(s->recorder.ledger, &(invar_ledger_request){.sql = query.sql,
+                                                                        .arguments = arguments,
+                                                                        .n_arguments = 2,
+                                                                        .row = take_birth,
+                                                                        .payload = found}));
+    assert_string_equal(found, expected);
+}
+
+static void test_recorder__knows_where_a_nan_was_born(void **state)
+{
+    int64_t start[SAMPLES + 1];
+    invar_step step;
+    scene s;
+
+    open_scene(&s, *state, "nan", &(invar_recorder_options){.stats = true});
+    step = step_of(&s, 0, 0, SAMPLES, start);
+    record(&s, &step);
+    born(&s, "");
+    s.flat.rollout_logp[2] = NAN;
+    step = step_of(&s, 1, 0, SAMPLES, start);
+    record(&s, &step);
+    born(&s, "1 rollout.logp");
+    assert_true(asked(&s, "SELECT nans FROM stat WHERE step = 1 AND ord = 1") == 1.0);
+    // between steps there is nothing to tell
+    assert_int_equal(invar_recorder_fail(&s.recorder, INVAR_E_STATE), INVAR_E_STATE);
+    assert_true(asked(&s, "SELECT count(*) FROM event") == 0.0);
+    close_scene(&s);
+}
+
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 static void listen(void *payload, const char *line)
@@ -206,7 +260,7 @@ static void test_recorder__speaks_and_notes(void **state)
     char heard[32] = "";
     scene s;
 
-    open_scene(&s, *state, "lines", INVAR_PROBE_STEP);
+    open_scene(&s, *state, "lines", &(invar_recorder_options){.level = INVAR_PROBE_STEP});
     invar_recorder_say(&s.recorder, "nobody listens");
     s.recorder.options.say = listen;
     s.recorder.options.payload = heard;
@@ -233,6 +287,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_recorder__samples_alone),
         cmocka_unit_test(test_recorder__levels_have_one_chain),
+        cmocka_unit_test(test_recorder__knows_where_a_nan_was_born),
         cmocka_unit_test(test_recorder__speaks_and_notes),
     };
 

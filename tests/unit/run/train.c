@@ -73,6 +73,7 @@ static void test_train__ppo_has_one_chain(void **state)
                               {"rollout-concurrency", "1"},
                               {"log-probs-chunk-size", "1"},
                               {"debug-determinism", "full"},
+                              {"debug-stats", "true"},
                               {NULL, NULL}};
     const run_pair half[] = {{"save", run_below("ppo.ckpt")},
                              {"load", run_below("ppo.ckpt")},

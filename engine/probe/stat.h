@@ -1,0 +1,29 @@
+/*
+ * stat.h - how many numbers of a tensor are not finite, and how large the others are.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROBE_STAT_H
+#define INVAR_ENGINE_PROBE_STAT_H
+
+#include "kernels-deterministic/ops.h"
+#include "ledger/ledger.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* f32 and bf16. Quantised tensors are left out: what they are made from is a point, too. */
+bool invar_stat_counts(invar_dtype dtype);
+
+/*
+ * Adds rows [0, rows) of a tensor in the host's memory: NaN and infinities, and of the finite
+ * numbers the largest magnitude and, in l2, the sum of squares, in double and index order. So what
+ * comes out does not depend on how rows were cut.
+ */
+void invar_stat_add(invar_ledger_stat *stat, const invar_tensor *tensor, int64_t rows);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
