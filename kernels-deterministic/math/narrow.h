@@ -2,8 +2,8 @@
  * narrow.h - functions of math/ for part of their arguments, in fewer instructions.
  *
  * Each has the bits of the function that it stands for wherever its comment says so: a full run of
- * tests/unit/math/narrow.c compares all of these arguments. For kernels that are bound by
- * arithmetic, and know their arguments.
+ * tests/unit/kernels-deterministic/math/narrow.c compares all of these arguments. For kernels that
+ * are bound by arithmetic, and know their arguments.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -11,7 +11,7 @@
 #include "engine/rollout/file.h"
 #include "tests/fault/faulty.h"
 #include "tests/rollout_samples.h"
-#include "tests/unit/ext/samples.h"
+#include "tests/unit/engine/ext/samples.h"
 
 static invar_rl_samples samples, rollout; /* made before allocations fail */
 static char path[] = INVAR_TEST_WORK "/edges-alloc-XXXXXX";

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "tests/fault/faulty.h"
-#include "tests/unit/bisect/graph.h"
+#include "tests/unit/bisect/search/graph.h"
 
 static graph g;
 

@@ -4,7 +4,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "base/hash.h"
-#include "tests/unit/rl/batch.h"
+#include "tests/unit/engine/rl/batch.h"
 
 enum { VARIANTS = 48 };
 

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # parquet.sh PROGRAM FOLDER - the real pyarrow writes a data set, and is used to read it.
 #
-# Installs it into a virtual environment in FOLDER (200 MB). PROGRAM is test.unit.engine.parquet.
+# Installs it into a virtual environment in FOLDER (200 MB). PROGRAM is
+# test.unit.engine.data.parquet.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

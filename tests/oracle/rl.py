@@ -2,8 +2,8 @@
 # rl.py [--seed N] [--out FILE] | --check - advantages, losses and their gradients by PyTorch.
 #
 # Writes batches, options and what PyTorch makes of them in float64, gradients by its autograd;
-# tests/unit/rl/torch.c compares. FILE is rl.json beside this program. With --check it computes that
-# file anew and compares numbers up to the noise of float64. The formulas are those of
+# tests/unit/engine/rl/torch.c compares. FILE is rl.json beside this program. With --check it
+# computes that file anew and compares numbers up to the noise of float64. The formulas are those of
 # docs/arithmetic.md section 13, written with whole tensors and without an order of operations.
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of the tests of engine/rl."""

@@ -2,7 +2,8 @@
 # rl.sh PROGRAM FOLDER - the tests of engine/rl once more, with PyTorch at hand.
 #
 # Installs it into a virtual environment in FOLDER (requirements.txt), computes the committed
-# fixtures anew, then makes others from a random seed and runs PROGRAM (test.unit.rl.torch) on them.
+# fixtures anew, then makes others from a random seed and runs PROGRAM
+# (test.unit.engine.rl.torch) on them.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)

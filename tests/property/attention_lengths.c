@@ -9,7 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "tests/unit/attention/expression.h"
+#include "tests/unit/kernels-deterministic/cpu/attention_expression.h"
 
 static const int64_t lengths[] = {1,   15,  16,  17,  63,  64,   65,   127,
                                   128, 129, 511, 512, 513, 2047, 2048, 2049};

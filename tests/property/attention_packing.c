@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "tests/unit/attention/expression.h"
+#include "tests/unit/kernels-deterministic/cpu/attention_expression.h"
 
 static const attention_form forms[] = {
     {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 32, {0.0f, 0, 0}},

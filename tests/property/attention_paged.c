@@ -11,7 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "tests/unit/attention/expression.h"
+#include "tests/unit/kernels-deterministic/cpu/attention_expression.h"
 
 /* The cache of all samples of a pack; sample i keeps its pages in row i. */
 typedef struct paged {

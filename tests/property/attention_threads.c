@@ -5,7 +5,7 @@
  */
 #include <stdio.h>
 
-#include "tests/unit/attention/case.h"
+#include "tests/unit/kernels-deterministic/cpu/attention_case.h"
 
 static const attention_form forms[] = {
     {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 24, {0.0f, 0, 0}},

@@ -9,7 +9,7 @@
  */
 #include <stdlib.h>
 
-#include "tests/unit/bisect/graph.h"
+#include "tests/unit/bisect/search/graph.h"
 
 static graph g, shuffled;
 static graph_walk walk, other;

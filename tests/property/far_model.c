@@ -10,7 +10,7 @@
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/far.h"
-#include "tests/unit/rollout/prompts.h"
+#include "tests/unit/engine/rollout/prompts.h"
 
 enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 12, TOKENS = 1024, MANY = 600 };
 

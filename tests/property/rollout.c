@@ -8,7 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/rollout/feed.h"
-#include "tests/unit/rollout/prompts.h"
+#include "tests/unit/engine/rollout/prompts.h"
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
 

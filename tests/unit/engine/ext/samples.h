@@ -1,0 +1,60 @@
+/*
+ * samples.h - samples that the tests of plug-ins ask about.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_UNIT_ENGINE_EXT_SAMPLES_H
+#define INVAR_TESTS_UNIT_ENGINE_EXT_SAMPLES_H
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/rl/loss.h"
+#include "engine/rl/sample.h"
+#include "tests/support.h"
+
+/* Six samples in three groups of two; responses of 3, 2 and 1 tokens, the second one wrong. */
+static inline void make_samples(invar_rl_samples *out)
+{
+    static const char *const responses[3] = {"is 7", "8", "7"};
+
+    memset(out, 0, sizeof *out);
+    for (int i = 0; i < 6; i++) {
+        invar_rl_sample *s;
+        const char *response = responses[i % 3];
+        assert_ok(invar_rl_samples_append(&s, out));
+        s->index = 100 + i;
+        s->group = 50 + i / 2;
+        s->prompt_tokens = 2;
+        s->n_tokens = 2 + 3 - i % 3;
+        assert_ok(invar_alloc((void **)&s->tokens, 8, sizeof *s->tokens, "tokens"));
+        for (int t = 0; t < 8; t++)
+            s->tokens[t] = 10 * i + t;
+        s->response_bytes = strlen(response);
+        assert_ok(invar_alloc((void **)&s->response, s->response_bytes + 1, 1, "text"));
+        memcpy(s->response, response, s->response_bytes + 1);
+        s->prompt_text = "3+4=";
+        s->label = "7";
+        s->metadata = "{}";
+        s->finish = INVAR_FINISH_STOP;
+    }
+}
+
+/* Three tokens with awkward floats; `ref` may be NULL. */
+static inline invar_loss_sample loss_sample(const float *ref)
+{
+    static const float logp[3] = {-0.1f, -0x1.fffffep-3f, -1e-38f};
+    static const float old[3] = {-0.3f, -16777217.0f, -0x1p-149f};
+    static const float advantage[3] = {0.7f, -0.0f, 1.0f / 3.0f};
+    static const uint8_t mask[3] = {1, 0, 1};
+
+    return (invar_loss_sample){.sample = 4,
+                               .tokens = 3,
+                               .mask = mask,
+                               .logp = logp,
+                               .old_logp = old,
+                               .ref_logp = ref,
+                               .advantage = advantage};
+}
+
+#endif

@@ -1,0 +1,464 @@
+/*
+ * loss.c - the loss of a step: exact on-policy, the same for every grouping, loud about rubbish.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/unit/engine/rl/batch.h"
+
+static fixture f;
+static float dnow[TOKENS], dentropy[TOKENS], again[TOKENS], again_entropy[TOKENS];
+
+/* ---- on-policy ------------------------------------------------------------------------------- */
+
+static void make_on_policy(void)
+{
+    fixture_init(&f, 1, 40);
+    memcpy(f.now, f.old_logp, sizeof f.now);
+    memcpy(f.ref_logp, f.old_logp, sizeof f.now);
+    memcpy(f.rollout_logp, f.old_logp, sizeof f.now);
+}
+
+/* Ratio 1, distance 0, KL 0; the gradient is the advantage over the count, nothing else. */
+static void check_on_policy(const invar_rl_options *options)
+{
+    invar_loss *loss = run_whole(&f, options, dnow, dentropy);
+
+    assert_true(metric(loss, "train/ppo_kl") == 0.0);
+    assert_true(metric(loss, "train/kl_loss") == 0.0);
+    assert_true(metric(loss, "train/pg_clipfrac") == 0.0);
+    assert_true(metric(loss, "train/ess_ratio") == 1.0);
+    assert_true(metric(loss, "train/train_rollout_logprob_abs_diff") == 0.0);
+    assert_true(metric(loss, "train/train_rollout_kl") == 0.0);
+    for (int64_t i = 0; i < SAMPLES; i++) {
+        float count = 0.0f, factor;
+        for (int64_t t = f.start[i]; t < f.start[i + 1]; t++)
+            count += f.mask[t];
+        factor = 1.0f / ((count < 1.0f ? 1.0f : count) * (float)SAMPLES);
+        for (int64_t t = f.start[i]; t < f.start[i + 1]; t++) {
+            float expected = f.mask[t] ? -f.advantage[t] * factor : 0.0f;
+            if (options->estimator != INVAR_ESTIMATOR_GSPO && options->kl_type != INVAR_KL_K1)
+                assert_true(dnow[t] == expected);
+        }
+    }
+    invar_loss_free(loss);
+}
+
+static void test_rl_loss__on_policy_is_exact(void **state)
+{
+    invar_rl_options options = usual_options();
+
+    (void)state;
+    make_on_policy();
+    // the mean of ess_ratio is exact only where every sample counts
+    memset(f.mask, 1, sizeof f.mask);
+    options.use_kl_loss = true;
+    options.kl_loss_coef = 0.5f;
+    for (int kind = INVAR_KL_K1; kind <= INVAR_KL_LOW_VAR; kind++) {
+        options.kl_type = (invar_kl)kind;
+        for (int variant = 0; variant < 4; variant++) {
+            options.unbiased_kl = variant & 1;
+            options.estimator = variant & 2 ? INVAR_ESTIMATOR_GSPO : INVAR_ESTIMATOR_GRPO;
+            check_on_policy(&options);
+        }
+    }
+    options.use_mis = true;
+    options.mis_high = 2.0f;
+    options.mis_rs = options.mis_batch_normalize = true;
+    options.mis_veto = 1e-4f;
+    check_on_policy(&options);
+
+    // one bit of one log-probability is seen
+    f.now[3] = nextafterf(f.now[3], 0.0f);
+    invar_loss *loss = run_whole(&f, &options, dnow, dentropy);
+    assert_true(metric(loss, "train/ppo_kl") != 0.0);
+    invar_loss_free(loss);
+}
+
+/* ---- grouping -------------------------------------------------------------------------------- */
+
+enum { VARIANTS = 9 };
+
+static invar_rl_options variant(int number)
+{
+    invar_rl_options o = usual_options();
+
+    o.entropy_coef = 0.01f;
+    o.use_kl_loss = true;
+    o.kl_loss_coef = 0.1f;
+    o.per_token_loss = number % 2;
+    o.estimator = number % 3 == 1 ? INVAR_ESTIMATOR_GSPO : INVAR_ESTIMATOR_GRPO;
+    o.use_tis = number == 2 || number == 3;
+    o.tis_clip = 1.3f;
+    o.use_mis = number > 3 && number < 7;
+    o.mis_level = (invar_mis_level)(number % 3);
+    o.mis_mode = (invar_mis_mode)(number / 2 % 3);
+    o.mis_high = 1.5f;
+    o.mis_rs = number > 4;
+    o.mis_batch_normalize = true;
+    o.use_opsm = number == 7;
+    o.opsm_delta = 0.001f;
+    o.loss = number == 8 ? INVAR_LOSS_VALUE : INVAR_LOSS_POLICY;
+    o.value_clip = 0.2f;
+    return o;
+}
+
+/* Runs of `size` samples, the last ones first if wanted. */
+static invar_loss *run_grouped(const invar_rl_options *options, int64_t size, bool backwards)
+{
+    int64_t calls = (SAMPLES + size - 1) / size;
+    invar_loss *loss;
+
+    memset(again, 0xFF, sizeof again);
+    memset(again_entropy, 0xFF, sizeof again_entropy);
+    assert_ok(invar_loss_new(&loss, &f.batch, options, f.advantage, f.returns));
+    for (int64_t call = 0; call < calls; call++) {
+        int64_t first = (backwards ? calls - 1 - call : call) * size;
+        int64_t count = first + size > SAMPLES ? SAMPLES - first : size, at = f.start[first];
+        assert_ok(invar_loss_run(loss, first, count, f.now + at, f.entropy + at, again + at,
+                                 again_entropy + at));
+    }
+    return loss;
+}
+
+static void check_same_metrics(invar_loss *a, invar_loss *b)
+{
+    const invar_loss_metric *x, *y;
+    size_t n, m;
+
+    assert_ok(invar_loss_metrics(&x, &n, a));
+    assert_ok(invar_loss_metrics(&y, &m, b));
+    assert_int_equal(n, m);
+    for (size_t i = 0; i < n; i++) {
+        assert_string_equal(x[i].name, y[i].name);
+        assert_memory_equal(&x[i].value, &y[i].value, sizeof(double));
+    }
+}
+
+static void test_rl_loss__bits_invariant_to_grouping(void **state)
+{
+    (void)state;
+    for (int seed = 0; seed < invar_test_count(3, 100); seed++) {
+        fixture_init(&f, (uint64_t)(100 + 20 * seed), seed % 2 ? LONGEST : 9);
+        for (int number = 0; number < VARIANTS; number++) {
+            invar_rl_options options = variant(number);
+            invar_loss *whole = run_whole(&f, &options, dnow, dentropy);
+            for (int64_t size = 1; size <= SAMPLES; size++) {
+                invar_loss *parts = run_grouped(&options, size, size % 2);
+                invar_assert_bits_f32(again, dnow, f.tokens, "dL/dnow");
+                invar_assert_bits_f32(again_entropy, dentropy, f.tokens, "dL/dentropy");
+                check_same_metrics(parts, whole);
+                invar_loss_free(parts);
+            }
+            invar_loss_free(whole);
+        }
+    }
+}
+
+/* The control: a step cut into steps of their own is another step. */
+static void test_rl_loss__batch_numbers_are_of_the_step(void **state)
+{
+    (void)state;
+    fixture_init(&f, 7, 30);
+    for (int number = 1; number < 8; number += 2) {
+        invar_rl_options options = variant(number); // per token: the count is of the step
+        invar_rl_batch first = f.batch;
+        invar_loss *loss = run_whole(&f, &options, dnow, dentropy);
+        invar_loss_free(loss);
+        first.samples = SAMPLES / 2;
+        assert_ok(invar_loss_new(&loss, &first, &options, f.advantage, f.returns));
+        assert_ok(invar_loss_run(loss, 0, SAMPLES / 2, f.now, f.entropy, again, again_entropy));
+        assert_true(invar_bits_differ(again, dnow, (size_t)f.start[SAMPLES / 2] * sizeof(float)));
+        invar_loss_free(loss);
+    }
+}
+
+/* A token depends on its own sample: another sample's log-probabilities change nothing here. */
+static void test_rl_loss__samples_are_independent(void **state)
+{
+    invar_rl_options options = variant(2);
+    invar_loss *loss;
+
+    (void)state;
+    fixture_init(&f, 8, 30);
+    loss = run_whole(&f, &options, dnow, dentropy);
+    invar_loss_free(loss);
+    for (int64_t t = f.start[5]; t < f.start[6]; t++)
+        f.now[t] -= 0.5f;
+    for (int64_t t = 0; t < f.tokens; t++)
+        f.now[t] = f.mask[t] ? f.now[t] : NAN; // nor do tokens that do not count
+    loss = run_whole(&f, &options, again, again_entropy);
+    invar_loss_free(loss);
+    invar_assert_bits_f32(again, dnow, f.start[5], "samples before");
+    invar_assert_bits_f32(again + f.start[6], dnow + f.start[6], f.tokens - f.start[6],
+                          "samples behind");
+    assert_true(invar_bits_differ(again + f.start[5], dnow + f.start[5],
+                                  (size_t)(f.start[6] - f.start[5]) * sizeof(float)));
+}
+
+/* ---- corners of the clip --------------------------------------------------------------------- */
+
+static float slope_of(float log_ratio, float advantage, const invar_rl_options *options)
+{
+    static const int64_t start[] = {0, 1};
+    static const uint8_t mask[] = {1};
+    float old = -1.0f, now = old + log_ratio, slope;
+    invar_rl_batch batch = {.samples = 1, .start = start, .mask = mask, .old_logp = &old};
+    invar_loss *loss;
+
+    assert_ok(invar_loss_new(&loss, &batch, options, &advantage, NULL));
+    assert_ok(invar_loss_run(loss, 0, 1, &now, NULL, &slope, NULL));
+    invar_loss_free(loss);
+    return slope;
+}
+
+static void test_rl_loss__clip_lets_through_what_it_should(void **state)
+{
+    invar_rl_options o = usual_options();
+    float ratio;
+
+    (void)state;
+    assert_true(slope_of(0.0f, 2.0f, &o) == -2.0f);
+    assert_true(slope_of(0.0f, -2.0f, &o) == 2.0f);
+    assert_true(slope_of(0.5f, 2.0f, &o) == 0.0f); // above, wanted more: clipped
+    assert_true(slope_of(0.5f, -2.0f, &o) > 3.0f); // above, wanted less: flows
+    assert_true(slope_of(-0.5f, -2.0f, &o) == 0.0f);
+    assert_true(slope_of(-0.5f, 2.0f, &o) < -1.0f);
+    assert_true(slope_of(0.23f, 2.0f, &o) < 0.0f); // below 1.28 but above 1.2: asymmetric
+    assert_true(slope_of(-0.23f, -2.0f, &o) == 0.0f);
+
+    // exactly on the border both branches are equal: the gradient flows
+    o.eps_clip_high = 0.25f;
+    ratio = 1.25f;
+    for (float x = 0.2231f; x < 0.2232f; x = nextafterf(x, 1.0f)) {
+        float slope = slope_of(x, 1.0f, &o);
+        if (slope == -ratio)
+            break;
+        assert_true(slope > -ratio);
+        assert_true(x < 0.22315f);
+    }
+
+    // dual clip bounds what a bad token far above can do
+    o.eps_clip_c = 3.0f;
+    assert_true(slope_of(1.0f, -2.0f, &o) > 5.0f);
+    assert_true(slope_of(1.2f, -2.0f, &o) == 0.0f);
+    assert_true(slope_of(-1.2f, 2.0f, &o) < 0.0f);
+
+    // beyond 20 the ratio stands still
+    o.eps_clip_c = 0.0f;
+    assert_true(slope_of(20.0f, -1.0f, &o) > 4e8f);
+    assert_true(slope_of(21.0f, -1.0f, &o) == 0.0f);
+}
+
+/* ---- counts ---------------------------------------------------------------------------------- */
+
+static void test_rl_loss__counts_tokens_as_they_are(void **state)
+{
+    invar_rl_options options = usual_options();
+    int64_t counted = 0;
+    invar_loss *loss;
+
+    (void)state;
+    fixture_init(&f, 9, 12);
+    memset(f.mask + f.start[2], 0, (size_t)(f.start[3] - f.start[2]));
+    for (int64_t t = 0; t < f.tokens; t++)
+        counted += f.mask[t];
+    options.loss = INVAR_LOSS_SFT;
+    options.per_token_loss = true;
+    loss = run_whole(&f, &options, dnow, dentropy);
+    for (int64_t t = 0; t < f.tokens; t++)
+        assert_true(dnow[t] == (f.mask[t] ? -1.0f / (float)counted : 0.0f));
+    invar_loss_free(loss);
+
+    options.loss = INVAR_LOSS_POLICY; // a step in which nothing counts is a step of zeros
+    memset(f.mask, 0, sizeof f.mask);
+    loss = run_whole(&f, &options, dnow, dentropy);
+    assert_true(metric(loss, "train/loss") == 0.0);
+    for (int64_t t = 0; t < f.tokens; t++)
+        assert_true(dnow[t] == 0.0f);
+    invar_loss_free(loss);
+}
+
+/* ---- rubbish --------------------------------------------------------------------------------- */
+
+/* Poisons one token of an array: sample 2, token `token`. */
+static invar_status run_poisoned(float *array, int64_t token, float value)
+{
+    invar_rl_options options = variant(5);
+    float *place = &array[f.start[2] + token], kept = *place;
+    invar_loss *loss = NULL;
+    invar_status status;
+
+    *place = value;
+    status = invar_loss_new(&loss, &f.batch, &options, f.advantage, f.returns);
+    if (status == INVAR_OK)
+        status = invar_loss_run(loss, 0, SAMPLES, f.now, f.entropy, dnow, dentropy);
+    invar_loss_free(loss);
+    *place = kept;
+    return status;
+}
+
+static void test_rl_loss__names_what_is_not_finite(void **state)
+{
+    float *arrays[] = {f.old_logp, f.rollout_logp, f.ref_logp, f.now, f.entropy, f.advantage};
+    const char *const names[] = {"old log-prob",     "rollout's", "reference",
+                                 "training forward", "entropy",   "advantage"};
+    const float values[] = {NAN, INFINITY, -INFINITY};
+
+    (void)state;
+    fixture_init(&f, 10, 20);
+    f.start[3] = f.start[2] + 5 > f.start[3] ? f.start[2] + 5 : f.start[3];
+    for (int64_t i = 4; i <= SAMPLES; i++)
+        f.start[i] = f.start[i] < f.start[i - 1] ? f.start[i - 1] : f.start[i];
+    f.tokens = f.start[SAMPLES];
+    memset(f.mask, 1, sizeof f.mask);
+    f.mask[f.start[2] + 3] = 0;
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++) {
+        for (int j = 0; j < 3; j++) {
+            assert_fails(run_poisoned(arrays[i], 4, values[j]), INVAR_E_STATE, names[i]);
+            assert_non_null(strstr(invar_error_last()->message, "sample 2, response token 4"));
+            assert_ok(run_poisoned(arrays[i], 3, values[j]));
+        }
+    }
+    // finite numbers whose product is not
+    assert_fails(run_poisoned(f.advantage, 4, -3e38f), INVAR_E_STATE, "sample 2, response token 4");
+}
+
+static void test_rl_loss__every_sample_once(void **state)
+{
+    invar_rl_options options = usual_options();
+    const invar_loss_metric *metrics;
+    invar_loss *loss;
+    size_t count;
+
+    (void)state;
+    fixture_init(&f, 11, 10);
+    assert_ok(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL));
+    assert_ok(invar_loss_run(loss, 0, 2, f.now, NULL, dnow, NULL));
+    assert_fails(invar_loss_metrics(&metrics, &count, loss), INVAR_E_STATE, "sample 2 is missing");
+    assert_fails(invar_loss_run(loss, 1, 1, f.now, NULL, dnow, NULL), INVAR_E_STATE,
+                 "sample 1 was already taken");
+    assert_fails(invar_loss_run(loss, SAMPLES, 1, f.now, NULL, dnow, NULL), INVAR_E_INVALID, "of");
+    invar_loss_free(loss);
+}
+
+static void test_rl_loss__asks_for_what_it_needs(void **state)
+{
+    invar_rl_options options = usual_options();
+    invar_rl_batch batch;
+    invar_loss *loss;
+
+    (void)state;
+    fixture_init(&f, 12, 10);
+    batch = f.batch;
+    batch.old_logp = NULL;
+    assert_fails(invar_loss_new(&loss, &batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "old log-prob");
+    assert_fails(invar_loss_new(&loss, &f.batch, &options, NULL, NULL), INVAR_E_INVALID,
+                 "advantages");
+    batch = f.batch;
+    batch.ref_logp = batch.rollout_logp = NULL;
+    options.use_kl_loss = true;
+    assert_fails(invar_loss_new(&loss, &batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "use-kl-loss");
+    options = usual_options();
+    options.use_tis = true;
+    assert_fails(invar_loss_new(&loss, &batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "use-tis");
+    options = usual_options();
+    options.eps_clip_c = 0.9f;
+    assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "eps-clip-c");
+    options = usual_options();
+    options.use_tis = true;
+    options.tis_clip_low = 3.0f;
+    options.tis_clip = 2.0f;
+    assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "3 to 2: nothing");
+    options = usual_options();
+    options.use_mis = true; // without limits
+    assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "MIS");
+    options = usual_options();
+    options.loss = INVAR_LOSS_CUSTOM;
+    assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "plug-in");
+    options = usual_options();
+    options.entropy_coef = 0.1f;
+    assert_ok(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL));
+    assert_fails(invar_loss_run(loss, 0, 1, f.now, NULL, dnow, NULL), INVAR_E_INVALID, "entropies");
+    invar_loss_free(loss);
+    batch = f.batch;
+    options = usual_options();
+    batch.samples = 0;
+    assert_fails(invar_loss_new(&loss, &batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "at least one");
+    f.start[3] = f.start[4] + 1;
+    assert_fails(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL), INVAR_E_INVALID,
+                 "starts must ascend");
+}
+
+/* ---- a loss of one's own --------------------------------------------------------------------- */
+
+/* -advantage * logp: as REINFORCE without a ratio. */
+static invar_status plain(float *loss_out, float *dlogp_out, const invar_loss_sample *sample,
+                          void *payload)
+{
+    int *calls = payload;
+
+    ++*calls;
+    if (sample->sample == 5 && *calls < 0)
+        return INVAR_FAIL(INVAR_E_IO, 0, "the plug-in is gone");
+    for (int64_t t = 0; t < sample->tokens; t++) {
+        loss_out[t] = -sample->advantage[t] * sample->logp[t];
+        dlogp_out[t] = -sample->advantage[t];
+    }
+    return INVAR_OK;
+}
+
+static void test_rl_loss__takes_a_custom_one(void **state)
+{
+    int calls = 0;
+    invar_loss_custom custom = {plain, &calls};
+    invar_rl_options options = usual_options();
+    invar_loss *loss;
+
+    (void)state;
+    fixture_init(&f, 13, 10);
+    options.loss = INVAR_LOSS_CUSTOM;
+    options.custom = &custom;
+    loss = run_whole(&f, &options, dnow, dentropy);
+    assert_int_equal(calls, SAMPLES);
+    invar_loss_free(loss);
+
+    // on-policy it has the policy loss's gradient
+    options.loss = INVAR_LOSS_POLICY;
+    memcpy(f.now, f.old_logp, sizeof f.now);
+    loss = run_whole(&f, &options, again, again_entropy);
+    invar_loss_free(loss);
+    for (int64_t t = 0; t < f.tokens; t++)
+        assert_true(again[t] == dnow[t]);
+
+    options.loss = INVAR_LOSS_CUSTOM;
+    calls = -100;
+    assert_ok(invar_loss_new(&loss, &f.batch, &options, f.advantage, NULL));
+    assert_fails(invar_loss_run(loss, 0, SAMPLES, f.now, NULL, dnow, NULL), INVAR_E_IO, "is gone");
+    invar_loss_free(loss);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rl_loss__on_policy_is_exact),
+        cmocka_unit_test(test_rl_loss__bits_invariant_to_grouping),
+        cmocka_unit_test(test_rl_loss__batch_numbers_are_of_the_step),
+        cmocka_unit_test(test_rl_loss__samples_are_independent),
+        cmocka_unit_test(test_rl_loss__clip_lets_through_what_it_should),
+        cmocka_unit_test(test_rl_loss__counts_tokens_as_they_are),
+        cmocka_unit_test(test_rl_loss__names_what_is_not_finite),
+        cmocka_unit_test(test_rl_loss__every_sample_once),
+        cmocka_unit_test(test_rl_loss__asks_for_what_it_needs),
+        cmocka_unit_test(test_rl_loss__takes_a_custom_one),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,145 @@
+/*
+ * attention_expression.c - attention gives the bits of its expression, written down naively.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "tests/unit/kernels-deterministic/cpu/attention_expression.h"
+
+static const int64_t groups[] = {1, 2, 4, 7};
+static const int64_t dims[] = {16, 64, 80, 128, 192};
+static const int64_t windows[] = {0, 1, 17, 130};
+static const int64_t spans[] = {0, 128, 256};
+
+#define COUNT(x) ((int64_t)(sizeof(x) / sizeof *(x)))
+
+static void check_form(const attention_form *form, int64_t length, const char *what)
+{
+    // a short neighbour on each side; only the sample in the middle is compared
+    int64_t lengths[] = {3, length, 5};
+    attention_pack p = attention_pack_new(form, 3, lengths);
+    attention_pack expected = attention_pack_new(form, 3, lengths);
+    invar_device dev;
+
+    for (int64_t i = 0; i < 3; i++) {
+        attention_fill(&p, i, (uint64_t)(i + 10));
+        attention_fill(&expected, i, (uint64_t)(i + 10));
+    }
+    invar_test_device_init(&dev, form->numerics, INVAR_CPU_PATH_SIMD, 1);
+    attention_run(&dev, &p);
+    expression_forward(&expected, 1, TWIST_NONE);
+    expression_backward(&expected, 1, TWIST_NONE);
+    assert_forward_bits(&p, 1, &expected, 1, length, what);
+    assert_backward_bits(&p, 1, &expected, 1, what);
+    invar_test_device_release(&dev);
+    attention_pack_free(&p);
+    attention_pack_free(&expected);
+}
+
+/* Every combination; by default every 37th, which meets each value of each list. */
+static void test_attention_expression__bits_match(void **state)
+{
+    int64_t all =
+        COUNT(attention_kinds) * COUNT(groups) * COUNT(dims) * COUNT(windows) * COUNT(spans);
+
+    (void)state;
+    for (int64_t n = 0; n < all; n += invar_test_count(37, 1)) {
+        int64_t kind = n % COUNT(attention_kinds), i = n / COUNT(attention_kinds);
+        attention_form form = {
+            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 0, 1, 0, {0.0f, 0, 0}};
+        char what[160];
+        int64_t length;
+
+        form.dim = dims[i % COUNT(dims)], i /= COUNT(dims);
+        form.shape.window = windows[i % COUNT(windows)], i /= COUNT(windows);
+        form.shape.span = spans[i % COUNT(spans)], i /= COUNT(spans);
+        form.heads = groups[i];
+        // long enough for two blocks and two spans; three for every fifth case
+        length = form.shape.span == 256 || n % 5 == 0 ? 269 : 141;
+        snprintf(what, sizeof what,
+                 "%s %s, %" PRId64 " heads, dim %" PRId64 ", window %" PRId64 ", span %" PRId64,
+                 invar_dtype_name(form.dtype), invar_numerics_name(form.numerics), form.heads,
+                 form.dim, form.shape.window, form.shape.span);
+        check_form(&form, length, what);
+    }
+}
+
+/* Several kv heads, odd dims, an own scale. */
+static void test_attention_expression__bits_match_odd_shapes(void **state)
+{
+    static const attention_form forms[] = {
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 6, 3, 1, {0.3f, 0, 0}},
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 3, 3, 33, {0.0f, 65, 128}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 4, 2, 47, {1.7f, 0, 128}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 2, 2, 129, {0.05f, 0, 64}},
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 256, {0.01f, 70, 192}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 160, 1, 2, {0.0f, 0, 0}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 1, 1, 130, {0.0f, 5, 64}}, // spans a row skips
+    };
+    static const int64_t lengths[] = {150, 200, 130, 100, 66, 9, 260};
+
+    (void)state;
+    for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+        char what[32];
+
+        snprintf(what, sizeof what, "form %zu", i);
+        check_form(&forms[i], lengths[i], what);
+    }
+}
+
+/* The comparison above sees each order that could be got wrong. */
+static void test_attention_expression__twists_are_caught(void **state)
+{
+    (void)state;
+    for (int64_t kind = 0; kind < 3; kind++) {
+        attention_form form = {
+            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 2, 1, 16, {0.0f, 0, 0}};
+        attention_pack right = attention_sample(&form, 269, 7);
+        attention_pack wrong = attention_sample(&form, 269, 7);
+
+        expression_forward(&right, 0, TWIST_NONE);
+        for (attention_twist t = TWIST_BLOCKS_DESCENDING; t < TWIST_DQ_ASCENDING; t++) {
+            expression_forward(&wrong, 0, t);
+            if (!invar_tensors_differ(&right.o, &wrong.o) &&
+                !invar_tensors_differ(&right.lse2, &wrong.lse2))
+                fail_msg("kind %d: twist %d gives the same bits", (int)kind, (int)t);
+        }
+        attention_pack_free(&right);
+        attention_pack_free(&wrong);
+    }
+}
+
+/* In f32, since bf16 would round most of the difference away. */
+static void test_attention_expression__twisted_gradients_are_caught(void **state)
+{
+    attention_form form = {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 0, 0}};
+    attention_pack right = attention_sample(&form, 269, 7), wrong = attention_sample(&form, 269, 7);
+
+    (void)state;
+    expression_forward(&right, 0, TWIST_NONE);
+    expression_forward(&wrong, 0, TWIST_NONE);
+    expression_backward(&right, 0, TWIST_NONE);
+    expression_backward(&wrong, 0, TWIST_DQ_ASCENDING);
+    assert_true(invar_tensors_differ(&right.dq, &wrong.dq));
+    assert_false(invar_tensors_differ(&right.dk, &wrong.dk));
+    expression_backward(&wrong, 0, TWIST_HEADS_DESCENDING);
+    assert_false(invar_tensors_differ(&right.dq, &wrong.dq));
+    assert_true(invar_tensors_differ(&right.dk, &wrong.dk));
+    assert_true(invar_tensors_differ(&right.dv, &wrong.dv));
+    attention_pack_free(&right);
+    attention_pack_free(&wrong);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention_expression__bits_match),
+        cmocka_unit_test(test_attention_expression__bits_match_odd_shapes),
+        cmocka_unit_test(test_attention_expression__twists_are_caught),
+        cmocka_unit_test(test_attention_expression__twisted_gradients_are_caught),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,316 @@
+/*
+ * attention_softmax.c - the reference of a row's softmax, when it rises and to what; scores that
+ * are none.
+ *
+ * Queries are the first unit vector and the scale is ln 2, so a key's first element is its score as
+ * an exponent of two. An error in the reference would hardly show: weights, sums and outputs are
+ * all multiplied by the same power of two, exactly. What shows it is a weight that just does not
+ * underflow, times a huge value.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdio.h>
+
+#include "tests/unit/kernels-deterministic/cpu/attention_expression.h"
+
+enum { DIM = 16, LENGTH = 256, NOWHERE = -1000 /* an exponent whose weight is +0 */ };
+
+enum { KINDS = sizeof attention_kinds / sizeof *attention_kinds };
+
+static attention_form form_of(int kind, int64_t span)
+{
+    return (attention_form){attention_kinds[kind].numerics, attention_kinds[kind].dtype, 1, 1, DIM,
+                            {0x1.62e43p-1f, 0, span}};
+}
+
+/* A sample whose keys have these scores, for every query. */
+static attention_pack pack_of(const attention_form *form, const float *scores)
+{
+    attention_pack p = attention_sample(form, LENGTH, 3);
+
+    invar_test_fill(&p.q, 0.0f);
+    invar_test_fill(&p.k, 0.0f);
+    for (int64_t i = 0; i < LENGTH; i++) {
+        invar_test_set(&p.q, i, 0, 1.0f);
+        invar_test_set(&p.k, i, 0, scores[i]);
+    }
+    return p;
+}
+
+static void run(const attention_pack *p, invar_cpu_path path)
+{
+    invar_device dev;
+
+    invar_test_device_init(&dev, p->form.numerics, path, 1);
+    attention_run(&dev, p);
+    invar_test_device_release(&dev);
+}
+
+/* ---- when it rises --------------------------------------------------------------------------- */
+
+/* All scores of the first block; one of the second, and beside it a faint one. */
+typedef struct rise {
+    float first;
+    float second;
+    float faint;   /* the smallest integer whose weight is not +0 */
+    float largest; /* weight of the second */
+} rise;
+
+static const rise rises[] = {
+    {0.0f, 8.0f, -126.0f, 256.0f},        // 8 more than the reference: it stays
+    {0.0f, 8.0625f, -117.0f, 0.5221368f}, // more than 8: it rises to the next integer
+    {0.0f, 9.0f, -117.0f, 1.0f},          {0.0f, 9.0625f, -116.0f, 0.5221368f},
+    {0.0f, 100.0f, -26.0f, 1.0f},         {0.0f, -50.0f, -126.0f, 0x1p-50f}, // it never falls
+    {0.5f, 8.0f, -125.0f, 128.0f}, // it starts at an integer, above the first scores
+    {0.5f, 9.0f, -125.0f, 256.0f},        {0.5f, 9.0625f, -116.0f, 0.5221368f},
+    {-3.5f, -50.0f, -129.0f, 0x1p-47f},   {-3.0f, 5.0f, -129.0f, 256.0f},
+};
+enum { RISES = sizeof rises / sizeof *rises };
+
+/* `below`: how far below the faint score of the table. */
+static attention_pack rise_pack(const attention_form *form, const rise *r, float below)
+{
+    float scores[LENGTH];
+    attention_pack p;
+
+    for (int j = 0; j < LENGTH; j++)
+        scores[j] = j < INVAR_ATTENTION_BLOCK ? r->first : NOWHERE;
+    scores[INVAR_ATTENTION_BLOCK + 1] = r->second;
+    scores[INVAR_ATTENTION_BLOCK + 70] = r->faint - below;
+    p = pack_of(form, scores);
+    invar_test_fill(&p.v, 0.0f);
+    invar_test_set(&p.v, INVAR_ATTENTION_BLOCK + 70, 0, 0x1p100f);
+    invar_test_set(&p.v, INVAR_ATTENTION_BLOCK + 1, 1, 1.0f);
+    return p;
+}
+
+static void test_attention_softmax__reference_rises_by_more_than_eight(void **state)
+{
+    (void)state;
+    for (int n = 0; n < RISES * KINDS * 2; n++) {
+        const rise *r = &rises[n / 2 / KINDS];
+        attention_form form = form_of(n / 2 % KINDS, 0);
+        attention_pack seen = rise_pack(&form, r, 0.0f), lost = rise_pack(&form, r, 1.0f);
+        invar_cpu_path path = n % 2 ? INVAR_CPU_PATH_PORTABLE : INVAR_CPU_PATH_SIMD;
+        float big, sum;
+
+        run(&seen, path);
+        run(&lost, path);
+        if (!(invar_test_get(&seen.o, LENGTH - 1, 0) > 0.0f))
+            fail_msg("scores %g, %g: a weight of 2^%g is lost", (double)r->first, (double)r->second,
+                     (double)r->faint);
+        if (invar_test_get(&lost.o, LENGTH - 1, 0) != 0.0f)
+            fail_msg("scores %g, %g: a weight of 2^%g is there", (double)r->first,
+                     (double)r->second, (double)r->faint - 1.0);
+        // the two weights, by what they make of their values
+        sum = 0x1p-126f / invar_test_get(&seen.o, LENGTH - 1, 0) * 0x1p100f;
+        big = invar_test_get(&seen.o, LENGTH - 1, 1) * sum;
+        assert_true(fabsf(big / r->largest - 1.0f) < 0.02f); // three roundings to bf16
+        attention_pack_free(&seen);
+        attention_pack_free(&lost);
+    }
+}
+
+/* These samples tell a reference that rises by more than 7, or by more than 9 only. */
+static void test_attention_softmax__other_references_are_caught(void **state)
+{
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        attention_form form = form_of(kind, 0);
+        bool early = false, late = false;
+
+        for (int i = 0; i < RISES; i++)
+            for (int below = 0; below < 2; below++) {
+                attention_pack p = rise_pack(&form, &rises[i], (float)below);
+                attention_pack twisted = rise_pack(&form, &rises[i], (float)below);
+
+                run(&p, INVAR_CPU_PATH_SIMD);
+                expression_forward(&twisted, 0, TWIST_NONE);
+                assert_forward_bits(&p, 0, &twisted, 0, LENGTH, "untwisted");
+                expression_forward(&twisted, 0, TWIST_RISES_EARLY);
+                early |= invar_tensors_differ(&p.o, &twisted.o);
+                expression_forward(&twisted, 0, TWIST_RISES_LATE);
+                late |= invar_tensors_differ(&p.o, &twisted.o);
+                attention_pack_free(&p);
+                attention_pack_free(&twisted);
+            }
+        assert_true(early);
+        assert_true(late);
+    }
+}
+
+/* lse2 by hand: what was summed is multiplied by an exact power of two when the reference rises. */
+static void test_attention_softmax__sums_follow_the_reference(void **state)
+{
+    static const struct {
+        rise r;
+        float m, l;
+    } cases[] = {
+        {{.first = 0.0f, .second = 8.0f}, 0.0f, 128.0f + 256.0f},
+        {{.first = 0.0f, .second = 20.0f}, 20.0f, 128.0f * 0x1p-20f + 1.0f},
+        {{.first = 3.0f, .second = -2.0f}, 3.0f, 128.0f + 0x1p-5f},
+        {{.first = -60.0f, .second = 70.0f}, 70.0f, 1.0f}, // the factor is +0
+    };
+
+    (void)state;
+    for (int n = 0; n < 4 * KINDS * 2; n++) {
+        attention_form form = form_of(n / 4 % KINDS, n / 4 / KINDS ? INVAR_ATTENTION_BLOCK : 0);
+        attention_pack p = rise_pack(&form, &cases[n % 4].r, 1000.0f);
+        float m = cases[n % 4].m, l = cases[n % 4].l, lse2;
+
+        // spans have references of their own, 0 and 8 here; they merge at the larger
+        if (form.shape.span > 0 && n % 4 == 0)
+            m = 8.0f, l = 128.0f * 0x1p-8f + 1.0f;
+        run(&p, INVAR_CPU_PATH_SIMD);
+        lse2 = fmaf(invar_log(l), 0x1.715476p0f, m);
+        assert_int_equal(invar_f32_bits(invar_test_get(&p.lse2, LENGTH - 1, 0)),
+                         invar_f32_bits(lse2));
+        attention_pack_free(&p);
+    }
+}
+
+/* ---- large scores ---------------------------------------------------------------------------- */
+
+static void test_attention_softmax__accuracy_up_to_two_to_the_22(void **state)
+{
+    static const float tops[] = {4194303.0f, 4000000.0f, -4000000.0f, -4194302.0f, 2097152.25f};
+    attention_form form = form_of(2, 0);
+
+    (void)state;
+    for (size_t i = 0; i < sizeof tops / sizeof *tops; i++) {
+        float scores[LENGTH] = {tops[i] - 1.0f, tops[i]};
+        attention_pack p = pack_of(&form, scores);
+
+        invar_test_fill(&p.v, 0.0f);
+        invar_test_set(&p.v, 0, 0, 1.0f);
+        invar_test_set(&p.v, 1, 1, 1.0f);
+        run(&p, INVAR_CPU_PATH_SIMD);
+        assert_true(fabs((double)invar_test_get(&p.o, 1, 0) - 1.0 / 3.0) < 3e-6);
+        assert_true(fabs((double)invar_test_get(&p.o, 1, 1) - 2.0 / 3.0) < 3e-6);
+        // half an ulp there, once more for that of log
+        assert_true(fabs((double)invar_test_get(&p.lse2, 1, 0) - (double)tops[i] - log2(1.5)) <
+                    0.26);
+        attention_pack_free(&p);
+    }
+}
+
+/* ---- scores that are none -------------------------------------------------------------------- */
+
+/* Moderate scores, exact in bf16. */
+static void usual_scores(float *scores)
+{
+    for (int j = 0; j < LENGTH; j++)
+        scores[j] = (float)(j * 37 % 65 - 32) / 8.0f;
+}
+
+static void assert_rows_bits(const invar_tensor *a, const invar_tensor *b, int64_t first,
+                             int64_t count, const char *what)
+{
+    invar_tensor x = invar_tensor_rows(a, first, count), y = invar_tensor_rows(b, first, count);
+
+    invar_assert_bits_tensor(&x, &y, what);
+}
+
+static void assert_rows_nan(const invar_tensor *t, int64_t first, int64_t end, const char *what)
+{
+    for (int64_t i = first; i < end; i++)
+        for (int64_t j = 0; j < invar_tensor_row_elements(t); j++)
+            if (!isnan(invar_test_get(t, i, j)))
+                fail_msg("%s: row %d is not NaN", what, (int)i);
+}
+
+/* A NaN or +inf makes the rows that see it NaN, o, lse2 and dq whole, and no other row. */
+static void test_attention_softmax__nan_and_infinity_poison_their_rows(void **state)
+{
+    const float values[] = {NAN, -NAN, INFINITY};
+    const int64_t keys[] = {0, 5, 130, LENGTH - 1}, spans[] = {0, INVAR_ATTENTION_BLOCK};
+
+    (void)state;
+    for (int n = 0; n < 3 * 4 * 2 * KINDS; n++) {
+        attention_form form = form_of(n / 24, spans[n / 12 % 2]);
+        int64_t key = keys[n / 3 % 4];
+        float scores[LENGTH];
+        attention_pack clean, p;
+        char what[64];
+
+        snprintf(what, sizeof what, "kind %d, span %d, %g at %d", n / 24, (int)form.shape.span,
+                 (double)values[n % 3], (int)key);
+        usual_scores(scores);
+        clean = pack_of(&form, scores);
+        scores[key] = values[n % 3];
+        p = pack_of(&form, scores);
+        run(&clean, INVAR_CPU_PATH_SIMD);
+        run(&p, INVAR_CPU_PATH_SIMD);
+        assert_rows_bits(&p.o, &clean.o, 0, key, what);
+        assert_rows_bits(&p.lse2, &clean.lse2, 0, key, what);
+        assert_rows_bits(&p.dq, &clean.dq, 0, key, what);
+        assert_rows_nan(&p.o, key, LENGTH, what);
+        assert_rows_nan(&p.lse2, key, LENGTH, what);
+        assert_rows_nan(&p.dq, key, LENGTH, what);
+        attention_pack_free(&clean);
+        attention_pack_free(&p);
+    }
+}
+
+/* -inf at the keys [begin, end): some rows are NaN, the others as if these keys weighed nothing. */
+static void check_minus_infinity(const attention_form *form, int64_t begin, int64_t end,
+                                 int64_t nan_from, int64_t nan_end)
+{
+    float scores[LENGTH];
+    attention_pack without, p;
+    char what[64];
+
+    snprintf(what, sizeof what, "%s, span %d, -inf at %d to %d", invar_dtype_name(form->dtype),
+             (int)form->shape.span, (int)begin, (int)end);
+    usual_scores(scores);
+    for (int64_t j = begin; j < end; j++)
+        scores[j] = NOWHERE;
+    without = pack_of(form, scores);
+    for (int64_t j = begin; j < end; j++)
+        scores[j] = -INFINITY;
+    p = pack_of(form, scores);
+    run(&without, INVAR_CPU_PATH_SIMD);
+    run(&p, INVAR_CPU_PATH_SIMD);
+    assert_rows_bits(&p.o, &without.o, 0, nan_from, what);
+    assert_rows_bits(&p.lse2, &without.lse2, 0, nan_from, what);
+    assert_rows_nan(&p.o, nan_from, nan_end, what);
+    assert_rows_nan(&p.lse2, nan_from, nan_end, what);
+    assert_rows_bits(&p.o, &without.o, nan_end, LENGTH - nan_end, what);
+    assert_rows_bits(&p.lse2, &without.lse2, nan_end, LENGTH - nan_end, what);
+    attention_pack_free(&without);
+    attention_pack_free(&p);
+}
+
+/* -inf is a weight of +0, but where a row's span starts with nothing else. */
+static void test_attention_softmax__minus_infinity_has_no_weight(void **state)
+{
+    enum { BLOCK = INVAR_ATTENTION_BLOCK };
+
+    (void)state;
+    for (int kind = 0; kind < KINDS; kind++) {
+        attention_form whole = form_of(kind, 0), spans = form_of(kind, BLOCK);
+
+        check_minus_infinity(&whole, 7, 8, 0, 0);
+        check_minus_infinity(&whole, 130, 131, 0, 0);
+        check_minus_infinity(&whole, BLOCK, LENGTH, 0, 0); // a later block
+        check_minus_infinity(&whole, 0, 3, 0, 3);
+        check_minus_infinity(&whole, 0, BLOCK, 0, LENGTH); // nothing finite in the first block
+        check_minus_infinity(&spans, 7, 8, 0, 0);
+        check_minus_infinity(&spans, BLOCK, BLOCK + 9, BLOCK, BLOCK + 9);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_attention_softmax__reference_rises_by_more_than_eight),
+        cmocka_unit_test(test_attention_softmax__other_references_are_caught),
+        cmocka_unit_test(test_attention_softmax__sums_follow_the_reference),
+        cmocka_unit_test(test_attention_softmax__accuracy_up_to_two_to_the_22),
+        cmocka_unit_test(test_attention_softmax__nan_and_infinity_poison_their_rows),
+        cmocka_unit_test(test_attention_softmax__minus_infinity_has_no_weight),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

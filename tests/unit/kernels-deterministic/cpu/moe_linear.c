@@ -1,0 +1,345 @@
+/*
+ * moe_linear.c - the grouped linear layers: each expert is the dense layer on its own rows.
+ *
+ * The dense layers have their own tests against naive chains (linear.c). Here every format
+ * is compared with them expert by expert, and the plain formats also with a naive fmaf chain.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <string.h>
+
+#include "tests/formats.h"
+
+#define EXPERTS 5
+
+/* An empty expert at either end of another, one with a single row, one with many. */
+static const int64_t starts[EXPERTS + 1] = {0, 0, 3, 4, 37, 37};
+static const invar_segments experts = {starts, EXPERTS};
+enum { ROWS = 37, TOKENS = 40 };
+
+static invar_tensor rows_of(const invar_tensor *t, int e)
+{
+    return invar_tensor_rows(t, starts[e], starts[e + 1] - starts[e]);
+}
+
+static invar_tensor weights_of(const invar_tensor *w, int e)
+{
+    int64_t n = w->shape[0] / EXPERTS;
+
+    return invar_tensor_rows(w, e * n, n);
+}
+
+static invar_tensor make(const invar_device *dev, invar_dtype storage, invar_dtype dtype,
+                         int64_t rows, int64_t cols, bool weights, uint64_t seed)
+{
+    invar_tensor plain = invar_test_normal_2d(storage, rows, cols, seed);
+    invar_tensor t = invar_test_quantised(dev, &plain, dtype, weights);
+
+    invar_test_free(&plain);
+    return t;
+}
+
+/* ---- y --------------------------------------------------------------------------------------- */
+
+static void check_fwd(const invar_device *dev, const invar_test_format *f, int32_t k_shards)
+{
+    const int64_t n = 128, k = 512;
+    invar_tensor x = make(dev, f->storage, f->x, ROWS, k, false, 1);
+    invar_tensor w = make(dev, f->storage, f->w, EXPERTS * n, k, true, 2);
+    invar_tensor y = invar_test_strided(invar_tensor_2d(NULL, f->storage, ROWS, n), 3);
+    invar_tensor expected = invar_test_tensor(invar_tensor_2d(NULL, f->storage, ROWS, n));
+
+    assert_ok(invar_moe_linear_fwd(dev, &(invar_moe_linear_fwd_args){y, x, w, experts, k_shards}));
+    for (int e = 0; e < EXPERTS; e++)
+        assert_ok(invar_linear_fwd(dev, &(invar_linear_fwd_args){.y = rows_of(&expected, e),
+                                                                 .x = rows_of(&x, e),
+                                                                 .w = weights_of(&w, e),
+                                                                 .k_shards = k_shards}));
+    invar_assert_bits_tensor(&y, &expected, f->name);
+    invar_test_free(&x, &w, &y, &expected);
+}
+
+/* ---- dx -------------------------------------------------------------------------------------- */
+
+static void check_dx(const invar_device *dev, const invar_test_format *f, int32_t parts,
+                     int32_t k_shards)
+{
+    const int64_t k = 128, width = 512;
+    invar_moe_linear_dx_args a = {.n_parts = parts, .experts = experts, .k_shards = k_shards};
+    invar_tensor expected = invar_test_tensor(invar_tensor_2d(NULL, f->storage, ROWS, k));
+
+    a.dx = invar_test_strided(invar_tensor_2d(NULL, f->storage, ROWS, k), 1);
+    for (int p = 0; p < parts; p++) {
+        a.parts[p].dy = make(dev, f->storage, f->x, ROWS, width, false, 3);
+        a.parts[p].w = make(dev, f->storage, f->w, EXPERTS * width, k, true, 4);
+    }
+    assert_ok(invar_moe_linear_dx(dev, &a));
+    for (int e = 0; e < EXPERTS; e++) {
+        invar_linear_dx_args dense = {
+            .dx = rows_of(&expected, e), .n_parts = parts, .k_shards = k_shards};
+        for (int p = 0; p < parts; p++)
+            dense.parts[p] =
+                (invar_linear_part){rows_of(&a.parts[p].dy, e), weights_of(&a.parts[p].w, e)};
+        assert_ok(invar_linear_dx(dev, &dense));
+    }
+    invar_assert_bits_tensor(&a.dx, &expected, f->name);
+    for (int p = 0; p < parts; p++)
+        invar_test_free(&a.parts[p].dy, &a.parts[p].w);
+    invar_test_free(&a.dx, &expected);
+}
+
+static void test_moe_linear__equals_the_dense_layer_per_expert(void **state)
+{
+    (void)state;
+    for (int i = 0; i < INVAR_TEST_FORMATS * INVAR_NUMERICS_COUNT; i++) {
+        const invar_test_format *f = &invar_test_formats[i / INVAR_NUMERICS_COUNT];
+        invar_device dev;
+
+        invar_test_device_init(&dev, (invar_numerics)(i % INVAR_NUMERICS_COUNT),
+                               INVAR_CPU_PATH_SIMD, 1);
+        for (int32_t shards = 1; shards <= 4; shards *= (int32_t)invar_test_count(4, 2)) {
+            check_fwd(&dev, f, shards);
+            for (int32_t parts = 1; parts <= 3; parts += (int32_t)invar_test_count(2, 1))
+                check_dx(&dev, f, parts, shards);
+        }
+        invar_test_device_release(&dev);
+    }
+}
+
+/* ---- dw -------------------------------------------------------------------------------------- */
+
+/* Tokens of each expert ascend; several units, one of them empty, some without any row. */
+static const int64_t unit_starts[] = {0, 2, 11, 11, 12, 33, TOKENS};
+static const invar_segments units = {unit_starts, 6};
+
+static invar_tensor make_row_token(void)
+{
+    invar_tensor t = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, ROWS));
+
+    for (int e = 0; e < EXPERTS; e++)
+        for (int64_t row = starts[e]; row < starts[e + 1]; row++)
+            ((int32_t *)t.data)[row] = (int32_t)(e + row - starts[e]);
+    return t;
+}
+
+/* The units of an expert, as segments of its own rows. */
+static void units_of(int64_t *start, int e, const invar_tensor *row_token)
+{
+    const int32_t *token = row_token->data;
+
+    for (int64_t u = 0; u <= units.count; u++) {
+        start[u] = 0;
+        for (int64_t row = starts[e]; row < starts[e + 1]; row++)
+            start[u] += token[row] < units.start[u];
+    }
+}
+
+typedef struct weight_gradient {
+    invar_moe_linear_dw_args args;
+    invar_tensor expected; /* a copy of what dw held before */
+} weight_gradient;
+
+static weight_gradient weight_gradient_new(invar_dtype storage, int64_t n, int64_t k)
+{
+    weight_gradient g = {.args = {.dw = invar_test_normal_2d(INVAR_DTYPE_F32, EXPERTS * n, k, 1),
+                                  .dy = invar_test_normal_2d(storage, ROWS, n, 2),
+                                  .x = invar_test_normal_2d(storage, ROWS, k, 3),
+                                  .row_token = make_row_token(),
+                                  .experts = experts,
+                                  .units = units}};
+
+    g.expected = invar_test_copy(&g.args.dw);
+    return g;
+}
+
+static void weight_gradient_free(weight_gradient *g)
+{
+    invar_test_free(&g->args.dw, &g->args.dy, &g->args.x, &g->args.row_token, &g->expected);
+}
+
+static void test_moe_linear_dw__equals_the_dense_layer_per_expert(void **state)
+{
+    (void)state;
+    for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS * INVAR_NUMERICS_COUNT; i++) {
+        weight_gradient g = weight_gradient_new(invar_test_formats[i / 2].storage, 19, 45);
+        invar_device dev;
+
+        invar_test_device_init(&dev, (invar_numerics)(i % 2), INVAR_CPU_PATH_SIMD, 1);
+        assert_ok(invar_moe_linear_dw(&dev, &g.args));
+        for (int e = 0; e < EXPERTS; e++) {
+            int64_t own[sizeof unit_starts / sizeof *unit_starts];
+            units_of(own, e, &g.args.row_token);
+            assert_ok(invar_linear_dw(&dev, &(invar_linear_dw_args){weights_of(&g.expected, e),
+                                                                    rows_of(&g.args.dy, e),
+                                                                    rows_of(&g.args.x, e),
+                                                                    {own, units.count},
+                                                                    0}));
+        }
+        invar_assert_bits_tensor(&g.args.dw, &g.expected, "dw");
+        weight_gradient_free(&g);
+        invar_test_device_release(&dev);
+    }
+}
+
+/* The control: one chain over all tokens of an expert, with no cut at units, is other bits. */
+static void test_moe_linear_dw__control_of_units(void **state)
+{
+    static const int64_t whole[] = {0, TOKENS};
+
+    (void)state;
+    for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS * INVAR_NUMERICS_COUNT; i++) {
+        weight_gradient g = weight_gradient_new(invar_test_formats[i / 2].storage, 19, 45);
+        invar_moe_linear_dw_args uncut = g.args;
+        invar_device dev;
+
+        uncut.dw = g.expected;
+        uncut.units = (invar_segments){whole, 1};
+        invar_test_device_init(&dev, (invar_numerics)(i % 2), INVAR_CPU_PATH_SIMD, 1);
+        assert_ok(invar_moe_linear_dw(&dev, &g.args));
+        assert_ok(invar_moe_linear_dw(&dev, &uncut));
+        assert_true(invar_tensors_differ(&g.args.dw, &uncut.dw));
+        weight_gradient_free(&g);
+        invar_test_device_release(&dev);
+    }
+}
+
+/* ---- naive chains ---------------------------------------------------------------------------- */
+
+/* Element (row, col) of every product of an expert, under ieee: fmaf in ascending order. */
+static void test_moe_linear__equals_naive_chains(void **state)
+{
+    const int64_t n = 21, k = 35;
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    for (int i = 0; i < INVAR_TEST_STORAGE_FORMATS; i++) {
+        invar_dtype storage = invar_test_formats[i].storage;
+        weight_gradient g = weight_gradient_new(storage, n, k);
+        invar_tensor *dy = &g.args.dy, *x = &g.args.x;
+        invar_tensor w = invar_test_normal_2d(storage, EXPERTS * n, k, 4);
+        invar_tensor y = invar_test_normal_2d(storage, ROWS, n, 5), y_ref = invar_test_copy(&y);
+        invar_tensor dx = invar_test_normal_2d(storage, ROWS, k, 6), dx_ref = invar_test_copy(&dx);
+        const int32_t *token = g.args.row_token.data;
+
+        assert_ok(invar_moe_linear_fwd(&dev, &(invar_moe_linear_fwd_args){y, *x, w, experts, 1}));
+        assert_ok(
+            invar_moe_linear_dx(&dev, &(invar_moe_linear_dx_args){dx, {{*dy, w}}, 1, experts, 1}));
+        assert_ok(invar_moe_linear_dw(&dev, &g.args));
+        for (int e = 0; e < EXPERTS; e++) {
+            for (int64_t row = starts[e]; row < starts[e + 1]; row++) {
+                for (int64_t col = 0; col < n; col++) {
+                    float acc = 0.0f;
+                    for (int64_t j = 0; j < k; j++)
+                        acc = fmaf(invar_test_get(x, row, j), invar_test_get(&w, e * n + col, j),
+                                   acc);
+                    invar_test_set(&y_ref, row, col, acc);
+                }
+                for (int64_t col = 0; col < k; col++) {
+                    float acc = 0.0f;
+                    for (int64_t j = 0; j < n; j++)
+                        acc = fmaf(invar_test_get(dy, row, j), invar_test_get(&w, e * n + j, col),
+                                   acc);
+                    invar_test_set(&dx_ref, row, col, acc);
+                }
+            }
+            for (int64_t at = 0; at < n * k; at++) {
+                float running = invar_test_get(&g.expected, e * n + at / k, at % k), acc = 0.0f;
+                for (int64_t row = starts[e], u = 0; row < starts[e + 1]; row++) {
+                    for (; token[row] >= units.start[u + 1]; u++, acc = 0.0f)
+                        running += acc;
+                    acc =
+                        fmaf(invar_test_get(dy, row, at / k), invar_test_get(x, row, at % k), acc);
+                }
+                invar_test_set(&g.expected, e * n + at / k, at % k, running + acc);
+            }
+        }
+        invar_assert_bits_tensor(&y, &y_ref, "y");
+        invar_assert_bits_tensor(&dx, &dx_ref, "dx");
+        invar_assert_bits_tensor(&g.args.dw, &g.expected, "dw");
+        invar_test_free(&w, &y, &y_ref, &dx, &dx_ref);
+        weight_gradient_free(&g);
+    }
+    invar_test_device_release(&dev);
+}
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+static void test_moe_linear__refuses_bad_arguments(void **state)
+{
+    float x_data[4 * 16] = {0}, w_data[6 * 16] = {0}, y_data[4 * 3] = {0}, dx_data[4 * 16];
+    int32_t token[4] = {0, 2, 1, 2};
+    const int64_t two[] = {0, 2, 4}, backwards[] = {0, 3, 2, 4}, unit[] = {0, 3};
+    const invar_tensor x = invar_tensor_2d(x_data, INVAR_DTYPE_F32, 4, 16);
+    const invar_tensor w = invar_tensor_2d(w_data, INVAR_DTYPE_F32, 2 * 3, 16);
+    const invar_tensor y = invar_tensor_2d(y_data, INVAR_DTYPE_F32, 4, 3);
+    const invar_tensor out = invar_tensor_2d(dx_data, INVAR_DTYPE_F32, 4, 16);
+    const invar_tensor row_token = invar_tensor_1d(token, INVAR_DTYPE_I32, 4);
+    const invar_moe_linear_fwd_args fwd = {y, x, w, {two, 2}, 1};
+    const invar_moe_linear_dx_args dx = {out, {{y, w}}, 1, {two, 2}, 1};
+    static const int64_t many[(1 << 16) + 1];
+    invar_moe_linear_fwd_args plain = fwd;
+    const invar_moe_linear_dw_args dw = {w, y, x, row_token, {two, 2}, {unit, 1}, 0};
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    assert_ok(invar_moe_linear_fwd(&dev, &fwd));
+    assert_field_refused(moe_linear_fwd, fwd, x.rank, 1, "moe.linear.fwd: x: rank 1");
+    assert_field_refused(moe_linear_fwd, fwd, y.shape[0], 3, "moe.linear.fwd: y: extent 3");
+    assert_field_refused(moe_linear_fwd, fwd, w.shape[0], 5, "moe.linear.fwd: w: extent 5");
+    assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_BF16,
+                         "moe.linear.fwd: w: no product of f32");
+    assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
+    assert_field_refused(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
+    assert_field_refused(moe_linear_fwd, fwd, experts.count, 1,
+                         "moe.linear.fwd: experts: segments cover");
+    assert_field_refused(moe_linear_fwd, fwd, experts.start, NULL,
+                         "moe.linear.fwd: experts: 2 segments");
+    assert_field_refused(moe_linear_fwd, fwd, experts, ((invar_segments){backwards, 3}),
+                         "segment 1 runs back");
+    plain.w.scale_rows = 0; // means nothing for a type without scales
+    assert_ok(invar_moe_linear_fwd(&dev, &plain));
+    // 2^48 rows times 2^16 experts would wrap to 0
+    plain = (invar_moe_linear_fwd_args){y, x, w, {many, 1 << 16}, 1};
+    plain.x.shape[0] = plain.y.shape[0] = plain.w.shape[0] = 0;
+    plain.y.shape[1] = plain.y.row_stride = INT64_C(1) << 48;
+    assert_refused(invar_moe_linear_fwd(&dev, &plain), "moe.linear.fwd: w: 65536 experts of ");
+
+    assert_ok(invar_moe_linear_dx(&dev, &dx));
+    assert_field_refused(moe_linear_dx, dx, n_parts, 0, "moe.linear.dx: n_parts: 0");
+    assert_field_refused(moe_linear_dx, dx, parts[0].w.shape[0], 3, "moe.linear.dx: w: extent 3");
+    assert_field_refused(moe_linear_dx, dx, parts[0].dy.shape[0], 3, "moe.linear.dx: dy: extent 3");
+    assert_field_refused(moe_linear_dx, dx, experts.count, 1,
+                         "moe.linear.dx: experts: segments cover");
+    assert_field_refused(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
+
+    assert_ok(invar_moe_linear_dw(&dev, &dw));
+    assert_field_refused(moe_linear_dw, dw, dw.shape[0], 5, "moe.linear.dw: dw: extent 5");
+    assert_field_refused(moe_linear_dw, dw, x.dtype, INVAR_DTYPE_BF16,
+                         "moe.linear.dw: dy is f32 but x is bf16");
+    assert_field_refused(moe_linear_dw, dw, row_token.shape[0], 3,
+                         "moe.linear.dw: row_token: extent 3");
+    assert_field_refused(moe_linear_dw, dw, units.start, two,
+                         "moe.linear.dw: row_token: value 2 in row 1");
+    assert_field_refused(moe_linear_dw, dw, fresh, -1, "moe.linear.dw: fresh: ");
+    assert_field_refused(moe_linear_dw, dw, experts.count, 1,
+                         "moe.linear.dw: experts: segments cover");
+    token[1] = 0;
+    assert_field_refused(moe_linear_dw, dw, x, x,
+                         "moe.linear.dw: row_token: row 1: the tokens of an expert");
+    invar_test_device_release(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_moe_linear__equals_the_dense_layer_per_expert),
+        cmocka_unit_test(test_moe_linear_dw__equals_the_dense_layer_per_expert),
+        cmocka_unit_test(test_moe_linear_dw__control_of_units),
+        cmocka_unit_test(test_moe_linear__equals_naive_chains),
+        cmocka_unit_test(test_moe_linear__refuses_bad_arguments),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
