@@ -6,7 +6,7 @@ invar=$1 folder=$2
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/expect.sh"
 expect_verb=(convert)
-data=$PWD/tests/unit/engine/hf/data
+data=$PWD/tests/unit/engine/hf/data folders=$PWD/tests/oracle/folders
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
@@ -168,7 +168,6 @@ expect_verb=(convert)
 expect 0 "read      saved/iter_0000000" saved run.older --ckpt-step 0
 
 # ---- a run that starts from a folder: exports and checkpoints hand its files on -----------------
-folders=$data/../../../oracle/folders
 real=$folders/4.57.6/llama-fp16-tied
 "$invar" train "$folders/train.ini" --hf-checkpoint "$real" --prompt-data "$folders/train.jsonl" \
     --run run.real --no-report --save saved.real --save-hf 'real_{rollout_id}' >train.log 2>&1 ||
