@@ -128,12 +128,12 @@ static invar_status learn_recorded(lesson *l, recorder *r)
                        .n_learners = 1};
     invar_status status;
 
-    INVAR_TRY(invar_recorder_begin(&r->is, &step, NULL));
+    INVAR_TRY(invar_recorder_begin(&r->is, &step, ""));
     invar_recorder_watch(&r->is, l->trainer, "");
     status = advance(l, true);
     invar_recorder_watch(&r->is, l->trainer, NULL);
     INVAR_TRY(status);
-    INVAR_TRY(invar_recorder_end(&r->is, &step));
+    INVAR_TRY(invar_recorder_end(&r->is));
     return invar_device_wait(&l->on->dev);
 }
 

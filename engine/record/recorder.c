@@ -9,8 +9,10 @@
 #include "engine/record/recorder.h"
 
 #include <inttypes.h>
+#include <stdarg.h>
 #include <stdio.h>
 
+#include "base/file.h"
 #include "engine/record/entry.h"
 
 #include "base/invar_banned.h"
@@ -30,16 +32,24 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
 
 void invar_recorder_close(invar_recorder *recorder)
 {
+    invar_dump_free(recorder->dump);
     invar_trace_close(recorder->trace);
     invar_probe_free(recorder->probe);
     invar_ledger_close(recorder->ledger);
     *recorder = (invar_recorder){0};
 }
 
-void invar_recorder_say(const invar_recorder *recorder, const char *line)
+void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...)
 {
-    if (recorder->options.say)
-        recorder->options.say(recorder->options.payload, line);
+    char line[INVAR_ERROR_MESSAGE_SIZE + INVAR_PATH_SIZE];
+    va_list rest;
+
+    if (!recorder->options.say)
+        return;
+    va_start(rest, fmt);
+    (void)vsnprintf(line, sizeof line, fmt, rest);
+    va_end(rest);
+    recorder->options.say(recorder->options.payload, line);
 }
 
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
@@ -154,7 +164,38 @@ static bool fine(const invar_recorder *r)
     return r->options.level > INVAR_PROBE_STEP || r->dump;
 }
 
-invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, invar_dump *dump)
+/* Where the tensors of this step go, if any are wanted. */
+static invar_status open_dump(invar_recorder *r, const char *run)
+{
+    const char *points = r->options.dump, *given = r->options.dump_dir;
+    char folder[INVAR_PATH_SIZE], name[64];
+
+    invar_dump_free(r->dump);
+    r->dump = NULL;
+    if (!points || !points[0] || !r->step->n_learners)
+        return INVAR_OK;
+    (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
+                   r->step->number);
+    INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : run, name));
+    return invar_dump_new(&r->dump, folder, points);
+}
+
+static invar_status close_dump(invar_recorder *r)
+{
+    int64_t count;
+
+    if (!r->dump)
+        return INVAR_OK;
+    INVAR_TRY(invar_dump_finish(&count, r->dump));
+    if (count == 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "debug-dump: no point of the step is called \"%.100s\"; try "
+                          "train.logp, grad.*, layer.0.*, or * for all",
+                          r->options.dump);
+    return INVAR_OK;
+}
+
+invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, const char *folder)
 {
     static const char *const forward[] = {"batch.tokens", NULL};
     static const char *const backward[] = {
@@ -163,8 +204,8 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, inv
 
     r->view = (invar_probe_view){.probe = r->probe, .prefix = "", .given = {forward, backward}};
     r->step = step;
-    r->dump = dump;
-    invar_probe_begin(r->probe, dump);
+    INVAR_TRY(open_dump(r, folder));
+    invar_probe_begin(r->probe, r->dump);
     return fine(r) && step->n_learners ? tokens_point(r, false) : INVAR_OK;
 }
 
@@ -179,11 +220,11 @@ void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char 
 
 /* ---- the end --------------------------------------------------------------------------------- */
 
-invar_status invar_recorder_end(invar_recorder *r, const invar_step *step)
+invar_status invar_recorder_end(invar_recorder *r)
 {
+    const invar_step *step = r->step;
     invar_probe_result points;
 
-    r->step = step;
     INVAR_TRY(token_points(r, true));
     for (int i = 0; i < step->n_learners; i++)
         INVAR_TRY(invar_learner_points(step->learners[i].learner, r->probe));
@@ -196,7 +237,7 @@ invar_status invar_recorder_end(invar_recorder *r, const invar_step *step)
         INVAR_TRY(invar_ledger_define(r->ledger, points.points, (size_t)points.count));
     INVAR_TRY(invar_entry_append(r, step, &points));
     r->step = NULL;
-    return INVAR_OK;
+    return close_dump(r);
 }
 
 /* With what a row of `stat` has, for the query nan-birth: the step gets no such rows. */

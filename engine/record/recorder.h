@@ -1,10 +1,10 @@
 /*
  * recorder.h - what a run leaves of its steps: points and their digests, an entry of the ledger.
  *
- *     invar_recorder_begin(recorder, &step, NULL);
+ *     invar_recorder_begin(recorder, &step, "runs/a");
  *     invar_recorder_watch(recorder, trainer, "");    learning shows its activations
  *     ...                                             the learners learn
- *     invar_recorder_end(recorder, &step);            one transaction of the ledger
+ *     invar_recorder_end(recorder);                   one transaction of the ledger
  *
  * All that is written for people or for later (ledger, trace, dump, lines on the console) goes
  * through here: of several ranks one has a recorder that writes.
@@ -61,6 +61,9 @@ typedef struct invar_step {
 typedef struct invar_recorder_options {
     int64_t level; /* INVAR_PROBE_STEP, ... */
     bool stats;    /* of every point that is recorded: what is not finite, how large the rest is */
+    /* Points of learning whose tensors are written, as in invar_dump_new, and where; NULL or "":
+       none, and below the run's folder */
+    const char *dump, *dump_dir;
     invar_pool *pool;
     const invar_device *dev;
     void (*say)(void *payload, const char *line); /* a line for people; may be NULL */
@@ -77,7 +80,7 @@ typedef struct invar_recorder {
     invar_trace *trace; /* owned; NULL: no time is taken */
     invar_probe *probe;
     invar_probe_view view;  /* how activations are named */
-    invar_dump *dump;       /* of the current step */
+    invar_dump *dump;       /* of the current step, owned; NULL: none */
     const invar_step *step; /* the current one; NULL between steps */
     int64_t points;         /* of the last entry */
 } invar_recorder;
@@ -86,19 +89,16 @@ invar_status invar_recorder_open(invar_recorder *out,
                                  const invar_recorder_options *options) INVAR_MUST_USE;
 void invar_recorder_close(invar_recorder *recorder);
 
-/* Where somebody listens. */
-void invar_recorder_say(const invar_recorder *recorder, const char *line);
+/* A line, where somebody listens. */
+void invar_recorder_say(const invar_recorder *recorder, const char *fmt, ...) INVAR_PRINTF(2, 3);
 
 /* At once. */
 invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const char *level,
                                   const char *kind, const char *message) INVAR_MUST_USE;
 
-/*
- * A new step, which stays where it is until its end. `dump` gets the tensors that it wants; NULL:
- * none does. It is borrowed.
- */
+/* A new step, which stays where it is until its end, of the run in `folder`. */
 invar_status invar_recorder_begin(invar_recorder *recorder, const invar_step *step,
-                                  invar_dump *dump) INVAR_MUST_USE;
+                                  const char *folder) INVAR_MUST_USE;
 
 /*
  * Where points finer than the chain are wanted, the trainer shows its activations from now on,
@@ -110,7 +110,7 @@ void invar_recorder_watch(invar_recorder *recorder, invar_trainer *trainer, cons
  * Digests, metrics and samples of the step into the ledger. The learners are settled: their
  * gradients are zero again, while the ledger is written.
  */
-invar_status invar_recorder_end(invar_recorder *recorder, const invar_step *step) INVAR_MUST_USE;
+invar_status invar_recorder_end(invar_recorder *recorder) INVAR_MUST_USE;
 
 /*
  * Instead of the end, after the failure `status`, which it returns: where statistics are kept, the

@@ -72,7 +72,7 @@ static invar_status tell_change(const invar_plugin *plugin, invar_recorder *reco
                    "plug-in %s: its file has changed since step %" PRId64
                    ", hash %s, was %s; the run goes on with the new one",
                    invar_plugin_name(plugin), step, now, was);
-    invar_recorder_say(recorder, line);
+    invar_recorder_say(recorder, "%s", line);
     return invar_recorder_event(recorder, step + 1, "warning", "plugin", line);
 }
 

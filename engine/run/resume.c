@@ -44,11 +44,9 @@ static int parts_of(part out[3], const invar_loop *loop)
 static void skipped(void *payload, int64_t step, const char *why)
 {
     const invar_loop *loop = payload;
-    char line[INVAR_ERROR_MESSAGE_SIZE + 64];
 
-    (void)snprintf(line, sizeof line, "stepped over the checkpoint of step %" PRId64 ": %s", step,
-                   why);
-    invar_recorder_say(&loop->recorder, line);
+    invar_recorder_say(&loop->recorder, "stepped over the checkpoint of step %" PRId64 ": %s", step,
+                       why);
 }
 
 static invar_status load_part(invar_checkpoint *c, const part *p, const invar_device *dev)
@@ -190,23 +188,21 @@ static invar_status look_for_end(invar_ledger_summary *out, const invar_loop *lo
 /* Nothing is written: the run stays as it is. */
 static void stay(invar_loop *loop, const invar_checkpoint_state *state)
 {
-    char line[256];
-
     loop->summary->finished = true;
     loop->summary->resumed_after = state->step;
     loop->summary->last_step = state->step; // as when it ended there, whatever the ledger has
     loop->summary->chain = state->chain;
     if (state->rollout < loop->set.course.rollouts)
-        (void)snprintf(line, sizeof line,
-                       "nothing is left to do: the run is at step %" PRId64
-                       ", and was to end after step %" PRId64,
-                       state->step, loop->options->until);
+        invar_recorder_say(&loop->recorder,
+                           "nothing is left to do: the run is at step %" PRId64
+                           ", and was to end after step %" PRId64,
+                           state->step, loop->options->until);
     else
-        (void)snprintf(line, sizeof line,
-                       "the run is finished: %" PRId64 " rollouts are done, num-rollout is %" PRId64
-                       "; a larger one goes on, --fresh begins anew",
-                       state->rollout, loop->set.course.rollouts);
-    invar_recorder_say(&loop->recorder, line);
+        invar_recorder_say(&loop->recorder,
+                           "the run is finished: %" PRId64
+                           " rollouts are done, num-rollout is %" PRId64
+                           "; a larger one goes on, --fresh begins anew",
+                           state->rollout, loop->set.course.rollouts);
 }
 
 /* Whether the ledger has ended where this checkpoint stands: the same steps, the same bits. */
@@ -226,7 +222,6 @@ static invar_status is_end(bool *out, const invar_loop *loop, const invar_checkp
 static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
 {
     const invar_checkpoint_state *state = invar_checkpoint_state_of(c);
-    char line[INVAR_PATH_SIZE + 64];
     invar_ledger_summary found;
     bool ended;
 
@@ -240,26 +235,22 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
     INVAR_TRY(load(loop, c));
     INVAR_TRY(invar_loop_begin(loop, state->step, &state->chain));
     loop->summary->resumed_after = state->step;
-    (void)snprintf(line, sizeof line, "resumed after step %" PRId64 " from %s", state->step,
-                   invar_checkpoint_path(c));
-    invar_recorder_say(&loop->recorder, line);
+    invar_recorder_say(&loop->recorder, "resumed after step %" PRId64 " from %s", state->step,
+                       invar_checkpoint_path(c));
     INVAR_TRY(invar_plugins_compare(&loop->plugins, &loop->recorder, state->step));
     return invar_checkpoint_settle(c, loop->recorder.ledger);
 }
 
 static invar_status start(invar_loop *loop)
 {
-    char line[160];
-
     INVAR_TRY(invar_loop_check_save(loop));
     INVAR_TRY(invar_loop_begin(loop, -1, NULL));
     if (loop->recorder.recorded < 0 || loop->options->replay)
         return INVAR_OK;
-    (void)snprintf(line, sizeof line,
-                   "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
-                   " step%s",
-                   loop->recorder.recorded + 1, invar_text_plural(loop->recorder.recorded + 1));
-    invar_recorder_say(&loop->recorder, line);
+    invar_recorder_say(&loop->recorder,
+                       "no checkpoint: the run starts again at step 0; its ledger has %" PRId64
+                       " step%s",
+                       loop->recorder.recorded + 1, invar_text_plural(loop->recorder.recorded + 1));
     return INVAR_OK;
 }
 

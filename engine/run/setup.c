@@ -65,6 +65,8 @@ static invar_status open_recorder(invar_loop *loop)
     const invar_recipe *r = loop->recipe;
     invar_recorder_options o = {.level = invar_recipe_enum(r, INVAR_KEY_DEBUG_DETERMINISM),
                                 .stats = invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS),
+                                .dump = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP),
+                                .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
                                 .pool = loop->session.pool,
                                 .dev = &loop->session.dev,
                                 .say = loop->options->say,
@@ -138,16 +140,14 @@ static invar_status open_source(invar_loop *loop)
 static void tell_dropped(const invar_loop *loop)
 {
     const invar_dataset *data = loop->session.data;
-    char line[160];
 
     if (!data || !invar_dataset_dropped(data) || loop->options->replay)
         return;
-    (void)snprintf(line, sizeof line,
-                   "prompt-data: %" PRId64 " of %" PRId64
-                   " prompts are too long and are left out (rollout-max-prompt-len)",
-                   invar_dataset_dropped(data),
-                   invar_dataset_dropped(data) + invar_dataset_size(data));
-    invar_recorder_say(&loop->recorder, line);
+    invar_recorder_say(&loop->recorder,
+                       "prompt-data: %" PRId64 " of %" PRId64
+                       " prompts are too long and are left out (rollout-max-prompt-len)",
+                       invar_dataset_dropped(data),
+                       invar_dataset_dropped(data) + invar_dataset_size(data));
 }
 
 static void tell_left_out(const invar_loop *loop)
@@ -156,7 +156,7 @@ static void tell_left_out(const invar_loop *loop)
 
     invar_hf_files_warning(line, &loop->store.hf_files);
     if (line[0] && !loop->options->replay)
-        invar_recorder_say(&loop->recorder, line);
+        invar_recorder_say(&loop->recorder, "%s", line);
 }
 
 static invar_status open_parts(invar_loop *loop)

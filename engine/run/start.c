@@ -19,14 +19,6 @@
 
 #include "base/invar_banned.h"
 
-static void say(const invar_loop *loop, const char *what, const char *path)
-{
-    char line[INVAR_PATH_SIZE + 64];
-
-    (void)snprintf(line, sizeof line, "%s %s", what, path);
-    invar_recorder_say(&loop->recorder, line);
-}
-
 /* ---- a folder of somebody else --------------------------------------------------------------- */
 
 /* "checkpoints" of "runs/a/checkpoints/x" below "runs/a": a name in the run's folder. */
@@ -175,7 +167,7 @@ static invar_status set_aside(const invar_loop *loop)
         return INVAR_FAIL(INVAR_E_IO, code, "--fresh: %s cannot be renamed: %s", shown,
                           strerror(code));
     }
-    say(loop, "the old run is now", to);
+    invar_recorder_say(&loop->recorder, "the old run is now %s", to);
     return INVAR_OK;
 }
 
@@ -256,7 +248,8 @@ invar_status invar_loop_follow(invar_loop *loop)
     }
     if (strcmp(loop->home.folder.path, loop->home.at.run) == 0)
         return INVAR_OK;
-    say(loop, "the run was moved, and goes on in", loop->home.folder.path);
+    invar_recorder_say(&loop->recorder, "the run was moved, and goes on in %s",
+                       loop->home.folder.path);
     memcpy(loop->home.at.run, loop->home.folder.path, sizeof loop->home.at.run);
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])
         return INVAR_OK;

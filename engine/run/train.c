@@ -53,22 +53,19 @@ static void show_sample(const invar_loop *loop)
 {
     int64_t every = invar_recipe_int(loop->recipe, INVAR_KEY_DEBUG_ROLLOUT_PRINT_EVERY);
     const invar_rl_sample *s = loop->batch.samples.items;
-    char line[1024];
 
     if (!every || loop->place.rollout % every || !loop->options->say || !loop->batch.samples.count)
         return;
-    (void)snprintf(line, sizeof line,
-                   "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
-                   loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
-                   s->response ? s->response : "", s->reward);
-    invar_recorder_say(&loop->recorder, line);
+    invar_recorder_say(&loop->recorder,
+                       "rollout %" PRId64 ", sample %" PRId64 ": %.400s -> %.400s (reward %g)",
+                       loop->place.rollout, s->index, s->prompt_text ? s->prompt_text : "",
+                       s->response ? s->response : "", s->reward);
 }
 
 /* Once: who sees it in the first rollout need not wait for the curves. Rewards above 0 are good. */
 static void tell_equal_rewards(invar_loop *loop)
 {
     const invar_flat *f = &loop->flat;
-    char line[256];
 
     if (loop->told_equal || loop->set.sft || f->samples < 2 || f->reward[0] > 0.0f ||
         loop->options->replay || loop->set.rl.entropy_coef != 0.0f || loop->set.rl.use_kl_loss)
@@ -79,12 +76,12 @@ static void tell_equal_rewards(invar_loop *loop)
     for (int64_t t = 0; t < f->start[f->samples]; t++)
         if (f->advantage[t] != 0.0f)
             return;
-    (void)snprintf(line, sizeof line,
-                   "all rewards of rollout %" PRId64
-                   " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
-                   "(debug-rollout-print-every = 1), at rm-type and at label-key",
-                   loop->place.rollout, (double)f->reward[0]);
-    invar_recorder_say(&loop->recorder, line);
+    invar_recorder_say(
+        &loop->recorder,
+        "all rewards of rollout %" PRId64
+        " are %g: its advantages are 0, and nothing is learnt from it; look at samples "
+        "(debug-rollout-print-every = 1), at rm-type and at label-key",
+        loop->place.rollout, (double)f->reward[0]);
     loop->told_equal = true;
 }
 
@@ -111,7 +108,7 @@ static invar_status end_step(invar_loop *loop, invar_step *step)
 
     INVAR_TRY(invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, step->first == 0));
     step->replies = replies;
-    status = invar_recorder_end(&loop->recorder, step);
+    status = invar_recorder_end(&loop->recorder);
     invar_free(replies);
     INVAR_TRY(status);
     INVAR_TRY(invar_ledger_chain(&loop->summary->last_step, &loop->summary->chain,
@@ -119,37 +116,6 @@ static invar_status end_step(invar_loop *loop, invar_step *step)
     loop->place.step++;
     show_step(loop, step);
     return look_after_save(loop);
-}
-
-/* Where the tensors of this step go, if the recipe wants any. */
-static invar_status open_dump(invar_dump **out, const invar_loop *loop)
-{
-    const char *points = invar_recipe_string(loop->recipe, INVAR_KEY_DEBUG_DUMP);
-    const char *given = invar_recipe_string(loop->recipe, INVAR_KEY_DEBUG_DUMP_DIR);
-    char folder[INVAR_PATH_SIZE], name[64];
-
-    *out = NULL;
-    if (!points[0])
-        return INVAR_OK;
-    (void)snprintf(name, sizeof name, given[0] ? "step_%" PRId64 : "dump/step_%" PRId64,
-                   loop->place.step);
-    INVAR_TRY(invar_path_join(folder, sizeof folder, given[0] ? given : loop->home.at.run, name));
-    return invar_dump_new(out, folder, points);
-}
-
-static invar_status close_dump(invar_dump *dump, const invar_recipe *recipe)
-{
-    int64_t count;
-
-    if (!dump)
-        return INVAR_OK;
-    INVAR_TRY(invar_dump_finish(&count, dump));
-    if (count == 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "debug-dump: no point of the step is called \"%.100s\"; try "
-                          "train.logp, grad.*, layer.0.*, or * for all",
-                          invar_recipe_string(recipe, INVAR_KEY_DEBUG_DUMP));
-    return INVAR_OK;
 }
 
 /* A phase of the loop, with its time and what is audited in it. */
@@ -177,8 +143,7 @@ static invar_status learn(invar_loop *loop, void *step)
     return status;
 }
 
-static invar_status run_step(invar_loop_step *step, invar_loop *loop, int64_t number,
-                             invar_dump *dump)
+static invar_status run_step(invar_loop_step *step, invar_loop *loop, int64_t number)
 {
     invar_step *is = &step->is;
 
@@ -188,24 +153,19 @@ static invar_status run_step(invar_loop_step *step, invar_loop *loop, int64_t nu
     is->learners[is->n_learners++].learner = &loop->actor;
     if (loop->critic.model)
         is->learners[is->n_learners++].learner = &loop->critic;
-    INVAR_TRY(invar_recorder_begin(&loop->recorder, is, dump));
+    INVAR_TRY(invar_recorder_begin(&loop->recorder, is, loop->home.at.run));
     INVAR_TRY(in_phase(loop, "train", INVAR_AUDIT_TRAIN, learn, step));
-    INVAR_TRY(end_step(loop, is));
-    return close_dump(dump, loop->recipe);
+    return end_step(loop, is);
 }
 
 static invar_status one_step(invar_loop *loop, int64_t number)
 {
     invar_loop_step step = {0};
-    invar_dump *dump = NULL;
-    invar_status status;
+    invar_status status = run_step(&step, loop, number);
 
-    INVAR_TRY(open_dump(&dump, loop));
-    status = run_step(&step, loop, number, dump);
     if (status != INVAR_OK)
         status = invar_recorder_fail(&loop->recorder, status);
     invar_loop_step_release(&step);
-    invar_dump_free(dump);
     return status;
 }
 
@@ -222,7 +182,7 @@ static invar_status rollout_step(invar_loop *loop)
     if (status == INVAR_OK)
         status = invar_flat_gap(&is->gap, f, 0, f->samples, f->rollout_logp, f->score_logp);
     if (status == INVAR_OK)
-        status = invar_recorder_begin(&loop->recorder, is, NULL);
+        status = invar_recorder_begin(&loop->recorder, is, loop->home.at.run);
     if (status == INVAR_OK)
         status = end_step(loop, is);
     invar_loop_step_release(&step);
@@ -425,7 +385,7 @@ static void check_trace(const invar_loop *loop)
 {
     if (!loop->recorder.trace || invar_trace_check(loop->recorder.trace) == INVAR_OK)
         return;
-    invar_recorder_say(&loop->recorder, invar_error_last()->message);
+    invar_recorder_say(&loop->recorder, "%s", invar_error_last()->message);
     invar_error_clear();
 }
 

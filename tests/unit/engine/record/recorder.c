@@ -79,8 +79,8 @@ static invar_step step_of(const scene *s, int64_t number, int64_t first, int64_t
 
 static void record(scene *s, const invar_step *step)
 {
-    assert_ok(invar_recorder_begin(&s->recorder, step, NULL));
-    assert_ok(invar_recorder_end(&s->recorder, step));
+    assert_ok(invar_recorder_begin(&s->recorder, step, folder));
+    assert_ok(invar_recorder_end(&s->recorder));
 }
 
 static invar_status take_number(void *payload, const char *const *columns,
@@ -163,13 +163,13 @@ static invar_digest learned(int64_t *points_out, const invar_device *dev, const 
 
         step.learners[0].learner = &learner;
         step.n_learners = 1;
-        assert_ok(invar_recorder_begin(&s.recorder, &step, NULL));
+        assert_ok(invar_recorder_begin(&s.recorder, &step, folder));
         invar_recorder_watch(&s.recorder, trainer, "");
         assert_ok(invar_learner_differentiate(&learner, trainer, s.samples.items, SAMPLES, &loss,
                                               &result));
         invar_recorder_watch(&s.recorder, trainer, NULL);
         assert_ok(invar_learner_move(&learner, number, false));
-        assert_ok(invar_recorder_end(&s.recorder, &step));
+        assert_ok(invar_recorder_end(&s.recorder));
         assert_true(learner.grads->fresh && learner.hashed);
     }
     assert_true(
