@@ -7,7 +7,9 @@
 # stopped and continued; the user's repository is as it was.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 failed=0 checks=0
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 here=$(cd "$(dirname "$0")" && pwd)
 rm -rf "$folder"
 mkdir -p "$folder/tree" && cd "$folder/tree" || exit 2
@@ -16,17 +18,6 @@ export XDG_CACHE_HOME=$folder/cache GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYS
     GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org GIT_COMMITTER_NAME=Ada \
     GIT_COMMITTER_EMAIL=ada@example.org GIT_AUTHOR_DATE='2026-01-01T00:00:00Z' \
     GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# holds CONDITION ...: a command of the shell that must succeed.
-holds() {
-    checks=$((checks + 1))
-    "$@" || complain "not so: $*"
-}
 
 # shellcheck disable=SC2016 # for the shell that builds
 build='cp invar.sh "$INVAR_BUILD/invar"'

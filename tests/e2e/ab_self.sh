@@ -6,18 +6,15 @@
 # identical again. The page is opened in Chromium where there is one.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 failed=0
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 here=$(cd "$(dirname "$0")" && pwd) root=$PWD
 # a clone is the repository: the folder of this test may lie inside the real one
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 unset INVAR_LEDGER INVAR_FACTS
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
 
 # ab CODE TEXT NAME ARGUMENT ...: the exit code, and TEXT in the answer, FOLDER/NAME.json.
 ab() {

@@ -8,18 +8,15 @@
 # Exit code: 0 all as expected, 1 not, 77 there are no packages to be had here.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-build=$1 folder=$2 failed=0
+build=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 bundle=$folder/invar-bundle
 rm -rf "$folder"
 mkdir -p "$folder"/{bin,few,home} || exit 2
 
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT COMMAND ...: the exit code, and TEXT in the first line of what is printed.
-expect() {
+# answers CODE TEXT COMMAND ...: the exit code, and TEXT in the first line of what is printed.
+answers() {
     local code=$1 text=$2 output rc=0
     shift 2
     output=$("$@" 2>&1 </dev/null) || rc=$?
@@ -56,14 +53,14 @@ system_paths() {
 
 # ---- the script ----------------------------------------------------------------------------------
 
-expect 0 "bundle [--arch ARCHITECTURE] FILE.tar.gz" scripts/bundle --help
-expect 2 "expected the name of the file to write" scripts/bundle
-expect 2 'unknown argument "--frob"' scripts/bundle --frob "$folder/none.tar.gz"
-expect 2 "--arch needs amd64 or arm64" scripts/bundle --arch
-expect 2 'unknown architecture "mips"' scripts/bundle --arch mips "$folder/none.tar.gz"
-expect 2 'expected one file, got "one" and "two"' scripts/bundle one two
-expect 2 "cannot write \"$folder/no/where.tar.gz\"" scripts/bundle "$folder/no/where.tar.gz"
-expect 2 "cannot write \"$folder\"" scripts/bundle "$folder"
+answers 0 "bundle [--arch ARCHITECTURE] FILE.tar.gz" scripts/bundle --help
+answers 2 "expected the name of the file to write" scripts/bundle
+answers 2 'unknown argument "--frob"' scripts/bundle --frob "$folder/none.tar.gz"
+answers 2 "--arch needs amd64 or arm64" scripts/bundle --arch
+answers 2 'unknown architecture "mips"' scripts/bundle --arch mips "$folder/none.tar.gz"
+answers 2 'expected one file, got "one" and "two"' scripts/bundle one two
+answers 2 "cannot write \"$folder/no/where.tar.gz\"" scripts/bundle "$folder/no/where.tar.gz"
+answers 2 "cannot write \"$folder\"" scripts/bundle "$folder"
 [[ -z $(find "$folder" -type f) ]] || complain "a call that was refused left a file behind"
 
 if ! command -v dpkg >/dev/null; then
@@ -97,10 +94,10 @@ scripts/sources | sort | diff - "$folder/packed" || complain "the archive has ot
 provide "$folder/few" bash env dirname
 provide "$folder/bin" cmake ninja make cc as ld ar ranlib bash sh env dirname basename find \
     mktemp mkdir rm mv cat cmp cut sed tr iconv
-expect 2 'unknown argument "--frob"; there is --cpu' "$bundle/build.sh" --frob
-expect 2 'unknown argument "--frob"; there is --cpu' "$bundle/build.sh" --cpu --frob
-expect 2 "cmake is missing" bare "$folder/few" "$bundle/build.sh" --cpu
-expect 2 "nvcc is missing" bare "$folder/bin" "$bundle/build.sh"
+answers 2 'unknown argument "--frob"; there is --cpu' "$bundle/build.sh" --frob
+answers 2 'unknown argument "--frob"; there is --cpu' "$bundle/build.sh" --cpu --frob
+answers 2 "cmake is missing" bare "$folder/few" "$bundle/build.sh" --cpu
+answers 2 "nvcc is missing" bare "$folder/bin" "$bundle/build.sh"
 [[ ! -e $bundle/build ]] || complain "a call that was refused made $bundle/build"
 
 if ! bare "$folder/bin" "$bundle/build.sh" --cpu >"$folder/build.log" 2>&1; then

@@ -6,7 +6,9 @@
 # write the identity that was asked for into the ledger: other bits for the same question.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(realpath "$1") folder=$2 failed=0 checks=0 source=$PWD
+invar=$(realpath "$1") folder=$2 source=$PWD
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 unset CI GITHUB_ACTIONS GITHUB_STEP_SUMMARY
 rm -rf "$folder"
 mkdir -p "$folder/tmp" "$folder/cases" && cd "$folder" || exit 2
@@ -17,13 +19,8 @@ export GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org GIT_AUTHOR_DATE='202
 export GIT_COMMITTER_NAME=Ada GIT_COMMITTER_EMAIL=ada@example.org
 export GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
 
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT ARGUMENT ...: the exit code of `invar ci`, and TEXT in what is printed.
-expect() {
+# ci CODE TEXT ARGUMENT ...: the exit code of `invar ci`, and TEXT in what is printed.
+ci() {
     local code=$1 text=$2 rc=0
     shift 2
     checks=$((checks + 1))
@@ -33,8 +30,8 @@ expect() {
     fi
 }
 
-# holds TEXT WHAT: a condition for [[ ]], told by WHAT when it does not hold.
-holds() {
+# finds TEXT WHAT: a condition for [[ ]], told by WHAT when it does not hold.
+finds() {
     checks=$((checks + 1))
     eval "[[ $1 ]]" || complain "$2: not so: $1" "$(cat output errors)"
 }
@@ -84,95 +81,95 @@ printf '#!/bin/sh\nexec sleep 60\n' >slow && chmod +x slow
 fake crashing 'sys.exit("no numbers today")'
 
 # ---- record and check --------------------------------------------------------------------------
-expect 4 "no golden yet" check a --cases cases
-expect 4 "next    $invar ci record cases/a.ini" check a --cases cases
-expect 6 "no case with a golden" check --cases cases
-expect 0 "recorded, 3 steps" record a --cases cases
-holds "-s cases/a.golden && -s cases/a.points && ! -e cases/a.golden.new" "record"
+ci 4 "no golden yet" check a --cases cases
+ci 4 "next    $invar ci record cases/a.ini" check a --cases cases
+ci 6 "no case with a golden" check --cases cases
+ci 0 "recorded, 3 steps" record a --cases cases
+finds "-s cases/a.golden && -s cases/a.points && ! -e cases/a.golden.new" "record"
 grep -qx "# invar golden 2" cases/a.golden || complain "no golden: $(head -1 cases/a.golden)"
-expect 2 "has a golden" record a --cases cases
-expect 0 "same" check --cases cases
-expect 0 "same" check cases/a.ini
+ci 2 "has a golden" record a --cases cases
+ci 0 "same" check --cases cases
+ci 0 "same" check cases/a.ini
 bash -c "trap '' CHLD; exec '$invar' ci check a --cases cases" >output 2>errors ||
     complain "a parent that ignores SIGCHLD:" "$(cat output errors)"
-expect 0 "3 of 3 steps" check a --cases cases --chaos 1 --jobs 2
-expect 0 '"compared": 2,' check a --cases cases --steps 2 --json
-expect 0 "good" status --cases cases
-expect 0 '"accepted": 0' status --cases cases --json
-expect 0 "nothing is pending" review --cases cases
-expect 2 "'invar ci check cases/a.ini' writes what differs" accept a --cases cases --reason why
-expect 2 "nothing is pending" review --cases cases --reject a
-expect 2 "cannot be listed" check --cases nowhere
-expect 2 "there is no recipe" check b --cases cases
+ci 0 "3 of 3 steps" check a --cases cases --chaos 1 --jobs 2
+ci 0 '"compared": 2,' check a --cases cases --steps 2 --json
+ci 0 "good" status --cases cases
+ci 0 '"accepted": 0' status --cases cases --json
+ci 0 "nothing is pending" review --cases cases
+ci 2 "'invar ci check cases/a.ini' writes what differs" accept a --cases cases --reason why
+ci 2 "nothing is pending" review --cases cases --reject a
+ci 2 "cannot be listed" check --cases nowhere
+ci 2 "there is no recipe" check b --cases cases
 for verb in check review accept record; do
-    expect 129 "is no recipe" "$verb" ./b.txt
+    ci 129 "is no recipe" "$verb" ./b.txt
 done
 # before anything is run
 cp cases/a.ini kept.xml
-expect 129 "kept.xml: a file of another kind lies there" check a --cases cases --junit kept.xml
-expect 2 "nowhere/bits.xml: its folder is not there" check a --cases cases --junit nowhere/bits.xml
-holds "! -s output" "an output that is refused: something was run"
+ci 129 "kept.xml: a file of another kind lies there" check a --cases cases --junit kept.xml
+ci 2 "nowhere/bits.xml: its folder is not there" check a --cases cases --junit nowhere/bits.xml
+finds "! -s output" "an output that is refused: something was run"
 cmp -s cases/a.ini kept.xml || complain "kept.xml was replaced"
-expect 129 "" check --unknown
-expect 129 "needs --golden" check --bisect a
+ci 129 "" check --unknown
+ci 129 "needs --golden" check --bisect a
 [[ -z $(ls -A tmp) ]] || complain "left behind: $(ls tmp)"
 
 # ---- changed: said where, pending, reviewed, accepted ------------------------------------------
 before=$(hashes)
-CI=true expect 1 "from step 0, point weight.model" check a --cases cases --program ./changed
-expect 1 "optimizer, adamw" check a --cases cases --program ./changed --no-write
-expect 1 '"pending": false' check a --cases cases --program ./changed --steps 2 --json
-expect 1 "from step 0" check a --cases cases --program ./changed --golden cases/a.golden
-expect 1 "from step 0" check a --cases cases --program ./parting --no-write
-expect 2 "exit code 1" record a --cases cases --program ./parting --force
-CI=1 expect 2 "CI is set" accept a --cases cases --reason why
-CI=1 expect 2 "CI is set" record a --cases cases --force
+CI=true ci 1 "from step 0, point weight.model" check a --cases cases --program ./changed
+ci 1 "optimizer, adamw" check a --cases cases --program ./changed --no-write
+ci 1 '"pending": false' check a --cases cases --program ./changed --steps 2 --json
+ci 1 "from step 0" check a --cases cases --program ./changed --golden cases/a.golden
+ci 1 "from step 0" check a --cases cases --program ./parting --no-write
+ci 2 "exit code 1" record a --cases cases --program ./parting --force
+CI=1 ci 2 "CI is set" accept a --cases cases --reason why
+CI=1 ci 2 "CI is set" record a --cases cases --force
 [[ $(hashes) == "$before" ]] || complain "CI wrote into the cases: $(ls cases)"
-CI=false expect 1 "$invar ci review cases/a.ini" check a --cases cases --program ./changed
-holds "-s cases/a.golden.new && -s cases/a.points.new" "pending"
-expect 0 "pending" status --cases cases
-expect 0 "from step 0, point weight.model" review --cases cases
-expect 0 '"first": 0' review --cases cases --json
+CI=false ci 1 "$invar ci review cases/a.ini" check a --cases cases --program ./changed
+finds "-s cases/a.golden.new && -s cases/a.points.new" "pending"
+ci 0 "pending" status --cases cases
+ci 0 "from step 0, point weight.model" review --cases cases
+ci 0 '"first": 0' review --cases cases --json
 mkdir recipes
-expect 0 "nothing is pending in recipes; a case elsewhere is named by its path" review
+ci 0 "nothing is pending in recipes; a case elsewhere is named by its path" review
 for word in cases/a.ini cases/a.golden ./cases/a.golden.new; do
-    expect 0 "from step 0, point weight.model" review "$word"
+    ci 0 "from step 0, point weight.model" review "$word"
 done
-expect 0 '"first": 0' review cases/a.golden --json
-expect 129 "a reason is needed" accept a --cases cases
-expect 129 "one line" accept a --cases cases --reason $'two\nlines'
-expect 0 "rejected" review --cases cases --reject a
+ci 0 '"first": 0' review cases/a.golden --json
+ci 129 "a reason is needed" accept a --cases cases
+ci 129 "one line" accept a --cases cases --reason $'two\nlines'
+ci 0 "rejected" review --cases cases --reject a
 [[ $(hashes) == "$before" ]] || complain "a rejected golden left something: $(ls cases)"
-expect 1 "changed" check a --cases cases --program ./changed
+ci 1 "changed" check a --cases cases --program ./changed
 # the bits are the golden's again: nothing waits any more
-expect 0 "same" check a --cases cases
+ci 0 "same" check a --cases cases
 [[ $(hashes) == "$before" ]] || complain "what is pending was not taken back: $(ls cases)"
-expect 1 "changed" check a --cases cases --program ./changed
+ci 1 "changed" check a --cases cases --program ./changed
 git init -q . && git add cases/a.ini && git commit -qm first
-expect 0 "accepted" accept a --cases cases --reason 'a higher rate, on purpose'
+ci 0 "accepted" accept a --cases cases --reason 'a higher rate, on purpose'
 who="Ada <ada@example.org>, $(git rev-parse --short=12 HEAD)"
 grep -qxF "accepted 1: $who, a higher rate, on purpose" cases/a.golden ||
     complain "no history: $(grep accepted cases/a.golden)"
-holds "! -e cases/a.golden.new && ! -e cases/a.points.new" "accept"
-expect 0 "same" check a --cases cases --program ./changed
-expect 1 "changed" check a --cases cases
+finds "! -e cases/a.golden.new && ! -e cases/a.points.new" "accept"
+ci 0 "same" check a --cases cases --program ./changed
+ci 1 "changed" check a --cases cases
 # a name with blanks: the commands that are shown can be used as they stand
 mkdir 'my cases' && cp cases/a.ini 'my cases/a b.ini' && cp cases/a.golden 'my cases/a b.golden'
-expect 1 "ci review 'my cases/a b.ini'" check 'my cases/a b.ini'
-expect 1 "bisect --good REV 'my cases/a b.ini'" check 'my cases/a b.ini'
-expect 0 "commit 'my cases/a b.golden' and 'my cases/a b.points'" accept 'my cases/a b.ini' \
+ci 1 "ci review 'my cases/a b.ini'" check 'my cases/a b.ini'
+ci 1 "bisect --good REV 'my cases/a b.ini'" check 'my cases/a b.ini'
+ci 0 "commit 'my cases/a b.golden' and 'my cases/a b.points'" accept 'my cases/a b.ini' \
     --reason why
-expect 0 "recorded" record a --cases cases --force
+ci 0 "recorded" record a --cases cases --force
 grep -q '^accepted 1: Ada' cases/a.golden || complain "recorded anew, the history is gone"
-holds "! -e cases/a.golden.new" "recorded anew"
+finds "! -e cases/a.golden.new" "recorded anew"
 rm -rf .git
 
 # ---- nondeterministic, and chaos ---------------------------------------------------------------
 before=$(hashes)
-expect 3 "two runs of the same program" check a --cases cases --program ./fickle
-expect 3 "varied  page-size" check a --cases cases --program ./chunky --chaos
-expect 3 "nondeterministic" record a --cases cases --program ./chunky --force
-expect 0 "same" check a --cases cases --program ./chunky
+ci 3 "two runs of the same program" check a --cases cases --program ./fickle
+ci 3 "varied  page-size" check a --cases cases --program ./chunky --chaos
+ci 3 "nondeterministic" record a --cases cases --program ./chunky --force
+ci 0 "same" check a --cases cases --program ./chunky
 [[ $(hashes) == "$before" ]] || complain "nondeterministic bits were written: $(ls cases)"
 
 # ---- obsolete, nothing, trouble ----------------------------------------------------------------
@@ -180,43 +177,43 @@ mkdir other stopped
 cp cases/a.ini cases/a.golden stopped/
 sed 's/^lr = .*/lr = 0.004/' cases/a.ini >other/a.ini
 cp cases/a.golden cases/a.points other/
-expect 4 "another identity" check a --cases other
-holds "-s other/a.golden.new" "obsolete"
-expect 0 "obsolete: the golden is of another identity" review a --cases other
-expect 0 "accepted" accept a --cases other --reason 'another rate'
-expect 0 "same" check a --cases other
+ci 4 "another identity" check a --cases other
+finds "-s other/a.golden.new" "obsolete"
+ci 0 "obsolete: the golden is of another identity" review a --cases other
+ci 0 "accepted" accept a --cases other --reason 'another rate'
+ci 0 "same" check a --cases other
 rm other/a.ini
-expect 4 "remove the golden" check --cases other
-expect 0 "obsolete" status --cases other
+ci 4 "remove the golden" check --cases other
+ci 0 "obsolete" status --cases other
 cp cases/a.ini other/
 sed 's/^num-rollout = 3/num-rollout = 2/' cases/a.ini >other/a.ini
 cp cases/a.golden cases/a.points other/
-expect 4 "the golden is of another length: it has 3 steps, the run 2" \
+ci 4 "the golden is of another length: it has 3 steps, the run 2" \
     check a --cases other --no-write
-expect 4 "it has 3 steps, the run 2" check a --cases other --no-write --steps 3
+ci 4 "it has 3 steps, the run 2" check a --cases other --no-write --steps 3
 # a golden that ends early says nothing of the steps after it
 sed '/^2 /d' cases/a.golden >other/a.golden
 cp cases/a.ini other/
-expect 0 "same" check a --cases other --steps 2
-expect 4 "it has 2 steps, the run 3" check a --cases other --steps 3
-expect 4 "it has 2 steps, the run 3" check a --cases other
-expect 0 "obsolete: the golden is of another length" review a --cases other
+ci 0 "same" check a --cases other --steps 2
+ci 4 "it has 2 steps, the run 3" check a --cases other --steps 3
+ci 4 "it has 2 steps, the run 3" check a --cases other
+ci 0 "obsolete: the golden is of another length" review a --cases other
 cp cases/a.golden other/
-expect 0 "same" check a --cases other
+ci 0 "same" check a --cases other
 sed 's/^num-rollout = 3/num-rollout = 4/' cases/a.ini >other/a.ini
-expect 4 "it has 3 steps, the run 4" check a --cases other --no-write
+ci 4 "it has 3 steps, the run 4" check a --cases other --no-write
 cp cases/a.ini other/
 printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >other/a.golden
-expect 4 "version 1" check a --cases other --no-write
+ci 4 "version 1" check a --cases other --no-write
 grep -v '^[0-9]' cases/a.golden >other/a.golden
 rm -f other/a.golden.new other/a.points.new
-expect 6 "not one step" check a --cases other
+ci 6 "not one step" check a --cases other
 sed 's/^0 ./0 z/' cases/a.golden >other/a.golden
-expect 2 "a.golden:" check a --cases other
+ci 2 "a.golden:" check a --cases other
 : >other/a.golden
-expect 2 "a.golden is empty, no golden: record it again ('invar ci record --force')" \
+ci 2 "a.golden is empty, no golden: record it again ('invar ci record --force')" \
     check a --cases other
-expect 0 "recorded" record a --cases other --force
+ci 0 "recorded" record a --cases other --force
 # Ctrl-C: the user knows why
 for verb in check record; do
     rc=0 checks=$((checks + 1))
@@ -225,15 +222,15 @@ for verb in check record; do
     grep -qx "a: stopped" output || complain "$verb, Ctrl-C, exit code $rc:" "$(cat output errors)"
     rm -f stopped/a.golden
 done
-expect 2 "no numbers today" check a --cases cases --program ./crashing
-expect 2 "" check a --cases cases --program ./absent
-expect 2 "trouble: there is no recipe" check nowhere --cases cases
-expect 2 "no end within" check a --cases cases --timeout 0.001
+ci 2 "no numbers today" check a --cases cases --program ./crashing
+ci 2 "" check a --cases cases --program ./absent
+ci 2 "trouble: there is no recipe" check nowhere --cases cases
+ci 2 "no end within" check a --cases cases --timeout 0.001
 # of several cases the gravest counts
 cp cases/a.ini cases/a.golden cases/a.points other/
 cp cases/a.ini other/b.ini
-expect 4 "b" check a b --cases other
-expect 0 "a" check --cases other
+ci 4 "b" check a b --cases other
+ci 0 "a" check --cases other
 
 # ---- what services read ------------------------------------------------------------------------
 line=$(grep -n '^0 ' cases/a.golden | cut -d: -f1)
@@ -242,7 +239,7 @@ for ending in ini golden points; do
     cp "cases/a.$ending" "other/$name.$ending"
 done
 GITHUB_ACTIONS=true GITHUB_STEP_SUMMARY=summary.md CI=true \
-    expect 1 "::error file=other/a.golden,line=" check --cases other --program ./changed \
+    ci 1 "::error file=other/a.golden,line=" check --cases other --program ./changed \
     --junit bits.xml
 shown='x%2Cy%3A%25<&"é'
 grep -qF "::error file=other/$shown.golden,line=$line,title=$shown changed::from step 0, " output ||
@@ -263,17 +260,17 @@ assert values["first divergent step"] == "0" and len(values["chain"]) == 32, val
 assert values["chain"] != values["chain golden"]
 assert "point " in case.find("system-out").text
 PYTHON
-expect 0 "" check a --cases cases --junit bits.xml
+ci 0 "" check a --cases cases --junit bits.xml
 python3 -c 'import xml.etree.ElementTree as tree
 assert not tree.parse("bits.xml").getroot().findall(".//failure")' || failed=1
 # any bytes: a name that is no text at all
 cp cases/a.ini $'other/\xff\x01.ini'
-expect 4 "" check $'\xff\x01' --cases other --junit bits.xml
+ci 4 "" check $'\xff\x01' --cases other --junit bits.xml
 python3 -c 'import xml.etree.ElementTree as tree
 assert tree.parse("bits.xml").getroot().find(".//testcase").get("name") == r"\xff\x01"' || failed=1
 
 # ---- keys on a terminal ------------------------------------------------------------------------
-expect 1 "changed" check a --cases cases --program ./changed
+ci 1 "changed" check a --cases cases --program ./changed
 python3 - "$invar" <<'PYTHON' || failed=1
 import os, pty, sys
 def run(answers):
@@ -302,7 +299,7 @@ assert b"accepted" in run([b"a\n", b"by hand\n"])
 assert not os.path.exists("cases/a.golden.new")
 assert ", by hand\n" in open("cases/a.golden").read()
 PYTHON
-expect 0 "recorded" record a --cases cases --force
+ci 0 "recorded" record a --cases cases --force
 
 # ---- git bisect run ----------------------------------------------------------------------------
 mkdir tree && cp cases/a.golden pinned.golden && cp cases/a.ini pinned.ini
@@ -323,14 +320,14 @@ mkdir tree && cp cases/a.golden pinned.golden && cp cases/a.ini pinned.ini
     git log -1 --format=%s refs/bisect/bad >../culprit
 )
 grep -qx "commit 9" culprit || complain "git bisect run found $(<culprit):" "$(<bisect.log)"
-expect 125 "no numbers today" check --bisect --golden pinned.golden pinned.ini --program ./crashing
+ci 125 "no numbers today" check --bisect --golden pinned.golden pinned.ini --program ./crashing
 for flag in --bisect --no-write; do
-    expect 129 "--golden absent.golden: there is no such file" \
+    ci 129 "--golden absent.golden: there is no such file" \
         check "$flag" --golden absent.golden pinned.ini
 done
-expect 125 "nondeterministic" check --bisect --golden pinned.golden pinned.ini --program ./fickle
-expect 1 "changed" check --bisect --golden pinned.golden pinned.ini --program ./changed
-expect 0 "same" check --bisect --golden pinned.golden pinned.ini
+ci 125 "nondeterministic" check --bisect --golden pinned.golden pinned.ini --program ./fickle
+ci 1 "changed" check --bisect --golden pinned.golden pinned.ini --program ./changed
+ci 0 "same" check --bisect --golden pinned.golden pinned.ini
 
 # ---- as a hook ---------------------------------------------------------------------------------
 git init -q --bare remote.git && git init -q pushing

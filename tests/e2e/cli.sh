@@ -4,19 +4,8 @@
 set -uo pipefail
 invar=$1
 here=$(dirname "$0")
-failed=0
-
-# expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed.
-expect() {
-    local code=$1 text=$2 output rc=0
-    shift 2
-    output=$("$invar" "$@" 2>&1) || rc=$?
-    if ((rc != code)) || [[ $output != *"$text"* ]]; then
-        printf 'invar %s: exit code %d, expected %d with "%s":\n%s\n' "$*" "$rc" "$code" "$text" \
-            "$output" >&2
-        failed=1
-    fi
-}
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 
 expect 129 "usage: invar VERB"
 expect 0 "usage: invar VERB" help

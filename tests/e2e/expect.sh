@@ -1,13 +1,26 @@
-# expect.sh - for tests of the program: sourced by them; they set `invar`, those of one verb
-# `expect_verb`, and exit with `failed`.
+# expect.sh - what shell tests share: sourced by them; they exit with `failed`.
+#
+# Before `expect` a test sets `invar`, and where all its calls are of one verb `expect_verb`; files
+# of `expect_logs` are shown where something does not hold.
 # shellcheck shell=bash disable=SC2034,SC2154
 # SPDX-License-Identifier: Apache-2.0
-failed=0 checks=0 expect_verb=()
+failed=0 checks=0 expect_verb=() expect_logs=()
 escape=$'\033'
 
 complain() {
     printf '%s\n' "$@" >&2
     failed=1
+}
+
+# holds COMMAND ...: a condition, as a command that must succeed.
+holds() {
+    checks=$((checks + 1))
+    "$@" || complain "not so: $*" "$(cat /dev/null "${expect_logs[@]}")"
+}
+
+# member NAME FILE: a member of the first level of a JSON file that invar printed.
+member() {
+    sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$2"
 }
 
 # expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed, uncoloured.

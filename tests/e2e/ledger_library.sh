@@ -5,14 +5,11 @@
 # pkg-config, and looks at what it wrote with the installed program and with SQLite's shell.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
-tree=$PWD build=$1 folder=$2 failed=0
+tree=$PWD build=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 rm -rf "$folder"
 mkdir -p "$folder/scratch"
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
 
 # ask RUN SQL EXPECTED: what SQLite's shell answers about the run's ledger.
 ask() {

@@ -5,20 +5,17 @@
 # READER, the test program of ledger/provenance.c, prints what it finds in the build's files.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
-tree=$PWD reader=$1 folder=$2 failed=0
+tree=$PWD reader=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 rm -rf "$folder"
 mkdir -p "$folder/home"
 export HOME=$folder/home GIT_CONFIG_NOSYSTEM=1
 export GIT_AUTHOR_NAME='A "B" C' GIT_AUTHOR_EMAIL=a@example.org GIT_AUTHOR_DATE='1700000000 +0100'
 export GIT_COMMITTER_NAME=C GIT_COMMITTER_EMAIL=c@example.org GIT_COMMITTER_DATE='1700000001 +0100'
 
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect LINE ...: the facts of the last build have these lines.
-expect() {
+# has LINE ...: the facts of the last build have these lines.
+has() {
     local line facts
     facts=$("$reader" toy.out/toy.build)
     for line in "$@"; do
@@ -54,7 +51,7 @@ TOY
 # a repository without a commit
 cmake -S toy -B toy.out -G Ninja >log || { cat log >&2 && exit 1; }
 build
-expect 'build dirty unknown' 'build version 1.2.3' 'build type Release'
+has 'build dirty unknown' 'build version 1.2.3' 'build type Release'
 refuse 'build problem'
 
 # clean; characters that mean something to CMake, the shell or the reader
@@ -65,7 +62,7 @@ git -C toy commit -q -m "$subject"
 build
 commit=$(git -C toy rev-parse HEAD)
 tree_hash=$(git -C toy rev-parse 'HEAD^{tree}')
-expect 'build dirty clean' "build commit $commit" "build tree $tree_hash" \
+has 'build dirty clean' "build commit $commit" "build tree $tree_hash" \
     'build commit_time 1700000001' 'build author A "B" C <a@example.org>' \
     "build subject $subject"
 "$reader" toy.out/toy.build | grep -qE '^build compiler (GNU|Clang) [0-9]' || complain "compiler?"
@@ -90,14 +87,14 @@ printf '[color]\nui = always\n[diff]\nnoprefix = true\nexternal = false\ncontext
     >home/.gitconfig
 LC_ALL=C.UTF-8 GIT_DIR=/nowhere GIT_EXTERNAL_DIFF=false GIT_PAGER=false build
 cmp expected.diff toy.out/toy.build.diff || complain "the user's settings changed the diff"
-expect 'build dirty modified'
+has 'build dirty modified'
 rm home/.gitconfig
 git -C toy checkout -q notes
 
 # untracked: by name, however strange
 touch toy/new.c "toy/a b;c\"d" $'toy/\xff\ne'
 build
-expect 'build dirty untracked' '# untracked: new.c' '# untracked: "a b;c\"d"' \
+has 'build dirty untracked' '# untracked: new.c' '# untracked: "a b;c\"d"' \
     '# untracked: "\377\ne"' 'object build diff text/x-diff'
 
 # modified: the diff brings the commit to the state that was built, binary files included
@@ -106,7 +103,7 @@ printf '\0\1\2\3' >toy/blob
 git -C toy add blob
 chmod +x toy/toy.c
 build
-expect 'build dirty modified' '# untracked: new.c' '+two'
+has 'build dirty modified' '# untracked: new.c' '+two'
 git clone -q toy copy
 git -C copy apply "$folder/toy.out/toy.build.diff" || complain "the diff does not apply"
 for file in notes blob toy.c; do
@@ -130,7 +127,7 @@ git -C toy add .
 git -C toy commit -q -m $'caf\xc3\xa9 \x1b[31mred\x1b[0m \xc2\x9b31m'
 touch toy/toy.c
 cmake --build toy.out --target toy >log
-expect 'build dirty clean' "build commit $(git -C toy rev-parse HEAD)" \
+has 'build dirty clean' "build commit $(git -C toy rev-parse HEAD)" \
     $'build subject caf\xc3\xa9 ?[31mred?[0m ?31m'
 
 # a commit that git itself would not make: bytes that are no text, and a subject without end
@@ -141,7 +138,7 @@ expect 'build dirty clean' "build commit $(git -C toy rev-parse HEAD)" \
 } >raw
 git -C toy reset -q --soft "$(git -C toy hash-object -t commit -w --stdin <raw)"
 build
-expect 'build dirty clean' 'build author ? <x>'
+has 'build dirty clean' 'build author ? <x>'
 length=$("$reader" toy.out/toy.build | sed -n 's/^build subject ?? ?? \(x*\)$/\1/p' | wc -c)
 ((length > 50000 && length < 60000)) || complain "the subject has $length bytes"
 
@@ -159,14 +156,14 @@ for tool in sh env cat cmp cut iconv mkdir mktemp mv rm sed tr; do
     ln -s "$(command -v "$tool")" tools/
 done
 PATH=$folder/tools toy/scripts/provenance toy.out/toy.build "$folder/toy" facts
-expect 'build dirty unknown' 'build commit ' 'build flags -O9'
+has 'build dirty unknown' 'build commit ' 'build flags -O9'
 mkdir toy/inner bare
 for place in "$folder/toy/inner" "$folder/bare" "$folder/nowhere"; do
     toy/scripts/provenance toy.out/toy.build "$place" facts
-    expect 'build dirty unknown' 'build commit '
+    has 'build dirty unknown' 'build commit '
 done
 toy/scripts/provenance toy.out/toy.build "$folder/toy" facts
-expect 'build dirty clean'
+has 'build dirty clean'
 
 # a disk that takes nothing: no failure, and no file of an earlier build is left
 toy/scripts/provenance /proc/none.build "$folder/toy" facts 2>log ||

@@ -13,12 +13,6 @@ rm -rf "$folder"
 mkdir -p "$folder/tmp" && cd "$folder" || exit 2
 export TMPDIR=$folder/tmp
 
-# holds CONDITION ...: a command of the shell that must succeed.
-holds() {
-    checks=$((checks + 1))
-    "$@" || complain "not so: $*"
-}
-
 # train RUN FLAG ...: a run of the recipe, with checkpoints in RUN/save.
 train() {
     local run=$1

@@ -6,7 +6,9 @@
 # change the bits does. In every ledger the log-probabilities of rollout and training are equal.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 failed=0 runs=0
+invar=$1 folder=$2 runs=0
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 rollouts=5
 if [[ ${INVAR_TEST_FULL:-} ]]; then
     rollouts=100
@@ -15,16 +17,6 @@ unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 declare -A base
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# field NAME JSON-FILE: a member of the answer.
-field() {
-    sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$2"
-}
 
 # train RUN RECIPE FLAG ...: trains into FOLDER/RUN; sets `bits`, "CHAIN CONTENT".
 train() {
@@ -36,7 +28,7 @@ train() {
     "$invar" train "recipes/$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
         2>"$folder/$run.err" || rc=$?
     ((rc == 0)) || complain "$run ($recipe $*): exit code $rc" "$(tail -n 2 "$folder/$run.err")"
-    bits="$(field chain "$folder/$run.json") $(field content "$folder/$run.json")"
+    bits="$(member chain "$folder/$run.json") $(member content "$folder/$run.json")"
 }
 
 # exact RUN: at every step rollout and training agree in every bit, and the ledger is whole.
@@ -137,13 +129,13 @@ for recipe in bf16 moe; do
     files="$folder/$recipe-rollouts-{rollout_id}"
     same "$recipe" --save-debug-rollout-data "$files"
     same "$recipe" --load-debug-rollout-data "$files" --debug-train-only --threads 3
-    [[ $(field compared "$folder/$recipe-$((runs - 1)).json") == true ]] ||
+    [[ $(member compared "$folder/$recipe-$((runs - 1)).json") == true ]] ||
         complain "$recipe: own rollouts from files are not compared"
 done
 # others' have log-probabilities that nothing of this run should be equal to
 train others bf16 --load-debug-rollout-data "$folder/bf16-rollouts-{rollout_id}" --seed 7
-[[ $(field compared "$folder/others.json") == false ]] || complain "rollouts of others: compared"
-[[ $(field worst_diff "$folder/others.json") == null ]] || complain "rollouts of others: a value"
+[[ $(member compared "$folder/others.json") == false ]] || complain "rollouts of others: compared"
+[[ $(member worst_diff "$folder/others.json") == null ]] || complain "rollouts of others: a value"
 "$invar" ledger query logprob-gap --run "$folder/others" --json | grep -q '"samples": 0' ||
     complain "rollouts of others: samples that were compared"
 
@@ -152,21 +144,21 @@ for recipe in bf16 moe; do
     run=$recipe-resumed saved=$folder/$recipe-checkpoints
     for part in 1 2; do
         train "$run" "$recipe" --debug-exit-after-rollout "$part" --save "$saved" --load "$saved"
-        [[ $(field steps "$folder/$run.json") == "$part" ]] || complain "$run: not $part steps"
+        [[ $(member steps "$folder/$run.json") == "$part" ]] || complain "$run: not $part steps"
     done
     train "$run" "$recipe" --save "$saved" --load "$saved" --threads 2 --micro-batch-size 2
     [[ $bits == "${base[$recipe]}" ]] || complain "$run: $bits, not ${base[$recipe]}"
-    [[ $(field resumed_after "$folder/$run.json") == 2 ]] || complain "$run: not after step 2"
+    [[ $(member resumed_after "$folder/$run.json") == 2 ]] || complain "$run: not after step 2"
     exact "$run"
     # a finished run has nothing to do, and says the same
     train "$run" "$recipe" --save "$saved" --load "$saved"
-    [[ $bits == "${base[$recipe]}" && $(field steps "$folder/$run.json") == 0 ]] ||
+    [[ $bits == "${base[$recipe]}" && $(member steps "$folder/$run.json") == 0 ]] ||
         complain "$run, started again when it was done: $(<"$folder/$run.json")"
     exact "$run"
 done
 # without checkpoints it starts again from the first step
 train bf16 bf16
-[[ $bits == "${base[bf16]}" && $(field steps "$folder/bf16.json") == "$rollouts" ]] ||
+[[ $bits == "${base[bf16]}" && $(member steps "$folder/bf16.json") == "$rollouts" ]] ||
     complain "bf16, started again: $(<"$folder/bf16.json")"
 exact bf16
 
@@ -220,13 +212,13 @@ refused 2 "has a writer already" --run "$folder/stopped"
 kill -INT "$pid"
 rc=0
 wait "$pid" || rc=$?
-[[ $rc == 130 && $(field stopped "$folder/stopped.json") == true ]] ||
+[[ $rc == 130 && $(member stopped "$folder/stopped.json") == true ]] ||
     complain "Ctrl-C: exit code $rc, $(<"$folder/stopped.json")"
 exact stopped
 done_steps=$(steps stopped)
 train stopped bf16 --num-rollout "$((done_steps + 2))" --save "$saved" --load "$saved" \
     --golden recipes/bf16.golden
-[[ $(field resumed_after "$folder/stopped.json") == "$((done_steps - 1))" ]] ||
+[[ $(member resumed_after "$folder/stopped.json") == "$((done_steps - 1))" ]] ||
     complain "after Ctrl-C: $(<"$folder/stopped.json")"
 exact stopped
 

@@ -6,16 +6,13 @@
 # nothing half-written stays, and the run goes on when the cause is gone.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 folder=$2 failed=0 checks=0
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/expect.sh"
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 plain=(train recipes/bf16.ini --num-rollout 4 --threads 1 --no-report)
-
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
 
 # whole_ledger RUN: nothing in it is damaged.
 whole_ledger() {
@@ -41,18 +38,13 @@ refuses() {
 }
 under=()
 
-# field NAME: a member of the last answer.
-field() {
-    sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$folder/out"
-}
-
 # works RUN ARGUMENT ...: now it does; sets `chain`.
 works() {
     local run=$folder/$1 rc=0
     shift
     checks=$((checks + 1))
     "$invar" "$@" --run "$run" --json >"$folder/out" 2>"$folder/err" || rc=$?
-    chain=$(field chain)
+    chain=$(member chain "$folder/out")
     ((rc == 0)) || complain "$*: exit code $rc:" "$(<"$folder/err")"
     whole_ledger "$run"
 }
@@ -329,7 +321,7 @@ refuses 2 "iter_0000002" c eval recipes/bf16.ini "${sets[@]}"
 works c eval recipes/bf16.ini "${sets[@]}" --skip-damaged
 refuses 2 "there is no such folder" c eval recipes/bf16.ini "${sets[@]/%\/c//nothing}"
 works c "${saved[@]}" --skip-damaged
-[[ $chain == "$whole" && $(field resumed_after) == 1 ]] ||
+[[ $chain == "$whole" && $(member resumed_after "$folder/out") == 1 ]] ||
     complain "skip-damaged: $(<"$folder/out")"
 
 # ---- found at the beginning, not after hours ---------------------------------------------------
@@ -409,7 +401,7 @@ for mood in crash exit hang rubbish short nan; do
     refuses 2 "custom-rm-path" "p-$mood" "${here[@]}"
     echo good >"$folder/mood"
     works "p-$mood" "${here[@]}"
-    [[ $chain == "$judged" && $(field resumed_after) == 1 ]] ||
+    [[ $chain == "$judged" && $(member resumed_after "$folder/out") == 1 ]] ||
         complain "after a plug-in's $mood: $(<"$folder/out")"
 done
 refuses 2 "custom-rm-path" p-none "${asks[@]/python3 */$folder/nothing.so}" \

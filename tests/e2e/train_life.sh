@@ -12,6 +12,7 @@ rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
+expect_logs=(out err)
 
 cat >tiny.ini <<'RECIPE'
 [model]
@@ -34,12 +35,6 @@ threads = 1
 [engine]
 numerics = ieee
 RECIPE
-
-# holds WORD ...: the command succeeds.
-holds() {
-    checks=$((checks + 1))
-    "$@" || complain "not so: $*" "$(cat out err)"
-}
 
 # steps RUN: how many are in its ledger.
 steps() {

@@ -6,19 +6,16 @@
 # GPU that fails on request (lost.cu). Exit code: 0 all as expected, 1 not so.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$1 lost=$2 folder=$3 failed=0 checks=0
+invar=$1 lost=$2 folder=$3
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../e2e/expect.sh"
 recipe=$PWD/tests/golden/h200/dense.ini
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder" && cd "$folder" || exit 2
 
-complain() {
-    printf '%s\n' "$@" >&2
-    failed=1
-}
-
-# expect CODE TEXT COMMAND ...: the exit code, and TEXT in the last line of standard error.
-expect() {
+# ends CODE TEXT COMMAND ...: the exit code, and TEXT in the last line of standard error.
+ends() {
     local code=$1 text=$2 rc=0 last
     shift 2
     checks=$((checks + 1))
@@ -38,21 +35,21 @@ train() {
 # go_on RUN: its ledger is whole, and the run ends as the undisturbed one
 go_on() {
     if [[ -e $1/ledger.db ]]; then
-        expect 0 "" "$invar" ledger verify "$1"
+        ends 0 "" "$invar" ledger verify "$1"
     fi
     train "$1"
-    expect 0 "" "$lost" "${words[@]}"
-    expect 0 "" "$invar" ledger verify "$1"
-    expect 0 "" "$invar" diff whole "$1"
+    ends 0 "" "$lost" "${words[@]}"
+    ends 0 "" "$invar" ledger verify "$1"
+    ends 0 "" "$invar" diff whole "$1"
 }
 
 train whole
-expect 0 "" "$lost" "${words[@]}"
+ends 0 "" "$lost" "${words[@]}"
 
 # a kernel that traps: in the first rollout, in training, later
 for call in 50 3000 15000; do
     train "lost$call"
-    INVAR_TEST_LOSE=$call expect 2 "started again, a run goes on from its last checkpoint" \
+    INVAR_TEST_LOSE=$call ends 2 "started again, a run goes on from its last checkpoint" \
         "$lost" "${words[@]}"
     go_on "lost$call"
 done
@@ -60,21 +57,21 @@ done
 # a full GPU: before the weights, before the activations
 for free in 1 40; do
     train "full$free"
-    INVAR_TEST_FREE=$free expect 2 "MiB" "$lost" "${words[@]}"
+    INVAR_TEST_FREE=$free ends 2 "MiB" "$lost" "${words[@]}"
     go_on "full$free"
 done
 train cache --kv-pages 1000000000
-expect 2 "lower kv-pages" "$lost" "${words[@]}"
+ends 2 "lower kv-pages" "$lost" "${words[@]}"
 grep -q "the KV cache: [0-9]* MiB do not fit: [0-9]* of the GPU's" err || complain "$(cat err)"
 go_on cache
 
 # no GPU, no driver, an old one: nothing is begun
 absent() {
     train absent
-    expect 125 "choose device = cpu" env "$@" "$invar" "${words[@]}"
+    ends 125 "choose device = cpu" env "$@" "$invar" "${words[@]}"
     [[ ! -e absent ]] || complain "$*: a run was begun"
-    expect 125 "choose device = cpu" env "$@" "$invar" selfcheck --device cuda --json
-    expect 125 "choose device = cpu" env "$@" "$invar" bench --device cuda --op add --json
+    ends 125 "choose device = cpu" env "$@" "$invar" selfcheck --device cuda --json
+    ends 125 "choose device = cpu" env "$@" "$invar" bench --device cuda --op add --json
 }
 absent CUDA_VISIBLE_DEVICES=
 mkdir old none
@@ -106,7 +103,7 @@ int cuGetProcAddress_v2(const char *name, void **out, int version, unsigned long
 END
 if cc -shared -fPIC -o old/libcuda.so.1 old/cuda.c; then
     absent LD_LIBRARY_PATH="$folder/old"
-    expect 125 "is for CUDA 12.4, this build needs CUDA" \
+    ends 125 "is for CUDA 12.4, this build needs CUDA" \
         env LD_LIBRARY_PATH="$folder/old" "$invar" selfcheck --device cuda
 else
     echo "no C compiler: a driver that is too old was not tried" >&2
