@@ -1,4 +1,4 @@
--- checkpoint-verify: Which checkpoints do not hold the step that they claim to hold?
+-- checkpoint-verify: Which checkpoints do not contain the step that they claim to contain?
 -- params: :run run
 -- SPDX-License-Identifier: Apache-2.0
 SELECT k.step, k.seg, k.state, k.path, lower(hex(k.hash)) AS hash,

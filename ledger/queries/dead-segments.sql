@@ -1,4 +1,4 @@
--- dead-segments: Which segments have no orderly end: killed, or still at work?
+-- dead-segments: Which segments have no orderly end: killed, or still running?
 -- params: none
 -- SPDX-License-Identifier: Apache-2.0
 WITH done AS (SELECT run, seg, max(step) AS last_step FROM step GROUP BY run, seg),

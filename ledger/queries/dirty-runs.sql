@@ -1,4 +1,4 @@
--- dirty-runs: Which segments ran a build that is not exactly a commit, and is the diff at hand?
+-- dirty-runs: Which segments ran a build that is not exactly a commit, and is its diff recorded?
 -- params: none
 -- SPDX-License-Identifier: Apache-2.0
 SELECT g.run, r.name, g.seg, coalesce(d.value, 'unknown') AS dirty, c.value AS "commit",

@@ -1,4 +1,4 @@
--- eval-history: How did evaluations develop from one to the next?
+-- eval-history: How did evaluations change from one to the next?
 -- params: :run run, :dataset text = %
 -- SPDX-License-Identifier: Apache-2.0
 SELECT e.dataset, n.name AS metric, e.step, e.value,

@@ -1,4 +1,4 @@
--- events: What was noted during a run, of a text and a level?
+-- events: Which events of a run match a text and a level?
 -- params: :run run, :text text = %, :level text = %
 -- SPDX-License-Identifier: Apache-2.0
 SELECT e.step, e.seg, e.level, e.kind, e.message, e.data,

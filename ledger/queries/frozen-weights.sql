@@ -1,4 +1,4 @@
--- frozen-weights: Which weights did steps leave exactly as they were?
+-- frozen-weights: Which weights did a step leave unchanged?
 -- params: :run run
 -- SPDX-License-Identifier: Apache-2.0
 WITH weights AS MATERIALIZED (SELECT * FROM point WHERE kind = 'param')

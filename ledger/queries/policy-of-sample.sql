@@ -1,4 +1,4 @@
--- policy-of-sample: Which weights made a sample, and from which checkpoint can it be made again?
+-- policy-of-sample: Which weights made a sample, and which checkpoint can reproduce it?
 -- params: :run run, :step integer, :sample integer
 -- SPDX-License-Identifier: Apache-2.0
 WITH made AS (

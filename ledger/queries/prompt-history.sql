@@ -1,4 +1,4 @@
--- prompt-history: How did the samples of one prompt fare over the run?
+-- prompt-history: How did the samples of one prompt change over the run?
 -- params: :run run, :prompt integer
 -- SPDX-License-Identifier: Apache-2.0
 SELECT step, count(*) AS samples, avg(reward) AS mean_reward, min(reward) AS lowest_reward,

@@ -1,4 +1,4 @@
--- restore-points: From which complete checkpoints can the run as it counts go on, newest first?
+-- restore-points: From which complete checkpoints can the run resume, newest first?
 -- params: :run run
 -- SPDX-License-Identifier: Apache-2.0
 SELECT k.step, k.path, max(k.bytes) AS bytes, lower(hex(k.hash)) AS hash, count(*) AS times_made

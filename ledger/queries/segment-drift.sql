@@ -1,4 +1,4 @@
--- segment-drift: What changed around a run from one segment to the next: build, host, driver?
+-- segment-drift: What changed from one segment to the next: build, host, driver?
 -- params: :run run
 -- SPDX-License-Identifier: Apache-2.0
 WITH side AS ( -- each fact once as its own segment's, once as the one before the next

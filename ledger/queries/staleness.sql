@@ -1,4 +1,4 @@
--- staleness: How old were the weights that sampled what a step trained on, and how far was the KL?
+-- staleness: How old were the weights that sampled a step's batch, and how large was the KL?
 -- params: :run run, :bucket integer = 10
 -- SPDX-License-Identifier: Apache-2.0
 WITH kl AS (

@@ -1,4 +1,4 @@
--- unsealed: Which runs have entries that no seal pins?
+-- unsealed: Which runs have entries that no seal covers?
 -- params: none
 -- SPDX-License-Identifier: Apache-2.0
 SELECT r.run, r.name, (SELECT max(n) + 1 FROM entry e WHERE e.run = r.run) AS entries,
