@@ -101,20 +101,73 @@ static void note(piece p, const char *label)
     calls.pieces[calls.n_pieces++] = p;
 }
 
-/* All that lies there, oldest first. */
+/* Bytes of one row of a piece that lie in [begin, end), from the row's beginning on. */
+static bool part_of_row(size_t *from, size_t *to, const piece *p, size_t number, uintptr_t begin,
+                        uintptr_t end)
+{
+    uintptr_t first = p->begin + number * p->stride, last = first + p->row;
+
+    *from = begin > first ? begin - first : 0;
+    *to = end < last ? end - first : p->row;
+    return begin < last && end > first;
+}
+
+static size_t rows_of(const piece *p)
+{
+    return p->stride ? (p->end - p->begin + p->stride - 1) / p->stride : 1;
+}
+
+/* Marks the bytes of `p` that `q` holds, and says how many were not marked yet. */
+static size_t mark(char *marked, const piece *p, const piece *q)
+{
+    size_t rows = rows_of(p), count = 0, from, to;
+
+    for (size_t i = 0; i < rows; i++) {
+        uintptr_t row = p->begin + i * p->stride;
+        size_t k = q->stride && row > q->begin ? (row - q->begin) / q->stride : 0;
+        for (; k < rows_of(q) && q->begin + k * q->stride < row + p->row; k++) {
+            uintptr_t first = q->begin + k * q->stride;
+            if (!part_of_row(&from, &to, p, i, first, first + q->row))
+                continue;
+            for (size_t at = from; at < to; at++) {
+                count += !marked[i * p->row + at];
+                marked[i * p->row + at] = 1;
+            }
+        }
+    }
+    return count;
+}
+
+/* In the order of names, so that it does not matter who wrote first. */
+static void insert_label(const char **labels, size_t count, const char *label)
+{
+    size_t at = count;
+
+    for (; at > 0 && strcmp(labels[at - 1], label) > 0; at--)
+        labels[at] = labels[at - 1];
+    labels[at] = label;
+}
+
+/* Who wrote the bytes that lie there, each the last one. */
 static void print_source(piece p)
 {
-    const char *between = "";
-    bool found = false;
+    size_t bytes = rows_of(&p) * p.row, left = bytes;
+    char *marked = calloc(bytes + 1, 1);
+    const char *labels[64];
+    size_t count = 0;
 
-    for (int i = 0; i < calls.n_pieces; i++)
-        if (meet(&calls.pieces[i], &p)) {
-            fprintf(calls.file, "%s%s", between, calls.pieces[i].label);
-            between = "+";
-            found = true;
-        }
-    if (!found)
-        fprintf(calls.file, "given");
+    for (int i = calls.n_pieces - 1; i >= 0 && left > 0; i--) {
+        size_t held = meet(&calls.pieces[i], &p) ? mark(marked, &p, &calls.pieces[i]) : 0;
+        left -= held;
+        INVAR_CHECK(count < 64);
+        if (held > 0)
+            insert_label(labels, count++, calls.pieces[i].label);
+    }
+    free(marked);
+    for (size_t i = 0; i < count; i++)
+        fprintf(calls.file, "%s%s", i ? "+" : "", labels[i]);
+    if (left > 0)
+        fprintf(calls.file, count ? "+given" : "given");
 }
 
 /* ---- calls ----------------------------------------------------------------------------------- */

@@ -18,7 +18,7 @@
 #include "cli/bench/gpu.h"
 #include "kernels-deterministic/row.h"
 #ifdef INVAR_LEDGER
-#include "engine/model/audit.h"
+#include "engine/program/audit.h"
 #endif
 
 #include "base/invar_banned.h"

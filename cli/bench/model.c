@@ -15,7 +15,7 @@
 #include "base/console/term.h"
 #include "cli/bench/bench.h"
 #include "cli/plain.h"
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 #include "kernels-deterministic/math/bf16.h"
 
 #include "base/invar_banned.h"

@@ -8,7 +8,7 @@
 #define INVAR_ENGINE_CHECKPOINT_MAKE_H
 
 #include "engine/checkpoint/format.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -20,7 +20,7 @@
 #include "base/text.h"
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 
 #include "base/invar_banned.h"
 

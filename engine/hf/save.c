@@ -21,7 +21,7 @@
 #include "engine/hf/hf.h"
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 
 #include "base/invar_banned.h"
 

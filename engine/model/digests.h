@@ -11,7 +11,7 @@
 #ifndef INVAR_ENGINE_MODEL_DIGESTS_H
 #define INVAR_ENGINE_MODEL_DIGESTS_H
 
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_MODEL_FAMILY_H
 #define INVAR_ENGINE_MODEL_FAMILY_H
 
-#include "engine/model/spec.h"
+#include "engine/model/blocks.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,7 +19,8 @@ typedef struct invar_family_facts {
     bool qk_norm;
     bool windows; /* of attention, in the upper layers */
     bool experts;
-    int64_t head_dim; /* where config.json has none; 0: hidden / heads */
+    invar_block attention, dense, sparse; /* the first half of a layer, and either second */
+    int64_t head_dim;                     /* where config.json has none; 0: hidden / heads */
 } invar_family_facts;
 
 /* `family` is in range. */

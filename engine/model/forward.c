@@ -1,5 +1,6 @@
 /*
- * forward.c - the walk through a model: embedding, layers, and back.
+ * forward.c - the pass: rows through the layers and back, by programs that are made when the shape
+ * of the rows changes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -12,122 +13,35 @@
 
 #include "base/invar_banned.h"
 
-/* ---- gradients ------------------------------------------------------------------------------- */
-
-static size_t padded(size_t bytes)
-{
-    return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
-}
-
-static size_t master_bytes(const invar_param *p)
-{
-    return padded((size_t)(p->master.shape[0] * p->master.row_stride) * sizeof(float));
-}
-
-static invar_status zero_all(invar_grads *grads)
-{
-    return invar_device_zero(&grads->dev, grads->memory, grads->bytes);
-}
-
-static void lay_out_grads(invar_grads *grads, const invar_model *model)
-{
-    char *next = grads->memory;
-
-    INVAR_CHECK(model->order[0] == 0 && model->embedding == &model->params[0]);
-    for (int64_t k = 0; k < model->n_params; k++) {
-        int64_t i = model->order[k];
-        const invar_param *p = &model->params[i];
-        grads->of[i] = p->master;
-        grads->of[i].data = next;
-        if (p->cols == 0 && !grads->vectors)
-            grads->vectors = next; // the matrices are all before them
-        next += master_bytes(p);
-    }
-    grads->embedding_bytes = master_bytes(model->embedding);
-    grads->vector_bytes = (size_t)(next - (char *)grads->vectors);
-    if (model->head == model->embedding) {
-        grads->tied_head = model->embedding->master;
-        grads->tied_head.data = next;
-    }
-}
-
-invar_status invar_grads_new(invar_grads **out, const invar_model *model)
-{
-    bool tied = model->head == model->embedding;
-    invar_grads *grads = NULL;
-    size_t bytes = tied ? master_bytes(model->embedding) : 0;
-    invar_status status;
-
-    *out = NULL;
-    for (int64_t i = 0; i < model->n_params; i++)
-        bytes += master_bytes(&model->params[i]);
-    INVAR_TRY(invar_alloc((void **)&grads, 1, sizeof *grads, "gradients"));
-    *grads = (invar_grads){.bytes = bytes, .dev = model->dev};
-    status = invar_alloc((void **)&grads->of, (size_t)model->n_params, sizeof *grads->of,
-                         "the list of gradients");
-    if (status == INVAR_OK)
-        status = invar_alloc((void **)&grads->digests, (size_t)model->n_params,
-                             sizeof *grads->digests, "digests of gradients");
-    if (status == INVAR_OK)
-        status = invar_device_take(&grads->dev, &grads->memory, bytes, "gradients");
-    if (status == INVAR_OK)
-        status = zero_all(grads);
-    if (status != INVAR_OK) {
-        invar_grads_free(grads);
-        return status;
-    }
-    lay_out_grads(grads, model);
-    grads->fresh = true;
-    *out = grads;
-    return INVAR_OK;
-}
-
-void invar_grads_free(invar_grads *grads)
-{
-    if (!grads)
-        return;
-    invar_free(grads->of);
-    invar_free(grads->digests);
-    invar_device_give(&grads->dev, grads->memory);
-    invar_free(grads);
-}
-
-invar_status invar_grads_zero(invar_grads *grads)
-{
-    grads->fresh = true;
-    INVAR_TRY(invar_device_zero(&grads->dev, grads->memory, grads->embedding_bytes));
-    return invar_device_zero(&grads->dev, grads->vectors, grads->vector_bytes);
-}
-
-invar_status invar_grads_join(invar_grads *grads, const invar_model *model, const invar_device *dev)
-{
-    const invar_tensor *sum = &grads->of[0]; // the embedding comes first
-    invar_caller caller;
-    invar_status status;
-
-    if (grads->fresh) { // a step without a backward
-        INVAR_TRY(zero_all(grads));
-        grads->fresh = false;
-    }
-    if (!invar_tensor_present(&grads->tied_head))
-        return INVAR_OK;
-    INVAR_CHECK(model->embedding == &model->params[0]);
-    invar_caller_init(&caller, dev);
-    status = INVAR_CALL(&caller, ADD, add, .out = *sum, .a = grads->tied_head, .b = *sum);
-    invar_caller_release(&caller);
-    return status;
-}
-
-/* ---- the pass -------------------------------------------------------------------------------- */
+/* ---- life ------------------------------------------------------------------------------------ */
 
 invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
                             const invar_pass_options *options)
 {
-    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a pass"));
-    memset(*out, 0, sizeof **out);
-    (*out)->options = *options;
-    invar_caller_init(&(*out)->caller, dev);
+    invar_pass *pass = NULL;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&pass, 1, sizeof *pass, "a pass"));
+    memset(pass, 0, sizeof *pass);
+    pass->options = *options;
+    invar_caller_init(&pass->caller, dev);
+    status = invar_program_new(&pass->body.program);
+    if (status == INVAR_OK)
+        status = invar_program_new(&pass->tail.program);
+    if (status != INVAR_OK) {
+        invar_pass_free(pass);
+        return status;
+    }
+    *out = pass;
     return INVAR_OK;
+}
+
+static void release_part(invar_pass_part *part, const invar_device *dev)
+{
+    invar_builder_release(&part->builder);
+    invar_program_free(part->program);
+    invar_device_give(dev, part->memory);
 }
 
 void invar_pass_free(invar_pass *pass)
@@ -137,7 +51,9 @@ void invar_pass_free(invar_pass *pass)
     invar_staging_release(&pass->staging, &pass->caller.dev);
     invar_staging_release(&pass->head_staging, &pass->caller.dev);
     invar_staging_release(&pass->back_staging, &pass->caller.dev);
-    invar_pass_release_memory(pass);
+    release_part(&pass->body, &pass->caller.dev);
+    release_part(&pass->tail, &pass->caller.dev);
+    invar_free(pass->array_memory);
     invar_caller_release(&pass->caller);
     invar_free(pass);
 }
@@ -160,104 +76,129 @@ bool invar_pass_tape(invar_pass *pass, invar_tape *tape)
     return !watched;
 }
 
-invar_status invar_pass_show(invar_pass *pass, const invar_forward_value *value)
-{
-    invar_forward_value shown = *value;
+/* ---- programs -------------------------------------------------------------------------------- */
 
-    if (!pass->probe.take)
+invar_program_run_args invar_pass_how(const invar_pass *pass, const invar_pass_part *part)
+{
+    return (invar_program_run_args){.caller = (invar_caller *)(uintptr_t)&pass->caller,
+                                    .block = part->memory,
+                                    .given = pass->given,
+                                    .probe = &pass->probe,
+                                    .samples = &pass->rows.samples};
+}
+
+/* A little more than needed, so that growth soon ends. */
+invar_status invar_pass_place(invar_pass *pass, invar_pass_part *part, const char *what)
+{
+    size_t need, room;
+
+    INVAR_TRY(invar_program_plan(part->program));
+    need = part->program->block;
+    room = need + need / 8;
+    if (need <= part->bytes)
         return INVAR_OK;
-    if (!shown.samples)
-        shown.samples = &pass->rows.samples;
-    return pass->probe.take(pass->probe.payload, &shown);
+    invar_device_give(&pass->caller.dev, part->memory);
+    part->memory = NULL;
+    part->bytes = 0;
+    INVAR_TRY(invar_device_take(&pass->caller.dev, &part->memory, room, what));
+    part->bytes = room;
+    return INVAR_OK;
 }
 
-invar_tensor *invar_pass_grad(const invar_pass *pass, invar_grads *grads, const invar_param *p)
+/* Numbers of one row's routing, in all layers. */
+static int64_t route_of(const invar_model *model)
 {
-    return &grads->of[p - pass->model->params];
+    return invar_model_sparse_layers(model) * model->spec.experts_per_token;
 }
 
-invar_tensor invar_pass_heads(const invar_tensor *t, int64_t heads)
+static invar_tensor routing(invar_builder *b, const invar_model *model, invar_given_memory which)
 {
-    invar_tensor view = invar_tensor_3d(t->data, t->dtype, t->shape[0], heads, t->shape[1] / heads);
-
-    view.row_stride = t->row_stride;
-    return view;
+    return invar_tensor_2d(invar_program_given(b->program, which), INVAR_DTYPE_I32, b->rows,
+                           route_of(model));
 }
 
-invar_status invar_block_norm(invar_pass *pass, const invar_tensor *y, const invar_tensor *x,
-                              const invar_param *weight, int64_t heads)
+/* The cache of each layer as the program names it; keys of the first layer begin its memory. */
+static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_rows *rows,
+                       int64_t layers)
 {
-    return INVAR_CALL(&pass->caller, RMSNORM_FWD, rmsnorm_fwd, .y = invar_pass_heads(y, heads),
-                      .x = invar_pass_heads(x, heads), .weight = weight->weight,
-                      .eps = pass->model->spec.norm_eps);
+    char *name = invar_program_given(b->program, INVAR_GIVEN_CACHE);
+    const char *base = rows->cache ? rows->cache[0].k.data : NULL;
+
+    for (int64_t i = 0; rows->cache && i < layers; i++) {
+        out[i] = rows->cache[i];
+        out[i].k.data = name + ((const char *)out[i].k.data - base);
+        out[i].v.data = name + ((const char *)out[i].v.data - base);
+        out[i].pages.data = invar_program_given(b->program, INVAR_GIVEN_PAGES);
+    }
+    b->cache = rows->cache ? out : NULL;
+    b->lengths = invar_program_given(b->program, INVAR_GIVEN_LENGTHS);
 }
 
-invar_status invar_block_norm_backward(invar_pass *pass, const invar_tensor *dx,
-                                       const invar_tensor *dy, const invar_tensor *x,
-                                       const invar_param *weight, int64_t heads,
-                                       const invar_segments *units, invar_grads *grads)
+static invar_status build_body(invar_pass *pass)
 {
-    return INVAR_CALL(&pass->caller, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_pass_heads(dx, heads),
-                      .dweight = *invar_pass_grad(pass, grads, weight),
-                      .dy = invar_pass_heads(dy, heads), .x = invar_pass_heads(x, heads),
-                      .weight = weight->weight, .units = *units, .eps = pass->model->spec.norm_eps);
+    const invar_model *model = pass->model;
+    const invar_rows *rows = &pass->rows;
+    invar_builder *b = &pass->body.builder;
+    invar_kv_pages cache[INVAR_SPEC_MAX_LAYERS];
+
+    invar_decoder_begin(b, pass->body.program, model, rows->count);
+    b->train = pass->options.train;
+    b->ids = invar_build_array(b, INVAR_GIVEN_IDS, INVAR_DTYPE_I32, rows->count);
+    b->positions = invar_build_array(b, INVAR_GIVEN_POSITIONS, INVAR_DTYPE_I32, rows->count);
+    b->samples =
+        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_SAMPLES), rows->samples.count};
+    b->units =
+        (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
+    name_cache(cache, b, rows, model->spec.layers);
+    if (rows->routing_replay)
+        b->replay = routing(b, model, INVAR_GIVEN_REPLAY);
+    if (rows->routing) // near, the routers write to where the caller wants their choice
+        b->routing = invar_device_far(&pass->caller.dev)
+                         ? invar_program_room(b->program, INVAR_DTYPE_I32, b->rows, route_of(model))
+                         : routing(b, model, INVAR_GIVEN_ROUTING);
+    pass->ends = invar_decoder_build(b, model, pass->options.train && pass->options.recompute);
+    if (b->train)
+        invar_program_source(b->program, pass->ends.d_stream.data, &invar_head_stream);
+    return invar_pass_place(pass, &pass->body, "activations");
 }
 
-invar_status invar_block_join_backward(invar_pass *pass, int64_t layer,
-                                       const invar_block_join *join, invar_grads *grads)
+static void key_of(invar_body_key *key, const invar_pass *pass)
 {
-    invar_temps *t = &pass->temps;
-    invar_tensor d = invar_pass_heads(&t->d, 1);
+    const invar_rows *r = &pass->rows;
 
-    if (!pass->probe.take)
-        return INVAR_CALL(&pass->caller, RMSNORM_BWD, rmsnorm_bwd, .dx = d,
-                          .dweight = *invar_pass_grad(pass, grads, join->weight),
-                          .dy = invar_pass_heads(&t->branch, 1), .x = invar_pass_heads(join->x, 1),
-                          .weight = join->weight->weight, .units = pass->given.units,
-                          .eps = pass->model->spec.norm_eps, .residual = d);
-    INVAR_TRY(invar_block_norm_backward(pass, &t->d_norm, &t->branch, join->x, join->weight, 1,
-                                        &pass->given.units, grads));
-    INVAR_TRY(INVAR_SHOW_BACK(pass, layer, join->norm, RMSNORM_BWD, &t->d_norm,
-                              .inputs = {join->dy, join->of}));
-    INVAR_TRY(INVAR_CALL(&pass->caller, ADD, add, .out = t->d, .a = t->d, .b = t->d_norm));
-    return INVAR_SHOW_BACK(pass, layer, join->point, ADD, &t->d, .inputs = {"d", join->norm},
-                           .stream = true);
+    memset(key, 0, sizeof *key);
+    memcpy(&key->spec, &pass->model->spec, sizeof key->spec);
+    key->format = pass->model->format;
+    key->rows = r->count;
+    key->samples = r->samples.count;
+    key->units = r->units.count;
+    if (r->cache) {
+        memcpy(&key->cache, &r->cache[0], sizeof key->cache);
+        key->cache.k.data = key->cache.v.data = key->cache.pages.data = NULL;
+    }
+    key->replayed = r->routing_replay != NULL;
+    key->routed = r->routing != NULL;
+}
+
+/* The program for the rows: that of the last run where only addresses differ. */
+static invar_status prepare(invar_pass *pass)
+{
+    invar_body_key key;
+
+    key_of(&key, pass);
+    if (memcmp(&key, &pass->key, sizeof key) == 0)
+        return INVAR_OK;
+    memset(&pass->key, 0, sizeof pass->key); // until it is whole
+    INVAR_TRY(build_body(pass));
+    memcpy(&pass->key, &key, sizeof key);
+    return INVAR_OK;
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static invar_acts *acts_of(invar_pass *pass, int64_t layer)
-{
-    invar_acts *a = &pass->acts[pass->n_acts > 1 ? layer : 0];
-
-    a->x = pass->x[layer];
-    a->y = pass->x[layer + 1];
-    return a;
-}
-
-static invar_status run_layer(invar_pass *pass, int64_t layer)
-{
-    invar_acts *a = acts_of(pass, layer);
-
-    pass->caller.layer = layer;
-    INVAR_TRY(invar_block_attention(pass, layer, a));
-    return invar_block_mlp(pass, layer, a);
-}
-
-static invar_tensor ids_of(const invar_pass *pass)
-{
-    return invar_tensor_1d((void *)(uintptr_t)pass->given.ids, INVAR_DTYPE_I32, pass->rows.count);
-}
-
 static size_t segment_bytes(const invar_segments *s)
 {
     return (size_t)(s->count + 1) * sizeof *s->start;
-}
-
-/* Numbers of one row's routing, in all layers. */
-static size_t route_of(const invar_model *model)
-{
-    return (size_t)(invar_model_sparse_layers(model) * model->spec.experts_per_token);
 }
 
 /* The arrays of the run to where its ops read them. */
@@ -265,29 +206,29 @@ static invar_status send_rows(invar_pass *pass)
 {
     const invar_rows *r = &pass->rows;
     const invar_tensor *table = r->cache ? &r->cache[0].pages : NULL;
-    invar_given *g = &pass->given;
-    int32_t *routing = g->routing; // its room is laid out already
+    const void **g = pass->given;
     size_t rows = (size_t)r->count;
     const invar_staged arrays[] = {
-        {(const void **)&g->ids, rows * sizeof *g->ids},
-        {(const void **)&g->positions, rows * sizeof *g->positions},
-        {(const void **)&g->samples.start, segment_bytes(&r->samples)},
-        {(const void **)&g->units.start, segment_bytes(&r->units)},
-        {(const void **)&g->pages,
-         table ? (size_t)(table->shape[0] * table->row_stride) * sizeof *g->pages : 0},
-        {(const void **)&g->lengths, (size_t)r->samples.count * sizeof *g->lengths},
-        {(const void **)&g->routing_replay,
-         rows * route_of(pass->model) * sizeof *g->routing_replay},
+        {&g[INVAR_GIVEN_IDS], rows * sizeof *r->ids},
+        {&g[INVAR_GIVEN_POSITIONS], rows * sizeof *r->positions},
+        {&g[INVAR_GIVEN_SAMPLES], segment_bytes(&r->samples)},
+        {&g[INVAR_GIVEN_UNITS], segment_bytes(&r->units)},
+        {&g[INVAR_GIVEN_PAGES],
+         table ? (size_t)(table->shape[0] * table->row_stride) * sizeof(int32_t) : 0},
+        {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
+        {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
     };
 
-    *g = (invar_given){.ids = r->ids,
-                       .positions = r->positions,
-                       .samples = r->samples,
-                       .units = r->units,
-                       .pages = table ? table->data : NULL,
-                       .lengths = r->lengths,
-                       .routing_replay = r->routing_replay,
-                       .routing = routing};
+    g[INVAR_GIVEN_MODEL] = pass->model->memory;
+    g[INVAR_GIVEN_CACHE] = r->cache ? r->cache[0].k.data : NULL;
+    g[INVAR_GIVEN_IDS] = r->ids;
+    g[INVAR_GIVEN_POSITIONS] = r->positions;
+    g[INVAR_GIVEN_SAMPLES] = r->samples.start;
+    g[INVAR_GIVEN_UNITS] = r->units.start;
+    g[INVAR_GIVEN_PAGES] = table ? table->data : NULL;
+    g[INVAR_GIVEN_LENGTHS] = r->lengths;
+    g[INVAR_GIVEN_REPLAY] = r->routing_replay;
+    g[INVAR_GIVEN_ROUTING] = r->routing;
     return invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
                               sizeof arrays / sizeof *arrays);
 }
@@ -295,27 +236,29 @@ static invar_status send_rows(invar_pass *pass)
 invar_status invar_pass_routing(invar_pass *pass)
 {
     const invar_rows *r = &pass->rows;
+    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+    invar_tensor chosen;
 
-    if (!r->routing || pass->given.routing == r->routing)
+    if (!r->routing || !invar_device_far(&pass->caller.dev))
         return INVAR_OK;
-    return invar_caller_get(&pass->caller, r->routing, pass->given.routing,
-                            (size_t)r->count * route_of(pass->model) * sizeof *r->routing);
+    chosen = invar_program_find(pass->body.program, &pass->body.builder.routing, &how);
+    return invar_caller_get(&pass->caller, r->routing, chosen.data,
+                            (size_t)(r->count * route_of(pass->model)) * sizeof *r->routing);
 }
 
 invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const invar_rows *rows)
 {
+    invar_program_run_args how;
+
     pass->model = model;
     pass->rows = *rows;
     pass->state = INVAR_PASS_EMPTY;
     if (rows->cache && pass->options.train)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "a training pass takes whole samples, no cache");
-    INVAR_TRY(invar_pass_lay_out(pass));
+    INVAR_TRY(prepare(pass));
     INVAR_TRY(send_rows(pass));
-    INVAR_TRY(INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = pass->x[0],
-                         .table = model->embedding->weight, .ids = ids_of(pass)));
-    INVAR_TRY(INVAR_SHOW(pass, -1, "embed", EMBEDDING_FWD, &pass->x[0], .stream = true));
-    for (int64_t i = 0; i < model->spec.layers; i++)
-        INVAR_TRY(run_layer(pass, i));
+    how = invar_pass_how(pass, &pass->body);
+    INVAR_TRY(invar_program_run(pass->body.program, 0, &how));
     pass->caller.layer = -1;
     pass->state = INVAR_PASS_RUN;
     return INVAR_OK;
@@ -323,39 +266,21 @@ invar_status invar_pass_run(invar_pass *pass, const invar_model *model, const in
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-/* The layer's activations are there again; nothing is shown a second time. */
-static invar_status restore_layer(invar_pass *pass, int64_t layer)
-{
-    invar_forward_probe probe = pass->probe;
-    invar_status status;
-
-    if (!pass->options.recompute || layer == pass->model->spec.layers - 1)
-        return INVAR_OK; // the last layer's are still there
-    pass->probe = (invar_forward_probe){0};
-    status = run_layer(pass, layer);
-    pass->probe = probe;
-    return status;
-}
-
 static invar_status walk_back(invar_pass *pass, invar_grads *grads)
 {
-    for (int64_t i = pass->model->spec.layers - 1; i >= 0; i--) {
-        invar_acts *a = acts_of(pass, i);
-        pass->caller.layer = i;
-        INVAR_TRY(restore_layer(pass, i));
-        INVAR_TRY(invar_block_mlp_backward(pass, i, a, grads));
-        INVAR_TRY(invar_block_attention_backward(pass, i, a, grads));
-    }
+    invar_program_run_args how = invar_pass_how(pass, &pass->body);
+
+    how.fresh = grads->fresh;
+    INVAR_TRY(invar_program_run(pass->body.program, 1, &how));
     pass->caller.layer = -1;
     grads->fresh = false;
-    return INVAR_CALL(&pass->caller, EMBEDDING_BWD, embedding_bwd,
-                      .dtable = *invar_pass_grad(pass, grads, pass->model->embedding),
-                      .dout = pass->temps.d, .ids = ids_of(pass));
+    return INVAR_OK;
 }
 
 invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
                                  invar_grads *grads)
 {
+    pass->given[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward(pass, dlogp, dentropy, grads));
     return walk_back(pass, grads);
 }
@@ -363,6 +288,7 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_segments *units, invar_grads *grads)
 {
+    pass->given[INVAR_GIVEN_GRADS] = grads->memory;
     INVAR_TRY(invar_head_backward_values(pass, dvalue, units, grads));
     return walk_back(pass, grads);
 }

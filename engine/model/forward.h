@@ -17,6 +17,7 @@
 #define INVAR_ENGINE_MODEL_FORWARD_H
 
 #include "engine/model/model.h"
+#include "engine/program/run.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -72,35 +73,6 @@ invar_status invar_grads_zero(invar_grads *grads) INVAR_MUST_USE;
 invar_status invar_grads_join(invar_grads *grads, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
 
-#define INVAR_FORWARD_INPUTS 6
-
-/* What an op has computed: activations, or gradients of them. */
-typedef struct invar_forward_value {
-    const char *point; /* its name: "q" */
-    int64_t layer;     /* -1: of none */
-    const char *op;    /* "rope.fwd" */
-    bool backward;
-    bool stream; /* the residual stream at the beginning, in the middle or at the end of a layer */
-    /*
-     * The names of what it was computed from, NULL after the last; of the same layer. "in" is the
-     * stream at the layer's beginning (of no layer: at the end of all), "d" the gradient of the
-     * stream where the backward stands. None: it is computed from what the pass was given.
-     */
-    const char *inputs[INVAR_FORWARD_INPUTS];
-    const invar_tensor *rows;      /* in the device's memory, unless `near` */
-    const invar_segments *samples; /* rows of each sample; in the head of each unit; the host's */
-    bool near;                     /* the rows are in the host's memory */
-} invar_forward_value;
-
-/* Where values are shown to: called in the order of execution, for rows of whole samples. */
-typedef struct invar_forward_probe {
-    invar_status (*take)(void *payload, const invar_forward_value *value);
-    void *payload;
-} invar_forward_probe;
-
-typedef struct invar_audit invar_audit; /* audit.h */
-typedef struct invar_tape invar_tape;   /* tape.h */
-
 typedef struct invar_pass invar_pass;
 
 typedef struct invar_pass_options {
@@ -152,9 +124,6 @@ invar_status invar_pass_backward(invar_pass *pass, const float *dlogp, const flo
 invar_status invar_pass_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_segments *units,
                                         invar_grads *grads) INVAR_MUST_USE;
-
-/* Number of sparse layers: the middle extent of routing. */
-int64_t invar_model_sparse_layers(const invar_model *model);
 
 #ifdef __cplusplus
 }

@@ -10,71 +10,20 @@
  */
 #include <inttypes.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
+#include "base/alloc.h"
+#include "base/carve.h"
 #include "engine/model/pass.h"
 #include "kernels-deterministic/math/bf16.h"
 
 #include "base/invar_banned.h"
 
-/* ---- rows in and out ------------------------------------------------------------------------- */
-
-static invar_tensor i32_of(const int32_t *values, int64_t count)
-{
-    return invar_tensor_1d((void *)(uintptr_t)values, INVAR_DTYPE_I32, count);
-}
-
-static invar_tensor f32_of(const float *values, int64_t count)
-{
-    return invar_tensor_1d((void *)(uintptr_t)values, INVAR_DTYPE_F32, count);
-}
-
-static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t count)
-{
-    for (int64_t i = 0; i < count; i++) {
-        if (row[i] < (i ? row[i - 1] + 1 : 0) || row[i] >= pass->rows.count)
-            return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "row %" PRId64 " of the head is %" PRId64
-                              "; rows ascend and are below %" PRId64,
-                              i, row[i], pass->rows.count);
-        pass->tail.row[i] = (int32_t)row[i];
-    }
-    return INVAR_OK;
-}
-
-static invar_status choose(invar_pass *pass)
-{
-    invar_head_acts *h = &pass->tail;
-
-    return INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = h->x,
-                      .table = pass->x[pass->model->spec.layers],
-                      .ids = i32_of(pass->head_given.row, h->x.shape[0]));
-}
-
-/* Where each of the rows is among the chosen; the row of zeros for the others. */
-static void note_way_back(invar_pass *pass)
-{
-    invar_head_acts *h = &pass->tail;
-    int32_t chosen = (int32_t)h->x.shape[0];
-
-    for (int64_t i = 0; i < pass->rows.count; i++)
-        h->back[i] = chosen;
-    for (int32_t i = 0; i < chosen; i++)
-        h->back[h->row[i]] = i;
-}
-
-/* The gradient at the last layer's output: zero for rows that were not chosen. */
-static invar_status put_back(invar_pass *pass)
-{
-    invar_head_acts *h = &pass->tail;
-    int64_t chosen = h->x.shape[0];
-    invar_tensor zeros = invar_tensor_rows(&h->d_x, chosen, 1);
-    size_t bytes = (size_t)zeros.shape[1] * (size_t)invar_dtype_bits(zeros.dtype) / 8;
-
-    INVAR_TRY(invar_device_zero(&pass->caller.dev, zeros.data, bytes));
-    return INVAR_CALL(&pass->caller, EMBEDDING_FWD, embedding_fwd, .out = pass->temps.d,
-                      .table = h->d_x, .ids = i32_of(pass->head_given.back, pass->rows.count));
-}
+/* What points begin with that no call of a program makes. */
+const invar_point invar_head_stream = {.name = "head.dx", .layer = -1};
+static const invar_point given_dlogp = {.name = "head.dlogp", .layer = -1};
+static const invar_point given_dentropy = {.name = "head.dentropy", .layer = -1};
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
 
@@ -83,11 +32,6 @@ typedef struct piece {
     int64_t number; /* pieces before it */
     int64_t first, rows, unit, units;
 } piece;
-
-/* Units as the host and as ops read them. */
-typedef struct both {
-    invar_segments host, ops;
-} both;
 
 /*
  * Goes on to the next piece, from a zeroed one to the first: as many whole units as the limit
@@ -119,9 +63,13 @@ static int64_t largest_piece(const invar_pass *pass)
     return most;
 }
 
-static invar_tensor part_of(const invar_tensor *vector, const piece *p)
+static int64_t count_pieces(const invar_pass *pass)
 {
-    return invar_tensor_1d((char *)vector->data + (size_t)p->first * 4, vector->dtype, p->rows);
+    int64_t count = 0;
+
+    for (piece p = {0}; next_piece(&p, pass);)
+        count++;
+    return count;
 }
 
 /* Where the units of a piece begin in the list of all pieces. */
@@ -130,42 +78,312 @@ static int64_t part_at(const piece *p)
     return p->unit + p->number;
 }
 
+/* ---- arrays of the host ---------------------------------------------------------------------- */
+
+static void carve_arrays(invar_pass *pass, invar_carver *c)
+{
+    invar_head_arrays *a = &pass->arrays;
+    size_t rows = (size_t)pass->head.count;
+
+    a->row = invar_carve(c, rows * sizeof *a->row);
+    a->parts = invar_carve(c, 2 * (rows + 1) * sizeof *a->parts);
+    a->fetched = invar_carve(c, 2 * rows * sizeof *a->fetched);
+    a->samples = invar_carve(c, (rows + 2) * sizeof *a->samples); // a piece has a row at least
+    if (!pass->options.train)
+        return;
+    a->back = invar_carve(c, (size_t)pass->rows.count * sizeof *a->back);
+    a->values = invar_carve(c, rows * sizeof(float));
+}
+
+static invar_status make_arrays(invar_pass *pass)
+{
+    invar_carver c = {NULL, 0};
+
+    carve_arrays(pass, &c);
+    if (c.used > pass->array_bytes) {
+        size_t room = c.used + c.used / 8;
+        invar_free(pass->array_memory);
+        pass->array_memory = NULL;
+        pass->array_bytes = 0;
+        INVAR_TRY(invar_alloc(&pass->array_memory, room, 1, "the list of the head's rows"));
+        pass->array_bytes = room;
+    }
+    c = (invar_carver){pass->array_memory, 0};
+    carve_arrays(pass, &c);
+    return INVAR_OK;
+}
+
+static invar_status note_rows(invar_pass *pass, const int64_t *row, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (row[i] < (i ? row[i - 1] + 1 : 0) || row[i] >= pass->rows.count)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "row %" PRId64 " of the head is %" PRId64
+                              "; rows ascend and are below %" PRId64,
+                              i, row[i], pass->rows.count);
+        pass->arrays.row[i] = (int32_t)row[i];
+    }
+    return INVAR_OK;
+}
+
 /* The units of every piece, counted from its first row. How many numbers. */
 static int64_t note_parts(invar_pass *pass)
 {
-    invar_head_acts *h = &pass->tail;
-    int64_t count = 0;
+    invar_head_arrays *a = &pass->arrays;
+    int64_t count = 0, pieces = 0;
 
-    INVAR_CHECK(pass->head.units.count <= h->x.shape[0]); // a unit has a row at least
-    for (piece p = {0}; next_piece(&p, pass);)
+    INVAR_CHECK(pass->head.units.count <= pass->head.count); // a unit has a row at least
+    a->samples[pieces++] = pass->head.units;
+    for (piece p = {0}; next_piece(&p, pass);) {
+        a->samples[pieces++] = (invar_segments){a->parts + count, p.units};
         for (int64_t i = 0; i <= p.units; i++)
-            h->parts[count++] = pass->head.units.start[p.unit + i] - p.first;
+            a->parts[count++] = pass->head.units.start[p.unit + i] - p.first;
+    }
+    a->samples[pieces] = pass->rows.samples;
     return count;
 }
 
-static both units_of(const invar_pass *pass, const piece *p)
+/* Where each of the rows is among the chosen; the row of zeros for the others. */
+static void note_way_back(invar_pass *pass)
 {
-    return (both){{pass->tail.parts + part_at(p), p->units},
-                  {pass->head_given.parts + part_at(p), p->units}};
+    invar_head_arrays *a = &pass->arrays;
+    int32_t chosen = (int32_t)pass->head.count;
+
+    for (int64_t i = 0; i < pass->rows.count; i++)
+        a->back[i] = chosen;
+    for (int32_t i = 0; i < chosen; i++)
+        a->back[a->row[i]] = i;
 }
 
-static both all_units(const invar_pass *pass, const invar_segments *units)
+/* ---- its program ----------------------------------------------------------------------------- */
+
+static invar_tensor array(invar_builder *b, invar_given_memory which, invar_dtype dtype,
+                          int64_t first, int64_t count)
 {
-    return (both){*units, {pass->head_given.units, units->count}};
+    invar_tensor t = invar_build_array(b, which, dtype, count);
+
+    t.data = (char *)t.data + (size_t)first * 4;
+    return t;
 }
 
-static invar_tensor targets_of(const invar_pass *pass, const piece *p)
+static invar_tensor part_of(const invar_tensor *vector, const piece *p)
 {
-    return i32_of(pass->head_given.targets + p->first, p->rows);
+    return invar_tensor_1d((char *)vector->data + (size_t)p->first * 4, vector->dtype, p->rows);
 }
 
-static invar_status make_logits(invar_tensor *out, invar_pass *pass, const piece *p)
+static invar_weight head_weight(invar_builder *b, const invar_model *model)
 {
-    invar_head_acts *h = &pass->tail;
-    invar_tensor norm = invar_tensor_rows(&h->norm, p->first, p->rows);
+    invar_weight w = invar_build_weight(b, model->head);
 
-    *out = invar_tensor_rows(&h->logits, 0, p->rows);
-    return invar_block_linear(pass, out, &norm, pass->model->head, NULL, NULL);
+    if (invar_tensor_present(&model->tied_grad)) {
+        w.dw = model->tied_grad;
+        w.dw.data =
+            (char *)invar_program_given(b->program, INVAR_GIVEN_GRADS) + (uintptr_t)w.dw.data;
+    }
+    return w;
+}
+
+static void show(invar_builder *b, const char *name, const invar_tensor *rows, int64_t samples,
+                 bool backward, bool stream)
+{
+    invar_program_point(b->program, &(invar_point){.name = name,
+                                                   .backward = backward,
+                                                   .stream = stream,
+                                                   .layer = -1,
+                                                   .samples = (int32_t)samples,
+                                                   .rows = *rows});
+}
+
+static void make_rooms(invar_pass *pass, invar_builder *b, int64_t rows, int64_t piece_rows)
+{
+    int64_t width = pass->model->head->rows, hidden = pass->model->spec.hidden;
+    invar_program *p = b->program;
+    invar_head_acts *h = &pass->acts;
+    invar_tensor both;
+
+    memset(h, 0, sizeof *h);
+    h->x = invar_program_room(p, b->storage, rows, hidden);
+    h->norm = invar_program_room(p, b->storage, rows, hidden);
+    h->logits = invar_program_room(p, INVAR_DTYPE_F32, piece_rows, width);
+    both = invar_program_room(p, INVAR_DTYPE_F32, 2 * rows, 0); // they are fetched together
+    h->logp = invar_tensor_1d(both.data, INVAR_DTYPE_F32, rows);
+    h->entropy = invar_tensor_1d((char *)both.data + rows * 4, INVAR_DTYPE_F32, rows);
+    h->max = invar_program_room(p, INVAR_DTYPE_F32, rows, 0);
+    h->logsum = invar_program_room(p, INVAR_DTYPE_F32, rows, 0);
+    if (!pass->options.train)
+        return;
+    h->d_logits = b->storage == INVAR_DTYPE_F32
+                      ? h->logits
+                      : invar_program_room(p, b->storage, piece_rows, width);
+    h->d_norm = invar_program_room(p, b->storage, rows, hidden);
+    h->d_x = invar_program_room(p, b->storage, rows + 1, hidden);
+}
+
+static void choose(invar_pass *pass, invar_builder *b, const invar_weight *norm)
+{
+    invar_head_acts *h = &pass->acts;
+    invar_tensor stream = invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_STREAM),
+                                          b->storage, pass->rows.count, pass->model->spec.hidden);
+
+    pass->stream = (invar_point){.name = "mlp", .layer = pass->model->spec.layers - 1};
+    invar_program_source(b->program, stream.data, &pass->stream);
+    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = h->x, .table = stream,
+                 .ids = array(b, INVAR_GIVEN_ROWS, INVAR_DTYPE_I32, 0, h->x.shape[0]));
+    INVAR_APPEND(b->program, -1, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&h->norm, 1),
+                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .eps = b->norm_eps);
+}
+
+static invar_tensor make_logits(invar_pass *pass, invar_builder *b, const invar_weight *w,
+                                const piece *p)
+{
+    invar_head_acts *h = &pass->acts;
+    invar_tensor logits = invar_tensor_rows(&h->logits, 0, p->rows);
+
+    INVAR_APPEND(b->program, -1, LINEAR_FWD, linear_fwd, .y = logits,
+                 .x = invar_tensor_rows(&h->norm, p->first, p->rows), .w = w->w, .k_shards = 1);
+    return logits;
+}
+
+static void piece_forward(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p)
+{
+    invar_head_acts *h = &pass->acts;
+    invar_tensor logits = make_logits(pass, b, w, p);
+
+    show(b, "head.logits", &logits, 1 + p->number, false, false);
+    INVAR_APPEND(b->program, -1, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
+                 .entropy = part_of(&h->entropy, p), .max = part_of(&h->max, p),
+                 .logsum = part_of(&h->logsum, p), .logits = logits,
+                 .targets = array(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+                 .temperature = pass->head.temperature);
+}
+
+/* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
+static void project_back(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p,
+                         const invar_segments *units)
+{
+    invar_head_acts *h = &pass->acts;
+    invar_tensor d_logits = invar_tensor_rows(&h->d_logits, 0, p->rows);
+    invar_linear_dx_args dx = {
+        .dx = invar_tensor_rows(&h->d_norm, p->first, p->rows), .n_parts = 1, .k_shards = 1};
+
+    dx.parts[0] = (invar_linear_part){d_logits, w->w};
+    INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = w->dw, .dy = d_logits,
+                 .x = invar_tensor_rows(&h->norm, p->first, p->rows), .units = *units);
+    if (p->number == 0)
+        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+    invar_program_call(b->program, INVAR_OP_LINEAR_DX, &dx, -1);
+}
+
+static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w, const piece *p,
+                       bool entropy)
+{
+    invar_head_acts *h = &pass->acts;
+    invar_segments units = {
+        (int64_t *)invar_program_given(b->program, INVAR_GIVEN_PARTS) + part_at(p), p->units};
+    invar_logprob_bwd_args args = {
+        .dlogits = invar_tensor_rows(&h->d_logits, 0, p->rows),
+        .dlogp = array(b, INVAR_GIVEN_DLOGP, INVAR_DTYPE_F32, p->first, p->rows),
+        .max = part_of(&h->max, p),
+        .logsum = part_of(&h->logsum, p),
+        .logits = invar_tensor_rows(&h->logits, 0, p->rows),
+        .targets = array(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
+        .temperature = pass->head.temperature};
+
+    if (h->pieces > 1)
+        (void)make_logits(pass, b, w, p);
+    if (entropy) {
+        args.dentropy = array(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p->first, p->rows);
+        args.entropy = part_of(&h->entropy, p);
+    }
+    invar_program_call(b->program, INVAR_OP_LOGPROB_BWD, &args, -1);
+    show(b, "head.dlogits", &args.dlogits, 1 + p->number, true, false);
+    project_back(pass, b, w, p, &units);
+}
+
+/* The gradient at the last layer's output: zero for rows that were not chosen. */
+static void norm_back(invar_pass *pass, invar_builder *b, const invar_weight *norm)
+{
+    invar_head_acts *h = &pass->acts;
+    int64_t rows = pass->rows.count;
+    invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
+    invar_tensor stream = invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_D_STREAM),
+                                          b->storage, rows, h->d_x.shape[1]);
+
+    if (h->pieces > 0)
+        show(b, "head.dnorm", &h->d_norm, 0, true, false);
+    INVAR_APPEND(b->program, -1, RMSNORM_BWD, rmsnorm_bwd, .dx = invar_build_heads(&d_x, 1),
+                 .dweight = norm->dw, .dy = invar_build_heads(&h->d_norm, 1),
+                 .x = invar_build_heads(&h->x, 1), .weight = norm->w, .units = b->units,
+                 .eps = b->norm_eps);
+    show(b, "head.drows", &d_x, 0, true, false);
+    INVAR_APPEND(b->program, -1, EMBEDDING_FWD, embedding_fwd, .out = stream, .table = h->d_x,
+                 .ids = array(b, INVAR_GIVEN_BACK, INVAR_DTYPE_I32, 0, rows));
+    show(b, invar_head_stream.name, &stream, 1 + h->pieces, true, true);
+}
+
+/*
+ * Segment 0: forward, to log-probabilities or to `values`, the logits. Segment 1, with a backward:
+ * the row of zeros is there already, and of values d_logits.
+ */
+static invar_status build(invar_pass *pass, bool values, bool entropy)
+{
+    const invar_head_rows *head = &pass->head;
+    invar_builder *b = &pass->tail.builder;
+    piece whole = {.rows = head->count, .units = head->units.count};
+    invar_weight norm, w;
+
+    invar_decoder_begin(b, pass->tail.program, pass->model, head->count);
+    b->units = (invar_segments){invar_program_given(b->program, INVAR_GIVEN_HEAD_UNITS),
+                                head->units.count};
+    invar_program_source(b->program, invar_program_given(b->program, INVAR_GIVEN_DLOGP),
+                         &given_dlogp);
+    invar_program_source(b->program, invar_program_given(b->program, INVAR_GIVEN_DENTROPY),
+                         &given_dentropy);
+    norm = invar_build_weight(b, pass->model->norm);
+    w = head_weight(b, pass->model);
+    make_rooms(pass, b, head->count, values ? head->count : largest_piece(pass));
+    pass->acts.pieces = values ? 1 : count_pieces(pass);
+    choose(pass, b, &norm);
+    if (values) {
+        (void)make_logits(pass, b, &w, &whole);
+        invar_program_touch(b->program, &pass->acts.logits);
+    } else {
+        show(b, "head.norm", &pass->acts.norm, 0, false, false);
+        for (piece p = {0}; next_piece(&p, pass);)
+            piece_forward(pass, b, &w, &p);
+        invar_program_touch(b->program, &pass->acts.logp);
+    }
+    invar_program_end_segment(b->program);
+    if (!pass->options.train)
+        return invar_pass_place(pass, &pass->tail, "rows of the head");
+    invar_program_touch(b->program, &pass->acts.d_x);
+    if (values) {
+        invar_program_touch(b->program, &pass->acts.d_logits);
+        invar_program_source(b->program, pass->acts.d_logits.data, &given_dlogp);
+        project_back(pass, b, &w, &whole, &b->units);
+    } else {
+        for (piece p = {0}; next_piece(&p, pass);)
+            piece_back(pass, b, &w, &p, entropy);
+    }
+    norm_back(pass, b, &norm);
+    invar_program_touch(b->program, &pass->acts.logp); // places do not depend on what is read
+    invar_program_end_segment(b->program);
+    return invar_pass_place(pass, &pass->tail, "rows of the head");
+}
+
+static invar_program_run_args how_to_run(const invar_pass *pass)
+{
+    invar_program_run_args how = invar_pass_how(pass, &pass->tail);
+
+    how.samples = pass->arrays.samples;
+    return how;
+}
+
+static invar_tensor find(const invar_pass *pass, const invar_tensor *t)
+{
+    invar_program_run_args how = how_to_run(pass);
+
+    return invar_program_find(pass->tail.program, t, &how);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -174,72 +392,57 @@ static invar_status make_logits(invar_tensor *out, invar_pass *pass, const piece
 static invar_status send_head(invar_pass *pass, int64_t parts)
 {
     const invar_head_rows *head = &pass->head;
-    invar_head_given *g = &pass->head_given;
+    const invar_program_run_args body = invar_pass_how(pass, &pass->body);
+    const void **g = pass->given;
     size_t rows = (size_t)head->count;
     const invar_staged arrays[] = {
-        {(const void **)&g->row, rows * sizeof *g->row},
-        {(const void **)&g->targets, rows * sizeof *g->targets},
-        {(const void **)&g->units, (size_t)(head->units.count + 1) * sizeof *g->units},
-        {(const void **)&g->parts, (size_t)parts * sizeof *g->parts},
+        {&g[INVAR_GIVEN_ROWS], rows * sizeof *pass->arrays.row},
+        {&g[INVAR_GIVEN_TARGETS], rows * sizeof *head->targets},
+        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(head->units.count + 1) * sizeof(int64_t)},
+        {&g[INVAR_GIVEN_PARTS], (size_t)parts * sizeof(int64_t)},
     };
 
-    *g = (invar_head_given){.row = pass->tail.row,
-                            .targets = head->targets,
-                            .units = head->units.start,
-                            .parts = pass->tail.parts};
+    g[INVAR_GIVEN_ROWS] = pass->arrays.row;
+    g[INVAR_GIVEN_TARGETS] = head->targets;
+    g[INVAR_GIVEN_HEAD_UNITS] = head->units.start;
+    g[INVAR_GIVEN_PARTS] = pass->arrays.parts;
+    g[INVAR_GIVEN_STREAM] = invar_program_find(pass->body.program, &pass->ends.stream, &body).data;
+    g[INVAR_GIVEN_D_STREAM] =
+        invar_program_find(pass->body.program, &pass->ends.d_stream, &body).data;
     return invar_staging_send(&pass->head_staging, &pass->caller.dev, arrays,
                               sizeof arrays / sizeof *arrays);
 }
 
-static invar_status begin(invar_pass *pass, int64_t piece_rows)
+static invar_status run_head(invar_pass *pass, bool values)
 {
-    const invar_head_rows *head = &pass->head;
+    invar_program_run_args how;
+    int64_t parts;
 
     if (pass->state == INVAR_PASS_EMPTY)
         return INVAR_FAIL(INVAR_E_STATE, 0, "the head was asked before the layers ran");
     pass->state = INVAR_PASS_RUN; // what an earlier head left is overwritten
-    INVAR_TRY(invar_pass_lay_out_head(pass, head->count, piece_rows));
-    INVAR_TRY(note_rows(pass, head->row, head->count));
-    INVAR_TRY(send_head(pass, note_parts(pass)));
-    INVAR_TRY(choose(pass));
-    return invar_block_norm(pass, &pass->tail.norm, &pass->tail.x, pass->model->norm, 1);
-}
-
-static invar_status show_norm(invar_pass *pass, const invar_segments *units)
-{
-    return INVAR_SHOW(pass, -1, "head.norm", RMSNORM_FWD, &pass->tail.norm, .samples = units,
-                      .inputs = {"in"});
-}
-
-static invar_status log_probabilities(invar_pass *pass, const piece *p, bool entropy)
-{
-    invar_head_acts *h = &pass->tail;
-    invar_segments units = units_of(pass, p).host;
-    invar_tensor none = {0}, logits;
-
-    INVAR_TRY(make_logits(&logits, pass, p));
-    INVAR_TRY(INVAR_SHOW(pass, -1, "head.logits", LINEAR_FWD, &logits, .samples = &units,
-                         .inputs = {"head.norm"}));
-    return INVAR_CALL(&pass->caller, LOGPROB_FWD, logprob_fwd, .logp = part_of(&h->logp, p),
-                      .entropy = entropy ? part_of(&h->entropy, p) : none,
-                      .max = part_of(&h->max, p), .logsum = part_of(&h->logsum, p),
-                      .logits = logits, .targets = targets_of(pass, p),
-                      .temperature = pass->head.temperature);
+    INVAR_TRY(make_arrays(pass));
+    INVAR_TRY(note_rows(pass, pass->head.row, pass->head.count));
+    parts = note_parts(pass);
+    INVAR_TRY(build(pass, values, true));
+    INVAR_TRY(send_head(pass, parts));
+    how = how_to_run(pass);
+    return invar_program_run(pass->tail.program, 0, &how);
 }
 
 /* In one go: a device is waited for once. */
 static invar_status fetch_results(invar_pass *pass, float *logp_out, float *entropy_out)
 {
-    const invar_head_acts *h = &pass->tail;
+    const float *fetched = pass->arrays.fetched;
     size_t count = (size_t)pass->head.count, bytes = count * sizeof *logp_out;
 
     if (count == 0)
         return INVAR_OK;
-    INVAR_TRY(
-        invar_caller_get(&pass->caller, h->fetched, h->logp.data, entropy_out ? 2 * bytes : bytes));
-    memcpy(logp_out, h->fetched, bytes);
+    INVAR_TRY(invar_caller_get(&pass->caller, pass->arrays.fetched,
+                               find(pass, &pass->acts.logp).data, entropy_out ? 2 * bytes : bytes));
+    memcpy(logp_out, fetched, bytes);
     if (entropy_out)
-        memcpy(entropy_out, h->fetched + count, bytes);
+        memcpy(entropy_out, fetched + count, bytes);
     return INVAR_OK;
 }
 
@@ -247,10 +450,7 @@ invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, floa
                              float *entropy_out)
 {
     pass->head = *head;
-    INVAR_TRY(begin(pass, largest_piece(pass)));
-    INVAR_TRY(show_norm(pass, &head->units));
-    for (piece p = {0}; next_piece(&p, pass);)
-        INVAR_TRY(log_probabilities(pass, &p, true));
+    INVAR_TRY(run_head(pass, false));
     INVAR_TRY(fetch_results(pass, logp_out, entropy_out));
     pass->state = INVAR_PASS_LOGPROBS;
     return INVAR_OK;
@@ -259,180 +459,153 @@ invar_status invar_pass_head(invar_pass *pass, const invar_head_rows *head, floa
 invar_status invar_pass_logits(invar_tensor *out, invar_pass *pass, const int64_t *row,
                                int64_t count)
 {
-    piece whole = {.rows = count};
-
     pass->head = (invar_head_rows){.count = count, .row = row};
-    INVAR_TRY(begin(pass, count));
-    INVAR_TRY(make_logits(out, pass, &whole));
+    INVAR_TRY(run_head(pass, true));
+    *out = find(pass, &pass->acts.logits);
     pass->state = INVAR_PASS_LOGITS;
     return INVAR_OK;
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
-static invar_tensor head_gradient(const invar_pass *pass, invar_grads *grads)
-{
-    return pass->model->head == pass->model->embedding
-               ? grads->tied_head
-               : *invar_pass_grad(pass, grads, pass->model->head);
-}
-
 /* Where no piece is there to write it. */
-static invar_status zero_head_gradient(invar_pass *pass, invar_grads *grads)
+static invar_status zero_head_gradient(invar_pass *pass, const invar_grads *grads)
 {
-    invar_tensor dw = head_gradient(pass, grads);
+    const invar_model *model = pass->model;
+    const invar_tensor *dw = model->head == model->embedding
+                                 ? &grads->tied_head
+                                 : &grads->of[model->head - model->params];
 
-    return invar_device_zero(&pass->caller.dev, dw.data,
-                             (size_t)(dw.shape[0] * dw.row_stride) * sizeof(float));
+    return invar_device_zero(&pass->caller.dev, dw->data,
+                             (size_t)(dw->shape[0] * dw->row_stride) * sizeof(float));
 }
 
-/* From d_logits of a piece to d_norm of its rows, and the head's gradient. */
-static invar_status project_back(invar_pass *pass, const piece *p, const both *units,
-                                 invar_grads *grads)
+/* The row that stands for all rows that were not chosen. */
+static invar_status zero_row(invar_pass *pass)
 {
-    invar_head_acts *h = &pass->tail;
-    invar_tensor d_logits = invar_tensor_rows(&h->d_logits, 0, p->rows);
-    invar_linear_dx_args dx = {
-        .dx = invar_tensor_rows(&h->d_norm, p->first, p->rows), .n_parts = 1, .k_shards = 1};
+    invar_tensor d_x = find(pass, &pass->acts.d_x);
+    invar_tensor zeros = invar_tensor_rows(&d_x, pass->head.count, 1);
 
-    dx.parts[0] = (invar_linear_part){d_logits, pass->model->head->weight};
-    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dlogits", LOGPROB_BWD, &d_logits,
-                              .samples = &units->host,
-                              .inputs = {"head.dlogp", "head.dentropy", "head.logits"}));
-    INVAR_TRY(INVAR_CALL(&pass->caller, LINEAR_DW, linear_dw, .dw = head_gradient(pass, grads),
-                         .dy = d_logits, .x = invar_tensor_rows(&h->norm, p->first, p->rows),
-                         .units = units->ops, .fresh = grads->fresh && p->number == 0));
-    return invar_caller_run(&pass->caller, INVAR_OP_LINEAR_DX, &dx);
-}
-
-static invar_status norm_back(invar_pass *pass, const both *units, invar_grads *grads)
-{
-    invar_head_acts *h = &pass->tail;
-    invar_tensor d_x = invar_tensor_rows(&h->d_x, 0, h->x.shape[0]);
-
-    INVAR_TRY(INVAR_SHOW_BACK(pass, -1, "head.dnorm", LINEAR_DX, &h->d_norm,
-                              .samples = &units->host, .inputs = {"head.dlogits"}));
-    INVAR_TRY(invar_block_norm_backward(pass, &d_x, &h->d_norm, &h->x, pass->model->norm, 1,
-                                        &units->ops, grads));
-    INVAR_TRY(put_back(pass));
-    return INVAR_SHOW_BACK(pass, -1, "head.dx", RMSNORM_BWD, &pass->temps.d,
-                           .inputs = {"head.dnorm", "in"}, .stream = true);
+    return invar_device_zero(&pass->caller.dev, zeros.data,
+                             (size_t)zeros.shape[1] * (size_t)invar_dtype_bits(zeros.dtype) / 8);
 }
 
 /* What a backward is given: with values `dentropy` is NULL, and the units are new. */
-static invar_status send_back(invar_pass *pass, const float *dlogp, const float *dentropy,
-                              const invar_segments *units)
+static invar_status send_back(invar_pass *pass, const float *dlogp, const float *dentropy)
 {
-    invar_head_given *g = &pass->head_given;
-    size_t rows = (size_t)pass->tail.x.shape[0];
+    const void **g = pass->given;
+    const invar_segments *units = &pass->head.units;
+    size_t rows = (size_t)pass->head.count;
     const invar_staged arrays[] = {
-        {(const void **)&g->dlogp, rows * sizeof *dlogp},
-        {(const void **)&g->dentropy, rows * sizeof *dentropy},
-        {(const void **)&g->back, (size_t)pass->rows.count * sizeof *g->back},
-        {(const void **)&g->units, (size_t)(units->count + 1) * sizeof *units->start},
+        {&g[INVAR_GIVEN_DLOGP], rows * sizeof *dlogp},
+        {&g[INVAR_GIVEN_DENTROPY], rows * sizeof *dentropy},
+        {&g[INVAR_GIVEN_BACK], (size_t)pass->rows.count * sizeof *pass->arrays.back},
+        {&g[INVAR_GIVEN_HEAD_UNITS], (size_t)(units->count + 1) * sizeof *units->start},
     };
 
     note_way_back(pass);
-    g->dlogp = dlogp;
-    g->dentropy = dentropy;
-    g->back = pass->tail.back;
-    g->units = units->start;
+    g[INVAR_GIVEN_DLOGP] = dlogp;
+    g[INVAR_GIVEN_DENTROPY] = dentropy;
+    g[INVAR_GIVEN_BACK] = pass->arrays.back;
+    g[INVAR_GIVEN_HEAD_UNITS] = units->start;
     return invar_staging_send(&pass->back_staging, &pass->caller.dev, arrays,
                               sizeof arrays / sizeof *arrays);
 }
 
-/* Gradients that the loss has handed in. */
-static invar_status show_given(invar_pass *pass, const char *point, const float *values,
-                               const invar_segments *units)
+/* Shows what no call of a program makes, or what was not shown when it was made. */
+static invar_status show_now(invar_pass *pass, const char *name, const char *op, bool backward,
+                             const invar_tensor *rows, const invar_value_name *input)
 {
-    invar_tensor rows = f32_of(values, pass->tail.x.shape[0]);
+    invar_forward_value value = {.name = {.layer = -1},
+                                 .op = op,
+                                 .backward = backward,
+                                 .rows = rows,
+                                 .samples = &pass->head.units};
 
-    return invar_pass_show(pass, &(invar_forward_value){.point = point,
-                                                        .layer = -1,
-                                                        .op = "loss",
-                                                        .backward = true,
-                                                        .rows = &rows,
-                                                        .samples = units});
+    if (!pass->probe.take)
+        return INVAR_OK;
+    (void)snprintf(value.name.text, sizeof value.name.text, "%s", name);
+    if (input)
+        value.inputs[value.n_inputs++] = *input;
+    return pass->probe.take(pass->probe.payload, &value);
 }
 
-static invar_status piece_back(invar_pass *pass, const piece *p, invar_grads *grads)
+/* Gradients that the loss has handed in. */
+static invar_status show_given(invar_pass *pass, const invar_point *point, invar_given_memory which)
 {
-    const invar_head_given *given = &pass->head_given;
-    invar_head_acts *h = &pass->tail;
-    both units = units_of(pass, p);
-    invar_tensor logits = invar_tensor_rows(&h->logits, 0, p->rows);
-    invar_logprob_bwd_args args = {.dlogits = invar_tensor_rows(&h->d_logits, 0, p->rows),
-                                   .dlogp = f32_of(given->dlogp + p->first, p->rows),
-                                   .max = part_of(&h->max, p),
-                                   .logsum = part_of(&h->logsum, p),
-                                   .targets = targets_of(pass, p),
-                                   .temperature = pass->head.temperature};
+    invar_tensor rows =
+        invar_tensor_1d((void *)(uintptr_t)pass->given[which], INVAR_DTYPE_F32, pass->head.count);
 
-    if (!h->whole)
-        INVAR_TRY(make_logits(&logits, pass, p));
-    args.logits = logits;
-    if (given->dentropy) {
-        args.dentropy = f32_of(given->dentropy + p->first, p->rows);
-        args.entropy = part_of(&h->entropy, p);
-    }
-    INVAR_TRY(invar_caller_run(&pass->caller, INVAR_OP_LOGPROB_BWD, &args));
-    return project_back(pass, p, &units, grads);
+    return show_now(pass, point->name, "loss", true, &rows, NULL);
+}
+
+static invar_status run_back(invar_pass *pass, const invar_grads *grads)
+{
+    invar_program_run_args how = how_to_run(pass);
+
+    how.fresh = grads->fresh;
+    pass->state = INVAR_PASS_EMPTY;
+    return invar_program_run(pass->tail.program, 1, &how);
 }
 
 invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const float *dentropy,
                                  invar_grads *grads)
 {
-    both units;
-
     if (pass->state != INVAR_PASS_LOGPROBS || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose head has just run");
-    INVAR_TRY(send_back(pass, dlogp, dentropy, &pass->head.units));
-    INVAR_TRY(show_given(pass, "head.dlogp", pass->head_given.dlogp, &pass->head.units));
+    INVAR_TRY(build(pass, false, dentropy != NULL)); // the places are the same
+    INVAR_TRY(send_back(pass, dlogp, dentropy));
+    INVAR_TRY(zero_row(pass));
+    INVAR_TRY(show_given(pass, &given_dlogp, INVAR_GIVEN_DLOGP));
     if (dentropy)
-        INVAR_TRY(show_given(pass, "head.dentropy", pass->head_given.dentropy, &pass->head.units));
+        INVAR_TRY(show_given(pass, &given_dentropy, INVAR_GIVEN_DENTROPY));
     if (grads->fresh && pass->head.units.count == 0)
         INVAR_TRY(zero_head_gradient(pass, grads));
-    for (piece p = {0}; next_piece(&p, pass);)
-        INVAR_TRY(piece_back(pass, &p, grads));
-    pass->state = INVAR_PASS_EMPTY;
-    units = all_units(pass, &pass->head.units);
-    return norm_back(pass, &units, grads);
+    return run_back(pass, grads);
 }
 
 /* The gradient of the head's only column, rounded to storage. */
 static invar_status give_values(invar_pass *pass, const float *dvalue)
 {
-    const invar_tensor *to = &pass->tail.d_logits;
-    size_t rows = (size_t)to->shape[0];
-    uint16_t *rounded = pass->tail.values;
+    invar_tensor to = find(pass, &pass->acts.d_logits);
+    size_t rows = (size_t)to.shape[0];
+    uint16_t *rounded = pass->arrays.values;
 
-    if (to->dtype == INVAR_DTYPE_F32)
-        return invar_device_put(&pass->caller.dev, to->data, dvalue, rows * sizeof *dvalue);
+    if (to.dtype == INVAR_DTYPE_F32)
+        return invar_device_put(&pass->caller.dev, to.data, dvalue, rows * sizeof *dvalue);
     for (size_t i = 0; i < rows; i++)
         rounded[i] = invar_bf16_from_f32(dvalue[i]);
-    return invar_device_put(&pass->caller.dev, to->data, rounded, rows * sizeof *rounded);
+    return invar_device_put(&pass->caller.dev, to.data, rounded, rows * sizeof *rounded);
+}
+
+/* What the forward could not show, without the units. */
+static invar_status show_values(invar_pass *pass)
+{
+    invar_tensor norm = find(pass, &pass->acts.norm), logits = find(pass, &pass->acts.logits);
+    invar_value_name stream = {.layer = pass->stream.layer, .text = "mlp"};
+    invar_value_name normed = {.layer = -1, .text = "head.norm"};
+
+    INVAR_TRY(
+        show_now(pass, "head.norm", invar_op_name(INVAR_OP_RMSNORM_FWD), false, &norm, &stream));
+    return show_now(pass, "head.logits", invar_op_name(INVAR_OP_LINEAR_FWD), false, &logits,
+                    &normed);
 }
 
 invar_status invar_head_backward_values(invar_pass *pass, const float *dvalue,
                                         const invar_segments *units, invar_grads *grads)
 {
-    invar_head_acts *h = &pass->tail;
-    piece whole = {.rows = h->x.shape[0], .units = units->count};
-    both all;
-
     if (pass->state != INVAR_PASS_LOGITS || !pass->options.train || pass->model->head->rows != 1)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward of values needs a training pass of a critic");
-    // the units were not known to the forward
-    INVAR_TRY(send_back(pass, dvalue, NULL, units));
-    all = all_units(pass, units);
-    INVAR_TRY(show_norm(pass, units));
-    INVAR_TRY(INVAR_SHOW(pass, -1, "head.logits", LINEAR_FWD, &h->logits, .samples = units,
-                         .inputs = {"head.norm"}));
-    INVAR_TRY(show_given(pass, "head.dlogp", pass->head_given.dlogp, units));
+    pass->head.units = *units; // the forward did not know them
+    pass->arrays.samples[0] = *units;
+    pass->arrays.samples[2] = pass->rows.samples;
+    INVAR_TRY(build(pass, true, false)); // the places are the same
+    INVAR_TRY(send_back(pass, dvalue, NULL));
+    INVAR_TRY(zero_row(pass));
+    INVAR_TRY(show_values(pass));
+    INVAR_TRY(show_given(pass, &given_dlogp, INVAR_GIVEN_DLOGP));
     INVAR_TRY(give_values(pass, dvalue));
-    INVAR_TRY(project_back(pass, &whole, &all, grads));
-    pass->state = INVAR_PASS_EMPTY;
-    return norm_back(pass, &all, grads);
+    return run_back(pass, grads);
 }

@@ -17,10 +17,10 @@
 
 #include "base/alloc.h"
 #include "base/carve.h"
-#include "engine/model/call.h"
+#include "engine/model/decoder.h"
 #include "engine/model/digests.h"
-#include "engine/model/near.h"
-#include "engine/model/params.h"
+#include "engine/program/call.h"
+#include "engine/program/near.h"
 #include "kernels-deterministic/math/elementary_f64.h"
 #include "kernels-deterministic/math/philox.h"
 
@@ -164,15 +164,45 @@ static void order_memory(invar_model *model)
                 model->order[count++] = i;
 }
 
-static void link_layers(invar_model *model)
+static int64_t elements(const invar_param *p)
 {
-    const invar_param *next = model->params;
+    return p->stack * p->rows * (p->cols ? p->cols : 1);
+}
 
-    model->embedding = next++;
-    for (int64_t i = 0; i < model->spec.layers; i++)
-        next = invar_params_layer(&model->layers[i], &model->spec, i, next);
-    model->norm = next++;
-    model->head = model->spec.tied && !model->spec.value_head ? model->embedding : next;
+/* Places in a block of gradients: as in memory, then the tied head's. */
+static void lay_out_grads(invar_model *model)
+{
+    bool tied = model->head == model->embedding;
+    uintptr_t next = 0;
+
+    for (int64_t i = 0; i <= model->n_params; i++) {
+        const invar_param *of = i < model->n_params ? &model->params[model->order[i]] : model->head;
+        invar_tensor *grad =
+            i < model->n_params ? &model->params[model->order[i]].grad : &model->tied_grad;
+        if (i == model->n_params && !tied)
+            break;
+        *grad = of->master;
+        grad->data = (void *)next; // an offset
+        next += (size_t)elements(of) * sizeof(float);
+        next = (next + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+    }
+    model->grad_bytes = next;
+}
+
+static void link_params(invar_model *model)
+{
+    int64_t layers = model->spec.layers, next = 1;
+
+    for (int64_t i = 0; i < layers; i++) {
+        model->first[i] = next;
+        while (model->params[next].layer == i)
+            next++;
+    }
+    model->first[layers] = next;
+    model->embedding = model->params;
+    model->norm = &model->params[next];
+    model->head =
+        model->spec.tied && !model->spec.value_head ? model->embedding : &model->params[next + 1];
 }
 
 static invar_status allocate(invar_model *model)
@@ -215,23 +245,27 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
     *model = (invar_model){
         .spec = *spec, .format = format, .storage = invar_format_storage(format), .dev = *dev};
     model->dev.scratch = NULL;
-    count = invar_params_list(NULL, spec);
-    status = invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
-                         "the list of parameters");
+    status = invar_decoder_declare(&count, NULL, spec);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
+                             "the list of parameters");
     if (status == INVAR_OK)
         status = invar_alloc((void **)&model->order, (size_t)count, sizeof *model->order,
                              "the order of parameters");
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&model->layers, (size_t)spec->layers, sizeof *model->layers,
+        status = invar_alloc((void **)&model->first, (size_t)spec->layers + 1, sizeof *model->first,
                              "the list of layers");
+    if (status == INVAR_OK)
+        status = invar_decoder_declare(&model->n_params, model->params, spec);
     if (status == INVAR_OK) {
-        model->n_params = invar_params_list(model->params, spec);
         order_memory(model);
-        link_layers(model);
+        link_params(model);
         status = check_extents(model, format);
     }
     if (status == INVAR_OK)
         status = allocate(model);
+    if (status == INVAR_OK)
+        lay_out_grads(model);
     if (status == INVAR_OK)
         status = make_rope(model, dev);
     if (status != INVAR_OK) {
@@ -248,17 +282,12 @@ void invar_model_free(invar_model *model)
         return;
     invar_free(model->params);
     invar_free(model->order);
-    invar_free(model->layers);
+    invar_free(model->first);
     invar_device_give(&model->dev, model->memory);
     invar_free(model);
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
-
-static int64_t elements(const invar_param *p)
-{
-    return p->stack * p->rows * (p->cols ? p->cols : 1);
-}
 
 #define INIT_PIECE 65536 /* values a task makes, a multiple of 4 */
 

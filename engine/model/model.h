@@ -14,6 +14,7 @@
 
 #include "base/hash.h"
 #include "engine/model/spec.h"
+#include "engine/program/param.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -38,56 +39,23 @@ invar_status invar_format_parse(invar_format *out, const char *name) INVAR_MUST_
 /* The type of activations, norms, biases, embedding and head. */
 invar_dtype invar_format_storage(invar_format format);
 
-typedef enum invar_param_kind {
-    INVAR_PARAM_EMBEDDING, /* (vocab, hidden) */
-    INVAR_PARAM_NORM,      /* (n) */
-    INVAR_PARAM_BIAS,      /* (n) */
-    INVAR_PARAM_LINEAR,    /* (out, in), quantised by the low-precision formats */
-    INVAR_PARAM_EXPERT,    /* (experts * out, in), quantised too */
-    INVAR_PARAM_ROUTER,    /* (experts, hidden), never quantised */
-    INVAR_PARAM_HEAD       /* (vocab, hidden), never quantised; (1, hidden) of a critic */
-} invar_param_kind;
-
-#define INVAR_PARAM_NAME_SIZE 96
-
-typedef struct invar_param {
-    /* Hugging Face's; of an expert stack without the number: "...mlp.experts.up_proj.weight" */
-    char name[INVAR_PARAM_NAME_SIZE];
-    invar_param_kind kind;
-    int64_t layer;       /* -1: of none */
-    int64_t stack;       /* experts; 1 for the others */
-    int64_t rows;        /* of one expert; of a vector its length */
-    int64_t cols;        /* 0: a vector */
-    invar_tensor master; /* (stack * rows, cols) or (rows) f32 */
-    invar_tensor weight; /* the same extents, in the type that ops read */
-} invar_param;
-
-/* The parameters of one layer; NULL where the layer has none. Borrowed from the model. */
-typedef struct invar_layer {
-    const invar_param *norm_in;
-    const invar_param *wq, *bq, *wk, *bk, *wv, *bv;
-    const invar_param *norm_q, *norm_k;
-    const invar_param *wo;
-    const invar_param *norm_post;
-    const invar_param *router;
-    const invar_param *gate, *up, *down; /* dense or expert stacks */
-} invar_layer;
-
 typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
     invar_dtype storage;
     invar_param *params; /* (n_params) in canonical order */
     int64_t n_params;
-    int64_t *order;      /* (n_params) of their memory: matrices, then vectors */
-    invar_layer *layers; /* (spec.layers) */
+    int64_t *order; /* (n_params) of their memory: matrices, then vectors */
+    int64_t *first; /* (spec.layers + 1) parameter of each layer; behind them the norm's */
     const invar_param *embedding;
     const invar_param *norm;
     const invar_param *head; /* the embedding where tied */
     invar_tensor cosine;     /* (max_positions, head_dim / 2) f32 */
     invar_tensor sine;
-    invar_device dev; /* whose memory the tensors are in; without scratch */
-    void *memory;     /* one block of it behind all tensors */
+    invar_device dev;       /* whose memory the tensors are in; without scratch */
+    void *memory;           /* one block of it behind all tensors */
+    invar_tensor tied_grad; /* of a tied head, behind those of parameters; absent: it is not tied */
+    size_t grad_bytes;      /* of a block of gradients, this one included */
 } invar_model;
 
 /*
@@ -114,6 +82,9 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MU
 /* The digest of all masters in canonical order: hash of the hash.tree digests of each. */
 invar_status invar_model_hash(invar_digest *out, const invar_model *model,
                               const invar_device *dev) INVAR_MUST_USE;
+
+/* Number of sparse layers: the middle extent of routing. */
+int64_t invar_model_sparse_layers(const invar_model *model);
 
 /* The parameter with this name; NULL when there is none. */
 invar_param *invar_model_find(const invar_model *model, const char *name);

@@ -19,18 +19,21 @@
 
 /* ---- families -------------------------------------------------------------------------------- */
 
+#define LAYER                                                                                      \
+    .attention = invar_block_attention, .dense = invar_block_mlp, .sparse = invar_block_experts
+
 static const invar_family_facts families[INVAR_FAMILY_COUNT] = {
-    [INVAR_FAMILY_LLAMA] = {.name = "llama", .class_name = "Llama"},
-    [INVAR_FAMILY_QWEN2] = {.name = "qwen2",
-                            .class_name = "Qwen2",
-                            .qkv_bias = true,
-                            .windows = true},
-    [INVAR_FAMILY_QWEN3] =
-        {.name = "qwen3", .class_name = "Qwen3", .qk_norm = true, .windows = true, .head_dim = 128},
-    [INVAR_FAMILY_QWEN3_MOE] = {.name = "qwen3_moe",
-                                .class_name = "Qwen3Moe",
-                                .qk_norm = true,
-                                .experts = true},
+    [INVAR_FAMILY_LLAMA] = {.name = "llama", .class_name = "Llama", LAYER},
+    [INVAR_FAMILY_QWEN2] =
+        {.name = "qwen2", .class_name = "Qwen2", .qkv_bias = true, .windows = true, LAYER},
+    [INVAR_FAMILY_QWEN3] = {.name = "qwen3",
+                            .class_name = "Qwen3",
+                            .qk_norm = true,
+                            .windows = true,
+                            .head_dim = 128,
+                            LAYER},
+    [INVAR_FAMILY_QWEN3_MOE] =
+        {.name = "qwen3_moe", .class_name = "Qwen3Moe", .qk_norm = true, .experts = true, LAYER},
 };
 
 const invar_family_facts *invar_family_facts_of(invar_family family)

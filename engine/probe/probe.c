@@ -12,8 +12,8 @@
 
 #include "base/alloc.h"
 #include "engine/model/digests.h"
-#include "engine/model/near.h"
 #include "engine/probe/stat.h"
+#include "engine/program/near.h"
 
 #include "base/invar_banned.h"
 

@@ -15,7 +15,7 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
-#include "engine/model/audit.h"
+#include "engine/program/audit.h"
 #include "engine/rollout/rollout.h"
 
 #include "base/invar_banned.h"

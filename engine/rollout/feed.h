@@ -9,7 +9,7 @@
 #define INVAR_ENGINE_ROLLOUT_FEED_H
 
 #include "base/arena.h"
-#include "engine/model/tape.h"
+#include "engine/program/tape.h"
 #include "engine/rollout/rollout.h"
 #include "engine/rollout/schedule.h"
 

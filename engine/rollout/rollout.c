@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
 #include "engine/rollout/stop.h"

@@ -10,7 +10,7 @@
 #ifndef INVAR_ENGINE_ROLLOUT_SAMPLER_H
 #define INVAR_ENGINE_ROLLOUT_SAMPLER_H
 
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 #include "engine/rollout/rollout.h"
 
 #ifdef __cplusplus

@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
 #include "engine/hf/files.h"
-#include "engine/model/audit.h"
+#include "engine/program/audit.h"
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"
 #include "engine/run/folders.h"

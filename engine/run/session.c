@@ -13,7 +13,7 @@
 #include "base/file.h"
 #include "base/json/text.h"
 #include "engine/hf/hf.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 #include "engine/rl/loss.h"
 #include "engine/run/settings.h"
 

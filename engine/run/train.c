@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/process/process.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 
 #include "base/invar_banned.h"
 

@@ -6,7 +6,7 @@
 #include "engine/train/trainer.h"
 
 #include "base/alloc.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 
 #include "base/invar_banned.h"
 

@@ -174,13 +174,15 @@ static char *log_of(invar_test_model kind, invar_format format, way how, bool sw
     invar_calls_begin();
     assert_ok(invar_model_new(&model, &spec, format, &dev));
     assert_ok(invar_model_init(model, 11, &dev));
-    if (swapped) { // what a slip of the hand would do
-        const invar_param *gate = model->layers[1].gate;
-        model->layers[1].gate = model->layers[1].up;
-        model->layers[1].up = gate;
-    }
     invar_calls_begin();
     name_params(model);
+    if (swapped) { // what a slip of the hand would do
+        invar_param *up = invar_model_find(model, "model.layers.1.mlp.up_proj.weight");
+        invar_param *gate = invar_model_find(model, "model.layers.1.mlp.gate_proj.weight");
+        invar_tensor weight = up->weight;
+        up->weight = gate->weight;
+        gate->weight = weight;
+    }
     if (how == PAGED)
         run_paged(model, &dev);
     else

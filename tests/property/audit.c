@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/audit.h"
 #include "engine/model/model.h"
+#include "engine/program/audit.h"
 #include "tests/far.h"
 #include "tests/ops.h"
 #include "tests/run.h"

@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/audit.h"
+#include "engine/program/audit.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
 #include "tests/far.h"

@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 #include "engine/train/offload.h"
 #include "engine/train/optimizer.h"
 #include "tests/far.h"

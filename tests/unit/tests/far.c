@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 #include "tests/support.h"
 
 static invar_device dev;

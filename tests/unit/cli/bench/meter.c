@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 #include "tests/far.h"
 #include "tests/support.h"
 

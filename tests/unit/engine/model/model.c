@@ -11,8 +11,8 @@
 
 #include "engine/hf/names.h"
 #include "engine/io/safetensors.h"
-#include "engine/model/call.h"
-#include "engine/model/params.h"
+#include "engine/model/decoder.h"
+#include "engine/program/call.h"
 #include "kernels-deterministic/math/bf16.h"
 #include "kernels-deterministic/math/philox.h"
 #include "tests/model.h"
@@ -22,16 +22,26 @@ static int64_t elements(const invar_param *p)
     return p->stack * p->rows * (p->cols ? p->cols : 1);
 }
 
+/* Of the second layer, dense or of experts. */
+static const invar_param *up_of(const invar_model *model)
+{
+    const invar_param *p = invar_model_find(model, "model.layers.1.mlp.up_proj.weight");
+
+    return p ? p : invar_model_find(model, "model.layers.1.mlp.experts.up_proj.weight");
+}
+
 /* ---- the list -------------------------------------------------------------------------------- */
 
 /* Tensors of the file that the list does not have, or has with other extents, or lacks. */
 static int64_t differences(const invar_model_spec *spec, const invar_safetensors *file)
 {
-    int64_t count = invar_params_list(NULL, spec), wrong = 0, tensors = 0;
-    invar_param *params = calloc((size_t)count, sizeof *params);
+    int64_t count, wrong = 0, tensors = 0;
+    invar_param *params;
 
+    assert_ok(invar_decoder_declare(&count, NULL, spec));
+    params = calloc((size_t)count, sizeof *params);
     assert_non_null(params);
-    assert_int_equal(invar_params_list(params, spec), count);
+    assert_ok(invar_decoder_declare(&count, params, spec));
     for (int64_t i = 0; i < count; i++)
         for (int64_t e = 0; e < params[i].stack; e++) {
             const invar_param *p = &params[i];
@@ -120,10 +130,10 @@ static void test_model__order_is_canonical(void **state)
     assert_int_equal(model->n_params, count);
     for (int64_t i = 0; i < count; i++)
         assert_string_equal(model->params[i].name, expected[i]);
-    assert_ptr_equal(model->layers[1].router, invar_model_find(model, expected[20]));
-    assert_null(model->layers[0].router);
-    assert_ptr_equal(model->layers[1].down, &model->params[23]);
-    assert_ptr_equal(model->layers[0].norm_k, &model->params[6]);
+    assert_ptr_equal(invar_model_find(model, expected[20]), &model->params[20]);
+    assert_int_equal(model->first[0], 1);
+    assert_int_equal(model->first[1], 12);
+    assert_int_equal(model->first[2], 24);
     assert_ptr_equal(model->norm, &model->params[24]);
     assert_ptr_equal(model->head, &model->params[25]);
     assert_null(invar_model_find(model, "model.layers.2.mlp.gate.weight"));
@@ -208,6 +218,8 @@ static void test_model__first_values_depend_on_seed_and_place_alone(void **state
     const invar_device *devs = *state;
     invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
     invar_model *a = NULL, *b = NULL;
+    const invar_param *gate, *up;
+    int64_t down;
     size_t bytes;
 
     spec.vocab = 4001; // more than one task of values
@@ -224,14 +236,16 @@ static void test_model__first_values_depend_on_seed_and_place_alone(void **state
     spec.vocab = 200;
     assert_ok(invar_model_new(&b, &spec, INVAR_FORMAT_FP32, &devs[0]));
     assert_ok(invar_model_init(b, 5, &devs[0]));
-    invar_assert_bits_f32(b->layers[1].down->master.data, a->layers[1].down->master.data,
-                          elements(a->layers[1].down), "beside another embedding");
-    bytes = (size_t)elements(a->layers[0].gate) * sizeof(float);
-    assert_true(
-        invar_bits_differ(a->layers[0].gate->master.data, a->layers[0].up->master.data, bytes));
+    down = invar_model_find(a, "model.layers.1.mlp.down_proj.weight") - a->params;
+    invar_assert_bits_f32(b->params[down].master.data, a->params[down].master.data,
+                          elements(&a->params[down]), "beside another embedding");
+    gate = invar_model_find(a, "model.layers.0.mlp.gate_proj.weight");
+    up = invar_model_find(a, "model.layers.0.mlp.up_proj.weight");
+    bytes = (size_t)elements(gate) * sizeof(float);
+    assert_true(invar_bits_differ(gate->master.data, up->master.data, bytes));
     assert_ok(invar_model_init(b, 6, &devs[0]));
     assert_true(
-        invar_bits_differ(a->layers[0].gate->master.data, b->layers[0].gate->master.data, bytes));
+        invar_bits_differ(gate->master.data, b->params[gate - a->params].master.data, bytes));
     invar_model_free(a);
     invar_model_free(b);
 }
@@ -325,7 +339,7 @@ static void test_model__refresh_makes_the_compute_form(void **state)
         }
         // a master that moved is not seen before the refresh, and is after it
         {
-            const invar_param *moved = model->layers[1].up;
+            const invar_param *moved = up_of(model);
             invar_tensor before = invar_test_copy(&moved->weight);
             for (int64_t j = 0; j < moved->cols; j++)
                 ((float *)moved->master.data)[j] *= -1.5f;
@@ -350,7 +364,7 @@ static void test_model__copy_takes_masters_and_weights(void **state)
         invar_model *to = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, (invar_format)i, 4, dev);
         invar_model *other = invar_test_model_new(INVAR_TEST_MODEL_DENSE, (invar_format)i, 4, dev);
 
-        assert_true(invar_tensors_differ(&to->layers[1].up->weight, &from->layers[1].up->weight));
+        assert_true(invar_tensors_differ(&up_of(to)->weight, &up_of(from)->weight));
         assert_ok(invar_model_copy(to, from));
         for (int64_t p = 0; p < to->n_params; p++) {
             invar_assert_bits_tensor(&to->params[p].master, &from->params[p].master, "master");

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/tape.h"
+#include "engine/program/tape.h"
 
 #include "tests/far.h"
 #include "tests/support.h"

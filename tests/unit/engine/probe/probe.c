@@ -367,16 +367,16 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
 static void show_pass(invar_probe_view *view, const invar_tensor *x, const invar_segments *samples)
 {
     static const invar_forward_value values[] = {
-        {"embed", -1, "embedding.fwd", false, true, {NULL}, NULL, NULL, false},
-        {"norm", 0, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL, false},
-        {"q", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL, false},
-        {"k", 0, "linear.fwd", false, false, {"norm"}, NULL, NULL, false},
-        {"mlp", 0, "add", false, true, {"in", "q", "k"}, NULL, NULL, false},
-        {"mlp", 1, "add", false, true, {"in"}, NULL, NULL, false},
-        {"head.norm", -1, "rmsnorm.fwd", false, false, {"in"}, NULL, NULL, false},
-        {"head.dx", -1, "rmsnorm.bwd", true, true, {NULL}, NULL, NULL, false},
-        {"dx", 1, "add", true, true, {"d", "in"}, NULL, NULL, false},
-        {"dq", 0, "linear.dx", true, false, {"d", "q"}, NULL, NULL, false},
+        {{-1, "embed"}, "embedding.fwd", false, true, {{0, ""}}, 0, NULL, NULL, false},
+        {{0, "norm"}, "rmsnorm.fwd", false, false, {{-1, "embed"}}, 1, NULL, NULL, false},
+        {{0, "q"}, "linear.fwd", false, false, {{0, "norm"}}, 1, NULL, NULL, false},
+        {{0, "k"}, "linear.fwd", false, false, {{0, "norm"}}, 1, NULL, NULL, false},
+        {{0, "mlp"}, "add", false, true, {{-1, "embed"}, {0, "q"}, {0, "k"}}, 3, NULL, NULL, false},
+        {{1, "mlp"}, "add", false, true, {{0, "mlp"}}, 1, NULL, NULL, false},
+        {{-1, "head.norm"}, "rmsnorm.fwd", false, false, {{1, "mlp"}}, 1, NULL, NULL, false},
+        {{-1, "head.dx"}, "rmsnorm.bwd", true, true, {{0, ""}}, 0, NULL, NULL, false},
+        {{1, "dx"}, "add", true, true, {{-1, "head.dx"}, {0, "mlp"}}, 2, NULL, NULL, false},
+        {{0, "dq"}, "linear.dx", true, false, {{1, "dx"}, {0, "q"}}, 2, NULL, NULL, false},
     };
 
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {

@@ -5,10 +5,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_AUDIT_ELEMENT_H
-#define INVAR_ENGINE_MODEL_AUDIT_ELEMENT_H
+#ifndef INVAR_ENGINE_PROGRAM_AUDIT_ELEMENT_H
+#define INVAR_ENGINE_PROGRAM_AUDIT_ELEMENT_H
 
-#include "engine/model/audit.h"
+#include "engine/program/audit.h"
 
 #ifdef __cplusplus
 extern "C" {

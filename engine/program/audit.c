@@ -3,12 +3,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/audit.h"
+#include "engine/program/audit.h"
 
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/audit_element.h"
+#include "engine/program/audit_element.h"
 #include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"

@@ -16,10 +16,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_TAPE_H
-#define INVAR_ENGINE_MODEL_TAPE_H
+#ifndef INVAR_ENGINE_PROGRAM_TAPE_H
+#define INVAR_ENGINE_PROGRAM_TAPE_H
 
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -3,10 +3,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/call.h"
+#include "engine/program/call.h"
 
-#include "engine/model/audit.h"
-#include "engine/model/tape.h"
+#include "engine/program/audit.h"
+#include "engine/program/tape.h"
 
 #include "base/invar_banned.h"
 

@@ -5,7 +5,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/tape.h"
+#include "engine/program/tape.h"
 
 #include <string.h>
 

@@ -7,8 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_CALL_H
-#define INVAR_ENGINE_MODEL_CALL_H
+#ifndef INVAR_ENGINE_PROGRAM_CALL_H
+#define INVAR_ENGINE_PROGRAM_CALL_H
 
 #include "kernels-deterministic/ops.h"
 
@@ -23,9 +23,9 @@ typedef struct invar_caller {
     invar_device dev;   /* its scratch is the caller's own */
     size_t bytes;       /* of scratch */
     int64_t grown;      /* how often the scratch was replaced */
-    invar_audit *audit; /* engine/model/audit.h; borrowed, NULL: none */
+    invar_audit *audit; /* engine/program/audit.h; borrowed, NULL: none */
     int64_t layer;      /* whose ops these are, for its findings; -1: of none */
-    invar_tape *tape;   /* engine/model/tape.h: hears the calls; borrowed, NULL: none */
+    invar_tape *tape;   /* engine/program/tape.h: hears the calls; borrowed, NULL: none */
 } invar_caller;
 
 /* Takes everything but the scratch from `dev`. Nothing is allocated yet. */

@@ -8,7 +8,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/audit_element.h"
+#include "engine/program/audit_element.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -7,8 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_MODEL_NEAR_H
-#define INVAR_ENGINE_MODEL_NEAR_H
+#ifndef INVAR_ENGINE_PROGRAM_NEAR_H
+#define INVAR_ENGINE_PROGRAM_NEAR_H
 
 #include "kernels-deterministic/ops.h"
 

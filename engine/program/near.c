@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/model/near.h"
+#include "engine/program/near.h"
 
 #include <string.h>
 

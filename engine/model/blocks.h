@@ -1,0 +1,29 @@
+/*
+ * blocks.h - the kinds of blocks that layers are made of, and the walk through a whole model.
+ *
+ * A block is one file: what it computes, as verbs of engine/program/builder.h, and with them which
+ * parameters it has. Everything else follows: the backward, memory, points, checkpoints.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_BLOCKS_H
+#define INVAR_ENGINE_MODEL_BLOCKS_H
+
+#include "engine/model/spec.h"
+#include "engine/program/builder.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The residual stream after the block, in layer b->layer. */
+typedef invar_tensor (*invar_block)(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
+
+invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
+invar_tensor invar_block_mlp(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
+invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

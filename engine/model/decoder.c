@@ -1,0 +1,163 @@
+/*
+ * decoder.c - the walk through a model: embedding, layers, and back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/model/decoder.h"
+
+#include <string.h>
+
+#include "engine/model/family.h"
+
+#include "base/invar_banned.h"
+
+static int64_t sparse_before(const invar_model_spec *s, int64_t layer)
+{
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < layer; i++)
+        count += s->sparse[i];
+    return count;
+}
+
+int64_t invar_model_sparse_layers(const invar_model *model)
+{
+    return sparse_before(&model->spec, model->spec.layers);
+}
+
+static invar_tensor embed(invar_builder *b, const invar_model_spec *s)
+{
+    invar_weight table = invar_build_param(b, INVAR_PARAM_EMBEDDING, "model.embed_tokens.weight", 1,
+                                           s->vocab, s->hidden);
+
+    return invar_verb_embed(b, "embed", &table);
+}
+
+static invar_tensor layer(invar_builder *b, const invar_model_spec *s, int64_t i, invar_tensor x)
+{
+    const invar_family_facts *family = invar_family_facts_of(s->family);
+
+    b->layer = i;
+    b->sparse_layers = sparse_before(s, i);
+    invar_build_rename(b, &x, "x");
+    x = family->attention(b, s, x);
+    return (s->sparse[i] ? family->sparse : family->dense)(b, s, x);
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+static void declare_all(invar_builder *b, const invar_model_spec *s)
+{
+    invar_tensor x = embed(b, s);
+
+    for (int64_t i = 0; i < s->layers; i++)
+        x = layer(b, s, i, x);
+    b->layer = -1;
+    (void)invar_build_param(b, INVAR_PARAM_NORM, "model.norm.weight", 1, s->hidden, 0);
+    if (s->value_head)
+        (void)invar_build_param(b, INVAR_PARAM_HEAD, "score.weight", 1, 1, s->hidden);
+    else if (!s->tied)
+        (void)invar_build_param(b, INVAR_PARAM_HEAD, "lm_head.weight", 1, s->vocab, s->hidden);
+}
+
+invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
+                                   const invar_model_spec *spec)
+{
+    invar_builder b = {.declared = out, .storage = INVAR_DTYPE_F32, .layer = -1, .rows = 1};
+    invar_status status;
+
+    INVAR_TRY(invar_program_new(&b.program));
+    declare_all(&b, spec);
+    status = b.program->status;
+    *count_out = b.next_param;
+    invar_builder_release(&b);
+    invar_program_free(b.program);
+    return status;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+static invar_tensor table(invar_program *program, const invar_model *model, const invar_tensor *t)
+{
+    invar_tensor named = *t;
+
+    named.data = (char *)invar_program_given(program, INVAR_GIVEN_MODEL) +
+                 ((char *)t->data - (char *)model->memory);
+    return named;
+}
+
+void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_model *model,
+                         int64_t rows)
+{
+    invar_builder lists = *b;
+
+    invar_program_clear(program);
+    if (lists.built_bytes)
+        memset(lists.built, 0, lists.built_bytes);
+    *b = (invar_builder){.program = program,
+                         .params = model->params,
+                         .param_base = model->memory,
+                         .storage = model->storage,
+                         .norm_eps = model->spec.norm_eps,
+                         .layer = -1,
+                         .rows = rows,
+                         .built = lists.built,
+                         .built_bytes = lists.built_bytes,
+                         .noted = lists.noted,
+                         .noted_bytes = lists.noted_bytes,
+                         .args = lists.args,
+                         .args_room = lists.args_room,
+                         .groups = lists.groups,
+                         .group_bytes = lists.group_bytes};
+    b->cosine = table(program, model, &model->cosine);
+    b->sine = table(program, model, &model->sine);
+}
+
+/* The layer's values are made once more, and with them what its backward needs. */
+static void restore(invar_builder *b, const invar_model *model, int64_t i, const invar_tensor *x)
+{
+    invar_tensor y, d;
+
+    b->quiet = true;
+    b->next_param = model->first[i];
+    y = layer(b, &model->spec, i, x[i]);
+    b->quiet = false;
+    d = invar_gradient_take(b, &x[i + 1]);
+    invar_gradient_set(b, &y, &d);
+}
+
+static void back(invar_builder *b, const invar_model *model, const invar_tensor *x, bool recompute)
+{
+    for (int64_t i = model->spec.layers - 2; recompute && i >= 0; i--) {
+        invar_build_backward(b, 1); // all but the embedding
+        restore(b, model, i, x);
+    }
+    invar_build_backward(b, 0);
+}
+
+invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model, bool recompute)
+{
+    int64_t layers = model->spec.layers;
+    invar_tensor x[INVAR_SPEC_MAX_LAYERS + 1];
+    invar_decoder out = {{0}, {0}};
+
+    x[0] = embed(b, &model->spec);
+    for (int64_t i = 0; i < layers; i++) {
+        x[i + 1] = layer(b, &model->spec, i, x[i]);
+        if (recompute && i < layers - 1) // the last layer's values are still there
+            invar_build_forget(b, 1);
+    }
+    out.stream = x[layers];
+    invar_program_touch(b->program, &out.stream);
+    if (invar_tensor_present(&b->routing))
+        invar_program_touch(b->program, &b->routing);
+    invar_program_end_segment(b->program);
+    if (!b->train)
+        return out;
+    out.d_stream = invar_program_room(b->program, b->storage, b->rows, model->spec.hidden);
+    invar_program_touch(b->program, &out.d_stream);
+    invar_gradient_set(b, &out.stream, &out.d_stream);
+    back(b, model, x, recompute);
+    invar_program_end_segment(b->program);
+    return out;
+}

@@ -1,0 +1,38 @@
+/*
+ * decoder.h - a whole model as a program: embedding, layers, head, and back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_MODEL_DECODER_H
+#define INVAR_ENGINE_MODEL_DECODER_H
+
+#include "engine/model/blocks.h"
+#include "engine/model/model.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The parameters of a spec in canonical order; out NULL: only their number. */
+invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
+                                   const invar_model_spec *spec) INVAR_MUST_USE;
+
+/* Begins a program of the model; lists of the builder are used again. */
+void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_model *model,
+                         int64_t rows);
+
+/*
+ * Segment 0: the rows through all layers. With b->train segment 1: back, from the gradient at the
+ * last layer's output. With `recompute` a layer's input is kept and the layer computed once more.
+ */
+typedef struct invar_decoder {
+    invar_tensor stream;   /* (T, hidden) the last layer's output */
+    invar_tensor d_stream; /* its gradient, where there is a backward */
+} invar_decoder;
+
+invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model, bool recompute);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

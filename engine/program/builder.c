@@ -1,0 +1,283 @@
+/*
+ * builder.c - parameters, values and gradients of a program that is being written.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/builder.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+void invar_builder_release(invar_builder *b)
+{
+    invar_free(b->built);
+    invar_free(b->noted);
+    invar_free(b->args);
+    invar_free(b->groups);
+    b->built = NULL;
+    b->noted = NULL;
+    b->args = NULL;
+    b->groups = NULL;
+}
+
+/* Room for `need` bytes in a list; what is new is zeroed. False, and noted, without memory. */
+static bool grow(invar_builder *b, void *list, size_t *room, size_t need)
+{
+    char **block = list;
+    void *larger;
+
+    if (b->program->status != INVAR_OK)
+        return false;
+    if (need <= *room)
+        return true;
+    b->program->status = invar_alloc(&larger, 2 * need, 1, "a list of calls");
+    if (b->program->status != INVAR_OK)
+        return false;
+    if (*room)
+        memcpy(larger, *block, *room);
+    memset((char *)larger + *room, 0, 2 * need - *room);
+    invar_free(*block);
+    *block = larger;
+    *room = 2 * need;
+    return true;
+}
+
+/* ---- parameters ------------------------------------------------------------------------------ */
+
+static invar_weight declare(invar_builder *b, const invar_param *p)
+{
+    if (b->declared) {
+        invar_param *out = &b->declared[b->next_param];
+        char name[INVAR_PARAM_NAME_SIZE];
+        *out = *p;
+        memcpy(name, p->name, sizeof name);
+        if (b->layer >= 0)
+            (void)snprintf(out->name, sizeof out->name, "model.layers.%" PRId64 ".%.60s", b->layer,
+                           name);
+    }
+    b->next_param++;
+    return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols)};
+}
+
+/* `at` counts from `base`; in the program from the beginning of given memory. */
+static void *named(invar_builder *b, invar_given_memory which, const void *at, const void *base)
+{
+    return (char *)invar_program_given(b->program, which) + ((const char *)at - (const char *)base);
+}
+
+invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
+{
+    invar_weight w = {p->weight, p->grad};
+
+    w.w.data = named(b, INVAR_GIVEN_MODEL, w.w.data, b->param_base);
+    if (w.w.scale)
+        w.w.scale = named(b, INVAR_GIVEN_MODEL, w.w.scale, b->param_base);
+    w.dw.data = named(b, INVAR_GIVEN_GRADS, w.dw.data, NULL);
+    return w;
+}
+
+invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const char *name,
+                               int64_t stack, int64_t rows, int64_t cols)
+{
+    const invar_param *p;
+
+    if (!b->params) {
+        invar_param own = {
+            .kind = kind, .layer = b->layer, .stack = stack, .rows = rows, .cols = cols};
+        (void)snprintf(own.name, sizeof own.name, "%s", name);
+        return declare(b, &own);
+    }
+    p = &b->params[b->next_param++];
+    INVAR_CHECK(p->kind == kind && p->stack == stack && p->rows == rows && p->cols == cols);
+    return invar_build_weight(b, p);
+}
+
+invar_tensor invar_build_array(invar_builder *b, invar_given_memory which, invar_dtype dtype,
+                               int64_t count)
+{
+    return invar_tensor_1d(invar_program_given(b->program, which), dtype, count);
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+
+invar_built *invar_build_of(invar_builder *b, const invar_tensor *value)
+{
+    int32_t room = invar_program_room_of(value->data);
+
+    if (!grow(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
+        b->lost = (invar_built){0};
+        return &b->lost;
+    }
+    return &b->built[room];
+}
+
+void invar_build_rename(invar_builder *b, const invar_tensor *value, const char *name)
+{
+    invar_build_of(b, value)->name = name;
+}
+
+static void show(invar_builder *b, const invar_point *point)
+{
+    invar_point p = *point;
+
+    if (b->quiet || !p.name)
+        return;
+    p.layer = b->layer;
+    p.samples = b->point_samples;
+    invar_program_point(b->program, &p);
+}
+
+invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor value)
+{
+    invar_built *built = invar_build_of(b, &value);
+
+    built->name = name;
+    show(b, &(invar_point){
+                .name = name, .stream = built->stream, .rows = value, .by_slot = built->by_slot});
+    return value;
+}
+
+invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor value)
+{
+    invar_build_of(b, &value)->stream = true;
+    return invar_build_result(b, name, value);
+}
+
+void invar_build_codes(invar_builder *b, const char *name, bool gradient, const invar_tensor *codes)
+{
+    show(b, &(invar_point){.name = name,
+                           .suffix = "q",
+                           .gradient = gradient,
+                           .backward = gradient,
+                           .rows = *codes});
+}
+
+invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads)
+{
+    invar_tensor view = invar_tensor_3d(t->data, t->dtype, t->shape[0], heads, t->shape[1] / heads);
+
+    view.row_stride = t->row_stride;
+    return view;
+}
+
+/* ---- the backward ---------------------------------------------------------------------------- */
+
+void invar_build_note(invar_builder *b, invar_verb_backward backward, const void *args,
+                      size_t bytes)
+{
+    size_t whole = (bytes + 15) / 16 * 16;
+
+    if (!b->train ||
+        !grow(b, &b->noted, &b->noted_bytes, ((size_t)b->n_noted + 1) * sizeof *b->noted) ||
+        !grow(b, &b->args, &b->args_room, b->n_args + whole))
+        return;
+    memcpy(b->args + b->n_args, args, bytes);
+    b->noted[b->n_noted++] = (invar_noted){backward, b->layer, b->n_args};
+    b->n_args += whole;
+}
+
+void invar_build_forget(invar_builder *b, int32_t mark)
+{
+    if (b->n_noted > mark) {
+        b->n_args = b->noted[mark].args;
+        b->n_noted = mark;
+    }
+}
+
+void invar_build_backward(invar_builder *b, int32_t mark)
+{
+    for (int32_t i = b->n_noted - 1; i >= mark && b->program->status == INVAR_OK; i--) {
+        b->layer = b->noted[i].layer;
+        b->noted[i].backward(b, b->args + b->noted[i].args);
+    }
+    invar_build_forget(b, mark);
+}
+
+void invar_build_reads(invar_builder *b, const invar_tensor *value)
+{
+    invar_build_of(b, value)->readers++;
+}
+
+int32_t invar_gradient_group(invar_builder *b, int64_t rows)
+{
+    if (!grow(b, &b->groups, &b->group_bytes, ((size_t)b->n_groups + 2) * sizeof *b->groups))
+        return 0;
+    b->groups[++b->n_groups] = (invar_group){.rows = rows};
+    return b->n_groups;
+}
+
+void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *value)
+{
+    invar_built *built = invar_build_of(b, value);
+
+    if (group == 0)
+        return;
+    built->group = group;
+    built->column = (int32_t)b->groups[group].cols;
+    b->groups[group].cols += value->shape[1];
+}
+
+invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value)
+{
+    const invar_built *built = invar_build_of(b, value);
+    invar_group *g = built->group ? &b->groups[built->group] : NULL;
+
+    if (!g)
+        return invar_program_room(b->program, b->storage, value->shape[0], value->shape[1]);
+    if (!invar_tensor_present(&g->room))
+        g->room = invar_program_room(b->program, b->storage, g->rows, g->cols);
+    return invar_tensor_columns(&g->room, built->column, value->shape[1]);
+}
+
+invar_tensor invar_gradient_take(invar_builder *b, const invar_tensor *value)
+{
+    invar_built *built = invar_build_of(b, value);
+    invar_tensor d = built->d;
+
+    INVAR_CHECK(invar_tensor_present(&d) || b->program->status != INVAR_OK);
+    built->d = (invar_tensor){0};
+    if (invar_tensor_present(&d))
+        invar_build_of(b, &d)->held--;
+    return d;
+}
+
+void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
+{
+    if (invar_tensor_present(&invar_build_of(b, value)->d))
+        (void)invar_gradient_take(b, value);
+    invar_build_of(b, value)->d = *d;
+    invar_build_of(b, d)->held++;
+}
+
+void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                         const char *reader)
+{
+    const invar_built *built = invar_build_of(b, value);
+
+    show(b, &(invar_point){.name = built->name,
+                           .suffix = built->readers > 1 ? reader : NULL,
+                           .gradient = true,
+                           .backward = true,
+                           .stream = built->stream,
+                           .rows = *d,
+                           .by_slot = built->by_slot});
+}
+
+void invar_gradient_give(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
+{
+    invar_tensor before = invar_build_of(b, value)->d, sum;
+
+    if (!invar_tensor_present(&before)) {
+        invar_gradient_set(b, value, d);
+        return;
+    }
+    sum = invar_program_room(b->program, b->storage, d->shape[0], d->shape[1]);
+    INVAR_APPEND(b->program, b->layer, ADD, add, .out = sum, .a = before, .b = *d);
+    invar_gradient_show(b, value, &sum, NULL);
+    invar_gradient_set(b, value, &sum);
+}

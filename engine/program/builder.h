@@ -1,0 +1,269 @@
+/*
+ * builder.h - writes the program of a model: verbs for the forward, the backward derived from them.
+ *
+ * A verb appends the calls of a forward, fused where an op can do several things at once, and notes
+ * what its backward needs. The backward is the list of verbs walked from its end: each takes the
+ * gradients of its results and gives those of its inputs. A value that several verbs read has the
+ * sum of what they give, in this order. A parameter is declared where it is used first; without
+ * parameters a builder only collects these declarations (params.h).
+ *
+ *     w = invar_build_param(b, INVAR_PARAM_NORM, "input_layernorm.weight", 1, hidden, 0);
+ *     x = invar_verb_norm(b, "norm_in", x, &w);
+ *
+ * Names are borrowed. Tensors are the program's, without memory (program.h).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROGRAM_BUILDER_H
+#define INVAR_ENGINE_PROGRAM_BUILDER_H
+
+#include "engine/program/param.h"
+#include "engine/program/program.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Numbers of given memory. */
+typedef enum invar_given_memory {
+    INVAR_GIVEN_MODEL, /* all parameters */
+    INVAR_GIVEN_GRADS, /* all gradients */
+    INVAR_GIVEN_CACHE, /* keys and values of all layers */
+    INVAR_GIVEN_IDS,
+    INVAR_GIVEN_POSITIONS,
+    INVAR_GIVEN_SAMPLES,
+    INVAR_GIVEN_UNITS,
+    INVAR_GIVEN_PAGES,
+    INVAR_GIVEN_LENGTHS,
+    INVAR_GIVEN_REPLAY,
+    INVAR_GIVEN_ROUTING,
+    /* of the head */
+    INVAR_GIVEN_STREAM,   /* the last layer's output */
+    INVAR_GIVEN_D_STREAM, /* its gradient */
+    INVAR_GIVEN_ROWS,
+    INVAR_GIVEN_TARGETS,
+    INVAR_GIVEN_HEAD_UNITS,
+    INVAR_GIVEN_PARTS,
+    INVAR_GIVEN_DLOGP,
+    INVAR_GIVEN_DENTROPY,
+    INVAR_GIVEN_BACK,
+} invar_given_memory;
+
+/* What a builder knows of a tensor of the forward, by its room. */
+typedef struct invar_built {
+    const char *name; /* NULL: none */
+    int64_t layer;
+    bool stream;
+    int32_t readers;      /* verbs that give it a gradient of their own */
+    invar_tensor codes;   /* quantised for a product; absent: not yet */
+    invar_tensor by_slot; /* rows of slots; see invar_point */
+    invar_tensor d;       /* its gradient so far; absent: none */
+    int32_t held;         /* values whose gradient this is */
+    /* Gradients of results of one linear layer lie side by side, so that one product takes all. */
+    int32_t group, column; /* 0: none */
+} invar_built;
+
+/* A parameter in use. */
+typedef struct invar_weight {
+    invar_tensor w, dw; /* absent: there is none */
+} invar_weight;
+
+typedef struct invar_builder invar_builder;
+
+/* The backward of a verb, with the arguments that it noted. */
+typedef void (*invar_verb_backward)(invar_builder *b, const void *noted);
+
+typedef struct invar_noted {
+    invar_verb_backward backward;
+    int64_t layer;
+    size_t args; /* where they are among the noted bytes */
+} invar_noted;
+
+/* Gradients side by side. */
+typedef struct invar_group {
+    int64_t rows, cols;
+    invar_tensor room; /* absent: nobody has asked for it */
+} invar_group;
+
+struct invar_builder {
+    invar_program *program;
+    /* of the model */
+    const invar_param *params;          /* NULL: declarations are collected */
+    const void *param_base, *grad_base; /* what addresses of parameters and gradients count from */
+    invar_param *declared;              /* where they go; NULL: they are only counted */
+    int64_t next_param;
+    invar_dtype storage;
+    float norm_eps;
+    invar_tensor cosine, sine; /* named by the program */
+    /* of the pass */
+    bool train;    /* a backward follows */
+    bool quiet;    /* no points: what is computed a second time */
+    int64_t layer; /* -1: of none */
+    int64_t rows;
+    invar_tensor ids, positions;
+    invar_segments samples, units;
+    const invar_kv_pages *cache; /* (layers), named by the program; NULL: none */
+    const int64_t *lengths;
+    invar_tensor replay, routing; /* (T, sparse layers * slots); absent: none */
+    int64_t sparse_layers;        /* before this one */
+    int32_t point_samples;        /* of points that follow; see invar_point */
+    /* lists */
+    invar_built *built; /* by room */
+    size_t built_bytes;
+    int32_t n_built;
+    invar_built lost; /* where there is no memory */
+    invar_noted *noted;
+    size_t noted_bytes;
+    int32_t n_noted;
+    char *args;
+    size_t args_room, n_args;
+    invar_group *groups;
+    size_t group_bytes;
+    int32_t n_groups;
+};
+
+void invar_builder_release(invar_builder *b); /* its lists */
+
+/* ---- parameters and values ------------------------------------------------------------------- */
+
+/* The next parameter; in a layer the name is what follows "model.layers.N.". */
+invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const char *name,
+                               int64_t stack, int64_t rows, int64_t cols);
+
+/* A parameter as the program names it. */
+invar_weight invar_build_weight(invar_builder *b, const invar_param *p);
+
+/* An array of the given memory. */
+invar_tensor invar_build_array(invar_builder *b, invar_given_memory which, invar_dtype dtype,
+                               int64_t count);
+
+/* Another name for a value: that of a layer's input. */
+void invar_build_rename(invar_builder *b, const invar_tensor *value, const char *name);
+
+/* A point of the last call, and from now on what is known of the value; yields it. */
+invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor value);
+invar_tensor invar_build_stream(invar_builder *b, const char *name, invar_tensor value);
+
+/* A point of the last call: what products take for the value with this name, or its gradient. */
+void invar_build_codes(invar_builder *b, const char *name, bool gradient,
+                       const invar_tensor *codes);
+
+/* (T, n) as (T, heads, n / heads). */
+invar_tensor invar_build_heads(const invar_tensor *t, int64_t heads);
+
+/* ---- verbs ----------------------------------------------------------------------------------- */
+
+invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table);
+
+invar_tensor invar_verb_norm(invar_builder *b, const char *name, invar_tensor x,
+                             const invar_weight *weight);
+
+/* Experts' rows of tokens: who has which, and where they lie. */
+typedef struct invar_routes {
+    invar_tensor ids;       /* (T, slots) i32: used */
+    invar_tensor weights;   /* (T, slots) f32 */
+    invar_tensor scores;    /* (T, experts) f32 */
+    invar_tensor row_token; /* (P) i32 */
+    invar_tensor slot_row;  /* (T, slots) i32 */
+    invar_segments experts; /* over P */
+    invar_tensor logits;
+    invar_moe_router router;
+} invar_routes;
+
+/* One of the layers that share an input. */
+typedef struct invar_output {
+    const char *name;
+    invar_weight w, bias; /* bias absent: none */
+    bool f32;             /* not in storage */
+    invar_tensor y;       /* the result */
+} invar_output;
+
+#define INVAR_MOST_OUTPUTS INVAR_LINEAR_MAX_PARTS
+
+/* y = x w^T + bias, for each. With routes: of experts, one w for each; no bias. */
+void invar_verb_linears(invar_builder *b, invar_tensor x, invar_output *outputs, int32_t count,
+                        const invar_routes *routes);
+
+/* The residual stream + x w^T. */
+invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_tensor residual,
+                                   invar_tensor x, const invar_weight *w);
+
+/* swiglu of two linear layers of x. */
+invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x,
+                              const invar_weight *gate, const invar_weight *up,
+                              const invar_routes *routes);
+
+/* Rows of heads that are turned by their position. */
+typedef struct invar_turned {
+    const char *name;
+    invar_tensor x;
+    invar_weight norm; /* of each head, before it is turned; absent: none */
+    int64_t heads;
+    invar_tensor y; /* the result; the memory of x without a norm */
+} invar_turned;
+
+#define INVAR_MOST_TURNED 2
+
+void invar_verb_turn(invar_builder *b, invar_turned *of, int32_t count);
+
+typedef struct invar_attention {
+    invar_tensor q, k, v;
+    int64_t heads, kv_heads;
+    int64_t window; /* 0: none */
+} invar_attention;
+
+/* Over the rows themselves, or over the cache that the new keys and values go into. */
+invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_attention *a);
+
+invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slots,
+                              const invar_moe_router *router);
+invar_tensor invar_verb_gather(invar_builder *b, const char *name, invar_tensor x,
+                               const invar_routes *routes);
+invar_tensor invar_verb_combine(invar_builder *b, const char *name, invar_tensor y,
+                                const invar_routes *routes);
+
+/* The residual stream + x. */
+invar_tensor invar_verb_add(invar_builder *b, const char *name, invar_tensor residual,
+                            invar_tensor x);
+
+/* ---- for verbs ------------------------------------------------------------------------------- */
+
+invar_built *invar_build_of(invar_builder *b, const invar_tensor *value);
+
+/* Notes a verb for the backward, if there will be one. */
+void invar_build_note(invar_builder *b, invar_verb_backward backward, const void *args,
+                      size_t bytes);
+
+/* Forgets the verbs noted since there were `mark` of them. */
+void invar_build_forget(invar_builder *b, int32_t mark);
+
+/* The verb reads the value and will give it a gradient of its own. */
+void invar_build_reads(invar_builder *b, const invar_tensor *value);
+
+/* The gradient of a result, which the verb takes. */
+invar_tensor invar_gradient_take(invar_builder *b, const invar_tensor *value);
+
+/* Values of one number of rows whose gradients are to lie side by side, in this order. */
+int32_t invar_gradient_group(invar_builder *b, int64_t rows);
+void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *value);
+
+/* Room for the gradient of a value, where it lies best. */
+invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value);
+
+/* A point of the last call: what the verb with this name gives to the value's gradient. */
+void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                         const char *reader);
+
+/* `d` becomes the value's gradient, or is added to it. */
+void invar_gradient_give(invar_builder *b, const invar_tensor *value, const invar_tensor *d);
+
+/* `d`, which has the value's gradient in it, takes its place. */
+void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar_tensor *d);
+
+/* Verbs noted since there were `mark` of them, from the last on; they are forgotten. */
+void invar_build_backward(invar_builder *b, int32_t mark);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

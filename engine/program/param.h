@@ -1,0 +1,43 @@
+/*
+ * param.h - a model's parameters as programs use them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROGRAM_PARAM_H
+#define INVAR_ENGINE_PROGRAM_PARAM_H
+
+#include "kernels-deterministic/tensor.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum invar_param_kind {
+    INVAR_PARAM_EMBEDDING, /* (vocab, hidden) */
+    INVAR_PARAM_NORM,      /* (n) */
+    INVAR_PARAM_BIAS,      /* (n) */
+    INVAR_PARAM_LINEAR,    /* (out, in), quantised by the low-precision formats */
+    INVAR_PARAM_EXPERT,    /* (experts * out, in), quantised too */
+    INVAR_PARAM_ROUTER,    /* (experts, hidden), never quantised */
+    INVAR_PARAM_HEAD       /* (vocab, hidden), never quantised; (1, hidden) of a critic */
+} invar_param_kind;
+
+#define INVAR_PARAM_NAME_SIZE 96
+
+typedef struct invar_param {
+    /* Hugging Face's; of an expert stack without the number: "...mlp.experts.up_proj.weight" */
+    char name[INVAR_PARAM_NAME_SIZE];
+    invar_param_kind kind;
+    int64_t layer;       /* -1: of none */
+    int64_t stack;       /* experts; 1 for the others */
+    int64_t rows;        /* of one expert; of a vector its length */
+    int64_t cols;        /* 0: a vector */
+    invar_tensor master; /* (stack * rows, cols) or (rows) f32 */
+    invar_tensor weight; /* the same extents, in the type that ops read */
+    invar_tensor grad;   /* those of the master; at offsets in a block of gradients */
+} invar_param;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

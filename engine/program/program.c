@@ -1,0 +1,236 @@
+/*
+ * program.c - lists of calls, and the names of memory in them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/program.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "kernels-deterministic/fields.h"
+
+#include "base/invar_banned.h"
+
+/* A name: a bit that no address has, the room's number, and bytes from the room's beginning. */
+#define NAME_BIT ((uintptr_t)1 << 62)
+#define ROOM_SHIFT 40
+#define OFFSET_MASK (((uintptr_t)1 << ROOM_SHIFT) - 1)
+
+#define ARGS_ALIGN 16 /* of arguments among the program's bytes */
+
+enum { ROOMS, CALLS, BYTES, PLACES, POINTS };
+
+static void *name_of(int32_t room)
+{
+    return (void *)(NAME_BIT | (uintptr_t)room << ROOM_SHIFT); // NOLINT: never followed
+}
+
+int32_t invar_program_room_of(const void *name)
+{
+    if (!name)
+        return -1;
+    INVAR_CHECK((uintptr_t)name & NAME_BIT);
+    return (int32_t)(((uintptr_t)name & ~NAME_BIT) >> ROOM_SHIFT);
+}
+
+size_t invar_program_offset_of(const void *name)
+{
+    return (uintptr_t)name & OFFSET_MASK;
+}
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+invar_status invar_program_new(invar_program **out)
+{
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "a list of calls"));
+    memset(*out, 0, sizeof **out);
+    invar_program_clear(*out);
+    return INVAR_OK;
+}
+
+void invar_program_free(invar_program *program)
+{
+    if (!program)
+        return;
+    invar_free(program->rooms);
+    invar_free(program->calls);
+    invar_free(program->bytes);
+    invar_free(program->places);
+    invar_free(program->points);
+    invar_free(program);
+}
+
+void invar_program_clear(invar_program *program)
+{
+    program->status = INVAR_OK;
+    program->n_rooms = program->n_calls = program->n_places = program->n_points = 0;
+    program->n_bytes = 0;
+    program->n_segments = 0;
+    program->block = 0;
+    memset(program->segment, 0, sizeof program->segment);
+    for (int i = 0; i < INVAR_PROGRAM_MOST_GIVEN; i++)
+        program->given[i] = -1;
+}
+
+/* Room for `more` bytes behind `used` in a list; false, and noted, without memory. */
+static bool grow(invar_program *program, int which, void *list, size_t used, size_t more)
+{
+    size_t *room = &program->room_for[which];
+    char **block = list;
+    void *larger;
+
+    if (program->status != INVAR_OK)
+        return false;
+    if (used + more <= *room)
+        return true;
+    program->status = invar_alloc(&larger, 2 * (used + more), 1, "a list of calls");
+    if (program->status != INVAR_OK)
+        return false;
+    if (used)
+        memcpy(larger, *block, used);
+    invar_free(*block);
+    *block = larger;
+    *room = 2 * (used + more);
+    return true;
+}
+
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* The name of new memory; that of the first room where none can be noted. */
+static void *add_room(invar_program *program, size_t bytes, int32_t given)
+{
+    size_t used = (size_t)program->n_rooms * sizeof *program->rooms;
+
+    if (!grow(program, ROOMS, &program->rooms, used, sizeof *program->rooms))
+        return name_of(0);
+    program->rooms[program->n_rooms] =
+        (invar_room){.bytes = bytes, .given = given, .first = -1, .last = -1};
+    return name_of(program->n_rooms++);
+}
+
+invar_tensor invar_program_room(invar_program *program, invar_dtype dtype, int64_t rows,
+                                int64_t cols)
+{
+    size_t bytes = (size_t)(rows * (cols ? cols : 1)) * (size_t)invar_dtype_bits(dtype) / 8;
+    invar_tensor t;
+
+    if (cols == 0)
+        return invar_tensor_1d(add_room(program, bytes, -1), dtype, rows);
+    t = invar_tensor_quantised(add_room(program, bytes, -1), NULL, dtype, 1, rows, cols);
+    if (invar_dtype_scale_block(dtype))
+        t.scale = add_room(program, invar_tensor_scale_bytes(&t), -1);
+    return t;
+}
+
+void *invar_program_given(invar_program *program, int32_t number)
+{
+    INVAR_CHECK(number < INVAR_PROGRAM_MOST_GIVEN);
+    if (program->given[number] < 0) {
+        void *name = add_room(program, 0, number);
+        program->given[number] = invar_program_room_of(name);
+    }
+    return name_of(program->given[number]);
+}
+
+void invar_program_source(invar_program *program, const void *name, const invar_point *source)
+{
+    if (program->status == INVAR_OK)
+        program->rooms[invar_program_room_of(name)].source = source;
+}
+
+/* Call number `call` uses the memory. */
+static void use(invar_program *program, const void *name, int32_t call)
+{
+    invar_room *room = &program->rooms[invar_program_room_of(name)];
+
+    if (room->first < 0)
+        room->first = call;
+    room->last = call;
+}
+
+/* ---- calls ----------------------------------------------------------------------------------- */
+
+/* An address among the arguments of the call that is being appended. */
+static void add_place(invar_program *program, const char *args, size_t at)
+{
+    size_t used = (size_t)program->n_places * sizeof *program->places;
+    const void *name;
+
+    memcpy(&name, args + at, sizeof name);
+    if (!name || !grow(program, PLACES, &program->places, used, sizeof *program->places))
+        return;
+    program->places[program->n_places++] = (uint16_t)at;
+    use(program, name, program->n_calls);
+}
+
+static void add_places(invar_program *program, invar_op op, const char *args)
+{
+    int count;
+    const invar_field *fields = invar_op_fields(&count, op);
+
+    for (int i = 0; i < count; i++) {
+        const invar_field *f = &fields[i];
+        if (f->kind >= INVAR_FIELD_I32 || !invar_field_present(f, args))
+            continue;
+        INVAR_CHECK(!f->host && f->kind != INVAR_FIELD_TENSORS);
+        if (f->kind == INVAR_FIELD_TENSOR) {
+            add_place(program, args, f->offset + offsetof(invar_tensor, data));
+            add_place(program, args, f->offset + offsetof(invar_tensor, scale));
+        } else if (f->kind == INVAR_FIELD_SEGMENTS) {
+            add_place(program, args, f->offset + offsetof(invar_segments, start));
+        } else {
+            add_place(program, args, f->offset);
+        }
+    }
+}
+
+void invar_program_call(invar_program *program, invar_op op, const void *args, int64_t layer)
+{
+    size_t used = (size_t)program->n_calls * sizeof *program->calls, bytes;
+    int32_t places = program->n_places;
+
+    if (!grow(program, CALLS, &program->calls, used, sizeof *program->calls) ||
+        !grow(program, BYTES, &program->bytes, program->n_bytes, INVAR_OP_ARGS_MOST))
+        return;
+    add_places(program, op, args);
+    if (program->status != INVAR_OK)
+        return;
+    program->calls[program->n_calls++] = (invar_call){.op = op,
+                                                      .layer = layer,
+                                                      .args = program->n_bytes,
+                                                      .places = places,
+                                                      .n_places = program->n_places - places,
+                                                      .points = program->n_points,
+                                                      .fresh = -1};
+    bytes = invar_op_args_copy(program->bytes + program->n_bytes, op, args);
+    program->n_bytes += (bytes + ARGS_ALIGN - 1) / ARGS_ALIGN * ARGS_ALIGN;
+}
+
+void invar_program_fresh(invar_program *program, size_t offset)
+{
+    if (program->status == INVAR_OK)
+        program->calls[program->n_calls - 1].fresh = (int32_t)offset;
+}
+
+void invar_program_point(invar_program *program, const invar_point *point)
+{
+    size_t used = (size_t)program->n_points * sizeof *program->points;
+
+    if (!grow(program, POINTS, &program->points, used, sizeof *program->points))
+        return;
+    program->points[program->n_points++] = *point;
+    program->calls[program->n_calls - 1].n_points++;
+}
+
+void invar_program_touch(invar_program *program, const invar_tensor *tensor)
+{
+    if (program->status == INVAR_OK)
+        use(program, tensor->data, program->n_calls);
+}
+
+void invar_program_end_segment(invar_program *program)
+{
+    INVAR_CHECK(program->n_segments < INVAR_PROGRAM_MOST_SEGMENTS);
+    program->segment[++program->n_segments] = program->n_calls;
+}

@@ -1,0 +1,126 @@
+/*
+ * program.h - a list of calls of ops, written down before any of them runs.
+ *
+ * A tensor of a program has no memory yet: its address is a name. Rooms are memory that the plan
+ * (plan.h) will place; given memory is what whoever runs the program brings along: parameters,
+ * gradients, arrays. Views of a tensor (columns, rows) are made of names as they are of addresses,
+ * so ops' arguments are written as if everything were there.
+ *
+ *     invar_program_new(&program);
+ *     y = invar_program_room(program, INVAR_DTYPE_F32, rows, cols);
+ *     INVAR_APPEND(program, ADD, add, .out = y, .a = x, .b = z);
+ *     invar_program_point(program, &(invar_point){.name = "sum", .rows = y});
+ *     invar_program_plan(program);                      places, bytes: a pure function of the list
+ *     invar_program_run(program, 0, &run);              run.h
+ *
+ * Appending does not fail; what went wrong is told by the plan.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROGRAM_PROGRAM_H
+#define INVAR_ENGINE_PROGRAM_PROGRAM_H
+
+#include "kernels-deterministic/ops.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_PROGRAM_MOST_GIVEN 32
+#define INVAR_PROGRAM_MOST_SEGMENTS 8
+
+/* A result that somebody may look at: an output of the call that it was appended after. */
+typedef struct invar_point {
+    const char *name;     /* borrowed: "q" */
+    const char *suffix;   /* borrowed: "q" in "norm_in.q"; NULL: none */
+    bool gradient;        /* of the value with this name: "dq" */
+    bool backward;        /* made by the backward */
+    bool stream;          /* the residual stream, or its gradient */
+    int64_t layer;        /* -1: of none */
+    int32_t samples;      /* which of the run's lists of samples these are rows of */
+    invar_tensor rows;    /* as the program names it */
+    invar_tensor by_slot; /* (T, slots) i32: where the rows of a token are; absent: in order */
+} invar_point;
+
+typedef struct invar_call {
+    invar_op op;
+    int64_t layer;  /* -1: of none */
+    size_t args;    /* where they are in the program's bytes */
+    int32_t places; /* where in the arguments addresses are: the first of a list */
+    int32_t n_places;
+    int32_t points, n_points;
+    int32_t fresh; /* where an i64 is that says that sums begin anew; -1: nowhere */
+} invar_call;
+
+/* Memory of a program. */
+typedef struct invar_room {
+    size_t bytes;
+    int32_t given;             /* number of what is given; -1: planned */
+    int32_t first, last;       /* calls between which it is used; first -1: by none */
+    size_t offset;             /* in the block, once planned */
+    const invar_point *source; /* borrowed: the value that comes from elsewhere; NULL: none */
+} invar_room;
+
+typedef struct invar_program {
+    invar_status status; /* the first that went wrong */
+    invar_room *rooms;
+    invar_call *calls;
+    char *bytes; /* of arguments */
+    uint16_t *places;
+    invar_point *points;
+    int32_t n_rooms, n_calls, n_places, n_points;
+    size_t n_bytes;
+    size_t room_for[5];                               /* what the lists have room for, in bytes */
+    int32_t given[INVAR_PROGRAM_MOST_GIVEN];          /* the room of each, or -1 */
+    int32_t segment[INVAR_PROGRAM_MOST_SEGMENTS + 1]; /* where each begins; the end */
+    int32_t n_segments;
+    size_t block; /* bytes of planned memory */
+} invar_program;
+
+invar_status invar_program_new(invar_program **out) INVAR_MUST_USE;
+void invar_program_free(invar_program *program);
+
+/* Empty again; its memory stays. */
+void invar_program_clear(invar_program *program);
+
+/* Room for a new tensor: (rows, cols), or (rows) with cols 0; quantised types with their scales. */
+invar_tensor invar_program_room(invar_program *program, invar_dtype dtype, int64_t rows,
+                                int64_t cols);
+
+/* The address by which the program names given memory of that number. */
+void *invar_program_given(invar_program *program, int32_t number);
+
+/* What memory holds that no call writes, for those who ask what a point was computed from. */
+void invar_program_source(invar_program *program, const void *name, const invar_point *source);
+
+/* `args` is the struct of ops.h; its addresses are names of the program, or NULL. */
+void invar_program_call(invar_program *program, invar_op op, const void *args, int64_t layer);
+
+#define INVAR_APPEND(program, layer, ID, fn, ...)                                                  \
+    invar_program_call((program), INVAR_OP_##ID, &(invar_##fn##_args){__VA_ARGS__}, (layer))
+
+/* The last call's sums begin anew where the run says so; `offset` is that of its `fresh`. */
+void invar_program_fresh(invar_program *program, size_t offset);
+
+/* A point of the last call. */
+void invar_program_point(invar_program *program, const invar_point *point);
+
+/* The host reads or writes the tensor between the calls before and those after. */
+void invar_program_touch(invar_program *program, const invar_tensor *tensor);
+
+/* Ends a segment: calls that run together. */
+void invar_program_end_segment(invar_program *program);
+
+/* Number of the room that an address names; -1: NULL. */
+int32_t invar_program_room_of(const void *name);
+
+/* Bytes behind the beginning of its room. */
+size_t invar_program_offset_of(const void *name);
+
+/* Places every room; program->block is what they need. What went wrong in between comes out. */
+invar_status invar_program_plan(invar_program *program) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

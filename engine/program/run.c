@@ -1,0 +1,93 @@
+/*
+ * run.c - running the calls of a program.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/run.h"
+
+#include <stdalign.h>
+#include <string.h>
+
+#include "engine/program/watch.h"
+
+#include "base/invar_banned.h"
+
+static char *address_of(const invar_program *program, const void *name,
+                        const invar_program_run_args *run)
+{
+    const invar_room *room = &program->rooms[invar_program_room_of(name)];
+    const char *base = room->given < 0 ? run->block : run->given[room->given];
+
+    if (!base) // nothing lies there
+        return NULL;
+    return (char *)(uintptr_t)base + room->offset + invar_program_offset_of(name);
+}
+
+invar_tensor invar_program_find(const invar_program *program, const invar_tensor *tensor,
+                                const invar_program_run_args *run)
+{
+    invar_tensor t = *tensor;
+
+    if (t.data)
+        t.data = address_of(program, t.data, run);
+    if (t.scale)
+        t.scale = address_of(program, t.scale, run);
+    return t;
+}
+
+static invar_status run_call(const invar_program *program, const invar_call *call,
+                             const invar_program_run_args *run)
+{
+    alignas(max_align_t) char args[INVAR_OP_ARGS_MOST];
+    const int64_t fresh = run->fresh;
+
+    (void)invar_op_args_copy(args, call->op, program->bytes + call->args);
+    for (int32_t i = call->places; i < call->places + call->n_places; i++) {
+        char *at = args + program->places[i];
+        const void *name;
+        memcpy(&name, at, sizeof name);
+        name = address_of(program, name, run);
+        memcpy(at, &name, sizeof name);
+    }
+    if (call->fresh >= 0)
+        memcpy(args + call->fresh, &fresh, sizeof fresh);
+    run->caller->layer = call->layer;
+    return invar_caller_run(run->caller, call->op, args);
+}
+
+static invar_status run_calls(const invar_program *program, int32_t first, int32_t end,
+                              const invar_program_run_args *run)
+{
+    for (int32_t i = first; i < end; i++)
+        INVAR_TRY(run_call(program, &program->calls[i], run));
+    return INVAR_OK;
+}
+
+static invar_status run_watched(const invar_program *program, int32_t first, int32_t end,
+                                const invar_program_run_args *run)
+{
+    invar_watch *watch = NULL;
+    invar_status status;
+
+    INVAR_TRY(invar_watch_new(&watch, program));
+    for (int32_t i = 0; i < first; i++)
+        invar_watch_pass(watch);
+    status = INVAR_OK;
+    for (int32_t i = first; i < end && status == INVAR_OK; i++) {
+        status = run_call(program, &program->calls[i], run);
+        if (status == INVAR_OK)
+            status = invar_watch_show(watch, run);
+    }
+    invar_watch_free(watch);
+    return status;
+}
+
+invar_status invar_program_run(const invar_program *program, int32_t segment,
+                               const invar_program_run_args *run)
+{
+    int32_t first = program->segment[segment], end = program->segment[segment + 1];
+
+    INVAR_CHECK(segment < program->n_segments);
+    return run->probe && run->probe->take ? run_watched(program, first, end, run)
+                                          : run_calls(program, first, end, run);
+}

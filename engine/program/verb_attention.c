@@ -1,0 +1,155 @@
+/*
+ * verb_attention.c - rotation and attention.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/builder.h"
+
+#include "base/invar_banned.h"
+
+/* ---- norm of each head, and rotation --------------------------------------------------------- */
+
+typedef struct turns {
+    int32_t count;
+    invar_turned of[INVAR_MOST_TURNED];
+    const char *x_name[INVAR_MOST_TURNED];
+} turns;
+
+static invar_rotation rotation_of(const invar_builder *b)
+{
+    return (invar_rotation){.positions = b->positions, .cosine = b->cosine, .sine = b->sine};
+}
+
+static void rotate_in_place(invar_builder *b, invar_op op, const invar_tensor *t, int64_t heads)
+{
+    invar_tensor view = invar_build_heads(t, heads);
+    invar_rope_fwd_args args = {view, view, b->positions, b->cosine, b->sine};
+
+    invar_program_call(b->program, op, &args, b->layer);
+}
+
+static void turn_back(invar_builder *b, const invar_turned *t)
+{
+    invar_tensor dy = invar_gradient_take(b, &t->y), dx = dy;
+
+    if (!invar_tensor_present(&t->norm.w)) {
+        rotate_in_place(b, INVAR_OP_ROPE_BWD, &dx, t->heads);
+    } else {
+        dx = invar_gradient_room(b, &t->x);
+        INVAR_APPEND(b->program, b->layer, RMSNORM_BWD, rmsnorm_bwd,
+                     .dx = invar_build_heads(&dx, t->heads), .dweight = t->norm.dw,
+                     .dy = invar_build_heads(&dy, t->heads),
+                     .x = invar_build_heads(&t->x, t->heads), .weight = t->norm.w,
+                     .units = b->units, .eps = b->norm_eps, .rotation = rotation_of(b));
+    }
+    invar_gradient_show(b, &t->x, &dx, t->name);
+    invar_gradient_give(b, &t->x, &dx);
+}
+
+static void turns_back(invar_builder *b, const void *noted)
+{
+    const turns *t = noted;
+
+    for (int32_t i = 0; i < t->count; i++) {
+        invar_build_rename(b, &t->of[i].x, t->x_name[i]);
+        turn_back(b, &t->of[i]);
+    }
+}
+
+static void turn(invar_builder *b, invar_turned *t)
+{
+    if (!invar_tensor_present(&t->norm.w)) {
+        t->y = t->x;
+        rotate_in_place(b, INVAR_OP_ROPE_FWD, &t->x, t->heads);
+    } else {
+        t->y = invar_program_room(b->program, b->storage, t->x.shape[0], t->x.shape[1]);
+        INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd,
+                     .y = invar_build_heads(&t->y, t->heads),
+                     .x = invar_build_heads(&t->x, t->heads), .weight = t->norm.w,
+                     .eps = b->norm_eps, .rotation = rotation_of(b));
+        invar_build_reads(b, &t->x);
+    }
+    (void)invar_build_result(b, t->name, t->y);
+}
+
+void invar_verb_turn(invar_builder *b, invar_turned *of, int32_t count)
+{
+    turns t = {.count = count};
+
+    for (int32_t i = 0; i < count; i++) {
+        t.x_name[i] = invar_build_of(b, &of[i].x)->name;
+        turn(b, &of[i]);
+        t.of[i] = of[i];
+    }
+    invar_build_note(b, turns_back, &t, sizeof t);
+}
+
+/* ---- attention ------------------------------------------------------------------------------- */
+
+typedef struct attention {
+    invar_attention a;
+    const char *name;
+    invar_tensor o, lse2;
+} attention;
+
+static void attend_back(invar_builder *b, const void *noted)
+{
+    const attention *n = noted;
+    const invar_attention *a = &n->a;
+    invar_tensor d_o = invar_gradient_take(b, &n->o);
+    const invar_tensor *of[3] = {&a->q, &a->k, &a->v};
+    invar_tensor d[3];
+
+    for (int i = 0; i < 3; i++)
+        d[i] = invar_gradient_room(b, of[i]);
+    INVAR_APPEND(
+        b->program, b->layer, ATTENTION_BWD, attention_bwd,
+        .dq = invar_build_heads(&d[0], a->heads), .dk = invar_build_heads(&d[1], a->kv_heads),
+        .dv = invar_build_heads(&d[2], a->kv_heads), .d_o = invar_build_heads(&d_o, a->heads),
+        .o = invar_build_heads(&n->o, a->heads), .lse2 = n->lse2,
+        .q = invar_build_heads(&a->q, a->heads), .k = invar_build_heads(&a->k, a->kv_heads),
+        .v = invar_build_heads(&a->v, a->kv_heads), .samples = b->samples,
+        .shape = {.window = a->window});
+    for (int i = 0; i < 3; i++)
+        invar_gradient_show(b, of[i], &d[i], n->name);
+    for (int i = 0; i < 3; i++)
+        invar_gradient_give(b, of[i], &d[i]);
+}
+
+static void attend_to_cache(invar_builder *b, const attention *n)
+{
+    const invar_attention *a = &n->a;
+    const invar_kv_pages *cache = &b->cache[b->layer];
+
+    INVAR_APPEND(b->program, b->layer, KV_WRITE, kv_write, .cache = *cache,
+                 .k = invar_build_heads(&a->k, a->kv_heads),
+                 .v = invar_build_heads(&a->v, a->kv_heads), .rows = b->samples,
+                 .lengths = b->lengths);
+    INVAR_APPEND(b->program, b->layer, ATTENTION_PAGED, attention_paged,
+                 .o = invar_build_heads(&n->o, a->heads), .q = invar_build_heads(&a->q, a->heads),
+                 .cache = *cache, .rows = b->samples, .lengths = b->lengths,
+                 .shape = {.window = a->window});
+}
+
+invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_attention *a)
+{
+    attention n = {.a = *a, .name = name};
+    int64_t rows = a->q.shape[0];
+
+    n.o = invar_program_room(b->program, b->storage, rows, a->q.shape[1]);
+    if (b->cache) {
+        attend_to_cache(b, &n);
+        return invar_build_result(b, name, n.o);
+    }
+    n.lse2 = invar_program_room(b->program, INVAR_DTYPE_F32, rows, a->heads);
+    INVAR_APPEND(
+        b->program, b->layer, ATTENTION_FWD, attention_fwd, .o = invar_build_heads(&n.o, a->heads),
+        .lse2 = n.lse2, .q = invar_build_heads(&a->q, a->heads),
+        .k = invar_build_heads(&a->k, a->kv_heads), .v = invar_build_heads(&a->v, a->kv_heads),
+        .samples = b->samples, .shape = {.window = a->window});
+    invar_build_reads(b, &a->q);
+    invar_build_reads(b, &a->k);
+    invar_build_reads(b, &a->v);
+    invar_build_note(b, attend_back, &n, sizeof n);
+    return invar_build_result(b, name, n.o);
+}

@@ -1,0 +1,126 @@
+/*
+ * verb_experts.c - which rows go to which experts, and what comes back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/builder.h"
+
+#include "base/invar_banned.h"
+
+/* ---- routes ---------------------------------------------------------------------------------- */
+
+static void route_back(invar_builder *b, const void *noted)
+{
+    const invar_routes *r = noted;
+    invar_tensor d = invar_gradient_room(b, &r->logits);
+
+    INVAR_APPEND(b->program, b->layer, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = d,
+                 .dweights = invar_gradient_take(b, &r->weights), .ids = r->ids,
+                 .scores = r->scores, .router = r->router);
+    invar_gradient_show(b, &r->logits, &d, "route");
+    invar_gradient_give(b, &r->logits, &d);
+}
+
+/* The columns of this layer in an array (T, sparse layers * slots). */
+static invar_tensor of_layer(const invar_builder *b, const invar_tensor *all, int64_t slots)
+{
+    return invar_tensor_columns(all, b->sparse_layers * slots, slots);
+}
+
+invar_routes invar_verb_route(invar_builder *b, invar_tensor logits, int64_t slots,
+                              const invar_moe_router *router)
+{
+    int64_t rows = logits.shape[0], experts = logits.shape[1];
+    invar_program *p = b->program;
+    invar_tensor start = invar_program_room(p, INVAR_DTYPE_I64, experts + 1, 0);
+    invar_tensor chosen, replay = {0};
+    invar_routes r = {.weights = invar_program_room(p, INVAR_DTYPE_F32, rows, slots),
+                      .scores = invar_program_room(p, INVAR_DTYPE_F32, rows, experts),
+                      .row_token = invar_program_room(p, INVAR_DTYPE_I32, rows * slots, 0),
+                      .slot_row = invar_program_room(p, INVAR_DTYPE_I32, rows, slots),
+                      .experts = {start.data, experts},
+                      .logits = logits,
+                      .router = *router};
+
+    chosen = invar_tensor_present(&b->routing)
+                 ? of_layer(b, &b->routing, slots)
+                 : invar_program_room(p, INVAR_DTYPE_I32, rows, slots);
+    if (invar_tensor_present(&b->replay))
+        replay = of_layer(b, &b->replay, slots);
+    r.ids = invar_tensor_present(&replay) ? replay : chosen;
+    INVAR_APPEND(p, b->layer, MOE_ROUTE_FWD, moe_route_fwd, .ids = chosen, .weights = r.weights,
+                 .scores = r.scores, .logits = logits, .replay = replay, .router = *router);
+    (void)invar_build_result(b, "route", r.ids);
+    (void)invar_build_result(b, "route.weight", r.weights);
+    INVAR_APPEND(p, b->layer, MOE_PLAN, moe_plan, .row_token = r.row_token, .slot_row = r.slot_row,
+                 .expert_start = start.data, .ids = r.ids, .experts = experts);
+    invar_build_reads(b, &logits);
+    invar_build_note(b, route_back, &r, sizeof r);
+    return r;
+}
+
+/* ---- rows there and back --------------------------------------------------------------------- */
+
+typedef struct moved {
+    const char *name;
+    invar_tensor y, x;
+    invar_routes routes;
+} moved;
+
+static void gather_back(invar_builder *b, const void *noted)
+{
+    const moved *m = noted;
+    invar_tensor d = invar_gradient_room(b, &m->x);
+
+    INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d,
+                 .dout = invar_gradient_take(b, &m->y), .slot_row = m->routes.slot_row);
+    invar_gradient_show(b, &m->x, &d, m->name);
+    invar_gradient_give(b, &m->x, &d);
+}
+
+invar_tensor invar_verb_gather(invar_builder *b, const char *name, invar_tensor x,
+                               const invar_routes *routes)
+{
+    moved m = {name,
+               invar_program_room(b->program, b->storage, routes->row_token.shape[0], x.shape[1]),
+               x, *routes};
+
+    INVAR_APPEND(b->program, b->layer, MOE_GATHER_FWD, moe_gather_fwd, .out = m.y, .x = x,
+                 .row_token = routes->row_token);
+    invar_build_of(b, &m.y)->by_slot = routes->slot_row;
+    invar_build_reads(b, &x);
+    invar_build_note(b, gather_back, &m, sizeof m);
+    return invar_build_result(b, name, m.y);
+}
+
+static void combine_back(invar_builder *b, const void *noted)
+{
+    const moved *m = noted;
+    const invar_tensor *weights = &m->routes.weights;
+    invar_tensor dout = invar_gradient_take(b, &m->y);
+    invar_tensor d = invar_gradient_room(b, &m->x);
+    invar_tensor d_weights =
+        invar_program_room(b->program, INVAR_DTYPE_F32, weights->shape[0], weights->shape[1]);
+
+    INVAR_APPEND(b->program, b->layer, MOE_COMBINE_BWD, moe_combine_bwd, .dy = d,
+                 .dweights = d_weights, .dout = dout, .y = m->x, .weights = *weights,
+                 .slot_row = m->routes.slot_row);
+    invar_gradient_show(b, &m->x, &d, m->name);
+    invar_gradient_show(b, weights, &d_weights, m->name);
+    invar_gradient_give(b, &m->x, &d);
+    invar_gradient_give(b, weights, &d_weights);
+}
+
+invar_tensor invar_verb_combine(invar_builder *b, const char *name, invar_tensor y,
+                                const invar_routes *routes)
+{
+    moved m = {name, invar_program_room(b->program, b->storage, routes->ids.shape[0], y.shape[1]),
+               y, *routes};
+
+    INVAR_APPEND(b->program, b->layer, MOE_COMBINE_FWD, moe_combine_fwd, .out = m.y, .y = y,
+                 .weights = routes->weights, .slot_row = routes->slot_row);
+    invar_build_reads(b, &y);
+    invar_build_reads(b, &routes->weights);
+    invar_build_note(b, combine_back, &m, sizeof m);
+    return invar_build_result(b, name, m.y);
+}

@@ -1,0 +1,358 @@
+/*
+ * verb_linear.c - linear layers in the model's format: what is quantised, fused, and taken at once.
+ *
+ * fp32, bf16: operands as stored. fp8, mxfp8: activations and gradients are quantised for the
+ * product; weight gradients take both as stored. int4: weights only. A residual and a gated
+ * activation go with a product into one call, where it has them.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "engine/program/builder.h"
+
+#include "base/invar_banned.h"
+
+/* ---- operands -------------------------------------------------------------------------------- */
+
+static bool quantises(const invar_weight *w)
+{
+    return w->w.dtype == INVAR_DTYPE_FP8 || w->w.dtype == INVAR_DTYPE_MXFP8;
+}
+
+/* Room for what a product with w takes for x; absent: x itself. */
+static invar_tensor room_for_codes(invar_builder *b, const invar_tensor *x, const invar_weight *w)
+{
+    if (!quantises(w))
+        return (invar_tensor){0};
+    return invar_program_room(b->program, w->w.dtype, x->shape[0], x->shape[1]);
+}
+
+/* Rows of slots have no point: their codes are in an order that is no sample's. */
+static invar_tensor quantise(invar_builder *b, const invar_tensor *x, const invar_weight *w,
+                             const char *name, bool gradient)
+{
+    invar_tensor q = room_for_codes(b, x, w);
+
+    INVAR_APPEND(b->program, b->layer, QUANTISE, quantise, .q = q, .x = *x);
+    invar_build_codes(b, name, gradient, &q);
+    return q;
+}
+
+/* What a product with w takes for x. */
+static invar_tensor operand(invar_builder *b, const invar_tensor *x, const invar_weight *w)
+{
+    invar_built *built = invar_build_of(b, x);
+    bool slots = invar_tensor_present(&built->by_slot);
+    invar_tensor q;
+
+    if (!quantises(w))
+        return *x;
+    if (!invar_tensor_present(&built->codes)) {
+        q = quantise(b, x, w, slots ? NULL : built->name, false);
+        invar_build_of(b, x)->codes = q;
+    }
+    return invar_build_of(b, x)->codes;
+}
+
+/* ---- backward -------------------------------------------------------------------------------- */
+
+/* Layers of one input. */
+typedef struct linears {
+    invar_tensor x;
+    int32_t count;
+    bool of_experts;
+    const char *name[INVAR_MOST_OUTPUTS];
+    invar_tensor y[INVAR_MOST_OUTPUTS];
+    invar_weight w[INVAR_MOST_OUTPUTS], bias[INVAR_MOST_OUTPUTS];
+    invar_segments experts;
+    invar_tensor row_token;
+} linears;
+
+static size_t bytes_of(const invar_tensor *t, int64_t elements)
+{
+    return (size_t)elements * (size_t)invar_dtype_bits(t->dtype) / 8;
+}
+
+/*
+ * Makes the rows of dw and the columns of dy longer by those of the next layer, if these lie behind
+ * them. An element of the result is the same chain, and one large product is faster than two.
+ */
+static bool join(invar_tensor *dw, invar_tensor *dy, const invar_tensor *next_dw,
+                 const invar_tensor *next_dy)
+{
+    if (next_dw->row_stride != dw->row_stride || next_dw->shape[1] != dw->shape[1] ||
+        next_dy->row_stride != dy->row_stride ||
+        (char *)next_dw->data != (char *)dw->data + bytes_of(dw, dw->shape[0] * dw->row_stride) ||
+        (char *)next_dy->data != (char *)dy->data + bytes_of(dy, dy->shape[1]))
+        return false;
+    dw->shape[0] += next_dw->shape[0];
+    dy->shape[1] += next_dy->shape[1];
+    return true;
+}
+
+static void weight_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
+{
+    for (int32_t i = 0, next; i < l->count; i = next) {
+        invar_tensor dw = l->w[i].dw, dy = d[i];
+        next = i + 1;
+        while (next < l->count && join(&dw, &dy, &l->w[next].dw, &d[next]))
+            next++;
+        INVAR_APPEND(b->program, b->layer, LINEAR_DW, linear_dw, .dw = dw, .dy = dy, .x = l->x,
+                     .units = b->units);
+        invar_program_fresh(b->program, offsetof(invar_linear_dw_args, fresh));
+    }
+    for (int32_t i = 0; i < l->count; i++)
+        if (invar_tensor_present(&l->bias[i].w))
+            INVAR_APPEND(b->program, b->layer, TOKEN_SUM, token_sum, .out = l->bias[i].dw,
+                         .x = d[i], .units = b->units);
+}
+
+static void expert_gradients(invar_builder *b, const linears *l, const invar_tensor *d)
+{
+    for (int32_t i = 0; i < l->count; i++) {
+        INVAR_APPEND(b->program, b->layer, MOE_LINEAR_DW, moe_linear_dw, .dw = l->w[i].dw,
+                     .dy = d[i], .x = l->x, .row_token = l->row_token, .experts = l->experts,
+                     .units = b->units);
+        invar_program_fresh(b->program, offsetof(invar_moe_linear_dw_args, fresh));
+    }
+}
+
+static void input_gradient(invar_builder *b, const linears *l, const invar_tensor *operands)
+{
+    invar_tensor dx = invar_gradient_room(b, &l->x);
+    invar_linear_dx_args dense = {.dx = dx, .n_parts = l->count, .k_shards = 1};
+    invar_moe_linear_dx_args grouped = {
+        .dx = dx, .n_parts = l->count, .experts = l->experts, .k_shards = 1};
+
+    for (int32_t i = 0; i < l->count; i++)
+        dense.parts[i] = grouped.parts[i] = (invar_linear_part){operands[i], l->w[i].w};
+    if (l->of_experts)
+        invar_program_call(b->program, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
+    else
+        invar_program_call(b->program, INVAR_OP_LINEAR_DX, &dense, b->layer);
+    invar_gradient_show(b, &l->x, &dx, l->name[0]);
+    invar_gradient_give(b, &l->x, &dx);
+}
+
+/* `codes` of the gradients d, where the op before has made them; absent: made here. */
+static void back(invar_builder *b, const linears *l, const invar_tensor *d,
+                 const invar_tensor *codes)
+{
+    invar_tensor operands[INVAR_MOST_OUTPUTS];
+
+    for (int32_t i = 0; i < l->count; i++) {
+        operands[i] = d[i];
+        if (codes && invar_tensor_present(&codes[i]))
+            operands[i] = codes[i];
+        else if (quantises(&l->w[i]))
+            operands[i] = quantise(b, &d[i], &l->w[i], l->of_experts ? NULL : l->name[i], true);
+    }
+    if (l->of_experts)
+        expert_gradients(b, l, d);
+    else
+        weight_gradients(b, l, d);
+    input_gradient(b, l, operands);
+}
+
+static void linears_back(invar_builder *b, const void *noted)
+{
+    const linears *l = noted;
+    invar_tensor d[INVAR_MOST_OUTPUTS];
+
+    for (int32_t i = 0; i < l->count; i++)
+        d[i] = invar_gradient_take(b, &l->y[i]);
+    back(b, l, d, NULL);
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+
+static linears note_of(invar_tensor x, const invar_output *outputs, int32_t count,
+                       const invar_routes *routes)
+{
+    linears l = {.x = x, .count = count, .of_experts = routes != NULL};
+
+    for (int32_t i = 0; i < count; i++) {
+        l.name[i] = outputs[i].name;
+        l.y[i] = outputs[i].y;
+        l.w[i] = outputs[i].w;
+        l.bias[i] = outputs[i].bias;
+    }
+    if (routes) {
+        l.experts = routes->experts;
+        l.row_token = routes->row_token;
+    }
+    return l;
+}
+
+/* Rooms for the results, whose gradients are to lie side by side. */
+static void make_rooms(invar_builder *b, const invar_tensor *x, invar_output *outputs,
+                       int32_t count, const invar_routes *routes)
+{
+    int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
+
+    for (int32_t i = 0; i < count; i++) {
+        int64_t cols = outputs[i].w.w.shape[0] / (routes ? routes->experts.count : 1);
+        outputs[i].y = invar_program_room(b->program, outputs[i].f32 ? INVAR_DTYPE_F32 : b->storage,
+                                          x->shape[0], cols);
+        invar_gradient_join(b, group, &outputs[i].y);
+        if (routes)
+            invar_build_of(b, &outputs[i].y)->by_slot = routes->slot_row;
+    }
+}
+
+static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_output *outputs,
+                                       int32_t count)
+{
+    invar_linear_fwd_args args = {.y = outputs[0].y,
+                                  .x = *x,
+                                  .w = outputs[0].w.w,
+                                  .bias = outputs[0].bias.w,
+                                  .k_shards = 1,
+                                  .n_more = count - 1};
+
+    for (int32_t i = 1; i < count; i++)
+        args.more[i - 1] = (invar_linear_output){outputs[i].y, outputs[i].w.w, outputs[i].bias.w};
+    return args;
+}
+
+/* The products alone; results are shown. */
+static void products(invar_builder *b, const invar_tensor *x, const invar_output *outputs,
+                     int32_t count, const invar_routes *routes)
+{
+    invar_tensor taken = operand(b, x, &outputs[0].w);
+    invar_linear_fwd_args args = arguments(&taken, outputs, count);
+
+    if (!routes)
+        invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    for (int32_t i = 0; i < count; i++) {
+        if (routes)
+            INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = outputs[i].y,
+                         .x = taken, .w = outputs[i].w.w, .experts = routes->experts,
+                         .k_shards = 1);
+        (void)invar_build_result(b, outputs[i].name, outputs[i].y);
+    }
+}
+
+void invar_verb_linears(invar_builder *b, invar_tensor x, invar_output *outputs, int32_t count,
+                        const invar_routes *routes)
+{
+    linears l;
+
+    make_rooms(b, &x, outputs, count, routes);
+    products(b, &x, outputs, count, routes);
+    invar_build_reads(b, &x);
+    l = note_of(x, outputs, count, routes);
+    invar_build_note(b, linears_back, &l, sizeof l);
+}
+
+/* ---- with a residual ------------------------------------------------------------------------- */
+
+typedef struct added {
+    linears l;
+    invar_tensor residual;
+} added;
+
+static void added_back(invar_builder *b, const void *noted)
+{
+    const added *a = noted;
+    invar_tensor d = invar_gradient_take(b, &a->l.y[0]);
+
+    invar_gradient_give(b, &a->residual, &d);
+    back(b, &a->l, &d, NULL);
+}
+
+invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_tensor residual,
+                                   invar_tensor x, const invar_weight *w)
+{
+    invar_output out = {.name = name, .w = *w};
+    invar_linear_fwd_args args;
+    invar_tensor taken;
+    added a;
+
+    make_rooms(b, &x, &out, 1, NULL);
+    taken = operand(b, &x, w);
+    args = arguments(&taken, &out, 1);
+    args.residual = residual;
+    invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    invar_build_reads(b, &x);
+    a = (added){note_of(x, &out, 1, NULL), residual};
+    invar_build_note(b, added_back, &a, sizeof a);
+    return invar_build_stream(b, name, out.y);
+}
+
+/* ---- with a gated activation ----------------------------------------------------------------- */
+
+typedef struct gated {
+    linears l; /* gate, up */
+    invar_tensor act;
+} gated;
+
+static void gated_back(invar_builder *b, const void *noted)
+{
+    const gated *g = noted;
+    const invar_tensor *gate = &g->l.y[0], *up = &g->l.y[1];
+    invar_tensor dy = invar_gradient_take(b, &g->act);
+    invar_tensor d[2], codes[2];
+
+    for (int i = 0; i < 2; i++) {
+        d[i] = invar_gradient_room(b, &g->l.y[i]);
+        codes[i] = room_for_codes(b, &d[i], &g->l.w[i]);
+    }
+    INVAR_APPEND(b->program, b->layer, SWIGLU_BWD, swiglu_bwd, .dgate = d[0], .dup = d[1], .dy = dy,
+                 .gate = *gate, .up = *up, .dgate_q = codes[0], .dup_q = codes[1]);
+    for (int i = 0; i < 2; i++)
+        invar_gradient_show(b, &g->l.y[i], &d[i], NULL);
+    for (int i = 0; i < 2; i++)
+        if (!g->l.of_experts && invar_tensor_present(&codes[i]))
+            invar_build_codes(b, g->l.name[i], true, &codes[i]);
+    back(b, &g->l, d, codes);
+}
+
+/* One call for all; without a backward the device keeps the two products to itself. */
+static void activate_at_once(invar_builder *b, const gated *g, const invar_output *gate_up)
+{
+    invar_linear_fwd_args args = arguments(&g->l.x, gate_up, 2);
+
+    args.act = g->act;
+    if (!b->train)
+        args.y = args.more[0].y = (invar_tensor){0};
+    invar_program_call(b->program, INVAR_OP_LINEAR_FWD, &args, b->layer);
+    for (int i = 0; i < 2 && b->train; i++)
+        (void)invar_build_result(b, gate_up[i].name, gate_up[i].y);
+}
+
+static void activate_alone(invar_builder *b, const gated *g, const invar_output *gate_up,
+                           const invar_routes *routes)
+{
+    invar_tensor codes = room_for_codes(b, &g->act, &gate_up[0].w);
+
+    products(b, &g->l.x, gate_up, 2, routes);
+    INVAR_APPEND(b->program, b->layer, SWIGLU_FWD, swiglu_fwd, .y = g->act, .gate = gate_up[0].y,
+                 .up = gate_up[1].y, .y_q = codes);
+    invar_build_of(b, &g->act)->codes = codes;
+}
+
+invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x,
+                              const invar_weight *gate, const invar_weight *up,
+                              const invar_routes *routes)
+{
+    invar_output gate_up[2] = {{.name = "gate", .w = *gate}, {.name = "up", .w = *up}};
+    gated g;
+
+    make_rooms(b, &x, gate_up, 2, routes);
+    g = (gated){note_of(x, gate_up, 2, routes),
+                invar_program_room(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
+    if (routes)
+        invar_build_of(b, &g.act)->by_slot = routes->slot_row;
+    if (routes || quantises(gate))
+        activate_alone(b, &g, gate_up, routes);
+    else
+        activate_at_once(b, &g, gate_up);
+    invar_build_reads(b, &x);
+    invar_build_note(b, gated_back, &g, sizeof g);
+    (void)invar_build_result(b, name, g.act);
+    if (!routes && invar_tensor_present(&invar_build_of(b, &g.act)->codes))
+        invar_build_codes(b, name, false, &invar_build_of(b, &g.act)->codes);
+    return g.act;
+}

@@ -1,0 +1,107 @@
+/*
+ * verb_rows.c - verbs on rows alone: embedding, norm, residual.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/builder.h"
+
+#include "base/invar_banned.h"
+
+/* ---- embedding ------------------------------------------------------------------------------- */
+
+typedef struct embedding {
+    invar_tensor y, dtable;
+} embedding;
+
+static void embed_back(invar_builder *b, const void *noted)
+{
+    const embedding *e = noted;
+
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
+                 .dout = invar_gradient_take(b, &e->y), .ids = b->ids);
+}
+
+invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table)
+{
+    embedding e = {invar_program_room(b->program, b->storage, b->rows, table->w.shape[1]),
+                   table->dw};
+
+    INVAR_APPEND(b->program, b->layer, EMBEDDING_FWD, embedding_fwd, .out = e.y, .table = table->w,
+                 .ids = b->ids);
+    invar_build_note(b, embed_back, &e, sizeof e);
+    return invar_build_stream(b, name, e.y);
+}
+
+/* ---- norm ------------------------------------------------------------------------------------ */
+
+typedef struct norm {
+    const char *name;
+    invar_tensor y, x;
+    invar_weight weight;
+} norm;
+
+/* Adds to the gradient of the residual, if there is one, in the same call. */
+static void norm_back(invar_builder *b, const void *noted)
+{
+    const norm *n = noted;
+    invar_tensor dy = invar_gradient_take(b, &n->y), residual = invar_build_of(b, &n->x)->d, dx;
+    invar_rmsnorm_bwd_args args = {.dweight = n->weight.dw,
+                                   .dy = invar_build_heads(&dy, 1),
+                                   .x = invar_build_heads(&n->x, 1),
+                                   .weight = n->weight.w,
+                                   .units = b->units,
+                                   .eps = b->norm_eps};
+
+    if (!invar_tensor_present(&residual)) {
+        dx = invar_gradient_room(b, &n->x);
+        args.dx = invar_build_heads(&dx, 1);
+        invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+        invar_gradient_show(b, &n->x, &dx, n->name);
+        invar_gradient_give(b, &n->x, &dx);
+        return;
+    }
+    // in place, unless the same rows are still to be read as another value's gradient
+    dx = invar_build_of(b, &residual)->held > 1 ? invar_gradient_room(b, &n->x) : residual;
+    args.dx = invar_build_heads(&dx, 1);
+    args.residual = invar_build_heads(&residual, 1);
+    invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
+    invar_gradient_show(b, &n->x, &dx, NULL);
+    invar_gradient_set(b, &n->x, &dx);
+}
+
+invar_tensor invar_verb_norm(invar_builder *b, const char *name, invar_tensor x,
+                             const invar_weight *weight)
+{
+    norm n = {name, invar_program_room(b->program, b->storage, x.shape[0], x.shape[1]), x, *weight};
+
+    INVAR_APPEND(b->program, b->layer, RMSNORM_FWD, rmsnorm_fwd, .y = invar_build_heads(&n.y, 1),
+                 .x = invar_build_heads(&x, 1), .weight = weight->w, .eps = b->norm_eps);
+    invar_build_reads(b, &x);
+    invar_build_note(b, norm_back, &n, sizeof n);
+    return invar_build_result(b, name, n.y);
+}
+
+/* ---- residual -------------------------------------------------------------------------------- */
+
+typedef struct addition {
+    invar_tensor y, residual, x;
+} addition;
+
+static void add_back(invar_builder *b, const void *noted)
+{
+    const addition *a = noted;
+    invar_tensor d = invar_gradient_take(b, &a->y);
+
+    invar_gradient_give(b, &a->residual, &d);
+    invar_gradient_give(b, &a->x, &d);
+}
+
+invar_tensor invar_verb_add(invar_builder *b, const char *name, invar_tensor residual,
+                            invar_tensor x)
+{
+    addition a = {invar_program_room(b->program, b->storage, x.shape[0], x.shape[1]), residual, x};
+
+    INVAR_APPEND(b->program, b->layer, ADD, add, .out = a.y, .a = residual, .b = x);
+    invar_build_note(b, add_back, &a, sizeof a);
+    return invar_build_stream(b, name, a.y);
+}
