@@ -408,7 +408,8 @@ def work_folders(case):
 def no_permission(case):
     if not root():
         under = []
-    elif subprocess.run([*AS_NOBODY, case.invar, "version"], capture_output=True,
+    # asked of test: setpriv itself still reaches a program below /root, which then reaches nothing
+    elif subprocess.run([*AS_NOBODY, "test", "-x", case.invar, "-a", "-x", case.folder],
                         check=False).returncode == 0:
         under = AS_NOBODY
     else:
