@@ -179,7 +179,7 @@ invar_status invar_golden_read_text(const char **out, invar_golden_lines *lines,
 
 invar_status invar_golden_read_digest(invar_digest *out, invar_golden_lines *lines, const char *key)
 {
-    const char *text;
+    const char *text = NULL;
 
     INVAR_TRY(invar_golden_read_text(&text, lines, key));
     if (invar_digest_parse(out, text) == INVAR_OK)
