@@ -296,8 +296,9 @@ static void print_key(const invar_recipe_key *k)
     char values[1024], head[1200];
 
     format_values(values, sizeof values, k);
-    (void)snprintf(head, sizeof head, "%s (%s%s)", values,
-                   k->fallback ? "default " : "must be given", fallback);
+    (void)snprintf(head, sizeof head, "%s (%s%s), %s", values,
+                   k->fallback ? "default " : "must be given", fallback,
+                   invar_recipe_effect_name(k->effect));
     invar_plain_wrap(stdout, head, printf("  --%s ", k->name));
     invar_plain_wrap(stdout, k->doc, printf("      "));
 }

@@ -93,6 +93,15 @@ static int find_section(const invar_recipe_schema *schema, span name)
     return -1;
 }
 
+const char *invar_recipe_effect_name(invar_recipe_effect effect)
+{
+    static const char *const names[] = {[INVAR_RECIPE_EFFECT_SEMANTIC] = "semantic",
+                                        [INVAR_RECIPE_EFFECT_LATER] = "semantic if set",
+                                        [INVAR_RECIPE_EFFECT_FREE] = "free"};
+
+    return names[effect];
+}
+
 int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
 {
     return find_key(schema, span_of(name));

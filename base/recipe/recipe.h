@@ -49,6 +49,9 @@ typedef enum invar_recipe_effect {
     INVAR_RECIPE_EFFECT_FREE      /* must not change bits */
 } invar_recipe_effect;
 
+/* "semantic", "semantic if set" or "free". */
+const char *invar_recipe_effect_name(invar_recipe_effect effect);
+
 /* Names consist of letters, digits, '-' and '_'. */
 typedef struct invar_recipe_key {
     const char *section; /* keys of one section stand together */

@@ -502,8 +502,10 @@ static void help(void)
     invar_options_help(options(&s));
     invar_help_text(
         "\n"
-        "Every recipe key is also an option. Defaults are in parentheses; docs/recipes.md has\n"
-        "more:");
+        "Every recipe key is also an option. A semantic key may change the bits of a run, a free\n"
+        "one must not; 'semantic if set' counts only where it differs from its default. More is "
+        "in\n"
+        "docs/recipes.md.");
     invar_flags_help();
 }
 

@@ -33,7 +33,8 @@ expect 0 "--num-layers 0 to 256 (default 0)" help train
 expect 0 "--rollout-shuffle true|false (default false)" help train
 expect 0 "--prompt-data TEXT (default empty)" help train
 expect 0 "[optimizer]" help lr
-expect 0 "--lr 0 to 1000 (default 1e-06)" help --lr
+expect 0 "--lr 0 to 1000 (default 1e-06), semantic" help --lr
+expect 0 "--threads 0 to 1024 (default 0), free" help threads
 # on a terminal help is as wide as that, up to 100 columns; each word of it is there
 for columns in 60 200; do
     widest=$((columns < 100 ? columns : 100))

@@ -241,7 +241,6 @@ static void add_values(page *out, const invar_recipe_key *key)
 
 static void add_key(page *out, const invar_recipe_key *key, const char *miles)
 {
-    static const char *const effects[] = {"semantic", "semantic if set", "free"};
     static page head, body;
 
     head.used = body.used = 0;
@@ -251,7 +250,7 @@ static void add_key(page *out, const invar_recipe_key *key, const char *miles)
         add(&head, "; must be given");
     else
         add(&head, key->fallback[0] ? "; default `%s`" : "; default empty%s", key->fallback);
-    add(&head, "; %s", effects[key->effect]);
+    add(&head, "; %s", invar_recipe_effect_name(key->effect));
     if (strcmp(miles, key->name) != 0)
         add(&head, miles[0] ? "; Miles: `%s`" : "; not in Miles%s", miles);
     add(&head, "\\");
