@@ -250,30 +250,44 @@ static invar_status drain(char **text, size_t *used, int fd, const char *path, s
     return INVAR_OK;
 }
 
-static invar_status hash_rest(invar_digest *out, int64_t *bytes_out, int fd, const char *path,
-                              char *piece)
+static invar_status hash_rest(invar_hasher *hasher, int64_t *bytes_out, int fd, const char *path,
+                              char *piece, invar_file_take take, void *payload)
 {
-    invar_hasher hasher;
     ssize_t got;
 
-    invar_hasher_init(&hasher);
     while ((got = read(fd, piece, PIECE)) != 0) {
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
             return io_error(path, "cannot be read");
-        invar_hasher_update(&hasher, piece, (size_t)got);
+        invar_hasher_update(hasher, piece, (size_t)got);
         *bytes_out += got;
+        if (take)
+            INVAR_TRY(take(payload, piece, (size_t)got));
     }
-    invar_hasher_final(out, &hasher);
     return INVAR_OK;
+}
+
+invar_status invar_fd_hash(invar_digest *out, int64_t *bytes_out, int fd, const char *path,
+                           invar_file_take take, void *payload)
+{
+    invar_status status;
+    invar_hasher hasher;
+    char *piece;
+
+    *bytes_out = 0;
+    invar_hasher_init(&hasher);
+    INVAR_TRY(invar_alloc((void **)&piece, PIECE, 1, "a piece of a file"));
+    status = hash_rest(&hasher, bytes_out, fd, path, piece, take, payload);
+    invar_free(piece);
+    invar_hasher_final(out, &hasher);
+    return status;
 }
 
 invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out, const char *path)
 {
     int fd = open_to_read(path);
     invar_status status;
-    char *piece = NULL;
     size_t bytes;
 
     *bytes_out = 0;
@@ -281,10 +295,7 @@ invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out, const char *
         return io_error(path, "cannot be opened");
     status = look(&bytes, fd, path, SIZE_MAX);
     if (status == INVAR_OK)
-        status = invar_alloc((void **)&piece, PIECE, 1, "a piece of a file");
-    if (status == INVAR_OK)
-        status = hash_rest(out, bytes_out, fd, path, piece);
-    invar_free(piece);
+        status = invar_fd_hash(out, bytes_out, fd, path, NULL, NULL);
     close(fd);
     return status;
 }

@@ -41,6 +41,14 @@ invar_status invar_file_hash(invar_digest *out, int64_t *bytes_out,
                              const char *path) INVAR_MUST_USE;
 
 /*
+ * The same of an open file, from where it stands to its end. Each piece that is hashed goes to
+ * `take`, unless that is NULL: a copy that it makes has the digest. `path` is for messages.
+ */
+typedef invar_status (*invar_file_take)(void *payload, const void *piece, size_t bytes);
+invar_status invar_fd_hash(invar_digest *out, int64_t *bytes_out, int fd, const char *path,
+                           invar_file_take take, void *payload) INVAR_MUST_USE;
+
+/*
  * Fails where a file lies that an output must not replace: the name was given by mistake. An output
  * that the user names replaces what is empty or has its kind's `mark`, the text that files of the
  * kind have at byte `at` (what is cut off before the mark's end will do). Without a mark, NULL,

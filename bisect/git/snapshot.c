@@ -26,7 +26,6 @@
 #include "base/invar_banned.h"
 
 #define DEEPEST 256
-#define PIECE 65536
 
 /* The repository whose rules hold; git NULL: none. */
 typedef struct rules {
@@ -41,7 +40,6 @@ typedef struct taking {
     size_t length;
     int depth;
     invar_files *files;
-    unsigned char piece[PIECE];
 } taking;
 
 /* ---- rules ----------------------------------------------------------------------------------- */
@@ -119,30 +117,30 @@ static invar_status is_wanted(bool *out, const rules *r, const char *path, bool 
 
 /* ---- contents -------------------------------------------------------------------------------- */
 
-/* Hashes a file, and copies it to `out`, if that is not -1. */
-static invar_status read_file(invar_digest *digest, unsigned char piece[PIECE], const char *path,
-                              int out, const char *out_path)
+/* Where a copy goes. */
+typedef struct copy {
+    int fd;
+    const char *path;
+} copy;
+
+static invar_status put_piece(void *payload, const void *piece, size_t bytes)
+{
+    const copy *to = payload;
+
+    return invar_files_put(to->fd, piece, bytes, to->path);
+}
+
+/* Hashes a file, and copies it to `to`, unless that is NULL. */
+static invar_status read_file(invar_digest *digest, const char *path, copy *to)
 {
     int fd = open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
-    invar_status status = fd < 0 ? invar_files_fail(path, "cannot be opened") : INVAR_OK;
-    invar_hasher hasher;
+    invar_status status;
+    int64_t bytes;
 
-    invar_hasher_init(&hasher);
-    while (status == INVAR_OK) {
-        ssize_t got = read(fd, piece, PIECE);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got < 0)
-            status = invar_files_fail(path, "cannot be read");
-        if (got <= 0)
-            break;
-        invar_hasher_update(&hasher, piece, (size_t)got);
-        if (out >= 0)
-            status = invar_files_put(out, piece, (size_t)got, out_path);
-    }
-    if (fd >= 0)
-        close(fd);
-    invar_hasher_final(digest, &hasher);
+    if (fd < 0)
+        return invar_files_fail(path, "cannot be opened");
+    status = invar_fd_hash(digest, &bytes, fd, path, to ? put_piece : NULL, to);
+    close(fd);
     return status;
 }
 
@@ -186,7 +184,7 @@ static invar_status put_file(void *payload, const invar_files_entry *entry, int 
     invar_digest digest;
 
     INVAR_TRY(place_of(t, entry));
-    INVAR_TRY(read_file(&digest, t->piece, t->path, fd, path));
+    INVAR_TRY(read_file(&digest, t->path, &(copy){fd, path}));
     return refuse_changed(entry, &digest);
 }
 
@@ -215,7 +213,7 @@ static invar_status take_file(taking *t, const struct stat *info)
         INVAR_TRY(read_link(&digest, target, t->path));
     } else {
         mode = info->st_mode & S_IXUSR ? INVAR_FILES_PROGRAM : INVAR_FILES_PLAIN;
-        INVAR_TRY(read_file(&digest, t->piece, t->path, -1, NULL));
+        INVAR_TRY(read_file(&digest, t->path, NULL));
     }
     invar_digest_format(hex, &digest);
     return invar_files_add(t->files, t->path + t->top + 1, mode, hex, NULL);

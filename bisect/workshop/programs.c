@@ -27,7 +27,6 @@
 #include "base/invar_banned.h"
 
 #define BUILD_GRACE 10.0 /* seconds that a build has to end in order */
-#define PIECE_BYTES 65536
 
 /*
  * Without the cache of an older tree: settings that nobody has asked for are this tree's own. What
@@ -143,29 +142,9 @@ static invar_status read_error(const char *path)
                       "%s: cannot be read: %s", shown, strerror(code));
 }
 
-/* Hashes a file, and writes the same to `writer` where there is one. */
-static invar_status pass(invar_digest *out, int fd, const char *path, invar_file_writer *writer)
+static invar_status put_piece(void *payload, const void *piece, size_t bytes)
 {
-    invar_status status = INVAR_OK;
-    invar_hasher hasher;
-    char *piece = NULL;
-    ssize_t got = 1;
-
-    INVAR_TRY(invar_alloc((void **)&piece, PIECE_BYTES, 1, "a program"));
-    invar_hasher_init(&hasher);
-    while (status == INVAR_OK && got != 0) {
-        got = read(fd, piece, PIECE_BYTES);
-        if (got < 0 && errno != EINTR)
-            status = read_error(path);
-        if (got <= 0)
-            continue;
-        invar_hasher_update(&hasher, piece, (size_t)got);
-        if (writer)
-            status = invar_file_writer_put(writer, piece, (size_t)got);
-    }
-    invar_hasher_final(out, &hasher);
-    invar_free(piece);
-    return status;
+    return invar_file_writer_put(payload, piece, bytes);
 }
 
 /* The program, a regular file that may be run. INVAR_E_NOTFOUND: there is none. */
@@ -187,10 +166,11 @@ static invar_status open_program(int *out, const char *path)
 static invar_status hash_program(invar_digest *out, const char *path)
 {
     invar_status status;
+    int64_t bytes;
     int fd;
 
     INVAR_TRY(open_program(&fd, path));
-    status = pass(out, fd, path, NULL);
+    status = invar_fd_hash(out, &bytes, fd, path, NULL, NULL);
     close(fd);
     return status;
 }
@@ -200,12 +180,13 @@ static invar_status copy_program(invar_digest *out, const char *from, const char
     invar_file_writer *writer = NULL;
     char shown[INVAR_PATH_SHOWN_SIZE];
     invar_status status;
+    int64_t bytes;
     int fd;
 
     INVAR_TRY(open_program(&fd, from));
     status = invar_file_writer_open(&writer, to);
     if (status == INVAR_OK)
-        status = pass(out, fd, from, writer);
+        status = invar_fd_hash(out, &bytes, fd, from, put_piece, writer);
     if (status == INVAR_OK)
         status = invar_file_writer_commit(writer);
     invar_file_writer_close(writer);

@@ -8,6 +8,7 @@
 #include "base/file.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -158,6 +159,17 @@ static void test_base_file__refuses_what_is_no_file_of_that_size(void **state)
     invar_free(got);
 }
 
+/* Counts what is taken; a count below 0 refuses. */
+static invar_status count_piece(void *payload, const void *piece, size_t bytes)
+{
+    int64_t *count = payload;
+
+    if (*count < 0)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "not this one");
+    *count += (int64_t)bytes;
+    return piece ? INVAR_OK : INVAR_FAIL(INVAR_E_STATE, 0, "no piece");
+}
+
 static void test_base_file__hashes_files_of_any_size(void **state)
 {
     const size_t sizes[] = {0, 1, (1 << 20) - 1, 1 << 20, (1 << 20) + 1, (5 << 20) + 7};
@@ -178,6 +190,16 @@ static void test_base_file__hashes_files_of_any_size(void **state)
         assert_true(invar_digest_equal(&got, &whole));
     }
     free(data);
+    int fd = open(path, O_RDONLY);
+    int64_t count = 0;
+    assert_ok(invar_fd_hash(&got, &bytes, fd, path, count_piece, &count));
+    assert_int_equal(count, sizes[5]);
+    assert_true(invar_digest_equal(&got, &whole));
+    count = -1;
+    assert_int_equal(lseek(fd, 0, SEEK_SET), 0);
+    assert_fails(invar_fd_hash(&got, &bytes, fd, path, count_piece, &count), INVAR_E_STATE,
+                 "not this one");
+    close(fd);
     assert_fails(invar_file_hash(&got, &bytes, in_work("none")), INVAR_E_NOTFOUND,
                  "none: cannot be opened: no such file");
     assert_fails(invar_file_hash(&got, &bytes, work), INVAR_E_INVALID, "a folder, not a file");
