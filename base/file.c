@@ -109,6 +109,25 @@ bool invar_path_exists(const char *path)
     return lstat(path, &info) == 0;
 }
 
+size_t invar_path_length(const char *path)
+{
+    size_t length = strlen(path);
+
+    while (length > 1 && path[length - 1] == '/')
+        length--;
+    return length;
+}
+
+bool invar_path_same(const char *a, const char *b)
+{
+    size_t length = invar_path_length(a);
+    struct stat x, y;
+
+    if (length == invar_path_length(b) && memcmp(a, b, length) == 0)
+        return true;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 /* The folder that `path` lies in. */
 static invar_status folder_of(char out[INVAR_PATH_SIZE], const char *path)
 {
@@ -500,11 +519,8 @@ invar_status invar_file_write(const char *path, const void *data, size_t bytes)
 static invar_status sync_above(const char *path)
 {
     char plain[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE];
-    size_t length = strlen(path);
 
-    while (length > 1 && path[length - 1] == '/')
-        length--;
-    (void)snprintf(plain, sizeof plain, "%.*s", (int)length, path);
+    (void)snprintf(plain, sizeof plain, "%.*s", (int)invar_path_length(path), path);
     INVAR_TRY(folder_of(above, plain));
     return access(above, R_OK) == 0 ? invar_folder_sync(above) : INVAR_OK;
 }

@@ -129,6 +129,12 @@ invar_status invar_folder_is_empty(bool *out, const char *path) INVAR_MUST_USE;
 /* True when something is there. */
 bool invar_path_exists(const char *path);
 
+/* The bytes of a path without slashes at its end; "/" keeps its own. */
+size_t invar_path_length(const char *path);
+
+/* Two names of one file or folder; where there is none, the same name. */
+bool invar_path_same(const char *a, const char *b);
+
 #ifdef __cplusplus
 }
 #endif

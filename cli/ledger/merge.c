@@ -10,17 +10,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
+#include "base/file.h"
+
 #include "base/invar_banned.h"
-
-static bool same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
 
 enum { FOLDER_SIZE = INVAR_LOCATE_PATH_SIZE - 64 };
 
@@ -79,7 +73,7 @@ static invar_status check_copies(const invar_located *runs, int count)
     for (int i = 1; i < count; i++)
         for (int k = 0; k < i; k++)
             if (strcmp(runs[i].run.uuid, runs[k].run.uuid) == 0 &&
-                !same_file(runs[i].path, runs[k].path))
+                !invar_path_same(runs[i].path, runs[k].path))
                 return INVAR_FAIL(
                     INVAR_E_INVALID, 0,
                     "%.1000s and %.1000s hold the same run, %.8s; invar diff compares them",
@@ -97,7 +91,7 @@ invar_status invar_merge(invar_ledger **out, invar_ledger **owned_out, const inv
     *owned_out = NULL;
     for (int i = 0; i < count; i++) {
         numbers[i] = runs[i].run.run;
-        one = one && same_file(runs[0].path, runs[i].path);
+        one = one && invar_path_same(runs[0].path, runs[i].path);
     }
     if (one)
         return INVAR_OK;

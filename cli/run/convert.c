@@ -9,7 +9,6 @@
  */
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -75,12 +74,10 @@ static invar_status claim_place(job *j)
 static invar_status check_place(job *j)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
-    struct stat from, to;
     bool empty;
 
     invar_path_show(shown, j->to);
-    if (stat(j->from, &from) == 0 && stat(j->to, &to) == 0 && from.st_dev == to.st_dev &&
-        from.st_ino == to.st_ino)
+    if (invar_path_same(j->from, j->to))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: FROM and TO are the same folder", shown);
     INVAR_TRY(invar_folder_is_empty(&empty, j->to));
     if (!empty && !j->set->force)

@@ -11,7 +11,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
@@ -340,11 +339,9 @@ invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
 /* Whether the folder has a checkpoint, and is not the run's own, in other words. */
 static bool has_checkpoint(const char *folder, const invar_loop *loop)
 {
-    struct stat here, there;
     int64_t step;
 
-    if (stat(folder, &there) != 0 || (stat(loop->home.at.save, &here) == 0 &&
-                                      here.st_dev == there.st_dev && here.st_ino == there.st_ino))
+    if (!invar_path_exists(folder) || invar_path_same(folder, loop->home.at.save))
         return false;
     if (invar_checkpoint_latest(&step, folder) == INVAR_OK)
         return true;

@@ -6,7 +6,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
@@ -96,22 +95,6 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
     return INVAR_OK;
 }
 
-/* Two names of one folder, whether it is there or not. */
-static bool same_folder(const char *a, const char *b)
-{
-    size_t bytes_a = strlen(a), bytes_b = strlen(b);
-    struct stat at_a, at_b;
-
-    while (bytes_a > 1 && a[bytes_a - 1] == '/')
-        bytes_a--;
-    while (bytes_b > 1 && b[bytes_b - 1] == '/')
-        bytes_b--;
-    if (bytes_a == bytes_b && memcmp(a, b, bytes_a) == 0)
-        return true;
-    return stat(a, &at_a) == 0 && stat(b, &at_b) == 0 && at_a.st_dev == at_b.st_dev &&
-           at_a.st_ino == at_b.st_ino;
-}
-
 /*
  * NULL: from the start. The run's own folder of checkpoints may have none yet, so that one command
  * both begins a run and goes on with it; any other that is named must have one.
@@ -163,7 +146,7 @@ invar_status invar_loop_find_checkpoint(invar_loop *loop)
     const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
     bool known = invar_path_exists(loop->home.at.ledger) && !loop->options->fresh;
 
-    if (!load[0] || same_folder(load, loop->home.at.save))
+    if (!load[0] || invar_path_same(load, loop->home.at.save))
         return INVAR_OK;
     INVAR_TRY(open_checkpoint(&loop->store.from, loop, load, false));
     INVAR_TRY(check_identity(loop, loop->store.from));

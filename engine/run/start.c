@@ -24,10 +24,8 @@
 /* "checkpoints" of "runs/a/checkpoints/x" below "runs/a": a name in the run's folder. */
 static bool leads_through(const char *path, const char *folder, const char *name)
 {
-    size_t length = strlen(folder), bytes = strlen(name);
+    size_t length = invar_path_length(folder), bytes = strlen(name);
 
-    while (length > 1 && folder[length - 1] == '/')
-        length--;
     if (strncmp(path, folder, length) != 0 || path[length] != '/')
         return false;
     path += length + strspn(path + length, "/");
@@ -120,11 +118,8 @@ static invar_status check_idle(const invar_loop *loop)
 /* The run's folder without slashes at its end: where it is a link, the link is meant. */
 static void name_home(char out[INVAR_PATH_SIZE], const invar_loop *loop)
 {
-    size_t length = strlen(loop->home.at.run);
-
-    while (length > 1 && loop->home.at.run[length - 1] == '/')
-        length--;
-    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)length, loop->home.at.run);
+    (void)snprintf(out, INVAR_PATH_SIZE, "%.*s", (int)invar_path_length(loop->home.at.run),
+                   loop->home.at.run);
 }
 
 /*

@@ -374,6 +374,25 @@ static void test_base_file__opens_again_after_a_signal(void **state)
 
 /* ---- paths ----------------------------------------------------------------------------------- */
 
+static void test_base_file__knows_two_names_of_one_folder(void **state)
+{
+    char there[600], link[600], gone[600], slashes[610];
+
+    (void)state;
+    (void)snprintf(there, sizeof there, "%s/one", work);
+    (void)snprintf(link, sizeof link, "%s/one.link", work);
+    (void)snprintf(gone, sizeof gone, "%s/gone", work);
+    (void)snprintf(slashes, sizeof slashes, "%s//", gone);
+    assert_ok(invar_folder_make(there));
+    assert_int_equal(symlink(there, link), 0);
+    assert_true(invar_path_same(there, link));
+    assert_false(invar_path_same(there, work));
+    assert_true(invar_path_same(gone, slashes));
+    assert_false(invar_path_same(gone, there));
+    assert_int_equal(invar_path_length(slashes), strlen(gone));
+    assert_int_equal(invar_path_length("///"), 1);
+}
+
 static void test_base_file__joins_paths(void **state)
 {
     char out[8], longer[INVAR_PATH_SIZE + 8];
@@ -512,6 +531,7 @@ int main(void)
         cmocka_unit_test(test_base_file__syncs_again_after_a_signal),
         cmocka_unit_test(test_base_file__opens_again_after_a_signal),
         cmocka_unit_test(test_base_file__syncs_the_folder_of_a_new_one),
+        cmocka_unit_test(test_base_file__knows_two_names_of_one_folder),
         cmocka_unit_test(test_base_file__joins_paths),
         cmocka_unit_test(test_base_file__shows_paths_harmlessly),
         cmocka_unit_test(test_base_file__absent_files_have_their_whole_path),
