@@ -101,6 +101,10 @@ class Checksrc(unittest.TestCase):
         self.refuses_body("space", "int x;")
         self.refuses_body("columns", f"/* {'x' * 95} */\n")
         self.accepts("engine/sample.c", c_file("sample.c", f"/* {'ä' * 94} */\n"))
+        self.refuses("columns", "docs/a.md", f"{'x' * 101}\n")
+        self.refuses("columns", "docs/a.md", f"|{'x' * 140}\n")
+        self.accepts("docs/a.md", f"{'x' * 100}\n|{'x' * 139}\n")
+        self.accepts("docs/changelog.md", f"{'x' * 101}\n")
 
     def test_head(self):
         self.refuses("spdx", "engine/sample.h", "/*\n * sample.h - a sample.\n */\n")

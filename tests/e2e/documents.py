@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # documents.py INVAR BUILD - the documents say what the program does, and all of it.
 #
-# README.md, docs/*.md and their kin: lines are short, links lead somewhere, and every verb, option,
-# recipe key, test, script and file that they name exists. The other way round, docs/verbs.md has
-# every verb with every option, docs/ledger.md every named query. Records (docs/records) are well
-# formed and name commands that exist. Each rule is first held against a bad sample.
+# In README.md, docs/*.md and their kin links lead somewhere, and every verb, option, recipe key,
+# test, script and file that they name exists. The other way round, docs/verbs.md has every verb
+# with every option, docs/ledger.md every named query. Records (docs/records) are well formed and
+# name commands that exist. Each rule is first held against a bad sample.
 # SPDX-License-Identifier: Apache-2.0
 """Documents against the program."""
 import pathlib
@@ -13,8 +13,6 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-COLUMNS, TABLE_COLUMNS = 100, 140
-OWN_WIDTH = {"changelog.md"}  # lines of its own length
 WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "replay", "score", "train"}
 # Options of other programs, and of our scripts, that the documents name.
 OTHERS = {"arch", "asan", "build", "coverage", "full", "help", "install", "markdown", "prefix",
@@ -90,13 +88,6 @@ def commands(pieces):
             if match and not re.search(r"^# $|\.(?:py|sh) \S*$", match[1]):
                 rest = re.sub(r"\$\((?!\S*invar ).*?\)", "", match[3])
                 yield match[2], re.split(r" # | && |; | \| (?=[a-z])", rest)[0]
-
-
-def check_width(name, text):
-    for number, line in enumerate(text.splitlines(), 1):
-        limit = TABLE_COLUMNS if line.startswith("|") else COLUMNS
-        if len(line) > limit:
-            yield f"{name}:{number}: {len(line)} columns, more than {limit}"
 
 
 def check_links(name, text, folder):
@@ -208,7 +199,6 @@ def control(program):
     """Each rule refuses a bad sample, and for one reason."""
     docs = ROOT / "docs"
     samples = [
-        (check_width, "x" * 101), (check_width, "|" + "x" * 140),
         (check_links, "[a](nothing.md)", docs), (check_links, "[a](#none)", docs),
         (check_commands, "```\ninvar frobnicate\n```\n", program),
         (check_commands, "```\nbuild/invar train a \\\n  --leraning-rate 1\n```\n", program),
@@ -238,7 +228,6 @@ def main():
                  *sorted((ROOT / "docs").glob("*.md"))]:
         name = str(path.relative_to(ROOT))
         text = page(name)
-        wrong += check_width(name, text) if path.name not in OWN_WIDTH else []
         wrong += check_links(name, text, path.parent)
         wrong += check_commands(name, text, program)
         wrong += check_words(name, text, program)
