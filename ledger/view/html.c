@@ -60,9 +60,10 @@ void invar_html_item_number(FILE *out, const char *term, int64_t value)
 
 static void put_file(FILE *out, const invar_embedded *files, const char *name)
 {
-    for (; files->name; files++)
-        if (strcmp(files->name, name) == 0)
-            fwrite(files->text, 1, files->bytes, out);
+    while (files->name && strcmp(files->name, name) != 0)
+        files++;
+    INVAR_CHECK(files->name); // the templates come from the build
+    fwrite(files->text, 1, files->bytes, out);
 }
 
 invar_status invar_html_write(FILE *out, const invar_embedded *files,
