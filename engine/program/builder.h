@@ -5,7 +5,7 @@
  * what its backward needs. The backward is the list of verbs walked from its end: each takes the
  * gradients of its results and gives those of its inputs. A value that several verbs read has the
  * sum of what they give, in this order. A parameter is declared where it is used first; without
- * parameters a builder only collects these declarations (params.h).
+ * parameters a builder only collects these declarations (param.h).
  *
  *     w = invar_build_param(b, INVAR_PARAM_NORM, "input_layernorm.weight", 1, hidden, 0);
  *     x = invar_verb_norm(b, "norm_in", x, &w);

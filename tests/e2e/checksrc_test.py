@@ -90,6 +90,24 @@ class Checksrc(unittest.TestCase):
             done |= free
             left = {room: rooms for room, rooms in left.items() if room not in free}
 
+    def test_mentions(self):
+        self.write("engine/model/model.h", c_file("model.h"))
+        for text in ("model.c", "model/gone.h", "engine/model.h"):
+            self.refuses_body("mention", f"/* as {text} says */\n")
+            self.refuses("mention", "docs/a.md", f"See `{text}`.\n")
+        for text in ("model.h", "model/model.h", "engine/model/model.h", "sqlite3.h", "NAME.c",
+                     "model.*", "*.c"):
+            self.accepts("engine/sample.c", c_file("sample.c", f"/* as {text} says */\n"))
+        self.accepts("engine/sample.c", c_file("sample.c", 'const char *x = "gone.h";\n'))
+        self.accepts("docs/a.md", "[model](../engine/model/model.h)\n")
+
+    def test_crowded(self):
+        files = [f"engine/run/{i}.c" for i in range(25)] + ["docs/a.md"]
+        self.assertEqual(list(checksrc.crowded(files)), [])
+        found = list(checksrc.crowded(files + ["engine/run/x.h"]))
+        self.assertEqual([(f[0], f[2]) for f in found], [("engine/run", "folder")])
+        self.assertEqual(list(checksrc.crowded(f"tests/e2e/{i}.sh" for i in range(26))), [])
+
     def test_good_files(self):
         self.accepts("engine/sample.c", c_file("sample.c", "int invar_x(void);\n"))
         self.accepts("scripts/sample", f"#!/bin/sh\n# A sample.\n# {SPDX}\ntrue\n")
@@ -109,6 +127,7 @@ class Checksrc(unittest.TestCase):
     def test_head(self):
         self.refuses("spdx", "engine/sample.h", "/*\n * sample.h - a sample.\n */\n")
         self.refuses("head", "engine/sample.h", f"/* {SPDX} */\n")
+        self.write("engine/other.h", "")
         self.refuses("head", "engine/sample.h", c_file("other.h", includes=""))
         self.refuses("head", "scripts/sample", f"#!/bin/sh\ntrue # {SPDX}\n")
 

@@ -2,7 +2,7 @@
  * step.c - the dot-step of numerics sm90 against what an H200 produced.
  *
  * tests/golden/step_vectors.bin holds inputs and outputs of the hardware, written by
- * tests/gpu/tensorcore.cu. The reference and the product (SIMD and portable) must agree with it on
+ * tests/gpu/tensorcore.c. The reference and the product (SIMD and portable) must agree with it on
  * every output. golden.step_sums does the same with hashes, for many more.
  *
  * SPDX-License-Identifier: Apache-2.0

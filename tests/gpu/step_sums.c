@@ -3,7 +3,7 @@
  *
  *   step_sums simd|portable|reference TILES
  *
- * Prints `form family tiles hash` per family; tensorcore.cu writes the same lines on a device. No
+ * Prints `form family tiles hash` per family; tensorcore.c writes the same lines on a device. No
  * test library is linked, so that the program also runs as a cross build under an emulator.
  *
  * SPDX-License-Identifier: Apache-2.0
