@@ -16,7 +16,6 @@
 #include "base/alloc.h"
 #include "base/sort.h"
 #include "engine/program/audit.h"
-#include "engine/rollout/rollout.h"
 
 #include "base/invar_banned.h"
 

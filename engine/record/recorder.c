@@ -13,6 +13,7 @@
 #include <stdio.h>
 
 #include "base/file.h"
+#include "engine/probe/stat.h"
 #include "engine/record/entry.h"
 
 #include "base/invar_banned.h"
@@ -26,13 +27,14 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
                                    .pool = options->pool,
                                    .dev = options->dev};
 
-    *out = (invar_recorder){.options = *options, .recorded = -1};
+    *out = (invar_recorder){.options = *options, .recorded = -1, .window = {.dev = options->dev}};
     return invar_probe_new(&out->probe, &o);
 }
 
 void invar_recorder_close(invar_recorder *recorder)
 {
     invar_dump_free(recorder->dump);
+    invar_window_release(&recorder->window);
     invar_trace_close(recorder->trace);
     invar_probe_free(recorder->probe);
     invar_ledger_close(recorder->ledger);
@@ -240,43 +242,92 @@ invar_status invar_recorder_end(invar_recorder *r)
     return close_dump(r);
 }
 
+/* ---- what is not finite ---------------------------------------------------------------------- */
+
+/* A rollout has no points: its first tensor that is not finite is remembered, and no other. */
+static invar_status take_sampled(void *payload, const invar_forward_value *value)
+{
+    invar_recorder *r = payload;
+    invar_recorder_odd *odd = &r->sampled;
+    invar_ledger_stat stat = {.point = 0};
+    invar_tensor rows = *value->rows;
+
+    if (odd->point[0] || !invar_stat_counts(rows.dtype))
+        return INVAR_OK;
+    if (!value->near)
+        INVAR_TRY(invar_window_tensor(&rows, &r->window, value->rows));
+    invar_stat_add(&stat, &rows, rows.shape[0]);
+    if (stat.nans == 0 && stat.infs == 0)
+        return INVAR_OK;
+    *odd = (invar_recorder_odd){
+        .phase = "rollout", .kind = "act", .layer = value->name.layer, .stat = stat};
+    (void)snprintf(odd->op, sizeof odd->op, "%s", value->op);
+    (void)snprintf(odd->point, sizeof odd->point, "rollout.%s", value->name.text);
+    if (odd->layer >= 0)
+        (void)snprintf(odd->point, sizeof odd->point, "rollout.layer.%" PRId64 ".%s", odd->layer,
+                       value->name.text);
+    return INVAR_OK;
+}
+
+void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, bool watch)
+{
+    const invar_forward_probe show = {take_sampled, r};
+
+    r->sampled = (invar_recorder_odd){.layer = -1};
+    if (rollout && r->options.stats)
+        invar_rollout_probe(rollout, watch ? &show : NULL);
+}
+
+/* Of the rollout, or of the step that is being made; an empty name: none. */
+static invar_recorder_odd find_odd(const invar_recorder *r)
+{
+    invar_recorder_odd odd = r->sampled;
+    const invar_ledger_point *p;
+
+    if (!r->options.stats || !r->step || !(p = invar_probe_odd(&odd.stat, r->probe)))
+        return odd;
+    odd.phase = p->phase;
+    odd.kind = p->kind;
+    odd.layer = p->layer;
+    (void)snprintf(odd.op, sizeof odd.op, "%s", p->op);
+    (void)snprintf(odd.point, sizeof odd.point, "%s", p->name);
+    return odd;
+}
+
 /* With what a row of `stat` has, for the query nan-birth: the step gets no such rows. */
-static invar_status note_odd(invar_recorder *r, const invar_ledger_point *p,
-                             const invar_ledger_stat *stat)
+static invar_status note_odd(invar_recorder *r, int64_t step, const invar_recorder_odd *odd)
 {
     char message[INVAR_LEDGER_NAME_BYTES + 200], data[INVAR_LEDGER_NAME_BYTES + 300];
 
     (void)snprintf(message, sizeof message,
                    "%s (%s): %" PRId64 " NaN, %" PRId64
                    " infinite, the largest of the others is %g",
-                   p->name, p->op, stat->nans, stat->infs, stat->absmax);
+                   odd->point, odd->op, odd->stat.nans, odd->stat.infs, odd->stat.absmax);
     // names of points, phases and ops have nothing that JSON would escape
     (void)snprintf(data, sizeof data,
                    "{\"point\": \"%s\", \"phase\": \"%s\", \"layer\": %" PRId64
                    ", \"op\": \"%s\", \"kind\": \"%s\", \"ord\": %" PRId64 ", \"nans\": %" PRId64
                    ", \"infs\": %" PRId64 ", \"absmax\": %.17g}",
-                   p->name, p->phase, p->layer, p->op, p->kind, stat->point, stat->nans, stat->infs,
-                   stat->absmax);
-    return invar_ledger_note(r->ledger, &(invar_ledger_event){.step = r->step->number,
+                   odd->point, odd->phase, odd->layer, odd->op, odd->kind, odd->stat.point,
+                   odd->stat.nans, odd->stat.infs, odd->stat.absmax);
+    return invar_ledger_note(r->ledger, &(invar_ledger_event){.step = step,
                                                               .level = "error",
                                                               .kind = "not-finite",
                                                               .message = message,
                                                               .data = data});
 }
 
-invar_status invar_recorder_fail(invar_recorder *r, invar_status status)
+invar_status invar_recorder_fail(invar_recorder *r, int64_t step, invar_status status)
 {
-    bool watched = r->options.stats && r->step;
-    invar_ledger_stat stat;
-    const invar_ledger_point *point = watched ? invar_probe_odd(&stat, r->probe) : NULL;
+    const invar_recorder_odd odd = find_odd(r);
     invar_error first;
 
-    if (!point)
+    if (!odd.point[0])
         return status;
     invar_error_take(&first);
-    if (note_odd(r, point, &stat) != INVAR_OK)
+    if (note_odd(r, step, &odd) != INVAR_OK)
         invar_error_clear(); // what made the step fail is what there is to tell
     return INVAR_FAIL(status, first.native,
                       "%.3000s; the first point that is not finite is %s (%s)", first.message,
-                      point->name, point->op);
+                      odd.point, odd.op);
 }

@@ -15,9 +15,11 @@
 #define INVAR_ENGINE_RECORD_RECORDER_H
 
 #include "engine/probe/view.h"
+#include "engine/program/near.h"
 #include "engine/record/trace.h"
 #include "engine/rl/flat.h"
 #include "engine/rl/loss.h"
+#include "engine/rollout/rollout.h"
 #include "engine/train/learner.h"
 
 #ifdef __cplusplus
@@ -70,6 +72,15 @@ typedef struct invar_recorder_options {
     void *payload;
 } invar_recorder_options;
 
+/* The first tensor that is not finite. */
+typedef struct invar_recorder_odd {
+    char point[INVAR_LEDGER_NAME_BYTES + 1]; /* "": all are finite */
+    char op[64];
+    const char *phase, *kind;
+    int64_t layer; /* -1: of none */
+    invar_ledger_stat stat;
+} invar_recorder_odd;
+
 /* Zeroed, it is closed. */
 typedef struct invar_recorder {
     invar_recorder_options options;
@@ -79,10 +90,12 @@ typedef struct invar_recorder {
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
     invar_trace *trace; /* owned; NULL: no time is taken */
     invar_probe *probe;
-    invar_probe_view view;  /* how activations are named */
-    invar_dump *dump;       /* of the current step, owned; NULL: none */
-    const invar_step *step; /* the current one; NULL between steps */
-    int64_t points;         /* of the last entry */
+    invar_probe_view view;      /* how activations are named */
+    invar_dump *dump;           /* of the current step, owned; NULL: none */
+    const invar_step *step;     /* the current one; NULL between steps */
+    int64_t points;             /* of the last entry */
+    invar_recorder_odd sampled; /* of the rollout, while it is watched */
+    invar_window window;        /* what of it is read back */
 } invar_recorder;
 
 invar_status invar_recorder_open(invar_recorder *out,
@@ -113,10 +126,17 @@ void invar_recorder_watch(invar_recorder *recorder, invar_trainer *trainer, cons
 invar_status invar_recorder_end(invar_recorder *recorder) INVAR_MUST_USE;
 
 /*
- * Instead of the end, after the failure `status`, which it returns: where statistics are kept, the
- * message, and an event, name the first point that is not finite.
+ * Where statistics are kept: from now on the first tensor of the rollout that is not finite is
+ * remembered; `watch` false: the end of that. `rollout` may be NULL.
  */
-invar_status invar_recorder_fail(invar_recorder *recorder, invar_status status) INVAR_MUST_USE;
+void invar_recorder_watch_rollout(invar_recorder *recorder, invar_rollout *rollout, bool watch);
+
+/*
+ * Instead of the end of `step`, after the failure `status`, which it returns: where statistics are
+ * kept, the message, and an event, name the first tensor that is not finite.
+ */
+invar_status invar_recorder_fail(invar_recorder *recorder, int64_t step,
+                                 invar_status status) INVAR_MUST_USE;
 
 /* ---- coordinates ----------------------------------------------------------------------------- */
 

@@ -85,6 +85,11 @@ void invar_rollout_free(invar_rollout *rollout)
     invar_free(rollout);
 }
 
+void invar_rollout_probe(invar_rollout *rollout, const invar_forward_probe *probe)
+{
+    invar_pass_probe(rollout->pass, probe);
+}
+
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
 {
     invar_pass_audit(rollout->pass, audit);

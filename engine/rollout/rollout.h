@@ -66,6 +66,9 @@ void invar_rollout_free(invar_rollout *rollout);
 invar_status invar_rollout_check(const invar_rollout *rollout,
                                  const invar_sampling *sampling) INVAR_MUST_USE;
 
+/* Shows activations of the coming runs; NULL ends it. */
+void invar_rollout_probe(invar_rollout *rollout, const invar_forward_probe *probe);
+
 /* Of all products and attention; borrowed, NULL ends it. */
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
 

@@ -164,7 +164,7 @@ static invar_status one_step(invar_loop *loop, int64_t number)
     invar_status status = run_step(&step, loop, number);
 
     if (status != INVAR_OK)
-        status = invar_recorder_fail(&loop->recorder, status);
+        status = invar_recorder_fail(&loop->recorder, loop->place.step, status);
     invar_loop_step_release(&step);
     return status;
 }
@@ -207,6 +207,18 @@ static invar_status collect(invar_loop *loop, void *payload)
     return to[0] ? invar_source_save(&loop->source, &loop->batch, to) : INVAR_OK;
 }
 
+static invar_status sample(invar_loop *loop)
+{
+    invar_status status;
+
+    invar_recorder_watch_rollout(&loop->recorder, loop->rollout, true);
+    status = in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect, NULL);
+    if (status != INVAR_OK)
+        status = invar_recorder_fail(&loop->recorder, loop->place.step, status);
+    invar_recorder_watch_rollout(&loop->recorder, loop->rollout, false);
+    return status;
+}
+
 static invar_status prepare(invar_loop *loop, void *payload)
 {
     (void)payload;
@@ -232,7 +244,7 @@ static invar_status one_rollout(invar_loop *loop)
 {
     INVAR_TRY(invar_loop_follow(loop));
     INVAR_TRY(reset_optimizers(loop));
-    INVAR_TRY(in_phase(loop, "rollout", INVAR_AUDIT_ROLLOUT, collect, NULL));
+    INVAR_TRY(sample(loop));
     show_sample(loop);
     INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, prepare, NULL));
     if (loop->set.rollout_only)

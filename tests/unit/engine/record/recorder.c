@@ -243,7 +243,7 @@ static void test_recorder__knows_where_a_nan_was_born(void **state)
     born(&s, "1 rollout.logp");
     assert_true(asked(&s, "SELECT nans FROM stat WHERE step = 1 AND ord = 1") == 1.0);
     // between steps there is nothing to tell
-    assert_int_equal(invar_recorder_fail(&s.recorder, INVAR_E_STATE), INVAR_E_STATE);
+    assert_int_equal(invar_recorder_fail(&s.recorder, 2, INVAR_E_STATE), INVAR_E_STATE);
     assert_true(asked(&s, "SELECT count(*) FROM event") == 0.0);
     close_scene(&s);
 }
