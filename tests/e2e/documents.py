@@ -11,6 +11,7 @@ import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "replay", "score", "train"}
@@ -170,12 +171,18 @@ def check_queries(name, text):
             yield f"{name}: lacks {row}"
 
 
+def records(*arguments):
+    return subprocess.run(["scripts/records", *arguments], capture_output=True, text=True, cwd=ROOT,
+                          check=False)
+
+
 def check_records(program):
-    listed = subprocess.run(["scripts/records"], capture_output=True, text=True, cwd=ROOT,
-                            check=False)
-    if listed.returncode != 0:
-        yield listed.stderr.strip()
-        return
+    listed = records()
+    names = re.findall(r"^(\S+) +\d+  ", listed.stdout, re.M)
+    for printed in (listed, records(*names), records("--markdown", *names)):
+        if printed.returncode != 0 or not names:
+            yield printed.stderr.strip()
+            return
     for path in sorted((ROOT / "docs/records").glob("*.tsv")):
         lines = path.read_text().splitlines()
         rows = [line.split("\t") for line in lines if not line.startswith("# ")]
@@ -195,6 +202,22 @@ def check_record(name, command, program):
     yield from check_commands(name, f"`{rest}`", program)
 
 
+def control_records():
+    """A record that lacks something is refused."""
+    good = ("# title: a\n# date: 2026-11-16\n# commit: -\n# machine: m\n# command: scripts/test\n"
+            "what\tms\na\t1\n")
+    bad = [good.replace("# command: scripts/test\n", ""), good.replace("scripts/test", "-"),
+           good.replace("# title: a\n", ""), good.replace("2026-11-16", "today"),
+           good.replace("a\t1", "a"), good.replace("a\t1", "a\t"), good.replace("a\t1\n", "")]
+    with tempfile.TemporaryDirectory() as folder:
+        for text, code in [(good, 0)] + [(text, 1) for text in bad]:
+            pathlib.Path(folder, "sample.tsv").write_text(text)
+            if records("--folder", folder, "sample").returncode != code:
+                yield f"control: scripts/records does not end with {code} for {text!r}"
+        if records("--folder", folder, "nothing").returncode != 2:
+            yield "control: scripts/records does not refuse a name that is not there"
+
+
 def control(program):
     """Each rule refuses a bad sample, and for one reason."""
     docs = ROOT / "docs"
@@ -212,6 +235,7 @@ def control(program):
         found = list(rule("sample", sample, *rest))
         if len(found) != 1:
             yield f"control: {rule.__name__} finds {found} in {sample}"
+    yield from control_records()
     missing = " ".join(check_verbs("sample", "## train\n", program))
     if "no section 'ledger show'" not in missing or "'train' lacks --fresh" not in missing:
         yield "control: check_verbs finds nothing missing in an empty page"
