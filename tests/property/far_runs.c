@@ -53,11 +53,9 @@ static const run_pair experts[] = {{"model-type", "qwen3_moe"},
                                    {"untie-embeddings-and-output-weights", "true"},
                                    {NULL, NULL}};
 
-static const run_pair ppo[] = {{"advantage-estimator", "ppo"},
-                               {"recompute-granularity", "full"},
-                               {"micro-batch-size", "2"},
-                               {"debug-determinism", "full"},
-                               {NULL, NULL}};
+static const run_pair ppo[] = {{"advantage-estimator", "ppo"}, {"recompute-granularity", "full"},
+                               {"micro-batch-size", "2"},      {"debug-determinism", "full"},
+                               {"debug-stats", "true"},        {NULL, NULL}};
 
 enum { LISTS = 4 };
 
@@ -98,18 +96,47 @@ static run_memory trained(const char *name, const char *device, const char *dtyp
     return run_memory_of(name);
 }
 
-/* ---- chains ---------------------------------------------------------------------------------- */
+/* ---- chains and statistics ------------------------------------------------------------------- */
+
+static invar_status take_stat(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    for (int i = 0; values && i < count; i++)
+        invar_hasher_update(payload, &values[i].integer, sizeof values[i].integer);
+    return INVAR_OK;
+}
+
+static invar_digest stats_of(const char *name)
+{
+    invar_hasher hasher;
+    invar_digest all;
+
+    invar_hasher_init(&hasher);
+    run_select(name,
+               "SELECT step, ord, nans, infs, absmax_bits, l2_bits FROM stat ORDER BY step, ord",
+               take_stat, &hasher);
+    invar_hasher_final(&all, &hasher);
+    return all;
+}
 
 static void check_chain(const char *name, const char *dtype, const run_pair *a, const run_pair *b)
 {
     const run_pair *const lists[LISTS] = {wide, a, b, NULL};
-    char far_name[80];
+    char far_name[80], cpu_name[80];
+    invar_digest far_stats, cpu_stats;
     run_memory cpu, far;
 
     (void)snprintf(far_name, sizeof far_name, "%s.%s.far", name, dtype);
     far = trained(far_name, "cuda", dtype, lists);
-    (void)snprintf(far_name, sizeof far_name, "%s.%s.cpu", name, dtype);
-    cpu = trained(far_name, "cpu", dtype, lists);
+    (void)snprintf(cpu_name, sizeof cpu_name, "%s.%s.cpu", name, dtype);
+    cpu = trained(cpu_name, "cpu", dtype, lists);
+    far_stats = stats_of(far_name);
+    cpu_stats = stats_of(cpu_name);
+    assert_true(invar_digest_equal(&far_stats, &cpu_stats));
+    // every point but tokens, choices of experts and what is quantised
+    assert_true((run_asked(far_name, "SELECT count(*) FROM stat WHERE step = 0") > 40.0) ==
+                (run_has(a, "debug-stats") || run_has(b, "debug-stats")));
     assert_true(cpu.last >= 1);
     assert_true(invar_digest_equal(&cpu.identity, &far.identity)); // where it runs is free
     if (!run_same(&cpu, &far))
