@@ -35,10 +35,10 @@ invar_tensor invar_program_find(const invar_program *program, const invar_tensor
     return t;
 }
 
-static invar_status run_call(const invar_program *program, const invar_call *call,
-                             const invar_program_run_args *run)
+/* The call's arguments with the addresses of this run. */
+static void find_arguments(char *args, const invar_program *program, const invar_call *call,
+                           const invar_program_run_args *run)
 {
-    alignas(max_align_t) char args[INVAR_OP_ARGS_MOST];
     const int64_t fresh = run->fresh;
 
     (void)invar_op_args_copy(args, call->op, program->bytes + call->args);
@@ -51,15 +51,23 @@ static invar_status run_call(const invar_program *program, const invar_call *cal
     }
     if (call->fresh >= 0)
         memcpy(args + call->fresh, &fresh, sizeof fresh);
-    run->caller->layer = call->layer;
-    return invar_caller_run(run->caller, call->op, args);
 }
 
 static invar_status run_calls(const invar_program *program, int32_t first, int32_t end,
-                              const invar_program_run_args *run)
+                              const invar_program_run_args *run, invar_watch *watch)
 {
-    for (int32_t i = first; i < end; i++)
-        INVAR_TRY(run_call(program, &program->calls[i], run));
+    alignas(max_align_t) char args[INVAR_OP_ARGS_MOST];
+
+    for (int32_t i = first; i < end; i++) {
+        const invar_call *call = &program->calls[i];
+        find_arguments(args, program, call, run);
+        run->caller->layer = call->layer;
+        if (watch)
+            INVAR_TRY(invar_watch_before(watch, args));
+        INVAR_TRY(invar_caller_run(run->caller, call->op, args));
+        if (watch)
+            INVAR_TRY(invar_watch_show(watch));
+    }
     return INVAR_OK;
 }
 
@@ -69,15 +77,10 @@ static invar_status run_watched(const invar_program *program, int32_t first, int
     invar_watch *watch = NULL;
     invar_status status;
 
-    INVAR_TRY(invar_watch_new(&watch, program));
+    INVAR_TRY(invar_watch_new(&watch, program, run));
     for (int32_t i = 0; i < first; i++)
         invar_watch_pass(watch);
-    status = INVAR_OK;
-    for (int32_t i = first; i < end && status == INVAR_OK; i++) {
-        status = run_call(program, &program->calls[i], run);
-        if (status == INVAR_OK)
-            status = invar_watch_show(watch, run);
-    }
+    status = run_calls(program, first, end, run, watch);
     invar_watch_free(watch);
     return status;
 }
@@ -89,5 +92,5 @@ invar_status invar_program_run(const invar_program *program, int32_t segment,
 
     INVAR_CHECK(segment < program->n_segments);
     return run->probe && run->probe->take ? run_watched(program, first, end, run)
-                                          : run_calls(program, first, end, run);
+                                          : run_calls(program, first, end, run, NULL);
 }

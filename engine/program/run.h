@@ -43,6 +43,7 @@ typedef struct invar_forward_value {
 typedef struct invar_forward_probe {
     invar_status (*take)(void *payload, const invar_forward_value *value);
     void *payload;
+    bool parts; /* fused calls are computed by their parts, too: as NAME.parts, behind NAME */
 } invar_forward_probe;
 
 typedef struct invar_program_run_args {

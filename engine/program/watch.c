@@ -10,7 +10,7 @@
 
 #include "base/alloc.h"
 #include "engine/program/near.h"
-#include "kernels-deterministic/fields.h"
+#include "kernels-deterministic/parts.h"
 
 #include "base/invar_banned.h"
 
@@ -29,19 +29,24 @@ typedef struct content {
 
 struct invar_watch {
     const invar_program *program;
+    const invar_program_run_args *run;
+    invar_parts parts; /* of the next call */
+    void *side;        /* memory of the device for them */
+    size_t side_bytes;
     content *contents; /* one for each address and point at most */
     int32_t n_contents;
     int32_t *rooms; /* the first content of each, or -1 */
     int32_t call;   /* the next one */
 };
 
-invar_status invar_watch_new(invar_watch **out, const invar_program *program)
+invar_status invar_watch_new(invar_watch **out, const invar_program *program,
+                             const invar_program_run_args *run)
 {
     invar_watch *w = NULL;
     invar_status status;
 
     INVAR_TRY(invar_alloc((void **)&w, 1, sizeof *w, "what calls read"));
-    *w = (invar_watch){.program = program};
+    *w = (invar_watch){.program = program, .run = run};
     status = invar_alloc((void **)&w->contents, (size_t)(program->n_places + program->n_points) + 1,
                          sizeof *w->contents, "what calls read");
     if (status == INVAR_OK)
@@ -61,6 +66,7 @@ void invar_watch_free(invar_watch *watch)
 {
     if (!watch)
         return;
+    invar_device_give(&watch->run->caller->dev, watch->side);
     invar_free(watch->contents);
     invar_free(watch->rooms);
     invar_free(watch);
@@ -172,11 +178,11 @@ void invar_watch_pass(invar_watch *watch)
 
 /* ---- showing --------------------------------------------------------------------------------- */
 
-static invar_value_name name_of(const invar_point *p)
+static invar_value_name name_of(const invar_point *p, const char *more)
 {
     invar_value_name name = {.layer = p->layer};
-    int bytes = snprintf(name.text, sizeof name.text, "%s%s%s%s", p->gradient ? "d" : "", p->name,
-                         p->suffix ? "." : "", p->suffix ? p->suffix : "");
+    int bytes = snprintf(name.text, sizeof name.text, "%s%s%s%s%s", p->gradient ? "d" : "", p->name,
+                         p->suffix ? "." : "", p->suffix ? p->suffix : "", more);
 
     INVAR_CHECK(bytes < (int)sizeof name.text);
     return name;
@@ -213,24 +219,25 @@ static invar_status show_by_slot(const invar_program_run_args *run, invar_forwar
     return status;
 }
 
-static invar_status show_point(const invar_watch *w, const invar_point *point, const sources *read,
-                               const invar_program_run_args *run)
+/* `rows` is the point's own tensor, or what parts of its call made of it. */
+static invar_status show(const invar_watch *w, const invar_point *point, const sources *read,
+                         const invar_tensor *rows, invar_op op, const char *more)
 {
     const invar_program *p = w->program;
+    const invar_program_run_args *run = w->run;
     invar_window windows[2] = {{.dev = &run->caller->dev}, {.dev = &run->caller->dev}};
-    invar_tensor rows = invar_program_find(p, &point->rows, run);
     invar_tensor by_slot = invar_program_find(p, &point->by_slot, run);
-    invar_forward_value value = {.name = name_of(point),
-                                 .op = invar_op_name(p->calls[w->call - 1].op),
+    invar_forward_value value = {.name = name_of(point, more),
+                                 .op = invar_op_name(op),
                                  .backward = point->backward,
-                                 .stream = point->stream,
-                                 .rows = &rows,
+                                 .stream = point->stream && !*more,
+                                 .rows = rows,
                                  .samples = &run->samples[point->samples]};
     invar_status status;
 
     for (int32_t i = 0; i < read->count; i++) {
         int32_t from = read->of[i];
-        value.inputs[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from]);
+        value.inputs[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from], "");
     }
     value.n_inputs = read->count;
     if (!invar_tensor_present(&by_slot))
@@ -241,13 +248,81 @@ static invar_status show_point(const invar_watch *w, const invar_point *point, c
     return status;
 }
 
-invar_status invar_watch_show(invar_watch *watch, const invar_program_run_args *run)
+/* The same rows as the parts of the call have made them. */
+static invar_status show_parts(const invar_watch *w, const invar_point *point, const sources *read,
+                               const invar_tensor *rows)
 {
-    const invar_call *c = &watch->program->calls[watch->call];
+    for (int i = 0; i < w->parts.outputs && w->parts.count > 0; i++) {
+        const invar_part_output *o = &w->parts.output[i];
+        invar_tensor side = *rows;
+        if (o->fused.data != rows->data)
+            continue;
+        side.data = o->side.data;
+        side.scale = o->side.scale;
+        side.row_stride = invar_tensor_row_elements(rows);
+        return show(w, point, read, &side, w->parts.call[o->call].op, ".parts");
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_watch_show(invar_watch *watch)
+{
+    const invar_program *p = watch->program;
+    const invar_call *c = &p->calls[watch->call];
     sources read;
 
     follow(&read, watch);
-    for (int32_t i = c->points; i < c->points + c->n_points; i++)
-        INVAR_TRY(show_point(watch, &watch->program->points[i], &read, run));
+    for (int32_t i = c->points; i < c->points + c->n_points; i++) {
+        const invar_point *point = &p->points[i];
+        invar_tensor rows = invar_program_find(p, &point->rows, watch->run);
+        INVAR_TRY(show(watch, point, &read, &rows, c->op, ""));
+        INVAR_TRY(show_parts(watch, point, &read, &rows));
+    }
     return INVAR_OK;
+}
+
+/* ---- parts ----------------------------------------------------------------------------------- */
+
+static invar_status make_room(invar_watch *w, size_t bytes)
+{
+    const invar_device *dev = &w->run->caller->dev;
+
+    if (bytes <= w->side_bytes)
+        return INVAR_OK;
+    invar_device_give(dev, w->side);
+    w->side = NULL;
+    w->side_bytes = 0;
+    INVAR_TRY(invar_device_take(dev, &w->side, bytes, "the parts of a fused call"));
+    w->side_bytes = bytes;
+    return INVAR_OK;
+}
+
+/* An audit looks at the calls of the run, not at these. */
+static invar_status run_parts(invar_watch *w)
+{
+    invar_caller *caller = w->run->caller;
+    invar_audit *audit = caller->audit;
+    invar_status status = invar_parts_begin(&caller->dev, &w->parts);
+
+    caller->audit = NULL;
+    for (int i = 0; i < w->parts.count && status == INVAR_OK; i++)
+        status = invar_caller_run_now(caller, w->parts.call[i].op, &w->parts.call[i].args);
+    caller->audit = audit;
+    return status;
+}
+
+invar_status invar_watch_before(invar_watch *watch, const void *args)
+{
+    const invar_call *c = &watch->program->calls[watch->call];
+
+    watch->parts.count = 0;
+    if (!watch->run->probe->parts || c->n_points == 0)
+        return INVAR_OK;
+    invar_parts_of(&watch->parts, c->op, args, NULL, NULL);
+    if (watch->parts.count == 0)
+        return INVAR_OK;
+    INVAR_CHECK(watch->parts.host_bytes == 0); // ops of the optimizer alone
+    INVAR_TRY(make_room(watch, watch->parts.bytes));
+    invar_parts_of(&watch->parts, c->op, args, watch->side, NULL);
+    return run_parts(watch);
 }

@@ -18,14 +18,21 @@ extern "C" {
 typedef struct invar_watch invar_watch;
 
 /* Before the first call. The program stays as it is meanwhile. */
-invar_status invar_watch_new(invar_watch **out, const invar_program *program) INVAR_MUST_USE;
+invar_status invar_watch_new(invar_watch **out, const invar_program *program,
+                             const invar_program_run_args *run) INVAR_MUST_USE;
 void invar_watch_free(invar_watch *watch);
 
 /* Goes on to the next call, without looking. */
 void invar_watch_pass(invar_watch *watch);
 
-/* Goes on to the next call, which has just run, and shows its points. */
-invar_status invar_watch_show(invar_watch *watch, const invar_program_run_args *run) INVAR_MUST_USE;
+/*
+ * The next call is about to run with these arguments. Where the probe wants that and the call is
+ * fused, its parts run now, aside: neither what the call reads nor what it adds to changes.
+ */
+invar_status invar_watch_before(invar_watch *watch, const void *args) INVAR_MUST_USE;
+
+/* Goes on to the next call, which has just run, and shows its points and those of its parts. */
+invar_status invar_watch_show(invar_watch *watch) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

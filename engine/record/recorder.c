@@ -213,7 +213,7 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
 
 void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char *prefix)
 {
-    const invar_forward_probe show = {take_point, r};
+    const invar_forward_probe show = {take_point, r, r->options.level >= INVAR_PROBE_FULL};
 
     if (prefix)
         r->view.prefix = prefix;

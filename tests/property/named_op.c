@@ -7,6 +7,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "engine/probe/view.h"
@@ -92,7 +93,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
     invar_probe_options probe = {.level = level};
     invar_probe_view view = {.prefix = ""};
-    invar_forward_probe show = {invar_probe_take, &view};
+    invar_forward_probe show = {invar_probe_take, &view, fused_only};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
@@ -235,6 +236,47 @@ static void test_named_op__quantised(void **state)
     assert_int_equal(sweep(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_MXFP8, dev), 17);
 }
 
+static int64_t number_of(const outcome *o, const char *name)
+{
+    for (int64_t i = 0; i < o->points.count; i++)
+        if (strcmp(o->points.points[i].name, name) == 0)
+            return i;
+    fail_msg("there is no point %s", name);
+    return -1;
+}
+
+/* Of every fused call; how many results there are. */
+static int compare_parts(const outcome *o)
+{
+    int compared = 0;
+
+    for (int64_t i = 0; i < o->points.count; i++) {
+        const char *name = o->points.points[i].name;
+        size_t length = strlen(name) - strlen(".parts");
+        char whole[200];
+        if (strlen(name) < strlen(".parts") || strcmp(name + length, ".parts") != 0)
+            continue;
+        snprintf(whole, sizeof whole, "%.*s", (int)length, name);
+        assert_true(invar_digest_equal(&o->digests[i], &o->digests[number_of(o, whole)]));
+        compared++;
+    }
+    return compared;
+}
+
+/* Its parts give what the right device gives: the fused call alone is wrong. */
+static void assert_parts_are_right(const outcome *right, const outcome *other,
+                                   const invar_ledger_point *fused)
+{
+    char name[200];
+    int64_t parts, whole = number_of(right, fused->name);
+
+    snprintf(name, sizeof name, "%s.parts", fused->name);
+    parts = number_of(right, name);
+    assert_false(differs(right, other, parts));
+    assert_true(invar_digest_equal(&right->digests[whole], &right->digests[parts]));
+    assert_false(invar_digest_equal(&other->digests[whole], &other->digests[parts]));
+}
+
 /* A fault of a fused kernel alone: watching runs the same calls, so it is there to be seen. */
 static void test_named_op__fused_alone(void **state)
 {
@@ -248,12 +290,15 @@ static void test_named_op__fused_alone(void **state)
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
     invar_device bad = *dev;
     invar_rl_samples samples = {0};
+    const invar_ledger_point *first;
     outcome right, other;
 
     bad.backend = &wrong;
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
-    learn(&right, model, &samples, dev, INVAR_PROBE_FULL);
     fused_only = true;
+    learn(&right, model, &samples, dev, INVAR_PROBE_FULL);
+    // of a layer q.proj, k.proj, v, q, k, attn, gate, up, act, mlp; dattn, dq.proj, dk.proj, dx
+    assert_int_equal(compare_parts(&right), 14 * model->spec.layers);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         planted = cases[i].op;
         wrong = *invar_backend_cpu();
@@ -262,7 +307,9 @@ static void test_named_op__fused_alone(void **state)
         learn(&other, model, &samples, &bad, INVAR_PROBE_FULL);
         assert_true(runs > 0);
         assert_named(&right, &other, "fused");
-        assert_string_equal(first_point(&right, &other)->name, cases[i].point);
+        first = first_point(&right, &other);
+        assert_string_equal(first->name, cases[i].point);
+        assert_parts_are_right(&right, &other, first);
         release(&other);
     }
     fused_only = false;
