@@ -402,6 +402,50 @@ static void test_ledger_queries__rank_desync(void **state)
     control(healthy, "rank-desync", "run=1", columns, "");
 }
 
+/* Two steps of a fused call and its parts; in the second one they differ where `wrong`. */
+static const char *with_parts(const char *name, bool wrong)
+{
+    const int64_t shape[] = {-1, 8};
+    invar_ledger_point points[2] = {{.name = "layer.3.attn",
+                                     .phase = "forward",
+                                     .layer = 3,
+                                     .op = "linear.fwd",
+                                     .kind = "act",
+                                     .level = 1,
+                                     .dtype = "bf16",
+                                     .shape = shape,
+                                     .dims = 2,
+                                     .shards = 1}};
+    const char *path = raw_path(name);
+    invar_ledger *ledger;
+
+    points[1] = points[0];
+    points[1].name = "layer.3.attn.parts";
+    points[1].op = "add";
+    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
+    assert_ok(invar_ledger_begin(
+        ledger,
+        &(invar_ledger_run){.name = "a", .kind = "train", .circumstances = {.bare = true}}));
+    assert_ok(invar_ledger_define(ledger, points, 2));
+    for (int64_t step = 0; step < 2; step++) {
+        invar_digest digests[2] = {{{(uint8_t)step}}, {{(uint8_t)(step + (wrong && step == 1))}}};
+        assert_ok(
+            invar_ledger_append(ledger, &(invar_ledger_step){.step = step, .digests = digests}));
+    }
+    invar_ledger_close(ledger);
+    return path;
+}
+
+static void test_ledger_queries__fused_differs(void **state)
+{
+    static const char columns[] = "step seg rank point phase layer fused last_part";
+
+    (void)state;
+    finds(with_parts("fused.db", true), "fused-differs", "run=1", columns,
+          "1|0|0|layer.3.attn|forward|3|linear.fwd|add\n");
+    control(with_parts("parts.db", false), "fused-differs", "run=1", columns, "");
+}
+
 static void test_ledger_queries__frozen_weights(void **state)
 {
     static const char columns[] = "first_step steps point layer";
@@ -776,6 +820,7 @@ int main(void)
         cmocka_unit_test(test_ledger_queries__numerics_blame),
         cmocka_unit_test(test_ledger_queries__nan_birth),
         cmocka_unit_test(test_ledger_queries__rank_desync),
+        cmocka_unit_test(test_ledger_queries__fused_differs),
         cmocka_unit_test(test_ledger_queries__frozen_weights),
         cmocka_unit_test(test_ledger_queries__repeated_batch),
         cmocka_unit_test(test_ledger_queries__rng_reuse),

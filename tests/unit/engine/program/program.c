@@ -1,0 +1,188 @@
+/*
+ * program.c - planned memory changes no result, and points know what they are computed from.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/program/program.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/program/run.h"
+#include "tests/ops.h"
+
+enum { WIDTH = 70, MOST = 40 }; /* 280 bytes: more than one unit of alignment */
+
+/* ---- plans ----------------------------------------------------------------------------------- */
+
+typedef struct sums {
+    invar_program *program;
+    invar_tensor at[MOST]; /* where each value was left */
+    float expected[MOST];  /* all elements of a value are the same */
+    int64_t count;
+} sums;
+
+static invar_tensor room(invar_program *p)
+{
+    return invar_program_room(p, INVAR_DTYPE_F32, 1, WIDTH);
+}
+
+/* Random sums of earlier values, some in place. */
+static void write_sums(sums *s, uint64_t seed)
+{
+    invar_tensor one =
+        invar_tensor_2d(invar_program_given(s->program, 0), INVAR_DTYPE_F32, 1, WIDTH);
+    uint64_t n = 0;
+
+    s->at[0] = one;
+    s->expected[0] = 1;
+    for (s->count = 1; s->count < MOST; s->count++) {
+        int64_t a = invar_test_random(seed, n++) % (uint32_t)s->count;
+        int64_t b = invar_test_random(seed, n++) % (uint32_t)s->count;
+        bool in_place = s->at[a].data != one.data && invar_test_random(seed, n++) % 3 == 0;
+        invar_tensor out = in_place ? s->at[a] : room(s->program);
+        INVAR_APPEND(s->program, -1, ADD, add, .out = out, .a = s->at[a], .b = s->at[b]);
+        s->at[s->count] = out;
+        s->expected[s->count] = s->expected[a] + s->expected[b];
+        for (int64_t i = 0; i < s->count; i++) // what lay there is gone
+            if (s->at[i].data == out.data)
+                s->expected[i] = s->expected[s->count];
+    }
+    invar_program_touch(s->program, &s->at[MOST - 1]);
+    invar_program_end_segment(s->program);
+}
+
+/* The last sum, with memory that holds no number before it is written. */
+static float run_sums(const sums *s, const invar_device *dev)
+{
+    float one[WIDTH], *block, result;
+    const void *given[INVAR_PROGRAM_MOST_GIVEN] = {one};
+    invar_caller caller;
+    invar_program_run_args run = {.caller = &caller, .given = given};
+    invar_tensor last;
+
+    for (int i = 0; i < WIDTH; i++)
+        one[i] = 1;
+    assert_ok(invar_alloc((void **)&block, s->program->block, 1, "a block"));
+    for (size_t i = 0; i < s->program->block / sizeof *block; i++)
+        block[i] = NAN;
+    run.block = block;
+    invar_caller_init(&caller, dev);
+    assert_ok(invar_program_run(s->program, 0, &run));
+    last = invar_program_find(s->program, &s->at[MOST - 1], &run);
+    result = ((const float *)last.data)[WIDTH - 1];
+    invar_caller_release(&caller);
+    invar_free(block);
+    return result;
+}
+
+static void test_program__planned_memory_changes_no_result(void **state)
+{
+    const invar_device *dev = *state;
+    size_t planned = 0, apart = 0;
+    int wrong = 0;
+
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        sums s = {0};
+        size_t block;
+        assert_ok(invar_program_new(&s.program));
+        write_sums(&s, seed);
+        assert_ok(invar_program_plan(s.program));
+        assert_true(run_sums(&s, dev) == s.expected[MOST - 1]);
+        block = s.program->block;
+        planned += block;
+        for (int32_t i = 0; i < s.program->n_rooms; i++)
+            apart += (s.program->rooms[i].bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
+        assert_ok(invar_program_plan(s.program)); // a pure function
+        assert_int_equal(s.program->block, block);
+        for (int32_t i = 0; i < s.program->n_rooms; i++) // the control: two places for all
+            s.program->rooms[i].offset = (size_t)(i % 2) * 512;
+        wrong += run_sums(&s, dev) != s.expected[MOST - 1];
+        invar_program_free(s.program);
+    }
+    assert_true(planned < apart);
+    assert_true(wrong > 100);
+}
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+static struct {
+    char text[8][160];
+    int count;
+} shown;
+
+static invar_status take(void *payload, const invar_forward_value *value)
+{
+    char *out = shown.text[shown.count++];
+    size_t used;
+
+    (void)payload;
+    assert_true(shown.count < 8);
+    used = (size_t)snprintf(out, 160, "%s %s:", value->name.text, value->op);
+    for (int i = 0; i < value->n_inputs; i++)
+        used += (size_t)snprintf(out + used, 160 - used, " %s", value->inputs[i].text);
+    return INVAR_OK;
+}
+
+/* x is given and has a name; b is made of a, which nobody sees; c is made in place of b. */
+static void test_program__points_know_what_they_are_computed_from(void **state)
+{
+    static const char *const expected[] = {"b add: x", "c add: b x", "columns add: x",
+                                           "d add: c columns"};
+    static const invar_point source = {.name = "x", .layer = -1};
+    const invar_device *dev = *state;
+    float one[WIDTH] = {0};
+    const void *given[INVAR_PROGRAM_MOST_GIVEN] = {one};
+    const int64_t start[] = {0, 1};
+    const invar_segments samples = {start, 1};
+    const invar_forward_probe probe = {.take = take};
+    invar_program_run_args run = {.given = given, .probe = &probe, .samples = &samples};
+    invar_tensor x, a, b, d, half, wide;
+    invar_program *p;
+    invar_caller caller;
+    void *block;
+
+    assert_ok(invar_program_new(&p));
+    x = invar_tensor_2d(invar_program_given(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
+    invar_program_source(p, x.data, &source);
+    a = room(p);
+    b = room(p);
+    d = room(p);
+    wide = invar_program_room(p, INVAR_DTYPE_F32, 1, 2 * WIDTH);
+    half = invar_tensor_columns(&wide, WIDTH, WIDTH);
+    INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
+    INVAR_APPEND(p, -1, ADD, add, .out = b, .a = a, .b = a);
+    invar_program_point(p, &(invar_point){.name = "b", .layer = -1, .rows = b});
+    INVAR_APPEND(p, -1, ADD, add, .out = b, .a = b, .b = a);
+    invar_program_point(p, &(invar_point){.name = "c", .layer = -1, .rows = b});
+    INVAR_APPEND(p, -1, ADD, add, .out = half, .a = x, .b = x);
+    invar_program_point(p, &(invar_point){.name = "columns", .layer = -1, .rows = half});
+    INVAR_APPEND(p, -1, ADD, add, .out = d, .a = b, .b = half);
+    invar_program_point(p, &(invar_point){.name = "d", .layer = -1, .rows = d});
+    invar_program_end_segment(p);
+    assert_ok(invar_program_plan(p));
+    assert_ok(invar_alloc(&block, p->block, 1, "a block"));
+    run.block = block;
+    run.caller = &caller;
+    invar_caller_init(&caller, dev);
+    shown.count = 0;
+    assert_ok(invar_program_run(p, 0, &run));
+    assert_int_equal(shown.count, 4);
+    for (int i = 0; i < 4; i++)
+        assert_string_equal(shown.text[i], expected[i]);
+    invar_caller_release(&caller);
+    invar_free(block);
+    invar_program_free(p);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_program__planned_memory_changes_no_result),
+        cmocka_unit_test(test_program__points_know_what_they_are_computed_from),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
