@@ -13,7 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/model/spec.h"
+#include "engine/model/family.h"
 #include "engine/rl/loss.h"
 #include "engine/rl/reward.h"
 
@@ -82,7 +82,8 @@ static invar_status check_model(const invar_config_facts *f)
                                       INVAR_KEY_NUM_ATTENTION_HEADS};
     const invar_recipe *r = f->recipe;
     const int64_t experts = invar_recipe_int(r, INVAR_KEY_NUM_EXPERTS);
-    const bool sparse = invar_recipe_enum(r, INVAR_KEY_MODEL_TYPE) == INVAR_FAMILY_QWEN3_MOE;
+    const invar_family family = (invar_family)invar_recipe_enum(r, INVAR_KEY_MODEL_TYPE);
+    const bool sparse = invar_family_facts_of(family)->sparse != NULL;
 
     if (f->hf)
         return INVAR_OK;

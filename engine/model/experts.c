@@ -17,29 +17,31 @@ static invar_moe_router router_of(const invar_model_spec *s)
                               .scale = 1.0f};
 }
 
+static invar_weight stack(invar_builder *b, const char *name, int64_t experts, int64_t rows,
+                          int64_t cols)
+{
+    return invar_build_param(b, INVAR_PARAM_EXPERT, name, experts, rows, cols);
+}
+
 invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, invar_tensor x)
 {
     int64_t e = s->experts, d = s->hidden, n = s->expert_intermediate;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "post_attention_layernorm.weight", 1, d, 0);
-    invar_output router = {
-        .name = "router",
-        .f32 = true,
-        .w = invar_build_param(b, INVAR_PARAM_ROUTER, "mlp.gate.weight", 1, e, d)};
-    invar_weight gate =
-        invar_build_param(b, INVAR_PARAM_EXPERT, "mlp.experts.gate_proj.weight", e, n, d);
-    invar_weight up =
-        invar_build_param(b, INVAR_PARAM_EXPERT, "mlp.experts.up_proj.weight", e, n, d);
-    invar_output down = {
-        .name = "expert.y",
-        .w = invar_build_param(b, INVAR_PARAM_EXPERT, "mlp.experts.down_proj.weight", e, d, n)};
+    invar_output router = {.name = "router", .f32 = true};
+    invar_output gate_up[2] = {{.name = "gate"}, {.name = "up"}}, down = {.name = "expert.y"};
     invar_moe_router how = router_of(s);
-    invar_tensor normed = invar_verb_norm(b, "norm_mid", x, &norm), act;
+    invar_tensor normed, act;
     invar_routes routes;
 
+    router.w = invar_build_param(b, INVAR_PARAM_ROUTER, "mlp.gate.weight", 1, e, d);
+    gate_up[0].w = stack(b, "mlp.experts.gate_proj.weight", e, n, d);
+    gate_up[1].w = stack(b, "mlp.experts.up_proj.weight", e, n, d);
+    down.w = stack(b, "mlp.experts.down_proj.weight", e, d, n);
+    normed = invar_verb_norm(b, "norm_mid", x, &norm);
     invar_verb_linears(b, normed, &router, 1, NULL);
     routes = invar_verb_route(b, router.y, s->experts_per_token, &how);
-    act = invar_verb_gated(b, "act", invar_verb_gather(b, "expert.x", normed, &routes), &gate, &up,
+    act = invar_verb_gated(b, "act", invar_verb_gather(b, "expert.x", normed, &routes), gate_up,
                            &routes);
     invar_verb_linears(b, act, &down, 1, &routes);
     return invar_verb_add(b, "mlp", x, invar_verb_combine(b, "down", down.y, &routes));

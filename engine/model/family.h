@@ -17,10 +17,12 @@ typedef struct invar_family_facts {
     const char *class_name; /* of transformers, before "ForCausalLM" */
     bool qkv_bias;
     bool qk_norm;
-    bool windows; /* of attention, in the upper layers */
-    bool experts;
-    invar_block attention, dense, sparse; /* the first half of a layer, and either second */
-    int64_t head_dim;                     /* where config.json has none; 0: hidden / heads */
+    bool windows;                 /* of attention, in the upper layers */
+    bool kv_heads_optional;       /* where config.json has none, there are as many as heads */
+    invar_family keys;            /* whose keys of config.json it has */
+    invar_block attention, dense; /* the two halves of a layer */
+    invar_block sparse;           /* instead of the second; NULL: it has no experts */
+    int64_t head_dim;             /* where config.json has none; 0: hidden / heads */
 } invar_family_facts;
 
 /* `family` is in range. */

@@ -12,11 +12,13 @@ invar_tensor invar_block_mlp(invar_builder *b, const invar_model_spec *s, invar_
     int64_t d = s->hidden, n = s->intermediate;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "post_attention_layernorm.weight", 1, d, 0);
-    invar_weight gate = invar_build_param(b, INVAR_PARAM_LINEAR, "mlp.gate_proj.weight", 1, n, d);
-    invar_weight up = invar_build_param(b, INVAR_PARAM_LINEAR, "mlp.up_proj.weight", 1, n, d);
-    invar_weight down = invar_build_param(b, INVAR_PARAM_LINEAR, "mlp.down_proj.weight", 1, d, n);
-    invar_tensor normed = invar_verb_norm(b, "norm_mid", x, &norm);
-    invar_tensor act = invar_verb_gated(b, "act", normed, &gate, &up, NULL);
+    invar_output gate_up[2] = {{.name = "gate"}, {.name = "up"}};
+    invar_weight down;
+    invar_tensor act;
 
+    gate_up[0].w = invar_build_param(b, INVAR_PARAM_LINEAR, "mlp.gate_proj.weight", 1, n, d);
+    gate_up[1].w = invar_build_param(b, INVAR_PARAM_LINEAR, "mlp.up_proj.weight", 1, n, d);
+    down = invar_build_param(b, INVAR_PARAM_LINEAR, "mlp.down_proj.weight", 1, d, n);
+    act = invar_verb_gated(b, "act", invar_verb_norm(b, "norm_mid", x, &norm), gate_up, NULL);
     return invar_verb_add_linear(b, "mlp", x, act, &down);
 }

@@ -19,21 +19,10 @@
 
 /* ---- families -------------------------------------------------------------------------------- */
 
-#define LAYER                                                                                      \
-    .attention = invar_block_attention, .dense = invar_block_mlp, .sparse = invar_block_experts
-
 static const invar_family_facts families[INVAR_FAMILY_COUNT] = {
-    [INVAR_FAMILY_LLAMA] = {.name = "llama", .class_name = "Llama", LAYER},
-    [INVAR_FAMILY_QWEN2] =
-        {.name = "qwen2", .class_name = "Qwen2", .qkv_bias = true, .windows = true, LAYER},
-    [INVAR_FAMILY_QWEN3] = {.name = "qwen3",
-                            .class_name = "Qwen3",
-                            .qk_norm = true,
-                            .windows = true,
-                            .head_dim = 128,
-                            LAYER},
-    [INVAR_FAMILY_QWEN3_MOE] =
-        {.name = "qwen3_moe", .class_name = "Qwen3Moe", .qk_norm = true, .experts = true, LAYER},
+#define INVAR_FAMILY(ID, ...) [INVAR_FAMILY_##ID] = {__VA_ARGS__},
+#include "engine/model/families.def"
+#undef INVAR_FAMILY
 };
 
 const invar_family_facts *invar_family_facts_of(invar_family family)
@@ -80,7 +69,7 @@ static invar_status check_extents(const invar_model_spec *s)
 
 static invar_status check_experts(const invar_model_spec *s)
 {
-    bool moe = families[s->family].experts;
+    bool moe = families[s->family].sparse != NULL;
 
     INVAR_TRY(in_range("the number of experts", s->experts, moe, moe ? INVAR_SPEC_MAX_EXPERTS : 0));
     if (moe) {
@@ -317,7 +306,7 @@ static invar_status put_config(text *t, const invar_model_spec *s, const char *t
     put_int(t, "num_attention_heads", s->heads);
     put_int(t, "num_hidden_layers", s->layers);
     put_int(t, "num_key_value_heads", s->kv_heads);
-    if (family->experts)
+    if (family->sparse)
         put_experts(t, s);
     INVAR_TRY(put_float(t, "rms_norm_eps", s->norm_eps));
     INVAR_TRY(put_rope(t, &s->rope));

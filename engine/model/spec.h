@@ -1,7 +1,7 @@
 /*
  * spec.h - what a decoder looks like: the numbers and switches that its mathematics depends on.
  *
- * One struct for all families; a family is a row of the table in spec.c that says which switches
+ * One struct for all families; a family is a row of families.def that says which switches
  * are on and which keys of config.json it understands. Keys that change the mathematics and are not
  * understood are refused, never ignored.
  *
@@ -22,10 +22,9 @@ extern "C" {
 #endif
 
 typedef enum invar_family {
-    INVAR_FAMILY_LLAMA,
-    INVAR_FAMILY_QWEN2,
-    INVAR_FAMILY_QWEN3,
-    INVAR_FAMILY_QWEN3_MOE,
+#define INVAR_FAMILY(ID, ...) INVAR_FAMILY_##ID,
+#include "engine/model/families.def"
+#undef INVAR_FAMILY
     INVAR_FAMILY_COUNT
 } invar_family;
 

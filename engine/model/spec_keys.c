@@ -16,6 +16,8 @@
 
 #include "base/text.h"
 
+#include "engine/model/family.h"
+
 #include "base/invar_banned.h"
 
 typedef struct reader {
@@ -162,10 +164,16 @@ static const char *const base_class[] = {
 
 /* ---- what a file has ------------------------------------------------------------------------- */
 
+/* Whether models of the family may have the key. */
+static bool belongs(const config_key *key, invar_family family)
+{
+    return key->families >> invar_family_facts_of(family)->keys & 1;
+}
+
 static const config_key *find_key(const reader *r, const char *name)
 {
     for (size_t i = 0; i < N_KEYS; i++) {
-        if ((keys[i].families >> r->family & 1) && strcmp(keys[i].name, name) == 0)
+        if (belongs(&keys[i], r->family) && strcmp(keys[i].name, name) == 0)
             return &keys[i];
     }
     return NULL;
@@ -280,7 +288,7 @@ invar_status invar_spec_keys_check(invar_family family, const json_t *config, co
 invar_status invar_spec_keys_read(invar_model_spec *spec, const json_t *config, const char *where)
 {
     for (size_t i = 0; i < N_KEYS; i++) {
-        if (keys[i].rule == RULE_INT && (keys[i].families >> spec->family & 1))
+        if (keys[i].rule == RULE_INT && belongs(&keys[i], spec->family))
             INVAR_TRY(invar_json_int((int64_t *)(void *)((char *)spec + keys[i].field), config,
                                      keys[i].name, where, 1, INT_MAX));
     }

@@ -59,7 +59,7 @@ static invar_status read_extents(const reader *r)
     invar_model_spec *s = r->spec;
 
     s->kv_heads = s->heads;
-    if (s->family != INVAR_FAMILY_LLAMA || has(r, "num_key_value_heads"))
+    if (!r->family->kv_heads_optional || has(r, "num_key_value_heads"))
         INVAR_TRY(
             invar_json_int(&s->kv_heads, r->config, "num_key_value_heads", r->where, 1, INT_MAX));
     s->head_dim = r->family->head_dim ? r->family->head_dim : s->hidden / s->heads;
@@ -308,7 +308,7 @@ static invar_status read_layers(const reader *r)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: \"num_hidden_layers\" is above %d", r->where,
                           INVAR_SPEC_MAX_LAYERS);
     INVAR_TRY(read_window(r));
-    if (!r->family->experts)
+    if (!r->family->sparse)
         return INVAR_OK;
     INVAR_TRY(read_expert_count(r));
     INVAR_TRY(read_optional_bool(&s->normalise_experts, r, "norm_topk_prob"));

@@ -254,23 +254,34 @@ void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar
     invar_build_of(b, d)->held++;
 }
 
-void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
-                         const char *reader)
+static void show_gradient(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                          const char *reader)
 {
     const invar_built *built = invar_build_of(b, value);
 
     show(b, &(invar_point){.name = built->name,
-                           .suffix = built->readers > 1 ? reader : NULL,
+                           .suffix = reader,
                            .gradient = true,
                            .backward = true,
-                           .stream = built->stream,
+                           .stream = built->stream && !reader,
                            .rows = *d,
                            .by_slot = built->by_slot});
 }
 
+void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
+                         const char *reader, bool sum)
+{
+    invar_built *built = invar_build_of(b, value);
+    bool whole = ++built->gave == built->readers && (sum || built->readers == 1);
+
+    show_gradient(b, value, d, whole ? NULL : reader);
+}
+
 void invar_gradient_give(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
 {
-    invar_tensor before = invar_build_of(b, value)->d, sum;
+    const invar_built *built = invar_build_of(b, value);
+    invar_tensor before = built->d, sum;
+    bool last = built->gave == built->readers;
 
     if (!invar_tensor_present(&before)) {
         invar_gradient_set(b, value, d);
@@ -278,6 +289,7 @@ void invar_gradient_give(invar_builder *b, const invar_tensor *value, const inva
     }
     sum = invar_program_room(b->program, b->storage, d->shape[0], d->shape[1]);
     INVAR_APPEND(b->program, b->layer, ADD, add, .out = sum, .a = before, .b = *d);
-    invar_gradient_show(b, value, &sum, NULL);
+    if (last)
+        show_gradient(b, value, &sum, NULL);
     invar_gradient_set(b, value, &sum);
 }

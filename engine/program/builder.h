@@ -54,7 +54,8 @@ typedef struct invar_built {
     const char *name; /* NULL: none */
     int64_t layer;
     bool stream;
-    int32_t readers;      /* verbs that give it a gradient of their own */
+    int32_t readers;      /* verbs that give it a gradient of their own, */
+    int32_t gave;         /* and how many of them have */
     invar_tensor codes;   /* quantised for a product; absent: not yet */
     invar_tensor by_slot; /* rows of slots; see invar_point */
     invar_tensor d;       /* its gradient so far; absent: none */
@@ -188,10 +189,9 @@ void invar_verb_linears(invar_builder *b, invar_tensor x, invar_output *outputs,
 invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_tensor residual,
                                    invar_tensor x, const invar_weight *w);
 
-/* swiglu of two linear layers of x. */
+/* swiglu of two linear layers of x: the gate, then what it lets through. */
 invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x,
-                              const invar_weight *gate, const invar_weight *up,
-                              const invar_routes *routes);
+                              invar_output gate_up[2], const invar_routes *routes);
 
 /* Rows of heads that are turned by their position. */
 typedef struct invar_turned {
@@ -250,9 +250,13 @@ void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *va
 /* Room for the gradient of a value, where it lies best. */
 invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value);
 
-/* A point of the last call: what the verb with this name gives to the value's gradient. */
+/*
+ * What the verb with this name has computed for the value's gradient, in the last call: alone, or
+ * with what others gave before it added (`sum`). The sum of all readers is the point "dVALUE",
+ * anything else "dVALUE.READER". Once for each reader.
+ */
 void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
-                         const char *reader);
+                         const char *reader, bool sum);
 
 /* `d` becomes the value's gradient, or is added to it. */
 void invar_gradient_give(invar_builder *b, const invar_tensor *value, const invar_tensor *d);

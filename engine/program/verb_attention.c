@@ -34,6 +34,7 @@ static void turn_back(invar_builder *b, const invar_turned *t)
 
     if (!invar_tensor_present(&t->norm.w)) {
         rotate_in_place(b, INVAR_OP_ROPE_BWD, &dx, t->heads);
+        invar_build_of(b, &t->x)->gave = 0; // another value in the same memory
     } else {
         dx = invar_gradient_room(b, &t->x);
         INVAR_APPEND(b->program, b->layer, RMSNORM_BWD, rmsnorm_bwd,
@@ -42,7 +43,7 @@ static void turn_back(invar_builder *b, const invar_turned *t)
                      .x = invar_build_heads(&t->x, t->heads), .weight = t->norm.w,
                      .units = b->units, .eps = b->norm_eps, .rotation = rotation_of(b));
     }
-    invar_gradient_show(b, &t->x, &dx, t->name);
+    invar_gradient_show(b, &t->x, &dx, t->name, false);
     invar_gradient_give(b, &t->x, &dx);
 }
 
@@ -111,7 +112,7 @@ static void attend_back(invar_builder *b, const void *noted)
         .v = invar_build_heads(&a->v, a->kv_heads), .samples = b->samples,
         .shape = {.window = a->window});
     for (int i = 0; i < 3; i++)
-        invar_gradient_show(b, of[i], &d[i], n->name);
+        invar_gradient_show(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)
         invar_gradient_give(b, of[i], &d[i]);
 }

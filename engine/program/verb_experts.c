@@ -17,7 +17,7 @@ static void route_back(invar_builder *b, const void *noted)
     INVAR_APPEND(b->program, b->layer, MOE_ROUTE_BWD, moe_route_bwd, .dlogits = d,
                  .dweights = invar_gradient_take(b, &r->weights), .ids = r->ids,
                  .scores = r->scores, .router = r->router);
-    invar_gradient_show(b, &r->logits, &d, "route");
+    invar_gradient_show(b, &r->logits, &d, "route", false);
     invar_gradient_give(b, &r->logits, &d);
 }
 
@@ -74,7 +74,7 @@ static void gather_back(invar_builder *b, const void *noted)
 
     INVAR_APPEND(b->program, b->layer, MOE_GATHER_BWD, moe_gather_bwd, .dx = d,
                  .dout = invar_gradient_take(b, &m->y), .slot_row = m->routes.slot_row);
-    invar_gradient_show(b, &m->x, &d, m->name);
+    invar_gradient_show(b, &m->x, &d, m->name, false);
     invar_gradient_give(b, &m->x, &d);
 }
 
@@ -105,8 +105,8 @@ static void combine_back(invar_builder *b, const void *noted)
     INVAR_APPEND(b->program, b->layer, MOE_COMBINE_BWD, moe_combine_bwd, .dy = d,
                  .dweights = d_weights, .dout = dout, .y = m->x, .weights = *weights,
                  .slot_row = m->routes.slot_row);
-    invar_gradient_show(b, &m->x, &d, m->name);
-    invar_gradient_show(b, weights, &d_weights, m->name);
+    invar_gradient_show(b, &m->x, &d, m->name, false);
+    invar_gradient_show(b, weights, &d_weights, m->name, false);
     invar_gradient_give(b, &m->x, &d);
     invar_gradient_give(b, weights, &d_weights);
 }

@@ -131,7 +131,7 @@ static void input_gradient(invar_builder *b, const linears *l, const invar_tenso
         invar_program_call(b->program, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
     else
         invar_program_call(b->program, INVAR_OP_LINEAR_DX, &dense, b->layer);
-    invar_gradient_show(b, &l->x, &dx, l->name[0]);
+    invar_gradient_show(b, &l->x, &dx, l->name[0], false);
     invar_gradient_give(b, &l->x, &dx);
 }
 
@@ -302,7 +302,7 @@ static void gated_back(invar_builder *b, const void *noted)
     INVAR_APPEND(b->program, b->layer, SWIGLU_BWD, swiglu_bwd, .dgate = d[0], .dup = d[1], .dy = dy,
                  .gate = *gate, .up = *up, .dgate_q = codes[0], .dup_q = codes[1]);
     for (int i = 0; i < 2; i++)
-        invar_gradient_show(b, &g->l.y[i], &d[i], NULL);
+        invar_gradient_show(b, &g->l.y[i], &d[i], NULL, false);
     for (int i = 0; i < 2; i++)
         if (!g->l.of_experts && invar_tensor_present(&codes[i]))
             invar_build_codes(b, g->l.name[i], true, &codes[i]);
@@ -334,10 +334,8 @@ static void activate_alone(invar_builder *b, const gated *g, const invar_output 
 }
 
 invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x,
-                              const invar_weight *gate, const invar_weight *up,
-                              const invar_routes *routes)
+                              invar_output gate_up[2], const invar_routes *routes)
 {
-    invar_output gate_up[2] = {{.name = "gate", .w = *gate}, {.name = "up", .w = *up}};
     gated g;
 
     make_rooms(b, &x, gate_up, 2, routes);
@@ -345,7 +343,7 @@ invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x
                 invar_program_room(b->program, b->storage, x.shape[0], gate_up[0].y.shape[1])};
     if (routes)
         invar_build_of(b, &g.act)->by_slot = routes->slot_row;
-    if (routes || quantises(gate))
+    if (routes || quantises(&gate_up[0].w))
         activate_alone(b, &g, gate_up, routes);
     else
         activate_at_once(b, &g, gate_up);

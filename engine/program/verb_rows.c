@@ -56,7 +56,7 @@ static void norm_back(invar_builder *b, const void *noted)
         dx = invar_gradient_room(b, &n->x);
         args.dx = invar_build_heads(&dx, 1);
         invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
-        invar_gradient_show(b, &n->x, &dx, n->name);
+        invar_gradient_show(b, &n->x, &dx, n->name, false);
         invar_gradient_give(b, &n->x, &dx);
         return;
     }
@@ -65,7 +65,7 @@ static void norm_back(invar_builder *b, const void *noted)
     args.dx = invar_build_heads(&dx, 1);
     args.residual = invar_build_heads(&residual, 1);
     invar_program_call(b->program, INVAR_OP_RMSNORM_BWD, &args, b->layer);
-    invar_gradient_show(b, &n->x, &dx, NULL);
+    invar_gradient_show(b, &n->x, &dx, n->name, true);
     invar_gradient_set(b, &n->x, &dx);
 }
 

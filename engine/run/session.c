@@ -13,6 +13,7 @@
 #include "base/file.h"
 #include "base/json/text.h"
 #include "engine/hf/hf.h"
+#include "engine/model/family.h"
 #include "engine/program/near.h"
 #include "engine/rl/loss.h"
 #include "engine/run/settings.h"
@@ -124,8 +125,8 @@ static invar_status spec_from_recipe(invar_session *s)
     spec->kv_heads = or_else(invar_recipe_int(r, INVAR_KEY_NUM_QUERY_GROUPS), spec->heads);
     spec->head_dim = or_else(invar_recipe_int(r, INVAR_KEY_KV_CHANNELS),
                              spec->heads ? spec->hidden / spec->heads : 0);
-    spec->qkv_bias = spec->family == INVAR_FAMILY_QWEN2;
-    spec->qk_norm = spec->family == INVAR_FAMILY_QWEN3 || spec->family == INVAR_FAMILY_QWEN3_MOE;
+    spec->qkv_bias = invar_family_facts_of(spec->family)->qkv_bias;
+    spec->qk_norm = invar_family_facts_of(spec->family)->qk_norm;
     if (eos >= 0) {
         spec->eos[0] = eos;
         spec->n_eos = 1;

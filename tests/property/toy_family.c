@@ -1,0 +1,296 @@
+/*
+ * toy_family.c - a new kind of block is one file and one row: everything else follows.
+ *
+ * tests/toy has a block that no product has, and the row of its family. Nothing else knows of it,
+ * and yet it has parameters with names, gradients (compared with differences of the loss), the same
+ * bits in every micro-batch and with recomputation, points, audits, and files.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/hf/hf.h"
+#include "engine/hf/names.h"
+#include "engine/probe/view.h"
+#include "engine/program/audit.h"
+#include "engine/train/trainer.h"
+#include "tests/model.h"
+
+enum { SAMPLES = 4, LONGEST = 6, MOST = 64 };
+
+static invar_model *toy(invar_format format, const invar_device *dev)
+{
+    bool wide = format != INVAR_FORMAT_FP32 && format != INVAR_FORMAT_BF16;
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, wide);
+    invar_model *model = NULL;
+
+    spec.family = INVAR_FAMILY_TOY;
+    assert_ok(invar_model_new(&model, &spec, format, dev));
+    assert_ok(invar_model_init(model, 3, dev));
+    return model;
+}
+
+/* ---- a step ---------------------------------------------------------------------------------- */
+
+typedef struct learnt {
+    invar_grads *grads;
+    float now[MOST];
+    double loss; /* the sum of log-probabilities */
+} learnt;
+
+static invar_status run_loss(void *payload, int64_t first, int64_t count, const float *now,
+                             const float *entropy, float *dnow, float *dentropy)
+{
+    const invar_rl_sample *samples = payload;
+
+    (void)now;
+    (void)entropy;
+    (void)dentropy;
+    for (int64_t i = 0; i < invar_trainer_tokens(samples + first, count); i++)
+        dnow[i] = 1;
+    return INVAR_OK;
+}
+
+typedef struct way {
+    int64_t micro_batch;
+    bool recompute;
+    const invar_forward_probe *probe;
+    invar_audit *audit;
+} way;
+
+static void learn(learnt *out, const invar_model *model, const invar_device *dev, const way *how)
+{
+    invar_trainer_options options = {.plan = {.unit = 1, .micro_batch = how->micro_batch},
+                                     .recompute = how->recompute,
+                                     .temperature = 1.0f};
+    invar_trainer_result result = {.now = out->now};
+    invar_rl_samples samples = {0};
+    invar_trainer_loss loss = {run_loss, NULL, false};
+    invar_trainer *trainer = NULL;
+
+    memset(out->now, 0, sizeof out->now);
+    invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
+    loss.payload = samples.items;
+    assert_true(invar_trainer_tokens(samples.items, samples.count) <= MOST);
+    assert_ok(invar_grads_new(&out->grads, model));
+    assert_ok(invar_grads_zero(out->grads));
+    assert_ok(invar_trainer_new(&trainer, dev, &options));
+    invar_trainer_probe(trainer, how->probe);
+    invar_trainer_audit(trainer, how->audit);
+    assert_ok(invar_trainer_learn(trainer, model, samples.items, samples.count, &loss, out->grads,
+                                  &result));
+    out->loss = 0;
+    for (int i = 0; i < MOST; i++)
+        out->loss += out->now[i];
+    invar_trainer_free(trainer);
+    invar_rl_samples_reset(&samples);
+}
+
+/* ---- gradients ------------------------------------------------------------------------------- */
+
+static double loss_of(const invar_model *model, const invar_device *dev)
+{
+    learnt l;
+
+    learn(&l, model, dev, &(way){.micro_batch = SAMPLES});
+    invar_grads_free(l.grads);
+    return l.loss;
+}
+
+/* Along a random direction in one parameter: by differences, and by the gradient. */
+static void slopes(double out[2], invar_model *model, int64_t param, const invar_grads *grads,
+                   const invar_device *dev)
+{
+    const invar_param *p = &model->params[param];
+    int64_t n = p->rows * (p->cols ? p->cols : 1);
+    const float *d = grads->of[param].data;
+    float *w = p->master.data, *before = calloc((size_t)n, sizeof *before);
+    const double h = 1e-2;
+    double loss[2];
+
+    assert_non_null(before);
+    memcpy(before, w, (size_t)n * sizeof *w);
+    out[1] = 0;
+    for (int sign = 0; sign < 2; sign++) {
+        for (int64_t i = 0; i < n; i++) {
+            double v = (int)(invar_test_random(11, (uint64_t)(i + 1000 * param)) % 3) - 1;
+            w[i] = (float)(before[i] + (sign ? h : -h) * v / sqrt((double)n));
+            if (sign)
+                out[1] += d[i] * v / sqrt((double)n);
+        }
+        assert_ok(invar_model_refresh(model, dev));
+        loss[sign] = loss_of(model, dev);
+    }
+    out[0] = (loss[1] - loss[0]) / (2 * h);
+    memcpy(w, before, (size_t)n * sizeof *w);
+    assert_ok(invar_model_refresh(model, dev));
+    free(before);
+}
+
+static void test_toy_family__gradients_are_differences_of_the_loss(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = toy(INVAR_FORMAT_FP32, dev);
+    int large = 0;
+    learnt l;
+
+    learn(&l, model, dev, &(way){.micro_batch = SAMPLES});
+    for (int64_t i = 0; i < model->n_params; i++) {
+        double of[2], scale;
+        slopes(of, model, i, l.grads, dev);
+        scale = fabs(of[0]) + fabs(of[1]);
+        if (fabs(of[0] - of[1]) > 0.02 * scale + 2e-3)
+            fail_msg("%s: %g by differences, %g by the gradient", model->params[i].name, of[0],
+                     of[1]);
+        large += scale > 0.05;
+    }
+    assert_true(large > model->n_params / 2); // they are not all small
+    invar_grads_free(l.grads);
+    invar_model_free(model);
+}
+
+/* ---- the same bits --------------------------------------------------------------------------- */
+
+static void test_toy_family__has_the_same_bits_in_every_way_to_run_it(void **state)
+{
+    static const way ways[] = {
+        {.micro_batch = 1}, {.micro_batch = 2, .recompute = true}, {.micro_batch = SAMPLES}};
+    const invar_device *dev = *state;
+
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
+        invar_model *model = toy((invar_format)format, dev);
+        learnt of[3];
+        for (int i = 0; i < 3; i++)
+            learn(&of[i], model, dev, &ways[i]);
+        for (int i = 1; i < 3; i++) {
+            invar_assert_bits_f32(of[i].now, of[0].now, MOST, invar_format_name(format));
+            for (int64_t p = 0; p < model->n_params; p++)
+                assert_false(invar_tensors_differ(&of[i].grads->of[p], &of[0].grads->of[p]));
+        }
+        for (int i = 0; i < 3; i++)
+            invar_grads_free(of[i].grads);
+        invar_model_free(model);
+    }
+}
+
+/* ---- points and audits ----------------------------------------------------------------------- */
+
+static const invar_ledger_point *find_point(const invar_probe_result *r, const char *name)
+{
+    for (int64_t i = 0; i < r->count; i++)
+        if (strcmp(r->points[i].name, name) == 0)
+            return &r->points[i];
+    fail_msg("there is no point %s", name);
+    return NULL;
+}
+
+/* "op: input input" */
+static void assert_point(const invar_probe_result *r, const char *name, const char *expected)
+{
+    const invar_ledger_point *p = find_point(r, name);
+    char text[300];
+    size_t used = (size_t)snprintf(text, sizeof text, "%s:", p->op);
+
+    for (size_t i = 0; i < p->n_inputs; i++)
+        used +=
+            (size_t)snprintf(text + used, sizeof text - used, " %s", r->points[p->inputs[i]].name);
+    assert_string_equal(text, expected);
+}
+
+static void test_toy_family__has_points(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = toy(INVAR_FORMAT_BF16, dev);
+    invar_probe_options options = {.level = INVAR_PROBE_FULL};
+    invar_probe_view view = {.prefix = ""};
+    invar_forward_probe show = {invar_probe_take, &view, true};
+    invar_probe_result points;
+    invar_probe *probe = NULL;
+    learnt l;
+
+    assert_ok(invar_probe_new(&probe, &options));
+    view.probe = probe;
+    invar_probe_begin(probe, NULL);
+    learn(&l, model, dev, &(way){.micro_batch = 2, .probe = &show});
+    assert_ok(invar_probe_finish(&points, probe));
+    assert_point(&points, "layer.0.act.norm", "rmsnorm.fwd: layer.0.act");
+    assert_point(&points, "layer.0.mlp", "linear.fwd: layer.0.side.act layer.0.half");
+    assert_point(&points, "layer.0.dact", "rmsnorm.bwd: layer.0.dact.norm layer.0.act");
+    // the stream's gradient goes three ways: in the order of the backward
+    assert_point(&points, "layer.0.dattn.side.norm",
+                 "rmsnorm.bwd: layer.0.dside.norm layer.0.attn");
+    invar_probe_free(probe);
+    invar_grads_free(l.grads);
+    invar_model_free(model);
+}
+
+static invar_status found(void *payload, const invar_audit_finding *finding)
+{
+    (void)payload;
+    (void)finding;
+    return INVAR_OK;
+}
+
+static void test_toy_family__is_audited(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = toy(INVAR_FORMAT_BF16, dev);
+    invar_audit_options options = {.elements = 200, .found = found};
+    invar_audit *audit = NULL;
+    int64_t checked, differ;
+    learnt l;
+
+    assert_ok(invar_audit_new(&audit, dev, &options));
+    for (int64_t step = 0; step < 2; step++) { // the first one learns how many calls there are
+        invar_audit_begin(audit, step, INVAR_AUDIT_TRAIN);
+        learn(&l, model, dev, &(way){.micro_batch = SAMPLES, .audit = audit});
+        invar_audit_end(audit);
+        invar_grads_free(l.grads);
+    }
+    invar_audit_counted(&checked, &differ, audit);
+    assert_true(checked > 20);
+    assert_int_equal(differ, 0);
+    invar_audit_free(audit);
+    invar_model_free(model);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+
+static void test_toy_family__comes_back_from_a_folder(void **state)
+{
+    static const char folder[] = INVAR_TEST_WORK "/toy_family";
+    const invar_device *dev = *state;
+    invar_model *model = toy(INVAR_FORMAT_BF16, dev), *again = NULL;
+    char name[INVAR_HF_NAME_SIZE];
+    invar_digest hash[2];
+    invar_model_spec spec;
+
+    invar_hf_name(name, invar_model_find(model, "model.layers.1.mlp.act_norm.weight"), 0);
+    assert_string_equal(name, "model.layers.1.mlp.act_norm.weight");
+    assert_ok(invar_hf_save(model, folder, INVAR_DTYPE_F32, 0, NULL));
+    assert_ok(invar_model_spec_read(&spec, folder, ""));
+    assert_int_equal(spec.family, INVAR_FAMILY_TOY);
+    assert_ok(invar_model_new(&again, &spec, INVAR_FORMAT_BF16, dev));
+    assert_ok(invar_hf_load(again, folder, dev));
+    assert_ok(invar_model_hash(&hash[0], model, dev));
+    assert_ok(invar_model_hash(&hash[1], again, dev));
+    assert_true(invar_digest_equal(&hash[0], &hash[1]));
+    invar_model_free(again);
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_toy_family__gradients_are_differences_of_the_loss),
+        cmocka_unit_test(test_toy_family__has_the_same_bits_in_every_way_to_run_it),
+        cmocka_unit_test(test_toy_family__has_points),
+        cmocka_unit_test(test_toy_family__is_audited),
+        cmocka_unit_test(test_toy_family__comes_back_from_a_folder),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
