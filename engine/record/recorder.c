@@ -271,7 +271,7 @@ static invar_status take_sampled(void *payload, const invar_forward_value *value
 
 void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, bool watch)
 {
-    const invar_forward_probe show = {take_sampled, r};
+    const invar_forward_probe show = {take_sampled, r, false};
 
     r->sampled = (invar_recorder_odd){.layer = -1};
     if (rollout && r->options.stats)
