@@ -20,7 +20,6 @@
 #include "cli/plain.h"
 #include "cli/run/logprobs.h"
 #include "cli/run/weights.h"
-#include "engine/record/recorder.h"
 #include "engine/replay/regenerate.h"
 #include "engine/source/source.h"
 
@@ -114,11 +113,12 @@ static void put_differences(invar_json_text *line, const comparison *c)
 static invar_status print_json(const invar_rl_sample *s, uint32_t seed, const comparison *c)
 {
     const char *finish = invar_finish_name(s->finish);
-    char coords[INVAR_TRAIN_COORDS_SIZE];
+    const invar_coords at = invar_coords_of(s, seed, INVAR_PURPOSE_TRAIN);
+    char coords[INVAR_COORDS_SIZE];
     invar_json_text line = {0};
     invar_status status;
 
-    invar_train_coords(coords, s, seed, INVAR_PURPOSE_TRAIN);
+    invar_coords_format(coords, &at);
     invar_json_text_open(&line, '{');
     put_int(&line, "prompt", s->prompt);
     put_int(&line, "prompt_tokens", s->prompt_tokens);

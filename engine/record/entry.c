@@ -16,6 +16,7 @@
 #include "base/alloc.h"
 #include "base/sort.h"
 #include "engine/program/audit.h"
+#include "engine/rollout/coords.h"
 
 #include "base/invar_banned.h"
 
@@ -32,7 +33,7 @@ typedef struct entry {
     char names[MAX_METRICS][80]; /* of metrics whose names are made here */
     size_t n_names;
     invar_ledger_sample *samples;
-    char (*rng)[INVAR_TRAIN_COORDS_SIZE];
+    char (*rng)[INVAR_COORDS_SIZE];
 } entry;
 
 /* ---- metrics --------------------------------------------------------------------------------- */
@@ -239,29 +240,18 @@ static invar_status rollout_metrics(entry *e)
 
 /* ---- samples --------------------------------------------------------------------------------- */
 
-void invar_train_coords(char out[INVAR_TRAIN_COORDS_SIZE], const invar_rl_sample *s, uint32_t seed,
-                        uint32_t purpose)
-{
-    char hex[INVAR_DIGEST_HEX_SIZE];
-
-    invar_digest_format(hex, &s->weights_hash);
-    (void)snprintf(out, INVAR_TRAIN_COORDS_SIZE,
-                   "seed=%" PRIu32 ",purpose=%" PRIu32 ",rollout=%" PRIu32 ",draw=%" PRIu32
-                   ",prompt=%" PRId64 ",weights=%s",
-                   seed, purpose, s->rollout, s->draw, s->prompt, hex);
-}
-
 static void fill_sample(entry *e, int64_t i)
 {
     const invar_flat *f = e->step->flat;
     int64_t at = e->step->first + i, first = f->start[at], n = f->start[at + 1] - first;
     const invar_rl_sample *s = &e->step->samples[at];
     const float *train = e->step->on_policy && e->step->n_learners ? f->train_logp : f->score_logp;
+    const invar_coords coords = invar_coords_of(s, e->step->seed, INVAR_PURPOSE_TRAIN);
     invar_ledger_sample *out = &e->samples[i];
     bool compared = e->step->compared && e->step->own_weights;
     invar_logp_gap gap = invar_flat_worst(f, at, 1, f->rollout_logp, train);
 
-    invar_train_coords(e->rng[i], s, e->step->seed, INVAR_PURPOSE_TRAIN);
+    invar_coords_format(e->rng[i], &coords);
     *out = (invar_ledger_sample){.prompt = s->prompt,
                                  .prompt_hash = s->prompt_hash,
                                  .rng = e->rng[i],

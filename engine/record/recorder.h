@@ -138,14 +138,6 @@ void invar_recorder_watch_rollout(invar_recorder *recorder, invar_rollout *rollo
 invar_status invar_recorder_fail(invar_recorder *recorder, int64_t step,
                                  invar_status status) INVAR_MUST_USE;
 
-/* ---- coordinates ----------------------------------------------------------------------------- */
-
-#define INVAR_TRAIN_COORDS_SIZE 192
-
-/* The text that names all a sample was made from: "seed=42,purpose=0,rollout=3,draw=17,...". */
-void invar_train_coords(char out[INVAR_TRAIN_COORDS_SIZE], const invar_rl_sample *sample,
-                        uint32_t seed, uint32_t purpose);
-
 #ifdef __cplusplus
 }
 #endif

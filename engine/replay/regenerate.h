@@ -9,20 +9,12 @@
 #ifndef INVAR_ENGINE_REPLAY_REGENERATE_H
 #define INVAR_ENGINE_REPLAY_REGENERATE_H
 
+#include "engine/rollout/coords.h"
 #include "engine/run/session.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef struct invar_coords {
-    uint32_t seed, purpose, rollout, draw;
-    int64_t prompt; /* line of the data set */
-    invar_digest weights;
-} invar_coords;
-
-/* What invar_train_coords writes, to the letter; else INVAR_E_INVALID. */
-invar_status invar_coords_parse(invar_coords *out, const char *text) INVAR_MUST_USE;
 
 /*
  * The sample into an empty list. The session has its data; its weights become those of the sample:

@@ -1,0 +1,36 @@
+/*
+ * coords.h - the coordinates of a sample: a text that names all it was made from.
+ *
+ *     seed=42,purpose=0,rollout=3,draw=17,prompt=25,weights=HEX
+ *
+ * The ledger keeps it with every sample, and the sample can be made again from it alone.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_ROLLOUT_COORDS_H
+#define INVAR_ENGINE_ROLLOUT_COORDS_H
+
+#include "engine/rl/sample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_coords {
+    uint32_t seed, purpose, rollout, draw;
+    int64_t prompt; /* line of the data set */
+    invar_digest weights;
+} invar_coords;
+
+#define INVAR_COORDS_SIZE 192
+
+invar_coords invar_coords_of(const invar_rl_sample *sample, uint32_t seed, uint32_t purpose);
+void invar_coords_format(char out[INVAR_COORDS_SIZE], const invar_coords *coords);
+
+/* What _format writes, to the letter; else INVAR_E_INVALID. */
+invar_status invar_coords_parse(invar_coords *out, const char *text) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
