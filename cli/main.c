@@ -15,21 +15,30 @@
 
 #include "base/invar_banned.h"
 
+/* As help lists them: what people use most comes first. */
 static const invar_verb *const verbs[] = {
-    &invar_verb_selfcheck, &invar_verb_bench,
-    &invar_verb_doctor,
 #ifdef INVAR_LEDGER
-    &invar_verb_train,     &invar_verb_eval,
-    &invar_verb_generate,  &invar_verb_score,
-    &invar_verb_convert,   &invar_verb_replay,
-    &invar_verb_pack,      &invar_verb_ledger,
+    &invar_verb_train,
+    &invar_verb_eval,
+    &invar_verb_generate,
+    &invar_verb_score,
+    &invar_verb_convert,
+    &invar_verb_replay,
+    &invar_verb_pack,
+    &invar_verb_ledger,
     &invar_verb_diff,
 #endif
 #ifdef INVAR_BISECT
-    &invar_verb_bisect,    &invar_verb_blame,
-    &invar_verb_ab,        &invar_verb_ci,
+    &invar_verb_bisect,
+    &invar_verb_blame,
+    &invar_verb_ab,
+    &invar_verb_ci,
 #endif
-    &invar_verb_version,   NULL,
+    &invar_verb_selfcheck,
+    &invar_verb_doctor,
+    &invar_verb_bench,
+    &invar_verb_version,
+    NULL,
 };
 
 static const invar_verb *find(const invar_verb *const *list, const char *name)
