@@ -101,6 +101,11 @@ class Checksrc(unittest.TestCase):
         self.accepts("engine/sample.c", c_file("sample.c", 'const char *x = "gone.h";\n'))
         self.accepts("docs/a.md", "[model](../engine/model/model.h)\n")
 
+    def test_mirror(self):
+        self.refuses("mirror", "tests/unit/gone/sample.c", c_file("sample.c"))
+        self.write("engine/io/tar.h", c_file("tar.h"))
+        self.accepts("tests/unit/engine/io/sample.c", c_file("sample.c"))
+
     def test_crowded(self):
         files = [f"engine/run/{i}.c" for i in range(25)] + ["docs/a.md"]
         self.assertEqual(list(checksrc.crowded(files)), [])
