@@ -1,8 +1,7 @@
 /*
- * arena.c - memory that is planned, then reserved in one allocation, then sealed.
+ * arena.c - a stack of scratch memory: its size is planned, then it is reserved in one allocation.
  *
- * Layout of the one block: items in the order of their plan, each padded to INVAR_ALIGN, then the
- * scratch. The debug twin keeps the same offsets as numbers and allocates each piece on its own.
+ * The debug twin keeps the same heights as numbers and allocates each push on its own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -23,33 +22,24 @@
 /* The largest plan. A multiple of the alignment, so that padding never leads beyond it. */
 #define PLAN_MAX (SIZE_MAX / INVAR_ALIGN * INVAR_ALIGN)
 
-typedef enum arena_state { PLANNING, RESERVED, SEALED } arena_state;
-
-/* An item, or a push of the debug twin. */
+/* A push of the debug twin. */
 typedef struct piece {
     size_t offset;
     size_t bytes; /* as asked for, without padding */
-    char *block;  /* the memory; NULL before `reserve` */
-    char what[LABEL_SIZE];
+    char *block;
 } piece;
-
-typedef struct piece_list {
-    piece *at;
-    int count;
-    int capacity;
-} piece_list;
 
 struct invar_arena {
     char name[LABEL_SIZE + 6]; /* "arena NAME", as messages begin */
     bool debug;
-    arena_state state;
-    piece_list items;
-    size_t item_bytes;    /* with padding: the scratch starts here */
-    size_t scratch_bytes; /* the ceiling */
-    size_t scratch_top;
+    bool reserved;
+    size_t bytes; /* the ceiling */
+    size_t top;
     char *block;               /* release: the one allocation */
     invar_arena_source source; /* of that block; take is NULL for the heap */
-    piece_list pushes;         /* debug: what lies on the scratch stack */
+    piece *pushes;             /* debug: (n_pushes), what lies on the stack */
+    int n_pushes;
+    int capacity;
 };
 
 /* ---- pieces ---------------------------------------------------------------------------------- */
@@ -59,48 +49,44 @@ static size_t padded(size_t bytes)
     return (bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
 }
 
-/* Room for one more piece, so that the append which follows cannot fail. */
-static invar_status grow(piece_list *list, const char *name)
+/* Room for one more push, so that the append which follows cannot fail. */
+static invar_status grow(invar_arena *arena)
 {
     piece *larger;
     int capacity;
 
-    if (list->count < list->capacity)
+    if (arena->n_pushes < arena->capacity)
         return INVAR_OK;
-    if (list->capacity > INT_MAX / 2)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: more than %d pieces", name, list->count);
-    capacity = list->capacity ? 2 * list->capacity : 16;
-    INVAR_TRY(invar_alloc((void **)&larger, (size_t)capacity, sizeof *larger, name));
-    if (list->count > 0)
-        memcpy(larger, list->at, (size_t)list->count * sizeof *larger);
-    invar_free(list->at);
-    list->at = larger;
-    list->capacity = capacity;
+    if (arena->capacity > INT_MAX / 2)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: more than %d pieces", arena->name,
+                          arena->n_pushes);
+    capacity = arena->capacity ? 2 * arena->capacity : 16;
+    INVAR_TRY(invar_alloc((void **)&larger, (size_t)capacity, sizeof *larger, arena->name));
+    if (arena->n_pushes > 0)
+        memcpy(larger, arena->pushes, (size_t)arena->n_pushes * sizeof *larger);
+    invar_free(arena->pushes);
+    arena->pushes = larger;
+    arena->capacity = capacity;
     return INVAR_OK;
 }
 
-static void append(piece_list *list, size_t offset, size_t bytes, char *block, const char *what)
+/* A block of its own for a push of the debug twin. */
+static invar_status push_debug(char **out, invar_arena *arena, size_t bytes, const char *what)
 {
-    piece *p = &list->at[list->count++];
-
-    p->offset = offset;
-    p->bytes = bytes;
-    p->block = block;
-    snprintf(p->what, sizeof p->what, "%s", what);
-}
-
-static invar_status debug_block(char **out, size_t bytes, const char *what)
-{
+    INVAR_TRY(grow(arena));
     INVAR_TRY(invar_alloc((void **)out, bytes, 1, what));
     memset(*out, 0xFF, bytes);
+    arena->pushes[arena->n_pushes++] = (piece){arena->top, bytes, *out};
     return INVAR_OK;
 }
 
-static void free_blocks(piece_list *list, int first)
+/* Fills before freeing: without a sanitizer, a stale pointer then most likely reads NaN. */
+static void rewind_debug(invar_arena *arena, size_t mark)
 {
-    for (int i = first; i < list->count; i++) {
-        invar_free(list->at[i].block);
-        list->at[i].block = NULL;
+    while (arena->n_pushes > 0 && arena->pushes[arena->n_pushes - 1].offset >= mark) {
+        piece *last = &arena->pushes[--arena->n_pushes];
+        memset(last->block, 0xFF, last->bytes);
+        invar_free(last->block);
     }
 }
 
@@ -139,12 +125,10 @@ invar_status invar_arena_new_from(invar_arena **out, const char *name,
 
 static invar_status take_block(invar_arena *arena)
 {
-    size_t bytes = invar_arena_bytes(arena);
-
     if (arena->source.take)
-        return arena->source.take((void **)&arena->block, arena->source.payload, bytes,
+        return arena->source.take((void **)&arena->block, arena->source.payload, arena->bytes,
                                   arena->name);
-    return invar_alloc((void **)&arena->block, bytes, 1, arena->name);
+    return invar_alloc((void **)&arena->block, arena->bytes, 1, arena->name);
 }
 
 static void give_block(invar_arena *arena)
@@ -159,175 +143,75 @@ void invar_arena_free(invar_arena *arena)
 {
     if (!arena)
         return;
-    if (arena->debug) {
-        free_blocks(&arena->items, 0);
-        free_blocks(&arena->pushes, 0);
-    }
+    rewind_debug(arena, 0);
     give_block(arena);
-    invar_free(arena->items.at);
-    invar_free(arena->pushes.at);
+    invar_free(arena->pushes);
     invar_free(arena);
-}
-
-/* Fails unless `bytes` fit beside `planned`, so that no later sum can overflow. */
-static invar_status check_plan(const invar_arena *arena, size_t planned, size_t bytes,
-                               const char *what)
-{
-    if (arena->state != PLANNING)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "%s: %s planned after %s", arena->name, what,
-                          arena->state == SEALED ? "seal" : "reserve");
-    if (bytes > PLAN_MAX - planned)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: %s: %zu bytes beside %zu do not fit", arena->name,
-                          what, bytes, planned);
-    return INVAR_OK;
-}
-
-invar_status invar_arena_plan(int *item_out, invar_arena *arena, size_t bytes, const char *what)
-{
-    INVAR_TRY(check_plan(arena, invar_arena_bytes(arena), bytes, what));
-    INVAR_TRY(grow(&arena->items, arena->name));
-    *item_out = arena->items.count;
-    append(&arena->items, arena->item_bytes, bytes, NULL, what);
-    arena->item_bytes += padded(bytes);
-    return INVAR_OK;
 }
 
 invar_status invar_arena_plan_scratch(invar_arena *arena, size_t bytes)
 {
-    INVAR_TRY(check_plan(arena, arena->item_bytes, bytes, "scratch"));
-    if (padded(bytes) > arena->scratch_bytes)
-        arena->scratch_bytes = padded(bytes);
-    return INVAR_OK;
-}
-
-static invar_status reserve_debug(invar_arena *arena)
-{
-    for (int i = 0; i < arena->items.count; i++) {
-        piece *item = &arena->items.at[i];
-        invar_status status = debug_block(&item->block, item->bytes, item->what);
-        if (status != INVAR_OK) {
-            free_blocks(&arena->items, 0);
-            return status;
-        }
-    }
+    if (arena->reserved)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "%s: scratch planned after reserve", arena->name);
+    if (bytes > PLAN_MAX)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: scratch: %zu bytes do not fit", arena->name,
+                          bytes);
+    if (padded(bytes) > arena->bytes)
+        arena->bytes = padded(bytes);
     return INVAR_OK;
 }
 
 invar_status invar_arena_reserve(invar_arena *arena)
 {
-    if (arena->state != PLANNING)
+    if (arena->reserved)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: reserved twice", arena->name);
-    if (arena->debug) {
-        INVAR_TRY(reserve_debug(arena));
-    } else {
+    if (!arena->debug)
         INVAR_TRY(take_block(arena));
-        for (int i = 0; i < arena->items.count; i++)
-            arena->items.at[i].block = arena->block + arena->items.at[i].offset;
-    }
-    arena->state = RESERVED;
-    return INVAR_OK;
-}
-
-invar_status invar_arena_seal(invar_arena *arena)
-{
-    if (arena->state != RESERVED)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "%s: sealed %s", arena->name,
-                          arena->state == SEALED ? "twice" : "before reserve");
-    if (arena->scratch_top > 0)
-        return INVAR_FAIL(INVAR_E_STATE, 0, "%s: sealed with %zu bytes of scratch in use",
-                          arena->name, arena->scratch_top);
-    arena->state = SEALED;
+    arena->reserved = true;
     return INVAR_OK;
 }
 
 /* ---- use ------------------------------------------------------------------------------------- */
-
-void *invar_arena_item(const invar_arena *arena, int item)
-{
-    if (item < 0 || item >= arena->items.count) {
-        (void)INVAR_FAIL(INVAR_E_INVALID, 0, "%s: no item %d; %d are planned", arena->name, item,
-                         arena->items.count);
-        return NULL;
-    }
-    if (arena->state == PLANNING) {
-        (void)INVAR_FAIL(INVAR_E_STATE, 0, "%s: %s used before reserve", arena->name,
-                         arena->items.at[item].what);
-        return NULL;
-    }
-    return arena->items.at[item].block;
-}
 
 invar_status invar_arena_push(void **out, invar_arena *arena, size_t bytes, const char *what)
 {
     char *block;
 
     *out = NULL;
-    if (arena->state == PLANNING)
+    if (!arena->reserved)
         return INVAR_FAIL(INVAR_E_STATE, 0, "%s: %s pushed before reserve", arena->name, what);
     // top and ceiling are multiples of the alignment: what fits unpadded fits padded
-    if (bytes > arena->scratch_bytes - arena->scratch_top)
+    if (bytes > arena->bytes - arena->top)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: %s: %zu bytes of scratch beside %zu in use exceed the planned "
                           "%zu",
-                          arena->name, what, bytes, arena->scratch_top, arena->scratch_bytes);
-    if (arena->debug) {
-        INVAR_TRY(grow(&arena->pushes, arena->name));
-        INVAR_TRY(debug_block(&block, bytes, what));
-        append(&arena->pushes, arena->scratch_top, bytes, block, what);
-    } else {
-        block = arena->block + arena->item_bytes + arena->scratch_top;
-    }
-    arena->scratch_top += padded(bytes);
+                          arena->name, what, bytes, arena->top, arena->bytes);
+    if (arena->debug)
+        INVAR_TRY(push_debug(&block, arena, bytes, what));
+    else
+        block = arena->block + arena->top;
+    arena->top += padded(bytes);
     *out = block;
     return INVAR_OK;
 }
 
 size_t invar_arena_mark(const invar_arena *arena)
 {
-    return arena->scratch_top;
-}
-
-/* Fills before freeing: without a sanitizer, a stale pointer then most likely reads NaN. */
-static void drop_pushes(piece_list *pushes, int first)
-{
-    for (int i = first; i < pushes->count; i++)
-        memset(pushes->at[i].block, 0xFF, pushes->at[i].bytes);
-    free_blocks(pushes, first);
-    pushes->count = first;
+    return arena->top;
 }
 
 invar_status invar_arena_rewind(invar_arena *arena, size_t mark)
 {
-    if (mark > arena->scratch_top || mark % INVAR_ALIGN != 0)
+    if (mark > arena->top || mark % INVAR_ALIGN != 0)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "%s: scratch rewound from %zu to %zu, where no mark can be", arena->name,
-                          arena->scratch_top, mark);
-    if (arena->debug) {
-        int first = arena->pushes.count;
-        while (first > 0 && arena->pushes.at[first - 1].offset >= mark)
-            first--;
-        drop_pushes(&arena->pushes, first);
-    }
-    arena->scratch_top = mark;
+                          arena->top, mark);
+    rewind_debug(arena, mark);
+    arena->top = mark;
     return INVAR_OK;
 }
 
 size_t invar_arena_bytes(const invar_arena *arena)
 {
-    return arena->item_bytes + arena->scratch_bytes;
-}
-
-void invar_arena_plan_hash(invar_digest *out, const invar_arena *arena)
-{
-    invar_hasher hasher;
-
-    invar_hasher_init(&hasher);
-    for (int i = 0; i < arena->items.count; i++) {
-        const piece *item = &arena->items.at[i];
-        uint64_t numbers[2] = {item->bytes, item->offset};
-        invar_hasher_update(&hasher, numbers, sizeof numbers);
-        invar_hasher_update(&hasher, item->what, strlen(item->what) + 1);
-    }
-    invar_hasher_update(&hasher, &(uint64_t){arena->scratch_bytes}, sizeof(uint64_t));
-    invar_hasher_final(out, &hasher);
+    return arena->bytes;
 }

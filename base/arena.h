@@ -1,14 +1,13 @@
 /*
- * arena.h - memory that is planned, then reserved in one allocation, then sealed.
+ * arena.h - a stack of scratch memory: its size is planned, then it is reserved in one allocation.
  *
- * While planning, every part of the program reports what it will keep (items) and the most that it
- * needs at one time for a moment (scratch). `reserve` then allocates once. Where an item lies is a
- * pure function of the plan, and the hash of the plan says so in the ledger. Scratch is a stack:
- * push, use, rewind to a mark. `seal` ends the set-up.
+ * While planning, whoever will use the arena says the most that it needs at one time. `reserve`
+ * then allocates once. After that nothing is allocated: push, use, rewind to a mark. Memory that
+ * lasts is no scratch: carve.h.
  *
- * The debug twin has the same plan, limits and errors, but gives every item and every push its own
- * block, so that a sanitizer sees an access out of bounds or after a rewind. It fills blocks with
- * 0xFF, which is NaN in every float format: a value read before it was written changes bits.
+ * The debug twin has the same limits and errors, but gives every push its own block, so that a
+ * sanitizer sees an access out of bounds or after a rewind. It fills blocks with 0xFF, which is NaN
+ * in every float format: a value read before it was written changes bits.
  *
  * An arena belongs to one thread. Calls in the wrong order fail with INVAR_E_STATE.
  *
@@ -19,7 +18,6 @@
 
 #include <stddef.h>
 
-#include "base/hash.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
@@ -28,7 +26,7 @@ extern "C" {
 
 typedef struct invar_arena invar_arena;
 
-/* `name` and, below, `what` appear in messages; both are copied, up to 47 bytes. */
+/* `name` and, below, `what` appear in messages; the name is copied, up to 47 bytes. */
 invar_status invar_arena_new(invar_arena **out, const char *name) INVAR_MUST_USE;
 invar_status invar_arena_new_debug(invar_arena **out, const char *name) INVAR_MUST_USE;
 
@@ -46,10 +44,6 @@ invar_status invar_arena_new_from(invar_arena **out, const char *name,
 /* Frees everything the arena handed out. NULL is allowed. */
 void invar_arena_free(invar_arena *arena);
 
-/* Plans one item; *item_out is its number, counted from 0. Only before `reserve`. */
-invar_status invar_arena_plan(int *item_out, invar_arena *arena, size_t bytes,
-                              const char *what) INVAR_MUST_USE;
-
 /*
  * Raises the ceiling of the scratch to at least `bytes`: the most that will be pushed at one time,
  * each push rounded up to a multiple of INVAR_ALIGN. Only before `reserve`.
@@ -58,16 +52,6 @@ invar_status invar_arena_plan_scratch(invar_arena *arena, size_t bytes) INVAR_MU
 
 /* Allocates what was planned and ends the planning. After a failure it may be called again. */
 invar_status invar_arena_reserve(invar_arena *arena) INVAR_MUST_USE;
-
-/* Ends the set-up, once. Refused while scratch is pushed: it would be missing in every step. */
-invar_status invar_arena_seal(invar_arena *arena) INVAR_MUST_USE;
-
-/*
- * The item's memory, aligned to INVAR_ALIGN, borrowed until the arena is freed; its content is
- * undefined at first. NULL, with the error record set, before `reserve` and for a number that no
- * plan returned.
- */
-void *invar_arena_item(const invar_arena *arena, int item);
 
 /* *out = scratch, aligned to INVAR_ALIGN, borrowed until a rewind below it. After `reserve`. */
 invar_status invar_arena_push(void **out, invar_arena *arena, size_t bytes,
@@ -79,11 +63,8 @@ size_t invar_arena_mark(const invar_arena *arena);
 /* Gives back all that was pushed since `mark` was taken. */
 invar_status invar_arena_rewind(invar_arena *arena, size_t mark) INVAR_MUST_USE;
 
-/* What `reserve` allocates for the plan so far: items and scratch, with padding. */
+/* What `reserve` allocates for the plan so far. */
 size_t invar_arena_bytes(const invar_arena *arena);
-
-/* The digest of the plan so far: every item's size, offset and `what` in order, and the ceiling. */
-void invar_arena_plan_hash(invar_digest *out, const invar_arena *arena);
 
 #ifdef __cplusplus
 }

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/carve.h"
 
 #include "base/invar_banned.h"
 
@@ -174,37 +175,24 @@ static int64_t widest_table(const invar_feed *feed)
     return width;
 }
 
-static invar_status lay_out(invar_feed *feed)
+static void lay_out(invar_feed *feed, invar_carver *c)
 {
     size_t sequences = (size_t)feed->schedule.concurrency;
     size_t rows = sequences + (size_t)feed->schedule.chunk;
-    const struct {
-        void **at;
-        size_t bytes;
-        const char *what;
-    } parts[] = {
-        {(void **)&feed->ids, rows * sizeof *feed->ids, "ids"},
-        {(void **)&feed->positions, rows * sizeof *feed->positions, "positions"},
-        {(void **)&feed->start, (sequences + 1) * sizeof *feed->start, "segments"},
-        {(void **)&feed->lengths, sequences * sizeof *feed->lengths, "lengths"},
-        {(void **)&feed->tables, sequences * (size_t)feed->width * sizeof *feed->tables, "tables"},
-        {(void **)&feed->routing, rows * (size_t)feed->route * sizeof *feed->routing, "routing"},
-    };
-    int item;
 
-    INVAR_TRY(invar_arena_new(&feed->memory, "the rows of a rollout"));
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        INVAR_TRY(invar_arena_plan(&item, feed->memory, parts[i].bytes, parts[i].what));
-    INVAR_TRY(invar_arena_reserve(feed->memory));
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        *parts[i].at = invar_arena_item(feed->memory, (int)i);
-    return INVAR_OK;
+    feed->ids = invar_carve(c, rows * sizeof *feed->ids);
+    feed->positions = invar_carve(c, rows * sizeof *feed->positions);
+    feed->start = invar_carve(c, (sequences + 1) * sizeof *feed->start);
+    feed->lengths = invar_carve(c, sequences * sizeof *feed->lengths);
+    feed->tables = invar_carve(c, sequences * (size_t)feed->width * sizeof *feed->tables);
+    feed->routing = invar_carve(c, rows * (size_t)feed->route * sizeof *feed->routing);
 }
 
 invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rollout_limits *limits,
                              invar_job *jobs, int64_t n_jobs)
 {
     const invar_model_spec *spec = &r->model->spec;
+    invar_carver c = {NULL, 0};
 
     memset(feed, 0, sizeof *feed);
     feed->rollout = r;
@@ -214,13 +202,17 @@ invar_status invar_feed_init(invar_feed *feed, invar_rollout *r, const invar_rol
     // a GPU's kernels are for many rows of a sequence or for few
     feed->schedule.apart = invar_device_far(&r->caller.dev);
     feed->width = widest_table(feed);
-    return lay_out(feed);
+    lay_out(feed, &c);
+    INVAR_TRY(invar_alloc(&feed->memory, c.used, 1, "the rows of a rollout"));
+    c = (invar_carver){feed->memory, 0};
+    lay_out(feed, &c);
+    return INVAR_OK;
 }
 
 void invar_feed_release(invar_feed *feed)
 {
     invar_schedule_release(&feed->schedule);
-    invar_arena_free(feed->memory);
+    invar_free(feed->memory);
     memset(feed, 0, sizeof *feed);
 }
 

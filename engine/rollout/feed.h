@@ -8,7 +8,6 @@
 #ifndef INVAR_ENGINE_ROLLOUT_FEED_H
 #define INVAR_ENGINE_ROLLOUT_FEED_H
 
-#include "base/arena.h"
 #include "engine/program/tape.h"
 #include "engine/rollout/rollout.h"
 #include "engine/rollout/schedule.h"
@@ -36,17 +35,17 @@ typedef struct invar_feed {
     invar_schedule schedule;
     const invar_turn *turns; /* (n_turns) of the last pass */
     int64_t n_turns;
-    int64_t sequences;   /* of the last pass: its turns, then fillers of one row each */
-    bool steady;         /* wanted by the caller: see invar_feed_pass */
-    int64_t route;       /* numbers of one row's routing; 0: none */
-    int64_t width;       /* of the widest page table */
-    invar_arena *memory; /* the host's, as are the arrays */
-    int32_t *ids;        /* (rows) */
-    int32_t *positions;  /* (rows) */
-    int64_t *start;      /* (sequences + 1) rows of each */
-    int64_t *lengths;    /* (sequences) */
-    int32_t *tables;     /* (sequences, as wide as the pass needs) */
-    int32_t *routing;    /* (rows, route) */
+    int64_t sequences;  /* of the last pass: its turns, then fillers of one row each */
+    bool steady;        /* wanted by the caller: see invar_feed_pass */
+    int64_t route;      /* numbers of one row's routing; 0: none */
+    int64_t width;      /* of the widest page table */
+    void *memory;       /* the host's: the arrays */
+    int32_t *ids;       /* (rows) */
+    int32_t *positions; /* (rows) */
+    int64_t *start;     /* (sequences + 1) rows of each */
+    int64_t *lengths;   /* (sequences) */
+    int32_t *tables;    /* (sequences, as wide as the pass needs) */
+    int32_t *routing;   /* (rows, route) */
 } invar_feed;
 
 /*

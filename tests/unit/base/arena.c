@@ -38,14 +38,6 @@ static void with_both_twins(arena_case run)
     }
 }
 
-static int plan(invar_arena *arena, size_t bytes, const char *what)
-{
-    int item = -1;
-
-    assert_ok(invar_arena_plan(&item, arena, bytes, what));
-    return item;
-}
-
 static void *push(invar_arena *arena, size_t bytes)
 {
     void *block;
@@ -56,52 +48,41 @@ static void *push(invar_arena *arena, size_t bytes)
 
 /* ---- layout ---------------------------------------------------------------------------------- */
 
-static void items_hold_their_bytes(invar_arena *arena)
+static void pushes_hold_their_bytes(invar_arena *arena)
 {
-    // more than the first capacity of the plan, empty items among them
-    for (int i = 0; i < 100; i++)
-        assert_int_equal(plan(arena, (size_t)(i * 17 % 900), "item"), i);
+    unsigned char *at[100];
+
+    // more than the first capacity of the debug twin's list, empty ones among them
+    assert_ok(invar_arena_plan_scratch(arena, 100 * 1024));
     assert_ok(invar_arena_reserve(arena));
     for (int i = 0; i < 100; i++) {
-        assert_non_null(invar_arena_item(arena, i));
-        assert_int_equal((uintptr_t)invar_arena_item(arena, i) % INVAR_ALIGN, 0);
-        memset(invar_arena_item(arena, i), i, (size_t)(i * 17 % 900));
+        at[i] = push(arena, (size_t)(i * 17 % 900));
+        assert_non_null(at[i]);
+        assert_int_equal((uintptr_t)at[i] % INVAR_ALIGN, 0);
+        memset(at[i], i, (size_t)(i * 17 % 900));
     }
-    assert_ok(invar_arena_seal(arena));
-    for (int i = 0; i < 100; i++) {
-        const unsigned char *block = invar_arena_item(arena, i);
+    for (int i = 0; i < 100; i++)
         for (int j = 0; j < i * 17 % 900; j++)
-            assert_int_equal(block[j], i);
-    }
+            assert_int_equal(at[i][j], i);
 }
 
-static void test_base_arena__items_are_aligned_and_do_not_overlap(void **state)
+static void test_base_arena__pushes_are_aligned_and_do_not_overlap(void **state)
 {
     (void)state;
-    with_both_twins(items_hold_their_bytes);
+    with_both_twins(pushes_hold_their_bytes);
 }
 
-static void test_base_arena__offsets_follow_the_plan(void **state)
+static void plan_is_the_largest(invar_arena *arena)
 {
-    static const size_t sizes[] = {1, 256, 257, 0, 1000};
-    static const ptrdiff_t offsets[] = {0, 256, 512, 1024, 1024};
-    invar_arena *arena;
-    char *first;
-
-    (void)state;
-    assert_ok(invar_arena_new(&arena, "host"));
-    for (size_t i = 0; i < 5; i++)
-        plan(arena, sizes[i], "item");
-    assert_int_equal(invar_arena_bytes(arena), 2048);
     assert_ok(invar_arena_plan_scratch(arena, 300));
     assert_ok(invar_arena_plan_scratch(arena, 100));
-    assert_int_equal(invar_arena_bytes(arena), 2048 + 512);
-    assert_ok(invar_arena_reserve(arena));
-    first = invar_arena_item(arena, 0);
-    for (int i = 0; i < 5; i++)
-        assert_int_equal((char *)invar_arena_item(arena, i) - first, offsets[i]);
-    assert_int_equal((char *)push(arena, 1) - first, 2048);
-    invar_arena_free(arena);
+    assert_int_equal(invar_arena_bytes(arena), 512);
+}
+
+static void test_base_arena__plan_is_the_largest(void **state)
+{
+    (void)state;
+    with_both_twins(plan_is_the_largest);
 }
 
 static void empty_arena(invar_arena *arena)
@@ -110,7 +91,6 @@ static void empty_arena(invar_arena *arena)
 
     assert_int_equal(invar_arena_bytes(arena), 0);
     assert_ok(invar_arena_reserve(arena));
-    assert_ok(invar_arena_seal(arena));
     assert_ok(invar_arena_push(&block, arena, 0, "nothing"));
     assert_non_null(block);
 }
@@ -122,41 +102,6 @@ static void test_base_arena__may_be_empty(void **state)
     invar_arena_free(NULL);
 }
 
-static void plan_of(invar_digest *out, arena_new create, size_t second, const char *what,
-                    size_t scratch)
-{
-    invar_arena *arena;
-    invar_digest planned;
-
-    assert_ok(create(&arena, "host"));
-    plan(arena, 100, "first");
-    plan(arena, second, what);
-    assert_ok(invar_arena_plan_scratch(arena, scratch));
-    invar_arena_plan_hash(&planned, arena);
-    assert_ok(invar_arena_reserve(arena));
-    invar_arena_plan_hash(out, arena);
-    assert_true(invar_digest_equal(&planned, out));
-    invar_arena_free(arena);
-}
-
-static void test_base_arena__plan_hash_is_a_function_of_the_plan(void **state)
-{
-    invar_digest base, other;
-
-    (void)state;
-    plan_of(&base, invar_arena_new, 200, "second", 4096);
-    plan_of(&other, invar_arena_new, 200, "second", 4096);
-    assert_true(invar_digest_equal(&base, &other));
-    plan_of(&other, invar_arena_new_debug, 200, "second", 4096);
-    assert_true(invar_digest_equal(&base, &other));
-    plan_of(&other, invar_arena_new, 201, "second", 4096);
-    assert_false(invar_digest_equal(&base, &other));
-    plan_of(&other, invar_arena_new, 200, "third", 4096);
-    assert_false(invar_digest_equal(&base, &other));
-    plan_of(&other, invar_arena_new, 200, "second", 8192);
-    assert_false(invar_digest_equal(&base, &other));
-}
-
 /* ---- scratch --------------------------------------------------------------------------------- */
 
 static void scratch_is_a_stack(invar_arena *arena)
@@ -166,7 +111,6 @@ static void scratch_is_a_stack(invar_arena *arena)
 
     assert_ok(invar_arena_plan_scratch(arena, 1024));
     assert_ok(invar_arena_reserve(arena));
-    assert_ok(invar_arena_seal(arena));
     for (int step = 0; step < 3; step++) {
         assert_int_equal(invar_arena_mark(arena), 0);
         a = push(arena, 512);
@@ -245,13 +189,10 @@ static void test_base_arena__reserve_allocates_once(void **state)
     (void)state;
     invar_allocator_set(&allocator);
     assert_ok(invar_arena_new(&arena, "host"));
-    for (int i = 0; i < 40; i++)
-        plan(arena, 1000, "item");
     assert_ok(invar_arena_plan_scratch(arena, 5000));
     before = w.allocs;
     assert_ok(invar_arena_reserve(arena));
     assert_int_equal(w.allocs, before + 1);
-    assert_ok(invar_arena_seal(arena));
     for (int i = 0; i < 10; i++) {
         push(arena, 1000);
         assert_ok(invar_arena_rewind(arena, 0));
@@ -279,13 +220,10 @@ static void test_base_arena__debug_twin_fills_with_nan(void **state)
     (void)state;
     invar_allocator_set(&allocator);
     assert_ok(invar_arena_new_debug(&arena, "step"));
-    plan(arena, 64, "weights");
-    plan(arena, 64, "gradients");
     assert_ok(invar_arena_plan_scratch(arena, 4096));
     before = w.allocs;
     assert_ok(invar_arena_reserve(arena));
-    assert_int_equal(w.allocs, before + 2); // one block per item
-    assert_all_ff(invar_arena_item(arena, 0), 64);
+    assert_int_equal(w.allocs, before); // one block per push
     block = push(arena, sizeof w.last);
     assert_all_ff(block, sizeof w.last);
     memset(block, 0, sizeof w.last);
@@ -306,15 +244,12 @@ static void test_base_arena__sanitizer_sees_debug_overruns(void **state)
 
     (void)state;
     assert_ok(invar_arena_new_debug(&arena, "step"));
-    plan(arena, 100, "item");
     assert_ok(invar_arena_plan_scratch(arena, 4096));
     assert_ok(invar_arena_reserve(arena));
-    block = invar_arena_item(arena, 0);
+    block = push(arena, 100);
     assert_false(__asan_address_is_poisoned(block + 99));
     assert_true(__asan_address_is_poisoned(block + 100));
     assert_true(__asan_address_is_poisoned(block - 1));
-    block = push(arena, 33);
-    assert_true(__asan_address_is_poisoned(block + 33));
     assert_ok(invar_arena_rewind(arena, 0));
     assert_true(__asan_address_is_poisoned(block));
     invar_arena_free(arena);
@@ -325,17 +260,10 @@ static void test_base_arena__sanitizer_sees_debug_overruns(void **state)
 
 static void refuse_plan_late(invar_arena *arena)
 {
-    int item = -7;
-
     assert_ok(invar_arena_reserve(arena));
-    assert_fails(invar_arena_plan(&item, arena, 8, "late weights"), INVAR_E_STATE,
-                 "arena step: late weights planned after reserve");
     assert_fails(invar_arena_plan_scratch(arena, 8), INVAR_E_STATE,
                  "arena step: scratch planned after reserve");
-    assert_ok(invar_arena_seal(arena));
-    assert_fails(invar_arena_plan(&item, arena, 8, "late weights"), INVAR_E_STATE,
-                 "arena step: late weights planned after seal");
-    assert_int_equal(item, -7);
+    assert_int_equal(invar_arena_bytes(arena), 0);
 }
 
 static void test_base_arena__refuses_plan_after_reserve(void **state)
@@ -348,18 +276,10 @@ static void refuse_wrong_order(invar_arena *arena)
 {
     void *block = arena;
 
-    plan(arena, 8, "weights");
-    assert_fails(invar_arena_seal(arena), INVAR_E_STATE, "arena step: sealed before reserve");
-    assert_null(invar_arena_item(arena, 0));
-    assert_int_equal(invar_error_last()->status, INVAR_E_STATE);
-    assert_string_equal(invar_error_last()->message, "arena step: weights used before reserve");
     assert_fails(invar_arena_push(&block, arena, 8, "scores"), INVAR_E_STATE,
                  "arena step: scores pushed before reserve");
     assert_null(block);
     assert_ok(invar_arena_reserve(arena));
-    assert_fails(invar_arena_reserve(arena), INVAR_E_STATE, "arena step: reserved twice");
-    assert_ok(invar_arena_seal(arena));
-    assert_fails(invar_arena_seal(arena), INVAR_E_STATE, "arena step: sealed twice");
     assert_fails(invar_arena_reserve(arena), INVAR_E_STATE, "arena step: reserved twice");
 }
 
@@ -367,22 +287,6 @@ static void test_base_arena__refuses_calls_in_the_wrong_order(void **state)
 {
     (void)state;
     with_both_twins(refuse_wrong_order);
-}
-
-static void refuse_unknown_item(invar_arena *arena)
-{
-    plan(arena, 8, "weights");
-    assert_ok(invar_arena_reserve(arena));
-    assert_null(invar_arena_item(arena, 1));
-    assert_int_equal(invar_error_last()->status, INVAR_E_INVALID);
-    assert_null(invar_arena_item(arena, -1));
-    assert_non_null(invar_arena_item(arena, 0));
-}
-
-static void test_base_arena__refuses_an_item_nobody_planned(void **state)
-{
-    (void)state;
-    with_both_twins(refuse_unknown_item);
 }
 
 static void refuse_over_ceiling(invar_arena *arena)
@@ -418,10 +322,7 @@ static void refuse_bad_rewind(invar_arena *arena)
     assert_fails(invar_arena_rewind(arena, 255), INVAR_E_STATE,
                  "arena step: scratch rewound from 256 to 255");
     assert_int_equal(invar_arena_mark(arena), 256);
-    assert_fails(invar_arena_seal(arena), INVAR_E_STATE,
-                 "arena step: sealed with 256 bytes of scratch in use");
     assert_ok(invar_arena_rewind(arena, 0));
-    assert_ok(invar_arena_seal(arena));
 }
 
 static void test_base_arena__refuses_rewind_to_no_mark(void **state)
@@ -432,18 +333,9 @@ static void test_base_arena__refuses_rewind_to_no_mark(void **state)
 
 static void refuse_overflow(invar_arena *arena)
 {
-    int item;
-
-    assert_fails(invar_arena_plan(&item, arena, SIZE_MAX, "weights"), INVAR_E_NOMEM,
-                 "arena step: weights");
     assert_fails(invar_arena_plan_scratch(arena, SIZE_MAX), INVAR_E_NOMEM, "arena step: scratch");
-    for (int i = 0; i < 2; i++)
-        plan(arena, SIZE_MAX / 2 - 1000, "weights");
-    assert_fails(invar_arena_plan(&item, arena, 4000, "weights"), INVAR_E_NOMEM, "weights");
-    assert_fails(invar_arena_plan_scratch(arena, 4000), INVAR_E_NOMEM, "scratch");
-    assert_true(invar_arena_bytes(arena) > SIZE_MAX - 4000);
+    assert_int_equal(invar_arena_bytes(arena), 0);
     assert_ok(invar_arena_plan_scratch(arena, 100));
-    assert_ok(invar_arena_plan(&item, arena, 0, "empty"));
 }
 
 static void test_base_arena__refuses_sizes_that_overflow(void **state)
@@ -453,7 +345,7 @@ static void test_base_arena__refuses_sizes_that_overflow(void **state)
     (void)state;
     with_both_twins(refuse_overflow);
     assert_ok(invar_arena_new(&arena, "host"));
-    plan(arena, SIZE_MAX - 1000, "weights"); // a possible sum, but not a possible allocation
+    assert_ok(invar_arena_plan_scratch(arena, SIZE_MAX - 1000)); // but not a possible allocation
     assert_fails(invar_arena_reserve(arena), INVAR_E_NOMEM, "arena host");
     invar_arena_free(arena);
 }
@@ -462,28 +354,24 @@ static void test_base_arena__cuts_long_names(void **state)
 {
     invar_arena *arena;
     char text[200];
-    int item;
+    void *block;
 
     (void)state;
     memset(text, 'n', sizeof text);
     text[sizeof text - 1] = '\0';
     assert_ok(invar_arena_new(&arena, text));
-    plan(arena, 8, text);
-    assert_null(invar_arena_item(arena, 0));
+    assert_fails(invar_arena_push(&block, arena, 8, "scores"), INVAR_E_STATE, "scores");
     assert_int_equal(strlen(invar_error_last()->message),
-                     strlen("arena ") + 47 + strlen(": ") + 47 + strlen(" used before reserve"));
-    assert_ok(invar_arena_reserve(arena));
-    assert_fails(invar_arena_plan(&item, arena, 8, "late"), INVAR_E_STATE, "late");
+                     strlen("arena ") + 47 + strlen(": scores pushed before reserve"));
     invar_arena_free(arena);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_base_arena__items_are_aligned_and_do_not_overlap),
-        cmocka_unit_test(test_base_arena__offsets_follow_the_plan),
+        cmocka_unit_test(test_base_arena__pushes_are_aligned_and_do_not_overlap),
+        cmocka_unit_test(test_base_arena__plan_is_the_largest),
         cmocka_unit_test(test_base_arena__may_be_empty),
-        cmocka_unit_test(test_base_arena__plan_hash_is_a_function_of_the_plan),
         cmocka_unit_test(test_base_arena__scratch_is_a_stack),
         cmocka_unit_test(test_base_arena__release_scratch_repeats_addresses),
         cmocka_unit_test(test_base_arena__reserve_allocates_once),
@@ -493,7 +381,6 @@ int main(void)
 #endif
         cmocka_unit_test(test_base_arena__refuses_plan_after_reserve),
         cmocka_unit_test(test_base_arena__refuses_calls_in_the_wrong_order),
-        cmocka_unit_test(test_base_arena__refuses_an_item_nobody_planned),
         cmocka_unit_test(test_base_arena__refuses_push_over_the_ceiling),
         cmocka_unit_test(test_base_arena__refuses_rewind_to_no_mark),
         cmocka_unit_test(test_base_arena__refuses_sizes_that_overflow),
