@@ -25,32 +25,13 @@ void invar_ci_side_free(invar_ci_side *side)
     *side = (invar_ci_side){0};
 }
 
-/* Points that are not there, or of another golden, are none; damaged ones are an error. */
-static invar_status read_points(invar_ci_side *out, const char *path)
-{
-    char beside[INVAR_PATH_SIZE];
-    invar_status status;
-
-    INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
-    status = invar_golden_points_read(&out->points, beside);
-    if (status == INVAR_E_NOTFOUND) {
-        invar_error_clear();
-        return INVAR_OK;
-    }
-    if (status == INVAR_OK && !invar_golden_points_fit(out->points, out->golden)) {
-        invar_golden_points_free(out->points);
-        out->points = NULL;
-    }
-    return status;
-}
-
 invar_status invar_ci_side_read(invar_ci_side *out, const char *path)
 {
     invar_status status;
 
     *out = (invar_ci_side){0};
     INVAR_TRY(invar_golden_read(&out->golden, path));
-    status = read_points(out, path);
+    status = invar_golden_points_beside(&out->points, out->golden, path);
     if (status != INVAR_OK)
         invar_ci_side_free(out);
     return status;

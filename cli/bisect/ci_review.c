@@ -258,11 +258,10 @@ static standing look(const invar_ci_case *item)
     out.ops = (int64_t)golden->n_ops;
     out.accepted = (int64_t)golden->n_accepted;
     invar_digest_format(out.identity, &golden->identity);
-    if (invar_golden_points_read(&points, item->points) == INVAR_OK) {
-        out.points = invar_golden_points_fit(points, golden);
-        invar_golden_points_free(points);
-    }
-    invar_error_clear();
+    if (invar_golden_points_beside(&points, golden, item->golden) != INVAR_OK)
+        invar_error_clear();
+    out.points = points;
+    invar_golden_points_free(points);
     invar_golden_free(golden);
     return out;
 }

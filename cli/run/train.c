@@ -125,22 +125,18 @@ typedef struct comparison {
 static invar_status localise(comparison *out, const char *path, const invar_golden *golden,
                              invar_ledger *ledger, int64_t run)
 {
-    invar_golden_points *was = NULL, *is = NULL;
-    char beside[INVAR_PATH_SIZE];
+    invar_golden_points *was, *is = NULL;
     invar_golden_place place;
     invar_status status;
 
-    INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
-    if (!invar_path_exists(beside))
+    INVAR_TRY(invar_golden_points_beside(&was, golden, path));
+    if (!was)
         return INVAR_OK;
-    status = invar_golden_points_read(&was, beside);
-    if (status == INVAR_OK && invar_golden_points_fit(was, golden)) {
-        status = invar_golden_points_of_run(&is, ledger, run);
-        if (status == INVAR_OK)
-            status = invar_golden_localise(&place, was, is, out->v.first);
-        if (status == INVAR_OK)
-            invar_golden_place_tell(out->place, &place, out->v.first);
-    }
+    status = invar_golden_points_of_run(&is, ledger, run);
+    if (status == INVAR_OK)
+        status = invar_golden_localise(&place, was, is, out->v.first);
+    if (status == INVAR_OK)
+        invar_golden_place_tell(out->place, &place, out->v.first);
     invar_golden_points_free(was);
     invar_golden_points_free(is);
     return status;

@@ -156,8 +156,12 @@ invar_status invar_golden_points_print(char **out, size_t *bytes_out,
 invar_status invar_golden_points_write(const char *path,
                                        const invar_golden_points *points) INVAR_MUST_USE;
 
-/* Whether the points are those of the golden, not of one before or after it. */
-bool invar_golden_points_fit(const invar_golden_points *points, const invar_golden *golden);
+/*
+ * The points beside a golden that was read from `path`, for the caller to free; NULL where there
+ * are none, or those of a golden before or after it. Damaged ones are a failure.
+ */
+invar_status invar_golden_points_beside(invar_golden_points **out, const invar_golden *golden,
+                                        const char *path) INVAR_MUST_USE;
 
 #define INVAR_GOLDEN_NAME (INVAR_LEDGER_NAME_BYTES + 1)
 #define INVAR_GOLDEN_CHANGE 192

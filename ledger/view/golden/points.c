@@ -321,12 +321,33 @@ void invar_golden_points_free(invar_golden_points *points)
     invar_free(points);
 }
 
-bool invar_golden_points_fit(const invar_golden_points *points, const invar_golden *golden)
+/* Whether the points are those of the golden, not of one before or after it. */
+static bool fits(const invar_golden_points *points, const invar_golden *golden)
 {
     return points->last_step == golden->n_steps - 1 &&
            invar_digest_equal(&points->identity, &golden->identity) &&
            (golden->n_steps == 0 ||
             invar_digest_equal(&points->chain, &golden->steps[golden->n_steps - 1].chain));
+}
+
+invar_status invar_golden_points_beside(invar_golden_points **out, const invar_golden *golden,
+                                        const char *path)
+{
+    char beside[INVAR_PATH_SIZE];
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
+    status = invar_golden_points_read(out, beside);
+    if (status == INVAR_E_NOTFOUND) {
+        invar_error_clear();
+        return INVAR_OK;
+    }
+    if (status == INVAR_OK && !fits(*out, golden)) {
+        invar_golden_points_free(*out);
+        *out = NULL;
+    }
+    return status;
 }
 
 invar_status invar_golden_points_path(char *out, size_t size, const char *golden)

@@ -217,8 +217,8 @@ static void test_golden__comes_back_from_its_files(void **state)
     (void)state;
     assert_ok(invar_golden_record(path, ledger, run, "a test"));
     assert_ok(invar_golden_read(&golden, path));
-    assert_ok(invar_golden_points_read(&points, beside));
-    assert_true(invar_golden_points_fit(points, golden));
+    assert_ok(invar_golden_points_beside(&points, golden, path));
+    assert_non_null(points);
     assert_int_equal(points->n_points, 13); // those of level 0
     assert_ok(invar_file_read(&first, &first_bytes, path, 1 << 20));
     assert_ok(invar_golden_print(&second, &second_bytes, golden));
@@ -234,11 +234,18 @@ static void test_golden__comes_back_from_its_files(void **state)
     assert_ok(invar_golden_read(&golden, path));
     assert_int_equal(golden->n_accepted, 1);
     assert_string_equal(golden->accepted[0], "A <a@b>, 1234, why");
+    invar_golden_points_free(points);
     golden->steps[19].chain.bytes[0] ^= 1;
-    assert_false(invar_golden_points_fit(points, golden));
+    assert_ok(invar_golden_points_beside(&points, golden, path));
+    assert_null(points);
+    golden->steps[19].chain.bytes[0] ^= 1;
+    assert_int_equal(truncate(beside, 40), 0);
+    assert_fails(invar_golden_points_beside(&points, golden, path), INVAR_E_CORRUPT, beside);
+    assert_int_equal(unlink(beside), 0);
+    assert_ok(invar_golden_points_beside(&points, golden, path));
+    assert_null(points);
     invar_golden_free(before);
     invar_golden_free(golden);
-    invar_golden_points_free(points);
     invar_ledger_close(ledger);
 }
 
