@@ -26,7 +26,7 @@
 /* A reset takes away what the workshop holds; a file that somebody gave is not mended by it. */
 static const char *advice(const invar_state *state)
 {
-    return state->folder[0] ? "invar bisect reset begins anew"
+    return state->folder[0] ? "invar bisect reset starts over"
                             : "a whole one is what 'invar bisect log' prints";
 }
 

@@ -94,8 +94,9 @@ void invar_ab_headline(char out[INVAR_AB_LINE], const invar_ab_answer *a)
         return;
     case INVAR_AB_STOPPED: break;
     }
-    (void)snprintf(out, INVAR_AB_LINE,
-                   "stopped: what was built and run is kept, the same command goes on");
+    (void)snprintf(
+        out, INVAR_AB_LINE,
+        "stopped: what was built and run is kept: run the same command again to continue");
 }
 
 /* ---- sections -------------------------------------------------------------------------------- */

@@ -243,7 +243,7 @@ void invar_answer_advice(char out[INVAR_ANSWER_LINE], const invar_bisect_answer 
                       "--run is for what is not built as Invar is");
         break;
     case INVAR_BISECT_STOPPED:
-        add(&l, "what was found out is kept: the same command goes on from here");
+        add(&l, "what was found out is kept: run the same command again to continue");
         break;
     }
 }

@@ -315,7 +315,7 @@ static invar_status judge(running *r, const invar_child_result *result)
     if (result->end == INVAR_CHILD_EXITED && p.stopped)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a run was ended after step %" PRId64 " by a signal that came from "
-                          "elsewhere: the same command goes on",
+                          "elsewhere: run the same command again to continue",
                           p.step);
     invar_child_tell(out->story, result, r->request->timeout);
     if (p.step >= 0 && (finished || out->enough)) {

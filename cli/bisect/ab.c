@@ -169,11 +169,12 @@ static void say(void *payload, const char *line)
 
 static invar_status compare(int *code_out, settings *s)
 {
-    const invar_ab_options how = {.work = s->shared.work,
-                                  .jobs = s->shared.jobs,
-                                  .threads = invar_default_threads(),
-                                  .stop = invar_live_catch("stopping; the same command goes on"),
-                                  .say = say};
+    const invar_ab_options how = {
+        .work = s->shared.work,
+        .jobs = s->shared.jobs,
+        .threads = invar_default_threads(),
+        .stop = invar_live_catch("stopping; run the same command again to continue"),
+        .say = say};
     invar_ab_answer *answer = NULL;
     invar_status status;
 

@@ -174,13 +174,14 @@ int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_set
                            const char *log)
 {
     screen s = {.live = invar_term_live(stderr), .colour = invar_term_colour(stderr)};
-    invar_bisect_options options = {.work = settings->work,
-                                    .log = log,
-                                    .jobs = settings->jobs,
-                                    .threads = invar_default_threads(),
-                                    .stop = invar_live_catch("stopping; the same command goes on"),
-                                    .event = show,
-                                    .payload = &s};
+    invar_bisect_options options = {
+        .work = settings->work,
+        .log = log,
+        .jobs = settings->jobs,
+        .threads = invar_default_threads(),
+        .stop = invar_live_catch("stopping; run the same command again to continue"),
+        .event = show,
+        .payload = &s};
     invar_bisect_answer *answer = NULL;
     invar_status status = invar_bisect_run(&answer, what, &options);
     int code;

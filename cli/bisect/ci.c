@@ -440,7 +440,7 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
         return INVAR_FAIL(
             INVAR_E_STATE, 0,
             "%.1000s has a golden: 'invar ci check', 'review' and 'accept' change it; "
-            "--force records it anew",
+            "--force records it again",
             item.name);
     status = invar_ci_record(&result, &item, &o);
     invar_progress_free(progress);
@@ -454,7 +454,7 @@ static invar_status record_case(int *code_out, const settings *s, const char *wo
     }
     invar_plain_print(stdout, item.name);
     printf(": recorded, %" PRId64
-           " steps; run twice, the second time otherwise\n  next    git add ",
+           " steps; ran twice with different free keys: the same bits\n  next    git add ",
            result.steps);
     invar_text_print_word(stdout, item.golden);
     putchar(' ');

@@ -162,7 +162,7 @@ static invar_status need_answer(const char *path)
     if (invar_path_exists(path))
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                      "the newest bisect has no answer yet: the command that began it goes on; "
+                      "the newest bisect has no answer yet: run its command again to continue; "
                       "invar bisect log shows how far it is");
 }
 

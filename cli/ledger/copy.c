@@ -115,10 +115,11 @@ static invar_status check_into(const char *path)
     status = invar_ledger_runs(ledger, count_run, &runs);
     invar_ledger_close(ledger);
     if (status == INVAR_OK && runs == 1)
-        return INVAR_FAIL(INVAR_E_STATE, 0,
-                          "%.1000s is the ledger of a run, which could not go on with others in "
-                          "it; import both into another file, --into FILE",
-                          path);
+        return INVAR_FAIL(
+            INVAR_E_STATE, 0,
+            "%.1000s is the ledger of a run, which could not be resumed with others in "
+            "it; import both into another file, --into FILE",
+            path);
     return status;
 }
 

@@ -268,7 +268,7 @@ static void print_run(const invar_train_summary *run, const char *report, const 
     printf("steps     %" PRId64 " executed, the last is %" PRId64, run->steps, run->last_step);
     if (run->stopped)
         printf("; stopped by %s%s", signal_name(run->stopped),
-               run->saves ? "; start it again to go on" : "; nothing is saved (save = none)");
+               run->saves ? "; start it again to continue" : "; nothing is saved (save = none)");
     putchar('\n');
     if (run->steps)
         printf("reward    %.3f at first, %.3f at last\n", run->first_reward, run->last_reward);

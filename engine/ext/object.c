@@ -72,7 +72,7 @@ static void end_with_trouble(void)
 {
     static const char message[] = "invar: a plug-in that is a shared object has ended the process "
                                   "with exit(); the run is not "
-                                  "finished, start it again to go on\n";
+                                  "finished, start it again to continue\n";
 
     if (atomic_load(&loaded) == 0)
         return;

@@ -17,11 +17,11 @@ static invar_status found(void *payload, const invar_audit_finding *f)
 
     if (f->layer >= 0)
         (void)snprintf(layer, sizeof layer, " in layer %" PRId64, f->layer);
-    (void)snprintf(text, sizeof text,
-                   "audit: %s%s: %.60s is 0x%0*" PRIx32 " on the device, 0x%0*" PRIx32
-                   " computed again; check it with invar doctor, go on with another one",
-                   invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits,
-                   f->cpu);
+    (void)snprintf(
+        text, sizeof text,
+        "audit: %s%s: %.60s is 0x%0*" PRIx32 " on the device, 0x%0*" PRIx32
+        " computed again; check the device with invar doctor, and continue on another one",
+        invar_op_name(f->op), layer, f->element, f->digits, f->device, f->digits, f->cpu);
     return invar_loop_mismatch(loop, "audit-mismatch", text);
 }
 

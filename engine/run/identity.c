@@ -279,7 +279,7 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                           other.key, other.there, other.here);
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%.1000s holds another run: its %s is %s, not %s; choose another folder with "
-                      "--run, or begin anew with --fresh",
+                      "--run, or start over with --fresh",
                       loop->home.at.ledger, other.key, other.there, other.here);
 }
 
@@ -330,7 +330,7 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
 invar_status invar_loop_without_run(const invar_loop *loop, int64_t step)
 {
     return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
-                      "the checkpoint goes on after step %" PRId64
+                      "the checkpoint continues after step %" PRId64
                       ", but %.1000s has no run: give the run's folder with --run, or start a new "
                       "run from its weights with ref-load",
                       step, loop->home.at.ledger);
@@ -361,10 +361,11 @@ static invar_status take_save(void *payload, const char *const *columns,
     if (!has_checkpoint(values[0].data, payload)) // what is gone cannot be gone on from
         return INVAR_OK;
     invar_path_show(shown, values[0].data);
-    return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "the run's checkpoints went to %s, by save or INVAR_SAVE, and this time "
-                      "neither is given: give --save to go on from there, or --fresh to begin anew",
-                      shown);
+    return INVAR_FAIL(
+        INVAR_E_STATE, 0,
+        "the run's checkpoints went to %s, by save or INVAR_SAVE, and this time "
+        "neither is given: give --save to continue from there, or --fresh to start over",
+        shown);
 }
 
 invar_status invar_loop_check_save(const invar_loop *loop)

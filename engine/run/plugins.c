@@ -70,7 +70,7 @@ static invar_status tell_change(const invar_plugin *plugin, invar_recorder *reco
         return INVAR_OK;
     (void)snprintf(line, sizeof line,
                    "plug-in %s: its file has changed since step %" PRId64
-                   ", hash %s, was %s; the run goes on with the new one",
+                   ", hash %s, was %s; the run continues with the new one",
                    invar_plugin_name(plugin), step, now, was);
     invar_recorder_say(recorder, "%s", line);
     return invar_recorder_event(recorder, step + 1, "warning", "plugin", line);

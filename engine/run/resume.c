@@ -57,7 +57,7 @@ static invar_status load_part(invar_checkpoint *c, const part *p, const invar_de
         if (!invar_checkpoint_has(c, p->m))
             return INVAR_FAIL(INVAR_E_STATE, 0,
                               "%.1000s was written with no-save-optim: it can be a start "
-                              "(ref-load), but not be resumed; --fresh begins anew",
+                              "(ref-load), but not be resumed; --fresh starts over",
                               invar_checkpoint_path(c));
         place = invar_optimizer_place(p->optimizer);
         INVAR_TRY(invar_session_load_set(p->model, p->optimizer->m, place, c, p->m));
@@ -124,7 +124,7 @@ static invar_status open_checkpoint(invar_checkpoint **out, invar_loop *loop, co
     invar_checkpoint_hint(hint, folder);
     return INVAR_FAIL(
         INVAR_E_NOTFOUND, 0,
-        "load: %s has no checkpoint%s; leave load empty to go on with the run's own, or "
+        "load: %s has no checkpoint%s; leave load empty to continue with the run's own, or "
         "start from weights with ref-load",
         shown, hint);
 }
@@ -136,7 +136,7 @@ static invar_status check_identity(const invar_loop *loop, const invar_checkpoin
         return INVAR_OK;
     return INVAR_FAIL(INVAR_E_STATE, 0,
                       "%.1000s belongs to another run: a semantic key, the data or the initial "
-                      "weights differ; to begin anew give other folders (run, save, load) or "
+                      "weights differ; to start over give other folders (run, save, load) or "
                       "--fresh, to start from its weights ref-load",
                       invar_checkpoint_path(c));
 }
@@ -184,7 +184,7 @@ static void stay(invar_loop *loop, const invar_checkpoint_state *state)
         invar_recorder_say(&loop->recorder,
                            "the run is finished: %" PRId64
                            " rollouts are done, num-rollout is %" PRId64
-                           "; a larger one goes on, --fresh begins anew",
+                           "; a larger one continues it, --fresh starts over",
                            state->rollout, loop->set.course.rollouts);
 }
 

@@ -243,7 +243,7 @@ invar_status invar_loop_follow(invar_loop *loop)
     }
     if (strcmp(loop->home.folder.path, loop->home.at.run) == 0)
         return INVAR_OK;
-    invar_recorder_say(&loop->recorder, "the run was moved, and goes on in %s",
+    invar_recorder_say(&loop->recorder, "the run was moved, and continues in %s",
                        loop->home.folder.path);
     memcpy(loop->home.at.run, loop->home.folder.path, sizeof loop->home.at.run);
     if (invar_recipe_string(loop->recipe, INVAR_KEY_LEDGER)[0])

@@ -70,7 +70,7 @@ for case in INT:130 TERM:143 HUP:143 XFSZ:153; do
     kill -s "$name" "$pid"
     end_of "$code"
     holds grep -q "stopping after the current rollout, with a.*a second Ctrl-C ends at once" err
-    holds grep -q "; stopped by SIG$name.*; start it again to go on" out
+    holds grep -q "; stopped by SIG$name.*; start it again to continue" out
     holds grep -q "^golden    identical so far, " out
     holds [ "$("$invar" ledger ls "s-$name" --json | grep -c "\"state\": \"stopped\"")" = 1 ]
     holds [ "$(sqlite3 -readonly "s-$name/ledger.db" 'SELECT exit_code || reason FROM finish')" = \
@@ -161,8 +161,8 @@ state_of() {
 }
 before=$(state_of again)
 finished='the run is finished: 6 rollouts are done, num-rollout is'
-expect 0 "$finished 6; a larger one goes on, --fresh begins anew" train tiny.ini --run again
-expect 0 "$finished 3; a larger one goes on" "${again[@]}" --num-rollout 3 --trace again.json
+expect 0 "$finished 6; a larger one continues it, --fresh starts over" train tiny.ini --run again
+expect 0 "$finished 3; a larger one continues it" "${again[@]}" --num-rollout 3 --trace again.json
 expect 0 'nothing is left to do: the run is at step 5, and was to end after step 2' "${again[@]}" \
     --num-rollout 9 --until 2
 expect 0 'golden    identical, 6 of 6 steps' "${again[@]}" --golden whole.golden
@@ -181,7 +181,7 @@ echo 3 >longer/checkpoints/latest_checkpointed_iteration.txt
 for ((i = 0; i < 2; i++)); do
     expect 0 'steps     0 executed, the last is 3' "${longer[@]}" --num-rollout 4
 done
-expect 2 'its seed is 1234, not 5; choose another folder with --run, or begin anew with --fresh' \
+expect 2 'its seed is 1234, not 5; choose another folder with --run, or start over with --fresh' \
     "${again[@]}" --seed 5
 # anew: the old run keeps all that it has
 before=$(cd again && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + | sort)
@@ -240,7 +240,7 @@ holds [ ! -e l ]
 expect 2 'load: nope has no checkpoint' train tiny.ini --no-report --run whole --fresh --load nope
 expect 2 'has no checkpoint: it is the folder of a run, which keeps them in whole/checkpoints' \
     train tiny.ini --no-report --run l --load whole
-expect 2 'goes on after step 5, but l/ledger.db has no run' train tiny.ini --no-report --run l \
+expect 2 'continues after step 5, but l/ledger.db has no run' train tiny.ini --no-report --run l \
     --load whole/checkpoints
 expect 2 'belongs to another run' train tiny.ini --no-report --run l --seed 5 \
     --load whole/checkpoints
@@ -319,7 +319,7 @@ done
 kill -INT "$pid"
 end_of 130
 holds [ ! -e place/old ]
-holds grep -q 'the run was moved, and goes on in .*/place/moved' err
+holds grep -q 'the run was moved, and continues in .*/place/moved' err
 holds grep -q '^run       .*/place/moved ' out
 last=$(($(steps place/moved) - 1))
 holds [ "$(cat place/moved/checkpoints/latest_checkpointed_iteration.txt)" = "$last" ]
@@ -415,7 +415,7 @@ for file in '' elsewhere.db; do
 done
 # a run goes on after somebody tried to bring another one into its ledger, wherever that is
 for into in whole/ledger.db elsewhere.db; do
-    expect 2 'is the ledger of a run, which could not go on with others in it; import both into' \
+    expect 2 "is the ledger of a run, which could not be resumed with others in it; import both" \
         ledger import a --into "$into"
 done
 expect 0 'the run is finished' train tiny.ini --no-report --run whole

@@ -307,7 +307,7 @@ static void test_answer__every_verdict(void **state)
          "merge base 777777777777 is bad already: swap --good and --bad"},
         {"untestable", "untestable: the good end aaaaaaaaaaaa cannot be built or run\n",
          "exit code 1: </script>"},
-        {"stopped", "stopped: after 9 trials\n", "the same command goes on"},
+        {"stopped", "stopped: after 9 trials\n", "run the same command again to continue"},
     };
     sample s;
 
