@@ -78,9 +78,9 @@ bool invar_pass_tape(invar_pass *pass, invar_tape *tape)
 
 /* ---- programs -------------------------------------------------------------------------------- */
 
-invar_program_run_args invar_pass_how(const invar_pass *pass, const invar_pass_part *part)
+invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *part)
 {
-    return (invar_program_run_args){.caller = (invar_caller *)(uintptr_t)&pass->caller,
+    return (invar_program_run_args){.caller = &pass->caller,
                                     .block = part->memory,
                                     .given = pass->given,
                                     .probe = &pass->probe,

@@ -371,7 +371,7 @@ static invar_status build(invar_pass *pass, bool values, bool entropy)
     return invar_pass_place(pass, &pass->tail, "rows of the head");
 }
 
-static invar_program_run_args how_to_run(const invar_pass *pass)
+static invar_program_run_args how_to_run(invar_pass *pass)
 {
     invar_program_run_args how = invar_pass_how(pass, &pass->tail);
 
@@ -379,7 +379,7 @@ static invar_program_run_args how_to_run(const invar_pass *pass)
     return how;
 }
 
-static invar_tensor find(const invar_pass *pass, const invar_tensor *t)
+static invar_tensor find(invar_pass *pass, const invar_tensor *t)
 {
     invar_program_run_args how = how_to_run(pass);
 
@@ -424,7 +424,7 @@ static invar_status run_head(invar_pass *pass, bool values)
     INVAR_TRY(make_arrays(pass));
     INVAR_TRY(note_rows(pass, pass->head.row, pass->head.count));
     parts = note_parts(pass);
-    INVAR_TRY(build(pass, values, true));
+    INVAR_TRY(build(pass, values, pass->entropy_back));
     INVAR_TRY(send_head(pass, parts));
     how = how_to_run(pass);
     return invar_program_run(pass->tail.program, 0, &how);
@@ -554,7 +554,10 @@ invar_status invar_head_backward(invar_pass *pass, const float *dlogp, const flo
     if (pass->state != INVAR_PASS_LOGPROBS || !pass->options.train)
         return INVAR_FAIL(INVAR_E_STATE, 0,
                           "a backward needs a training pass whose head has just run");
-    INVAR_TRY(build(pass, false, dentropy != NULL)); // the places are the same
+    if (pass->entropy_back != (dentropy != NULL)) { // another loss; the places are the same
+        pass->entropy_back = dentropy != NULL;
+        INVAR_TRY(build(pass, false, pass->entropy_back));
+    }
     INVAR_TRY(send_back(pass, dlogp, dentropy));
     INVAR_TRY(zero_row(pass));
     INVAR_TRY(show_given(pass, &given_dlogp, INVAR_GIVEN_DLOGP));

@@ -83,6 +83,7 @@ struct invar_pass {
     invar_head_acts acts;
     invar_head_arrays arrays;
     invar_point stream; /* what the head begins with */
+    bool entropy_back;  /* the last backward had gradients of entropies */
     invar_staging head_staging, back_staging;
     void *array_memory; /* on the host */
     size_t array_bytes;
@@ -94,7 +95,7 @@ struct invar_pass {
 extern const invar_point invar_head_stream;
 
 /* How the program of that part is run now. */
-invar_program_run_args invar_pass_how(const invar_pass *pass, const invar_pass_part *part);
+invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *part);
 
 /* Plans the part's program, which is whole, and makes its memory large enough. */
 invar_status invar_pass_place(invar_pass *pass, invar_pass_part *part,

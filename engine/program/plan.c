@@ -15,11 +15,14 @@
 
 #include "base/invar_banned.h"
 
-/* Free memory [from, to) of the block, ascending, never touching each other. */
+/* Free memory [from, to) of the block. */
+typedef struct gap {
+    size_t from, to;
+} gap;
+
+/* Ascending, never touching each other. */
 typedef struct gaps {
-    struct gap {
-        size_t from, to;
-    } * at;
+    gap *at;
     int32_t count;
     size_t end; /* of the block */
 } gaps;
@@ -121,20 +124,23 @@ static void place_rooms(invar_program *p, const lists *l, gaps *g)
 invar_status invar_program_plan(invar_program *program)
 {
     size_t calls = (size_t)program->n_calls + 2, rooms = (size_t)program->n_rooms;
-    int32_t *memory = NULL;
+    size_t need = (rooms + 1) * sizeof(gap) + 2 * (calls + rooms) * sizeof(int32_t);
     gaps g = {NULL, 0, 0};
-    invar_status status;
+    int32_t *memory;
+    lists l;
 
     INVAR_TRY(program->status);
-    INVAR_TRY(
-        invar_alloc((void **)&memory, 2 * (calls + rooms), sizeof *memory, "a plan of memory"));
-    status = invar_alloc((void **)&g.at, rooms + 1, sizeof *g.at, "a plan of memory");
-    if (status == INVAR_OK) {
-        lists l = {memory, memory + calls, memory + 2 * calls, memory + 2 * calls + rooms};
-        sort_rooms(&l, program);
-        place_rooms(program, &l, &g);
+    if (need > program->scratch_bytes) {
+        invar_free(program->scratch);
+        program->scratch = NULL;
+        program->scratch_bytes = 0;
+        INVAR_TRY(invar_alloc(&program->scratch, 2 * need, 1, "a plan of memory"));
+        program->scratch_bytes = 2 * need;
     }
-    invar_free(g.at);
-    invar_free(memory);
-    return status;
+    g.at = program->scratch;
+    memory = (int32_t *)(g.at + rooms + 1);
+    l = (lists){memory, memory + calls, memory + 2 * calls, memory + 2 * calls + rooms};
+    sort_rooms(&l, program);
+    place_rooms(program, &l, &g);
+    return INVAR_OK;
 }

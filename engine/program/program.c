@@ -58,6 +58,7 @@ void invar_program_free(invar_program *program)
     invar_free(program->bytes);
     invar_free(program->places);
     invar_free(program->points);
+    invar_free(program->scratch);
     invar_free(program);
 }
 

@@ -74,7 +74,9 @@ typedef struct invar_program {
     int32_t given[INVAR_PROGRAM_MOST_GIVEN];          /* the room of each, or -1 */
     int32_t segment[INVAR_PROGRAM_MOST_SEGMENTS + 1]; /* where each begins; the end */
     int32_t n_segments;
-    size_t block; /* bytes of planned memory */
+    size_t block;  /* bytes of planned memory */
+    void *scratch; /* of planning */
+    size_t scratch_bytes;
 } invar_program;
 
 invar_status invar_program_new(invar_program **out) INVAR_MUST_USE;

@@ -227,26 +227,33 @@ static bool regions_overlap(region a, region b)
     return shift < a.row || shift + b.row > a.stride;
 }
 
-static bool tensors_overlap(const invar_tensor *a, const invar_tensor *b)
-{
-    const region regions_a[2] = {data_region(a), scale_region(a)};
-    const region regions_b[2] = {data_region(b), scale_region(b)};
-
-    for (int i = 0; i < 4; i++)
-        if (regions_overlap(regions_a[i / 2], regions_b[i % 2]))
-            return true;
-    return false;
-}
-
 /* A piece of memory that arguments lead to. */
 typedef struct place {
     const char *name;
-    invar_tensor tensor;
+    const invar_field *field;
+    const invar_tensor *tensor; /* NULL: an array */
+    region data, scale;
 } place;
+
+static void place_tensor(place *out, const char *name, const invar_field *field,
+                         const invar_tensor *tensor)
+{
+    out->name = name;
+    out->field = field;
+    out->tensor = tensor;
+    out->data = data_region(tensor);
+    out->scale = tensor->scale ? scale_region(tensor) : (region){0};
+}
+
+static bool scales_overlap(const place *a, const place *b)
+{
+    return regions_overlap(a->data, b->scale) || regions_overlap(a->scale, b->data) ||
+           regions_overlap(a->scale, b->scale);
+}
 
 static invar_status check_apart(invar_op op, const place *a, const place *b)
 {
-    if (tensors_overlap(&a->tensor, &b->tensor))
+    if (regions_overlap(a->data, b->data) || scales_overlap(a, b))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s and %s overlap in memory", invar_op_name(op),
                           a->name, b->name);
     return INVAR_OK;
@@ -255,7 +262,7 @@ static invar_status check_apart(invar_op op, const place *a, const place *b)
 /* A vector has no stride that could differ. */
 static bool is_in_place(const invar_tensor *a, const invar_tensor *b)
 {
-    return a->dtype == b->dtype && a->data == b->data &&
+    return a && b && a->dtype == b->dtype && a->data == b->data &&
            (a->rank == 1 || a->row_stride == b->row_stride);
 }
 
@@ -274,41 +281,57 @@ static invar_status check_list(invar_op op, const place *output, const invar_fie
     const invar_tensor *list = *(const invar_tensor *const *)invar_field_in(f, args);
 
     for (int64_t i = 0; i < invar_field_count(f, args); i++) {
+        place other;
         char name[48];
         (void)snprintf(name, sizeof name, "%s[%" PRId64 "]", f->name, i);
-        INVAR_TRY(check_apart(op, output, &(place){name, list[i]}));
+        place_tensor(&other, name, f, &list[i]);
+        INVAR_TRY(check_apart(op, output, &other));
     }
     return INVAR_OK;
 }
 
-static bool leads_to_memory(const invar_field *f, const void *args)
+#define MOST_PLACES 32
+
+/* The memory that the arguments lead to, of lists nothing. How many. */
+static int find_places(place *out, invar_op op, const void *args)
 {
-    return f->kind <= INVAR_FIELD_TENSORS && invar_field_present(f, args);
+    int count, n = 0;
+    const invar_field *fields = invar_op_fields(&count, op);
+
+    INVAR_CHECK(count <= MOST_PLACES);
+    for (int i = 0; i < count; i++) {
+        const invar_field *f = &fields[i];
+        invar_tensor array;
+        if (f->kind > INVAR_FIELD_TENSORS || !invar_field_present(f, args))
+            continue;
+        if (f->kind == INVAR_FIELD_TENSOR) {
+            place_tensor(&out[n++], f->name, f, invar_field_in(f, args));
+            continue;
+        }
+        out[n] = (place){.name = f->name, .field = f};
+        if (f->kind != INVAR_FIELD_TENSORS) {
+            array = invar_field_memory(f, args);
+            out[n].data = data_region(&array);
+        }
+        n++;
+    }
+    return n;
 }
 
 invar_status invar_check_memory(invar_op op, const void *args)
 {
-    int count;
-    const invar_field *fields = invar_op_fields(&count, op);
+    place places[MOST_PLACES];
+    int count = find_places(places, op, args);
 
-    for (int i = 0; i < count && fields[i].role != INVAR_FIELD_IN; i++) {
-        place output;
-        if (!leads_to_memory(&fields[i], args))
-            continue;
-        output = (place){fields[i].name, invar_field_memory(&fields[i], args)};
+    for (int i = 0; i < count && places[i].field->role != INVAR_FIELD_IN; i++)
         for (int j = i + 1; j < count; j++) {
-            place other;
-            if (!leads_to_memory(&fields[j], args))
-                continue;
-            if (fields[j].kind == INVAR_FIELD_TENSORS) {
-                INVAR_TRY(check_list(op, &output, &fields[j], args));
-                continue;
-            }
-            other = (place){fields[j].name, invar_field_memory(&fields[j], args)};
-            if (!may_be(&fields[i], &fields[j]) || !is_in_place(&output.tensor, &other.tensor))
-                INVAR_TRY(check_apart(op, &output, &other));
+            const place *output = &places[i], *other = &places[j];
+            if (other->field->kind == INVAR_FIELD_TENSORS)
+                INVAR_TRY(check_list(op, output, other->field, args));
+            else if (!may_be(output->field, other->field) ||
+                     !is_in_place(output->tensor, other->tensor))
+                INVAR_TRY(check_apart(op, output, other));
         }
-    }
     return INVAR_OK;
 }
 
