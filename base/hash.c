@@ -341,21 +341,30 @@ invar_status invar_tree_leaf_count(int64_t *out, const invar_tree_input *in)
     return INVAR_OK;
 }
 
-invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *pool,
-                               const invar_tree_input *in)
+invar_status invar_tree_leaves_with(invar_digest *out, int64_t count, invar_pool *pool,
+                                    const invar_tree_input *in, void *scratch)
 {
     tree t;
-    invar_status status;
 
     INVAR_TRY(measure(&t, in));
     if (count != t.n_leaves)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "tree hash: room for %lld digests; there are %lld",
                           (long long)count, (long long)t.n_leaves);
     t.leaves = out;
-    INVAR_TRY(invar_alloc((void **)&t.first_leaf, (size_t)in->n_shards, sizeof *t.first_leaf,
+    t.first_leaf = scratch;
+    return hash_all_leaves(&t, pool);
+}
+
+invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *pool,
+                               const invar_tree_input *in)
+{
+    invar_status status;
+    void *scratch;
+
+    INVAR_TRY(invar_alloc(&scratch, in->n_shards > 0 ? (size_t)in->n_shards : 0, sizeof(int64_t),
                           "tree hash"));
-    status = hash_all_leaves(&t, pool);
-    invar_free(t.first_leaf);
+    status = invar_tree_leaves_with(out, count, pool, in, scratch);
+    invar_free(scratch);
     return status;
 }
 

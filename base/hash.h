@@ -101,6 +101,10 @@ invar_status invar_tree_leaf_count(int64_t *out, const invar_tree_input *in) INV
 invar_status invar_tree_leaves(invar_digest *out, int64_t count, invar_pool *pool,
                                const invar_tree_input *in) INVAR_MUST_USE;
 
+/* The same without the heap: `scratch` has room for an int64_t of each shard. */
+invar_status invar_tree_leaves_with(invar_digest *out, int64_t count, invar_pool *pool,
+                                    const invar_tree_input *in, void *scratch) INVAR_MUST_USE;
+
 /*
  * The root above leaf digests that were made piece by piece: of whole shards, one after another.
  * `bytes` and `n_shards` are those of all pieces together. Numbers that no tree has are refused.

@@ -510,6 +510,20 @@ typedef struct invar_hash_tree_args {
     int32_t shards; /* of each of them */
 } invar_hash_tree_args;
 
+/*
+ * The leaf digests of such a tree whose shards are segments of the rows: what is missing for the
+ * root is for whoever has all segments. No rows share a scale.
+ */
+typedef struct invar_hash_leaves_args {
+    invar_digest *digest; /* (leaves) */
+    invar_tensor x;
+    invar_segments samples;
+    int64_t leaves; /* invar_hash_leaf_count, which only the host can say */
+} invar_hash_leaves_args;
+
+/* How many leaves rows have in segments that are in the host's memory. */
+int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_segments *samples);
+
 /* The arguments of any op. */
 typedef union invar_op_args {
 #define INVAR_OP(ID, fn, name, revision, numerics) invar_##fn##_args fn;

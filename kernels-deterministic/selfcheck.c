@@ -776,6 +776,35 @@ static invar_status head(run *r, const invar_tensor *h, const invar_tensor *tabl
     return optimizer(r, &dw);
 }
 
+/* Three samples, one of them without rows. */
+static invar_status emit_leaves(run *r, const char *what, const invar_tensor *x)
+{
+    static const int64_t start[] = {0, 100, 100, VOCABULARY};
+    const invar_segments here = {start, 3};
+    int64_t leaves = invar_hash_leaf_count(x, &here);
+    invar_segments samples;
+    invar_tensor words;
+    void *digest;
+
+    INVAR_TRY(make_segments(&samples, r, start, here.count));
+    INVAR_TRY(make_raw(&digest, r, (size_t)leaves * sizeof(invar_digest)));
+    INVAR_TRY(invar_hash_leaves(
+        r->dev, &(invar_hash_leaves_args){
+                    .digest = digest, .x = *x, .samples = samples, .leaves = leaves}));
+    words = invar_tensor_1d(digest, INVAR_DTYPE_I32,
+                            leaves * (int64_t)(sizeof(invar_digest) / sizeof(int32_t)));
+    return emit_tensor(r, INVAR_OP_HASH_LEAVES, what, &words);
+}
+
+static invar_status leaves(run *r, const invar_tensor *table)
+{
+    invar_tensor quantised;
+
+    INVAR_TRY(make_quantised(&quantised, r, table, INVAR_DTYPE_FP8, 1));
+    INVAR_TRY(emit_leaves(r, "digest", table));
+    return emit_leaves(r, "digest of fp8", &quantised);
+}
+
 static invar_status run_all(run *r)
 {
     int32_t tokens[TOKENS];
@@ -800,7 +829,8 @@ static invar_status run_all(run *r)
     INVAR_TRY(expert_block(r, &h));
     INVAR_TRY(dense_block(r, &h));
     INVAR_TRY(head(r, &h, &table, &ids));
-    return long_attention(r);
+    INVAR_TRY(long_attention(r));
+    return leaves(r, &table);
 }
 
 size_t invar_selfcheck_scratch(int threads)

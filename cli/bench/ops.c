@@ -862,6 +862,24 @@ static invar_status bench_hash_tree(invar_bench *b)
     return run_shape(b, c, ROWS, COLS, 0);
 }
 
+/* The same bytes in samples, which hash.tree knows nothing of. */
+static invar_status bench_hash_leaves(invar_bench *b)
+{
+    enum { ROWS = 1024, COLS = 65536, SAMPLES = 8, LEAVES = ROWS * (COLS * 2 / 16384) };
+    static invar_digest digest[LEAVES];
+    int64_t start[SAMPLES + 1];
+    invar_tensor x = make(b, INVAR_DTYPE_BF16, ROWS, COLS);
+    invar_hash_leaves_args args = {
+        .digest = digest, .x = x, .samples = {start, SAMPLES}, .leaves = LEAVES};
+    invar_bench_case c = moves(&args, INVAR_DTYPE_BF16, tensor_bytes(&x));
+
+    for (int64_t i = 0; i <= SAMPLES; i++)
+        start[i] = i * ROWS / SAMPLES;
+    c.peer = INVAR_BENCH_PEER_XXH3;
+    c.hashed = x.data;
+    return run_shape(b, c, ROWS, COLS, 0);
+}
+
 const invar_bench_fn invar_bench_ops[INVAR_OP_COUNT] = {
 #define INVAR_OP(ID, fn, name, revision, numerics) [INVAR_OP_##ID] = bench_##fn,
 #include "kernels-deterministic/ops.def"

@@ -1,5 +1,5 @@
 /*
- * hash_tree.c - arguments of the tree hash.
+ * hash_tree.c - arguments of the tree hash and of its leaves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,14 +11,14 @@
 
 #define MAX_SHARDS 1024
 
+#define TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED | INVAR_TYPE(I32) | INVAR_TYPE(I64))
+
 static invar_status check_one(const invar_hash_tree_args *a, const invar_tensor *x)
 {
     invar_op op = INVAR_OP_HASH_TREE;
-    unsigned types =
-        INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED | INVAR_TYPE(I32) | INVAR_TYPE(I64);
     int64_t unit; // rows that share a scale stay together
 
-    INVAR_TRY(invar_check_tensor(op, "x", x, types, INVAR_ANY, NULL));
+    INVAR_TRY(invar_check_tensor(op, "x", x, TYPES, INVAR_ANY, NULL));
     unit = x->dtype == INVAR_DTYPE_FP8 ? x->scale_rows : 1;
     if (unit > 1 && x->shape[0] % (a->shards * unit) != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
@@ -41,5 +41,60 @@ invar_status invar_check_hash_tree(const invar_device *dev, const invar_hash_tre
     INVAR_TRY(invar_check_shards(op, "shards", a->shards, MAX_SHARDS));
     for (int64_t i = 0; i < a->count; i++)
         INVAR_TRY(check_one(a, &a->x[i]));
+    return INVAR_OK;
+}
+
+/* ---- leaves ---------------------------------------------------------------------------------- */
+
+static int64_t leaves_of(size_t bytes)
+{
+    return (int64_t)(bytes / INVAR_TREE_LEAF_BYTES + (bytes % INVAR_TREE_LEAF_BYTES != 0));
+}
+
+static size_t bytes_of(const invar_tensor *x)
+{
+    return (size_t)(x->shape[0] * invar_tensor_row_elements(x)) *
+           (size_t)invar_dtype_bits(x->dtype) / 8;
+}
+
+int64_t invar_hash_leaf_count(const invar_tensor *x, const invar_segments *samples)
+{
+    invar_tensor rows = *x;
+    int64_t count = 0;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        rows.shape[0] = samples->start[i + 1] - samples->start[i];
+        count += leaves_of(bytes_of(&rows)) + leaves_of(invar_tensor_scale_bytes(&rows));
+    }
+    return count;
+}
+
+/* The number itself, or, where the segments are far, that a tensor can have so many. */
+static invar_status check_leaves(const invar_device *dev, const invar_hash_leaves_args *a)
+{
+    int64_t least = leaves_of(bytes_of(&a->x) + invar_tensor_scale_bytes(&a->x));
+    int64_t most = least + 2 * a->samples.count;
+
+    if (!invar_device_far(dev))
+        least = most = invar_hash_leaf_count(&a->x, &a->samples);
+    if (a->leaves < least || a->leaves > most)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: leaves: %" PRId64 "; expected %" PRId64 " to %" PRId64,
+                          invar_op_name(INVAR_OP_HASH_LEAVES), a->leaves, least, most);
+    return INVAR_OK;
+}
+
+invar_status invar_check_hash_leaves(const invar_device *dev, const invar_hash_leaves_args *a)
+{
+    invar_op op = INVAR_OP_HASH_LEAVES;
+
+    INVAR_TRY(invar_check_tensor(op, "x", &a->x, TYPES, INVAR_ANY, NULL));
+    if (invar_dtype_scale_block(a->x.dtype) && a->x.scale_rows > 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: x: %d rows share a scale; expected 1",
+                          invar_op_name(op), (int)a->x.scale_rows);
+    INVAR_TRY(invar_check_segments(dev, op, "samples", &a->samples, a->x.shape[0]));
+    INVAR_TRY(check_leaves(dev, a));
+    if (a->leaves > 0 && !a->digest)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: digest: missing", invar_op_name(op));
     return INVAR_OK;
 }

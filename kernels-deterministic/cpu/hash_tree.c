@@ -1,5 +1,5 @@
 /*
- * hash_tree.c - the tree hashes of tensors.
+ * hash_tree.c - the tree hashes of tensors, and the leaves of rows in segments.
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md: canonical bytes are the rows of index 0
  * without what lies between them. Row i of n is in logical shard floor(i V / n). A quantised tensor
@@ -16,9 +16,9 @@ static bool has_scales(const invar_tensor *t)
     return invar_dtype_scale_block(t->dtype) != 0;
 }
 
-static int64_t tree_shards(const invar_tensor *x, int32_t shards)
+static int64_t tree_shards(const invar_tensor *x, int64_t shards)
 {
-    return has_scales(x) ? 2 * (int64_t)shards : shards;
+    return has_scales(x) ? 2 * shards : shards;
 }
 
 /* The rows [first, end). */
@@ -40,18 +40,23 @@ static invar_tree_shard scale_shard(const invar_tensor *x, int64_t first, int64_
     return (invar_tree_shard){rows.scale, 1, bytes, bytes};
 }
 
+/* One more logical shard of the tree, for whose shards there is room. */
+static void add_rows(invar_tree_input *in, invar_tree_shard *shards, const invar_tensor *x,
+                     int64_t first, int64_t end)
+{
+    shards[in->n_shards++] = data_shard(x, first, end);
+    if (has_scales(x))
+        shards[in->n_shards++] = scale_shard(x, first, end);
+}
+
 /* The shards of the tree, into room for tree_shards of them. */
 static invar_tree_input tree_input(const invar_tensor *x, int32_t count, invar_tree_shard *shards)
 {
     invar_tree_input in = {shards, 0};
     int64_t n = x->shape[0];
 
-    for (int64_t v = 0; v < count; v++) {
-        int64_t first = (v * n + count - 1) / count, end = ((v + 1) * n + count - 1) / count;
-        shards[in.n_shards++] = data_shard(x, first, end);
-        if (has_scales(x))
-            shards[in.n_shards++] = scale_shard(x, first, end);
-    }
+    for (int64_t v = 0; v < count; v++)
+        add_rows(&in, shards, x, (v * n + count - 1) / count, ((v + 1) * n + count - 1) / count);
     return in;
 }
 
@@ -87,4 +92,22 @@ invar_status invar_cpu_hash_tree(const invar_device *dev, const invar_hash_tree_
                                        (invar_tree_shard *)workspace + in.n_shards));
     }
     return INVAR_OK;
+}
+
+size_t invar_cpu_hash_leaves_workspace(const invar_device *dev, const invar_hash_leaves_args *a)
+{
+    (void)dev;
+    return (size_t)tree_shards(&a->x, a->samples.count) *
+           (sizeof(invar_tree_shard) + sizeof(int64_t));
+}
+
+invar_status invar_cpu_hash_leaves(const invar_device *dev, const invar_hash_leaves_args *a,
+                                   void *workspace)
+{
+    invar_tree_shard *shards = workspace;
+    invar_tree_input in = {shards, 0};
+
+    for (int64_t i = 0; i < a->samples.count; i++)
+        add_rows(&in, shards, &a->x, a->samples.start[i], a->samples.start[i + 1]);
+    return invar_tree_leaves_with(a->digest, a->leaves, dev->pool, &in, shards + in.n_shards);
 }

@@ -80,6 +80,7 @@ static const char *reason_text(int32_t reason)
     case INVAR_CUDA_INDEX: return "index out of range";
     case INVAR_CUDA_SEGMENTS: return "segments do not ascend or do not cover the rows, at";
     case INVAR_CUDA_REPEATED: return "named twice, where each may be named once:";
+    case INVAR_CUDA_COUNT: return "leaves: another number than there are in the segments, which is";
     }
     return "fault";
 }

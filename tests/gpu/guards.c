@@ -89,6 +89,27 @@ static void units(void)
     expect("good units", INVAR_OP_TOKEN_SUM, &a, NULL);
 }
 
+/* Two samples of a leaf each. */
+static void leaves(void)
+{
+    static const int64_t good[] = {0, 2, 5}, back[] = {0, 6, 5}, some[] = {0, 2, 4};
+    invar_hash_leaves_args a = {.digest = there(NULL, 3 * sizeof(invar_digest)),
+                                .x = invar_tensor_2d(there(NULL, 5 * 8 * 4), INVAR_DTYPE_F32, 5, 8),
+                                .samples = {there(back, sizeof back), 2},
+                                .leaves = 2};
+
+    expect("samples backwards", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
+    a.samples.start = there(some, sizeof some);
+    expect("samples of some rows", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
+    a.samples.start = there(good, sizeof good);
+    a.leaves = 3;
+    expect("more leaves than there are", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: leaves: another");
+    a.leaves = 1;
+    expect("fewer leaves than there are", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: leaves: another");
+    a.leaves = 2;
+    expect("good samples", INVAR_OP_HASH_LEAVES, &a, NULL);
+}
+
 /* Two sequences with rows 2 to 5 and 0 to 1; pages of four positions. */
 static void slots(void)
 {
@@ -126,6 +147,7 @@ int main(void)
     must(invar_device_open(&dev));
     ids();
     units();
+    leaves();
     slots();
     invar_device_close(&dev);
     return failed;

@@ -29,7 +29,8 @@ typedef struct invar_cuda_fault {
 typedef enum invar_cuda_reason {
     INVAR_CUDA_INDEX = 1, /* an index out of range */
     INVAR_CUDA_SEGMENTS,  /* segments that do not ascend or do not cover the rows */
-    INVAR_CUDA_REPEATED   /* an index that may occur once, twice */
+    INVAR_CUDA_REPEATED,  /* an index that may occur once, twice */
+    INVAR_CUDA_COUNT      /* segments have another number of leaves than the host says */
 } invar_cuda_reason;
 
 #define INVAR_CUDA_SLOTS 4

@@ -176,7 +176,8 @@ static const invar_case_family *family_of(invar_op op)
     case INVAR_OP_SAMPLE:
     case INVAR_OP_GRAD_NORM:
     case INVAR_OP_ADAMW:
-    case INVAR_OP_HASH_TREE: return &invar_cases_head;
+    case INVAR_OP_HASH_TREE:
+    case INVAR_OP_HASH_LEAVES: return &invar_cases_head;
     default: return &invar_cases_rows;
     }
 }

@@ -78,7 +78,7 @@ extern const invar_case_family invar_cases_linear; /* linear.*, moe.linear.* */
 extern const invar_case_family invar_cases_rows;   /* token.sum ... swiglu, shard.fold, quantise */
 extern const invar_case_family invar_cases_attention; /* attention.*, kv.write */
 extern const invar_case_family invar_cases_moe;       /* moe.* but the linear ones */
-extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hash.tree */
+extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hashes */
 
 /*
  * Seeds from here on make other calls, edge shapes again for the first of them: of linear.fwd with

@@ -344,6 +344,24 @@ static void make_hash_tree(maker *m)
              x->row_stride, a->shards);
 }
 
+/* Rows in samples, some of them empty, as activations come. `edge`: so many bytes in one. */
+static void make_hash_leaves(maker *m)
+{
+    invar_hash_leaves_args *a = &m->c->args.hash_leaves;
+    int64_t samples = m->edge ? 1 : INVAR_PICK(&m->dice, 1, 2, 3, 16, 100, 3000);
+
+    // too many shards for rows that share scales
+    a->x = make_hashed(m, m->edge ? hash_edges[m->seed] : -1, INT32_MAX);
+    a->samples = invar_case_segments(m->c, a->x.shape[0], samples, true, &m->dice);
+    a->leaves = invar_hash_leaf_count(&a->x, &a->samples);
+    a->digest = invar_case_take(m->c, (size_t)a->leaves * sizeof *a->digest);
+    snprintf(m->c->text, sizeof m->c->text,
+             "%s, %" PRId64 " x %" PRId64 ", stride %" PRId64 ", %" PRId64 " samples, %" PRId64
+             " leaves",
+             invar_dtype_name(a->x.dtype), a->x.shape[0], invar_tensor_row_elements(&a->x),
+             a->x.row_stride, samples, a->leaves);
+}
+
 /* ---- the family ------------------------------------------------------------------------------ */
 
 static void make(invar_case *c, uint64_t seed)
@@ -356,10 +374,11 @@ static void make(invar_case *c, uint64_t seed)
     case INVAR_OP_SAMPLE: make_sample(&m); return;
     case INVAR_OP_GRAD_NORM: make_grad_norm(&m); return;
     case INVAR_OP_ADAMW: make_adamw(&m); return;
+    case INVAR_OP_HASH_TREE: make_hash_tree(&m); return;
     default: break;
     }
-    INVAR_CHECK(c->op == INVAR_OP_HASH_TREE); // the last of the family
-    make_hash_tree(&m);
+    INVAR_CHECK(c->op == INVAR_OP_HASH_LEAVES); // the last of the family
+    make_hash_leaves(&m);
 }
 
 const invar_case_family invar_cases_head = {make, EDGES};

@@ -174,6 +174,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                     .eps = 1e-8f};
     const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 128, 0, 128);
     const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2};
+    const invar_hash_leaves_args hash_leaves = {NULL, in_quantised(INVAR_DTYPE_FP8, 1, 0, 128),
+                                                none, 0};
 
     const empty_case cases[] = {
         {INVAR_OP_LINEAR_FWD, &linear_fwd, NULL},
@@ -213,6 +215,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         {INVAR_OP_GRAD_NORM, &grad_norm, NULL},
         {INVAR_OP_ADAMW, &adamw, NULL},
         {INVAR_OP_HASH_TREE, &hash_tree, NULL},
+        {INVAR_OP_HASH_LEAVES, &hash_leaves, NULL},
     };
     const size_t n = sizeof cases / sizeof *cases;
 
@@ -286,6 +289,7 @@ static void test_empty__no_columns(void **state)
     const invar_sample_args sample = {.tokens = ids, .logits = narrow, .top_p = 1.0f};
     const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 1, 3, 0);
     const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2};
+    const invar_hash_leaves_args hash_leaves = {NULL, hashed, unit, 0};
 
     const empty_case cases[] = {
         {INVAR_OP_LINEAR_FWD, &fwd_n, NULL},
@@ -317,6 +321,7 @@ static void test_empty__no_columns(void **state)
         {INVAR_OP_LOGPROB_FWD, &logprob, "logprob.fwd: vocabulary: 0"},
         {INVAR_OP_SAMPLE, &sample, "sample: vocabulary: 0"},
         {INVAR_OP_HASH_TREE, &hash_tree, NULL},
+        {INVAR_OP_HASH_LEAVES, &hash_leaves, NULL},
     };
 
     run_cases(*state, cases, sizeof cases / sizeof *cases);

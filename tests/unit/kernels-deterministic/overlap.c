@@ -258,6 +258,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     invar_digest digest;
     const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f, &digest};
     const invar_hash_tree_args hash = {&digest, &a, 1, 1};
+    const invar_hash_leaves_args leaves = {&digest, a, unit, 1};
     invar_quantise_args scales = quantise;
     invar_logprob_bwd_args half = back;
 
@@ -307,6 +308,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     REFUSED(grad_norm, grad_norm, norm, (float *)(void *)&digest, "norm and digest overlap");
     REFUSED(grad_norm, grad_norm, clip, (float *)(void *)&digest, "clip and digest overlap");
     REFUSED(hash_tree, hash, digest, a.data, "digest and x[0] overlap");
+    REFUSED(hash_leaves, leaves, digest, a.data, "digest and x overlap");
 }
 
 /* ---- allowed --------------------------------------------------------------------------------- */

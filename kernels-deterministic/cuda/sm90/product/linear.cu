@@ -23,26 +23,11 @@
 
 /* ---- checked copies of segments -------------------------------------------------------------- */
 
-/* Whether `count` segments ascend from 0 to `rows`, by the whole block; reports where not. */
-static __device__ bool segments_good(const int64_t *start, int64_t count, int64_t rows, invar_op op,
-                                     invar_cuda_fault *fault)
-{
-    bool wrong = false;
-
-    for (int64_t i = threadIdx.x; i <= count; i += THREADS) {
-        bool here = i < count ? start[i] > start[i + 1] : start[0] != 0 || start[count] != rows;
-        if (here)
-            invar_report(fault, op, INVAR_CUDA_SEGMENTS, start[i]);
-        wrong = wrong || here;
-    }
-    return !__syncthreads_or(wrong);
-}
-
 /* One block. Segments that are not good become empty ones. */
 static __global__ void copy_segments(int64_t *to, const int64_t *start, int64_t count, int64_t rows,
                                      invar_op op, invar_cuda_fault *fault)
 {
-    bool good = segments_good(start, count, rows, op, fault);
+    bool good = invar_segments_good(start, count, rows, op, fault);
 
     for (int64_t i = threadIdx.x; i <= count; i += THREADS)
         to[i] = good ? start[i] : 0;
@@ -85,9 +70,9 @@ static __global__ void cut_experts(int64_t *cuts, const int32_t *tokens, int64_t
 {
     int64_t *cut = cuts + (int64_t)blockIdx.x * (units.count + 1);
     int64_t all = units.start[units.count], first = 0, end = 0;
-    bool good = segments_good(experts.start, experts.count, rows, op, fault);
+    bool good = invar_segments_good(experts.start, experts.count, rows, op, fault);
 
-    good = segments_good(units.start, units.count, all, op, fault) && good;
+    good = invar_segments_good(units.start, units.count, all, op, fault) && good;
     if (good) {
         first = experts.start[blockIdx.x];
         end = experts.start[blockIdx.x + 1];

@@ -1,5 +1,5 @@
 /*
- * hash_tree.cu - the tree hashes of tensors.
+ * hash_tree.cu - the tree hashes of tensors, and the leaves of rows in segments.
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md, section 10: XXH3-128 of leaves of 16 KiB of
  * canonical bytes, of up to 1024 digests at each level above, and of (bytes, shards, top) at the
@@ -10,6 +10,8 @@
  * one shard, whose bytes are the digests below. A launch hashes one level of many tensors, which
  * travel as its parameters: small tensors cost no launches of their own, and all tensors go up
  * together. Nothing waits for the device.
+ *
+ * hash.leaves (rev 1) is the lowest level alone, of one tensor whose shards are the segments.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -33,6 +35,7 @@ struct tree_source {
     int64_t scale_rows, scale_bytes;     /* rows that share scales, and the bytes of these */
     const int64_t *first_leaf;           /* (shards of the tree); NULL where there is one */
     int64_t leaves;
+    const int64_t *start; /* (shards + 1) where each begins; NULL: V-ths of the rows */
 };
 
 /* A shard of the tree: rows of bytes. */
@@ -50,7 +53,10 @@ static __host__ __device__ __forceinline__ tree_shard shard_of(const tree_source
 {
     int64_t v = x.scale ? number / 2 : number, first = 0, end = x.rows;
 
-    if (x.shards > 1) {
+    if (x.start) {
+        first = x.start[v];
+        end = x.start[v + 1];
+    } else if (x.shards > 1) {
         first = (v * x.rows + x.shards - 1) / x.shards;
         end = ((v + 1) * x.rows + x.shards - 1) / x.shards;
     }
@@ -69,9 +75,8 @@ static __host__ __device__ __forceinline__ int64_t leaves_of(const tree_shard &s
 
 #define FIND_THREADS 1024
 
-/* The number of each shard's first leaf, by one block of threads. */
-static __global__ void __launch_bounds__(FIND_THREADS)
-    find_leaves(int64_t *first_leaf, tree_source x)
+/* The number of each shard's first leaf, by one block of threads; how many there are in all. */
+static __device__ int64_t count_leaves(int64_t *first_leaf, const tree_source &x)
 {
     int64_t next = 0;
 
@@ -84,6 +89,29 @@ static __global__ void __launch_bounds__(FIND_THREADS)
             first_leaf[number] = next + before;
         next += total;
     }
+    return next;
+}
+
+static __global__ void __launch_bounds__(FIND_THREADS)
+    find_leaves(int64_t *first_leaf, tree_source x)
+{
+    (void)count_leaves(first_leaf, x);
+}
+
+/* The same of segments, with a checked copy of them: those that are not good are empty there. */
+static __global__ void __launch_bounds__(FIND_THREADS)
+    find_segments(int64_t *first_leaf, int64_t *start, tree_source x, invar_cuda_fault *fault)
+{
+    bool good = invar_segments_good(x.start, x.shards, x.rows, INVAR_OP_HASH_LEAVES, fault);
+    int64_t leaves;
+
+    for (int64_t i = threadIdx.x; i <= x.shards; i += FIND_THREADS)
+        start[i] = good ? x.start[i] : 0;
+    __syncthreads();
+    x.start = start;
+    leaves = count_leaves(first_leaf, x);
+    if (good && leaves != x.leaves && threadIdx.x == 0)
+        invar_report(fault, INVAR_OP_HASH_LEAVES, INVAR_CUDA_COUNT, leaves);
 }
 
 /* ---- the bytes of a leaf --------------------------------------------------------------------- */
@@ -148,9 +176,9 @@ __device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
     int64_t number = x.first_leaf ? find_shard(x, leaf) : 0;
     tree_shard shard = shard_of(x, number);
     int64_t begin = (leaf - (x.first_leaf ? x.first_leaf[number] : 0)) * LEAF;
-    int64_t left = shard.rows * shard.row_bytes - begin;
-    uint32_t bytes = (uint32_t)(left < LEAF ? left : LEAF);
-    int64_t row = Linear || left == 0 ? 0 : invar_divide(begin, shard.row_bytes);
+    int64_t left = shard.rows * shard.row_bytes - begin; // below 0: a leaf that is not there
+    uint32_t bytes = (uint32_t)(left < 0 ? 0 : left < LEAF ? left : LEAF);
+    int64_t row = Linear || left <= 0 ? 0 : invar_divide(begin, shard.row_bytes);
     strided_bytes<true> pieces = {shard.data + row * shard.row_stride, shard.row_bytes,
                                   shard.row_stride, begin - row * shard.row_bytes};
 
@@ -176,7 +204,7 @@ __device__ __forceinline__ void write_digest(uint8_t *out, invar_xxh_hash hash)
 
 /* What only the root knows. */
 struct tree_root {
-    invar_digest *digest;
+    invar_digest *digest; /* NULL: leaves are all that is wanted */
     uint64_t bytes, shards;
 };
 
@@ -192,7 +220,7 @@ __device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash
     write_digest(root.digest->bytes, invar_xxh_short(buffer, 32));
 }
 
-#define MOST_TREES 256 // of a launch: 28 KiB of parameters
+#define MOST_TREES 256 // of a launch: 30 KiB of parameters
 
 /* One level of some trees. */
 struct forest {
@@ -238,7 +266,9 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
         __syncwarp();
         if (threadIdx.x % 32 != 0)
             continue;
-        if (x.leaves <= 1)
+        if (!trees.root[tree].digest)
+            write_digest(out[node].bytes, hash);
+        else if (x.leaves <= 1)
             write_root(trees.root[tree], hash, buffer);
         else
             invar_tree_store(&out[node], hash);
@@ -247,29 +277,36 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-static tree_source source_of(const invar_hash_tree_args *a, int64_t number)
+/* `any` is an address for scales that have no memory, being none. */
+static tree_source source_of(const invar_tensor *x, int64_t shards, const void *any)
 {
-    const invar_tensor *x = &a->x[number];
     int64_t bits = invar_dtype_bits(x->dtype), block = invar_dtype_scale_block(x->dtype);
     tree_source source = {(const uint8_t *)x->data,
                           x->shape[0],
                           invar_tensor_row_elements(x) * bits / 8,
                           x->row_stride * bits / 8,
-                          a->shards,
+                          shards,
                           nullptr,
                           1,
                           0,
                           nullptr,
-                          0};
+                          0,
+                          nullptr};
 
     if (block != 0) {
         invar_tensor rows = *x;
         rows.shape[0] = x->scale_rows;
-        // without elements there may be no memory: then any address does for nothing
-        source.scale = x->scale ? (const uint8_t *)x->scale : (const uint8_t *)a->digest;
+        source.scale = (const uint8_t *)(x->scale ? x->scale : any);
         source.scale_rows = x->scale_rows;
         source.scale_bytes = (int64_t)invar_tensor_scale_bytes(&rows);
     }
+    return source;
+}
+
+static tree_source tree_of(const invar_hash_tree_args *a, int64_t number)
+{
+    tree_source source = source_of(&a->x[number], a->shards, a->digest);
+
     for (int64_t i = 0; i < tree_shards(source); i++)
         source.leaves += leaves_of(shard_of(source, i));
     return source;
@@ -317,7 +354,7 @@ size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_
 
     (void)dev;
     for (int64_t i = 0; i < a->count; i++) {
-        tree_source x = source_of(a, i);
+        tree_source x = tree_of(a, i);
         bytes += table_bytes(&x) + invar_tree_room(x.leaves);
     }
     return bytes;
@@ -328,8 +365,8 @@ static tree_source source_of_digests(const invar_digest *digests, int64_t count)
 {
     int64_t bytes = count * (int64_t)sizeof *digests;
 
-    return {(const uint8_t *)digests,   1, bytes, bytes, 1, nullptr, 1, 0, nullptr,
-            invar_ceil_div(bytes, LEAF)};
+    return {(const uint8_t *)digests,    1,      bytes, bytes, 1, nullptr, 1, 0, nullptr,
+            invar_ceil_div(bytes, LEAF), nullptr};
 }
 
 /* On the way up: a level of all trees after the other. */
@@ -380,7 +417,7 @@ static invar_status add_tree(const invar_device *dev, climb *c, const invar_hash
                              int64_t number, int level)
 {
     forest *trees = &c->trees;
-    tree_source x = source_of(a, number);
+    tree_source x = tree_of(a, number);
     tree_root root = root_of(&x, &a->digest[number]);
     int64_t nodes = nodes_at(&x, level);
 
@@ -414,7 +451,7 @@ static invar_status climb_trees(const invar_device *dev, invar_op op, bool hashe
     climb c;
 
     for (int64_t i = 0; i < a->count; i++) {
-        tree_source x = source_of(a, i);
+        tree_source x = tree_of(a, i);
         digests += table_bytes(&x) / sizeof *digests;
     }
     c.op = op;
@@ -445,4 +482,49 @@ invar_status invar_cuda_tree_rest(const invar_device *dev, invar_op op,
                                   const invar_hash_tree_args *a, void *workspace)
 {
     return climb_trees(dev, op, true, a, workspace);
+}
+
+/* ---- segments -------------------------------------------------------------------------------- */
+
+static tree_source segments_of(const invar_hash_leaves_args *a)
+{
+    tree_source x = source_of(&a->x, a->samples.count, a->digest);
+
+    x.leaves = a->leaves;
+    x.start = a->samples.start;
+    return x;
+}
+
+/* The first leaf of each shard, then the copy of the segments. */
+size_t invar_cuda_hash_leaves_workspace(const invar_device *dev, const invar_hash_leaves_args *a)
+{
+    tree_source x = segments_of(a);
+
+    (void)dev;
+    return (size_t)(tree_shards(x) + x.shards + 1) * sizeof(int64_t);
+}
+
+invar_status invar_cuda_hash_leaves(const invar_device *dev, const invar_hash_leaves_args *a,
+                                    void *workspace)
+{
+    tree_source x = segments_of(a);
+    int64_t *first_leaf = (int64_t *)workspace, *start = first_leaf + tree_shards(x);
+    climb c;
+
+    if (x.shards == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_LEAVES, find_segments, dim3(1), dim3(FIND_THREADS),
+                           0)(first_leaf, start, x, invar_cuda_of(dev)->fault));
+    if (x.leaves == 0)
+        return INVAR_OK;
+    x.first_leaf = first_leaf;
+    x.start = start;
+    c.op = INVAR_OP_HASH_LEAVES;
+    c.out = a->digest;
+    c.trees.count = 1;
+    c.trees.first[0] = 0;
+    c.trees.first[1] = x.leaves;
+    c.trees.x[0] = x;
+    c.trees.root[0] = {};
+    return hash_forest(dev, &c);
 }

@@ -1,5 +1,5 @@
 /*
- * hash_tree.c - the tree hash of tensors against the tree hash of compact bytes.
+ * hash_tree.c - the tree hash of tensors, and leaves of rows, against those of compact bytes.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -241,6 +241,112 @@ static void test_hash_tree__bad_arguments_are_refused(void **state)
     assert_ok(HASH(NULL, NULL, 0, 1));
 }
 
+/* ---- leaves ---------------------------------------------------------------------------------- */
+
+enum { MOST_SAMPLES = 6, MOST_LEAVES = 64 };
+
+/* Bytes of the scales of a row. */
+static size_t row_scales(const invar_tensor *x)
+{
+    invar_tensor row = *x;
+
+    row.shape[0] = 1;
+    return invar_tensor_scale_bytes(&row);
+}
+
+/* How many leaves samples have: each sample's bytes, then its scales. */
+static int64_t expected_leaves(invar_digest *out, const invar_tensor *compact,
+                               const invar_segments *samples)
+{
+    invar_tree_shard pieces[2 * MOST_SAMPLES];
+    invar_tree_input in = {pieces, 0};
+    size_t scales = row_scales(compact);
+    int64_t count;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        int64_t first = samples->start[i], end = samples->start[i + 1];
+        size_t bytes = scales * (size_t)(end - first);
+        pieces[in.n_shards++] = piece(compact, first, end);
+        if (scales > 0)
+            pieces[in.n_shards++] = (invar_tree_shard){
+                (char *)compact->scale + scales * (size_t)first, 1, bytes, bytes};
+    }
+    assert_ok(invar_tree_leaf_count(&count, &in));
+    assert_true(count <= MOST_LEAVES);
+    assert_ok(invar_tree_leaves(out, count, NULL, &in));
+    return count;
+}
+
+static void check_leaves(const invar_device *dev, const invar_tensor *x,
+                         const invar_tensor *compact, const invar_segments *samples)
+{
+    invar_digest expected[MOST_LEAVES], got[MOST_LEAVES + 1], guard;
+    int64_t count = expected_leaves(expected, compact, samples);
+
+    assert_int_equal(invar_hash_leaf_count(x, samples), count);
+    memset(got, 0x5A, sizeof got);
+    guard = got[count];
+    assert_ok(invar_hash_leaves(dev, &(invar_hash_leaves_args){got, *x, *samples, count}));
+    assert_memory_equal(got, expected, (size_t)count * sizeof *got);
+    assert_memory_equal(&got[count], &guard, sizeof guard);
+}
+
+/* Samples without rows, of one row, of some, and all rows in one. */
+static void test_hash_leaves__equal_those_of_compact_bytes(void **state)
+{
+    static const int64_t starts[][MOST_SAMPLES + 1] = {
+        {0, 150}, {0, 1, 150}, {0, 0, 70, 70, 71, 150, 150}, {0, 16, 32, 64, 128, 150}};
+    static const int64_t counts[] = {1, 2, 6, 5};
+    const invar_device *devices = *state;
+    invar_tensor views[] = {
+        invar_tensor_1d(NULL, INVAR_DTYPE_F32, 150),
+        invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 150, 77),
+        invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 150, 1024),
+        invar_tensor_3d(NULL, INVAR_DTYPE_F32, 150, 3, 400),
+        invar_tensor_2d(NULL, INVAR_DTYPE_I64, 150, 3),
+        invar_tensor_2d(NULL, INVAR_DTYPE_F32, 150, 0),
+        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_FP8, 1, 150, 384),
+        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_MXFP8, 1, 150, 4096),
+        invar_tensor_quantised(NULL, NULL, INVAR_DTYPE_INT4, 1, 150, 96),
+    };
+
+    for (size_t i = 0; i < sizeof views / sizeof *views; i++)
+        for (int64_t gap = 0; gap <= 8; gap += 8) {
+            invar_tensor x = some(views[i], gap, i), compact;
+            for (size_t n = 0; n < invar_tensor_scale_bytes(&x); n++)
+                ((uint8_t *)x.scale)[n] = (uint8_t)invar_test_random(9, n);
+            compact = invar_test_copy(&x);
+            for (size_t s = 0; s < sizeof counts / sizeof *counts; s++)
+                for (int d = 0; d < INVAR_TEST_DEVICES; d++)
+                    check_leaves(&devices[d], &x, &compact,
+                                 &(invar_segments){starts[s], counts[s]});
+            invar_test_free(&x, &compact);
+        }
+}
+
+static void test_hash_leaves__bad_arguments_are_refused(void **state)
+{
+    static const int64_t good[] = {0, 1, 4}, back[] = {0, 5, 4}, some_rows[] = {0, 1, 3};
+    static uint8_t codes[384 * 128];
+    float data[64] = {0};
+    invar_digest d[3];
+    invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), none = {0};
+    invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
+    invar_segments samples = {good, 2};
+
+#define LEAVES(...) invar_hash_leaves(*state, &(invar_hash_leaves_args){__VA_ARGS__})
+    assert_refused(LEAVES(NULL, x, samples, 2), "hash.leaves: digest: missing");
+    assert_refused(LEAVES(d, none, samples, 2), "hash.leaves: x: missing");
+    assert_refused(LEAVES(d, x, samples, 1), "hash.leaves: leaves: 1; expected 2");
+    assert_refused(LEAVES(d, x, samples, 3), "hash.leaves: leaves: 3; expected 2");
+    assert_refused(LEAVES(d, x, samples, -1), "hash.leaves: leaves: -1; expected 2");
+    assert_refused(LEAVES(d, x, (invar_segments){back, 2}, 2), "hash.leaves: samples: segment 1");
+    assert_refused(LEAVES(d, x, (invar_segments){some_rows, 2}, 2), "hash.leaves: samples: seg");
+    assert_refused(LEAVES(d, x, (invar_segments){NULL, 2}, 2), "hash.leaves: samples: 2 segments");
+    assert_refused(LEAVES(d, q, samples, 2), "hash.leaves: x: 128 rows share a scale");
+    assert_ok(LEAVES(d, x, samples, 2));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -252,6 +358,8 @@ int main(void)
         cmocka_unit_test(test_hash_tree__localises),
         cmocka_unit_test(test_hash_tree__lists_are_single_tensors),
         cmocka_unit_test(test_hash_tree__bad_arguments_are_refused),
+        cmocka_unit_test(test_hash_leaves__equal_those_of_compact_bytes),
+        cmocka_unit_test(test_hash_leaves__bad_arguments_are_refused),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
