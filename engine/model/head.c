@@ -289,8 +289,13 @@ static void piece_back(invar_pass *pass, invar_builder *b, const invar_weight *w
         .targets = array(b, INVAR_GIVEN_TARGETS, INVAR_DTYPE_I32, p->first, p->rows),
         .temperature = pass->head.temperature};
 
-    if (h->pieces > 1)
-        (void)make_logits(pass, b, w, p);
+    // what a point is computed from does not depend on the number of pieces
+    if (h->pieces > 1) {
+        invar_tensor logits = make_logits(pass, b, w, p);
+        invar_program_point(
+            b->program,
+            &(invar_point){.name = "head.logits", .layer = -1, .again = true, .rows = logits});
+    }
     if (entropy) {
         args.dentropy = array(b, INVAR_GIVEN_DENTROPY, INVAR_DTYPE_F32, p->first, p->rows);
         args.entropy = part_of(&h->entropy, p);

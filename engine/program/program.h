@@ -36,6 +36,7 @@ typedef struct invar_point {
     bool gradient;        /* of the value with this name: "dq" */
     bool backward;        /* made by the backward */
     bool stream;          /* the residual stream, or its gradient */
+    bool again;           /* computed a second time: read by what follows, not shown */
     int64_t layer;        /* -1: of none */
     int32_t samples;      /* which of the run's lists of samples these are rows of */
     invar_tensor rows;    /* as the program names it */

@@ -275,6 +275,8 @@ invar_status invar_watch_show(invar_watch *watch)
     for (int32_t i = c->points; i < c->points + c->n_points; i++) {
         const invar_point *point = &p->points[i];
         invar_tensor rows = invar_program_find(p, &point->rows, watch->run);
+        if (point->again)
+            continue;
         INVAR_TRY(show(watch, point, &read, &rows, c->op, ""));
         INVAR_TRY(show_parts(watch, point, &read, &rows));
     }

@@ -53,9 +53,14 @@ static const run_pair experts[] = {{"model-type", "qwen3_moe"},
                                    {"untie-embeddings-and-output-weights", "true"},
                                    {NULL, NULL}};
 
-static const run_pair ppo[] = {{"advantage-estimator", "ppo"}, {"recompute-granularity", "full"},
-                               {"micro-batch-size", "2"},      {"debug-determinism", "full"},
-                               {"debug-stats", "true"},        {NULL, NULL}};
+static const run_pair ppo[] = {{"advantage-estimator", "ppo"},
+                               {"recompute-granularity", "full"},
+                               {"micro-batch-size", "2"},
+                               {"rollout-max-response-len", "6"},
+                               {"log-probs-chunk-size", "3"},
+                               {"debug-determinism", "full"},
+                               {"debug-stats", "true"},
+                               {NULL, NULL}};
 
 enum { LISTS = 4 };
 
