@@ -84,7 +84,8 @@ invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *p
                                     .block = part->memory,
                                     .given = pass->given,
                                     .probe = &pass->probe,
-                                    .samples = &pass->rows.samples};
+                                    .samples = &pass->rows.samples,
+                                    .there = &pass->samples};
 }
 
 /* A little more than needed, so that growth soon ends. */
@@ -229,8 +230,10 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_LENGTHS] = r->lengths;
     g[INVAR_GIVEN_REPLAY] = r->routing_replay;
     g[INVAR_GIVEN_ROUTING] = r->routing;
-    return invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
-                              sizeof arrays / sizeof *arrays);
+    INVAR_TRY(invar_staging_send(&pass->staging, &pass->caller.dev, arrays,
+                                 sizeof arrays / sizeof *arrays));
+    pass->samples = (invar_segments){g[INVAR_GIVEN_SAMPLES], r->samples.count};
+    return INVAR_OK;
 }
 
 invar_status invar_pass_routing(invar_pass *pass)

@@ -88,7 +88,9 @@ static void carve_arrays(invar_pass *pass, invar_carver *c)
     a->row = invar_carve(c, rows * sizeof *a->row);
     a->parts = invar_carve(c, 2 * (rows + 1) * sizeof *a->parts);
     a->fetched = invar_carve(c, 2 * rows * sizeof *a->fetched);
-    a->samples = invar_carve(c, (rows + 2) * sizeof *a->samples); // a piece has a row at least
+    // a piece has a row at least, but the one of values
+    a->samples = invar_carve(c, (rows + 3) * sizeof *a->samples);
+    a->there = invar_carve(c, (rows + 3) * sizeof *a->there);
     if (!pass->options.train)
         return;
     a->back = invar_carve(c, (size_t)pass->rows.count * sizeof *a->back);
@@ -141,6 +143,18 @@ static int64_t note_parts(invar_pass *pass)
     }
     a->samples[pieces] = pass->rows.samples;
     return count;
+}
+
+/* Where ops read the lists of samples, once these have been sent. */
+static void note_there(invar_pass *pass)
+{
+    const int64_t *parts = pass->given[INVAR_GIVEN_PARTS];
+    invar_head_arrays *a = &pass->arrays;
+
+    a->there[0] = (invar_segments){pass->given[INVAR_GIVEN_HEAD_UNITS], pass->head.units.count};
+    for (piece p = {0}; next_piece(&p, pass) && p.number < pass->acts.pieces;)
+        a->there[1 + p.number] = (invar_segments){parts + part_at(&p), p.units};
+    a->there[1 + pass->acts.pieces] = pass->samples;
 }
 
 /* Where each of the rows is among the chosen; the row of zeros for the others. */
@@ -381,6 +395,7 @@ static invar_program_run_args how_to_run(invar_pass *pass)
     invar_program_run_args how = invar_pass_how(pass, &pass->tail);
 
     how.samples = pass->arrays.samples;
+    how.there = pass->arrays.there;
     return how;
 }
 
@@ -414,8 +429,10 @@ static invar_status send_head(invar_pass *pass, int64_t parts)
     g[INVAR_GIVEN_STREAM] = invar_program_find(pass->body.program, &pass->ends.stream, &body).data;
     g[INVAR_GIVEN_D_STREAM] =
         invar_program_find(pass->body.program, &pass->ends.d_stream, &body).data;
-    return invar_staging_send(&pass->head_staging, &pass->caller.dev, arrays,
-                              sizeof arrays / sizeof *arrays);
+    INVAR_TRY(invar_staging_send(&pass->head_staging, &pass->caller.dev, arrays,
+                                 sizeof arrays / sizeof *arrays));
+    note_there(pass);
+    return INVAR_OK;
 }
 
 static invar_status run_head(invar_pass *pass, bool values)
@@ -513,8 +530,10 @@ static invar_status send_back(invar_pass *pass, const float *dlogp, const float 
     g[INVAR_GIVEN_DENTROPY] = dentropy;
     g[INVAR_GIVEN_BACK] = pass->arrays.back;
     g[INVAR_GIVEN_HEAD_UNITS] = units->start;
-    return invar_staging_send(&pass->back_staging, &pass->caller.dev, arrays,
-                              sizeof arrays / sizeof *arrays);
+    INVAR_TRY(invar_staging_send(&pass->back_staging, &pass->caller.dev, arrays,
+                                 sizeof arrays / sizeof *arrays));
+    note_there(pass);
+    return INVAR_OK;
 }
 
 /* Shows what no call of a program makes, or what was not shown when it was made. */
@@ -524,8 +543,10 @@ static invar_status show_now(invar_pass *pass, const char *name, const char *op,
     invar_forward_value value = {.name = {.layer = -1},
                                  .op = op,
                                  .backward = backward,
+                                 .dev = &pass->caller.dev,
                                  .rows = rows,
-                                 .samples = &pass->head.units};
+                                 .samples = &pass->head.units,
+                                 .there = &pass->arrays.there[0]};
 
     if (!pass->probe.take)
         return INVAR_OK;

@@ -51,6 +51,7 @@ typedef struct invar_head_arrays {
     int32_t *back;           /* (T) where a row is among the R, or R; with a backward only */
     void *values;            /* (R) room for gradients of values; with a backward only */
     invar_segments *samples; /* of its points: all units, those of each piece, samples of tokens */
+    invar_segments *there;   /* the same, where ops read them */
 } invar_head_arrays;
 
 typedef enum invar_pass_state {
@@ -73,7 +74,8 @@ struct invar_pass {
     invar_pass_options options;
     invar_forward_probe probe;
     const invar_model *model;
-    invar_rows rows; /* the host's */
+    invar_rows rows;        /* the host's */
+    invar_segments samples; /* of the rows, where ops read them */
     invar_pass_part body;
     invar_body_key key; /* of the body's program */
     invar_decoder ends;

@@ -12,6 +12,7 @@
 
 #include "base/alloc.h"
 #include "engine/model/digests.h"
+#include "engine/probe/leaves.h"
 #include "engine/probe/stat.h"
 #include "engine/program/near.h"
 
@@ -29,6 +30,11 @@ typedef struct value {
     bool counted; /* there are statistics */
     invar_ledger_stat stat;
 } value;
+
+/* Leaves of a point that are still in far memory: `count` from number `first` on. */
+typedef struct far_leaves {
+    int64_t point, first, count;
+} far_leaves;
 
 enum { SOURCES = 32 };
 
@@ -66,6 +72,10 @@ struct invar_probe {
     invar_digests digesting;
     int64_t *awaited; /* (digesting.count) */
     int64_t awaited_capacity;
+    /* Rows that are hashed where they are: whose leaves those are that are not read, in order. */
+    invar_leaves leaves;
+    far_leaves *far;
+    int64_t n_far, far_capacity;
 };
 
 /* ---- life ------------------------------------------------------------------------------------ */
@@ -77,8 +87,10 @@ invar_status invar_probe_new(invar_probe **out, const invar_probe_options *optio
     memset(*out, 0, sizeof **out);
     (*out)->options = *options;
     (*out)->window.dev = options->dev;
-    if (options->dev)
+    if (options->dev) {
         invar_digests_init(&(*out)->digesting, options->dev);
+        invar_leaves_init(&(*out)->leaves, options->dev);
+    }
     return INVAR_OK;
 }
 
@@ -97,9 +109,12 @@ void invar_probe_free(invar_probe *probe)
     invar_free(probe->hidden);
     invar_free(probe->absent);
     invar_window_release(&probe->window);
-    if (probe->options.dev)
+    if (probe->options.dev) {
         invar_digests_release(&probe->digesting);
+        invar_leaves_release(&probe->leaves);
+    }
     invar_free(probe->awaited);
+    invar_free(probe->far);
     invar_free(probe);
 }
 
@@ -112,6 +127,7 @@ void invar_probe_begin(invar_probe *probe, invar_dump *dump)
     probe->cursor = 0;
     probe->n_hidden = 0;
     probe->digesting.count = 0;
+    probe->leaves.count = probe->n_far = 0;
     probe->dump = dump;
 }
 
@@ -321,13 +337,17 @@ static int64_t row_shards(invar_tree_shard *out, const invar_tensor *x, int64_t 
     return 2;
 }
 
+static invar_status grow_leaves(value *v, int64_t count)
+{
+    return grow((void **)&v->leaves, &v->capacity, v->count, v->count + count, sizeof *v->leaves);
+}
+
 static invar_status add_leaves(invar_probe *probe, value *v, const invar_tree_input *in)
 {
     int64_t count;
 
     INVAR_TRY(invar_tree_leaf_count(&count, in));
-    INVAR_TRY(
-        grow((void **)&v->leaves, &v->capacity, v->count, v->count + count, sizeof *v->leaves));
+    INVAR_TRY(grow_leaves(v, count));
     INVAR_TRY(invar_tree_leaves(v->leaves + v->count, count, probe->options.pool, in));
     v->count += count;
     v->shards += in->n_shards;
@@ -434,14 +454,81 @@ static bool is_far(const invar_probe *probe)
     return probe->options.dev && invar_device_far(probe->options.dev);
 }
 
-invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
-                                     const invar_segments *samples)
+/* All leaves that are in far memory, to their points. */
+static invar_status read_leaves(invar_probe *probe)
 {
-    invar_tensor near = *tensor;
+    const invar_digest *read;
+    int64_t at = 0;
 
-    if (point != -1)
-        INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
-    return invar_probe_rows(probe, point, &near, samples);
+    if (probe->n_far == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_leaves_read(&read, &probe->leaves));
+    for (int64_t i = 0; i < probe->n_far; i++) {
+        const far_leaves *f = &probe->far[i];
+        if (f->count > 0)
+            memcpy(probe->values[f->point].leaves + f->first, read + at,
+                   (size_t)f->count * sizeof *read);
+        at += f->count;
+    }
+    probe->n_far = 0;
+    return INVAR_OK;
+}
+
+/* The leaves get their place at once, and come with those of others. */
+static invar_status hash_rows(invar_probe *probe, int64_t point, const invar_tensor *rows,
+                              const invar_segments *samples, const invar_segments *there)
+{
+    int64_t count = invar_hash_leaf_count(rows, samples);
+    value *v = &probe->values[point];
+
+    if (invar_leaves_full(&probe->leaves, count))
+        INVAR_TRY(read_leaves(probe));
+    INVAR_TRY(grow_leaves(v, count));
+    INVAR_TRY(grow((void **)&probe->far, &probe->far_capacity, probe->n_far, probe->n_far + 1,
+                   sizeof *probe->far));
+    INVAR_TRY(invar_leaves_add(&probe->leaves, rows, there, count));
+    probe->far[probe->n_far++] = (far_leaves){point, v->count, count};
+    v->count += count;
+    v->shards += invar_dtype_scale_block(rows->dtype) ? 2 * samples->count : samples->count;
+    v->bytes += (uint64_t)(rows->shape[0] * invar_tensor_row_elements(rows)) *
+                    (uint64_t)invar_dtype_bits(rows->dtype) / 8 +
+                invar_tensor_scale_bytes(rows);
+    v->present = true;
+    return INVAR_OK;
+}
+
+/* What a digest is not enough for, of `samples` or (NULL) of a whole tensor. */
+static invar_status read_back(invar_probe *probe, int64_t point, const invar_tensor *tensor,
+                              const invar_segments *samples)
+{
+    bool dump = dumped_tensor(probe, point, tensor);
+    bool counts = point >= 0 && probe->options.stats && invar_stat_counts(tensor->dtype);
+    invar_tensor near;
+
+    if (!dump && !counts)
+        return INVAR_OK;
+    INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
+    if (counts)
+        count_rows(probe, point, &near, near.shape[0]);
+    return dump ? invar_dump_rows(probe->dump, name_of(probe, point), &near, samples) : INVAR_OK;
+}
+
+invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
+                                     const invar_segments *samples, const invar_segments *there)
+{
+    invar_tensor rows;
+
+    if (point == -1 || !is_far(probe))
+        return invar_probe_rows(probe, point, tensor, samples);
+    INVAR_TRY(check_number(probe, point));
+    INVAR_TRY(check_samples(name_of(probe, point), tensor, samples));
+    rows = invar_tensor_rows(tensor, 0, samples->start[samples->count]);
+    if (point >= 0) {
+        INVAR_TRY(check_open(probe, point, false));
+        INVAR_TRY(check_tensor(&probe->points[point], tensor));
+        INVAR_TRY(hash_rows(probe, point, &rows, samples, there));
+    }
+    return read_back(probe, point, &rows, samples);
 }
 
 /* The digest comes with those of the others when the step is finished. */
@@ -459,21 +546,6 @@ static invar_status digest_whole(invar_probe *probe, int64_t point, const invar_
     return INVAR_OK;
 }
 
-/* A tensor whose digest needs no reading is read for whom the digest is not enough. */
-static invar_status read_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
-{
-    bool dump = dumped_tensor(probe, point, tensor);
-    bool counts = point >= 0 && probe->options.stats && invar_stat_counts(tensor->dtype);
-    invar_tensor near;
-
-    if (!dump && !counts)
-        return INVAR_OK;
-    INVAR_TRY(invar_window_tensor(&near, &probe->window, tensor));
-    if (counts)
-        count_rows(probe, point, &near, near.shape[0]);
-    return dump ? invar_dump_rows(probe->dump, name_of(probe, point), &near, NULL) : INVAR_OK;
-}
-
 invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const invar_tensor *tensor)
 {
     if (point == -1 || !is_far(probe))
@@ -481,7 +553,7 @@ invar_status invar_probe_device_whole(invar_probe *probe, int64_t point, const i
     INVAR_TRY(check_number(probe, point));
     if (point >= 0)
         INVAR_TRY(digest_whole(probe, point, tensor));
-    return read_whole(probe, point, tensor);
+    return read_back(probe, point, tensor, NULL);
 }
 
 invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
@@ -494,7 +566,7 @@ invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
         INVAR_TRY(check_tensor(&probe->points[point], tensor));
         INVAR_TRY(invar_probe_digest(probe, point, digest));
     }
-    return read_whole(probe, point, tensor);
+    return read_back(probe, point, tensor, NULL);
 }
 
 static invar_status read_digests(invar_probe *probe)
@@ -579,6 +651,7 @@ invar_status invar_probe_finish(invar_probe_result *out, invar_probe *probe)
     size_t n_stats;
 
     INVAR_TRY(read_digests(probe));
+    INVAR_TRY(read_leaves(probe));
     for (int64_t i = 0; i < probe->count; i++) {
         const value *v = &probe->values[i];
         if (!v->present)

@@ -75,10 +75,12 @@ invar_status invar_probe_bytes(invar_probe *probe, int64_t point, const void *da
 /*
  * The same of tensors in the device's memory. Where that is far, a whole tensor is hashed where it
  * is, by hash.tree, and has no leaves; that happens in finish, and until then the tensor must not
- * change. Rows are read back.
+ * change. Rows are hashed at once, by hash.leaves, which reads the samples `there`. What the dump
+ * or statistics want is read back.
  */
 invar_status invar_probe_device_rows(invar_probe *probe, int64_t point, const invar_tensor *tensor,
-                                     const invar_segments *samples) INVAR_MUST_USE;
+                                     const invar_segments *samples,
+                                     const invar_segments *there) INVAR_MUST_USE;
 invar_status invar_probe_device_whole(invar_probe *probe, int64_t point,
                                       const invar_tensor *tensor) INVAR_MUST_USE;
 

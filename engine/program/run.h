@@ -34,9 +34,12 @@ typedef struct invar_forward_value {
     /* What it was computed from. None: from what the pass was given. */
     invar_value_name inputs[INVAR_WATCH_INPUTS];
     int n_inputs;
-    const invar_tensor *rows;      /* in the device's memory, unless `near` */
+    const invar_device *dev;
+    const invar_tensor *rows;      /* in its memory */
     const invar_segments *samples; /* rows of each sample; in the head of each unit; the host's */
-    bool near;                     /* the rows are in the host's memory */
+    const invar_segments *there;   /* the same, where ops read them */
+    /* Rows of tokens that experts hold in their own order: see invar_watch_slots. NULL: others. */
+    const invar_tensor *by_slot;
 } invar_forward_value;
 
 /* Where values are shown to: called in the order of execution, for rows of whole samples. */
@@ -53,6 +56,7 @@ typedef struct invar_program_run_args {
     bool fresh;                       /* sums that can begin anew do */
     const invar_forward_probe *probe; /* `take` NULL: nobody looks */
     const invar_segments *samples;    /* the lists that points are rows of; the host's */
+    const invar_segments *there;      /* the same lists, where ops read them */
 } invar_program_run_args;
 
 /* The calls of one segment, in order. */

@@ -188,34 +188,36 @@ static invar_value_name name_of(const invar_point *p, const char *more)
     return name;
 }
 
-/* Rows (P, n) of slots as (T, slots * n). */
-static void put_by_slot(char *out, const invar_tensor *rows, const int32_t *by_slot)
+/* Rows (P, n) of experts, as (T, slots * n). */
+static void put_by_slot(char *out, const invar_tensor *rows, const invar_tensor *by_slot)
 {
-    size_t bytes = (size_t)rows->shape[1] * (size_t)invar_dtype_bits(rows->dtype) / 8;
+    int64_t slots = by_slot->shape[0] * by_slot->shape[1];
+    const int32_t *row = by_slot->data;
+    size_t bytes =
+        (size_t)(rows->shape[1] / by_slot->shape[1]) * (size_t)invar_dtype_bits(rows->dtype) / 8;
 
-    for (int64_t i = 0; i < rows->shape[0]; i++)
-        memcpy(out + (size_t)i * bytes, (const char *)rows->data + (size_t)by_slot[i] * bytes,
-               bytes);
+    for (int64_t i = 0; i < slots; i++)
+        memcpy(out + (size_t)i * bytes, (const char *)rows->data + (size_t)row[i] * bytes, bytes);
 }
 
-/* By the host and not by an op, which may be what somebody looks for. */
-static invar_status show_by_slot(const invar_program_run_args *run, invar_forward_value *value,
-                                 const invar_tensor *by_slot, invar_window windows[2])
+invar_status invar_watch_slots(invar_tensor *out, const invar_forward_value *value)
 {
-    invar_tensor rows, order, copy;
+    invar_window windows[2] = {{.dev = value->dev}, {.dev = value->dev}};
+    invar_tensor rows, order;
     invar_status status;
-    void *room;
 
-    INVAR_TRY(invar_window_tensor(&rows, &windows[0], value->rows));
-    INVAR_TRY(invar_window_tensor(&order, &windows[1], by_slot));
-    INVAR_TRY(invar_alloc(&room, (size_t)rows.shape[0] * (size_t)rows.shape[1],
-                          (size_t)invar_dtype_bits(rows.dtype) / 8, "rows of experts to show"));
-    put_by_slot(room, &rows, order.data);
-    copy = invar_tensor_2d(room, rows.dtype, order.shape[0], order.shape[1] * rows.shape[1]);
-    value->rows = &copy;
-    value->near = true;
-    status = run->probe->take(run->probe->payload, value);
-    invar_free(room);
+    *out = *value->rows;
+    out->data = NULL;
+    status = invar_window_tensor(&rows, &windows[0], value->rows);
+    if (status == INVAR_OK)
+        status = invar_window_tensor(&order, &windows[1], value->by_slot);
+    if (status == INVAR_OK)
+        status = invar_alloc(&out->data, (size_t)out->shape[0] * (size_t)out->shape[1],
+                             (size_t)invar_dtype_bits(out->dtype) / 8, "rows of experts to show");
+    if (status == INVAR_OK)
+        put_by_slot(out->data, &rows, &order);
+    invar_window_release(&windows[0]);
+    invar_window_release(&windows[1]);
     return status;
 }
 
@@ -225,27 +227,28 @@ static invar_status show(const invar_watch *w, const invar_point *point, const s
 {
     const invar_program *p = w->program;
     const invar_program_run_args *run = w->run;
-    invar_window windows[2] = {{.dev = &run->caller->dev}, {.dev = &run->caller->dev}};
+    invar_tensor shown = *rows;
     invar_tensor by_slot = invar_program_find(p, &point->by_slot, run);
     invar_forward_value value = {.name = name_of(point, more),
                                  .op = invar_op_name(op),
                                  .backward = point->backward,
                                  .stream = point->stream && !*more,
-                                 .rows = rows,
-                                 .samples = &run->samples[point->samples]};
-    invar_status status;
+                                 .dev = &run->caller->dev,
+                                 .rows = &shown,
+                                 .samples = &run->samples[point->samples],
+                                 .there = &run->there[point->samples]};
 
     for (int32_t i = 0; i < read->count; i++) {
         int32_t from = read->of[i];
         value.inputs[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from], "");
     }
     value.n_inputs = read->count;
-    if (!invar_tensor_present(&by_slot))
-        return run->probe->take(run->probe->payload, &value);
-    status = show_by_slot(run, &value, &by_slot, windows);
-    invar_window_release(&windows[0]);
-    invar_window_release(&windows[1]);
-    return status;
+    if (invar_tensor_present(&by_slot)) {
+        shown = invar_tensor_2d(rows->data, rows->dtype, by_slot.shape[0],
+                                by_slot.shape[1] * rows->shape[1]);
+        value.by_slot = &by_slot;
+    }
+    return run->probe->take(run->probe->payload, &value);
 }
 
 /* The same rows as the parts of the call have made them. */

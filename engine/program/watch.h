@@ -34,6 +34,12 @@ invar_status invar_watch_before(invar_watch *watch, const void *args) INVAR_MUST
 /* Goes on to the next call, which has just run, and shows its points and those of its parts. */
 invar_status invar_watch_show(invar_watch *watch) INVAR_MUST_USE;
 
+/*
+ * The rows of a value that has `by_slot`, in the order of tokens and in the host's memory; free
+ * out->data. By the host and not by an op, which may be what somebody looks for.
+ */
+invar_status invar_watch_slots(invar_tensor *out, const invar_forward_value *value) INVAR_MUST_USE;
+
 #ifdef __cplusplus
 }
 #endif

@@ -250,12 +250,12 @@ static invar_status take_sampled(void *payload, const invar_forward_value *value
     invar_recorder *r = payload;
     invar_recorder_odd *odd = &r->sampled;
     invar_ledger_stat stat = {.point = 0};
-    invar_tensor rows = *value->rows;
+    invar_tensor rows;
 
-    if (odd->point[0] || !invar_stat_counts(rows.dtype))
+    if (odd->point[0] || !invar_stat_counts(value->rows->dtype))
         return INVAR_OK;
-    if (!value->near)
-        INVAR_TRY(invar_window_tensor(&rows, &r->window, value->rows));
+    // rows of experts, too: their order is nothing to what is counted
+    INVAR_TRY(invar_window_tensor(&rows, &r->window, value->rows));
     invar_stat_add(&stat, &rows, rows.shape[0]);
     if (stat.nans == 0 && stat.infs == 0)
         return INVAR_OK;

@@ -6,6 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "engine/probe/view.h"
 #include "engine/program/audit.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
@@ -327,7 +328,8 @@ static invar_status sum_loss(void *payload, int64_t first, int64_t count, const 
 
 /* How often the host waits for the device in the last of two optimizer steps. */
 static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, invar_model *model,
-                             const invar_trainer_options *options, int64_t *micro_batches_out)
+                             const invar_trainer_options *options, bool watched,
+                             int64_t *micro_batches_out)
 {
     const invar_adamw_options adamw = {
         .beta1 = 0.9f, .beta2 = 0.98f, .eps = 1e-8f, .clip_grad = 1.0f};
@@ -337,30 +339,45 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
     invar_optimizer *optimizer;
     invar_trainer *trainer;
     invar_grads *grads;
+    invar_probe *probe;
+    invar_probe_view view = {.prefix = ""};
+    const invar_forward_probe show = {invar_probe_take, &view, false};
+    invar_probe_result points;
     float norm, clip;
     int64_t before = 0;
 
+    assert_ok(invar_probe_new(&probe,
+                              &(invar_probe_options){.level = INVAR_PROBE_POINT, .dev = &m->far}));
+    view.probe = probe;
     assert_ok(invar_trainer_new(&trainer, &m->far, options));
+    invar_trainer_probe(trainer, watched ? &show : NULL);
     assert_ok(invar_optimizer_new(&optimizer, model, 0));
     assert_ok(invar_grads_new(&grads, model));
     for (int step = 0; step < 2; step++) {
         before = invar_far_counted().waits;
+        invar_probe_begin(probe, NULL);
         assert_ok(invar_grads_zero(grads));
         assert_ok(invar_trainer_learn(trainer, model, samples->items, samples->count, &loss, grads,
                                       &result));
         assert_ok(invar_optimizer_norm(&norm, &clip, model, grads, true, adamw.clip_grad, &m->far));
         assert_ok(
             invar_optimizer_step(optimizer, model, grads, clip, 1e-3f, true, &adamw, &m->far));
+        assert_ok(invar_probe_finish(&points, probe));
+        assert_int_equal(points.count > 0, watched);
     }
     *micro_batches_out = result.micro_batches;
     before = invar_far_counted().waits - before;
     invar_grads_free(grads);
     invar_optimizer_free(optimizer);
     invar_trainer_free(trainer);
+    invar_probe_free(probe);
     return before;
 }
 
-/* For log-probabilities and the choice of experts of each micro-batch, and for the norm. */
+/*
+ * For log-probabilities and the choice of experts of each micro-batch, and for the norm; for what
+ * is watched once, at the end.
+ */
 static void test_far_model__a_step_waits_for_what_is_recorded(void **state)
 {
     const invar_rollout_limits limits = {.concurrency = 7};
@@ -376,14 +393,16 @@ static void test_far_model__a_step_waits_for_what_is_recorded(void **state)
 
         both_new(&m, (invar_test_model)kind, INVAR_FORMAT_BF16, INVAR_NUMERICS_IEEE);
         generate(&samples, m.near_model, &m.near, &limits, &usual);
-        for (size_t i = 0; i < sizeof options / sizeof *options; i++) {
+        for (int i = 0; i < 2 * (int)(sizeof options / sizeof *options); i++) {
+            bool watched = i % 2;
             int64_t micro_batches;
-            int64_t waits = waits_of_step(&m, &samples, m.far_model, &options[i], &micro_batches);
+            int64_t waits =
+                waits_of_step(&m, &samples, m.far_model, &options[i / 2], watched, &micro_batches);
 
-            if (waits != micro_batches * (m.far_model->spec.experts ? 2 : 1) + 1)
-                fail_msg("%s: %d waits in a step of %d micro-batches",
+            if (waits != micro_batches * (m.far_model->spec.experts ? 2 : 1) + 1 + watched)
+                fail_msg("%s: %d waits in a step of %d micro-batches%s",
                          invar_test_model_name((invar_test_model)kind), (int)waits,
-                         (int)micro_batches);
+                         (int)micro_batches, watched ? ", watched" : "");
         }
         invar_rl_samples_reset(&samples);
         both_free(&m);

@@ -53,14 +53,10 @@ static const run_pair experts[] = {{"model-type", "qwen3_moe"},
                                    {"untie-embeddings-and-output-weights", "true"},
                                    {NULL, NULL}};
 
-static const run_pair ppo[] = {{"advantage-estimator", "ppo"},
-                               {"recompute-granularity", "full"},
-                               {"micro-batch-size", "2"},
-                               {"rollout-max-response-len", "6"},
-                               {"log-probs-chunk-size", "3"},
-                               {"debug-determinism", "full"},
-                               {"debug-stats", "true"},
-                               {NULL, NULL}};
+static const run_pair ppo[] = {{"advantage-estimator", "ppo"}, {"recompute-granularity", "full"},
+                               {"micro-batch-size", "2"},      {"rollout-max-response-len", "6"},
+                               {"log-probs-chunk-size", "3"},  {"debug-determinism", "full"},
+                               {"debug-stats", "true"},        {NULL, NULL}};
 
 enum { LISTS = 4 };
 
@@ -125,11 +121,36 @@ static invar_digest stats_of(const char *name)
     return all;
 }
 
+static invar_status take_text(void *payload, const char *const *columns,
+                              const invar_ledger_value *values, int count)
+{
+    (void)columns;
+    for (int i = 0; values && i < count; i++)
+        invar_hasher_update(payload, values[i].data, values[i].bytes);
+    return INVAR_OK;
+}
+
+/* Names, inputs and digests above level 0: no part of the chain, nor of what was logged. */
+static invar_digest points_of(const char *name)
+{
+    invar_hasher hasher;
+    invar_digest all;
+
+    assert_true(run_asked(name, "SELECT count(*) FROM digests WHERE level > 0") > 0.0);
+    invar_hasher_init(&hasher);
+    run_select(name,
+               "SELECT name, cast(inputs AS TEXT), hash FROM digests WHERE level > 0 "
+               "ORDER BY step, ord",
+               take_text, &hasher);
+    invar_hasher_final(&all, &hasher);
+    return all;
+}
+
 static void check_chain(const char *name, const char *dtype, const run_pair *a, const run_pair *b)
 {
     const run_pair *const lists[LISTS] = {wide, a, b, NULL};
     char far_name[80], cpu_name[80];
-    invar_digest far_stats, cpu_stats;
+    invar_digest far_stats, cpu_stats, far_points, cpu_points;
     run_memory cpu, far;
 
     (void)snprintf(far_name, sizeof far_name, "%s.%s.far", name, dtype);
@@ -142,10 +163,14 @@ static void check_chain(const char *name, const char *dtype, const run_pair *a, 
     // every point but tokens, choices of experts and what is quantised
     assert_true((run_asked(far_name, "SELECT count(*) FROM stat WHERE step = 0") > 40.0) ==
                 (run_has(a, "debug-stats") || run_has(b, "debug-stats")));
+    far_points = points_of(far_name);
+    cpu_points = points_of(cpu_name);
     assert_true(cpu.last >= 1);
     assert_true(invar_digest_equal(&cpu.identity, &far.identity)); // where it runs is free
     if (!run_same(&cpu, &far))
         fail_msg("%s in %s: other bits where memory is far", name, dtype);
+    if (!invar_digest_equal(&cpu_points, &far_points))
+        fail_msg("%s in %s: other digests of points where memory is far", name, dtype);
 }
 
 static void test_far_runs__dense_has_the_chain_of_the_cpu(void **state)

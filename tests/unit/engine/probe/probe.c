@@ -363,26 +363,41 @@ static void test_engine_probe__refuses_what_does_not_fit(void **state)
 
 /* ---- the forward and the ledger -------------------------------------------------------------- */
 
+/* What is shown of a value, but for its rows. */
+typedef struct shown {
+    invar_value_name name;
+    const char *op;
+    bool backward, stream;
+    invar_value_name inputs[3];
+    int n_inputs;
+} shown;
+
 /* A pass of two layers and back, whose values are all the same rows. */
 static void show_pass(invar_probe_view *view, const invar_tensor *x, const invar_segments *samples)
 {
-    static const invar_forward_value values[] = {
-        {{-1, "embed"}, "embedding.fwd", false, true, {{0, ""}}, 0, NULL, NULL, false},
-        {{0, "norm"}, "rmsnorm.fwd", false, false, {{-1, "embed"}}, 1, NULL, NULL, false},
-        {{0, "q"}, "linear.fwd", false, false, {{0, "norm"}}, 1, NULL, NULL, false},
-        {{0, "k"}, "linear.fwd", false, false, {{0, "norm"}}, 1, NULL, NULL, false},
-        {{0, "mlp"}, "add", false, true, {{-1, "embed"}, {0, "q"}, {0, "k"}}, 3, NULL, NULL, false},
-        {{1, "mlp"}, "add", false, true, {{0, "mlp"}}, 1, NULL, NULL, false},
-        {{-1, "head.norm"}, "rmsnorm.fwd", false, false, {{1, "mlp"}}, 1, NULL, NULL, false},
-        {{-1, "head.dx"}, "rmsnorm.bwd", true, true, {{0, ""}}, 0, NULL, NULL, false},
-        {{1, "dx"}, "add", true, true, {{-1, "head.dx"}, {0, "mlp"}}, 2, NULL, NULL, false},
-        {{0, "dq"}, "linear.dx", true, false, {{1, "dx"}, {0, "q"}}, 2, NULL, NULL, false},
+    static const shown values[] = {
+        {{-1, "embed"}, "embedding.fwd", false, true, {{0, ""}}, 0},
+        {{0, "norm"}, "rmsnorm.fwd", false, false, {{-1, "embed"}}, 1},
+        {{0, "q"}, "linear.fwd", false, false, {{0, "norm"}}, 1},
+        {{0, "k"}, "linear.fwd", false, false, {{0, "norm"}}, 1},
+        {{0, "mlp"}, "add", false, true, {{-1, "embed"}, {0, "q"}, {0, "k"}}, 3},
+        {{1, "mlp"}, "add", false, true, {{0, "mlp"}}, 1},
+        {{-1, "head.norm"}, "rmsnorm.fwd", false, false, {{1, "mlp"}}, 1},
+        {{-1, "head.dx"}, "rmsnorm.bwd", true, true, {{0, ""}}, 0},
+        {{1, "dx"}, "add", true, true, {{-1, "head.dx"}, {0, "mlp"}}, 2},
+        {{0, "dq"}, "linear.dx", true, false, {{1, "dx"}, {0, "q"}}, 2},
     };
 
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        invar_forward_value value = values[i];
-        value.rows = x;
-        value.samples = samples;
+        const shown *s = &values[i];
+        invar_forward_value value = {.name = s->name,
+                                     .op = s->op,
+                                     .backward = s->backward,
+                                     .stream = s->stream,
+                                     .n_inputs = s->n_inputs,
+                                     .rows = x,
+                                     .samples = samples};
+        memcpy(value.inputs, s->inputs, sizeof s->inputs);
         assert_ok(invar_probe_take(view, &value));
     }
 }

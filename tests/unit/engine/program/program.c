@@ -126,11 +126,14 @@ static invar_status take(void *payload, const invar_forward_value *value)
     return INVAR_OK;
 }
 
-/* x is given and has a name; b is made of a, which nobody sees; c is made in place of b. */
+/*
+ * x is given and has a name; b is made of a, which nobody sees; c is made in place of b; what is
+ * made again has its name, and is not shown.
+ */
 static void test_program__points_know_what_they_are_computed_from(void **state)
 {
     static const char *const expected[] = {"b add: x", "c add: b x", "columns add: x",
-                                           "d add: c columns"};
+                                           "d add: c columns", "f add: b"};
     static const invar_point source = {.name = "x", .layer = -1};
     const invar_device *dev = *state;
     float one[WIDTH] = {0};
@@ -138,8 +141,9 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     const int64_t start[] = {0, 1};
     const invar_segments samples = {start, 1};
     const invar_forward_probe probe = {.take = take};
-    invar_program_run_args run = {.given = given, .probe = &probe, .samples = &samples};
-    invar_tensor x, a, b, d, half, wide;
+    invar_program_run_args run = {
+        .given = given, .probe = &probe, .samples = &samples, .there = &samples};
+    invar_tensor x, a, b, d, e, f, half, wide;
     invar_program *p;
     invar_caller caller;
     void *block;
@@ -150,6 +154,8 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     a = room(p);
     b = room(p);
     d = room(p);
+    e = room(p);
+    f = room(p);
     wide = invar_program_room(p, INVAR_DTYPE_F32, 1, 2 * WIDTH);
     half = invar_tensor_columns(&wide, WIDTH, WIDTH);
     INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
@@ -161,6 +167,10 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     invar_program_point(p, &(invar_point){.name = "columns", .layer = -1, .rows = half});
     INVAR_APPEND(p, -1, ADD, add, .out = d, .a = b, .b = half);
     invar_program_point(p, &(invar_point){.name = "d", .layer = -1, .rows = d});
+    INVAR_APPEND(p, -1, ADD, add, .out = e, .a = x, .b = x);
+    invar_program_point(p, &(invar_point){.name = "b", .layer = -1, .again = true, .rows = e});
+    INVAR_APPEND(p, -1, ADD, add, .out = f, .a = e, .b = e);
+    invar_program_point(p, &(invar_point){.name = "f", .layer = -1, .rows = f});
     invar_program_end_segment(p);
     assert_ok(invar_program_plan(p));
     assert_ok(invar_alloc(&block, p->block, 1, "a block"));
@@ -169,8 +179,8 @@ static void test_program__points_know_what_they_are_computed_from(void **state)
     invar_caller_init(&caller, dev);
     shown.count = 0;
     assert_ok(invar_program_run(p, 0, &run));
-    assert_int_equal(shown.count, 4);
-    for (int i = 0; i < 4; i++)
+    assert_int_equal(shown.count, 5);
+    for (int i = 0; i < 5; i++)
         assert_string_equal(shown.text[i], expected[i]);
     invar_caller_release(&caller);
     invar_free(block);

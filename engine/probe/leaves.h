@@ -1,0 +1,49 @@
+/*
+ * leaves.h - the op hash.leaves over rows that come one after the other.
+ *
+ *     invar_leaves_add(&leaves, &rows, &samples, count);  ...  invar_leaves_read(&of, &leaves);
+ *
+ * Rows are hashed at once and may change afterwards. Their digests stay in the device's memory, one
+ * behind the other, until they are read: so the device is waited for once, and not for all rows.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_PROBE_LEAVES_H
+#define INVAR_ENGINE_PROBE_LEAVES_H
+
+#include "engine/program/call.h"
+#include "engine/program/near.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_leaves {
+    invar_caller caller;
+    invar_digest *there; /* (room) in the device's memory */
+    int64_t room;
+    int64_t count; /* that were not read */
+    invar_window window;
+} invar_leaves;
+
+/* `dev` is borrowed. */
+void invar_leaves_init(invar_leaves *leaves, const invar_device *dev);
+void invar_leaves_release(invar_leaves *leaves);
+
+/* There is no room for so many more before those that are there are read. */
+bool invar_leaves_full(const invar_leaves *leaves, int64_t more);
+
+/*
+ * The leaves of rows in the device's memory; so are the boundaries of `samples`. `count` is what
+ * invar_hash_leaf_count says.
+ */
+invar_status invar_leaves_add(invar_leaves *leaves, const invar_tensor *rows,
+                              const invar_segments *samples, int64_t count) INVAR_MUST_USE;
+
+/* *out = all `count`, in order, until the next call; there is none afterwards. */
+invar_status invar_leaves_read(const invar_digest **out, invar_leaves *leaves) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
