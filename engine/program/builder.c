@@ -25,25 +25,16 @@ void invar_builder_release(invar_builder *b)
     b->groups = NULL;
 }
 
-/* Room for `need` bytes in a list; what is new is zeroed. False, and noted, without memory. */
+/* Room for `need` bytes in a list; what is new is zeroed. */
 static bool grow(invar_builder *b, void *list, size_t *room, size_t need)
 {
     char **block = list;
-    void *larger;
+    size_t before = *room;
 
-    if (b->program->status != INVAR_OK)
+    if (!invar_program_grow(b->program, list, room, before, need))
         return false;
-    if (need <= *room)
-        return true;
-    b->program->status = invar_alloc(&larger, 2 * need, 1, "a list of calls");
-    if (b->program->status != INVAR_OK)
-        return false;
-    if (*room)
-        memcpy(larger, *block, *room);
-    memset((char *)larger + *room, 0, 2 * need - *room);
-    invar_free(*block);
-    *block = larger;
-    *room = 2 * need;
+    if (*room > before)
+        memset(*block + before, 0, *room - before);
     return true;
 }
 

@@ -74,26 +74,30 @@ void invar_program_clear(invar_program *program)
         program->given[i] = -1;
 }
 
-/* Room for `more` bytes behind `used` in a list; false, and noted, without memory. */
-static bool grow(invar_program *program, int which, void *list, size_t used, size_t more)
+bool invar_program_grow(invar_program *program, void *list, size_t *room, size_t used, size_t need)
 {
-    size_t *room = &program->room_for[which];
     char **block = list;
     void *larger;
 
     if (program->status != INVAR_OK)
         return false;
-    if (used + more <= *room)
+    if (need <= *room)
         return true;
-    program->status = invar_alloc(&larger, 2 * (used + more), 1, "a list of calls");
+    program->status = invar_alloc(&larger, 2 * need, 1, "a list of calls");
     if (program->status != INVAR_OK)
         return false;
     if (used)
         memcpy(larger, *block, used);
     invar_free(*block);
     *block = larger;
-    *room = 2 * (used + more);
+    *room = 2 * need;
     return true;
+}
+
+/* Room for `more` bytes behind `used` in one of the program's own lists. */
+static bool grow(invar_program *program, int which, void *list, size_t used, size_t more)
+{
+    return invar_program_grow(program, list, &program->room_for[which], used, used + more);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

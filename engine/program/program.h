@@ -114,6 +114,9 @@ void invar_program_touch(invar_program *program, const invar_tensor *tensor);
 /* Ends a segment: calls that run together. */
 void invar_program_end_segment(invar_program *program);
 
+/* A list with room for `need` bytes, of which `used` are kept; false, and noted, without memory. */
+bool invar_program_grow(invar_program *program, void *list, size_t *room, size_t used, size_t need);
+
 /* Number of the room that an address names; -1: NULL. */
 int32_t invar_program_room_of(const void *name);
 

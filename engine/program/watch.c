@@ -133,16 +133,9 @@ static void write_memory(invar_watch *w, const void *name, const sources *from)
 /* The address in a field; NULL: it has none. */
 static const void *address_in(const invar_field *f, const void *args)
 {
-    const void *in = invar_field_in(f, args), *array;
+    bool leads = f->kind < INVAR_FIELD_I32 && invar_field_present(f, args);
 
-    if (f->kind >= INVAR_FIELD_I32 || !invar_field_present(f, args))
-        return NULL;
-    if (f->kind == INVAR_FIELD_TENSOR)
-        return ((const invar_tensor *)in)->data;
-    if (f->kind == INVAR_FIELD_SEGMENTS)
-        return ((const invar_segments *)in)->start;
-    memcpy(&array, in, sizeof array);
-    return array;
+    return leads ? invar_field_memory(f, args).data : NULL;
 }
 
 /* What the next call reads and writes; `read_out` gets the points that it has read. */

@@ -55,6 +55,7 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
 }
 
 typedef struct way {
+    int64_t unit; /* samples whose gradients are one chain; 0: one */
     int64_t micro_batch;
     bool recompute;
     const invar_forward_probe *probe;
@@ -63,9 +64,10 @@ typedef struct way {
 
 static void learn(learnt *out, const invar_model *model, const invar_device *dev, const way *how)
 {
-    invar_trainer_options options = {.plan = {.unit = 1, .micro_batch = how->micro_batch},
-                                     .recompute = how->recompute,
-                                     .temperature = 1.0f};
+    invar_trainer_options options = {
+        .plan = {.unit = how->unit ? how->unit : 1, .micro_batch = how->micro_batch},
+        .recompute = how->recompute,
+        .temperature = 1.0f};
     invar_trainer_result result = {.now = out->now};
     invar_rl_samples samples = {0};
     invar_trainer_loss loss = {run_loss, NULL, false};
@@ -154,23 +156,36 @@ static void test_toy_family__gradients_are_differences_of_the_loss(void **state)
 
 /* ---- the same bits --------------------------------------------------------------------------- */
 
+/* Parameters whose gradients differ. */
+static int64_t differing(const learnt *a, const learnt *b, const invar_model *model)
+{
+    int64_t count = 0;
+
+    for (int64_t p = 0; p < model->n_params; p++)
+        count += invar_tensors_differ(&a->grads->of[p], &b->grads->of[p]);
+    return count;
+}
+
 static void test_toy_family__has_the_same_bits_in_every_way_to_run_it(void **state)
 {
     static const way ways[] = {
-        {.micro_batch = 1}, {.micro_batch = 2, .recompute = true}, {.micro_batch = SAMPLES}};
+        {.micro_batch = 1},
+        {.micro_batch = 2, .recompute = true},
+        {.micro_batch = SAMPLES},
+        {.micro_batch = SAMPLES, .unit = SAMPLES}}; // one chain over all samples: other sums
     const invar_device *dev = *state;
 
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {
         invar_model *model = toy((invar_format)format, dev);
-        learnt of[3];
-        for (int i = 0; i < 3; i++)
+        learnt of[4];
+        for (int i = 0; i < 4; i++)
             learn(&of[i], model, dev, &ways[i]);
-        for (int i = 1; i < 3; i++) {
+        for (int i = 1; i < 4; i++)
             invar_assert_bits_f32(of[i].now, of[0].now, MOST, invar_format_name(format));
-            for (int64_t p = 0; p < model->n_params; p++)
-                assert_false(invar_tensors_differ(&of[i].grads->of[p], &of[0].grads->of[p]));
-        }
-        for (int i = 0; i < 3; i++)
+        assert_int_equal(differing(&of[1], &of[0], model), 0);
+        assert_int_equal(differing(&of[2], &of[0], model), 0);
+        assert_true(differing(&of[3], &of[0], model) > model->n_params / 2); // the control
+        for (int i = 0; i < 4; i++)
             invar_grads_free(of[i].grads);
         invar_model_free(model);
     }

@@ -3,69 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/checkpoint/checkpoint.h"
-
 #include <dirent.h>
-#include <sched.h>
-#include <stdlib.h>
-#include <sys/stat.h>
 
-#include "base/file.h"
-#include "tests/fault/checkpoint_scenario.h"
-
-enum { ROWS = 8 };
-
-static char folder[] = INVAR_TEST_WORK "/checkpoint-XXXXXX";
-static char save[sizeof folder + 16]; /* a new one for each test */
-static ckpt_data data;
-
-static int set_up(void **state)
-{
-    (void)state;
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int tear_down(void **state)
-{
-    (void)state;
-    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
-}
-
-static int new_save(void **state)
-{
-    static int number;
-
-    (void)state;
-    snprintf(save, sizeof save, "%s/save%d", folder, number++);
-    return 0;
-}
-
-static void write_step(int64_t step, int64_t keep)
-{
-    assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, step, ROWS),
-                                     &(invar_checkpoint_options){.keep = keep}));
-}
-
-static void path_in(char out[600], const char *name)
-{
-    snprintf(out, 600, "%s/%s", save, name);
-}
-
-static bool there(const char *name)
-{
-    char path[600];
-
-    path_in(path, name);
-    return invar_path_exists(path);
-}
-
-static void put(const char *name, const char *text)
-{
-    char path[600];
-
-    path_in(path, name);
-    assert_ok(invar_file_write(path, text, strlen(text)));
-}
+#include "tests/unit/engine/checkpoint/scene.h"
 
 /* Changes one byte of a file, `from` its end when negative. */
 static void flip(const char *name, long from)
@@ -90,11 +30,6 @@ static void assert_open_fails(invar_status code, const char *text)
 
     assert_fails(invar_checkpoint_open(&c, save, NULL), code, text);
     assert_null(c);
-}
-
-static int64_t open_latest(void)
-{
-    return ckpt_open_and_check(save, NULL, ROWS);
 }
 
 /* ---- what is kept ---------------------------------------------------------------------------- */
@@ -572,45 +507,6 @@ static void test_engine_checkpoint__refuses_impossible_contents(void **state)
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
 
-static invar_ledger *a_ledger(const char *name, int64_t steps)
-{
-    char path[600];
-    invar_ledger *ledger;
-
-    snprintf(path, sizeof path, "%s/%s.db", folder, name);
-    assert_ok(invar_ledger_open(&ledger, path, &(invar_ledger_options){.create = true}));
-    assert_ok(scenario_begin(ledger));
-    assert_ok(scenario_define(ledger));
-    for (int64_t step = 0; step < steps; step++)
-        assert_ok(scenario_append(ledger, step));
-    return ledger;
-}
-
-static invar_status count_row(void *payload, const char *const *columns,
-                              const invar_ledger_value *values, int count)
-{
-    (void)columns;
-    (void)count;
-    *(int *)payload += values != NULL;
-    return INVAR_OK;
-}
-
-/* Rows that a named query gives for the only run. */
-static int rows_of(invar_ledger *ledger, const char *name)
-{
-    invar_ledger_argument run = {"run", {.type = INVAR_LEDGER_TYPE_INT, .integer = 1}};
-    invar_ledger_query query;
-    int rows = 0;
-
-    assert_ok(invar_ledger_query_find(&query, name));
-    assert_ok(invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
-                                                                  .arguments = &run,
-                                                                  .n_arguments = 1,
-                                                                  .row = count_row,
-                                                                  .payload = &rows}));
-    return rows;
-}
-
 static void test_engine_checkpoint__the_ledger_knows_it(void **state)
 {
     invar_ledger *ledger = a_ledger("knows", 3);
@@ -674,257 +570,9 @@ static void test_engine_checkpoint__a_resume_completes_what_was_announced(void *
     invar_ledger_close(ledger);
 }
 
-/* ---- by a thread ----------------------------------------------------------------------------- */
-
-static void assert_same_file(const char *a, const char *b)
-{
-    char path[2][600], *text[2];
-    size_t bytes[2];
-
-    for (int i = 0; i < 2; i++) {
-        path_in(path[i], i ? b : a);
-        assert_ok(invar_file_read(&text[i], &bytes[i], path[i], 1 << 24));
-    }
-    assert_int_equal(bytes[0], bytes[1]);
-    assert_memory_equal(text[0], text[1], bytes[0]);
-    invar_free(text[0]);
-    invar_free(text[1]);
-}
-
-/* Whatever happens to the tensors once they are copied; also where the next one is larger. */
-static void test_engine_checkpoint__a_thread_writes_the_same_bytes(void **state)
-{
-    static const char *const files[] = {"hashes.xxh",
-                                        "state.json",
-                                        "model.safetensors",
-                                        "model.exp_avg.safetensors",
-                                        "model.exp_avg_sq.safetensors",
-                                        "extra.safetensors",
-                                        "config.json",
-                                        "buffer.bin"};
-    invar_checkpoint_writer *writer;
-    invar_digest once, behind;
-    char in[2][600], name[2][100];
-
-    (void)state;
-    path_in(in[0], "once");
-    path_in(in[1], "behind");
-    assert_ok(invar_folder_make(save));
-    assert_ok(invar_checkpoint_writer_new(&writer, NULL));
-    for (int rows = ROWS; rows <= 4 * ROWS; rows += ROWS) {
-        assert_ok(invar_checkpoint_write(&once, in[0], ckpt_make(&data, rows, rows), NULL));
-        assert_ok(invar_checkpoint_begin(writer, in[1], &data.content, NULL));
-        invar_checkpoint_await_copy(writer);
-        assert_false(invar_checkpoint_copying(writer));
-        memset(&data, 0x5A, offsetof(ckpt_data, tensors));
-        assert_ok(invar_checkpoint_finish(&behind, writer));
-        assert_memory_equal(&once, &behind, sizeof once);
-        for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
-            for (int j = 0; j < 2; j++)
-                snprintf(name[j], sizeof name[j], "%s/iter_%07d/%s", j ? "behind" : "once", rows,
-                         files[i]);
-            assert_same_file(name[0], name[1]);
-        }
-    }
-    invar_checkpoint_writer_free(writer);
-}
-
-/* What is not finished is no checkpoint, for a reader as for the ledger. */
-static void test_engine_checkpoint__a_thread_makes_none_before_the_second_call(void **state)
-{
-    invar_ledger *ledger = a_ledger("behind", 3);
-    const invar_checkpoint_options options = {.ledger = ledger, .keep = 1};
-    invar_checkpoint_writer *writer;
-
-    (void)state;
-    assert_ok(invar_checkpoint_writer_new(&writer, NULL));
-    assert_ok(invar_checkpoint_finish(NULL, writer)); // nothing was begun
-    invar_checkpoint_await_copy(writer);
-    assert_false(invar_checkpoint_copying(writer));
-    assert_false(invar_checkpoint_ready(writer));
-    assert_ok(invar_checkpoint_write(NULL, save, ckpt_make(&data, 0, ROWS), &options));
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 1, ROWS), &options));
-    while (!invar_checkpoint_ready(writer))
-        sched_yield();
-    assert_true(there("iter_0000001.tmp/hashes.xxh"));
-    assert_false(there("iter_0000001"));
-    assert_int_equal(open_latest(), 0);
-    assert_int_equal(rows_of(ledger, "restore-points"), 1);
-    assert_int_equal(rows_of(ledger, "checkpoint-pending"), 0);
-    assert_fails(invar_checkpoint_begin(writer, save, ckpt_make(&data, 2, ROWS), &options),
-                 INVAR_E_STATE, "the one before has not been finished");
-    assert_ok(invar_checkpoint_finish(NULL, writer));
-    assert_false(invar_checkpoint_ready(writer));
-    assert_int_equal(open_latest(), 1);
-    assert_false(there("iter_0000000")); // one is kept
-    assert_int_equal(rows_of(ledger, "restore-points"), 2);
-    // never finished: nothing is left of it
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 2, ROWS), &options));
-    invar_checkpoint_writer_free(writer);
-    assert_false(there("iter_0000002.tmp"));
-    assert_int_equal(open_latest(), 1);
-    assert_int_equal(rows_of(ledger, "checkpoint-pending"), 0);
-    invar_ledger_close(ledger);
-}
-
-/* Of contents and of the ledger; the writer can be used again. */
-static void test_engine_checkpoint__a_thread_refuses_the_same(void **state)
-{
-    invar_ledger *ledger = a_ledger("refuses", 3);
-    const invar_checkpoint_options options = {.ledger = ledger};
-    invar_checkpoint_writer *writer;
-
-    (void)state;
-    assert_ok(invar_checkpoint_writer_new(&writer, NULL));
-    ckpt_make(&data, 1, ROWS);
-    data.tensors[0].name = "";
-    assert_fails(invar_checkpoint_begin(writer, save, &data.content, &options), INVAR_E_INVALID,
-                 "name");
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 3, ROWS), &options));
-    assert_fails(invar_checkpoint_finish(NULL, writer), INVAR_E_INVALID, "the last step is 2");
-    assert_false(there("iter_0000003.tmp"));
-    assert_ok(invar_checkpoint_begin(writer, save, ckpt_make(&data, 2, ROWS), &options));
-    assert_ok(invar_checkpoint_finish(NULL, writer));
-    assert_int_equal(open_latest(), 2);
-    invar_checkpoint_writer_free(writer);
-    invar_checkpoint_writer_free(NULL);
-    invar_ledger_close(ledger);
-}
-
-/* ---- whose they are -------------------------------------------------------------------------- */
-
-static void test_engine_checkpoint__belongs_to_one_run(void **state)
-{
-    invar_checkpoint_owner owner = {.uuid = "0123456789abcdef"};
-    invar_checkpoint_claim claim, other;
-
-    (void)state;
-    memset(&owner.identity, 7, sizeof owner.identity);
-    assert_ok(invar_checkpoint_claim_take(&claim, save));
-    assert_false(claim.owned);
-    assert_fails(invar_checkpoint_claim_take(&other, save), INVAR_E_BUSY, "writes its checkpoints");
-    assert_ok(invar_checkpoint_claim_sign(&claim, &owner));
-    assert_ok(invar_checkpoint_claim_follow(&claim));
-    invar_checkpoint_claim_release(&claim);
-    invar_checkpoint_claim_release(&claim);
-    assert_ok(invar_checkpoint_claim_take(&claim, save));
-    assert_true(claim.owned && claim.is_signed);
-    assert_string_equal(claim.owner.uuid, owner.uuid);
-    assert_memory_equal(&claim.owner.identity, &owner.identity, sizeof owner.identity);
-    put("owner", ""); // removed and made again by somebody else
-    assert_fails(invar_checkpoint_claim_follow(&claim), INVAR_E_STATE, "was removed or replaced");
-    invar_checkpoint_claim_release(&claim);
-}
-
-static void test_engine_checkpoint__without_an_owner_belongs_to_its_writer(void **state)
-{
-    invar_checkpoint_claim claim;
-
-    (void)state;
-    write_step(1, 0);
-    write_step(2, 0);
-    assert_ok(invar_checkpoint_claim_take(&claim, save));
-    assert_true(claim.owned && !claim.is_signed);
-    assert_string_equal(claim.owner.uuid, data.content.state->uuid);
-    invar_checkpoint_claim_release(&claim);
-    put("iter_0000002/state.json", "{"); // the one before it says so, too
-    assert_ok(invar_checkpoint_claim_take(&claim, save));
-    assert_true(claim.owned);
-    assert_string_equal(claim.owner.uuid, data.content.state->uuid);
-    invar_checkpoint_claim_release(&claim);
-}
-
-static void test_engine_checkpoint__refuses_an_owner_that_is_none(void **state)
-{
-    static const char *const bad[] = {
-        "rubbish\n", "[owner]\nrun = x\n",
-        "[owner]\nrun =\nidentity = 00112233445566778899aabbccddeeff\n",
-        "[owner]\nrun = x\nidentity = 0011\n",
-        ("[owner]\nrun = 0123456789012345678901234567890123456789012345678901234567890123456789\n"
-         "identity = 00112233445566778899aabbccddeeff\n")};
-    invar_checkpoint_claim claim;
-    char path[600];
-
-    (void)state;
-    assert_ok(invar_folder_make(save));
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        put("owner", bad[i]);
-        assert_true(invar_checkpoint_claim_take(&claim, save) != INVAR_OK);
-        assert_non_null(strstr(invar_error_last()->message, "owner"));
-        invar_error_clear();
-    }
-    path_in(path, "owner");
-    assert_int_equal(remove(path), 0);
-    assert_ok(invar_folder_make(path));
-    assert_fails(invar_checkpoint_claim_take(&claim, save), INVAR_E_IO, "owner");
-}
-
-/* A folder that was moved is not made again; where it is known it is written to. */
-static void test_engine_checkpoint__writes_where_its_folder_is(void **state)
-{
-    invar_checkpoint_claim claim;
-    invar_checkpoint_options options = {.claimed = true};
-    char moved[sizeof save];
-
-    (void)state;
-    assert_ok(invar_checkpoint_claim_take(&claim, save));
-    snprintf(moved, sizeof moved, "%s/moved", folder);
-    assert_int_equal(rename(save, moved), 0);
-    assert_fails(invar_checkpoint_write(NULL, save, ckpt_make(&data, 1, ROWS), &options),
-                 INVAR_E_NOTFOUND, "cannot be read");
-    assert_false(invar_path_exists(save));
-    assert_ok(invar_checkpoint_claim_follow(&claim));
-    assert_ok(invar_checkpoint_write(NULL, claim.folder.path, &data.content, &options));
-    assert_false(invar_path_exists(save));
-    memcpy(save, moved, sizeof save);
-    assert_true(there("iter_0000001"));
-    invar_checkpoint_claim_release(&claim);
-}
-
-/* What the caller does to the path concerns the two calls alone; where it was written is known. */
-static void test_engine_checkpoint__a_thread_has_a_path_of_its_own(void **state)
-{
-    invar_checkpoint_options options = {.claimed = true};
-    invar_checkpoint_writer *writer;
-    char moved[sizeof save], at[sizeof save];
-
-    (void)state;
-    snprintf(moved, sizeof moved, "%s/moved.behind", folder);
-    memcpy(at, save, sizeof at);
-    assert_ok(invar_folder_make(save));
-    assert_ok(invar_checkpoint_writer_new(&writer, NULL));
-    assert_string_equal(invar_checkpoint_writer_save(writer), "");
-    assert_ok(invar_checkpoint_begin(writer, at, ckpt_make(&data, 1, ROWS), &options));
-    memcpy(at, moved, sizeof at);
-    while (!invar_checkpoint_ready(writer))
-        sched_yield();
-    assert_string_equal(invar_checkpoint_writer_save(writer), save);
-    assert_true(there("iter_0000001.tmp/hashes.xxh"));
-    assert_int_equal(rename(save, moved), 0);
-    assert_ok(invar_checkpoint_finish(NULL, writer)); // moved before the second call
-    assert_string_equal(invar_checkpoint_writer_save(writer), moved);
-    // moved before the files were written
-    memcpy(at, save, sizeof at);
-    assert_ok(invar_checkpoint_begin(writer, at, ckpt_make(&data, 2, ROWS), &options));
-    memcpy(at, moved, sizeof at);
-    assert_fails(invar_checkpoint_finish(NULL, writer), INVAR_E_NOTFOUND, "cannot be read");
-    assert_string_equal(invar_checkpoint_writer_save(writer), save);
-    assert_false(invar_path_exists(save));
-    memcpy(save, moved, sizeof save);
-    assert_int_equal(open_latest(), 1);
-    invar_checkpoint_writer_free(writer);
-}
-
-#define TEST(name) cmocka_unit_test_setup(test_engine_checkpoint__##name, new_save)
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        TEST(belongs_to_one_run),
-        TEST(without_an_owner_belongs_to_its_writer),
-        TEST(refuses_an_owner_that_is_none),
-        TEST(writes_where_its_folder_is),
-        TEST(a_thread_has_a_path_of_its_own),
         TEST(keeps_every_bit),
         TEST(xxhsum_agrees),
         TEST(equal_contents_give_equal_hashes),
@@ -944,10 +592,7 @@ int main(void)
         TEST(refuses_impossible_contents),
         TEST(the_ledger_knows_it),
         TEST(a_resume_completes_what_was_announced),
-        TEST(a_thread_writes_the_same_bytes),
-        TEST(a_thread_makes_none_before_the_second_call),
-        TEST(a_thread_refuses_the_same),
     };
 
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return RUN(tests);
 }
