@@ -119,7 +119,6 @@ static void show(invar_builder *b, const invar_point *point)
     if (b->quiet || !p.name)
         return;
     p.layer = b->layer;
-    p.samples = b->point_samples;
     invar_program_point(b->program, &p);
 }
 

@@ -89,9 +89,9 @@ typedef struct invar_group {
 struct invar_builder {
     invar_program *program;
     /* of the model */
-    const invar_param *params;          /* NULL: declarations are collected */
-    const void *param_base, *grad_base; /* what addresses of parameters and gradients count from */
-    invar_param *declared;              /* where they go; NULL: they are only counted */
+    const invar_param *params; /* NULL: declarations are collected */
+    const void *param_base;    /* what addresses of parameters count from; of gradients NULL */
+    invar_param *declared;     /* where they go; NULL: they are only counted */
     int64_t next_param;
     invar_dtype storage;
     float norm_eps;
@@ -107,11 +107,9 @@ struct invar_builder {
     const int64_t *lengths;
     invar_tensor replay, routing; /* (T, sparse layers * slots); absent: none */
     int64_t sparse_layers;        /* before this one */
-    int32_t point_samples;        /* of points that follow; see invar_point */
     /* lists */
     invar_built *built; /* by room */
     size_t built_bytes;
-    int32_t n_built;
     invar_built lost; /* where there is no memory */
     invar_noted *noted;
     size_t noted_bytes;
