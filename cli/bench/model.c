@@ -358,8 +358,9 @@ static void print_train(const answer *a)
     if (invar_device_far(a->dev))
         printf("  %.1f %% of 989 TFLOP/s", 100.0 * step_flops(a) / t->seconds / PEAK_FLOPS);
     printf("\n");
-    print_more("digests of the step, ledger", t->recorded_seconds, t->seconds);
-    print_more("digests of its layers too", t->points_seconds, t->seconds);
+    print_more("digests of the step, ledger", t->recorded[INVAR_PROBE_STEP].seconds, t->seconds);
+    print_more("digests of its layers too", t->recorded[INVAR_PROBE_POINT].seconds, t->seconds);
+    print_more("digests of every call", t->recorded[INVAR_PROBE_FULL].seconds, t->seconds);
     if (t->peer_seconds > 0.0) {
         printf("  %-38s %10.3f ms\n", "with the peer's ops", 1e3 * t->peer_seconds);
         printf("  %-38s %+10.1f %%\n", "cost of determinism",
@@ -433,17 +434,24 @@ static void json_head(const answer *a)
            a->parameters, a->masters, a->weights);
 }
 
+static void json_record(const char *level, const invar_bench_record *r, const char *then)
+{
+    printf("\"%s\": {\"seconds\": %.9g, \"points\": %" PRId64 "}%s", level, r->seconds, r->points,
+           then);
+}
+
 static void json_train(const answer *a)
 {
     const invar_bench_train *t = &a->train;
 
     printf(",\n  \"train\": {\"samples\": %" PRId64 ", \"length\": %" PRId64
            ", \"seconds\": %.9g, \"tokens_per_second\": %.9g, \"flops\": %.9g, "
-           "\"grad_norm\": %.9g, \"recorded_seconds\": %.9g, \"points_seconds\": %.9g, "
-           "\"points\": %" PRId64 ", \"finer_points\": %" PRId64,
+           "\"grad_norm\": %.9g, \"recorded\": {",
            t->samples, t->length, t->seconds, (double)(t->samples * t->length) / t->seconds,
-           step_flops(a), t->norm, t->recorded_seconds, t->points_seconds, t->points,
-           t->finer_points);
+           step_flops(a), t->norm);
+    json_record("step", &t->recorded[INVAR_PROBE_STEP], ", ");
+    json_record("point", &t->recorded[INVAR_PROBE_POINT], ", ");
+    json_record("full", &t->recorded[INVAR_PROBE_FULL], "}");
     if (t->peer_seconds > 0.0)
         printf(", \"peer_seconds\": %.9g, \"peer_norm_ratio\": %.9g", t->peer_seconds,
                t->peer_norm_ratio);

@@ -11,6 +11,7 @@
 
 #include "cli/bench/meter.h"
 #include "engine/model/model.h"
+#include "engine/probe/probe.h"
 
 typedef struct invar_bench_model_options {
     const char *device; /* cpu or cuda */
@@ -75,17 +76,23 @@ typedef struct invar_bench_profiles {
 invar_status invar_bench_profile_take(invar_bench_profile *out, invar_meter *meter,
                                       int64_t rounds) INVAR_MUST_USE;
 
+enum { INVAR_BENCH_LEVELS = INVAR_PROBE_FULL + 1 };
+
+/* A step with its entry of a ledger, at one level of digests. */
+typedef struct invar_bench_record {
+    double seconds;
+    int64_t points; /* digests of the entry */
+} invar_bench_record;
+
 typedef struct invar_bench_train {
     int64_t samples, length; /* tokens of each that are computed */
     int64_t micro_batch;     /* samples; 0: all */
     /* out */
-    double seconds;               /* a step */
-    double recorded_seconds;      /* with the digests of level step and an entry of the ledger */
-    double points_seconds;        /* with those of level point */
-    double peer_seconds;          /* 0: no peer */
-    double peer_norm_ratio;       /* of the peer's gradient to ours */
-    int64_t points, finer_points; /* digests of an entry at the two levels */
-    double norm;                  /* of the gradient of the first step */
+    double seconds; /* a step */
+    invar_bench_record recorded[INVAR_BENCH_LEVELS];
+    double peer_seconds;                                     /* 0: no peer */
+    double peer_norm_ratio;                                  /* of the peer's gradient to ours */
+    double norm;                                             /* of the gradient of the first step */
     size_t gradients, optimizer, activations, head, scratch; /* bytes */
     invar_bench_profiles profile;
 } invar_bench_train;

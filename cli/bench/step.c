@@ -3,8 +3,9 @@
  *
  * A step is what a run does with samples that are there: forward, head, loss, backward, norm,
  * AdamW, new compute weights. The loss is the mean log-probability of random tokens, negated. The
- * recorded step adds what a run's recorder makes of it (engine/record/recorder.h): digests, those
- * of the layers at level point, and an entry of a ledger, which is written to a temporary folder.
+ * recorded step adds what a run's recorder makes of it (engine/record/recorder.h): digests, of the
+ * layers and of every call at the finer levels, and an entry of a ledger, which is written to a
+ * temporary folder.
  * Kinds of steps that are compared take turns, several steps each: the device grows warm for all of
  * them, and each has the clock that steps of its kind leave, as in a run.
  *
@@ -196,26 +197,27 @@ static invar_status measure_step(lesson *l)
     invar_bench_train *out = l->train;
     recorder r;
     turn turns[] = {{.median_out = &out->seconds},
-                    {.recorder = &r, .median_out = &out->recorded_seconds},
+                    {.recorder = &r, .median_out = &out->recorded[INVAR_PROBE_STEP].seconds},
                     {.peer = l->on->peer, .median_out = &out->peer_seconds}};
     invar_status status = recorder_open(&r, l->on, INVAR_PROBE_STEP);
 
     if (status == INVAR_OK)
         status = measure(l, turns, l->on->peer ? 3 : 2);
-    out->points = r.is.points;
+    out->recorded[INVAR_PROBE_STEP].points = r.is.points;
     recorder_close(&r);
     return status;
 }
 
-static invar_status measure_points(lesson *l)
+static invar_status measure_finer(lesson *l, int64_t level)
 {
+    invar_bench_record *out = &l->train->recorded[level];
     recorder r;
-    turn fine = {.recorder = &r, .median_out = &l->train->points_seconds};
-    invar_status status = recorder_open(&r, l->on, INVAR_PROBE_POINT);
+    turn fine = {.recorder = &r, .median_out = &out->seconds};
+    invar_status status = recorder_open(&r, l->on, level);
 
     if (status == INVAR_OK)
         status = measure(l, &fine, 1);
-    l->train->finer_points = r.is.points;
+    out->points = r.is.points;
     recorder_close(&r);
     return status;
 }
@@ -285,7 +287,8 @@ static invar_status measure_all(lesson *l)
     weigh(t, l);
     INVAR_TRY(check_peer(l));
     INVAR_TRY(measure_step(l));
-    INVAR_TRY(measure_points(l));
+    INVAR_TRY(measure_finer(l, INVAR_PROBE_POINT));
+    INVAR_TRY(measure_finer(l, INVAR_PROBE_FULL));
     return profile(&t->profile.own, l);
 }
 

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/alloc.h"
 #include "engine/program/watch.h"
 
 #include "base/invar_banned.h"
@@ -42,7 +41,7 @@ static invar_status define(int64_t *out, const invar_probe_view *view, const cha
         inputs[i] = names[i];
     }
     for (int32_t i = 1; i < value->rows->rank; i++)
-        shape[i] = value->rows->shape[i];
+        shape[i] = value->rows->shape[i] * (value->by_slot ? value->by_slot->shape[1] : 1);
     return invar_probe_define_from(
         out, view->probe,
         &(invar_ledger_point){.name = point,
@@ -58,24 +57,10 @@ static invar_status define(int64_t *out, const invar_probe_view *view, const cha
         *inputs ? inputs : view->given[value->backward]);
 }
 
-/* They are read back where somebody wants them: at level INVAR_PROBE_FULL, or in a dump. */
-static invar_status take_slots(invar_probe *probe, int64_t point, const invar_forward_value *value)
-{
-    invar_tensor rows = {0};
-    invar_status status;
-
-    if (point == -1)
-        return INVAR_OK;
-    status = invar_watch_slots(&rows, value);
-    if (status == INVAR_OK)
-        status = invar_probe_rows(probe, point, &rows, value->samples);
-    invar_free(rows.data);
-    return status;
-}
-
 invar_status invar_probe_take(void *view, const invar_forward_value *value)
 {
     invar_probe_view *v = view;
+    invar_tensor rows = *value->rows;
     int64_t number;
     name point;
 
@@ -83,7 +68,7 @@ invar_status invar_probe_take(void *view, const invar_forward_value *value)
     INVAR_TRY(define(&number, v, point, value));
     if (value->stream)
         memcpy(v->stream[value->backward], point, sizeof point);
-    if (value->by_slot)
-        return take_slots(v->probe, number, value);
-    return invar_probe_device_rows(v->probe, number, value->rows, value->samples, value->there);
+    if (value->by_slot && number != -1)
+        INVAR_TRY(invar_watch_slots(&rows, value));
+    return invar_probe_device_rows(v->probe, number, &rows, value->samples, value->there);
 }

@@ -39,7 +39,8 @@ typedef struct invar_forward_value {
     const invar_segments *samples; /* rows of each sample; in the head of each unit; the host's */
     const invar_segments *there;   /* the same, where ops read them */
     /* Rows of tokens that experts hold in their own order: see invar_watch_slots. NULL: others. */
-    const invar_tensor *by_slot;
+    const invar_tensor *by_slot; /* (T, slots) i32: the row of each */
+    struct invar_watch *watch;   /* that shows it */
 } invar_forward_value;
 
 /* Where values are shown to: called in the order of execution, for rows of whole samples. */

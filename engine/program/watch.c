@@ -9,7 +9,6 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/program/near.h"
 #include "kernels-deterministic/parts.h"
 
 #include "base/invar_banned.h"
@@ -27,12 +26,18 @@ typedef struct content {
     sources from;
 } content;
 
+/* Memory of the device. */
+typedef struct side_room {
+    void *memory;
+    size_t bytes;
+} side_room;
+
 struct invar_watch {
     const invar_program *program;
     const invar_program_run_args *run;
     invar_parts parts; /* of the next call */
-    void *side;        /* memory of the device for them */
-    size_t side_bytes;
+    side_room side;    /* for them */
+    side_room slots;   /* for rows of experts in the order of tokens */
     content *contents; /* one for each address and point at most */
     int32_t n_contents;
     int32_t *rooms; /* the first content of each, or -1 */
@@ -66,7 +71,8 @@ void invar_watch_free(invar_watch *watch)
 {
     if (!watch)
         return;
-    invar_device_give(&watch->run->caller->dev, watch->side);
+    invar_device_give(&watch->run->caller->dev, watch->side.memory);
+    invar_device_give(&watch->run->caller->dev, watch->slots.memory);
     invar_free(watch->contents);
     invar_free(watch->rooms);
     invar_free(watch);
@@ -181,53 +187,59 @@ static invar_value_name name_of(const invar_point *p, const char *more)
     return name;
 }
 
-/* Rows (P, n) of experts, as (T, slots * n). */
-static void put_by_slot(char *out, const invar_tensor *rows, const invar_tensor *by_slot)
+/* Memory of the device that grows when it has to; what was in it is lost then. */
+static invar_status make_room(side_room *r, const invar_device *dev, size_t bytes, const char *what)
 {
-    int64_t slots = by_slot->shape[0] * by_slot->shape[1];
-    const int32_t *row = by_slot->data;
-    size_t bytes =
-        (size_t)(rows->shape[1] / by_slot->shape[1]) * (size_t)invar_dtype_bits(rows->dtype) / 8;
+    if (bytes <= r->bytes)
+        return INVAR_OK;
+    invar_device_give(dev, r->memory);
+    *r = (side_room){NULL, 0};
+    INVAR_TRY(invar_device_take(dev, &r->memory, bytes, what));
+    r->bytes = bytes;
+    return INVAR_OK;
+}
 
-    for (int64_t i = 0; i < slots; i++)
-        memcpy(out + (size_t)i * bytes, (const char *)rows->data + (size_t)row[i] * bytes, bytes);
+/* An audit looks at the calls of the run, not at this one. */
+static invar_status run_aside(invar_watch *w, invar_op op, const void *args)
+{
+    invar_caller *caller = w->run->caller;
+    invar_audit *audit = caller->audit;
+    invar_status status;
+
+    caller->audit = NULL;
+    status = invar_caller_run_now(caller, op, args);
+    caller->audit = audit;
+    return status;
 }
 
 invar_status invar_watch_slots(invar_tensor *out, const invar_forward_value *value)
 {
-    invar_window windows[2] = {{.dev = value->dev}, {.dev = value->dev}};
-    invar_tensor rows, order;
-    invar_status status;
+    const invar_tensor *rows = value->rows, *by_slot = value->by_slot;
+    int64_t tokens = by_slot->shape[0], slots = by_slot->shape[1], n = rows->shape[1];
+    invar_embedding_fwd_args args = {
+        .table = *rows, .ids = invar_tensor_1d(by_slot->data, INVAR_DTYPE_I32, tokens * slots)};
+    size_t bytes = (size_t)(tokens * slots * n) * (size_t)invar_dtype_bits(rows->dtype) / 8;
+    side_room *r = &value->watch->slots;
 
-    *out = *value->rows;
-    out->data = NULL;
-    status = invar_window_tensor(&rows, &windows[0], value->rows);
-    if (status == INVAR_OK)
-        status = invar_window_tensor(&order, &windows[1], value->by_slot);
-    if (status == INVAR_OK)
-        status = invar_alloc(&out->data, (size_t)out->shape[0] * (size_t)out->shape[1],
-                             (size_t)invar_dtype_bits(out->dtype) / 8, "rows of experts to show");
-    if (status == INVAR_OK)
-        put_by_slot(out->data, &rows, &order);
-    invar_window_release(&windows[0]);
-    invar_window_release(&windows[1]);
-    return status;
+    INVAR_TRY(make_room(r, value->dev, bytes, "rows of experts to show"));
+    args.out = invar_tensor_2d(r->memory, rows->dtype, tokens * slots, n);
+    *out = invar_tensor_2d(r->memory, rows->dtype, tokens, slots * n);
+    return run_aside(value->watch, INVAR_OP_EMBEDDING_FWD, &args);
 }
 
 /* `rows` is the point's own tensor, or what parts of its call made of it. */
-static invar_status show(const invar_watch *w, const invar_point *point, const sources *read,
+static invar_status show(invar_watch *w, const invar_point *point, const sources *read,
                          const invar_tensor *rows, invar_op op, const char *more)
 {
     const invar_program *p = w->program;
     const invar_program_run_args *run = w->run;
-    invar_tensor shown = *rows;
     invar_tensor by_slot = invar_program_find(p, &point->by_slot, run);
     invar_forward_value value = {.name = name_of(point, more),
                                  .op = invar_op_name(op),
                                  .backward = point->backward,
                                  .stream = point->stream && !*more,
                                  .dev = &run->caller->dev,
-                                 .rows = &shown,
+                                 .rows = rows,
                                  .samples = &run->samples[point->samples],
                                  .there = &run->there[point->samples]};
 
@@ -237,15 +249,14 @@ static invar_status show(const invar_watch *w, const invar_point *point, const s
     }
     value.n_inputs = read->count;
     if (invar_tensor_present(&by_slot)) {
-        shown = invar_tensor_2d(rows->data, rows->dtype, by_slot.shape[0],
-                                by_slot.shape[1] * rows->shape[1]);
         value.by_slot = &by_slot;
+        value.watch = w;
     }
     return run->probe->take(run->probe->payload, &value);
 }
 
 /* The same rows as the parts of the call have made them. */
-static invar_status show_parts(const invar_watch *w, const invar_point *point, const sources *read,
+static invar_status show_parts(invar_watch *w, const invar_point *point, const sources *read,
                                const invar_tensor *rows)
 {
     for (int i = 0; i < w->parts.outputs && w->parts.count > 0; i++) {
@@ -281,32 +292,12 @@ invar_status invar_watch_show(invar_watch *watch)
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
-static invar_status make_room(invar_watch *w, size_t bytes)
-{
-    const invar_device *dev = &w->run->caller->dev;
-
-    if (bytes <= w->side_bytes)
-        return INVAR_OK;
-    invar_device_give(dev, w->side);
-    w->side = NULL;
-    w->side_bytes = 0;
-    INVAR_TRY(invar_device_take(dev, &w->side, bytes, "the parts of a fused call"));
-    w->side_bytes = bytes;
-    return INVAR_OK;
-}
-
-/* An audit looks at the calls of the run, not at these. */
 static invar_status run_parts(invar_watch *w)
 {
-    invar_caller *caller = w->run->caller;
-    invar_audit *audit = caller->audit;
-    invar_status status = invar_parts_begin(&caller->dev, &w->parts);
-
-    caller->audit = NULL;
-    for (int i = 0; i < w->parts.count && status == INVAR_OK; i++)
-        status = invar_caller_run_now(caller, w->parts.call[i].op, &w->parts.call[i].args);
-    caller->audit = audit;
-    return status;
+    INVAR_TRY(invar_parts_begin(&w->run->caller->dev, &w->parts));
+    for (int i = 0; i < w->parts.count; i++)
+        INVAR_TRY(run_aside(w, w->parts.call[i].op, &w->parts.call[i].args));
+    return INVAR_OK;
 }
 
 invar_status invar_watch_before(invar_watch *watch, const void *args)
@@ -320,7 +311,8 @@ invar_status invar_watch_before(invar_watch *watch, const void *args)
     if (watch->parts.count == 0)
         return INVAR_OK;
     INVAR_CHECK(watch->parts.host_bytes == 0); // ops of the optimizer alone
-    INVAR_TRY(make_room(watch, watch->parts.bytes));
-    invar_parts_of(&watch->parts, c->op, args, watch->side, NULL);
+    INVAR_TRY(make_room(&watch->side, &watch->run->caller->dev, watch->parts.bytes,
+                        "the parts of a fused call"));
+    invar_parts_of(&watch->parts, c->op, args, watch->side.memory, NULL);
     return run_parts(watch);
 }

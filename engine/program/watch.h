@@ -35,8 +35,8 @@ invar_status invar_watch_before(invar_watch *watch, const void *args) INVAR_MUST
 invar_status invar_watch_show(invar_watch *watch) INVAR_MUST_USE;
 
 /*
- * The rows of a value that has `by_slot`, in the order of tokens and in the host's memory; free
- * out->data. By the host and not by an op, which may be what somebody looks for.
+ * The rows of a value that has `by_slot`, in the order of tokens: (T, slots * n), in the device's
+ * memory until the next value is shown.
  */
 invar_status invar_watch_slots(invar_tensor *out, const invar_forward_value *value) INVAR_MUST_USE;
 

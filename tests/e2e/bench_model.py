@@ -52,8 +52,9 @@ def check_bytes(dtype):
     expect(bytes_of["gradients"] >= 4 * PARAMETERS, f"{dtype}: gradients")
     expect(bytes_of["activations"] > 0 and decode["bytes"]["cache"] > 0, f"{dtype}: activations")
     expect(train["grad_norm"] > 0, f"{dtype}: the gradient is {train['grad_norm']}")
-    expect(train["points"] == 6 + 2 * N_PARAMS, f"{dtype}: {train['points']} points")
-    expect(train["finer_points"] > train["points"], f"{dtype}: finer points")
+    points = [train["recorded"][level]["points"] for level in ("step", "point", "full")]
+    expect(points[0] == 6 + 2 * N_PARAMS, f"{dtype}: {points[0]} points")
+    expect(points[0] < points[1] < points[2], f"{dtype}: finer points {points}")
 
 
 def check_train():
@@ -63,8 +64,8 @@ def check_train():
     expect((train["samples"], train["length"]) == (3, 20), "--tokens is not obeyed")
     product = 6 * (LINEAR + VOCAB * HIDDEN) + 6 * LAYERS * HEADS * DIM * 20
     expect(train["flops"] == 60 * product, f"{train['flops']} FLOP, expected {60 * product}")
-    for seconds in ("seconds", "recorded_seconds", "points_seconds"):
-        expect(train[seconds] > 0, f"{seconds} is {train[seconds]}")
+    for what in (train, *train["recorded"].values()):
+        expect(what["seconds"] > 0, f"{what}")
     rate = train["tokens_per_second"] * train["seconds"]
     expect(abs(rate - 60) < 1e-3, f"a step has {rate} tokens")
     for words in (("--threads", "2"), ("--micro-batch", "1"), ("--profile",)):
