@@ -65,7 +65,7 @@ static invar_tensor aside(taking *t, const invar_tensor *like)
 
 static invar_op_args *add_call(taking *t, invar_op op)
 {
-    invar_part *part = &t->out->call[t->out->count++];
+    invar_part_call *part = &t->out->call[t->out->count++];
 
     INVAR_CHECK(t->out->count <= INVAR_PARTS_MOST);
     memset(part, 0, sizeof *part);

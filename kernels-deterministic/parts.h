@@ -30,10 +30,10 @@ extern "C" {
 #define INVAR_PARTS_MOST 3
 #define INVAR_PARTS_MOST_OUTPUTS 5
 
-typedef struct invar_part {
+typedef struct invar_part_call {
     invar_op op;
     invar_op_args args;
-} invar_part;
+} invar_part_call;
 
 /* An output of the fused call, and what its parts make of it. */
 typedef struct invar_part_output {
@@ -46,7 +46,7 @@ typedef struct invar_part_output {
 
 typedef struct invar_parts {
     int count; /* 0: the call is not fused, nothing else is set */
-    invar_part call[INVAR_PARTS_MOST];
+    invar_part_call call[INVAR_PARTS_MOST];
     int outputs; /* as many as the fused call has */
     invar_part_output output[INVAR_PARTS_MOST_OUTPUTS];
     size_t bytes;      /* of side memory: the device's */

@@ -76,7 +76,7 @@ enum { MAX_COLUMNS = 32 }; // of a named question
 
 /* The rows of an answer; those of a named question about one run say where checkpoints are now. */
 typedef struct sink {
-    invar_rows *rows;
+    invar_row_writer *rows;
     const char *ledger; /* of that run; NULL: none */
 } sink;
 

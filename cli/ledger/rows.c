@@ -31,7 +31,7 @@ typedef struct chunk {
     char text[CHUNK_BYTES];
 } chunk;
 
-struct invar_rows {
+struct invar_row_writer {
     FILE *stream;
     invar_rows_format format;
     invar_grid *table;   /* of a table, once the columns are known */
@@ -41,7 +41,7 @@ struct invar_rows {
 };
 
 /* Counts what shall be held. */
-static invar_status hold(invar_rows *rows, size_t bytes, size_t most)
+static invar_status hold(invar_row_writer *rows, size_t bytes, size_t most)
 {
     rows->bytes += bytes;
     if (rows->bytes <= most)
@@ -54,7 +54,7 @@ static invar_status hold(invar_rows *rows, size_t bytes, size_t most)
 
 /* ---- a document ------------------------------------------------------------------------------ */
 
-static invar_status put_text(invar_rows *rows, const char *text, size_t bytes)
+static invar_status put_text(invar_row_writer *rows, const char *text, size_t bytes)
 {
     INVAR_TRY(hold(rows, bytes, DOCUMENT_BYTES));
     while (bytes > 0) {
@@ -77,7 +77,7 @@ static invar_status put_text(invar_rows *rows, const char *text, size_t bytes)
     return INVAR_OK;
 }
 
-static invar_status put_string(invar_rows *rows, const char *text)
+static invar_status put_string(invar_row_writer *rows, const char *text)
 {
     return put_text(rows, text, strlen(text));
 }
@@ -207,7 +207,7 @@ static invar_status check_names(const char *const *columns, int count)
     return status;
 }
 
-static invar_status take_json(invar_rows *rows, const char *const *columns,
+static invar_status take_json(invar_row_writer *rows, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
     invar_status status;
@@ -226,7 +226,7 @@ static invar_status take_json(invar_rows *rows, const char *const *columns,
 }
 
 /* The document's end, and all of it. */
-static invar_status end_json(invar_rows *rows)
+static invar_status end_json(invar_row_writer *rows)
 {
     INVAR_TRY(put_string(rows, rows->count > 0 ? "\n]\n" : "]\n"));
     for (const chunk *c = rows->first; c; c = c->next)
@@ -289,7 +289,7 @@ static invar_status write_csv_value(FILE *out, const invar_ledger_value *value)
     return INVAR_OK;
 }
 
-static invar_status take_csv(invar_rows *rows, const char *const *columns,
+static invar_status take_csv(invar_row_writer *rows, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
     for (int c = 0; c < count; c++) {
@@ -328,7 +328,7 @@ static invar_status add_cell(invar_grid *table, const invar_ledger_value *value,
     return INVAR_FAIL(INVAR_E_INVALID, 0, "a value of type %d does not exist", (int)value->type);
 }
 
-static invar_status take_cells(invar_rows *rows, const char *const *columns,
+static invar_status take_cells(invar_row_writer *rows, const char *const *columns,
                                const invar_ledger_value *values, int count)
 {
     if (!values)
@@ -344,17 +344,17 @@ static invar_status take_cells(invar_rows *rows, const char *const *columns,
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-invar_status invar_rows_new(invar_rows **out, FILE *stream, invar_rows_format format)
+invar_status invar_rows_new(invar_row_writer **out, FILE *stream, invar_rows_format format)
 {
     INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "rows"));
-    **out = (invar_rows){.stream = stream, .format = format};
+    **out = (invar_row_writer){.stream = stream, .format = format};
     return INVAR_OK;
 }
 
 invar_status invar_rows_take(void *payload, const char *const *columns,
                              const invar_ledger_value *values, int count)
 {
-    invar_rows *rows = payload;
+    invar_row_writer *rows = payload;
 
     rows->count += values != NULL;
     switch (rows->format) {
@@ -366,7 +366,7 @@ invar_status invar_rows_take(void *payload, const char *const *columns,
     return INVAR_FAIL(INVAR_E_INVALID, 0, "format %d does not exist", (int)rows->format);
 }
 
-invar_status invar_rows_end(invar_rows *rows)
+invar_status invar_rows_end(invar_row_writer *rows)
 {
     switch (rows->format) {
     case INVAR_ROWS_FORMAT_JSON: return end_json(rows);
@@ -379,12 +379,12 @@ invar_status invar_rows_end(invar_rows *rows)
     return INVAR_OK;
 }
 
-int64_t invar_rows_count(const invar_rows *rows)
+int64_t invar_rows_count(const invar_row_writer *rows)
 {
     return rows->count;
 }
 
-void invar_rows_free(invar_rows *rows)
+void invar_rows_free(invar_row_writer *rows)
 {
     if (!rows)
         return;

@@ -29,22 +29,22 @@ typedef enum invar_rows_format {
     INVAR_ROWS_FORMAT_CSV    /* RFC 4180, with a head */
 } invar_rows_format;
 
-typedef struct invar_rows invar_rows;
+typedef struct invar_row_writer invar_row_writer;
 
-invar_status invar_rows_new(invar_rows **out, FILE *stream,
+invar_status invar_rows_new(invar_row_writer **out, FILE *stream,
                             invar_rows_format format) INVAR_MUST_USE;
 
-/* An invar_ledger_row whose payload is the invar_rows. INVAR_E_NOMEM: more than is held. */
+/* An invar_ledger_row whose payload is the invar_row_writer. INVAR_E_NOMEM: more than is held. */
 invar_status invar_rows_take(void *rows, const char *const *columns,
                              const invar_ledger_value *values, int count) INVAR_MUST_USE;
 
 /* Writes what is still to be written. */
-invar_status invar_rows_end(invar_rows *rows) INVAR_MUST_USE;
+invar_status invar_rows_end(invar_row_writer *rows) INVAR_MUST_USE;
 
 /* How many there were. */
-int64_t invar_rows_count(const invar_rows *rows);
+int64_t invar_rows_count(const invar_row_writer *rows);
 
-void invar_rows_free(invar_rows *rows); /* NULL is allowed */
+void invar_rows_free(invar_row_writer *rows); /* NULL is allowed */
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 

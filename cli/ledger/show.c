@@ -150,8 +150,8 @@ typedef struct settings {
 typedef struct sink {
     const section *section;
     const char *ledger;
-    json_t *array;    /* with --json */
-    invar_rows *rows; /* otherwise */
+    json_t *array;          /* with --json */
+    invar_row_writer *rows; /* otherwise */
     bool exact;
     int64_t count;
 } sink;

@@ -20,7 +20,7 @@
 #define NAME "chat template"
 
 struct invar_template {
-    invar_program *program;
+    invar_line_program *program;
     invar_json_text line; /* the question */
     invar_digest hash;
 };
@@ -271,7 +271,7 @@ void invar_template_close(invar_template *chat)
 {
     if (!chat)
         return;
-    invar_program_close(chat->program);
+    invar_line_program_close(chat->program);
     invar_json_text_release(&chat->line);
     invar_free(chat);
 }

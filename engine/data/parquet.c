@@ -16,7 +16,7 @@
 #define SECONDS 600.0 /* for the start, and for some rows */
 
 typedef struct reading {
-    invar_program *program;
+    invar_line_program *program;
     char name[INVAR_PATH_SHOWN_SIZE];
     invar_json_text line; /* the question */
     invar_json_text rows;
@@ -88,7 +88,7 @@ invar_status invar_parquet_read(char **out, size_t *bytes_out, const char *path,
     status = begin(&r, path, columns);
     while (status == INVAR_OK && !end)
         status = take_rows(&r, &end);
-    invar_program_close(r.program);
+    invar_line_program_close(r.program);
     invar_json_text_release(&r.line);
     if (status == INVAR_OK) {
         *bytes_out = r.rows.bytes;

@@ -28,7 +28,7 @@ struct invar_plugin {
     invar_digest hash;    /* of its files, when they are `hashed` */
     uint32_t kinds;       /* what it was opened for */
     invar_object *object; /* one of the two, or neither */
-    invar_program *program;
+    invar_line_program *program;
     int64_t step;
     int64_t calls; /* of this step */
     const invar_plugin_replies *stored;
@@ -47,11 +47,11 @@ static invar_status greet(uint32_t *kinds_out, invar_plugin *plugin)
 
     invar_plugin_greet_write(&plugin->text, plugin->name, plugin->kinds);
     INVAR_TRY(plugin->text.status);
-    INVAR_TRY(invar_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
-                                     plugin->text.bytes));
+    INVAR_TRY(invar_line_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
+                                          plugin->text.bytes));
     status = invar_plugin_greet_read(plugin->title, kinds_out, plugin->name, line, bytes);
     if (status != INVAR_OK)
-        invar_program_kill(plugin->program);
+        invar_line_program_kill(plugin->program);
     return status;
 }
 
@@ -65,8 +65,8 @@ static invar_status attach(invar_plugin *plugin, const invar_plugin_options *opt
         memcpy(plugin->title, invar_object_title(plugin->object), sizeof plugin->title);
         offered = invar_object_kinds(plugin->object);
     } else {
-        INVAR_TRY(invar_program_open(&plugin->program, plugin->name, options->spec,
-                                     options->timeout, options->log_fd));
+        INVAR_TRY(invar_line_program_open(&plugin->program, plugin->name, options->spec,
+                                          options->timeout, options->log_fd));
         INVAR_TRY(greet(&offered, plugin));
     }
     missing = options->kinds & ~offered;
@@ -115,7 +115,7 @@ void invar_plugin_close(invar_plugin *plugin)
     if (!plugin)
         return;
     invar_object_close(plugin->object);
-    invar_program_close(plugin->program);
+    invar_line_program_close(plugin->program);
     forget(plugin);
     invar_free(plugin->replies);
     invar_json_text_release(&plugin->text);
@@ -250,11 +250,11 @@ static invar_status ask_program(invar_plugin *plugin, const invar_plugin_call *c
     invar_json_text_reset(&plugin->text);
     invar_plugin_call_write(&plugin->text, call);
     INVAR_TRY(plugin->text.status);
-    INVAR_TRY(invar_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
-                                     plugin->text.bytes));
+    INVAR_TRY(invar_line_program_exchange(&line, &bytes, plugin->program, plugin->text.data,
+                                          plugin->text.bytes));
     status = invar_plugin_call_read(call, line, bytes, true);
     if (status != INVAR_OK) {
-        invar_program_kill(plugin->program);
+        invar_line_program_kill(plugin->program);
         return status;
     }
     if (call->kind == INVAR_PLUGIN_KIND_HOOK)

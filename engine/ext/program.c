@@ -31,7 +31,7 @@
 #define END_MS 1000            /* how long a program may take to end after its input has ended */
 #define MOST_TIMEOUT 1000000.0 /* seconds; keeps the arithmetic of deadlines small */
 
-struct invar_program {
+struct invar_line_program {
     const char *name;
     int64_t timeout_ms; /* 0: none */
     int log_fd;
@@ -54,7 +54,7 @@ static void close_fd(int *fd)
 /* ---- starting -------------------------------------------------------------------------------- */
 
 /* Our ends never wait; the program's do. */
-static int take_ends(invar_program *program, int pipes[3][2])
+static int take_ends(invar_line_program *program, int pipes[3][2])
 {
     int *ours[3] = {&program->in, &program->out, &program->err};
 
@@ -68,7 +68,7 @@ static int take_ends(invar_program *program, int pipes[3][2])
     return 0;
 }
 
-static invar_status start(invar_program *program, char *const *words)
+static invar_status start(invar_line_program *program, char *const *words)
 {
     int pipes[3][2] = {{-1, -1}, {-1, -1}, {-1, -1}}, rc = 0;
     invar_status status;
@@ -91,7 +91,7 @@ static invar_status start(invar_program *program, char *const *words)
     return status;
 }
 
-static invar_status cut_and_start(invar_program *program, const char *text)
+static invar_status cut_and_start(invar_line_program *program, const char *text)
 {
     invar_command command = {0};
     invar_status status = invar_command_cut(&command, program->name, text);
@@ -102,10 +102,10 @@ static invar_status cut_and_start(invar_program *program, const char *text)
     return status;
 }
 
-invar_status invar_program_open(invar_program **out, const char *name, const char *command,
-                                double timeout, int log_fd)
+invar_status invar_line_program_open(invar_line_program **out, const char *name,
+                                     const char *command, double timeout, int log_fd)
 {
-    invar_program *program;
+    invar_line_program *program;
     invar_status status;
 
     *out = NULL;
@@ -120,7 +120,7 @@ invar_status invar_program_open(invar_program **out, const char *name, const cha
     program->in = program->out = program->err = -1;
     status = cut_and_start(program, command);
     if (status != INVAR_OK) {
-        invar_program_close(program);
+        invar_line_program_close(program);
         return status;
     }
     *out = program;
@@ -130,7 +130,7 @@ invar_status invar_program_open(invar_program **out, const char *name, const cha
 /* ---- ending ---------------------------------------------------------------------------------- */
 
 /* Passes on what it says, until that is too much. */
-static void log_errors(invar_program *program, const char *block, size_t bytes)
+static void log_errors(invar_line_program *program, const char *block, size_t bytes)
 {
     static const char rest[] =
         "\ninvar: the plug-in wrote more than 1 MiB to standard error for one "
@@ -146,7 +146,7 @@ static void log_errors(invar_program *program, const char *block, size_t bytes)
 }
 
 /* Keeps the end of what the program says, and passes it on. One that never stops is left to it. */
-static void drain_errors(invar_program *program)
+static void drain_errors(invar_line_program *program)
 {
     char block[4096];
 
@@ -163,7 +163,7 @@ static void drain_errors(invar_program *program)
 }
 
 /* True when it has ended by itself, within so many milliseconds; it is not reaped yet. */
-static bool ends_within(invar_program *program, int64_t ms)
+static bool ends_within(invar_line_program *program, int64_t ms)
 {
     int64_t deadline = invar_process_clock_ms() + ms;
     struct timespec nap = {0, 2000000};
@@ -178,7 +178,7 @@ static bool ends_within(invar_program *program, int64_t ms)
     }
 }
 
-void invar_program_kill(invar_program *program)
+void invar_line_program_kill(invar_line_program *program)
 {
     close_fd(&program->in);
     close_fd(&program->out);
@@ -187,20 +187,21 @@ void invar_program_kill(invar_program *program)
     close_fd(&program->err);
 }
 
-void invar_program_close(invar_program *program)
+void invar_line_program_close(invar_line_program *program)
 {
     if (!program)
         return;
     close_fd(&program->in);
     if (program->child.pid)
         ends_within(program, END_MS);
-    invar_program_kill(program);
+    invar_line_program_kill(program);
     invar_free(program->line);
     invar_free(program);
 }
 
 /* The last line of standard error that is not blank, for a message: ": LINE". */
-static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2], const invar_program *program)
+static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2],
+                              const invar_line_program *program)
 {
     memcpy(out, ": ", 2);
     invar_process_last_words(out + 2, INVAR_TEXT_QUOTE_SIZE * 2 - 2, &program->tail);
@@ -210,13 +211,13 @@ static const char *last_words(char out[INVAR_TEXT_QUOTE_SIZE * 2], const invar_p
 }
 
 /* The pipe is closed: because it has ended, or in spite of that it has not. */
-static invar_status report_end(invar_program *program)
+static invar_status report_end(invar_line_program *program)
 {
     bool ended = ends_within(program, END_MS);
     char words[INVAR_TEXT_QUOTE_SIZE * 2];
     int how;
 
-    invar_program_kill(program);
+    invar_line_program_kill(program);
     how = program->child.wait_status;
     last_words(words, program);
     if (!ended)
@@ -229,19 +230,19 @@ static invar_status report_end(invar_program *program)
                       WEXITSTATUS(how), words);
 }
 
-static invar_status report_silence(invar_program *program)
+static invar_status report_silence(invar_line_program *program)
 {
     char words[INVAR_TEXT_QUOTE_SIZE * 2];
 
-    invar_program_kill(program);
+    invar_line_program_kill(program);
     return INVAR_FAIL(INVAR_E_IO, ETIMEDOUT,
                       "plug-in %.1000s: no reply within %.3g s (plugin-timeout)%s", program->name,
                       (double)program->timeout_ms / 1000, last_words(words, program));
 }
 
-static invar_status report_rubbish(invar_program *program, const char *what)
+static invar_status report_rubbish(invar_line_program *program, const char *what)
 {
-    invar_program_kill(program);
+    invar_line_program_kill(program);
     return INVAR_FAIL(INVAR_E_CORRUPT, 0, "plug-in %.1000s: %s", program->name, what);
 }
 
@@ -273,7 +274,7 @@ static bool would_wait(int code)
     return code == EAGAIN || code == EWOULDBLOCK || code == EINTR;
 }
 
-static invar_status make_room(invar_program *program)
+static invar_status make_room(invar_line_program *program)
 {
     size_t capacity = program->capacity ? 2 * program->capacity : 65536;
     void *grown = NULL;
@@ -290,7 +291,7 @@ static invar_status make_room(invar_program *program)
 }
 
 /* Reads what is there. *done_out: a whole line, which must be all there is. */
-static invar_status read_some(bool *done_out, invar_program *program)
+static invar_status read_some(bool *done_out, invar_line_program *program)
 {
     const char *newline;
     ssize_t got;
@@ -303,7 +304,7 @@ static invar_status read_some(bool *done_out, invar_program *program)
         return report_end(program);
     newline = memchr(program->line + program->used, '\n', (size_t)got);
     program->used += (size_t)got;
-    if (program->used > INVAR_PROGRAM_REPLY_BYTES)
+    if (program->used > INVAR_LINE_PROGRAM_REPLY_BYTES)
         return report_rubbish(program, "its reply is longer than 64 MiB");
     if (newline && newline != program->line + program->used - 1)
         return report_rubbish(program, "it wrote more than one line for one request");
@@ -312,7 +313,7 @@ static invar_status read_some(bool *done_out, invar_program *program)
 }
 
 /* Waits for any of the pipes; serves standard error. */
-static invar_status serve(bool *readable_out, bool *writable_out, invar_program *program,
+static invar_status serve(bool *readable_out, bool *writable_out, invar_line_program *program,
                           bool writing, int64_t deadline)
 {
     struct pollfd fds[3] = {{program->out, POLLIN, 0},
@@ -338,7 +339,7 @@ static invar_status serve(bool *readable_out, bool *writable_out, invar_program 
 }
 
 /* Both directions until the reply is there. */
-static invar_status converse(invar_program *program, const char *line, size_t bytes)
+static invar_status converse(invar_line_program *program, const char *line, size_t bytes)
 {
     int64_t deadline = invar_process_clock_ms() + program->timeout_ms;
     bool readable, writable, done = false;
@@ -361,7 +362,7 @@ static invar_status converse(invar_program *program, const char *line, size_t by
 }
 
 /* Nothing has come since the last reply. */
-static invar_status check_silence(invar_program *program)
+static invar_status check_silence(invar_line_program *program)
 {
     bool done = false;
 
@@ -371,8 +372,9 @@ static invar_status check_silence(invar_program *program)
     return report_rubbish(program, "it wrote something that nobody had asked for");
 }
 
-invar_status invar_program_exchange(const char **line_out, size_t *bytes_out,
-                                    invar_program *program, const char *line, size_t bytes)
+invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_out,
+                                         invar_line_program *program, const char *line,
+                                         size_t bytes)
 {
     invar_status status;
 
@@ -386,7 +388,7 @@ invar_status invar_program_exchange(const char **line_out, size_t *bytes_out,
     if (status == INVAR_OK)
         status = converse(program, line, bytes);
     if (status != INVAR_OK) {
-        invar_program_kill(program);
+        invar_line_program_kill(program);
         return status;
     }
     *line_out = program->line;

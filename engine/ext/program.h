@@ -17,25 +17,26 @@
 extern "C" {
 #endif
 
-#define INVAR_PROGRAM_REPLY_BYTES (64u << 20) /* the longest line that is accepted */
+#define INVAR_LINE_PROGRAM_REPLY_BYTES (64u << 20) /* the longest line that is accepted */
 
-typedef struct invar_program invar_program;
+typedef struct invar_line_program invar_line_program;
 
 /*
  * `command` is cut at blanks; '...' and "..." keep them. `name` is for messages and borrowed. The
  * program is found as a shell finds it. `timeout` is seconds, 0: none.
  */
-invar_status invar_program_open(invar_program **out, const char *name, const char *command,
-                                double timeout, int log_fd) INVAR_MUST_USE;
-void invar_program_close(invar_program *program);
+invar_status invar_line_program_open(invar_line_program **out, const char *name,
+                                     const char *command, double timeout,
+                                     int log_fd) INVAR_MUST_USE;
+void invar_line_program_close(invar_line_program *program);
 
 /* Sends a line, its newline included; gets one, without: borrowed until the next exchange. */
-invar_status invar_program_exchange(const char **line_out, size_t *bytes_out,
-                                    invar_program *program, const char *line,
-                                    size_t bytes) INVAR_MUST_USE;
+invar_status invar_line_program_exchange(const char **line_out, size_t *bytes_out,
+                                         invar_line_program *program, const char *line,
+                                         size_t bytes) INVAR_MUST_USE;
 
 /* Ends it after a line that made no sense. Later exchanges fail. */
-void invar_program_kill(invar_program *program);
+void invar_line_program_kill(invar_line_program *program);
 
 #ifdef __cplusplus
 }

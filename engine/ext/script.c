@@ -28,7 +28,7 @@ static const invar_embedded *find(const char *file)
     return script;
 }
 
-invar_status invar_script_open(invar_program **out, const char *name, const char *file,
+invar_status invar_script_open(invar_line_program **out, const char *name, const char *file,
                                double seconds)
 {
     static const char before[] = "python3 -I -X utf8 -c '", after[] = "'";
@@ -42,12 +42,12 @@ invar_status invar_script_open(invar_program **out, const char *name, const char
     memcpy(command, before, sizeof before - 1);
     memcpy(command + sizeof before - 1, script->text, script->bytes);
     memcpy(command + bytes - sizeof after, after, sizeof after);
-    status = invar_program_open(out, name, command, seconds, -1);
+    status = invar_line_program_open(out, name, command, seconds, -1);
     invar_free(command);
     return status;
 }
 
-invar_status invar_script_ask(json_t **out, invar_program *program, const char *name,
+invar_status invar_script_ask(json_t **out, invar_line_program *program, const char *name,
                               invar_json_text *line)
 {
     const char *answer, *error;
@@ -56,7 +56,7 @@ invar_status invar_script_ask(json_t **out, invar_program *program, const char *
     *out = NULL;
     invar_json_text_newline(line);
     INVAR_TRY(line->status);
-    INVAR_TRY(invar_program_exchange(&answer, &bytes, program, line->data, line->bytes));
+    INVAR_TRY(invar_line_program_exchange(&answer, &bytes, program, line->data, line->bytes));
     invar_json_text_reset(line);
     INVAR_TRY(invar_json_parse(out, name, answer, bytes));
     error = json_string_value(json_object_get(*out, "error"));

@@ -21,14 +21,14 @@ extern "C" {
  * the current folder and the user's settings. `name` is for messages and borrowed; every answer
  * must come within `seconds`.
  */
-invar_status invar_script_open(invar_program **out, const char *name, const char *file,
+invar_status invar_script_open(invar_line_program **out, const char *name, const char *file,
                                double seconds) INVAR_MUST_USE;
 
 /*
  * Ends the line, sends it, and empties it. *out is the answer, and the caller's (json_decref). A
  * member "error" of it is ours: INVAR_E_INVALID, "NAME: TEXT".
  */
-invar_status invar_script_ask(json_t **out, invar_program *program, const char *name,
+invar_status invar_script_ask(json_t **out, invar_line_program *program, const char *name,
                               invar_json_text *line) INVAR_MUST_USE;
 
 #ifdef __cplusplus

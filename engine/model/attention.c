@@ -9,10 +9,10 @@
 
 #include "base/invar_banned.h"
 
-static invar_output projection(invar_builder *b, const invar_model_spec *s, const char *name,
-                               const char *param, int64_t rows)
+static invar_projection projection(invar_builder *b, const invar_model_spec *s, const char *name,
+                                   const char *param, int64_t rows)
 {
-    invar_output out = {.name = name};
+    invar_projection out = {.name = name};
     char full[INVAR_PARAM_NAME_SIZE];
 
     (void)snprintf(full, sizeof full, "self_attn.%s_proj.weight", param);
@@ -34,7 +34,7 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
     int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "input_layernorm.weight", 1, s->hidden, 0);
-    invar_output qkv[3];
+    invar_projection qkv[3];
     invar_turned qk[2] = {{.name = "q", .heads = s->heads}, {.name = "k", .heads = s->kv_heads}};
     invar_weight out;
     invar_attention a = {

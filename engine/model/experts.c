@@ -28,8 +28,8 @@ invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, in
     int64_t e = s->experts, d = s->hidden, n = s->expert_intermediate;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "post_attention_layernorm.weight", 1, d, 0);
-    invar_output router = {.name = "router", .f32 = true};
-    invar_output gate_up[2] = {{.name = "gate"}, {.name = "up"}}, down = {.name = "expert.y"};
+    invar_projection router = {.name = "router", .f32 = true};
+    invar_projection gate_up[2] = {{.name = "gate"}, {.name = "up"}}, down = {.name = "expert.y"};
     invar_moe_router how = router_of(s);
     invar_tensor normed, act;
     invar_routes routes;

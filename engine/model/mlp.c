@@ -12,7 +12,7 @@ invar_tensor invar_block_mlp(invar_builder *b, const invar_model_spec *s, invar_
     int64_t d = s->hidden, n = s->intermediate;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "post_attention_layernorm.weight", 1, d, 0);
-    invar_output gate_up[2] = {{.name = "gate"}, {.name = "up"}};
+    invar_projection gate_up[2] = {{.name = "gate"}, {.name = "up"}};
     invar_weight down;
     invar_tensor act;
 

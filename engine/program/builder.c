@@ -96,12 +96,12 @@ invar_tensor invar_build_array(invar_builder *b, invar_given_memory which, invar
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
-invar_built *invar_build_of(invar_builder *b, const invar_tensor *value)
+invar_built_tensor *invar_build_of(invar_builder *b, const invar_tensor *value)
 {
     int32_t room = invar_program_room_of(value->data);
 
     if (!grow(b, &b->built, &b->built_bytes, ((size_t)room + 1) * sizeof *b->built)) {
-        b->lost = (invar_built){0};
+        b->lost = (invar_built_tensor){0};
         return &b->lost;
     }
     return &b->built[room];
@@ -124,7 +124,7 @@ static void show(invar_builder *b, const invar_point *point)
 
 invar_tensor invar_build_result(invar_builder *b, const char *name, invar_tensor value)
 {
-    invar_built *built = invar_build_of(b, &value);
+    invar_built_tensor *built = invar_build_of(b, &value);
 
     built->name = name;
     show(b, &(invar_point){
@@ -203,7 +203,7 @@ int32_t invar_gradient_group(invar_builder *b, int64_t rows)
 
 void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *value)
 {
-    invar_built *built = invar_build_of(b, value);
+    invar_built_tensor *built = invar_build_of(b, value);
 
     if (group == 0)
         return;
@@ -214,7 +214,7 @@ void invar_gradient_join(invar_builder *b, int32_t group, const invar_tensor *va
 
 invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value)
 {
-    const invar_built *built = invar_build_of(b, value);
+    const invar_built_tensor *built = invar_build_of(b, value);
     invar_group *g = built->group ? &b->groups[built->group] : NULL;
 
     if (!g)
@@ -226,7 +226,7 @@ invar_tensor invar_gradient_room(invar_builder *b, const invar_tensor *value)
 
 invar_tensor invar_gradient_take(invar_builder *b, const invar_tensor *value)
 {
-    invar_built *built = invar_build_of(b, value);
+    invar_built_tensor *built = invar_build_of(b, value);
     invar_tensor d = built->d;
 
     INVAR_CHECK(invar_tensor_present(&d) || b->program->status != INVAR_OK);
@@ -247,7 +247,7 @@ void invar_gradient_set(invar_builder *b, const invar_tensor *value, const invar
 static void show_gradient(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
                           const char *reader)
 {
-    const invar_built *built = invar_build_of(b, value);
+    const invar_built_tensor *built = invar_build_of(b, value);
 
     show(b, &(invar_point){.name = built->name,
                            .suffix = reader,
@@ -261,7 +261,7 @@ static void show_gradient(invar_builder *b, const invar_tensor *value, const inv
 void invar_gradient_show(invar_builder *b, const invar_tensor *value, const invar_tensor *d,
                          const char *reader, bool sum)
 {
-    invar_built *built = invar_build_of(b, value);
+    invar_built_tensor *built = invar_build_of(b, value);
     bool whole = ++built->gave == built->readers && (sum || built->readers == 1);
 
     show_gradient(b, value, d, whole ? NULL : reader);
@@ -269,7 +269,7 @@ void invar_gradient_show(invar_builder *b, const invar_tensor *value, const inva
 
 void invar_gradient_give(invar_builder *b, const invar_tensor *value, const invar_tensor *d)
 {
-    const invar_built *built = invar_build_of(b, value);
+    const invar_built_tensor *built = invar_build_of(b, value);
     invar_tensor before = built->d, sum;
     bool last = built->gave == built->readers;
 

@@ -50,7 +50,7 @@ typedef enum invar_given_memory {
 } invar_given_memory;
 
 /* What a builder knows of a tensor of the forward, by its room. */
-typedef struct invar_built {
+typedef struct invar_built_tensor {
     const char *name; /* NULL: none */
     int64_t layer;
     bool stream;
@@ -62,7 +62,7 @@ typedef struct invar_built {
     int32_t held;         /* values whose gradient this is */
     /* Gradients of results of one linear layer lie side by side, so that one product takes all. */
     int32_t group, column; /* 0: none */
-} invar_built;
+} invar_built_tensor;
 
 /* A parameter in use. */
 typedef struct invar_weight {
@@ -108,9 +108,9 @@ struct invar_builder {
     invar_tensor replay, routing; /* (T, sparse layers * slots); absent: none */
     int64_t sparse_layers;        /* before this one */
     /* lists */
-    invar_built *built; /* by room */
+    invar_built_tensor *built; /* by room */
     size_t built_bytes;
-    invar_built lost; /* where there is no memory */
+    invar_built_tensor lost; /* where there is no memory */
     invar_noted *noted;
     size_t noted_bytes;
     int32_t n_noted;
@@ -170,17 +170,17 @@ typedef struct invar_routes {
 } invar_routes;
 
 /* One of the layers that share an input. */
-typedef struct invar_output {
+typedef struct invar_projection {
     const char *name;
     invar_weight w, bias; /* bias absent: none */
     bool f32;             /* not in storage */
     invar_tensor y;       /* the result */
-} invar_output;
+} invar_projection;
 
 #define INVAR_MOST_OUTPUTS INVAR_LINEAR_MAX_PARTS
 
 /* y = x w^T + bias, for each. With routes: of experts, one w for each; no bias. */
-void invar_verb_linears(invar_builder *b, invar_tensor x, invar_output *outputs, int32_t count,
+void invar_verb_linears(invar_builder *b, invar_tensor x, invar_projection *outputs, int32_t count,
                         const invar_routes *routes);
 
 /* The residual stream + x w^T. */
@@ -189,7 +189,7 @@ invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_ten
 
 /* swiglu of two linear layers of x: the gate, then what it lets through. */
 invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x,
-                              invar_output gate_up[2], const invar_routes *routes);
+                              invar_projection gate_up[2], const invar_routes *routes);
 
 /* Rows of heads that are turned by their position. */
 typedef struct invar_turned {
@@ -226,7 +226,7 @@ invar_tensor invar_verb_add(invar_builder *b, const char *name, invar_tensor res
 
 /* ---- for verbs ------------------------------------------------------------------------------- */
 
-invar_built *invar_build_of(invar_builder *b, const invar_tensor *value);
+invar_built_tensor *invar_build_of(invar_builder *b, const invar_tensor *value);
 
 /* Notes a verb for the backward, if there will be one. */
 void invar_build_note(invar_builder *b, invar_verb_backward backward, const void *args,

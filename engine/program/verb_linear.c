@@ -42,7 +42,7 @@ static invar_tensor quantise(invar_builder *b, const invar_tensor *x, const inva
 /* What a product with w takes for x. */
 static invar_tensor operand(invar_builder *b, const invar_tensor *x, const invar_weight *w)
 {
-    invar_built *built = invar_build_of(b, x);
+    invar_built_tensor *built = invar_build_of(b, x);
     bool slots = invar_tensor_present(&built->by_slot);
     invar_tensor q;
 
@@ -167,7 +167,7 @@ static void linears_back(invar_builder *b, const void *noted)
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
-static linears note_of(invar_tensor x, const invar_output *outputs, int32_t count,
+static linears note_of(invar_tensor x, const invar_projection *outputs, int32_t count,
                        const invar_routes *routes)
 {
     linears l = {.x = x, .count = count, .of_experts = routes != NULL};
@@ -186,7 +186,7 @@ static linears note_of(invar_tensor x, const invar_output *outputs, int32_t coun
 }
 
 /* Rooms for the results, whose gradients are to lie side by side. */
-static void make_rooms(invar_builder *b, const invar_tensor *x, invar_output *outputs,
+static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection *outputs,
                        int32_t count, const invar_routes *routes)
 {
     int32_t group = b->train && count > 1 && !routes ? invar_gradient_group(b, x->shape[0]) : 0;
@@ -201,7 +201,7 @@ static void make_rooms(invar_builder *b, const invar_tensor *x, invar_output *ou
     }
 }
 
-static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_output *outputs,
+static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_projection *outputs,
                                        int32_t count)
 {
     invar_linear_fwd_args args = {.y = outputs[0].y,
@@ -217,7 +217,7 @@ static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_output
 }
 
 /* The products alone; results are shown. */
-static void products(invar_builder *b, const invar_tensor *x, const invar_output *outputs,
+static void products(invar_builder *b, const invar_tensor *x, const invar_projection *outputs,
                      int32_t count, const invar_routes *routes)
 {
     invar_tensor taken = operand(b, x, &outputs[0].w);
@@ -234,7 +234,7 @@ static void products(invar_builder *b, const invar_tensor *x, const invar_output
     }
 }
 
-void invar_verb_linears(invar_builder *b, invar_tensor x, invar_output *outputs, int32_t count,
+void invar_verb_linears(invar_builder *b, invar_tensor x, invar_projection *outputs, int32_t count,
                         const invar_routes *routes)
 {
     linears l;
@@ -265,7 +265,7 @@ static void added_back(invar_builder *b, const void *noted)
 invar_tensor invar_verb_add_linear(invar_builder *b, const char *name, invar_tensor residual,
                                    invar_tensor x, const invar_weight *w)
 {
-    invar_output out = {.name = name, .w = *w};
+    invar_projection out = {.name = name, .w = *w};
     invar_linear_fwd_args args;
     invar_tensor taken;
     added a;
@@ -310,7 +310,7 @@ static void gated_back(invar_builder *b, const void *noted)
 }
 
 /* One call for all; without a backward the device keeps the two products to itself. */
-static void activate_at_once(invar_builder *b, const gated *g, const invar_output *gate_up)
+static void activate_at_once(invar_builder *b, const gated *g, const invar_projection *gate_up)
 {
     invar_linear_fwd_args args = arguments(&g->l.x, gate_up, 2);
 
@@ -322,7 +322,7 @@ static void activate_at_once(invar_builder *b, const gated *g, const invar_outpu
         (void)invar_build_result(b, gate_up[i].name, gate_up[i].y);
 }
 
-static void activate_alone(invar_builder *b, const gated *g, const invar_output *gate_up,
+static void activate_alone(invar_builder *b, const gated *g, const invar_projection *gate_up,
                            const invar_routes *routes)
 {
     invar_tensor codes = room_for_codes(b, &g->act, &gate_up[0].w);
@@ -334,7 +334,7 @@ static void activate_alone(invar_builder *b, const gated *g, const invar_output 
 }
 
 invar_tensor invar_verb_gated(invar_builder *b, const char *name, invar_tensor x,
-                              invar_output gate_up[2], const invar_routes *routes)
+                              invar_projection gate_up[2], const invar_routes *routes)
 {
     gated g;
 

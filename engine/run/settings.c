@@ -76,12 +76,12 @@ static void read_schedules(invar_settings *set, const invar_recipe *r)
     double critic_lr = invar_recipe_float(r, INVAR_KEY_CRITIC_LR);
 
     set->schedule =
-        (invar_schedule){.style = (invar_decay)invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE),
-                         .lr = invar_recipe_float(r, INVAR_KEY_LR),
-                         .min_lr = invar_recipe_float(r, INVAR_KEY_MIN_LR),
-                         .warmup_init = invar_recipe_float(r, INVAR_KEY_LR_WARMUP_INIT),
-                         .warmup_steps = invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS),
-                         .decay_steps = invar_recipe_int(r, INVAR_KEY_LR_DECAY_ITERS)};
+        (invar_lr_schedule){.style = (invar_decay)invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE),
+                            .lr = invar_recipe_float(r, INVAR_KEY_LR),
+                            .min_lr = invar_recipe_float(r, INVAR_KEY_MIN_LR),
+                            .warmup_init = invar_recipe_float(r, INVAR_KEY_LR_WARMUP_INIT),
+                            .warmup_steps = invar_recipe_int(r, INVAR_KEY_LR_WARMUP_ITERS),
+                            .decay_steps = invar_recipe_int(r, INVAR_KEY_LR_DECAY_ITERS)};
     set->critic_schedule = set->schedule;
     set->critic_schedule.warmup_steps = invar_recipe_int(r, INVAR_KEY_CRITIC_LR_WARMUP_ITERS);
     if (critic_lr > 0.0)

@@ -9,8 +9,8 @@
 #include "base/recipe/recipe.h"
 #include "engine/rl/loss.h"
 #include "engine/run/course.h"
+#include "engine/train/lr_schedule.h"
 #include "engine/train/optimizer.h"
-#include "engine/train/schedule.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -19,8 +19,8 @@ extern "C" {
 typedef struct invar_settings {
     invar_rl_options rl;
     invar_adamw_options adamw;
-    invar_schedule schedule;
-    invar_schedule critic_schedule;
+    invar_lr_schedule schedule;
+    invar_lr_schedule critic_schedule;
     invar_course course;
     int64_t prompts;           /* of a rollout */
     int64_t per_prompt;        /* samples of a prompt */

@@ -28,7 +28,7 @@ typedef enum stage {
 } stage;
 
 typedef struct chain {
-    invar_decoder *out;
+    invar_text_decoder *out;
     stage at;
 } chain;
 
@@ -112,12 +112,12 @@ static invar_status read_one(void *out, const invar_part *part, const char *type
     return invar_part_unknown(part, type);
 }
 
-invar_status invar_decoder_read(invar_decoder *out, const json_t *json, const char *where)
+invar_status invar_text_decoder_read(invar_text_decoder *out, const json_t *json, const char *where)
 {
     const invar_part part = {where, "decoder", json};
     chain c = {out, STAGE_BEGIN};
 
-    *out = (invar_decoder){0};
+    *out = (invar_text_decoder){0};
     out->spaced = !json || json_is_null(json);
     return out->spaced ? INVAR_OK : invar_part_each(&c, &part, "decoders", read_one);
 }
@@ -135,7 +135,8 @@ static size_t stripped(const invar_literal *character, size_t count, const char 
     return at;
 }
 
-size_t invar_decoder_stripped(const invar_decoder *decoder, const char *text, size_t bytes)
+size_t invar_text_decoder_stripped(const invar_text_decoder *decoder, const char *text,
+                                   size_t bytes)
 {
     return stripped(&decoder->strip, decoder->n_strip, text, bytes);
 }
@@ -181,9 +182,9 @@ static invar_status apply(char **text, size_t *bytes, const invar_token_step *st
     return INVAR_OK;
 }
 
-invar_status invar_decoder_token(char **out, size_t *bytes_out, bool *byte_out,
-                                 const invar_decoder *decoder, const invar_byte_chars *map,
-                                 const char *name)
+invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_out,
+                                      const invar_text_decoder *decoder,
+                                      const invar_byte_chars *map, const char *name)
 {
     invar_status status = INVAR_OK;
     int byte;

@@ -34,7 +34,7 @@ typedef struct invar_token_step {
 #define INVAR_TOKEN_STEPS_MAX 8
 #define INVAR_STRIP_MAX 8
 
-typedef struct invar_decoder {
+typedef struct invar_text_decoder {
     bool byte_level;
     bool byte_fallback;
     bool spaced;             /* there is no decoder: a space between tokens */
@@ -44,22 +44,23 @@ typedef struct invar_decoder {
     size_t n_steps;
     invar_literal strip; /* a character that the whole text loses at its beginning, */
     size_t n_strip;      /* at most so often */
-} invar_decoder;
+} invar_text_decoder;
 
 /* `json` is the member "decoder". What would change text and is not known is refused. */
-invar_status invar_decoder_read(invar_decoder *out, const json_t *json,
-                                const char *where) INVAR_MUST_USE;
+invar_status invar_text_decoder_read(invar_text_decoder *out, const json_t *json,
+                                     const char *where) INVAR_MUST_USE;
 
 /*
  * The text of the token `name`; *byte_out: it is one byte of a run. The caller owns *out
  * (invar_free).
  */
-invar_status invar_decoder_token(char **out, size_t *bytes_out, bool *byte_out,
-                                 const invar_decoder *decoder, const invar_byte_chars *map,
-                                 const char *name) INVAR_MUST_USE;
+invar_status invar_text_decoder_token(char **out, size_t *bytes_out, bool *byte_out,
+                                      const invar_text_decoder *decoder,
+                                      const invar_byte_chars *map, const char *name) INVAR_MUST_USE;
 
 /* Bytes that the whole text, of which these are the beginning, loses. */
-size_t invar_decoder_stripped(const invar_decoder *decoder, const char *text, size_t bytes);
+size_t invar_text_decoder_stripped(const invar_text_decoder *decoder, const char *text,
+                                   size_t bytes);
 
 #ifdef __cplusplus
 }

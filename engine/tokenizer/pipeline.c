@@ -283,5 +283,5 @@ invar_status invar_pipeline_read(invar_pipeline *out, const json_t *root, const 
         read_part(&out->normalizer, root, where, "normalizer", "normalizers", read_normalizer));
     INVAR_TRY(read_part(out, root, where, "pre_tokenizer", "pretokenizers", read_pre_tokenizer));
     INVAR_TRY(read_part(NULL, root, where, "post_processor", "processors", check_processor));
-    return invar_decoder_read(&out->decoder, json_object_get(root, "decoder"), where);
+    return invar_text_decoder_read(&out->decoder, json_object_get(root, "decoder"), where);
 }

@@ -44,7 +44,7 @@ typedef struct invar_pipeline {
     invar_pre_step steps[INVAR_PRE_STEPS_MAX];
     size_t n_steps;
     bool byte_level; /* the model sees the bytes of words */
-    invar_decoder decoder;
+    invar_text_decoder decoder;
 } invar_pipeline;
 
 /* `root` is the whole file; a part that would change tokens and is not known is refused. */

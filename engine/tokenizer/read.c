@@ -155,7 +155,7 @@ static invar_status fill_tokens(reader *r)
             continue;
         }
         INVAR_TRY(
-            invar_decoder_token(&text, &bytes, &is_byte, &r->pipeline.decoder, &r->map, name));
+            invar_text_decoder_token(&text, &bytes, &is_byte, &r->pipeline.decoder, &r->map, name));
         status = append_text(r, id, text, bytes);
         invar_free(text);
         INVAR_TRY(status);

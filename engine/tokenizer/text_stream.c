@@ -129,7 +129,7 @@ static invar_status end_run(invar_text_stream *stream)
 /* ---- tokens ---------------------------------------------------------------------------------- */
 
 /* A string whose metaspace becomes a space, or is dropped. */
-static invar_status append_metaspace(invar_text_stream *stream, const invar_decoder *decoder,
+static invar_status append_metaspace(invar_text_stream *stream, const invar_text_decoder *decoder,
                                      const char *text, size_t bytes)
 {
     bool dropped = decoder->drop_first && !stream->begun;
@@ -144,7 +144,7 @@ static invar_status append_metaspace(invar_text_stream *stream, const invar_deco
     return INVAR_OK;
 }
 
-static invar_status push_string(invar_text_stream *stream, const invar_decoder *decoder,
+static invar_status push_string(invar_text_stream *stream, const invar_text_decoder *decoder,
                                 const char *text, size_t bytes)
 {
     INVAR_TRY(end_run(stream));
@@ -164,7 +164,7 @@ static invar_status push_bytes(invar_text_stream *stream, const char *text, size
 
 static invar_status push_token(invar_text_stream *stream, const invar_tokenizer *t, int32_t id)
 {
-    const invar_decoder *decoder = &t->pipeline.decoder;
+    const invar_text_decoder *decoder = &t->pipeline.decoder;
     size_t bytes;
     const char *text = invar_tokenizer_bytes(&bytes, t, id);
 
@@ -181,8 +181,8 @@ static invar_status push_token(invar_text_stream *stream, const invar_tokenizer 
 /* What is shown: the text without what the decoder takes from its beginning. */
 static void show(invar_text_stream *stream, const invar_tokenizer *tokenizer)
 {
-    const invar_decoder *decoder = &tokenizer->pipeline.decoder;
-    size_t hidden = invar_decoder_stripped(decoder, stream->whole, stream->used);
+    const invar_text_decoder *decoder = &tokenizer->pipeline.decoder;
+    size_t hidden = invar_text_decoder_stripped(decoder, stream->whole, stream->used);
     size_t settled = stream->n_run > 0 && !stream->spoilt ? stream->run_begin : stream->used;
 
     stream->text = stream->whole + hidden;

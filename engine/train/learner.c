@@ -58,7 +58,7 @@ invar_status invar_learner_differentiate(invar_learner *learner, invar_trainer *
 
 invar_status invar_learner_move(invar_learner *learner, int64_t step, bool rest)
 {
-    learner->lr = invar_schedule_lr(&learner->options.schedule, step);
+    learner->lr = invar_lr_schedule_at(&learner->options.schedule, step);
     if (rest)
         return INVAR_OK;
     learner->moved = true;

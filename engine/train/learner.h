@@ -16,8 +16,8 @@
 #define INVAR_ENGINE_TRAIN_LEARNER_H
 
 #include "engine/probe/probe.h"
+#include "engine/train/lr_schedule.h"
 #include "engine/train/optimizer.h"
-#include "engine/train/schedule.h"
 #include "engine/train/trainer.h"
 
 #ifdef __cplusplus
@@ -27,7 +27,7 @@ extern "C" {
 typedef struct invar_learner_options {
     const invar_device *dev; /* the model's; borrowed */
     const char *prefix;      /* of its points: "" or "critic."; a constant */
-    invar_schedule schedule;
+    invar_lr_schedule schedule;
     invar_adamw_options adamw;
     size_t piece;   /* of the moments that visit the device; 0: they are there for good */
     bool unwatched; /* nothing of it is recorded: neither gradients nor masters are hashed */

@@ -130,7 +130,7 @@ size_t invar_cpu_logprob_fwd_workspace(const invar_device *dev, const invar_logp
 invar_status invar_cpu_logprob_fwd(const invar_device *dev, const invar_logprob_fwd_args *a,
                                    void *workspace)
 {
-    invar_rows job = {a->logits.shape[0], 1, logprob_scratch(a), logprob_token, a};
+    invar_row_job job = {a->logits.shape[0], 1, logprob_scratch(a), logprob_token, a};
 
     return invar_rows_run(dev, &job, workspace);
 }

@@ -158,7 +158,7 @@ size_t invar_cpu_moe_route_fwd_workspace(const invar_device *dev, const invar_mo
 invar_status invar_cpu_moe_route_fwd(const invar_device *dev, const invar_moe_route_fwd_args *a,
                                      void *workspace)
 {
-    invar_rows job = {a->logits.shape[0], TOKENS_PER_TASK, route_scratch(a), route_token, a};
+    invar_row_job job = {a->logits.shape[0], TOKENS_PER_TASK, route_scratch(a), route_token, a};
 
     return invar_rows_run(dev, &job, workspace);
 }
@@ -221,8 +221,8 @@ size_t invar_cpu_moe_route_bwd_workspace(const invar_device *dev, const invar_mo
 invar_status invar_cpu_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a,
                                      void *workspace)
 {
-    invar_rows job = {a->scores.shape[0], TOKENS_PER_TASK, route_back_scratch(a), route_token_back,
-                      a};
+    invar_row_job job = {a->scores.shape[0], TOKENS_PER_TASK, route_back_scratch(a),
+                         route_token_back, a};
 
     return invar_rows_run(dev, &job, workspace);
 }
@@ -390,8 +390,8 @@ size_t invar_cpu_moe_combine_bwd_workspace(const invar_device *dev,
 invar_status invar_cpu_moe_combine_bwd(const invar_device *dev, const invar_moe_combine_bwd_args *a,
                                        void *workspace)
 {
-    invar_rows job = {a->dout.shape[0], TOKENS_PER_TASK, combine_back_scratch(a),
-                      combine_token_back, a};
+    invar_row_job job = {a->dout.shape[0], TOKENS_PER_TASK, combine_back_scratch(a),
+                         combine_token_back, a};
     uint8_t *seen = (uint8_t *)workspace + invar_rows_workspace(dev, combine_back_scratch(a));
 
     INVAR_TRY(

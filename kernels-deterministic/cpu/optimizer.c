@@ -90,7 +90,7 @@ invar_status invar_cpu_grad_norm(const invar_device *dev, const invar_grad_norm_
 
     for (int64_t i = 0; i < a->count; i++) {
         norm_job job = {&a->grads[i], sums + a->count};
-        invar_rows rows = {chunks(job.grad), CHUNKS_PER_TASK, 0, sum_squares, &job};
+        invar_row_job rows = {chunks(job.grad), CHUNKS_PER_TASK, 0, sum_squares, &job};
 
         INVAR_TRY(invar_rows_run(dev, &rows, NULL));
         // for one chunk as well: REDUCE of a single value is that value

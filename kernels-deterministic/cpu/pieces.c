@@ -31,7 +31,7 @@ invar_status invar_pieces_run(const invar_device *dev, int64_t rows, int64_t col
                               const void *payload)
 {
     piece_job job = {cols, (cols + INVAR_PIECE - 1) / INVAR_PIECE, run, payload};
-    invar_rows pieces = {rows * job.across, PIECES_PER_TASK, 0, run_piece, &job};
+    invar_row_job pieces = {rows * job.across, PIECES_PER_TASK, 0, run_piece, &job};
 
     return invar_rows_run(dev, &pieces, NULL);
 }

@@ -116,7 +116,7 @@ size_t invar_cpu_quantise_workspace(const invar_device *dev, const invar_quantis
 invar_status invar_cpu_quantise(const invar_device *dev, const invar_quantise_args *a,
                                 void *workspace)
 {
-    invar_rows bands = {0, 1, 0, quantise_band, a};
+    invar_row_job bands = {0, 1, 0, quantise_band, a};
 
     if (a->q.dtype == INVAR_DTYPE_BF16)
         return invar_pieces_run(dev, a->q.shape[0], a->q.shape[1], round_piece, a);

@@ -68,8 +68,8 @@ invar_status invar_cpu_rmsnorm_fwd(const invar_device *dev, const invar_rmsnorm_
 {
     const invar_rotation *r = &a->rotation;
     invar_rope_fwd_args rope = {a->y, a->y, r->positions, r->cosine, r->sine};
-    invar_rows job = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
-                      scratch_bytes(a->x.shape[2], FORWARD_BUFFERS), forward_head, a};
+    invar_row_job job = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
+                         scratch_bytes(a->x.shape[2], FORWARD_BUFFERS), forward_head, a};
 
     INVAR_TRY(invar_rows_run(dev, &job, workspace));
     return invar_tensor_present(&r->positions) ? invar_cpu_rope_fwd(dev, &rope, NULL) : INVAR_OK;
@@ -183,8 +183,8 @@ invar_status invar_cpu_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_
     invar_rmsnorm_bwd_args args = *given, *a = &args;
     backward_job job = {a, workspace};
     char *rotated = (char *)workspace + rstd_bytes(a);
-    invar_rows rows = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
-                       scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS), backward_head, &job};
+    invar_row_job rows = {a->x.shape[0] * a->x.shape[1], HEADS_PER_TASK,
+                          scratch_bytes(a->x.shape[2], BACKWARD_BUFFERS), backward_head, &job};
 
     if (invar_tensor_present(&a->rotation.positions))
         INVAR_TRY(rotate_back(&args.dy, dev, given, rotated));

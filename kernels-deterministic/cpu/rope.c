@@ -70,7 +70,7 @@ invar_status invar_cpu_rope_table(const invar_device *dev, const invar_rope_tabl
     double *frequencies = workspace;
     table_job job = {a, frequencies};
     int64_t half = a->cosine.shape[1];
-    invar_rows rows = {half > 0 ? a->cosine.shape[0] : 0, TOKENS_PER_TASK, 0, table_row, &job};
+    invar_row_job rows = {half > 0 ? a->cosine.shape[0] : 0, TOKENS_PER_TASK, 0, table_row, &job};
 
     for (int64_t i = 0; i < half; i++) {
         frequencies[i] = invar_pow_f64(a->theta, -(double)i / (double)half);
@@ -128,7 +128,7 @@ static invar_status rotate(const invar_device *dev, const invar_rope_fwd_args *a
 {
     rotation r = {a, sign};
     int64_t tokens = a->x.shape[2] > 0 ? a->x.shape[0] : 0; // rows of nothing have no address
-    invar_rows job = {tokens, TOKENS_PER_TASK, 0, rotate_token, &r};
+    invar_row_job job = {tokens, TOKENS_PER_TASK, 0, rotate_token, &r};
 
     return invar_rows_run(dev, &job, NULL);
 }

@@ -10,7 +10,7 @@
 #define CACHE_LINE ((size_t)64) // threads do not share one
 
 typedef struct rows_task {
-    const invar_rows *job;
+    const invar_row_job *job;
     char *workspace;
 } rows_task;
 
@@ -27,7 +27,7 @@ size_t invar_rows_workspace(const invar_device *dev, size_t scratch)
 static invar_status run_task(void *payload, int64_t task, int worker)
 {
     const rows_task *t = payload;
-    const invar_rows *job = t->job;
+    const invar_row_job *job = t->job;
     int64_t first = task * job->rows_per_task, end = first + job->rows_per_task;
     void *scratch = NULL;
 
@@ -38,7 +38,7 @@ static invar_status run_task(void *payload, int64_t task, int worker)
     return INVAR_OK;
 }
 
-invar_status invar_rows_run(const invar_device *dev, const invar_rows *job, void *workspace)
+invar_status invar_rows_run(const invar_device *dev, const invar_row_job *job, void *workspace)
 {
     rows_task task = {job, workspace};
     int64_t tasks = (job->rows + job->rows_per_task - 1) / job->rows_per_task;

@@ -246,7 +246,7 @@ size_t invar_cpu_sample_workspace(const invar_device *dev, const invar_sample_ar
 
 invar_status invar_cpu_sample(const invar_device *dev, const invar_sample_args *a, void *workspace)
 {
-    invar_rows job = {a->logits.shape[0], 1, sample_scratch(a), sample_row, a};
+    invar_row_job job = {a->logits.shape[0], 1, sample_scratch(a), sample_row, a};
 
     return invar_rows_run(dev, &job, workspace);
 }

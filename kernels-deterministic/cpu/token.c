@@ -45,7 +45,7 @@ static invar_status run_groups(const invar_device *dev, int64_t cols,
                                const void *payload)
 {
     int64_t groups = (cols + INVAR_TOKEN_COLUMNS - 1) / INVAR_TOKEN_COLUMNS;
-    invar_rows job = {groups, 1, 0, run, payload};
+    invar_row_job job = {groups, 1, 0, run, payload};
 
     return invar_rows_run(dev, &job, NULL);
 }
@@ -166,7 +166,7 @@ invar_status invar_cpu_embedding_fwd(const invar_device *dev, const invar_embedd
                                      void *workspace)
 {
     int64_t tokens = a->out.shape[1] > 0 ? a->out.shape[0] : 0; // rows of nothing have no address
-    invar_rows job = {tokens, TOKENS_PER_TASK, 0, copy_row, a};
+    invar_row_job job = {tokens, TOKENS_PER_TASK, 0, copy_row, a};
 
     return invar_rows_run(dev, &job, workspace);
 }

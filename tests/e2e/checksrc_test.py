@@ -113,6 +113,15 @@ class Checksrc(unittest.TestCase):
         self.assertEqual([(f[0], f[2]) for f in found], [("engine/run", "folder")])
         self.assertEqual(list(checksrc.crowded(f"tests/e2e/{i}.sh" for i in range(26))), [])
 
+    def test_ambiguous(self):
+        self.write("engine/run/a.h", c_file("a.h", "typedef struct invar_a invar_a;\n"))
+        self.write("engine/run/b.h", c_file("b.h", "typedef enum invar_b {\n    X\n} invar_b;\n"))
+        self.write("base/c.h", c_file("c.h", "typedef struct invar_a {\n    int x;\n} invar_a;\n"))
+        files = ["engine/run/a.h", "engine/run/b.h"]
+        self.assertEqual(list(checksrc.ambiguous(self.root, files)), [])
+        found = list(checksrc.ambiguous(self.root, files + ["base/c.h"]))
+        self.assertEqual([(f[0], f[2]) for f in found], [("engine/run/a.h", "type")])
+
     def test_good_files(self):
         self.accepts("engine/sample.c", c_file("sample.c", "int invar_x(void);\n"))
         self.accepts("scripts/sample", f"#!/bin/sh\n# A sample.\n# {SPDX}\ntrue\n")

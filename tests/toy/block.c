@@ -15,8 +15,8 @@ invar_tensor invar_toy_block(invar_builder *b, const invar_model_spec *s, invar_
 {
     int64_t d = s->hidden, n = s->intermediate;
     invar_weight norm = invar_build_param(b, INVAR_PARAM_NORM, "mlp.norm.weight", 1, d, 0);
-    invar_output mlp[2] = {{.name = "gate"}, {.name = "up"}};
-    invar_output side[2] = {{.name = "side.gate"}, {.name = "side.up"}};
+    invar_projection mlp[2] = {{.name = "gate"}, {.name = "up"}};
+    invar_projection side[2] = {{.name = "side.gate"}, {.name = "side.up"}};
     invar_weight inner, down, norm_b, down_b;
     invar_tensor act, y;
 

@@ -17,7 +17,7 @@
 #define INVAR_ATTENTION_FAR (INT64_C(1) << 60) /* beyond every position */
 
 /* The constants of one call. */
-typedef struct invar_attention_form {
+typedef struct invar_cuda_attention_form {
     int64_t dim; /* of a head */
     int64_t kv_heads;
     int64_t group;  /* query heads per kv head */
@@ -26,13 +26,13 @@ typedef struct invar_attention_form {
     int64_t span;   /* INVAR_ATTENTION_FAR: one span */
     float scale;
     float c; /* scale * log2(e): scores become exponents of two */
-} invar_attention_form;
+} invar_cuda_attention_form;
 
-static inline invar_attention_form invar_attention_form_of(const invar_tensor *q /* (T, HQ, D) */,
-                                                           int64_t kv_heads,
-                                                           const invar_attention_shape *shape)
+static inline invar_cuda_attention_form
+invar_cuda_attention_form_of(const invar_tensor *q /* (T, HQ, D) */, int64_t kv_heads,
+                             const invar_attention_shape *shape)
 {
-    invar_attention_form form;
+    invar_cuda_attention_form form;
 
     form.dim = q->shape[2];
     form.kv_heads = kv_heads;
@@ -51,7 +51,7 @@ static inline invar_attention_form invar_attention_form_of(const invar_tensor *q
 
 /* The first key that the query at `position` sees; the last one is `position` itself. */
 __host__ __device__ __forceinline__ int64_t
-invar_attention_first_key(const invar_attention_form &form, int64_t position)
+invar_attention_first_key(const invar_cuda_attention_form &form, int64_t position)
 {
     return position >= form.window ? position - form.window + 1 : 0;
 }

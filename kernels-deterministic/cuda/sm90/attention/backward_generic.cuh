@@ -19,7 +19,7 @@ namespace backward
 
 /* The arguments of a call, for kernels. */
 template <typename T> struct problem {
-    invar_attention_form form;
+    invar_cuda_attention_form form;
     invar_view<T> dq, dk, dv;
     invar_view<const T> d_o, o, q, k, v;
     invar_view<const float> lse2;
@@ -382,7 +382,7 @@ template <typename T, typename STEP> struct worker {
 
     __device__ void queries(int64_t position, int64_t head)
     {
-        const invar_attention_form &form = call.form;
+        const invar_cuda_attention_form &form = call.form;
         int64_t end = position + TILE < length ? position + TILE : length;
         int64_t first = invar_attention_first_key(form, position);
         sums total, span, part;
@@ -423,7 +423,7 @@ template <typename T, typename STEP> struct worker {
 
     __device__ void keys(int64_t position, int64_t kv_head)
     {
-        const invar_attention_form &form = call.form;
+        const invar_cuda_attention_form &form = call.form;
         int64_t last = position + TILE < length ? position + TILE - 1 : length - 1;
         int64_t end = length - last < form.window ? length : last + form.window;
         sums total_dk, total_dv, dk, dv;

@@ -20,7 +20,7 @@
 typedef struct invar_attention_problem {
     invar_op op;
     invar_cuda_fault *fault;
-    invar_attention_form form;
+    invar_cuda_attention_form form;
     invar_dtype dtype;
     void *o; /* (n_rows, HQ, D) */
     const void *q;

@@ -53,7 +53,8 @@ __host__ __device__ int64_t plan_slots(const invar_attention_problem &p)
 }
 
 /* The first block of keys that the tile sees; the last one is that of its own rows. */
-__device__ __forceinline__ int first_block(const invar_attention_form &form, const tile_entry &e)
+__device__ __forceinline__ int first_block(const invar_cuda_attention_form &form,
+                                           const tile_entry &e)
 {
     int position = max(tile_rows * e.tile, e.before);
 
@@ -62,7 +63,7 @@ __device__ __forceinline__ int first_block(const invar_attention_form &form, con
 
 /* True where some row of the tile does not see all keys of block b. */
 template <bool WINDOW>
-__device__ __forceinline__ bool cut(const invar_attention_form &form, int tile, int b)
+__device__ __forceinline__ bool cut(const invar_cuda_attention_form &form, int tile, int b)
 {
     return b == tile || (WINDOW && b * block_keys < (int)invar_attention_first_key(
                                                         form, (tile + 1) * tile_rows - 1));

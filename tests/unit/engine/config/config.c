@@ -13,7 +13,7 @@
 #include "base/alloc.h"
 #include "engine/model/model.h"
 #include "engine/rl/loss.h"
-#include "engine/train/schedule.h"
+#include "engine/train/lr_schedule.h"
 #include "tests/support.h"
 
 static const char good[] = "[model]\n"

@@ -1,5 +1,5 @@
 /*
- * schedule.h - the learning rate of an optimizer step.
+ * lr_schedule.h - the learning rate of an optimizer step.
  *
  * Megatron-LM's schedules, counted in optimizer steps. With step the number of steps already made,
  * W the warm-up and D the decay:
@@ -15,8 +15,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_TRAIN_SCHEDULE_H
-#define INVAR_ENGINE_TRAIN_SCHEDULE_H
+#ifndef INVAR_ENGINE_TRAIN_LR_SCHEDULE_H
+#define INVAR_ENGINE_TRAIN_LR_SCHEDULE_H
 
 #include <stdint.h>
 
@@ -31,16 +31,16 @@ typedef enum invar_decay {
     INVAR_DECAY_COSINE
 } invar_decay;
 
-typedef struct invar_schedule {
+typedef struct invar_lr_schedule {
     invar_decay style;
     double lr;
     double min_lr;
     double warmup_init;
     int64_t warmup_steps;
     int64_t decay_steps; /* the warm-up included; above it unless the style is constant */
-} invar_schedule;
+} invar_lr_schedule;
 
-float invar_schedule_lr(const invar_schedule *schedule, int64_t step);
+float invar_lr_schedule_at(const invar_lr_schedule *schedule, int64_t step);
 
 #ifdef __cplusplus
 }

@@ -1,15 +1,15 @@
 /*
- * schedule.c - the learning rate of an optimizer step.
+ * lr_schedule.c - the learning rate of an optimizer step.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/train/schedule.h"
+#include "engine/train/lr_schedule.h"
 
 #include "kernels-deterministic/math/elementary_f64.h"
 
 #include "base/invar_banned.h"
 
-static double at(const invar_schedule *s, int64_t step)
+static double at(const invar_lr_schedule *s, int64_t step)
 {
     double ratio, share;
 
@@ -26,7 +26,7 @@ static double at(const invar_schedule *s, int64_t step)
     return s->min_lr + (s->lr - s->min_lr) * share;
 }
 
-float invar_schedule_lr(const invar_schedule *schedule, int64_t step)
+float invar_lr_schedule_at(const invar_lr_schedule *schedule, int64_t step)
 {
     return (float)at(schedule, step);
 }
