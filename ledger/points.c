@@ -21,13 +21,14 @@
 
 #include "base/invar_banned.h"
 
-enum { LIST_BYTES = 8192, DIMS = 8, INPUTS = 256 };
+enum { DIMS = 8, NUMBER_BYTES = 21 /* of a list, with its comma */ };
 
 /* The columns of a point without its manifest; texts of `shape` and `inputs` live in here. */
 typedef struct point_row {
     invar_ledger_value values[INVAR_POINT_COLUMNS];
-    char shape[256];
-    char inputs[LIST_BYTES];
+    char shape[DIMS * NUMBER_BYTES + 3];
+    size_t inputs_size;
+    char inputs[];
 } point_row;
 
 static void write_list(char *out, size_t size, const int64_t *numbers, size_t count)
@@ -45,7 +46,7 @@ static void write_list(char *out, size_t size, const int64_t *numbers, size_t co
 static void fill(point_row *row, const invar_ledger_point *point, size_t ord)
 {
     write_list(row->shape, sizeof row->shape, point->shape, point->dims);
-    write_list(row->inputs, sizeof row->inputs, point->inputs, point->n_inputs);
+    write_list(row->inputs, row->inputs_size, point->inputs, point->n_inputs);
     row->values[0] = invar_value_int((int64_t)ord);
     row->values[1] = invar_value_text(point->name);
     row->values[2] = invar_value_text(point->phase);
@@ -80,18 +81,21 @@ static invar_status check_point(const invar_ledger_point *point, size_t ord)
                           "ledger: point \"%.80s\": layer %" PRId64 ", level %" PRId64 ", %" PRId64
                           " shards; at least -1, 0 and 1",
                           point->name, point->layer, point->level, point->shards);
-    if (point->dims > DIMS || point->n_inputs > INPUTS)
-        return INVAR_FAIL(
-            INVAR_E_INVALID, 0,
-            "ledger: point \"%.80s\" has %zu dimensions and %zu inputs; %d and %d are "
-            "allowed",
-            point->name, point->dims, point->n_inputs, DIMS, INPUTS);
+    if (point->dims > DIMS)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "ledger: point \"%.80s\" has %zu dimensions, at most %d", point->name,
+                          point->dims, DIMS);
     for (size_t i = 0; i < point->n_inputs; i++)
         if (point->inputs[i] < 0 || point->inputs[i] >= (int64_t)ord)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "ledger: point \"%.80s\" is computed from point %" PRId64
                               ", which does not come before it",
                               point->name, point->inputs[i]);
+    if (point->n_inputs > ord)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "ledger: point \"%.80s\" has %zu inputs: some are named twice, since %zu "
+                          "points come before it",
+                          point->name, point->n_inputs, ord);
     return INVAR_OK;
 }
 
@@ -210,6 +214,20 @@ static invar_status store_once(invar_ledger *ledger, const invar_digest *hash,
     return status == INVAR_OK ? status : invar_sql_roll_back(ledger->sql, status);
 }
 
+/* With room for the longest list of inputs; a list longer than its point allows is not written. */
+static invar_status row_new(point_row **out, const invar_ledger_point *points, size_t count)
+{
+    size_t most = 0, size;
+
+    for (size_t i = 0; i < count; i++)
+        if (points[i].n_inputs > most && points[i].n_inputs <= i)
+            most = points[i].n_inputs;
+    size = most * NUMBER_BYTES + 3;
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out + size, "a point"));
+    (*out)->inputs_size = size;
+    return INVAR_OK;
+}
+
 static invar_status define(invar_ledger *ledger, const invar_ledger_point *points, size_t count,
                            point_row *row, bool *rooted)
 {
@@ -234,13 +252,14 @@ static invar_status define(invar_ledger *ledger, const invar_ledger_point *point
 invar_status invar_ledger_define(invar_ledger *ledger, const invar_ledger_point *points,
                                  size_t count)
 {
-    void *rooted, *row;
+    point_row *row = NULL;
+    void *rooted;
     invar_status status;
 
     if (ledger->at.run == 0 || ledger->at.finished)
         return INVAR_FAIL(INVAR_E_STATE, 0, "ledger: points belong to a run that has begun");
     INVAR_TRY(invar_alloc(&rooted, count, sizeof(bool), "a manifest"));
-    status = invar_alloc(&row, 1, sizeof(point_row), "a point");
+    status = row_new(&row, points, count);
     if (status == INVAR_OK) {
         status = define(ledger, points, count, row, rooted);
         invar_free(row);

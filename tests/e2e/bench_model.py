@@ -66,6 +66,9 @@ def check_train():
     expect(train["flops"] == 60 * product, f"{train['flops']} FLOP, expected {60 * product}")
     for what in (train, *train["recorded"].values()):
         expect(what["seconds"] > 0, f"{what}")
+    # hundreds of parameters: a point may be computed from many
+    deep = answer("--only", "train", "--tokens", "1x4", "--layers", "30", "--repetitions", "1")
+    expect(deep["train"]["recorded"]["full"]["points"] > 1000, "few points of many layers")
     rate = train["tokens_per_second"] * train["seconds"]
     expect(abs(rate - 60) < 1e-3, f"a step has {rate} tokens")
     for words in (("--threads", "2"), ("--micro-batch", "1"), ("--profile",)):

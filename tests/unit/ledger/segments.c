@@ -325,7 +325,6 @@ static void test_ledger_segments__evaluations(void **state)
 static void test_ledger_segments__points_refused(void **state)
 {
     static const int64_t forward = 1, itself = 0, shape[9] = {1, 1, 1, 1, 1, 1, 1, 1, 1};
-    static int64_t inputs[257];
     static const struct {
         invar_ledger_point point; // the first of two; what is not said is filled in
         const char *text;
@@ -337,7 +336,6 @@ static void test_ledger_segments__points_refused(void **state)
         {{.name = "a", .inputs = &forward, .n_inputs = 1}, "does not come before it"},
         {{.name = "a", .inputs = &itself, .n_inputs = 1}, "does not come before it"},
         {{.name = "a", .shape = shape, .dims = 9}, "9 dimensions"},
-        {{.name = "a", .inputs = inputs, .n_inputs = 257}, "257 inputs"},
         {{.name = ""}, "a point's name is empty"},
         {{.name = "a", .phase = "\x7f"}, "a point's phase"},
         {{.name = "a", .op = "\xff"}, "a point's op"},
@@ -371,6 +369,41 @@ static void test_ledger_segments__points_refused(void **state)
     raw_assert_clean(path);
 }
 
+/* A norm is computed from the gradients of all parameters. */
+static void test_ledger_segments__many_inputs(void **state)
+{
+    enum { MANY = 20000 };
+    static invar_ledger_point points[MANY + 1];
+    static char names[MANY + 1][16];
+    static int64_t inputs[MANY + 1]; /* the last one again */
+    const char *path = raw_path("many.db");
+    invar_ledger *ledger = fresh("many.db", 1);
+
+    (void)state;
+    for (int i = 0; i <= MANY; i++) {
+        (void)snprintf(names[i], sizeof names[i], "p%d", i);
+        points[i] = (invar_ledger_point){.name = names[i],
+                                         .phase = "backward",
+                                         .op = "linear.dw",
+                                         .kind = "grad",
+                                         .dtype = "f32",
+                                         .shards = 1};
+        if (i < MANY)
+            inputs[i] = i;
+    }
+    points[MANY].inputs = inputs;
+    points[MANY].n_inputs = MANY + 1;
+    assert_fails(invar_ledger_define(ledger, points, MANY + 1), INVAR_E_INVALID,
+                 "20001 inputs: some are named twice");
+    points[MANY].n_inputs = MANY;
+    assert_ok(invar_ledger_define(ledger, points, MANY + 1));
+    assert_int_equal(
+        raw_int(path, "SELECT max(json_array_length(inputs)) FROM point WHERE name = 'p20000'"),
+        MANY);
+    invar_ledger_close(ledger);
+    raw_assert_clean(path);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -384,6 +417,7 @@ int main(void)
         cmocka_unit_test(test_ledger_segments__checkpoints),
         cmocka_unit_test(test_ledger_segments__evaluations),
         cmocka_unit_test(test_ledger_segments__points_refused),
+        cmocka_unit_test(test_ledger_segments__many_inputs),
     };
 
     return cmocka_run_group_tests(tests, raw_setup, raw_teardown);
