@@ -44,7 +44,8 @@ typedef struct sources {
     int64_t count;
 } sources;
 
-/* A point above the level: what stands for it where it is an input. */
+/* A point above the level: what stands for it where it is an input. The k-th has the number -2 - k
+ * where the dump wants it. */
 typedef struct absent {
     char name[INVAR_LEDGER_NAME_BYTES + 1];
     sources sources;
@@ -61,12 +62,11 @@ struct invar_probe {
     invar_ledger_stat *stats; /* (stats_capacity) of the last result */
     int64_t stats_capacity;
     int64_t listed; /* points of the last result */
-    int64_t cursor; /* where the next search begins: points come in order */
-    /* Names of points that only the dump wants: the k-th has the number -2 - k. */
-    char (*hidden)[INVAR_LEDGER_NAME_BYTES + 1];
-    int64_t n_hidden, hidden_capacity;
     absent *absent;
     int64_t n_absent, absent_capacity;
+    /* Names of both, hashed: 0, or a key (see key_of_point). */
+    int64_t *table; /* (table_size) a power of two, or 0 */
+    int64_t table_size;
     invar_window window; /* tensors that are read back */
     /* Tensors that are hashed where they are: their points, and the digests that are not read. */
     invar_digests digesting;
@@ -106,7 +106,7 @@ void invar_probe_free(invar_probe *probe)
     invar_free(probe->digests);
     invar_free(probe->values);
     invar_free(probe->stats);
-    invar_free(probe->hidden);
+    invar_free(probe->table);
     invar_free(probe->absent);
     invar_window_release(&probe->window);
     if (probe->options.dev) {
@@ -124,8 +124,6 @@ void invar_probe_begin(invar_probe *probe, invar_dump *dump)
         value *v = &probe->values[i];
         *v = (value){.leaves = v->leaves, .capacity = v->capacity};
     }
-    probe->cursor = 0;
-    probe->n_hidden = 0;
     probe->digesting.count = 0;
     probe->leaves.count = probe->n_far = 0;
     probe->dump = dump;
@@ -150,19 +148,60 @@ static invar_status grow(void **array, int64_t *capacity, int64_t used, int64_t 
 
 /* ---- points ---------------------------------------------------------------------------------- */
 
-static int64_t find(invar_probe *probe, const char *name)
+static int64_t key_of_point(int64_t number)
 {
-    for (int64_t i = 0; i < probe->count; i++) {
-        int64_t at = (probe->cursor + i) % probe->count;
-        if (strcmp(probe->points[at].name, name) == 0) {
-            probe->cursor = at + 1;
-            return at;
-        }
+    return number + 1;
+}
+
+static int64_t key_of_absent(int64_t number)
+{
+    return -1 - number;
+}
+
+static const char *name_of_key(const invar_probe *probe, int64_t key)
+{
+    return key > 0 ? probe->points[key - 1].name : probe->absent[-1 - key].name;
+}
+
+/* Where in the table the name is, or would be; there is a free place. */
+static int64_t *find_place(const invar_probe *probe, const char *name)
+{
+    invar_digest digest;
+    uint64_t at;
+
+    invar_hash_bytes(&digest, name, strlen(name));
+    memcpy(&at, digest.bytes, sizeof at);
+    for (;; at++) {
+        int64_t *place = &probe->table[at & (uint64_t)(probe->table_size - 1)];
+        if (*place == 0 || strcmp(name_of_key(probe, *place), name) == 0)
+            return place;
     }
-    for (int64_t k = 0; k < probe->n_hidden; k++)
-        if (strcmp(probe->hidden[k], name) == 0)
-            return -2 - k;
-    return -1;
+}
+
+/* The key of the name; 0: nobody has heard of it. */
+static int64_t find(const invar_probe *probe, const char *name)
+{
+    return probe->table_size ? *find_place(probe, name) : 0;
+}
+
+/* Room for one more name; half of the table stays free. */
+static invar_status grow_table(invar_probe *probe)
+{
+    int64_t size = probe->table_size ? 2 * probe->table_size : 64;
+    void *table;
+
+    if (2 * (probe->count + probe->n_absent + 1) <= probe->table_size)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&table, (size_t)size, sizeof *probe->table, "names of a probe's points"));
+    memset(table, 0, (size_t)size * sizeof *probe->table);
+    invar_free(probe->table);
+    probe->table = table;
+    probe->table_size = size;
+    for (int64_t i = 0; i < probe->count; i++)
+        *find_place(probe, probe->points[i].name) = key_of_point(i);
+    for (int64_t i = 0; i < probe->n_absent; i++)
+        *find_place(probe, probe->absent[i].name) = key_of_absent(i);
+    return INVAR_OK;
 }
 
 static bool same_numbers(const int64_t *a, size_t a_count, const int64_t *b, size_t b_count)
@@ -221,6 +260,7 @@ static invar_status add_point(int64_t *out, invar_probe *probe, const invar_ledg
 {
     int64_t used = probe->count, needed = used + 1, a = probe->capacity, b = a, c = a;
 
+    INVAR_TRY(grow_table(probe));
     // a failure on the way leaves arrays of different sizes, each at least as large as it says
     INVAR_TRY(grow((void **)&probe->points, &a, used, needed, sizeof *probe->points));
     INVAR_TRY(grow((void **)&probe->digests, &b, used, needed, sizeof *probe->digests));
@@ -228,21 +268,29 @@ static invar_status add_point(int64_t *out, invar_probe *probe, const invar_ledg
     probe->capacity = a;
     INVAR_TRY(copy_point(&probe->points[used], point));
     memset(&probe->values[used], 0, sizeof *probe->values);
+    *find_place(probe, point->name) = key_of_point(used);
     *out = probe->count++;
-    probe->cursor = probe->count;
     return INVAR_OK;
 }
 
 /* Above the level: a number for the dump, or none. */
 static invar_status hide_point(int64_t *out, invar_probe *probe, const char *name)
 {
-    *out = -1;
-    if (!probe->dump || !invar_dump_wants(probe->dump, name))
-        return INVAR_OK;
-    INVAR_TRY(grow((void **)&probe->hidden, &probe->hidden_capacity, probe->n_hidden,
-                   probe->n_hidden + 1, sizeof *probe->hidden));
-    memcpy(probe->hidden[probe->n_hidden], name, strlen(name) + 1);
-    *out = -2 - probe->n_hidden++;
+    int64_t key = find(probe, name), used = probe->n_absent;
+
+    if (key == 0) {
+        absent *a;
+        INVAR_TRY(grow_table(probe));
+        INVAR_TRY(grow((void **)&probe->absent, &probe->absent_capacity, used, used + 1,
+                       sizeof *probe->absent));
+        a = &probe->absent[used];
+        memcpy(a->name, name, strlen(name) + 1);
+        a->sources.count = 0;
+        key = key_of_absent(used);
+        *find_place(probe, name) = key;
+        probe->n_absent++;
+    }
+    *out = probe->dump && invar_dump_wants(probe->dump, name) ? key - 1 : -1;
     return INVAR_OK;
 }
 
@@ -250,32 +298,34 @@ invar_status invar_probe_define(int64_t *point_out, invar_probe *probe,
                                 const invar_ledger_point *point)
 {
     size_t length = strlen(point->name);
+    int64_t key;
 
     if (length == 0 || length > INVAR_LEDGER_NAME_BYTES)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: a point's name has %zu bytes; 1 to %d",
                           length, INVAR_LEDGER_NAME_BYTES);
-    *point_out = find(probe, point->name);
-    if (*point_out >= 0 && !same_point(&probe->points[*point_out], point))
+    if (point->level > probe->options.level)
+        return hide_point(point_out, probe, point->name);
+    key = find(probe, point->name);
+    if (key == 0)
+        return add_point(point_out, probe, point);
+    if (key < 0 || !same_point(&probe->points[key - 1], point))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "probe: point \"%.100s\" was defined before as something else",
                           point->name);
-    if (*point_out != -1)
-        return INVAR_OK;
-    if (point->level > probe->options.level)
-        return hide_point(point_out, probe, point->name);
-    return add_point(point_out, probe, point);
+    *point_out = key - 1;
+    return INVAR_OK;
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
 static const char *name_of(const invar_probe *probe, int64_t point)
 {
-    return point < 0 ? probe->hidden[-2 - point] : probe->points[point].name;
+    return point < 0 ? probe->absent[-2 - point].name : probe->points[point].name;
 }
 
 static invar_status check_number(const invar_probe *probe, int64_t point)
 {
-    if (point >= probe->count || -2 - point >= probe->n_hidden)
+    if (point >= probe->count || -2 - point >= probe->n_absent)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: there is no point %" PRId64, point);
     return INVAR_OK;
 }
@@ -696,36 +746,17 @@ static void add_source(sources *list, int64_t point)
 }
 
 /* Adds the point of that name, or what stands for it. */
-static void add_sources(sources *list, invar_probe *probe, const char *name)
+static void add_sources(sources *list, const invar_probe *probe, const char *name)
 {
-    const absent *known = NULL;
-    int64_t point = find(probe, name);
+    int64_t key = find(probe, name);
 
-    if (point >= 0) {
-        add_source(list, point);
-        return;
+    if (key > 0) {
+        add_source(list, key - 1);
+    } else if (key < 0) {
+        const sources *known = &probe->absent[-1 - key].sources;
+        for (int64_t i = 0; i < known->count; i++)
+            add_source(list, known->of[i]);
     }
-    for (int64_t i = 0; i < probe->n_absent && !known; i++)
-        if (strcmp(probe->absent[i].name, name) == 0)
-            known = &probe->absent[i];
-    for (int64_t i = 0; known && i < known->sources.count; i++)
-        add_source(list, known->sources.of[i]);
-}
-
-/* Remembers what a point above the level is computed from. */
-static invar_status note_absent(invar_probe *probe, const char *name, const sources *from)
-{
-    absent *a;
-
-    for (int64_t i = 0; i < probe->n_absent; i++)
-        if (strcmp(probe->absent[i].name, name) == 0)
-            return INVAR_OK;
-    INVAR_TRY(grow((void **)&probe->absent, &probe->absent_capacity, probe->n_absent,
-                   probe->n_absent + 1, sizeof *probe->absent));
-    a = &probe->absent[probe->n_absent++];
-    memcpy(a->name, name, strlen(name) + 1);
-    a->sources = *from;
-    return INVAR_OK;
 }
 
 invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
@@ -739,5 +770,7 @@ invar_status invar_probe_define_from(int64_t *point_out, invar_probe *probe,
     full.inputs = from.of;
     full.n_inputs = (size_t)from.count;
     INVAR_TRY(invar_probe_define(point_out, probe, &full));
-    return *point_out >= 0 ? INVAR_OK : note_absent(probe, point->name, &from);
+    if (*point_out < 0)
+        probe->absent[-1 - find(probe, point->name)].sources = from;
+    return INVAR_OK;
 }

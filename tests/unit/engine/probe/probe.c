@@ -290,8 +290,35 @@ static void test_engine_probe__levels_above_are_ignored(void **state)
     assert_ok(invar_probe_finish(&result, probe));
     assert_int_equal(result.count, 0);
     point.level = 0;
+    assert_fails(invar_probe_define(&number, probe, &point), INVAR_E_INVALID,
+                 "\"x\" was defined before as something else");
+    point.name = "y";
     assert_ok(invar_probe_define(&number, probe, &point));
     assert_int_equal(number, 0);
+    invar_probe_free(probe);
+    invar_test_free(&x);
+}
+
+/* More names than a table begins with, of both kinds: each keeps its number. */
+static void test_engine_probe__many_names(void **state)
+{
+    enum { MANY = 3000 };
+    invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
+    invar_ledger_point point = a_point("x", &x);
+    invar_probe *probe = fresh(INVAR_PROBE_POINT);
+    char name[16];
+
+    (void)state;
+    point.name = name;
+    for (int round = 0; round < 2; round++)
+        for (int i = 0; i < MANY; i++) {
+            const char *from[] = {i ? "p0" : NULL, NULL};
+            int64_t number;
+            (void)snprintf(name, sizeof name, "p%d", i);
+            point.level = i % 3 == 2 ? INVAR_PROBE_FULL : INVAR_PROBE_POINT;
+            assert_ok(invar_probe_define_from(&number, probe, &point, from));
+            assert_int_equal(number, i % 3 == 2 ? -1 : i - (i + 1) / 3);
+        }
     invar_probe_free(probe);
     invar_test_free(&x);
 }
@@ -647,6 +674,7 @@ int main(void)
         cmocka_unit_test(test_engine_probe__bytes_digests_and_leaves),
         cmocka_unit_test(test_engine_probe__tensors_that_are_hashed),
         cmocka_unit_test(test_engine_probe__levels_above_are_ignored),
+        cmocka_unit_test(test_engine_probe__many_names),
         cmocka_unit_test(test_engine_probe__a_point_without_value_is_named),
         cmocka_unit_test(test_engine_probe__refuses_what_does_not_fit),
         cmocka_unit_test(test_engine_probe__points_know_what_they_are_computed_from),
