@@ -37,6 +37,7 @@ static void take_point(invar_place *out, const invar_diff_point *p)
     COPY(out->dtype, p->dtype);
     COPY(out->shape, p->shape);
     out->layer = p->layer;
+    invar_diff_fused(out->fused, p, "before the change", "after the change");
     invar_digest_format(out->before, &p->a);
     invar_digest_format(out->after, &p->b);
 }

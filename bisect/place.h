@@ -35,7 +35,9 @@ typedef struct invar_place {
     char kind[INVAR_PLACE_NAME], dtype[INVAR_PLACE_NAME], shape[INVAR_PLACE_NAME];
     int64_t layer;                                                    /* -1: of no layer */
     char before[INVAR_DIGEST_HEX_SIZE], after[INVAR_DIGEST_HEX_SIZE]; /* of the point */
-    int64_t points_different, points_equal;                           /* at that step */
+    char
+        fused[INVAR_DIFF_FUSED_SIZE]; /* whether the fused call or its parts changed; "": unknown */
+    int64_t points_different, points_equal; /* at that step */
     char headline[INVAR_DIFF_HEADLINE_SIZE];
     char ledger_before[INVAR_PATH_SIZE], ledger_after[INVAR_PATH_SIZE]; /* for invar diff */
 } invar_place;

@@ -143,6 +143,7 @@ static void print_place(const printer *p, const invar_place *place)
         item(p, "", place->headline);
         return;
     }
+    item(p, "", place->fused);
     snprintf(text, sizeof text, "%s %s %s", place->kind, place->dtype, place->shape);
     item(p, "tensor", text);
     item(p, "  before", place->before);

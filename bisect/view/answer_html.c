@@ -221,6 +221,7 @@ static void put_place(FILE *f, const invar_bisect_answer *a)
     if (p->layer >= 0)
         invar_html_item_number(f, "layer", p->layer);
     item(f, "op", p->op);
+    item(f, "parts", p->fused);
     snprintf(line, sizeof line, "%s %s %s", p->kind, p->dtype, p->shape);
     item(f, *p->before ? "tensor" : "kind", line);
     item_hash(f, "before", p->before);

@@ -48,16 +48,16 @@ json_t *invar_view_place(const invar_place *p)
     if (!p->known)
         return json_null();
     return json_pack(
-        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o}", "step",
-        (json_int_t)p->step, "point", invar_view_text(p->point), "phase",
+        "{s:I, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:b, s:I, s:I, s:o, s:o, s:o}",
+        "step", (json_int_t)p->step, "point", invar_view_text(p->point), "phase",
         invar_view_text_or_null(p->phase), "layer",
         p->layer < 0 ? json_null() : json_integer(p->layer), "op", invar_view_text_or_null(p->op),
-        "kind", invar_view_text_or_null(p->kind), "dtype", invar_view_text_or_null(p->dtype),
-        "shape", invar_view_text_or_null(p->shape), "before", invar_view_text_or_null(p->before),
-        "after", invar_view_text_or_null(p->after), "fine", p->fine, "points_different",
-        (json_int_t)p->points_different, "points_equal", (json_int_t)p->points_equal, "headline",
-        invar_view_text(p->headline), "ledger_before", invar_view_text(p->ledger_before),
-        "ledger_after", invar_view_text(p->ledger_after));
+        "fused", invar_view_text_or_null(p->fused), "kind", invar_view_text_or_null(p->kind),
+        "dtype", invar_view_text_or_null(p->dtype), "shape", invar_view_text_or_null(p->shape),
+        "before", invar_view_text_or_null(p->before), "after", invar_view_text_or_null(p->after),
+        "fine", p->fine, "points_different", (json_int_t)p->points_different, "points_equal",
+        (json_int_t)p->points_equal, "headline", invar_view_text(p->headline), "ledger_before",
+        invar_view_text(p->ledger_before), "ledger_after", invar_view_text(p->ledger_after));
 }
 
 invar_status invar_view_write(FILE *out, json_t *object)

@@ -84,6 +84,7 @@
       ['phase', at.phase],
       ['layer', at.layer === null ? null : String(at.layer)],
       ['op', at.op && html('code', {}, at.op)],
+      ['parts', at.fused],
       ['tensor', [at.kind, at.dtype, at.shape].filter(Boolean).join(' ')],
       ['A', at.before && hash(at.before)],
       ['B', at.after && hash(at.after)],

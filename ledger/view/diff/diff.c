@@ -485,11 +485,29 @@ static void judge(invar_diff *diff)
         diff->verdict = INVAR_DIFF_VERDICT_IDENTICAL;
 }
 
-static invar_status compare(invar_diff *diff, view runs[2])
+static invar_status compare_one(invar_diff *diff, view sides[2], int64_t step)
+{
+    moment now[2];
+
+    INVAR_TRY(open_side(diff, &sides[0]));
+    INVAR_TRY(open_side(diff, &sides[1]));
+    INVAR_TRY(look_both(now, diff, sides, step));
+    diff->common_first = diff->common_last = step;
+    diff->steps_compared = 1;
+    if (!invar_digest_equal(&now[0].root, &now[1].root))
+        part(diff, step, false);
+    INVAR_TRY(compare_step(diff, sides));
+    INVAR_TRY(compare_circumstances(diff, sides));
+    judge(diff);
+    return INVAR_OK;
+}
+
+static invar_status compare_all(invar_diff *diff, view runs[2], int64_t step)
 {
     bool same = runs[0].ledger == runs[1].ledger && runs[0].run == runs[1].run;
     view sides[2];
 
+    (void)step;
     INVAR_TRY(open_side(diff, &runs[0]));
     INVAR_TRY(open_side(diff, &runs[1]));
     memcpy(sides, runs, sizeof sides);
@@ -504,8 +522,9 @@ static invar_status compare(invar_diff *diff, view runs[2])
     return INVAR_OK;
 }
 
-invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
-                             int64_t run_b)
+static invar_status make(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
+                         int64_t run_b, int64_t step,
+                         invar_status (*compare)(invar_diff *diff, view runs[2], int64_t step))
 {
     bool began[2] = {false, false};
     invar_diff *diff;
@@ -520,7 +539,7 @@ invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, i
     if (status == INVAR_OK)
         status = invar_ledger_snapshot(&began[1], b);
     if (status == INVAR_OK)
-        status = compare(diff, runs);
+        status = compare(diff, runs, step);
     for (int i = 0; i < 2; i++) {
         invar_sql_free(runs[i].at);
         invar_ledger_snapshot_end(i ? b : a, began[i]);
@@ -530,4 +549,16 @@ invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, i
     else
         invar_diff_free(diff);
     return status;
+}
+
+invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
+                             int64_t run_b)
+{
+    return make(out, a, run_a, b, run_b, -1, compare_all);
+}
+
+invar_status invar_diff_step(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
+                             int64_t run_b, int64_t step)
+{
+    return make(out, a, run_a, b, run_b, step, compare_one);
 }

@@ -71,8 +71,11 @@ typedef struct invar_diff_point {
     int64_t layer;                                        /* -1: of no layer */
     int64_t level;                                        /* 0: part of the root */
     int64_t inputs;                                       /* how many points feed it */
-    bool born;    /* all its inputs are equal, or it has none on record and is the first */
-    bool bridged; /* its inputs are not the same points on both sides; those of both decide */
+    bool born;         /* all its inputs are equal, or it has none on record and is the first */
+    bool bridged;      /* its inputs are not the same points on both sides; those of both decide */
+    bool fused;        /* both sides also have what the parts of its call gave (NAME.parts): */
+    bool odd_a, odd_b; /* the call gave other bits than its parts */
+    bool parts_equal;  /* the parts gave the same bits on both sides */
     invar_digest a, b;
 } invar_diff_point;
 
@@ -168,6 +171,13 @@ typedef struct invar_diff {
  */
 invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b) INVAR_MUST_USE;
+
+/*
+ * The same of one step that both have, as its newest execution has it: whatever the runs did before
+ * and after, and even where one executed the step to two results.
+ */
+invar_status invar_diff_step(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
+                             int64_t run_b, int64_t step) INVAR_MUST_USE;
 void invar_diff_free(invar_diff *diff); /* NULL is allowed */
 
 #define INVAR_DIFF_HEADLINE_SIZE 768
@@ -175,8 +185,18 @@ void invar_diff_free(invar_diff *diff); /* NULL is allowed */
 /* The verdict in one line, "different: first at step 57, point layer.3.mlp.down.act (...)". */
 void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *diff);
 
-#define INVAR_DIFF_NEXT_SIZE 1024
-#define INVAR_DIFF_NEXT_LINES 3
+#define INVAR_DIFF_FUSED_SIZE 256
+
+/*
+ * Whether the fused call of a point or a part of it is to blame, in half a sentence: "fused
+ * linear.fwd differs from its parts in B, the parts are equal". "" for a point that is not `fused`.
+ * `in_a` and `in_b` say where the sides are: "in A", "in B".
+ */
+void invar_diff_fused(char out[INVAR_DIFF_FUSED_SIZE], const invar_diff_point *point,
+                      const char *in_a, const char *in_b);
+
+#define INVAR_DIFF_NEXT_SIZE 2048
+#define INVAR_DIFF_NEXT_LINES 2
 
 /* The commands that would look closer; returns how many lines, 0 for runs without a difference. */
 int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff);

@@ -163,6 +163,7 @@ static void put_steps(FILE *f, const invar_diff *diff)
 static void put_culprit(FILE *f, const invar_diff *diff)
 {
     const invar_diff_point *p = diff->culprit;
+    char fused[INVAR_DIFF_FUSED_SIZE];
 
     if (!p)
         return;
@@ -181,6 +182,9 @@ static void put_culprit(FILE *f, const invar_diff *diff)
     if (p->layer >= 0)
         invar_html_item_number(f, "layer", p->layer);
     invar_html_item(f, "op", p->op);
+    invar_diff_fused(fused, p, "in A", "in B");
+    if (*fused)
+        invar_html_item(f, "parts", fused);
     invar_html_item(f, "kind", p->kind);
     invar_html_item(f, "dtype", p->dtype);
     invar_html_item(f, "shape", p->shape);
@@ -435,8 +439,8 @@ static void put_next(FILE *f, const invar_diff *diff)
     if (count == 0)
         return;
     fprintf(f, "<section><h2>Next</h2><p class=\"note\">%s</p><pre>",
-            count == INVAR_DIFF_NEXT_LINES ? "To find the op that differs, execute the step again."
-                                           : "To see the numbers of the step.");
+            invar_diff_coarse(diff) ? "To find the op that differs, execute the step again."
+                                    : "To see the numbers of the step.");
     for (int i = 0; i < count; i++) {
         invar_html_text(f, lines[i]);
         fputc('\n', f);

@@ -108,6 +108,12 @@ invar_status invar_diff_compare_evaluations(bool *found_out, int64_t *step_out,
 /* The step that points and records are of: the divergent one, or the last common one; -1: none. */
 int64_t invar_diff_shown(const invar_diff *diff);
 
+/*
+ * The first difference was recorded without the inputs of its point: training that is executed
+ * again can name the op.
+ */
+bool invar_diff_coarse(const invar_diff *diff);
+
 /* ---- printing -------------------------------------------------------------------------------- */
 
 /* The shortest decimal that means these bits; "?" when there is no memory for it. */

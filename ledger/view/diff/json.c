@@ -79,13 +79,21 @@ static json_t *change(const invar_diff *diff, size_t i)
                      c->b);
 }
 
+static json_t *fused(const invar_diff_point *p)
+{
+    return p->fused ? json_pack("{s:b, s:b, s:b}", "a_differs", p->odd_a, "b_differs", p->odd_b,
+                                "parts_equal", p->parts_equal)
+                    : json_null();
+}
+
 static json_t *point_object(const invar_diff_point *p)
 {
-    return json_pack("{s:s, s:s, s:o, s:s, s:s, s:I, s:s, s:s, s:I, s:I, s:b, s:b, s:o, s:o}",
+    return json_pack("{s:s, s:s, s:o, s:s, s:s, s:I, s:s, s:s, s:I, s:I, s:b, s:b, s:o, s:o, s:o}",
                      "name", p->name, "phase", p->phase, "layer", layer(p->layer), "op", p->op,
                      "kind", p->kind, "level", (json_int_t)p->level, "dtype", p->dtype, "shape",
                      p->shape, "ord", (json_int_t)p->ord, "inputs", (json_int_t)p->inputs, "born",
-                     p->born, "bridged", p->bridged, "a", digest(&p->a), "b", digest(&p->b));
+                     p->born, "bridged", p->bridged, "fused", fused(p), "a", digest(&p->a), "b",
+                     digest(&p->b));
 }
 
 static json_t *point(const invar_diff *diff, size_t i)

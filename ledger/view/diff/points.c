@@ -415,6 +415,29 @@ static invar_status join_stretches(invar_diff *diff, const invar_diff_list *stre
     return INVAR_OK;
 }
 
+/* What the parts of a point's call gave: such a point stands behind it. NULL: there is none. */
+static const point *parts_of(const manifest *m, const point *p)
+{
+    static const char more[] = ".parts";
+    const point *next = p + 1;
+    size_t length = strlen(p->name);
+
+    if (next == m->points + m->count || strncmp(next->name, p->name, length) != 0 ||
+        strcmp(next->name + length, more) != 0)
+        return NULL;
+    return next;
+}
+
+static void compare_parts(invar_diff_point *out, const point *a, const point *b)
+{
+    out->fused = a && b;
+    if (!out->fused)
+        return;
+    out->odd_a = !invar_digest_equal(&out->a, &a->value);
+    out->odd_b = !invar_digest_equal(&out->b, &b->value);
+    out->parts_equal = invar_digest_equal(&a->value, &b->value);
+}
+
 static invar_status add_point(invar_diff *diff, invar_diff_list *points, const manifest *a,
                               const manifest *b, const point *p)
 {
@@ -440,6 +463,7 @@ static invar_status add_point(invar_diff *diff, invar_diff_list *points, const m
         .a = p->value,
         .b = q->value,
     };
+    compare_parts(entry, parts_of(a, p), parts_of(b, q));
     return INVAR_OK;
 }
 

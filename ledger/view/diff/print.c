@@ -72,6 +72,23 @@ static int clip(const char *text, size_t most)
     return (int)bytes;
 }
 
+void invar_diff_fused(char out[INVAR_DIFF_FUSED_SIZE], const invar_diff_point *point,
+                      const char *in_a, const char *in_b)
+{
+    line l = {out, 0, INVAR_DIFF_FUSED_SIZE};
+
+    out[0] = '\0';
+    if (!point->fused)
+        return;
+    add(&l, "fused %.*s ", clip(point->op, 64), point->op);
+    if (!point->odd_a && !point->odd_b)
+        add(&l, "equals its parts %s and %s", in_a, in_b);
+    else
+        add(&l, "differs from its parts %s%s%s", point->odd_a ? in_a : "",
+            point->odd_a && point->odd_b ? " and " : "", point->odd_b ? in_b : "");
+    add(&l, ", the parts %s", point->parts_equal ? "are equal" : "differ as well");
+}
+
 static void add_place(line *l, const invar_diff_point *p)
 {
     add(l, ", point %.*s (%.*s", clip(p->name, 256), p->name, clip(p->phase, 64), p->phase);
@@ -84,12 +101,15 @@ static void add_place(line *l, const invar_diff_point *p)
 static void add_tensors(line *l, const invar_diff *diff)
 {
     const invar_diff_point *p = diff->culprit;
+    char fused[INVAR_DIFF_FUSED_SIZE];
 
     if (p) {
         add_place(l, p);
         add(l, p->inputs == 0 ? ", the first that differs"
                : p->bridged   ? ", whose inputs are equal where both have them"
                               : ", its inputs are equal");
+        invar_diff_fused(fused, p, "in A", "in B");
+        add(l, "%s%s", *fused ? "; " : "", fused);
     } else if (diff->n_points) {
         add_place(l, diff->points);
         add(l, ", where it begins is not known");
@@ -203,34 +223,35 @@ static bool nameable(const invar_diff_side *side)
            !strchr(side->ledger, '\'') && !strchr(side->ledger, '\\');
 }
 
-/*
- * Where a training step was recorded without the inputs of its points, it can be executed again
- * with them, and the copies name the op. What is recorded already can be looked at.
- */
-int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff)
+bool invar_diff_coarse(const invar_diff *diff)
 {
     const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
+
+    return diff->roots_differ && diff->n_points && at->inputs == 0 && !diff->self &&
+           strcmp(diff->a.kind, "train") == 0 && strcmp(diff->b.kind, "train") == 0;
+}
+
+int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff)
+{
     const invar_diff_side *sides[] = {&diff->a, &diff->b};
-    bool coarse = diff->roots_differ && diff->n_points && at->inputs == 0;
-    bool again = coarse && !diff->self && strcmp(diff->a.kind, "train") == 0 &&
-                 strcmp(diff->b.kind, "train") == 0;
     int count = !diff->parted ? 0 : diff->self ? 1 : 2;
 
     if (!nameable(&diff->a) || !nameable(&diff->b))
         return 0;
+    if (invar_diff_coarse(diff)) {
+        line l = {out[0], 0, INVAR_DIFF_NEXT_SIZE};
+        add(&l, "%s diff", invar_program());
+        add_run(&l, &diff->a);
+        add_run(&l, &diff->b);
+        add(&l, " --replay");
+        return 1;
+    }
     for (int i = 0; i < count; i++) {
         line l = {out[i], 0, INVAR_DIFF_NEXT_SIZE};
-        add(&l, "%s %s", invar_program(), again ? "replay" : "ledger show");
+        add(&l, "%s ledger show", invar_program());
         add_run(&l, sides[i]);
         if (diff->step >= 0)
             add(&l, " --step %" PRId64, diff->step);
-        if (again)
-            add(&l, " --level full --keep replay-%.8s", sides[i]->uuid);
-    }
-    if (again) {
-        line l = {out[count++], 0, INVAR_DIFF_NEXT_SIZE};
-        add(&l, "%s diff replay-%.8s/run replay-%.8s/run", invar_program(), diff->a.uuid,
-            diff->b.uuid);
     }
     return count;
 }
@@ -635,7 +656,7 @@ static void print_next(printer *p, const invar_diff *diff)
         return;
     title(p, "next", true);
     fprintf(p->stream, "%s\n",
-            count == INVAR_DIFF_NEXT_LINES ? "to find the op that differs" : "to see the numbers");
+            invar_diff_coarse(diff) ? "to find the op that differs" : "to see the numbers");
     for (int i = 0; i < count; i++)
         fprintf(p->stream, "  %s\n", lines[i]);
 }

@@ -222,6 +222,35 @@ static void test_diff__run_that_contradicts_itself(void **state)
     invar_diff_free(diff);
 }
 
+/* One step, by its newest execution: neither the older one nor other steps count. */
+static void test_diff__one_step(void **state)
+{
+    invar_test_ledger whole = {.steps = 24}, resumed = {.steps = 24, .crash = 17, .resume = 9};
+    const char *x = fresh(), *y = fresh();
+    invar_ledger *a, *b;
+    invar_diff *diff;
+
+    (void)state;
+    resumed.faults[0] = (invar_test_fault){INVAR_TEST_OVERLAP, 12, "loss.grad", 0, 1};
+    assert_ok(invar_test_ledger_write(x, &whole));
+    assert_ok(invar_test_ledger_write(y, &resumed));
+    a = open_read(x);
+    b = open_read(y);
+    assert_ok(invar_diff_step(&diff, a, 1, b, 1, 12));
+    assert_int_equal(diff->self, 0);
+    assert_int_equal(diff->step, 12);
+    assert_int_equal(diff->b.seg, 1);
+    assert_string_equal(diff->culprit->name, "loss.grad");
+    invar_diff_free(diff);
+    assert_ok(invar_diff_step(&diff, a, 1, b, 1, 11));
+    assert_int_equal(diff->verdict, INVAR_DIFF_VERDICT_IDENTICAL);
+    assert_headline(diff, "identical: 1 step, 15 points a step");
+    invar_diff_free(diff);
+    assert_fails(invar_diff_step(&diff, a, 1, b, 1, 24), INVAR_E_CORRUPT, "gap");
+    invar_ledger_close(a);
+    invar_ledger_close(b);
+}
+
 static void test_diff__facts_that_changed_on_the_way(void **state)
 {
     const char *a = fresh(), *b = fresh();
@@ -639,6 +668,7 @@ int main(void)
         cmocka_unit_test(test_diff__nothing_in_common),
         cmocka_unit_test(test_diff__resumed_run_is_the_same),
         cmocka_unit_test(test_diff__run_that_contradicts_itself),
+        cmocka_unit_test(test_diff__one_step),
         cmocka_unit_test(test_diff__facts_that_changed_on_the_way),
         cmocka_unit_test(test_diff__two_programs_in_one_run),
         cmocka_unit_test(test_diff__unknown_program_is_no_excuse),

@@ -202,11 +202,57 @@ static void test_diff__points_without_inputs_begin_once(void **state)
     assert_false(diff->points[1].born); // it may be made of the first
     assert_headline(diff, "different: first at step 0, point two (forward, layer 0), "
                           "the first that differs");
-    assert_int_equal(invar_diff_next(next, diff), 3); // to execute it again, with inputs on record
-    assert_has(next[0], "invar replay ");
-    assert_has(next[0], " --step 0 --level full --keep replay-");
-    assert_has(next[2], "invar diff replay-");
+    assert_int_equal(invar_diff_next(next, diff), 1); // to execute it again, with inputs on record
+    assert_has(next[0], "invar diff ");
+    assert_has(next[0], " --replay");
     invar_diff_free(diff);
+}
+
+/* Two words that begin alike have the same bits: "two" is a fused call, "two.parts" its parts. */
+static void test_diff__fused_calls_and_their_parts(void **state)
+{
+    static const invar_ledger_point points[] = {POINT("one"), POINT("two"), POINT("two.parts")};
+    static const struct {
+        unsigned a, b; /* bit i: the point i has other bits */
+        const char *said, *json;
+    } cases[] = {
+        {0, 2, "fused linear differs from its parts in B, the parts are equal",
+         "\"b_differs\": true"},
+        {2, 0, "fused linear differs from its parts in A, the parts are equal",
+         "\"a_differs\": true"},
+        {0, 6, "fused linear equals its parts in A and in B, the parts differ as well",
+         "\"parts_equal\": false"},
+        {2, 4, "fused linear differs from its parts in A and in B, the parts differ as well",
+         "\"b_differs\": true"},
+    };
+
+    (void)state;
+    for (size_t i = 0; i < COUNT(cases); i++) {
+        invar_diff *diff = diff_small(&(small){points, 3, NULL, 0, cases[i].a, NULL},
+                                      &(small){points, 3, NULL, 0, cases[i].b, NULL});
+        char headline[INVAR_DIFF_HEADLINE_SIZE], *text;
+        assert_string_equal(diff->culprit->name, "two");
+        invar_diff_headline(headline, diff);
+        assert_has(headline, cases[i].said);
+        text = text_of(diff, invar_diff_html);
+        assert_int_equal(lines_with(text, cases[i].said), 2); // in the verdict, and where it begins
+        free(text);
+        text = text_of(diff, invar_diff_json);
+        assert_has(text, cases[i].json);
+        free(text);
+        invar_diff_free(diff);
+    }
+    // controls: no parts, and parts of something else
+    invar_diff *plain =
+        diff_small(&(small){points, 2, NULL, 0, 0, NULL}, &(small){points, 2, NULL, 0, 2, NULL});
+    invar_diff *other =
+        diff_small(&(small){points, 3, NULL, 0, 0, NULL}, &(small){points, 3, NULL, 0, 1, NULL});
+    assert_false(plain->culprit->fused);
+    assert_false(other->culprit->fused);
+    assert_headline(other, "different: first at step 0, point one (forward, layer 0), "
+                           "the first that differs");
+    invar_diff_free(plain);
+    invar_diff_free(other);
 }
 
 static void test_diff__groups_are_of_a_phase_and_layer_once(void **state)
@@ -756,6 +802,7 @@ int main(void)
         cmocka_unit_test(test_diff__reshaped_input_hides_the_place),
         cmocka_unit_test(test_diff__inputs_of_both_sides_count),
         cmocka_unit_test(test_diff__points_without_inputs_begin_once),
+        cmocka_unit_test(test_diff__fused_calls_and_their_parts),
         cmocka_unit_test(test_diff__groups_are_of_a_phase_and_layer_once),
         cmocka_unit_test(test_diff__initial_weights_are_compared_not_their_version),
         cmocka_unit_test(test_diff__whole_names),
