@@ -26,6 +26,13 @@ typedef struct invar_replay_scene {
 } invar_replay_scene;
 
 /*
+ * A scratch folder: `keep`, which is new or empty (otherwise INVAR_E_INVALID), or a fresh one. ""
+ * when it fails. The second function removes one; a failure is told, no more.
+ */
+invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep) INVAR_MUST_USE;
+void invar_replay_scratch_remove(const char *scratch);
+
+/*
  * A scratch folder, `keep` or one that goes with the scene, and in it the folder of the replay.
  * INVAR_E_INVALID: `keep` has something in it.
  */

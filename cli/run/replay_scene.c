@@ -68,18 +68,19 @@ static invar_status use_kept(char out[INVAR_PATH_SIZE], const char *keep)
     return invar_folder_make(keep);
 }
 
+invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep)
+{
+    invar_status status = keep ? use_kept(out, keep) : make_scratch(out);
+
+    if (status != INVAR_OK)
+        out[0] = '\0';
+    return status;
+}
+
 invar_status invar_replay_scene_open(invar_replay_scene *scene, const char *keep)
 {
-    if (keep) {
-        INVAR_TRY(use_kept(scene->scratch, keep));
-        scene->kept = true;
-    } else {
-        invar_status status = make_scratch(scene->scratch);
-        if (status != INVAR_OK) {
-            scene->scratch[0] = '\0';
-            return status;
-        }
-    }
+    INVAR_TRY(invar_replay_scratch(scene->scratch, keep));
+    scene->kept = keep != NULL;
     INVAR_TRY(invar_path_join(scene->folder, sizeof scene->folder, scene->scratch, "run"));
     return invar_folder_make(scene->folder);
 }
@@ -92,19 +93,23 @@ int invar_replay_exit(invar_status status, int code)
     return invar_live_caught() ? invar_process_stop_code(invar_live_caught()) : code;
 }
 
-void invar_replay_scene_close(invar_replay_scene *scene)
+void invar_replay_scratch_remove(const char *scratch)
 {
     invar_error first;
 
+    invar_error_take(&first);
+    if (scratch[0] && invar_folder_remove(scratch) != INVAR_OK)
+        invar_live_say(NULL, invar_error_last()->message);
+    invar_error_put(&first);
+}
+
+void invar_replay_scene_close(invar_replay_scene *scene)
+{
     invar_progress_free(scene->progress);
     invar_located_close(&scene->located);
     invar_recorded_release(&scene->keys);
-    if (!scene->scratch[0] || scene->kept)
-        return;
-    invar_error_take(&first);
-    if (invar_folder_remove(scene->scratch) != INVAR_OK)
-        invar_live_say(NULL, invar_error_last()->message);
-    invar_error_put(&first);
+    if (!scene->kept)
+        invar_replay_scratch_remove(scene->scratch);
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */

@@ -5,9 +5,13 @@
  */
 #include "ledger/view/diff/diff.h"
 
+#include "base/alloc.h"
 #include "base/console/term.h"
+#include "cli/flags.h"
 #include "cli/ledger/ledger.h"
 #include "cli/output.h"
+#include "cli/run/diff_replay.h"
+#include "cli/run/replay.h"
 #include "ledger/view/page.h"
 
 #include "base/invar_banned.h"
@@ -16,6 +20,8 @@ typedef struct settings {
     const char *ledger;
     const char *html;
     bool json;
+    bool replay;
+    invar_diff_replay again;
 } settings;
 
 static int exit_code(invar_diff_verdict verdict)
@@ -49,10 +55,25 @@ static invar_status print(const invar_diff *diff, const settings *s, char **word
     return INVAR_OK;
 }
 
+static invar_status replay(invar_diff **out, const invar_diff *diff, const settings *s,
+                           const char *path_a, const char *path_b)
+{
+#ifdef INVAR_BISECT
+    invar_diff_replay again = s->again;
+
+    again.ledgers[0] = path_a;
+    again.ledgers[1] = path_b;
+    return invar_diff_replay_runs(out, diff, &again);
+#else
+    (void)out, (void)diff, (void)s, (void)path_a, (void)path_b;
+    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "--replay: this program was built without bisect");
+#endif
+}
+
 static invar_status compare(int *code_out, const settings *s, char **words)
 {
     invar_located a = {.ledger = NULL}, b = {.ledger = NULL};
-    invar_diff *diff = NULL;
+    invar_diff *diff = NULL, *fine = NULL;
     invar_status status;
 
     status = invar_locate_run(&a, words[0], s->ledger);
@@ -60,10 +81,13 @@ static invar_status compare(int *code_out, const settings *s, char **words)
         status = invar_locate_run(&b, words[1], s->ledger);
     if (status == INVAR_OK)
         status = invar_diff_runs(&diff, a.ledger, a.run.run, b.ledger, b.run.run);
+    if (status == INVAR_OK && s->replay)
+        status = replay(&fine, diff, s, a.path, b.path);
     if (status == INVAR_OK) {
         *code_out = exit_code(diff->verdict);
-        status = print(diff, s, words);
+        status = print(fine ? fine : diff, s, words);
     }
+    invar_diff_free(fine);
     invar_diff_free(diff);
     invar_located_close(&a);
     invar_located_close(&b);
@@ -72,7 +96,7 @@ static invar_status compare(int *code_out, const settings *s, char **words)
 
 static const invar_option *options(settings *s)
 {
-    static invar_option list[4];
+    static invar_option list[8];
 
     list[0] = (invar_option){.name = "html",
                              .type = INVAR_OPTION_TEXT,
@@ -81,20 +105,46 @@ static const invar_option *options(settings *s)
                              .help = "also write the result as one self-contained HTML page"};
     list[1] = invar_option_ledger(&s->ledger);
     list[2] = invar_option_json(&s->json);
-    list[3] = (invar_option){0};
+    list[3] = (invar_option){.name = "replay",
+                             .type = INVAR_OPTION_FLAG,
+                             .value = &s->replay,
+                             .help = "execute the step again with every op recorded: names the op"};
+    list[4] =
+        (invar_option){.name = "program-a",
+                       .type = INVAR_OPTION_TEXT,
+                       .value = &s->again.programs[0],
+                       .metavar = "PATH",
+                       .help = "invar that executes A again: the one that made it (this one)"};
+    list[5] = (invar_option){.name = "program-b",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->again.programs[1],
+                             .metavar = "PATH",
+                             .help = "the same for B"};
+    list[6] = (invar_option){.name = "keep",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->again.keep,
+                             .metavar = "DIR",
+                             .help = "keep the ledgers of --replay in this new folder"};
+    list[7] = invar_flags_end();
     return list;
 }
 
 static int run(int argc, char **argv)
 {
     settings s = {0};
-    int words, code;
+    int words, code = INVAR_EXIT_TROUBLE;
+    invar_status status = invar_flags_words(&s.again.flags, options(&s), &argc, argv);
 
-    if (invar_options_parse_words(&words, options(&s), argc, argv, "A B, two runs", 2, 2) !=
-            INVAR_OK ||
-        compare(&code, &s, argv) != INVAR_OK)
-        return invar_report_error();
-    return code;
+    if (status == INVAR_OK)
+        status = invar_options_parse_words(&words, options(&s), argc, argv, "A B, two runs", 2, 2);
+    if (status == INVAR_OK && !s.replay &&
+        (s.again.programs[0] || s.again.programs[1] || s.again.keep || s.again.flags[0]))
+        status = INVAR_FAIL(INVAR_E_INVALID, 0,
+                            "--program-a, --program-b, --keep and keys are for --replay");
+    if (status == INVAR_OK)
+        status = compare(&code, &s, argv);
+    invar_free((void *)s.again.flags);
+    return invar_replay_exit(status, code);
 }
 
 static void help(void)
@@ -105,6 +155,11 @@ static void help(void)
         "Compares two runs. Shows the facts that differ (configuration, build, host), the first\n"
         "step at which the bits diverge, and in that step the first point whose inputs are equal\n"
         "and whose value is not.\n"
+        "\n"
+        "With --replay, that step of both runs is executed again with every op recorded, as\n"
+        "'invar replay --level full' does, and the result is compared: it names the op, and of a\n"
+        "fused op whether it differs from its parts. Each run needs the program that made it.\n"
+        "Free recipe keys (--threads, --load, ...) are then options here, too.\n"
         "\n"
         "A and B are runs: a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, or @last.\n"
         "\n"

@@ -1,0 +1,199 @@
+/*
+ * diff_replay.c - invar diff --replay: two children `invar replay`, and what they recorded.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "cli/run/diff_replay.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "bisect/workshop/child.h"
+#include "cli/live.h"
+#include "cli/run/replay.h"
+#include "cli/verb.h"
+
+#include "base/invar_banned.h"
+
+typedef struct scene {
+    const invar_diff_replay *replay;
+    const invar_diff *coarse; /* of the runs as they are recorded */
+    char scratch[INVAR_PATH_SIZE];
+    const volatile sig_atomic_t *stop;
+} scene;
+
+enum { OWN_WORDS = 10, MORE_WORDS = 2 }; // of a child's command, beside the user's keys
+
+/* ---- a child --------------------------------------------------------------------------------- */
+
+static invar_status run_child(invar_child_result *out, const scene *s, int i, const char *folder,
+                              const char *const more[MORE_WORDS])
+{
+    static const char *const environment[] = {"INVAR_LEDGER", NULL};
+    const char *program = s->replay->programs[i] ? s->replay->programs[i] : "/proc/self/exe";
+    char run[INVAR_PATH_SIZE + 64], step[24];
+    const char **words;
+    size_t flags = 0, used = 0;
+    invar_status status;
+
+    while (s->replay->flags[flags])
+        flags++;
+    INVAR_TRY(invar_alloc((void **)&words, flags + OWN_WORDS + MORE_WORDS + 1, sizeof *words,
+                          "a command"));
+    snprintf(run, sizeof run, "%s:%s", s->replay->ledgers[i],
+             i ? s->coarse->b.uuid : s->coarse->a.uuid);
+    snprintf(step, sizeof step, "%" PRId64, s->coarse->step);
+    const char *const own[OWN_WORDS] = {
+        program,   "replay", run,      "--step", step,
+        "--level", "full",   "--keep", folder,   "--on-mismatch=record"};
+    memcpy(words, own, sizeof own);
+    used = OWN_WORDS;
+    memcpy(words + used, s->replay->flags, flags * sizeof *words);
+    used += flags;
+    for (int j = 0; j < MORE_WORDS && more[j]; j++)
+        words[used++] = more[j];
+    words[used] = NULL;
+    status = invar_child_run(
+        out,
+        &(invar_child_request){
+            .words = words, .environment = environment, .lock = -1, .stop = s->stop, .grace = 60});
+    invar_free((void *)words);
+    if (status == INVAR_OK && out->end == INVAR_CHILD_STOPPED)
+        return INVAR_FAIL(INVAR_E_STATE, 0, "stopped by a signal");
+    return status;
+}
+
+/* The step as it was recorded, in the ledger of `folder`. */
+static invar_status execute(const scene *s, int i, const char *folder)
+{
+    char line[128], story[INVAR_CHILD_STORY_SIZE];
+    invar_child_result ran;
+
+    snprintf(line, sizeof line, "executing step %" PRId64 " of %c again", s->coarse->step, "AB"[i]);
+    invar_live_say(NULL, line);
+    INVAR_TRY(run_child(&ran, s, i, folder, (const char *const[MORE_WORDS]){NULL}));
+    if (ran.end == INVAR_CHILD_EXITED && ran.code == INVAR_EXIT_OK)
+        return INVAR_OK;
+    if (ran.end == INVAR_CHILD_EXITED && ran.code == INVAR_EXIT_DIFFERENT)
+        return INVAR_FAIL(INVAR_E_MISMATCH, 0,
+                          "--replay: executed again, %c has other bits than recorded; give the "
+                          "program that made it (--program-%c): %.1000s",
+                          "AB"[i], "ab"[i], ran.last_words);
+    invar_child_tell(story, &ran, 0);
+    return INVAR_FAIL(INVAR_E_STATE, ran.code, "--replay: %c cannot be executed again: %s", "AB"[i],
+                      story);
+}
+
+/* ---- comparing ------------------------------------------------------------------------------- */
+
+static invar_status open_copy(invar_located *out, const char *folder)
+{
+    char run[INVAR_PATH_SIZE];
+
+    INVAR_TRY(invar_path_join(run, sizeof run, folder, "run"));
+    return invar_locate_run(out, run, NULL);
+}
+
+/* What the programs have computed now. */
+static invar_status compare(invar_diff **out, const scene *s, const char *folder_a,
+                            const char *folder_b)
+{
+    invar_located a = {.ledger = NULL}, b = {.ledger = NULL};
+    invar_status status = open_copy(&a, folder_a);
+
+    if (status == INVAR_OK)
+        status = open_copy(&b, folder_b);
+    if (status == INVAR_OK)
+        status = invar_diff_step(out, a.ledger, a.run.run, b.ledger, b.run.run, s->coarse->step);
+    invar_located_close(&b);
+    invar_located_close(&a);
+    return status;
+}
+
+/* The step was executed by the newest segment, which the child has made. */
+static bool is_new(const invar_diff_side *side)
+{
+    return side->seg == side->segments - 1;
+}
+
+/*
+ * One number that differs samples other tokens, which no point explains. *fine stays where a child
+ * fails, and where the samples were all that differed.
+ */
+static invar_status look_behind_samples(invar_diff **fine, const scene *s, const char *folder_a)
+{
+    char saved[INVAR_PATH_SIZE], given[INVAR_PATH_SIZE], samples[INVAR_PATH_SIZE];
+    invar_child_result ran;
+    invar_diff *behind = NULL;
+
+    INVAR_TRY(invar_path_join(saved, sizeof saved, s->scratch, "a-saves"));
+    INVAR_TRY(invar_path_join(given, sizeof given, s->scratch, "b-of-a"));
+    INVAR_TRY(invar_path_join(samples, sizeof samples, s->scratch, "{rollout_id}.rollout"));
+    invar_live_say(NULL, "the samples differ: executing B again with those of A");
+    INVAR_TRY(run_child(&ran, s, 0, saved,
+                        (const char *const[MORE_WORDS]){"--save-debug-rollout-data", samples}));
+    if (ran.end != INVAR_CHILD_EXITED || ran.code != INVAR_EXIT_OK)
+        return INVAR_OK;
+    INVAR_TRY(run_child(&ran, s, 1, given,
+                        (const char *const[MORE_WORDS]){"--load-debug-rollout-data", samples}));
+    if (ran.end != INVAR_CHILD_EXITED || ran.code > INVAR_EXIT_DIFFERENT)
+        return INVAR_OK;
+    INVAR_TRY(compare(&behind, s, folder_a, given));
+    if (is_new(&behind->b) && behind->roots_differ && behind->n_points) {
+        invar_diff *before = *fine;
+        *fine = behind;
+        behind = before;
+    }
+    invar_diff_free(behind);
+    return INVAR_OK;
+}
+
+static invar_status replay_both(invar_diff **out, const scene *s)
+{
+    char a[INVAR_PATH_SIZE], b[INVAR_PATH_SIZE];
+    const invar_diff_point *first;
+    invar_diff *fine = NULL;
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_path_join(a, sizeof a, s->scratch, "a"));
+    INVAR_TRY(invar_path_join(b, sizeof b, s->scratch, "b"));
+    INVAR_TRY(execute(s, 0, a));
+    INVAR_TRY(execute(s, 1, b));
+    INVAR_TRY(compare(&fine, s, a, b));
+    first = fine->culprit ? fine->culprit : fine->points;
+    if (fine->n_points && strcmp(first->phase, "rollout") == 0)
+        status = look_behind_samples(&fine, s, a);
+    if (status == INVAR_OK)
+        *out = fine;
+    else
+        invar_diff_free(fine);
+    return status;
+}
+
+invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
+                                    const invar_diff_replay *replay)
+{
+    scene s = {.replay = replay, .coarse = coarse};
+    invar_status status;
+
+    *out = NULL;
+    if (!coarse->roots_differ)
+        return INVAR_OK;
+    if (coarse->self)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--replay: %c disagrees with itself; 'invar diff' without it says where",
+                          coarse->self);
+    s.stop = invar_live_catch("stopping");
+    INVAR_TRY(invar_replay_scratch(s.scratch, replay->keep));
+    status = replay_both(out, &s);
+    if (replay->keep)
+        return status;
+    invar_replay_scratch_remove(s.scratch);
+    if (status == INVAR_OK) { // commands that are printed for use name what stays
+        (*out)->a.ledger = coarse->a.ledger;
+        (*out)->b.ledger = coarse->b.ledger;
+    }
+    return status;
+}
