@@ -4,8 +4,9 @@
 # On a clone of the repository that we are in, a branch of 40 commits on top of HEAD: documentation,
 # comments, messages, tests, a commit that does not compile, and somewhere REDUCE folds its lanes in
 # another order. `invar bisect` must find that commit by itself, in at most one trial more than git
-# would need, build and run only what it has to, and name the op; then, 8 commits and a change of
-# AdamW later, `--all-changes` must list both. The clone stays as it is, byte for byte.
+# would need, build and run only what it has to, and name the op. Then come 8 commits more, among
+# them a change of AdamW and one of a fused call alone: `--all-changes` must list all three, and say
+# that the fused call differs from its parts. The clone stays as it is, byte for byte.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import os
@@ -31,11 +32,18 @@ FOLD = ("lane[j] += lane[j + half];", "lane[j] += lane[2 * half - 1 - j];")
 ADAMW = "kernels-deterministic/cpu/optimizer.c"
 STEP = ("master[i] = invar_fmaf(-lr, invar_fmaf(decay, master[i], update), master[i]);",
         "master[i] -= lr * invar_fmaf(decay, master[i], update);")
+LINEAR = "kernels-deterministic/cpu/linear.c"  # of a call without a residual no bit changes
+RESIDUAL = ("sum[j] += y[j];", "sum[j] += y[j] * 1.0000001f;")
+# behind the first search: file, its change, how many commits later
+LATER = {ADAMW: (STEP, 4, "kernels: AdamW rounds its step"),
+         LINEAR: (RESIDUAL, 6, "kernels: linear scales what it adds to a residual")}
 # A forward begins with the embedding, which sums nothing; what follows is the norm of layer 0, the
 # first REDUCE of a step that is recorded. AdamW sums nothing: all up to the weights stays equal.
 PLACES = {REDUCE: {"step": 0, "phase": "forward", "layer": 0, "op": "rmsnorm.fwd", "kind": "act",
-                   "dtype": "f32"},
-          ADAMW: {"step": 0, "phase": "optimizer", "op": "adamw", "kind": "param"}}
+                   "dtype": "f32", "fused": None},
+          ADAMW: {"step": 0, "phase": "optimizer", "op": "adamw", "kind": "param", "fused": None},
+          LINEAR: {"step": 0, "point": "layer.0.attn", "op": "linear.fwd", "fused":
+                   "fused linear.fwd differs from its parts after the change, the parts are equal"}}
 VERDICT = f"""\
 # verdict.sh - what a tree is, by its text: for git
 echo >> "$COUNT"
@@ -78,8 +86,9 @@ def noise(chance, number):
         rewrite(path, lambda text: f"{text}/* {note} */\n")
         return commit(f"comment {note}")
     if kind == 4:
-        rewrite("cli/run/train.c", lambda text: re.sub('"the whole loop[^"]*"',
-                                                   f'"the whole loop, {note}"', text))
+        rewrite("cli/run/train.c", lambda text: re.sub('"train a model as a recipe says[^"]*"',
+                                                       f'"train a model as a recipe says, {note}"',
+                                                       text))
         return commit(f"cli: another word, {note}")
     rewrite("tests/support.c", lambda text: f"{text}/* {note} */\n")
     return commit(f"tests: {note}")
@@ -163,17 +172,18 @@ def find_one(ids, planted):
 
 
 def find_all(chance, ids, planted):
-    for number in range(COMMITS + 1, COMMITS + 9):
-        if number == COMMITS + 4:
-            rewrite(ADAMW, lambda text: text.replace(*STEP))
-            ids.append(commit("kernels: AdamW rounds its step"))
-        else:
-            ids.append(noise(chance, number))
+    wanted = {REDUCE: ids[planted]}
+    for number in range(1, 9):
+        due = [path for path, (_, after, _) in LATER.items() if after == number]
+        for path in due:
+            change, _, subject = LATER[path]
+            rewrite(path, lambda text, change=change: text.replace(*change))
+            wanted[path] = commit(subject)
+        ids.append(wanted[due[0]] if due else noise(chance, COMMITS + number))
     answer = bisect("--good", ids[0], "--bad", ids[-1], "--all-changes")
     found = [change["commit"] for change in answer["changes"]]
-    wanted = [ids[planted], ids[COMMITS + 4]]
-    expect(found == wanted, f"changes {found}, planted were {wanted}")
-    for change, path in zip(answer["changes"], (REDUCE, ADAMW)):
+    expect(found == list(wanted.values()), f"changes {found}, planted were {wanted}")
+    for change, path in zip(answer["changes"], wanted):
         check_place(change["place"], path)
 
 

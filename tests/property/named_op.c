@@ -12,54 +12,14 @@
 
 #include "engine/probe/view.h"
 #include "engine/train/trainer.h"
+#include "tests/device/wrong.h"
 #include "tests/model.h"
 
 enum { SAMPLES = 5, LONGEST = 6, MOST = 256, POINTS = 400 };
 
-/* ---- a device that is wrong in one op -------------------------------------------------------- */
-
 static invar_op planted;
-static invar_backend wrong; /* the backend of the CPU but for that op */
-static bool fused_only;     /* calls of it that do more than one thing are wrong, no others */
-static int64_t runs;        /* of the planted op */
-static bool tied;           /* a dense model whose head is its embedding */
-
-/* Which of an op's results, as its arguments begin with them. */
-static const invar_tensor *result_of(const void *args)
-{
-    return (const invar_tensor *)args + (planted == INVAR_OP_MOE_ROUTE_FWD); // its ids stay
-}
-
-/* What several ops would compute one after another, in one call. */
-static bool is_fused(const void *args)
-{
-    const invar_linear_fwd_args *linear = args;
-    const invar_rmsnorm_fwd_args *norm = args;
-    const invar_rmsnorm_bwd_args *norm_back = args;
-
-    switch (planted) {
-    case INVAR_OP_LINEAR_FWD:
-        return invar_tensor_present(&linear->residual) || invar_tensor_present(&linear->act);
-    case INVAR_OP_RMSNORM_FWD: return invar_tensor_present(&norm->rotation.positions);
-    case INVAR_OP_RMSNORM_BWD: return invar_tensor_present(&norm_back->residual);
-    default: return false;
-    }
-}
-
-static invar_status run_wrong(const invar_device *dev, const void *args, void *workspace)
-{
-    const invar_tensor *t = result_of(args);
-    size_t bits = (size_t)invar_dtype_bits(t->dtype);
-    unsigned char flip = invar_dtype_scale_block(t->dtype) ? 0x80 : 1; // a code must stay a number
-
-    INVAR_TRY(invar_backend_cpu()->ops[planted].run(dev, args, workspace));
-    if (fused_only && !is_fused(args))
-        return INVAR_OK;
-    for (int64_t i = 0; i < t->shape[0]; i++)
-        ((unsigned char *)t->data)[(size_t)i * (size_t)t->row_stride * bits / 8] ^= flip;
-    runs++;
-    return INVAR_OK;
-}
+static bool with_parts; /* fused calls are computed by their parts, too */
+static bool tied;       /* a dense model whose head is its embedding */
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
@@ -93,7 +53,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
     invar_probe_options probe = {.level = level};
     invar_probe_view view = {.prefix = ""};
-    invar_forward_probe show = {invar_probe_take, &view, fused_only};
+    invar_forward_probe show = {invar_probe_take, &view, with_parts};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
@@ -185,15 +145,12 @@ static int sweep(invar_test_model kind, invar_format format, const invar_device 
         assert_false(differs(&right, &other, i));
     assert_false(gradients_differ(&right, &other, model));
     release(&other);
-    bad.backend = &wrong;
     for (planted = 0; planted < INVAR_OP_COUNT; planted++) {
         if (planted == INVAR_OP_MOE_PLAN) // an order of rows, no numbers
             continue;
-        wrong = *invar_backend_cpu();
-        wrong.ops[planted].run = run_wrong;
-        runs = 0;
+        bad.backend = invar_wrong_backend(planted, NULL);
         learn(&other, model, &samples, &bad, INVAR_PROBE_FULL);
-        if (runs) {
+        if (invar_wrong_calls()) {
             assert_named(&right, &other, invar_test_model_name(kind));
             if (makes_gradients(planted)) // elsewhere a bit may vanish when it is rounded
                 assert_true(gradients_differ(&right, &other, model));
@@ -282,10 +239,10 @@ static void test_named_op__fused_alone(void **state)
 {
     static const struct {
         invar_op op;
-        const char *point;
-    } cases[] = {{INVAR_OP_LINEAR_FWD, "layer.0.attn"},
-                 {INVAR_OP_RMSNORM_FWD, "layer.0.q"},
-                 {INVAR_OP_RMSNORM_BWD, "layer.1.dattn"}};
+        const char *field, *point;
+    } cases[] = {{INVAR_OP_LINEAR_FWD, "residual", "layer.0.attn"},
+                 {INVAR_OP_RMSNORM_FWD, "rotation.positions", "layer.0.q"},
+                 {INVAR_OP_RMSNORM_BWD, "residual", "layer.1.dattn"}};
     const invar_device *dev = *state;
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
     invar_device bad = *dev;
@@ -293,26 +250,23 @@ static void test_named_op__fused_alone(void **state)
     const invar_ledger_point *first;
     outcome right, other;
 
-    bad.backend = &wrong;
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
-    fused_only = true;
+    with_parts = true;
     learn(&right, model, &samples, dev, INVAR_PROBE_FULL);
     // of a layer q.proj, k.proj, v, q, k, attn, gate, up, act, mlp; dattn, dq.proj, dk.proj, dx
     assert_int_equal(compare_parts(&right), 14 * model->spec.layers);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         planted = cases[i].op;
-        wrong = *invar_backend_cpu();
-        wrong.ops[planted].run = run_wrong;
-        runs = 0;
+        bad.backend = invar_wrong_backend(planted, cases[i].field);
         learn(&other, model, &samples, &bad, INVAR_PROBE_FULL);
-        assert_true(runs > 0);
+        assert_true(invar_wrong_calls() > 0);
         assert_named(&right, &other, "fused");
         first = first_point(&right, &other);
         assert_string_equal(first->name, cases[i].point);
         assert_parts_are_right(&right, &other, first);
         release(&other);
     }
-    fused_only = false;
+    with_parts = false;
     release(&right);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
@@ -328,9 +282,7 @@ static void test_named_op__needs_the_finer_points(void **state)
     outcome right, other;
 
     planted = INVAR_OP_ATTENTION_FWD;
-    wrong = *invar_backend_cpu();
-    wrong.ops[planted].run = run_wrong;
-    bad.backend = &wrong;
+    bad.backend = invar_wrong_backend(planted, NULL);
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
     learn(&right, model, &samples, dev, INVAR_PROBE_POINT);
     learn(&other, model, &samples, &bad, INVAR_PROBE_POINT);
