@@ -133,6 +133,8 @@ static void back(invar_builder *b, const invar_model *model, const invar_tensor 
         restore(b, model, i, x);
     }
     invar_build_backward(b, 0);
+    if (recompute) // of a layer that is computed again, what only the next one reads
+        invar_program_drop(b->program, b->program->segment[1]);
 }
 
 invar_decoder invar_decoder_build(invar_builder *b, const invar_model *model, bool recompute)

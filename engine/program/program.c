@@ -230,12 +230,61 @@ void invar_program_point(invar_program *program, const invar_point *point)
 
 void invar_program_touch(invar_program *program, const invar_tensor *tensor)
 {
-    if (program->status == INVAR_OK)
-        use(program, tensor->data, program->n_calls);
+    if (program->status != INVAR_OK)
+        return;
+    use(program, tensor->data, program->n_calls);
+    program->rooms[invar_program_room_of(tensor->data)].wanted = true;
 }
 
 void invar_program_end_segment(invar_program *program)
 {
     INVAR_CHECK(program->n_segments < INVAR_PROGRAM_MOST_SEGMENTS);
     program->segment[++program->n_segments] = program->n_calls;
+}
+
+/* ---- results that nobody reads --------------------------------------------------------------- */
+
+/* The room of a field; NULL: it leads to no memory. */
+static invar_room *room_of_field(const invar_program *program, const invar_field *f,
+                                 const void *args)
+{
+    if (f->kind >= INVAR_FIELD_I32 || !invar_field_present(f, args))
+        return NULL;
+    return &program->rooms[invar_program_room_of(invar_field_memory(f, args).data)];
+}
+
+/* Somebody looks at a point of the call. */
+static bool is_shown(const invar_program *program, const invar_call *call)
+{
+    for (int32_t i = call->points; i < call->points + call->n_points; i++)
+        if (!program->points[i].again)
+            return true;
+    return false;
+}
+
+/* The call stays if somebody wants a result; then what it reads is wanted, too. */
+static void judge(invar_program *program, invar_call *call)
+{
+    const void *args = program->bytes + call->args;
+    bool wanted = is_shown(program, call);
+    int count;
+    const invar_field *fields = invar_op_fields(&count, call->op);
+
+    for (int i = 0; i < count; i++) {
+        const invar_room *room = room_of_field(program, &fields[i], args);
+        if (room && fields[i].role != INVAR_FIELD_IN && (room->wanted || room->given >= 0))
+            wanted = true;
+    }
+    for (int i = 0; i < count && wanted; i++) {
+        invar_room *room = room_of_field(program, &fields[i], args);
+        if (room && fields[i].role != INVAR_FIELD_OUT)
+            room->wanted = true;
+    }
+    call->dropped = !wanted;
+}
+
+void invar_program_drop(invar_program *program, int32_t first)
+{
+    for (int32_t i = program->n_calls - 1; i >= first && program->status == INVAR_OK; i--)
+        judge(program, &program->calls[i]);
 }

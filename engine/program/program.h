@@ -51,6 +51,7 @@ typedef struct invar_call {
     int32_t n_places;
     int32_t points, n_points;
     int32_t fresh; /* where an i64 is that says that sums begin anew; -1: nowhere */
+    bool dropped;  /* nobody wants its results: it does not run */
 } invar_call;
 
 /* Memory of a program. */
@@ -58,6 +59,7 @@ typedef struct invar_room {
     size_t bytes;
     int32_t given;             /* number of what is given; -1: planned */
     int32_t first, last;       /* calls between which it is used; first -1: by none */
+    bool wanted;               /* the host touches it, or a call reads it that is not dropped */
     size_t offset;             /* in the block, once planned */
     const invar_point *source; /* borrowed: the value that comes from elsewhere; NULL: none */
 } invar_room;
@@ -113,6 +115,12 @@ void invar_program_touch(invar_program *program, const invar_tensor *tensor);
 
 /* Ends a segment: calls that run together. */
 void invar_program_end_segment(invar_program *program);
+
+/*
+ * Drops calls from number `first` to the end whose results nobody wants: no later call reads them,
+ * the host does not touch them, no point of them is shown, and they go into no given memory.
+ */
+void invar_program_drop(invar_program *program, int32_t first);
 
 /* A list with room for `need` bytes, of which `used` are kept; false, and noted, without memory. */
 bool invar_program_grow(invar_program *program, void *list, size_t *room, size_t used, size_t need);

@@ -60,6 +60,11 @@ static invar_status run_calls(const invar_program *program, int32_t first, int32
 
     for (int32_t i = first; i < end; i++) {
         const invar_call *call = &program->calls[i];
+        if (call->dropped) {
+            if (watch)
+                invar_watch_pass(watch);
+            continue;
+        }
         find_arguments(args, program, call, run);
         run->caller->layer = call->layer;
         if (watch)

@@ -82,7 +82,7 @@ static void test_program__planned_memory_changes_no_result(void **state)
 {
     const invar_device *dev = *state;
     size_t planned = 0, apart = 0;
-    int wrong = 0;
+    int wrong = 0, dropped = 0;
 
     for (uint64_t seed = 0; seed < 200; seed++) {
         sums s = {0};
@@ -97,6 +97,10 @@ static void test_program__planned_memory_changes_no_result(void **state)
             apart += (s.program->rooms[i].bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN;
         assert_ok(invar_program_plan(s.program)); // a pure function
         assert_int_equal(s.program->block, block);
+        invar_program_drop(s.program, 0);
+        for (int32_t i = 0; i < s.program->n_calls; i++)
+            dropped += s.program->calls[i].dropped;
+        assert_true(run_sums(&s, dev) == s.expected[MOST - 1]);
         for (int32_t i = 0; i < s.program->n_rooms; i++) // the control: two places for all
             s.program->rooms[i].offset = (size_t)(i % 2) * 512;
         wrong += run_sums(&s, dev) != s.expected[MOST - 1];
@@ -104,6 +108,43 @@ static void test_program__planned_memory_changes_no_result(void **state)
     }
     assert_true(planned < apart);
     assert_true(wrong > 100);
+    assert_true(dropped > 1000); // of 7800
+}
+
+/* Which calls stay: `kept` has an x for each. */
+static void assert_dropped(invar_program *p, int32_t first, const char *kept)
+{
+    invar_program_end_segment(p);
+    invar_program_drop(p, first);
+    assert_int_equal(p->n_calls, strlen(kept));
+    for (int32_t i = 0; i < p->n_calls; i++)
+        assert_int_equal(p->calls[i].dropped, kept[i] != 'x');
+    invar_program_free(p);
+}
+
+static void test_program__calls_that_nobody_wants_are_dropped(void **state)
+{
+    for (int which = 0; which < 6; which++) {
+        invar_tensor x, a, b, c;
+        invar_program *p;
+        assert_ok(invar_program_new(&p));
+        x = invar_tensor_2d(invar_program_given(p, 0), INVAR_DTYPE_F32, 1, WIDTH);
+        a = room(p);
+        b = room(p);
+        c = which == 1 ? invar_tensor_2d(invar_program_given(p, 1), INVAR_DTYPE_F32, 1, WIDTH)
+                       : room(p);
+        INVAR_APPEND(p, -1, ADD, add, .out = a, .a = x, .b = x);
+        INVAR_APPEND(p, -1, ADD, add, .out = b, .a = a, .b = x);
+        INVAR_APPEND(p, -1, ADD, add, .out = c, .a = a, .b = x);
+        if (which == 2 || which == 3)
+            invar_program_point(
+                p, &(invar_point){.name = "c", .layer = -1, .again = which == 2, .rows = c});
+        if (which == 4)
+            invar_program_touch(p, &b);
+        assert_dropped(p, which == 5 ? 1 : 0,
+                       (const char *const[]){"...", "x.x", "...", "x.x", "xx.", "x.."}[which]);
+    }
+    (void)state;
 }
 
 /* ---- points ---------------------------------------------------------------------------------- */
@@ -191,6 +232,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_program__planned_memory_changes_no_result),
+        cmocka_unit_test(test_program__calls_that_nobody_wants_are_dropped),
         cmocka_unit_test(test_program__points_know_what_they_are_computed_from),
     };
 
