@@ -278,8 +278,13 @@ static void format_values(char *out, size_t size, const invar_recipe_key *k)
 
     switch (k->type) {
     case INVAR_RECIPE_TYPE_BOOL: (void)snprintf(out, size, "true|false"); break;
-    case INVAR_RECIPE_TYPE_ENUM: (void)snprintf(out, size, "%s", k->choices); break;
-    case INVAR_RECIPE_TYPE_STRING: (void)snprintf(out, size, "TEXT"); break;
+    case INVAR_RECIPE_TYPE_ENUM:
+    case INVAR_RECIPE_TYPE_STRING:
+        if (k->choices)
+            invar_choices_text(out, size, k->choices, "|", "|");
+        else
+            (void)snprintf(out, size, "TEXT");
+        break;
     case INVAR_RECIPE_TYPE_INT:
         (void)snprintf(out, size, ints ? "%" PRId64 " to %" PRId64 : "INTEGER", k->int_min,
                        k->int_max);

@@ -56,6 +56,21 @@ static invar_status set_int(const invar_option *option, const char *text)
     return INVAR_OK;
 }
 
+static invar_status set_word(const invar_option *option, const char *text)
+{
+    invar_option_word *word = option->value;
+    const int value = invar_choices_find(word->choices, text, strlen(text));
+    char words[INVAR_CHOICES_TEXT_SIZE];
+
+    if (value < 0) {
+        invar_choices_text(words, sizeof words, word->choices, ", ", " and ");
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s %.40s: there are %s", option->name, text,
+                          words);
+    }
+    word->value = value;
+    return INVAR_OK;
+}
+
 invar_option invar_option_threads(int64_t *value, const char *help)
 {
     return (invar_option){.name = "threads",
@@ -136,6 +151,8 @@ static invar_status set_option(int *at, const invar_option *options, int argc, c
         return set_int(option, value);
     if (option->type == INVAR_OPTION_REAL)
         return set_real(option, value);
+    if (option->type == INVAR_OPTION_WORD)
+        return set_word(option, value);
     *(const char **)option->value = value;
     return INVAR_OK;
 }
@@ -178,13 +195,30 @@ void invar_help_text(const char *text)
     invar_plain_fill(stdout, text);
 }
 
+/* "where to run: cpu or cuda (cpu)", with the default that stands in the value. */
+static void describe_word(char *out, size_t size, const invar_option *option)
+{
+    const invar_option_word *word = option->value;
+    const char *fallback = invar_choices_word(word->choices, word->value);
+    char words[INVAR_CHOICES_TEXT_SIZE];
+
+    invar_choices_text(words, sizeof words, word->choices, ", ", " or ");
+    (void)snprintf(out, size, fallback ? "%s: %s (%s)" : "%s: %s", option->help, words, fallback);
+}
+
 void invar_options_help(const invar_option *options)
 {
+    char text[2 * INVAR_CHOICES_TEXT_SIZE];
+
     for (; options->name; options++) {
         int used = printf("  --%s%s%-*s ", options->name, options->metavar ? " " : "",
                           (int)(18 - strlen(options->name) - (options->metavar ? 1 : 0)),
                           options->metavar ? options->metavar : "");
-        invar_plain_wrap(stdout, options->help ? options->help : "", used);
+        if (options->type == INVAR_OPTION_WORD)
+            describe_word(text, sizeof text, options);
+        else
+            (void)snprintf(text, sizeof text, "%s", options->help ? options->help : "");
+        invar_plain_wrap(stdout, text, used);
     }
 }
 

@@ -15,7 +15,7 @@
 #include "base/invar_banned.h"
 
 typedef struct settings {
-    const char *device;
+    invar_option_word device;
     const invar_backend *backend; /* that of the device */
     int64_t threads;
     bool portable;
@@ -194,7 +194,8 @@ static int conclude(const report *r)
                r->values - r->different - r->missing, r->different, r->missing);
         // machines are compared by what stands on standard output: no path of theirs
         fprintf(stderr, "next: %s %s --device %s%s\n", invar_program(),
-                right ? "bench" : "selfcheck", r->settings->device, right ? "" : " --json");
+                right ? "bench" : "selfcheck",
+                invar_device_kind_choices.words[r->settings->device.value], right ? "" : " --json");
     }
     if (r->different > 0)
         return INVAR_EXIT_DIFFERENT;
@@ -206,10 +207,10 @@ static const invar_option *options(settings *s)
     static invar_option list[6];
 
     list[0] = (invar_option){.name = "device",
-                             .type = INVAR_OPTION_TEXT,
+                             .type = INVAR_OPTION_WORD,
                              .value = &s->device,
                              .metavar = "DEVICE",
-                             .help = "where to run: cpu or cuda (cpu)"};
+                             .help = "where to run"};
     list[1] = invar_option_threads(&s->threads, "number of threads (all cores)");
     list[2] = (invar_option){
         .name = "portable", .value = &s->portable, .help = "use plain C instead of SIMD"};
@@ -224,7 +225,8 @@ static const invar_option *options(settings *s)
 
 static int run(int argc, char **argv)
 {
-    settings s = {.device = "cpu", .threads = invar_default_threads()};
+    settings s = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU},
+                  .threads = invar_default_threads()};
     report r = {.settings = &s};
 
     if (invar_options_parse(options(&s), argc, argv) != INVAR_OK)
@@ -233,7 +235,7 @@ static int run(int argc, char **argv)
         fprintf(stderr, "invar: --json and --record do not go together\n");
         return INVAR_EXIT_USAGE;
     }
-    if (invar_backend_find(&s.backend, s.device) != INVAR_OK)
+    if (invar_backend_find(&s.backend, (invar_device_kind)s.device.value) != INVAR_OK)
         return invar_report_error();
     if (s.json)
         printf("{\n  \"results\": [");
@@ -253,7 +255,7 @@ static int run(int argc, char **argv)
 
 static void help(void)
 {
-    settings s;
+    settings s = {.device = {&invar_device_kind_choices, INVAR_DEVICE_CPU}};
 
     invar_help_text(
         "Runs every op once on fixed data and compares the hash of each result with the recorded\n"

@@ -9,6 +9,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/recipe/choices.h"
 #include "base/status.h"
 
 /* As diff and cmp: 0 same, 1 different, 2 trouble; the others say which trouble. */
@@ -28,16 +29,23 @@ typedef enum invar_option_type {
     INVAR_OPTION_FLAG, /* bool, set to true */
     INVAR_OPTION_INT,  /* int64_t */
     INVAR_OPTION_REAL, /* double */
-    INVAR_OPTION_TEXT  /* const char *, borrowed from argv */
+    INVAR_OPTION_TEXT, /* const char *, borrowed from argv */
+    INVAR_OPTION_WORD  /* invar_option_word */
 } invar_option_type;
+
+/* One of several words, at first the default. */
+typedef struct invar_option_word {
+    const invar_choices *choices;
+    int value; /* below 0: none */
+} invar_option_word;
 
 typedef struct invar_option {
     const char *name; /* without the dashes */
     invar_option_type type;
     void *value;
     const char *metavar; /* "N"; NULL for a flag */
-    const char *help;
-    int64_t low; /* of a number: the range */
+    const char *help;    /* of a word: without the words, which follow it */
+    int64_t low;         /* of a number: the range */
     int64_t high;
 } invar_option;
 

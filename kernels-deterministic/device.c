@@ -69,14 +69,17 @@ static const op_facts facts[INVAR_OP_COUNT] = {
 #undef INVAR_OP
 };
 
+#define INVAR_CHOICE(ID, WORD) [ID] = (WORD),
+#define INVAR_CHOICES(TYPE, COUNT, ...)                                                            \
+    static const char *const TYPE##_words[COUNT] = {__VA_ARGS__};                                  \
+    const invar_choices TYPE##_choices = {TYPE##_words, COUNT};
+#include "kernels-deterministic/choices.def"
+#undef INVAR_CHOICES
+#undef INVAR_CHOICE
+
 const char *invar_numerics_name(invar_numerics numerics)
 {
-    switch (numerics) {
-    case INVAR_NUMERICS_IEEE: return "ieee";
-    case INVAR_NUMERICS_SM90: return "sm90";
-    case INVAR_NUMERICS_COUNT: break;
-    }
-    return "unknown";
+    return invar_choices_word(&invar_numerics_choices, (int)numerics);
 }
 
 const char *invar_op_name(invar_op op)
@@ -118,14 +121,9 @@ size_t invar_op_args_copy(void *to, invar_op op, const void *args)
 
 /* ---- devices --------------------------------------------------------------------------------- */
 
-invar_status invar_backend_find(const invar_backend **out, const char *device)
+invar_status invar_backend_find(const invar_backend **out, invar_device_kind kind)
 {
-    bool cuda = strcmp(device, "cuda") == 0;
-
-    *out = NULL;
-    if (!cuda && strcmp(device, "cpu") != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--device %.40s: there are cpu and cuda", device);
-    *out = cuda ? invar_backend_cuda() : invar_backend_cpu();
+    *out = kind == INVAR_DEVICE_CUDA ? invar_backend_cuda() : invar_backend_cpu();
     if (!*out)
         return INVAR_FAIL(INVAR_E_NODEVICE, 0,
                           "this build has no CUDA: configure with -DINVAR_CUDA=ON, or choose "

@@ -23,17 +23,20 @@
 
 #include "base/arena.h"
 #include "base/pool.h"
+#include "base/recipe/choices.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-typedef enum invar_numerics {
-    INVAR_NUMERICS_IEEE, /* dot-step: one fmaf per product */
-    INVAR_NUMERICS_SM90, /* dot-step: the Hopper tensor core */
-    INVAR_NUMERICS_COUNT
-} invar_numerics;
+#define INVAR_CHOICE(ID, WORD) ID,
+#define INVAR_CHOICES(TYPE, COUNT, ...)                                                            \
+    typedef enum TYPE { __VA_ARGS__ COUNT } TYPE;                                                  \
+    extern const invar_choices TYPE##_choices;
+#include "kernels-deterministic/choices.def"
+#undef INVAR_CHOICES
+#undef INVAR_CHOICE
 
 typedef enum invar_op {
 #define INVAR_OP(ID, fn, name, revision, numerics) INVAR_OP_##ID,
@@ -141,8 +144,8 @@ const invar_backend *invar_backend_cpu(void);
 /* NULL in a build without INVAR_CUDA. */
 const invar_backend *invar_backend_cuda(void);
 
-/* That of a device's name, cpu or cuda; INVAR_E_NODEVICE where this build does not have it. */
-invar_status invar_backend_find(const invar_backend **out, const char *device) INVAR_MUST_USE;
+/* INVAR_E_NODEVICE where this build does not have it. */
+invar_status invar_backend_find(const invar_backend **out, invar_device_kind kind) INVAR_MUST_USE;
 
 /* Makes the backend ready, and puts away what that took. */
 invar_status invar_device_open(invar_device *dev) INVAR_MUST_USE;

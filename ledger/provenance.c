@@ -150,6 +150,9 @@ enum { DIRTY = 5, BUILD_KEYS = 10 };
         .doc = (text)                                                                              \
     }
 
+static const char *const dirty_words[] = {"clean", "untracked", "modified", "unknown"};
+static const invar_choices dirty_choices = {dirty_words, sizeof dirty_words / sizeof *dirty_words};
+
 static const invar_recipe_key build_keys[BUILD_KEYS] = {
     TEXT("commit", "the commit that was checked out"),
     TEXT("tree", "its tree"),
@@ -160,7 +163,7 @@ static const invar_recipe_key build_keys[BUILD_KEYS] = {
                .name = "dirty",
                .type = INVAR_RECIPE_TYPE_ENUM,
                .fallback = "unknown",
-               .choices = "clean|untracked|modified|unknown",
+               .choices = &dirty_choices,
                .doc = "what the sources had beyond the commit"},
     TEXT("compiler", "name and version of the C compiler"),
     TEXT("flags", "its flags"),

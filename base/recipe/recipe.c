@@ -462,9 +462,12 @@ const char *invar_recipe_string(const invar_recipe *recipe, int key)
     return get(recipe, key, INVAR_RECIPE_TYPE_STRING)->text;
 }
 
-int invar_recipe_enum(const invar_recipe *recipe, int key)
+int invar_recipe_enum(const invar_recipe *recipe, int key, const invar_choices *choices)
 {
-    return (int)get(recipe, key, INVAR_RECIPE_TYPE_ENUM)->integer;
+    const invar_recipe_value *value = get(recipe, key, INVAR_RECIPE_TYPE_ENUM);
+
+    INVAR_CHECK(recipe->schema->keys[key].choices == choices);
+    return (int)value->integer;
 }
 
 void invar_recipe_entry_get(invar_recipe_entry *out, const invar_recipe *recipe, int key)

@@ -23,6 +23,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/recipe/choices.h"
 #include "base/status.h"
 
 #ifdef __cplusplus
@@ -58,11 +59,11 @@ typedef struct invar_recipe_key {
     const char *name;    /* unique in the whole schema, because it is also the flag's name */
     invar_recipe_type type;
     invar_recipe_effect effect;
-    const char *fallback;        /* the default as it would stand in a file; NULL: must be given */
-    int64_t int_min, int_max;    /* INT: the range, ends included; both 0: no limit */
-    double float_min, float_max; /* FLOAT: the same */
-    const char *choices;         /* ENUM: "grpo|gspo|ppo" */
-    const char *doc;             /* one line */
+    const char *fallback;         /* the default as it would stand in a file; NULL: must be given */
+    int64_t int_min, int_max;     /* INT: the range, ends included; both 0: no limit */
+    double float_min, float_max;  /* FLOAT: the same */
+    const invar_choices *choices; /* ENUM: its words; STRING: what listings show, or NULL */
+    const char *doc;              /* one line */
 } invar_recipe_key;
 
 typedef struct invar_recipe_schema {
@@ -108,7 +109,11 @@ bool invar_recipe_bool(const invar_recipe *recipe, int key);
 int64_t invar_recipe_int(const invar_recipe *recipe, int key);
 double invar_recipe_float(const invar_recipe *recipe, int key);
 const char *invar_recipe_string(const invar_recipe *recipe, int key); /* borrowed from the recipe */
-int invar_recipe_enum(const invar_recipe *recipe, int key);           /* index in `choices` */
+int invar_recipe_enum(const invar_recipe *recipe, int key, const invar_choices *choices);
+
+/* INVAR_RECIPE_ENUM(invar_decay, recipe, key): of a key that has the words of invar_decay. */
+#define INVAR_RECIPE_ENUM(TYPE, recipe, key)                                                       \
+    ((TYPE)invar_recipe_enum((recipe), (key), &TYPE##_choices))
 
 typedef enum invar_recipe_source {
     INVAR_RECIPE_SOURCE_NONE, /* no default and not given */

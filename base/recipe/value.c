@@ -139,19 +139,13 @@ static invar_status parse_float(invar_recipe_value *value, const invar_recipe_ke
 static invar_status parse_enum(invar_recipe_value *value, const invar_recipe_key *key,
                                const char *where)
 {
-    const char *choice = key->choices;
-    size_t length = strlen(value->text);
-    char what[128];
+    char words[INVAR_CHOICES_TEXT_SIZE], what[INVAR_CHOICES_TEXT_SIZE + 8];
 
-    for (value->integer = 0;; value->integer++) {
-        size_t end = strcspn(choice, "|");
-        if (end == length && length > 0 && memcmp(choice, value->text, length) == 0)
-            return INVAR_OK;
-        if (choice[end] == '\0')
-            break;
-        choice += end + 1;
-    }
-    snprintf(what, sizeof what, "one of %s", key->choices);
+    value->integer = invar_choices_find(key->choices, value->text, strlen(value->text));
+    if (value->integer >= 0)
+        return INVAR_OK;
+    invar_choices_text(words, sizeof words, key->choices, "|", "|");
+    snprintf(what, sizeof what, "one of %s", words);
     return expected(what, value->text, where);
 }
 

@@ -68,11 +68,17 @@ static const char *last_name(const char *path)
 
 enum { VERDICT_STATE, VERDICT_BINARY, VERDICT_SECONDS, VERDICT_STORY, VERDICT_KEYS };
 
+/* A build that the user stopped has no verdict. */
+static const char *const state_words[] = {
+    [INVAR_PROGRAM_READY] = "ready", [INVAR_PROGRAM_FAILED] = "failed"};
+static const invar_choices invar_program_state_choices = {state_words,
+                                                          sizeof state_words / sizeof *state_words};
+
 static const invar_recipe_key verdict_keys[VERDICT_KEYS] = {
     {.section = "program",
      .name = "state",
      .type = INVAR_RECIPE_TYPE_ENUM,
-     .choices = "ready|failed",
+     .choices = &invar_program_state_choices,
      .doc = "whether there is one"},
     {.section = "program",
      .name = "binary",
@@ -97,9 +103,9 @@ static invar_status write_verdict(const char *folder, const invar_built *built)
 
     invar_digest_format(hex, &built->binary);
     INVAR_TRY(invar_number_format(seconds, built->seconds));
-    bytes = snprintf(
-        text, sizeof text, "[program]\nstate = %s\nbinary = %s\nseconds = %s\nstory = %s\n",
-        built->state == INVAR_PROGRAM_READY ? "ready" : "failed", hex, seconds, built->story);
+    bytes = snprintf(text, sizeof text,
+                     "[program]\nstate = %s\nbinary = %s\nseconds = %s\nstory = %s\n",
+                     state_words[built->state], hex, seconds, built->story);
     INVAR_TRY(invar_path_join(path, sizeof path, folder, "verdict"));
     return invar_file_write(path, text, (size_t)bytes);
 }
@@ -107,8 +113,7 @@ static invar_status write_verdict(const char *folder, const invar_built *built)
 static invar_status parse_verdict(invar_built *out, const invar_recipe *verdict)
 {
     INVAR_TRY(invar_recipe_check(verdict));
-    out->state =
-        invar_recipe_enum(verdict, VERDICT_STATE) == 0 ? INVAR_PROGRAM_READY : INVAR_PROGRAM_FAILED;
+    out->state = INVAR_RECIPE_ENUM(invar_program_state, verdict, VERDICT_STATE);
     out->seconds = invar_recipe_float(verdict, VERDICT_SECONDS);
     (void)snprintf(out->story, sizeof out->story, "%s",
                    invar_recipe_string(verdict, VERDICT_STORY));

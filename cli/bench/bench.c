@@ -411,7 +411,7 @@ invar_status invar_bench_run(invar_bench *b, const invar_bench_case *c)
 /* ---- the verb -------------------------------------------------------------------------------- */
 
 typedef struct settings {
-    const char *device;
+    invar_option_word device;
     const char *op;
     int64_t threads;
     invar_race_options race;
@@ -479,10 +479,6 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
     } texts[] = {
         {"model", &o->model, "SHAPE",
          "measure a whole model with random weights: qwen3-0.6b, qwen2.5-1.5b, qwen3-8b or tiny"},
-        {"dtype", &o->dtype, "FORMAT",
-         "number format of the model: fp32, bf16, fp8, mxfp8 or int4 (bf16)"},
-        {"numerics", &o->numerics, "NAME",
-         "arithmetic: ieee or sm90 (sm90 on a GPU, otherwise ieee)"},
         {"only", &o->only, "PART", "measure only train or only decode"},
         {"tokens", &o->tokens, "BxL",
          "samples in a training step x tokens in each (8x2048; tiny: fewer)"},
@@ -516,6 +512,16 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
                                    .help = numbers[i].help,
                                    .low = numbers[i].low,
                                    .high = numbers[i].high};
+    list[n++] = (invar_option){.name = "dtype",
+                               .type = INVAR_OPTION_WORD,
+                               .value = &o->dtype,
+                               .metavar = "FORMAT",
+                               .help = "number format of the model"};
+    list[n++] = (invar_option){.name = "numerics",
+                               .type = INVAR_OPTION_WORD,
+                               .value = &o->numerics,
+                               .metavar = "NAME",
+                               .help = "arithmetic, by default sm90 on a GPU and ieee elsewhere"};
     list[n++] = (invar_option){.name = "profile",
                                .value = &o->profile,
                                .help = "show the time of each op in a step and in a decoding pass"};
@@ -532,10 +538,10 @@ static const invar_option *options(settings *s)
     int n = 6;
 
     list[0] = (invar_option){.name = "device",
-                             .type = INVAR_OPTION_TEXT,
+                             .type = INVAR_OPTION_WORD,
                              .value = &s->device,
                              .metavar = "DEVICE",
-                             .help = "where to run: cpu or cuda (cpu)"};
+                             .help = "where to run"};
     list[1] = (invar_option){.name = "op",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->op,
@@ -599,7 +605,7 @@ static invar_status check_together(const settings *s, int argc, char **argv)
     stray = whole ? first_given(ops, argc, argv) : NULL;
     if (stray)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about single ops: leave out --model", stray);
-    stray = strcmp(s->device, "cpu") == 0 ? first_given(gpu, argc, argv) : NULL;
+    stray = s->device.value == INVAR_DEVICE_CPU ? first_given(gpu, argc, argv) : NULL;
     if (stray)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about a GPU: give --device cuda", stray);
     return INVAR_OK;
@@ -636,14 +642,14 @@ static int run_on_cpu(const settings *s)
 static settings defaults(void)
 {
     return (settings){
-        .device = "cpu",
+        .device = {&invar_device_kind_choices, INVAR_DEVICE_CPU},
         .op = "",
         .threads = invar_default_threads(),
         .race = {.peer = "", .burst = 10},
 #ifdef INVAR_LEDGER
         .whole = {.model = "",
-                  .dtype = "bf16",
-                  .numerics = "",
+                  .dtype = {&invar_format_choices, INVAR_FORMAT_BF16},
+                  .numerics = {&invar_numerics_choices, -1},
                   .tokens = "",
                   .only = "",
                   .repetitions = 5},
@@ -660,14 +666,10 @@ static int run(int argc, char **argv)
         return invar_report_error();
     if (check_selection(&s) != INVAR_OK || check_together(&s, argc, argv) != INVAR_OK)
         return invar_report_error();
-    cuda = strcmp(s.device, "cuda") == 0;
-    if (!cuda && strcmp(s.device, "cpu") != 0) {
-        fprintf(stderr, "invar: bench: --device %s: there are cpu and cuda\n", s.device);
-        return INVAR_EXIT_USAGE;
-    }
+    cuda = s.device.value == INVAR_DEVICE_CUDA;
 #ifdef INVAR_LEDGER
     if (s.whole.model[0]) {
-        s.whole.device = s.device;
+        s.whole.device = (invar_device_kind)s.device.value;
         s.whole.threads = s.threads;
         s.whole.json = s.race.json;
         s.whole.peer = s.race.peer;

@@ -514,7 +514,7 @@ invar_status invar_bench_gpu(const char *only, const invar_race_options *options
         .only = only};
     invar_status status;
 
-    INVAR_TRY(invar_backend_find(&b.gpu.backend, "cuda"));
+    INVAR_TRY(invar_backend_find(&b.gpu.backend, INVAR_DEVICE_CUDA));
     status = run(&b, options);
     invar_race_free(b.race);
     invar_free(b.noise);

@@ -397,7 +397,8 @@ static void print_head(const answer *a)
     printf("%s%s%s: %s, %s on %s, %" PRId64 " layers, %.1f M parameters\n",
            invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), a->shape.name,
            invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), invar_format_name(a->model->format),
-           invar_numerics_name(a->dev->numerics), a->options->device, a->model->spec.layers,
+           invar_numerics_name(a->dev->numerics),
+           invar_device_kind_choices.words[a->options->device], a->model->spec.layers,
            1e-6 * (double)a->parameters);
     printf("  %-38s masters %.0f, weights %.0f\n", "MiB", mib(a->masters), mib(a->weights));
 }
@@ -430,7 +431,8 @@ static void json_head(const answer *a)
            "\"layers\": %" PRId64 ", \"parameters\": %" PRId64
            ",\n  \"bytes\": {\"masters\": %zu, \"weights\": %zu}",
            a->shape.name, invar_format_name(a->model->format),
-           invar_numerics_name(a->dev->numerics), a->options->device, a->model->spec.layers,
+           invar_numerics_name(a->dev->numerics),
+           invar_device_kind_choices.words[a->options->device], a->model->spec.layers,
            a->parameters, a->masters, a->weights);
 }
 
@@ -558,20 +560,16 @@ static invar_status find_peer(invar_bench_subject *subject, const char *path)
 static invar_status open_subject(invar_bench_subject *subject, const answer *a)
 {
     const invar_bench_model_options *o = a->options;
-    bool cuda = strcmp(o->device, "cuda") == 0, sm90 = strcmp(o->numerics, "sm90") == 0;
-    invar_format format;
+    const invar_numerics usual =
+        o->device == INVAR_DEVICE_CUDA ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE;
+    const invar_format format = (invar_format)o->dtype.value;
 
-    if (o->numerics[0] && !sm90 && strcmp(o->numerics, "ieee") != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--numerics %.40s: there are ieee and sm90",
-                          o->numerics);
-    INVAR_TRY(invar_format_parse(&format, o->dtype));
     INVAR_TRY(invar_backend_find(&subject->own, o->device));
     INVAR_TRY(find_peer(subject, o->peer));
     INVAR_TRY(invar_meter_new(&subject->meter, subject->own));
     INVAR_TRY(invar_pool_new(&subject->dev.pool, (int)o->threads));
     subject->dev.backend = invar_meter_backend(subject->meter);
-    subject->dev.numerics =
-        sm90 || (cuda && !o->numerics[0]) ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE;
+    subject->dev.numerics = o->numerics.value < 0 ? usual : (invar_numerics)o->numerics.value;
     INVAR_TRY(invar_device_open(&subject->dev));
     INVAR_TRY(invar_model_new(&subject->model, &a->shape.spec, format, &subject->dev));
     return fill_model(subject->model, &subject->dev);

@@ -24,8 +24,13 @@
 
 #define CONFIG "config.json"
 
+/* Those whose weights are stored as they are. */
+static const char *const format_words[] = {
+    [INVAR_FORMAT_FP32] = "fp32", [INVAR_FORMAT_BF16] = "bf16"};
+static const invar_choices formats = {format_words, sizeof format_words / sizeof *format_words};
+
 typedef struct settings {
-    const char *dtype;
+    invar_option_word dtype;
     const char *tokenizer;
     const char *ignored;
     int64_t max_shard_bytes;
@@ -214,12 +219,7 @@ static invar_status read_settings(job *j)
 {
     const settings *s = j->set;
 
-    if (strcmp(s->dtype, "fp32") == 0)
-        j->dtype = INVAR_DTYPE_F32;
-    else if (strcmp(s->dtype, "bf16") == 0)
-        j->dtype = INVAR_DTYPE_BF16;
-    else
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--dtype is fp32 or bf16");
+    j->dtype = invar_format_storage((invar_format)s->dtype.value);
     if (s->to_checkpoint && (j->dtype != INVAR_DTYPE_F32 || s->max_shard_bytes > 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "a checkpoint is fp32 in one file: --to-checkpoint goes with neither "
@@ -243,10 +243,10 @@ static const invar_option *options(settings *s)
     static invar_option list[8];
 
     list[0] = (invar_option){.name = "dtype",
-                             .type = INVAR_OPTION_TEXT,
+                             .type = INVAR_OPTION_WORD,
                              .value = &s->dtype,
                              .metavar = "TYPE",
-                             .help = "number format of the written weights: fp32 or bf16 (fp32)"};
+                             .help = "number format of the written weights"};
     list[1] = (invar_option){.name = "max-shard-bytes",
                              .type = INVAR_OPTION_INT,
                              .value = &s->max_shard_bytes,
@@ -286,7 +286,8 @@ static const invar_option *options(settings *s)
 
 static int run(int argc, char **argv)
 {
-    settings s = {.dtype = "fp32", .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
+    settings s = {
+        .dtype = {&formats, INVAR_FORMAT_FP32}, .ignored = "", .step = INVAR_CHECKPOINT_LATEST};
     job j = {.set = &s, .dev = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE}};
     int words;
     invar_status status;
@@ -304,7 +305,7 @@ static int run(int argc, char **argv)
 
 static void help(void)
 {
-    settings s;
+    settings s = {.dtype = {&formats, INVAR_FORMAT_FP32}};
 
     invar_help_text(
         "Reads weights from a Hugging Face folder or from checkpoints, and writes them as a\n"

@@ -13,6 +13,7 @@
 #include "cli/flags.h"
 #include "cli/ledger/ledger.h"
 #include "cli/plain.h"
+#include "engine/choices/choices.h"
 #include "engine/io/tar.h"
 #include "engine/replay/pack.h"
 #include "ledger/view/diff/diff.h"
@@ -21,7 +22,7 @@
 
 typedef struct settings {
     int64_t step, from;
-    const char *level;
+    invar_option_word level; /* none: as recorded */
     const char *keep;
     bool json;
 } settings;
@@ -60,8 +61,9 @@ static invar_status prepare(invar_replay_scene *scene, const settings *s, const 
         INVAR_TRY(invar_replay_scene_run(scene, word, flags, s->step));
     if (s->from >= 0)
         scene->replay.from = s->from;
-    if (s->level)
-        return invar_recorded_put(&scene->keys, INVAR_KEY_DEBUG_DETERMINISM, s->level);
+    if (s->level.value >= 0)
+        return invar_recorded_put(&scene->keys, INVAR_KEY_DEBUG_DETERMINISM,
+                                  invar_probe_level_choices.words[s->level.value]);
     return INVAR_OK;
 }
 
@@ -186,12 +188,11 @@ static const invar_option *options(settings *s)
                              .metavar = "A",
                              .help = "execute all steps from A to S (default: only S)",
                              .high = INT64_MAX};
-    list[2] = (invar_option){
-        .name = "level",
-        .type = INVAR_OPTION_TEXT,
-        .value = &s->level,
-        .metavar = "LEVEL",
-        .help = "how much detail to record: step, point or full, as debug-determinism"};
+    list[2] = (invar_option){.name = "level",
+                             .type = INVAR_OPTION_WORD,
+                             .value = &s->level,
+                             .metavar = "LEVEL",
+                             .help = "how much detail to record, as debug-determinism"};
     list[3] = (invar_option){.name = "keep",
                              .type = INVAR_OPTION_TEXT,
                              .value = &s->keep,
@@ -204,7 +205,7 @@ static const invar_option *options(settings *s)
 
 static int run(int argc, char **argv)
 {
-    settings s = {.step = -1, .from = -1};
+    settings s = {.step = -1, .from = -1, .level = {&invar_probe_level_choices, -1}};
     invar_recipe *flags = NULL;
     int words, code = INVAR_EXIT_TROUBLE;
     invar_status status = invar_flags_keys(&flags, &argc, argv);
@@ -219,7 +220,7 @@ static int run(int argc, char **argv)
 
 static void help(void)
 {
-    settings s;
+    settings s = {.level = {&invar_probe_level_choices, -1}};
 
     invar_help_text(
         "Executes recorded steps again, starting at the newest checkpoint before them, and\n"

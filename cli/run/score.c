@@ -27,9 +27,15 @@
 
 #define MAX_BYTES ((size_t)1 << 30)
 
+enum { MODE_TRAIN, MODE_PREFILL, MODE_DECODE, MODES };
+
+static const char *const mode_words[MODES] = {
+    [MODE_TRAIN] = "train", [MODE_PREFILL] = "prefill", [MODE_DECODE] = "decode"};
+static const invar_choices modes = {mode_words, MODES};
+
 typedef struct settings {
     const char *tokens;
-    const char *mode;
+    invar_option_word mode;
     int64_t batch_size;
     int64_t chunk;
     bool json;
@@ -200,13 +206,10 @@ static invar_status score(lines *l, const invar_session *s, const settings *set)
 {
     float temperature = (float)invar_recipe_float(s->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE);
 
-    if (strcmp(set->mode, "train") == 0)
+    if (set->mode.value == MODE_TRAIN)
         return by_training(l, s, set->batch_size ? set->batch_size : 1, temperature);
-    if (strcmp(set->mode, "prefill") == 0)
-        return by_cache(l, s, set->batch_size, set->chunk, temperature);
-    if (strcmp(set->mode, "decode") == 0)
-        return by_cache(l, s, set->batch_size, 1, temperature);
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "--mode is train, prefill or decode");
+    return by_cache(l, s, set->batch_size, set->mode.value == MODE_DECODE ? 1 : set->chunk,
+                    temperature);
 }
 
 /* ---- printing -------------------------------------------------------------------------------- */
@@ -283,10 +286,10 @@ static const invar_option *options(settings *s)
                              .metavar = "FILE",
                              .help = "file with lines {\"tokens\":[...]}; - reads standard input"};
     list[1] = (invar_option){.name = "mode",
-                             .type = INVAR_OPTION_TEXT,
+                             .type = INVAR_OPTION_WORD,
                              .value = &s->mode,
                              .metavar = "MODE",
-                             .help = "which forward pass: train, prefill or decode (train)"};
+                             .help = "which forward pass"};
     list[2] = (invar_option){.name = "batch-size",
                              .type = INVAR_OPTION_INT,
                              .value = &s->batch_size,
@@ -308,7 +311,7 @@ static const invar_option *options(settings *s)
 
 static int run(int argc, char **argv)
 {
-    settings s = {.mode = "train"};
+    settings s = {.mode = {&modes, MODE_TRAIN}};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
     invar_status status = invar_flags_model(&recipe, &path, options(&s), &argc, argv);
@@ -327,7 +330,7 @@ static int run(int argc, char **argv)
 
 static void help(void)
 {
-    settings s;
+    settings s = {.mode = {&modes, MODE_TRAIN}};
 
     invar_help_text(
         "Computes the log-probabilities of given tokens. The training forward pass, prefill in\n"

@@ -14,8 +14,8 @@
 
 #include "base/alloc.h"
 #include "engine/model/family.h"
-#include "engine/rl/loss.h"
-#include "engine/rl/reward.h"
+#include "engine/reward/reward.h"
+#include "engine/rl/kl.h"
 
 #include "base/invar_banned.h"
 
@@ -47,6 +47,17 @@ invar_status invar_config_refuse(const invar_recipe *recipe, invar_key key, cons
                       invar_config_schema()->keys[key].name, why);
 }
 
+/* The same of a key that has the wrong one of its words. */
+static invar_status refuse_word(const invar_recipe *recipe, invar_key key, const char *why)
+{
+    char text[160];
+    invar_recipe_entry e;
+
+    invar_recipe_entry_get(&e, recipe, key);
+    snprintf(text, sizeof text, "= %s %s", e.text, why);
+    return invar_config_refuse(recipe, key, text);
+}
+
 static void gather(invar_config_facts *f, const invar_recipe *recipe)
 {
     static const invar_key plugins[] = {INVAR_KEY_CUSTOM_RM_PATH,
@@ -55,26 +66,40 @@ static void gather(invar_config_facts *f, const invar_recipe *recipe)
                                         INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH,
                                         INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH,
                                         INVAR_KEY_CUSTOM_BEFORE_TRAIN_STEP_HOOK_PATH};
+    static const invar_estimator_facts none;
+    const invar_estimator estimator =
+        INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
 
     *f = (invar_config_facts){.recipe = recipe};
-    f->loss = invar_recipe_enum(recipe, INVAR_KEY_LOSS_TYPE);
-    f->sft = f->loss == INVAR_WORD_SFT_LOSS;
-    f->estimator = invar_recipe_enum(recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR);
-    f->grouped =
-        !f->sft && (f->estimator == INVAR_ESTIMATOR_GRPO || f->estimator == INVAR_ESTIMATOR_GSPO ||
-                    f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
-    f->ppo = !f->sft && f->estimator == INVAR_ESTIMATOR_PPO;
+    f->loss = invar_loss_facts_of(INVAR_RECIPE_ENUM(invar_loss_type, recipe, INVAR_KEY_LOSS_TYPE));
+    f->sft = f->loss->supervised;
+    f->estimator = f->sft ? &none : invar_estimator_facts_of(estimator);
     f->hf = invar_config_filled(recipe, INVAR_KEY_HF_CHECKPOINT);
     f->task = strncmp(invar_recipe_string(recipe, INVAR_KEY_PROMPT_DATA), "task:", 5) == 0;
     f->eval = invar_config_filled(recipe, INVAR_KEY_EVAL_PROMPT_DATA);
     f->sampled = !f->sft || f->eval;
-    f->distills = !f->sft && (f->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION ||
-                              invar_recipe_bool(recipe, INVAR_KEY_USE_OPD));
+    f->distills =
+        f->estimator->teacher || (!f->sft && invar_recipe_bool(recipe, INVAR_KEY_USE_OPD));
     for (size_t i = 0; i < sizeof plugins / sizeof *plugins; i++)
         f->plugin = f->plugin || invar_config_filled(recipe, plugins[i]);
 }
 
 /* ---- impossible combinations ----------------------------------------------------------------- */
+
+/* The families that have experts are those with a sparse half of a layer. */
+static invar_status refuse_experts(const invar_recipe *recipe)
+{
+    char families[INVAR_CHOICES_TEXT_SIZE], why[INVAR_CHOICES_TEXT_SIZE + 32];
+    const char *sparse[INVAR_FAMILY_COUNT];
+
+    for (int i = 0; i < INVAR_FAMILY_COUNT; i++)
+        sparse[i] =
+            invar_family_facts_of((invar_family)i)->sparse ? invar_family_choices.words[i] : NULL;
+    invar_choices_text(families, sizeof families, &(invar_choices){sparse, INVAR_FAMILY_COUNT},
+                       ", ", " or ");
+    snprintf(why, sizeof why, "needs model-type = %s", families);
+    return invar_config_refuse(recipe, INVAR_KEY_NUM_EXPERTS, why);
+}
 
 static invar_status check_model(const invar_config_facts *f)
 {
@@ -82,7 +107,7 @@ static invar_status check_model(const invar_config_facts *f)
                                       INVAR_KEY_NUM_ATTENTION_HEADS};
     const invar_recipe *r = f->recipe;
     const int64_t experts = invar_recipe_int(r, INVAR_KEY_NUM_EXPERTS);
-    const invar_family family = (invar_family)invar_recipe_enum(r, INVAR_KEY_MODEL_TYPE);
+    const invar_family family = INVAR_RECIPE_ENUM(invar_family, r, INVAR_KEY_MODEL_TYPE);
     const bool sparse = invar_family_facts_of(family)->sparse != NULL;
 
     if (f->hf)
@@ -97,9 +122,9 @@ static invar_status check_model(const invar_config_facts *f)
         return invar_config_refuse(r, INVAR_KEY_FFN_HIDDEN_SIZE,
                                    "is missing: a model without hf-checkpoint needs its sizes");
     if (sparse && experts == 0)
-        return invar_config_refuse(r, INVAR_KEY_MODEL_TYPE, "= qwen3_moe needs num-experts");
+        return refuse_word(r, INVAR_KEY_MODEL_TYPE, "needs num-experts");
     if (!sparse && experts > 0)
-        return invar_config_refuse(r, INVAR_KEY_NUM_EXPERTS, "needs model-type = qwen3_moe");
+        return refuse_experts(r);
     if (sparse && invar_recipe_int(r, INVAR_KEY_MOE_ROUTER_TOPK) > experts)
         return invar_config_refuse(r, INVAR_KEY_MOE_ROUTER_TOPK, "is larger than num-experts");
     if (!f->task && invar_config_filled(r, INVAR_KEY_PROMPT_DATA))
@@ -264,24 +289,24 @@ static invar_status check_rewards(const invar_config_facts *f)
     const invar_recipe *r = f->recipe;
     const bool single = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_PROMPT) == 1;
     const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
-    const bool judged = !f->sft && f->estimator != INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
     invar_reward reward, eval;
 
     INVAR_TRY(read_reward(&eval, r, INVAR_KEY_EVAL_RM_TYPE));
     INVAR_TRY(read_reward(&reward, r, INVAR_KEY_RM_TYPE));
     INVAR_TRY(check_labels(f, reward, eval));
-    if (judged && reward == INVAR_REWARD_NONE &&
+    if (f->estimator->judged && reward == INVAR_REWARD_NONE &&
         !invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH) &&
         !invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA))
         return invar_config_refuse(r, INVAR_KEY_RM_TYPE, "is missing (or custom-rm-path)");
-    if (f->grouped && single && !raw)
+    if (f->estimator->grouped && single && !raw)
         return invar_config_refuse(
             r, INVAR_KEY_N_SAMPLES_PER_PROMPT,
             "= 1: a reward minus the mean of its own group is 0 and trains nothing; "
             "take more samples or disable-rewards-normalization");
     if (f->sft && !single)
         return invar_config_refuse(r, INVAR_KEY_N_SAMPLES_PER_PROMPT, "must be 1 with sft_loss");
-    if (single && invar_recipe_enum(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) != INVAR_WORD_NO_FILTER)
+    if (single && INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
+                      INVAR_GROUP_FILTER_NONE)
         return invar_config_refuse(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER,
                                    "would drop every group: n-samples-per-prompt is 1");
     return INVAR_OK;
@@ -292,16 +317,21 @@ static invar_status check_kl(const invar_config_facts *f)
     const invar_recipe *r = f->recipe;
     const double in_reward = invar_recipe_float(r, INVAR_KEY_KL_COEF);
     const double in_loss = invar_recipe_float(r, INVAR_KEY_KL_LOSS_COEF);
+    invar_recipe_entry estimator;
+    char why[160];
 
     if (in_reward > 0 && in_loss > 0)
         return invar_config_refuse(r, INVAR_KEY_KL_COEF, "and kl-loss-coef exclude each other");
-    if (f->ppo && in_reward > 0)
-        return invar_config_refuse(r, INVAR_KEY_KL_COEF, "must be 0 with ppo; use kl-loss-coef");
-    if (in_loss > 0 && invar_recipe_enum(r, INVAR_KEY_KL_LOSS_TYPE) == INVAR_KL_K1)
-        return invar_config_refuse(
+    if (f->estimator->critic && in_reward > 0) {
+        invar_recipe_entry_get(&estimator, r, INVAR_KEY_ADVANTAGE_ESTIMATOR);
+        snprintf(why, sizeof why, "must be 0 with %s; use kl-loss-coef", estimator.text);
+        return invar_config_refuse(r, INVAR_KEY_KL_COEF, why);
+    }
+    if (in_loss > 0 &&
+        invar_kl_facts_of(INVAR_RECIPE_ENUM(invar_kl, r, INVAR_KEY_KL_LOSS_TYPE))->flat)
+        return refuse_word(
             r, INVAR_KEY_KL_LOSS_TYPE,
-            "= k1 has no useful gradient as a loss; use low_var_kl, or kl-loss-coef = 0 "
-            "to monitor it");
+            "has no useful gradient as a loss; use low_var_kl, or kl-loss-coef = 0 to monitor it");
     return INVAR_OK;
 }
 
@@ -322,22 +352,14 @@ static invar_status check_algorithm(const invar_config_facts *f)
     const double high = invar_recipe_float(r, INVAR_KEY_EPS_CLIP_HIGH);
     const double dual = invar_recipe_float(r, INVAR_KEY_EPS_CLIP_C);
 
-    if (f->loss == INVAR_WORD_CUSTOM_LOSS &&
-        !invar_config_filled(r, INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH))
-        return invar_config_refuse(r, INVAR_KEY_LOSS_TYPE,
-                                   "= custom_loss needs custom-loss-function-path");
-    if (!f->sft && !invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES) &&
-        (f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
-         f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE))
-        return invar_config_refuse(
-            r, INVAR_KEY_ADVANTAGE_ESTIMATOR,
-            "reinforce_plus_plus(_baseline) needs normalize-advantages = true");
+    if (f->loss->plugin && !invar_config_filled(r, INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH))
+        return refuse_word(r, INVAR_KEY_LOSS_TYPE, "needs custom-loss-function-path");
+    if (f->estimator->whitened && !invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES))
+        return refuse_word(r, INVAR_KEY_ADVANTAGE_ESTIMATOR, "needs normalize-advantages = true");
     if (f->distills && !invar_config_filled(r, INVAR_KEY_OPD_TEACHER_LOAD))
-        return invar_config_refuse(r,
-                                   f->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION
-                                       ? INVAR_KEY_ADVANTAGE_ESTIMATOR
-                                       : INVAR_KEY_USE_OPD,
-                                   "needs opd-teacher-load");
+        return invar_config_refuse(
+            r, f->estimator->teacher ? INVAR_KEY_ADVANTAGE_ESTIMATOR : INVAR_KEY_USE_OPD,
+            "needs opd-teacher-load");
     if (high < 0 && high != -1)
         return invar_config_refuse(r, INVAR_KEY_EPS_CLIP_HIGH, "is negative; -1 is eps-clip");
     if (dual > 0 && dual <= 1)
@@ -354,7 +376,7 @@ static invar_status check_algorithm(const invar_config_facts *f)
                                    "and calculate-per-token-loss exclude each other");
     INVAR_TRY(check_order(r, INVAR_KEY_TIS_CLIP_LOW, INVAR_KEY_TIS_CLIP));
     INVAR_TRY(check_order(r, INVAR_KEY_RS_LOWER_BOUND, INVAR_KEY_RS_UPPER_BOUND));
-    if (invar_recipe_enum(r, INVAR_KEY_MIS_MODE) != INVAR_WORD_TRUNCATE)
+    if (INVAR_RECIPE_ENUM(invar_mis_mode, r, INVAR_KEY_MIS_MODE) != INVAR_MIS_MODE_TRUNCATE)
         INVAR_TRY(check_order(r, INVAR_KEY_MIS_LOWER_BOUND, INVAR_KEY_MIS_UPPER_BOUND));
     return check_kl(f);
 }
@@ -366,7 +388,7 @@ static invar_status check_optimizer(const invar_recipe *r)
 
     INVAR_TRY(check_order(r, INVAR_KEY_MIN_LR, INVAR_KEY_LR));
     INVAR_TRY(check_order(r, INVAR_KEY_LR_WARMUP_INIT, INVAR_KEY_LR));
-    if (invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE) == INVAR_WORD_CONSTANT)
+    if (INVAR_RECIPE_ENUM(invar_decay, r, INVAR_KEY_LR_DECAY_STYLE) == INVAR_DECAY_CONSTANT)
         return INVAR_OK;
     if (decay == 0)
         return invar_config_refuse(r, INVAR_KEY_LR_DECAY_STYLE, "needs lr-decay-iters");

@@ -7,23 +7,18 @@
 #define INVAR_ENGINE_CONFIG_CHECK_H
 
 #include "engine/config/config.h"
+#include "engine/rl/estimator.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* Indices of words in keys.def, where the order is not that of an enum elsewhere. */
-enum { INVAR_WORD_POLICY_LOSS, INVAR_WORD_SFT_LOSS, INVAR_WORD_CUSTOM_LOSS };
-enum { INVAR_WORD_TRUNCATE = 0, INVAR_WORD_CONSTANT = 0, INVAR_WORD_NO_FILTER = 0 };
-
 /* What most rules ask for, once. */
 typedef struct invar_config_facts {
     const invar_recipe *recipe;
-    int loss;
-    int estimator;
+    const invar_loss_facts *loss;
+    const invar_estimator_facts *estimator; /* of a loss without advantages: nothing is set */
     bool sft;
-    bool grouped; /* rewards are compared within a group */
-    bool ppo;
     bool hf;       /* the model comes from files */
     bool task;     /* prompts of a built-in task */
     bool eval;     /* there are evaluation data sets */

@@ -11,6 +11,10 @@
 #include "base/alloc.h"
 #include "base/json/json.h"
 #include "base/text.h"
+#include "engine/choices/choices.h"
+#include "engine/model/model.h"
+#include "engine/reward/reward.h"
+#include "engine/rl/loss.h"
 
 #include "base/invar_banned.h"
 
@@ -21,7 +25,7 @@
 #define ANY .int_min = 0
 #define INTS(low, high) .int_min = (low), .int_max = (high)
 #define FLOATS(low, high) .float_min = (low), .float_max = (high)
-#define WORDS(list) .choices = (list)
+#define WORDS(TYPE) .choices = &TYPE##_choices
 
 static const invar_recipe_key keys[INVAR_KEY_COUNT] = {
 #define INVAR_KEY(ID, SECTION, NAME, TYPE, EFFECT, FALLBACK, LIMITS, MILES, DOC)                   \

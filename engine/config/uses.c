@@ -7,9 +7,10 @@
 #include <string.h>
 
 #include "engine/config/check.h"
-#include "engine/rl/loss.h"
 
 #include "base/invar_banned.h"
+
+#define NEEDS_SIZE (INVAR_CHOICES_TEXT_SIZE + 80)
 
 typedef struct use {
     invar_key key;
@@ -19,7 +20,7 @@ typedef struct use {
 
 static invar_status check_uses(const invar_recipe *recipe, const use *uses, size_t count)
 {
-    char why[160];
+    char why[NEEDS_SIZE + 40];
 
     for (size_t i = 0; i < count; i++) {
         if (uses[i].used || !invar_config_set(recipe, uses[i].key))
@@ -29,6 +30,51 @@ static invar_status check_uses(const invar_recipe *recipe, const use *uses, size
     }
     return INVAR_OK;
 }
+
+/* ---- estimators with a trait ----------------------------------------------------------------- */
+
+static bool has_critic(const invar_estimator_facts *e)
+{
+    return e->critic;
+}
+
+static bool discounts(const invar_estimator_facts *e)
+{
+    return e->discounts;
+}
+
+static bool is_grouped(const invar_estimator_facts *e)
+{
+    return e->grouped;
+}
+
+static bool is_scaled(const invar_estimator_facts *e)
+{
+    return e->scaled;
+}
+
+static bool takes_kl_coef(const invar_estimator_facts *e)
+{
+    return e->penalised && !e->critic; // with a critic it has to be 0
+}
+
+/* "advantage-estimator = grpo or gspo", then the rest. */
+static void need_estimator(char out[NEEDS_SIZE], bool (*has)(const invar_estimator_facts *e),
+                           const char *rest)
+{
+    const char *words[INVAR_ESTIMATOR_COUNT];
+    char text[INVAR_CHOICES_TEXT_SIZE];
+
+    for (int i = 0; i < INVAR_ESTIMATOR_COUNT; i++)
+        words[i] = has(invar_estimator_facts_of((invar_estimator)i))
+                       ? invar_estimator_choices.words[i]
+                       : NULL;
+    invar_choices_text(text, sizeof text, &(invar_choices){words, INVAR_ESTIMATOR_COUNT}, ", ",
+                       " or ");
+    (void)snprintf(out, NEEDS_SIZE, "advantage-estimator = %s%s", text, rest);
+}
+
+/* ---- groups of keys -------------------------------------------------------------------------- */
 
 #define CHECK_USES(recipe, uses) check_uses(recipe, uses, sizeof(uses) / sizeof *(uses))
 
@@ -66,6 +112,7 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
     const bool save = strcmp(invar_recipe_string(f->recipe, INVAR_KEY_SAVE), "none") != 0;
     const bool export = invar_config_filled(f->recipe, INVAR_KEY_SAVE_HF);
     const bool load = invar_config_filled(f->recipe, INVAR_KEY_LOAD) || save;
+    char critic[NEEDS_SIZE];
     const use uses[] = {
         {INVAR_KEY_SAVE_INTERVAL, save || export, "a save that is not none, or save-hf"},
         {INVAR_KEY_NO_SAVE_OPTIM, save, "a save that is not none"},
@@ -73,10 +120,11 @@ static invar_status check_ckpt_uses(const invar_config_facts *f)
         {INVAR_KEY_KEEP_CHECKPOINTS, save, "a save that is not none"},
         {INVAR_KEY_CKPT_STEP, load, "load, or a save that is not none"},
         {INVAR_KEY_SKIP_DAMAGED, load, "load, or a save that is not none"},
-        {INVAR_KEY_CRITIC_LOAD, f->ppo, "advantage-estimator = ppo"},
+        {INVAR_KEY_CRITIC_LOAD, f->estimator->critic, critic},
         {INVAR_KEY_OPD_TEACHER_LOAD, f->distills, "use-opd = true"},
     };
 
+    need_estimator(critic, has_critic, "");
     return CHECK_USES(f->recipe, uses);
 }
 
@@ -112,7 +160,8 @@ static invar_status check_rollout_uses(const invar_config_facts *f)
         {INVAR_KEY_GROUP_RM, invar_config_filled(r, INVAR_KEY_CUSTOM_RM_PATH), "custom-rm-path"},
         {INVAR_KEY_DYNAMIC_SAMPLING_FILTER, !f->sft, "another loss-type"},
         {INVAR_KEY_OVER_SAMPLING_BATCH_SIZE,
-         invar_recipe_enum(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) != INVAR_WORD_NO_FILTER,
+         INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) !=
+             INVAR_GROUP_FILTER_NONE,
          "dynamic-sampling-filter"},
         {INVAR_KEY_ROLLOUT_SAMPLE_FILTER_PATH, !f->sft, "another loss-type"},
         {INVAR_KEY_CUSTOM_BEFORE_LOG_PROB_HOOK_PATH, !f->sft, "another loss-type"},
@@ -149,33 +198,31 @@ static invar_status check_advantage_uses(const invar_config_facts *f)
 {
     static const char rl[] = "another loss-type than sft_loss";
     const invar_recipe *r = f->recipe;
-    const bool returns = !f->sft && (f->estimator == INVAR_ESTIMATOR_PPO ||
-                                     f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS);
-    const bool in_reward =
-        !f->sft && (f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
-                    f->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
+    const invar_estimator_facts *e = f->estimator;
     const bool raw = invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION);
-    const bool scaled =
-        f->grouped && !raw && f->estimator != INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE;
+    char critic[NEEDS_SIZE], discount[NEEDS_SIZE], penalty[NEEDS_SIZE], grouped[NEEDS_SIZE],
+        scaled[NEEDS_SIZE];
     const use uses[] = {
         {INVAR_KEY_ADVANTAGE_ESTIMATOR, !f->sft, rl},
         {INVAR_KEY_NORMALIZE_ADVANTAGES, !f->sft, rl},
         {INVAR_KEY_USE_OPD, !f->sft, rl},
         {INVAR_KEY_OPD_KL_COEF, f->distills, "use-opd = true"},
-        {INVAR_KEY_GAMMA, returns, "advantage-estimator reinforce_plus_plus or ppo"},
-        {INVAR_KEY_LAMBD, f->ppo, "advantage-estimator = ppo"},
-        {INVAR_KEY_VALUE_CLIP, f->ppo, "advantage-estimator = ppo"},
-        {INVAR_KEY_NUM_CRITIC_ONLY_STEPS, f->ppo, "advantage-estimator = ppo"},
-        {INVAR_KEY_CRITIC_LR, f->ppo, "advantage-estimator = ppo"},
-        {INVAR_KEY_CRITIC_LR_WARMUP_ITERS, f->ppo, "advantage-estimator = ppo"},
-        {INVAR_KEY_KL_COEF, in_reward || f->ppo,
-         "a reinforce_plus_plus estimator; with others use kl-loss-coef"},
-        {INVAR_KEY_DISABLE_REWARDS_NORMALIZATION, f->grouped,
-         "advantage-estimator grpo, gspo or reinforce_plus_plus_baseline"},
-        {INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION, scaled,
-         "advantage-estimator grpo or gspo and their normalisation of rewards"},
+        {INVAR_KEY_GAMMA, e->discounts, discount},
+        {INVAR_KEY_LAMBD, e->critic, critic},
+        {INVAR_KEY_VALUE_CLIP, e->critic, critic},
+        {INVAR_KEY_NUM_CRITIC_ONLY_STEPS, e->critic, critic},
+        {INVAR_KEY_CRITIC_LR, e->critic, critic},
+        {INVAR_KEY_CRITIC_LR_WARMUP_ITERS, e->critic, critic},
+        {INVAR_KEY_KL_COEF, e->penalised, penalty},
+        {INVAR_KEY_DISABLE_REWARDS_NORMALIZATION, e->grouped, grouped},
+        {INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION, e->scaled && !raw, scaled},
     };
 
+    need_estimator(critic, has_critic, "");
+    need_estimator(discount, discounts, "");
+    need_estimator(penalty, takes_kl_coef, "; with others use kl-loss-coef");
+    need_estimator(grouped, is_grouped, "");
+    need_estimator(scaled, is_scaled, " and their normalisation of rewards");
     return CHECK_USES(r, uses);
 }
 
@@ -183,12 +230,11 @@ static invar_status check_loss_uses(const invar_config_facts *f)
 {
     static const char pol[] = "loss-type = policy_loss", rl[] = "another loss-type than sft_loss";
     const invar_recipe *r = f->recipe;
-    const bool policy = f->loss == INVAR_WORD_POLICY_LOSS;
+    const bool policy = f->loss->policy;
     const bool kl = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS);
     const bool reference = kl || invar_recipe_float(r, INVAR_KEY_KL_COEF) > 0;
     const use uses[] = {
-        {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, f->loss == INVAR_WORD_CUSTOM_LOSS,
-         "loss-type = custom_loss"},
+        {INVAR_KEY_CUSTOM_LOSS_FUNCTION_PATH, f->loss->plugin, "loss-type = custom_loss"},
         {INVAR_KEY_EPS_CLIP, policy, pol},
         {INVAR_KEY_EPS_CLIP_HIGH, policy, pol},
         {INVAR_KEY_EPS_CLIP_C, policy, pol},
@@ -216,7 +262,7 @@ static invar_status check_importance_uses(const invar_config_facts *f)
     static const char foreign[] =
         "load-debug-rollout-data: log-probs of rollout and training are equal otherwise";
     const invar_recipe *r = f->recipe;
-    const bool policy = f->loss == INVAR_WORD_POLICY_LOSS;
+    const bool policy = f->loss->policy;
     const bool loads = invar_config_filled(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
     const bool tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
     const bool mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
@@ -234,7 +280,7 @@ static invar_status check_importance_uses(const invar_config_facts *f)
         {INVAR_KEY_MIS_LEVEL, mis, "use-mis = true"},
         {INVAR_KEY_MIS_MODE, mis, "use-mis = true"},
         {INVAR_KEY_MIS_LOWER_BOUND,
-         mis && invar_recipe_enum(r, INVAR_KEY_MIS_MODE) != INVAR_WORD_TRUNCATE,
+         mis && INVAR_RECIPE_ENUM(invar_mis_mode, r, INVAR_KEY_MIS_MODE) != INVAR_MIS_MODE_TRUNCATE,
          "use-mis = true and mis-mode clip or mask"},
         {INVAR_KEY_MIS_UPPER_BOUND, mis, "use-mis = true"},
         {INVAR_KEY_MIS_BATCH_NORMALIZE, mis, "use-mis = true"},
@@ -251,7 +297,8 @@ static invar_status check_importance_uses(const invar_config_facts *f)
 static invar_status check_step_uses(const invar_config_facts *f)
 {
     const invar_recipe *r = f->recipe;
-    const bool decays = invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE) != INVAR_WORD_CONSTANT;
+    const bool decays =
+        INVAR_RECIPE_ENUM(invar_decay, r, INVAR_KEY_LR_DECAY_STYLE) != INVAR_DECAY_CONSTANT;
     const bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
     const use uses[] = {
         {INVAR_KEY_MIN_LR, decays, "lr-decay-style linear or cosine"},

@@ -13,7 +13,6 @@ extern "C" {
 #endif
 
 typedef struct invar_family_facts {
-    const char *name;       /* model_type */
     const char *class_name; /* of transformers, before "ForCausalLM" */
     bool qkv_bias;
     bool qk_norm;

@@ -31,7 +31,6 @@
 /* ---- formats --------------------------------------------------------------------------------- */
 
 typedef struct format_facts {
-    const char *name;
     invar_dtype storage;
     invar_dtype linear; /* of the linear layers' weights */
     int32_t scale_rows;
@@ -42,31 +41,22 @@ typedef struct format_facts {
 #define STEP_GROUP 16 /* q, k, v and gate, up are one chain in dx: a part ends with a whole group */
 
 static const format_facts formats[INVAR_FORMAT_COUNT] = {
-    [INVAR_FORMAT_FP32] = {"fp32", INVAR_DTYPE_F32, INVAR_DTYPE_F32, 1, 1, 1},
-    [INVAR_FORMAT_BF16] = {"bf16", INVAR_DTYPE_BF16, INVAR_DTYPE_BF16, 1, 1, STEP_GROUP},
-    [INVAR_FORMAT_FP8] = {"fp8", INVAR_DTYPE_BF16, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK,
-                          INVAR_FP8_BLOCK, INVAR_FP8_BLOCK},
-    // dx quantises the gradient along the outputs
-    [INVAR_FORMAT_MXFP8] = {"mxfp8", INVAR_DTYPE_BF16, INVAR_DTYPE_MXFP8, 1, INVAR_MX_BLOCK,
-                            INVAR_MX_BLOCK},
-    [INVAR_FORMAT_INT4] = {"int4", INVAR_DTYPE_BF16, INVAR_DTYPE_INT4, 1, INVAR_INT4_BLOCK,
-                           STEP_GROUP},
+#define INVAR_FORMAT(ID, NAME, ...) [INVAR_FORMAT_##ID] = {__VA_ARGS__},
+#include "engine/model/formats.def"
+#undef INVAR_FORMAT
 };
+
+static const char *const names[INVAR_FORMAT_COUNT] = {
+#define INVAR_FORMAT(ID, NAME, ...) [INVAR_FORMAT_##ID] = (NAME),
+#include "engine/model/formats.def"
+#undef INVAR_FORMAT
+};
+
+const invar_choices invar_format_choices = {names, INVAR_FORMAT_COUNT};
 
 const char *invar_format_name(invar_format format)
 {
-    return (unsigned)format < INVAR_FORMAT_COUNT ? formats[format].name : NULL;
-}
-
-invar_status invar_format_parse(invar_format *out, const char *name)
-{
-    for (int i = 0; i < INVAR_FORMAT_COUNT; i++)
-        if (strcmp(name, formats[i].name) == 0) {
-            *out = (invar_format)i;
-            return INVAR_OK;
-        }
-    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "there is no format with this name; expected fp32, bf16, fp8, mxfp8 or int4");
+    return invar_choices_word(&invar_format_choices, (int)format);
 }
 
 invar_dtype invar_format_storage(invar_format format)
@@ -96,20 +86,19 @@ static invar_status check_extents(const invar_model *model, invar_format format)
 {
     const invar_param *p = find_misfit(model, format);
     const format_facts *f = &formats[format];
-    char fitting[64] = ""; // fp32 fits every model
+    const char *fit[INVAR_FORMAT_COUNT]; // fp32 fits every model
+    char fitting[INVAR_CHOICES_TEXT_SIZE];
 
     if (!p)
         return INVAR_OK;
-    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
-        size_t used = strlen(fitting);
-        if (!find_misfit(model, (invar_format)i))
-            snprintf(fitting + used, sizeof fitting - used, "%s%s", used ? ", " : "",
-                     formats[i].name);
-    }
+    for (int i = 0; i < INVAR_FORMAT_COUNT; i++)
+        fit[i] = find_misfit(model, (invar_format)i) ? NULL : names[i];
+    invar_choices_text(fitting, sizeof fitting, &(invar_choices){fit, INVAR_FORMAT_COUNT}, ", ",
+                       ", ");
     return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                       "%s is %" PRId64 " x %" PRId64 "; %s needs multiples of %" PRId64
                       " x %" PRId64 "; this model can have dtype %s",
-                      p->name, p->rows, p->cols, f->name, f->out_block, f->in_block, fitting);
+                      p->name, p->rows, p->cols, names[format], f->out_block, f->in_block, fitting);
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */

@@ -13,6 +13,7 @@
 #define INVAR_ENGINE_MODEL_MODEL_H
 
 #include "base/hash.h"
+#include "base/recipe/choices.h"
 #include "engine/model/spec.h"
 #include "engine/program/param.h"
 
@@ -22,19 +23,16 @@ extern "C" {
 
 /* What the linear layers compute in. Storage of everything else is f32 for fp32, else bf16. */
 typedef enum invar_format {
-    INVAR_FORMAT_FP32,
-    INVAR_FORMAT_BF16,
-    INVAR_FORMAT_FP8,
-    INVAR_FORMAT_MXFP8,
-    INVAR_FORMAT_INT4,
+#define INVAR_FORMAT(ID, ...) INVAR_FORMAT_##ID,
+#include "engine/model/formats.def"
+#undef INVAR_FORMAT
     INVAR_FORMAT_COUNT
 } invar_format;
 
+extern const invar_choices invar_format_choices; /* as recipes and --dtype have them */
+
 /* "mxfp8", as recipes and --dtype have it; NULL out of range. */
 const char *invar_format_name(invar_format format);
-
-/* The index of the name; INVAR_E_INVALID lists the names. */
-invar_status invar_format_parse(invar_format *out, const char *name) INVAR_MUST_USE;
 
 /* The type of activations, norms, biases, embedding and head. */
 invar_dtype invar_format_storage(invar_format format);

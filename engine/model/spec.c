@@ -20,10 +20,18 @@
 /* ---- families -------------------------------------------------------------------------------- */
 
 static const invar_family_facts families[INVAR_FAMILY_COUNT] = {
-#define INVAR_FAMILY(ID, ...) [INVAR_FAMILY_##ID] = {__VA_ARGS__},
+#define INVAR_FAMILY(ID, NAME, ...) [INVAR_FAMILY_##ID] = {__VA_ARGS__},
 #include "engine/model/families.def"
 #undef INVAR_FAMILY
 };
+
+static const char *const names[INVAR_FAMILY_COUNT] = {
+#define INVAR_FAMILY(ID, NAME, ...) [INVAR_FAMILY_##ID] = (NAME),
+#include "engine/model/families.def"
+#undef INVAR_FAMILY
+};
+
+const invar_choices invar_family_choices = {names, INVAR_FAMILY_COUNT};
 
 const invar_family_facts *invar_family_facts_of(invar_family family)
 {
@@ -33,7 +41,7 @@ const invar_family_facts *invar_family_facts_of(invar_family family)
 
 const char *invar_family_name(invar_family family)
 {
-    return (unsigned)family < INVAR_FAMILY_COUNT ? families[family].name : NULL;
+    return invar_choices_word(&invar_family_choices, (int)family);
 }
 
 /* ---- limits ---------------------------------------------------------------------------------- */
@@ -90,8 +98,7 @@ static invar_status check_window(const invar_model_spec *s)
     if (s->window == 0)
         return in_range("the first layer with a window", s->window_from, 0, 0);
     if (!families[s->family].windows)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "model: %s has no sliding window",
-                          families[s->family].name);
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "model: %s has no sliding window", names[s->family]);
     INVAR_TRY(in_range("the sliding window", s->window, 1, INVAR_SPEC_MAX_POSITIONS));
     return in_range("the first layer with a window", s->window_from, 0, s->layers - 1);
 }
@@ -129,7 +136,7 @@ static invar_status check_switches(const invar_model_spec *s)
 
     if (s->qkv_bias != family->qkv_bias || s->qk_norm != family->qk_norm)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: %s has %s biases and %s QK-norm",
-                          family->name, family->qkv_bias ? "QKV" : "no",
+                          names[s->family], family->qkv_bias ? "QKV" : "no",
                           family->qk_norm ? "a" : "no");
     if (s->value_head && s->tied)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "model: a value head is never tied");
@@ -302,7 +309,7 @@ static invar_status put_config(text *t, const invar_model_spec *s, const char *t
     INVAR_TRY(put_float(t, "initializer_range", s->init_std));
     put_int(t, "intermediate_size", s->intermediate);
     put_int(t, "max_position_embeddings", s->max_positions);
-    put(t, "  \"model_type\": \"%s\",\n", family->name);
+    put(t, "  \"model_type\": \"%s\",\n", names[s->family]);
     put_int(t, "num_attention_heads", s->heads);
     put_int(t, "num_hidden_layers", s->layers);
     put_int(t, "num_key_value_heads", s->kv_heads);

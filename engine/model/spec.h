@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/recipe/choices.h"
 #include "base/status.h"
 #include "kernels-deterministic/ops.h"
 
@@ -22,11 +23,13 @@ extern "C" {
 #endif
 
 typedef enum invar_family {
-#define INVAR_FAMILY(ID, ...) INVAR_FAMILY_##ID,
+#define INVAR_FAMILY(ID, NAME, ...) INVAR_FAMILY_##ID,
 #include "engine/model/families.def"
 #undef INVAR_FAMILY
     INVAR_FAMILY_COUNT
 } invar_family;
+
+extern const invar_choices invar_family_choices; /* model_type of config.json */
 
 /* Limits, so that no config.json asks for memory without end. */
 #define INVAR_SPEC_MAX_LAYERS 256
@@ -74,7 +77,7 @@ typedef struct invar_model_spec {
     int64_t n_eos;
 } invar_model_spec;
 
-/* "qwen3_moe": config.json's model_type. */
+/* "qwen3_moe"; NULL out of range. */
 const char *invar_family_name(invar_family family);
 
 /*

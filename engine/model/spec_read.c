@@ -36,22 +36,22 @@ static bool has(const reader *r, const char *key)
 
 static invar_status read_family(reader *r)
 {
-    char quote[INVAR_TEXT_QUOTE_SIZE];
+    char quote[INVAR_TEXT_QUOTE_SIZE], known[INVAR_CHOICES_TEXT_SIZE];
     const char *name;
+    int family;
 
     INVAR_TRY(invar_json_string(&name, r->config, "model_type", r->where));
-    for (int i = 0; i < INVAR_FAMILY_COUNT; i++) {
-        if (strcmp(name, invar_family_name((invar_family)i)) == 0) {
-            r->spec->family = (invar_family)i;
-            r->family = invar_family_facts_of((invar_family)i);
-            return INVAR_OK;
-        }
+    family = invar_choices_find(&invar_family_choices, name, strlen(name));
+    if (family < 0) {
+        invar_text_quote(quote, sizeof quote, name, strlen(name));
+        invar_choices_text(known, sizeof known, &invar_family_choices, ", ", " and ");
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%s: models of type \"%s\" are not supported; %s are", r->where, quote,
+                          known);
     }
-    invar_text_quote(quote, sizeof quote, name, strlen(name));
-    return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
-                      "%s: models of type \"%s\" are not supported; llama, qwen2, qwen3 and "
-                      "qwen3_moe are",
-                      r->where, quote);
+    r->spec->family = (invar_family)family;
+    r->family = invar_family_facts_of(r->spec->family);
+    return INVAR_OK;
 }
 
 static invar_status read_extents(const reader *r)

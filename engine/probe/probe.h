@@ -21,6 +21,7 @@
 #ifndef INVAR_ENGINE_PROBE_PROBE_H
 #define INVAR_ENGINE_PROBE_PROBE_H
 
+#include "engine/choices/choices.h"
 #include "engine/probe/dump.h"
 #include "kernels-deterministic/ops.h"
 #include "ledger/ledger.h"
@@ -29,14 +30,8 @@
 extern "C" {
 #endif
 
-enum {
-    INVAR_PROBE_STEP = 0,  /* what makes the chain */
-    INVAR_PROBE_POINT = 1, /* and activations and gradients */
-    INVAR_PROBE_FULL = 2   /* and everything else that is shown */
-};
-
 typedef struct invar_probe_options {
-    int64_t level;
+    invar_probe_level level;
     bool stats;       /* count what is not finite, too; whatever is far is read back for it */
     invar_pool *pool; /* NULL: the calling thread */
     const invar_device *dev; /* for tensors in its memory; NULL: all are in the host's */

@@ -61,8 +61,8 @@ typedef struct invar_step {
 /* ---- the recorder ---------------------------------------------------------------------------- */
 
 typedef struct invar_recorder_options {
-    int64_t level; /* INVAR_PROBE_STEP, ... */
-    bool stats;    /* of every point that is recorded: what is not finite, how large the rest is */
+    invar_probe_level level;
+    bool stats; /* of every point that is recorded: what is not finite, how large the rest is */
     /* Points of learning whose tensors are written, as in invar_dump_new, and where; NULL or "":
        none, and below the run's folder */
     const char *dump, *dump_dir;

@@ -11,8 +11,8 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "engine/hf/hf.h"
-#include "engine/rl/loss.h"
 #include "engine/run/folders.h"
+#include "engine/run/settings.h"
 #include "engine/source/source.h"
 
 #include "base/invar_banned.h"
@@ -112,7 +112,7 @@ static invar_status check(const invar_session *s, const invar_coords *c)
                           "purpose=%" PRIu32 ": only samples of training (purpose=0) are in the "
                           "ledger; evaluations are done again as a whole, by invar eval",
                           c->purpose);
-    if (invar_recipe_enum(s->recipe, INVAR_KEY_LOSS_TYPE) == INVAR_LOSS_SFT)
+    if (invar_settings_supervised(s->recipe))
         return INVAR_FAIL(
             INVAR_E_UNSUPPORTED, 0,
             "loss-type = sft_loss: the answers come from the data, nothing is sampled");

@@ -1,5 +1,5 @@
 /*
- * advantage.c - from rewards to advantages: groups, estimators, distillation, whitening.
+ * advantage.c - from rewards to advantages: groups, distillation, whitening; estimator.c between.
  *
  * Every line is one fp32 operation per operator, in the order of docs/arithmetic.md section 13.
  * Tokens outside the mask have advantage and return +0.
@@ -9,8 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
-#include "engine/rl/kl.h"
-#include "engine/rl/tally.h"
+#include "engine/rl/estimator.h"
 #include "kernels-deterministic/math/portable.h"
 #include "kernels-deterministic/math/reduce.h"
 
@@ -18,17 +17,6 @@
 
 static const float STD_EPS = 1e-6f;
 static const float WHITEN_EPS = 1e-8f;
-
-/* What one call works on; a token's arrays are flat. */
-typedef struct work {
-    invar_tally tally;
-    const invar_rl_batch *batch;
-    const invar_rl_options *options;
-    float *reward;    /* (samples) after normalisation */
-    float *advantage; /* (T) */
-    float *returns;   /* (T); the caller's, or memory of our own */
-    float *owned;     /* that memory */
-} work;
 
 /* ---- rewards --------------------------------------------------------------------------------- */
 
@@ -65,23 +53,15 @@ static void normalise_group(float *x, float *room, int64_t n, bool deviation)
         x[i] = x[i] / (std + STD_EPS);
 }
 
-static bool uses_deviation(const invar_rl_options *options)
-{
-    return options->std_normalization && (options->estimator == INVAR_ESTIMATOR_GRPO ||
-                                          options->estimator == INVAR_ESTIMATOR_GSPO);
-}
-
 static bool uses_groups(const invar_rl_options *options)
 {
-    return options->rewards_normalization &&
-           (options->estimator == INVAR_ESTIMATOR_GRPO ||
-            options->estimator == INVAR_ESTIMATOR_GSPO ||
-            options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
+    return options->rewards_normalization && invar_estimator_facts_of(options->estimator)->grouped;
 }
 
-static void normalise_rewards(work *w)
+static void normalise_rewards(invar_estimation *w)
 {
     const invar_rl_batch *batch = w->batch;
+    const bool deviation = w->options->std_normalization && w->facts->scaled;
     int64_t first = 0;
 
     if (!uses_groups(w->options))
@@ -89,102 +69,15 @@ static void normalise_rewards(work *w)
     for (int64_t i = 1; i <= batch->samples; i++) {
         if (i < batch->samples && batch->group[i] == batch->group[first])
             continue;
-        normalise_group(w->reward + first, w->tally.room, i - first, uses_deviation(w->options));
+        normalise_group(w->reward + first, w->tally.room, i - first, deviation);
         first = i;
-    }
-}
-
-/* ---- estimators, one sample each ------------------------------------------------------------- */
-
-/* kl_coef times the estimator at token t; +0 where the coefficient is 0. */
-static float kl_penalty(const work *w, int64_t t)
-{
-    const invar_rl_batch *batch = w->batch;
-    invar_kl_term term;
-
-    if (w->options->kl_coef == 0.0f)
-        return 0.0f;
-    term = invar_kl_at(w->options->kl_type, batch->old_logp[t], batch->ref_logp[t]);
-    return w->options->kl_coef * term.value;
-}
-
-static void take_reward(work *w, int64_t sample)
-{
-    bool penalty = w->options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE;
-    bool none = w->options->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
-
-    for (int64_t t = w->batch->start[sample]; t < w->batch->start[sample + 1]; t++) {
-        float a = none ? 0.0f : w->reward[sample];
-        if (!w->batch->mask[t])
-            continue;
-        w->advantage[t] = penalty ? a - kl_penalty(w, t) : a;
-        w->returns[t] = w->advantage[t];
-    }
-}
-
-/* The reward of token t alone: minus the penalty, and the sample's at the last one that counts. */
-static float token_reward(const work *w, int64_t sample, int64_t t, bool last)
-{
-    float g = -kl_penalty(w, t);
-
-    return last ? g + w->reward[sample] : g;
-}
-
-/* Discounted sum to the end. Masked tokens have no reward, but each costs a factor gamma. */
-static void discount(work *w, int64_t sample)
-{
-    float sum = 0.0f;
-    bool last = true;
-
-    for (int64_t t = w->batch->start[sample + 1] - 1; t >= w->batch->start[sample]; t--) {
-        bool counts = w->batch->mask[t] != 0;
-        float g = counts ? token_reward(w, sample, t, last) : 0.0f;
-        sum = g + w->options->gamma * sum;
-        if (!counts)
-            continue;
-        last = false;
-        w->advantage[t] = sum;
-        w->returns[t] = sum;
-    }
-}
-
-/* GAE over the tokens that count, as if the others were not there; after the last one: 0. */
-static void gae(work *w, int64_t sample)
-{
-    const float *value = w->batch->values;
-    float gamma = w->options->gamma, decay = gamma * w->options->lambd;
-    float next_value = 0.0f, next = 0.0f;
-    bool last = true;
-
-    for (int64_t t = w->batch->start[sample + 1] - 1; t >= w->batch->start[sample]; t--) {
-        float delta;
-        if (!w->batch->mask[t])
-            continue;
-        delta = (token_reward(w, sample, t, last) + gamma * next_value) - value[t];
-        next = delta + decay * next;
-        next_value = value[t];
-        last = false;
-        w->advantage[t] = next;
-        w->returns[t] = next + value[t];
-    }
-}
-
-static void estimate(work *w)
-{
-    for (int64_t i = 0; i < w->batch->samples; i++) {
-        if (w->options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS)
-            discount(w, i);
-        else if (w->options->estimator == INVAR_ESTIMATOR_PPO)
-            gae(w, i);
-        else
-            take_reward(w, i);
     }
 }
 
 /* ---- after the estimator --------------------------------------------------------------------- */
 
 /* Minus the sampled reverse KL to the teacher. */
-static void distil(work *w)
+static void distil(invar_estimation *w)
 {
     const invar_rl_batch *batch = w->batch;
 
@@ -198,7 +91,7 @@ static void distil(work *w)
 }
 
 /* Sum over samples in order, of the sum over each one's tokens. */
-static float sum_tokens(work *w, float centre, bool squares)
+static float sum_tokens(invar_estimation *w, float centre, bool squares)
 {
     const invar_rl_batch *batch = w->batch;
 
@@ -214,7 +107,7 @@ static float sum_tokens(work *w, float centre, bool squares)
 }
 
 /* Smallest and largest are the same: there is nothing to whiten but rounding errors. */
-static bool constant(const work *w)
+static bool constant(const invar_estimation *w)
 {
     const invar_rl_batch *batch = w->batch;
     const float *first = NULL;
@@ -229,7 +122,7 @@ static bool constant(const work *w)
     return true;
 }
 
-static void whiten(work *w)
+static void whiten(invar_estimation *w)
 {
     const invar_rl_batch *batch = w->batch;
     bool equal = constant(w);
@@ -257,29 +150,27 @@ static invar_status need(const void *array, bool needed, const char *what, const
 
 static invar_status check_arrays(const invar_rl_batch *batch, const invar_rl_options *options)
 {
-    bool distillation = options->estimator == INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
-    bool teacher = distillation || options->opd_kl_coef > 0.0f;
-    bool penalty = options->kl_coef != 0.0f &&
-                   (options->estimator == INVAR_ESTIMATOR_PPO ||
-                    options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
-                    options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE);
+    const invar_estimator_facts *facts = invar_estimator_facts_of(options->estimator);
+    const char *name = invar_choices_word(&invar_estimator_choices, (int)options->estimator);
+    bool teacher = facts->teacher || options->opd_kl_coef > 0.0f;
+    bool penalty = facts->penalised && options->kl_coef != 0.0f;
 
-    INVAR_TRY(need(batch->reward, !distillation, "rewards", "the estimator"));
+    INVAR_TRY(need(batch->reward, facts->judged, "rewards", "the estimator"));
     INVAR_TRY(need(batch->group, uses_groups(options), "groups", "rewards-normalization"));
-    INVAR_TRY(
-        need(batch->values, options->estimator == INVAR_ESTIMATOR_PPO, "a critic's values", "ppo"));
+    INVAR_TRY(need(batch->values, facts->critic, "a critic's values", name));
     INVAR_TRY(need(batch->old_logp, penalty || teacher, "old log-probabilities",
                    teacher ? "distillation" : "kl-coef"));
     INVAR_TRY(need(batch->ref_logp, penalty, "reference log-probabilities", "kl-coef"));
     INVAR_TRY(need(batch->teacher_logp, teacher, "a teacher's log-probabilities", "distillation"));
-    if (distillation && !(options->opd_kl_coef > 0.0f))
+    if (facts->teacher && !(options->opd_kl_coef > 0.0f))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "advantages: on_policy_distillation with opd-kl-coef 0 gives zeros only; "
-                          "set a positive coefficient");
+                          "advantages: %s with opd-kl-coef 0 gives zeros only; set a positive "
+                          "coefficient",
+                          name);
     return INVAR_OK;
 }
 
-static invar_status take_rewards(work *w)
+static invar_status take_rewards(invar_estimation *w)
 {
     for (int64_t i = 0; i < w->batch->samples; i++) {
         float r = w->batch->reward ? w->batch->reward[i] : 0.0f;
@@ -292,23 +183,22 @@ static invar_status take_rewards(work *w)
     return INVAR_OK;
 }
 
-static invar_status compute(work *w)
+static invar_status compute(invar_estimation *w)
 {
     const invar_rl_batch *batch = w->batch;
     const invar_rl_options *options = w->options;
     size_t bytes = (size_t)batch->start[batch->samples] * sizeof(float);
-    bool must_whiten = options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS ||
-                       options->estimator == INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE;
 
     memset(w->advantage, 0, bytes);
     memset(w->returns, 0, bytes);
     INVAR_TRY(take_rewards(w));
-    estimate(w);
+    for (int64_t i = 0; i < batch->samples; i++)
+        w->facts->estimate(w, i);
     distil(w);
     // Every input that took part is behind one of these two. Whitening would spread a fault.
     INVAR_TRY(invar_tally_finite_all(&w->tally, w->advantage, "the advantage"));
     INVAR_TRY(invar_tally_finite_all(&w->tally, w->returns, "the return"));
-    if (options->normalize_advantages || must_whiten)
+    if (options->normalize_advantages || w->facts->whitened)
         whiten(w);
     return invar_tally_finite_all(&w->tally, w->advantage, "the whitened advantage");
 }
@@ -316,7 +206,10 @@ static invar_status compute(work *w)
 invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
                                  const invar_rl_batch *batch, const invar_rl_options *options)
 {
-    work w = {.batch = batch, .options = options, .advantage = advantage_out};
+    invar_estimation w = {.batch = batch,
+                          .options = options,
+                          .facts = invar_estimator_facts_of(options->estimator),
+                          .advantage = advantage_out};
     invar_status status;
     void *block;
 

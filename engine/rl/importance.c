@@ -158,7 +158,7 @@ static void tis(const work *w)
     for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
         float ratio = w->batch->mask[t] ? ratio_at(w, t, 0.0f) : 0.0f;
         float cut = ratio < low ? low : ratio > high ? high : ratio;
-        if (w->options->tis_icepop)
+        if (w->options->tis_mode == INVAR_TIS_MODE_ICEPOP)
             cut = ratio >= low && ratio <= high ? ratio : 0.0f;
         w->importance->weight[t] = cut;
     }
@@ -250,6 +250,7 @@ static void bound_weights(const work *w)
         add_column(w, "mis_tis_mask_fraction_high", above_at, w->high);
         reject_outside(w, w->low, w->high);
         break;
+    case INVAR_MIS_MODE_COUNT: break;
     }
     for (int64_t t = 0; t < w->batch->start[w->batch->samples]; t++) {
         float *weight = &w->importance->weight[t];
@@ -372,7 +373,7 @@ invar_status invar_importance_init(invar_importance *out, invar_tally *tally,
 {
     const invar_rl_batch *batch = tally->batch;
     size_t tokens = (size_t)batch->start[batch->samples];
-    bool policy = options->loss == INVAR_LOSS_POLICY;
+    bool policy = invar_loss_facts_of(options->loss)->policy;
     work w = {.importance = out, .tally = tally, .batch = batch, .options = options};
     void *block;
 

@@ -10,7 +10,6 @@
 #include "base/invar_banned.h"
 
 static const float LOG_RATIO_LIMIT = 20.0f;
-static const float LOW_VAR_LIMIT = 10.0f;
 
 invar_ratio invar_ratio_of(float log_ratio)
 {
@@ -41,37 +40,61 @@ static float exp_rest(float y)
     return (y * y) * p;
 }
 
-/* Before the last clamp of low_var_kl, which comes after a ratio. */
-static invar_kl_term estimate(invar_kl type, float logp, float base)
-{
-    float x = logp - base;
-    float y = base - logp;
-    invar_kl_term term = {x, 1.0f};
+/* ---- the estimators, before their limit, which comes after a ratio --------------------------- */
 
-    switch (type) {
-    case INVAR_KL_K1: break;
-    case INVAR_KL_K2:
-        term.value = (x * x) * 0.5f;
-        term.slope = x;
-        break;
-    case INVAR_KL_K3:
-        term.value = exp_rest(y);
-        term.slope = -(y + term.value);
-        break;
-    case INVAR_KL_LOW_VAR:
-        y = y < -LOG_RATIO_LIMIT ? -LOG_RATIO_LIMIT : y;
-        y = y > LOG_RATIO_LIMIT ? LOG_RATIO_LIMIT : y;
-        term.value = exp_rest(y);
-        term.slope = y == base - logp ? -(y + term.value) : 0.0f;
-        break;
-    }
-    return term;
+static invar_kl_term k1(float logp, float base)
+{
+    return (invar_kl_term){logp - base, 1.0f};
 }
 
-static invar_kl_term bound(invar_kl type, invar_kl_term term)
+static invar_kl_term k2(float logp, float base)
 {
-    if (type == INVAR_KL_LOW_VAR && invar_abs_f32(term.value) > LOW_VAR_LIMIT) {
-        term.value = term.value > 0.0f ? LOW_VAR_LIMIT : -LOW_VAR_LIMIT;
+    float x = logp - base;
+
+    return (invar_kl_term){(x * x) * 0.5f, x};
+}
+
+static invar_kl_term k3(float logp, float base)
+{
+    float y = base - logp, value = exp_rest(y);
+
+    return (invar_kl_term){value, -(y + value)};
+}
+
+static invar_kl_term low_var(float logp, float base)
+{
+    float far = base - logp;
+    float low = far < -LOG_RATIO_LIMIT ? -LOG_RATIO_LIMIT : far;
+    float y = low > LOG_RATIO_LIMIT ? LOG_RATIO_LIMIT : low;
+    float value = exp_rest(y);
+
+    return (invar_kl_term){value, y == far ? -(y + value) : 0.0f};
+}
+
+static const invar_kl_facts facts[INVAR_KL_COUNT] = {
+#define INVAR_KL(ID, NAME, ...) [INVAR_KL_##ID] = {__VA_ARGS__},
+#include "engine/rl/kls.def"
+#undef INVAR_KL
+};
+
+static const char *const names[INVAR_KL_COUNT] = {
+#define INVAR_KL(ID, NAME, ...) [INVAR_KL_##ID] = (NAME),
+#include "engine/rl/kls.def"
+#undef INVAR_KL
+};
+
+const invar_choices invar_kl_choices = {names, INVAR_KL_COUNT};
+
+const invar_kl_facts *invar_kl_facts_of(invar_kl type)
+{
+    INVAR_CHECK((unsigned)type < INVAR_KL_COUNT);
+    return &facts[type];
+}
+
+static invar_kl_term bound(const invar_kl_facts *kl, invar_kl_term term)
+{
+    if (kl->limit > 0.0f && invar_abs_f32(term.value) > kl->limit) {
+        term.value = term.value > 0.0f ? kl->limit : -kl->limit;
         term.slope = 0.0f;
     }
     return term;
@@ -79,16 +102,19 @@ static invar_kl_term bound(invar_kl type, invar_kl_term term)
 
 invar_kl_term invar_kl_at(invar_kl type, float logp, float base)
 {
-    return bound(type, estimate(type, logp, base));
+    const invar_kl_facts *kl = invar_kl_facts_of(type);
+
+    return bound(kl, kl->at(logp, base));
 }
 
 invar_kl_term invar_kl_unbiased(invar_kl type, float logp, float base, float old)
 {
-    invar_kl_term term = estimate(type, logp, base);
+    const invar_kl_facts *kl = invar_kl_facts_of(type);
+    invar_kl_term term = kl->at(logp, base);
     invar_ratio ratio = invar_ratio_of(logp - old);
     float moving = ratio.cut ? 0.0f : term.value;
 
     term.slope = ratio.value * (term.slope + moving);
     term.value = ratio.value * term.value;
-    return bound(type, term);
+    return bound(kl, term);
 }

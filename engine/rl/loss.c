@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/rl/estimator.h"
 #include "engine/rl/importance.h"
 #include "engine/rl/kl.h"
 #include "kernels-deterministic/math/portable.h"
@@ -30,6 +31,8 @@ typedef struct columns {
 struct invar_loss {
     const invar_rl_batch *batch;
     invar_rl_options options;
+    const invar_loss_facts *facts;
+    bool one_ratio; /* a sample has one, the mean of its tokens' */
     const float *advantage;
     const float *returns;
     invar_tally tally;
@@ -50,7 +53,7 @@ static float *row_of(const invar_loss *loss, int row)
 }
 
 /* One sample of a run. */
-typedef struct view {
+struct invar_loss_view {
     int64_t sample;
     int64_t first; /* its first token in the batch */
     int64_t tokens;
@@ -60,7 +63,7 @@ typedef struct view {
     const float *entropy;
     float *dnow;
     float *dentropy;
-} view;
+};
 
 /* ---- the main term: loss and slope per token, before mask and reduction ---------------------- */
 
@@ -87,23 +90,23 @@ static void clip_token(const invar_loss *loss, invar_ratio ratio, float a, float
     *slope_out = flows ? plain : 0.0f;
 }
 
-/* gspo: the mean of the log-ratios over the sample instead of each token's own. */
-static void log_ratios(invar_loss *loss, const view *v)
+/* The mean of the log-ratios over the sample, or each token's own. */
+static void log_ratios(invar_loss *loss, const invar_loss_view *v)
 {
     const float *old = loss->batch->old_logp + v->first;
     float *log_ratio = row_of(loss, ROW_LOG_RATIO);
     float distance = 0.0f;
 
-    if (loss->options.estimator == INVAR_ESTIMATOR_GSPO)
+    if (loss->one_ratio)
         distance = invar_importance_distance(&loss->tally, v->sample, v->now);
     for (int64_t t = 0; t < v->tokens; t++) {
-        if (loss->options.estimator != INVAR_ESTIMATOR_GSPO)
+        if (!loss->one_ratio)
             distance = old[t] - v->now[t];
         log_ratio[t] = v->mask[t] ? -distance : 0.0f;
     }
 }
 
-static void policy_rows(invar_loss *loss, const view *v)
+static invar_status policy_rows(invar_loss *loss, const invar_loss_view *v)
 {
     const float *weight = loss->importance.weight ? loss->importance.weight + v->first : NULL;
     const float *log_ratio = row_of(loss, ROW_LOG_RATIO);
@@ -127,17 +130,19 @@ static void policy_rows(invar_loss *loss, const view *v)
         }
         row_of(loss, ROW_RATIO)[t] = ratio.value;
     }
+    return INVAR_OK;
 }
 
-static void sft_rows(invar_loss *loss, const view *v)
+static invar_status sft_rows(invar_loss *loss, const invar_loss_view *v)
 {
     for (int64_t t = 0; t < v->tokens; t++) {
         row_of(loss, ROW_LOSS)[t] = -v->now[t];
         row_of(loss, ROW_SLOPE)[t] = -1.0f;
     }
+    return INVAR_OK;
 }
 
-static void value_rows(invar_loss *loss, const view *v)
+static invar_status value_rows(invar_loss *loss, const invar_loss_view *v)
 {
     const float *returns = loss->returns + v->first;
     float clip = loss->options.value_clip;
@@ -156,9 +161,10 @@ static void value_rows(invar_loss *loss, const view *v)
         row_of(loss, ROW_SLOPE)[t] = clipped > plain ? 0.0f : 2.0f * off;
         row_of(loss, ROW_CLIPPED)[t] = far ? 1.0f : 0.0f;
     }
+    return INVAR_OK;
 }
 
-static invar_status custom_rows(invar_loss *loss, const view *v)
+static invar_status custom_rows(invar_loss *loss, const invar_loss_view *v)
 {
     const invar_rl_batch *b = loss->batch;
     int64_t first = v->first;
@@ -178,14 +184,29 @@ static invar_status custom_rows(invar_loss *loss, const view *v)
                                      loss->options.custom->payload);
 }
 
-static invar_status main_rows(invar_loss *loss, const view *v)
+static const invar_loss_facts facts[INVAR_LOSS_COUNT] = {
+#define INVAR_LOSS(ID, NAME, ...) [INVAR_LOSS_##ID] = {__VA_ARGS__},
+#include "engine/rl/losses.def"
+#undef INVAR_LOSS
+};
+
+static const char *const names[INVAR_LOSS_COUNT] = {
+#define INVAR_LOSS(ID, NAME, ...) [INVAR_LOSS_##ID] = NAME,
+#include "engine/rl/losses.def"
+#undef INVAR_LOSS
+};
+
+const invar_choices invar_loss_type_choices = {names, INVAR_LOSS_COUNT};
+
+const invar_loss_facts *invar_loss_facts_of(invar_loss_type type)
 {
-    switch (loss->options.loss) {
-    case INVAR_LOSS_POLICY: policy_rows(loss, v); break;
-    case INVAR_LOSS_SFT: sft_rows(loss, v); break;
-    case INVAR_LOSS_VALUE: value_rows(loss, v); break;
-    case INVAR_LOSS_CUSTOM: INVAR_TRY(custom_rows(loss, v)); break;
-    }
+    INVAR_CHECK((unsigned)type < INVAR_LOSS_COUNT);
+    return &facts[type];
+}
+
+static invar_status main_rows(invar_loss *loss, const invar_loss_view *v)
+{
+    INVAR_TRY(loss->facts->rows(loss, v));
     INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_LOSS), "the loss"));
     return invar_tally_finite(&loss->tally, v->sample, row_of(loss, ROW_SLOPE),
                               "the loss's derivative");
@@ -194,7 +215,8 @@ static invar_status main_rows(invar_loss *loss, const view *v)
 /* ---- one sample ------------------------------------------------------------------------------ */
 
 /* Zeroes what the mask leaves out, then sums. */
-static void put(invar_loss *loss, const view *v, int column, int row, const uint8_t *mask)
+static void put(invar_loss *loss, const invar_loss_view *v, int column, int row,
+                const uint8_t *mask)
 {
     float *x = row_of(loss, row);
 
@@ -205,18 +227,16 @@ static void put(invar_loss *loss, const view *v, int column, int row, const uint
     invar_tally_put(&loss->tally, column, v->sample, x);
 }
 
-/* dnow of the main term: slope times factor; gspo: through the mean, equal for all tokens. */
-static void main_gradient(invar_loss *loss, const view *v)
+/* dnow of the main term: slope times factor; with one ratio the mean over all tokens. */
+static void main_gradient(invar_loss *loss, const invar_loss_view *v)
 {
-    bool gspo =
-        loss->options.loss == INVAR_LOSS_POLICY && loss->options.estimator == INVAR_ESTIMATOR_GSPO;
     float factor = invar_tally_factor(&loss->tally, v->sample, loss->divisor);
     float count = loss->tally.count[v->sample];
     float *slope = row_of(loss, ROW_SLOPE);
 
     for (int64_t t = 0; t < v->tokens; t++)
         v->dnow[t] = slope[t] = v->keep[t] ? slope[t] * factor : 0.0f;
-    if (gspo) {
+    if (loss->one_ratio) {
         float each = invar_reduce_f32(slope, v->tokens) / (count < 1.0f ? 1.0f : count);
         for (int64_t t = 0; t < v->tokens; t++)
             v->dnow[t] = v->mask[t] ? each : 0.0f;
@@ -224,7 +244,7 @@ static void main_gradient(invar_loss *loss, const view *v)
 }
 
 /* Effective sample size over the sample's own: (sum w)^2 / (count * sum w^2). */
-static float ess_ratio(invar_loss *loss, const view *v)
+static float ess_ratio(invar_loss *loss, const invar_loss_view *v)
 {
     float *w = row_of(loss, ROW_RATIO), *squares = row_of(loss, ROW_OTHER);
     float sum, sum2;
@@ -241,11 +261,11 @@ static float ess_ratio(invar_loss *loss, const view *v)
                : (sum * sum) / (loss->tally.count[v->sample] * sum2);
 }
 
-static void policy_metrics(invar_loss *loss, const view *v)
+static void policy_metrics(invar_loss *loss, const invar_loss_view *v)
 {
     float *distance = row_of(loss, ROW_LOG_RATIO);
 
-    if (loss->options.loss != INVAR_LOSS_POLICY)
+    if (!loss->facts->policy)
         return;
     for (int64_t t = 0; t < v->tokens; t++)
         distance[t] = 0.0f - distance[t];
@@ -258,7 +278,7 @@ static void policy_metrics(invar_loss *loss, const view *v)
     put(loss, v, loss->at.ois, ROW_RATIO, v->mask);
 }
 
-static invar_status kl_loss(invar_loss *loss, const view *v)
+static invar_status kl_loss(invar_loss *loss, const invar_loss_view *v)
 {
     const invar_rl_batch *b = loss->batch;
     float factor = invar_tally_factor(&loss->tally, v->sample, 0.0f);
@@ -281,7 +301,7 @@ static invar_status kl_loss(invar_loss *loss, const view *v)
     return INVAR_OK;
 }
 
-static invar_status entropy_bonus(invar_loss *loss, const view *v)
+static invar_status entropy_bonus(invar_loss *loss, const invar_loss_view *v)
 {
     float scale = loss->options.entropy_coef * invar_tally_factor(&loss->tally, v->sample, 0.0f);
 
@@ -295,11 +315,10 @@ static invar_status entropy_bonus(invar_loss *loss, const view *v)
     return INVAR_OK;
 }
 
-static invar_status run_sample(invar_loss *loss, const view *v)
+static invar_status run_sample(invar_loss *loss, const invar_loss_view *v)
 {
-    const char *what = loss->options.loss == INVAR_LOSS_VALUE
-                           ? "the value of the training forward"
-                           : "the log-probability of the training forward";
+    const char *what = loss->facts->values ? "the value of the training forward"
+                                           : "the log-probability of the training forward";
 
     INVAR_TRY(invar_tally_finite(&loss->tally, v->sample, v->now, what));
     INVAR_TRY(main_rows(loss, v));
@@ -324,15 +343,15 @@ invar_status invar_loss_run(invar_loss *loss, int64_t first, int64_t count, cons
         return INVAR_FAIL(INVAR_E_INVALID, 0, "loss: entropy-coef needs the entropies");
     for (int64_t i = first; i < first + count; i++) {
         int64_t offset = start[i] - start[first];
-        view v = {.sample = i,
-                  .first = start[i],
-                  .tokens = start[i + 1] - start[i],
-                  .mask = loss->batch->mask + start[i],
-                  .keep = loss->importance.keep + start[i],
-                  .now = now + offset,
-                  .entropy = entropy ? entropy + offset : NULL,
-                  .dnow = dnow_out + offset,
-                  .dentropy = dentropy_out ? dentropy_out + offset : NULL};
+        invar_loss_view v = {.sample = i,
+                             .first = start[i],
+                             .tokens = start[i + 1] - start[i],
+                             .mask = loss->batch->mask + start[i],
+                             .keep = loss->importance.keep + start[i],
+                             .now = now + offset,
+                             .entropy = entropy ? entropy + offset : NULL,
+                             .dnow = dnow_out + offset,
+                             .dentropy = dentropy_out ? dentropy_out + offset : NULL};
         if (loss->seen[i])
             return INVAR_FAIL(INVAR_E_STATE, 0, "loss: sample %lld was already taken",
                               (long long)i);
@@ -355,8 +374,8 @@ static invar_status check_arrays(const invar_loss *loss)
 {
     const invar_rl_options *o = &loss->options;
     const invar_rl_batch *b = loss->batch;
-    bool policy = o->loss == INVAR_LOSS_POLICY, custom = o->loss == INVAR_LOSS_CUSTOM;
-    bool value = o->loss == INVAR_LOSS_VALUE, kl = o->use_kl_loss && (policy || custom);
+    bool policy = loss->facts->policy, value = loss->facts->values;
+    bool kl = o->use_kl_loss && loss->facts->regularised;
 
     INVAR_TRY(need(loss->advantage, policy, "advantages", "the policy loss"));
     INVAR_TRY(need(b->old_logp, policy, "old log-probabilities", "the policy loss"));
@@ -366,7 +385,7 @@ static invar_status check_arrays(const invar_loss *loss)
                    "the rollout's log-probabilities", "use-tis"));
     INVAR_TRY(need(loss->returns, value, "returns", "the value loss"));
     INVAR_TRY(need(b->values, value && o->value_clip > 0.0f, "old values", "value-clip"));
-    INVAR_TRY(need(o->custom, custom, "a plug-in", "a custom loss"));
+    INVAR_TRY(need(o->custom, loss->facts->plugin, "a plug-in", "a custom loss"));
     return INVAR_OK;
 }
 
@@ -389,9 +408,9 @@ static invar_status check_values(const invar_loss *loss)
     const invar_rl_batch *b = loss->batch;
     const invar_tally *tally = &loss->tally;
 
-    if (loss->options.loss == INVAR_LOSS_SFT)
+    if (loss->facts->supervised)
         return INVAR_OK;
-    if (loss->options.loss == INVAR_LOSS_VALUE) {
+    if (loss->facts->values) {
         INVAR_TRY(invar_tally_finite_all(tally, b->values, "the old value"));
         return invar_tally_finite_all(tally, loss->returns, "the return");
     }
@@ -408,18 +427,14 @@ static void add_columns(invar_loss *loss)
     invar_tally *tally = &loss->tally;
     columns at = {-1, -1, -1, -1, -1, -1, -1, -1};
 
-    if (o->loss == INVAR_LOSS_VALUE) {
-        at.main = invar_tally_add(tally, "value_loss");
-        at.clipfrac = invar_tally_add(tally, "value_clipfrac");
-    } else if (o->loss == INVAR_LOSS_SFT) {
-        at.main = invar_tally_add(tally, "sft_loss");
-    } else {
-        at.main = invar_tally_add(tally, "pg_loss");
+    at.main = invar_tally_add(tally, loss->facts->metric);
+    if (loss->facts->regularised) {
         at.entropy = invar_tally_add(tally, "entropy_loss");
         at.kl = o->use_kl_loss ? invar_tally_add(tally, "kl_loss") : -1;
     }
-    if (o->loss == INVAR_LOSS_POLICY) {
-        at.clipfrac = invar_tally_add(tally, "pg_clipfrac");
+    if (loss->facts->clip_metric)
+        at.clipfrac = invar_tally_add(tally, loss->facts->clip_metric);
+    if (loss->facts->policy) {
         at.ppo_kl = invar_tally_add(tally, "ppo_kl");
         at.ess_ratio = invar_tally_add(tally, "ess_ratio");
         at.opsm = o->use_opsm ? invar_tally_add(tally, "opsm_clipfrac") : -1;
@@ -431,7 +446,6 @@ static void add_columns(invar_loss *loss)
 static invar_status prepare(invar_loss *loss)
 {
     const invar_rl_options *o = &loss->options;
-    bool main_is_policy = o->loss == INVAR_LOSS_POLICY || o->loss == INVAR_LOSS_CUSTOM;
     size_t samples = (size_t)loss->batch->samples;
     void *block;
 
@@ -441,7 +455,7 @@ static invar_status prepare(invar_loss *loss)
     INVAR_TRY(check_values(loss));
     add_columns(loss);
     INVAR_TRY(invar_importance_init(&loss->importance, &loss->tally, o));
-    loss->divisor = main_is_policy ? o->constant_divisor : 0.0f;
+    loss->divisor = loss->facts->regularised ? o->constant_divisor : 0.0f;
     INVAR_TRY(invar_alloc(&block, (size_t)loss->tally.longest, ROWS * sizeof(float),
                           "one sample's losses"));
     loss->rows = block;
@@ -464,6 +478,9 @@ invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
     memset(loss, 0, sizeof *loss);
     loss->batch = batch;
     loss->options = *options;
+    loss->facts = invar_loss_facts_of(options->loss);
+    loss->one_ratio =
+        loss->facts->policy && invar_estimator_facts_of(options->estimator)->one_ratio;
     loss->advantage = advantage;
     loss->returns = returns;
     status = prepare(loss);

@@ -17,40 +17,52 @@
 #include <stdint.h>
 
 #include "base/status.h"
+#include "engine/choices/choices.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 typedef enum invar_estimator {
-    INVAR_ESTIMATOR_GRPO,
-    INVAR_ESTIMATOR_GSPO,
-    INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS,
-    INVAR_ESTIMATOR_REINFORCE_PLUS_PLUS_BASELINE,
-    INVAR_ESTIMATOR_PPO,
-    INVAR_ESTIMATOR_ON_POLICY_DISTILLATION
+#define INVAR_ESTIMATOR(ID, ...) INVAR_ESTIMATOR_##ID,
+#include "engine/rl/estimators.def"
+#undef INVAR_ESTIMATOR
+    INVAR_ESTIMATOR_COUNT
 } invar_estimator;
 
-typedef enum invar_kl { INVAR_KL_K1, INVAR_KL_K2, INVAR_KL_K3, INVAR_KL_LOW_VAR } invar_kl;
+typedef enum invar_kl {
+#define INVAR_KL(ID, ...) INVAR_KL_##ID,
+#include "engine/rl/kls.def"
+#undef INVAR_KL
+    INVAR_KL_COUNT
+} invar_kl;
 
 typedef enum invar_loss_type {
-    INVAR_LOSS_POLICY,
-    INVAR_LOSS_SFT,
-    INVAR_LOSS_VALUE,
-    INVAR_LOSS_CUSTOM
+#define INVAR_LOSS(ID, ...) INVAR_LOSS_##ID,
+#include "engine/rl/losses.def"
+#undef INVAR_LOSS
+    INVAR_LOSS_COUNT
 } invar_loss_type;
 
-typedef enum invar_mis_level {
-    INVAR_MIS_LEVEL_TOKEN,
-    INVAR_MIS_LEVEL_SEQUENCE,
-    INVAR_MIS_LEVEL_GEOMETRIC
-} invar_mis_level;
+extern const invar_choices invar_estimator_choices, invar_kl_choices, invar_loss_type_choices;
 
-typedef enum invar_mis_mode {
-    INVAR_MIS_MODE_TRUNCATE,
-    INVAR_MIS_MODE_CLIP,
-    INVAR_MIS_MODE_MASK
-} invar_mis_mode;
+typedef struct invar_loss invar_loss;
+typedef struct invar_loss_view invar_loss_view; /* a sample of a run */
+
+typedef struct invar_loss_facts {
+    /* Loss and slope of each of the sample's tokens, before mask and reduction. */
+    invar_status (*rows)(invar_loss *loss, const invar_loss_view *view);
+    const char *metric;      /* its mean over the step */
+    const char *clip_metric; /* the share of tokens that were clipped; NULL: none is */
+    bool policy;             /* a policy gradient: advantages, ratios, importance weights */
+    bool supervised;         /* learns the answers of the data: nothing is sampled or judged */
+    bool values;             /* of a critic's values, not of log-probabilities */
+    bool plugin;             /* computed by the user's own */
+    bool regularised;        /* entropy and KL are added, loss-divisor divides */
+} invar_loss_facts;
+
+/* `type` is in range. */
+const invar_loss_facts *invar_loss_facts_of(invar_loss_type type);
 
 /* What a loss of the user's own sees: one sample, (tokens) each, NULL where the run has none. */
 typedef struct invar_loss_sample {
@@ -100,7 +112,7 @@ typedef struct invar_rl_options {
     float opsm_delta;
     bool use_tis;
     float tis_clip, tis_clip_low;
-    bool tis_icepop;
+    invar_tis_mode tis_mode;
     bool use_mis; /* its weights instead of TIS's */
     invar_mis_level mis_level;
     invar_mis_mode mis_mode;
@@ -135,12 +147,10 @@ invar_status invar_rl_advantages(float *advantage_out, float *returns_out,
                                  const invar_rl_batch *batch,
                                  const invar_rl_options *options) INVAR_MUST_USE;
 
-/* A loss over one optimizer step's samples. */
-typedef struct invar_loss invar_loss;
-
 /*
- * Takes the batch and its advantages (T) or, for the value loss, returns (T), all borrowed until
- * free; computes everything that belongs to the whole step. The options are copied.
+ * A loss over one optimizer step's samples. Takes the batch and its advantages (T) or, for the
+ * value loss, returns (T), all borrowed until free; computes everything that belongs to the whole
+ * step. The options are copied.
  */
 invar_status invar_loss_new(invar_loss **out, const invar_rl_batch *batch,
                             const invar_rl_options *options, const float *advantage,

@@ -291,7 +291,7 @@ static void fill_state(invar_checkpoint_state *out, const invar_loop *loop)
     (void)snprintf(out->name, sizeof out->name, "%s", loop->home.at.name);
     (void)snprintf(out->format, sizeof out->format, "%s", invar_format_name(loop->session.format));
     (void)snprintf(out->numerics, sizeof out->numerics, "%s",
-                   invar_numerics_name((invar_numerics)invar_recipe_enum(r, INVAR_KEY_NUMERICS)));
+                   invar_numerics_name(INVAR_RECIPE_ENUM(invar_numerics, r, INVAR_KEY_NUMERICS)));
     (void)snprintf(out->cursors[0].name, sizeof out->cursors[0].name, "train");
     out->cursors[0].at = loop->source.place.cursor;
 }

@@ -42,18 +42,18 @@ static int64_t default_threads(const invar_model_spec *spec)
 
 static invar_status open_device(invar_session *s)
 {
-    bool cuda = invar_recipe_enum(s->recipe, INVAR_KEY_DEVICE) != 0; // 0: the CPU
     int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
     const invar_backend *backend;
 
-    INVAR_TRY(invar_backend_find(&backend, cuda ? "cuda" : "cpu"));
+    INVAR_TRY(invar_backend_find(
+        &backend, INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE)));
     if (threads == 0)
         threads = default_threads(&s->spec);
     if (threads > 1)
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
     s->dev =
         (invar_device){.backend = backend,
-                       .numerics = (invar_numerics)invar_recipe_enum(s->recipe, INVAR_KEY_NUMERICS),
+                       .numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
                        .pool = s->pool};
     return invar_device_open(&s->dev);
 }
@@ -110,7 +110,7 @@ static invar_status spec_from_recipe(invar_session *s)
     int32_t eos = invar_tokenizer_eos(s->tokenizer);
 
     *spec = (invar_model_spec){
-        .family = (invar_family)invar_recipe_enum(r, INVAR_KEY_MODEL_TYPE),
+        .family = INVAR_RECIPE_ENUM(invar_family, r, INVAR_KEY_MODEL_TYPE),
         .vocab =
             or_else(invar_recipe_int(r, INVAR_KEY_VOCAB_SIZE), invar_tokenizer_size(s->tokenizer)),
         .hidden = invar_recipe_int(r, INVAR_KEY_HIDDEN_SIZE),
@@ -397,7 +397,6 @@ static invar_dataset_options data_options(const invar_session *s, const char *pa
     const invar_recipe *r = s->recipe;
     int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
     int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
-    bool sft = invar_recipe_enum(r, INVAR_KEY_LOSS_TYPE) == INVAR_LOSS_SFT;
     invar_dataset_options o = {
         .path = path,
         .input_key = invar_recipe_string(r, INVAR_KEY_INPUT_KEY),
@@ -410,7 +409,7 @@ static invar_dataset_options data_options(const invar_session *s, const char *pa
         .hf_dir = invar_recipe_string(r, INVAR_KEY_HF_CHECKPOINT),
         .max_prompt_tokens = or_else(longest, or_else(context, s->spec.max_positions) - 1),
         .max_total_tokens = or_else(context, s->spec.max_positions),
-        .sft = sft && !eval,
+        .sft = invar_settings_supervised(r) && !eval,
         // a task is evaluated on other prompts than it is trained on
         .seed = (uint32_t)invar_recipe_int(r, INVAR_KEY_ROLLOUT_SEED) + (eval ? 1 : 0),
         .task_size = invar_recipe_int(r, INVAR_KEY_TASK_SIZE)};
@@ -519,7 +518,7 @@ invar_status invar_session_open(invar_session *session, const invar_recipe *reci
     invar_status status;
 
     *session = (invar_session){.recipe = recipe,
-                               .format = (invar_format)invar_recipe_enum(recipe, INVAR_KEY_DTYPE)};
+                               .format = INVAR_RECIPE_ENUM(invar_format, recipe, INVAR_KEY_DTYPE)};
     status = open_all(session, wants);
     if (status != INVAR_OK)
         invar_session_close(session);

@@ -6,6 +6,7 @@
 #include "engine/run/settings.h"
 
 #include "engine/config/config.h"
+#include "engine/rl/estimator.h"
 
 #include "base/invar_banned.h"
 
@@ -19,15 +20,15 @@ static void read_importance(invar_rl_options *o, const invar_recipe *r)
     o->use_tis = invar_recipe_bool(r, INVAR_KEY_USE_TIS);
     o->tis_clip = real(r, INVAR_KEY_TIS_CLIP);
     o->tis_clip_low = real(r, INVAR_KEY_TIS_CLIP_LOW);
-    o->tis_icepop = invar_recipe_enum(r, INVAR_KEY_TIS_MODE) == 1;
+    o->tis_mode = INVAR_RECIPE_ENUM(invar_tis_mode, r, INVAR_KEY_TIS_MODE);
     o->use_mis = invar_recipe_bool(r, INVAR_KEY_USE_MIS);
-    o->mis_level = (invar_mis_level)invar_recipe_enum(r, INVAR_KEY_MIS_LEVEL);
-    o->mis_mode = (invar_mis_mode)invar_recipe_enum(r, INVAR_KEY_MIS_MODE);
+    o->mis_level = INVAR_RECIPE_ENUM(invar_mis_level, r, INVAR_KEY_MIS_LEVEL);
+    o->mis_mode = INVAR_RECIPE_ENUM(invar_mis_mode, r, INVAR_KEY_MIS_MODE);
     o->mis_low = real(r, INVAR_KEY_MIS_LOWER_BOUND);
     o->mis_high = real(r, INVAR_KEY_MIS_UPPER_BOUND);
     o->mis_batch_normalize = invar_recipe_bool(r, INVAR_KEY_MIS_BATCH_NORMALIZE);
     o->mis_rs = invar_recipe_bool(r, INVAR_KEY_USE_RS);
-    o->mis_rs_level = (invar_mis_level)invar_recipe_enum(r, INVAR_KEY_RS_LEVEL);
+    o->mis_rs_level = INVAR_RECIPE_ENUM(invar_mis_level, r, INVAR_KEY_RS_LEVEL);
     o->mis_rs_low = real(r, INVAR_KEY_RS_LOWER_BOUND);
     o->mis_rs_high = real(r, INVAR_KEY_RS_UPPER_BOUND);
     o->mis_veto = real(r, INVAR_KEY_RS_VETO_THRESHOLD);
@@ -35,28 +36,20 @@ static void read_importance(invar_rl_options *o, const invar_recipe *r)
     o->opsm_delta = real(r, INVAR_KEY_OPSM_DELTA);
 }
 
-/* The recipe's words stand in the order of the enums. */
-static invar_loss_type loss_of(const invar_recipe *r)
-{
-    static const invar_loss_type types[] = {INVAR_LOSS_POLICY, INVAR_LOSS_SFT, INVAR_LOSS_CUSTOM};
-
-    return types[invar_recipe_enum(r, INVAR_KEY_LOSS_TYPE)];
-}
-
 static void read_rl(invar_rl_options *o, const invar_recipe *r)
 {
     float high = real(r, INVAR_KEY_EPS_CLIP_HIGH);
 
     *o = (invar_rl_options){
-        .loss = loss_of(r),
-        .estimator = (invar_estimator)invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR),
+        .loss = INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE),
+        .estimator = INVAR_RECIPE_ENUM(invar_estimator, r, INVAR_KEY_ADVANTAGE_ESTIMATOR),
         .rewards_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_REWARDS_NORMALIZATION),
         .std_normalization = !invar_recipe_bool(r, INVAR_KEY_DISABLE_GRPO_STD_NORMALIZATION),
         .normalize_advantages = invar_recipe_bool(r, INVAR_KEY_NORMALIZE_ADVANTAGES),
         .gamma = real(r, INVAR_KEY_GAMMA),
         .lambd = real(r, INVAR_KEY_LAMBD),
         .kl_coef = real(r, INVAR_KEY_KL_COEF),
-        .kl_type = (invar_kl)invar_recipe_enum(r, INVAR_KEY_KL_LOSS_TYPE),
+        .kl_type = INVAR_RECIPE_ENUM(invar_kl, r, INVAR_KEY_KL_LOSS_TYPE),
         .use_kl_loss = invar_recipe_bool(r, INVAR_KEY_USE_KL_LOSS),
         .kl_loss_coef = real(r, INVAR_KEY_KL_LOSS_COEF),
         .unbiased_kl = invar_recipe_bool(r, INVAR_KEY_USE_UNBIASED_KL),
@@ -76,7 +69,7 @@ static void read_schedules(invar_settings *set, const invar_recipe *r)
     double critic_lr = invar_recipe_float(r, INVAR_KEY_CRITIC_LR);
 
     set->schedule =
-        (invar_lr_schedule){.style = (invar_decay)invar_recipe_enum(r, INVAR_KEY_LR_DECAY_STYLE),
+        (invar_lr_schedule){.style = INVAR_RECIPE_ENUM(invar_decay, r, INVAR_KEY_LR_DECAY_STYLE),
                             .lr = invar_recipe_float(r, INVAR_KEY_LR),
                             .min_lr = invar_recipe_float(r, INVAR_KEY_MIN_LR),
                             .warmup_init = invar_recipe_float(r, INVAR_KEY_LR_WARMUP_INIT),
@@ -129,16 +122,29 @@ void invar_settings_read(invar_settings *out, const invar_recipe *r, int64_t dat
         .replay_routing = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_ROUTING_REPLAY),
         .check_logprobs = invar_recipe_bool(r, INVAR_KEY_CHECK_LOGPROBS),
         .rollout_logprobs = invar_recipe_bool(r, INVAR_KEY_USE_ROLLOUT_LOGPROBS),
-        .stop_on_mismatch = invar_recipe_enum(r, INVAR_KEY_ON_MISMATCH) == 0,
+        .stop_on_mismatch = INVAR_RECIPE_ENUM(invar_on_mismatch, r, INVAR_KEY_ON_MISMATCH) ==
+                            INVAR_ON_MISMATCH_STOP,
         .rest = invar_recipe_bool(r, INVAR_KEY_DEBUG_DISABLE_OPTIMIZER),
         .reset_optimizer = invar_recipe_bool(r, INVAR_KEY_RESET_OPTIMIZER_STATES)};
     out->round = over ? over : out->prompts;
     read_rl(&out->rl, r);
-    out->sft = out->rl.loss == INVAR_LOSS_SFT;
+    out->sft = invar_settings_supervised(r);
     read_schedules(out, r);
 }
 
+bool invar_settings_supervised(const invar_recipe *r)
+{
+    return invar_loss_facts_of(INVAR_RECIPE_ENUM(invar_loss_type, r, INVAR_KEY_LOSS_TYPE))
+        ->supervised;
+}
+
 /* ---- models ---------------------------------------------------------------------------------- */
+
+static const invar_estimator_facts *estimator_of(const invar_recipe *r)
+{
+    return invar_estimator_facts_of(
+        INVAR_RECIPE_ENUM(invar_estimator, r, INVAR_KEY_ADVANTAGE_ESTIMATOR));
+}
 
 bool invar_settings_reference(const invar_recipe *r)
 {
@@ -148,12 +154,10 @@ bool invar_settings_reference(const invar_recipe *r)
 
 bool invar_settings_teacher(const invar_recipe *r)
 {
-    return invar_recipe_bool(r, INVAR_KEY_USE_OPD) ||
-           invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) ==
-               INVAR_ESTIMATOR_ON_POLICY_DISTILLATION;
+    return invar_recipe_bool(r, INVAR_KEY_USE_OPD) || estimator_of(r)->teacher;
 }
 
 bool invar_settings_critic(const invar_recipe *r)
 {
-    return invar_recipe_enum(r, INVAR_KEY_ADVANTAGE_ESTIMATOR) == INVAR_ESTIMATOR_PPO;
+    return estimator_of(r)->critic;
 }

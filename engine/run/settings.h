@@ -37,6 +37,9 @@ typedef struct invar_settings {
 void invar_settings_read(invar_settings *out, const invar_recipe *recipe, int64_t data,
                          int64_t until);
 
+/* The answers come from the data: nothing is sampled. */
+bool invar_settings_supervised(const invar_recipe *recipe);
+
 /* Which models beside the actor take part. */
 bool invar_settings_reference(const invar_recipe *recipe);
 bool invar_settings_teacher(const invar_recipe *recipe);

@@ -35,7 +35,8 @@ static invar_status make_trainer(invar_loop *loop)
                                            : 1,
                  .micro_batch = dynamic ? 0 : invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE),
                  .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU) : 0},
-        .recompute = invar_recipe_enum(r, INVAR_KEY_RECOMPUTE_GRANULARITY) != 0,
+        .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
+                     INVAR_RECOMPUTE_FULL,
         .head_rows = rows ? rows : invar_trainer_head_rows(&s->dev, &s->spec),
         .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
         .replay = loop->set.replay_routing ? s->actor : NULL};
@@ -63,14 +64,15 @@ static invar_status make_learners(invar_loop *loop)
 static invar_status open_recorder(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
-    invar_recorder_options o = {.level = invar_recipe_enum(r, INVAR_KEY_DEBUG_DETERMINISM),
-                                .stats = invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS),
-                                .dump = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP),
-                                .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
-                                .pool = loop->session.pool,
-                                .dev = &loop->session.dev,
-                                .say = loop->options->say,
-                                .payload = loop->options->payload};
+    invar_recorder_options o = {
+        .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
+        .stats = invar_recipe_bool(r, INVAR_KEY_DEBUG_STATS),
+        .dump = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP),
+        .dump_dir = invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP_DIR),
+        .pool = loop->session.pool,
+        .dev = &loop->session.dev,
+        .say = loop->options->say,
+        .payload = loop->options->payload};
 
     return invar_recorder_open(&loop->recorder, &o);
 }
@@ -118,7 +120,8 @@ static invar_status open_source(invar_loop *loop)
         .rollout = loop->rollout,
         .sampling = invar_session_sampling(s),
         .filter = loop->plugins.of[INVAR_PLUGINS_FILTER],
-        .spread = invar_recipe_enum(r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) != 0,
+        .spread = INVAR_RECIPE_ENUM(invar_group_filter, r, INVAR_KEY_DYNAMIC_SAMPLING_FILTER) ==
+                  INVAR_GROUP_FILTER_NONZERO_STD,
         .shuffle = invar_recipe_bool(r, INVAR_KEY_ROLLOUT_SHUFFLE),
         .answers = set->sft,
         .prompts = set->prompts,

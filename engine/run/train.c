@@ -419,7 +419,7 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
 
     *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
     INVAR_TRY(invar_alloc((void **)&loop, 1, sizeof *loop, "a run"));
-    far = invar_recipe_enum(recipe, INVAR_KEY_DEVICE) != 0; // 0: the CPU
+    far = INVAR_RECIPE_ENUM(invar_device_kind, recipe, INVAR_KEY_DEVICE) != INVAR_DEVICE_CPU;
     status = invar_near_advise(invar_loop_open(loop, recipe, options, out), far,
                                "the model with its gradients and moments is too large");
     if (status == INVAR_OK && !out->finished)

@@ -8,7 +8,7 @@
 
 #include "base/recipe/recipe.h"
 #include "engine/ext/plugin.h"
-#include "engine/rl/reward.h"
+#include "engine/reward/reward.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -20,16 +20,11 @@
 
 #include <stdint.h>
 
+#include "engine/choices/choices.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* In the order of the recipe's lr-decay-style. */
-typedef enum invar_decay {
-    INVAR_DECAY_CONSTANT,
-    INVAR_DECAY_LINEAR,
-    INVAR_DECAY_COSINE
-} invar_decay;
 
 typedef struct invar_lr_schedule {
     invar_decay style;

@@ -163,16 +163,20 @@ static void bench_generate(bench *b, int repeats)
 int main(int argc, char **argv)
 {
     static bench b;
-    invar_format format;
+    int format, numerics;
 
     if (argc != 7) {
         fprintf(stderr, "bench.engine train|generate DIR FORMAT NUMERICS THREADS REPEATS\n");
         return 2;
     }
-    DO(invar_format_parse(&format, argv[3]));
-    open_device(&b, strcmp(argv[4], "sm90") == 0 ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE,
-                atoi(argv[5]));
-    open_model(&b, argv[2], format);
+    format = invar_choices_find(&invar_format_choices, argv[3], strlen(argv[3]));
+    numerics = invar_choices_find(&invar_numerics_choices, argv[4], strlen(argv[4]));
+    if (format < 0 || numerics < 0) {
+        fprintf(stderr, "bench.engine: unknown format or numerics\n");
+        return 2;
+    }
+    open_device(&b, (invar_numerics)numerics, atoi(argv[5]));
+    open_model(&b, argv[2], (invar_format)format);
     if (strcmp(argv[1], "train") == 0)
         bench_train(&b, atoi(argv[6]));
     else

@@ -221,7 +221,7 @@ expect 0 "written" qwen3.a shards.b --force
 same qwen3.a llama.b
 expect 129 "an argument is missing" qwen3.a
 expect 129 "unexpected argument" qwen3.a b c
-expect 129 "--dtype is fp32 or bf16" qwen3.a no --dtype fp8
+expect 129 "--dtype fp8: there are fp32 and bf16" qwen3.a no --dtype fp8
 expect 129 "a checkpoint is fp32" qwen3.a no --to-checkpoint --dtype bf16
 expect 129 "FROM has no checkpoints" qwen3.a no --ckpt-step 3
 expect 2 "no such file" nowhere no

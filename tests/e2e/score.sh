@@ -142,7 +142,8 @@ model=(--hf-checkpoint "$data/qwen3" --dtype fp32)
 expect 129 "--tokens FILE is missing" "${model[@]}"
 expect 2 "nowhere: cannot be opened: no such file" "${model[@]}" --tokens nowhere
 expect 2 "cannot be read" "${model[@]}" --tokens .
-expect 129 "--mode is train, prefill or decode" "${model[@]}" --tokens tokens --mode frob
+expect 129 "--mode frob: there are train, prefill and decode" "${model[@]}" --tokens tokens \
+    --mode frob
 expect 129 "--batch-size: -1" "${model[@]}" --tokens tokens --batch-size -1
 expect 129 "unknown option '--frob'" "${model[@]}" --tokens tokens --frob
 expect 2 "no such folder" --hf-checkpoint nowhere --tokens tokens

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/reward/reward.h"
 #include "engine/rl/loss.h"
-#include "engine/rl/reward.h"
 #include "tests/support.h"
 
 typedef struct faulty {

@@ -16,6 +16,9 @@
 
 enum { KEY_COUNT = 8 };
 
+static const char *const words[] = {"grpo", "gspo", "ppo"};
+static const invar_choices estimators = {words, 3};
+
 static const invar_recipe_key keys[KEY_COUNT] = {
     {.section = "model",
      .name = "model-name",
@@ -32,7 +35,7 @@ static const invar_recipe_key keys[KEY_COUNT] = {
      .name = "advantage-estimator",
      .type = INVAR_RECIPE_TYPE_ENUM,
      .fallback = "grpo",
-     .choices = "grpo|gspo|ppo",
+     .choices = &estimators,
      .doc = "a choice"},
     {.section = "grpo",
      .name = "use-kl-loss",

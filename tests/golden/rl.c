@@ -38,7 +38,7 @@ static invar_rl_options variant(int n)
     o.use_tis = n % 5 == 1;
     o.tis_clip = 1.2f;
     o.tis_clip_low = 0.8f;
-    o.tis_icepop = n % 2;
+    o.tis_mode = n % 2 ? INVAR_TIS_MODE_ICEPOP : INVAR_TIS_MODE_TRUNCATE;
     o.use_mis = n % 5 > 2;
     o.mis_level = (invar_mis_level)(n % 3);
     o.mis_mode = (invar_mis_mode)(n / 3 % 3);

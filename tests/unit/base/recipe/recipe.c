@@ -20,6 +20,9 @@
 
 enum { NAME, LAYERS, ESTIMATOR, USE_KL, EPS_CLIP, SEED, THREADS, PROMPT_DATA, LATE, KEY_COUNT };
 
+static const char *const words[] = {"grpo", "gspo", "ppo"};
+static const invar_choices estimators = {words, 3};
+
 static const invar_recipe_key keys[KEY_COUNT] = {
     [NAME] = {.section = "model",
               .name = "model-name",
@@ -36,7 +39,7 @@ static const invar_recipe_key keys[KEY_COUNT] = {
                    .name = "advantage-estimator",
                    .type = INVAR_RECIPE_TYPE_ENUM,
                    .fallback = "grpo",
-                   .choices = "grpo|gspo|ppo",
+                   .choices = &estimators,
                    .doc = "how advantages are computed"},
     [USE_KL] = {.section = "grpo",
                 .name = "use-kl-loss",
@@ -118,7 +121,7 @@ static void test_base_recipe__defaults_are_typed(void **state)
 
     (void)state;
     assert_int_equal(invar_recipe_int(recipe, LAYERS), 4);
-    assert_int_equal(invar_recipe_enum(recipe, ESTIMATOR), 0);
+    assert_int_equal(invar_recipe_enum(recipe, ESTIMATOR, &estimators), 0);
     assert_false(invar_recipe_bool(recipe, USE_KL));
     assert_true(invar_recipe_float(recipe, EPS_CLIP) == 0.2);
     assert_string_equal(invar_recipe_string(recipe, PROMPT_DATA), "");
@@ -144,7 +147,7 @@ static void test_base_recipe__reads_every_type(void **state)
                "seed = -9223372036854775808"); // no newline at the end
 
     (void)state;
-    assert_int_equal(invar_recipe_enum(recipe, ESTIMATOR), 2);
+    assert_int_equal(invar_recipe_enum(recipe, ESTIMATOR, &estimators), 2);
     assert_true(invar_recipe_bool(recipe, USE_KL));
     assert_true(invar_recipe_float(recipe, EPS_CLIP) == 0.3);
     assert_string_equal(invar_recipe_string(recipe, NAME),

@@ -252,19 +252,6 @@ static void test_model__first_values_depend_on_seed_and_place_alone(void **state
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-static void test_model__formats_by_name(void **state)
-{
-    invar_format format;
-
-    (void)state;
-    for (int i = 0; i < INVAR_FORMAT_COUNT; i++) {
-        assert_ok(invar_format_parse(&format, invar_format_name((invar_format)i)));
-        assert_int_equal(format, i);
-    }
-    assert_null(invar_format_name(INVAR_FORMAT_COUNT));
-    assert_fails(invar_format_parse(&format, "fp4"), INVAR_E_INVALID, "mxfp8");
-}
-
 static void test_model__extents_that_a_format_cannot_have(void **state)
 {
     const invar_device *dev = *state;
@@ -434,7 +421,6 @@ int main(void)
         cmocka_unit_test(test_model__order_is_canonical),
         cmocka_unit_test(test_model__first_values),
         cmocka_unit_test(test_model__first_values_depend_on_seed_and_place_alone),
-        cmocka_unit_test(test_model__formats_by_name),
         cmocka_unit_test(test_model__extents_that_a_format_cannot_have),
         cmocka_unit_test(test_model__a_refused_format_names_those_that_fit),
         cmocka_unit_test(test_model__refresh_makes_the_compute_form),

@@ -57,6 +57,10 @@ static void read_integers(int64_t *out, const json_t *object, const char *name)
         out[i] = json_integer_value(json_array_get(list, i));
 }
 
+static const char *const loss_words[INVAR_LOSS_COUNT] = {
+    [INVAR_LOSS_POLICY] = "policy", [INVAR_LOSS_SFT] = "sft", [INVAR_LOSS_VALUE] = "value"};
+static const invar_choices losses = {loss_words, INVAR_LOSS_COUNT};
+
 #define FLOAT(name)                                                                                \
     {                                                                                              \
 #name, offsetof(invar_rl_options, name)                                                    \
@@ -85,24 +89,19 @@ static const struct {
              FLOAT(per_token_loss),
              FLOAT(use_opsm),
              FLOAT(use_tis),
-             FLOAT(tis_icepop),
              FLOAT(use_mis),
              FLOAT(mis_rs),
              FLOAT(mis_batch_normalize)};
 static const struct {
     const char *name;
     size_t offset;
-    const char *values[7];
-} choices[] = {
-    {"loss", offsetof(invar_rl_options, loss), {"policy", "sft", "value"}},
-    {"estimator",
-     offsetof(invar_rl_options, estimator),
-     {"grpo", "gspo", "reinforce_plus_plus", "reinforce_plus_plus_baseline", "ppo",
-      "on_policy_distillation"}},
-    {"kl_type", offsetof(invar_rl_options, kl_type), {"k1", "k2", "k3", "low_var_kl"}},
-    {"mis_level", offsetof(invar_rl_options, mis_level), {"token", "sequence", "geometric"}},
-    {"mis_rs_level", offsetof(invar_rl_options, mis_rs_level), {"token", "sequence", "geometric"}},
-    {"mis_mode", offsetof(invar_rl_options, mis_mode), {"truncate", "clip", "mask"}}};
+    const invar_choices *choices;
+} words[] = {{"loss", offsetof(invar_rl_options, loss), &losses},
+             {"estimator", offsetof(invar_rl_options, estimator), &invar_estimator_choices},
+             {"kl_type", offsetof(invar_rl_options, kl_type), &invar_kl_choices},
+             {"mis_level", offsetof(invar_rl_options, mis_level), &invar_mis_level_choices},
+             {"mis_rs_level", offsetof(invar_rl_options, mis_rs_level), &invar_mis_level_choices},
+             {"mis_mode", offsetof(invar_rl_options, mis_mode), &invar_mis_mode_choices}};
 #define COUNT(table) (sizeof(table) / sizeof(table)[0])
 
 /* Sets the option; false when there is no such one. */
@@ -120,11 +119,15 @@ static bool set_option(invar_rl_options *options, const char *name, const json_t
         if (strcmp(name, bools[i].name) == 0)
             return memcpy(base + bools[i].offset, &x, sizeof x) != NULL;
     }
-    for (size_t i = 0; i < COUNT(choices); i++) {
-        for (int j = 0; strcmp(name, choices[i].name) == 0 && choices[i].values[j]; j++) {
-            if (strcmp(json_string_value(value), choices[i].values[j]) == 0)
-                return memcpy(base + choices[i].offset, &j, sizeof j) != NULL;
-        }
+    if (strcmp(name, "tis_icepop") == 0) {
+        options->tis_mode = json_is_true(value) ? INVAR_TIS_MODE_ICEPOP : INVAR_TIS_MODE_TRUNCATE;
+        return true;
+    }
+    for (size_t i = 0; i < COUNT(words); i++) {
+        const char *word = json_string_value(value);
+        int x = word ? invar_choices_find(words[i].choices, word, strlen(word)) : -1;
+        if (strcmp(name, words[i].name) == 0 && x >= 0)
+            return memcpy(base + words[i].offset, &x, sizeof x) != NULL;
     }
     return false;
 }

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rl/answer.h"
+#include "engine/reward/answer.h"
 
 #include <string.h>
 

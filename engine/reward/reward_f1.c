@@ -7,7 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/sort.h"
-#include "engine/rl/rules.h"
+#include "engine/reward/rules.h"
 
 #include "base/invar_banned.h"
 
@@ -109,13 +109,13 @@ static double score(const words *given, const words *label)
     return 2.0 * precision * recall / (precision + recall);
 }
 
-invar_status invar_rule_f1(double *out, invar_piece response, invar_piece label)
+invar_status invar_rule_f1(double *out, const invar_rule_case *c)
 {
     words given, expected = {0};
-    invar_status status = words_init(&given, response);
+    invar_status status = words_init(&given, c->response);
 
     if (status == INVAR_OK)
-        status = words_init(&expected, label);
+        status = words_init(&expected, c->label);
     if (status == INVAR_OK)
         *out = score(&given, &expected);
     words_release(&given);

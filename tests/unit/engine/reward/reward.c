@@ -6,7 +6,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rl/reward.h"
+#include "engine/reward/reward.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -367,7 +367,7 @@ static void test_rl_reward__names(void **state)
     (void)state;
     for (int i = 0; i < INVAR_REWARD_COUNT; i++) {
         char name[64];
-        snprintf(name, sizeof name, "boxed_%s", invar_reward_name((invar_reward)i));
+        snprintf(name, sizeof name, "boxed_%s", invar_reward_choices.words[i]);
         assert_ok(invar_reward_parse(&reward, &boxed, name));
         assert_true(boxed && reward == (invar_reward)i);
         assert_ok(invar_reward_parse(&reward, &boxed, name + 6));
@@ -375,9 +375,9 @@ static void test_rl_reward__names(void **state)
     }
     assert_fails(invar_reward_parse(&reward, &boxed, "maths"), INVAR_E_INVALID, "maths");
     assert_fails(invar_reward_parse(&reward, &boxed, "boxed_"), INVAR_E_INVALID,
-                 "no reward; there are math");
+                 "no reward; expected none, math");
     assert_fails(invar_reward_parse(&reward, &boxed, ""), INVAR_E_INVALID,
-                 "no reward; there are math");
+                 "no reward; expected none, math");
 }
 
 static void test_rl_reward__metadata_goes_first(void **state)

@@ -11,7 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/json/json.h"
-#include "engine/rl/rules.h"
+#include "engine/reward/rules.h"
 
 #include "base/invar_banned.h"
 
@@ -302,14 +302,14 @@ static invar_status judge(double *out, invar_piece response, invar_piece label,
     return judge_text(out, &q, response, metadata);
 }
 
-invar_status invar_rule_gpqa(double *out, invar_piece response, invar_piece label,
-                             const char *metadata)
+invar_status invar_rule_gpqa(double *out, const invar_rule_case *c)
 {
+    const char *metadata = c->sample->metadata;
     invar_status status;
     json_t *object;
 
     INVAR_TRY(invar_json_parse(&object, "metadata of a sample", metadata, strlen(metadata)));
-    status = judge(out, response, label, object);
+    status = judge(out, c->response, c->label, object);
     json_decref(object);
     return status;
 }

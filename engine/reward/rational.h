@@ -3,12 +3,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RL_RATIONAL_H
-#define INVAR_ENGINE_RL_RATIONAL_H
+#ifndef INVAR_ENGINE_REWARD_RATIONAL_H
+#define INVAR_ENGINE_REWARD_RATIONAL_H
 
 #include <stdint.h>
 
-#include "engine/rl/answer.h"
+#include "engine/reward/answer.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -9,8 +9,8 @@
  */
 #include <string.h>
 
-#include "engine/rl/rational.h"
-#include "engine/rl/rules.h"
+#include "engine/reward/rational.h"
+#include "engine/reward/rules.h"
 
 #include "base/invar_banned.h"
 
@@ -515,18 +515,21 @@ static bool equal_values(invar_piece given, invar_piece label)
     return equal_elements(invar_answer_piece(&a), invar_answer_piece(&b));
 }
 
-double invar_rule_math(invar_piece response, invar_piece label)
+invar_status invar_rule_math(double *out, const invar_rule_case *c)
 {
+    invar_piece given, label = c->label;
     invar_answer a, b;
-    invar_piece given;
 
-    if (!invar_piece_boxed(&given, response))
-        return 0.0;
+    *out = 0.0;
+    if (!invar_piece_boxed(&given, c->response))
+        return INVAR_OK;
     if (invar_piece_find(label, 0, "\\boxed") < label.length && !invar_piece_boxed(&label, label))
-        return 0.0;
+        return INVAR_OK;
     if (label.length == 0)
-        return 0.0;
+        return INVAR_OK;
     as_text(&a, given);
     as_text(&b, label);
-    return invar_answer_equal(&a, &b) || equal_values(given, label) ? 1.0 : 0.0;
+    if (invar_answer_equal(&a, &b) || equal_values(given, label))
+        *out = 1.0;
+    return INVAR_OK;
 }

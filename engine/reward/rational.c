@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/rl/rational.h"
+#include "engine/reward/rational.h"
 
 #include "base/invar_banned.h"
 

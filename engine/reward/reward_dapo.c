@@ -7,7 +7,7 @@
 #include <string.h>
 
 #include "base/number.h"
-#include "engine/rl/rules.h"
+#include "engine/reward/rules.h"
 
 #include "base/invar_banned.h"
 
@@ -229,15 +229,18 @@ static void as_integer(invar_answer *a)
     invar_answer_set(a, (invar_piece){text, strlen(text)});
 }
 
-double invar_rule_dapo(invar_piece response, invar_piece label)
+invar_status invar_rule_dapo(double *out, const invar_rule_case *c)
 {
     invar_answer given, expected;
     invar_piece answer;
 
-    if (!last_answer(&answer, tail(response)))
-        return -1.0;
+    *out = -1.0;
+    if (!last_answer(&answer, tail(c->response)))
+        return INVAR_OK;
     normalise(&given, answer);
-    normalise(&expected, label);
+    normalise(&expected, c->label);
     as_integer(&expected);
-    return invar_answer_equal(&given, &expected) ? 1.0 : -1.0;
+    if (invar_answer_equal(&given, &expected))
+        *out = 1.0;
+    return INVAR_OK;
 }

@@ -6,9 +6,10 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RL_REWARD_H
-#define INVAR_ENGINE_RL_REWARD_H
+#ifndef INVAR_ENGINE_REWARD_REWARD_H
+#define INVAR_ENGINE_REWARD_REWARD_H
 
+#include "base/recipe/choices.h"
 #include "engine/rl/sample.h"
 
 #ifdef __cplusplus
@@ -16,25 +17,20 @@ extern "C" {
 #endif
 
 typedef enum invar_reward {
-    INVAR_REWARD_NONE, /* a plug-in, or a loss that needs none */
-    INVAR_REWARD_MATH,
-    INVAR_REWARD_DAPO,
-    INVAR_REWARD_F1,
-    INVAR_REWARD_GPQA,
-    INVAR_REWARD_DETERMINISTIC_RANDOM,
-    INVAR_REWARD_EXACT,   /* 1 when the response, trimmed, is the label */
-    INVAR_REWARD_OVERLAP, /* share of the label's characters that the response has in their place */
+#define INVAR_REWARD(ID, ...) INVAR_REWARD_##ID,
+#include "engine/reward/rewards.def"
+#undef INVAR_REWARD
     INVAR_REWARD_COUNT
 } invar_reward;
 
-/* "deterministic_random"; recipes may put "boxed_" before a name: the last \boxed{} is judged. */
-const char *invar_reward_name(invar_reward reward);
+/* Recipes may put "boxed_" before a word: the last \boxed{} is judged. */
+extern const invar_choices invar_reward_choices;
 
 /* Reads "math", "boxed_f1", ... */
 invar_status invar_reward_parse(invar_reward *out, bool *boxed_out,
                                 const char *name) INVAR_MUST_USE;
 
-/* True when nothing is right without a label. gpqa may have its answer in the metadata. */
+/* True when nothing is right without a label. */
 bool invar_reward_needs_label(invar_reward reward);
 
 /* Judges one response. metadata.rm_type, if a sample has one, goes before the recipe's. */

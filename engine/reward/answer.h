@@ -7,8 +7,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#ifndef INVAR_ENGINE_RL_ANSWER_H
-#define INVAR_ENGINE_RL_ANSWER_H
+#ifndef INVAR_ENGINE_REWARD_ANSWER_H
+#define INVAR_ENGINE_REWARD_ANSWER_H
 
 #include <stdbool.h>
 #include <stddef.h>

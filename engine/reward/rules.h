@@ -1,0 +1,48 @@
+/*
+ * rules.h - the functions of the built-in rewards. What they accept: docs/recipes.md.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_REWARD_RULES_H
+#define INVAR_ENGINE_REWARD_RULES_H
+
+#include "base/status.h"
+#include "engine/reward/answer.h"
+#include "engine/rl/sample.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_rule_case {
+    invar_piece response; /* or its last \boxed{} alone */
+    invar_piece label;    /* or the final answer in it */
+    const invar_rl_sample *sample;
+} invar_rule_case;
+
+typedef invar_status invar_rule(double *out, const invar_rule_case *c);
+
+/* What sets the rewards of rewards.def apart. */
+typedef struct invar_reward_facts {
+    invar_rule *judge;
+    bool needs_label;  /* nothing is right without one */
+    bool final_answer; /* of a label "... #### 72", as GSM8K has them, 72 alone is compared */
+    bool finds_box;    /* looks for \boxed{} itself: boxed_ changes nothing */
+} invar_reward_facts;
+
+/* 1 when the last \boxed{} of the response is the label, as text or as a number; else 0. */
+invar_rule invar_rule_math;
+
+/* 1 when what follows the last "Answer:" is the label, else -1. */
+invar_rule invar_rule_dapo;
+
+/* The F1 of the words of both, 0 to 1. */
+invar_rule invar_rule_f1;
+
+/* 1 when the response names the right option; else 0. */
+invar_rule invar_rule_gpqa;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,100 @@
+/*
+ * estimator.c - the estimators of advantages: a table of rows, and their functions.
+ *
+ * Every line is one fp32 operation per operator, in the order of docs/arithmetic.md section 13.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rl/estimator.h"
+
+#include "engine/rl/kl.h"
+
+#include "base/invar_banned.h"
+
+static const invar_estimator_facts facts[INVAR_ESTIMATOR_COUNT] = {
+#define INVAR_ESTIMATOR(ID, NAME, ...) [INVAR_ESTIMATOR_##ID] = {__VA_ARGS__},
+#include "engine/rl/estimators.def"
+#undef INVAR_ESTIMATOR
+};
+
+static const char *const names[INVAR_ESTIMATOR_COUNT] = {
+#define INVAR_ESTIMATOR(ID, NAME, ...) [INVAR_ESTIMATOR_##ID] = (NAME),
+#include "engine/rl/estimators.def"
+#undef INVAR_ESTIMATOR
+};
+
+const invar_choices invar_estimator_choices = {names, INVAR_ESTIMATOR_COUNT};
+
+const invar_estimator_facts *invar_estimator_facts_of(invar_estimator estimator)
+{
+    INVAR_CHECK((unsigned)estimator < INVAR_ESTIMATOR_COUNT);
+    return &facts[estimator];
+}
+
+/* kl_coef times the divergence at token t; +0 where the coefficient is 0. */
+static float penalty(const invar_estimation *e, int64_t t)
+{
+    const invar_rl_batch *batch = e->batch;
+    invar_kl_term term;
+
+    if (e->options->kl_coef == 0.0f)
+        return 0.0f;
+    term = invar_kl_at(e->options->kl_type, batch->old_logp[t], batch->ref_logp[t]);
+    return e->options->kl_coef * term.value;
+}
+
+void invar_estimate_reward(invar_estimation *e, int64_t sample)
+{
+    for (int64_t t = e->batch->start[sample]; t < e->batch->start[sample + 1]; t++) {
+        float a = e->facts->judged ? e->reward[sample] : 0.0f;
+        if (!e->batch->mask[t])
+            continue;
+        e->advantage[t] = e->facts->penalised ? a - penalty(e, t) : a;
+        e->returns[t] = e->advantage[t];
+    }
+}
+
+/* The reward of token t alone: minus the penalty, and the sample's at the last one that counts. */
+static float token_reward(const invar_estimation *e, int64_t sample, int64_t t, bool last)
+{
+    float g = -penalty(e, t);
+
+    return last ? g + e->reward[sample] : g;
+}
+
+void invar_estimate_return(invar_estimation *e, int64_t sample)
+{
+    float sum = 0.0f;
+    bool last = true;
+
+    for (int64_t t = e->batch->start[sample + 1] - 1; t >= e->batch->start[sample]; t--) {
+        bool counts = e->batch->mask[t] != 0;
+        float g = counts ? token_reward(e, sample, t, last) : 0.0f;
+        sum = g + e->options->gamma * sum;
+        if (!counts)
+            continue;
+        last = false;
+        e->advantage[t] = sum;
+        e->returns[t] = sum;
+    }
+}
+
+void invar_estimate_gae(invar_estimation *e, int64_t sample)
+{
+    const float *value = e->batch->values;
+    float gamma = e->options->gamma, decay = gamma * e->options->lambd;
+    float next_value = 0.0f, next = 0.0f;
+    bool last = true;
+
+    for (int64_t t = e->batch->start[sample + 1] - 1; t >= e->batch->start[sample]; t--) {
+        float delta;
+        if (!e->batch->mask[t])
+            continue;
+        delta = (token_reward(e, sample, t, last) + gamma * next_value) - value[t];
+        next = delta + decay * next;
+        next_value = value[t];
+        last = false;
+        e->advantage[t] = next;
+        e->returns[t] = next + value[t];
+    }
+}

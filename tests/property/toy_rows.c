@@ -1,0 +1,113 @@
+/*
+ * toy_rows.c - a new estimator or reward is one function and one row: everything else follows.
+ *
+ * tests/toy has an estimator and a reward that no product has. Nothing else knows of them, and yet
+ * recipes choose them, rules and messages apply to them, and they compute.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "engine/config/config.h"
+#include "engine/reward/reward.h"
+#include "engine/rl/estimator.h"
+#include "tests/support.h"
+
+static invar_recipe *recipe_of(const char *const (*flags)[2], size_t count)
+{
+    static const char *const plain[][2] = {{"num-layers", "1"},
+                                           {"hidden-size", "32"},
+                                           {"ffn-hidden-size", "32"},
+                                           {"num-attention-heads", "2"},
+                                           {"numerics", "ieee"},
+                                           {"prompt-data", "task:copy"},
+                                           {"rollout-batch-size", "2"},
+                                           {"num-rollout", "1"},
+                                           {"rollout-max-response-len", "8"},
+                                           {"advantage-estimator", "toy"},
+                                           {"rm-type", "boxed_toy"}};
+    invar_recipe *recipe;
+
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
+        assert_ok(invar_recipe_set(recipe, plain[i][0], plain[i][1], plain[i][0]));
+    for (size_t i = 0; i < count; i++)
+        assert_ok(invar_recipe_set(recipe, flags[i][0], flags[i][1], flags[i][0]));
+    return recipe;
+}
+
+static void test_toy_rows__recipes_choose_them(void **state)
+{
+    static const char *const fits[][2] = {{"n-samples-per-prompt", "2"}, {"gamma", "0.5"}};
+    static const char *const lonely[][2] = {{"n-samples-per-prompt", "1"}};
+    static const char *const unscaled[][2] = {{"n-samples-per-prompt", "2"},
+                                              {"disable-grpo-std-normalization", "true"}};
+    invar_recipe *recipe = recipe_of(fits, 2);
+
+    (void)state;
+    assert_ok(invar_config_check(recipe));
+    assert_int_equal(INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR),
+                     INVAR_ESTIMATOR_TOY);
+    invar_recipe_free(recipe);
+    recipe = recipe_of(lonely, 1); // it compares within a group
+    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "the mean of its own group");
+    invar_recipe_free(recipe);
+    recipe = recipe_of(unscaled, 2); // and divides by nothing
+    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "advantage-estimator = grpo or gspo");
+    invar_recipe_free(recipe);
+}
+
+static void test_toy_rows__messages_list_them(void **state)
+{
+    static const char *const needless[][2] = {{"n-samples-per-prompt", "2"}, {"lambd", "0.5"}};
+    invar_recipe *recipe = recipe_of(needless, 2);
+    invar_reward reward;
+    bool boxed;
+
+    (void)state;
+    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "advantage-estimator = ppo");
+    invar_recipe_free(recipe);
+    assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
+    assert_fails(invar_recipe_set(recipe, "advantage-estimator", "tpo", "--x"), INVAR_E_INVALID,
+                 "on_policy_distillation|toy");
+    invar_recipe_free(recipe);
+    assert_fails(invar_reward_parse(&reward, &boxed, "tpo"), INVAR_E_INVALID, "overlap or toy");
+}
+
+static void test_toy_rows__compute(void **state)
+{
+    static const int64_t start[] = {0, 3, 5}, group[] = {0, 0};
+    static const uint8_t mask[] = {1, 0, 1, 1, 1};
+    static const float reward[] = {3.0f, 1.0f};
+    const invar_rl_batch batch = {
+        .samples = 2, .start = start, .group = group, .mask = mask, .reward = reward};
+    const invar_rl_options options = {.estimator = INVAR_ESTIMATOR_TOY,
+                                      .rewards_normalization = true,
+                                      .std_normalization = true,
+                                      .gamma = 0.5f};
+    static const float expected[] = {1.0f, 0.0f, 0.5f, -1.0f, -0.5f};
+    const invar_rl_sample sample = {
+        .response = "so \\boxed{abc}", .response_bytes = 14, .label = "123", .metadata = "{}"};
+    float advantage[5];
+    double value = 0;
+
+    (void)state;
+    assert_ok(invar_rl_advantages(advantage, NULL, &batch, &options));
+    assert_memory_equal(advantage, expected, sizeof expected);
+    assert_ok(invar_reward_of(&value, INVAR_REWARD_TOY, true, &sample));
+    assert_true(value == 1.0);
+    assert_ok(invar_reward_of(&value, INVAR_REWARD_TOY, false, &sample));
+    assert_true(value == 0.0);
+    assert_true(invar_reward_needs_label(INVAR_REWARD_TOY));
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_toy_rows__recipes_choose_them),
+        cmocka_unit_test(test_toy_rows__messages_list_them),
+        cmocka_unit_test(test_toy_rows__compute),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
