@@ -132,7 +132,7 @@ def check_messages():
                         (("tiny", "--tokens", "8"), "--tokens 8: expected"),
                         (("tiny", "--tokens", "0x8"), "--tokens 0x8: expected"),
                         (("tiny", "--tokens", "1x99999"), "at most 1024 tokens"),
-                        (("tiny", "--dtype", "int3"), "expected fp32, bf16"),
+                        (("tiny", "--dtype", "int3"), "--dtype int3: there are fp32, bf16"),
                         (("tiny", "--numerics", "sm80"), "there are ieee and sm90"),
                         (("tiny", "--only", "sleep"), "there are train and decode"),
                         (("tiny", "--device", "tpu"), "there are cpu and cuda"),

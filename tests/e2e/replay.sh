@@ -86,7 +86,7 @@ expect 129 'not before the last' replay a --step 1 --from 2
 expect 129 'semantic' replay a --step 1 --lr 0.5
 expect 129 'by itself' replay a --step 1 --save x
 expect 129 'by itself' replay a --step 1 --num-rollout 9
-expect 129 'debug-determinism' replay a --step 1 --level finest
+expect 129 '--level finest: there are step, point and full' replay a --step 1 --level finest
 expect 2 '' replay nowhere --step 1
 expect 129 'missing' replay --step 1
 
