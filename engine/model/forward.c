@@ -48,6 +48,7 @@ void invar_pass_free(invar_pass *pass)
 {
     if (!pass)
         return;
+    invar_watch_memory_release(&pass->watched, &pass->caller.dev);
     invar_staging_release(&pass->staging, &pass->caller.dev);
     invar_staging_release(&pass->head_staging, &pass->caller.dev);
     invar_staging_release(&pass->back_staging, &pass->caller.dev);
@@ -70,7 +71,7 @@ void invar_pass_audit(invar_pass *pass, invar_audit *audit)
 
 bool invar_pass_tape(invar_pass *pass, invar_tape *tape)
 {
-    bool watched = pass->probe.take || pass->caller.audit;
+    bool watched = (pass->probe.take && !pass->probe.taped) || pass->caller.audit;
 
     pass->caller.tape = watched ? NULL : tape;
     return !watched;
@@ -84,6 +85,7 @@ invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *p
                                     .block = part->memory,
                                     .given = pass->given,
                                     .probe = &pass->probe,
+                                    .memory = &pass->watched,
                                     .samples = &pass->rows.samples,
                                     .there = &pass->samples};
 }
@@ -216,6 +218,7 @@ static invar_status send_rows(invar_pass *pass)
         {&g[INVAR_GIVEN_UNITS], segment_bytes(&r->units)},
         {&g[INVAR_GIVEN_PAGES],
          table ? (size_t)(table->shape[0] * table->row_stride) * sizeof(int32_t) : 0},
+        {&g[INVAR_GIVEN_SLOTS], rows * sizeof *r->slots},
         {&g[INVAR_GIVEN_LENGTHS], (size_t)r->samples.count * sizeof *r->lengths},
         {&g[INVAR_GIVEN_REPLAY], rows * (size_t)route_of(pass->model) * sizeof *r->routing_replay},
     };
@@ -227,6 +230,7 @@ static invar_status send_rows(invar_pass *pass)
     g[INVAR_GIVEN_SAMPLES] = r->samples.start;
     g[INVAR_GIVEN_UNITS] = r->units.start;
     g[INVAR_GIVEN_PAGES] = table ? table->data : NULL;
+    g[INVAR_GIVEN_SLOTS] = pass->probe.take ? r->slots : NULL;
     g[INVAR_GIVEN_LENGTHS] = r->lengths;
     g[INVAR_GIVEN_REPLAY] = r->routing_replay;
     g[INVAR_GIVEN_ROUTING] = r->routing;

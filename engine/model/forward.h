@@ -33,6 +33,9 @@ typedef struct invar_rows {
     /* Paged attention: the cache of each layer and the lengths with the new rows; else NULL. */
     const invar_kv_pages *cache; /* (layers): k and v the device's, one table of pages for all */
     const int64_t *lengths;      /* (samples) */
+    /* The place of each row in the cache, page * page_size + position in the page, for those who
+       look at what was written there; may be NULL. */
+    const int32_t *slots; /* (T) */
     /* Experts: what an earlier run chose, and where to note what this run chose; may be NULL. */
     const int32_t *routing_replay; /* (T, sparse layers, slots) */
     int32_t *routing; /* (T, sparse layers, slots): by this run, see invar_pass_routing */
@@ -92,7 +95,10 @@ void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe);
 /* Of the pass's ops; borrowed, NULL ends it. */
 void invar_pass_audit(invar_pass *pass, invar_audit *audit);
 
-/* Hears the pass's ops; borrowed, NULL ends it. False, and none: a probe or an audit watches. */
+/*
+ * Hears the pass's ops; borrowed, NULL ends it. False, and none: an audit watches, or a probe that
+ * is not taped.
+ */
 bool invar_pass_tape(invar_pass *pass, invar_tape *tape);
 
 /* Through all layers. The arrays of `rows` are borrowed until the backward or the next run. */

@@ -364,7 +364,11 @@ static invar_status build(invar_pass *pass, bool values, bool entropy)
     pass->acts.pieces = values ? 1 : count_pieces(pass);
     choose(pass, b, &norm);
     if (values) {
+        if (!pass->options.train)
+            show(b, "head.norm", &pass->acts.norm, 0, false, false);
         (void)make_logits(pass, b, &w, &whole);
+        if (!pass->options.train)
+            show(b, "head.logits", &pass->acts.logits, 0, false, false);
         invar_program_touch(b->program, &pass->acts.logits);
     } else {
         show(b, "head.norm", &pass->acts.norm, 0, false, false);
@@ -543,7 +547,7 @@ static invar_status show_now(invar_pass *pass, const char *name, const char *op,
     invar_forward_value value = {.name = {.layer = -1},
                                  .op = op,
                                  .backward = backward,
-                                 .dev = &pass->caller.dev,
+                                 .caller = &pass->caller,
                                  .rows = rows,
                                  .samples = &pass->head.units,
                                  .there = &pass->arrays.there[0]};

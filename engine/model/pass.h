@@ -73,6 +73,7 @@ struct invar_pass {
     invar_caller caller;
     invar_pass_options options;
     invar_forward_probe probe;
+    invar_watch_memory watched;
     const invar_model *model;
     invar_rows rows;        /* the host's */
     invar_segments samples; /* of the rows, where ops read them */

@@ -5,6 +5,8 @@
  */
 #include "engine/probe/leaves.h"
 
+#include "engine/program/tape.h"
+
 #include "base/invar_banned.h"
 
 #define LEAST_ROOM (1 << 18) // 4 MiB, for 4 GiB of rows
@@ -64,6 +66,8 @@ invar_status invar_leaves_read(const invar_digest **out, invar_leaves *leaves)
 {
     const void *read = NULL;
 
+    if (leaves->caller.tape)
+        INVAR_TRY(invar_tape_flush(leaves->caller.tape));
     if (leaves->count > 0)
         INVAR_TRY(invar_window_read(&read, &leaves->window, leaves->there,
                                     (size_t)leaves->count * sizeof *leaves->there));

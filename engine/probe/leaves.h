@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 typedef struct invar_leaves {
-    invar_caller caller;
+    invar_caller caller; /* who hashes rows that a tape's calls make sets its tape */
     invar_digest *there; /* (room) in the device's memory */
     int64_t room;
     int64_t count; /* that were not read */

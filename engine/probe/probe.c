@@ -666,6 +666,16 @@ invar_status invar_probe_digest(invar_probe *probe, int64_t point, const invar_d
     return INVAR_OK;
 }
 
+invar_status invar_probe_stat(invar_probe *probe, int64_t point, const invar_ledger_stat *stat)
+{
+    if (point < 0 || !probe->options.stats)
+        return INVAR_OK;
+    INVAR_TRY(check_number(probe, point));
+    probe->values[point].stat = *stat;
+    probe->values[point].counted = true;
+    return INVAR_OK;
+}
+
 /* ---- results --------------------------------------------------------------------------------- */
 
 /* Statistics of all points that have any, in their order. */

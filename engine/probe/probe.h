@@ -88,6 +88,10 @@ invar_status invar_probe_device_hashed(invar_probe *probe, int64_t point,
 invar_status invar_probe_digest(invar_probe *probe, int64_t point,
                                 const invar_digest *digest) INVAR_MUST_USE;
 
+/* Statistics of it, with the sum of squares in l2; ignored where none are wanted. */
+invar_status invar_probe_stat(invar_probe *probe, int64_t point,
+                              const invar_ledger_stat *stat) INVAR_MUST_USE;
+
 typedef struct invar_probe_result {
     const invar_ledger_point *points; /* (count) for invar_ledger_define */
     const invar_digest *digests;      /* (count) for invar_ledger_step */

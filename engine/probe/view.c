@@ -7,7 +7,6 @@
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "engine/program/watch.h"
 
@@ -15,8 +14,8 @@
 
 typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
 
-static invar_status name_point(name out, const invar_probe_view *view,
-                               const invar_value_name *value)
+invar_status invar_probe_view_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
+                                   const invar_probe_view *view, const invar_value_name *value)
 {
     char place[32] = "";
 
@@ -29,27 +28,34 @@ static invar_status name_point(name out, const invar_probe_view *view,
     return INVAR_OK;
 }
 
-static invar_status define(int64_t *out, const invar_probe_view *view, const char *point,
-                           const invar_forward_value *value)
+int64_t invar_probe_view_level(const invar_forward_value *value)
 {
+    return value->stream ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
+}
+
+invar_status invar_probe_view_define(int64_t *out, const invar_probe_view *view,
+                                     const invar_forward_value *value)
+{
+    const char *phase = value->backward ? "backward" : "forward";
     const char *inputs[INVAR_WATCH_INPUTS + 1] = {NULL};
-    name names[INVAR_WATCH_INPUTS];
+    name names[INVAR_WATCH_INPUTS], point;
     int64_t shape[INVAR_MAX_RANK] = {-1};
 
+    INVAR_TRY(invar_probe_view_name(point, view, &value->name));
     for (int i = 0; i < value->n_inputs; i++) {
-        INVAR_TRY(name_point(names[i], view, &value->inputs[i]));
+        INVAR_TRY(invar_probe_view_name(names[i], view, &value->inputs[i]));
         inputs[i] = names[i];
     }
     for (int32_t i = 1; i < value->rows->rank; i++)
-        shape[i] = value->rows->shape[i] * (value->by_slot ? value->by_slot->shape[1] : 1);
+        shape[i] = value->rows->shape[i];
     return invar_probe_define_from(
         out, view->probe,
         &(invar_ledger_point){.name = point,
-                              .phase = value->backward ? "backward" : "forward",
+                              .phase = view->phase ? view->phase : phase,
                               .layer = value->name.layer,
                               .op = value->op,
                               .kind = value->backward ? "grad" : "act",
-                              .level = value->stream ? INVAR_PROBE_POINT : INVAR_PROBE_FULL,
+                              .level = invar_probe_view_level(value),
                               .dtype = invar_dtype_name(value->rows->dtype),
                               .shape = shape,
                               .dims = (size_t)value->rows->rank,
@@ -60,15 +66,14 @@ static invar_status define(int64_t *out, const invar_probe_view *view, const cha
 invar_status invar_probe_take(void *view, const invar_forward_value *value)
 {
     invar_probe_view *v = view;
-    invar_tensor rows = *value->rows;
+    invar_tensor rows;
     int64_t number;
-    name point;
 
-    INVAR_TRY(name_point(point, v, &value->name));
-    INVAR_TRY(define(&number, v, point, value));
+    INVAR_TRY(invar_probe_view_define(&number, v, value));
     if (value->stream)
-        memcpy(v->stream[value->backward], point, sizeof point);
-    if (value->by_slot && number != -1)
-        INVAR_TRY(invar_watch_slots(&rows, value));
+        INVAR_TRY(invar_probe_view_name(v->stream[value->backward], v, &value->name));
+    if (number == -1)
+        return INVAR_OK;
+    INVAR_TRY(invar_watch_rows(&rows, value));
     return invar_probe_device_rows(v->probe, number, &rows, value->samples, value->there);
 }

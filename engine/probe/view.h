@@ -21,10 +21,22 @@ extern "C" {
 typedef struct invar_probe_view {
     invar_probe *probe;
     const char *prefix; /* "", "critic.", ... */
+    const char *phase;  /* of all points; NULL: "forward", "backward" */
     /* What the forward and the backward begin with: names of points, NULL after the last. */
     const char *const *given[2];
     char stream[2][INVAR_LEDGER_NAME_BYTES + 1]; /* where they stand; "" at first */
 } invar_probe_view;
+
+/* The name of its point. */
+invar_status invar_probe_view_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
+                                   const invar_probe_view *view,
+                                   const invar_value_name *value) INVAR_MUST_USE;
+
+int64_t invar_probe_view_level(const invar_forward_value *value);
+
+/* The point alone, as invar_probe_define; of the value's rows type and shape are looked at. */
+invar_status invar_probe_view_define(int64_t *point_out, const invar_probe_view *view,
+                                     const invar_forward_value *value) INVAR_MUST_USE;
 
 invar_status invar_probe_take(void *view, const invar_forward_value *value) INVAR_MUST_USE;
 

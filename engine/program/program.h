@@ -40,7 +40,7 @@ typedef struct invar_point {
     int64_t layer;        /* -1: of none */
     int32_t samples;      /* which of the run's lists of samples these are rows of */
     invar_tensor rows;    /* as the program names it */
-    invar_tensor by_slot; /* (T, slots) i32: where the rows of a token are; absent: in order */
+    invar_tensor by_slot; /* (T, slots) i32: which of `rows` are a token's; absent: in order */
 } invar_point;
 
 typedef struct invar_call {

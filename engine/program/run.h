@@ -25,6 +25,12 @@ typedef struct invar_value_name {
     char text[INVAR_WATCH_NAME];
 } invar_value_name;
 
+/* Whose a row of a rollout is: several samples share those of their prompt. */
+typedef struct invar_row_owner {
+    const uint32_t *draws; /* (count) by which samples are known */
+    int64_t count;         /* 0: nobody's */
+} invar_row_owner;
+
 /* What an op has computed: activations, or gradients of them. */
 typedef struct invar_forward_value {
     invar_value_name name;
@@ -34,13 +40,13 @@ typedef struct invar_forward_value {
     /* What it was computed from. None: from what the pass was given. */
     invar_value_name inputs[INVAR_WATCH_INPUTS];
     int n_inputs;
-    const invar_device *dev;
-    const invar_tensor *rows;      /* in its memory */
+    invar_caller *caller;          /* of the op */
+    const invar_tensor *rows;      /* in its device's memory */
     const invar_segments *samples; /* rows of each sample; in the head of each unit; the host's */
     const invar_segments *there;   /* the same, where ops read them */
-    /* Rows of tokens that experts hold in their own order: see invar_watch_slots. NULL: others. */
-    const invar_tensor *by_slot; /* (T, slots) i32: the row of each */
-    struct invar_watch *watch;   /* that shows it */
+    /* The rows lie elsewhere, in another order: invar_watch_rows brings them. NULL: they do not. */
+    const struct invar_watch_elsewhere *elsewhere;
+    const invar_row_owner *owners; /* (rows) in a rollout, instead of samples; else NULL */
 } invar_forward_value;
 
 /* Where values are shown to: called in the order of execution, for rows of whole samples. */
@@ -48,7 +54,18 @@ typedef struct invar_forward_probe {
     invar_status (*take)(void *payload, const invar_forward_value *value);
     void *payload;
     bool parts; /* fused calls are computed by their parts, too: as NAME.parts, behind NAME */
+    bool taped; /* `take` only calls ops, by a caller with the tape of the pass, if that has one */
 } invar_forward_probe;
+
+/* The device's memory of those who look, kept from one run to the next. Zeroed; release. */
+typedef struct invar_watch_memory {
+    struct {
+        void *data;
+        size_t bytes;
+    } parts, rows; /* results of parts; rows that lie elsewhere, in the order of tokens */
+} invar_watch_memory;
+
+void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *dev);
 
 typedef struct invar_program_run_args {
     invar_caller *caller;
@@ -56,6 +73,7 @@ typedef struct invar_program_run_args {
     const void *const *given;         /* (INVAR_PROGRAM_MOST_GIVEN) by number */
     bool fresh;                       /* sums that can begin anew do */
     const invar_forward_probe *probe; /* `take` NULL: nobody looks */
+    invar_watch_memory *memory;       /* where somebody does */
     const invar_segments *samples;    /* the lists that points are rows of; the host's */
     const invar_segments *there;      /* the same lists, where ops read them */
 } invar_program_run_args;

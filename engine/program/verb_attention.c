@@ -117,6 +117,22 @@ static void attend_back(invar_builder *b, const void *noted)
         invar_gradient_give(b, of[i], &d[i]);
 }
 
+/* What stands in the cache for the rows of this pass, as attention will find it. */
+static void show_cache(invar_builder *b, const char *name, const invar_tensor *cache)
+{
+    invar_tensor slots = invar_tensor_2d(invar_program_given(b->program, INVAR_GIVEN_SLOTS),
+                                         INVAR_DTYPE_I32, b->rows, 1);
+
+    invar_program_point(b->program,
+                        &(invar_point){.name = name,
+                                       .suffix = "cache",
+                                       .layer = b->layer,
+                                       .rows = invar_tensor_2d(cache->data, cache->dtype,
+                                                               cache->shape[0] * cache->shape[1],
+                                                               cache->shape[2] * cache->shape[3]),
+                                       .by_slot = slots});
+}
+
 static void attend_to_cache(invar_builder *b, const attention *n)
 {
     const invar_attention *a = &n->a;
@@ -126,6 +142,8 @@ static void attend_to_cache(invar_builder *b, const attention *n)
                  .k = invar_build_heads(&a->k, a->kv_heads),
                  .v = invar_build_heads(&a->v, a->kv_heads), .rows = b->samples,
                  .lengths = b->lengths);
+    show_cache(b, "k", &cache->k);
+    show_cache(b, "v", &cache->v);
     INVAR_APPEND(b->program, b->layer, ATTENTION_PAGED, attention_paged,
                  .o = invar_build_heads(&n->o, a->heads), .q = invar_build_heads(&a->q, a->heads),
                  .cache = *cache, .rows = b->samples, .lengths = b->lengths,

@@ -9,6 +9,8 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/program/near.h"
+#include "engine/program/tape.h"
 #include "kernels-deterministic/parts.h"
 
 #include "base/invar_banned.h"
@@ -26,18 +28,10 @@ typedef struct content {
     sources from;
 } content;
 
-/* Memory of the device. */
-typedef struct side_room {
-    void *memory;
-    size_t bytes;
-} side_room;
-
 struct invar_watch {
     const invar_program *program;
     const invar_program_run_args *run;
     invar_parts parts; /* of the next call */
-    side_room side;    /* for them */
-    side_room slots;   /* for rows of experts in the order of tokens */
     content *contents; /* one for each address and point at most */
     int32_t n_contents;
     int32_t *rooms; /* the first content of each, or -1 */
@@ -71,8 +65,6 @@ void invar_watch_free(invar_watch *watch)
 {
     if (!watch)
         return;
-    invar_device_give(&watch->run->caller->dev, watch->side.memory);
-    invar_device_give(&watch->run->caller->dev, watch->slots.memory);
     invar_free(watch->contents);
     invar_free(watch->rooms);
     invar_free(watch);
@@ -187,16 +179,29 @@ static invar_value_name name_of(const invar_point *p, const char *more)
     return name;
 }
 
-/* Memory of the device that grows when it has to; what was in it is lost then. */
-static invar_status make_room(side_room *r, const invar_device *dev, size_t bytes, const char *what)
+/* At least `bytes`; where that needs other memory, no call that is held back uses the old. */
+static invar_status make_room(invar_watch *w, void **data, size_t *have, size_t bytes,
+                              const char *what)
 {
-    if (bytes <= r->bytes)
+    invar_caller *caller = w->run->caller;
+
+    if (bytes <= *have)
         return INVAR_OK;
-    invar_device_give(dev, r->memory);
-    *r = (side_room){NULL, 0};
-    INVAR_TRY(invar_device_take(dev, &r->memory, bytes, what));
-    r->bytes = bytes;
+    if (caller->tape)
+        INVAR_TRY(invar_tape_flush(caller->tape));
+    invar_device_give(&caller->dev, *data);
+    *data = NULL;
+    *have = 0;
+    INVAR_TRY(invar_device_take(&caller->dev, data, bytes, what));
+    *have = bytes;
     return INVAR_OK;
+}
+
+void invar_watch_memory_release(invar_watch_memory *memory, const invar_device *dev)
+{
+    invar_device_give(dev, memory->parts.data);
+    invar_device_give(dev, memory->rows.data);
+    *memory = (invar_watch_memory){0};
 }
 
 /* An audit looks at the calls of the run, not at this one. */
@@ -207,24 +212,45 @@ static invar_status run_aside(invar_watch *w, invar_op op, const void *args)
     invar_status status;
 
     caller->audit = NULL;
-    status = invar_caller_run_now(caller, op, args);
+    status = invar_caller_run(caller, op, args);
     caller->audit = audit;
     return status;
 }
 
-invar_status invar_watch_slots(invar_tensor *out, const invar_forward_value *value)
-{
-    const invar_tensor *rows = value->rows, *by_slot = value->by_slot;
-    int64_t tokens = by_slot->shape[0], slots = by_slot->shape[1], n = rows->shape[1];
-    invar_embedding_fwd_args args = {
-        .table = *rows, .ids = invar_tensor_1d(by_slot->data, INVAR_DTYPE_I32, tokens * slots)};
-    size_t bytes = (size_t)(tokens * slots * n) * (size_t)invar_dtype_bits(rows->dtype) / 8;
-    side_room *r = &value->watch->slots;
+/* Rows (P, n) of experts or of a cache, and which of them are a token's (T, slots). */
+typedef struct invar_watch_elsewhere {
+    invar_watch *watch;
+    const invar_tensor *rows, *by_slot;
+} elsewhere;
 
-    INVAR_TRY(make_room(r, value->dev, bytes, "rows of experts to show"));
-    args.out = invar_tensor_2d(r->memory, rows->dtype, tokens * slots, n);
-    *out = invar_tensor_2d(r->memory, rows->dtype, tokens, slots * n);
-    return run_aside(value->watch, INVAR_OP_EMBEDDING_FWD, &args);
+/* As (T, slots * n). */
+static invar_tensor in_order(const elsewhere *e)
+{
+    return invar_tensor_2d(e->rows->data, e->rows->dtype, e->by_slot->shape[0],
+                           e->by_slot->shape[1] * e->rows->shape[1]);
+}
+
+invar_status invar_watch_rows(invar_tensor *out, const invar_forward_value *value)
+{
+    const elsewhere *e = value->elsewhere;
+    invar_embedding_fwd_args args;
+    invar_watch_memory *m;
+    int64_t count;
+
+    *out = *value->rows;
+    if (!e)
+        return INVAR_OK;
+    INVAR_CHECK(e->by_slot->row_stride == e->by_slot->shape[1]);
+    m = e->watch->run->memory;
+    count = e->by_slot->shape[0] * e->by_slot->shape[1];
+    INVAR_TRY(
+        make_room(e->watch, &m->rows.data, &m->rows.bytes, invar_near_span(out), "rows to show"));
+    out->data = m->rows.data;
+    args = (invar_embedding_fwd_args){
+        .out = invar_tensor_2d(out->data, out->dtype, count, e->rows->shape[1]),
+        .table = *e->rows,
+        .ids = invar_tensor_1d(e->by_slot->data, INVAR_DTYPE_I32, count)};
+    return run_aside(e->watch, INVAR_OP_EMBEDDING_FWD, &args);
 }
 
 /* `rows` is the point's own tensor, or what parts of its call made of it. */
@@ -233,13 +259,15 @@ static invar_status show(invar_watch *w, const invar_point *point, const sources
 {
     const invar_program *p = w->program;
     const invar_program_run_args *run = w->run;
+    invar_tensor shown = *rows;
     invar_tensor by_slot = invar_program_find(p, &point->by_slot, run);
+    const elsewhere e = {w, rows, &by_slot};
     invar_forward_value value = {.name = name_of(point, more),
                                  .op = invar_op_name(op),
                                  .backward = point->backward,
                                  .stream = point->stream && !*more,
-                                 .dev = &run->caller->dev,
-                                 .rows = rows,
+                                 .caller = run->caller,
+                                 .rows = &shown,
                                  .samples = &run->samples[point->samples],
                                  .there = &run->there[point->samples]};
 
@@ -248,9 +276,11 @@ static invar_status show(invar_watch *w, const invar_point *point, const sources
         value.inputs[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from], "");
     }
     value.n_inputs = read->count;
+    if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
+        return INVAR_OK;
     if (invar_tensor_present(&by_slot)) {
-        value.by_slot = &by_slot;
-        value.watch = w;
+        shown = in_order(&e);
+        value.elsewhere = &e;
     }
     return run->probe->take(run->probe->payload, &value);
 }
@@ -303,6 +333,7 @@ static invar_status run_parts(invar_watch *w)
 invar_status invar_watch_before(invar_watch *watch, const void *args)
 {
     const invar_call *c = &watch->program->calls[watch->call];
+    invar_watch_memory *m = watch->run->memory;
 
     watch->parts.count = 0;
     if (!watch->run->probe->parts || c->n_points == 0)
@@ -311,8 +342,8 @@ invar_status invar_watch_before(invar_watch *watch, const void *args)
     if (watch->parts.count == 0)
         return INVAR_OK;
     INVAR_CHECK(watch->parts.host_bytes == 0); // ops of the optimizer alone
-    INVAR_TRY(make_room(&watch->side, &watch->run->caller->dev, watch->parts.bytes,
+    INVAR_TRY(make_room(watch, &m->parts.data, &m->parts.bytes, watch->parts.bytes,
                         "the parts of a fused call"));
-    invar_parts_of(&watch->parts, c->op, args, watch->side.memory, NULL);
+    invar_parts_of(&watch->parts, c->op, args, m->parts.data, NULL);
     return run_parts(watch);
 }

@@ -35,10 +35,10 @@ invar_status invar_watch_before(invar_watch *watch, const void *args) INVAR_MUST
 invar_status invar_watch_show(invar_watch *watch) INVAR_MUST_USE;
 
 /*
- * The rows of a value that has `by_slot`, in the order of tokens: (T, slots * n), in the device's
- * memory until the next value is shown.
+ * For whoever is shown a value: *out = its rows in the order of tokens, in the device's memory,
+ * until the next value.
  */
-invar_status invar_watch_slots(invar_tensor *out, const invar_forward_value *value) INVAR_MUST_USE;
+invar_status invar_watch_rows(invar_tensor *out, const invar_forward_value *value) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

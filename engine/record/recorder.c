@@ -12,8 +12,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
+#include "base/alloc.h"
 #include "base/file.h"
-#include "engine/probe/stat.h"
 #include "engine/record/entry.h"
 
 #include "base/invar_banned.h"
@@ -27,14 +27,16 @@ invar_status invar_recorder_open(invar_recorder *out, const invar_recorder_optio
                                    .pool = options->pool,
                                    .dev = options->dev};
 
-    *out = (invar_recorder){.options = *options, .recorded = -1, .window = {.dev = options->dev}};
-    return invar_probe_new(&out->probe, &o);
+    *out = (invar_recorder){.options = *options, .recorded = -1};
+    INVAR_TRY(invar_probe_new(&out->probe, &o));
+    return o.dev && (o.stats || o.level > INVAR_PROBE_STEP) ? invar_sequences_new(&out->sampled, &o)
+                                                            : INVAR_OK;
 }
 
 void invar_recorder_close(invar_recorder *recorder)
 {
     invar_dump_free(recorder->dump);
-    invar_window_release(&recorder->window);
+    invar_sequences_free(recorder->sampled);
     invar_trace_close(recorder->trace);
     invar_probe_free(recorder->probe);
     invar_ledger_close(recorder->ledger);
@@ -124,9 +126,15 @@ static invar_status number_point(invar_recorder *r, const token_point *p, bool v
 static invar_status token_points(invar_recorder *r, bool values)
 {
     const invar_flat *f = r->step->flat;
+    bool sampled = r->sampled && invar_sequences_any(r->sampled);
     // rollout, scoring and training are one forward: what made the logits made the log-probs
     const token_point points[] = {
-        {"rollout.logp", "rollout", "logprob.fwd", "logp", f->rollout_logp, {"head.logits"}},
+        {"rollout.logp",
+         "rollout",
+         "logprob.fwd",
+         "logp",
+         f->rollout_logp,
+         {sampled ? "rollout.head.logits" : "head.logits", sampled ? "batch.tokens" : NULL}},
         {"batch.reward", "rollout", "reward", "data", f->reward, {"batch.tokens"}},
         {"score.logp", "forward", "logprob.fwd", "logp", f->score_logp, {"head.logits"}},
         {"ref.logp", "forward", "logprob.fwd", "logp", f->ref_logp, {"batch.tokens"}},
@@ -164,6 +172,33 @@ static invar_status take_point(void *payload, const invar_forward_value *value)
 static bool fine(const invar_recorder *r)
 {
     return r->options.level > INVAR_PROBE_STEP || r->dump;
+}
+
+/* How what a rollout shows is named: its points stand between the tokens and the forward. */
+static invar_probe_view rollout_view(const invar_recorder *r)
+{
+    static const char *const given[] = {"batch.tokens", NULL};
+
+    return (invar_probe_view){
+        .probe = r->probe, .prefix = "rollout.", .phase = "rollout", .given = {given, NULL}};
+}
+
+/* The rollout's points of this step's samples. */
+static invar_status rollout_points(invar_recorder *r)
+{
+    const invar_probe_view view = rollout_view(r);
+    const invar_step *s = r->step;
+    uint32_t *draws;
+    invar_status status;
+
+    if (!r->sampled || !invar_sequences_any(r->sampled))
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc((void **)&draws, (size_t)s->count, sizeof *draws, "draws of a step"));
+    for (int64_t i = 0; i < s->count; i++)
+        draws[i] = s->samples[s->first + i].draw;
+    status = invar_sequences_give(r->sampled, &view, draws, s->count);
+    invar_free(draws);
+    return status;
 }
 
 /* Where the tensors of this step go, if any are wanted. */
@@ -208,12 +243,16 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
     r->step = step;
     INVAR_TRY(open_dump(r, folder));
     invar_probe_begin(r->probe, r->dump);
-    return fine(r) && step->n_learners ? tokens_point(r, false) : INVAR_OK;
+    if (!fine(r))
+        return INVAR_OK;
+    INVAR_TRY(tokens_point(r, false));
+    return rollout_points(r);
 }
 
 void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char *prefix)
 {
-    const invar_forward_probe show = {take_point, r, r->options.level >= INVAR_PROBE_FULL};
+    const invar_forward_probe show = {
+        .take = take_point, .payload = r, .parts = r->options.level >= INVAR_PROBE_FULL};
 
     if (prefix)
         r->view.prefix = prefix;
@@ -244,58 +283,60 @@ invar_status invar_recorder_end(invar_recorder *r)
 
 /* ---- what is not finite ---------------------------------------------------------------------- */
 
-/* A rollout has no points: its first tensor that is not finite is remembered, and no other. */
-static invar_status take_sampled(void *payload, const invar_forward_value *value)
+void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, bool watch)
 {
-    invar_recorder *r = payload;
-    invar_recorder_odd *odd = &r->sampled;
-    invar_ledger_stat stat = {.point = 0};
-    invar_tensor rows;
+    // with statistics rows are read back, which no tape waits for
+    const invar_rollout_watcher watcher = {.probe = {.take = invar_sequences_take,
+                                                     .payload = r->sampled,
+                                                     .parts = r->options.level >= INVAR_PROBE_FULL,
+                                                     .taped = !r->options.stats},
+                                           .settle = invar_sequences_settle};
 
-    if (odd->point[0] || !invar_stat_counts(value->rows->dtype))
+    if (!r->sampled)
+        return;
+    if (watch)
+        invar_sequences_begin(r->sampled);
+    if (rollout)
+        invar_rollout_watch(rollout, watch ? &watcher : NULL);
+}
+
+/* A tensor that is not finite. */
+typedef struct odd_tensor {
+    char point[INVAR_LEDGER_NAME_BYTES + 1]; /* "": all are finite */
+    const char *op, *phase, *kind;
+    int64_t layer; /* -1: of none */
+    invar_ledger_stat stat;
+} odd_tensor;
+
+/* The first one: of the rollout, or of the step that is being made. */
+static invar_status find_odd(odd_tensor *out, const invar_recorder *r)
+{
+    const invar_probe_view view = rollout_view(r);
+    const invar_forward_value *v;
+    const invar_ledger_point *p;
+
+    out->point[0] = '\0';
+    if (!r->options.stats)
         return INVAR_OK;
-    // rows of experts, too: their order is nothing to what is counted
-    INVAR_TRY(invar_window_tensor(&rows, &r->window, value->rows));
-    invar_stat_add(&stat, &rows, rows.shape[0]);
-    if (stat.nans == 0 && stat.infs == 0)
+    if (r->sampled && (v = invar_sequences_odd(&out->stat, r->sampled))) {
+        out->op = v->op;
+        out->phase = view.phase;
+        out->kind = "act";
+        out->layer = v->name.layer;
+        return invar_probe_view_name(out->point, &view, &v->name);
+    }
+    if (!r->step || !(p = invar_probe_odd(&out->stat, r->probe)))
         return INVAR_OK;
-    *odd = (invar_recorder_odd){
-        .phase = "rollout", .kind = "act", .layer = value->name.layer, .stat = stat};
-    (void)snprintf(odd->op, sizeof odd->op, "%s", value->op);
-    (void)snprintf(odd->point, sizeof odd->point, "rollout.%s", value->name.text);
-    if (odd->layer >= 0)
-        (void)snprintf(odd->point, sizeof odd->point, "rollout.layer.%" PRId64 ".%s", odd->layer,
-                       value->name.text);
+    out->op = p->op;
+    out->phase = p->phase;
+    out->kind = p->kind;
+    out->layer = p->layer;
+    (void)snprintf(out->point, sizeof out->point, "%s", p->name);
     return INVAR_OK;
 }
 
-void invar_recorder_watch_rollout(invar_recorder *r, invar_rollout *rollout, bool watch)
-{
-    const invar_forward_probe show = {take_sampled, r, false};
-
-    r->sampled = (invar_recorder_odd){.layer = -1};
-    if (rollout && r->options.stats)
-        invar_rollout_probe(rollout, watch ? &show : NULL);
-}
-
-/* Of the rollout, or of the step that is being made; an empty name: none. */
-static invar_recorder_odd find_odd(const invar_recorder *r)
-{
-    invar_recorder_odd odd = r->sampled;
-    const invar_ledger_point *p;
-
-    if (!r->options.stats || !r->step || !(p = invar_probe_odd(&odd.stat, r->probe)))
-        return odd;
-    odd.phase = p->phase;
-    odd.kind = p->kind;
-    odd.layer = p->layer;
-    (void)snprintf(odd.op, sizeof odd.op, "%s", p->op);
-    (void)snprintf(odd.point, sizeof odd.point, "%s", p->name);
-    return odd;
-}
-
 /* With what a row of `stat` has, for the query nan-birth: the step gets no such rows. */
-static invar_status note_odd(invar_recorder *r, int64_t step, const invar_recorder_odd *odd)
+static invar_status note_odd(invar_recorder *r, int64_t step, const odd_tensor *odd)
 {
     char message[INVAR_LEDGER_NAME_BYTES + 200], data[INVAR_LEDGER_NAME_BYTES + 300];
 
@@ -319,12 +360,14 @@ static invar_status note_odd(invar_recorder *r, int64_t step, const invar_record
 
 invar_status invar_recorder_fail(invar_recorder *r, int64_t step, invar_status status)
 {
-    const invar_recorder_odd odd = find_odd(r);
+    odd_tensor odd;
     invar_error first;
 
-    if (!odd.point[0])
-        return status;
     invar_error_take(&first);
+    if (find_odd(&odd, r) != INVAR_OK || !odd.point[0]) {
+        invar_error_put(&first);
+        return status;
+    }
     if (note_odd(r, step, &odd) != INVAR_OK)
         invar_error_clear(); // what made the step fail is what there is to tell
     return INVAR_FAIL(status, first.native,

@@ -14,8 +14,7 @@
 #ifndef INVAR_ENGINE_RECORD_RECORDER_H
 #define INVAR_ENGINE_RECORD_RECORDER_H
 
-#include "engine/probe/view.h"
-#include "engine/program/near.h"
+#include "engine/probe/sequences.h"
 #include "engine/record/trace.h"
 #include "engine/rl/flat.h"
 #include "engine/rl/loss.h"
@@ -72,15 +71,6 @@ typedef struct invar_recorder_options {
     void *payload;
 } invar_recorder_options;
 
-/* The first tensor that is not finite. */
-typedef struct invar_recorder_odd {
-    char point[INVAR_LEDGER_NAME_BYTES + 1]; /* "": all are finite */
-    char op[64];
-    const char *phase, *kind;
-    int64_t layer; /* -1: of none */
-    invar_ledger_stat stat;
-} invar_recorder_odd;
-
 /* Zeroed, it is closed. */
 typedef struct invar_recorder {
     invar_recorder_options options;
@@ -90,12 +80,11 @@ typedef struct invar_recorder {
     int64_t recorded;   /* the last step that the ledger had when it was opened; -1: none */
     invar_trace *trace; /* owned; NULL: no time is taken */
     invar_probe *probe;
-    invar_probe_view view;      /* how activations are named */
-    invar_dump *dump;           /* of the current step, owned; NULL: none */
-    const invar_step *step;     /* the current one; NULL between steps */
-    int64_t points;             /* of the last entry */
-    invar_recorder_odd sampled; /* of the rollout, while it is watched */
-    invar_window window;        /* what of it is read back */
+    invar_sequences *sampled; /* points of the rollout that the steps are of */
+    invar_probe_view view;    /* how activations are named */
+    invar_dump *dump;         /* of the current step, owned; NULL: none */
+    const invar_step *step;   /* the current one; NULL between steps */
+    int64_t points;           /* of the last entry */
 } invar_recorder;
 
 invar_status invar_recorder_open(invar_recorder *out,
@@ -126,8 +115,8 @@ void invar_recorder_watch(invar_recorder *recorder, invar_trainer *trainer, cons
 invar_status invar_recorder_end(invar_recorder *recorder) INVAR_MUST_USE;
 
 /*
- * Where statistics are kept: from now on the first tensor of the rollout that is not finite is
- * remembered; `watch` false: the end of that. `rollout` may be NULL.
+ * Where points finer than the chain or statistics are wanted, a new rollout shows its activations
+ * from now on, for the steps that follow; `watch` false: it stops. `rollout` may be NULL.
  */
 void invar_recorder_watch_rollout(invar_recorder *recorder, invar_rollout *rollout, bool watch);
 

@@ -82,13 +82,14 @@ void invar_rollout_free(invar_rollout *rollout)
     invar_tape_free(rollout->tape);
     invar_pass_free(rollout->pass);
     invar_cache_free(rollout->cache);
+    invar_show_release(&rollout->show);
     invar_caller_release(&rollout->caller);
     invar_free(rollout);
 }
 
-void invar_rollout_probe(invar_rollout *rollout, const invar_forward_probe *probe)
+void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_watcher *watcher)
 {
-    invar_pass_probe(rollout->pass, probe);
+    rollout->show.watcher = watcher ? *watcher : (invar_rollout_watcher){.settle = NULL};
 }
 
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit)
@@ -182,6 +183,7 @@ static void lay_out(invar_feed *feed, invar_carver *c)
 
     feed->ids = invar_carve(c, rows * sizeof *feed->ids);
     feed->positions = invar_carve(c, rows * sizeof *feed->positions);
+    feed->slots = invar_carve(c, rows * sizeof *feed->slots);
     feed->start = invar_carve(c, (sequences + 1) * sizeof *feed->start);
     feed->lengths = invar_carve(c, sequences * sizeof *feed->lengths);
     feed->tables = invar_carve(c, sequences * (size_t)feed->width * sizeof *feed->tables);
@@ -227,11 +229,14 @@ static void add_turn(invar_feed *feed, int64_t i, int64_t width)
     const invar_turn *turn = &feed->turns[i];
     const invar_job *job = &feed->schedule.jobs[turn->job];
     int64_t row = feed->start[i], length = turn->first + turn->count;
-    int64_t pages = turn_pages(feed, turn);
+    int64_t pages = turn_pages(feed, turn), size = feed->schedule.cache->shape.page_size;
 
     memcpy(feed->ids + row, job->tokens + turn->first, (size_t)turn->count * sizeof *feed->ids);
-    for (int64_t n = 0; n < turn->count; n++)
-        feed->positions[row + n] = (int32_t)(turn->first + n);
+    for (int64_t n = 0; n < turn->count; n++) {
+        int64_t at = turn->first + n;
+        feed->positions[row + n] = (int32_t)at;
+        feed->slots[row + n] = (int32_t)(job->pages[at / size] * size + at % size);
+    }
     memcpy(feed->tables + i * width, job->pages, (size_t)pages * sizeof *feed->tables);
     memset(feed->tables + i * width + pages, 0, (size_t)(width - pages) * sizeof *feed->tables);
     feed->lengths[i] = length;
@@ -256,6 +261,7 @@ static void add_filler(invar_feed *feed, int64_t i, int64_t width)
     feed->positions[row] = 0;
     memset(feed->tables + i * width, 0, (size_t)width * sizeof *feed->tables);
     feed->tables[i * width] = cache->free_pages[i - feed->n_turns];
+    feed->slots[row] = (int32_t)(feed->tables[i * width] * cache->shape.page_size);
     feed->lengths[i] = 1;
     feed->start[i + 1] = row + 1;
 }
@@ -304,6 +310,20 @@ void invar_feed_listened(invar_feed *feed)
         invar_tape_end(feed->rollout->tape);
 }
 
+/* A job's rows are its sample's, or those of all that share the prompt; fillers' are nobody's. */
+static void own_rows(const invar_feed *feed)
+{
+    invar_row_owner *owners = invar_show_owners(feed->show, feed->start[feed->sequences]);
+
+    for (int64_t i = 0; i < feed->sequences; i++) {
+        const invar_job *job = i < feed->n_turns ? &feed->schedule.jobs[feed->turns[i].job] : NULL;
+        for (int64_t row = feed->start[i]; row < feed->start[i + 1]; row++)
+            owners[row] =
+                job ? (invar_row_owner){feed->show->draws + job->sample, invar_job_samples(job)}
+                    : (invar_row_owner){NULL, 0};
+    }
+}
+
 /* What the pass's widest page table needs, rounded up: it grows with every page otherwise. */
 static int64_t width_now(const invar_feed *feed)
 {
@@ -345,7 +365,10 @@ invar_status invar_feed_pass(invar_feed *feed)
                         .samples = {feed->start, feed->sequences},
                         .cache = cache->layers,
                         .lengths = feed->lengths,
+                        .slots = feed->slots,
                         .routing = feed->route > 0 ? feed->routing : NULL};
     r->counters.passes++;
+    if (feed->show)
+        own_rows(feed);
     return invar_pass_run(r->pass, r->model, &rows);
 }

@@ -11,6 +11,7 @@
 #include "engine/program/tape.h"
 #include "engine/rollout/rollout.h"
 #include "engine/rollout/schedule.h"
+#include "engine/rollout/show.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -24,6 +25,7 @@ struct invar_rollout {
     invar_pass *pass;
     invar_tape *tape;   /* NULL: ops run one by one */
     invar_cache *cache; /* of the last run, used again where it fits */
+    invar_show show;
     invar_rollout_counters counters;
 };
 
@@ -37,11 +39,13 @@ typedef struct invar_feed {
     int64_t n_turns;
     int64_t sequences;  /* of the last pass: its turns, then fillers of one row each */
     bool steady;        /* wanted by the caller: see invar_feed_pass */
+    invar_show *show;   /* the caller's: is told whose rows they are; NULL: nobody looks */
     int64_t route;      /* numbers of one row's routing; 0: none */
     int64_t width;      /* of the widest page table */
     void *memory;       /* the host's: the arrays */
     int32_t *ids;       /* (rows) */
     int32_t *positions; /* (rows) */
+    int32_t *slots;     /* (rows) places in the cache */
     int64_t *start;     /* (sequences + 1) rows of each */
     int64_t *lengths;   /* (sequences) */
     int32_t *tables;    /* (sequences, as wide as the pass needs) */

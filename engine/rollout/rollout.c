@@ -43,6 +43,9 @@ typedef struct generation {
     invar_sampler sampler;
     int64_t samples_done;
     int64_t tokens_done;
+    const invar_rl_sample *given; /* (count) whose tokens are taken instead of those drawn; NULL */
+    invar_show *show;             /* NULL: nobody looks */
+    uint32_t *numbers;            /* (count) the draw of each sample, where somebody does */
 } generation;
 
 /* ---- what is refused ------------------------------------------------------------------------- */
@@ -228,6 +231,20 @@ static invar_status begin_samples(generation *run, invar_rl_sample *samples)
     return INVAR_OK;
 }
 
+static invar_status begin_showing(generation *run)
+{
+    const invar_forward_probe probe = invar_show_probe(&run->rollout->show);
+
+    INVAR_TRY(invar_alloc((void **)&run->numbers, (size_t)run->count, sizeof *run->numbers,
+                          "the draws of samples"));
+    for (int64_t i = 0; i < run->count; i++)
+        run->numbers[i] = run->writers[i].sample->draw;
+    run->show = &run->rollout->show;
+    run->show->draws = run->numbers;
+    invar_pass_probe(run->rollout->pass, &probe);
+    return INVAR_OK;
+}
+
 static invar_status begin(generation *run, invar_rl_sample *samples)
 {
     invar_rollout_limits limits;
@@ -242,6 +259,8 @@ static invar_status begin(generation *run, invar_rl_sample *samples)
                           sizeof *run->jobs, "the jobs of a rollout"));
     INVAR_TRY(invar_sampler_init(&run->sampler, &run->rollout->caller, run->sampling));
     INVAR_TRY(begin_samples(run, samples));
+    if (run->rollout->show.watcher.probe.take)
+        INVAR_TRY(begin_showing(run));
     for (int64_t i = 0; i < run->count; i++)
         most = run->writers[i].limit - 1 > most ? run->writers[i].limit - 1 : most;
     INVAR_TRY(invar_feed_settle(&limits, run->rollout, run->count, most));
@@ -251,6 +270,7 @@ static invar_status begin(generation *run, invar_rl_sample *samples)
     }
     INVAR_TRY(invar_feed_init(&run->feed, run->rollout, &limits, run->jobs, run->n_jobs));
     run->feed.steady = true;
+    run->feed.show = run->sampler.show = run->show;
     return invar_alloc((void **)&run->draws, (size_t)(run->count + run->feed.schedule.concurrency),
                        sizeof *run->draws, "the draws of a pass");
 }
@@ -261,6 +281,8 @@ static void end(generation *run)
         invar_text_stream_release(&run->writers[i].text);
     invar_feed_release(&run->feed);
     invar_sampler_release(&run->sampler);
+    invar_pass_probe(run->rollout->pass, NULL);
+    invar_free(run->numbers);
     invar_free(run->writers);
     invar_free(run->draws);
     invar_free(run->jobs);
@@ -276,7 +298,7 @@ bool invar_sampling_ends(const invar_sampling *p, int32_t token)
     return false;
 }
 
-/* What the newest token means for its sample. */
+/* What the newest token means for its sample; a given one ends where it ended. */
 static invar_status judge(invar_finish *out, const generation *run, writer *w)
 {
     const invar_sampling *p = run->sampling;
@@ -285,6 +307,11 @@ static invar_status judge(invar_finish *out, const generation *run, writer *w)
     bool may_end = invar_rl_sample_response(s) > p->min_response;
     bool stop = may_end && invar_sampling_ends(p, token);
 
+    if (run->given) {
+        const invar_rl_sample *given = &run->given[w - run->writers];
+        *out = s->n_tokens == given->n_tokens ? given->finish : INVAR_FINISH_NONE;
+        return INVAR_OK;
+    }
     if (p->n_stop > 0) {
         INVAR_TRY(
             invar_text_stream_push(&w->text, run->rollout->tokenizer, token, p->skip_special));
@@ -325,7 +352,8 @@ static invar_status take_draw(generation *run, const invar_draw *draw)
     if (n == w->room)
         INVAR_TRY(make_room(w));
     run->jobs[w->job].tokens = s->tokens;
-    s->tokens[s->n_tokens++] = draw->token;
+    s->tokens[s->n_tokens] = run->given ? run->given[draw->owner].tokens[s->n_tokens] : draw->token;
+    s->n_tokens++;
     s->logp[n] = draw->logp;
     s->mask[n] = 1;
     run->tokens_done++;
@@ -346,10 +374,9 @@ static void plan_draw(generation *run, int64_t sample, int64_t row)
                      .owner = sample};
 }
 
-/* Behind the last sample that the rows of a job are for: one, or all that share the prompt. */
 static int64_t samples_end(const invar_job *job)
 {
-    return job->sample + (job->children > 0 ? job->children : 1);
+    return job->sample + invar_job_samples(job);
 }
 
 static void plan_turn(generation *run, int64_t i)
@@ -379,8 +406,11 @@ static void keep_routing(const generation *run, int64_t i)
 static invar_status pass_and_draw(generation *run)
 {
     const invar_feed *feed = &run->feed;
-    int64_t fillers;
+    int64_t fillers, sequences = feed->schedule.concurrency;
 
+    if (run->show) // of the layers' rows, and of each draw's row of logits and token
+        INVAR_TRY(invar_show_pass(run->show,
+                                  sequences + feed->schedule.chunk + 2 * (run->count + sequences)));
     INVAR_TRY(invar_feed_pass(&run->feed));
     run->n_draws = 0;
     for (int64_t i = 0; i < feed->n_turns; i++)
@@ -394,6 +424,8 @@ static invar_status pass_and_draw(generation *run)
     // a pass without draws is not waited for, and must run all the same
     if (run->rollout->tape)
         INVAR_TRY(invar_tape_flush(run->rollout->tape));
+    if (run->show)
+        INVAR_TRY(run->show->watcher.settle(run->show->watcher.probe.payload));
     INVAR_TRY(invar_pass_routing(run->rollout->pass));
     for (int64_t i = 0; i < feed->n_turns; i++)
         keep_routing(run, i);
@@ -410,18 +442,83 @@ static invar_status step(generation *run)
     return status;
 }
 
+static invar_status generate(generation *run, invar_rl_sample *samples,
+                             invar_status (*tick)(void *payload, int64_t samples_done,
+                                                  int64_t tokens_done),
+                             void *payload)
+{
+    invar_status status = begin(run, samples);
+
+    while (status == INVAR_OK && run->samples_done < run->count) {
+        status = step(run);
+        if (status == INVAR_OK && tick)
+            status = tick(payload, run->samples_done, run->tokens_done);
+    }
+    end(run);
+    return invar_near_advise(status, invar_device_far(&run->rollout->caller.dev),
+                             INVAR_FEED_ADVICE);
+}
+
 invar_status invar_rollout_run(
     invar_rollout *rollout, invar_rl_sample *samples, int64_t count, const invar_sampling *sampling,
     invar_status (*tick)(void *payload, int64_t samples_done, int64_t tokens_done), void *payload)
 {
     generation run = {.rollout = rollout, .sampling = sampling, .count = count};
-    invar_status status = begin(&run, samples);
 
-    while (status == INVAR_OK && run.samples_done < count) {
-        status = step(&run);
-        if (status == INVAR_OK && tick)
-            status = tick(payload, run.samples_done, run.tokens_done);
+    return generate(&run, samples, tick, payload);
+}
+
+/* ---- given samples --------------------------------------------------------------------------- */
+
+/* The prompt of a given sample, to be completed. */
+static invar_status prompt_of(invar_rl_sample *out, const invar_rollout *r, const invar_sampling *p,
+                              const invar_rl_sample *given)
+{
+    int64_t limit = limit_of(r, p, given);
+
+    if (given->n_tokens <= given->prompt_tokens || given->n_tokens > limit ||
+        given->finish == INVAR_FINISH_NONE)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "rollout: sample %" PRId64 " has %" PRId64 " tokens, %" PRId64
+                          " of them prompt; expected a response, and %" PRId64 " tokens at most",
+                          given->index, given->n_tokens, given->prompt_tokens, limit);
+    for (int64_t i = given->prompt_tokens; i < given->n_tokens; i++)
+        if (given->tokens[i] < 0 || given->tokens[i] >= r->model->spec.vocab)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "rollout: token %" PRId32 " in the response of sample %" PRId64
+                              "; the vocabulary has %" PRId64,
+                              given->tokens[i], given->index, r->model->spec.vocab);
+    *out = (invar_rl_sample){.index = given->index,
+                             .group = given->group,
+                             .prompt = given->prompt,
+                             .rollout = given->rollout,
+                             .draw = given->draw,
+                             .prompt_tokens = given->prompt_tokens,
+                             .n_tokens = given->prompt_tokens};
+    INVAR_TRY(invar_alloc((void **)&out->tokens, (size_t)out->n_tokens, sizeof *out->tokens,
+                          "tokens of a prompt"));
+    memcpy(out->tokens, given->tokens, (size_t)out->n_tokens * sizeof *out->tokens);
+    return INVAR_OK;
+}
+
+invar_status invar_rollout_follow(invar_rollout *rollout, const invar_rl_sample *given,
+                                  int64_t count, const invar_sampling *sampling,
+                                  invar_status (*tick)(void *payload, int64_t samples_done,
+                                                       int64_t tokens_done),
+                                  void *payload)
+{
+    generation run = {.rollout = rollout, .sampling = sampling, .count = count, .given = given};
+    invar_rl_samples samples = {0};
+    invar_status status = INVAR_OK;
+
+    for (int64_t i = 0; i < count && status == INVAR_OK; i++) {
+        invar_rl_sample *s;
+        status = invar_rl_samples_append(&s, &samples);
+        if (status == INVAR_OK)
+            status = prompt_of(s, rollout, sampling, &given[i]);
     }
-    end(&run);
-    return invar_near_advise(status, invar_device_far(&rollout->caller.dev), INVAR_FEED_ADVICE);
+    if (status == INVAR_OK)
+        status = generate(&run, samples.items, tick, payload);
+    invar_rl_samples_reset(&samples);
+    return status;
 }

@@ -66,8 +66,15 @@ void invar_rollout_free(invar_rollout *rollout);
 invar_status invar_rollout_check(const invar_rollout *rollout,
                                  const invar_sampling *sampling) INVAR_MUST_USE;
 
+/* Who looks at a rollout. */
+typedef struct invar_rollout_watcher {
+    /* Shown is what the passes compute, and `token` and `token.logp`, which the sampler draws. */
+    invar_forward_probe probe;
+    invar_status (*settle)(void *payload); /* after every pass: owners are void afterwards */
+} invar_rollout_watcher;
+
 /* Shows activations of the coming runs; NULL ends it. */
-void invar_rollout_probe(invar_rollout *rollout, const invar_forward_probe *probe);
+void invar_rollout_watch(invar_rollout *rollout, const invar_rollout_watcher *watcher);
 
 /* Of all products and attention; borrowed, NULL ends it. */
 void invar_rollout_audit(invar_rollout *rollout, invar_audit *audit);
@@ -88,6 +95,16 @@ invar_status invar_rollout_run(invar_rollout *rollout, invar_rl_sample *samples,
                                invar_status (*tick)(void *payload, int64_t samples_done,
                                                     int64_t tokens_done),
                                void *payload) INVAR_MUST_USE;
+
+/*
+ * Runs as if [0, count) were being sampled, for those who watch: the same passes and draws, but
+ * behind each draw the next token is that of the given sample, which stays as it is.
+ */
+invar_status invar_rollout_follow(invar_rollout *rollout, const invar_rl_sample *given,
+                                  int64_t count, const invar_sampling *sampling,
+                                  invar_status (*tick)(void *payload, int64_t samples_done,
+                                                       int64_t tokens_done),
+                                  void *payload) INVAR_MUST_USE;
 
 /*
  * Log-probabilities of given sequences through the cache: the same bits as the training forward.

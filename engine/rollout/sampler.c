@@ -34,8 +34,40 @@ void invar_sampler_release(invar_sampler *s)
     memset(s, 0, sizeof *s);
 }
 
+/* ---- for those who look ---------------------------------------------------------------------- */
+
+/* Rows of logits, each of all draws from it, which are of neighbours. */
+static void own_logits(const invar_sampler *s, const invar_draw *draws, int64_t count, int64_t rows)
+{
+    invar_row_owner *owners = invar_show_owners(s->show, rows);
+
+    for (int64_t i = 0, row = -1; i < count; i++) {
+        if (i == 0 || s->asked.copy[i] != row) {
+            row = s->asked.copy[i];
+            owners[row] = (invar_row_owner){s->show->draws + draws[i].owner, 0};
+        }
+        owners[row].count += !draws[i].filler;
+    }
+}
+
+static invar_status show_drawn(invar_sampler *s, const invar_draw *draws, int64_t count)
+{
+    static const char *const of_token[] = {"head.logits", NULL};
+    static const char *const of_logp[] = {"head.logits", "token", NULL};
+    invar_row_owner *owners = invar_show_owners(s->show, count);
+    invar_tensor tokens = invar_tensor_1d(s->room->drawn.tokens, INVAR_DTYPE_I32, count);
+    invar_tensor logp = invar_tensor_1d(s->room->drawn.logp, INVAR_DTYPE_F32, count);
+
+    for (int64_t i = 0; i < count; i++)
+        owners[i] = (invar_row_owner){s->show->draws + draws[i].owner, !draws[i].filler};
+    INVAR_TRY(invar_show_value(s->show, s->caller, "token", INVAR_OP_SAMPLE, &tokens, of_token));
+    return invar_show_value(s->show, s->caller, "token.logp", INVAR_OP_LOGPROB_FWD, &logp, of_logp);
+}
+
+/* ---- drawing --------------------------------------------------------------------------------- */
+
 /* Tokens and log-probabilities of all rows of the logits. */
-static invar_status run_ops(invar_sampler *s, const invar_tensor *logits)
+static invar_status run_ops(invar_sampler *s, const invar_draw *draws, const invar_tensor *logits)
 {
     const invar_sampling *p = s->sampling;
     invar_sampler_room *room = s->room;
@@ -54,6 +86,8 @@ static invar_status run_ops(invar_sampler *s, const invar_tensor *logits)
                          .logsum = invar_tensor_1d(room->logsum, INVAR_DTYPE_F32, count),
                          .logits = *logits, .targets = tokens,
                          .temperature = invar_sampling_logp_temperature(p->temperature)));
+    if (s->show)
+        INVAR_TRY(show_drawn(s, draws, count));
     return invar_caller_get(s->caller, &s->drawn, &room->drawn, sizeof s->drawn);
 }
 
@@ -112,8 +146,10 @@ static invar_status draw_piece(invar_sampler *s, invar_pass *pass, invar_draw *d
     invar_tensor logits;
 
     INVAR_TRY(invar_device_put(&s->caller->dev, &s->room->asked, &s->asked, sizeof s->asked));
+    if (s->show)
+        own_logits(s, draws, count, rows);
     INVAR_TRY(make_logits(&logits, s, pass, rows, count));
-    INVAR_TRY(run_ops(s, &logits));
+    INVAR_TRY(run_ops(s, draws, &logits));
     for (int64_t i = 0; i < count; i++) {
         if (!draws[i].filler && !isfinite(s->drawn.logp[i]))
             return INVAR_FAIL(INVAR_E_STATE, 0,

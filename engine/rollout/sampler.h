@@ -11,7 +11,7 @@
 #define INVAR_ENGINE_ROLLOUT_SAMPLER_H
 
 #include "engine/program/call.h"
-#include "engine/rollout/rollout.h"
+#include "engine/rollout/show.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -54,6 +54,7 @@ typedef struct invar_sampler_room {
 typedef struct invar_sampler {
     invar_caller *caller;           /* borrowed */
     const invar_sampling *sampling; /* borrowed */
+    invar_show *show;               /* borrowed; NULL: nobody looks */
     int64_t row[INVAR_SAMPLER_ROWS];
     invar_sampler_asked asked;
     invar_sampler_drawn drawn;

@@ -48,6 +48,12 @@ typedef struct invar_job {
     int64_t n_shared; /* of them, the first ones, shared */
 } invar_job;
 
+/* The samples, from job->sample on, that its rows are for: one, or all that share the prompt. */
+static inline int64_t invar_job_samples(const invar_job *job)
+{
+    return job->children > 0 ? job->children : 1;
+}
+
 /* Rows [first, first + count) of a job. */
 typedef struct invar_turn {
     int64_t job;

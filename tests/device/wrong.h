@@ -16,6 +16,9 @@
  */
 const invar_backend *invar_wrong_backend(invar_op op, const char *field);
 
+/* Of the backend's coming calls, the first `right` are right. */
+void invar_wrong_after(int64_t right);
+
 /* How many calls were wrong since then. */
 int64_t invar_wrong_calls(void);
 

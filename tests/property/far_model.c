@@ -341,7 +341,7 @@ static int64_t waits_of_step(const both *m, const invar_rl_samples *samples, inv
     invar_grads *grads;
     invar_probe *probe;
     invar_probe_view view = {.prefix = ""};
-    const invar_forward_probe show = {invar_probe_take, &view, false};
+    const invar_forward_probe show = {.take = invar_probe_take, .payload = &view};
     invar_probe_result points;
     float norm, clip;
     int64_t before = 0;

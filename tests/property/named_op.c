@@ -53,7 +53,7 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
     invar_probe_options probe = {.level = level};
     invar_probe_view view = {.prefix = ""};
-    invar_forward_probe show = {invar_probe_take, &view, with_parts};
+    invar_forward_probe show = {.take = invar_probe_take, .payload = &view, .parts = with_parts};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);

@@ -221,7 +221,7 @@ static void test_toy_family__has_points(void **state)
     invar_model *model = toy(INVAR_FORMAT_BF16, dev);
     invar_probe_options options = {.level = INVAR_PROBE_FULL};
     invar_probe_view view = {.prefix = ""};
-    invar_forward_probe show = {invar_probe_take, &view, true};
+    invar_forward_probe show = {.take = invar_probe_take, .payload = &view, .parts = true};
     invar_probe_result points;
     invar_probe *probe = NULL;
     learnt l;

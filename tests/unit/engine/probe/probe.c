@@ -510,7 +510,7 @@ static void test_engine_probe__points_know_what_they_are_computed_from(void **st
     (void)state;
     for (int64_t level = 1; level <= 2; level++) {
         invar_probe *probe = fresh(level);
-        invar_probe_view view = {probe, "", {tokens, loss}, {"", ""}};
+        invar_probe_view view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
         invar_probe_result result;
         int64_t number;
         invar_probe_begin(probe, NULL);
@@ -536,7 +536,7 @@ static void test_engine_probe__a_forward_makes_points_that_a_ledger_takes(void *
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_BF16, 4, 8), 0, 3);
     const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_probe *probe = fresh(1);
-    invar_probe_view view = {probe, "critic.", {tokens, loss}, {"", ""}};
+    invar_probe_view view = {.probe = probe, .prefix = "critic.", .given = {tokens, loss}};
     char path[sizeof folder + 16];
     invar_probe_result result;
     invar_ledger *ledger;
@@ -575,7 +575,7 @@ static void test_engine_probe__the_dump_sees_points_above_the_level(void **state
     invar_tensor x = noise(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 4, 8), 0, 3);
     const invar_segments samples = {(const int64_t[]){0, 1, 4}, 2};
     invar_probe *probe = fresh(INVAR_PROBE_STEP);
-    invar_probe_view view = {probe, "", {tokens, loss}, {"", ""}};
+    invar_probe_view view = {.probe = probe, .prefix = "", .given = {tokens, loss}};
     char path[sizeof folder + 64];
     invar_probe_result result;
     invar_dump *dump;

@@ -1,0 +1,330 @@
+/*
+ * sequences.c - points of sequences that grow row by row, in any company.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/probe/sequences.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/probe/leaves.h"
+#include "engine/probe/stat.h"
+#include "engine/program/tape.h"
+#include "engine/program/watch.h"
+
+#include "base/invar_banned.h"
+
+/* What a sequence has got of a point. */
+typedef struct sequence {
+    invar_digest chain;
+    invar_ledger_stat stat;
+} sequence;
+
+typedef struct point {
+    invar_forward_value value; /* with the shape of its rows, without its rows */
+    invar_tensor rows;
+    bool hashed;            /* not above the level */
+    sequence *of;           /* (capacity) by number */
+    int64_t capacity;       /* zeroed where there are no rows yet */
+    invar_ledger_stat seen; /* of all rows that are anybody's */
+    bool counted;           /* has statistics */
+} point;
+
+/* Rows whose digests are not read. */
+typedef struct taken {
+    int64_t point, rows;
+    int64_t leaves; /* of each row */
+    const invar_row_owner *owners;
+} taken;
+
+struct invar_sequences {
+    invar_probe_options options;
+    point *points;
+    int64_t n_points, points_room;
+    int64_t cursor; /* where the next search begins: values come in order */
+    taken *taken;
+    int64_t n_taken, taken_room;
+    invar_leaves leaves;
+    int64_t *ramp; /* (ramp_rows + 1) 0, 1, ... in the device's memory: a segment for every row */
+    int64_t ramp_rows;
+    invar_window window;
+};
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+invar_status invar_sequences_new(invar_sequences **out, const invar_probe_options *options)
+{
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)out, 1, sizeof **out, "the points of a rollout"));
+    memset(*out, 0, sizeof **out);
+    (*out)->options = *options;
+    (*out)->window.dev = options->dev;
+    invar_leaves_init(&(*out)->leaves, options->dev);
+    return INVAR_OK;
+}
+
+void invar_sequences_free(invar_sequences *s)
+{
+    if (!s)
+        return;
+    for (int64_t i = 0; i < s->n_points; i++)
+        invar_free(s->points[i].of);
+    invar_free(s->points);
+    invar_free(s->taken);
+    invar_device_give(s->options.dev, s->ramp);
+    invar_leaves_release(&s->leaves);
+    invar_window_release(&s->window);
+    invar_free(s);
+}
+
+void invar_sequences_begin(invar_sequences *s)
+{
+    for (int64_t i = 0; i < s->n_points; i++) {
+        point *p = &s->points[i];
+        if (p->capacity > 0)
+            memset(p->of, 0, (size_t)p->capacity * sizeof *p->of);
+        p->seen = (invar_ledger_stat){0};
+    }
+    s->n_taken = s->cursor = s->leaves.count = 0;
+}
+
+/* Room for `needed` items, at least doubling; *array keeps its first `used`. */
+static invar_status grow(void **array, int64_t *room, int64_t used, int64_t needed, size_t size)
+{
+    int64_t larger = *room > needed / 2 ? 2 * *room : needed;
+    void *block;
+
+    if (needed <= *room)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&block, (size_t)larger, size, "the points of a rollout"));
+    if (used > 0)
+        memcpy(block, *array, (size_t)used * size);
+    invar_free(*array);
+    *array = block;
+    *room = larger;
+    return INVAR_OK;
+}
+
+/* ---- points ---------------------------------------------------------------------------------- */
+
+static bool same_name(const invar_value_name *a, const invar_value_name *b)
+{
+    return a->layer == b->layer && strcmp(a->text, b->text) == 0;
+}
+
+static invar_status find_point(int64_t *out, invar_sequences *s, const invar_forward_value *value)
+{
+    point *p;
+
+    for (int64_t i = 0; i < s->n_points; i++) {
+        *out = (s->cursor + i) % s->n_points;
+        if (same_name(&s->points[*out].value.name, &value->name)) {
+            s->cursor = *out + 1;
+            return INVAR_OK;
+        }
+    }
+    INVAR_TRY(grow((void **)&s->points, &s->points_room, s->n_points, s->n_points + 1,
+                   sizeof *s->points));
+    *out = s->n_points++;
+    s->cursor = s->n_points;
+    p = &s->points[*out];
+    *p = (point){.value = *value,
+                 .rows = *value->rows,
+                 .hashed = invar_probe_view_level(value) <= s->options.level,
+                 .counted = s->options.stats && invar_stat_counts(value->rows->dtype)};
+    p->rows.data = p->rows.scale = NULL;
+    return INVAR_OK;
+}
+
+/* The sequence with this number. */
+static invar_status find_sequence(sequence **out, point *p, uint32_t number)
+{
+    int64_t before = p->capacity;
+
+    INVAR_TRY(grow((void **)&p->of, &p->capacity, before, (int64_t)number + 1, sizeof *p->of));
+    if (p->capacity > before)
+        memset(p->of + before, 0, (size_t)(p->capacity - before) * sizeof *p->of);
+    *out = &p->of[number];
+    return INVAR_OK;
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+/* A segment for each of so many rows, where ops read it. */
+static invar_status make_ramp(invar_sequences *s, int64_t rows)
+{
+    const invar_device *dev = s->options.dev;
+    int64_t larger = 2 * s->ramp_rows > rows ? 2 * s->ramp_rows : rows, *numbers;
+    invar_status status;
+
+    if (rows <= s->ramp_rows)
+        return INVAR_OK;
+    if (s->leaves.caller.tape) // calls that are held back read the old one
+        INVAR_TRY(invar_tape_flush(s->leaves.caller.tape));
+    invar_device_give(dev, s->ramp);
+    s->ramp = NULL;
+    s->ramp_rows = 0;
+    INVAR_TRY(invar_alloc((void **)&numbers, (size_t)larger + 1, sizeof *numbers, "rows to hash"));
+    for (int64_t i = 0; i <= larger; i++)
+        numbers[i] = i;
+    status = invar_device_take(dev, (void **)&s->ramp, ((size_t)larger + 1) * sizeof *s->ramp,
+                               "rows to hash");
+    if (status == INVAR_OK)
+        status = invar_device_put(dev, s->ramp, numbers, ((size_t)larger + 1) * sizeof *s->ramp);
+    invar_free(numbers);
+    if (status == INVAR_OK)
+        s->ramp_rows = larger;
+    return status;
+}
+
+/* Leaves that one of the rows has: its data, and its scales. */
+static int64_t leaves_of(const invar_tensor *rows)
+{
+    int64_t ends[2] = {0, 1};
+
+    return invar_hash_leaf_count(rows, &(invar_segments){ends, 1});
+}
+
+static void add_stat(invar_ledger_stat *sum, const invar_ledger_stat *more)
+{
+    sum->nans += more->nans;
+    sum->infs += more->infs;
+    sum->absmax = more->absmax > sum->absmax ? more->absmax : sum->absmax;
+    sum->l2 += more->l2;
+}
+
+/* Of each row, on the host. */
+static invar_status count_rows(invar_sequences *s, int64_t index, const invar_tensor *rows,
+                               const invar_row_owner *owners)
+{
+    point *p = &s->points[index];
+    invar_tensor near;
+
+    INVAR_TRY(invar_window_tensor(&near, &s->window, rows));
+    for (int64_t i = 0; i < rows->shape[0]; i++) {
+        invar_tensor row = invar_tensor_rows(&near, i, 1);
+        invar_ledger_stat stat = {0};
+        if (owners[i].count == 0)
+            continue;
+        invar_stat_add(&stat, &row, 1);
+        add_stat(&p->seen, &stat);
+        for (int64_t n = 0; n < owners[i].count; n++) {
+            sequence *of;
+            INVAR_TRY(find_sequence(&of, p, owners[i].draws[n]));
+            add_stat(&of->stat, &stat);
+        }
+    }
+    return INVAR_OK;
+}
+
+/* One row more, whose leaves are there. */
+static invar_status chain_row(point *p, const invar_row_owner *owner, const invar_digest *leaves,
+                              int64_t count)
+{
+    for (int64_t n = 0; n < owner->count; n++) {
+        sequence *of;
+        INVAR_TRY(find_sequence(&of, p, owner->draws[n]));
+        for (int64_t i = 0; i < count; i++)
+            invar_digest_chain(&of->chain, &leaves[i]);
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_sequences_settle(void *sequences)
+{
+    invar_sequences *s = sequences;
+    const invar_digest *leaves;
+
+    INVAR_TRY(invar_leaves_read(&leaves, &s->leaves));
+    for (const taken *t = s->taken; t < s->taken + s->n_taken; t++)
+        for (int64_t i = 0; i < t->rows; i++, leaves += t->leaves)
+            INVAR_TRY(chain_row(&s->points[t->point], &t->owners[i], leaves, t->leaves));
+    s->n_taken = 0;
+    return INVAR_OK;
+}
+
+static invar_status hash_rows(invar_sequences *s, int64_t index, const invar_tensor *rows,
+                              const invar_row_owner *owners)
+{
+    int64_t count = rows->shape[0], each = leaves_of(rows);
+
+    INVAR_TRY(make_ramp(s, count));
+    if (invar_leaves_full(&s->leaves, count * each))
+        INVAR_TRY(invar_sequences_settle(s));
+    INVAR_TRY(
+        grow((void **)&s->taken, &s->taken_room, s->n_taken, s->n_taken + 1, sizeof *s->taken));
+    INVAR_TRY(invar_leaves_add(&s->leaves, rows, &(invar_segments){s->ramp, count}, count * each));
+    s->taken[s->n_taken++] = (taken){index, count, each, owners};
+    return INVAR_OK;
+}
+
+invar_status invar_sequences_take(void *sequences, const invar_forward_value *value)
+{
+    invar_sequences *s = sequences;
+    invar_tensor rows;
+    int64_t index;
+    const point *p;
+
+    INVAR_TRY(find_point(&index, s, value));
+    p = &s->points[index];
+    if (!p->hashed && !p->counted)
+        return INVAR_OK;
+    INVAR_TRY(invar_watch_rows(&rows, value));
+    s->leaves.caller.tape = value->caller->tape;
+    if (p->counted)
+        INVAR_TRY(count_rows(s, index, &rows, value->owners));
+    return p->hashed ? hash_rows(s, index, &rows, value->owners) : INVAR_OK;
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+
+bool invar_sequences_any(const invar_sequences *s)
+{
+    for (int64_t i = 0; i < s->n_points; i++)
+        if (s->points[i].hashed)
+            return true;
+    return false;
+}
+
+/* The value of one point, and its statistics. */
+static invar_status give_point(point *p, const invar_probe_view *view, const uint32_t *numbers,
+                               int64_t count)
+{
+    invar_ledger_stat stat = {0};
+    invar_digest digest;
+    invar_hasher hasher;
+    int64_t number;
+
+    p->value.rows = &p->rows;
+    INVAR_TRY(invar_probe_view_define(&number, view, &p->value));
+    invar_hasher_init(&hasher);
+    for (int64_t i = 0; i < count; i++) {
+        sequence *of;
+        INVAR_TRY(find_sequence(&of, p, numbers[i]));
+        invar_hasher_update(&hasher, &of->chain, sizeof of->chain);
+        add_stat(&stat, &of->stat);
+    }
+    invar_hasher_final(&digest, &hasher);
+    INVAR_TRY(invar_probe_digest(view->probe, number, &digest));
+    return p->counted ? invar_probe_stat(view->probe, number, &stat) : INVAR_OK;
+}
+
+invar_status invar_sequences_give(invar_sequences *s, const invar_probe_view *view,
+                                  const uint32_t *numbers, int64_t count)
+{
+    for (int64_t i = 0; i < s->n_points; i++)
+        INVAR_TRY(give_point(&s->points[i], view, numbers, count));
+    return INVAR_OK;
+}
+
+const invar_forward_value *invar_sequences_odd(invar_ledger_stat *out, const invar_sequences *s)
+{
+    for (int64_t i = 0; i < s->n_points; i++) {
+        *out = s->points[i].seen;
+        out->point = i;
+        if (out->nans || out->infs)
+            return &s->points[i].value;
+    }
+    return NULL;
+}

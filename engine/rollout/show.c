@@ -1,0 +1,77 @@
+/*
+ * show.c - whose the rows of a pass are, for those who look at a rollout.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/rollout/show.h"
+
+#include <stdio.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+void invar_show_release(invar_show *show)
+{
+    invar_free(show->owners);
+    *show = (invar_show){0};
+}
+
+invar_status invar_show_pass(invar_show *show, int64_t rows)
+{
+    show->used = 0;
+    if (rows <= show->room)
+        return INVAR_OK;
+    invar_free(show->owners);
+    show->owners = NULL;
+    show->room = 0;
+    INVAR_TRY(invar_alloc((void **)&show->owners, (size_t)rows, sizeof *show->owners,
+                          "the owners of rows"));
+    show->room = rows;
+    return INVAR_OK;
+}
+
+invar_row_owner *invar_show_owners(invar_show *show, int64_t rows)
+{
+    invar_row_owner *owners = show->owners + show->used;
+
+    INVAR_CHECK(rows <= show->room - show->used);
+    show->used += rows;
+    show->now = owners;
+    return owners;
+}
+
+static invar_status take(void *payload, const invar_forward_value *value)
+{
+    const invar_show *show = payload;
+    invar_forward_value owned = *value;
+
+    owned.owners = show->now;
+    return show->watcher.probe.take(show->watcher.probe.payload, &owned);
+}
+
+invar_forward_probe invar_show_probe(invar_show *show)
+{
+    invar_forward_probe probe = show->watcher.probe;
+
+    if (probe.take) {
+        probe.take = take;
+        probe.payload = show;
+    }
+    return probe;
+}
+
+invar_status invar_show_value(invar_show *show, invar_caller *caller, const char *name, invar_op op,
+                              const invar_tensor *rows, const char *const *inputs)
+{
+    invar_forward_value value = {
+        .name = {.layer = -1}, .op = invar_op_name(op), .caller = caller, .rows = rows};
+
+    (void)snprintf(value.name.text, sizeof value.name.text, "%s", name);
+    for (; *inputs; inputs++) {
+        invar_value_name *input = &value.inputs[value.n_inputs++];
+        input->layer = -1;
+        (void)snprintf(input->text, sizeof input->text, "%s", *inputs);
+    }
+    return take(show, &value);
+}
