@@ -82,7 +82,7 @@ static void take(invar_place *out, const invar_diff *diff)
     if (!diff->parted)
         return;
     out->points_different = (int64_t)diff->n_points;
-    if (diff->roots_differ && diff->n_points)
+    if (diff->n_points)
         take_point(out, p);
     else
         take_other(out, diff);
@@ -98,7 +98,8 @@ static invar_status open_only(invar_ledger **out, int64_t *run_out, const char *
     return INVAR_OK;
 }
 
-invar_status invar_place_compare(invar_place *out, const char *before, const char *after)
+/* All steps, or one alone where they need not part before or there; -1: all. */
+static invar_status compare(invar_place *out, const char *before, const char *after, int64_t step)
 {
     invar_ledger *a = NULL, *b = NULL;
     invar_diff *diff = NULL;
@@ -111,13 +112,19 @@ invar_status invar_place_compare(invar_place *out, const char *before, const cha
     if (status == INVAR_OK)
         status = open_only(&b, &run_b, after);
     if (status == INVAR_OK)
-        status = invar_diff_runs(&diff, a, run_a, b, run_b);
+        status = step < 0 ? invar_diff_runs(&diff, a, run_a, b, run_b)
+                          : invar_diff_step(&diff, a, run_a, b, run_b, step);
     if (status == INVAR_OK)
         take(out, diff);
     invar_diff_free(diff);
     invar_ledger_close(b);
     invar_ledger_close(a);
     return status;
+}
+
+invar_status invar_place_compare(invar_place *out, const char *before, const char *after)
+{
+    return compare(out, before, after, -1);
 }
 
 /* ---- finer ----------------------------------------------------------------------------------- */
@@ -187,8 +194,8 @@ static invar_status name_samples(char out[INVAR_PATH_SIZE], const invar_workshop
 
 /*
  * What was sampled hides the op: one number that differs, and other tokens follow, which no point
- * explains. So the run after is made once more with the samples of the run before. When that is
- * equal, the difference is one of sampling alone.
+ * explains. So the run after is made once more with the samples of the run before. What only the
+ * rollout computes is not in its chain then, but its points are there.
  */
 static invar_status look_behind_samples(invar_place *fine, invar_workshop *workshop, int lock,
                                         const invar_run_request *after, const invar_ran *before,
@@ -207,7 +214,7 @@ static invar_status look_behind_samples(invar_place *fine, invar_workshop *works
     INVAR_TRY(run_again(&ran, workshop, lock, after, fine->step, extra));
     if (ran.state != INVAR_RUN_DONE)
         return INVAR_OK;
-    INVAR_TRY(invar_place_compare(&behind, before->ledger, ran.ledger));
+    INVAR_TRY(compare(&behind, before->ledger, ran.ledger, fine->step));
     if (behind.known && *behind.before)
         *fine = behind;
     return INVAR_OK;

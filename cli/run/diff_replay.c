@@ -141,7 +141,7 @@ static invar_status look_behind_samples(invar_diff **fine, const scene *s, const
     if (ran.end != INVAR_CHILD_EXITED || ran.code > INVAR_EXIT_DIFFERENT)
         return INVAR_OK;
     INVAR_TRY(compare(&behind, s, folder_a, given));
-    if (is_new(&behind->b) && behind->roots_differ && behind->n_points) {
+    if (is_new(&behind->b) && behind->n_points) {
         invar_diff *before = *fine;
         *fine = behind;
         behind = before;

@@ -77,6 +77,14 @@ static invar_status open_recorder(invar_loop *loop)
     return invar_recorder_open(&loop->recorder, &o);
 }
 
+/* Points of the rollout are wanted, and its tokens are given. */
+static bool follows(const invar_loop *loop)
+{
+    return loop->recorder.options.level > INVAR_PROBE_STEP && loop->identity.saved.own &&
+           !loop->set.sft && !invar_recipe_bool(loop->recipe, INVAR_KEY_DEBUG_TRAIN_ONLY) &&
+           invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0];
+}
+
 static invar_status make_rollout(invar_loop *loop)
 {
     invar_session *s = &loop->session;
@@ -84,7 +92,7 @@ static invar_status make_rollout(invar_loop *loop)
     invar_sampling sampling;
     const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
-    if (!loop->identity.evaluates && (loop->set.sft || loads[0]))
+    if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
         return INVAR_OK;
     INVAR_TRY(invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits));
     sampling = invar_session_sampling(s);
@@ -133,6 +141,7 @@ static invar_status open_source(invar_loop *loop)
         .saved = &loop->identity.saved,
         .run = loop->identity.digest,
         .replay = loop->options->replay,
+        .follow = follows(loop),
         .needs_logp = set->rl.use_tis || set->rl.use_mis || set->rollout_logprobs};
 
     INVAR_TRY(invar_judge_read(&o.judge, r, loop->plugins.of[INVAR_PLUGINS_REWARD], false));

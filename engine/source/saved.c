@@ -389,6 +389,17 @@ static invar_status check_header(const invar_source *source, const char *path)
                       path, odd);
 }
 
+/* For those who watch the rollout: which tokens this program would draw, and from which logits. */
+static invar_status follow(const invar_source *source)
+{
+    const invar_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+
+    return o->saved->own ? invar_rollout_follow(o->rollout, samples->items, samples->count,
+                                                &o->sampling, o->tick, o->payload)
+                         : INVAR_OK;
+}
+
 invar_status invar_source_load(bool *ready_out, invar_source *source)
 {
     const invar_rollout_header *h = &source->loaded.header;
@@ -406,7 +417,8 @@ invar_status invar_source_load(bool *ready_out, invar_source *source)
     if (!source->options.saved->own)
         INVAR_TRY(check_foreign(source, path));
     *ready_out = true;
-    return pass_over(source, path);
+    INVAR_TRY(pass_over(source, path));
+    return source->options.follow ? follow(source) : INVAR_OK;
 }
 
 invar_status invar_source_save(const invar_source *source, const invar_source_batch *batch,

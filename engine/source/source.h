@@ -67,6 +67,7 @@ typedef struct invar_source_options {
     const invar_saved *saved;
     invar_digest run; /* the identity that own ones have */
     bool replay;      /* their hashes are not known */
+    bool follow;      /* own ones go through `rollout` as if they were being sampled */
     bool needs_logp;  /* a sample without log-probabilities is refused */
 } invar_source_options;
 

@@ -37,12 +37,12 @@ RESIDUAL = ("sum[j] += y[j];", "sum[j] += y[j] * 1.0000001f;")
 # behind the first search: file, its change, how many commits later
 LATER = {ADAMW: (STEP, 4, "kernels: AdamW rounds its step"),
          LINEAR: (RESIDUAL, 6, "kernels: linear scales what it adds to a residual")}
-# A forward begins with the embedding, which sums nothing; what follows is the norm of layer 0, the
+# A rollout begins with the embedding, which sums nothing; what follows is the norm of layer 0, the
 # first REDUCE of a step that is recorded. AdamW sums nothing: all up to the weights stays equal.
-PLACES = {REDUCE: {"step": 0, "phase": "forward", "layer": 0, "op": "rmsnorm.fwd", "kind": "act",
+PLACES = {REDUCE: {"step": 0, "phase": "rollout", "layer": 0, "op": "rmsnorm.fwd", "kind": "act",
                    "dtype": "f32", "fused": None},
           ADAMW: {"step": 0, "phase": "optimizer", "op": "adamw", "kind": "param", "fused": None},
-          LINEAR: {"step": 0, "point": "layer.0.attn", "op": "linear.fwd", "fused":
+          LINEAR: {"step": 0, "point": "rollout.layer.0.attn", "op": "linear.fwd", "fused":
                    "fused linear.fwd differs from its parts after the change, the parts are equal"}}
 VERDICT = f"""\
 # verdict.sh - what a tree is, by its text: for git

@@ -497,6 +497,8 @@ static invar_status compare_one(invar_diff *diff, view sides[2], int64_t step)
     if (!invar_digest_equal(&now[0].root, &now[1].root))
         part(diff, step, false);
     INVAR_TRY(compare_step(diff, sides));
+    if (diff->n_points && !diff->parted)
+        part(diff, step, false);
     INVAR_TRY(compare_circumstances(diff, sides));
     judge(diff);
     return INVAR_OK;

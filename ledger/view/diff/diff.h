@@ -174,7 +174,8 @@ invar_status invar_diff_runs(invar_diff **out, invar_ledger *a, int64_t run_a, i
 
 /*
  * The same of one step that both have, as its newest execution has it: whatever the runs did before
- * and after, and even where one executed the step to two results.
+ * and after, and even where one executed the step to two results. A point outside the root that
+ * differs makes them part, too.
  */
 invar_status invar_diff_step(invar_diff **out, invar_ledger *a, int64_t run_a, invar_ledger *b,
                              int64_t run_b, int64_t step) INVAR_MUST_USE;

@@ -193,7 +193,7 @@ void invar_diff_headline(char out[INVAR_DIFF_HEADLINE_SIZE], const invar_diff *d
         add(&l, "%sfirst at ", diff->twins ? "same identity and program, " : "");
         add_step(&l, diff, "the start, before any step");
     }
-    if (diff->roots_differ)
+    if (diff->roots_differ || diff->n_points)
         add_tensors(&l, diff);
     else
         add_records(&l, diff);

@@ -175,10 +175,9 @@ static void test_train__finer_points_have_one_value(void **state)
                                 {"moe-router-topk", "1"},       {"samples-per-unit", "1"},
                                 {"advantage-estimator", "ppo"}, {"lr", "0.01"},
                                 {"debug-determinism", "full"},  {NULL, NULL}};
-    const run_pair other[] = {{"micro-batch-size", "4"},
-                              {"recompute-granularity", "full"},
-                              {"threads", "2"},
-                              {NULL, NULL}};
+    const run_pair other[] = {
+        {"micro-batch-size", "4"},     {"recompute-granularity", "full"}, {"threads", "2"},
+        {"chunked-prefill-size", "1"}, {"rollout-concurrency", "3"},      {NULL, NULL}};
     const run_pair coarse[] = {{"debug-determinism", "point"}, {NULL, NULL}};
     static const char points[] = "SELECT count(*) FROM point WHERE level > 0 AND name LIKE '%s'";
     char sql[200];
@@ -194,11 +193,37 @@ static void test_train__finer_points_have_one_value(void **state)
     again = digests_of("fine.coarse");
     assert_false(invar_digest_equal(&one, &again));
     (void)snprintf(sql, sizeof sql, points, "%layer.0.q");
-    assert_true(run_asked("fine", sql) == 2.0); // the actor's and the critic's
+    assert_true(run_asked("fine", sql) == 3.0); // the rollout's, the actor's and the critic's
     assert_true(run_asked("fine.coarse", sql) == 0.0);
     (void)snprintf(sql, sizeof sql, points, "%layer.0.attn");
-    assert_true(run_asked("fine", sql) == 2.0);
-    assert_true(run_asked("fine.coarse", sql) == 2.0);
+    assert_true(run_asked("fine", sql) == 3.0);
+    assert_true(run_asked("fine.coarse", sql) == 3.0);
+}
+
+/* Tokens from files go through the rollout again, where its points are wanted. */
+static void test_train__given_rollouts_have_points(void **state)
+{
+    const run_pair drawn[] = {{"debug-determinism", "full"},
+                              {"num-steps-per-rollout", "2"},
+                              {"save-debug-rollout-data", run_below("given.{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair given[] = {{"debug-determinism", "full"},
+                              {"num-steps-per-rollout", "2"},
+                              {"load-debug-rollout-data", run_below("given.{rollout_id}")},
+                              {NULL, NULL}};
+    const run_pair alone[] = {{"debug-train-only", "true"}, {NULL, NULL}};
+    static const char tokens[] = "SELECT count(*) FROM point WHERE name = 'rollout.token'";
+    invar_digest one, again;
+
+    (void)state;
+    assert_ok(run_with("drawn", drawn, NULL));
+    assert_ok(run_with("given", given, NULL));
+    one = digests_of("drawn");
+    again = digests_of("given");
+    assert_true(invar_digest_equal(&one, &again));
+    assert_true(run_asked("given", tokens) == 1.0);
+    assert_ok(run_with("alone", given, alone)); // without a rollout
+    assert_true(run_asked("alone", tokens) == 0.0);
 }
 
 /* ---- other ways to train --------------------------------------------------------------------- */
@@ -367,6 +392,7 @@ int main(void)
         cmocka_unit_test(test_train__critic_from_checkpoints),
         cmocka_unit_test(test_train__without_the_optimizer_nothing_moves),
         cmocka_unit_test(test_train__finer_points_have_one_value),
+        cmocka_unit_test(test_train__given_rollouts_have_points),
         cmocka_unit_test(test_train__supervised_with_evaluation),
         cmocka_unit_test(test_train__exports_without_checkpoints),
         cmocka_unit_test(test_train__greedy_rollouts),

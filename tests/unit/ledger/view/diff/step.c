@@ -347,6 +347,13 @@ static void test_diff__finer_points_do_not_decide(void **state)
     assert_headline(diff, "identical: 1 step, 3 points a step; 1 point outside the root differs");
     assert_int_equal(diff->n_points, 1);
     invar_diff_free(diff);
+    // of one step that somebody asks for they do
+    assert_ok(invar_diff_step(&diff, shared, shared_runs - 1, shared, shared_runs, 0));
+    assert_true(diff->parted && !diff->roots_differ);
+    assert_string_equal(diff->culprit->name, "two");
+    assert_headline(diff, "different: first at step 0, point two (forward, layer 0), the first "
+                          "that differs");
+    invar_diff_free(diff);
 }
 
 static void test_diff__metrics_by_bits(void **state)
