@@ -4,10 +4,13 @@
 # Compiles every .cu below kernels-deterministic/cuda to PTX with the flags of the build and refuses
 # instructions whose result is approximate, flushed, contracted by the compiler or dependent on the
 # order of threads, and calls of functions that are not ours. Then the same for samples that must be
-# refused. Exit code 77 where there is no nvcc.
+# refused. PTX stays in FOLDER: what it was made from is read again, and only where that has changed
+# it is made anew. Exit code 77 where there is no nvcc.
 # SPDX-License-Identifier: Apache-2.0
 """Instructions that no kernel of ours may contain."""
 import concurrent.futures
+import functools
+import hashlib
 import os
 import pathlib
 import re
@@ -32,6 +35,8 @@ RULES = [
     (r"\.extern \.func\b", "a function from elsewhere"),
 ]
 
+ANY = re.compile("|".join(pattern for pattern, _ in RULES))
+
 SAMPLES = {
     "approximate exp2": "asm volatile(\"ex2.approx.ftz.f32 %0, %0;\" : \"+f\"(x));",
     "libdevice": "x = __expf(x);",
@@ -43,9 +48,38 @@ SAMPLES = {
 SAMPLE = "__global__ void kernel(float *out)\n{{\n    float x = *out;\n    {}\n    *out = x;\n}}\n"
 
 
+@functools.cache
+def compiler():
+    return subprocess.run(["nvcc", "--version"], check=True, capture_output=True).stdout
+
+
+@functools.cache
+def digest(path):
+    try:
+        return hashlib.sha256(pathlib.Path(path).read_bytes()).digest()
+    except OSError:
+        return b""  # a header that is gone: not what it was
+
+
+def fingerprint(command, dependencies):
+    """Of the compiler, the command and every file that it reads; as the compiler lists them."""
+    if not dependencies.exists():
+        return ""
+    files = dependencies.read_text().partition(":")[2].replace("\\\n", " ").split()
+    whole = hashlib.sha256(compiler() + repr(command).encode())
+    for path in files:
+        whole.update(path.encode() + digest(path))
+    return whole.hexdigest()
+
+
 def compile_ptx(source, target, flags):
-    command = ["nvcc", "-ptx", "-std=c++17", "-O3", "-o", target, *flags, "-I.", source]
-    subprocess.run(command, check=True)
+    dependencies, known = target.with_suffix(".d"), target.with_suffix(".known")
+    command = ["nvcc", "-ptx", "-std=c++17", "-O3", "-MD", "-MF", str(dependencies), "-o",
+               str(target), *flags, "-I.", str(source)]
+    if not (known.exists() and known.read_text() == fingerprint(command, dependencies)):
+        known.unlink(missing_ok=True)
+        subprocess.run(command, check=True)
+        known.write_text(fingerprint(command, dependencies))
     return target.read_text()
 
 
@@ -53,7 +87,7 @@ def findings(ptx):
     """(instruction, reason) of every refused line."""
     for line in ptx.splitlines():
         code = line.split("//")[0].strip()
-        if not code or (code.startswith(".") and ".func" not in code):
+        if not ANY.search(code) or (code.startswith(".") and ".func" not in code):
             continue
         for pattern, reason in RULES:
             if re.search(pattern, code):
@@ -81,9 +115,9 @@ def main():
                 print(f"{source}: {reason}: {instruction}")
                 code = 1
     for name, body in SAMPLES.items():
-        source = folder / "sample.cu"
+        source = folder / (name.replace(" ", "_") + ".cu")
         source.write_text(SAMPLE.format(body))
-        if not list(findings(compile_ptx(source, folder / "sample.ptx", flags))):
+        if not list(findings(compile_ptx(source, source.with_suffix(".ptx"), flags))):
             print(f"control: {name} was not noticed: {body}")
             code = 1
     print(f"{len(jobs)} files, {instructions} instructions, {len(SAMPLES)} controls")
