@@ -96,7 +96,7 @@ static void test_run_alloc__a_device_with_its_own_memory_goes_on_after_each_fail
     sweep(behind);
 }
 
-/* Own rollouts are made again and compared, foreign ones are hashed and scored. */
+/* Own rollouts are made again, compared and followed, foreign ones are hashed and scored. */
 static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **state)
 {
     const run_pair write[] = {{"dtype", "fp32"},
@@ -105,6 +105,7 @@ static void test_run_alloc__rollouts_from_files_go_on_after_each_failure(void **
                               {NULL, NULL}};
     const run_pair own[] = {{"dtype", "fp32"},
                             {"threads", "1"},
+                            {"debug-determinism", "full"},
                             {"load-debug-rollout-data", run_below("files/{rollout_id}")},
                             {NULL, NULL}};
     const run_pair foreign[] = {{"dtype", "fp32"},
