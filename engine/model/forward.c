@@ -83,6 +83,7 @@ invar_program_run_args invar_pass_how(invar_pass *pass, const invar_pass_part *p
 {
     return (invar_program_run_args){.caller = &pass->caller,
                                     .block = part->memory,
+                                    .poison = pass->options.poison,
                                     .given = pass->given,
                                     .probe = &pass->probe,
                                     .memory = &pass->watched,

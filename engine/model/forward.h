@@ -82,6 +82,7 @@ typedef struct invar_pass_options {
     bool train;        /* keep what backward needs */
     bool recompute;    /* keep a layer's input only, and run the layer again in backward */
     int64_t head_rows; /* most rows of logits at a time; 0: no limit. Never cuts a unit. */
+    bool poison;       /* memory is NaN between its uses, which tests want */
 } invar_pass_options;
 
 /* The device is used by every call; its scratch is replaced by one that the pass grows. */

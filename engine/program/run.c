@@ -53,6 +53,27 @@ static void find_arguments(char *args, const invar_program *program, const invar
         memcpy(args + call->fresh, &fresh, sizeof fresh);
 }
 
+/* What nobody may read after this call becomes NaN, in every float type that there is. */
+static invar_status poison_rooms(const invar_program *program, int32_t call,
+                                 const invar_program_run_args *run)
+{
+    unsigned char nan[4096];
+
+    memset(nan, 0xFF, sizeof nan);
+    for (int32_t i = 0; i < program->n_rooms; i++) {
+        const invar_room *room = &program->rooms[i];
+        char *at = (char *)run->block + room->offset;
+        if (room->given >= 0 || room->last != call)
+            continue;
+        for (size_t done = 0; done < room->bytes; done += sizeof nan) {
+            size_t left = room->bytes - done;
+            INVAR_TRY(invar_device_put(&run->caller->dev, at + done, nan,
+                                       left < sizeof nan ? left : sizeof nan));
+        }
+    }
+    return INVAR_OK;
+}
+
 static invar_status run_calls(const invar_program *program, int32_t first, int32_t end,
                               const invar_program_run_args *run, invar_watch *watch)
 {
@@ -72,6 +93,8 @@ static invar_status run_calls(const invar_program *program, int32_t first, int32
         INVAR_TRY(invar_caller_run(run->caller, call->op, args));
         if (watch)
             INVAR_TRY(invar_watch_show(watch));
+        if (run->poison)
+            INVAR_TRY(poison_rooms(program, i, run));
     }
     return INVAR_OK;
 }

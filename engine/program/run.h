@@ -72,6 +72,7 @@ typedef struct invar_program_run_args {
     void *block;                      /* of the plan's bytes */
     const void *const *given;         /* (INVAR_PROGRAM_MOST_GIVEN) by number */
     bool fresh;                       /* sums that can begin anew do */
+    bool poison;                      /* planned memory is NaN from its last use on: for tests */
     const invar_forward_probe *probe; /* `take` NULL: nobody looks */
     invar_watch_memory *memory;       /* where somebody does */
     const invar_segments *samples;    /* the lists that points are rows of; the host's */

@@ -38,7 +38,8 @@ int64_t invar_trainer_head_rows(const invar_device *dev, const invar_model_spec 
 invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
                                const invar_trainer_options *options)
 {
-    invar_pass_options pass = {true, options->recompute, options->head_rows};
+    invar_pass_options pass = {
+        .train = true, .recompute = options->recompute, .head_rows = options->head_rows};
     invar_trainer *trainer = NULL;
     invar_status status;
 

@@ -75,7 +75,8 @@ static void values_back(invar_pass *pass, const invar_micro_batch *batch, const 
 /* Two micro-batches, so that the second one adds to gradients; then the join. */
 static void run_packed(const invar_model *model, const invar_device *dev, way how)
 {
-    invar_pass_options options = {how != SCORE, how == RECOMPUTE, how == PIECES ? 3 : 0};
+    invar_pass_options options = {
+        .train = how != SCORE, .recompute = how == RECOMPUTE, .head_rows = how == PIECES ? 3 : 0};
     int64_t slots = invar_model_sparse_layers(model) * model->spec.experts_per_token;
     static const int64_t units[] = {0, 2, 3, 4}; // the last one is the second micro-batch
     float d[MOST_ROWS] = {0}, logp[MOST_ROWS], entropy[MOST_ROWS];

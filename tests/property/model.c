@@ -20,6 +20,7 @@ typedef struct execution {
     int64_t micro_batch; /* samples */
     bool recompute;
     int64_t head_rows;
+    bool poison;
 } execution;
 
 typedef struct outcome {
@@ -45,7 +46,7 @@ static void gradient(float *out, int64_t first, int64_t count, uint64_t seed, fl
 static void run(outcome *out, const invar_model *model, const invar_rl_samples *samples,
                 const invar_device *dev, const execution *how)
 {
-    invar_pass_options options = {true, how->recompute, how->head_rows};
+    invar_pass_options options = {true, how->recompute, how->head_rows, how->poison};
     invar_micro_batch batch = {0};
     invar_pass *pass = NULL;
     int64_t units[SAMPLES + 1];
@@ -103,8 +104,11 @@ static void assert_moves(const outcome *a, const invar_model *model)
 
 static void sweep(invar_test_model kind, invar_format format, invar_numerics numerics)
 {
-    static const execution ways[] = {
-        {1, false, 0}, {2, true, 0}, {SAMPLES, true, 1}, {3, false, 5}, {SAMPLES, false, 4}};
+    static const execution ways[] = {{1, false, 0, true},
+                                     {2, true, 0, true},
+                                     {SAMPLES, true, 1, true},
+                                     {3, false, 5, false},
+                                     {SAMPLES, false, 4, true}};
     invar_device dev;
     invar_rl_samples samples;
     outcome reference = {0};
@@ -113,7 +117,7 @@ static void sweep(invar_test_model kind, invar_format format, invar_numerics num
     invar_test_device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 2);
     model = invar_test_model_new(kind, format, 11, &dev);
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
-    run(&reference, model, &samples, &dev, &(execution){SAMPLES, false, 0});
+    run(&reference, model, &samples, &dev, &(execution){.micro_batch = SAMPLES});
     assert_moves(&reference, model);
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
         invar_device other;
@@ -150,7 +154,7 @@ static void test_model__bits_follow_the_inputs(void **state)
     invar_device dev;
     invar_rl_samples samples;
     outcome a = {0}, b = {0}, c = {0};
-    execution way = {SAMPLES, false, 0};
+    execution way = {.micro_batch = SAMPLES};
     invar_model *model;
 
     (void)state;
