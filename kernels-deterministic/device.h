@@ -89,6 +89,10 @@ typedef struct invar_memory {
     invar_status (*zero)(const invar_device *dev, void *at, size_t bytes);
     /* Until everything has run; fails with what failed in it. */
     invar_status (*wait)(const invar_device *dev);
+    /* No op runs, as while memory is planned: what lies there means nothing, and is not checked. */
+    bool dry;
+    /* All that will be taken has been planned: nobody takes more than needed, to grow into. */
+    bool tight;
 } invar_memory;
 
 typedef struct invar_graph invar_graph;
@@ -124,7 +128,7 @@ typedef struct invar_op_impl {
     invar_status (*run)(const invar_device *dev, const void *args, void *workspace);
 } invar_op_impl;
 
-#define INVAR_BACKEND_ABI 7
+#define INVAR_BACKEND_ABI 8
 
 struct invar_backend {
     int abi;
@@ -155,6 +159,18 @@ void invar_device_close(invar_device *dev);
 static inline bool invar_device_far(const invar_device *dev)
 {
     return dev->backend->memory.far;
+}
+
+/* Nobody on the host may look at what lies there. */
+static inline bool invar_device_blind(const invar_device *dev)
+{
+    return dev->backend->memory.far || dev->backend->memory.dry;
+}
+
+/* What to take where `bytes` are needed now and more may be later: the `part`-th part on top. */
+static inline size_t invar_device_ample(const invar_device *dev, size_t bytes, size_t part)
+{
+    return dev->backend->memory.tight ? bytes : bytes + bytes / part;
 }
 
 static inline invar_status invar_device_take(const invar_device *dev, void **out, size_t bytes,

@@ -62,6 +62,7 @@ static struct {
     block blocks[MOST_BLOCKS]; /* (count) by address */
     int count;
     int fail_at;
+    size_t limit; /* 0: the whole region */
     bool no_graphs;
     int64_t still;   /* milliseconds */
     int64_t lose_at; /* 0: never */
@@ -215,13 +216,19 @@ static invar_status count_call(bool *dead_out, const invar_device *dev, call kin
     return noticed ? INVAR_FAIL(INVAR_E_CUDA, 0, "far: the device is lost") : INVAR_OK;
 }
 
+static size_t memory_of_device(void)
+{
+    return far.limit ? far.limit : REGION;
+}
+
 /* A new block; NULL: there is no room. */
 static char *add_block(size_t bytes, const char *what)
 {
     size_t room = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at;
     int place;
 
-    if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS)
+    if (++far.counts.takes == far.fail_at || bytes > REGION || far.count == MOST_BLOCKS ||
+        far.counts.bytes + room > memory_of_device())
         return NULL;
     place = find_gap(&at, room);
     if (at + room > REGION)
@@ -233,6 +240,7 @@ static char *add_block(size_t bytes, const char *what)
     snprintf(far.blocks[place].what, LABEL, "%s", what);
     far.counts.live++;
     far.counts.bytes += room;
+    far.counts.most = far.counts.bytes > far.counts.most ? far.counts.bytes : far.counts.most;
     protect(PROT_READ | PROT_WRITE);
     memset(far.base + at, 0xFF, room); // a value read before it was written is NaN
     protect(PROT_NONE);
@@ -282,7 +290,7 @@ static size_t room(const invar_device *dev)
     pthread_mutex_lock(&lock);
     used = far.counts.bytes;
     pthread_mutex_unlock(&lock);
-    return REGION - used;
+    return memory_of_device() - used;
 }
 
 static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
@@ -630,6 +638,7 @@ void invar_far_begin(int fail_at)
     INVAR_CHECK(far.counts.live == 0 && far.counts.opens == 0 && far.counts.live_graphs == 0);
     far.counts = (invar_far_counts){0};
     far.fail_at = fail_at;
+    far.limit = 0;
     far.no_graphs = false;
     far.lose_at = 0;
     far.still = 0;
@@ -640,6 +649,11 @@ void invar_far_delay(int64_t still)
     pthread_mutex_lock(&lock);
     far.still = still;
     pthread_mutex_unlock(&lock);
+}
+
+void invar_far_limit(size_t bytes)
+{
+    far.limit = bytes;
 }
 
 void invar_far_refuse_graphs(void)

@@ -35,10 +35,14 @@ void invar_far_lose(int64_t at, bool late);
  */
 void invar_far_delay(int64_t still);
 
+/* From now on, until the next begin, the device has so much memory. */
+void invar_far_limit(size_t bytes);
+
 typedef struct invar_far_counts {
     int takes;
     int live;     /* blocks that were not given back */
     size_t bytes; /* of these */
+    size_t most;  /* at a time */
     int opens;    /* devices that were not closed */
     int64_t ops;
     int graphs;         /* that were made */

@@ -21,9 +21,9 @@ void invar_digests_init(invar_digests *digests, const invar_device *dev)
 
 void invar_digests_release(invar_digests *digests)
 {
+    invar_caller_release(&digests->caller);
     if (digests->there)
         invar_device_give(&digests->caller.dev, digests->there);
-    invar_caller_release(&digests->caller);
     invar_free(digests->tensors);
     invar_free(digests->shards);
     digests->there = NULL;

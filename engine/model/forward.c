@@ -48,6 +48,7 @@ void invar_pass_free(invar_pass *pass)
 {
     if (!pass)
         return;
+    invar_caller_release(&pass->caller);
     invar_watch_memory_release(&pass->watched, &pass->caller.dev);
     invar_staging_release(&pass->staging, &pass->caller.dev);
     invar_staging_release(&pass->head_staging, &pass->caller.dev);
@@ -55,8 +56,12 @@ void invar_pass_free(invar_pass *pass)
     release_part(&pass->body, &pass->caller.dev);
     release_part(&pass->tail, &pass->caller.dev);
     invar_free(pass->array_memory);
-    invar_caller_release(&pass->caller);
     invar_free(pass);
+}
+
+invar_status invar_pass_settle(invar_pass *pass)
+{
+    return invar_caller_settle(&pass->caller);
 }
 
 void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe)
@@ -98,7 +103,7 @@ invar_status invar_pass_place(invar_pass *pass, invar_pass_part *part, const cha
 
     INVAR_TRY(invar_program_plan(part->program));
     need = part->program->block;
-    room = need + need / 8;
+    room = invar_device_ample(&pass->caller.dev, need, 8);
     if (need <= part->bytes)
         return INVAR_OK;
     invar_device_give(&pass->caller.dev, part->memory);

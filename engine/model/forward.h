@@ -90,6 +90,9 @@ invar_status invar_pass_new(invar_pass **out, const invar_device *dev,
                             const invar_pass_options *options) INVAR_MUST_USE;
 void invar_pass_free(invar_pass *pass);
 
+/* invar_caller_settle of the pass's ops. */
+invar_status invar_pass_settle(invar_pass *pass) INVAR_MUST_USE;
+
 /* NULL ends it. */
 void invar_pass_probe(invar_pass *pass, const invar_forward_probe *probe);
 

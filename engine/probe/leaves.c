@@ -27,9 +27,9 @@ static void give_room(invar_leaves *leaves)
 
 void invar_leaves_release(invar_leaves *leaves)
 {
+    invar_caller_release(&leaves->caller);
     give_room(leaves);
     invar_window_release(&leaves->window);
-    invar_caller_release(&leaves->caller);
 }
 
 bool invar_leaves_full(const invar_leaves *leaves, int64_t more)

@@ -16,7 +16,7 @@ void invar_caller_init(invar_caller *caller, const invar_device *dev)
     caller->dev.scratch = NULL;
 }
 
-void invar_caller_release(invar_caller *caller)
+static void give_back(invar_caller *caller)
 {
     invar_arena_free(caller->dev.scratch);
     caller->dev.scratch = NULL;
@@ -28,6 +28,8 @@ static invar_status grow(invar_caller *caller, size_t bytes)
     invar_arena *arena = NULL;
     invar_status status;
 
+    give_back(caller); // first: the two need not fit side by side
+    caller->grown++;
     INVAR_TRY(invar_device_arena(&arena, &caller->dev, "scratch of ops"));
     status = invar_arena_plan_scratch(arena, bytes);
     if (status == INVAR_OK)
@@ -36,10 +38,34 @@ static invar_status grow(invar_caller *caller, size_t bytes)
         invar_arena_free(arena);
         return status;
     }
-    invar_arena_free(caller->dev.scratch);
     caller->dev.scratch = arena;
     caller->bytes = bytes;
-    caller->grown++;
+    return INVAR_OK;
+}
+
+invar_status invar_caller_settle(invar_caller *caller)
+{
+    size_t bytes = invar_device_ample(&caller->dev, caller->wanted, 4);
+
+    return bytes > caller->bytes ? grow(caller, bytes) : INVAR_OK;
+}
+
+void invar_caller_release(invar_caller *caller)
+{
+    // whoever settles nothing needs it all the same; where there is none, a run would say so
+    if (invar_caller_settle(caller) != INVAR_OK)
+        invar_error_clear();
+    give_back(caller);
+    caller->wanted = 0;
+}
+
+/* Instead of running an op. */
+static invar_status note(invar_caller *caller, invar_op op, const void *args)
+{
+    size_t bytes;
+
+    INVAR_TRY(invar_op_workspace(&bytes, &caller->dev, op, args));
+    caller->wanted = bytes > caller->wanted ? bytes : caller->wanted;
     return INVAR_OK;
 }
 
@@ -61,11 +87,13 @@ invar_status invar_caller_run_now(invar_caller *caller, invar_op op, const void 
 {
     const invar_op_impl *impl = &caller->dev.backend->ops[op];
 
+    if (caller->dev.backend->memory.dry)
+        return note(caller, op, args);
     // an op that is missing is named by the run itself
     if (impl->run) {
         size_t bytes = impl->workspace(&caller->dev, args);
         if (bytes > caller->bytes)
-            INVAR_TRY(grow(caller, bytes + bytes / 4));
+            INVAR_TRY(grow(caller, invar_device_ample(&caller->dev, bytes, 4)));
     }
     INVAR_TRY(invar_audit_before(caller->audit, op, args));
     INVAR_TRY(invar_op_run(&caller->dev, op, args));

@@ -22,6 +22,7 @@ typedef struct invar_tape invar_tape;
 typedef struct invar_caller {
     invar_device dev;   /* its scratch is the caller's own */
     size_t bytes;       /* of scratch */
+    size_t wanted;      /* of scratch by ops that did not run: the device is dry */
     int64_t grown;      /* how often the scratch was replaced */
     invar_audit *audit; /* engine/program/audit.h; borrowed, NULL: none */
     int64_t layer;      /* whose ops these are, for its findings; -1: of none */
@@ -30,7 +31,12 @@ typedef struct invar_caller {
 
 /* Takes everything but the scratch from `dev`. Nothing is allocated yet. */
 void invar_caller_init(invar_caller *caller, const invar_device *dev);
+
+/* Before other memory that its ops worked with: a device that is dry counts its scratch here. */
 void invar_caller_release(invar_caller *caller);
+
+/* On a device that is dry (engine/budget/stage.h): takes the scratch that ops wanted so far. */
+invar_status invar_caller_settle(invar_caller *caller) INVAR_MUST_USE;
 
 /* `args` is the struct of ops.h that belongs to `op`. A tape may hold the op back. */
 invar_status invar_caller_run(invar_caller *caller, invar_op op, const void *args) INVAR_MUST_USE;

@@ -112,7 +112,7 @@ void invar_staging_release(invar_staging *staging, const invar_device *dev)
 
 static invar_status ensure(invar_staging *staging, const invar_device *dev, size_t need)
 {
-    size_t bytes = need + need / 8; // so that growth soon ends
+    size_t bytes = invar_device_ample(dev, need, 8); // so that growth soon ends
 
     if (need <= staging->bytes)
         return INVAR_OK;

@@ -105,7 +105,8 @@ invar_status invar_optimizer_reset(invar_optimizer *optimizer)
     optimizer->steps = 0;
     if (!optimizer->offload)
         return invar_device_zero(&optimizer->dev, optimizer->memory, 2 * optimizer->bytes);
-    memset(optimizer->memory, 0, 2 * optimizer->bytes);
+    if (!optimizer->dev.backend->memory.dry)
+        memset(optimizer->memory, 0, 2 * optimizer->bytes);
     return INVAR_OK;
 }
 

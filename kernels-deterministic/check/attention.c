@@ -141,7 +141,7 @@ static invar_status check_sequences(const invar_device *dev, invar_op op,
 {
     if (!lengths && rows->count > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: lengths: missing", invar_op_name(op));
-    for (int64_t s = 0; s < rows->count && !invar_device_far(dev); s++) {
+    for (int64_t s = 0; s < rows->count && !invar_device_blind(dev); s++) {
         int64_t n = rows->start[s + 1] - rows->start[s], before;
 
         if (lengths[s] < n)
@@ -235,7 +235,7 @@ invar_status invar_check_kv_write(const invar_device *dev, const invar_kv_write_
                    a->k.shape[2]);
     // a window of 1: the new rows touch their own pages only
     INVAR_TRY(check_sequences(dev, op, &a->cache, &a->rows, a->lengths, 1));
-    if (!invar_device_far(dev))
+    if (!invar_device_blind(dev))
         INVAR_TRY(check_filled(a));
     return INVAR_OK;
 }

@@ -75,7 +75,7 @@ static invar_status check_leaves(const invar_device *dev, const invar_hash_leave
     int64_t least = leaves_of(bytes_of(&a->x) + invar_tensor_scale_bytes(&a->x));
     int64_t most = least + 2 * a->samples.count;
 
-    if (!invar_device_far(dev))
+    if (!invar_device_blind(dev))
         least = most = invar_hash_leaf_count(&a->x, &a->samples);
     if (a->leaves < least || a->leaves > most)
         return INVAR_FAIL(INVAR_E_INVALID, 0,

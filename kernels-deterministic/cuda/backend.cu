@@ -497,7 +497,8 @@ static const invar_backend cuda_backend = {
     open_context,
     close_context,
     invar_probe_facts,
-    {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero, wait},
+    {true, take, give, take_host, give_host, room, put, get, copy, copy_each, zero, wait, false,
+     false},
     {graph_begin, graph_end, graph_run, graph_free},
     {
 #define INVAR_OP(ID, fn, name, revision, numerics) {workspace_##fn, run_##fn},

@@ -1,0 +1,195 @@
+/*
+ * stage.c - blocks of a piece of memory, and a device that does nothing.
+ *
+ * A block takes the first gap that it fits in, so the places are a pure function of the order of
+ * takes and gives.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/budget/stage.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+/* Where blocks of a stage without memory are: no process has memory there. */
+#define NOWHERE ((uintptr_t)1 << 60)
+#define NOWHERE_BYTES ((size_t)1 << 45)
+
+/* Devices are copied; what all copies have in common is the table of their backend. */
+static invar_stage *stage_of(const invar_device *dev)
+{
+    return (invar_stage *)(uintptr_t)dev->backend;
+}
+
+static bool inside(const invar_stage *s, const void *address)
+{
+    return (uintptr_t)address >= (uintptr_t)s->base &&
+           (uintptr_t)address - (uintptr_t)s->base < s->bytes;
+}
+
+/* ---- blocks ---------------------------------------------------------------------------------- */
+
+static invar_status take_elsewhere(invar_stage *s, void **out, size_t bytes, const char *what)
+{
+    if ((uintptr_t)s->base >= NOWHERE)
+        return INVAR_FAIL(INVAR_E_NOMEM, INVAR_DEVICE_NOMEM, "%s: %zu MiB fit on no device", what,
+                          bytes >> 20);
+    return s->under.backend->memory.take(&s->under, out, bytes, what);
+}
+
+static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    invar_stage *s = stage_of(dev);
+    size_t need = (bytes + !bytes + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN, at = 0;
+    int place = 0;
+
+    while (place < s->count && s->blocks[place].at - at < need) {
+        at = s->blocks[place].at + s->blocks[place].bytes;
+        place++;
+    }
+    if (bytes > need || at > s->bytes || need > s->bytes - at ||
+        s->count == INVAR_STAGE_MOST_BLOCKS)
+        return take_elsewhere(s, out, bytes, what);
+    memmove(&s->blocks[place + 1], &s->blocks[place],
+            (size_t)(s->count - place) * sizeof *s->blocks);
+    s->blocks[place] = (invar_stage_block){at, need};
+    s->count++;
+    s->taken += need;
+    s->most = s->taken > s->most ? s->taken : s->most;
+    s->top = at + need > s->top ? at + need : s->top;
+    *out = s->base + at;
+    return INVAR_OK;
+}
+
+static void give(const invar_device *dev, void *block)
+{
+    invar_stage *s = stage_of(dev);
+    int place = 0;
+
+    if (!block)
+        return;
+    if (!inside(s, block)) {
+        s->under.backend->memory.give(&s->under, block);
+        return;
+    }
+    while (place < s->count && s->base + s->blocks[place].at != (char *)block)
+        place++;
+    INVAR_CHECK(place < s->count);
+    s->taken -= s->blocks[place].bytes;
+    s->count--;
+    memmove(&s->blocks[place], &s->blocks[place + 1],
+            (size_t)(s->count - place) * sizeof *s->blocks);
+}
+
+/* ---- dry ------------------------------------------------------------------------------------- */
+
+static invar_status take_host(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    (void)what;
+    stage_of(dev)->host += bytes;
+    *out = (void *)(NOWHERE + (INVAR_STAGE_MOST_APART + 1) * NOWHERE_BYTES);
+    return INVAR_OK;
+}
+
+static void give_host(const invar_device *dev, void *block)
+{
+    (void)dev;
+    (void)block;
+}
+
+static invar_status put(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    (void)dev;
+    (void)to;
+    (void)from;
+    (void)bytes;
+    return INVAR_OK;
+}
+
+/* The host gets zeros, where it has memory of its own. */
+static invar_status get(const invar_device *dev, void *to, const void *from, size_t bytes)
+{
+    (void)dev;
+    (void)from;
+    if (bytes > 0 && (uintptr_t)to < NOWHERE)
+        memset(to, 0, bytes);
+    return INVAR_OK;
+}
+
+static invar_status copy_each(const invar_device *dev, void *to, const void *from, size_t bytes,
+                              size_t stride, size_t count)
+{
+    (void)stride;
+    (void)count;
+    return put(dev, to, from, bytes);
+}
+
+static invar_status zero(const invar_device *dev, void *at, size_t bytes)
+{
+    return put(dev, at, NULL, bytes);
+}
+
+static invar_status wait(const invar_device *dev)
+{
+    return put(dev, NULL, NULL, 0);
+}
+
+/* ---- life ------------------------------------------------------------------------------------ */
+
+void invar_stage_init(invar_stage *s, const invar_device *under, int number)
+{
+    invar_memory *m = &s->backend.memory;
+
+    memset(s, 0, sizeof *s);
+    s->under = *under;
+    s->under.scratch = NULL;
+    s->backend = *under->backend;
+    s->dev = s->under;
+    s->dev.backend = &s->backend;
+    INVAR_CHECK(number >= 0 && number <= INVAR_STAGE_MOST_APART);
+    s->base = (char *)(NOWHERE + (uintptr_t)number * NOWHERE_BYTES);
+    s->bytes = NOWHERE_BYTES;
+    s->backend.open = NULL;
+    s->backend.close = NULL;
+    m->take = take;
+    m->give = give;
+    m->take_host = take_host;
+    m->give_host = give_host;
+    m->room = NULL;
+    m->put = put;
+    m->get = get;
+    m->copy = put;
+    m->copy_each = copy_each;
+    m->zero = zero;
+    m->wait = wait;
+    m->dry = true;
+    m->tight = true;
+}
+
+void invar_stage_place(invar_stage *s, void *base, size_t bytes)
+{
+    INVAR_CHECK(s->count == 0);
+    s->base = base;
+    s->bytes = bytes;
+    s->taken = s->most = s->top = 0;
+}
+
+void invar_stage_open(invar_stage *s)
+{
+    invar_backend real = *s->under.backend;
+
+    real.open = NULL; // it is open already
+    real.close = NULL;
+    real.memory.take = take;
+    real.memory.give = give;
+    real.memory.tight = true;
+    s->backend = real;
+}
+
+void invar_stage_mark(invar_stage *s)
+{
+    s->most = s->taken;
+}
