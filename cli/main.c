@@ -19,6 +19,7 @@
 static const invar_verb *const verbs[] = {
 #ifdef INVAR_LEDGER
     &invar_verb_train,
+    &invar_verb_plan,
     &invar_verb_eval,
     &invar_verb_generate,
     &invar_verb_score,

@@ -68,6 +68,7 @@ extern const invar_verb invar_verb_selfcheck;
 extern const invar_verb invar_verb_bench;
 extern const invar_verb invar_verb_doctor;
 extern const invar_verb invar_verb_train; /* this and the following: not without INVAR_LEDGER */
+extern const invar_verb invar_verb_plan;
 extern const invar_verb invar_verb_eval;
 extern const invar_verb invar_verb_generate;
 extern const invar_verb invar_verb_score;

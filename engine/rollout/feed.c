@@ -20,13 +20,13 @@
 typedef struct defaults {
     int64_t concurrency;
     int64_t chunk;
-    int64_t cache_bytes; /* unless one sequence needs more; 0: a share of what is free */
+    int64_t cache_bytes; /* at most, unless one sequence needs more */
     int64_t head_rows;   /* of logits at a time, when scoring */
 } defaults;
 
 /* A GPU is only busy with many rows, and has the memory for them. */
 static const defaults near = {64, 512, (int64_t)1 << 30, 64};
-static const defaults far = {256, 4096, 0, 512};
+static const defaults far = {256, 4096, INT64_MAX, 512};
 
 #define CACHE_SHARE 3 // a third: training comes after the rollout, and keeps activations
 
@@ -128,39 +128,65 @@ static invar_status ensure_cache(invar_rollout *r, const invar_cache_shape *shap
     return invar_cache_new(&r->cache, shape, &r->caller.dev);
 }
 
-/* Bytes that the cache may take where the limits leave it open. */
-static int64_t cache_bytes(const invar_rollout *r, const defaults *open)
+/* Bytes that the cache may take where nobody has planned it. */
+static int64_t cache_bytes(const invar_rollout *r)
 {
     const invar_device *dev = &r->caller.dev;
     int64_t own = r->cache ? invar_cache_page_bytes(&r->cache->shape) * r->cache->shape.pages : 0;
 
-    if (open->cache_bytes > 0 || !dev->backend->memory.room)
-        return larger(open->cache_bytes, near.cache_bytes);
+    if (!dev->backend->memory.room)
+        return near.cache_bytes;
     return ((int64_t)dev->backend->memory.room(dev) + own) / CACHE_SHARE;
+}
+
+static invar_cache_shape shape_of(const invar_rollout_limits *settled, const invar_model *model)
+{
+    const invar_model_spec *spec = &model->spec;
+
+    return (invar_cache_shape){.layers = spec->layers,
+                               .kv_heads = spec->kv_heads,
+                               .head_dim = spec->head_dim,
+                               .storage = model->storage,
+                               .page_size = settled->page_size,
+                               .pages = settled->pages};
+}
+
+int64_t invar_rollout_page_bytes(const invar_rollout_limits *settled, const invar_model *model)
+{
+    invar_cache_shape shape = shape_of(settled, model);
+
+    return invar_cache_page_bytes(&shape);
+}
+
+invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
+                                          const invar_model *model, const invar_device *dev,
+                                          int64_t samples, int64_t rows, int64_t bytes)
+{
+    const defaults *open = defaults_of(dev);
+    invar_rollout_limits out = *limits;
+    int64_t each, affordable;
+
+    out.concurrency = out.concurrency ? out.concurrency : open->concurrency;
+    out.chunk = out.chunk ? out.chunk : open->chunk;
+    out.page_size = out.page_size ? out.page_size : DEFAULT_PAGE_SIZE;
+    // with one page more a shared prompt and its sample fit side by side
+    each = (rows + out.page_size - 1) / out.page_size + 1;
+    affordable =
+        smaller(bytes, open->cache_bytes) / larger(invar_rollout_page_bytes(&out, model), 1);
+    if (out.pages == 0)
+        out.pages = larger(smaller(smaller(out.concurrency, samples) * each, affordable), each);
+    return out;
 }
 
 invar_status invar_feed_settle(invar_rollout_limits *out, invar_rollout *r, int64_t sequences,
                                int64_t rows)
 {
-    const invar_model_spec *spec = &r->model->spec;
-    invar_cache_shape shape = {.layers = spec->layers,
-                               .kv_heads = spec->kv_heads,
-                               .head_dim = spec->head_dim,
-                               .storage = r->model->storage};
-    const defaults *open = defaults_of(&r->caller.dev);
-    int64_t each, affordable;
+    invar_cache_shape shape;
 
     memset(&r->counters, 0, sizeof r->counters);
-    *out = r->limits;
-    out->concurrency = out->concurrency ? out->concurrency : open->concurrency;
-    out->chunk = out->chunk ? out->chunk : open->chunk;
-    shape.page_size = out->page_size = out->page_size ? out->page_size : DEFAULT_PAGE_SIZE;
-    // with one page more a shared prompt and its sample fit side by side
-    each = (rows + out->page_size - 1) / out->page_size + 1;
-    affordable = cache_bytes(r, open) / larger(invar_cache_page_bytes(&shape), 1);
-    if (out->pages == 0)
-        out->pages = larger(smaller(smaller(out->concurrency, sequences) * each, affordable), each);
-    shape.pages = out->pages;
+    *out =
+        invar_rollout_settle(&r->limits, r->model, &r->caller.dev, sequences, rows, cache_bytes(r));
+    shape = shape_of(out, r->model);
     return ensure_cache(r, &shape);
 }
 

@@ -114,6 +114,33 @@ invar_status invar_rollout_score(invar_rollout *rollout, const int32_t *const *t
                                  const int64_t *n, int64_t count, float temperature,
                                  float *const *logp_out) INVAR_MUST_USE;
 
+/*
+ * The limits with nothing left open, for `samples` of at most `rows` rows: pages for as many of
+ * them as run at a time, within `bytes` and, where the device's memory is near, 1 GiB; at least for
+ * one.
+ */
+invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
+                                          const invar_model *model, const invar_device *dev,
+                                          int64_t samples, int64_t rows, int64_t bytes);
+
+/* Bytes of a page of such limits. */
+int64_t invar_rollout_page_bytes(const invar_rollout_limits *settled, const invar_model *model);
+
+/* The most that will be asked for. */
+typedef struct invar_rollout_most {
+    int64_t samples;     /* of a run, */
+    int64_t prompts;     /* and how many different prompts these have */
+    int64_t prompt_rows; /* of the longest prompt */
+    int64_t rows;        /* of the longest sample, without its last token */
+} invar_rollout_most;
+
+/*
+ * On a stage that is dry (engine/budget/stage.h): takes the memory of the largest passes and
+ * draws that can occur, and keeps what a rollout keeps.
+ */
+invar_status invar_rollout_rehearse(invar_rollout *rollout, const invar_sampling *sampling,
+                                    const invar_rollout_most *most) INVAR_MUST_USE;
+
 typedef struct invar_rollout_counters {
     int64_t prefilled; /* rows computed for prompts */
     int64_t shared;    /* rows of prompts that were not, because a group shares them */

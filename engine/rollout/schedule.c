@@ -224,6 +224,13 @@ static bool many_known(const invar_schedule *s)
     return known > MANY * others;
 }
 
+int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, bool apart)
+{
+    int64_t mixed = apart && known > MANY * sequences ? MANY * sequences : known;
+
+    return mixed + sequences > known ? mixed + sequences : known;
+}
+
 /* Rows of the job in this pass; `left` of the chunk, and of known rows alone or not. */
 static int64_t rows_now(const invar_job *job, int64_t left, bool known_alone)
 {

@@ -86,6 +86,9 @@ void invar_schedule_release(invar_schedule *schedule);
 invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out,
                                  invar_schedule *schedule) INVAR_MUST_USE;
 
+/* Most rows of a pass of at most so many sequences and, of them, so many `known` rows. */
+int64_t invar_schedule_most_rows(int64_t known, int64_t sequences, bool apart);
+
 /* A sequence needs no more rows; it may still be waiting. Prompts end by themselves. */
 void invar_schedule_finish(invar_schedule *schedule, int64_t job);
 

@@ -136,7 +136,8 @@ static invar_status run_set(const invar_evaluation *e, const test_set *set,
     return e->take(e->payload, set->name, found.items, found.count);
 }
 
-invar_status invar_evaluate_hash(invar_digest *out, const invar_session *session)
+invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
+                                 const invar_session *session)
 {
     const char *cursor = invar_recipe_string(session->recipe, INVAR_KEY_EVAL_PROMPT_DATA);
     invar_hasher hasher;
@@ -149,6 +150,7 @@ invar_status invar_evaluate_hash(invar_digest *out, const invar_session *session
 
         INVAR_TRY(invar_session_data(&data, session, set.path, true));
         invar_dataset_hash(&digest, data);
+        invar_memory_measure(seen, data, true);
         invar_dataset_close(data);
         invar_hasher_update(&hasher, set.name, strlen(set.name) + 1);
         invar_hasher_update(&hasher, digest.bytes, sizeof digest.bytes);

@@ -9,7 +9,7 @@
 #ifndef INVAR_ENGINE_RUN_EVALUATE_H
 #define INVAR_ENGINE_RUN_EVALUATE_H
 
-#include "engine/run/session.h"
+#include "engine/run/memory.h"
 #include "engine/source/judge.h"
 
 #ifdef __cplusplus
@@ -30,7 +30,8 @@ typedef struct invar_evaluation {
 invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
 
 /* The digest of all sets, each with its name: what their results depend on beside the weights. */
-invar_status invar_evaluate_hash(invar_digest *out, const invar_session *session) INVAR_MUST_USE;
+invar_status invar_evaluate_hash(invar_digest *out, invar_memory_data *seen,
+                                 const invar_session *session) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -126,6 +126,22 @@ static invar_status recall_files(invar_loop *loop)
     return status;
 }
 
+invar_status invar_loop_read_sets(invar_loop *loop)
+{
+    const invar_recipe *r = loop->recipe;
+    invar_memory_data *data = &loop->identity.data;
+
+    invar_memory_measure(data, loop->session.data, false);
+    if (loop->options->replay) // nothing is evaluated
+        return INVAR_OK;
+    data->evaluates = loop->identity.evaluates =
+        invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
+        invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    if (!data->evaluates)
+        return INVAR_OK;
+    return invar_evaluate_hash(&loop->identity.eval_data, data, &loop->session);
+}
+
 static invar_status look_at_files(invar_loop *loop)
 {
     const invar_recipe *r = loop->recipe;
@@ -135,10 +151,6 @@ static invar_status look_at_files(invar_loop *loop)
     loop->identity.saved = (invar_saved){.own = true};
     if (loop->options->replay)
         return recall_files(loop);
-    loop->identity.evaluates = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
-                               invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
-    if (loop->identity.evaluates)
-        INVAR_TRY(invar_evaluate_hash(&loop->identity.eval_data, &loop->session));
     INVAR_TRY(gather(&id, loop));
     INVAR_TRY(invar_ledger_identity(&own, id.pairs, id.count));
     return invar_saved_find(&loop->identity.saved, r, &own);

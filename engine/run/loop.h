@@ -17,6 +17,7 @@
 #include "engine/record/recorder.h"
 #include "engine/run/facts.h"
 #include "engine/run/folders.h"
+#include "engine/run/memory.h"
 #include "engine/run/plugins.h"
 #include "engine/run/session.h"
 #include "engine/run/settings.h"
@@ -39,6 +40,7 @@ typedef struct invar_identity {
     invar_digest digest;
     bool evaluates;         /* while it trains */
     invar_digest eval_data; /* of all evaluation sets */
+    invar_memory_data data; /* how long samples can be */
     invar_saved saved;      /* rollouts */
     invar_facts facts;      /* given along by whoever started it */
 } invar_identity;
@@ -70,7 +72,9 @@ typedef struct invar_loop {
     invar_loss_custom custom; /* the loss among them */
     invar_rollout *rollout;   /* NULL: nothing is sampled */
     invar_trainer *trainer;
-    invar_audit *audit; /* NULL: none */
+    invar_budget_ask ask;     /* what it will ask of the device's memory, */
+    invar_budget_block block; /* and where rollout and trainer have theirs */
+    invar_audit *audit;       /* NULL: none */
     invar_source source;
     invar_learner actor, critic;
     invar_recorder recorder;
@@ -99,6 +103,9 @@ invar_status invar_loop_open_ledger(invar_loop *loop) INVAR_MUST_USE;
 invar_status invar_loop_begin(invar_loop *loop, int64_t step,
                               const invar_digest *chain) INVAR_MUST_USE;
 invar_status invar_loop_identify(invar_loop *loop) INVAR_MUST_USE;
+
+/* Before: which sets it is evaluated on. */
+invar_status invar_loop_read_sets(invar_loop *loop) INVAR_MUST_USE;
 
 /* INVAR_E_NOTFOUND: a checkpoint of `step` is to be gone on from, and its run is not there. */
 invar_status invar_loop_without_run(const invar_loop *loop, int64_t step) INVAR_MUST_USE;

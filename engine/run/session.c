@@ -40,22 +40,40 @@ static int64_t default_threads(const invar_model_spec *spec)
     return spec->hidden <= SMALL_HIDDEN && most > SMALL_THREADS ? SMALL_THREADS : most;
 }
 
-static invar_status open_device(invar_session *s)
+/* A GPU as far as its memory goes. */
+static const invar_backend *imagined_gpu(void)
 {
-    int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
-    const invar_backend *backend;
+    static invar_backend table;
 
-    INVAR_TRY(invar_backend_find(
-        &backend, INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE)));
+    table = *invar_backend_cpu();
+    table.name = "cuda";
+    table.memory.far = true;
+    return &table;
+}
+
+/* `any`: see INVAR_SESSION_ANY_DEVICE. */
+static invar_status open_device(invar_session *s, bool any)
+{
+    invar_device_kind kind = INVAR_RECIPE_ENUM(invar_device_kind, s->recipe, INVAR_KEY_DEVICE);
+    int64_t threads = invar_recipe_int(s->recipe, INVAR_KEY_THREADS);
+    invar_status status;
+
     if (threads == 0)
         threads = default_threads(&s->spec);
     if (threads > 1)
         INVAR_TRY(invar_pool_new(&s->pool, (int)threads));
     s->dev =
-        (invar_device){.backend = backend,
-                       .numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
+        (invar_device){.numerics = INVAR_RECIPE_ENUM(invar_numerics, s->recipe, INVAR_KEY_NUMERICS),
                        .pool = s->pool};
-    return invar_device_open(&s->dev);
+    status = invar_backend_find(&s->dev.backend, kind);
+    if (status == INVAR_OK)
+        status = invar_device_open(&s->dev);
+    if (status == INVAR_OK || !any || kind == INVAR_DEVICE_CPU)
+        return status;
+    invar_error_clear();
+    s->imagined = true;
+    s->dev.backend = imagined_gpu();
+    return INVAR_OK;
 }
 
 /* ---- tokenizer ------------------------------------------------------------------------------- */
@@ -502,15 +520,18 @@ static invar_status open_all(invar_session *s, unsigned wants)
     INVAR_TRY(find_model(s->recipe));
     INVAR_TRY(open_tokenizer(s, wants));
     INVAR_TRY(read_spec(s));
-    INVAR_TRY(open_device(s));
+    INVAR_TRY(open_device(s, (wants & INVAR_SESSION_ANY_DEVICE) != 0));
     INVAR_TRY(read_stops(s));
-    INVAR_TRY(first_weights(s));
-    if (wants & INVAR_SESSION_LEARN)
-        INVAR_TRY(other_models(s));
     if ((wants & INVAR_SESSION_DATA) && given(s->recipe, INVAR_KEY_PROMPT_DATA))
-        return invar_session_data(&s->data, s,
-                                  invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA), false);
-    return INVAR_OK;
+        INVAR_TRY(invar_session_data(&s->data, s,
+                                     invar_recipe_string(s->recipe, INVAR_KEY_PROMPT_DATA), false));
+    return wants & INVAR_SESSION_NO_WEIGHTS ? INVAR_OK : invar_session_make_models(s, wants);
+}
+
+invar_status invar_session_make_models(invar_session *s, unsigned wants)
+{
+    INVAR_TRY(first_weights(s));
+    return wants & INVAR_SESSION_LEARN ? other_models(s) : INVAR_OK;
 }
 
 invar_status invar_session_open(invar_session *session, const invar_recipe *recipe, unsigned wants)

@@ -32,6 +32,7 @@ typedef struct invar_session {
     const invar_recipe *recipe; /* borrowed, checked */
     invar_pool *pool;
     invar_device dev;
+    bool imagined; /* the device is a GPU that is not there; its ops have the CPU's scratch */
     invar_tokenizer *tokenizer;
     invar_model_spec spec;
     invar_format format;
@@ -51,15 +52,20 @@ typedef struct invar_session {
 
 /* What of it is wanted. */
 enum {
-    INVAR_SESSION_DATA = 1,        /* the prompts of training */
-    INVAR_SESSION_LEARN = 2,       /* reference, teacher and critic, as the recipe needs them */
-    INVAR_SESSION_NO_TOKENIZER = 4 /* tokens are given: a folder without tokenizer.json will do */
+    INVAR_SESSION_DATA = 1,         /* the prompts of training */
+    INVAR_SESSION_LEARN = 2,        /* reference, teacher and critic, as the recipe needs them */
+    INVAR_SESSION_NO_TOKENIZER = 4, /* a folder without tokenizer.json will do */
+    INVAR_SESSION_NO_WEIGHTS = 8,   /* models come later: invar_session_make_models */
+    INVAR_SESSION_ANY_DEVICE = 16   /* nothing is computed: a GPU that is not there will do */
 };
 
 /* `session` is zeroed or uninitialised; after a failure nothing is left in it. */
 invar_status invar_session_open(invar_session *session, const invar_recipe *recipe,
                                 unsigned wants) INVAR_MUST_USE;
 void invar_session_close(invar_session *session);
+
+/* The models, of a session that was opened without; `wants` as it was then. */
+invar_status invar_session_make_models(invar_session *session, unsigned wants) INVAR_MUST_USE;
 
 /* How the recipe samples; arrays are borrowed from the session. */
 invar_sampling invar_session_sampling(const invar_session *session);

@@ -12,36 +12,53 @@
 
 #include "base/invar_banned.h"
 
-/* How much of the moments visits a device with memory of its own; 0: they are there for good. */
-static size_t piece_of_moments(const invar_loop *loop)
-{
-    bool offload = invar_recipe_bool(loop->recipe, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD);
+#define MODELS (INVAR_SESSION_DATA | INVAR_SESSION_LEARN)
 
-    return offload && invar_device_far(&loop->session.dev) ? INVAR_OPTIMIZER_PIECE : 0;
+/* ---- memory ---------------------------------------------------------------------------------- */
+
+/* Before any weights: what cannot fit is refused, and what is open is chosen. */
+static invar_status plan_memory(invar_budget *out, invar_loop *loop)
+{
+    invar_budget_ask *ask = &loop->ask;
+
+    *ask = invar_memory_ask(&loop->session, &loop->set, &loop->identity.data);
+    INVAR_TRY(invar_budget_make(out, ask, invar_memory_available(&loop->session.dev)));
+    INVAR_TRY(invar_budget_verdict(out, ask));
+    ask->head_rows = out->choice.head_rows;
+    ask->plan.max_tokens = out->choice.max_tokens;
+    ask->limits.pages = out->choice.pages;
+    ask->limits.concurrency = out->choice.concurrency;
+    return INVAR_OK;
+}
+
+/* Rollout and trainer have all their memory afterwards. */
+static invar_status settle_memory(invar_loop *loop)
+{
+    invar_budget_parts parts = {.rollout = loop->rollout,
+                                .trainer = loop->trainer,
+                                .actor = loop->session.actor,
+                                .critic = loop->session.critic,
+                                .actor_grads = loop->actor.grads,
+                                .critic_grads = loop->critic.grads};
+
+    return invar_budget_block_open(&loop->block, &parts, &loop->ask);
 }
 
 /* ---- parts ----------------------------------------------------------------------------------- */
 
 static invar_status make_trainer(invar_loop *loop)
 {
-    const invar_recipe *r = loop->recipe;
-    const invar_session *s = &loop->session;
-    bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
-    int64_t unit = invar_recipe_int(r, INVAR_KEY_SAMPLES_PER_UNIT);
-    int64_t rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE);
+    const invar_budget_ask *ask = &loop->ask;
     invar_trainer_options o = {
-        .plan = {.unit = unit              ? unit
-                         : s->spec.experts ? loop->set.per_prompt
-                                           : 1,
-                 .micro_batch = dynamic ? 0 : invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE),
-                 .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU) : 0},
-        .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
-                     INVAR_RECOMPUTE_FULL,
-        .head_rows = rows ? rows : invar_trainer_head_rows(&s->dev, &s->spec),
-        .temperature = (float)invar_recipe_float(r, INVAR_KEY_ROLLOUT_TEMPERATURE),
-        .replay = loop->set.replay_routing ? s->actor : NULL};
+        .plan = ask->plan,
+        .recompute = ask->recompute,
+        .head_rows = ask->head_rows,
+        .temperature = (float)invar_recipe_float(loop->recipe, INVAR_KEY_ROLLOUT_TEMPERATURE),
+        .replay = ask->replay ? loop->session.actor : NULL,
+        .scoring = invar_budget_block_dev(&loop->block, INVAR_BUDGET_SCORING)};
 
-    return invar_trainer_new(&loop->trainer, &s->dev, &o);
+    return invar_trainer_new(&loop->trainer,
+                             invar_budget_block_dev(&loop->block, INVAR_BUDGET_LEARNING), &o);
 }
 
 /* Without training the actor is only hashed. */
@@ -53,7 +70,7 @@ static invar_status make_learners(invar_loop *loop)
                                .prefix = "",
                                .schedule = loop->set.schedule,
                                .adamw = loop->set.adamw,
-                               .piece = piece_of_moments(loop)};
+                               .piece = loop->ask.piece};
 
     INVAR_TRY(invar_learner_open(&loop->actor, s->actor, learns, &o));
     o.prefix = "critic.";
@@ -88,13 +105,14 @@ static bool follows(const invar_loop *loop)
 static invar_status make_rollout(invar_loop *loop)
 {
     invar_session *s = &loop->session;
-    invar_rollout_limits limits = invar_session_limits(s);
     invar_sampling sampling;
     const char *loads = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
 
     if (!loop->identity.evaluates && !follows(loop) && (loop->set.sft || loads[0]))
         return INVAR_OK;
-    INVAR_TRY(invar_rollout_new(&loop->rollout, s->actor, s->tokenizer, &s->dev, &limits));
+    INVAR_TRY(invar_rollout_new(&loop->rollout, s->actor, s->tokenizer,
+                                invar_budget_block_dev(&loop->block, INVAR_BUDGET_SAMPLING),
+                                &loop->ask.limits));
     sampling = invar_session_sampling(s);
     return invar_rollout_check(loop->rollout, &sampling);
 }
@@ -177,9 +195,9 @@ static invar_status open_parts(invar_loop *loop)
     const char *trace = invar_recipe_string(loop->recipe, INVAR_KEY_TRACE);
     const char *rollouts = invar_recipe_string(loop->recipe, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA);
     invar_plugin_event started = {.hook = INVAR_PLUGIN_AFTER_INIT, .step = -1, .rollout = -1};
+    invar_budget budget;
 
-    INVAR_TRY(
-        invar_session_open(&loop->session, loop->recipe, INVAR_SESSION_DATA | INVAR_SESSION_LEARN));
+    INVAR_TRY(invar_session_open(&loop->session, loop->recipe, MODELS | INVAR_SESSION_NO_WEIGHTS));
     if (hf[0]) // an export has the template that the model was trained with
         INVAR_TRY(
             invar_hf_files_read(&loop->store.hf_files, hf,
@@ -195,12 +213,17 @@ static invar_status open_parts(invar_loop *loop)
                           "num-epoch: so many times through the data is less than one rollout of "
                           "%" PRId64 " prompts; give num-rollout",
                           loop->set.prompts);
+    INVAR_TRY(invar_loop_read_sets(loop));
+    INVAR_TRY(plan_memory(&budget, loop));
+    INVAR_TRY(invar_session_make_models(&loop->session, MODELS));
     INVAR_TRY(invar_loop_identify(loop));
     if (loop->options->identified)
         INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
+    INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev, budget.block));
     INVAR_TRY(make_trainer(loop));
     INVAR_TRY(make_learners(loop));
     INVAR_TRY(make_rollout(loop));
+    INVAR_TRY(settle_memory(loop));
     INVAR_TRY(invar_loop_attach_audit(loop));
     // a wrong plug-in or folder is found before the ledger has a run with it
     INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->options->replay));
@@ -246,6 +269,7 @@ void invar_loop_close(invar_loop *loop)
     invar_checkpoint_writer_free(loop->store.writer);
     invar_learner_close(&loop->actor);
     invar_learner_close(&loop->critic);
+    invar_budget_block_release(&loop->block);
     invar_recorder_close(&loop->recorder);
     invar_saved_release(&loop->identity.saved);
     invar_facts_release(&loop->identity.facts);

@@ -49,7 +49,8 @@ invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
     status = invar_pass_new(&trainer->learning, dev, &pass);
     pass.train = pass.recompute = false;
     if (status == INVAR_OK)
-        status = invar_pass_new(&trainer->scoring, dev, &pass);
+        status =
+            invar_pass_new(&trainer->scoring, options->scoring ? options->scoring : dev, &pass);
     if (status != INVAR_OK) {
         invar_trainer_free(trainer);
         return status;
@@ -67,6 +68,12 @@ void invar_trainer_free(invar_trainer *trainer)
     invar_micro_batch_release(&trainer->batch);
     invar_free(trainer->gradient);
     invar_free(trainer);
+}
+
+invar_status invar_trainer_settle(invar_trainer *trainer)
+{
+    INVAR_TRY(invar_pass_settle(trainer->scoring));
+    return invar_pass_settle(trainer->learning);
 }
 
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe)

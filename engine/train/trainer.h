@@ -19,9 +19,10 @@ extern "C" {
 typedef struct invar_trainer_options {
     invar_plan_options plan;
     bool recompute;
-    int64_t head_rows;         /* rows of logits at a time; 0: no limit */
-    float temperature;         /* 0, the best token, has log-probabilities at 1 */
-    const invar_model *replay; /* runs with the routing of the rollout; NULL: none does */
+    int64_t head_rows;           /* rows of logits at a time; 0: no limit */
+    float temperature;           /* 0, the best token, has log-probabilities at 1 */
+    const invar_model *replay;   /* runs with the routing of the rollout; NULL: none does */
+    const invar_device *scoring; /* where scoring has its memory; NULL: where learning has it */
 } invar_trainer_options;
 
 /* head_rows where nobody says: 256 MiB of logits, on a far device 12 GiB. */
@@ -32,6 +33,9 @@ typedef struct invar_trainer invar_trainer;
 invar_status invar_trainer_new(invar_trainer **out, const invar_device *dev,
                                const invar_trainer_options *options) INVAR_MUST_USE;
 void invar_trainer_free(invar_trainer *trainer);
+
+/* invar_pass_settle of both passes. */
+invar_status invar_trainer_settle(invar_trainer *trainer) INVAR_MUST_USE;
 
 /* Shows activations of the coming runs; NULL ends it. */
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe);

@@ -14,7 +14,8 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "replay", "score", "train"}
+WITH_KEYS = {"ab", "bisect", "blame", "eval", "generate", "pack", "plan", "replay", "score",
+             "train"}
 # Options of other programs, and of our scripts, that the documents name.
 OTHERS = {"arch", "asan", "build", "coverage", "full", "help", "install", "markdown", "prefix",
           "preset", "ref", "report", "target", "test-dir", "tsan", "version", "yes"}

@@ -1,0 +1,268 @@
+/*
+ * plan.c - invar plan: what a run needs of a device's memory, without running it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/console/term.h"
+#include "cli/flags.h"
+#include "cli/grid.h"
+#include "cli/ledger/ledger.h"
+#include "cli/ledger/rows.h"
+#include "engine/config/config.h"
+#include "engine/run/memory.h"
+
+#include "base/invar_banned.h"
+
+typedef struct settings {
+    const char *memory;
+    bool json;
+} settings;
+
+/* ---- sizes ----------------------------------------------------------------------------------- */
+
+/* "80GB", "79.1 GiB", "512M": a power of 1000, with an i of 1024; without a unit bytes. */
+static invar_status read_size(size_t *out, const char *text)
+{
+    static const char letters[] = "kMGT";
+    char *end;
+    double value = strtod(text, &end), unit = 1.0;
+    const char *letter;
+
+    while (end != text && *end == ' ')
+        end++;
+    letter = *end == 'K' ? letters : *end ? strchr(letters, *end) : NULL;
+    if (letter) {
+        bool binary = end[1] == 'i';
+        for (const char *c = letters; c <= letter; c++)
+            unit *= binary ? 1024.0 : 1000.0;
+        end += 1 + binary;
+    }
+    end += *end == 'B';
+    value *= unit;
+    if (end == text || *end || !(value >= 1.0 && value < 9.0e18))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--memory: \"%.40s\" is no size; expected a number with a unit, as in "
+                          "80GB, 79.1GiB or 512MiB",
+                          text);
+    *out = (size_t)value;
+    return INVAR_OK;
+}
+
+/* ---- printing -------------------------------------------------------------------------------- */
+
+static invar_status add_line(invar_grid *table, const char *name, size_t bytes, const char *note)
+{
+    char cell[32];
+
+    (void)snprintf(cell, sizeof cell, "%.1f", (double)bytes / (double)((size_t)1 << 20));
+    INVAR_TRY(invar_grid_string(table, name));
+    INVAR_TRY(invar_grid_number(table, cell));
+    return invar_grid_string(table, note);
+}
+
+static invar_status fill_memory(invar_grid *t, const invar_memory_view *v)
+{
+    const invar_budget *b = &v->budget;
+    char cache[64] = "";
+
+    INVAR_TRY(invar_grid_string(t, "memory"));
+    INVAR_TRY(invar_grid_string(t, "MiB"));
+    INVAR_TRY(invar_grid_string(t, ""));
+    for (int i = 0; i < b->n_items; i++)
+        INVAR_TRY(add_line(t, b->items[i].name, b->items[i].bytes, ""));
+    if (b->host > 0)
+        INVAR_TRY(add_line(t, "moments on the host", b->host, "not counted"));
+    INVAR_TRY(add_line(t, "resident", b->resident, "for the whole run"));
+    if (b->cache > 0)
+        (void)snprintf(cache, sizeof cache, "KV cache %.1f", (double)b->cache / (1 << 20));
+    if (b->sampling > 0)
+        INVAR_TRY(add_line(t, "sampling", b->sampling, cache));
+    INVAR_TRY(add_line(t, "scoring", b->scoring, ""));
+    if (b->learning > 0)
+        INVAR_TRY(add_line(t, "learning", b->learning, ""));
+    INVAR_TRY(add_line(t, "block", b->block, "these in turn: the largest"));
+    INVAR_TRY(add_line(t, "around", b->around, "norm, AdamW, hashes"));
+    INVAR_TRY(add_line(t, "need", b->need, "resident, block and around"));
+    return add_line(t, "available", b->available, "1/64 of it is left free");
+}
+
+static invar_status add_choice(invar_grid *t, const char *key, int64_t value, int64_t asked,
+                               bool open)
+{
+    char note[64] = "";
+
+    if (open)
+        (void)snprintf(note, sizeof note, "chosen");
+    else if (value != asked)
+        (void)snprintf(note, sizeof note, "chosen; the recipe allows %" PRId64, asked);
+    INVAR_TRY(invar_grid_string(t, key));
+    INVAR_TRY(invar_grid_int(t, value));
+    return invar_grid_string(t, note);
+}
+
+static invar_status fill_choices(invar_grid *t, const invar_memory_view *v)
+{
+    const invar_budget_choice *c = &v->budget.choice;
+    const invar_budget_ask *a = &v->ask;
+
+    INVAR_TRY(invar_grid_string(t, "key"));
+    INVAR_TRY(invar_grid_string(t, "value"));
+    INVAR_TRY(invar_grid_string(t, ""));
+    INVAR_TRY(add_choice(t, "log-probs-chunk-size", c->head_rows, a->head_rows, !a->head_rows));
+    if (a->dynamic)
+        INVAR_TRY(add_choice(t, "max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens, false));
+    else
+        INVAR_TRY(
+            add_choice(t, "micro-batch-size", a->plan.micro_batch, a->plan.micro_batch, false));
+    if (c->pages == 0)
+        return INVAR_OK;
+    INVAR_TRY(add_choice(t, "kv-pages", c->pages, a->limits.pages, !a->limits.pages));
+    return add_choice(t, "rollout-concurrency", c->concurrency, a->limits.concurrency,
+                      !a->limits.concurrency);
+}
+
+static invar_status show_table(const invar_memory_view *v,
+                               invar_status (*fill)(invar_grid *table, const invar_memory_view *v))
+{
+    invar_grid *table = NULL;
+    invar_status status = invar_grid_new(&table, 3);
+
+    if (status == INVAR_OK)
+        status = fill(table, v);
+    if (status == INVAR_OK)
+        status = invar_grid_show(table, stdout);
+    invar_grid_free(table);
+    return status;
+}
+
+static invar_status print_text(const invar_memory_view *v)
+{
+    bool colour = invar_term_colour(stdout);
+    const char *plain = invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN);
+    const char *verdict =
+        invar_term_escape(colour, v->budget.fits ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED);
+
+    INVAR_TRY(show_table(v, fill_memory));
+    putchar('\n');
+    INVAR_TRY(show_table(v, fill_choices));
+    printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_budget_longest(&v->ask),
+           v->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
+    if (v->session.imagined)
+        puts("scratch of ops: as the CPU needs it, since there is no GPU here");
+    printf("verdict: %s%s%s\n", verdict, v->budget.fits ? "fits" : "does not fit", plain);
+    return INVAR_OK;
+}
+
+static json_t *items_json(const invar_budget *b)
+{
+    json_t *list = json_array();
+
+    for (int i = 0; i < b->n_items && list; i++)
+        (void)json_array_append_new(list, json_pack("{s:s, s:I}", "name", b->items[i].name, "bytes",
+                                                    (json_int_t)b->items[i].bytes));
+    return list;
+}
+
+static invar_status print_json(const invar_memory_view *v)
+{
+    const invar_budget *b = &v->budget;
+    const invar_budget_choice *c = &b->choice;
+    json_t *choices =
+        json_pack("{s:I, s:I, s:I, s:I}", "log-probs-chunk-size", (json_int_t)c->head_rows,
+                  "max-tokens-per-gpu", (json_int_t)c->max_tokens, "kv-pages", (json_int_t)c->pages,
+                  "rollout-concurrency", (json_int_t)c->concurrency);
+
+    return invar_json_write(
+        stdout,
+        json_pack("{s:b, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:b}",
+                  "fits", b->fits, "need", (json_int_t)b->need, "available",
+                  (json_int_t)b->available, "resident", (json_int_t)b->resident, "items",
+                  items_json(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
+                  "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "scoring",
+                  (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
+                  (json_int_t)b->around, "choices", choices, "longest_sample",
+                  (json_int_t)invar_budget_longest(&v->ask), "device_present",
+                  !v->session.imagined));
+}
+
+/* ---- the verb -------------------------------------------------------------------------------- */
+
+static invar_status plan(const settings *s, const invar_recipe *recipe)
+{
+    invar_memory_view view;
+    size_t memory = 0;
+    invar_status status;
+
+    INVAR_TRY(invar_config_check(recipe));
+    if (s->memory)
+        INVAR_TRY(read_size(&memory, s->memory));
+    INVAR_TRY(invar_memory_plan(&view, recipe, memory));
+    status = s->json ? print_json(&view) : print_text(&view);
+    if (status == INVAR_OK && fflush(stdout) == 0)
+        status = invar_budget_verdict(&view.budget, &view.ask);
+    invar_memory_release(&view);
+    return status;
+}
+
+static const invar_option *options(settings *s)
+{
+    static invar_option list[3];
+
+    list[0] = (invar_option){.name = "memory",
+                             .type = INVAR_OPTION_TEXT,
+                             .value = &s->memory,
+                             .metavar = "SIZE",
+                             .help = "plan for a device with this much memory, such as 80GB or "
+                                     "79.1GiB (default: what the device has free)"};
+    list[1] = invar_option_json(&s->json);
+    list[2] = invar_flags_end();
+    return list;
+}
+
+static int run(int argc, char **argv)
+{
+    settings s = {0};
+    invar_recipe *recipe = NULL;
+    const char *path = NULL;
+    invar_status status;
+
+    status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
+    if (status == INVAR_OK)
+        status = invar_options_parse(options(&s), argc, argv);
+    if (status == INVAR_OK)
+        status = plan(&s, recipe);
+    invar_recipe_free(recipe);
+    return invar_exit(status);
+}
+
+static void help(void)
+{
+    settings s;
+
+    invar_help_text(
+        "Prints how much memory a run needs on its device, item by item, and what Invar chooses\n"
+        "for the keys that the recipe leaves open. Nothing is run, and no weights are read: of a\n"
+        "model folder only config.json is needed. With --device cuda --memory 80GB it plans for\n"
+        "a GPU that is not there.\n"
+        "\n"
+        "'invar train' makes the same plan before it starts.\n"
+        "\n"
+        "Exit codes:\n"
+        "  0    the run fits\n"
+        "  2    it does not; the message names keys that would help\n"
+        "  125  there is no GPU, and no --memory\n");
+    invar_options_help(options(&s));
+}
+
+const invar_verb invar_verb_plan = {
+    .name = "plan",
+    .summary = "show the memory that a run needs, before it runs",
+    .run = run,
+    .help = help,
+    .arguments = "RECIPE [--device cpu|cuda] [--memory SIZE] [--key value ...]"};

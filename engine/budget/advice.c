@@ -1,0 +1,281 @@
+/*
+ * advice.c - the refusal of what does not fit: the numbers, and the keys that would help.
+ *
+ * Every change is tried before it is named. Where none is enough alone, changes are added up until
+ * the run fits, and those that were not needed are left out again. Free keys come first, then what
+ * changes the run.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/budget/budget.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_NAMED 3 // changes that help alone, and the largest items
+#define FEW_ROWS 256 // of prefill
+
+/* Makes the run smaller, and says what to set; false: it cannot, or is already. */
+typedef bool (*change)(invar_budget_ask *ask, char *out, size_t size);
+
+static bool open_rows(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool set = ask->head_rows > 0;
+
+    ask->head_rows = 0;
+    (void)snprintf(out, size, "log-probs-chunk-size = 0");
+    return set;
+}
+
+static bool open_pages(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool set = ask->limits.pages > 0;
+
+    ask->limits.pages = 0;
+    (void)snprintf(out, size, "kv-pages = 0");
+    return set;
+}
+
+static bool open_concurrency(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool set = ask->limits.concurrency > 0;
+
+    ask->limits.concurrency = 0;
+    (void)snprintf(out, size, "rollout-concurrency = 0");
+    return set;
+}
+
+static bool shorten_prefill(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool long_one = ask->limits.chunk == 0 || ask->limits.chunk > FEW_ROWS;
+
+    ask->limits.chunk = FEW_ROWS;
+    (void)snprintf(out, size, "chunked-prefill-size = %d", FEW_ROWS);
+    return long_one;
+}
+
+static bool shrink_batch(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool many = ask->plan.micro_batch > 1;
+
+    ask->plan.micro_batch = many ? ask->plan.micro_batch / 2 : ask->plan.micro_batch;
+    (void)snprintf(out, size, "micro-batch-size = %" PRId64, ask->plan.micro_batch);
+    return many;
+}
+
+static bool recompute(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool keeps = ask->learns && !ask->recompute;
+
+    ask->recompute = true;
+    (void)snprintf(out, size, "recompute-granularity = full");
+    return keeps;
+}
+
+static bool offload(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool there = ask->learns && ask->piece == 0 && invar_device_far(ask->dev);
+
+    ask->piece = INVAR_OPTIMIZER_PIECE;
+    (void)snprintf(out, size, "optimizer-cpu-offload = true");
+    return there;
+}
+
+static bool shrink_unit(invar_budget_ask *ask, char *out, size_t size)
+{
+    bool many = ask->learns && ask->plan.unit > 1;
+
+    ask->plan.unit = many ? ask->plan.unit / 2 : ask->plan.unit;
+    (void)snprintf(out, size, "samples-per-unit = %" PRId64, ask->plan.unit);
+    return many;
+}
+
+static bool halve_response(invar_budget_rollout *r)
+{
+    bool has = r->prompts > 0 && r->response > 1;
+
+    r->response = has ? r->response / 2 : r->response;
+    return has;
+}
+
+static bool shorten_responses(invar_budget_ask *ask, char *out, size_t size)
+{
+    invar_budget_rollout *r = &ask->rollouts[INVAR_BUDGET_TRAINING];
+    bool has = halve_response(r);
+
+    ask->response = has ? r->response : ask->response;
+    (void)snprintf(out, size, "rollout-max-response-len = %" PRId64, ask->response);
+    return has;
+}
+
+static bool shorten_evaluations(invar_budget_ask *ask, char *out, size_t size)
+{
+    invar_budget_rollout *r = &ask->rollouts[INVAR_BUDGET_EVALUATION];
+    bool has = halve_response(r);
+
+    (void)snprintf(out, size, "eval-max-response-len = %" PRId64, r->response);
+    return has;
+}
+
+static const struct {
+    change change;
+    bool again;    /* it can be done more than once, and is until it helps */
+    bool semantic; /* the key may change bits: only where the others are not enough */
+} changes[] = {{open_rows, false, false},        {open_pages, false, false},
+               {open_concurrency, false, false}, {shorten_prefill, false, false},
+               {shrink_batch, true, false},      {recompute, false, false},
+               {offload, false, false},          {shrink_unit, true, true},
+               {shorten_responses, true, true},  {shorten_evaluations, true, true}};
+
+#define CHANGES (int)(sizeof changes / sizeof *changes)
+
+typedef struct advice {
+    char text[64];
+    bool taken;
+} advice;
+
+/* Makes the change to `ask`; *fits_out: that is enough. */
+static invar_status apply(advice *out, bool *fits_out, invar_budget_ask *ask, int which,
+                          size_t available)
+{
+    invar_budget found;
+
+    *fits_out = out->taken = false;
+    while (!*fits_out && changes[which].change(ask, out->text, sizeof out->text)) {
+        out->taken = true;
+        INVAR_TRY(invar_budget_make(&found, ask, available));
+        *fits_out = found.fits;
+        if (!changes[which].again)
+            break;
+    }
+    return INVAR_OK;
+}
+
+static void add(char *out, size_t size, const char *before, const advice *a, int which)
+{
+    size_t used = strlen(out);
+
+    (void)snprintf(out + used, size - used, "%s%s%s", before, a->text,
+                   changes[which].semantic ? " (semantic)" : "");
+}
+
+/* Changes that are enough, each alone. */
+static invar_status find_single(char *out, size_t size, const invar_budget_ask *asked,
+                                size_t available)
+{
+    int count = 0;
+
+    for (int i = 0; i < CHANGES && count < MOST_NAMED; i++) {
+        invar_budget_ask ask = *asked;
+        advice a;
+        bool fits;
+
+        if (changes[i].semantic && count > 0)
+            break;
+        INVAR_TRY(apply(&a, &fits, &ask, i, available));
+        if (fits)
+            add(out, size, count++ > 0 ? ", or " : "set ", &a, i);
+    }
+    return INVAR_OK;
+}
+
+/* Whether the run fits without change `without`, with the others that are taken. */
+static invar_status fits_without(bool *out, const invar_budget_ask *asked, const advice *list,
+                                 int without, size_t available)
+{
+    invar_budget_ask ask = *asked;
+    invar_budget found;
+
+    for (int i = 0; i < CHANGES; i++) {
+        advice a = {.text = ""};
+        while (i != without && list[i].taken && strcmp(a.text, list[i].text) != 0)
+            if (!changes[i].change(&ask, a.text, sizeof a.text))
+                break;
+    }
+    INVAR_TRY(invar_budget_make(&found, &ask, available));
+    *out = found.fits;
+    return INVAR_OK;
+}
+
+/* Changes that are enough together. */
+static invar_status find_several(char *out, size_t size, const invar_budget_ask *asked,
+                                 size_t available)
+{
+    advice list[CHANGES] = {{.taken = false}};
+    invar_budget_ask ask = *asked;
+    bool fits = false, idle;
+    int named = 0;
+
+    for (int i = 0; i < CHANGES && !fits; i++)
+        INVAR_TRY(apply(&list[i], &fits, &ask, i, available));
+    for (int i = 0; i < CHANGES && fits; i++) {
+        if (!list[i].taken)
+            continue;
+        INVAR_TRY(fits_without(&idle, asked, list, i, available));
+        list[i].taken = !idle;
+    }
+    for (int i = 0; i < CHANGES && fits; i++)
+        if (list[i].taken)
+            add(out, size, named++ > 0 ? " and " : "set ", &list[i], i);
+    return INVAR_OK;
+}
+
+/* ---- the refusal ----------------------------------------------------------------------------- */
+
+/* "12.3 GiB" */
+static void format_bytes(char out[24], size_t bytes)
+{
+    if (bytes >= (size_t)1 << 30)
+        (void)snprintf(out, 24, "%.1f GiB", (double)bytes / (double)((size_t)1 << 30));
+    else
+        (void)snprintf(out, 24, "%.1f MiB", (double)bytes / (double)((size_t)1 << 20));
+}
+
+static void name_largest(char *out, size_t size, const invar_budget *b)
+{
+    invar_budget_item items[INVAR_BUDGET_ITEMS + 2];
+    int count = 0;
+
+    for (int i = 0; i < b->n_items; i++)
+        items[count++] = b->items[i];
+    items[count++] =
+        b->block == b->sampling
+            ? (invar_budget_item){"sampling", b->sampling}
+            : (invar_budget_item){b->block == b->learning ? "learning" : "scoring", b->block};
+    out[0] = '\0';
+    for (int n = 0; n < MOST_NAMED && n < count; n++) {
+        size_t used = strlen(out);
+        char bytes[24];
+        int largest = n;
+        invar_budget_item item;
+
+        for (int i = n + 1; i < count; i++)
+            largest = items[i].bytes > items[largest].bytes ? i : largest;
+        item = items[largest];
+        items[largest] = items[n];
+        items[n] = item;
+        format_bytes(bytes, item.bytes);
+        (void)snprintf(out + used, size - used, "%s%s %s", n > 0 ? ", " : "", item.name, bytes);
+    }
+}
+
+invar_status invar_budget_verdict(const invar_budget *b, const invar_budget_ask *ask)
+{
+    char need[24], available[24], largest[160], keys[1024] = "";
+
+    if (b->fits)
+        return INVAR_OK;
+    INVAR_TRY(find_single(keys, sizeof keys, ask, b->available));
+    if (!keys[0])
+        INVAR_TRY(find_several(keys, sizeof keys, ask, b->available));
+    format_bytes(need, b->need);
+    format_bytes(available, b->available);
+    name_largest(largest, sizeof largest, b);
+    return INVAR_FAIL(INVAR_E_NOMEM, invar_device_far(ask->dev) ? INVAR_DEVICE_NOMEM : 0,
+                      "the run does not fit: it needs %s, the %s has %s; the largest are %s; %s",
+                      need, invar_device_far(ask->dev) ? "GPU" : "machine", available, largest,
+                      keys[0] ? keys : "no setting of this recipe is enough: take a smaller model");
+}

@@ -1,0 +1,156 @@
+/*
+ * budget.h - what a run needs of a device's memory, known before its first token.
+ *
+ * Nothing is estimated: the very code of the run goes through its largest rollout, scoring and
+ * optimizer step on a device that only counts (engine/budget/stage.h). What the recipe leaves
+ * open, and may without changing a bit, is chosen so that everything fits: how many rows of logits
+ * are computed at a time, how many tokens a micro-batch has, how many pages the KV cache has and
+ * how many sequences are sampled at a time.
+ *
+ *     resident                      for the whole run: weights, gradients, moments
+ *     max(sampling, scoring,        one block, in which these lie in turn: the KV cache and the
+ *         learning)                 activations
+ *     around                        between the two: norms, hashes
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_BUDGET_BUDGET_H
+#define INVAR_ENGINE_BUDGET_BUDGET_H
+
+#include "engine/budget/stage.h"
+#include "engine/rollout/rollout.h"
+#include "engine/train/learner.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is sampled; zeroed, nothing. */
+typedef struct invar_budget_rollout {
+    int64_t prompts, per_prompt; /* at a time */
+    int64_t prompt;              /* tokens of the longest prompt */
+    int64_t response;            /* most tokens of a response */
+} invar_budget_rollout;
+
+typedef enum invar_budget_use {
+    INVAR_BUDGET_TRAINING,
+    INVAR_BUDGET_EVALUATION,
+    INVAR_BUDGET_USES
+} invar_budget_use;
+
+/* What a run will do. Zero is what the recipe leaves open: see the choices below. */
+typedef struct invar_budget_ask {
+    const invar_device *dev; /* open, unless it is only planned for */
+    const invar_model_spec *spec;
+    invar_format format;
+    bool reference, teacher, critic;
+    bool learns;
+    bool entropy;  /* the loss has a term of entropies */
+    int64_t level; /* of the points that are recorded */
+    bool replay;   /* experts are those of the rollout */
+    invar_adamw_options adamw;
+    size_t piece;            /* of the moments that visit the device; 0: they are there for good */
+    invar_plan_options plan; /* of micro-batches */
+    bool dynamic;            /* plan.max_tokens is an upper bound */
+    bool recompute;
+    int64_t head_rows;
+    int64_t step_samples;              /* of an optimizer step */
+    int64_t samples;                   /* that are scored: of a rollout */
+    int64_t prompt, response, context; /* most tokens that learning sees: each, and together */
+    invar_budget_rollout rollouts[INVAR_BUDGET_USES];
+    invar_rollout_limits limits;
+    invar_sampling sampling;
+} invar_budget_ask;
+
+/* What is chosen where the recipe leaves it open; else the recipe's own. */
+typedef struct invar_budget_choice {
+    int64_t head_rows;   /* log-probs-chunk-size */
+    int64_t max_tokens;  /* max-tokens-per-gpu; 0: micro-batch-size counts */
+    int64_t pages;       /* kv-pages; 0: nothing is sampled */
+    int64_t concurrency; /* rollout-concurrency */
+} invar_budget_choice;
+
+#define INVAR_BUDGET_ITEMS 12
+
+typedef struct invar_budget_item {
+    const char *name; /* "actor: weights" */
+    size_t bytes;
+} invar_budget_item;
+
+typedef struct invar_budget {
+    invar_budget_item items[INVAR_BUDGET_ITEMS]; /* (n_items) what is resident */
+    int n_items;
+    size_t resident; /* their sum */
+    size_t host;     /* of the host's memory, for moments that are there */
+    size_t cache;    /* of sampling: keys and values */
+    size_t sampling, scoring, learning;
+    size_t block; /* the largest of these three */
+    size_t around;
+    size_t need;      /* resident, block and around */
+    size_t available; /* what may be used */
+    invar_budget_choice choice;
+    bool fits;
+} invar_budget;
+
+/* `available` bytes, of which a little is left for what the driver needs. */
+invar_status invar_budget_make(invar_budget *out, const invar_budget_ask *ask,
+                               size_t available) INVAR_MUST_USE;
+
+/* INVAR_OK where it fits; else INVAR_E_NOMEM with the numbers and the keys that would help. */
+invar_status invar_budget_verdict(const invar_budget *budget,
+                                  const invar_budget_ask *ask) INVAR_MUST_USE;
+
+/* Tokens of the longest sample. */
+int64_t invar_budget_longest(const invar_budget_ask *ask);
+
+/* ---- the block of a run ---------------------------------------------------------------------- */
+
+/* One block of the device's memory and who has it in turn. Zeroed, there is none; release. */
+typedef struct invar_budget_block {
+    const invar_device *dev; /* borrowed */
+    void *memory;
+    invar_stage *stages[3];
+} invar_budget_block;
+
+typedef enum invar_budget_phase {
+    INVAR_BUDGET_SAMPLING,
+    INVAR_BUDGET_SCORING,
+    INVAR_BUDGET_LEARNING,
+} invar_budget_phase;
+
+/* Takes the memory; each phase has a device that is dry. */
+invar_status invar_budget_block_take(invar_budget_block *out, const invar_device *dev,
+                                     size_t bytes) INVAR_MUST_USE;
+void invar_budget_block_release(invar_budget_block *block);
+
+const invar_device *invar_budget_block_dev(const invar_budget_block *block,
+                                           invar_budget_phase phase);
+
+/* The parts of a run, on devices of the block. */
+typedef struct invar_budget_parts {
+    invar_rollout *rollout; /* NULL: nothing is sampled */
+    invar_trainer *trainer;
+    const invar_forward_probe *probe;        /* who looks at learning; NULL: nobody */
+    const invar_model *actor, *critic;       /* critic NULL: none */
+    invar_grads *actor_grads, *critic_grads; /* NULL: nothing is learned */
+} invar_budget_parts;
+
+/* The parts take their memory, for the largest shapes; then the block's devices work. */
+invar_status invar_budget_block_open(invar_budget_block *block, const invar_budget_parts *parts,
+                                     const invar_budget_ask *ask) INVAR_MUST_USE;
+
+/* ---- inside ---------------------------------------------------------------------------------- */
+
+/* Only engine/budget: who looks and sees nothing; the rehearsals, on dry devices. */
+extern const invar_forward_probe invar_budget_blind;
+invar_status invar_budget_rehearse_rollout(invar_rollout *rollout,
+                                           const invar_budget_ask *ask) INVAR_MUST_USE;
+invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
+                                         const invar_budget_ask *ask) INVAR_MUST_USE;
+invar_status invar_budget_rehearse_learn(const invar_budget_parts *parts,
+                                         const invar_budget_ask *ask) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

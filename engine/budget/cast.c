@@ -1,0 +1,250 @@
+/*
+ * cast.c - what is resident, and what each phase of a run adds to it.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/budget/cast.h"
+
+#include "base/alloc.h"
+#include "engine/model/digests.h"
+#include "engine/probe/leaves.h"
+#include "engine/program/watch.h"
+
+#include "base/invar_banned.h"
+
+/* ---- resident -------------------------------------------------------------------------------- */
+
+/* What has been taken since the last item. */
+static void add_item(invar_budget *out, const invar_budget_cast *cast, const char *name)
+{
+    size_t bytes = cast->resident.taken - out->resident;
+
+    INVAR_CHECK(out->n_items < INVAR_BUDGET_ITEMS);
+    out->items[out->n_items++] = (invar_budget_item){name, bytes};
+    out->resident += bytes;
+}
+
+static invar_status add_model(invar_model **model, invar_budget *out, invar_budget_cast *cast,
+                              const invar_model_spec *spec, const char *name)
+{
+    INVAR_TRY(invar_model_new(model, spec, cast->ask->format, &cast->resident.dev));
+    add_item(out, cast, name);
+    return INVAR_OK;
+}
+
+static invar_status add_learner(invar_learner *learner, invar_budget *out, invar_budget_cast *cast,
+                                invar_model *model, const char *grads, const char *moments)
+{
+    const invar_learner_options o = {.dev = &cast->resident.dev,
+                                     .prefix = "",
+                                     .adamw = cast->ask->adamw,
+                                     .piece = cast->ask->piece};
+    size_t before = out->resident;
+
+    INVAR_TRY(invar_learner_open(learner, model, true, &o));
+    out->items[out->n_items++] = (invar_budget_item){grads, learner->grads->bytes};
+    out->resident += learner->grads->bytes;
+    add_item(out, cast, moments);
+    INVAR_CHECK(out->resident >= before && out->n_items <= INVAR_BUDGET_ITEMS);
+    return INVAR_OK;
+}
+
+static invar_status list_all(invar_digests *digests, const invar_learner *l)
+{
+    for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
+        INVAR_TRY(invar_digests_add(digests, &l->model->params[i].master, 1));
+        if (!l->optimizer || l->options.piece > 0)
+            continue;
+        INVAR_TRY(invar_digests_add(digests, &l->optimizer->m[i], 1));
+        INVAR_TRY(invar_digests_add(digests, &l->optimizer->v[i], 1));
+    }
+    return INVAR_OK;
+}
+
+/* Of weights and moments, as a checkpoint has them. */
+static invar_status hash(const invar_budget_cast *cast)
+{
+    invar_digest *of = NULL;
+    invar_digests digests;
+    invar_status status;
+
+    invar_digests_init(&digests, &cast->resident.dev);
+    status = list_all(&digests, &cast->actor_learner);
+    if (status == INVAR_OK)
+        status = list_all(&digests, &cast->critic_learner);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&of, (size_t)digests.count, sizeof *of, "digests");
+    if (status == INVAR_OK)
+        status = invar_digests_read(of, &digests);
+    invar_digests_release(&digests);
+    invar_free(of);
+    return status;
+}
+
+/* The norm of gradients, AdamW. */
+static invar_status step(invar_learner *learner)
+{
+    float norm = 0.0f, clip = 0.0f;
+
+    if (!learner->grads)
+        return INVAR_OK;
+    INVAR_TRY(invar_optimizer_norm(&norm, &clip, learner->model, learner->grads, true, 0.0f,
+                                   learner->options.dev));
+    return invar_learner_move(learner, 0, false);
+}
+
+/* The hash twice: what the points of a step hash stays there. */
+static invar_status count_around(const invar_budget *out, invar_budget_cast *cast)
+{
+    invar_stage *s = &cast->resident;
+
+    invar_stage_mark(s);
+    INVAR_TRY(hash(cast));
+    cast->around = s->most - out->resident;
+    INVAR_TRY(step(&cast->actor_learner));
+    INVAR_TRY(step(&cast->critic_learner));
+    cast->around += s->most - out->resident;
+    return INVAR_OK;
+}
+
+static invar_status make(invar_budget_cast *cast, invar_budget *out)
+{
+    const invar_budget_ask *ask = cast->ask;
+    const invar_learner_options still = {.dev = &cast->resident.dev, .prefix = ""};
+    invar_model_spec critic = *ask->spec;
+
+    critic.value_head = true;
+    critic.tied = false;
+    INVAR_TRY(add_model(&cast->actor, out, cast, ask->spec, "actor: weights"));
+    if (ask->reference)
+        INVAR_TRY(add_model(&cast->reference, out, cast, ask->spec, "reference: weights"));
+    if (ask->teacher)
+        INVAR_TRY(add_model(&cast->teacher, out, cast, ask->spec, "teacher: weights"));
+    if (ask->critic)
+        INVAR_TRY(add_model(&cast->critic, out, cast, &critic, "critic: weights"));
+    INVAR_TRY(invar_learner_open(&cast->actor_learner, cast->actor, false, &still));
+    INVAR_TRY(invar_learner_open(&cast->critic_learner, cast->critic, false, &still));
+    if (ask->learns)
+        INVAR_TRY(add_learner(&cast->actor_learner, out, cast, cast->actor, "actor: gradients",
+                              "actor: moments"));
+    if (ask->learns && cast->critic)
+        INVAR_TRY(add_learner(&cast->critic_learner, out, cast, cast->critic, "critic: gradients",
+                              "critic: moments"));
+    out->host = cast->resident.host;
+    return count_around(out, cast);
+}
+
+invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,
+                                    const invar_budget_ask *ask)
+{
+    *out = (invar_budget){0};
+    cast->ask = ask;
+    invar_stage_init(&cast->resident, ask->dev, 0);
+    cast->resident.backend.memory.tight = false; // as the device itself
+    return make(cast, out);
+}
+
+void invar_budget_cast_release(invar_budget_cast *cast)
+{
+    invar_learner_close(&cast->critic_learner);
+    invar_learner_close(&cast->actor_learner);
+    invar_model_free(cast->critic);
+    invar_model_free(cast->teacher);
+    invar_model_free(cast->reference);
+    invar_model_free(cast->actor);
+}
+
+/* ---- phases ---------------------------------------------------------------------------------- */
+
+invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast)
+{
+    invar_rollout_limits limits = cast->ask->limits;
+    invar_rollout *rollout = NULL;
+    invar_status status;
+
+    limits.pages = out->choice.pages;
+    limits.concurrency = out->choice.concurrency;
+    invar_stage_init(&cast->work, cast->ask->dev, 1);
+    status = invar_rollout_new(&rollout, cast->actor, NULL, &cast->work.dev, &limits);
+    if (status == INVAR_OK)
+        status = invar_budget_rehearse_rollout(rollout, cast->ask);
+    out->sampling = cast->work.top;
+    invar_rollout_free(rollout);
+    return status;
+}
+
+typedef struct watcher {
+    invar_leaves leaves;
+    bool full;    /* every value, not the stream alone */
+    int64_t most; /* rows of a value */
+} watcher;
+
+/* As a probe hashes what learning shows. */
+static invar_status hash_rows(void *payload, const invar_forward_value *value)
+{
+    const invar_segments *samples = value->samples;
+    watcher *w = payload;
+    const invar_digest *read;
+    invar_tensor rows;
+    int64_t count;
+
+    if (!w->full && !value->stream)
+        return INVAR_OK;
+    INVAR_TRY(invar_watch_rows(&rows, value));
+    rows = invar_tensor_rows(&rows, 0, samples->start[samples->count]);
+    w->most = rows.shape[0] > w->most ? rows.shape[0] : w->most;
+    count = invar_hash_leaf_count(&rows, samples);
+    if (invar_leaves_full(&w->leaves, count))
+        INVAR_TRY(invar_leaves_read(&read, &w->leaves));
+    return invar_leaves_add(&w->leaves, &rows, value->there, count);
+}
+
+/* Learning, with somebody who looks where the points of a step are fine. */
+static invar_status learn(invar_budget *out, invar_budget_cast *cast, invar_budget_parts *parts,
+                          const invar_budget_ask *ask)
+{
+    bool far = invar_device_far(ask->dev);
+    watcher w = {.full = ask->level >= INVAR_PROBE_FULL};
+    const invar_forward_probe show = {.take = hash_rows, .payload = &w, .parts = w.full};
+    invar_status status;
+
+    if (ask->level > INVAR_PROBE_STEP)
+        parts->probe = &show;
+    invar_stage_mark(&cast->resident);
+    invar_leaves_init(&w.leaves, &cast->resident.dev);
+    status = invar_budget_rehearse_learn(parts, ask);
+    invar_leaves_release(&w.leaves);
+    // as much again for the points of the rollout; those of learning are hashed on a near host
+    out->around = cast->around + (cast->resident.most - out->resident) * (far ? 2 : 1);
+    out->around += (size_t)(2 * w.most) * sizeof(int64_t) + INVAR_ALIGN; // which rows those are
+    out->learning = cast->work.top;
+    return status;
+}
+
+invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast)
+{
+    invar_budget_ask ask = *cast->ask;
+    invar_budget_parts parts = {.actor = cast->actor,
+                                .critic = cast->critic,
+                                .actor_grads = cast->actor_learner.grads,
+                                .critic_grads = cast->critic_learner.grads};
+    invar_trainer_options o = {.plan = ask.plan,
+                               .recompute = ask.recompute,
+                               .head_rows = out->choice.head_rows,
+                               .temperature = 1.0f,
+                               .replay = ask.replay ? cast->actor : NULL};
+    invar_status status;
+
+    o.plan.max_tokens = ask.plan.max_tokens = out->choice.max_tokens;
+    invar_stage_init(&cast->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
+    status = invar_budget_rehearse_score(&parts, &ask);
+    out->scoring = cast->work.top;
+    invar_trainer_free(parts.trainer);
+    INVAR_TRY(status);
+    invar_stage_init(&cast->work, ask.dev, 1);
+    INVAR_TRY(invar_trainer_new(&parts.trainer, &cast->work.dev, &o));
+    status = learn(out, cast, &parts, &ask);
+    invar_trainer_free(parts.trainer);
+    return status;
+}

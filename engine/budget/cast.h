@@ -1,0 +1,39 @@
+/*
+ * cast.h - the models and learners of a run, on a device that only counts.
+ *
+ * Only engine/budget includes this.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_BUDGET_CAST_H
+#define INVAR_ENGINE_BUDGET_CAST_H
+
+#include "engine/budget/budget.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Zeroed at first; release. */
+typedef struct invar_budget_cast {
+    const invar_budget_ask *ask;
+    invar_stage resident; /* whose memory the models have */
+    invar_stage work;     /* a phase at a time */
+    invar_model *actor, *reference, *teacher, *critic;
+    invar_learner actor_learner, critic_learner;
+    size_t around; /* of the resident memory: norms, hashes */
+} invar_budget_cast;
+
+/* All of them, and what is resident of `out`. The cast stays where it is. */
+invar_status invar_budget_cast_make(invar_budget_cast *cast, invar_budget *out,
+                                    const invar_budget_ask *ask) INVAR_MUST_USE;
+void invar_budget_cast_release(invar_budget_cast *cast);
+
+/* What the phases need with the settings of out->choice. */
+invar_status invar_budget_cast_sample(invar_budget *out, invar_budget_cast *cast) INVAR_MUST_USE;
+invar_status invar_budget_cast_train(invar_budget *out, invar_budget_cast *cast) INVAR_MUST_USE;
+
+#ifdef __cplusplus
+}
+#endif
+#endif

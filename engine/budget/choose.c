@@ -1,0 +1,209 @@
+/*
+ * choose.c - what the recipe leaves open, so that everything fits.
+ *
+ * Sampling, scoring and learning have one block in turn, so each is chosen for itself: as large as
+ * the block can be. Of learning, the rows of logits at a time give way first: in several pieces
+ * they are computed a second time, however many pieces there are. Then the tokens of a micro-batch
+ * do. What a phase needs only grows with either, so the largest that fits is found by halving.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "base/alloc.h"
+#include "engine/budget/cast.h"
+
+#include "base/invar_banned.h"
+
+#define RESERVE 64    // one part of so many is left to the driver, to graphs and to gaps
+#define FEW_ROWS 1024 // of logits: fewer make products small
+#define TOKENS 64     // chosen micro-batches have a multiple of them
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* Bytes that the block may have. */
+static size_t room_of(const invar_budget *b)
+{
+    size_t usable = b->available - b->available / RESERVE, rest = b->resident + b->around;
+
+    return usable > rest ? usable - rest : 0;
+}
+
+/* ---- learning and scoring -------------------------------------------------------------------- */
+
+static invar_status try_training(bool *fits, invar_budget *b, invar_budget_cast *cast,
+                                 int64_t max_tokens, int64_t head_rows)
+{
+    b->choice.max_tokens = max_tokens;
+    b->choice.head_rows = head_rows;
+    INVAR_TRY(invar_budget_cast_train(b, cast));
+    *fits = b->scoring <= room_of(b) && b->learning <= room_of(b);
+    return INVAR_OK;
+}
+
+/* Fewer rows of logits, not below `least`, until it fits. */
+static invar_status choose_rows(bool *fits, invar_budget *b, invar_budget_cast *cast, int64_t least)
+{
+    int64_t rows = b->choice.head_rows;
+
+    if (cast->ask->head_rows > 0)
+        return INVAR_OK;
+    while (!*fits && rows > least) {
+        rows = larger(rows / 2, least);
+        INVAR_TRY(try_training(fits, b, cast, b->choice.max_tokens, rows));
+    }
+    return INVAR_OK;
+}
+
+/* The most tokens of a micro-batch that fit; the longest unit is one in any case. */
+static invar_status choose_tokens(bool *fits, invar_budget *b, invar_budget_cast *cast)
+{
+    const invar_budget_ask *ask = cast->ask;
+    int64_t most = b->choice.max_tokens, rows = b->choice.head_rows;
+    int64_t low = smaller(most, ask->plan.unit * (invar_budget_longest(ask) - 1)), high = most;
+
+    if (*fits || !ask->dynamic || low == most)
+        return INVAR_OK;
+    INVAR_TRY(try_training(fits, b, cast, low, rows));
+    while (*fits && high - low > TOKENS) {
+        int64_t middle = low + (high - low) / 2;
+        INVAR_TRY(try_training(fits, b, cast, middle, rows));
+        low = *fits ? middle : low;
+        high = *fits ? high : middle;
+        *fits = true;
+    }
+    if (!*fits)
+        return INVAR_OK;
+    if (low / TOKENS * TOKENS >= ask->plan.unit * (invar_budget_longest(ask) - 1))
+        low = low / TOKENS * TOKENS;
+    return try_training(fits, b, cast, low, rows);
+}
+
+/* Rows of the largest micro-batch. */
+static int64_t most_rows(const invar_budget_ask *ask)
+{
+    int64_t sample = invar_budget_longest(ask) - 1, unit = smaller(ask->plan.unit, ask->samples);
+    int64_t all = ask->samples * sample;
+
+    if (ask->plan.micro_batch > 0)
+        return smaller(ask->plan.micro_batch * unit * sample, all);
+    return smaller(larger(ask->plan.max_tokens, unit * sample), all);
+}
+
+static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)
+{
+    const invar_budget_ask *ask = cast->ask;
+    int64_t rows = ask->head_rows;
+    bool fits;
+
+    if (rows == 0)
+        rows = smaller(invar_trainer_head_rows(ask->dev, ask->spec), most_rows(ask));
+
+    INVAR_TRY(try_training(&fits, b, cast, ask->plan.max_tokens, rows));
+    INVAR_TRY(choose_rows(&fits, b, cast, FEW_ROWS));
+    INVAR_TRY(choose_tokens(&fits, b, cast));
+    return choose_rows(&fits, b, cast, 1);
+}
+
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+/* Limits as the recipe and `concurrency` have them, and the fewest pages that will do. */
+static invar_rollout_limits wanted(int64_t *least_out, const invar_budget_cast *cast,
+                                   int64_t concurrency)
+{
+    const invar_budget_ask *ask = cast->ask;
+    invar_rollout_limits limits = ask->limits, out = {0};
+
+    *least_out = 0;
+    limits.concurrency = concurrency;
+    for (int i = 0; i < INVAR_BUDGET_USES; i++) {
+        const invar_budget_rollout *r = &ask->rollouts[i];
+        int64_t rows = smaller(ask->context, r->prompt + r->response) - 1, pages = out.pages;
+
+        if (r->prompts == 0)
+            continue;
+        out = invar_rollout_settle(&limits, cast->actor, ask->dev, r->prompts * r->per_prompt, rows,
+                                   INT64_MAX);
+        out.pages = larger(out.pages, pages);
+        *least_out = larger(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
+    }
+    return out;
+}
+
+static bool samples(const invar_budget_ask *ask)
+{
+    return ask->rollouts[INVAR_BUDGET_TRAINING].prompts > 0 ||
+           ask->rollouts[INVAR_BUDGET_EVALUATION].prompts > 0;
+}
+
+/* Pages for fewer sequences, as many as fit. */
+static invar_status choose_pages(bool *fits, invar_budget *b, invar_budget_cast *cast,
+                                 int64_t least, int64_t page_bytes)
+{
+    size_t more = b->sampling > room_of(b) ? b->sampling - room_of(b) : 0;
+    int64_t pages =
+        b->choice.pages - (int64_t)((more + (size_t)page_bytes - 1) / (size_t)page_bytes);
+
+    *fits = more == 0;
+    if (*fits || cast->ask->limits.pages > 0 || pages < least)
+        return INVAR_OK;
+    b->choice.pages = pages;
+    INVAR_TRY(invar_budget_cast_sample(b, cast));
+    *fits = b->sampling <= room_of(b);
+    return INVAR_OK;
+}
+
+static invar_status choose_cache(invar_budget *b, invar_budget_cast *cast)
+{
+    int64_t concurrency = cast->ask->limits.concurrency, least, page_bytes;
+    bool fits = !samples(cast->ask);
+
+    while (!fits) {
+        invar_rollout_limits limits = wanted(&least, cast, concurrency);
+        page_bytes = larger(invar_rollout_page_bytes(&limits, cast->actor), 1);
+        b->choice.concurrency = limits.concurrency;
+        b->choice.pages = limits.pages;
+        INVAR_TRY(invar_budget_cast_sample(b, cast));
+        INVAR_TRY(choose_pages(&fits, b, cast, least, page_bytes));
+        b->cache = (size_t)b->choice.pages * (size_t)page_bytes;
+        if (cast->ask->limits.concurrency > 0 || limits.concurrency == 1)
+            break;
+        concurrency = limits.concurrency / 2;
+    }
+    return INVAR_OK;
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+static invar_status choose(invar_budget *b, invar_budget_cast *cast)
+{
+    INVAR_TRY(choose_training(b, cast));
+    INVAR_TRY(choose_cache(b, cast));
+    b->block = b->sampling > b->scoring ? b->sampling : b->scoring;
+    b->block = b->learning > b->block ? b->learning : b->block;
+    b->need = b->resident + b->block + b->around;
+    b->fits = b->block <= room_of(b) && b->need <= b->available;
+    return INVAR_OK;
+}
+
+invar_status invar_budget_make(invar_budget *out, const invar_budget_ask *ask, size_t available)
+{
+    invar_budget_cast *cast;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&cast, 1, sizeof *cast, "the plan of memory"));
+    *cast = (invar_budget_cast){0};
+    status = invar_budget_cast_make(cast, out, ask);
+    out->available = available;
+    if (status == INVAR_OK)
+        status = choose(out, cast);
+    invar_budget_cast_release(cast);
+    invar_free(cast);
+    return status;
+}

@@ -1,0 +1,225 @@
+/*
+ * rehearse.c - the largest rollout, scoring and learning of a run, on devices that do not compute.
+ *
+ * A micro-batch is as large as can be in everything at once: its rows, its samples, its longest
+ * unit, and the rows that the head sees. Smaller ones need less.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/budget/budget.h"
+#include "engine/program/watch.h"
+
+#include "base/invar_banned.h"
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+int64_t invar_budget_longest(const invar_budget_ask *ask)
+{
+    return smaller(ask->context, ask->prompt + ask->response);
+}
+
+static invar_status look_away(void *payload, const invar_forward_value *value)
+{
+    invar_tensor rows;
+
+    (void)payload;
+    return invar_watch_rows(&rows, value);
+}
+
+#define BLIND                                                                                      \
+    {                                                                                              \
+        .take = look_away, .parts = true                                                           \
+    }
+
+const invar_forward_probe invar_budget_blind = BLIND;
+
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+static invar_status sample_all(invar_rollout *rollout, const invar_budget_ask *ask)
+{
+    for (int i = 0; i < INVAR_BUDGET_USES; i++) {
+        const invar_budget_rollout *r = &ask->rollouts[i];
+        invar_rollout_most most = {.samples = r->prompts * r->per_prompt,
+                                   .prompts = r->prompts,
+                                   .prompt_rows = r->prompt,
+                                   .rows = smaller(ask->context, r->prompt + r->response) - 1};
+
+        if (r->prompts > 0)
+            INVAR_TRY(invar_rollout_rehearse(rollout, &ask->sampling, &most));
+    }
+    return INVAR_OK;
+}
+
+invar_status invar_budget_rehearse_rollout(invar_rollout *rollout, const invar_budget_ask *ask)
+{
+    const invar_rollout_watcher watcher = {.probe = BLIND};
+    invar_status status = sample_all(rollout, ask);
+
+    if (ask->level < INVAR_PROBE_FULL)
+        return status;
+    // room for the parts of a call lies beside the scratch, which these may want more of
+    invar_rollout_watch(rollout, &watcher);
+    for (int i = 0; i < 2 && status == INVAR_OK; i++)
+        status = sample_all(rollout, ask);
+    invar_rollout_watch(rollout, NULL);
+    return status;
+}
+
+/* ---- a micro-batch --------------------------------------------------------------------------- */
+
+/* The largest micro-batch. Tokens and routing are zeros, the same for all samples. */
+typedef struct scene {
+    invar_rl_sample *samples; /* (count) */
+    int64_t count;
+    int64_t targets; /* rows of the head */
+    int32_t *tokens, *routing;
+    float *now; /* (2, targets) log-probabilities, entropies */
+} scene;
+
+static void release(scene *s)
+{
+    invar_free(s->samples);
+    invar_free(s->tokens);
+    invar_free(s->routing);
+    invar_free(s->now);
+}
+
+/* Rows of sample i of a micro-batch; 0: it has none. */
+static int64_t rows_of(const invar_budget_ask *ask, int64_t samples, int64_t i)
+{
+    const invar_plan_options *p = &ask->plan;
+    int64_t longest = invar_budget_longest(ask) - 1, first = smaller(p->unit, samples);
+    int64_t rest, others, each;
+
+    if (p->micro_batch > 0)
+        return i / p->unit < p->micro_batch ? longest : 0;
+    if (p->max_tokens == 0 || i < first)
+        return longest;
+    // what the first unit leaves is for as many others as there can be
+    rest = p->max_tokens > first * longest ? p->max_tokens - first * longest : 0;
+    others = smaller(samples - first, rest);
+    if (i - first >= others)
+        return 0;
+    each = rest / others + (i - first < rest % others);
+    return smaller(each, longest);
+}
+
+static invar_status zeros(void *out, int64_t count, size_t size)
+{
+    void **to = out;
+
+    INVAR_TRY(invar_alloc(to, (size_t)count, size, "samples as long as can be"));
+    memset(*to, 0, (size_t)count * size);
+    return INVAR_OK;
+}
+
+static invar_status set_up(scene *s, const invar_model *model, const invar_budget_ask *ask,
+                           int64_t samples, bool replay)
+{
+    int64_t longest = invar_budget_longest(ask);
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+
+    memset(s, 0, sizeof *s);
+    INVAR_TRY(zeros(&s->samples, samples, sizeof *s->samples));
+    INVAR_TRY(zeros(&s->tokens, longest, sizeof *s->tokens));
+    if (replay && route > 0)
+        INVAR_TRY(zeros(&s->routing, longest * route, sizeof *s->routing));
+    for (int64_t i = 0; i < samples; i++) {
+        int64_t rows = rows_of(ask, samples, i), response = smaller(ask->response, rows);
+
+        if (rows == 0)
+            break;
+        s->samples[s->count++] = (invar_rl_sample){.tokens = s->tokens,
+                                                   .n_tokens = rows + 1,
+                                                   .prompt_tokens = rows + 1 - response,
+                                                   .routing = s->routing,
+                                                   .route_size = s->routing ? route : 0};
+        s->targets += response;
+    }
+    return zeros(&s->now, 2 * s->targets, sizeof *s->now);
+}
+
+/* ---- scoring, learning ----------------------------------------------------------------------- */
+
+static invar_status score(const invar_budget_parts *parts, const invar_budget_ask *ask,
+                          const invar_model *model)
+{
+    scene s;
+    invar_status status = set_up(&s, model, ask, ask->samples, ask->replay);
+
+    if (status == INVAR_OK && model->spec.value_head)
+        status = invar_trainer_values(parts->trainer, model, s.samples, s.count, s.now);
+    else if (status == INVAR_OK)
+        status = invar_trainer_score(parts->trainer, model, s.samples, s.count, s.now, NULL);
+    release(&s);
+    return status;
+}
+
+invar_status invar_budget_rehearse_score(const invar_budget_parts *parts,
+                                         const invar_budget_ask *ask)
+{
+    INVAR_TRY(score(parts, ask, parts->actor));
+    if (parts->critic)
+        INVAR_TRY(score(parts, ask, parts->critic));
+    return invar_trainer_settle(parts->trainer);
+}
+
+static invar_status no_loss(void *payload, int64_t first, int64_t count, const float *now,
+                            const float *entropy, float *dnow_out, float *dentropy_out)
+{
+    (void)payload;
+    (void)first;
+    (void)count;
+    (void)now;
+    (void)entropy;
+    (void)dnow_out;
+    (void)dentropy_out;
+    return INVAR_OK;
+}
+
+/* The gradients are as before afterwards: as after a step. */
+static invar_status learn(const invar_budget_parts *parts, const invar_budget_ask *ask,
+                          const invar_model *model, invar_grads *grads)
+{
+    invar_trainer_loss loss = {no_loss, NULL, ask->entropy && !model->spec.value_head};
+    invar_trainer_result result;
+    scene s;
+    invar_status status = set_up(&s, model, ask, ask->step_samples, ask->replay);
+
+    result = (invar_trainer_result){.now = s.now, .entropy = s.now + s.targets};
+    if (status == INVAR_OK)
+        status =
+            invar_trainer_learn(parts->trainer, model, s.samples, s.count, &loss, grads, &result);
+    release(&s);
+    return status == INVAR_OK ? invar_grads_zero(grads) : status;
+}
+
+static invar_status learn_all(const invar_budget_parts *parts, const invar_budget_ask *ask)
+{
+    if (parts->actor_grads)
+        INVAR_TRY(learn(parts, ask, parts->actor, parts->actor_grads));
+    if (parts->critic_grads)
+        INVAR_TRY(learn(parts, ask, parts->critic, parts->critic_grads));
+    return invar_trainer_settle(parts->trainer);
+}
+
+invar_status invar_budget_rehearse_learn(const invar_budget_parts *parts,
+                                         const invar_budget_ask *ask)
+{
+    invar_status status = learn_all(parts, ask);
+
+    if (!parts->probe)
+        return status;
+    // room for the parts of a call lies beside the scratch, which these may want more of
+    invar_trainer_probe(parts->trainer, parts->probe);
+    for (int i = 0; i < 2 && status == INVAR_OK; i++)
+        status = learn_all(parts, ask);
+    invar_trainer_probe(parts->trainer, NULL);
+    return status;
+}

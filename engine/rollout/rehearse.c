@@ -1,0 +1,126 @@
+/*
+ * rehearse.c - the largest passes of a rollout, for the memory that they take.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "base/carve.h"
+#include "engine/rollout/feed.h"
+#include "engine/rollout/sampler.h"
+
+#include "base/invar_banned.h"
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+/* A pass that is as large as can be. */
+typedef struct scene {
+    invar_rollout *rollout;
+    int64_t rows, sequences;
+    int64_t width; /* of the page tables */
+    int64_t route; /* numbers of one row's routing; 0: none */
+    int32_t *ids, *positions, *tables, *routing;
+    int64_t *start, *lengths;
+} scene;
+
+static void lay_out(scene *s, invar_carver *c)
+{
+    size_t rows = (size_t)s->rows, sequences = (size_t)s->sequences;
+
+    s->ids = invar_carve(c, rows * sizeof *s->ids);
+    s->positions = invar_carve(c, rows * sizeof *s->positions);
+    s->tables = invar_carve(c, sequences * (size_t)s->width * sizeof *s->tables);
+    s->routing = invar_carve(c, rows * (size_t)s->route * sizeof *s->routing);
+    s->start = invar_carve(c, (sequences + 1) * sizeof *s->start);
+    s->lengths = invar_carve(c, sequences * sizeof *s->lengths);
+}
+
+static invar_status run(scene *s)
+{
+    invar_rollout *r = s->rollout;
+    invar_rows rows = {.count = s->rows,
+                       .ids = s->ids,
+                       .positions = s->positions,
+                       .samples = {s->start, s->sequences},
+                       .cache = r->cache->layers,
+                       .lengths = s->lengths,
+                       .routing = s->route > 0 ? s->routing : NULL};
+
+    for (int64_t i = 0; i <= s->sequences; i++)
+        s->start[i] = i * s->rows / s->sequences;
+    for (int64_t i = 0; i < r->cache->shape.layers; i++)
+        r->cache->layers[i].pages =
+            invar_tensor_2d(s->tables, INVAR_DTYPE_I32, s->sequences, s->width);
+    return invar_pass_run(r->pass, r->model, &rows);
+}
+
+/* `rows` of them at most, with `shared` two draws of the first. */
+static invar_status draw(invar_sampler *sampler, invar_pass *pass, int64_t count, int64_t rows,
+                         bool shared)
+{
+    invar_draw draws[INVAR_SAMPLER_ROWS];
+
+    memset(draws, 0, sizeof draws);
+    count = smaller(count, INVAR_SAMPLER_ROWS);
+    for (int64_t i = 0; i < count; i++)
+        draws[i].row = smaller(shared && i > 0 ? i - 1 : i, rows - 1);
+    return invar_sampler_draw(sampler, pass, draws, count);
+}
+
+static invar_status run_scene(scene *s, invar_sampler *sampler, const invar_rollout_most *most)
+{
+    invar_carver c = {NULL, 0};
+    void *memory = NULL;
+    invar_status status;
+
+    lay_out(s, &c);
+    INVAR_TRY(invar_alloc(&memory, c.used, 1, "the rows of a rollout"));
+    memset(memory, 0, c.used);
+    c = (invar_carver){memory, 0};
+    lay_out(s, &c);
+    status = run(s);
+    if (status == INVAR_OK)
+        status = draw(sampler, s->rollout->pass, s->sequences, s->rows, false);
+    if (status == INVAR_OK && most->prompts < most->samples)
+        status = draw(sampler, s->rollout->pass, most->samples, s->rows, true);
+    invar_free(memory);
+    return status;
+}
+
+invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *sampling,
+                                    const invar_rollout_most *most)
+{
+    bool far = invar_device_far(&r->caller.dev);
+    scene s = {.rollout = r,
+               .route = invar_model_sparse_layers(r->model) * r->model->spec.experts_per_token};
+    invar_rollout_limits limits;
+    invar_sampler sampler = {0};
+    int64_t known, apart;
+    invar_status status;
+
+    INVAR_CHECK(r->caller.dev.backend->memory.dry);
+    INVAR_TRY(invar_feed_settle(&limits, r, most->samples, most->rows));
+    // a graph's fillers stand where prompts may
+    s.sequences = smaller(limits.concurrency, most->samples + (far ? most->prompts : 0));
+    s.width = invar_cache_pages_for(r->cache, most->rows);
+    apart = limits.no_prefix_sharing ? most->samples : most->prompts;
+    known = most->prompt_rows < limits.chunk / apart + 1 ? most->prompt_rows * apart : limits.chunk;
+    known = smaller(known, limits.chunk);
+    status = invar_sampler_init(&sampler, &r->caller, sampling);
+    s.rows = invar_schedule_most_rows(known, s.sequences, far);
+    if (status == INVAR_OK)
+        status = run_scene(&s, &sampler, most);
+    s.rows = s.sequences; // decoding
+    if (status == INVAR_OK)
+        status = run_scene(&s, &sampler, most);
+    if (status == INVAR_OK)
+        status = invar_pass_settle(r->pass);
+    if (status == INVAR_OK)
+        status = invar_caller_settle(&r->caller);
+    invar_sampler_release(&sampler);
+    return status;
+}

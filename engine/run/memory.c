@@ -1,0 +1,224 @@
+/*
+ * memory.c - what a recipe will ask of a device's memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/run/memory.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include "engine/config/config.h"
+#include "engine/run/evaluate.h"
+
+#include "base/invar_banned.h"
+
+#define MOST_PROMPTS 65536 // of an evaluation set that was not read: all that run at a time
+
+static int64_t smaller(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
+}
+
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
+/* ---- lengths --------------------------------------------------------------------------------- */
+
+void invar_memory_measure(invar_memory_data *out, const invar_dataset *data, bool eval)
+{
+    int64_t size = data ? invar_dataset_size(data) : 0;
+    int64_t *prompt = eval ? &out->eval : &out->prompt;
+
+    if (eval)
+        out->eval_prompts = larger(out->eval_prompts, size);
+    for (int64_t i = 0; i < size; i++) {
+        const invar_prompt *p = invar_dataset_prompt(data, i);
+        *prompt = larger(*prompt, p->n_tokens);
+        out->answer = larger(out->answer, p->n_answer);
+        out->total = larger(out->total, p->n_tokens + p->n_answer);
+    }
+}
+
+/* Tokens of the longest prompt that the recipe lets through. */
+static int64_t longest_prompt(const invar_recipe *r, int64_t context)
+{
+    int64_t longest = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_PROMPT_LEN);
+
+    return longest ? smaller(longest, context - 1) : context - 1;
+}
+
+static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
+                         const invar_memory_data *data)
+{
+    int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
+
+    ask->context = context ? context : ask->spec->max_positions;
+    ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
+    ask->response = smaller(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
+    if (!set->sft)
+        return;
+    ask->response = data->answer ? data->answer : ask->context - 1;
+    ask->context = data->total ? data->total : ask->context;
+}
+
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
+                          const invar_memory_data *data)
+{
+    int64_t response = invar_recipe_int(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN);
+    bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
+    int64_t per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
+
+    if (!set->sft && (!loads || ask->level > INVAR_PROBE_STEP)) // that follows what was loaded
+        ask->rollouts[INVAR_BUDGET_TRAINING] =
+            (invar_budget_rollout){set->round, set->per_prompt, ask->prompt, ask->response};
+    if (data->evaluates)
+        ask->rollouts[INVAR_BUDGET_EVALUATION] = (invar_budget_rollout){
+            data->eval_prompts ? data->eval_prompts : MOST_PROMPTS, per_prompt,
+            data->eval ? data->eval : longest_prompt(r, ask->context),
+            response > 0 ? response : invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN)};
+}
+
+/* ---- all ------------------------------------------------------------------------------------- */
+
+invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *set,
+                                  const invar_memory_data *data)
+{
+    const invar_recipe *r = s->recipe;
+    bool far = invar_device_far(&s->dev);
+    bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
+    int64_t unit = invar_recipe_int(r, INVAR_KEY_SAMPLES_PER_UNIT);
+    invar_budget_ask ask = {
+        .dev = &s->dev,
+        .spec = &s->spec,
+        .format = s->format,
+        .reference = invar_settings_reference(r),
+        .teacher = invar_settings_teacher(r),
+        .critic = invar_settings_critic(r),
+        .learns = !set->rollout_only,
+        .entropy = set->rl.entropy_coef != 0.0f,
+        .level = INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM),
+        .replay = set->replay_routing,
+        .adamw = set->adamw,
+        .piece = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
+                     ? INVAR_OPTIMIZER_PIECE
+                     : 0,
+        .plan = {.unit = unit              ? unit
+                         : s->spec.experts ? set->per_prompt
+                                           : 1,
+                 .micro_batch = dynamic ? 0 : invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE),
+                 .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU) : 0},
+        .dynamic = dynamic,
+        .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
+                     INVAR_RECOMPUTE_FULL,
+        .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),
+        .step_samples = set->global_batch,
+        .samples = set->prompts * set->per_prompt,
+        .limits = invar_session_limits(s),
+        .sampling = invar_session_sampling(s)};
+
+    read_lengths(&ask, r, set, data);
+    read_rollouts(&ask, r, set, data);
+    return ask;
+}
+
+/* ---- the machine ----------------------------------------------------------------------------- */
+
+/* A number in a file; SIZE_MAX: there is none. */
+static size_t read_limit(const char *path)
+{
+    FILE *file = fopen(path, "re");
+    char line[32] = "", *end = line;
+    unsigned long long bytes = 0;
+
+    if (!file)
+        return SIZE_MAX;
+    if (fgets(line, sizeof line, file))
+        bytes = strtoull(line, &end, 10);
+    (void)fclose(file);
+    return end == line ? SIZE_MAX : (size_t)bytes; // "max" is none
+}
+
+static size_t machine_memory(void)
+{
+    static const char *const limits[] = {"/sys/fs/cgroup/memory.max",
+                                         "/sys/fs/cgroup/memory/memory.limit_in_bytes"};
+    long pages = sysconf(_SC_PHYS_PAGES), page = sysconf(_SC_PAGESIZE);
+    size_t bytes = pages > 0 && page > 0 ? (size_t)pages * (size_t)page : SIZE_MAX;
+
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        size_t limit = read_limit(limits[i]);
+        bytes = limit < bytes ? limit : bytes;
+    }
+    return bytes;
+}
+
+size_t invar_memory_available(const invar_device *dev)
+{
+    return dev->backend->memory.room ? dev->backend->memory.room(dev) : machine_memory();
+}
+
+/* ---- a plan alone ---------------------------------------------------------------------------- */
+
+/* A file that is not there is no failure here. */
+static invar_status forgive(invar_status status)
+{
+    if (status != INVAR_E_NOTFOUND)
+        return status;
+    invar_error_clear();
+    return INVAR_OK;
+}
+
+static invar_status read_data(invar_memory_view *v)
+{
+    const invar_recipe *r = v->session.recipe;
+    const char *path = invar_recipe_string(r, INVAR_KEY_PROMPT_DATA);
+    invar_digest digest;
+
+    v->data.evaluates = invar_recipe_string(r, INVAR_KEY_EVAL_PROMPT_DATA)[0] &&
+                        invar_recipe_int(r, INVAR_KEY_EVAL_INTERVAL) > 0;
+    if (!v->session.tokenizer)
+        return INVAR_OK;
+    if (path[0])
+        INVAR_TRY(forgive(invar_session_data(&v->session.data, &v->session, path, false)));
+    invar_memory_measure(&v->data, v->session.data, false);
+    if (!v->data.evaluates)
+        return INVAR_OK;
+    return forgive(invar_evaluate_hash(&digest, &v->data, &v->session));
+}
+
+static invar_status plan(invar_memory_view *v, size_t memory)
+{
+    INVAR_TRY(read_data(v));
+    invar_settings_read(&v->settings, v->session.recipe, 0, -1);
+    v->ask = invar_memory_ask(&v->session, &v->settings, &v->data);
+    if (memory == 0 && v->session.imagined)
+        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
+                          "there is no GPU here: say how much memory it has, as in --memory 80GB");
+    return invar_budget_make(&v->budget, &v->ask,
+                             memory ? memory : invar_memory_available(&v->session.dev));
+}
+
+invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recipe, size_t memory)
+{
+    invar_status status;
+
+    *out = (invar_memory_view){.settings = {.global_batch = 0}};
+    INVAR_TRY(invar_session_open(&out->session, recipe,
+                                 INVAR_SESSION_NO_TOKENIZER | INVAR_SESSION_NO_WEIGHTS |
+                                     INVAR_SESSION_ANY_DEVICE));
+    status = plan(out, memory);
+    if (status != INVAR_OK)
+        invar_memory_release(out);
+    return status;
+}
+
+void invar_memory_release(invar_memory_view *view)
+{
+    invar_session_close(&view->session);
+}

@@ -1,0 +1,57 @@
+/*
+ * memory.h - a recipe as engine/budget asks about it, and how much memory there is.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_RUN_MEMORY_H
+#define INVAR_ENGINE_RUN_MEMORY_H
+
+#include "engine/budget/budget.h"
+#include "engine/run/session.h"
+#include "engine/run/settings.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What the data say about lengths, in tokens; 0: the recipe's bound counts. */
+typedef struct invar_memory_data {
+    int64_t prompt; /* of the longest prompt of training, */
+    int64_t answer; /* its longest answer, */
+    int64_t total;  /* and the most of both together: SFT */
+    bool evaluates;
+    int64_t eval;         /* of the longest prompt of evaluation, */
+    int64_t eval_prompts; /* and how many the largest set has */
+} invar_memory_data;
+
+/* A data set of training or of evaluation; NULL: nothing is known. */
+void invar_memory_measure(invar_memory_data *out, const invar_dataset *data, bool eval);
+
+/* Of a session that has its spec and its device; both are borrowed. */
+invar_budget_ask invar_memory_ask(const invar_session *session, const invar_settings *settings,
+                                  const invar_memory_data *data);
+
+/* Free bytes of a device whose memory is far; else those of the machine or its control group. */
+size_t invar_memory_available(const invar_device *dev);
+
+/* The plan of a recipe; release. */
+typedef struct invar_memory_view {
+    invar_session session; /* without models */
+    invar_settings settings;
+    invar_memory_data data; /* what of them is there */
+    invar_budget_ask ask;
+    invar_budget budget;
+} invar_memory_view;
+
+/*
+ * Needs neither weights nor data nor a GPU: where prompts or the tokenizer are not there, the
+ * recipe's bounds count. `memory` is what the device has; 0: what it has free.
+ */
+invar_status invar_memory_plan(invar_memory_view *out, const invar_recipe *recipe,
+                               size_t memory) INVAR_MUST_USE;
+void invar_memory_release(invar_memory_view *view);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,345 @@
+/*
+ * budget.c - plans of memory against what passes really take, and what is chosen.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/budget/budget.h"
+
+#include <string.h>
+
+#include "base/alloc.h"
+#include "tests/far.h"
+#include "tests/model.h"
+
+enum { SAMPLES = 6, PROMPT = 5, RESPONSE = 11, TOKENS = PROMPT + RESPONSE };
+
+#define PLENTY ((size_t)1 << 40)
+
+/* ---- a device that counts -------------------------------------------------------------------- */
+
+static struct {
+    size_t taken, most;
+} near;
+
+static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
+{
+    char *block = NULL;
+
+    (void)dev;
+    INVAR_TRY(invar_alloc((void **)&block, bytes + INVAR_ALIGN, 1, what));
+    memcpy(block, &bytes, sizeof bytes);
+    near.taken += bytes;
+    near.most = near.taken > near.most ? near.taken : near.most;
+    *out = block + INVAR_ALIGN;
+    return INVAR_OK;
+}
+
+static void give(const invar_device *dev, void *block)
+{
+    size_t bytes;
+
+    (void)dev;
+    if (!block)
+        return;
+    memcpy(&bytes, (char *)block - INVAR_ALIGN, sizeof bytes);
+    near.taken -= bytes;
+    invar_free((char *)block - INVAR_ALIGN);
+}
+
+/* The CPU, or memory like a GPU's; nobody takes more than needed. */
+static invar_device device_of(bool far)
+{
+    static invar_backend tables[2];
+    invar_device dev = {.backend = &tables[far], .numerics = INVAR_NUMERICS_IEEE};
+
+    tables[far] = far ? *invar_far_backend() : *invar_backend_cpu();
+    tables[far].memory.tight = true;
+    if (!far) {
+        tables[far].memory.take = take;
+        tables[far].memory.give = give;
+    }
+    if (far)
+        invar_far_begin(0);
+    assert_ok(invar_device_open(&dev));
+    return dev;
+}
+
+static size_t most_taken(bool far)
+{
+    return far ? invar_far_counted().most : near.most;
+}
+
+static size_t now_taken(bool far)
+{
+    return far ? invar_far_counted().bytes : near.taken;
+}
+
+/* ---- learning, scoring ----------------------------------------------------------------------- */
+
+static invar_budget_ask ask_of(const invar_device *dev, const invar_model_spec *spec,
+                               invar_format format)
+{
+    return (invar_budget_ask){
+        .dev = dev,
+        .spec = spec,
+        .format = format,
+        .learns = true,
+        .adamw = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
+        .plan = {.unit = 1, .micro_batch = SAMPLES},
+        .step_samples = SAMPLES,
+        .samples = SAMPLES,
+        .prompt = PROMPT,
+        .response = RESPONSE,
+        .context = TOKENS,
+        .rollouts = {{.prompts = 2, .per_prompt = 3, .prompt = PROMPT, .response = RESPONSE}},
+        .sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE}};
+}
+
+/* All as long as can be. */
+static void fill_samples(invar_rl_samples *out, int64_t vocab)
+{
+    invar_test_samples(out, SAMPLES, RESPONSE, vocab, 3);
+    for (int64_t i = 0; i < out->count; i++) {
+        invar_rl_sample *s = &out->items[i];
+        invar_free(s->tokens);
+        assert_ok(invar_alloc((void **)&s->tokens, TOKENS, sizeof *s->tokens, "tokens"));
+        for (int t = 0; t < TOKENS; t++)
+            s->tokens[t] = (int32_t)(t % vocab);
+        s->prompt_tokens = PROMPT;
+        s->n_tokens = TOKENS;
+    }
+}
+
+static invar_status some_loss(void *payload, int64_t first, int64_t count, const float *now,
+                              const float *entropy, float *dnow, float *dentropy)
+{
+    (void)payload;
+    (void)first;
+    (void)now;
+    (void)entropy;
+    (void)dentropy;
+    for (int64_t i = 0; i < count * RESPONSE; i++)
+        dnow[i] = 0.1f;
+    return INVAR_OK;
+}
+
+static void check_close(const char *what, size_t measured, size_t planned)
+{
+    if (measured > planned || (double)planned > 1.05 * (double)measured)
+        fail_msg("%s: %zu bytes were planned, %zu were taken", what, planned, measured);
+}
+
+/* The bytes that one pass of a trainer takes, for real. */
+static size_t measure(invar_model *model, invar_grads *grads, const invar_device *dev,
+                      const invar_budget_ask *ask, const invar_budget *b, bool learn)
+{
+    bool far = invar_device_far(dev);
+    const invar_trainer_options o = {.plan = ask->plan,
+                                     .recompute = ask->recompute,
+                                     .head_rows = b->choice.head_rows,
+                                     .temperature = 1.0f};
+    float now[SAMPLES * RESPONSE], entropy[SAMPLES * RESPONSE];
+    invar_trainer_result result = {.now = now, .entropy = entropy};
+    invar_trainer_loss loss = {some_loss, NULL, false};
+    invar_trainer *trainer = NULL;
+    invar_rl_samples samples;
+    size_t before = now_taken(far);
+
+    fill_samples(&samples, model->spec.vocab);
+    near.most = near.taken;
+    assert_ok(invar_trainer_new(&trainer, dev, &o));
+    if (learn)
+        assert_ok(invar_trainer_learn(trainer, model, samples.items, samples.count, &loss, grads,
+                                      &result));
+    else
+        assert_ok(invar_trainer_score(trainer, model, samples.items, samples.count, now, NULL));
+    invar_trainer_free(trainer);
+    invar_rl_samples_reset(&samples);
+    return most_taken(far) - before;
+}
+
+static void compare_training(invar_test_model kind, invar_format format, bool far, bool recompute,
+                             int64_t head_rows)
+{
+    invar_model_spec spec = invar_test_spec(kind, true);
+    invar_device dev = device_of(far);
+    invar_budget_ask ask = ask_of(&dev, &spec, format);
+    invar_model *model = NULL;
+    invar_grads *grads = NULL;
+    invar_budget b;
+
+    ask.recompute = recompute;
+    ask.head_rows = head_rows;
+    assert_ok(invar_budget_make(&b, &ask, PLENTY));
+    assert_true(b.fits);
+    assert_ok(invar_model_new(&model, &spec, format, &dev));
+    assert_ok(invar_model_init(model, 1, &dev));
+    assert_int_equal(b.items[0].bytes,
+                     (now_taken(far) + INVAR_ALIGN - 1) / INVAR_ALIGN * INVAR_ALIGN);
+    assert_ok(invar_grads_new(&grads, model));
+    // scoring first: the far device's most is of all time
+    check_close("scoring", measure(model, grads, &dev, &ask, &b, false), b.scoring);
+    check_close("learning", measure(model, grads, &dev, &ask, &b, true), b.learning);
+    invar_grads_free(grads);
+    invar_model_free(model);
+    invar_device_close(&dev);
+}
+
+static void test_budget__training_takes_what_was_planned(void **state)
+{
+    static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_EXPERTS};
+
+    (void)state;
+    for (int far = 0; far < 2; far++)
+        for (int k = 0; k < 2; k++)
+            for (int f = 0; f < INVAR_FORMAT_COUNT; f++)
+                for (int way = 0; way < 2; way++)
+                    compare_training(kinds[k], (invar_format)f, far, way == 1, way == 1 ? 4 : 0);
+}
+
+/* ---- sampling -------------------------------------------------------------------------------- */
+
+static size_t sample(invar_model *model, const invar_device *dev, const invar_budget_ask *ask,
+                     const invar_budget *b)
+{
+    invar_rollout_limits limits = ask->limits;
+    invar_rl_samples samples;
+    invar_rollout *rollout = NULL;
+    size_t before = now_taken(invar_device_far(dev));
+
+    limits.pages = b->choice.pages;
+    limits.concurrency = b->choice.concurrency;
+    fill_samples(&samples, model->spec.vocab);
+    for (int64_t i = 0; i < samples.count; i++) {
+        invar_rl_sample *s = &samples.items[i];
+        invar_free(s->logp);
+        invar_free(s->mask);
+        s->logp = NULL;
+        s->mask = NULL;
+        s->n_tokens = s->prompt_tokens;
+        s->group = i / 3;
+    }
+    near.most = near.taken;
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
+    assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &ask->sampling, NULL, NULL));
+    invar_rollout_free(rollout);
+    invar_rl_samples_reset(&samples);
+    return most_taken(invar_device_far(dev)) - before;
+}
+
+static void test_budget__sampling_takes_no_more_than_planned(void **state)
+{
+    (void)state;
+    for (int far = 0; far < 2; far++) {
+        invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
+        invar_device dev = device_of(far);
+        invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+        invar_model *model = NULL;
+        invar_budget b;
+        size_t measured;
+
+        assert_ok(invar_budget_make(&b, &ask, PLENTY));
+        assert_ok(invar_model_new(&model, &spec, INVAR_FORMAT_BF16, &dev));
+        assert_ok(invar_model_init(model, 1, &dev));
+        measured = sample(model, &dev, &ask, &b);
+        // passes are planned a little larger than prompts of this length allow
+        if (measured > b.sampling || (double)b.sampling > 1.25 * (double)measured)
+            fail_msg("%zu bytes were planned, %zu were taken", b.sampling, measured);
+        invar_model_free(model);
+        invar_device_close(&dev);
+    }
+}
+
+/* ---- other shapes ---------------------------------------------------------------------------- */
+
+/* Smaller samples, fewer of them, other limits: none of it needs more. */
+static void test_budget__smaller_batches_need_no_more(void **state)
+{
+    invar_device dev = device_of(false);
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_EXPERTS, false);
+    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_BF16);
+    invar_budget whole, part;
+
+    (void)state;
+    ask.plan = (invar_plan_options){.unit = 2, .max_tokens = 70};
+    ask.dynamic = true;
+    ask.head_rows = 9;
+    ask.step_samples = ask.samples = 40;
+    assert_ok(invar_budget_make(&whole, &ask, PLENTY));
+    assert_int_equal(whole.choice.max_tokens, 70);
+    for (uint64_t i = 0; i < 300; i++) {
+        invar_budget_ask other = ask;
+        other.prompt = 1 + invar_test_random(1, i) % PROMPT;
+        other.response = 1 + invar_test_random(2, i) % RESPONSE;
+        other.step_samples = other.samples = 1 + invar_test_random(3, i) % 40;
+        other.plan.max_tokens = 1 + invar_test_random(4, i) % 70;
+        assert_ok(invar_budget_make(&part, &other, PLENTY));
+        if (part.learning > whole.learning || part.scoring > whole.scoring ||
+            part.sampling > whole.sampling)
+            fail_msg("case %d: %zu, %zu and %zu bytes; of the largest %zu, %zu and %zu", (int)i,
+                     part.sampling, part.scoring, part.learning, whole.sampling, whole.scoring,
+                     whole.learning);
+    }
+    invar_device_close(&dev);
+}
+
+/* ---- choices --------------------------------------------------------------------------------- */
+
+static void test_budget__chooses_what_fits(void **state)
+{
+    invar_device dev = device_of(false);
+    invar_model_spec spec = invar_test_spec(INVAR_TEST_MODEL_DENSE, false);
+    invar_budget_ask ask = ask_of(&dev, &spec, INVAR_FORMAT_FP32), set;
+    invar_budget most, b;
+    bool fitted = false, fewer_tokens = false, fewer_pages = false;
+
+    (void)state;
+    ask.plan = (invar_plan_options){.unit = 1, .max_tokens = 100000};
+    ask.dynamic = true;
+    ask.step_samples = ask.samples = 400;
+    ask.rollouts[INVAR_BUDGET_TRAINING].prompts = 300;
+    assert_ok(invar_budget_make(&most, &ask, PLENTY));
+    for (size_t memory = most.need / 40; memory < 2 * most.need; memory += memory / 8) {
+        assert_ok(invar_budget_make(&b, &ask, memory));
+        if (fitted && !b.fits) // more memory never hurts
+            fail_msg("%zu bytes fit nothing: tokens %d, rows %d, pages %d, %zu %zu %zu", memory,
+                     (int)b.choice.max_tokens, (int)b.choice.head_rows, (int)b.choice.pages,
+                     b.sampling, b.scoring, b.learning);
+        assert_true(!b.fits || b.need <= memory - memory / 64);
+        assert_in_range(b.choice.max_tokens, TOKENS - 1, 100000);
+        assert_int_equal(b.block, b.learning > b.sampling ? b.learning : b.sampling);
+        if (b.fits)
+            assert_ok(invar_budget_verdict(&b, &ask));
+        fitted = b.fits;
+        fewer_tokens = fewer_tokens || (b.fits && b.choice.max_tokens < 100000);
+        fewer_pages = fewer_pages || (b.fits && b.choice.pages < most.choice.pages);
+    }
+    assert_true(fitted && fewer_tokens && fewer_pages);
+    // what is set stays, and is refused where it cannot fit
+    set = ask;
+    set.limits.pages = most.choice.pages;
+    set.limits.concurrency = 64;
+    set.head_rows = 100000;
+    assert_ok(invar_budget_make(&b, &set, PLENTY));
+    assert_ok(invar_budget_make(&b, &set, b.resident + b.sampling - b.cache / 2));
+    assert_false(b.fits);
+    assert_int_equal(b.choice.pages, most.choice.pages);
+    assert_int_equal(b.choice.head_rows, 100000);
+    assert_fails(invar_budget_verdict(&b, &set), INVAR_E_NOMEM, "set kv-pages = 0");
+    // nothing helps
+    assert_ok(invar_budget_make(&b, &ask, 1000));
+    assert_fails(invar_budget_verdict(&b, &ask), INVAR_E_NOMEM, "take a smaller model");
+    invar_device_close(&dev);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_budget__training_takes_what_was_planned),
+        cmocka_unit_test(test_budget__sampling_takes_no_more_than_planned),
+        cmocka_unit_test(test_budget__smaller_batches_need_no_more),
+        cmocka_unit_test(test_budget__chooses_what_fits),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
