@@ -397,6 +397,19 @@ static invar_status check_optimizer(const invar_recipe *r)
     return INVAR_OK;
 }
 
+/* Parts of fused calls are computed at the finest level only. */
+static invar_status check_dump(const invar_recipe *r)
+{
+    bool full =
+        INVAR_RECIPE_ENUM(invar_probe_level, r, INVAR_KEY_DEBUG_DETERMINISM) == INVAR_PROBE_FULL;
+
+    if (!full && strstr(invar_recipe_string(r, INVAR_KEY_DEBUG_DUMP), ".parts"))
+        return invar_config_refuse(r, INVAR_KEY_DEBUG_DUMP,
+                                   "names parts of fused calls, which run with "
+                                   "debug-determinism = full alone");
+    return INVAR_OK;
+}
+
 static invar_status check_debug(const invar_config_facts *f)
 {
     static const invar_key numbered[] = {INVAR_KEY_SAVE_HF, INVAR_KEY_SAVE_DEBUG_ROLLOUT_DATA,
@@ -425,7 +438,7 @@ static invar_status check_debug(const invar_config_facts *f)
             return invar_config_refuse(r, numbered[i],
                                        "must contain {rollout_id}: there is one per rollout");
     }
-    return INVAR_OK;
+    return check_dump(r);
 }
 
 static bool is_plain(const char *text, size_t bytes)

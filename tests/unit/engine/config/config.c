@@ -423,6 +423,7 @@ static void test_config__refuses_impossible(void **state)
         {"debug-rollout-only=true debug-train-only=true", "exclude each other"},
         {"debug-rollout-only=true loss-type=sft_loss n-samples-per-prompt=1", "nothing to do"},
         {"debug-train-only=true", "needs load-debug-rollout-data"},
+        {"debug-dump=train.logp,layer.0.attn.parts", "debug-determinism = full alone"},
         {"load-debug-rollout-data=/d/{rollout_id} save-debug-rollout-data=/e/{rollout_id}",
          "would only copy"},
         {"save-debug-rollout-data=/d/x", "must contain {rollout_id}"},
