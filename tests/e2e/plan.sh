@@ -5,7 +5,7 @@
 # message says to set is set, and then it does.
 # SPDX-License-Identifier: Apache-2.0
 set -uo pipefail
-invar=$(realpath "$1") folder=$2
+invar=$(realpath "$1") folder=$2 recipe=$PWD/tests/gpu/qwen3-30b-cut.ini
 # shellcheck source=tests/e2e/expect.sh
 source "$(dirname "$0")/expect.sh"
 rm -rf "$folder"
@@ -136,5 +136,7 @@ expect 2 "no such folder" large.ini --hf-checkpoint nowhere --memory 80GB
 if [[ $invar != */invar_far ]] && ! nvidia-smi >/dev/null 2>&1; then
     expect 125 "--memory 80GB" large.ini
 fi
+# the recipe for a GPU
+expect 0 "verdict: fits" "$recipe" --memory 143GB
 echo "$checks checks"
 exit $failed
