@@ -17,6 +17,7 @@
 /* Where blocks of a stage without memory are: no process has memory there. */
 #define NOWHERE ((uintptr_t)1 << 60)
 #define NOWHERE_BYTES ((size_t)1 << 45)
+#define MOST_BYTES ((size_t)1 << 40) // of a block: what a program can name
 
 /* Devices are copied; what all copies have in common is the table of their backend. */
 static invar_stage *stage_of(const invar_device *dev)
@@ -50,7 +51,7 @@ static invar_status take(const invar_device *dev, void **out, size_t bytes, cons
         at = s->blocks[place].at + s->blocks[place].bytes;
         place++;
     }
-    if (bytes > need || at > s->bytes || need > s->bytes - at ||
+    if (bytes > MOST_BYTES || at > s->bytes || need > s->bytes - at ||
         s->count == INVAR_STAGE_MOST_BLOCKS)
         return take_elsewhere(s, out, bytes, what);
     memmove(&s->blocks[place + 1], &s->blocks[place],

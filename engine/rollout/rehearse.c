@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "base/carve.h"
+#include "engine/program/near.h"
 #include "engine/rollout/feed.h"
 #include "engine/rollout/sampler.h"
 
@@ -103,7 +104,8 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     invar_status status;
 
     INVAR_CHECK(r->caller.dev.backend->memory.dry);
-    INVAR_TRY(invar_feed_settle(&limits, r, most->samples, most->rows));
+    INVAR_TRY(invar_near_advise(invar_feed_settle(&limits, r, most->samples, most->rows), far,
+                                INVAR_FEED_ADVICE));
     // a graph's fillers stand where prompts may
     s.sequences = smaller(limits.concurrency, most->samples + (far ? most->prompts : 0));
     s.width = invar_cache_pages_for(r->cache, most->rows);
@@ -122,5 +124,5 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     if (status == INVAR_OK)
         status = invar_caller_settle(&r->caller);
     invar_sampler_release(&sampler);
-    return status;
+    return invar_near_advise(status, far, INVAR_FEED_ADVICE);
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/program/near.h"
 #include "engine/run/loop.h"
 
 #include "base/invar_banned.h"
@@ -189,6 +190,20 @@ static void tell_left_out(const invar_loop *loop)
         invar_recorder_say(&loop->recorder, "%s", line);
 }
 
+/* All that is large. */
+static invar_status take_memory(invar_loop *loop, size_t block)
+{
+    INVAR_TRY(invar_session_make_models(&loop->session, MODELS));
+    INVAR_TRY(invar_loop_identify(loop));
+    if (loop->options->identified)
+        INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
+    INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev, block));
+    INVAR_TRY(make_trainer(loop));
+    INVAR_TRY(make_learners(loop));
+    INVAR_TRY(make_rollout(loop));
+    return settle_memory(loop);
+}
+
 static invar_status open_parts(invar_loop *loop)
 {
     const char *hf = invar_recipe_string(loop->recipe, INVAR_KEY_HF_CHECKPOINT);
@@ -215,15 +230,9 @@ static invar_status open_parts(invar_loop *loop)
                           loop->set.prompts);
     INVAR_TRY(invar_loop_read_sets(loop));
     INVAR_TRY(plan_memory(&budget, loop));
-    INVAR_TRY(invar_session_make_models(&loop->session, MODELS));
-    INVAR_TRY(invar_loop_identify(loop));
-    if (loop->options->identified)
-        INVAR_TRY(loop->options->identified(loop->options->payload, &loop->identity.digest));
-    INVAR_TRY(invar_budget_block_take(&loop->block, &loop->session.dev, budget.block));
-    INVAR_TRY(make_trainer(loop));
-    INVAR_TRY(make_learners(loop));
-    INVAR_TRY(make_rollout(loop));
-    INVAR_TRY(settle_memory(loop));
+    INVAR_TRY(invar_near_advise(take_memory(loop, budget.block),
+                                invar_device_far(&loop->session.dev),
+                                "the run was planned to fit: something else takes memory there"));
     INVAR_TRY(invar_loop_attach_audit(loop));
     // a wrong plug-in or folder is found before the ledger has a run with it
     INVAR_TRY(invar_plugins_open(&loop->plugins, loop->recipe, loop->options->replay));

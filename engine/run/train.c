@@ -11,7 +11,6 @@
 
 #include "base/alloc.h"
 #include "base/process/process.h"
-#include "engine/program/near.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
 
@@ -415,13 +414,10 @@ invar_status invar_train(invar_train_summary *out, const invar_recipe *recipe,
 {
     invar_loop *loop = NULL;
     invar_status status;
-    bool far;
 
     *out = (invar_train_summary){.resumed_after = -1, .last_step = -1};
     INVAR_TRY(invar_alloc((void **)&loop, 1, sizeof *loop, "a run"));
-    far = INVAR_RECIPE_ENUM(invar_device_kind, recipe, INVAR_KEY_DEVICE) != INVAR_DEVICE_CPU;
-    status = invar_near_advise(invar_loop_open(loop, recipe, options, out), far,
-                               "the model with its gradients and moments is too large");
+    status = invar_loop_open(loop, recipe, options, out);
     if (status == INVAR_OK && !out->finished)
         status = run(loop);
     if (status == INVAR_OK)

@@ -101,6 +101,7 @@ follow 60GB
 follow 100GB --optimizer-cpu-offload true --recompute-granularity full --kv-pages 400000
 follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 16
 expect 2 "take a smaller model" large.ini --memory 20GB
+expect 2 "lower kv-pages" large.ini --memory 143GB --kv-pages 1000000000
 
 # as text, and on the CPU
 expect 0 "max-tokens-per-gpu" large.ini --memory 143GB

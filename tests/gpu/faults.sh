@@ -54,15 +54,16 @@ for call in 50 3000 15000; do
     go_on "lost$call"
 done
 
-# a full GPU: before the weights, before the activations
-for free in 1 40; do
+# a full GPU: without room for the weights, for the activations
+for free in 1 14; do
     train "full$free"
     INVAR_TEST_FREE=$free ends 2 "MiB" "$lost" "${words[@]}"
+    grep -q "the run does not fit: it needs [0-9.]* MiB, the GPU has" err || complain "$(cat err)"
+    [[ ! -e full$free ]] || complain "a run that does not fit was begun"
     go_on "full$free"
 done
-train cache --kv-pages 1000000000
-ends 2 "lower kv-pages" "$lost" "${words[@]}"
-grep -q "the KV cache: [0-9]* MiB do not fit: [0-9]* of the GPU's" err || complain "$(cat err)"
+train cache --kv-pages 10000000
+ends 2 "set kv-pages = 0" "$lost" "${words[@]}"
 go_on cache
 
 # no GPU, no driver, an old one: nothing is begun
