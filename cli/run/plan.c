@@ -43,9 +43,9 @@ static invar_status read_size(size_t *out, const char *text)
             unit *= binary ? 1024.0 : 1000.0;
         end += 1 + binary;
     }
-    end += *end == 'B';
+    end += *end == 'B' && end != text;
     value *= unit;
-    if (end == text || *end || !(value >= 1.0 && value < 9.0e18))
+    if (end == text || !strpbrk(text, "kKMGTB") || *end || !(value >= 1.0 && value < 9.0e18))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--memory: \"%.40s\" is no size; expected a number with a unit, as in "
                           "80GB, 79.1GiB or 512MiB",
@@ -89,7 +89,8 @@ static invar_status fill_memory(invar_grid *t, const invar_memory_view *v)
     INVAR_TRY(add_line(t, "block", b->block, "these in turn: the largest"));
     INVAR_TRY(add_line(t, "around", b->around, "norm, AdamW, hashes"));
     INVAR_TRY(add_line(t, "need", b->need, "resident, block and around"));
-    return add_line(t, "available", b->available, "1/64 of it is left free");
+    INVAR_TRY(add_line(t, "available", b->available, ""));
+    return add_line(t, "usable", b->usable, "1/64 is left for the driver");
 }
 
 static invar_status add_choice(invar_grid *t, const char *key, int64_t value, int64_t asked,
@@ -180,15 +181,15 @@ static invar_status print_json(const invar_memory_view *v)
 
     return invar_json_write(
         stdout,
-        json_pack("{s:b, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:b}",
-                  "fits", b->fits, "need", (json_int_t)b->need, "available",
-                  (json_int_t)b->available, "resident", (json_int_t)b->resident, "items",
-                  items_json(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block,
-                  "sampling", (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "scoring",
-                  (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
-                  (json_int_t)b->around, "choices", choices, "longest_sample",
-                  (json_int_t)invar_budget_longest(&v->ask), "device_present",
-                  !v->session.imagined));
+        json_pack(
+            "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:b}",
+            "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
+            "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
+            items_json(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block, "sampling",
+            (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "scoring",
+            (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
+            (json_int_t)b->around, "choices", choices, "longest_sample",
+            (json_int_t)invar_budget_longest(&v->ask), "device_present", !v->session.imagined));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */

@@ -272,10 +272,11 @@ invar_status invar_budget_verdict(const invar_budget *b, const invar_budget_ask 
     if (!keys[0])
         INVAR_TRY(find_several(keys, sizeof keys, ask, b->available));
     format_bytes(need, b->need);
-    format_bytes(available, b->available);
+    format_bytes(available, b->usable);
     name_largest(largest, sizeof largest, b);
-    return INVAR_FAIL(INVAR_E_NOMEM, invar_device_far(ask->dev) ? INVAR_DEVICE_NOMEM : 0,
-                      "the run does not fit: it needs %s, the %s has %s; the largest are %s; %s",
-                      need, invar_device_far(ask->dev) ? "GPU" : "machine", available, largest,
-                      keys[0] ? keys : "no setting of this recipe is enough: take a smaller model");
+    return INVAR_FAIL(
+        INVAR_E_NOMEM, invar_device_far(ask->dev) ? INVAR_DEVICE_NOMEM : 0,
+        "the run does not fit: it needs %s, the %s has %s to use; the largest are %s; %s", need,
+        invar_device_far(ask->dev) ? "GPU" : "machine", available, largest,
+        keys[0] ? keys : "no setting of this recipe is enough: take a smaller model");
 }

@@ -29,7 +29,9 @@ extern "C" {
 typedef struct invar_budget_rollout {
     int64_t prompts, per_prompt; /* at a time */
     int64_t prompt;              /* tokens of the longest prompt */
-    int64_t response;            /* most tokens of a response */
+    int64_t response;            /* most tokens of a response, */
+    int64_t context;             /* and of both together */
+    bool measured;               /* the prompts were read: else `prompt` is the recipe's bound */
 } invar_budget_rollout;
 
 typedef enum invar_budget_use {
@@ -87,7 +89,8 @@ typedef struct invar_budget {
     size_t block; /* the largest of these three */
     size_t around;
     size_t need;      /* resident, block and around */
-    size_t available; /* what may be used */
+    size_t available; /* what the device has */
+    size_t usable;    /* of it: a little is left for what the driver needs */
     invar_budget_choice choice;
     bool fits;
 } invar_budget;
@@ -100,8 +103,11 @@ invar_status invar_budget_make(invar_budget *out, const invar_budget_ask *ask,
 invar_status invar_budget_verdict(const invar_budget *budget,
                                   const invar_budget_ask *ask) INVAR_MUST_USE;
 
-/* Tokens of the longest sample. */
+/* Tokens of the longest sample that is learned, or scored. */
 int64_t invar_budget_longest(const invar_budget_ask *ask);
+
+/* Rows of the longest sequence that is sampled. */
+int64_t invar_budget_rows(const invar_budget_rollout *rollout);
 
 /* ---- the block of a run ---------------------------------------------------------------------- */
 

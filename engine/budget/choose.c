@@ -8,6 +8,8 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <inttypes.h>
+
 #include "base/alloc.h"
 #include "engine/budget/cast.h"
 
@@ -16,6 +18,7 @@
 #define RESERVE 64    // one part of so many is left to the driver, to graphs and to gaps
 #define FEW_ROWS 1024 // of logits: fewer make products small
 #define TOKENS 64     // chosen micro-batches have a multiple of them
+#define MOST_CACHE ((int64_t)1 << 39) // bytes of a chosen cache
 
 static int64_t smaller(int64_t a, int64_t b)
 {
@@ -30,9 +33,9 @@ static int64_t larger(int64_t a, int64_t b)
 /* Bytes that the block may have. */
 static size_t room_of(const invar_budget *b)
 {
-    size_t usable = b->available - b->available / RESERVE, rest = b->resident + b->around;
+    size_t rest = b->resident + b->around;
 
-    return usable > rest ? usable - rest : 0;
+    return b->usable > rest ? b->usable - rest : 0;
 }
 
 /* ---- learning and scoring -------------------------------------------------------------------- */
@@ -114,22 +117,23 @@ static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)
 /* ---- sampling -------------------------------------------------------------------------------- */
 
 /* Limits as the recipe and `concurrency` have them, and the fewest pages that will do. */
-static invar_rollout_limits wanted(int64_t *least_out, const invar_budget_cast *cast,
-                                   int64_t concurrency)
+static invar_rollout_limits wanted(int64_t *least_out, const invar_budget *b,
+                                   const invar_budget_cast *cast, int64_t concurrency)
 {
     const invar_budget_ask *ask = cast->ask;
+    int64_t room = smaller((int64_t)(room_of(b) < INT64_MAX ? room_of(b) : INT64_MAX), MOST_CACHE);
     invar_rollout_limits limits = ask->limits, out = {0};
 
     *least_out = 0;
     limits.concurrency = concurrency;
     for (int i = 0; i < INVAR_BUDGET_USES; i++) {
         const invar_budget_rollout *r = &ask->rollouts[i];
-        int64_t rows = smaller(ask->context, r->prompt + r->response) - 1, pages = out.pages;
+        int64_t rows = invar_budget_rows(r), pages = out.pages;
 
         if (r->prompts == 0)
             continue;
         out = invar_rollout_settle(&limits, cast->actor, ask->dev, r->prompts * r->per_prompt, rows,
-                                   INT64_MAX);
+                                   room);
         out.pages = larger(out.pages, pages);
         *least_out = larger(*least_out, (rows + out.page_size - 1) / out.page_size + 1);
     }
@@ -165,7 +169,7 @@ static invar_status choose_cache(invar_budget *b, invar_budget_cast *cast)
     bool fits = !samples(cast->ask);
 
     while (!fits) {
-        invar_rollout_limits limits = wanted(&least, cast, concurrency);
+        invar_rollout_limits limits = wanted(&least, b, cast, concurrency);
         page_bytes = larger(invar_rollout_page_bytes(&limits, cast->actor), 1);
         b->choice.concurrency = limits.concurrency;
         b->choice.pages = limits.pages;
@@ -179,6 +183,26 @@ static invar_status choose_cache(invar_budget *b, invar_budget_cast *cast)
     return INVAR_OK;
 }
 
+/* A cache that the recipe sizes has room for the longest sequence, where lengths are known. */
+static invar_status check_pages(const invar_budget_ask *ask)
+{
+    const char *const whose[] = {"", "of an evaluation "};
+    int64_t pages = ask->limits.pages;
+    int64_t size = ask->limits.page_size ? ask->limits.page_size : INVAR_ROLLOUT_PAGE_SIZE;
+
+    for (int i = 0; i < INVAR_BUDGET_USES; i++) {
+        const invar_budget_rollout *r = &ask->rollouts[i];
+        int64_t least = (invar_budget_rows(r) + size - 1) / size;
+        if (pages > 0 && r->prompts > 0 && r->measured && pages < least)
+            return INVAR_FAIL(INVAR_E_INVALID, 0,
+                              "kv-pages = %" PRId64 " of page-size = %" PRId64
+                              " are too few for the longest sample %sof %" PRId64
+                              " tokens: set kv-pages to %" PRId64 " or more, or 0",
+                              pages, size, whose[i], invar_budget_rows(r) + 1, least);
+    }
+    return INVAR_OK;
+}
+
 /* ---- all ------------------------------------------------------------------------------------- */
 
 static invar_status choose(invar_budget *b, invar_budget_cast *cast)
@@ -188,7 +212,7 @@ static invar_status choose(invar_budget *b, invar_budget_cast *cast)
     b->block = b->sampling > b->scoring ? b->sampling : b->scoring;
     b->block = b->learning > b->block ? b->learning : b->block;
     b->need = b->resident + b->block + b->around;
-    b->fits = b->block <= room_of(b) && b->need <= b->available;
+    b->fits = b->need <= b->usable;
     return INVAR_OK;
 }
 
@@ -197,10 +221,12 @@ invar_status invar_budget_make(invar_budget *out, const invar_budget_ask *ask, s
     invar_budget_cast *cast;
     invar_status status;
 
+    INVAR_TRY(check_pages(ask));
     INVAR_TRY(invar_alloc((void **)&cast, 1, sizeof *cast, "the plan of memory"));
     *cast = (invar_budget_cast){0};
     status = invar_budget_cast_make(cast, out, ask);
     out->available = available;
+    out->usable = available - available / RESERVE;
     if (status == INVAR_OK)
         status = choose(out, cast);
     invar_budget_cast_release(cast);

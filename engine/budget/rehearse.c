@@ -24,6 +24,11 @@ int64_t invar_budget_longest(const invar_budget_ask *ask)
     return smaller(ask->context, ask->prompt + ask->response);
 }
 
+int64_t invar_budget_rows(const invar_budget_rollout *r)
+{
+    return smaller(r->context, r->prompt + r->response) - 1; // the last token is never put in
+}
+
 static invar_status look_away(void *payload, const invar_forward_value *value)
 {
     invar_tensor rows;
@@ -48,7 +53,7 @@ static invar_status sample_all(invar_rollout *rollout, const invar_budget_ask *a
         invar_rollout_most most = {.samples = r->prompts * r->per_prompt,
                                    .prompts = r->prompts,
                                    .prompt_rows = r->prompt,
-                                   .rows = smaller(ask->context, r->prompt + r->response) - 1};
+                                   .rows = invar_budget_rows(r)};
 
         if (r->prompts > 0)
             INVAR_TRY(invar_rollout_rehearse(rollout, &ask->sampling, &most));
@@ -188,14 +193,14 @@ static invar_status learn(const invar_budget_parts *parts, const invar_budget_as
                           const invar_model *model, invar_grads *grads)
 {
     invar_trainer_loss loss = {no_loss, NULL, ask->entropy && !model->spec.value_head};
-    invar_trainer_result result;
     scene s;
     invar_status status = set_up(&s, model, ask, ask->step_samples, ask->replay);
 
-    result = (invar_trainer_result){.now = s.now, .entropy = s.now + s.targets};
-    if (status == INVAR_OK)
+    if (status == INVAR_OK) {
+        invar_trainer_result result = {.now = s.now, .entropy = s.now + s.targets};
         status =
             invar_trainer_learn(parts->trainer, model, s.samples, s.count, &loss, grads, &result);
+    }
     release(&s);
     return status == INVAR_OK ? invar_grads_zero(grads) : status;
 }

@@ -13,7 +13,6 @@
 
 #include "base/invar_banned.h"
 
-#define DEFAULT_PAGE_SIZE 16
 #define MOST_ROWS ((int64_t)1 << 20) // of chunk, page and concurrency: beyond any use
 
 /* What is taken where the limits are open. */
@@ -168,7 +167,7 @@ invar_rollout_limits invar_rollout_settle(const invar_rollout_limits *limits,
 
     out.concurrency = out.concurrency ? out.concurrency : open->concurrency;
     out.chunk = out.chunk ? out.chunk : open->chunk;
-    out.page_size = out.page_size ? out.page_size : DEFAULT_PAGE_SIZE;
+    out.page_size = out.page_size ? out.page_size : INVAR_ROLLOUT_PAGE_SIZE;
     // with one page more a shared prompt and its sample fit side by side
     each = (rows + out.page_size - 1) / out.page_size + 1;
     affordable =

@@ -43,6 +43,8 @@ bool invar_sampling_ends(const invar_sampling *sampling, int32_t token);
 #define INVAR_PURPOSE_TRAIN 0
 #define INVAR_PURPOSE_EVAL 1
 
+#define INVAR_ROLLOUT_PAGE_SIZE 16 /* where it is left open */
+
 /* Free: no value of these changes a bit. In brackets: where the device's memory is far. */
 typedef struct invar_rollout_limits {
     int64_t concurrency;    /* sequences at a time; 0: as the cache has room, at most 64 (256) */

@@ -51,12 +51,18 @@ static int64_t longest_prompt(const invar_recipe *r, int64_t context)
     return longest ? smaller(longest, context - 1) : context - 1;
 }
 
-static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
-                         const invar_memory_data *data)
+/* Tokens of prompt and response together, at most. */
+static int64_t longest_context(const invar_budget_ask *ask, const invar_recipe *r)
 {
     int64_t context = invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN);
 
-    ask->context = context ? context : ask->spec->max_positions;
+    return context ? context : ask->spec->max_positions;
+}
+
+static void read_lengths(invar_budget_ask *ask, const invar_recipe *r, const invar_settings *set,
+                         const invar_memory_data *data)
+{
+    ask->context = longest_context(ask, r);
     ask->prompt = data->prompt ? data->prompt : longest_prompt(r, ask->context);
     ask->response = smaller(invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN), ask->context);
     if (!set->sft)
@@ -72,16 +78,22 @@ static void read_rollouts(invar_budget_ask *ask, const invar_recipe *r, const in
 {
     int64_t response = invar_recipe_int(r, INVAR_KEY_EVAL_MAX_RESPONSE_LEN);
     bool loads = invar_recipe_string(r, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA)[0] != '\0';
+    bool follows =
+        ask->level > INVAR_PROBE_STEP && !invar_recipe_bool(r, INVAR_KEY_DEBUG_TRAIN_ONLY);
+    int64_t context = longest_context(ask, r);
     int64_t per_prompt = invar_recipe_int(r, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
 
-    if (!set->sft && (!loads || ask->level > INVAR_PROBE_STEP)) // that follows what was loaded
-        ask->rollouts[INVAR_BUDGET_TRAINING] =
-            (invar_budget_rollout){set->round, set->per_prompt, ask->prompt, ask->response};
+    if (!set->sft && (!loads || follows)) // what was loaded
+        ask->rollouts[INVAR_BUDGET_TRAINING] = (invar_budget_rollout){
+            set->round, set->per_prompt, ask->prompt, ask->response, context, data->prompt > 0};
     if (data->evaluates)
         ask->rollouts[INVAR_BUDGET_EVALUATION] = (invar_budget_rollout){
-            data->eval_prompts ? data->eval_prompts : MOST_PROMPTS, per_prompt,
-            data->eval ? data->eval : longest_prompt(r, ask->context),
-            response > 0 ? response : invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN)};
+            data->eval_prompts ? data->eval_prompts : MOST_PROMPTS,
+            per_prompt,
+            data->eval ? data->eval : longest_prompt(r, context),
+            response > 0 ? response : invar_recipe_int(r, INVAR_KEY_ROLLOUT_MAX_RESPONSE_LEN),
+            context,
+            data->eval > 0};
 }
 
 /* ---- all ------------------------------------------------------------------------------------- */

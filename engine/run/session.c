@@ -68,7 +68,7 @@ static invar_status open_device(invar_session *s, bool any)
     status = invar_backend_find(&s->dev.backend, kind);
     if (status == INVAR_OK)
         status = invar_device_open(&s->dev);
-    if (status == INVAR_OK || !any || kind == INVAR_DEVICE_CPU)
+    if (status != INVAR_E_NODEVICE || !any || kind == INVAR_DEVICE_CPU)
         return status;
     invar_error_clear();
     s->imagined = true;

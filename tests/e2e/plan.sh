@@ -54,7 +54,7 @@ number() {
 
 # what the H200 has: everything fits as the recipe has it
 holds plan 143GB
-holds [ "$(number need)" -le "$(number available)" ]
+holds [ "$(number need)" -le "$(number usable)" ]
 holds [ "$(number max-tokens-per-gpu)" -eq 32768 ]
 holds [ "$(number longest_sample)" -eq 3072 ]
 most=$(number need)
@@ -82,7 +82,7 @@ follow() {
     plan "$size" "$@" || rc=$?
     holds [ $rc -eq 2 ]
     holds grep -q '"fits": false' plan.json
-    holds grep -q 'the run does not fit: it needs .* GiB, the GPU has .* GiB; the largest are' \
+    holds grep -q 'the run does not fit: it needs .* GiB, the GPU has .* GiB to use; the largest are' \
         plan.err
     advice=$(sed -n 's/.*; set //p' plan.err | sed 's/ (semantic)//g; s/, or /\n/g')
     holds [ -n "$advice" ]
@@ -101,6 +101,11 @@ follow 60GB
 follow 100GB --optimizer-cpu-offload true --recompute-granularity full --kv-pages 400000
 follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 16
 expect 2 "take a smaller model" large.ini --memory 20GB
+expect 129 "expected a number with a unit" large.ini --memory 80
+# a long context: the cache is chosen, however large it could be
+expect 0 "kv-pages" large.ini --memory 120GB --optimizer-cpu-offload true \
+    --recompute-granularity full --samples-per-unit 1 --rollout-max-response-len 32768 \
+    --rollout-batch-size 4096 --rollout-concurrency 4096
 expect 2 "lower kv-pages" large.ini --memory 143GB --kv-pages 1000000000
 
 # as text, and on the CPU
@@ -128,6 +133,14 @@ END
 expect 0 "verdict: fits" tiny.ini
 # 3 characters of prompt, 2 of response
 expect 0 "longest sample: 6 tokens" tiny.ini
+
+# a cache that the longest sample does not fit in, of training and of an evaluation that is longer
+expect 129 "set kv-pages to 5 or more" tiny.ini --kv-pages 4 --page-size 1
+expect 0 "verdict: fits" tiny.ini --kv-pages 5 --page-size 1
+longer=(--eval-prompt-data "max task:max" --eval-interval 1 --eval-max-response-len 9)
+expect 129 "sample of an evaluation of 13 tokens" tiny.ini "${longer[@]}" --kv-pages 5 --page-size 1
+sft=(--loss-type sft_loss --n-samples-per-prompt 1 --rollout-concurrency 1 --page-size 1)
+expect 0 " 13  chosen" tiny.ini "${longer[@]}" "${sft[@]}"
 
 # bad input
 for size in "" x 80XB -1GB 0 1e40 GB 80GBs nan; do

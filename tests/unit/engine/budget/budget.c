@@ -91,7 +91,11 @@ static invar_budget_ask ask_of(const invar_device *dev, const invar_model_spec *
         .prompt = PROMPT,
         .response = RESPONSE,
         .context = TOKENS,
-        .rollouts = {{.prompts = 2, .per_prompt = 3, .prompt = PROMPT, .response = RESPONSE}},
+        .rollouts = {{.prompts = 2,
+                      .per_prompt = 3,
+                      .prompt = PROMPT,
+                      .response = RESPONSE,
+                      .context = TOKENS}},
         .sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE}};
 }
 
