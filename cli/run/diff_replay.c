@@ -68,15 +68,26 @@ static invar_status run_child(invar_child_result *out, const scene *s, int i, co
 /* The step as it was recorded, in the ledger of `folder`. */
 static invar_status execute(const scene *s, int i, const char *folder)
 {
-    char line[128], story[INVAR_CHILD_STORY_SIZE];
+    char line[128], story[INVAR_CHILD_STORY_SIZE], copy[INVAR_PATH_SIZE];
     invar_child_result ran;
+    bool answered;
 
     snprintf(line, sizeof line, "executing step %" PRId64 " of %c again", s->coarse->step, "AB"[i]);
     invar_live_say(NULL, line);
+    INVAR_TRY(invar_path_join(copy, sizeof copy, folder, "run"));
     INVAR_TRY(run_child(&ran, s, i, folder, (const char *const[MORE_WORDS]){NULL}));
-    if (ran.end == INVAR_CHILD_EXITED && ran.code == INVAR_EXIT_OK)
+    answered = ran.end == INVAR_CHILD_EXITED &&
+               (ran.code == INVAR_EXIT_OK || ran.code == INVAR_EXIT_DIFFERENT);
+    if (answered && !invar_path_exists(copy))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "--replay: %c was not executed again: %s recorded nothing; give an invar "
+                          "(--program-%c)",
+                          "AB"[i],
+                          s -> replay -> programs[i] ? s -> replay -> programs[i] : "this program",
+                          "ab"[i]);
+    if (answered && ran.code == INVAR_EXIT_OK)
         return INVAR_OK;
-    if (ran.end == INVAR_CHILD_EXITED && ran.code == INVAR_EXIT_DIFFERENT)
+    if (answered)
         return INVAR_FAIL(INVAR_E_MISMATCH, 0,
                           "--replay: executed again, %c has other bits than recorded; give the "
                           "program that made it (--program-%c): %.1000s",

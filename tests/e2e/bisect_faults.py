@@ -129,8 +129,9 @@ def check_refusals():
     expect("B has other bits than recorded" in said and "--program-b" in said, said)
     said = run(INVAR, "diff", "a", "b0", "--keep", "kept", code=129)
     expect("for --replay" in said, said)
-    said = run(INVAR, "diff", "a", "b0", "--replay", "--program-a", "/bin/false", code=1)
-    expect("A has other bits" in said, said)
+    for other in ("/bin/false", "/bin/true"):
+        said = run(INVAR, "diff", "a", "b0", "--replay", "--program-a", other, code=2)
+        expect(f"{other} recorded nothing" in said, said)
     said = run(INVAR, "diff", "a", "b0", "--replay", "--program-a", "/nowhere", code=2)
     expect("A cannot be executed again" in said, said)
     same = json.loads(run(INVAR, "diff", "a", "a", "--replay", "--json"))

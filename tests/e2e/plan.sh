@@ -82,7 +82,7 @@ follow() {
     plan "$size" "$@" || rc=$?
     holds [ $rc -eq 2 ]
     holds grep -q '"fits": false' plan.json
-    holds grep -q 'the run does not fit: it needs .* GiB, the GPU has .* GiB to use; the largest are' \
+    holds grep -q 'does not fit: it needs .* GiB, the GPU has .* GiB to use; the largest are' \
         plan.err
     advice=$(sed -n 's/.*; set //p' plan.err | sed 's/ (semantic)//g; s/, or /\n/g')
     holds [ -n "$advice" ]
