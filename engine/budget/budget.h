@@ -61,7 +61,7 @@ typedef struct invar_budget_ask {
     int64_t prompt, response, context; /* most tokens that learning sees: each, and together */
     invar_budget_rollout rollouts[INVAR_BUDGET_USES];
     invar_rollout_limits limits;
-    invar_sampling sampling;
+    invar_sampling sampling[INVAR_BUDGET_USES];
 } invar_budget_ask;
 
 /* What is chosen where the recipe leaves it open; else the recipe's own. */

@@ -56,7 +56,7 @@ static invar_status sample_all(invar_rollout *rollout, const invar_budget_ask *a
                                    .rows = invar_budget_rows(r)};
 
         if (r->prompts > 0)
-            INVAR_TRY(invar_rollout_rehearse(rollout, &ask->sampling, &most));
+            INVAR_TRY(invar_rollout_rehearse(rollout, &ask->sampling[i], &most));
     }
     return INVAR_OK;
 }

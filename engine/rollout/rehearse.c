@@ -24,7 +24,7 @@ typedef struct scene {
     int64_t rows, sequences;
     int64_t width; /* of the page tables */
     int64_t route; /* numbers of one row's routing; 0: none */
-    int32_t *ids, *positions, *tables, *routing;
+    int32_t *ids, *positions, *slots, *tables, *routing;
     int64_t *start, *lengths;
 } scene;
 
@@ -34,6 +34,7 @@ static void lay_out(scene *s, invar_carver *c)
 
     s->ids = invar_carve(c, rows * sizeof *s->ids);
     s->positions = invar_carve(c, rows * sizeof *s->positions);
+    s->slots = invar_carve(c, rows * sizeof *s->slots);
     s->tables = invar_carve(c, sequences * (size_t)s->width * sizeof *s->tables);
     s->routing = invar_carve(c, rows * (size_t)s->route * sizeof *s->routing);
     s->start = invar_carve(c, (sequences + 1) * sizeof *s->start);
@@ -49,6 +50,7 @@ static invar_status run(scene *s)
                        .samples = {s->start, s->sequences},
                        .cache = r->cache->layers,
                        .lengths = s->lengths,
+                       .slots = s->slots,
                        .routing = s->route > 0 ? s->routing : NULL};
 
     for (int64_t i = 0; i <= s->sequences; i++)
@@ -112,6 +114,8 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
     apart = limits.no_prefix_sharing ? most->samples : most->prompts;
     known = most->prompt_rows < limits.chunk / apart + 1 ? most->prompt_rows * apart : limits.chunk;
     known = smaller(known, limits.chunk);
+    if (r->show.watcher.probe.take)
+        invar_pass_probe(r->pass, &r->show.watcher.probe);
     status = invar_sampler_init(&sampler, &r->caller, sampling);
     s.rows = invar_schedule_most_rows(known, s.sequences, far);
     if (status == INVAR_OK)
@@ -123,6 +127,7 @@ invar_status invar_rollout_rehearse(invar_rollout *r, const invar_sampling *samp
         status = invar_pass_settle(r->pass);
     if (status == INVAR_OK)
         status = invar_caller_settle(&r->caller);
+    invar_pass_probe(r->pass, NULL);
     invar_sampler_release(&sampler);
     return invar_near_advise(status, far, INVAR_FEED_ADVICE);
 }

@@ -37,8 +37,7 @@ static bool next_set(test_set *out, const char **cursor)
     return true;
 }
 
-/* As the rollout samples, with what the recipe says otherwise. */
-static invar_sampling sampling_of(const invar_session *session)
+invar_sampling invar_evaluate_sampling(const invar_session *session)
 {
     const invar_recipe *r = session->recipe;
     invar_sampling s = invar_session_sampling(session);
@@ -126,7 +125,7 @@ static invar_status run_set(const invar_evaluation *e, const test_set *set,
                             const invar_dataset *data, invar_rl_samples *samples)
 {
     int64_t per_prompt = invar_recipe_int(e->session->recipe, INVAR_KEY_N_SAMPLES_PER_EVAL_PROMPT);
-    invar_sampling sampling = sampling_of(e->session);
+    invar_sampling sampling = invar_evaluate_sampling(e->session);
     results found;
 
     INVAR_TRY(add_prompts(samples, e->number, data, per_prompt));

@@ -27,6 +27,9 @@ typedef struct invar_evaluation {
     void *payload;
 } invar_evaluation;
 
+/* As the rollout samples, with what the recipe says otherwise. */
+invar_sampling invar_evaluate_sampling(const invar_session *session);
+
 invar_status invar_evaluate(const invar_evaluation *evaluation) INVAR_MUST_USE;
 
 /* The digest of all sets, each with its name: what their results depend on beside the weights. */

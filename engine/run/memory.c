@@ -132,7 +132,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .step_samples = set->global_batch,
         .samples = set->prompts * set->per_prompt,
         .limits = invar_session_limits(s),
-        .sampling = invar_session_sampling(s)};
+        .sampling = {invar_session_sampling(s), invar_evaluate_sampling(s)}};
 
     read_lengths(&ask, r, set, data);
     read_rollouts(&ask, r, set, data);

@@ -58,6 +58,10 @@ holds [ "$(number need)" -le "$(number usable)" ]
 holds [ "$(number max-tokens-per-gpu)" -eq 32768 ]
 holds [ "$(number longest_sample)" -eq 3072 ]
 most=$(number need)
+# who watches sampling needs memory
+plain=$(number sampling)
+holds plan 143GB --debug-determinism full
+holds [ "$(number sampling)" -gt "$plain" ]
 # with less, the pieces of logits become smaller, then the micro-batches
 holds plan 126GB
 holds [ "$(number need)" -lt "$most" ]

@@ -96,7 +96,7 @@ static invar_budget_ask ask_of(const invar_device *dev, const invar_model_spec *
                       .prompt = PROMPT,
                       .response = RESPONSE,
                       .context = TOKENS}},
-        .sampling = {.temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE}};
+        .sampling = {{.temperature = 1.0f, .top_p = 1.0f, .max_response = RESPONSE}}};
 }
 
 /* All as long as can be. */
@@ -225,7 +225,8 @@ static size_t sample(invar_model *model, const invar_device *dev, const invar_bu
     }
     near.most = near.taken;
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
-    assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &ask->sampling, NULL, NULL));
+    assert_ok(invar_rollout_run(rollout, samples.items, samples.count,
+                                &ask->sampling[INVAR_BUDGET_TRAINING], NULL, NULL));
     invar_rollout_free(rollout);
     invar_rl_samples_reset(&samples);
     return most_taken(invar_device_far(dev)) - before;
