@@ -8,6 +8,7 @@
 
 #include "base/alloc.h"
 #include "engine/run/memory.h"
+#include "tests/device/counted.h"
 #include "tests/far.h"
 #include "tests/run.h"
 
@@ -15,43 +16,10 @@
 
 static bool far; /* which device is cuda */
 
-static struct {
-    size_t limit, taken, most;
-    int64_t takes;
-} near;
-
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
-{
-    char *block = NULL;
-
-    (void)dev;
-    near.takes++;
-    if (bytes > near.limit || near.taken > near.limit - bytes)
-        return INVAR_FAIL(INVAR_E_NOMEM, 0, "%s: the test has no more memory", what);
-    INVAR_TRY(invar_alloc((void **)&block, bytes + INVAR_ALIGN, 1, what));
-    memcpy(block, &bytes, sizeof bytes);
-    near.taken += bytes;
-    near.most = near.taken > near.most ? near.taken : near.most;
-    *out = block + INVAR_ALIGN;
-    return INVAR_OK;
-}
-
-static void give(const invar_device *dev, void *block)
-{
-    size_t bytes;
-
-    (void)dev;
-    if (!block)
-        return;
-    memcpy(&bytes, (char *)block - INVAR_ALIGN, sizeof bytes);
-    near.taken -= bytes;
-    invar_free((char *)block - INVAR_ALIGN);
-}
-
 static size_t room(const invar_device *dev)
 {
     (void)dev;
-    return near.limit - near.taken;
+    return invar_counted.limit - invar_counted.taken;
 }
 
 const invar_backend *invar_backend_cuda(void)
@@ -61,8 +29,8 @@ const invar_backend *invar_backend_cuda(void)
     if (far)
         return invar_far_backend();
     table = *invar_backend_cpu();
-    table.memory.take = take;
-    table.memory.give = give;
+    table.memory.take = invar_counted_take;
+    table.memory.give = invar_counted_give;
     table.memory.room = room;
     return &table;
 }
@@ -71,18 +39,18 @@ static void begin(size_t limit)
 {
     invar_far_begin(0);
     invar_far_limit(limit);
-    memset(&near, 0, sizeof near);
-    near.limit = limit;
+    memset(&invar_counted, 0, sizeof invar_counted);
+    invar_counted.limit = limit;
 }
 
 static size_t most_taken(void)
 {
-    return far ? invar_far_counted().most : near.most;
+    return far ? invar_far_counted().most : invar_counted.most;
 }
 
 static int64_t takes(void)
 {
-    return far ? invar_far_counted().takes : near.takes;
+    return far ? invar_far_counted().takes : invar_counted.takes;
 }
 
 /* ---- planned and taken ----------------------------------------------------------------------- */

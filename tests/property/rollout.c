@@ -12,13 +12,7 @@
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
 
-static const int32_t ends[] = {96, 3, 17, 40, 55, 60};
-static const invar_sampling usual = {.seed = 11,
-                                     .temperature = 0.8f,
-                                     .top_p = 1.0f,
-                                     .max_response = RESPONSE,
-                                     .stop_ids = ends,
-                                     .n_stop_ids = 6};
+static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
 
 typedef struct setting {
     invar_test_model kind;
@@ -374,7 +368,7 @@ static void test_rollout__samples_are_various(void **state)
             assert_true(s->logp[t] < 0.0f && s->mask[t] == 1);
             for (int e = 0; e < 6; e++)
                 if (t + 1 < n)
-                    assert_int_not_equal(s->tokens[s->prompt_tokens + t], ends[e]);
+                    assert_int_not_equal(s->tokens[s->prompt_tokens + t], prompts_ends[e]);
         }
         for (int64_t j = 0; j < i; j++)
             assert_false(s->group == f->usual.items[j].group &&

@@ -15,13 +15,7 @@
 
 enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 9, MOST = 32, POINTS = 200 };
 
-static const int32_t ends[] = {96, 3, 17, 40, 55, 60};
-static const invar_sampling usual = {.seed = 11,
-                                     .temperature = 0.8f,
-                                     .top_p = 1.0f,
-                                     .max_response = RESPONSE,
-                                     .stop_ids = ends,
-                                     .n_stop_ids = 6};
+static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
 
 /* ---- a rollout that is watched --------------------------------------------------------------- */
 

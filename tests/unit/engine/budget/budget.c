@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "tests/device/counted.h"
 #include "tests/far.h"
 #include "tests/model.h"
 
@@ -16,35 +17,6 @@ enum { SAMPLES = 6, PROMPT = 5, RESPONSE = 11, TOKENS = PROMPT + RESPONSE };
 #define PLENTY ((size_t)1 << 40)
 
 /* ---- a device that counts -------------------------------------------------------------------- */
-
-static struct {
-    size_t taken, most;
-} near;
-
-static invar_status take(const invar_device *dev, void **out, size_t bytes, const char *what)
-{
-    char *block = NULL;
-
-    (void)dev;
-    INVAR_TRY(invar_alloc((void **)&block, bytes + INVAR_ALIGN, 1, what));
-    memcpy(block, &bytes, sizeof bytes);
-    near.taken += bytes;
-    near.most = near.taken > near.most ? near.taken : near.most;
-    *out = block + INVAR_ALIGN;
-    return INVAR_OK;
-}
-
-static void give(const invar_device *dev, void *block)
-{
-    size_t bytes;
-
-    (void)dev;
-    if (!block)
-        return;
-    memcpy(&bytes, (char *)block - INVAR_ALIGN, sizeof bytes);
-    near.taken -= bytes;
-    invar_free((char *)block - INVAR_ALIGN);
-}
 
 /* The CPU, or memory like a GPU's; nobody takes more than needed. */
 static invar_device device_of(bool far)
@@ -55,8 +27,8 @@ static invar_device device_of(bool far)
     tables[far] = far ? *invar_far_backend() : *invar_backend_cpu();
     tables[far].memory.tight = true;
     if (!far) {
-        tables[far].memory.take = take;
-        tables[far].memory.give = give;
+        tables[far].memory.take = invar_counted_take;
+        tables[far].memory.give = invar_counted_give;
     }
     if (far)
         invar_far_begin(0);
@@ -66,12 +38,12 @@ static invar_device device_of(bool far)
 
 static size_t most_taken(bool far)
 {
-    return far ? invar_far_counted().most : near.most;
+    return far ? invar_far_counted().most : invar_counted.most;
 }
 
 static size_t now_taken(bool far)
 {
-    return far ? invar_far_counted().bytes : near.taken;
+    return far ? invar_far_counted().bytes : invar_counted.taken;
 }
 
 /* ---- learning, scoring ----------------------------------------------------------------------- */
@@ -150,7 +122,7 @@ static size_t measure(invar_model *model, invar_grads *grads, const invar_device
     size_t before = now_taken(far);
 
     fill_samples(&samples, model->spec.vocab);
-    near.most = near.taken;
+    invar_counted.most = invar_counted.taken;
     assert_ok(invar_trainer_new(&trainer, dev, &o));
     if (learn)
         assert_ok(invar_trainer_learn(trainer, model, samples.items, samples.count, &loss, grads,
@@ -223,7 +195,7 @@ static size_t sample(invar_model *model, const invar_device *dev, const invar_bu
         s->n_tokens = s->prompt_tokens;
         s->group = i / 3;
     }
-    near.most = near.taken;
+    invar_counted.most = invar_counted.taken;
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
     assert_ok(invar_rollout_run(rollout, samples.items, samples.count,
                                 &ask->sampling[INVAR_BUDGET_TRAINING], NULL, NULL));

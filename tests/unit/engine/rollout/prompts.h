@@ -13,6 +13,14 @@
 #include "engine/rollout/rollout.h"
 #include "tests/model.h"
 
+/* How they are sampled: responses end at several tokens, or after `response` of them. */
+static const int32_t prompts_ends[] = {96, 3, 17, 40, 55, 60};
+#define PROMPTS_SAMPLING(response)                                                                 \
+    {                                                                                              \
+        .seed = 11, .temperature = 0.8f, .top_p = 1.0f, .max_response = (response),                \
+        .stop_ids = prompts_ends, .n_stop_ids = 6                                                  \
+    }
+
 /* One more sample: the given tokens as prompt, coordinates from `draw`. */
 static inline invar_status prompts_add(invar_rl_samples *out, const int32_t *prompt, int64_t n,
                                        int64_t group, uint32_t draw)
