@@ -2,8 +2,8 @@
 # agree.sh INVAR FOLDER [FLAG ...] - training computes the log-probabilities that were sampled with.
 #
 # Runs qwen3-0.6b.ini: in every step, no token of any sample may have another log-probability in
-# training than in the rollout. That others would be noticed: tests/property/audit.c. FLAGs go to
-# the run (--device cuda).
+# training than in the rollout. That others would be noticed: tests/property/engine/audit.c. FLAGs
+# go to the run (--device cuda).
 #
 # Exit code: 0 all tokens agree, 1 not so.
 # SPDX-License-Identifier: Apache-2.0

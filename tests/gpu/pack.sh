@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # pack.sh INVAR FOLDER [FLAG ...] - a step that a GPU made is packed, and the CPU makes it again.
 #
-# FLAGs go to the run alone (--device cuda). That a forged pack is found: tests/e2e/replay.sh.
+# FLAGs go to the run alone (--device cuda). That a forged pack is found: tests/e2e/run/replay.sh.
 # Exit code: 0 identical, otherwise not so.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail

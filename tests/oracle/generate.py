@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # generate.py [--seed N] [--out FILE] | --check [FILE] - what PyTorch and transformers say of ops.
 #
-# Writes inputs and expected results; tests/oracle/compare.c runs the ops of Invar on the inputs and
-# compares. With --check it computes FILE anew, from the seed named in it, and compares: inputs and
-# bits must be equal, results equal up to the noise of float64. FILE is fixtures.bin beside this
+# Writes inputs and expected results; tests/oracle/ops/compare.c runs the ops of Invar on the inputs
+# and compares. With --check it computes FILE anew, from the seed named in it, and compares: inputs
+# and bits must be equal, results equal up to the noise of float64. FILE is fixtures.bin beside this
 # program unless told otherwise; README.md describes the cases.
 #
 # Results come from code of other people: torch and its autograd, modules of transformers. Inputs

@@ -4,7 +4,8 @@
 # Follows docs/ledger.md, sections Hashes and Invariants; columns and keys come from the schema that
 # the file itself holds. Shares no code with Invar: SQLite through Python, SHA-256 of hashlib,
 # XXH3-128 of the program xxhsum. Prints identity, content, integrity and seal of each run; on
-# standard error, with exit code 1, what is wrong. tests/e2e/ledger_oracle.py uses it as a module.
+# standard error, with exit code 1, what is wrong. tests/e2e/ledger/ledger_oracle.py uses it as a
+# module.
 # SPDX-License-Identifier: Apache-2.0
 """A second implementation of the ledger's hashes."""
 import hashlib

@@ -3,8 +3,8 @@
  *
  *     PROGRAM [FILE.build | own]   with an argument: prints the facts that it finds
  *
- * The second use is for tests/e2e/provenance.sh, which lets scripts/provenance write the file that
- * this program then reads.
+ * The second use is for tests/e2e/builds/provenance.sh, which lets scripts/provenance write the
+ * file that this program then reads.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -3,7 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/far.h"
+#include "tests/device/far.h"
 
 #include <signal.h>
 #include <string.h>

@@ -3,12 +3,12 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "tests/ferry.h"
+#include "tests/device/ferry.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/far.h"
+#include "tests/device/far.h"
 #include "tests/ops.h"
 
 /* What the op over there does besides its work. */

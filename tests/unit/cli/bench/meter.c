@@ -8,7 +8,7 @@
 #include <string.h>
 
 #include "engine/program/call.h"
-#include "tests/far.h"
+#include "tests/device/far.h"
 #include "tests/support.h"
 
 enum { ROWS = 3, COLS = 8 };

@@ -9,7 +9,7 @@
 
 #include "base/alloc.h"
 #include "tests/device/counted.h"
-#include "tests/far.h"
+#include "tests/device/far.h"
 #include "tests/model.h"
 
 enum { SAMPLES = 6, PROMPT = 5, RESPONSE = 11, TOKENS = PROMPT + RESPONSE };

@@ -11,7 +11,7 @@
 
 #include "base/file.h"
 #include "engine/checkpoint/checkpoint.h"
-#include "tests/fault/checkpoint_scenario.h"
+#include "tests/fault/engine/checkpoint_scenario.h"
 
 enum { ROWS = 8 };
 

@@ -1,8 +1,8 @@
 /*
  * tar.c - tests of archives: there and back, and what is refused.
  *
- * Damaged and hostile archives are the business of tests/fuzz/tar.c and its corpus, and of
- * tests/e2e/replay.sh.
+ * Damaged and hostile archives are the business of tests/fuzz/engine/tar.c and its corpus, and of
+ * tests/e2e/run/replay.sh.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "engine/probe/probe.h"
-#include "tests/far.h"
+#include "tests/device/far.h"
 #include "tests/ops.h"
 
 /* Rows of a micro-batch: near, and a copy in far memory. */

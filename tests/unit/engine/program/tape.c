@@ -5,7 +5,7 @@
  */
 #include "engine/program/tape.h"
 
-#include "tests/far.h"
+#include "tests/device/far.h"
 #include "tests/support.h"
 
 enum { N = 5, BLOCKS = 4, LARGE = 4096 };

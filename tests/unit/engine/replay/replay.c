@@ -2,7 +2,7 @@
  * replay.c - tests of replays: they see a changed weight, wherever it is, and nothing where nothing
  * changed.
  *
- * The verbs are the business of tests/e2e/replay.sh.
+ * The verbs are the business of tests/e2e/run/replay.sh.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -2,7 +2,7 @@
  * report.c - tests of the report: the data that a page holds, and that it holds nothing else.
  *
  * The pages are read as a browser would: up to the end of the data's element, then as JSON. That
- * they look right is tested with a browser (tests/e2e/report_look.py).
+ * they look right is tested with a browser (tests/e2e/ledger/report_look.py).
  *
  * SPDX-License-Identifier: Apache-2.0
  */

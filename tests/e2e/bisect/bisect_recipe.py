@@ -1,0 +1,216 @@
+#!/usr/bin/env python3
+# bisect_recipe.py INVAR FOLDER - invar bisect and blame of recipes, over programs made by scripts.
+#
+# A commit's program is a script that runs INVAR with another learning rate, so that nothing has to
+# be compiled and the planted changes are real changes of bits. What must be found: the commit, the
+# step, the point and the op; a third value; every change; a metric that crosses a bound; a program
+# that is not deterministic; what needs no build and what needs no run.
+# SPDX-License-Identifier: Apache-2.0
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+
+INVAR = str(pathlib.Path(sys.argv[1]).resolve())
+FOLDER = pathlib.Path(sys.argv[2]).resolve()
+ROOT = pathlib.Path(__file__).resolve().parents[3]
+RECIPE = str(ROOT / "recipes/moe.ini")
+BUILD = "cp invar.sh $INVAR_BUILD/invar && chmod +x $INVAR_BUILD/invar"
+ENVIRONMENT = {**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
+               "GIT_AUTHOR_NAME": "A", "GIT_AUTHOR_EMAIL": "a@example.org",
+               "GIT_COMMITTER_NAME": "A", "GIT_COMMITTER_EMAIL": "a@example.org"}
+checks = 0
+
+
+def check(condition, what):
+    global checks
+    checks += 1
+    if not condition:
+        sys.exit(f"bisect_recipe: {what}")
+
+
+def git(repository, *arguments):
+    result = subprocess.run(["git", "-C", repository, *arguments], env=ENVIRONMENT, check=True,
+                            capture_output=True, text=True)
+    return result.stdout.strip()
+
+
+def script(flags, comment=""):
+    return f'#!/bin/sh\n# {comment}\nexec {INVAR} "$@" {flags}\n'
+
+
+def repository(name, scripts):
+    """A line of commits, one for each script; returns the folder and the commits' ids."""
+    folder = FOLDER / name
+    folder.mkdir(parents=True)
+    git(folder, "init", "-q")
+    commits = []
+    for number, text in enumerate(scripts):
+        (folder / "invar.sh").write_text(text)
+        (folder / "noise").write_text(f"{number}\n")
+        git(folder, "add", "-A")
+        ENVIRONMENT["GIT_AUTHOR_DATE"] = f"{1700000000 + 60 * number} +0000"
+        ENVIRONMENT["GIT_COMMITTER_DATE"] = ENVIRONMENT["GIT_AUTHOR_DATE"]
+        git(folder, "commit", "-q", "-m", f"commit {number}")
+        commits.append(git(folder, "rev-parse", "HEAD"))
+    return folder, commits
+
+
+def invar(verb, folder, *arguments, code=0, recipe=RECIPE):
+    """The JSON answer of a verb about a repository."""
+    command = [INVAR, verb, "--repo", str(folder), "--work", f"{folder}.work", "--build", BUILD,
+               "--json", recipe, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True)
+    check(result.returncode == code,
+          f"{arguments}: exit code {result.returncode}, expected {code}: {result.stderr}")
+    return json.loads(result.stdout)
+
+
+def test_one_change():
+    """The commit, and the optimizer as what changed; equal programs are run once."""
+    scripts = [script("--lr 0.004" if i >= 13 else "", comment=i // 4) for i in range(24)]
+    folder, commits = repository("one", scripts)
+    answer = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1])
+    check(answer["verdict"] == "found" and answer["culprit"]["commit"] == commits[13], "culprit")
+    check(answer["confirmed"] and not answer["third"], "confirmed, and two values only")
+    place = answer["place"]
+    check(place["step"] == 0 and place["op"] == "adamw" and place["fine"], f"place {place}")
+    check(place["point"].startswith("weight."), f"point {place['point']}")
+    check(answer["search_trials"] <= 5, f"{answer['search_trials']} trials for 23 commits")
+    ends = [t for t in answer["trials"] if t["role"].endswith(" end")]
+    check(all(t["via"] == "ran" and t["run_s"] > 0 for t in ends), f"the ends' cost {ends}")
+    ways = [t["via"] for t in answer["trials"] if t["role"] == "search"]
+    check("program" in ways, f"no equal program was used: {ways}")
+    again = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1])
+    check(again["culprit"] == answer["culprit"], "asked again it answers the same")
+    check(again["trials"] == answer["trials"], "and runs nothing")
+    parallel = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1], "--jobs", "3",
+                     "--timeout", "100")  # another question, as the state sees it
+    check(parallel["culprit"]["commit"] == commits[13], "three at a time")
+    # the control: a recipe in which the learning rate plays no part has nothing to find
+    same = invar("bisect", folder, "--good", commits[0], "--bad", commits[12], "--until", "2",
+                 code=2)
+    check(same["verdict"] == "same-ends", same["verdict"])
+
+
+def test_many_changes():
+    rates = ["", "--lr 0.002", "--lr 0.004", "--lr 0.005"]
+    planted = [5, 9, 14]
+    scripts = [script(rates[sum(i >= p for p in planted)], i // 2) for i in range(18)]
+    folder, commits = repository("many", scripts)
+    ends = ["--good", commits[0], "--bad", commits[-1]]
+    answer = invar("bisect", folder, *ends)
+    check(answer["culprit"]["commit"] in [commits[p] for p in planted], "one of the changes")
+    answer = invar("bisect", folder, *ends, "--all-changes")
+    found = [change["commit"] for change in answer["changes"]]
+    check(found == [commits[p] for p in planted], f"changes {found}")
+    blame = invar("blame", folder, *ends, "--kind", "param", "--until", "1")
+    check([change["commit"] for change in blame["changes"]] == found, "blame of parameters")
+    # the limit that the manual names: between equal ends nothing is looked at
+    undone = [script("--lr 0.004" if 6 <= i < 9 else "", i // 2) for i in range(16)]
+    undone += [script("--lr 0.002", 0)]
+    folder2, commits2 = repository("undone", undone)
+    answer = invar("bisect", folder2, "--good", commits2[0], "--bad", commits2[-1], "--all-changes")
+    check(commits2[16] in [change["commit"] for change in answer["changes"]], "the last change")
+    misspelt = subprocess.run([INVAR, "blame", "--good", "HEAD", "--kind", "grads", "a.ini"],
+                              capture_output=True, text=True, check=False)
+    check(misspelt.returncode == 129 and "act, grad, param" in misspelt.stderr,
+          f"blame of a kind that there is not: {misspelt}")
+    data = invar("blame", folder, *ends, "--point", "batch.tokens", "--until", "0", code=2)
+    check(data["verdict"] == "same-ends", "tokens of step 0 come before the optimizer")
+
+
+def test_metric():
+    scripts = [script("--lr 0.004" if i >= 6 else "", i) for i in range(9)]
+    folder, commits = repository("metric", scripts)
+    ends = ["--good", commits[0], "--bad", commits[-1], "--until", "2"]
+    answer = invar("bisect", folder, *ends, "--metric", "train/lr-pg_0 > 0.0035")
+    check(answer["culprit"]["commit"] == commits[6], "a metric above a bound")
+    answer = invar("bisect", folder, *ends, "--metric", "max_logp_diff != 0", code=2)
+    check(answer["verdict"] == "wrong-end", "log-probs never differ, so the bad end is good")
+    untestable = invar("bisect", folder, *ends, "--metric", "no_such_metric > 0", code=125)
+    check(untestable["verdict"] == "untestable", "a metric that no run has")
+
+
+def test_third_and_skip():
+    """A program that crashes is skipped; suspects are listed."""
+    broken = "#!/bin/sh\nexit 1\n"
+    scripts = [script("", i) for i in range(4)] + [broken] * 3
+    scripts += [script("--lr 0.004", i) for i in range(3)]
+    folder, commits = repository("skip", scripts)
+    answer = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1], code=2)
+    check(answer["verdict"] == "suspects", answer["verdict"])
+    suspects = {suspect["commit"] for suspect in answer["suspects"]}
+    check(suspects == set(commits[4:8]), "three that crash, and the first that is bad")
+    end = invar("bisect", folder, "--good", commits[0], "--bad", commits[5], code=125)
+    check(end["verdict"] == "untestable" and end["who"] == commits[5], "an end that crashes")
+
+
+def test_nondeterministic():
+    """A culprit that answers in two ways is none."""
+    dice = '#!/bin/sh\nexec ' + INVAR + ' "$@" --lr 0.00$(od -An -N2 -tu2 /dev/urandom | tr -d " ")'
+    scripts = [script("", i) for i in range(5)] + [f"{dice}\n# {i}\n" for i in range(5)]
+    folder, commits = repository("dice", scripts)
+    answer = invar("bisect", folder, "--good", commits[0], "--bad", commits[-1], code=3)
+    check(answer["verdict"] == "nondeterministic" and answer["who"] == commits[5], answer["who"])
+
+
+def test_command():
+    """A command with a ledger of its own runs once at each end, and once more to confirm."""
+    scripts = [script("--lr 0.004" if i >= 3 else "", i) for i in range(5)]
+    folder, commits = repository("command", scripts)
+    diary = FOLDER / "command.diary"
+    run = (f'echo $INVAR_COMMIT >>{diary}; sh invar.sh train {RECIPE} --run $INVAR_RUN/run'
+           ' --until 2 --no-report && mv $INVAR_RUN/run/ledger.db $INVAR_RUN')
+    result = subprocess.run([INVAR, "bisect", "--repo", folder, "--work", f"{folder}.work", "--run",
+                             run, "--chain", "--good", commits[0], "--bad", commits[-1], "--json"],
+                            capture_output=True, text=True)
+    check(result.returncode == 0, result.stderr + result.stdout)
+    answer = json.loads(result.stdout)
+    check(answer["culprit"]["commit"] == commits[3] and answer["place"]["step"] == 0, "a command")
+    ran = diary.read_text().split()
+    check(ran.count(commits[0]) == 1 and ran.count(commits[-1]) == 1, f"the ends ran once: {ran}")
+    check(ran.count(commits[3]) == 2 and ran.count(commits[2]) == 2, f"confirmed: {ran}")
+
+
+def test_pinned():
+    """The recipe is that of the beginning, even when the file changes during the search."""
+    scripts = [script("--lr 0.004" if i >= 4 else "", i) for i in range(8)]
+    folder, commits = repository("pinned", scripts)
+    recipe = FOLDER / "pinned.ini"
+    shutil.copy(RECIPE, recipe)
+    golden = str(ROOT / "recipes/moe.golden")
+    ends = ["--good", commits[0], "--bad", commits[-1], "--golden", golden]
+    answer = invar("bisect", folder, *ends, recipe=str(recipe))
+    log = subprocess.run([INVAR, "bisect", "log", "--repo", folder, "--work", f"{folder}.work"],
+                         capture_output=True, text=True, check=True).stdout
+    (FOLDER / "pinned.log").write_text(log)
+    wrong = invar("bisect", folder, "--good", commits[5], "--bad", commits[6], *ends[4:],
+                  "--until", "1", code=2)
+    check(wrong["verdict"] == "wrong-end", "a good end that is not the golden's")
+    recipe.unlink()
+    result = subprocess.run([INVAR, "bisect", "resume-log", FOLDER / "pinned.log", "--yes",
+                             "--repo", folder, "--work", FOLDER / "elsewhere", "--json"],
+                            capture_output=True, text=True)
+    check(result.returncode == 0, result.stderr)
+    resumed = json.loads(result.stdout)
+    check(resumed["culprit"]["commit"] == answer["culprit"]["commit"], "from the log alone")
+    check(resumed["trials"] == answer["trials"], "and nothing is asked again")
+
+
+def main():
+    shutil.rmtree(FOLDER, ignore_errors=True)
+    FOLDER.mkdir(parents=True)
+    test_one_change()
+    test_many_changes()
+    test_metric()
+    test_third_and_skip()
+    test_nondeterministic()
+    test_command()
+    test_pinned()
+    print(f"{checks} checks")
+
+
+main()

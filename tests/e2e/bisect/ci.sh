@@ -1,0 +1,372 @@
+#!/usr/bin/env bash
+# ci.sh INVAR FOLDER - bit-exact CI as a user meets it: record, check, review, accept, status, under
+# git bisect run and as a hook; every verdict and exit code.
+#
+# The programs under test are invar itself and scripts that run it with another learning rate and
+# write the identity that was asked for into the ledger: other bits for the same question.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(realpath "$1") folder=$2 source=$PWD
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+unset CI GITHUB_ACTIONS GITHUB_STEP_SUMMARY
+rm -rf "$folder"
+mkdir -p "$folder/tmp" "$folder/cases" && cd "$folder" || exit 2
+folder=$PWD
+export TMPDIR=$folder/tmp XDG_CACHE_HOME=$folder/cache
+export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_NOSYSTEM=1
+export GIT_AUTHOR_NAME=Ada GIT_AUTHOR_EMAIL=ada@example.org GIT_AUTHOR_DATE='2026-01-01T00:00:00Z'
+export GIT_COMMITTER_NAME=Ada GIT_COMMITTER_EMAIL=ada@example.org
+export GIT_COMMITTER_DATE='2026-01-01T00:00:00Z'
+
+# ci CODE TEXT ARGUMENT ...: the exit code of `invar ci`, and TEXT in what is printed.
+ci() {
+    local code=$1 text=$2 rc=0
+    shift 2
+    checks=$((checks + 1))
+    timeout 300 "$invar" ci "$@" >output 2>errors </dev/null || rc=$?
+    if ((rc != code)) || ! grep -qF -- "$text" output errors; then
+        complain "invar ci $*: exit code $rc, expected $code with \"$text\":" "$(cat output errors)"
+    fi
+}
+
+# finds TEXT WHAT: a condition for [[ ]], told by WHAT when it does not hold.
+finds() {
+    checks=$((checks + 1))
+    eval "[[ $1 ]]" || complain "$2: not so: $1" "$(cat output errors)"
+}
+
+# hashes: what the folder of the cases holds.
+hashes() {
+    (cd cases && find . -type f -print0 | sort -z | xargs -0 sha256sum)
+}
+
+# a recipe of few steps; fake NAME CODE: a program that runs it otherwise
+sed 's/^num-rollout = .*/num-rollout = 3/' "$source/recipes/bf16.ini" >cases/a.ini
+fake() {
+    cat >"$1" <<FAKE
+#!/usr/bin/env python3
+import os, sqlite3, subprocess, sys
+args, lr, count = sys.argv[1:], None, "$folder/count"
+golden = open("$folder/cases/a.golden").read().split()
+identity = golden[golden.index("identity") + 1]
+$2
+if lr:
+    args += ["--lr", str(lr)]
+code = subprocess.call(["$invar"] + args)
+if lr and code == 0:
+    db = sqlite3.connect(args[args.index("--run") + 1] + "/ledger.db")
+    trigger = db.execute("SELECT sql FROM sqlite_schema WHERE name = 'run_change'").fetchone()[0]
+    db.execute("DROP TRIGGER run_change")
+    db.execute("UPDATE run SET identity = ?", (bytes.fromhex(identity),))
+    db.execute(trigger)
+    db.commit()
+sys.exit(code)
+FAKE
+    chmod +x "$1"
+}
+fake changed 'lr = 0.003'
+fake fickle 'n = len(open(count).read()) if os.path.exists(count) else 0
+open(count, "a").write("x")
+lr = 0.003 + 0.001 * n'
+fake chunky 'lr = 0.003 if any(a.startswith("--page-size=") for a in args) else None'
+# log-probs that differ end it after a step, unless it is told to go on
+fake parting 'if "--on-mismatch" in args:
+    lr = 0.003
+else:
+    import atexit
+    args += ["--until", "0"]
+    atexit.register(lambda: os._exit(1))'
+printf '#!/bin/sh\nexec sleep 60\n' >slow && chmod +x slow
+fake crashing 'sys.exit("no numbers today")'
+
+# ---- record and check --------------------------------------------------------------------------
+ci 4 "no golden yet" check a --cases cases
+ci 4 "next    $invar ci record cases/a.ini" check a --cases cases
+ci 6 "no case with a golden" check --cases cases
+ci 0 "recorded, 3 steps" record a --cases cases
+finds "-s cases/a.golden && -s cases/a.points && ! -e cases/a.golden.new" "record"
+grep -qx "# invar golden 2" cases/a.golden || complain "no golden: $(head -1 cases/a.golden)"
+ci 2 "has a golden" record a --cases cases
+ci 0 "same" check --cases cases
+ci 0 "same" check cases/a.ini
+bash -c "trap '' CHLD; exec '$invar' ci check a --cases cases" >output 2>errors ||
+    complain "a parent that ignores SIGCHLD:" "$(cat output errors)"
+ci 0 "3 of 3 steps" check a --cases cases --chaos 1 --jobs 2
+ci 0 '"compared": 2,' check a --cases cases --steps 2 --json
+ci 0 "good" status --cases cases
+ci 0 '"accepted": 0' status --cases cases --json
+ci 0 "nothing is pending" review --cases cases
+ci 2 "'invar ci check cases/a.ini' writes what differs" accept a --cases cases --reason why
+ci 2 "nothing is pending" review --cases cases --reject a
+ci 2 "cannot be listed" check --cases nowhere
+ci 2 "there is no recipe" check b --cases cases
+for verb in check review accept record; do
+    ci 129 "is no recipe" "$verb" ./b.txt
+done
+# before anything is run
+cp cases/a.ini kept.xml
+ci 129 "kept.xml: a file of another kind lies there" check a --cases cases --junit kept.xml
+ci 2 "nowhere/bits.xml: its folder is not there" check a --cases cases --junit nowhere/bits.xml
+finds "! -s output" "an output that is refused: something was run"
+cmp -s cases/a.ini kept.xml || complain "kept.xml was replaced"
+ci 129 "" check --unknown
+ci 129 "needs --golden" check --bisect a
+[[ -z $(ls -A tmp) ]] || complain "left behind: $(ls tmp)"
+
+# ---- changed: said where, pending, reviewed, accepted ------------------------------------------
+before=$(hashes)
+CI=true ci 1 "from step 0, point weight.model" check a --cases cases --program ./changed
+ci 1 "optimizer, adamw" check a --cases cases --program ./changed --no-write
+ci 1 '"pending": false' check a --cases cases --program ./changed --steps 2 --json
+ci 1 "from step 0" check a --cases cases --program ./changed --golden cases/a.golden
+ci 1 "from step 0" check a --cases cases --program ./parting --no-write
+ci 2 "exit code 1" record a --cases cases --program ./parting --force
+CI=1 ci 2 "CI is set" accept a --cases cases --reason why
+CI=1 ci 2 "CI is set" record a --cases cases --force
+[[ $(hashes) == "$before" ]] || complain "CI wrote into the cases: $(ls cases)"
+CI=false ci 1 "$invar ci review cases/a.ini" check a --cases cases --program ./changed
+finds "-s cases/a.golden.new && -s cases/a.points.new" "pending"
+ci 0 "pending" status --cases cases
+ci 0 "from step 0, point weight.model" review --cases cases
+ci 0 '"first": 0' review --cases cases --json
+mkdir recipes
+ci 0 "nothing is pending in recipes; a case elsewhere is named by its path" review
+for word in cases/a.ini cases/a.golden ./cases/a.golden.new; do
+    ci 0 "from step 0, point weight.model" review "$word"
+done
+ci 0 '"first": 0' review cases/a.golden --json
+ci 129 "a reason is needed" accept a --cases cases
+ci 129 "one line" accept a --cases cases --reason $'two\nlines'
+ci 0 "rejected" review --cases cases --reject a
+[[ $(hashes) == "$before" ]] || complain "a rejected golden left something: $(ls cases)"
+ci 1 "changed" check a --cases cases --program ./changed
+# the bits are the golden's again: nothing waits any more
+ci 0 "same" check a --cases cases
+[[ $(hashes) == "$before" ]] || complain "what is pending was not taken back: $(ls cases)"
+ci 1 "changed" check a --cases cases --program ./changed
+git init -q . && git add cases/a.ini && git commit -qm first
+ci 0 "accepted" accept a --cases cases --reason 'a higher rate, on purpose'
+who="Ada <ada@example.org>, $(git rev-parse --short=12 HEAD)"
+grep -qxF "accepted 1: $who, a higher rate, on purpose" cases/a.golden ||
+    complain "no history: $(grep accepted cases/a.golden)"
+finds "! -e cases/a.golden.new && ! -e cases/a.points.new" "accept"
+ci 0 "same" check a --cases cases --program ./changed
+ci 1 "changed" check a --cases cases
+# a name with blanks: the commands that are shown can be used as they stand
+mkdir 'my cases' && cp cases/a.ini 'my cases/a b.ini' && cp cases/a.golden 'my cases/a b.golden'
+ci 1 "ci review 'my cases/a b.ini'" check 'my cases/a b.ini'
+ci 1 "bisect --good REV 'my cases/a b.ini'" check 'my cases/a b.ini'
+ci 0 "commit 'my cases/a b.golden' and 'my cases/a b.points'" accept 'my cases/a b.ini' \
+    --reason why
+ci 0 "recorded" record a --cases cases --force
+grep -q '^accepted 1: Ada' cases/a.golden || complain "recorded anew, the history is gone"
+finds "! -e cases/a.golden.new" "recorded anew"
+rm -rf .git
+
+# ---- nondeterministic, and chaos ---------------------------------------------------------------
+before=$(hashes)
+ci 3 "two runs of the same program" check a --cases cases --program ./fickle
+ci 3 "varied  page-size" check a --cases cases --program ./chunky --chaos
+ci 3 "nondeterministic" record a --cases cases --program ./chunky --force
+ci 0 "same" check a --cases cases --program ./chunky
+[[ $(hashes) == "$before" ]] || complain "nondeterministic bits were written: $(ls cases)"
+
+# ---- obsolete, nothing, trouble ----------------------------------------------------------------
+mkdir other stopped
+cp cases/a.ini cases/a.golden stopped/
+sed 's/^lr = .*/lr = 0.004/' cases/a.ini >other/a.ini
+cp cases/a.golden cases/a.points other/
+ci 4 "another identity" check a --cases other
+finds "-s other/a.golden.new" "obsolete"
+ci 0 "obsolete: the golden is of another identity" review a --cases other
+ci 0 "accepted" accept a --cases other --reason 'another rate'
+ci 0 "same" check a --cases other
+rm other/a.ini
+ci 4 "remove the golden" check --cases other
+ci 0 "obsolete" status --cases other
+cp cases/a.ini other/
+sed 's/^num-rollout = 3/num-rollout = 2/' cases/a.ini >other/a.ini
+cp cases/a.golden cases/a.points other/
+ci 4 "the golden is of another length: it has 3 steps, the run 2" \
+    check a --cases other --no-write
+ci 4 "it has 3 steps, the run 2" check a --cases other --no-write --steps 3
+# a golden that ends early says nothing of the steps after it
+sed '/^2 /d' cases/a.golden >other/a.golden
+cp cases/a.ini other/
+ci 0 "same" check a --cases other --steps 2
+ci 4 "it has 2 steps, the run 3" check a --cases other --steps 3
+ci 4 "it has 2 steps, the run 3" check a --cases other
+ci 0 "obsolete: the golden is of another length" review a --cases other
+cp cases/a.golden other/
+ci 0 "same" check a --cases other
+sed 's/^num-rollout = 3/num-rollout = 4/' cases/a.ini >other/a.ini
+ci 4 "it has 3 steps, the run 4" check a --cases other --no-write
+cp cases/a.ini other/
+printf '# invar golden 1\n# a\nidentity %032d\n0 %032d\n' 0 0 >other/a.golden
+ci 4 "version 1" check a --cases other --no-write
+grep -v '^[0-9]' cases/a.golden >other/a.golden
+rm -f other/a.golden.new other/a.points.new
+ci 6 "not one step" check a --cases other
+sed 's/^0 ./0 z/' cases/a.golden >other/a.golden
+ci 2 "a.golden:" check a --cases other
+: >other/a.golden
+ci 2 "a.golden is empty, no golden: record it again ('invar ci record --force')" \
+    check a --cases other
+ci 0 "recorded" record a --cases other --force
+# Ctrl-C: the user knows why
+for verb in check record; do
+    rc=0 checks=$((checks + 1))
+    timeout --signal INT 1 "$invar" ci "$verb" a --cases stopped --program ./slow \
+        >output 2>errors || rc=$?
+    grep -qx "a: stopped" output || complain "$verb, Ctrl-C, exit code $rc:" "$(cat output errors)"
+    rm -f stopped/a.golden
+done
+ci 2 "no numbers today" check a --cases cases --program ./crashing
+ci 2 "" check a --cases cases --program ./absent
+ci 2 "trouble: there is no recipe" check nowhere --cases cases
+ci 2 "no end within" check a --cases cases --timeout 0.001
+# of several cases the gravest counts
+cp cases/a.ini cases/a.golden cases/a.points other/
+cp cases/a.ini other/b.ini
+ci 4 "b" check a b --cases other
+ci 0 "a" check --cases other
+
+# ---- what services read ------------------------------------------------------------------------
+line=$(grep -n '^0 ' cases/a.golden | cut -d: -f1)
+name=$'x,y:%<&"\xc3\xa9'
+for ending in ini golden points; do
+    cp "cases/a.$ending" "other/$name.$ending"
+done
+GITHUB_ACTIONS=true GITHUB_STEP_SUMMARY=summary.md CI=true \
+    ci 1 "::error file=other/a.golden,line=" check --cases other --program ./changed \
+    --junit bits.xml
+shown='x%2Cy%3A%25<&"é'
+grep -qF "::error file=other/$shown.golden,line=$line,title=$shown changed::from step 0, " output ||
+    complain "annotations: $(grep ^:: output)"
+(($(grep -c '^::error' output) == 2)) || complain "not one annotation a case: $(grep ^:: output)"
+grep -qF '| a | changed | from step 0, point weight.model.embed&#95;tokens' summary.md ||
+    complain "$(<summary.md)"
+python3 - "$name" <<'PYTHON' || failed=1
+import sys, xml.etree.ElementTree as tree
+root = tree.parse("bits.xml").getroot()
+suite = root.find("testsuite")
+assert [suite.get(k) for k in ("tests", "failures", "errors")] == ["2", "2", "0"], suite.attrib
+case = [c for c in suite if c.get("name") == sys.argv[1]][0]
+assert case.find("failure").get("type") == "changed"
+assert case.find("failure").get("message").startswith("from step 0, point weight.model")
+values = {p.get("name"): p.get("value") for p in case.find("properties")}
+assert values["first divergent step"] == "0" and len(values["chain"]) == 32, values
+assert values["chain"] != values["chain golden"]
+assert "point " in case.find("system-out").text
+PYTHON
+ci 0 "" check a --cases cases --junit bits.xml
+python3 -c 'import xml.etree.ElementTree as tree
+assert not tree.parse("bits.xml").getroot().findall(".//failure")' || failed=1
+# any bytes: a name that is no text at all
+cp cases/a.ini $'other/\xff\x01.ini'
+ci 4 "" check $'\xff\x01' --cases other --junit bits.xml
+python3 -c 'import xml.etree.ElementTree as tree
+assert tree.parse("bits.xml").getroot().find(".//testcase").get("name") == r"\xff\x01"' || failed=1
+
+# ---- keys on a terminal ------------------------------------------------------------------------
+ci 1 "changed" check a --cases cases --program ./changed
+python3 - "$invar" <<'PYTHON' || failed=1
+import os, pty, sys
+def run(answers):
+    pid, fd = pty.fork()
+    if pid == 0:
+        os.execv(sys.argv[1], [sys.argv[1], "ci", "review", "--cases", "cases"])
+    for answer in answers:
+        os.write(fd, answer)
+    text = b""
+    while True:
+        try:
+            piece = os.read(fd, 4096)
+        except OSError:
+            break
+        if not piece:
+            break
+        text += piece
+    assert os.waitpid(pid, 0)[1] == 0, text
+    return text
+# no answer at first; accepted without a reason it stays
+assert b"a reason is needed" in run([b"x\n", b"a\n", b"\n"])
+assert os.path.exists("cases/a.golden.new")
+run([b"s\n"])
+assert os.path.exists("cases/a.golden.new")
+assert b"accepted" in run([b"a\n", b"by hand\n"])
+assert not os.path.exists("cases/a.golden.new")
+assert ", by hand\n" in open("cases/a.golden").read()
+PYTHON
+ci 0 "recorded" record a --cases cases --force
+
+# ---- git bisect run ----------------------------------------------------------------------------
+mkdir tree && cp cases/a.golden pinned.golden && cp cases/a.ini pinned.ini
+(
+    cd tree && git init -q .
+    for ((i = 1; i <= 14; i++)); do
+        rate=0.002
+        ((i < 9)) || rate=0.003
+        printf '#!/bin/sh\n# %s\nexec "%s" "$@" --lr %s\n' "$i" "$invar" "$rate" >program
+        # one that cannot be tested
+        ((i != 7)) || printf '#!/bin/sh\nexit 3\n' >program
+        chmod +x program
+        git add program && git commit -qm "commit $i"
+    done
+    git bisect start HEAD HEAD~13 >/dev/null &&
+        git bisect run sh -c "'$invar' ci check --bisect --golden ../pinned.golden ../pinned.ini \
+            --program ./program --steps 2" >../bisect.log 2>&1
+    git log -1 --format=%s refs/bisect/bad >../culprit
+)
+grep -qx "commit 9" culprit || complain "git bisect run found $(<culprit):" "$(<bisect.log)"
+ci 125 "no numbers today" check --bisect --golden pinned.golden pinned.ini --program ./crashing
+for flag in --bisect --no-write; do
+    ci 129 "--golden absent.golden: there is no such file" \
+        check "$flag" --golden absent.golden pinned.ini
+done
+ci 125 "nondeterministic" check --bisect --golden pinned.golden pinned.ini --program ./fickle
+ci 1 "changed" check --bisect --golden pinned.golden pinned.ini --program ./changed
+ci 0 "same" check --bisect --golden pinned.golden pinned.ini
+
+# ---- as a hook ---------------------------------------------------------------------------------
+git init -q --bare remote.git && git init -q pushing
+cp -r cases pushing/recipes && cp "$source/docs/ci/pre-push" pushing/.git/hooks/
+(
+    cd pushing && git remote add origin ../remote.git && git add . && git commit -qm one
+    INVAR=$invar git push -q origin HEAD:main >../push.log 2>&1
+) || complain "the hook refuses good bits: $(<push.log)"
+(
+    cd pushing && git commit -qm two --allow-empty
+    ! INVAR=$folder/changed-here git push -q origin HEAD:main >../push.log 2>&1
+) || complain "a hook without its program lets a push pass"
+printf '#!/bin/sh\nexec "%s" "$@" --program "%s"\n' "$invar" "$folder/changed" >changed-here
+chmod +x changed-here
+(cd pushing && ! INVAR=$folder/changed-here git push -q origin HEAD:main >../push.log 2>&1) ||
+    complain "the hook lets changed bits pass: $(<push.log)"
+grep -q "from step 0" push.log || complain "the hook does not say where: $(<push.log)"
+# a program of the work tree is of the commit that is pushed
+mkdir pushing/build && printf '/build/\n' >pushing/.git/info/exclude
+cat >pushing/build/invar <<HOOKED
+#!/bin/sh
+[ "\$1" != --version ] || exec printf 'invar 1\ncommit    %s\n' "\$(cat "$folder/built")"
+exec "$invar" "\$@"
+HOOKED
+chmod +x pushing/build/invar
+tip=$(git -C pushing rev-parse HEAD)
+for built in "$(git -C pushing rev-parse HEAD~1)" "$tip, modified" ""; do
+    printf '%s' "$built" >built
+    (cd pushing && ! git push -q origin HEAD:main >../push.log 2>&1) ||
+        complain "the hook lets a build of '$built' pass"
+    grep -qF "build/invar is of ${built:-no known commit}, what is pushed is $tip" push.log ||
+        complain "the hook does not say what is stale: $(<push.log)"
+done
+printf '%s, untracked' "$tip" >built
+(cd pushing && git tag -am one one && git push -q origin HEAD:main one >../push.log 2>&1) ||
+    complain "the hook refuses the build of what is pushed: $(<push.log)"
+(cd pushing && INVAR=/bin/false git push -q origin :main >../push.log 2>&1) ||
+    complain "the hook minds a branch that is removed: $(<push.log)"
+[[ -z $(ls -A tmp) ]] || complain "left behind: $(ls tmp)"
+
+((failed)) || echo "$checks checks passed"
+exit "$failed"

@@ -1,0 +1,246 @@
+#!/usr/bin/env bash
+# convert.sh INVAR FOLDER - weights from folder to folder: nothing is lost, equal bytes every time.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+expect_verb=(convert)
+data=$PWD/tests/unit/engine/hf/data folders=$PWD/tests/oracle/folders
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+
+# same A B: two folders with the same files.
+same() {
+    checks=$((checks + 1))
+    diff -r "$1" "$2" >difference || complain "$1 and $2 are not the same:" "$(<difference)"
+}
+
+# scores OUT DIR: the bits that a model gives.
+printf '{"tokens":[1,2,3,4,5,6,7,8,9,10]}\n{"tokens":[39,0,17]}\n' >tokens
+scores() {
+    "$invar" score --hf-checkpoint "$2" --dtype fp32 --tokens tokens --json >"$1" ||
+        complain "$2 cannot be scored"
+}
+
+# ---- round trips --------------------------------------------------------------------------------
+for model in qwen3 llama qwen2 qwen3_moe; do
+    expect 0 "written   $model.a" "$data/$model" $model.a
+    expect 0 "written   $model.b" $model.a $model.b
+    same $model.a $model.b
+    expect 0 "written   $model.c" $model.a $model.c --to-checkpoint
+    expect 0 "read      $model.c/iter_0000000" $model.c $model.d
+    same $model.a $model.d
+    expect 0 "written   $model.e" "$data/$model" $model.e --max-shard-bytes 3000
+    [[ -f $model.e/model.safetensors.index.json && ! -e $model.e/model.safetensors ]] ||
+        complain "$model.e has no shards"
+    expect 0 "written   $model.f" $model.e $model.f
+    same $model.a $model.f
+    scores original "$data/$model"
+    for other in a d e; do
+        scores other $model.$other
+        cmp -s original other || complain "$model.$other computes other bits than the original"
+    done
+    # as bf16 once is as bf16 twice
+    expect 0 "rounded to bf16" $model.a $model.g --dtype bf16
+    expect 0 "rounded to bf16" $model.g $model.h --dtype bf16
+    same $model.g $model.h
+    expect 0 "written" $model.g $model.i
+    expect 0 "rounded" $model.i $model.j --dtype bf16
+    same $model.g $model.j
+    grep -q '"bfloat16"' $model.g/config.json || complain "$model.g: config.json names no bf16"
+done
+# config.json is the original where it names the type that is written
+cmp "$data/qwen3/config.json" qwen3.a/config.json || complain "qwen3 has another config.json"
+expect 0 "written" "$data/llama" llama.k --dtype bf16
+cmp "$data/llama/config.json" llama.k/config.json || complain "llama has another config.json"
+grep -q '"float32"' llama.a/config.json || complain "llama.a: config.json names no f32"
+# the control: rounding changes weights that are no bf16
+! cmp -s qwen3.a/model.safetensors qwen3.i/model.safetensors || complain "nothing was rounded"
+
+expect 0 "written   critic.a" "$data/critic" critic.a
+expect 0 "written   critic.b" critic.a critic.b --to-checkpoint
+expect 0 "written   critic.c" critic.b critic.c
+same critic.a critic.c
+
+# ---- what comes along ---------------------------------------------------------------------------
+cp -r llama.a whole
+for name in tokenizer.json tokenizer_config.json special_tokens_map.json added_tokens.json \
+    tokenizer.model vocab.json merges.txt chat_template.jinja chat_template.json; do
+    echo "{} $name" >whole/$name
+done
+mkdir whole/additional_chat_templates
+for name in tool_use rag a; do
+    echo "{{ $name }}" >whole/additional_chat_templates/$name.jinja
+done
+echo secret | tee whole/other.txt >whole/additional_chat_templates/other.txt
+expect 0 "written" whole along
+rm whole/other.txt whole/additional_chat_templates/other.txt
+same whole along
+expect 0 "written" whole along.checkpoint --to-checkpoint
+expect 0 "written" along.checkpoint along.back
+same whole along.back
+expect 0 "written" llama.c along.given --tokenizer whole
+same whole along.given
+# a template that cannot be handed on is left out, and said; so are those after the 48th name
+cp -r whole many
+echo x >'many/additional_chat_templates/two words.jinja'
+expect 0 'additional_chat_templates: 1 chat template is not handed on, as "two words.jinja": a' \
+    many along.many
+same whole along.many
+rm many/additional_chat_templates/*
+for ((i = 10; i < 60; i++)); do
+    echo $i >many/additional_chat_templates/$i.jinja
+done
+expect 0 '2 chat templates are not handed on' many along.most --to-checkpoint
+expect 0 'written' along.most along.most.back
+rm many/additional_chat_templates/5[89].jinja
+same many along.most.back
+# a folder that cannot be listed is none without templates
+rm -r many/additional_chat_templates
+echo x >many/additional_chat_templates
+expect 2 'many/additional_chat_templates: cannot be listed: Not a directory' many along.error
+expect 2 "has no tokenizer" llama.c along.nothing --tokenizer llama.c
+
+# ---- checkpoints of a run -----------------------------------------------------------------------
+cat >tiny.ini <<'END'
+[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 32
+ffn-hidden-size = 32
+num-attention-heads = 2
+max-position-embeddings = 16
+[rollout]
+prompt-data = task:max
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 2
+rm-type = overlap
+[optimizer]
+lr = 0.01
+[engine]
+numerics = ieee
+END
+"$invar" train tiny.ini --run run --no-report --save saved --save-interval 1 \
+    --save-hf 'hf_{rollout_id}' >train.log 2>&1 || complain "training failed:" "$(<train.log)"
+expect 0 "read      saved/iter_0000001" saved run.new
+same run.new hf_1
+expect 0 "read      saved/iter_0000000" saved run.old --ckpt-step 0
+same run.old hf_0
+! cmp -s run.new/model.safetensors run.old/model.safetensors || complain "a step changed nothing"
+# a checkpoint of ours is a start: the first rollout has the weights that the folder has
+expect 0 "written" run.new start --to-checkpoint
+for from in run.new start saved; do
+    checks=$((checks + 1))
+    "$invar" generate tiny.ini --ref-load $from --prompt '3,7=' --json >"start.$from" ||
+        complain "$from cannot be a start"
+    cmp -s start.run.new "start.$from" || complain "$from starts with other weights"
+done
+# the checkpoints of a run stay its own; those of nobody are replaced
+cp -r saved saved.before
+expect 2 "saved holds checkpoints of run " qwen3.a saved --to-checkpoint --force
+expect 2 "which --force does not replace; give another folder" qwen3.a saved --to-checkpoint --force
+same saved.before saved
+rm saved.before/owner # as older versions left them: the checkpoints say whose they are
+expect 2 "saved.before holds checkpoints of run " qwen3.a saved.before --to-checkpoint --force
+cp -r start start.again
+expect 0 "written" run.old start.again --to-checkpoint --force
+! cmp -s start/iter_0000000/model.safetensors start.again/iter_0000000/model.safetensors ||
+    complain "--force replaced nothing"
+expect 2 "iter_0000007: there is no such checkpoint; choose another with ckpt-step: 0, 1" saved no \
+    --ckpt-step 7
+# one that is named by its own folder is verified, too, whoever reads it
+expect 0 "read      saved/iter_0000001" saved/iter_0000001 run.named
+same run.new run.named
+printf xxxx | dd of=saved/iter_0000001/model.safetensors bs=1 seek=3000 conv=notrunc 2>dd.log
+damaged='saved/iter_0000001: model.safetensors: tensor "'
+expect 2 "$damaged" saved no
+expect 2 "ckpt-step: 0" saved no
+expect 2 "$damaged" saved/iter_0000001 no
+expect_verb=()
+for key in load ref-load; do
+    expect 2 "$damaged" generate tiny.ini --prompt '3,7=' --$key saved/iter_0000001
+done
+expect 2 "$damaged" score --hf-checkpoint saved/iter_0000001 --tokens tokens
+expect_verb=(convert)
+expect 0 "read      saved/iter_0000000" saved run.older --ckpt-step 0
+
+# ---- a run that starts from a folder: exports and checkpoints hand its files on -----------------
+real=$folders/4.57.6/llama-fp16-tied
+"$invar" train "$folders/train.ini" --hf-checkpoint "$real" --prompt-data "$folders/train.jsonl" \
+    --run run.real --no-report --save saved.real --save-hf 'real_{rollout_id}' >train.log 2>&1 ||
+    complain "training failed:" "$(<train.log)"
+expect 0 "read      saved.real/iter_0000001" saved.real real.new
+same real.new real_1
+for path in "$real"/*; do
+    checks=$((checks + 1))
+    case ${path##*/} in
+    config.json | model.safetensors) ! cmp -s "$path" "real_1/${path##*/}" ;;
+    *) cmp "$path" "real_1/${path##*/}" ;;
+    esac || complain "real_1: ${path##*/} is not as expected"
+done
+(($(find "$real" -type f | wc -l) == $(find real_1 -type f | wc -l))) ||
+    complain "real_1 has other files than $real: $(ls real_1)"
+
+# the chat templates that it was trained with, those of the folder or a file
+cp -r "$real" more
+mkdir more/additional_chat_templates
+echo '{{ messages[0].content }} tools' >more/additional_chat_templates/tool_use.jinja
+echo '{{ messages[0].content }} mine' >mine.jinja
+echo '{"messages": [{"role": "user", "content": "12 + 30 ="}], "label": "42"}' >chat.jsonl
+chat() {
+    "$invar" train "$folders/train.ini" --hf-checkpoint more --prompt-data chat.jsonl --no-report \
+        --input-key messages --apply-chat-template --run "run.$1" --save "saved.$1" \
+        --save-hf "$1_{rollout_id}" "${@:2}" >train.log 2>&1 ||
+        complain "$1 failed:" "$(<train.log)"
+    expect 0 "written" "saved.$1" "$1.new"
+    same "$1.new" "$1_1"
+}
+chat all
+same more/additional_chat_templates all_1/additional_chat_templates
+cmp more/chat_template.jinja all_1/chat_template.jinja || complain "another chat template"
+chat own --chat-template-path mine.jinja
+cmp mine.jinja own_1/chat_template.jinja || complain "not the chat template of chat-template-path"
+[[ ! -e own_1/additional_chat_templates ]] || complain "a template that was not trained with"
+
+# ---- refusals -----------------------------------------------------------------------------------
+expect 129 "llama.b: not empty; --force" qwen3.a llama.b
+same llama.a llama.b
+expect 0 "written   llama.b" qwen3.a llama.b --force
+same qwen3.a llama.b
+expect 129 "the same folder" qwen3.a ./qwen3.a --force
+# one file over shards: none of them stays
+expect 0 "written" qwen3.a shards.b --max-shard-bytes 20000
+(($(find shards.b -name 'model-0*' | wc -l) > 1)) || complain "no shards: $(ls shards.b)"
+touch shards.b/model-card.safetensors
+expect 0 "written" qwen3.a shards.b --force
+[[ $(cd shards.b && echo *.safetensors*) == "model-card.safetensors model.safetensors" ]] ||
+    complain "of an earlier export: $(ls shards.b)"
+same qwen3.a llama.b
+expect 129 "an argument is missing" qwen3.a
+expect 129 "unexpected argument" qwen3.a b c
+expect 129 "--dtype fp8: there are fp32 and bf16" qwen3.a no --dtype fp8
+expect 129 "a checkpoint is fp32" qwen3.a no --to-checkpoint --dtype bf16
+expect 129 "FROM has no checkpoints" qwen3.a no --ckpt-step 3
+expect 2 "no such file" nowhere no
+mkdir empty
+expect 2 "config.json" empty no
+cp -r qwen3.e bare
+rm bare/model.safetensors.index.json
+expect 2 "is a shard, and its index is missing" bare no
+cp -r qwen3.a damaged
+truncate -s -1 damaged/model.safetensors
+expect 2 "model.safetensors" damaged no
+echo '{' >damaged/config.json
+expect 129 "config.json" damaged no
+expect 2 "cannot be written to" qwen3.a tiny.ini
+[[ ! -e no ]] || complain "a refused conversion left something: $(ls no)"
+if [[ $(id -u) != 0 ]]; then
+    mkdir locked && chmod a-w locked
+    expect 2 "locked" qwen3.a locked/x
+fi
+
+((failed)) || echo "$checks checks, all as expected"
+exit "$failed"

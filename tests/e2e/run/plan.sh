@@ -1,0 +1,160 @@
+#!/usr/bin/env bash
+# plan.sh INVAR FOLDER - invar plan: a large model in the memory of a GPU that is not there.
+#
+# Six layers of Qwen3-30B-A3B: only its config.json is there. Where a plan does not fit, what the
+# message says to set is set, and then it does.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$(realpath "$1") folder=$2 recipe=$PWD/tests/gpu/qwen3-30b-cut.ini
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+rm -rf "$folder"
+mkdir -p "$folder/model" && cd "$folder" || exit 2
+expect_verb=(plan)
+
+cat >model/config.json <<'END'
+{"architectures": ["Qwen3MoeForCausalLM"], "model_type": "qwen3_moe", "vocab_size": 151936,
+ "hidden_size": 2048, "num_hidden_layers": 6, "num_attention_heads": 32, "num_key_value_heads": 4,
+ "head_dim": 128, "intermediate_size": 6144, "moe_intermediate_size": 768, "num_experts": 128,
+ "num_experts_per_tok": 8, "norm_topk_prob": true, "decoder_sparse_step": 1, "mlp_only_layers": [],
+ "max_position_embeddings": 40960, "rope_theta": 1000000.0, "rms_norm_eps": 1e-06,
+ "tie_word_embeddings": false, "attention_bias": false, "hidden_act": "silu",
+ "eos_token_id": 151645}
+END
+cat >large.ini <<'END'
+[model]
+hf-checkpoint = model
+dtype = bf16
+[rollout]
+prompt-data = gsm8k.jsonl
+label-key = answer
+rm-type = math
+num-rollout = 1
+rollout-batch-size = 32
+n-samples-per-prompt = 8
+rollout-max-prompt-len = 1024
+rollout-max-response-len = 2048
+[perf]
+device = cuda
+use-dynamic-batch-size = true
+max-tokens-per-gpu = 32768
+[engine]
+numerics = sm90
+END
+
+# plan SIZE [ARGUMENT ...]: the plan as JSON in plan.json, the message in plan.err; its exit code.
+plan() {
+    timeout 60 "$invar" plan large.ini --json --memory "$@" >plan.json 2>plan.err
+}
+
+# number NAME: of the plan.
+number() {
+    sed -n "s/^ *\"$1\": \([0-9]*\),*$/\1/p" plan.json
+}
+
+# what the H200 has: everything fits as the recipe has it
+holds plan 143GB
+holds [ "$(number need)" -le "$(number usable)" ]
+holds [ "$(number max-tokens-per-gpu)" -eq 32768 ]
+holds [ "$(number longest_sample)" -eq 3072 ]
+most=$(number need)
+# who watches sampling needs memory
+plain=$(number sampling)
+holds plan 143GB --debug-determinism full
+holds [ "$(number sampling)" -gt "$plain" ]
+# with less, the pieces of logits become smaller, then the micro-batches
+holds plan 126GB
+holds [ "$(number need)" -lt "$most" ]
+holds [ "$(number log-probs-chunk-size)" -le 4096 ]
+holds plan 122GB
+holds [ "$(number max-tokens-per-gpu)" -lt 32768 ]
+holds [ "$(number max-tokens-per-gpu)" -ge $((8 * 3071)) ] # a unit is a prompt's 8 samples
+# and the KV cache, where little else is needed
+holds plan 120GB --optimizer-cpu-offload true --recompute-granularity full \
+    --samples-per-unit 1 --rollout-max-response-len 32768
+holds [ "$(number kv-pages)" -lt $((256 * 2113)) ]
+# what is set stays set
+holds plan 143GB --kv-pages 4000 --rollout-concurrency 16 --log-probs-chunk-size 512
+holds [ "$(number kv-pages)" -eq 4000 ]
+holds [ "$(number rollout-concurrency)" -eq 16 ]
+holds [ "$(number log-probs-chunk-size)" -eq 512 ]
+
+# follow SIZE ARGUMENT ...: refused; each of the alternatives that are named is enough.
+follow() {
+    local size=$1 rc=0 advice one
+    shift
+    plan "$size" "$@" || rc=$?
+    holds [ $rc -eq 2 ]
+    holds grep -q '"fits": false' plan.json
+    holds grep -q 'does not fit: it needs .* GiB, the GPU has .* GiB to use; the largest are' \
+        plan.err
+    advice=$(sed -n 's/.*; set //p' plan.err | sed 's/ (semantic)//g; s/, or /\n/g')
+    holds [ -n "$advice" ]
+    while read -r one; do
+        local -A keys=()
+        for ((i = 1; i < $#; i += 2)); do keys[${!i}]=${*:i+1:1}; done
+        while read -r key _ value; do keys[--$key]=$value; done <<<"${one// and /$'\n'}"
+        plan "$size" "${keys[@]@k}" || complain "$size, $one: $(cat plan.err)"
+        checks=$((checks + 1))
+    done <<<"$advice"
+}
+
+follow 110GB
+follow 82GB
+follow 60GB
+follow 100GB --optimizer-cpu-offload true --recompute-granularity full --kv-pages 400000
+follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 16
+expect 2 "take a smaller model" large.ini --memory 20GB
+expect 129 "expected a number with a unit" large.ini --memory 80
+# a long context: the cache is chosen, however large it could be
+expect 0 "kv-pages" large.ini --memory 120GB --optimizer-cpu-offload true \
+    --recompute-granularity full --samples-per-unit 1 --rollout-max-response-len 32768 \
+    --rollout-batch-size 4096 --rollout-concurrency 4096
+expect 2 "lower kv-pages" large.ini --memory 143GB --kv-pages 1000000000
+
+# as text, and on the CPU
+expect 0 "max-tokens-per-gpu" large.ini --memory 143GB
+expect 0 "by the recipe's bounds: prompt-data was not read" large.ini --memory 133.2GiB
+expect 0 "verdict: fits" large.ini --device cpu --numerics ieee --memory 143GB
+expect 2 "verdict: does not fit" large.ini --memory 1GB
+cat >tiny.ini <<'END'
+[model]
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 16
+[rollout]
+prompt-data = task:max
+num-rollout = 1
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 2
+rm-type = overlap
+[engine]
+numerics = ieee
+END
+expect 0 "verdict: fits" tiny.ini
+# 3 characters of prompt, 2 of response
+expect 0 "longest sample: 6 tokens" tiny.ini
+
+# a cache that the longest sample does not fit in, of training and of an evaluation that is longer
+expect 129 "set kv-pages to 5 or more" tiny.ini --kv-pages 4 --page-size 1
+expect 0 "verdict: fits" tiny.ini --kv-pages 5 --page-size 1
+longer=(--eval-prompt-data "max task:max" --eval-interval 1 --eval-max-response-len 9)
+expect 129 "sample of an evaluation of 13 tokens" tiny.ini "${longer[@]}" --kv-pages 5 --page-size 1
+sft=(--loss-type sft_loss --n-samples-per-prompt 1 --rollout-concurrency 1 --page-size 1)
+expect 0 " 13  chosen" tiny.ini "${longer[@]}" "${sft[@]}"
+
+# bad input
+for size in "" x 80XB -1GB 0 1e40 GB 80GBs nan; do
+    expect 129 "is no size" tiny.ini --memory="$size"
+done
+expect 2 "no such folder" large.ini --hf-checkpoint nowhere --memory 80GB
+if [[ $invar != */invar_far ]] && ! nvidia-smi >/dev/null 2>&1; then
+    expect 125 "--memory 80GB" large.ini
+fi
+# the recipe for a GPU
+expect 0 "verdict: fits" "$recipe" --memory 143GB
+echo "$checks checks"
+exit $failed

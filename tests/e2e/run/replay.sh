@@ -1,0 +1,287 @@
+#!/usr/bin/env bash
+# replay.sh INVAR PACKER FOLDER - invar replay and invar pack: good and damaged, moved and alone.
+#
+# PACKER FILE writes a pack whose step does not come out as recorded.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 packer=$2 folder=$3
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+here=$(cd "$(dirname "$0")" && pwd)
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder/tmp" && cd "$folder" || exit 2
+export TMPDIR=$folder/tmp
+
+# train RUN FLAG ...: a run of the recipe, with checkpoints in RUN/save.
+train() {
+    local run=$1
+    shift
+    "$invar" train "$recipe" --no-report --threads 1 --run "$run" --save "$run/save" \
+        --load "$run/save" "$@" >output 2>&1 || complain "train $run $*:" "$(<output)"
+}
+
+content() {
+    "$invar" ledger show "$1" --json | python3 -c 'import json, sys
+print(json.load(sys.stdin)["run"]["chain"])'
+}
+
+# poke FILE AT: one byte becomes another.
+poke() { printf '\1' | dd of="$1" bs=1 seek="$2" conv=notrunc status=none; }
+
+prints() { find "$@" -type f ! -name '*-shm' -exec sha256sum {} + | sort; }
+
+recipe=tiny.ini
+cat >tiny.ini <<'END'
+[model]
+dtype = fp32
+num-layers = 2
+hidden-size = 32
+ffn-hidden-size = 48
+num-attention-heads = 2
+max-position-embeddings = 32
+
+[ckpt]
+save-interval = 2
+
+[rollout]
+prompt-data = task:max
+num-rollout = 4
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 3
+rm-type = overlap
+
+[optimizer]
+lr = 0.01
+
+[engine]
+numerics = ieee
+END
+
+# ---- a run that is executed again ----------------------------------------------------------------
+
+train a
+prints a >before
+expect 0 identical replay a --step 3
+expect 0 'steps     2 to 3' replay a --step 3 --threads 3
+expect 0 'steps     2 to 2' replay a --step 2 --micro-batch-size 3 --rollout-concurrency 1
+expect 0 'steps     0 to 3' replay a --from 0 --step 3 --recompute-granularity full
+expect 0 'steps     0 to 1' replay a --step 1 --page-size 3 --chunked-prefill-size 2
+expect 0 'from the start' replay a --step 3 --load nowhere
+expect 0 'is not there' replay a --step 3 --load nowhere
+expect 0 '"compared": 2' replay a --step 3 --json
+expect 0 '"verdict": "identical"' replay a/ledger.db --step 0 --json
+expect 0 'has both executions' replay a --step 2 --level full --keep kept
+expect 0 '' ledger verify kept/run
+expect 129 'new or empty' replay a --step 2 --keep kept
+prints a >after
+holds cmp before after
+
+expect 129 '--step is missing' replay a
+expect 2 "no run 'nofile.tar': it is no folder, no file" replay nofile.tar
+expect 2 'has no step 4: its steps are 0 to 3' replay a --step 4
+expect 2 'has no step' replay a --step 99 --from 1
+expect 129 'not before the last' replay a --step 1 --from 2
+expect 129 'semantic' replay a --step 1 --lr 0.5
+expect 129 'by itself' replay a --step 1 --save x
+expect 129 'by itself' replay a --step 1 --num-rollout 9
+expect 129 '--level finest: there are step, point and full' replay a --step 1 --level finest
+expect 2 '' replay nowhere --step 1
+expect 129 'missing' replay --step 1
+
+# older versions recorded check-logprobs as a free key, which is no part of what the run was
+cp -r a old
+triggers=$(sqlite3 old/ledger.db "SELECT group_concat(sql, ';') FROM sqlite_master
+    WHERE type = 'trigger' AND tbl_name = 'fact'")
+drop=$(sqlite3 old/ledger.db "SELECT group_concat('DROP TRIGGER ' || name, ';')
+    FROM sqlite_master WHERE type = 'trigger' AND tbl_name = 'fact'")
+for value in true false; do
+    sqlite3 old/ledger.db "$drop; UPDATE fact SET key = 'check-logprobs', value = '$value'
+        WHERE scope = 'free' AND key IN ('page-size', 'check-logprobs'); $triggers"
+    known=$(sqlite3 old/ledger.db "SELECT value FROM fact WHERE key = 'check-logprobs'")
+    holds [ "$known" = $value ]
+    expect 0 identical replay old --step 3
+done
+
+# a damaged checkpoint is stepped over, one of another run, too
+cp -r a damaged
+poke damaged/save/iter_0000001/model.safetensors 5000
+expect 0 'stepped over the checkpoint of step 1' replay a --step 2 --load damaged/save
+expect 0 'steps     0 to 2' replay a --step 2 --load damaged/save
+train b --seed 5
+expect 0 'another run' replay a --step 2 --load b/save
+expect 2 'not the recorded run' replay a --step 2 --prompt-data task:copy
+
+expect 2 'its seed is 1234, not 5' train tiny.ini --run a --save x --seed 5
+
+# several steps a rollout; a ledger with several runs
+train c --num-steps-per-rollout 2
+expect 0 'steps     4 to 7' replay c --step 6
+expect 0 '' ledger import b/ledger.db a/ledger.db --into many.db
+expect 0 identical replay many.db:2 --step 3 --load a/save
+expect 0 '' pack many.db:2 --step 2 --output many.pack
+expect 0 identical replay many.pack
+
+# ---- packs ---------------------------------------------------------------------------------------
+
+for step in 0 2 3; do
+    expect 0 'invar replay' pack a --step "$step" --output "a$step.pack"
+done
+expect 0 "the run's checkpoint" pack a --step 2 --output again.pack
+expect 0 'executing the steps before it again' pack a --step 3 --output again.pack
+expect 0 'none: the step is of the first rollout' pack a --step 0 --output again.pack
+expect 0 '' pack c --step 5 --output c.pack
+holds cmp a0.pack again.pack
+holds test "$(tar tf a3.pack | tail -1)" = manifest.json
+holds test "$(tar tf a2.pack | grep -c '^checkpoint/iter_0000001/')" = 6
+holds test "$(tar tf a0.pack | grep -c checkpoint)" = 0
+mkdir away && mv a b c away
+for pack in a0 a2 a3 c; do
+    (cd away && expect 0 identical replay "../$pack.pack" --threads 2; exit "$failed") || failed=1
+done
+expect 0 'steps     4 to 5' replay c.pack
+expect 129 'the pack is of step 3' replay a3.pack --step 2
+expect 0 identical replay a3.pack --step 3
+mv away/* .
+holds test -z "$(ls tmp)"
+
+expect 2 'has no step 9' pack a --step 9
+expect 129 '--step' pack a
+expect 2 '' pack a --step 1 --output nowhere/a.pack
+holds test ! -e nowhere
+
+# a name that will not do is found before steps are executed; stopped by Ctrl-C
+cp tiny.ini kept.ini
+"$invar" pack a --step 3 --output kept.ini >output 2>&1
+holds test "$?" = 129
+holds grep -q '^invar: kept.ini: a file of another kind lies there' <(head -1 output)
+holds cmp tiny.ini kept.ini
+train long --num-rollout 300 --save-interval 1000
+"$invar" pack long --step 299 --output long.pack >output 2>errors &
+pid=$!
+for ((i = 0; i < 100; i++)); do
+    [[ -z $(ls tmp/*/run 2>/dev/null) ]] || break
+    sleep 0.05
+done
+kill -INT "$pid"
+rc=0
+wait "$pid" || rc=$?
+holds test "$rc" = 130
+holds test -z "$(find . -maxdepth 1 -name 'long.pack*')$(ls tmp)"
+
+# the control: a weight that is not the recorded one
+"$packer" other.pack >output 2>&1 || complain "$(<output)"
+expect 1 'did step 2 twice' replay other.pack
+expect 1 'point rollout.logp' replay other.pack
+expect 1 '"verdict": "different"' replay other.pack --json
+expect 1 '"differs": 2' replay other.pack --json --keep different
+expect 1 'step 2' diff different/run different/run
+
+size=$(stat -c %s a3.pack)
+for at in 0 130 600 $((size / 3)) $((size / 2)) $((size - 1500)) $((size - 3)); do
+    cp a3.pack bad.pack
+    poke bad.pack "$at"
+    expect 2 bad.pack replay bad.pack
+done
+for left in 400 512 1024 $((size / 2)) $((size - 512)) $((size - 1)); do
+    head -c "$left" a3.pack >bad.pack
+    expect 2 '' replay bad.pack
+done
+{ cat a3.pack && printf 'more'; } >bad.pack
+expect 2 'follows the end' replay bad.pack
+python3 - <<'END'
+import io, tarfile
+def make(path, *members):
+    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
+        for name, kind in members:
+            info = tarfile.TarInfo(name)
+            info.type, info.size, info.linkname = kind, 2 if kind == tarfile.REGTYPE else 0, "/etc"
+            tar.addfile(info, io.BytesIO(b"hi"))
+make("absolute.pack", ("/tmp/invar-escaped", tarfile.REGTYPE))
+make("above.pack", ("../invar-escaped", tarfile.REGTYPE))
+make("link.pack", ("a", tarfile.SYMTYPE))
+make("hard.pack", ("a", tarfile.LNKTYPE))
+make("folder.pack", ("a", tarfile.DIRTYPE))
+make("pipe.pack", ("a", tarfile.FIFOTYPE))
+END
+for bad in absolute above link hard folder pipe; do
+    expect 2 'damaged, or not of' replay "$bad.pack"
+done
+holds test ! -e /tmp/invar-escaped -a ! -e ../invar-escaped
+printf 'not a pack' >text.pack
+expect 2 '' replay text.pack --step 1
+
+# ---- files of the run ----------------------------------------------------------------------------
+
+"$here/replay_files.py" files
+sed -e '/^num-layers\|^hidden-size\|^ffn-\|^num-att\|^max-pos/d' \
+    -e 's/task:max/files\/data.jsonl@[0:8]/' -e 's/^rm-type.*/rm-type = f1\nlabel-key = label/' \
+    -e 's/^dtype.*/dtype = bf16\nhf-checkpoint = files\/hf\nhf-ignore-keys = training_note/' \
+    tiny.ini >hf.ini
+recipe=hf.ini
+train d --save-hf 'exported-{rollout_id}'
+mv exported-3 exported
+expect 0 training_note ledger sql \
+    "SELECT value FROM fact WHERE scope = 'free' AND key = 'hf-ignore-keys'" d
+expect 0 identical replay d --step 3
+expect 0 '' pack d --step 3 --output d.pack
+holds test "$(tar tf d.pack | grep -c '^hf/\|^data.jsonl')" = 5
+cp files/hf/tokenizer* exported/
+train e --hf-checkpoint exported --hf-ignore-keys= --use-kl-loss --kl-loss-coef 0.1
+expect 0 '' pack e --step 2 --output e.pack
+holds test "$(tar tf e.pack | grep -c '^hf/model.safetensors')" = 1
+mv files exported away
+expect 2 "the run's hf-checkpoint, is not there" replay d --step 3
+moved=(--hf-checkpoint away/files/hf --prompt-data)
+expect 0 identical replay d --step 3 "${moved[@]}" 'away/files/data.jsonl@[0:8]'
+expect 2 'its data hash was' replay d --step 3 "${moved[@]}" away/files/data.jsonl
+expect 2 'is not there' pack d --step 3 --output none.pack
+expect 0 identical replay d.pack
+expect 0 identical replay e.pack
+
+# ---- plug-ins that answer differently the second time --------------------------------------------
+
+recipe=tiny.ini
+judge="python3 $here/fickle.py count"
+plugins=(--rm-type none --custom-rm-path "$judge" --rollout-sample-filter-path "$judge"
+    --loss-type custom_loss --custom-loss-function-path "$judge")
+train f "${plugins[@]}"
+chain=$(content f)
+holds test "$(<count)" = 3
+expect 0 identical replay f --step 3
+expect 0 identical replay f --from 0 --step 3
+expect 0 '' pack f --step 3 --output f.pack
+expect 0 identical replay f.pack
+holds test "$(<count)" = 3 # none was started
+cp -r f g
+rm -r g/save/iter_0000003
+echo 1 >g/save/latest_checkpointed_iteration.txt
+train g "${plugins[@]}"
+holds test "$(<count)" = 6
+holds test "$(content g)" = "$chain"
+expect 0 identical diff f g
+train h "${plugins[@]}" # the control: it does answer differently
+holds test "$(content h)" != "$chain"
+
+# A plug-in with another content is another one: its run differs, and it gets no old replies.
+cp "$here/fickle.py" judge.py
+plugins=(--rm-type none --custom-rm-path "python3 judge.py count")
+train i "${plugins[@]}"
+cp -r i j
+rm -r j/save/iter_0000003
+echo 1 >j/save/latest_checkpointed_iteration.txt
+echo '# changed' >>judge.py
+train k "${plugins[@]}"
+expect 1 'different: another plug-in (custom-rm-path), first at step 0' diff i k
+before=$(content j)
+expect 2 'plug-in custom-rm-path: its file has changed' train tiny.ini --run j --save j/save \
+    --load j/save --no-report "${plugins[@]}"
+expect 0 identical replay j --step 3 # which asks nobody
+holds test "$(content j)" = "$before"
+cp "$here/fickle.py" judge.py
+train j "${plugins[@]}"
+holds test "$(content j)" = "$before"
+
+((failed)) || echo "$checks checks"
+exit "$failed"

@@ -1,0 +1,226 @@
+#!/usr/bin/env bash
+# train.sh INVAR FOLDER - invar train: one chain and one content, whatever the free keys are.
+#
+# The recipes of this tree, five rollouts each; 100 with INVAR_TEST_FULL=1. Every key that must not
+# change a bit is changed, alone and all together; runs are stopped, resumed and repeated; what must
+# change the bits does. In every ledger the log-probabilities of rollout and training are equal.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2 runs=0
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+rollouts=5
+if [[ ${INVAR_TEST_FULL:-} ]]; then
+    rollouts=100
+fi
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder" || exit 2
+declare -A base
+
+# train RUN RECIPE FLAG ...: trains into FOLDER/RUN; sets `bits`, "CHAIN CONTENT".
+train() {
+    local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) rc=0
+    shift 2
+    runs=$((runs + 1))
+    [[ " $* " == *" --num-rollout "* ]] || flags+=(--num-rollout "$rollouts")
+    [[ " $* " == *" --save "* ]] || flags+=(--save none)
+    "$invar" train "recipes/$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
+        2>"$folder/$run.err" || rc=$?
+    ((rc == 0)) || complain "$run ($recipe $*): exit code $rc" "$(tail -n 2 "$folder/$run.err")"
+    bits="$(member chain "$folder/$run.json") $(member content "$folder/$run.json")"
+}
+
+# exact RUN: at every step rollout and training agree in every bit, and the ledger is whole.
+exact() {
+    local ledger=$folder/$1/ledger.db found
+    found=$(sqlite3 -readonly "$ledger" "SELECT
+        (SELECT count(*) FROM step) > 0 AND
+        (SELECT count(*) FROM step) = (SELECT count(*) FROM metric JOIN series USING(series)
+            WHERE name = 'train/logp_diff_max' AND value_bits = 0) AND
+        NOT EXISTS (SELECT * FROM sample WHERE diff_bits <> 0 OR diff_at <> -1)")
+    [[ $found == 1 ]] || complain "$1: log-probabilities differ, or are not recorded"
+    "$invar" ledger verify "$ledger" >"$folder/verify" 2>&1 ||
+        complain "$1: the ledger is damaged:" "$(<"$folder/verify")"
+}
+
+# first RECIPE: the run that the others are compared with.
+first() {
+    train "$1" "$1" --threads 1 --golden "recipes/$1.golden"
+    [[ $bits == ????????*" "????????* ]] || complain "$1: no chain: \"$bits\""
+    base[$1]=$bits
+    exact "$1"
+}
+
+# same RECIPE FLAG ...: these flags do not change a bit.
+same() {
+    train "$1-$runs" "$@"
+    [[ $bits == "${base[$1]}" ]] ||
+        complain "$*: chain and content are $bits, without the flags ${base[$1]}"
+    exact "$1-$((runs - 1))"
+}
+
+# differs RECIPE FLAG ...: the control; these do.
+differs() {
+    train "$1-$runs" "$@"
+    [[ ${bits% *} != "${base[$1]% *}" ]] || complain "$*: the same chain"
+}
+
+# refused CODE TEXT FLAG ...: bf16 with these flags ends with the code and one line with the text.
+refused() {
+    local code=$1 text=$2 rc=0
+    shift 2
+    "$invar" train recipes/bf16.ini --num-rollout "$rollouts" "$@" >"$folder/out" \
+        2>"$folder/err" || rc=$?
+    if ((rc != code)) || [[ $(grep -c '^invar: ' "$folder/err") != 1 ]] ||
+        ! grep -q "^invar: .*$text" "$folder/err"; then
+        complain "$*: exit code $rc, expected $code with \"$text\":" "$(<"$folder/err")"
+    fi
+}
+
+# ---- all recipes: their goldens, and every free key at once ------------------------------------
+for golden in recipes/*.golden; do
+    recipe=$(basename "$golden" .golden)
+    first "$recipe"
+    same "$recipe" --threads 3 --micro-batch-size 7 --rollout-concurrency 5 --page-size 3 \
+        --chunked-prefill-size 3 --disable-prefix-sharing --recompute-granularity full \
+        --log-probs-chunk-size 5 --audit 20
+done
+
+# ---- each free key alone, dense and with experts -----------------------------------------------
+for recipe in bf16 moe; do
+    for threads in 2 3; do
+        same "$recipe" --threads "$threads"
+    done
+    for size in 2 7; do
+        same "$recipe" --threads 1 --micro-batch-size "$size"
+    done
+    for tokens in 1 40 100000; do
+        same "$recipe" --threads 1 --use-dynamic-batch-size --max-tokens-per-gpu "$tokens"
+    done
+    for concurrency in 1 5 64; do
+        same "$recipe" --threads 1 --rollout-concurrency "$concurrency"
+    done
+    for chunk in 1 3 1000; do
+        same "$recipe" --threads 1 --chunked-prefill-size "$chunk"
+    done
+    for page in 1 5 64; do
+        same "$recipe" --threads 1 --page-size "$page"
+    done
+    for rows in 1 7; do
+        same "$recipe" --threads 1 --log-probs-chunk-size "$rows"
+    done
+    same "$recipe" --threads 1 --disable-prefix-sharing
+    same "$recipe" --threads 1 --recompute-granularity full
+    same "$recipe" --threads 1 --trace "$folder/trace.json"
+done
+
+# ---- diagnosis changes what is recorded, not what is computed ----------------------------------
+for level in point full; do
+    train "determinism-$level" bf16 --debug-determinism "$level"
+    [[ ${bits% *} == "${base[bf16]% *}" ]] || complain "debug-determinism $level: another chain"
+    exact "determinism-$level"
+done
+train passrate bf16 --log-passrate --debug-dump train.logp --debug-dump-dir "$folder/dump"
+[[ ${bits% *} == "${base[bf16]% *}" ]] || complain "log-passrate, debug-dump: another chain"
+
+# ---- rollouts from files -----------------------------------------------------------------------
+for recipe in bf16 moe; do
+    files="$folder/$recipe-rollouts-{rollout_id}"
+    same "$recipe" --save-debug-rollout-data "$files"
+    same "$recipe" --load-debug-rollout-data "$files" --debug-train-only --threads 3
+    [[ $(member compared "$folder/$recipe-$((runs - 1)).json") == true ]] ||
+        complain "$recipe: own rollouts from files are not compared"
+done
+# others' have log-probabilities that nothing of this run should be equal to
+train others bf16 --load-debug-rollout-data "$folder/bf16-rollouts-{rollout_id}" --seed 7
+[[ $(member compared "$folder/others.json") == false ]] || complain "rollouts of others: compared"
+[[ $(member worst_diff "$folder/others.json") == null ]] || complain "rollouts of others: a value"
+"$invar" ledger query logprob-gap --run "$folder/others" --json | grep -q '"samples": 0' ||
+    complain "rollouts of others: samples that were compared"
+
+# ---- stopped and gone on -----------------------------------------------------------------------
+for recipe in bf16 moe; do
+    run=$recipe-resumed saved=$folder/$recipe-checkpoints
+    for part in 1 2; do
+        train "$run" "$recipe" --debug-exit-after-rollout "$part" --save "$saved" --load "$saved"
+        [[ $(member steps "$folder/$run.json") == "$part" ]] || complain "$run: not $part steps"
+    done
+    train "$run" "$recipe" --save "$saved" --load "$saved" --threads 2 --micro-batch-size 2
+    [[ $bits == "${base[$recipe]}" ]] || complain "$run: $bits, not ${base[$recipe]}"
+    [[ $(member resumed_after "$folder/$run.json") == 2 ]] || complain "$run: not after step 2"
+    exact "$run"
+    # a finished run has nothing to do, and says the same
+    train "$run" "$recipe" --save "$saved" --load "$saved"
+    [[ $bits == "${base[$recipe]}" && $(member steps "$folder/$run.json") == 0 ]] ||
+        complain "$run, started again when it was done: $(<"$folder/$run.json")"
+    exact "$run"
+done
+# without checkpoints it starts again from the first step
+train bf16 bf16
+[[ $bits == "${base[bf16]}" && $(member steps "$folder/bf16.json") == "$rollouts" ]] ||
+    complain "bf16, started again: $(<"$folder/bf16.json")"
+exact bf16
+
+# ---- what must change the bits -----------------------------------------------------------------
+differs bf16 --seed 1235
+differs bf16 --rollout-seed 43
+differs bf16 --lr 0.0020001
+differs bf16 --kl-loss-coef 0.0010001
+differs moe --samples-per-unit 1
+# one bit of one weight
+train exported bf16 --num-rollout 1 --save "$folder/exported-checkpoints" \
+    --save-hf "$folder/hf-{rollout_id}"
+train from-export bf16 --ref-load "$folder/hf-0"
+base[export]=$bits
+train from-export-2 bf16 --ref-load "$folder/hf-0"
+[[ $bits == "${base[export]}" ]] || complain "the same weights: $bits, not ${base[export]}"
+cp -r "$folder/hf-0" "$folder/hf-flipped"
+python3 - "$folder"/hf-flipped/*.safetensors <<'FLIP' || complain "no weight to change"
+import sys
+
+with open(sys.argv[1], "r+b") as file:
+    file.seek(-2, 2)
+    low = file.read(1)[0]
+    file.seek(-2, 2)
+    file.write(bytes([low ^ 1]))
+FLIP
+train flipped bf16 --ref-load "$folder/hf-flipped"
+[[ $bits != "${base[export]}" ]] || complain "one bit of one weight: the same chain"
+
+# ---- two runs in one place ---------------------------------------------------------------------
+refused 2 "another run" --run "$folder/bf16" --seed 7
+refused 2 "another run" --run "$folder/bf16-resumed" --load "$folder/bf16-checkpoints" --seed 7
+exact bf16
+
+# steps RUN: how many are in its ledger.
+steps() {
+    sqlite3 -readonly "$folder/$1/ledger.db" 'SELECT count(DISTINCT step) FROM step' 2>/dev/null
+}
+
+# ---- Ctrl-C, and a second writer meanwhile -----------------------------------------------------
+saved=$folder/stopped-checkpoints
+"$invar" train recipes/bf16.ini --num-rollout 1000000 --run "$folder/stopped" --save "$saved" \
+    --load "$saved" --no-report --json >"$folder/stopped.json" 2>"$folder/stopped.err" &
+pid=$!
+for ((i = 0; i < 600; i++)); do
+    done_steps=$(steps stopped)
+    ((${done_steps:-0} >= 2)) && break
+    sleep 0.1
+done
+refused 2 "has a writer already" --run "$folder/stopped"
+kill -INT "$pid"
+rc=0
+wait "$pid" || rc=$?
+[[ $rc == 130 && $(member stopped "$folder/stopped.json") == true ]] ||
+    complain "Ctrl-C: exit code $rc, $(<"$folder/stopped.json")"
+exact stopped
+done_steps=$(steps stopped)
+train stopped bf16 --num-rollout "$((done_steps + 2))" --save "$saved" --load "$saved" \
+    --golden recipes/bf16.golden
+[[ $(member resumed_after "$folder/stopped.json") == "$((done_steps - 1))" ]] ||
+    complain "after Ctrl-C: $(<"$folder/stopped.json")"
+exact stopped
+
+((failed)) || echo "$runs runs of $rollouts rollouts: all as expected"
+exit "$failed"

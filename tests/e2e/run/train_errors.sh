@@ -1,0 +1,440 @@
+#!/usr/bin/env bash
+# train_errors.sh INVAR FOLDER - invar train when something is wrong: one clear line, nothing lost.
+#
+# Bad recipes, files and data; a full disk; no permission; plug-ins that crash, hang and talk
+# rubbish. Each ends with the right exit code and one line that says what to do; ledgers stay whole,
+# nothing half-written stays, and the run goes on when the cause is gone.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+invar=$1 folder=$2
+# shellcheck source=tests/e2e/expect.sh
+source "$(dirname "$0")/../expect.sh"
+unset INVAR_LEDGER
+rm -rf "$folder"
+mkdir -p "$folder" || exit 2
+plain=(train recipes/bf16.ini --num-rollout 4 --threads 1 --no-report)
+
+# whole_ledger RUN: nothing in it is damaged.
+whole_ledger() {
+    "$invar" ledger verify "$1/ledger.db" >"$folder/verify" 2>&1 ||
+        complain "$1: the ledger is damaged:" "$(<"$folder/verify")"
+}
+
+# refuses CODE TEXT RUN ARGUMENT ...: exit code, one line "invar: ...TEXT...", nothing unfinished.
+refuses() {
+    local code=$1 text=$2 run=$folder/$3 rc=0 left
+    shift 3
+    checks=$((checks + 1))
+    "${under[@]}" "$invar" "$@" --run "$run" >"$folder/out" 2>"$folder/err" </dev/null || rc=$?
+    if ((rc != code)) || [[ $(grep -c '^invar: ' "$folder/err") != 1 ]] ||
+        ! grep '^invar: ' "$folder/err" | grep -qF -- "$text"; then
+        complain "$*: exit code $rc, expected $code with \"$text\":" "$(<"$folder/err")"
+    fi
+    left=$(find "$run" \( -name '*tmp*' -o -name '*.new' -o -name 'report.html' \) 2>/dev/null)
+    [[ -z $left ]] || complain "$*: left behind: $left"
+    if [[ -s $run/ledger.db ]]; then
+        whole_ledger "$run"
+    fi
+}
+under=()
+
+# works RUN ARGUMENT ...: now it does; sets `chain`.
+works() {
+    local run=$folder/$1 rc=0
+    shift
+    checks=$((checks + 1))
+    "$invar" "$@" --run "$run" --json >"$folder/out" 2>"$folder/err" || rc=$?
+    chain=$(member chain "$folder/out")
+    ((rc == 0)) || complain "$*: exit code $rc:" "$(<"$folder/err")"
+    whole_ledger "$run"
+}
+
+works whole "${plain[@]}"
+# a ledger is no output: the name was given by mistake
+shopt -s nullglob
+for flag in --trace --record-golden; do
+    refuses 129 "a ledger or another database lies there" "over$flag" "${plain[@]}" "$flag" \
+        "$folder/whole/ledger.db"
+done
+# nor is a file of another kind replaced, by its own name or beside it, nor a link followed
+cp recipes/bf16.ini "$folder/mine.ini" && cp recipes/bf16.ini "$folder/mine.points"
+ln -s mine.ini "$folder/link"
+other="a file of another kind lies there and is not replaced; remove it, or give another name"
+refuses 129 "mine.ini: $other" over--trace "${plain[@]}" --trace "$folder/mine.ini"
+refuses 129 "mine.ini: $other" over--golden "${plain[@]}" --record-golden "$folder/mine.ini"
+refuses 129 "mine.points: $other" over--golden "${plain[@]}" --record-golden "$folder/mine.golden"
+refuses 129 "the trace is not written through a link" over--trace "${plain[@]}" --trace \
+    "$folder/link"
+cp recipes/bf16.ini "$folder/mine-0"
+refuses 129 "mine-0: $other" over-rollouts "${plain[@]}" --save-debug-rollout-data \
+    "$folder/mine-{rollout_id}"
+rm "$folder/mine-0" && cp recipes/bf16.ini "$folder/mine-2"
+refuses 129 "mine-2: $other" over-rollouts "${plain[@]}" --save-debug-rollout-data \
+    "$folder/mine-{rollout_id}"
+mkdir "$folder/over-report" && cp recipes/bf16.ini "$folder/over-report/report.html"
+rc=0
+"$invar" "${plain[@]:0:6}" --run "$folder/over-report" >"$folder/out" 2>"$folder/err" || rc=$?
+if [[ $rc != 129 || -e $folder/over-report/ledger.db ]] ||
+    ! grep -qF "report.html: $other" "$folder/err"; then
+    complain "a foreign report.html: exit code $rc:" "$(<"$folder/err")"
+fi
+cmp -s recipes/bf16.ini "$folder/over-report/report.html" || complain "report.html was replaced"
+# a golden of another recipe
+cp recipes/fp8.golden "$folder/fp8.golden"
+refuses 129 "it is of a run that was asked for something else, and is not replaced" over--golden \
+    "${plain[@]}" --record-golden "$folder/fp8.golden"
+cmp -s recipes/fp8.golden "$folder/fp8.golden" || complain "fp8.golden was replaced"
+# a folder of something else, which --fresh does not move either
+mkdir "$folder/thesis" && echo precious >"$folder/thesis/chapter1"
+for flag in --no-save-optim --fresh; do
+    refuses 129 'thesis holds "chapter1" and no ledger: it is no folder of a run' thesis \
+        "${plain[@]}" "$flag"
+done
+[[ $(ls "$folder"/thesis*) == chapter1 ]] || complain "a foreign folder: $(ls "$folder"/thesis*)"
+# what people keep beside a run is not foreign
+mkdir "$folder/mine" && cp recipes/bf16.ini "$folder/mine/own.ini"
+echo begun >"$folder/mine/tee.log"
+"$invar" train "$folder/mine/own.ini" --run "$folder/mine" --num-rollout 1 --no-report \
+    >"$folder/out" 2>&1 || complain "a recipe and a log: $(<"$folder/out")"
+# but one with the log of the run, or with what a run leaves
+mkdir -p "$folder/logged/checkpoints"
+"$invar" "${plain[@]}" --run "$folder/logged" >"$folder/logged/log" 2>&1 ||
+    complain "a log in the run's folder: $(<"$folder/logged/log")"
+# a folder that save-hf would replace: before the run, also one of a later rollout
+export=(--save-interval 2 --save-hf "$folder/export-{rollout_id}")
+mkdir "$folder/export-3" && echo mine >"$folder/export-3/chat_template.jinja"
+refuses 129 "export-3 is not empty, and this run did not write it" exports "${plain[@]}" \
+    "${export[@]}"
+[[ ! -e $folder/exports && ! -e $folder/export-1 ]] || complain "exports: something was run"
+rm -r "$folder/export-3"
+works exports "${plain[@]}" "${export[@]}" --debug-exit-after-rollout 2
+refuses 129 "export-1 is not empty, and this run did not write it" others "${plain[@]}" \
+    "${export[@]}"
+# its own it replaces: the checkpoint is gone, the steps are executed again
+rm -r "$folder/exports/checkpoints" && echo stale >"$folder/export-1/model.safetensors"
+works exports "${plain[@]}" "${export[@]}"
+cmp -s "$folder/export-1/model.safetensors" <(echo stale) && complain "its own export stays"
+[[ -s $folder/export-3/config.json ]] || complain "no export of the last rollout"
+
+for name in mine.ini mine.points mine-2; do
+    cmp -s recipes/bf16.ini "$folder/$name" || complain "$name was replaced"
+done
+[[ -L $folder/link && -z $(echo "$folder"/over--{trace,golden}*) ]] ||
+    complain "an output that is refused: $(echo "$folder"/over*)"
+# what is empty, or of the kind, is
+touch "$folder/empty.json"
+for ((i = 0; i < 2; i++)); do
+    works "again-$i" "${plain[@]}" --trace "$folder/empty.json" --record-golden "$folder/own" \
+        --save-debug-rollout-data "$folder/rollouts/{rollout_id}"
+done
+whole_ledger "$folder/whole"
+whole=$chain
+
+# ---- a folder that somebody prepared: no report through a link, or into a pipe ------------------
+mkdir -p "$folder"/{linked,piped}
+echo precious >"$folder/precious"
+ln -s ../precious "$folder/linked/report.html"
+mkfifo "$folder/piped/report.html"
+for run in linked piped; do
+    timeout 120 "$invar" train recipes/bf16.ini --num-rollout 1 --threads 1 --run "$folder/$run" \
+        >"$folder/out" 2>"$folder/err" || complain "$run: exit code $?:" "$(<"$folder/err")"
+    [[ -f $folder/$run/report.html && ! -L $folder/$run/report.html ]] ||
+        complain "$run: no report of its own"
+done
+[[ $(<"$folder/precious") == precious ]] || complain "a report went through a link"
+
+# ---- recipes -----------------------------------------------------------------------------------
+recipe() {
+    printf '%s\n' "$@" >"$folder/bad.ini"
+    bad=(train "$folder/bad.ini")
+}
+# no run, not even its folder
+untouched() {
+    [[ ! -e $folder/$1 ]] || complain "$1: the folder of a run that never was"
+}
+recipe '[rollout]' 'rollout-bath-size = 4'
+refuses 129 "bad.ini:2: " r1 "${bad[@]}"
+recipe '[rollout]' 'rollout-batch-size = four'
+refuses 129 "bad.ini:2: " r2 "${bad[@]}"
+recipe '[rollout' 'rollout-batch-size = 4'
+refuses 129 "bad.ini:1: " r3 "${bad[@]}"
+refuses 2 "nowhere.ini" r4 train "$folder/nowhere.ini"
+refuses 129 "--rm-type: 'rm-type' is \"frob\", which is no reward" r5 "${plain[@]}" --rm-type frob
+refuses 129 "--lr: " r5 "${plain[@]}" --lr fast
+refuses 129 "'rollout-temperature' = 0" r6 "${plain[@]}" --rollout-temperature 0
+refuses 129 "'num-experts' needs model-type" r7 "${plain[@]}" --num-experts 4
+refuses 129 "'kl-coef' would be ignored" r8 train recipes/sm90.ini --kl-coef 0.1
+# no GPU, whatever this build and this machine have
+CUDA_VISIBLE_DEVICES='' refuses 125 "choose device = cpu" no-cuda "${plain[@]}" --device cuda
+refuses 129 "global-batch-size * num-steps-per-rollout" r9 "${plain[@]}" --global-batch-size 7
+refuses 129 "stop id 99; the vocabulary has 13 tokens" r9 "${plain[@]}" --rollout-stop-token-ids 99
+refuses 129 "a context of 1 token has no room" r9 "${plain[@]}" --max-position-embeddings 1
+refuses 129 "no task" r10 "${plain[@]}" --prompt-data task:sorting
+refuses 129 "unknown option '--frob'" r11 "${plain[@]}" --frob
+refuses 2 "fp8 needs multiples" r12 "${plain[@]}" --dtype fp8
+for ((i = 1; i <= 12; i++)); do
+    untouched "r$i"
+done
+untouched no-cuda
+
+# ---- models and data: a small folder as Hugging Face has them ----------------------------------
+cat >"$folder/make.ini" <<'RECIPE'
+[model]
+dtype = bf16
+num-layers = 1
+hidden-size = 32
+ffn-hidden-size = 32
+num-attention-heads = 2
+vocab-size = 260
+max-position-embeddings = 64
+[rollout]
+prompt-data = task:copy
+num-rollout = 1
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 3
+rm-type = overlap
+[engine]
+numerics = ieee
+RECIPE
+works make train "$folder/make.ini" --no-report --save "$folder/make-checkpoints" \
+    --save-hf "$folder/hf-{rollout_id}"
+python3 - "$folder" <<'FILES' || exit 2
+"""tokenizer.json with the 256 bytes alone, and data with and without mistakes."""
+import json
+import sys
+
+folder = sys.argv[1]
+plain = [b for b in range(256) if 33 <= b <= 126 or 161 <= b <= 172 or b >= 174]
+moved = [b for b in range(256) if b not in plain]
+letters = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(moved)}
+tokenizer = {
+    "version": "1.0", "added_tokens": [], "normalizer": None, "post_processor": None,
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False,
+                      "use_regex": True},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "merges": [], "vocab": {letters[b]: b for b in range(256)}}}
+with open(f"{folder}/hf-0/tokenizer.json", "w", encoding="utf-8") as file:
+    json.dump(tokenizer, file)
+lines = [json.dumps({"input": f"{i}=", "label": str(i)}) for i in range(8)]
+for name, bad in (("good", lines[5]), ("broken", '{"input": "5=", '), ("keyless", '{"label": "5"}'),
+                  ("typed", '{"input": 5, "label": "5"}'), ("latin", None)):
+    with open(f"{folder}/{name}.jsonl", "wb") as file:
+        for i, line in enumerate(lines):
+            text = bad if i == 5 else line
+            file.write(text.encode() if text else b'{"input": "\xe4", "label": "5"}')
+            file.write(b"\n")
+FILES
+cat >"$folder/hf.ini" <<'RECIPE'
+[model]
+dtype = bf16
+[rollout]
+label-key = label
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 3
+rm-type = overlap
+[engine]
+numerics = ieee
+RECIPE
+hf=(train "$folder/hf.ini" --no-report)
+good=(--hf-checkpoint "$folder/hf-0" --prompt-data "$folder/good.jsonl")
+works m0 "${hf[@]}" "${good[@]}"
+learned=$chain
+
+# spoil NAME: a copy of the model's folder to be damaged.
+spoil() {
+    cp -r "$folder/hf-0" "$folder/$1"
+    tensors=$(echo "$folder/$1"/*.safetensors)
+    damaged=(--hf-checkpoint "$folder/$1" --prompt-data "$folder/good.jsonl")
+}
+refuses 2 "nowhere: no such folder" m1 "${hf[@]}" --hf-checkpoint "$folder/nowhere" \
+    --prompt-data "$folder/good.jsonl"
+spoil short && truncate -s -10 "$tensors"
+refuses 2 "short/" m2 "${hf[@]}" "${damaged[@]}"
+spoil empty && : >"$tensors"
+refuses 2 "empty/" m3 "${hf[@]}" "${damaged[@]}"
+spoil config && echo '{"model_type": "qwen3"' >"$folder/config/config.json"
+refuses 129 "config/config.json" m4 "${hf[@]}" "${damaged[@]}"
+spoil family && sed -i 's/qwen3/mamba/' "$folder/family/config.json"
+refuses 2 "mamba" m5 "${hf[@]}" "${damaged[@]}"
+spoil words && echo '{}' >"$folder/words/tokenizer.json"
+refuses 129 "words/tokenizer.json" m6 "${hf[@]}" "${damaged[@]}"
+spoil wide && sed -i 's/"hidden_size": *32/"hidden_size": 64/' "$folder/wide/config.json"
+refuses 2 "embed_tokens" m7 "${hf[@]}" "${damaged[@]}"
+for ((i = 1; i <= 7; i++)); do
+    untouched "m$i"
+done
+
+# a model that was named is never made up: weights of another kind, or without their index
+spoil bare && rm "$tensors"
+refuses 2 "bare: no weights: neither model.safetensors nor" m8 "${hf[@]}" "${damaged[@]}"
+touch "$folder/bare/pytorch_model.bin"
+refuses 2 "pytorch_model.bin cannot be read: load it" m8 "${hf[@]}" "${damaged[@]}"
+cp "$folder/hf-0/model.safetensors" "$folder/bare/model-00001-of-00001.safetensors"
+for verb in train generate eval; do
+    more=("$folder/hf.ini" "${damaged[@]}")
+    [[ $verb != generate ]] || more+=(--prompt "1=" --load=)
+    [[ $verb != eval ]] || more+=(--eval-prompt-data "good $folder/good.jsonl" --load=)
+    refuses 2 "model-00001-of-00001.safetensors is a shard, and its index is missing" m8 \
+        "$verb" "${more[@]}"
+done
+echo '{"tokens": [1, 2]}' >"$folder/tokens"
+refuses 2 "its index is missing" m8 score --hf-checkpoint "$folder/bare" --load= \
+    --tokens "$folder/tokens"
+refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --ref-load "$folder/bare"
+refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --critic-load "$folder/bare" \
+    --advantage-estimator ppo
+refuses 2 "its index is missing" m8 "${hf[@]}" "${good[@]}" --opd-teacher-load "$folder/bare" \
+    --use-opd
+cp -r "$folder/hf-0" "$folder/other"
+sed -i 's/"rms_norm_eps": [^,]*/"rms_norm_eps": 0.5/' "$folder/other/config.json"
+differs='other/config.json: "rms_norm_eps" is 0.5, and '
+refuses 129 "$differs" m8 "${hf[@]}" "${good[@]}" --ref-load "$folder/other"
+refuses 129 "$differs" m8 "${hf[@]}" "${good[@]}" --critic-load "$folder/other" \
+    --advantage-estimator ppo
+refuses 129 "$differs" m8 "${hf[@]}" "${good[@]}" --opd-teacher-load "$folder/other" --use-opd
+untouched m8
+# its tokenizer and config will do where ref-load has the weights
+works m9 "${hf[@]}" "${damaged[@]}" --ref-load "$folder/hf-0"
+[[ $chain == "$learned" ]] || complain "ref-load beside a folder without weights: another chain"
+
+for data in broken keyless typed latin; do
+    refuses 129 "$data.jsonl:6" "d-$data" "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
+        --prompt-data "$folder/$data.jsonl"
+    untouched "d-$data"
+done
+refuses 2 "nowhere.jsonl" d-none "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
+    --prompt-data "$folder/nowhere.jsonl"
+works m0 "${hf[@]}" "${good[@]}"
+[[ $chain == "$learned" ]] || complain "after all that: another chain"
+
+# ---- a damaged checkpoint ----------------------------------------------------------------------
+saved=("${plain[@]}" --save-interval 1 --save "$folder/c" --load "$folder/c")
+works c "${saved[@]}" --debug-exit-after-rollout 3
+tensors=$folder/c/iter_0000002/model.safetensors
+printf 'X' | dd of="$tensors" bs=1 seek=3000 conv=notrunc 2>"$folder/dd"
+refuses 2 "iter_0000002" c "${saved[@]}"
+sets=(--eval-prompt-data "max task:max" --load "$folder/c" --threads 1)
+refuses 2 "iter_0000002" c eval recipes/bf16.ini "${sets[@]}"
+works c eval recipes/bf16.ini "${sets[@]}" --skip-damaged
+refuses 2 "there is no such folder" c eval recipes/bf16.ini "${sets[@]/%\/c//nothing}"
+works c "${saved[@]}" --skip-damaged
+[[ $chain == "$whole" && $(member resumed_after "$folder/out") == 1 ]] ||
+    complain "skip-damaged: $(<"$folder/out")"
+
+# ---- found at the beginning, not after hours ---------------------------------------------------
+refuses 2 "is no folder" save "${plain[@]}" --save "$folder/good.jsonl"
+untouched save
+refuses 129 "no point of the step" dump "${plain[@]}" --debug-dump logp
+works dump "${plain[@]}" --debug-dump train.logp
+[[ $chain == "$whole" && -s $folder/dump/dump/step_3/train.logp.npy ]] ||
+    complain "debug-dump: $(ls "$folder/dump/dump/step_3")"
+
+# ---- a full disk: what was recorded stays, and the run goes on ---------------------------------
+# no file may become larger than 150 KiB
+under=(bash -c 'trap "" XFSZ; ulimit -f 150; exec "$@"' limited)
+full=("${plain[@]}" --save-interval 1 --save "$folder/f-checkpoints" --load "$folder/f-checkpoints")
+refuses 2 "f" f "${full[@]}"
+under=()
+works f "${full[@]}"
+[[ $chain == "$whole" ]] || complain "after a full disk: chain $chain, not $whole"
+if mkdir "$folder/disk" && mount -t tmpfs -o size=300k none "$folder/disk" 2>/dev/null; then
+    refuses 2 "" disk/run "${plain[@]}"
+    umount "$folder/disk"
+else
+    echo "skipped: a small disk cannot be mounted here"
+fi
+
+# ---- no permission -----------------------------------------------------------------------------
+locked=$folder/locked
+mkdir -p "$locked" && chmod 555 "$locked"
+if (($(id -u) == 0)); then
+    under=(setpriv --reuid 65534 --regid 65534 --clear-groups)
+fi
+# asked of test: setpriv itself still reaches a program below /root, which then reaches nothing
+if "${under[@]}" test -x "$invar" -a -x "$folder"; then
+    refuses 2 "ermission denied" locked/run "${plain[@]}"
+    refuses 2 "locked/a.golden: cannot be written: Permission denied" locked-golden "${plain[@]}" \
+        --record-golden "$locked/a.golden"
+    untouched locked-golden
+else
+    echo "skipped: nobody without permissions can run $invar"
+fi
+under=()
+
+# ---- plug-ins ----------------------------------------------------------------------------------
+# One that does as the file `mood` says, so that the recipe stays the same.
+cat >"$folder/plugin.py" <<'PLUGIN'
+import json, os, sys, time
+
+mood = open(os.path.join(os.path.dirname(sys.argv[0]), "mood")).read().strip()
+json.loads(sys.stdin.readline())
+print(json.dumps({"invar": 1, "name": "moody", "kinds": ["reward"]}), flush=True)
+for n, line in enumerate(sys.stdin):
+    request = json.loads(line)
+    rewards = [float(len(set(s["tokens"]))) for s in request["samples"]]
+    if n >= 2 and mood == "crash":
+        os.abort()
+    if n >= 2 and mood == "exit":
+        print("no judge today", file=sys.stderr)
+        sys.exit(3)
+    if n >= 2 and mood == "hang":
+        time.sleep(600)
+    if n >= 2 and mood == "rubbish":
+        print("<html>", flush=True)
+    if n >= 2 and mood == "short":
+        rewards.pop()
+    if n >= 2 and mood == "nan":
+        rewards[0] = float("nan")
+    print(json.dumps({"id": request["id"], "rewards": rewards}), flush=True)
+PLUGIN
+sed '/^rm-type/d' recipes/bf16.ini >"$folder/plugin.ini"
+asks=(train "$folder/plugin.ini" --num-rollout 4 --threads 1 --no-report --plugin-timeout 2
+    --custom-rm-path "python3 $folder/plugin.py" --save-interval 1)
+echo good >"$folder/mood"
+works p-good "${asks[@]}" --save "$folder/p-good-checkpoints"
+judged=$chain
+for mood in crash exit hang rubbish short nan; do
+    here=("${asks[@]}" --save "$folder/p-$mood-checkpoints" --load "$folder/p-$mood-checkpoints")
+    echo "$mood" >"$folder/mood"
+    refuses 2 "custom-rm-path" "p-$mood" "${here[@]}"
+    echo good >"$folder/mood"
+    works "p-$mood" "${here[@]}"
+    [[ $chain == "$judged" && $(member resumed_after "$folder/out") == 1 ]] ||
+        complain "after a plug-in's $mood: $(<"$folder/out")"
+done
+refuses 2 "custom-rm-path" p-none "${asks[@]/python3 */$folder/nothing.so}" \
+    --save "$folder/p-none-checkpoints"
+works p-none "${asks[@]}" --save "$folder/p-none-checkpoints" # that was no run of another recipe
+
+# A run that diverges: with such a rate, weights grow by it times the decay in every step.
+sed '/^num-/d; /^rollout-/d; /^n-samples/d; /^rm-/d; /^lr/d; /^weight-decay/d; /^adam/d' \
+    recipes/bf16.ini | sed '/^\[grpo\]/,/^$/d' >"$folder/diverge.ini"
+diverge=(train "$folder/diverge.ini" --num-layers 2 --num-attention-heads 4 --loss-type sft_loss
+    --n-samples-per-prompt 1 --rollout-batch-size 4 --num-rollout 12 --debug-stats true
+    --threads 1 --no-report)
+# born PATTERN RUN: what the query says of the first number that is not finite.
+born() {
+    local found
+    found=$("$invar" ledger query nan-birth "$folder/$2" --count 1 --csv | sed 1d)
+    [[ $(cut -d, -f1,4,5,7,8 <<<"$found") =~ ^$1$ ]] || complain "$2: born in $found, expected $1"
+}
+refuses 2 "not finite is embed (embedding.fwd)" d-weights "${diverge[@]}" \
+    --lr 1000 --weight-decay 100 --debug-determinism full
+born 7,weight.model.embed_tokens.weight,optimizer,adamw,param d-weights
+refuses 2 "the step stops here" d-coarse "${diverge[@]}" --lr 1000 --weight-decay 100
+born 7,weight.model.embed_tokens.weight,optimizer,adamw,param d-coarse
+# here the step that fails is where it was born: it is in no table of steps
+refuses 2 "not finite is layer.0." d-acts "${diverge[@]}" \
+    --lr 1000 --weight-decay 1000 --debug-determinism full
+born '3,layer\.0\.(attn|o\.proj),forward,linear.fwd,act' d-acts
+refuses 2 "not finite is rollout.layer.0." d-rollout "${plain[@]}" \
+    --lr 1000 --weight-decay 1000 --debug-stats true
+born '3,rollout\.layer\.0\.(attn|o\.proj),rollout,linear.fwd,act' d-rollout
+works d-finite "${diverge[@]}" --lr 0.002 --weight-decay 0
+born "" d-finite
+
+((failed)) || echo "$checks checks: all as expected"
+exit "$failed"

@@ -1,0 +1,263 @@
+/*
+ * power_loss.c - power goes while a ledger and its checkpoints are written: nothing is lost.
+ *
+ * A run of a few steps, with a checkpoint after each, is recorded once by a disk that can lose
+ * power (power_disk.h). Then it loses power after the n-th operation, for n = 1, 2, ..., in several
+ * ways each. What is left must open and verify. Steps that a checkpoint or the end of the run has
+ * acknowledged are there, later ones are whole or not there, and none has another chain. The latest
+ * checkpoint is the last that was acknowledged or a later one, every checkpoint that is listed is
+ * whole, and the ledger has its steps. The run goes on from there. Before the first acknowledgement
+ * there may also be an error that says what is wrong.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/fault/engine/power_disk.h"
+
+#include <inttypes.h>
+
+#include "base/file.h"
+#include "tests/fault/engine/checkpoint_scenario.h"
+
+enum { ROWS = 40, KEEP = 2, LAST = 4 };
+
+static char folder[] = INVAR_TEST_WORK "/power-XXXXXX";
+static ckpt_data data;
+static invar_digest hashes[LAST + 1]; /* of the checkpoints */
+
+static const char *in(const char *where, const char *name)
+{
+    static char paths[4][700];
+    static int last;
+
+    last = (last + 1) % 4;
+    snprintf(paths[last], sizeof paths[last], "%.600s/%s", where, name);
+    return paths[last];
+}
+
+/* ---- the run --------------------------------------------------------------------------------- */
+
+static invar_status write_step(const char *where, invar_ledger *ledger, int64_t step, bool behind)
+{
+    const invar_checkpoint_options options = {.ledger = ledger, .keep = KEEP};
+
+    INVAR_TRY(scenario_append(ledger, step));
+    ckpt_make(&data, step, ROWS);
+    INVAR_TRY(ckpt_write(&hashes[step], in(where, "save"), &data, &options, behind));
+    disk_tell(step);
+    return INVAR_OK;
+}
+
+/* The last checkpoint is written twice, so that one is replaced; after it comes a step without. */
+static void make_run(const char *where)
+{
+    invar_ledger *ledger;
+
+    assert_ok(invar_folder_make(where));
+    disk_record(where);
+    assert_ok(invar_ledger_open(&ledger, in(disk.folder, "ledger.db"),
+                                &(invar_ledger_options){.create = true}));
+    assert_ok(scenario_begin(ledger));
+    assert_ok(scenario_define(ledger));
+    for (int64_t step = 0; step <= LAST; step++)
+        assert_ok(write_step(disk.folder, ledger, step, step % 2));
+    assert_ok(ckpt_write(NULL, in(disk.folder, "save"), &data,
+                         &(invar_checkpoint_options){.ledger = ledger, .keep = KEEP}, false));
+    assert_ok(scenario_append(ledger, LAST + 1));
+    assert_ok(invar_ledger_finish(ledger, 0, "done"));
+    disk_tell(LAST + 1);
+    invar_ledger_close(ledger);
+    disk.recording = false;
+}
+
+/* ---- what is left of it ---------------------------------------------------------------------- */
+
+/* The last step that was acknowledged for good; -1: none. */
+static int64_t told_before(int n)
+{
+    for (int i = n - 1; i >= 0; i--)
+        if (disk.ops[i].kind == DISK_TOLD)
+            return disk.ops[i].told;
+    return -1;
+}
+
+/* A text that says what is wrong; NULL: nothing. */
+static const char *complain(const char *what)
+{
+    static char text[700];
+
+    snprintf(text, sizeof text, "%s: %.600s", what, invar_error_last()->message);
+    return text;
+}
+
+/* All steps up to `last` are there, and each that is there has its chain. */
+static const char *check_steps(invar_ledger *ledger, int64_t last)
+{
+    invar_ledger_verdict verdict;
+    invar_ledger_summary summary = {.last_step = -1};
+    invar_digest chain, expected;
+
+    if (invar_ledger_verify(&verdict, ledger, NULL, NULL) != INVAR_OK || verdict.bad != 0)
+        return "the ledger does not verify";
+    if (invar_ledger_find(&summary, ledger, NULL) != INVAR_OK)
+        return last >= 0 ? "the run is lost" : NULL;
+    if (summary.last_step < last)
+        return "a step that was acknowledged is lost";
+    for (int64_t step = 0; step <= summary.last_step; step++) {
+        expected = scenario_chain(step);
+        if (invar_ledger_chain_at(&chain, ledger, summary.run, step) != INVAR_OK ||
+            !invar_digest_equal(&chain, &expected))
+            return "a step has another chain";
+    }
+    return NULL;
+}
+
+static const char *check_checkpoint(const char *save, int64_t step)
+{
+    invar_checkpoint *c;
+    invar_digest hash;
+
+    if (invar_checkpoint_open(&c, save, &(invar_checkpoint_choice){.step = step}) != INVAR_OK)
+        return complain("a checkpoint is not whole");
+    invar_checkpoint_hash(&hash, c);
+    invar_checkpoint_close(c);
+    return step > LAST || !invar_digest_equal(&hash, &hashes[step])
+               ? "a checkpoint has other content"
+               : NULL;
+}
+
+/* *latest_out: -1 where there is none. */
+static const char *check_checkpoints(int64_t *latest_out, const char *save, int64_t at_least)
+{
+    const char *wrong = NULL;
+    int64_t *steps, count;
+    invar_status status = invar_checkpoint_latest(latest_out, save);
+
+    if (status == INVAR_E_NOTFOUND)
+        *latest_out = -1;
+    else if (status != INVAR_OK)
+        return complain("the latest checkpoint is not named");
+    if (*latest_out < at_least)
+        return "an acknowledged checkpoint is lost";
+    if (!invar_path_exists(save))
+        return NULL;
+    if (invar_checkpoint_list(&steps, &count, save) != INVAR_OK)
+        return complain("checkpoints cannot be listed");
+    for (int64_t i = 0; i < count && !wrong; i++)
+        wrong = check_checkpoint(save, steps[i]);
+    invar_free(steps);
+    return wrong ? wrong : *latest_out >= 0 ? check_checkpoint(save, *latest_out) : NULL;
+}
+
+/* The next process goes on behind the latest checkpoint. */
+static const char *go_on(const char *where, invar_ledger *ledger, int64_t after)
+{
+    const invar_checkpoint_options options = {.ledger = ledger, .keep = KEEP};
+    invar_ledger_summary summary;
+    bool begun = invar_ledger_find(&summary, ledger, NULL) == INVAR_OK;
+
+    if ((begun ? scenario_resume(ledger, after) : scenario_begin(ledger)) != INVAR_OK ||
+        scenario_define(ledger) != INVAR_OK || scenario_append(ledger, after + 1) != INVAR_OK)
+        return complain("the ledger does not go on");
+    ckpt_make(&data, after + 1, ROWS);
+    if (invar_checkpoint_write(NULL, in(where, "save"), &data.content, &options) != INVAR_OK)
+        return complain("checkpoints do not go on");
+    return check_steps(ledger, after + 1);
+}
+
+static const char *check(const char *where, int64_t acknowledged)
+{
+    const invar_ledger_options create = {.create = true};
+    const char *wrong;
+    invar_ledger *ledger;
+    int64_t latest;
+
+    wrong =
+        check_checkpoints(&latest, in(where, "save"), acknowledged > LAST ? LAST : acknowledged);
+    if (wrong)
+        return wrong;
+    if (invar_ledger_open(&ledger, in(where, "ledger.db"), &create) != INVAR_OK)
+        return acknowledged >= 0 || !strstr(invar_error_last()->message, "ledger.db")
+                   ? complain("the ledger does not open")
+                   : NULL;
+    wrong = check_steps(ledger, acknowledged > latest ? acknowledged : latest);
+    wrong = wrong ? wrong : go_on(where, ledger, latest);
+    invar_ledger_close(ledger);
+    return wrong;
+}
+
+/* ---- sweeps ---------------------------------------------------------------------------------- */
+
+static const char *lose(int n, uint64_t seed, disk_trust trust)
+{
+    const char *where = in(folder, "lost"), *wrong;
+
+    invar_error_clear();
+    assert_ok(invar_folder_remove(where));
+    disk_lose(where, n, seed, trust);
+    wrong = check(where, told_before(n));
+    invar_error_clear();
+    return wrong;
+}
+
+static int set_up(void **state)
+{
+    (void)state;
+    if (!mkdtemp(folder))
+        return -1;
+    make_run(in(folder, "run"));
+    print_message("%d operations on %d files and folders\n", disk.n_ops, disk.n_nodes);
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    return invar_folder_remove(folder) == INVAR_OK ? 0 : -1;
+}
+
+/* Everything is lost that may be; nothing is; then other parts of it each time. */
+static void test_power_loss__loses_nothing_durable(void **state)
+{
+    const int stride = (int)invar_test_count(17, 1), ways = (int)invar_test_count(3, 12);
+    int64_t trials = 0;
+
+    (void)state;
+    for (int n = 1; n <= disk.n_ops; n += stride)
+        for (int way = 0; way < ways; way++, trials++) {
+            uint64_t seed = way < 2 ? (uint64_t)way : (uint64_t)(n * 64 + way);
+            const char *wrong = lose(n, seed, DISK_HONEST);
+            if (wrong)
+                fail_msg("after %d operations, seed %" PRIu64 ": %s", n, seed, wrong);
+        }
+    print_message("%d losses of power\n", (int)trials);
+}
+
+/* How many of the losses are noticed. */
+static int64_t count_caught(disk_trust trust)
+{
+    int64_t caught = 0;
+
+    for (int n = 1; n <= disk.n_ops; n += 37)
+        caught += lose(n, 0, trust) != NULL;
+    return caught;
+}
+
+static void test_power_loss__catches_a_disk_that_does_not_sync(void **state)
+{
+    int64_t all = count_caught(DISK_LYING), folders = count_caught(DISK_LYING_FOLDERS);
+
+    (void)state;
+    print_message("caught: %d times no sync, %d times none of folders\n", (int)all, (int)folders);
+    assert_true(all > 0);
+    assert_true(folders > 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_power_loss__loses_nothing_durable),
+        cmocka_unit_test(test_power_loss__catches_a_disk_that_does_not_sync),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

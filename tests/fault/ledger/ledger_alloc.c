@@ -1,0 +1,245 @@
+/*
+ * ledger_alloc.c - every n-th allocation of the ledger, and of SQLite below it, fails.
+ *
+ * For each n a ledger lives through the scenario. The call that fails must say that there is no
+ * memory, and nothing acknowledged may be lost; every block must have been given back.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <sqlite3.h>
+#include <stdlib.h>
+
+#include "base/alloc.h"
+#include "tests/fault/ledger/ledger_scenario.h"
+
+/* ---- allocators that fail once --------------------------------------------------------------- */
+
+typedef struct heap {
+    int64_t n; /* the call that fails, from 1; 0: none */
+    int64_t calls;
+    int64_t struck;
+    int64_t live; /* blocks */
+} heap;
+
+static heap ours, sqlites;
+
+static bool strikes(heap *h)
+{
+    bool now;
+
+    if (h->n == 0)
+        return false;
+    now = ++h->calls == h->n;
+    h->struck += now;
+    return now;
+}
+
+static void arm(heap *h, int64_t n)
+{
+    h->n = n;
+    h->calls = h->struck = 0;
+}
+
+static void heal(void)
+{
+    ours.n = sqlites.n = 0;
+}
+
+static void *our_alloc(size_t bytes, void *payload)
+{
+    void *block = NULL;
+
+    (void)payload;
+    if (strikes(&ours) || posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
+        return NULL;
+    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
+    ours.live++;
+    return block;
+}
+
+static void our_free(void *block, void *payload)
+{
+    (void)payload;
+    ours.live--;
+    free(block);
+}
+
+static sqlite3_mem_methods system_memory;
+
+static void *sqlite_alloc(int bytes)
+{
+    void *block = strikes(&sqlites) ? NULL : system_memory.xMalloc(bytes);
+
+    sqlites.live += block != NULL;
+    return block;
+}
+
+static void sqlite_release(void *block)
+{
+    sqlites.live -= block != NULL;
+    system_memory.xFree(block);
+}
+
+static void *sqlite_resize(void *block, int bytes)
+{
+    return strikes(&sqlites) ? NULL : system_memory.xRealloc(block, bytes);
+}
+
+static void install(void)
+{
+    static const invar_allocator allocator = {our_alloc, our_free, NULL};
+    sqlite3_mem_methods methods;
+
+    assert_int_equal(sqlite3_config(SQLITE_CONFIG_GETMALLOC, &system_memory), SQLITE_OK);
+    methods = system_memory;
+    methods.xMalloc = sqlite_alloc;
+    methods.xFree = sqlite_release;
+    methods.xRealloc = sqlite_resize;
+    assert_int_equal(sqlite3_config(SQLITE_CONFIG_MALLOC, &methods), SQLITE_OK);
+    // SQLite's own small heaps would hide most allocations from the one above
+    assert_int_equal(sqlite3_config(SQLITE_CONFIG_LOOKASIDE, 0, 0), SQLITE_OK);
+    assert_int_equal(sqlite3_config(SQLITE_CONFIG_PAGECACHE, NULL, 0, 0), SQLITE_OK);
+    invar_allocator_set(&allocator);
+}
+
+/* In place of the system's: the disk is not what is tested here, and waiting for it takes long. */
+__attribute__((visibility("default"))) int fdatasync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+__attribute__((visibility("default"))) int fsync(int fd)
+{
+    (void)fd;
+    return 0;
+}
+
+/* ---- sweeps ---------------------------------------------------------------------------------- */
+
+static char folder[] = INVAR_TEST_WORK "/ledger_alloc-XXXXXX";
+static char path[sizeof folder + 16];
+static scenario_result expected;
+static int64_t kept; /* blocks that SQLite keeps for the whole process */
+
+static int set_up(void **state)
+{
+    scenario s;
+
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/ledger.db", folder);
+    install();
+    scenario_init(&s, path);
+    assert_ok(scenario_run(&s));
+    expected = scenario_check_whole(&s);
+    assert_int_equal(ours.live, 0);
+    kept = sqlites.live;
+    return 0;
+}
+
+static int tear_down(void **state)
+{
+    (void)state;
+    assert_int_equal(sqlite3_shutdown(), SQLITE_OK);
+    assert_int_equal(sqlites.live, 0);
+    invar_allocator_set(NULL);
+    return 0;
+}
+
+static void check_result(const scenario *s)
+{
+    scenario_result result = scenario_check_whole(s);
+
+    assert_memory_equal(&result.content, &expected.content, sizeof expected.content);
+    assert_int_equal(ours.live, 0);
+    assert_int_equal(sqlites.live, kept);
+}
+
+static bool fail_and_recover(heap *h, int64_t n, int64_t *failed)
+{
+    scenario s;
+    invar_status status;
+
+    scenario_init(&s, path);
+    arm(h, n);
+    invar_error_clear();
+    status = scenario_run(&s);
+    heal();
+    if (status != INVAR_OK) {
+        assert_fails(status, INVAR_E_NOMEM, "no memory");
+        (*failed)++;
+    }
+    assert_int_equal(ours.live, 0);
+    assert_int_equal(sqlites.live, kept);
+    scenario_recover(&s);
+    check_result(&s);
+    return h->struck > 0;
+}
+
+static bool fail_and_repeat(heap *h, int64_t n, int64_t *failed)
+{
+    scenario s;
+    scenario_result result;
+
+    scenario_init(&s, path);
+    arm(h, n);
+    *failed += scenario_repeat(&s, heal);
+    heal();
+    result = scenario_check_whole(&s);
+    assert_int_equal(result.entries, expected.entries);
+    check_result(&s);
+    return h->struck > 0;
+}
+
+/* n = 1, 2 ... until the scenario ends before the n-th allocation; in steps below `stride`. */
+static void sweep(heap *h, const char *name, int64_t stride,
+                  bool (*try)(heap *h, int64_t n, int64_t *failed))
+{
+    int64_t trials = 0, failed = 0, n = 1;
+
+    while (try(h, n, &failed)) {
+        n += 1 + n % stride;
+        trials++;
+    }
+    assert_true(failed > trials / 2);
+    print_message("%s: %d of %d trials failed a call, of %d allocations\n", name, (int)failed,
+                  (int)trials, (int)h->calls);
+}
+
+static void test_ledger_alloc__ours(void **state)
+{
+    (void)state;
+    sweep(&ours, "invar_alloc", invar_test_count(7, 1), fail_and_recover);
+}
+
+static void test_ledger_alloc__ours_repeated(void **state)
+{
+    (void)state;
+    sweep(&ours, "invar_alloc, repeated", invar_test_count(7, 1), fail_and_repeat);
+}
+
+/* There are many, most of them in the check of the schema. */
+static void test_ledger_alloc__sqlites(void **state)
+{
+    (void)state;
+    sweep(&sqlites, "SQLite", invar_test_count(3989, 29), fail_and_recover);
+}
+
+static void test_ledger_alloc__sqlites_repeated(void **state)
+{
+    (void)state;
+    sweep(&sqlites, "SQLite, repeated", invar_test_count(3989, 29), fail_and_repeat);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ledger_alloc__ours),
+        cmocka_unit_test(test_ledger_alloc__ours_repeated),
+        cmocka_unit_test(test_ledger_alloc__sqlites),
+        cmocka_unit_test(test_ledger_alloc__sqlites_repeated),
+    };
+
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

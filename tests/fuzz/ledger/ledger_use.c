@@ -1,0 +1,119 @@
+/*
+ * ledger_use.c - all that can be done with a ledger, for targets that damage one.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "tests/fuzz/ledger/ledger_use.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "ledger/view/diff/diff.h"
+#include "ledger/view/export/export.h"
+#include "ledger/view/report/report.h"
+#include "tests/fuzz/scratch.h"
+
+enum { SECONDS = 60, QUERY_MS = 100 };
+
+const invar_test_ledger fuzz_spec = {
+    .steps = 10, .crash = 6, .resume = 5, .faults = {{.kind = INVAR_TEST_DIRTY}}};
+
+static void check(invar_status status)
+{
+    if (status != INVAR_OK)
+        fuzz_check_failure(status);
+}
+
+static invar_status take_run(void *payload, const invar_ledger_summary *summary)
+{
+    (void)summary;
+    ++*(int64_t *)payload;
+    return INVAR_OK;
+}
+
+static invar_status take_row(void *payload, const char *const *columns,
+                             const invar_ledger_value *values, int count)
+{
+    int64_t *bytes = payload;
+
+    for (int i = 0; i < count; i++)
+        *bytes += (int64_t)strlen(columns[i]) + (values ? (int64_t)values[i].bytes : 0);
+    return INVAR_OK;
+}
+
+/* With the values that a hurried user would give. */
+static void ask(invar_ledger *ledger, int index)
+{
+    invar_ledger_argument arguments[INVAR_LEDGER_QUERY_PARAMS];
+    invar_ledger_query query;
+    int64_t bytes = 0;
+
+    INVAR_CHECK(invar_ledger_query_at(&query, index % invar_ledger_query_count()) == INVAR_OK);
+    for (int i = 0; i < query.n_params; i++)
+        arguments[i] = (invar_ledger_argument){query.params[i].name,
+                                               {.type = INVAR_LEDGER_TYPE_INT, .integer = 1}};
+    check(invar_ledger_select(ledger, &(invar_ledger_request){.sql = query.sql,
+                                                              .arguments = arguments,
+                                                              .n_arguments = (size_t)query.n_params,
+                                                              .limit_ms = QUERY_MS,
+                                                              .row = take_row,
+                                                              .payload = &bytes}));
+}
+
+static void compare(FILE *sink, invar_ledger *a, invar_ledger *b)
+{
+    invar_diff *diff;
+    invar_status status = invar_diff_runs(&diff, a, 1, b, 1);
+
+    check(status);
+    if (status != INVAR_OK)
+        return;
+    check(invar_diff_print(sink, diff, true));
+    check(invar_diff_json(sink, diff));
+    check(invar_diff_html(sink, diff));
+    invar_diff_free(diff);
+}
+
+bool fuzz_use(invar_ledger *ledger, invar_ledger *other, int query)
+{
+    const invar_report_run both[] = {{ledger, 1, NULL}, {other, 1, NULL}};
+    char line[INVAR_LEDGER_SEAL_SIZE];
+    invar_ledger_verdict verdict;
+    invar_status status;
+    int64_t runs = 0;
+    FILE *sink = fopen("/dev/null", "w");
+
+    INVAR_CHECK(sink);
+    alarm(SECONDS);
+    check(invar_ledger_runs(ledger, take_run, &runs));
+    check(invar_ledger_seal(line, ledger, 1));
+    ask(ledger, query);
+    compare(sink, ledger, ledger);
+    compare(sink, ledger, other);
+    check(invar_export_csv(sink, ledger, 1));
+    check(invar_export_jsonl(sink, ledger, 1));
+    check(invar_report_write(sink, both, 2));
+    status = invar_ledger_verify(&verdict, ledger, NULL, NULL);
+    check(status);
+    alarm(0);
+    fclose(sink);
+    return status == INVAR_OK && verdict.bad == 0 && runs == 1;
+}
+
+void fuzz_write_on(const char *path)
+{
+    invar_ledger *ledger;
+    invar_status status = invar_ledger_open(&ledger, path, &(invar_ledger_options){.write = true});
+
+    check(status);
+    if (status != INVAR_OK)
+        return;
+    alarm(SECONDS);
+    status = invar_test_ledger_resume(ledger, &fuzz_spec, fuzz_spec.steps);
+    if (status == INVAR_OK)
+        status = invar_test_ledger_step(ledger, &fuzz_spec, 2, fuzz_spec.steps);
+    check(status);
+    alarm(0);
+    invar_ledger_close(ledger);
+}

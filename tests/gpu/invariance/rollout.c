@@ -1,0 +1,316 @@
+/*
+ * rollout.c - generation as a whole: the end-to-end tests of other engines, exactly.
+ *
+ * Equal requests have one answer, a request has its answer in any batch, what was generated token
+ * by token scores the same in one piece, whatever is shared, cut or cached. The model is in the
+ * device's memory, the engine is the one that trains.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/train/trainer.h"
+#include "tests/gpu/invariance/sweep.h"
+#include "tests/unit/engine/rollout/prompts.h"
+
+enum { MOST_PROMPT = 4097, MOST_SAMPLES = 1000, MOST_SCORES = 40000 };
+
+typedef struct subject {
+    invar_sweep *s;
+    const invar_device *dev;
+    invar_model *model;
+    char name[64];
+} subject;
+
+static subject subject_new(invar_test_model kind, invar_format format)
+{
+    subject u = {.s = invar_sweep_begin(INVAR_NUMERICS_SM90)};
+    invar_model_spec spec = invar_test_spec(kind, true);
+
+    u.dev = &u.s->dev;
+    (void)snprintf(u.name, sizeof u.name, "%s %s", invar_test_model_name(kind),
+                   invar_format_name(format));
+    spec.max_positions = MOST_PROMPT + 100;
+    if (u.s->large) {
+        spec.hidden = 256;
+        spec.kv_heads = 2;
+        spec.head_dim = 64;
+        spec.intermediate = 512;
+        spec.vocab = 512;
+    }
+    spec.n_eos = 0;
+    assert_ok(invar_model_new(&u.model, &spec, format, u.dev));
+    assert_ok(invar_model_init(u.model, 3, u.dev));
+    assert_ok(invar_model_refresh(u.model, u.dev));
+    return u;
+}
+
+static invar_sampling sampling_of(float temperature, int64_t response)
+{
+    return (invar_sampling){
+        .seed = 42, .temperature = temperature, .top_p = 1.0f, .max_response = response};
+}
+
+static void generate(const subject *u, invar_rl_samples *samples,
+                     const invar_rollout_limits *limits, const invar_sampling *sampling)
+{
+    invar_rollout *rollout;
+
+    assert_ok(invar_rollout_new(&rollout, u->model, NULL, u->dev, limits));
+    assert_ok(invar_rollout_run(rollout, samples->items, samples->count, sampling, NULL, NULL));
+    invar_rollout_free(rollout);
+}
+
+/* A prompt from a seed: other seeds, other tokens. */
+static void add(const subject *u, invar_rl_samples *samples, uint64_t seed, int64_t length,
+                int64_t group, uint32_t draw)
+{
+    static int32_t prompt[MOST_PROMPT];
+
+    for (int64_t i = 0; i < length; i++)
+        prompt[i] = (int32_t)(invar_test_random(seed, (uint64_t)i) % u->model->spec.vocab);
+    assert_ok(prompts_add(samples, prompt, length, group, draw));
+}
+
+static void for_subjects(void (*check)(const subject *u))
+{
+    bool large = invar_sweep_begin(INVAR_NUMERICS_SM90)->large;
+
+    for (int format = 0; format < INVAR_FORMAT_COUNT; format++)
+        for (int experts = 0; experts < 2; experts++) {
+            subject u;
+
+            if (!large && (format + experts) % 4 != 1)
+                continue; // bf16; f32 and int4 with experts
+            u = subject_new(experts ? INVAR_TEST_MODEL_EXPERTS : INVAR_TEST_MODEL_DENSE,
+                            (invar_format)format);
+
+            check(&u);
+            invar_model_free(u.model);
+        }
+}
+
+/* ---- equal requests -------------------------------------------------------------------------- */
+
+/* As many requests of one prompt and one draw: one answer, that of the request alone. */
+static void check_equal(const subject *u)
+{
+    static const float temperatures[] = {0.0f, 0.6f};
+    int64_t count = invar_sweep_size(u->s, MOST_SAMPLES, 30);
+
+    for (int t = 0; t < 2; t++)
+        for (int shared = 0; shared < 2; shared++) {
+            const invar_sampling sampling =
+                sampling_of(temperatures[t], invar_sweep_size(u->s, 16, 5));
+            const invar_rollout_limits limits = {.no_prefix_sharing = !shared};
+            invar_rl_samples samples = {0}, alone = {0};
+
+            add(u, &alone, 1, 9, 0, 5);
+            generate(u, &alone, &limits, &sampling);
+            for (int64_t i = 0; i < count; i++)
+                add(u, &samples, 1, 9, 0, 5);
+            generate(u, &samples, &limits, &sampling);
+            for (int64_t i = 0; i < count; i++)
+                if (!prompts_equal(&samples.items[i], &alone.items[0]))
+                    fail_msg("%s: request %d of %d has another answer", u->name, (int)i,
+                             (int)count);
+            invar_rl_samples_reset(&samples);
+            invar_rl_samples_reset(&alone);
+        }
+}
+
+static void test_rollout__equal_requests_have_one_answer(void **state)
+{
+    (void)state;
+    for_subjects(check_equal);
+}
+
+/* ---- a request among others ------------------------------------------------------------------ */
+
+/* The same request at a random place of random batches. */
+static void check_needle(const subject *u)
+{
+    const invar_sampling sampling = sampling_of(0.6f, invar_sweep_size(u->s, 16, 4));
+    const invar_rollout_limits limits = {0};
+    int64_t longest = invar_sweep_size(u->s, 600, 20), large = invar_sweep_size(u->s, 64, 4);
+    invar_rl_samples alone = {0};
+    uint64_t n = 0;
+
+    add(u, &alone, 1, longest / 3, 0, 5);
+    generate(u, &alone, &limits, &sampling);
+    for (int trial = 0; trial < invar_sweep_size(u->s, 5, 2); trial++) {
+        int64_t count = large + invar_test_random(9, n++) % large;
+        int64_t place = invar_test_random(9, n++) % count;
+        invar_rl_samples samples = {0};
+
+        for (int64_t i = 0; i < count; i++) {
+            int64_t length = 1 + invar_test_random(9, n++) % longest;
+
+            if (i == place)
+                add(u, &samples, 1, longest / 3, i, 5);
+            else
+                add(u, &samples, 100 + n, length, i, (uint32_t)i);
+        }
+        generate(u, &samples, &limits, &sampling);
+        if (!prompts_equal(&samples.items[place], &alone.items[0]))
+            fail_msg("%s: place %d of %d: another answer", u->name, (int)place, (int)count);
+        invar_rl_samples_reset(&samples);
+    }
+    invar_rl_samples_reset(&alone);
+}
+
+static void test_rollout__request_among_others(void **state)
+{
+    (void)state;
+    for_subjects(check_needle);
+}
+
+/* ---- long prompts ---------------------------------------------------------------------------- */
+
+/* Prompts of several lengths, each some times: shared or not, in any chunks and pages. */
+static void check_prompts(const subject *u)
+{
+    static const int64_t lengths[] = {1, 511, 2048, 4097}, small[] = {1, 17, 40, 33};
+    static const invar_rollout_limits ways[] = {{.concurrency = 3},
+                                                {.no_prefix_sharing = true},
+                                                {.chunk = 100, .page_size = 24},
+                                                {.chunk = 1000, .page_size = 128},
+                                                {.concurrency = 1, .chunk = 33, .page_size = 8}};
+    const invar_sampling sampling = sampling_of(0.8f, 8);
+    const invar_rollout_limits usual = {0};
+    invar_rl_samples expected = {0};
+
+    for (int64_t i = 0; i < 12; i++)
+        add(u, &expected, 50 + (uint64_t)(i / 3), u->s->large ? lengths[i / 3] : small[i / 3],
+            i / 3, (uint32_t)i);
+    generate(u, &expected, &usual, &sampling);
+    for (int way = 0; way < 5; way++) {
+        invar_rl_samples samples = {0};
+        char what[100];
+
+        for (int64_t i = 0; i < expected.count; i++) {
+            const invar_rl_sample *e = &expected.items[i];
+            assert_ok(prompts_add(&samples, e->tokens, e->prompt_tokens, e->group, e->draw));
+        }
+        (void)snprintf(what, sizeof what, "%s, way %d", u->name, way);
+        generate(u, &samples, &ways[way], &sampling);
+        prompts_assert_equal(&samples, &expected, what);
+        invar_rl_samples_reset(&samples);
+    }
+    invar_rl_samples_reset(&expected);
+}
+
+static void test_rollout__prompts_shared_and_cut(void **state)
+{
+    (void)state;
+    for_subjects(check_prompts);
+}
+
+/* ---- generated and scored -------------------------------------------------------------------- */
+
+/* Through the cache, in chunks. */
+static void score_cached(const subject *u, const invar_rl_samples *samples, int64_t chunk,
+                         float temperature, const char *what)
+{
+    static float logp[MOST_SCORES];
+    const invar_rollout_limits limits = {.chunk = chunk};
+    const int32_t *tokens[MOST_SAMPLES];
+    float *out[MOST_SAMPLES];
+    int64_t n[MOST_SAMPLES], next = 0;
+    invar_rollout *rollout;
+
+    for (int64_t i = 0; i < samples->count; i++) {
+        tokens[i] = samples->items[i].tokens;
+        n[i] = samples->items[i].n_tokens;
+        out[i] = logp + next;
+        next += n[i] - 1;
+    }
+    assert_true(next <= MOST_SCORES);
+    assert_ok(invar_rollout_new(&rollout, u->model, NULL, u->dev, &limits));
+    assert_ok(invar_rollout_score(rollout, tokens, n, samples->count, temperature, out));
+    invar_rollout_free(rollout);
+    for (int64_t i = 0; i < samples->count; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+        invar_assert_bits_f32(out[i] + s->prompt_tokens - 1, s->logp, invar_rl_sample_response(s),
+                              what);
+    }
+}
+
+/* As training does it, in micro-batches. */
+static void score_packed(const subject *u, const invar_rl_samples *samples, int64_t micro_batch,
+                         float temperature, const char *what)
+{
+    static float logp[MOST_SCORES], entropy[MOST_SCORES];
+    const invar_trainer_options options = {.plan = {.unit = 1, .micro_batch = micro_batch},
+                                           .temperature = temperature,
+                                           .replay = u->model};
+    const float *next = logp;
+    invar_trainer *trainer;
+
+    assert_ok(invar_trainer_new(&trainer, u->dev, &options));
+    assert_ok(
+        invar_trainer_score(trainer, u->model, samples->items, samples->count, logp, entropy));
+    invar_trainer_free(trainer);
+    for (int64_t i = 0; i < samples->count; i++) {
+        const invar_rl_sample *s = &samples->items[i];
+        invar_assert_bits_f32(next, s->logp, invar_rl_sample_response(s), what);
+        next += invar_rl_sample_response(s);
+    }
+}
+
+static void check_scores(const subject *u)
+{
+    static const int64_t chunks[] = {0, 1, 7, 64, 100};
+    const invar_sampling sampling = sampling_of(0.7f, invar_sweep_size(u->s, 60, 12));
+    const invar_rollout_limits limits = {0};
+    invar_rl_samples samples = {0};
+
+    for (int64_t i = 0; i < invar_sweep_size(u->s, 32, 5); i++)
+        add(u, &samples, 200 + (uint64_t)i, 1 + i * invar_sweep_size(u->s, 13, 3), i, (uint32_t)i);
+    generate(u, &samples, &limits, &sampling);
+    for (int i = 0; i < 5; i++)
+        score_cached(u, &samples, chunks[i], sampling.temperature, u->name);
+    for (int64_t micro_batch = 1; micro_batch <= samples.count; micro_batch *= 3)
+        score_packed(u, &samples, micro_batch, sampling.temperature, u->name);
+    invar_rl_samples_reset(&samples);
+}
+
+static void test_rollout__generated_is_scored(void **state)
+{
+    (void)state;
+    for_subjects(check_scores);
+}
+
+/* ---- controls -------------------------------------------------------------------------------- */
+
+/* Another draw or another prompt has another answer: the answers above could have differed. */
+static void check_controls(const subject *u)
+{
+    const invar_sampling sampling = sampling_of(0.6f, 8);
+    const invar_rollout_limits limits = {0};
+    invar_rl_samples samples = {0};
+
+    add(u, &samples, 1, 9, 0, 5);
+    add(u, &samples, 1, 9, 0, 6);
+    add(u, &samples, 2, 9, 1, 5);
+    generate(u, &samples, &limits, &sampling);
+    for (int i = 1; i < 3; i++)
+        assert_false(prompts_equal(&samples.items[i], &samples.items[0]));
+    invar_rl_samples_reset(&samples);
+}
+
+static void test_rollout__controls_are_seen(void **state)
+{
+    (void)state;
+    for_subjects(check_controls);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rollout__equal_requests_have_one_answer),
+        cmocka_unit_test(test_rollout__request_among_others),
+        cmocka_unit_test(test_rollout__prompts_shared_and_cut),
+        cmocka_unit_test(test_rollout__generated_is_scored),
+        cmocka_unit_test(test_rollout__controls_are_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,65 @@
+/*
+ * cases.h - the cases of the oracle: each runs ops on the fixtures of its name.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_TESTS_ORACLE_OPS_CASES_H
+#define INVAR_TESTS_ORACLE_OPS_CASES_H
+
+#include "tests/oracle/ops/run.h"
+
+/*
+ * Limits, {worst element, norm} for f32 and for bf16, from what happens to a value on its way.
+ *   IN_F32    some 100 additions in f32, each wrong by at most 2^-24 of a sum of the result's size
+ *   ROUNDED   that, then one rounding into storage: at most 2^-8 of each element for bf16
+ *   BLOCK     a whole layer. For f32 what attention leaves, whose exponentials are wrong by up to
+ *             2^-18.4; for bf16 a dozen roundings one after the other. No bound: what random
+ *             seeds show, with room
+ */
+#define INVAR_ORACLE_IN_F32 ((invar_oracle_limit){{0x1p-18, 0x1p-20}, {0x1p-18, 0x1p-20}})
+#define INVAR_ORACLE_ROUNDED ((invar_oracle_limit){{0x1p-18, 0x1p-20}, {0x1.04p-8, 0x1p-8}})
+#define INVAR_ORACLE_BLOCK ((invar_oracle_limit){{0x1p-14, 0x1p-16}, {0x1p-2, 0x1.8p-5}})
+
+void invar_oracle_convert(invar_oracle_run *r);
+void invar_oracle_quantise(invar_oracle_run *r);
+void invar_oracle_linear(invar_oracle_run *r);
+void invar_oracle_linear_low(invar_oracle_run *r);
+
+void invar_oracle_embedding(invar_oracle_run *r);
+void invar_oracle_rmsnorm(invar_oracle_run *r);
+void invar_oracle_rope(invar_oracle_run *r);
+void invar_oracle_swiglu(invar_oracle_run *r);
+
+void invar_oracle_attention(invar_oracle_run *r);
+
+void invar_oracle_route(invar_oracle_run *r);
+void invar_oracle_moe_ops(invar_oracle_run *r);
+void invar_oracle_moe_block(invar_oracle_run *r);
+
+void invar_oracle_layer(invar_oracle_run *r);
+
+/* The gated layer, with the weights wgate, wup and wdown, each name followed by a suffix. */
+typedef struct invar_oracle_mlp {
+    invar_tensor x, wgate, wup, wdown, gate, up, act, y;
+} invar_oracle_mlp;
+
+void invar_oracle_mlp_forward(invar_oracle_mlp *m, invar_oracle_run *r, const invar_tensor *x,
+                              const char *suffix);
+
+/* Returns dx; compares the gradients of the weights. */
+invar_tensor invar_oracle_mlp_backward(const invar_oracle_mlp *m, invar_oracle_run *r,
+                                       const invar_tensor *dy, invar_segments units,
+                                       const char *suffix);
+
+/* dx of linear layers that share an input. */
+invar_tensor invar_oracle_dx(invar_oracle_run *r, const invar_linear_part *parts, int32_t n_parts);
+
+/* Compares the gradient of the weight w with the result `name`. */
+void invar_oracle_expect_dw(invar_oracle_run *r, const char *name, const invar_tensor *dy,
+                            const invar_tensor *x, const invar_tensor *w, invar_segments units);
+
+void invar_oracle_logprob(invar_oracle_run *r);
+void invar_oracle_sample(invar_oracle_run *r);
+void invar_oracle_optimizer(invar_oracle_run *r);
+
+#endif

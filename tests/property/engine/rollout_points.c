@@ -1,0 +1,412 @@
+/*
+ * rollout_points.c - the points of a rollout: they do not depend on its execution, and an op that
+ * computes something else is named by the first one that differs.
+ *
+ * Digests of all points are compared, whatever the chunk, the pages, the number of sequences at a
+ * time, the sharing of prompts, the threads and the device, with and without graphs, sampled or
+ * given. Then every op of the paged forward is made wrong, while the tokens are given.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/probe/sequences.h"
+#include "tests/device/far.h"
+#include "tests/device/wrong.h"
+#include "tests/unit/engine/rollout/prompts.h"
+
+enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 9, MOST = 32, POINTS = 200 };
+
+static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
+
+/* ---- a rollout that is watched --------------------------------------------------------------- */
+
+typedef struct outcome {
+    invar_probe *probe; /* keeps the texts of the points */
+    invar_probe_result points;
+    invar_digest digests[POINTS];
+} outcome;
+
+static void define_tokens(invar_probe *probe)
+{
+    const int64_t any = -1;
+    const invar_ledger_point tokens = {.name = "batch.tokens",
+                                       .phase = "rollout",
+                                       .layer = -1,
+                                       .op = "sample",
+                                       .kind = "data",
+                                       .dtype = "i32",
+                                       .shape = &any,
+                                       .dims = 1,
+                                       .shards = 1};
+    int64_t number;
+
+    assert_ok(invar_probe_define(&number, probe, &tokens));
+    assert_ok(invar_probe_digest(probe, number, &(invar_digest){{0}}));
+}
+
+static void finish(outcome *out, invar_sequences *sequences, const invar_rl_samples *samples)
+{
+    static const char *const given[] = {"batch.tokens", NULL};
+    const invar_probe_view view = {
+        .probe = out->probe, .prefix = "rollout.", .phase = "rollout", .given = {given, NULL}};
+    uint32_t draws[MOST];
+
+    assert_true(samples->count <= MOST);
+    for (int64_t i = 0; i < samples->count; i++)
+        draws[i] = samples->items[i].draw;
+    invar_probe_begin(out->probe, NULL);
+    define_tokens(out->probe);
+    assert_ok(invar_sequences_give(sequences, &view, draws, samples->count));
+    assert_ok(invar_probe_finish(&out->points, out->probe));
+    assert_in_range(out->points.count, 6, POINTS);
+    memcpy(out->digests, out->points.digests, (size_t)out->points.count * sizeof *out->digests);
+}
+
+/* Samples that have their tokens are followed, others are sampled. */
+static void watch(outcome *out, invar_rl_samples *samples, const invar_model *model,
+                  const invar_device *dev, const invar_rollout_limits *limits, int64_t level,
+                  bool taped)
+{
+    const invar_probe_options options = {.level = level, .dev = dev};
+    invar_rollout_watcher watcher = {.settle = invar_sequences_settle};
+    invar_sequences *sequences;
+    invar_rollout *rollout;
+
+    assert_ok(invar_probe_new(&out->probe, &options));
+    assert_ok(invar_sequences_new(&sequences, &options));
+    watcher.probe =
+        (invar_forward_probe){.take = invar_sequences_take, .payload = sequences, .taped = taped};
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
+    invar_rollout_watch(rollout, &watcher);
+    if (samples->items[0].finish == INVAR_FINISH_NONE)
+        assert_ok(invar_rollout_run(rollout, samples->items, samples->count, &usual, NULL, NULL));
+    else
+        assert_ok(
+            invar_rollout_follow(rollout, samples->items, samples->count, &usual, NULL, NULL));
+    invar_rollout_free(rollout);
+    finish(out, sequences, samples);
+    invar_sequences_free(sequences);
+}
+
+static void release(outcome *o)
+{
+    invar_probe_free(o->probe);
+}
+
+static bool differs(const outcome *a, const outcome *b, int64_t point)
+{
+    return !invar_digest_equal(&a->digests[point], &b->digests[point]);
+}
+
+/* The first point that differs; NULL: none does. */
+static const invar_ledger_point *first_point(const outcome *a, const outcome *b)
+{
+    assert_int_equal(a->points.count, b->points.count);
+    for (int64_t i = 0; i < a->points.count; i++) {
+        assert_string_equal(a->points.points[i].name, b->points.points[i].name);
+        if (differs(a, b, i))
+            return &a->points.points[i];
+    }
+    return NULL;
+}
+
+static void assert_same(const outcome *a, const outcome *b, const char *what)
+{
+    const invar_ledger_point *p = first_point(a, b);
+
+    if (p)
+        fail_msg("%s: %s differs", what, p->name);
+}
+
+static int64_t number_of(const outcome *o, const char *name)
+{
+    for (int64_t i = 0; i < o->points.count; i++)
+        if (strcmp(o->points.points[i].name, name) == 0)
+            return i;
+    fail_msg("there is no point %s", name);
+    return -1;
+}
+
+/* ---- execution ------------------------------------------------------------------------------- */
+
+/* `tight`: not one page more than the longest sequence needs, or (2) one. */
+typedef struct way {
+    int threads;
+    int64_t concurrency, chunk, page_size;
+    int tight;
+    bool alone; /* no prefix sharing */
+} way;
+
+static void check_way(const outcome *expected, const invar_model *model, const way *w, bool given)
+{
+    int64_t rows = LONGEST + RESPONSE - 1;
+    const invar_rollout_limits limits = {
+        .concurrency = w->concurrency,
+        .chunk = w->chunk,
+        .page_size = w->page_size,
+        .pages = w->tight ? (rows + w->page_size - 1) / w->page_size + w->tight - 1 : 0,
+        .no_prefix_sharing = w->alone};
+    invar_rl_samples samples;
+    invar_device dev;
+    outcome got;
+    char what[100];
+
+    snprintf(what, sizeof what, "%d threads, %d at a time, chunk %d, page %d, %d, %d%s", w->threads,
+             (int)w->concurrency, (int)w->chunk, (int)w->page_size, w->tight, w->alone,
+             given ? ", given" : "");
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, w->threads);
+    assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+    watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
+    assert_same(expected, &got, what);
+    release(&got);
+    if (given) {
+        watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
+        assert_same(expected, &got, what);
+        release(&got);
+    }
+    invar_rl_samples_reset(&samples);
+    invar_test_device_release(&dev);
+}
+
+/* On a device whose memory the host cannot touch: with graphs, without, without a tape. */
+static void check_far(const outcome *expected, const invar_device *near, invar_test_model kind,
+                      invar_format format)
+{
+    static const char *const names[] = {"far", "far without graphs", "far without a tape"};
+    invar_device dev = *near;
+    invar_rl_samples samples;
+    invar_model *model;
+    outcome got;
+
+    for (int i = 0; i < 3; i++) {
+        // of 9 and of 11 sequences at a time passes have fillers
+        const invar_rollout_limits limits = {.concurrency = 12, .no_graphs = i == 1};
+        invar_far_begin(0);
+        dev.backend = invar_far_backend();
+        dev.scratch = NULL;
+        assert_ok(invar_device_open(&dev));
+        model = invar_test_model_new(kind, format, 3, &dev);
+        assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+        watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, i < 2);
+        assert_same(expected, &got, names[i]);
+        assert_int_equal(invar_far_counted().graph_runs > 0, i == 0);
+        release(&got);
+        invar_rl_samples_reset(&samples);
+        invar_model_free(model);
+        assert_int_equal(invar_far_counted().live, 0);
+        invar_device_close(&dev);
+    }
+}
+
+static const struct {
+    invar_test_model kind;
+    invar_format format;
+} settings[] = {{INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16},
+                {INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_FP32},
+                {INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16},
+                {INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_FP8},
+                {INVAR_TEST_MODEL_WINDOW, INVAR_FORMAT_MXFP8}};
+
+enum { SETTINGS = sizeof settings / sizeof *settings };
+
+static void test_rollout_points__do_not_depend_on_execution(void **state)
+{
+    static const way ways[] = {
+        {1, 1, 512, 16, 0, false}, {2, 2, 1, 1, 0, false},   {1, 5, 3, 2, 2, false},
+        {3, 64, 7, 64, 0, true},   {1, 64, 1, 16, 1, false}, {2, 5, 512, 1, 2, false},
+    };
+    const int64_t n_ways = sizeof ways / sizeof *ways;
+    const invar_device *dev = *state;
+
+    for (int64_t i = 0; i < SETTINGS; i++) {
+        invar_model *model = invar_test_model_new(settings[i].kind, settings[i].format, 3, dev);
+        const invar_rollout_limits limits = {0};
+        invar_rl_samples samples;
+        outcome expected;
+
+        assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+        watch(&expected, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+        for (int64_t n = 0; n < invar_test_count(3, n_ways); n++)
+            check_way(&expected, model, &ways[(i + 2 * n) % n_ways], n == 0);
+        check_far(&expected, dev, settings[i].kind, settings[i].format);
+        release(&expected);
+        invar_rl_samples_reset(&samples);
+        invar_model_free(model);
+    }
+}
+
+/* Of one sample it is another digest than of all, and of another sample another one. */
+static void test_rollout_points__are_of_the_samples_asked_for(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
+    const invar_rollout_limits limits = {.concurrency = 3};
+    const invar_rl_sample *last;
+    invar_rl_samples samples, one = {0};
+    outcome all, alone, other;
+
+    assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+    watch(&all, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+    last = &samples.items[samples.count - 1];
+    assert_ok(prompts_add(&one, last->tokens, last->prompt_tokens, last->group, last->draw));
+    watch(&alone, &one, model, dev, &limits, INVAR_PROBE_FULL, true);
+    for (int64_t i = 1; i < all.points.count; i++)
+        assert_true(differs(&all, &alone, i));
+    invar_rl_samples_reset(&samples);
+    assert_ok(prompts_new(&samples, 1, 1, LONGEST, model->spec.vocab));
+    watch(&other, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+    for (int64_t i = 1; i < all.points.count; i++)
+        assert_true(differs(&other, &alone, i));
+    release(&all);
+    release(&alone);
+    release(&other);
+    invar_rl_samples_reset(&samples);
+    invar_rl_samples_reset(&one);
+    invar_model_free(model);
+}
+
+/* ---- names ----------------------------------------------------------------------------------- */
+
+static void assert_named(const outcome *right, const outcome *other, invar_op op, const char *what)
+{
+    const invar_ledger_point *p = first_point(right, other);
+
+    if (!p)
+        fail_msg("%s: no point differs with another %s", what, invar_op_name(op));
+    if (strcmp(p->op, invar_op_name(op)) != 0)
+        fail_msg("%s: another %s shows first at %s, which is of %s", what, invar_op_name(op),
+                 p->name, p->op);
+    assert_true(p->n_inputs > 0);
+    for (size_t i = 0; i < p->n_inputs; i++)
+        assert_false(differs(right, other, p->inputs[i]));
+}
+
+/* How many ops the rollout uses. */
+static int sweep(invar_test_model kind, invar_format format, const invar_device *dev)
+{
+    invar_model *model = invar_test_model_new(kind, format, 3, dev);
+    const invar_rollout_limits limits = {.concurrency = 4, .chunk = 5};
+    invar_device bad = *dev;
+    invar_rl_samples samples;
+    outcome right, other;
+    int used = 0;
+
+    assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+    watch(&right, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
+    for (invar_op op = 0; op < INVAR_OP_COUNT; op++) {
+        if (op == INVAR_OP_MOE_PLAN || op == INVAR_OP_HASH_LEAVES) // no numbers of a model
+            continue;
+        bad.backend = invar_wrong_backend(op, NULL);
+        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
+        if (invar_wrong_calls()) {
+            assert_named(&right, &other, op, invar_test_model_name(kind));
+            used++;
+        }
+        release(&other);
+    }
+    release(&right);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+    return used;
+}
+
+static void test_rollout_points__name_every_op(void **state)
+{
+    static const int ops[SETTINGS] = {7, 8, 13, 9, 10};
+    const invar_device *dev = *state;
+
+    for (int64_t i = 0; i < SETTINGS; i++)
+        assert_int_equal(sweep(settings[i].kind, settings[i].format, dev), ops[i]);
+}
+
+/* A single call of the last pass; and without the finer points nobody can tell which op it was. */
+static void test_rollout_points__name_a_single_call(void **state)
+{
+    static const struct {
+        invar_op op;
+        const char *point, *coarse;
+    } cases[] = {{INVAR_OP_KV_WRITE, "rollout.layer.1.k.cache", "rollout.layer.1.attn"},
+                 {INVAR_OP_ATTENTION_PAGED, "rollout.layer.1.o", "rollout.layer.1.attn"},
+                 {INVAR_OP_SAMPLE, "rollout.token", NULL}};
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
+    const invar_rollout_limits limits = {.concurrency = 4};
+    invar_device bad = *dev;
+    invar_rl_samples samples;
+    outcome right[2], other;
+    int64_t last;
+
+    assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+    for (int level = INVAR_PROBE_POINT; level <= INVAR_PROBE_FULL; level++)
+        watch(&right[level - 1], &samples, model, dev, &limits, level, true);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        bad.backend = invar_wrong_backend(cases[i].op, NULL);
+        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
+        release(&other);
+        last = invar_wrong_calls() - 1;
+        bad.backend = invar_wrong_backend(cases[i].op, NULL);
+        invar_wrong_after(last);
+        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
+        assert_int_equal(invar_wrong_calls(), 1);
+        assert_named(&right[1], &other, cases[i].op, "the last call");
+        assert_string_equal(first_point(&right[1], &other)->name, cases[i].point);
+        assert_true(differs(&right[1], &other, number_of(&other, cases[i].point)));
+        release(&other);
+        // the control
+        bad.backend = invar_wrong_backend(cases[i].op, NULL);
+        watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_POINT, true);
+        if (cases[i].coarse)
+            assert_string_equal(first_point(&right[0], &other)->op, "linear.fwd");
+        else
+            assert_null(first_point(&right[0], &other));
+        release(&other);
+    }
+    release(&right[0]);
+    release(&right[1]);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+/* What is given stays within what could have been sampled. */
+static void test_rollout_points__given_samples_are_checked(void **state)
+{
+    const invar_device *dev = *state;
+    invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, 3, dev);
+    const invar_rollout_limits limits = {0};
+    invar_sampling shorter = usual;
+    invar_rl_samples samples;
+    invar_rollout *rollout;
+    invar_rl_sample *s;
+    int32_t token;
+
+    assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
+    assert_ok(invar_rollout_new(&rollout, model, NULL, dev, &limits));
+    assert_fails(invar_rollout_follow(rollout, samples.items, samples.count, &usual, NULL, NULL),
+                 INVAR_E_INVALID, "expected a response");
+    assert_ok(invar_rollout_run(rollout, samples.items, samples.count, &usual, NULL, NULL));
+    assert_ok(invar_rollout_follow(rollout, samples.items, samples.count, &usual, NULL, NULL));
+    shorter.max_response = 1;
+    assert_fails(invar_rollout_follow(rollout, samples.items, samples.count, &shorter, NULL, NULL),
+                 INVAR_E_INVALID, "tokens at most");
+    s = &samples.items[2];
+    token = s->tokens[s->n_tokens - 1];
+    s->tokens[s->n_tokens - 1] = (int32_t)model->spec.vocab;
+    assert_fails(invar_rollout_follow(rollout, samples.items, samples.count, &usual, NULL, NULL),
+                 INVAR_E_INVALID, "in the response of sample 2");
+    s->tokens[s->n_tokens - 1] = token;
+    invar_rollout_free(rollout);
+    invar_rl_samples_reset(&samples);
+    invar_model_free(model);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rollout_points__do_not_depend_on_execution),
+        cmocka_unit_test(test_rollout_points__are_of_the_samples_asked_for),
+        cmocka_unit_test(test_rollout_points__name_every_op),
+        cmocka_unit_test(test_rollout_points__name_a_single_call),
+        cmocka_unit_test(test_rollout_points__given_samples_are_checked),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
