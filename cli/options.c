@@ -229,12 +229,7 @@ int invar_report_error(void)
     fputs("invar: ", stderr);
     invar_plain_print(stderr, error->message); // it may quote a hostile file
     fputc('\n', stderr);
-    switch (error->status) {
-    case INVAR_E_INVALID: return INVAR_EXIT_USAGE;
-    case INVAR_E_MISMATCH: return INVAR_EXIT_DIFFERENT;
-    case INVAR_E_NODEVICE: return INVAR_EXIT_UNTESTABLE;
-    default: return INVAR_EXIT_TROUBLE;
-    }
+    return invar_process_exit_code(error->status);
 }
 
 int64_t invar_default_threads(void)

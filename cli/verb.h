@@ -1,5 +1,5 @@
 /*
- * verb.h - the verbs of the command line, their exit codes and options.
+ * verb.h - the verbs of the command line and their options.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,21 +9,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "base/process/process.h"
 #include "base/recipe/choices.h"
 #include "base/status.h"
-
-/* As diff and cmp: 0 same, 1 different, 2 trouble; the others say which trouble. */
-enum {
-    INVAR_EXIT_OK = 0,
-    INVAR_EXIT_DIFFERENT = 1,
-    INVAR_EXIT_TROUBLE = 2,
-    INVAR_EXIT_NONDETERMINISTIC = 3,
-    INVAR_EXIT_GOLDEN = 4, /* missing or obsolete */
-    INVAR_EXIT_SLOW = 5,
-    INVAR_EXIT_NOTHING = 6,      /* nothing was compared */
-    INVAR_EXIT_UNTESTABLE = 125, /* not here: no such device; git bisect skips it */
-    INVAR_EXIT_USAGE = 129
-};
 
 typedef enum invar_option_type {
     INVAR_OPTION_FLAG, /* bool, set to true */

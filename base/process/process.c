@@ -51,6 +51,17 @@ int invar_process_pipe(int ends[2])
     return ends[1] < 0 ? errno : code;
 }
 
+int invar_process_exit_code(invar_status status)
+{
+    switch (status) {
+    case INVAR_OK: return INVAR_EXIT_OK;
+    case INVAR_E_INVALID: return INVAR_EXIT_USAGE;
+    case INVAR_E_MISMATCH: return INVAR_EXIT_DIFFERENT;
+    case INVAR_E_NODEVICE: return INVAR_EXIT_UNTESTABLE;
+    default: return INVAR_EXIT_TROUBLE;
+    }
+}
+
 int invar_process_stop_code(int number)
 {
     return 128 + (number == SIGHUP ? SIGTERM : number);

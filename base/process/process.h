@@ -1,5 +1,5 @@
 /*
- * process.h - what every part that starts programs needs.
+ * process.h - what every part that starts programs needs, and how programs end.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -9,9 +9,27 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/status.h"
+
 #ifdef __cplusplus
 extern "C" {
 #endif
+
+/* Exit codes. As diff and cmp: 0 same, 1 different, 2 trouble; the others say which trouble. */
+enum {
+    INVAR_EXIT_OK = 0,
+    INVAR_EXIT_DIFFERENT = 1,
+    INVAR_EXIT_TROUBLE = 2,
+    INVAR_EXIT_NONDETERMINISTIC = 3,
+    INVAR_EXIT_GOLDEN = 4, /* missing or obsolete */
+    INVAR_EXIT_SLOW = 5,
+    INVAR_EXIT_NOTHING = 6,      /* nothing was compared */
+    INVAR_EXIT_UNTESTABLE = 125, /* not here: no such device; git bisect skips it */
+    INVAR_EXIT_USAGE = 129
+};
+
+/* The exit code of what ended with this status. */
+int invar_process_exit_code(invar_status status);
 
 /* Milliseconds of a clock that nobody sets; for deadlines. */
 int64_t invar_process_clock_ms(void);

@@ -81,16 +81,18 @@ void invar_print_next(FILE *out, const char *verb, const char *word, const char 
     fprintf(out, "%s%s\n", rest ? " " : "", rest ? rest : "");
 }
 
+const char *invar_run_end(const invar_ledger_summary *run)
+{
+    return run->stopped ? "stopped" : run->exit_code == 0 ? "finished" : "failed";
+}
+
 invar_status invar_run_state(const char **out, const char *path, const invar_ledger_summary *run)
 {
     char writer[INVAR_LEDGER_WRITER_SIZE] = "";
 
     if (!run->finished)
         INVAR_TRY(invar_ledger_writer(writer, path));
-    *out = run->stopped        ? "stopped"
-           : run->finished     ? "finished"
-           : writer[0] != '\0' ? "running"
-                               : "killed";
+    *out = run->finished ? invar_run_end(run) : writer[0] != '\0' ? "running" : "killed";
     return INVAR_OK;
 }
 

@@ -43,7 +43,10 @@ int invar_exit(invar_status status);
 void invar_print_next(FILE *out, const char *verb, const char *word, const char *ledger,
                       const char *rest);
 
-/* "finished", "stopped" (in order, by a signal), "running" (it has a writer) or "killed". */
+/* Of a run that ended: "finished", "failed" or "stopped" (in order, by a signal). */
+const char *invar_run_end(const invar_ledger_summary *run);
+
+/* That, "running" (it has a writer) or "killed". */
 invar_status invar_run_state(const char **out, const char *path,
                              const invar_ledger_summary *run) INVAR_MUST_USE;
 

@@ -159,8 +159,7 @@ static invar_status look(bool *done_out, watch *w)
     if (w->at.run.last_step >= w->settings->until_step)
         return INVAR_OK;
     if (w->at.run.finished) {
-        printf("%s with exit code %" PRId64 "\n", w->at.run.stopped ? "stopped" : "finished",
-               w->at.run.exit_code);
+        printf("%s with exit code %" PRId64 "\n", invar_run_end(&w->at.run), w->at.run.exit_code);
         return INVAR_OK;
     }
     if (writer[0] == '\0')

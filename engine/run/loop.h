@@ -50,6 +50,7 @@ typedef struct invar_store {
     invar_hf_files hf_files;         /* of hf-checkpoint, which exports and checkpoints hand on */
     invar_checkpoint *from;          /* what it goes on from, until it has; NULL: none */
     invar_checkpoint_writer *writer; /* NULL: no checkpoint was written behind the run's back */
+    int64_t next;                    /* the step that follows the newest one; 0: there is none */
 } invar_store;
 
 /* Where the run is: what, with the place of the source, a checkpoint keeps. */
@@ -79,9 +80,11 @@ typedef struct invar_loop {
     invar_learner actor, critic;
     invar_recorder recorder;
     invar_loop_place place;
-    invar_source_batch batch; /* the current rollout, */
-    invar_flat flat;          /* its numbers */
-    bool told_equal;          /* rewards */
+    bool untouched;            /* by the current rollout: all is as a checkpoint keeps it, but */
+    invar_source_place before; /* where the source was then */
+    invar_source_batch batch;  /* the current rollout, */
+    invar_flat flat;           /* its numbers */
+    bool told_equal;           /* rewards */
 } invar_loop;
 
 /* ---- setup.c --------------------------------------------------------------------------------- */
@@ -180,7 +183,14 @@ invar_status invar_loop_check_exports(const invar_loop *loop) INVAR_MUST_USE;
  */
 invar_status invar_loop_save(invar_loop *loop, bool last) INVAR_MUST_USE;
 
-/* Before anything that a checkpoint keeps is changed: one that was begun has its copy then. */
+/*
+ * After a rollout that failed, before anything was learned from it: the checkpoint of the steps
+ * before it. *saved_out: whether there is a new one.
+ */
+invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop) INVAR_MUST_USE;
+
+/* Before anything that a checkpoint keeps is changed: one that was begun has its copy then, and
+   the rollout is no longer untouched. */
 void invar_loop_before_change(invar_loop *loop);
 
 /* The checkpoint that was begun exists now; where there is none nothing happens. */

@@ -92,6 +92,7 @@ static invar_status load(invar_loop *loop, invar_checkpoint *c)
     for (int64_t i = 0; i < state->n_cursors; i++)
         if (strcmp(state->cursors[i].name, "train") == 0)
             loop->source.place.cursor = state->cursors[i].at;
+    loop->store.next = loop->place.step;
     return INVAR_OK;
 }
 
@@ -421,7 +422,7 @@ static invar_status export_hf(invar_loop *loop)
                          0, &loop->store.hf_files);
 }
 
-invar_status invar_loop_save(invar_loop *loop, bool last)
+static invar_status save_checkpoint(invar_loop *loop, bool last)
 {
     invar_checkpoint_tensor *tensors = NULL;
     part parts[3];
@@ -429,8 +430,6 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
     int64_t most = 0;
     invar_status status;
 
-    if (!loop->home.at.save[0])
-        return export_hf(loop);
     INVAR_TRY(invar_loop_finish_save(loop));
     INVAR_TRY(invar_loop_follow(loop));
     for (int i = 0; i < n; i++)
@@ -439,11 +438,31 @@ invar_status invar_loop_save(invar_loop *loop, bool last)
                           "the list of a checkpoint's tensors"));
     status = write(loop, tensors, last);
     invar_free(tensors);
-    return status == INVAR_OK ? export_hf(loop) : status;
+    if (status == INVAR_OK)
+        loop->store.next = loop->place.step;
+    return status;
+}
+
+invar_status invar_loop_save(invar_loop *loop, bool last)
+{
+    if (loop->home.at.save[0])
+        INVAR_TRY(save_checkpoint(loop, last));
+    return export_hf(loop);
+}
+
+invar_status invar_loop_rescue(bool *saved_out, invar_loop *loop)
+{
+    *saved_out = loop->untouched && loop->home.at.save[0] && !loop->options->replay &&
+                 loop->place.step > loop->store.next;
+    if (!*saved_out)
+        return INVAR_OK;
+    loop->source.place = loop->before;
+    return save_checkpoint(loop, true);
 }
 
 void invar_loop_before_change(invar_loop *loop)
 {
+    loop->untouched = false;
     if (!loop->store.writer || !invar_checkpoint_copying(loop->store.writer))
         return;
     invar_trace_begin(loop->recorder.trace, "save");

@@ -105,6 +105,7 @@ static invar_status end_step(invar_loop *loop, invar_step *step)
     invar_ledger_reply *replies = NULL;
     invar_status status;
 
+    loop->untouched = false; // the ledger may have the step from here on
     INVAR_TRY(invar_plugins_replies(&replies, &step->n_replies, &loop->plugins, step->first == 0));
     step->replies = replies;
     status = invar_recorder_end(&loop->recorder);
@@ -242,7 +243,9 @@ static invar_status move_reference(invar_loop *loop)
 static invar_status one_rollout(invar_loop *loop)
 {
     INVAR_TRY(invar_loop_follow(loop));
-    INVAR_TRY(reset_optimizers(loop));
+    INVAR_TRY(reset_optimizers(loop)); // as a resumed run does here again
+    loop->untouched = true;
+    loop->before = loop->source.place;
     INVAR_TRY(sample(loop));
     show_sample(loop);
     INVAR_TRY(in_phase(loop, "score", INVAR_AUDIT_SCORE, prepare, NULL));
@@ -366,6 +369,30 @@ static invar_status explain(invar_loop *loop, invar_status status)
     return status;
 }
 
+/*
+ * A failure between two checkpoints loses no step, if the weights are those of the chain. After a
+ * mismatch or a failure of the GPU nobody knows that of its memory: then nothing is saved.
+ */
+static void rescue(invar_error *first, invar_loop *loop)
+{
+    char advice[128];
+    bool saved;
+
+    if (first->status == INVAR_E_MISMATCH || first->status == INVAR_E_CUDA)
+        return;
+    if (invar_loop_rescue(&saved, loop) != INVAR_OK)
+        saved = false; // the first failure is the one to tell
+    invar_error_clear();
+    if (!saved)
+        return;
+    (void)snprintf(advice, sizeof advice,
+                   "a checkpoint of step %" PRId64 " is saved: start the run again to continue",
+                   loop->place.step - 1);
+    invar_error_put(first);
+    first->status = invar_error_advise(first->status, first->status, advice);
+    invar_error_take(first);
+}
+
 /* The end is written whatever it is; the first failure is the one that is reported. */
 static invar_status finish(invar_loop *loop, invar_status status)
 {
@@ -380,9 +407,9 @@ static invar_status finish(invar_loop *loop, invar_status status)
                                    invar_process_stop_code(loop->summary->stopped), "stopped");
     if (status == INVAR_OK)
         return invar_ledger_finish(loop->recorder.ledger, 0, "done");
-    code = signal_of(loop) == SIGXFSZ   ? invar_process_stop_code(SIGXFSZ)
-           : status == INVAR_E_MISMATCH ? 1
-                                        : 2;
+    rescue(&first, loop);
+    code = signal_of(loop) == SIGXFSZ ? invar_process_stop_code(SIGXFSZ)
+                                      : invar_process_exit_code(status);
     if (invar_recorder_event(&loop->recorder, loop->place.step, "error", "failure",
                              first.message) != INVAR_OK ||
         invar_ledger_finish(loop->recorder.ledger, code, first.message) != INVAR_OK)

@@ -309,6 +309,14 @@ refuses 2 "nowhere.jsonl" d-none "${hf[@]}" --hf-checkpoint "$folder/hf-0" \
     --prompt-data "$folder/nowhere.jsonl"
 works m0 "${hf[@]}" "${good[@]}"
 [[ $chain == "$learned" ]] || complain "after all that: another chain"
+# found in the third rollout: the ledger has the exit code of the process, and says that it failed
+sed '6s/}$/, "metadata": {"rm_type": "frob"}}/' "$folder/good.jsonl" >"$folder/frob.jsonl"
+refuses 129 "metadata of a sample: \"rm_type\" is \"frob\", which is no reward" d-frob "${hf[@]}" \
+    --hf-checkpoint "$folder/hf-0" --prompt-data "$folder/frob.jsonl" --num-rollout 4 \
+    --metadata-key metadata --rm-type deterministic_random
+"$invar" ledger ls "$folder/d-frob" 2>&1 | grep -q 'failed 129' ||
+    complain "a failed run: $("$invar" ledger ls "$folder/d-frob")"
+[[ -s $folder/d-frob/checkpoints/iter_0000001/state.json ]] || complain "d-frob: no checkpoint"
 
 # ---- a damaged checkpoint ----------------------------------------------------------------------
 saved=("${plain[@]}" --save-interval 1 --save "$folder/c" --load "$folder/c")
@@ -392,7 +400,7 @@ for n, line in enumerate(sys.stdin):
 PLUGIN
 sed '/^rm-type/d' recipes/bf16.ini >"$folder/plugin.ini"
 asks=(train "$folder/plugin.ini" --num-rollout 4 --threads 1 --no-report --plugin-timeout 2
-    --custom-rm-path "python3 $folder/plugin.py" --save-interval 1)
+    --custom-rm-path "python3 $folder/plugin.py")
 echo good >"$folder/mood"
 works p-good "${asks[@]}" --save "$folder/p-good-checkpoints"
 judged=$chain
@@ -400,6 +408,8 @@ for mood in crash exit hang rubbish short nan; do
     here=("${asks[@]}" --save "$folder/p-$mood-checkpoints" --load "$folder/p-$mood-checkpoints")
     echo "$mood" >"$folder/mood"
     refuses 2 "custom-rm-path" "p-$mood" "${here[@]}"
+    grep -q '; a checkpoint of step 1 is saved: start the run again to continue$' "$folder/err" ||
+        complain "a plug-in's $mood: nothing says what is saved:" "$(<"$folder/err")"
     echo good >"$folder/mood"
     works "p-$mood" "${here[@]}"
     [[ $chain == "$judged" && $(member resumed_after "$folder/out") == 1 ]] ||
