@@ -422,6 +422,26 @@ invar_status invar_path_check_place(const char *path)
     return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be written: %s", shown, strerror(code));
 }
 
+invar_status invar_path_check_way(const char *path)
+{
+    char folder[INVAR_PATH_SIZE], above[INVAR_PATH_SIZE], shown[INVAR_PATH_SHOWN_SIZE];
+    struct stat info = {0};
+    int code;
+
+    INVAR_TRY(folder_of(folder, path));
+    while (stat(folder, &info) != 0 && errno == ENOENT && strcmp(folder, ".") != 0 &&
+           strcmp(folder, "/") != 0) {
+        INVAR_TRY(folder_of(above, folder));
+        memcpy(folder, above, sizeof folder);
+    }
+    if (stat(folder, &info) == 0 && S_ISDIR(info.st_mode) &&
+        faccessat(AT_FDCWD, folder, W_OK | X_OK, AT_EACCESS) == 0)
+        return INVAR_OK;
+    code = S_ISDIR(info.st_mode) ? errno : ENOTDIR;
+    invar_path_show(shown, path);
+    return INVAR_FAIL(INVAR_E_IO, code, "%s: cannot be written: %s", shown, strerror(code));
+}
+
 struct invar_file_writer {
     int fd; /* -1: closed */
     bool committed;

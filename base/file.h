@@ -62,6 +62,9 @@ invar_status invar_path_check_output(const char *path, const char *mark, size_t 
  */
 invar_status invar_path_check_place(const char *path) INVAR_MUST_USE;
 
+/* The same where folders that are missing will be made on the way to it. */
+invar_status invar_path_check_way(const char *path) INVAR_MUST_USE;
+
 /* Writes PATH.tmp, syncs it, renames it to `path`, syncs the folder: old or new, never a part. */
 invar_status invar_file_write(const char *path, const void *data, size_t bytes) INVAR_MUST_USE;
 

@@ -263,6 +263,7 @@ invar_status invar_rollout_file_check(const char *pattern, int64_t count)
     for (int64_t i = 0; i < count; i++) {
         INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, i));
         INVAR_TRY(invar_path_check_output(path, MARK, 0));
+        INVAR_TRY(invar_path_check_way(path));
     }
     return INVAR_OK;
 }

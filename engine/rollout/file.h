@@ -42,7 +42,8 @@ invar_status invar_rollout_file_path(char *out, size_t size, const char *pattern
 /* True for a pattern that gives each rollout a file of its own. */
 bool invar_rollout_file_distinct(const char *pattern);
 
-/* Fails where a file of another kind has one of the names of rollouts [0, count). */
+/* Fails where a file of another kind has one of the names of rollouts [0, count), or none can be
+   made there. */
 invar_status invar_rollout_file_check(const char *pattern, int64_t count) INVAR_MUST_USE;
 
 /* Atomic: the old file or the new one, never a part. Makes the folder. */
@@ -60,6 +61,10 @@ typedef struct invar_rollout_data {
 
 /* INVAR_E_NOTFOUND, INVAR_E_IO; INVAR_E_CORRUPT with file and line for everything else. */
 invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path) INVAR_MUST_USE;
+
+/* The same without samples, of which it says only how many there are. */
+invar_status invar_rollout_file_head(invar_rollout_data *out, int64_t *samples_out,
+                                     const char *path) INVAR_MUST_USE;
 
 /* What `read` does, from memory; `where` stands for the path in messages. */
 invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where, const char *text,

@@ -477,8 +477,9 @@ static size_t last_line(const char *text, size_t bytes)
     return at;
 }
 
-/* The number of lines before the last one, if that is what it must be. */
-static invar_status check_end(const char *where, const char *text, size_t bytes, size_t at)
+/* Fails unless the last line is what it must be; *samples_out = the lines before it but one. */
+static invar_status check_end(int64_t *samples_out, const char *where, const char *text,
+                              size_t bytes, size_t at)
 {
     char end[INVAR_ROLLOUT_END_SIZE];
     int64_t lines = 0;
@@ -486,6 +487,7 @@ static invar_status check_end(const char *where, const char *text, size_t bytes,
 
     for (size_t i = 0; i < at; i++)
         lines += text[i] == '\n';
+    *samples_out = lines - 1;
     invar_sha256_init(&sha);
     invar_sha256_update(&sha, text, at);
     invar_rollout_end(end, lines - 1, &sha);
@@ -496,16 +498,16 @@ static invar_status check_end(const char *where, const char *text, size_t bytes,
                       where);
 }
 
-invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where, const char *text,
-                                      size_t bytes)
+/* The first `most` lines; `out` is zeroed. */
+static invar_status take_lines(invar_rollout_data *out, int64_t *samples_out, const char *where,
+                               const char *text, size_t bytes, int64_t most)
 {
     size_t end = last_line(text, bytes), at = 0;
     invar_status status;
 
-    memset(out, 0, sizeof *out);
     invar_hash_bytes(&out->content, text, bytes);
-    status = check_end(where, text, bytes, end);
-    for (int64_t number = 1; at < end && status == INVAR_OK; number++) {
+    status = check_end(samples_out, where, text, bytes, end);
+    for (int64_t number = 1; at < end && number <= most && status == INVAR_OK; number++) {
         const char *newline = memchr(text + at, '\n', end - at);
         size_t length = (size_t)(newline - (text + at));
         status = take_line(out, where, number, text + at, length);
@@ -516,18 +518,41 @@ invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where
     return status;
 }
 
-invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path)
+static invar_status read_lines(invar_rollout_data *out, int64_t *samples_out, const char *path,
+                               int64_t most)
 {
     char *text, shown[INVAR_PATH_SHOWN_SIZE];
     invar_status status;
     size_t bytes;
 
-    memset(out, 0, sizeof *out);
+    *out = (invar_rollout_data){0};
     INVAR_TRY(invar_file_read(&text, &bytes, path, MOST_BYTES));
     invar_path_show(shown, path);
-    status = invar_rollout_data_parse(out, shown, text, bytes);
+    status = take_lines(out, samples_out, shown, text, bytes, most);
     invar_free(text);
     return status;
+}
+
+invar_status invar_rollout_data_parse(invar_rollout_data *out, const char *where, const char *text,
+                                      size_t bytes)
+{
+    int64_t samples;
+
+    *out = (invar_rollout_data){0};
+    return take_lines(out, &samples, where, text, bytes, INT64_MAX);
+}
+
+invar_status invar_rollout_file_read(invar_rollout_data *out, const char *path)
+{
+    int64_t samples;
+
+    return read_lines(out, &samples, path, INT64_MAX);
+}
+
+invar_status invar_rollout_file_head(invar_rollout_data *out, int64_t *samples_out,
+                                     const char *path)
+{
+    return read_lines(out, samples_out, path, 1);
 }
 
 void invar_rollout_data_release(invar_rollout_data *data)

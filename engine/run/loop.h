@@ -165,7 +165,8 @@ invar_status invar_loop_learn(invar_loop_step *step, invar_loop *loop) INVAR_MUS
 
 /* ---- resume.c -------------------------------------------------------------------------------- */
 
-/* Before anything is made: a `load` that is not the run's own folder has a checkpoint of it. */
+/* Before anything is made: a `load` that is not the run's own folder has a checkpoint of it, and a
+   new run has the files with rollouts that it will load. */
 invar_status invar_loop_find_checkpoint(invar_loop *loop) INVAR_MUST_USE;
 
 /*

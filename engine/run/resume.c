@@ -142,11 +142,26 @@ static invar_status check_identity(const invar_loop *loop, const invar_checkpoin
                       invar_checkpoint_path(c));
 }
 
+/* Files with rollouts, from `rollout` on: none should turn out to be missing after hours. */
+static invar_status check_rollouts(const invar_loop *loop, int64_t rollout)
+{
+    int64_t steps = loop->set.rollout_only ? 1 : loop->set.steps_per_rollout;
+    invar_course_place at = {.rollout = rollout, .step = rollout * steps};
+
+    if (!loop->source.options.load[0] || loop->options->replay)
+        return INVAR_OK;
+    for (; !invar_course_ended(&loop->set.course, &at); at.rollout++, at.step += steps, at.done++)
+        INVAR_TRY(invar_source_check_file(&loop->source, at.rollout));
+    return INVAR_OK;
+}
+
 invar_status invar_loop_find_checkpoint(invar_loop *loop)
 {
     const char *load = invar_recipe_string(loop->recipe, INVAR_KEY_LOAD);
     bool known = invar_path_exists(loop->home.at.ledger) && !loop->options->fresh;
 
+    if (!known)
+        INVAR_TRY(check_rollouts(loop, 0));
     if (!load[0] || invar_path_same(load, loop->home.at.save))
         return INVAR_OK;
     INVAR_TRY(open_checkpoint(&loop->store.from, loop, load, false));
@@ -217,6 +232,7 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
         return INVAR_OK;
     }
     INVAR_TRY(load(loop, c));
+    INVAR_TRY(check_rollouts(loop, state->rollout));
     INVAR_TRY(invar_loop_begin(loop, state->step, &state->chain));
     loop->summary->resumed_after = state->step;
     invar_recorder_say(&loop->recorder, "resumed after step %" PRId64 " from %s", state->step,
@@ -228,6 +244,8 @@ static invar_status go_on(invar_loop *loop, invar_checkpoint *c)
 static invar_status start(invar_loop *loop)
 {
     INVAR_TRY(invar_loop_check_save(loop));
+    if (loop->recorder.recorded >= 0) // else they are checked
+        INVAR_TRY(check_rollouts(loop, 0));
     INVAR_TRY(invar_loop_begin(loop, -1, NULL));
     if (loop->recorder.recorded < 0 || loop->options->replay)
         return INVAR_OK;

@@ -80,16 +80,17 @@ static invar_status refuse_idle_keys(const invar_recipe *r, const char *path)
 invar_status invar_saved_find(invar_saved *out, const invar_recipe *recipe, const invar_digest *own)
 {
     const char *pattern = invar_recipe_string(recipe, INVAR_KEY_LOAD_DEBUG_ROLLOUT_DATA);
-    invar_rollout_data first = {0};
+    invar_rollout_data first;
     char path[INVAR_PATH_SIZE];
+    int64_t samples;
 
     *out = (invar_saved){.own = true};
     if (!pattern[0])
         return INVAR_OK;
     INVAR_TRY(invar_rollout_file_path(path, sizeof path, pattern, 0));
-    if (!invar_path_exists(path)) // the first rollout fails, or the run goes on from a later one
+    if (!invar_path_exists(path)) // the run goes on from a later one, or is refused
         return INVAR_OK;
-    INVAR_TRY(invar_rollout_file_read(&first, path));
+    INVAR_TRY(invar_rollout_file_head(&first, &samples, path));
     out->own = invar_digest_equal(&first.header.run, own) && !decided_by_plugin(recipe);
     invar_rollout_data_release(&first);
     return out->own ? refuse_idle_keys(recipe, path) : hash_files(out, pattern);
@@ -120,11 +121,10 @@ static invar_status check_fits(const invar_rl_sample *s, const invar_model_spec 
                       path, s->index, spec->vocab, spec->max_positions);
 }
 
-static invar_status check_loaded(const invar_source *source, const char *path)
+/* What the first line says, and the number of those that follow. */
+static invar_status check_head(const invar_source_options *o, const invar_rollout_header *h,
+                               int64_t samples, const char *path)
 {
-    const invar_source_options *o = &source->options;
-    const invar_rollout_header *h = &source->loaded.header;
-    const invar_rl_samples *samples = &source->batch.samples;
     int64_t wanted = o->prompts * o->per_prompt;
     invar_digest tokenizer;
 
@@ -136,10 +136,34 @@ static invar_status check_loaded(const invar_source *source, const char *path)
     invar_tokenizer_hash(&tokenizer, o->tokenizer);
     if (!invar_digest_equal(&tokenizer, &h->tokenizer))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%.1000s was sampled with another tokenizer", path);
-    if (samples->count != wanted)
+    if (samples != wanted)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%.1000s has %" PRId64 " samples, the recipe's steps need %" PRId64, path,
-                          samples->count, wanted);
+                          samples, wanted);
+    return INVAR_OK;
+}
+
+invar_status invar_source_check_file(const invar_source *source, int64_t rollout)
+{
+    const invar_source_options *o = &source->options;
+    char path[INVAR_PATH_SIZE];
+    invar_rollout_data data;
+    invar_status status;
+    int64_t samples;
+
+    INVAR_TRY(invar_rollout_file_path(path, sizeof path, o->load, rollout));
+    INVAR_TRY(invar_rollout_file_head(&data, &samples, path));
+    status = check_head(o, &data.header, samples, path);
+    invar_rollout_data_release(&data);
+    return status;
+}
+
+static invar_status check_loaded(const invar_source *source, const char *path)
+{
+    const invar_source_options *o = &source->options;
+    const invar_rl_samples *samples = &source->batch.samples;
+
+    INVAR_TRY(check_head(o, &source->loaded.header, samples->count, path));
     for (int64_t i = 0; i < samples->count; i++)
         INVAR_TRY(check_fits(&samples->items[i], o->spec, path));
     return INVAR_OK;

@@ -115,6 +115,12 @@ invar_status invar_source_poll(bool *ready_out, invar_source *source) INVAR_MUST
 /* When ready; the caller owns the samples. */
 void invar_source_take(invar_source_batch *out, invar_source *source);
 
+/*
+ * Before the first rollout, of one that will be loaded: its file is there and whole, and what its
+ * first line says and the number of its samples are what the recipe needs.
+ */
+invar_status invar_source_check_file(const invar_source *source, int64_t rollout) INVAR_MUST_USE;
+
 /* The batch, as it was taken, into the file of its rollout. */
 invar_status invar_source_save(const invar_source *source, const invar_source_batch *batch,
                                const char *pattern) INVAR_MUST_USE;

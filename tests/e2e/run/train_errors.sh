@@ -152,6 +152,21 @@ recipe() {
 untouched() {
     [[ ! -e $folder/$1 ]] || complain "$1: the folder of a run that never was"
 }
+# files with rollouts that it will read, all of them before it begins
+cp -r "$folder/rollouts" "$folder/lost" && rm "$folder/lost/3"
+lost=("${plain[@]}" --load-debug-rollout-data "$folder/lost/{rollout_id}")
+refuses 2 "lost/3: " r1 "${lost[@]}"
+works early "${lost[@]}" --debug-exit-after-rollout 3
+refuses 2 "lost/3: " early "${lost[@]}"
+[[ $(sqlite3 -readonly "$folder/early/ledger.db" 'SELECT count(*) FROM segment') == 1 ]] ||
+    complain "a rollout that is missing: the run was resumed"
+head -c -5 "$folder/rollouts/3" >"$folder/lost/3"
+refuses 2 "lost/3: cut off or changed" r1 "${lost[@]}"
+refuses 129 "rollouts/0 has 64 samples, the recipe's steps need 32" r1 "${plain[@]}" \
+    --load-debug-rollout-data "$folder/rollouts/{rollout_id}" --rollout-batch-size 4
+cp "$folder/rollouts/3" "$folder/lost/3"
+works early "${lost[@]}"
+[[ $chain == "$whole" ]] || complain "files with rollouts: another chain"
 recipe '[rollout]' 'rollout-bath-size = 4'
 refuses 129 "bad.ini:2: " r1 "${bad[@]}"
 recipe '[rollout]' 'rollout-batch-size = four'
@@ -367,6 +382,9 @@ if "${under[@]}" test -x "$invar" -a -x "$folder"; then
     refuses 2 "locked/a.golden: cannot be written: Permission denied" locked-golden "${plain[@]}" \
         --record-golden "$locked/a.golden"
     untouched locked-golden
+    refuses 2 "locked/new/0: cannot be written: Permission denied" locked-rollouts "${plain[@]}" \
+        --save-debug-rollout-data "$locked/new/{rollout_id}"
+    untouched locked-rollouts
 else
     echo "skipped: nobody without permissions can run $invar"
 fi
