@@ -69,10 +69,8 @@ static const op_facts facts[INVAR_OP_COUNT] = {
 #undef INVAR_OP
 };
 
-#define INVAR_CHOICE(ID, WORD) [ID] = (WORD),
-#define INVAR_CHOICES(TYPE, COUNT, ...)                                                            \
-    static const char *const TYPE##_words[COUNT] = {__VA_ARGS__};                                  \
-    const invar_choices TYPE##_choices = {TYPE##_words, COUNT};
+#define INVAR_CHOICES INVAR_CHOICES_WORDS
+#define INVAR_CHOICE INVAR_CHOICE_WORD
 #include "kernels-deterministic/choices.def"
 #undef INVAR_CHOICES
 #undef INVAR_CHOICE

@@ -12,10 +12,8 @@
 extern "C" {
 #endif
 
-#define INVAR_CHOICE(ID, WORD) ID,
-#define INVAR_CHOICES(TYPE, COUNT, ...)                                                            \
-    typedef enum TYPE { __VA_ARGS__ COUNT } TYPE;                                                  \
-    extern const invar_choices TYPE##_choices;
+#define INVAR_CHOICES INVAR_CHOICES_ENUM
+#define INVAR_CHOICE INVAR_CHOICE_ID
 #include "engine/choices/choices.def"
 #undef INVAR_CHOICES
 #undef INVAR_CHOICE
