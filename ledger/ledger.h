@@ -311,6 +311,8 @@ invar_status invar_ledger_runs(invar_ledger *ledger,
 /* The run whose number, name or uuid (4 digits or more of it) is `which`; NULL: the only run. */
 invar_status invar_ledger_find(invar_ledger_summary *out, invar_ledger *ledger,
                                const char *which) INVAR_MUST_USE;
+invar_status invar_ledger_find_number(invar_ledger_summary *out, invar_ledger *ledger,
+                                      int64_t run) INVAR_MUST_USE;
 
 /* The chain of the timeline at a step. */
 invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int64_t run,

@@ -151,6 +151,14 @@ invar_status invar_ledger_find(invar_ledger_summary *out, invar_ledger *ledger, 
                       invar_sql_path(ledger->sql), s.matches, quote);
 }
 
+invar_status invar_ledger_find_number(invar_ledger_summary *out, invar_ledger *ledger, int64_t run)
+{
+    char number[24];
+
+    (void)snprintf(number, sizeof number, "%" PRId64, run);
+    return invar_ledger_find(out, ledger, number);
+}
+
 /* ---- chains and content ---------------------------------------------------------------------- */
 
 invar_status invar_ledger_chain_at(invar_digest *out, invar_ledger *ledger, int64_t run,

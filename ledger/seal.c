@@ -197,15 +197,6 @@ static invar_status store(invar_ledger *ledger, const invar_ledger_summary *run,
     return status;
 }
 
-/* The summary of a run by its number. */
-static invar_status summary_of(invar_ledger_summary *out, invar_ledger *ledger, int64_t run)
-{
-    char number[24];
-
-    snprintf(number, sizeof number, "%" PRId64, run);
-    return invar_ledger_find(out, ledger, number);
-}
-
 invar_status invar_ledger_seal(char out[INVAR_LEDGER_SEAL_SIZE], invar_ledger *ledger, int64_t run)
 {
     invar_ledger_summary summary;
@@ -214,7 +205,7 @@ invar_status invar_ledger_seal(char out[INVAR_LEDGER_SEAL_SIZE], invar_ledger *l
     bool began;
 
     INVAR_TRY(invar_ledger_snapshot(&began, ledger));
-    status = summary_of(&summary, ledger, run);
+    status = invar_ledger_find_number(&summary, ledger, run);
     if (status == INVAR_OK)
         status = invar_seal_compute(&seal, ledger, run, summary.entries);
     invar_ledger_snapshot_end(ledger, began);

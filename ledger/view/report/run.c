@@ -164,21 +164,13 @@ static invar_status add_summary(json_t *object, const invar_report_run *run,
     return status;
 }
 
-static invar_status find_run(invar_ledger_summary *out, const invar_report_run *run)
-{
-    char number[24];
-
-    snprintf(number, sizeof number, "%" PRId64, run->run);
-    return invar_ledger_find(out, run->ledger, number);
-}
-
 invar_status invar_report_add_run(json_t *runs, const invar_report_run *run, int64_t limit)
 {
     json_t *object = json_object(), *member;
     invar_ledger_summary summary;
 
     INVAR_TRY(invar_report_append(runs, object));
-    INVAR_TRY(find_run(&summary, run));
+    INVAR_TRY(invar_ledger_find_number(&summary, run->ledger, run->run));
     INVAR_TRY(add_summary(object, run, &summary));
     INVAR_TRY(invar_report_each(run, origin, take_members, object));
     INVAR_TRY(invar_report_member(&member, object, "again", json_object()));
