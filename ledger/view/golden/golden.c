@@ -17,12 +17,10 @@
 
 #include "base/invar_banned.h"
 
-#define MAGIC "# invar golden"
-#define VERSION 2
-#define LEGEND "# one line a step: step, chain, root, bits of the loss (docs/formats.md)"
-#define MAX_BYTES (16u << 20)
 #define WIDTH 100
 #define MIN_STEP_BYTES 70 /* "0 CHAIN ROOT -\n" */
+
+static const invar_golden_format format;
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
@@ -52,19 +50,11 @@ static invar_status put_step(invar_golden_buffer *out, int64_t step, const invar
     return invar_golden_putf(out, "%" PRId64 " %s %s %s\n", step, chain, root, loss);
 }
 
-static invar_status put_begin(invar_golden_buffer *out, const char *name,
-                              const invar_digest *identity, const invar_digest *manifest)
-{
-    INVAR_TRY(invar_golden_putf(out, MAGIC " %d\n" LEGEND "\nname %s\n", VERSION, name));
-    INVAR_TRY(invar_golden_put_digest(out, "identity", identity));
-    return invar_golden_put_digest(out, "manifest", manifest);
-}
-
 static invar_status put_head(invar_golden_buffer *out, const invar_golden *g)
 {
     size_t column = 0;
 
-    INVAR_TRY(put_begin(out, g->name, &g->identity, &g->manifest));
+    INVAR_TRY(invar_golden_put_begin(out, &format, g->name, &g->identity, &g->manifest));
     for (size_t i = 0; i < g->n_ops; i++)
         INVAR_TRY(put_op(out, &column, g->ops[i].name, g->ops[i].revision));
     return invar_golden_putf(out, "%sgenerator %s\n", column ? "\n" : "", g->generator);
@@ -84,8 +74,10 @@ static invar_status put_steps(invar_golden_buffer *out, const invar_golden *g)
     return INVAR_OK;
 }
 
-static invar_status put_golden(invar_golden_buffer *out, const invar_golden *g)
+static invar_status put_golden(invar_golden_buffer *out, const void *value)
 {
+    const invar_golden *g = value;
+
     INVAR_TRY(put_head(out, g));
     INVAR_TRY(put_accepted(out, g));
     return put_steps(out, g);
@@ -93,30 +85,12 @@ static invar_status put_golden(invar_golden_buffer *out, const invar_golden *g)
 
 invar_status invar_golden_print(char **out, size_t *bytes_out, const invar_golden *golden)
 {
-    invar_golden_buffer text = {0};
-    invar_status status = put_golden(&text, golden);
-
-    if (status != INVAR_OK) {
-        invar_free(text.data);
-        return status;
-    }
-    *out = text.data;
-    *bytes_out = text.used;
-    return INVAR_OK;
+    return invar_golden_format_print(out, bytes_out, &format, golden);
 }
 
 invar_status invar_golden_write(const char *path, const invar_golden *golden)
 {
-    invar_status status;
-    char *text;
-    size_t bytes;
-
-    INVAR_TRY(invar_golden_print(&text, &bytes, golden));
-    status = invar_path_check_output(path, MAGIC, 0);
-    if (status == INVAR_OK)
-        status = invar_file_write(path, text, bytes);
-    invar_free(text);
-    return status;
+    return invar_golden_format_write(path, &format, golden);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -188,11 +162,9 @@ static invar_status parse_step(invar_golden *g, const invar_golden_lines *lines)
 /* Each part in its order; what is left over is no part of a golden. */
 static invar_status parse_lines(invar_golden *g, invar_golden_lines *lines)
 {
-    bool more = invar_golden_lines_next(lines);
+    bool more;
     char *rest;
 
-    if (!more || strcmp(lines->line, LEGEND) != 0)
-        return invar_golden_damaged(lines, LEGEND);
     INVAR_TRY(invar_golden_read_text(&g->name, lines, "name"));
     INVAR_TRY(invar_golden_read_digest(&g->identity, lines, "identity"));
     INVAR_TRY(invar_golden_read_digest(&g->manifest, lines, "manifest"));
@@ -213,62 +185,54 @@ static invar_status parse_lines(invar_golden *g, invar_golden_lines *lines)
     return INVAR_OK;
 }
 
-static invar_status parse(invar_golden *g, const char *where, const char *text, size_t bytes)
+static invar_status parse_golden(void *value, const char *where, const char *text, size_t bytes)
 {
-    invar_golden_buffer printed = {0};
+    invar_golden *g = value;
     invar_golden_lines lines;
-    invar_status status;
-    void *steps;
 
-    INVAR_TRY(invar_golden_lines_open(&lines, &g->memory, where, text, bytes, MAGIC, VERSION));
-    INVAR_TRY(invar_alloc(&steps, bytes / MIN_STEP_BYTES + 1, sizeof *g->steps, "a golden"));
-    g->steps = steps;
-    INVAR_TRY(parse_lines(g, &lines));
-    status = put_golden(&printed, g);
-    if (status == INVAR_OK)
-        status = invar_golden_same_text(where, text, bytes, &printed);
-    invar_free(printed.data);
-    return status;
+    INVAR_TRY(invar_golden_lines_open(&lines, &g->memory, &format, where, text, bytes));
+    INVAR_TRY(
+        invar_alloc((void **)&g->steps, bytes / MIN_STEP_BYTES + 1, sizeof *g->steps, format.what));
+    return parse_lines(g, &lines);
 }
 
 invar_status invar_golden_parse(invar_golden **out, const char *where, const char *text,
                                 size_t bytes)
 {
-    invar_golden *g;
-    invar_status status;
-    void *memory;
-
-    INVAR_TRY(invar_alloc(&memory, 1, sizeof *g, "a golden"));
-    g = memory;
-    *g = (invar_golden){0};
-    status = parse(g, where, text, bytes);
-    if (status == INVAR_OK)
-        *out = g;
-    else
-        invar_golden_free(g);
-    return status;
+    return invar_golden_format_parse((void **)out, &format, where, text, bytes);
 }
 
 invar_status invar_golden_read(invar_golden **out, const char *path)
 {
-    invar_status status;
-    char *text;
-    size_t bytes;
-
-    INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_BYTES));
-    status = invar_golden_parse(out, path, text, bytes);
-    invar_free(text);
-    return status;
+    return invar_golden_format_read((void **)out, &format, path);
 }
 
-void invar_golden_free(invar_golden *golden)
+static void free_golden(void *value)
 {
+    invar_golden *golden = value;
+
     if (!golden)
         return;
     invar_free(golden->steps);
     invar_free(golden->memory);
     invar_free(golden);
 }
+
+void invar_golden_free(invar_golden *golden)
+{
+    free_golden(golden);
+}
+
+static const invar_golden_format format = {
+    .magic = "# invar golden",
+    .version = 2,
+    .legend = "# one line a step: step, chain, root, bits of the loss (docs/formats.md)",
+    .max_bytes = 16u << 20,
+    .size = sizeof(invar_golden),
+    .what = "a golden",
+    .parse = parse_golden,
+    .put = put_golden,
+    .free = free_golden};
 
 /* ---- from a run ------------------------------------------------------------------------------ */
 
@@ -332,7 +296,7 @@ static invar_status record_run(recording *r, invar_ledger *ledger, const invar_l
     int64_t number;
 
     INVAR_TRY(invar_golden_manifest(&number, &manifest, ledger, run->run));
-    INVAR_TRY(put_begin(&r->text, run->name, &run->identity, &manifest));
+    INVAR_TRY(invar_golden_put_begin(&r->text, &format, run->name, &run->identity, &manifest));
     INVAR_TRY(invar_golden_select(ledger, ops, run->run, 0, take_op, r));
     INVAR_TRY(invar_golden_putf(&r->text, "%sgenerator %s\n", r->column ? "\n" : "", generator));
     return invar_golden_select(ledger, steps, run->run, 0, take_step, r);
@@ -344,10 +308,8 @@ invar_status invar_golden_of_run(invar_golden **out, invar_ledger *ledger, int64
     invar_ledger_summary summary;
     recording r = {0};
     invar_status status;
-    char number[32];
 
-    (void)snprintf(number, sizeof number, "%" PRId64, run);
-    INVAR_TRY(invar_ledger_find(&summary, ledger, number));
+    INVAR_TRY(invar_ledger_find_number(&summary, ledger, run));
     status = record_run(&r, ledger, &summary, generator);
     if (status == INVAR_OK)
         status = invar_golden_parse(out, summary.name, r.text.data, r.text.used);
@@ -461,8 +423,8 @@ invar_status invar_golden_check_output(const char *path)
 
     INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
     INVAR_TRY(invar_path_check_place(path));
-    INVAR_TRY(invar_path_check_output(path, MAGIC, 0));
-    return invar_path_check_output(beside, MAGIC, 0); // theirs begins with it, too
+    INVAR_TRY(invar_path_check_output(path, format.magic, 0));
+    return invar_path_check_output(beside, format.magic, 0); // theirs begins with it, too
 }
 
 invar_status invar_golden_record(const char *path, invar_ledger *ledger, int64_t run,

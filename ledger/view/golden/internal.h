@@ -1,5 +1,6 @@
 /*
- * internal.h - what the files of goldens share: text that grows, and text cut into lines.
+ * internal.h - what the files of goldens share: text that grows, text cut into lines, and how a
+ * value becomes text and text a value.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -29,6 +30,41 @@ invar_status invar_golden_putf(invar_golden_buffer *out, const char *format, ...
 invar_status invar_golden_put_digest(invar_golden_buffer *out, const char *key,
                                      const invar_digest *digest) INVAR_MUST_USE;
 
+/* ---- a format -------------------------------------------------------------------------------- */
+
+/* How values of one kind are written and read. */
+typedef struct invar_golden_format {
+    const char *magic; /* that a file begins with, before its version */
+    int version;
+    const char *legend; /* its second line */
+    size_t max_bytes;   /* of a file */
+    size_t size;        /* of a value */
+    const char *what;   /* it is called, where there is no memory for it */
+    /* Into a zeroed value, which is freed where this fails. */
+    invar_status (*parse)(void *value, const char *where, const char *text, size_t bytes);
+    invar_status (*put)(invar_golden_buffer *out, const void *value);
+    void (*free)(void *value);
+} invar_golden_format;
+
+/* A value of the text, which must be what is written for it; `free` frees it. */
+invar_status invar_golden_format_parse(void **out, const invar_golden_format *format,
+                                       const char *where, const char *text,
+                                       size_t bytes) INVAR_MUST_USE;
+invar_status invar_golden_format_read(void **out, const invar_golden_format *format,
+                                      const char *path) INVAR_MUST_USE;
+
+/* The caller owns *out. */
+invar_status invar_golden_format_print(char **out, size_t *bytes_out,
+                                       const invar_golden_format *format,
+                                       const void *value) INVAR_MUST_USE;
+invar_status invar_golden_format_write(const char *path, const invar_golden_format *format,
+                                       const void *value) INVAR_MUST_USE;
+
+/* The lines that every format begins with: magic and legend, name, identity and manifest. */
+invar_status invar_golden_put_begin(invar_golden_buffer *out, const invar_golden_format *format,
+                                    const char *name, const invar_digest *identity,
+                                    const invar_digest *manifest) INVAR_MUST_USE;
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 /* A copy of a text, read line by line. */
@@ -41,12 +77,12 @@ typedef struct invar_golden_lines {
 
 /*
  * A copy of the text, for the lines; the caller owns *memory_out. Checks that it is lines of
- * printable UTF-8 (and tabs), each ended, of which the first is `magic` and a version: another
- * version than `version` is INVAR_E_UNSUPPORTED.
+ * printable UTF-8 (and tabs), each ended, of which the first two are those of the format: another
+ * version is INVAR_E_UNSUPPORTED.
  */
-invar_status invar_golden_lines_open(invar_golden_lines *out, char **memory_out, const char *where,
-                                     const char *text, size_t bytes, const char *magic,
-                                     int version) INVAR_MUST_USE;
+invar_status invar_golden_lines_open(invar_golden_lines *out, char **memory_out,
+                                     const invar_golden_format *format, const char *where,
+                                     const char *text, size_t bytes) INVAR_MUST_USE;
 
 /* The next line; false: there is none. */
 bool invar_golden_lines_next(invar_golden_lines *lines);
@@ -66,10 +102,6 @@ invar_status invar_golden_read_digest(invar_digest *out, invar_golden_lines *lin
 
 /* A whole number of digits alone at *at, which moves behind it; false: there is none. */
 bool invar_golden_take_int(int64_t *out, char **at);
-
-/* Whether `text` is what `printed` would be; the failure names the first line that is not. */
-invar_status invar_golden_same_text(const char *where, const char *text, size_t bytes,
-                                    const invar_golden_buffer *printed) INVAR_MUST_USE;
 
 /* The points in the order of their names; the caller owns *out. */
 invar_status invar_golden_sort_points(const invar_golden_point ***out,

@@ -15,11 +15,6 @@
 
 #include "base/invar_banned.h"
 
-#define MAGIC "# invar golden points"
-#define VERSION 1
-#define LEGEND                                                                                     \
-    "# points: number, name, phase, layer, op, kind, dtype, shape, inputs; then their digests"
-#define MAX_BYTES (64u << 20)
 #define MAX_POINTS (1u << 17)
 #define MIN_POINT_BYTES 18 /* nine fields and what ends them */
 #define MIN_STEP_BYTES 8   /* "step 0 \n" */
@@ -29,15 +24,15 @@
 #define THEN_EVERY 20
 #define STEPS_BYTES (8u << 20)
 
+static const invar_golden_format format;
+
 /* ---- writing --------------------------------------------------------------------------------- */
 
 static invar_status put_head(invar_golden_buffer *out, const invar_golden_points *p)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
 
-    INVAR_TRY(invar_golden_putf(out, MAGIC " %d\n" LEGEND "\nname %s\n", VERSION, p->name));
-    INVAR_TRY(invar_golden_put_digest(out, "identity", &p->identity));
-    INVAR_TRY(invar_golden_put_digest(out, "manifest", &p->manifest));
+    INVAR_TRY(invar_golden_put_begin(out, &format, p->name, &p->identity, &p->manifest));
     invar_digest_format(hex, &p->chain);
     if (p->last_step < 0)
         return invar_golden_putf(out, "chain -\n");
@@ -54,8 +49,10 @@ static invar_status put_point(invar_golden_buffer *out, const invar_golden_point
                              p->phase, layer, p->op, p->kind, p->dtype, p->shape, p->inputs);
 }
 
-static invar_status put_points(invar_golden_buffer *out, const invar_golden_points *p)
+static invar_status put_points(invar_golden_buffer *out, const void *value)
 {
+    const invar_golden_points *p = value;
+
     INVAR_TRY(put_head(out, p));
     for (size_t i = 0; i < p->n_points; i++)
         INVAR_TRY(put_point(out, &p->points[i]));
@@ -68,30 +65,12 @@ static invar_status put_points(invar_golden_buffer *out, const invar_golden_poin
 invar_status invar_golden_points_print(char **out, size_t *bytes_out,
                                        const invar_golden_points *points)
 {
-    invar_golden_buffer text = {0};
-    invar_status status = put_points(&text, points);
-
-    if (status != INVAR_OK) {
-        invar_free(text.data);
-        return status;
-    }
-    *out = text.data;
-    *bytes_out = text.used;
-    return INVAR_OK;
+    return invar_golden_format_print(out, bytes_out, &format, points);
 }
 
 invar_status invar_golden_points_write(const char *path, const invar_golden_points *points)
 {
-    invar_status status;
-    char *text;
-    size_t bytes;
-
-    INVAR_TRY(invar_golden_points_print(&text, &bytes, points));
-    status = invar_path_check_output(path, MAGIC, 0);
-    if (status == INVAR_OK)
-        status = invar_file_write(path, text, bytes);
-    invar_free(text);
-    return status;
+    return invar_golden_format_write(path, &format, points);
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
@@ -210,10 +189,8 @@ static invar_status parse_values(invar_golden_points *p, const invar_golden_line
 
 static invar_status parse_lines(invar_golden_points *p, invar_golden_lines *lines)
 {
-    bool more = invar_golden_lines_next(lines);
+    bool more;
 
-    if (!more || strcmp(lines->line, LEGEND) != 0)
-        return invar_golden_damaged(lines, LEGEND);
     INVAR_TRY(invar_golden_read_text(&p->name, lines, "name"));
     INVAR_TRY(invar_golden_read_digest(&p->identity, lines, "identity"));
     INVAR_TRY(invar_golden_read_digest(&p->manifest, lines, "manifest"));
@@ -258,61 +235,36 @@ static invar_status check_names(const invar_golden_points *p, const invar_golden
     return twice ? invar_golden_damaged(lines, "each point once before it") : INVAR_OK;
 }
 
-static invar_status parse(invar_golden_points *p, const char *where, const char *text, size_t bytes)
+static invar_status parse_golden_points(void *value, const char *where, const char *text,
+                                        size_t bytes)
 {
-    size_t points = bytes / MIN_POINT_BYTES + 1;
-    invar_golden_buffer printed = {0};
+    size_t points = bytes / MIN_POINT_BYTES + 1, steps = bytes / MIN_STEP_BYTES + 1;
+    invar_golden_points *p = value;
     invar_golden_lines lines;
-    invar_status status;
-    void *memory;
 
-    INVAR_TRY(invar_golden_lines_open(&lines, &p->memory, where, text, bytes, MAGIC, VERSION));
+    INVAR_TRY(invar_golden_lines_open(&lines, &p->memory, &format, where, text, bytes));
     points = points < MAX_POINTS ? points : MAX_POINTS;
-    INVAR_TRY(invar_alloc(&memory, points, sizeof *p->points, "the points of a golden"));
-    p->points = memory;
-    INVAR_TRY(invar_alloc(&memory, bytes / MIN_STEP_BYTES + 1, sizeof *p->values, "their values"));
-    p->values = memory;
+    INVAR_TRY(invar_alloc((void **)&p->points, points, sizeof *p->points, format.what));
+    INVAR_TRY(invar_alloc((void **)&p->values, steps, sizeof *p->values, "their values"));
     INVAR_TRY(parse_lines(p, &lines));
-    INVAR_TRY(check_names(p, &lines));
-    status = put_points(&printed, p);
-    if (status == INVAR_OK)
-        status = invar_golden_same_text(where, text, bytes, &printed);
-    invar_free(printed.data);
-    return status;
+    return check_names(p, &lines);
 }
 
 invar_status invar_golden_points_parse(invar_golden_points **out, const char *where,
                                        const char *text, size_t bytes)
 {
-    invar_golden_points *p;
-    invar_status status;
-    void *memory;
-
-    INVAR_TRY(invar_alloc(&memory, 1, sizeof *p, "the points of a golden"));
-    p = memory;
-    *p = (invar_golden_points){0};
-    status = parse(p, where, text, bytes);
-    if (status == INVAR_OK)
-        *out = p;
-    else
-        invar_golden_points_free(p);
-    return status;
+    return invar_golden_format_parse((void **)out, &format, where, text, bytes);
 }
 
 invar_status invar_golden_points_read(invar_golden_points **out, const char *path)
 {
-    invar_status status;
-    char *text;
-    size_t bytes;
-
-    INVAR_TRY(invar_file_read(&text, &bytes, path, MAX_BYTES));
-    status = invar_golden_points_parse(out, path, text, bytes);
-    invar_free(text);
-    return status;
+    return invar_golden_format_read((void **)out, &format, path);
 }
 
-void invar_golden_points_free(invar_golden_points *points)
+static void free_points(void *value)
 {
+    invar_golden_points *points = value;
+
     if (!points)
         return;
     invar_free(points->points);
@@ -320,6 +272,23 @@ void invar_golden_points_free(invar_golden_points *points)
     invar_free(points->memory);
     invar_free(points);
 }
+
+void invar_golden_points_free(invar_golden_points *points)
+{
+    free_points(points);
+}
+
+static const invar_golden_format format = {
+    .magic = "# invar golden points",
+    .version = 1,
+    .legend =
+        "# points: number, name, phase, layer, op, kind, dtype, shape, inputs; then their digests",
+    .max_bytes = 64u << 20,
+    .size = sizeof(invar_golden_points),
+    .what = "the points of a golden",
+    .parse = parse_golden_points,
+    .put = put_points,
+    .free = free_points};
 
 /* Whether the points are those of the golden, not of one before or after it. */
 static bool fits(const invar_golden_points *points, const invar_golden *golden)
@@ -494,10 +463,8 @@ invar_status invar_golden_points_of_run(invar_golden_points **out, invar_ledger 
     invar_ledger_summary summary;
     recording r = {0};
     invar_status status;
-    char number[32];
 
-    (void)snprintf(number, sizeof number, "%" PRId64, run);
-    INVAR_TRY(invar_ledger_find(&summary, ledger, number));
+    INVAR_TRY(invar_ledger_find_number(&summary, ledger, run));
     status = record_run(&r, ledger, &summary);
     if (status == INVAR_OK)
         status = invar_golden_points_parse(out, summary.name, r.text.data, r.text.used);

@@ -106,25 +106,27 @@ static invar_status check_bytes(const char *where, const char *text, size_t byte
     return text[bytes - 1] == '\n' ? INVAR_OK : not_a_line(where, line, "an end of the line");
 }
 
-static invar_status check_version(const invar_golden_lines *lines, const char *magic, int version)
+static invar_status check_version(const invar_golden_lines *lines,
+                                  const invar_golden_format *format)
 {
     char shown[INVAR_PATH_SHOWN_SIZE];
-    char *rest = invar_golden_after(lines, magic);
+    char *rest = invar_golden_after(lines, format->magic);
     int64_t found;
 
     if (!rest || !invar_golden_take_int(&found, &rest) || *rest)
-        return invar_golden_damaged(lines, magic);
+        return invar_golden_damaged(lines, format->magic);
     invar_path_show(shown, lines->where);
-    if (found != version)
+    if (found != format->version)
         return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
                           "%s is a golden of version %" PRId64
                           ", this invar has version %d: " RECORD,
-                          shown, found, version);
+                          shown, found, format->version);
     return INVAR_OK;
 }
 
-invar_status invar_golden_lines_open(invar_golden_lines *out, char **memory_out, const char *where,
-                                     const char *text, size_t bytes, const char *magic, int version)
+invar_status invar_golden_lines_open(invar_golden_lines *out, char **memory_out,
+                                     const invar_golden_format *format, const char *where,
+                                     const char *text, size_t bytes)
 {
     void *memory;
 
@@ -136,7 +138,10 @@ invar_status invar_golden_lines_open(invar_golden_lines *out, char **memory_out,
     (*memory_out)[bytes] = '\0';
     *out = (invar_golden_lines){.where = where, .next = memory};
     (void)invar_golden_lines_next(out);
-    return check_version(out, magic, version);
+    INVAR_TRY(check_version(out, format));
+    if (!invar_golden_lines_next(out) || strcmp(out->line, format->legend) != 0)
+        return invar_golden_damaged(out, format->legend);
+    return INVAR_OK;
 }
 
 bool invar_golden_lines_next(invar_golden_lines *lines)
@@ -198,16 +203,93 @@ bool invar_golden_take_int(int64_t *out, char **at)
     return *at > from && (**at < '0' || **at > '9');
 }
 
-invar_status invar_golden_same_text(const char *where, const char *text, size_t bytes,
-                                    const invar_golden_buffer *printed)
+/* ---- a format -------------------------------------------------------------------------------- */
+
+invar_status invar_golden_put_begin(invar_golden_buffer *out, const invar_golden_format *format,
+                                    const char *name, const invar_digest *identity,
+                                    const invar_digest *manifest)
+{
+    INVAR_TRY(invar_golden_putf(out, "%s %d\n%s\nname %s\n", format->magic, format->version,
+                                format->legend, name));
+    INVAR_TRY(invar_golden_put_digest(out, "identity", identity));
+    return invar_golden_put_digest(out, "manifest", manifest);
+}
+
+invar_status invar_golden_format_print(char **out, size_t *bytes_out,
+                                       const invar_golden_format *format, const void *value)
+{
+    invar_golden_buffer text = {0};
+    invar_status status = format->put(&text, value);
+
+    if (status != INVAR_OK) {
+        invar_free(text.data);
+        return status;
+    }
+    *out = text.data;
+    *bytes_out = text.used;
+    return INVAR_OK;
+}
+
+invar_status invar_golden_format_write(const char *path, const invar_golden_format *format,
+                                       const void *value)
+{
+    invar_status status;
+    char *text;
+    size_t bytes;
+
+    INVAR_TRY(invar_golden_format_print(&text, &bytes, format, value));
+    status = invar_path_check_output(path, format->magic, 0);
+    if (status == INVAR_OK)
+        status = invar_file_write(path, text, bytes);
+    invar_free(text);
+    return status;
+}
+
+/* That the text is what is written for the value; the failure names the first line that is not. */
+static invar_status check_same(const invar_golden_format *format, const void *value,
+                               const char *where, const char *text, size_t bytes)
 {
     int64_t line = 1;
+    size_t used, same = 0;
+    char *printed;
 
-    if (printed->used == bytes && memcmp(printed->data, text, bytes) == 0)
-        return INVAR_OK;
-    for (size_t i = 0; i < bytes && i < printed->used && text[i] == printed->data[i]; i++)
-        line += text[i] == '\n';
-    return not_a_line(where, line, "it as invar writes it");
+    INVAR_TRY(invar_golden_format_print(&printed, &used, format, value));
+    for (; same < bytes && same < used && text[same] == printed[same]; same++)
+        line += text[same] == '\n';
+    invar_free(printed);
+    return same == bytes && same == used ? INVAR_OK
+                                         : not_a_line(where, line, "it as invar writes it");
+}
+
+invar_status invar_golden_format_parse(void **out, const invar_golden_format *format,
+                                       const char *where, const char *text, size_t bytes)
+{
+    invar_status status;
+    void *value;
+
+    INVAR_TRY(invar_alloc(&value, 1, format->size, format->what));
+    memset(value, 0, format->size);
+    status = format->parse(value, where, text, bytes);
+    if (status == INVAR_OK)
+        status = check_same(format, value, where, text, bytes);
+    if (status == INVAR_OK)
+        *out = value;
+    else
+        format->free(value);
+    return status;
+}
+
+invar_status invar_golden_format_read(void **out, const invar_golden_format *format,
+                                      const char *path)
+{
+    invar_status status;
+    char *text;
+    size_t bytes;
+
+    INVAR_TRY(invar_file_read(&text, &bytes, path, format->max_bytes));
+    status = invar_golden_format_parse(out, format, path, text, bytes);
+    invar_free(text);
+    return status;
 }
 
 /* ---- the ledger ------------------------------------------------------------------------------ */
