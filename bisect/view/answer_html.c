@@ -82,32 +82,28 @@ static void open_card(FILE *f, const char *kind, const char *title)
 
 static void open_table(FILE *f, const char *title, const char *note, const char *const *heads)
 {
-    fprintf(f,
-            "<section><h2>%s</h2><p class=\"note\">%s</p><div class=\"scroll\"><table><thead><tr>",
-            title, note);
-    for (; *heads; heads++)
-        fprintf(f, "<th>%s</th>", *heads);
-    fputs("</tr></thead><tbody>", f);
+    fprintf(f, "<section><h2>%s</h2><p class=\"note\">%s</p>", title, note);
+    invar_html_table_open(f, heads);
 }
 
 static void close_table(FILE *f, size_t rows)
 {
-    fputs("</tbody></table></div>", f);
-    if (rows > ROWS)
-        fprintf(f, "<p class=\"note\">... and %zu more; <code>--json</code> has all.</p>",
-                rows - ROWS);
+    invar_html_table_close(f, rows > ROWS ? rows - ROWS : 0);
     fputs("</section>\n", f);
 }
 
 /* ---- the summary ----------------------------------------------------------------------------- */
 
-static void put_verdict(FILE *f, const invar_bisect_answer *a)
+static void put_verdict(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
+
     fputs(invar_answer_verdict(a->verdict), f);
 }
 
-static void put_tag(FILE *f, const invar_bisect_answer *a)
+static void put_tag(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     static const char *const classes[] = {
         [INVAR_BISECT_FOUND] = "good",     [INVAR_BISECT_CHANGES] = "good",
         [INVAR_BISECT_SUSPECTS] = "warn",  [INVAR_BISECT_NONDETERMINISTIC] = "bad",
@@ -125,8 +121,9 @@ static void put_tag(FILE *f, const invar_bisect_answer *a)
         fputs(" <span class=\"tag big warn\">more than one change</span>", f);
 }
 
-static void put_headline(FILE *f, const invar_bisect_answer *a)
+static void put_headline(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     char headline[INVAR_ANSWER_LINE], *rest, *blank;
 
     invar_answer_headline(headline, a);
@@ -142,8 +139,9 @@ static void put_headline(FILE *f, const invar_bisect_answer *a)
     text(f, rest);
 }
 
-static void put_advice(FILE *f, const invar_bisect_answer *a)
+static void put_advice(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     char advice[INVAR_ANSWER_LINE];
     const char *lines[] = {a->story, advice, invar_answer_third(a)};
 
@@ -179,8 +177,9 @@ static void put_files(FILE *f, const invar_repo_commit *c)
     fputs("</ul></div>", f);
 }
 
-static void put_commit(FILE *f, const invar_bisect_answer *a)
+static void put_commit(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     const invar_bisect_change *c = a->changes;
     char when[INVAR_ANSWER_TIME], line[INVAR_ANSWER_LINE];
 
@@ -204,8 +203,9 @@ static void put_commit(FILE *f, const invar_bisect_answer *a)
     put_files(f, &c->commit);
 }
 
-static void put_place(FILE *f, const invar_bisect_answer *a)
+static void put_place(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     const invar_place *p = &a->place;
     char line[INVAR_ANSWER_LINE];
 
@@ -232,8 +232,10 @@ static void put_place(FILE *f, const invar_bisect_answer *a)
     fputs("</dl></div>", f);
 }
 
-static void put_cost(FILE *f, const invar_bisect_answer *a)
+static void put_cost(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
+
     open_card(f, "cost", "The search");
     item(f, "question", a->question);
     item_hash(f, "good", a->good);
@@ -272,8 +274,9 @@ static void put_commit_cells(FILE *f, const invar_repo_commit *c, bool inner)
     cell(f, "value", c->subject);
 }
 
-static void put_changes(FILE *f, const invar_bisect_answer *a)
+static void put_changes(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     static const char *const heads[] = {"Commit", "Date",  "Author", "Subject", "Before",
                                         "After",  "Where", "Remark", NULL};
     char line[INVAR_ANSWER_LINE];
@@ -297,8 +300,9 @@ static void put_changes(FILE *f, const invar_bisect_answer *a)
     close_table(f, a->n_changes);
 }
 
-static void put_suspects(FILE *f, const invar_bisect_answer *a)
+static void put_suspects(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     static const char *const heads[] = {"Commit", "Date", "Author", "Subject", NULL};
     char note[120];
 
@@ -439,8 +443,9 @@ static void put_legend(FILE *f)
     fputs("</svg>hollow: asked again</span></p>", f);
 }
 
-static void put_search(FILE *f, const invar_bisect_answer *a)
+static void put_search(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     size_t rows = 0;
     int64_t goal = 0;
     double x;
@@ -466,8 +471,9 @@ static void put_search(FILE *f, const invar_bisect_answer *a)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-static void put_trials(FILE *f, const invar_bisect_answer *a)
+static void put_trials(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     static const char *const heads[] = {"Trial", "Commit", "Role",  "Verdict", "Value", "How",
                                         "Parts", "Exit",   "Build", "Run",     "Why",   NULL};
     char span[INVAR_ANSWER_TIME];
@@ -499,8 +505,9 @@ static void put_trials(FILE *f, const invar_bisect_answer *a)
     close_table(f, a->n_trials);
 }
 
-static void put_next(FILE *f, const invar_bisect_answer *a)
+static void put_next(FILE *f, const void *data)
 {
+    const invar_bisect_answer *a = data;
     char command[INVAR_ANSWER_COMMAND];
     int count = 0;
 
@@ -514,28 +521,23 @@ static void put_next(FILE *f, const invar_bisect_answer *a)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name;
-    void (*put)(FILE *f, const invar_bisect_answer *a);
-} sections[] = {
-    {"verdict", put_verdict}, {"tag", put_tag},         {"headline", put_headline},
-    {"advice", put_advice},   {"commit", put_commit},   {"place", put_place},
-    {"cost", put_cost},       {"changes", put_changes}, {"suspects", put_suspects},
-    {"search", put_search},   {"trials", put_trials},   {"next", put_next},
+static const invar_html_section sections[] = {
+    {"verdict", put_verdict},
+    {"tag", put_tag},
+    {"headline", put_headline},
+    {"advice", put_advice},
+    {"commit", put_commit},
+    {"place", put_place},
+    {"cost", put_cost},
+    {"changes", put_changes},
+    {"suspects", put_suspects},
+    {"search", put_search},
+    {"trials", put_trials},
+    {"next", put_next},
+    {NULL, NULL},
 };
-
-static bool put_named(FILE *f, const void *data, const char *name)
-{
-    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        if (strcmp(sections[i].name, name) == 0) {
-            sections[i].put(f, data);
-            return true;
-        }
-    }
-    return false;
-}
 
 invar_status invar_answer_html(FILE *out, const invar_bisect_answer *answer)
 {
-    return invar_html_write(out, invar_answer_files, put_named, answer);
+    return invar_html_write(out, invar_answer_files, sections, answer);
 }

@@ -58,6 +58,21 @@ void invar_html_item_number(FILE *out, const char *term, int64_t value)
     fprintf(out, "<div><dt>%s</dt><dd>%" PRId64 "</dd></div>", term, value);
 }
 
+void invar_html_table_open(FILE *out, const char *const *heads)
+{
+    fputs("<div class=\"scroll\"><table><thead><tr>", out);
+    for (; *heads; heads++)
+        fprintf(out, "<th>%s</th>", *heads);
+    fputs("</tr></thead><tbody>", out);
+}
+
+void invar_html_table_close(FILE *out, size_t more)
+{
+    fputs("</tbody></table></div>", out);
+    if (more)
+        fprintf(out, "<p class=\"note\">... and %zu more; <code>--json</code> has all.</p>", more);
+}
+
 static void put_file(FILE *out, const invar_embedded *files, const char *name)
 {
     while (files->name && strcmp(files->name, name) != 0)
@@ -66,9 +81,19 @@ static void put_file(FILE *out, const invar_embedded *files, const char *name)
     fwrite(files->text, 1, files->bytes, out);
 }
 
+static void put_named(FILE *out, const invar_embedded *files, const invar_html_section *sections,
+                      const void *data, const char *name)
+{
+    while (sections->name && strcmp(sections->name, name) != 0)
+        sections++;
+    if (sections->name)
+        sections->put(out, data);
+    else
+        put_file(out, files, name);
+}
+
 invar_status invar_html_write(FILE *out, const invar_embedded *files,
-                              bool (*put)(FILE *out, const void *data, const char *name),
-                              const void *data)
+                              const invar_html_section *sections, const void *data)
 {
     const char *at = files->text, *open, *close;
     char name[NAME_SIZE];
@@ -76,8 +101,7 @@ invar_status invar_html_write(FILE *out, const invar_embedded *files,
     while ((open = strstr(at, "{{")) != NULL && (close = strstr(open, "}}")) != NULL) {
         fwrite(at, 1, (size_t)(open - at), out);
         snprintf(name, sizeof name, "%.*s", (int)(close - open - 2), open + 2);
-        if (!put(out, data, name))
-            put_file(out, files, name);
+        put_named(out, files, sections, data, name);
         at = close + 2;
     }
     fputs(at, out);

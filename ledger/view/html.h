@@ -6,7 +6,7 @@
 #ifndef INVAR_LEDGER_VIEW_HTML_H
 #define INVAR_LEDGER_VIEW_HTML_H
 
-#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
 
@@ -30,13 +30,24 @@ void invar_html_item(FILE *out, const char *term, const char *value);
 void invar_html_item_number(FILE *out, const char *term, int64_t value);
 
 /*
- * The first file is the frame. A name in double braces stands for what `put` writes for it, or,
- * where it yields false, for the text of the file of that name. `files` ends with one without a
+ * A table that scrolls, with these heads (NULL after the last), up to its rows; and after them,
+ * with a line about `more` rows that were left out.
+ */
+void invar_html_table_open(FILE *out, const char *const *heads);
+void invar_html_table_close(FILE *out, size_t more);
+
+typedef struct invar_html_section {
+    const char *name;
+    void (*put)(FILE *out, const void *data);
+} invar_html_section;
+
+/*
+ * The first file is the frame. A name in double braces stands for the section of that name, or,
+ * where there is none, for the text of the file of that name. Both lists end with one without a
  * name. Does not close `out`.
  */
 invar_status invar_html_write(FILE *out, const invar_embedded *files,
-                              bool (*put)(FILE *out, const void *data, const char *name),
-                              const void *data) INVAR_MUST_USE;
+                              const invar_html_section *sections, const void *data) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

@@ -36,19 +36,14 @@ static void open_table(FILE *f, const char *title, size_t rows, const char *note
 {
     fprintf(f,
             "<section><h2>%s</h2><details%s><summary>%zu differ <span class=\"note\">&middot; "
-            "%s</span></summary><div class=\"scroll\"><table><thead><tr>",
+            "%s</span></summary>",
             title, rows <= OPEN_ROWS ? " open" : "", rows, note);
-    for (; *heads; heads++)
-        fprintf(f, "<th>%s</th>", *heads);
-    fputs("</tr></thead><tbody>", f);
+    invar_html_table_open(f, heads);
 }
 
 static void close_table(FILE *f, size_t rows)
 {
-    fputs("</tbody></table></div>", f);
-    if (rows > ROWS)
-        fprintf(f, "<p class=\"note\">... and %zu more; <code>--json</code> has all.</p>",
-                rows - ROWS);
+    invar_html_table_close(f, rows > ROWS ? rows - ROWS : 0);
     fputs("</details></section>\n", f);
 }
 
@@ -77,21 +72,25 @@ static void item_digest(FILE *f, const char *term, const invar_digest *d)
 
 /* ---- sections -------------------------------------------------------------------------------- */
 
-static void put_verdict(FILE *f, const invar_diff *diff)
+static void put_verdict(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
+
     fputs(invar_diff_verdict_name(diff->verdict), f);
 }
 
-static void put_tag(FILE *f, const invar_diff *diff)
+static void put_tag(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     static const char *const classes[] = {"good", "bad", "bad", "warn"};
 
     fprintf(f, "<span class=\"tag big %s\">%s</span>", classes[diff->verdict],
             invar_diff_verdict_name(diff->verdict));
 }
 
-static void put_headline(FILE *f, const invar_diff *diff)
+static void put_headline(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     char headline[INVAR_DIFF_HEADLINE_SIZE];
     const char *rest;
 
@@ -123,8 +122,10 @@ static void put_side(FILE *f, const invar_diff *diff, const invar_diff_side *s, 
     fputs("</dl></div>", f);
 }
 
-static void put_sides(FILE *f, const invar_diff *diff)
+static void put_sides(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
+
     put_side(f, diff, &diff->a, 'A');
     put_side(f, diff, &diff->b, 'B');
 }
@@ -135,8 +136,9 @@ static double share(int64_t part, int64_t whole)
 }
 
 /* The common steps as a band: equal up to the divergent one, different from there. */
-static void put_steps(FILE *f, const invar_diff *diff)
+static void put_steps(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     int64_t steps = diff->common_last - diff->common_first + 1;
     double at = share(diff->step - diff->common_first, steps);
 
@@ -160,8 +162,9 @@ static void put_steps(FILE *f, const invar_diff *diff)
     fputs("</dl></section>\n", f);
 }
 
-static void put_culprit(FILE *f, const invar_diff *diff)
+static void put_culprit(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     const invar_diff_point *p = diff->culprit;
     char fused[INVAR_DIFF_FUSED_SIZE];
 
@@ -239,8 +242,9 @@ static void put_tally(FILE *f, const tally *t)
                 points, t->different);
 }
 
-static void put_chart(FILE *f, const invar_diff *diff)
+static void put_chart(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     chart c = {.n_phases = 0};
     tally *t;
 
@@ -276,8 +280,9 @@ static void put_chart(FILE *f, const invar_diff *diff)
 
 /* ---- tables ---------------------------------------------------------------------------------- */
 
-static void put_points(FILE *f, const invar_diff *diff)
+static void put_points(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     static const char *const heads[] = {"Point", "Phase", "Layer", "Op",   "Kind",
                                         "Type",  "A",     "B",     "Note", NULL};
 
@@ -319,8 +324,9 @@ static void put_points(FILE *f, const invar_diff *diff)
     close_table(f, diff->n_points);
 }
 
-static void put_changes(FILE *f, const invar_diff *diff)
+static void put_changes(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     static const char *const heads[] = {"Point", "What", "A", "B", NULL};
     char note[80];
 
@@ -354,8 +360,9 @@ static void put_number(FILE *f, bool present, double value)
         invar_html_cell(f, "num", NULL);
 }
 
-static void put_metrics(FILE *f, const invar_diff *diff)
+static void put_metrics(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     static const char *const heads[] = {"Metric", "A", "B", "Distance", NULL};
     char distance[INVAR_NUMBER_SIZE];
 
@@ -374,8 +381,9 @@ static void put_metrics(FILE *f, const invar_diff *diff)
     close_table(f, diff->n_metrics);
 }
 
-static void put_samples(FILE *f, const invar_diff *diff)
+static void put_samples(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     static const char *const heads[] = {"Sample", "Prompt", "What differs", NULL};
 
     if (!open_list(f, "Samples", diff->n_samples, diff->samples_equal, heads))
@@ -400,8 +408,9 @@ static void put_samples(FILE *f, const invar_diff *diff)
     close_table(f, diff->n_samples);
 }
 
-static void put_facts(FILE *f, const invar_diff *diff)
+static void put_facts(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     static const char *const heads[] = {"Scope", "Fact", "A", "B", NULL};
 
     if (!open_list(f, "Facts", diff->n_facts, diff->facts_equal, heads))
@@ -417,8 +426,10 @@ static void put_facts(FILE *f, const invar_diff *diff)
     close_table(f, diff->n_facts);
 }
 
-static void put_compared(FILE *f, const invar_diff *diff)
+static void put_compared(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
+
     fputs("<section><h2>What was compared</h2><dl class=\"wide counts\">", f);
     invar_html_item_number(f, "steps", diff->steps_compared);
     invar_html_item_number(f, "points", diff->points_equal + (int64_t)diff->n_points);
@@ -431,8 +442,9 @@ static void put_compared(FILE *f, const invar_diff *diff)
     fputs("</dl></section>\n", f);
 }
 
-static void put_next(FILE *f, const invar_diff *diff)
+static void put_next(FILE *f, const void *data)
 {
+    const invar_diff *diff = data;
     char lines[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE];
     int count = invar_diff_next(lines, diff);
 
@@ -450,29 +462,15 @@ static void put_next(FILE *f, const invar_diff *diff)
 
 /* ---- the page -------------------------------------------------------------------------------- */
 
-static const struct {
-    const char *name;
-    void (*put)(FILE *f, const invar_diff *diff);
-} sections[] = {
+static const invar_html_section sections[] = {
     {"verdict", put_verdict},   {"tag", put_tag},         {"headline", put_headline},
     {"sides", put_sides},       {"steps", put_steps},     {"culprit", put_culprit},
     {"chart", put_chart},       {"points", put_points},   {"changes", put_changes},
     {"metrics", put_metrics},   {"samples", put_samples}, {"facts", put_facts},
-    {"compared", put_compared}, {"next", put_next},
+    {"compared", put_compared}, {"next", put_next},       {NULL, NULL},
 };
-
-static bool put_named(FILE *f, const void *data, const char *name)
-{
-    for (size_t i = 0; i < sizeof sections / sizeof *sections; i++) {
-        if (strcmp(sections[i].name, name) == 0) {
-            sections[i].put(f, data);
-            return true;
-        }
-    }
-    return false;
-}
 
 invar_status invar_diff_html(FILE *stream, const invar_diff *diff)
 {
-    return invar_html_write(stream, invar_diff_files, put_named, diff);
+    return invar_html_write(stream, invar_diff_files, sections, diff);
 }
