@@ -470,18 +470,21 @@ static invar_status run_bench(invar_bench *b, const settings *s)
 }
 
 #ifdef INVAR_LEDGER
+enum { MODEL_OPTIONS = 12 };
+
+/* The first of them is --model; the others make no sense without it. */
 static int add_model_options(invar_option *list, invar_bench_model_options *o)
 {
     const struct {
         const char *name;
-        const char **value;
+        invar_option_word *value;
         const char *metavar, *help;
-    } texts[] = {
-        {"model", &o->model, "SHAPE",
-         "measure a whole model with random weights: qwen3-0.6b, qwen2.5-1.5b, qwen3-8b or tiny"},
-        {"only", &o->only, "PART", "measure only train or only decode"},
-        {"tokens", &o->tokens, "BxL",
-         "samples in a training step x tokens in each (8x2048; tiny: fewer)"},
+    } words[] = {
+        {"model", &o->model, "SHAPE", "measure a whole model with random weights"},
+        {"only", &o->only, "PART", "measure one part alone"},
+        {"dtype", &o->dtype, "FORMAT", "number format of the model"},
+        {"numerics", &o->numerics, "NAME",
+         "arithmetic, by default sm90 on a GPU and ieee elsewhere"},
     };
     const struct {
         const char *name;
@@ -498,12 +501,18 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
     };
     int n = 0;
 
-    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++)
-        list[n++] = (invar_option){.name = texts[i].name,
-                                   .type = INVAR_OPTION_TEXT,
-                                   .value = texts[i].value,
-                                   .metavar = texts[i].metavar,
-                                   .help = texts[i].help};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        list[n++] = (invar_option){.name = words[i].name,
+                                   .type = INVAR_OPTION_WORD,
+                                   .value = words[i].value,
+                                   .metavar = words[i].metavar,
+                                   .help = words[i].help};
+    list[n++] =
+        (invar_option){.name = "tokens",
+                       .type = INVAR_OPTION_TEXT,
+                       .value = &o->tokens,
+                       .metavar = "BxL",
+                       .help = "samples in a training step x tokens in each (8x2048; tiny: fewer)"};
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         list[n++] = (invar_option){.name = numbers[i].name,
                                    .type = INVAR_OPTION_INT,
@@ -512,16 +521,6 @@ static int add_model_options(invar_option *list, invar_bench_model_options *o)
                                    .help = numbers[i].help,
                                    .low = numbers[i].low,
                                    .high = numbers[i].high};
-    list[n++] = (invar_option){.name = "dtype",
-                               .type = INVAR_OPTION_WORD,
-                               .value = &o->dtype,
-                               .metavar = "FORMAT",
-                               .help = "number format of the model"};
-    list[n++] = (invar_option){.name = "numerics",
-                               .type = INVAR_OPTION_WORD,
-                               .value = &o->numerics,
-                               .metavar = "NAME",
-                               .help = "arithmetic, by default sm90 on a GPU and ieee elsewhere"};
     list[n++] = (invar_option){.name = "profile",
                                .value = &o->profile,
                                .help = "show the time of each op in a step and in a decoding pass"};
@@ -572,33 +571,32 @@ static const invar_option *options(settings *s)
 }
 
 /* The first of these options that is among the words; NULL: none is. */
-static const char *first_given(const char *const *names, int argc, char **argv)
+static const char *first_given(const invar_option *options, int argc, char **argv)
 {
-    for (; *names; names++)
+    for (; options->name; options++)
         for (int i = 0; i < argc; i++) {
-            size_t length = strlen(*names);
-            if (strncmp(argv[i], "--", 2) == 0 && strncmp(argv[i] + 2, *names, length) == 0 &&
+            size_t length = strlen(options->name);
+            if (strncmp(argv[i], "--", 2) == 0 &&
+                strncmp(argv[i] + 2, options->name, length) == 0 &&
                 (argv[i][2 + length] == '\0' || argv[i][2 + length] == '='))
-                return *names;
+                return options->name;
         }
     return NULL;
 }
 
 /* What is asked for and would be passed over in silence is refused. */
-static invar_status check_together(const settings *s, int argc, char **argv)
+static invar_status check_together(settings *s, int argc, char **argv)
 {
-    static const char *const ops[] = {"op", "burst", NULL}, *const gpu[] = {"burst",
-                                                                            "optimizer-cpu-offload",
-                                                                            NULL};
+    static const invar_option ops[] = {{.name = "op"}, {.name = "burst"}, {0}};
+    static const invar_option gpu[] = {{.name = "burst"}, {.name = "optimizer-cpu-offload"}, {0}};
     bool whole = false;
     const char *stray;
 
 #ifdef INVAR_LEDGER
-    static const char *const models[] = {
-        "dtype",   "numerics", "only",        "tokens",  "micro-batch",           "batch",
-        "context", "layers",   "repetitions", "profile", "optimizer-cpu-offload", NULL};
-    whole = s->whole.model[0] != '\0';
-    stray = whole ? NULL : first_given(models, argc, argv);
+    invar_option models[MODEL_OPTIONS + 1] = {0};
+    (void)add_model_options(models, &s->whole);
+    whole = s->whole.model.value >= 0;
+    stray = whole ? NULL : first_given(models + 1, argc, argv);
     if (stray)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s is about a whole model: give --model", stray);
 #endif
@@ -647,11 +645,11 @@ static settings defaults(void)
         .threads = invar_default_threads(),
         .race = {.peer = "", .burst = 10},
 #ifdef INVAR_LEDGER
-        .whole = {.model = "",
+        .whole = {.model = {&invar_bench_shape_choices, -1},
                   .dtype = {&invar_format_choices, INVAR_FORMAT_BF16},
                   .numerics = {&invar_numerics_choices, -1},
                   .tokens = "",
-                  .only = "",
+                  .only = {&invar_bench_part_choices, -1},
                   .repetitions = 5},
 #endif
     };
@@ -668,7 +666,7 @@ static int run(int argc, char **argv)
         return invar_report_error();
     cuda = s.device.value == INVAR_DEVICE_CUDA;
 #ifdef INVAR_LEDGER
-    if (s.whole.model[0]) {
+    if (s.whole.model.value >= 0) {
         s.whole.device = (invar_device_kind)s.device.value;
         s.whole.threads = s.threads;
         s.whole.json = s.race.json;

@@ -24,8 +24,13 @@
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
+#define INVAR_CHOICES INVAR_CHOICES_WORDS
+#define INVAR_CHOICE INVAR_CHOICE_WORD
+#include "cli/bench/choices.def"
+#undef INVAR_CHOICES
+#undef INVAR_CHOICE
+
 typedef struct shape {
-    const char *name;
     invar_model_spec spec;
     int64_t samples, length; /* of a step */
     int64_t batch, context;  /* of decoding */
@@ -33,62 +38,50 @@ typedef struct shape {
 
 #define QWEN                                                                                       \
     .vocab = 151936, .norm_eps = 1e-6f, .init_std = 0.02f, .head_dim = 128, .rope = {.theta = 1e6}
+#define USUAL .samples = 8, .length = 2048, .batch = 256, .context = 512
 
-static const shape shapes[] = {
-    {"qwen3-0.6b",
-     {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 1024, .layers = 28, .heads = 16, .kv_heads = 8,
-      .intermediate = 3072, .max_positions = 40960, .tied = true, .qk_norm = true},
-     8,
-     2048,
-     256,
-     512},
-    {"qwen2.5-1.5b",
-     {QWEN, .family = INVAR_FAMILY_QWEN2, .hidden = 1536, .layers = 28, .heads = 12, .kv_heads = 2,
-      .intermediate = 8960, .max_positions = 32768, .tied = true, .qkv_bias = true},
-     8,
-     2048,
-     256,
-     512},
-    {"qwen3-8b",
-     {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 4096, .layers = 36, .heads = 32, .kv_heads = 8,
-      .intermediate = 12288, .max_positions = 40960, .qk_norm = true},
-     8,
-     2048,
-     256,
-     512},
-    {"tiny",
-     {.family = INVAR_FAMILY_QWEN3,
-      .vocab = 512,
-      .hidden = 128,
-      .layers = 2,
-      .heads = 4,
-      .kv_heads = 2,
-      .head_dim = 64,
-      .intermediate = 256,
-      .max_positions = 1024,
-      .norm_eps = 1e-6f,
-      .init_std = 0.02f,
-      .tied = true,
-      .qk_norm = true,
-      .rope = {.theta = 1e6}},
-     2,
-     32,
-     4,
-     16},
+static const shape shapes[INVAR_BENCH_SHAPE_COUNT] = {
+    [INVAR_BENCH_SHAPE_QWEN3_0_6B] = {USUAL,
+                                      .spec = {QWEN, .family = INVAR_FAMILY_QWEN3, .hidden = 1024,
+                                               .layers = 28, .heads = 16, .kv_heads = 8,
+                                               .intermediate = 3072, .max_positions = 40960,
+                                               .tied = true, .qk_norm = true}},
+    [INVAR_BENCH_SHAPE_QWEN2_5_1_5B] = {USUAL,
+                                        .spec = {QWEN, .family = INVAR_FAMILY_QWEN2, .hidden = 1536,
+                                                 .layers = 28, .heads = 12, .kv_heads = 2,
+                                                 .intermediate = 8960, .max_positions = 32768,
+                                                 .tied = true, .qkv_bias = true}},
+    [INVAR_BENCH_SHAPE_QWEN3_8B] = {USUAL, .spec = {QWEN, .family = INVAR_FAMILY_QWEN3,
+                                                    .hidden = 4096, .layers = 36, .heads = 32,
+                                                    .kv_heads = 8, .intermediate = 12288,
+                                                    .max_positions = 40960, .qk_norm = true}},
+    [INVAR_BENCH_SHAPE_TINY] = {.samples = 2,
+                                .length = 32,
+                                .batch = 4,
+                                .context = 16,
+                                .spec = {.family = INVAR_FAMILY_QWEN3,
+                                         .vocab = 512,
+                                         .hidden = 128,
+                                         .layers = 2,
+                                         .heads = 4,
+                                         .kv_heads = 2,
+                                         .head_dim = 64,
+                                         .intermediate = 256,
+                                         .max_positions = 1024,
+                                         .norm_eps = 1e-6f,
+                                         .init_std = 0.02f,
+                                         .tied = true,
+                                         .qk_norm = true,
+                                         .rope = {.theta = 1e6}}},
 };
 
-static invar_status find_shape(shape *out, const invar_bench_model_options *o)
+static shape find_shape(const invar_bench_model_options *o)
 {
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
-        if (strcmp(shapes[i].name, o->model) == 0) {
-            *out = shapes[i];
-            if (o->layers)
-                out->spec.layers = o->layers;
-            return INVAR_OK;
-        }
-    return INVAR_FAIL(INVAR_E_INVALID, 0,
-                      "--model %.40s: there are qwen3-0.6b, qwen2.5-1.5b, qwen3-8b and tiny",
-                      o->model);
+    shape found = shapes[o->model.value];
+
+    if (o->layers)
+        found.spec.layers = o->layers;
+    return found;
 }
 
 /* "8x2048" */
@@ -395,7 +388,8 @@ static void print_head(const answer *a)
     bool colour = invar_term_colour(stdout);
 
     printf("%s%s%s: %s, %s on %s, %" PRId64 " layers, %.1f M parameters\n",
-           invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), a->shape.name,
+           invar_term_escape(colour, INVAR_TERM_STYLE_BOLD),
+           invar_bench_shape_choices.words[a->options->model.value],
            invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN), invar_format_name(a->model->format),
            invar_numerics_name(a->dev->numerics),
            invar_device_kind_choices.words[a->options->device], a->model->spec.layers,
@@ -430,8 +424,8 @@ static void json_head(const answer *a)
     printf("{\n  \"model\": \"%s\", \"dtype\": \"%s\", \"numerics\": \"%s\", \"device\": \"%s\", "
            "\"layers\": %" PRId64 ", \"parameters\": %" PRId64
            ",\n  \"bytes\": {\"masters\": %zu, \"weights\": %zu}",
-           a->shape.name, invar_format_name(a->model->format),
-           invar_numerics_name(a->dev->numerics),
+           invar_bench_shape_choices.words[a->options->model.value],
+           invar_format_name(a->model->format), invar_numerics_name(a->dev->numerics),
            invar_device_kind_choices.words[a->options->device], a->model->spec.layers,
            a->parameters, a->masters, a->weights);
 }
@@ -484,9 +478,9 @@ static void json_decode(const answer *a)
 
 /* ---- the run --------------------------------------------------------------------------------- */
 
-static bool wanted(const invar_bench_model_options *o, const char *part)
+static bool wanted(const invar_bench_model_options *o, invar_bench_part part)
 {
-    return !o->only[0] || strcmp(o->only, part) == 0;
+    return o->only.value < 0 || o->only.value == (int)part;
 }
 
 /* What is known is printed before the next part begins. */
@@ -494,14 +488,14 @@ static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
 {
     const invar_bench_model_options *o = a->options;
 
-    if (wanted(o, "train")) {
+    if (wanted(o, INVAR_BENCH_PART_TRAIN)) {
         a->train = (invar_bench_train){
             .samples = a->shape.samples, .length = a->shape.length, .micro_batch = o->micro_batch};
         INVAR_TRY(invar_bench_train_run(&a->train, subject));
         (o->json ? json_train : print_train)(a);
         fflush(stdout);
     }
-    if (wanted(o, "decode")) {
+    if (wanted(o, INVAR_BENCH_PART_DECODE)) {
         a->decode = (invar_bench_decode){.batch = o->batch ? o->batch : a->shape.batch,
                                          .context = o->context ? o->context : a->shape.context};
         INVAR_TRY(invar_bench_decode_run(&a->decode, subject));
@@ -586,18 +580,13 @@ static void close_subject(invar_bench_subject *subject)
 
 invar_status invar_bench_model(const invar_bench_model_options *options)
 {
-    answer a = {.options = options};
+    answer a = {.options = options, .shape = find_shape(options)};
     invar_bench_subject subject = {.repetitions = options->repetitions,
                                    .offload = options->offload,
                                    .profile = options->profile};
     invar_status status;
 
-    INVAR_TRY(find_shape(&a.shape, options));
     INVAR_TRY(read_tokens(&a.shape, options->tokens));
-    if (options->only[0] && strcmp(options->only, "train") != 0 &&
-        strcmp(options->only, "decode") != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0, "--only %.40s: there are train and decode",
-                          options->only);
     if (options->offload && options->profile)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--profile and --optimizer-cpu-offload: give one of them; moments travel "

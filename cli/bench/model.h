@@ -14,17 +14,23 @@
 #include "engine/model/model.h"
 #include "engine/probe/probe.h"
 
+#define INVAR_CHOICES INVAR_CHOICES_ENUM
+#define INVAR_CHOICE INVAR_CHOICE_ID
+#include "cli/bench/choices.def"
+#undef INVAR_CHOICES
+#undef INVAR_CHOICE
+
 typedef struct invar_bench_model_options {
-    const char *model; /* the name of a shape */
+    invar_option_word model; /* an invar_bench_shape; none: single ops are measured */
     invar_device_kind device;
     invar_option_word dtype;
     invar_option_word numerics; /* none: sm90 on a GPU, ieee on the CPU */
-    const char *tokens;  /* "8x2048": samples of a step and the tokens of each; "": the shape's */
-    const char *only;    /* "": both; train, decode */
-    const char *peer;    /* a shared object, see invar_bench_peer_fn; "": none */
-    int64_t micro_batch; /* samples; 0: all in one */
-    int64_t batch;       /* sequences; 0: as the shape has it, here and below */
-    int64_t context;     /* tokens of each before the first that is timed */
+    const char *tokens; /* "8x2048": samples of a step and the tokens of each; "": the shape's */
+    invar_option_word only; /* an invar_bench_part; none: both */
+    const char *peer;       /* a shared object, see invar_bench_peer_fn; "": none */
+    int64_t micro_batch;    /* samples; 0: all in one */
+    int64_t batch;          /* sequences; 0: as the shape has it, here and below */
+    int64_t context;        /* tokens of each before the first that is timed */
     int64_t layers;
     int64_t repetitions;
     int64_t threads;
