@@ -171,18 +171,11 @@ invar_status invar_ledger_identity(invar_digest *out, const invar_ledger_pair *i
 
 static invar_status check_run(const invar_ledger_run *run)
 {
-    static const char *const kinds[] = {"train", "eval", "ci", "ab", "bisect", "replay"};
-    bool known = false;
+    static const char *const words[] = {"train", "eval", "ci", "ab", "bisect", "replay"};
+    static const invar_choices kinds = {words, sizeof words / sizeof *words};
 
     INVAR_TRY(invar_input_name("a run's name", run->name));
-    INVAR_TRY(invar_input_name("a run's kind", run->kind));
-    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        known |= strcmp(run->kind, kinds[i]) == 0;
-    if (!known)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "ledger: the run's kind \"%.40s\" is none of train, eval, ci, ab, "
-                          "bisect, replay",
-                          run->kind);
+    INVAR_TRY(invar_input_word("a run's kind", run->kind, &kinds));
     if (run->parent)
         INVAR_TRY(invar_input_name("a run's parent", run->parent));
     return check_circumstances(&run->circumstances);

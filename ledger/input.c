@@ -36,6 +36,19 @@ invar_status invar_input_name(const char *what, const char *name)
     return INVAR_OK;
 }
 
+invar_status invar_input_word(const char *what, const char *word, const invar_choices *words)
+{
+    static const char none[] = "is none of ";
+    char why[sizeof none + INVAR_CHOICES_TEXT_SIZE];
+
+    INVAR_TRY(invar_input_name(what, word));
+    if (invar_choices_find(words, word, strlen(word)) >= 0)
+        return INVAR_OK;
+    memcpy(why, none, sizeof none);
+    invar_choices_text(why + sizeof none - 1, INVAR_CHOICES_TEXT_SIZE, words, ", ", ", ");
+    return refuse(what, why, word);
+}
+
 invar_status invar_input_text(const char *what, const char *text)
 {
     size_t length;
@@ -53,14 +66,10 @@ invar_status invar_input_text(const char *what, const char *text)
 
 invar_status invar_input_event(const invar_ledger_event *event)
 {
-    static const char *const levels[] = {"debug", "info", "warning", "error"};
-    bool known = false;
+    static const char *const words[] = {"debug", "info", "warning", "error"};
+    static const invar_choices levels = {words, sizeof words / sizeof *words};
 
-    INVAR_TRY(invar_input_name("an event's level", event->level));
-    for (size_t i = 0; i < sizeof levels / sizeof *levels; i++)
-        known |= strcmp(event->level, levels[i]) == 0;
-    if (!known)
-        return refuse("an event's level", "is none of debug, info, warning, error", event->level);
+    INVAR_TRY(invar_input_word("an event's level", event->level, &levels));
     INVAR_TRY(invar_input_name("an event's kind", event->kind));
     INVAR_TRY(invar_input_text("an event's message", event->message));
     return event->data ? invar_input_text("an event's data", event->data) : INVAR_OK;

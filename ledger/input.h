@@ -6,6 +6,7 @@
 #ifndef INVAR_LEDGER_INPUT_H
 #define INVAR_LEDGER_INPUT_H
 
+#include "base/recipe/choices.h"
 #include "base/status.h"
 #include "ledger/ledger.h"
 
@@ -15,6 +16,10 @@ extern "C" {
 
 /* A name: 1 to INVAR_LEDGER_NAME_BYTES bytes of printable UTF-8. `what` is for the message. */
 invar_status invar_input_name(const char *what, const char *name) INVAR_MUST_USE;
+
+/* One of the words. */
+invar_status invar_input_word(const char *what, const char *word,
+                              const invar_choices *words) INVAR_MUST_USE;
 
 /* A text: UTF-8 of any length; tabs and line ends are allowed. */
 invar_status invar_input_text(const char *what, const char *text) INVAR_MUST_USE;

@@ -193,7 +193,8 @@ static void test_ledger_append__names(void **state)
         }
         assert_fails(append_named(ledger, 0, place, longest), INVAR_E_INVALID, "255 bytes");
     }
-    assert_fails(append_named(ledger, 0, PLACES, "fatal"), INVAR_E_INVALID, "is none of debug");
+    assert_fails(append_named(ledger, 0, PLACES, "fatal"), INVAR_E_INVALID,
+                 "is none of debug, info, warning, error");
     after = raw_dump(raw_path("names.db"));
     raw_assert_digest(&before, &after);
     longest[255] = '\0';
