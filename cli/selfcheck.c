@@ -79,7 +79,12 @@ static verdict compare(const configuration *c, invar_op op, const char *what, co
 
 static const char *verdict_name(verdict v)
 {
-    static const char *const names[] = {"none", "ok", "missing", "different"};
+    static const char *const names[] = {
+        [VERDICT_NONE] = "none",
+        [VERDICT_OK] = "ok",
+        [VERDICT_MISSING] = "missing",
+        [VERDICT_DIFFERENT] = "different",
+    };
 
     return names[v];
 }

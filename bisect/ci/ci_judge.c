@@ -136,8 +136,16 @@ void invar_ci_look_at_identity(invar_ci_result *out)
 
 const char *invar_ci_verdict_name(invar_ci_verdict verdict)
 {
-    static const char *const names[] = {"same",     "changed", "nondeterministic", "missing",
-                                        "obsolete", "nothing", "trouble",          "stopped"};
+    static const char *const names[] = {
+        [INVAR_CI_SAME] = "same",
+        [INVAR_CI_CHANGED] = "changed",
+        [INVAR_CI_NONDETERMINISTIC] = "nondeterministic",
+        [INVAR_CI_MISSING] = "missing",
+        [INVAR_CI_OBSOLETE] = "obsolete",
+        [INVAR_CI_NOTHING] = "nothing",
+        [INVAR_CI_TROUBLE] = "trouble",
+        [INVAR_CI_STOPPED] = "stopped",
+    };
 
     return names[verdict];
 }

@@ -10,13 +10,20 @@
 
 #include "base/alloc.h"
 #include "base/number.h"
+#include "base/recipe/choices.h"
 #include "bisect/state/state_internal.h"
 
 #include "base/invar_banned.h"
 
 /* ---- the first part: what is asked ----------------------------------------------------------- */
 
-static const char *const kinds[] = {"chain", "metric", "points", "exit"};
+static const char *const kind_words[] = {
+    [INVAR_QUESTION_CHAIN] = "chain",
+    [INVAR_QUESTION_METRIC] = "metric",
+    [INVAR_QUESTION_POINTS] = "points",
+    [INVAR_QUESTION_EXIT] = "exit",
+};
+static const invar_choices kinds = {kind_words, sizeof kind_words / sizeof *kind_words};
 
 static invar_status put_field(invar_words *b, const char *key, const char *value)
 {
@@ -53,7 +60,7 @@ static invar_status put_list(invar_words *b, const char *key, const char *const 
 
 static invar_status put_question(invar_words *b, const invar_question *q)
 {
-    INVAR_TRY(put_field(b, "question", kinds[q->kind]));
+    INVAR_TRY(put_field(b, "question", kind_words[q->kind]));
     INVAR_TRY(put_int(b, "last", q->until));
     if (q->kind == INVAR_QUESTION_METRIC) {
         INVAR_TRY(put_field(b, "metric", q->metric));
@@ -136,12 +143,10 @@ bool invar_state_copy(char *out, size_t size, const char *text)
 static bool take_question(invar_question *q, const char *key, const char *value)
 {
     if (strcmp(key, "question") == 0) {
-        for (int i = 0; i < 4; i++)
-            if (strcmp(value, kinds[i]) == 0) {
-                q->kind = (invar_question_kind)i;
-                return true;
-            }
-        return false;
+        const int kind = invar_choices_find(&kinds, value, strlen(value));
+        if (kind >= 0)
+            q->kind = (invar_question_kind)kind;
+        return kind >= 0;
     }
     if (strcmp(key, "last") == 0)
         return invar_words_int(&q->until, value, -1, INT64_MAX);

@@ -22,15 +22,21 @@ static const char capitals[INVAR_AB_SIDES] = {'A', 'B'};
 
 const char *invar_ab_verdict_name(invar_ab_verdict verdict)
 {
-    static const char *const names[] = {"identical", "different", "nondeterministic", "untestable",
-                                        "stopped"};
+    static const char *const names[] = {
+        [INVAR_AB_IDENTICAL] = "identical",
+        [INVAR_AB_DIFFERENT] = "different",
+        [INVAR_AB_NONDETERMINISTIC] = "nondeterministic",
+        [INVAR_AB_UNTESTABLE] = "untestable",
+        [INVAR_AB_STOPPED] = "stopped",
+    };
 
     return names[verdict];
 }
 
 const char *invar_ab_kind_name(invar_ab_kind kind)
 {
-    static const char *const names[] = {"commit", "folder", "file"};
+    static const char *const names[] = {
+        [INVAR_AB_COMMIT] = "commit", [INVAR_AB_FOLDER] = "folder", [INVAR_AB_FILE] = "file"};
 
     return names[kind];
 }

@@ -44,12 +44,18 @@ typedef enum verdict {
     VERDICT_MISSING
 } verdict;
 
-static const char *const verdict_names[] = {"", "identical", "different", "missing"};
+static const char *const verdict_names[] = {
+    [VERDICT_NONE] = "",
+    [VERDICT_IDENTICAL] = "identical",
+    [VERDICT_DIFFERENT] = "different",
+    [VERDICT_MISSING] = "missing",
+};
 
 /* What of a sample is compared. */
 enum { PART_PROMPT, PART_TOKENS, PART_LOGP, PARTS };
 
-static const char *const part_names[PARTS] = {"prompt", "tokens", "log-probabilities"};
+static const char *const part_names[PARTS] = {
+    [PART_PROMPT] = "prompt", [PART_TOKENS] = "tokens", [PART_LOGP] = "log-probabilities"};
 
 /* What was found, and whether each part differs. */
 typedef struct comparison {

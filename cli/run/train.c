@@ -161,8 +161,14 @@ static invar_status check_golden(comparison *out, int *code_out, const settings 
                                  const invar_golden *golden, invar_ledger *ledger,
                                  const invar_ledger_summary *run)
 {
-    static const char *const words[] = {"identical", "different", "nothing"};
-    static const int codes[] = {INVAR_EXIT_OK, INVAR_EXIT_DIFFERENT, INVAR_EXIT_NOTHING};
+    static const struct {
+        const char *word;
+        int code;
+    } answers[] = {
+        [INVAR_GOLDEN_SAME] = {"identical", INVAR_EXIT_OK},
+        [INVAR_GOLDEN_CHANGED] = {"different", INVAR_EXIT_DIFFERENT},
+        [INVAR_GOLDEN_NOTHING] = {"nothing", INVAR_EXIT_NOTHING},
+    };
 
     *out = (comparison){0};
     if (s->record && !run->stopped) // a golden is of what was asked for
@@ -170,8 +176,8 @@ static invar_status check_golden(comparison *out, int *code_out, const settings 
     if (!golden)
         return INVAR_OK;
     INVAR_TRY(compare(out, s, golden, ledger, run->run));
-    out->word = words[out->v.verdict];
-    *code_out = codes[out->v.verdict];
+    out->word = answers[out->v.verdict].word;
+    *code_out = answers[out->v.verdict].code;
     return INVAR_OK;
 }
 

@@ -10,6 +10,7 @@
 
 #include "base/alloc.h"
 #include "base/json/json.h"
+#include "base/recipe/choices.h"
 #include "base/text.h"
 #include "engine/ext/call.h"
 #include "engine/ext/plugin.h"
@@ -75,20 +76,23 @@ static invar_status read_rewards(const invar_plugin_call *call, const json_t *re
 static invar_status read_verdicts(const invar_plugin_call *call, const json_t *reply,
                                   const char *where)
 {
-    static const char *const names[] = {"keep", "remove", "drop"};
+    static const char *const words[] = {[INVAR_PLUGIN_KEEP] = "keep",
+                                        [INVAR_PLUGIN_REMOVE] = "remove",
+                                        [INVAR_PLUGIN_DROP] = "drop"};
+    static const invar_choices verdicts = {words, sizeof words / sizeof *words};
+    char known[INVAR_CHOICES_TEXT_SIZE];
     const json_t *list;
 
     INVAR_TRY(list_of(&list, reply, "verdicts", call->count, where));
     for (size_t i = 0; i < call->count; i++) {
         const char *word = json_string_value(json_array_get(list, i));
-        uint8_t verdict = 0;
-        while (verdict <= INVAR_PLUGIN_DROP && (!word || strcmp(word, names[verdict]) != 0))
-            verdict++;
-        if (verdict > INVAR_PLUGIN_DROP)
-            return INVAR_FAIL(INVAR_E_CORRUPT, 0,
-                              "%s: \"verdicts\" has neither keep, remove nor drop at %zu", where,
-                              i);
-        call->verdict[i] = verdict;
+        const int verdict = word ? invar_choices_find(&verdicts, word, strlen(word)) : -1;
+        if (verdict < 0) {
+            invar_choices_text(known, sizeof known, &verdicts, ", ", " nor ");
+            return INVAR_FAIL(INVAR_E_CORRUPT, 0, "%s: \"verdicts\" has neither %s at %zu", where,
+                              known, i);
+        }
+        call->verdict[i] = (uint8_t)verdict;
     }
     return INVAR_OK;
 }

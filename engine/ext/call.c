@@ -130,7 +130,11 @@ static void write_tokens(invar_json_text *text, const invar_plugin_tokens *t)
 
 static void write_event(invar_json_text *text, const invar_plugin_event *event)
 {
-    static const char *const names[] = {"after_init", "before_logprob", "before_train_step"};
+    static const char *const names[] = {
+        [INVAR_PLUGIN_AFTER_INIT] = "after_init",
+        [INVAR_PLUGIN_BEFORE_LOGPROB] = "before_logprob",
+        [INVAR_PLUGIN_BEFORE_TRAIN_STEP] = "before_train_step",
+    };
 
     write_string(text, "hook", names[event->hook]);
     write_int(text, "rollout", event->rollout);

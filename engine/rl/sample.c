@@ -13,7 +13,12 @@
 
 const char *invar_finish_name(invar_finish finish)
 {
-    static const char *const names[] = {"none", "stop", "length", "abort"};
+    static const char *const names[] = {
+        [INVAR_FINISH_NONE] = "none",
+        [INVAR_FINISH_STOP] = "stop",
+        [INVAR_FINISH_LENGTH] = "length",
+        [INVAR_FINISH_ABORT] = "abort",
+    };
 
     return (unsigned)finish < sizeof names / sizeof *names ? names[finish] : "unknown";
 }

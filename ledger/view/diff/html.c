@@ -82,7 +82,12 @@ static void put_verdict(FILE *f, const void *data)
 static void put_tag(FILE *f, const void *data)
 {
     const invar_diff *diff = data;
-    static const char *const classes[] = {"good", "bad", "bad", "warn"};
+    static const char *const classes[] = {
+        [INVAR_DIFF_VERDICT_IDENTICAL] = "good",
+        [INVAR_DIFF_VERDICT_DIFFERENT] = "bad",
+        [INVAR_DIFF_VERDICT_NONDETERMINISTIC] = "bad",
+        [INVAR_DIFF_VERDICT_NOTHING] = "warn",
+    };
 
     fprintf(f, "<span class=\"tag big %s\">%s</span>", classes[diff->verdict],
             invar_diff_verdict_name(diff->verdict));

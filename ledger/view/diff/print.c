@@ -37,7 +37,12 @@ typedef struct printer {
 
 const char *invar_diff_verdict_name(invar_diff_verdict verdict)
 {
-    static const char *const names[] = {"identical", "different", "nondeterministic", "nothing"};
+    static const char *const names[] = {
+        [INVAR_DIFF_VERDICT_IDENTICAL] = "identical",
+        [INVAR_DIFF_VERDICT_DIFFERENT] = "different",
+        [INVAR_DIFF_VERDICT_NONDETERMINISTIC] = "nondeterministic",
+        [INVAR_DIFF_VERDICT_NOTHING] = "nothing",
+    };
 
     return names[verdict];
 }
@@ -402,7 +407,11 @@ static void print_digests(const printer *p, const char *what, const invar_digest
 
 const char *invar_diff_answer_name(invar_diff_answer answer)
 {
-    static const char *const names[] = {"no", "yes", "not known"};
+    static const char *const names[] = {
+        [INVAR_DIFF_ANSWER_NO] = "no",
+        [INVAR_DIFF_ANSWER_YES] = "yes",
+        [INVAR_DIFF_ANSWER_UNKNOWN] = "not known",
+    };
 
     return names[answer];
 }
