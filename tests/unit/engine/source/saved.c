@@ -118,6 +118,7 @@ static void test_saved__rollouts_of_another_run_are_another_run(void **state)
 static void test_saved__files_that_do_not_fit(void **state)
 {
     const run_pair bad[] = {{"load-debug-rollout-data", run_below("bad/{rollout_id}")},
+                            {"debug-exit-after-rollout", "1"},
                             {NULL, NULL}};
     invar_rollout_data data;
 
@@ -241,6 +242,7 @@ static void test_saved__own_rollouts_that_were_changed(void **state)
         {change_number, "\"rollout\""},
     };
     const run_pair read[] = {{"load-debug-rollout-data", run_below("changed/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
                              {NULL, NULL}};
 
     (void)state;
@@ -276,6 +278,7 @@ static void test_saved__no_sample_is_passed_over(void **state)
     const run_pair write[] = {{"save-debug-rollout-data", run_below("plain/{rollout_id}")},
                               {NULL, NULL}};
     const run_pair read[] = {{"load-debug-rollout-data", run_below("replaced/{rollout_id}")},
+                             {"debug-exit-after-rollout", "1"},
                              {NULL, NULL}};
     invar_rollout_data data;
 
