@@ -14,8 +14,9 @@
 #include "engine/train/trainer.h"
 #include "tests/device/wrong.h"
 #include "tests/model.h"
+#include "tests/property/engine/points.h"
 
-enum { SAMPLES = 5, LONGEST = 6, MOST = 256, POINTS = 400 };
+enum { SAMPLES = 5, LONGEST = 6, MOST = 256 };
 
 static invar_op planted;
 static bool with_parts; /* fused calls are computed by their parts, too */
@@ -24,9 +25,7 @@ static bool tied;       /* a dense model whose head is its embedding */
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 typedef struct outcome {
-    invar_probe *probe;
-    invar_probe_result points;
-    invar_digest digests[POINTS];
+    points points;
     float now[MOST], entropy[MOST];
     invar_grads *grads;
 } outcome;
@@ -51,15 +50,14 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
     invar_trainer_options options = {.plan = {.unit = 1, .micro_batch = 2}, .temperature = 1.0f};
     invar_trainer_loss loss = {run_loss, samples->items, false};
     invar_trainer_result result = {.now = out->now, .entropy = out->entropy};
-    invar_probe_options probe = {.level = level};
+    const invar_probe_options watched = {.level = level};
     invar_probe_view view = {.prefix = ""};
     invar_forward_probe show = {.take = invar_probe_take, .payload = &view, .parts = with_parts};
     invar_trainer *trainer = NULL;
 
     memset(out, 0, sizeof *out);
-    assert_ok(invar_probe_new(&out->probe, &probe));
-    view.probe = out->probe;
-    invar_probe_begin(out->probe, NULL);
+    assert_ok(invar_probe_new(&view.probe, &watched));
+    invar_probe_begin(view.probe, NULL);
     assert_ok(invar_grads_new(&out->grads, model));
     assert_ok(invar_grads_zero(out->grads));
     assert_ok(invar_trainer_new(&trainer, dev, &options));
@@ -68,14 +66,12 @@ static void learn(outcome *out, const invar_model *model, const invar_rl_samples
                                   &result));
     assert_true(result.micro_batches > 1);
     invar_trainer_free(trainer);
-    assert_ok(invar_probe_finish(&out->points, out->probe));
-    assert_true(out->points.count > 5 && out->points.count <= POINTS);
-    memcpy(out->digests, out->points.digests, (size_t)out->points.count * sizeof *out->digests);
+    points_finish(&out->points, view.probe);
 }
 
 static void release(outcome *o)
 {
-    invar_probe_free(o->probe);
+    points_release(&o->points);
     invar_grads_free(o->grads);
 }
 
@@ -89,35 +85,13 @@ static bool makes_gradients(invar_op op)
            op == INVAR_OP_EMBEDDING_BWD || (op == INVAR_OP_ADD && tied);
 }
 
-static bool differs(const outcome *a, const outcome *b, int64_t point)
-{
-    return !invar_digest_equal(&a->digests[point], &b->digests[point]);
-}
-
-static const invar_ledger_point *first_point(const outcome *right, const outcome *other)
-{
-    int64_t first = 0;
-
-    assert_int_equal(right->points.count, other->points.count);
-    while (first < right->points.count && !differs(right, other, first))
-        first++;
-    return first < right->points.count ? &right->points.points[first] : NULL;
-}
-
 static void assert_named(const outcome *right, const outcome *other, const char *what)
 {
-    const invar_ledger_point *p = first_point(right, other);
-    const char *op = invar_op_name(planted);
-
-    if (!p && !makes_gradients(planted))
-        fail_msg("%s: no point differs with another %s", what, op);
-    if (!p)
-        return;
     // log-probabilities are points of the run; here the loss that is made of them shows
-    if (strcmp(p->op, planted == INVAR_OP_LOGPROB_FWD ? "loss" : op) != 0)
-        fail_msg("%s: another %s shows first at %s, which is of %s", what, op, p->name, p->op);
-    for (size_t i = 0; i < p->n_inputs; i++)
-        assert_false(differs(right, other, p->inputs[i]));
+    const char *op = planted == INVAR_OP_LOGPROB_FWD ? "loss" : invar_op_name(planted);
+
+    if (points_first(&right->points, &other->points) || !makes_gradients(planted))
+        (void)points_named(&right->points, &other->points, op, what);
 }
 
 static bool gradients_differ(const outcome *a, const outcome *b, const invar_model *model)
@@ -141,8 +115,7 @@ static int sweep(invar_test_model kind, invar_format format, const invar_device 
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
     learn(&right, model, &samples, dev, INVAR_PROBE_FULL);
     learn(&other, model, &samples, dev, INVAR_PROBE_FULL); // a control: nothing is planted
-    for (int64_t i = 0; i < right.points.count; i++)
-        assert_false(differs(&right, &other, i));
+    assert_null(points_first(&right.points, &other.points));
     assert_false(gradients_differ(&right, &other, model));
     release(&other);
     for (planted = 0; planted < INVAR_OP_COUNT; planted++) {
@@ -193,43 +166,34 @@ static void test_named_op__quantised(void **state)
     assert_int_equal(sweep(INVAR_TEST_MODEL_BIAS, INVAR_FORMAT_MXFP8, dev), 17);
 }
 
-static int64_t number_of(const outcome *o, const char *name)
-{
-    for (int64_t i = 0; i < o->points.count; i++)
-        if (strcmp(o->points.points[i].name, name) == 0)
-            return i;
-    fail_msg("there is no point %s", name);
-    return -1;
-}
-
 /* Of every fused call; how many results there are. */
-static int compare_parts(const outcome *o)
+static int compare_parts(const points *p)
 {
     int compared = 0;
 
-    for (int64_t i = 0; i < o->points.count; i++) {
-        const char *name = o->points.points[i].name;
+    for (int64_t i = 0; i < p->count; i++) {
+        const char *name = p->of[i].name;
         size_t length = strlen(name) - strlen(".parts");
         char whole[200];
         if (strlen(name) < strlen(".parts") || strcmp(name + length, ".parts") != 0)
             continue;
         snprintf(whole, sizeof whole, "%.*s", (int)length, name);
-        assert_true(invar_digest_equal(&o->digests[i], &o->digests[number_of(o, whole)]));
+        assert_true(invar_digest_equal(&p->digests[i], &p->digests[points_number(p, whole)]));
         compared++;
     }
     return compared;
 }
 
 /* Its parts give what the right device gives: the fused call alone is wrong. */
-static void assert_parts_are_right(const outcome *right, const outcome *other,
+static void assert_parts_are_right(const points *right, const points *other,
                                    const invar_ledger_point *fused)
 {
     char name[200];
-    int64_t parts, whole = number_of(right, fused->name);
+    int64_t parts, whole = points_number(right, fused->name);
 
     snprintf(name, sizeof name, "%s.parts", fused->name);
-    parts = number_of(right, name);
-    assert_false(differs(right, other, parts));
+    parts = points_number(right, name);
+    assert_false(points_differ(right, other, parts));
     assert_true(invar_digest_equal(&right->digests[whole], &right->digests[parts]));
     assert_false(invar_digest_equal(&other->digests[whole], &other->digests[parts]));
 }
@@ -254,16 +218,16 @@ static void test_named_op__fused_alone(void **state)
     with_parts = true;
     learn(&right, model, &samples, dev, INVAR_PROBE_FULL);
     // of a layer q.proj, k.proj, v, q, k, attn, gate, up, act, mlp; dattn, dq.proj, dk.proj, dx
-    assert_int_equal(compare_parts(&right), 14 * model->spec.layers);
+    assert_int_equal(compare_parts(&right.points), 14 * model->spec.layers);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         planted = cases[i].op;
         bad.backend = invar_wrong_backend(planted, cases[i].field);
         learn(&other, model, &samples, &bad, INVAR_PROBE_FULL);
         assert_true(invar_wrong_calls() > 0);
         assert_named(&right, &other, "fused");
-        first = first_point(&right, &other);
+        first = points_first(&right.points, &other.points);
         assert_string_equal(first->name, cases[i].point);
-        assert_parts_are_right(&right, &other, first);
+        assert_parts_are_right(&right.points, &other.points, first);
         release(&other);
     }
     with_parts = false;
@@ -286,7 +250,7 @@ static void test_named_op__needs_the_finer_points(void **state)
     invar_test_samples(&samples, SAMPLES, LONGEST, model->spec.vocab, 7);
     learn(&right, model, &samples, dev, INVAR_PROBE_POINT);
     learn(&other, model, &samples, &bad, INVAR_PROBE_POINT);
-    assert_string_equal(first_point(&right, &other)->op, "linear.fwd");
+    assert_string_equal(points_first(&right.points, &other.points)->op, "linear.fwd");
     release(&right);
     release(&other);
     invar_rl_samples_reset(&samples);

@@ -8,6 +8,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "engine/rollout/feed.h"
+#include "tests/property/engine/ways.h"
 #include "tests/unit/engine/rollout/prompts.h"
 
 enum { GROUPS = 6, EACH = 4, LONGEST = 11, RESPONSE = 20 };
@@ -48,38 +49,15 @@ static void describe(char *out, size_t size, const setting *s, const char *what)
 
 /* ---- execution ------------------------------------------------------------------------------- */
 
-/* One way to execute. `tight`: not one page more than the longest sequence needs, or (2) one. */
-typedef struct way {
-    int threads;
-    int64_t concurrency, chunk, page_size;
-    int tight;
-    bool alone; /* no prefix sharing */
-} way;
-
-static const way ways[] = {
-    {1, 1, 512, 16, 0, false}, {2, 2, 1, 1, 0, false},   {1, 5, 3, 2, 2, false},
-    {3, 64, 7, 64, 0, true},   {1, 64, 1, 16, 1, false}, {2, 5, 512, 1, 2, false},
-    {1, 2, 7, 2, 1, true},     {3, 64, 3, 16, 2, false},
-};
-
-#define WAYS ((int64_t)(sizeof ways / sizeof *ways))
-
 static void check_way(const invar_rl_samples *expected, const invar_model *model, const setting *s,
                       const way *w)
 {
-    int64_t rows = LONGEST + RESPONSE - 1;
-    invar_rollout_limits limits = {
-        .concurrency = w->concurrency,
-        .chunk = w->chunk,
-        .page_size = w->page_size,
-        .pages = w->tight ? (rows + w->page_size - 1) / w->page_size + w->tight - 1 : 0,
-        .no_prefix_sharing = w->alone};
+    const invar_rollout_limits limits = way_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
     char what[160], way_text[80];
 
-    snprintf(way_text, sizeof way_text, "%d threads, %d at a time, chunk %d, page %d, %d, %d",
-             w->threads, (int)w->concurrency, (int)w->chunk, (int)w->page_size, w->tight, w->alone);
+    way_describe(way_text, sizeof way_text, w);
     describe(what, sizeof what, s, way_text);
     invar_test_device_init(&dev, s->numerics, INVAR_CPU_PATH_SIMD, w->threads);
     generate_new(&samples, model, &dev, &limits, &usual);

@@ -11,19 +11,15 @@
 #include "engine/probe/sequences.h"
 #include "tests/device/far.h"
 #include "tests/device/wrong.h"
+#include "tests/property/engine/points.h"
+#include "tests/property/engine/ways.h"
 #include "tests/unit/engine/rollout/prompts.h"
 
-enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 9, MOST = 32, POINTS = 200 };
+enum { GROUPS = 5, EACH = 4, LONGEST = 11, RESPONSE = 9, MOST = 32 };
 
 static const invar_sampling usual = PROMPTS_SAMPLING(RESPONSE);
 
 /* ---- a rollout that is watched --------------------------------------------------------------- */
-
-typedef struct outcome {
-    invar_probe *probe; /* keeps the texts of the points */
-    invar_probe_result points;
-    invar_digest digests[POINTS];
-} outcome;
 
 static void define_tokens(invar_probe *probe)
 {
@@ -43,26 +39,25 @@ static void define_tokens(invar_probe *probe)
     assert_ok(invar_probe_digest(probe, number, &(invar_digest){{0}}));
 }
 
-static void finish(outcome *out, invar_sequences *sequences, const invar_rl_samples *samples)
+static void finish(points *out, invar_probe *probe, invar_sequences *sequences,
+                   const invar_rl_samples *samples)
 {
     static const char *const given[] = {"batch.tokens", NULL};
     const invar_probe_view view = {
-        .probe = out->probe, .prefix = "rollout.", .phase = "rollout", .given = {given, NULL}};
+        .probe = probe, .prefix = "rollout.", .phase = "rollout", .given = {given, NULL}};
     uint32_t draws[MOST];
 
     assert_true(samples->count <= MOST);
     for (int64_t i = 0; i < samples->count; i++)
         draws[i] = samples->items[i].draw;
-    invar_probe_begin(out->probe, NULL);
-    define_tokens(out->probe);
+    invar_probe_begin(probe, NULL);
+    define_tokens(probe);
     assert_ok(invar_sequences_give(sequences, &view, draws, samples->count));
-    assert_ok(invar_probe_finish(&out->points, out->probe));
-    assert_in_range(out->points.count, 6, POINTS);
-    memcpy(out->digests, out->points.digests, (size_t)out->points.count * sizeof *out->digests);
+    points_finish(out, probe);
 }
 
 /* Samples that have their tokens are followed, others are sampled. */
-static void watch(outcome *out, invar_rl_samples *samples, const invar_model *model,
+static void watch(points *out, invar_rl_samples *samples, const invar_model *model,
                   const invar_device *dev, const invar_rollout_limits *limits, int64_t level,
                   bool taped)
 {
@@ -70,8 +65,9 @@ static void watch(outcome *out, invar_rl_samples *samples, const invar_model *mo
     invar_rollout_watcher watcher = {.settle = invar_sequences_settle};
     invar_sequences *sequences;
     invar_rollout *rollout;
+    invar_probe *probe;
 
-    assert_ok(invar_probe_new(&out->probe, &options));
+    assert_ok(invar_probe_new(&probe, &options));
     assert_ok(invar_sequences_new(&sequences, &options));
     watcher.probe =
         (invar_forward_probe){.take = invar_sequences_take, .payload = sequences, .taped = taped};
@@ -83,99 +79,53 @@ static void watch(outcome *out, invar_rl_samples *samples, const invar_model *mo
         assert_ok(
             invar_rollout_follow(rollout, samples->items, samples->count, &usual, NULL, NULL));
     invar_rollout_free(rollout);
-    finish(out, sequences, samples);
+    finish(out, probe, sequences, samples);
     invar_sequences_free(sequences);
 }
 
-static void release(outcome *o)
+static void assert_same(const points *a, const points *b, const char *what)
 {
-    invar_probe_free(o->probe);
-}
-
-static bool differs(const outcome *a, const outcome *b, int64_t point)
-{
-    return !invar_digest_equal(&a->digests[point], &b->digests[point]);
-}
-
-/* The first point that differs; NULL: none does. */
-static const invar_ledger_point *first_point(const outcome *a, const outcome *b)
-{
-    assert_int_equal(a->points.count, b->points.count);
-    for (int64_t i = 0; i < a->points.count; i++) {
-        assert_string_equal(a->points.points[i].name, b->points.points[i].name);
-        if (differs(a, b, i))
-            return &a->points.points[i];
-    }
-    return NULL;
-}
-
-static void assert_same(const outcome *a, const outcome *b, const char *what)
-{
-    const invar_ledger_point *p = first_point(a, b);
+    const invar_ledger_point *p = points_first(a, b);
 
     if (p)
         fail_msg("%s: %s differs", what, p->name);
 }
 
-static int64_t number_of(const outcome *o, const char *name)
-{
-    for (int64_t i = 0; i < o->points.count; i++)
-        if (strcmp(o->points.points[i].name, name) == 0)
-            return i;
-    fail_msg("there is no point %s", name);
-    return -1;
-}
-
 /* ---- execution ------------------------------------------------------------------------------- */
 
-/* `tight`: not one page more than the longest sequence needs, or (2) one. */
-typedef struct way {
-    int threads;
-    int64_t concurrency, chunk, page_size;
-    int tight;
-    bool alone; /* no prefix sharing */
-} way;
-
-static void check_way(const outcome *expected, const invar_model *model, const way *w, bool given)
+static void check_way(const points *expected, const invar_model *model, const way *w, bool given)
 {
-    int64_t rows = LONGEST + RESPONSE - 1;
-    const invar_rollout_limits limits = {
-        .concurrency = w->concurrency,
-        .chunk = w->chunk,
-        .page_size = w->page_size,
-        .pages = w->tight ? (rows + w->page_size - 1) / w->page_size + w->tight - 1 : 0,
-        .no_prefix_sharing = w->alone};
+    const invar_rollout_limits limits = way_limits(w, LONGEST + RESPONSE);
     invar_rl_samples samples;
     invar_device dev;
-    outcome got;
+    points got;
     char what[100];
 
-    snprintf(what, sizeof what, "%d threads, %d at a time, chunk %d, page %d, %d, %d%s", w->threads,
-             (int)w->concurrency, (int)w->chunk, (int)w->page_size, w->tight, w->alone,
-             given ? ", given" : "");
+    way_describe(what, sizeof what, w);
     invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, w->threads);
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
     assert_same(expected, &got, what);
-    release(&got);
+    points_release(&got);
     if (given) {
+        snprintf(what + strlen(what), sizeof what - strlen(what), ", given");
         watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, true);
         assert_same(expected, &got, what);
-        release(&got);
+        points_release(&got);
     }
     invar_rl_samples_reset(&samples);
     invar_test_device_release(&dev);
 }
 
 /* On a device whose memory the host cannot touch: with graphs, without, without a tape. */
-static void check_far(const outcome *expected, const invar_device *near, invar_test_model kind,
+static void check_far(const points *expected, const invar_device *near, invar_test_model kind,
                       invar_format format)
 {
     static const char *const names[] = {"far", "far without graphs", "far without a tape"};
     invar_device dev = *near;
     invar_rl_samples samples;
     invar_model *model;
-    outcome got;
+    points got;
 
     for (int i = 0; i < 3; i++) {
         // of 9 and of 11 sequences at a time passes have fillers
@@ -189,7 +139,7 @@ static void check_far(const outcome *expected, const invar_device *near, invar_t
         watch(&got, &samples, model, &dev, &limits, INVAR_PROBE_FULL, i < 2);
         assert_same(expected, &got, names[i]);
         assert_int_equal(invar_far_counted().graph_runs > 0, i == 0);
-        release(&got);
+        points_release(&got);
         invar_rl_samples_reset(&samples);
         invar_model_free(model);
         assert_int_equal(invar_far_counted().live, 0);
@@ -210,25 +160,20 @@ enum { SETTINGS = sizeof settings / sizeof *settings };
 
 static void test_rollout_points__do_not_depend_on_execution(void **state)
 {
-    static const way ways[] = {
-        {1, 1, 512, 16, 0, false}, {2, 2, 1, 1, 0, false},   {1, 5, 3, 2, 2, false},
-        {3, 64, 7, 64, 0, true},   {1, 64, 1, 16, 1, false}, {2, 5, 512, 1, 2, false},
-    };
-    const int64_t n_ways = sizeof ways / sizeof *ways;
     const invar_device *dev = *state;
 
     for (int64_t i = 0; i < SETTINGS; i++) {
         invar_model *model = invar_test_model_new(settings[i].kind, settings[i].format, 3, dev);
         const invar_rollout_limits limits = {0};
         invar_rl_samples samples;
-        outcome expected;
+        points expected;
 
         assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
         watch(&expected, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
-        for (int64_t n = 0; n < invar_test_count(3, n_ways); n++)
-            check_way(&expected, model, &ways[(i + 2 * n) % n_ways], n == 0);
+        for (int64_t n = 0; n < invar_test_count(3, WAYS); n++)
+            check_way(&expected, model, &ways[(i + 2 * n) % WAYS], n == 0);
         check_far(&expected, dev, settings[i].kind, settings[i].format);
-        release(&expected);
+        points_release(&expected);
         invar_rl_samples_reset(&samples);
         invar_model_free(model);
     }
@@ -242,43 +187,29 @@ static void test_rollout_points__are_of_the_samples_asked_for(void **state)
     const invar_rollout_limits limits = {.concurrency = 3};
     const invar_rl_sample *last;
     invar_rl_samples samples, one = {0};
-    outcome all, alone, other;
+    points all, alone, other;
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
     watch(&all, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
     last = &samples.items[samples.count - 1];
     assert_ok(prompts_add(&one, last->tokens, last->prompt_tokens, last->group, last->draw));
     watch(&alone, &one, model, dev, &limits, INVAR_PROBE_FULL, true);
-    for (int64_t i = 1; i < all.points.count; i++)
-        assert_true(differs(&all, &alone, i));
+    for (int64_t i = 1; i < all.count; i++)
+        assert_true(points_differ(&all, &alone, i));
     invar_rl_samples_reset(&samples);
     assert_ok(prompts_new(&samples, 1, 1, LONGEST, model->spec.vocab));
     watch(&other, &samples, model, dev, &limits, INVAR_PROBE_FULL, true);
-    for (int64_t i = 1; i < all.points.count; i++)
-        assert_true(differs(&other, &alone, i));
-    release(&all);
-    release(&alone);
-    release(&other);
+    for (int64_t i = 1; i < all.count; i++)
+        assert_true(points_differ(&other, &alone, i));
+    points_release(&all);
+    points_release(&alone);
+    points_release(&other);
     invar_rl_samples_reset(&samples);
     invar_rl_samples_reset(&one);
     invar_model_free(model);
 }
 
 /* ---- names ----------------------------------------------------------------------------------- */
-
-static void assert_named(const outcome *right, const outcome *other, invar_op op, const char *what)
-{
-    const invar_ledger_point *p = first_point(right, other);
-
-    if (!p)
-        fail_msg("%s: no point differs with another %s", what, invar_op_name(op));
-    if (strcmp(p->op, invar_op_name(op)) != 0)
-        fail_msg("%s: another %s shows first at %s, which is of %s", what, invar_op_name(op),
-                 p->name, p->op);
-    assert_true(p->n_inputs > 0);
-    for (size_t i = 0; i < p->n_inputs; i++)
-        assert_false(differs(right, other, p->inputs[i]));
-}
 
 /* How many ops the rollout uses. */
 static int sweep(invar_test_model kind, invar_format format, const invar_device *dev)
@@ -287,7 +218,8 @@ static int sweep(invar_test_model kind, invar_format format, const invar_device 
     const invar_rollout_limits limits = {.concurrency = 4, .chunk = 5};
     invar_device bad = *dev;
     invar_rl_samples samples;
-    outcome right, other;
+    const invar_ledger_point *first;
+    points right, other;
     int used = 0;
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
@@ -298,12 +230,13 @@ static int sweep(invar_test_model kind, invar_format format, const invar_device 
         bad.backend = invar_wrong_backend(op, NULL);
         watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
         if (invar_wrong_calls()) {
-            assert_named(&right, &other, op, invar_test_model_name(kind));
+            first = points_named(&right, &other, invar_op_name(op), invar_test_model_name(kind));
+            assert_true(first->n_inputs > 0);
             used++;
         }
-        release(&other);
+        points_release(&other);
     }
-    release(&right);
+    points_release(&right);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
     return used;
@@ -332,7 +265,8 @@ static void test_rollout_points__name_a_single_call(void **state)
     const invar_rollout_limits limits = {.concurrency = 4};
     invar_device bad = *dev;
     invar_rl_samples samples;
-    outcome right[2], other;
+    const invar_ledger_point *first;
+    points right[2], other;
     int64_t last;
 
     assert_ok(prompts_new(&samples, GROUPS, EACH, LONGEST, model->spec.vocab));
@@ -341,27 +275,27 @@ static void test_rollout_points__name_a_single_call(void **state)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bad.backend = invar_wrong_backend(cases[i].op, NULL);
         watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
-        release(&other);
+        points_release(&other);
         last = invar_wrong_calls() - 1;
         bad.backend = invar_wrong_backend(cases[i].op, NULL);
         invar_wrong_after(last);
         watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_FULL, true);
         assert_int_equal(invar_wrong_calls(), 1);
-        assert_named(&right[1], &other, cases[i].op, "the last call");
-        assert_string_equal(first_point(&right[1], &other)->name, cases[i].point);
-        assert_true(differs(&right[1], &other, number_of(&other, cases[i].point)));
-        release(&other);
+        first = points_named(&right[1], &other, invar_op_name(cases[i].op), "the last call");
+        assert_string_equal(first->name, cases[i].point);
+        assert_true(points_differ(&right[1], &other, points_number(&other, cases[i].point)));
+        points_release(&other);
         // the control
         bad.backend = invar_wrong_backend(cases[i].op, NULL);
         watch(&other, &samples, model, &bad, &limits, INVAR_PROBE_POINT, true);
         if (cases[i].coarse)
-            assert_string_equal(first_point(&right[0], &other)->op, "linear.fwd");
+            assert_string_equal(points_first(&right[0], &other)->op, "linear.fwd");
         else
-            assert_null(first_point(&right[0], &other));
-        release(&other);
+            assert_null(points_first(&right[0], &other));
+        points_release(&other);
     }
-    release(&right[0]);
-    release(&right[1]);
+    points_release(&right[0]);
+    points_release(&right[1]);
     invar_rl_samples_reset(&samples);
     invar_model_free(model);
 }
