@@ -10,10 +10,10 @@
 
 #include "base/file.h"
 #include "engine/config/config.h"
-#include "engine/data/dataset.h"
 #include "engine/data/gzip.h"
 #include "engine/data/parquet.h"
 #include "tests/fault/faulty.h"
+#include "tests/unit/engine/data/options.h"
 
 static invar_status read_dataset(bool sft)
 {
@@ -21,19 +21,12 @@ static invar_status read_dataset(bool sft)
         "{\"input\": \"3,7=\", \"label\": 1000000000000000000007, \"metadata\": {\"a\": [1]}}\n"
         "{\"input\": \"3,8=\", \"label\": \"8\"}\n"
         "{\"input\": \"3,3,3,3=\", \"label\": 0.5}\n";
-    invar_dataset_options options = {.path = "d.jsonl",
-                                     .input_key = "input",
-                                     .label_key = "label",
-                                     .metadata_key = "metadata",
-                                     .tool_key = "",
-                                     .chat_template_path = "",
-                                     .chat_template_kwargs = "",
-                                     .hf_dir = "",
-                                     .max_prompt_tokens = 6};
+    invar_dataset_options options = dataset_options("d.jsonl", "label");
     invar_tokenizer *tokenizer;
     invar_dataset *dataset = NULL;
     invar_status status;
 
+    options.max_prompt_tokens = 6;
     options.sft = sft;
     INVAR_TRY(invar_tokenizer_alphabet(&tokenizer, "0123456789.,="));
     status = invar_dataset_parse(&dataset, &options, tokenizer, text, sizeof text - 1);

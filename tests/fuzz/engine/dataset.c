@@ -6,12 +6,11 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include "engine/data/dataset.h"
-
 #include <string.h>
 
 #include "base/alloc.h"
 #include "tests/fuzz/fuzz.h"
+#include "tests/unit/engine/data/options.h"
 
 #define ALPHABET                                                                                   \
     " !\"#$%&'()*+,-./0123456789:;<=>?@ABCDEFGHIJKLMNOPQRSTUVWXYZ[\\]^_`abcdefghijklmnopqrstuv"    \
@@ -78,16 +77,9 @@ static void fuzz(const invar_dataset_options *options, const char *data, size_t 
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    invar_dataset_options options = {.path = "fuzz",
-                                     .input_key = "input",
-                                     .label_key = "",
-                                     .metadata_key = "metadata",
-                                     .tool_key = "tools",
-                                     .chat_template_path = "",
-                                     .chat_template_kwargs = "",
-                                     .hf_dir = "",
-                                     .max_prompt_tokens = 40};
+    invar_dataset_options options = dataset_options("fuzz", "");
 
+    options.max_prompt_tokens = 40;
     fuzz(&options, (const char *)data, size);
     options.label_key = "label";
     options.sft = true;

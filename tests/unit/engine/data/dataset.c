@@ -10,12 +10,11 @@
 #include <string.h>
 
 #include "base/file.h"
-#include "tests/support.h"
+#include "tests/unit/engine/data/options.h"
+#include "tests/unit/engine/data/parsed.h"
 
 #define ALPHABET "abcdefghijklmnopqrstuvwxyz0123456789 ,.:=<>|_"
 #define SCRATCH INVAR_TEST_WORK "/engine_dataset"
-
-static invar_tokenizer *tokenizer;
 
 static int open_tokenizer(void **state)
 {
@@ -32,40 +31,11 @@ static int close_tokenizer(void **state)
     return invar_folder_remove(SCRATCH) == INVAR_OK ? 0 : -1;
 }
 
-static invar_dataset_options defaults(void)
-{
-    return (invar_dataset_options){.path = "d.jsonl",
-                                   .input_key = "input",
-                                   .label_key = "",
-                                   .metadata_key = "metadata",
-                                   .tool_key = "tools",
-                                   .chat_template_path = "",
-                                   .chat_template_kwargs = "",
-                                   .hf_dir = ""};
-}
-
-static invar_dataset *parsed(const invar_dataset_options *options, const char *text)
-{
-    invar_dataset *dataset;
-
-    assert_ok(invar_dataset_parse(&dataset, options, tokenizer, text, strlen(text)));
-    return dataset;
-}
-
-static void refuses(const invar_dataset_options *options, const char *text, const char *message)
-{
-    invar_dataset *dataset;
-
-    assert_fails(invar_dataset_parse(&dataset, options, tokenizer, text, strlen(text)),
-                 INVAR_E_INVALID, message);
-    assert_null(dataset);
-}
-
 /* ---- lines ----------------------------------------------------------------------------------- */
 
 static void test_dataset__reads_lines(void **state)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset;
     const invar_prompt *p;
     invar_digest hash;
@@ -117,7 +87,7 @@ static void test_dataset__labels_are_text(void **state)
         {"-9223372036854775809", "-9223372036854775809"},
         {"1000000000000000019884624838657", "1000000000000000019884624838657"},
     };
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     (void)state;
 
     options.label_key = "l";
@@ -155,7 +125,7 @@ static void test_dataset__refuses_bad_lines(void **state)
         {"{\"input\": \"a\", \"x\": 1e999}", "d.jsonl:1: "},
         {"{\"input\": \"a\"} {\"input\": \"b\"}", "d.jsonl:1: "},
     };
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     (void)state;
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -170,7 +140,7 @@ static void test_dataset__refuses_bad_lines(void **state)
 static void test_dataset__drops_long_prompts(void **state)
 {
     static const char text[] = "{\"input\": \"abcd\"}\n{\"input\": \"ab\"}\n{\"input\": \"abc\"}\n";
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset;
     (void)state;
 
@@ -188,7 +158,7 @@ static void test_dataset__drops_long_prompts(void **state)
 static void test_dataset__sft_without_template(void **state)
 {
     static const int32_t expected[] = {23, 24, 45};
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset;
     const invar_prompt *p;
     (void)state;
@@ -227,7 +197,7 @@ static void test_dataset__slices(void **state)
         "@[1]", "@[1:2:3]", "@[a:b]", "@[1:2x]", "@[-:2]", "@[ 1:2]", "@[1:9999999999999999999]"};
     static const char text[] = "{\"input\": \"a\"}\n{\"input\": \"b\"}\n{\"input\": \"c\"}\n"
                                "{\"input\": \"d\"}\n{\"input\": \"e\"}\n";
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset;
     char path[512];
     (void)state;
@@ -266,7 +236,7 @@ static void test_dataset__gzip_is_the_same_data(void **state)
         "\x50\x4a\x54\xaa\xe5\x02\x00\xbe\x28\x83\xe1\x0f\x00\x00\x00\x1f\x8b\x08\x00\x00"
         "\x00\x00\x00\x02\xff\xab\x56\xca\xcc\x2b\x28\x2d\x51\xb2\x52\x50\x4a\x52\xaa\xe5"
         "\x02\x00\x50\x87\x36\xf3\x0f\x00\x00\x00";
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset = parsed(&options, "{\"input\": \"a\"}\n{\"input\": \"b\"}\n");
     invar_digest plain, expanded;
     (void)state;
@@ -295,7 +265,7 @@ static void test_dataset__gzip_is_the_same_data(void **state)
 static void test_dataset__reads_the_slice_only(void **state)
 {
     static const char text[] = "rubbish\n{\"input\": \"b\"}\n{\"in\n";
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset;
     (void)state;
 
@@ -310,7 +280,7 @@ static void test_dataset__reads_the_slice_only(void **state)
 
 static void test_dataset__opens_files_and_tasks(void **state)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_tokenizer *digits;
     invar_dataset *dataset;
     invar_task_item item;
@@ -349,7 +319,7 @@ static void test_dataset__opens_files_and_tasks(void **state)
 
 static void hash_of(invar_digest *out, bool sft, const char *text)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset;
 
     options.label_key = "l";
@@ -457,7 +427,7 @@ static void test_dataset__shuffle_is_fair(void **state)
 static void test_dataset__next_wraps(void **state)
 {
     static const char text[] = "{\"input\": \"a\"}\n{\"input\": \"b\"}\n{\"input\": \"c\"}\n";
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_dataset *dataset = parsed(&options, text);
     invar_cursor cursor = {0, 0};
     char seen[10] = "";
@@ -473,7 +443,7 @@ static void test_dataset__next_wraps(void **state)
 /* Where a cursor stands says all: another set, another history, the same prompts from there on. */
 static void test_dataset__next_resumes(void **state)
 {
-    invar_dataset_options options = defaults();
+    invar_dataset_options options = dataset_options("d.jsonl", "");
     invar_cursor cursor = {0, 0}, again;
     invar_dataset *dataset, *fresh;
     int32_t order[20];

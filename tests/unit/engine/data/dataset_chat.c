@@ -8,8 +8,8 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/data/dataset.h"
-#include "tests/support.h"
+#include "tests/unit/engine/data/options.h"
+#include "tests/unit/engine/data/parsed.h"
 
 #define SCRATCH INVAR_TEST_WORK "/engine_dataset_chat"
 
@@ -24,8 +24,6 @@ static const char turns[] = "{%- if tools %}{{ tools | length }} tools{% endif %
 
 /* Asks for no member that could be missing. */
 static const char lenient[] = "{% for m in messages %}{{ m.role }};{% endfor %}";
-
-static invar_tokenizer *tokenizer;
 
 /* One token a byte, and two special ones. */
 static void write_tokenizer(void)
@@ -77,32 +75,11 @@ static int tear_down(void **state)
 
 static invar_dataset_options defaults(void)
 {
-    return (invar_dataset_options){.path = "d.jsonl",
-                                   .input_key = "input",
-                                   .label_key = "",
-                                   .metadata_key = "metadata",
-                                   .tool_key = "tools",
-                                   .apply_chat_template = true,
-                                   .chat_template_path = "",
-                                   .chat_template_kwargs = "",
-                                   .hf_dir = SCRATCH};
-}
+    invar_dataset_options options = dataset_options("d.jsonl", "");
 
-static invar_dataset *parsed(const invar_dataset_options *options, const char *text)
-{
-    invar_dataset *dataset;
-
-    assert_ok(invar_dataset_parse(&dataset, options, tokenizer, text, strlen(text)));
-    return dataset;
-}
-
-static void refuses(const invar_dataset_options *options, const char *text, const char *message)
-{
-    invar_dataset *dataset;
-
-    assert_fails(invar_dataset_parse(&dataset, options, tokenizer, text, strlen(text)),
-                 INVAR_E_INVALID, message);
-    assert_null(dataset);
+    options.apply_chat_template = true;
+    options.hf_dir = SCRATCH;
+    return options;
 }
 
 static void test_dataset_chat__renders_prompts(void **state)

@@ -17,8 +17,8 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
-#include "engine/data/dataset.h"
 #include "tests/support.h"
+#include "tests/unit/engine/data/options.h"
 
 #define FAKE INVAR_TEST_DATA "/unit/engine/data/parquet"
 #define MOST ((size_t)1 << 24)
@@ -110,14 +110,7 @@ static void test_engine_parquet__names_what_is_wrong(void **state)
 /* The digest of the data set in `path`. */
 static invar_digest hash(const char *path)
 {
-    const invar_dataset_options options = {.path = path,
-                                           .input_key = "input",
-                                           .label_key = "label",
-                                           .metadata_key = "metadata",
-                                           .tool_key = "",
-                                           .chat_template_path = "",
-                                           .chat_template_kwargs = "",
-                                           .hf_dir = ""};
+    const invar_dataset_options options = dataset_options(path, "label");
     invar_tokenizer *tokenizer;
     invar_dataset *dataset;
     invar_digest digest;

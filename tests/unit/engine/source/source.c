@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "base/file.h"
+#include "tests/unit/engine/data/options.h"
 #include "tests/unit/engine/rollout/prompts.h"
 
 enum { PROMPTS = 2, PER_PROMPT = 2 };
@@ -28,18 +29,11 @@ static char folder[256], pattern[300];
 
 static void open_scene(scene *s, const invar_device *dev, bool answers)
 {
-    const invar_dataset_options data = {.path = "task:max",
-                                        .input_key = "prompt",
-                                        .label_key = "label",
-                                        .metadata_key = "",
-                                        .tool_key = "",
-                                        .chat_template_path = "",
-                                        .chat_template_kwargs = "",
-                                        .hf_dir = "",
-                                        .sft = answers,
-                                        .task_size = 5};
+    invar_dataset_options data = dataset_options("task:max", "label");
     const invar_rollout_limits limits = {.concurrency = 2};
 
+    data.sft = answers;
+    data.task_size = 5;
     memset(s, 0, sizeof *s);
     assert_ok(invar_tokenizer_alphabet(&s->tokenizer, invar_task_alphabet("max")));
     assert_ok(invar_dataset_open(&s->data, &data, s->tokenizer));
