@@ -3,62 +3,9 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <stdlib.h>
-#include <string.h>
-
-#include "base/alloc.h"
 #include "engine/reward/reward.h"
 #include "engine/rl/loss.h"
-#include "tests/support.h"
-
-typedef struct faulty {
-    int calls;
-    int live;
-    int fail_at; /* the number of the call that fails, from 1 */
-} faulty;
-
-static void *faulty_alloc(size_t bytes, void *payload)
-{
-    faulty *f = payload;
-    void *block;
-
-    if (++f->calls == f->fail_at || posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
-        return NULL;
-    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
-    f->live++;
-    return block;
-}
-
-static void faulty_free(void *block, void *payload)
-{
-    faulty *f = payload;
-
-    f->live--;
-    free(block);
-}
-
-static void fail_each_allocation(invar_status (*run)(void))
-{
-    faulty f;
-    invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-    invar_status status = INVAR_E_NOMEM;
-    int failures = 0;
-
-    invar_allocator_set(&allocator);
-    for (int n = 1; status != INVAR_OK; n++) {
-        f = (faulty){.fail_at = n};
-        invar_error_clear();
-        status = run();
-        assert_int_equal(f.live, 0);
-        if (status == INVAR_OK)
-            break;
-        failures++;
-        assert_int_equal(status, INVAR_E_NOMEM);
-        assert_int_equal(invar_error_last()->status, INVAR_E_NOMEM);
-    }
-    assert_true(failures > 1);
-    invar_allocator_set(NULL);
-}
+#include "tests/fault/faulty.h"
 
 static invar_status step(void)
 {

@@ -17,9 +17,8 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
-#include "base/alloc.h"
 #include "base/text.h"
-#include "tests/support.h"
+#include "tests/fault/faulty.h"
 
 #define COMMIT "0123456789abcdef0123456789abcdef01234567"
 
@@ -313,52 +312,21 @@ static void test_ledger_provenance__host(void **state)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-typedef struct faulty {
-    int left; /* allocations until one fails */
-    int live;
-} faulty;
-
-static void *faulty_alloc(size_t bytes, void *payload)
+static invar_status gather(void)
 {
-    faulty *f = payload;
-    void *block;
+    invar_provenance *p;
 
-    if (f->left-- == 0 || posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
-        return NULL;
-    f->live++;
-    return block;
-}
-
-static void faulty_free(void *block, void *payload)
-{
-    faulty *f = payload;
-
-    f->live--;
-    free(block);
+    INVAR_TRY(invar_provenance_gather(&p, build));
+    invar_provenance_free(p);
+    return INVAR_OK;
 }
 
 static void test_ledger_provenance__each_allocation_fails(void **state)
 {
-    invar_status status = INVAR_E_NOMEM;
-    invar_provenance *p;
-    int n = 0;
-
     (void)state;
     write_text(build, "[build]\ndirty = modified\n");
     write_text(diff, "a change");
-    for (; status != INVAR_OK; n++) {
-        faulty f = {n, 0};
-        invar_allocator allocator = {faulty_alloc, faulty_free, &f};
-
-        invar_allocator_set(&allocator);
-        status = invar_provenance_gather(&p, build);
-        if (status == INVAR_OK)
-            invar_provenance_free(p);
-        invar_allocator_set(NULL);
-        assert_int_equal(f.live, 0);
-        assert_true(status == INVAR_OK || status == INVAR_E_NOMEM);
-    }
-    assert_true(n > 10);
+    fail_each_allocation(gather);
 }
 
 /* ---- main ------------------------------------------------------------------------------------ */

@@ -440,6 +440,30 @@ static inline invar_ledger *raw_writer(const char *path)
     return out;
 }
 
+/* "whole.db" has rows in every table but `pruned`; "short.db", a shortened copy, has some there. */
+static inline int raw_setup_whole(void **state)
+{
+    const invar_test_ledger spec = {
+        .steps = 12, .crash = 11, .resume = 9, .faults = {{.kind = INVAR_TEST_DIRTY}}};
+    char seal[INVAR_LEDGER_SEAL_SIZE];
+    invar_ledger *ledger;
+
+    if (raw_setup(state) != 0)
+        return -1;
+    assert_ok(invar_test_ledger_write(raw_path("whole.db"), &spec));
+    ledger = raw_writer(raw_path("whole.db"));
+    assert_ok(invar_ledger_seal(seal, ledger, 1));
+    assert_ok(invar_ledger_backup(ledger, raw_path("short.db"), &(invar_ledger_keep){2, 0}));
+    invar_ledger_close(ledger);
+    return 0;
+}
+
+/* The one of the two in which `table` has rows. */
+static inline const char *raw_with_rows(const char *table)
+{
+    return raw_path(strcmp(table, "pruned") == 0 ? "short.db" : "whole.db");
+}
+
 static inline invar_ledger_verdict raw_verify(const char *path)
 {
     invar_ledger *ledger = raw_reader(path);

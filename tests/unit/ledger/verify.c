@@ -6,29 +6,16 @@
  */
 #include "tests/unit/ledger/raw.h"
 
-/* "whole.db" has rows in every table but `pruned`; "short.db", a shortened copy, has some there. */
+/* Beside raw.h's two, "other.db" is the whole one with another seed. */
 static int make_ledgers(void **state)
 {
-    invar_test_ledger spec = {
-        .steps = 12, .crash = 11, .resume = 9, .faults = {{.kind = INVAR_TEST_DIRTY}}};
-    char seal[INVAR_LEDGER_SEAL_SIZE];
-    invar_ledger *ledger;
+    const invar_test_ledger other = {
+        .steps = 12, .crash = 11, .resume = 9, .seed = 1, .faults = {{.kind = INVAR_TEST_DIRTY}}};
 
-    if (raw_setup(state) != 0)
+    if (raw_setup_whole(state) != 0)
         return -1;
-    assert_ok(invar_test_ledger_write(raw_path("whole.db"), &spec));
-    ledger = raw_writer(raw_path("whole.db"));
-    assert_ok(invar_ledger_seal(seal, ledger, 1));
-    assert_ok(invar_ledger_backup(ledger, raw_path("short.db"), &(invar_ledger_keep){2, 0}));
-    invar_ledger_close(ledger);
-    spec.seed = 1;
-    assert_ok(invar_test_ledger_write(raw_path("other.db"), &spec));
+    assert_ok(invar_test_ledger_write(raw_path("other.db"), &other));
     return 0;
-}
-
-static const char *file_of(const char *table)
-{
-    return raw_path(strcmp(table, "pruned") == 0 ? "short.db" : "whole.db");
 }
 
 /* Calls `test` for every table of `db`, a ledger as it should be. Yields how much was tried. */
@@ -52,7 +39,7 @@ static void assert_found(const char *table, const char *sql, const char *named)
     const char *path = raw_path("bad.db");
     invar_ledger_verdict verdict;
 
-    raw_copy(path, file_of(table));
+    raw_copy(path, raw_with_rows(table));
     raw_tamper(path, sql);
     verdict = raw_verify(path);
     if (verdict.bad == 0 || !strstr(verdict.first, named))

@@ -9,29 +9,6 @@
 #include "ledger/internal.h"
 #include "tests/unit/ledger/raw.h"
 
-/* "whole.db" has rows in every table but `pruned`; "short.db" has some there. */
-static int make_ledgers(void **state)
-{
-    const invar_test_ledger spec = {
-        .steps = 12, .crash = 11, .resume = 9, .faults = {{.kind = INVAR_TEST_DIRTY}}};
-    char seal[INVAR_LEDGER_SEAL_SIZE];
-    invar_ledger *ledger;
-
-    if (raw_setup(state) != 0)
-        return -1;
-    assert_ok(invar_test_ledger_write(raw_path("whole.db"), &spec));
-    ledger = raw_writer(raw_path("whole.db"));
-    assert_ok(invar_ledger_seal(seal, ledger, 1));
-    assert_ok(invar_ledger_backup(ledger, raw_path("short.db"), &(invar_ledger_keep){2, 0}));
-    invar_ledger_close(ledger);
-    return 0;
-}
-
-static const char *file_of(const char *table)
-{
-    return raw_path(strcmp(table, "pruned") == 0 ? "short.db" : "whole.db");
-}
-
 /* ---- the tables ------------------------------------------------------------------------------ */
 
 /* Tables whose rows belong to no entry, each with a rule of its own in verify.c. */
@@ -350,12 +327,12 @@ static void try_changes(const char *table, const raw_names *columns)
 
     for (size_t i = 0; i < COUNT(changes); i++) {
         (void)snprintf(sql, sizeof sql, changes[i], table, table, table);
-        assert_rejected(file_of(table), sql);
+        assert_rejected(raw_with_rows(table), sql);
     }
     for (int k = 0; k < columns->count; k++)
         for (size_t i = 0; i < COUNT(updates); i++) {
             (void)snprintf(sql, sizeof sql, updates[i], table, columns->at[k], columns->at[k]);
-            assert_rejected(file_of(table), sql);
+            assert_rejected(raw_with_rows(table), sql);
         }
 }
 
@@ -378,7 +355,7 @@ static void try_rowid(sqlite3 *db, const char *table, const raw_names *columns)
     (void)snprintf(sql, sizeof sql,
                    "INSERT OR REPLACE INTO %s(rowid%s) SELECT rowid%s FROM %s LIMIT 1", table,
                    names, values, table);
-    assert_rejected(file_of(table), sql);
+    assert_rejected(raw_with_rows(table), sql);
 }
 
 static void test_ledger_rows__append_only(void **state)
@@ -393,7 +370,7 @@ static void test_ledger_rows__append_only(void **state)
         raw_names columns = raw_columns(db, tables.at[i]);
         char sql[96];
         (void)snprintf(sql, sizeof sql, "SELECT count(*) FROM %s", tables.at[i]);
-        assert_true(raw_int(file_of(tables.at[i]), sql) > 0); // or nothing would be tried
+        assert_true(raw_int(raw_with_rows(tables.at[i]), sql) > 0); // or nothing would be tried
         try_changes(tables.at[i], &columns);
         try_rowid(db, tables.at[i], &columns);
     }
@@ -417,5 +394,5 @@ int main(void)
         cmocka_unit_test(test_ledger_rows__append_only),
     };
 
-    return cmocka_run_group_tests(tests, make_ledgers, raw_teardown);
+    return cmocka_run_group_tests(tests, raw_setup_whole, raw_teardown);
 }

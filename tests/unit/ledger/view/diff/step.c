@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include "tests/fault/faulty.h"
 #include "tests/unit/ledger/view/diff/pair.h"
 
 /* ---- runs of one step ------------------------------------------------------------------------ */
@@ -715,28 +716,6 @@ static void test_diff__stream_that_is_full(void **state)
 }
 
 /* ---- memory ---------------------------------------------------------------------------------- */
-
-typedef struct faulty {
-    int calls, live, fail_at;
-} faulty;
-
-static void *faulty_alloc(size_t bytes, void *payload)
-{
-    faulty *f = payload;
-    void *block;
-
-    if (++f->calls == f->fail_at || posix_memalign(&block, INVAR_ALIGN, bytes) != 0)
-        return NULL;
-    memset(block, 0xA5, bytes); // nobody may rely on zeroed memory
-    f->live++;
-    return block;
-}
-
-static void faulty_free(void *block, void *payload)
-{
-    ((faulty *)payload)->live--;
-    free(block);
-}
 
 static void test_diff__every_allocation_fails_once(void **state)
 {
