@@ -92,15 +92,27 @@ static void units(void)
 /* Two samples of a leaf each. */
 static void leaves(void)
 {
-    static const int64_t good[] = {0, 2, 5}, back[] = {0, 6, 5}, some[] = {0, 2, 4};
+    static const int64_t good[] = {0, 2, 5}, back[] = {0, 6, 5}, some[] = {0, 2, 4},
+                         late[] = {1, 5}, high[] = {0, INT64_MAX, 5}, low[] = {0, INT64_MIN, 5};
     invar_hash_leaves_args a = {.digest = there(NULL, 3 * sizeof(invar_digest)),
                                 .x = invar_tensor_2d(there(NULL, 5 * 8 * 4), INVAR_DTYPE_F32, 5, 8),
                                 .samples = {there(back, sizeof back), 2},
                                 .leaves = 2};
+    // rows of 1204 bytes: pieces of 16 bytes are aligned in the first alone
+    invar_hash_leaves_args odd = {
+        .digest = a.digest,
+        .x = invar_tensor_2d(there(NULL, 5 * 301 * 4), INVAR_DTYPE_F32, 5, 301),
+        .samples = {there(late, sizeof late), 1},
+        .leaves = 1};
 
     expect("samples backwards", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
     a.samples.start = there(some, sizeof some);
     expect("samples of some rows", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
+    a.samples.start = there(high, sizeof high);
+    expect("samples far above the rows", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
+    a.samples.start = there(low, sizeof low);
+    expect("samples far below the rows", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: segments");
+    expect("a sample from the second row on", INVAR_OP_HASH_LEAVES, &odd, "hash.leaves: segments");
     a.samples.start = there(good, sizeof good);
     a.leaves = 3;
     expect("more leaves than there are", INVAR_OP_HASH_LEAVES, &a, "hash.leaves: leaves: another");

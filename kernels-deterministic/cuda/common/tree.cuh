@@ -63,6 +63,17 @@ __device__ __forceinline__ invar_xxh_hash invar_tree_long(const invar_xxh_lane &
     return invar_xxh_long<false>(lane, source, bytes, source.anywhere(last));
 }
 
+/* The same with little code. */
+template <typename Source>
+__device__ __forceinline__ invar_xxh_hash invar_tree_looped(const invar_xxh_lane &lane,
+                                                            const Source &source, uint32_t bytes)
+{
+    uint32_t last = bytes - INVAR_XXH_STRIPE + 16 * (uint32_t)lane.q;
+
+    return invar_xxh_looped(lane, source, bytes,
+                            bytes % 16 == 0 ? source(last) : source.anywhere(last));
+}
+
 /* Up to 240, of which number i is byte(i). `buffer` is the warp's own, of INVAR_XXH_SHORT. */
 template <typename F>
 __device__ __forceinline__ invar_xxh_hash invar_tree_short(uint32_t bytes, uint8_t *buffer, F byte)

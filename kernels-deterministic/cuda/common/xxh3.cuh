@@ -246,22 +246,23 @@ __device__ __forceinline__ invar_xxh_pair invar_xxh_trade(invar_xxh_pair first,
 }
 
 /*
- * What the stripes of eight blocks from `first` on add, of `stripes` that there are in all: thread
- * 4r + q gets the sum of block first + r. source(offset) yields 16 bytes; a warp reads 512 that lie
- * together. `Full`: 16 KiB; then nothing is left out but the last stripe of the last block.
+ * What the stripes of 4 or 8 blocks from `first` on add, of `stripes` that there are in all: thread
+ * 4r + q gets the sum of block first + r % Count. source(offset) yields 16 bytes; a warp reads 512
+ * that lie together. `Full`: 16 KiB; then nothing is left out but the last stripe of the last
+ * block.
  */
-template <bool Full, typename Source>
+template <int Count, bool Full, typename Source>
 __device__ __forceinline__ invar_xxh_pair invar_xxh_blocks(const invar_xxh_lane &lane,
                                                            const Source &source, int first,
                                                            int stripes)
 {
-    constexpr int count = 8, batch = 4; // blocks, and those whose loads are under way at once
+    constexpr int batch = 4; // blocks whose loads are under way at once
     uint32_t begin = (uint32_t)(first * INVAR_XXH_BLOCK + lane.r * INVAR_XXH_STRIPE + 16 * lane.q);
     int left = stripes - first * INVAR_XXH_STRIPES - lane.r; // stripes from this thread's first on
-    invar_xxh_pair sum[count] = {};
+    invar_xxh_pair sum[Count] = {};
 
 #pragma unroll
-    for (int base = 0; base < count; base += batch) {
+    for (int base = 0; base < Count; base += batch) {
         uint4 data[batch][2];
 #pragma unroll
         for (int i = 0; i < 2 * batch; i++) {
@@ -272,15 +273,20 @@ __device__ __forceinline__ invar_xxh_pair invar_xxh_blocks(const invar_xxh_lane 
 #pragma unroll
         for (int i = 0; i < 2 * batch; i++) {
             int stripe = base * INVAR_XXH_STRIPES + 8 * i;
-            if ((Full && stripe < (2 * count - 1) * 8) || stripe < left)
+            if ((Full && stripe < (2 * Count - 1) * 8) || stripe < left)
                 sum[base + i / 2].take(data[i / 2][i % 2], lane.key[i % 2][0], lane.key[i % 2][1]);
         }
     }
 #pragma unroll
-    for (int half = count / 2; half > 0; half /= 2)
+    for (int half = Count / 2; half > 0; half /= 2)
 #pragma unroll
         for (int b = 0; b < half; b++)
             sum[b] = invar_xxh_trade(sum[b], sum[b + half], 4 * half);
+#pragma unroll
+    for (int distance = 4 * Count; distance < 32; distance *= 2) {
+        sum[0].even += __shfl_xor_sync(0xFFFFFFFFu, sum[0].even, distance);
+        sum[0].odd += __shfl_xor_sync(0xFFFFFFFFu, sum[0].odd, distance);
+    }
     return sum[0];
 }
 
@@ -327,14 +333,39 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &l
     int stripes = (int)(bytes - 1) / INVAR_XXH_STRIPE;
     invar_xxh_pair part[2], acc = invar_xxh_begin(lane);
 
-    part[0] = invar_xxh_blocks<Full>(lane, source, 0, stripes);
-    part[1] = invar_xxh_blocks<Full>(lane, source, 8, stripes);
+    part[0] = invar_xxh_blocks<8, Full>(lane, source, 0, stripes);
+    part[1] = invar_xxh_blocks<8, Full>(lane, source, 8, stripes);
 #pragma unroll
     for (int b = 0; b < 16; b++) {
         if (b > blocks)
             continue;
         acc.even += __shfl_sync(0xFFFFFFFFu, part[b / 8].even, b % 8 * 4 + lane.q);
         acc.odd += __shfl_sync(0xFFFFFFFFu, part[b / 8].odd, b % 8 * 4 + lane.q);
+        if (b < blocks)
+            acc.scramble(lane.scramble[0], lane.scramble[1]);
+    }
+    return invar_xxh_end(lane, acc, bytes, last);
+}
+
+/*
+ * The same in loops. A launch of few warps mostly waits for its instructions: it is over sooner
+ * with a twentieth of them, and one that has many warps waits for the bytes all the same.
+ */
+template <typename Source>
+__device__ __forceinline__ invar_xxh_hash invar_xxh_looped(const invar_xxh_lane &lane,
+                                                           const Source &source, uint32_t bytes,
+                                                           uint4 last)
+{
+    int blocks = (int)(bytes - 1) / INVAR_XXH_BLOCK; // before the last one
+    int stripes = (int)(bytes - 1) / INVAR_XXH_STRIPE;
+    invar_xxh_pair part = {}, acc = invar_xxh_begin(lane);
+
+#pragma unroll 1
+    for (int b = 0; b <= blocks; b++) {
+        if (b % 4 == 0)
+            part = invar_xxh_blocks<4, false>(lane, source, b, stripes);
+        acc.even += __shfl_sync(0xFFFFFFFFu, part.even, b % 4 * 4 + lane.q);
+        acc.odd += __shfl_sync(0xFFFFFFFFu, part.odd, b % 4 * 4 + lane.q);
         if (b < blocks)
             acc.scramble(lane.scramble[0], lane.scramble[1]);
     }

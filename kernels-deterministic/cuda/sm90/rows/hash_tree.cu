@@ -11,11 +11,14 @@
  * travel as its parameters: small tensors cost no launches of their own, and all tensors go up
  * together. Nothing waits for the device.
  *
- * hash.leaves (rev 1) is the lowest level alone, of one tensor whose shards are the segments.
+ * hash.leaves (rev 1) is the lowest level alone, of one tensor whose shards are the segments. It is
+ * called for rows of every size, and often: one launch, with few parameters, whose warps find the
+ * segments of their leaves themselves.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/common/tree.cuh"
+#include "kernels-deterministic/cuda/sm90/hopper.cuh"
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
 
 #define WARPS 4
@@ -35,7 +38,6 @@ struct tree_source {
     int64_t scale_rows, scale_bytes;     /* rows that share scales, and the bytes of these */
     const int64_t *first_leaf;           /* (shards of the tree); NULL where there is one */
     int64_t leaves;
-    const int64_t *start; /* (shards + 1) where each begins; NULL: V-ths of the rows */
 };
 
 /* A shard of the tree: rows of bytes. */
@@ -49,23 +51,26 @@ static __host__ __device__ __forceinline__ int64_t tree_shards(const tree_source
     return x.scale ? 2 * x.shards : x.shards;
 }
 
-static __host__ __device__ __forceinline__ tree_shard shard_of(const tree_source &x, int64_t number)
+/* The rows [first, end), or their scales. */
+static __host__ __device__ __forceinline__ tree_shard rows_of(const tree_source &x, bool scales,
+                                                              int64_t first, int64_t end)
 {
-    int64_t v = x.scale ? number / 2 : number, first = 0, end = x.rows;
-
-    if (x.start) {
-        first = x.start[v];
-        end = x.start[v + 1];
-    } else if (x.shards > 1) {
-        first = (v * x.rows + x.shards - 1) / x.shards;
-        end = ((v + 1) * x.rows + x.shards - 1) / x.shards;
-    }
-
-    if (x.scale && number % 2 == 1) {
+    if (scales) {
         int64_t bytes = (end - first) / x.scale_rows * x.scale_bytes;
         return {x.scale + first / x.scale_rows * x.scale_bytes, 1, bytes, bytes};
     }
     return {x.data + first * x.row_stride, end - first, x.row_bytes, x.row_stride};
+}
+
+static __host__ __device__ __forceinline__ tree_shard shard_of(const tree_source &x, int64_t number)
+{
+    int64_t v = x.scale ? number / 2 : number, first = 0, end = x.rows;
+
+    if (x.shards > 1) {
+        first = (v * x.rows + x.shards - 1) / x.shards;
+        end = ((v + 1) * x.rows + x.shards - 1) / x.shards;
+    }
+    return rows_of(x, x.scale && number % 2 == 1, first, end);
 }
 
 static __host__ __device__ __forceinline__ int64_t leaves_of(const tree_shard &shard)
@@ -75,8 +80,9 @@ static __host__ __device__ __forceinline__ int64_t leaves_of(const tree_shard &s
 
 #define FIND_THREADS 1024
 
-/* The number of each shard's first leaf, by one block of threads; how many there are in all. */
-static __device__ int64_t count_leaves(int64_t *first_leaf, const tree_source &x)
+/* The number of each shard's first leaf, by one block of threads. */
+static __global__ void __launch_bounds__(FIND_THREADS)
+    find_leaves(int64_t *first_leaf, tree_source x)
 {
     int64_t next = 0;
 
@@ -89,29 +95,6 @@ static __device__ int64_t count_leaves(int64_t *first_leaf, const tree_source &x
             first_leaf[number] = next + before;
         next += total;
     }
-    return next;
-}
-
-static __global__ void __launch_bounds__(FIND_THREADS)
-    find_leaves(int64_t *first_leaf, tree_source x)
-{
-    (void)count_leaves(first_leaf, x);
-}
-
-/* The same of segments, with a checked copy of them: those that are not good are empty there. */
-static __global__ void __launch_bounds__(FIND_THREADS)
-    find_segments(int64_t *first_leaf, int64_t *start, tree_source x, invar_cuda_fault *fault)
-{
-    bool good = invar_segments_good(x.start, x.shards, x.rows, INVAR_OP_HASH_LEAVES, fault);
-    int64_t leaves;
-
-    for (int64_t i = threadIdx.x; i <= x.shards; i += FIND_THREADS)
-        start[i] = good ? x.start[i] : 0;
-    __syncthreads();
-    x.start = start;
-    leaves = count_leaves(first_leaf, x);
-    if (good && leaves != x.leaves && threadIdx.x == 0)
-        invar_report(fault, INVAR_OP_HASH_LEAVES, INVAR_CUDA_COUNT, leaves);
 }
 
 /* ---- the bytes of a leaf --------------------------------------------------------------------- */
@@ -135,7 +118,15 @@ template <bool Pieces> struct strided_bytes {
 
     __device__ __forceinline__ uint4 anywhere(uint32_t offset) const
     {
-        return invar_gather_bytes([&](int i) { return address(offset + i); });
+        uint64_t low = 0, high = 0;
+
+#pragma unroll 1
+        for (uint32_t i = 0; i < 8; i++) { // addresses are long to compute
+            low |= (uint64_t)*address(offset + i) << 8 * i;
+            high |= (uint64_t)*address(offset + 8 + i) << 8 * i;
+        }
+        return make_uint4((uint32_t)low, (uint32_t)(low >> 32), (uint32_t)high,
+                          (uint32_t)(high >> 32));
     }
 };
 
@@ -167,28 +158,32 @@ static bool is_linear(const tree_source *x)
            (!x->scale || aligned(x->scale, x->scale_bytes));
 }
 
-/* One warp: the hash of a leaf. `buffer` is the warp's own, for a short one. */
-template <bool Linear>
+/*
+ * One warp: the hash of a shard's leaf. `buffer` is the warp's own, for a short one. `Looped`: with
+ * little code; rows with gaps always are.
+ */
+template <bool Linear, bool Looped>
 __device__ __forceinline__ invar_xxh_hash hash_leaf(const invar_xxh_lane &lane,
-                                                    const tree_source &x, int64_t leaf,
+                                                    const tree_shard &shard, int64_t leaf,
                                                     uint8_t *buffer)
 {
-    int64_t number = x.first_leaf ? find_shard(x, leaf) : 0;
-    tree_shard shard = shard_of(x, number);
-    int64_t begin = (leaf - (x.first_leaf ? x.first_leaf[number] : 0)) * LEAF;
-    int64_t left = shard.rows * shard.row_bytes - begin; // below 0: a leaf that is not there
+    int64_t begin = leaf * LEAF;
+    int64_t left = shard.rows * shard.row_bytes - begin; // 0 or less: a leaf that is not there
     uint32_t bytes = (uint32_t)(left < 0 ? 0 : left < LEAF ? left : LEAF);
     int64_t row = Linear || left <= 0 ? 0 : invar_divide(begin, shard.row_bytes);
+    invar_linear_bytes linear = {shard.data + begin};
     strided_bytes<true> pieces = {shard.data + row * shard.row_stride, shard.row_bytes,
                                   shard.row_stride, begin - row * shard.row_bytes};
 
-    if (Linear)
-        return invar_tree_bytes(lane, shard.data + begin, bytes, buffer);
     if (bytes <= INVAR_XXH_SHORT)
-        return invar_tree_short(bytes, buffer, [&](uint32_t i) { return *pieces.address(i); });
+        return invar_tree_short(
+            bytes, buffer, [&](uint32_t i) { return Linear ? linear.at[i] : *pieces.address(i); });
+    if (Linear)
+        return Looped ? invar_tree_looped(lane, linear, bytes)
+                      : invar_tree_long(lane, linear, bytes);
     if (((uintptr_t)shard.data | (uintptr_t)(shard.row_stride | shard.row_bytes)) % 16 == 0)
-        return invar_tree_long(lane, pieces, bytes);
-    return invar_tree_long(
+        return invar_tree_looped(lane, pieces, bytes);
+    return invar_tree_looped(
         lane, strided_bytes<false>{pieces.row, pieces.row_bytes, pieces.row_stride, pieces.column},
         bytes);
 }
@@ -204,7 +199,7 @@ __device__ __forceinline__ void write_digest(uint8_t *out, invar_xxh_hash hash)
 
 /* What only the root knows. */
 struct tree_root {
-    invar_digest *digest; /* NULL: leaves are all that is wanted */
+    invar_digest *digest;
     uint64_t bytes, shards;
 };
 
@@ -262,13 +257,13 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
          node < trees.first[trees.count]; node += stride) {
         int tree = find_tree(trees, node);
         const tree_source &x = trees.x[tree];
-        invar_xxh_hash hash = hash_leaf<Linear>(lane, x, node - trees.first[tree], buffer);
+        int64_t leaf = node - trees.first[tree], number = x.first_leaf ? find_shard(x, leaf) : 0;
+        invar_xxh_hash hash = hash_leaf<Linear, false>(
+            lane, shard_of(x, number), leaf - (x.first_leaf ? x.first_leaf[number] : 0), buffer);
         __syncwarp();
         if (threadIdx.x % 32 != 0)
             continue;
-        if (!trees.root[tree].digest)
-            write_digest(out[node].bytes, hash);
-        else if (x.leaves <= 1)
+        if (x.leaves <= 1)
             write_root(trees.root[tree], hash, buffer);
         else
             invar_tree_store(&out[node], hash);
@@ -290,8 +285,7 @@ static tree_source source_of(const invar_tensor *x, int64_t shards, const void *
                           1,
                           0,
                           nullptr,
-                          0,
-                          nullptr};
+                          0};
 
     if (block != 0) {
         invar_tensor rows = *x;
@@ -365,8 +359,8 @@ static tree_source source_of_digests(const invar_digest *digests, int64_t count)
 {
     int64_t bytes = count * (int64_t)sizeof *digests;
 
-    return {(const uint8_t *)digests,    1,      bytes, bytes, 1, nullptr, 1, 0, nullptr,
-            invar_ceil_div(bytes, LEAF), nullptr};
+    return {(const uint8_t *)digests,   1, bytes, bytes, 1, nullptr, 1, 0, nullptr,
+            invar_ceil_div(bytes, LEAF)};
 }
 
 /* On the way up: a level of all trees after the other. */
@@ -486,45 +480,129 @@ invar_status invar_cuda_tree_rest(const invar_device *dev, invar_op op,
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-static tree_source segments_of(const invar_hash_leaves_args *a)
-{
-    tree_source x = source_of(&a->x, a->samples.count, a->digest);
+/* Rows [first, end). */
+struct segment {
+    int64_t first, end;
+};
 
-    x.leaves = a->leaves;
-    x.start = a->samples.start;
-    return x;
+/*
+ * One that is not there, or not within the rows, has none: nothing is read of it. The first begins
+ * with the tensor, which is all that is known to be aligned where there is no other.
+ */
+__device__ __forceinline__ segment segment_at(const tree_source &x, const int64_t *start,
+                                              int64_t number)
+{
+    if (number >= x.shards)
+        return {0, 0};
+    int64_t first = start[number], end = start[number + 1];
+    bool good = (number == 0 ? first == 0 : first >= 0) && first <= end && end <= x.rows;
+    return {good ? first : 0, good ? end : 0};
 }
 
-/* The first leaf of each shard, then the copy of the segments. */
+__device__ __forceinline__ int64_t leaves_in(const tree_source &x, const segment &rows)
+{
+    int64_t leaves = leaves_of(rows_of(x, false, rows.first, rows.end));
+
+    return x.scale ? leaves + leaves_of(rows_of(x, true, rows.first, rows.end)) : leaves;
+}
+
+/* A warp on its way through the segments: how many are behind it, and their leaves. */
+struct segment_walk {
+    int64_t segments, leaves;
+};
+
+/* One warp, whose leaves ascend: the shard of a leaf, and *leaf = its number there. */
+__device__ __forceinline__ tree_shard find_segment(int64_t *leaf, segment_walk *walk,
+                                                   const tree_source &x, const int64_t *start)
+{
+    int thread = (int)threadIdx.x % 32;
+
+#pragma unroll 1
+    for (; walk->segments < x.shards; walk->segments += 32) {
+        segment rows = segment_at(x, start, walk->segments + thread);
+        int64_t own = leaves_in(x, rows), up_to = own, left = *leaf - walk->leaves;
+        for (int step = 1; step < 32; step *= 2) {
+            int64_t before = __shfl_up_sync(0xFFFFFFFFu, up_to, step);
+            up_to += thread >= step ? before : 0;
+        }
+        int holder = __ffs((int)__ballot_sync(0xFFFFFFFFu, left < up_to)) - 1;
+        if (holder < 0) {
+            walk->leaves += __shfl_sync(0xFFFFFFFFu, up_to, 31);
+            continue;
+        }
+        left -= __shfl_sync(0xFFFFFFFFu, up_to - own, holder);
+        rows = {__shfl_sync(0xFFFFFFFFu, rows.first, holder),
+                __shfl_sync(0xFFFFFFFFu, rows.end, holder)};
+        tree_shard data = rows_of(x, false, rows.first, rows.end);
+        bool scales = left >= leaves_of(data);
+        *leaf = scales ? left - leaves_of(data) : left;
+        return scales ? rows_of(x, true, rows.first, rows.end) : data;
+    }
+    *leaf = 0;
+    return {x.data, 0, x.row_bytes, x.row_stride};
+}
+
+/* By a whole block: whether the segments are good, and have as many leaves as the host says. */
+__device__ void check_segments(const tree_source &x, const int64_t *start, invar_cuda_fault *fault)
+{
+    bool good = invar_segments_good(start, x.shards, x.rows, INVAR_OP_HASH_LEAVES, fault);
+    int64_t own = 0, leaves;
+
+    for (int64_t i = threadIdx.x; i < x.shards; i += 32 * WARPS)
+        own += leaves_in(x, segment_at(x, start, i));
+    (void)invar_sum_before<32 * WARPS>(own, &leaves);
+    if (good && leaves != x.leaves && threadIdx.x == 0)
+        invar_report(fault, INVAR_OP_HASH_LEAVES, INVAR_CUDA_COUNT, leaves);
+}
+
+/* The first block only checks: no other waits for it. */
+template <bool Linear>
+static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
+    hash_segments(invar_digest *out, const __grid_constant__ tree_source x, const int64_t *start,
+                  invar_cuda_fault *fault)
+{
+    __shared__ uint8_t buffers[WARPS][INVAR_XXH_SHORT];
+    uint8_t *buffer = buffers[threadIdx.x / 32];
+    int64_t stride = (int64_t)(gridDim.x - 1) * WARPS;
+    segment_walk walk = {0, 0};
+    invar_xxh_lane lane;
+
+    lane.start();
+    invar_grid_begin();
+    if (blockIdx.x == 0) {
+        check_segments(x, start, fault);
+        return;
+    }
+    for (int64_t leaf = (int64_t)(blockIdx.x - 1) * WARPS + threadIdx.x / 32; leaf < x.leaves;
+         leaf += stride) {
+        int64_t number = leaf;
+        tree_shard shard = find_segment(&number, &walk, x, start);
+        invar_xxh_hash hash = hash_leaf<Linear, true>(lane, shard, number, buffer);
+        __syncwarp();
+        if (threadIdx.x % 32 == 0)
+            write_digest(out[leaf].bytes, hash);
+    }
+}
+
 size_t invar_cuda_hash_leaves_workspace(const invar_device *dev, const invar_hash_leaves_args *a)
 {
-    tree_source x = segments_of(a);
-
-    (void)dev;
-    return (size_t)(tree_shards(x) + x.shards + 1) * sizeof(int64_t);
+    (void)dev, (void)a;
+    return 0;
 }
 
 invar_status invar_cuda_hash_leaves(const invar_device *dev, const invar_hash_leaves_args *a,
                                     void *workspace)
 {
-    tree_source x = segments_of(a);
-    int64_t *first_leaf = (int64_t *)workspace, *start = first_leaf + tree_shards(x);
-    climb c;
+    tree_source x = source_of(&a->x, a->samples.count, a->digest);
+    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * BLOCKS;
+    int64_t blocks = invar_ceil_div(a->leaves, WARPS);
 
+    (void)workspace;
+    x.leaves = a->leaves;
     if (x.shards == 0)
         return INVAR_OK;
-    INVAR_TRY(invar_launch(dev, INVAR_OP_HASH_LEAVES, find_segments, dim3(1), dim3(FIND_THREADS),
-                           0)(first_leaf, start, x, invar_cuda_of(dev)->fault));
-    if (x.leaves == 0)
-        return INVAR_OK;
-    x.first_leaf = first_leaf;
-    x.start = start;
-    c.op = INVAR_OP_HASH_LEAVES;
-    c.out = a->digest;
-    c.trees.count = 1;
-    c.trees.first[0] = 0;
-    c.trees.first[1] = x.leaves;
-    c.trees.x[0] = x;
-    c.trees.root[0] = {};
-    return hash_forest(dev, &c);
+    return invar_launch_early(
+        dev, INVAR_OP_HASH_LEAVES, is_linear(&x) ? hash_segments<true> : hash_segments<false>,
+        dim3((unsigned)(1 + (blocks < most ? blocks : most))), dim3(32 * WARPS),
+        0)(a->digest, x, a->samples.start, invar_cuda_of(dev)->fault);
 }
