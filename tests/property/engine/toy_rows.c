@@ -2,7 +2,8 @@
  * toy_rows.c - a new estimator or reward is one function and one row: everything else follows.
  *
  * tests/toy has an estimator and a reward that no product has. Nothing else knows of them, and yet
- * recipes choose them, rules and messages apply to them, and they compute.
+ * recipes choose them, rules and messages apply to them, and they compute. A control has the same
+ * functions with other traits, and in each of these another answer.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -13,24 +14,19 @@
 #include "engine/rl/estimator.h"
 #include "tests/support.h"
 
-static invar_recipe *recipe_of(const char *const (*flags)[2], size_t count)
+static invar_recipe *recipe_of(const char *estimator, const char *const (*flags)[2], size_t count)
 {
-    static const char *const plain[][2] = {{"num-layers", "1"},
-                                           {"hidden-size", "32"},
-                                           {"ffn-hidden-size", "32"},
-                                           {"num-attention-heads", "2"},
-                                           {"numerics", "ieee"},
-                                           {"prompt-data", "task:copy"},
-                                           {"rollout-batch-size", "2"},
-                                           {"num-rollout", "1"},
-                                           {"rollout-max-response-len", "8"},
-                                           {"advantage-estimator", "toy"},
-                                           {"rm-type", "boxed_toy"}};
+    static const char *const plain[][2] = {
+        {"num-layers", "1"},          {"hidden-size", "32"}, {"ffn-hidden-size", "32"},
+        {"num-attention-heads", "2"}, {"numerics", "ieee"},  {"prompt-data", "task:copy"},
+        {"rollout-batch-size", "2"},  {"num-rollout", "1"},  {"rollout-max-response-len", "8"},
+        {"rm-type", "boxed_toy"}};
     invar_recipe *recipe;
 
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     for (size_t i = 0; i < sizeof plain / sizeof *plain; i++)
         assert_ok(invar_recipe_set(recipe, plain[i][0], plain[i][1], plain[i][0]));
+    assert_ok(invar_recipe_set(recipe, "advantage-estimator", estimator, "test"));
     for (size_t i = 0; i < count; i++)
         assert_ok(invar_recipe_set(recipe, flags[i][0], flags[i][1], flags[i][0]));
     return recipe;
@@ -42,25 +38,26 @@ static void test_toy_rows__recipes_choose_them(void **state)
     static const char *const lonely[][2] = {{"n-samples-per-prompt", "1"}};
     static const char *const unscaled[][2] = {{"n-samples-per-prompt", "2"},
                                               {"disable-grpo-std-normalization", "true"}};
-    invar_recipe *recipe = recipe_of(fits, 2);
+    invar_recipe *recipe = recipe_of("toy", fits, 2);
 
     (void)state;
     assert_ok(invar_config_check(recipe));
     assert_int_equal(INVAR_RECIPE_ENUM(invar_estimator, recipe, INVAR_KEY_ADVANTAGE_ESTIMATOR),
                      INVAR_ESTIMATOR_TOY);
     invar_recipe_free(recipe);
-    recipe = recipe_of(lonely, 1); // it compares within a group
+    recipe = recipe_of("toy", lonely, 1); // it compares within a group
     assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "the mean of its own group");
     invar_recipe_free(recipe);
-    recipe = recipe_of(unscaled, 2); // and divides by nothing
-    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "advantage-estimator = grpo or gspo");
+    recipe = recipe_of("toy", unscaled, 2); // and divides by nothing
+    assert_fails(invar_config_check(recipe), INVAR_E_INVALID,
+                 "advantage-estimator = grpo, gspo or toy_wrong");
     invar_recipe_free(recipe);
 }
 
 static void test_toy_rows__messages_list_them(void **state)
 {
     static const char *const needless[][2] = {{"n-samples-per-prompt", "2"}, {"lambd", "0.5"}};
-    invar_recipe *recipe = recipe_of(needless, 2);
+    invar_recipe *recipe = recipe_of("toy", needless, 2);
     invar_reward reward;
     bool boxed;
 
@@ -69,22 +66,30 @@ static void test_toy_rows__messages_list_them(void **state)
     invar_recipe_free(recipe);
     assert_ok(invar_recipe_new(&recipe, invar_config_schema()));
     assert_fails(invar_recipe_set(recipe, "advantage-estimator", "tpo", "--x"), INVAR_E_INVALID,
-                 "on_policy_distillation|toy");
+                 "on_policy_distillation|toy|toy_wrong");
     invar_recipe_free(recipe);
-    assert_fails(invar_reward_parse(&reward, &boxed, "tpo"), INVAR_E_INVALID, "overlap or toy");
+    assert_fails(invar_reward_parse(&reward, &boxed, "tpo"), INVAR_E_INVALID,
+                 "overlap, toy or toy_wrong");
 }
 
-static void test_toy_rows__compute(void **state)
+/* Of a group of two samples, with rewards of 3 and 1. */
+static void estimate(float advantage[5], invar_estimator estimator)
 {
     static const int64_t start[] = {0, 3, 5}, group[] = {0, 0};
     static const uint8_t mask[] = {1, 0, 1, 1, 1};
     static const float reward[] = {3.0f, 1.0f};
     const invar_rl_batch batch = {
         .samples = 2, .start = start, .group = group, .mask = mask, .reward = reward};
-    const invar_rl_options options = {.estimator = INVAR_ESTIMATOR_TOY,
+    const invar_rl_options options = {.estimator = estimator,
                                       .rewards_normalization = true,
                                       .std_normalization = true,
                                       .gamma = 0.5f};
+
+    assert_ok(invar_rl_advantages(advantage, NULL, &batch, &options));
+}
+
+static void test_toy_rows__compute(void **state)
+{
     static const float expected[] = {1.0f, 0.0f, 0.5f, -1.0f, -0.5f};
     const invar_rl_sample sample = {
         .response = "so \\boxed{abc}", .response_bytes = 14, .label = "123", .metadata = "{}"};
@@ -92,7 +97,7 @@ static void test_toy_rows__compute(void **state)
     double value = 0;
 
     (void)state;
-    assert_ok(invar_rl_advantages(advantage, NULL, &batch, &options));
+    estimate(advantage, INVAR_ESTIMATOR_TOY);
     assert_memory_equal(advantage, expected, sizeof expected);
     assert_ok(invar_reward_of(&value, INVAR_REWARD_TOY, true, &sample));
     assert_true(value == 1.0);
@@ -101,12 +106,38 @@ static void test_toy_rows__compute(void **state)
     assert_true(invar_reward_needs_label(INVAR_REWARD_TOY));
 }
 
+/* Each of the answers above, turned round by the one trait that is another. */
+static void test_toy_rows__wrong_traits_are_noticed(void **state)
+{
+    static const char *const lonely[][2] = {{"n-samples-per-prompt", "1"}};
+    static const char *const unscaled[][2] = {{"n-samples-per-prompt", "2"},
+                                              {"disable-grpo-std-normalization", "true"}};
+    static const char *const discounted[][2] = {{"n-samples-per-prompt", "2"}, {"gamma", "0.5"}};
+    static const float expected[] = {3.0f, 0.0f, 1.5f, 1.0f, 0.5f};
+    invar_recipe *recipe = recipe_of("toy_wrong", lonely, 1);
+    float advantage[5];
+
+    (void)state;
+    assert_ok(invar_config_check(recipe));
+    invar_recipe_free(recipe);
+    recipe = recipe_of("toy_wrong", unscaled, 2);
+    assert_ok(invar_config_check(recipe));
+    invar_recipe_free(recipe);
+    recipe = recipe_of("toy_wrong", discounted, 2);
+    assert_fails(invar_config_check(recipe), INVAR_E_INVALID, "reinforce_plus_plus, ppo or toy");
+    invar_recipe_free(recipe);
+    estimate(advantage, INVAR_ESTIMATOR_TOY_WRONG);
+    assert_memory_equal(advantage, expected, sizeof expected);
+    assert_false(invar_reward_needs_label(INVAR_REWARD_TOY_WRONG));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_toy_rows__recipes_choose_them),
         cmocka_unit_test(test_toy_rows__messages_list_them),
         cmocka_unit_test(test_toy_rows__compute),
+        cmocka_unit_test(test_toy_rows__wrong_traits_are_noticed),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);
