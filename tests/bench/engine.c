@@ -12,35 +12,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/alloc.h"
 #include "engine/hf/hf.h"
 #include "engine/rollout/rollout.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
+#include "tests/bench/bench.h"
 
 enum { SAMPLES = 16, TRAIN_TOKENS = 128, PROMPT = 32, RESPONSE = 64, SCRATCH = 256 << 20 };
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench.engine: %s: %s\n", what, invar_error_last()->message);
-    exit(2);
-}
-
-#define DO(expr)                                                                                   \
-    do {                                                                                           \
-        if ((expr) != INVAR_OK)                                                                    \
-            die(#expr);                                                                            \
-    } while (0)
-
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 typedef struct bench {
     invar_device dev;
@@ -117,13 +97,13 @@ static void bench_train(bench *b, int repeats)
     DO(invar_optimizer_new(&optimizer, b->model, 0));
     DO(invar_grads_new(&grads, b->model));
     for (int r = 0; r < repeats; r++) {
-        double start = now();
+        double start = now_ms();
 
         DO(invar_grads_zero(grads));
         DO(invar_trainer_learn(trainer, b->model, b->samples, SAMPLES, &loss, grads, &result));
         DO(invar_optimizer_norm(&norm, &clip, b->model, grads, false, adamw.clip_grad, &b->dev));
         DO(invar_optimizer_step(optimizer, b->model, grads, clip, 1e-4f, false, &adamw, &b->dev));
-        printf("%.6f\n", now() - start);
+        printf("%.6f\n", 1e-3 * (now_ms() - start));
         fflush(stdout);
     }
     for (int i = 0; i < SAMPLES; i++)
@@ -147,9 +127,9 @@ static void bench_generate(bench *b, int repeats)
         double start;
 
         make_samples(b, PROMPT, PROMPT);
-        start = now();
+        start = now_ms();
         DO(invar_rollout_run(rollout, b->samples, SAMPLES, &sampling, NULL, NULL));
-        printf("%.6f\n", now() - start);
+        printf("%.6f\n", 1e-3 * (now_ms() - start));
         fflush(stdout);
         for (int i = 0; i < SAMPLES; i++) {
             if (invar_rl_sample_response(&b->samples[i]) != RESPONSE)

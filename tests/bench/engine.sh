@@ -3,8 +3,8 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
-python=$2/venv/bin/python
+# shellcheck source=tests/oracle/venv.sh
+source "$here/../oracle/venv.sh"
 
-python3 -m venv "$2/venv"
-"$python" -m pip install --quiet -r "$here/../oracle/requirements.txt"
+venv "$2" -r "$here/../oracle/requirements.txt"
 "$python" "$here/engine.py" "$1"

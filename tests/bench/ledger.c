@@ -16,33 +16,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "ledger/ledger.h"
 #include "ledger/view/diff/diff.h"
+#include "tests/bench/bench.h"
 
 enum { POINTS = 1000, METRICS = 60, REPEATS = 21 };
-
-static void die(const char *what)
-{
-    fprintf(stderr, "bench.ledger: %s: %s\n", what, invar_error_last()->message);
-    exit(2);
-}
-
-#define DO(expr)                                                                                   \
-    do {                                                                                           \
-        if ((expr) != INVAR_OK)                                                                    \
-            die(#expr);                                                                            \
-    } while (0)
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
 
 static double bytes_of(const char *path)
 {

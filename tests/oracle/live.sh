@@ -6,14 +6,13 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/venv.sh"
 compare=$1 folder=$2
-python=$folder/venv/bin/python
 
-python3 -m venv "$folder/venv"
-"$python" -m pip install --quiet -r "$here/requirements.txt"
+venv "$folder" -r "$here/requirements.txt"
 "$python" "$here/generate.py" --check
 
-seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-echo "random seed: $seed"
+draw_seed 4
 "$python" "$here/generate.py" --seed "$seed" --out "$folder/random.bin"
 "$compare" "$folder/random.bin"

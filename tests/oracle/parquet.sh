@@ -6,9 +6,10 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/venv.sh"
 program=$1 folder=$2
 
-python3 -m venv "$folder/venv"
-"$folder/venv/bin/python" -m pip install --quiet pyarrow==26.0.1
-"$folder/venv/bin/python" "$here/parquet.py" "$folder"
+venv "$folder" pyarrow==26.0.1
+"$python" "$here/parquet.py" "$folder"
 INVAR_PARQUET=$folder PATH=$folder/venv/bin:$PATH "$program"

@@ -7,14 +7,13 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/venv.sh"
 program=$1 folder=$2
-python=$folder/venv/bin/python
 
-python3 -m venv "$folder/venv"
-"$python" -m pip install --quiet -r "$here/requirements.txt"
+venv "$folder" -r "$here/requirements.txt"
 "$python" "$here/rl.py" --check
 
-seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-echo "random seed: $seed"
+draw_seed 4
 "$python" "$here/rl.py" --seed "$seed" --out "$folder/rl.json"
 INVAR_RL_FIXTURES=$folder/rl.json "$program"

@@ -6,11 +6,11 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/venv.sh"
 export=$1 folder=$2
-python=$folder/venv/bin/python
 
-python3 -m venv "$folder/venv"
-"$python" -m pip install --quiet tensorboard==2.21.0 numpy==2.4.6 protobuf==7.36.2
+venv "$folder" tensorboard==2.21.0 numpy==2.4.6 protobuf==7.36.2
 
 rm -rf "$folder/data"
 mkdir "$folder/data"

@@ -7,14 +7,13 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/venv.sh"
 test=$1 folder=$2
-python=$folder/venv/bin/python
 
-python3 -m venv "$folder/venv"
-"$python" -m pip install --quiet -r "$here/requirements.txt"
+venv "$folder" -r "$here/requirements.txt"
 "$python" "$here/tokenizer.py" --check
 
-seed=$(od -An -N3 -tu4 /dev/urandom | tr -d ' ')
-echo "random seed: $seed"
+draw_seed 3
 "$python" "$here/tokenizer.py" --seed "$seed" --strings 10000 --out "$folder/tokenizer"
 INVAR_TEST_FULL=1 INVAR_TOKENIZER_ORACLE=$folder/tokenizer "$test"

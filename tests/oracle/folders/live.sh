@@ -9,11 +9,11 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/../venv.sh"
 invar=$1 folder=$2
-python=$folder/venv/bin/python
 
-python3 -m venv "$folder/venv"
-"$python" -m pip install --quiet -r "$here/../requirements.txt"
+venv "$folder" -r "$here/../requirements.txt"
 newest=$(sed -n 's/^transformers==//p' "$here/../requirements.txt")
 
 # with VERSION ARGUMENT ...: Python with this version of transformers.

@@ -6,16 +6,15 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/../venv.sh"
 compare=$1 folder=$2
-python=$folder/venv/bin/python
 
-python3 -m venv "$folder/venv"
-"$python" -m pip install --quiet -r "$here/../requirements.txt"
+venv "$folder" -r "$here/../requirements.txt"
 "$python" "$here/../model.py" --check
 
 for size in "" --large; do
-    seed=$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')
-    echo "random seed: $seed $size"
+    draw_seed 4
     "$python" "$here/../model.py" --seed "$seed" $size --out "$folder/model"
     "$compare" "$folder/model"
 done

