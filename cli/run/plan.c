@@ -3,6 +3,7 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <ctype.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdio.h>
@@ -26,26 +27,39 @@ typedef struct settings {
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-/* "80GB", "79.1 GiB", "512M": a power of 1000, with an i of 1024; without a unit bytes. */
+/* The factor of "GB", "GiB", "g": a power of 1000, with an i of 1024; 0: it is no unit. */
+static double unit_of(const char *text)
+{
+    static const char letters[] = "kmgtpe";
+    const char *letter = *text ? strchr(letters, tolower((unsigned char)*text)) : NULL;
+    bool binary = letter && tolower((unsigned char)text[1]) == 'i';
+    double unit = 1.0;
+
+    if (!*text)
+        return 0.0;
+    for (const char *c = letters; letter && c <= letter; c++)
+        unit *= binary ? 1024.0 : 1000.0;
+    text += letter ? 1 + binary : 0;
+    text += *text == 'B' || *text == 'b';
+    return *text ? 0.0 : unit;
+}
+
+/* "80GB", "79.1 GiB", "512m". */
 static invar_status read_size(size_t *out, const char *text)
 {
-    static const char letters[] = "kMGT";
     char *end;
-    double value = strtod(text, &end), unit = 1.0;
-    const char *letter;
+    double value = strtod(text, &end);
 
-    while (end != text && *end == ' ')
+    if (end == text)
+        end += strlen(end);
+    while (*end == ' ')
         end++;
-    letter = *end == 'K' ? letters : *end ? strchr(letters, *end) : NULL;
-    if (letter) {
-        bool binary = end[1] == 'i';
-        for (const char *c = letters; c <= letter; c++)
-            unit *= binary ? 1024.0 : 1000.0;
-        end += 1 + binary;
-    }
-    end += *end == 'B' && end != text;
-    value *= unit;
-    if (end == text || !strpbrk(text, "kKMGTB") || *end || !(value >= 1.0 && value < 9.0e18))
+    value *= unit_of(end);
+    if (value >= 9.0e18)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--memory: \"%.40s\" is more than the 9 EB that can be planned for",
+                          text);
+    if (!(value >= 1.0))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--memory: \"%.40s\" is no size; expected a number with a unit, as in "
                           "80GB, 79.1GiB or 512MiB",
@@ -93,39 +107,49 @@ static invar_status fill_memory(invar_grid *t, const invar_memory_view *v)
     return add_line(t, "usable", b->usable, "1/64 is left for the driver");
 }
 
-static invar_status add_choice(invar_grid *t, const char *key, int64_t value, int64_t asked,
-                               bool open)
-{
-    char note[64] = "";
+/* A key, what it is planned with, and what the recipe says; 0: it leaves that open. */
+typedef struct setting {
+    const char *key;
+    int64_t value, asked;
+} setting;
 
-    if (open)
-        (void)snprintf(note, sizeof note, "chosen");
-    else if (value != asked)
-        (void)snprintf(note, sizeof note, "chosen; the recipe allows %" PRId64, asked);
-    INVAR_TRY(invar_grid_string(t, key));
-    INVAR_TRY(invar_grid_int(t, value));
-    return invar_grid_string(t, note);
+enum { MOST_SETTINGS = 4 };
+
+static int settings_of(setting out[MOST_SETTINGS], const invar_memory_view *v)
+{
+    const invar_budget_choice *c = &v->budget.choice;
+    const invar_budget_ask *a = &v->ask;
+    int n = 0;
+
+    out[n++] = (setting){"log-probs-chunk-size", c->head_rows, a->head_rows};
+    out[n++] = a->dynamic ? (setting){"max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens}
+                          : (setting){"micro-batch-size", a->plan.micro_batch, a->plan.micro_batch};
+    if (c->pages == 0)
+        return n;
+    out[n++] = (setting){"kv-pages", c->pages, a->limits.pages};
+    out[n++] = (setting){"rollout-concurrency", c->concurrency, a->limits.concurrency};
+    return n;
 }
 
 static invar_status fill_choices(invar_grid *t, const invar_memory_view *v)
 {
-    const invar_budget_choice *c = &v->budget.choice;
-    const invar_budget_ask *a = &v->ask;
+    setting list[MOST_SETTINGS];
+    int n = settings_of(list, v);
 
     INVAR_TRY(invar_grid_string(t, "key"));
     INVAR_TRY(invar_grid_string(t, "value"));
     INVAR_TRY(invar_grid_string(t, ""));
-    INVAR_TRY(add_choice(t, "log-probs-chunk-size", c->head_rows, a->head_rows, !a->head_rows));
-    if (a->dynamic)
-        INVAR_TRY(add_choice(t, "max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens, false));
-    else
-        INVAR_TRY(
-            add_choice(t, "micro-batch-size", a->plan.micro_batch, a->plan.micro_batch, false));
-    if (c->pages == 0)
-        return INVAR_OK;
-    INVAR_TRY(add_choice(t, "kv-pages", c->pages, a->limits.pages, !a->limits.pages));
-    return add_choice(t, "rollout-concurrency", c->concurrency, a->limits.concurrency,
-                      !a->limits.concurrency);
+    for (const setting *s = list; s < list + n; s++) {
+        char note[64] = "";
+        if (s->asked == 0)
+            (void)snprintf(note, sizeof note, "chosen");
+        else if (s->value != s->asked)
+            (void)snprintf(note, sizeof note, "chosen; the recipe allows %" PRId64, s->asked);
+        INVAR_TRY(invar_grid_string(t, s->key));
+        INVAR_TRY(invar_grid_int(t, s->value));
+        INVAR_TRY(invar_grid_string(t, note));
+    }
+    return INVAR_OK;
 }
 
 static invar_status show_table(const invar_memory_view *v,
@@ -170,31 +194,47 @@ static json_t *items_json(const invar_budget *b)
     return list;
 }
 
+/* What the keys are, and which of them the plan chose. */
+static void choices_json(json_t **values_out, json_t **chosen_out, const invar_memory_view *v)
+{
+    setting list[MOST_SETTINGS];
+    int n = settings_of(list, v);
+
+    *values_out = json_object();
+    *chosen_out = json_array();
+    for (const setting *s = list; s < list + n; s++) {
+        (void)json_object_set_new(*values_out, s->key, json_integer((json_int_t)s->value));
+        if (s->value != s->asked)
+            (void)json_array_append_new(*chosen_out, json_string(s->key));
+    }
+}
+
 static invar_status print_json(const invar_memory_view *v)
 {
     const invar_budget *b = &v->budget;
-    const invar_budget_choice *c = &b->choice;
-    json_t *choices =
-        json_pack("{s:I, s:I, s:I, s:I}", "log-probs-chunk-size", (json_int_t)c->head_rows,
-                  "max-tokens-per-gpu", (json_int_t)c->max_tokens, "kv-pages", (json_int_t)c->pages,
-                  "rollout-concurrency", (json_int_t)c->concurrency);
+    char advice[INVAR_BUDGET_ADVICE_SIZE];
+    json_t *choices, *chosen;
 
+    INVAR_TRY(invar_budget_advise(advice, b, &v->ask));
+    choices_json(&choices, &chosen, v);
     return invar_json_write(
         stdout,
         json_pack(
-            "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:I, s:b}",
+            "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:I, "
+            "s:b}",
             "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
             items_json(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block, "sampling",
             (json_int_t)b->sampling, "kv_cache", (json_int_t)b->cache, "scoring",
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
-            (json_int_t)b->around, "choices", choices, "longest_sample",
+            (json_int_t)b->around, "choices", choices, "chosen", chosen, "advice",
+            advice[0] ? json_string(advice) : json_null(), "longest_sample",
             (json_int_t)invar_budget_longest(&v->ask), "device_present", !v->session.imagined));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */
 
-static invar_status plan(const settings *s, const invar_recipe *recipe)
+static invar_status plan(int *code_out, const settings *s, const invar_recipe *recipe)
 {
     invar_memory_view view;
     size_t memory = 0;
@@ -207,6 +247,8 @@ static invar_status plan(const settings *s, const invar_recipe *recipe)
     status = s->json ? print_json(&view) : print_text(&view);
     if (status == INVAR_OK && fflush(stdout) == 0)
         status = invar_budget_verdict(&view.budget, &view.ask);
+    if (!view.budget.fits && status == INVAR_E_NOMEM)
+        *code_out = INVAR_EXIT_DIFFERENT; // an answer, no failure
     invar_memory_release(&view);
     return status;
 }
@@ -231,15 +273,17 @@ static int run(int argc, char **argv)
     settings s = {0};
     invar_recipe *recipe = NULL;
     const char *path = NULL;
+    int code = INVAR_EXIT_OK, failure;
     invar_status status;
 
     status = invar_flags_recipe(&recipe, &path, options(&s), &argc, argv);
     if (status == INVAR_OK)
         status = invar_options_parse(options(&s), argc, argv);
     if (status == INVAR_OK)
-        status = plan(&s, recipe);
+        status = plan(&code, &s, recipe);
     invar_recipe_free(recipe);
-    return invar_exit(status);
+    failure = invar_exit(status);
+    return code ? code : failure;
 }
 
 static void help(void)
@@ -256,7 +300,8 @@ static void help(void)
         "\n"
         "Exit codes:\n"
         "  0    the run fits\n"
-        "  2    it does not; the message names keys that would help\n"
+        "  1    it does not; the message names keys that would help\n"
+        "  2    a file is missing or damaged\n"
         "  125  there is no GPU, and no --memory\n");
     invar_options_help(options(&s));
 }

@@ -262,15 +262,23 @@ static void name_largest(char *out, size_t size, const invar_budget *b)
     }
 }
 
+invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar_budget *b,
+                                 const invar_budget_ask *ask)
+{
+    out[0] = '\0';
+    if (b->fits)
+        return INVAR_OK;
+    INVAR_TRY(find_single(out, INVAR_BUDGET_ADVICE_SIZE, ask, b->available));
+    return out[0] ? INVAR_OK : find_several(out, INVAR_BUDGET_ADVICE_SIZE, ask, b->available);
+}
+
 invar_status invar_budget_verdict(const invar_budget *b, const invar_budget_ask *ask)
 {
-    char need[24], available[24], largest[160], keys[1024] = "";
+    char need[24], available[24], largest[160], keys[INVAR_BUDGET_ADVICE_SIZE];
 
     if (b->fits)
         return INVAR_OK;
-    INVAR_TRY(find_single(keys, sizeof keys, ask, b->available));
-    if (!keys[0])
-        INVAR_TRY(find_several(keys, sizeof keys, ask, b->available));
+    INVAR_TRY(invar_budget_advise(keys, b, ask));
     format_bytes(need, b->need);
     format_bytes(available, b->usable);
     name_largest(largest, sizeof largest, b);

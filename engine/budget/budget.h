@@ -99,6 +99,12 @@ typedef struct invar_budget {
 invar_status invar_budget_make(invar_budget *out, const invar_budget_ask *ask,
                                size_t available) INVAR_MUST_USE;
 
+#define INVAR_BUDGET_ADVICE_SIZE 1024
+
+/* The keys that would help, "set a = 1, or b = 2 (semantic)"; "": it fits, or none would. */
+invar_status invar_budget_advise(char out[INVAR_BUDGET_ADVICE_SIZE], const invar_budget *budget,
+                                 const invar_budget_ask *ask) INVAR_MUST_USE;
+
 /* INVAR_OK where it fits; else INVAR_E_NOMEM with the numbers and the keys that would help. */
 invar_status invar_budget_verdict(const invar_budget *budget,
                                   const invar_budget_ask *ask) INVAR_MUST_USE;

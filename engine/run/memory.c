@@ -7,6 +7,7 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "engine/config/config.h"
@@ -204,8 +205,29 @@ static invar_status read_data(invar_memory_view *v)
     return forgive(invar_evaluate_hash(&digest, &v->data, &v->session));
 }
 
+/* Weights are not read, but a folder of them that is not there was misspelt. */
+static invar_status check_folders(const invar_recipe *r)
+{
+    static const invar_key keys[] = {INVAR_KEY_LOAD, INVAR_KEY_REF_LOAD, INVAR_KEY_CRITIC_LOAD,
+                                     INVAR_KEY_OPD_TEACHER_LOAD};
+    char shown[INVAR_PATH_SHOWN_SIZE];
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        const char *path = invar_recipe_string(r, (int)keys[i]);
+        if (!path[0] || invar_path_exists(path) ||
+            (keys[i] == INVAR_KEY_LOAD &&
+             strcmp(path, invar_recipe_string(r, INVAR_KEY_SAVE)) == 0)) // of a run to come
+            continue;
+        invar_path_show(shown, path);
+        return INVAR_FAIL(INVAR_E_NOTFOUND, 0, "%s: %s: no such folder",
+                          invar_config_schema()->keys[keys[i]].name, shown);
+    }
+    return INVAR_OK;
+}
+
 static invar_status plan(invar_memory_view *v, size_t memory)
 {
+    INVAR_TRY(check_folders(v->session.recipe));
     INVAR_TRY(read_data(v));
     invar_settings_read(&v->settings, v->session.recipe, 0, -1);
     v->ask = invar_memory_ask(&v->session, &v->settings, &v->data);

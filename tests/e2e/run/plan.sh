@@ -56,6 +56,8 @@ number() {
 holds plan 143GB
 holds [ "$(number need)" -le "$(number usable)" ]
 holds [ "$(number max-tokens-per-gpu)" -eq 32768 ]
+holds grep -q '"advice": null' plan.json
+holds grep -q '"chosen":\["log-probs-chunk-size","kv-pages"' <(tr -d ' \n' <plan.json)
 holds [ "$(number longest_sample)" -eq 3072 ]
 most=$(number need)
 # who watches sampling needs memory
@@ -84,10 +86,12 @@ follow() {
     local size=$1 rc=0 advice one
     shift
     plan "$size" "$@" || rc=$?
-    holds [ $rc -eq 2 ]
+    holds [ $rc -eq 1 ]
     holds grep -q '"fits": false' plan.json
     holds grep -q 'does not fit: it needs .* GiB, the GPU has .* GiB to use; the largest are' \
         plan.err
+    # a program that reads it is told the same
+    holds grep -qF "\"advice\": \"$(sed -n 's/.*; set /set /p' plan.err)\"" plan.json
     advice=$(sed -n 's/.*; set //p' plan.err | sed 's/ (semantic)//g; s/, or /\n/g')
     holds [ -n "$advice" ]
     while read -r one; do
@@ -104,7 +108,7 @@ follow 82GB
 follow 60GB
 follow 100GB --optimizer-cpu-offload true --recompute-granularity full --kv-pages 400000
 follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 16
-expect 2 "take a smaller model" large.ini --memory 20GB
+expect 1 "take a smaller model" large.ini --memory 20GB
 expect 129 "expected a number with a unit" large.ini --memory 80
 # a long context: the cache is chosen, however large it could be
 expect 0 "kv-pages" large.ini --memory 120GB --optimizer-cpu-offload true \
@@ -116,7 +120,7 @@ expect 2 "lower kv-pages" large.ini --memory 143GB --kv-pages 1000000000
 expect 0 "max-tokens-per-gpu" large.ini --memory 143GB
 expect 0 "by the recipe's bounds: prompt-data was not read" large.ini --memory 133.2GiB
 expect 0 "verdict: fits" large.ini --device cpu --numerics ieee --memory 143GB
-expect 2 "verdict: does not fit" large.ini --memory 1GB
+expect 1 "verdict: does not fit" large.ini --memory 1GB
 cat >tiny.ini <<'END'
 [model]
 num-layers = 1
@@ -150,7 +154,16 @@ expect 0 " 13  chosen" tiny.ini "${longer[@]}" "${sft[@]}"
 for size in "" x 80XB -1GB 0 1e40 GB 80GBs nan; do
     expect 129 "is no size" tiny.ini --memory="$size"
 done
-expect 2 "no such folder" large.ini --hf-checkpoint nowhere --memory 80GB
+for size in 16EB 1e40GB 9000PB; do
+    expect 129 "\"$size\" is more than the 9 EB that can be planned for" tiny.ini --memory="$size"
+done
+for size in 80gb 80GIB 80g "80 gib" 1e9b 80Pb; do
+    expect 0 "verdict: fits" tiny.ini --memory="$size"
+done
+for key in hf-checkpoint load ref-load; do
+    expect 2 "nowhere: no such folder" large.ini "--$key" nowhere --memory 80GB
+done
+expect 0 "verdict: fits" large.ini --load runs/new --save runs/new --memory 143GB
 if [[ $invar != */invar_far ]] && ! nvidia-smi >/dev/null 2>&1; then
     expect 125 "--memory 80GB" large.ini
 fi
