@@ -143,6 +143,8 @@ static invar_status check(const settings *s, const char *path)
     if (s->what.own_recipe && path[0] == '/')
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--own-recipe: the recipe is named by its path in the trees");
+    if (s->shared.html) // before anything is built
+        return invar_output_check(s->shared.html, INVAR_PAGE_MARK("ab"));
     return INVAR_OK;
 }
 

@@ -183,9 +183,12 @@ int invar_bisect_answer_it(const invar_bisect_case *what, const invar_bisect_set
         .event = show,
         .payload = &s};
     invar_bisect_answer *answer = NULL;
-    invar_status status = invar_bisect_run(&answer, what, &options);
+    invar_status status =
+        settings->html ? invar_output_check(settings->html, INVAR_PAGE_MARK("answer")) : INVAR_OK;
     int code;
 
+    if (status == INVAR_OK)
+        status = invar_bisect_run(&answer, what, &options);
     if (s.live)
         fputs("\r\033[K", stderr);
     if (status == INVAR_OK)

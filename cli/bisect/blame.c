@@ -10,11 +10,14 @@
 #include "base/text.h"
 #include "cli/bisect/bisect.h"
 #include "cli/flags.h"
+#include "kernels-deterministic/device.h"
 
 #include "base/invar_banned.h"
 
 #define DEFAULT_UNTIL 3
 #define KINDS "act, grad, param, opt, logits, logp, data" /* of points */
+#define PHASES "rollout, forward, backward, optimizer"
+#define HOST_OPS "advantage, loss, reward" /* of points that no op of a device has computed */
 
 typedef struct settings {
     invar_bisect_settings shared;
@@ -35,8 +38,8 @@ static const invar_option *options(settings *s)
         {"layer", INVAR_OPTION_INT, &s->layer, "N", "only points of this layer", 0, INT64_MAX},
         {"kind", INVAR_OPTION_TEXT, &s->kind, "KIND", "only points of this kind: " KINDS, 0, 0},
         {"op", INVAR_OPTION_TEXT, &s->op, "OP", "only points of this op, such as linear.fwd", 0, 0},
-        {"phase", INVAR_OPTION_TEXT, &s->phase, "PHASE",
-         "only points of this phase: rollout, forward, backward, optimizer", 0, 0},
+        {"phase", INVAR_OPTION_TEXT, &s->phase, "PHASE", "only points of this phase: " PHASES, 0,
+         0},
         {"point", INVAR_OPTION_TEXT, &s->point, "PATTERN",
          "only points whose name matches; % stands for any text", 0, 0},
         {"until", INVAR_OPTION_INT, &s->until, "STEP", "last step to compare (3)", 0, INT64_MAX}};
@@ -55,19 +58,43 @@ static invar_status copy(char out[INVAR_QUESTION_WORD], const char *word, const 
     return INVAR_OK;
 }
 
-/* A word that no point has would be found out after all the builds. */
-static invar_status check_kind(const char *word)
+static bool among(const char *list, const char *word)
 {
-    const char *kind, *cursor = KINDS;
-    char quote[INVAR_TEXT_QUOTE_SIZE];
+    const char *item;
     size_t bytes;
 
-    while (invar_text_item(&kind, &bytes, &cursor, ','))
-        if (strlen(word) == bytes && memcmp(word, kind, bytes) == 0)
+    while (invar_text_item(&item, &bytes, &list, ','))
+        if (strlen(word) == bytes && memcmp(word, item, bytes) == 0)
+            return true;
+    return false;
+}
+
+/* A word that no point has would be found out after all the builds. */
+static invar_status check_word(const char *option, const char *word, const char *list)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    if (!word || among(list, word))
+        return INVAR_OK;
+    invar_text_quote(quote, sizeof quote, word, strlen(word));
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "--%s: there is no %s '%s'; there are %s", option, option,
+                      quote, list);
+}
+
+static invar_status check_op(const char *word)
+{
+    char quote[INVAR_TEXT_QUOTE_SIZE];
+
+    if (!word || among(HOST_OPS, word))
+        return INVAR_OK;
+    for (int i = 0; i < INVAR_OP_COUNT; i++)
+        if (strcmp(invar_op_name((invar_op)i), word) == 0)
             return INVAR_OK;
     invar_text_quote(quote, sizeof quote, word, strlen(word));
-    return INVAR_FAIL(INVAR_E_INVALID, 0, "--kind: there is no kind '%s'; there are %s", quote,
-                      KINDS);
+    return INVAR_FAIL(INVAR_E_INVALID, 0,
+                      "--op: there is no op '%s'; 'invar selfcheck' lists those of this program, "
+                      "and those of the host are %s",
+                      quote, HOST_OPS);
 }
 
 static invar_status make_question(invar_question *q, const settings *s)
@@ -77,8 +104,9 @@ static invar_status make_question(invar_question *q, const settings *s)
     *q = (invar_question){.kind = any ? INVAR_QUESTION_CHAIN : INVAR_QUESTION_POINTS,
                           .until = s->until,
                           .layer = s->layer};
-    if (s->kind)
-        INVAR_TRY(check_kind(s->kind));
+    INVAR_TRY(check_word("kind", s->kind, KINDS));
+    INVAR_TRY(check_word("phase", s->phase, PHASES));
+    INVAR_TRY(check_op(s->op));
     INVAR_TRY(copy(q->point_kind, s->kind, "kind"));
     INVAR_TRY(copy(q->point_op, s->op, "op"));
     INVAR_TRY(copy(q->phase, s->phase, "phase"));

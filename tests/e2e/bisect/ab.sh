@@ -123,6 +123,9 @@ holds [ "$(field 'a["sides"]["a"]["binary"] != a["sides"]["b"]["binary"]')" = Tr
 holds [ "$(field 'len(a["equal_metrics"]) > 20 and a["gates"]["a"]["same"]')" = True ]
 holds "$here/ab_numbers.py" "$invar" "$folder/out" >/dev/null
 
+ab 2 'nowhere/page.html: its folder is not there' --a base --b base "$recipe" --html \
+    nowhere/page.html
+
 # ---- a learning rate that is another from the second step on -----------------------------------
 ab 1 'different: from step 1, point' --a base --b slower "$recipe" --seeds 2
 holds grep -q 'op adamw on, in 2 of 2 seeds' "$folder/out"

@@ -114,10 +114,17 @@ def test_many_changes():
     folder2, commits2 = repository("undone", undone)
     answer = invar("bisect", folder2, "--good", commits2[0], "--bad", commits2[-1], "--all-changes")
     check(commits2[16] in [change["commit"] for change in answer["changes"]], "the last change")
-    misspelt = subprocess.run([INVAR, "blame", "--good", "HEAD", "--kind", "grads", "a.ini"],
-                              capture_output=True, text=True, check=False)
-    check(misspelt.returncode == 129 and "act, grad, param" in misspelt.stderr,
-          f"blame of a kind that there is not: {misspelt}")
+    for option, word, known in (("--kind", "grads", "act, grad, param"),
+                                ("--phase", "fwd", "rollout, forward, backward"),
+                                ("--op", "linear.forward", "advantage, loss, reward")):
+        misspelt = subprocess.run([INVAR, "blame", "--good", "HEAD", option, word, "a.ini"],
+                                  capture_output=True, text=True, check=False)
+        check(misspelt.returncode == 129 and f"there is no {option[2:]} '{word}'" in misspelt.stderr
+              and known in misspelt.stderr, f"blame of a word that there is not: {misspelt}")
+    nowhere = subprocess.run([INVAR, "blame", "--good", "HEAD", "--html", "nowhere/page.html",
+                              "a.ini"], capture_output=True, text=True, check=False)
+    check(nowhere.returncode == 2 and "its folder is not there" in nowhere.stderr,
+          f"a page that cannot be written: {nowhere}")
     data = invar("blame", folder, *ends, "--point", "batch.tokens", "--until", "0", code=2)
     check(data["verdict"] == "same-ends", "tokens of step 0 come before the optimizer")
 
