@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "engine/checkpoint/checkpoint.h"
 #include "engine/rollout/file.h"
 #include "engine/run/folders.h"
 
@@ -279,6 +280,27 @@ invar_status invar_recorded_write(const invar_recorded *recorded, const char *pa
 
 /* ---- into a recipe --------------------------------------------------------------------------- */
 
+/* A folder that somebody names should have some; "" is for none. */
+static invar_status check_checkpoints(const char *folder)
+{
+    char shown[INVAR_PATH_SHOWN_SIZE], hint[INVAR_CHECKPOINT_HINT_SIZE];
+    int64_t *steps = NULL, count = 0;
+
+    if (!folder[0])
+        return INVAR_OK;
+    if (invar_path_exists(folder))
+        INVAR_TRY(invar_checkpoint_list(&steps, &count, folder));
+    invar_free(steps);
+    if (count > 0)
+        return INVAR_OK;
+    invar_path_show(shown, folder);
+    invar_checkpoint_hint(hint, folder);
+    return INVAR_FAIL(INVAR_E_NOTFOUND, 0,
+                      "load: %s has no checkpoint%s; an empty load (--load=) executes from the "
+                      "start of the run",
+                      shown, hint);
+}
+
 static invar_status override(invar_recorded *recorded, const invar_recipe_entry *e, invar_key key)
 {
     if (e->key->effect != INVAR_RECIPE_EFFECT_FREE)
@@ -289,8 +311,10 @@ static invar_status override(invar_recorded *recorded, const invar_recipe_entry 
     if (key == INVAR_KEY_NAME || key == INVAR_KEY_NUM_ROLLOUT || key == INVAR_KEY_NUM_EPOCH ||
         (among(left_out, COUNT(left_out), key) && !among(watching, COUNT(watching), key)))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: a replay sets this by itself", e->origin);
-    if (key == INVAR_KEY_LOAD)
+    if (key == INVAR_KEY_LOAD) {
+        INVAR_TRY(check_checkpoints(e->text));
         return remember_checkpoints(recorded, e->text);
+    }
     return invar_recorded_put(recorded, key, e->text);
 }
 

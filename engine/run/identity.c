@@ -239,7 +239,7 @@ static invar_status take_pair(void *payload, const char *const *columns,
                               const invar_ledger_value *values, int count)
 {
     first_other *other = payload;
-    const char *here = "nothing";
+    const char *here = "not set";
 
     (void)columns;
     INVAR_CHECK(count == 2);
@@ -261,7 +261,7 @@ static void find_only_here(first_other *other)
 {
     for (size_t i = 0; i < other->id->count && !other->key[0]; i++)
         if (!other->met[i])
-            keep_other(other, other->id->pairs[i].key, "nothing", other->id->pairs[i].value);
+            keep_other(other, other->id->pairs[i].key, "not set", other->id->pairs[i].value);
 }
 
 /* The run that the ledger has is the one that is asked for. */
@@ -290,8 +290,8 @@ static invar_status check_same(const invar_loop *loop, invar_ledger *ledger,
                           "that it was made with",
                           other.key, other.there, other.here);
     return INVAR_FAIL(INVAR_E_STATE, 0,
-                      "%.1000s holds another run: its %s is %s, not %s; choose another folder with "
-                      "--run, or start over with --fresh",
+                      "%.1000s holds another run: its %s was %s and is %s; choose another folder "
+                      "with --run, or start over with --fresh",
                       loop->home.at.ledger, other.key, other.there, other.here);
 }
 

@@ -181,7 +181,7 @@ echo 3 >longer/checkpoints/latest_checkpointed_iteration.txt
 for ((i = 0; i < 2; i++)); do
     expect 0 'steps     0 executed, the last is 3' "${longer[@]}" --num-rollout 4
 done
-expect 2 'its seed is 1234, not 5; choose another folder with --run, or start over with --fresh' \
+expect 2 'its seed was 1234 and is 5; choose another folder with --run, or start over with' \
     "${again[@]}" --seed 5
 # anew: the old run keeps all that it has
 before=$(cd again && find . -type f ! -name '*-shm' ! -name '*-wal' -exec cksum {} + | sort)
