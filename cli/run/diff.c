@@ -5,6 +5,8 @@
  */
 #include "ledger/view/diff/diff.h"
 
+#include <string.h>
+
 #include "base/alloc.h"
 #include "base/console/term.h"
 #include "cli/flags.h"
@@ -76,6 +78,8 @@ static invar_status compare(int *code_out, const settings *s, char **words)
     invar_diff *diff = NULL, *fine = NULL;
     invar_status status;
 
+    if (s->html)
+        INVAR_TRY(invar_output_check(s->html, INVAR_PAGE_MARK("diff")));
     status = invar_locate_run(&a, words[0], s->ledger);
     if (status == INVAR_OK)
         status = invar_locate_run(&b, words[1], s->ledger);
@@ -92,6 +96,22 @@ static invar_status compare(int *code_out, const settings *s, char **words)
     invar_located_close(&a);
     invar_located_close(&b);
     return status;
+}
+
+/* Keys for the programs that execute the runs again. */
+static invar_status check_keys(const settings *s)
+{
+    static const char level[] = "--debug-determinism";
+
+    if (!s->replay &&
+        (s->again.programs[0] || s->again.programs[1] || s->again.keep || s->again.flags[0]))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--program-a, --program-b, --keep and keys are for --replay");
+    for (const char **flag = s->again.flags; *flag; flag++)
+        if (strncmp(*flag, level, strlen(level)) == 0)
+            return INVAR_FAIL(INVAR_E_INVALID, 0, "%s would be ignored: --replay records every op",
+                              level);
+    return INVAR_OK;
 }
 
 static const invar_option *options(settings *s)
@@ -137,10 +157,8 @@ static int run(int argc, char **argv)
 
     if (status == INVAR_OK)
         status = invar_options_parse_words(&words, options(&s), argc, argv, "A B, two runs", 2, 2);
-    if (status == INVAR_OK && !s.replay &&
-        (s.again.programs[0] || s.again.programs[1] || s.again.keep || s.again.flags[0]))
-        status = INVAR_FAIL(INVAR_E_INVALID, 0,
-                            "--program-a, --program-b, --keep and keys are for --replay");
+    if (status == INVAR_OK)
+        status = check_keys(&s);
     if (status == INVAR_OK)
         status = compare(&code, &s, argv);
     invar_free((void *)s.again.flags);
@@ -168,7 +186,8 @@ static void help(void)
         "  1    different\n"
         "  2    could not be compared\n"
         "  3    nondeterministic: the same program and inputs gave two results\n"
-        "  6    no step in common\n");
+        "  6    no step in common\n"
+        "  125  --replay: a run cannot be executed here\n");
     invar_options_help(options(&s));
 }
 

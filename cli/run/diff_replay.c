@@ -33,7 +33,7 @@ static invar_status run_child(invar_child_result *out, const scene *s, int i, co
 {
     static const char *const environment[] = {"INVAR_LEDGER", NULL};
     const char *program = s->replay->programs[i] ? s->replay->programs[i] : "/proc/self/exe";
-    char run[INVAR_PATH_SIZE + 64], step[24];
+    char run[INVAR_PATH_SIZE + 64], step[24], here[INVAR_PATH_SIZE];
     const char **words;
     size_t flags = 0, used = 0;
     invar_status status;
@@ -42,6 +42,10 @@ static invar_status run_child(invar_child_result *out, const scene *s, int i, co
         flags++;
     INVAR_TRY(invar_alloc((void **)&words, flags + OWN_WORDS + MORE_WORDS + 1, sizeof *words,
                           "a command"));
+    if (!strchr(program, '/') && invar_path_exists(program)) { // a path, not a word for the shell
+        snprintf(here, sizeof here, "./%s", program);
+        program = here;
+    }
     snprintf(run, sizeof run, "%s:%s", s->replay->ledgers[i],
              i ? s->coarse->b.uuid : s->coarse->a.uuid);
     snprintf(step, sizeof step, "%" PRId64, s->coarse->step);
@@ -63,6 +67,16 @@ static invar_status run_child(invar_child_result *out, const scene *s, int i, co
     if (status == INVAR_OK && out->end == INVAR_CHILD_STOPPED)
         return INVAR_FAIL(INVAR_E_STATE, 0, "stopped by a signal");
     return status;
+}
+
+/* What ended a child that way ends us in the same way. */
+static invar_status status_of(const invar_child_result *ran)
+{
+    int code = ran->end == INVAR_CHILD_EXITED ? ran->code : INVAR_EXIT_TROUBLE;
+
+    return code == INVAR_EXIT_UNTESTABLE ? INVAR_E_NODEVICE
+           : code == INVAR_EXIT_USAGE    ? INVAR_E_INVALID
+                                         : INVAR_E_STATE;
 }
 
 /* The step as it was recorded, in the ledger of `folder`. */
@@ -93,8 +107,8 @@ static invar_status execute(const scene *s, int i, const char *folder)
                           "program that made it (--program-%c): %.1000s",
                           "AB"[i], "ab"[i], ran.last_words);
     invar_child_tell(story, &ran, 0);
-    return INVAR_FAIL(INVAR_E_STATE, ran.code, "--replay: %c cannot be executed again: %s", "AB"[i],
-                      story);
+    return INVAR_FAIL(status_of(&ran), ran.code, "--replay: %c cannot be executed again: %s",
+                      "AB"[i], story);
 }
 
 /* ---- comparing ------------------------------------------------------------------------------- */
@@ -174,13 +188,26 @@ static invar_status replay_both(invar_diff **out, const scene *s)
     INVAR_TRY(execute(s, 1, b));
     INVAR_TRY(compare(&fine, s, a, b));
     first = fine->culprit ? fine->culprit : fine->points;
-    if (fine->n_points && strcmp(first->phase, "rollout") == 0)
+    // other weights or random numbers explain other samples
+    if (fine->n_points && strcmp(first->phase, "rollout") == 0 && fine->same_rng &&
+        fine->same_weights != INVAR_DIFF_ANSWER_NO)
         status = look_behind_samples(&fine, s, a);
     if (status == INVAR_OK)
         *out = fine;
     else
         invar_diff_free(fine);
     return status;
+}
+
+/* Circumstances are those of the recorded runs, not of the copies that were executed again. */
+static void keep_circumstances(invar_diff *fine, const invar_diff *coarse)
+{
+    fine->replayed = true;
+    fine->facts = coarse->facts;
+    fine->n_facts = coarse->n_facts;
+    fine->facts_equal = coarse->facts_equal;
+    fine->a.segments = coarse->a.segments;
+    fine->b.segments = coarse->b.segments;
 }
 
 invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
@@ -199,6 +226,8 @@ invar_status invar_diff_replay_runs(invar_diff **out, const invar_diff *coarse,
     s.stop = invar_live_catch("stopping");
     INVAR_TRY(invar_replay_scratch(s.scratch, replay->keep));
     status = replay_both(out, &s);
+    if (status == INVAR_OK)
+        keep_circumstances(*out, coarse);
     if (replay->keep)
         return status;
     invar_replay_scratch_remove(s.scratch);

@@ -60,12 +60,12 @@ static invar_status use_kept(char out[INVAR_PATH_SIZE], const char *keep)
     invar_path_show(shown, keep);
     if (strlen(keep) >= INVAR_PATH_SIZE)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "--keep: %s: the path is too long", shown);
-    INVAR_TRY(invar_folder_make(keep));
-    if (rmdir(keep) != 0) // the simplest question whether it is empty
+    INVAR_TRY(invar_folder_make_one(keep)); // a folder above that is missing was misspelt
+    if (rmdir(keep) != 0)                   // the simplest question whether it is empty
         return INVAR_FAIL(INVAR_E_INVALID, errno, "--keep: %s: %s; give a new or empty folder",
                           shown, strerror(errno));
     memcpy(out, keep, strlen(keep) + 1);
-    return invar_folder_make(keep);
+    return invar_folder_make_one(keep);
 }
 
 invar_status invar_replay_scratch(char out[INVAR_PATH_SIZE], const char *keep)

@@ -162,7 +162,8 @@ typedef struct invar_diff {
     int64_t samples_equal;
     int64_t replies_equal, replies_different;
 
-    void *memory; /* holds all of the above */
+    bool replayed; /* the step was executed again for this: nothing finer can be had */
+    void *memory;  /* holds all of the above */
 } invar_diff;
 
 /*

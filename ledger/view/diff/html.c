@@ -178,8 +178,10 @@ static void put_culprit(FILE *f, const void *data)
     fprintf(f,
             "<section><h2>Where it begins</h2><p class=\"note\">The first point in order of "
             "execution whose %s</p><div class=\"culprit\"><h3>",
-            p->inputs ? "inputs are equal and whose value is not."
-                      : "value differs; what it is made of is not on record.");
+            p->inputs == 0 ? "value differs; what it is made of is not on record."
+            : diff->same_weights == INVAR_DIFF_ANSWER_NO
+                ? "inputs are equal and whose value is not; the weights differ, too."
+                : "inputs are equal and whose value is not.");
     invar_html_text(f, p->name);
     fputs("</h3>", f);
     if (p->inputs)

@@ -113,6 +113,8 @@ static void add_tensors(line *l, const invar_diff *diff)
         add(l, p->inputs == 0 ? ", the first that differs"
                : p->bridged   ? ", whose inputs are equal where both have them"
                               : ", its inputs are equal");
+        if (p->inputs > 0 && diff->same_weights == INVAR_DIFF_ANSWER_NO)
+            add(l, ", but not the weights");
         invar_diff_fused(fused, p, "in A", "in B");
         add(l, "%s%s", *fused ? "; " : "", fused);
     } else if (diff->n_points) {
@@ -233,7 +235,8 @@ bool invar_diff_coarse(const invar_diff *diff)
     const invar_diff_point *at = diff->culprit ? diff->culprit : diff->points;
 
     return diff->roots_differ && diff->n_points && at->inputs == 0 && !diff->self &&
-           strcmp(diff->a.kind, "train") == 0 && strcmp(diff->b.kind, "train") == 0;
+           !diff->replayed && strcmp(diff->a.kind, "train") == 0 &&
+           strcmp(diff->b.kind, "train") == 0;
 }
 
 int invar_diff_next(char out[INVAR_DIFF_NEXT_LINES][INVAR_DIFF_NEXT_SIZE], const invar_diff *diff)

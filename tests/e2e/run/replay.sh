@@ -59,6 +59,31 @@ lr = 0.01
 numerics = ieee
 END
 
+# ---- two runs that are executed again ------------------------------------------------------------
+
+train one
+train two --seed 5
+again=(diff one two --replay)
+expect 1 'point batch.tokens (rollout), the first that differs' "${again[@]}" --html page.html
+"$invar" "${again[@]}" >output 2>err
+holds [ "$(grep -c 'executing' err)" = 2 ] # other weights explain other samples
+holds grep -q '^  A  .*  steps 0-3  one/ledger.db$' output
+holds grep -q '^  free .* run .* one | two$' output
+holds [ "$(grep -c -e --replay output)" = 0 ]
+train three --ref-load one/save
+expect 1 'its inputs are equal, but not the weights' diff one three --replay
+ln -sf "$invar" own-program
+expect 1 'different' "${again[@]}" --program-a own-program
+# refused before anything is executed
+expect 129 '--debug-determinism would be ignored' "${again[@]}" --debug-determinism full
+expect 2 'missing/page.html: its folder is not there' "${again[@]}" --html missing/page.html
+expect 2 'missing/kept: the folder cannot be made' "${again[@]}" --keep missing/kept
+holds [ ! -e missing ]
+# as the program that executes it ends
+expect 129 'A cannot be executed again: exit code 129' "${again[@]}" --lr 0.1
+CUDA_VISIBLE_DEVICES='' expect 125 'A cannot be executed again: exit code 125' "${again[@]}" \
+    --device cuda
+
 # ---- a run that is executed again ----------------------------------------------------------------
 
 train a
@@ -68,8 +93,10 @@ expect 0 'steps     2 to 3' replay a --step 3 --threads 3
 expect 0 'steps     2 to 2' replay a --step 2 --micro-batch-size 3 --rollout-concurrency 1
 expect 0 'steps     0 to 3' replay a --from 0 --step 3 --recompute-granularity full
 expect 0 'steps     0 to 1' replay a --step 1 --page-size 3 --chunked-prefill-size 2
-expect 0 'from the start' replay a --step 3 --load nowhere
-expect 0 'is not there' replay a --step 3 --load nowhere
+expect 0 'from the start' replay a --step 3 --load=
+for folder in nowhere . a; do
+    expect 2 "load: $folder has no checkpoint" replay a --step 3 --load $folder
+done
 expect 0 '"compared": 2' replay a --step 3 --json
 expect 0 '"verdict": "identical"' replay a/ledger.db --step 0 --json
 expect 0 'has both executions' replay a --step 2 --level full --keep kept
@@ -113,7 +140,7 @@ train b --seed 5
 expect 0 'another run' replay a --step 2 --load b/save
 expect 2 'not the recorded run' replay a --step 2 --prompt-data task:copy
 
-expect 2 'its seed is 1234, not 5' train tiny.ini --run a --save x --seed 5
+expect 2 'its seed was 1234 and is 5' train tiny.ini --run a --save x --seed 5
 
 # several steps a rollout; a ledger with several runs
 train c --num-steps-per-rollout 2
