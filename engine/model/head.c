@@ -6,6 +6,10 @@
  * made piece by piece, a piece being whole units, and kept for the backward only when one piece is
  * all. A second computation gives the same bits.
  *
+ * The backward is written here and not derived as that of layers is: pieces go back in the order of
+ * the forward, because the units of the head's gradient are added in that order, and each makes its
+ * logits again first. A walk from the end would begin with the last piece, and give other bits.
+ *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <inttypes.h>
