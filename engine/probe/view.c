@@ -28,6 +28,22 @@ invar_status invar_probe_view_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
     return INVAR_OK;
 }
 
+typedef struct inputs {
+    name names[INVAR_WATCH_INPUTS];
+    const char *list[INVAR_WATCH_INPUTS + 1]; /* NULL after the last */
+} inputs;
+
+static invar_status name_inputs(inputs *out, const invar_probe_view *view,
+                                const invar_value_name *values, int count)
+{
+    for (int i = 0; i < count; i++) {
+        INVAR_TRY(invar_probe_view_name(out->names[i], view, &values[i]));
+        out->list[i] = out->names[i];
+    }
+    out->list[count] = NULL;
+    return INVAR_OK;
+}
+
 int64_t invar_probe_view_level(const invar_forward_value *value)
 {
     return value->stream ? INVAR_PROBE_POINT : INVAR_PROBE_FULL;
@@ -37,15 +53,12 @@ invar_status invar_probe_view_define(int64_t *out, const invar_probe_view *view,
                                      const invar_forward_value *value)
 {
     const char *phase = value->backward ? "backward" : "forward";
-    const char *inputs[INVAR_WATCH_INPUTS + 1] = {NULL};
-    name names[INVAR_WATCH_INPUTS], point;
     int64_t shape[INVAR_MAX_RANK] = {-1};
+    name point;
+    inputs from;
 
     INVAR_TRY(invar_probe_view_name(point, view, &value->name));
-    for (int i = 0; i < value->n_inputs; i++) {
-        INVAR_TRY(invar_probe_view_name(names[i], view, &value->inputs[i]));
-        inputs[i] = names[i];
-    }
+    INVAR_TRY(name_inputs(&from, view, value->inputs, value->n_inputs));
     for (int32_t i = 1; i < value->rows->rank; i++)
         shape[i] = value->rows->shape[i];
     return invar_probe_define_from(
@@ -60,7 +73,7 @@ invar_status invar_probe_view_define(int64_t *out, const invar_probe_view *view,
                               .shape = shape,
                               .dims = (size_t)value->rows->rank,
                               .shards = 1},
-        *inputs ? inputs : view->given[value->backward]);
+        *from.list ? from.list : view->given[value->backward]);
 }
 
 invar_status invar_probe_take(void *view, const invar_forward_value *value)
@@ -76,4 +89,24 @@ invar_status invar_probe_take(void *view, const invar_forward_value *value)
         return INVAR_OK;
     INVAR_TRY(invar_watch_rows(&rows, value));
     return invar_probe_device_rows(v->probe, number, &rows, value->samples, value->there);
+}
+
+void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix, size_t offset)
+{
+    (void)snprintf(out, sizeof(name), "%sgrad.at.%zu", prefix, offset);
+}
+
+/* A point of a level that nobody records: it only stands for what it is computed from. */
+invar_status invar_probe_sum(const invar_probe_view *view, size_t offset,
+                             const invar_forward_sum *sum)
+{
+    int64_t number;
+    inputs from;
+    name own;
+
+    invar_probe_sum_name(own, view->prefix, offset);
+    INVAR_TRY(name_inputs(&from, view, sum->inputs, sum->n_inputs));
+    return invar_probe_define_from(&number, view->probe,
+                                   &(invar_ledger_point){.name = own, .level = INVAR_PROBE_LEVELS},
+                                   from.list);
 }

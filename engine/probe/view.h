@@ -40,6 +40,14 @@ invar_status invar_probe_view_define(int64_t *point_out, const invar_probe_view 
 
 invar_status invar_probe_take(void *view, const invar_forward_value *value) INVAR_MUST_USE;
 
+/*
+ * What the gradient at `offset` is computed from is known by the name of its sum from then on, for
+ * invar_probe_define_from.
+ */
+invar_status invar_probe_sum(const invar_probe_view *view, size_t offset,
+                             const invar_forward_sum *sum) INVAR_MUST_USE;
+void invar_probe_sum_name(char out[INVAR_LEDGER_NAME_BYTES + 1], const char *prefix, size_t offset);
+
 #ifdef __cplusplus
 }
 #endif

@@ -49,9 +49,17 @@ typedef struct invar_forward_value {
     const invar_row_owner *owners; /* (rows) in a rollout, instead of samples; else NULL */
 } invar_forward_value;
 
+/* A call has added to gradients of parameters. */
+typedef struct invar_forward_sum {
+    size_t offset, bytes; /* in the memory of all of them; several may lie there side by side */
+    invar_value_name inputs[INVAR_WATCH_INPUTS]; /* what the call has read */
+    int n_inputs;
+} invar_forward_sum;
+
 /* Where values are shown to: called in the order of execution, for rows of whole samples. */
 typedef struct invar_forward_probe {
     invar_status (*take)(void *payload, const invar_forward_value *value);
+    invar_status (*sum)(void *payload, const invar_forward_sum *sum); /* NULL: nobody asks */
     void *payload;
     bool parts; /* fused calls are computed by their parts, too: as NAME.parts, behind NAME */
     bool taped; /* `take` only calls ops, by a caller with the tape of the pass, if that has one */

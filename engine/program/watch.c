@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/alloc.h"
+#include "engine/program/builder.h"
 #include "engine/program/near.h"
 #include "engine/program/tape.h"
 #include "kernels-deterministic/parts.h"
@@ -128,12 +129,12 @@ static void write_memory(invar_watch *w, const void *name, const sources *from)
 
 /* ---- calls ----------------------------------------------------------------------------------- */
 
-/* The address in a field; NULL: it has none. */
-static const void *address_in(const invar_field *f, const void *args)
+/* The tensor in a field; without memory: it has none. */
+static invar_tensor tensor_in(const invar_field *f, const void *args)
 {
     bool leads = f->kind < INVAR_FIELD_I32 && invar_field_present(f, args);
 
-    return leads ? invar_field_memory(f, args).data : NULL;
+    return leads ? invar_field_memory(f, args) : (invar_tensor){0};
 }
 
 /* What the next call reads and writes; `read_out` gets the points that it has read. */
@@ -147,12 +148,12 @@ static void follow(sources *read_out, invar_watch *w)
 
     *read_out = (sources){.count = 0};
     for (int i = 0; i < count; i++) {
-        const void *name = address_in(&fields[i], args);
+        const void *name = tensor_in(&fields[i], args).data;
         if (name && fields[i].role != INVAR_FIELD_OUT)
             read_memory(read_out, w, name);
     }
     for (int i = 0; i < count; i++) {
-        const void *name = address_in(&fields[i], args);
+        const void *name = tensor_in(&fields[i], args).data;
         if (name && fields[i].role != INVAR_FIELD_IN)
             write_memory(w, name, read_out);
     }
@@ -253,6 +254,17 @@ invar_status invar_watch_rows(invar_tensor *out, const invar_forward_value *valu
     return run_aside(e->watch, INVAR_OP_EMBEDDING_FWD, &args);
 }
 
+/* Points and values from elsewhere by their names; how many. */
+static int name_sources(invar_value_name out[INVAR_WATCH_INPUTS], const invar_program *p,
+                        const sources *read)
+{
+    for (int32_t i = 0; i < read->count; i++) {
+        int32_t from = read->of[i];
+        out[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from], "");
+    }
+    return read->count;
+}
+
 /* `rows` is the point's own tensor, or what parts of its call made of it. */
 static invar_status show(invar_watch *w, const invar_point *point, const sources *read,
                          const invar_tensor *rows, invar_op op, const char *more)
@@ -271,11 +283,7 @@ static invar_status show(invar_watch *w, const invar_point *point, const sources
                                  .samples = &run->samples[point->samples],
                                  .there = &run->there[point->samples]};
 
-    for (int32_t i = 0; i < read->count; i++) {
-        int32_t from = read->of[i];
-        value.inputs[i] = name_of(from < 0 ? p->rooms[-1 - from].source : &p->points[from], "");
-    }
-    value.n_inputs = read->count;
+    value.n_inputs = name_sources(value.inputs, p, read);
     if (invar_tensor_present(&by_slot) && !by_slot.data) // nobody said where they lie
         return INVAR_OK;
     if (invar_tensor_present(&by_slot)) {
@@ -302,12 +310,58 @@ static invar_status show_parts(invar_watch *w, const invar_point *point, const s
     return INVAR_OK;
 }
 
+/* All that a tensor's first row holds: gradients of layers side by side are read as one tensor. */
+static void read_row(sources *s, const invar_watch *w, const invar_tensor *t)
+{
+    size_t begin = invar_program_offset_of(t->data);
+    size_t bytes = (size_t)invar_tensor_row_elements(t) * (size_t)invar_dtype_bits(t->dtype) / 8;
+    int32_t count = s->count;
+
+    for (int32_t at = w->rooms[invar_program_room_of(t->data)]; at >= 0; at = w->contents[at].next)
+        if (w->contents[at].offset - begin < bytes)
+            add_sources(s, &w->contents[at].from);
+    if (s->count == count)
+        read_memory(s, w, t->data);
+}
+
+/* The gradients of parameters that the next call adds to, and what they are computed from. */
+static invar_status show_sums(const invar_watch *w)
+{
+    const invar_program *p = w->program;
+    const invar_call *c = &p->calls[w->call];
+    const invar_forward_probe *probe = w->run->probe;
+    const void *args = p->bytes + c->args;
+    invar_forward_sum sum;
+    sources read;
+    int count;
+    const invar_field *fields = invar_op_fields(&count, c->op);
+
+    for (int i = 0; i < count && probe->sum; i++) {
+        invar_tensor t = tensor_in(&fields[i], args);
+        if (!t.data || fields[i].role == INVAR_FIELD_IN ||
+            p->rooms[invar_program_room_of(t.data)].given != INVAR_GIVEN_GRADS)
+            continue;
+        read.count = 0;
+        for (int k = 0; k < count; k++) {
+            invar_tensor in = tensor_in(&fields[k], args);
+            if (in.data && fields[k].role == INVAR_FIELD_IN)
+                read_row(&read, w, &in);
+        }
+        sum.n_inputs = name_sources(sum.inputs, p, &read);
+        sum.offset = invar_program_offset_of(t.data);
+        sum.bytes = invar_near_span(&t);
+        INVAR_TRY(probe->sum(probe->payload, &sum));
+    }
+    return INVAR_OK;
+}
+
 invar_status invar_watch_show(invar_watch *watch)
 {
     const invar_program *p = watch->program;
     const invar_call *c = &p->calls[watch->call];
     sources read;
 
+    INVAR_TRY(show_sums(watch));
     follow(&read, watch);
     for (int32_t i = c->points; i < c->points + c->n_points; i++) {
         const invar_point *point = &p->points[i];

@@ -11,6 +11,7 @@
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
 
 #include "base/alloc.h"
 #include "base/file.h"
@@ -66,6 +67,8 @@ invar_status invar_recorder_event(invar_recorder *recorder, int64_t step, const 
 
 /* ---- points of tokens ------------------------------------------------------------------------ */
 
+#define TOKENS "batch.tokens"
+
 /* A point of the batch: one number a response token or a sample, or the tokens themselves. */
 typedef struct token_point {
     const char *name, *phase, *op, *kind;
@@ -92,7 +95,7 @@ static invar_status define(int64_t *out, invar_recorder *r, const token_point *p
 /* The tokens of every sample; `values` false: only its place. */
 static invar_status tokens_point(invar_recorder *r, bool values)
 {
-    const token_point p = {"batch.tokens", "rollout", "sample", "data", NULL, {NULL}};
+    const token_point p = {TOKENS, "rollout", "sample", "data", NULL, {NULL}};
     const invar_step *s = r->step;
     int64_t id;
 
@@ -122,24 +125,24 @@ static invar_status number_point(invar_recorder *r, const token_point *p, bool v
                    : invar_probe_rows(r->probe, id, &tensor, &(invar_segments){s->start, s->count});
 }
 
-/* All of them, in the order of the chain; without `values` they only get their place. */
-static invar_status token_points(invar_recorder *r, bool values)
+/* All of them, in the order of the chain. */
+static void list_token_points(token_point out[INVAR_TOKEN_POINTS], const invar_recorder *r)
 {
     const invar_flat *f = r->step->flat;
     bool sampled = r->sampled && invar_sequences_any(r->sampled);
     // rollout, scoring and training are one forward: what made the logits made the log-probs
-    const token_point points[] = {
+    const token_point points[INVAR_TOKEN_POINTS] = {
         {"rollout.logp",
          "rollout",
          "logprob.fwd",
          "logp",
          f->rollout_logp,
-         {sampled ? "rollout.head.logits" : "head.logits", sampled ? "batch.tokens" : NULL}},
-        {"batch.reward", "rollout", "reward", "data", f->reward, {"batch.tokens"}},
+         {sampled ? "rollout.head.logits" : "head.logits", sampled ? TOKENS : NULL}},
+        {"batch.reward", "rollout", "reward", "data", f->reward, {TOKENS}},
         {"score.logp", "forward", "logprob.fwd", "logp", f->score_logp, {"head.logits"}},
-        {"ref.logp", "forward", "logprob.fwd", "logp", f->ref_logp, {"batch.tokens"}},
-        {"teacher.logp", "forward", "logprob.fwd", "logp", f->teacher_logp, {"batch.tokens"}},
-        {"critic.values", "forward", "linear.fwd", "act", f->values, {"batch.tokens"}},
+        {"ref.logp", "forward", "logprob.fwd", "logp", f->ref_logp, {TOKENS}},
+        {"teacher.logp", "forward", "logprob.fwd", "logp", f->teacher_logp, {TOKENS}},
+        {"critic.values", "forward", "linear.fwd", "act", f->values, {TOKENS}},
         {"batch.advantage",
          "rollout",
          "advantage",
@@ -148,10 +151,19 @@ static invar_status token_points(invar_recorder *r, bool values)
          {"batch.reward", "critic.values"}},
         {"train.logp", "forward", "logprob.fwd", "logp", f->train_logp, {"head.logits"}},
     };
-    size_t count = r->step->n_learners ? sizeof points / sizeof *points : 2;
 
+    memcpy(out, points, sizeof points);
+}
+
+/* Without `values` they only get their place. */
+static invar_status token_points(invar_recorder *r, bool values)
+{
+    token_point points[INVAR_TOKEN_POINTS];
+    int count = r->step->n_learners ? INVAR_TOKEN_POINTS : 2;
+
+    list_token_points(points, r);
     INVAR_TRY(tokens_point(r, values));
-    for (size_t i = 0; i < count; i++)
+    for (int i = 0; i < count; i++)
         if (points[i].values)
             INVAR_TRY(number_point(r, &points[i], values));
     return INVAR_OK;
@@ -169,18 +181,31 @@ static invar_status take_point(void *payload, const invar_forward_value *value)
     return invar_probe_take(&r->view, value);
 }
 
+static invar_status take_sum(void *payload, const invar_forward_sum *sum)
+{
+    const invar_recorder *r = payload;
+
+    for (int i = 0; i < r->step->n_learners; i++) {
+        const invar_learner *learner = r->step->learners[i].learner;
+        if (strcmp(learner->options.prefix, r->view.prefix) == 0)
+            INVAR_TRY(invar_learner_sum(learner, &r->view, sum));
+    }
+    return INVAR_OK;
+}
+
 static bool fine(const invar_recorder *r)
 {
     return r->options.level > INVAR_PROBE_STEP || r->dump;
 }
 
+/* What every forward begins with. */
+static const char *const given_tokens[] = {TOKENS, NULL};
+
 /* How what a rollout shows is named: its points stand between the tokens and the forward. */
 static invar_probe_view rollout_view(const invar_recorder *r)
 {
-    static const char *const given[] = {"batch.tokens", NULL};
-
     return (invar_probe_view){
-        .probe = r->probe, .prefix = "rollout.", .phase = "rollout", .given = {given, NULL}};
+        .probe = r->probe, .prefix = "rollout.", .phase = "rollout", .given = {given_tokens, NULL}};
 }
 
 /* The rollout's points of this step's samples. */
@@ -234,13 +259,14 @@ static invar_status close_dump(invar_recorder *r)
 
 invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, const char *folder)
 {
-    static const char *const forward[] = {"batch.tokens", NULL};
-    static const char *const backward[] = {
-        "train.logp",      "rollout.logp", "score.logp",    "ref.logp",
-        "batch.advantage", "batch.reward", "critic.values", NULL};
+    token_point points[INVAR_TOKEN_POINTS];
 
-    r->view = (invar_probe_view){.probe = r->probe, .prefix = "", .given = {forward, backward}};
     r->step = step;
+    list_token_points(points, r);
+    for (int i = 0; i < INVAR_TOKEN_POINTS; i++)
+        r->loss_inputs[i] = points[i].name;
+    r->view = (invar_probe_view){
+        .probe = r->probe, .prefix = "", .given = {given_tokens, r->loss_inputs}};
     INVAR_TRY(open_dump(r, folder));
     invar_probe_begin(r->probe, r->dump);
     if (!fine(r))
@@ -251,8 +277,10 @@ invar_status invar_recorder_begin(invar_recorder *r, const invar_step *step, con
 
 void invar_recorder_watch(invar_recorder *r, invar_trainer *trainer, const char *prefix)
 {
-    const invar_forward_probe show = {
-        .take = take_point, .payload = r, .parts = r->options.level >= INVAR_PROBE_FULL};
+    const invar_forward_probe show = {.take = take_point,
+                                      .sum = take_sum,
+                                      .payload = r,
+                                      .parts = r->options.level >= INVAR_PROBE_FULL};
 
     if (prefix)
         r->view.prefix = prefix;

@@ -28,6 +28,7 @@ extern "C" {
 /* ---- a step ---------------------------------------------------------------------------------- */
 
 enum { INVAR_STEP_LEARNERS = 2 }; /* an actor and a critic */
+enum { INVAR_TOKEN_POINTS = 8 };  /* points of a number a token, or a sample */
 
 /* A learner in a step. */
 typedef struct invar_step_learner {
@@ -82,9 +83,10 @@ typedef struct invar_recorder {
     invar_probe *probe;
     invar_sequences *sampled; /* points of the rollout that the steps are of */
     invar_probe_view view;    /* how activations are named */
-    invar_dump *dump;         /* of the current step, owned; NULL: none */
-    const invar_step *step;   /* the current one; NULL between steps */
-    int64_t points;           /* of the last entry */
+    const char *loss_inputs[INVAR_TOKEN_POINTS + 1]; /* what a backward begins with */
+    invar_dump *dump;                                /* of the current step, owned; NULL: none */
+    const invar_step *step;                          /* the current one; NULL between steps */
+    int64_t points;                                  /* of the last entry */
 } invar_recorder;
 
 invar_status invar_recorder_open(invar_recorder *out,

@@ -15,7 +15,7 @@
 #ifndef INVAR_ENGINE_TRAIN_LEARNER_H
 #define INVAR_ENGINE_TRAIN_LEARNER_H
 
-#include "engine/probe/probe.h"
+#include "engine/probe/view.h"
 #include "engine/train/lr_schedule.h"
 #include "engine/train/optimizer.h"
 #include "engine/train/trainer.h"
@@ -68,6 +68,10 @@ invar_status invar_learner_differentiate(invar_learner *learner, invar_trainer *
 invar_status invar_learner_move(invar_learner *learner, int64_t step, bool rest) INVAR_MUST_USE;
 
 /* ---- what is recorded of it ------------------------------------------------------------------ */
+
+/* A backward that is watched has added to its gradients: their points will say what they read. */
+invar_status invar_learner_sum(const invar_learner *learner, const invar_probe_view *view,
+                               const invar_forward_sum *sum) INVAR_MUST_USE;
 
 /*
  * Points of gradients, of their norm, of weights, with their values. Where finer points are

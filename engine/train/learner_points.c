@@ -5,18 +5,16 @@
  *
  * SPDX-License-Identifier: Apache-2.0
  */
-#include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "base/alloc.h"
 #include "engine/train/learner.h"
 
 #include "base/invar_banned.h"
 
-typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
+#define TIED "grad.tied_head"
 
-/* ---- what gradients are computed from -------------------------------------------------------- */
+typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
 
 /* The op that makes a parameter's gradient. */
 static const char *gradient_op(invar_param_kind kind)
@@ -28,66 +26,6 @@ static const char *gradient_op(invar_param_kind kind)
     case INVAR_PARAM_EXPERT: return "moe.linear.dw";
     default: return "linear.dw";
     }
-}
-
-/*
- * What a gradient is computed from: names of its layer's points, NULL after the last; "in" is the
- * residual stream at its beginning, "out" the gradient of the stream at its end.
- */
-static const char *const *gradient_sources(const invar_param *p)
-{
-    static const struct {
-        const char *ending, *sources[4];
-    } table[] = {
-        {"input_layernorm.weight", {"dnorm_in", "in"}},
-        {"q_proj.weight", {"dq", "norm_in"}},
-        {"q_proj.bias", {"dq"}},
-        {"k_proj.weight", {"dk", "norm_in"}},
-        {"k_proj.bias", {"dk"}},
-        {"v_proj.weight", {"dv", "norm_in"}},
-        {"v_proj.bias", {"dv"}},
-        {"q_norm.weight", {"dq.norm", "q.proj"}},
-        {"k_norm.weight", {"dk.norm", "k.proj"}},
-        {"o_proj.weight", {"dattn", "o"}},
-        {"post_attention_layernorm.weight", {"dnorm_mid", "attn"}},
-        {"gate_proj.weight", {"dgate", "norm_mid", "expert.x"}},
-        {"up_proj.weight", {"dup", "norm_mid", "expert.x"}},
-        {"experts.down_proj.weight", {"dexpert.y", "act"}},
-        {"down_proj.weight", {"out", "act"}},
-        {"mlp.gate.weight", {"drouter", "norm_mid"}},
-        {"embed_tokens.weight", {"layer.0.dx", "batch.tokens", "grad.tied_head"}},
-        {"model.norm.weight", {"head.dnorm", "in"}},
-        {"lm_head.weight", {"head.dlogits", "head.norm"}},
-        {"score.weight", {"head.dlogits", "head.norm"}},
-    };
-    static const char *const none[] = {NULL};
-    size_t length = strlen(p->name);
-
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        size_t ending = strlen(table[i].ending);
-        if (length >= ending && strcmp(p->name + length - ending, table[i].ending) == 0)
-            return table[i].sources;
-    }
-    return none;
-}
-
-static void name_source(name out, const invar_learner *l, int64_t layer, const char *source)
-{
-    int64_t layers = l->model->spec.layers, below = (layer < 0 ? layers : layer) - 1;
-    bool in = strcmp(source, "in") == 0, end = strcmp(source, "out") == 0;
-    const char *prefix = l->options.prefix;
-
-    if (in && below < 0)
-        (void)snprintf(out, sizeof(name), "%sembed", prefix);
-    else if (end && layer + 1 == layers)
-        (void)snprintf(out, sizeof(name), "%shead.dx", prefix);
-    else if (in || end)
-        (void)snprintf(out, sizeof(name), "%slayer.%" PRId64 ".%s", prefix, in ? below : layer + 1,
-                       in ? "mlp" : "dx");
-    else if (layer >= 0)
-        (void)snprintf(out, sizeof(name), "%slayer.%" PRId64 ".%s", prefix, layer, source);
-    else
-        (void)snprintf(out, sizeof(name), "%s%s", prefix, source);
 }
 
 /* ---- points ---------------------------------------------------------------------------------- */
@@ -107,20 +45,37 @@ static invar_ledger_point point_of(name own, const invar_learner *l, const char 
                                 .shards = 1};
 }
 
+static invar_status take_sum(const invar_probe_view *view, const invar_tensor *grad,
+                             const invar_forward_sum *sum)
+{
+    size_t offset = (uintptr_t)grad->data;
+
+    return invar_tensor_present(grad) && offset - sum->offset < sum->bytes
+               ? invar_probe_sum(view, offset, sum)
+               : INVAR_OK;
+}
+
+invar_status invar_learner_sum(const invar_learner *l, const invar_probe_view *view,
+                               const invar_forward_sum *sum)
+{
+    for (int64_t i = 0; i < l->model->n_params; i++)
+        INVAR_TRY(take_sum(view, &l->model->params[i].grad, sum));
+    return take_sum(view, &l->model->tied_grad, sum);
+}
+
 static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_probe *probe,
                                    int64_t param)
 {
     const invar_param *p = &l->model->params[param];
-    const char *const *sources = gradient_sources(p), *inputs[4] = {NULL};
-    name own, names[3];
+    bool embedding = p == l->model->embedding;
+    name own, sum, tied;
+    const char *const inputs[] = {sum, embedding ? "batch.tokens" : NULL, tied, NULL};
     invar_ledger_point at = point_of(own, l, "grad.", p->name, &p->master);
 
     at.layer = p->layer;
     at.op = gradient_op(p->kind);
-    for (int i = 0; sources[i]; i++) {
-        name_source(names[i], l, p->layer, sources[i]);
-        inputs[i] = names[i];
-    }
+    invar_probe_sum_name(sum, l->options.prefix, (uintptr_t)p->grad.data);
+    (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
     INVAR_TRY(invar_probe_define_from(out, probe, &at, inputs));
     return invar_probe_device_hashed(probe, *out, &l->grads->of[param], &l->grads->digests[param]);
 }
@@ -147,18 +102,17 @@ static invar_status norm_point(const invar_learner *l, invar_probe *probe, const
 static invar_status tied_point(const invar_learner *l, invar_probe *probe)
 {
     const invar_tensor *tied = &l->grads->tied_head;
-    name own, logits, norm;
-    const char *const inputs[] = {logits, norm, NULL};
+    name own, sum;
+    const char *const inputs[] = {sum, NULL};
     invar_ledger_point at;
     int64_t id;
 
     if (!invar_tensor_present(tied))
         return INVAR_OK;
-    at = point_of(own, l, "grad.tied_head", "", tied);
+    at = point_of(own, l, TIED, "", tied);
     at.op = "linear.dw";
     at.level = INVAR_PROBE_FULL;
-    name_source(logits, l, -1, "head.dlogits");
-    name_source(norm, l, -1, "head.norm");
+    invar_probe_sum_name(sum, l->options.prefix, (uintptr_t)l->model->tied_grad.data);
     INVAR_TRY(invar_probe_define_from(&id, probe, &at, inputs));
     return invar_probe_device_whole(probe, id, tied);
 }

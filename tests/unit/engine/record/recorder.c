@@ -42,9 +42,11 @@ static void open_scene(scene *s, const invar_device *dev, const char *name,
     memset(s, 0, sizeof *s);
     s->dev = dev;
     invar_test_samples(&s->samples, SAMPLES, 8, 64, 5);
-    assert_ok(invar_flat_make(&s->flat, &s->samples, &(invar_flat_wants){.reference = true}));
+    assert_ok(invar_flat_make(&s->flat, &s->samples,
+                              &(invar_flat_wants){.reference = true, .teacher = true}));
     fill(s->flat.score_logp, s->flat.tokens, 1);
     fill(s->flat.ref_logp, s->flat.tokens, 2);
+    fill(s->flat.teacher_logp, s->flat.tokens, 6);
     fill(s->flat.train_logp, s->flat.tokens, 3);
     fill(s->flat.advantage, s->flat.tokens, 4);
     fill(s->flat.entropy, s->flat.tokens, 5);
@@ -137,6 +139,38 @@ static invar_status push(void *payload, int64_t first, int64_t count, const floa
     return INVAR_OK;
 }
 
+/* How many points of this name are not computed from points of this kind, too. */
+static double without(scene *s, const char *name, const char *kind)
+{
+    char sql[512];
+
+    (void)snprintf(sql, sizeof sql,
+                   "SELECT count(*) FROM point p WHERE p.name LIKE '%s' AND NOT EXISTS (SELECT 1 "
+                   "FROM json_each(p.inputs) j JOIN point q ON q.manifest = p.manifest AND "
+                   "q.ord = j.value WHERE %s)",
+                   name, kind);
+    return asked(s, sql);
+}
+
+/* Every gradient of parameters names what the backward read, and the loss all that it is given. */
+static void check_inputs(scene *s)
+{
+    static const char *const given[] = {"rollout.logp", "batch.reward", "score.logp",
+                                        "teacher.logp", "ref.logp",     "batch.advantage",
+                                        "train.logp"};
+    char kind[64];
+
+    assert_true(asked(s, "SELECT count(*) FROM point WHERE name LIKE 'grad.%'") > 10.0);
+    assert_true(without(s, "grad.%", "q.phase = 'backward'") == 0.0);
+    assert_true(without(s, "grad.%", "q.phase <> 'backward'") == 0.0);
+    assert_true(without(s, "grad.%.0.%q_norm%", "q.name = 'layer.0.dq'") == 0.0);
+    assert_true(without(s, "grad.%.0.%k_proj%", "q.name = 'layer.0.dk.proj'") == 0.0);
+    for (size_t i = 0; i < sizeof given / sizeof *given; i++) {
+        (void)snprintf(kind, sizeof kind, "q.name = '%s'", given[i]);
+        assert_true(without(s, "head.dlogp", kind) == 0.0);
+    }
+}
+
 /* Two steps of a learner; the chain, and how many points an entry has. */
 static invar_digest learned(int64_t *points_out, const invar_device *dev, const char *name,
                             int64_t level)
@@ -175,6 +209,8 @@ static invar_digest learned(int64_t *points_out, const invar_device *dev, const 
     assert_true(
         asked(&s, "SELECT value FROM metrics WHERE step = 1 AND name = 'train/grad_norm'") ==
         (double)learner.norm);
+    if (level == INVAR_PROBE_FULL)
+        check_inputs(&s);
     assert_ok(invar_ledger_chain(&last, &chain, s.recorder.ledger));
     assert_int_equal(last, 1);
     *points_out = s.recorder.points;
