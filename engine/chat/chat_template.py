@@ -3,13 +3,11 @@
 # The environment is that of apply_chat_template in transformers, without what differs from run to
 # run: the clock, chance, and addresses of objects that are no data. The first line is {"template",
 # "tool_template", "variables"}, answered by {"ok": true}; then each {"messages", "tools",
-# "add_generation_prompt"} by {"text"}. Whatever goes wrong is answered by {"error"}. The text is an
-# argument within single quotes: it has none itself.
+# "add_generation_prompt"} by {"text"}. Whatever goes wrong is answered by {"error"}. The loop is in
+# engine/ext/serve.py. The text is an argument within single quotes: it has none itself.
 # SPDX-License-Identifier: Apache-2.0
 import json
 import re
-import resource
-import sys
 
 MEMORY = 1 << 30
 ADDRESS = re.compile(r"\bat 0x[0-9a-f]{4,}")
@@ -141,20 +139,5 @@ def describe(error):
     return f"{type(error).__name__}{place}: {error}"
 
 
-def main():
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard == resource.RLIM_INFINITY or hard > MEMORY:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    renderer = Renderer()
-    answer = renderer.open
-    for line in sys.stdin.buffer:
-        try:
-            reply = answer(**json.loads(line))
-            answer = renderer.render
-        except Exception as error:
-            reply = {"error": describe(error)}
-        sys.stdout.write(json.dumps(reply) + "\n")
-        sys.stdout.flush()
-
-
-main()
+renderer = Renderer()
+serve(MEMORY, renderer.open, renderer.render, describe)

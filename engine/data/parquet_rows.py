@@ -2,14 +2,12 @@
 #
 # The first line is {"path", "columns"}, answered by {"ok": true}; then each {} by {"lines": TEXT},
 # some rows as JSON lines, and after the last by {"end": true}. Only the columns are read, the first
-# of which must be there. Whatever goes wrong is answered by {"error"}. The text is an argument
-# within single quotes: it has none itself.
+# of which must be there. Whatever goes wrong is answered by {"error"}. The loop is in
+# engine/ext/serve.py. The text is an argument within single quotes: it has none itself.
 # SPDX-License-Identifier: Apache-2.0
 import datetime
 import decimal
 import json
-import resource
-import sys
 
 MEMORY = 16 << 30
 ROWS = 256
@@ -52,7 +50,7 @@ class Reader:
         return {"lines": text} if text else {"end": True}
 
 
-def describe(error, reader):
+def describe(error):
     if isinstance(error, ImportError):
         return ("Parquet files need Python with pyarrow, and python3 has none: make one with "
                 "\"python3 -m venv v; v/bin/pip install pyarrow\" and put v/bin first in PATH")
@@ -61,20 +59,5 @@ def describe(error, reader):
     return f"{place}{error.args[0] if error.args else type(error).__name__}"
 
 
-def main():
-    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-    if hard == resource.RLIM_INFINITY or hard > MEMORY:
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
-    reader = Reader()
-    answer = reader.open
-    for line in sys.stdin.buffer:
-        try:
-            reply = answer(**json.loads(line))
-            answer = reader.read
-        except Exception as error:
-            reply = {"error": describe(error, reader)}
-        sys.stdout.write(json.dumps(reply) + "\n")
-        sys.stdout.flush()
-
-
-main()
+reader = Reader()
+serve(MEMORY, reader.open, reader.read, describe)

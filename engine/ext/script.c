@@ -5,6 +5,7 @@
  */
 #include "engine/ext/script.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
@@ -14,6 +15,7 @@
 
 #include "base/invar_banned.h"
 
+#define COMMAND "python3 -I -X utf8 -c '%.*s%.*s'"
 #define ERROR_SIZE 200 /* of the script's message, for ours */
 
 extern const invar_embedded invar_engine_scripts[]; /* up to one without a name */
@@ -31,17 +33,15 @@ static const invar_embedded *find(const char *file)
 invar_status invar_script_open(invar_line_program **out, const char *name, const char *file,
                                double seconds)
 {
-    static const char before[] = "python3 -I -X utf8 -c '", after[] = "'";
-    const invar_embedded *script = find(file);
-    size_t bytes = sizeof before - 1 + script->bytes + sizeof after;
+    const invar_embedded *serve = find("serve.py"), *script = find(file);
+    size_t bytes = sizeof COMMAND + serve->bytes + script->bytes;
     invar_status status;
     char *command;
 
     *out = NULL;
     INVAR_TRY(invar_alloc((void **)&command, bytes, 1, "a command"));
-    memcpy(command, before, sizeof before - 1);
-    memcpy(command + sizeof before - 1, script->text, script->bytes);
-    memcpy(command + bytes - sizeof after, after, sizeof after);
+    (void)snprintf(command, bytes, COMMAND, (int)serve->bytes, serve->text, (int)script->bytes,
+                   script->text);
     status = invar_line_program_open(out, name, command, seconds, -1);
     invar_free(command);
     return status;

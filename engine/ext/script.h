@@ -17,9 +17,9 @@ extern "C" {
 #endif
 
 /*
- * Starts python3 with the script of that file name as its argument; -I keeps it from looking into
- * the current folder and the user's settings. `name` is for messages and borrowed; every answer
- * must come within `seconds`.
+ * Starts python3 with serve.py and the script of that file name as its argument; -I keeps it from
+ * looking into the current folder and the user's settings. `name` is for messages and borrowed;
+ * every answer must come within `seconds`.
  */
 invar_status invar_script_open(invar_line_program **out, const char *name, const char *file,
                                double seconds) INVAR_MUST_USE;
