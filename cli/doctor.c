@@ -1,9 +1,9 @@
 /*
  * doctor.c - invar doctor: what this machine has, and whether Invar's promises hold on it.
  *
- * Looks at the GPU: driver, memory, the probe of its tensor cores, the bandwidth of its memory and
- * the rate of one large product. Exit code 1 when the tensor cores differ from numerics sm90, 2
- * when there is a GPU that fails.
+ * Looks at the GPU: driver, memory, the probes of its tensor cores and special function units, the
+ * bandwidth of its memory and the rate of one large product. Exit code 1 when one of them differs
+ * from numerics sm90, 2 when there is a GPU that fails.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -88,6 +88,11 @@ static invar_status measure_product(double *out, const invar_device *dev)
 
 /* ---- looking --------------------------------------------------------------------------------- */
 
+static bool agrees(const findings *f)
+{
+    return f->gpu.step_differences == 0 && f->gpu.unit_differences == 0;
+}
+
 static invar_status examine(findings *f, invar_device *dev)
 {
     if (!dev->backend->examine)
@@ -95,7 +100,7 @@ static invar_status examine(findings *f, invar_device *dev)
                           dev->backend->name);
     INVAR_TRY(dev->backend->examine(dev, &f->gpu));
     f->examined = true;
-    if (f->gpu.step_differences > 0)
+    if (!agrees(f))
         return INVAR_OK;
     dev->numerics = INVAR_NUMERICS_SM90;
     return measure_product(&f->product_flops, dev);
@@ -125,18 +130,19 @@ static void look(findings *f)
 
 /* ---- telling --------------------------------------------------------------------------------- */
 
-static bool agrees(const findings *f)
+/* What a circuit has computed, beside what numerics sm90 says. */
+static void print_verdict(const char *name, int64_t results, const char *whose, int64_t differ)
 {
-    return f->gpu.step_differences == 0;
+    bool colour = invar_term_colour(stdout);
+
+    printf("%-8s %s%s%s: %" PRId64 " results of the %s, %" PRId64 " differ from numerics sm90\n",
+           name, invar_term_escape(colour, differ ? INVAR_TERM_STYLE_RED : INVAR_TERM_STYLE_GREEN),
+           differ ? "DIFFERS" : "agrees", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN),
+           results, whose, differ);
 }
 
 static void print_text(const findings *f)
 {
-    bool colour = invar_term_colour(stdout);
-    const char *plain = invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN);
-    const char *verdict =
-        invar_term_escape(colour, agrees(f) ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED);
-
     printf("invar    %s, %s\n", INVAR_VERSION, f->built ? "with CUDA" : "without CUDA");
     printf("cpu      %ld cores\n", f->cores);
     if (!f->examined) {
@@ -147,10 +153,8 @@ static void print_text(const findings *f)
     printf("gpu      %s, %d multiprocessors, %zu of %zu MiB free\n", f->gpu.name,
            f->gpu.multiprocessors, f->gpu.memory_free >> 20, f->gpu.memory >> 20);
     printf("driver   CUDA %s; this build: CUDA %s\n", f->gpu.driver, f->gpu.runtime);
-    printf("step     %s%s%s: %" PRId64 " outputs of the tensor cores, %" PRId64
-           " differ from numerics sm90\n",
-           verdict, agrees(f) ? "agrees" : "DIFFERS", plain, f->gpu.step_outputs,
-           f->gpu.step_differences);
+    print_verdict("step", f->gpu.step_outputs, "tensor cores", f->gpu.step_differences);
+    print_verdict("unit", f->gpu.unit_results, "special function units", f->gpu.unit_differences);
     printf("memory   %.2f TB/s, read and written\n", f->gpu.copy_bytes_per_second * 1e-12);
     if (f->product_flops > 0.0)
         printf("product  %.0f TFLOP/s, bf16, %d x %d x %d\n", f->product_flops * 1e-12, EDGE, EDGE,
@@ -170,11 +174,13 @@ static void print_json(const findings *f)
     if (f->examined)
         printf(", \"gpu\": {\"name\": \"%s\", \"multiprocessors\": %d, \"memory\": %zu, \"free\": "
                "%zu, \"driver\": \"%s\", \"runtime\": \"%s\", \"step_outputs\": %" PRId64
-               ", \"step_differences\": %" PRId64
+               ", \"step_differences\": %" PRId64 ", \"unit_results\": %" PRId64
+               ", \"unit_differences\": %" PRId64
                ", \"copy_bytes_per_second\": %.6g, \"product_flops\": %.6g}",
                f->gpu.name, f->gpu.multiprocessors, f->gpu.memory, f->gpu.memory_free,
                f->gpu.driver, f->gpu.runtime, f->gpu.step_outputs, f->gpu.step_differences,
-               f->gpu.copy_bytes_per_second, f->product_flops);
+               f->gpu.unit_results, f->gpu.unit_differences, f->gpu.copy_bytes_per_second,
+               f->product_flops);
     if (f->trouble[0]) {
         printf(", \"trouble\": ");
         invar_plain_print_json(stdout, f->trouble);
@@ -215,12 +221,13 @@ static void help(void)
     settings s;
 
     invar_help_text(
-        "Checks the GPU: driver, memory, whether its tensor cores compute numerics = sm90 bit for\n"
-        "bit, memory bandwidth, and the speed of one large matrix product.\n"
+        "Checks the GPU: driver, memory, whether its tensor cores and special function units\n"
+        "compute numerics = sm90 bit for bit, memory bandwidth, and the speed of one large matrix "
+        "product.\n"
         "\n"
         "Exit codes:\n"
         "  0    no problem found, or no GPU\n"
-        "  1    the tensor cores compute other bits\n"
+        "  1    the tensor cores or special function units compute other bits\n"
         "  2    the GPU fails\n");
     invar_options_help(options(&s));
 }

@@ -117,6 +117,8 @@ typedef struct invar_device_facts {
     size_t memory, memory_free;   /* bytes */
     int64_t step_outputs;         /* of its tensor cores, compared with the contract's step */
     int64_t step_differences;     /* 0, or numerics sm90 is refused */
+    int64_t unit_results;         /* of its special function unit, compared with math/sfu.h */
+    int64_t unit_differences;     /* likewise */
     double copy_bytes_per_second; /* read and written, within its memory */
 } invar_device_facts;
 

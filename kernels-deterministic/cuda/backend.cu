@@ -439,22 +439,29 @@ static invar_status open_pinned(invar_cuda *cuda)
     return INVAR_OK;
 }
 
-/* A GPU whose tensor cores compute something else must not run what is named after them. */
-static invar_status check_step(const invar_device *dev)
+static invar_status check_results(const invar_device *dev, const char *what, int64_t differ,
+                                  int64_t results)
+{
+    if (differ > 0)
+        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
+                          "%s of GPU %d differs from numerics sm90 in %" PRId64 " of %" PRId64
+                          " results: this GPU is damaged or another one; choose device = cpu",
+                          what, invar_cuda_of(dev)->ordinal, differ, results);
+    return INVAR_OK;
+}
+
+/* A GPU whose circuits compute something else must not run what is named after them. */
+static invar_status check_numerics(const invar_device *dev)
 {
     enum { TILES = 8 };
-    int64_t outputs, differ;
+    int64_t results, differ;
 
     if (dev->numerics != INVAR_NUMERICS_SM90)
         return INVAR_OK;
-    INVAR_TRY(invar_probe_step(&outputs, &differ, dev, TILES));
-    if (differ > 0)
-        return INVAR_FAIL(INVAR_E_NODEVICE, 0,
-                          "the tensor cores of GPU %d differ from numerics sm90 in %" PRId64
-                          " of %" PRId64 " outputs: this GPU is damaged or another one; choose "
-                          "device = cpu",
-                          invar_cuda_of(dev)->ordinal, differ, outputs);
-    return INVAR_OK;
+    INVAR_TRY(invar_probe_step(&results, &differ, dev, TILES));
+    INVAR_TRY(check_results(dev, "the tensor core", differ, results));
+    INVAR_TRY(invar_probe_unit(&results, &differ, dev, false));
+    return check_results(dev, "the special function unit", differ, results);
 }
 
 static invar_status open_context(invar_device *dev)
@@ -469,7 +476,7 @@ static invar_status open_context(invar_device *dev)
     if (status == INVAR_OK)
         status = open_pinned(cuda);
     if (status == INVAR_OK)
-        status = check_step(dev);
+        status = check_numerics(dev);
     if (status != INVAR_OK)
         close_context(dev);
     return status;

@@ -15,6 +15,7 @@
 #include "kernels-deterministic/math/int4.h"
 #include "kernels-deterministic/math/mx.h"
 #include "kernels-deterministic/math/philox.h"
+#include "kernels-deterministic/math/sfu.h"
 
 enum { INVAR_SUMS_CHUNKS = 4096, INVAR_SUMS_CHUNK = 1 << 20 };
 
@@ -70,6 +71,8 @@ INVAR_FN uint32_t philox_of(uint32_t w)
     X(sigmoid, invar_f32_bits(invar_sigmoid(x)))                                                   \
     X(silu, invar_f32_bits(invar_silu(x)))                                                         \
     X(silu_grad, invar_f32_bits(invar_silu_grad(x)))                                               \
+    X(sfu_ex2, invar_f32_bits(invar_sfu_ex2(x)))                                                   \
+    X(sfu_rcp, invar_f32_bits(invar_sfu_rcp(x)))                                                   \
     X(add, canonical_bits(x + other_f32(w)))                                                       \
     X(mul, canonical_bits(x *other_f32(w)))                                                        \
     X(div, canonical_bits(x / other_f32(w)))                                                       \

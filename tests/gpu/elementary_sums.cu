@@ -2,7 +2,7 @@
  * elementary_sums.cu - checksums of math/ over all 2^32 inputs, on the device.
  *
  *   elementary_sums [STEP]            the lines of elementary_sums.c, bit for bit
- *   elementary_sums hardware [STEP]   five of them, computed by the PTX instruction that a kernel
+ *   elementary_sums hardware [STEP]   seven of them, computed by the PTX instruction that a kernel
  *                                     may want to use instead of the portable sequence
  *
  * A kernel may use such an instruction once its line here equals the host's.
@@ -16,6 +16,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels-deterministic/cuda/sm90/sfu.cuh"
 #include "tests/gpu/elementary_list.h"
 
 enum { THREADS = 256 };
@@ -57,12 +58,24 @@ static __device__ uint32_t hardware_e5m2_from_f32(uint32_t w)
     return y;
 }
 
+static __device__ uint32_t hardware_sfu_ex2(uint32_t w)
+{
+    return invar_f32_bits(invar_unit_ex2(invar_bits_f32(w)));
+}
+
+static __device__ uint32_t hardware_sfu_rcp(uint32_t w)
+{
+    return invar_f32_bits(invar_unit_rcp(invar_bits_f32(w)));
+}
+
 #define HARDWARE_LIST(X)                                                                           \
     X(max)                                                                                         \
     X(max_zero)                                                                                    \
     X(bf16_from_f32)                                                                               \
     X(e4m3_from_f32)                                                                               \
-    X(e5m2_from_f32)
+    X(e5m2_from_f32)                                                                               \
+    X(sfu_ex2)                                                                                     \
+    X(sfu_rcp)
 
 /* ---- kernels: one block per chunk ---------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 /*
- * probe.cu - the tensor cores on tiles of step/tiles.h, and the facts of a GPU.
+ * probe.cu - the tensor cores on tiles of step/tiles.h, the special function unit, and the facts of
+ * a GPU.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,6 +12,8 @@
 #include "base/alloc.h"
 #include "kernels-deterministic/cuda/common/kernel.cuh"
 #include "kernels-deterministic/cuda/sm90/hopper.cuh"
+#include "kernels-deterministic/cuda/sm90/sfu.cuh"
+#include "kernels-deterministic/math/sfu.h"
 #include "kernels-deterministic/step/step.h"
 
 /* ---- kernels --------------------------------------------------------------------------------- */
@@ -263,6 +266,65 @@ invar_status invar_probe_step(int64_t *outputs_out, int64_t *differences_out,
     return status;
 }
 
+/* ---- the special function unit --------------------------------------------------------------- */
+
+enum { UNIT_THREADS = 256, UNIT_SPARSE = 4099 };
+
+/* Arguments first, first + step, ...: so many. The results that differ are counted. */
+__global__ static void compare_unit(unsigned long long *differ, uint32_t first, uint32_t step,
+                                    uint64_t count)
+{
+    uint64_t stride = (uint64_t)gridDim.x * UNIT_THREADS;
+    uint32_t wrong = 0;
+
+    for (uint64_t i = (uint64_t)blockIdx.x * UNIT_THREADS + threadIdx.x; i < count; i += stride) {
+        float x = __uint_as_float(first + (uint32_t)i * step);
+        wrong += __float_as_uint(invar_unit_ex2(x)) != __float_as_uint(invar_sfu_ex2(x));
+        wrong += __float_as_uint(invar_unit_rcp(x)) != __float_as_uint(invar_sfu_rcp(x));
+    }
+    if (wrong > 0)
+        atomicAdd(differ, (unsigned long long)wrong);
+}
+
+struct unit_range {
+    uint32_t first, step;
+    uint64_t count;
+};
+
+static invar_status compare_ranges(int64_t *results_out, int64_t *differences_out,
+                                   const invar_device *dev, unsigned long long *differ, bool all)
+{
+    static const unit_range whole[] = {{0, 1, UINT64_C(1) << 32}},
+                            some[] = {{0x3F800000, 1, 1 << 23}, // [1, 2)
+                                      {0xBF800000, 1, 1 << 23}, // (-2, -1]
+                                      {0, UNIT_SPARSE, (UINT64_C(1) << 32) / UNIT_SPARSE}};
+    const unit_range *ranges = all ? whole : some;
+    size_t count = all ? sizeof whole / sizeof *whole : sizeof some / sizeof *some;
+    unsigned blocks = (unsigned)invar_cuda_of(dev)->multiprocessors * 8;
+
+    INVAR_TRY(invar_device_zero(dev, differ, sizeof *differ));
+    for (size_t i = 0; i < count; i++) {
+        INVAR_TRY(invar_launch(dev, INVAR_OP_ATTENTION_FWD, compare_unit, dim3(blocks),
+                               dim3(UNIT_THREADS),
+                               0)(differ, ranges[i].first, ranges[i].step, ranges[i].count));
+        *results_out += 2 * (int64_t)ranges[i].count;
+    }
+    return invar_device_get(dev, differences_out, differ, sizeof *differ);
+}
+
+invar_status invar_probe_unit(int64_t *results_out, int64_t *differences_out,
+                              const invar_device *dev, bool all)
+{
+    void *differ = NULL;
+    invar_status status;
+
+    *results_out = *differences_out = 0;
+    INVAR_TRY(invar_device_take(dev, &differ, sizeof(unsigned long long), "a count of the probe"));
+    status = compare_ranges(results_out, differences_out, dev, (unsigned long long *)differ, all);
+    invar_device_give(dev, differ);
+    return status;
+}
+
 /* ---- facts ----------------------------------------------------------------------------------- */
 
 enum { FACT_TILES = 256, COPIES = 10 };
@@ -345,5 +407,6 @@ invar_status invar_probe_facts(const invar_device *dev, invar_device_facts *out)
     snprintf(out->runtime, sizeof out->runtime, "%d.%d", runtime / 1000, runtime % 1000 / 10);
     out->multiprocessors = cuda->multiprocessors;
     INVAR_TRY(invar_probe_step(&out->step_outputs, &out->step_differences, dev, FACT_TILES));
+    INVAR_TRY(invar_probe_unit(&out->unit_results, &out->unit_differences, dev, true));
     return measure_copies(&out->copy_bytes_per_second, dev);
 }

@@ -1,5 +1,6 @@
 /*
- * probe.h - what this GPU is, and whether its tensor cores compute the step of the contract.
+ * probe.h - what this GPU is, and whether its tensor cores compute the step of the contract,
+ * and its special function unit what math/sfu.h says.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -30,6 +31,13 @@ void invar_probe_expected(uint32_t out[INVAR_TILE_OUTPUTS], const invar_step_til
 /* `tiles` of every family and form, by every instruction, against the reference. */
 invar_status invar_probe_step(int64_t *outputs_out, int64_t *differences_out,
                               const invar_device *dev, size_t tiles) INVAR_MUST_USE;
+
+/*
+ * ex2 and rcp of the special function unit against math/sfu.h: of all 2^32 arguments, or, unless
+ * `all`, of all fractions of two exponents and of every 4099th argument.
+ */
+invar_status invar_probe_unit(int64_t *results_out, int64_t *differences_out,
+                              const invar_device *dev, bool all) INVAR_MUST_USE;
 
 /* Everything that invar_device_facts has, measured now. */
 invar_status invar_probe_facts(const invar_device *dev, invar_device_facts *out) INVAR_MUST_USE;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/sfu.h"
 
 enum { BLOCK = 4096, MAX_THREADS = 64 };
 
@@ -89,6 +90,8 @@ APPLY(tanh)
 APPLY(sigmoid)
 APPLY(silu)
 APPLY(silu_grad)
+APPLY(sfu_ex2)
+APPLY(sfu_rcp)
 
 /* EXP2D of a score, as in a row of attention with head dim 64 whose reference is -37. */
 #define EXP2D_SCALE 0x1.715476p-3f
@@ -142,6 +145,16 @@ static double oracle_silu_grad(double x)
     return oracle_sigmoid(x) * (1.0 + x * oracle_sigmoid(-x));
 }
 
+static double oracle_sfu_ex2(double x)
+{
+    return x < -126.0 ? 0.0 : exp2(x);
+}
+
+static double oracle_sfu_rcp(double x)
+{
+    return 1.0 / x;
+}
+
 static bool covers_all(float x)
 {
     (void)x;
@@ -156,6 +169,12 @@ static bool covers_exp2s(float x)
 static bool covers_exp2d(float s)
 {
     return exp2d_exponent((double)s) < 127.5;
+}
+
+/* Neither the argument nor the result is flushed to zero. */
+static bool covers_sfu_rcp(float x)
+{
+    return fabsf(x) >= 0x1p-126f && fabsf(x) <= 0x1p126f;
 }
 
 /* silu' is zero at -1.27846...; there an error in ulp means nothing. */
@@ -183,6 +202,8 @@ static const function functions[] = {
     {"silu_grad", apply_silu_grad, oracle_silu_grad, covers_off_zero, error_ulp, 2.77},
     {"silu_grad near its zero, in 2^-26", apply_silu_grad, oracle_silu_grad, covers_near_zero,
      error_absolute, 1.05},
+    {"sfu_ex2", apply_sfu_ex2, oracle_sfu_ex2, covers_all, error_ulp, 2.056},
+    {"sfu_rcp", apply_sfu_rcp, oracle_sfu_rcp, covers_sfu_rcp, error_ulp, 0.976},
 };
 
 /* ---- the sweep ------------------------------------------------------------------------------- */
@@ -315,6 +336,28 @@ static void test_math_elementary__special_values(void **state)
         {"exp, first zero", invar_exp, 0xC2CFF1B5, 0},
         {"exp(nan)", invar_exp, 0xFFC12345, NOT_A_NUMBER},
         {"exp(signalling nan)", invar_exp, 0x7F800001, NOT_A_NUMBER},
+
+        {"sfu_ex2(+0)", invar_sfu_ex2, 0, ONE},
+        {"sfu_ex2(-0)", invar_sfu_ex2, NEG, ONE},
+        {"sfu_ex2(subnormal)", invar_sfu_ex2, NEG | 0x7FFFFF, ONE},
+        {"sfu_ex2(+inf)", invar_sfu_ex2, INF, INF},
+        {"sfu_ex2(-inf)", invar_sfu_ex2, NEG | INF, 0},
+        {"sfu_ex2(-126)", invar_sfu_ex2, 0xC2FC0000, 0x00800000},
+        {"sfu_ex2, first zero", invar_sfu_ex2, 0xC2FC0001, 0},
+        {"sfu_ex2(127)", invar_sfu_ex2, 0x42FE0000, 0x7F000000},
+        {"sfu_ex2(128)", invar_sfu_ex2, 0x43000000, INF},
+        {"sfu_ex2(largest)", invar_sfu_ex2, 0x7F7FFFFF, INF},
+        {"sfu_ex2(-largest)", invar_sfu_ex2, 0xFF7FFFFF, 0},
+        {"sfu_ex2(nan)", invar_sfu_ex2, 0xFFC12345, NOT_A_NUMBER},
+
+        {"sfu_rcp(+0)", invar_sfu_rcp, 0, INF},
+        {"sfu_rcp(-0)", invar_sfu_rcp, NEG, NEG | INF},
+        {"sfu_rcp(subnormal)", invar_sfu_rcp, NEG | 0x7FFFFF, NEG | INF},
+        {"sfu_rcp(-inf)", invar_sfu_rcp, NEG | INF, NEG},
+        {"sfu_rcp(-2)", invar_sfu_rcp, 0xC0000000, 0xBF000000},
+        {"sfu_rcp(2^126)", invar_sfu_rcp, 0x7E800000, 0x00800000},
+        {"sfu_rcp, first zero", invar_sfu_rcp, 0x7E800001, 0},
+        {"sfu_rcp(nan)", invar_sfu_rcp, 0xFFC12345, NOT_A_NUMBER},
 
         {"exp2s(+0)", invar_exp2s, 0, ONE},
         {"exp2s(-0)", invar_exp2s, NEG, ONE},

@@ -1,0 +1,28 @@
+/*
+ * sfu.cuh - the special function unit itself: the bits of math/sfu.h, by one instruction each.
+ *
+ * These two are the only approximate instructions that a kernel may have: their bits are known
+ * (style.cuda), and every GPU is compared with math/sfu.h before it runs numerics sm90 (probe.cu).
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_SFU_CUH
+#define INVAR_KERNELS_CUDA_SM90_SFU_CUH
+
+/* invar_sfu_ex2(x) */
+__device__ __forceinline__ float invar_unit_ex2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+/* invar_sfu_rcp(x) */
+__device__ __forceinline__ float invar_unit_rcp(float x)
+{
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#endif
