@@ -14,6 +14,7 @@
 #include "base/number.h"
 #include "cli/grid.h"
 #include "cli/plain.h"
+#include "ledger/view/export/export.h"
 
 #include "base/invar_banned.h"
 
@@ -236,34 +237,17 @@ static invar_status end_json(invar_row_writer *rows)
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-static void write_quoted(FILE *out, const char *text, size_t bytes)
-{
-    bool quoted = false;
-
-    for (size_t i = 0; i < bytes && !quoted; i++)
-        quoted = strchr(",\"\r\n", text[i]) != NULL; // a NUL byte too
-    if (quoted)
-        fputc('"', out);
-    for (size_t i = 0; i < bytes; i++) {
-        if (text[i] == '"')
-            fputc('"', out);
-        fputc(text[i], out);
-    }
-    if (quoted)
-        fputc('"', out);
-}
-
 /* Exact in a file; on a terminal safe instead. */
 static invar_status write_csv_text(FILE *out, const char *text, size_t bytes)
 {
     char *safe;
 
     if (!invar_term_live(out)) {
-        write_quoted(out, text, bytes);
+        invar_export_csv_field(out, text, bytes);
         return INVAR_OK;
     }
     INVAR_TRY(invar_alloc((void **)&safe, 4 * bytes + 1, 1, "CSV"));
-    write_quoted(out, safe, invar_plain_escape(safe, 4 * bytes + 1, text, bytes));
+    invar_export_csv_field(out, safe, invar_plain_escape(safe, 4 * bytes + 1, text, bytes));
     invar_free(safe);
     return INVAR_OK;
 }

@@ -40,10 +40,12 @@ static invar_status end(FILE *out)
 
 /* ---- CSV ------------------------------------------------------------------------------------- */
 
-static void write_field(FILE *out, const char *text, size_t bytes)
+void invar_export_csv_field(FILE *out, const char *text, size_t bytes)
 {
-    bool quoted = bytes > 0 && strcspn(text, "\",\r\n") < bytes;
+    bool quoted = false;
 
+    for (size_t i = 0; i < bytes && !quoted; i++)
+        quoted = strchr(",\"\r\n", text[i]) != NULL; // a NUL byte too
     if (quoted)
         fputc('"', out);
     for (size_t i = 0; i < bytes; i++) {
@@ -62,7 +64,7 @@ static invar_status write_scalar(void *payload, const invar_export_scalar *scala
 
     INVAR_TRY(invar_number_format(value, scalar->value));
     fprintf(out, "%" PRId64 ",%" PRId64 ",", scalar->step, scalar->seg);
-    write_field(out, scalar->name, scalar->name_bytes);
+    invar_export_csv_field(out, scalar->name, scalar->name_bytes);
     fprintf(out, ",%s,0x%016" PRIx64 "\r\n", value, scalar->bits);
     return check_written(out);
 }

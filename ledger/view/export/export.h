@@ -29,6 +29,9 @@ extern "C" {
  */
 invar_status invar_export_csv(FILE *out, invar_ledger *ledger, int64_t run) INVAR_MUST_USE;
 
+/* A field of a row, in quotes where it needs them. */
+void invar_export_csv_field(FILE *out, const char *text, size_t bytes);
+
 /*
  * All that the ledger knows of the run, a JSON object a line, every segment. "kind" says what a
  * line is, and they come in this order: run, identity, segment, fact, object, point, step, replica,
