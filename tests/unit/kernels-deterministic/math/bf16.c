@@ -6,20 +6,7 @@
 #include "tests/support.h"
 
 #include "kernels-deterministic/math/bf16.h"
-#include "tests/unit/kernels-deterministic/math/nearest.h"
-
-enum { INFINITE_CODE = 0x7F80, BF16_NAN = 0x7FFF };
-
-static double values[INFINITE_CODE + 1];
-static const format bf16 = {values, INFINITE_CODE + 1};
-
-static int fill_values(void **state)
-{
-    (void)state;
-    for (int code = 0; code <= INFINITE_CODE; code++)
-        values[code] = decode(code, 7, 127); // infinity counts as 2^128
-    return 0;
-}
+#include "tests/unit/kernels-deterministic/math/bf16_values.h"
 
 static uint32_t convert(float x)
 {

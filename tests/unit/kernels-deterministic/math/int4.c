@@ -8,20 +8,7 @@
 #include <inttypes.h>
 
 #include "kernels-deterministic/math/int4.h"
-#include "tests/unit/kernels-deterministic/math/nearest.h"
-
-enum { INFINITE_CODE = 0x7F80, BF16_NAN = 0x7FFF };
-
-static double values[INFINITE_CODE + 1];
-static const format bf16 = {values, INFINITE_CODE + 1};
-
-static int fill_values(void **state)
-{
-    (void)state;
-    for (int code = 0; code <= INFINITE_CODE; code++)
-        values[code] = decode(code, 7, 127);
-    return 0;
-}
+#include "tests/unit/kernels-deterministic/math/bf16_values.h"
 
 /* Dividing in double and rounding to float is the correctly rounded quotient: 53 >= 2 * 24 + 2. */
 static float quotient(float a, double b)
