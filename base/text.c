@@ -56,6 +56,21 @@ const char *invar_text_plural(int64_t count)
     return count == 1 ? "" : "s";
 }
 
+bool invar_text_join(char *out, size_t size, const char *const *texts, int count)
+{
+    size_t used = 0;
+
+    for (int i = 0; i < count; i++) {
+        size_t bytes = strlen(texts[i]), room = size - 1 - used;
+        memcpy(out + used, texts[i], bytes < room ? bytes : room);
+        used += bytes < room ? bytes : room;
+        out[used] = '\0';
+        if (bytes > room)
+            return false;
+    }
+    return true;
+}
+
 bool invar_text_ends(const char *text, const char *end)
 {
     size_t length = strlen(text), tail = strlen(end);

@@ -1,5 +1,5 @@
 /*
- * text.h - UTF-8 from outside: is it printable, and how to show it in a message.
+ * text.h - texts: is one from outside printable UTF-8, how to show it in a message, and parts.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -25,6 +25,12 @@ size_t invar_text_char(const char *text, size_t left);
 
 /* The ending of a word for so many: "" for one, else "s". */
 const char *invar_text_plural(int64_t count);
+
+/*
+ * Texts one behind the other, where snprintf would take too long; `size` is the room, > 0. False:
+ * there was not enough, and `out` has what there was room for.
+ */
+bool invar_text_join(char *out, size_t size, const char *const *texts, int count);
 
 /* True when `text` has `end` as its last characters, as a file's name has its ending. */
 bool invar_text_ends(const char *text, const char *end);

@@ -5,24 +5,35 @@
  */
 #include "engine/probe/view.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-
+#include "base/text.h"
 #include "engine/program/watch.h"
 
 #include "base/invar_banned.h"
 
 typedef char name[INVAR_LEDGER_NAME_BYTES + 1];
 
+/* A number of at least 0. */
+static const char *decimal(char out[24], int64_t number)
+{
+    char *at = out + 23;
+
+    *at = '\0';
+    do
+        *--at = (char)('0' + number % 10);
+    while ((number /= 10) > 0);
+    return at;
+}
+
 invar_status invar_probe_view_name(char out[INVAR_LEDGER_NAME_BYTES + 1],
                                    const invar_probe_view *view, const invar_value_name *value)
 {
-    char place[32] = "";
+    bool layer = value->layer >= 0;
+    char digits[24];
+    const char *texts[] = {view->prefix, layer ? "layer." : "",
+                           layer ? decimal(digits, value->layer) : "", layer ? "." : "",
+                           value->text};
 
-    if (value->layer >= 0)
-        snprintf(place, sizeof place, "layer.%" PRId64 ".", value->layer);
-    if (snprintf(out, sizeof(name), "%s%s%s", view->prefix, place, value->text) >=
-        (int)sizeof(name))
+    if (!invar_text_join(out, sizeof(name), texts, 5))
         return INVAR_FAIL(INVAR_E_INVALID, 0, "probe: the name of point \"%s\" is too long",
                           value->text);
     return INVAR_OK;

@@ -5,10 +5,10 @@
  */
 #include "engine/program/watch.h"
 
-#include <stdio.h>
 #include <string.h>
 
 #include "base/alloc.h"
+#include "base/text.h"
 #include "engine/program/builder.h"
 #include "engine/program/near.h"
 #include "engine/program/tape.h"
@@ -172,11 +172,11 @@ void invar_watch_pass(invar_watch *watch)
 
 static invar_value_name name_of(const invar_point *p, const char *more)
 {
+    const char *texts[] = {p->gradient ? "d" : "", p->name, p->suffix ? "." : "",
+                           p->suffix ? p->suffix : "", more};
     invar_value_name name = {.layer = p->layer};
-    int bytes = snprintf(name.text, sizeof name.text, "%s%s%s%s%s", p->gradient ? "d" : "", p->name,
-                         p->suffix ? "." : "", p->suffix ? p->suffix : "", more);
 
-    INVAR_CHECK(bytes < (int)sizeof name.text);
+    INVAR_CHECK(invar_text_join(name.text, sizeof name.text, texts, 5));
     return name;
 }
 

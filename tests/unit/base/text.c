@@ -117,6 +117,23 @@ static void test_text__words_for_a_shell(void **state)
     assert_word("\033[31m'", "'\\x1b[31m'\\'''");
 }
 
+static void test_text__join(void **state)
+{
+    const char *const texts[] = {"ab", "", "cde"};
+    char out[8] = "xxxxxxx";
+
+    (void)state;
+    assert_true(invar_text_join(out, 6, texts, 3));
+    assert_string_equal(out, "abcde");
+    assert_int_equal(out[6], 'x');
+    assert_false(invar_text_join(out, 5, texts, 3));
+    assert_string_equal(out, "abcd");
+    assert_true(invar_text_join(out, 1, texts + 1, 1));
+    assert_string_equal(out, "");
+    assert_false(invar_text_join(out, 1, texts, 1));
+    assert_string_equal(out, "");
+}
+
 static void test_text__ends(void **state)
 {
     (void)state;
@@ -134,6 +151,7 @@ int main(void)
         cmocka_unit_test(test_text__not_utf8),
         cmocka_unit_test(test_text__quote),
         cmocka_unit_test(test_text__words_for_a_shell),
+        cmocka_unit_test(test_text__join),
         cmocka_unit_test(test_text__ends),
     };
 
