@@ -14,17 +14,19 @@
 
 #include "base/alloc.h"
 #include "base/file.h"
+#include "base/json/json.h"
 
 #include "base/invar_banned.h"
 
 #define MAX_BYTES ((size_t)1 << 30)
 #define CHAT_TEMPLATE "chat_template.jinja"
 #define OLD_TEMPLATE "chat_template.json"
+#define CONFIG "tokenizer_config.json"
 #define ENDING ".jinja"
 
 static const char *const names[] = {
     "tokenizer.json",
-    "tokenizer_config.json",
+    CONFIG,
     "special_tokens_map.json",
     "added_tokens.json",
     "tokenizer.model",
@@ -134,15 +136,39 @@ void invar_hf_files_warning(char out[INVAR_HF_WARNING_SIZE], const invar_hf_file
                        INVAR_HF_MAX_TEMPLATES);
 }
 
+/* The tokenizer's settings without a template: another one is given. */
+static invar_status drop_template(invar_checkpoint_blob *file)
+{
+    json_t *settings;
+    invar_status status = INVAR_OK;
+    size_t bytes;
+    char *text;
+
+    INVAR_TRY(invar_json_parse_raw(&settings, CONFIG, file->data, file->bytes));
+    if (json_object_del(settings, "chat_template") == 0) {
+        status = invar_json_dump(&text, &bytes, settings, JSON_INDENT(2), CONFIG);
+        if (status == INVAR_OK) {
+            invar_free((void *)file->data);
+            file->data = text;
+            file->bytes = bytes;
+        }
+    }
+    json_decref(settings);
+    return status;
+}
+
 invar_status invar_hf_files_read(invar_hf_files *files, const char *dir, const char *chat_template)
 {
     bool given = chat_template[0] != '\0';
 
     for (int i = 0; i < N_NAMES; i++) {
+        int64_t before = files->count;
         if (given && strcmp(names[i], CHAT_TEMPLATE) == 0)
             INVAR_TRY(add_path(files, chat_template, CHAT_TEMPLATE));
         else if (!given || strcmp(names[i], OLD_TEMPLATE) != 0)
             INVAR_TRY(invar_hf_files_add(files, dir, names[i]));
+        if (given && strcmp(names[i], CONFIG) == 0 && files->count > before)
+            INVAR_TRY(drop_template(&files->items[before]));
     }
     return given ? INVAR_OK : add_templates(files, dir);
 }

@@ -201,7 +201,18 @@ chat() {
 chat all
 same more/additional_chat_templates all_1/additional_chat_templates
 cmp more/chat_template.jinja all_1/chat_template.jinja || complain "another chat template"
+python3 -c 'import json
+with open("more/tokenizer_config.json", "r+", encoding="utf-8") as file:
+    config = json.load(file) | {"chat_template": "old", "model_max_length": int(1e30)}
+    file.seek(0)
+    json.dump(config, file)
+    file.truncate()'
 chat own --chat-template-path mine.jinja
+python3 -c 'import json
+old, new = (json.load(open(f"{name}/tokenizer_config.json", encoding="utf-8"))
+            for name in ("more", "own_1"))
+assert old.pop("chat_template") == "old"
+assert old == new, (old, new)' || complain "tokenizer_config.json: another template is left in it"
 cmp mine.jinja own_1/chat_template.jinja || complain "not the chat template of chat-template-path"
 [[ ! -e own_1/additional_chat_templates ]] || complain "a template that was not trained with"
 
