@@ -71,9 +71,27 @@ static invar_status make_schema(invar_sql *sql)
     return INVAR_OK;
 }
 
+/* As the only writer. */
+static invar_status open_locked(invar_ledger *ledger, const char *path,
+                                const invar_ledger_options *options)
+{
+    INVAR_TRY(invar_sql_open(&ledger->sql, path,
+                             options->create ? INVAR_SQL_MODE_CREATE : INVAR_SQL_MODE_WRITE));
+    if (options->create)
+        INVAR_TRY(make_schema(ledger->sql));
+    INVAR_TRY(invar_schema_check(ledger->sql));
+    // only now, when it is known to be a ledger, may the file be changed
+    return invar_sql_exec(ledger->sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
+                                       "PRAGMA foreign_keys = ON; "
+                                       "PRAGMA journal_size_limit = 67108864");
+}
+
 static invar_status open_writer(invar_ledger *ledger, const char *path,
                                 const invar_ledger_options *options, invar_file_kind kind)
 {
+    bool locked = invar_file_has_lock(path);
+    invar_status status;
+
     if (kind == INVAR_FILE_KIND_MISSING && !options->create)
         return not_found(path);
     if (kind == INVAR_FILE_KIND_EMPTY && !options->create)
@@ -85,15 +103,10 @@ static invar_status open_writer(invar_ledger *ledger, const char *path,
                           "another writer could not be seen; make a copy",
                           path);
     INVAR_TRY(invar_file_lock(&ledger->lock, path, options->writer));
-    INVAR_TRY(invar_sql_open(&ledger->sql, path,
-                             options->create ? INVAR_SQL_MODE_CREATE : INVAR_SQL_MODE_WRITE));
-    if (options->create)
-        INVAR_TRY(make_schema(ledger->sql));
-    INVAR_TRY(invar_schema_check(ledger->sql));
-    // only now, when it is known to be a ledger, may the file be changed
-    INVAR_TRY(invar_sql_exec(ledger->sql, "PRAGMA journal_mode = WAL; PRAGMA synchronous = NORMAL; "
-                                          "PRAGMA foreign_keys = ON; "
-                                          "PRAGMA journal_size_limit = 67108864"));
+    status = open_locked(ledger, path, options);
+    if (status != INVAR_OK && kind == INVAR_FILE_KIND_DATA && !locked)
+        invar_file_remove_lock(path); // what is no ledger of ours has nothing beside it
+    INVAR_TRY(status);
     return kind == INVAR_FILE_KIND_MISSING ? invar_file_sync_folder(path) : INVAR_OK;
 }
 
@@ -263,6 +276,11 @@ invar_status invar_ledger_transact(invar_ledger *ledger, const char *kind,
             "ledger %.1000s: its lock \"...-lock\" was removed, so somebody else may be "
             "writing by now; open it again",
             invar_sql_path(ledger->sql));
+    if (invar_file_is_gone(ledger->lock))
+        return INVAR_FAIL(INVAR_E_STATE, 0,
+                          "ledger %.1000s: the file was removed while it was written; what was in "
+                          "it is gone",
+                          invar_sql_path(ledger->sql));
     INVAR_TRY(invar_sql_exec(ledger->sql, durability == INVAR_DURABILITY_POWER
                                               ? "PRAGMA synchronous = FULL"
                                               : "PRAGMA synchronous = NORMAL"));

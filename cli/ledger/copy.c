@@ -7,6 +7,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/alloc.h"
 #include "base/text.h"
@@ -136,15 +137,29 @@ static invar_status import_file(int64_t *runs_out, invar_ledger *into, const cha
     return status;
 }
 
+/* One that was made for runs that did not come. */
+static void remove_ledger(const char *path)
+{
+    static const char *const suffixes[] = {"", "-wal", "-shm", "-lock"};
+    char name[INVAR_PATH_SIZE + 8];
+
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        snprintf(name, sizeof name, "%s%s", path, suffixes[i]);
+        unlink(name);
+    }
+}
+
 static invar_status import_files(int64_t *total_out, const settings *s, int words, char **argv)
 {
     invar_ledger *into;
     invar_status status;
     int64_t runs;
+    bool fresh;
 
     *total_out = 0;
     if (!s->into)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "import needs --into FILE");
+    fresh = !invar_path_exists(s->into);
     INVAR_TRY(check_into(s->into));
     INVAR_TRY(invar_ledger_open(&into, s->into,
                                 &(invar_ledger_options){.create = true, .writer = IMPORT}));
@@ -154,6 +169,8 @@ static invar_status import_files(int64_t *total_out, const settings *s, int word
         *total_out += status == INVAR_OK ? runs : 0;
     }
     invar_ledger_close(into);
+    if (status != INVAR_OK && fresh && *total_out == 0)
+        remove_ledger(s->into);
     return status;
 }
 

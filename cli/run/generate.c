@@ -394,6 +394,9 @@ static invar_status run_all(int *code_out, const settings *set, const invar_reci
     if (set->sample && set->n)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "--n would be ignored: --sample makes the one sample that COORDS name");
+    if (set->sample && invar_recipe_int(recipe, INVAR_KEY_CKPT_STEP) >= 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "--ckpt-step would be ignored: COORDS of --sample say which weights");
     INVAR_TRY(invar_session_open(&session, recipe, set->sample ? INVAR_SESSION_DATA : 0));
     status = set->sample ? again(code_out, set, &session) : complete(set, &session);
     invar_session_close(&session);

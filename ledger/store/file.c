@@ -306,6 +306,36 @@ invar_status invar_file_lock(int *fd_out, const char *path, const char *writer)
     return INVAR_OK;
 }
 
+bool invar_file_has_lock(const char *path)
+{
+    return size_beside(path, "-lock") >= 0;
+}
+
+void invar_file_remove_lock(const char *path)
+{
+    char name[PATH_BYTES];
+
+    with_suffix(name, path, "-lock");
+    unlink(name);
+}
+
+bool invar_file_is_gone(int fd)
+{
+    char link[64], name[PATH_BYTES];
+    struct stat info;
+    ssize_t bytes;
+
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    bytes = readlink(link, name, sizeof name - 1);
+    if (bytes <= 0 || bytes >= (ssize_t)sizeof name - 1)
+        return false;
+    name[bytes] = '\0';
+    if (!invar_text_ends(name, "-lock"))
+        return false;
+    name[bytes - (ssize_t)strlen("-lock")] = '\0';
+    return stat(name, &info) != 0 && errno == ENOENT;
+}
+
 bool invar_file_lock_stands(int fd)
 {
     struct stat info;

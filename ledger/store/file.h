@@ -66,6 +66,13 @@ invar_status invar_file_lock(int *fd_out, const char *path, const char *writer) 
 /* False when somebody removed the lock's file: then a second writer could get in. */
 bool invar_file_lock_stands(int fd);
 
+/* Whether the ledger of this lock was removed, wherever its folder has been moved to. */
+bool invar_file_is_gone(int fd);
+
+/* Whether there is a lock, held or not; and, by its holder, without it. */
+bool invar_file_has_lock(const char *path);
+void invar_file_remove_lock(const char *path);
+
 /* Makes the folder's entry of a new file durable. */
 invar_status invar_file_sync_folder(const char *path) INVAR_MUST_USE;
 

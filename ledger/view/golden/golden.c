@@ -422,6 +422,12 @@ invar_status invar_golden_check_output(const char *path)
     char beside[INVAR_PATH_SIZE];
 
     INVAR_TRY(invar_golden_points_path(beside, sizeof beside, path));
+    if (invar_text_ends(path, ".points"))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0,
+            "%.1000s: a file of this name has the points of a golden, beside it; give "
+            "another name",
+            path);
     INVAR_TRY(invar_path_check_place(path));
     INVAR_TRY(invar_path_check_output(path, format.magic, 0));
     return invar_path_check_output(beside, format.magic, 0); // theirs begins with it, too

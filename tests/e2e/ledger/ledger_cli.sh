@@ -140,6 +140,9 @@ answers 0 'd == []' ledger ls --json
 expect 2 "no run '@last'" ledger show @last
 mkdir -p bare/x
 expect 2 "nowhere: No such file" ledger import nowhere --into fresh.db
+[[ -z $(find . -name 'fresh.db*') ]] || complain "a failed import leaves $(echo fresh.db*)"
+: >fresh.db # one that was there stays, and is a ledger by now
+expect 2 "nowhere: No such file" ledger import nowhere --into fresh.db
 cp fresh.db bare/x/ledger.db
 expect 0 "the ledger holds no run" ledger ls fresh.db
 expect 0 "the ledger holds no run" ledger ls bare
@@ -392,6 +395,7 @@ expect 2 "seal: different" ledger verify flipped.db --seal "$line"
 answers 2 'not d["clean"] and d["seal"] == "different"' \
     ledger verify flipped.db --seal "$line" --json
 expect 2 "metric" ledger import flipped.db --into none.db
+[[ -z $(find . -name 'none.db*') ]] || complain "a failed import leaves $(echo none.db*)"
 
 # ---- import and backup -----------------------------------------------------------------------
 answers 0 'd["imported"] == 0' ledger import runs/a --into two.db --json
@@ -617,6 +621,8 @@ for file in text foreign newer; do
 done
 [[ $(sha256sum text.db empty.db foreign.db newer.db cut.db) == "$sums" ]] ||
     complain "a file that is no ledger was changed"
+[[ -z $(find . -name 'text.db-*' -o -name 'foreign.db-*') ]] ||
+    complain "beside what is no ledger: $(echo text.db-* foreign.db-*)"
 mkdir -p runs/text
 cp text.db runs/text/ledger.db
 expect 2 "finished 0" ledger ls

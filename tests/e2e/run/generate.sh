@@ -78,6 +78,7 @@ sample=(generate tiny.ini --save saved --run run --sample)
 expect 0 '"ledger":"identical"' "${sample[@]}" "$last" --json
 expect 0 'identical' generate tiny.ini --load saved --ledger run/ledger.db --sample "$last"
 expect 0 '' generate tiny.ini --sample "$first" # the initial weights need no checkpoint
+expect 129 "--ckpt-step would be ignored" generate tiny.ini --sample "$first" --ckpt-step 1
 # controls: what is not the same is not called so
 expect 1 "different: " "${sample[@]}" "$last" --rollout-temperature 0.5
 expect 1 "different: " "${sample[@]}" "$last" --rollout-top-p 0.3

@@ -63,6 +63,13 @@ other="a file of another kind lies there and is not replaced; remove it, or give
 refuses 129 "mine.ini: $other" over--trace "${plain[@]}" --trace "$folder/mine.ini"
 refuses 129 "mine.ini: $other" over--golden "${plain[@]}" --record-golden "$folder/mine.ini"
 refuses 129 "mine.points: $other" over--golden "${plain[@]}" --record-golden "$folder/mine.golden"
+cp recipes/bf16.points "$folder/own.points"
+refuses 129 "own.points: a file of this name has the points of a golden" over--golden \
+    "${plain[@]}" --record-golden "$folder/own.points"
+cmp -s recipes/bf16.points "$folder/own.points" || complain "own.points was replaced"
+rm "$folder/own.points"
+refuses 2 "mine.ini" over--ledger "${plain[@]}" --ledger "$folder/mine.ini"
+[[ -z $(echo "$folder"/mine.ini-*) ]] || complain "beside no ledger: $(echo "$folder"/mine.ini-*)"
 refuses 129 "the trace is not written through a link" over--trace "${plain[@]}" --trace \
     "$folder/link"
 cp recipes/bf16.ini "$folder/mine-0"

@@ -336,6 +336,14 @@ end_of 2
 holds [ ! -e place/gone ]
 holds grep -q 'gone: the folder was removed while it was written to; what was in it is gone' err
 
+# its ledger alone
+begin place/bare --save-interval 1
+kill -STOP "$pid"
+rm place/bare/ledger.db
+kill -CONT "$pid"
+end_of 2
+holds grep -q 'ledger.db: the file was removed while it was written; what was in it is gone' err
+
 # ---- what a run says once ----------------------------------------------------------------------
 # rewards that are all alike, and prompts that are left out
 "$invar" train tiny.ini --run flat --rm-type math --no-report >out 2>err
