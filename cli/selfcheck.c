@@ -148,6 +148,8 @@ static invar_status run_configuration(report *r)
     return status;
 }
 
+enum { OP_COLUMNS = 22, CELL_COLUMNS = 22 }; // of the table
+
 static void print_cell(const cell *c, bool colour)
 {
     char hex[INVAR_DIGEST_HEX_SIZE];
@@ -155,7 +157,7 @@ static void print_cell(const cell *c, bool colour)
         c->verdict == VERDICT_OK ? INVAR_TERM_STYLE_GREEN : INVAR_TERM_STYLE_RED;
 
     if (c->verdict == VERDICT_NONE) {
-        printf("  %-22s", "");
+        printf("  %-*s", CELL_COLUMNS, "");
         return;
     }
     invar_digest_format(hex, &c->digest);
@@ -163,26 +165,51 @@ static void print_cell(const cell *c, bool colour)
            invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
 }
 
+static void print_title(int c, int width)
+{
+    char title[32];
+
+    snprintf(title, sizeof title, "%s %s", invar_dtype_name(configurations[c].storage),
+             invar_numerics_name(configurations[c].numerics));
+    printf("  %-*s", width, title);
+}
+
+static void print_head(bool colour)
+{
+    printf("%s%-18s rev", invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op");
+    for (int c = 0; c < CONFIGURATIONS; c++)
+        print_title(c, CELL_COLUMNS);
+    printf("%s\n", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
+}
+
+/* A row, or on a narrow terminal a line for each cell. */
+static void print_op(const cell *cells, int op, bool colour, bool narrow)
+{
+    printf("%-18s %3d", invar_op_name((invar_op)op), invar_op_revision((invar_op)op));
+    for (int c = 0; c < CONFIGURATIONS; c++) {
+        if (narrow && cells[c].verdict == VERDICT_NONE)
+            continue;
+        if (narrow) {
+            printf("\n");
+            print_title(c, 9);
+        }
+        print_cell(&cells[c], colour);
+    }
+    printf("\n");
+}
+
 static void print_table(const report *r)
 {
     bool colour = invar_term_colour(stdout);
+    bool narrow = invar_term_live(stdout) &&
+                  invar_term_width(stdout) < OP_COLUMNS + CONFIGURATIONS * (2 + CELL_COLUMNS);
 
-    printf("%s%-18s rev", invar_term_escape(colour, INVAR_TERM_STYLE_BOLD), "op");
-    for (int c = 0; c < CONFIGURATIONS; c++) {
-        char title[32];
-        snprintf(title, sizeof title, "%s %s", invar_dtype_name(configurations[c].storage),
-                 invar_numerics_name(configurations[c].numerics));
-        printf("  %-22s", title);
-    }
-    printf("%s\n", invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN));
-    for (int op = 0; op < INVAR_OP_COUNT; op++) {
-        if (r->cells[op][0].verdict == VERDICT_NONE && r->cells[op][1].verdict == VERDICT_NONE)
-            continue; // the tree hash is what all others are seen through
-        printf("%-18s %3d", invar_op_name((invar_op)op), invar_op_revision((invar_op)op));
-        for (int c = 0; c < CONFIGURATIONS; c++)
-            print_cell(&r->cells[op][c], colour);
-        printf("\n");
-    }
+    if (!narrow)
+        print_head(colour);
+    for (int op = 0; op < INVAR_OP_COUNT; op++)
+        // the tree hash is what all others are seen through
+        if (r->cells[op][0].verdict != VERDICT_NONE || r->cells[op][1].verdict != VERDICT_NONE)
+            print_op(r->cells[op], op, colour, narrow);
 }
 
 static int conclude(const report *r)

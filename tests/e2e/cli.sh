@@ -48,6 +48,15 @@ for columns in 60 200; do
         fi
     done
 done
+# so is the table of selfcheck, with every hash
+for columns in 40 60; do
+    shown=$("$here/terminal.py" "$columns" "$invar" selfcheck 2>/dev/null) || failed=1
+    if (($(grep -v ' values: ' <<<"$shown" | wc -L) > columns)) ||
+        (($(grep -c ' ok' <<<"$shown") < 100)); then
+        printf 'selfcheck is not made for %d columns:\n%s\n' "$columns" "$shown" >&2
+        failed=1
+    fi
+done
 # the recipe is the word that is neither a flag nor its value, wherever it stands
 expect 2 "no-such.ini: cannot be opened" train --seed 7 no-such.ini
 expect 2 "no-such.ini: cannot be opened" train --rollout-shuffle no-such.ini --seed=7
