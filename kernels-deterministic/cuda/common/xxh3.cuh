@@ -348,8 +348,8 @@ __device__ __forceinline__ invar_xxh_hash invar_xxh_long(const invar_xxh_lane &l
 }
 
 /*
- * The same in loops. A launch of few warps mostly waits for its instructions: it is over sooner
- * with a twentieth of them, and one that has many warps waits for the bytes all the same.
+ * The same in loops, with far fewer instructions: launches of few warps are over sooner, and those
+ * of many are not slower.
  */
 template <typename Source>
 __device__ __forceinline__ invar_xxh_hash invar_xxh_looped(const invar_xxh_lane &lane,
