@@ -225,7 +225,8 @@ static void help(void)
     invar_help_text(
         "Executes recorded steps again, starting at the newest checkpoint before them, and\n"
         "compares every bit with the ledger. The run's own files are only read. Plug-ins are not\n"
-        "started; their recorded replies are used.\n"
+        "started; their recorded replies are used. Steps that were computed under other revisions\n"
+        "of ops are refused; the message names the commit to build.\n"
         "\n"
         "RUN is a folder, a ledger, FILE:RUN, at least 4 digits of a uuid, @last, or a file made\n"
         "by 'invar pack'. Free (non-semantic) recipe keys, which cannot change bits, are options\n"

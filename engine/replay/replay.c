@@ -11,6 +11,7 @@
 
 #include "base/alloc.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/record/revisions.h"
 
 #include "base/invar_banned.h"
 
@@ -150,6 +151,18 @@ invar_status invar_replay_copy(const invar_replay *replay, const char *path)
     return status;
 }
 
+/* ---- whether this program can ---------------------------------------------------------------- */
+
+static invar_status check_revisions(const invar_replay *replay, int64_t first)
+{
+    bool known;
+
+    INVAR_TRY(invar_revisions_check(&known, replay->ledger, replay->run, first, replay->step, ""));
+    if (!known)
+        say(replay, INVAR_REVISIONS_UNKNOWN);
+    return INVAR_OK;
+}
+
 /* ---- executing ------------------------------------------------------------------------------- */
 
 static invar_status place(invar_recorded *keys, const invar_replay *replay, int64_t after)
@@ -278,6 +291,7 @@ invar_status invar_replay_run(invar_replay_result *out, const invar_replay *repl
     INVAR_TRY(
         invar_replay_checkpoint(&out->after, replay, replay->keys->checkpoints, replay->from - 1));
     INVAR_TRY(invar_replay_rollout(&first, &rollout, replay->keys, out->after + 1));
+    INVAR_TRY(check_revisions(replay, out->after + 1));
     INVAR_TRY(invar_recorded_check_files(replay->keys, rollout));
     INVAR_TRY(invar_path_join(out->ledger, sizeof out->ledger, replay->folder, "ledger.db"));
     INVAR_TRY(invar_replay_copy(replay, out->ledger));

@@ -42,8 +42,9 @@ typedef struct invar_replay_result {
 
 /*
  * INVAR_E_MISMATCH: log-probabilities differ, or a plug-in would be asked something else than what
- * was recorded; INVAR_E_STATE: `stop` came first. Steps that are executed to other bits are no
- * failure, but a result.
+ * was recorded; INVAR_E_STATE: `stop` came first, or the steps were computed under other revisions
+ * of ops (engine/record/revisions.h), before anything is copied. Steps that are executed to other
+ * bits are no failure, but a result.
  */
 invar_status invar_replay_run(invar_replay_result *out, const invar_replay *replay) INVAR_MUST_USE;
 

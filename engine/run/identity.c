@@ -14,6 +14,7 @@
 
 #include "base/alloc.h"
 #include "base/text.h"
+#include "engine/record/revisions.h"
 #include "engine/run/evaluate.h"
 #include "engine/run/loop.h"
 
@@ -200,8 +201,8 @@ static void gather_facts(facts *f, const invar_loop *loop)
     for (int op = 0; op < INVAR_OP_COUNT; op++) {
         (void)snprintf(f->revision[op], sizeof f->revision[op], "%d",
                        invar_op_revision((invar_op)op));
-        f->items[f->count++] =
-            (invar_ledger_fact){"op", invar_op_name((invar_op)op), f->revision[op]};
+        f->items[f->count++] = (invar_ledger_fact){INVAR_REVISIONS_SCOPE,
+                                                   invar_op_name((invar_op)op), f->revision[op]};
     }
     add_plugins(f, loop);
     for (size_t i = 0; i < loop->identity.facts.count; i++)
@@ -320,6 +321,20 @@ invar_status invar_loop_identify(invar_loop *loop)
     return loop->options->replay ? check_recorded(loop) : INVAR_OK;
 }
 
+/* The run that the ledger has may go on with this program. A replay has looked at its steps. */
+static invar_status check_revisions(const invar_loop *loop, const invar_ledger_summary *found)
+{
+    bool known;
+
+    if (loop->options->replay)
+        return INVAR_OK;
+    INVAR_TRY(invar_revisions_check(&known, loop->recorder.ledger, found, 0, INT64_MAX,
+                                    ", or start anew with --fresh"));
+    if (!known)
+        invar_recorder_say(&loop->recorder, "%s", INVAR_REVISIONS_UNKNOWN);
+    return INVAR_OK;
+}
+
 invar_status invar_loop_open_ledger(invar_loop *loop)
 {
     invar_ledger_options options = {.create = true, .writer = "invar train"};
@@ -334,6 +349,7 @@ invar_status invar_loop_open_ledger(invar_loop *loop)
     }
     INVAR_TRY(status);
     INVAR_TRY(check_same(loop, loop->recorder.ledger, &summary));
+    INVAR_TRY(check_revisions(loop, &summary));
     memcpy(loop->recorder.uuid, summary.uuid, sizeof loop->recorder.uuid);
     loop->recorder.recorded = summary.last_step;
     return INVAR_OK;

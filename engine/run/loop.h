@@ -96,7 +96,8 @@ void invar_loop_close(invar_loop *loop);
 
 /* ---- identity.c: ledger and identity --------------------------------------------------------- */
 
-/* Opens the run's ledger as its writer. Where it has a run, that must be this one. */
+/* Opens the run's ledger as its writer. Where it has a run, that must be this one, computed under
+   this program's revisions of ops. */
 invar_status invar_loop_open_ledger(invar_loop *loop) INVAR_MUST_USE;
 
 /*

@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# revisions.sh INVAR REVISED FOLDER - runs and programs whose ops have other revisions.
+#
+# REVISED is invar with INVAR_TEST_REVISED (tests/device/revised.c). Steps that were computed under
+# other revisions are neither continued nor executed again; weights are read by every program.
+# SPDX-License-Identifier: Apache-2.0
+set -uo pipefail
+plain=$(readlink -f "$1") revised=$(readlink -f "$2") folder=$3
+unset INVAR_LEDGER INVAR_SAVE
+rm -rf "$folder"
+mkdir -p "$folder" && cd "$folder" || exit 2
+# shellcheck source=tests/e2e/expect.sh
+source "$OLDPWD/tests/e2e/expect.sh"
+
+cat >tiny.ini <<'RECIPE'
+[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 16
+[ckpt]
+save-interval = 1
+[rollout]
+prompt-data = task:max
+task-size = 8
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 2
+rm-type = overlap
+[perf]
+threads = 1
+[engine]
+numerics = ieee
+RECIPE
+
+# with PROGRAM OPS: the program of the next lines; OPS begin the names of those that it has revised.
+with() {
+    invar=$1
+    export INVAR_TEST_REVISED=$2
+}
+
+prints() { find "$@" -type f ! -name 'ledger.db-*' -exec sha256sum {} + | sort; }
+
+more=(train tiny.ini --no-report --num-rollout)
+
+# ---- a run of this program, and a program with others --------------------------------------------
+
+with "$plain" none
+commit=$("$invar" version --json | sed -n 's/.*"commit": "\([0-9a-f]*\).*/\1/p')
+expect 0 '' train tiny.ini --no-report --run a
+expect 0 '' train tiny.ini --no-report --run b --seed 5
+prints a >before
+with "$revised" adamw
+line='computed under other revisions of ops, so with other bits: adamw 1 (here 2); use a '
+expect 2 "${line}program built from commit ${commit:-?}" "${more[@]}" 3 --run a
+expect 2 ', or start anew with --fresh' "${more[@]}" 3 --run a
+expect 2 ', or start anew with --fresh' "${more[@]}" 3 --run a --load a/checkpoints
+expect 2 'adamw 1 (here 2); use a program built from commit' replay a --step 1
+expect 2 'adamw 1 (here 2)' diff a b --replay
+expect 2 'A cannot be executed again: exit code 2' diff a b --replay
+# as many as fit into a line
+with "$revised" ''
+line=', attention.bwd 2 (here 3), attention.fwd 2 (here 3), attention.paged 2 (here 3), '
+expect 2 "${line}dequantise 1 (here 2) and " replay a --step 0
+prints a >after
+holds cmp before after
+# what reads only weights, and what only copies
+expect 0 '' generate tiny.ini --load a/checkpoints --prompt '12' --rollout-max-response-len 1
+expect 0 '' eval tiny.ini --load a/checkpoints --eval-prompt-data 'max task:max'
+expect 0 '' pack a --step 1 --output step.tar
+expect 2 'adamw 1 (here 2)' replay step.tar
+# a new run beside it, which that program continues and executes again, and the first one does not
+expect 0 'the old run is now' train tiny.ini --no-report --run a --fresh
+expect 0 'resumed after step 1' "${more[@]}" 3 --run a
+expect 0 identical replay a --step 2
+with "$plain" none
+expect 2 'add 2 (here 1), attention.bwd 3 (here 2)' "${more[@]}" 4 --run a
+expect 2 'use the program that recorded it, or start anew' "${more[@]}" 4 --run a
+expect 2 'use the program that recorded it' replay a --step 2
+expect 0 identical replay step.tar
+expect 0 identical replay a.1 --step 1
+expect 0 'resumed after step 1' "${more[@]}" 3 --run a.1
+
+# ---- ops that only one of the programs has -------------------------------------------------------
+
+# edit SQL: the facts of the ledger of a.1, which are otherwise only ever added to.
+edit() {
+    sqlite3 a.1/ledger.db '.dbconfig enable_trigger off' "$1" >output ||
+        complain "$1:" "$(<output)"
+}
+
+edit "DELETE FROM fact WHERE scope = 'op' AND key = 'adamw'"
+expect 0 identical replay a.1 --step 1
+edit "UPDATE fact SET key = 'bygone' WHERE scope = 'op' AND key = 'add'"
+expect 2 'bygone 1 (here none)' replay a.1 --step 1
+edit "DELETE FROM fact WHERE scope = 'op'"
+expect 0 'the ledger does not say which revisions' replay a.1 --step 1
+expect 0 'the ledger does not say which revisions' "${more[@]}" 4 --run a.1
+
+echo "$checks checks"
+exit "$failed"
