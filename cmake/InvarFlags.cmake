@@ -61,6 +61,8 @@ if(INVAR_CUDA)
   set(CMAKE_CUDA_EXTENSIONS OFF)
   set(CMAKE_CUDA_ARCHITECTURES OFF) # named below: machine code only, no PTX for a driver to compile
   enable_language(CUDA)
+  # before a launcher that is asked for, such as ccache
+  list(PREPEND CMAKE_CUDA_COMPILER_LAUNCHER ${CMAKE_CURRENT_LIST_DIR}/../scripts/compile-cuda)
   string(REPLACE " -DNDEBUG" "" CMAKE_CUDA_FLAGS_RELEASE "${CMAKE_CUDA_FLAGS_RELEASE}")
   list(JOIN INVAR_HOST_FLAGS "," host_flags)
   set(cuda_flags ${INVAR_CUDA_FLAGS}
