@@ -443,7 +443,7 @@ typedef struct invar_sample_args {
     invar_tensor logits;               /* (T, V) f32, finite */
     const invar_sample_coords *coords; /* (T) */
     uint32_t seed;
-    uint32_t purpose;
+    uint32_t purpose;  /* invar_philox_purpose */
     float temperature; /* 0: the highest logit, no randomness */
     int32_t top_k;     /* 0: off */
     float top_p;       /* 1: off */

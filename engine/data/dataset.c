@@ -451,7 +451,7 @@ void invar_dataset_shuffle(int32_t *order, int64_t count, uint32_t seed, int64_t
         order[i] = (int32_t)i;
     for (int64_t i = count - 1; i > 0; i--) {
         uint32_t counter[4] = {(uint32_t)i, (uint32_t)epoch, (uint32_t)((uint64_t)epoch >> 32), 0};
-        uint32_t key[2] = {seed, PURPOSE_SHUFFLE}, word[4];
+        uint32_t key[2] = {seed, invar_philox_purpose(PURPOSE_SHUFFLE, 0)}, word[4];
         uint64_t n = (uint64_t)i + 1;
         int32_t last = order[i];
         int64_t j;

@@ -26,7 +26,7 @@ typedef struct draw {
 static int choose(draw *d, int n)
 {
     uint32_t counter[4] = {d->item, d->next / 4, 0, 0};
-    uint32_t key[2] = {d->seed, PURPOSE_TASK}, word[4];
+    uint32_t key[2] = {d->seed, invar_philox_purpose(PURPOSE_TASK, 0)}, word[4];
 
     invar_philox4x32(word, counter, key);
     return (int)((uint64_t)word[d->next++ % 4] * (uint64_t)n >> 32);

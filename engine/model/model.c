@@ -307,7 +307,7 @@ static invar_status init_piece(void *payload, int64_t task, int worker)
     for (int64_t i = first; i < end; i += 4) {
         uint64_t block = (uint64_t)i / 4;
         uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), job->param, 0};
-        uint32_t key[2] = {job->seed, PURPOSE_INIT}, word[4];
+        uint32_t key[2] = {job->seed, invar_philox_purpose(PURPOSE_INIT, 0)}, word[4];
         float z[4];
 
         invar_philox4x32(word, counter, key);

@@ -82,7 +82,7 @@ static void draw(uint32_t out[4], const invar_audit *audit, uint32_t op, uint32_
                  uint32_t element)
 {
     const uint32_t counter[4] = {element, call, op, (uint32_t)audit->part};
-    const uint32_t key[2] = {(uint32_t)audit->step, PURPOSE_AUDIT};
+    const uint32_t key[2] = {(uint32_t)audit->step, invar_philox_purpose(PURPOSE_AUDIT, 0)};
 
     invar_philox4x32(out, counter, key);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "base/text.h"
+#include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"
 
@@ -56,7 +57,7 @@ invar_status invar_coords_parse(invar_coords *out, const char *text)
     const char *at = text;
 
     if (take_number(&seed, &at, "seed=", UINT32_MAX) &&
-        take_number(&purpose, &at, "purpose=", UINT32_MAX) &&
+        take_number(&purpose, &at, "purpose=", INVAR_PHILOX_PURPOSES - 1) &&
         take_number(&rollout, &at, "rollout=", UINT32_MAX) &&
         take_number(&draw, &at, "draw=", UINT32_MAX) &&
         take_number(&out->prompt, &at, "prompt=", INT64_MAX) && strncmp(at, "weights=", 8) == 0) {

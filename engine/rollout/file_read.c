@@ -17,6 +17,7 @@
 #include "base/json/json.h"
 #include "engine/rollout/file.h"
 #include "engine/rollout/file_end.h"
+#include "kernels-deterministic/math/philox.h"
 
 #include "base/invar_banned.h"
 
@@ -337,12 +338,13 @@ static invar_status take_stops(invar_sampling *s, invar_rollout_data *data, line
 static invar_status take_sampling(invar_sampling *s, invar_rollout_data *data, line *header)
 {
     line l = {.object = json_object_get(header->object, "sampling")};
-    int64_t top_k;
+    int64_t purpose, top_k;
 
     header->members++;
     memcpy(l.where, header->where, sizeof l.where);
     INVAR_TRY(take_u32(&s->seed, &l, "seed"));
-    INVAR_TRY(take_u32(&s->purpose, &l, "purpose"));
+    INVAR_TRY(take_int(&purpose, &l, "purpose", 0, INVAR_PHILOX_PURPOSES - 1));
+    s->purpose = (uint32_t)purpose;
     INVAR_TRY(take_f32(&s->temperature, &l, "temperature"));
     INVAR_TRY(take_int(&top_k, &l, "top_k", INT32_MIN, INT32_MAX));
     s->top_k = (int32_t)top_k;

@@ -22,7 +22,7 @@ extern "C" {
 /* Semantic. */
 typedef struct invar_sampling {
     uint32_t seed;
-    uint32_t purpose;  /* keeps training and evaluation apart */
+    uint32_t purpose;  /* keeps training and evaluation apart; below INVAR_PHILOX_PURPOSES */
     float temperature; /* 0: the best token; log-probs are then at temperature 1 */
     int32_t top_k;
     float top_p;

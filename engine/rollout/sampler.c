@@ -9,6 +9,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels-deterministic/math/philox.h"
+
 #include "base/invar_banned.h"
 
 invar_status invar_sampler_init(invar_sampler *s, invar_caller *caller,
@@ -75,7 +77,8 @@ static invar_status run_ops(invar_sampler *s, const invar_draw *draws, const inv
     invar_tensor tokens = invar_tensor_1d(room->drawn.tokens, INVAR_DTYPE_I32, count);
 
     INVAR_TRY(INVAR_CALL(s->caller, SAMPLE, sample, .tokens = tokens, .logits = *logits,
-                         .coords = room->asked.coords, .seed = p->seed, .purpose = p->purpose,
+                         .coords = room->asked.coords, .seed = p->seed,
+                         .purpose = invar_philox_purpose(p->purpose, 0),
                          .temperature = p->temperature, .top_k = p->top_k, .top_p = p->top_p,
                          .min_p = p->min_p,
                          .hidden = invar_tensor_1d(s->ends, INVAR_DTYPE_I32, p->n_stop_ids),

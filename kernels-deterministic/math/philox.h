@@ -2,8 +2,8 @@
  * philox.h - Philox4x32-10, uniforms and Gumbel values.
  *
  * The counter-based generator of Salmon, Moraes, Dror and Shaw (SC 2011), as in Random123: four
- * words for a counter and a key, no state. Which coordinates form counter and key is stated in
- * docs/arithmetic.md; nothing here knows it.
+ * words for a counter and a key, no state. Which coordinates form counters is stated in
+ * docs/arithmetic.md; nothing here knows it. Keys are (seed, invar_philox_purpose).
  *
  * Numerics contract (rev 1): u = ((w >> 9) + 0.5) * 2^-23, exact, 2^-24 <= u <= 1 - 2^-24;
  * gumbel = -log(-log(u)) with invar_log, finite for every word.
@@ -13,6 +13,7 @@
 #ifndef INVAR_MATH_PHILOX_H
 #define INVAR_MATH_PHILOX_H
 
+#include "base/status.h"
 #include "kernels-deterministic/math/elementary.h"
 
 /* out may not overlap the inputs. */
@@ -35,6 +36,16 @@ INVAR_FN void invar_philox4x32(uint32_t out[4], const uint32_t counter[4], const
     out[1] = c1;
     out[2] = c2;
     out[3] = c3;
+}
+
+#define INVAR_PHILOX_PURPOSES 256
+#define INVAR_PHILOX_CALLS 16777216 /* 2^24 */
+
+/* What numbers are drawn for, and in which of several calls for it: the second word of a key. */
+static inline uint32_t invar_philox_purpose(uint32_t purpose, uint32_t call)
+{
+    INVAR_CHECK(purpose < INVAR_PHILOX_PURPOSES && call < INVAR_PHILOX_CALLS);
+    return purpose + INVAR_PHILOX_PURPOSES * call;
 }
 
 /* In the open interval (0, 1). */

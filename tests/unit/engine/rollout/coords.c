@@ -38,6 +38,7 @@ static void test_coords__to_the_letter(void **state)
         "seed=01,purpose=0,rollout=3,draw=4,prompt=5,weights=" HEX,
         "seed=-1,purpose=0,rollout=3,draw=4,prompt=5,weights=" HEX,
         "seed=4294967296,purpose=0,rollout=3,draw=4,prompt=5,weights=" HEX,
+        "seed=1,purpose=256,rollout=3,draw=4,prompt=5,weights=" HEX,
         "seed=1,purpose=0,rollout=3,draw=4,prompt=9223372036854775808,weights=" HEX,
         "seed=1, purpose=0,rollout=3,draw=4,prompt=5,weights=" HEX,
         "purpose=0,seed=1,rollout=3,draw=4,prompt=5,weights=" HEX,

@@ -7,6 +7,9 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "kernels-deterministic/math/philox.h"
 
@@ -50,6 +53,38 @@ static void test_math_philox__every_word_matters(void **state)
     }
 }
 
+/* What is too large would be another pair's key: the program ends. */
+static void assert_refused(uint32_t purpose, uint32_t call)
+{
+    pid_t child = fork();
+    int status;
+
+    assert_true(child >= 0);
+    if (child == 0) {
+        (void)close(STDERR_FILENO); // it says why
+        (void)signal(SIGABRT, SIG_DFL);
+        (void)invar_philox_purpose(purpose, call);
+        _exit(0);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+/* The first call has the keys of before there were any others; no two pairs have one key. */
+static void test_math_philox__purposes_and_calls_are_apart(void **state)
+{
+    (void)state;
+    for (uint32_t purpose = 0; purpose < INVAR_PHILOX_PURPOSES; purpose++)
+        assert_int_equal(invar_philox_purpose(purpose, 0), purpose);
+    for (uint32_t call = 0; call + 1 < INVAR_PHILOX_CALLS; call = 2 * call + 1)
+        assert_int_equal(invar_philox_purpose(INVAR_PHILOX_PURPOSES - 1, call) + 1,
+                         invar_philox_purpose(0, call + 1));
+    assert_int_equal(invar_philox_purpose(INVAR_PHILOX_PURPOSES - 1, INVAR_PHILOX_CALLS - 1),
+                     UINT32_MAX);
+    assert_refused(256, 0);
+    assert_refused(0, 1u << 24);
+}
+
 static void test_math_philox__uniform_is_exact_and_open(void **state)
 {
     (void)state;
@@ -88,6 +123,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_math_philox__known_answers),
         cmocka_unit_test(test_math_philox__every_word_matters),
+        cmocka_unit_test(test_math_philox__purposes_and_calls_are_apart),
         cmocka_unit_test(test_math_philox__uniform_is_exact_and_open),
         cmocka_unit_test(test_math_philox__accuracy_of_gumbel),
     };
