@@ -241,7 +241,9 @@ static inline int64_t invar_attention_block(int64_t head_dim)
 typedef struct invar_attention_shape {
     float scale;    /* of the scores; 0: 1/sqrt(D) */
     int64_t window; /* keys that a query sees, itself included; 0: all before it */
-    int64_t span;   /* keys per span, a multiple of the block; 0: one span */
+    /* Multiples of the block; 0: one span. Where no sample is longer, the same as one. */
+    int64_t kv_span; /* keys per span: o, lse2, dq */
+    int64_t q_span;  /* queries per span: dk, dv */
 } invar_attention_shape;
 
 /* Causal attention over packed samples; HQ is a multiple of HKV, D is 1 to 256. */

@@ -440,7 +440,7 @@ static invar_status long_attention(run *r)
     static const int64_t start[] = {0, LENGTH};
     invar_tensor q, k, v, o, lse2, d_o, dq, dk, dv;
     invar_segments whole;
-    invar_attention_shape shape = {.window = 200, .span = 128};
+    invar_attention_shape shape = {.window = 200, .kv_span = 128, .q_span = 128};
     invar_attention_fwd_args fwd;
 
     INVAR_TRY(make_random(&q, r, r->storage, LENGTH, 2 * WIDE, 1.0f));

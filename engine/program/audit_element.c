@@ -607,7 +607,7 @@ static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_desk
 
 /*
  * dq of a row needs the rows before it, dk and dv of a row those after it, and whole blocks. So dq
- * is looked at in the first rows of a sample, dk and dv in its last ones.
+ * is looked at in the first rows of a sample, dk and dv in its last ones, of one span of queries.
  */
 static invar_status backward_row(bool *differs, invar_audit_finding *finding,
                                  invar_audit_desk *desk, const invar_attention_bwd_args *a,
@@ -616,16 +616,19 @@ static invar_status backward_row(bool *differs, invar_audit_finding *finding,
     static const char *const names[] = {"dq", "dk", "dv"};
     const invar_tensor *outputs[] = {&a->dq, &a->dk, &a->dv};
     int64_t which = choice->word[1] % 3, group = a->q.shape[1] / a->k.shape[1];
-    int64_t block = invar_attention_block(a->q.shape[2]), most, at, first, head;
+    int64_t block = invar_attention_block(a->q.shape[2]), span = a->shape.q_span;
+    int64_t most, at, first, head;
     subject s = {.name = names[which], .tensor = flat(outputs[which]), .dim = a->q.shape[2]};
     invar_attention_bwd_args own;
     segment sample;
 
     INVAR_TRY(find_segment(&sample, desk, &a->samples, among(choice->word[0], a->q.shape[0])));
-    if (sample.number < 0 || a->shape.span != 0)
+    if (sample.number < 0)
         return INVAR_OK;
     most = sample.end - sample.first < MOST_ROWS ? sample.end - sample.first : MOST_ROWS;
-    at = among(choice->word[2], most); // counted from where the rows are taken
+    if (which > 0 && span > 0 && most > (sample.end - sample.first - 1) % span + 1)
+        most = (sample.end - sample.first - 1) % span + 1; // more would be cut at other rows
+    at = among(choice->word[2], most);                     // counted from where the rows are taken
     if (which == 0) {
         first = sample.first;
         head = among(choice->word[3], a->q.shape[1]);

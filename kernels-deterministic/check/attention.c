@@ -27,21 +27,26 @@ static invar_status check_heads(invar_op op, const invar_tensor *q, int64_t kv_h
     return INVAR_OK;
 }
 
-static invar_status check_shape(invar_op op, const invar_attention_shape *shape, int64_t dim)
+static invar_status check_span(invar_op op, const char *name, int64_t span, int64_t dim)
 {
     int64_t block = invar_attention_block(dim);
 
+    if (span < 0 || span % block != 0)
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: %s: %" PRId64 "; expected 0 or a multiple of the block, %" PRId64
+                          " for head dim %" PRId64,
+                          invar_op_name(op), name, span, block, dim);
+    return INVAR_OK;
+}
+
+static invar_status check_shape(invar_op op, const invar_attention_shape *shape, int64_t dim)
+{
     INVAR_TRY(invar_check_range(op, "shape.scale", (double)shape->scale, 0.0, MAX_SCALE));
     if (shape->window < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: shape.window: %" PRId64 "; expected 0 or more",
                           invar_op_name(op), shape->window);
-    if (shape->span < 0 || shape->span % block != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: shape.span: %" PRId64
-                          "; expected 0 or a multiple of the block, %" PRId64
-                          " for head dim %" PRId64,
-                          invar_op_name(op), shape->span, block, dim);
-    return INVAR_OK;
+    INVAR_TRY(check_span(op, "shape.kv_span", shape->kv_span, dim));
+    return check_span(op, "shape.q_span", shape->q_span, dim);
 }
 
 /* ---- packed samples -------------------------------------------------------------------------- */

@@ -21,6 +21,12 @@ static size_t element_bytes(invar_dtype dtype)
     return (size_t)invar_dtype_bits(dtype) / 8;
 }
 
+/* A number of keys or queries; 0: no limit. */
+static int64_t limit_of(int64_t count)
+{
+    return invar_attention_min(count > 0 ? count : INT64_MAX, INVAR_ATTENTION_FAR);
+}
+
 void invar_attention_form_init(invar_attention_form *out, const invar_tensor *q, int64_t kv_heads,
                                const invar_attention_shape *shape)
 {
@@ -32,9 +38,9 @@ void invar_attention_form_init(invar_attention_form *out, const invar_tensor *q,
     out->kv_heads = kv_heads;
     out->group = q->shape[1] / kv_heads;
     out->block = invar_attention_block(dim);
-    out->window =
-        invar_attention_min(shape->window > 0 ? shape->window : INT64_MAX, INVAR_ATTENTION_FAR);
-    out->span = invar_attention_min(shape->span > 0 ? shape->span : INT64_MAX, INVAR_ATTENTION_FAR);
+    out->window = limit_of(shape->window);
+    out->kv_span = limit_of(shape->kv_span);
+    out->q_span = limit_of(shape->q_span);
     out->scale = scale;
     out->c = (float)((double)scale * LOG2E);
 }

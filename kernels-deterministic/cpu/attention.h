@@ -28,10 +28,11 @@ typedef struct invar_attention_form {
     invar_dtype dtype; /* storage */
     int64_t dim;       /* of a head */
     int64_t kv_heads;
-    int64_t group;  /* query heads per kv head */
-    int64_t block;  /* keys */
-    int64_t window; /* INVAR_ATTENTION_FAR or more: no limit */
-    int64_t span;   /* INVAR_ATTENTION_FAR or more: one span */
+    int64_t group;   /* query heads per kv head */
+    int64_t block;   /* keys */
+    int64_t window;  /* INVAR_ATTENTION_FAR or more: no limit */
+    int64_t kv_span; /* INVAR_ATTENTION_FAR or more: one span */
+    int64_t q_span;
     float scale;
     float c; /* scale * log2(e): scores become exponents of two */
 } invar_attention_form;

@@ -183,9 +183,10 @@ static void query_tile(backward_tile *t)
 
     load_rows(t);
     clear(w->total[0], count);
-    for (int64_t span0 = first / form->span * form->span; span0 < end; span0 += form->span) {
+    for (int64_t span0 = first / form->kv_span * form->kv_span; span0 < end;
+         span0 += form->kv_span) {
         int64_t low = first > span0 ? first / form->block * form->block : span0;
-        int64_t stop = invar_attention_min(end, span0 + form->span);
+        int64_t stop = invar_attention_min(end, span0 + form->kv_span);
 
         clear(w->span, count);
         for (int64_t key0 = (stop - 1) / form->block * form->block; key0 >= low;
@@ -279,9 +280,9 @@ static void key_block(backward_tile *t, int64_t length)
 
     clear(t->w->total[0], count);
     clear(t->w->total[1], count);
-    for (int64_t span0 = t->key0 / form->span * form->span; span0 < end; span0 += form->span)
+    for (int64_t span0 = t->key0 / form->q_span * form->q_span; span0 < end; span0 += form->q_span)
         key_span(t, span0 > t->key0 ? span0 : t->key0,
-                 invar_attention_min(end, span0 + form->span));
+                 invar_attention_min(end, span0 + form->q_span));
     for (int64_t j = 0; j < t->keys; j++) {
         int64_t row = t->rows.row0 + t->key0 + j, first = t->kv_head * dim;
         float *dk = t->w->total[0] + j * dim, *dv = t->w->total[1] + j * dim;

@@ -254,7 +254,7 @@ static void close_span(const forward_tile *t, int64_t key0)
 
     for (int64_t r = 0; r < t->rows.count; r++) {
         int64_t position = invar_attention_position(&t->rows, r), at = r * form->dim;
-        invar_attention_range seen = invar_attention_keys(form, position, key0, form->span);
+        invar_attention_range seen = invar_attention_keys(form, position, key0, form->kv_span);
 
         if (seen.begin == seen.end)
             continue;
@@ -293,9 +293,10 @@ static void run_tile(const forward_tile *t)
 
     invar_attention_gather(t->w->q, &t->rows, t->job->q);
     open_spans(t);
-    for (int64_t span0 = first / form->span * form->span; span0 < end; span0 += form->span) {
+    for (int64_t span0 = first / form->kv_span * form->kv_span; span0 < end;
+         span0 += form->kv_span) {
         int64_t key0 = first > span0 ? first / form->block * form->block : span0;
-        int64_t stop = invar_attention_min(end, span0 + form->span);
+        int64_t stop = invar_attention_min(end, span0 + form->kv_span);
 
         for (; key0 < stop; key0 += form->block)
             take_block(t, key0, invar_attention_min(stop - key0, form->block));

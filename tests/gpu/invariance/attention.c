@@ -28,11 +28,11 @@ typedef struct form {
 
 /* The first ones have a kernel of their own on a GPU; the CPU takes the last ones. */
 static const form forms[] = {
-    {SM90, BF16, 32, 8, 128, {0.0f, 0, 0}},  {SM90, BF16, 14, 2, 64, {0.0f, 0, 0}},
-    {SM90, BF16, 8, 8, 64, {0.0f, 100, 0}},  {SM90, BF16, 8, 1, 128, {0.0f, 0, 256}},
-    {SM90, BF16, 6, 2, 96, {0.0f, 0, 0}},    {SM90, BF16, 4, 2, 256, {0.0f, 0, 0}},
-    {IEEE, BF16, 4, 2, 64, {0.0f, 0, 0}},    {SM90, BF16, 2, 1, 64, {0.0f, 0, 0}},
-    {SM90, BF16, 3, 1, 40, {0.0f, 17, 128}}, {IEEE, F32, 2, 1, 16, {0.0f, 0, 0}},
+    {SM90, BF16, 32, 8, 128, {0.0f, 0, 0, 0}},    {SM90, BF16, 14, 2, 64, {0.0f, 0, 0, 0}},
+    {SM90, BF16, 8, 8, 64, {0.0f, 100, 0, 0}},    {SM90, BF16, 8, 1, 128, {0.0f, 0, 256, 256}},
+    {SM90, BF16, 6, 2, 96, {0.0f, 0, 0, 0}},      {SM90, BF16, 4, 2, 256, {0.0f, 0, 0, 0}},
+    {IEEE, BF16, 4, 2, 64, {0.0f, 0, 0, 0}},      {SM90, BF16, 2, 1, 64, {0.0f, 0, 0, 0}},
+    {SM90, BF16, 3, 1, 40, {0.0f, 17, 128, 128}}, {IEEE, F32, 2, 1, 16, {0.0f, 0, 0, 0}},
 };
 
 #define FORMS ((int)(sizeof forms / sizeof *forms))
@@ -467,8 +467,8 @@ static void test_attention_paged__bits_invariant_to_batch(void **state)
 static void test_attention_paged__decode_beside_growing_prefill(void **state)
 {
     invar_sweep *s = invar_sweep_begin(SM90);
-    const form f = {SM90, BF16,        invar_sweep_size(s, 14, 2), invar_sweep_size(s, 2, 1),
-                    64,   {0.0f, 0, 0}};
+    const form f = {SM90, BF16,           invar_sweep_size(s, 14, 2), invar_sweep_size(s, 2, 1),
+                    64,   {0.0f, 0, 0, 0}};
     int64_t keys = invar_sweep_size(s, 19802, 600), most = invar_sweep_size(s, 300, 12);
     int mark = invar_sweep_mark(s);
     cached c = cached_new(s, &f, keys, 16, most + 1);
@@ -489,7 +489,7 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
 /* Another split of the keys, and samples whose blocks begin elsewhere, would be seen. */
 static void test_attention__controls_are_seen(void **state)
 {
-    const form f = {SM90, BF16, 2, 1, 64, {0.0f, 0, 0}};
+    const form f = {SM90, BF16, 2, 1, 64, {0.0f, 0, 0, 0}};
     const int64_t start[] = {0, 5, 400};
     invar_sweep *s = invar_sweep_begin(SM90);
     int mark = invar_sweep_mark(s);
@@ -502,7 +502,7 @@ static void test_attention__controls_are_seen(void **state)
     pack_run(s, &f, &p, start, 2, true);
     for (int i = 0; i < RESULTS; i++)
         expected[i] = invar_sweep_get(s, &last.at[i]);
-    split.shape.span = 128; // keys in parts, which are then joined
+    split.shape.kv_span = split.shape.q_span = 128; // keys in parts, which are then joined
     pack_run(s, &split, &p, start, 2, true);
     for (int i = 0; i < RESULTS; i++)
         assert_false(invar_sweep_same(s, &last.at[i], &expected[i], 0));

@@ -170,6 +170,6 @@ void invar_oracle_attention(invar_oracle_run *r)
         paged(r, &p, 1);
         paged(r, &p, 50);
     }
-    p.shape.span = invar_attention_block(p.q.shape[2]);
+    p.shape.kv_span = p.shape.q_span = invar_attention_block(p.q.shape[2]);
     packed(r, &p);
 }

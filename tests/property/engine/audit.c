@@ -279,11 +279,10 @@ static int64_t differences(invar_caller *caller, invar_op op, const void *args)
 }
 
 /* Samples beyond a block and beyond what a backward is computed again of, in rows with gaps. */
-static void check_long(const invar_device *dev, invar_dtype dtype, int64_t window)
+static void check_long(const invar_device *dev, invar_dtype dtype, invar_attention_shape shape)
 {
     enum { HEADS = 4, KV = 2, DIM = 24, ROWS = 1005 };
     int64_t start[] = {0, 5, 155, 300, ROWS};
-    invar_attention_shape shape = {.window = window};
     invar_tensor t[10];
     invar_attention_fwd_args fwd;
     invar_attention_bwd_args bwd;
@@ -323,14 +322,16 @@ static void check_long(const invar_device *dev, invar_dtype dtype, int64_t windo
 
 static void test_audit__long_samples(void **state)
 {
+    static const invar_attention_shape shapes[] = {
+        {.window = 0}, {.window = 200}, {.kv_span = 256, .q_span = 384}};
     invar_device dev;
 
     (void)state;
     for (int i = 0; i < 4; i++) {
         invar_test_device_init(&dev, i % 2 ? INVAR_NUMERICS_SM90 : INVAR_NUMERICS_IEEE,
                                INVAR_CPU_PATH_SIMD, 2);
-        check_long(&dev, invar_test_storage[i / 2], 0);
-        check_long(&dev, invar_test_storage[i / 2], 200);
+        for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++)
+            check_long(&dev, invar_test_storage[i / 2], shapes[n]);
         invar_test_device_release(&dev);
     }
 }

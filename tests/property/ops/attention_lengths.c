@@ -18,11 +18,11 @@ static const int64_t lengths[] = {1,   15,  16,  17,  63,  64,   65,   127,
 #define LONGEST 2049
 
 static const attention_form forms[] = {
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 16, {0.0f, 0, 0}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 2, 2, 24, {0.0f, 0, 512}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 1, 1, 16, {0.0f, 130, 128}},
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 16, {0.0f, 600, 256}},
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 1, 1, 144, {0.0f, 0, 64}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 16, {0.0f, 0, 0, 0}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 2, 2, 24, {0.0f, 0, 512, 512}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 1, 1, 16, {0.0f, 130, 128, 128}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 16, {0.0f, 600, 256, 256}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 1, 1, 144, {0.0f, 0, 64, 64}},
 };
 
 #define FORMS ((int64_t)(sizeof forms / sizeof *forms))

@@ -13,10 +13,10 @@
 #include "tests/unit/kernels-deterministic/cpu/attention_expression.h"
 
 static const attention_form forms[] = {
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 32, {0.0f, 0, 0}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 90, 128}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 3, 1, 40, {0.0f, 0, 128}},
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 7, 1, 64, {0.0f, 17, 0}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 32, {0.0f, 0, 0, 0}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 90, 128, 128}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 3, 1, 40, {0.0f, 0, 128, 128}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 7, 1, 64, {0.0f, 17, 0, 0}},
 };
 
 #define FORMS ((int64_t)(sizeof forms / sizeof *forms))
@@ -147,10 +147,10 @@ static void test_attention_packing__shifted_blocks_are_caught(void **state)
 #define LENGTH 150
 
 static const attention_form small[] = {
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 16, {0.0f, 0, 0}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 8, {0.0f, 20, 0}},
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 1, 1, 16, {0.0f, 11, 128}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 3, 1, 16, {0.0f, 0, 128}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 16, {0.0f, 0, 0, 0}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 8, {0.0f, 20, 0, 0}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 1, 1, 16, {0.0f, 11, 128, 128}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 3, 1, 16, {0.0f, 0, 128, 128}},
 };
 
 #define SMALL ((int64_t)(sizeof small / sizeof *small))

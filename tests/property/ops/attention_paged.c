@@ -126,11 +126,11 @@ static void paged_call(paged *c, const attention_pack *out, const turn *turns, i
 /* ---- chunks and pages ------------------------------------------------------------------------ */
 
 static const attention_form forms[] = {
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 32, {0.0f, 0, 0}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 90, 128}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 7, 1, 40, {0.0f, 0, 128}},
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 2, 64, {0.0f, 17, 0}},
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 144, {0.0f, 0, 64}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 32, {0.0f, 0, 0, 0}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 90, 128, 128}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 7, 1, 40, {0.0f, 0, 128, 128}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 2, 64, {0.0f, 17, 0, 0}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 144, {0.0f, 0, 64, 64}},
 };
 
 #define FORMS ((int64_t)(sizeof forms / sizeof *forms))
@@ -188,7 +188,7 @@ static void test_attention_paged__other_spans_are_caught(void **state)
 
         if (forms[f].shape.window == 17)
             continue; // most rows see a single block
-        other.shape.span = other.shape.span ? 0 : 128;
+        other.shape.kv_span = other.shape.kv_span ? 0 : 128;
         right = attention_sample(&forms[f], 200, 21);
         wrong = attention_sample(&other, 200, 21);
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 1);
@@ -205,7 +205,7 @@ static void test_attention_paged__other_spans_are_caught(void **state)
 /* With a window, pages that nobody sees any more are never read: their index may be gone. */
 static void test_attention_paged__pages_behind_the_window_may_go(void **state)
 {
-    attention_form form = {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 32, {0.0f, 20, 0}};
+    attention_form form = {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 32, {0.0f, 20, 0, 0}};
     attention_pack expected = attention_sample(&form, 200, 4);
     attention_pack got = attention_sample(&form, 200, 4);
     invar_device dev;
@@ -290,9 +290,9 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
     int64_t lengths[] = {invar_test_count(1500, 19802), 70}, last = lengths[0] - 1;
     static const int64_t beside[] = {0, 1, 8, 9, 10, 11, 17, 64, 70};
     static const attention_form kv19802[] = {
-        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0}},
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0}},
-        {INVAR_NUMERICS_SM90, INVAR_DTYPE_F32, 14, 2, 64, {0.0f, 0, 0}},
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0, 0}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 14, 2, 64, {0.0f, 0, 0, 0}},
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_F32, 14, 2, 64, {0.0f, 0, 0, 0}},
     };
 
     (void)state;
@@ -309,7 +309,7 @@ static void test_attention_paged__decode_beside_growing_prefill(void **state)
         got = attention_pack_new(form, 2, lengths);
         right = expression_open(&p, 0, TWIST_NONE);
         wrong = expression_open(&p, 0, TWIST_NONE);
-        wrong.span = 256; // a split of the keys, as vLLM's other tile size had it
+        wrong.kv_span = 256; // a split of the keys, as vLLM's other tile size had it
         for (int64_t h = 0; h < form->heads; h++) {
             expression_row(&right, last, h);
             expression_row(&wrong, last, h);

@@ -8,9 +8,9 @@
 #include "tests/unit/kernels-deterministic/cpu/attention_case.h"
 
 static const attention_form forms[] = {
-    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 24, {0.0f, 0, 0}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 40, {0.0f, 70, 128}},
-    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 3, 3, 16, {0.0f, 0, 128}},
+    {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 24, {0.0f, 0, 0, 0}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 40, {0.0f, 70, 128, 128}},
+    {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 3, 3, 16, {0.0f, 0, 128, 128}},
 };
 
 #define FORMS ((int64_t)(sizeof forms / sizeof *forms))
@@ -126,7 +126,7 @@ static void test_attention_threads__other_spans_are_caught(void **state)
         attention_pack right = new_pack(&forms[f]), wrong;
         invar_device dev;
 
-        other.shape.span = other.shape.span ? 0 : 128;
+        other.shape.kv_span = other.shape.kv_span ? 0 : 128;
         wrong = new_pack(&other);
         invar_test_device_init(&dev, forms[f].numerics, INVAR_CPU_PATH_SIMD, 2);
         attention_run(&dev, &right);

@@ -95,7 +95,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_moe_router router = {INVAR_MOE_SOFTMAX, 1, 1, 1, 1, 0.0f, 1.0f};
     const invar_kv_pages cache = {invar_tensor_4d(NULL, BF16, 0, 4, 2, 8),
                                   invar_tensor_4d(NULL, BF16, 0, 4, 2, 8), in_2d(I32, count, 0)};
-    const invar_attention_shape shape = {0.0f, 0, 0};
+    const invar_attention_shape shape = {0.0f, 0, 0, 0};
     float norm = 0.0f, clip = 0.0f;
     int64_t expert_start[4];
     invar_digest digest;

@@ -20,13 +20,20 @@
 typedef struct invar_cuda_attention_form {
     int64_t dim; /* of a head */
     int64_t kv_heads;
-    int64_t group;  /* query heads per kv head */
-    int64_t block;  /* keys */
-    int64_t window; /* INVAR_ATTENTION_FAR: no limit */
-    int64_t span;   /* INVAR_ATTENTION_FAR: one span */
+    int64_t group;   /* query heads per kv head */
+    int64_t block;   /* keys */
+    int64_t window;  /* INVAR_ATTENTION_FAR: no limit */
+    int64_t kv_span; /* INVAR_ATTENTION_FAR: one span */
+    int64_t q_span;
     float scale;
     float c; /* scale * log2(e): scores become exponents of two */
 } invar_cuda_attention_form;
+
+/* A number of keys or queries; 0: no limit. */
+static inline int64_t invar_cuda_attention_limit(int64_t count)
+{
+    return count > 0 && count < INVAR_ATTENTION_FAR ? count : INVAR_ATTENTION_FAR;
+}
 
 static inline invar_cuda_attention_form
 invar_cuda_attention_form_of(const invar_tensor *q /* (T, HQ, D) */, int64_t kv_heads,
@@ -38,10 +45,9 @@ invar_cuda_attention_form_of(const invar_tensor *q /* (T, HQ, D) */, int64_t kv_
     form.kv_heads = kv_heads;
     form.group = q->shape[1] / kv_heads;
     form.block = invar_attention_block(form.dim);
-    form.window = shape->window > 0 && shape->window < INVAR_ATTENTION_FAR ? shape->window
-                                                                           : INVAR_ATTENTION_FAR;
-    form.span =
-        shape->span > 0 && shape->span < INVAR_ATTENTION_FAR ? shape->span : INVAR_ATTENTION_FAR;
+    form.window = invar_cuda_attention_limit(shape->window);
+    form.kv_span = invar_cuda_attention_limit(shape->kv_span);
+    form.q_span = invar_cuda_attention_limit(shape->q_span);
     form.scale = shape->scale != 0.0f ? shape->scale : (float)(1.0 / std::sqrt((double)form.dim));
     form.c = (float)((double)form.scale * 0x1.71547652b82fep0);
     return form;

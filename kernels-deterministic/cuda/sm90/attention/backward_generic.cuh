@@ -389,9 +389,10 @@ template <typename T, typename STEP> struct worker {
 
         load_queries(position, head);
         total.clear();
-        for (int64_t span0 = first / form.span * form.span; span0 < end; span0 += form.span) {
+        for (int64_t span0 = first / form.kv_span * form.kv_span; span0 < end;
+             span0 += form.kv_span) {
             int64_t low = first > span0 ? first / form.block * form.block : span0;
-            int64_t stop = end - span0 < form.span ? end : span0 + form.span;
+            int64_t stop = end - span0 < form.kv_span ? end : span0 + form.kv_span;
             span.clear();
             for (int64_t key = (stop - 1) / form.block * form.block; key >= low;
                  key -= form.block) {
@@ -431,9 +432,10 @@ template <typename T, typename STEP> struct worker {
         load_keys(position, kv_head);
         total_dk.clear();
         total_dv.clear();
-        for (int64_t span0 = position / form.span * form.span; span0 < end; span0 += form.span) {
+        for (int64_t span0 = position / form.q_span * form.q_span; span0 < end;
+             span0 += form.q_span) {
             key_span(dk, dv, span0 > position ? span0 : position,
-                     end - span0 < form.span ? end : span0 + form.span, kv_head);
+                     end - span0 < form.q_span ? end : span0 + form.q_span, kv_head);
             total_dk.add(dk);
             total_dv.add(dv);
         }

@@ -510,7 +510,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
 
     __device__ __forceinline__ void run(const job &work, const parts &to)
     {
-        int64_t span = p.form.span, span0 = work.keys.begin;
+        int64_t span = p.form.kv_span, span0 = work.keys.begin;
 
         t = work.tile;
         keys = work.keys;
@@ -588,8 +588,8 @@ __global__ void merge_spans(const __grid_constant__ invar_attention_problem p, p
         row >= p.rows.start[low + 1])
         return;
     int position = (int)(row - s.row0);
-    int span = (int)(invar_attention_first(p, position) / p.form.span);
-    int last = (int)(position / p.form.span);
+    int span = (int)(invar_attention_first(p, position) / p.form.kv_span);
+    int last = (int)(position / p.form.kv_span);
     int d = (int)threadIdx.x;
     bool live = d < p.form.dim;
     float m = part[span * width], l = part[span * width + 1];
@@ -619,7 +619,7 @@ constexpr int64_t most_part_bytes = INT64_C(256) << 20;
 int64_t spans_apart(const invar_device *dev, const invar_attention_problem *p)
 {
     int64_t positions = p->paged ? p->max_pages * p->page_size : p->n_rows;
-    int64_t spans = invar_ceil_div(positions, p->form.span);
+    int64_t spans = invar_ceil_div(positions, p->form.kv_span);
     int64_t heads = p->form.kv_heads * p->form.group;
 
     if (spans < 2 || spans > 65535 ||

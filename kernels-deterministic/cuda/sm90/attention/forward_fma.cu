@@ -267,7 +267,7 @@ template <typename T, int DIM> struct tile_run {
         for (int index = 0; index < warp_rows; index++) {
             int row = warp() * warp_rows + index;
             float l = __shfl_sync(0xFFFFFFFFu, folded, INVAR_ATTENTION_LANES * index);
-            bool sees = memory.position[row] >= span0 && memory.first[row] < span0 + p.form.span;
+            bool sees = memory.position[row] >= span0 && memory.first[row] < span0 + p.form.kv_span;
             bool started = state.started[index];
             float m = fmaxf(state.total_m[index], state.m[index]);
             float alpha = invar_attention_factor(state.total_m[index], m);
@@ -355,7 +355,7 @@ template <typename T, int DIM> struct tile_run {
                 o[r][c] = 0.0f;
         }
         for (int key0 = first / block * block; key0 < end; key0 += block) {
-            int64_t span0 = key0 / p.form.span * p.form.span;
+            int64_t span0 = key0 / p.form.kv_span * p.form.kv_span;
 
             locate(key0);
             load_block(p.k, memory.k_at);
@@ -363,7 +363,7 @@ template <typename T, int DIM> struct tile_run {
             load_block(p.v, memory.v_at);
             take_scores();
             sum_values(min(end - key0, block));
-            if (key0 + block == span0 + p.form.span || key0 + block >= end)
+            if (key0 + block == span0 + p.form.kv_span || key0 + block >= end)
                 close_span(span0);
         }
         store();

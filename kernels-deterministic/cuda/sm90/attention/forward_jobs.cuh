@@ -116,7 +116,7 @@ __device__ __forceinline__ bool job_of(job *out, const invar_attention_problem &
     keys.first = invar_attention_first(p, out->tile.position);
     keys.end = invar_attention_position(p, out->tile, out->tile.count - 1) + 1;
     if (to.at) {
-        int64_t begin = out->span * p.form.span, end = begin + p.form.span;
+        int64_t begin = out->span * p.form.kv_span, end = begin + p.form.kv_span;
         if (end <= keys.first || begin >= keys.end)
             return false;
         keys.first = max(keys.first, (int)begin);

@@ -355,17 +355,17 @@ template <int DIM> struct tile_run {
             o[i] = 0.0f;
         for (int key0 = first; key0 < rows.tile_end; key0 += block) {
             take_block(key0, key0 + block);
-            int64_t span0 = key0 / p.form.span * p.form.span;
-            if (p.form.span < INVAR_ATTENTION_FAR &&
-                (key0 + block == span0 + p.form.span || key0 + block >= rows.tile_end))
-                close_span(span0, span0 + p.form.span);
+            int64_t span0 = key0 / p.form.kv_span * p.form.kv_span;
+            if (p.form.kv_span < INVAR_ATTENTION_FAR &&
+                (key0 + block == span0 + p.form.kv_span || key0 + block >= rows.tile_end))
+                close_span(span0, span0 + p.form.kv_span);
         }
         store();
     }
 
     __device__ __forceinline__ void store()
     {
-        bool spans = p.form.span < INVAR_ATTENTION_FAR;
+        bool spans = p.form.kv_span < INVAR_ATTENTION_FAR;
         int base = (int)threadIdx.x / 32 * 16 + (int)threadIdx.x % 32 / 4;
 
 #pragma unroll
@@ -415,7 +415,7 @@ template <int DIM> invar_status launch(const invar_device *dev, const invar_atte
 
     return invar_launch(dev, p->op, forward_mma<DIM>,
                         dim3((unsigned)invar_attention_tiles(p, tile_rows)), dim3(threads),
-                        layout<DIM>::bytes(p->form.span < INVAR_ATTENTION_FAR))(*p, aligned);
+                        layout<DIM>::bytes(p->form.kv_span < INVAR_ATTENTION_FAR))(*p, aligned);
 }
 
 } // namespace

@@ -536,7 +536,7 @@ template <int DIM, bool WINDOW> struct computer {
     {
         if (!order.spans)
             return tile;
-        int64_t stop = ((int64_t)b * block_keys / p.form.span + 1) * p.form.span;
+        int64_t stop = ((int64_t)b * block_keys / p.form.kv_span + 1) * p.form.kv_span;
 
         return stop / block_keys <= tile ? (int)(stop / block_keys) - 1 : tile;
     }
@@ -546,9 +546,9 @@ template <int DIM, bool WINDOW> struct computer {
     {
         if (!order.spans)
             return;
-        int64_t span0 = (int64_t)b * block_keys / p.form.span * p.form.span;
+        int64_t span0 = (int64_t)b * block_keys / p.form.kv_span * p.form.kv_span;
 
-        close_span(tile, span0, span0 + p.form.span);
+        close_span(tile, span0, span0 + p.form.kv_span);
     }
 
     /*
@@ -771,7 +771,7 @@ bool invar_attention_wgmma_takes(const invar_device *dev, const invar_attention_
 
 size_t invar_attention_wgmma_workspace(const invar_device *dev, const invar_attention_problem *p)
 {
-    size_t spans = p->form.span < INVAR_ATTENTION_FAR ? ((size_t)p->form.dim / 2 + 4) * 256 : 0;
+    size_t spans = p->form.kv_span < INVAR_ATTENTION_FAR ? ((size_t)p->form.dim / 2 + 4) * 256 : 0;
 
     return plan_bytes(p) + spans * sizeof(float) * (size_t)invar_cuda_of(dev)->multiprocessors;
 }
@@ -785,8 +785,9 @@ invar_status invar_attention_wgmma(const invar_device *dev, const invar_attentio
     int64_t rows = p->n_rows, runs = dim / 64;
 
     order.plan = (tile_plan *)workspace;
-    order.spans =
-        p->form.span < INVAR_ATTENTION_FAR ? (float *)((char *)workspace + plan_bytes(p)) : nullptr;
+    order.spans = p->form.kv_span < INVAR_ATTENTION_FAR
+                      ? (float *)((char *)workspace + plan_bytes(p))
+                      : nullptr;
     order.inverse = 1.0f / p->form.c;
     order.section = section_of(p);
     order.heads = (int)heads;

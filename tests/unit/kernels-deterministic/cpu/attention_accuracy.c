@@ -177,8 +177,8 @@ static void check_differences(const model *m, double *x, const double *gradient,
 static void test_attention_accuracy__model_matches_finite_differences(void **state)
 {
     static const attention_form forms[] = {
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 4, 2, 3, {0.0f, 0, 0}},
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 2, 5, {0.7f, 4, 0}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 4, 2, 3, {0.0f, 0, 0, 0}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 2, 5, {0.7f, 4, 0, 0}},
     };
 
     (void)state;
@@ -240,7 +240,8 @@ static void check_accuracy(const attention_form *form, const tolerance *t)
     attention_pack_free(&p);
 }
 
-static const invar_attention_shape shapes[] = {{0.0f, 0, 0}, {0.0f, 0, 128}, {0.0f, 100, 256}};
+static const invar_attention_shape shapes[] = {
+    {0.0f, 0, 0, 0}, {0.0f, 0, 128, 128}, {0.0f, 100, 256, 256}};
 
 static void test_attention_accuracy__f32_vs_f64(void **state)
 {

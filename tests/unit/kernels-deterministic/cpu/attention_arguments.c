@@ -7,7 +7,8 @@
 
 #include "tests/unit/kernels-deterministic/cpu/attention_case.h"
 
-static const attention_form form = {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 16, {0.0f, 0, 0}};
+static const attention_form form = {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 4, 2, 16,
+                                    {0.0f, 0, 0, 0}};
 static const int64_t lengths[] = {20, 5};
 
 typedef struct fixture {
@@ -97,9 +98,10 @@ static void reset_pages(const fixture *f)
         REFUSED(op, good, a.shape.scale = NAN, name ": shape.scale: nan");                         \
         REFUSED(op, good, a.shape.scale = INFINITY, name ": shape.scale: inf");                    \
         REFUSED(op, good, a.shape.window = -1, name ": shape.window: -1");                         \
-        REFUSED(op, good, a.shape.span = -128, name ": shape.span: -128");                         \
-        REFUSED(op, good, a.shape.span = 64, name ": shape.span: 64");                             \
-        REFUSED(op, good, a.shape.span = 200, name ": shape.span: 200");                           \
+        REFUSED(op, good, a.shape.kv_span = -128, name ": shape.kv_span: -128");                   \
+        REFUSED(op, good, a.shape.kv_span = 64, name ": shape.kv_span: 64");                       \
+        REFUSED(op, good, a.shape.q_span = -128, name ": shape.q_span: -128");                     \
+        REFUSED(op, good, a.shape.q_span = 200, name ": shape.q_span: 200");                       \
     } while (0)
 
 static const int64_t backwards[] = {0, 26, 25};
@@ -138,12 +140,12 @@ static void test_attention_arguments__bwd(void **state)
 static void test_attention_arguments__span_of_64_for_large_heads(void **state)
 {
     fixture *f = *state;
-    attention_form large = {form.numerics, form.dtype, 1, 1, 136, {0.0f, 0, 64}};
+    attention_form large = {form.numerics, form.dtype, 1, 1, 136, {0.0f, 0, 64, 64}};
     attention_pack p = attention_sample(&large, 3, 1);
     invar_attention_fwd_args good = attention_fwd_args(&p);
 
     assert_ok(invar_attention_fwd(&f->dev, &good));
-    REFUSED(attention_fwd, good, a.shape.span = 32, "attention.fwd: shape.span: 32");
+    REFUSED(attention_fwd, good, a.shape.kv_span = 32, "attention.fwd: shape.kv_span: 32");
     attention_pack_free(&p);
 }
 

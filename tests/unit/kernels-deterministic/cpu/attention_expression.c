@@ -11,7 +11,9 @@
 static const int64_t groups[] = {1, 2, 4, 7};
 static const int64_t dims[] = {16, 64, 80, 128, 192};
 static const int64_t windows[] = {0, 1, 17, 130};
-static const int64_t spans[] = {0, 128, 256};
+static const struct {
+    int64_t kv, q;
+} spans[] = {{0, 0}, {128, 256}, {256, 128}, {256, 0}, {0, 128}};
 
 #define COUNT(x) ((int64_t)(sizeof(x) / sizeof *(x)))
 
@@ -38,30 +40,32 @@ static void check_form(const attention_form *form, int64_t length, const char *w
     attention_pack_free(&expected);
 }
 
-/* Every combination; by default every 37th, which meets each value of each list. */
+/* Every combination; by default every 61st, which meets each value of each list. */
 static void test_attention_expression__bits_match(void **state)
 {
     int64_t all =
         COUNT(attention_kinds) * COUNT(groups) * COUNT(dims) * COUNT(windows) * COUNT(spans);
 
     (void)state;
-    for (int64_t n = 0; n < all; n += invar_test_count(37, 1)) {
+    for (int64_t n = 0; n < all; n += invar_test_count(61, 1)) {
         int64_t kind = n % COUNT(attention_kinds), i = n / COUNT(attention_kinds);
         attention_form form = {
-            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 0, 1, 0, {0.0f, 0, 0}};
+            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 0, 1, 0, {0.0f, 0, 0, 0}};
         char what[160];
         int64_t length;
 
         form.dim = dims[i % COUNT(dims)], i /= COUNT(dims);
         form.shape.window = windows[i % COUNT(windows)], i /= COUNT(windows);
-        form.shape.span = spans[i % COUNT(spans)], i /= COUNT(spans);
+        form.shape.kv_span = spans[i % COUNT(spans)].kv;
+        form.shape.q_span = spans[i % COUNT(spans)].q, i /= COUNT(spans);
         form.heads = groups[i];
         // long enough for two blocks and two spans; three for every fifth case
-        length = form.shape.span == 256 || n % 5 == 0 ? 269 : 141;
+        length = form.shape.kv_span == 256 || form.shape.q_span == 256 || n % 5 == 0 ? 269 : 141;
         snprintf(what, sizeof what,
-                 "%s %s, %" PRId64 " heads, dim %" PRId64 ", window %" PRId64 ", span %" PRId64,
+                 "%s %s, %" PRId64 " heads, dim %" PRId64 ", window %" PRId64 ", spans %" PRId64
+                 " %" PRId64,
                  invar_dtype_name(form.dtype), invar_numerics_name(form.numerics), form.heads,
-                 form.dim, form.shape.window, form.shape.span);
+                 form.dim, form.shape.window, form.shape.kv_span, form.shape.q_span);
         check_form(&form, length, what);
     }
 }
@@ -70,13 +74,13 @@ static void test_attention_expression__bits_match(void **state)
 static void test_attention_expression__bits_match_odd_shapes(void **state)
 {
     static const attention_form forms[] = {
-        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 6, 3, 1, {0.3f, 0, 0}},
-        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 3, 3, 33, {0.0f, 65, 128}},
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 4, 2, 47, {1.7f, 0, 128}},
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 2, 2, 129, {0.05f, 0, 64}},
-        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 256, {0.01f, 70, 192}},
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 160, 1, 2, {0.0f, 0, 0}},
-        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 1, 1, 130, {0.0f, 5, 64}}, // spans a row skips
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 6, 3, 1, {0.3f, 0, 0, 0}},
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 3, 3, 33, {0.0f, 65, 128, 128}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 4, 2, 47, {1.7f, 0, 128, 128}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 2, 2, 129, {0.05f, 0, 64, 64}},
+        {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 2, 1, 256, {0.01f, 70, 192, 192}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 160, 1, 2, {0.0f, 0, 0, 0}},
+        {INVAR_NUMERICS_IEEE, INVAR_DTYPE_BF16, 1, 1, 130, {0.0f, 5, 64, 64}}, // spans a row skips
     };
     static const int64_t lengths[] = {150, 200, 130, 100, 66, 9, 260};
 
@@ -95,7 +99,7 @@ static void test_attention_expression__twists_are_caught(void **state)
     (void)state;
     for (int64_t kind = 0; kind < 3; kind++) {
         attention_form form = {
-            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 2, 1, 16, {0.0f, 0, 0}};
+            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 2, 1, 16, {0.0f, 0, 0, 0}};
         attention_pack right = attention_sample(&form, 269, 7);
         attention_pack wrong = attention_sample(&form, 269, 7);
 
@@ -114,7 +118,7 @@ static void test_attention_expression__twists_are_caught(void **state)
 /* In f32, since bf16 would round most of the difference away. */
 static void test_attention_expression__twisted_gradients_are_caught(void **state)
 {
-    attention_form form = {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 0, 0}};
+    attention_form form = {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 0, 0, 0}};
     attention_pack right = attention_sample(&form, 269, 7), wrong = attention_sample(&form, 269, 7);
 
     (void)state;
@@ -132,6 +136,60 @@ static void test_attention_expression__twisted_gradients_are_caught(void **state
     attention_pack_free(&wrong);
 }
 
+/* Of a sample with so many rows: what differs where both spans are 256, from one span. */
+static void compare_spans(bool differs[5], int64_t length, int64_t kv_span, int64_t q_span)
+{
+    attention_form form = {INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, 2, 1, 16, {0.0f, 0, 0, 0}};
+    attention_pack one = attention_sample(&form, length, 7);
+    attention_pack cut = attention_sample(&form, length, 7);
+    const invar_tensor *results[][2] = {{&one.o, &cut.o},
+                                        {&one.lse2, &cut.lse2},
+                                        {&one.dq, &cut.dq},
+                                        {&one.dk, &cut.dk},
+                                        {&one.dv, &cut.dv}};
+    invar_device dev;
+
+    invar_test_device_init(&dev, form.numerics, INVAR_CPU_PATH_SIMD, 1);
+    attention_run(&dev, &one);
+    cut.form.shape.kv_span = kv_span;
+    cut.form.shape.q_span = q_span;
+    attention_run(&dev, &cut);
+    for (int i = 0; i < 2; i++)
+        differs[i] = invar_tensors_differ(results[i][0], results[i][1]);
+    cut.form.shape.kv_span = 0; // the gradients of the same forward
+    attention_forward(&dev, &cut);
+    cut.form.shape.kv_span = kv_span;
+    attention_backward(&dev, &cut);
+    for (int i = 2; i < 5; i++)
+        differs[i] = invar_tensors_differ(results[i][0], results[i][1]);
+    invar_test_device_release(&dev);
+    attention_pack_free(&one);
+    attention_pack_free(&cut);
+}
+
+/* A sample that is not longer than a span is in one; a longer one shows which span cuts what. */
+static void test_attention_expression__spans_begin_behind_their_length(void **state)
+{
+    static const struct {
+        int64_t length, kv, q;
+        bool differs[5]; /* o, lse2, dq, dk, dv */
+    } cases[] = {{256, 256, 256, {false}},
+                 {300, 384, 512, {false}},
+                 {300, 256, 0, {true, true, true, false, false}},
+                 {300, 0, 256, {false, false, false, true, true}},
+                 {300, 256, 256, {true, true, true, true, true}}};
+
+    (void)state;
+    for (int64_t n = 0; n < COUNT(cases); n++) {
+        bool differs[5];
+
+        compare_spans(differs, cases[n].length, cases[n].kv, cases[n].q);
+        for (int i = 0; i < 5; i++)
+            if (differs[i] != cases[n].differs[i])
+                fail_msg("case %d: result %d %s", (int)n, i, differs[i] ? "differs" : "is equal");
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -139,6 +197,7 @@ int main(void)
         cmocka_unit_test(test_attention_expression__bits_match_odd_shapes),
         cmocka_unit_test(test_attention_expression__twists_are_caught),
         cmocka_unit_test(test_attention_expression__twisted_gradients_are_caught),
+        cmocka_unit_test(test_attention_expression__spans_begin_behind_their_length),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

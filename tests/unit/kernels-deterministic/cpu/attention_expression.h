@@ -50,7 +50,7 @@ typedef struct expression {
     int64_t length;
     int64_t group;
     int64_t block;
-    int64_t span;
+    int64_t kv_span, q_span;
     float scale;
     float c;
     float *q, *k, *v, *d_o;         /* (L, H, D) */
@@ -96,7 +96,8 @@ static inline expression expression_open(const attention_pack *pack, int64_t i,
     e.block = form->dim > 128 ? 64 : 128;
     if (twist == TWIST_BLOCK_HALVED)
         e.block /= 2;
-    e.span = form->shape.span > 0 ? form->shape.span : INT64_C(1) << 40;
+    e.kv_span = form->shape.kv_span > 0 ? form->shape.kv_span : INT64_C(1) << 40;
+    e.q_span = form->shape.q_span > 0 ? form->shape.q_span : INT64_C(1) << 40;
     e.scale = scale;
     e.c = (float)((double)scale * 1.4426950408889634);
     e.q = expression_load(pack, &pack->q, i);
@@ -227,7 +228,7 @@ static inline void expression_row(const expression *e, int64_t i, int64_t h)
     float m = -INFINITY, l = 0.0f, o[INVAR_ATTENTION_MAX_DIM] = {0};
     bool started = false;
 
-    for (int64_t span0 = 0; span0 < e->length; span0 += e->span) {
+    for (int64_t span0 = 0; span0 < e->length; span0 += e->kv_span) {
         expression_state state = {.m = -INFINITY};
         bool seen = false;
         float total, top, alpha, beta;
@@ -237,7 +238,7 @@ static inline void expression_row(const expression *e, int64_t i, int64_t h)
             int64_t first = b * e->block - shift, last = first + e->block, begin, end;
 
             first = first > span0 ? first : span0;
-            last = last < span0 + e->span ? last : span0 + e->span;
+            last = last < span0 + e->kv_span ? last : span0 + e->kv_span;
             last = last < e->length ? last : e->length;
             if (first < last && expression_visible(e, i, first, last, &begin, &end)) {
                 expression_block(e, &state, i, h, first, last, begin, end);
@@ -314,7 +315,7 @@ static inline void expression_query_gradient(const expression *e, int64_t i, int
     for (int64_t d = 0; d < dim; d++) {
         float total = 0.0f;
 
-        for (int64_t span0 = 0; span0 < e->length; span0 += e->span) {
+        for (int64_t span0 = 0; span0 < e->length; span0 += e->kv_span) {
             float sum = 0.0f;
 
             for (int64_t n = 0; n < blocks; n++) {
@@ -322,7 +323,7 @@ static inline void expression_query_gradient(const expression *e, int64_t i, int
                 int64_t first = b * e->block, last = first + e->block;
 
                 last = last < e->length ? last : e->length;
-                if (first / e->span == span0 / e->span &&
+                if (first / e->kv_span == span0 / e->kv_span &&
                     expression_visible(e, i, first, last, &begin, &end))
                     sum += expression_chain(e, 0.0f, ds + first, 1, k + first * kv_row + d, kv_row,
                                             last - first, begin - first, end - first) +
@@ -341,8 +342,8 @@ static inline float expression_key_sum(const expression *e, const float *weights
     int64_t row = e->form->heads * e->form->dim;
     float total = 0.0f;
 
-    for (int64_t span0 = 0; span0 < e->length; span0 += e->span) {
-        int64_t n = e->length - span0 < e->span ? e->length - span0 : e->span, begin, end;
+    for (int64_t span0 = 0; span0 < e->length; span0 += e->q_span) {
+        int64_t n = e->length - span0 < e->q_span ? e->length - span0 : e->q_span, begin, end;
         float sum = 0.0f;
 
         for (begin = 0; begin < n && !expression_sees(e, span0 + begin, j);)

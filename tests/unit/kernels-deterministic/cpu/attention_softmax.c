@@ -21,7 +21,7 @@ enum { KINDS = sizeof attention_kinds / sizeof *attention_kinds };
 static attention_form form_of(int kind, int64_t span)
 {
     return (attention_form){attention_kinds[kind].numerics, attention_kinds[kind].dtype, 1, 1, DIM,
-                            {0x1.62e43p-1f, 0, span}};
+                            {0x1.62e43p-1f, 0, span, span}};
 }
 
 /* A sample whose keys have these scores, for every query. */
@@ -160,7 +160,7 @@ static void test_attention_softmax__sums_follow_the_reference(void **state)
         float m = cases[n % 4].m, l = cases[n % 4].l, lse2;
 
         // spans have references of their own, 0 and 8 here; they merge at the larger
-        if (form.shape.span > 0 && n % 4 == 0)
+        if (form.shape.kv_span > 0 && n % 4 == 0)
             m = 8.0f, l = 128.0f * 0x1p-8f + 1.0f;
         run(&p, INVAR_CPU_PATH_SIMD);
         lse2 = fmaf(invar_log(l), 0x1.715476p0f, m);
@@ -234,7 +234,7 @@ static void test_attention_softmax__nan_and_infinity_poison_their_rows(void **st
         attention_pack clean, p;
         char what[64];
 
-        snprintf(what, sizeof what, "kind %d, span %d, %g at %d", n / 24, (int)form.shape.span,
+        snprintf(what, sizeof what, "kind %d, span %d, %g at %d", n / 24, (int)form.shape.kv_span,
                  (double)values[n % 3], (int)key);
         usual_scores(scores);
         clean = pack_of(&form, scores);
@@ -262,7 +262,7 @@ static void check_minus_infinity(const attention_form *form, int64_t begin, int6
     char what[64];
 
     snprintf(what, sizeof what, "%s, span %d, -inf at %d to %d", invar_dtype_name(form->dtype),
-             (int)form->shape.span, (int)begin, (int)end);
+             (int)form->shape.kv_span, (int)begin, (int)end);
     usual_scores(scores);
     for (int64_t j = begin; j < end; j++)
         scores[j] = NOWHERE;
