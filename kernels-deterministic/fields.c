@@ -50,6 +50,7 @@
 #define TENSORS(label, ROLE, count)                                                                \
     FIELD(label, TENSORS, ROLE, .host = true, .element = SIZE(label[0]), count)
 #define NUMBER(label, type) FIELD(label, type, IN, )
+#define NUMBER_AMONG(label, type, count, i) FIELD(label, type, IN, AMONG(count, i, ALWAYS))
 #include "kernels-deterministic/fields.def"
 
 static const invar_field *(*const lists[INVAR_OP_COUNT])(int *count_out) = {

@@ -39,6 +39,13 @@ typedef struct invar_segments {
 
 #define INVAR_LINEAR_MAX_PARTS 3
 
+/*
+ * k_shards and k_atom of the products below: logical tensor parallelism. The K values of a chain
+ * are atoms of k_atom values, the last one perhaps shorter; atom a of n is in shard floor(a V / n).
+ * Each shard is a chain of its own from +0, also an empty one. math/shards.h says where they begin.
+ */
+#define INVAR_LINEAR_MAX_SHARDS 8
+
 typedef struct invar_linear_output {
     invar_tensor y;    /* (T, N_p) */
     invar_tensor w;    /* (N_p, K) */
@@ -63,7 +70,8 @@ typedef struct invar_linear_fwd_args {
     invar_tensor act;      /* (T, N) of y's type, optional */
     invar_linear_output more[INVAR_LINEAR_MAX_PARTS - 1];
     int32_t n_more;
-    int32_t k_shards; /* V_tp: K is cut into 1, 2 or 4 chains, folded by the tree */
+    int32_t k_shards; /* V: 1, 2, 4 or 8 shards of K, folded by the tree */
+    int64_t k_atom;   /* of K: values that stay together; not read where k_shards is 1 */
 } invar_linear_fwd_args;
 
 typedef struct invar_linear_part {
@@ -73,7 +81,7 @@ typedef struct invar_linear_part {
 
 /*
  * dx = one chain over the concatenated outputs of the parts. With k_shards = V the chain is cut
- * into V: shard v holds the v-th V-th of every part, in part order.
+ * into V: shard v holds shard v of every part, in part order, each cut by its own atoms.
  * Pairs (dy, w): f32/f32, bf16/bf16, fp8/fp8, mxfp8/mxfp8, bf16/int4.
  */
 typedef struct invar_linear_dx_args {
@@ -81,6 +89,7 @@ typedef struct invar_linear_dx_args {
     invar_linear_part parts[INVAR_LINEAR_MAX_PARTS];
     int32_t n_parts;
     int32_t k_shards;
+    int64_t k_atom[INVAR_LINEAR_MAX_PARTS]; /* of each part's N_p */
 } invar_linear_dx_args;
 
 /* dw += per unit one chain over its tokens. */
@@ -366,6 +375,7 @@ typedef struct invar_moe_linear_fwd_args {
     invar_tensor w; /* (E*N, K) */
     invar_segments experts;
     int32_t k_shards;
+    int64_t k_atom;
 } invar_moe_linear_fwd_args;
 
 /* Parts as linear.dx; each part's w is (E*N_p, K). */
@@ -375,6 +385,7 @@ typedef struct invar_moe_linear_dx_args {
     int32_t n_parts;
     invar_segments experts;
     int32_t k_shards;
+    int64_t k_atom[INVAR_LINEAR_MAX_PARTS];
 } invar_moe_linear_dx_args;
 
 /* Per expert and unit one chain over the expert's tokens of that unit, ascending. */

@@ -220,7 +220,8 @@ static void take_linear_fwd(taking *t)
                                         .x = a->x,
                                         .w = o->w,
                                         .bias = o->bias,
-                                        .k_shards = a->k_shards};
+                                        .k_shards = a->k_shards,
+                                        .k_atom = a->k_atom};
         if (invar_tensor_present(&o->y))
             gives(t, &o->y, &more->y, false);
     }

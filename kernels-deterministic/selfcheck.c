@@ -207,7 +207,8 @@ static invar_status emit_after(run *r, invar_op source, invar_op op, const char 
 static invar_status linear(run *r, invar_tensor *y, const invar_tensor *x, const invar_tensor *w,
                            const invar_tensor *bias, int32_t k_shards, invar_dtype out_type)
 {
-    invar_linear_fwd_args args = {.x = *x, .w = *w, .k_shards = k_shards};
+    invar_linear_fwd_args args = {
+        .x = *x, .w = *w, .k_shards = k_shards, .k_atom = x->shape[1] / k_shards};
 
     INVAR_TRY(make(y, r, out_type, x->shape[0], w->shape[0]));
     args.y = *y;

@@ -325,7 +325,7 @@ static invar_status forward(bool *differs, invar_audit_finding *finding, invar_a
                  .row = among(choice->word[0], out.y.shape[0]),
                  .col = among(choice->word[1], out.y.shape[1]),
                  .count = 1};
-    invar_linear_fwd_args own = {.k_shards = a->k_shards};
+    invar_linear_fwd_args own = {.k_shards = a->k_shards, .k_atom = a->k_atom};
     invar_linear_output layer;
     int64_t k = a->x.shape[1], first;
     invar_tensor *y = &own.y;
@@ -369,6 +369,7 @@ static invar_status input_gradient(bool *differs, invar_audit_finding *finding,
         const invar_linear_part *p = &a->parts[i];
         int64_t width = p->dy.shape[1], first;
 
+        own.k_atom[i] = a->k_atom[i];
         INVAR_TRY(expert_rows(&first, desk, experts, s.row, width));
         if (first < 0)
             return INVAR_OK;
@@ -702,14 +703,18 @@ static invar_status compare_op(bool *differs, invar_audit_finding *finding, inva
     switch (op) {
     case INVAR_OP_LINEAR_FWD: return forward(differs, finding, desk, args, NULL, choice);
     case INVAR_OP_MOE_LINEAR_FWD:
-        dense = (invar_linear_fwd_args){
-            .y = fwd->y, .x = fwd->x, .w = fwd->w, .k_shards = fwd->k_shards};
+        dense = (invar_linear_fwd_args){.y = fwd->y,
+                                        .x = fwd->x,
+                                        .w = fwd->w,
+                                        .k_shards = fwd->k_shards,
+                                        .k_atom = fwd->k_atom};
         return forward(differs, finding, desk, &dense, &fwd->experts, choice);
     case INVAR_OP_LINEAR_DX: return input_gradient(differs, finding, desk, args, NULL, choice);
     case INVAR_OP_MOE_LINEAR_DX:
         dense_dx =
             (invar_linear_dx_args){.dx = dx->dx, .n_parts = dx->n_parts, .k_shards = dx->k_shards};
         memcpy(dense_dx.parts, dx->parts, sizeof dense_dx.parts);
+        memcpy(dense_dx.k_atom, dx->k_atom, sizeof dense_dx.k_atom);
         return input_gradient(differs, finding, desk, &dense_dx, &dx->experts, choice);
     case INVAR_OP_LINEAR_DW: return weight_gradient(differs, finding, desk, args, choice);
     case INVAR_OP_MOE_LINEAR_DW: return expert_gradient(differs, finding, desk, args, choice);

@@ -11,7 +11,6 @@
 #include "base/invar_banned.h"
 
 #define OPERAND_TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED)
-#define MAX_K_SHARDS 4
 
 /* The pairs for which a product is defined: equal types, or bf16 activations with int4 weights. */
 static invar_status check_pair(invar_op op, const char *arg, const invar_tensor *x,
@@ -44,15 +43,15 @@ static int64_t chain_unit(invar_dtype dtype)
     }
 }
 
-/* `k` values of a chain, cut into `shards`: each piece ends where a chain may be cut. */
-static invar_status check_k(invar_op op, const char *arg, int64_t k, int32_t shards, int64_t unit)
+/* A chain is cut into shards between atoms: there it may be cut. */
+static invar_status check_shards(invar_op op, int32_t shards, int64_t atom, int64_t unit)
 {
-    INVAR_TRY(invar_check_shards(op, "k_shards", shards, MAX_K_SHARDS));
-    if (shards > 1 && (k % shards != 0 || k / shards % unit != 0))
+    INVAR_TRY(invar_check_shards(op, "k_shards", shards, INVAR_LINEAR_MAX_SHARDS));
+    if (shards > 1 && (atom < 1 || atom % unit != 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: %" PRId64 " values do not cut into %d shards of whole %" PRId64
-                          "s",
-                          invar_op_name(op), arg, k, shards, unit);
+                          "%s: k_atom: %" PRId64 " values; a chain of these types is cut into"
+                          " shards at multiples of %" PRId64,
+                          invar_op_name(op), atom, unit);
     return INVAR_OK;
 }
 
@@ -78,26 +77,26 @@ static invar_status check_expert_blocks(invar_op op, const invar_tensor *w, int6
 }
 
 static invar_status check_forward(invar_op op, const invar_tensor *y, const invar_tensor *x,
-                                  const invar_tensor *w, int32_t k_shards)
+                                  const invar_tensor *w, int32_t k_shards, int64_t k_atom)
 {
     // a shard must not cut a scale block of either operand
     int64_t unit = w->dtype == INVAR_DTYPE_INT4 ? INVAR_INT4_BLOCK : chain_unit(x->dtype);
 
     INVAR_TRY(check_pair(op, "w", x, w));
-    INVAR_TRY(check_k(op, "x", x->shape[1], k_shards, unit));
+    INVAR_TRY(check_shards(op, k_shards, k_atom, unit));
     return invar_check_tensor(op, "y", y, INVAR_TYPES_STORAGE, 2,
                               (const int64_t[]){x->shape[0], INVAR_ANY});
 }
 
-/* One output of x; `y` is that of `out`, or one that stands for it where it is absent. */
-static invar_status check_output(invar_op op, const invar_linear_output *out, const invar_tensor *y,
-                                 const invar_tensor *x, int32_t k_shards)
+/* One output of a->x; `y` is that of `out`, or one that stands for it where it is absent. */
+static invar_status check_output(invar_op op, const invar_linear_fwd_args *a,
+                                 const invar_linear_output *out, const invar_tensor *y)
 {
-    const invar_tensor *w = &out->w;
+    const invar_tensor *x = &a->x, *w = &out->w;
 
     INVAR_TRY(invar_check_tensor(op, "w", w, OPERAND_TYPES, 2,
                                  (const int64_t[]){INVAR_ANY, x->shape[1]}));
-    INVAR_TRY(check_forward(op, y, x, w, k_shards));
+    INVAR_TRY(check_forward(op, y, x, w, a->k_shards, a->k_atom));
     INVAR_TRY(invar_check_tensor(op, "y", y, INVAR_TYPES_STORAGE, 2,
                                  (const int64_t[]){x->shape[0], w->shape[0]}));
     return invar_check_optional(op, "bias", &out->bias, INVAR_TYPES_STORAGE, 1,
@@ -134,10 +133,9 @@ invar_status invar_check_linear_fwd(const invar_device *dev, const invar_linear_
     INVAR_CHECK_2D(op, a, x, OPERAND_TYPES, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(check_fused(op, a));
     stored = stored || !invar_tensor_present(&a->act);
-    INVAR_TRY(check_output(op, &first, stored ? &a->y : &a->act, &a->x, a->k_shards));
+    INVAR_TRY(check_output(op, a, &first, stored ? &a->y : &a->act));
     for (int32_t i = 0; i < a->n_more; i++)
-        INVAR_TRY(
-            check_output(op, &a->more[i], stored ? &a->more[i].y : &a->act, &a->x, a->k_shards));
+        INVAR_TRY(check_output(op, a, &a->more[i], stored ? &a->more[i].y : &a->act));
     if (stored && invar_tensor_present(&a->act)) {
         INVAR_TRY(invar_check_like(op, "act", &a->act, "y", &a->y));
         INVAR_TRY(invar_check_like(op, "more[0].y", &a->more[0].y, "y", &a->y));
@@ -148,7 +146,8 @@ invar_status invar_check_linear_fwd(const invar_device *dev, const invar_linear_
 }
 
 static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar_linear_part *parts,
-                                int32_t n_parts, int32_t k_shards, int64_t experts)
+                                int32_t n_parts, int32_t k_shards, const int64_t *k_atom,
+                                int64_t experts)
 {
     if (n_parts < 1 || n_parts > INVAR_LINEAR_MAX_PARTS)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: n_parts: %d; expected 1 to %d",
@@ -167,13 +166,13 @@ static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar
         INVAR_TRY(check_pair(op, "w", &p->dy, &p->w));
         INVAR_TRY(invar_check_same_type(op, "dy", &p->dy, "dy of the first part", &parts[0].dy));
         unit = chain_unit(p->dy.dtype);
-        INVAR_TRY(check_k(op, "dy", width, k_shards, unit));
+        INVAR_TRY(check_shards(op, k_shards, k_atom[i], unit));
         // the next part continues the chain where this one ends
-        if (i + 1 < n_parts && width / k_shards % unit != 0)
+        if (i + 1 < n_parts && width % unit != 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
-                              "%s: dy: part %d has %" PRId64 " outputs a shard; a part that another"
+                              "%s: dy: part %d has %" PRId64 " outputs; a part that another"
                               " follows needs a multiple of %" PRId64,
-                              invar_op_name(op), i, width / k_shards, unit);
+                              invar_op_name(op), i, width, unit);
     }
     return INVAR_OK;
 }
@@ -184,7 +183,7 @@ invar_status invar_check_linear_dx(const invar_device *dev, const invar_linear_d
 
     (void)dev;
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
-    return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, 1);
+    return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->k_atom, 1);
 }
 
 invar_status invar_check_linear_dw(const invar_device *dev, const invar_linear_dw_args *a)
@@ -209,7 +208,7 @@ invar_status invar_check_moe_linear_fwd(const invar_device *dev, const invar_moe
     INVAR_TRY(check_expert_rows(op, "w", a->experts.count, a->y.shape[1]));
     INVAR_CHECK_2D(op, a, w, OPERAND_TYPES, a->experts.count * a->y.shape[1], a->x.shape[1]);
     INVAR_TRY(check_expert_blocks(op, &a->w, a->y.shape[1]));
-    return check_forward(op, &a->y, &a->x, &a->w, a->k_shards);
+    return check_forward(op, &a->y, &a->x, &a->w, a->k_shards, a->k_atom);
 }
 
 invar_status invar_check_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a)
@@ -218,7 +217,7 @@ invar_status invar_check_moe_linear_dx(const invar_device *dev, const invar_moe_
 
     INVAR_CHECK_2D(op, a, dx, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_TRY(invar_check_segments(dev, op, "experts", &a->experts, a->dx.shape[0]));
-    return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->experts.count);
+    return check_parts(op, &a->dx, a->parts, a->n_parts, a->k_shards, a->k_atom, a->experts.count);
 }
 
 invar_status invar_check_moe_linear_dw(const invar_device *dev, const invar_moe_linear_dw_args *a)

@@ -17,6 +17,7 @@
 
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/shards.h"
 #include "kernels-deterministic/row.h"
 #include "kernels-deterministic/step/chain.h"
 
@@ -101,16 +102,17 @@ static void output_tile(float *acc, const forward_job *job, const invar_tensor *
                         const invar_chain_range *r, void *workspace)
 {
     const invar_linear_fwd_args *a = job->args;
-    int64_t k = a->x.shape[1] / a->k_shards, count = r->rows * r->cols;
+    int64_t k = a->x.shape[1], count = r->rows * r->cols;
     int64_t w_row0 = job->at.expert * job->cols + r->col0;
 
     for (int32_t s = 0; s < a->k_shards; s++) {
         float *chain = acc + s * INVAR_CHAIN_TILE_FLOATS;
-        invar_chain_tile tile = {{&a->x, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, s * k},
-                                 {w, INVAR_CHAIN_ROWS, w_row0, s * k},
+        int64_t k0 = invar_shard_start(k, a->k_atom, a->k_shards, s);
+        invar_chain_tile tile = {{&a->x, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, k0},
+                                 {w, INVAR_CHAIN_ROWS, w_row0, k0},
                                  r->rows,
                                  r->cols,
-                                 k};
+                                 invar_shard_start(k, a->k_atom, a->k_shards, s + 1) - k0};
         memset(chain, 0, (size_t)count * sizeof *chain);
         invar_chain_run(chain, r->cols, dev, &tile, workspace);
     }
@@ -168,8 +170,12 @@ invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fw
     INVAR_TRY(forward(dev, a, all, a->w.shape[0], workspace));
     for (int32_t i = 0; i < a->n_more && !invar_tensor_present(&a->act); i++) {
         const invar_linear_output *out = &a->more[i];
-        invar_linear_fwd_args one = {
-            .y = out->y, .x = a->x, .w = out->w, .bias = out->bias, .k_shards = a->k_shards};
+        invar_linear_fwd_args one = {.y = out->y,
+                                     .x = a->x,
+                                     .w = out->w,
+                                     .bias = out->bias,
+                                     .k_shards = a->k_shards,
+                                     .k_atom = a->k_atom};
         INVAR_TRY(forward(dev, &one, all, out->w.shape[0], workspace));
     }
     return INVAR_OK;
@@ -184,7 +190,8 @@ size_t invar_cpu_moe_linear_fwd_workspace(const invar_device *dev,
 invar_status invar_cpu_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a,
                                       void *workspace)
 {
-    invar_linear_fwd_args dense = {.y = a->y, .x = a->x, .w = a->w, .k_shards = a->k_shards};
+    invar_linear_fwd_args dense = {
+        .y = a->y, .x = a->x, .w = a->w, .k_shards = a->k_shards, .k_atom = a->k_atom};
 
     for (int64_t e = 0; e < a->experts.count; e++) {
         int64_t row0 = a->experts.start[e], rows = a->experts.start[e + 1] - row0;
@@ -212,13 +219,14 @@ static void input_grad_tile(const void *payload, const invar_device *dev,
         memset(chain, 0, (size_t)count * sizeof *chain);
         for (int32_t p = 0; p < a->n_parts; p++) {
             const invar_linear_part *part = &a->parts[p];
-            int64_t width = part->dy.shape[1], k = width / a->k_shards;
+            int64_t width = part->dy.shape[1];
+            int64_t k0 = invar_shard_start(width, a->k_atom[p], a->k_shards, s);
             invar_chain_tile tile = {
-                {&part->dy, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, s * k},
-                {&part->w, INVAR_CHAIN_COLUMNS, r->col0, job->at.expert * width + s * k},
+                {&part->dy, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, k0},
+                {&part->w, INVAR_CHAIN_COLUMNS, r->col0, job->at.expert * width + k0},
                 r->rows,
                 r->cols,
-                k};
+                invar_shard_start(width, a->k_atom[p], a->k_shards, s + 1) - k0};
             invar_chain_run(chain, r->cols, dev, &tile, workspace);
         }
     }
@@ -258,6 +266,7 @@ invar_status invar_cpu_moe_linear_dx(const invar_device *dev, const invar_moe_li
     invar_linear_dx_args dense = {.dx = a->dx, .n_parts = a->n_parts, .k_shards = a->k_shards};
 
     memcpy(dense.parts, a->parts, sizeof dense.parts);
+    memcpy(dense.k_atom, a->k_atom, sizeof dense.k_atom);
     for (int64_t e = 0; e < a->experts.count; e++) {
         int64_t row0 = a->experts.start[e], rows = a->experts.start[e + 1] - row0;
         INVAR_TRY(input_grad(dev, &dense, (slice){row0, rows, e}, workspace));

@@ -285,6 +285,10 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_LINEAR_FWD, "linear.fwd.fused", INVAR_CASE_MORE},
         {INVAR_OP_LINEAR_DW, "linear.dw.fresh", INVAR_CASE_MORE},
         {INVAR_OP_MOE_LINEAR_DW, "moe.linear.dw.fresh", INVAR_CASE_MORE},
+        {INVAR_OP_LINEAR_FWD, "linear.fwd.atoms", INVAR_CASE_ATOMS},
+        {INVAR_OP_LINEAR_DX, "linear.dx.atoms", INVAR_CASE_ATOMS},
+        {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.atoms", INVAR_CASE_ATOMS},
+        {INVAR_OP_MOE_LINEAR_DX, "moe.linear.dx.atoms", INVAR_CASE_ATOMS},
     };
     invar_status first = INVAR_OK;
 

@@ -87,6 +87,9 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
  */
 #define INVAR_CASE_MORE (UINT64_C(1) << 32)
 
+/* Seeds from here on, of linear.fwd, linear.dx and moe's: up to 8 shards of any number of atoms. */
+#define INVAR_CASE_ATOMS (UINT64_C(2) << 32)
+
 /* The family of an op, and the making of a case; free puts its memory away. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
 void invar_case_free(invar_case *c);

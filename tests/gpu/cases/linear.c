@@ -3,7 +3,7 @@
  *
  * The first seeds are edge shapes: single rows and columns, chains around the length of a step, a
  * long chain, nothing at all, and whole tiles of the fast kernels. All other seeds draw everything:
- * shapes (now and then an edge shape again), layouts, pairs, shards, parts, experts, units.
+ * shapes (now and then an edge shape again), layouts, pairs, shards, atoms, parts, experts, units.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -56,7 +56,8 @@ typedef struct maker {
     invar_case *c;
     invar_dice dice;
     const pair *types;
-    bool edge;   /* contiguous, one shard, one part */
+    bool edge;   /* contiguous, one shard (but see `atoms`), one part */
+    bool atoms;  /* shards of atoms of any number; else of one each */
     float scale; /* of the numbers */
 } maker;
 
@@ -168,7 +169,25 @@ static int64_t fit_chain(int64_t wanted, const shape *s, int64_t unit)
 
 static int32_t any_shards(maker *m)
 {
+    if (m->atoms)
+        return (int32_t)INVAR_PICK(&m->dice, 1, 2, 4, 8, 8);
     return m->edge ? 1 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
+}
+
+/* Of a chain of k values that may be cut at multiples of `unit`. */
+static int64_t any_atom(maker *m, int64_t k, int32_t shards, int64_t unit)
+{
+    return m->atoms ? unit * INVAR_PICK(&m->dice, 1, 1, 1, 2, 3, 8) : k / shards;
+}
+
+/* Of which a chain in so many shards is a multiple, or a part that another one `follows`. */
+static int64_t chain_multiple(const maker *m, int32_t shards, bool follows, int dx)
+{
+    const pair *types = m->types;
+
+    if (follows || (shards > 1 && !m->atoms))
+        return m->atoms ? types->unit[dx] : types->unit[dx] * shards;
+    return types->length[dx];
 }
 
 /* The extents of out, and what the chain is made of, by the seed. */
@@ -188,11 +207,11 @@ static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
     return s;
 }
 
-static maker begin(invar_case *c, uint64_t seed)
+static maker begin(invar_case *c, uint64_t seed, bool atoms)
 {
     static const float scales[] = {1.0f, 1.0f, 1.0f, 1e-3f, 1e3f};
     enum { APART = 37 }; // above every op of the family; recorded digests stay as they are
-    maker m = {.c = c, .dice = {seed * APART + (uint64_t)c->op}};
+    maker m = {.c = c, .dice = {seed * APART + (uint64_t)c->op}, .atoms = atoms};
 
     m.edge = seed < EDGES || invar_roll(&m.dice, 5) == 0;
     m.types = &pairs[seed < EDGES ? (int64_t)(seed % PAIRS) : invar_roll(&m.dice, PAIRS)];
@@ -205,11 +224,9 @@ static maker begin(invar_case *c, uint64_t seed)
 /* The length of the one chain of y. */
 static int64_t forward_chain(const maker *m, const shape *s, int32_t shards)
 {
-    const pair *types = m->types;
-
     if (m->edge)
-        return round_up(s->k, types->length[0]);
-    return fit_chain(s->k, s, shards > 1 ? types->unit[0] * shards : types->length[0]);
+        return round_up(s->k, m->types->length[0]);
+    return fit_chain(s->k, s, chain_multiple(m, shards, false, 0));
 }
 
 static invar_tensor any_bias(maker *m, int64_t cols)
@@ -220,20 +237,22 @@ static invar_tensor any_bias(maker *m, int64_t cols)
                              m->scale);
 }
 
-static void make_forward(invar_case *c, uint64_t seed)
+static void make_forward(invar_case *c, uint64_t seed, bool atoms)
 {
     invar_linear_fwd_args *a = &c->args.linear_fwd;
-    maker m = begin(c, seed);
+    maker m = begin(c, seed, atoms);
     shape s = draw(&m, seed, m.types->rows);
 
     a->k_shards = any_shards(&m);
     s.k = forward_chain(&m, &s, a->k_shards);
+    a->k_atom = any_atom(&m, s.k, a->k_shards, m.types->unit[0]);
     a->x = activations(&m, s.rows, s.k);
     a->w = weights(&m, s.cols, s.k);
     a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
     a->bias = any_bias(&m, s.cols);
-    snprintf(c->text, sizeof c->text, "%s, T %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %d shards",
-             m.types->name, s.rows, s.cols, s.k, a->k_shards);
+    snprintf(c->text, sizeof c->text,
+             "%s, T %" PRId64 ", N %" PRId64 ", K %" PRId64 ", %d shards of %" PRId64 "s",
+             m.types->name, s.rows, s.cols, s.k, a->k_shards, a->k_atom);
 }
 
 /* Another output of x. Now and then the layers of one x are kept differently. */
@@ -251,11 +270,11 @@ static invar_linear_output make_output(maker *m, const shape *s, int64_t cols, i
 }
 
 /* The first seeds have the edge shapes, then all draw everything as those of make_forward do. */
-static void make_fused(invar_case *c, uint64_t seed)
+static void make_fused(invar_case *c, uint64_t seed, bool atoms)
 {
     static const char *const names[] = {"residual", "2 outputs", "3 outputs", "act", "act alone"};
     invar_linear_fwd_args *a = &c->args.linear_fwd;
-    maker m = begin(c, seed);
+    maker m = begin(c, seed, atoms);
     int64_t kind = invar_roll(&m.dice, 5);
     shape s = draw(&m, seed, m.types->rows);
     invar_dtype dtype = storage_type(&m);
@@ -263,6 +282,7 @@ static void make_fused(invar_case *c, uint64_t seed)
 
     a->k_shards = any_shards(&m);
     s.k = forward_chain(&m, &s, a->k_shards);
+    a->k_atom = any_atom(&m, s.k, a->k_shards, m.types->unit[0]);
     a->x = activations(&m, s.rows, s.k);
     first = make_output(&m, &s, s.cols, dtype, kind < 4);
     a->y = first.y;
@@ -287,15 +307,16 @@ static void make_fused(invar_case *c, uint64_t seed)
              s.rows, s.cols, s.k, a->k_shards, names[kind]);
 }
 
-static void make_moe_forward(invar_case *c, uint64_t seed)
+static void make_moe_forward(invar_case *c, uint64_t seed, bool atoms)
 {
     invar_moe_linear_fwd_args *a = &c->args.moe_linear_fwd;
-    maker m = begin(c, seed);
+    maker m = begin(c, seed, atoms);
     int64_t experts = INVAR_PICK(&m.dice, 1, 2, 3, 5, 8, 13);
     shape s = draw(&m, seed, m.types->rows);
 
     a->k_shards = any_shards(&m);
     s.k = forward_chain(&m, &s, a->k_shards);
+    a->k_atom = any_atom(&m, s.k, a->k_shards, m.types->unit[0]);
     a->x = activations(&m, s.rows, s.k);
     a->w = weights(&m, experts * s.cols, s.k);
     a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
@@ -308,17 +329,17 @@ static void make_moe_forward(invar_case *c, uint64_t seed)
 /* ---- dx -------------------------------------------------------------------------------------- */
 
 /* The parts of a chain that is s->k long at most, all of them together; `experts` of each w. */
-static int32_t make_parts(maker *m, invar_linear_part *parts, const shape *s, int32_t shards,
-                          int64_t experts)
+static int32_t make_parts(maker *m, invar_linear_part *parts, int64_t *atoms, const shape *s,
+                          int32_t shards, int64_t experts)
 {
     int32_t count = m->edge ? 1 : 1 + (int32_t)invar_roll(&m->dice, INVAR_LINEAR_MAX_PARTS);
     const pair *types = m->types;
 
     for (int32_t i = 0; i < count; i++) {
-        bool cut = shards > 1 || i + 1 < count;
         int64_t k = m->edge ? round_up(s->k, types->length[1])
                             : fit_chain(1 + invar_roll(&m->dice, s->k), s,
-                                        cut ? types->unit[1] * shards : types->length[1]);
+                                        chain_multiple(m, shards, i + 1 < count, 1));
+        atoms[i] = any_atom(m, k, shards, types->unit[1]);
         parts[i].dy = activations(m, s->rows, k);
         // parts may differ in how their weights are kept
         parts[i].w = types->w == INVAR_DTYPE_INT4 && count > 1 && invar_roll(&m->dice, 3) == 0
@@ -328,29 +349,29 @@ static int32_t make_parts(maker *m, invar_linear_part *parts, const shape *s, in
     return count;
 }
 
-static void make_input_grad(invar_case *c, uint64_t seed)
+static void make_input_grad(invar_case *c, uint64_t seed, bool atoms)
 {
     invar_linear_dx_args *a = &c->args.linear_dx;
-    maker m = begin(c, seed);
+    maker m = begin(c, seed, atoms);
     shape s = draw(&m, seed, m.types->block);
 
     a->k_shards = any_shards(&m);
-    a->n_parts = make_parts(&m, a->parts, &s, a->k_shards, 1);
+    a->n_parts = make_parts(&m, a->parts, a->k_atom, &s, a->k_shards, 1);
     a->dx = storage(&m, storage_type(&m), s.rows, s.cols, false);
     snprintf(c->text, sizeof c->text,
              "%s, T %" PRId64 ", K %" PRId64 ", %d parts, the first of %" PRId64 ", %d shards",
              m.types->name, s.rows, s.cols, a->n_parts, a->parts[0].dy.shape[1], a->k_shards);
 }
 
-static void make_moe_input_grad(invar_case *c, uint64_t seed)
+static void make_moe_input_grad(invar_case *c, uint64_t seed, bool atoms)
 {
     invar_moe_linear_dx_args *a = &c->args.moe_linear_dx;
-    maker m = begin(c, seed);
+    maker m = begin(c, seed, atoms);
     int64_t experts = INVAR_PICK(&m.dice, 1, 2, 3, 5, 8);
     shape s = draw(&m, seed, m.types->block);
 
     a->k_shards = any_shards(&m);
-    a->n_parts = make_parts(&m, a->parts, &s, a->k_shards, experts);
+    a->n_parts = make_parts(&m, a->parts, a->k_atom, &s, a->k_shards, experts);
     a->dx = storage(&m, storage_type(&m), s.rows, s.cols, false);
     a->experts = invar_case_segments(c, s.rows, experts, true, &m.dice);
     snprintf(c->text, sizeof c->text,
@@ -380,7 +401,7 @@ static void draw_gradient(maker *m, invar_dtype *dtype_out, shape *s, uint64_t s
 static void make_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 {
     invar_linear_dw_args *a = &c->args.linear_dw;
-    maker m = begin(c, seed);
+    maker m = begin(c, seed, false);
     invar_dtype dtype;
     shape s;
 
@@ -420,7 +441,7 @@ static int64_t fill_tokens(maker *m, const invar_tensor *row_token, const invar_
 static void make_moe_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 {
     invar_moe_linear_dw_args *a = &c->args.moe_linear_dw;
-    maker m = begin(c, seed);
+    maker m = begin(c, seed, false);
     int64_t experts = INVAR_PICK(&m.dice, 1, 2, 3, 5, 8);
     invar_dtype dtype;
     shape s;
@@ -441,15 +462,21 @@ static void make_moe_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 
 static void make(invar_case *c, uint64_t seed)
 {
-    bool more = seed >= INVAR_CASE_MORE;
+    bool atoms = seed >= INVAR_CASE_ATOMS, more = !atoms && seed >= INVAR_CASE_MORE;
 
-    seed -= more ? INVAR_CASE_MORE : 0;
+    seed -= atoms ? INVAR_CASE_ATOMS : more ? INVAR_CASE_MORE : 0;
     switch (c->op) {
-    case INVAR_OP_LINEAR_FWD: more ? make_fused(c, seed) : make_forward(c, seed); return;
-    case INVAR_OP_LINEAR_DX: make_input_grad(c, seed); return;
+    case INVAR_OP_LINEAR_FWD:
+        // of those with atoms half are fused
+        if (more || (atoms && seed % 2))
+            make_fused(c, seed, atoms);
+        else
+            make_forward(c, seed, atoms);
+        return;
+    case INVAR_OP_LINEAR_DX: make_input_grad(c, seed, atoms); return;
     case INVAR_OP_LINEAR_DW: make_weight_grad(c, seed, more); return;
-    case INVAR_OP_MOE_LINEAR_FWD: make_moe_forward(c, seed); return;
-    case INVAR_OP_MOE_LINEAR_DX: make_moe_input_grad(c, seed); return;
+    case INVAR_OP_MOE_LINEAR_FWD: make_moe_forward(c, seed, atoms); return;
+    case INVAR_OP_MOE_LINEAR_DX: make_moe_input_grad(c, seed, atoms); return;
     default: make_moe_weight_grad(c, seed, more); return;
     }
 }

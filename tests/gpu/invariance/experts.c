@@ -337,8 +337,8 @@ typedef struct rows {
 static void grouped(const layer *l, const rows *r, const invar_tensor *y, const invar_tensor *x,
                     const invar_tensor *w)
 {
-    invar_moe_linear_fwd_args args = {*y, invar_sweep_quantised(l->s, x, l->format->x, false), *w,
-                                      r->experts, 1};
+    invar_moe_linear_fwd_args args = {
+        *y, invar_sweep_quantised(l->s, x, l->format->x, false), *w, r->experts, 1, 0};
 
     invar_sweep_run(l->s, INVAR_OP_MOE_LINEAR_FWD, &args);
 }
@@ -542,6 +542,7 @@ static void test_experts__controls_are_seen(void **state)
 
     (void)state;
     args.k_shards = 2; // two half chains
+    args.k_atom = p.x.shape[1] / 2;
     invar_sweep_run(s, INVAR_OP_MOE_LINEAR_FWD, &args);
     assert_false(invar_sweep_same(s, &p.y, &p.expected_y, 0));
     args.k_shards = 1;

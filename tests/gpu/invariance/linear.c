@@ -127,13 +127,20 @@ typedef struct layer {
     int mark;
 } layer;
 
-static void forward(invar_sweep *s, const invar_tensor *y, const invar_tensor *x,
-                    const invar_tensor *w, int32_t shards)
+/* In shards of whole atoms; one shard has none. */
+static void forward_atoms(invar_sweep *s, const invar_tensor *y, const invar_tensor *x,
+                          const invar_tensor *w, int32_t shards, int64_t atom)
 {
-    invar_linear_fwd_args args = {.y = *y, .x = *x, .w = *w, .k_shards = shards};
+    invar_linear_fwd_args args = {.y = *y, .x = *x, .w = *w, .k_shards = shards, .k_atom = atom};
 
     invar_sweep_zero(s, y);
     invar_sweep_run(s, INVAR_OP_LINEAR_FWD, &args);
+}
+
+static void forward(invar_sweep *s, const invar_tensor *y, const invar_tensor *x,
+                    const invar_tensor *w, int32_t shards)
+{
+    forward_atoms(s, y, x, w, shards, x->shape[1] / shards);
 }
 
 static void backward(invar_sweep *s, const invar_tensor *dx, const invar_tensor *dy,
@@ -591,29 +598,32 @@ static void test_linear_dx__bits_invariant_to_rows_with_parts(void **state)
 /* ---- shards ---------------------------------------------------------------------------------- */
 
 /* Column slices of x and w, as tensor parallelism has them, folded: the sharded product. */
-static void test_linear__shards_apart_are_the_sharded_product(void **state)
+static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
 {
-    invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
     const int64_t rows = invar_sweep_size(s, 1024, 20), n = invar_sweep_size(s, 2048, 64);
-    const int64_t k = invar_sweep_size(s, 6144, 256), piece = k / 4;
+    const int64_t atom = invar_sweep_size(s, 1536, 64);
+    const int64_t k = atoms * atom;
     int mark = invar_sweep_mark(s);
     invar_tensor x = invar_sweep_normal(s, INVAR_DTYPE_BF16, rows, k, 1);
     invar_tensor w = invar_sweep_normal(s, INVAR_DTYPE_BF16, n, k, 2);
     invar_tensor y = invar_sweep_2d(s, INVAR_DTYPE_F32, rows, n), expected;
-    invar_tensor shards = invar_sweep_2d(s, INVAR_DTYPE_F32, 4 * rows, n);
+    invar_tensor shards = invar_sweep_2d(s, INVAR_DTYPE_F32, count * rows, n);
 
-    (void)state;
-    forward(s, &y, &x, &w, 4);
+    forward_atoms(s, &y, &x, &w, count, atom);
     expected = invar_sweep_get(s, &y);
     for (int64_t half = 0; half < 2; half++) { // of the batch: half of it, then all
-        int64_t m = half ? rows : rows / 2;
-        invar_shard_fold_args fold = {.out = invar_tensor_1d(y.data, INVAR_DTYPE_F32, m * n),
-                                      .x = invar_tensor_2d(shards.data, INVAR_DTYPE_F32, 4, m * n)};
+        int64_t m = half ? rows : rows / 2, a = 0;
+        invar_shard_fold_args fold = {
+            .out = invar_tensor_1d(y.data, INVAR_DTYPE_F32, m * n),
+            .x = invar_tensor_2d(shards.data, INVAR_DTYPE_F32, count, m * n)};
         invar_tensor got = invar_tensor_rows(&y, 0, m);
 
-        for (int64_t v = 0; v < 4; v++) {
-            invar_tensor xs = invar_tensor_columns(&x, v * piece, piece);
-            invar_tensor ws = invar_tensor_columns(&w, v * piece, piece);
+        for (int32_t v = 0; v < count; v++) {
+            int64_t first = a;
+            while (a < atoms && a * count / atoms == v)
+                a++;
+            invar_tensor xs = invar_tensor_columns(&x, first * atom, (a - first) * atom);
+            invar_tensor ws = invar_tensor_columns(&w, first * atom, (a - first) * atom);
             invar_tensor ys = invar_tensor_rows(&shards, v * m, m);
 
             xs = invar_tensor_rows(&xs, 0, m);
@@ -621,10 +631,20 @@ static void test_linear__shards_apart_are_the_sharded_product(void **state)
         }
         invar_sweep_zero(s, &got);
         invar_sweep_run(s, INVAR_OP_SHARD_FOLD, &fold);
-        invar_sweep_assert(s, &got, &expected, 0, "four shards of %d rows", (int)m);
+        invar_sweep_assert(s, &got, &expected, 0, "%d shards of %d rows", count, (int)m);
     }
     invar_test_free(&expected);
     invar_sweep_release(s, mark);
+}
+
+static void test_linear__shards_apart_are_the_sharded_product(void **state)
+{
+    invar_sweep *s = invar_sweep_begin(INVAR_NUMERICS_SM90);
+
+    (void)state;
+    check_shards_apart(s, 4, 4);
+    check_shards_apart(s, 8, 11);
+    check_shards_apart(s, 8, 6); // two are empty
 }
 
 /* ---- gradients of weights -------------------------------------------------------------------- */

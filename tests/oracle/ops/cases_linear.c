@@ -116,7 +116,8 @@ static void forward(invar_oracle_run *r, const invar_tensor *x, const invar_tens
 {
     for (int32_t shards = 1; shards <= 4; shards *= 2) {
         invar_tensor y = invar_oracle_storage(r, x->shape[0], w->shape[0]);
-        invar_linear_fwd_args args = {.y = y, .x = *x, .w = *w, .k_shards = shards};
+        invar_linear_fwd_args args = {
+            .y = y, .x = *x, .w = *w, .k_shards = shards, .k_atom = x->shape[1] / shards};
 
         assert_ok(invar_linear_fwd(&r->dev, &args));
         invar_oracle_expect(r, "linear.fwd", "y_without_bias", &y, INVAR_ORACLE_ROUNDED);
@@ -132,7 +133,7 @@ static void input_gradient(invar_oracle_run *r, const invar_tensor *dy, const in
 {
     int64_t half = dy->shape[1] / 2;
     invar_tensor dx = invar_oracle_storage(r, dy->shape[0], w->shape[1]);
-    invar_linear_dx_args args = {.dx = dx, .parts = {{*dy, *w}}, .n_parts = 1};
+    invar_linear_dx_args args = {.dx = dx, .parts = {{*dy, *w}}, .n_parts = 1, .k_atom = {half}};
 
     for (args.k_shards = 1; args.k_shards <= 2; args.k_shards++) {
         assert_ok(invar_linear_dx(&r->dev, &args));
@@ -197,8 +198,9 @@ static void low_format(invar_oracle_run *r, const invar_test_format *f)
 
     snprintf(name, sizeof name, "%s.w", f->name);
     expect_quantised(r, name, &qw);
-    assert_ok(invar_linear_fwd(&r->dev,
-                               &(invar_linear_fwd_args){.y = y, .x = qx, .w = qw, .k_shards = 2}));
+    assert_ok(invar_linear_fwd(
+        &r->dev, &(invar_linear_fwd_args){
+                     .y = y, .x = qx, .w = qw, .k_shards = 2, .k_atom = qx.shape[1] / 2}));
     snprintf(name, sizeof name, "%s.y", f->name);
     invar_oracle_expect(r, "linear.fwd", name, &y, low_limit(r, f->w));
     assert_ok(invar_linear_dx(

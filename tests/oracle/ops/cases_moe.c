@@ -120,9 +120,13 @@ static void grouped_linear(invar_oracle_run *r, const plan *p)
     invar_tensor dy = invar_oracle_given(r, "dy"), y = invar_oracle_like(r, &dy);
     invar_tensor dx = invar_oracle_like(r, &x), dw = invar_oracle_sum(r, &w);
 
-    assert_ok(invar_moe_linear_fwd(
-        &r->dev, &(invar_moe_linear_fwd_args){
-                     .y = y, .x = x, .w = w, .experts = p->experts, .k_shards = 2}));
+    assert_ok(
+        invar_moe_linear_fwd(&r->dev, &(invar_moe_linear_fwd_args){.y = y,
+                                                                   .x = x,
+                                                                   .w = w,
+                                                                   .experts = p->experts,
+                                                                   .k_shards = 2,
+                                                                   .k_atom = x.shape[1] / 2}));
     invar_oracle_expect(r, "moe.linear.fwd", "y", &y, INVAR_ORACLE_ROUNDED);
     assert_ok(invar_moe_linear_dx(
         &r->dev,

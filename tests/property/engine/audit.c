@@ -353,9 +353,22 @@ static void test_audit__products_with_all_arguments(void **state)
     invar_tensor residual = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N), 2);
     invar_tensor act = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N), 1);
     invar_tensor up = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, T, N));
-    invar_linear_fwd_args fwd = {.y = y, .x = x, .w = w, .bias = bias, .k_shards = 2};
-    invar_linear_dx_args back = {
-        .dx = dx, .parts = {{dy, part}, {dy, part}}, .n_parts = 2, .k_shards = 2};
+    invar_linear_fwd_args fwd = {.y = y, .x = x, .w = w, .bias = bias, .k_shards = 4, .k_atom = 48};
+    invar_linear_dx_args back = {.dx = dx,
+                                 .parts = {{dy, part}, {dy, part}},
+                                 .n_parts = 2,
+                                 .k_shards = 2,
+                                 .k_atom = {16, 32}};
+    static const int64_t start[] = {0, 20, T};
+    invar_tensor narrow = invar_tensor_columns(&y, 0, N / 2);
+    invar_moe_linear_fwd_args grouped = {
+        .y = narrow, .x = x, .w = w, .experts = {start, 2}, .k_shards = 4, .k_atom = 48};
+    invar_moe_linear_dx_args grouped_back = {.dx = dx,
+                                             .parts = {{invar_tensor_columns(&dy, 0, N / 2), w}},
+                                             .n_parts = 1,
+                                             .experts = {start, 2},
+                                             .k_shards = 2,
+                                             .k_atom = {16}};
     invar_caller caller;
     invar_device dev;
 
@@ -369,6 +382,8 @@ static void test_audit__products_with_all_arguments(void **state)
     invar_caller_init(&caller, &dev);
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_DX, &back), 0);
+    assert_int_equal(differences(&caller, INVAR_OP_MOE_LINEAR_FWD, &grouped), 0);
+    assert_int_equal(differences(&caller, INVAR_OP_MOE_LINEAR_DX, &grouped_back), 0);
     fwd.residual = residual;
     assert_int_equal(differences(&caller, INVAR_OP_LINEAR_FWD, &fwd), 0);
     fwd.residual = (invar_tensor){0};

@@ -1,9 +1,9 @@
 /*
  * linear.c - no bit of a linear layer depends on anything but its own row and column.
  *
- * Sweeps over batch sizes, positions, neighbours, slices of columns, threads, code paths and
- * micro-batches, for every format and numerics; each with a control that reorders a reduction and
- * must be seen.
+ * Sweeps over batch sizes, positions, neighbours, slices of columns, threads, code paths,
+ * micro-batches and ranks that hold shards, for every format and numerics; each with a control that
+ * reorders a reduction and must be seen.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -241,6 +241,187 @@ static void test_linear_dw__bits_invariant_to_micro_batches(void **state)
         }
 }
 
+/* ---- logical tensor parallelism -------------------------------------------------------------- */
+
+enum { SHARD_ROWS = 6, SHARD_N = 128, SHARD_ATOM = 128, MOST_SHARDS = INVAR_LINEAR_MAX_SHARDS };
+
+/* y or dx as several ranks make it: columns of x, or of dy, and what goes with them of w. */
+typedef struct layer_of_ranks {
+    const invar_device *dev;
+    const invar_test_format *format;
+    bool back;              /* dx of two parts, the second of 3 atoms */
+    invar_tensor in[2];     /* (SHARD_ROWS, K_p) before quantisation: x, or dy of the parts */
+    invar_tensor weight[2]; /* w before quantisation: (N, K), or (K_p, N) of the parts */
+    int64_t atoms[2];
+} layer_of_ranks;
+
+/* Rows [row, row + rows) and atoms [first[p], end[p]) of each part; `shards` of them. */
+static void run_atoms(const layer_of_ranks *l, const invar_device *dev, const invar_tensor *out,
+                      int64_t row, const int64_t *first, const int64_t *end, int32_t shards,
+                      int64_t atom)
+{
+    invar_linear_fwd_args fwd = {.y = *out, .k_shards = shards, .k_atom = atom};
+    invar_linear_dx_args dx = {.dx = *out, .k_shards = shards, .k_atom = {atom, atom}};
+    invar_tensor operand[4];
+    int count = 0;
+
+    for (int p = 0; p < (l->back ? 2 : 1); p++) {
+        int64_t k0 = first[p] * SHARD_ATOM, k = (end[p] - first[p]) * SHARD_ATOM;
+        invar_tensor x = invar_tensor_columns(&l->in[p], k0, k);
+        invar_tensor w = l->back ? invar_tensor_rows(&l->weight[p], k0, k)
+                                 : invar_tensor_columns(&l->weight[p], k0, k);
+        if (k == 0)
+            continue;
+        x = invar_tensor_rows(&x, row, out->shape[0]);
+        operand[count++] = fwd.x = invar_test_quantised(l->dev, &x, l->format->x, false);
+        operand[count++] = fwd.w = invar_test_quantised(l->dev, &w, l->format->w, true);
+        dx.parts[dx.n_parts++] = (invar_linear_part){fwd.x, fwd.w};
+    }
+    invar_test_fill(out, count ? NAN : 0.0f); // a rank without atoms computes nothing: +0
+    if (count > 0)
+        assert_ok(l->back ? invar_linear_dx(dev, &dx) : invar_linear_fwd(dev, &fwd));
+    for (int i = 0; i < count; i++)
+        invar_test_free(&operand[i]);
+}
+
+/* The first atom of n in shard v. */
+static int64_t atom_of(int64_t n, int32_t shards, int64_t v)
+{
+    int64_t a = 0;
+
+    while (a < n && a * shards / n < v)
+        a++;
+    return a;
+}
+
+static void fold_rows(const invar_device *dev, float *out, float *shards, int64_t count)
+{
+    int64_t n = SHARD_ROWS * SHARD_N;
+
+    assert_ok(invar_shard_fold(
+        dev, &(invar_shard_fold_args){invar_tensor_1d(out, INVAR_DTYPE_F32, n),
+                                      invar_tensor_2d(shards, INVAR_DTYPE_F32, count, n)}));
+}
+
+/* Sums of the shards in another order than the tree's. */
+static void check_other_orders(const float *shards, int32_t count, const float *expected)
+{
+    bool ascending = false, descending = false, halves = false;
+    int64_t n = SHARD_ROWS * SHARD_N;
+
+    for (int64_t i = 0; i < n; i++) {
+        float up = shards[i], down = shards[(count - 1) * n + i], lane[MOST_SHARDS];
+        for (int32_t v = 1; v < count; v++) {
+            up += shards[v * n + i];
+            down += shards[(count - 1 - v) * n + i];
+        }
+        for (int32_t v = 0; v < count; v++)
+            lane[v] = shards[v * n + i];
+        for (int32_t apart = count / 2; apart > 0; apart /= 2)
+            for (int32_t v = 0; v < apart; v++)
+                lane[v] += lane[v + apart];
+        ascending = ascending || up != expected[i];
+        descending = descending || down != expected[i];
+        halves = halves || lane[0] != expected[i];
+    }
+    assert_true(ascending && descending && halves);
+}
+
+/* The whole, its rows apart and by more threads, and by every number of ranks. */
+static void check_ranks(const layer_of_ranks *l, int32_t shards)
+{
+    static const int64_t none[2] = {0, 0};
+    int64_t n = SHARD_ROWS * SHARD_N;
+    invar_tensor whole =
+        invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, SHARD_ROWS, SHARD_N));
+    invar_tensor other = invar_test_copy(&whole), apart, folded;
+    invar_device threads;
+
+    apart = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, n));
+    folded = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, n));
+    run_atoms(l, l->dev, &whole, 0, none, l->atoms, shards, SHARD_ATOM);
+    invar_test_device_init(&threads, l->dev->numerics, INVAR_CPU_PATH_SIMD, 3);
+    for (int64_t row = 0, m = 1; row < SHARD_ROWS; row += m, m = row % 3 + 1) {
+        invar_tensor rows = invar_tensor_rows(&other, row, m);
+        run_atoms(l, &threads, &rows, row, none, l->atoms, shards, SHARD_ATOM);
+    }
+    invar_test_device_release(&threads);
+    invar_assert_bits_tensor(&other, &whole, l->format->name);
+    for (int32_t v = 0; v < shards; v++) {
+        int64_t first[2], end[2];
+        invar_tensor out =
+            invar_tensor_2d((float *)apart.data + v * n, INVAR_DTYPE_F32, SHARD_ROWS, SHARD_N);
+        for (int p = 0; p < 2; p++) {
+            first[p] = atom_of(l->atoms[p], shards, v);
+            end[p] = atom_of(l->atoms[p], shards, v + 1);
+        }
+        run_atoms(l, l->dev, &out, 0, first, end, 1, 0);
+    }
+    for (int32_t ranks = 1; ranks <= shards; ranks *= 2) {
+        for (int32_t r = 0; r < ranks; r++)
+            fold_rows(l->dev, (float *)folded.data + r * n,
+                      (float *)apart.data + r * (shards / ranks) * n, shards / ranks);
+        fold_rows(l->dev, other.data, folded.data, ranks);
+        invar_assert_bits_tensor(&other, &whole, l->format->name);
+    }
+    if (shards > 2 && l->atoms[0] >= shards) // with empty ones it may be the same order
+        check_other_orders(apart.data, shards, whole.data);
+    invar_test_free(&whole, &other, &apart, &folded);
+}
+
+/* The control: equal cuts, where atoms do not make them and the format allows them. */
+static void check_equal_cuts(const layer_of_ranks *l, int32_t shards)
+{
+    static const int64_t none[2] = {0, 0};
+    int64_t k = l->atoms[0] * SHARD_ATOM;
+    invar_tensor whole =
+        invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, SHARD_ROWS, SHARD_N));
+    invar_tensor equal = invar_test_copy(&whole);
+
+    run_atoms(l, l->dev, &whole, 0, none, l->atoms, shards, SHARD_ATOM);
+    run_atoms(l, l->dev, &equal, 0, none, l->atoms, shards, k / shards);
+    assert_int_equal(invar_tensors_differ(&whole, &equal), l->atoms[0] % shards != 0);
+    invar_test_free(&whole, &equal);
+}
+
+static void check_atoms(const invar_device *dev, const invar_test_format *format, int64_t atoms,
+                        bool back)
+{
+    layer_of_ranks l = {.dev = dev, .format = format, .back = back, .atoms = {atoms, 3}};
+
+    for (int p = 0; p < 2; p++) {
+        int64_t k = l.atoms[p] * SHARD_ATOM;
+        l.in[p] = invar_test_normal_2d(format->storage, SHARD_ROWS, k, 1 + (uint64_t)p);
+        l.weight[p] = back ? invar_test_normal_2d(format->storage, k, SHARD_N, 3 + (uint64_t)p)
+                           : invar_test_normal_2d(format->storage, SHARD_N, k, 3 + (uint64_t)p);
+    }
+    for (int32_t shards = 1; shards <= MOST_SHARDS; shards *= 2) {
+        check_ranks(&l, shards);
+        if (!back && format->w != INVAR_DTYPE_FP8 && atoms * SHARD_ATOM / shards % 32 == 0)
+            check_equal_cuts(&l, shards);
+    }
+    for (int p = 0; p < 2; p++)
+        invar_test_free(&l.in[p], &l.weight[p]);
+}
+
+/* As models have them: 8 atoms, 11, and fewer than there are shards. */
+static void test_linear__bits_invariant_to_ranks(void **state)
+{
+    (void)state;
+    for (int i = 0; i < INVAR_NUMERICS_COUNT * INVAR_TEST_FORMATS; i++) {
+        invar_device dev;
+        invar_test_device_init(&dev, (invar_numerics)(i % INVAR_NUMERICS_COUNT),
+                               INVAR_CPU_PATH_SIMD, 1);
+        for (int back = 0; back < 2; back++) {
+            const invar_test_format *f = &invar_test_formats[i / INVAR_NUMERICS_COUNT];
+            check_atoms(&dev, f, 8, back);
+            check_atoms(&dev, f, 11, back);
+            check_atoms(&dev, f, 3, back);
+        }
+        invar_test_device_release(&dev);
+    }
+}
+
 /* ---- controls -------------------------------------------------------------------------------- */
 
 /* The same products added in another order: k reversed in both operands. */
@@ -278,7 +459,8 @@ static void shards_are_seen(fixture *f)
     invar_tensor y = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, N));
 
     assert_ok(invar_linear_fwd(
-        &f->dev, &(invar_linear_fwd_args){.y = y, .x = f->x, .w = f->w, .k_shards = 2}));
+        &f->dev,
+        &(invar_linear_fwd_args){.y = y, .x = f->x, .w = f->w, .k_shards = 2, .k_atom = K / 2}));
     assert_true(invar_tensors_differ(&y, &f->y));
     invar_test_free(&y);
 }
@@ -296,6 +478,7 @@ int main(void)
         cmocka_unit_test(test_linear__bits_invariant_to_position_and_neighbours),
         cmocka_unit_test(test_linear__bits_invariant_to_threads_and_path),
         cmocka_unit_test(test_linear_dw__bits_invariant_to_micro_batches),
+        cmocka_unit_test(test_linear__bits_invariant_to_ranks),
         cmocka_unit_test(test_linear__control_reversed_chain_is_seen),
         cmocka_unit_test(test_linear__control_split_chain_is_seen),
     };

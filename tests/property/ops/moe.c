@@ -47,6 +47,7 @@ typedef struct layer {
     int64_t experts;
     int64_t slots;
     int32_t k_shards;
+    int64_t k_atom;
     invar_moe_router router;
     invar_tensor router_weight; /* (E, D) storage */
     invar_tensor gate;          /* (E*F, D), as a product takes it */
@@ -111,6 +112,7 @@ static layer layer_new(const invar_test_format *f, int32_t k_shards, int64_t exp
                .experts = experts,
                .slots = slots,
                .k_shards = k_shards,
+               .k_atom = block,
                .router = {INVAR_MOE_SOFTMAX, 1, 1, 1, 1, 1e-6f, 1.5f}};
     invar_device dev;
 
@@ -239,13 +241,13 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
     assert_ok(invar_moe_gather_fwd(dev, &(invar_moe_gather_fwd_args){x, b->x, row_token}));
     xq = quantised(&temps, dev, l, &x);
     assert_ok(invar_moe_linear_fwd(
-        dev, &(invar_moe_linear_fwd_args){gate, xq, l->gate, experts, l->k_shards}));
+        dev, &(invar_moe_linear_fwd_args){gate, xq, l->gate, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_moe_linear_fwd(
-        dev, &(invar_moe_linear_fwd_args){up, xq, l->up, experts, l->k_shards}));
+        dev, &(invar_moe_linear_fwd_args){up, xq, l->up, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_swiglu_fwd(dev, &(invar_swiglu_fwd_args){.y = act, .gate = gate, .up = up}));
     actq = quantised(&temps, dev, l, &act);
     assert_ok(invar_moe_linear_fwd(
-        dev, &(invar_moe_linear_fwd_args){y, actq, l->down, experts, l->k_shards}));
+        dev, &(invar_moe_linear_fwd_args){y, actq, l->down, experts, l->k_shards, l->k_atom}));
     assert_ok(invar_moe_combine_fwd(
         dev, &(invar_moe_combine_fwd_args){at[OUT], y, at[WEIGHTS], slot_row, b->shared}));
 
@@ -255,7 +257,8 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
     assert_ok(invar_moe_linear_dw(
         dev, &(invar_moe_linear_dw_args){at[DDOWN], dy, act, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dx(
-        dev, &(invar_moe_linear_dx_args){dact, {{dyq, l->down}}, 1, experts, l->k_shards}));
+        dev,
+        &(invar_moe_linear_dx_args){dact, {{dyq, l->down}}, 1, experts, l->k_shards, {l->k_atom}}));
     assert_ok(invar_swiglu_bwd(
         dev,
         &(invar_swiglu_bwd_args){.dgate = dgate, .dup = dup, .dy = dact, .gate = gate, .up = up}));
@@ -265,9 +268,13 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
         dev, &(invar_moe_linear_dw_args){at[DGATE], dgate, x, row_token, experts, units, 0}));
     assert_ok(invar_moe_linear_dw(
         dev, &(invar_moe_linear_dw_args){at[DUP], dup, x, row_token, experts, units, 0}));
-    assert_ok(invar_moe_linear_dx(
-        dev, &(invar_moe_linear_dx_args){
-                 dx, {{dgateq, l->gate}, {dupq, l->up}}, 2, experts, l->k_shards}));
+    assert_ok(
+        invar_moe_linear_dx(dev, &(invar_moe_linear_dx_args){dx,
+                                                             {{dgateq, l->gate}, {dupq, l->up}},
+                                                             2,
+                                                             experts,
+                                                             l->k_shards,
+                                                             {l->k_atom, l->k_atom}}));
     assert_ok(
         invar_moe_gather_bwd(dev, &(invar_moe_gather_bwd_args){at[DX_EXPERTS], dx, slot_row}));
     assert_ok(invar_moe_route_bwd(
@@ -275,7 +282,7 @@ static void run_layer(const invar_device *dev, const layer *l, const batch *b, i
     assert_ok(
         invar_linear_dw(dev, &(invar_linear_dw_args){at[DROUTER], at[DLOGITS], b->x, units, 0}));
     assert_ok(invar_linear_dx(
-        dev, &(invar_linear_dx_args){at[DX_ROUTER], {{at[DLOGITS], l->router_weight}}, 1, 1}));
+        dev, &(invar_linear_dx_args){at[DX_ROUTER], {{at[DLOGITS], l->router_weight}}, 1, 1, {0}}));
 
     for (int i = 0; i < temps.count; i++)
         invar_test_free(&temps.at[i]);

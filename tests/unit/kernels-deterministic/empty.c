@@ -109,7 +109,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                               .bias = in_1d(F32, 4),
                                               .k_shards = 1,
                                               .residual = in_2d(BF16, 0, 4)};
-    const invar_linear_dx_args linear_dx = {rows, {{in_2d(BF16, 0, 4), weights}}, 1, 1};
+    const invar_linear_dx_args linear_dx = {rows, {{in_2d(BF16, 0, 4), weights}}, 1, 1, {0}};
     const invar_linear_dw_args linear_dw = {out_2d(F32, 4, 16), in_2d(BF16, 0, 4), rows, none, 0};
     const invar_token_sum_args token_sum = {out_1d(F32, 16), rows, none};
     const invar_shard_fold_args shard_fold = {out_1d(F32, 16), in_2d(F32, 0, 16)};
@@ -148,10 +148,10 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_moe_plan_args plan = {ids, slots, expert_start, slots, 3};
     const invar_moe_gather_fwd_args gather_fwd = {rows, rows, ids};
     const invar_moe_gather_bwd_args gather_bwd = {rows, rows, slots};
-    const invar_moe_linear_fwd_args moe_fwd = {in_2d(BF16, 0, 4), rows, in_2d(BF16, count * 4, 16),
-                                               none, 1};
+    const invar_moe_linear_fwd_args moe_fwd = {
+        in_2d(BF16, 0, 4), rows, in_2d(BF16, count * 4, 16), none, 1, 0};
     const invar_moe_linear_dx_args moe_dx = {
-        rows, {{in_2d(BF16, 0, 4), in_2d(BF16, count * 4, 16)}}, 1, none, 1};
+        rows, {{in_2d(BF16, 0, 4), in_2d(BF16, count * 4, 16)}}, 1, none, 1, {0}};
     const invar_moe_linear_dw_args moe_dw = {
         out_2d(F32, count * 4, 16), in_2d(BF16, 0, 4), rows, ids, none, none, 0};
     const invar_moe_combine_fwd_args combine_fwd = {rows, rows, in_2d(F32, 0, 2), slots, rows};
@@ -254,10 +254,11 @@ static void test_empty__no_columns(void **state)
                                            .more = {{.w = in_2d(BF16, 0, 16)}},
                                            .n_more = 1,
                                            .act = rows};
-    const invar_linear_dx_args dx_k = {rows, {{in_2d(BF16, 3, 4), in_2d(BF16, 4, 0)}}, 1, 1};
+    const invar_linear_dx_args dx_k = {rows, {{in_2d(BF16, 3, 4), in_2d(BF16, 4, 0)}}, 1, 1, {0}};
     const invar_linear_dw_args dw_n = {in_2d(F32, 0, 16), rows, in_2d(BF16, 3, 16), unit, 0};
     const invar_linear_dw_args dw_k = {in_2d(F32, 4, 0), in_2d(BF16, 3, 4), rows, unit, 0};
-    const invar_moe_linear_fwd_args moe_n = {rows, in_2d(BF16, 3, 16), in_2d(BF16, 0, 16), unit, 1};
+    const invar_moe_linear_fwd_args moe_n = {rows, in_2d(BF16, 3, 16), in_2d(BF16, 0, 16), unit, 1,
+                                             0};
     const invar_token_sum_args token_sum = {in_1d(F32, 0), rows, unit};
     const invar_shard_fold_args shard_fold = {in_1d(F32, 0), in_2d(F32, 2, 0)};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_MXFP8, 1, 3, 0), rows};
@@ -335,9 +336,13 @@ static void test_empty__no_input_features(void **state)
                                        .x = in_2d(F32, 3, 0),
                                        .w = in_2d(F32, 2, 0),
                                        .bias = invar_tensor_1d(bias, F32, 2),
-                                       .k_shards = 2};
-    const invar_linear_dx_args dx = {
-        .dx = fwd.y, .parts = {{fwd.x, in_2d(F32, 0, 2)}}, .n_parts = 1, .k_shards = 2};
+                                       .k_shards = 2,
+                                       .k_atom = 1};
+    const invar_linear_dx_args dx = {.dx = fwd.y,
+                                     .parts = {{fwd.x, in_2d(F32, 0, 2)}},
+                                     .n_parts = 1,
+                                     .k_shards = 2,
+                                     .k_atom = {1}};
     const float expected[] = {1.5f, -2.0f, 1.5f, -2.0f, 1.5f, -2.0f}, zero[6] = {0};
 
     assert_ok(invar_linear_fwd(*state, &fwd));

@@ -56,10 +56,10 @@ static void test_overlap__linear_is_refused(void **state)
                                        .bias = invar_tensor_1d(at(4), F32, 8),
                                        .k_shards = 1,
                                        .residual = invar_tensor_2d(at(6), BF16, 4, 8)};
-    const invar_linear_dx_args dx = {x, {{y, w}}, 1, 1};
+    const invar_linear_dx_args dx = {x, {{y, w}}, 1, 1, {0}};
     const invar_linear_dw_args dw = {invar_tensor_2d(at(5), F32, 8, 16), y, x, unit, 0};
-    const invar_moe_linear_fwd_args moe_fwd = {g, x, w, experts, 1};
-    const invar_moe_linear_dx_args moe_dx = {x, {{g, w}}, 1, experts, 1};
+    const invar_moe_linear_fwd_args moe_fwd = {g, x, w, experts, 1, 0};
+    const invar_moe_linear_dx_args moe_dx = {x, {{g, w}}, 1, experts, 1, {0}};
     const invar_moe_linear_dw_args moe_dw = {
         dw.dw, g, x, invar_tensor_1d((int32_t[]){0, 1, 0, 1}, I32, 4), experts, {halves, 1}, 0};
 

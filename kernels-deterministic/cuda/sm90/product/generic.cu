@@ -10,6 +10,7 @@
 #include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
 #include "kernels-deterministic/cuda/sm90/product/generic.cuh"
 #include "kernels-deterministic/cuda/sm90/product/product.h"
+#include "kernels-deterministic/math/shards.h"
 
 /* ---- products -------------------------------------------------------------------------------- */
 
@@ -61,7 +62,9 @@ __device__ __forceinline__ void run_part(typename STEP::chain &c, typename STEP:
                                          int64_t col0, int part, int shard)
 {
     const invar_operand &left = p.a[part], &right = p.b[part];
-    int64_t k = p.k[part], piece = k / p.shards;
+    int64_t k = p.k[part];
+    int64_t first = invar_shard_start(k, p.atom[part], p.shards, shard);
+    int64_t end = invar_shard_start(k, p.atom[part], p.shards, shard + 1);
     side a = {left.data, left.scale, left.stride, scales_across<TYPES::A>(k),
               0,         rows.first, rows.end};
     side b = {right.data,
@@ -72,24 +75,26 @@ __device__ __forceinline__ void run_part(typename STEP::chain &c, typename STEP:
               col0,
               p.cols};
 
-    run_chain<STEP, TYPES, false, B_OUTER>(c, s, a, b, shard * piece, (shard + 1) * piece);
+    run_chain<STEP, TYPES, false, B_OUTER>(c, s, a, b, first, end);
 }
 
-/* The tree over shards, neighbours first, as they come: (c0 + c1) + (c2 + c3). */
-template <int COUNT>
-__device__ __forceinline__ void fold_shard(float (&total)[COUNT], float (&pair)[COUNT],
-                                           const float (&acc)[COUNT], int shard)
+/*
+ * The tree over shards, neighbours first, as they come, by a binary counter: left[n] is the sum of
+ * 2^n shards that waits for its neighbour. After the last shard `acc` is the sum of all.
+ */
+template <int LEVELS, int COUNT>
+__device__ __forceinline__ void fold_shard(float (&acc)[COUNT], float (&left)[LEVELS][COUNT],
+                                           int shard)
 {
 #pragma unroll
-    for (int i = 0; i < COUNT; i++) {
-        if (shard == 0)
-            total[i] = acc[i];
-        else if (shard == 1)
-            total[i] = total[i] + acc[i];
-        else if (shard == 2)
-            pair[i] = acc[i];
-        else
-            total[i] = total[i] + (pair[i] + acc[i]);
+    for (int level = 0; level < LEVELS; level++) {
+        bool waits = shard >> level & 1, joins = (shard + 1) % (1 << level) == 0;
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            if (joins && waits)
+                acc[i] = left[level][i] + acc[i];
+            else if (joins)
+                left[level][i] = acc[i];
     }
 }
 
@@ -153,16 +158,17 @@ static __global__ __launch_bounds__(THREADS,
     if (rows.first >= rows.end)
         return;
     if constexpr (SHARDED) {
-        float total[STEP::COUNT], pair[STEP::COUNT];
+        constexpr int LEVELS = 3; // 8 shards
+        static_assert(INVAR_LINEAR_MAX_SHARDS == 1 << LEVELS, "the tree over shards");
+        float left[LEVELS][STEP::COUNT];
         for (int shard = 0; shard < p.shards; shard++) {
             run_shard<STEP, TYPES, B_OUTER>(c, s, p, rows, col0, shard);
-            fold_shard(total, pair, c.acc, shard);
+            fold_shard(c.acc, left, shard);
         }
-        store_tile<STEP>(p, rows, col0, total);
     } else {
         run_shard<STEP, TYPES, B_OUTER>(c, s, p, rows, col0, 0);
-        store_tile<STEP>(p, rows, col0, c.acc);
     }
+    store_tile<STEP>(p, rows, col0, c.acc);
 }
 
 template <typename STEP, typename TYPES, bool SHARDED>

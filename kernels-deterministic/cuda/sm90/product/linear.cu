@@ -18,6 +18,7 @@
 
 #include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
 #include "kernels-deterministic/cuda/sm90/product/product.h"
+#include "kernels-deterministic/math/shards.h"
 
 #define THREADS 256
 
@@ -185,21 +186,43 @@ static __device__ __forceinline__ float4 add(float4 a, float4 b)
     return make_float4(a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w);
 }
 
+/* Bit v: shard v has values. */
+static uint32_t shards_there(const invar_product *p)
+{
+    uint32_t there = 0;
+
+    for (int32_t v = 0; v < p->shards; v++)
+        for (int part = 0; part < p->parts; part++)
+            if (invar_shard_start(p->k[part], p->atom[part], p->shards, v) <
+                invar_shard_start(p->k[part], p->atom[part], p->shards, v + 1))
+                there |= 1u << v;
+    return there;
+}
+
 /*
- * out = the shards added by the tree, then bias and residual. A shard is `fours` times 4 elements.
+ * out = the shards added by the tree, then bias and residual. A shard is `fours` times 4 elements;
+ * one that is not `there` is +0, and its memory is not read.
  */
 template <typename T>
-static __global__ void fold_shards(invar_product p, const float4 *shards, int64_t fours)
+static __global__ void fold_shards(invar_product p, const float4 *shards, int64_t fours,
+                                   uint32_t there)
 {
+    constexpr int MOST = INVAR_LINEAR_MAX_SHARDS;
     int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, across = fours / p.rows;
     int64_t row = at / across, col = at % across * 4;
 
     if (at >= fours)
         return;
-    float4 sum = add(shards[at], shards[at + fours]);
-    if (p.shards == 4)
-        sum = add(sum, add(shards[at + 2 * fours], shards[at + 3 * fours]));
-    float x[4] = {sum.x, sum.y, sum.z, sum.w};
+    float4 sum[MOST]; // shards beyond the last are not there: adding them changes no bit
+#pragma unroll
+    for (int v = 0; v < MOST; v++)
+        sum[v] = there >> v & 1 ? shards[v * fours + at] : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int apart = 1; apart < MOST; apart *= 2)
+#pragma unroll
+        for (int v = 0; v < MOST; v += 2 * apart)
+            sum[v] = add(sum[v], sum[v + apart]);
+    float x[4] = {sum[0].x, sum[0].y, sum[0].z, sum[0].w};
     T *out = (T *)p.out + row * p.out_stride;
 #pragma unroll
     for (int i = 0; i < 4; i++) {
@@ -217,14 +240,27 @@ static __global__ void fold_shards(invar_product p, const float4 *shards, int64_
     }
 }
 
-/* (lines, line) to (shards, lines, line / shards). */
-static __global__ void cut_scales(float *to, const float *from, int64_t lines, int64_t line,
-                                  int64_t shards)
-{
-    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, piece = line / shards;
+/* Where the shards of a line begin, and the last one ends. */
+struct shard_starts {
+    int64_t at[INVAR_LINEAR_MAX_SHARDS + 1];
+};
 
-    if (at < lines * line)
-        to[(at % line / piece * lines + at / line) * piece + at % piece] = from[at];
+/* (lines, line), to one shard of all lines after the other. */
+static __global__ void cut_scales(float *to, const float *from, int64_t lines, int64_t line,
+                                  shard_starts start, int shards)
+{
+    int64_t at = (int64_t)blockIdx.x * THREADS + threadIdx.x, col = at % line;
+    int64_t first = 0, end = line;
+
+    if (at >= lines * line)
+        return;
+#pragma unroll
+    for (int v = 0; v < INVAR_LINEAR_MAX_SHARDS; v++)
+        if (v < shards && start.at[v] <= col && col < start.at[v + 1]) {
+            first = start.at[v];
+            end = start.at[v + 1];
+        }
+    to[first * lines + at / line * (end - first) + col - first] = from[at];
 }
 
 /* ---- which kernel ---------------------------------------------------------------------------- */
@@ -233,8 +269,8 @@ typedef invar_status (*run_product)(const invar_device *dev, const invar_product
 
 /*
  * A product as its kernel takes it: rewritten operands and checked segments in the workspace. Where
- * `shards` is set, the kernel takes the shards one by one. They go there, `shard` floats apart, and
- * the scales of fp8 operands are there shard by shard.
+ * `shards` is set, shards are products one by one, each for the kernel that takes it. They go
+ * there, `shard` floats apart, and the scales of fp8 operands are there shard by shard.
  */
 struct plan {
     run_product run;
@@ -274,25 +310,36 @@ static int64_t scale_lines(const invar_operand *x, int64_t rows)
     return rows / x->scale_rows;
 }
 
-/* Piece v of the operand's k, `k` long. Its scales, if any, are in `scales`. */
-static void cut_operand(invar_operand *x, int64_t v, int64_t k, int64_t rows, const float *scales)
+/* The operand from `first` of its k on. Its scales, if any, are in `scales`, shard by shard. */
+static invar_operand cut_operand(invar_operand x, int64_t first, int64_t rows, const float *scales)
 {
-    int64_t bytes = v * k * (x->k_outer ? x->stride : 1) * invar_dtype_bits(x->dtype) / 8;
+    int64_t bytes = first * (x.k_outer ? x.stride : 1) * invar_dtype_bits(x.dtype) / 8;
 
-    x->data = (const char *)x->data + bytes;
-    if (x->dtype == INVAR_DTYPE_FP8)
-        x->scale = scales + v * scale_lines(x, rows) * (k / INVAR_FP8_BLOCK);
+    x.data = (const char *)x.data + bytes;
+    if (x.dtype == INVAR_DTYPE_FP8)
+        x.scale = scales + first / INVAR_FP8_BLOCK * scale_lines(&x, rows);
+    return x;
 }
 
-/* Shard v as a product of its own, into f32. */
-static invar_product shard_of(const plan *plan, int v)
+/* Shard v as a product of its own, into f32, of the parts that have values in it. */
+static invar_product shard_of(const plan *plan, int32_t v)
 {
-    invar_product p = plan->product;
+    const invar_product *whole = &plan->product;
+    invar_product p = *whole;
 
-    for (int part = 0; part < p.parts; part++) {
-        p.k[part] /= p.shards;
-        cut_operand(&p.a[part], v, p.k[part], p.rows, plan->a_scales[part]);
-        cut_operand(&p.b[part], v, p.k[part], rows_of_b(&p, part), plan->b_scales[part]);
+    p.parts = 0;
+    for (int part = 0; part < whole->parts; part++) {
+        int64_t k = whole->k[part], atom = whole->atom[part];
+        int64_t first = invar_shard_start(k, atom, whole->shards, v);
+        int64_t end = invar_shard_start(k, atom, whole->shards, v + 1);
+        if (first == end)
+            continue;
+        p.k[p.parts] = end - first;
+        p.group_rows[p.parts] = whole->group_rows[part];
+        p.a[p.parts] = cut_operand(whole->a[part], first, p.rows, plan->a_scales[part]);
+        p.b[p.parts] =
+            cut_operand(whole->b[part], first, rows_of_b(whole, part), plan->b_scales[part]);
+        p.parts++;
     }
     p.shards = 1;
     p.bias = p.residual = NULL;
@@ -323,14 +370,14 @@ static bool take_shards(plan *plan)
     return true;
 }
 
-/* Sets `run` to a fast kernel that takes the product, whole or shard by shard, if there is one. */
+/* Sets `run` to a fast kernel that takes the product, or its first shard, if there is one. */
 static void find_fast(const invar_device *dev, plan *plan)
 {
     if (plan->product.shards == 1) {
         plan->run = fast_kernel(dev, &plan->product);
     } else if (take_shards(plan)) {
-        invar_product first = shard_of(plan, 0);
-        plan->run = fast_kernel(dev, &first);
+        invar_product first = shard_of(plan, 0); // the first atom is in it
+        plan->run = first.parts > 0 ? fast_kernel(dev, &first) : NULL;
     }
 }
 
@@ -419,12 +466,13 @@ static invar_status rewrite_part(const invar_device *dev, const invar_product *p
 static invar_status fold(const invar_device *dev, const invar_product *p, const plan *plan)
 {
     int64_t fours = plan->shard / 4;
+    uint32_t there = shards_there(p);
 
     return invar_by_storage(p->out_dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         return invar_launch(dev, p->op, fold_shards<T>,
                             dim3((unsigned)invar_ceil_div(fours, THREADS)), dim3(THREADS),
-                            0)(*p, (const float4 *)plan->shards, fours);
+                            0)(*p, (const float4 *)plan->shards, fours, there);
     });
 }
 
@@ -433,12 +481,15 @@ static invar_status cut_scales_of(const invar_device *dev, const invar_product *
                                   const invar_operand *x, int64_t rows, int part)
 {
     int64_t lines = scale_lines(x, rows), line = p->k[part] / INVAR_FP8_BLOCK;
+    shard_starts start = {};
 
-    if (x->dtype != INVAR_DTYPE_FP8)
+    if (x->dtype != INVAR_DTYPE_FP8 || line == 0)
         return INVAR_OK;
+    for (int32_t v = 0; v <= p->shards; v++)
+        start.at[v] = invar_shard_start(p->k[part], p->atom[part], p->shards, v) / INVAR_FP8_BLOCK;
     return invar_launch(dev, p->op, cut_scales,
                         dim3((unsigned)invar_ceil_div(lines * line, THREADS)), dim3(THREADS),
-                        0)(to, (const float *)x->scale, lines, line, p->shards);
+                        0)(to, (const float *)x->scale, lines, line, start, p->shards);
 }
 
 static invar_status multiply_shards(const invar_device *dev, const invar_product *p,
@@ -450,9 +501,12 @@ static invar_status multiply_shards(const invar_device *dev, const invar_product
         INVAR_TRY(
             cut_scales_of(dev, p, plan->b_scales[part], b, rows_of_b(&plan->product, part), part));
     }
-    for (int v = 0; v < p->shards; v++) {
+    for (int32_t v = 0; v < p->shards; v++) {
         invar_product shard = shard_of(plan, v);
-        INVAR_TRY(plan->run(dev, &shard));
+        if (shard.parts == 0)
+            continue;                                // empty: the tree knows
+        run_product fast = fast_kernel(dev, &shard); // they are not all of one length
+        INVAR_TRY((fast ? fast : invar_generic_product)(dev, &shard));
     }
     return fold(dev, p, plan);
 }
@@ -499,11 +553,13 @@ static void by_expert(invar_product *p, const invar_segments *experts)
     p->groups = experts->count;
 }
 
-static void set_forward(invar_product *p, const invar_tensor *x, const invar_tensor *w)
+static void set_forward(invar_product *p, const invar_tensor *x, const invar_tensor *w,
+                        int64_t atom)
 {
     p->a[0] = operand(x, false);
     p->b[0] = operand(w, false);
     p->k[0] = x->shape[1];
+    p->atom[0] = atom;
     p->group_rows[0] = p->cols;
     p->parts = 1;
 }
@@ -514,7 +570,7 @@ static invar_product output_of(const invar_linear_fwd_args *a, const invar_linea
     bool stored = invar_tensor_present(&output->y);
     invar_product p = product_into(INVAR_OP_LINEAR_FWD, stored ? &output->y : &a->act, a->k_shards);
 
-    set_forward(&p, &a->x, &output->w);
+    set_forward(&p, &a->x, &output->w, a->k_atom);
     if (!stored)
         p.out = NULL;
     if (invar_tensor_present(&output->bias)) {
@@ -630,7 +686,7 @@ static invar_product moe_forward(const invar_moe_linear_fwd_args *a)
 {
     invar_product p = product_into(INVAR_OP_MOE_LINEAR_FWD, &a->y, a->k_shards);
 
-    set_forward(&p, &a->x, &a->w);
+    set_forward(&p, &a->x, &a->w, a->k_atom);
     by_expert(&p, &a->experts);
     return p;
 }
@@ -653,13 +709,15 @@ invar_status invar_cuda_moe_linear_fwd(const invar_device *dev, const invar_moe_
 
 /* ---- dx -------------------------------------------------------------------------------------- */
 
-static void set_parts(invar_product *p, const invar_linear_part *parts, int32_t count)
+static void set_parts(invar_product *p, const invar_linear_part *parts, const int64_t *atoms,
+                      int32_t count)
 {
     p->parts = count;
     for (int32_t i = 0; i < count; i++) {
         p->a[i] = operand(&parts[i].dy, false);
         p->b[i] = operand(&parts[i].w, true);
         p->k[i] = parts[i].dy.shape[1];
+        p->atom[i] = atoms[i];
         p->group_rows[i] = p->k[i];
     }
 }
@@ -668,7 +726,7 @@ static invar_product input_grad(const invar_linear_dx_args *a)
 {
     invar_product p = product_into(INVAR_OP_LINEAR_DX, &a->dx, a->k_shards);
 
-    set_parts(&p, a->parts, a->n_parts);
+    set_parts(&p, a->parts, a->k_atom, a->n_parts);
     return p;
 }
 
@@ -691,7 +749,7 @@ static invar_product moe_input_grad(const invar_moe_linear_dx_args *a)
 {
     invar_product p = product_into(INVAR_OP_MOE_LINEAR_DX, &a->dx, a->k_shards);
 
-    set_parts(&p, a->parts, a->n_parts);
+    set_parts(&p, a->parts, a->k_atom, a->n_parts);
     by_expert(&p, &a->experts);
     return p;
 }

@@ -35,8 +35,8 @@ typedef struct invar_operand {
 /*
  * out[i][j] = the chain over all parts, one after the other, of a[i], b[j]; then the bias; rounded;
  * then the residual, rounded again.
- * With shards the chain is cut into `shards` ones, folded by the tree; shard v holds the v-th part
- * of each part's k.
+ * With shards the chain is cut into `shards` ones, folded by the tree; shard v holds shard v of
+ * each part's k, cut by the part's atoms (math/shards.h). Shards may be empty.
  *
  * Groups (experts): rows [start[g], start[g+1]) of a and of out go with the g-th matrix of b, which
  * begins `group_rows[part]` values of index 0 behind the one before. A dense product has groups = 1
@@ -57,6 +57,7 @@ typedef struct invar_product {
     int64_t group_rows[INVAR_LINEAR_MAX_PARTS];
     int32_t parts;
     int32_t shards;
+    int64_t atom[INVAR_LINEAR_MAX_PARTS];
     const int64_t *start; /* (groups + 1) */
     int64_t groups;
 } invar_product;

@@ -2,7 +2,8 @@
  * linear.c - the linear layers against a naive form of their expression, and against float64.
  *
  * The naive form walks one output element at a time: the reference step or fmaf, in order of k,
- * shards folded by hand. It shares no code with the tiles and panels of the product.
+ * atom by atom into shards, folded by hand. It shares no code with the tiles and panels of the
+ * product, nor with where these say that shards begin.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -124,19 +125,31 @@ static float naive_chain(float acc, const invar_device *dev, naive_operand a, in
     return acc;
 }
 
+/* Continues the chain of every shard over its atoms of k. */
+static void naive_shards(float *shard, int32_t shards, int64_t atom, const invar_device *dev,
+                         naive_operand a, int64_t i, naive_operand b, int64_t j, int64_t k)
+{
+    int64_t n = (k + atom - 1) / atom;
+
+    for (int64_t at = 0; at < n; at++) {
+        float *chain = &shard[at * shards / n];
+        int64_t left = k - at * atom;
+        *chain = naive_chain(*chain, dev, a, i, b, j, at * atom, left < atom ? left : atom);
+    }
+}
+
+/* Neighbours first: ((0 + 1) + (2 + 3)) + ((4 + 5) + (6 + 7)). */
 static float fold(const float *shard, int32_t n)
 {
-    return (n == 1   ? shard[0]
-            : n == 2 ? shard[0] + shard[1]
-                     : (shard[0] + shard[1]) + (shard[2] + shard[3])) +
-           0.0f;
+    return n == 1 ? shard[0] : fold(shard, n / 2) + fold(shard + n / 2, n / 2);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
 
 static void check_forward(invar_numerics numerics, const invar_test_format *f, int64_t m, int64_t n,
-                          int64_t k, int32_t k_shards, invar_dtype out)
+                          int64_t k, int32_t k_shards, int64_t atom, invar_dtype out)
 {
+    invar_linear_fwd_args args = {.k_shards = k_shards, .k_atom = atom};
     invar_device dev;
     invar_tensor x, w, y, expected, bias;
 
@@ -147,17 +160,15 @@ static void check_forward(invar_numerics numerics, const invar_test_format *f, i
     invar_test_fill_normal(&bias, 3, 1.0f);
     y = invar_test_strided(invar_tensor_2d(NULL, out, m, n), 5);
     expected = invar_test_tensor(invar_tensor_2d(NULL, out, m, n));
-    assert_ok(invar_linear_fwd(
-        &dev,
-        &(invar_linear_fwd_args){.y = y, .x = x, .w = w, .bias = bias, .k_shards = k_shards}));
+    args.y = y, args.x = x, args.w = w, args.bias = bias;
+    assert_ok(invar_linear_fwd(&dev, &args));
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            float shard[4];
-            for (int32_t s = 0; s < k_shards; s++)
-                shard[s] =
-                    naive_chain(0.0f, &dev, (naive_operand){&x, false}, i,
-                                (naive_operand){&w, false}, j, s * (k / k_shards), k / k_shards);
-            invar_test_set(&expected, i, j, fold(shard, k_shards) + invar_test_get(&bias, j, 0));
+            float shard[INVAR_LINEAR_MAX_SHARDS] = {0};
+            naive_shards(shard, k_shards, atom, &dev, (naive_operand){&x, false}, i,
+                         (naive_operand){&w, false}, j, k);
+            invar_test_set(&expected, i, j,
+                           (fold(shard, k_shards) + 0.0f) + invar_test_get(&bias, j, 0));
         }
     invar_assert_bits_tensor(&y, &expected, f->name);
     invar_test_free(&x, &w, &y, &expected, &bias);
@@ -169,11 +180,16 @@ static void test_linear_fwd__equals_the_expression(void **state)
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int f = 0; f < INVAR_TEST_FORMATS; f++)
-            for (int32_t shards = 1; shards <= 4; shards *= 2) {
-                check_forward((invar_numerics)numerics, &invar_test_formats[f], 7, 128, 512, shards,
-                              INVAR_DTYPE_F32);
-                check_forward((invar_numerics)numerics, &invar_test_formats[f], 3, 128, 1024,
-                              shards, INVAR_DTYPE_BF16);
+            for (int32_t shards = 1; shards <= 8; shards *= 2) {
+                // 8 atoms; 11; 6 of which the last is short; 3, fewer than shards
+                check_forward((invar_numerics)numerics, &invar_test_formats[f], 2, 128, 1024,
+                              shards, 128, INVAR_DTYPE_BF16);
+                check_forward((invar_numerics)numerics, &invar_test_formats[f], 1, 128, 1408,
+                              shards, 128, INVAR_DTYPE_F32);
+                check_forward((invar_numerics)numerics, &invar_test_formats[f], 1, 128, 1408,
+                              shards, 256, INVAR_DTYPE_F32);
+                check_forward((invar_numerics)numerics, &invar_test_formats[f], 2, 128, 384, shards,
+                              128, INVAR_DTYPE_F32);
             }
 }
 
@@ -183,14 +199,14 @@ static void test_linear_fwd__equals_the_expression_at_odd_sizes(void **state)
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int f = 0; f < INVAR_TEST_STORAGE_FORMATS; f++) {
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 1, 1, 1, 1,
+            check_forward((invar_numerics)numerics, &invar_test_formats[f], 1, 1, 1, 1, 16,
                           INVAR_DTYPE_F32);
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 13, 29, 37, 1,
+            check_forward((invar_numerics)numerics, &invar_test_formats[f], 13, 29, 37, 8, 16,
                           INVAR_DTYPE_F32);
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 5, 33, 271, 1,
+            check_forward((invar_numerics)numerics, &invar_test_formats[f], 5, 33, 271, 4, 48,
                           INVAR_DTYPE_F32);
             // more than one tile in each direction
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 245, 261, 19, 1,
+            check_forward((invar_numerics)numerics, &invar_test_formats[f], 245, 261, 19, 1, 16,
                           INVAR_DTYPE_F32);
         }
 }
@@ -200,10 +216,12 @@ static void test_linear_fwd__equals_the_expression_at_odd_sizes(void **state)
 static void check_dx(invar_numerics numerics, const invar_test_format *f, int32_t n_parts,
                      int32_t k_shards)
 {
-    static const int64_t widths[INVAR_LINEAR_MAX_PARTS] = {512, 1024, 512};
-    const int64_t m = 5, k = 128;
+    // 11 atoms, 3, and 3 of which the last is short: parts are cut one by one
+    static const int64_t widths[INVAR_LINEAR_MAX_PARTS] = {1408, 384, 640};
+    const int64_t m = 2, k = 128;
     invar_device dev;
-    invar_linear_dx_args args = {.n_parts = n_parts, .k_shards = k_shards};
+    invar_linear_dx_args args = {
+        .n_parts = n_parts, .k_shards = k_shards, .k_atom = {128, 128, 256}};
     invar_tensor expected = invar_test_tensor(invar_tensor_2d(NULL, f->storage, m, k));
 
     invar_test_device_init(&dev, numerics, INVAR_CPU_PATH_SIMD, 1);
@@ -215,14 +233,12 @@ static void check_dx(invar_numerics numerics, const invar_test_format *f, int32_
     assert_ok(invar_linear_dx(&dev, &args));
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < k; j++) {
-            float shard[4] = {0};
-            for (int32_t s = 0; s < k_shards; s++)
-                for (int32_t p = 0; p < n_parts; p++)
-                    shard[s] =
-                        naive_chain(shard[s], &dev, (naive_operand){&args.parts[p].dy, false}, i,
-                                    (naive_operand){&args.parts[p].w, true}, j,
-                                    s * (widths[p] / k_shards), widths[p] / k_shards);
-            invar_test_set(&expected, i, j, fold(shard, k_shards));
+            float shard[INVAR_LINEAR_MAX_SHARDS] = {0};
+            for (int32_t p = 0; p < n_parts; p++)
+                naive_shards(shard, k_shards, args.k_atom[p], &dev,
+                             (naive_operand){&args.parts[p].dy, false}, i,
+                             (naive_operand){&args.parts[p].w, true}, j, widths[p]);
+            invar_test_set(&expected, i, j, fold(shard, k_shards) + 0.0f);
         }
     invar_assert_bits_tensor(&args.dx, &expected, f->name);
     for (int32_t p = 0; p < n_parts; p++)
@@ -237,7 +253,7 @@ static void test_linear_dx__equals_the_expression(void **state)
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int f = 0; f < INVAR_TEST_FORMATS; f++)
             for (int32_t parts = 1; parts <= 3; parts += 2)
-                for (int32_t shards = 1; shards <= 4; shards *= 4)
+                for (int32_t shards = 1; shards <= 8; shards *= parts > 1 ? 2 : 8)
                     check_dx((invar_numerics)numerics, &invar_test_formats[f], parts, shards);
 }
 
@@ -371,8 +387,16 @@ static void test_linear__refuses_bad_arguments(void **state)
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "linear.fwd: y: missing");
     bad = fwd, bad.k_shards = 3;
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "linear.fwd: k_shards: 3 shards");
-    bad = fwd, bad.x = bad.w = b, bad.k_shards = 2;
-    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "linear.fwd: x: 8 values do not");
+    bad = fwd, bad.k_shards = 16;
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "a power of two up to 8");
+    bad = fwd, bad.x = bad.w = b, bad.k_shards = 2, bad.k_atom = 8;
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID,
+                 "linear.fwd: k_atom: 8 values; a chain of these types is cut into shards at"
+                 " multiples of 16");
+    bad.k_atom = 16; // one atom, and that one is short
+    assert_ok(invar_linear_fwd(&dev, &bad));
+    bad.k_atom = -16;
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "linear.fwd: k_atom: -16 values");
     bad = fwd, bad.bias = invar_tensor_1d(data, INVAR_DTYPE_F32, 5);
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "linear.fwd: bias: extent 5");
     bad = fwd, bad.x = bad.w = q;

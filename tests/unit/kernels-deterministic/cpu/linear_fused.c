@@ -8,13 +8,13 @@
 
 #include "tests/formats.h"
 
-enum { T = 37, N = 256, K = 512, OTHER = 128 };
+enum { T = 37, N = 256, K = 384, ATOM = 128, OTHER = 128 };
 
 /* An x, three layers, and what separate calls make of them. */
 typedef struct fixture {
     const char *name;
     invar_device dev;
-    int32_t k_shards;
+    int32_t k_shards; /* of three atoms: not all are of one length */
     invar_tensor x;
     invar_linear_output layer[INVAR_LINEAR_MAX_PARTS]; /* the first two of one width */
     invar_tensor residual, sum, act;
@@ -40,10 +40,12 @@ static void run_apart(fixture *f)
 {
     for (int i = 0; i < INVAR_LINEAR_MAX_PARTS; i++) {
         const invar_linear_output *l = &f->layer[i];
-        assert_ok(invar_linear_fwd(
-            &f->dev,
-            &(invar_linear_fwd_args){
-                .y = l->y, .x = f->x, .w = l->w, .bias = l->bias, .k_shards = f->k_shards}));
+        assert_ok(invar_linear_fwd(&f->dev, &(invar_linear_fwd_args){.y = l->y,
+                                                                     .x = f->x,
+                                                                     .w = l->w,
+                                                                     .bias = l->bias,
+                                                                     .k_shards = f->k_shards,
+                                                                     .k_atom = ATOM}));
     }
     assert_ok(
         invar_add(&f->dev, &(invar_add_args){.out = f->sum, .a = f->residual, .b = f->layer[0].y}));
@@ -90,6 +92,7 @@ static invar_linear_fwd_args call(const fixture *f, int32_t more)
                                .w = f->layer[0].w,
                                .bias = f->layer[0].bias,
                                .k_shards = f->k_shards,
+                               .k_atom = ATOM,
                                .n_more = more};
 
     for (int32_t i = 0; i < more; i++) {
@@ -150,7 +153,7 @@ static void for_all(void (*check)(fixture *f))
             for (int out = 0; out < 2; out++) {
                 fixture f;
                 set_up(&f, &invar_test_formats[i], (invar_numerics)numerics,
-                       out ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16, out == numerics ? 1 : 4);
+                       out ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16, out == numerics ? 1 : 8);
                 check(&f);
                 tear_down(&f);
             }

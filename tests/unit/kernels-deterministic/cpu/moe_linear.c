@@ -16,7 +16,7 @@
 /* An empty expert at either end of another, one with a single row, one with many. */
 static const int64_t starts[EXPERTS + 1] = {0, 0, 3, 4, 37, 37};
 static const invar_segments experts = {starts, EXPERTS};
-enum { ROWS = 37, TOKENS = 40 };
+enum { ROWS = 37, TOKENS = 40, ATOM = 128 };
 
 static invar_tensor rows_of(const invar_tensor *t, int e)
 {
@@ -44,18 +44,20 @@ static invar_tensor make(const invar_device *dev, invar_dtype storage, invar_dty
 
 static void check_fwd(const invar_device *dev, const invar_test_format *f, int32_t k_shards)
 {
-    const int64_t n = 128, k = 512;
+    const int64_t n = 128, k = 384;
     invar_tensor x = make(dev, f->storage, f->x, ROWS, k, false, 1);
     invar_tensor w = make(dev, f->storage, f->w, EXPERTS * n, k, true, 2);
     invar_tensor y = invar_test_strided(invar_tensor_2d(NULL, f->storage, ROWS, n), 3);
     invar_tensor expected = invar_test_tensor(invar_tensor_2d(NULL, f->storage, ROWS, n));
 
-    assert_ok(invar_moe_linear_fwd(dev, &(invar_moe_linear_fwd_args){y, x, w, experts, k_shards}));
+    assert_ok(
+        invar_moe_linear_fwd(dev, &(invar_moe_linear_fwd_args){y, x, w, experts, k_shards, ATOM}));
     for (int e = 0; e < EXPERTS; e++)
         assert_ok(invar_linear_fwd(dev, &(invar_linear_fwd_args){.y = rows_of(&expected, e),
                                                                  .x = rows_of(&x, e),
                                                                  .w = weights_of(&w, e),
-                                                                 .k_shards = k_shards}));
+                                                                 .k_shards = k_shards,
+                                                                 .k_atom = ATOM}));
     invar_assert_bits_tensor(&y, &expected, f->name);
     invar_test_free(&x, &w, &y, &expected);
 }
@@ -65,8 +67,11 @@ static void check_fwd(const invar_device *dev, const invar_test_format *f, int32
 static void check_dx(const invar_device *dev, const invar_test_format *f, int32_t parts,
                      int32_t k_shards)
 {
-    const int64_t k = 128, width = 512;
-    invar_moe_linear_dx_args a = {.n_parts = parts, .experts = experts, .k_shards = k_shards};
+    const int64_t k = 128, width = 384;
+    invar_moe_linear_dx_args a = {.n_parts = parts,
+                                  .experts = experts,
+                                  .k_shards = k_shards,
+                                  .k_atom = {ATOM, ATOM, 2 * ATOM}};
     invar_tensor expected = invar_test_tensor(invar_tensor_2d(NULL, f->storage, ROWS, k));
 
     a.dx = invar_test_strided(invar_tensor_2d(NULL, f->storage, ROWS, k), 1);
@@ -76,8 +81,10 @@ static void check_dx(const invar_device *dev, const invar_test_format *f, int32_
     }
     assert_ok(invar_moe_linear_dx(dev, &a));
     for (int e = 0; e < EXPERTS; e++) {
-        invar_linear_dx_args dense = {
-            .dx = rows_of(&expected, e), .n_parts = parts, .k_shards = k_shards};
+        invar_linear_dx_args dense = {.dx = rows_of(&expected, e),
+                                      .n_parts = parts,
+                                      .k_shards = k_shards,
+                                      .k_atom = {ATOM, ATOM, 2 * ATOM}};
         for (int p = 0; p < parts; p++)
             dense.parts[p] =
                 (invar_linear_part){rows_of(&a.parts[p].dy, e), weights_of(&a.parts[p].w, e)};
@@ -98,7 +105,7 @@ static void test_moe_linear__equals_the_dense_layer_per_expert(void **state)
 
         invar_test_device_init(&dev, (invar_numerics)(i % INVAR_NUMERICS_COUNT),
                                INVAR_CPU_PATH_SIMD, 1);
-        for (int32_t shards = 1; shards <= 4; shards *= (int32_t)invar_test_count(4, 2)) {
+        for (int32_t shards = 1; shards <= 8; shards *= (int32_t)invar_test_count(8, 2)) {
             check_fwd(&dev, f, shards);
             for (int32_t parts = 1; parts <= 3; parts += (int32_t)invar_test_count(2, 1))
                 check_dx(&dev, f, parts, shards);
@@ -223,9 +230,10 @@ static void test_moe_linear__equals_naive_chains(void **state)
         invar_tensor dx = invar_test_normal_2d(storage, ROWS, k, 6), dx_ref = invar_test_copy(&dx);
         const int32_t *token = g.args.row_token.data;
 
-        assert_ok(invar_moe_linear_fwd(&dev, &(invar_moe_linear_fwd_args){y, *x, w, experts, 1}));
         assert_ok(
-            invar_moe_linear_dx(&dev, &(invar_moe_linear_dx_args){dx, {{*dy, w}}, 1, experts, 1}));
+            invar_moe_linear_fwd(&dev, &(invar_moe_linear_fwd_args){y, *x, w, experts, 1, 0}));
+        assert_ok(invar_moe_linear_dx(
+            &dev, &(invar_moe_linear_dx_args){dx, {{*dy, w}}, 1, experts, 1, {0}}));
         assert_ok(invar_moe_linear_dw(&dev, &g.args));
         for (int e = 0; e < EXPERTS; e++) {
             for (int64_t row = starts[e]; row < starts[e + 1]; row++) {
@@ -276,8 +284,8 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     const invar_tensor y = invar_tensor_2d(y_data, INVAR_DTYPE_F32, 4, 3);
     const invar_tensor out = invar_tensor_2d(dx_data, INVAR_DTYPE_F32, 4, 16);
     const invar_tensor row_token = invar_tensor_1d(token, INVAR_DTYPE_I32, 4);
-    const invar_moe_linear_fwd_args fwd = {y, x, w, {two, 2}, 1};
-    const invar_moe_linear_dx_args dx = {out, {{y, w}}, 1, {two, 2}, 1};
+    const invar_moe_linear_fwd_args fwd = {y, x, w, {two, 2}, 1, 0};
+    const invar_moe_linear_dx_args dx = {out, {{y, w}}, 1, {two, 2}, 1, {0}};
     static const int64_t many[(1 << 16) + 1];
     invar_moe_linear_fwd_args plain = fwd;
     const invar_moe_linear_dw_args dw = {w, y, x, row_token, {two, 2}, {unit, 1}, 0};
@@ -293,6 +301,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
                          "moe.linear.fwd: w: no product of f32");
     assert_field_refused(moe_linear_fwd, fwd, w.dtype, INVAR_DTYPE_NONE, "moe.linear.fwd: w: ");
     assert_field_refused(moe_linear_fwd, fwd, k_shards, 3, "moe.linear.fwd: k_shards: 3 shards");
+    assert_field_refused(moe_linear_fwd, fwd, k_shards, 2, "moe.linear.fwd: k_atom: 0 values");
     assert_field_refused(moe_linear_fwd, fwd, experts.count, 1,
                          "moe.linear.fwd: experts: segments cover");
     assert_field_refused(moe_linear_fwd, fwd, experts.start, NULL,
@@ -302,7 +311,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     plain.w.scale_rows = 0; // means nothing for a type without scales
     assert_ok(invar_moe_linear_fwd(&dev, &plain));
     // 2^48 rows times 2^16 experts would wrap to 0
-    plain = (invar_moe_linear_fwd_args){y, x, w, {many, 1 << 16}, 1};
+    plain = (invar_moe_linear_fwd_args){y, x, w, {many, 1 << 16}, 1, 0};
     plain.x.shape[0] = plain.y.shape[0] = plain.w.shape[0] = 0;
     plain.y.shape[1] = plain.y.row_stride = INT64_C(1) << 48;
     assert_refused(invar_moe_linear_fwd(&dev, &plain), "moe.linear.fwd: w: 65536 experts of ");
@@ -314,6 +323,7 @@ static void test_moe_linear__refuses_bad_arguments(void **state)
     assert_field_refused(moe_linear_dx, dx, experts.count, 1,
                          "moe.linear.dx: experts: segments cover");
     assert_field_refused(moe_linear_dx, dx, k_shards, 0, "moe.linear.dx: k_shards: 0 shards");
+    assert_field_refused(moe_linear_dx, dx, k_shards, 8, "moe.linear.dx: k_atom: 0 values");
 
     assert_ok(invar_moe_linear_dw(&dev, &dw));
     assert_field_refused(moe_linear_dw, dw, dw.shape[0], 5, "moe.linear.dw: dw: extent 5");

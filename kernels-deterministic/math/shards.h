@@ -1,0 +1,27 @@
+/*
+ * shards.h - where the shards of a chain begin: logical tensor parallelism.
+ *
+ * k values are atoms of `atom` values each, of which the last may be shorter. Atom a of n is in
+ * shard floor(a V / n) of V, so that every rank of a world that divides V has whole shards, and a
+ * model's sizes need not be multiples of V. With fewer atoms than V some shards are empty.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_MATH_SHARDS_H
+#define INVAR_MATH_SHARDS_H
+
+#include "kernels-deterministic/math/portable.h"
+
+/* The first value of shard v; v = shards: k. One shard needs no atom. */
+INVAR_FN int64_t invar_shard_start(int64_t k, int64_t atom, int32_t shards, int32_t v)
+{
+    int64_t atoms, first;
+
+    if (v == 0 || v == shards)
+        return v == 0 ? 0 : k;
+    atoms = k / atom + (k % atom != 0);
+    first = (v * atoms + shards - 1) / shards; // the least a with a V >= v n
+    return first < atoms ? first * atom : k;
+}
+
+#endif
