@@ -20,7 +20,8 @@ import sys
 
 SOURCES = pathlib.Path("kernels-deterministic/cuda")
 
-# Approximate instructions whose bits are known (math/sfu.h); kernels of sm90/ may have them.
+# Approximate instructions whose bits are known (math/sfu.h); kernels of sm90/ may have them where
+# they write them, as assembly: in what the compiler makes of a function of libm they are refused.
 KNOWN = re.compile(r"\b(?:ex2|rcp)\.approx\.ftz\.f32\b")
 
 # What is refused, and why. Division and square root are div.rn and sqrt.rn in PTX.
@@ -90,9 +91,12 @@ def compile_ptx(source, target, flags):
 
 def findings(ptx, sm90):
     """(instruction, reason) of every refused line."""
+    written = False
     for line in ptx.splitlines():
-        code = line.split("//")[0].strip()
-        if sm90:
+        code, _, comment = (part.strip() for part in line.partition("//"))
+        if comment in ("begin inline asm", "end inline asm"):
+            written = comment.startswith("begin")
+        if sm90 and written:
             code = KNOWN.sub("", code)
         if not ANY.search(code) or (code.startswith(".") and ".func" not in code):
             continue
