@@ -30,3 +30,14 @@ find_path(cmocka_INCLUDE cmocka.h)
 if(BUILD_TESTING OR (INVAR_CUDA AND cmocka_INCLUDE))
   invar_find(cmocka cmocka.h libcmocka-dev LIBRARY cmocka)
 endif()
+
+# The CUDA build includes CUTLASS's headers (scripts/cutlass fetches them, a bundle has them).
+if(INVAR_CUDA)
+  find_path(cutlass_INCLUDE cute/arch/mma_sm90_gmma.hpp
+    HINTS ${PROJECT_SOURCE_DIR}/.cache/cutlass/include)
+  if(NOT cutlass_INCLUDE)
+    message(FATAL_ERROR "CUTLASS's headers are missing: run scripts/setup cuda")
+  endif()
+  add_library(cutlass INTERFACE IMPORTED GLOBAL)
+  target_include_directories(cutlass SYSTEM INTERFACE ${cutlass_INCLUDE})
+endif()

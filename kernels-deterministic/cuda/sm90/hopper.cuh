@@ -1,9 +1,6 @@
 /*
  * hopper.cuh - the instructions of sm_90a that C++ has no words for: barriers in shared memory,
- * bulk tensor copies, warpgroup matrix products, registers moved between warpgroups.
- *
- * Accumulator layout of a warpgroup product (64 x N, f32): thread t of the 128 holds, in
- * acc[4 i + r], row 16 (t / 32) + t % 32 / 4 + 8 (r / 2), column 8 i + 2 (t % 4) + r % 2.
+ * bulk tensor copies, registers moved between warpgroups. Products of a warpgroup: wgmma.cuh.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -293,172 +290,7 @@ __device__ __forceinline__ void invar_copy_out_flat(void *to, const void *from, 
                  : "memory");
 }
 
-/* ---- warpgroup matrix products --------------------------------------------------------------- */
-
-/*
- * A matrix in shared memory. Offsets in bytes. Swizzle by 128 bytes (layout 1): rows of 128 bytes,
- * 8 of them a block of 1024; K contiguous: `stride` is 1024 and `leading` unused, a step along k
- * adds the bytes of a step to the address; K outermost (transposed): `stride` is the distance of 8
- * rows of k (1024), `leading` that of two runs of 64 elements along m or n.
- */
-enum { INVAR_SWIZZLE_NONE = 0, INVAR_SWIZZLE_128 = 1 };
-
-__device__ __forceinline__ uint64_t invar_matrix(const void *at, uint32_t leading, uint32_t stride,
-                                                 int swizzle)
-{
-    uint64_t address = (invar_shared_address(at) & 0x3FFFF) >> 4;
-
-    return address | (uint64_t)((leading & 0x3FFFF) >> 4) << 16 |
-           (uint64_t)((stride & 0x3FFFF) >> 4) << 32 | (uint64_t)swizzle << 62;
-}
-
-/* Before the first product after registers of accumulators or of A were written. */
-__device__ __forceinline__ void invar_product_fence()
-{
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void invar_product_commit()
-{
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-
-/* Until at most PENDING groups run. Accumulators of finished groups may be read afterwards. */
-template <int PENDING> __device__ __forceinline__ void invar_product_wait()
-{
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-
-/* Keeps the compiler from moving uses of the accumulators across this place. */
-template <int COUNT> __device__ __forceinline__ void invar_product_hold(float (&acc)[COUNT])
-{
-#pragma unroll
-    for (int i = 0; i < COUNT; i++)
-        asm volatile("" : "+f"(acc[i])::"memory");
-}
-
-#define INVAR_ACC_4 "%0, %1, %2, %3"
-#define INVAR_ACC_8                                                                                \
-    INVAR_ACC_4 ", "                                                                               \
-                "%4, %5, %6, %7"
-#define INVAR_ACC_16                                                                               \
-    INVAR_ACC_8 ", "                                                                               \
-                "%8, %9, %10, %11, %12, %13, %14, %15"
-#define INVAR_ACC_32                                                                               \
-    INVAR_ACC_16 ", "                                                                              \
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define INVAR_ACC_64                                                                               \
-    INVAR_ACC_32                                                                                   \
-    ", "                                                                                           \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define INVAR_ACC_96                                                                               \
-    INVAR_ACC_64                                                                                   \
-    ", "                                                                                           \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, "             \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define INVAR_ACC_128                                                                              \
-    INVAR_ACC_96                                                                                   \
-    ", "                                                                                           \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, "       \
-    "%111, "                                                                                       \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, "         \
-    "%126, %127"
-
-#define INVAR_F4(d, i) "+f"(d[(i)]), "+f"(d[(i) + 1]), "+f"(d[(i) + 2]), "+f"(d[(i) + 3])
-#define INVAR_F8(d, i) INVAR_F4(d, i), INVAR_F4(d, (i) + 4)
-#define INVAR_F16(d, i) INVAR_F8(d, i), INVAR_F8(d, (i) + 8)
-#define INVAR_F32(d, i) INVAR_F16(d, i), INVAR_F16(d, (i) + 16)
-#define INVAR_F64(d, i) INVAR_F32(d, i), INVAR_F32(d, (i) + 32)
-#define INVAR_F96(d, i) INVAR_F64(d, i), INVAR_F32(d, (i) + 64)
-#define INVAR_F128(d, i) INVAR_F64(d, i), INVAR_F64(d, (i) + 64)
-
-/* One instruction: shape, accumulators, their count, numbers of the operands behind them. */
-#define INVAR_PRODUCT_SS(N, COUNT, A, B, P, X, Y)                                                  \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;"                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" INVAR_ACC_##COUNT    \
-                 "}, " A ", " B ", p, 1, 1, " X ", " Y ";}"                                        \
-                 : INVAR_F##COUNT(acc, 0)                                                          \
-                 : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB))
-#define INVAR_PRODUCT_RS(N, COUNT, A0, A1, A2, A3, B, P, Y)                                        \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;"                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32.bf16.bf16 {" INVAR_ACC_##COUNT    \
-                 "}, {" A0 ", " A1 ", " A2 ", " A3 "}, " B ", p, 1, 1, " Y ";}"                    \
-                 : INVAR_F##COUNT(acc, 0)                                                          \
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add), "n"(TB))
-#define INVAR_PRODUCT_E4M3(N, COUNT, A, B, P)                                                      \
-    asm volatile("{.reg .pred p; setp.ne.b32 p, " P ", 0;"                                         \
-                 "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32.e4m3.e4m3 {" INVAR_ACC_##COUNT    \
-                 "}, " A ", " B ", p, 1, 1;}"                                                      \
-                 : INVAR_F##COUNT(acc, 0)                                                          \
-                 : "l"(a), "l"(b), "r"(add))
-
-/*
- * acc (64 x N) += A B^T, one step of the contract for each element: 16 products of bf16, 32 of
- * e4m3. add = 0 starts from +0 instead of acc. TA, TB: A, B lie with K outermost. N is a power of
- * two from 8 to 256, or 192 for the first of them.
- */
-template <int N, int TA, int TB>
-__device__ __forceinline__ void invar_product_bf16(float (&acc)[N / 2], uint64_t a, uint64_t b,
-                                                   int add)
-{
-    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 192 || N == 256,
-                  "columns");
-    if constexpr (N == 8)
-        INVAR_PRODUCT_SS(8, 4, "%4", "%5", "%6", "%7", "%8");
-    else if constexpr (N == 16)
-        INVAR_PRODUCT_SS(16, 8, "%8", "%9", "%10", "%11", "%12");
-    else if constexpr (N == 32)
-        INVAR_PRODUCT_SS(32, 16, "%16", "%17", "%18", "%19", "%20");
-    else if constexpr (N == 64)
-        INVAR_PRODUCT_SS(64, 32, "%32", "%33", "%34", "%35", "%36");
-    else if constexpr (N == 128)
-        INVAR_PRODUCT_SS(128, 64, "%64", "%65", "%66", "%67", "%68");
-    else if constexpr (N == 192)
-        INVAR_PRODUCT_SS(192, 96, "%96", "%97", "%98", "%99", "%100");
-    else if constexpr (N == 256)
-        INVAR_PRODUCT_SS(256, 128, "%128", "%129", "%130", "%131", "%132");
-}
-
-/* A in registers: four pairs of bf16, rows t % 32 / 4 and + 8, columns 2 (t % 4) and + 8. */
-template <int N, int TB>
-__device__ __forceinline__ void invar_product_bf16_a(float (&acc)[N / 2], const uint32_t (&a)[4],
-                                                     uint64_t b, int add)
-{
-    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "columns");
-    if constexpr (N == 8)
-        INVAR_PRODUCT_RS(8, 4, "%4", "%5", "%6", "%7", "%8", "%9", "%10");
-    else if constexpr (N == 16)
-        INVAR_PRODUCT_RS(16, 8, "%8", "%9", "%10", "%11", "%12", "%13", "%14");
-    else if constexpr (N == 32)
-        INVAR_PRODUCT_RS(32, 16, "%16", "%17", "%18", "%19", "%20", "%21", "%22");
-    else if constexpr (N == 64)
-        INVAR_PRODUCT_RS(64, 32, "%32", "%33", "%34", "%35", "%36", "%37", "%38");
-    else if constexpr (N == 128)
-        INVAR_PRODUCT_RS(128, 64, "%64", "%65", "%66", "%67", "%68", "%69", "%70");
-    else if constexpr (N == 256)
-        INVAR_PRODUCT_RS(256, 128, "%128", "%129", "%130", "%131", "%132", "%133", "%134");
-}
-
-/* K is contiguous in both. */
-template <int N>
-__device__ __forceinline__ void invar_product_e4m3(float (&acc)[N / 2], uint64_t a, uint64_t b,
-                                                   int add)
-{
-    static_assert(N == 8 || N == 16 || N == 32 || N == 64 || N == 128 || N == 256, "columns");
-    if constexpr (N == 8)
-        INVAR_PRODUCT_E4M3(8, 4, "%4", "%5", "%6");
-    else if constexpr (N == 16)
-        INVAR_PRODUCT_E4M3(16, 8, "%8", "%9", "%10");
-    else if constexpr (N == 32)
-        INVAR_PRODUCT_E4M3(32, 16, "%16", "%17", "%18");
-    else if constexpr (N == 64)
-        INVAR_PRODUCT_E4M3(64, 32, "%32", "%33", "%34");
-    else if constexpr (N == 128)
-        INVAR_PRODUCT_E4M3(128, 64, "%64", "%65", "%66");
-    else if constexpr (N == 256)
-        INVAR_PRODUCT_E4M3(256, 128, "%128", "%129", "%130");
-}
+/* ---- matrix products of a warp --------------------------------------------------------------- */
 
 /* Four 8 x 8 matrices of bf16 from shared memory; lane l names row l % 8 of matrix l / 8. */
 template <bool TRANSPOSED>
@@ -476,13 +308,16 @@ __device__ __forceinline__ void invar_load_matrices(uint32_t (&m)[4], const void
                      : "memory");
 }
 
-/* acc (16 x 8) += A B^T by one warp: the same step (docs/arithmetic.md, section 2). */
+/*
+ * acc (16 x 8) += A B^T by one warp: the same step (docs/arithmetic.md, section 2). Layout of
+ * wgmma.cuh, for one warp.
+ */
 __device__ __forceinline__ void invar_product_warp(float (&acc)[4], const uint32_t (&a)[4],
                                                    const uint32_t (&b)[2])
 {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
                  "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-                 : INVAR_F4(acc, 0)
+                 : "+f"(acc[0]), "+f"(acc[1]), "+f"(acc[2]), "+f"(acc[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 

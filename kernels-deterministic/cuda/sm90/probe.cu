@@ -11,8 +11,8 @@
 
 #include "base/alloc.h"
 #include "kernels-deterministic/cuda/common/kernel.cuh"
-#include "kernels-deterministic/cuda/sm90/hopper.cuh"
 #include "kernels-deterministic/cuda/sm90/sfu.cuh"
+#include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 #include "kernels-deterministic/math/sfu.h"
 #include "kernels-deterministic/step/step.h"
 
@@ -74,16 +74,6 @@ __global__ static void by_warp(const packed_tile *tiles, tile_outputs *out)
     store_d(out[blockIdx.x], d, lane);
 }
 
-/* 64 x 8 += A B^T for e4m3 with A in registers; products of the backend take it from memory. */
-__device__ static void product_e4m3_a(float (&d)[4], const uint32_t (&a)[4], uint64_t b)
-{
-    asm volatile("{.reg .pred p; setp.ne.b32 p, 1, 0;"
-                 "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 "
-                 "{%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1;}"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
 /* A warpgroup works on 64 rows: all four warps hold the same 16, the first one stores. */
 template <bool E4M3>
 __global__ static void by_warpgroup(const packed_tile *tiles, tile_outputs *out)
@@ -108,7 +98,7 @@ __global__ static void by_warpgroup(const packed_tile *tiles, tile_outputs *out)
         __syncthreads();
         invar_product_fence();
         if constexpr (E4M3)
-            product_e4m3_a(d, a, b);
+            invar_product_e4m3_a<8>(d, a, b, 1);
         else
             invar_product_bf16_a<8, 0>(d, a, b, 1);
         invar_product_commit();

@@ -89,6 +89,18 @@ tar xzf "$folder/invar.tar.gz" -C "$folder" || exit 1
     cut -c 3- | sort >"$folder/packed"
 scripts/sources | sort | diff - "$folder/packed" || complain "the archive has other sources"
 
+# ---- what nvcc needs -----------------------------------------------------------------------------
+
+products=$bundle/kernels-deterministic/cuda/sm90/wgmma.cuh
+if command -v nvcc >/dev/null; then
+    nvcc -x cu -M -I "$bundle" -isystem "$bundle/libraries/usr/include" "$products" \
+        >"$folder/includes" || complain "the archive lacks what wgmma.cuh includes"
+    grep -q "$bundle/libraries/usr/include/cute/" "$folder/includes" ||
+        complain "the control: wgmma.cuh has CUTLASS from elsewhere"
+else
+    holds test -s "$bundle/libraries/usr/include/cute/arch/mma_sm90_gmma.hpp"
+fi
+
 # ---- the build -----------------------------------------------------------------------------------
 
 provide "$folder/few" bash env dirname

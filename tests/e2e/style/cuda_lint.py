@@ -5,7 +5,7 @@
 # instructions whose result is approximate, flushed, contracted by the compiler or dependent on the
 # order of threads, and calls of functions that are not ours. Then the same for samples that must be
 # refused. PTX stays in FOLDER: what it was made from is read again, and only where that has changed
-# it is made anew. Exit code 77 where there is no nvcc.
+# it is made anew. Exit code 77 where there is no nvcc or CUTLASS's headers are missing.
 # SPDX-License-Identifier: Apache-2.0
 """Instructions that no kernel of ours may contain."""
 import concurrent.futures
@@ -110,12 +110,22 @@ def check_source(source, folder, flags):
     return source, sorted(set(findings(ptx, source.is_relative_to(SOURCES / "sm90")))), ptx
 
 
+def finds_cutlass(folder, flags):
+    source = folder / "cutlass.cu"
+    source.write_text("#include <cute/arch/mma_sm90_gmma.hpp>\n")
+    return subprocess.run(["nvcc", "-M", *flags, str(source)], check=False,
+                          capture_output=True).returncode == 0
+
+
 def main():
     if not shutil.which("nvcc"):
         print("no nvcc here: skipped")
         return 77
     folder, flags = pathlib.Path(sys.argv[1]), sys.argv[2:]
     folder.mkdir(parents=True, exist_ok=True)
+    if not finds_cutlass(folder, flags):
+        print("CUTLASS's headers are missing: skipped (scripts/setup cuda brings them)")
+        return 77
     code, instructions = 0, 0
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         jobs = [pool.submit(check_source, s, folder, flags) for s in sorted(SOURCES.rglob("*.cu"))]

@@ -8,8 +8,10 @@ import pty
 import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
+import zipfile
 
 SCRIPTS = pathlib.Path(__file__).resolve().parents[3] / "scripts"
 SETUP = SCRIPTS / "setup"
@@ -121,6 +123,13 @@ class Machine(unittest.TestCase):
         self.assertNotIn("chromium", text)
         self.assertIn("    clang\n", text)
 
+    def test_cuda_needs_pip_and_looks_for_the_headers(self):
+        code, text = self.run_setup("--check", "cuda")
+        self.assertEqual(code, 1)
+        self.assertIn("    python3-pip\n", text)
+        self.have(["python3-pip"])
+        self.assertIn("CUTLASS's headers", self.run_setup("--check", "cuda")[1])
+
     def test_refuses_other_processors(self):
         self.machine("riscv64")
         code, text = self.run_setup()
@@ -228,14 +237,14 @@ class Usage(unittest.TestCase):
         return done.returncode, done.stdout
 
     def test_help(self):
-        for name in ("quickstart", "test", "setup", "format"):
+        for name in ("quickstart", "test", "setup", "format", "cutlass"):
             code, text = self.run_script(name, "--help")
             self.assertEqual(code, 0)
             self.assertTrue(text.startswith(f"{name} ["), text)
             self.assertNotIn("SPDX", text)
 
     def test_unknown_arguments(self):
-        for name in ("quickstart", "test", "format"):
+        for name in ("quickstart", "test", "format", "cutlass"):
             code, text = self.run_script(name, "--fast")
             self.assertEqual(code, 2)
             self.assertIn('"--fast"', text)
@@ -254,6 +263,81 @@ class Usage(unittest.TestCase):
     def test_arguments_that_contradict(self):
         self.assertEqual(self.run_script("test", "--full", "--asan")[0], 2)
         self.assertEqual(self.run_script("test", "-R")[0], 2)
+
+
+class Cutlass(unittest.TestCase):
+    """scripts/cutlass with a stand-in for pip that copies a small wheel."""
+    HEADER = "cutlass_library/source/include/cute/arch/mma_sm90_gmma.hpp"
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.home = pathlib.Path(folder.name)
+        self.folder, self.calls = self.home / "cutlass", self.home / "calls"
+        (self.home / "bin").mkdir()
+        for tool in ("bash", "env", "dirname", "mktemp", "mkdir", "rm", "mv", "cat", "cp"):
+            (self.home / "bin" / tool).symlink_to(shutil.which(tool))
+        # pyenv's python3 is a script that needs more than these
+        (self.home / "bin" / "python3").symlink_to(sys.executable)
+        self.wheel(self.HEADER, "new")
+        self.pip(f'echo "$*" >>{self.calls}\ncat "${{!#}}" >>{self.calls}\n'
+                 f'cp {self.home}/a.whl "${{!#%/*}}"')
+
+    def wheel(self, name, text):
+        with zipfile.ZipFile(self.home / "a.whl", "w") as made:
+            made.writestr(name, text)
+
+    def pip(self, body):
+        path = self.home / "bin" / "pip3"
+        path.write_text(f"#!{shutil.which('bash')}\n{body}\n", encoding="utf-8")
+        path.chmod(0o755)
+
+    def cutlass(self, *args):
+        done = subprocess.run([SCRIPTS / "cutlass", *args], text=True, check=False,
+                              env={"PATH": str(self.home / "bin"), "TERM": "dumb"},
+                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        return done.returncode, done.stdout
+
+    def header(self):
+        return (self.folder / "include/cute/arch/mma_sm90_gmma.hpp").read_text(encoding="utf-8")
+
+    def test_fetches_once_and_by_hash(self):
+        self.assertEqual(self.cutlass("--check", self.folder)[0], 1)
+        self.assertFalse(self.folder.exists())
+        for _ in range(2):
+            self.assertEqual(self.cutlass(self.folder), (0, ""))
+        self.assertEqual(self.cutlass("--check", self.folder)[0], 0)
+        self.assertEqual(self.header(), "new")
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"include", "version"})
+        call, requirement = self.calls.read_text(encoding="utf-8").splitlines()
+        self.assertIn("--no-deps", call)
+        self.assertIn("--require-hashes", call)
+        self.assertRegex(requirement, r"^nvidia-cutlass==[0-9.]+ --hash=sha256:[0-9a-f]{64}$")
+
+    def test_another_version_is_replaced(self):
+        self.cutlass(self.folder)
+        (self.folder / "version").write_text("nvidia-cutlass==1\n", encoding="utf-8")
+        self.wheel(self.HEADER, "newer")
+        self.assertEqual(self.cutlass(self.folder)[0], 0)
+        self.assertEqual(self.header(), "newer")
+
+    def test_failures_leave_what_was_there(self):
+        self.cutlass(self.folder)
+        (self.folder / "version").write_text("nvidia-cutlass==1\n", encoding="utf-8")
+        self.pip("exit 1")
+        code, text = self.cutlass(self.folder)
+        self.assertEqual(code, 77)
+        self.assertIn("pip3 could not fetch it", text)
+        (self.home / "bin" / "pip3").unlink()
+        code, text = self.cutlass(self.folder)
+        self.assertEqual(code, 77)
+        self.assertIn("there is no pip3", text)
+        self.pip('echo no wheel >"${!#%/*}/a.whl"')
+        code, text = self.cutlass(self.folder)
+        self.assertEqual(code, 2)
+        self.assertIn("cannot unpack", text)
+        self.assertEqual(self.header(), "new")
+        self.assertEqual({p.name for p in self.folder.iterdir()}, {"include", "version"})
 
 
 if __name__ == "__main__":

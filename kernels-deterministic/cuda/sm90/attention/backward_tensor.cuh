@@ -29,6 +29,7 @@
 #define INVAR_KERNELS_CUDA_SM90_ATTENTION_BACKWARD_TENSOR_CUH
 
 #include "kernels-deterministic/cuda/sm90/attention/backward_load.cuh"
+#include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 
 namespace backward
 {

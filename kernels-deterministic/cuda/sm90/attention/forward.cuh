@@ -210,7 +210,7 @@ __device__ __forceinline__ void invar_attention_clip(int *begin_out, int *end_ou
 /* ---- softmax --------------------------------------------------------------------------------- */
 
 /*
- * Two rows of a warp's accumulators (hopper.cuh): s[4 i + 2 row + e] is column 8 i + 2 (t % 4) + e,
+ * Two rows of a warp's accumulators (wgmma.cuh): s[4 i + 2 row + e] is column 8 i + 2 (t % 4) + e,
  * so a thread holds two lanes of each row's sum.
  */
 typedef struct invar_attention_softmax {

@@ -17,6 +17,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/attention/forward_tiles.cuh"
+#include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 
 using namespace forward::tiles;
 

@@ -15,9 +15,9 @@
 #define INVAR_KERNELS_CUDA_SM90_PRODUCT_GEMM_BF16_CUH
 
 #include "kernels-deterministic/cuda/common/kernel.cuh"
-#include "kernels-deterministic/cuda/sm90/hopper.cuh"
 #include "kernels-deterministic/cuda/sm90/product/product.h"
 #include "kernels-deterministic/cuda/sm90/tensor_map.h"
+#include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 
 #include <utility>
 
@@ -353,7 +353,7 @@ __device__ __forceinline__ int gemm_staged(int row, int chunk)
 
 /*
  * 128 bytes of each of the warp's 16 rows, from accumulators (their first is acc[0], layout of
- * hopper.cuh) into the staging memory: 32 columns of f32.
+ * wgmma.cuh) into the staging memory: 32 columns of f32.
  */
 __device__ __forceinline__ void gemm_stage(uint8_t *staging, const float *acc, const float *)
 {

@@ -18,10 +18,10 @@
  */
 #include <algorithm>
 
-#include "kernels-deterministic/cuda/sm90/hopper.cuh"
 #include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
 #include "kernels-deterministic/cuda/sm90/product/product.h"
 #include "kernels-deterministic/cuda/sm90/tensor_map.h"
+#include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 

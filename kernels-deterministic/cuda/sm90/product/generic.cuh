@@ -15,7 +15,7 @@
 #define INVAR_KERNELS_CUDA_SM90_PRODUCT_GENERIC_CUH
 
 #include "kernels-deterministic/cuda/common/kernel.cuh"
-#include "kernels-deterministic/cuda/sm90/hopper.cuh"
+#include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 #include "kernels-deterministic/math/mx.h"
 
 #define THREADS 256

@@ -14,6 +14,7 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/product/skinny_block.cuh"
+#include "kernels-deterministic/cuda/sm90/wgmma.cuh"
 
 /* ---- outputs --------------------------------------------------------------------------------- */
 
