@@ -16,6 +16,7 @@
 #include "engine/model/family.h"
 #include "engine/reward/reward.h"
 #include "engine/rl/kl.h"
+#include "kernels-deterministic/ops.h"
 
 #include "base/invar_banned.h"
 
@@ -206,6 +207,16 @@ static invar_status check_lengths(const invar_config_facts *f)
     if (!f->hf && context > invar_recipe_int(r, INVAR_KEY_MAX_POSITION_EMBEDDINGS))
         return invar_config_refuse(r, INVAR_KEY_ROLLOUT_MAX_CONTEXT_LEN,
                                    "is above max-position-embeddings");
+    return INVAR_OK;
+}
+
+static invar_status check_spans(const invar_config_facts *f)
+{
+    static const invar_key keys[] = {INVAR_KEY_KV_SPAN, INVAR_KEY_Q_SPAN};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        if (invar_recipe_int(f->recipe, keys[i]) % INVAR_ATTENTION_BLOCK != 0)
+            return invar_config_refuse(f->recipe, keys[i], "is no multiple of 128");
     return INVAR_OK;
 }
 
@@ -488,6 +499,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_model(&f));
     INVAR_TRY(check_batch(recipe));
     INVAR_TRY(check_lengths(&f));
+    INVAR_TRY(check_spans(&f));
     INVAR_TRY(check_sampling(&f));
     INVAR_TRY(check_eval_data(recipe));
     INVAR_TRY(check_rewards(&f));

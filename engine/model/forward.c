@@ -143,6 +143,17 @@ static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_rows *
     b->lengths = invar_program_given(b->program, INVAR_GIVEN_LENGTHS);
 }
 
+/* A span that no sample exceeds is none: the same bits, and what is faster with one span serves. */
+static int64_t span_of(const invar_rows *rows, int64_t span)
+{
+    const int64_t *start = rows->samples.start;
+
+    for (int64_t i = 0; i < rows->samples.count; i++)
+        if ((rows->cache ? rows->lengths[i] : start[i + 1] - start[i]) > span)
+            return span;
+    return 0;
+}
+
 static invar_status build_body(invar_pass *pass)
 {
     const invar_model *model = pass->model;
@@ -158,6 +169,8 @@ static invar_status build_body(invar_pass *pass)
         (invar_segments){invar_program_given(b->program, INVAR_GIVEN_SAMPLES), rows->samples.count};
     b->units =
         (invar_segments){invar_program_given(b->program, INVAR_GIVEN_UNITS), rows->units.count};
+    b->kv_span = span_of(rows, model->spec.kv_span);
+    b->q_span = span_of(rows, model->spec.q_span);
     name_cache(cache, b, rows, model->spec.layers);
     if (rows->routing_replay)
         b->replay = routing(b, model, INVAR_GIVEN_REPLAY);
@@ -181,6 +194,8 @@ static void key_of(invar_body_key *key, const invar_pass *pass)
     key->rows = r->count;
     key->samples = r->samples.count;
     key->units = r->units.count;
+    key->kv_span = span_of(r, pass->model->spec.kv_span);
+    key->q_span = span_of(r, pass->model->spec.q_span);
     if (r->cache) {
         memcpy(&key->cache, &r->cache[0], sizeof key->cache);
         key->cache.k.data = key->cache.v.data = key->cache.pages.data = NULL;

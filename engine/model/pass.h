@@ -24,6 +24,7 @@ typedef struct invar_body_key {
     invar_model_spec spec;
     int64_t format;
     int64_t rows, samples, units;
+    int64_t kv_span, q_span;
     invar_kv_pages cache; /* of the first layer, without addresses */
     int64_t replayed, routed;
 } invar_body_key;

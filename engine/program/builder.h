@@ -106,6 +106,7 @@ struct invar_builder {
     invar_segments samples, units;
     const invar_kv_pages *cache; /* (layers), named by the program; NULL: none */
     const int64_t *lengths;
+    int64_t kv_span, q_span;      /* of attention; 0: no sample is longer than one */
     invar_tensor replay, routing; /* (T, sparse layers * slots); absent: none */
     int64_t sparse_layers;        /* before this one */
     /* lists */

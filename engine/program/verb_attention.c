@@ -93,6 +93,11 @@ typedef struct attention {
     invar_tensor o, lse2;
 } attention;
 
+static invar_attention_shape shape_of(const invar_builder *b, const invar_attention *a)
+{
+    return (invar_attention_shape){.window = a->window, .kv_span = b->kv_span, .q_span = b->q_span};
+}
+
 static void attend_back(invar_builder *b, const void *noted)
 {
     const attention *n = noted;
@@ -109,8 +114,7 @@ static void attend_back(invar_builder *b, const void *noted)
         .dv = invar_build_heads(&d[2], a->kv_heads), .d_o = invar_build_heads(&d_o, a->heads),
         .o = invar_build_heads(&n->o, a->heads), .lse2 = n->lse2,
         .q = invar_build_heads(&a->q, a->heads), .k = invar_build_heads(&a->k, a->kv_heads),
-        .v = invar_build_heads(&a->v, a->kv_heads), .samples = b->samples,
-        .shape = {.window = a->window});
+        .v = invar_build_heads(&a->v, a->kv_heads), .samples = b->samples, .shape = shape_of(b, a));
     for (int i = 0; i < 3; i++)
         invar_gradient_show(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)
@@ -147,7 +151,7 @@ static void attend_to_cache(invar_builder *b, const attention *n)
     INVAR_APPEND(b->program, b->layer, ATTENTION_PAGED, attention_paged,
                  .o = invar_build_heads(&n->o, a->heads), .q = invar_build_heads(&a->q, a->heads),
                  .cache = *cache, .rows = b->samples, .lengths = b->lengths,
-                 .shape = {.window = a->window});
+                 .shape = shape_of(b, a));
 }
 
 invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_attention *a)
@@ -165,7 +169,7 @@ invar_tensor invar_verb_attend(invar_builder *b, const char *name, const invar_a
         b->program, b->layer, ATTENTION_FWD, attention_fwd, .o = invar_build_heads(&n.o, a->heads),
         .lse2 = n.lse2, .q = invar_build_heads(&a->q, a->heads),
         .k = invar_build_heads(&a->k, a->kv_heads), .v = invar_build_heads(&a->v, a->kv_heads),
-        .samples = b->samples, .shape = {.window = a->window});
+        .samples = b->samples, .shape = shape_of(b, a));
     invar_build_reads(b, &a->q);
     invar_build_reads(b, &a->k);
     invar_build_reads(b, &a->v);

@@ -161,6 +161,8 @@ static invar_status read_spec(invar_session *s)
                                         invar_recipe_string(s->recipe, INVAR_KEY_HF_IGNORE_KEYS)));
     else
         INVAR_TRY(spec_from_recipe(s));
+    s->spec.kv_span = invar_recipe_int(s->recipe, INVAR_KEY_KV_SPAN);
+    s->spec.q_span = invar_recipe_int(s->recipe, INVAR_KEY_Q_SPAN);
     if (s->spec.value_head)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
     if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)

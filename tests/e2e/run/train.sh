@@ -18,14 +18,16 @@ rm -rf "$folder"
 mkdir -p "$folder" || exit 2
 declare -A base
 
-# train RUN RECIPE FLAG ...: trains into FOLDER/RUN; sets `bits`, "CHAIN CONTENT".
+# train RUN RECIPE FLAG ...: trains into FOLDER/RUN; sets `bits`, "CHAIN CONTENT". RECIPE is the
+# name of one of this tree, or an absolute path without its ending.
 train() {
     local run=$1 recipe=$2 flags=(--run "$folder/$1" --no-report --json) rc=0
     shift 2
     runs=$((runs + 1))
     [[ " $* " == *" --num-rollout "* ]] || flags+=(--num-rollout "$rollouts")
     [[ " $* " == *" --save "* ]] || flags+=(--save none)
-    "$invar" train "recipes/$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
+    [[ $recipe == /* ]] || recipe=recipes/$recipe
+    "$invar" train "$recipe.ini" "${flags[@]}" "$@" >"$folder/$run.json" \
         2>"$folder/$run.err" || rc=$?
     ((rc == 0)) || complain "$run ($recipe $*): exit code $rc" "$(tail -n 2 "$folder/$run.err")"
     bits="$(member chain "$folder/$run.json") $(member content "$folder/$run.json")"
@@ -161,6 +163,54 @@ train bf16 bf16
 [[ $bits == "${base[bf16]}" && $(member steps "$folder/bf16.json") == "$rollouts" ]] ||
     complain "bf16, started again: $(<"$folder/bf16.json")"
 exact bf16
+
+# ---- spans of attention: they begin behind their length ------------------------------------------
+cat >"$folder/spans.ini" <<'RECIPE'
+[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 256
+vocab-size = 4096
+[rollout]
+prompt-data = task:max
+task-size = 8
+num-rollout = 2
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 200
+rm-type = overlap
+[grpo]
+entropy-coef = 0.01
+[optimizer]
+lr = 0.01
+[engine]
+numerics = ieee
+RECIPE
+# spans RUN FLAG ...: the chain of a run whose longest sample has 204 tokens.
+spans() {
+    train "spans-$1" "$(realpath "$folder")/spans" --num-rollout 2 "${@:2}"
+    exact "spans-$1"
+    chain=${bits% *}
+}
+ways=(--micro-batch-size 3 --page-size 3 --chunked-prefill-size 3 --recompute-granularity full)
+spans default
+one=$chain
+spans longer --kv-span 256 --q-span 256
+[[ $chain == "$one" ]] || complain "spans longer than all samples: $chain, not $one"
+spans none --kv-span 0 --q-span 0
+[[ $chain == "$one" ]] || complain "no spans: $chain, not $one"
+seen=$one
+for flags in '--kv-span 128' '--q-span 128' '--kv-span 128 --q-span 128'; do
+    # shellcheck disable=SC2086 # several words
+    spans "${flags// /}" $flags
+    [[ " $seen " != *" $chain "* ]] || complain "$flags: a chain that was there before"
+    seen+=" $chain"
+done
+spans ways --kv-span 128 --q-span 128 "${ways[@]}" --audit 20
+[[ $seen == *" $chain" ]] || complain "spans, executed in another way: $chain"
 
 # ---- what must change the bits -----------------------------------------------------------------
 differs bf16 --seed 1235

@@ -375,6 +375,8 @@ static void test_config__refuses_impossible(void **state)
         {"rollout-max-context-len=4", "leaves no room for a prompt"},
         {"rollout-max-context-len=9 rollout-max-prompt-len=9", "leaves no room for a response"},
         {"rollout-max-context-len=5000", "above max-position-embeddings"},
+        {"kv-span=8000", "no multiple of 128"},
+        {"q-span=64", "no multiple of 128"},
         {"rollout-temperature=0", "--rollout-temperature: 'rollout-temperature' = 0"},
         {"rollout-top-k=0", "= 0 leaves no token"},
         {"eval-temperature=-0.5 eval-prompt-data=a~task:max", "'eval-temperature' is negative"},
