@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# cutlass.sh FILE.so - compiles CUTLASS's stock products, as peers for invar bench (minutes).
+#
+#   tests/bench/cutlass.sh cutlass.so
+#   build-cuda/invar bench --device cuda --op linear --peer ./cutlass.so
+#
+# Needs nvcc. CUTLASS's headers are those of a bundle, or scripts/cutlass fetches them.
+# SPDX-License-Identifier: Apache-2.0
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
+if (($# != 1)) || [[ $1 == -* ]]; then
+    echo "cutlass.sh: expected the file to write, for example cutlass.so" >&2
+    exit 2
+fi
+include=libraries/usr/include
+if [[ ! -d $include/cutlass ]]; then
+    scripts/cutlass
+    include=.cache/cutlass/include
+fi
+exec nvcc -std=c++17 -O3 -gencode=arch=compute_90a,code=sm_90a -shared -Xcompiler=-fPIC -w \
+    --expt-relaxed-constexpr -DNDEBUG -I. -isystem "$include" -o "$1" tests/bench/cutlass.cu
