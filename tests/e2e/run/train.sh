@@ -201,7 +201,7 @@ one=$chain
 spans longer --kv-span 256 --q-span 256
 [[ $chain == "$one" ]] || complain "spans longer than all samples: $chain, not $one"
 spans none --kv-span 0 --q-span 0
-[[ $chain == "$one" ]] || complain "no spans: $chain, not $one"
+[[ $chain == "$one" ]] || complain "one span: $chain, not $one"
 seen=$one
 for flags in '--kv-span 128' '--q-span 128' '--kv-span 128 --q-span 128'; do
     # shellcheck disable=SC2086 # several words
