@@ -23,6 +23,31 @@ member() {
     sed -n "s/^  \"$1\": \"\{0,1\}\([^\",]*\).*/\1/p" "$2"
 }
 
+# tiny_recipe ROLLOUTS: a run of so many rollouts that takes no time.
+tiny_recipe() {
+    cat <<RECIPE
+[model]
+dtype = fp32
+num-layers = 1
+hidden-size = 16
+ffn-hidden-size = 16
+num-attention-heads = 1
+max-position-embeddings = 16
+[rollout]
+prompt-data = task:max
+task-size = 8
+num-rollout = $1
+rollout-batch-size = 2
+n-samples-per-prompt = 2
+rollout-max-response-len = 2
+rm-type = overlap
+[perf]
+threads = 1
+[engine]
+numerics = ieee
+RECIPE
+}
+
 # expect CODE TEXT ARGUMENT ...: the exit code, and TEXT somewhere in what is printed, uncoloured.
 expect() {
     local code=$1 text=$2 output rc=0

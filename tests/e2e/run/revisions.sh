@@ -12,29 +12,8 @@ mkdir -p "$folder" && cd "$folder" || exit 2
 # shellcheck source=tests/e2e/expect.sh
 source "$OLDPWD/tests/e2e/expect.sh"
 
-cat >tiny.ini <<'RECIPE'
-[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[ckpt]
-save-interval = 1
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = 2
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[perf]
-threads = 1
-[engine]
-numerics = ieee
-RECIPE
+tiny_recipe 2 >tiny.ini
+printf '[ckpt]\nsave-interval = 1\n' >>tiny.ini
 
 # with PROGRAM OPS: the program of the next lines; OPS begin the names of those that it has revised.
 with() {

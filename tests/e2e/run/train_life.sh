@@ -14,27 +14,7 @@ mkdir -p "$folder" && cd "$folder" || exit 2
 source "$OLDPWD/tests/e2e/expect.sh"
 expect_logs=(out err)
 
-cat >tiny.ini <<'RECIPE'
-[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = 6
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[perf]
-threads = 1
-[engine]
-numerics = ieee
-RECIPE
+tiny_recipe 6 >tiny.ini
 
 # steps RUN: how many are in its ledger.
 steps() {
