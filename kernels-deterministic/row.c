@@ -30,7 +30,7 @@ static void load_e4m3(float *dst, const uint8_t *src, int64_t count)
 static void load_mxfp8(float *dst, const invar_tensor *t, int64_t row, int64_t first, int64_t count)
 {
     const uint8_t *q = (const uint8_t *)t->data + row * t->row_stride;
-    const uint8_t *scale = (const uint8_t *)t->scale + row * (t->shape[1] / INVAR_MX_BLOCK);
+    const uint8_t *scale = (const uint8_t *)t->scale + row * invar_tensor_scale_blocks(t);
 
     for (int64_t i = 0; i < count; i++)
         dst[i] = invar_f32_from_bf16(
@@ -40,7 +40,7 @@ static void load_mxfp8(float *dst, const invar_tensor *t, int64_t row, int64_t f
 static void load_int4(float *dst, const invar_tensor *t, int64_t row, int64_t first, int64_t count)
 {
     const uint8_t *packed = (const uint8_t *)t->data + row * t->row_stride / 2;
-    const uint16_t *scale = (const uint16_t *)t->scale + row * (t->shape[1] / INVAR_INT4_BLOCK);
+    const uint16_t *scale = (const uint16_t *)t->scale + row * invar_tensor_scale_blocks(t);
 
     for (int64_t i = 0; i < count; i++)
         dst[i] = invar_f32_from_bf16(
@@ -85,5 +85,6 @@ float invar_row_fp8_scale(const invar_tensor *t, int64_t row, int64_t col)
 {
     const float *scale = t->scale;
 
-    return scale[row / t->scale_rows * (t->shape[1] / INVAR_FP8_BLOCK) + col / INVAR_FP8_BLOCK];
+    return scale[invar_tensor_band_of(t, row) * invar_tensor_scale_blocks(t) +
+                 col / INVAR_FP8_BLOCK];
 }

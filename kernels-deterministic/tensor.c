@@ -40,13 +40,51 @@ int64_t invar_dtype_scale_block(invar_dtype dtype)
     return dtype >= 0 && dtype < INVAR_DTYPE_COUNT ? types[dtype].scale_block : 0;
 }
 
+static int64_t ceil_div(int64_t n, int64_t by)
+{
+    return n / by + (n % by != 0);
+}
+
+/* Bands of whole periods, and of what is left. */
+int64_t invar_tensor_bands(const invar_tensor *t)
+{
+    int64_t rows = t->shape[0], period = t->scale_period ? t->scale_period : rows;
+
+    if (rows == 0)
+        return 0;
+    return rows / period * ceil_div(period, t->scale_rows) + ceil_div(rows % period, t->scale_rows);
+}
+
+int64_t invar_tensor_band_of(const invar_tensor *t, int64_t row)
+{
+    if (!t->scale_period)
+        return row / t->scale_rows;
+    return row / t->scale_period * ceil_div(t->scale_period, t->scale_rows) +
+           row % t->scale_period / t->scale_rows;
+}
+
+invar_band invar_tensor_band(const invar_tensor *t, int64_t number)
+{
+    int64_t period = t->scale_period ? t->scale_period : t->shape[0];
+    int64_t each = ceil_div(period, t->scale_rows), begin = number / each * period;
+    int64_t end = begin + period < t->shape[0] ? begin + period : t->shape[0];
+    invar_band band = {begin + number % each * t->scale_rows, t->scale_rows};
+
+    if (band.rows > end - band.first)
+        band.rows = end - band.first;
+    return band;
+}
+
+int64_t invar_tensor_scale_blocks(const invar_tensor *t)
+{
+    return ceil_div(t->shape[1], invar_dtype_scale_block(t->dtype));
+}
+
 size_t invar_tensor_scale_bytes(const invar_tensor *t)
 {
-    int64_t block = invar_dtype_scale_block(t->dtype);
-
-    if (block == 0)
+    if (invar_dtype_scale_block(t->dtype) == 0)
         return 0;
-    return (size_t)(t->shape[0] / t->scale_rows * (t->shape[1] / block)) *
+    return (size_t)(invar_tensor_bands(t) * invar_tensor_scale_blocks(t)) *
            types[t->dtype].scale_bytes;
 }
 
@@ -125,9 +163,15 @@ invar_tensor invar_tensor_rows(const invar_tensor *t, int64_t first, int64_t row
     if (t->data) // else the rows are empty
         view.data = (char *)t->data + first * t->row_stride * invar_dtype_bits(t->dtype) / 8;
     if (t->scale) {
-        INVAR_CHECK(first % t->scale_rows == 0);
         view.shape[0] = first; // the scales of the rows before
         view.scale = (char *)t->scale + invar_tensor_scale_bytes(&view);
+        if (first > 0 && rows > 0)
+            INVAR_CHECK(invar_tensor_band(t, invar_tensor_band_of(t, first)).first == first);
+        // from the middle of a period it can only go to its end: then nothing begins anew
+        if (t->scale_period && first % t->scale_period != 0) {
+            INVAR_CHECK(first % t->scale_period + rows <= t->scale_period);
+            view.scale_period = 0;
+        }
     }
     view.shape[0] = rows;
     return view;

@@ -37,11 +37,11 @@ typedef enum invar_dtype {
 
 typedef struct invar_tensor {
     void *data;
-    void *scale; /* quantised types only: (rows / scale_rows, cols / block), contiguous */
+    void *scale; /* quantised types only: (bands, ceil(cols / block)), contiguous */
     invar_dtype dtype;
     int32_t rank;
-    int32_t scale_rows; /* INVAR_DTYPE_FP8: 1 or 128; otherwise 1 */
-    int32_t spare;      /* 0: no byte without a name, so that equal tensors are equal bytes */
+    int32_t scale_rows;   /* of a band. INVAR_DTYPE_FP8: 1 or 128; otherwise 1 */
+    int32_t scale_period; /* rows after which bands begin anew (those of an expert); 0: never */
     int64_t shape[INVAR_MAX_RANK];
     int64_t row_stride; /* elements between consecutive values of index 0 */
 } invar_tensor;
@@ -60,7 +60,10 @@ invar_tensor invar_tensor_quantised(void *data, void *scale, invar_dtype dtype, 
 /* Columns [first, first + cols) of a rank 2 tensor. Whole bytes and whole scale blocks only. */
 invar_tensor invar_tensor_columns(const invar_tensor *t, int64_t first, int64_t cols);
 
-/* Rows [first, first + rows). For scale_rows 128, first must be a multiple of 128. */
+/*
+ * Rows [first, first + rows). Where rows share scales, `first` begins a band; from the middle of a
+ * period the rows reach no further than its end.
+ */
 invar_tensor invar_tensor_rows(const invar_tensor *t, int64_t first, int64_t rows);
 
 /* "bf16". */
@@ -71,6 +74,23 @@ int invar_dtype_bits(invar_dtype dtype);
 
 /* Columns that share a scale: 128, 32, 32 for the quantised types, 0 for the others. */
 int64_t invar_dtype_scale_block(invar_dtype dtype);
+
+/*
+ * Bands of a quantised tensor: the rows that share scales. Each has scale_rows rows but the last
+ * one, and the last one before bands begin anew, which may have fewer; as the last scale block of a
+ * row may have fewer columns.
+ */
+typedef struct invar_band {
+    int64_t first;
+    int64_t rows;
+} invar_band;
+
+int64_t invar_tensor_bands(const invar_tensor *t);
+int64_t invar_tensor_band_of(const invar_tensor *t, int64_t row);
+invar_band invar_tensor_band(const invar_tensor *t, int64_t number);
+
+/* Scale blocks of a row of a quantised tensor. */
+int64_t invar_tensor_scale_blocks(const invar_tensor *t);
 
 /* Bytes of a tensor's scales; 0 for types without. */
 size_t invar_tensor_scale_bytes(const invar_tensor *t);

@@ -103,17 +103,23 @@ static invar_status check_extents(const invar_model *model, invar_format format)
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-static invar_tensor carve_tensor(invar_carver *c, invar_dtype dtype, int64_t rows, int64_t cols,
-                                 int32_t scale_rows)
+static invar_tensor carve_tensor(invar_carver *c, invar_dtype dtype, int64_t rows, int64_t cols)
 {
     int64_t count = rows * (cols ? cols : 1);
     void *data = invar_carve(c, (size_t)count * (size_t)invar_dtype_bits(dtype) / 8);
-    invar_tensor t;
 
-    if (!cols)
-        return invar_tensor_1d(data, dtype, rows);
-    t = invar_tensor_quantised(data, NULL, dtype, scale_rows, rows, cols);
-    if (invar_dtype_scale_block(dtype))
+    return cols ? invar_tensor_2d(data, dtype, rows, cols) : invar_tensor_1d(data, dtype, rows);
+}
+
+/* Of a linear layer, or of all experts: each begins its scale blocks anew. */
+static invar_tensor carve_weight(invar_carver *c, const format_facts *f, const invar_param *p)
+{
+    invar_tensor t = carve_tensor(c, f->linear, p->stack * p->rows, p->cols);
+
+    t.scale_rows = f->scale_rows;
+    if (t.scale_rows > 1 && p->stack > 1)
+        t.scale_period = (int32_t)p->rows;
+    if (invar_dtype_scale_block(t.dtype))
         t.scale = invar_carve(c, invar_tensor_scale_bytes(&t));
     return t;
 }
@@ -126,20 +132,19 @@ static void lay_out(invar_model *model, invar_carver *c)
     // masters beside masters, weights beside weights: the optimizer takes neighbours together
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
-        p->master = carve_tensor(c, INVAR_DTYPE_F32, p->stack * p->rows, p->cols, 1);
+        p->master = carve_tensor(c, INVAR_DTYPE_F32, p->stack * p->rows, p->cols);
     }
     for (int64_t i = 0; i < model->n_params; i++) {
         invar_param *p = &model->params[model->order[i]];
-        int64_t rows = p->stack * p->rows;
         if (model->format == INVAR_FORMAT_FP32)
             p->weight = p->master;
         else if (quantised_kind(p))
-            p->weight = carve_tensor(c, f->linear, rows, p->cols, f->scale_rows);
+            p->weight = carve_weight(c, f, p);
         else
-            p->weight = carve_tensor(c, f->storage, rows, p->cols, 1);
+            p->weight = carve_tensor(c, f->storage, p->stack * p->rows, p->cols);
     }
-    model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half, 1);
-    model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half, 1);
+    model->cosine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
+    model->sine = carve_tensor(c, INVAR_DTYPE_F32, positions, half);
 }
 
 /* What is decayed lies together, and so does what is not. */

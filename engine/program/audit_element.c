@@ -82,15 +82,17 @@ typedef struct cut {
 static cut whole_blocks(const invar_tensor *t, cut c)
 {
     int64_t block = invar_dtype_scale_block(t->dtype), end;
-    int64_t scale_rows = block ? t->scale_rows : 1;
+    invar_band first, last;
 
-    block = block ? block : 1;
-    end = (c.row + c.rows + scale_rows - 1) / scale_rows * scale_rows;
-    c.row = c.row / scale_rows * scale_rows;
-    c.rows = end - c.row;
+    if (!block || c.rows == 0)
+        return c;
+    first = invar_tensor_band(t, invar_tensor_band_of(t, c.row));
+    last = invar_tensor_band(t, invar_tensor_band_of(t, c.row + c.rows - 1));
+    c.row = first.first;
+    c.rows = last.first + last.rows - c.row;
     end = (c.col + c.cols + block - 1) / block * block;
     c.col = c.col / block * block;
-    c.cols = end - c.col;
+    c.cols = (end < t->shape[1] ? end : t->shape[1]) - c.col;
     return c;
 }
 
@@ -110,15 +112,14 @@ static invar_status fetch_cut(invar_tensor *out, invar_audit_desk *desk, const i
                     bytes_of(t, t->row_stride), c.rows, bytes_of(t, c.cols)));
     if (block == 0)
         return INVAR_OK;
-    one.shape[0] = t->scale_rows;
-    one.shape[1] = block;
+    one.shape[0] = one.shape[1] = 1;
     size = invar_tensor_scale_bytes(&one);
-    width = (size_t)(t->shape[1] / block) * size;
+    width = (size_t)invar_tensor_scale_blocks(t) * size;
     INVAR_TRY(take(&out->scale, desk, invar_tensor_scale_bytes(out)));
     return fetch(out->scale, desk,
-                 (const char *)t->scale + (size_t)(c.row / t->scale_rows) * width +
+                 (const char *)t->scale + (size_t)invar_tensor_band_of(t, c.row) * width +
                      (size_t)(c.col / block) * size,
-                 width, c.rows / t->scale_rows, (size_t)(c.cols / block) * size);
+                 width, invar_tensor_bands(out), (size_t)invar_tensor_scale_blocks(out) * size);
 }
 
 /* (T, H, D) as (T, H * D). */

@@ -26,7 +26,7 @@ static invar_status check_quantised(invar_op op, const char *arg, const invar_te
     if (!t->scale && t->shape[0] > 0 && t->shape[1] > 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: an %s tensor without scales",
                           invar_op_name(op), arg, invar_dtype_name(t->dtype));
-    if (t->shape[1] % block != 0)
+    if (t->dtype == INVAR_DTYPE_INT4 && t->shape[1] % block != 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: %s: %" PRId64 " columns; %s needs a multiple of %" PRId64,
                           invar_op_name(op), arg, t->shape[1], invar_dtype_name(t->dtype), block);
@@ -34,10 +34,10 @@ static invar_status check_quantised(invar_op op, const char *arg, const invar_te
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: %s: scales of %d rows; expected 1%s",
                           invar_op_name(op), arg, t->scale_rows,
                           t->dtype == INVAR_DTYPE_FP8 ? " or 128" : "");
-    if (t->shape[0] % t->scale_rows != 0)
-        return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: %s: %" PRId64 " rows; 128x128 scales need a multiple of 128",
-                          invar_op_name(op), arg, t->shape[0]);
+    if (t->scale_period < 0 || (t->scale_period > 0 && t->scale_rows == 1))
+        return INVAR_FAIL(
+            INVAR_E_INVALID, 0, "%s: %s: scales begin anew after %d rows; expected 0%s",
+            invar_op_name(op), arg, t->scale_period, t->scale_rows == 1 ? "" : " or more");
     return INVAR_OK;
 }
 

@@ -20,7 +20,8 @@ static invar_status check_one(const invar_hash_tree_args *a, const invar_tensor 
 
     INVAR_TRY(invar_check_tensor(op, "x", x, TYPES, INVAR_ANY, NULL));
     unit = x->dtype == INVAR_DTYPE_FP8 ? x->scale_rows : 1;
-    if (unit > 1 && x->shape[0] % (a->shards * unit) != 0)
+    if (unit > 1 && a->shards > 1 &&
+        (x->shape[0] % (a->shards * unit) != 0 || x->scale_period % unit != 0))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "%s: shards: %" PRId64 " rows do not cut into %d shards of whole %" PRId64
                           "s",

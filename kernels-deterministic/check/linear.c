@@ -32,7 +32,8 @@ static invar_status check_pair(invar_op op, const char *arg, const invar_tensor 
     return INVAR_OK;
 }
 
-/* Where a chain may be cut: at a scale block, at a group of the dot-step, anywhere for f32. */
+/* Where a chain may be cut into shards: at a scale block, at a group of the dot-step, or, for f32,
+ * anywhere. */
 static int64_t chain_unit(invar_dtype dtype)
 {
     switch (dtype) {
@@ -41,6 +42,12 @@ static int64_t chain_unit(invar_dtype dtype)
     case INVAR_DTYPE_MXFP8: return INVAR_MX_BLOCK;
     default: return INVAR_STEP_BF16;
     }
+}
+
+/* Where a part of a chain may end: anywhere for fp8, whose partial chains are of one part each. */
+static int64_t part_unit(invar_dtype dtype)
+{
+    return dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_FP8 ? 1 : INVAR_STEP_BF16;
 }
 
 /* A chain is cut into shards between atoms: there it may be cut. */
@@ -65,14 +72,18 @@ static invar_status check_expert_rows(invar_op op, const char *arg, int64_t expe
     return INVAR_OK;
 }
 
-/* Experts share one tensor; a scale block must not hold rows of two of them. */
+/*
+ * Experts share one tensor; a scale block must not hold rows of two of them, and must not end
+ * within one of them before its time.
+ */
 static invar_status check_expert_blocks(invar_op op, const invar_tensor *w, int64_t rows)
 {
-    if (w->dtype == INVAR_DTYPE_FP8 && rows % w->scale_rows != 0)
+    if (w->dtype == INVAR_DTYPE_FP8 && w->scale_period != rows &&
+        (w->scale_period != 0 || (rows % w->scale_rows != 0 && rows != w->shape[0])))
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "%s: w: %" PRId64
-                          " rows an expert; 128x128 scales need a multiple of 128",
-                          invar_op_name(op), rows);
+                          "%s: w: %" PRId64 " rows an expert, but 128x128 scales that begin anew"
+                          " after %d",
+                          invar_op_name(op), rows, w->scale_period);
     return INVAR_OK;
 }
 
@@ -96,6 +107,7 @@ static invar_status check_output(invar_op op, const invar_linear_fwd_args *a,
 
     INVAR_TRY(invar_check_tensor(op, "w", w, OPERAND_TYPES, 2,
                                  (const int64_t[]){INVAR_ANY, x->shape[1]}));
+    INVAR_TRY(check_expert_blocks(op, w, w->shape[0]));
     INVAR_TRY(check_forward(op, y, x, w, a->k_shards, a->k_atom));
     INVAR_TRY(invar_check_tensor(op, "y", y, INVAR_TYPES_STORAGE, 2,
                                  (const int64_t[]){x->shape[0], w->shape[0]}));
@@ -165,9 +177,9 @@ static invar_status check_parts(invar_op op, const invar_tensor *dx, const invar
         INVAR_TRY(check_expert_blocks(op, &p->w, width));
         INVAR_TRY(check_pair(op, "w", &p->dy, &p->w));
         INVAR_TRY(invar_check_same_type(op, "dy", &p->dy, "dy of the first part", &parts[0].dy));
-        unit = chain_unit(p->dy.dtype);
-        INVAR_TRY(check_shards(op, k_shards, k_atom[i], unit));
+        INVAR_TRY(check_shards(op, k_shards, k_atom[i], chain_unit(p->dy.dtype)));
         // the next part continues the chain where this one ends
+        unit = part_unit(p->dy.dtype);
         if (i + 1 < n_parts && width % unit != 0)
             return INVAR_FAIL(INVAR_E_INVALID, 0,
                               "%s: dy: part %d has %" PRId64 " outputs; a part that another"

@@ -1,7 +1,8 @@
 /*
  * quantise.c - to fp8, mxfp8 and int4, and back.
  *
- * Numerics contract (rev 1), docs/arithmetic.md; amax = the largest magnitude of a scale block:
+ * Numerics contract (rev 1), docs/arithmetic.md; amax = the largest magnitude of a scale block,
+ * whose last one in a row or a column may be short:
  *   fp8    blocks 1x128 or 128x128: s = max(amax, 2^-96) / 448, q = e4m3(x / s); back: q * s
  *   mxfp8  blocks 1x32: s = the smallest power of two with 448 s >= amax; q = e4m3(x / s), rounded
  *          once; back: q * s, exact in bf16
@@ -36,51 +37,55 @@ static float block_amax(const float *x, int64_t count, float amax)
     return invar_bits_f32(largest);
 }
 
-static void quantise_fp8(const invar_quantise_args *a, int64_t row, int64_t first)
+/* The scale block of `cols` columns from `first` on; its scale has the number `at`. */
+typedef struct block {
+    invar_band rows;
+    int64_t first, cols;
+    int64_t at;
+} block;
+
+static void quantise_fp8(const invar_quantise_args *a, const block *b)
 {
-    float *scale = (float *)a->q.scale + row / a->q.scale_rows * (a->q.shape[1] / INVAR_FP8_BLOCK) +
-                   first / INVAR_FP8_BLOCK;
     float x[INVAR_FP8_BLOCK], amax = 0.0f, s;
 
-    for (int32_t r = 0; r < a->q.scale_rows; r++) {
-        invar_row_load(x, &a->x, row + r, first, INVAR_FP8_BLOCK);
-        amax = block_amax(x, INVAR_FP8_BLOCK, amax);
+    for (int64_t r = b->rows.first; r < b->rows.first + b->rows.rows; r++) {
+        invar_row_load(x, &a->x, r, b->first, b->cols);
+        amax = block_amax(x, b->cols, amax);
     }
-    s = *scale = invar_fp8_block_scale(amax);
-    for (int32_t r = 0; r < a->q.scale_rows; r++) {
-        uint8_t *q = (uint8_t *)a->q.data + (row + r) * a->q.row_stride + first;
-        invar_row_load(x, &a->x, row + r, first, INVAR_FP8_BLOCK);
-        for (int i = 0; i < INVAR_FP8_BLOCK; i++)
+    s = ((float *)a->q.scale)[b->at] = invar_fp8_block_scale(amax);
+    for (int64_t r = b->rows.first; r < b->rows.first + b->rows.rows; r++) {
+        uint8_t *q = (uint8_t *)a->q.data + r * a->q.row_stride + b->first;
+        invar_row_load(x, &a->x, r, b->first, b->cols);
+        for (int64_t i = 0; i < b->cols; i++)
             q[i] = invar_fp8_block_quantise(x[i], s);
     }
 }
 
-static void quantise_mxfp8(const invar_quantise_args *a, int64_t row, int64_t first)
+static void quantise_mxfp8(const invar_quantise_args *a, const block *b)
 {
-    uint8_t *q = (uint8_t *)a->q.data + row * a->q.row_stride + first;
-    uint8_t *scale = (uint8_t *)a->q.scale + (row * a->q.shape[1] + first) / INVAR_MX_BLOCK, s;
+    uint8_t *q = (uint8_t *)a->q.data + b->rows.first * a->q.row_stride + b->first, s;
     float x[INVAR_MX_BLOCK];
 
-    invar_row_load(x, &a->x, row, first, INVAR_MX_BLOCK);
-    s = *scale = invar_e8m0_from_amax(block_amax(x, INVAR_MX_BLOCK, 0.0f));
-    for (int i = 0; i < INVAR_MX_BLOCK; i++)
+    invar_row_load(x, &a->x, b->rows.first, b->first, b->cols);
+    s = ((uint8_t *)a->q.scale)[b->at] = invar_e8m0_from_amax(block_amax(x, b->cols, 0.0f));
+    for (int64_t i = 0; i < b->cols; i++)
         q[i] = invar_mx_quantise(x[i], s);
 }
 
-static void quantise_int4(const invar_quantise_args *a, int64_t row, int64_t first)
+static void quantise_int4(const invar_quantise_args *a, const block *b)
 {
-    uint8_t *packed = (uint8_t *)a->q.data + (row * a->q.row_stride + first) / 2;
-    uint16_t *scale = (uint16_t *)a->q.scale + (row * a->q.shape[1] + first) / INVAR_INT4_BLOCK, s;
+    uint8_t *packed = (uint8_t *)a->q.data + (b->rows.first * a->q.row_stride + b->first) / 2;
     float x[INVAR_INT4_BLOCK];
+    uint16_t s;
 
-    invar_row_load(x, &a->x, row, first, INVAR_INT4_BLOCK);
-    s = *scale = invar_int4_scale(block_amax(x, INVAR_INT4_BLOCK, 0.0f));
-    for (int i = 0; i < INVAR_INT4_BLOCK; i += 2)
+    invar_row_load(x, &a->x, b->rows.first, b->first, b->cols);
+    s = ((uint16_t *)a->q.scale)[b->at] = invar_int4_scale(block_amax(x, b->cols, 0.0f));
+    for (int64_t i = 0; i < b->cols; i += 2)
         packed[i / 2] =
             invar_int4_pack(invar_int4_quantise(x[i], s), invar_int4_quantise(x[i + 1], s));
 }
 
-typedef void (*block_fn)(const invar_quantise_args *a, int64_t row, int64_t first);
+typedef void (*block_fn)(const invar_quantise_args *a, const block *b);
 
 static const block_fn formats[INVAR_DTYPE_COUNT] = {
     [INVAR_DTYPE_FP8] = quantise_fp8,
@@ -100,11 +105,15 @@ static void round_piece(const void *payload, int64_t row, int64_t first, int64_t
 static void quantise_band(const void *payload, int64_t band, void *scratch)
 {
     const invar_quantise_args *a = payload;
-    int64_t block = invar_dtype_scale_block(a->q.dtype);
+    int64_t width = invar_dtype_scale_block(a->q.dtype), cols = a->q.shape[1];
+    block b = {.rows = invar_tensor_band(&a->q, band),
+               .at = band * invar_tensor_scale_blocks(&a->q)};
 
     (void)scratch;
-    for (int64_t first = 0; first < a->q.shape[1]; first += block)
-        formats[a->q.dtype](a, band * a->q.scale_rows, first);
+    for (; b.first < cols; b.first += width, b.at++) {
+        b.cols = cols - b.first < width ? cols - b.first : width;
+        formats[a->q.dtype](a, &b);
+    }
 }
 
 size_t invar_cpu_quantise_workspace(const invar_device *dev, const invar_quantise_args *a)
@@ -120,7 +129,7 @@ invar_status invar_cpu_quantise(const invar_device *dev, const invar_quantise_ar
 
     if (a->q.dtype == INVAR_DTYPE_BF16)
         return invar_pieces_run(dev, a->q.shape[0], a->q.shape[1], round_piece, a);
-    bands.rows = a->q.shape[0] / a->q.scale_rows;
+    bands.rows = invar_tensor_bands(&a->q);
     return invar_rows_run(dev, &bands, workspace);
 }
 
@@ -133,9 +142,9 @@ static void dequantise_piece(const void *payload, int64_t row, int64_t first, in
 
     invar_row_load(x, &a->q, row, first, count);
     if (a->q.dtype == INVAR_DTYPE_FP8) {
-        for (int64_t block = 0; block < count; block += INVAR_FP8_BLOCK) {
-            float scale = invar_row_fp8_scale(&a->q, row, first + block);
-            for (int64_t i = block; i < block + INVAR_FP8_BLOCK; i++)
+        for (int64_t at = 0; at < count; at += INVAR_FP8_BLOCK) {
+            float scale = invar_row_fp8_scale(&a->q, row, first + at);
+            for (int64_t i = at; i < at + INVAR_FP8_BLOCK && i < count; i++)
                 x[i] *= scale;
         }
     }

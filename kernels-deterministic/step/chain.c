@@ -295,10 +295,11 @@ void invar_chain_run(float *acc, int64_t ld, const invar_device *dev, const inva
             run_block(kernel, acc + done, ld, &rest, k, tile->k - k < KC ? tile->k - k : KC, w);
         return;
     }
-    INVAR_CHECK(tile->k % INVAR_FP8_BLOCK == 0 && tile->a.k0 % INVAR_FP8_BLOCK == 0);
+    INVAR_CHECK(tile->k == 0 || tile->a.k0 % INVAR_FP8_BLOCK == 0); // a shard may be empty
     for (int64_t k = 0; k < tile->k; k += INVAR_FP8_BLOCK) {
         memset(w->partial, 0, (size_t)(tile->m * tile->n) * sizeof(float));
-        run_block(kernel, w->partial, tile->n, tile, k, INVAR_FP8_BLOCK, w);
+        run_block(kernel, w->partial, tile->n, tile, k,
+                  tile->k - k < INVAR_FP8_BLOCK ? tile->k - k : INVAR_FP8_BLOCK, w);
         promote(acc, ld, tile, k, w);
     }
 }

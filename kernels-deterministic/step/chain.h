@@ -41,7 +41,7 @@ typedef struct invar_chain_operand {
  *     is padded with zeros. A chain that is continued by a second call must be cut at a multiple of
  *     INVAR_STEP_BF16.
  *   - fp8 with fp8: per 128 of k a partial chain from +0, then acc = fmaf(partial, sa * sb, acc);
- *     k0 and k are multiples of 128.
+ *     the last one may be of fewer. k0 begins a scale block of either operand.
  * m and n are at most INVAR_CHAIN_TILE_M and INVAR_CHAIN_TILE_N.
  */
 typedef struct invar_chain_tile {

@@ -149,7 +149,8 @@ expect 129 "unknown option '--frob'" "${model[@]}" --tokens tokens --frob
 expect 2 "no such folder" --hf-checkpoint nowhere --tokens tokens
 expect 129 "no tokenizer" --tokens tokens
 expect 129 "critic" --hf-checkpoint "$data/critic" --tokens tokens --dtype fp32
-expect 2 "fp8 needs multiples of 128" --hf-checkpoint "$data/qwen3" --tokens tokens --dtype fp8
+expect 2 "int4 needs multiples of 16 x 32" --hf-checkpoint "$data/qwen3" --tokens tokens \
+    --dtype int4
 expect 129 "dtype" --hf-checkpoint "$data/qwen3" --tokens tokens --dtype fp31
 
 # bad LINE TEXT: the third line of four is bad, and said to be

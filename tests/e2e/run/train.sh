@@ -89,6 +89,26 @@ for golden in recipes/*.golden; do
         --log-probs-chunk-size 5 --audit 20
 done
 
+# ---- widths that are no multiples of scale blocks ----------------------------------------------
+# narrow RECIPE FLAG ...: a model whose last blocks are short, in either format.
+narrow() {
+    local format name
+    for format in fp8 mxfp8; do
+        name="$1-narrow-$format-$runs"
+        train "$name" "$@" --dtype "$format" --threads 1 --num-rollout 2
+        base[$1]=$bits
+        exact "$name"
+        same "$@" --dtype "$format" --threads 3 --micro-batch-size 7 --rollout-concurrency 5 \
+            --page-size 3 --chunked-prefill-size 3 --recompute-granularity full --audit 20 \
+            --num-rollout 2
+    done
+}
+kept=${base[fp8]} kept_moe=${base[moe]}
+narrow fp8 --hidden-size 96 --num-attention-heads 6 --num-query-groups 3 --ffn-hidden-size 160
+narrow fp8 --hidden-size 288 --num-attention-heads 6 --ffn-hidden-size 352
+narrow moe --hidden-size 96 --moe-ffn-hidden-size 144
+base[fp8]=$kept base[moe]=$kept_moe
+
 # ---- each free key alone, dense and with experts -----------------------------------------------
 for recipe in bf16 moe; do
     for threads in 2 3; do

@@ -117,17 +117,15 @@ invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, inv
     return t;
 }
 
-invar_tensor invar_case_quantised(invar_case *c, invar_dtype dtype, int32_t scale_rows,
-                                  int64_t rows, int64_t cols, invar_dice *dice, float scale)
+invar_tensor invar_case_quantised(invar_case *c, invar_tensor view, invar_dice *dice, float scale)
 {
     invar_device cpu = {.backend = invar_backend_cpu(), .numerics = INVAR_NUMERICS_IEEE};
     invar_case plain = {.op = INVAR_OP_QUANTISE};
-    invar_tensor q =
-        invar_case_tensor(c, invar_tensor_quantised(NULL, NULL, dtype, scale_rows, rows, cols), 0);
+    invar_tensor q = invar_case_tensor(c, view, 0);
 
     plain.args.quantise.q = q;
     plain.args.quantise.x = invar_case_normal(
-        &plain, invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, cols), 0, dice, scale);
+        &plain, invar_tensor_2d(NULL, INVAR_DTYPE_F32, q.shape[0], q.shape[1]), 0, dice, scale);
     must(invar_case_run(&cpu, &plain));
     invar_case_free(&plain);
     return q;
@@ -289,6 +287,16 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_LINEAR_DX, "linear.dx.atoms", INVAR_CASE_ATOMS},
         {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.atoms", INVAR_CASE_ATOMS},
         {INVAR_OP_MOE_LINEAR_DX, "moe.linear.dx.atoms", INVAR_CASE_ATOMS},
+        {INVAR_OP_LINEAR_FWD, "linear.fwd.short", INVAR_CASE_SHORT},
+        {INVAR_OP_LINEAR_DX, "linear.dx.short", INVAR_CASE_SHORT},
+        {INVAR_OP_MOE_LINEAR_FWD, "moe.linear.fwd.short", INVAR_CASE_SHORT},
+        {INVAR_OP_MOE_LINEAR_DX, "moe.linear.dx.short", INVAR_CASE_SHORT},
+        {INVAR_OP_QUANTISE, "quantise.short", INVAR_CASE_SHORT},
+        {INVAR_OP_DEQUANTISE, "dequantise.short", INVAR_CASE_SHORT},
+        {INVAR_OP_SWIGLU_FWD, "swiglu.fwd.short", INVAR_CASE_SHORT},
+        {INVAR_OP_SWIGLU_BWD, "swiglu.bwd.short", INVAR_CASE_SHORT},
+        {INVAR_OP_HASH_TREE, "hash.tree.short", INVAR_CASE_SHORT},
+        {INVAR_OP_HASH_LEAVES, "hash.leaves.short", INVAR_CASE_SHORT},
     };
     invar_status first = INVAR_OK;
 

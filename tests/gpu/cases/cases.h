@@ -59,9 +59,8 @@ invar_tensor invar_case_normal(invar_case *c, invar_tensor view, int64_t gap, in
 invar_tensor invar_case_index(invar_case *c, invar_tensor view, int64_t gap, invar_dice *dice,
                               int64_t bound);
 
-/* A quantised tensor from normal numbers, made by the CPU's quantise. */
-invar_tensor invar_case_quantised(invar_case *c, invar_dtype dtype, int32_t scale_rows,
-                                  int64_t rows, int64_t cols, invar_dice *dice, float scale);
+/* A contiguous quantised tensor from normal numbers, made by the CPU's quantise. */
+invar_tensor invar_case_quantised(invar_case *c, invar_tensor view, invar_dice *dice, float scale);
 
 /* `count` segments over `rows` rows, some of them empty where `empty` is set. */
 invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
@@ -89,6 +88,12 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
 
 /* Seeds from here on, of linear.fwd, linear.dx and moe's: up to 8 shards of any number of atoms. */
 #define INVAR_CASE_ATOMS (UINT64_C(2) << 32)
+
+/*
+ * Seeds from here on make calls of linear.fwd, linear.dx, moe.linear.fwd, moe.linear.dx, quantise,
+ * dequantise, swiglu.* and the hashes on fp8 and mxfp8 tensors whose last scale blocks are short.
+ */
+#define INVAR_CASE_SHORT (UINT64_C(3) << 32)
 
 /* The family of an op, and the making of a case; free puts its memory away. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
@@ -128,8 +133,8 @@ bool invar_case_is_list(const invar_case *c, const invar_case_block *block);
  * Makes and runs `count` cases of every op (of one, where `only` is not NULL) under each numerics
  * that its bits depend on, and prints one line for each: op, numerics, count, digest of the
  * digests. The fused calls of linear.fwd are `linear.fwd.fused` there, those with a fresh dw are
- * `linear.dw.fresh` and `moe.linear.dw.fresh`. `run` leaves the results in the case; where it
- * fails, the other ops still run.
+ * `linear.dw.fresh` and `moe.linear.dw.fresh`, those with short blocks OP.short.
+ * `run` leaves the results in the case; where it fails, the other ops still run.
  */
 invar_status invar_case_lines(int count, const char *only,
                               invar_status (*run)(void *payload, invar_case *c, uint64_t seed),

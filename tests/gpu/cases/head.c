@@ -24,6 +24,7 @@ typedef struct maker {
     invar_case *c;
     invar_dice dice;
     bool edge;
+    bool short_blocks; /* the last scale block is as long as what is left */
     uint64_t seed;
 } maker;
 
@@ -303,8 +304,15 @@ static invar_tensor make_hashed(maker *m, int64_t edge, int32_t shards)
                                  &m->dice, 1.0f);
     if (block > 0) {
         bool square = dtype == INVAR_DTYPE_FP8 && shards <= 2 && invar_roll(&m->dice, 2);
-        return invar_case_quantised(m->c, dtype, square ? 128 : 1, square ? 256 : rows,
-                                    (cols + block - 1) / block * block, &m->dice, 1.0f);
+        bool whole = !m->short_blocks || dtype == INVAR_DTYPE_INT4;
+        invar_tensor view =
+            invar_tensor_quantised(NULL, NULL, dtype, square ? 128 : 1, square ? 256 : rows,
+                                   whole ? (cols + block - 1) / block * block : cols);
+        if (square && !whole && shards == 1) {
+            view.shape[0] = rows;
+            view.scale_period = (int32_t)INVAR_PICK(&m->dice, 0, 0, 1, 40, 130);
+        }
+        return invar_case_quantised(m->c, view, &m->dice, 1.0f);
     }
     if (invar_roll(&m->dice, 2))
         return invar_case_normal(m->c, invar_tensor_2d(NULL, dtype, rows, cols), gap, &m->dice,
@@ -366,7 +374,11 @@ static void make_hash_leaves(maker *m)
 
 static void make(invar_case *c, uint64_t seed)
 {
-    maker m = {.c = c, .dice = {seed << 8 | (uint64_t)c->op}, .edge = seed < EDGES, .seed = seed};
+    maker m = {.c = c,
+               .dice = {seed << 8 | (uint64_t)c->op},
+               .edge = seed < EDGES,
+               .short_blocks = seed >= INVAR_CASE_SHORT,
+               .seed = seed};
 
     switch (c->op) {
     case INVAR_OP_LOGPROB_FWD: make_logprob_fwd(&m); return;

@@ -35,6 +35,12 @@ static const pair pairs[] = {
     {"bf16/int4", INVAR_DTYPE_BF16, INVAR_DTYPE_INT4, 32, 1, {32, 16}, {32, 1}},
 };
 
+/* The same with short blocks, and without shards, which cut between blocks. */
+static const pair short_pairs[] = {
+    {"fp8 short", INVAR_DTYPE_FP8, INVAR_DTYPE_FP8, 1, 1, {1, 1}, {1, 1}},
+    {"mxfp8 short", INVAR_DTYPE_MXFP8, INVAR_DTYPE_MXFP8, 1, 1, {16, 16}, {1, 1}},
+};
+
 /* The output is (rows, cols), a chain has k values. */
 typedef struct shape {
     int64_t rows, cols, k;
@@ -56,9 +62,10 @@ typedef struct maker {
     invar_case *c;
     invar_dice dice;
     const pair *types;
-    bool edge;   /* contiguous, one shard (but see `atoms`), one part */
-    bool atoms;  /* shards of atoms of any number; else of one each */
-    float scale; /* of the numbers */
+    bool edge;         /* contiguous, one shard (but see `atoms`), one part */
+    bool atoms;        /* shards of atoms of any number; else of one each */
+    bool short_blocks; /* a pair of short_pairs */
+    float scale;       /* of the numbers */
 } maker;
 
 /* ---- tensors --------------------------------------------------------------------------------- */
@@ -103,9 +110,7 @@ static invar_tensor storage(maker *m, invar_dtype dtype, int64_t rows, int64_t c
 /* A quantised tensor with a gap between its rows. */
 static invar_tensor with_gap(maker *m, const invar_tensor *q, int64_t gap)
 {
-    invar_tensor t = invar_case_tensor(
-        m->c, invar_tensor_quantised(NULL, NULL, q->dtype, q->scale_rows, q->shape[0], q->shape[1]),
-        gap);
+    invar_tensor t = invar_case_tensor(m->c, *q, gap);
     int64_t bits = invar_dtype_bits(q->dtype), row = q->shape[1] * bits / 8;
 
     for (int64_t i = 0; i < q->shape[0]; i++)
@@ -116,14 +121,13 @@ static invar_tensor with_gap(maker *m, const invar_tensor *q, int64_t gap)
     return t;
 }
 
-static invar_tensor operand(maker *m, invar_dtype dtype, int32_t scale_rows, int64_t rows,
-                            int64_t cols)
+static invar_tensor operand(maker *m, invar_tensor view)
 {
     invar_tensor q;
 
-    if (dtype == INVAR_DTYPE_F32 || dtype == INVAR_DTYPE_BF16)
-        return storage(m, dtype, rows, cols, true);
-    q = invar_case_quantised(m->c, dtype, scale_rows, rows, cols, &m->dice, m->scale);
+    if (view.dtype == INVAR_DTYPE_F32 || view.dtype == INVAR_DTYPE_BF16)
+        return storage(m, view.dtype, view.shape[0], view.shape[1], true);
+    q = invar_case_quantised(m->c, view, &m->dice, m->scale);
     if (m->edge || invar_roll(&m->dice, 3) > 0)
         return q;
     return with_gap(m, &q, INVAR_PICK(&m->dice, 2, 16, 128, 6));
@@ -131,13 +135,19 @@ static invar_tensor operand(maker *m, invar_dtype dtype, int32_t scale_rows, int
 
 static invar_tensor activations(maker *m, int64_t rows, int64_t cols)
 {
-    return operand(m, m->types->x, 1, rows, cols);
+    return operand(m, invar_tensor_quantised(NULL, NULL, m->types->x, 1, rows, cols));
 }
 
-static invar_tensor weights(maker *m, int64_t rows, int64_t cols)
+/* Of so many experts, `rows` of each. */
+static invar_tensor weights(maker *m, int64_t experts, int64_t rows, int64_t cols)
 {
-    return operand(m, m->types->w, m->types->w == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, rows,
-                   cols);
+    bool fp8 = m->types->w == INVAR_DTYPE_FP8;
+    invar_tensor view = invar_tensor_quantised(NULL, NULL, m->types->w, fp8 ? INVAR_FP8_BLOCK : 1,
+                                               experts * rows, cols);
+
+    if (fp8 && experts > 1)
+        view.scale_period = (int32_t)rows;
+    return operand(m, view);
 }
 
 static invar_dtype storage_type(maker *m)
@@ -171,7 +181,7 @@ static int32_t any_shards(maker *m)
 {
     if (m->atoms)
         return (int32_t)INVAR_PICK(&m->dice, 1, 2, 4, 8, 8);
-    return m->edge ? 1 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
+    return m->edge || m->short_blocks ? 1 : (int32_t)INVAR_PICK(&m->dice, 1, 1, 1, 1, 2, 4);
 }
 
 /* Of a chain of k values that may be cut at multiples of `unit`. */
@@ -196,7 +206,8 @@ static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
     shape s;
 
     if (m->edge) {
-        s = edges[seed < EDGES ? (int64_t)seed : invar_roll(&m->dice, EDGES)];
+        s = edges[seed % INVAR_CASE_SHORT < EDGES ? (int64_t)(seed % INVAR_CASE_SHORT)
+                                                  : invar_roll(&m->dice, EDGES)];
     } else {
         s.rows = any_extent(m);
         s.cols = any_extent(m);
@@ -204,6 +215,10 @@ static shape draw(maker *m, uint64_t seed, int64_t cols_unit)
                                       : INVAR_PICK(&m->dice, 1, 15, 16, 17, 64, 128, 512, 1111);
     }
     s.cols = round_up(s.cols, cols_unit);
+    if (m->short_blocks && invar_roll(&m->dice, 2)) { // what fast kernels take
+        s.cols = round_up(s.cols, 32);
+        s.k = round_up(s.k, 16);
+    }
     return s;
 }
 
@@ -211,10 +226,17 @@ static maker begin(invar_case *c, uint64_t seed, bool atoms)
 {
     static const float scales[] = {1.0f, 1.0f, 1.0f, 1e-3f, 1e3f};
     enum { APART = 37 }; // above every op of the family; recorded digests stay as they are
-    maker m = {.c = c, .dice = {seed * APART + (uint64_t)c->op}, .atoms = atoms};
+    maker m = {.c = c,
+               .dice = {seed * APART + (uint64_t)c->op},
+               .atoms = atoms,
+               .short_blocks = seed >= INVAR_CASE_SHORT};
 
+    seed -= m.short_blocks ? INVAR_CASE_SHORT : 0;
     m.edge = seed < EDGES || invar_roll(&m.dice, 5) == 0;
-    m.types = &pairs[seed < EDGES ? (int64_t)(seed % PAIRS) : invar_roll(&m.dice, PAIRS)];
+    if (m.short_blocks)
+        m.types = &short_pairs[invar_roll(&m.dice, 2)];
+    else
+        m.types = &pairs[seed < EDGES ? (int64_t)(seed % PAIRS) : invar_roll(&m.dice, PAIRS)];
     m.scale = m.edge ? 1.0f : scales[invar_roll(&m.dice, sizeof scales / sizeof scales[0])];
     return m;
 }
@@ -247,7 +269,7 @@ static void make_forward(invar_case *c, uint64_t seed, bool atoms)
     s.k = forward_chain(&m, &s, a->k_shards);
     a->k_atom = any_atom(&m, s.k, a->k_shards, m.types->unit[0]);
     a->x = activations(&m, s.rows, s.k);
-    a->w = weights(&m, s.cols, s.k);
+    a->w = weights(&m, 1, s.cols, s.k);
     a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
     a->bias = any_bias(&m, s.cols);
     snprintf(c->text, sizeof c->text,
@@ -261,7 +283,7 @@ static invar_linear_output make_output(maker *m, const shape *s, int64_t cols, i
 {
     bool plain = m->types->w == INVAR_DTYPE_INT4 && invar_roll(&m->dice, 4) == 0;
     invar_linear_output out = {.w = plain ? storage(m, INVAR_DTYPE_BF16, cols, s->k, true)
-                                          : weights(m, cols, s->k)};
+                                          : weights(m, 1, cols, s->k)};
 
     out.bias = any_bias(m, cols);
     if (stored)
@@ -318,7 +340,7 @@ static void make_moe_forward(invar_case *c, uint64_t seed, bool atoms)
     s.k = forward_chain(&m, &s, a->k_shards);
     a->k_atom = any_atom(&m, s.k, a->k_shards, m.types->unit[0]);
     a->x = activations(&m, s.rows, s.k);
-    a->w = weights(&m, experts * s.cols, s.k);
+    a->w = weights(&m, experts, s.cols, s.k);
     a->y = storage(&m, storage_type(&m), s.rows, s.cols, false);
     a->experts = invar_case_segments(c, s.rows, experts, true, &m.dice);
     snprintf(c->text, sizeof c->text,
@@ -344,7 +366,7 @@ static int32_t make_parts(maker *m, invar_linear_part *parts, int64_t *atoms, co
         // parts may differ in how their weights are kept
         parts[i].w = types->w == INVAR_DTYPE_INT4 && count > 1 && invar_roll(&m->dice, 3) == 0
                          ? storage(m, INVAR_DTYPE_BF16, experts * k, s->cols, true)
-                         : weights(m, experts * k, s->cols);
+                         : weights(m, experts, k, s->cols);
     }
     return count;
 }
@@ -462,7 +484,8 @@ static void make_moe_weight_grad(invar_case *c, uint64_t seed, bool fresh)
 
 static void make(invar_case *c, uint64_t seed)
 {
-    bool atoms = seed >= INVAR_CASE_ATOMS, more = !atoms && seed >= INVAR_CASE_MORE;
+    bool atoms = seed >= INVAR_CASE_ATOMS && seed < INVAR_CASE_SHORT;
+    bool more = seed >= INVAR_CASE_MORE && seed < INVAR_CASE_ATOMS;
 
     seed -= atoms ? INVAR_CASE_ATOMS : more ? INVAR_CASE_MORE : 0;
     switch (c->op) {

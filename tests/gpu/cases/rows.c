@@ -40,12 +40,15 @@ typedef struct maker {
     int64_t gap;   /* between rows, in elements */
     int64_t shift; /* of addresses, in elements */
     bool special;
+    bool short_blocks; /* the last scale block is as long as what is left */
 } maker;
 
 static maker begin(invar_case *c, uint64_t seed)
 {
-    maker m = {.c = c, .dice = {seed << 8 | (uint64_t)c->op}};
+    maker m = {
+        .c = c, .dice = {seed << 8 | (uint64_t)c->op}, .short_blocks = seed >= INVAR_CASE_SHORT};
 
+    seed -= m.short_blocks ? INVAR_CASE_SHORT : 0;
     m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
     if (seed < EDGES) {
         m.f = edges[seed];
@@ -159,17 +162,22 @@ static void make_shard_fold(maker *m)
 
 /* ---- low precision --------------------------------------------------------------------------- */
 
-/* A quantised tensor without memory: whole blocks of about the form's extents. */
+/* A quantised tensor without memory: whole blocks of about the form's extents, or short ones. */
 static invar_tensor quantised_view(maker *m)
 {
     invar_dtype dtype =
         (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4);
     int64_t block = invar_dtype_scale_block(dtype);
     bool square = dtype == INVAR_DTYPE_FP8 && invar_roll(&m->dice, 2);
-    int64_t rows = square ? (m->f.rows + 127) / 128 * 128 : m->f.rows;
+    bool whole = !m->short_blocks || dtype == INVAR_DTYPE_INT4;
+    int64_t rows = square && whole ? (m->f.rows + 127) / 128 * 128 : m->f.rows;
+    invar_tensor view =
+        invar_tensor_quantised(NULL, NULL, dtype, square ? INVAR_FP8_BLOCK : 1, rows,
+                               whole ? (m->f.cols + block - 1) / block * block : m->f.cols);
 
-    return invar_tensor_quantised(NULL, NULL, dtype, square ? INVAR_FP8_BLOCK : 1, rows,
-                                  (m->f.cols + block - 1) / block * block);
+    if (square && !whole) // now and then experts
+        view.scale_period = (int32_t)INVAR_PICK(&m->dice, 0, 0, 1, 40, 128, 130, 300);
+    return view;
 }
 
 static void make_quantise(maker *m)
@@ -191,8 +199,7 @@ static void make_dequantise(maker *m)
     invar_dequantise_args *a = &m->c->args.dequantise;
     invar_tensor q = quantised_view(m);
 
-    a->q =
-        invar_case_quantised(m->c, q.dtype, q.scale_rows, q.shape[0], q.shape[1], &m->dice, 1.0f);
+    a->q = invar_case_quantised(m->c, q, &m->dice, 1.0f);
     a->x = output(m, invar_tensor_2d(NULL, m->dtype, q.shape[0], q.shape[1]));
 }
 
@@ -318,7 +325,7 @@ static void make_rope(maker *m, invar_rope_fwd_args *a)
 static void make_large(maker *m)
 {
     if (invar_roll(&m->dice, 40) == 0)
-        m->f = (form){1400, 1, 3072};
+        m->f = (form){1400, 1, m->short_blocks ? 3080 : 3072};
 }
 
 /* Now and then a format for what is stored. */
@@ -326,8 +333,10 @@ static invar_dtype codes_type(maker *m)
 {
     invar_dtype type = (invar_dtype)INVAR_PICK(&m->dice, INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8,
                                                INVAR_DTYPE_INT4, INVAR_DTYPE_NONE);
+    bool whole = !m->short_blocks || type == INVAR_DTYPE_INT4;
 
-    if (type == INVAR_DTYPE_NONE || matrix(m).shape[1] % invar_dtype_scale_block(type) != 0)
+    if (type == INVAR_DTYPE_NONE ||
+        (whole && matrix(m).shape[1] % invar_dtype_scale_block(type) != 0))
         return INVAR_DTYPE_NONE;
     return type;
 }

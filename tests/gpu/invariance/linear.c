@@ -221,12 +221,11 @@ static void layer_free(layer *l)
     invar_sweep_release(l->s, l->mark);
 }
 
-/* Every width of this format's blocks. */
+/* int4 has whole groups only. */
 static bool format_fits(const invar_test_format *format, int64_t n, int64_t k)
 {
-    int64_t block = invar_dtype_scale_block(format->w);
-
-    return block == 0 || (n % block == 0 && k % block == 0);
+    return format->w != INVAR_DTYPE_INT4 ||
+           (n % INVAR_INT4_BLOCK == 0 && k % INVAR_INT4_BLOCK == 0);
 }
 
 /* Rows [first, first + m) alone are what they are in the whole. */

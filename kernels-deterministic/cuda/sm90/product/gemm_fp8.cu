@@ -3,7 +3,8 @@
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 3, numerics sm90: per 128 of k a partial
  * chain of four steps from +0, which joins the sum by one fma with the rounded product of the two
- * scales, k ascending through all parts; at the end -0 becomes +0, then the bias, one rounding;
+ * scales, k ascending through all parts, each of which begins a block and may end with a short
+ * one (copies fill it up with zeros); at the end -0 becomes +0, then the bias, one rounding;
  * then the residual, rounded again.
  * An element depends on its row of a, its row of b and their scales: tiles, clusters and the order
  * of work are free.
@@ -37,6 +38,7 @@
 #define STAGES_BYTES (200 * 1024) // of shared memory, at most
 #define BAND 8 // units of rows that are walked together, so that they share columns in the L2
 #define QUAD 4 // threads that share rows of a product
+#define STORED_COLS (8 * QUAD) // that are stored together
 
 /* Tiles of COLS columns; a consumer has HALVES products of 64 rows and BUFFERS for results. */
 template <int HALVES, int COLS, int BUFFERS> struct tile_sizes {
@@ -56,6 +58,7 @@ struct part_of_chain {
     int32_t blocks;     /* of k */
     int32_t first;      /* of them, in the whole chain */
     int32_t group_rows; /* of b */
+    int32_t bands;      /* of a group's rows that share scales */
 };
 
 struct fp8_problem {
@@ -243,10 +246,10 @@ template <typename S> struct scale_feed {
         while (at < p.part[i].first)
             i--;
         const part_of_chain &part = p.part[i];
-        int b_row = task.tile.group * part.group_rows + min(task.tile.col, p.cols - S::cols);
+        int band = task.tile.group * part.bands + min(task.tile.col, p.cols - 1) / INVAR_FP8_BLOCK;
         int64_t width = part.blocks;
         at -= part.first;
-        next_b = part.b_scale[b_row / INVAR_FP8_BLOCK * width + at];
+        next_b = part.b_scale[band * width + at];
 #pragma unroll
         for (int r = 0; r < rows; r++) {
             int row = min(task.row + r / 2 * HALF + r % 2 * 8, p.rows - 1);
@@ -481,7 +484,7 @@ static __device__ __forceinline__ void ask_for_residual(const fp8_problem &p,
     for (int r = 0; r < 2 * S::halves; r++) {
         int at = row + r / 2 * HALF + r % 2 * 8;
         for (int col = (int)threadIdx.x % QUAD * LINE; col < S::cols; col += QUAD * LINE)
-            if (at < tile.end)
+            if (at < tile.end && tile.col + col < p.cols)
                 invar_fetch_to_cache((const T *)p.residual + at * p.residual_stride + tile.col +
                                      col);
     }
@@ -493,10 +496,10 @@ static __device__ __forceinline__ void store_tile(const fp8_problem &p, const ti
 {
     int col = tile.col + 2 * ((int)threadIdx.x % QUAD);
 
-    if (tile.col >= p.cols)
-        return;
 #pragma unroll
     for (int first = 0; first < S::cols / 8; first += QUAD) {
+        if (tile.col + 8 * first >= p.cols)
+            return;
         row_share<T> share, residual[2];
         float bias[QUAD][2];
         auto line = [&](auto *data, int64_t stride, int r) {
@@ -602,18 +605,17 @@ bool invar_gemm_fp8_takes(const invar_device *dev, const invar_product *p)
     int64_t blocks = 0;
 
     if (dev->numerics != INVAR_NUMERICS_SM90 || p->shards != 1 || p->groups > MAX_GROUPS ||
-        p->cols % INVAR_FP8_BLOCK != 0)
+        p->cols % STORED_COLS != 0)
         return false;
     for (int i = 0; i < p->parts; i++) {
         if (!takes_operand(&p->a[i], 1) || !takes_operand(&p->b[i], INVAR_FP8_BLOCK) ||
-            p->k[i] <= 0 || p->k[i] % BLOCK_K != 0 || p->group_rows[i] % INVAR_FP8_BLOCK != 0 ||
-            p->groups * p->group_rows[i] + p->cols > INT32_MAX / 2)
+            p->k[i] <= 0 || p->groups * p->group_rows[i] + p->cols > INT32_MAX / 2)
             return false;
-        blocks += p->k[i] / BLOCK_K;
+        blocks += invar_ceil_div(p->k[i], BLOCK_K);
     }
     // rows, columns and units are counted in 32 bits
     return blocks <= INT32_MAX / BLOCK_K && p->rows <= INT32_MAX / 2 && p->groups > 0 &&
-           invar_ceil_div(p->rows, INVAR_FP8_BLOCK) * (p->cols / INVAR_FP8_BLOCK + 1) <=
+           invar_ceil_div(p->rows, INVAR_FP8_BLOCK) * (p->cols / INVAR_FP8_BLOCK + 2) <=
                INT32_MAX / p->groups;
 }
 
@@ -672,9 +674,10 @@ static invar_status describe(fp8_problem *out, const invar_device *dev, const in
                              (p->groups - 1) * p->group_rows[i] + p->cols, b_box));
         part->a_scale = (const float *)p->a[i].scale;
         part->b_scale = (const float *)p->b[i].scale;
-        part->blocks = (int32_t)(p->k[i] / BLOCK_K);
+        part->blocks = (int32_t)invar_ceil_div(p->k[i], BLOCK_K);
         part->first = out->blocks;
         part->group_rows = (int32_t)p->group_rows[i];
+        part->bands = (int32_t)invar_ceil_div(p->group_rows[i], INVAR_FP8_BLOCK);
         out->blocks += part->blocks;
     }
     return INVAR_OK;
@@ -700,7 +703,7 @@ static invar_status launch(const invar_device *dev, const invar_product *p, bool
 /* An odd number of columns of tiles would leave one block of a pair idle. */
 template <typename S> static bool choose_pair_rows(const invar_product *p)
 {
-    return p->cols / S::cols % 2 != 0 && p->rows > S::rows;
+    return invar_ceil_div(p->cols, S::cols) % 2 != 0 && p->rows > S::rows;
 }
 
 /* A choice of tiles: `cost` is what a unit takes, relative to the others. */

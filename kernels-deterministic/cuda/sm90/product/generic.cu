@@ -50,9 +50,9 @@ __device__ __forceinline__ tile_rows find_rows(const invar_product &p, int64_t t
 /* Scales of a line of `extent` elements. */
 template <invar_dtype TYPE> __device__ __forceinline__ int64_t scales_across(int64_t extent)
 {
-    return extent / (TYPE == INVAR_DTYPE_FP8     ? INVAR_FP8_BLOCK
-                     : TYPE == INVAR_DTYPE_MXFP8 ? INVAR_MX_BLOCK
-                                                 : INVAR_INT4_BLOCK);
+    return invar_ceil_div(extent, TYPE == INVAR_DTYPE_FP8     ? INVAR_FP8_BLOCK
+                                  : TYPE == INVAR_DTYPE_MXFP8 ? INVAR_MX_BLOCK
+                                                              : INVAR_INT4_BLOCK);
 }
 
 /* Continues the chains of a tile over a shard of a part. */
@@ -66,12 +66,13 @@ __device__ __forceinline__ void run_part(typename STEP::chain &c, typename STEP:
     int64_t first = invar_shard_start(k, p.atom[part], p.shards, shard);
     int64_t end = invar_shard_start(k, p.atom[part], p.shards, shard + 1);
     side a = {left.data, left.scale, left.stride, scales_across<TYPES::A>(k),
-              0,         rows.first, rows.end};
+              0,         0,          rows.first,  rows.end};
     side b = {right.data,
               right.scale,
               right.stride,
               scales_across<TYPES::B>(B_OUTER ? p.cols : k),
               rows.group * p.group_rows[part],
+              rows.group * invar_ceil_div(p.group_rows[part], INVAR_FP8_BLOCK),
               col0,
               p.cols};
 
@@ -271,8 +272,8 @@ __launch_bounds__(THREADS, 2) void weight_tiles(const __grid_constant__ invar_we
     int64_t group = (int64_t)blockIdx.x / across / down;
     int64_t row0 = (int64_t)blockIdx.x / across % down * STEP::ROWS;
     int64_t col0 = (int64_t)blockIdx.x % across * STEP::COLS;
-    side a = {p.a.data, nullptr, p.a.stride, 0, 0, row0, p.rows};
-    side b = {p.b.data, nullptr, p.b.stride, 0, 0, col0, p.cols};
+    side a = {p.a.data, nullptr, p.a.stride, 0, 0, 0, row0, p.rows};
+    side b = {p.b.data, nullptr, p.b.stride, 0, 0, 0, col0, p.cols};
     const int64_t *cut = p.cut + group * (p.units + 1);
     typename STEP::chain c;
     // calls change(element, its number in the chains) for every one that this thread has of out

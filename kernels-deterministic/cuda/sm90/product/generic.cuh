@@ -48,8 +48,9 @@ struct side {
     const void *data;
     const void *scale;
     int64_t stride;
-    int64_t scales; /* of one value (or scale_rows values) of index 0 */
+    int64_t scales; /* of one value of index 0 (fp8 weights: of 128 at most that share them) */
     int64_t origin;
+    int64_t bands; /* of values of index 0 that share scales, before `origin`; fp8 weights only */
     int64_t first;
     int64_t end;
 };
@@ -218,9 +219,10 @@ __device__ __forceinline__ float scale_of_row(const side &a, int r, int64_t k)
 
 template <bool OUTER> __device__ __forceinline__ float scale_of_tile(const side &b, int64_t k)
 {
-    int64_t i0 = b.origin + (OUTER ? k : b.first), i1 = OUTER ? b.first : k;
+    int64_t i0 = OUTER ? k : b.first, i1 = OUTER ? b.first : k;
 
-    return ((const float *)b.scale)[i0 / INVAR_FP8_BLOCK * b.scales + i1 / INVAR_FP8_BLOCK];
+    return (
+        (const float *)b.scale)[(b.bands + i0 / INVAR_FP8_BLOCK) * b.scales + i1 / INVAR_FP8_BLOCK];
 }
 
 /* ---- fmaf ------------------------------------------------------------------------------------ */
@@ -300,7 +302,7 @@ template <int TILE, bool PROMOTE> struct fma_step {
 
     template <bool A_OUTER, bool B_OUTER>
     __device__ static void run(chain &c, const shared &s, int buffer, const side &a, const side &b,
-                               int64_t k)
+                               int64_t k, int64_t k_end)
     {
         float(&acc)[COUNT] = sum_of(c);
         int x = (int)threadIdx.x % WIDE, y = (int)threadIdx.x / WIDE;
@@ -324,7 +326,7 @@ template <int TILE, bool PROMOTE> struct fma_step {
                 acc[i] = invar_fmaf(left[i / ACROSS], right[i % ACROSS], acc[i]);
         }
         if constexpr (PROMOTE) {
-            if ((k + DEPTH) % INVAR_FP8_BLOCK == 0)
+            if ((k + DEPTH) % INVAR_FP8_BLOCK == 0 || k + DEPTH >= k_end)
                 promote<B_OUTER>(c, a, b, k);
         }
     }
@@ -411,7 +413,7 @@ template <int TILE> struct mma_step {
 
     template <bool A_OUTER, bool B_OUTER>
     __device__ static void run(chain &c, const shared &s, int buffer, const side &, const side &,
-                               int64_t)
+                               int64_t, int64_t)
     {
         int lane = (int)threadIdx.x % 32, low = lane % 8, mid = lane / 8 % 2 * 8,
             high = lane / 16 * 8;
@@ -508,7 +510,7 @@ struct e4m3_step {
 
     template <bool A_OUTER, bool B_OUTER>
     __device__ static void run(chain &c, const shared &s, int buffer, const side &a, const side &b,
-                               int64_t k)
+                               int64_t k, int64_t)
     {
         int group = (int)threadIdx.x / 128, row0 = (int)threadIdx.x % 128 / 32 * 16;
         const uint8_t *left = s.a[buffer], *right = s.b[buffer] + group * GROUP_COLS * DEPTH;
@@ -616,7 +618,7 @@ __device__ __forceinline__ void run_chain(typename STEP::chain &c, typename STEP
         bool more = k + STEP::DEPTH < k_end;
         if (more)
             load(k + STEP::DEPTH);
-        STEP::template run<A_OUTER, B_OUTER>(c, s, buffer, a, b, k);
+        STEP::template run<A_OUTER, B_OUTER>(c, s, buffer, a, b, k, k_end);
         if constexpr (STEP::BUFFERS == 1)
             __syncthreads();
         else

@@ -87,14 +87,15 @@ static __global__ void cut_experts(int64_t *cuts, const int32_t *tokens, int64_t
 
 /*
  * Blocks of 128 x 128 bytes, from (groups * depth, cols) to (groups * cols, depth), and their
- * scales. The source is aligned to 16 bytes.
+ * scales. The last ones of a group may be short. Both are aligned to 16 bytes, and so are their
+ * strides and cols.
  */
 struct fp8_transposition {
     uint8_t *to;
     float *to_scale;
     const uint8_t *from;
     const float *from_scale;
-    int64_t stride; /* of from */
+    int64_t stride, to_stride;
     int64_t depth, cols;
 };
 
@@ -114,29 +115,34 @@ static __global__ void transpose_fp8(fp8_transposition t)
 {
     constexpr int BLOCK = INVAR_FP8_BLOCK, WORDS = BLOCK / 4;
     __shared__ uint32_t tile[BLOCK][WORDS + 1];
-    int64_t across = t.cols / BLOCK, down = t.depth / BLOCK;
-    int64_t row = (int64_t)blockIdx.x / across, col = (int64_t)blockIdx.x % across;
-    int64_t to_row = row / down * across + col, to_col = row % down;
+    int64_t across = invar_ceil_div(t.cols, BLOCK), down = invar_ceil_div(t.depth, BLOCK);
+    int64_t band = (int64_t)blockIdx.x / across, group = band / down;
+    int64_t row = band % down * BLOCK, col = (int64_t)blockIdx.x % across * BLOCK;
+    const uint8_t *from = t.from + (group * t.depth + row) * t.stride + col;
+    uint8_t *to = t.to + (group * t.cols + col) * t.to_stride + row;
 
     for (int i = (int)threadIdx.x; i < BLOCK * WORDS / 4; i += THREADS) {
         int r = i / (WORDS / 4), c = i % (WORDS / 4) * 4;
-        uint4 four = *(const uint4 *)(t.from + (row * BLOCK + r) * t.stride + col * BLOCK + 4 * c);
+        bool there = row + r < t.depth && col + 4 * c < t.cols;
+        uint4 four = there ? *(const uint4 *)(from + r * t.stride + 4 * c) : make_uint4(0, 0, 0, 0);
         tile[r][c] = four.x;
         tile[r][c + 1] = four.y;
         tile[r][c + 2] = four.z;
         tile[r][c + 3] = four.w;
     }
     if (threadIdx.x == 0)
-        t.to_scale[to_row * down + to_col] = t.from_scale[row * across + col];
+        t.to_scale[(group * across + col / BLOCK) * down + row / BLOCK] =
+            t.from_scale[band * across + col / BLOCK];
     __syncthreads();
     for (int i = (int)threadIdx.x; i < BLOCK * WORDS / 4; i += THREADS) {
         int r = i % WORDS * 4, c = i / WORDS;
         uint32_t square[4] = {tile[r][c], tile[r + 1][c], tile[r + 2][c], tile[r + 3][c]};
-        uint8_t *to = t.to + (to_row * BLOCK + 4 * c) * t.depth + to_col * BLOCK + r;
+        if (row + r >= t.to_stride || col + 4 * c >= t.cols)
+            continue;
         transpose_bytes(square);
 #pragma unroll
         for (int j = 0; j < 4; j++)
-            *(uint32_t *)(to + j * t.depth) = square[j];
+            *(uint32_t *)(to + (4 * c + j) * t.to_stride + r) = square[j];
     }
 }
 
@@ -160,9 +166,11 @@ static invar_status transpose(const invar_device *dev, const invar_product *p, i
                            (const uint8_t *)from->data,
                            (const float *)from->scale,
                            from->stride,
+                           to->stride,
                            p->k[part],
                            p->cols};
-    int64_t blocks = rows_of_b(p, part) / INVAR_FP8_BLOCK * (p->cols / INVAR_FP8_BLOCK);
+    int64_t blocks = p->groups * invar_ceil_div(p->k[part], INVAR_FP8_BLOCK) *
+                     invar_ceil_div(p->cols, INVAR_FP8_BLOCK);
 
     return invar_launch(dev, p->op, transpose_fp8, dim3((unsigned)blocks), dim3(THREADS), 0)(t);
 }
@@ -304,20 +312,22 @@ static run_product fast_kernel(const invar_device *dev, const invar_product *p)
     return NULL;
 }
 
-/* The scales of an fp8 operand with k contiguous: (scale_lines, k / 128). */
-static int64_t scale_lines(const invar_operand *x, int64_t rows)
+/* The scales of an fp8 operand with k contiguous: (scale_lines, ceil(k / 128)). `groups` of
+ * `rows`. */
+static int64_t scale_lines(const invar_operand *x, int64_t groups, int64_t rows)
 {
-    return rows / x->scale_rows;
+    return groups * invar_ceil_div(rows, x->scale_rows);
 }
 
 /* The operand from `first` of its k on. Its scales, if any, are in `scales`, shard by shard. */
-static invar_operand cut_operand(invar_operand x, int64_t first, int64_t rows, const float *scales)
+static invar_operand cut_operand(invar_operand x, int64_t first, int64_t groups, int64_t rows,
+                                 const float *scales)
 {
     int64_t bytes = first * (x.k_outer ? x.stride : 1) * invar_dtype_bits(x.dtype) / 8;
 
     x.data = (const char *)x.data + bytes;
     if (x.dtype == INVAR_DTYPE_FP8)
-        x.scale = scales + first / INVAR_FP8_BLOCK * scale_lines(&x, rows);
+        x.scale = scales + first / INVAR_FP8_BLOCK * scale_lines(&x, groups, rows);
     return x;
 }
 
@@ -336,9 +346,9 @@ static invar_product shard_of(const plan *plan, int32_t v)
             continue;
         p.k[p.parts] = end - first;
         p.group_rows[p.parts] = whole->group_rows[part];
-        p.a[p.parts] = cut_operand(whole->a[part], first, p.rows, plan->a_scales[part]);
-        p.b[p.parts] =
-            cut_operand(whole->b[part], first, rows_of_b(whole, part), plan->b_scales[part]);
+        p.a[p.parts] = cut_operand(whole->a[part], first, 1, p.rows, plan->a_scales[part]);
+        p.b[p.parts] = cut_operand(whole->b[part], first, p.groups, whole->group_rows[part],
+                                   plan->b_scales[part]);
         p.parts++;
     }
     p.shards = 1;
@@ -357,10 +367,11 @@ static bool take_shards(plan *plan)
     for (int part = 0; part < p->parts; part++) {
         const invar_operand *a = &p->a[part], *b = &p->b[part];
         bool fp8 = a->dtype == INVAR_DTYPE_FP8 && b->dtype == INVAR_DTYPE_FP8 && !b->k_outer;
-        int64_t line = p->k[part] / INVAR_FP8_BLOCK * (int64_t)sizeof(float);
+        int64_t line = invar_ceil_div(p->k[part], INVAR_FP8_BLOCK) * (int64_t)sizeof(float);
         if (fp8) {
-            plan->a_scales[part] = (float *)take(plan, scale_lines(a, p->rows) * line);
-            plan->b_scales[part] = (float *)take(plan, scale_lines(b, rows_of_b(p, part)) * line);
+            plan->a_scales[part] = (float *)take(plan, scale_lines(a, 1, p->rows) * line);
+            plan->b_scales[part] =
+                (float *)take(plan, scale_lines(b, p->groups, p->group_rows[part]) * line);
         } else if (a->dtype != INVAR_DTYPE_BF16 || b->dtype != INVAR_DTYPE_BF16) {
             return false;
         }
@@ -397,14 +408,16 @@ static void rewrite_layout(plan *plan, int part)
 {
     invar_product *p = &plan->product;
     invar_operand *b = &p->b[part];
-    int64_t elements = rows_of_b(p, part) * p->cols;
+    int64_t stride = invar_ceil_div(p->k[part], 16) * 16;
+    int64_t line = invar_ceil_div(p->k[part], INVAR_FP8_BLOCK) * (int64_t)sizeof(float);
 
-    if (b->dtype != INVAR_DTYPE_FP8 || !b->k_outer || ((uintptr_t)b->data | b->stride) % 16 != 0)
+    if (b->dtype != INVAR_DTYPE_FP8 || !b->k_outer ||
+        ((uintptr_t)b->data | b->stride | p->cols) % 16 != 0)
         return;
-    b->data = take(plan, elements);
-    b->scale = take(plan, elements / (INVAR_FP8_BLOCK * INVAR_FP8_BLOCK) * (int64_t)sizeof(float));
+    b->data = take(plan, p->groups * p->cols * stride);
+    b->scale = take(plan, scale_lines(b, p->groups, p->cols) * line);
     b->k_outer = false;
-    b->stride = p->k[part];
+    b->stride = stride;
     p->group_rows[part] = p->cols;
 }
 
@@ -478,15 +491,17 @@ static invar_status fold(const invar_device *dev, const invar_product *p, const 
 
 /* The scales of an operand, if it has any, shard by shard. */
 static invar_status cut_scales_of(const invar_device *dev, const invar_product *p, float *to,
-                                  const invar_operand *x, int64_t rows, int part)
+                                  const invar_operand *x, int64_t groups, int64_t rows, int part)
 {
-    int64_t lines = scale_lines(x, rows), line = p->k[part] / INVAR_FP8_BLOCK;
+    int64_t lines, line = invar_ceil_div(p->k[part], INVAR_FP8_BLOCK);
     shard_starts start = {};
 
     if (x->dtype != INVAR_DTYPE_FP8 || line == 0)
         return INVAR_OK;
     for (int32_t v = 0; v <= p->shards; v++)
-        start.at[v] = invar_shard_start(p->k[part], p->atom[part], p->shards, v) / INVAR_FP8_BLOCK;
+        start.at[v] = invar_ceil_div(invar_shard_start(p->k[part], p->atom[part], p->shards, v),
+                                     INVAR_FP8_BLOCK);
+    lines = scale_lines(x, groups, rows);
     return invar_launch(dev, p->op, cut_scales,
                         dim3((unsigned)invar_ceil_div(lines * line, THREADS)), dim3(THREADS),
                         0)(to, (const float *)x->scale, lines, line, start, p->shards);
@@ -497,9 +512,9 @@ static invar_status multiply_shards(const invar_device *dev, const invar_product
 {
     for (int part = 0; part < p->parts; part++) {
         const invar_operand *a = &plan->product.a[part], *b = &plan->product.b[part];
-        INVAR_TRY(cut_scales_of(dev, p, plan->a_scales[part], a, p->rows, part));
-        INVAR_TRY(
-            cut_scales_of(dev, p, plan->b_scales[part], b, rows_of_b(&plan->product, part), part));
+        INVAR_TRY(cut_scales_of(dev, p, plan->a_scales[part], a, 1, p->rows, part));
+        INVAR_TRY(cut_scales_of(dev, p, plan->b_scales[part], b, p->groups,
+                                plan->product.group_rows[part], part));
     }
     for (int32_t v = 0; v < p->shards; v++) {
         invar_product shard = shard_of(plan, v);

@@ -36,6 +36,7 @@ struct tree_source {
     int64_t shards;                      /* logical ones */
     const uint8_t *scale;                /* NULL: none */
     int64_t scale_rows, scale_bytes;     /* rows that share scales, and the bytes of these */
+    int64_t bands;                       /* of rows that share scales */
     const int64_t *first_leaf;           /* (shards of the tree); NULL where there is one */
     int64_t leaves;
 };
@@ -56,8 +57,9 @@ static __host__ __device__ __forceinline__ tree_shard rows_of(const tree_source 
                                                               int64_t first, int64_t end)
 {
     if (scales) {
-        int64_t bytes = (end - first) / x.scale_rows * x.scale_bytes;
-        return {x.scale + first / x.scale_rows * x.scale_bytes, 1, bytes, bytes};
+        int64_t band = first / x.scale_rows, behind = end == x.rows ? x.bands : end / x.scale_rows;
+        int64_t bytes = (behind - band) * x.scale_bytes;
+        return {x.scale + band * x.scale_bytes, 1, bytes, bytes};
     }
     return {x.data + first * x.row_stride, end - first, x.row_bytes, x.row_stride};
 }
@@ -284,15 +286,17 @@ static tree_source source_of(const invar_tensor *x, int64_t shards, const void *
                           nullptr,
                           1,
                           0,
+                          0,
                           nullptr,
                           0};
 
     if (block != 0) {
         invar_tensor rows = *x;
-        rows.shape[0] = x->scale_rows;
+        rows.shape[0] = 1;
         source.scale = (const uint8_t *)(x->scale ? x->scale : any);
         source.scale_rows = x->scale_rows;
         source.scale_bytes = (int64_t)invar_tensor_scale_bytes(&rows);
+        source.bands = invar_tensor_bands(x);
     }
     return source;
 }
@@ -311,7 +315,7 @@ static tree_root root_of(const tree_source *x, invar_digest *digest)
     tree_root root = {digest, (uint64_t)(x->rows * x->row_bytes), (uint64_t)tree_shards(*x)};
 
     if (x->scale)
-        root.bytes += (uint64_t)(x->rows / x->scale_rows * x->scale_bytes);
+        root.bytes += (uint64_t)(x->bands * x->scale_bytes);
     return root;
 }
 
@@ -359,7 +363,7 @@ static tree_source source_of_digests(const invar_digest *digests, int64_t count)
 {
     int64_t bytes = count * (int64_t)sizeof *digests;
 
-    return {(const uint8_t *)digests,   1, bytes, bytes, 1, nullptr, 1, 0, nullptr,
+    return {(const uint8_t *)digests,   1, bytes, bytes, 1, nullptr, 1, 0, 0, nullptr,
             invar_ceil_div(bytes, LEAF)};
 }
 

@@ -2,7 +2,7 @@
  * quantise.cu - to fp8, mxfp8 and int4, and back.
  *
  * Numerics contract (rev 1), docs/arithmetic.md section 7; amax = the largest magnitude of a scale
- * block:
+ * block, whose last one in a row or a column may be short:
  *   fp8    blocks 1x128 or 128x128: s = max(amax, 2^-96) / 448, q = e4m3(x / s); back: q * s
  *   mxfp8  blocks 1x32: s = the smallest power of two with 448 s >= amax; q = e4m3(x / s), rounded
  *          once; back: q * s, exact in bf16
@@ -53,20 +53,29 @@ static __device__ __forceinline__ uint4 pack(const float (&x)[8], const __nv_bfl
                       invar_bf16x2_bits(x[4], x[5]), invar_bf16x2_bits(x[6], x[7]));
 }
 
-template <bool ALIGNED> static __device__ __forceinline__ uint4 get_vector(const void *from)
+/* The first `there` values of an access. */
+template <bool ALIGNED, typename T>
+static __device__ __forceinline__ uint4 get_vector(const T *from, int there)
 {
     uint32_t word[4];
 
-    get_bytes<16, ALIGNED>(word, (const uint8_t *)from);
+    get_bytes<16, ALIGNED>(word, (const uint8_t *)from, there * (int)sizeof(T));
     return make_uint4(word[0], word[1], word[2], word[3]);
 }
 
-template <bool ALIGNED>
-static __device__ __forceinline__ void put_vector(void *to, const uint4 &raw)
+template <bool ALIGNED, typename T>
+static __device__ __forceinline__ void put_vector(T *to, const uint4 &raw, int there)
 {
     uint32_t word[4] = {raw.x, raw.y, raw.z, raw.w};
 
-    put_bytes<16, ALIGNED>((uint8_t *)to, word);
+    put_bytes<16, ALIGNED>((uint8_t *)to, word, there * (int)sizeof(T));
+}
+
+/* How many of the VECTOR values from `first` on lie before `end`. */
+template <int VECTOR>
+static __device__ __forceinline__ int values_before(int64_t end, int64_t first)
+{
+    return end - first < VECTOR ? (end > first ? (int)(end - first) : 0) : VECTOR;
 }
 
 /* The largest of `amax` and the magnitudes of x; NaN if there is one. */
@@ -91,14 +100,14 @@ template <typename F, typename T> struct thread_place {
     static constexpr int lanes = F::block / values, accesses = values / vector_of<T>;
 
     int64_t row, block;
-    int64_t col;
+    int64_t col, end;
     int lane;
     bool inside;
 
     __device__ __forceinline__ thread_place(int64_t rows, int64_t cols)
     {
-        int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x, across = cols / F::block;
-        int64_t blocks = rows * across;
+        int64_t thread = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+        int64_t across = invar_ceil_div(cols, F::block), blocks = rows * across;
 
         lane = (int)(threadIdx.x % lanes);
         block = thread / lanes;
@@ -106,12 +115,45 @@ template <typename F, typename T> struct thread_place {
         block = inside ? block : blocks - 1;
         row = block < across ? 0 : block / across;
         col = (block - row * across) * F::block + lane * vector_of<T>;
+        end = cols;
     }
     __device__ __forceinline__ int64_t access(int i) const
     {
         return col + i * lanes * vector_of<T>;
     }
+    __device__ __forceinline__ int there(int i) const
+    {
+        return values_before<vector_of<T>>(end, access(i));
+    }
 };
+
+/* Which rows share scales: invar_tensor_band_of and invar_tensor_band, for a device. */
+struct row_bands {
+    int64_t rows; /* of all */
+    int64_t height, period, each /* bands of a period */;
+
+    __device__ __forceinline__ int64_t of(int64_t row) const
+    {
+        return height == 1 ? row : row / period * each + row % period / height;
+    }
+    __device__ __forceinline__ int64_t first(int64_t band) const
+    {
+        return band / each * period + band % each * height;
+    }
+    __device__ __forceinline__ int64_t end(int64_t band) const
+    {
+        int64_t all = min(rows, (band / each + 1) * period);
+
+        return min(all, first(band) + height);
+    }
+};
+
+static row_bands bands_of(const invar_tensor *q)
+{
+    int64_t rows = q->shape[0], period = q->scale_period ? q->scale_period : rows;
+
+    return {rows, q->scale_rows, period, invar_ceil_div(period, q->scale_rows)};
+}
 
 template <typename F, typename T, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
@@ -125,7 +167,7 @@ static __global__ void __launch_bounds__(THREADS)
     invar_grid_begin();
 #pragma unroll
     for (int i = 0; i < accesses; i++)
-        raw[i] = get_vector<ALIGNED>(from.row(place.row) + place.access(i));
+        raw[i] = get_vector<ALIGNED>(from.row(place.row) + place.access(i), place.there(i));
 #pragma unroll
     for (int i = 0; i < accesses; i++) {
         unpack(x[i], raw[i], (const T *)nullptr);
@@ -143,29 +185,29 @@ static __global__ void __launch_bounds__(THREADS)
     F::encode(scale, [&](auto four) {
 #pragma unroll
         for (int i = 0; i < accesses; i++)
-            put_codes<F, ALIGNED>(to.at(place.row, place.access(i)), x[i], four);
+            put_codes<F, ALIGNED>(to.at(place.row, place.access(i)), x[i], four, place.there(i));
     });
 }
 
 template <typename F, typename T, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
-    dequantise_rows(invar_view<T> to, codes_view<F> from, int scale_rows)
+    dequantise_rows(invar_view<T> to, codes_view<F> from, row_bands bands)
 {
     thread_place<F, T> place(to.rows, to.cols);
     constexpr int vector = vector_of<T>, accesses = place.accesses;
     constexpr int bytes = vector * F::bits / 8;
-    int64_t across = to.cols / F::block, block = place.block;
+    int64_t across = invar_ceil_div(to.cols, F::block), block = place.block;
     uint32_t word[accesses][2];
 
     invar_grid_begin();
     if (!place.inside)
         return;
-    if (scale_rows > 1)
-        block += (place.row / scale_rows - place.row) * across;
+    block += (bands.of(place.row) - place.row) * across;
     auto scale = from.scale[block];
 #pragma unroll
     for (int i = 0; i < accesses; i++)
-        get_bytes<bytes, ALIGNED>(word[i], from.at(place.row, place.access(i)));
+        get_bytes<bytes, ALIGNED>(word[i], from.at(place.row, place.access(i)),
+                                  place.there(i) * F::bits / 8);
 #pragma unroll
     for (int i = 0; i < accesses; i++) {
         float x[vector];
@@ -173,7 +215,8 @@ static __global__ void __launch_bounds__(THREADS)
         for (int j = 0; j < vector; j += 4)
             F::values(*(float(*)[4])(x + j), word[i][j * F::bits / 32] >> (j * F::bits % 32),
                       scale);
-        put_vector<ALIGNED>(to.row(place.row) + place.access(i), pack(x, (const T *)nullptr));
+        put_vector<ALIGNED>(to.row(place.row) + place.access(i), pack(x, (const T *)nullptr),
+                            place.there(i));
     }
 }
 
@@ -182,21 +225,23 @@ static __global__ void __launch_bounds__(THREADS)
 /* One block of threads a scale block: each thread has the same columns of several rows. */
 template <typename T, bool ALIGNED>
 static __global__ void __launch_bounds__(THREADS)
-    quantise_squares(invar_view<const T> from, codes_view<fp8_format> to)
+    quantise_squares(invar_view<const T> from, codes_view<fp8_format> to, row_bands bands)
 {
     constexpr int side = INVAR_FP8_BLOCK, vector = vector_of<T>, across = side / vector;
     constexpr int step = THREADS / across, accesses = side / step;
     __shared__ float warp_amax[THREADS / 32];
-    int64_t squares = from.cols / side, square = blockIdx.x;
-    int64_t row = square / squares * side + threadIdx.x / across;
+    int64_t squares = invar_ceil_div(from.cols, side), square = blockIdx.x, band = square / squares;
+    int64_t row = bands.first(band) + threadIdx.x / across, end = bands.end(band);
     int64_t col = square % squares * side + threadIdx.x % across * vector;
+    int columns = values_before<vector>(from.cols, col);
     uint4 raw[accesses];
     float amax = 0.0f;
 
     invar_grid_begin();
 #pragma unroll
     for (int i = 0; i < accesses; i++)
-        raw[i] = get_vector<ALIGNED>(from.row(row + i * step) + col);
+        raw[i] =
+            get_vector<ALIGNED>(from.row(row + i * step) + col, row + i * step < end ? columns : 0);
 #pragma unroll
     for (int i = 0; i < accesses; i++) {
         float x[vector];
@@ -219,7 +264,8 @@ static __global__ void __launch_bounds__(THREADS)
         for (int i = 0; i < accesses; i++) {
             float x[vector];
             unpack(x, raw[i], (const T *)nullptr);
-            put_codes<fp8_format, ALIGNED>(to.at(row + i * step, col), x, four);
+            put_codes<fp8_format, ALIGNED>(to.at(row + i * step, col), x, four,
+                                           row + i * step < end ? columns : 0);
         }
     });
 }
@@ -254,14 +300,15 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* ---- ops ------------------------------------------------------------------------------------- */
 
-/* True where every access of a thread lies at a multiple of its size. */
+/* True where every access of a thread lies at a multiple of its size, and is there or is not. */
 static bool aligned(const invar_tensor *x, const invar_tensor *q)
 {
     uintptr_t x_stride = (uintptr_t)(x->row_stride * (invar_dtype_bits(x->dtype) / 8));
     uintptr_t q_stride = (uintptr_t)(q->row_stride * invar_dtype_bits(q->dtype) / 8);
 
     return (((uintptr_t)x->data | x_stride) & 15) == 0 &&
-           (((uintptr_t)q->data | q_stride) & 7) == 0;
+           (((uintptr_t)q->data | q_stride) & 7) == 0 &&
+           x->shape[1] * invar_dtype_bits(x->dtype) % 128 == 0;
 }
 
 /* Calls f(format, storage, aligned) with null pointers of the types and a constant. */
@@ -285,8 +332,8 @@ static invar_status by_types(const invar_tensor *x, const invar_tensor *q, F f)
 
 template <typename F, typename T> static unsigned row_grid(const invar_tensor *x)
 {
-    return (unsigned)invar_ceil_div(x->shape[0] * x->shape[1] / thread_place<F, T>::values,
-                                    THREADS);
+    return (unsigned)invar_ceil_div(
+        x->shape[0] * invar_ceil_div(x->shape[1], F::block) * thread_place<F, T>::lanes, THREADS);
 }
 
 size_t invar_cuda_quantise_workspace(const invar_device *dev, const invar_quantise_args *a)
@@ -314,8 +361,8 @@ invar_status invar_cuda_quantise(const invar_device *dev, const invar_quantise_a
             if (a->q.scale_rows == INVAR_FP8_BLOCK)
                 return invar_launch_early(
                     dev, INVAR_OP_QUANTISE, quantise_squares<T, decltype(aligned)::value>,
-                    (unsigned)(x.rows / INVAR_FP8_BLOCK * (x.cols / INVAR_FP8_BLOCK)), THREADS,
-                    0)(x, codes_of<F>(&a->q));
+                    (unsigned)(invar_tensor_bands(&a->q) * invar_tensor_scale_blocks(&a->q)),
+                    THREADS, 0)(x, codes_of<F>(&a->q), bands_of(&a->q));
         return invar_launch_early(dev, INVAR_OP_QUANTISE,
                                   quantise_rows<F, T, decltype(aligned)::value>,
                                   row_grid<F, T>(&a->x), THREADS, 0)(x, codes_of<F>(&a->q));
@@ -338,6 +385,6 @@ invar_status invar_cuda_dequantise(const invar_device *dev, const invar_dequanti
         return invar_launch_early(dev, INVAR_OP_DEQUANTISE,
                                   dequantise_rows<F, T, decltype(aligned)::value>,
                                   row_grid<F, T>(&a->x), THREADS,
-                                  0)(invar_view_of<T>(&a->x), codes_of<F>(&a->q), a->q.scale_rows);
+                                  0)(invar_view_of<T>(&a->x), codes_of<F>(&a->q), bands_of(&a->q));
     });
 }

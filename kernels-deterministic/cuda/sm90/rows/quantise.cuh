@@ -16,17 +16,24 @@
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-/* BYTES bytes, a multiple of 2, from anywhere or from a multiple of BYTES, into or out of words. */
+/*
+ * BYTES bytes, a multiple of 2, from anywhere or from a multiple of BYTES, into or out of words.
+ * Only the first `there` of them are in memory, aligned ones all or none; the others are zero.
+ */
 template <int BYTES, bool ALIGNED>
-__device__ __forceinline__ void get_bytes(uint32_t *word, const uint8_t *from)
+__device__ __forceinline__ void get_bytes(uint32_t *word, const uint8_t *from, int there = BYTES)
 {
-    if constexpr (!ALIGNED) {
+    if (!ALIGNED || there <= 0) {
 #pragma unroll
         for (int i = 0; i < (BYTES + 3) / 4; i++)
             word[i] = 0;
+    }
+    if (there <= 0)
+        return;
+    if constexpr (!ALIGNED) {
 #pragma unroll
         for (int i = 0; i < BYTES; i++)
-            word[i / 4] |= (uint32_t)from[i] << (8 * (i % 4));
+            word[i / 4] |= i < there ? (uint32_t)from[i] << (8 * (i % 4)) : 0u;
     } else if constexpr (BYTES == 16) {
         uint4 raw = *(const uint4 *)from;
         word[0] = raw.x, word[1] = raw.y, word[2] = raw.z, word[3] = raw.w;
@@ -41,12 +48,15 @@ __device__ __forceinline__ void get_bytes(uint32_t *word, const uint8_t *from)
 }
 
 template <int BYTES, bool ALIGNED>
-__device__ __forceinline__ void put_bytes(uint8_t *to, const uint32_t *word)
+__device__ __forceinline__ void put_bytes(uint8_t *to, const uint32_t *word, int there = BYTES)
 {
+    if (there <= 0)
+        return;
     if constexpr (!ALIGNED) {
 #pragma unroll
         for (int i = 0; i < BYTES; i++)
-            to[i] = (uint8_t)(word[i / 4] >> (8 * (i % 4)));
+            if (i < there)
+                to[i] = (uint8_t)(word[i / 4] >> (8 * (i % 4)));
     } else if constexpr (BYTES == 16) {
         *(uint4 *)to = make_uint4(word[0], word[1], word[2], word[3]);
     } else if constexpr (BYTES == 8) {
@@ -232,16 +242,17 @@ template <typename F> struct codes_view {
     }
 };
 
-/* The codes of as many values as fill an access. */
+/* The codes of as many values as fill an access, of which the first `there` are stored. */
 template <typename F, bool ALIGNED, int COUNT, typename C>
-__device__ __forceinline__ void put_codes(uint8_t *to, const float (&x)[COUNT], const C &four)
+__device__ __forceinline__ void put_codes(uint8_t *to, const float (&x)[COUNT], const C &four,
+                                          int there = COUNT)
 {
     uint32_t word[2] = {0, 0};
 
 #pragma unroll
     for (int i = 0; i < COUNT; i += 4)
         word[i * F::bits / 32] |= four(x + i) << (i * F::bits % 32);
-    put_bytes<COUNT * F::bits / 8, ALIGNED>(to, word);
+    put_bytes<COUNT * F::bits / 8, ALIGNED>(to, word, there * F::bits / 8);
 }
 
 template <typename F> codes_view<F> codes_of(const invar_tensor *q)

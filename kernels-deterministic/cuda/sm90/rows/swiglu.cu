@@ -153,7 +153,7 @@ template <typename F> struct codes_too {
 
 template <typename F> static codes_too<F> codes_too_of(const invar_tensor *q)
 {
-    return {codes_of<F>(q), q->shape[1] / F::block};
+    return {codes_of<F>(q), q->shape[1] / F::block}; // whole ones
 }
 
 /* Whether codes_too serves, besides the table. */
@@ -162,7 +162,8 @@ static bool takes_codes(const invar_tensor *q)
     bool rows =
         q->dtype == INVAR_DTYPE_MXFP8 || (q->dtype == INVAR_DTYPE_FP8 && q->scale_rows == 1);
 
-    return rows && (((uintptr_t)q->data | (uintptr_t)q->row_stride) & 7) == 0;
+    return rows && q->shape[1] % invar_dtype_scale_block(q->dtype) == 0 &&
+           (((uintptr_t)q->data | (uintptr_t)q->row_stride) & 7) == 0;
 }
 
 static invar_status quantise(const invar_device *dev, const invar_tensor *q, const invar_tensor *x)

@@ -82,12 +82,14 @@ static uint8_t byte_at(naive_operand o, int64_t row, int64_t k)
     return ((const uint8_t *)o.t->data)[r * o.t->row_stride + c];
 }
 
-static float step_e4m3(float acc, naive_operand a, int64_t i, naive_operand b, int64_t j, int64_t k)
+/* Over k and the values behind it, as far as `end`; zeros fill it up. */
+static float step_e4m3(float acc, naive_operand a, int64_t i, naive_operand b, int64_t j, int64_t k,
+                       int64_t end)
 {
-    uint8_t x[INVAR_STEP_FP8], y[INVAR_STEP_FP8];
+    uint8_t x[INVAR_STEP_FP8] = {0}, y[INVAR_STEP_FP8] = {0};
     uint32_t bits;
 
-    for (int p = 0; p < INVAR_STEP_FP8; p++) {
+    for (int p = 0; p < INVAR_STEP_FP8 && k + p < end; p++) {
         x[p] = byte_at(a, i, k + p);
         y[p] = byte_at(b, j, k + p);
     }
@@ -116,8 +118,8 @@ static float naive_chain(float acc, const invar_device *dev, naive_operand a, in
         if (!sm90)
             *chain = fmaf(x[0], y[0], *chain);
         else
-            *chain = fp8 ? step_e4m3(*chain, a, i, b, j, k0 + k) : step_bf16(*chain, x, y);
-        if (fp8 && (k + group) % INVAR_FP8_BLOCK == 0) {
+            *chain = fp8 ? step_e4m3(*chain, a, i, b, j, k0 + k, k0 + n) : step_bf16(*chain, x, y);
+        if (fp8 && ((k + group) % INVAR_FP8_BLOCK == 0 || k + group >= n)) {
             acc = fmaf(partial, scale_of(a, i, k0 + k) * scale_of(b, j, k0 + k), acc);
             partial = 0.0f;
         }
@@ -193,32 +195,35 @@ static void test_linear_fwd__equals_the_expression(void **state)
             }
 }
 
-/* Sizes that are no multiple of anything; the end of k is padded with zeros. */
+/* Sizes that are no multiple of anything; the end of k is padded with zeros, scale blocks end. */
 static void test_linear_fwd__equals_the_expression_at_odd_sizes(void **state)
 {
+    // the last: more than one tile in each direction
+    static const struct {
+        int64_t m, n, k;
+        int32_t shards;
+        int64_t atom; /* of the formats without scale blocks */
+    } sizes[] = {{1, 1, 1, 1, 16}, {13, 29, 37, 8, 16}, {5, 33, 271, 4, 48}, {245, 261, 19, 1, 16}};
+
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
-        for (int f = 0; f < INVAR_TEST_STORAGE_FORMATS; f++) {
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 1, 1, 1, 1, 16,
-                          INVAR_DTYPE_F32);
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 13, 29, 37, 8, 16,
-                          INVAR_DTYPE_F32);
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 5, 33, 271, 4, 48,
-                          INVAR_DTYPE_F32);
-            // more than one tile in each direction
-            check_forward((invar_numerics)numerics, &invar_test_formats[f], 245, 261, 19, 1, 16,
-                          INVAR_DTYPE_F32);
+        for (int f = 0; f < INVAR_TEST_FORMATS; f++) {
+            const invar_test_format *format = &invar_test_formats[f];
+            int64_t block = invar_dtype_scale_block(format->x);
+            if (format->w == INVAR_DTYPE_INT4)
+                continue; // has whole groups
+            for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+                check_forward((invar_numerics)numerics, format, sizes[i].m, sizes[i].n, sizes[i].k,
+                              sizes[i].shards, block ? block : sizes[i].atom, INVAR_DTYPE_F32);
         }
 }
 
 /* ---- dx -------------------------------------------------------------------------------------- */
 
-static void check_dx(invar_numerics numerics, const invar_test_format *f, int32_t n_parts,
-                     int32_t k_shards)
+static void check_dx(invar_numerics numerics, const invar_test_format *f, const int64_t *widths,
+                     int32_t n_parts, int64_t k, int32_t k_shards)
 {
-    // 11 atoms, 3, and 3 of which the last is short: parts are cut one by one
-    static const int64_t widths[INVAR_LINEAR_MAX_PARTS] = {1408, 384, 640};
-    const int64_t m = 2, k = 128;
+    const int64_t m = 2;
     invar_device dev;
     invar_linear_dx_args args = {
         .n_parts = n_parts, .k_shards = k_shards, .k_atom = {128, 128, 256}};
@@ -254,7 +259,26 @@ static void test_linear_dx__equals_the_expression(void **state)
         for (int f = 0; f < INVAR_TEST_FORMATS; f++)
             for (int32_t parts = 1; parts <= 3; parts += 2)
                 for (int32_t shards = 1; shards <= 8; shards *= parts > 1 ? 2 : 8)
-                    check_dx((invar_numerics)numerics, &invar_test_formats[f], parts, shards);
+                    // 11 atoms, 3, and 3 of which the last is short: parts are cut one by one
+                    check_dx((invar_numerics)numerics, &invar_test_formats[f],
+                             (const int64_t[]){1408, 384, 640}, parts, 128, shards);
+}
+
+/* The last scale block of a part is short, and the next part begins a new one. */
+static void test_linear_dx__equals_the_expression_at_odd_sizes(void **state)
+{
+    (void)state;
+    for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
+        for (int f = 0; f < INVAR_TEST_FORMATS; f++) {
+            const invar_test_format *format = &invar_test_formats[f];
+            if (format->w == INVAR_DTYPE_INT4)
+                continue; // has whole groups
+            for (int32_t shards = 1; shards <= 4; shards *= 4)
+                check_dx((invar_numerics)numerics, format, (const int64_t[]){336, 48, 61}, 3, 147,
+                         shards);
+            if (format->w == INVAR_DTYPE_FP8)
+                check_dx((invar_numerics)numerics, format, (const int64_t[]){130, 3, 67}, 3, 5, 1);
+        }
 }
 
 /* ---- dw -------------------------------------------------------------------------------------- */
@@ -303,12 +327,12 @@ static void test_linear_dw__equals_the_expression(void **state)
  */
 static void test_linear_fwd__accuracy_vs_f64(void **state)
 {
-    const int64_t m = 6, n = 128, k = 2048;
-
     (void)state;
     for (int numerics = 0; numerics < INVAR_NUMERICS_COUNT; numerics++)
         for (int f = 0; f < INVAR_TEST_FORMATS; f++) {
             bool fp8 = invar_test_formats[f].x == INVAR_DTYPE_FP8;
+            bool int4 = invar_test_formats[f].w == INVAR_DTYPE_INT4;
+            const int64_t m = 6, n = 130, k = int4 ? 2048 : 2009;
             double bound = fp8 && numerics == INVAR_NUMERICS_SM90 ? 2e-3 : 2e-5;
             invar_device dev;
             invar_tensor x, w, y;
@@ -405,8 +429,15 @@ static void test_linear__refuses_bad_arguments(void **state)
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "x: an fp8 tensor without scales");
     bad = fwd, bad.x = bad.w = q, bad.x.scale_rows = 0;
     assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "x: scales of 0 rows; expected 1");
-    bad = fwd, bad.x = bad.w = q, bad.x.shape[1] = 96;
-    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "fp8 needs a multiple of 128");
+    bad = fwd, bad.x = b, bad.w = invar_tensor_quantised(bytes, data, INVAR_DTYPE_INT4, 1, 4, 8);
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "int4 needs a multiple of 32");
+    bad = fwd, bad.x = bad.w = q, bad.w.scale_rows = 128, bad.w.scale_period = 3;
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "scales that begin anew after 3");
+    bad.w.scale_period = -1;
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID,
+                 "after -1 rows; expected 0 or more");
+    bad = fwd, bad.x = bad.w = q, bad.x.scale_period = 2;
+    assert_fails(invar_linear_fwd(&dev, &bad), INVAR_E_INVALID, "x: scales begin anew after 2");
 
     assert_ok(invar_linear_dx(&dev, &dx));
     bad_dx = dx, bad_dx.n_parts = 4;
@@ -435,6 +466,7 @@ int main(void)
         cmocka_unit_test(test_linear_fwd__equals_the_expression),
         cmocka_unit_test(test_linear_fwd__equals_the_expression_at_odd_sizes),
         cmocka_unit_test(test_linear_dx__equals_the_expression),
+        cmocka_unit_test(test_linear_dx__equals_the_expression_at_odd_sizes),
         cmocka_unit_test(test_linear_dw__equals_the_expression),
         cmocka_unit_test(test_linear_fwd__accuracy_vs_f64),
         cmocka_unit_test(test_linear__refuses_bad_arguments),

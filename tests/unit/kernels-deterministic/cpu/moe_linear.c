@@ -33,18 +33,25 @@ static invar_tensor weights_of(const invar_tensor *w, int e)
 static invar_tensor make(const invar_device *dev, invar_dtype storage, invar_dtype dtype,
                          int64_t rows, int64_t cols, bool weights, uint64_t seed)
 {
-    invar_tensor plain = invar_test_normal_2d(storage, rows, cols, seed);
-    invar_tensor t = invar_test_quantised(dev, &plain, dtype, weights);
+    invar_tensor plain = invar_test_normal_2d(storage, rows, cols, seed), view, t;
 
+    if (dtype == INVAR_DTYPE_FP8 && weights) { // every expert has its own scale blocks
+        view = invar_tensor_quantised(NULL, NULL, dtype, INVAR_FP8_BLOCK, rows, cols);
+        view.scale_period = (int32_t)(rows / EXPERTS);
+        t = invar_test_tensor(view);
+        assert_ok(invar_quantise(dev, &(invar_quantise_args){.q = t, .x = plain}));
+    } else {
+        t = invar_test_quantised(dev, &plain, dtype, weights);
+    }
     invar_test_free(&plain);
     return t;
 }
 
 /* ---- y --------------------------------------------------------------------------------------- */
 
-static void check_fwd(const invar_device *dev, const invar_test_format *f, int32_t k_shards)
+static void check_fwd(const invar_device *dev, const invar_test_format *f, int64_t n, int64_t k,
+                      int32_t k_shards)
 {
-    const int64_t n = 128, k = 384;
     invar_tensor x = make(dev, f->storage, f->x, ROWS, k, false, 1);
     invar_tensor w = make(dev, f->storage, f->w, EXPERTS * n, k, true, 2);
     invar_tensor y = invar_test_strided(invar_tensor_2d(NULL, f->storage, ROWS, n), 3);
@@ -64,10 +71,9 @@ static void check_fwd(const invar_device *dev, const invar_test_format *f, int32
 
 /* ---- dx -------------------------------------------------------------------------------------- */
 
-static void check_dx(const invar_device *dev, const invar_test_format *f, int32_t parts,
-                     int32_t k_shards)
+static void check_dx(const invar_device *dev, const invar_test_format *f, int64_t k, int64_t width,
+                     int32_t parts, int32_t k_shards)
 {
-    const int64_t k = 128, width = 384;
     invar_moe_linear_dx_args a = {.n_parts = parts,
                                   .experts = experts,
                                   .k_shards = k_shards,
@@ -106,9 +112,13 @@ static void test_moe_linear__equals_the_dense_layer_per_expert(void **state)
         invar_test_device_init(&dev, (invar_numerics)(i % INVAR_NUMERICS_COUNT),
                                INVAR_CPU_PATH_SIMD, 1);
         for (int32_t shards = 1; shards <= 8; shards *= (int32_t)invar_test_count(8, 2)) {
-            check_fwd(&dev, f, shards);
+            check_fwd(&dev, f, 128, 384, shards);
             for (int32_t parts = 1; parts <= 3; parts += (int32_t)invar_test_count(2, 1))
-                check_dx(&dev, f, parts, shards);
+                check_dx(&dev, f, 128, 384, parts, shards);
+        }
+        if (f->w != INVAR_DTYPE_INT4) { // which has whole groups
+            check_fwd(&dev, f, 147, 205, 1);
+            check_dx(&dev, f, 150, 208, 2, 1);
         }
         invar_test_device_release(&dev);
     }
