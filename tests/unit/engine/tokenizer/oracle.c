@@ -232,7 +232,7 @@ static void check_block(const way *w, const char *name, size_t block, const json
 /* The blocks' checksums are in the list from `first` on. */
 static void check_blocks(const way *w, const char *name, const json_t *list, size_t first)
 {
-    const size_t blocks = json_array_size(list) - first, stride = (size_t)invar_test_count(8, 1);
+    const size_t blocks = json_array_size(list) - first, stride = (size_t)invar_test_count(16, 1);
 
     assert_true(json_array_size(list) > first && blocks <= 0x110000 / BLOCK);
     // what is reduced still has all scripts of the basic plane and most of the next

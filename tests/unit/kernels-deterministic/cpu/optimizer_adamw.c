@@ -210,7 +210,7 @@ static void check_hashed(void **state, const hashed_tensors *list, invar_dtype w
         got.digest = digests;
         got.end = list->end;
         got.tensors = list->count;
-        for (int step = 1; step <= 2; step++) {
+        for (int step = 1; step <= (n < 1 << 20 ? 2 : 1); step++) {
             next_step(&got, step);
             next_step(&expected, step);
             assert_ok(invar_adamw(&devices[d], &got));
