@@ -32,13 +32,24 @@
 
 typedef struct shape {
     invar_model_spec spec;
-    int64_t samples, length; /* of a step */
-    int64_t batch, context;  /* of decoding */
+    int64_t samples, length;   /* of a step */
+    int64_t batch, context;    /* of decoding and of a rollout */
+    int64_t groups, group;     /* of a rollout: prompts, samples of each */
+    int64_t shortest, longest; /* and its responses */
 } shape;
 
 #define QWEN                                                                                       \
     .vocab = 151936, .norm_eps = 1e-6f, .init_std = 0.02f, .head_dim = 128, .rope = {.theta = 1e6}
-#define USUAL .samples = 8, .length = 2048, .batch = 256, .context = 512
+#define USUAL                                                                                      \
+    .samples = 8, .length = 2048, .batch = 256, .context = 512, .groups = 256, .group = 8,         \
+    .shortest = 100, .longest = 4000
+#define TINY                                                                                       \
+    .vocab = 512, .hidden = 128, .layers = 2, .heads = 4, .kv_heads = 2, .head_dim = 64,           \
+    .intermediate = 256, .max_positions = 1024, .norm_eps = 1e-6f, .init_std = 0.02f,              \
+    .tied = true, .qk_norm = true, .rope = {.theta = 1e6}
+#define TINY_USUAL                                                                                 \
+    .samples = 2, .length = 32, .batch = 4, .context = 16, .groups = 4, .group = 2, .shortest = 5, \
+    .longest = 40
 
 static const shape shapes[INVAR_BENCH_SHAPE_COUNT] = {
     [INVAR_BENCH_SHAPE_QWEN3_0_6B] = {USUAL,
@@ -55,24 +66,16 @@ static const shape shapes[INVAR_BENCH_SHAPE_COUNT] = {
                                                     .hidden = 4096, .layers = 36, .heads = 32,
                                                     .kv_heads = 8, .intermediate = 12288,
                                                     .max_positions = 40960, .qk_norm = true}},
-    [INVAR_BENCH_SHAPE_TINY] = {.samples = 2,
-                                .length = 32,
-                                .batch = 4,
-                                .context = 16,
-                                .spec = {.family = INVAR_FAMILY_QWEN3,
-                                         .vocab = 512,
-                                         .hidden = 128,
-                                         .layers = 2,
-                                         .heads = 4,
-                                         .kv_heads = 2,
-                                         .head_dim = 64,
-                                         .intermediate = 256,
-                                         .max_positions = 1024,
-                                         .norm_eps = 1e-6f,
-                                         .init_std = 0.02f,
-                                         .tied = true,
-                                         .qk_norm = true,
-                                         .rope = {.theta = 1e6}}},
+    [INVAR_BENCH_SHAPE_QWEN3_30B_A3B] =
+        {USUAL, .spec = {QWEN, .family = INVAR_FAMILY_QWEN3_MOE, .hidden = 2048, .layers = 48,
+                         .heads = 32, .kv_heads = 4, .intermediate = 6144, .max_positions = 40960,
+                         .qk_norm = true, .experts = 128, .experts_per_token = 8,
+                         .expert_intermediate = 768, .normalise_experts = true}},
+    [INVAR_BENCH_SHAPE_TINY] = {TINY_USUAL, .spec = {TINY, .family = INVAR_FAMILY_QWEN3}},
+    [INVAR_BENCH_SHAPE_TINY_MOE] = {TINY_USUAL,
+                                    .spec = {TINY, .family = INVAR_FAMILY_QWEN3_MOE, .experts = 8,
+                                             .experts_per_token = 2, .expert_intermediate = 128,
+                                             .normalise_experts = true}},
 };
 
 static shape find_shape(const invar_bench_model_options *o)
@@ -81,6 +84,8 @@ static shape find_shape(const invar_bench_model_options *o)
 
     if (o->layers)
         found.spec.layers = o->layers;
+    for (int64_t i = 0; i < found.spec.layers; i++)
+        found.spec.sparse[i] = found.spec.experts > 0;
     return found;
 }
 
@@ -250,10 +255,13 @@ typedef struct answer {
     const invar_model *model;
     const invar_device *dev;
     shape shape;
-    int64_t parameters, multiplied; /* all, and those of products: the embedding only where tied */
-    size_t masters, weights;        /* bytes */
+    /* All, and those of products with a token: the embedding only where tied, of the experts those
+       that a token has. */
+    int64_t parameters, multiplied;
+    size_t masters, weights; /* bytes */
     invar_bench_train train;
     invar_bench_decode decode;
+    invar_bench_rollout rollout;
 } answer;
 
 static void weigh(answer *a)
@@ -264,7 +272,10 @@ static void weigh(answer *a)
         bool product = p->cols && (p->kind != INVAR_PARAM_EMBEDDING || a->model->spec.tied);
 
         a->parameters += elements(p);
-        a->multiplied += product ? elements(p) : 0;
+        if (product && p->stack > 1)
+            a->multiplied += elements(p) / p->stack * a->model->spec.experts_per_token;
+        else if (product)
+            a->multiplied += elements(p);
         a->masters += count * sizeof(float);
         a->weights += count * (size_t)invar_dtype_bits(p->weight.dtype) / 8 +
                       invar_tensor_scale_bytes(&p->weight);
@@ -383,6 +394,28 @@ static void print_decode(const answer *a)
     print_profile(&d->profile, "decoding");
 }
 
+static void print_passes(const char *what, const invar_bench_passes *p, double seconds)
+{
+    printf("  %-38s %10.3f s  %12.0f tokens/s %6.1f %% of the time, %" PRId64 " passes\n", what,
+           p->seconds, p->seconds > 0.0 ? (double)p->tokens / p->seconds : 0.0,
+           100.0 * p->seconds / seconds, p->count);
+}
+
+static void print_rollout(const answer *a)
+{
+    const invar_bench_rollout *r = &a->rollout;
+
+    printf("\nrollout, %" PRId64 " prompts of %" PRId64 " tokens x %" PRId64 " samples of %" PRId64
+           " to %" PRId64 ", %" PRId64 " sequences at a time\n",
+           r->groups, r->context, r->group, r->shortest, r->longest, r->batch);
+    printf("  %-38s %10.3f s  %12.0f tokens/s\n", "all of it", r->seconds,
+           (double)r->tokens / r->seconds);
+    print_passes("passes that read prompts", &r->prompts, r->seconds);
+    print_passes("passes with all sequences", &r->all, r->seconds);
+    print_passes("passes with fewer", &r->fewer, r->seconds);
+    printf("  %-38s cache %.0f, activations %.0f\n", "MiB", mib(r->cache), mib(r->activations));
+}
+
 static void print_head(const answer *a)
 {
     bool colour = invar_term_colour(stdout);
@@ -476,11 +509,34 @@ static void json_decode(const answer *a)
     printf("}");
 }
 
+static void json_passes(const char *name, const invar_bench_passes *p)
+{
+    printf(", \"%s\": {\"passes\": %" PRId64 ", \"tokens\": %" PRId64 ", \"seconds\": %.9g}", name,
+           p->count, p->tokens, p->seconds);
+}
+
+static void json_rollout(const answer *a)
+{
+    const invar_bench_rollout *r = &a->rollout;
+
+    printf(",\n  \"rollout\": {\"prompts\": %" PRId64 ", \"samples\": %" PRId64
+           ", \"batch\": %" PRId64 ", \"context\": %" PRId64 ", \"shortest\": %" PRId64
+           ", \"longest\": %" PRId64 ", \"tokens\": %" PRId64
+           ", \"seconds\": %.9g, \"tokens_per_second\": %.9g",
+           r->groups, r->group, r->batch, r->context, r->shortest, r->longest, r->tokens,
+           r->seconds, (double)r->tokens / r->seconds);
+    json_passes("reading_prompts", &r->prompts);
+    json_passes("all_sequences", &r->all);
+    json_passes("fewer_sequences", &r->fewer);
+    printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}}", r->cache, r->activations);
+}
+
 /* ---- the run --------------------------------------------------------------------------------- */
 
+/* A whole rollout takes minutes: it is measured where it is asked for. */
 static bool wanted(const invar_bench_model_options *o, invar_bench_part part)
 {
-    return o->only.value < 0 || o->only.value == (int)part;
+    return o->only.value < 0 ? part != INVAR_BENCH_PART_ROLLOUT : o->only.value == (int)part;
 }
 
 /* What is known is printed before the next part begins. */
@@ -500,6 +556,16 @@ static invar_status measure_parts(answer *a, const invar_bench_subject *subject)
                                          .context = o->context ? o->context : a->shape.context};
         INVAR_TRY(invar_bench_decode_run(&a->decode, subject));
         (o->json ? json_decode : print_decode)(a);
+    }
+    if (wanted(o, INVAR_BENCH_PART_ROLLOUT)) {
+        a->rollout = (invar_bench_rollout){.groups = a->shape.groups,
+                                           .group = a->shape.group,
+                                           .batch = o->batch ? o->batch : a->shape.batch,
+                                           .context = o->context ? o->context : a->shape.context,
+                                           .shortest = a->shape.shortest,
+                                           .longest = a->shape.longest};
+        INVAR_TRY(invar_bench_rollout_run(&a->rollout, subject));
+        (o->json ? json_rollout : print_rollout)(a);
     }
     return INVAR_OK;
 }

@@ -1,8 +1,8 @@
 /*
- * model.h - invar bench --model: a whole training step and decoding, of random weights.
+ * model.h - invar bench --model: a training step, decoding and a rollout, of random weights.
  *
- * model.c makes the model, asks for the measurements and prints them; step.c trains,
- * decode.c generates. Both use the engine as a run does.
+ * model.c makes the model, asks for the measurements and prints them; step.c trains, decode.c
+ * generates, rollout.c does so as a whole rollout. All use the engine as a run does.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -26,7 +26,7 @@ typedef struct invar_bench_model_options {
     invar_option_word dtype;
     invar_option_word numerics; /* none: sm90 on a GPU, ieee on the CPU */
     const char *tokens; /* "8x2048": samples of a step and the tokens of each; "": the shape's */
-    invar_option_word only; /* an invar_bench_part; none: both */
+    invar_option_word only; /* an invar_bench_part; none: train and decode */
     const char *peer;       /* a shared object, see invar_bench_peer_fn; "": none */
     int64_t micro_batch;    /* samples; 0: all in one */
     int64_t batch;          /* sequences; 0: as the shape has it, here and below */
@@ -120,5 +120,24 @@ typedef struct invar_bench_decode {
 
 invar_status invar_bench_decode_run(invar_bench_decode *decode,
                                     const invar_bench_subject *subject) INVAR_MUST_USE;
+
+typedef struct invar_bench_passes {
+    int64_t count, tokens; /* tokens that were drawn */
+    double seconds;
+} invar_bench_passes;
+
+typedef struct invar_bench_rollout {
+    int64_t groups, group;     /* prompts, and the samples of each */
+    int64_t batch, context;    /* sequences at a time; tokens of a prompt */
+    int64_t shortest, longest; /* responses */
+    /* out */
+    int64_t tokens; /* of all responses */
+    double seconds; /* of all of it */
+    invar_bench_passes prompts, all, fewer;
+    size_t cache, activations; /* bytes */
+} invar_bench_rollout;
+
+invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,
+                                     const invar_bench_subject *subject) INVAR_MUST_USE;
 
 #endif

@@ -87,6 +87,38 @@ def check_decode():
            f"calls of a layer and of the sampler: {calls}")
 
 
+def check_rollout():
+    a = answer("--only", "rollout", "--batch", "3", "--context", "9", "--threads", "1")
+    rollout = a["rollout"]
+    expect("train" not in a and "decode" not in a, "--only rollout is not obeyed")
+    expect((rollout["batch"], rollout["context"]) == (3, 9), "rollout: --batch or --context")
+    kinds = [rollout[kind] for kind in ("reading_prompts", "all_sequences", "fewer_sequences")]
+    count = rollout["prompts"] * rollout["samples"]
+    expect(sum(kind["tokens"] for kind in kinds) == rollout["tokens"], "tokens of the passes")
+    expect(sum(kind["seconds"] for kind in kinds) <= rollout["seconds"], "seconds of the passes")
+    expect(count * rollout["shortest"] < rollout["tokens"] < count * rollout["longest"],
+           f"{rollout['tokens']} tokens of {count} samples")
+    expect(kinds[1]["tokens"] == 3 * kinds[1]["passes"], "a pass with all sequences")
+    other = answer("--only", "rollout", "--batch", "1", "--threads", "2")["rollout"]
+    expect(other["tokens"] == rollout["tokens"], "the lengths of the responses differ")
+    text = run("tiny", "--only", "rollout").stdout
+    expect("passes with all sequences" in text, text)
+
+
+def check_experts():
+    done = run("tiny-moe", "--json", "--repetitions", "1", "--tokens", "2x16")
+    a = json.loads(done.stdout)
+    experts, slots, wide = 8, 2, 128
+    attention = LAYERS * HIDDEN * (2 * HEADS + 2 * KV_HEADS) * DIM
+    router, expert = LAYERS * HIDDEN * experts, LAYERS * 3 * HIDDEN * wide
+    whole = attention + NORMS + VOCAB * HIDDEN + router + experts * expert
+    expect(a["parameters"] == whole, f"{a['parameters']} parameters, expected {whole}")
+    active = attention + router + slots * expert + VOCAB * HIDDEN
+    flops = 32 * (6 * active + 6 * LAYERS * HEADS * DIM * 16)
+    expect(a["train"]["flops"] == flops, f"{a['train']['flops']} FLOP, expected {flops}")
+    expect(a["decode"]["seconds"] > 0, "a model with experts does not decode")
+
+
 def calls_of(profile):
     calls = {}
     for row in profile["rows"]:
@@ -134,7 +166,7 @@ def check_messages():
                         (("tiny", "--tokens", "1x99999"), "at most 1024 tokens"),
                         (("tiny", "--dtype", "int3"), "--dtype int3: there are fp32, bf16"),
                         (("tiny", "--numerics", "sm80"), "there are ieee and sm90"),
-                        (("tiny", "--only", "sleep"), "there are train and decode"),
+                        (("tiny", "--only", "sleep"), "there are train, decode and rollout"),
                         (("tiny", "--device", "tpu"), "there are cpu and cuda"),
                         (("tiny", "--optimizer-cpu-offload"), "give --device cuda")):
         done = run(*words, code=129)
@@ -145,6 +177,8 @@ for each in LINEAR_BYTES:
     check_bytes(each)
 check_train()
 check_decode()
+check_rollout()
+check_experts()
 check_profile()
 check_peer()
 check_text()

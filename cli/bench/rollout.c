@@ -1,0 +1,129 @@
+/*
+ * rollout.c - what a whole rollout costs: prompts, decoding, sampling, stops and admission.
+ *
+ * Random prompts of one length, each with several samples, whose responses are given: as many
+ * tokens as rollout_length says, whatever is drawn. So the passes and draws are those of a rollout
+ * whose samples end at different times, and the same in every run and on every machine. A pass
+ * counts as one that reads prompts, as one in which all sequences drew a token, or as one with
+ * fewer sequences: the sequences that a cache has no room for, and the end of the rollout.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <string.h>
+
+#include "base/alloc.h"
+#include "cli/bench/bench.h"
+#include "cli/bench/model.h"
+#include "engine/rollout/rollout.h"
+#include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/philox.h"
+
+#include "base/invar_banned.h"
+
+/* A rollout that is watched pass by pass. */
+typedef struct watch {
+    const invar_rollout *rollout;
+    invar_bench_rollout *out;
+    double last;
+    int64_t tokens, prefilled; /* before this pass */
+} watch;
+
+/* Tokens of the response of sample i: log-uniform between the two. */
+static int64_t rollout_length(const invar_bench_rollout *r, int64_t i)
+{
+    const uint32_t counter[4] = {(uint32_t)i, 0, 0, 0}, key[2] = {0x6C656E67, 0};
+    float low = (float)r->shortest, ratio = (float)r->longest / low;
+    uint32_t word[4];
+
+    invar_philox4x32(word, counter, key);
+    return (int64_t)(low * invar_exp((float)(word[0] >> 8) * 0x1p-24f * invar_log(ratio)));
+}
+
+static invar_status tick(void *payload, int64_t samples_done, int64_t tokens_done)
+{
+    watch *w = payload;
+    invar_rollout_counters counted;
+    invar_bench_passes *passes;
+    double now = invar_bench_now();
+
+    (void)samples_done;
+    invar_rollout_counted(&counted, w->rollout);
+    if (counted.prefilled > w->prefilled)
+        passes = &w->out->prompts;
+    else if (tokens_done - w->tokens == w->out->batch)
+        passes = &w->out->all;
+    else
+        passes = &w->out->fewer;
+    passes->count++;
+    passes->tokens += tokens_done - w->tokens;
+    passes->seconds += now - w->last;
+    w->tokens = tokens_done;
+    w->prefilled = counted.prefilled;
+    w->last = invar_bench_now();
+    return INVAR_OK;
+}
+
+static invar_status make_samples(invar_rl_sample *samples, const invar_bench_rollout *r,
+                                 int64_t vocabulary)
+{
+    uint64_t state = 11;
+
+    for (int64_t i = 0; i < r->groups * r->group; i++) {
+        invar_rl_sample *s = &samples[i];
+        const invar_rl_sample *first = &samples[i / r->group * r->group];
+        int64_t prompt = r->context, all = prompt + rollout_length(r, i);
+        INVAR_TRY(invar_alloc((void **)&s->tokens, (size_t)all, sizeof *s->tokens, "tokens"));
+        s->index = i;
+        s->group = i / r->group;
+        s->draw = (uint32_t)i;
+        s->prompt_tokens = prompt;
+        s->n_tokens = all;
+        s->finish = INVAR_FINISH_LENGTH;
+        if (s == first)
+            invar_bench_tokens(s->tokens, prompt, &state, vocabulary);
+        else
+            memcpy(s->tokens, first->tokens, (size_t)prompt * sizeof *s->tokens);
+        invar_bench_tokens(s->tokens + prompt, all - prompt, &state, vocabulary);
+    }
+    return INVAR_OK;
+}
+
+static invar_status follow(invar_bench_rollout *r, const invar_bench_subject *on,
+                           const invar_rl_sample *samples)
+{
+    const invar_sampling sampling = {
+        .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = r->longest};
+    const invar_rollout_limits limits = {.concurrency = r->batch};
+    watch w = {.out = r};
+    invar_rollout *rollout;
+    invar_status status;
+    double begun;
+
+    INVAR_TRY(invar_rollout_new(&rollout, on->model, NULL, &on->dev, &limits));
+    w.rollout = rollout;
+    begun = w.last = invar_bench_now();
+    status = invar_rollout_follow(rollout, samples, r->groups * r->group, &sampling, tick, &w);
+    r->seconds = invar_bench_now() - begun;
+    r->tokens = w.tokens;
+    r->cache = invar_meter_taken(on->meter, "the KV cache");
+    r->activations = invar_meter_taken(on->meter, "activations");
+    invar_rollout_free(rollout);
+    return status;
+}
+
+invar_status invar_bench_rollout_run(invar_bench_rollout *r, const invar_bench_subject *on)
+{
+    int64_t count = r->groups * r->group;
+    invar_rl_sample *samples;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&samples, (size_t)count, sizeof *samples, "samples"));
+    memset(samples, 0, (size_t)count * sizeof *samples);
+    status = make_samples(samples, r, on->model->spec.vocab);
+    if (status == INVAR_OK)
+        status = follow(r, on, samples);
+    for (int64_t i = 0; i < count; i++)
+        invar_rl_sample_release(&samples[i]);
+    invar_free(samples);
+    return status;
+}
