@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# agree.sh INVAR FOLDER [FLAG ...] - training computes the log-probabilities that were sampled with.
+# agree.sh INVAR FOLDER RECIPE [FLAG ...] - training has the log-probabilities of the rollout.
 #
-# Runs qwen3-0.6b.ini: in every step, no token of any sample may have another log-probability in
-# training than in the rollout. That others would be noticed: tests/property/engine/audit.c. FLAGs
-# go to the run (--device cuda).
+# Runs RECIPE: in every step, no token of any sample may have another log-probability in training
+# than in the rollout. That others would be noticed: tests/property/engine/audit.c. FLAGs go to the
+# run (--device cuda).
 #
 # Exit code: 0 all tokens agree, 1 not so.
 # SPDX-License-Identifier: Apache-2.0
 set -euo pipefail
-invar=$1 folder=$2
-shift 2
+invar=$1 folder=$2 recipe=$3
+shift 3
 unset INVAR_LEDGER
 rm -rf "$folder"
 mkdir -p "$folder"
 run=$folder/run
-if ! "$invar" train "$(dirname "$0")/qwen3-0.6b.ini" --run "$run" --save none --no-report "$@" \
+if ! "$invar" train "$recipe" --run "$run" --save none --no-report "$@" \
     >"$run.out" 2>"$run.err"; then
     tail -n 3 "$run.err" >&2
     exit 1
