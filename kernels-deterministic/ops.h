@@ -46,6 +46,23 @@ typedef struct invar_segments {
  */
 #define INVAR_LINEAR_MAX_SHARDS 8
 
+/*
+ * head_shards and head_atom of rmsnorm.bwd and attention.bwd: the same for sums over heads, whose
+ * atoms are heads. 0 counts as 1: one shard.
+ */
+
+/*
+ * How logical tensor parallelism cuts a matrix, or along its rows a vector: V pieces of whole
+ * atoms, as above. Of a matrix that is a stack of experts each expert is cut alone, and its pieces
+ * stand together.
+ */
+typedef struct invar_cut {
+    int32_t pieces;  /* V: 1, 2, 4 or 8 */
+    int32_t columns; /* 1: along the columns; 0: the rows */
+    int64_t atom;    /* of them: what stays together; not read where pieces is 1 */
+    int64_t stack;   /* experts; 1 for all others */
+} invar_cut;
+
 typedef struct invar_linear_output {
     invar_tensor y;    /* (T, N_p) */
     invar_tensor w;    /* (N_p, K) */
@@ -186,6 +203,8 @@ typedef struct invar_rmsnorm_bwd_args {
     float eps;
     invar_rotation rotation;
     invar_tensor residual; /* (T, H, D) storage, optional */
+    int32_t head_shards;   /* of H: dweight */
+    int64_t head_atom;
 } invar_rmsnorm_bwd_args;
 
 typedef enum invar_rope_scaling { INVAR_ROPE_DEFAULT, INVAR_ROPE_LLAMA3 } invar_rope_scaling;
@@ -278,6 +297,8 @@ typedef struct invar_attention_bwd_args {
     invar_tensor v;    /* (T, HKV, D) */
     invar_segments samples;
     invar_attention_shape shape;
+    int32_t head_shards; /* of HQ: dk, dv */
+    int64_t head_atom;
 } invar_attention_bwd_args;
 
 /* Pages of a KV cache. Sequence s keeps its position p in page pages[s, p / page_size]. */
@@ -479,7 +500,7 @@ typedef struct invar_sample_args {
 typedef struct invar_grad_norm_args {
     float *norm;
     float *clip;
-    const invar_tensor *grads; /* (count) f32 of any rank, contiguous, in canonical order */
+    const invar_tensor *grads; /* (count) f32 of any rank, in canonical order */
     int64_t count;
     float max_norm;
     invar_digest *digest; /* (count), optional */
@@ -520,7 +541,8 @@ typedef struct invar_hash_tree_args {
     invar_digest *digest;  /* (count) */
     const invar_tensor *x; /* (count) */
     int64_t count;
-    int32_t shards; /* of each of them */
+    int32_t shards;        /* of each of them; 1 with cuts */
+    const invar_cut *cuts; /* (count), optional: how each is cut, and each piece is a shard */
 } invar_hash_tree_args;
 
 /*

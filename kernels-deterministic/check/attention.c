@@ -88,6 +88,7 @@ invar_status invar_check_attention_bwd(const invar_device *dev, const invar_atte
     invar_op op = INVAR_OP_ATTENTION_BWD;
 
     INVAR_TRY(check_packed(dev, op, &a->q, &a->k, &a->v, &a->samples, &a->shape));
+    INVAR_TRY(invar_check_head_shards(op, a->head_shards, a->head_atom));
     INVAR_TRY(check_like(op, "o", &a->o, "q", &a->q));
     INVAR_TRY(check_like(op, "d_o", &a->d_o, "q", &a->q));
     INVAR_TRY(check_like(op, "dq", &a->dq, "q", &a->q));

@@ -353,3 +353,14 @@ invar_status invar_check_shards(invar_op op, const char *arg, int64_t shards, in
                           invar_op_name(op), arg, shards, most);
     return INVAR_OK;
 }
+
+invar_status invar_check_head_shards(invar_op op, int32_t shards, int64_t atom)
+{
+    if (shards == 0)
+        return INVAR_OK;
+    INVAR_TRY(invar_check_shards(op, "head_shards", shards, INVAR_LINEAR_MAX_SHARDS));
+    if (shards > 1 && atom < 1)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: head_atom: %" PRId64 " heads; expected some",
+                          invar_op_name(op), atom);
+    return INVAR_OK;
+}

@@ -75,9 +75,12 @@ invar_status invar_check_memory(invar_op op, const void *args) INVAR_MUST_USE;
 invar_status invar_check_range(invar_op op, const char *arg, double value, double low,
                                double high) INVAR_MUST_USE;
 
-/* A number of logical shards: 1, 2 or 4 for V_tp; `most` is the bound. */
+/* A number of logical shards: a power of two; `most` is the bound. */
 invar_status invar_check_shards(invar_op op, const char *arg, int64_t shards,
                                 int64_t most) INVAR_MUST_USE;
+
+/* head_shards and head_atom. */
+invar_status invar_check_head_shards(invar_op op, int32_t shards, int64_t atom) INVAR_MUST_USE;
 
 /* invar_check_tensor with the shape written out: INVAR_CHECK_2D(op, args, x, types, rows, cols). */
 #define INVAR_CHECK_1D(op, args, field, types, n0)                                                 \

@@ -13,12 +13,31 @@
 
 #define TYPES (INVAR_TYPES_STORAGE | INVAR_TYPES_QUANTISED | INVAR_TYPE(I32) | INVAR_TYPE(I64))
 
-static invar_status check_one(const invar_hash_tree_args *a, const invar_tensor *x)
+/* Numbers of values, not bytes: what has scales is not cut so. */
+static invar_status check_cut(const invar_tensor *x, const invar_cut *cut)
 {
     invar_op op = INVAR_OP_HASH_TREE;
+
+    INVAR_TRY(invar_check_shards(op, "cuts", cut->pieces, INVAR_LINEAR_MAX_SHARDS));
+    if (cut->pieces > 1 && (cut->atom < 1 || cut->stack < 1 || x->shape[0] % cut->stack != 0 ||
+                            (cut->columns && x->rank != 2) || invar_dtype_scale_block(x->dtype)))
+        return INVAR_FAIL(INVAR_E_INVALID, 0,
+                          "%s: cuts: %d pieces of %" PRId64 " %s in each of %" PRId64
+                          " parts do not fit the tensor",
+                          invar_op_name(op), cut->pieces, cut->atom,
+                          cut->columns ? "columns" : "rows", cut->stack);
+    return INVAR_OK;
+}
+
+static invar_status check_one(const invar_hash_tree_args *a, int64_t i)
+{
+    invar_op op = INVAR_OP_HASH_TREE;
+    const invar_tensor *x = &a->x[i];
     int64_t unit; // rows that share a scale stay together
 
     INVAR_TRY(invar_check_tensor(op, "x", x, TYPES, INVAR_ANY, NULL));
+    if (a->cuts)
+        INVAR_TRY(check_cut(x, &a->cuts[i]));
     unit = x->dtype == INVAR_DTYPE_FP8 ? x->scale_rows : 1;
     if (unit > 1 && a->shards > 1 &&
         (x->shape[0] % (a->shards * unit) != 0 || x->scale_period % unit != 0))
@@ -39,9 +58,9 @@ invar_status invar_check_hash_tree(const invar_device *dev, const invar_hash_tre
                           a->count);
     if (a->count > 0 && !a->digest)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "%s: digest: missing", invar_op_name(op));
-    INVAR_TRY(invar_check_shards(op, "shards", a->shards, MAX_SHARDS));
+    INVAR_TRY(invar_check_shards(op, "shards", a->shards, a->cuts ? 1 : MAX_SHARDS));
     for (int64_t i = 0; i < a->count; i++)
-        INVAR_TRY(check_one(a, &a->x[i]));
+        INVAR_TRY(check_one(a, i));
     return INVAR_OK;
 }
 

@@ -61,6 +61,7 @@ invar_status invar_check_rmsnorm_bwd(const invar_device *dev, const invar_rmsnor
 
     INVAR_TRY(check_norm(op, &a->x, &a->weight, a->eps));
     INVAR_TRY(check_rotation(dev, op, r, &a->x));
+    INVAR_TRY(invar_check_head_shards(op, a->head_shards, a->head_atom));
     INVAR_TRY(invar_check_like(op, "dx", &a->dx, "x", &a->x));
     INVAR_TRY(invar_check_like(op, "dy", &a->dy, "x", &a->x));
     if (invar_tensor_present(&a->dweight)) {

@@ -11,9 +11,9 @@
  *   dv  one chain over (query heads ascending, queries ascending) of p and d_o
  *   dk  likewise of ds and q, then * scale
  *   dq  per block of keys one chain of ds and k from +0; blocks added descending; then * scale
- * With spans, dk and dv have one chain per span of queries and dq one sum per span of keys, added
- * ascending. Products that the mask excludes are skipped. Gradients of a sample depend on that
- * sample alone.
+ * With shards of query heads, dk and dv have one chain per shard, added by a tree. With spans, they
+ * have these per span of queries, and dq one sum per span of keys, added ascending. Products that
+ * the mask excludes are skipped. Gradients of a sample depend on that sample alone.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -24,6 +24,7 @@
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/reduce.h"
+#include "kernels-deterministic/math/shards.h"
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
@@ -46,12 +47,19 @@ typedef struct scratch {
     invar_attention_range ranges[INVAR_ATTENTION_ROWS];
 } scratch;
 
+/* Of dk and dv: a subtree of shards that waits for its right neighbour. */
+typedef float partial_sum[2][INVAR_ATTENTION_HEADS_SIZE];
+
+#define LEVELS 3 // of 2^3 shards, INVAR_LINEAR_MAX_SHARDS; the whole tree waits for nothing
+
 typedef struct backward_job {
     const invar_device *dev;
     const invar_attention_bwd_args *args;
     invar_attention_form form;
     invar_attention_tiling tiling;
     scratch *scratch;
+    int32_t shards;       /* of query heads */
+    partial_sum *partial; /* with shards: LEVELS of them for each thread */
 } backward_job;
 
 /* Query rows against a block of keys, both of one sample and kv head. */
@@ -64,6 +72,7 @@ typedef struct backward_tile {
     int64_t key0;
     int64_t keys;
     scratch *w;
+    partial_sum *partial; /* (LEVELS); NULL with one shard */
 } backward_tile;
 
 static void add(float *acc, const float *x, int64_t count)
@@ -248,16 +257,16 @@ static void key_queries(const backward_tile *t)
     invar_attention_sum_run(w->part[1], t->job->dev, &dv, w->spare, w->chain);
 }
 
-/* Adds what the queries [begin, end) of all heads of the group give to the tile's keys. */
-static void key_span(backward_tile *t, int64_t begin, int64_t end)
+/* part = the chains of the tile's keys over the queries [begin, end) of these heads. */
+static void key_heads(backward_tile *t, int64_t begin, int64_t end, int64_t head, int64_t head_end)
 {
     const invar_attention_form *form = &t->job->form;
     int64_t count = t->keys * form->dim;
 
     clear(t->w->part[0], count);
     clear(t->w->part[1], count);
-    for (int64_t h = 0; h < form->group; h++) {
-        t->rows.head0 = t->kv_head * form->group + h;
+    for (; head < head_end; head++) {
+        t->rows.head0 = head;
         // begin is the start of a block, so every tile starts a group of the chain
         for (int64_t first = begin; first < end; first += form->block) {
             t->rows.first = first;
@@ -265,10 +274,33 @@ static void key_span(backward_tile *t, int64_t begin, int64_t end)
             key_queries(t);
         }
     }
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 2; i++)
         invar_chain_finish(t->w->part[i], count);
-        add(t->w->total[i], t->w->part[i], count);
+}
+
+/* Adds what the queries [begin, end) of all heads of the group give to the tile's keys. */
+static void key_span(backward_tile *t, int64_t begin, int64_t end)
+{
+    const backward_job *job = t->job;
+    int64_t group = job->form.group, heads = job->form.kv_heads * group;
+    int64_t first = t->kv_head * group, count = t->keys * job->form.dim;
+
+    for (int32_t v = 0; v < job->shards; v++) {
+        int64_t from = invar_shard_start(heads, job->args->head_atom, job->shards, v);
+        int64_t to = invar_shard_start(heads, job->args->head_atom, job->shards, v + 1);
+        int level = 0;
+
+        key_heads(t, begin, end, from > first ? from : first,
+                  invar_attention_min(to, first + group));
+        // a binary counter: neighbours first
+        for (; v >> level & 1; level++)
+            for (int i = 0; i < 2; i++)
+                add(t->w->part[i], t->partial[level][i], count);
+        for (int i = 0; i < 2 && v + 1 < job->shards; i++)
+            memcpy(t->partial[level][i], t->w->part[i], (size_t)count * sizeof(float));
     }
+    for (int i = 0; i < 2; i++)
+        add(t->w->total[i], t->w->part[i], count);
 }
 
 static void key_block(backward_tile *t, int64_t length)
@@ -302,6 +334,8 @@ static invar_status key_task(void *payload, int64_t task, int worker)
         .job = job, .kv_head = task % job->form.kv_heads, .w = job->scratch + worker};
     int64_t sample, key0, keys;
 
+    if (job->shards > 1)
+        t.partial = job->partial + (ptrdiff_t)worker * LEVELS;
     if (!invar_attention_slot(&sample, &key0, &keys, &job->tiling, task / job->form.kv_heads))
         return INVAR_OK;
     t.rows = (invar_attention_rows){.row0 = start[sample], .heads = 1};
@@ -312,17 +346,28 @@ static invar_status key_task(void *payload, int64_t task, int worker)
 
 /* ---- the op ---------------------------------------------------------------------------------- */
 
+/* Where every kv head has its query heads in one shard, the sums are those of one shard. */
+static int32_t shards_of(const invar_attention_bwd_args *a)
+{
+    int64_t heads = a->q.shape[1], group = heads / a->k.shape[1];
+
+    return invar_shard_whole_groups(heads, group, a->head_atom, a->head_shards) ? 1
+                                                                                : a->head_shards;
+}
+
 size_t invar_cpu_attention_bwd_workspace(const invar_device *dev, const invar_attention_bwd_args *a)
 {
-    (void)a;
-    return sizeof(scratch) * (size_t)invar_pool_threads(dev->pool);
+    size_t thread = sizeof(scratch) + (shards_of(a) > 1 ? LEVELS * sizeof(partial_sum) : 0);
+
+    return thread * (size_t)invar_pool_threads(dev->pool);
 }
 
 invar_status invar_cpu_attention_bwd(const invar_device *dev, const invar_attention_bwd_args *a,
                                      void *workspace)
 {
-    backward_job job = {.dev = dev, .args = a, .scratch = workspace};
+    backward_job job = {.dev = dev, .args = a, .scratch = workspace, .shards = shards_of(a)};
 
+    job.partial = (partial_sum *)(job.scratch + invar_pool_threads(dev->pool));
     invar_attention_form_init(&job.form, &a->q, a->k.shape[1], &a->shape);
     job.tiling = (invar_attention_tiling){&a->samples, job.form.group, INVAR_ATTENTION_ROWS};
     INVAR_TRY(invar_pool_run(dev->pool, invar_attention_slots(&job.tiling) * job.form.kv_heads,

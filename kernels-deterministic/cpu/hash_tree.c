@@ -2,12 +2,14 @@
  * hash_tree.c - the tree hashes of tensors, and the leaves of rows in segments.
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md: canonical bytes are the rows of index 0
- * without what lies between them. Row i of n is in logical shard floor(i V / n). A quantised tensor
- * gives the tree two shards for each logical one: its data, then its scales.
+ * without what lies between them. Row i of n is in logical shard floor(i V / n); with cuts a shard
+ * is a piece, of some rows or of some columns. A quantised tensor gives the tree two shards for
+ * each logical one: its data, then its scales.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cpu/cpu.h"
+#include "kernels-deterministic/math/shards.h"
 
 #include "base/invar_banned.h"
 
@@ -19,6 +21,19 @@ static bool has_scales(const invar_tensor *t)
 static int64_t tree_shards(const invar_tensor *x, int64_t shards)
 {
     return has_scales(x) ? 2 * shards : shards;
+}
+
+/* How tensor i is cut: its own way, or into the shards of all. What is not is one, also a stack. */
+static invar_cut cut_of(const invar_hash_tree_args *a, int64_t i)
+{
+    if (a->cuts && a->cuts[i].pieces > 1)
+        return a->cuts[i];
+    return (invar_cut){.pieces = a->shards, .atom = 1, .stack = 1};
+}
+
+static int64_t logical_shards(const invar_cut *cut)
+{
+    return cut->pieces * cut->stack;
 }
 
 /* The rows [first, end). */
@@ -49,19 +64,38 @@ static void add_rows(invar_tree_input *in, invar_tree_shard *shards, const invar
         shards[in->n_shards++] = scale_shard(x, first, end);
 }
 
+/* The columns [first, end) of these rows, of a tensor without scales. */
+static void add_columns(invar_tree_input *in, invar_tree_shard *shards, const invar_tensor *x,
+                        int64_t row, int64_t rows, int64_t first, int64_t end)
+{
+    invar_tensor part = invar_tensor_rows(x, row, rows);
+
+    part = invar_tensor_columns(&part, first, end - first);
+    shards[in->n_shards++] = data_shard(&part, 0, rows);
+}
+
 /* The shards of the tree, into room for tree_shards of them. */
-static invar_tree_input tree_input(const invar_tensor *x, int32_t count, invar_tree_shard *shards)
+static invar_tree_input tree_input(const invar_tensor *x, const invar_cut *cut,
+                                   invar_tree_shard *shards)
 {
     invar_tree_input in = {shards, 0};
-    int64_t n = x->shape[0];
+    int64_t rows = x->shape[0] / cut->stack;
 
-    for (int64_t v = 0; v < count; v++)
-        add_rows(&in, shards, x, (v * n + count - 1) / count, ((v + 1) * n + count - 1) / count);
+    for (int64_t v = 0; v < logical_shards(cut); v++) {
+        int64_t row = v / cut->pieces * rows, n = cut->columns ? x->shape[1] : rows;
+        int32_t piece = (int32_t)(v % cut->pieces);
+        int64_t first = invar_shard_start(n, cut->atom, cut->pieces, piece);
+        int64_t end = invar_shard_start(n, cut->atom, cut->pieces, piece + 1);
+        if (cut->columns)
+            add_columns(&in, shards, x, row, rows, first, end);
+        else
+            add_rows(&in, shards, x, row + first, row + end);
+    }
     return in;
 }
 
 /* Leaves of all shards: each shard's last one may be short. */
-static size_t most_leaves(const invar_tensor *x, int32_t shards)
+static size_t most_leaves(const invar_tensor *x, int64_t shards)
 {
     size_t row = (size_t)(invar_tensor_row_elements(x) * invar_dtype_bits(x->dtype) / 8);
     size_t bytes = (size_t)x->shape[0] * row + invar_tensor_scale_bytes(x);
@@ -75,9 +109,10 @@ size_t invar_cpu_hash_tree_workspace(const invar_device *dev, const invar_hash_t
 
     (void)dev;
     for (int64_t i = 0; i < a->count; i++) {
-        size_t shards = (size_t)tree_shards(&a->x[i], a->shards);
+        invar_cut cut = cut_of(a, i);
+        size_t shards = (size_t)tree_shards(&a->x[i], logical_shards(&cut));
         size_t bytes = shards * (sizeof(invar_tree_shard) + sizeof(int64_t)) +
-                       most_leaves(&a->x[i], a->shards) * sizeof(invar_digest);
+                       most_leaves(&a->x[i], logical_shards(&cut)) * sizeof(invar_digest);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -87,7 +122,8 @@ invar_status invar_cpu_hash_tree(const invar_device *dev, const invar_hash_tree_
                                  void *workspace)
 {
     for (int64_t i = 0; i < a->count; i++) {
-        invar_tree_input in = tree_input(&a->x[i], a->shards, workspace);
+        invar_cut cut = cut_of(a, i);
+        invar_tree_input in = tree_input(&a->x[i], &cut, workspace);
         INVAR_TRY(invar_tree_hash_with(&a->digest[i], dev->pool, &in,
                                        (invar_tree_shard *)workspace + in.n_shards));
     }

@@ -50,12 +50,18 @@ static void sum_squares(const void *payload, int64_t chunk, void *scratch)
     const norm_job *job = payload;
     int64_t first = chunk * INVAR_REDUCE_CHUNK, left = elements(job->grad) - first;
     int64_t count = left < INVAR_REDUCE_CHUNK ? left : INVAR_REDUCE_CHUNK;
-    const float *g = (const float *)job->grad->data + first;
+    int64_t stride = job->grad->row_stride, cols = invar_tensor_row_elements(job->grad);
+    const float *g = (const float *)job->grad->data;
     float squares[INVAR_REDUCE_CHUNK];
 
     (void)scratch;
-    for (int64_t i = 0; i < count; i++)
-        squares[i] = g[i] * g[i];
+    if (cols == stride) // without gaps: one row
+        cols = stride = elements(job->grad);
+    for (int64_t i = 0, col = first % cols; i < count; col = 0) { // row by row
+        const float *row = g + (first + i) / cols * stride;
+        for (; col < cols && i < count; col++, i++)
+            squares[i] = row[col] * row[col];
+    }
     job->sums[chunk] = invar_reduce_f32(squares, count);
 }
 
@@ -66,7 +72,8 @@ static bool is_finite(float x)
 
 static invar_hash_tree_args trees_of(const invar_grad_norm_args *a)
 {
-    return (invar_hash_tree_args){a->digest, a->grads, a->digest ? a->count : 0, 1};
+    return (invar_hash_tree_args){
+        .digest = a->digest, .x = a->grads, .count = a->digest ? a->count : 0, .shards = 1};
 }
 
 /* Sums and hashes are not made at the same time. */
@@ -149,8 +156,9 @@ size_t invar_cpu_adamw_workspace(const invar_device *dev, const invar_adamw_args
 
     for (int64_t i = 0; i < a->tensors; i++) {
         invar_tensor x = tensor_of(a, i);
-        size_t bytes =
-            invar_cpu_hash_tree_workspace(dev, &(invar_hash_tree_args){&a->digest[i], &x, 1, 1});
+        size_t bytes = invar_cpu_hash_tree_workspace(
+            dev,
+            &(invar_hash_tree_args){.digest = &a->digest[i], .x = &x, .count = 1, .shards = 1});
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -161,8 +169,9 @@ invar_status invar_cpu_adamw(const invar_device *dev, const invar_adamw_args *a,
     INVAR_TRY(invar_pieces_run(dev, 1, a->master.shape[0], adamw_piece, a));
     for (int64_t i = 0; i < a->tensors; i++) {
         invar_tensor x = tensor_of(a, i);
-        INVAR_TRY(
-            invar_cpu_hash_tree(dev, &(invar_hash_tree_args){&a->digest[i], &x, 1, 1}, workspace));
+        INVAR_TRY(invar_cpu_hash_tree(
+            dev, &(invar_hash_tree_args){.digest = &a->digest[i], .x = &x, .count = 1, .shards = 1},
+            workspace));
     }
     return INVAR_OK;
 }

@@ -7,7 +7,7 @@
  *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
  *   dweight = sum over tokens in the order of token.h; a token adds sum = fma(dy, xhat, sum), heads
- *             ascending
+ *             ascending; with shards of heads a block has a sum of each, added by a tree
  * With a rotation: rope.fwd of y, as it is stored; rope.bwd of dy, before anything else. With a
  * residual: dx = residual + dx as it is stored, rounded once more.
  * A head's y and dx depend on its own row alone.
@@ -19,6 +19,7 @@
 #include "kernels-deterministic/cpu/token.h"
 #include "kernels-deterministic/math/portable.h"
 #include "kernels-deterministic/math/reduce.h"
+#include "kernels-deterministic/math/shards.h"
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
@@ -121,15 +122,21 @@ static void backward_head(const void *payload, int64_t head, void *scratch)
     job->rstd[head] = rstd;
 }
 
-static void weight_term(float *sum, const void *payload, int64_t token, int64_t first,
-                        int64_t count)
+static int32_t shards_of(const invar_rmsnorm_bwd_args *a)
+{
+    return a->head_shards > 1 ? a->head_shards : 1;
+}
+
+static void weight_term(float *sum, const void *payload, int32_t shard, int64_t token,
+                        int64_t first, int64_t count)
 {
     const backward_job *job = payload;
     const invar_rmsnorm_bwd_args *a = job->args;
     int64_t heads = a->x.shape[1], n = a->x.shape[2];
+    int64_t end = invar_shard_start(heads, a->head_atom, shards_of(a), shard + 1);
     float x[INVAR_TOKEN_COLUMNS], dy[INVAR_TOKEN_COLUMNS];
 
-    for (int64_t h = 0; h < heads; h++) {
+    for (int64_t h = invar_shard_start(heads, a->head_atom, shards_of(a), shard); h < end; h++) {
         float rstd = job->rstd[token * heads + h];
         invar_row_load(x, &a->x, token, h * n + first, count);
         invar_row_load(dy, &a->dy, token, h * n + first, count);
@@ -191,5 +198,5 @@ invar_status invar_cpu_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm_
     INVAR_TRY(invar_rows_run(dev, &rows, rotated + rotated_bytes(a)));
     if (!invar_tensor_present(&a->dweight))
         return INVAR_OK;
-    return invar_token_accumulate(dev, &a->dweight, &a->units, weight_term, &job);
+    return invar_token_accumulate(dev, &a->dweight, &a->units, shards_of(a), weight_term, &job);
 }

@@ -28,6 +28,7 @@
 typedef struct token_job {
     const invar_tensor *out;
     const invar_segments *units;
+    int32_t shards;
     invar_token_term term;
     const void *payload;
 } token_job;
@@ -50,42 +51,63 @@ static invar_status run_groups(const invar_device *dev, int64_t cols,
     return invar_rows_run(dev, &job, NULL);
 }
 
+#define SHARD_LEVELS 4 // 2^3 shards, INVAR_LINEAR_MAX_SHARDS
+
+/* partial[level][0..count) = the block's sum; yields the level. */
+static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const token_job *job,
+                     int64_t token, int64_t end, int64_t first, int64_t count)
+{
+    int level = 0;
+
+    for (int32_t shard = 0; shard < job->shards; shard++) {
+        float sum[INVAR_TOKEN_COLUMNS] = {0};
+        for (int64_t t = token; t < end; t++)
+            job->term(sum, job->payload, shard, t, first, count);
+        // a binary counter, as in fold_piece
+        for (level = 0; shard >> level & 1; level++)
+            for (int64_t i = 0; i < count; i++)
+                sum[i] = partial[level][i] + sum[i];
+        memcpy(partial[level], sum, (size_t)count * sizeof *sum);
+    }
+    return level;
+}
+
 static void accumulate_group(const void *payload, int64_t group, void *scratch)
 {
     const token_job *job = payload;
     int64_t first = group * INVAR_TOKEN_COLUMNS;
     int64_t count = group_columns(group, job->out->shape[0]);
     float *running = (float *)job->out->data + first;
-    float sum[INVAR_TOKEN_COLUMNS];
+    float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS];
 
     (void)scratch;
     for (int64_t u = 0; u < job->units->count; u++) {
         int64_t unit_end = job->units->start[u + 1];
-        for (int64_t token = job->units->start[u]; token < unit_end;) {
+        for (int64_t token = job->units->start[u]; token < unit_end; token += INVAR_TOKEN_BLOCK) {
             int64_t left = unit_end - token;
             int64_t block_end = left < INVAR_TOKEN_BLOCK ? unit_end : token + INVAR_TOKEN_BLOCK;
-            memset(sum, 0, sizeof sum);
-            for (; token < block_end; token++)
-                job->term(sum, job->payload, token, first, count);
+            int level = sum_block(partial, job, token, block_end, first, count);
             for (int64_t i = 0; i < count; i++)
-                running[i] += sum[i];
+                running[i] += partial[level][i];
         }
     }
 }
 
 invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
-                                    const invar_segments *units, invar_token_term term,
-                                    const void *payload)
+                                    const invar_segments *units, int32_t shards,
+                                    invar_token_term term, const void *payload)
 {
-    token_job job = {out, units, term, payload};
+    token_job job = {out, units, shards, term, payload};
 
     return run_groups(dev, out->shape[0], accumulate_group, &job);
 }
 
-static void add_row(float *sum, const void *payload, int64_t token, int64_t first, int64_t count)
+static void add_row(float *sum, const void *payload, int32_t shard, int64_t token, int64_t first,
+                    int64_t count)
 {
     float x[INVAR_TOKEN_COLUMNS];
 
+    (void)shard; // there is one
     invar_row_load(x, payload, token, first, count);
     for (int64_t i = 0; i < count; i++)
         sum[i] += x[i];
@@ -101,7 +123,7 @@ invar_status invar_cpu_token_sum(const invar_device *dev, const invar_token_sum_
                                  void *workspace)
 {
     (void)workspace;
-    return invar_token_accumulate(dev, &a->out, &a->units, add_row, &a->x);
+    return invar_token_accumulate(dev, &a->out, &a->units, 1, add_row, &a->x);
 }
 
 /* ---- sum over shards ------------------------------------------------------------------------- */

@@ -21,14 +21,17 @@ extern "C" {
 /* Columns that one task sums at most: long enough runs of memory, arrays that fit on the stack. */
 #define INVAR_TOKEN_COLUMNS 512
 
-/* Adds what `token` contributes to the columns [first, first + count) to sum[0..count). */
-typedef void (*invar_token_term)(float *sum, const void *payload, int64_t token, int64_t first,
-                                 int64_t count);
+/* Adds what `token` has in a shard to sum[0..count), the columns [first, first + count). */
+typedef void (*invar_token_term)(float *sum, const void *payload, int32_t shard, int64_t token,
+                                 int64_t first, int64_t count);
 
-/* out (N) f32 += the terms of all tokens. Columns are divided among threads. */
+/*
+ * out (N) f32 += the terms of all tokens. A token's terms are in `shards` shards: a block has a sum
+ * of each, which the tree of shard.fold adds. Columns are divided among threads.
+ */
 invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
-                                    const invar_segments *units, invar_token_term term,
-                                    const void *payload) INVAR_MUST_USE;
+                                    const invar_segments *units, int32_t shards,
+                                    invar_token_term term, const void *payload) INVAR_MUST_USE;
 
 #ifdef __cplusplus
 }

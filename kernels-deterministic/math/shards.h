@@ -10,6 +10,8 @@
 #ifndef INVAR_MATH_SHARDS_H
 #define INVAR_MATH_SHARDS_H
 
+#include <stdbool.h>
+
 #include "kernels-deterministic/math/portable.h"
 
 /* The first value of shard v; v = shards: k. One shard needs no atom. */
@@ -22,6 +24,18 @@ INVAR_FN int64_t invar_shard_start(int64_t k, int64_t atom, int32_t shards, int3
     atoms = k / atom + (k % atom != 0);
     first = (v * atoms + shards - 1) / shards; // the least a with a V >= v n
     return first < atoms ? first * atom : k;
+}
+
+/*
+ * Whether no kv head has query heads in several shards: then a sum over its group is one chain, as
+ * with one shard.
+ */
+INVAR_FN bool invar_shard_whole_groups(int64_t heads, int64_t group, int64_t atom, int32_t shards)
+{
+    for (int32_t v = 1; v < shards; v++)
+        if (invar_shard_start(heads, atom, shards, v) % group != 0)
+            return false;
+    return true;
 }
 
 #endif

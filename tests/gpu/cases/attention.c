@@ -201,7 +201,8 @@ static void make_backward(invar_case *c, uint64_t seed)
     invar_case forward = {.op = INVAR_OP_ATTENTION_FWD, .numerics = c->numerics};
     invar_attention_fwd_args *made = &forward.args.attention_fwd;
     invar_attention_bwd_args *a = &c->args.attention_bwd;
-    maker m = begin(c, seed);
+    bool cut = seed >= INVAR_CASE_CUT;
+    maker m = begin(c, cut ? seed - INVAR_CASE_CUT : seed);
 
     fill_forward(&m, made, true);
     if (invar_case_run(&cpu, &forward) != INVAR_OK) {
@@ -219,6 +220,10 @@ static void make_backward(invar_case *c, uint64_t seed)
     a->dq = output(&m, m.tokens, m.f.heads);
     a->dk = output(&m, m.tokens, m.f.kv_heads);
     a->dv = output(&m, m.tokens, m.f.kv_heads);
+    if (cut) {
+        a->head_shards = (int32_t)INVAR_PICK(&m.dice, 2, 4, 8);
+        a->head_atom = INVAR_PICK(&m.dice, 1, 1, 2);
+    }
 }
 
 /* ---- paged ----------------------------------------------------------------------------------- */

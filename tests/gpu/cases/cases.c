@@ -297,6 +297,10 @@ invar_status invar_case_lines(int count, const char *only,
         {INVAR_OP_SWIGLU_BWD, "swiglu.bwd.short", INVAR_CASE_SHORT},
         {INVAR_OP_HASH_TREE, "hash.tree.short", INVAR_CASE_SHORT},
         {INVAR_OP_HASH_LEAVES, "hash.leaves.short", INVAR_CASE_SHORT},
+        {INVAR_OP_RMSNORM_BWD, "rmsnorm.bwd.shards", INVAR_CASE_CUT},
+        {INVAR_OP_ATTENTION_BWD, "attention.bwd.shards", INVAR_CASE_CUT},
+        {INVAR_OP_GRAD_NORM, "grad.norm.gaps", INVAR_CASE_CUT},
+        {INVAR_OP_HASH_TREE, "hash.tree.cuts", INVAR_CASE_CUT},
     };
     invar_status first = INVAR_OK;
 

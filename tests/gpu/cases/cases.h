@@ -95,6 +95,9 @@ extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, 
  */
 #define INVAR_CASE_SHORT (UINT64_C(3) << 32)
 
+/* Seeds from here on are calls of logical tensor parallelism: shards of heads, pieces. */
+#define INVAR_CASE_CUT (UINT64_C(4) << 32)
+
 /* The family of an op, and the making of a case; free puts its memory away. */
 void invar_case_make(invar_case *c, invar_op op, invar_numerics numerics, uint64_t seed);
 void invar_case_free(invar_case *c);

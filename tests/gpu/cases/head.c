@@ -370,6 +370,61 @@ static void make_hash_leaves(maker *m)
              a->x.row_stride, samples, a->leaves);
 }
 
+/* ---- pieces ---------------------------------------------------------------------------------- */
+
+#define MOST_PIECES 20
+
+/* f32 or bf16, of rows that cut into 4 parts, with a gap between them or none. */
+static invar_tensor matrix(maker *m, invar_dtype dtype)
+{
+    int64_t rows = 4 * (1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 1, 20, 90)));
+    int64_t cols = 1 + invar_roll(&m->dice, INVAR_PICK(&m->dice, 4, 100, 1500));
+    bool even = invar_roll(&m->dice, 2); // 16 bytes, or any number
+
+    return invar_case_normal(
+        m->c, invar_tensor_2d(NULL, dtype, rows, even ? (cols + 15) / 16 * 16 : cols),
+        INVAR_PICK(&m->dice, 0, 8, 64, 1, 7), &m->dice, 1.0f);
+}
+
+static void make_norm_of_pieces(maker *m)
+{
+    invar_grad_norm_args *a = &m->c->args.grad_norm;
+    int64_t count = 1 + invar_roll(&m->dice, MOST_PIECES);
+    invar_tensor *grads = invar_case_take(m->c, (size_t)count * sizeof *grads);
+    bool hashed = invar_roll(&m->dice, 2);
+
+    for (int64_t i = 0; i < count; i++)
+        grads[i] = matrix(m, INVAR_DTYPE_F32);
+    a->grads = grads;
+    a->count = count;
+    a->max_norm = 1.0f;
+    a->norm = invar_case_take(m->c, sizeof *a->norm);
+    a->clip = invar_case_take(m->c, sizeof *a->clip);
+    if (hashed)
+        a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors with gaps", count);
+}
+
+static void make_tree_of_pieces(maker *m)
+{
+    static const invar_cut cuts[] = {{8, 0, 16, 1}, {8, 1, 16, 1}, {1, 0, 0, 4},  {4, 1, 128, 4},
+                                     {4, 0, 3, 2},  {8, 0, 5, 4},  {2, 1, 17, 1}, {8, 1, 200, 2},
+                                     {2, 0, 1, 1},  {8, 1, 64, 1}, {4, 0, 128, 1}};
+    invar_hash_tree_args *a = &m->c->args.hash_tree;
+    int64_t count = 1 + invar_roll(&m->dice, 5);
+    invar_tensor *x = invar_case_take(m->c, (size_t)count * sizeof *x);
+
+    for (int64_t i = 0; i < count; i++)
+        x[i] = matrix(m, invar_roll(&m->dice, 2) ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16);
+    a->x = x;
+    a->count = count;
+    a->shards = 1;
+    a->cuts = cuts + invar_roll(&m->dice, (int64_t)(sizeof cuts / sizeof *cuts) - count + 1);
+    a->digest = invar_case_take(m->c, (size_t)count * sizeof *a->digest);
+    snprintf(m->c->text, sizeof m->c->text, "%" PRId64 " tensors, the first in %d pieces", count,
+             a->cuts[0].pieces);
+}
+
 /* ---- the family ------------------------------------------------------------------------------ */
 
 static void make(invar_case *c, uint64_t seed)
@@ -377,16 +432,20 @@ static void make(invar_case *c, uint64_t seed)
     maker m = {.c = c,
                .dice = {seed << 8 | (uint64_t)c->op},
                .edge = seed < EDGES,
-               .short_blocks = seed >= INVAR_CASE_SHORT,
+               .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
                .seed = seed};
 
     switch (c->op) {
     case INVAR_OP_LOGPROB_FWD: make_logprob_fwd(&m); return;
     case INVAR_OP_LOGPROB_BWD: make_logprob_bwd(&m); return;
     case INVAR_OP_SAMPLE: make_sample(&m); return;
-    case INVAR_OP_GRAD_NORM: make_grad_norm(&m); return;
+    case INVAR_OP_GRAD_NORM:
+        (seed >= INVAR_CASE_CUT ? make_norm_of_pieces : make_grad_norm)(&m);
+        return;
     case INVAR_OP_ADAMW: make_adamw(&m); return;
-    case INVAR_OP_HASH_TREE: make_hash_tree(&m); return;
+    case INVAR_OP_HASH_TREE:
+        (seed >= INVAR_CASE_CUT ? make_tree_of_pieces : make_hash_tree)(&m);
+        return;
     default: break;
     }
     INVAR_CHECK(c->op == INVAR_OP_HASH_LEAVES); // the last of the family

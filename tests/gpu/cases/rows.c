@@ -41,14 +41,17 @@ typedef struct maker {
     int64_t shift; /* of addresses, in elements */
     bool special;
     bool short_blocks; /* the last scale block is as long as what is left */
+    bool cut;          /* into shards of heads */
 } maker;
 
 static maker begin(invar_case *c, uint64_t seed)
 {
-    maker m = {
-        .c = c, .dice = {seed << 8 | (uint64_t)c->op}, .short_blocks = seed >= INVAR_CASE_SHORT};
+    maker m = {.c = c,
+               .dice = {seed << 8 | (uint64_t)c->op},
+               .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
+               .cut = seed >= INVAR_CASE_CUT};
 
-    seed -= m.short_blocks ? INVAR_CASE_SHORT : 0;
+    seed -= m.cut ? INVAR_CASE_CUT : m.short_blocks ? INVAR_CASE_SHORT : 0;
     m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
     if (seed < EDGES) {
         m.f = edges[seed];
@@ -286,6 +289,10 @@ static void make_rmsnorm_bwd(maker *m)
     if (invar_roll(&m->dice, 2)) {
         a->residual = input(m, heads(m), 1.0f);
         a->dx = invar_roll(&m->dice, 2) ? a->residual : a->dx;
+    }
+    if (m->cut) {
+        a->head_shards = (int32_t)INVAR_PICK(&m->dice, 2, 4, 8);
+        a->head_atom = INVAR_PICK(&m->dice, 1, 1, 2);
     }
 }
 

@@ -67,7 +67,8 @@ static void noise_run(noise *n, uint64_t number)
 /* The call once, and the digests of its results to the slot of `number`. */
 static void run_once(invar_sweep *s, const repeated *r, invar_digest *digests, int64_t number)
 {
-    invar_hash_tree_args hash = {digests + number * MOST_RESULTS, r->results, r->n_results, 1};
+    invar_hash_tree_args hash = {digests + number * MOST_RESULTS, r->results, r->n_results, 1,
+                                 NULL};
 
     for (int i = 0; i < r->n_results; i++)
         invar_sweep_zero(s, &r->results[i]);

@@ -122,8 +122,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_add_args add = {rows, rows, rows};
     const invar_rotation turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
     const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, turn};
-    const invar_rmsnorm_bwd_args rmsnorm_bwd = {heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8),
-                                                none,  1e-6f,          turn,  heads};
+    const invar_rmsnorm_bwd_args rmsnorm_bwd = {
+        heads, out_1d(F32, 8), heads, heads, in_1d(F32, 8), none, 1e-6f, turn, heads, 0, 0};
     const invar_rope_table_args rope_table = {
         .cosine = in_2d(F32, 0, 4), .sine = in_2d(F32, 0, 4), .theta = 1e4};
     const invar_rope_fwd_args rope = {heads, heads, ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
@@ -132,8 +132,8 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         .dgate = rows, .dup = rows, .dy = rows, .gate = rows, .up = rows};
     const invar_attention_fwd_args attention_fwd = {heads, in_2d(F32, 0, 4), heads, kv, kv, none,
                                                     shape};
-    const invar_attention_bwd_args attention_bwd = {heads, kv, kv, heads, heads, in_2d(F32, 0, 4),
-                                                    heads, kv, kv, none,  shape};
+    const invar_attention_bwd_args attention_bwd = {
+        heads, kv, kv, heads, heads, in_2d(F32, 0, 4), heads, kv, kv, none, shape, 0, 0};
     const invar_attention_paged_args paged = {heads, heads, cache, none, lengths, shape};
     const invar_kv_write_args kv_write = {cache, kv, kv, none, lengths};
     const invar_moe_route_fwd_args route_fwd = {.ids = slots,
@@ -173,7 +173,7 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
                                     .clip = 1.0f,
                                     .eps = 1e-8f};
     const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 128, 0, 128);
-    const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2};
+    const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2, NULL};
     const invar_hash_leaves_args hash_leaves = {NULL, in_quantised(INVAR_DTYPE_FP8, 1, 0, 128),
                                                 none, 0};
 
@@ -289,7 +289,7 @@ static void test_empty__no_columns(void **state)
         .logp = ids, .max = ids, .logsum = ids, .logits = narrow, .targets = ids};
     const invar_sample_args sample = {.tokens = ids, .logits = narrow, .top_p = 1.0f};
     const invar_tensor hashed = in_quantised(INVAR_DTYPE_FP8, 1, 3, 0);
-    const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2};
+    const invar_hash_tree_args hash_tree = {&digest, &hashed, 1, 2, NULL};
     const invar_hash_leaves_args hash_leaves = {NULL, hashed, unit, 0};
 
     const empty_case cases[] = {

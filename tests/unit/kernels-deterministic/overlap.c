@@ -232,7 +232,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_rotation turn = {ids, cosine, sine};
     const invar_rmsnorm_fwd_args norm = {y, x, w, 1e-6f, turn};
     const invar_rmsnorm_bwd_args norm_back = {
-        y, invar_tensor_1d(at(5), F32, 16), dy, x, w, unit, 1e-6f, turn, {0}};
+        y, invar_tensor_1d(at(5), F32, 16), dy, x, w, unit, 1e-6f, turn, {0}, 0, 0};
     const invar_rope_table_args table = {.cosine = cosine, .sine = sine, .theta = 1e4};
     const invar_rope_fwd_args rope = {y, x, ids, cosine, sine};
     const invar_swiglu_fwd_args swiglu = {.y = a, .gate = b, .up = c};
@@ -257,7 +257,7 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     float norm_clip[2];
     invar_digest digest;
     const invar_grad_norm_args grad_norm = {norm_clip, norm_clip + 1, &v, 1, 0.0f, &digest};
-    const invar_hash_tree_args hash = {&digest, &a, 1, 1};
+    const invar_hash_tree_args hash = {&digest, &a, 1, 1, NULL};
     const invar_hash_leaves_args leaves = {&digest, a, unit, 1};
     invar_quantise_args scales = quantise;
     invar_logprob_bwd_args half = back;

@@ -32,6 +32,8 @@ static backward::problem<T> problem_of(const invar_device *dev, const invar_atte
     call.lse2 = invar_view_of<const float>(&a->lse2);
     call.samples = a->samples;
     call.fault = invar_cuda_of(dev)->fault;
+    call.head_shards = backward::whole_groups(a) ? 1 : a->head_shards;
+    call.head_atom = a->head_atom;
     return call;
 }
 

@@ -13,6 +13,7 @@
 
 #include "kernels-deterministic/cuda/sm90/attention/attention.cuh"
 #include "kernels-deterministic/cuda/sm90/hopper.cuh"
+#include "kernels-deterministic/math/shards.h"
 
 namespace backward
 {
@@ -25,7 +26,16 @@ template <typename T> struct problem {
     invar_view<const float> lse2;
     invar_segments samples;
     invar_cuda_fault *fault;
+    int32_t head_shards; /* of query heads: 1 where no kv head's are in several */
+    int64_t head_atom;
 };
+
+/* Where every kv head has its query heads in one shard, the sums are those of one shard. */
+static inline bool whole_groups(const invar_attention_bwd_args *a)
+{
+    return invar_shard_whole_groups(a->q.shape[1], a->q.shape[1] / a->k.shape[1], a->head_atom,
+                                    a->head_shards);
+}
 
 namespace generic
 {
@@ -33,6 +43,7 @@ namespace generic
 constexpr int TILE = 32;     /* queries, keys */
 constexpr int THREADS = 256; /* 8 warps */
 constexpr int RUNS = 8;      /* of 4 sums each in a thread: 32 rows by up to 256 columns */
+constexpr int LEVELS = 3; /* of 2^3 shards, INVAR_LINEAR_MAX_SHARDS; the whole waits for nothing */
 
 /* Of a row in shared memory, so that rows begin in different banks. */
 template <typename T> constexpr int PADDING = sizeof(T) == 2 ? 8 : 1;
@@ -271,7 +282,7 @@ template <typename T> struct scratch {
 };
 
 /* One task: the rows of its sample and the tile of it that shared memory holds. */
-template <typename T, typename STEP> struct worker {
+template <typename T, typename STEP, bool SHARDS> struct worker {
     const problem<T> &call;
     scratch<T> w;
     int64_t row0, length; /* of the sample */
@@ -404,20 +415,59 @@ template <typename T, typename STEP> struct worker {
         store(call.dq, position, head, total, form.scale);
     }
 
-    /* The chains of the tile's keys, over the queries [begin, end) of all heads of the group. */
-    __device__ void key_span(sums &dk, sums &dv, int64_t begin, int64_t end, int64_t kv_head)
+    /* The chains of the tile's keys, over the queries [begin, end) of these heads. */
+    __device__ void key_heads(sums &dk, sums &dv, int64_t begin, int64_t end, int64_t head,
+                              int64_t head_end)
     {
         auto seen = [&](int k, int q) { return sees(query0 + q, key0 + k); };
         int dim = (int)call.form.dim, pitch = scratch<T>::pitch(dim);
 
         dk.clear();
         dv.clear();
-        for (int64_t h = 0; h < call.form.group; h++) {
+        for (; head < head_end; head++) {
             for (int64_t position = begin; position < end; position += TILE) {
-                load_queries(position, kv_head * call.form.group + h);
+                load_queries(position, head);
                 differentiate<true>();
                 STEP::sum(dk, w.ds, w.q, dim, pitch, seen);
                 STEP::sum(dv, w.p, w.d_o, dim, pitch, seen);
+            }
+        }
+    }
+
+    /* The same of all heads of the group: a chain for each shard of heads, added by a tree. */
+    __device__ void key_span(sums &dk, sums &dv, int64_t begin, int64_t end, int64_t kv_head)
+    {
+        int64_t head = kv_head * call.form.group, head_end = head + call.form.group;
+
+        if constexpr (SHARDS)
+            fold_shards(dk, dv, begin, end, head, head_end);
+        else
+            key_heads(dk, dv, begin, end, head, head_end);
+    }
+
+    /* A binary counter; what waits lies in local memory. */
+    __device__ void fold_shards(sums &dk, sums &dv, int64_t begin, int64_t end, int64_t head,
+                                int64_t head_end)
+    {
+        int64_t heads = call.form.kv_heads * call.form.group;
+        sums waiting[LEVELS][2];
+
+        for (int32_t v = 0; v < call.head_shards; v++) {
+            int64_t from = invar_shard_start(heads, call.head_atom, call.head_shards, v);
+            int64_t to = invar_shard_start(heads, call.head_atom, call.head_shards, v + 1);
+            int level = 0;
+            key_heads(dk, dv, begin, end, from > head ? from : head, to < head_end ? to : head_end);
+            for (; v >> level & 1; level++) {
+                waiting[level][0].add(dk);
+                waiting[level][1].add(dv);
+                dk = waiting[level][0];
+                dv = waiting[level][1];
+            }
+            if (v + 1 < call.head_shards) { // finished chains wait
+                waiting[level][0].clear();
+                waiting[level][0].add(dk);
+                waiting[level][1].clear();
+                waiting[level][1].add(dv);
             }
         }
     }
@@ -453,7 +503,7 @@ template <typename T> __device__ void check_segments(const problem<T> &call)
 }
 
 /* Does nothing where `gate` is given and holds 0. */
-template <typename T, typename STEP>
+template <typename T, typename STEP, bool SHARDS>
 __global__ void __launch_bounds__(THREADS)
     attention_backward_generic(const __grid_constant__ problem<T> call, const int32_t *gate)
 {
@@ -475,7 +525,8 @@ __global__ void __launch_bounds__(THREADS)
         int64_t begin = call.samples.start[sample], end = call.samples.start[sample + 1];
         if (begin < 0 || end > call.q.rows || first < 0 || first >= end - begin)
             continue;
-        worker<T, STEP> work = {call, {generic_memory, call.form.dim}, begin, end - begin, 0, 0};
+        worker<T, STEP, SHARDS> work = {
+            call, {generic_memory, call.form.dim}, begin, end - begin, 0, 0};
         if (is_query)
             work.queries(first, n % of);
         else
@@ -490,7 +541,9 @@ static invar_status launch(const invar_device *dev, const problem<T> &call, cons
     int64_t tasks = slots * call.form.kv_heads * (call.form.group + 1);
     int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * 4;
 
-    return invar_launch(dev, INVAR_OP_ATTENTION_BWD, attention_backward_generic<T, STEP>,
+    auto kernel = call.head_shards > 1 ? attention_backward_generic<T, STEP, true>
+                                       : attention_backward_generic<T, STEP, false>;
+    return invar_launch(dev, INVAR_OP_ATTENTION_BWD, kernel,
                         (unsigned)(tasks < most ? tasks : most), THREADS,
                         scratch<T>::bytes(call.form.dim))(call, gate);
 }

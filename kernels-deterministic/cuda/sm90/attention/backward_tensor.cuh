@@ -629,7 +629,8 @@ static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
     int64_t dim = args->q.shape[2], rows = args->q.shape[0], most = INT64_C(1) << 30;
 
     if (dev->numerics != INVAR_NUMERICS_SM90 || args->q.dtype != INVAR_DTYPE_BF16 ||
-        (dim != 64 && dim != 128) || args->shape.kv_span != 0 || args->shape.q_span != 0)
+        (dim != 64 && dim != 128) || args->shape.kv_span != 0 || args->shape.q_span != 0 ||
+        !whole_groups(args))
         return false;
     // everything is numbered in 32 bits
     if (rows > most || args->samples.count > most || args->q.shape[1] > most ||

@@ -3,8 +3,9 @@
  *
  * Contract (rev 1), base/hash.h and docs/arithmetic.md, section 10: XXH3-128 of leaves of 16 KiB of
  * canonical bytes, of up to 1024 digests at each level above, and of (bytes, shards, top) at the
- * root. Row i of n is in logical shard floor(i V / n). A quantised tensor gives the tree two shards
- * for each logical one: its data, then its scales.
+ * root. Row i of n is in logical shard floor(i V / n); with cuts a shard is a piece, of some rows
+ * or of some columns. A quantised tensor gives the tree two shards for each logical one: its data,
+ * then its scales.
  *
  * A warp hashes a node. 1024 digests are 16 KiB as well: the levels above the leaves are trees of
  * one shard, whose bytes are the digests below. A launch hashes one level of many tensors, which
@@ -20,6 +21,7 @@
 #include "kernels-deterministic/cuda/common/tree.cuh"
 #include "kernels-deterministic/cuda/sm90/hopper.cuh"
 #include "kernels-deterministic/cuda/sm90/vector.cuh"
+#include "kernels-deterministic/math/shards.h"
 
 #define WARPS 4
 #define BLOCKS 5 // of threads, on a multiprocessor
@@ -39,6 +41,9 @@ struct tree_source {
     int64_t bands;                       /* of rows that share scales */
     const int64_t *first_leaf;           /* (shards of the tree); NULL where there is one */
     int64_t leaves;
+    /* Of hash.tree, with several shards: how each of the parts is cut */
+    int64_t parts, atom;
+    int64_t column_bytes; /* of one; 0: along the rows */
 };
 
 /* A shard of the tree: rows of bytes. */
@@ -69,8 +74,16 @@ static __host__ __device__ __forceinline__ tree_shard shard_of(const tree_source
     int64_t v = x.scale ? number / 2 : number, first = 0, end = x.rows;
 
     if (x.shards > 1) {
-        first = (v * x.rows + x.shards - 1) / x.shards;
-        end = ((v + 1) * x.rows + x.shards - 1) / x.shards;
+        int32_t pieces = (int32_t)(x.shards / x.parts), piece = (int32_t)(v % pieces);
+        int64_t rows = x.rows / x.parts, row = v / pieces * rows;
+        int64_t n = x.column_bytes ? x.row_bytes / x.column_bytes : rows;
+        first = invar_shard_start(n, x.atom, pieces, piece);
+        end = invar_shard_start(n, x.atom, pieces, piece + 1);
+        if (x.column_bytes)
+            return {x.data + row * x.row_stride + first * x.column_bytes, rows,
+                    (end - first) * x.column_bytes, x.row_stride};
+        first += row;
+        end += row;
     }
     return rows_of(x, x.scale && number % 2 == 1, first, end);
 }
@@ -156,8 +169,8 @@ static bool is_linear(const tree_source *x)
         return ((uintptr_t)data | (uintptr_t)(x->shards > 1 ? row : 0)) % 16 == 0;
     };
 
-    return x->row_stride == x->row_bytes && aligned(x->data, x->row_bytes) &&
-           (!x->scale || aligned(x->scale, x->scale_bytes));
+    return x->row_stride == x->row_bytes && x->column_bytes == 0 &&
+           aligned(x->data, x->row_bytes) && (!x->scale || aligned(x->scale, x->scale_bytes));
 }
 
 /*
@@ -217,7 +230,7 @@ __device__ __forceinline__ void write_root(const tree_root &root, invar_xxh_hash
     write_digest(root.digest->bytes, invar_xxh_short(buffer, 32));
 }
 
-#define MOST_TREES 256 // of a launch: 30 KiB of parameters
+#define MOST_TREES 224 // of a launch: 32 KiB of parameters
 
 /* One level of some trees. */
 struct forest {
@@ -303,8 +316,15 @@ static tree_source source_of(const invar_tensor *x, int64_t shards, const void *
 
 static tree_source tree_of(const invar_hash_tree_args *a, int64_t number)
 {
-    tree_source source = source_of(&a->x[number], a->shards, a->digest);
+    invar_cut cut = {a->shards, 0, 1, 1}; // what is not cut is one, also a stack
+    if (a->cuts && a->cuts[number].pieces > 1)
+        cut = a->cuts[number];
+    tree_source source = source_of(&a->x[number], cut.pieces * cut.stack, a->digest);
 
+    source.parts = cut.stack;
+    source.atom = cut.atom;
+    if (cut.columns)
+        source.column_bytes = invar_dtype_bits(a->x[number].dtype) / 8;
     for (int64_t i = 0; i < tree_shards(source); i++)
         source.leaves += leaves_of(shard_of(source, i));
     return source;

@@ -85,6 +85,32 @@ template <bool Squares> __device__ __forceinline__ float sum_chunk(const float *
     return invar_fold_runs<32>(lane);
 }
 
+/* Gradients in the device's memory; `cols` numbers every `stride` are a row. */
+struct norm_grads {
+    const float *const *at;
+    const int64_t *cols, *stride; /* (count) */
+};
+
+/* The squares of a tensor with gaps between its rows, as sum_chunk has them. */
+__device__ __forceinline__ float sum_rows(const norm_grads &grads, int64_t i, int64_t begin,
+                                          int64_t count)
+{
+    int first = (int)threadIdx.x % 32 * INVAR_RUN;
+    float lane[INVAR_RUN] = {};
+
+    for (int64_t at = first; at < count; at += INVAR_REDUCE_LANES) {
+#pragma unroll
+        for (int k = 0; k < INVAR_RUN; k++) {
+            if (at + k >= count)
+                break;
+            int64_t row = (begin + at + k) / grads.cols[i];
+            float x = grads.at[i][row * grads.stride[i] + (begin + at + k - row * grads.cols[i])];
+            lane[k] = lane[k] + x * x;
+        }
+    }
+    return invar_fold_runs<32>(lane);
+}
+
 /*
  * What invar_linear_bytes yields, whose squares are added up on the way. Pieces of 16 bytes come in
  * ascending order: of every row of 256 numbers thread t gets 4t .. 4t+3, then 128 more than those.
@@ -167,8 +193,7 @@ enum sum_kind { OF_SUMS, OF_SQUARES, OF_SQUARES_AND_HASHES };
 /* Sums of the chunks of `from` into `to`; the first level takes squares of the gradients. */
 template <sum_kind Kind>
 static __global__ void __launch_bounds__(32 * SUM_WARPS, SUM_BLOCKS)
-    sum_level(norm_level to, norm_level from, const float *const *grads, int64_t count,
-              invar_digest *leaves)
+    sum_level(norm_level to, norm_level from, norm_grads grads, int64_t count, invar_digest *leaves)
 {
     __shared__ uint8_t buffers[SUM_WARPS][INVAR_XXH_SHORT];
     int64_t stride = (int64_t)gridDim.x * SUM_WARPS;
@@ -182,10 +207,14 @@ static __global__ void __launch_bounds__(32 * SUM_WARPS, SUM_BLOCKS)
         int64_t first = (number - to.begin[i]) * INVAR_REDUCE_CHUNK;
         int64_t left = from.begin[i + 1] - from.begin[i] - first;
         int64_t here = left < INVAR_REDUCE_CHUNK ? left : INVAR_REDUCE_CHUNK;
-        const float *x = (Kind == OF_SUMS ? from.at + from.begin[i] : grads[i]) + first;
-        float sum = Kind == OF_SQUARES_AND_HASHES
-                        ? sum_and_hash(&leaves[number], lane, x, here, buffers[threadIdx.x / 32])
-                        : sum_chunk<Kind != OF_SUMS>(x, here);
+        const float *x = (Kind == OF_SUMS ? from.at + from.begin[i] : grads.at[i]) + first;
+        float sum;
+        if (Kind == OF_SQUARES_AND_HASHES)
+            sum = sum_and_hash(&leaves[number], lane, x, here, buffers[threadIdx.x / 32]);
+        else if (Kind == OF_SQUARES && grads.stride[i] != grads.cols[i])
+            sum = sum_rows(grads, i, first, here);
+        else
+            sum = sum_chunk<Kind != OF_SUMS>(x, here);
         if (threadIdx.x % 32 == 0)
             to.at[number] = sum;
     }
@@ -230,12 +259,16 @@ static int count_levels(const invar_grad_norm_args *a)
     return levels;
 }
 
-/* The table that goes to the device: `begin` of every level, then the gradients' addresses. */
+/*
+ * The table that goes to the device: `begin` of every level, the gradients' addresses, and their
+ * rows: cols, strides.
+ */
 static size_t table_bytes(const invar_grad_norm_args *a)
 {
     size_t level = (size_t)(a->count + 1) * sizeof(int64_t);
 
-    return (size_t)(count_levels(a) + 1) * level + (size_t)a->count * sizeof(float *);
+    return (size_t)(count_levels(a) + 1) * level +
+           (size_t)a->count * (sizeof(float *) + 2 * sizeof(int64_t));
 }
 
 static int64_t sums_of_levels(const invar_grad_norm_args *a)
@@ -256,7 +289,7 @@ static int64_t sums_of_levels(const invar_grad_norm_args *a)
 /* What hash.tree would be asked for, with room on the device; nothing without digests. */
 static invar_hash_tree_args trees_of(const invar_grad_norm_args *a, void *room)
 {
-    return {(invar_digest *)room, a->grads, a->digest ? a->count : 0, 1};
+    return {(invar_digest *)room, a->grads, a->digest ? a->count : 0, 1, nullptr};
 }
 
 /* One read serves both where every gradient is aligned and none is empty. */
@@ -265,7 +298,8 @@ static bool hashed_on_the_way(const invar_grad_norm_args *a)
     bool fits = a->digest != nullptr;
 
     for (int64_t i = 0; i < a->count; i++)
-        fits = fits && elements(&a->grads[i]) > 0 && (uintptr_t)a->grads[i].data % 16 == 0;
+        fits = fits && elements(&a->grads[i]) > 0 && (uintptr_t)a->grads[i].data % 16 == 0 &&
+               a->grads[i].row_stride == invar_tensor_row_elements(&a->grads[i]);
     return fits;
 }
 
@@ -297,6 +331,7 @@ size_t invar_cuda_grad_norm_workspace(const invar_device *dev, const invar_grad_
 static void fill_table(int64_t *table, const invar_grad_norm_args *a, int levels)
 {
     const float **grads = (const float **)(table + (levels + 1) * (a->count + 1));
+    int64_t *cols = (int64_t *)(grads + a->count), *stride = cols + a->count;
 
     for (int level = 0; level <= levels; level++)
         table[level * (a->count + 1)] = 0;
@@ -308,13 +343,15 @@ static void fill_table(int64_t *table, const invar_grad_norm_args *a, int levels
             n = invar_ceil_div(n, INVAR_REDUCE_CHUNK);
         }
         grads[i] = (const float *)a->grads[i].data;
+        cols[i] = invar_tensor_row_elements(&a->grads[i]);
+        stride[i] = a->grads[i].row_stride;
     }
 }
 
 /* One level of sums; the first one may hash, too. */
 static invar_status launch_level(const invar_device *dev, const invar_grad_norm_args *a,
                                  norm_level to, norm_level from, int64_t chunks,
-                                 const float *const *grads, invar_digest *leaves)
+                                 const norm_grads &grads, invar_digest *leaves)
 {
     bool first = !from.at;
     bool hashes = first && hashed_on_the_way(a);
@@ -336,7 +373,8 @@ static invar_status launch_norm(const invar_device *dev, const invar_grad_norm_a
     norm_layout at = layout_of(dev, a);
     int levels = count_levels(a);
     int64_t *begin = (int64_t *)(scratch + at.table);
-    const float *const *grads = (const float *const *)(begin + (levels + 1) * (a->count + 1));
+    int64_t *behind = begin + (levels + 1) * (a->count + 1);
+    norm_grads grads = {(const float *const *)behind, behind + a->count, behind + 2 * a->count};
     norm_level from = {nullptr, begin}; // the gradients
     float *sums = (float *)(scratch + at.sums);
 
@@ -580,7 +618,7 @@ static invar_status launch_hashed(const invar_device *dev, const invar_adamw_arg
     int64_t *table = (int64_t *)(scratch + tree_bytes(a));
     adamw_tensors tensors = {a->tensors, table, table + a->tensors + 1};
     int64_t leaves = lists.table[2 * a->tensors + 1];
-    invar_hash_tree_args trees = {a->digest, lists.x, a->tensors, 1};
+    invar_hash_tree_args trees = {a->digest, lists.x, a->tensors, 1, nullptr};
 
     INVAR_TRY(invar_device_put(dev, table, lists.table, table_bytes(a)));
     INVAR_TRY(invar_launch(dev, op, adamw_and_hash,

@@ -8,15 +8,17 @@
  *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
  *   dweight = sum over tokens in the order of token_blocks.cuh; a token adds
- *             sum = fma(dy, xhat, sum), heads ascending
+ *             sum = fma(dy, xhat, sum), heads ascending; with shards of heads a block has a sum of
+ *             each, added by a tree
  *
  * Rows lie in registers (rmsnorm_short.cuh) or in shared memory (rmsnorm_long.cuh); what is not
- * aligned, or longer still, takes the plain kernels of this file.
+ * aligned, or longer still, or has shards, takes the plain kernels of this file.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/cuda/sm90/rows/rmsnorm_long.cuh"
 #include "kernels-deterministic/cuda/sm90/rows/rmsnorm_short.cuh"
+#include "kernels-deterministic/math/shards.h"
 
 /* ---- forward, plainly ------------------------------------------------------------------------ */
 
@@ -107,11 +109,22 @@ static __global__ void __launch_bounds__(128, 6)
 
 #define PLAIN_COLUMNS 128
 
-/* The sums of a block of tokens; a thread has a column, and where rows are very long, more. */
+/* Shards of heads: the arguments, where 0 shards are 1. */
+struct head_shards {
+    int32_t count;
+    int64_t atom;
+};
+
+#define SHARD_LEVELS 3 // 2^3 shards, INVAR_LINEAR_MAX_SHARDS; the whole tree waits for nothing
+
+/*
+ * The sums of a block of tokens; a thread has a column, and where rows are very long, more. Every
+ * shard of heads has its own sum; these are folded by a tree.
+ */
 template <typename T>
 static __global__ void __launch_bounds__(PLAIN_COLUMNS)
     plain_weight_sums(float *sums, invar_view<T> dy, invar_view<T> x, const float *rstd,
-                      invar_token_blocks blocks, norm_shape shape)
+                      invar_token_blocks blocks, norm_shape shape, head_shards shards)
 {
     int64_t token = 0, column = (int64_t)blockIdx.y * PLAIN_COLUMNS + threadIdx.x;
     int tokens;
@@ -119,13 +132,35 @@ static __global__ void __launch_bounds__(PLAIN_COLUMNS)
     (void)invar_find_token_block<PLAIN_COLUMNS>(&token, &tokens, blocks, blockIdx.x);
     if (tokens == 0)
         return;
-    int64_t end = (token + tokens) * shape.heads;
     for (; column < shape.n; column += (int64_t)gridDim.y * PLAIN_COLUMNS) {
-        float sum = 0.0f;
+        float waiting[SHARD_LEVELS], sum = 0.0f;
+        for (int32_t v = 0; v < shards.count; v++) {
+            int64_t first = invar_shard_start(shape.heads, shards.atom, shards.count, v);
+            int64_t end = invar_shard_start(shape.heads, shards.atom, shards.count, v + 1);
+            bool carry = true;
+            sum = 0.0f;
+            auto add_rows = [&](int64_t row, int64_t behind) {
 #pragma unroll 4
-        for (int64_t row = token * shape.heads; row < end; row++)
-            sum = invar_fmaf(invar_load(row_of(dy, shape, row) + column),
-                             invar_load(row_of(x, shape, row) + column) * rstd[row], sum);
+                for (; row < behind; row++)
+                    sum = invar_fmaf(invar_load(row_of(dy, shape, row) + column),
+                                     invar_load(row_of(x, shape, row) + column) * rstd[row], sum);
+            };
+            if (end - first == shape.heads)
+                add_rows(token * shape.heads, (token + tokens) * shape.heads);
+            else
+                for (int64_t t = token * shape.heads; t < (token + tokens) * shape.heads;
+                     t += shape.heads)
+                    add_rows(t + first, t + end);
+#pragma unroll
+            for (int level = 0; level < SHARD_LEVELS; level++) {
+                bool both = v >> level & 1;
+                if (carry && both)
+                    sum = waiting[level] + sum;
+                else if (carry)
+                    waiting[level] = sum;
+                carry = carry && both;
+            }
+        }
         sums[blockIdx.x * shape.n + column] = sum;
     }
 }
@@ -428,6 +463,11 @@ static invar_status launch_stream(const invar_device *dev, const invar_rmsnorm_b
     });
 }
 
+static head_shards shards_of(const invar_rmsnorm_bwd_args *a)
+{
+    return {a->head_shards > 1 ? a->head_shards : 1, a->head_atom};
+}
+
 template <typename T>
 static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bwd_args *a,
                                  const backward_rows<T> *rows, float *rstd)
@@ -443,8 +483,8 @@ static invar_status launch_plain(const invar_device *dev, const invar_rmsnorm_bw
         rows->dx, rows->dy, rows->x, rows->weight, rstd, rows->shape, aligned));
     if (!rstd)
         return INVAR_OK;
-    return invar_launch(dev, op, plain_weight_sums<T>, blocks, dim3(PLAIN_COLUMNS),
-                        0)(rows->sums, rows->dy, rows->x, rstd, rows->blocks, rows->shape);
+    return invar_launch(dev, op, plain_weight_sums<T>, blocks, dim3(PLAIN_COLUMNS), 0)(
+        rows->sums, rows->dy, rows->x, rstd, rows->blocks, rows->shape, shards_of(a));
 }
 
 /* All heads of a token as one row. */
@@ -494,8 +534,9 @@ invar_status invar_cuda_rmsnorm_bwd(const invar_device *dev, const invar_rmsnorm
     bool weight = invar_tensor_present(&a->dweight);
     float *sums = (float *)workspace;
     invar_token_blocks blocks = invar_token_blocks_of(dev, op, &a->units, a->x.shape[0]);
-    bool narrow = whole && shape.n <= SHORT_MOST && shape.heads <= SHORT_HEADS;
-    int slots = long_slots(a, whole);
+    bool sharded = weight && a->head_shards > 1; // which the plain kernels sum
+    bool narrow = !sharded && whole && shape.n <= SHORT_MOST && shape.heads <= SHORT_HEADS;
+    int slots = sharded ? 0 : long_slots(a, whole);
     bool rotated = has_rotation(&a->rotation), added = invar_tensor_present(&a->residual);
     bool inside =
         weight && (rotated ? narrow && rotates_inside(&shape, &a->rotation) : narrow || slots > 0);

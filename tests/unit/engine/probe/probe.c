@@ -193,7 +193,8 @@ static void test_engine_probe__whole_equals_the_op_hash_tree(void **state)
                 ((uint8_t *)x.scale)[5] = 9;
             point.shape = (const int64_t[]){x.shape[0], x.shape[1]};
             point.shards = shards;
-            assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&expected, &x, 1, shards}));
+            assert_ok(
+                invar_hash_tree(dev, &(invar_hash_tree_args){&expected, &x, 1, shards, NULL}));
             assert_ok(invar_probe_define(&number, probe, &point));
             assert_ok(invar_probe_whole(probe, number, &x));
             assert_ok(invar_probe_finish(&result, probe));

@@ -156,7 +156,7 @@ static void assert_digests(const invar_device *dev, const invar_digest *digests,
 {
     invar_digest expected;
 
-    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&expected, tensor, 1, 1}));
+    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&expected, tensor, 1, 1, NULL}));
     assert_memory_equal(&digests[p], &expected, sizeof expected);
 }
 

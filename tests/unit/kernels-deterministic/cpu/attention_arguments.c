@@ -124,6 +124,8 @@ static void test_attention_arguments__bwd(void **state)
 
     attention_run(&f->dev, &f->pack);
     REFUSED_PACKED(attention_bwd, "attention.bwd", good);
+    REFUSED(attention_bwd, good, a.head_shards = 3, "attention.bwd: head_shards: 3 shards");
+    REFUSED(attention_bwd, good, a.head_shards = 2, "attention.bwd: head_atom: 0 heads");
     REFUSED(attention_bwd, good, a.lse2.dtype = INVAR_DTYPE_NONE, "attention.bwd: lse2: missing");
     REFUSED(attention_bwd, good, a.o.dtype = INVAR_DTYPE_NONE, "attention.bwd: o: missing");
     REFUSED(attention_bwd, good, a.d_o.dtype = INVAR_DTYPE_F32, "attention.bwd: d_o is f32");

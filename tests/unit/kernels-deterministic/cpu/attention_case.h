@@ -30,6 +30,8 @@ typedef struct attention_pack {
     attention_form form;
     int64_t start[ATTENTION_MAX_SAMPLES + 1];
     int64_t count;
+    int32_t head_shards; /* of the backward */
+    int64_t head_atom;
     invar_tensor q, k, v, d_o;        /* inputs */
     invar_tensor o, lse2, dq, dk, dv; /* results */
 } attention_pack;
@@ -127,7 +129,9 @@ static inline invar_attention_bwd_args attention_bwd_args(const attention_pack *
                                      .k = p->k,
                                      .v = p->v,
                                      .samples = {p->start, p->count},
-                                     .shape = p->form.shape};
+                                     .shape = p->form.shape,
+                                     .head_shards = p->head_shards,
+                                     .head_atom = p->head_atom};
     return args;
 }
 

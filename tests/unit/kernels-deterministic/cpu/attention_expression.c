@@ -136,6 +136,59 @@ static void test_attention_expression__twisted_gradients_are_caught(void **state
     attention_pack_free(&wrong);
 }
 
+/* dk and dv of shards of heads; `split`: some kv head has query heads in several. */
+static void check_shards(const attention_form *form, int32_t shards, int64_t atom, bool split)
+{
+    attention_pack got = attention_sample(form, 150, 7), one = attention_sample(form, 150, 7);
+    attention_pack expected = attention_sample(form, 150, 7);
+    invar_device dev;
+
+    got.head_shards = expected.head_shards = shards;
+    got.head_atom = expected.head_atom = atom;
+    invar_test_device_init(&dev, form->numerics, INVAR_CPU_PATH_SIMD, 2);
+    attention_run(&dev, &got);
+    attention_run(&dev, &one);
+    invar_test_device_release(&dev);
+    expression_forward(&expected, 0, TWIST_NONE);
+    expression_backward(&expected, 0, TWIST_NONE);
+    assert_backward_bits(&got, 0, &expected, 0, "shards of heads");
+    assert_false(invar_tensors_differ(&got.dq, &one.dq));
+    // the control: shards are part of the expression, where they cut a group
+    assert_int_equal(invar_tensors_differ(&got.dk, &one.dk), split);
+    assert_int_equal(invar_tensors_differ(&got.dv, &one.dv), split);
+    attention_pack_free(&got);
+    attention_pack_free(&one);
+    attention_pack_free(&expected);
+}
+
+static void test_attention_expression__shards_of_heads(void **state)
+{
+    static const struct {
+        int64_t heads, kv_heads, atom;
+        int32_t shards;
+        bool split;
+    } cases[] = {{8, 8, 1, 8, false}, {8, 2, 1, 2, false}, {8, 2, 1, 4, true},  {8, 1, 1, 8, true},
+                 {8, 2, 2, 8, true},  {11, 1, 1, 8, true}, {22, 11, 1, 8, true}};
+
+    (void)state;
+    for (int64_t n = 0; n < COUNT(cases); n++)
+        for (int64_t span = 0; span <= 128; span += 128) {
+            attention_form form = {
+                INVAR_NUMERICS_IEEE, INVAR_DTYPE_F32, cases[n].heads, cases[n].kv_heads, 16,
+                {0.0f, 0, 0, span}};
+            check_shards(&form, cases[n].shards, cases[n].atom, cases[n].split);
+        }
+}
+
+/* Under sm90, too, where groups of the dot-step begin anew with every head. */
+static void test_attention_expression__shards_of_heads_sm90(void **state)
+{
+    attention_form form = {INVAR_NUMERICS_SM90, INVAR_DTYPE_BF16, 8, 1, 16, {0.0f, 0, 0, 0}};
+
+    (void)state;
+    check_shards(&form, 8, 1, true);
+}
+
 /* Of a sample with so many rows: what differs where both spans are 256, from one span. */
 static void compare_spans(bool differs[5], int64_t length, int64_t kv_span, int64_t q_span)
 {
@@ -197,6 +250,8 @@ int main(void)
         cmocka_unit_test(test_attention_expression__bits_match_odd_shapes),
         cmocka_unit_test(test_attention_expression__twists_are_caught),
         cmocka_unit_test(test_attention_expression__twisted_gradients_are_caught),
+        cmocka_unit_test(test_attention_expression__shards_of_heads),
+        cmocka_unit_test(test_attention_expression__shards_of_heads_sm90),
         cmocka_unit_test(test_attention_expression__spans_begin_behind_their_length),
     };
 

@@ -51,6 +51,8 @@ typedef struct expression {
     int64_t group;
     int64_t block;
     int64_t kv_span, q_span;
+    int32_t head_shards;
+    int64_t head_atom;
     float scale;
     float c;
     float *q, *k, *v, *d_o;         /* (L, H, D) */
@@ -88,7 +90,11 @@ static inline expression expression_open(const attention_pack *pack, int64_t i,
     const attention_form *form = &pack->form;
     int64_t length = pack->start[i + 1] - pack->start[i];
     float scale = form->shape.scale;
-    expression e = {.form = form, .twist = twist, .length = length};
+    expression e = {.form = form,
+                    .twist = twist,
+                    .length = length,
+                    .head_shards = pack->head_shards,
+                    .head_atom = pack->head_atom};
 
     if (scale == 0.0f)
         scale = (float)(1.0 / sqrt((double)form->dim));
@@ -335,29 +341,57 @@ static inline void expression_query_gradient(const expression *e, int64_t i, int
     }
 }
 
+/* Whether a query head is in a shard: atom a of n is in shard floor(a V / n). */
+static inline bool expression_in_shard(const expression *e, int64_t h, int32_t shard)
+{
+    int64_t atoms;
+
+    if (e->head_shards <= 1)
+        return true;
+    atoms = (e->form->heads + e->head_atom - 1) / e->head_atom;
+    return h / e->head_atom * e->head_shards / atoms == shard;
+}
+
+/* What a shard of heads gives to one element of dk or dv, in queries of a span that see the key. */
+static inline float expression_shard_sum(const expression *e, const float *weights, const float *x,
+                                         int64_t j, int64_t g, int64_t d, int64_t span0, int64_t n,
+                                         int64_t begin, int64_t end, int32_t shard)
+{
+    int64_t row = e->form->heads * e->form->dim;
+    float sum = 0.0f;
+
+    for (int64_t a = 0; a < e->group; a++) {
+        int64_t h = g * e->group + (e->twist == TWIST_HEADS_DESCENDING ? e->group - 1 - a : a);
+
+        if (expression_in_shard(e, h, shard))
+            sum = expression_chain(e, sum, weights + (h * e->length + span0) * e->length + j,
+                                   e->length, x + span0 * row + h * e->form->dim + d, row, n, begin,
+                                   end);
+    }
+    return sum + 0.0f;
+}
+
 /* One element of dk or dv: weights (HQ, L, L) times x (L, HQ, D). */
 static inline float expression_key_sum(const expression *e, const float *weights, const float *x,
                                        int64_t j, int64_t g, int64_t d)
 {
-    int64_t row = e->form->heads * e->form->dim;
+    int32_t shards = e->head_shards > 1 ? e->head_shards : 1;
     float total = 0.0f;
 
     for (int64_t span0 = 0; span0 < e->length; span0 += e->q_span) {
         int64_t n = e->length - span0 < e->q_span ? e->length - span0 : e->q_span, begin, end;
-        float sum = 0.0f;
+        float shard[INVAR_LINEAR_MAX_SHARDS];
 
         for (begin = 0; begin < n && !expression_sees(e, span0 + begin, j);)
             begin++;
         for (end = begin; end < n && expression_sees(e, span0 + end, j);)
             end++;
-        for (int64_t a = 0; a < e->group; a++) {
-            int64_t h = g * e->group + (e->twist == TWIST_HEADS_DESCENDING ? e->group - 1 - a : a);
-
-            sum = expression_chain(e, sum, weights + (h * e->length + span0) * e->length + j,
-                                   e->length, x + span0 * row + h * e->form->dim + d, row, n, begin,
-                                   end);
-        }
-        total += sum + 0.0f;
+        for (int32_t v = 0; v < shards; v++)
+            shard[v] = expression_shard_sum(e, weights, x, j, g, d, span0, n, begin, end, v);
+        for (int32_t apart = 1; apart < shards; apart *= 2) // neighbours first
+            for (int32_t v = 0; v < shards; v += 2 * apart)
+                shard[v] = shard[v] + shard[v + apart];
+        total += shard[0];
     }
     return total;
 }

@@ -11,7 +11,7 @@ static invar_digest hash(const invar_device *dev, invar_tensor x, int32_t shards
 {
     invar_digest digest;
 
-    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&digest, &x, 1, shards}));
+    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&digest, &x, 1, shards, NULL}));
     return digest;
 }
 
@@ -204,7 +204,7 @@ static void test_hash_tree__lists_are_single_tensors(void **state)
                                     1 + 997 * i % 5000),
                     i % 5, (uint64_t)i);
     for (int32_t shards = 1; shards <= 4; shards *= 2) {
-        assert_ok(invar_hash_tree(*state, &(invar_hash_tree_args){of, x, COUNT, shards}));
+        assert_ok(invar_hash_tree(*state, &(invar_hash_tree_args){of, x, COUNT, shards, NULL}));
         for (int i = 0; i < COUNT; i++) {
             alone = hash(*state, x[i], shards);
             assert_digest(&of[i], &alone, true);
@@ -215,6 +215,95 @@ static void test_hash_tree__lists_are_single_tensors(void **state)
         invar_test_free(&x[i]);
 }
 
+/* A copy of rows and columns of a tensor without gaps between them. */
+static invar_tensor compact(const invar_tensor *x, int64_t row, int64_t rows, int64_t col,
+                            int64_t cols)
+{
+    invar_tensor part = invar_tensor_rows(x, row, rows);
+
+    if (x->rank == 2)
+        part = invar_tensor_columns(&part, col, cols);
+    return invar_test_copy(&part);
+}
+
+/* Against compact copies of the pieces, which an own rule finds. */
+static void check_cut(const invar_device *dev, invar_tensor view, invar_cut cut)
+{
+    invar_tensor x = some(view, 5, 3), copies[64];
+    invar_tree_shard shards[64];
+    invar_tree_input in = {shards, 0};
+    int64_t rows = view.shape[0] / cut.stack, n = cut.columns ? view.shape[1] : rows;
+    int64_t atoms = (n + cut.atom - 1) / cut.atom, cols = view.rank == 2 ? view.shape[1] : 1;
+    invar_digest got, expected, whole = hash(dev, x, 1);
+
+    for (int64_t e = 0; e < cut.stack; e++)
+        for (int64_t v = 0, first = 0, end; v < cut.pieces; v++, first = end) {
+            end = first;
+            while (end < n && end / cut.atom * cut.pieces / atoms == v)
+                end++;
+            copies[in.n_shards] = cut.columns ? compact(&x, e * rows, rows, first, end - first)
+                                              : compact(&x, e * rows + first, end - first, 0, cols);
+            shards[in.n_shards] = piece(&copies[in.n_shards], 0, copies[in.n_shards].shape[0]);
+            in.n_shards++;
+        }
+    assert_ok(invar_hash_tree(dev, &(invar_hash_tree_args){&got, &x, 1, 1, &cut}));
+    assert_ok(invar_tree_hash(&expected, NULL, &in));
+    assert_digest(&got, &expected, true);
+    assert_digest(&got, &whole, false);
+    for (int64_t i = 0; i < in.n_shards; i++)
+        invar_test_free(&copies[i]);
+    invar_test_free(&x);
+}
+
+/* Rows and columns, uneven pieces and empty ones, stacks; leaves begin anew with each piece. */
+static void test_hash_tree__pieces_of_cuts(void **state)
+{
+    invar_tensor matrix = invar_tensor_2d(NULL, INVAR_DTYPE_F32, 352, 704);
+    invar_tensor vector = invar_tensor_1d(NULL, INVAR_DTYPE_F32, 352);
+
+    for (int32_t pieces = 2; pieces <= 8; pieces *= 2) {
+        check_cut(*state, matrix, (invar_cut){pieces, 0, 32, 1});
+        check_cut(*state, matrix, (invar_cut){pieces, 0, 128, 1});
+        check_cut(*state, matrix, (invar_cut){pieces, 1, 64, 1});
+        check_cut(*state, matrix, (invar_cut){pieces, 1, 400, 1});
+        check_cut(*state, matrix, (invar_cut){pieces, 0, 16, 4});
+        check_cut(*state, matrix, (invar_cut){pieces, 1, 64, 4});
+        check_cut(*state, vector, (invar_cut){pieces, 0, 32, 1});
+    }
+}
+
+/* One piece is the whole tensor, a stack as well. */
+static void test_hash_tree__one_piece_is_no_cut(void **state)
+{
+    invar_cut cut = {.pieces = 1, .stack = 4};
+    invar_tensor x = some(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 64, 300), 3, 1);
+    invar_digest got, expected = hash(*state, x, 1);
+
+    assert_ok(invar_hash_tree(*state, &(invar_hash_tree_args){&got, &x, 1, 1, &cut}));
+    assert_digest(&got, &expected, true);
+    invar_test_free(&x);
+}
+
+static void test_hash_tree__bad_cuts_are_refused(void **state)
+{
+    static uint8_t codes[384 * 128];
+    float data[64] = {0};
+    invar_digest d;
+    invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8);
+    invar_tensor v = invar_tensor_1d(data, INVAR_DTYPE_F32, 8);
+    invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
+
+#define CUT(x, shards, ...)                                                                        \
+    invar_hash_tree(*state, &(invar_hash_tree_args){&d, x, 1, shards, &(invar_cut){__VA_ARGS__}})
+    assert_refused(CUT(&x, 2, 2, 0, 1, 1), "hash.tree: shards: 2 shards");
+    assert_refused(CUT(&x, 1, 3, 0, 1, 1), "hash.tree: cuts: 3 shards");
+    assert_refused(CUT(&x, 1, 2, 0, 0, 1), "hash.tree: cuts: 2 pieces of 0 rows");
+    assert_refused(CUT(&x, 1, 2, 1, 1, 3), "hash.tree: cuts: 2 pieces of 1 columns in each of 3");
+    assert_refused(CUT(&v, 1, 2, 1, 1, 1), "hash.tree: cuts: 2 pieces of 1 columns");
+    assert_refused(CUT(&q, 1, 2, 0, 128, 1), "hash.tree: cuts: 2 pieces of 128 rows");
+    assert_ok(CUT(&q, 1, 1, 0, 0, 0));
+}
+
 static void test_hash_tree__bad_arguments_are_refused(void **state)
 {
     static uint8_t codes[384 * 128];
@@ -223,7 +312,7 @@ static void test_hash_tree__bad_arguments_are_refused(void **state)
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), none = {0}, wrong = x;
     invar_tensor q = invar_tensor_quantised(codes, data, INVAR_DTYPE_FP8, 128, 384, 128);
 
-#define HASH(...) invar_hash_tree(*state, &(invar_hash_tree_args){__VA_ARGS__})
+#define HASH(...) invar_hash_tree(*state, &(invar_hash_tree_args){__VA_ARGS__, NULL})
     assert_refused(HASH(NULL, &x, 1, 1), "hash.tree: digest: missing");
     assert_refused(HASH(&d, &none, 1, 1), "hash.tree: x: missing");
     assert_refused(HASH(&d, &x, 1, 0), "hash.tree: shards: 0 shards");
@@ -357,6 +446,9 @@ int main(void)
         cmocka_unit_test(test_hash_tree__bits_invariant_to_threads),
         cmocka_unit_test(test_hash_tree__localises),
         cmocka_unit_test(test_hash_tree__lists_are_single_tensors),
+        cmocka_unit_test(test_hash_tree__pieces_of_cuts),
+        cmocka_unit_test(test_hash_tree__one_piece_is_no_cut),
+        cmocka_unit_test(test_hash_tree__bad_cuts_are_refused),
         cmocka_unit_test(test_hash_tree__bad_arguments_are_refused),
         cmocka_unit_test(test_hash_leaves__equal_those_of_compact_bytes),
         cmocka_unit_test(test_hash_leaves__bad_arguments_are_refused),

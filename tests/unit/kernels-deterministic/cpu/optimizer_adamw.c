@@ -218,8 +218,8 @@ static void check_hashed(void **state, const hashed_tensors *list, invar_dtype w
             assert_same(&got, &expected);
             for (int64_t i = 0, begin = 0; i < list->count; begin = list->end[i++]) {
                 invar_tensor x = invar_tensor_rows(&expected.master, begin, list->end[i] - begin);
-                assert_ok(
-                    invar_hash_tree(&devices[d], &(invar_hash_tree_args){&of_master, &x, 1, 1}));
+                assert_ok(invar_hash_tree(&devices[d],
+                                          &(invar_hash_tree_args){&of_master, &x, 1, 1, NULL}));
                 assert_memory_equal(&digests[i], &of_master, sizeof of_master);
             }
         }

@@ -15,6 +15,8 @@ typedef struct norm {
     invar_tensor y, x, dy, dx; /* (T, H, D) */
     invar_tensor weight, dweight;
     int64_t start[3]; /* two units */
+    int32_t head_shards;
+    int64_t head_atom;
 } norm;
 
 static norm norm_new(invar_dtype dtype, invar_dtype weight_dtype, int64_t t, int64_t h, int64_t d)
@@ -50,7 +52,9 @@ static void norm_run(const invar_device *dev, const norm *n)
                                                                .x = n->x,
                                                                .weight = n->weight,
                                                                .units = {n->start, 2},
-                                                               .eps = EPS}));
+                                                               .eps = EPS,
+                                                               .head_shards = n->head_shards,
+                                                               .head_atom = n->head_atom}));
 }
 
 /* ---- the contract, word for word ------------------------------------------------------------- */
@@ -108,9 +112,20 @@ static void head_ref(const norm *n, int64_t t, int64_t first, float rstd, const 
     free(terms);
 }
 
+/* Whether head h is in a shard: atom a of n is in shard floor(a V / n). */
+static bool in_shard(const norm *n, int64_t h, int32_t shard)
+{
+    int64_t atoms;
+
+    if (n->head_shards <= 1)
+        return true;
+    atoms = (n->x.shape[1] + n->head_atom - 1) / n->head_atom;
+    return h / n->head_atom * n->head_shards / atoms == shard;
+}
+
 /* rstd is (T * H). */
-static float dweight_block_ref(const norm *n, const float *rstd, int64_t col, int64_t begin,
-                               int64_t end, const variant *v)
+static float dweight_shard_ref(const norm *n, const float *rstd, int64_t col, int64_t begin,
+                               int64_t end, const variant *v, int32_t shard)
 {
     int64_t heads = n->x.shape[1], d = n->x.shape[2];
     float sum = 0.0f;
@@ -118,6 +133,8 @@ static float dweight_block_ref(const norm *n, const float *rstd, int64_t col, in
     for (int64_t t = begin; t < end; t++)
         for (int64_t i = 0; i < heads; i++) {
             int64_t h = v->heads_descending ? heads - 1 - i : i;
+            if (!in_shard(n, h, shard))
+                continue;
             float xhat = invar_test_get(&n->x, t, h * d + col) * rstd[t * heads + h];
             float dy = invar_test_get(&n->dy, t, h * d + col);
             sum = v->products_rounded ? sum + dy * xhat : fmaf(dy, xhat, sum);
@@ -125,9 +142,20 @@ static float dweight_block_ref(const norm *n, const float *rstd, int64_t col, in
     return sum;
 }
 
+/* Neighbours first. */
+static float dweight_block_ref(const norm *n, const float *rstd, int64_t col, int64_t begin,
+                               int64_t end, const variant *v, int32_t shard, int32_t shards)
+{
+    if (shards == 1)
+        return dweight_shard_ref(n, rstd, col, begin, end, v, shard);
+    return dweight_block_ref(n, rstd, col, begin, end, v, shard, shards / 2) +
+           dweight_block_ref(n, rstd, col, begin, end, v, shard + shards / 2, shards / 2);
+}
+
 static void norm_ref(const norm *n, const variant *v)
 {
     int64_t heads = n->x.shape[1], d = n->x.shape[2];
+    int32_t shards = n->head_shards > 1 ? n->head_shards : 1;
     float *dweight = n->dweight.data;
     float *rstd = calloc((size_t)(n->x.shape[0] * heads), sizeof *rstd);
 
@@ -139,7 +167,7 @@ static void norm_ref(const norm *n, const variant *v)
         for (int u = 0; u < 2; u++)
             for (int64_t t = n->start[u]; t < n->start[u + 1]; t += v->block) {
                 int64_t end = t + v->block < n->start[u + 1] ? t + v->block : n->start[u + 1];
-                dweight[col] += dweight_block_ref(n, rstd, col, t, end, v);
+                dweight[col] += dweight_block_ref(n, rstd, col, t, end, v, 0, shards);
             }
     free(rstd);
 }
@@ -163,6 +191,31 @@ static void test_rmsnorm__bits_match_reference(void **state)
             invar_assert_bits_tensor(&got.dweight, &expected.dweight, "rmsnorm.bwd: dweight");
             norm_free(&got);
             norm_free(&expected);
+        }
+}
+
+/* Whole and uneven shards, atoms of several heads, shards without heads; and the control. */
+static void test_rmsnorm__shards_of_heads(void **state)
+{
+    static const int64_t cases[][2] = {{8, 1}, {11, 1}, {11, 2}, {3, 1}, {16, 1}}; // heads, atom
+
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++)
+        for (int32_t shards = 1; shards <= 8; shards *= 2) {
+            norm got = norm_new(INVAR_DTYPE_F32, INVAR_DTYPE_F32, 150, cases[c][0], 16);
+            norm expected = norm_new(INVAR_DTYPE_F32, INVAR_DTYPE_F32, 150, cases[c][0], 16);
+            norm one = norm_new(INVAR_DTYPE_F32, INVAR_DTYPE_F32, 150, cases[c][0], 16);
+
+            got.head_shards = expected.head_shards = shards;
+            got.head_atom = expected.head_atom = cases[c][1];
+            norm_run(*state, &got);
+            norm_ref(&expected, &contract);
+            norm_run(*state, &one);
+            invar_assert_bits_tensor(&got.dweight, &expected.dweight, "dweight of shards");
+            invar_assert_bits_tensor(&got.dx, &one.dx, "dx of shards");
+            assert_int_equal(invar_tensors_differ(&got.dweight, &one.dweight), shards > 1);
+            norm_free(&got);
+            norm_free(&expected);
+            norm_free(&one);
         }
 }
 
@@ -364,7 +417,9 @@ static void test_rmsnorm__rotation_is_the_op_that_follows(void **state)
                                                                       {fused.start, 2},
                                                                       EPS,
                                                                       r,
-                                                                      fused.dx}));
+                                                                      fused.dx,
+                                                                      0,
+                                                                      0}));
         assert_ok(invar_rope_bwd(
             *state, &(invar_rope_bwd_args){turned, apart.dy, r.positions, r.cosine, r.sine}));
         apart.dy = turned;
@@ -436,6 +491,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rmsnorm__bits_match_reference),
+        cmocka_unit_test(test_rmsnorm__shards_of_heads),
         cmocka_unit_test(test_rmsnorm__controls_are_caught),
         cmocka_unit_test(test_rmsnorm__without_dweight_dx_is_the_same),
         cmocka_unit_test(test_rmsnorm__accuracy_vs_f64),

@@ -1,0 +1,209 @@
+/*
+ * ranks.c - sums over heads as ranks of a tensor-parallel world make them: the bits of one rank.
+ *
+ * A rank has the heads of its shards and nothing else. It computes these shards, folds them, and
+ * the ranks' sums are folded once more. Products have the same test in linear.c.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <stdint.h>
+#include <string.h>
+
+#include "kernels-deterministic/math/shards.h"
+#include "tests/ops.h"
+
+#define ROWS 100 /* a block of tokens, a span */
+#define D 16
+#define MOST INVAR_LINEAR_MAX_SHARDS
+
+/* Numbers of one result. */
+#define WEIGHTS D
+#define KEYS (ROWS * D)
+
+/* The heads [first, end) of a tensor (T, H, D), in memory of their own. */
+static invar_tensor heads_of(const invar_tensor *t, int64_t first, int64_t end)
+{
+    invar_tensor rows =
+                     invar_tensor_2d(t->data, t->dtype, t->shape[0], invar_tensor_row_elements(t)),
+                 own;
+    int64_t dim = t->rank == 3 ? t->shape[2] : 1;
+
+    rows.row_stride = t->row_stride;
+    rows = invar_tensor_columns(&rows, first * dim, (end - first) * dim);
+    own = invar_test_copy(&rows);
+    return t->rank == 3 ? invar_tensor_3d(own.data, t->dtype, ROWS, end - first, dim) : own;
+}
+
+/* shard[v] (count) of a sum; the tree by ranks against the whole, for every number of ranks. */
+static void check_folds(const invar_device *dev, float *shard, int64_t count, int32_t shards,
+                        const float *whole)
+{
+    float of_rank[MOST * KEYS], folded[KEYS];
+
+    for (int32_t ranks = 1; ranks <= shards; ranks *= 2) {
+        int32_t own = shards / ranks;
+        for (int32_t r = 0; r < ranks; r++)
+            assert_ok(invar_shard_fold(
+                dev, &(invar_shard_fold_args){
+                         invar_tensor_1d(of_rank + r * count, INVAR_DTYPE_F32, count),
+                         invar_tensor_2d(shard + r * own * count, INVAR_DTYPE_F32, own, count)}));
+        assert_ok(invar_shard_fold(
+            dev,
+            &(invar_shard_fold_args){invar_tensor_1d(folded, INVAR_DTYPE_F32, count),
+                                     invar_tensor_2d(of_rank, INVAR_DTYPE_F32, ranks, count)}));
+        assert_memory_equal(folded, whole, (size_t)count * sizeof *folded);
+    }
+}
+
+/* ---- the weight of QK-norm ------------------------------------------------------------------- */
+
+static void norm_weight(const invar_device *dev, float *out, const invar_tensor *x,
+                        const invar_tensor *dy, int32_t shards)
+{
+    static const int64_t start[] = {0, ROWS};
+    invar_tensor dx = invar_test_copy(x);
+    invar_tensor weight = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, D));
+
+    invar_test_fill(&weight, 1.0f);
+    for (int i = 0; i < D; i++)
+        out[i] = 0.0f;
+    if (x->shape[1] > 0)
+        assert_ok(invar_rmsnorm_bwd(
+            dev, &(invar_rmsnorm_bwd_args){.dx = dx,
+                                           .dweight = invar_tensor_1d(out, INVAR_DTYPE_F32, D),
+                                           .dy = *dy,
+                                           .x = *x,
+                                           .weight = weight,
+                                           .units = {start, 1},
+                                           .eps = 1e-6f,
+                                           .head_shards = shards,
+                                           .head_atom = 1}));
+    invar_test_free(&dx, &weight);
+}
+
+static void check_norm(const invar_device *dev, int64_t heads, int32_t shards)
+{
+    invar_tensor view = invar_tensor_3d(NULL, INVAR_DTYPE_F32, ROWS, heads, D);
+    invar_tensor x = invar_test_tensor(view), dy = invar_test_tensor(view);
+    float whole[WEIGHTS], one[WEIGHTS], shard[MOST * WEIGHTS];
+
+    invar_test_fill_normal(&x, 1, 1.0f);
+    invar_test_fill_normal(&dy, 2, 1.0f);
+    norm_weight(dev, whole, &x, &dy, shards);
+    norm_weight(dev, one, &x, &dy, 1);
+    for (int32_t v = 0; v < shards; v++) {
+        int64_t first = invar_shard_start(heads, 1, shards, v);
+        int64_t end = invar_shard_start(heads, 1, shards, v + 1);
+        invar_tensor own_x = heads_of(&x, first, end), own_dy = heads_of(&dy, first, end);
+        norm_weight(dev, shard + v * WEIGHTS, &own_x, &own_dy, 1);
+        invar_test_free(&own_x, &own_dy);
+    }
+    check_folds(dev, shard, WEIGHTS, shards, whole);
+    assert_int_equal(memcmp(whole, one, sizeof whole) != 0, shards > 1); // the control
+    invar_test_free(&x, &dy);
+}
+
+static void test_ranks__weight_of_a_norm_of_heads(void **state)
+{
+    for (int32_t shards = 1; shards <= MOST; shards *= 2) {
+        check_norm(*state, 8, shards);
+        check_norm(*state, 11, shards);
+        check_norm(*state, 3, shards);
+    }
+}
+
+/* ---- keys and values ------------------------------------------------------------------------- */
+
+typedef struct layer {
+    invar_tensor q, k, v, o, lse2, d_o;
+} layer;
+
+/* dk and dv of the one kv head; a scale of 1 leaves them the sums that they are. */
+static void key_gradients(const invar_device *dev, float *dk, float *dv, const layer *l,
+                          int32_t shards)
+{
+    static const int64_t start[] = {0, ROWS};
+    invar_tensor dq = invar_test_copy(&l->q);
+
+    for (int i = 0; i < KEYS; i++)
+        dk[i] = dv[i] = 0.0f;
+    if (l->q.shape[1] > 0)
+        assert_ok(invar_attention_bwd(
+            dev, &(invar_attention_bwd_args){.dq = dq,
+                                             .dk = invar_tensor_3d(dk, INVAR_DTYPE_F32, ROWS, 1, D),
+                                             .dv = invar_tensor_3d(dv, INVAR_DTYPE_F32, ROWS, 1, D),
+                                             .d_o = l->d_o,
+                                             .o = l->o,
+                                             .lse2 = l->lse2,
+                                             .q = l->q,
+                                             .k = l->k,
+                                             .v = l->v,
+                                             .samples = {start, 1},
+                                             .shape = {.scale = 1.0f},
+                                             .head_shards = shards,
+                                             .head_atom = 1}));
+    invar_test_free(&dq);
+}
+
+static void check_keys(const invar_device *dev, int64_t heads, int32_t shards)
+{
+    static const int64_t start[] = {0, ROWS};
+    static float dk[MOST * KEYS], dv[MOST * KEYS], whole[2][KEYS], one[2][KEYS];
+    invar_tensor queries = invar_tensor_3d(NULL, INVAR_DTYPE_F32, ROWS, heads, D);
+    invar_tensor keys = invar_tensor_3d(NULL, INVAR_DTYPE_F32, ROWS, 1, D);
+    layer l = {invar_test_tensor(queries),
+               invar_test_tensor(keys),
+               invar_test_tensor(keys),
+               invar_test_tensor(queries),
+               invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, heads)),
+               invar_test_tensor(queries)};
+
+    invar_test_fill_normal(&l.q, 1, 0.3f);
+    invar_test_fill_normal(&l.k, 2, 0.3f);
+    invar_test_fill_normal(&l.v, 3, 1.0f);
+    invar_test_fill_normal(&l.d_o, 4, 1.0f);
+    assert_ok(invar_attention_fwd(dev, &(invar_attention_fwd_args){.o = l.o,
+                                                                   .lse2 = l.lse2,
+                                                                   .q = l.q,
+                                                                   .k = l.k,
+                                                                   .v = l.v,
+                                                                   .samples = {start, 1},
+                                                                   .shape = {.scale = 1.0f}}));
+    key_gradients(dev, whole[0], whole[1], &l, shards);
+    key_gradients(dev, one[0], one[1], &l, 1);
+    for (int32_t v = 0; v < shards; v++) {
+        int64_t first = invar_shard_start(heads, 1, shards, v);
+        int64_t end = invar_shard_start(heads, 1, shards, v + 1);
+        layer own = {heads_of(&l.q, first, end),
+                     l.k,
+                     l.v,
+                     heads_of(&l.o, first, end),
+                     heads_of(&l.lse2, first, end),
+                     heads_of(&l.d_o, first, end)};
+        key_gradients(dev, dk + v * KEYS, dv + v * KEYS, &own, 1);
+        invar_test_free(&own.q, &own.o, &own.lse2, &own.d_o);
+    }
+    check_folds(dev, dk, KEYS, shards, whole[0]);
+    check_folds(dev, dv, KEYS, shards, whole[1]);
+    assert_int_equal(memcmp(whole, one, sizeof whole) != 0, shards > 1); // the control
+    invar_test_free(&l.q, &l.k, &l.v, &l.o, &l.lse2, &l.d_o);
+}
+
+static void test_ranks__gradients_of_keys_and_values(void **state)
+{
+    for (int32_t shards = 1; shards <= MOST; shards *= 2) {
+        check_keys(*state, 8, shards);
+        check_keys(*state, 11, shards);
+        check_keys(*state, 3, shards);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_ranks__weight_of_a_norm_of_heads),
+        cmocka_unit_test(test_ranks__gradients_of_keys_and_values),
+    };
+
+    return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);
+}
