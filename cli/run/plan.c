@@ -168,6 +168,7 @@ static invar_status show_table(const invar_memory_view *v,
 
 static invar_status print_text(const invar_memory_view *v)
 {
+    const invar_model_spec *spec = &v->session.spec;
     bool colour = invar_term_colour(stdout);
     const char *plain = invar_term_escape(colour, INVAR_TERM_STYLE_PLAIN);
     const char *verdict =
@@ -178,6 +179,10 @@ static invar_status print_text(const invar_memory_view *v)
     INVAR_TRY(show_table(v, fill_choices));
     printf("\nlongest sample: %" PRId64 " tokens%s\n", invar_budget_longest(&v->ask),
            v->data.prompt ? "" : " (by the recipe's bounds: prompt-data was not read)");
+    if (spec->logical_tp > 1 || spec->logical_etp > 1)
+        printf("sums are made of: %" PRId64 " pieces (logical-tp), those of experts %" PRId64
+               " (logical-etp)\n",
+               spec->logical_tp, spec->logical_etp);
     if (v->session.imagined)
         puts("scratch of ops: as the CPU needs it, since there is no GPU here");
     printf("verdict: %s%s%s\n", verdict, v->budget.fits ? "fits" : "does not fit", plain);
@@ -221,7 +226,7 @@ static invar_status print_json(const invar_memory_view *v)
         stdout,
         json_pack(
             "{s:b, s:I, s:I, s:I, s:I, s:o, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:I, "
-            "s:b}",
+            "s:b, s:I, s:I}",
             "fits", b->fits, "need", (json_int_t)b->need, "available", (json_int_t)b->available,
             "usable", (json_int_t)b->usable, "resident", (json_int_t)b->resident, "items",
             items_json(b), "host", (json_int_t)b->host, "block", (json_int_t)b->block, "sampling",
@@ -229,7 +234,9 @@ static invar_status print_json(const invar_memory_view *v)
             (json_int_t)b->scoring, "learning", (json_int_t)b->learning, "around",
             (json_int_t)b->around, "choices", choices, "chosen", chosen, "advice",
             advice[0] ? json_string(advice) : json_null(), "longest_sample",
-            (json_int_t)invar_budget_longest(&v->ask), "device_present", !v->session.imagined));
+            (json_int_t)invar_budget_longest(&v->ask), "device_present", !v->session.imagined,
+            "logical_tp", (json_int_t)v->session.spec.logical_tp, "logical_etp",
+            (json_int_t)v->session.spec.logical_etp));
 }
 
 /* ---- the verb -------------------------------------------------------------------------------- */

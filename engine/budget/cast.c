@@ -52,7 +52,8 @@ static invar_status add_learner(invar_learner *learner, invar_budget *out, invar
 static invar_status list_all(invar_digests *digests, const invar_learner *l)
 {
     for (int64_t i = 0; l->model && i < l->model->n_params; i++) {
-        INVAR_TRY(invar_digests_add(digests, &l->model->params[i].master, 1));
+        INVAR_TRY(
+            invar_digests_add_cut(digests, &l->model->params[i].master, &l->model->params[i].cut));
         if (!l->optimizer || l->options.piece > 0)
             continue;
         INVAR_TRY(invar_digests_add(digests, &l->optimizer->m[i], 1));

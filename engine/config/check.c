@@ -220,6 +220,19 @@ static invar_status check_spans(const invar_config_facts *f)
     return INVAR_OK;
 }
 
+/* Pieces are added by a binary tree. */
+static invar_status check_pieces(const invar_config_facts *f)
+{
+    static const invar_key keys[] = {INVAR_KEY_LOGICAL_TP, INVAR_KEY_LOGICAL_ETP};
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int64_t pieces = invar_recipe_int(f->recipe, keys[i]);
+        if ((pieces & (pieces - 1)) != 0)
+            return invar_config_refuse(f->recipe, keys[i], "is not 1, 2, 4 or 8");
+    }
+    return INVAR_OK;
+}
+
 static invar_status check_sampling(const invar_config_facts *f)
 {
     const invar_recipe *r = f->recipe;
@@ -500,6 +513,7 @@ invar_status invar_config_check(const invar_recipe *recipe)
     INVAR_TRY(check_batch(recipe));
     INVAR_TRY(check_lengths(&f));
     INVAR_TRY(check_spans(&f));
+    INVAR_TRY(check_pieces(&f));
     INVAR_TRY(check_sampling(&f));
     INVAR_TRY(check_eval_data(recipe));
     INVAR_TRY(check_rewards(&f));

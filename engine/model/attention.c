@@ -9,17 +9,28 @@
 
 #include "base/invar_banned.h"
 
+/* The width of the fewest whole heads that end with a scale block. */
+static int64_t heads_atom(const invar_builder *b, int64_t dim)
+{
+    int64_t width = dim;
+
+    while (width % b->head_block != 0)
+        width += dim;
+    return width;
+}
+
 static invar_projection projection(invar_builder *b, const invar_model_spec *s, const char *name,
                                    const char *param, int64_t rows)
 {
+    invar_cut cut = invar_cut_rows(s->logical_tp, heads_atom(b, s->head_dim));
     invar_projection out = {.name = name};
     char full[INVAR_PARAM_NAME_SIZE];
 
     (void)snprintf(full, sizeof full, "self_attn.%s_proj.weight", param);
-    out.w = invar_build_param(b, INVAR_PARAM_LINEAR, full, 1, rows, s->hidden);
+    out.w = invar_build_cut_param(b, INVAR_PARAM_LINEAR, full, rows, s->hidden, &cut);
     if (s->qkv_bias) {
         (void)snprintf(full, sizeof full, "self_attn.%s_proj.bias", param);
-        out.bias = invar_build_param(b, INVAR_PARAM_BIAS, full, 1, rows, 0);
+        out.bias = invar_build_cut_param(b, INVAR_PARAM_BIAS, full, rows, 0, &cut);
     }
     return out;
 }
@@ -34,11 +45,14 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
     int64_t q = s->heads * s->head_dim, kv = s->kv_heads * s->head_dim;
     invar_weight norm =
         invar_build_param(b, INVAR_PARAM_NORM, "input_layernorm.weight", 1, s->hidden, 0);
+    invar_cut in = invar_cut_columns(s->logical_tp, heads_atom(b, s->head_dim));
     invar_projection qkv[3];
-    invar_turned qk[2] = {{.name = "q", .heads = s->heads}, {.name = "k", .heads = s->kv_heads}};
+    invar_cut heads = invar_cut_rows(s->logical_tp, heads_atom(b, s->head_dim) / s->head_dim);
+    invar_turned qk[2] = {{.name = "q", .heads = s->heads, .cut = heads},
+                          {.name = "k", .heads = s->kv_heads, .cut = heads}};
     invar_weight out;
     invar_attention a = {
-        .heads = s->heads, .kv_heads = s->kv_heads, .window = window_of(s, b->layer)};
+        .heads = s->heads, .kv_heads = s->kv_heads, .cut = heads, .window = window_of(s, b->layer)};
 
     qkv[0] = projection(b, s, "q.proj", "q", q);
     qkv[1] = projection(b, s, "k.proj", "k", kv);
@@ -48,7 +62,8 @@ invar_tensor invar_block_attention(invar_builder *b, const invar_model_spec *s, 
         qk[0].norm = invar_build_param(b, INVAR_PARAM_NORM, "self_attn.q_norm.weight", 1, dim, 0);
         qk[1].norm = invar_build_param(b, INVAR_PARAM_NORM, "self_attn.k_norm.weight", 1, dim, 0);
     }
-    out = invar_build_param(b, INVAR_PARAM_LINEAR, "self_attn.o_proj.weight", 1, s->hidden, q);
+    out =
+        invar_build_cut_param(b, INVAR_PARAM_LINEAR, "self_attn.o_proj.weight", s->hidden, q, &in);
     invar_verb_linears(b, invar_verb_norm(b, "norm_in", x, &norm), qkv, 3, NULL);
     qk[0].x = qkv[0].y;
     qk[1].x = qkv[1].y;

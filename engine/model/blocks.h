@@ -16,6 +16,30 @@
 extern "C" {
 #endif
 
+/* What logical tensor parallelism keeps together: vocabulary ids, features of an MLP. */
+#define INVAR_ATOM_IDS 256
+#define INVAR_ATOM_FEATURES 128
+
+/* Along the rows. `pieces` is the spec's. */
+static inline invar_cut invar_cut_rows(int64_t pieces, int64_t atom)
+{
+    invar_cut cut = {1, 0, 0, 1};
+
+    if (pieces > 1) {
+        cut.pieces = (int32_t)pieces;
+        cut.atom = atom;
+    }
+    return cut;
+}
+
+static inline invar_cut invar_cut_columns(int64_t pieces, int64_t atom)
+{
+    invar_cut cut = invar_cut_rows(pieces, atom);
+
+    cut.columns = cut.pieces > 1;
+    return cut;
+}
+
 /* The residual stream after the block, in layer b->layer. */
 typedef invar_tensor (*invar_block)(invar_builder *b, const invar_model_spec *spec, invar_tensor x);
 

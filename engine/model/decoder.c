@@ -27,8 +27,9 @@ int64_t invar_model_sparse_layers(const invar_model *model)
 
 static invar_tensor embed(invar_builder *b, const invar_model_spec *s)
 {
-    invar_weight table = invar_build_param(b, INVAR_PARAM_EMBEDDING, "model.embed_tokens.weight", 1,
-                                           s->vocab, s->hidden);
+    invar_cut cut = invar_cut_rows(s->logical_tp, INVAR_ATOM_IDS);
+    invar_weight table = invar_build_cut_param(
+        b, INVAR_PARAM_EMBEDDING, "model.embed_tokens.weight", s->vocab, s->hidden, &cut);
 
     return invar_verb_embed(b, "embed", &table);
 }
@@ -48,6 +49,7 @@ static invar_tensor layer(invar_builder *b, const invar_model_spec *s, int64_t i
 
 static void declare_all(invar_builder *b, const invar_model_spec *s)
 {
+    invar_cut ids = invar_cut_rows(s->logical_tp, INVAR_ATOM_IDS);
     invar_tensor x = embed(b, s);
 
     for (int64_t i = 0; i < s->layers; i++)
@@ -57,13 +59,18 @@ static void declare_all(invar_builder *b, const invar_model_spec *s)
     if (s->value_head)
         (void)invar_build_param(b, INVAR_PARAM_HEAD, "score.weight", 1, 1, s->hidden);
     else if (!s->tied)
-        (void)invar_build_param(b, INVAR_PARAM_HEAD, "lm_head.weight", 1, s->vocab, s->hidden);
+        (void)invar_build_cut_param(b, INVAR_PARAM_HEAD, "lm_head.weight", s->vocab, s->hidden,
+                                    &ids);
 }
 
 invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
-                                   const invar_model_spec *spec)
+                                   const invar_model_spec *spec, invar_format format)
 {
-    invar_builder b = {.declared = out, .storage = INVAR_DTYPE_F32, .layer = -1, .rows = 1};
+    invar_builder b = {.declared = out,
+                       .storage = INVAR_DTYPE_F32,
+                       .head_block = invar_format_head_block(format),
+                       .layer = -1,
+                       .rows = 1};
     invar_status status;
 
     INVAR_TRY(invar_program_new(&b.program));
@@ -99,6 +106,7 @@ void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_m
                          .param_base = model->memory,
                          .storage = model->storage,
                          .norm_eps = model->spec.norm_eps,
+                         .head_block = invar_format_head_block(model->format),
                          .layer = -1,
                          .rows = rows,
                          .built = lists.built,

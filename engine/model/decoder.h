@@ -15,7 +15,8 @@ extern "C" {
 
 /* The parameters of a spec in canonical order; out NULL: only their number. */
 invar_status invar_decoder_declare(int64_t *count_out, invar_param *out,
-                                   const invar_model_spec *spec) INVAR_MUST_USE;
+                                   const invar_model_spec *spec,
+                                   invar_format format) INVAR_MUST_USE;
 
 /* Begins a program of the model; lists of the builder are used again. */
 void invar_decoder_begin(invar_builder *b, invar_program *program, const invar_model *model,

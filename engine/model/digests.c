@@ -26,48 +26,60 @@ void invar_digests_release(invar_digests *digests)
         invar_device_give(&digests->caller.dev, digests->there);
     invar_free(digests->tensors);
     invar_free(digests->shards);
+    invar_free(digests->cuts);
     digests->there = NULL;
     digests->tensors = NULL;
     digests->shards = NULL;
+    digests->cuts = NULL;
     digests->count = digests->capacity = digests->room = 0;
+}
+
+/* *list = room for `capacity` elements, the first `used` as they were. */
+static invar_status widen(void *list, size_t size, size_t capacity, size_t used)
+{
+    void **at = list, *wider = NULL;
+
+    INVAR_TRY(invar_alloc(&wider, capacity, size, "the list of tensors to hash"));
+    if (used > 0)
+        memcpy(wider, *at, used * size);
+    invar_free(*at);
+    *at = wider;
+    return INVAR_OK;
 }
 
 static invar_status grow(invar_digests *digests)
 {
     int64_t capacity = digests->capacity ? 2 * digests->capacity : FIRST_ROOM;
-    size_t used = (size_t)digests->count;
-    invar_tensor *tensors = NULL;
-    int32_t *shards = NULL;
-    invar_status status;
+    size_t wide = (size_t)capacity, used = (size_t)digests->count;
 
-    INVAR_TRY(invar_alloc((void **)&tensors, (size_t)capacity, sizeof *tensors,
-                          "the list of tensors to hash"));
-    status = invar_alloc((void **)&shards, (size_t)capacity, sizeof *shards,
-                         "the list of tensors to hash");
-    if (status != INVAR_OK) {
-        invar_free(tensors);
-        return status;
-    }
-    if (used > 0) {
-        memcpy(tensors, digests->tensors, used * sizeof *tensors);
-        memcpy(shards, digests->shards, used * sizeof *shards);
-    }
-    invar_free(digests->tensors);
-    invar_free(digests->shards);
-    digests->tensors = tensors;
-    digests->shards = shards;
+    INVAR_TRY(widen(&digests->tensors, sizeof *digests->tensors, wide, used));
+    INVAR_TRY(widen(&digests->shards, sizeof *digests->shards, wide, used));
+    INVAR_TRY(widen(&digests->cuts, sizeof *digests->cuts, wide, used));
     digests->capacity = capacity;
     return INVAR_OK;
 }
 
-invar_status invar_digests_add(invar_digests *digests, const invar_tensor *tensor, int32_t shards)
+static invar_status add(invar_digests *digests, const invar_tensor *tensor, int32_t shards,
+                        const invar_cut *cut)
 {
     if (digests->count == digests->capacity)
         INVAR_TRY(grow(digests));
     digests->tensors[digests->count] = *tensor;
     digests->shards[digests->count] = shards;
+    digests->cuts[digests->count] = *cut;
     digests->count++;
     return INVAR_OK;
+}
+
+invar_status invar_digests_add(invar_digests *digests, const invar_tensor *tensor, int32_t shards)
+{
+    return add(digests, tensor, shards, &(invar_cut){.pieces = 1, .stack = 1});
+}
+
+invar_status invar_digests_add_cut(invar_digests *digests, const invar_tensor *tensor,
+                                   const invar_cut *cut)
+{
+    return add(digests, tensor, 1, cut);
 }
 
 static invar_status make_room(invar_digests *digests)
@@ -95,7 +107,8 @@ static invar_status hash_all(invar_digests *digests, int64_t count)
             end++;
         INVAR_TRY(INVAR_CALL(&digests->caller, HASH_TREE, hash_tree,
                              .digest = &digests->there[first], .x = &digests->tensors[first],
-                             .count = end - first, .shards = digests->shards[first]));
+                             .count = end - first, .shards = digests->shards[first],
+                             .cuts = digests->shards[first] == 1 ? &digests->cuts[first] : NULL));
     }
     return INVAR_OK;
 }

@@ -18,9 +18,10 @@ static invar_moe_router router_of(const invar_model_spec *s)
 }
 
 static invar_weight stack(invar_builder *b, const char *name, int64_t experts, int64_t rows,
-                          int64_t cols)
+                          int64_t cols, invar_cut cut)
 {
-    return invar_build_param(b, INVAR_PARAM_EXPERT, name, experts, rows, cols);
+    cut.stack = experts;
+    return invar_build_cut_param(b, INVAR_PARAM_EXPERT, name, rows, cols, &cut);
 }
 
 invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, invar_tensor x)
@@ -31,13 +32,15 @@ invar_tensor invar_block_experts(invar_builder *b, const invar_model_spec *s, in
     invar_projection router = {.name = "router", .f32 = true};
     invar_projection gate_up[2] = {{.name = "gate"}, {.name = "up"}}, down = {.name = "expert.y"};
     invar_moe_router how = router_of(s);
+    invar_cut out = invar_cut_rows(s->logical_etp, INVAR_ATOM_FEATURES);
+    invar_cut in = invar_cut_columns(s->logical_etp, INVAR_ATOM_FEATURES);
     invar_tensor normed, act;
     invar_routes routes;
 
     router.w = invar_build_param(b, INVAR_PARAM_ROUTER, "mlp.gate.weight", 1, e, d);
-    gate_up[0].w = stack(b, "mlp.experts.gate_proj.weight", e, n, d);
-    gate_up[1].w = stack(b, "mlp.experts.up_proj.weight", e, n, d);
-    down.w = stack(b, "mlp.experts.down_proj.weight", e, d, n);
+    gate_up[0].w = stack(b, "mlp.experts.gate_proj.weight", e, n, d, out);
+    gate_up[1].w = stack(b, "mlp.experts.up_proj.weight", e, n, d, out);
+    down.w = stack(b, "mlp.experts.down_proj.weight", e, d, n, in);
     normed = invar_verb_norm(b, "norm_mid", x, &norm);
     invar_verb_linears(b, normed, &router, 1, NULL);
     routes = invar_verb_route(b, router.y, s->experts_per_token, &how);

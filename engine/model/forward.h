@@ -55,7 +55,9 @@ typedef struct invar_head_rows {
  * them are what linear layers make, whose first backward writes them: zeroing leaves these alone.
  */
 typedef struct invar_grads {
-    invar_tensor *of;       /* (n_params), shaped as the masters */
+    invar_tensor *of;     /* (n_params), shaped as the masters */
+    invar_tensor *pieces; /* (n_pieces) of them, in canonical order; what is not cut is one */
+    int64_t n_pieces;
     invar_digest *digests;  /* (n_params), the host's: of the gradients as their norm was taken */
     invar_tensor tied_head; /* present where the head is the embedding */
     bool fresh;             /* zeroed, with no backward since: linear layers' hold nothing yet */

@@ -7,6 +7,7 @@
 
 #include "base/alloc.h"
 #include "engine/program/call.h"
+#include "kernels-deterministic/math/shards.h"
 
 #include "base/invar_banned.h"
 
@@ -22,6 +23,42 @@ static invar_tensor placed(const invar_grads *grads, const invar_tensor *at)
 
     t.data = (char *)grads->memory + (uintptr_t)at->data;
     return t;
+}
+
+/* The pieces of a parameter's gradient; NULL: only their number. */
+static int64_t cut_up(invar_tensor *out, const invar_tensor *t, const invar_cut *cut)
+{
+    int64_t rows = t->shape[0] / cut->stack, count = 0;
+
+    if (cut->pieces == 1) {
+        if (out)
+            *out = *t;
+        return 1;
+    }
+    for (int64_t e = 0; e < cut->stack; e++)
+        for (int32_t v = 0; v < cut->pieces; v++, count++) {
+            int64_t n = cut->columns ? t->shape[1] : rows;
+            int64_t first = invar_shard_start(n, cut->atom, cut->pieces, v);
+            int64_t size = invar_shard_start(n, cut->atom, cut->pieces, v + 1) - first;
+            invar_tensor part = invar_tensor_rows(t, e * rows + (cut->columns ? 0 : first),
+                                                  cut->columns ? rows : size);
+            if (out)
+                out[count] = cut->columns ? invar_tensor_columns(&part, first, size) : part;
+        }
+    return count;
+}
+
+static invar_status list_pieces(invar_grads *grads, const invar_model *model)
+{
+    int64_t next = 0;
+
+    for (int64_t i = 0; i < model->n_params; i++)
+        grads->n_pieces += cut_up(NULL, &grads->of[i], &model->params[i].cut);
+    INVAR_TRY(invar_alloc((void **)&grads->pieces, (size_t)grads->n_pieces, sizeof *grads->pieces,
+                          "the list of gradients"));
+    for (int64_t i = 0; i < model->n_params; i++)
+        next += cut_up(grads->pieces + next, &grads->of[i], &model->params[i].cut);
+    return INVAR_OK;
 }
 
 /* Matrices come first, the embedding before all; then vectors, then the tied head's. */
@@ -63,11 +100,14 @@ invar_status invar_grads_new(invar_grads **out, const invar_model *model)
         status = invar_device_take(&grads->dev, &grads->memory, bytes, "gradients");
     if (status == INVAR_OK)
         status = zero_all(grads);
+    if (status == INVAR_OK) {
+        lay_out(grads, model);
+        status = list_pieces(grads, model);
+    }
     if (status != INVAR_OK) {
         invar_grads_free(grads);
         return status;
     }
-    lay_out(grads, model);
     grads->fresh = true;
     *out = grads;
     return INVAR_OK;
@@ -78,6 +118,7 @@ void invar_grads_free(invar_grads *grads)
     if (!grads)
         return;
     invar_free(grads->of);
+    invar_free(grads->pieces);
     invar_free(grads->digests);
     invar_device_give(&grads->dev, grads->memory);
     invar_free(grads);

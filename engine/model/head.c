@@ -281,8 +281,10 @@ static void project_back(invar_pass *pass, invar_builder *b, const invar_weight 
 {
     invar_head_acts *h = &pass->acts;
     invar_tensor d_logits = invar_tensor_rows(&h->d_logits, 0, p->rows);
-    invar_linear_dx_args dx = {
-        .dx = invar_tensor_rows(&h->d_norm, p->first, p->rows), .n_parts = 1, .k_shards = 1};
+    invar_linear_dx_args dx = {.dx = invar_tensor_rows(&h->d_norm, p->first, p->rows),
+                               .n_parts = 1,
+                               .k_shards = w->cut.pieces,
+                               .k_atom = {w->cut.atom}};
 
     dx.parts[0] = (invar_linear_part){d_logits, w->w};
     INVAR_APPEND(b->program, -1, LINEAR_DW, linear_dw, .dw = w->dw, .dy = d_logits,

@@ -64,6 +64,13 @@ invar_dtype invar_format_storage(invar_format format)
     return formats[format].storage;
 }
 
+int64_t invar_format_head_block(invar_format format)
+{
+    int64_t block = invar_dtype_scale_block(formats[format].linear);
+
+    return block > STEP_GROUP ? block : STEP_GROUP;
+}
+
 static bool quantised_kind(const invar_param *p)
 {
     return p->kind == INVAR_PARAM_LINEAR || p->kind == INVAR_PARAM_EXPERT;
@@ -239,7 +246,7 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
     *model = (invar_model){
         .spec = *spec, .format = format, .storage = invar_format_storage(format), .dev = *dev};
     model->dev.scratch = NULL;
-    status = invar_decoder_declare(&count, NULL, spec);
+    status = invar_decoder_declare(&count, NULL, spec, format);
     if (status == INVAR_OK)
         status = invar_alloc((void **)&model->params, (size_t)count, sizeof *model->params,
                              "the list of parameters");
@@ -250,7 +257,7 @@ invar_status invar_model_new(invar_model **out, const invar_model_spec *spec, in
         status = invar_alloc((void **)&model->first, (size_t)spec->layers + 1, sizeof *model->first,
                              "the list of layers");
     if (status == INVAR_OK)
-        status = invar_decoder_declare(&model->n_params, model->params, spec);
+        status = invar_decoder_declare(&model->n_params, model->params, spec, format);
     if (status == INVAR_OK) {
         order_memory(model);
         link_params(model);
@@ -419,21 +426,40 @@ invar_status invar_model_copy(invar_model *to, const invar_model *from)
     return INVAR_OK;
 }
 
+bool invar_model_is_cut(const invar_model *model)
+{
+    for (int64_t i = 0; i < model->n_params; i++)
+        if (model->params[i].cut.pieces > 1)
+            return true;
+    return false;
+}
+
+invar_status invar_model_digests(invar_digest *out, const invar_model *model,
+                                 const invar_tensor *of, const invar_device *dev)
+{
+    invar_status status = INVAR_OK;
+    invar_digests digests;
+
+    invar_digests_init(&digests, dev);
+    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++) {
+        const invar_param *p = &model->params[i];
+        status = invar_digests_add_cut(&digests, of ? &of[i] : &p->master, &p->cut);
+    }
+    if (status == INVAR_OK)
+        status = invar_digests_read(out, &digests);
+    invar_digests_release(&digests);
+    return status;
+}
+
 invar_status invar_model_hash(invar_digest *out, const invar_model *model, const invar_device *dev)
 {
     invar_digest *of = NULL;
-    invar_digests digests;
     invar_status status;
 
-    invar_digests_init(&digests, dev);
-    status = invar_alloc((void **)&of, (size_t)model->n_params, sizeof *of, "digests of weights");
-    for (int64_t i = 0; i < model->n_params && status == INVAR_OK; i++)
-        status = invar_digests_add(&digests, &model->params[i].master, 1);
-    if (status == INVAR_OK)
-        status = invar_digests_read(of, &digests);
+    INVAR_TRY(invar_alloc((void **)&of, (size_t)model->n_params, sizeof *of, "digests of weights"));
+    status = invar_model_digests(of, model, NULL, dev);
     if (status == INVAR_OK)
         invar_hash_bytes(out, of, (size_t)model->n_params * sizeof *of);
-    invar_digests_release(&digests);
     invar_free(of);
     return status;
 }

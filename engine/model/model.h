@@ -37,6 +37,9 @@ const char *invar_format_name(invar_format format);
 /* The type of activations, norms, biases, embedding and head. */
 invar_dtype invar_format_storage(invar_format format);
 
+/* What heads that stay together are wide: a multiple of this, so that no scale block is cut. */
+int64_t invar_format_head_block(invar_format format);
+
 typedef struct invar_model {
     invar_model_spec spec;
     invar_format format;
@@ -76,6 +79,16 @@ invar_status invar_model_refresh(invar_model *model, const invar_device *dev) IN
 
 /* Copies all masters and weights between models of one spec, format and device. */
 invar_status invar_model_copy(invar_model *to, const invar_model *from) INVAR_MUST_USE;
+
+/* Whether logical tensor parallelism cuts a parameter. */
+bool invar_model_is_cut(const invar_model *model);
+
+/*
+ * The hash.tree digests of all masters, or of tensors in the device's memory `of` their shapes, in
+ * canonical order; each piece of a parameter that is cut is a shard.
+ */
+invar_status invar_model_digests(invar_digest *out /* (n_params) */, const invar_model *model,
+                                 const invar_tensor *of, const invar_device *dev) INVAR_MUST_USE;
 
 /* The digest of all masters in canonical order: hash of the hash.tree digests of each. */
 invar_status invar_model_hash(invar_digest *out, const invar_model *model,

@@ -69,6 +69,7 @@ typedef struct invar_model_spec {
     int64_t window;                     /* sliding window; 0: none */
     int64_t window_from;                /* first layer that has it */
     int64_t kv_span, q_span;            /* of attention, by the recipe; 0: one span */
+    int64_t logical_tp, logical_etp;    /* logical tensor parallelism, by the recipe; 0: 1 */
     int64_t experts;                    /* 0: a dense model */
     int64_t experts_per_token;          /* slots */
     int64_t expert_intermediate;        /* of one expert */

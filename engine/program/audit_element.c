@@ -16,6 +16,8 @@
 
 #include "base/alloc.h"
 
+#include "kernels-deterministic/math/shards.h"
+
 #include "base/invar_banned.h"
 
 #define ROOM ((size_t)1 << 22)   /* bytes of rows that are fetched at once */
@@ -583,25 +585,29 @@ static invar_status paged_row(bool *differs, invar_audit_finding *finding, invar
     return attend(differs, finding, desk, &a->q, head, k, v, &a->shape, &s);
 }
 
-/* Rows [first, first + rows) of a sample, of some query heads and the kv head they read. */
+/* Rows [first, first + rows) of a sample, of some query heads and the kv heads they read. */
 static invar_status run_backward(invar_attention_bwd_args *own, invar_audit_desk *desk,
                                  const invar_attention_bwd_args *a, int64_t first, int64_t rows,
                                  int64_t head, int64_t heads)
 {
-    int64_t start[2] = {0, rows}, dim = a->q.shape[2];
-    int64_t kv_head = head / (a->q.shape[1] / a->k.shape[1]);
+    int64_t start[2] = {0, rows}, dim = a->q.shape[2], group = a->q.shape[1] / a->k.shape[1];
+    int64_t kv_head = head / group, kv_heads = (heads + group - 1) / group;
     invar_dtype dtype = a->q.dtype;
 
     *own = (invar_attention_bwd_args){.samples = {start, 1}, .shape = a->shape};
+    if (heads == a->q.shape[1]) { // shards are of all heads
+        own->head_shards = a->head_shards;
+        own->head_atom = a->head_atom;
+    }
     INVAR_TRY(fetch_heads(&own->q, desk, &a->q, first, rows, head, heads));
     INVAR_TRY(fetch_heads(&own->o, desk, &a->o, first, rows, head, heads));
     INVAR_TRY(fetch_heads(&own->d_o, desk, &a->d_o, first, rows, head, heads));
     INVAR_TRY(fetch_cut(&own->lse2, desk, &a->lse2, (cut){first, rows, head, heads}));
-    INVAR_TRY(fetch_heads(&own->k, desk, &a->k, first, rows, kv_head, 1));
-    INVAR_TRY(fetch_heads(&own->v, desk, &a->v, first, rows, kv_head, 1));
+    INVAR_TRY(fetch_heads(&own->k, desk, &a->k, first, rows, kv_head, kv_heads));
+    INVAR_TRY(fetch_heads(&own->v, desk, &a->v, first, rows, kv_head, kv_heads));
     INVAR_TRY(room_for(&own->dq, desk, dtype, rows, heads, dim));
-    INVAR_TRY(room_for(&own->dk, desk, dtype, rows, 1, dim));
-    INVAR_TRY(room_for(&own->dv, desk, dtype, rows, 1, dim));
+    INVAR_TRY(room_for(&own->dk, desk, dtype, rows, kv_heads, dim));
+    INVAR_TRY(room_for(&own->dv, desk, dtype, rows, kv_heads, dim));
     INVAR_TRY(invar_caller_run(&desk->cpu, INVAR_OP_ATTENTION_BWD, own));
     own->samples = (invar_segments){NULL, 0};
     return INVAR_OK;
@@ -620,6 +626,7 @@ static invar_status backward_row(bool *differs, invar_audit_finding *finding,
     int64_t which = choice->word[1] % 3, group = a->q.shape[1] / a->k.shape[1];
     int64_t block = invar_attention_block(a->q.shape[2]), span = a->shape.q_span;
     int64_t most, at, first, head;
+    bool alone; // the sums of a kv head do not depend on the other heads
     subject s = {.name = names[which], .tensor = flat(outputs[which]), .dim = a->q.shape[2]};
     invar_attention_bwd_args own;
     segment sample;
@@ -641,8 +648,11 @@ static invar_status backward_row(bool *differs, invar_audit_finding *finding,
         first = sample.first + at / block * block;
         at %= block;
         head = among(choice->word[3], a->k.shape[1]);
-        INVAR_TRY(run_backward(&own, desk, a, first, sample.end - first, head * group, group));
-        s.cpu = element(which == 1 ? &own.dk : &own.dv, at * s.dim);
+        alone = invar_shard_whole_groups(a->q.shape[1], group, a->head_atom, a->head_shards);
+        INVAR_TRY(run_backward(&own, desk, a, first, sample.end - first, alone ? head * group : 0,
+                               alone ? group : a->q.shape[1]));
+        s.cpu = element(which == 1 ? &own.dk : &own.dv,
+                        (alone ? at : at * a->k.shape[1] + head) * s.dim);
     }
     s.row = first + at;
     s.col = head * s.dim;

@@ -52,7 +52,8 @@ static invar_weight declare(invar_builder *b, const invar_param *p)
                            name);
     }
     b->next_param++;
-    return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols)};
+    return (invar_weight){.w = invar_tensor_2d(NULL, b->storage, p->stack * p->rows, p->cols),
+                          .cut = p->cut};
 }
 
 /* `at` counts from `base`; in the program from the beginning of given memory. */
@@ -63,7 +64,7 @@ static void *named(invar_builder *b, invar_given_memory which, const void *at, c
 
 invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
 {
-    invar_weight w = {p->weight, p->grad};
+    invar_weight w = {p->weight, p->grad, p->cut};
 
     w.w.data = named(b, INVAR_GIVEN_MODEL, w.w.data, b->param_base);
     if (w.w.scale)
@@ -72,20 +73,33 @@ invar_weight invar_build_weight(invar_builder *b, const invar_param *p)
     return w;
 }
 
-invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const char *name,
-                               int64_t stack, int64_t rows, int64_t cols)
+invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, const char *name,
+                                   int64_t rows, int64_t cols, const invar_cut *cut)
 {
     const invar_param *p;
 
     if (!b->params) {
-        invar_param own = {
-            .kind = kind, .layer = b->layer, .stack = stack, .rows = rows, .cols = cols};
+        invar_param own = {.kind = kind,
+                           .layer = b->layer,
+                           .stack = cut->stack,
+                           .rows = rows,
+                           .cols = cols,
+                           .cut = *cut};
         (void)snprintf(own.name, sizeof own.name, "%s", name);
         return declare(b, &own);
     }
     p = &b->params[b->next_param++];
-    INVAR_CHECK(p->kind == kind && p->stack == stack && p->rows == rows && p->cols == cols);
+    INVAR_CHECK(p->kind == kind && p->rows == rows && p->cols == cols);
+    INVAR_CHECK(p->cut.pieces == cut->pieces && p->cut.columns == cut->columns &&
+                p->cut.atom == cut->atom && p->cut.stack == cut->stack);
     return invar_build_weight(b, p);
+}
+
+invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const char *name,
+                               int64_t stack, int64_t rows, int64_t cols)
+{
+    return invar_build_cut_param(b, kind, name, rows, cols,
+                                 &(invar_cut){.pieces = 1, .stack = stack});
 }
 
 invar_tensor invar_build_array(invar_builder *b, invar_given_memory which, invar_dtype dtype,

@@ -68,6 +68,7 @@ typedef struct invar_built_tensor {
 /* A parameter in use. */
 typedef struct invar_weight {
     invar_tensor w, dw; /* absent: there is none */
+    invar_cut cut;
 } invar_weight;
 
 typedef struct invar_builder invar_builder;
@@ -96,6 +97,7 @@ struct invar_builder {
     int64_t next_param;
     invar_dtype storage;
     float norm_eps;
+    int64_t head_block;        /* what the width of an atom of heads is a multiple of */
     invar_tensor cosine, sine; /* named by the program */
     /* of the pass */
     bool train;    /* a backward follows */
@@ -130,6 +132,13 @@ void invar_builder_release(invar_builder *b); /* its lists */
 /* The next parameter; in a layer the name is what follows "model.layers.N.". */
 invar_weight invar_build_param(invar_builder *b, invar_param_kind kind, const char *name,
                                int64_t stack, int64_t rows, int64_t cols);
+
+/*
+ * The same for one that logical tensor parallelism cuts: into V = `pieces` along its rows or, with
+ * `columns`, along its columns. Products that sum over what is cut have V shards.
+ */
+invar_weight invar_build_cut_param(invar_builder *b, invar_param_kind kind, const char *name,
+                                   int64_t rows, int64_t cols, const invar_cut *cut);
 
 /* A parameter as the program names it. */
 invar_weight invar_build_weight(invar_builder *b, const invar_param *p);
@@ -199,6 +208,7 @@ typedef struct invar_turned {
     invar_tensor x;
     invar_weight norm; /* of each head, before it is turned; absent: none */
     int64_t heads;
+    invar_cut cut;  /* of the heads */
     invar_tensor y; /* the result; the memory of x without a norm */
 } invar_turned;
 
@@ -209,6 +219,7 @@ void invar_verb_turn(invar_builder *b, invar_turned *of, int32_t count);
 typedef struct invar_attention {
     invar_tensor q, k, v;
     int64_t heads, kv_heads;
+    invar_cut cut;  /* of the heads */
     int64_t window; /* 0: none */
 } invar_attention;
 

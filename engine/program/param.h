@@ -6,7 +6,7 @@
 #ifndef INVAR_ENGINE_PROGRAM_PARAM_H
 #define INVAR_ENGINE_PROGRAM_PARAM_H
 
-#include "kernels-deterministic/tensor.h"
+#include "kernels-deterministic/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -32,6 +32,7 @@ typedef struct invar_param {
     int64_t stack;       /* experts; 1 for the others */
     int64_t rows;        /* of one expert; of a vector its length */
     int64_t cols;        /* 0: a vector */
+    invar_cut cut;       /* by logical tensor parallelism */
     invar_tensor master; /* (stack * rows, cols) or (rows) f32 */
     invar_tensor weight; /* the same extents, in the type that ops read */
     invar_tensor grad;   /* those of the master; at offsets in a block of gradients */

@@ -41,7 +41,8 @@ static void turn_back(invar_builder *b, const invar_turned *t)
                      .dx = invar_build_heads(&dx, t->heads), .dweight = t->norm.dw,
                      .dy = invar_build_heads(&dy, t->heads),
                      .x = invar_build_heads(&t->x, t->heads), .weight = t->norm.w,
-                     .units = b->units, .eps = b->norm_eps, .rotation = rotation_of(b));
+                     .units = b->units, .eps = b->norm_eps, .rotation = rotation_of(b),
+                     .head_shards = t->cut.pieces, .head_atom = t->cut.atom);
     }
     invar_gradient_show(b, &t->x, &dx, t->name, false);
     invar_gradient_give(b, &t->x, &dx);
@@ -114,7 +115,8 @@ static void attend_back(invar_builder *b, const void *noted)
         .dv = invar_build_heads(&d[2], a->kv_heads), .d_o = invar_build_heads(&d_o, a->heads),
         .o = invar_build_heads(&n->o, a->heads), .lse2 = n->lse2,
         .q = invar_build_heads(&a->q, a->heads), .k = invar_build_heads(&a->k, a->kv_heads),
-        .v = invar_build_heads(&a->v, a->kv_heads), .samples = b->samples, .shape = shape_of(b, a));
+        .v = invar_build_heads(&a->v, a->kv_heads), .samples = b->samples, .shape = shape_of(b, a),
+        .head_shards = a->cut.pieces, .head_atom = a->cut.atom);
     for (int i = 0; i < 3; i++)
         invar_gradient_show(b, of[i], &d[i], n->name, false);
     for (int i = 0; i < 3; i++)

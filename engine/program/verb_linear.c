@@ -121,12 +121,15 @@ static void expert_gradients(invar_builder *b, const linears *l, const invar_ten
 static void input_gradient(invar_builder *b, const linears *l, const invar_tensor *operands)
 {
     invar_tensor dx = invar_gradient_room(b, &l->x);
-    invar_linear_dx_args dense = {.dx = dx, .n_parts = l->count, .k_shards = 1};
+    int32_t shards = l->w[0].cut.columns ? 1 : l->w[0].cut.pieces;
+    invar_linear_dx_args dense = {.dx = dx, .n_parts = l->count, .k_shards = shards};
     invar_moe_linear_dx_args grouped = {
-        .dx = dx, .n_parts = l->count, .experts = l->experts, .k_shards = 1};
+        .dx = dx, .n_parts = l->count, .experts = l->experts, .k_shards = shards};
 
-    for (int32_t i = 0; i < l->count; i++)
+    for (int32_t i = 0; i < l->count; i++) {
         dense.parts[i] = grouped.parts[i] = (invar_linear_part){operands[i], l->w[i].w};
+        dense.k_atom[i] = grouped.k_atom[i] = l->w[i].cut.atom;
+    }
     if (l->of_experts)
         invar_program_call(b->program, INVAR_OP_MOE_LINEAR_DX, &grouped, b->layer);
     else
@@ -201,6 +204,12 @@ static void make_rooms(invar_builder *b, const invar_tensor *x, invar_projection
     }
 }
 
+/* Of a product over the layer's inputs. */
+static int32_t input_shards(const invar_weight *w)
+{
+    return w->cut.columns ? w->cut.pieces : 1;
+}
+
 static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_projection *outputs,
                                        int32_t count)
 {
@@ -208,7 +217,8 @@ static invar_linear_fwd_args arguments(const invar_tensor *x, const invar_projec
                                   .x = *x,
                                   .w = outputs[0].w.w,
                                   .bias = outputs[0].bias.w,
-                                  .k_shards = 1,
+                                  .k_shards = input_shards(&outputs[0].w),
+                                  .k_atom = outputs[0].w.cut.atom,
                                   .n_more = count - 1};
 
     for (int32_t i = 1; i < count; i++)
@@ -229,7 +239,7 @@ static void products(invar_builder *b, const invar_tensor *x, const invar_projec
         if (routes)
             INVAR_APPEND(b->program, b->layer, MOE_LINEAR_FWD, moe_linear_fwd, .y = outputs[i].y,
                          .x = taken, .w = outputs[i].w.w, .experts = routes->experts,
-                         .k_shards = 1);
+                         .k_shards = args.k_shards, .k_atom = args.k_atom);
         (void)invar_build_result(b, outputs[i].name, outputs[i].y);
     }
 }

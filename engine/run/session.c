@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/file.h"
 #include "base/json/text.h"
+#include "engine/config/check.h"
 #include "engine/hf/hf.h"
 #include "engine/model/family.h"
 #include "engine/program/near.h"
@@ -163,6 +164,11 @@ static invar_status read_spec(invar_session *s)
         INVAR_TRY(spec_from_recipe(s));
     s->spec.kv_span = invar_recipe_int(s->recipe, INVAR_KEY_KV_SPAN);
     s->spec.q_span = invar_recipe_int(s->recipe, INVAR_KEY_Q_SPAN);
+    s->spec.logical_tp = invar_recipe_int(s->recipe, INVAR_KEY_LOGICAL_TP);
+    s->spec.logical_etp = invar_recipe_int(s->recipe, INVAR_KEY_LOGICAL_ETP);
+    if (s->spec.logical_etp > 1 && s->spec.experts == 0)
+        return invar_config_refuse(s->recipe, INVAR_KEY_LOGICAL_ETP,
+                                   "cuts experts, and the model has none");
     if (s->spec.value_head)
         return INVAR_FAIL(INVAR_E_INVALID, 0, "hf-checkpoint has a critic, not a language model");
     if (s->tokenizer && invar_tokenizer_size(s->tokenizer) > s->spec.vocab)

@@ -45,6 +45,11 @@ static invar_ledger_point point_of(name own, const invar_learner *l, const char 
                                 .shards = 1};
 }
 
+static int64_t shards_of(const invar_param *p)
+{
+    return p->cut.pieces > 1 ? p->cut.pieces * p->cut.stack : 1;
+}
+
 static invar_status take_sum(const invar_probe_view *view, const invar_tensor *grad,
                              const invar_forward_sum *sum)
 {
@@ -73,6 +78,7 @@ static invar_status gradient_point(int64_t *out, const invar_learner *l, invar_p
     invar_ledger_point at = point_of(own, l, "grad.", p->name, &p->master);
 
     at.layer = p->layer;
+    at.shards = shards_of(p);
     at.op = gradient_op(p->kind);
     invar_probe_sum_name(sum, l->options.prefix, (uintptr_t)p->grad.data);
     (void)snprintf(tied, sizeof tied, "%s" TIED, l->options.prefix);
@@ -127,6 +133,7 @@ static invar_status weight_point(int64_t *out, const invar_learner *l, invar_pro
 
     at.phase = "optimizer";
     at.layer = p->layer;
+    at.shards = shards_of(p);
     at.op = "adamw";
     at.kind = "param";
     (void)snprintf(grad, sizeof grad, "%sgrad.%s", l->options.prefix, p->name);
@@ -135,7 +142,8 @@ static invar_status weight_point(int64_t *out, const invar_learner *l, invar_pro
     return hashed ? INVAR_OK : invar_probe_device_whole(probe, *out, &p->master);
 }
 
-/* What AdamW has made of the masters; all points are listed while it is at work. */
+/* What AdamW has made of the masters; all points are listed while it is at work. Those that are cut
+ * are hashed here. */
 static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
 {
     invar_digest *digests;
@@ -143,7 +151,9 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
 
     INVAR_TRY(invar_alloc((void **)&digests, (size_t)l->model->n_params, sizeof *digests,
                           "digests of masters"));
-    status = invar_optimizer_digests(digests, l->optimizer, l->model);
+    status = invar_model_is_cut(l->model)
+                 ? invar_model_digests(digests, l->model, NULL, l->options.dev)
+                 : invar_optimizer_digests(digests, l->optimizer, l->model);
     for (int64_t i = 0; i < l->model->n_params && status == INVAR_OK; i++)
         status = invar_probe_device_hashed(probe, l->weights[i], &l->model->params[i].master,
                                            &digests[i]);
@@ -153,7 +163,8 @@ static invar_status hashed_points(const invar_learner *l, invar_probe *probe)
 
 invar_status invar_learner_points(invar_learner *l, invar_probe *probe)
 {
-    bool hashed = l->moved && invar_optimizer_hashes(l->optimizer);
+    bool hashed =
+        invar_model_is_cut(l->model) || (l->moved && invar_optimizer_hashes(l->optimizer));
     int64_t count = l->model->n_params;
 
     INVAR_TRY(tied_point(l, probe));

@@ -45,7 +45,7 @@ static invar_status allocate(invar_optimizer *o, const invar_model *model, size_
     INVAR_TRY(invar_alloc((void **)&o->v, count, sizeof *o->v, "the list of moments"));
     INVAR_TRY(invar_alloc((void **)&o->ends, count, sizeof *o->ends, "the ends of masters"));
     INVAR_TRY(take_memory(o, piece));
-    if (!o->offload)
+    if (!o->offload && !invar_model_is_cut(model))
         INVAR_TRY(invar_device_take(&o->dev, (void **)&o->digests, count * sizeof *o->digests,
                                     "digests of masters"));
     next = o->memory;
@@ -140,15 +140,18 @@ invar_status invar_optimizer_norm(float *norm_out, float *clip_out, const invar_
                                   invar_grads *grads, bool digests, float clip_grad,
                                   const invar_device *dev)
 {
+    bool cut = invar_model_is_cut(model); // a digest is of all pieces
     invar_caller caller;
     invar_status status;
 
     invar_caller_init(&caller, dev);
-    status = norm_of(&caller, norm_out, clip_out, grads->of, model->n_params, clip_grad,
-                     digests ? grads->digests : NULL);
+    status = norm_of(&caller, norm_out, clip_out, grads->pieces, grads->n_pieces, clip_grad,
+                     digests && !cut ? grads->digests : NULL);
     if (status == INVAR_E_STATE)
         status = blame(&caller, model, grads);
     invar_caller_release(&caller);
+    if (status == INVAR_OK && digests && cut)
+        status = invar_model_digests(grads->digests, model, grads->of, dev);
     return status;
 }
 

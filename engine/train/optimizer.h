@@ -27,7 +27,8 @@ typedef struct invar_optimizer {
     invar_offload *offload; /* NULL: the moments are in the device's memory */
     char *memory;           /* all of m, then all of v */
     size_t bytes;           /* of each */
-    /* Parameters in the order of memory: digests of their masters, NULL with an offload; ends. */
+    /* Parameters in the order of memory: digests of their masters, NULL with an offload or where
+     * parameters are cut; ends. */
     invar_digest *digests; /* in the device's memory */
     int64_t *ends;         /* among the elements that are moved together */
 } invar_optimizer;

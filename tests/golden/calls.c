@@ -24,10 +24,10 @@
 #define MOST_ROWS 256
 #define LINES INVAR_TEST_DATA "/golden/calls.txt"
 
-typedef enum way { SCORE, TRAIN, RECOMPUTE, PIECES, REPLAY, CRITIC, PAGED, WAYS } way;
+typedef enum way { SCORE, TRAIN, RECOMPUTE, PIECES, REPLAY, CRITIC, PAGED, CUT, WAYS } way;
 
 static const char *const names[WAYS] = {"score",  "train",  "recompute", "pieces",
-                                        "replay", "critic", "paged"};
+                                        "replay", "critic", "paged",     "cut"};
 
 /* ---- running --------------------------------------------------------------------------------- */
 
@@ -172,6 +172,10 @@ static char *log_of(invar_test_model kind, invar_format format, way how, bool sw
     dev.backend = invar_calls_backend();
     spec.value_head = how == CRITIC;
     spec.tied = spec.tied && how != CRITIC;
+    if (how == CUT) {
+        spec.logical_tp = 8;
+        spec.logical_etp = 4;
+    }
     invar_calls_begin();
     assert_ok(invar_model_new(&model, &spec, format, &dev));
     assert_ok(invar_model_init(model, 11, &dev));

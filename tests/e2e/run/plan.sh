@@ -141,6 +141,9 @@ END
 expect 0 "verdict: fits" tiny.ini
 # 3 characters of prompt, 2 of response
 expect 0 "longest sample: 6 tokens" tiny.ini
+# the scratch of several pieces is counted, and that they are wanted is said
+expect 0 "sums are made of: 8 pieces (logical-tp), those of experts 1 (logical-etp)" tiny.ini \
+    --logical-tp 8
 
 # a cache that the longest sample does not fit in, of training and of an evaluation that is longer
 expect 129 "set kv-pages to 5 or more" tiny.ini --kv-pages 4 --page-size 1

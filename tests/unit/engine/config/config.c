@@ -377,6 +377,8 @@ static void test_config__refuses_impossible(void **state)
         {"rollout-max-context-len=5000", "above max-position-embeddings"},
         {"kv-span=8000", "no multiple of 128"},
         {"q-span=64", "no multiple of 128"},
+        {"logical-tp=3", "is not 1, 2, 4 or 8"},
+        {"logical-etp=6", "is not 1, 2, 4 or 8"},
         {"rollout-temperature=0", "--rollout-temperature: 'rollout-temperature' = 0"},
         {"rollout-top-k=0", "= 0 leaves no token"},
         {"eval-temperature=-0.5 eval-prompt-data=a~task:max", "'eval-temperature' is negative"},

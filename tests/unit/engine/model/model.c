@@ -38,10 +38,10 @@ static int64_t differences(const invar_model_spec *spec, const invar_safetensors
     int64_t count, wrong = 0, tensors = 0;
     invar_param *params;
 
-    assert_ok(invar_decoder_declare(&count, NULL, spec));
+    assert_ok(invar_decoder_declare(&count, NULL, spec, INVAR_FORMAT_FP32));
     params = calloc((size_t)count, sizeof *params);
     assert_non_null(params);
-    assert_ok(invar_decoder_declare(&count, params, spec));
+    assert_ok(invar_decoder_declare(&count, params, spec, INVAR_FORMAT_FP32));
     for (int64_t i = 0; i < count; i++)
         for (int64_t e = 0; e < params[i].stack; e++) {
             const invar_param *p = &params[i];
