@@ -248,6 +248,9 @@ static const size3 forward_sizes[] = {
     {256, 4096, 4096},  {64, 4096, 4096},    {16, 4096, 4096},    {1, 4096, 4096},
 };
 enum { DECODING = 9 }; /* from this size on */
+enum { SHARDS = 8, SHARD_ATOM = 128 };
+static const size3 shard_sizes[] = {
+    {8192, 8192, 8192}, {16384, 1024, 2048}, {16384, 1024, 3072}, {256, 1024, 2048}};
 static const size3 weight_sizes[] = {{1024, 3072, 16384}, {2048, 1024, 16384}, {4096, 4096, 16384}};
 
 enum { SHAPE_SIZE = 64 };
@@ -267,14 +270,23 @@ static invar_race_row product_row(invar_op op, invar_dtype type, size3 z, char s
                             .work = 2.0 * (double)z.m * (double)z.n * (double)z.k};
 }
 
-static invar_status forward(invar_gpu_bench *b, size3 z)
+static void name_shards(char shape[SHAPE_SIZE], int32_t shards)
+{
+    size_t used = strlen(shape);
+
+    if (shards > 1)
+        snprintf(shape + used, SHAPE_SIZE - used, " V%" PRId32, shards);
+}
+
+static invar_status forward(invar_gpu_bench *b, size3 z, int32_t shards)
 {
     invar_linear_fwd_args args[INVAR_RACE_SETS];
     char shape[SHAPE_SIZE];
     invar_race_row row = product_row(INVAR_OP_LINEAR_FWD, INVAR_DTYPE_BF16, z, shape);
 
+    name_shards(shape, shards);
     for (int i = 0; i < row.sets; i++) {
-        args[i] = (invar_linear_fwd_args){.k_shards = 1};
+        args[i] = (invar_linear_fwd_args){.k_shards = shards, .k_atom = SHARD_ATOM};
         INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
         INVAR_TRY(invar_gpu_bench_make(&args[i].w, b, INVAR_DTYPE_BF16, z.n, z.k));
         INVAR_TRY(invar_gpu_bench_room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
@@ -284,14 +296,15 @@ static invar_status forward(invar_gpu_bench *b, size3 z)
     return invar_gpu_bench_race(b, &row);
 }
 
-static invar_status input_gradient(invar_gpu_bench *b, size3 z)
+static invar_status input_gradient(invar_gpu_bench *b, size3 z, int32_t shards)
 {
     invar_linear_dx_args args[INVAR_RACE_SETS];
     char shape[SHAPE_SIZE];
     invar_race_row row = product_row(INVAR_OP_LINEAR_DX, INVAR_DTYPE_BF16, z, shape);
 
+    name_shards(shape, shards);
     for (int i = 0; i < row.sets; i++) {
-        args[i] = (invar_linear_dx_args){.n_parts = 1, .k_shards = 1};
+        args[i] = (invar_linear_dx_args){.n_parts = 1, .k_shards = shards, .k_atom = {SHARD_ATOM}};
         INVAR_TRY(invar_gpu_bench_room(&args[i].dx, b, INVAR_DTYPE_BF16, z.m, z.n));
         INVAR_TRY(invar_gpu_bench_make(&args[i].parts[0].dy, b, INVAR_DTYPE_BF16, z.m, z.k));
         INVAR_TRY(invar_gpu_bench_make(&args[i].parts[0].w, b, INVAR_DTYPE_BF16, z.k, z.n));
@@ -372,8 +385,8 @@ typedef struct attention_size {
 } attention_size;
 
 static const attention_size attention_sizes[] = {
-    {4, 16, 16, 4096, 128}, {1, 32, 32, 16384, 128}, {8, 16, 16, 2048, 128},
-    {16, 14, 14, 1024, 64}, {8, 16, 8, 2048, 128},
+    {4, 16, 16, 4096, 128}, {1, 32, 32, 16384, 128}, {8, 16, 16, 2048, 128}, {16, 14, 14, 1024, 64},
+    {8, 16, 8, 2048, 128},  {1, 16, 16, 32768, 128}, {1, 8, 8, 131072, 128},
 };
 
 static invar_status make_heads(invar_tensor *out, invar_gpu_bench *b, int64_t tokens, int64_t heads,
@@ -446,7 +459,9 @@ static bool wanted(const invar_gpu_bench *b, invar_op op)
 static invar_status products(invar_gpu_bench *b)
 {
     for (size_t i = 0; i < SIZES(forward_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, forward_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, forward_sizes[i], 1)));
+    for (size_t i = 0; i < SIZES(shard_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, forward(b, shard_sizes[i], SHARDS)));
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_FWD); i++) {
         INVAR_TRY(invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_FP8, fp8_sizes[i])));
         INVAR_TRY(
@@ -457,7 +472,9 @@ static invar_status products(invar_gpu_bench *b)
         INVAR_TRY(
             invar_gpu_bench_end_row(b, forward_quantised(b, INVAR_DTYPE_INT4, forward_sizes[i])));
     for (size_t i = 0; i < SIZES(fp8_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
-        INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i])));
+        INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, fp8_sizes[i], 1)));
+    for (size_t i = 0; i < SIZES(shard_sizes) && wanted(b, INVAR_OP_LINEAR_DX); i++)
+        INVAR_TRY(invar_gpu_bench_end_row(b, input_gradient(b, shard_sizes[i], SHARDS)));
     for (size_t i = 0; i < SIZES(weight_sizes) && wanted(b, INVAR_OP_LINEAR_DW); i++)
         INVAR_TRY(invar_gpu_bench_end_row(b, weight_gradient(b, weight_sizes[i])));
     return INVAR_OK;

@@ -397,7 +397,7 @@ at::Tensor heads(const invar_tensor &t, int64_t samples)
 
 bool foreign(const invar_attention_shape &s, const invar_segments &samples, const invar_tensor &q)
 {
-    return !is_bf16(q) || s.scale != 0.0f || s.window != 0 || s.span != 0 || samples.count == 0 ||
+    return !is_bf16(q) || s.scale != 0.0f || s.window != 0 || samples.count == 0 ||
            q.shape[0] % samples.count != 0;
 }
 

@@ -2,9 +2,12 @@
  * gemm_bf16.cu - products of bf16 activations and weights on the tensor cores: linear.fwd and
  * linear.dx, dense and grouped by expert.
  *
- * Takes operands that bulk copies can read (16-byte rows) and one shard. Weights lie with k
- * contiguous (fwd) or outermost (dx). The parts of dx follow one another in the ring of stages, so
- * that they are one chain; the end of each is filled up with zeros by the copies.
+ * Takes operands that bulk copies can read (16-byte rows). Weights lie with k contiguous (fwd) or
+ * outermost (dx). The parts of dx follow one another in the ring of stages, so that they are one
+ * chain; the end of each is filled up with zeros by the copies.
+ *
+ * Shards, which begin at multiples of a stage, are chains one after the other. What waits for its
+ * neighbour in their tree stays with the block: tiles are smaller, nothing goes through memory.
  *
  * Gated: a tile has columns of the gate in its left half and the same ones of `up` in its right
  * half, so that one warp gets both of them and can write their activation too.
@@ -16,16 +19,26 @@
  */
 #include "kernels-deterministic/cuda/sm90/product/epilogue.cuh"
 #include "kernels-deterministic/cuda/sm90/product/gemm_bf16.cuh"
+#include "kernels-deterministic/math/shards.h"
 
 #define ROWS_MAX_GROUPS 1024
-#define ROWS_TABLE_BYTES (2 * (ROWS_MAX_GROUPS + 1) * (int)sizeof(int32_t))
-#define GATED_TABLE_BYTES 16 /* of one group */
-#define GATED_HEAD_BYTES 256 /* and barriers */
+#define ROWS_TABLE_BYTES (2 * (ROWS_MAX_GROUPS + 2) * (int)sizeof(int32_t)) // multiples of 16
+#define ROWS_TREE_BYTES (128 * 128 * (int)sizeof(float)) /* of a tile, behind the table */
+#define GATED_TABLE_BYTES 16                             /* of one group */
+#define GATED_HEAD_BYTES 256                             /* and barriers */
+
+/* Stages that follow one another: from `first` of a part's k on. */
+struct rows_stages {
+    int32_t part, first, count;
+};
 
 struct rows_plan {
     CUtensorMap a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS];
-    int32_t blocks[INVAR_LINEAR_MAX_PARTS]; // stages of each part
     int32_t parts;
+    rows_stages stages[INVAR_LINEAR_MAX_SHARDS * INVAR_LINEAR_MAX_PARTS]; // shard by shard
+    int32_t n_stages;
+    int32_t blocks[INVAR_LINEAR_MAX_SHARDS]; // stages of each shard
+    int32_t shards;
     int32_t rows, cols;
     gemm_order order;
     int32_t span_shift; // rows of a tile of a cluster: a power of two
@@ -176,13 +189,16 @@ __device__ __forceinline__ void rows_fill(const rows_plan &plan, const gemm_shar
 
     while (walk.next(tile)) {
         int outer = B ? tile.col : tile.row, matrix = B ? tile.group : 0;
-        for (int part = 0; part < plan.parts; part++)
-            for (int i = 0, count = plan.blocks[part]; i < count; i++) {
+        for (int n = 0; n < plan.n_stages; n++) {
+            rows_stages stages = plan.stages[n];
+            for (int i = 0; i < stages.count; i++) {
+                int k = stages.first + i * Tile::K;
                 if constexpr (B && Tile::GATED)
-                    filler.fill_halves(&plan.b[0], &plan.b[1], i * Tile::K, outer);
+                    filler.fill_halves(&plan.b[0], &plan.b[1], k, outer);
                 else
-                    filler.fill(&maps[part], i * Tile::K, outer, matrix);
+                    filler.fill(&maps[stages.part], k, outer, matrix);
             }
+        }
     }
 }
 
@@ -332,14 +348,83 @@ __device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile 
         invar_fetch_to_cache((const uint8_t *)plan.residual + first * size + at);
 }
 
-/* Stages of a tile. */
-__device__ __forceinline__ int rows_blocks(const rows_plan &plan)
-{
-    int blocks = 0;
+/* A tile of a product with shards. */
+struct rows_tree_tile : gemm_tile<2, 1, 128, 64, ROWS_TABLE_BYTES + ROWS_TREE_BYTES> {
+    static constexpr bool TREE = true;
+};
 
-    for (int part = 0; part < plan.parts; part++)
-        blocks += plan.blocks[part];
-    return blocks;
+/*
+ * Sums of shards that wait for their neighbours in the tree, as the bits of a counter: of one shard
+ * and of two in registers, of four in shared memory.
+ */
+template <class Tile> struct rows_tree {
+    static constexpr int COUNT = Tile::COLS / 2;
+    float one[COUNT], two[COUNT];
+    float4 *four; // this thread's, each 256 behind the one before
+
+    __device__ __forceinline__ explicit rows_tree(const gemm_shared<Tile> &shared)
+        : four((float4 *)(shared.extra() + ROWS_TABLE_BYTES) + (int)threadIdx.x - 128)
+    {
+        static_assert(Tile::CONSUMERS == 2 && ROWS_TABLE_BYTES % 16 == 0, "threads, alignment");
+    }
+
+    /* acc becomes the sum of all that ends with shard v. */
+    __device__ __forceinline__ void add(float (&acc)[COUNT], int v)
+    {
+        if (v & 1)
+            each([&](int i) { acc[i] = one[i] + acc[i]; });
+        else
+            each([&](int i) { one[i] = acc[i]; });
+        if ((v & 3) == 3)
+            each([&](int i) { acc[i] = two[i] + acc[i]; });
+        else if ((v & 3) == 1)
+            each([&](int i) { two[i] = acc[i]; });
+        if ((v & 7) == 3)
+            fours([&](float4 &held,
+                      float *sum) { held = make_float4(sum[0], sum[1], sum[2], sum[3]); },
+                  acc);
+        else if ((v & 7) == 7)
+            fours(
+                [&](float4 &held, float *sum) {
+                    sum[0] = held.x + sum[0];
+                    sum[1] = held.y + sum[1];
+                    sum[2] = held.z + sum[2];
+                    sum[3] = held.w + sum[3];
+                },
+                acc);
+    }
+
+  private:
+    template <typename F> __device__ __forceinline__ void each(F f)
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT; i++)
+            f(i);
+    }
+    template <typename F> __device__ __forceinline__ void fours(F f, float (&acc)[COUNT])
+    {
+#pragma unroll
+        for (int i = 0; i < COUNT / 4; i++)
+            f(four[256 * i], acc + 4 * i);
+    }
+};
+
+/* All shards of a tile, each a chain of its own; one without values is +0. */
+template <class Tile, int TB>
+__device__ __forceinline__ void rows_chains(float (&acc)[Tile::BLOCKS][Tile::COLS / 2],
+                                            const rows_plan &plan, const gemm_shared<Tile> &shared,
+                                            gemm_place<Tile> &place, gemm_consumer me)
+{
+    rows_tree<Tile> tree(shared);
+
+#pragma unroll 1
+    for (int v = 0; v < plan.shards; v++) {
+        if (plan.blocks[v] > 0)
+            gemm_chain<Tile, 0, TB>(acc, shared, place, plan.blocks[v], me, [](int, int) {});
+        else
+            gemm_each<Tile::COLS / 2>([&](auto i) { acc[0][decltype(i)::VALUE] = 0.0f; });
+        tree.add(acc[0], v);
+    }
 }
 
 template <class Tile, int TB>
@@ -352,14 +437,16 @@ __device__ __forceinline__ void rows_multiply(const rows_plan &plan,
     rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
     gemm_place<Tile> place;
     rows_tile tile;
-    int blocks = rows_blocks(plan);
 
     while (walk.next(tile)) {
         float acc[Tile::BLOCKS][Tile::COLS / 2];
         int row = tile.row + me.number * Tile::BLOCKS * 64 + warp % 4 * 16;
         for (int m = 0; !TB && plan.residual && m < Tile::BLOCKS; m++)
             rows_ask<Tile>(plan, tile, row + 64 * m);
-        gemm_chain<Tile, 0, TB>(acc, shared, place, blocks, me, [](int, int) {});
+        if constexpr (Tile::TREE)
+            rows_chains<Tile, TB>(acc, plan, shared, place, me);
+        else
+            gemm_chain<Tile, 0, TB>(acc, shared, place, plan.blocks[0], me, [](int, int) {});
         gemm_each<Tile::BLOCKS>([&](auto number) {
             constexpr int m = decltype(number)::VALUE;
             rows_finish<TB>(plan, tile, row + 64 * m, acc[m], staging);
@@ -411,11 +498,11 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
     rows_begin(plan, shared);
     if (warp < 4) {
         if constexpr (Tile::CONSUMERS == 2)
-            invar_registers_down<40>();
+            invar_registers_down<Tile::TREE ? 24 : 40>();
         rows_produce<Tile, TB>(plan, shared, cluster);
     } else {
         if constexpr (Tile::CONSUMERS == 2)
-            invar_registers_up<232>();
+            invar_registers_up<Tile::TREE ? 240 : 232>();
         rows_multiply<Tile, TB>(plan, shared, cluster, warp - 4);
     }
     // a block's memory must stand until the others have told it, and copied to it, their last
@@ -508,7 +595,7 @@ __device__ __forceinline__ void gated_multiply(const rows_plan &plan,
     gemm_place<Tile> place;
     rows_tile tile;
     gemm_rounded kept[KEPT ? KEPT : 1];
-    int blocks = rows_blocks(plan);
+    int blocks = plan.blocks[0];
     uint32_t phase = 1;
     bool full = false;
     auto leave = [&](auto stage) {
@@ -643,13 +730,14 @@ static __global__ void __launch_bounds__(Tile::THREADS, 1)
 
 bool invar_gemm_bf16_takes(const invar_device *dev, const invar_product *p)
 {
-    if (dev->numerics != INVAR_NUMERICS_SM90 || p->shards != 1 || p->groups > ROWS_MAX_GROUPS ||
-        p->groups < 1 || (p->groups > 1 && !p->start) || (p->residual && p->b[0].k_outer) ||
+    if (dev->numerics != INVAR_NUMERICS_SM90 || p->groups > ROWS_MAX_GROUPS || p->groups < 1 ||
+        (p->groups > 1 && !p->start) || (p->residual && p->b[0].k_outer) ||
         !gemm_extent_fits(p->rows) || !gemm_extent_fits(p->cols))
         return false;
     for (int32_t i = 0; i < p->parts; i++)
         if (!gemm_operand_fits(&p->a[i]) || !gemm_operand_fits(&p->b[i]) || p->a[i].k_outer ||
-            p->b[i].k_outer != p->b[0].k_outer || !gemm_extent_fits(p->k[i]))
+            p->b[i].k_outer != p->b[0].k_outer || !gemm_extent_fits(p->k[i]) ||
+            (p->shards > 1 && p->atom[i] % rows_tree_tile::K != 0))
             return false;
     // tiles are counted in 32 bits, at 64 rows and columns each
     return (p->rows / 64 + p->groups + 1) * (p->cols / 64 + 1) <= GEMM_MAX_EXTENT;
@@ -676,9 +764,15 @@ static const gemm_tile_cost rows_tiles[] = {
     {128, 128, 1.04, 1.12}, {64, 128, 1.32, 1.15},  {64, 64, 2.07, 1.07},
 };
 
+static const gemm_tile_cost rows_tree_tiles[] = {{128, 128, 1.0, 1.08}};
+
 static gemm_choice rows_choose(const invar_product *p, int multiprocessors)
 {
-    return gemm_choose(p->groups, invar_ceil_div(p->rows, p->groups), p->cols, rows_tiles,
+    int64_t rows = invar_ceil_div(p->rows, p->groups);
+
+    if (p->shards > 1)
+        return gemm_choose(p->groups, rows, p->cols, rows_tree_tiles, 1, multiprocessors);
+    return gemm_choose(p->groups, rows, p->cols, rows_tiles,
                        (int)(sizeof rows_tiles / sizeof *rows_tiles), multiprocessors);
 }
 
@@ -686,6 +780,20 @@ static gemm_choice rows_choose(const invar_product *p, int multiprocessors)
 static bool rows_aligned(const invar_product *p, const void *data, int64_t stride)
 {
     return !data || invar_tensor_map_takes(data, stride * (invar_dtype_bits(p->out_dtype) / 8));
+}
+
+/* Which stages of K values make up the chains. */
+static void rows_list_stages(rows_plan *out, const invar_product *p, int k)
+{
+    out->shards = p->shards;
+    for (int32_t v = 0; v < p->shards; v++)
+        for (int32_t part = 0; part < p->parts; part++) {
+            int64_t first = invar_shard_start(p->k[part], p->atom[part], p->shards, v);
+            int64_t end = invar_shard_start(p->k[part], p->atom[part], p->shards, v + 1);
+            int32_t count = (int32_t)invar_ceil_div(end - first, k);
+            out->stages[out->n_stages++] = {part, (int32_t)first, count};
+            out->blocks[v] += count;
+        }
 }
 
 /* A tile has `width` columns of out, and the boxes of b `box` of its own. */
@@ -702,9 +810,9 @@ static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int clu
             b.matrix_rows = p->b[i].k_outer ? p->k[i] : p->cols;
         INVAR_TRY(gemm_operand_map(&out->a[i], &p->a[i], a));
         INVAR_TRY(gemm_operand_map(&out->b[i], &p->b[i], b));
-        out->blocks[i] = (int32_t)invar_ceil_div(p->k[i], Tile::K);
         k += p->k[i];
     }
+    rows_list_stages(out, p, Tile::K);
     out->parts = p->parts;
     out->rows = (int32_t)p->rows;
     out->cols = (int32_t)p->cols;
@@ -732,7 +840,7 @@ static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int clu
 
 static invar_status rows_run(const invar_device *dev, const invar_product *p, gemm_choice choice)
 {
-    return rows_by_tile(choice.tile, [&](auto tile) {
+    auto run = [&](auto tile) {
         using Tile = decltype(tile);
         int64_t span = (int64_t)Tile::ROWS * choice.cluster;
         rows_plan plan = {};
@@ -743,7 +851,9 @@ static invar_status rows_run(const invar_device *dev, const invar_product *p, ge
         return gemm_launch<Tile>(
             dev, p->op, p->b[0].k_outer ? gemm_bf16_rows<Tile, 1> : gemm_bf16_rows<Tile, 0>, plan,
             most, choice.cluster);
-    });
+    };
+
+    return p->shards > 1 ? run(rows_tree_tile()) : rows_by_tile(choice.tile, run);
 }
 
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p)
@@ -755,9 +865,10 @@ bool invar_gemm_bf16_takes_gated(const invar_device *dev, const invar_product_se
 {
     const invar_product *gate = &set->product[0], *up = &set->product[1];
 
-    return set->act && gate->out_dtype == INVAR_DTYPE_BF16 && up->out_dtype == INVAR_DTYPE_BF16 &&
-           !gate->bias && !up->bias && !gate->start && !gate->b[0].k_outer &&
-           invar_gemm_bf16_takes(dev, gate) && invar_gemm_bf16_takes(dev, up);
+    return set->act && gate->shards == 1 && gate->out_dtype == INVAR_DTYPE_BF16 &&
+           up->out_dtype == INVAR_DTYPE_BF16 && !gate->bias && !up->bias && !gate->start &&
+           !gate->b[0].k_outer && invar_gemm_bf16_takes(dev, gate) &&
+           invar_gemm_bf16_takes(dev, up);
 }
 
 template <typename F> static invar_status gated_by_tile(int number, F f)

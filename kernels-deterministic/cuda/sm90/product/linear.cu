@@ -381,15 +381,26 @@ static bool take_shards(plan *plan)
     return true;
 }
 
-/* Sets `run` to a fast kernel that takes the product, or its first shard, if there is one. */
-static void find_fast(const invar_device *dev, plan *plan)
+/*
+ * Sets `run` to a fast kernel that takes the product, or its first shard, if there is one. Few rows
+ * go shard by shard, to kernels that read the weights faster than tiles do.
+ */
+static void find_fast(const invar_device *dev, plan *whole)
 {
-    if (plan->product.shards == 1) {
-        plan->run = fast_kernel(dev, &plan->product);
-    } else if (take_shards(plan)) {
-        invar_product first = shard_of(plan, 0); // the first atom is in it
-        plan->run = first.parts > 0 ? fast_kernel(dev, &first) : NULL;
+    plan cut = *whole;
+
+    if (whole->product.shards == 1) {
+        whole->run = fast_kernel(dev, &whole->product);
+        return;
     }
+    if (take_shards(&cut)) {
+        invar_product first = shard_of(&cut, 0); // the first atom is in it
+        cut.run = first.parts > 0 ? fast_kernel(dev, &first) : NULL;
+    }
+    if (cut.run != invar_skinny && invar_gemm_bf16_takes(dev, &whole->product))
+        whole->run = invar_gemm_bf16;
+    else if (cut.run)
+        *whole = cut;
 }
 
 /* The operand as bf16, if it stands for bf16 values. */
