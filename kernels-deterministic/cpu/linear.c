@@ -96,7 +96,7 @@ static void gate_tile(const invar_tensor *act, int64_t row0, const invar_chain_r
     }
 }
 
-/* A tile of one output, in f32: chains, tree, bias. `acc` has room for k_shards tiles. */
+/* A tile of one output, in f32: chains, tree, bias. `acc` has room for chains of k_shards. */
 static void output_tile(float *acc, const forward_job *job, const invar_tensor *w,
                         const invar_tensor *bias, const invar_device *dev,
                         const invar_chain_range *r, void *workspace)
@@ -106,7 +106,7 @@ static void output_tile(float *acc, const forward_job *job, const invar_tensor *
     int64_t w_row0 = job->at.expert * job->cols + r->col0;
 
     for (int32_t s = 0; s < a->k_shards; s++) {
-        float *chain = acc + s * INVAR_CHAIN_TILE_FLOATS;
+        float *chain = invar_chain_shard(acc, s);
         int64_t k0 = invar_shard_start(k, a->k_atom, a->k_shards, s);
         invar_chain_tile tile = {{&a->x, INVAR_CHAIN_ROWS, job->at.row0 + r->row0, k0},
                                  {w, INVAR_CHAIN_ROWS, w_row0, k0},
@@ -115,8 +115,8 @@ static void output_tile(float *acc, const forward_job *job, const invar_tensor *
                                  invar_shard_start(k, a->k_atom, a->k_shards, s + 1) - k0};
         memset(chain, 0, (size_t)count * sizeof *chain);
         invar_chain_run(chain, r->cols, dev, &tile, workspace);
+        invar_chain_fold(acc, s, count);
     }
-    invar_chain_fold(acc, a->k_shards, count);
     invar_chain_finish(acc, count);
     if (invar_tensor_present(bias))
         add_bias(acc, r, bias);
@@ -127,7 +127,7 @@ static void forward_tile(const void *payload, const invar_device *dev, const inv
 {
     const forward_job *job = payload;
     const invar_linear_fwd_args *a = job->args;
-    float *up = acc + a->k_shards * INVAR_CHAIN_TILE_FLOATS;
+    float *up = acc + invar_chain_tiles(a->k_shards) * INVAR_CHAIN_TILE_FLOATS;
 
     output_tile(acc, job, &a->w, &a->bias, dev, r, workspace);
     if (invar_tensor_present(&a->y))
@@ -144,7 +144,7 @@ static void forward_tile(const void *payload, const invar_device *dev, const inv
 
 static int32_t forward_accumulators(const invar_linear_fwd_args *a)
 {
-    return invar_tensor_present(&a->act) ? 2 * a->k_shards : a->k_shards;
+    return (invar_tensor_present(&a->act) ? 2 : 1) * invar_chain_tiles(a->k_shards);
 }
 
 /* The first output, and with an activation the second. `cols` of an expert. */
@@ -184,7 +184,7 @@ invar_status invar_cpu_linear_fwd(const invar_device *dev, const invar_linear_fw
 size_t invar_cpu_moe_linear_fwd_workspace(const invar_device *dev,
                                           const invar_moe_linear_fwd_args *a)
 {
-    return invar_chain_grid_workspace(dev, a->k_shards);
+    return invar_chain_grid_workspace(dev, invar_chain_tiles(a->k_shards));
 }
 
 invar_status invar_cpu_moe_linear_fwd(const invar_device *dev, const invar_moe_linear_fwd_args *a,
@@ -215,7 +215,7 @@ static void input_grad_tile(const void *payload, const invar_device *dev,
     int64_t count = r->rows * r->cols;
 
     for (int32_t s = 0; s < a->k_shards; s++) {
-        float *chain = acc + s * INVAR_CHAIN_TILE_FLOATS;
+        float *chain = invar_chain_shard(acc, s);
         memset(chain, 0, (size_t)count * sizeof *chain);
         for (int32_t p = 0; p < a->n_parts; p++) {
             const invar_linear_part *part = &a->parts[p];
@@ -229,8 +229,8 @@ static void input_grad_tile(const void *payload, const invar_device *dev,
                 invar_shard_start(width, a->k_atom[p], a->k_shards, s + 1) - k0};
             invar_chain_run(chain, r->cols, dev, &tile, workspace);
         }
+        invar_chain_fold(acc, s, count);
     }
-    invar_chain_fold(acc, a->k_shards, count);
     invar_chain_finish(acc, count);
     store_tile(&a->dx, job->at.row0, r, acc);
 }
@@ -239,14 +239,15 @@ static invar_status input_grad(const invar_device *dev, const invar_linear_dx_ar
                                void *workspace)
 {
     input_grad_job job = {a, at};
-    invar_chain_grid grid = {at.rows, a->dx.shape[1], a->k_shards, input_grad_tile, &job};
+    invar_chain_grid grid = {at.rows, a->dx.shape[1], invar_chain_tiles(a->k_shards),
+                             input_grad_tile, &job};
 
     return invar_chain_grid_run(dev, &grid, workspace);
 }
 
 size_t invar_cpu_linear_dx_workspace(const invar_device *dev, const invar_linear_dx_args *a)
 {
-    return invar_chain_grid_workspace(dev, a->k_shards);
+    return invar_chain_grid_workspace(dev, invar_chain_tiles(a->k_shards));
 }
 
 invar_status invar_cpu_linear_dx(const invar_device *dev, const invar_linear_dx_args *a,
@@ -257,7 +258,7 @@ invar_status invar_cpu_linear_dx(const invar_device *dev, const invar_linear_dx_
 
 size_t invar_cpu_moe_linear_dx_workspace(const invar_device *dev, const invar_moe_linear_dx_args *a)
 {
-    return invar_chain_grid_workspace(dev, a->k_shards);
+    return invar_chain_grid_workspace(dev, invar_chain_tiles(a->k_shards));
 }
 
 invar_status invar_cpu_moe_linear_dx(const invar_device *dev, const invar_moe_linear_dx_args *a,

@@ -386,16 +386,36 @@ invar_status invar_chain_grid_run(const invar_device *dev, const invar_chain_gri
                           &job);
 }
 
-void invar_chain_fold(float *acc, int32_t tiles, int64_t count)
+/* Subtrees that wait for their right neighbour when a shard begins: the ones of its number. */
+static int32_t waiting(int32_t shard)
 {
-    // neighbours first: (0+1) + (2+3)
-    for (int32_t step = 1; step < tiles; step *= 2)
-        for (int32_t s = 0; s < tiles; s += 2 * step) {
-            float *left = acc + s * INVAR_CHAIN_TILE_FLOATS;
-            const float *right = acc + (s + step) * INVAR_CHAIN_TILE_FLOATS;
-            for (int64_t i = 0; i < count; i++)
-                left[i] += right[i];
-        }
+    int32_t count = 0;
+
+    for (; shard > 0; shard >>= 1)
+        count += shard & 1;
+    return count;
+}
+
+int32_t invar_chain_tiles(int32_t shards)
+{
+    return waiting(shards - 1) + 1; // a power of two: no shard has more before it than the last
+}
+
+float *invar_chain_shard(float *acc, int32_t shard)
+{
+    return acc + waiting(shard) * INVAR_CHAIN_TILE_FLOATS;
+}
+
+void invar_chain_fold(float *acc, int32_t shard, int64_t count)
+{
+    float *right = invar_chain_shard(acc, shard);
+
+    for (; shard & 1; shard >>= 1) {
+        float *left = right - INVAR_CHAIN_TILE_FLOATS;
+        for (int64_t i = 0; i < count; i++)
+            left[i] += right[i];
+        right = left;
+    }
 }
 
 void invar_chain_finish(float *acc, int64_t count)

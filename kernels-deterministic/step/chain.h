@@ -92,8 +92,14 @@ size_t invar_chain_grid_workspace(const invar_device *dev, int32_t accumulators)
 invar_status invar_chain_grid_run(const invar_device *dev, const invar_chain_grid *grid,
                                   void *workspace) INVAR_MUST_USE;
 
-/* Adds `tiles` (a power of two) accumulator tiles of `count` values by the tree, into the first. */
-void invar_chain_fold(float *acc, int32_t tiles, int64_t count);
+/*
+ * The chains of shards, folded by the tree as they come: shard s is computed in the tile that
+ * invar_chain_shard names, and invar_chain_fold adds the subtrees of `count` values that it
+ * completes. Behind the last shard the sum is in the first tile.
+ */
+int32_t invar_chain_tiles(int32_t shards); /* accumulators that this needs */
+float *invar_chain_shard(float *acc, int32_t shard);
+void invar_chain_fold(float *acc, int32_t shard, int64_t count);
 
 /* The end of a chain: -0 becomes +0. */
 void invar_chain_finish(float *acc, int64_t count);

@@ -460,6 +460,32 @@ static void test_linear__refuses_bad_arguments(void **state)
     invar_test_device_release(&dev);
 }
 
+/* The tree is folded as shards come: twice as many need one tile more. */
+static void test_linear__scratch_of_shards(void **state)
+{
+    float data[64] = {0}, result[64];
+    invar_tensor t = invar_tensor_2d(data, INVAR_DTYPE_F32, 8, 8);
+    invar_tensor out = invar_tensor_2d(result, INVAR_DTYPE_F32, 8, 8);
+    invar_linear_fwd_args fwd = {.y = out, .x = t, .w = t, .k_atom = 1};
+    invar_linear_dx_args dx = {.dx = out, .parts = {{t, t}}, .n_parts = 1, .k_atom = {1}};
+    size_t bytes[4], back[4];
+    invar_device dev;
+
+    (void)state;
+    invar_test_device_init(&dev, INVAR_NUMERICS_IEEE, INVAR_CPU_PATH_SIMD, 1);
+    for (int i = 0; i < 4; i++) {
+        fwd.k_shards = dx.k_shards = 1 << i;
+        assert_ok(invar_op_workspace(&bytes[i], &dev, INVAR_OP_LINEAR_FWD, &fwd));
+        assert_ok(invar_op_workspace(&back[i], &dev, INVAR_OP_LINEAR_DX, &dx));
+    }
+    assert_true(bytes[1] > bytes[0]);
+    for (size_t i = 1; i < 4; i++) {
+        assert_int_equal(bytes[i] - bytes[0], i * (bytes[1] - bytes[0]));
+        assert_int_equal(back[i], bytes[i]);
+    }
+    invar_test_device_release(&dev);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -470,6 +496,7 @@ int main(void)
         cmocka_unit_test(test_linear_dw__equals_the_expression),
         cmocka_unit_test(test_linear_fwd__accuracy_vs_f64),
         cmocka_unit_test(test_linear__refuses_bad_arguments),
+        cmocka_unit_test(test_linear__scratch_of_shards),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
