@@ -118,21 +118,12 @@ typedef struct invar_linear_dw_args {
     int64_t fresh; /* 1: dw is written, all of it; 0: it is added to */
 } invar_linear_dw_args;
 
-/* out += per unit, per block of 128 tokens, the sum of the block's rows (bias gradients). */
+/* out += per unit the sum of its rows, in blocks of 128 (bias gradients). */
 typedef struct invar_token_sum_args {
     invar_tensor out; /* (N) f32, accumulates */
     invar_tensor x;   /* (T, N) storage */
     invar_segments units;
 } invar_token_sum_args;
-
-/*
- * out = the shards of x added by a binary tree: neighbours first. V is a power of two. out may be
- * the first shard.
- */
-typedef struct invar_shard_fold_args {
-    invar_tensor out; /* (n) f32 */
-    invar_tensor x;   /* (V, n) f32 */
-} invar_shard_fold_args;
 
 /* ---- low precision --------------------------------------------------------------------------- */
 
@@ -156,11 +147,12 @@ typedef struct invar_embedding_fwd_args {
     invar_tensor ids;   /* (T) i32 */
 } invar_embedding_fwd_args;
 
-/* dtable[ids[t]] += dout[t], tokens ascending. */
+/* dtable[id] += per unit the sum of dout[t] over its tokens with that id, ascending. */
 typedef struct invar_embedding_bwd_args {
     invar_tensor dtable; /* (V, D) f32, accumulates */
     invar_tensor dout;   /* (T, D) storage */
     invar_tensor ids;    /* (T) i32 */
+    invar_segments units;
 } invar_embedding_bwd_args;
 
 /* out = round(a + b), all of one type; out may be a or b. */

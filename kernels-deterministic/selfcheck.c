@@ -667,25 +667,25 @@ static invar_status dense_block(run *r, const invar_tensor *h)
 static invar_status optimizer(run *r, const invar_tensor *grad)
 {
     int64_t n = grad->shape[0] * grad->shape[1];
-    invar_tensor shards, folded, master, m, v, weight;
+    invar_tensor own = invar_tensor_2d(grad->data, INVAR_DTYPE_F32, 1, n), other, sum;
+    invar_tensor master, m, v, weight;
     float norm_and_clip[2];
     invar_tensor numbers;
     void *data;
 
-    INVAR_TRY(make_random(&shards, r, INVAR_DTYPE_F32, 4, n, 0.01f));
-    INVAR_TRY(make(&folded, r, INVAR_DTYPE_F32, 1, n));
-    folded = as_1d(&folded);
-    INVAR_TRY(invar_device_copy(r->dev, shards.data, grad->data, (size_t)n * sizeof(float)));
-    INVAR_TRY(invar_shard_fold(r->dev, &(invar_shard_fold_args){.out = folded, .x = shards}));
-    INVAR_TRY(emit_tensor(r, INVAR_OP_SHARD_FOLD, "out", &folded));
+    INVAR_TRY(make_random(&other, r, INVAR_DTYPE_F32, 1, n, 0.01f)); // as of a tied head
+    INVAR_TRY(make(&sum, r, INVAR_DTYPE_F32, 1, n));
+    INVAR_TRY(invar_add(r->dev, &(invar_add_args){.out = sum, .a = other, .b = own}));
+    sum = as_1d(&sum);
+    INVAR_TRY(emit_after(r, INVAR_OP_EMBEDDING_BWD, INVAR_OP_ADD, "gradient", &sum));
     INVAR_TRY(invar_grad_norm(r->dev, &(invar_grad_norm_args){.norm = &norm_and_clip[0],
                                                               .clip = &norm_and_clip[1],
-                                                              .grads = &folded,
+                                                              .grads = &sum,
                                                               .count = 1,
                                                               .max_norm = 0.5f}));
     INVAR_TRY(make_copy(&data, r, norm_and_clip, sizeof norm_and_clip)); // the host's, of that op
     numbers = invar_tensor_1d(data, INVAR_DTYPE_F32, 2);
-    INVAR_TRY(emit_tensor(r, INVAR_OP_GRAD_NORM, "norm, clip", &numbers));
+    INVAR_TRY(emit_after(r, INVAR_OP_EMBEDDING_BWD, INVAR_OP_GRAD_NORM, "norm, clip", &numbers));
     INVAR_TRY(make_random(&master, r, INVAR_DTYPE_F32, 1, n, 0.15f));
     INVAR_TRY(make(&m, r, INVAR_DTYPE_F32, 1, n));
     INVAR_TRY(make(&v, r, INVAR_DTYPE_F32, 1, n));
@@ -697,7 +697,7 @@ static invar_status optimizer(run *r, const invar_tensor *grad)
                                                           .master = as_1d(&master),
                                                           .m = as_1d(&m),
                                                           .v = as_1d(&v),
-                                                          .grad = folded,
+                                                          .grad = sum,
                                                           .clip = norm_and_clip[1],
                                                           .lr = 1e-3f,
                                                           .beta1 = 0.9f,
@@ -707,8 +707,8 @@ static invar_status optimizer(run *r, const invar_tensor *grad)
                                                           .beta1_power = beta1_power[step - 1],
                                                           .beta2_power = beta2_power[step - 1]}));
     }
-    INVAR_TRY(emit_tensor(r, INVAR_OP_ADAMW, "master", &master));
-    return emit_tensor(r, INVAR_OP_ADAMW, "weight", &weight);
+    INVAR_TRY(emit_after(r, INVAR_OP_EMBEDDING_BWD, INVAR_OP_ADAMW, "master", &master));
+    return emit_after(r, INVAR_OP_EMBEDDING_BWD, INVAR_OP_ADAMW, "weight", &weight);
 }
 
 static invar_status sample_tokens(run *r, const invar_tensor *logits)
@@ -772,7 +772,8 @@ static invar_status head(run *r, const invar_tensor *h, const invar_tensor *tabl
     INVAR_TRY(emit_tensor(r, INVAR_OP_LINEAR_DW, "dtable", &dw));
     INVAR_TRY(make(&dw, r, INVAR_DTYPE_F32, VOCABULARY, WIDTH));
     INVAR_TRY(invar_embedding_bwd(
-        r->dev, &(invar_embedding_bwd_args){.dtable = dw, .dout = dx, .ids = *targets}));
+        r->dev, &(invar_embedding_bwd_args){
+                    .dtable = dw, .dout = dx, .ids = *targets, .units = r->samples}));
     INVAR_TRY(emit_tensor(r, INVAR_OP_EMBEDDING_BWD, "dtable", &dw));
     return optimizer(r, &dw);
 }

@@ -173,7 +173,7 @@ static const invar_recipe_key build_keys[BUILD_KEYS] = {
 static const char *const fact_keys[BUILD_KEYS] = {"commit",  "tree",  "commit_time", "author",
                                                   "subject", "dirty", "compiler",    "flags",
                                                   "version", "type"};
-static const invar_recipe_schema build_schema = {build_keys, BUILD_KEYS};
+static const invar_recipe_schema build_schema = {.keys = build_keys, .count = BUILD_KEYS};
 
 static invar_status read_build(invar_provenance *p, const char *path)
 {

@@ -209,14 +209,8 @@ static void print_segments(const invar_segments *s)
 static void print_field(const invar_field *f, const void *args)
 {
     const void *in = invar_field_in(f, args);
-    const char *name = f->name;
 
-    // the lines are of before spans of keys and of queries were two: where both are 0 they are one
-    if (strcmp(name, "shape.q_span") == 0 && *(const int64_t *)in == 0)
-        return;
-    if (strcmp(name, "shape.kv_span") == 0)
-        name = "shape.span";
-    fprintf(calls.file, " %s=", name);
+    fprintf(calls.file, " %s=", f->name);
     switch (f->kind) {
     case INVAR_FIELD_TENSOR:
         if (f->role != INVAR_FIELD_OUT)

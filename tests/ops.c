@@ -258,6 +258,21 @@ bool invar_tensors_differ(const invar_tensor *a, const invar_tensor *b)
     return differ;
 }
 
+void invar_test_fold(float *out, const float *shards, int64_t count, int64_t n)
+{
+    float lane[INVAR_LINEAR_MAX_SHARDS];
+
+    assert_true(count <= INVAR_LINEAR_MAX_SHARDS);
+    for (int64_t i = 0; i < n; i++) {
+        for (int64_t v = 0; v < count; v++)
+            lane[v] = shards[v * n + i];
+        for (int64_t apart = 1; apart < count; apart *= 2)
+            for (int64_t v = 0; v < count; v += 2 * apart)
+                lane[v] += lane[v + apart];
+        out[i] = lane[0];
+    }
+}
+
 void invar_assert_close(const invar_tensor *got, const double *expected, double relative,
                         double absolute, const char *what)
 {

@@ -91,6 +91,9 @@ void invar_assert_bits_tensor(const invar_tensor *got, const invar_tensor *expec
 /* For negative controls. */
 bool invar_tensors_differ(const invar_tensor *a, const invar_tensor *b);
 
+/* out (n) = the tree over `count` shards, a power of two of them, of n values: neighbours first. */
+void invar_test_fold(float *out, const float *shards, int64_t count, int64_t n);
+
 /* |got - expected| <= absolute + relative * |expected| for each element; expected is contiguous. */
 void invar_assert_close(const invar_tensor *got, const double *expected, double relative,
                         double absolute, const char *what);

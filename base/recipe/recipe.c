@@ -107,10 +107,16 @@ int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
     return find_key(schema, span_of(name));
 }
 
-/* " (did you mean 'x'?)", or nothing when no name is near. */
+/* " (did you mean 'x'?)", " (gone: use x)", or nothing when no name is near. */
 static const char *suggest(invar_near *near, const invar_recipe_schema *schema, span name,
                            bool sections)
 {
+    for (int i = 0; i < schema->n_gone && !sections; i++)
+        if (equals(name, schema->gone[i].name)) {
+            (void)snprintf(near->hint, sizeof near->hint, " (gone: use %s)",
+                           schema->gone[i].instead);
+            return near->hint;
+        }
     invar_near_init(near, name.at, name.length);
     for (int i = 0; i < schema->count; i++)
         invar_near_offer(near, sections ? schema->keys[i].section : schema->keys[i].name);

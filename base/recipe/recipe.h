@@ -66,9 +66,16 @@ typedef struct invar_recipe_key {
     const char *doc;              /* one line */
 } invar_recipe_key;
 
+/* A key of an earlier version, and what to write in its place. */
+typedef struct invar_recipe_gone {
+    const char *name, *instead;
+} invar_recipe_gone;
+
 typedef struct invar_recipe_schema {
     const invar_recipe_key *keys; /* (count) */
     int count;
+    const invar_recipe_gone *gone; /* (n_gone) */
+    int n_gone;
 } invar_recipe_schema;
 
 /* The index of the key with this name, -1 when there is none. */

@@ -250,7 +250,7 @@ static invar_status vary(invar_ab_setting out[2], const invar_ab_work *w, int si
     int64_t threads, size;
 
     INVAR_TRY(invar_ab_number(&threads, w->what->flags, w->recipes[side], "threads", 0));
-    INVAR_TRY(invar_ab_number(&size, w->what->flags, w->recipes[side], "micro-batch-size", 1));
+    INVAR_TRY(invar_ab_number(&size, w->what->flags, w->recipes[side], "micro-batch-size", 0));
     out[0] = (invar_ab_setting){"threads", threads == 1 ? 2 : 1};
     out[1] = (invar_ab_setting){"micro-batch-size", size == 2 ? 3 : 2};
     return INVAR_OK;

@@ -93,7 +93,7 @@ static const invar_recipe_key verdict_keys[VERDICT_KEYS] = {
      .type = INVAR_RECIPE_TYPE_STRING,
      .doc = "why it failed"},
 };
-static const invar_recipe_schema verdict_schema = {verdict_keys, VERDICT_KEYS};
+static const invar_recipe_schema verdict_schema = {.keys = verdict_keys, .count = VERDICT_KEYS};
 
 static invar_status write_verdict(const char *folder, const invar_built *built)
 {

@@ -44,7 +44,7 @@ static const invar_recipe_key outcome_keys[OUTCOME_KEYS] = {
     {.section = "run", .name = "seconds", .type = INVAR_RECIPE_TYPE_FLOAT, .doc = "that it took"},
     {.section = "run", .name = "peak-bytes", .type = INVAR_RECIPE_TYPE_INT, .doc = "of memory"},
 };
-static const invar_recipe_schema outcome_schema = {outcome_keys, OUTCOME_KEYS};
+static const invar_recipe_schema outcome_schema = {.keys = outcome_keys, .count = OUTCOME_KEYS};
 
 static invar_status write_outcome(const invar_ran *ran)
 {

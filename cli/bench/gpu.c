@@ -380,6 +380,8 @@ static invar_status forward_quantised(invar_gpu_bench *b, invar_dtype dtype, siz
 
 /* ---- attention ------------------------------------------------------------------------------- */
 
+#define SPAN 8192 /* of keys and of queries, as recipes have it by default */
+
 typedef struct attention_size {
     int64_t batch, heads, kv_heads, length, dim;
 } attention_size;
@@ -399,8 +401,8 @@ static invar_status make_heads(invar_tensor *out, invar_gpu_bench *b, int64_t to
 
 static invar_status attention(invar_gpu_bench *b, attention_size z)
 {
-    int64_t tokens = z.batch * z.length, start[17];
-    invar_attention_fwd_args f = {0};
+    int64_t tokens = z.batch * z.length, start[17], span = z.length > SPAN ? SPAN : 0;
+    invar_attention_fwd_args f = {.shape = {.kv_span = span, .q_span = span}};
     invar_attention_bwd_args g = {0};
     double flops = 2.0 * (double)(z.batch * z.heads * z.length) * (double)(z.length * z.dim);
     char shape[SHAPE_SIZE];
@@ -426,8 +428,13 @@ static invar_status attention(invar_gpu_bench *b, attention_size z)
     INVAR_TRY(invar_gpu_bench_audit(&row, b));
     INVAR_TRY(invar_gpu_bench_race(b, &row));
     end_scratch(&b->gpu);
-    g = (invar_attention_bwd_args){
-        .q = f.q, .k = f.k, .v = f.v, .o = f.o, .lse2 = f.lse2, .samples = f.samples};
+    g = (invar_attention_bwd_args){.q = f.q,
+                                   .k = f.k,
+                                   .v = f.v,
+                                   .o = f.o,
+                                   .lse2 = f.lse2,
+                                   .samples = f.samples,
+                                   .shape = f.shape};
     INVAR_TRY(make_heads(&g.d_o, b, tokens, z.heads, z.dim));
     INVAR_TRY(make_heads(&g.dq, b, tokens, z.heads, z.dim));
     INVAR_TRY(make_heads(&g.dk, b, tokens, z.kv_heads, z.dim));

@@ -422,13 +422,16 @@ static invar_status bench_embedding(invar_gpu_bench *b)
 static invar_status bench_embedding_bwd(invar_gpu_bench *b)
 {
     enum { WIDTH = 1024, ROWS = 32768, ASKED = 12289 };
+    int64_t start[UNITS + 1];
     invar_embedding_bwd_args a = {0}, part;
     invar_gpu_sample s = {&part, ROWS, 3, 1, {&part.dtable, &part.dout, &part.ids}};
 
     INVAR_TRY(invar_gpu_bench_make(&a.dtable, b, INVAR_DTYPE_F32, ROWS, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.dout, b, INVAR_DTYPE_BF16, TOKENS, WIDTH));
     INVAR_TRY(invar_gpu_bench_indices(&a.ids, b, TOKENS, ASKED, 7919));
+    INVAR_TRY(make_units(start, &a.units, b));
     part = a;
+    part.units.start = start;
     return invar_gpu_bench_moves(b, &s, INVAR_OP_EMBEDDING_BWD, &a, "16384x1024",
                                  2.0 * TOKENS * WIDTH + 8.0 * ASKED * WIDTH);
 }

@@ -31,8 +31,7 @@ enum {
     SEQUENCES = 8,
     PAGE = 16,
     SEQUENCE_PAGES = TOKENS / PAGE,
-    PARAMETERS = TOKENS * WIDE,
-    SHARDS = 4
+    PARAMETERS = TOKENS * WIDE
 };
 
 static const int64_t whole_start[] = {0, TOKENS};
@@ -280,16 +279,6 @@ static invar_status bench_token_sum(invar_bench *b)
         TOKENS, WIDE, 0);
 }
 
-static invar_status bench_shard_fold(invar_bench *b)
-{
-    invar_shard_fold_args args = {.out = make_vector(b, INVAR_DTYPE_F32, PARAMETERS),
-                                  .x = make(b, INVAR_DTYPE_F32, SHARDS, PARAMETERS)};
-
-    return run_shape(b,
-                     moves(&args, INVAR_DTYPE_F32, tensor_bytes(&args.x) + tensor_bytes(&args.out)),
-                     SHARDS, PARAMETERS, 0);
-}
-
 /* ---- low precision --------------------------------------------------------------------------- */
 
 static const invar_dtype formats[] = {INVAR_DTYPE_FP8, INVAR_DTYPE_MXFP8, INVAR_DTYPE_INT4};
@@ -336,7 +325,8 @@ static invar_status bench_embedding_bwd(invar_bench *b)
 {
     invar_embedding_bwd_args args = {.dtable = make_zero(b, INVAR_DTYPE_F32, VOCABULARY, WIDTH),
                                      .dout = make(b, INVAR_DTYPE_BF16, TOKENS, WIDTH),
-                                     .ids = make_ids(b, TOKENS, VOCABULARY)};
+                                     .ids = make_ids(b, TOKENS, VOCABULARY),
+                                     .units = whole};
 
     // each row of dout meets a row of f32 that is read and written: 1 + 2 * 2 times its bytes
     return run_shape(b, moves(&args, INVAR_DTYPE_BF16, 5 * tensor_bytes(&args.dout)), TOKENS,

@@ -330,7 +330,7 @@ static invar_status open_lesson(lesson *l)
 {
     const invar_bench_subject *on = l->on;
     const invar_trainer_options options = {
-        .plan = {.unit = 1, .micro_batch = l->train->micro_batch},
+        .plan = {.unit_rows = 16384, .unit_count = 64, .micro_batch = l->train->micro_batch},
         .head_rows = invar_trainer_head_rows(&on->dev, &on->model->spec),
         .temperature = 1.0f};
     const invar_learner_options learner = {.dev = &on->dev,

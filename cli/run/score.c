@@ -140,7 +140,7 @@ static invar_status make_room(lines *l)
 /* The training forward takes samples with something to predict. */
 static invar_status by_training(lines *l, const invar_session *s, int64_t batch, float temperature)
 {
-    invar_trainer_options o = {.plan = {.unit = 1, .micro_batch = batch},
+    invar_trainer_options o = {.plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = batch},
                                .temperature = temperature};
     invar_trainer *trainer = NULL;
     invar_status status;

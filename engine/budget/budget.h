@@ -67,7 +67,7 @@ typedef struct invar_budget_ask {
 /* What is chosen where the recipe leaves it open; else the recipe's own. */
 typedef struct invar_budget_choice {
     int64_t head_rows;   /* log-probs-chunk-size */
-    int64_t max_tokens;  /* max-tokens-per-gpu; 0: micro-batch-size counts */
+    int64_t max_tokens;  /* of a micro-batch; 0: micro-batch-size counts */
     int64_t pages;       /* kv-pages; 0: nothing is sampled */
     int64_t concurrency; /* rollout-concurrency */
 } invar_budget_choice;
@@ -111,6 +111,15 @@ invar_status invar_budget_verdict(const invar_budget *budget,
 
 /* Tokens of the longest sample that is learned, or scored. */
 int64_t invar_budget_longest(const invar_budget_ask *ask);
+
+/* What the largest micro-batch has: all of it, and its longest unit. */
+typedef struct invar_budget_batch {
+    int64_t rows, samples;
+    int64_t unit_rows, unit_samples;
+} invar_budget_batch;
+
+/* Of learning, or of scoring, in which each sample is by itself. */
+invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learns);
 
 /* Rows of the longest sequence that is sampled. */
 int64_t invar_budget_rows(const invar_budget_rollout *rollout);

@@ -69,7 +69,8 @@ static invar_status choose_tokens(bool *fits, invar_budget *b, invar_budget_cast
 {
     const invar_budget_ask *ask = cast->ask;
     int64_t most = b->choice.max_tokens, rows = b->choice.head_rows;
-    int64_t low = smaller(most, ask->plan.unit * (invar_budget_longest(ask) - 1)), high = most;
+    int64_t unit = invar_budget_batch_of(ask, ask->learns).unit_rows;
+    int64_t low = smaller(most, unit), high = most;
 
     if (*fits || !ask->dynamic || low == most)
         return INVAR_OK;
@@ -83,7 +84,7 @@ static invar_status choose_tokens(bool *fits, invar_budget *b, invar_budget_cast
     }
     if (!*fits)
         return INVAR_OK;
-    if (low / TOKENS * TOKENS >= ask->plan.unit * (invar_budget_longest(ask) - 1))
+    if (low / TOKENS * TOKENS >= unit)
         low = low / TOKENS * TOKENS;
     return try_training(fits, b, cast, low, rows);
 }
@@ -91,12 +92,9 @@ static invar_status choose_tokens(bool *fits, invar_budget *b, invar_budget_cast
 /* Rows of the largest micro-batch. */
 static int64_t most_rows(const invar_budget_ask *ask)
 {
-    int64_t sample = invar_budget_longest(ask) - 1, unit = smaller(ask->plan.unit, ask->samples);
-    int64_t all = ask->samples * sample;
+    int64_t scored = invar_budget_batch_of(ask, false).rows;
 
-    if (ask->plan.micro_batch > 0)
-        return smaller(ask->plan.micro_batch * unit * sample, all);
-    return smaller(larger(ask->plan.max_tokens, unit * sample), all);
+    return ask->learns ? larger(scored, invar_budget_batch_of(ask, true).rows) : scored;
 }
 
 static invar_status choose_training(invar_budget *b, invar_budget_cast *cast)

@@ -19,9 +19,36 @@ static int64_t smaller(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static int64_t larger(int64_t a, int64_t b)
+{
+    return a > b ? a : b;
+}
+
 int64_t invar_budget_longest(const invar_budget_ask *ask)
 {
     return smaller(ask->context, ask->prompt + ask->response);
+}
+
+invar_budget_batch invar_budget_batch_of(const invar_budget_ask *ask, bool learns)
+{
+    const invar_plan_options *p = &ask->plan;
+    int64_t longest = invar_budget_longest(ask) - 1;
+    int64_t samples = learns ? ask->step_samples : ask->samples;
+    int64_t unit = learns ? smaller(invar_plan_unit_samples(p, samples), samples) : 1;
+    invar_budget_batch out = {.rows = samples * longest,
+                              .samples = samples,
+                              .unit_rows = smaller(unit * longest, larger(p->unit_rows, longest)),
+                              .unit_samples = unit};
+
+    if (!learns)
+        out.unit_rows = longest;
+    if (p->micro_batch > 0) {
+        out.samples = larger(smaller(p->micro_batch, samples), unit);
+        out.rows = smaller(p->micro_batch, samples) * longest;
+    } else if (p->max_tokens > 0)
+        out.rows = smaller(p->max_tokens, out.rows);
+    out.rows = larger(out.rows, out.unit_rows);
+    return out;
 }
 
 int64_t invar_budget_rows(const invar_budget_rollout *r)
@@ -80,11 +107,12 @@ invar_status invar_budget_rehearse_rollout(invar_rollout *rollout, const invar_b
 
 /* The largest micro-batch. Tokens and routing are zeros, the same for all samples. */
 typedef struct scene {
-    invar_rl_sample *samples; /* (count) */
-    int64_t count;
-    int64_t targets; /* rows of the head */
+    invar_rl_sample *samples; /* (plan.samples) */
+    int64_t targets;          /* rows of the head */
     int32_t *tokens, *routing;
     float *now; /* (2, targets) log-probabilities, entropies */
+    invar_plan plan;
+    int64_t unit[2], sample[2]; /* of the plan: one micro-batch */
 } scene;
 
 static void release(scene *s)
@@ -93,26 +121,7 @@ static void release(scene *s)
     invar_free(s->tokens);
     invar_free(s->routing);
     invar_free(s->now);
-}
-
-/* Rows of sample i of a micro-batch; 0: it has none. */
-static int64_t rows_of(const invar_budget_ask *ask, int64_t samples, int64_t i)
-{
-    const invar_plan_options *p = &ask->plan;
-    int64_t longest = invar_budget_longest(ask) - 1, first = smaller(p->unit, samples);
-    int64_t rest, others, each;
-
-    if (p->micro_batch > 0)
-        return i / p->unit < p->micro_batch ? longest : 0;
-    if (p->max_tokens == 0 || i < first)
-        return longest;
-    // what the first unit leaves is for as many others as there can be
-    rest = p->max_tokens > first * longest ? p->max_tokens - first * longest : 0;
-    others = smaller(samples - first, rest);
-    if (i - first >= others)
-        return 0;
-    each = rest / others + (i - first < rest % others);
-    return smaller(each, longest);
+    invar_free(s->plan.unit_sample);
 }
 
 static invar_status zeros(void *out, int64_t count, size_t size)
@@ -124,29 +133,68 @@ static invar_status zeros(void *out, int64_t count, size_t size)
     return INVAR_OK;
 }
 
-static invar_status set_up(scene *s, const invar_model *model, const invar_budget_ask *ask,
-                           int64_t samples, bool replay)
+/* `count` more samples of about the same length, `rows` rows in all. */
+static void add_samples(scene *s, int64_t count, int64_t rows, int64_t most_response, int64_t route)
 {
-    int64_t longest = invar_budget_longest(ask);
-    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t own = rows / count + (i < rows % count), response = smaller(most_response, own);
 
-    memset(s, 0, sizeof *s);
-    INVAR_TRY(zeros(&s->samples, samples, sizeof *s->samples));
-    INVAR_TRY(zeros(&s->tokens, longest, sizeof *s->tokens));
-    if (replay && route > 0)
-        INVAR_TRY(zeros(&s->routing, longest * route, sizeof *s->routing));
-    for (int64_t i = 0; i < samples; i++) {
-        int64_t rows = rows_of(ask, samples, i), response = smaller(ask->response, rows);
-
-        if (rows == 0)
-            break;
-        s->samples[s->count++] = (invar_rl_sample){.tokens = s->tokens,
-                                                   .n_tokens = rows + 1,
-                                                   .prompt_tokens = rows + 1 - response,
-                                                   .routing = s->routing,
-                                                   .route_size = s->routing ? route : 0};
+        s->samples[s->plan.samples++] = (invar_rl_sample){.tokens = s->tokens,
+                                                          .n_tokens = own + 1,
+                                                          .prompt_tokens = own + 1 - response,
+                                                          .routing = s->routing,
+                                                          .route_size = s->routing ? route : 0};
         s->targets += response;
     }
+}
+
+/* Rows of the longest sample that are no targets would be some in shorter ones: all that can be. */
+static void fill_head(scene *s, int64_t rows, int64_t most_response)
+{
+    int64_t missing = smaller(rows, s->plan.samples * most_response) - s->targets;
+
+    missing = smaller(missing, s->samples[0].prompt_tokens - 1);
+    s->samples[0].prompt_tokens -= missing;
+    s->targets += missing;
+}
+
+/*
+ * The longest unit first, with the longest sample; what it leaves of the rows is for as many other
+ * samples as there can be, each a unit of its own.
+ */
+static invar_status set_up(scene *s, const invar_model *model, const invar_budget_ask *ask,
+                           bool learns)
+{
+    invar_budget_batch most = invar_budget_batch_of(ask, learns);
+    int64_t longest = invar_budget_longest(ask) - 1;
+    int64_t route = invar_model_sparse_layers(model) * model->spec.experts_per_token;
+    int64_t beside = most.unit_rows - longest, rest = most.rows - most.unit_rows;
+    int64_t in_unit = smaller(most.unit_samples - 1, beside);
+    int64_t others, units;
+
+    memset(s, 0, sizeof *s);
+    if (longest < 1) // no token has another before it
+        return INVAR_OK;
+    others = larger(most.samples - most.unit_samples, (rest + longest - 1) / longest);
+    others = smaller(others, most.rows);
+    rest = larger(rest, others); // they could be as many without the longest one
+    units = 1 + others;
+    INVAR_TRY(zeros(&s->samples, 1 + in_unit + others, sizeof *s->samples));
+    INVAR_TRY(zeros(&s->tokens, longest + 1, sizeof *s->tokens));
+    if (ask->replay && route > 0)
+        INVAR_TRY(zeros(&s->routing, longest * route, sizeof *s->routing));
+    INVAR_TRY(zeros(&s->plan.unit_sample, units + 1, sizeof *s->plan.unit_sample));
+    add_samples(s, 1, longest, ask->response, route);
+    add_samples(s, in_unit, beside, ask->response, route);
+    add_samples(s, others, rest, ask->response, route);
+    fill_head(s, longest + beside + rest, ask->response);
+    for (int64_t u = 1; u <= units; u++)
+        s->plan.unit_sample[u] = in_unit + u;
+    s->plan.units = s->unit[1] = units;
+    s->plan.count = 1;
+    s->plan.unit = s->unit;
+    s->plan.sample = s->sample;
+    s->sample[1] = s->plan.samples;
     return zeros(&s->now, 2 * s->targets, sizeof *s->now);
 }
 
@@ -156,12 +204,14 @@ static invar_status score(const invar_budget_parts *parts, const invar_budget_as
                           const invar_model *model)
 {
     scene s;
-    invar_status status = set_up(&s, model, ask, ask->samples, ask->replay);
+    invar_status status = set_up(&s, model, ask, false);
 
+    invar_trainer_plan(parts->trainer, &s.plan);
     if (status == INVAR_OK && model->spec.value_head)
-        status = invar_trainer_values(parts->trainer, model, s.samples, s.count, s.now);
+        status = invar_trainer_values(parts->trainer, model, s.samples, s.plan.samples, s.now);
     else if (status == INVAR_OK)
-        status = invar_trainer_score(parts->trainer, model, s.samples, s.count, s.now, NULL);
+        status = invar_trainer_score(parts->trainer, model, s.samples, s.plan.samples, s.now, NULL);
+    invar_trainer_plan(parts->trainer, NULL);
     release(&s);
     return status;
 }
@@ -194,12 +244,14 @@ static invar_status learn(const invar_budget_parts *parts, const invar_budget_as
 {
     invar_trainer_loss loss = {no_loss, NULL, ask->entropy && !model->spec.value_head};
     scene s;
-    invar_status status = set_up(&s, model, ask, ask->step_samples, ask->replay);
+    invar_status status = set_up(&s, model, ask, true);
 
     if (status == INVAR_OK) {
         invar_trainer_result result = {.now = s.now, .entropy = s.now + s.targets};
-        status =
-            invar_trainer_learn(parts->trainer, model, s.samples, s.count, &loss, grads, &result);
+        invar_trainer_plan(parts->trainer, &s.plan);
+        status = invar_trainer_learn(parts->trainer, model, s.samples, s.plan.samples, &loss, grads,
+                                     &result);
+        invar_trainer_plan(parts->trainer, NULL);
     }
     release(&s);
     return status == INVAR_OK ? invar_grads_zero(grads) : status;

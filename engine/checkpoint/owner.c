@@ -32,7 +32,7 @@ static const invar_recipe_key keys[] = {
     {.section = "owner", .name = "run", .type = INVAR_RECIPE_TYPE_STRING, .doc = "its uuid"},
     {.section = "owner", .name = "identity", .type = INVAR_RECIPE_TYPE_STRING, .doc = "its hash"},
 };
-static const invar_recipe_schema schema = {keys, 2};
+static const invar_recipe_schema schema = {.keys = keys, .count = 2};
 
 static invar_status io_error(const char *path, const char *what)
 {

@@ -143,7 +143,7 @@ static void name_cache(invar_kv_pages *out, invar_builder *b, const invar_rows *
     b->lengths = invar_program_given(b->program, INVAR_GIVEN_LENGTHS);
 }
 
-/* A span that no sample exceeds is none: the same bits, and what is faster with one span serves. */
+/* A span that no sample exceeds is none: the same bits, and no memory for the sums of several. */
 static int64_t span_of(const invar_rows *rows, int64_t span)
 {
     const int64_t *start = rows->samples.start;

@@ -18,7 +18,7 @@ static void embed_back(invar_builder *b, const void *noted)
     const embedding *e = noted;
 
     INVAR_APPEND(b->program, b->layer, EMBEDDING_BWD, embedding_bwd, .dtable = e->dtable,
-                 .dout = invar_gradient_take(b, &e->y), .ids = b->ids);
+                 .dout = invar_gradient_take(b, &e->y), .ids = b->ids, .units = b->units);
 }
 
 invar_tensor invar_verb_embed(invar_builder *b, const char *name, const invar_weight *table)

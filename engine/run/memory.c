@@ -15,6 +15,7 @@
 
 #include "base/invar_banned.h"
 
+#define OPEN_TOKENS 16384  // of a micro-batch whose size is left open
 #define MOST_PROMPTS 65536 // of an evaluation set that was not read: all that run at a time
 
 static int64_t smaller(int64_t a, int64_t b)
@@ -105,7 +106,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
     const invar_recipe *r = s->recipe;
     bool far = invar_device_far(&s->dev);
     bool dynamic = invar_recipe_bool(r, INVAR_KEY_USE_DYNAMIC_BATCH_SIZE);
-    int64_t unit = invar_recipe_int(r, INVAR_KEY_SAMPLES_PER_UNIT);
+    int64_t micro_batch = invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE);
     invar_budget_ask ask = {
         .dev = &s->dev,
         .spec = &s->spec,
@@ -121,12 +122,13 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
         .piece = far && invar_recipe_bool(r, INVAR_KEY_OPTIMIZER_CPU_OFFLOAD)
                      ? INVAR_OPTIMIZER_PIECE
                      : 0,
-        .plan = {.unit = unit              ? unit
-                         : s->spec.experts ? set->per_prompt
-                                           : 1,
-                 .micro_batch = dynamic ? 0 : invar_recipe_int(r, INVAR_KEY_MICRO_BATCH_SIZE),
-                 .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU) : 0},
-        .dynamic = dynamic,
+        .plan = {.unit_rows = invar_recipe_int(r, INVAR_KEY_UNIT_ROWS),
+                 .unit_count = invar_recipe_int(r, INVAR_KEY_UNIT_COUNT),
+                 .micro_batch = dynamic ? 0 : micro_batch,
+                 .max_tokens = dynamic ? invar_recipe_int(r, INVAR_KEY_MAX_TOKENS_PER_GPU)
+                               : micro_batch == 0 ? OPEN_TOKENS
+                                                  : 0},
+        .dynamic = dynamic || micro_batch == 0,
         .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
                      INVAR_RECOMPUTE_FULL,
         .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),

@@ -16,12 +16,14 @@ static invar_status check(const int64_t *tokens, int64_t samples, const invar_pl
 {
     int64_t sum = 0;
 
-    if (samples < 0 || options->unit < 1 || options->micro_batch < 0 || options->max_tokens < 0)
+    if (samples < 0 || options->unit_rows < 1 || options->unit_count < 1 ||
+        options->micro_batch < 0 || options->max_tokens < 0)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
-                          "batch plan: %lld samples in units of %lld, %lld units and %lld tokens a "
-                          "micro-batch; at least 0, 1, 0 and 0",
-                          (long long)samples, (long long)options->unit,
-                          (long long)options->micro_batch, (long long)options->max_tokens);
+                          "batch plan: %lld samples in at least %lld units of at most %lld rows, "
+                          "%lld samples and %lld tokens a micro-batch; at least 0, 1, 1, 0 and 0",
+                          (long long)samples, (long long)options->unit_count,
+                          (long long)options->unit_rows, (long long)options->micro_batch,
+                          (long long)options->max_tokens);
     for (int64_t i = 0; i < samples; i++) {
         if (tokens[i] < 0 || tokens[i] > INT64_MAX - sum)
             return INVAR_FAIL(INVAR_E_INVALID, 0, "batch plan: sample %lld has %lld tokens",
@@ -29,6 +31,23 @@ static invar_status check(const int64_t *tokens, int64_t samples, const invar_pl
         sum += tokens[i];
     }
     return INVAR_OK;
+}
+
+/* A unit takes samples while it stays within its rows and its share of the samples. */
+static void make_units(invar_plan *plan, const int64_t *tokens, const invar_plan_options *options)
+{
+    int64_t share = invar_plan_unit_samples(options, plan->samples);
+    int64_t rows = 0, held = 0; // of the open unit
+
+    for (int64_t i = 0; i < plan->samples; i++) {
+        if (held == 0 || held == share || rows + tokens[i] > options->unit_rows) {
+            plan->unit_sample[plan->units++] = i;
+            rows = held = 0;
+        }
+        rows += tokens[i];
+        held++;
+    }
+    plan->unit_sample[plan->units] = plan->samples;
 }
 
 static int64_t unit_tokens(const invar_plan *plan, const int64_t *tokens, int64_t unit)
@@ -43,11 +62,12 @@ static int64_t unit_tokens(const invar_plan *plan, const int64_t *tokens, int64_
 /* Greedy: a micro-batch takes units while the limits allow; its first one always. */
 static void cut(invar_plan *plan, const int64_t *tokens, const invar_plan_options *options)
 {
-    int64_t used = 0, held = 0; // tokens and units of the open micro-batch
+    int64_t used = 0, held = 0; // tokens and samples of the open micro-batch
 
     for (int64_t u = 0; u < plan->units; u++) {
         int64_t more = unit_tokens(plan, tokens, u);
-        bool full = (options->micro_batch > 0 && held == options->micro_batch) ||
+        int64_t samples = plan->unit_sample[u + 1] - plan->unit_sample[u];
+        bool full = (options->micro_batch > 0 && held + samples > options->micro_batch) ||
                     (options->max_tokens > 0 && used + more > options->max_tokens);
         if (held == 0 || full) {
             plan->unit[plan->count] = u;
@@ -55,12 +75,19 @@ static void cut(invar_plan *plan, const int64_t *tokens, const invar_plan_option
             used = held = 0;
         }
         used += more;
-        held++;
+        held += samples;
         if (used > plan->max_tokens)
             plan->max_tokens = used;
     }
     plan->unit[plan->count] = plan->units;
     plan->sample[plan->count] = plan->samples;
+}
+
+int64_t invar_plan_unit_samples(const invar_plan_options *options, int64_t samples)
+{
+    int64_t share = samples / options->unit_count;
+
+    return share > 1 ? share : 1;
 }
 
 invar_status invar_plan_make(invar_plan *out, const int64_t *tokens, int64_t samples,
@@ -71,16 +98,13 @@ invar_status invar_plan_make(invar_plan *out, const int64_t *tokens, int64_t sam
 
     memset(out, 0, sizeof *out);
     INVAR_TRY(check(tokens, samples, options));
-    plan.units = samples / options->unit + (samples % options->unit != 0);
     INVAR_TRY(
-        invar_alloc((void **)&block, 3 * ((size_t)plan.units + 1), sizeof *block, "a batch plan"));
+        invar_alloc((void **)&block, 3 * ((size_t)samples + 1), sizeof *block, "a batch plan"));
     plan.memory = block;
-    plan.unit_sample = block;
-    plan.unit = block + plan.units + 1;
-    plan.sample = plan.unit + plan.units + 1;
-    for (int64_t u = 0; u < plan.units; u++)
-        plan.unit_sample[u] = u * options->unit;
-    plan.unit_sample[plan.units] = samples;
+    plan.unit_sample = block; // there are at most as many units as samples
+    plan.unit = block + samples + 1;
+    plan.sample = plan.unit + samples + 1;
+    make_units(&plan, tokens, options);
     cut(&plan, tokens, options);
     *out = plan;
     return INVAR_OK;

@@ -1,9 +1,9 @@
 /*
  * plan.h - the batch plan: samples -> units -> micro-batches.
  *
- * A unit is a fixed number of consecutive samples, and gradients are summed unit by unit in order:
- * units are semantic. A micro-batch is a run of whole consecutive units: a free choice, which
- * changes no bit. Nothing is ever reordered.
+ * A unit is a run of consecutive samples, and gradients are summed unit by unit in order: units are
+ * semantic, and their rule is docs/arithmetic.md, section 5. A micro-batch is a run of whole
+ * consecutive units: a free choice, which changes no bit. Nothing is ever reordered.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -20,10 +20,10 @@ extern "C" {
 #endif
 
 typedef struct invar_plan_options {
-    int64_t unit; /* samples of a unit, at least 1; the last unit may be smaller */
-    int64_t
-        micro_batch;    /* units of a micro-batch; the last may have fewer; 0: as max_tokens says */
-    int64_t max_tokens; /* of a micro-batch; a larger unit is one by itself. 0: no limit. */
+    int64_t unit_rows;   /* most rows of a unit; a longer sample is a unit by itself */
+    int64_t unit_count;  /* at least so many units where there are as many samples */
+    int64_t micro_batch; /* most samples of a micro-batch; a larger unit is one by itself. 0: any */
+    int64_t max_tokens;  /* most rows of a micro-batch, likewise */
 } invar_plan_options;
 
 /* Micro-batch b: samples [sample[b], sample[b+1]), which are the units [unit[b], unit[b+1]). */
@@ -37,6 +37,9 @@ typedef struct invar_plan {
     int64_t max_tokens;   /* of the largest micro-batch */
     void *memory;
 } invar_plan;
+
+/* Most samples of a unit where there are `samples` in all. */
+int64_t invar_plan_unit_samples(const invar_plan_options *options, int64_t samples);
 
 /* tokens[i] >= 0 are the rows of sample i. Both limits, where both are given, are kept. */
 invar_status invar_plan_make(invar_plan *out, const int64_t *tokens, int64_t samples,

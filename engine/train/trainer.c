@@ -16,12 +16,14 @@
 
 /* Where memory does not suffice. */
 #define ADVICE "lower micro-batch-size, max-tokens-per-gpu or log-probs-chunk-size"
-#define LEARNING_ADVICE ADVICE ", or set recompute-granularity = full"
+#define RECOMPUTE_ADVICE ADVICE ", or set recompute-granularity = full"
+#define UNIT_ADVICE ADVICE ", or unit-rows, which changes bits"
 
 struct invar_trainer {
     invar_device dev;
     invar_trainer_options options;
-    invar_pass *learning; /* keeps activations */
+    const invar_plan *plan; /* of somebody else; NULL: one by the options */
+    invar_pass *learning;   /* keeps activations */
     invar_pass *scoring;
     invar_micro_batch batch;
     float *gradient; /* (2, most tokens of a micro-batch): dnow, dentropy */
@@ -74,6 +76,11 @@ invar_status invar_trainer_settle(invar_trainer *trainer)
 {
     INVAR_TRY(invar_pass_settle(trainer->scoring));
     return invar_pass_settle(trainer->learning);
+}
+
+void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan)
+{
+    trainer->plan = plan;
 }
 
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe)
@@ -130,35 +137,42 @@ static invar_status fill(walk *w, const invar_plan *plan, int64_t b)
     return invar_pass_run(w->pass, w->model, &w->trainer->batch.rows);
 }
 
+/* Only learning has units: samples that are scored go together as the limits have it. */
 static invar_status make_plan(invar_plan *out, const walk *w, int64_t samples)
 {
+    invar_plan_options options = w->trainer->options.plan;
     int64_t *rows = NULL;
     invar_status status;
 
+    if (w->pass != w->trainer->learning)
+        options.unit_rows = 1;
     INVAR_TRY(invar_alloc((void **)&rows, (size_t)samples, sizeof *rows, "rows of samples"));
     for (int64_t i = 0; i < samples; i++)
         rows[i] = invar_micro_batch_rows(&w->samples[i]);
-    status = invar_plan_make(out, rows, samples, &w->trainer->options.plan);
+    status = invar_plan_make(out, rows, samples, &options);
     invar_free(rows);
     return status;
 }
 
 static invar_status walk_over(walk *w, int64_t samples, int64_t *micro_batches_out)
 {
-    invar_plan plan = {0};
-    invar_status status;
+    const invar_plan *plan = w->trainer->plan;
+    invar_plan own = {0};
+    invar_status status = INVAR_OK;
 
-    INVAR_TRY(make_plan(&plan, w, samples));
-    status = INVAR_OK;
-    for (int64_t b = 0; b < plan.count && status == INVAR_OK; b++) {
-        status = fill(w, &plan, b);
+    if (!plan) {
+        INVAR_TRY(make_plan(&own, w, samples));
+        plan = &own;
+    }
+    for (int64_t b = 0; b < plan->count && status == INVAR_OK; b++) {
+        status = fill(w, plan, b);
         if (status == INVAR_OK)
             status = w->visit(w, w->payload);
         w->token += w->trainer->batch.head.count;
     }
     if (micro_batches_out)
-        *micro_batches_out = plan.count;
-    invar_plan_release(&plan);
+        *micro_batches_out = plan->count;
+    invar_plan_release(&own);
     return status;
 }
 
@@ -281,6 +295,6 @@ invar_status invar_trainer_learn(invar_trainer *trainer, const invar_model *mode
     result->routes = result->routes_differ = 0;
     INVAR_TRY(invar_near_advise(walk_over(&w, count, &result->micro_batches),
                                 invar_device_far(&trainer->dev),
-                                trainer->options.recompute ? ADVICE : LEARNING_ADVICE));
+                                trainer->options.recompute ? UNIT_ADVICE : RECOMPUTE_ADVICE));
     return invar_grads_join(grads, model, &trainer->dev);
 }

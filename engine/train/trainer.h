@@ -37,6 +37,9 @@ void invar_trainer_free(invar_trainer *trainer);
 /* invar_pass_settle of both passes. */
 invar_status invar_trainer_settle(invar_trainer *trainer) INVAR_MUST_USE;
 
+/* The plan of the coming runs, in place of one by the options; borrowed, NULL ends it. */
+void invar_trainer_plan(invar_trainer *trainer, const invar_plan *plan);
+
 /* Shows activations of the coming runs; NULL ends it. */
 void invar_trainer_probe(invar_trainer *trainer, const invar_forward_probe *probe);
 

@@ -1,13 +1,11 @@
 /*
- * token.c - arguments of the sums over tokens and shards, of the embedding and of the addition.
+ * token.c - arguments of the sums over tokens, of the embedding and of the addition.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
 #include "kernels-deterministic/check/check.h"
 
 #include "base/invar_banned.h"
-
-#define MAX_SHARDS 1024
 
 invar_status invar_check_token_sum(const invar_device *dev, const invar_token_sum_args *a)
 {
@@ -16,17 +14,6 @@ invar_status invar_check_token_sum(const invar_device *dev, const invar_token_su
     INVAR_CHECK_2D(op, a, x, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_1D(op, a, out, INVAR_TYPE(F32), a->x.shape[1]);
     return invar_check_segments(dev, op, "units", &a->units, a->x.shape[0]);
-}
-
-invar_status invar_check_shard_fold(const invar_device *dev, const invar_shard_fold_args *a)
-{
-    invar_op op = INVAR_OP_SHARD_FOLD;
-
-    (void)dev;
-    INVAR_CHECK_2D(op, a, x, INVAR_TYPE(F32), INVAR_ANY, INVAR_ANY);
-    INVAR_TRY(invar_check_shards(op, "x", a->x.shape[0], MAX_SHARDS));
-    INVAR_CHECK_1D(op, a, out, INVAR_TYPE(F32), a->x.shape[1]);
-    return INVAR_OK;
 }
 
 invar_status invar_check_embedding_fwd(const invar_device *dev, const invar_embedding_fwd_args *a)
@@ -47,7 +34,8 @@ invar_status invar_check_embedding_bwd(const invar_device *dev, const invar_embe
     INVAR_CHECK_2D(op, a, dout, INVAR_TYPES_STORAGE, INVAR_ANY, INVAR_ANY);
     INVAR_CHECK_2D(op, a, dtable, INVAR_TYPE(F32), INVAR_ANY, a->dout.shape[1]);
     INVAR_CHECK_1D(op, a, ids, INVAR_TYPE(I32), a->dout.shape[0]);
-    return invar_check_indices(dev, op, "ids", &a->ids, a->dtable.shape[0]);
+    INVAR_TRY(invar_check_indices(dev, op, "ids", &a->ids, a->dtable.shape[0]));
+    return invar_check_segments(dev, op, "units", &a->units, a->dout.shape[0]);
 }
 
 invar_status invar_check_add(const invar_device *dev, const invar_add_args *a)

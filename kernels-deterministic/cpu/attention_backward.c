@@ -4,8 +4,9 @@
  * Two passes, each with one writer per output: dq by tiles of query rows, dk and dv by blocks of
  * keys. Both rebuild the probabilities of their tiles from lse2; nothing of size T x T is kept.
  *
- * Numerics contract (rev 2), docs/arithmetic.md section 8:
- *   p   EXP2S(fma(s, c, -lse2)) by the polynomial of the storage type, s as in the forward
+ * Numerics contract (rev 3), docs/arithmetic.md section 8:
+ *   p   2^fma(s, c, -lse2), s as in the forward: bf16 under sm90 by the special function unit; else
+ *       EXP2S, by the polynomial of the storage type
  *   ds  p * (dp - delta), where dp is the chain over the head dim of d_o and v, and
  *       delta = REDUCE(d_o * o); then p and ds are rounded to storage
  *   dv  one chain over (query heads ascending, queries ascending) of p and d_o
@@ -24,6 +25,7 @@
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/math/elementary.h"
 #include "kernels-deterministic/math/reduce.h"
+#include "kernels-deterministic/math/sfu.h"
 #include "kernels-deterministic/math/shards.h"
 #include "kernels-deterministic/row.h"
 
@@ -121,9 +123,13 @@ static void load_keys(backward_tile *t, int64_t key0, int64_t keys)
 }
 
 /* s becomes p. */
-static void weigh(float *s, int64_t count, const invar_attention_form *form, float lse2)
+static void weigh(float *s, int64_t count, const invar_attention_form *form,
+                  invar_numerics numerics, float lse2)
 {
-    if (form->dtype == INVAR_DTYPE_BF16) {
+    if (form->dtype == INVAR_DTYPE_BF16 && numerics == INVAR_NUMERICS_SM90) {
+        for (int64_t j = 0; j < count; j++)
+            s[j] = invar_sfu_ex2(fmaf(s[j], form->c, -lse2));
+    } else if (form->dtype == INVAR_DTYPE_BF16) {
         for (int64_t j = 0; j < count; j++)
             s[j] = invar_exp2s_bf16(fmaf(s[j], form->c, -lse2));
     } else {
@@ -154,7 +160,7 @@ static void differentiate(const backward_tile *t)
         w->ranges[r] = seen;
         clear(x, seen.begin);
         clear(y, seen.begin);
-        weigh(x + seen.begin, seen.end - seen.begin, form, w->lse2[r]);
+        weigh(x + seen.begin, seen.end - seen.begin, form, t->job->dev->numerics, w->lse2[r]);
         for (int64_t j = seen.begin; j < seen.end; j++)
             y[j] = x[j] * (y[j] - delta);
         clear(x + seen.end, keys - seen.end);

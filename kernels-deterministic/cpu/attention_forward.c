@@ -5,11 +5,12 @@
  * query rows are its last positions, all of them for a packed sample. So prefill in any chunking
  * and decode in any batch give the bits of the training forward.
  *
- * Numerics contract (rev 2), docs/arithmetic.md section 8. Per query row, blocks of keys ascending,
+ * Numerics contract (rev 3), docs/arithmetic.md section 8. Per query row, blocks of keys ascending,
  * only those with a visible key:
  *   s    chain over the head dim, from +0
  *   m'   an integer: m, or ceil(top) where top = max s * c exceeds m + 8; alpha = EXP2S(m - m')
- *   p    EXP2D(s, c, m'), by the polynomial of the storage type
+ *   p    bf16 under sm90: the special function unit's 2^fma(s, c, -m'); else EXP2D(s, c, m'), by
+ *        the polynomial of the storage type
  *   l    8 lanes (key mod 8): l * alpha, then + p with ascending key
  *   o    o * alpha, from which the chain continues over p, rounded to storage, and v
  * At a span's end the lanes fold 4, 2, 1; spans merge ascending. Result o / l.
@@ -23,6 +24,7 @@
 #include "kernels-deterministic/cpu/attention.h"
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/sfu.h"
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
@@ -158,9 +160,13 @@ static float largest(const float *s, int64_t count)
 }
 
 /* s becomes p. */
-static void weigh(float *s, int64_t count, const invar_attention_form *form, float m)
+static void weigh(float *s, int64_t count, const invar_attention_form *form,
+                  invar_numerics numerics, float m)
 {
-    if (form->dtype == INVAR_DTYPE_BF16) {
+    if (form->dtype == INVAR_DTYPE_BF16 && numerics == INVAR_NUMERICS_SM90) {
+        for (int64_t j = 0; j < count; j++)
+            s[j] = invar_sfu_ex2(fmaf(s[j], form->c, -m));
+    } else if (form->dtype == INVAR_DTYPE_BF16) {
         for (int64_t j = 0; j < count; j++)
             s[j] = invar_exp2d_bf16(s[j], form->c, m);
     } else {
@@ -171,13 +177,13 @@ static void weigh(float *s, int64_t count, const invar_attention_form *form, flo
 
 /* Takes `count` scores, whole LANES, into the softmax of a row: s becomes p, o is rescaled. */
 static void take_scores(running *state, float *s, float *o, int64_t count,
-                        const invar_attention_form *form)
+                        const invar_attention_form *form, invar_numerics numerics)
 {
     float m = invar_softmax_reference(state->m, largest(s, count) * form->c);
     float alpha = invar_exp2s(state->m - m);
 
     state->m = m;
-    weigh(s, count, form, m);
+    weigh(s, count, form, numerics, m);
     for (int lane = 0; lane < LANES; lane++)
         state->l[lane] *= alpha;
     for (int64_t j = 0; j < count; j += LANES)
@@ -211,7 +217,7 @@ static void take_block(const forward_tile *t, int64_t key0, int64_t count)
             memset(s, 0, (size_t)count * sizeof *s); // not a block of this row
         } else {
             mask(s, range, padded);
-            take_scores(&w->running[r], s, w->o + r * form->dim, padded, form);
+            take_scores(&w->running[r], s, w->o + r * form->dim, padded, form, dev->numerics);
         }
         invar_row_store(&p, r, 0, count, s);
     }

@@ -11,23 +11,16 @@
  * SPDX-License-Identifier: Apache-2.0
  */
 #include <math.h>
-#include <string.h>
 
+#include "kernels-deterministic/cpu/chunk.h"
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/cpu/pieces.h"
 #include "kernels-deterministic/cpu/rows.h"
-#include "kernels-deterministic/math/elementary.h"
-#include "kernels-deterministic/math/reduce.h"
 #include "kernels-deterministic/row.h"
 
 #include "base/invar_banned.h"
 
-#define CHUNK 256
-
-static int64_t chunks_of(int64_t vocabulary)
-{
-    return (vocabulary + CHUNK - 1) / CHUNK;
-}
+#define CHUNK INVAR_CHUNK
 
 static float value_at(const invar_tensor *vector, int64_t i)
 {
@@ -42,18 +35,6 @@ static void set_value(const invar_tensor *vector, int64_t i, float value)
 static const float *logits_of(const invar_tensor *logits, int64_t token)
 {
     return (const float *)logits->data + token * logits->row_stride;
-}
-
-/* The maximum is the same in every order; folding by halves lets the compiler use vectors. */
-static float largest_of(const float *x /* (CHUNK) */)
-{
-    float lane[CHUNK];
-
-    memcpy(lane, x, sizeof lane);
-    for (int64_t half = CHUNK / 2; half > 0; half /= 2)
-        for (int64_t i = 0; i < half; i++)
-            lane[i] = invar_max_f32(lane[i], lane[i + half]);
-    return lane[0];
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
@@ -72,9 +53,7 @@ static void sum_chunk(const chunk_sums *sums, int64_t chunk, const float *logits
 
     for (int64_t i = 0; i < count; i++)
         z[i] = logits[i] * inverse;
-    for (int64_t i = count; i < CHUNK; i++)
-        z[i] = logits[0] * inverse; // changes no maximum
-    largest = largest_of(z);
+    largest = invar_chunk_largest(z, count);
     for (int64_t i = 0; i < count; i++) {
         z[i] -= largest;
         e[i] = invar_exp(z[i]);
@@ -89,7 +68,7 @@ static void logprob_token(const void *payload, int64_t token, void *scratch)
 {
     const invar_logprob_fwd_args *a = payload;
     const float *logits = logits_of(&a->logits, token);
-    int64_t vocabulary = a->logits.shape[1], chunks = chunks_of(vocabulary);
+    int64_t vocabulary = a->logits.shape[1], chunks = invar_chunks_of(vocabulary);
     int32_t target = ((const int32_t *)a->targets.data)[token];
     float *block = scratch, inverse = 1.0f / a->temperature, largest, total, weighted, logsum;
     chunk_sums sums = {block, block + chunks, block + 2 * chunks};
@@ -119,7 +98,7 @@ static void logprob_token(const void *payload, int64_t token, void *scratch)
 
 static size_t logprob_scratch(const invar_logprob_fwd_args *a)
 {
-    return 3 * (size_t)chunks_of(a->logits.shape[1]) * sizeof(float);
+    return 3 * (size_t)invar_chunks_of(a->logits.shape[1]) * sizeof(float);
 }
 
 size_t invar_cpu_logprob_fwd_workspace(const invar_device *dev, const invar_logprob_fwd_args *a)

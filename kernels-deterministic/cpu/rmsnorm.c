@@ -1,8 +1,8 @@
 /*
  * rmsnorm.c - root mean square norm over the last index.
  *
- * Numerics contract (rev 1), docs/arithmetic.md; in f32 per token and head, D = last extent:
- *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps)
+ * Numerics contract (rev 2), docs/arithmetic.md; in f32 per token and head, D = last extent:
+ *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps), NaN where the mean of squares is not finite
  *   y       = (x * rstd) * w                                              rounded to storage
  *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
@@ -31,7 +31,7 @@ static float inverse_rms(float *buffer, const float *x, int64_t n, float eps)
 {
     for (int64_t i = 0; i < n; i++)
         buffer[i] = x[i] * x[i];
-    return 1.0f / invar_sqrtf(invar_reduce_f32(buffer, n) / (float)n + eps);
+    return invar_inverse_rms(invar_reduce_f32(buffer, n) / (float)n, eps);
 }
 
 /* Scratch of a thread: `buffers` rows of n floats. */

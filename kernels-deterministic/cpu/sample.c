@@ -1,106 +1,219 @@
 /*
  * sample.c - the next token of each row.
  *
- * Numerics contract (rev 1), docs/arithmetic.md section 9: z = logit * (1/T); of the tokens that
+ * Numerics contract (rev 2), docs/arithmetic.md section 9: z = logit * (1/T); of the tokens that
  * pass top-k, then top-p, then min-p, the one with the largest z + Gumbel(Philox word of the
  * token's coordinates), the lower id on ties. No state: a row depends on its own logits and
  * coordinates alone.
  *
- * Tokens that top-k and top-p keep are the head of one sorted list, so these filters end in a
- * single key, the last one kept; one pass over the vocabulary then does the rest in order of ids.
+ * Top-k and top-p both keep a token while what comes before it in the order weighs less than a
+ * limit: k tokens, or a sum of probabilities as integers. So they end in a single key, the last one
+ * kept, which is found without a sort; one pass over the vocabulary then does the rest in order of
+ * ids. Most Gumbel values are not computed, because a bound says that they cannot win.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
+#include <math.h>
 #include <string.h>
 
+#include "kernels-deterministic/cpu/chunk.h"
 #include "kernels-deterministic/cpu/cpu.h"
 #include "kernels-deterministic/cpu/rows.h"
-#include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/narrow.h"
 #include "kernels-deterministic/math/order.h"
-#include "kernels-deterministic/math/philox.h"
-#include "kernels-deterministic/math/reduce.h"
 
 #include "base/invar_banned.h"
 
-#define CHUNK 256 // tokens at a time; a multiple of the four words of a Philox block
+#define CHUNK INVAR_CHUNK // tokens at a time; a multiple of the four words of a Philox block
 
-/* ---- top-k and top-p ------------------------------------------------------------------------- */
+/* ---- the last token kept --------------------------------------------------------------------- */
+
+/* A token that may be the last one kept. */
+typedef struct candidate {
+    uint64_t key;
+    uint64_t weight;
+} candidate;
 
 #define DIGIT_BITS 11
-#define DIGITS 3 // 11 + 11 + 10 bits of the value; ids ascend at the start and the sort is stable
+#define DIGITS (1u << DIGIT_BITS)
 
-/* Sorts `keys`; the sorted list is `spare` at the end, and `keys` is free for other use. */
-static void sort_keys(uint64_t *keys, uint64_t *spare, int64_t count)
+/*
+ * The key of the first token, in order, up to which the weights of the list sum to `limit` or more;
+ * INVAR_ORDER_LAST if all of them are less. Ids ascend in the list, which is lost.
+ */
+static uint64_t find_last(candidate *list, int64_t count, uint64_t limit)
 {
-    const uint64_t mask = (1u << DIGIT_BITS) - 1;
-    int32_t start[DIGITS][1 << DIGIT_BITS];
+    for (int shift = 64 - DIGIT_BITS; shift > 32 - DIGIT_BITS; shift -= DIGIT_BITS) {
+        uint64_t sums[DIGITS] = {0}, digit = 0;
+        int64_t left = 0;
 
-    memset(start, 0, sizeof start);
-    for (int64_t i = 0; i < count; i++)
-        for (int d = 0; d < DIGITS; d++)
-            start[d][keys[i] >> (32 + d * DIGIT_BITS) & mask]++;
-    for (int d = 0; d < DIGITS; d++) {
-        uint64_t *swap = keys;
-        int32_t next = 0;
-
-        for (uint64_t value = 0; value <= mask; value++) {
-            int32_t here = start[d][value];
-            start[d][value] = next;
-            next += here;
-        }
         for (int64_t i = 0; i < count; i++)
-            spare[start[d][keys[i] >> (32 + d * DIGIT_BITS) & mask]++] = keys[i];
-        keys = spare;
-        spare = swap;
+            sums[list[i].key >> shift & (DIGITS - 1)] += list[i].weight;
+        for (; digit < DIGITS && sums[digit] < limit; digit++)
+            limit -= sums[digit];
+        for (int64_t i = 0; i < count; i++)
+            if ((list[i].key >> shift & (DIGITS - 1)) == digit)
+                list[left++] = list[i];
+        count = left;
     }
+    // what is left is in order
+    for (int64_t i = 0; i < count; i++) {
+        if (list[i].weight >= limit)
+            return list[i].key;
+        limit -= list[i].weight;
+    }
+    return INVAR_ORDER_LAST;
+}
+
+/* A row as the draw sees it. */
+typedef struct row {
+    const float *logits;
+    int64_t vocabulary;
+    float inverse;  /* of the temperature */
+    float *largest; /* (chunks) of all z */
+} row;
+
+/*
+ * z of a chunk, *count_out of them, -inf for tokens behind the key `last`; false where all are
+ * behind it, and z of no use.
+ */
+static bool load_chunk(float *z, int64_t *count_out, const row *r, int64_t chunk, uint64_t last)
+{
+    int64_t first = chunk * CHUNK, left = r->vocabulary - first, kept = 0;
+    int64_t count = left < CHUNK ? left : CHUNK;
+
+    if (last != INVAR_ORDER_LAST && r->largest[chunk] < invar_order_value(last))
+        return false;
+    for (int64_t i = 0; i < count; i++)
+        z[i] = r->logits[first + i] * r->inverse;
+    *count_out = count;
+    if (last == INVAR_ORDER_LAST)
+        return true;
+    for (int64_t i = 0; i < count; i++) {
+        bool keep = invar_order_key(z[i], (uint32_t)(first + i)) <= last;
+        z[i] = keep ? z[i] : -INFINITY;
+        kept += keep;
+    }
+    return kept > 0;
+}
+
+static void find_largest(row *r)
+{
+    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++) {
+        float z[CHUNK];
+        int64_t count;
+
+        load_chunk(z, &count, r, c, INVAR_ORDER_LAST);
+        r->largest[c] = invar_chunk_largest(z, count);
+    }
+}
+
+/* As many chunks as top-k keeps tokens have one that is not behind this key: so has the row. */
+static uint64_t bound_of_top_k(const row *r, int32_t top_k, candidate *list)
+{
+    int64_t chunks = invar_chunks_of(r->vocabulary);
+
+    for (int64_t c = 0; c < chunks; c++)
+        list[c] = (candidate){invar_order_key(r->largest[c], UINT32_MAX), 1};
+    return find_last(list, chunks, (uint64_t)top_k);
+}
+
+static uint64_t last_of_top_k(const row *r, int32_t top_k, candidate *list)
+{
+    uint64_t bound = bound_of_top_k(r, top_k, list);
+    int64_t listed = 0, count;
+
+    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++) {
+        float z[CHUNK];
+
+        if (!load_chunk(z, &count, r, c, bound))
+            continue;
+        for (int64_t i = 0; i < count; i++) {
+            uint64_t key = invar_order_key(z[i], (uint32_t)(c * CHUNK + i));
+            list[listed] = (candidate){key, 1};
+            listed += key <= bound;
+        }
+    }
+    return find_last(list, listed, (uint64_t)top_k);
 }
 
 /* A probability as a fixed-point number: sums of these are exact in every order. */
 static uint64_t fixed_point(float p)
 {
-    // the bound is no part of the arithmetic: it keeps a NaN from the conversion
-    return (uint64_t)((p < 1.0f ? p : 1.0f) * 0x1p40f);
+    return (uint64_t)((p > 0.0f ? p : 0.0f) * 0x1p40f); // 0 for a NaN
 }
 
-/* The tokens of the sorted list, of which `count` are left, that top-p keeps. */
-static int64_t count_top_p(const uint64_t *sorted, float *e, int64_t count, float top_p)
-{
-    uint64_t before = 0, limit = fixed_point(top_p);
-    float total;
-    int64_t kept = 0;
+#define FAINT (-28.0f) // exp of it is below 2^-40
 
-    for (int64_t i = 0; i < count; i++)
-        e[i] = invar_exp(invar_order_value(sorted[i]) - invar_order_value(sorted[0]));
-    total = invar_reduce_f32(e, count);
-    while (kept < count && before < limit)
-        before += fixed_point(e[kept++] / total);
-    return kept;
+/* M and L of the tokens up to `last`. */
+typedef struct softmax {
+    float *largest; /* (chunks) m_c; -inf where no token is left */
+    float *sums;    /* (chunks) */
+    float most, total;
+} softmax;
+
+static void sum_left(softmax *s, const row *r, uint64_t last)
+{
+    int64_t chunks = invar_chunks_of(r->vocabulary);
+
+    s->most = -INFINITY;
+    for (int64_t c = 0; c < chunks; c++) {
+        float z[CHUNK], e[CHUNK];
+        int64_t count;
+
+        s->largest[c] = -INFINITY;
+        s->sums[c] = 0.0f;
+        if (!load_chunk(z, &count, r, c, last))
+            continue;
+        s->largest[c] = invar_chunk_largest(z, count);
+        for (int64_t i = 0; i < count; i++)
+            e[i] = invar_exp(z[i] - s->largest[c]);
+        s->sums[c] = invar_reduce_f32(e, count);
+        s->most = invar_max_f32(s->most, s->largest[c]);
+    }
+    for (int64_t c = 0; c < chunks; c++)
+        s->sums[c] *= invar_exp(s->largest[c] - s->most);
+    s->total = invar_reduce_f32(s->sums, chunks);
 }
 
-/* The key of the last token that top-k and top-p keep. */
-static uint64_t last_kept(const invar_sample_args *a, const float *logits, float inverse,
-                          void *scratch)
+static uint64_t last_of_top_p(const row *r, float top_p, uint64_t last, candidate *list)
 {
-    int64_t vocabulary = a->logits.shape[1], kept = vocabulary;
-    uint64_t *keys = scratch, *sorted = keys + vocabulary;
+    int64_t chunks = invar_chunks_of(r->vocabulary), listed = 0;
+    float *memory = (float *)(list + r->vocabulary);
+    softmax s = {.largest = memory, .sums = memory + chunks};
+    uint64_t found;
 
-    for (int64_t v = 0; v < vocabulary; v++)
-        keys[v] = invar_order_key(logits[v] * inverse, (uint32_t)v);
-    sort_keys(keys, sorted, vocabulary);
-    if (a->top_k > 0 && a->top_k < kept)
-        kept = a->top_k;
-    if (a->top_p < 1.0f)
-        kept = count_top_p(sorted, scratch, kept, a->top_p);
-    return sorted[kept - 1];
+    sum_left(&s, r, last);
+    for (int64_t c = 0; c < chunks; c++) {
+        float z[CHUNK], p[CHUNK];
+        int64_t count;
+
+        // what weighs nothing is never the last one kept
+        if (s.largest[c] - s.most < FAINT || !load_chunk(z, &count, r, c, last))
+            continue;
+        for (int64_t i = 0; i < count; i++)
+            p[i] = invar_exp(z[i] - s.most) / s.total;
+        for (int64_t i = 0; i < count; i++) {
+            int64_t v = c * CHUNK + i;
+            uint64_t key = invar_order_key(r->logits[v] * r->inverse, (uint32_t)v);
+            list[listed] = (candidate){key, fixed_point(p[i])};
+            listed += list[listed].weight > 0 && key <= last;
+        }
+    }
+    found = find_last(list, listed, fixed_point(top_p));
+    return found < last ? found : last;
 }
 
 /* ---- the choice ------------------------------------------------------------------------------ */
 
-static bool needs_sort(const invar_sample_args *a)
+static bool has_top_k(const invar_sample_args *a)
 {
-    bool top_k = a->top_k > 0 && a->top_k < a->logits.shape[1];
+    return a->temperature > 0.0f && a->top_k > 0 && a->top_k < a->logits.shape[1];
+}
 
-    return a->temperature > 0.0f && (top_k || a->top_p < 1.0f);
+static bool has_top_p(const invar_sample_args *a)
+{
+    return a->temperature > 0.0f && a->top_p < 1.0f;
 }
 
 static uint64_t better(uint64_t a, uint64_t b)
@@ -117,12 +230,22 @@ static uint64_t best_of_all(const float *logits, int64_t vocabulary)
     return best;
 }
 
-static float largest_of(const float *logits, float inverse, int64_t vocabulary)
+/* The chunk with the largest z. */
+static int64_t best_chunk(const row *r)
 {
-    float largest = logits[0] * inverse;
+    int64_t best = 0;
 
-    for (int64_t v = 1; v < vocabulary; v++)
-        largest = invar_max_f32(largest, logits[v] * inverse);
+    for (int64_t c = 1; c < invar_chunks_of(r->vocabulary); c++)
+        best = r->largest[c] > r->largest[best] ? c : best;
+    return best;
+}
+
+static float largest_of(const row *r)
+{
+    float largest = -INFINITY;
+
+    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++)
+        largest = invar_max_f32(largest, r->largest[c]);
     return largest;
 }
 
@@ -133,110 +256,124 @@ typedef struct filter {
     float min_p;
 } filter;
 
-static filter make_filter(const invar_sample_args *a, const float *logits, float inverse,
-                          void *scratch)
+static filter make_filter(const invar_sample_args *a, const row *r, void *scratch)
 {
     filter f = {INVAR_ORDER_LAST, 0.0f, a->min_p};
 
-    if (needs_sort(a))
-        f.last = last_kept(a, logits, inverse, scratch);
+    if (has_top_k(a))
+        f.last = last_of_top_k(r, a->top_k, scratch);
+    if (has_top_p(a))
+        f.last = last_of_top_p(r, a->top_p, f.last, scratch);
     if (f.min_p > 0.0f)
-        f.largest = largest_of(logits, inverse, a->logits.shape[1]);
+        f.largest = largest_of(r);
     return f;
 }
 
-/* keep[i]: whether token first + i is kept; returns whether any is. */
-static bool filter_chunk(bool *keep, const filter *f, const float *z, int64_t first, int64_t count)
+static bool stays(const filter *f, float z, int64_t id)
 {
-    bool any = false;
-
-    for (int64_t i = 0; i < count; i++)
-        keep[i] = invar_order_key(z[i], (uint32_t)(first + i)) <= f->last;
     // not "e >= min_p": a NaN must not leave a row without tokens
-    for (int64_t i = 0; f->min_p > 0.0f && i < count; i++)
-        keep[i] = keep[i] && !(invar_exp(z[i] - f->largest) < f->min_p);
-    for (int64_t i = 0; i < count; i++)
-        any = any || keep[i];
-    return any;
+    return invar_order_key(z, (uint32_t)id) <= f->last &&
+           !(f->min_p > 0.0f && invar_exp(z - f->largest) < f->min_p);
 }
 
-static void gumbel_chunk(float *gumbel, const invar_sample_args *a, int64_t row, int64_t first,
-                         int64_t count)
+static void words_of_chunk(uint32_t *words, const invar_sample_args *a, int64_t index,
+                           int64_t first, int64_t count)
 {
-    const invar_sample_coords *at = &a->coords[row];
+    const invar_sample_coords *at = &a->coords[index];
     const uint32_t key[2] = {a->seed, a->purpose};
-    uint32_t words[CHUNK];
 
     for (int64_t i = 0; i < count; i += 4) {
         const uint32_t block = (uint32_t)((first + i) >> 2);
         const uint32_t counter[4] = {block, at->position, at->sample, at->rollout};
         invar_philox4x32(words + i, counter, key);
     }
-    for (int64_t i = 0; i < count; i++)
-        gumbel[i] = invar_gumbel_f32(words[i]);
 }
 
-static uint64_t best_of_kept(const invar_sample_args *a, int64_t row, const float *logits,
-                             void *scratch)
+/*
+ * The better of `best` and what a chunk has. Nothing is computed of tokens that a bound on their
+ * noise leaves behind it; at first the value of `best` is a NaN, which bounds nothing.
+ */
+static uint64_t draw_chunk(uint64_t best, const invar_sample_args *a, int64_t index, const row *r,
+                           int64_t chunk, const filter *f)
 {
-    int64_t vocabulary = a->logits.shape[1];
-    float inverse = 1.0f / a->temperature;
-    filter f = make_filter(a, logits, inverse, scratch);
-    uint64_t best = INVAR_ORDER_LAST;
+    uint32_t words[CHUNK];
+    float z[CHUNK], bound[CHUNK];
+    int64_t count, first = chunk * CHUNK;
 
-    for (int64_t first = 0; first < vocabulary; first += CHUNK) {
-        int64_t count = vocabulary - first < CHUNK ? vocabulary - first : CHUNK;
-        float z[CHUNK], gumbel[CHUNK];
-        bool keep[CHUNK];
-
-        for (int64_t i = 0; i < count; i++)
-            z[i] = logits[first + i] * inverse;
-        if (!filter_chunk(keep, &f, z, first, count))
-            continue;
-        gumbel_chunk(gumbel, a, row, first, count);
-        for (int64_t i = 0; i < count; i++)
-            if (keep[i])
-                best = better(best, invar_order_key(z[i] + gumbel[i], (uint32_t)(first + i)));
-    }
+    if (r->largest[chunk] + INVAR_GUMBEL_MOST < invar_order_value(best) ||
+        !load_chunk(z, &count, r, chunk, f->last))
+        return best;
+    words_of_chunk(words, a, index, first, count);
+    for (int64_t i = 0; i < count; i++)
+        bound[i] = z[i] + invar_gumbel_bound(words[i]);
+    for (int64_t i = 0; i < count; i++)
+        if (!(bound[i] < invar_order_value(best)) && stays(f, z[i], first + i))
+            best = better(
+                best, invar_order_key(z[i] + invar_gumbel_f32(words[i]), (uint32_t)(first + i)));
     return best;
 }
 
-static size_t sort_scratch(const invar_sample_args *a)
+/* The best chunk first: the more is left behind. Any order, and any chunk twice, is the same. */
+static uint64_t best_of_kept(const invar_sample_args *a, int64_t index, row *r, void *scratch)
 {
-    return needs_sort(a) ? 2 * (size_t)a->logits.shape[1] * sizeof(uint64_t) : 0;
+    uint64_t best;
+    filter f;
+
+    find_largest(r);
+    f = make_filter(a, r, scratch);
+    best = draw_chunk(INVAR_ORDER_LAST, a, index, r, best_chunk(r), &f);
+    for (int64_t c = 0; c < invar_chunks_of(r->vocabulary); c++)
+        best = draw_chunk(best, a, index, r, c, &f);
+    return best;
 }
 
-/* The row's logits as the draw sees them: where some are hidden, a copy behind the sort's keys. */
-static const float *seen_logits(const invar_sample_args *a, int64_t row, void *scratch)
-{
-    const float *logits = (const float *)a->logits.data + row * a->logits.row_stride;
-    const int32_t *hidden = a->hidden.data;
-    float *copy;
+/* Of a thread: candidates, what is known of chunks, the logits where some are hidden. */
+typedef struct scratch_parts {
+    size_t filter, chunks, logits;
+} scratch_parts;
 
-    if (!invar_tensor_present(&a->hides) || ((const int32_t *)a->hides.data)[row] == 0)
+static scratch_parts parts_of(const invar_sample_args *a)
+{
+    size_t vocabulary = (size_t)a->logits.shape[1];
+    size_t chunk = (size_t)invar_chunks_of(a->logits.shape[1]) * sizeof(float);
+    bool filters = has_top_k(a) || has_top_p(a);
+
+    return (scratch_parts){filters ? vocabulary * sizeof(candidate) + 2 * chunk : 0, chunk,
+                           invar_tensor_present(&a->hides) ? vocabulary * sizeof(float) : 0};
+}
+
+/* The row's logits as the draw sees them; `copy` is for rows that hide some. */
+static const float *seen_logits(const invar_sample_args *a, int64_t index, float *copy)
+{
+    const float *logits = (const float *)a->logits.data + index * a->logits.row_stride;
+    const int32_t *hidden = a->hidden.data;
+
+    if (!invar_tensor_present(&a->hides) || ((const int32_t *)a->hides.data)[index] == 0)
         return logits;
-    copy = (float *)((char *)scratch + sort_scratch(a));
     memcpy(copy, logits, (size_t)a->logits.shape[1] * sizeof *copy);
     for (int64_t i = 0; i < a->hidden.shape[0]; i++)
         copy[hidden[i]] = INVAR_SAMPLE_HIDDEN;
     return copy;
 }
 
-static void sample_row(const void *payload, int64_t row, void *scratch)
+static void sample_row(const void *payload, int64_t index, void *scratch)
 {
     const invar_sample_args *a = payload;
-    const float *logits = seen_logits(a, row, scratch);
-    uint64_t best = a->temperature == 0.0f ? best_of_all(logits, a->logits.shape[1])
-                                           : best_of_kept(a, row, logits, scratch);
+    scratch_parts parts = parts_of(a);
+    float *chunks = (float *)((char *)scratch + parts.filter);
+    float *copy = (float *)((char *)chunks + parts.chunks);
+    row r = {seen_logits(a, index, copy), a->logits.shape[1], 1.0f / a->temperature, chunks};
+    uint64_t best = a->temperature == 0.0f ? best_of_all(r.logits, r.vocabulary)
+                                           : best_of_kept(a, index, &r, scratch);
 
-    ((int32_t *)a->tokens.data)[row] = (int32_t)invar_order_id(best);
+    ((int32_t *)a->tokens.data)[index] = (int32_t)invar_order_id(best);
 }
 
 static size_t sample_scratch(const invar_sample_args *a)
 {
-    size_t copy = (size_t)a->logits.shape[1] * sizeof(float);
+    scratch_parts parts = parts_of(a);
 
-    return sort_scratch(a) + (invar_tensor_present(&a->hides) ? copy : 0);
+    return parts.filter + parts.chunks + parts.logits;
 }
 
 size_t invar_cpu_sample_workspace(const invar_device *dev, const invar_sample_args *a)

@@ -1,12 +1,12 @@
 /*
- * token.c - sums over tokens and shards, embedding, residual addition.
+ * token.c - sums over tokens, embedding, residual addition.
  *
- * Numerics contract (rev 1), docs/arithmetic.md; all in f32, round to nearest even:
- *   token.sum       per unit, per block of 128 tokens: from +0, tokens ascending; blocks and units
- *                   added to out in ascending order
- *   shard.fold      binary tree over the shards, neighbours first: ((0+1) + (2+3)) + ...
+ * Numerics contract (rev 2), docs/arithmetic.md; all in f32, round to nearest even:
+ *   token.sum       per unit a sum from +0 of its blocks of 128 tokens, ascending; a block's sum is
+ *                   from +0, tokens ascending; then units are added to out, ascending
  *   embedding.fwd   a copy
- *   embedding.bwd   dtable[id] += dout[t], tokens ascending
+ *   embedding.bwd   per unit and id a sum from +0 of its dout[t], tokens ascending; units are added
+ *                   to dtable[id], ascending
  *   add             round(a + b)
  * Columns are independent of each other, and so are rows where nothing is summed over them.
  *
@@ -63,7 +63,7 @@ static int sum_block(float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], const tok
         float sum[INVAR_TOKEN_COLUMNS] = {0};
         for (int64_t t = token; t < end; t++)
             job->term(sum, job->payload, shard, t, first, count);
-        // a binary counter, as in fold_piece
+        // a binary counter: partial[l] waits for its right neighbour, a subtree of 2^l shards
         for (level = 0; shard >> level & 1; level++)
             for (int64_t i = 0; i < count; i++)
                 sum[i] = partial[level][i] + sum[i];
@@ -78,18 +78,23 @@ static void accumulate_group(const void *payload, int64_t group, void *scratch)
     int64_t first = group * INVAR_TOKEN_COLUMNS;
     int64_t count = group_columns(group, job->out->shape[0]);
     float *running = (float *)job->out->data + first;
-    float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS];
+    float partial[SHARD_LEVELS][INVAR_TOKEN_COLUMNS], unit[INVAR_TOKEN_COLUMNS];
 
     (void)scratch;
     for (int64_t u = 0; u < job->units->count; u++) {
-        int64_t unit_end = job->units->start[u + 1];
-        for (int64_t token = job->units->start[u]; token < unit_end; token += INVAR_TOKEN_BLOCK) {
+        int64_t begin = job->units->start[u], unit_end = job->units->start[u + 1];
+        if (begin == unit_end)
+            continue;
+        memset(unit, 0, sizeof unit);
+        for (int64_t token = begin; token < unit_end; token += INVAR_TOKEN_BLOCK) {
             int64_t left = unit_end - token;
             int64_t block_end = left < INVAR_TOKEN_BLOCK ? unit_end : token + INVAR_TOKEN_BLOCK;
             int level = sum_block(partial, job, token, block_end, first, count);
             for (int64_t i = 0; i < count; i++)
-                running[i] += partial[level][i];
+                unit[i] += partial[level][i];
         }
+        for (int64_t i = 0; i < count; i++)
+            running[i] += unit[i];
     }
 }
 
@@ -126,42 +131,6 @@ invar_status invar_cpu_token_sum(const invar_device *dev, const invar_token_sum_
     return invar_token_accumulate(dev, &a->out, &a->units, 1, add_row, &a->x);
 }
 
-/* ---- sum over shards ------------------------------------------------------------------------- */
-
-#define MAX_LEVELS 11 // 2^10 shards, the bound of the check
-
-static void fold_piece(const void *payload, int64_t row, int64_t first, int64_t count)
-{
-    const invar_shard_fold_args *a = payload;
-    float partial[MAX_LEVELS][INVAR_PIECE];
-    int level = 0;
-
-    (void)row;
-    // a binary counter: partial[l] waits for its right neighbour, a subtree of 2^l shards
-    for (int64_t shard = 0; shard < a->x.shape[0]; shard++) {
-        float sum[INVAR_PIECE];
-        invar_row_load(sum, &a->x, shard, first, count);
-        for (level = 0; shard >> level & 1; level++)
-            for (int64_t i = 0; i < count; i++)
-                sum[i] = partial[level][i] + sum[i];
-        memcpy(partial[level], sum, (size_t)count * sizeof *sum);
-    }
-    invar_row_store(&a->out, 0, first, count, partial[level]);
-}
-
-size_t invar_cpu_shard_fold_workspace(const invar_device *dev, const invar_shard_fold_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
-
-invar_status invar_cpu_shard_fold(const invar_device *dev, const invar_shard_fold_args *a,
-                                  void *workspace)
-{
-    (void)workspace;
-    return invar_pieces_run(dev, 1, a->out.shape[0], fold_piece, a);
-}
-
 /* ---- embedding ------------------------------------------------------------------------------- */
 
 #define TOKENS_PER_TASK 16
@@ -193,35 +162,79 @@ invar_status invar_cpu_embedding_fwd(const invar_device *dev, const invar_embedd
     return invar_rows_run(dev, &job, workspace);
 }
 
+/* Tokens of a unit with one id, as chains: what follows each of them, and which are not first. */
+typedef struct scatter_job {
+    const invar_embedding_bwd_args *args;
+    int64_t *last; /* (V) of each id, so far */
+    int64_t *next; /* (T) the unit's next token of the same id; -1: none */
+    bool *follows; /* (T) there is one before */
+} scatter_job;
+
+static scatter_job scatter_in(const invar_embedding_bwd_args *a, void *workspace)
+{
+    int64_t *last = workspace, *next = last + a->dtable.shape[0];
+
+    return (scatter_job){a, last, next, (bool *)(next + a->dout.shape[0])};
+}
+
+static void link_tokens(const scatter_job *job)
+{
+    const invar_embedding_bwd_args *a = job->args;
+    const int32_t *ids = a->ids.data;
+
+    for (int64_t id = 0; id < a->dtable.shape[0]; id++)
+        job->last[id] = -1;
+    for (int64_t u = 0; u < a->units.count; u++) {
+        for (int64_t t = a->units.start[u]; t < a->units.start[u + 1]; t++) {
+            int64_t *last = &job->last[ids[t]];
+            job->next[t] = -1;
+            job->follows[t] = *last >= a->units.start[u];
+            if (job->follows[t])
+                job->next[*last] = t;
+            *last = t;
+        }
+    }
+}
+
 /* All tokens of some columns: two tokens may share a row, two columns share nothing. */
 static void scatter_group(const void *payload, int64_t group, void *scratch)
 {
-    const invar_embedding_bwd_args *a = payload;
-    const int32_t *ids = a->ids.data;
+    const scatter_job *job = payload;
+    const invar_embedding_bwd_args *a = job->args;
     int64_t first = group * INVAR_TOKEN_COLUMNS;
     int64_t count = group_columns(group, a->dout.shape[1]);
 
     (void)scratch;
     for (int64_t t = 0; t < a->dout.shape[0]; t++) {
-        float *running = (float *)a->dtable.data + ids[t] * a->dtable.row_stride + first;
-        float dout[INVAR_TOKEN_COLUMNS];
-        invar_row_load(dout, &a->dout, t, first, count);
+        int64_t id = ((const int32_t *)a->ids.data)[t];
+        float *running = (float *)a->dtable.data + id * a->dtable.row_stride + first;
+        float dout[INVAR_TOKEN_COLUMNS], sum[INVAR_TOKEN_COLUMNS] = {0};
+        if (job->follows[t])
+            continue;
+        for (int64_t at = t; at >= 0; at = job->next[at]) {
+            invar_row_load(dout, &a->dout, at, first, count);
+            for (int64_t i = 0; i < count; i++)
+                sum[i] += dout[i];
+        }
         for (int64_t i = 0; i < count; i++)
-            running[i] += dout[i];
+            running[i] += sum[i];
     }
 }
 
 size_t invar_cpu_embedding_bwd_workspace(const invar_device *dev, const invar_embedding_bwd_args *a)
 {
-    (void)dev, (void)a;
-    return 0;
+    (void)dev;
+    return (size_t)(a->dtable.shape[0] + a->dout.shape[0]) * sizeof(int64_t) +
+           (size_t)a->dout.shape[0] * sizeof(bool);
 }
 
 invar_status invar_cpu_embedding_bwd(const invar_device *dev, const invar_embedding_bwd_args *a,
                                      void *workspace)
 {
-    (void)workspace;
-    return run_groups(dev, a->dout.shape[1], scatter_group, a);
+    scatter_job job = scatter_in(a, workspace);
+
+    link_tokens(&job);
+    return run_groups(dev, a->dout.shape[1], scatter_group, &job);
 }
 
 /* ---- residual -------------------------------------------------------------------------------- */

@@ -2,8 +2,9 @@
  * token.h - sums over tokens, in the one order that the contract knows.
  *
  * Per unit, blocks of 128 tokens counted from the unit's start; a block's sum starts at +0 and
- * takes its tokens in ascending order; then it is added to the running f32 value. Units and blocks
- * ascend. So the value is the same whether whole units come in one call or in many.
+ * takes its tokens in ascending order; the unit's sum starts at +0 and takes its blocks in
+ * ascending order; then it is added to the running f32 value, units ascending. So the value is the
+ * same whether whole units come in one call or in many, and whoever has a unit can sum it alone.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -27,7 +28,7 @@ typedef void (*invar_token_term)(float *sum, const void *payload, int32_t shard,
 
 /*
  * out (N) f32 += the terms of all tokens. A token's terms are in `shards` shards: a block has a sum
- * of each, which the tree of shard.fold adds. Columns are divided among threads.
+ * of each, which the tree of shards adds. Columns are divided among threads.
  */
 invar_status invar_token_accumulate(const invar_device *dev, const invar_tensor *out,
                                     const invar_segments *units, int32_t shards,

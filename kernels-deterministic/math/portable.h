@@ -75,6 +75,15 @@ INVAR_FN float invar_sqrtf(float x)
 #endif
 }
 
+/*
+ * 1 / sqrt(mean + eps), the factor of a root mean square norm; the canonical NaN where the mean of
+ * squares is not finite, or finite values whose squares overflow would end as a row of zeros.
+ */
+INVAR_FN float invar_inverse_rms(float mean, float eps)
+{
+    return mean < INFINITY ? 1.0f / invar_sqrtf(mean + eps) : invar_bits_f32(INVAR_NAN_BITS);
+}
+
 /* |x|; clears the sign of a NaN too. */
 INVAR_FN float invar_abs_f32(float x)
 {

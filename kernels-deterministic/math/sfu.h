@@ -8,7 +8,8 @@
  * hardware's bits for all 2^32 arguments (golden.elementary_sums has the checksums that an H200
  * printed; `invar doctor` compares them anew).
  *
- * No branch, and no integer above 32 bits: loops vectorise.
+ * No branch, and no integer above 32 bits: loops vectorise. Attention's forward takes ex2 under
+ * numerics sm90.
  *
  * Largest error: ex2 2.056 ulp (1.399 for positive arguments), rcp 0.975 ulp. Subnormal arguments
  * count as zeros of their sign, subnormal results become zeros. NaN gives INVAR_NAN_BITS.
@@ -28,7 +29,9 @@
 /* Bit i of x with the bits of `low` below it, as far as the squarer forms their products. */
 INVAR_FN uint32_t invar_sfu_square_row(uint32_t x, uint32_t low, uint32_t i)
 {
-    return (0 - (x >> i & 1)) & low >> (18 - i);
+    uint32_t mask = 0 - (uint32_t)((x & UINT32_C(1) << i) != 0);
+
+    return (mask & low) >> (18 - i);
 }
 
 /*
@@ -92,21 +95,17 @@ INVAR_FN uint32_t invar_sfu_rcp_fraction(uint32_t k)
  */
 INVAR_FN float invar_sfu_ex2(float argument)
 {
+    const float most = 0x1.fffffep7f; // and beyond, the result is +0 or +inf
     uint32_t bits = invar_f32_bits(argument), negative = 0 - (bits >> 31);
-    uint32_t exponent = bits >> 23 & 0xFF, mantissa = (bits & INVAR_SFU_FRACTION) | 0x800000;
-    uint32_t left = exponent > 127 ? exponent - 127 : 0; // of the point
-    uint32_t right = exponent < 127 ? 127 - exponent : 0;
-    uint32_t fixed = mantissa << (left < 7 ? left : 7) >> (right < 31 ? right : 31);
+    float size = invar_abs_f32(argument);
+    uint32_t fixed = (uint32_t)(int32_t)((size < most ? size : most) * 0x1p23f);
     uint32_t whole = (fixed & INVAR_SFU_FRACTION) == 0;
     uint32_t turned = (fixed ^ negative) + (negative & whole);
     uint32_t power = (turned >> 23) + 127; // modulo 512: from 127 - 256 to 127 + 255
     uint32_t y =
         power << 23 | (invar_sfu_ex2_fraction(turned & INVAR_SFU_FRACTION) & INVAR_SFU_FRACTION);
-    uint32_t large = negative ? 0 : INVAR_INF_BITS;
 
-    power &= 0x1FF;
-    y = power >= 1 && power <= 254 ? y : large;
-    y = exponent >= 127 + 8 ? large : y;
+    y = (power & 0x1FF) - 1 < 254 ? y : INVAR_INF_BITS & ~negative;
     y = (bits & ~INVAR_SIGN_BIT) > INVAR_INF_BITS ? INVAR_NAN_BITS : y;
     return invar_bits_f32(y);
 }

@@ -82,7 +82,7 @@ static invar_status mean_loss(void *payload, int64_t first, int64_t count, const
 
 static void bench_train(bench *b, int repeats)
 {
-    invar_trainer_options options = {.plan = {.unit = 1}, .temperature = 1.0f};
+    invar_trainer_options options = {.plan = {1, 1, 0, 0}, .temperature = 1.0f};
     invar_adamw_options adamw = {0.9f, 0.98f, 1e-8f, 0.1f, 1.0f};
     invar_trainer_loss loss = {mean_loss, b->samples, false};
     static float logp[SAMPLES * TRAIN_TOKENS];

@@ -248,7 +248,7 @@ invar_status linear_fwd(const invar_device *dev, const void *args, void *workspa
     const auto &a = *(const invar_linear_fwd_args *)args;
     bool added = invar_tensor_present(&a.residual);
 
-    if (!is_bf16(a.x) || !is_bf16(a.w) || a.k_shards != 1 ||
+    if (!is_bf16(a.x) || !is_bf16(a.w) ||
         (added && a.residual.row_stride != a.y.row_stride))
         return own->ops[INVAR_OP_LINEAR_FWD].run(dev, args, workspace);
     if (invar_tensor_present(&a.act))
@@ -264,7 +264,7 @@ invar_status linear_dx(const invar_device *dev, const void *args, void *workspac
     const auto &a = *(const invar_linear_dx_args *)args;
 
     for (int32_t i = 0; i < a.n_parts; i++)
-        if (!is_bf16(a.parts[i].dy) || !is_bf16(a.parts[i].w) || a.k_shards != 1)
+        if (!is_bf16(a.parts[i].dy) || !is_bf16(a.parts[i].w))
             return own->ops[INVAR_OP_LINEAR_DX].run(dev, args, workspace);
     for (int32_t i = 0; i < a.n_parts; i++)
         multiply(dev, {.m = a.dx.shape[1],

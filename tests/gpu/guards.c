@@ -89,6 +89,26 @@ static void units(void)
     expect("good units", INVAR_OP_TOKEN_SUM, &a, NULL);
 }
 
+static void units_of_ids(void)
+{
+    static const int64_t good[] = {0, 2, 3}, back[] = {0, 4, 3}, some[] = {0, 1, 2},
+                         late[] = {1, 2, 3};
+    static const int32_t index[] = {0, 3, 1};
+    invar_embedding_bwd_args a = {
+        .dtable = invar_tensor_2d(there(NULL, 4 * 8 * 4), INVAR_DTYPE_F32, 4, 8),
+        .dout = invar_tensor_2d(there(NULL, 3 * 8 * 4), INVAR_DTYPE_F32, 3, 8),
+        .ids = invar_tensor_1d(there(index, sizeof index), INVAR_DTYPE_I32, 3),
+        .units = {there(back, sizeof back), 2}};
+
+    expect("units backwards", INVAR_OP_EMBEDDING_BWD, &a, "embedding.bwd: segments");
+    a.units.start = there(some, sizeof some);
+    expect("units of some rows", INVAR_OP_EMBEDDING_BWD, &a, "embedding.bwd: segments");
+    a.units.start = there(late, sizeof late);
+    expect("units from row 1 on", INVAR_OP_EMBEDDING_BWD, &a, "embedding.bwd: segments");
+    a.units.start = there(good, sizeof good);
+    expect("good units", INVAR_OP_EMBEDDING_BWD, &a, NULL);
+}
+
 /* Two samples of a leaf each. */
 static void leaves(void)
 {
@@ -159,6 +179,7 @@ int main(void)
     must(invar_device_open(&dev));
     ids();
     units();
+    units_of_ids();
     leaves();
     slots();
     invar_device_close(&dev);

@@ -349,6 +349,36 @@ __device__ __forceinline__ Integer invar_sum_before(Integer value, Integer *tota
     return before + up_to - value;
 }
 
+/* ---- maxima over threads --------------------------------------------------------------------- */
+
+/* The bits of a float as a number with its order, the canonical NaN above all; and back. */
+__device__ __forceinline__ int invar_in_order(int bits)
+{
+    return bits ^ (bits >> 31 & 0x7FFFFFFF);
+}
+
+/* The maximum is the same in every order; x is not a NaN but the canonical one. */
+__device__ __forceinline__ float invar_largest_of_warp(float x)
+{
+    int largest = __reduce_max_sync(0xFFFFFFFFu, invar_in_order(__float_as_int(x)));
+
+    return __int_as_float(invar_in_order(largest));
+}
+
+/* The same of a block of Threads; `shared` holds Threads / 32 floats. */
+template <int Threads>
+__device__ __forceinline__ float invar_largest_of_block(float x, float *shared)
+{
+    x = invar_largest_of_warp(x);
+    if (threadIdx.x % 32 == 0)
+        shared[threadIdx.x / 32] = x;
+    __syncthreads();
+    for (int w = 0; w < Threads / 32; w++)
+        x = invar_max_nan(x, shared[w]);
+    __syncthreads();
+    return x;
+}
+
 /* ---- element-wise work ----------------------------------------------------------------------- */
 
 /* f(row, first, count): the run from column `first` on; `count` columns of the row are left. */

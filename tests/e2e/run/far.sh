@@ -146,7 +146,7 @@ done
 expect 129 "it has no ops for this device" bench --device cuda --peer "$plugins/none.so"
 
 # a device that is lost: the exit code, a ledger that verifies, and the run goes on
-for call in 60 700 1400 2100; do
+for call in 60 500 1000 1500; do
     INVAR_TEST_DELAY=50 INVAR_TEST_LOSE=$call expect 2 "the device is lost" train tiny.ini \
         --no-report --device cuda --run lost$call --save lost$call/save --load lost$call/save \
         --save-interval 1

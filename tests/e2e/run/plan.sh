@@ -67,13 +67,13 @@ holds [ "$(number sampling)" -gt "$plain" ]
 # with less, the pieces of logits become smaller, then the micro-batches
 holds plan 126GB
 holds [ "$(number need)" -lt "$most" ]
-holds [ "$(number log-probs-chunk-size)" -le 4096 ]
-holds plan 122GB
+holds [ "$(number log-probs-chunk-size)" -le 12000 ]
+holds plan 118GB
 holds [ "$(number max-tokens-per-gpu)" -lt 32768 ]
-holds [ "$(number max-tokens-per-gpu)" -ge $((8 * 3071)) ] # a unit is a prompt's 8 samples
+holds [ "$(number max-tokens-per-gpu)" -ge $((4 * 3071)) ] # a unit has up to 256 / 64 samples
 # and the KV cache, where little else is needed
 holds plan 120GB --optimizer-cpu-offload true --recompute-granularity full \
-    --samples-per-unit 1 --rollout-max-response-len 32768
+    --unit-rows 1 --rollout-max-response-len 32768
 holds [ "$(number kv-pages)" -lt $((256 * 2113)) ]
 # what is set stays set
 holds plan 143GB --kv-pages 4000 --rollout-concurrency 16 --log-probs-chunk-size 512
@@ -103,16 +103,20 @@ follow() {
     done <<<"$advice"
 }
 
-follow 110GB
+follow 100GB
 follow 82GB
 follow 60GB
 follow 100GB --optimizer-cpu-offload true --recompute-granularity full --kv-pages 400000
-follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 16
+# one unit of all samples, as far as its rows allow: only smaller ones help
+one=(--optimizer-cpu-offload true --recompute-granularity full --unit-count 1)
+follow 56GB "${one[@]}"
+expect 1 "; set unit-rows = 8192 (semantic)" large.ini --memory 56GB "${one[@]}"
+follow 143GB --use-dynamic-batch-size false --max-tokens-per-gpu 0 --micro-batch-size 32
 expect 1 "take a smaller model" large.ini --memory 20GB
 expect 129 "expected a number with a unit" large.ini --memory 80
 # a long context: the cache is chosen, however large it could be
 expect 0 "kv-pages" large.ini --memory 120GB --optimizer-cpu-offload true \
-    --recompute-granularity full --samples-per-unit 1 --rollout-max-response-len 32768 \
+    --recompute-granularity full --unit-rows 1 --rollout-max-response-len 32768 \
     --rollout-batch-size 4096 --rollout-concurrency 4096
 expect 2 "lower kv-pages" large.ini --memory 143GB --kv-pages 1000000000
 

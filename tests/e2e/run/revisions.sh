@@ -42,7 +42,7 @@ expect 2 'adamw 1 (here 2)' diff a b --replay
 expect 2 'A cannot be executed again: exit code 2' diff a b --replay
 # as many as fit into a line
 with "$revised" ''
-line=', attention.bwd 2 (here 3), attention.fwd 2 (here 3), attention.paged 2 (here 3), '
+line=', attention.bwd 3 (here 4), attention.fwd 3 (here 4), attention.paged 3 (here 4), '
 expect 2 "${line}dequantise 1 (here 2) and " replay a --step 0
 prints a >after
 holds cmp before after
@@ -56,7 +56,7 @@ expect 0 'the old run is now' train tiny.ini --no-report --run a --fresh
 expect 0 'resumed after step 1' "${more[@]}" 3 --run a
 expect 0 identical replay a --step 2
 with "$plain" none
-expect 2 'add 2 (here 1), attention.bwd 3 (here 2)' "${more[@]}" 4 --run a
+expect 2 'add 2 (here 1), attention.bwd 4 (here 3)' "${more[@]}" 4 --run a
 expect 2 'use the program that recorded it, or start anew' "${more[@]}" 4 --run a
 expect 2 'use the program that recorded it' replay a --step 2
 expect 0 identical replay step.tar

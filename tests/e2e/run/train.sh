@@ -114,7 +114,7 @@ for recipe in bf16 moe; do
     for threads in 2 3; do
         same "$recipe" --threads "$threads"
     done
-    for size in 2 7; do
+    for size in 1 2 7; do
         same "$recipe" --threads 1 --micro-batch-size "$size"
     done
     for tokens in 1 40 100000; do
@@ -237,7 +237,8 @@ differs bf16 --seed 1235
 differs bf16 --rollout-seed 43
 differs bf16 --lr 0.0020001
 differs bf16 --kl-loss-coef 0.0010001
-differs moe --samples-per-unit 1
+differs moe --unit-count 16
+differs moe --unit-rows 20
 # one bit of one weight
 train exported bf16 --num-rollout 1 --save "$folder/exported-checkpoints" \
     --save-hf "$folder/hf-{rollout_id}"

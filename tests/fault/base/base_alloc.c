@@ -135,7 +135,7 @@ static const invar_recipe_key keys[] = {
     {.section = "a", .name = "int", .type = INVAR_RECIPE_TYPE_INT, .fallback = "1", .doc = "d"},
     {.section = "b", .name = "float", .type = INVAR_RECIPE_TYPE_FLOAT, .fallback = "1", .doc = "d"},
 };
-static const invar_recipe_schema schema = {keys, 3};
+static const invar_recipe_schema schema = {.keys = keys, .count = 3};
 
 static char path[] = INVAR_TEST_WORK "/fault-XXXXXX";
 

@@ -66,7 +66,7 @@ static const invar_recipe_key keys[KEY_COUNT] = {
      .doc = "a string"},
 };
 
-static const invar_recipe_schema schema = {keys, KEY_COUNT};
+static const invar_recipe_schema schema = {.keys = keys, .count = KEY_COUNT};
 
 static invar_recipe *fresh(void)
 {

@@ -3,7 +3,8 @@
  *
  * The first seeds are edge shapes: one token, one block and one more, windows and spans that cut
  * blocks and tiles, head dims around those of the kernels, nothing at all. All other seeds draw
- * everything: lengths, heads, types, strides, windows, spans, pages, chunks. Values that a row does
+ * everything: lengths, heads, types, strides, windows, spans, pages, chunks. Some scores are so
+ * large that nearly all weights underflow, just or by far. Values that a row does
  * not see may be infinite or NaN, in bf16 only: the bits of a NaN in f32 are not promised. Keys and
  * pages that no row sees are NaN and out of range.
  *
@@ -20,7 +21,6 @@
 
 #define MOST_WORK (INT64_C(1) << 23) /* multiply-adds of one case, but for edge shapes */
 #define MOST_SAMPLES 5
-#define RECORDED 200 /* cases of golden/gpu_cases.txt */
 
 typedef struct form {
     int64_t dim;
@@ -28,15 +28,35 @@ typedef struct form {
     int64_t kv_heads;
     int64_t window;
     int64_t kv_span;
+    int64_t q_span;
     int64_t lengths[MOST_SAMPLES]; /* of samples or sequences; 0 behind the last one */
 } form;
 
 static const form edges[] = {
-    {64, 1, 1, 0, 0, {1}},     {128, 2, 1, 0, 0, {128}},     {64, 4, 2, 0, 0, {129, 1}},
-    {128, 1, 1, 0, 0, {257}},  {64, 2, 2, 100, 0, {300}},    {128, 2, 1, 1, 0, {130, 3}},
-    {64, 2, 1, 0, 128, {400}}, {128, 1, 1, 200, 128, {400}}, {16, 8, 1, 0, 0, {64, 33, 1, 2}},
-    {256, 1, 1, 0, 64, {130}}, {192, 2, 2, 70, 0, {65, 64}}, {80, 1, 1, 0, 0, {140}},
-    {1, 3, 1, 0, 0, {20, 5}},  {40, 7, 1, 0, 128, {150}},    {64, 2, 1, 0, 0, {0}},
+    {64, 1, 1, 0, 0, 0, {1}},
+    {128, 2, 1, 0, 0, 0, {128}},
+    {64, 4, 2, 0, 0, 0, {129, 1}},
+    {128, 1, 1, 0, 0, 0, {257}},
+    {64, 2, 2, 100, 0, 0, {300}},
+    {128, 2, 1, 1, 0, 0, {130, 3}},
+    {64, 2, 1, 0, 128, 128, {400}},
+    {128, 1, 1, 200, 128, 128, {400}},
+    {16, 8, 1, 0, 0, 0, {64, 33, 1, 2}},
+    {256, 1, 1, 0, 64, 64, {130}},
+    {192, 2, 2, 70, 0, 0, {65, 64}},
+    {80, 1, 1, 0, 0, 0, {140}},
+    {1, 3, 1, 0, 0, 0, {20, 5}},
+    {40, 7, 1, 0, 128, 128, {150}},
+    {64, 2, 1, 0, 0, 0, {0}},
+    // more than two spans of keys, of queries, of both, in heads of the fast backward
+    {64, 2, 1, 0, 256, 128, {700}},
+    {128, 2, 2, 0, 256, 384, {900}},
+    {64, 2, 1, 0, 0, 128, {400}},
+    {64, 4, 2, 0, 128, 0, {520}},
+    {128, 1, 1, 300, 256, 256, {650, 40, 257}},
+    {64, 3, 1, 129, 384, 128, {800}},
+    {128, 3, 1, 0, 128, 256, {385, 256, 513, 5}},
+    {128, 2, 1, 0, 0, 256, {600, 300}},
 };
 
 enum { EDGES = sizeof edges / sizeof edges[0] };
@@ -50,7 +70,7 @@ typedef struct maker {
     int64_t samples; /* some of them empty */
     int64_t tokens;
     int64_t gap; /* between rows, in elements */
-    float scale; /* of queries and keys */
+    float scale; /* of queries and keys; at 500 scores come near 2^22, the end of the domain */
     bool special;
     invar_attention_shape shape;
 } maker;
@@ -83,19 +103,14 @@ static void draw_form(maker *m)
     f->heads = f->kv_heads * INVAR_PICK(&m->dice, 1, 2, 3, 4, 8);
     block = invar_attention_block(f->dim);
     f->window = invar_roll(&m->dice, 3) == 0 ? 1 + invar_roll(&m->dice, 200) : 0;
-    f->kv_span = invar_roll(&m->dice, 3) == 0 ? block * INVAR_PICK(&m->dice, 1, 1, 2, 3) : 0;
+    f->kv_span = invar_roll(&m->dice, 2) ? block * INVAR_PICK(&m->dice, 1, 1, 2, 3) : 0;
+    f->q_span = invar_roll(&m->dice, 2) ? block * INVAR_PICK(&m->dice, 1, 1, 2, 3) : 0;
     draw_lengths(m);
-}
-
-/* That of keys in the cases that are recorded (gpu_cases.txt); behind them each with each. */
-static int64_t q_span_of(const form *f, uint64_t seed)
-{
-    return seed < RECORDED ? f->kv_span : invar_attention_block(f->dim) * (int64_t)(seed % 4);
 }
 
 static maker begin(invar_case *c, uint64_t seed)
 {
-    maker m = {.c = c, .dice = {seed << 8 | (uint64_t)c->op}};
+    maker m = {.c = c, .dice = {seed << 8 | invar_case_stream(c->op)}};
 
     m.dtype = invar_roll(&m.dice, 3) == 0 ? INVAR_DTYPE_F32 : INVAR_DTYPE_BF16;
     m.scale = 1.0f;
@@ -107,18 +122,19 @@ static maker begin(invar_case *c, uint64_t seed)
     } else {
         draw_form(&m);
         m.gap = invar_roll(&m.dice, 2) ? INVAR_PICK(&m.dice, 8, 16, 1, 5) : 0;
-        m.scale = invar_roll(&m.dice, 6) == 0 ? 10.0f : 1.0f;
+        m.scale = (float)INVAR_PICK(&m.dice, 1, 1, 1, 1, 1, 10, 10, 500);
         m.special = m.dtype == INVAR_DTYPE_BF16 && invar_roll(&m.dice, 4) == 0;
     }
     for (int64_t i = 0; i < m.samples; i++)
         m.tokens += m.f.lengths[i];
     m.shape = (invar_attention_shape){invar_roll(&m.dice, 5) == 0 ? 0.25f : 0.0f, m.f.window,
-                                      m.f.kv_span, q_span_of(&m.f, seed)};
+                                      m.f.kv_span, m.f.q_span};
     snprintf(c->text, sizeof c->text,
              "%s, T %" PRId64 " in %" PRId64 ", heads %" PRId64 "/%" PRId64 ", D %" PRId64
-             ", window %" PRId64 ", spans %" PRId64 " %" PRId64 ", gap %" PRId64 "%s",
+             ", window %" PRId64 ", spans %" PRId64 " %" PRId64 ", gap %" PRId64 ", scale %g%s",
              invar_dtype_name(m.dtype), m.tokens, m.samples, m.f.heads, m.f.kv_heads, m.f.dim,
-             m.f.window, m.shape.kv_span, m.shape.q_span, m.gap, m.special ? ", special" : "");
+             m.f.window, m.shape.kv_span, m.shape.q_span, m.gap, (double)m.scale,
+             m.special ? ", special" : "");
     return m;
 }
 

@@ -66,6 +66,12 @@ invar_tensor invar_case_quantised(invar_case *c, invar_tensor view, invar_dice *
 invar_segments invar_case_segments(invar_case *c, int64_t rows, int64_t count, bool empty,
                                    invar_dice *dice);
 
+/* Which random numbers an op's cases draw: ops that go leave those of the others as they are. */
+static inline uint64_t invar_case_stream(invar_op op)
+{
+    return (uint64_t)op + (op > INVAR_OP_TOKEN_SUM); // there was one behind it
+}
+
 /* A family: fills in c->args and c->text for c->op, c->numerics; sizes so that a CPU takes at most
  * some milliseconds. Seeds 0 .. edges - 1 are its edge shapes. */
 typedef struct invar_case_family {
@@ -73,8 +79,8 @@ typedef struct invar_case_family {
     int edges;
 } invar_case_family;
 
-extern const invar_case_family invar_cases_linear; /* linear.*, moe.linear.* */
-extern const invar_case_family invar_cases_rows;   /* token.sum ... swiglu, shard.fold, quantise */
+extern const invar_case_family invar_cases_linear;    /* linear.*, moe.linear.* */
+extern const invar_case_family invar_cases_rows;      /* token.sum ... swiglu, quantise */
 extern const invar_case_family invar_cases_attention; /* attention.*, kv.write */
 extern const invar_case_family invar_cases_moe;       /* moe.* but the linear ones */
 extern const invar_case_family invar_cases_head; /* logprob, sample, grad.norm, adamw, hashes */

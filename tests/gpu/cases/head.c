@@ -168,6 +168,8 @@ static void make_sample(maker *m)
         a->hides =
             invar_case_index(m->c, invar_tensor_1d(NULL, INVAR_DTYPE_I32, tokens), 0, &m->dice, 3);
     }
+    if (a->temperature > 0.0f && invar_roll(&m->dice, 8) == 0)
+        a->temperature = 1e6f; // almost equal probabilities
     used = strlen(m->c->text);
     snprintf(m->c->text + used, sizeof m->c->text - used, ", T %g, k %d, p %g, min %g, hidden %d",
              (double)a->temperature, a->top_k, (double)a->top_p, (double)a->min_p,
@@ -430,7 +432,7 @@ static void make_tree_of_pieces(maker *m)
 static void make(invar_case *c, uint64_t seed)
 {
     maker m = {.c = c,
-               .dice = {seed << 8 | (uint64_t)c->op},
+               .dice = {seed << 8 | invar_case_stream(c->op)},
                .edge = seed < EDGES,
                .short_blocks = seed >= INVAR_CASE_SHORT && seed < INVAR_CASE_CUT,
                .seed = seed};

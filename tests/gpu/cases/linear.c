@@ -227,7 +227,7 @@ static maker begin(invar_case *c, uint64_t seed, bool atoms)
     static const float scales[] = {1.0f, 1.0f, 1.0f, 1e-3f, 1e3f};
     enum { APART = 37 }; // above every op of the family; recorded digests stay as they are
     maker m = {.c = c,
-               .dice = {seed * APART + (uint64_t)c->op},
+               .dice = {seed * APART + invar_case_stream(c->op)},
                .atoms = atoms,
                .short_blocks = seed >= INVAR_CASE_SHORT};
 

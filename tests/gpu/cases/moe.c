@@ -44,7 +44,7 @@ typedef struct maker {
 
 static maker begin(invar_case *c, uint64_t seed)
 {
-    maker m = {.c = c, .dice = {seed << 8 | (uint64_t)c->op}};
+    maker m = {.c = c, .dice = {seed << 8 | invar_case_stream(c->op)}};
 
     if (seed < EDGES) {
         m.f = edges[seed];

@@ -612,10 +612,7 @@ static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
     expected = invar_sweep_get(s, &y);
     for (int64_t half = 0; half < 2; half++) { // of the batch: half of it, then all
         int64_t m = half ? rows : rows / 2, a = 0;
-        invar_shard_fold_args fold = {
-            .out = invar_tensor_1d(y.data, INVAR_DTYPE_F32, m * n),
-            .x = invar_tensor_2d(shards.data, INVAR_DTYPE_F32, count, m * n)};
-        invar_tensor got = invar_tensor_rows(&y, 0, m);
+        invar_tensor sum = invar_tensor_rows(&shards, 0, m);
 
         for (int32_t v = 0; v < count; v++) {
             int64_t first = a;
@@ -628,9 +625,14 @@ static void check_shards_apart(invar_sweep *s, int32_t count, int64_t atoms)
             xs = invar_tensor_rows(&xs, 0, m);
             forward(s, &ys, &xs, &ws, 1);
         }
-        invar_sweep_zero(s, &got);
-        invar_sweep_run(s, INVAR_OP_SHARD_FOLD, &fold);
-        invar_sweep_assert(s, &got, &expected, 0, "%d shards of %d rows", count, (int)m);
+        for (int32_t apart = 1; apart < count; apart *= 2) // the tree: neighbours first
+            for (int32_t v = 0; v < count; v += 2 * apart) {
+                invar_tensor left = invar_tensor_rows(&shards, v * m, m);
+                invar_tensor right = invar_tensor_rows(&shards, (v + apart) * m, m);
+                invar_add_args add = {left, left, right};
+                invar_sweep_run(s, INVAR_OP_ADD, &add);
+            }
+        invar_sweep_assert(s, &sum, &expected, 0, "%d shards of %d rows", count, (int)m);
     }
     invar_test_free(&expected);
     invar_sweep_release(s, mark);

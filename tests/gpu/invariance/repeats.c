@@ -217,7 +217,7 @@ static void test_token_sums__repeats(void **state)
     invar_tensor wide = invar_tensor_3d(NULL, BF16, rows, 1, d), dx = invar_sweep_tensor(s, wide);
     invar_tensor weight = invar_sweep_tensor(s, invar_tensor_1d(NULL, BF16, d));
     invar_token_sum_args add = {sum, x, units};
-    invar_embedding_bwd_args scatter = {table, x, ids};
+    invar_embedding_bwd_args scatter = {table, x, ids, units};
     invar_rmsnorm_bwd_args norm = {
         .dx = dx, .dweight = sum, .weight = weight, .units = units, .eps = 1e-6f};
     repeated calls[] = {

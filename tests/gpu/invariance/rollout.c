@@ -239,9 +239,8 @@ static void score_packed(const subject *u, const invar_rl_samples *samples, int6
                          float temperature, const char *what)
 {
     static float logp[MOST_SCORES], entropy[MOST_SCORES];
-    const invar_trainer_options options = {.plan = {.unit = 1, .micro_batch = micro_batch},
-                                           .temperature = temperature,
-                                           .replay = u->model};
+    const invar_trainer_options options = {
+        .plan = {1, 1, micro_batch, 0}, .temperature = temperature, .replay = u->model};
     const float *next = logp;
     invar_trainer *trainer;
 

@@ -80,10 +80,8 @@ static void score_cached(float out[TOKENS], const invar_rl_samples *samples,
 static void score_packed(float out[2][TOKENS], const invar_rl_samples *samples,
                          const invar_model *model, const invar_device *dev)
 {
-    const invar_trainer_options options = {.plan = {.unit = 2, .micro_batch = 4},
-                                           .head_rows = 5,
-                                           .temperature = 0.8f,
-                                           .replay = model};
+    const invar_trainer_options options = {
+        .plan = {1, 1, 8, 0}, .head_rows = 5, .temperature = 0.8f, .replay = model};
     invar_trainer *trainer;
 
     assert_ok(invar_trainer_new(&trainer, dev, &options));
@@ -382,9 +380,9 @@ static void test_far_model__a_step_waits_for_what_is_recorded(void **state)
 {
     const invar_rollout_limits limits = {.concurrency = 7};
     const invar_trainer_options options[] = {
-        {.plan = {.unit = 2, .micro_batch = 1}, .head_rows = TOKENS, .temperature = 1.0f},
-        {.plan = {.unit = 2, .micro_batch = 4}, .head_rows = TOKENS, .temperature = 1.0f},
-        {.plan = {.unit = 2, .micro_batch = 100}, .head_rows = TOKENS, .temperature = 1.0f}};
+        {.plan = {TOKENS, 3, 1, 0}, .head_rows = TOKENS, .temperature = 1.0f},
+        {.plan = {TOKENS, 3, 4, 0}, .head_rows = TOKENS, .temperature = 1.0f},
+        {.plan = {TOKENS, 3, 100, 0}, .head_rows = TOKENS, .temperature = 1.0f}};
 
     (void)state;
     for (int kind = 0; kind < INVAR_TEST_MODEL_COUNT; kind++) {

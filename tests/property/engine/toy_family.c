@@ -55,7 +55,7 @@ static invar_status run_loss(void *payload, int64_t first, int64_t count, const 
 }
 
 typedef struct way {
-    int64_t unit; /* samples whose gradients are one chain; 0: one */
+    int64_t unit_rows; /* of samples whose gradients are one chain; 0: each has its own */
     int64_t micro_batch;
     bool recompute;
     const invar_forward_probe *probe;
@@ -65,7 +65,7 @@ typedef struct way {
 static void learn(learnt *out, const invar_model *model, const invar_device *dev, const way *how)
 {
     invar_trainer_options options = {
-        .plan = {.unit = how->unit ? how->unit : 1, .micro_batch = how->micro_batch},
+        .plan = {how->unit_rows ? how->unit_rows : 1, 1, how->micro_batch, 0},
         .recompute = how->recompute,
         .temperature = 1.0f};
     invar_trainer_result result = {.now = out->now};
@@ -172,7 +172,7 @@ static void test_toy_family__has_the_same_bits_in_every_way_to_run_it(void **sta
         {.micro_batch = 1},
         {.micro_batch = 2, .recompute = true},
         {.micro_batch = SAMPLES},
-        {.micro_batch = SAMPLES, .unit = SAMPLES}}; // one chain over all samples: other sums
+        {.micro_batch = SAMPLES, .unit_rows = MOST}}; // one chain over all samples: other sums
     const invar_device *dev = *state;
 
     for (int format = 0; format < INVAR_FORMAT_COUNT; format++) {

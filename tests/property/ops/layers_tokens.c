@@ -1,9 +1,9 @@
 /*
  * layers_tokens.c - gradients summed over tokens do not depend on micro-batches, ranks or threads.
  *
- * Samples are cut into units, units into micro-batches, samples into logical shards. Whatever the
- * micro-batches, and whatever the number of ranks that hold the shards, the bits are those of the
- * whole. Controls: cuts inside a unit, one accumulator for two uses, an accumulator per rank.
+ * Samples are cut into units, units into micro-batches. Whatever the micro-batches, and whoever
+ * sums a unit, the bits are those of the whole. Controls: cuts inside a unit, other units, one
+ * accumulator for two uses, an accumulator per rank.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -122,7 +122,7 @@ static invar_status embedding_grad(const invar_device *dev, float *grad, const m
 {
     return invar_embedding_bwd(
         dev, &(invar_embedding_bwd_args){invar_tensor_2d(grad, INVAR_DTYPE_F32, VOCABULARY, D),
-                                         rows(&m->all->dy, m), rows(&m->all->ids, m)});
+                                         rows(&m->all->dy, m), rows(&m->all->ids, m), m->units});
 }
 
 static invar_status head_grad(const invar_device *dev, float *grad, const micro *m)
@@ -191,24 +191,23 @@ static void test_gradients__bits_invariant_to_micro_batches(void **state)
     }
 }
 
-/* A cut inside a unit, or other units, must show. The embedding has no units: it has no cuts. */
+/* A cut inside a unit, or other units, must show. */
 static void test_gradients__controls_are_caught(void **state)
 {
     batch b = batch_new(INVAR_DTYPE_F32, 0);
 
     for (int g = 0; g < GRADIENTS; g++) {
-        bool units_matter = gradients[g].run != embedding_grad;
         float whole[MAX_GRAD] = {0}, other[MAX_GRAD] = {0}, inside[MAX_GRAD] = {0};
         float backwards[MAX_GRAD] = {0};
 
         run_cut(*state, &gradients[g], whole, &b, 0, SAMPLES, 2, 0);
         run_cut(*state, &gradients[g], other, &b, 0, SAMPLES, 3, 0);
-        assert_int_equal(invar_bits_differ(whole, other, sizeof whole), units_matter);
+        assert_true(invar_bits_differ(whole, other, sizeof whole));
         // samples 4 and 5 are one unit
         run_micro(*state, &gradients[g], inside, &b, 0, 5, 2);
         run_micro(*state, &gradients[g], inside, &b, 5, 6, 2);
         run_micro(*state, &gradients[g], inside, &b, 6, SAMPLES, 2);
-        assert_int_equal(invar_bits_differ(whole, inside, sizeof whole), units_matter);
+        assert_true(invar_bits_differ(whole, inside, sizeof whole));
         run_micro(*state, &gradients[g], backwards, &b, 6, SAMPLES, 2);
         run_micro(*state, &gradients[g], backwards, &b, 0, 6, 2);
         assert_true(invar_bits_differ(whole, backwards, sizeof whole));
@@ -294,53 +293,64 @@ static void test_tied_embedding__bits_invariant_to_micro_batches(void **state)
     }
 }
 
-/* ---- logical shards -------------------------------------------------------------------------- */
+/* ---- data-parallel ranks --------------------------------------------------------------------- */
 
-static void fold(float *out, const invar_device *dev, float *shards, int64_t count, int64_t floats)
+enum { MOST_RANKS = 5 };
+
+/* Each unit by itself from +0, whoever has it; then added in order, by who owns the elements. */
+static void run_apart(float *out, const invar_device *dev, const gradient *g, const batch *b,
+                      int unit)
 {
-    assert_ok(invar_shard_fold(
-        dev, &(invar_shard_fold_args){invar_tensor_1d(out, INVAR_DTYPE_F32, floats),
-                                      invar_tensor_2d(shards, INVAR_DTYPE_F32, count, floats)}));
-}
+    static float own[MAX_GRAD];
 
-/* V_dp shards on `ranks` ranks: each folds its own shards, then the ranks' results are folded. */
-static void run_sharded(float *out, const invar_device *dev, const gradient *g, const batch *b,
-                        int shards, int ranks, uint32_t cuts)
-{
-    static float grads[4 * MAX_GRAD], partial[4 * MAX_GRAD];
-    int each = shards / ranks;
-
-    memset(grads, 0, sizeof grads);
-    for (int v = 0; v < shards; v++) // sample i is in shard floor(i * shards / SAMPLES)
-        run_cut(dev, g, grads + v * g->floats, b, v * SAMPLES / shards, (v + 1) * SAMPLES / shards,
-                1, cuts);
-    for (int r = 0; r < ranks; r++)
-        fold(partial + r * g->floats, dev, grads + r * each * g->floats, each, g->floats);
-    fold(out, dev, partial, ranks, g->floats);
-}
-
-static void test_shards__bits_invariant_to_ranks(void **state)
-{
-    static float expected[MAX_GRAD], got[MAX_GRAD], unsharded[MAX_GRAD];
-    batch b = batch_new(INVAR_DTYPE_BF16, 0);
-
-    for (int g = 0; g < GRADIENTS; g++) {
-        memset(unsharded, 0, sizeof unsharded);
-        run_cut(*state, &gradients[g], unsharded, &b, 0, SAMPLES, 1, 0);
-        for (int shards = 1; shards <= 4; shards *= 2) {
-            size_t bytes = (size_t)gradients[g].floats * sizeof(float);
-            run_sharded(expected, *state, &gradients[g], &b, shards, 1, 0);
-            for (int ranks = 1; ranks <= shards; ranks *= 2)
-                for (uint64_t i = 0; i < 3; i++) {
-                    run_sharded(got, *state, &gradients[g], &b, shards, ranks,
-                                invar_test_random(5, i));
-                    invar_assert_bits_f32(got, expected, gradients[g].floats, gradients[g].name);
-                }
-            // the control: an accumulator per rank instead of one per shard follows the ranks
-            assert_int_equal(invar_bits_differ(expected, unsharded, bytes), shards > 1);
-        }
+    memset(out, 0, MAX_GRAD * sizeof *out);
+    for (int first = 0; first < SAMPLES; first += unit) {
+        int end = first + unit < SAMPLES ? first + unit : SAMPLES;
+        memset(own, 0, sizeof own);
+        run_micro(dev, g, own, b, first, end, unit);
+        for (int64_t i = 0; i < g->floats; i++)
+            out[i] = out[i] + own[i];
     }
-    batch_free(&b);
+}
+
+/* The control: rank r sums the units r, r + ranks, ... itself, and the ranks' sums are added. */
+static void run_by_rank(float *out, const invar_device *dev, const gradient *g, const batch *b,
+                        int unit, int ranks)
+{
+    static float own[MAX_GRAD];
+
+    memset(out, 0, MAX_GRAD * sizeof *out);
+    for (int r = 0; r < ranks; r++) {
+        memset(own, 0, sizeof own);
+        for (int first = r * unit; first < SAMPLES; first += ranks * unit)
+            run_micro(dev, g, own, b, first, first + unit < SAMPLES ? first + unit : SAMPLES, unit);
+        for (int64_t i = 0; i < g->floats; i++)
+            out[i] = out[i] + own[i];
+    }
+}
+
+static void test_gradients__units_may_be_summed_apart(void **state)
+{
+    static float whole[MAX_GRAD], apart[MAX_GRAD], by_rank[MAX_GRAD];
+    const invar_device *devices = *state;
+
+    for (int d = 0; d < 2; d++) {
+        batch b = batch_new(invar_test_storage[d], 0);
+        for (int g = 0; g < GRADIENTS; g++)
+            for (int unit = 1; unit <= 3; unit++) {
+                size_t bytes = (size_t)gradients[g].floats * sizeof(float);
+                memset(whole, 0, sizeof whole);
+                run_cut(&devices[0], &gradients[g], whole, &b, 0, SAMPLES, unit, 0);
+                run_apart(apart, &devices[0], &gradients[g], &b, unit);
+                invar_assert_bits_f32(apart, whole, gradients[g].floats, gradients[g].name);
+                for (int ranks = 2; ranks <= MOST_RANKS; ranks++) {
+                    run_by_rank(by_rank, &devices[0], &gradients[g], &b, unit, ranks);
+                    if (ranks * unit < SAMPLES) // else each has one unit
+                        assert_true(invar_bits_differ(by_rank, whole, bytes));
+                }
+            }
+        batch_free(&b);
+    }
 }
 
 int main(void)
@@ -350,7 +360,7 @@ int main(void)
         cmocka_unit_test(test_gradients__controls_are_caught),
         cmocka_unit_test(test_gradients__bits_invariant_to_threads_and_strides),
         cmocka_unit_test(test_tied_embedding__bits_invariant_to_micro_batches),
-        cmocka_unit_test(test_shards__bits_invariant_to_ranks),
+        cmocka_unit_test(test_gradients__units_may_be_summed_apart),
     };
 
     return cmocka_run_group_tests(tests, invar_test_devices_setup, invar_test_devices_teardown);

@@ -294,15 +294,6 @@ static int64_t atom_of(int64_t n, int32_t shards, int64_t v)
     return a;
 }
 
-static void fold_rows(const invar_device *dev, float *out, float *shards, int64_t count)
-{
-    int64_t n = SHARD_ROWS * SHARD_N;
-
-    assert_ok(invar_shard_fold(
-        dev, &(invar_shard_fold_args){invar_tensor_1d(out, INVAR_DTYPE_F32, n),
-                                      invar_tensor_2d(shards, INVAR_DTYPE_F32, count, n)}));
-}
-
 /* Sums of the shards in another order than the tree's. */
 static void check_other_orders(const float *shards, int32_t count, const float *expected)
 {
@@ -359,9 +350,10 @@ static void check_ranks(const layer_of_ranks *l, int32_t shards)
     }
     for (int32_t ranks = 1; ranks <= shards; ranks *= 2) {
         for (int32_t r = 0; r < ranks; r++)
-            fold_rows(l->dev, (float *)folded.data + r * n,
-                      (float *)apart.data + r * (shards / ranks) * n, shards / ranks);
-        fold_rows(l->dev, other.data, folded.data, ranks);
+            invar_test_fold((float *)folded.data + r * n,
+                            (float *)apart.data + r * (shards / ranks) * n, shards / ranks,
+                            SHARD_ROWS * SHARD_N);
+        invar_test_fold(other.data, folded.data, ranks, SHARD_ROWS * SHARD_N);
         invar_assert_bits_tensor(&other, &whole, l->format->name);
     }
     if (shards > 2 && l->atoms[0] >= shards) // with empty ones it may be the same order

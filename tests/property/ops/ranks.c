@@ -35,22 +35,15 @@ static invar_tensor heads_of(const invar_tensor *t, int64_t first, int64_t end)
 }
 
 /* shard[v] (count) of a sum; the tree by ranks against the whole, for every number of ranks. */
-static void check_folds(const invar_device *dev, float *shard, int64_t count, int32_t shards,
-                        const float *whole)
+static void check_folds(const float *shard, int64_t count, int32_t shards, const float *whole)
 {
     float of_rank[MOST * KEYS], folded[KEYS];
 
     for (int32_t ranks = 1; ranks <= shards; ranks *= 2) {
         int32_t own = shards / ranks;
         for (int32_t r = 0; r < ranks; r++)
-            assert_ok(invar_shard_fold(
-                dev, &(invar_shard_fold_args){
-                         invar_tensor_1d(of_rank + r * count, INVAR_DTYPE_F32, count),
-                         invar_tensor_2d(shard + r * own * count, INVAR_DTYPE_F32, own, count)}));
-        assert_ok(invar_shard_fold(
-            dev,
-            &(invar_shard_fold_args){invar_tensor_1d(folded, INVAR_DTYPE_F32, count),
-                                     invar_tensor_2d(of_rank, INVAR_DTYPE_F32, ranks, count)}));
+            invar_test_fold(of_rank + r * count, shard + r * own * count, own, count);
+        invar_test_fold(folded, of_rank, ranks, count);
         assert_memory_equal(folded, whole, (size_t)count * sizeof *folded);
     }
 }
@@ -98,7 +91,7 @@ static void check_norm(const invar_device *dev, int64_t heads, int32_t shards)
         norm_weight(dev, shard + v * WEIGHTS, &own_x, &own_dy, 1);
         invar_test_free(&own_x, &own_dy);
     }
-    check_folds(dev, shard, WEIGHTS, shards, whole);
+    check_folds(shard, WEIGHTS, shards, whole);
     assert_int_equal(memcmp(whole, one, sizeof whole) != 0, shards > 1); // the control
     invar_test_free(&x, &dy);
 }
@@ -183,8 +176,8 @@ static void check_keys(const invar_device *dev, int64_t heads, int32_t shards)
         key_gradients(dev, dk + v * KEYS, dv + v * KEYS, &own, 1);
         invar_test_free(&own.q, &own.o, &own.lse2, &own.d_o);
     }
-    check_folds(dev, dk, KEYS, shards, whole[0]);
-    check_folds(dev, dv, KEYS, shards, whole[1]);
+    check_folds(dk, KEYS, shards, whole[0]);
+    check_folds(dv, KEYS, shards, whole[1]);
     assert_int_equal(memcmp(whole, one, sizeof whole) != 0, shards > 1); // the control
     invar_test_free(&l.q, &l.k, &l.v, &l.o, &l.lse2, &l.d_o);
 }

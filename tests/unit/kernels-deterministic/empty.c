@@ -112,13 +112,12 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
     const invar_linear_dx_args linear_dx = {rows, {{in_2d(BF16, 0, 4), weights}}, 1, 1, {0}};
     const invar_linear_dw_args linear_dw = {out_2d(F32, 4, 16), in_2d(BF16, 0, 4), rows, none, 0};
     const invar_token_sum_args token_sum = {out_1d(F32, 16), rows, none};
-    const invar_shard_fold_args shard_fold = {out_1d(F32, 16), in_2d(F32, 0, 16)};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_FP8, 128, 0, 128),
                                           in_2d(BF16, 0, 128)};
     const invar_dequantise_args dequantise = {in_2d(BF16, 0, 128),
                                               in_quantised(INVAR_DTYPE_INT4, 1, 0, 128)};
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 3, 16), ids};
-    const invar_embedding_bwd_args embedding_bwd = {out_2d(F32, 3, 16), rows, ids};
+    const invar_embedding_bwd_args embedding_bwd = {out_2d(F32, 3, 16), rows, ids, none};
     const invar_add_args add = {rows, rows, rows};
     const invar_rotation turn = {ids, in_2d(F32, 0, 4), in_2d(F32, 0, 4)};
     const invar_rmsnorm_fwd_args rmsnorm_fwd = {heads, heads, in_1d(F32, 8), 1e-6f, turn};
@@ -182,7 +181,6 @@ static void run_without_tokens(const invar_device *devices, int64_t count)
         {INVAR_OP_LINEAR_DX, &linear_dx, NULL},
         {INVAR_OP_LINEAR_DW, &linear_dw, NULL},
         {INVAR_OP_TOKEN_SUM, &token_sum, NULL},
-        {INVAR_OP_SHARD_FOLD, &shard_fold, "shard.fold: x: 0 shards"},
         {INVAR_OP_QUANTISE, &quantise, NULL},
         {INVAR_OP_DEQUANTISE, &dequantise, NULL},
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},
@@ -260,11 +258,10 @@ static void test_empty__no_columns(void **state)
     const invar_moe_linear_fwd_args moe_n = {rows, in_2d(BF16, 3, 16), in_2d(BF16, 0, 16), unit, 1,
                                              0};
     const invar_token_sum_args token_sum = {in_1d(F32, 0), rows, unit};
-    const invar_shard_fold_args shard_fold = {in_1d(F32, 0), in_2d(F32, 2, 0)};
     const invar_quantise_args quantise = {in_quantised(INVAR_DTYPE_MXFP8, 1, 3, 0), rows};
     const invar_dequantise_args dequantise = {rows, in_quantised(INVAR_DTYPE_FP8, 1, 3, 0)};
     const invar_embedding_fwd_args embedding_fwd = {rows, in_2d(BF16, 5, 0), ids};
-    const invar_embedding_bwd_args embedding_bwd = {in_2d(F32, 5, 0), rows, ids};
+    const invar_embedding_bwd_args embedding_bwd = {in_2d(F32, 5, 0), rows, ids, unit};
     const invar_add_args add = {rows, rows, rows};
     const invar_rmsnorm_fwd_args norm_d = {
         .y = heads, .x = heads, .weight = in_1d(F32, 0), .eps = 1e-6f};
@@ -300,7 +297,6 @@ static void test_empty__no_columns(void **state)
         {INVAR_OP_LINEAR_DW, &dw_k, NULL},
         {INVAR_OP_MOE_LINEAR_FWD, &moe_n, NULL},
         {INVAR_OP_TOKEN_SUM, &token_sum, NULL},
-        {INVAR_OP_SHARD_FOLD, &shard_fold, NULL},
         {INVAR_OP_QUANTISE, &quantise, NULL},
         {INVAR_OP_DEQUANTISE, &dequantise, NULL},
         {INVAR_OP_EMBEDDING_FWD, &embedding_fwd, NULL},

@@ -223,11 +223,10 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
     const invar_tensor t = invar_tensor_1d(at(11), F32, 4), u = invar_tensor_1d(at(12), F32, 4);
     const invar_tensor s = invar_tensor_1d(at(13), F32, 4);
     const invar_token_sum_args sum = {v, a, unit};
-    const invar_shard_fold_args fold = {v, a};
     const invar_quantise_args quantise = {q, a};
     const invar_dequantise_args dequantise = {a, q};
     const invar_embedding_fwd_args embed = {a, b, ids};
-    const invar_embedding_bwd_args embed_back = {a, b, ids};
+    const invar_embedding_bwd_args embed_back = {a, b, ids, unit};
     const invar_add_args add = {a, b, c};
     const invar_rotation turn = {ids, cosine, sine};
     const invar_rmsnorm_fwd_args norm = {y, x, w, 1e-6f, turn};
@@ -264,7 +263,6 @@ static void test_overlap__rows_and_vectors_are_refused(void **state)
 
     memset(memory, 0, sizeof memory);
     OVERLAP(token_sum, sum, out, x);
-    OVERLAP(shard_fold, fold, out, x);
     OVERLAP(quantise, quantise, q, x);
     scales.q.scale = a.data;
     assert_refused(invar_quantise(dev, &scales), "quantise: q and x overlap");

@@ -1,8 +1,9 @@
 /*
  * backward.cu - gradients of attention over packed samples.
  *
- * Numerics contract (rev 2), docs/arithmetic.md section 8:
- *   p   EXP2S(fma(s, c, -lse2)), s as in the forward
+ * Numerics contract (rev 3), docs/arithmetic.md section 8:
+ *   p   2^fma(s, c, -lse2), s as in the forward: bf16 under sm90 by the special function unit, else
+ *       EXP2S
  *   ds  p * (dp - delta), where dp is the chain over the head dim of d_o and v, and
  *       delta = REDUCE(d_o * o); then p and ds are rounded to storage
  *   dv  one chain over (query heads ascending, queries ascending) of p and d_o
@@ -45,9 +46,9 @@ size_t invar_cuda_attention_bwd_workspace(const invar_device *dev,
     if (!backward::tensor::takes(dev, args))
         return 0;
     if (args->q.shape[2] == 64)
-        (void)backward::tensor::tables_of<64>(args, NULL, &bytes);
+        (void)backward::tensor::tables_of<64>(dev, args, NULL, &bytes);
     else
-        (void)backward::tensor::tables_of<128>(args, NULL, &bytes);
+        (void)backward::tensor::tables_of<128>(dev, args, NULL, &bytes);
     return bytes;
 }
 

@@ -13,6 +13,7 @@
 
 #include "kernels-deterministic/cuda/sm90/attention/attention.cuh"
 #include "kernels-deterministic/cuda/sm90/hopper.cuh"
+#include "kernels-deterministic/cuda/sm90/sfu.cuh"
 #include "kernels-deterministic/math/shards.h"
 
 namespace backward
@@ -86,6 +87,12 @@ __device__ __forceinline__ int lane()
 
 /* One product a step: f32 under every numerics, bf16 under ieee. */
 template <typename T> struct fma_step {
+    /* The probability of a score, as an exponent of two. */
+    static __device__ __forceinline__ float probability(float x)
+    {
+        return invar_attention_exp2s<sizeof(T) == 2>(x);
+    }
+
     /* The query and the key, in the tile, of score e of this thread. */
     static __device__ __forceinline__ int2 pair(int e)
     {
@@ -139,6 +146,11 @@ template <typename T> struct fma_step {
 /* 16 products of bf16 a step: the tensor core, by warps. Warps lie 2 x 4 on a tile. */
 struct tensor_step {
     using T = __nv_bfloat16;
+
+    static __device__ __forceinline__ float probability(float x)
+    {
+        return invar_unit_ex2(x);
+    }
 
     static __device__ __forceinline__ int2 pair(int e)
     {
@@ -351,8 +363,7 @@ template <typename T, typename STEP, bool SHARDS> struct worker {
             int to = BY_KEY ? at.y * (TILE + PADDING<T>)+at.x : at.x * (TILE + PADDING<T>)+at.y;
             float p = 0.0f, ds = 0.0f;
             if (sees(query0 + at.x, key0 + at.y)) {
-                p = invar_attention_exp2s<sizeof(T) == 2>(
-                    invar_fmaf(s[e] + 0.0f, call.form.c, -w.lse2[at.x]));
+                p = STEP::probability(invar_fmaf(s[e] + 0.0f, call.form.c, -w.lse2[at.x]));
                 ds = p * ((dp[e] + 0.0f) - w.delta[at.x]);
             }
             invar_store(w.p + to, p);

@@ -39,6 +39,41 @@ struct arguments {
     int32_t group, window;
 };
 
+/*
+ * A task's tiles in the order of its chains: spans of queries ascending, in each of them the query
+ * heads of the group, of each head the tiles that see the block.
+ */
+struct walk {
+    int query_head, tile;
+    int begin, end; /* the span's tiles */
+
+    __device__ __forceinline__ walk(const task &job, const arguments &a)
+        : query_head(job.kv_head * a.group), tile(job.begin), begin(job.begin)
+    {
+        set_end(job, (job.begin / a.table.query_span + 1) * a.table.query_span);
+    }
+
+    /* True where this was the last tile of a span. Behind the last one, tile is job.end. */
+    __device__ __forceinline__ bool advance(const task &job, const arguments &a)
+    {
+        if (++tile < end)
+            return false;
+        tile = begin;
+        if (++query_head < (job.kv_head + 1) * a.group)
+            return false;
+        query_head = job.kv_head * a.group;
+        tile = begin = end;
+        set_end(job, end + a.table.query_span);
+        return true;
+    }
+
+  private:
+    __device__ __forceinline__ void set_end(const task &job, int span_end)
+    {
+        end = span_end < job.end ? span_end : job.end;
+    }
+};
+
 template <int D> struct producer {
     using shared = typename form<D>::shared;
 
@@ -58,10 +93,9 @@ template <int D> struct producer {
             invar_barrier_arrive(&m.task_empty[now.stage()]);
             if (job.length == 0)
                 return;
-            for (int h = 0; h < a.group; h++)
 #pragma unroll 1
-                for (int tile = job.begin; tile < job.end; tile++, tile_turn.count++)
-                    f(job, job.kv_head * a.group + h, tile, tile_turn);
+            for (walk at(job, a); at.tile < job.end; at.advance(job, a), tile_turn.count++)
+                f(job, at.query_head, at.tile, tile_turn);
         }
     }
 
@@ -122,13 +156,13 @@ template <int D> struct producer {
             invar_barrier_arrive(&m.task_full[now.stage()]);
             if (job.length == 0)
                 return;
-            for (int h = 0; h < a.group; h++)
+            uint32_t first = tile_turn.count;
 #pragma unroll 1
-                for (int tile = job.begin; tile < job.end; tile++, tile_turn.count++) {
-                    load_queries(job, job.kv_head * a.group + h, tile, tile_turn);
-                    if (h == 0 && tile == job.begin)
-                        load_keys(job, now.count);
-                }
+            for (walk at(job, a); at.tile < job.end; at.advance(job, a), tile_turn.count++) {
+                load_queries(job, at.query_head, at.tile, tile_turn);
+                if (tile_turn.count == first)
+                    load_keys(job, now.count);
+            }
         }
     }
 
@@ -139,16 +173,18 @@ template <int D> struct producer {
     __device__ void load_sums()
     {
         each_tile([&](const task &job, int query_head, int tile, turn now) {
-            int stage = now.stage(), before = diagonal(tile) - job.block;
+            int stage = now.stage();
+            order in = order_of(job, tile, a.window, a.table.key_span);
 
             for (int half = 1; half >= 0; half--) {
                 int64_t at = 2 * slot(job, query_head, tile) + half;
                 invar_barrier_wait(&m.sum_free[stage][half], now.parity() ^ 1);
-                if (before == 0) {
+                if (in.before > 0)
+                    while (read_added(a.table.added + at) < in.before) {
+                    }
+                if (in.first) {
                     invar_barrier_arrive(&m.sum_ready[stage][half]);
                     continue;
-                }
-                while (read_added(a.table.added + at) < before) {
                 }
                 fence_copies();
                 invar_barrier_expect(&m.sum_ready[stage][half], HALF_BYTES);
@@ -158,16 +194,19 @@ template <int D> struct producer {
         });
     }
 
-    /* Stores one half, and lets the next block add. The last one has written dq itself. */
+    /* Stores one half, and lets the next block add. The last of a span has stored it itself. */
     __device__ void store_sums(int half)
     {
         each_tile([&](const task &job, int query_head, int tile, turn now) {
             int stage = now.stage();
             int64_t at = 2 * slot(job, query_head, tile) + half;
+            order in = order_of(job, tile, a.window, a.table.key_span);
 
             invar_barrier_wait(&m.sum_added[stage][half], now.parity());
-            if (job.block == lowest(tile, a.window)) {
+            if (in.last) {
                 invar_barrier_arrive(&m.sum_free[stage][half]);
+                if (!in.closes)
+                    raise_added(a.table.added + at);
                 return;
             }
             invar_copy_out_flat(a.table.sums + at * form<D>::HALF, m.sum[stage][half], HALF_BYTES);

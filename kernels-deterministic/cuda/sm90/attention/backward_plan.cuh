@@ -31,7 +31,7 @@ struct alignas(16) task {
     int32_t block, kv_head;
     int32_t slot0;      /* of the sample's first tile of queries */
     int32_t begin, end; /* tiles of queries */
-    int32_t unused;
+    int32_t low;        /* the first block of its span of keys */
 };
 
 struct head {
@@ -47,9 +47,12 @@ struct tables {
     task *tasks;
     int32_t *added;  /* (heads, slots, 2): blocks that have added to each half of the columns */
     float *rows;     /* (heads, slots, 2, QUERIES): -lse2, delta */
-    float *sums;     /* (heads, slots, QUERIES * D) */
+    float *sums;     /* (heads, slots, QUERIES * D): dq, of a span of keys */
+    float *totals;   /* the same shape: of all spans before; none if no sample has two spans */
+    float *kept;     /* (workers, 2, 2, KEYS / 2 * D): of each warpgroup dk, dv of such spans */
     int32_t slots;   /* tiles of queries, empty ones among them */
     int32_t workers; /* thread blocks that take tasks */
+    int32_t key_span, query_span; /* blocks, tiles */
 };
 
 struct maps {
@@ -79,18 +82,25 @@ template <int D> struct form {
 
 /* ---- the order of the sums of dq ------------------------------------------------------------- */
 
-/* The block of keys on the diagonal of a tile: the first one that adds. */
-__device__ __forceinline__ int diagonal(int tile)
-{
-    return tile * QUERIES / KEYS;
-}
+/*
+ * When a task's block adds to the sum of a tile: spans ascend, and in each of them blocks descend.
+ * Those that add are from the block of the first key that the tile's first query sees to the block
+ * on the diagonal.
+ */
+struct order {
+    int before;         /* blocks that add before it */
+    bool first, last;   /* of its span */
+    bool opens, closes; /* its span is the tile's first, last */
+};
 
-/* The last one that adds: that of the first key which the tile's first query sees. */
-__device__ __forceinline__ int lowest(int tile, int window)
+__device__ __forceinline__ order order_of(const task &job, int tile, int window, int key_span)
 {
-    int first = tile * QUERIES - window + 1;
+    int first_key = tile * QUERIES - window + 1, lowest = first_key > 0 ? first_key / KEYS : 0;
+    int diagonal = tile * QUERIES / KEYS, end = job.low + key_span;
+    int high = diagonal < end ? diagonal : end - 1, low = lowest > job.low ? lowest : job.low;
 
-    return first > 0 ? first / KEYS : 0;
+    return {low - lowest + high - job.block, job.block == high, job.block == low, lowest >= job.low,
+            diagonal < end};
 }
 
 __device__ __forceinline__ int32_t read_added(const int32_t *added)
@@ -198,13 +208,15 @@ __device__ __forceinline__ int sum_before(int x, int *all)
 
 /*
  * The list of tasks. No bit depends on its order, but that the kernel ends does: a block waits for
- * the one above it, so within a head of a sample blocks descend, and nobody waits for a task behind
- * its own. Samples go from long to short; but the tasks of a head get longer, which would leave the
- * longest ones for the end. So the last heads go through the list side by side, and halfway turn
- * round: first the shorter half of their tasks, ascending, then the longest, descending. They are
- * as many as there are thread blocks for all longer halves at once: nobody takes two of these, so
- * each is taken while others wait for it. To turn round earlier would leave shorter tasks for the
- * end, but those are the ones that a long task of many query heads soon waits for.
+ * the one above it in its span, and the first of a span for the span before. So a sample's spans
+ * ascend, within a span of a head blocks descend, and nobody waits for a task behind its own; all
+ * heads of a span go before the next span, whose tasks then rarely wait. Samples go from long to
+ * short; but the tasks of a head get longer, which would leave the longest ones for the end. So the
+ * last heads of the last span go through the list side by side, and halfway turn round: first the
+ * shorter half of their tasks, ascending, then the longest, descending. They are as many as there
+ * are thread blocks for all longer halves at once: nobody takes two of these, so each is taken
+ * while others wait for it. To turn round earlier would leave shorter tasks for the end, but those
+ * are the ones that a long task of many query heads soon waits for.
  */
 struct planner {
     const problem<bf16> &call;
@@ -222,7 +234,7 @@ struct planner {
         return (int)((call.samples.start[s + 1] - call.samples.start[s] + KEYS - 1) / KEYS);
     }
 
-    __device__ task task_of(int64_t s, int kv_head, int block) const
+    __device__ task task_of(int64_t s, int kv_head, int block, int low) const
     {
         int64_t start = call.samples.start[s], length = call.samples.start[s + 1] - start;
         // the last query that sees the block's last key
@@ -236,26 +248,35 @@ struct planner {
         job.slot0 = (int32_t)(start / QUERIES + s);
         job.begin = block * KEYS / QUERIES;
         job.end = (int32_t)((last < length - 1 ? last : length - 1) / QUERIES) + 1;
+        job.low = low;
         return job;
+    }
+
+    /* Blocks of a sample's spans of keys, but for the last one. */
+    __device__ int span_of(int blocks) const
+    {
+        return blocks < t.key_span ? blocks : t.key_span;
     }
 
     /* The tasks of a sample, by a warp. Those from `turned` on are of the heads that turn round. */
     __device__ void list(int64_t s, int turned, int heads) const
     {
         int blocks = blocks_of(s), kv_heads = (int)call.form.kv_heads, at = 0;
-        int lane = (int)threadIdx.x % 32;
+        int lane = (int)threadIdx.x % 32, span = span_of(blocks);
 
         if (lane == 0)
             at = atomicAdd(&place[kind(blocks)], blocks);
         at = __shfl_sync(0xFFFFFFFFu, at, 0);
         for (int i = lane; i < blocks * kv_heads; i += 32) {
-            int block = blocks - 1 - i % blocks, n = at * kv_heads + i;
+            int low = i / (span * kv_heads) * span, own = i - low * kv_heads;
+            int count = blocks - low < span ? blocks - low : span;
+            int block = count - 1 - own % count, n = at * kv_heads + i;
             if (n >= turned) {
-                int half = blocks / 2,
-                    row = block >= half ? blocks - 1 - block : blocks - half + block;
-                n = turned + row * heads + (n - turned) / blocks;
+                int half = count / 2,
+                    row = block >= half ? count - 1 - block : count - half + block;
+                n = turned + row * heads + (n - turned) / count;
             }
-            t.tasks[n] = task_of(s, i / blocks, block);
+            t.tasks[n] = task_of(s, own / count, low + block, low);
         }
     }
 
@@ -289,16 +310,18 @@ struct planner {
         __syncthreads();
 
         int blocks = 255 - last_kind, tasks = total * kv_heads, heads = 0;
-        if (last_kind > 0 && blocks > 1) {
-            heads = (total - place[last_kind]) / blocks * kv_heads;
-            heads = t.workers / (blocks / 2) < heads ? t.workers / (blocks / 2) : heads;
+        int low = (blocks - 1) / span_of(blocks) * span_of(blocks), count = blocks - low;
+        if (last_kind > 0 && count > 1) {
+            int samples = low > 0 ? 1 : (total - place[last_kind]) / blocks;
+            heads = samples * kv_heads;
+            heads = t.workers / (count / 2) < heads ? t.workers / (count / 2) : heads;
         }
         __syncthreads();
         for (int64_t s = thread / 32; s < call.samples.count; s += 8)
-            list(s, tasks - heads * blocks, heads);
+            list(s, tasks - heads * count, heads);
         if (thread == 0) {
             t.state->tasks = tasks;
-            t.state->last = tasks - heads * (blocks / 2);
+            t.state->last = tasks - heads * (count / 2);
         }
     }
 };

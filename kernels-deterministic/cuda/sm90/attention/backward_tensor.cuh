@@ -1,20 +1,25 @@
 /*
  * backward_tensor.cuh - gradients of attention at tensor-core speed: bf16 under sm90,
- * head dim 64 or 128, one span.
+ * head dim 64 or 128.
  *
  * A task is a block of 128 keys of one kv head. Its two consumer warpgroups hold dk and dv of 64
  * keys each in registers while they walk the query heads of the group, and of each head the tiles
  * of queries that see the block, ascending:
  *
- *   S^T = K Q^T   P^T = EXP2S(...)   dP^T = V dO^T   dS^T = P^T (dP^T - delta)
+ *   S^T = K Q^T   P^T = 2^(...)   dP^T = V dO^T   dS^T = P^T (dP^T - delta)
  *   dv += P^T dO   dk += dS^T Q   part of dq = dS K
  *
  * P^T and dS^T go from accumulators straight into the left sides of their products; dS^T also lies
- * in shared memory, for dq. A tile's sum of dq lies in device memory, in the order of accumulators.
+ * in shared memory, for dq and, with head dim 128, for dk: there are no registers for it while P^T
+ * is in use. A tile's sum of dq lies in device memory, in the order of accumulators.
  * Blocks add to it descending, from the diagonal on, each waiting for the one before it: `added`
  * counts them. A block starts on its diagonal, so the one before it is ahead of it; and a block is
  * handed out when the one before it is, or is sure to be (backward_plan.cuh), so nobody
  * waits for a block that nobody works on. The block that adds last writes dq.
+ *
+ * Of samples longer than a span of keys, the last block of each span adds the span's sum of dq to
+ * that of all spans before, also in device memory. Of those longer than a span of queries, each
+ * thread adds the chains of dk and dv to what it keeps there, whenever a span ends.
  *
  * Excluded pairs have weight +0 and are multiplied all the same. This goes wrong only where the
  * value is not finite, and then leaves a NaN in the result: so a NaN anywhere raises a flag, upon
@@ -43,6 +48,7 @@ template <int D> struct consumer {
     static constexpr int SCORES = form<D>::SCORES;
     static constexpr int GRADIENTS = form<D>::GRADIENTS, PARTS = form<D>::PARTS;
     static constexpr int GROUPS = QUERIES / 16; /* steps of a tile along queries */
+    static constexpr bool SHARED = D == 128;    /* dk takes ds from shared memory */
 
     shared &m;
     const arguments &a;
@@ -106,6 +112,22 @@ template <int D> struct consumer {
         for (int i = 0; i < GROUPS; i++)
             invar_product_bf16_a<D, 1>(acc, weights[i], right + i * GROUP_BYTES / 16,
                                        i > 0 ? 1 : add);
+        invar_product_commit();
+    }
+
+    /* The same with the weights in shared memory, where all warps have put theirs. */
+    __device__ __forceinline__ void accumulate(float (&acc)[GRADIENTS],
+                                               const unsigned char *weights,
+                                               const unsigned char *tile, int add) const
+    {
+        uint64_t left = invar_matrix(weights + which * 64 * ROW_BYTES, 0, 1024, INVAR_SWIZZLE_128);
+        uint64_t right = invar_matrix(tile, QUERIES * ROW_BYTES, 1024, INVAR_SWIZZLE_128);
+
+        invar_product_fence();
+#pragma unroll
+        for (int i = 0; i < GROUPS; i++)
+            invar_product_bf16<D, 0, 1>(acc, left + i * 32 / 16, right + i * GROUP_BYTES / 16,
+                                        i > 0 ? 1 : add);
         invar_product_commit();
     }
 
@@ -180,89 +202,45 @@ template <int D> struct consumer {
         return {rows, *(const float2 *)rows};
     }
 
-    /*
-     * Scores become the arguments of EXP2S, negated: -x. True where all of the warp's x are in
-     * [-124, 0]: one comparison of bits without sign finds all others, NaN among them. A positive
-     * x, of a weight above 1 by rounding, is rare.
-     */
-    __device__ __forceinline__ bool negated_arguments(float (&s)[SCORES],
-                                                      const numbers &minus_lse2) const
+    /* Scores of excluded pairs become -inf: their p is +0, and so, with its sign, their ds. */
+    static __device__ __forceinline__ void exclude(float (&s)[SCORES], const sight &seen)
     {
-        uint32_t most[2] = {0, 0};
+#pragma unroll
+        for (int i = 0; i < QUERIES / 8; i++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                s[4 * i + e] = seen(i, e) ? s[4 * i + e] : -INFINITY;
+    }
 
+    /* Scores become probabilities: s in f32, p rounded. */
+    __device__ __forceinline__ void weigh(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
+                                          const numbers &minus_lse2) const
+    {
 #pragma unroll
         for (int i = 0; i < QUERIES / 8; i++) {
             float2 lse2 = minus_lse2[i];
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                s[4 * i + e] = invar_fmaf(-s[4 * i + e], a.c, -(e % 2 ? lse2.y : lse2.x));
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                most[e] = __vimax3_u32(most[e], __float_as_uint(s[4 * i + 2 * e]),
-                                       __float_as_uint(s[4 * i + 2 * e + 1]));
-        }
-        return __all_sync(0xFFFFFFFFu, max(most[0], most[1]) <= __float_as_uint(124.0f));
-    }
-
-    /* EXP2S(-x) for x in [0, 124]: nothing to clamp, and the exponents are added. */
-    static __device__ __forceinline__ float near_weight(float x)
-    {
-        float t = INVAR_ROUNDER - x, f = -x - (t - INVAR_ROUNDER);
-
-        return __uint_as_float(__float_as_uint(invar_exp2_fraction_bf16(f)) +
-                               (__float_as_uint(t) << 23));
-    }
-
-    /* Negated arguments become probabilities: s in f32, p rounded. NEAR: all are in [0, 124]. */
-    template <bool NEAR>
-    static __device__ __forceinline__ void weigh(float (&s)[SCORES], uint32_t (&p)[GROUPS][4])
-    {
-#pragma unroll
-        for (int i = 0; i < QUERIES / 8; i++) {
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float x = s[4 * i + e];
-                s[4 * i + e] = NEAR ? near_weight(x) : invar_attention_exp2s<true>(-x);
-            }
-            p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);
-            p[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(s[4 * i + 2], s[4 * i + 3]);
-        }
-    }
-
-    /* Scores become probabilities where some pairs are excluded: s in f32, p rounded. */
-    __device__ __forceinline__ void weigh_partial(float (&s)[SCORES], uint32_t (&p)[GROUPS][4],
-                                                  const numbers &minus_lse2,
-                                                  const sight &seen) const
-    {
-#pragma unroll
-        for (int i = 0; i < QUERIES / 8; i++) {
-            float2 lse2 = minus_lse2[i];
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float x = invar_attention_exp2s<true>(
-                    invar_fmaf(s[4 * i + e], a.c, e % 2 ? lse2.y : lse2.x));
-                s[4 * i + e] = seen(i, e) ? x : 0.0f;
-            }
+                s[4 * i + e] =
+                    invar_unit_ex2(invar_fmaf(s[4 * i + e], a.c, e % 2 ? lse2.y : lse2.x));
             p[i / 2][i % 2 * 2] = invar_bf16x2_bits(s[4 * i], s[4 * i + 1]);
             p[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(s[4 * i + 2], s[4 * i + 3]);
         }
     }
 
     /* ds = p (dp - delta), rounded. */
-    template <bool MASKED>
-    __device__ __forceinline__ void
-    differentials(const float (&p)[SCORES], const float (&dp)[SCORES], uint32_t (&ds)[GROUPS][4],
-                  const numbers &deltas, const sight &seen) const
+    static __device__ __forceinline__ void differentials(const float (&p)[SCORES],
+                                                         const float (&dp)[SCORES],
+                                                         uint32_t (&ds)[GROUPS][4],
+                                                         const numbers &deltas)
     {
 #pragma unroll
         for (int i = 0; i < QUERIES / 8; i++) {
             float2 delta = deltas[i];
             float x[4];
 #pragma unroll
-            for (int e = 0; e < 4; e++) {
+            for (int e = 0; e < 4; e++)
                 x[e] = p[4 * i + e] * (dp[4 * i + e] - (e % 2 ? delta.y : delta.x));
-                x[e] = !MASKED || seen(i, e) ? x[e] : 0.0f;
-            }
             ds[i / 2][i % 2 * 2] = invar_bf16x2_bits(x[0], x[1]);
             ds[i / 2][i % 2 * 2 + 1] = invar_bf16x2_bits(x[2], x[3]);
         }
@@ -294,15 +272,6 @@ template <int D> struct consumer {
     struct position {
         int query_head, tile;
         turn now;
-
-        __device__ __forceinline__ void advance(const task &job)
-        {
-            now.count++;
-            if (++tile == job.end) {
-                tile = job.begin;
-                query_head++;
-            }
-        }
     };
 
     /* Field by field: a choice between the two as they are would keep them in memory. */
@@ -314,33 +283,61 @@ template <int D> struct consumer {
                 {one ? x.now.count : y.now.count}};
     }
 
-    /* Adds the part to the tile's sum, in shared memory; or writes dq, if this part is the last. */
+    static __device__ __forceinline__ float4 four(const float *x)
+    {
+        return make_float4(x[0], x[1], x[2], x[3]);
+    }
+
+    static __device__ __forceinline__ void add_behind(const float4 &old, float *x)
+    {
+        x[0] = old.x + x[0];
+        x[1] = old.y + x[1];
+        x[2] = old.z + x[2];
+        x[3] = old.w + x[3];
+    }
+
+    /* Adds the part to the tile's sum, in shared memory, unless this part is a span's last. */
     __device__ __forceinline__ void add_part(const task &job, const position &at,
                                              float (&part)[PARTS]) const
     {
         turn now = at.now;
         float4 *sum = m.sum[now.stage()][which] + thread;
-        bool first = job.block == diagonal(at.tile);
+        order in = order_of(job, at.tile, a.window, a.table.key_span);
 
         invar_barrier_wait(&m.sum_ready[now.stage()][which], now.parity());
 #pragma unroll
-        for (int i = 0; i < PARTS / 4; i++) {
-            float4 old = first ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sum[i * 128];
-            part[4 * i] = old.x + part[4 * i];
-            part[4 * i + 1] = old.y + part[4 * i + 1];
-            part[4 * i + 2] = old.z + part[4 * i + 2];
-            part[4 * i + 3] = old.w + part[4 * i + 3];
-        }
-        if (job.block == lowest(at.tile, a.window)) {
-            write_queries(job, at, part);
+        for (int i = 0; i < PARTS / 4; i++)
+            add_behind(in.first ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : sum[i * 128], part + 4 * i);
+        if (in.last) {
+            finish_span(job, at, in, part);
         } else {
 #pragma unroll
             for (int i = 0; i < PARTS / 4; i++)
-                sum[i * 128] =
-                    make_float4(part[4 * i], part[4 * i + 1], part[4 * i + 2], part[4 * i + 3]);
+                sum[i * 128] = four(part + 4 * i);
             invar_fence_async();
         }
         release(&m.sum_added[now.stage()][which]);
+    }
+
+    /* Adds the sum of a span to that of those before; or writes dq, if there are no more. */
+    __device__ __forceinline__ void finish_span(const task &job, const position &at,
+                                                const order &in, float (&sum)[PARTS]) const
+    {
+        int64_t slot = at.query_head * (int64_t)a.table.slots + job.slot0 + at.tile;
+        float4 *total = (float4 *)(a.table.totals + (2 * slot + which) * form<D>::HALF) + thread;
+
+        if (!in.opens) {
+#pragma unroll
+            for (int i = 0; i < PARTS / 4; i++)
+                add_behind(total[i * 128], sum + 4 * i);
+        }
+        if (in.closes) {
+            write_queries(job, at, sum);
+        } else {
+#pragma unroll
+            for (int i = 0; i < PARTS / 4; i++)
+                total[i * 128] = four(sum + 4 * i);
+        }
     }
 
     __device__ __forceinline__ void report_nan(bool found) const
@@ -369,6 +366,28 @@ template <int D> struct consumer {
             }
         }
         report_nan(nan);
+    }
+
+    /* Where this thread keeps dk or dv of the spans of queries before. */
+    __device__ __forceinline__ float4 *kept(int dv) const
+    {
+        return (float4 *)a.table.kept +
+               (((int)blockIdx.x * 2 + which) * 2 + dv) * (GRADIENTS / 4 * 128) + thread;
+    }
+
+    /* A finished chain, plus those of the spans before. */
+    static __device__ __forceinline__ void add_kept(float (&chain)[GRADIENTS], const float4 *before)
+    {
+#pragma unroll
+        for (int i = 0; i < GRADIENTS / 4; i++)
+            add_behind(before[i * 128], chain + 4 * i);
+    }
+
+    static __device__ __forceinline__ void keep(const float (&sum)[GRADIENTS], float4 *to)
+    {
+#pragma unroll
+        for (int i = 0; i < GRADIENTS / 4; i++)
+            to[i * 128] = four(sum + 4 * i);
     }
 
     /* dk or dv of the warpgroup's keys, by way of its own rows of the ds buffers. */
@@ -434,12 +453,13 @@ template <int D> struct consumer {
      * dq is that of the tile before.
      *
      * A product is over for each warp by itself, so a warp overwrites ds only when all of them are
-     * done with it. What the second warpgroup has read is older than its last turn, where its warps
-     * met. The first one reads the ds of a tile in the step behind it, after its turn: ds_free
-     * counts the warps that have.
+     * done with it. What dk and the second warpgroup's dq have read is older than the last turn,
+     * where the warps met. The first one's dq reads the ds of a tile in the step behind it, after
+     * its turn: ds_free counts the warps that have.
      */
     __device__ __forceinline__ void step(registers &r, const task &job, const position &here,
-                                         const position &before, int add, bool more) const
+                                         const position &before, int add, bool begun,
+                                         bool more) const
     {
         int stage = here.now.stage();
         turn next = {here.now.count + 1};
@@ -449,32 +469,25 @@ template <int D> struct consumer {
 
         invar_barrier_wait(&m.d_o_full[stage], here.now.parity());
         dots(dp, m.v, m.d_o[stage]);
-        bool masked = partial(job, here.tile);
-        // the first branch also keeps the arguments behind all of the products above
-        if (masked)
-            weigh_partial(r.s, p, minus_lse2, sight_of(job, here.tile));
-        else if (negated_arguments(r.s, minus_lse2))
-            weigh<true>(r.s, p);
-        else
-            weigh<false>(r.s, p);
+        // the branch also keeps the exponentials behind all of the products above
+        if (partial(job, here.tile))
+            exclude(r.s, sight_of(job, here.tile));
+        weigh(r.s, p, minus_lse2);
         accumulate(r.dv, p, m.d_o[stage], add);
         numbers delta = numbers_of(m.rows[stage][1]);
         invar_product_wait<1>();
         invar_product_hold(dp);
         if (!more)
             release(&m.v_empty);
-        if (masked)
-            differentials<true>(r.s, dp, ds, delta, sight_of(job, here.tile));
-        else
-            differentials<false>(r.s, dp, ds, delta, sight{});
-        accumulate(r.dk, ds, m.q[stage], add);
         if (which == 0)
             invar_barrier_wait(&m.ds_free, (here.now.count & 1) ^ 1);
+        differentials(r.s, dp, ds, delta);
         put_differentials(m.ds[stage], ds);
-        invar_product_wait<1>(); // dv is over: part and scores need the room of p
-        invar_product_hold(r.dv);
 
         wait_turn();
+        accumulate(r.dk, m.ds[stage], m.q[stage], add);
+        invar_product_wait<1>(); // dv is over: part and scores need the room of p
+        invar_product_hold(r.dv);
         query_part(part, m.ds[which == 0 ? 1 - stage : stage]);
         if (more)
             invar_barrier_wait(&m.q_full[next.stage()], next.parity());
@@ -484,7 +497,7 @@ template <int D> struct consumer {
         pass_turn();
         if (which == 0)
             release(&m.ds_free);
-        if (which == 1 || add)
+        if (which == 1 || begun)
             add_part(job, choose(which == 1, here, before), part);
         invar_product_wait<0>();
         invar_product_hold(r.s);
@@ -512,7 +525,9 @@ template <int D> struct consumer {
     {
         registers r;
         int tiles = (job.end - job.begin) * a.group, add = 0;
-        position here = {job.kv_head * a.group, job.begin, now}, before = here;
+        bool begun = false, later = false; // tiles; spans of queries
+        walk at(job, a);
+        position here = {at.query_head, at.tile, now}, before = here;
 
         invar_barrier_wait(&m.k_full, tasks_before & 1);
         invar_barrier_wait(&m.q_full[now.stage()], now.parity());
@@ -523,16 +538,30 @@ template <int D> struct consumer {
         if (which == 1)
             pass_turn();
         for (;; tiles--) {
-            step(r, job, here, before, add, tiles > 1);
+            step(r, job, here, before, add, begun, tiles > 1);
             if (tiles == 1)
                 break;
-            add = 1;
+            begun = true;
+            add = !at.advance(job, a);
+            if (!add) {
+                if (later) {
+                    add_kept(r.dk, kept(0));
+                    add_kept(r.dv, kept(1));
+                }
+                keep(r.dk, kept(0));
+                keep(r.dv, kept(1));
+                later = true;
+            }
             before = here;
-            here.advance(job);
+            here = {at.query_head, at.tile, {here.now.count + 1}};
         }
         finish_queries(job, here);
         now.count = here.now.count + 1;
         release(&m.k_empty);
+        if (later) {
+            add_kept(r.dk, kept(0));
+            add_kept(r.dv, kept(1));
+        }
         write_keys(a.dv, job, r.dv, 1.0f);
         write_keys(a.dk, job, r.dk, a.scale);
     }
@@ -546,8 +575,10 @@ template <int D> struct consumer {
         y.length = (int32_t)invar_uniform((uint32_t)x.length);
         y.block = (int32_t)invar_uniform((uint32_t)x.block);
         y.kv_head = (int32_t)invar_uniform((uint32_t)x.kv_head);
+        y.slot0 = (int32_t)invar_uniform((uint32_t)x.slot0);
         y.begin = (int32_t)invar_uniform((uint32_t)x.begin);
         y.end = (int32_t)invar_uniform((uint32_t)x.end);
+        y.low = (int32_t)invar_uniform((uint32_t)x.low);
         return y;
     }
 
@@ -629,8 +660,7 @@ static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
     int64_t dim = args->q.shape[2], rows = args->q.shape[0], most = INT64_C(1) << 30;
 
     if (dev->numerics != INVAR_NUMERICS_SM90 || args->q.dtype != INVAR_DTYPE_BF16 ||
-        (dim != 64 && dim != 128) || args->shape.kv_span != 0 || args->shape.q_span != 0 ||
-        !whole_groups(args))
+        (dim != 64 && dim != 128) || !whole_groups(args))
         return false;
     // everything is numbered in 32 bits
     if (rows > most || args->samples.count > most || args->q.shape[1] > most ||
@@ -641,6 +671,18 @@ static bool takes(const invar_device *dev, const invar_attention_bwd_args *args)
         if (!invar_tensor_map_takes(t->data, t->row_stride * (int64_t)sizeof(bf16)))
             return false;
     return true;
+}
+
+/* Where a sample may have two spans. */
+static bool cuts(int64_t rows, int64_t span)
+{
+    return span > 0 && span < rows;
+}
+
+/* In units of `size`; more than there are, where nothing is cut. */
+static int32_t span_of(int64_t rows, int64_t span, int size)
+{
+    return cuts(rows, span) ? (int32_t)(span / size) : INT32_C(1) << 24;
 }
 
 /* Hands out consecutive pieces of the workspace; from NULL, only counts. */
@@ -658,7 +700,8 @@ struct piece_of {
 };
 
 template <int D>
-static tables tables_of(const invar_attention_bwd_args *args, void *workspace, size_t *bytes_out)
+static tables tables_of(const invar_device *dev, const invar_attention_bwd_args *args,
+                        void *workspace, size_t *bytes_out)
 {
     int64_t rows = args->q.shape[0], heads = args->q.shape[1], count = args->samples.count;
     int64_t slots = invar_attention_slots(rows, count, 1, QUERIES);
@@ -667,11 +710,18 @@ static tables tables_of(const invar_attention_bwd_args *args, void *workspace, s
     tables t = {};
 
     t.slots = (int32_t)slots;
+    t.workers = invar_cuda_of(dev)->multiprocessors;
+    t.key_span = span_of(rows, args->shape.kv_span, KEYS);
+    t.query_span = span_of(rows, args->shape.q_span, QUERIES);
     t.state = piece.take<head>(1);
     t.tasks = piece.take<task>(blocks * args->k.shape[1]);
     t.added = piece.take<int32_t>(heads * slots * 2);
     t.rows = piece.take<float>(heads * slots * 2 * QUERIES);
     t.sums = piece.take<float>(heads * slots * QUERIES * D);
+    if (cuts(rows, args->shape.kv_span))
+        t.totals = piece.take<float>(heads * slots * QUERIES * D);
+    if (cuts(rows, args->shape.q_span))
+        t.kept = piece.take<float>((int64_t)t.workers * 2 * KEYS * D);
     *bytes_out = piece.used;
     return t;
 }
@@ -723,8 +773,7 @@ static invar_status launch(const invar_device *dev, const invar_attention_bwd_ar
     size_t bytes;
     arguments a = {};
 
-    a.table = tables_of<D>(args, workspace, &bytes);
-    a.table.workers = invar_cuda_of(dev)->multiprocessors;
+    a.table = tables_of<D>(dev, args, workspace, &bytes);
     INVAR_TRY(map_of(&a.map.q, &args->q, QUERIES));
     INVAR_TRY(map_of(&a.map.d_o, &args->d_o, QUERIES));
     INVAR_TRY(map_of(&a.map.k, &args->k, KEYS));

@@ -6,7 +6,7 @@
  * a packed sample, and keys lie in rows or in pages. So prefill in any chunking and decode in any
  * batch give the bits of the training forward.
  *
- * Numerics contract (rev 2): docs/arithmetic.md, section 8. Which kernel runs decides no bit.
+ * Numerics contract (rev 3): docs/arithmetic.md, section 8. Which kernel runs decides no bit.
  *
  * SPDX-License-Identifier: Apache-2.0
  */

@@ -12,6 +12,7 @@
 
 #include "kernels-deterministic/cuda/sm90/attention/attention.cuh"
 #include "kernels-deterministic/cuda/sm90/hopper.cuh"
+#include "kernels-deterministic/cuda/sm90/sfu.cuh"
 
 /*
  * Query rows of sequence s are [rows.start[s], rows.start[s + 1]), its last positions. Keys lie in
@@ -280,51 +281,12 @@ __device__ __forceinline__ float invar_attention_most(const float (&s)[COUNT], i
 }
 
 /*
- * A number that no score of a row in this thread is below: as integers without sign the largest is
- * the smallest score, unless none is negative.
+ * True where, for all rows of the warp, the scores of a block do not raise the reference. False
+ * says nothing. Without branches: products may be under way. Leaves the bounds of the thread's
+ * scores of each row.
  */
 template <int COUNT>
-__device__ __forceinline__ float invar_attention_least(const float (&s)[COUNT], int row)
-{
-    uint32_t low = 0;
-
-#pragma unroll
-    for (int i = 2 * row; i < COUNT; i += 4)
-        low = __vimax3_u32(low, __float_as_uint(s[i]), __float_as_uint(s[i + 1]));
-    return fminf(__uint_as_float(low), 0.0f);
-}
-
-/* What EXP2D adds to a score of a row with reference m: it sees the block, or none of its keys. */
-__device__ __forceinline__ float invar_attention_origin(float m, bool seen)
-{
-    return INVAR_ROUNDER - (seen ? m : 0.0f); // an m of -inf would give NaN
-}
-
-/* EXP2D by the polynomial of the storage type. */
-template <bool BF16>
-__device__ __forceinline__ float invar_attention_exp2d(float s, float c, float origin)
-{
-    float t = invar_fmaf(s, c, origin), f = invar_fmaf(s, c, origin - t);
-    float p = BF16 ? invar_exp2_fraction_bf16(f) : invar_exp2_fraction(f);
-
-    return t < INVAR_ROUNDER - 126.0f ? 0.0f : p * invar_exp2_whole(t);
-}
-
-/* True where scores from `least` on are near their reference m: p is neither zero nor subnormal. */
-__device__ __forceinline__ bool invar_attention_near(float least, float c, float m)
-{
-    // beyond 2^22 the origin is not exact
-    return (fabsf(m) < 0x1p22f) &
-           (invar_fmaf(least, c, INVAR_ROUNDER - m) >= INVAR_ROUNDER - 125.0f);
-}
-
-/*
- * True where, for all rows of the warp, the scores of a block do not raise the reference and are
- * near it. False says nothing. Without branches: products may be under way. Leaves the bounds of
- * the thread's scores of each row.
- */
-template <int COUNT>
-__device__ __forceinline__ bool invar_attention_calm(float (&most)[2], float (&least)[2],
+__device__ __forceinline__ bool invar_attention_calm(float (&most)[2],
                                                      const invar_attention_softmax &x,
                                                      const float (&s)[COUNT], float c)
 {
@@ -333,9 +295,7 @@ __device__ __forceinline__ bool invar_attention_calm(float (&most)[2], float (&l
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         most[row] = invar_attention_most(s, row);
-        least[row] = invar_attention_least(s, row);
-        calm = calm & (most[row] * c <= x.m[row] + 8.0f) &
-               invar_attention_near(least[row], c, x.m[row]);
+        calm = calm & (most[row] * c <= x.m[row] + 8.0f);
     }
     return __all_sync(0xFFFFFFFFu, calm);
 }
@@ -352,35 +312,19 @@ __device__ __forceinline__ bool invar_attention_gather(float (&most)[2])
     return __all_sync(0xFFFFFFFFu, most[0] > 0.0f && most[1] > 0.0f);
 }
 
-/* The largest score of each row, and a number that none in this thread is below. */
-template <int COUNT>
-__device__ __forceinline__ void invar_attention_extremes(float (&most)[2], float (&least)[2],
-                                                         const float (&s)[COUNT])
-{
-#pragma unroll
-    for (int row = 0; row < 2; row++) {
-        most[row] = invar_attention_largest(s, row);
-        least[row] = invar_attention_least(s, row);
-    }
-}
-
 /*
- * The references of rows for a block with these extremes; what was summed before is scaled where
- * they rise. A row that sees no key of the block (all its scores are -inf) stays as it is. True
- * where all scores of the warp are near.
+ * The references of rows for a block with these largest scores; what was summed before is scaled
+ * where they rise. A row that sees no key of the block (all its scores are -inf) stays as it is.
  */
 template <int SUMS>
-__device__ __forceinline__ bool
-invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS], const float (&most)[2],
-                     const float (&least)[2], float c, const bool (&seen)[2])
+__device__ __forceinline__ void invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS],
+                                                     const float (&most)[2], float c,
+                                                     const bool (&seen)[2])
 {
-    bool near = true;
-
 #pragma unroll
     for (int row = 0; row < 2; row++) {
         float m = seen[row] ? invar_softmax_reference(x.m[row], most[row] * c) : x.m[row];
 
-        near = near && invar_attention_near(least[row], c, m);
         // where m was -inf, the sums are zero or NaN and stay it
         if (__any_sync(0xFFFFFFFFu, m != x.m[row] && x.m[row] != -INFINITY)) {
             float alpha = seen[row] ? invar_attention_factor(x.m[row], m) : 1.0f;
@@ -394,53 +338,35 @@ invar_attention_rise(invar_attention_softmax &x, float (&o)[SUMS], const float (
         }
         x.m[row] = m;
     }
-    return __all_sync(0xFFFFFFFFu, near);
 }
 
-/* invar_exp2_fraction_bf16 of eight numbers, operation by operation. */
-__device__ __forceinline__ void invar_attention_fractions(float (&p)[8], const float (&f)[8])
+/* What is taken from the scores of a row that sees the block, or none of its keys. */
+__device__ __forceinline__ float invar_attention_base(float m, bool seen)
 {
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        p[j] = invar_fmaf(0x1.c2a0bep-5f, f[j], 0x1.f00c5ap-3f);
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        p[j] = invar_fmaf(p[j], f[j], 0x1.62f5fep-1f);
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        p[j] = invar_fmaf(p[j], f[j], 1.0f);
+    return seen ? m : 0.0f; // all scores are -inf: less an m of -inf they would be NaN
+}
+
+/* p of a score: flushed to +0 where it is small, +0 for -inf, NaN for NaN. */
+__device__ __forceinline__ float invar_attention_weight(float s, float c, float base)
+{
+    return invar_unit_ex2(invar_fmaf(s, c, -base));
 }
 
 /*
- * 16 keys: scores s[at..at + 8) become p, enter the sums and are rounded to an A operand. NEAR: the
- * product with a power of two is the sum of the exponents. Written side by side, because one after
- * the other is how the assembler leaves them otherwise, and each operation waits for the one
- * before it.
+ * 16 keys: scores s[at..at + 8) become p, enter the sums and are rounded to an A operand. Written
+ * side by side, because one after the other is how the assembler leaves them otherwise, and each
+ * operation waits for the one before it.
  */
-template <bool NEAR, int COUNT>
+template <int COUNT>
 __device__ __forceinline__ void
 invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const float (&s)[COUNT],
-                           int at, float c, const float (&origin)[2])
+                           int at, float c, const float (&base)[2])
 {
-    float p[8], t[8], f[8];
+    float p[8];
 
 #pragma unroll
     for (int j = 0; j < 8; j++)
-        t[j] = invar_fmaf(s[at + j], c, origin[j / 2 % 2]);
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        f[j] = origin[j / 2 % 2] - t[j];
-#pragma unroll
-    for (int j = 0; j < 8; j++)
-        f[j] = invar_fmaf(s[at + j], c, f[j]);
-    invar_attention_fractions(p, f);
-#pragma unroll
-    for (int j = 0; j < 8; j++) {
-        if (NEAR)
-            p[j] = __uint_as_float(__float_as_uint(p[j]) + (__float_as_uint(t[j]) << 23));
-        else
-            p[j] = t[j] < INVAR_ROUNDER - 126.0f ? 0.0f : p[j] * invar_exp2_whole(t[j]);
-    }
+        p[j] = invar_attention_weight(s[at + j], c, base[j / 2 % 2]);
 #pragma unroll
     for (int j = 0; j < 8; j++)
         x.l[j / 2 % 2][j % 2] = x.l[j / 2 % 2][j % 2] + p[j];
@@ -449,42 +375,20 @@ invar_attention_weigh_step(invar_attention_softmax &x, uint32_t (&a)[4], const f
         a[j] = invar_bf16x2_bits(p[2 * j], p[2 * j + 1]);
 }
 
-/* A block whose scores are near; halved: only the first half of its keys. */
-template <int COUNT>
-__device__ __forceinline__ void
-invar_attention_weigh_near(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
-                           const float (&s)[COUNT], float c, const float (&origin)[2], bool halved)
-{
-#pragma unroll
-    for (int i = 0; i < COUNT / 2; i += 8)
-        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, origin);
-    if (halved) {
-#pragma unroll
-        for (int i = COUNT / 2; i < COUNT; i += 2)
-            a[i / 8][i / 2 % 4] = 0;
-        return;
-    }
-#pragma unroll
-    for (int i = COUNT / 2; i < COUNT; i += 8)
-        invar_attention_weigh_step<true>(x, a[i / 8], s, i, c, origin);
-}
-
-/* Any block. The warp's rows see none of its keys from `keys` on: their p is +0. */
+/* The scores of a block become weights; halved: only those of the first half of its keys. */
 template <int COUNT>
 __device__ __forceinline__ void
 invar_attention_weigh(invar_attention_softmax &x, uint32_t (&a)[COUNT / 8][4],
-                      const float (&s)[COUNT], float c, const float (&origin)[2], int keys)
+                      const float (&s)[COUNT], float c, const float (&base)[2], bool halved)
 {
 #pragma unroll
-    for (int i = 0; i < COUNT; i += 8) {
-        if (2 * i < keys) {
-            invar_attention_weigh_step<false>(x, a[i / 8], s, i, c, origin);
-        } else {
+    for (int i = 0; i < COUNT / 2; i += 8)
+        invar_attention_weigh_step(x, a[i / 8], s, i, c, base);
+    if (halved)
+        return;
 #pragma unroll
-            for (int j = 0; j < 4; j++)
-                a[i / 8][j] = 0;
-        }
-    }
+    for (int i = COUNT / 2; i < COUNT; i += 8)
+        invar_attention_weigh_step(x, a[i / 8], s, i, c, base);
 }
 
 /* The 8 lanes of a row, folded by 4, 2, 1; every thread of the row gets the sum. */

@@ -10,7 +10,7 @@
  * columns in the sums. Keys and columns are the rows of the products, query rows their columns, so
  * that few query rows cost little. With spans in parallel, a second kernel merges.
  *
- * Numerics contract (rev 2): docs/arithmetic.md, section 8. A step does not know which of its
+ * Numerics contract (rev 3): docs/arithmetic.md, section 8. A step does not know which of its
  * operands is which.
  *
  * SPDX-License-Identifier: Apache-2.0
@@ -143,7 +143,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
     }
 
     /* The references of all rows, given all warps' scores; the factors alpha go to memory too. */
-    __device__ __forceinline__ void rise(float (&origin)[TILES][2], float (&alpha)[TILES][2],
+    __device__ __forceinline__ void rise(float (&base)[TILES][2], float (&alpha)[TILES][2],
                                          const float (&s)[key_tiles][TILES][4], int key0)
     {
 #pragma unroll
@@ -171,7 +171,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
                 float top = fmaxf(fmaxf(memory.top[0][row], memory.top[1][row]),
                                   fmaxf(memory.top[2][row], memory.top[3][row]));
                 float next = seen ? invar_softmax_reference(m[i][e], top * p.form.c) : m[i][e];
-                origin[i][e] = invar_attention_origin(next, seen);
+                base[i][e] = invar_attention_base(next, seen);
                 alpha[i][e] = seen ? invar_attention_factor(m[i][e], next) : 1.0f;
                 m[i][e] = next;
                 if (threadIdx.x < 4)
@@ -182,7 +182,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
 
     /* p, as it is and rounded, to memory. */
     __device__ __forceinline__ void weigh(const float (&s)[key_tiles][TILES][4],
-                                          const float (&origin)[TILES][2])
+                                          const float (&base)[TILES][2])
     {
 #pragma unroll
         for (int j = 0; j < key_tiles; j++) {
@@ -192,7 +192,7 @@ template <int DIM, int TILES, bool BOXES> struct worker {
                 for (int r = 0; r < 4; r++) {
                     int key = warp() * (block / 4) + 16 * j + lane() / 4 + r / 2 * 8;
                     int row = row_of(i, r % 2);
-                    float x = invar_attention_exp2d<true>(s[j][i][r], p.form.c, origin[i][r % 2]);
+                    float x = invar_attention_weight(s[j][i][r], p.form.c, base[i][r % 2]);
                     memory.p[key][row] = x;
                     memory.weights[row][key] = invar_bf16_bits(x);
                 }
@@ -330,13 +330,13 @@ template <int DIM, int TILES, bool BOXES> struct worker {
 
     __device__ __forceinline__ void take_block(int key0)
     {
-        float s[key_tiles][TILES][4], origin[TILES][2], alpha[TILES][2];
+        float s[key_tiles][TILES][4], base[TILES][2], alpha[TILES][2];
 
         invar_barrier_wait(&memory.full[at.stage], at.parity);
         score(s, key0);
         release();
-        rise(origin, alpha, s, key0);
-        weigh(s, origin);
+        rise(base, alpha, s, key0);
+        weigh(s, base);
         sync_workers();
         sum_weights();
 #pragma unroll

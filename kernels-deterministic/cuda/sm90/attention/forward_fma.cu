@@ -7,7 +7,7 @@
  * two columns and some of the rows. Products that a row does not see are skipped, so nothing can
  * reach it.
  *
- * Numerics contract (rev 2): docs/arithmetic.md, section 8.
+ * Numerics contract (rev 3): docs/arithmetic.md, section 8.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -189,11 +189,12 @@ template <typename T, int DIM> struct tile_run {
         any = __any_sync(0xFFFFFFFFu, any);
 
         float m = any ? invar_softmax_reference(state.m[index], top * p.form.c) : state.m[index];
-        float origin = invar_attention_origin(m, any);
+        float base = invar_attention_base(m, any);
         float alpha = any ? invar_attention_factor(state.m[index], m) : 1.0f;
         state.m[index] = m;
         for (int j = lane(); j < block; j += 32) {
-            float x = invar_attention_exp2d<narrow>(s[j], p.form.c, origin);
+            float x =
+                narrow ? invar_exp2d_bf16(s[j], p.form.c, base) : invar_exp2d(s[j], p.form.c, base);
             s[j] = x;
             memory.p[j][row] = narrow ? invar_round_bf16(x) : x;
         }

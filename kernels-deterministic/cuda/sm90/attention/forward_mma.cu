@@ -7,7 +7,7 @@
  * values lie in shared memory; each is loaded anew as soon as it has been used, so that keys travel
  * while values are summed and values while scores are computed.
  *
- * Numerics contract (rev 2): docs/arithmetic.md, section 8.
+ * Numerics contract (rev 3): docs/arithmetic.md, section 8.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -277,7 +277,7 @@ template <int DIM> struct tile_run {
     /* One block of keys; `next` is the one after it, if it is below the tile's end. */
     __device__ __forceinline__ void take_block(int key0, int next)
     {
-        float s[block / 2], origin[2], most[2], least[2];
+        float s[block / 2];
         uint32_t a[block / 16][4];
         int begin[2], end[2], warp = (int)threadIdx.x / 32;
         int keys = min(rows.tile_end - key0, block);
@@ -300,11 +300,11 @@ template <int DIM> struct tile_run {
             seen[0] = begin[0] < end[0];
             seen[1] = begin[1] < end[1];
         }
-        invar_attention_extremes(most, least, s);
-        invar_attention_rise(softmax, o, most, least, p.form.c, seen);
-        origin[0] = invar_attention_origin(softmax.m[0], seen[0]);
-        origin[1] = invar_attention_origin(softmax.m[1], seen[1]);
-        invar_attention_weigh(softmax, a, s, p.form.c, origin, block);
+        const float most[2] = {invar_attention_largest(s, 0), invar_attention_largest(s, 1)};
+        invar_attention_rise(softmax, o, most, p.form.c, seen);
+        const float base[2] = {invar_attention_base(softmax.m[0], seen[0]),
+                               invar_attention_base(softmax.m[1], seen[1])};
+        invar_attention_weigh(softmax, a, s, p.form.c, base, false);
 
         copy_wait<1>();
         __syncthreads();

@@ -176,9 +176,8 @@ struct tensor_maps {
 /* What the kernel takes besides the problem. */
 struct run_order {
     tile_plan *plan;
-    float *spans;  // of each block and thread, span_floats; NULL: one span
-    float inverse; // 1 / c
-    int section;   // heads whose keys stay in the L2 together
+    float *spans; // of each block and thread, span_floats; NULL: one span
+    int section;  // heads whose keys stay in the L2 together
     int heads;
 };
 

@@ -9,7 +9,7 @@
  * tensor cores work for the other. Scores and weights never leave registers. All blocks go through
  * one loop: code that does not fit into the instruction cache costs more than it saves.
  *
- * Numerics contract (rev 2): docs/arithmetic.md, section 8. Rows of other samples and positions
+ * Numerics contract (rev 3): docs/arithmetic.md, section 8. Rows of other samples and positions
  * behind the end are loaded with a tile and meet a weight of +0, which changes nothing while they
  * are finite; three warps search masked blocks for values that are not, and such a block is summed
  * row by row.
@@ -64,10 +64,11 @@ template <int DIM, bool WINDOW> struct computer {
     unsigned tiles = 0;  // that came before
     unsigned blocks = 0; // whose scores are known; the last one's values may not be summed yet
     invar_attention_softmax softmax;
-    bool halved;             // no row of the warpgroup sees the second half of the block
-    float most[2], least[2]; // of them in this thread: see invar_attention_calm
-    bool calm;               // the scores that are being computed: see invar_attention_calm
-    bool summed;             // o has sums of the span; else the next product starts from zeros
+    bool halved;   // no row of the warpgroup sees the second half of the block
+    float most[2]; // of the scores, in this thread: see invar_attention_calm
+    bool calm;     // the scores that are being computed: see invar_attention_calm
+    bool summed;   // o has sums of the span; else the next product starts from zeros
+    bool stored;   // the results of the tile before may still be in the memory of its queries
     float o[DIM / 2];
 
     /* In the tile: the first row of the thread's warp. */
@@ -180,7 +181,7 @@ template <int DIM, bool WINDOW> struct computer {
         }
         invar_product_hold(s);
         release(&memory.k_empty[stage(blocks)]);
-        calm = invar_attention_calm(most, least, softmax, s, p.form.c) && !fresh;
+        calm = invar_attention_calm(most, softmax, s, p.form.c) && !fresh;
         invar_product_wait<0>();
         invar_product_hold(o);
         release(&memory.v_empty[stage(blocks - 1)]);
@@ -233,7 +234,7 @@ template <int DIM, bool WINDOW> struct computer {
         }
 
 #pragma unroll 1
-        for (int g = 0; g < block_keys / 16; g++) {
+        for (int g = 0; g < block_keys / (halved ? 32 : 16); g++) {
             uint32_t weights[4];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
@@ -282,92 +283,72 @@ template <int DIM, bool WINDOW> struct computer {
         }
     }
 
-    /* Of s[BEGIN..BEGIN + 32), in the block of the tile's own rows, keys not seen have `low`. */
+    /* Of s[BEGIN..BEGIN + 32), in the block of the tile's own rows, keys not seen have -inf. */
     template <int BEGIN>
-    static __device__ __forceinline__ void hide_half(float (&s)[block_keys / 2],
-                                                     const float (&low)[2], int end)
+    static __device__ __forceinline__ void hide_half(float (&s)[block_keys / 2], int end)
     {
 #pragma unroll
         for (int i = BEGIN; i < BEGIN + block_keys / 4; i++) {
             int row = i / 2 % 2, at = i / 4 * 8 + i % 2;
-            s[i] = at - 8 * row >= end ? low[row] : s[i];
+            s[i] = at - 8 * row >= end ? -INFINITY : s[i];
         }
     }
 
-    /*
-     * In the block of the tile's own rows, whose scores are calm: those of keys that a row does not
-     * see become so low that p by invar_attention_weigh_near is less than 2^-134, +0 once rounded.
-     * It changes no sum of the row that counts: together they are at least about 1/2. False: this
-     * cannot be done, and s is as it was.
-     */
-    __device__ __forceinline__ bool hide(float (&s)[block_keys / 2])
+    /* Scores of keys of block b, which is cut, that a row does not see become -inf: p is +0. */
+    __device__ __forceinline__ void hide(float (&s)[block_keys / 2], bool (&seen)[2], int tile,
+                                         int b)
     {
-        unsigned thread = thread_number();
-        float low[2];
-        bool good = true;
-
-#pragma unroll
-        for (int row = 0; row < 2; row++) {
-            // EXP2D finds n = -127 and a fraction of about 2^-10: the sum of the exponents is 0
-            float origin = INVAR_ROUNDER - softmax.m[row];
-            low[row] = (softmax.m[row] - (127.0f - 0x1p-10f)) * order.inverse;
-            float t = invar_fmaf(low[row], p.form.c, origin);
-            float f = invar_fmaf(low[row], p.form.c, origin - t);
-            good = good & (t == INVAR_ROUNDER - 127.0f) & (f >= 0.0f) & (f <= 0x1p-9f);
+        if (WINDOW) {
+            int begin[2], end[2];
+            ranges(begin, end, tile, b);
+            invar_attention_mask(s, begin, end);
+            seen[0] = begin[0] < end[0];
+            seen[1] = begin[1] < end[1];
+            return;
         }
-        if (!__all_sync(0xFFFFFFFFu, good))
-            return false;
+        unsigned thread = thread_number();
         int end = row_of(thread) + 1 - 2 * (int)(thread % 4);
-        if (halved)
-            hide_half<0>(s, low, end);
+        if (group == 0)
+            hide_half<0>(s, end); // the second half is not looked at
         else
-            hide_half<block_keys / 4>(s, low, end);
-        return true;
+            hide_half<block_keys / 4>(s, end);
     }
 
     /* ---- blocks ---- */
 
-    /*
-     * Block b, where it is not as most are: masks it and scales the sums so far as its scores ask
-     * for. True: its scores are near. False: they have become weights.
-     */
-    __device__ __forceinline__ bool prepare(uint32_t (&a)[block_keys / 16][4],
-                                            float (&s)[block_keys / 2], int tile, int b)
+    /* The largest scores of the thread's rows in the block. */
+    __device__ __forceinline__ void find_largest(const float (&s)[block_keys / 2])
     {
-        bool masked = cut<WINDOW>(p.form, tile, b), seen[2] = {true, true};
-        int keys = block_keys; // from here on no row of the warp sees any
-
-        halved = !WINDOW && masked && group == 0;
-        if (!WINDOW && masked && calm && hide(s))
-            return true;
-        if (masked) {
-            int begin[2], end[2];
-            ranges(begin, end, tile, b);
-            invar_attention_mask(s, begin, end);
-            keys = __reduce_max_sync(0xFFFFFFFFu, max(end[0], end[1]));
-            if (WINDOW) {
-                seen[0] = begin[0] < end[0];
-                seen[1] = begin[1] < end[1];
-            }
+        if (halved) {
+            float half[block_keys / 4];
+#pragma unroll
+            for (int i = 0; i < block_keys / 4; i++)
+                half[i] = s[i];
+            most[0] = invar_attention_largest(half, 0);
+            most[1] = invar_attention_largest(half, 1);
+        } else {
+            most[0] = invar_attention_largest(s, 0);
+            most[1] = invar_attention_largest(s, 1);
         }
-        if (masked || !invar_attention_gather(most))
-            invar_attention_extremes(most, least, s);
-        if (invar_attention_rise(softmax, o, most, least, p.form.c, seen))
-            return true;
-        const float origin[2] = {invar_attention_origin(softmax.m[0], seen[0]),
-                                 invar_attention_origin(softmax.m[1], seen[1])};
-        invar_attention_weigh(softmax, a, s, p.form.c, origin, keys);
-        return false;
     }
 
-    /* The scores of a block, which are near, become weights. */
+    /* The scores of block b become weights. */
     __device__ __forceinline__ void weigh(uint32_t (&a)[block_keys / 16][4],
-                                          const float (&s)[block_keys / 2])
+                                          float (&s)[block_keys / 2], int tile, int b)
     {
-        const float origin[2] = {invar_attention_origin(softmax.m[0], true),
-                                 invar_attention_origin(softmax.m[1], true)};
+        bool masked = cut<WINDOW>(p.form, tile, b), seen[2] = {true, true};
 
-        invar_attention_weigh_near(softmax, a, s, p.form.c, origin, halved);
+        halved = !WINDOW && masked && group == 0;
+        if (masked)
+            hide(s, seen, tile, b);
+        if (!calm) {
+            if (masked || !invar_attention_gather(most))
+                find_largest(s);
+            invar_attention_rise(softmax, o, most, p.form.c, seen);
+        }
+        const float base[2] = {invar_attention_base(softmax.m[0], seen[0]),
+                               invar_attention_base(softmax.m[1], seen[1])};
+        invar_attention_weigh(softmax, a, s, p.form.c, base, halved);
     }
 
     /* ---- spans and tiles ---- */
@@ -527,9 +508,18 @@ template <int DIM, bool WINDOW> struct computer {
             write_rows(out, t, first, lane);
         if (p.lse2)
             store_lse2(l, t, thread);
-        if (lane == 0)
-            invar_copy_wait_read<0>(); // until then the memory is in use
+        stored = true;
+    }
+
+    /* The memory of the tile before may be loaded: waits until its results have been read. */
+    __device__ __forceinline__ void free_queries()
+    {
         __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            invar_copy_wait_read<0>();
+            invar_barrier_arrive(&memory.q_empty[(tiles - 1) % 2]);
+        }
+        stored = false;
     }
 
     /* The last block of block b's span in the tile. */
@@ -570,18 +560,17 @@ template <int DIM, bool WINDOW> struct computer {
         tile = t->entry.tile;
         b = WINDOW ? first_block(p.form, t->entry) : 0;
         last = span_end(tile, b);
+        stored = false;
         start_span();
         score(s, 0);
 #pragma unroll 1
         for (;;) {
             unsigned next = tiles; // whose queries the next scores are of
-            bool exact = false, near = true, more = true;
+            bool exact = false, more = true;
 
-            halved = false;
-            if (!calm || cut<WINDOW>(p.form, tile, b))
-                near = prepare(a, s, tile, b);
-            if (near)
-                weigh(a, s);
+            weigh(a, s, tile, b);
+            if (stored)
+                free_queries();
             if (cut<WINDOW>(p.form, tile, b)) {
                 exact = special();
                 if (exact)
@@ -606,10 +595,9 @@ template <int DIM, bool WINDOW> struct computer {
             end_span(tile, last);
             if (last == tile) {
                 store(*t);
+                tiles = next;
                 if (!more)
                     break;
-                release(&memory.q_empty[tiles % 2]);
-                tiles = next;
                 t = &memory.order[tiles % 2];
                 tile = t->entry.tile;
                 b = WINDOW ? first_block(p.form, t->entry) : 0;
@@ -617,6 +605,7 @@ template <int DIM, bool WINDOW> struct computer {
             last = span_end(tile, b);
             start_span();
         }
+        free_queries();
     }
 };
 
@@ -789,7 +778,6 @@ invar_status invar_attention_wgmma(const invar_device *dev, const invar_attentio
     order.spans = p->form.kv_span < INVAR_ATTENTION_FAR
                       ? (float *)((char *)workspace + plan_bytes(p))
                       : nullptr;
-    order.inverse = 1.0f / p->form.c;
     order.section = section_of(p);
     order.heads = (int)heads;
     INVAR_TRY(map_rows(&maps.q, p->q, rows, heads, dim, p->q_stride, tile_rows, runs));

@@ -1,8 +1,9 @@
 /*
  * kv_write.cu - keys and values of new rows into the pages of a cache.
  *
- * Bits are copied, by a block of threads for each row. One more looks whether two rows fill one
- * slot, which the check cannot see here: which of them stays would depend on the order of blocks.
+ * Bits are copied, by a block of threads for a few rows: a thread of its own looks for the slot of
+ * each, while the rows are under way. One more block looks whether two rows fill one slot, which
+ * the check cannot see here: which of them stays would depend on the order of blocks.
  *
  * Numerics contract (rev 1): docs/arithmetic.md, section 8.
  *
@@ -167,25 +168,59 @@ template <typename WORD> struct slots {
     int64_t page_stride, row_stride;
 };
 
-/* A block for each row; the first one looks at them all. */
-template <typename WORD>
-__global__ void write_rows(slots<WORD> k, slots<WORD> v, int64_t words,
-                           const __grid_constant__ invar_attention_problem p)
-{
-    int64_t row = (int64_t)blockIdx.x - 1, position;
-    invar_attention_sequence s;
+enum { ROWS = 4, MOST_THREADS = 256 }; // of a block
 
-    if (row < 0) {
+/* Where a row goes. */
+struct slot {
+    int64_t page, place; /* page -1: nowhere */
+};
+
+__device__ slot find_slot(const invar_attention_problem &p, int64_t row)
+{
+    invar_attention_sequence s;
+    int64_t position;
+
+    if (row >= p.n_rows || !find_sequence(&s, &position, p, row))
+        return {-1, 0};
+    return {invar_attention_page(p, s, (unsigned)(position / p.page_size)), position % p.page_size};
+}
+
+/* The first block looks at all rows. */
+template <typename WORD>
+__global__ void __launch_bounds__(MOST_THREADS, 4)
+    write_rows(slots<WORD> k, slots<WORD> v, int64_t words,
+               const __grid_constant__ invar_attention_problem p)
+{
+    __shared__ slot to[ROWS];
+    int64_t first = ((int64_t)blockIdx.x - 1) * ROWS;
+    WORD key[ROWS], value[ROWS];
+    auto load = [&](int64_t i) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (i < words && first + r < p.n_rows) {
+                key[r] = k.rows[(first + r) * k.row_stride + i];
+                value[r] = v.rows[(first + r) * v.row_stride + i];
+            }
+    };
+
+    invar_grid_begin();
+    if (blockIdx.x == 0) {
         find_repeated(p);
         return;
     }
-    if (!find_sequence(&s, &position, p, row))
-        return;
-    int64_t page = invar_attention_page(p, s, position / p.page_size);
-    int64_t slot = position % p.page_size * words;
+    load(threadIdx.x);
+    if (threadIdx.x < ROWS)
+        to[threadIdx.x] = find_slot(p, first + threadIdx.x);
+    __syncthreads();
     for (int64_t i = threadIdx.x; i < words; i += blockDim.x) {
-        k.cache[page * k.page_stride + slot + i] = k.rows[row * k.row_stride + i];
-        v.cache[page * v.page_stride + slot + i] = v.rows[row * v.row_stride + i];
+        if (i >= blockDim.x)
+            load(i);
+#pragma unroll
+        for (int r = 0; r < ROWS; r++)
+            if (to[r].page >= 0) {
+                k.cache[to[r].page * k.page_stride + to[r].place * words + i] = key[r];
+                v.cache[to[r].page * v.page_stride + to[r].place * words + i] = value[r];
+            }
     }
 }
 
@@ -202,11 +237,14 @@ invar_status write_all(const invar_device *dev, const invar_kv_write_args *a,
 {
     int64_t per_word = (int64_t)sizeof(WORD) * 8 / invar_dtype_bits(a->k.dtype);
     int64_t words = invar_tensor_row_elements(&a->k) / per_word;
-    unsigned threads = words < 32 ? 32 : words < 256 ? (unsigned)(words + 31) / 32 * 32 : 256;
+    unsigned threads = words < 32             ? 32
+                       : words < MOST_THREADS ? (unsigned)(words + 31) / 32 * 32
+                                              : (unsigned)MOST_THREADS;
+    dim3 grid((unsigned)(invar_ceil_div(p.n_rows, ROWS) + 1));
 
-    return invar_launch(dev, INVAR_OP_KV_WRITE, write_rows<WORD>, dim3((unsigned)(p.n_rows + 1)),
-                        dim3(threads), 0)(slots_of<WORD>(&a->cache.k, &a->k, per_word),
-                                          slots_of<WORD>(&a->cache.v, &a->v, per_word), words, p);
+    return invar_launch_early(dev, INVAR_OP_KV_WRITE, write_rows<WORD>, grid, dim3(threads),
+                              0)(slots_of<WORD>(&a->cache.k, &a->k, per_word),
+                                 slots_of<WORD>(&a->cache.v, &a->v, per_word), words, p);
 }
 
 /* True where rows of t can be moved by words of 16 bytes. */

@@ -291,18 +291,14 @@ static __global__ void __launch_bounds__(32 * WARPS, BLOCKS)
 static tree_source source_of(const invar_tensor *x, int64_t shards, const void *any)
 {
     int64_t bits = invar_dtype_bits(x->dtype), block = invar_dtype_scale_block(x->dtype);
-    tree_source source = {(const uint8_t *)x->data,
-                          x->shape[0],
-                          invar_tensor_row_elements(x) * bits / 8,
-                          x->row_stride * bits / 8,
-                          shards,
-                          nullptr,
-                          1,
-                          0,
-                          0,
-                          nullptr,
-                          0};
+    tree_source source = {};
 
+    source.data = (const uint8_t *)x->data;
+    source.rows = x->shape[0];
+    source.row_bytes = invar_tensor_row_elements(x) * bits / 8;
+    source.row_stride = x->row_stride * bits / 8;
+    source.shards = shards;
+    source.scale_rows = 1;
     if (block != 0) {
         invar_tensor rows = *x;
         rows.shape[0] = 1;
@@ -382,9 +378,13 @@ size_t invar_cuda_hash_tree_workspace(const invar_device *dev, const invar_hash_
 static tree_source source_of_digests(const invar_digest *digests, int64_t count)
 {
     int64_t bytes = count * (int64_t)sizeof *digests;
+    tree_source source = {};
 
-    return {(const uint8_t *)digests,   1, bytes, bytes, 1, nullptr, 1, 0, 0, nullptr,
-            invar_ceil_div(bytes, LEAF)};
+    source.data = (const uint8_t *)digests;
+    source.rows = source.shards = source.scale_rows = 1;
+    source.row_bytes = source.row_stride = bytes;
+    source.leaves = invar_ceil_div(bytes, LEAF);
+    return source;
 }
 
 /* On the way up: a level of all trees after the other. */

@@ -51,20 +51,6 @@ __device__ __forceinline__ void load_chunk(float x[LANES], const float *chunk, i
         x[k] = Full || thread + 32 * k < count ? own[32 * k] : 0.0f;
 }
 
-/* The bits of a float as a number with its order, the canonical NaN above all; and back. */
-__device__ __forceinline__ int in_order(int bits)
-{
-    return bits ^ (bits >> 31 & 0x7FFFFFFF);
-}
-
-/* The maximum is the same in every order; x is not a NaN but the canonical one. */
-__device__ __forceinline__ float largest_of_warp(float x)
-{
-    int largest = __reduce_max_sync(0xFFFFFFFFu, in_order(__float_as_int(x)));
-
-    return __int_as_float(in_order(largest));
-}
-
 /* The values below the maximum of their chunk, which is returned. */
 template <bool Unit, bool Full>
 __device__ __forceinline__ float lower_chunk(float x[LANES], int count, float inverse)
@@ -80,7 +66,7 @@ __device__ __forceinline__ float lower_chunk(float x[LANES], int count, float in
         else if (Full || thread + 32 * k < count)
             largest = invar_max_nan(largest, x[k]);
     }
-    largest = largest_of_warp(largest);
+    largest = invar_largest_of_warp(largest);
 #pragma unroll
     for (int k = 0; k < LANES; k++)
         x[k] = x[k] - largest;
@@ -157,18 +143,6 @@ __device__ __forceinline__ void sum_chunk(chunk_sum *sums, float x[Chunks * LANE
     }
 }
 
-__device__ __forceinline__ float largest_of_block(float x, float *shared /* (THREADS / 32) */)
-{
-    x = largest_of_warp(x);
-    if (threadIdx.x % 32 == 0)
-        shared[threadIdx.x / 32] = x;
-    __syncthreads();
-    for (int w = 0; w < THREADS / 32; w++)
-        x = invar_max_nan(x, shared[w]);
-    __syncthreads();
-    return x;
-}
-
 /* The chunks' sums, all of them there, under the maximum of all. */
 template <bool Entropy>
 __device__ __forceinline__ void join_chunks(const logprob_row &row, chunk_sum *sums, int64_t token)
@@ -178,7 +152,7 @@ __device__ __forceinline__ void join_chunks(const logprob_row &row, chunk_sum *s
 
     for (int64_t c = threadIdx.x; c < row.chunks; c += THREADS)
         largest = invar_max_nan(largest, sums[c].largest);
-    largest = largest_of_block(largest, shared);
+    largest = invar_largest_of_block<THREADS>(largest, shared);
     for (int64_t c = threadIdx.x; c < row.chunks; c += THREADS) {
         float below = sums[c].largest - largest, factor = invar_exp_not_above_0(below);
         if (Entropy)

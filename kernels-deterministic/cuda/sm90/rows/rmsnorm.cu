@@ -1,9 +1,9 @@
 /*
  * rmsnorm.cu - root mean square norm over the last index.
  *
- * Numerics contract (rev 1), docs/arithmetic.md, section 7; in f32 per token and head, D = last
+ * Numerics contract (rev 2), docs/arithmetic.md, section 7; in f32 per token and head, D = last
  * extent:
- *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps)
+ *   rstd    = 1 / sqrt(REDUCE(x*x) / D + eps), NaN where the mean of squares is not finite
  *   y       = (x * rstd) * w                                              rounded to storage
  *   xhat    = x * rstd,  g = dy * w,  mean = REDUCE(g * xhat) / D
  *   dx      = rstd * fma(-xhat, mean, g)                                  rounded to storage
@@ -129,7 +129,7 @@ static __global__ void __launch_bounds__(PLAIN_COLUMNS)
     int64_t token = 0, column = (int64_t)blockIdx.y * PLAIN_COLUMNS + threadIdx.x;
     int tokens;
 
-    (void)invar_find_token_block<PLAIN_COLUMNS>(&token, &tokens, blocks, blockIdx.x);
+    invar_find_token_block<PLAIN_COLUMNS>(&token, &tokens, blocks, blockIdx.x);
     if (tokens == 0)
         return;
     for (; column < shape.n; column += (int64_t)gridDim.y * PLAIN_COLUMNS) {

@@ -47,7 +47,7 @@ __device__ __forceinline__ float mean_of(float sum, const norm_shape &shape)
 
 __device__ __forceinline__ float inverse_rms(float sum, const norm_shape &shape)
 {
-    return 1.0f / invar_sqrtf(mean_of(sum, shape) + shape.eps);
+    return invar_inverse_rms(mean_of(sum, shape), shape.eps);
 }
 
 /* Width neighbouring values in shared memory. */

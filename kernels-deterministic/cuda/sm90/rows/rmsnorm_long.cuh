@@ -422,7 +422,7 @@ static __global__ void __launch_bounds__(32 * BACKWARD_WARPS, Pieces > 8 ? 1 : 2
                                  shared + backward_head_bytes(b.shape.n), b.shape.n};
 
     invar_grid_begin();
-    (void)invar_find_token_block<32 * BACKWARD_WARPS>(&token, &tokens, b.blocks, blockIdx.x);
+    invar_find_token_block<32 * BACKWARD_WARPS>(&token, &tokens, b.blocks, blockIdx.x);
     int64_t first_row = token * b.shape.heads, rows = tokens * b.shape.heads;
     if (threadIdx.x < (unsigned)b.slots) {
         invar_barrier_init(&memory.barriers[threadIdx.x].full, 1);

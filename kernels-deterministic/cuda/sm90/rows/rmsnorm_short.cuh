@@ -566,7 +566,7 @@ static __global__ void __launch_bounds__(short_memory<T, Group>::threads, 1)
     invar_grid_begin();
     memory.init_barriers();
     // and all are in step
-    (void)invar_find_token_block<M::threads>(&token, &tokens, b.blocks, blockIdx.x);
+    invar_find_token_block<M::threads>(&token, &tokens, b.blocks, blockIdx.x);
     int rows = (int)(tokens * b.shape.heads);
     if (rows == 0)
         return;

@@ -56,6 +56,7 @@ static __global__ void __launch_bounds__(INVAR_SORT_THREADS)
 {
     __shared__ int32_t bins[INVAR_SORT_BINS];
 
+    invar_grid_begin();
     for (int bin = (int)threadIdx.x; bin < INVAR_SORT_BINS; bin += INVAR_SORT_THREADS)
         bins[bin] = 0;
     __syncthreads();
@@ -108,6 +109,7 @@ static __global__ void __launch_bounds__(INVAR_SORT_THREADS)
 
     for (int bin = thread; bin < INVAR_SORT_BINS; bin += 32)
         taken[warp][bin] = 0;
+    invar_grid_begin();
     invar_sort_begin(begin, counts);
     __syncwarp();
 #pragma unroll
@@ -165,10 +167,10 @@ static invar_status invar_sort_pass(const invar_device *dev, invar_op op, invar_
 
     return invar_by_flag(n < INVAR_SORT_SHORT, [&](auto few) {
         constexpr int items = few.value ? INVAR_SORT_FEW : INVAR_SORT_MANY;
-        INVAR_TRY(invar_launch(dev, op, invar_sort_count<items, Source>, grid, threads,
-                               0)(counts, source, n, shift));
-        return invar_launch(dev, op, invar_sort_scatter<items, Source>, grid, threads,
-                            0)(to, counts, source, n, shift);
+        INVAR_TRY(invar_launch_early(dev, op, invar_sort_count<items, Source>, grid, threads,
+                                     0)(counts, source, n, shift));
+        return invar_launch_early(dev, op, invar_sort_scatter<items, Source>, grid, threads,
+                                  0)(to, counts, source, n, shift);
     });
 }
 

@@ -1,12 +1,12 @@
 /*
- * token.cu - sums over tokens and shards, embedding, residual addition.
+ * token.cu - sums over tokens, embedding, residual addition.
  *
- * Numerics contract (rev 1), docs/arithmetic.md, section 7; all in f32, round to nearest even:
- *   token.sum       per unit, per block of 128 tokens: from +0, tokens ascending; blocks and units
- *                   added to out in ascending order
- *   shard.fold      binary tree over the shards, neighbours first: ((0+1) + (2+3)) + ...
+ * Numerics contract (rev 2), docs/arithmetic.md, section 7; all in f32, round to nearest even:
+ *   token.sum       per unit a sum from +0 of its blocks of 128 tokens, ascending; a block's sum is
+ *                   from +0, tokens ascending; then units are added to out, ascending
  *   embedding.fwd   a copy
- *   embedding.bwd   dtable[id] += dout[t], tokens ascending
+ *   embedding.bwd   per unit and id a sum from +0 of its dout[t], tokens ascending; units are added
+ *                   to dtable[id], ascending
  *   add             round(a + b)
  * A thread owns columns; what is summed, it sums alone and in order.
  *
@@ -47,7 +47,7 @@ static __global__ void __launch_bounds__(SUM_THREADS, 6)
     int count;
 
     invar_grid_begin();
-    (void)invar_find_token_block<SUM_THREADS>(&token, &count, blocks, blockIdx.x);
+    invar_find_token_block<SUM_THREADS>(&token, &count, blocks, blockIdx.x);
     if (count == 0)
         return;
     for (; first < x.cols; first += (int64_t)gridDim.y * SUM_THREADS * SUM_COLUMNS) {
@@ -91,93 +91,6 @@ invar_status invar_cuda_token_sum(const invar_device *dev, const invar_token_sum
     return invar_token_blocks_add(dev, op, (float *)a->out.data, sums, cols, &blocks);
 }
 
-/* ---- shard.fold ------------------------------------------------------------------------------ */
-
-#define MAX_LEVELS 11 // 2^10 shards, the bound of the check
-
-/* A run of columns; Leaf shards are loaded at once and folded, then the leaves. */
-template <int Leaf> struct fold_shards {
-    static constexpr int width = 4;
-    float *out;
-    invar_view<float> x;
-    bool aligned;
-
-    __device__ __forceinline__ void load_leaf(float sum[width], int64_t shard, int64_t first,
-                                              int64_t count) const
-    {
-        invar_run<float, width> run[Leaf];
-        float part[Leaf][width];
-
-#pragma unroll
-        for (int i = 0; i < Leaf; i++)
-            run[i].load(x.row(shard + i) + first, count, aligned);
-#pragma unroll
-        for (int c = 0; c < width; c++) {
-#pragma unroll
-            for (int i = 0; i < Leaf; i++)
-                part[i][c] = run[i].get(c);
-#pragma unroll
-            for (int apart = 1; apart < Leaf; apart *= 2)
-#pragma unroll
-                for (int i = 0; i + apart < Leaf; i += 2 * apart)
-                    part[i][c] = part[i][c] + part[i + apart][c];
-            sum[c] = part[0][c];
-        }
-    }
-
-    __device__ __forceinline__ void operator()(int64_t, int64_t first, int64_t count) const
-    {
-        float partial[MAX_LEVELS][width], sum[width];
-
-        // a binary counter: partial[l] waits for its right neighbour, a subtree of 2^l leaves
-        for (int64_t leaf = 0; leaf * Leaf < x.rows; leaf++) {
-            bool carry = true;
-            load_leaf(sum, leaf * Leaf, first, count);
-#pragma unroll
-            for (int level = 0; level < MAX_LEVELS; level++) {
-                bool waiting = leaf >> level & 1;
-#pragma unroll
-                for (int c = 0; carry && c < width; c++) {
-                    if (waiting)
-                        sum[c] = partial[level][c] + sum[c];
-                    else
-                        partial[level][c] = sum[c];
-                }
-                carry = carry && waiting;
-            }
-        }
-        invar_run<float, width> run;
-        run.set(sum);
-        run.store(out + first, count, aligned);
-    }
-};
-
-size_t invar_cuda_shard_fold_workspace(const invar_device *dev, const invar_shard_fold_args *a)
-{
-    (void)dev, (void)a;
-    return 0;
-}
-
-invar_status invar_cuda_shard_fold(const invar_device *dev, const invar_shard_fold_args *a,
-                                   void *workspace)
-{
-    bool aligned = invar_aligned({&a->out, &a->x});
-    auto fold = [&](auto f) {
-        f.out = (float *)a->out.data;
-        f.x = invar_view_of<float>(&a->x);
-        f.aligned = aligned;
-        return invar_map(dev, INVAR_OP_SHARD_FOLD, 1, a->out.shape[0], false, f);
-    };
-
-    (void)workspace;
-    switch (a->x.shape[0]) {
-    case 1: return fold(fold_shards<1>{});
-    case 2: return fold(fold_shards<2>{});
-    case 4: return fold(fold_shards<4>{});
-    default: return fold(fold_shards<8>{});
-    }
-}
-
 /* ---- embedding ------------------------------------------------------------------------------- */
 
 size_t invar_cuda_embedding_fwd_workspace(const invar_device *dev,
@@ -194,71 +107,135 @@ invar_status invar_cuda_embedding_fwd(const invar_device *dev, const invar_embed
     return invar_gather_rows(dev, INVAR_OP_EMBEDDING_FWD, &a->out, &a->table, &a->ids);
 }
 
+/* The tokens to sort by id; who reads one notes its unit, too, and checks a share of the units. */
 struct token_ids {
     const int32_t *ids;
     int64_t bound;
+    const int64_t *start; /* (units + 1) tokens */
+    int64_t units, tokens;
+    int32_t *unit; /* (tokens) */
     invar_cuda_fault *fault;
 
     __device__ __forceinline__ invar_sort_entry operator()(int64_t i) const
     {
+        int64_t low = 0, high = units - 1; // the last unit that begins at i or before it
+
+        for (int64_t u = i; u < units; u += tokens)
+            check(u);
+        while (low < high) {
+            int64_t middle = (low + high + 1) / 2;
+            if (start[middle] <= i)
+                low = middle;
+            else
+                high = middle - 1;
+        }
+        unit[i] = (int32_t)low;
         return {(int32_t)invar_guard(fault, INVAR_OP_EMBEDDING_BWD, ids[i], bound), (int32_t)i};
+    }
+
+    __device__ __forceinline__ void check(int64_t u) const
+    {
+        if (start[u] > start[u + 1] || (u == 0 && start[u] != 0) ||
+            (u == units - 1 && start[u + 1] != tokens))
+            invar_report(fault, INVAR_OP_EMBEDDING_BWD, INVAR_CUDA_SEGMENTS, u);
     }
 };
 
 #define SCATTER_COLUMNS 4 // of a thread
 #define SCATTER_THREADS 256
-#define SCATTER_BATCH 16 // rows under way at once
+#define SCATTER_BYTES 32 // of a column of dout that are under way at once
 
-/* sum[c] += the rows of Count tokens, those of the entries from `at` on. */
-template <int Count, bool Whole, typename T>
-__device__ __forceinline__ void add_tokens_to(float sum[SCATTER_COLUMNS], const invar_view<T> &dout,
-                                              const invar_sort_entry *at, int64_t first)
+/* A row of dtable, and what its open unit has so far. */
+struct scatter_sums {
+    float running[SCATTER_COLUMNS], unit[SCATTER_COLUMNS];
+
+    __device__ __forceinline__ void close_unit()
+    {
+#pragma unroll
+        for (int c = 0; c < SCATTER_COLUMNS; c++) {
+            running[c] = running[c] + unit[c];
+            unit[c] = 0.0f;
+        }
+    }
+};
+
+/*
+ * Adds the rows of up to Most of `count` tokens: those that the warp's lanes from `lane` on hold.
+ * Bit i of `fresh`: a unit begins with the i-th of them.
+ */
+template <int Most, bool Whole, typename T>
+__device__ __forceinline__ void add_tokens_to(scatter_sums *s, const invar_view<T> &dout,
+                                              int32_t token, int lane, int count, unsigned fresh,
+                                              int64_t first)
 {
-    invar_run<T, SCATTER_COLUMNS> run[Count];
-    int32_t token[Count];
+    invar_run<T, SCATTER_COLUMNS> run[Most];
 
 #pragma unroll
-    for (int i = 0; i < Count; i++)
-        token[i] = at[i].position;
+    for (int i = 0; i < Most; i++) {
+        int32_t row = __shfl_sync(0xFFFFFFFFu, token, (lane + i) % 32);
+        if (i < count)
+            run[i].template load<Whole>(dout.row(row), first, dout.cols);
+    }
 #pragma unroll
-    for (int i = 0; i < Count; i++)
-        run[i].template load<Whole>(dout.row(token[i]), first, dout.cols);
-#pragma unroll
-    for (int i = 0; i < Count; i++)
+    for (int i = 0; i < Most; i++) {
+        if (i >= count)
+            break;
+        if (fresh >> i & 1)
+            s->close_unit();
 #pragma unroll
         for (int c = 0; c < SCATTER_COLUMNS; c++)
-            sum[c] = sum[c] + run[i].get(c);
+            s->unit[c] = s->unit[c] + run[i].get(c);
+    }
 }
 
 /*
  * A block of threads for each entry and tile of columns: that of the first entry of an id adds the
- * rows of all its tokens, the others have nothing to do.
+ * rows of all its tokens, the others have nothing to do. A warp looks at 32 entries at a time.
  */
 template <typename T, bool Whole>
-static __global__ void __launch_bounds__(SCATTER_THREADS, 5)
-    scatter_rows(invar_view<float> dtable, invar_view<T> dout, const invar_sort_entry *sorted)
+static __global__ void __launch_bounds__(SCATTER_THREADS, 4)
+    scatter_rows(invar_view<float> dtable, invar_view<T> dout, const invar_sort_entry *sorted,
+                 const int32_t *unit)
 {
+    constexpr int batch = SCATTER_BYTES / (int)sizeof(T);
+    int lane = (int)threadIdx.x % 32;
     int64_t i = blockIdx.x, tokens = dout.rows;
-    int64_t first = ((int64_t)blockIdx.y * SCATTER_THREADS + threadIdx.x) * SCATTER_COLUMNS;
-    int32_t id = sorted[i].key;
+    int64_t tile = ((int64_t)blockIdx.y * SCATTER_THREADS + threadIdx.x - lane) * SCATTER_COLUMNS;
 
+    invar_grid_begin();
+    int32_t id = sorted[i].key;
     if (i > 0 && sorted[i - 1].key == id)
         return;
-    auto same = [&](int64_t at) { return at < tokens && sorted[at].key == id; };
-    for (; first < dout.cols; first += (int64_t)gridDim.y * SCATTER_THREADS * SCATTER_COLUMNS) {
+    for (; tile < dout.cols; tile += (int64_t)gridDim.y * SCATTER_THREADS * SCATTER_COLUMNS) {
+        int64_t first = tile + lane * SCATTER_COLUMNS;
         invar_run<float, SCATTER_COLUMNS> row;
-        float sum[SCATTER_COLUMNS];
+        scatter_sums sums;
         row.template load<Whole>(dtable.row(id), first, dtable.cols);
 #pragma unroll
-        for (int c = 0; c < SCATTER_COLUMNS; c++)
-            sum[c] = row.get(c);
-        add_tokens_to<1, Whole>(sum, dout, sorted + i, first);
-        int64_t at = i + 1;
-        for (; same(at + SCATTER_BATCH - 1); at += SCATTER_BATCH)
-            add_tokens_to<SCATTER_BATCH, Whole>(sum, dout, sorted + at, first);
-        for (; same(at); at++)
-            add_tokens_to<1, Whole>(sum, dout, sorted + at, first);
-        row.set(sum);
+        for (int c = 0; c < SCATTER_COLUMNS; c++) {
+            sums.running[c] = row.get(c);
+            sums.unit[c] = 0.0f;
+        }
+        int32_t last = unit[sorted[i].position]; // unit of the token before
+        int count = 32;
+        for (int64_t base = i; count == 32; base += 32) {
+            invar_sort_entry entry = {-1, 0};
+            if (base + lane < tokens)
+                entry = sorted[base + lane];
+            bool own = entry.key == id;
+            int32_t here = own ? unit[entry.position] : 0;
+            int32_t before = __shfl_up_sync(0xFFFFFFFFu, here, 1);
+            unsigned fresh = __ballot_sync(0xFFFFFFFFu, own && here != (lane > 0 ? before : last));
+            count = __popc(__ballot_sync(0xFFFFFFFFu, own));
+            last = __shfl_sync(0xFFFFFFFFu, here, 31);
+            if (count == 1)
+                add_tokens_to<1, Whole>(&sums, dout, entry.position, 0, 1, fresh, first);
+            for (int at = 0; count > 1 && at < count; at += batch)
+                add_tokens_to<batch, Whole>(&sums, dout, entry.position, at, count - at,
+                                            fresh >> at, first);
+        }
+        sums.close_unit();
+        row.set(sums.running);
         row.template store<Whole>(dtable.row(id), first, dtable.cols);
     }
 }
@@ -267,7 +244,7 @@ size_t invar_cuda_embedding_bwd_workspace(const invar_device *dev,
                                           const invar_embedding_bwd_args *a)
 {
     (void)dev;
-    return invar_sort_bytes(a->dout.shape[0]);
+    return invar_sort_bytes(a->dout.shape[0]) + (size_t)a->dout.shape[0] * sizeof(int32_t);
 }
 
 invar_status invar_cuda_embedding_bwd(const invar_device *dev, const invar_embedding_bwd_args *a,
@@ -275,12 +252,19 @@ invar_status invar_cuda_embedding_bwd(const invar_device *dev, const invar_embed
 {
     invar_op op = INVAR_OP_EMBEDDING_BWD;
     int64_t tokens = a->dout.shape[0], cols = a->dout.shape[1];
-    token_ids ids = {(const int32_t *)a->ids.data, a->dtable.shape[0], invar_cuda_of(dev)->fault};
+    int32_t *unit = (int32_t *)((char *)workspace + invar_sort_bytes(tokens));
+    token_ids ids = {(const int32_t *)a->ids.data,
+                     a->dtable.shape[0],
+                     a->units.start,
+                     a->units.count,
+                     tokens,
+                     unit,
+                     invar_cuda_of(dev)->fault};
     const invar_sort_entry *sorted;
 
     INVAR_TRY(invar_indexable(op, tokens, a->dtable.shape[0]));
-    if (tokens > INT32_MAX || a->dtable.shape[0] > INT32_MAX)
-        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: more than 2^31 tokens or rows",
+    if (tokens > INT32_MAX || a->dtable.shape[0] > INT32_MAX || a->units.count > INT32_MAX)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: more than 2^31 tokens, rows or units",
                           invar_op_name(op));
     INVAR_TRY(invar_sort(&sorted, dev, op, ids, tokens, a->dtable.shape[0], workspace));
     dim3 grid((unsigned)tokens,
@@ -289,9 +273,9 @@ invar_status invar_cuda_embedding_bwd(const invar_device *dev, const invar_embed
     return invar_by_storage(a->dout.dtype, [&](auto *type) {
         using T = std::remove_pointer_t<decltype(type)>;
         return invar_by_flag(whole, [&](auto flag) {
-            return invar_launch(dev, op, scatter_rows<T, flag.value>, grid, dim3(SCATTER_THREADS),
-                                0)(invar_view_of<float>(&a->dtable), invar_view_of<T>(&a->dout),
-                                   sorted);
+            return invar_launch_early(dev, op, scatter_rows<T, flag.value>, grid,
+                                      dim3(SCATTER_THREADS), 0)(
+                invar_view_of<float>(&a->dtable), invar_view_of<T>(&a->dout), sorted, unit);
         });
     });
 }

@@ -3,7 +3,8 @@
  *
  * Blocks are those of docs/arithmetic.md, section 7: 128 tokens each, counted from the start of
  * their unit. A block's sum depends on its own tokens alone, so blocks are summed in any order,
- * each into its own row of scratch; then the rows are added to the result, ascending.
+ * each into its own row of scratch; then the rows of each unit are added up, and the units are
+ * added to the result, ascending.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -36,22 +37,16 @@ static inline int64_t invar_token_blocks_most(const invar_segments *units, int64
 }
 
 /*
- * The number of blocks, and the tokens of block `number`: *first_out and *count_out, 0 where there
- * is no such block. All threads of a block of Threads call. Segments that are wrong are reported,
- * and there are no blocks.
+ * The number of blocks; visit(before, blocks, begin, end) of each unit, by one of the threads: the
+ * blocks of the units before it, its own, its tokens. All threads of a block of Threads call.
+ * Segments that are wrong are reported, and there are no blocks.
  */
-template <int Threads>
-__device__ __forceinline__ int64_t invar_find_token_block(int64_t *first_out, int *count_out,
-                                                          const invar_token_blocks &b,
-                                                          int64_t number)
+template <int Threads, typename Visit>
+__device__ __forceinline__ int64_t invar_walk_units(const invar_token_blocks &b, Visit visit)
 {
-    __shared__ int64_t first;
-    __shared__ int count;
     int64_t next = 0;
     bool wrong = false;
 
-    if (threadIdx.x == 0)
-        count = 0;
     for (int64_t base = 0; base < b.units; base += Threads) {
         int64_t u = base + threadIdx.x, blocks = 0, total;
         int64_t begin = u < b.units ? b.start[u] : 0, end = u < b.units ? b.start[u + 1] : 0;
@@ -63,59 +58,103 @@ __device__ __forceinline__ int64_t invar_find_token_block(int64_t *first_out, in
             blocks = invar_ceil_div(end - begin, INVAR_TOKEN_BLOCK);
         wrong = wrong || bad;
         int64_t before = next + invar_sum_before<Threads>(blocks, &total);
-        if (number >= before && number < before + blocks) {
-            first = begin + (number - before) * INVAR_TOKEN_BLOCK;
-            count = (int)(end - first < INVAR_TOKEN_BLOCK ? end - first : INVAR_TOKEN_BLOCK);
-        }
+        visit(before, blocks, begin, end);
         next += total;
     }
-    if (__syncthreads_or(wrong)) {
-        *count_out = 0;
-        return 0;
-    }
+    return __syncthreads_or(wrong) ? 0 : next;
+}
+
+/* The tokens of block `number`: *first_out and *count_out, 0 where there is no such block. */
+template <int Threads>
+__device__ __forceinline__ void invar_find_token_block(int64_t *first_out, int *count_out,
+                                                       const invar_token_blocks &b, int64_t number)
+{
+    __shared__ int64_t first;
+    __shared__ int count;
+
+    if (threadIdx.x == 0)
+        count = 0;
+    int64_t blocks =
+        invar_walk_units<Threads>(b, [&](int64_t before, int64_t own, int64_t begin, int64_t end) {
+            if (number >= before && number < before + own) {
+                first = begin + (number - before) * INVAR_TOKEN_BLOCK;
+                count = (int)(end - first < INVAR_TOKEN_BLOCK ? end - first : INVAR_TOKEN_BLOCK);
+            }
+        });
     *first_out = first;
-    *count_out = count;
-    return next;
+    *count_out = blocks > 0 ? count : 0;
 }
 
 #define INVAR_ADD_COLUMNS 32 // of a block of threads
 #define INVAR_ADD_WARPS 8
-#define INVAR_ADD_ROWS 128 // that lie in shared memory at once
-#define INVAR_ADD_STEP 16  // of them that are loaded at once
+#define INVAR_ADD_ROWS 128   // that lie in shared memory at once
+#define INVAR_ADD_STEP 16    // of them that are loaded at once
+#define INVAR_ADD_WINDOW 512 // rows of which it is known at once where units end
 
-/* out[c] += sums[0][c], sums[1][c], ...: all warps fetch, the first one adds. */
+/* The number of blocks; bit i of `ends`: a unit ends with block window + i. */
+static __device__ __forceinline__ int64_t invar_find_unit_ends(unsigned ends[INVAR_ADD_WINDOW / 32],
+                                                               const invar_token_blocks &b,
+                                                               int64_t window)
+{
+    if (threadIdx.x < INVAR_ADD_WINDOW / 32)
+        ends[threadIdx.x] = 0;
+    __syncthreads();
+    return invar_walk_units<32 * INVAR_ADD_WARPS>(
+        b, [&](int64_t before, int64_t own, int64_t, int64_t) {
+            int64_t last = before + own - 1 - window;
+            if (own > 0 && last >= 0 && last < INVAR_ADD_WINDOW)
+                atomicOr(&ends[last / 32], 1u << last % 32);
+        });
+}
+
+/* out[c] += the sums[.][c] of each unit, from +0: all warps fetch, the first one adds. */
 static __global__ void __launch_bounds__(32 * INVAR_ADD_WARPS)
     invar_add_token_blocks(float *out, const float *sums, int64_t cols, invar_token_blocks b)
 {
     __shared__ float row[INVAR_ADD_ROWS][INVAR_ADD_COLUMNS];
-    int64_t none = 0;
-    int ignored, warp = (int)threadIdx.x / 32, thread = (int)threadIdx.x % 32;
+    __shared__ unsigned ends[INVAR_ADD_WINDOW / 32];
+    int warp = (int)threadIdx.x / 32, thread = (int)threadIdx.x % 32;
+    int64_t col = (int64_t)blockIdx.x * INVAR_ADD_COLUMNS + thread;
+    bool live = col < cols;
 
     invar_grid_begin();
-    int64_t count = invar_find_token_block<32 * INVAR_ADD_WARPS>(&none, &ignored, b, -1);
-    int64_t col = (int64_t)blockIdx.x * INVAR_ADD_COLUMNS + thread;
-    bool live = col < cols && count > 0;
-    float running = live ? out[col] : 0.0f;
+    float running = live ? out[col] : 0.0f, unit = 0.0f;
+    int64_t count = invar_find_unit_ends(ends, b, 0);
 
     for (int64_t base = 0; base < count; base += INVAR_ADD_ROWS) {
         int64_t left = count - base;
+        int at = (int)(base % INVAR_ADD_WINDOW);
+        if (base > 0 && at == 0)
+            (void)invar_find_unit_ends(ends, b, base);
 #pragma unroll
         for (int i = 0; i < INVAR_ADD_ROWS; i += INVAR_ADD_WARPS) // x + -0 is x
             row[i + warp][thread] =
                 live && i + warp < left ? sums[(base + i + warp) * cols + col] : -0.0f;
         __syncthreads();
         for (int i = 0; warp == 0 && i < INVAR_ADD_ROWS && i < left; i += INVAR_ADD_STEP) {
+            unsigned end = ends[(at + i) / 32] >> (at + i) % 32 & ((1u << INVAR_ADD_STEP) - 1);
             float term[INVAR_ADD_STEP];
 #pragma unroll
             for (int j = 0; j < INVAR_ADD_STEP; j++)
                 term[j] = row[i + j][thread];
+            if (end == 0) { // most of the time, where units are long
 #pragma unroll
-            for (int j = 0; j < INVAR_ADD_STEP; j++)
-                running = running + term[j];
+                for (int j = 0; j < INVAR_ADD_STEP; j++)
+                    unit = unit + term[j];
+                continue;
+            }
+#pragma unroll
+            for (int j = 0; j < INVAR_ADD_STEP; j++) {
+                unit = unit + term[j];
+                if (end >> j & 1) {
+                    running = running + unit;
+                    unit = 0.0f;
+                }
+            }
         }
         __syncthreads();
     }
-    if (live && warp == 0)
+    if (live && warp == 0 && count > 0)
         out[col] = running;
 }
 

@@ -81,7 +81,8 @@ static const invar_recipe_key keys[KEY_COUNT] = {
               .doc = "came when runs were recorded already"},
 };
 
-static const invar_recipe_schema schema = {keys, KEY_COUNT};
+static const invar_recipe_gone gone[] = {{"kl-loss", "use-kl-loss"}};
+static const invar_recipe_schema schema = {keys, KEY_COUNT, gone, 1};
 
 static invar_recipe *fresh(void)
 {
@@ -229,6 +230,7 @@ static void test_base_recipe__suggests_the_nearest_name(void **state)
         {"[model]\nnum_layer = 3\n",
          "r.ini:2: unknown key 'num_layer' (did you mean 'num-layers'?)"},
         {"[grpo]\nuse-kl = true\n", "unknown key 'use-kl'"},
+        {"[grpo]\n\nkl-loss = true\n", "r.ini:3: unknown key 'kl-loss' (gone: use use-kl-loss)"},
         {"[grpo]\nuse_kl_loss = true\n", "did you mean 'use-kl-loss'?"},
         {"[grpo]\nseed = 1\n", "r.ini:2: key 'seed' belongs to [engine], not to [grpo]"},
     };
@@ -426,6 +428,8 @@ static void test_base_recipe__refuses_bad_flags_and_keeps_the_value(void **state
     assert_int_equal(invar_recipe_int(recipe, LAYERS), 7);
     assert_fails(invar_recipe_set(recipe, "num-layer", "8", "--num-layer"), INVAR_E_INVALID,
                  "--num-layer: unknown key 'num-layer' (did you mean 'num-layers'?)");
+    assert_fails(invar_recipe_set(recipe, "kl-loss", "8", "--kl-loss"), INVAR_E_INVALID,
+                 "unknown key 'kl-loss' (gone: use use-kl-loss)");
     assert_fails(invar_recipe_set(recipe, "", "8", "--"), INVAR_E_INVALID, "--: unknown key ''");
     assert_fails(invar_recipe_set(recipe, "a b", "8", "--a b"), INVAR_E_INVALID,
                  "unknown key 'a b'");
@@ -559,7 +563,7 @@ static void test_base_recipe__canonical_text_may_be_empty(void **state)
                                          .effect = INVAR_RECIPE_EFFECT_FREE,
                                          .fallback = "true",
                                          .doc = "d"};
-    static const invar_recipe_schema free_only = {&key, 1};
+    static const invar_recipe_schema free_only = {.keys = &key, .count = 1};
     invar_recipe *recipe;
     char *text;
     size_t bytes;
@@ -739,8 +743,8 @@ static void test_base_recipe__refuses_a_wrong_schema(void **state)
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         table[1] = cases[i].second;
-        assert_fails(invar_recipe_new(&recipe, &(invar_recipe_schema){table, 2}), INVAR_E_INVALID,
-                     cases[i].message);
+        assert_fails(invar_recipe_new(&recipe, &(invar_recipe_schema){.keys = table, .count = 2}),
+                     INVAR_E_INVALID, cases[i].message);
         assert_null(recipe);
     }
     table[1].section = "other";
@@ -749,8 +753,8 @@ static void test_base_recipe__refuses_a_wrong_schema(void **state)
     table[1].fallback = "";
     table[1].doc = "d";
     table[2].name = "c";
-    assert_fails(invar_recipe_new(&recipe, &(invar_recipe_schema){table, 3}), INVAR_E_INVALID,
-                 "'c' stands apart from [s]");
+    assert_fails(invar_recipe_new(&recipe, &(invar_recipe_schema){.keys = table, .count = 3}),
+                 INVAR_E_INVALID, "'c' stands apart from [s]");
 }
 
 int main(void)

@@ -57,7 +57,7 @@ static invar_budget_ask ask_of(const invar_device *dev, const invar_model_spec *
         .format = format,
         .learns = true,
         .adamw = {.beta1 = 0.9f, .beta2 = 0.999f, .eps = 1e-8f},
-        .plan = {.unit = 1, .micro_batch = SAMPLES},
+        .plan = {.unit_rows = 1, .unit_count = 1, .micro_batch = SAMPLES},
         .step_samples = SAMPLES,
         .samples = SAMPLES,
         .prompt = PROMPT,
@@ -238,7 +238,7 @@ static void test_budget__smaller_batches_need_no_more(void **state)
     invar_budget whole, part;
 
     (void)state;
-    ask.plan = (invar_plan_options){.unit = 2, .max_tokens = 70};
+    ask.plan = (invar_plan_options){.unit_rows = 60, .unit_count = 13, .max_tokens = 70};
     ask.dynamic = true;
     ask.head_rows = 9;
     ask.step_samples = ask.samples = 40;
@@ -271,7 +271,7 @@ static void test_budget__chooses_what_fits(void **state)
     bool fitted = false, fewer_tokens = false, fewer_pages = false;
 
     (void)state;
-    ask.plan = (invar_plan_options){.unit = 1, .max_tokens = 100000};
+    ask.plan = (invar_plan_options){.unit_rows = 1, .unit_count = 1, .max_tokens = 100000};
     ask.dynamic = true;
     ask.step_samples = ask.samples = 400;
     ask.rollouts[INVAR_BUDGET_TRAINING].prompts = 300;

@@ -175,7 +175,7 @@ static void check_inputs(scene *s)
 static invar_digest learned(int64_t *points_out, const invar_device *dev, const char *name,
                             int64_t level)
 {
-    const invar_trainer_options trainer_options = {.plan = {1, 1, 0}, .temperature = 1.0f};
+    const invar_trainer_options trainer_options = {.plan = {1, 1, 1, 0}, .temperature = 1.0f};
     const invar_learner_options options = {.dev = dev,
                                            .prefix = "",
                                            .schedule = {.lr = 0.01},

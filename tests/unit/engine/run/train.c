@@ -172,7 +172,7 @@ static void test_train__without_the_optimizer_nothing_moves(void **state)
 static void test_train__finer_points_have_one_value(void **state)
 {
     const run_pair experts[] = {{"model-type", "qwen3_moe"},    {"num-experts", "3"},
-                                {"moe-router-topk", "1"},       {"samples-per-unit", "1"},
+                                {"moe-router-topk", "1"},       {"unit-rows", "1"},
                                 {"advantage-estimator", "ppo"}, {"lr", "0.01"},
                                 {"debug-determinism", "full"},  {NULL, NULL}};
     const run_pair other[] = {

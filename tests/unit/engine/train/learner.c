@@ -44,7 +44,7 @@ static invar_status push(void *payload, int64_t first, int64_t count, const floa
 
 static void open_scene(scene *s, const invar_device *dev, const invar_learner_options *o)
 {
-    const invar_trainer_options trainer = {.plan = {1, 1, 0}, .temperature = 1.0f};
+    const invar_trainer_options trainer = {.plan = {1, 1, 1, 0}, .temperature = 1.0f};
     const invar_probe_options probe = {.dev = dev};
     invar_learner_options own = *o;
 

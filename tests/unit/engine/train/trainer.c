@@ -95,18 +95,32 @@ static invar_model *critic_new(invar_test_model kind, invar_format format, const
 
 /* ---- the plan -------------------------------------------------------------------------------- */
 
-static void compare_plans(const invar_model *model, const invar_device *devs)
+typedef struct unit_rule {
+    int64_t rows, count;
+} unit_rule;
+
+/* Each sample alone; at most two, at most three of them; all at once. */
+static const unit_rule rules[] = {{1, 1}, {MOST, 3}, {35, 2}, {MOST, 1}};
+enum { RULES = sizeof rules / sizeof *rules };
+
+static invar_trainer_options options_of(const unit_rule *rule, int64_t micro_batch,
+                                        int64_t max_tokens)
 {
-    static const invar_trainer_options ways[] = {
-        {.plan = {1, 1, 0}, .temperature = 0.8f},
-        {.plan = {1, 2, 0}, .recompute = true, .temperature = 0.8f},
-        {.plan = {1, 0, 40}, .head_rows = 3, .temperature = 0.8f},
-        {.plan = {1, 3, 25}, .recompute = true, .head_rows = 1, .temperature = 0.8f}};
-    const invar_trainer_options whole = {.plan = {1, SAMPLES, 0}, .temperature = 0.8f};
-    const invar_trainer_options pairs = {.plan = {2, SAMPLES, 0}, .temperature = 0.8f};
+    return (invar_trainer_options){.plan = {rule->rows, rule->count, micro_batch, max_tokens},
+                                   .temperature = 0.8f};
+}
+
+static void compare_plans(const invar_model *model, const invar_device *devs, const unit_rule *rule)
+{
+    invar_trainer_options ways[] = {options_of(rule, 1, 0), options_of(rule, 2, 0),
+                                    options_of(rule, 0, 40), options_of(rule, 3, 25)};
+    const invar_trainer_options whole = options_of(rule, SAMPLES, 0);
     invar_rl_samples samples;
     outcome first, other;
 
+    ways[1].recompute = ways[3].recompute = true;
+    ways[2].head_rows = 3;
+    ways[3].head_rows = 1;
     invar_test_samples(&samples, SAMPLES, 20, model->spec.vocab, 5);
     learn(&first, model, &samples, &whole, &devs[0]);
     assert_int_equal(first.result.micro_batches, 1);
@@ -118,10 +132,13 @@ static void compare_plans(const invar_model *model, const invar_device *devs)
         assert_true(same(&first, &other, model));
         invar_grads_free(other.grads);
     }
-    // units are semantic: sums of two samples at a time have other bits
-    learn(&other, model, &samples, &pairs, &devs[0]);
-    assert_false(same(&first, &other, model));
-    invar_grads_free(other.grads);
+    // units are semantic: other ones have other bits
+    for (int i = 0; i < RULES; i++) {
+        invar_trainer_options control = options_of(&rules[i], 0, 0);
+        learn(&other, model, &samples, &control, &devs[0]);
+        assert_int_equal(same(&first, &other, model), &rules[i] == rule);
+        invar_grads_free(other.grads);
+    }
     invar_grads_free(first.grads);
     invar_rl_samples_reset(&samples);
 }
@@ -134,8 +151,10 @@ static void test_trainer__plans_change_no_bit(void **state)
     for (size_t i = 0; i < 2; i++) {
         invar_model *model = invar_test_model_new(kinds[i], INVAR_FORMAT_BF16, 11, &devs[0]);
         invar_model *critic = critic_new(kinds[i], INVAR_FORMAT_BF16, &devs[0]);
-        compare_plans(model, devs);
-        compare_plans(critic, devs);
+        for (int rule = 0; rule < RULES - 1; rule++) { // the last has no micro-batches
+            compare_plans(model, devs, &rules[rule]);
+            compare_plans(critic, devs, &rules[rule]);
+        }
         invar_model_free(critic);
         invar_model_free(model);
     }
@@ -145,8 +164,8 @@ static void test_trainer__plans_change_no_bit(void **state)
 static void test_trainer__scores_what_it_trains(void **state)
 {
     const invar_device *devs = *state;
-    const invar_trainer_options one = {.plan = {1, 1, 0}, .temperature = 0.8f};
-    const invar_trainer_options all = {.plan = {1, 0, 0}, .head_rows = 2, .temperature = 0.8f};
+    const invar_trainer_options one = {.plan = {1, 1, 1, 0}, .temperature = 0.8f};
+    const invar_trainer_options all = {.plan = {1, 1, 0, 0}, .head_rows = 2, .temperature = 0.8f};
     invar_model *model =
         invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_BF16, 11, &devs[0]);
     invar_model *critic = critic_new(INVAR_TEST_MODEL_DENSE, INVAR_FORMAT_BF16, &devs[0]);
@@ -230,7 +249,7 @@ static void assert_slope(invar_trainer *trainer, invar_model *critic,
 static void test_trainer__critic_gradients_are_slopes(void **state)
 {
     const invar_device *dev = *state;
-    const invar_trainer_options options = {.plan = {1, 3, 0}, .temperature = 1.0f};
+    const invar_trainer_options options = {.plan = {1, 1, 3, 0}, .temperature = 1.0f};
     static const invar_test_model kinds[] = {INVAR_TEST_MODEL_DENSE, INVAR_TEST_MODEL_BIAS};
 
     for (size_t i = 0; i < 2; i++) {
@@ -281,7 +300,7 @@ static void record_routing(invar_rl_samples *samples, const invar_model *model,
 static void test_trainer__routing_is_compared_and_replayed(void **state)
 {
     const invar_device *dev = *state;
-    invar_trainer_options options = {.plan = {1, 2, 0}, .temperature = 1.0f};
+    invar_trainer_options options = {.plan = {1, 1, 2, 0}, .temperature = 1.0f};
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_model *other = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_rl_samples samples;
@@ -320,7 +339,7 @@ static void test_trainer__routing_is_compared_and_replayed(void **state)
 static void test_trainer__foreign_routing(void **state)
 {
     const invar_device *dev = *state;
-    const invar_trainer_options options = {.plan = {1, 2, 0}, .temperature = 1.0f};
+    const invar_trainer_options options = {.plan = {1, 1, 2, 0}, .temperature = 1.0f};
     invar_model *model = invar_test_model_new(INVAR_TEST_MODEL_EXPERTS, INVAR_FORMAT_FP32, 11, dev);
     invar_trainer *trainer = NULL;
     invar_rl_samples samples;

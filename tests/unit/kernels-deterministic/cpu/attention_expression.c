@@ -115,6 +115,45 @@ static void test_attention_expression__twists_are_caught(void **state)
     }
 }
 
+static void assert_gradients(const attention_pack *a, const attention_pack *b, bool differ)
+{
+    assert_int_equal(invar_tensors_differ(&a->dq, &b->dq), differ);
+    assert_int_equal(invar_tensors_differ(&a->dk, &b->dk), differ);
+    assert_int_equal(invar_tensors_differ(&a->dv, &b->dv), differ);
+}
+
+/* The op has the special function unit's weights with storage bf16 under sm90, and only there. */
+static void test_attention_expression__unit_is_for_bf16_under_sm90(void **state)
+{
+    (void)state;
+    for (int64_t kind = 0; kind < COUNT(attention_kinds); kind++) {
+        attention_form form = {
+            attention_kinds[kind].numerics, attention_kinds[kind].dtype, 2, 1, 16, {0.0f, 0, 0, 0}};
+        attention_pack p = attention_sample(&form, 269, 7);
+        attention_pack other = attention_sample(&form, 269, 7);
+        invar_device dev;
+
+        invar_test_device_init(&dev, form.numerics, INVAR_CPU_PATH_SIMD, 1);
+        attention_forward(&dev, &p);
+        expression_forward(&other, 0, TWIST_UNIT);
+        assert_int_equal(invar_tensors_differ(&p.lse2, &other.lse2), kind != 0);
+        assert_int_equal(invar_tensors_differ(&p.o, &other.o), kind != 0);
+        expression_forward(&other, 0, TWIST_POLYNOMIAL);
+        assert_int_equal(invar_tensors_differ(&p.lse2, &other.lse2), kind == 0);
+        assert_int_equal(invar_tensors_differ(&p.o, &other.o), kind == 0);
+
+        expression_forward(&other, 0, TWIST_NONE);
+        attention_backward(&dev, &p);
+        expression_backward(&other, 0, TWIST_UNIT);
+        assert_gradients(&p, &other, kind != 0);
+        expression_backward(&other, 0, TWIST_POLYNOMIAL);
+        assert_gradients(&p, &other, kind == 0);
+        invar_test_device_release(&dev);
+        attention_pack_free(&p);
+        attention_pack_free(&other);
+    }
+}
+
 /* In f32, since bf16 would round most of the difference away. */
 static void test_attention_expression__twisted_gradients_are_caught(void **state)
 {
@@ -249,6 +288,7 @@ int main(void)
         cmocka_unit_test(test_attention_expression__bits_match),
         cmocka_unit_test(test_attention_expression__bits_match_odd_shapes),
         cmocka_unit_test(test_attention_expression__twists_are_caught),
+        cmocka_unit_test(test_attention_expression__unit_is_for_bf16_under_sm90),
         cmocka_unit_test(test_attention_expression__twisted_gradients_are_caught),
         cmocka_unit_test(test_attention_expression__shards_of_heads),
         cmocka_unit_test(test_attention_expression__shards_of_heads_sm90),

@@ -2,8 +2,8 @@
  * attention_expression.h - the expression of attention, written down naively.
  *
  * One scalar loop per sum, no tiles, no shared code with the op beyond the dot-step's reference and
- * the elementary functions. A twist changes one order of summation, or the reference of a row's
- * softmax: a negative control.
+ * the elementary functions. A twist changes one order of summation, the reference of a row's
+ * softmax, or its exponential: a negative control.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -15,6 +15,7 @@
 
 #include "kernels-deterministic/math/bf16.h"
 #include "kernels-deterministic/math/elementary.h"
+#include "kernels-deterministic/math/sfu.h"
 #include "kernels-deterministic/step/step.h"
 #include "tests/unit/kernels-deterministic/cpu/attention_case.h"
 
@@ -40,6 +41,8 @@ typedef enum attention_twist {
     TWIST_HEADS_DESCENDING,  /* backward: dk, dv take the query heads from the last to the first */
     TWIST_RISES_EARLY,       /* forward: the reference rises by more than 7, not 8 */
     TWIST_RISES_LATE,        /* forward: the reference rises by more than 9 */
+    TWIST_UNIT,              /* both: weights by the special function unit, whatever the kind */
+    TWIST_POLYNOMIAL,        /* both: weights by the polynomial of the storage type */
     TWIST_COUNT
 } attention_twist;
 
@@ -131,10 +134,18 @@ static inline float expression_round(const expression *e, float x)
     return e->form->dtype == INVAR_DTYPE_BF16 ? invar_round_bf16(x) : x;
 }
 
-/* Whether weights have the polynomial for bf16. */
+/* Whether a polynomial is that for bf16. */
 static inline bool expression_short(const expression *e)
 {
     return (e->form->dtype == INVAR_DTYPE_BF16) != (e->twist == TWIST_OTHER_POLYNOMIAL);
+}
+
+/* Whether weights are the special function unit's. */
+static inline bool expression_unit(const expression *e)
+{
+    return e->twist == TWIST_UNIT ||
+           (e->form->dtype == INVAR_DTYPE_BF16 && e->form->numerics == INVAR_NUMERICS_SM90 &&
+            e->twist != TWIST_POLYNOMIAL && e->twist != TWIST_OTHER_POLYNOMIAL);
 }
 
 /* The chain over a[k], b[k] for k < n; products outside [begin, end) are skipped. */
@@ -196,6 +207,14 @@ typedef struct expression_state {
     float o[INVAR_ATTENTION_MAX_DIM];
 } expression_state;
 
+/* The weight of a score in a row with reference m. */
+static inline float expression_weight(const expression *e, float s, float m)
+{
+    if (expression_unit(e))
+        return invar_sfu_ex2(fmaf(s, e->c, -m));
+    return expression_short(e) ? invar_exp2d_bf16(s, e->c, m) : invar_exp2d(s, e->c, m);
+}
+
 static inline void expression_block(const expression *e, expression_state *state, int64_t i,
                                     int64_t h, int64_t first, int64_t last, int64_t begin,
                                     int64_t end)
@@ -214,8 +233,7 @@ static inline void expression_block(const expression *e, expression_state *state
     for (int lane = 0; lane < 8; lane++)
         state->l[lane] *= alpha;
     for (int64_t j = begin; j < end; j++) {
-        float x = expression_short(e) ? invar_exp2d_bf16(s[j - first], e->c, m)
-                                      : invar_exp2d(s[j - first], e->c, m);
+        float x = expression_weight(e, s[j - first], m);
 
         state->l[e->twist == TWIST_ONE_LANE ? 0 : j % 8] += x;
         p[j - first] = expression_round(e, x);
@@ -287,6 +305,14 @@ static inline void expression_forward(const attention_pack *pack, int64_t sample
 
 /* ---- backward -------------------------------------------------------------------------------- */
 
+/* The probability of a score, as an exponent of two. */
+static inline float expression_probability(const expression *e, float x)
+{
+    if (expression_unit(e))
+        return invar_sfu_ex2(x);
+    return expression_short(e) ? invar_exp2s_bf16(x) : invar_exp2s(x);
+}
+
 /* p and ds, rounded to storage, of query i in head h. */
 static inline void expression_probabilities(const expression *e, int64_t i, int64_t h)
 {
@@ -304,7 +330,7 @@ static inline void expression_probabilities(const expression *e, int64_t i, int6
         if (!expression_sees(e, i, j))
             continue;
         exponent = fmaf(expression_score(e, i, h, j), e->c, -e->lse2[at]);
-        p = expression_short(e) ? invar_exp2s_bf16(exponent) : invar_exp2s(exponent);
+        p = expression_probability(e, exponent);
         dp = expression_chain(e, 0.0f, d_o, 1, v, 1, dim, 0, dim) + 0.0f;
         e->p[(h * e->length + i) * e->length + j] = expression_round(e, p);
         e->ds[(h * e->length + i) * e->length + j] = expression_round(e, p * (dp - delta));

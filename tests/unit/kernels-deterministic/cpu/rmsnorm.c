@@ -74,22 +74,23 @@ typedef struct variant {
     int64_t block;
     bool heads_descending;
     bool products_rounded;
+    bool straight; /* blocks go into the running sum, not into their unit's */
 } variant;
 
-static const variant contract = {invar_test_reduce, 128, false, false};
+static const variant contract = {invar_test_reduce, 128, false, false, false};
 
 static float rstd_ref(const norm *n, int64_t t, int64_t first, const variant *v)
 {
     int64_t d = n->x.shape[2];
-    float *squares = calloc((size_t)d, sizeof *squares), rstd;
+    float *squares = calloc((size_t)d, sizeof *squares), mean;
 
     for (int64_t i = 0; i < d; i++) {
         float x = invar_test_get(&n->x, t, first + i);
         squares[i] = x * x;
     }
-    rstd = 1.0f / sqrtf(v->reduce(squares, d) / (float)d + EPS);
+    mean = v->reduce(squares, d) / (float)d;
     free(squares);
-    return rstd;
+    return isfinite(mean) ? 1.0f / sqrtf(mean + EPS) : NAN;
 }
 
 static void head_ref(const norm *n, int64_t t, int64_t first, float rstd, const variant *v)
@@ -164,11 +165,19 @@ static void norm_ref(const norm *n, const variant *v)
         head_ref(n, i / heads, i % heads * d, rstd[i], v);
     }
     for (int64_t col = 0; col < d; col++)
-        for (int u = 0; u < 2; u++)
+        for (int u = 0; u < 2; u++) {
+            float unit = 0.0f;
             for (int64_t t = n->start[u]; t < n->start[u + 1]; t += v->block) {
                 int64_t end = t + v->block < n->start[u + 1] ? t + v->block : n->start[u + 1];
-                dweight[col] += dweight_block_ref(n, rstd, col, t, end, v, 0, shards);
+                float sum = dweight_block_ref(n, rstd, col, t, end, v, 0, shards);
+                if (v->straight)
+                    dweight[col] = dweight[col] + sum;
+                else
+                    unit = unit + sum;
             }
+            if (!v->straight && n->start[u] < n->start[u + 1])
+                dweight[col] = dweight[col] + unit;
+        }
     free(rstd);
 }
 
@@ -224,10 +233,11 @@ static void test_rmsnorm__controls_are_caught(void **state)
     static const struct {
         variant v;
         bool y_differs;
-    } controls[] = {{{reduce_ascending, 128, false, false}, true},
-                    {{invar_test_reduce, 64, false, false}, false},
-                    {{invar_test_reduce, 128, true, false}, false},
-                    {{invar_test_reduce, 128, false, true}, false}};
+    } controls[] = {{{reduce_ascending, 128, false, false, false}, true},
+                    {{invar_test_reduce, 64, false, false, false}, false},
+                    {{invar_test_reduce, 128, true, false, false}, false},
+                    {{invar_test_reduce, 128, false, true, false}, false},
+                    {{invar_test_reduce, 128, false, false, true}, false}};
     norm got = norm_new(INVAR_DTYPE_F32, INVAR_DTYPE_F32, 200, 2, 32);
 
     norm_run(*state, &got);
@@ -256,6 +266,51 @@ static void test_rmsnorm__without_dweight_dx_is_the_same(void **state)
     invar_assert_bits_tensor(&without.dx, &with.dx, "dx");
     norm_free(&with);
     norm_free(&without);
+}
+
+/* Of n.y and n.dx: the row of a head is NaN as a whole, or has the bits of `other`. */
+static void assert_head(const norm *n, const norm *other, int64_t t, int64_t h, bool is_nan)
+{
+    int64_t d = n->x.shape[2];
+
+    for (int64_t i = h * d; i < h * d + d; i++) {
+        float y = invar_test_get(&n->y, t, i), dx = invar_test_get(&n->dx, t, i);
+        assert_int_equal(isnan(y) && isnan(dx), is_nan);
+        if (!is_nan) {
+            assert_float_equal(y, invar_test_get(&other->y, t, i), 0.0f);
+            assert_float_equal(dx, invar_test_get(&other->dx, t, i), 0.0f);
+        }
+    }
+}
+
+/* Never a row of zeros: a mean of squares that is not finite shows in y, dx and the gradient. */
+static void test_rmsnorm__squares_that_overflow_are_nan(void **state)
+{
+    static const struct {
+        float value; /* at two places of a head */
+        bool overflows;
+    } rows[] = {{0x1p63f, false},    {0x1.6p63f, false}, {0x1p64f, true},   {-0x1p64f, true},
+                {0x1.fep127f, true}, {INFINITY, true},   {-INFINITY, true}, {NAN, true}};
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        for (int d = 0; d < 2; d++) {
+            norm got = norm_new(invar_test_storage[d], INVAR_DTYPE_F32, 5, 3, 40);
+            norm plain = norm_new(invar_test_storage[d], INVAR_DTYPE_F32, 5, 3, 40);
+
+            invar_test_set(&got.x, 2, 40 + 7, rows[i].value);
+            invar_test_set(&got.x, 2, 40 + 39, rows[i].value);
+            invar_test_set(&plain.x, 2, 40 + 7, 0x1p63f);
+            invar_test_set(&plain.x, 2, 40 + 39, 0x1p63f);
+            norm_run(*state, &got);
+            norm_run(*state, &plain);
+            for (int64_t h = 0; h < 15; h++)
+                if (h != 2 * 3 + 1 || rows[i].overflows || rows[i].value == 0x1p63f)
+                    assert_head(&got, &plain, h / 3, h % 3, h == 2 * 3 + 1 && rows[i].overflows);
+            for (int64_t col = 0; col < 40; col++)
+                assert_int_equal(isnan(invar_test_get(&got.dweight, 0, col)), rows[i].overflows);
+            norm_free(&got);
+            norm_free(&plain);
+        }
 }
 
 /* ---- accuracy and gradients ------------------------------------------------------------------ */
@@ -494,6 +549,7 @@ int main(void)
         cmocka_unit_test(test_rmsnorm__shards_of_heads),
         cmocka_unit_test(test_rmsnorm__controls_are_caught),
         cmocka_unit_test(test_rmsnorm__without_dweight_dx_is_the_same),
+        cmocka_unit_test(test_rmsnorm__squares_that_overflow_are_nan),
         cmocka_unit_test(test_rmsnorm__accuracy_vs_f64),
         cmocka_unit_test(test_rmsnorm__gradients_vs_finite_differences),
         cmocka_unit_test(test_rmsnorm__rotation_is_the_op_that_follows),

@@ -51,11 +51,49 @@ static float score_ref(float z, int32_t id, const invar_sample_coords *at, const
     return z - invar_log(-invar_log(u));
 }
 
-static int32_t sample_ref(const float *logits, int64_t vocabulary, const settings *s,
-                          const invar_sample_coords *at, const uint32_t key[2])
+/*
+ * L of the tokens that `left` names: chunks of 256 ids, each under its own maximum. `chunk` is what
+ * the contract says; another size is a control.
+ */
+static float total_ref(const float *z, const bool *left, int64_t vocabulary, float most,
+                       int64_t chunk)
+{
+    float *sums = calloc((size_t)(vocabulary / chunk + 1), sizeof *sums);
+    float *e = malloc((size_t)chunk * sizeof *e), total;
+    int64_t chunks = 0;
+
+    for (int64_t first = 0; first < vocabulary; first += chunk, chunks++) {
+        int64_t count = vocabulary - first < chunk ? vocabulary - first : chunk;
+        float largest = -INFINITY;
+        for (int64_t i = 0; i < count; i++)
+            if (left[first + i] && z[first + i] > largest)
+                largest = z[first + i];
+        for (int64_t i = 0; i < count; i++)
+            e[i] = left[first + i] ? invar_exp(z[first + i] - largest) : 0.0f;
+        if (largest > -INFINITY)
+            sums[chunks] = invar_test_reduce(e, count) * invar_exp(largest - most);
+    }
+    total = invar_test_reduce(sums, chunks);
+    free(sums);
+    free(e);
+    return total;
+}
+
+/* What may be done wrong; zeroed but for `chunk` it is the contract. */
+typedef struct variant {
+    int64_t chunk;
+    bool whole; /* L over the whole vocabulary, whatever top-k keeps */
+} variant;
+
+static const variant contract = {256, false};
+
+static int32_t sample_variant(const float *logits, int64_t vocabulary, const settings *s,
+                              const invar_sample_coords *at, const uint32_t key[2],
+                              const variant *how)
 {
     float *z = malloc((size_t)vocabulary * sizeof *z), *e = malloc((size_t)vocabulary * sizeof *e);
     int32_t *ids = malloc((size_t)vocabulary * sizeof *ids), best = -1;
+    bool *left = calloc((size_t)vocabulary, sizeof *left);
     float total, best_score = 0.0f;
     int64_t kept = vocabulary;
     uint64_t sum = 0;
@@ -71,7 +109,9 @@ static int32_t sample_ref(const float *logits, int64_t vocabulary, const setting
         kept = s->top_k;
     for (int64_t i = 0; i < kept; i++)
         e[i] = invar_exp(z[ids[i]] - z[ids[0]]);
-    total = invar_test_reduce(e, kept);
+    for (int64_t i = 0; i < (how->whole ? vocabulary : kept); i++)
+        left[ids[i]] = true;
+    total = total_ref(z, left, vocabulary, z[ids[0]], how->chunk);
     for (int64_t i = 0; i < kept && s->top_p < 1.0f; i++) {
         if (sum >= (uint64_t)((double)s->top_p * 0x1p40))
             kept = i;
@@ -89,7 +129,14 @@ static int32_t sample_ref(const float *logits, int64_t vocabulary, const setting
     free(z);
     free(e);
     free(ids);
+    free(left);
     return best;
+}
+
+static int32_t sample_ref(const float *logits, int64_t vocabulary, const settings *s,
+                          const invar_sample_coords *at, const uint32_t key[2])
+{
+    return sample_variant(logits, vocabulary, s, at, key, &contract);
 }
 
 /* ---- rows ------------------------------------------------------------------------------------ */
@@ -171,7 +218,7 @@ static void check_rows(const invar_tensor *logits, const settings *s)
 static void test_sample__equals_the_expression(void **state)
 {
     static const int64_t sizes[] = {1, 2, 3, 4, 5, 7, 100, 255, 256, 257, 1000, 5000};
-    static const float temperatures[] = {0.0f, 0.7f, 1.0f, 2.5f};
+    static const float temperatures[] = {0.0f, 0.7f, 1.0f, 2.5f, 0.02f, 1e30f};
     static const int32_t top_k[] = {0, 1, 2, 40, 5001};
     static const float top_p[] = {1.0f, 0.9f, 0.5f, 0.99999f, 0x1p-40f}, min_p[] = {0, 0.05f, 1};
     int64_t rows = invar_test_count(1, 8);
@@ -182,7 +229,7 @@ static void test_sample__equals_the_expression(void **state)
             invar_tensor logits =
                 invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, rows, sizes[i]), 5);
             fill_logits(&logits, kind);
-            for (int j = 0; j < 4 * 5 * 5 * 3; j++) {
+            for (int j = 0; j < 6 * 5 * 5 * 3; j++) {
                 const settings s = {temperatures[j / 75], top_k[j / 15 % 5], top_p[j / 3 % 5],
                                     min_p[j % 3]};
                 if (sizes[i] < 1000 || j % 7 == kind)
@@ -195,13 +242,62 @@ static void test_sample__equals_the_expression(void **state)
 static void test_sample__equals_the_expression_for_a_large_vocabulary(void **state)
 {
     static const settings all[] = {
-        {0.7f, 0, 1, 0}, {1, 50, 1, 0}, {1, 0, 0.95f, 0}, {0.8f, 3000, 0.9f, 0.001f}};
+        {0.7f, 0, 1, 0},      {1, 50, 1, 0},         {1, 0, 0.95f, 0}, {0.8f, 3000, 0.9f, 0.001f},
+        {1, 20, 0.95f, 0.1f}, {50.0f, 0, 0.999f, 0}, {0.1f, 0, 1, 0},  {0.1f, 0, 0.9f, 0}};
     invar_tensor logits = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 2, 151936));
 
     (void)state;
     fill_logits(&logits, 0);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         check_rows(&logits, &all[i]);
+    invar_test_free(&logits);
+}
+
+/* Of so many equal tokens the integers lose more than top_p leaves out: no limit is reached. */
+static void test_sample__all_stay_where_the_sum_is_below_top_p(void **state)
+{
+    invar_tensor logits = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 2, 150009));
+
+    (void)state;
+    fill_logits(&logits, 2);
+    check_rows(&logits, &(settings){1, 0, 0x1.fffffep-1f, 0});
+    invar_test_free(&logits);
+}
+
+/*
+ * Five tokens dominate, the last of them by a hair: whether top-p keeps it hangs on the last bits
+ * of L. Sums of other chunks, or over all tokens where top-k drops some, are caught.
+ */
+static void test_sample__controls_of_top_p_are_caught(void **state)
+{
+    static const variant controls[] = {{128, false}, {512, false}, {1000, false}, {256, true}};
+    enum { ROWS = 200, TOKENS = 1000, CONTROLS = sizeof controls / sizeof *controls };
+    const invar_sample_coords at = {0, 3, 7};
+    invar_tensor logits = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, ROWS, TOKENS));
+    int caught[CONTROLS] = {0};
+
+    (void)state;
+    fill_logits(&logits, 0);
+    for (int64_t row = 0; row < ROWS; row++) {
+        invar_tensor one = invar_tensor_rows(&logits, row, 1);
+        settings s = {1, row % 2 ? 0 : 900, 1, 0};
+        bool left[TOKENS];
+        for (int i = 0; i < TOKENS; i++)
+            left[i] = true;
+        for (int i = 0; i < 5; i++) // elsewhere in each row: other noise
+            invar_test_set(&one, 0, (300 * i + 7 * row) % TOKENS, i == 4 ? 9.999f : 10.0f);
+        s.top_p = 4.0f / total_ref(one.data, left, TOKENS, 10.0f, 256) + 4 * 0x1p-24f;
+        for (int i = 0; i < 9; i++, s.top_p = nextafterf(s.top_p, 0.0f)) {
+            int32_t token, expected = sample_ref(one.data, TOKENS, &s, &at, key_of_tests);
+            sample_rows(&token, &one, &s);
+            assert_int_equal(token, expected);
+            for (int j = 0; j < CONTROLS; j++)
+                caught[j] += sample_variant(one.data, TOKENS, &s, &at, key_of_tests,
+                                            &controls[j]) != expected;
+        }
+    }
+    for (int j = 0; j < CONTROLS; j++)
+        assert_true(caught[j] > 0);
     invar_test_free(&logits);
 }
 
@@ -456,6 +552,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_sample__equals_the_expression),
         cmocka_unit_test(test_sample__equals_the_expression_for_a_large_vocabulary),
+        cmocka_unit_test(test_sample__all_stay_where_the_sum_is_below_top_p),
+        cmocka_unit_test(test_sample__controls_of_top_p_are_caught),
         cmocka_unit_test(test_sample__hidden_tokens_count_as_very_small),
         cmocka_unit_test(test_sample__edges_of_the_filters),
         cmocka_unit_test(test_sample__survives_infinities_and_nan),

@@ -1,5 +1,5 @@
 /*
- * token.c - sums over tokens and shards, embedding and addition against plain loops.
+ * token.c - sums over tokens, embedding and addition against plain loops.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -7,10 +7,11 @@
 
 /* ---- sums over tokens ------------------------------------------------------------------------ */
 
-/* How a sum runs; the contract's is {128, false}, everything else is a control. */
+/* How a sum runs; the contract's is {128, false, false}, everything else is a control. */
 typedef struct order {
     int64_t block;
     bool descending;
+    bool straight; /* blocks go into the running sum, not into their unit's */
 } order;
 
 static float block_sum_ref(const invar_tensor *x, int64_t col, int64_t begin, int64_t end,
@@ -48,20 +49,28 @@ static invar_tensor token_sum_ref(const invar_tensor *x, invar_segments units, o
     for (int64_t col = 0; col < x->shape[1]; col++)
         for (int64_t u = 0; u < units.count; u++) {
             int64_t end = units.start[u + 1];
-            for (int64_t t = units.start[u]; t < end; t += o.block)
-                running[col] +=
+            float unit = 0.0f;
+            for (int64_t t = units.start[u]; t < end; t += o.block) {
+                float sum =
                     block_sum_ref(x, col, t, t + o.block < end ? t + o.block : end, o.descending);
+                if (o.straight)
+                    running[col] = running[col] + sum;
+                else
+                    unit = unit + sum;
+            }
+            if (!o.straight && units.start[u] < end)
+                running[col] = running[col] + unit;
         }
     return out;
 }
 
-static const order contract = {128, false};
+static const order contract = {128, false, false};
 
 static void test_token_sum__bits_match_reference(void **state)
 {
     static const int64_t starts[][5] = {
         {0, 0, 0, 0, 0},         {0, 1, 1, 1, 1},         {0, 127, 127, 255, 255},
-        {0, 128, 256, 257, 257}, {0, 129, 130, 131, 300}, {0, 3, 3, 280, 600},
+        {0, 128, 256, 257, 257}, {0, 129, 130, 131, 300}, {0, 3, 3, 280, 1000},
     };
     static const int64_t widths[] = {1, 7, 512, 513, 700};
 
@@ -85,7 +94,8 @@ static void test_token_sum__bits_match_reference(void **state)
 static void test_token_sum__controls_are_caught(void **state)
 {
     static const int64_t start[] = {0, 100, 300};
-    static const order controls[] = {{64, false}, {256, false}, {128, true}};
+    static const order controls[] = {
+        {64, false, false}, {256, false, false}, {128, true, false}, {128, false, true}};
     invar_segments units = {start, 2};
     invar_tensor x = invar_test_tensor(invar_tensor_2d(NULL, INVAR_DTYPE_F32, 300, 8)), got;
 
@@ -121,50 +131,6 @@ static void test_token_sum__accuracy_vs_f64(void **state)
     }
 }
 
-/* ---- sums over shards ------------------------------------------------------------------------ */
-
-static float fold_ref(const invar_tensor *x, int64_t col, int64_t first, int64_t count)
-{
-    if (count == 1)
-        return invar_test_get(x, first, col);
-    return fold_ref(x, col, first, count / 2) + fold_ref(x, col, first + count / 2, count / 2);
-}
-
-/* Returns whether an ascending sum, the control, has other bits. */
-static bool check_fold(const invar_device *dev, int64_t shards, int64_t n)
-{
-    invar_tensor x = invar_test_strided(invar_tensor_2d(NULL, INVAR_DTYPE_F32, shards, n), 3);
-    invar_tensor out = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, n));
-    invar_tensor expected = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_F32, n));
-    invar_tensor first_shard = invar_tensor_1d(x.data, INVAR_DTYPE_F32, n);
-    bool control = false;
-
-    invar_test_fill_normal(&x, (uint64_t)shards, 1.0f);
-    for (int64_t j = 0; j < n; j++) {
-        float ascending = 0.0f, tree = fold_ref(&x, j, 0, shards);
-        for (int64_t v = 0; v < shards; v++)
-            ascending += invar_test_get(&x, v, j);
-        invar_test_set(&expected, 0, j, tree);
-        control = control || ascending != tree;
-    }
-    assert_ok(invar_shard_fold(dev, &(invar_shard_fold_args){out, x}));
-    invar_assert_bits_tensor(&out, &expected, "shard.fold");
-    assert_ok(invar_shard_fold(dev, &(invar_shard_fold_args){first_shard, x}));
-    invar_assert_bits_tensor(&first_shard, &expected, "shard.fold in place");
-    invar_test_free(&x, &out, &expected);
-    return control;
-}
-
-static void test_shard_fold__bits_match_reference(void **state)
-{
-    const invar_device *devices = *state;
-
-    for (int64_t shards = 1; shards <= 1024; shards *= 2)
-        assert_int_equal(check_fold(&devices[0], shards, 513), shards > 2);
-    for (int i = 0; i < INVAR_TEST_DEVICES; i++)
-        assert_true(check_fold(&devices[i], 4, 20000));
-}
-
 /* ---- embedding ------------------------------------------------------------------------------- */
 
 static void test_embedding_fwd__copies_rows(void **state)
@@ -191,48 +157,90 @@ static void test_embedding_fwd__copies_rows(void **state)
     }
 }
 
-static void embedding_bwd_ref(const invar_embedding_bwd_args *a, bool descending)
-{
-    int64_t tokens = a->dout.shape[0];
+/* How the rows of an id are added; the contract's is all false, everything else is a control. */
+typedef struct scatter_order {
+    bool descending; /* tokens of a unit */
+    bool straight;   /* tokens go into the table, not into their unit's sum */
+} scatter_order;
 
-    for (int64_t i = 0; i < tokens; i++) {
-        int64_t t = descending ? tokens - 1 - i : i, id = ((int32_t *)a->ids.data)[t];
-        for (int64_t j = 0; j < a->dout.shape[1]; j++)
-            invar_test_set(&a->dtable, id, j,
-                           invar_test_get(&a->dtable, id, j) + invar_test_get(&a->dout, t, j));
-    }
+/* Per unit, row of the table and column: all tokens of the unit are asked for their id. */
+static void embedding_bwd_ref(const invar_embedding_bwd_args *a, scatter_order o)
+{
+    for (int64_t u = 0; u < a->units.count; u++)
+        for (int64_t id = 0; id < a->dtable.shape[0]; id++)
+            for (int64_t j = 0; j < a->dout.shape[1]; j++) {
+                int64_t begin = a->units.start[u], end = a->units.start[u + 1];
+                float sum = o.straight ? invar_test_get(&a->dtable, id, j) : 0.0f;
+                bool there = false;
+                for (int64_t i = 0; i < end - begin; i++) {
+                    int64_t t = o.descending ? end - 1 - i : begin + i;
+                    if (((int32_t *)a->ids.data)[t] != id)
+                        continue;
+                    sum = sum + invar_test_get(&a->dout, t, j);
+                    there = true;
+                }
+                if (there)
+                    invar_test_set(&a->dtable, id, j,
+                                   o.straight ? sum : invar_test_get(&a->dtable, id, j) + sum);
+            }
 }
 
 static void test_embedding_bwd__bits_match_reference(void **state)
 {
     const invar_device *dev = *state;
     enum { T = 300, V = 20, D = 700 };
+    static const int64_t starts[][5] = {{0, 0, 100, 101, T}, {0, T, T, T, T}, {0, 60, 120, 180, T}};
+    static const scatter_order controls[] = {{true, false}, {false, true}};
     invar_tensor view = invar_tensor_2d(NULL, INVAR_DTYPE_F32, V, D);
 
-    for (int d = 0; d < 2; d++) {
+    for (int i = 0; i < 6; i++) {
+        invar_segments units = {starts[i / 2], 4};
         invar_tensor dout =
-            invar_test_strided(invar_tensor_2d(NULL, invar_test_storage[d], T, D), 9);
+            invar_test_strided(invar_tensor_2d(NULL, invar_test_storage[i % 2], T, D), 9);
         invar_tensor ids = invar_test_tensor(invar_tensor_1d(NULL, INVAR_DTYPE_I32, T));
-        invar_tensor got = invar_test_strided(view, 4), expected, control;
+        invar_tensor got = invar_test_strided(view, 4), before, expected;
 
         invar_test_fill_normal(&dout, 1, 1.0f);
         invar_test_fill_index(&ids, 2, V - 1); // the last row stays as it is
         invar_test_fill_normal(&got, 3, 1.0f);
+        before = invar_test_copy(&got);
         expected = invar_test_copy(&got);
-        control = invar_test_copy(&got);
-        assert_ok(invar_embedding_bwd(dev, &(invar_embedding_bwd_args){got, dout, ids}));
-        embedding_bwd_ref(&(invar_embedding_bwd_args){expected, dout, ids}, false);
-        embedding_bwd_ref(&(invar_embedding_bwd_args){control, dout, ids}, true);
+        assert_ok(invar_embedding_bwd(dev, &(invar_embedding_bwd_args){got, dout, ids, units}));
+        embedding_bwd_ref(&(invar_embedding_bwd_args){expected, dout, ids, units},
+                          (scatter_order){false, false});
         invar_assert_bits_tensor(&got, &expected, "embedding.bwd");
-        assert_true(invar_tensors_differ(&got, &control));
-        invar_test_free(&dout, &ids, &got, &expected, &control);
+        for (size_t c = 0; c < sizeof controls / sizeof *controls; c++) {
+            invar_tensor control = invar_test_copy(&before);
+            embedding_bwd_ref(&(invar_embedding_bwd_args){control, dout, ids, units}, controls[c]);
+            if (i % 2 == 0 || controls[c].straight) // few sums of bf16 are rounded
+                assert_true(invar_tensors_differ(&got, &control));
+            invar_test_free(&control);
+        }
+        invar_test_free(&dout, &ids, &got, &before, &expected);
     }
+}
+
+/* A unit without the id adds nothing, not even +0; one whose sum is +0 adds it. */
+static void test_embedding_bwd__what_is_not_there_is_not_added(void **state)
+{
+    static const int64_t start[] = {0, 1, 2, 2};
+    float table[] = {-0.0f, -0.0f, 1.0f}, rows[] = {-0.0f, 0.0f};
+    const float expected[] = {-0.0f, 0.0f, 1.0f};
+    int32_t index[] = {1, 1};
+
+    assert_ok(invar_embedding_bwd(
+        *state, &(invar_embedding_bwd_args){invar_tensor_2d(table, INVAR_DTYPE_F32, 3, 1),
+                                            invar_tensor_2d(rows, INVAR_DTYPE_F32, 2, 1),
+                                            invar_tensor_1d(index, INVAR_DTYPE_I32, 2),
+                                            {start, 3}}));
+    invar_assert_bits_f32(table, expected, 3, "embedding.bwd");
 }
 
 static void test_embedding_bwd__accuracy_vs_f64(void **state)
 {
     const invar_device *dev = *state;
     enum { T = 1000, V = 10, D = 16 };
+    static const int64_t start[] = {0, 300, T};
 
     for (int d = 0; d < 2; d++) {
         invar_tensor dout = invar_test_tensor(invar_tensor_2d(NULL, invar_test_storage[d], T, D));
@@ -246,7 +254,8 @@ static void test_embedding_bwd__accuracy_vs_f64(void **state)
         for (int64_t t = 0; t < T; t++)
             for (int64_t j = 0; j < D; j++)
                 exact[((int32_t *)ids.data)[t] * D + j] += (double)invar_test_get(&dout, t, j);
-        assert_ok(invar_embedding_bwd(dev, &(invar_embedding_bwd_args){dtable, dout, ids}));
+        assert_ok(
+            invar_embedding_bwd(dev, &(invar_embedding_bwd_args){dtable, dout, ids, {start, 2}}));
         invar_assert_close(&dtable, exact, 0x1p-20, 0x1p-17, "embedding.bwd");
         invar_test_free(&dout, &ids, &dtable);
     }
@@ -312,7 +321,7 @@ static void test_token__bad_arguments_are_refused(void **state)
 {
     const invar_device *dev = *state;
     static const int64_t start[] = {0, 4}, backwards[] = {0, 5, 4}, gap[] = {1, 4};
-    float data[64] = {0};
+    float data[64] = {0}, more[64] = {0};
     uint16_t half[64] = {0};
     int32_t index[4] = {0, 1, 2, 3};
     invar_tensor x = invar_tensor_2d(data, INVAR_DTYPE_F32, 4, 8), wrong;
@@ -321,6 +330,7 @@ static void test_token__bad_arguments_are_refused(void **state)
     invar_tensor ids = invar_tensor_1d(index, INVAR_DTYPE_I32, 4);
     invar_tensor table = invar_tensor_2d(data, INVAR_DTYPE_F32, 3, 8);
     invar_tensor v7 = invar_tensor_1d(data, INVAR_DTYPE_F32, 7);
+    invar_tensor big = invar_tensor_2d(more, INVAR_DTYPE_F32, 4, 8);
     invar_segments units = {start, 1};
 
 #define TOKEN_SUM(...) invar_token_sum(dev, &(invar_token_sum_args){__VA_ARGS__})
@@ -339,12 +349,6 @@ static void test_token__bad_arguments_are_refused(void **state)
     wrong = x;
     wrong.data = NULL;
     assert_refused(TOKEN_SUM(v, wrong, units), "token.sum: x: no data");
-#define SHARD_FOLD(...) invar_shard_fold(dev, &(invar_shard_fold_args){__VA_ARGS__})
-    assert_refused(SHARD_FOLD(v, table), "shard.fold: x: 3 shards");
-    assert_refused(SHARD_FOLD(v, x16), "shard.fold: x: type bf16");
-    assert_refused(SHARD_FOLD(v7, x), "shard.fold: out: extent 7");
-    assert_refused(SHARD_FOLD(v, invar_tensor_2d(data, INVAR_DTYPE_F32, 2048, 8)),
-                   "shard.fold: x: 2048");
 #define EMBEDDING_FWD(...) invar_embedding_fwd(dev, &(invar_embedding_fwd_args){__VA_ARGS__})
     assert_refused(EMBEDDING_FWD(x, table, ids),
                    "embedding.fwd: ids: value 3 in row 3; expected 0 to 2");
@@ -352,10 +356,12 @@ static void test_token__bad_arguments_are_refused(void **state)
     assert_refused(EMBEDDING_FWD(x, x, v), "embedding.fwd: ids: type f32");
     assert_refused(EMBEDDING_FWD(none, x, ids), "embedding.fwd: out: missing");
 #define EMBEDDING_BWD(...) invar_embedding_bwd(dev, &(invar_embedding_bwd_args){__VA_ARGS__})
-    assert_refused(EMBEDDING_BWD(table, x, ids), "embedding.bwd: ids: value 3");
-    assert_refused(EMBEDDING_BWD(x16, x, ids), "embedding.bwd: dtable: type bf16");
+    assert_refused(EMBEDDING_BWD(table, x, ids, units), "embedding.bwd: ids: value 3");
+    assert_refused(EMBEDDING_BWD(x16, x, ids, units), "embedding.bwd: dtable: type bf16");
+    assert_refused(EMBEDDING_BWD(big, x, ids, {gap, 1}), "embedding.bwd: units: segments cover");
+    assert_refused(EMBEDDING_BWD(big, x, ids, {NULL, 0}), "embedding.bwd: units: 0 segments");
     index[2] = -1;
-    assert_refused(EMBEDDING_BWD(x, x, ids), "embedding.bwd: ids: value -1 in row 2");
+    assert_refused(EMBEDDING_BWD(big, x, ids, units), "embedding.bwd: ids: value -1 in row 2");
 #define ADD(...) invar_add(dev, &(invar_add_args){__VA_ARGS__})
     assert_refused(ADD(x, table, x), "add: a: extent 3");
     assert_refused(ADD(x, x, x16), "add: b is bf16 but out is f32");
@@ -373,7 +379,7 @@ static void test_token__nothing_to_do(void **state)
 
     assert_ok(TOKEN_SUM(v, empty, {NULL, 0}));
     assert_ok(EMBEDDING_FWD(empty, table, ids));
-    assert_ok(EMBEDDING_BWD(table, empty, ids));
+    assert_ok(EMBEDDING_BWD(table, empty, ids, {NULL, 0}));
     assert_ok(ADD(empty, empty, empty));
     assert_true(one == 3.0f);
 }
@@ -384,9 +390,9 @@ int main(void)
         cmocka_unit_test(test_token_sum__bits_match_reference),
         cmocka_unit_test(test_token_sum__controls_are_caught),
         cmocka_unit_test(test_token_sum__accuracy_vs_f64),
-        cmocka_unit_test(test_shard_fold__bits_match_reference),
         cmocka_unit_test(test_embedding_fwd__copies_rows),
         cmocka_unit_test(test_embedding_bwd__bits_match_reference),
+        cmocka_unit_test(test_embedding_bwd__what_is_not_there_is_not_added),
         cmocka_unit_test(test_embedding_bwd__accuracy_vs_f64),
         cmocka_unit_test(test_add__bits_match_reference),
         cmocka_unit_test(test_add__accuracy_vs_f64),

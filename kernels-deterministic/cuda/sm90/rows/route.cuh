@@ -1,0 +1,536 @@
+/*
+ * route.cuh - the router of a mixture of experts, and its backward; moe.cu states the contract.
+ *
+ * A warp has a token. Up to 256 experts and 32 slots lie in its registers: thread t has the experts
+ * t, t + 32, ... and slot t. Others, and routers that limit groups, lie in shared or global memory.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_ROWS_ROUTE_CUH
+#define INVAR_KERNELS_CUDA_SM90_ROWS_ROUTE_CUH
+
+#include "kernels-deterministic/cuda/sm90/vector.cuh"
+#include "kernels-deterministic/math/narrow.h"
+#include "kernels-deterministic/math/order.h"
+
+#define WARPS 4 // of a block of threads; a warp has a token
+
+__device__ __forceinline__ int warp_thread()
+{
+    return (int)threadIdx.x % 32;
+}
+
+/* The token of this warp. */
+__device__ __forceinline__ int64_t warp_number()
+{
+    return (int64_t)blockIdx.x * WARPS + threadIdx.x / 32;
+}
+
+/* Experts of a token: what is out of range or there twice is reported. One warp. */
+__device__ __forceinline__ void check_choice(invar_cuda_fault *fault, invar_op op,
+                                             const int32_t *ids, int64_t slots, int64_t experts)
+{
+    for (int64_t s = warp_thread(); s < slots; s += 32) {
+        int32_t id = ids[s];
+        (void)invar_guard(fault, op, id, experts);
+        for (int64_t earlier = 0; earlier < s; earlier++)
+            if (ids[earlier] == id)
+                invar_report(fault, op, INVAR_CUDA_REPEATED, id);
+    }
+}
+
+/* An expert's number, whatever stands there: check_choice has reported it. */
+__device__ __forceinline__ int64_t in_range(int32_t id, int64_t experts)
+{
+    return id >= 0 && id < experts ? id : 0;
+}
+
+/* f(s, value) for slots in ascending order, value(s) being computed by one thread each. */
+template <typename V, typename F>
+__device__ __forceinline__ void for_slots(int64_t slots, V value, F f)
+{
+    for (int64_t base = 0; base < slots; base += 32) {
+        int64_t left = slots - base;
+        float own = warp_thread() < left ? value(base + warp_thread()) : 0.0f;
+        for (int i = 0; i < 32 && i < left; i++)
+            f(__shfl_sync(0xFFFFFFFFu, own, i));
+    }
+}
+
+/* ---- a token in the registers of a warp ------------------------------------------------------ */
+
+#define FEW_EXPERTS 256
+#define FEW_SLOTS 32 // a thread for each
+
+/* f(number of registers) where a token's experts and slots have room in them. */
+template <typename F> static invar_status by_registers(int64_t experts, F f)
+{
+    if (experts <= 32)
+        return f(std::integral_constant<int, 1>{});
+    if (experts <= 64)
+        return f(std::integral_constant<int, 2>{});
+    if (experts <= 128)
+        return f(std::integral_constant<int, 4>{});
+    return f(std::integral_constant<int, 8>{});
+}
+
+/* x[k] is the value of expert 32 k + t; +0 behind the last one. */
+template <int Count>
+__device__ __forceinline__ void load_experts(float x[Count], const float *row, int experts)
+{
+#pragma unroll
+    for (int k = 0; k < Count; k++)
+        x[k] = warp_thread() + 32 * k < experts ? row[warp_thread() + 32 * k] : 0.0f;
+}
+
+/* The value of an expert, which each thread names for itself. */
+template <int Count> __device__ __forceinline__ float value_of(const float x[Count], int id)
+{
+    float value = 0.0f;
+
+#pragma unroll
+    for (int k = 0; k < Count; k++) {
+        float here = __shfl_sync(0xFFFFFFFFu, x[k], id % 32);
+        value = id / 32 == k ? here : value;
+    }
+    return value;
+}
+
+/* check_choice of ids that the threads hold; yields this thread's, in range. */
+__device__ __forceinline__ int own_choice(invar_cuda_fault *fault, invar_op op, const int32_t *ids,
+                                          int slots, int64_t experts)
+{
+    bool live = warp_thread() < slots;
+    int32_t id = live ? ids[warp_thread()] : 0;
+    // threads without a slot have numbers of their own that no expert has
+    unsigned same = __match_any_sync(0xFFFFFFFFu, live ? (int64_t)id : INT64_MAX - warp_thread());
+
+    if (live)
+        (void)invar_guard(fault, op, id, experts);
+    if (live && __popc(same) > 1)
+        invar_report(fault, op, INVAR_CUDA_REPEATED, id);
+    return (int)in_range(id, experts);
+}
+
+/* `divisor` of scores that the threads of the slots hold. */
+__device__ __forceinline__ float divisor_of(float score, int slots, const invar_moe_router &router)
+{
+    float sum = 0.0f;
+
+    if (!router.normalise)
+        return 1.0f;
+    for (int s = 0; s < slots; s++)
+        sum = sum + __shfl_sync(0xFFFFFFFFu, score, s);
+    return sum + router.normalise_eps;
+}
+
+/* ---- route ----------------------------------------------------------------------------------- */
+
+struct route_rows {
+    invar_view<int32_t> ids, replay; /* replay.data NULL: none */
+    invar_view<float> weights, scores, logits;
+    const float *bias; /* NULL: none */
+    invar_moe_router router;
+    int64_t experts, slots;
+    uint64_t *keys; /* (warps, experts + groups) where shared memory is too small, else NULL */
+    invar_cuda_fault *fault;
+};
+
+/* The scores of a row; thread t writes those of experts t, t + 32, ... */
+__device__ __forceinline__ void score_experts(float *scores, const float *logits, int64_t experts,
+                                              invar_moe_scoring scoring)
+{
+    float largest = -INFINITY;
+
+    if (scoring == INVAR_MOE_SIGMOID) {
+        for (int64_t j = warp_thread(); j < experts; j += 32)
+            scores[j] = invar_sigmoid(logits[j]);
+        return;
+    }
+    for (int64_t j = warp_thread(); j < experts; j += 32)
+        largest = invar_max_nan(largest, logits[j]);
+#pragma unroll
+    for (int half = 16; half > 0; half /= 2)
+        largest = invar_max_nan(largest, __shfl_xor_sync(0xFFFFFFFFu, largest, half));
+    float sum = invar_reduce_warp_long(experts, [&](int64_t j) {
+        float e = invar_exp_not_above_0(logits[j] - largest);
+        scores[j] = e;
+        return e;
+    });
+    for (int64_t j = warp_thread(); j < experts; j += 32)
+        scores[j] = scores[j] / sum;
+}
+
+/* The least key of the warp. */
+__device__ __forceinline__ uint64_t least_of_warp(uint64_t key)
+{
+    uint32_t high = __reduce_min_sync(0xFFFFFFFFu, (uint32_t)(key >> 32));
+    uint32_t low = (uint32_t)(key >> 32) == high ? (uint32_t)key : UINT32_MAX;
+
+    return (uint64_t)high << 32 | __reduce_min_sync(0xFFFFFFFFu, low);
+}
+
+/* Takes the best `times` candidates out of keys, whose ids are their places; f(i, id) for each. */
+template <typename F>
+__device__ __forceinline__ void take_best(uint64_t *keys, int64_t count, int64_t times, F f)
+{
+    uint64_t own = INVAR_ORDER_LAST;
+    auto look = [&] {
+        own = INVAR_ORDER_LAST;
+        for (int64_t i = warp_thread(); i < count; i += 32)
+            own = keys[i] < own ? keys[i] : own;
+    };
+
+    look();
+    for (int64_t i = 0; i < times; i++) {
+        uint64_t best = least_of_warp(own);
+        f(i, invar_order_id(best));
+        if (own == best) {
+            keys[invar_order_id(best)] = INVAR_ORDER_LAST;
+            look();
+        }
+    }
+    __syncwarp();
+}
+
+/* The best value of a group, or the sum of its best two, the better one first. */
+__device__ __forceinline__ float group_score(const uint64_t *keys, int64_t count, int32_t top)
+{
+    uint64_t first = INVAR_ORDER_LAST, second = INVAR_ORDER_LAST;
+
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t key = keys[i], worse = key < first ? first : key;
+        first = key < first ? key : first;
+        second = worse < second ? worse : second;
+    }
+    return top == 1 ? invar_order_value(first)
+                    : invar_order_value(first) + invar_order_value(second);
+}
+
+/* Takes the experts of all but the best groups out of keys. */
+__device__ __forceinline__ void limit_groups(uint64_t *keys, uint64_t *group_keys, int64_t experts,
+                                             const invar_moe_router &router)
+{
+    int64_t size = experts / router.groups;
+
+    for (int32_t g = warp_thread(); g < router.groups; g += 32) {
+        float score = group_score(keys + g * size, size, router.group_score_top);
+        group_keys[g] = invar_order_key(score, (uint32_t)g);
+    }
+    __syncwarp();
+    take_best(group_keys, router.groups, router.groups_kept, [](int64_t, uint32_t) {});
+    for (int64_t j = warp_thread(); j < experts; j += 32)
+        if (group_keys[invar_divide(j, size)] != INVAR_ORDER_LAST)
+            keys[j] = INVAR_ORDER_LAST;
+    __syncwarp();
+}
+
+/* What weights are divided by: 1, or the chosen scores' sum in slot order, plus eps. */
+__device__ __forceinline__ float divisor(const float *scores, const int32_t *ids, int64_t slots,
+                                         int64_t experts, const invar_moe_router &router)
+{
+    float sum = 0.0f;
+
+    if (!router.normalise)
+        return 1.0f;
+    for_slots(
+        slots, [&](int64_t s) { return scores[in_range(ids[s], experts)]; },
+        [&](float score) { sum = sum + score; });
+    return sum + router.normalise_eps;
+}
+
+static __global__ void __launch_bounds__(32 * WARPS) route_tokens(route_rows r)
+{
+    extern __shared__ uint64_t shared_keys[];
+    int64_t each = r.experts + r.router.groups;
+    uint64_t *keys = r.keys ? r.keys + warp_number() * each : shared_keys + threadIdx.x / 32 * each;
+
+    for (int64_t token = warp_number(); token < r.logits.rows;
+         token += (int64_t)gridDim.x * WARPS) {
+        float *scores = r.scores.row(token), *weights = r.weights.row(token);
+        int32_t *chosen = r.ids.row(token);
+        const int32_t *used = chosen;
+        if (r.replay.data) {
+            used = r.replay.row(token);
+            check_choice(r.fault, INVAR_OP_MOE_ROUTE_FWD, used, r.slots, r.experts);
+        }
+        score_experts(scores, r.logits.row(token), r.experts, r.router.scoring);
+        for (int64_t j = warp_thread(); j < r.experts; j += 32)
+            keys[j] = invar_order_key(r.bias ? scores[j] + r.bias[j] : scores[j], (uint32_t)j);
+        __syncwarp();
+        if (r.router.groups_kept < r.router.groups)
+            limit_groups(keys, keys + r.experts, r.experts, r.router);
+        take_best(keys, r.experts, r.slots, [&](int64_t s, uint32_t id) {
+            if (warp_thread() == 0)
+                chosen[s] = (int32_t)id;
+        });
+        float total = divisor(scores, used, r.slots, r.experts, r.router);
+        for (int64_t s = warp_thread(); s < r.slots; s += 32)
+            weights[s] = scores[in_range(used[s], r.experts)] / total * r.router.scale;
+        __syncwarp();
+    }
+}
+
+/* score_experts of a row in registers. */
+template <int Count>
+__device__ __forceinline__ void score_few(float x[Count], int experts, invar_moe_scoring scoring)
+{
+    float lane[8] = {0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f, 0.0f}, largest = -INFINITY;
+
+    if (scoring == INVAR_MOE_SIGMOID) {
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            x[k] = invar_sigmoid(x[k]);
+        return;
+    }
+#pragma unroll
+    for (int k = 0; k < Count; k++)
+        if (warp_thread() + 32 * k < experts)
+            largest = invar_max_nan(largest, x[k]);
+    largest = invar_largest_of_warp(largest);
+#pragma unroll
+    for (int k = 0; k < Count; k++)
+        if (warp_thread() + 32 * k < experts)
+            lane[k] = x[k] = invar_exp_not_above_0(x[k] - largest);
+    float sum = invar_fold_warp(lane);
+#pragma unroll
+    for (int k = 0; k < Count; k++)
+        x[k] = x[k] / sum;
+}
+
+/* The best candidate of a thread among those that rank[] has: its rank and its expert. */
+template <int Count>
+__device__ __forceinline__ void best_of_own(uint32_t *best, uint32_t *id,
+                                            const uint32_t rank[Count])
+{
+    *best = rank[0];
+    *id = (uint32_t)warp_thread();
+#pragma unroll
+    for (int k = 1; k < Count; k++) {
+        bool better = rank[k] < *best; // of equal ones the first
+        *best = better ? rank[k] : *best;
+        *id = better ? (uint32_t)(warp_thread() + 32 * k) : *id;
+    }
+}
+
+/* A warp has a token, all of it in registers; groups are not limited. */
+template <int Count> static __global__ void __launch_bounds__(32 * WARPS, 8) route_few(route_rows r)
+{
+    int64_t token = warp_number();
+    int experts = (int)r.experts, slots = (int)r.slots, thread = warp_thread(), chosen = 0;
+    uint32_t rank[Count], best, id;
+    float score[Count];
+
+    invar_grid_begin();
+    if (token >= r.logits.rows)
+        return;
+    load_experts<Count>(score, r.logits.row(token), experts);
+    score_few<Count>(score, experts, r.router.scoring);
+#pragma unroll
+    for (int k = 0; k < Count; k++) {
+        int j = thread + 32 * k;
+        rank[k] = UINT32_MAX; // behind all: a sum that is NaN has the canonical one's rank here
+        if (j >= experts)
+            continue;
+        float v = r.bias ? score[k] + r.bias[j] : score[k];
+        rank[k] = (uint32_t)(invar_order_key(v, 0) >> 32);
+        r.scores.row(token)[j] = score[k];
+    }
+    best_of_own<Count>(&best, &id, rank);
+    for (int s = 0; s < slots; s++) {
+        uint32_t first = __reduce_min_sync(0xFFFFFFFFu, best);
+        uint32_t winner = __reduce_min_sync(0xFFFFFFFFu, best == first ? id : UINT32_MAX);
+        chosen = s == thread ? (int)winner : chosen;
+        if (id != winner)
+            continue;
+#pragma unroll
+        for (int k = 0; k < Count; k++)
+            rank[k] = (int)winner / 32 == k ? UINT32_MAX : rank[k];
+        best_of_own<Count>(&best, &id, rank);
+    }
+    __syncwarp();
+    if (thread < slots)
+        r.ids.row(token)[thread] = chosen;
+    if (r.replay.data)
+        chosen = own_choice(r.fault, INVAR_OP_MOE_ROUTE_FWD, r.replay.row(token), slots, experts);
+    float own = value_of<Count>(score, chosen), total = divisor_of(own, slots, r.router);
+    if (thread < slots)
+        r.weights.row(token)[thread] = own / total * r.router.scale;
+}
+
+#define ROUTE_BLOCKS 8 // on a multiprocessor
+#define SHARED_MOST (24 * 1024)
+
+static int64_t route_blocks(const invar_device *dev, const invar_moe_route_fwd_args *a)
+{
+    int64_t most = (int64_t)invar_cuda_of(dev)->multiprocessors * ROUTE_BLOCKS;
+    int64_t blocks = invar_ceil_div(a->logits.shape[0], WARPS);
+
+    return blocks < most ? blocks : most;
+}
+
+/* Of a block's warps. */
+static size_t keys_bytes(const invar_moe_route_fwd_args *a)
+{
+    return WARPS * (size_t)(a->logits.shape[1] + a->router.groups) * sizeof(uint64_t);
+}
+
+static bool has_few(int64_t experts, int64_t slots)
+{
+    return experts <= FEW_EXPERTS && slots <= FEW_SLOTS;
+}
+
+size_t invar_cuda_moe_route_fwd_workspace(const invar_device *dev,
+                                          const invar_moe_route_fwd_args *a)
+{
+    return keys_bytes(a) > SHARED_MOST ? keys_bytes(a) * (size_t)route_blocks(dev, a) : 0;
+}
+
+static invar_status check_experts(invar_op op, int64_t experts)
+{
+    if (experts > INVAR_WARP_SUM_MOST)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0, "%s: more than 2^24 experts", invar_op_name(op));
+    return INVAR_OK;
+}
+
+invar_status invar_cuda_moe_route_fwd(const invar_device *dev, const invar_moe_route_fwd_args *a,
+                                      void *workspace)
+{
+    invar_op op = INVAR_OP_MOE_ROUTE_FWD;
+    bool shared = keys_bytes(a) <= SHARED_MOST;
+    route_rows rows = {invar_view_of<int32_t>(&a->ids),
+                       {},
+                       invar_view_of<float>(&a->weights),
+                       invar_view_of<float>(&a->scores),
+                       invar_view_of<float>(&a->logits),
+                       invar_tensor_present(&a->bias) ? (const float *)a->bias.data : nullptr,
+                       a->router,
+                       a->logits.shape[1],
+                       a->ids.shape[1],
+                       shared ? nullptr : (uint64_t *)workspace,
+                       invar_cuda_of(dev)->fault};
+
+    INVAR_TRY(check_experts(op, a->logits.shape[1]));
+    if (invar_tensor_present(&a->replay))
+        rows.replay = invar_view_of<int32_t>(&a->replay);
+    if (has_few(rows.experts, rows.slots) && a->router.groups_kept == a->router.groups)
+        return by_registers(rows.experts, [&](auto count) {
+            dim3 grid((unsigned)invar_ceil_div(a->logits.shape[0], WARPS));
+            return invar_launch_early(dev, op, route_few<decltype(count)::value>, grid,
+                                      dim3(32 * WARPS), 0)(rows);
+        });
+    return invar_launch(dev, op, route_tokens, dim3((unsigned)route_blocks(dev, a)),
+                        dim3(32 * WARPS), shared ? keys_bytes(a) : 0)(rows);
+}
+
+/* ---- route, backward ------------------------------------------------------------------------- */
+
+struct route_back_rows {
+    invar_mixed dlogits;
+    invar_view<float> dweights, scores;
+    invar_view<int32_t> ids;
+    invar_moe_router router;
+    invar_cuda_fault *fault;
+};
+
+static __global__ void __launch_bounds__(32 * WARPS) route_tokens_back(route_back_rows r)
+{
+    int64_t token = warp_number(), experts = r.scores.cols, slots = r.ids.cols;
+
+    if (token >= r.scores.rows)
+        return;
+    const float *scores = r.scores.row(token), *dweights = r.dweights.row(token);
+    const int32_t *ids = r.ids.row(token);
+    bool softmax = r.router.scoring == INVAR_MOE_SOFTMAX;
+    check_choice(r.fault, INVAR_OP_MOE_ROUTE_BWD, ids, slots, experts);
+
+    float total = divisor(scores, ids, slots, experts, r.router), share = 0.0f, mean = 0.0f;
+    auto score_of = [&](int64_t s) { return scores[in_range(ids[s], experts)]; };
+    auto scaled = [&](int64_t s) { return dweights[s] * r.router.scale; };
+    if (r.router.normalise)
+        for (int64_t s = 0; s < slots; s++) // the same in all threads
+            share = invar_fmaf(scaled(s), score_of(s) / total, share);
+    auto dscore = [&](int64_t s) {
+        return r.router.normalise ? (scaled(s) - share) / total : scaled(s);
+    };
+    if (softmax)
+        for (int64_t s = 0; s < slots; s++)
+            mean = invar_fmaf(score_of(s), dscore(s), mean);
+
+    for (int64_t j = warp_thread(); j < experts; j += 32) {
+        float rest = softmax ? scores[j] * (0.0f - mean) : 0.0f;
+        r.dlogits.put(rest, token, j);
+    }
+    __syncwarp();
+    for (int64_t s = warp_thread(); s < slots; s += 32) {
+        float score = score_of(s);
+        float dlogit = softmax ? score * (dscore(s) - mean) : dscore(s) * (score * (1.0f - score));
+        r.dlogits.put(dlogit, token, in_range(ids[s], experts));
+    }
+}
+
+/* The same with a token in the registers of its warp. */
+template <int Count>
+static __global__ void __launch_bounds__(32 * WARPS, 8) route_few_back(route_back_rows r)
+{
+    int64_t token = warp_number();
+    int experts = (int)r.scores.cols, slots = (int)r.ids.cols, thread = warp_thread();
+    bool softmax = r.router.scoring == INVAR_MOE_SOFTMAX, live = thread < slots;
+    float score[Count], share = 0.0f, mean = 0.0f;
+
+    invar_grid_begin();
+    if (token >= r.scores.rows)
+        return;
+    load_experts<Count>(score, r.scores.row(token), experts);
+    float scaled = live ? r.dweights.row(token)[thread] * r.router.scale : 0.0f;
+    int id = own_choice(r.fault, INVAR_OP_MOE_ROUTE_BWD, r.ids.row(token), slots, experts);
+    float own = value_of<Count>(score, id), total = divisor_of(own, slots, r.router);
+    float part = own / total, dscore = scaled;
+    if (r.router.normalise) {
+        for (int s = 0; s < slots; s++)
+            share = invar_fmaf(__shfl_sync(0xFFFFFFFFu, scaled, s),
+                               __shfl_sync(0xFFFFFFFFu, part, s), share);
+        dscore = (scaled - share) / total;
+    }
+    for (int s = 0; softmax && s < slots; s++)
+        mean =
+            invar_fmaf(__shfl_sync(0xFFFFFFFFu, own, s), __shfl_sync(0xFFFFFFFFu, dscore, s), mean);
+#pragma unroll
+    for (int k = 0; k < Count; k++)
+        if (thread + 32 * k < experts)
+            r.dlogits.put(softmax ? score[k] * (0.0f - mean) : 0.0f, token, thread + 32 * k);
+    __syncwarp();
+    if (live)
+        r.dlogits.put(softmax ? own * (dscore - mean) : dscore * (own * (1.0f - own)), token, id);
+}
+
+size_t invar_cuda_moe_route_bwd_workspace(const invar_device *dev,
+                                          const invar_moe_route_bwd_args *a)
+{
+    (void)dev, (void)a;
+    return 0;
+}
+
+invar_status invar_cuda_moe_route_bwd(const invar_device *dev, const invar_moe_route_bwd_args *a,
+                                      void *workspace)
+{
+    route_back_rows rows = {invar_mixed_of(&a->dlogits),
+                            invar_view_of<float>(&a->dweights),
+                            invar_view_of<float>(&a->scores),
+                            invar_view_of<int32_t>(&a->ids),
+                            a->router,
+                            invar_cuda_of(dev)->fault};
+    dim3 grid((unsigned)invar_ceil_div(a->scores.shape[0], WARPS));
+
+    (void)workspace;
+    if (has_few(a->scores.shape[1], a->ids.shape[1]))
+        return by_registers(a->scores.shape[1], [&](auto count) {
+            return invar_launch_early(dev, INVAR_OP_MOE_ROUTE_BWD,
+                                      route_few_back<decltype(count)::value>, grid,
+                                      dim3(32 * WARPS), 0)(rows);
+        });
+    return invar_launch(dev, INVAR_OP_MOE_ROUTE_BWD, route_tokens_back, grid, dim3(32 * WARPS),
+                        0)(rows);
+}
+
+#endif
