@@ -264,9 +264,14 @@ static const char *name_at(int index)
     return index < schema->count ? schema->keys[index].name : NULL;
 }
 
+static const char *instead_of(const char *name, size_t length)
+{
+    return invar_recipe_instead(invar_config_schema(), name, length);
+}
+
 invar_option invar_flags_end(void)
 {
-    static invar_option_names names = {name_at};
+    static invar_option_names names = {name_at, instead_of};
 
     return (invar_option){.value = &names};
 }

@@ -110,6 +110,7 @@ static invar_status unknown(const invar_option *options, const char *word, size_
 {
     const invar_option *verb = options;
     const invar_option_names *others;
+    const char *instead;
     char known[INVAR_NEAR_SIZE];
     invar_near near;
 
@@ -119,6 +120,9 @@ static invar_status unknown(const invar_option *options, const char *word, size_
         invar_near_offer(&near, known);
     }
     others = options->value;
+    instead = others ? others->instead(word + 2, length) : NULL;
+    if (instead)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "unknown option '%s' (gone: use %s)", word, instead);
     for (int i = 0; others && others->at(i); i++) {
         (void)snprintf(known, sizeof known, "--%s", others->at(i));
         invar_near_offer(&near, known);

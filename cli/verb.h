@@ -40,6 +40,8 @@ typedef struct invar_option {
 /* Flags of a verb that others read; the last option, which has no name, may have them as value. */
 typedef struct invar_option_names {
     const char *(*at)(int index); /* NULL behind the last */
+    /* What to use for a name that is gone; NULL: there never was one. */
+    const char *(*instead)(const char *name, size_t length);
 } invar_option_names;
 
 typedef struct invar_verb {

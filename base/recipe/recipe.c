@@ -107,16 +107,24 @@ int invar_recipe_find(const invar_recipe_schema *schema, const char *name)
     return find_key(schema, span_of(name));
 }
 
+const char *invar_recipe_instead(const invar_recipe_schema *schema, const char *name, size_t length)
+{
+    for (int i = 0; i < schema->n_gone; i++)
+        if (equals((span){name, length}, schema->gone[i].name))
+            return schema->gone[i].instead;
+    return NULL;
+}
+
 /* " (did you mean 'x'?)", " (gone: use x)", or nothing when no name is near. */
 static const char *suggest(invar_near *near, const invar_recipe_schema *schema, span name,
                            bool sections)
 {
-    for (int i = 0; i < schema->n_gone && !sections; i++)
-        if (equals(name, schema->gone[i].name)) {
-            (void)snprintf(near->hint, sizeof near->hint, " (gone: use %s)",
-                           schema->gone[i].instead);
-            return near->hint;
-        }
+    const char *instead = sections ? NULL : invar_recipe_instead(schema, name.at, name.length);
+
+    if (instead) {
+        (void)snprintf(near->hint, sizeof near->hint, " (gone: use %s)", instead);
+        return near->hint;
+    }
     invar_near_init(near, name.at, name.length);
     for (int i = 0; i < schema->count; i++)
         invar_near_offer(near, sections ? schema->keys[i].section : schema->keys[i].name);

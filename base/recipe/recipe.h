@@ -81,6 +81,10 @@ typedef struct invar_recipe_schema {
 /* The index of the key with this name, -1 when there is none. */
 int invar_recipe_find(const invar_recipe_schema *schema, const char *name);
 
+/* What to use for a key that is gone; NULL: there never was one of this name. */
+const char *invar_recipe_instead(const invar_recipe_schema *schema, const char *name,
+                                 size_t length);
+
 /* ---- reading --------------------------------------------------------------------------------- */
 
 typedef struct invar_recipe invar_recipe;

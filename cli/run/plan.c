@@ -122,8 +122,12 @@ static int settings_of(setting out[MOST_SETTINGS], const invar_memory_view *v)
     int n = 0;
 
     out[n++] = (setting){"log-probs-chunk-size", c->head_rows, a->head_rows};
-    out[n++] = a->dynamic ? (setting){"max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens}
-                          : (setting){"micro-batch-size", a->plan.micro_batch, a->plan.micro_batch};
+    if (a->open)
+        out[n++] = (setting){"rows of a micro-batch", c->max_tokens, 0};
+    else if (a->dynamic)
+        out[n++] = (setting){"max-tokens-per-gpu", c->max_tokens, a->plan.max_tokens};
+    else
+        out[n++] = (setting){"micro-batch-size", a->plan.micro_batch, a->plan.micro_batch};
     if (c->pages == 0)
         return n;
     out[n++] = (setting){"kv-pages", c->pages, a->limits.pages};

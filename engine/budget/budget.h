@@ -54,6 +54,7 @@ typedef struct invar_budget_ask {
     size_t piece;            /* of the moments that visit the device; 0: they are there for good */
     invar_plan_options plan; /* of micro-batches */
     bool dynamic;            /* plan.max_tokens is an upper bound */
+    bool open;               /* which no key of the recipe says */
     bool recompute;
     int64_t head_rows;
     int64_t step_samples;              /* of an optimizer step */

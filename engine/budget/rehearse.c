@@ -247,7 +247,7 @@ static invar_status learn(const invar_budget_parts *parts, const invar_budget_as
     invar_status status = set_up(&s, model, ask, true);
 
     if (status == INVAR_OK) {
-        invar_trainer_result result = {.now = s.now, .entropy = s.now + s.targets};
+        invar_trainer_result result = {.now = s.now, .entropy = s.now ? s.now + s.targets : NULL};
         invar_trainer_plan(parts->trainer, &s.plan);
         status = invar_trainer_learn(parts->trainer, model, s.samples, s.plan.samples, &loss, grads,
                                      &result);

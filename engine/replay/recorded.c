@@ -12,6 +12,7 @@
 #include "base/alloc.h"
 #include "base/text.h"
 #include "engine/checkpoint/checkpoint.h"
+#include "engine/record/revisions.h"
 #include "engine/rollout/file.h"
 #include "engine/run/folders.h"
 
@@ -201,6 +202,11 @@ invar_status invar_recorded_read(invar_recorded *out, invar_ledger *ledger, cons
                           " to %" PRId64,
                           run->name, step, run->first_step, run->last_step);
     status = invar_ledger_select(ledger, &request);
+    if (status == INVAR_E_UNSUPPORTED) { // which program knows it, its revisions say
+        bool known;
+        invar_status other = invar_revisions_check(&known, ledger, run, step, step, "");
+        status = other != INVAR_OK ? other : status;
+    }
     if (status == INVAR_OK)
         status = leave_out(out, path, run->name);
     if (status == INVAR_OK)

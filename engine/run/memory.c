@@ -129,6 +129,7 @@ invar_budget_ask invar_memory_ask(const invar_session *s, const invar_settings *
                                : micro_batch == 0 ? OPEN_TOKENS
                                                   : 0},
         .dynamic = dynamic || micro_batch == 0,
+        .open = !dynamic && micro_batch == 0,
         .recompute = INVAR_RECIPE_ENUM(invar_recompute, r, INVAR_KEY_RECOMPUTE_GRANULARITY) ==
                      INVAR_RECOMPUTE_FULL,
         .head_rows = invar_recipe_int(r, INVAR_KEY_LOG_PROBS_CHUNK_SIZE),

@@ -15,7 +15,7 @@
 #define LOGIT_BYTES_FAR (INT64_C(12) << 30)
 
 /* Where memory does not suffice. */
-#define ADVICE "lower micro-batch-size, max-tokens-per-gpu or log-probs-chunk-size"
+#define ADVICE "set a small micro-batch-size, or lower max-tokens-per-gpu or log-probs-chunk-size"
 #define RECOMPUTE_ADVICE ADVICE ", or set recompute-granularity = full"
 #define UNIT_ADVICE ADVICE ", or unit-rows, which changes bits"
 

@@ -8,8 +8,8 @@
  * hardware's bits for all 2^32 arguments (golden.elementary_sums has the checksums that an H200
  * printed; `invar doctor` compares them anew).
  *
- * No branch, and no integer above 32 bits: loops vectorise. Attention's forward takes ex2 under
- * numerics sm90.
+ * No branch, and no integer above 32 bits: loops vectorise. Attention takes ex2 with storage bf16
+ * under numerics sm90.
  *
  * Largest error: ex2 2.056 ulp (1.399 for positive arguments), rcp 0.975 ulp. Subnormal arguments
  * count as zeros of their sign, subnormal results become zeros. NaN gives INVAR_NAN_BITS.

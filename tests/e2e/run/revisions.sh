@@ -40,6 +40,14 @@ expect 2 ', or start anew with --fresh' "${more[@]}" 3 --run a --load a/checkpoi
 expect 2 'adamw 1 (here 2); use a program built from commit' replay a --step 1
 expect 2 'adamw 1 (here 2)' diff a b --replay
 expect 2 'A cannot be executed again: exit code 2' diff a b --replay
+# a key that is gone since: the revisions say more
+cp -r a older
+trigger=$(sqlite3 older/ledger.db "SELECT sql FROM sqlite_master WHERE name = 'identity_change'")
+sqlite3 older/ledger.db "DROP TRIGGER identity_change;
+    UPDATE identity SET key = 'samples-per-unit' WHERE key = 'unit-rows'; $trigger"
+expect 2 'adamw 1 (here 2); use a program built from commit' replay older --step 1
+with "$plain" none
+expect 2 'a key that this program does not know: "samples-per-unit"' replay older --step 1
 # as many as fit into a line
 with "$revised" ''
 line=', attention.bwd 3 (here 4), attention.fwd 3 (here 4), attention.paged 3 (here 4), '

@@ -114,10 +114,10 @@ for recipe in bf16 moe; do
     for threads in 2 3; do
         same "$recipe" --threads "$threads"
     done
-    for size in 1 2 7; do
+    for size in 1 7 20; do
         same "$recipe" --threads 1 --micro-batch-size "$size"
     done
-    for tokens in 1 40 100000; do
+    for tokens in 1 100 100000; do
         same "$recipe" --threads 1 --use-dynamic-batch-size --max-tokens-per-gpu "$tokens"
     done
     for concurrency in 1 5 64; do

@@ -193,6 +193,7 @@ refuses 129 "stop id 99; the vocabulary has 13 tokens" r9 "${plain[@]}" --rollou
 refuses 129 "a context of 1 token has no room" r9 "${plain[@]}" --max-position-embeddings 1
 refuses 129 "no task" r10 "${plain[@]}" --prompt-data task:sorting
 refuses 129 "unknown option '--frob'" r11 "${plain[@]}" --frob
+refuses 129 "gone: use unit-rows and unit-count" r11 "${plain[@]}" --samples-per-unit 2
 refuses 2 "mxfp8 needs multiples" r12 "${plain[@]}" --dtype mxfp8 --ffn-hidden-size 24
 for ((i = 1; i <= 12; i++)); do
     untouched "r$i"

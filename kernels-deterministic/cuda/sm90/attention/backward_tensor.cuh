@@ -9,9 +9,9 @@
  *   S^T = K Q^T   P^T = 2^(...)   dP^T = V dO^T   dS^T = P^T (dP^T - delta)
  *   dv += P^T dO   dk += dS^T Q   part of dq = dS K
  *
- * P^T and dS^T go from accumulators straight into the left sides of their products; dS^T also lies
- * in shared memory, for dq and, with head dim 128, for dk: there are no registers for it while P^T
- * is in use. A tile's sum of dq lies in device memory, in the order of accumulators.
+ * P^T goes from accumulators straight into the left side of its product; dS^T lies in shared
+ * memory, for dq and dk: there are no registers for it while P^T is in use. A tile's sum of dq lies
+ * in device memory, in the order of accumulators.
  * Blocks add to it descending, from the diagonal on, each waiting for the one before it: `added`
  * counts them. A block starts on its diagonal, so the one before it is ahead of it; and a block is
  * handed out when the one before it is, or is sure to be (backward_plan.cuh), so nobody
@@ -48,7 +48,6 @@ template <int D> struct consumer {
     static constexpr int SCORES = form<D>::SCORES;
     static constexpr int GRADIENTS = form<D>::GRADIENTS, PARTS = form<D>::PARTS;
     static constexpr int GROUPS = QUERIES / 16; /* steps of a tile along queries */
-    static constexpr bool SHARED = D == 128;    /* dk takes ds from shared memory */
 
     shared &m;
     const arguments &a;

@@ -15,11 +15,6 @@ __device__ __forceinline__ int warp_thread()
     return (int)threadIdx.x % 32;
 }
 
-__device__ __forceinline__ uint32_t rank_of(float z)
-{
-    return (uint32_t)(invar_order_key(z, 0) >> 32);
-}
-
 __device__ __forceinline__ float value_of(uint32_t rank)
 {
     return invar_order_value((uint64_t)rank << 32);
