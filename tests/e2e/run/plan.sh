@@ -125,23 +125,7 @@ expect 0 "max-tokens-per-gpu" large.ini --memory 143GB
 expect 0 "by the recipe's bounds: prompt-data was not read" large.ini --memory 133.2GiB
 expect 0 "verdict: fits" large.ini --device cpu --numerics ieee --memory 143GB
 expect 1 "verdict: does not fit" large.ini --memory 1GB
-cat >tiny.ini <<'END'
-[model]
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 16
-[rollout]
-prompt-data = task:max
-num-rollout = 1
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 2
-rm-type = overlap
-[engine]
-numerics = ieee
-END
+tiny_recipe 1 >tiny.ini
 expect 0 "verdict: fits" tiny.ini
 # 3 characters of prompt, 2 of response
 expect 0 "longest sample: 6 tokens" tiny.ini

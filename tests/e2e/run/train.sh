@@ -185,30 +185,10 @@ train bf16 bf16
 exact bf16
 
 # ---- spans of attention: they begin behind their length ------------------------------------------
-cat >"$folder/spans.ini" <<'RECIPE'
-[model]
-dtype = fp32
-num-layers = 1
-hidden-size = 16
-ffn-hidden-size = 16
-num-attention-heads = 1
-max-position-embeddings = 256
-vocab-size = 4096
-[rollout]
-prompt-data = task:max
-task-size = 8
-num-rollout = 2
-rollout-batch-size = 2
-n-samples-per-prompt = 2
-rollout-max-response-len = 200
-rm-type = overlap
-[grpo]
-entropy-coef = 0.01
-[optimizer]
-lr = 0.01
-[engine]
-numerics = ieee
-RECIPE
+tiny_recipe 2 |
+    sed -e 's/^max-position-embeddings.*/max-position-embeddings = 256\nvocab-size = 4096/' \
+        -e 's/^rollout-max-response-len.*/rollout-max-response-len = 200/' >"$folder/spans.ini"
+printf '[grpo]\nentropy-coef = 0.01\n[optimizer]\nlr = 0.01\n' >>"$folder/spans.ini"
 # spans RUN FLAG ...: the chain of a run whose longest sample has 204 tokens.
 spans() {
     train "spans-$1" "$(realpath "$folder")/spans" --num-rollout 2 "${@:2}"

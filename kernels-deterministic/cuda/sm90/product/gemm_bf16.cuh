@@ -36,7 +36,7 @@ template <int CONSUMERS_, int BLOCKS_, int COLS_, int K_, int EXTRA_, int STRIPS
 struct gemm_tile {
     static constexpr int CONSUMERS = CONSUMERS_;
     static constexpr int BLOCKS = BLOCKS_;
-    static constexpr bool GATED = false, TREE = false; // gemm_bf16.cu
+    static constexpr bool GATED = false, TREE = false; // gemm_bf16_gated.cu, gemm_bf16.cu
     static constexpr int GROUPS = 1024;
     static constexpr int ACROSS = 1; // products side by side that make its columns
     static constexpr int COLS = COLS_;

@@ -97,7 +97,7 @@ invar_status invar_generic_product(const invar_device *dev, const invar_product 
 invar_status invar_generic_weight_product(const invar_device *dev,
                                           const invar_weight_product *p) INVAR_MUST_USE;
 
-/* ---- gemm_bf16.cu: bf16 on the tensor cores, dense or grouped -------------------------------- */
+/* ---- gemm_bf16*.cu: bf16 on the tensor cores, dense or grouped ------------------------------- */
 
 bool invar_gemm_bf16_takes(const invar_device *dev, const invar_product *p);
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p) INVAR_MUST_USE;

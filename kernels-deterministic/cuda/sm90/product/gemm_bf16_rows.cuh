@@ -1,0 +1,291 @@
+/*
+ * gemm_bf16_rows.cuh - what products of activations and weights share: linear.fwd and linear.dx,
+ * dense, grouped by expert or gated. The plan of a launch, the walk over its tiles, and the warps
+ * that copy.
+ *
+ * Blocks stay and take tile after tile. Which tiles there are, with experts, only the device knows:
+ * each block makes the list of the experts' rows for itself, and clamps what it finds.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_KERNELS_CUDA_SM90_PRODUCT_GEMM_BF16_ROWS_CUH
+#define INVAR_KERNELS_CUDA_SM90_PRODUCT_GEMM_BF16_ROWS_CUH
+
+#include "kernels-deterministic/cuda/sm90/product/gemm_bf16.cuh"
+#include "kernels-deterministic/math/shards.h"
+
+#define ROWS_MAX_GROUPS 1024
+#define ROWS_TABLE_BYTES (2 * (ROWS_MAX_GROUPS + 2) * (int)sizeof(int32_t)) // multiples of 16
+
+/* Stages that follow one another: from `first` of a part's k on. */
+struct rows_stages {
+    int32_t part, first, count;
+};
+
+struct rows_plan {
+    CUtensorMap a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS];
+    int32_t parts;
+    rows_stages stages[INVAR_LINEAR_MAX_SHARDS * INVAR_LINEAR_MAX_PARTS]; // shard by shard
+    int32_t n_stages;
+    int32_t blocks[INVAR_LINEAR_MAX_SHARDS]; // stages of each shard
+    int32_t shards;
+    int32_t rows, cols;
+    gemm_order order;
+    int32_t span_shift; // rows of a tile of a cluster: a power of two
+    int32_t cluster;
+    int32_t groups;
+    const int64_t *start; // (groups + 1), NULL: one group
+    void *out;
+    int64_t out_stride;
+    const void *bias;
+    invar_dtype out_dtype, bias_dtype;
+    const void *residual;
+    int64_t residual_stride;
+    // gated: b[0] goes to out and b[1] to up, where these are not NULL
+    void *up, *act;
+    int64_t up_stride, act_stride;
+    bool wide; // all rows of outputs and residual begin at multiples of 16 bytes
+};
+
+/* Columns of out that a tile has. */
+template <class Tile>
+static constexpr int rows_tile_cols = Tile::GATED ? Tile::COLS / 2 : Tile::COLS;
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+/* In shared memory: the first row of each group, and the tiles before it; both (groups + 1). */
+struct rows_table {
+    int32_t *first, *before;
+};
+
+template <class Tile>
+__device__ __forceinline__ rows_table rows_table_of(const gemm_shared<Tile> &shared)
+{
+    int32_t *table = (int32_t *)shared.extra();
+
+    return {table, table + Tile::GROUPS + 1};
+}
+
+/* Segments come checked; whatever they hold, no row outside the matrix is touched. */
+__device__ __forceinline__ int32_t rows_start(const rows_plan &plan, int g)
+{
+    int64_t at = plan.start[g];
+
+    return (int32_t)(at < 0 ? 0 : at > plan.rows ? plan.rows : at);
+}
+
+__device__ __forceinline__ int rows_tiles_down(const rows_plan &plan, int rows)
+{
+    return (rows + (1 << plan.span_shift) - 1) >> plan.span_shift;
+}
+
+/* The inclusive scan of a warp. */
+template <typename F> __device__ __forceinline__ int32_t rows_scan(int32_t x, F combine)
+{
+#pragma unroll
+    for (int by = 1; by < 32; by *= 2) {
+        int32_t below = __shfl_up_sync(0xFFFFFFFFu, x, by);
+        if ((int)threadIdx.x % 32 >= by)
+            x = combine(x, below);
+    }
+    return x;
+}
+
+/* By all threads, until they meet. Starts that fall are lifted: groups never overlap. */
+__device__ __forceinline__ void rows_make_table(const rows_plan &plan, rows_table table)
+{
+    int lane = (int)threadIdx.x;
+
+    if (!plan.start) {
+        if (lane == 0) {
+            table.first[0] = table.before[0] = 0;
+            table.first[1] = plan.rows;
+            table.before[1] = rows_tiles_down(plan, plan.rows) * plan.order.across;
+        }
+        return;
+    }
+    for (int g = lane; g <= plan.groups; g += (int)blockDim.x)
+        table.first[g] = rows_start(plan, g);
+    __syncthreads();
+    if (threadIdx.x >= 32)
+        return;
+    for (int g = lane, top = 0; g - lane <= plan.groups; g += 32) {
+        int first = rows_scan(g <= plan.groups ? max(table.first[g], top) : 0,
+                              [](int x, int y) { return max(x, y); });
+        if (g <= plan.groups)
+            table.first[g] = first;
+        top = __shfl_sync(0xFFFFFFFFu, first, 31);
+    }
+    __syncwarp();
+    table.before[0] = 0;
+    for (int g = lane, before = 0; g - lane < plan.groups; g += 32) {
+        int rows = g < plan.groups ? table.first[g + 1] - table.first[g] : 0;
+        int after = before + rows_scan(rows_tiles_down(plan, rows) * plan.order.across,
+                                       [](int x, int y) { return x + y; });
+        if (g < plan.groups)
+            table.before[g + 1] = after;
+        before = __shfl_sync(0xFFFFFFFFu, after, 31);
+    }
+}
+
+/* What a block has to do: rows [row, row_end), as many as a tile has, of a group. */
+struct rows_tile {
+    int row, row_end, col, group;
+};
+
+/* The tiles of one cluster in their order; every role of a block walks them for itself. */
+template <class Tile> struct rows_walk {
+    const rows_plan &plan;
+    rows_table table;
+    gemm_cluster cluster;
+    int tile, group = 0;
+
+    __device__ __forceinline__ rows_walk(const rows_plan &plan_, rows_table table_,
+                                         gemm_cluster cluster_)
+        : plan(plan_), table(table_), cluster(cluster_), tile((int)blockIdx.x / cluster_.size)
+    {
+    }
+
+    __device__ __forceinline__ bool next(rows_tile &out)
+    {
+        while (group < plan.groups && tile >= table.before[group + 1])
+            group++;
+        if (group == plan.groups)
+            return false;
+
+        int first = table.first[group], row, col;
+        out.row_end = table.first[group + 1];
+        plan.order.find(tile - table.before[group], rows_tiles_down(plan, out.row_end - first), row,
+                        col);
+        out.row = first + (row << plan.span_shift) + cluster.rank * Tile::ROWS;
+        out.col = col * rows_tile_cols<Tile>;
+        out.group = group;
+        tile += (int)gridDim.x / cluster.size;
+        return true;
+    }
+};
+
+/* ---- roles ----------------------------------------------------------------------------------- */
+
+/* Copies one operand of all tiles: a, or b where B is set. One thread. */
+template <class Tile, int B, int T>
+__device__ __forceinline__ void rows_fill(const rows_plan &plan, const gemm_shared<Tile> &shared,
+                                          gemm_cluster cluster)
+{
+    const CUtensorMap *maps = B ? plan.b : plan.a;
+    rows_walk<Tile> walk(plan, rows_table_of(shared), cluster);
+    gemm_filler<Tile, B, T> filler(shared, cluster);
+    rows_tile tile;
+
+    while (walk.next(tile)) {
+        int outer = B ? tile.col : tile.row, matrix = B ? tile.group : 0;
+        for (int n = 0; n < plan.n_stages; n++) {
+            rows_stages stages = plan.stages[n];
+            for (int i = 0; i < stages.count; i++) {
+                int k = stages.first + i * Tile::K;
+                if constexpr (B && Tile::GATED)
+                    filler.fill_halves(&plan.b[0], &plan.b[1], k, outer);
+                else
+                    filler.fill(&maps[stages.part], k, outer, matrix);
+            }
+        }
+    }
+}
+
+/* What all threads do first. */
+template <class Tile>
+__device__ __forceinline__ void rows_begin(const rows_plan &plan, const gemm_shared<Tile> &shared)
+{
+    int lane = (int)threadIdx.x % 32;
+
+    if (gemm_warp() == 1 && lane < INVAR_LINEAR_MAX_PARTS) {
+        if (lane < plan.parts)
+            invar_copy_prefetch(&plan.a[lane]);
+        if (lane < (Tile::GATED ? 2 : plan.parts))
+            invar_copy_prefetch(&plan.b[lane]);
+    }
+    gemm_open_ring(shared, plan.cluster);
+    invar_grid_release();
+    invar_grid_wait();
+    rows_make_table(plan, rows_table_of(shared));
+    __syncthreads();
+    invar_cluster_meet();
+}
+
+/* The warps that copy. */
+template <class Tile, int TB>
+__device__ __forceinline__ void rows_produce(const rows_plan &plan, const gemm_shared<Tile> &shared,
+                                             gemm_cluster cluster)
+{
+    if (gemm_warp() == 0 && invar_elect())
+        rows_fill<Tile, 0, 0>(plan, shared, cluster);
+    if (gemm_warp() == 1 && invar_elect())
+        rows_fill<Tile, 1, TB>(plan, shared, cluster);
+    __syncwarp();
+}
+
+/* ---- host ------------------------------------------------------------------------------------ */
+
+/* Whether all rows begin at multiples of 16 bytes, if there are any. */
+static inline bool rows_aligned(const invar_product *p, const void *data, int64_t stride)
+{
+    return !data || invar_tensor_map_takes(data, stride * (invar_dtype_bits(p->out_dtype) / 8));
+}
+
+/* Which stages of K values make up the chains. */
+static inline void rows_list_stages(rows_plan *out, const invar_product *p, int k)
+{
+    out->shards = p->shards;
+    for (int32_t v = 0; v < p->shards; v++)
+        for (int32_t part = 0; part < p->parts; part++) {
+            int64_t first = invar_shard_start(p->k[part], p->atom[part], p->shards, v);
+            int64_t end = invar_shard_start(p->k[part], p->atom[part], p->shards, v + 1);
+            int32_t count = (int32_t)invar_ceil_div(end - first, k);
+            out->stages[out->n_stages++] = {part, (int32_t)first, count};
+            out->blocks[v] += count;
+        }
+}
+
+/* A tile has `width` columns of out, and the boxes of b `box` of its own. */
+template <class Tile>
+static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int cluster, int width,
+                                 int box)
+{
+    int64_t span = (int64_t)Tile::ROWS * cluster, k = 0;
+
+    for (int32_t i = 0; i < p->parts; i++) {
+        gemm_operand_shape a = {p->k[i], p->rows, 1, p->rows, Tile::K, Tile::ROWS};
+        gemm_operand_shape b = {p->k[i], p->cols, p->groups, p->group_rows[i], Tile::K, box};
+        if (p->groups == 1) // nothing lies behind it
+            b.matrix_rows = p->b[i].k_outer ? p->k[i] : p->cols;
+        INVAR_TRY(gemm_operand_map(&out->a[i], &p->a[i], a));
+        INVAR_TRY(gemm_operand_map(&out->b[i], &p->b[i], b));
+        k += p->k[i];
+    }
+    rows_list_stages(out, p, Tile::K);
+    out->parts = p->parts;
+    out->rows = (int32_t)p->rows;
+    out->cols = (int32_t)p->cols;
+    // all rows where they stay in the L2 for as long as the columns pass
+    out->order =
+        gemm_order_of(invar_ceil_div(p->cols, width), p->rows * k * 2 <= ((int64_t)16 << 20)
+                                                          ? invar_ceil_div(p->rows, span)
+                                                          : invar_ceil_div(2048, span));
+    while ((int64_t)1 << out->span_shift < span)
+        out->span_shift++;
+    out->cluster = cluster;
+    out->groups = (int32_t)p->groups;
+    out->start = p->start;
+    out->out = p->out;
+    out->out_stride = p->out_stride;
+    out->out_dtype = p->out_dtype;
+    out->bias = p->bias;
+    out->bias_dtype = p->bias_dtype;
+    out->residual = p->residual;
+    out->residual_stride = p->residual_stride;
+    out->wide =
+        rows_aligned(p, p->out, p->out_stride) && rows_aligned(p, p->residual, p->residual_stride);
+    return INVAR_OK;
+}
+
+#endif
