@@ -401,6 +401,12 @@ static void print_passes(const char *what, const invar_bench_passes *p, double s
            100.0 * p->seconds / seconds, p->count);
 }
 
+/* Tokens per second of decoding without anything else. */
+static double steady_rate(const invar_bench_rollout *r)
+{
+    return (double)r->steady.batch / r->steady.seconds;
+}
+
 static void print_rollout(const answer *a)
 {
     const invar_bench_rollout *r = &a->rollout;
@@ -413,6 +419,10 @@ static void print_rollout(const answer *a)
     print_passes("passes that read prompts", &r->prompts, r->seconds);
     print_passes("passes with all sequences", &r->all, r->seconds);
     print_passes("passes with fewer", &r->fewer, r->seconds);
+    printf("  %-38s %10" PRId64 " tokens\n", "computed again, for want of pages", r->again);
+    printf("  decoding alone, context %-14" PRId64 " %10.3f ms %12.0f tokens/s; all of it: %.2f\n",
+           r->steady.context, 1e3 * r->steady.seconds, steady_rate(r),
+           (double)r->tokens / r->seconds / steady_rate(r));
     printf("  %-38s cache %.0f, activations %.0f\n", "MiB", mib(r->cache), mib(r->activations));
 }
 
@@ -528,6 +538,9 @@ static void json_rollout(const answer *a)
     json_passes("reading_prompts", &r->prompts);
     json_passes("all_sequences", &r->all);
     json_passes("fewer_sequences", &r->fewer);
+    printf(", \"tokens_again\": %" PRId64 ", \"decoding_alone\": {\"context\": %" PRId64
+           ", \"seconds\": %.9g, \"tokens_per_second\": %.9g}",
+           r->again, r->steady.context, r->steady.seconds, steady_rate(r));
     printf(", \"bytes\": {\"cache\": %zu, \"activations\": %zu}}", r->cache, r->activations);
 }
 

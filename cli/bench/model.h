@@ -132,9 +132,11 @@ typedef struct invar_bench_rollout {
     int64_t shortest, longest; /* responses */
     /* out */
     int64_t tokens; /* of all responses */
+    int64_t again;  /* rows that were computed again: other samples needed their pages */
     double seconds; /* of all of it */
     invar_bench_passes prompts, all, fewer;
     size_t cache, activations; /* bytes */
+    invar_bench_decode steady; /* as many sequences with the mean context of a token, no others */
 } invar_bench_rollout;
 
 invar_status invar_bench_rollout_run(invar_bench_rollout *rollout,

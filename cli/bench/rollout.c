@@ -5,7 +5,9 @@
  * tokens as rollout_length says, whatever is drawn. So the passes and draws are those of a rollout
  * whose samples end at different times, and the same in every run and on every machine. A pass
  * counts as one that reads prompts, as one in which all sequences drew a token, or as one with
- * fewer sequences: the sequences that a cache has no room for, and the end of the rollout.
+ * fewer sequences: those that a cache has no room for, and the end of the rollout. Beside it stands
+ * what decoding alone reaches: the same number of sequences, each with the context that a token of
+ * the rollout has on average.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -95,6 +97,7 @@ static invar_status follow(invar_bench_rollout *r, const invar_bench_subject *on
         .seed = 1, .temperature = 1.0f, .top_p = 1.0f, .max_response = r->longest};
     const invar_rollout_limits limits = {.concurrency = r->batch};
     watch w = {.out = r};
+    invar_rollout_counters counted;
     invar_rollout *rollout;
     invar_status status;
     double begun;
@@ -105,10 +108,25 @@ static invar_status follow(invar_bench_rollout *r, const invar_bench_subject *on
     status = invar_rollout_follow(rollout, samples, r->groups * r->group, &sampling, tick, &w);
     r->seconds = invar_bench_now() - begun;
     r->tokens = w.tokens;
+    invar_rollout_counted(&counted, rollout);
+    r->again = counted.again;
     r->cache = invar_meter_taken(on->meter, "the KV cache");
     r->activations = invar_meter_taken(on->meter, "activations");
     invar_rollout_free(rollout);
     return status;
+}
+
+/* Tokens before a token of a response, on average. */
+static int64_t mean_context(const invar_bench_rollout *r)
+{
+    int64_t tokens = 0, before = 0;
+
+    for (int64_t i = 0; i < r->groups * r->group; i++) {
+        int64_t length = rollout_length(r, i);
+        tokens += length;
+        before += length * r->context + length * (length - 1) / 2;
+    }
+    return before / tokens;
 }
 
 invar_status invar_bench_rollout_run(invar_bench_rollout *r, const invar_bench_subject *on)
@@ -125,5 +143,6 @@ invar_status invar_bench_rollout_run(invar_bench_rollout *r, const invar_bench_s
     for (int64_t i = 0; i < count; i++)
         invar_rl_sample_release(&samples[i]);
     invar_free(samples);
-    return status;
+    r->steady = (invar_bench_decode){.batch = r->batch, .context = mean_context(r)};
+    return status == INVAR_OK ? invar_bench_decode_run(&r->steady, on) : status;
 }

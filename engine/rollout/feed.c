@@ -25,7 +25,7 @@ typedef struct defaults {
 
 /* A GPU is only busy with many rows, and has the memory for them. */
 static const defaults near = {64, 512, (int64_t)1 << 30, 64};
-static const defaults far = {256, 4096, INT64_MAX, 512};
+static const defaults far = {512, 4096, INT64_MAX, 512};
 
 #define CACHE_SHARE 3 // a third: training comes after the rollout, and keeps activations
 
@@ -270,8 +270,11 @@ static void add_turn(invar_feed *feed, int64_t i, int64_t width)
 
 static void count_turn(invar_rollout_counters *c, const invar_turn *turn, const invar_job *job)
 {
+    int64_t again = job->again > turn->first ? smaller(job->again - turn->first, turn->count) : 0;
+
+    c->again += again;
     if (turn->first < job->prefill)
-        c->prefilled += turn->count;
+        c->prefilled += turn->count - again;
     else
         c->decoded += turn->count;
 }
@@ -335,17 +338,21 @@ void invar_feed_listened(invar_feed *feed)
         invar_tape_end(feed->rollout->tape);
 }
 
-/* A job's rows are its sample's, or those of all that share the prompt; fillers' are nobody's. */
+/*
+ * A job's rows are its sample's, or those of all that share the prompt. Those of fillers are
+ * nobody's, nor are rows that were shown before.
+ */
 static void own_rows(const invar_feed *feed)
 {
     invar_row_owner *owners = invar_show_owners(feed->show, feed->start[feed->sequences]);
 
-    for (int64_t i = 0; i < feed->sequences; i++) {
-        const invar_job *job = i < feed->n_turns ? &feed->schedule.jobs[feed->turns[i].job] : NULL;
-        for (int64_t row = feed->start[i]; row < feed->start[i + 1]; row++)
-            owners[row] =
-                job ? (invar_row_owner){feed->show->draws + job->sample, invar_job_samples(job)}
-                    : (invar_row_owner){NULL, 0};
+    memset(owners, 0, (size_t)feed->start[feed->sequences] * sizeof *owners);
+    for (int64_t i = 0; i < feed->n_turns; i++) {
+        const invar_turn *turn = &feed->turns[i];
+        const invar_job *job = &feed->schedule.jobs[turn->job];
+        for (int64_t n = larger(job->again - turn->first, 0); n < turn->count; n++)
+            owners[feed->start[i] + n] =
+                (invar_row_owner){feed->show->draws + job->sample, invar_job_samples(job)};
     }
 }
 

@@ -47,7 +47,7 @@ bool invar_sampling_ends(const invar_sampling *sampling, int32_t token);
 
 /* Free: no value of these changes a bit. In brackets: where the device's memory is far. */
 typedef struct invar_rollout_limits {
-    int64_t concurrency;    /* sequences at a time; 0: as the cache has room, at most 64 (256) */
+    int64_t concurrency;    /* sequences at a time; 0: as the cache has room, at most 64 (512) */
     int64_t chunk;          /* rows of prefill in one pass; 0: 512 (4096) */
     int64_t page_size;      /* positions per page; 0: 16 */
     int64_t pages;          /* 0: for `concurrency` longest sequences, at most 1 GiB (a third of */
@@ -147,6 +147,7 @@ typedef struct invar_rollout_counters {
     int64_t prefilled; /* rows computed for prompts */
     int64_t shared;    /* rows of prompts that were not, because a group shares them */
     int64_t decoded;   /* rows computed one by one */
+    int64_t again;     /* rows computed again, because their pages were needed by other samples */
     int64_t passes;
     int64_t most_pages;
 } invar_rollout_counters;

@@ -1,9 +1,10 @@
 /*
  * schedule.c - admission, passes, and the end of jobs.
  *
- * Why it never stands still: admitted jobs hold all their pages and need nothing else to finish.
- * Once they are over, the only pages still held are those of one shared prompt, whose children are
- * next in line; `check_fit` has made sure that the prompt and one child fit side by side.
+ * Why it never stands still: whatever the first of the admitted jobs needs, all others give way to
+ * it, the last one first, and in the end a kept prompt; `check_fit` has made sure that it then
+ * fits. Why it does not turn in circles: who gave way comes back only where each of the others can
+ * grow by some pages before one of them asks for a page that is not there.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -16,22 +17,22 @@
 
 #include "base/invar_banned.h"
 
+#define GROWTH 4 // pages that every admitted job can still have when another one is admitted
+
 /* ---- set-up ---------------------------------------------------------------------------------- */
 
-/* Pages of the job's own. */
-static int64_t own_pages(const invar_schedule *s, const invar_job *job)
+/* Pages that are full with rows of the job's prompt, and its prompt's. */
+static int64_t shared_pages(const invar_schedule *s, const invar_job *job)
 {
-    int64_t shared = job->parent < 0 ? 0 : job->prefill / s->cache->shape.page_size;
-
-    return invar_cache_pages_for(s->cache, job->rows) - shared;
+    return job->parent < 0 ? 0 : job->prefill / s->cache->shape.page_size;
 }
 
 static invar_status check_fit(const invar_schedule *s, const invar_job *job)
 {
-    int64_t pages = own_pages(s, job), have = s->cache->shape.pages;
+    int64_t pages = invar_cache_pages_for(s->cache, job->rows), have = s->cache->shape.pages;
 
     if (job->parent >= 0)
-        pages += own_pages(s, &s->jobs[job->parent]);
+        pages += invar_cache_pages_for(s->cache, job->prefill) - shared_pages(s, job);
     if (pages > have)
         return INVAR_FAIL(INVAR_E_INVALID, 0,
                           "KV cache: sample %" PRId64 " may need %" PRId64 " pages of %" PRId64
@@ -138,27 +139,113 @@ static void retire(invar_schedule *s)
     s->n_active = kept;
 }
 
+/* ---- giving way ------------------------------------------------------------------------------ */
+
+/* Back to the jobs that wait, without pages; the first `known` rows are known now. */
+static void give_way(invar_schedule *s, int64_t index, int64_t known)
+{
+    invar_job *job = &s->jobs[index];
+
+    end_job(s, job);
+    job->state = INVAR_JOB_WAITING;
+    job->again = job->done > job->again ? job->done : job->again;
+    job->prefill = known;
+    job->done = 0;
+    s->next = index < s->next ? index : s->next;
+}
+
+/*
+ * The last of the admitted jobs gives way. A sequence of its own from now on, unless its prompt was
+ * not through yet.
+ */
+static void last_gives_way(invar_schedule *s)
+{
+    int64_t index = s->active[--s->n_active];
+    invar_job *job = &s->jobs[index];
+
+    if (job->state == INVAR_JOB_READY && job->children == 0)
+        job->parent = -1;
+    give_way(s, index, job->done < job->prefill ? job->prefill : job->done + 1);
+}
+
+/*
+ * The prompt that is kept for jobs that wait: its pages go, and these jobs, whose first token is
+ * drawn, are sequences of their own. There is at most one, and its jobs are the first of those that
+ * wait for a prompt. False: there is none.
+ */
+static bool prompt_gives_way(invar_schedule *s)
+{
+    int64_t i = s->next, kept;
+
+    while (i < s->n_jobs && (s->jobs[i].state != INVAR_JOB_WAITING || s->jobs[i].parent < 0))
+        i++;
+    kept = i < s->n_jobs ? s->jobs[i].parent : -1;
+    if (kept < 0 || s->jobs[kept].state != INVAR_JOB_KEPT)
+        return false;
+    for (; i < s->n_jobs && s->jobs[i].parent == kept; i++)
+        if (s->jobs[i].state == INVAR_JOB_WAITING) {
+            s->jobs[i].parent = -1;
+            s->jobs[i].again = s->jobs[i].prefill++;
+        }
+    end_job(s, &s->jobs[kept]);
+    return true;
+}
+
+/* Pages for one row more of active job i; false: it was the last one, and gave way itself. */
+static bool grow(invar_schedule *s, int64_t i)
+{
+    invar_job *job = &s->jobs[s->active[i]];
+
+    while (job->n_pages < invar_cache_pages_for(s->cache, job->done + 1)) {
+        if (invar_cache_take(job->pages + job->n_pages, s->cache, 1)) {
+            job->n_pages++;
+        } else if (s->n_active > 1) {
+            last_gives_way(s);
+            if (s->n_active == i)
+                return false;
+        } else {
+            bool found = prompt_gives_way(s);
+            INVAR_CHECK(found);
+        }
+    }
+    return true;
+}
+
 /* ---- admission ------------------------------------------------------------------------------- */
 
-/* Gives the job all its pages; *admitted_out says whether there were enough. */
+/* Pages that the admitted jobs shall find free, however many are admitted. */
+static int64_t growth(const invar_schedule *s)
+{
+    int64_t pages = 0;
+
+    for (int64_t i = 0; i < s->n_active; i++) {
+        const invar_job *job = &s->jobs[s->active[i]];
+        int64_t more = invar_cache_pages_for(s->cache, job->rows) - job->n_pages;
+        pages += more < GROWTH ? more : GROWTH;
+    }
+    return pages;
+}
+
+/* Gives the job the pages of its known rows; *admitted_out says whether there were enough. */
 static invar_status admit_job(bool *admitted_out, invar_schedule *s, int64_t index)
 {
     invar_job *job = &s->jobs[index];
-    int64_t own = own_pages(s, job), total = invar_cache_pages_for(s->cache, job->rows);
+    int64_t total = invar_cache_pages_for(s->cache, job->rows), shared = shared_pages(s, job);
+    int64_t known = invar_cache_pages_for(s->cache, job->prefill);
 
-    *admitted_out = own <= s->cache->n_free;
+    *admitted_out = known - shared + growth(s) <= s->cache->n_free;
     if (!*admitted_out)
         return INVAR_OK;
     INVAR_TRY(invar_alloc((void **)&job->pages, (size_t)total, sizeof *job->pages,
                           "the page table of a sequence"));
-    job->n_pages = total;
-    job->n_shared = total - own;
-    if (job->n_shared > 0) {
+    job->n_pages = known;
+    job->n_shared = shared;
+    if (shared > 0) {
         const invar_job *parent = &s->jobs[job->parent];
-        memcpy(job->pages, parent->pages, (size_t)job->n_shared * sizeof *job->pages);
-        invar_cache_share(s->cache, job->pages, job->n_shared);
+        memcpy(job->pages, parent->pages, (size_t)shared * sizeof *job->pages);
+        invar_cache_share(s->cache, job->pages, shared);
     }
-    INVAR_CHECK(invar_cache_take(job->pages + job->n_shared, s->cache, own));
+    INVAR_CHECK(invar_cache_take(job->pages + shared, s->cache, known - shared));
     job->state = job->parent < 0 ? INVAR_JOB_READY : INVAR_JOB_ADMITTED;
     s->active[s->n_active++] = index;
     return INVAR_OK;
@@ -172,6 +259,9 @@ static invar_status admit(invar_schedule *s)
         if (s->jobs[s->next].state == INVAR_JOB_WAITING)
             INVAR_TRY(admit_job(&admitted, s, s->next));
         s->next += admitted;
+        // alone, and still no room: a prompt is in the way
+        if (!admitted && s->n_active == 0)
+            admitted = prompt_gives_way(s);
     }
     return INVAR_OK;
 }
@@ -256,7 +346,7 @@ invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out, inv
         invar_job *job = &s->jobs[s->active[i]];
         int64_t rows = rows_now(job, left, known_alone);
 
-        if (rows == 0)
+        if (rows == 0 || !grow(s, i))
             continue;
         s->turns[count++] = (invar_turn){s->active[i], job->done, rows};
         if (job->done < job->prefill)

@@ -2,11 +2,14 @@
  * schedule.h - which rows of which sequences make up the next pass.
  *
  * Jobs are admitted in their order, as long as their number and the free pages allow; one that does
- * not fit holds up those behind it. A job gets every page that it can ever need when it is
- * admitted, so an admitted job always comes to its end, nothing is ever taken from it, and the
- * schedule cannot come to a stand. A pass takes one row of every job whose known rows are through,
- * and, in order, the next of the known rows of the others, together at most a chunk. Where that is
- * wanted, many known rows have passes of their own, before the others.
+ * not fit holds up those behind it. A job is admitted with the pages of its known rows, and gets
+ * further ones as it grows: most sequences end long before their limit. Where no page is left, the
+ * last job that was admitted goes back to wait, and its rows, all of them known by then, are
+ * computed again. The first job of all never gives way, so the schedule cannot come to a stand.
+ *
+ * A pass takes one row of every job whose known rows are through, and, in order, the next of the
+ * known rows of the others, together at most a chunk. Where that is wanted, many known rows have
+ * passes of their own, before the others.
  *
  * A prompt shared by several samples is a job of its own, followed by theirs; its pages are kept
  * until the last of them has its own copy. No clock and no random number decides anything.
@@ -33,7 +36,8 @@ typedef enum invar_job_state {
 /* One sequence, or a prompt. */
 typedef struct invar_job {
     /* The caller's. */
-    int64_t prefill;       /* rows known beforehand; of a sharing job those of its prompt */
+    int64_t prefill;       /* rows known beforehand; of a sharing job those of its prompt; more */
+                           /* where the job has given way */
     int64_t rows;          /* most rows that it may have; of a prompt: prefill */
     int64_t children;      /* jobs right behind it that share all its rows; 0: a sequence */
     int64_t sample;        /* what it belongs to, for messages and the caller */
@@ -42,8 +46,9 @@ typedef struct invar_job {
     invar_job_state state;
     int64_t parent;   /* job of the shared prompt; -1: none */
     int64_t done;     /* rows that are in the cache or in the pass that was handed out last */
+    int64_t again;    /* rows from the first on that were in a pass before it gave way */
     int64_t expected; /* children that have not come for the rows yet */
-    int32_t *pages;   /* page of each page_size rows */
+    int32_t *pages;   /* page of each page_size rows; room for those of all rows */
     int64_t n_pages;
     int64_t n_shared; /* of them, the first ones, shared */
 } invar_job;
@@ -82,7 +87,10 @@ invar_status invar_schedule_init(invar_schedule *schedule, invar_cache *cache, i
                                  int64_t n_jobs, int64_t concurrency, int64_t chunk) INVAR_MUST_USE;
 void invar_schedule_release(invar_schedule *schedule);
 
-/* The next pass, borrowed until the next call; no turns when all jobs are over. */
+/*
+ * The next pass, borrowed until the next call; no turns when all jobs are over. The caller knows
+ * the next row of every job whose last turn it has had.
+ */
 invar_status invar_schedule_next(const invar_turn **out, int64_t *count_out,
                                  invar_schedule *schedule) INVAR_MUST_USE;
 

@@ -227,11 +227,12 @@ static void test_far_model__graphs_change_no_bit(void **state)
         {.concurrency = 16},
         {.concurrency = 10, .page_size = 2},
         {.page_size = 16, .pages = 9},
+        {.page_size = 1, .pages = 48},  // samples give way to others
         {.concurrency = 5, .chunk = 1}, // passes that no token is drawn from
     };
 
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 5; i++) {
         check_graphs(INVAR_TEST_MODEL_DENSE, &ways[i]);
         if (i == 0 || invar_test_full())
             check_graphs(INVAR_TEST_MODEL_EXPERTS, &ways[i]);

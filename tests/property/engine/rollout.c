@@ -23,13 +23,18 @@ typedef struct setting {
 
 /* ---- generation ------------------------------------------------------------------------------ */
 
+static int64_t rows_again; /* of all generations: samples gave way to others */
+
 static void generate(invar_rl_samples *samples, const invar_model *model, const invar_device *dev,
                      const invar_rollout_limits *limits, const invar_sampling *sampling)
 {
+    invar_rollout_counters counted;
     invar_rollout *rollout;
 
     assert_ok(invar_rollout_new(&rollout, model, NULL, dev, limits));
     assert_ok(invar_rollout_run(rollout, samples->items, samples->count, sampling, NULL, NULL));
+    invar_rollout_counted(&counted, rollout);
+    rows_again += counted.again;
     invar_rollout_free(rollout);
 }
 
@@ -295,6 +300,7 @@ static void test_rollout__bits_do_not_depend_on_execution(void **state)
                 if (usual_kind || invar_test_full() || format == INVAR_FORMAT_BF16)
                     check_setting(&s, number);
             }
+    assert_true(rows_again > 100);
 }
 
 /* ---- one model, many questions --------------------------------------------------------------- */
