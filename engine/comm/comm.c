@@ -1,0 +1,436 @@
+/*
+ * comm.c - moves as messages between two ranks, whatever the transport.
+ *
+ * A move is a piece that this rank gives to each rank and one that it gets from each, which may be
+ * empty. Pieces of 0 bytes travel, too: their headers show that the ranks make the same call.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/comm/comm.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/alloc.h"
+#include "engine/comm/world.h"
+
+#include "base/invar_banned.h"
+
+const char *invar_comm_op_name(invar_comm_op op)
+{
+    static const char *const names[INVAR_COMM_OPS] = {"allgatherv", "alltoallv", "sendrecv",
+                                                      "broadcast",  "barrier",   "split"};
+
+    return names[op];
+}
+
+/* ---- what a move consists of ----------------------------------------------------------------- */
+
+/* What `rank` gives to `peer` or gets from it. */
+typedef struct piece {
+    bool there;
+    size_t at, bytes;
+} piece;
+
+static bool gathers(const invar_comm_move *move)
+{
+    return move->op == INVAR_COMM_ALLGATHERV || move->op == INVAR_COMM_SPLIT;
+}
+
+static piece given(const invar_comm_move *move, int rank, int peer)
+{
+    switch (move->op) {
+    case INVAR_COMM_ALLTOALLV: return (piece){.there = true, .bytes = move->in_bytes[peer]};
+    case INVAR_COMM_SENDRECV:
+        return (piece){.there = peer == move->to, .bytes = peer == move->to ? move->to_bytes : 0};
+    case INVAR_COMM_BROADCAST:
+        return (piece){.there = rank == move->from,
+                       .bytes = rank == move->from ? move->from_bytes : 0};
+    case INVAR_COMM_BARRIER: return (piece){.there = true};
+    default: return (piece){.there = true, .bytes = move->out_bytes[rank]};
+    }
+}
+
+static piece gotten(const invar_comm_move *move, int peer)
+{
+    switch (move->op) {
+    case INVAR_COMM_SENDRECV:
+    case INVAR_COMM_BROADCAST:
+        return (piece){.there = peer == move->from,
+                       .bytes = peer == move->from ? move->from_bytes : 0};
+    case INVAR_COMM_BARRIER: return (piece){.there = true};
+    default: return (piece){.there = true, .bytes = move->out_bytes[peer]};
+    }
+}
+
+/* Goes through the ranks in ascending order; pieces of one side lie behind each other. */
+typedef struct walk {
+    const invar_comm_move *move;
+    int rank, size;
+    int peer; /* -1 at first */
+    piece in, out;
+} walk;
+
+static bool walk_on(walk *w)
+{
+    size_t in = w->move->op == INVAR_COMM_ALLTOALLV ? w->in.at + w->in.bytes : 0;
+    size_t out = w->out.at + w->out.bytes;
+
+    if (++w->peer == w->size)
+        return false;
+    w->in = given(w->move, w->rank, w->peer);
+    w->out = gotten(w->move, w->peer);
+    w->in.at = in;
+    w->out.at = out;
+    return true;
+}
+
+static walk walk_begin(const invar_comm_move *move, int rank, int size)
+{
+    return (walk){.move = move, .rank = rank, .size = size, .peer = -1};
+}
+
+/* ---- is it one ------------------------------------------------------------------------------- */
+
+static invar_status bad(const invar_comm_move *move, const char *why)
+{
+    return INVAR_FAIL(INVAR_E_INVALID, 0, "%s in phase \"%s\": %s", invar_comm_op_name(move->op),
+                      move->phase, why);
+}
+
+static invar_status check_ends(const invar_comm_move *move, int rank, int size)
+{
+    bool pair = move->op == INVAR_COMM_SENDRECV;
+
+    if (pair && (move->to < INVAR_COMM_NONE || move->to >= size || move->from < INVAR_COMM_NONE ||
+                 move->from >= size))
+        return bad(move, "there is no such rank");
+    if (move->op == INVAR_COMM_BROADCAST && (move->from < 0 || move->from >= size))
+        return bad(move, "there is no such rank");
+    if (pair && (move->to == rank) != (move->from == rank))
+        return bad(move, "a rank that sends to itself receives from itself");
+    if (pair && move->to == rank && move->to_bytes != move->from_bytes)
+        return bad(move, "a rank sends itself another number of bytes than it expects");
+    return INVAR_OK;
+}
+
+static invar_status check_sums(const invar_comm_move *move, int rank, int size)
+{
+    bool gives = false, gets = false;
+    walk w = walk_begin(move, rank, size);
+
+    while (walk_on(&w)) {
+        if (w.in.at > SIZE_MAX - w.in.bytes || w.out.at > SIZE_MAX - w.out.bytes)
+            return bad(move, "the sum of bytes is more than memory has");
+        if (w.peer == rank && move->op == INVAR_COMM_ALLTOALLV && w.in.bytes != w.out.bytes)
+            return bad(move, "a rank gives itself another number of bytes than it expects");
+        gives |= w.in.bytes > 0;
+        // the root of a broadcast needs no place for what it has
+        gets |= w.out.bytes > 0 && (move->op != INVAR_COMM_BROADCAST || rank != move->from);
+    }
+    if ((gives && !move->in) || (gets && !move->out))
+        return bad(move, "there are bytes, but no memory");
+    return INVAR_OK;
+}
+
+static invar_status check_move(const invar_comm_move *move, int rank, int size)
+{
+    if ((unsigned)move->op >= INVAR_COMM_OPS || !move->phase || !move->phase[0])
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a call between ranks has no op or no phase");
+    if (!(move->seconds >= 0 && move->seconds <= 1e9))
+        return bad(move, "a deadline is 0 or a number of seconds");
+    if ((move->op == INVAR_COMM_ALLTOALLV && !move->in_bytes) ||
+        ((move->op == INVAR_COMM_ALLTOALLV || gathers(move)) && !move->out_bytes))
+        return bad(move, "the numbers of bytes are missing");
+    INVAR_TRY(check_ends(move, rank, size));
+    return check_sums(move, rank, size);
+}
+
+static void copy_own(const invar_comm_move *move, int rank, int size)
+{
+    walk w = walk_begin(move, rank, size);
+
+    while (walk_on(&w) && w.peer < rank)
+        continue;
+    if (w.in.there && w.out.there && w.out.bytes && move->out &&
+        (char *)move->out + w.out.at != (const char *)move->in + w.in.at)
+        memcpy((char *)move->out + w.out.at, (const char *)move->in + w.in.at, w.out.bytes);
+}
+
+static void count_bytes(uint64_t *sent, uint64_t *received, const invar_comm_move *move, int rank,
+                        int size)
+{
+    walk w = walk_begin(move, rank, size);
+
+    *sent = *received = 0;
+    while (walk_on(&w)) {
+        *sent += w.peer == rank ? 0 : w.in.bytes;
+        *received += w.peer == rank ? 0 : w.out.bytes;
+    }
+}
+
+invar_status invar_comm_move_bytes(uint64_t *sent_out, uint64_t *received_out,
+                                   const invar_comm_move *move, int rank, int size)
+{
+    *sent_out = *received_out = 0;
+    if (size < 1 || size > INVAR_COMM_MAX_SIZE || rank < 0 || rank >= size)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "there is no rank %d of %d", rank, size);
+    INVAR_TRY(check_move(move, rank, size));
+    count_bytes(sent_out, received_out, move, rank, size);
+    return INVAR_OK;
+}
+
+/* ---- tickets --------------------------------------------------------------------------------- */
+
+static void ticket_free(invar_comm_ticket *ticket)
+{
+    if (!ticket)
+        return;
+    invar_free(ticket->messages);
+    invar_free(ticket->requests);
+    invar_free(ticket);
+}
+
+static invar_status ticket_new(invar_comm_ticket **out, int size)
+{
+    invar_comm_ticket *ticket;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&ticket, 1, sizeof *ticket, "a call between ranks"));
+    memset(ticket, 0, sizeof *ticket);
+    status = invar_alloc((void **)&ticket->messages, 2 * (size_t)size, sizeof *ticket->messages,
+                         "the messages of a call between ranks");
+    if (status != INVAR_OK) {
+        invar_free(ticket);
+        return status;
+    }
+    *out = ticket;
+    return INVAR_OK;
+}
+
+static invar_status take_ticket(invar_comm_ticket **out, invar_comm *comm)
+{
+    if (comm->spare) {
+        *out = comm->spare;
+        comm->spare = comm->spare->next;
+    } else {
+        INVAR_TRY(ticket_new(out, comm->size));
+    }
+    (*out)->comm = comm;
+    return INVAR_OK;
+}
+
+static void put_ticket(invar_comm_ticket *ticket)
+{
+    ticket->next = ticket->comm->spare;
+    ticket->comm->spare = ticket;
+}
+
+static void add_message(invar_comm_ticket *ticket, int peer, bool incoming, char *data,
+                        size_t bytes)
+{
+    invar_comm *comm = ticket->comm;
+    invar_message *message = &ticket->messages[ticket->count++];
+
+    *message = (invar_message){.peer = comm->members[peer],
+                               .incoming = incoming,
+                               .context = comm->context,
+                               .number = (incoming ? comm->awaited : comm->posted)[peer]++,
+                               .data = data,
+                               .bytes = bytes};
+    if (incoming)
+        return;
+    message->header.op = ticket->op;
+    message->header.bytes = bytes;
+    memcpy(message->header.phase, ticket->phase, sizeof ticket->phase);
+}
+
+/* Messages with the ranks from `low` to before `high`. */
+static void add_messages(invar_comm_ticket *ticket, const invar_comm_move *move, int low, int high)
+{
+    walk w = walk_begin(move, ticket->comm->rank, ticket->comm->size);
+
+    while (walk_on(&w)) {
+        if (w.peer < low || w.peer >= high)
+            continue;
+        // `in` is read only: a message has one field for both directions
+        if (w.in.there)
+            add_message(ticket, w.peer, false, (char *)move->in + w.in.at, w.in.bytes);
+        if (w.out.there)
+            add_message(ticket, w.peer, true, (char *)move->out + w.out.at, w.out.bytes);
+    }
+}
+
+static void count_call(invar_comm *comm, invar_comm_op op, uint64_t sent, uint64_t received,
+                       double waited)
+{
+    comm->counts[op].calls++;
+    comm->counts[op].sent += sent;
+    comm->counts[op].received += received;
+    comm->counts[op].waited += waited;
+}
+
+static invar_status begin(invar_comm_ticket **out, invar_comm *comm, const invar_comm_move *move)
+{
+    invar_world *world = comm->world;
+    invar_comm_ticket *ticket;
+    invar_status status = INVAR_OK;
+
+    *out = NULL;
+    INVAR_TRY(check_move(move, comm->rank, comm->size));
+    if (world->failure.native)
+        return invar_world_adopt(world, &world->failure);
+    INVAR_TRY(take_ticket(&ticket, comm));
+    ticket->op = move->op;
+    ticket->seconds = move->seconds;
+    ticket->count = 0;
+    memset(ticket->phase, 0, sizeof ticket->phase);
+    (void)snprintf(ticket->phase, sizeof ticket->phase, "%s", move->phase);
+    count_bytes(&ticket->sent, &ticket->received, move, comm->rank, comm->size);
+    // each rank begins with the one behind it, so that not all begin with rank 0
+    add_messages(ticket, move, comm->rank + 1, comm->size);
+    add_messages(ticket, move, 0, comm->rank);
+    if (ticket->count)
+        status = world->transport->start(world->self, ticket);
+    if (status != INVAR_OK) {
+        put_ticket(ticket);
+        return status;
+    }
+    copy_own(move, comm->rank, comm->size);
+    ticket->next = world->under_way;
+    world->under_way = ticket;
+    comm->under_way++;
+    *out = ticket;
+    return INVAR_OK;
+}
+
+invar_status invar_comm_wait(invar_comm_ticket *ticket)
+{
+    invar_comm *comm = ticket->comm;
+    invar_comm_ticket **link = &comm->world->under_way;
+    double from = invar_comm_clock();
+    invar_status status = INVAR_OK;
+
+    if (ticket->count)
+        status = comm->world->transport->wait(comm->world->self, ticket);
+    if (status == INVAR_OK)
+        count_call(comm, ticket->op, ticket->sent, ticket->received, invar_comm_clock() - from);
+    while (*link != ticket)
+        link = &(*link)->next;
+    *link = ticket->next;
+    comm->under_way--;
+    put_ticket(ticket);
+    return status;
+}
+
+invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move)
+{
+    invar_comm_ticket *ticket;
+
+    if (comm->size == 1) { // no ticket, no clock
+        INVAR_TRY(check_move(move, 0, 1));
+        if (comm->world->failure.native)
+            return invar_world_adopt(comm->world, &comm->world->failure);
+        copy_own(move, 0, 1);
+        count_call(comm, move->op, 0, 0, 0);
+        return INVAR_OK;
+    }
+    INVAR_TRY(begin(&ticket, comm, move));
+    return invar_comm_wait(ticket);
+}
+
+static invar_status no_split(const invar_comm_move *move)
+{
+    if (move->op == INVAR_COMM_SPLIT)
+        return INVAR_FAIL(INVAR_E_INVALID, 0, "a group is split by invar_comm_split alone");
+    return INVAR_OK;
+}
+
+invar_status invar_comm_start(invar_comm_ticket **out, invar_comm *comm,
+                              const invar_comm_move *move)
+{
+    *out = NULL;
+    INVAR_TRY(no_split(move));
+    return begin(out, comm, move);
+}
+
+invar_status invar_comm_run(invar_comm *comm, const invar_comm_move *move)
+{
+    INVAR_TRY(no_split(move));
+    return invar_comm_move_now(comm, move);
+}
+
+/* ---- handles --------------------------------------------------------------------------------- */
+
+invar_status invar_comm_new(invar_comm **out, invar_world *world, int size)
+{
+    size_t each = sizeof *(*out)->posted + sizeof *(*out)->awaited + sizeof *(*out)->members;
+    invar_comm *comm;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&comm, 1, sizeof *comm, "a group of ranks"));
+    memset(comm, 0, sizeof *comm);
+    status = invar_alloc((void **)&comm->posted, (size_t)size, each, "the ranks of a group");
+    if (status != INVAR_OK) {
+        invar_free(comm);
+        return status;
+    }
+    memset(comm->posted, 0, (size_t)size * each);
+    comm->awaited = comm->posted + size;
+    comm->members = (int *)(comm->awaited + size);
+    comm->world = world;
+    world->handles++;
+    *out = comm;
+    return INVAR_OK;
+}
+
+invar_status invar_comm_self(invar_comm **out)
+{
+    return invar_world_new(out, 0, 1);
+}
+
+void invar_comm_free(invar_comm *comm)
+{
+    invar_world *world;
+
+    if (!comm)
+        return;
+    world = comm->world;
+    INVAR_CHECK(!comm->under_way); // every ticket is waited for
+    while (comm->spare) {
+        invar_comm_ticket *next = comm->spare->next;
+
+        ticket_free(comm->spare);
+        comm->spare = next;
+    }
+    invar_free(comm->posted);
+    invar_free(comm);
+    if (--world->handles > 0)
+        return;
+    if (world->transport)
+        world->transport->close(world->self);
+    invar_free(world->hosts);
+    invar_free(world);
+}
+
+int invar_comm_rank(const invar_comm *comm)
+{
+    return comm->rank;
+}
+
+int invar_comm_size(const invar_comm *comm)
+{
+    return comm->size;
+}
+
+const char *invar_comm_host(const invar_comm *comm, int rank)
+{
+    return comm->world->hosts[comm->members[rank]];
+}
+
+invar_comm_count invar_comm_counted(const invar_comm *comm, invar_comm_op op)
+{
+    return comm->counts[op];
+}

@@ -1,0 +1,148 @@
+/*
+ * comm.h - ranks: bytes move between them, and nothing is added on the way.
+ *
+ * A handle is one rank of a group. Every rank of the group makes the same calls in the same order;
+ * only SENDRECV is between two. A call is a move, which is plain data: what computes how many bytes
+ * a layout moves and what moves them read the same struct.
+ *
+ * There is no reduction. Sums have an order, which is part of the result, and transports choose
+ * their own (docs/adr/0020-transports-move-bytes.md). Nor can a caller see what arrived first: it
+ * waits for moves that it names.
+ *
+ * A rank that dies, hangs, aborts or calls something else ends the calls of all others: each fails
+ * with INVAR_E_IO and the same line, which names a rank, its host and the phase. After that every
+ * call on the group and on what it was split into fails with that line. `native` says what it was:
+ * ETIMEDOUT (a deadline), EPROTO (another call), ECONNRESET (the rank has left), ECONNABORTED
+ * (invar_comm_abort).
+ *
+ * The handles of a rank are used by one thread at a time. Memory is the host's.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_COMM_COMM_H
+#define INVAR_ENGINE_COMM_COMM_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/status.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct invar_comm invar_comm;
+typedef struct invar_comm_ticket invar_comm_ticket;
+
+#define INVAR_COMM_NONE (-1)
+#define INVAR_COMM_PHASE_SIZE 48 /* of a phase with its NUL; what is longer is cut */
+
+typedef enum invar_comm_op {
+    INVAR_COMM_ALLGATHERV, /* every rank gets what every rank gives */
+    INVAR_COMM_ALLTOALLV,  /* every rank gives each rank a piece of its own */
+    INVAR_COMM_SENDRECV,   /* gives to one rank, gets from one; both may be in one call */
+    INVAR_COMM_BROADCAST,  /* every rank gets what one gives */
+    INVAR_COMM_BARRIER,    /* returns when every rank has called it */
+    INVAR_COMM_SPLIT,      /* invar_comm_split alone */
+    INVAR_COMM_OPS
+} invar_comm_op;
+
+const char *invar_comm_op_name(invar_comm_op op);
+
+/*
+ * One call. Arrays have an element a rank of the group; pieces lie one after the other in the order
+ * of ranks. A rank's own piece is copied, unless `in` is already the place where it belongs; other
+ * than that `in` and `out` do not overlap. Ranks of one call name the same phase, and what one
+ * gives is as long as the other expects: a difference is found and told.
+ */
+typedef struct invar_comm_move {
+    invar_comm_op op;
+    const char *phase; /* what it is for: a part of messages */
+    double seconds;    /* invar_comm_wait waits for ranks at most so long; 0: for ever */
+    const void *in;
+    void *out;
+    const size_t *in_bytes;  /* ALLTOALLV: for each rank */
+    const size_t *out_bytes; /* ALLGATHERV, ALLTOALLV: from each rank */
+    int to;                  /* SENDRECV: a rank or INVAR_COMM_NONE */
+    int from;                /* SENDRECV the same; BROADCAST: who gives */
+    size_t to_bytes;         /* SENDRECV */
+    size_t from_bytes;       /* SENDRECV, BROADCAST */
+} invar_comm_move;
+
+/*
+ * Starts and waits. With several moves under way, `in` must not be changed and `out` not be read
+ * before the wait, which is due for every ticket, after a failure too, and releases it.
+ */
+invar_status invar_comm_run(invar_comm *comm, const invar_comm_move *move) INVAR_MUST_USE;
+invar_status invar_comm_start(invar_comm_ticket **out, invar_comm *comm,
+                              const invar_comm_move *move) INVAR_MUST_USE;
+invar_status invar_comm_wait(invar_comm_ticket *ticket) INVAR_MUST_USE;
+
+/*
+ * Groups of ranks with one colour, in the order of (key, rank); a call of all ranks. *out is NULL
+ * for a colour below 0.
+ */
+invar_status invar_comm_split(invar_comm **out, invar_comm *comm, int64_t colour, int64_t key,
+                              const char *phase, double seconds) INVAR_MUST_USE;
+
+int invar_comm_rank(const invar_comm *comm);
+int invar_comm_size(const invar_comm *comm);
+
+/* The host of a rank of the group. */
+const char *invar_comm_host(const invar_comm *comm, int rank);
+
+/*
+ * Tells all ranks that this one cannot go on, without waiting; `why` is one line for the user, such
+ * as the message of this thread's error record, which stays as it is.
+ */
+void invar_comm_abort(invar_comm *comm, const char *why);
+
+/*
+ * The one rank that tells the user: 0, and after a failure the lowest one that did not cause it. Of
+ * ranks that are processes it ends first, or the launcher ends it before it has spoken: the free of
+ * all others waits for that, some seconds.
+ */
+bool invar_comm_speaks(const invar_comm *comm);
+
+/* A rank whose last handle is freed has left. Where ranks are processes, it waits for all. */
+void invar_comm_free(invar_comm *comm);
+
+/*
+ * What completed calls of a handle moved. Bytes are those that the callers asked for, from and to
+ * other ranks: (size - 1) times its piece for a rank that gives it to all. What a rank gives itself
+ * does not count, nor does what a transport adds or how it relays. The sum of bytes sent over all
+ * ranks is that of bytes received. A split counts as the gather of 24 bytes a rank.
+ */
+typedef struct invar_comm_count {
+    uint64_t calls;
+    uint64_t sent, received; /* bytes */
+    double waited;           /* seconds in invar_comm_wait and invar_comm_run */
+} invar_comm_count;
+
+invar_comm_count invar_comm_counted(const invar_comm *comm, invar_comm_op op);
+
+/* The same for a move that is not made: what a rank of a group of `size` sends and receives. */
+invar_status invar_comm_move_bytes(uint64_t *sent_out, uint64_t *received_out,
+                                   const invar_comm_move *move, int rank, int size) INVAR_MUST_USE;
+
+/* ---- where groups come from ------------------------------------------------------------------ */
+
+/* One rank. */
+invar_status invar_comm_self(invar_comm **out) INVAR_MUST_USE;
+
+/*
+ * Ranks that are threads of this process: out is (size), a handle for each. Bytes are copied once,
+ * from the giver's memory by the thread that gets them.
+ *
+ * With a seed other than 0 an adversary schedules: messages are posted and taken in a random order
+ * with random delays, and `out` is filled with noise until the wait. No result may depend on it.
+ */
+invar_status invar_comm_threads(invar_comm **out, int size, uint64_t seed) INVAR_MUST_USE;
+
+#define INVAR_COMM_MAX_SIZE 65536 /* ranks */
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,154 @@
+/*
+ * world.c - a world's first group, and how its ranks fail together.
+ *
+ * The first failure of a world is the only one: whoever finds it tells the others, and what ranks
+ * find later, because another one stopped, is not told.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/comm/world.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+
+#include "base/invar_banned.h"
+
+double invar_comm_clock(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+invar_status invar_world_new(invar_comm **out, int rank, int size)
+{
+    invar_world *world;
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&world, 1, sizeof *world, "a rank's world"));
+    memset(world, 0, sizeof *world);
+    world->rank = rank;
+    world->size = size;
+    world->next_context = 1;
+    status = invar_alloc((void **)&world->hosts, (size_t)size, sizeof *world->hosts,
+                         "the names of hosts");
+    if (status == INVAR_OK)
+        status = invar_comm_new(out, world, size);
+    if (status != INVAR_OK) {
+        invar_free(world->hosts);
+        invar_free(world);
+        return status;
+    }
+    memset(world->hosts, 0, (size_t)size * sizeof *world->hosts);
+    if (gethostname(world->hosts[rank], INVAR_COMM_HOST_SIZE - 1) != 0)
+        (void)snprintf(world->hosts[rank], INVAR_COMM_HOST_SIZE, "unknown");
+    for (int i = 0; i < size; i++)
+        (*out)->members[i] = i;
+    (*out)->rank = rank;
+    (*out)->size = size;
+    return INVAR_OK;
+}
+
+/* ---- failures -------------------------------------------------------------------------------- */
+
+static invar_status again(const invar_world *world)
+{
+    return INVAR_FAIL(INVAR_E_IO, world->failure.native, "%s", world->failure.text);
+}
+
+invar_status invar_world_adopt(invar_world *world, const invar_comm_failure *failure)
+{
+    if (!world->failure.native)
+        world->failure = *failure;
+    return again(world);
+}
+
+invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
+{
+    invar_comm_failure failure = {.culprit = culprit, .native = native};
+    va_list list;
+
+    if (world->failure.native)
+        return again(world);
+    va_start(list, fmt);
+    (void)vsnprintf(failure.text, sizeof failure.text, fmt, list);
+    va_end(list);
+    if (world->transport)
+        world->transport->tell(world->self, &failure);
+    return invar_world_adopt(world, &failure);
+}
+
+invar_status invar_world_check(invar_world *world, const invar_comm_ticket *ticket,
+                               const invar_message *message)
+{
+    const invar_comm_header *theirs = &message->header;
+    bool known = theirs->op < INVAR_COMM_OPS && memchr(theirs->phase, 0, sizeof theirs->phase);
+
+    if (known && theirs->op == ticket->op && theirs->bytes == message->bytes &&
+        !strcmp(theirs->phase, ticket->phase))
+        return INVAR_OK;
+    return invar_world_fail(
+        world, message->peer, EPROTO,
+        "rank %d on %s is out of step: it calls %s in phase \"%s\" and sends %llu bytes, where "
+        "rank %d on %s calls %s in phase \"%s\" and expects %zu; start all ranks with the same "
+        "program, recipe and data",
+        message->peer, world->hosts[message->peer],
+        known ? invar_comm_op_name((invar_comm_op)theirs->op) : "something unknown",
+        known ? theirs->phase : "", (unsigned long long)theirs->bytes, world->rank,
+        world->hosts[world->rank], invar_comm_op_name(ticket->op), ticket->phase, message->bytes);
+}
+
+invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
+                              const invar_message *message)
+{
+    return invar_world_fail(world, message->peer, ECONNRESET,
+                            "rank %d on %s has left the run in phase \"%s\", where rank %d waits "
+                            "for it in %s; see what it printed, then start the run again to "
+                            "resume it",
+                            message->peer, world->hosts[message->peer], ticket->phase, world->rank,
+                            invar_comm_op_name(ticket->op));
+}
+
+invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket)
+{
+    const invar_message *first = NULL;
+
+    // who has sent nothing is later than who has not yet taken what we sent
+    for (int i = 0; i < ticket->count; i++) {
+        const invar_message *m = &ticket->messages[i];
+
+        if (m->state != INVAR_MESSAGE_DONE && (!first || (m->incoming && !first->incoming)))
+            first = m;
+    }
+    return invar_world_fail(world, first->peer, ETIMEDOUT,
+                            "rank %d on %s did not come to %s in phase \"%s\": rank %d has waited "
+                            "%g s; it hangs or is slow: look at its host, or set a longer "
+                            "deadline, then start the run again to resume it",
+                            first->peer, world->hosts[first->peer], invar_comm_op_name(ticket->op),
+                            ticket->phase, world->rank, ticket->seconds);
+}
+
+void invar_comm_abort(invar_comm *comm, const char *why)
+{
+    invar_world *world = comm->world;
+    invar_error own = *invar_error_last(); // who aborts has a failure of its own to return
+
+    if (invar_world_fail(world, world->rank, ECONNABORTED, "rank %d on %s cannot go on: %.800s",
+                         world->rank, world->hosts[world->rank], why) != INVAR_OK)
+        invar_error_put(&own);
+}
+
+bool invar_comm_speaks(const invar_comm *comm)
+{
+    const invar_world *world = comm->world;
+
+    return world->rank == (world->failure.native && world->failure.culprit == 0 ? 1 : 0);
+}

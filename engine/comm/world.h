@@ -1,0 +1,135 @@
+/*
+ * world.h - what comm.c and the transports share: a world, its messages, its failure.
+ *
+ * All groups of a rank live in one world, which has a transport. A transport only knows messages
+ * between two ranks of the world: the n-th that one posts for a context meets the n-th that the
+ * other expects. Groups that have two ranks in common have different contexts. A message has a
+ * header, which says what its sender calls.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#ifndef INVAR_ENGINE_COMM_WORLD_H
+#define INVAR_ENGINE_COMM_WORLD_H
+
+#include "engine/comm/comm.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define INVAR_COMM_HOST_SIZE 64
+#define INVAR_COMM_FAILURE_SIZE 1000
+
+typedef struct invar_comm_header {
+    uint64_t op;
+    uint64_t bytes;
+    char phase[INVAR_COMM_PHASE_SIZE];
+} invar_comm_header;
+
+typedef enum invar_message_state {
+    INVAR_MESSAGE_POSTED,
+    INVAR_MESSAGE_TAKEN, /* being copied */
+    INVAR_MESSAGE_DONE
+} invar_message_state;
+
+typedef struct invar_message {
+    struct invar_message *next; /* of the transport */
+    int peer;                   /* in the world */
+    int from;                   /* of the transport: who posted it */
+    bool incoming;
+    invar_message_state state;
+    uint64_t context, number;
+    char *data; /* of an outgoing message only read */
+    size_t bytes;
+    invar_comm_header header; /* what the sender calls */
+} invar_message;
+
+/* A started call. */
+struct invar_comm_ticket {
+    invar_comm *comm;
+    invar_comm_ticket *next; /* of the group's spare ones, or of the world's under way */
+    invar_comm_op op;
+    double seconds;
+    char phase[INVAR_COMM_PHASE_SIZE];
+    uint64_t sent, received;
+    int count;
+    invar_message *messages; /* room for two a peer */
+    void *requests;          /* of the transport, from invar_alloc; freed with the ticket */
+    size_t request_bytes;
+};
+
+/* Why a world has ended; the same on all its ranks. */
+typedef struct invar_comm_failure {
+    int culprit; /* rank in the world */
+    int native;  /* 0: there is none */
+    char text[INVAR_COMM_FAILURE_SIZE];
+} invar_comm_failure;
+
+typedef struct invar_transport {
+    /* Posts the messages of a ticket. When it fails, none is under way. */
+    invar_status (*start)(void *self, invar_comm_ticket *ticket);
+    /* Returns when all are done, or the world has failed; then the memory is the caller's again. */
+    invar_status (*wait)(void *self, invar_comm_ticket *ticket);
+    /* Tells the other ranks. One that was told earlier by another rank replaces it. */
+    void (*tell)(void *self, invar_comm_failure *failure);
+    void (*close)(void *self);
+} invar_transport;
+
+/* One rank's view. */
+typedef struct invar_world {
+    const invar_transport *transport; /* NULL: one rank */
+    void *self;                       /* of the transport; close releases it */
+    int rank, size;
+    int handles;                  /* alive */
+    invar_comm_ticket *under_way; /* of all its groups; who waits for one advances them all */
+    uint64_t next_context;        /* that no group of this rank has had */
+    invar_comm_failure failure;
+    char (*hosts)[INVAR_COMM_HOST_SIZE]; /* (size) */
+} invar_world;
+
+/* One rank of a group. */
+struct invar_comm {
+    invar_world *world;
+    uint64_t context;
+    int rank, size;
+    int *members;               /* (size) ranks in the world */
+    uint64_t *posted, *awaited; /* (size) messages for and from each rank, so far */
+    invar_comm_ticket *spare;
+    int under_way; /* tickets */
+    invar_comm_count counts[INVAR_COMM_OPS];
+};
+
+/* The group of all ranks; `transport` and `self` of its world are for the caller to set. */
+invar_status invar_world_new(invar_comm **out, int rank, int size) INVAR_MUST_USE;
+
+/* A handle without members in a world, with room for `size`. */
+invar_status invar_comm_new(invar_comm **out, invar_world *world, int size) INVAR_MUST_USE;
+
+/* invar_comm_run for every op, INVAR_COMM_SPLIT too, which gathers. */
+invar_status invar_comm_move_now(invar_comm *comm, const invar_comm_move *move) INVAR_MUST_USE;
+
+/*
+ * The ways to fail, for transports: each sets the world's failure if it has none, tells it, and
+ * returns INVAR_E_IO with the record of the failure that the world has.
+ */
+invar_status invar_world_fail(invar_world *world, int culprit, int native, const char *fmt, ...)
+    INVAR_PRINTF(4, 5) INVAR_MUST_USE;
+/* another rank's, which it told us */
+invar_status invar_world_adopt(invar_world *world,
+                               const invar_comm_failure *failure) INVAR_MUST_USE;
+/* the header of an incoming message is not what the ticket expects; INVAR_OK when it is */
+invar_status invar_world_check(invar_world *world, const invar_comm_ticket *ticket,
+                               const invar_message *message) INVAR_MUST_USE;
+/* the deadline has passed: names a rank that has not come */
+invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticket) INVAR_MUST_USE;
+/* the peer of a message has left without its part of it */
+invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
+                              const invar_message *message) INVAR_MUST_USE;
+
+/* Seconds of a clock that only goes on. */
+double invar_comm_clock(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,119 @@
+/*
+ * comm_alloc.c - every allocation of engine/comm fails once, on one of the ranks.
+ *
+ * The rank whose allocation fails leaves; the others must come back from their calls and leave.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <pthread.h>
+
+#include "engine/comm/comm.h"
+#include "tests/fault/faulty.h"
+
+#define RANKS 3
+
+typedef struct rank_run {
+    invar_comm *comm;
+    invar_status status;
+    invar_error error;
+} rank_run;
+
+static invar_status part(invar_comm *comm)
+{
+    static const size_t bytes[RANKS] = {8, 8, 8};
+    uint64_t in = 7, out[RANKS];
+    invar_comm_move move = {
+        .op = INVAR_COMM_ALLGATHERV, .phase = "fault", .in = &in, .out = out, .out_bytes = bytes};
+    invar_comm_ticket *first, *second;
+    invar_comm *child;
+    invar_status status;
+
+    INVAR_TRY(invar_comm_split(&child, comm, 0, 0, "split", 0));
+    status = invar_comm_start(&first, child, &move);
+    if (status == INVAR_OK) {
+        invar_status waited;
+        invar_error error;
+
+        status = invar_comm_start(&second, child, &move);
+        if (status == INVAR_OK)
+            status = invar_comm_wait(second);
+        else // before the wait: the others wait for `second`
+            invar_comm_abort(comm, invar_error_last()->message);
+        error = *invar_error_last();
+        waited = invar_comm_wait(first);
+        if (status != INVAR_OK)
+            invar_error_put(&error);
+        else
+            status = waited;
+    }
+    invar_comm_free(child);
+    return status;
+}
+
+static void *rank_main(void *payload)
+{
+    rank_run *run = payload;
+
+    run->status = part(run->comm);
+    run->error = *invar_error_last();
+    invar_comm_free(run->comm);
+    return NULL;
+}
+
+static invar_status threads(void)
+{
+    invar_comm *comms[RANKS];
+    rank_run runs[RANKS];
+    pthread_t thread[RANKS];
+    invar_status status = INVAR_OK;
+
+    INVAR_TRY(invar_comm_threads(comms, RANKS, 1));
+    for (int r = 0; r < RANKS; r++) {
+        runs[r].comm = comms[r];
+        assert_int_equal(pthread_create(&thread[r], NULL, rank_main, &runs[r]), 0);
+    }
+    for (int r = 0; r < RANKS; r++)
+        assert_int_equal(pthread_join(thread[r], NULL), 0);
+    for (int r = 0; r < RANKS; r++) {
+        if (runs[r].status == INVAR_OK || status == INVAR_E_NOMEM)
+            continue;
+        status = runs[r].status; // the others fail because one had no memory
+        invar_error_put(&runs[r].error);
+    }
+    return status;
+}
+
+static invar_status alone(void)
+{
+    invar_comm *comm, *child;
+    invar_status status;
+
+    INVAR_TRY(invar_comm_self(&comm));
+    status = invar_comm_split(&child, comm, 0, 0, "split", 0);
+    if (status == INVAR_OK)
+        invar_comm_free(child);
+    invar_comm_free(comm);
+    return status;
+}
+
+static void test_comm_alloc__threads(void **state)
+{
+    (void)state;
+    fail_each_allocation(threads);
+}
+
+static void test_comm_alloc__self(void **state)
+{
+    (void)state;
+    fail_each_allocation(alone);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comm_alloc__threads),
+        cmocka_unit_test(test_comm_alloc__self),
+    };
+
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
