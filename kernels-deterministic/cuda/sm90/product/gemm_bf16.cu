@@ -4,7 +4,8 @@
  *
  * Takes operands that bulk copies can read (16-byte rows). Weights lie with k contiguous (fwd) or
  * outermost (dx). The parts of dx follow one another in the ring of stages, so that they are one
- * chain; the end of each is filled up with zeros by the copies.
+ * chain; the end of each is filled up with zeros by the copies. Several matrices of weights may
+ * share their activations: their tiles lie side by side.
  *
  * Shards, which begin at multiples of a stage, are chains one after the other. What waits for its
  * neighbour in their tree stays with the block: tiles are smaller, nothing goes through memory.
@@ -18,24 +19,24 @@
 
 /* ---- roles ----------------------------------------------------------------------------------- */
 
-__device__ __forceinline__ float rows_bias(const rows_plan &plan, int col)
+__device__ __forceinline__ float rows_bias(const rows_output &to, int col)
 {
-    if (col >= plan.cols)
+    if (col >= to.cols)
         return 0.0f;
-    return plan.bias_dtype == INVAR_DTYPE_F32 ? invar_load((const float *)plan.bias + col)
-                                              : invar_load((const __nv_bfloat16 *)plan.bias + col);
+    return to.bias_dtype == INVAR_DTYPE_F32 ? invar_load((const float *)to.bias + col)
+                                            : invar_load((const __nv_bfloat16 *)to.bias + col);
 }
 
 /* The columns of the accumulators begin at `col`. By whole warps, each of which reads it once. */
 template <int COUNT>
-__device__ __forceinline__ void rows_add_bias(float (&acc)[COUNT], const rows_plan &plan, int col)
+__device__ __forceinline__ void rows_add_bias(float (&acc)[COUNT], const rows_output &to, int col)
 {
     int lane = (int)threadIdx.x % 32;
     float held[COUNT / 16];
 
 #pragma unroll
     for (int i = 0; i < COUNT / 16; i++)
-        held[i] = rows_bias(plan, col + 32 * i + lane);
+        held[i] = rows_bias(to, col + 32 * i + lane);
 #pragma unroll
     for (int i = 0; i < COUNT; i += 4)
 #pragma unroll
@@ -48,7 +49,8 @@ __device__ __forceinline__ void rows_add_bias(float (&acc)[COUNT], const rows_pl
 
 /* 16 bytes of a row, as far as they lie in it. */
 template <typename Out, bool RESIDUAL>
-__device__ __forceinline__ void rows_put(const rows_plan &plan, int row, int col, uint4 value)
+__device__ __forceinline__ void rows_put(const rows_plan &plan, const rows_output &to, int row,
+                                         int col, uint4 value)
 {
     constexpr int COUNT = 16 / (int)sizeof(Out);
     invar_run<Out, COUNT> run = {{value.x, value.y, value.z, value.w}}, residual;
@@ -56,13 +58,13 @@ __device__ __forceinline__ void rows_put(const rows_plan &plan, int row, int col
     if constexpr (RESIDUAL) {
         float sum[COUNT];
         residual.load_some((const Out *)plan.residual + row * plan.residual_stride + col,
-                           plan.cols - col);
+                           to.cols - col);
 #pragma unroll
         for (int i = 0; i < COUNT; i++)
             sum[i] = residual.get(i) + run.get(i);
         run.set(sum);
     }
-    run.store_some((Out *)plan.out + row * plan.out_stride + col, plan.cols - col);
+    run.store_some((Out *)to.out + row * to.stride + col, to.cols - col);
 }
 
 /* The bytes of a lane in a matrix of rows, of which it moves 16 of every fourth. */
@@ -94,17 +96,19 @@ __device__ __forceinline__ void rows_write(const rows_plan &plan, const rows_til
                                            const float (&acc)[COUNT], uint8_t *staging)
 {
     constexpr int WIDTH = GEMM_STAGING_ROW_BYTES / (int)sizeof(Out), STRIPS = 2 * COUNT / WIDTH;
+    const rows_output &output = plan.output[tile.output];
     bool whole = plan.wide && row + 16 <= tile.row_end;
-    rows_lane to((Out *)plan.out, plan.out_stride, row, tile.col);
+    rows_lane to((Out *)output.out, output.stride, row, tile.col);
     rows_lane from((Out *)plan.residual, plan.residual_stride, row, tile.col);
     uint4 held[2][4];
-    auto fits = [&](int i) { return whole && tile.col + (i + 1) * WIDTH <= plan.cols; };
+    auto fits = [&](int i) { return whole && tile.col + (i + 1) * WIDTH <= output.cols; };
     auto hold = [&](auto number) {
         constexpr int i = decltype(number)::VALUE;
         if constexpr (RESIDUAL && i < STRIPS) {
+            if (fits(i))
 #pragma unroll
-            for (int j = 0; fits(i) && j < 4; j++)
-                held[i % 2][j] = *from.at(i, j);
+                for (int j = 0; j < 4; j++)
+                    held[i % 2][j] = *from.at(i, j);
         }
     };
 
@@ -121,11 +125,11 @@ __device__ __forceinline__ void rows_write(const rows_plan &plan, const rows_til
                     value = invar_with_residual(held[i % 2][j], value, (const Out *)nullptr);
                 *to.at(i, j) = value;
             });
-        else if (col < plan.cols)
+        else if (col < output.cols)
             gemm_rows_of<Out>(staging, acc + i * WIDTH / 2,
                               [&](int, int down, int byte, uint4 value) {
                                   if (row + down < tile.row_end)
-                                      rows_put<Out, RESIDUAL>(plan, row + down,
+                                      rows_put<Out, RESIDUAL>(plan, output, row + down,
                                                               col + byte / (int)sizeof(Out), value);
                               });
     });
@@ -144,8 +148,8 @@ __device__ __forceinline__ void rows_finish(const rows_plan &plan, const rows_ti
             rows_write<Out, false>(plan, tile, row, acc, staging);
     };
 
-    if (plan.bias)
-        rows_add_bias(acc, plan, tile.col);
+    if (plan.output[tile.output].bias)
+        rows_add_bias(acc, plan.output[tile.output], tile.col);
     if (plan.out_dtype == INVAR_DTYPE_F32)
         write((float *)nullptr);
     else
@@ -158,7 +162,7 @@ __device__ __forceinline__ void rows_ask(const rows_plan &plan, const rows_tile 
 {
     int lane = (int)threadIdx.x % 32, size = plan.out_dtype == INVAR_DTYPE_F32 ? 4 : 2;
     int64_t first = (row + lane / 2) * plan.residual_stride + tile.col;
-    int bytes = min(Tile::COLS, plan.cols - tile.col) * size;
+    int bytes = min(Tile::COLS, plan.output[0].cols - tile.col) * size;
 
     for (int at = lane % 2 * 128; row + lane / 2 < tile.row_end && at < bytes; at += 256)
         invar_fetch_to_cache((const uint8_t *)plan.residual + first * size + at);
@@ -333,25 +337,29 @@ static const gemm_tile_cost rows_tiles[] = {
 
 static const gemm_tile_cost rows_tree_tiles[] = {{128, 128, 1.0, 1.08}};
 
-static gemm_choice rows_choose(const invar_product *p, int multiprocessors)
+static gemm_choice rows_choose(const invar_product *p, int count, int multiprocessors)
 {
-    int64_t rows = invar_ceil_div(p->rows, p->groups);
+    int64_t rows = invar_ceil_div(p->rows, p->groups), cols = 0;
 
+    for (int i = 0; i < count; i++)
+        cols += p[i].cols;
     if (p->shards > 1)
-        return gemm_choose(p->groups, rows, p->cols, rows_tree_tiles, 1, multiprocessors);
-    return gemm_choose(p->groups, rows, p->cols, rows_tiles,
+        return gemm_choose(p->groups, rows, cols, rows_tree_tiles, 1, multiprocessors);
+    return gemm_choose(p->groups, rows, cols, rows_tiles,
                        (int)(sizeof rows_tiles / sizeof *rows_tiles), multiprocessors);
 }
 
-static invar_status rows_run(const invar_device *dev, const invar_product *p, gemm_choice choice)
+/* `count` products of one a. */
+static invar_status rows_run(const invar_device *dev, const invar_product *p, int count)
 {
+    gemm_choice choice = rows_choose(p, count, invar_cuda_of(dev)->multiprocessors);
     auto run = [&](auto tile) {
         using Tile = decltype(tile);
         int64_t span = (int64_t)Tile::ROWS * choice.cluster;
         rows_plan plan = {};
 
-        INVAR_TRY(
-            rows_plan_of<Tile>(&plan, p, choice.cluster, Tile::COLS, Tile::COLS / choice.cluster));
+        INVAR_TRY(rows_plan_of<Tile>(&plan, p, count, choice.cluster, Tile::COLS,
+                                     Tile::COLS / choice.cluster));
         int64_t most = (invar_ceil_div(p->rows, span) + p->groups - 1) * plan.order.across;
         return gemm_launch<Tile>(
             dev, p->op, p->b[0].k_outer ? gemm_bf16_rows<Tile, 1> : gemm_bf16_rows<Tile, 0>, plan,
@@ -363,5 +371,24 @@ static invar_status rows_run(const invar_device *dev, const invar_product *p, ge
 
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p)
 {
-    return rows_run(dev, p, rows_choose(p, invar_cuda_of(dev)->multiprocessors));
+    return rows_run(dev, p, 1);
+}
+
+bool invar_gemm_bf16_takes_set(const invar_device *dev, const invar_product_set *set)
+{
+    int64_t cols = 0;
+
+    for (int i = 0; i < set->count; i++) {
+        const invar_product *p = &set->product[i];
+        if (!invar_gemm_bf16_takes(dev, p) || p->out_dtype != set->product[0].out_dtype ||
+            p->shards != 1 || p->residual)
+            return false;
+        cols += p->cols;
+    }
+    return !set->act && gemm_extent_fits(cols);
+}
+
+invar_status invar_gemm_bf16_set(const invar_device *dev, const invar_product_set *set)
+{
+    return rows_run(dev, set->product, set->count);
 }

@@ -148,7 +148,7 @@ __device__ __forceinline__ void gated_put(const rows_plan &plan, void *data, int
                                           int row, int col, const invar_bf16_run &run)
 {
     if (data)
-        run.store((__nv_bfloat16 *)data + row * stride + col, plan.cols - col, plan.wide);
+        run.store((__nv_bfloat16 *)data + row * stride + col, plan.output[0].cols - col, plan.wide);
 }
 
 /* What warp `from` has left of gate and up, from `row` and `col` on. */
@@ -168,10 +168,10 @@ __device__ __forceinline__ void gated_write(const rows_plan &plan, const rows_ti
             act = invar_gated(gate, up, left.table());
         else
             act = invar_gated(gate, up);
-        if (row + down >= tile.row_end || col >= plan.cols)
+        if (row + down >= tile.row_end || col >= plan.output[0].cols)
             continue;
-        gated_put(plan, plan.out, plan.out_stride, row + down, col, gate);
-        gated_put(plan, plan.up, plan.up_stride, row + down, col, up);
+        gated_put(plan, plan.output[0].out, plan.output[0].stride, row + down, col, gate);
+        gated_put(plan, plan.output[1].out, plan.output[1].stride, row + down, col, up);
         gated_put(plan, plan.act, plan.act_stride, row + down, col, act);
     }
 }
@@ -262,17 +262,15 @@ invar_status invar_gemm_bf16_gated(const invar_device *dev, const invar_product_
 
     return gated_by_tile(choice.tile, [&](auto tile) {
         using Tile = decltype(tile);
-        gemm_operand_shape b = {up->k[0], up->cols, 1, up->cols, Tile::K, Tile::COLS / 2};
+        constexpr int WIDTH = Tile::COLS / 2;
         rows_plan plan = {};
 
-        INVAR_TRY(rows_plan_of<Tile>(&plan, gate, choice.cluster, Tile::COLS / 2, Tile::COLS / 2));
-        INVAR_TRY(gemm_operand_map(&plan.b[1], &up->b[0], b));
-        plan.up = up->out;
-        plan.up_stride = up->out_stride;
+        INVAR_TRY(rows_plan_of<Tile>(&plan, gate, 1, choice.cluster, WIDTH, WIDTH));
+        INVAR_TRY(rows_map_b<Tile>(&plan.b[1], up, 0, WIDTH));
+        rows_add_output(&plan, up, 0);
         plan.act = set->act;
         plan.act_stride = set->act_stride;
-        plan.wide = plan.wide && rows_aligned(up, up->out, up->out_stride) &&
-                    rows_aligned(up, set->act, set->act_stride);
+        plan.wide = plan.wide && rows_aligned(up, set->act, set->act_stride);
         int64_t down = invar_ceil_div(gate->rows, (int64_t)Tile::ROWS * choice.cluster);
         return gemm_launch<Tile>(dev, gate->op, gemm_bf16_gated<Tile>, plan,
                                  down * plan.order.across, choice.cluster);

@@ -1,7 +1,7 @@
 /*
  * gemm_bf16_rows.cuh - what products of activations and weights share: linear.fwd and linear.dx,
- * dense, grouped by expert or gated. The plan of a launch, the walk over its tiles, and the warps
- * that copy.
+ * dense, grouped by expert, with several outputs or gated. The plan of a launch, the walk over its
+ * tiles, and the warps that copy.
  *
  * Blocks stay and take tile after tile. Which tiles there are, with experts, only the device knows:
  * each block makes the list of the experts' rows for itself, and clamps what it finds.
@@ -22,28 +22,34 @@ struct rows_stages {
     int32_t part, first, count;
 };
 
+/* Where results go: from column `first` of tiles on, of all outputs side by side. */
+struct rows_output {
+    void *out;
+    int64_t stride;
+    const void *bias;
+    invar_dtype bias_dtype;
+    int32_t cols, first;
+};
+
 struct rows_plan {
-    CUtensorMap a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS];
-    int32_t parts;
+    CUtensorMap a[INVAR_LINEAR_MAX_PARTS], b[INVAR_LINEAR_MAX_PARTS]; // b: of a part, or an output
+    int32_t parts, outputs;                                           // one of them is 1
     rows_stages stages[INVAR_LINEAR_MAX_SHARDS * INVAR_LINEAR_MAX_PARTS]; // shard by shard
     int32_t n_stages;
     int32_t blocks[INVAR_LINEAR_MAX_SHARDS]; // stages of each shard
     int32_t shards;
-    int32_t rows, cols;
+    int32_t rows;
     gemm_order order;
     int32_t span_shift; // rows of a tile of a cluster: a power of two
     int32_t cluster;
     int32_t groups;
-    const int64_t *start; // (groups + 1), NULL: one group
-    void *out;
-    int64_t out_stride;
-    const void *bias;
-    invar_dtype out_dtype, bias_dtype;
-    const void *residual;
+    const int64_t *start;                       // (groups + 1), NULL: one group
+    rows_output output[INVAR_LINEAR_MAX_PARTS]; // gated: gate and up, whose tiles are one; or NULL
+    invar_dtype out_dtype;
+    const void *residual; // of the only output
     int64_t residual_stride;
-    // gated: b[0] goes to out and b[1] to up, where these are not NULL
-    void *up, *act;
-    int64_t up_stride, act_stride;
+    void *act; // gated
+    int64_t act_stride;
     bool wide; // all rows of outputs and residual begin at multiples of 16 bytes
 };
 
@@ -128,9 +134,9 @@ __device__ __forceinline__ void rows_make_table(const rows_plan &plan, rows_tabl
     }
 }
 
-/* What a block has to do: rows [row, row_end), as many as a tile has, of a group. */
+/* What a block has to do: rows [row, row_end), as many as a tile has, of a group and an output. */
 struct rows_tile {
-    int row, row_end, col, group;
+    int row, row_end, col, group, output;
 };
 
 /* The tiles of one cluster in their order; every role of a block walks them for itself. */
@@ -158,7 +164,12 @@ template <class Tile> struct rows_walk {
         plan.order.find(tile - table.before[group], rows_tiles_down(plan, out.row_end - first), row,
                         col);
         out.row = first + (row << plan.span_shift) + cluster.rank * Tile::ROWS;
-        out.col = col * rows_tile_cols<Tile>;
+        out.output = 0;
+        if constexpr (!Tile::GATED && !Tile::TREE)
+#pragma unroll
+            for (int i = 1; i < INVAR_LINEAR_MAX_PARTS; i++)
+                out.output += i < plan.outputs && col >= plan.output[i].first;
+        out.col = (col - plan.output[out.output].first) * rows_tile_cols<Tile>;
         out.group = group;
         tile += (int)gridDim.x / cluster.size;
         return true;
@@ -179,6 +190,7 @@ __device__ __forceinline__ void rows_fill(const rows_plan &plan, const gemm_shar
 
     while (walk.next(tile)) {
         int outer = B ? tile.col : tile.row, matrix = B ? tile.group : 0;
+        int first = B ? tile.output : 0;
         for (int n = 0; n < plan.n_stages; n++) {
             rows_stages stages = plan.stages[n];
             for (int i = 0; i < stages.count; i++) {
@@ -186,7 +198,7 @@ __device__ __forceinline__ void rows_fill(const rows_plan &plan, const gemm_shar
                 if constexpr (B && Tile::GATED)
                     filler.fill_halves(&plan.b[0], &plan.b[1], k, outer);
                 else
-                    filler.fill(&maps[stages.part], k, outer, matrix);
+                    filler.fill(&maps[first + stages.part], k, outer, matrix);
             }
         }
     }
@@ -201,7 +213,7 @@ __device__ __forceinline__ void rows_begin(const rows_plan &plan, const gemm_sha
     if (gemm_warp() == 1 && lane < INVAR_LINEAR_MAX_PARTS) {
         if (lane < plan.parts)
             invar_copy_prefetch(&plan.a[lane]);
-        if (lane < (Tile::GATED ? 2 : plan.parts))
+        if (lane < plan.parts || lane < plan.outputs)
             invar_copy_prefetch(&plan.b[lane]);
     }
     gemm_open_ring(shared, plan.cluster);
@@ -246,45 +258,63 @@ static inline void rows_list_stages(rows_plan *out, const invar_product *p, int 
         }
 }
 
-/* A tile has `width` columns of out, and the boxes of b `box` of its own. */
-template <class Tile>
-static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int cluster, int width,
-                                 int box)
+/* The next output, whose tiles begin behind `first` others side by side. */
+static inline void rows_add_output(rows_plan *out, const invar_product *p, int64_t first)
 {
-    int64_t span = (int64_t)Tile::ROWS * cluster, k = 0;
+    out->output[out->outputs++] = {p->out,        p->out_stride,    p->bias,
+                                   p->bias_dtype, (int32_t)p->cols, (int32_t)first};
+    out->wide = out->wide && rows_aligned(p, p->out, p->out_stride);
+}
+
+/* Its b, `box` columns of it in a box. */
+template <class Tile>
+static invar_status rows_map_b(CUtensorMap *out, const invar_product *p, int part, int box)
+{
+    gemm_operand_shape b = {p->k[part], p->cols, p->groups, p->group_rows[part], Tile::K, box};
+
+    if (p->groups == 1) // nothing lies behind it
+        b.matrix_rows = p->b[part].k_outer ? p->k[part] : p->cols;
+    return gemm_operand_map(out, &p->b[part], b);
+}
+
+/*
+ * Of `count` products of one a, side by side. A tile has `width` columns of out, and the boxes of b
+ * `box` of its own.
+ */
+template <class Tile>
+static invar_status rows_plan_of(rows_plan *out, const invar_product *p, int count, int cluster,
+                                 int width, int box)
+{
+    int64_t span = (int64_t)Tile::ROWS * cluster, k = 0, across = 0;
 
     for (int32_t i = 0; i < p->parts; i++) {
         gemm_operand_shape a = {p->k[i], p->rows, 1, p->rows, Tile::K, Tile::ROWS};
-        gemm_operand_shape b = {p->k[i], p->cols, p->groups, p->group_rows[i], Tile::K, box};
-        if (p->groups == 1) // nothing lies behind it
-            b.matrix_rows = p->b[i].k_outer ? p->k[i] : p->cols;
         INVAR_TRY(gemm_operand_map(&out->a[i], &p->a[i], a));
-        INVAR_TRY(gemm_operand_map(&out->b[i], &p->b[i], b));
+        INVAR_TRY(rows_map_b<Tile>(&out->b[i], p, i, box));
         k += p->k[i];
     }
     rows_list_stages(out, p, Tile::K);
     out->parts = p->parts;
+    out->wide = rows_aligned(p, p->residual, p->residual_stride);
+    for (int i = 0; i < count; i++) {
+        if (i > 0)
+            INVAR_TRY(rows_map_b<Tile>(&out->b[i], &p[i], 0, box));
+        rows_add_output(out, &p[i], across);
+        across += invar_ceil_div(p[i].cols, width);
+    }
     out->rows = (int32_t)p->rows;
-    out->cols = (int32_t)p->cols;
     // all rows where they stay in the L2 for as long as the columns pass
     out->order =
-        gemm_order_of(invar_ceil_div(p->cols, width), p->rows * k * 2 <= ((int64_t)16 << 20)
-                                                          ? invar_ceil_div(p->rows, span)
-                                                          : invar_ceil_div(2048, span));
+        gemm_order_of(across, p->rows * k * 2 <= ((int64_t)16 << 20) ? invar_ceil_div(p->rows, span)
+                                                                     : invar_ceil_div(2048, span));
     while ((int64_t)1 << out->span_shift < span)
         out->span_shift++;
     out->cluster = cluster;
     out->groups = (int32_t)p->groups;
     out->start = p->start;
-    out->out = p->out;
-    out->out_stride = p->out_stride;
     out->out_dtype = p->out_dtype;
-    out->bias = p->bias;
-    out->bias_dtype = p->bias_dtype;
     out->residual = p->residual;
     out->residual_stride = p->residual_stride;
-    out->wide =
-        rows_aligned(p, p->out, p->out_stride) && rows_aligned(p, p->residual, p->residual_stride);
     return INVAR_OK;
 }
 

@@ -635,6 +635,8 @@ static run_set set_kernel(const invar_device *dev, const invar_product_set *set)
         return invar_skinny_set;
     if (set->act && invar_gemm_bf16_takes_gated(dev, set))
         return invar_gemm_bf16_gated;
+    if (set->count > 1 && invar_gemm_bf16_takes_set(dev, set))
+        return invar_gemm_bf16_set;
     return NULL;
 }
 

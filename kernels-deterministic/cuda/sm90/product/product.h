@@ -102,6 +102,10 @@ invar_status invar_generic_weight_product(const invar_device *dev,
 bool invar_gemm_bf16_takes(const invar_device *dev, const invar_product *p);
 invar_status invar_gemm_bf16(const invar_device *dev, const invar_product *p) INVAR_MUST_USE;
 
+bool invar_gemm_bf16_takes_set(const invar_device *dev, const invar_product_set *set);
+invar_status invar_gemm_bf16_set(const invar_device *dev,
+                                 const invar_product_set *set) INVAR_MUST_USE;
+
 bool invar_gemm_bf16_takes_gated(const invar_device *dev, const invar_product_set *set);
 invar_status invar_gemm_bf16_gated(const invar_device *dev,
                                    const invar_product_set *set) INVAR_MUST_USE;
