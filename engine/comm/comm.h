@@ -99,9 +99,10 @@ const char *invar_comm_host(const invar_comm *comm, int rank);
 void invar_comm_abort(invar_comm *comm, const char *why);
 
 /*
- * The one rank that tells the user: 0, and after a failure the lowest one that did not cause it. Of
- * ranks that are processes it ends first, or the launcher ends it before it has spoken: the free of
- * all others waits for that, some seconds.
+ * The one rank that tells the user: 0, or 1 after a failure that 0 caused. Where ranks are
+ * processes, the launcher ends all of them as soon as one has ended with a failure. So this one
+ * speaks and ends, and the others free their handles first, which then takes some seconds: who is
+ * still there after that speaks, too, because nobody has.
  */
 bool invar_comm_speaks(const invar_comm *comm);
 
@@ -139,6 +140,18 @@ invar_status invar_comm_self(invar_comm **out) INVAR_MUST_USE;
  * with random delays, and `out` is filled with noise until the wait. No result may depend on it.
  */
 invar_status invar_comm_threads(invar_comm **out, int size, uint64_t seed) INVAR_MUST_USE;
+
+/*
+ * Ranks that are processes of mpirun or srun; once in a process. MPI is loaded by it, not linked:
+ * INVAR_E_UNSUPPORTED says that the module is not there.
+ */
+typedef struct invar_comm_mpi_options {
+    double seconds;     /* for the other ranks to come, here and when the last handle is freed; 0 */
+    const char *module; /* its file; NULL: invar-mpi.so beside the program or in ../lib/invar */
+    size_t piece;       /* largest message in bytes; 0: 16 MiB, which is the most */
+} invar_comm_mpi_options;
+
+invar_status invar_comm_mpi(invar_comm **out, const invar_comm_mpi_options *options) INVAR_MUST_USE;
 
 #define INVAR_COMM_MAX_SIZE 65536 /* ranks */
 

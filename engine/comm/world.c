@@ -48,10 +48,11 @@ invar_status invar_world_new(invar_comm **out, int rank, int size)
         return status;
     }
     memset(world->hosts, 0, (size_t)size * sizeof *world->hosts);
-    if (gethostname(world->hosts[rank], INVAR_COMM_HOST_SIZE - 1) != 0)
-        (void)snprintf(world->hosts[rank], INVAR_COMM_HOST_SIZE, "unknown");
-    for (int i = 0; i < size; i++)
+    for (int i = 0; i < size; i++) {
         (*out)->members[i] = i;
+        if (i != rank || gethostname(world->hosts[i], INVAR_COMM_HOST_SIZE - 1) != 0)
+            (void)snprintf(world->hosts[i], INVAR_COMM_HOST_SIZE, "an unknown host");
+    }
     (*out)->rank = rank;
     (*out)->size = size;
     return INVAR_OK;
@@ -97,13 +98,13 @@ invar_status invar_world_check(invar_world *world, const invar_comm_ticket *tick
         return INVAR_OK;
     return invar_world_fail(
         world, message->peer, EPROTO,
-        "rank %d on %s is out of step: it calls %s in phase \"%s\" and sends %llu bytes, where "
-        "rank %d on %s calls %s in phase \"%s\" and expects %zu; start all ranks with the same "
-        "program, recipe and data",
-        message->peer, world->hosts[message->peer],
+        "rank %d on %s is out of step with rank %d on %s: it calls %s in phase \"%s\" and sends "
+        "%llu bytes, the other calls %s in phase \"%s\" and expects %zu; start all ranks with the "
+        "same program, recipe and data",
+        message->peer, world->hosts[message->peer], world->rank, world->hosts[world->rank],
         known ? invar_comm_op_name((invar_comm_op)theirs->op) : "something unknown",
-        known ? theirs->phase : "", (unsigned long long)theirs->bytes, world->rank,
-        world->hosts[world->rank], invar_comm_op_name(ticket->op), ticket->phase, message->bytes);
+        known ? theirs->phase : "", (unsigned long long)theirs->bytes,
+        invar_comm_op_name(ticket->op), ticket->phase, message->bytes);
 }
 
 invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
@@ -146,9 +147,12 @@ void invar_comm_abort(invar_comm *comm, const char *why)
         invar_error_put(&own);
 }
 
+int invar_world_speaker(const invar_world *world)
+{
+    return world->size > 1 && world->failure.native && world->failure.culprit == 0 ? 1 : 0;
+}
+
 bool invar_comm_speaks(const invar_comm *comm)
 {
-    const invar_world *world = comm->world;
-
-    return world->rank == (world->failure.native && world->failure.culprit == 0 ? 1 : 0);
+    return comm->world->rank == invar_world_speaker(comm->world);
 }

@@ -126,6 +126,9 @@ invar_status invar_world_late(invar_world *world, const invar_comm_ticket *ticke
 invar_status invar_world_left(invar_world *world, const invar_comm_ticket *ticket,
                               const invar_message *message) INVAR_MUST_USE;
 
+/* The rank that tells the user (invar_comm_speaks). */
+int invar_world_speaker(const invar_world *world);
+
 /* Seconds of a clock that only goes on. */
 double invar_comm_clock(void);
 

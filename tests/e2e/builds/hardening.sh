@@ -59,8 +59,8 @@ says "$invar" 0
 
 # ---- libgit2 -------------------------------------------------------------------------------------
 
-if readelf -dW "$invar" | grep NEEDED | grep git2; then
-    echo "the program is linked with libgit2" >&2
+if readelf -dW "$invar" | grep NEEDED | grep -E 'git2|mpi'; then
+    echo "the program is linked with a library that it loads on demand" >&2
     failed=1
 fi
 mkdir "$folder/none"

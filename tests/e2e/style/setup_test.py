@@ -123,6 +123,14 @@ class Machine(unittest.TestCase):
         self.assertNotIn("chromium", text)
         self.assertIn("    clang\n", text)
 
+    def test_mpi_is_a_group(self):
+        code, text = self.run_setup("--check", "mpi")
+        self.assertEqual(code, 1)
+        self.assertIn("libopenmpi-dev", text)
+        self.assertIn("openmpi-bin", text)
+        self.have(BUILD + ["libopenmpi-dev", "openmpi-bin"])
+        self.assertEqual(self.run_setup("--check", "build", "mpi")[0], 0)
+
     def test_cuda_needs_pip_and_looks_for_the_headers(self):
         code, text = self.run_setup("--check", "cuda")
         self.assertEqual(code, 1)

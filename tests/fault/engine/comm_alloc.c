@@ -96,6 +96,17 @@ static invar_status alone(void)
     return status;
 }
 
+/* Of a module that opens as often as it is asked to. */
+static invar_status processes(void)
+{
+    invar_comm_mpi_options options = {.module = INVAR_TEST_WORK "/plugin/fake_mpi.so"};
+    invar_comm *comm;
+
+    INVAR_TRY(invar_comm_mpi(&comm, &options));
+    invar_comm_free(comm);
+    return INVAR_OK;
+}
+
 static void test_comm_alloc__threads(void **state)
 {
     (void)state;
@@ -108,11 +119,18 @@ static void test_comm_alloc__self(void **state)
     fail_each_allocation(alone);
 }
 
+static void test_comm_alloc__mpi(void **state)
+{
+    (void)state;
+    fail_each_allocation(processes);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_comm_alloc__threads),
         cmocka_unit_test(test_comm_alloc__self),
+        cmocka_unit_test(test_comm_alloc__mpi),
     };
 
     return cmocka_run_group_tests(tests, NULL, NULL);

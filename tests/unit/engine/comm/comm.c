@@ -137,6 +137,7 @@ static void test_comm__one_rank_copies_what_does_not_alias(void **state)
     assert_ok(invar_comm_run(child, &move));
     invar_comm_abort(child, "enough");
     assert_fails(invar_comm_run(child, &move), INVAR_E_IO, "cannot go on: enough");
+    assert_true(invar_comm_speaks(child)); // there is nobody else
     assert_fails(invar_comm_start(&ticket, child, &move), INVAR_E_IO, "cannot go on: enough");
     invar_comm_free(child);
     invar_comm_free(NULL);

@@ -187,7 +187,7 @@ static void fails_together(invar_status (*part)(rank_run *run), int native, cons
 static void test_comm_thread__another_call_is_named(void **state)
 {
     (void)state;
-    fails_together(other_op, EPROTO, "is out of step: it calls ", INVAR_COMM_NONE);
+    fails_together(other_op, EPROTO, " is out of step with rank ", INVAR_COMM_NONE);
     fails_together(other_op, EPROTO, "allgatherv in phase \"weights\" and ", INVAR_COMM_NONE);
     fails_together(other_op, EPROTO, "barrier in phase \"gradients\" and ", INVAR_COMM_NONE);
     fails_together(other_size, EPROTO, "and sends ", INVAR_COMM_NONE);

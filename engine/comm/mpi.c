@@ -1,0 +1,513 @@
+/*
+ * mpi.c - ranks that are processes, started by mpirun or srun.
+ *
+ * A message is a header and pieces of at most 16 MiB, each a request of its own, all posted when
+ * the call is started: MPI counts in int, and pieces that are done show that there is progress. The
+ * tag tells groups and headers apart; MPI keeps the order of messages between two ranks. Payload is
+ * looked at when its header is as expected.
+ *
+ * Notes have a tag of their own: a rank that has failed tells why, one that leaves says so. All are
+ * polled, because no wait of MPI ends at a deadline or when another rank is gone.
+ *
+ * After a failure MPI is not finalized, which would wait for ranks that do not come: the process
+ * ends with an exit code other than 0, and the launcher ends the others.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <dlfcn.h>
+#include <errno.h>
+#include <fenv.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/alloc.h"
+#include "base/text.h"
+#include "engine/comm/comm.h"
+#include "engine/comm/module/mpi_module.h"
+#include "engine/comm/world.h"
+
+#include "base/invar_banned.h"
+
+#define FILE_NAME "invar-mpi.so"
+#define PATH_BYTES 4096
+#define PIECE ((size_t)16 << 20)
+#define NOTE_TAG 0
+#define LINGER 3.0 /* seconds in which the rank that speaks does so */
+#define SPIN 0.02  /* seconds without progress after which a wait begins to sleep */
+#define QUIET 0.1  /* seconds for what is cancelled to come to its end */
+
+#define TEXT(name) TEXT_OF(name)
+#define TEXT_OF(name) #name
+
+typedef struct request {
+    invar_mpi_request handle;
+    bool done;
+} request;
+
+typedef struct mpi_rank {
+    const invar_mpi_table *mpi;
+    invar_world *world;
+    size_t piece;
+    double seconds; /* that the end of the run may take */
+    int max_tag;
+    int left_count;
+    bool *left;              /* (size) */
+    double active;           /* when a request was last seen to be done */
+    request *notes;          /* (size) ours under way */
+    invar_comm_failure note; /* what they tell; native 0: that we leave */
+} mpi_rank;
+
+/* ---- MPI's calls ----------------------------------------------------------------------------- */
+
+/* A call about a peer failed. */
+static invar_status trouble(mpi_rank *me, int peer, int code)
+{
+    char why[INVAR_TEXT_QUOTE_SIZE * 4], text[512];
+
+    me->mpi->explain(text, sizeof text, code);
+    invar_text_quote(why, sizeof why, text, strlen(text));
+    return invar_world_fail(me->world, peer, EIO,
+                            "rank %d on %s cannot be reached from rank %d: %s; look at the network "
+                            "and at its host, then start the run again to resume it",
+                            peer, me->world->hosts[peer], me->world->rank, why);
+}
+
+static invar_status finished(bool *all, mpi_rank *me, request *r, int peer)
+{
+    int done = 0, code;
+
+    if (r->done)
+        return INVAR_OK;
+    code = me->mpi->test(&done, &r->handle);
+    if (code)
+        return trouble(me, peer, code);
+    r->done = done;
+    if (done)
+        me->active = invar_comm_clock();
+    *all = *all && done;
+    return INVAR_OK;
+}
+
+static void nap(long nanoseconds)
+{
+    struct timespec pause = {0, nanoseconds};
+
+    nanosleep(&pause, NULL);
+}
+
+/* ---- notes ----------------------------------------------------------------------------------- */
+
+/* To all: one that leaves waits for our note, too. */
+static void send_notes(mpi_rank *me)
+{
+    for (int r = 0; r < me->world->size; r++) {
+        me->notes[r].done = r == me->world->rank;
+        if (!me->notes[r].done &&
+            me->mpi->send(&me->notes[r].handle, &me->note, sizeof me->note, r, NOTE_TAG) != 0)
+            me->notes[r].done = true; // the failure that we tell ends the run even so
+    }
+}
+
+static void tell(void *self, invar_comm_failure *failure)
+{
+    mpi_rank *me = self;
+
+    me->note = *failure;
+    send_notes(me);
+}
+
+/* Takes notice of what other ranks have told. */
+static invar_status hear(mpi_rank *me)
+{
+    invar_comm_failure heard;
+    int peer = 0, code;
+
+    while (peer >= 0) {
+        code = me->mpi->listen(&peer, &heard, sizeof heard, NOTE_TAG);
+        if (code)
+            return trouble(me, peer < 0 ? me->world->rank : peer, code);
+        if (peer < 0)
+            break;
+        if (heard.native) {
+            heard.text[sizeof heard.text - 1] = '\0';
+            return invar_world_adopt(me->world, &heard);
+        }
+        me->left_count += !me->left[peer];
+        me->left[peer] = true;
+    }
+    return INVAR_OK;
+}
+
+/* ---- messages -------------------------------------------------------------------------------- */
+
+static size_t pieces_of(const mpi_rank *me, const invar_message *m)
+{
+    return m->bytes / me->piece + (m->bytes % me->piece != 0);
+}
+
+static invar_status make_room(invar_comm_ticket *ticket, size_t count)
+{
+    void *room;
+
+    if (count * sizeof(request) <= ticket->request_bytes)
+        return INVAR_OK;
+    INVAR_TRY(invar_alloc(&room, count, sizeof(request), "the requests of a call between ranks"));
+    invar_free(ticket->requests);
+    ticket->requests = room;
+    ticket->request_bytes = count * sizeof(request);
+    return INVAR_OK;
+}
+
+static int post_bytes(const mpi_rank *me, const invar_message *m, request *r, void *data, int bytes,
+                      int tag)
+{
+    int code = m->incoming ? me->mpi->receive(&r->handle, data, bytes, m->peer, tag)
+                           : me->mpi->send(&r->handle, data, bytes, m->peer, tag);
+
+    r->done = code != 0;
+    return code;
+}
+
+static invar_status post(mpi_rank *me, invar_message *m, request *r)
+{
+    int tag = (int)(2 * m->context + 2);
+    int code = post_bytes(me, m, r, &m->header, sizeof m->header, tag);
+
+    for (size_t at = 0; !code && at < m->bytes; at += me->piece) {
+        size_t bytes = m->bytes - at < me->piece ? m->bytes - at : me->piece;
+
+        code = post_bytes(me, m, ++r, m->data + at, (int)bytes, tag + 1);
+    }
+    return code ? trouble(me, m->peer, code) : INVAR_OK;
+}
+
+/* Receives that nothing has come for must not write later. */
+static void give_up(mpi_rank *me, invar_comm_ticket *ticket)
+{
+    double until = invar_comm_clock() + QUIET;
+    size_t count = 0, open = 1;
+    request *r = ticket->requests;
+
+    for (int i = 0; i < ticket->count; count += 1 + pieces_of(me, &ticket->messages[i++]))
+        for (size_t k = count; k <= count + pieces_of(me, &ticket->messages[i]); k++)
+            if (ticket->messages[i].incoming && !r[k].done)
+                (void)me->mpi->cancel(&r[k].handle);
+    while (open && invar_comm_clock() < until) {
+        open = 0;
+        for (size_t i = 0; i < count; i++) {
+            int done = 1;
+
+            if (!r[i].done && me->mpi->test(&done, &r[i].handle) == 0)
+                r[i].done = done;
+            open += !done;
+        }
+    }
+    if (open) { // MPI has these until the process ends, which is soon
+        ticket->messages = NULL;
+        ticket->requests = NULL;
+    }
+}
+
+static invar_status start(void *self, invar_comm_ticket *ticket)
+{
+    mpi_rank *me = self;
+    size_t count = 0, at;
+    request *requests;
+    invar_status status = INVAR_OK;
+
+    if (ticket->comm->context > (uint64_t)(me->max_tag - 3) / 2)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "there were too many groups of ranks: this MPI has %d tags", me->max_tag);
+    for (int i = 0; i < ticket->count; i++)
+        count += 1 + pieces_of(me, &ticket->messages[i]);
+    INVAR_TRY(make_room(ticket, count));
+    requests = ticket->requests;
+    for (at = 0; at < count; at++)
+        requests[at].done = true; // nothing is posted yet
+    // receives first: what comes early goes to its place and not through a buffer of MPI's
+    for (int incoming = 1; incoming >= 0; incoming--) {
+        at = 0;
+        for (int i = 0; i < ticket->count; at += 1 + pieces_of(me, &ticket->messages[i++]))
+            if (status == INVAR_OK && ticket->messages[i].incoming == (incoming == 1))
+                status = post(me, &ticket->messages[i], &requests[at]);
+    }
+    if (status != INVAR_OK)
+        give_up(me, ticket);
+    return status;
+}
+
+static invar_status advance_one(mpi_rank *me, const invar_comm_ticket *ticket, invar_message *m,
+                                request *r)
+{
+    bool all = true;
+
+    INVAR_TRY(finished(&all, me, r, m->peer));
+    if (m->incoming && m->state == INVAR_MESSAGE_POSTED) {
+        if (!all)
+            return INVAR_OK;
+        INVAR_TRY(invar_world_check(me->world, ticket, m));
+        m->state = INVAR_MESSAGE_TAKEN;
+    }
+    for (size_t i = 0; all && i < pieces_of(me, m); i++) // they end in their order, mostly
+        INVAR_TRY(finished(&all, me, r + 1 + i, m->peer));
+    if (all)
+        m->state = INVAR_MESSAGE_DONE;
+    return INVAR_OK;
+}
+
+/* *done: all messages are. */
+static invar_status advance(bool *done, mpi_rank *me, const invar_comm_ticket *ticket)
+{
+    request *r = ticket->requests;
+
+    *done = true;
+    for (int i = 0; i < ticket->count; i++) {
+        invar_message *m = &ticket->messages[i];
+
+        if (m->state != INVAR_MESSAGE_DONE)
+            INVAR_TRY(advance_one(me, ticket, m, r));
+        *done = *done && m->state == INVAR_MESSAGE_DONE;
+        r += 1 + pieces_of(me, m);
+    }
+    return INVAR_OK;
+}
+
+/*
+ * Its last message came before the note of a rank that has left: MPI keeps the order of messages
+ * between two ranks whatever their tags, because a receive may ask for any tag.
+ */
+static invar_status expect_peers(const mpi_rank *me, const invar_comm_ticket *ticket)
+{
+    for (int i = 0; i < ticket->count; i++) {
+        const invar_message *m = &ticket->messages[i];
+
+        if (m->incoming && m->state == INVAR_MESSAGE_POSTED && me->left[m->peer])
+            return invar_world_left(me->world, ticket, m);
+    }
+    return INVAR_OK;
+}
+
+static invar_status poll_once(bool *done, mpi_rank *me, const invar_comm_ticket *ticket)
+{
+    INVAR_TRY(hear(me));
+    INVAR_TRY(advance(done, me, ticket));
+    return expect_peers(me, ticket);
+}
+
+static invar_status wait(void *self, invar_comm_ticket *ticket)
+{
+    mpi_rank *me = self;
+    double until = invar_comm_clock() + ticket->seconds;
+    invar_status status = INVAR_OK;
+    bool done = false;
+
+    if (me->world->failure.native)
+        status = invar_world_adopt(me->world, &me->world->failure);
+    me->active = invar_comm_clock();
+    while (status == INVAR_OK && (status = poll_once(&done, me, ticket)) == INVAR_OK && !done) {
+        double now = invar_comm_clock();
+
+        if (ticket->seconds > 0 && now > until)
+            status = invar_world_late(me->world, ticket);
+        else if (now - me->active < SPIN)
+            sched_yield(); // MPI moves bytes only while it is called
+        else
+            nap(50000);
+    }
+    if (status != INVAR_OK)
+        give_up(me, ticket);
+    return status;
+}
+
+/* ---- the end --------------------------------------------------------------------------------- */
+
+static bool notes_sent(mpi_rank *me)
+{
+    bool all = true;
+
+    for (int r = 0; r < me->world->size; r++)
+        if (finished(&all, me, &me->notes[r], r) != INVAR_OK)
+            return true; // it failed otherwise
+    return all;
+}
+
+/* Waits until all ranks leave, so that MPI's own end cannot hang. */
+static invar_status part(mpi_rank *me)
+{
+    double until = invar_comm_clock() + me->seconds;
+    int other = me->world->rank ? 0 : 1;
+
+    memset(&me->note, 0, sizeof me->note);
+    send_notes(me);
+    while (!notes_sent(me) || me->left_count < me->world->size - 1) {
+        INVAR_TRY(hear(me));
+        if (me->seconds > 0 && invar_comm_clock() > until) {
+            while (me->left[other] || other == me->world->rank)
+                other++;
+            return invar_world_fail(me->world, other, ETIMEDOUT,
+                                    "rank %d on %s did not come to the end of the run: rank %d has "
+                                    "waited %g s; look at its host",
+                                    other, me->world->hosts[other], me->world->rank, me->seconds);
+        }
+        nap(50000);
+    }
+    return INVAR_OK;
+}
+
+static void leave(void *self)
+{
+    mpi_rank *me = self;
+    double until = invar_comm_clock() + LINGER;
+    bool failed = me->world->failure.native || part(me) != INVAR_OK;
+
+    if (!failed)
+        (void)me->mpi->close();
+    // the launcher ends all when one has ended: not before the user was told
+    while (failed && me->world->rank != invar_world_speaker(me->world) &&
+           invar_comm_clock() < until) {
+        (void)notes_sent(me);
+        nap(1000000);
+    }
+    invar_free(me->left);
+    invar_free(me->notes);
+    invar_free(me);
+}
+
+/* ---- the beginning --------------------------------------------------------------------------- */
+
+/* Beside the program, or where it was installed to: PREFIX/lib/invar for PREFIX/bin/invar. */
+static void find_module(char path[PATH_BYTES])
+{
+    static const char *const places[] = {"/" FILE_NAME, "/../lib/invar/" FILE_NAME};
+    char program[PATH_BYTES / 2];
+    ssize_t length = readlink("/proc/self/exe", program, sizeof program - 1);
+    char *slash;
+
+    program[length > 0 ? length : 0] = '\0';
+    slash = strrchr(program, '/');
+    for (size_t i = 0; slash && i < sizeof places / sizeof *places; i++) {
+        (void)snprintf(path, PATH_BYTES, "%.*s%s", (int)(slash - program), program, places[i]);
+        if (access(path, R_OK) == 0)
+            return;
+    }
+    (void)snprintf(path, PATH_BYTES, "./" FILE_NAME);
+}
+
+static invar_status load_module(const invar_mpi_table **out, const char *wanted)
+{
+    char path[PATH_BYTES], why[INVAR_TEXT_QUOTE_SIZE * 4];
+    const char *text;
+    void *library;
+
+    if (wanted)
+        (void)snprintf(path, sizeof path, "%s", wanted);
+    else
+        find_module(path);
+    // global: MPI loads parts of itself that look for its symbols
+    library = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
+    *out = library ? dlsym(library, TEXT(INVAR_MPI_TABLE)) : NULL;
+    if (!*out) {
+        text = dlerror();
+        invar_text_quote(why, sizeof why, text ? text : "", text ? strlen(text) : 0);
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "ranks over MPI need the module " FILE_NAME ", which cannot be loaded: "
+                          "%s; install MPI (scripts/setup mpi: Open MPI), then build again",
+                          why);
+    }
+    if ((*out)->abi != INVAR_MPI_ABI)
+        return INVAR_FAIL(INVAR_E_UNSUPPORTED, 0,
+                          "%.1000s has version %u of the interface, this program %d: build both "
+                          "together",
+                          path, (*out)->abi, INVAR_MPI_ABI);
+    return INVAR_OK;
+}
+
+/* All ranks learn each other's host. */
+static invar_status share_hosts(invar_comm *comm, double seconds)
+{
+    invar_world *world = comm->world;
+    invar_comm_move move = {.op = INVAR_COMM_ALLGATHERV,
+                            .phase = "start",
+                            .seconds = seconds,
+                            .in = world->hosts[world->rank],
+                            .out = world->hosts};
+    size_t *bytes;
+    invar_status status;
+
+    INVAR_TRY(invar_alloc((void **)&bytes, (size_t)world->size, sizeof *bytes, "names of hosts"));
+    for (int r = 0; r < world->size; r++)
+        bytes[r] = sizeof *world->hosts;
+    move.out_bytes = bytes;
+    status = invar_comm_move_now(comm, &move);
+    invar_free(bytes);
+    for (int r = 0; r < world->size; r++)
+        world->hosts[r][INVAR_COMM_HOST_SIZE - 1] = '\0';
+    memset(comm->counts, 0, sizeof comm->counts);
+    return status;
+}
+
+/* What it has allocated is the caller's, also when it fails. */
+static invar_status join_world(invar_comm **out, mpi_rank *me, int rank, int size)
+{
+    static const invar_transport transport = {start, wait, tell, leave};
+    invar_status status;
+
+    status = invar_world_new(out, rank, size);
+    if (status == INVAR_OK)
+        status = invar_alloc((void **)&me->left, (size_t)size, sizeof *me->left, "ranks that left");
+    if (status == INVAR_OK)
+        status =
+            invar_alloc((void **)&me->notes, (size_t)size, sizeof *me->notes, "notes to ranks");
+    if (status != INVAR_OK)
+        return status;
+    memset(me->left, 0, (size_t)size * sizeof *me->left);
+    memset(me->notes, 0, (size_t)size * sizeof *me->notes);
+    for (int r = 0; r < size; r++)
+        me->notes[r].done = true;
+    me->world = (*out)->world;
+    me->world->self = me;
+    me->world->transport = &transport;
+    return INVAR_OK;
+}
+
+invar_status invar_comm_mpi(invar_comm **out, const invar_comm_mpi_options *options)
+{
+    int rank, size, code;
+    mpi_rank *me;
+    fenv_t rounding;
+    char why[512];
+    invar_status status;
+
+    *out = NULL;
+    INVAR_TRY(invar_alloc((void **)&me, 1, sizeof *me, "a rank of MPI"));
+    memset(me, 0, sizeof *me);
+    me->seconds = options->seconds;
+    me->piece = options->piece && options->piece < PIECE ? options->piece : PIECE;
+    fegetenv(&rounding); // libraries that are loaded may change it
+    status = load_module(&me->mpi, options->module);
+    code = status == INVAR_OK ? me->mpi->open(&rank, &size, &me->max_tag) : 0;
+    fesetenv(&rounding);
+    if (code) {
+        me->mpi->explain(why, sizeof why, code);
+        status = INVAR_FAIL(INVAR_E_MPI, code, "MPI cannot be started: %s", why);
+    }
+    if (status == INVAR_OK)
+        status = join_world(out, me, rank, size);
+    if (status != INVAR_OK) {
+        invar_comm_free(*out);
+        invar_free(me->left);
+        invar_free(me->notes);
+        invar_free(me);
+        *out = NULL;
+        return status;
+    }
+    status = share_hosts(*out, options->seconds);
+    if (status != INVAR_OK) {
+        invar_comm_free(*out);
+        *out = NULL;
+    }
+    return status;
+}

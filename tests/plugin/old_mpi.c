@@ -1,0 +1,9 @@
+/*
+ * old_mpi.c - a module for MPI of another version of the engine.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include "engine/comm/module/mpi_module.h"
+
+extern const invar_mpi_table INVAR_MPI_TABLE;
+__attribute__((visibility("default"))) const invar_mpi_table INVAR_MPI_TABLE = {.abi = 99};

@@ -1,0 +1,290 @@
+/*
+ * mpi.c - tests of ranks that are processes, under a real mpirun.
+ *
+ * The test starts mpirun with its own program: what one rank of it does is given by a word. Bytes
+ * must be those that threads get.
+ *
+ * SPDX-License-Identifier: Apache-2.0
+ */
+#include <errno.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "tests/unit/engine/comm/exchange.h"
+
+#define PLUGINS INVAR_TEST_WORK "/plugin/"
+#define MODULE INVAR_TEST_WORK "/../invar-mpi.so"
+
+static const char *program;
+
+/* ---- one rank -------------------------------------------------------------------------------- */
+
+static invar_status barrier(invar_comm *comm, const char *phase, double seconds)
+{
+    return invar_comm_run(
+        comm, &(invar_comm_move){.op = INVAR_COMM_BARRIER, .phase = phase, .seconds = seconds});
+}
+
+static invar_status gather(invar_comm *comm, const char *phase, size_t each)
+{
+    static char in[1 << 20], out[MAX_RANKS << 20];
+    size_t bytes[MAX_RANKS];
+
+    for (int i = 0; i < MAX_RANKS; i++)
+        bytes[i] = each;
+    return invar_comm_run(comm, &(invar_comm_move){.op = INVAR_COMM_ALLGATHERV,
+                                                   .phase = phase,
+                                                   .seconds = SECONDS,
+                                                   .in = in,
+                                                   .out = out,
+                                                   .out_bytes = bytes});
+}
+
+/* More bytes than an int counts, from rank 0 to rank 1. */
+static invar_status send_large(invar_comm *comm)
+{
+    size_t bytes = ((size_t)1 << 31) + 12345;
+    bool gives = invar_comm_rank(comm) == 0;
+    char *memory = malloc(bytes);
+    invar_comm_move move = {.op = INVAR_COMM_SENDRECV,
+                            .phase = "large",
+                            .seconds = SECONDS,
+                            .in = memory,
+                            .out = memory,
+                            .to = gives ? 1 : INVAR_COMM_NONE,
+                            .from = gives ? INVAR_COMM_NONE : 0,
+                            .to_bytes = bytes,
+                            .from_bytes = bytes};
+    invar_status status;
+
+    if (!memory)
+        return INVAR_FAIL(INVAR_E_NOMEM, 0, "no memory for the test");
+    if (gives)
+        write_piece(memory, bytes, 1);
+    status = invar_comm_run(comm, &move);
+    if (status == INVAR_OK && !is_piece(memory, bytes, 1))
+        status = INVAR_FAIL(INVAR_E_CORRUPT, 0, "wrong bytes");
+    free(memory);
+    return status;
+}
+
+/* Rank 2 does what the word says; the others only go on. */
+static invar_status rank_part(invar_comm *comm, const char *word)
+{
+    bool odd = invar_comm_rank(comm) == 2;
+
+    if (!strcmp(word, "large"))
+        return send_large(comm);
+    if (odd && !strcmp(word, "leaves"))
+        return INVAR_OK;
+    if (odd && !strcmp(word, "other-op"))
+        return barrier(comm, "gradients", SECONDS);
+    if (odd && !strcmp(word, "other-size"))
+        return gather(comm, "weights", 1000000); // more than the others have room for
+    if (odd && !strcmp(word, "aborts"))
+        invar_comm_abort(comm, "/run/ledger.db: no space left");
+    if (odd && (!strcmp(word, "hangs") || !strcmp(word, "dies")))
+        (void)raise(word[0] == 'h' ? SIGSTOP : SIGKILL);
+    if (!strcmp(word, "hangs"))
+        return barrier(comm, "rollout", 0.5);
+    return gather(comm, "weights", 16);
+}
+
+/* As a program does it: one rank speaks, and ends before the others. */
+static int process_main(const char *word, uint64_t seed, size_t piece)
+{
+    invar_comm_mpi_options options = {.seconds = SECONDS, .module = MODULE, .piece = piece};
+    uint64_t digest = 0;
+    invar_comm *comm;
+    invar_status status = invar_comm_mpi(&comm, &options);
+    bool speaks = true, exchanges = !strcmp(word, "exchange");
+    char line[INVAR_ERROR_MESSAGE_SIZE + 16];
+
+    if (status == INVAR_OK) {
+        status = exchanges ? exchange_run(&digest, comm, seed) : rank_part(comm, word);
+        speaks = invar_comm_speaks(comm);
+        if (status == INVAR_OK && exchanges && speaks)
+            printf("digest %016llx host %d\n", (unsigned long long)digest,
+                   invar_comm_host(comm, invar_comm_size(comm) - 1)[0] != '\0');
+    }
+    (void)snprintf(line, sizeof line, "invar: %s\n", invar_error_last()->message);
+    if (!speaks)
+        invar_comm_free(comm);
+    if (status != INVAR_OK)
+        (void)!write(STDERR_FILENO, line, strlen(line));
+    if (speaks)
+        invar_comm_free(comm);
+    return status == INVAR_OK ? 0 : 2;
+}
+
+/* ---- all of them ----------------------------------------------------------------------------- */
+
+typedef struct job {
+    int code; /* exit code of mpirun */
+    double seconds;
+    char output[65536];
+} job;
+
+static void mpirun(job *out, int ranks, const char *word, int seed, int piece)
+{
+    struct timespec from, to;
+    char command[4096];
+    size_t bytes;
+    FILE *pipe;
+    int status;
+
+    (void)snprintf(command, sizeof command,
+                   "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -k 1 90 "
+                   "mpirun --oversubscribe -n %d %s %s %d %d 2>&1",
+                   ranks, program, word, seed, piece);
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    pipe = popen(command, "r");
+    assert_non_null(pipe);
+    bytes = fread(out->output, 1, sizeof out->output - 1, pipe);
+    out->output[bytes] = '\0';
+    status = pclose(pipe);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    out->code = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+    out->seconds = (double)(to.tv_sec - from.tv_sec) + 1e-9 * (double)(to.tv_nsec - from.tv_nsec);
+}
+
+/* Sanitizers find leaks in every MPI. */
+static bool mpi_is_here(void)
+{
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+    return false;
+#else
+    return access(MODULE, R_OK) == 0;
+#endif
+}
+
+static void test_comm_mpi__bytes_are_those_of_threads(void **state)
+{
+    static const int sizes[] = {1, 2, 4, 5};
+    job ran;
+    char line[64];
+
+    (void)state;
+    if (!mpi_is_here())
+        skip();
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        for (int seed = 1; seed <= (int)invar_test_count(1, 10); seed++) {
+            // with messages of any length cut into many
+            mpirun(&ran, sizes[i], "exchange", seed, sizes[i] == 4 ? 1000 : 0);
+            (void)snprintf(line, sizeof line, "digest %016llx host 1\n",
+                           (unsigned long long)exchange_threads(sizes[i], 0, (uint64_t)seed));
+            if (ran.code != 0 || !strstr(ran.output, line))
+                fail_msg("%d ranks: exit code %d, no \"%s\" in: %s", sizes[i], ran.code, line,
+                         ran.output);
+        }
+}
+
+static void test_comm_mpi__sends_more_than_2_gib(void **state)
+{
+    job ran;
+
+    (void)state;
+    if (!mpi_is_here() || !invar_test_full())
+        skip();
+    mpirun(&ran, 2, "large", 0, 0);
+    if (ran.code != 0)
+        fail_msg("exit code %d: %s", ran.code, ran.output);
+}
+
+/* One line, on time, and the exit code of trouble. */
+static void ends(const char *word, const char *text, double seconds)
+{
+    job ran;
+    const char *line;
+
+    mpirun(&ran, 4, word, 0, 0);
+    line = strstr(ran.output, "invar: ");
+    if (!line || !strstr(line, text) || strstr(line + 1, "invar: ") || ran.code != 2 ||
+        ran.seconds > seconds)
+        fail_msg("%s: after %g s exit code %d, expected one line with \"%s\" in: %s", word,
+                 ran.seconds, ran.code, text, ran.output);
+}
+
+static void test_comm_mpi__ranks_fail_together(void **state)
+{
+    (void)state;
+    if (!mpi_is_here())
+        skip();
+    ends("other-op", " is out of step with rank ", 10);
+    ends("other-size", " it calls allgatherv in phase \"weights\" and sends ", 10);
+    ends("leaves", " has left the run in phase \"weights\"", 10);
+    ends("aborts", "cannot go on: /run/ledger.db: no space left", 10);
+    ends("hangs", " did not come to barrier in phase \"rollout\"", 12);
+}
+
+static void test_comm_mpi__a_killed_rank_ends_all(void **state)
+{
+    job ran;
+
+    (void)state;
+    if (!mpi_is_here())
+        skip();
+    mpirun(&ran, 4, "dies", 0, 0);
+    // the launcher's own line
+    if (ran.code == 0 || ran.seconds > 20 || !strstr(ran.output, "process rank 2 "))
+        fail_msg("after %g s exit code %d: %s", ran.seconds, ran.code, ran.output);
+}
+
+static void test_comm_mpi__says_that_the_module_is_missing(void **state)
+{
+    invar_comm_mpi_options options = {.module = "/nowhere/invar-mpi.so"};
+    invar_comm *comm;
+
+    (void)state;
+    assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED,
+                 "ranks over MPI need the module invar-mpi.so, which cannot be loaded: "
+                 "/nowhere/invar-mpi.so");
+    invar_assert_message("; install MPI (scripts/setup mpi: Open MPI), then build again", __FILE__,
+                         __LINE__);
+    assert_null(comm);
+    options.module = NULL; // beside this program is none
+    assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED, "invar-mpi.so");
+}
+
+static void test_comm_mpi__names_what_mpi_refuses(void **state)
+{
+    invar_comm_mpi_options options = {.module = PLUGINS "old_mpi.so"};
+    invar_comm *comm;
+
+    (void)state;
+    assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED,
+                 "old_mpi.so has version 99 of the interface, this program 1: build both together");
+    options.module = PLUGINS "none.so";
+    assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_UNSUPPORTED, "invar_mpi_v1");
+    options.module = PLUGINS "fake_mpi.so";
+    setenv("INVAR_TEST_MPI", "open", 1);
+    assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_MPI,
+                 "MPI cannot be started: code 5 of the fake");
+    setenv("INVAR_TEST_MPI", "send", 1);
+    assert_fails(invar_comm_mpi(&comm, &options), INVAR_E_IO,
+                 "rank 1 on an unknown host cannot be reached from rank 0: code 7 of the fake");
+    assert_null(comm);
+    unsetenv("INVAR_TEST_MPI");
+    assert_ok(invar_comm_mpi(&comm, &options));
+    assert_int_equal(invar_comm_size(comm), 1);
+    invar_comm_free(comm);
+}
+
+int main(int argc, char **argv)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_comm_mpi__bytes_are_those_of_threads),
+        cmocka_unit_test(test_comm_mpi__sends_more_than_2_gib),
+        cmocka_unit_test(test_comm_mpi__ranks_fail_together),
+        cmocka_unit_test(test_comm_mpi__a_killed_rank_ends_all),
+        cmocka_unit_test(test_comm_mpi__says_that_the_module_is_missing),
+        cmocka_unit_test(test_comm_mpi__names_what_mpi_refuses),
+    };
+
+    program = argv[0];
+    if (argc == 4)
+        return process_main(argv[1], (uint64_t)atoi(argv[2]), (size_t)atoi(argv[3]));
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
