@@ -204,6 +204,19 @@ invar_status invar_gpu_bench_run(invar_device *dev, invar_op op, const void *arg
     return status;
 }
 
+invar_status invar_gpu_bench_quantised(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+                                       int32_t scale_rows, int64_t rows, int64_t cols)
+{
+    invar_quantise_args q = {.q =
+                                 invar_tensor_quantised(NULL, NULL, dtype, scale_rows, rows, cols)};
+
+    INVAR_TRY(invar_gpu_bench_make(&q.x, b, INVAR_DTYPE_BF16, rows, cols));
+    INVAR_TRY(invar_gpu_bench_take(&q.q.data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
+    INVAR_TRY(invar_gpu_bench_take(&q.q.scale, b, invar_tensor_scale_bytes(&q.q)));
+    *out = q.q;
+    return invar_gpu_bench_run(&b->gpu, INVAR_OP_QUANTISE, &q);
+}
+
 static invar_status compare_excerpts(invar_race_row *row, invar_gpu_bench *b,
                                      const invar_gpu_sample *s, excerpt *e)
 {
@@ -339,23 +352,6 @@ static invar_status weight_gradient(invar_gpu_bench *b, size3 z)
 
 static const size3 fp8_sizes[] = {{8192, 8192, 8192}, {4096, 4096, 4096}, {8192, 4096, 14336}};
 
-static invar_status quantised(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
-                              int32_t scale_rows, int64_t rows, int64_t cols)
-{
-    invar_quantise_args q = {.q =
-                                 invar_tensor_quantised(NULL, NULL, dtype, scale_rows, rows, cols)};
-    invar_status status;
-
-    INVAR_TRY(invar_gpu_bench_make(&q.x, b, INVAR_DTYPE_BF16, rows, cols));
-    INVAR_TRY(invar_gpu_bench_take(&q.q.data, b, invar_gpu_bench_bytes(dtype, rows, cols)));
-    INVAR_TRY(invar_gpu_bench_take(&q.q.scale, b, invar_tensor_scale_bytes(&q.q)));
-    *out = q.q;
-    INVAR_TRY(begin_scratch(&b->gpu, INVAR_OP_QUANTISE, &q));
-    status = invar_quantise(&b->gpu, &q);
-    end_scratch(&b->gpu);
-    return status;
-}
-
 static invar_status forward_quantised(invar_gpu_bench *b, invar_dtype dtype, size3 z)
 {
     bool weights_only = dtype == INVAR_DTYPE_INT4;
@@ -368,9 +364,9 @@ static invar_status forward_quantised(invar_gpu_bench *b, invar_dtype dtype, siz
         if (weights_only)
             INVAR_TRY(invar_gpu_bench_make(&args[i].x, b, INVAR_DTYPE_BF16, z.m, z.k));
         else
-            INVAR_TRY(quantised(&args[i].x, b, dtype, 1, z.m, z.k));
-        INVAR_TRY(quantised(&args[i].w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1,
-                            z.n, z.k));
+            INVAR_TRY(invar_gpu_bench_quantised(&args[i].x, b, dtype, 1, z.m, z.k));
+        INVAR_TRY(invar_gpu_bench_quantised(
+            &args[i].w, b, dtype, dtype == INVAR_DTYPE_FP8 ? INVAR_FP8_BLOCK : 1, z.n, z.k));
         INVAR_TRY(invar_gpu_bench_room(&args[i].y, b, INVAR_DTYPE_BF16, z.m, z.n));
         row.args[i] = &args[i];
     }

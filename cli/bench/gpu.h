@@ -35,6 +35,10 @@ invar_status invar_gpu_bench_make(invar_tensor *out, invar_gpu_bench *b, invar_d
                                   int64_t rows, int64_t cols) INVAR_MUST_USE;
 invar_status invar_gpu_bench_room(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
                                   int64_t rows, int64_t cols) INVAR_MUST_USE;
+/* Noise quantised, a scale for `scale_rows` rows (tensor.h). */
+invar_status invar_gpu_bench_quantised(invar_tensor *out, invar_gpu_bench *b, invar_dtype dtype,
+                                       int32_t scale_rows, int64_t rows,
+                                       int64_t cols) INVAR_MUST_USE;
 invar_status invar_gpu_bench_array(void **out, invar_gpu_bench *b, const void *from,
                                    size_t bytes) INVAR_MUST_USE;
 

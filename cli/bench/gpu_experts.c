@@ -149,11 +149,12 @@ static invar_status make_experts(invar_segments *out, invar_gpu_bench *b)
     return INVAR_OK;
 }
 
-static invar_status multiplies(invar_gpu_bench *b, invar_op op, const void *args)
+static invar_status multiplies(invar_gpu_bench *b, invar_op op, const char *type, const char *shape,
+                               const void *args)
 {
     invar_race_row row = {.op = op,
-                          .type = "bf16",
-                          .shape = "E128 256x768x2048",
+                          .type = type,
+                          .shape = shape,
                           .args = {args},
                           .sets = 1,
                           .work = 2.0 * ALL * FFN * WIDTH};
@@ -162,7 +163,10 @@ static invar_status multiplies(invar_gpu_bench *b, invar_op op, const void *args
     return invar_gpu_bench_race(b, &row);
 }
 
-static invar_status bench_linear(invar_gpu_bench *b)
+#define GATE_SHAPE "E128 256x768x2048"
+#define DOWN_SHAPE "E128 256x2048x768"
+
+static invar_status linear_bf16(invar_gpu_bench *b)
 {
     invar_moe_linear_fwd_args a = {.k_shards = 1};
 
@@ -170,7 +174,26 @@ static invar_status bench_linear(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
-    return multiplies(b, INVAR_OP_MOE_LINEAR_FWD, &a);
+    return multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "bf16", GATE_SHAPE, &a);
+}
+
+static invar_status linear_fp8(invar_gpu_bench *b, int64_t out, int64_t in, const char *shape)
+{
+    invar_moe_linear_fwd_args a = {.k_shards = 1};
+
+    INVAR_TRY(make_experts(&a.experts, b));
+    INVAR_TRY(invar_gpu_bench_room(&a.y, b, INVAR_DTYPE_BF16, ALL, out));
+    INVAR_TRY(invar_gpu_bench_quantised(&a.x, b, INVAR_DTYPE_FP8, 1, ALL, in));
+    INVAR_TRY(
+        invar_gpu_bench_quantised(&a.w, b, INVAR_DTYPE_FP8, INVAR_FP8_BLOCK, EXPERTS * out, in));
+    return multiplies(b, INVAR_OP_MOE_LINEAR_FWD, "fp8", shape, &a);
+}
+
+static invar_status bench_linear(invar_gpu_bench *b)
+{
+    INVAR_TRY(invar_gpu_bench_end_row(b, linear_bf16(b)));
+    INVAR_TRY(invar_gpu_bench_end_row(b, linear_fp8(b, FFN, WIDTH, GATE_SHAPE)));
+    return linear_fp8(b, WIDTH, FFN, DOWN_SHAPE);
 }
 
 static invar_status bench_linear_dx(invar_gpu_bench *b)
@@ -181,7 +204,7 @@ static invar_status bench_linear_dx(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_room(&a.dx, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].dy, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.parts[0].w, b, INVAR_DTYPE_BF16, EXPERTS * FFN, WIDTH));
-    return multiplies(b, INVAR_OP_MOE_LINEAR_DX, &a);
+    return multiplies(b, INVAR_OP_MOE_LINEAR_DX, "bf16", GATE_SHAPE, &a);
 }
 
 static invar_status bench_linear_dw(invar_gpu_bench *b)
@@ -200,7 +223,7 @@ static invar_status bench_linear_dw(invar_gpu_bench *b)
     INVAR_TRY(invar_gpu_bench_make(&a.dy, b, INVAR_DTYPE_BF16, ALL, FFN));
     INVAR_TRY(invar_gpu_bench_make(&a.x, b, INVAR_DTYPE_BF16, ALL, WIDTH));
     INVAR_TRY(invar_gpu_bench_indices(&a.row_token, b, ALL, BATCH, BATCH / EACH)); // ascending
-    return multiplies(b, INVAR_OP_MOE_LINEAR_DW, &a);
+    return multiplies(b, INVAR_OP_MOE_LINEAR_DW, "bf16", GATE_SHAPE, &a);
 }
 
 /* ---- all of them ----------------------------------------------------------------------------- */

@@ -9,8 +9,8 @@
  *
  * For whole models (invar_bench_peer) none of them is bound to be deterministic, and all other ops
  * and types stay what they were. For single ops (invar_race_peers) there is PyTorch's deterministic
- * mode, too, and products in fp8. These have a scale for each row of both operands, which
- * is 1: cuBLAS does not multiply by the engine's blocks here, it only takes their bytes.
+ * mode, too, and products in fp8, with scales for the engine's blocks or for whole rows. All of
+ * these scales are 1: cuBLAS takes the bytes of both operands, and scales in an order of its own.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -51,15 +51,18 @@ constexpr size_t room_bytes = size_t{64} << 20;
 /* What tells one kind of product from another. */
 using kind = std::array<int64_t, 13>;
 
+/* What shares a scale in fp8: 128 products of a row and of 128 rows, or rows; with fast sums. */
+enum scaling { BLOCKS, ROWS, ROWS_FAST };
+
 /* Columns of d (m, n) = a (m, k) b (k, n) + c + bias; rows of the engine are columns of cuBLAS. */
 struct product {
     int64_t m, n, k;
     const invar_tensor &a, &b; /* bf16; fp8, whose own scales are ignored */
     bool transpose_a, transpose_b;
     const invar_tensor &d;
-    const void *c;     /* nullptr: none; as d lies */
-    const void *bias;  /* (m) bf16; nullptr: none */
-    bool fast = false; /* fp8: sums that cuBLAS calls fast */
+    const void *c;    /* nullptr: none; as d lies */
+    const void *bias; /* (m) bf16; nullptr: none */
+    scaling scales = BLOCKS;
 
     bool fp8() const
     {
@@ -80,7 +83,7 @@ struct product {
                 c != nullptr,
                 bias != nullptr,
                 fp8(),
-                fast};
+                scales};
     }
 };
 
@@ -117,14 +120,23 @@ void *ones(int64_t count)
     return made;
 }
 
-/* A scale for each row of the engine's two operands. */
-void scale_rows(cublasLtMatmulDesc_t task, const product &p)
+/* Of the weight (cuBLAS's a) and of x, as the engine has them, or one for each row of both. */
+void give_scales(cublasLtMatmulDesc_t task, const product &p)
 {
-    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
-    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_MODE, CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
-    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, ones(p.m));
-    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, ones(p.n));
-    describe(task, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)p.fast);
+    constexpr int64_t BLOCK = INVAR_FP8_BLOCK;
+    bool blocks = p.scales == BLOCKS;
+    int64_t across = blocks ? (p.k + BLOCK - 1) / BLOCK + 3 : 1; // lines of 4
+    int64_t down = blocks ? (p.m + BLOCK - 1) / BLOCK : p.m;
+
+    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_MODE,
+             blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_BLK128x128_32F
+                    : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_MODE,
+             blocks ? CUBLASLT_MATMUL_MATRIX_SCALE_VEC128_32F
+                    : CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F);
+    describe(task, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, ones(down * across));
+    describe(task, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, ones(p.n * across));
+    describe(task, CUBLASLT_MATMUL_DESC_FAST_ACCUM, (int8_t)(p.scales == ROWS_FAST));
 }
 
 /* A kind of product, and the way that cuBLAS prefers for it. */
@@ -146,7 +158,7 @@ struct plan {
             describe(task, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, CUDA_R_16BF);
         }
         if (p.fp8())
-            scale_rows(task, p);
+            give_scales(task, p);
         a = p.transpose_a ? layout(p.a, p.k, p.m) : layout(p.a, p.m, p.k);
         b = p.transpose_b ? layout(p.b, p.n, p.k) : layout(p.b, p.k, p.n);
         d = layout(p.d, p.m, p.n);
@@ -299,7 +311,8 @@ invar_status linear_dw(const invar_device *dev, const void *args, void *workspac
     return INVAR_OK;
 }
 
-template <bool fast> invar_status linear_fwd_fp8(const invar_device *dev, const void *args, void *)
+template <scaling scales>
+invar_status linear_fwd_fp8(const invar_device *dev, const void *args, void *)
 {
     const auto &a = *(const invar_linear_fwd_args *)args;
 
@@ -313,7 +326,7 @@ template <bool fast> invar_status linear_fwd_fp8(const invar_device *dev, const 
                    .d = a.y,
                    .c = nullptr,
                    .bias = nullptr,
-                   .fast = fast});
+                   .scales = scales});
     return INVAR_OK;
 }
 
@@ -498,9 +511,10 @@ EXPORT const invar_race_peer *invar_race_peers(const invar_backend *backend)
         {"cuBLAS", INVAR_OP_LINEAR_FWD, "bf16", linear_fwd},
         {"cuBLAS", INVAR_OP_LINEAR_DX, "bf16", linear_dx},
         {"cuBLAS", INVAR_OP_LINEAR_DW, "bf16", linear_dw},
-        {"cuBLAS, scales of rows", INVAR_OP_LINEAR_FWD, "fp8", linear_fwd_fp8<false>},
+        {"cuBLAS, scales of blocks", INVAR_OP_LINEAR_FWD, "fp8", linear_fwd_fp8<BLOCKS>},
+        {"cuBLAS, scales of rows", INVAR_OP_LINEAR_FWD, "fp8", linear_fwd_fp8<ROWS>},
         {"cuBLAS, scales of rows, fast accumulation", INVAR_OP_LINEAR_FWD, "fp8",
-         linear_fwd_fp8<true>},
+         linear_fwd_fp8<ROWS_FAST>},
         {"cuDNN", INVAR_OP_ATTENTION_FWD, "bf16", attention_fwd},
         {"cuDNN, PyTorch's deterministic mode", INVAR_OP_ATTENTION_BWD, "bf16",
          attention_bwd_deterministic},
